@@ -1,0 +1,131 @@
+//! The CPU engine: an interpreter of the graph.
+//!
+//! It walks the nodes in order, evaluates each with its op's definition and
+//! hands the result to the taps. A fault injected by rewriting a node is
+//! therefore run like any other node.
+
+use crate::model::{Graph, Node, WeightSource, Write};
+use crate::ops::{self, Context, Op, Real, Tensor, kv_cache};
+use crate::tap::TapSink;
+use std::sync::Arc;
+
+/// State of a running model: the graph, and what survives a step.
+pub struct CpuEngine<'a, F> {
+    graph: Graph,
+    weights: &'a dyn WeightSource,
+    last_use: Vec<usize>,
+    /// Per node, for the caches and for stages that keep stale elements.
+    kept: Vec<Option<Arc<Tensor<F>>>>,
+    position: usize,
+}
+
+impl<'a, F: Real> CpuEngine<'a, F> {
+    /// An engine at position 0. The graph must fit `weights`.
+    pub fn new(graph: Graph, weights: &'a dyn WeightSource) -> Self {
+        Self {
+            last_use: graph.last_use(),
+            kept: vec![None; graph.nodes.len()],
+            graph,
+            weights,
+            position: 0,
+        }
+    }
+
+    /// Tokens seen so far.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Forgets everything: the next step begins at position 0.
+    pub fn reset(&mut self) {
+        self.position = 0;
+        self.kept.fill(None);
+    }
+
+    /// Runs `tokens` at the next positions through all stages and gives the
+    /// logits `[T, V]`.
+    ///
+    /// # Panics
+    /// If `tokens` is empty or holds an id beyond the vocabulary.
+    pub fn step(&mut self, tokens: &[u32], taps: &mut dyn TapSink) -> Arc<Tensor<F>> {
+        assert!(!tokens.is_empty(), "a step needs at least one token");
+        let first = self.position as u32;
+        let positions: Vec<u32> = (first..first + tokens.len() as u32).collect();
+        let mut values: Vec<Option<Arc<Tensor<F>>>> = vec![None; self.graph.nodes.len()];
+        let mut output = None;
+        for index in 0..self.graph.nodes.len() {
+            let node = &self.graph.nodes[index];
+            let inputs: Vec<Arc<Tensor<F>>> = node
+                .inputs
+                .iter()
+                .map(|&i| values[i].clone().expect("inputs come before their readers"))
+                .collect();
+            let context = Context {
+                tokens,
+                positions: &positions,
+                weights: self.weights,
+                weight: node.weight.as_deref().unwrap_or(""),
+            };
+            let value = evaluate(node, &inputs, &context, &mut self.kept[index]);
+            if taps.wants(node.id) {
+                hand_out(taps, node, &value);
+            }
+            drop(inputs);
+            for &input in &node.inputs {
+                if self.last_use[input] == index {
+                    values[input] = None;
+                }
+            }
+            output = Some(value.clone());
+            values[index] = (self.last_use[index] > index).then_some(value);
+        }
+        self.position += tokens.len();
+        output.expect("a graph has stages")
+    }
+}
+
+fn evaluate<F: Real>(
+    node: &Node,
+    inputs: &[Arc<Tensor<F>>],
+    context: &Context<'_>,
+    kept: &mut Option<Arc<Tensor<F>>>,
+) -> Arc<Tensor<F>> {
+    if let Op::KvCache(cache) = &node.op {
+        let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
+        let state = kept.get_or_insert_with(Arc::default);
+        // No reader of the last step holds the cache any more: appended in place.
+        kv_cache::append(cache, Arc::make_mut(state), &inputs[0], &row_shape);
+        return state.clone();
+    }
+    let operands: Vec<&Tensor<F>> = inputs.iter().map(AsRef::as_ref).collect();
+    let mut value = ops::forward(&node.op, &operands, context);
+    if let Write::Stale { stride, phase } = node.write {
+        keep_stale(&mut value, kept.as_deref(), stride, phase);
+        let value = Arc::new(value);
+        *kept = Some(value.clone());
+        return value;
+    }
+    Arc::new(value)
+}
+
+/// Elements `phase, phase + stride, …` of each row keep what stood there.
+fn keep_stale<F: Real>(
+    value: &mut Tensor<F>,
+    before: Option<&Tensor<F>>,
+    stride: usize,
+    phase: usize,
+) {
+    let width = value.row_len();
+    for t in 0..value.rows() {
+        for i in (phase..width).step_by(stride.max(1)) {
+            value.data[t * width + i] = before
+                .and_then(|b| b.data.get(t * width + i).copied())
+                .unwrap_or(F::zero());
+        }
+    }
+}
+
+fn hand_out<F: Real>(taps: &mut dyn TapSink, node: &Node, value: &Tensor<F>) {
+    let narrow: Vec<f32> = value.data.iter().map(|v| v.wide() as f32).collect();
+    taps.tap(node.id, &value.shape, &narrow);
+}

@@ -1,0 +1,284 @@
+//! The header's parser: bytes to checked metadata and tensor entries.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use super::TensorInfo;
+use super::error::Problem;
+use super::reader::{MAX_LENGTH, Reader};
+use super::value::{ArrayValue, Bytes, StringArray, Value};
+use crate::quant::GgmlType;
+
+/// Bytes of a tensor name, with the NUL that C adds (`GGML_MAX_NAME`).
+const MAX_NAME: u64 = 64;
+const MAX_DIMS: u32 = 4;
+const DEFAULT_ALIGNMENT: u32 = 32;
+
+/// What a file says before its data.
+pub(super) struct Header {
+    pub(super) version: u32,
+    pub(super) alignment: u64,
+    pub(super) data_offset: u64,
+    pub(super) metadata: Vec<(String, Value)>,
+    pub(super) tensors: Vec<TensorInfo>,
+}
+
+/// Positions by name.
+type Index = HashMap<String, usize>;
+
+/// Parses a whole file; also returns where each key and each tensor is.
+pub(super) fn parse(bytes: &[u8]) -> Result<(Header, Index, Index), Problem> {
+    if bytes.is_empty() {
+        return Err(Problem::Empty);
+    }
+    if !bytes.starts_with(b"GGUF") && !b"GGUF".starts_with(bytes) {
+        return Err(Problem::NotGguf {
+            start: shown(bytes),
+        });
+    }
+    let mut r = Reader::new(bytes);
+    r.take(4, "the magic")?;
+    let version = version(r.u32("the version")?)?;
+    let n_tensors = count("tensors", r.u64("the number of tensors")?)?;
+    let n_kv = count("metadata entries", r.u64("the number of metadata entries")?)?;
+
+    let mut metadata = Vec::new();
+    let mut keys = Index::new();
+    for i in 0..n_kv {
+        let key = r.string("a key")?;
+        if key.is_empty() {
+            return Err(Problem::EmptyKey(i));
+        }
+        let key = name("key", key)?;
+        let Entry::Vacant(place) = keys.entry(key.clone()) else {
+            return Err(Problem::DuplicateKey(key));
+        };
+        place.insert(metadata.len());
+        let value = value(&mut r, &key)?;
+        metadata.push((key, value));
+    }
+    let alignment = alignment(keys.get("general.alignment").map(|i| &metadata[*i].1))?;
+
+    let mut tensors = Vec::new();
+    let mut names = Index::new();
+    for _ in 0..n_tensors {
+        let tensor = tensor(&mut r)?;
+        let Entry::Vacant(place) = names.entry(tensor.name.clone()) else {
+            return Err(Problem::DuplicateTensor(tensor.name));
+        };
+        place.insert(tensors.len());
+        tensors.push(tensor);
+    }
+
+    let mut data_offset = r.position();
+    if !tensors.is_empty() {
+        data_offset = data_offset.next_multiple_of(alignment);
+        r.check("the start of the tensor data", data_offset)?;
+    }
+    check_data(&r, data_offset, alignment, &tensors)?;
+    Ok((
+        Header {
+            version,
+            alignment,
+            data_offset,
+            metadata,
+            tensors,
+        },
+        keys,
+        names,
+    ))
+}
+
+/// Tensors must follow each other without gaps but padding, inside the file.
+fn check_data(
+    r: &Reader<'_>,
+    data_offset: u64,
+    alignment: u64,
+    tensors: &[TensorInfo],
+) -> Result<(), Problem> {
+    let mut expected = 0_u64;
+    let mut needed = 0;
+    for t in tensors {
+        if t.offset != expected {
+            return Err(Problem::Offset {
+                name: t.name.clone(),
+                offset: t.offset,
+                expected,
+            });
+        }
+        let end = expected
+            .checked_add(t.size)
+            .and_then(|end| end.checked_add(data_offset));
+        let padded = t.size.checked_next_multiple_of(alignment);
+        let next = padded.and_then(|padded| expected.checked_add(padded));
+        let (Some(end), Some(next)) = (end, next) else {
+            return Err(Problem::Overflow(t.name.clone()));
+        };
+        // Each tensor ends before the next starts, so the last end is the greatest.
+        needed = end;
+        expected = next;
+    }
+    r.check("the tensor data", needed)
+}
+
+fn version(version: u32) -> Result<u32, Problem> {
+    match version {
+        2 | 3 => Ok(version),
+        v if v != 0 && v & 0xffff == 0 => Err(Problem::BigEndian),
+        v => Err(Problem::Version(v)),
+    }
+}
+
+fn count(what: &'static str, n: u64) -> Result<u64, Problem> {
+    let signed = n as i64;
+    if signed < 0 {
+        Err(Problem::Count { what, n: signed })
+    } else {
+        Ok(n)
+    }
+}
+
+fn alignment(value: Option<&Value>) -> Result<u64, Problem> {
+    match value {
+        None => Ok(DEFAULT_ALIGNMENT.into()),
+        Some(Value::U32(a)) if a.is_power_of_two() => Ok(u64::from(*a)),
+        Some(Value::U32(a)) => Err(Problem::Alignment(*a)),
+        Some(other) => Err(Problem::AlignmentType(other.type_name())),
+    }
+}
+
+fn value(r: &mut Reader<'_>, key: &str) -> Result<Value, Problem> {
+    const WHAT: &str = "a metadata value";
+    Ok(match r.u32("a value's type")? {
+        0 => Value::U8(r.array(WHAT).map(u8::from_le_bytes)?),
+        1 => Value::I8(r.array(WHAT).map(i8::from_le_bytes)?),
+        2 => Value::U16(r.array(WHAT).map(u16::from_le_bytes)?),
+        3 => Value::I16(r.array(WHAT).map(i16::from_le_bytes)?),
+        4 => Value::U32(r.array(WHAT).map(u32::from_le_bytes)?),
+        5 => Value::I32(r.array(WHAT).map(i32::from_le_bytes)?),
+        6 => Value::F32(r.array(WHAT).map(f32::from_le_bytes)?),
+        7 => Value::Bool(r.array(WHAT).map(|[b]| b != 0)?),
+        8 => Value::String(Bytes::new(r.string(WHAT)?)),
+        9 => Value::Array(array(r, key)?),
+        10 => Value::U64(r.array(WHAT).map(u64::from_le_bytes)?),
+        11 => Value::I64(r.array(WHAT).map(i64::from_le_bytes)?),
+        12 => Value::F64(r.array(WHAT).map(f64::from_le_bytes)?),
+        id => {
+            return Err(Problem::ValueType {
+                key: key.to_owned(),
+                id,
+            });
+        }
+    })
+}
+
+fn array(r: &mut Reader<'_>, key: &str) -> Result<ArrayValue, Problem> {
+    let id = r.u32("an array's type")?;
+    let n = r.u64("an array's length")?;
+    if n > MAX_LENGTH && id != 9 && id <= 12 {
+        return Err(Problem::ArrayLength {
+            key: key.to_owned(),
+            len: n,
+        });
+    }
+    Ok(match id {
+        0 => ArrayValue::U8(r.numbers(n, u8::from_le_bytes)?),
+        1 => ArrayValue::I8(r.numbers(n, i8::from_le_bytes)?),
+        2 => ArrayValue::U16(r.numbers(n, u16::from_le_bytes)?),
+        3 => ArrayValue::I16(r.numbers(n, i16::from_le_bytes)?),
+        4 => ArrayValue::U32(r.numbers(n, u32::from_le_bytes)?),
+        5 => ArrayValue::I32(r.numbers(n, i32::from_le_bytes)?),
+        6 => ArrayValue::F32(r.numbers(n, f32::from_le_bytes)?),
+        7 => ArrayValue::Bool(r.numbers(n, |[b]| b != 0)?),
+        8 => {
+            // Each string takes at least the 8 bytes of its length.
+            r.check("an array of strings", r.position().saturating_add(n * 8))?;
+            let mut strings = StringArray::default();
+            for _ in 0..n {
+                strings.push(r.string("a string in an array")?);
+            }
+            ArrayValue::String(strings)
+        }
+        10 => ArrayValue::U64(r.numbers(n, u64::from_le_bytes)?),
+        11 => ArrayValue::I64(r.numbers(n, i64::from_le_bytes)?),
+        12 => ArrayValue::F64(r.numbers(n, f64::from_le_bytes)?),
+        id => {
+            return Err(Problem::ValueType {
+                key: key.to_owned(),
+                id,
+            });
+        }
+    })
+}
+
+fn tensor(r: &mut Reader<'_>) -> Result<TensorInfo, Problem> {
+    let raw = r.string("a tensor's name")?;
+    if raw.len() as u64 >= MAX_NAME {
+        return Err(Problem::NameLength {
+            name: shown(raw),
+            len: raw.len() as u64,
+        });
+    }
+    let name = name("tensor name", raw)?;
+
+    let n = r.u32("a tensor's dimensions")?;
+    if n > MAX_DIMS {
+        return Err(Problem::Dimensions { name, n });
+    }
+    let mut dims = Vec::new();
+    for _ in 0..n {
+        let dim = r.u64("a tensor's dimensions")?;
+        if (dim as i64) < 0 {
+            return Err(Problem::NegativeDimension {
+                name,
+                n: dim as i64,
+            });
+        }
+        dims.push(dim);
+    }
+    // Elements before a dimension of zero must fit into an i64 too.
+    let mut elements = dims.first().copied().unwrap_or(1);
+    for dim in dims.iter().skip(1) {
+        match elements.checked_mul(*dim) {
+            Some(product) if i64::try_from(product).is_ok() => elements = product,
+            _ => return Err(Problem::Overflow(name)),
+        }
+    }
+
+    let id = r.u32("a tensor's type")?;
+    let Some(ty) = GgmlType::from_id(id) else {
+        return Err(Problem::TensorType { name, id });
+    };
+    let row = dims.first().copied().unwrap_or(1);
+    let block = ty.block_size() as u64;
+    if !row.is_multiple_of(block) {
+        return Err(Problem::Row { name, row, ty });
+    }
+    let Some(size) = (elements / block).checked_mul(ty.type_size() as u64) else {
+        return Err(Problem::Overflow(name));
+    };
+    let offset = r.u64("a tensor's offset")?;
+    Ok(TensorInfo {
+        name,
+        dims,
+        ggml_type: ty,
+        offset,
+        size,
+    })
+}
+
+/// A key or a tensor name as text.
+fn name(what: &'static str, bytes: &[u8]) -> Result<String, Problem> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.contains('\0') => Ok(text.to_owned()),
+        _ => Err(Problem::Name {
+            what,
+            name: shown(bytes),
+        }),
+    }
+}
+
+/// The start of `bytes`, escaped, for a message.
+fn shown(bytes: &[u8]) -> String {
+    bytes[..bytes.len().min(16)].escape_ascii().to_string()
+}

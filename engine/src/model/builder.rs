@@ -1,0 +1,120 @@
+//! The small vocabulary in which an architecture declares its graph.
+
+use super::graph::{Axis, Emission, EmittedLayout, Graph, Node, Write};
+use super::{Config, StageId};
+use crate::ops::Op;
+
+/// Collects nodes in order.
+pub(super) struct Builder {
+    config: Config,
+    nodes: Vec<Node>,
+    layer: Option<u16>,
+}
+
+/// A node under construction; [`NodeBuilder::add`] finishes it.
+pub(super) struct NodeBuilder<'a> {
+    builder: &'a mut Builder,
+    node: Node,
+}
+
+impl Builder {
+    pub(super) fn new(config: Config) -> Self {
+        Self {
+            config,
+            nodes: Vec::new(),
+            layer: None,
+        }
+    }
+
+    /// Stages declared from here on belong to `layer`.
+    pub(super) fn enter(&mut self, layer: Option<u16>) {
+        self.layer = layer;
+    }
+
+    /// Begins a stage that reads `inputs` and gives `[T, width…]`.
+    pub(super) fn stage(
+        &mut self,
+        name: &'static str,
+        op: Op,
+        inputs: &[usize],
+        width: &[usize],
+    ) -> NodeBuilder<'_> {
+        let mut shape = vec![Axis::Tokens];
+        shape.extend(width.iter().map(|&n| Axis::Fixed(n)));
+        let node = Node {
+            id: StageId {
+                layer: self.layer,
+                name,
+            },
+            op,
+            inputs: inputs.to_vec(),
+            weight: None,
+            shape,
+            emission: Emission {
+                name: String::new(),
+                op: "",
+                layout: EmittedLayout::Rows,
+            },
+            write: Write::All,
+        };
+        NodeBuilder {
+            builder: self,
+            node,
+        }
+    }
+
+    pub(super) fn finish(self) -> Graph {
+        Graph {
+            config: self.config,
+            nodes: self.nodes,
+        }
+    }
+}
+
+impl NodeBuilder<'_> {
+    /// Reads the GGUF tensor `blk.N.<suffix>`, or `<suffix>` outside layers.
+    pub(super) fn weight(mut self, suffix: &str) -> Self {
+        self.node.weight = Some(match self.builder.layer {
+            Some(layer) => format!("blk.{layer}.{suffix}"),
+            None => suffix.to_owned(),
+        });
+        self
+    }
+
+    /// Replaces the symbolic shape.
+    pub(super) fn shape(mut self, shape: Vec<Axis>) -> Self {
+        self.node.shape = shape;
+        self
+    }
+
+    /// llama.cpp announces it as `name` (with the layer's suffix) of operation `op`.
+    pub(super) fn emitted(mut self, name: &str, op: &'static str) -> Self {
+        self.node.emission.name = match self.builder.layer {
+            Some(layer) if !name.is_empty() => format!("{name}-{layer}"),
+            _ => name.to_owned(),
+        };
+        self.node.emission.op = op;
+        self
+    }
+
+    /// As [`Self::emitted`], for the caches, whose names end in `_l<layer>`.
+    pub(super) fn emitted_cache(mut self, name: &str, layout: EmittedLayout) -> Self {
+        let layer = self.builder.layer.unwrap_or_default();
+        self.node.emission.name = format!("{name}_l{layer}");
+        self.node.emission.op = "SET_ROWS";
+        self.node.emission.layout = layout;
+        self
+    }
+
+    /// The emitted tensor is laid out as `layout`.
+    pub(super) fn layout(mut self, layout: EmittedLayout) -> Self {
+        self.node.emission.layout = layout;
+        self
+    }
+
+    /// Adds the stage to the graph and gives its index.
+    pub(super) fn add(self) -> usize {
+        self.builder.nodes.push(self.node);
+        self.builder.nodes.len() - 1
+    }
+}

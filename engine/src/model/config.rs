@@ -1,0 +1,185 @@
+//! Hyperparameters, read from GGUF metadata or from any other source of it.
+
+use crate::gguf::{Gguf, Value};
+use thiserror::Error;
+
+/// Where hyperparameters come from.
+///
+/// The engine reads them from its own [`Gguf`]; the oracle of the harness
+/// reads them from llama.cpp, so that a misread key cannot hide itself.
+pub trait Metadata {
+    /// The value of an integer key, if present.
+    fn integer(&self, key: &str) -> Option<u64>;
+    /// The value of a real key, if present.
+    fn real(&self, key: &str) -> Option<f64>;
+    /// The value of a text key, if present.
+    fn text(&self, key: &str) -> Option<String>;
+    /// Extent of a tensor in ggml order (contiguous axis first), if present.
+    fn extent(&self, tensor: &str) -> Option<Vec<u64>>;
+}
+
+impl Metadata for Gguf {
+    fn integer(&self, key: &str) -> Option<u64> {
+        self.get(key).and_then(Value::as_u64)
+    }
+    fn real(&self, key: &str) -> Option<f64> {
+        self.get(key).and_then(Value::as_f64)
+    }
+    fn text(&self, key: &str) -> Option<String> {
+        self.get(key).and_then(Value::as_str).map(str::to_owned)
+    }
+    fn extent(&self, tensor: &str) -> Option<Vec<u64>> {
+        self.tensor(tensor).map(|t| t.dims.clone())
+    }
+}
+
+/// Why a GGUF file cannot be run.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The architecture has no graph here.
+    #[error(
+        "architecture `{found}` is not supported; qdiff knows {known}. Use a Qwen2, Qwen2.5 or Qwen3 (dense) model"
+    )]
+    Architecture {
+        /// `general.architecture` of the file.
+        found: String,
+        /// The architectures that have a graph.
+        known: String,
+    },
+    /// A key the graph needs is absent or of another type.
+    #[error(
+        "metadata key `{0}` is missing or not a number; the file is incomplete: convert the model again with llama.cpp's converter"
+    )]
+    Missing(String),
+    /// A key has a value that no such model can have.
+    #[error("metadata key `{key}` is {value}: {why}")]
+    Invalid {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Rotary scaling that this engine does not implement.
+    #[error("rope scaling `{0}` is not supported; use a model without context extension")]
+    RopeScaling(String),
+}
+
+/// Hyperparameters of a dense Qwen model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `general.architecture`.
+    pub arch: String,
+    /// `general.name`, for display.
+    pub name: String,
+    /// Number of layers.
+    pub n_layers: usize,
+    /// Width of the residual stream, E.
+    pub n_embd: usize,
+    /// Query heads, H.
+    pub n_heads: usize,
+    /// Key and value heads, G; H is a multiple of it.
+    pub n_kv_heads: usize,
+    /// Length of one head, D.
+    pub head_dim: usize,
+    /// Width of the feed-forward hidden layer, F.
+    pub n_ff: usize,
+    /// Number of token ids, V: the rows of the embedding table.
+    pub n_vocab: usize,
+    /// Longest context the model was trained on, in tokens.
+    pub context: usize,
+    /// Base of the rotary frequencies.
+    pub rope_base: f64,
+    /// Epsilon of RMSNorm.
+    pub rms_eps: f64,
+    /// True where the output projection is the embedding table.
+    pub tied_head: bool,
+}
+
+impl Config {
+    /// Reads the hyperparameters of `arch` from `source`.
+    ///
+    /// # Errors
+    /// A missing key, or a value no dense Qwen model can have.
+    pub fn read(arch: &str, source: &dyn Metadata) -> Result<Self, ConfigError> {
+        let integer = |suffix: &str| -> Result<usize, ConfigError> {
+            let key = format!("{arch}.{suffix}");
+            let value = source
+                .integer(&key)
+                .ok_or_else(|| ConfigError::Missing(key.clone()))?;
+            // Bounds the graph's size by something a real model cannot reach.
+            if value == 0 || value > 1 << 24 {
+                return Err(ConfigError::Invalid {
+                    key,
+                    value: value.to_string(),
+                    why: "expected between 1 and 2^24",
+                });
+            }
+            Ok(value as usize)
+        };
+        let real = |suffix: &str| -> Result<f64, ConfigError> {
+            let key = format!("{arch}.{suffix}");
+            source.real(&key).ok_or(ConfigError::Missing(key))
+        };
+        if let Some(kind) = source.text(&format!("{arch}.rope.scaling.type"))
+            && kind != "none"
+        {
+            return Err(ConfigError::RopeScaling(kind));
+        }
+        let n_embd = integer("embedding_length")?;
+        let n_heads = integer("attention.head_count")?;
+        let n_kv_heads = integer("attention.head_count_kv").or_else(|e| match e {
+            ConfigError::Missing(_) => Ok(n_heads),
+            e => Err(e),
+        })?;
+        if n_heads % n_kv_heads != 0 {
+            return Err(ConfigError::Invalid {
+                key: format!("{arch}.attention.head_count_kv"),
+                value: n_kv_heads.to_string(),
+                why: "the number of query heads must be a multiple of it",
+            });
+        }
+        let head_dim = integer("attention.key_length").or_else(|e| match e {
+            ConfigError::Missing(_) => Ok(n_embd / n_heads),
+            e => Err(e),
+        })?;
+        if head_dim % 2 != 0 || head_dim == 0 {
+            return Err(ConfigError::Invalid {
+                key: format!("{arch}.attention.key_length"),
+                value: head_dim.to_string(),
+                why: "rotary embedding needs an even head length",
+            });
+        }
+        let embd = "token_embd.weight";
+        let n_vocab = source
+            .extent(embd)
+            .and_then(|dims| dims.get(1).copied())
+            .ok_or_else(|| ConfigError::Missing(embd.to_owned()))? as usize;
+        let n_layers = integer("block_count")?;
+        if n_layers > usize::from(u16::MAX) {
+            return Err(ConfigError::Invalid {
+                key: format!("{arch}.block_count"),
+                value: n_layers.to_string(),
+                why: "more layers than any model has",
+            });
+        }
+        Ok(Self {
+            arch: arch.to_owned(),
+            name: source
+                .text("general.name")
+                .unwrap_or_else(|| arch.to_owned()),
+            n_layers,
+            n_embd,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            n_ff: integer("feed_forward_length")?,
+            n_vocab,
+            context: integer("context_length")?,
+            rope_base: real("rope.freq_base").unwrap_or(10_000.0),
+            rms_eps: real("attention.layer_norm_rms_epsilon")?,
+            tied_head: source.extent("output.weight").is_none(),
+        })
+    }
+}

@@ -1,0 +1,167 @@
+//! The model as data: an ordered list of stages.
+//!
+//! Everything that needs to know the stages walks this list: the CPU
+//! interpreter, the llama.cpp runner, the local check, the mutations, the
+//! reports. Nothing else spells a stage or tensor name.
+
+use super::{Config, StageId};
+use crate::ops::Op;
+
+/// One axis of a stage's shape, outermost first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// The tokens of this step, T.
+    Tokens,
+    /// All tokens so far, this step's included, N.
+    Keys,
+    /// A constant of the model.
+    Fixed(usize),
+}
+
+/// How llama.cpp lays the tensor out that it emits for a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmittedLayout {
+    /// Row by row, as the stage's own shape.
+    Rows,
+    /// `[H, T, N']` with the key axis padded beyond N.
+    PaddedKeys,
+    /// The whole key cache, `[cells, G·D]`.
+    KeyCache,
+    /// The whole value cache, transposed: `[G·D, cells]`.
+    ValueCacheTransposed,
+}
+
+/// How llama.cpp's graph callback announces a stage.
+///
+/// Names are not unique there (`Qcur-3` comes as product, sum and rotation),
+/// so a tensor is known by name, operation and weight together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Emission {
+    /// Tensor name, the layer's suffix included; empty for an unnamed tensor,
+    /// which is then known by its weight.
+    pub name: String,
+    /// ggml operation, as `ggml_op_name` spells it.
+    pub op: &'static str,
+    /// Layout of the data.
+    pub layout: EmittedLayout,
+}
+
+/// Which elements of its output a stage writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// All of them.
+    All,
+    /// In each row, the ids `i` with `i % stride == phase` keep what the
+    /// buffer held after the step before (zero before the first): the fault
+    /// of a launch that does not cover its output.
+    Stale {
+        /// Distance between ids that are not written.
+        stride: usize,
+        /// First id that is not written.
+        phase: usize,
+    },
+}
+
+/// One stage of the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// What it is called.
+    pub id: StageId,
+    /// The mathematics, with its parameters.
+    pub op: Op,
+    /// Indices of the nodes it reads, in the order the op takes them.
+    pub inputs: Vec<usize>,
+    /// GGUF tensor it uses.
+    pub weight: Option<String>,
+    /// Symbolic shape, outermost axis first.
+    pub shape: Vec<Axis>,
+    /// How llama.cpp emits it.
+    pub emission: Emission,
+    /// What of its output is written.
+    pub write: Write,
+}
+
+/// All stages of a model, in order of evaluation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Graph {
+    /// The hyperparameters it was built from.
+    pub config: Config,
+    /// Stages; a node's inputs come before it.
+    pub nodes: Vec<Node>,
+}
+
+impl Graph {
+    /// Index of the stage `id`.
+    pub fn index(&self, id: StageId) -> Option<usize> {
+        self.nodes.iter().position(|n| n.id == id)
+    }
+
+    /// Stage names in order of first appearance, layers folded.
+    pub fn stage_names(&self) -> Vec<&'static str> {
+        let mut names = Vec::new();
+        for node in &self.nodes {
+            if !names.contains(&node.id.name) {
+                names.push(node.id.name);
+            }
+        }
+        names
+    }
+
+    /// For each node, the index of its last reader (itself if none).
+    pub fn last_use(&self) -> Vec<usize> {
+        let mut last: Vec<usize> = (0..self.nodes.len()).collect();
+        for (index, node) in self.nodes.iter().enumerate() {
+            for &input in &node.inputs {
+                last[input] = index;
+            }
+        }
+        last
+    }
+
+    /// GGUF tensors that the graph reads, each once, with the extent the
+    /// graph expects (ggml order: contiguous axis first).
+    pub fn weights(&self) -> Vec<(String, Vec<u64>)> {
+        let mut all: Vec<(String, Vec<u64>)> = Vec::new();
+        for node in &self.nodes {
+            let Some(name) = &node.weight else { continue };
+            if all.iter().any(|(seen, _)| seen == name) {
+                continue;
+            }
+            all.push((name.clone(), self.expected_extent(node)));
+        }
+        all
+    }
+
+    fn expected_extent(&self, node: &Node) -> Vec<u64> {
+        let out = row_len(node) as u64;
+        match &node.op {
+            Op::Embed => vec![out, self.config.n_vocab as u64],
+            Op::RmsNorm(norm) => vec![out / norm.groups as u64],
+            Op::Linear(_) => vec![row_len(&self.nodes[node.inputs[0]]) as u64, out],
+            _ => vec![out],
+        }
+    }
+
+    /// Concrete shape of a node for `tokens` tokens this step and `keys` so far.
+    pub fn extent(node: &Node, tokens: usize, keys: usize) -> Vec<usize> {
+        node.shape
+            .iter()
+            .map(|axis| match axis {
+                Axis::Tokens => tokens,
+                Axis::Keys => keys,
+                Axis::Fixed(n) => *n,
+            })
+            .collect()
+    }
+}
+
+/// Elements of a stage per token: the product of its constant axes.
+pub fn row_len(node: &Node) -> usize {
+    node.shape
+        .iter()
+        .map(|axis| match axis {
+            Axis::Fixed(n) => *n,
+            _ => 1,
+        })
+        .product()
+}

@@ -1,0 +1,40 @@
+//! The model as data: hyperparameters, weights and the list of stages.
+
+mod builder;
+mod config;
+mod dense;
+mod graph;
+pub mod qwen2;
+pub mod qwen3;
+mod stage;
+mod weights;
+
+pub use config::{Config, ConfigError, Metadata};
+pub use graph::{Axis, Emission, EmittedLayout, Graph, Node, Write, row_len};
+pub use stage::StageId;
+pub use weights::{LoadError, Model, WeightSource};
+
+/// Architectures that have a graph, with the function that builds it.
+pub const ARCHITECTURES: &[(&str, fn(&Config) -> Graph)] = &[
+    (qwen2::ARCH, qwen2::graph),
+    (qwen3::ARCH, qwen3::graph),
+];
+
+/// Builds the graph of whatever model `source` describes.
+///
+/// # Errors
+/// An architecture without a graph, or hyperparameters that are missing or
+/// impossible.
+pub fn build(source: &dyn Metadata) -> Result<Graph, ConfigError> {
+    let found = source
+        .text("general.architecture")
+        .ok_or_else(|| ConfigError::Missing("general.architecture".into()))?;
+    let (arch, graph) = ARCHITECTURES
+        .iter()
+        .find(|(arch, _)| *arch == found)
+        .ok_or_else(|| ConfigError::Architecture {
+            found: found.clone(),
+            known: ARCHITECTURES.iter().map(|(a, _)| *a).collect::<Vec<_>>().join(", "),
+        })?;
+    Ok(graph(&Config::read(arch, source)?))
+}

@@ -1,0 +1,70 @@
+//! Attention context: `c[t, h] = Σ_n w[h, t, n] · v[n, h / (H/G)]`.
+//!
+//! weights `[H, T, N]`, cache `[N, G, D]` -> `[T, H·D]`.
+
+use super::{Attention, Real, Tensor, UNIT};
+use rayon::prelude::*;
+
+/// The weighted mean of the values, head by head.
+pub fn forward<F: Real>(a: &Attention, w: &Tensor<F>, v: &Tensor<F>) -> Tensor<F> {
+    let (tokens, keys, d) = (w.shape[1], w.shape[2], a.head_dim);
+    let width = a.n_heads * d;
+    let mut y = Tensor::zeros(vec![tokens, width]);
+    y.data
+        .par_chunks_mut(width.max(1))
+        .enumerate()
+        .for_each(|(t, row)| {
+            for (h, head) in row.chunks_mut(d).enumerate() {
+                let kv = a.kv_head(h);
+                let weights = &w.data[(h * tokens + t) * keys..][..keys];
+                for (n, &weight) in weights.iter().enumerate().take(v.rows()) {
+                    // A weight of zero contributes nothing: masked keys are free.
+                    if weight != F::zero() {
+                        F::axpy(weight, &v.row(n)[kv * d..(kv + 1) * d], head);
+                    }
+                }
+            }
+        });
+    y
+}
+
+/// `u·√N·Σ|w·v|`, as for any inner product of N terms.
+pub fn bound(a: &Attention, w: &Tensor<f64>, v: &Tensor<f64>) -> Vec<f32> {
+    let magnitude = |t: &Tensor<f64>| Tensor {
+        shape: t.shape.clone(),
+        data: t.data.iter().map(|v| v.abs()).collect(),
+    };
+    let factor = UNIT * (v.rows() as f64).sqrt().max(1.0);
+    forward(a, &magnitude(w), &magnitude(v))
+        .data
+        .iter()
+        .map(|reach| (factor * reach) as f32)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// One-hot weights pick the value of the head's own group; a
+        /// constant value comes out as itself for any distribution.
+        #[test]
+        fn picks_and_averages(v in prop::collection::vec(-3f64..3.0, 4 * 2 * 2), n in 0usize..4, h in 0usize..4) {
+            let a = Attention { n_heads: 4, n_kv_heads: 2, head_dim: 2 };
+            let v = Tensor { shape: vec![4, 2, 2], data: v };
+            let mut w = Tensor::zeros(vec![4, 1, 4]);
+            for head in 0..4 {
+                w.data[head * 4 + n] = 1.0;
+            }
+            let y = forward(&a, &w, &v);
+            prop_assert_eq!(&y.data[h * 2..h * 2 + 2], &v.row(n)[(h / 2) * 2..(h / 2) * 2 + 2]);
+            let even = Tensor { shape: vec![4, 1, 4], data: vec![0.25; 16] };
+            let same = Tensor { shape: vec![4, 2, 2], data: vec![v.data[0]; 16] };
+            for y in forward(&a, &even, &same).data {
+                prop_assert!((y - v.data[0]).abs() < 1e-12);
+            }
+        }
+    }
+}

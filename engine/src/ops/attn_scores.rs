@@ -1,0 +1,79 @@
+//! Attention scores: `s[h, t, n] = q[t, h] · k[n, h / (H/G)]`, unscaled, for
+//! the keys at or before the query's position.
+//!
+//! q `[T, H, D]`, cache `[N, G, D]` -> `[H, T, N]`. Each group of H/G query
+//! heads shares one key head (GQA, Ainslie et al. 2023).
+
+use super::{Real, Tensor, UNIT};
+use rayon::prelude::*;
+
+/// Head counts of the attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attention {
+    /// Query heads, H.
+    pub n_heads: usize,
+    /// Key and value heads, G.
+    pub n_kv_heads: usize,
+    /// Length of a head, D.
+    pub head_dim: usize,
+}
+
+impl Attention {
+    /// The key head that query head `h` reads.
+    pub fn kv_head(&self, h: usize) -> usize {
+        h / (self.n_heads / self.n_kv_heads)
+    }
+}
+
+/// Keys that the query at `position` may see, of `keys` cached.
+pub(crate) fn causal(position: u32, keys: usize) -> usize {
+    keys.min(position as usize + 1)
+}
+
+/// Applies `f(query, key) -> score` to every causal pair, heads in parallel.
+fn pairs<F: Real, S: Copy + Default + Send>(
+    a: &Attention,
+    q: &Tensor<F>,
+    k: &Tensor<F>,
+    positions: &[u32],
+    f: impl Fn(&[F], &[F]) -> S + Sync,
+) -> Vec<S> {
+    let (tokens, keys, d) = (q.rows(), k.rows(), a.head_dim);
+    let mut scores = vec![S::default(); a.n_heads * tokens * keys];
+    scores
+        .par_chunks_mut((tokens * keys).max(1))
+        .enumerate()
+        .for_each(|(h, plane)| {
+            let kv = a.kv_head(h);
+            for (t, row) in plane.chunks_mut(keys.max(1)).enumerate() {
+                let query = &q.row(t)[h * d..(h + 1) * d];
+                for (n, s) in row[..causal(positions[t], keys)].iter_mut().enumerate() {
+                    *s = f(query, &k.row(n)[kv * d..(kv + 1) * d]);
+                }
+            }
+        });
+    scores
+}
+
+/// Scores of the causal part; the rest is zero and carries no meaning.
+pub fn forward<F: Real>(
+    a: &Attention,
+    q: &Tensor<F>,
+    k: &Tensor<F>,
+    positions: &[u32],
+) -> Tensor<F> {
+    Tensor {
+        shape: vec![a.n_heads, q.rows(), k.rows()],
+        data: pairs(a, q, k, positions, |q, k| F::dot(q, k)),
+    }
+}
+
+/// `u·√D·Σ|q·k|`: the probabilistic bound of an inner product of D terms in
+/// any order (Higham & Mary 2019).
+pub fn bound(a: &Attention, q: &Tensor<f64>, k: &Tensor<f64>, positions: &[u32]) -> Vec<f32> {
+    let factor = UNIT * (a.head_dim as f64).sqrt();
+    pairs(a, q, k, positions, |q, k| {
+        let reach: f64 = q.iter().zip(k).map(|(q, k)| (q * k).abs()).sum();
+        (factor * reach) as f32
+    })
+}

@@ -1,0 +1,103 @@
+//! Attention weights: softmax over the keys of `scale · s`, with keys after
+//! the query's position masked.
+//!
+//! scores `[H, T, N]` -> `[H, T, N]`; every row sums to 1.
+
+use super::attn_scores::causal;
+use super::{Real, TINY, Tensor, UNIT, real};
+
+/// Which keys a query sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mask {
+    /// Those at or before its own position.
+    Causal,
+}
+
+/// Parameters of the softmax.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Softmax {
+    /// Factor of the scores, 1/√D in every Qwen.
+    pub scale: f64,
+    /// Visible keys.
+    pub mask: Mask,
+}
+
+impl Softmax {
+    /// With the causal mask.
+    pub fn causal(scale: f64) -> Self {
+        Self {
+            scale,
+            mask: Mask::Causal,
+        }
+    }
+}
+
+/// Softmax of every row, the maximum subtracted first.
+pub fn forward<F: Real>(softmax: &Softmax, scores: &Tensor<F>, positions: &[u32]) -> Tensor<F> {
+    let keys = scores.shape[2];
+    let tokens = scores.shape[1];
+    let scale = F::of(softmax.scale);
+    let mut y = Tensor::zeros(scores.shape.clone());
+    for (row, (out, s)) in y
+        .data
+        .chunks_mut(keys.max(1))
+        .zip(scores.data.chunks(keys.max(1)))
+        .enumerate()
+    {
+        let seen = causal(positions[row % tokens], keys);
+        let largest = s[..seen].iter().fold(F::neg_infinity(), |m, &s| m.max(s * scale));
+        for (o, &s) in out[..seen].iter_mut().zip(s) {
+            *o = (s * scale - largest).exp();
+        }
+        let total = real::sum(out[..seen].iter().copied());
+        for o in &mut out[..seen] {
+            *o = *o / total;
+        }
+    }
+    y
+}
+
+/// The exponent `z − max z` rounds in units of both scaled scores; exp, the
+/// tree sum of positive terms and the quotient add a few roundings.
+pub fn bound(softmax: &Softmax, scores: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f32> {
+    let keys = scores.shape[2].max(1);
+    let few = 6.0 + (keys as f64).log2();
+    let mut bound = Vec::with_capacity(y.data.len());
+    for (s, y) in scores.data.chunks(keys).zip(y.data.chunks(keys)) {
+        let visible = || s.iter().zip(y).filter(|(_, y)| **y > 0.0);
+        let largest = visible().fold(0f64, |m, (s, _)| m.max((s * softmax.scale).abs()));
+        bound.extend(s.iter().zip(y).map(|(s, y)| {
+            let z = (s * softmax.scale).abs();
+            (UNIT * y * (z + largest + few) + TINY) as f32
+        }));
+    }
+    bound
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Rows sum to 1, masked keys get nothing, and a constant added to
+        /// the scores of a row changes nothing.
+        #[test]
+        fn is_a_distribution(
+            s in prop::collection::vec(-40f64..40.0, 2 * 3 * 5), shift in -9f64..9.0, first in 0u32..3,
+        ) {
+            let softmax = Softmax::causal(0.5);
+            let positions = [first, first + 1, first + 2];
+            let t = |k: f64| Tensor { shape: vec![2, 3, 5], data: s.iter().map(|v| v + k).collect::<Vec<_>>() };
+            let (y, z) = (forward(&softmax, &t(0.0), &positions), forward(&softmax, &t(shift), &positions));
+            for (row, y) in y.data.chunks(5).enumerate() {
+                prop_assert!((y.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+                let seen = positions[row % 3] as usize + 1;
+                prop_assert!(y.iter().skip(seen).all(|&v| v == 0.0));
+            }
+            for (y, z) in y.data.iter().zip(&z.data) {
+                prop_assert!((y - z).abs() < 1e-12);
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! `y[t] = W[token[t]]`: one row of the embedding table per token.
+//!
+//! tokens `[T]`, W `[V, E]` -> `[T, E]`.
+
+use super::{Context, Real, Tensor, UNIT};
+
+/// Looks up the rows of the tokens.
+///
+/// # Panics
+/// If a token is not below V.
+pub fn forward<F: Real>(c: &Context<'_>) -> Tensor<F> {
+    let (width, _) = c.weights.extent(c.weight);
+    let mut y = Tensor::zeros(vec![c.tokens.len(), width]);
+    let mut row = vec![0f32; width];
+    for (t, &token) in c.tokens.iter().enumerate() {
+        c.weights.rows(c.weight, token as usize, &mut row);
+        F::widen(&row, &mut y.data[t * width..(t + 1) * width]);
+    }
+    y
+}
+
+/// A table stored in blocks is `scale·quant − min`: one rounding each, of
+/// terms no larger than a small multiple of the row's largest value.
+pub fn bound(y: &Tensor<f64>) -> Vec<f32> {
+    let width = y.row_len();
+    y.data
+        .chunks(width.max(1))
+        .flat_map(|row| {
+            let largest = row.iter().fold(0f64, |m, v| m.max(v.abs()));
+            std::iter::repeat_n((UNIT * largest) as f32, row.len())
+        })
+        .collect()
+}

@@ -1,0 +1,231 @@
+//! Linear layer: `y[t, o] = Σ_i W[o, i] · x[t, i]`.
+//!
+//! x `[T, n]`, W `[m, n]` as GGUF stores it (a row of n contiguous weights
+//! per output) -> `[T, m]`. Weights are dequantised row by row as they are
+//! used; no full copy of a matrix exists.
+
+use super::{Context, Real, Tensor, UNIT};
+use rayon::prelude::*;
+
+/// How the weight's memory is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Output o owns the n contiguous values from o·n.
+    Rows,
+    /// The memory is taken for `[n, m]`: weight (o, i) is read at i·m + o.
+    /// For a square matrix this is the transpose, otherwise a scramble.
+    Transposed,
+}
+
+/// Parameters of the layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Linear {
+    /// Reading order of the weight.
+    pub layout: Layout,
+}
+
+impl Default for Linear {
+    fn default() -> Self {
+        Self {
+            layout: Layout::Rows,
+        }
+    }
+}
+
+/// Output rows that one task computes: large enough to amortise the task,
+/// small enough to balance two cores on the smallest matrices.
+const ROWS_PER_TASK: usize = 32;
+
+/// Applies the layer to every row of `x`.
+pub fn forward<F: Real>(linear: &Linear, x: &Tensor<F>, c: &Context<'_>) -> Tensor<F> {
+    match linear.layout {
+        Layout::Rows => {
+            let columns: Vec<&[F]> = (0..x.rows()).map(|t| x.row(t)).collect();
+            let (n, m) = c.weights.extent(c.weight);
+            let by_output = products(&columns, n, m, c, |row, columns, out| {
+                let mut wide = vec![F::zero(); n];
+                F::widen(row, &mut wide);
+                dots(&wide, columns, |t, v| out[t] = v);
+            });
+            transpose(by_output, x.rows(), m)
+        }
+        Layout::Transposed => scrambled(x, c),
+    }
+}
+
+/// In f64, with `u·√n·Σ|W·x|` per element: the probabilistic bound of an
+/// inner product of n terms in any order of summation (Higham & Mary 2019).
+pub fn forward_with_bound(
+    linear: &Linear,
+    x: &Tensor<f64>,
+    c: &Context<'_>,
+) -> (Tensor<f64>, Vec<f32>) {
+    let (n, m) = c.weights.extent(c.weight);
+    let factor = (UNIT * (n as f64).sqrt()) as f32;
+    if linear.layout == Layout::Transposed {
+        // A hypothesis, not a yardstick: the Cauchy-Schwarz reach of a row.
+        let y = forward(linear, x, c);
+        let bound = y.data.iter().map(|v| factor * v.abs() as f32).collect();
+        return (y, bound);
+    }
+    let columns: Vec<&[f64]> = (0..x.rows()).map(|t| x.row(t)).collect();
+    let magnitudes: Vec<Vec<f32>> = columns
+        .iter()
+        .map(|x| x.iter().map(|v| v.abs() as f32).collect())
+        .collect();
+    let magnitudes: Vec<&[f32]> = magnitudes.iter().map(Vec::as_slice).collect();
+    let both = products(&columns, n, m, c, |row, columns, out: &mut [(f64, f32)]| {
+        let mut wide = vec![0f64; n];
+        f64::widen(row, &mut wide);
+        dots(&wide, columns, |t, v| out[t].0 = v);
+        let reach: Vec<f32> = row.iter().map(|w| w.abs()).collect();
+        dots(&reach, &magnitudes, |t, v| out[t].1 = factor * v);
+    });
+    let both = transpose(both, x.rows(), m);
+    let (y, bound) = both.data.into_iter().unzip();
+    (
+        Tensor {
+            shape: vec![x.rows(), m],
+            data: y,
+        },
+        bound,
+    )
+}
+
+/// Runs `f(weight row, columns, out[T])` for every output, in parallel.
+/// Gives `[m, T]`.
+fn products<F: Real, S: Copy + Default + Send>(
+    columns: &[&[F]],
+    n: usize,
+    m: usize,
+    c: &Context<'_>,
+    f: impl Fn(&[f32], &[&[F]], &mut [S]) + Sync,
+) -> Vec<S> {
+    let tokens = columns.len().max(1);
+    let mut out = vec![S::default(); m * tokens];
+    out.par_chunks_mut(tokens * ROWS_PER_TASK)
+        .enumerate()
+        .for_each(|(task, out)| {
+            let mut row = vec![0f32; n];
+            for (i, out) in out.chunks_mut(tokens).enumerate() {
+                c.weights.rows(c.weight, task * ROWS_PER_TASK + i, &mut row);
+                f(&row, columns, out);
+            }
+        });
+    out
+}
+
+/// Inner product of `w` with every column, four at a time.
+fn dots<F: Real>(w: &[F], columns: &[&[F]], mut put: impl FnMut(usize, F)) {
+    let mut t = 0;
+    while t + 4 <= columns.len() {
+        let four = F::dot4(w, [columns[t], columns[t + 1], columns[t + 2], columns[t + 3]]);
+        for (i, v) in four.into_iter().enumerate() {
+            put(t + i, v);
+        }
+        t += 4;
+    }
+    for (t, column) in columns.iter().enumerate().skip(t) {
+        put(t, F::dot(w, column));
+    }
+}
+
+fn transpose<S: Copy>(by_output: Vec<S>, tokens: usize, m: usize) -> Tensor<S> {
+    let data = if tokens == 1 {
+        by_output
+    } else {
+        let mut data = Vec::with_capacity(by_output.len());
+        for t in 0..tokens {
+            data.extend((0..m).map(|o| by_output[o * tokens + t]));
+        }
+        data
+    };
+    Tensor {
+        shape: vec![tokens, m],
+        data,
+    }
+}
+
+/// The memory read as `[n, m]`: walks it in order, so that even the output
+/// projection needs no copy. Flat index f belongs to input f / m, output f % m.
+fn scrambled<F: Real>(x: &Tensor<F>, c: &Context<'_>) -> Tensor<F> {
+    let (n, m) = c.weights.extent(c.weight);
+    let mut y = Tensor::zeros(vec![x.rows(), m]);
+    y.data
+        .par_chunks_mut(m.max(1))
+        .enumerate()
+        .for_each(|(t, y)| {
+            let x = x.row(t);
+            let mut narrow = vec![0f32; n];
+            let mut row = vec![F::zero(); n];
+            for r in 0..m {
+                c.weights.rows(c.weight, r, &mut narrow);
+                F::widen(&narrow, &mut row);
+                let mut at = 0;
+                while at < n {
+                    let flat = r * n + at;
+                    let (i, o) = (flat / m, flat % m);
+                    let run = (m - o).min(n - at);
+                    F::axpy(x[i], &row[at..at + run], &mut y[o..o + run]);
+                    at += run;
+                }
+            }
+        });
+    y
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::WeightSource;
+    use crate::quant::GgmlType;
+    use proptest::prelude::*;
+
+    struct Matrix(usize, usize, Vec<f32>);
+
+    impl WeightSource for Matrix {
+        fn extent(&self, _: &str) -> (usize, usize) {
+            (self.0, self.1)
+        }
+        fn ggml_type(&self, _: &str) -> GgmlType {
+            GgmlType::ALL_SUPPORTED[0]
+        }
+        fn rows(&self, _: &str, first: usize, out: &mut [f32]) {
+            out.copy_from_slice(&self.2[first * self.0..first * self.0 + out.len()]);
+        }
+        fn row_bytes(&self, _: &str, row: usize) -> &[u8] {
+            bytemuck::cast_slice(&self.2[row * self.0..(row + 1) * self.0])
+        }
+    }
+
+    proptest! {
+        /// Both layouts against the definition, for any shape; and the bound
+        /// holds for the f32 evaluation.
+        #[test]
+        fn is_the_definition(n in 1usize..40, m in 1usize..80, tokens in 1usize..7, seed in 1u32..1000) {
+            let value = |i: usize| ((i as u32).wrapping_mul(2_654_435_761).wrapping_add(seed) >> 8) as f32 / 8e6 - 1.0;
+            let w = Matrix(n, m, (0..n * m).map(value).collect());
+            let x: Vec<f64> = (0..n * tokens).map(|i| f64::from(value(i + 7777))).collect();
+            let x = Tensor { shape: vec![tokens, n], data: x };
+            let c = Context { tokens: &[], positions: &[], weights: &w, weight: "w" };
+            let exact = |o: usize, t: usize, layout| (0..n).map(|i| {
+                let at = if layout == Layout::Rows { o * n + i } else { i * m + o };
+                f64::from(w.2[at]) * x.row(t)[i]
+            }).sum::<f64>();
+            for layout in [Layout::Rows, Layout::Transposed] {
+                let y = forward(&Linear { layout }, &x, &c);
+                for t in 0..tokens {
+                    for o in 0..m {
+                        prop_assert!((y.row(t)[o] - exact(o, t, layout)).abs() < 1e-9);
+                    }
+                }
+            }
+            let narrow = Tensor { shape: x.shape.clone(), data: x.data.iter().map(|&v| v as f32).collect() };
+            let f = forward(&Linear::default(), &narrow, &c);
+            let (y, bound) = forward_with_bound(&Linear::default(), &x, &c);
+            for ((f, y), b) in f.data.iter().zip(&y.data).zip(&bound) {
+                prop_assert!((f64::from(*f) - y).abs() <= 4.0 * f64::from(*b));
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The mathematics of every stage: one file per op, each the definition that
+//! the f32 engine runs and the f64 check holds everything against.
+//!
+//! An op file gives `forward`, generic over f32 and f64, and `bound`: how far
+//! a correct evaluation in f32 may lie from the exact one on these very
+//! operands, element by element, in units of [`UNIT`] already applied. The
+//! verdict multiplies it by one factor; there are no constant floors.
+
+pub mod attn_context;
+pub mod attn_scores;
+pub mod attn_weights;
+pub mod bias;
+pub mod embed;
+pub mod kv_cache;
+pub mod linear;
+pub mod real;
+pub mod residual;
+pub mod rms_norm;
+pub mod rope;
+pub mod swiglu;
+
+pub use attn_scores::Attention;
+pub use attn_weights::{Mask, Softmax};
+pub use kv_cache::KvCache;
+pub use linear::{Layout, Linear};
+pub use real::Real;
+pub use rms_norm::RmsNorm;
+pub use rope::{Pairing, Rope};
+
+use crate::model::WeightSource;
+
+/// Unit roundoff of f32, 2⁻²⁴: half a ULP of 1.
+pub const UNIT: f64 = 5.960_464_477_539_063e-8;
+
+/// Smallest normal f32: results below it may be flushed to zero.
+pub const TINY: f64 = f32::MIN_POSITIVE as f64;
+
+/// A dense row-major tensor.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tensor<F> {
+    /// Extents, outermost first.
+    pub shape: Vec<usize>,
+    /// Elements, the last axis contiguous.
+    pub data: Vec<F>,
+}
+
+impl<F: Real> Tensor<F> {
+    /// A tensor of zeros.
+    pub fn zeros(shape: Vec<usize>) -> Self {
+        let len = shape.iter().product();
+        Self {
+            shape,
+            data: vec![F::zero(); len],
+        }
+    }
+
+    /// The first axis: tokens for most stages, cached rows for the cache.
+    pub fn rows(&self) -> usize {
+        self.shape.first().copied().unwrap_or(0)
+    }
+
+    /// Elements per entry of the first axis.
+    pub fn row_len(&self) -> usize {
+        self.shape.iter().skip(1).product()
+    }
+
+    /// Entry `i` of the first axis.
+    pub fn row(&self, i: usize) -> &[F] {
+        let n = self.row_len();
+        &self.data[i * n..(i + 1) * n]
+    }
+}
+
+/// The mathematics of a stage, with its parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// Row of the embedding table per token.
+    Embed,
+    /// Root mean square normalisation times a weight.
+    RmsNorm(RmsNorm),
+    /// Matrix times vector.
+    Linear(Linear),
+    /// Plus a vector.
+    Bias,
+    /// The input, unchanged: what a stage does when its op is left out.
+    Copy,
+    /// Rotary position embedding.
+    Rope(Rope),
+    /// The key or value cache after this step.
+    KvCache(KvCache),
+    /// Query times cached keys.
+    AttnScores(Attention),
+    /// Softmax of the scaled, masked scores.
+    AttnWeights(Softmax),
+    /// Attention weights times cached values.
+    AttnContext(Attention),
+    /// Sum of two tensors.
+    Residual,
+    /// SiLU of the gate times up.
+    SwiGlu,
+}
+
+impl Op {
+    /// Name of the op, which is the name of its file and of its kernel.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Embed => "embed",
+            Op::RmsNorm(_) => "rms_norm",
+            Op::Linear(_) => "linear",
+            Op::Bias => "bias",
+            Op::Copy => "copy",
+            Op::Rope(_) => "rope",
+            Op::KvCache(_) => "kv_cache",
+            Op::AttnScores(_) => "attn_scores",
+            Op::AttnWeights(_) => "attn_weights",
+            Op::AttnContext(_) => "attn_context",
+            Op::Residual => "residual",
+            Op::SwiGlu => "swiglu",
+        }
+    }
+}
+
+/// What an op reads besides its inputs.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// Token ids of this step, `[T]`.
+    pub tokens: &'a [u32],
+    /// Positions of these tokens, `[T]`.
+    pub positions: &'a [u32],
+    /// Where weights come from.
+    pub weights: &'a dyn WeightSource,
+    /// Name of the op's own weight, empty where it has none.
+    pub weight: &'a str,
+}
+
+impl Context<'_> {
+    /// The op's weight as one vector.
+    pub(crate) fn vector<F: Real>(&self) -> Vec<F> {
+        let (len, rows) = self.weights.extent(self.weight);
+        let mut raw = vec![0f32; len * rows];
+        self.weights.rows(self.weight, 0, &mut raw);
+        raw.iter().map(|&w| F::of(f64::from(w))).collect()
+    }
+}
+
+/// Evaluates `op`, all but the cache, whose state the caller keeps (see
+/// [`kv_cache::append`]).
+///
+/// # Panics
+/// If the inputs do not have the shapes that the graph declares.
+pub fn forward<F: Real>(op: &Op, inputs: &[&Tensor<F>], context: &Context<'_>) -> Tensor<F> {
+    match op {
+        Op::Embed => embed::forward(context),
+        Op::RmsNorm(norm) => rms_norm::forward(norm, inputs[0], &context.vector::<F>()),
+        Op::Linear(linear) => linear::forward(linear, inputs[0], context),
+        Op::Bias => bias::forward(inputs[0], &context.vector::<F>()),
+        Op::Copy => inputs[0].clone(),
+        Op::Rope(rope) => rope::forward(rope, inputs[0], context.positions),
+        Op::KvCache(_) => unreachable!("the cache has state: use kv_cache::append"),
+        Op::AttnScores(a) => attn_scores::forward(a, inputs[0], inputs[1], context.positions),
+        Op::AttnWeights(s) => attn_weights::forward(s, inputs[0], context.positions),
+        Op::AttnContext(a) => attn_context::forward(a, inputs[0], inputs[1]),
+        Op::Residual => residual::forward(inputs[0], inputs[1]),
+        Op::SwiGlu => swiglu::forward(inputs[0], inputs[1]),
+    }
+}
+
+/// Evaluates `op` in f64, with the forward error bound of f32 arithmetic on
+/// these operands.
+///
+/// # Panics
+/// As [`forward`].
+pub fn forward_with_bound(
+    op: &Op,
+    inputs: &[&Tensor<f64>],
+    context: &Context<'_>,
+) -> (Tensor<f64>, Vec<f32>) {
+    if let Op::Linear(linear) = op {
+        return linear::forward_with_bound(linear, inputs[0], context);
+    }
+    let y = forward(op, inputs, context);
+    let bound = match op {
+        Op::Embed => embed::bound(&y),
+        Op::RmsNorm(norm) => rms_norm::bound(norm, &y),
+        Op::Bias | Op::Residual => residual::bound(&y),
+        Op::Rope(rope) => rope::bound(rope, &y, context.positions),
+        Op::AttnScores(a) => attn_scores::bound(a, inputs[0], inputs[1], context.positions),
+        Op::AttnWeights(s) => attn_weights::bound(s, inputs[0], &y),
+        Op::AttnContext(a) => attn_context::bound(a, inputs[0], inputs[1]),
+        Op::SwiGlu => swiglu::bound(inputs[0], &y),
+        Op::Copy | Op::KvCache(_) | Op::Linear(_) => vec![0.0; y.data.len()],
+    };
+    (y, bound)
+}

@@ -1,0 +1,77 @@
+//! RMSNorm (Zhang & Sennrich 2019): `y_i = w_i · x_i / √(mean(x²) + ε)`.
+//!
+//! x `[T, n]`, taken as `groups` runs of n/groups elements that are normalised
+//! one by one with the same weight `[n/groups]` (one run: the usual norm; one
+//! per head: the q and k norm of Qwen3).
+
+use super::{Real, Tensor, UNIT, real};
+
+/// Parameters of the norm.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RmsNorm {
+    /// ε, added to the mean square.
+    pub eps: f64,
+    /// Runs per row.
+    pub groups: usize,
+}
+
+impl RmsNorm {
+    /// Over whole rows.
+    pub fn rows(eps: f64) -> Self {
+        Self { eps, groups: 1 }
+    }
+
+    /// Over each of `heads` heads.
+    pub fn per_head(eps: f64, heads: usize) -> Self {
+        Self { eps, groups: heads }
+    }
+}
+
+/// Normalises every run of `x`.
+pub fn forward<F: Real>(norm: &RmsNorm, x: &Tensor<F>, w: &[F]) -> Tensor<F> {
+    let run = x.row_len() / norm.groups;
+    let mut y = x.clone();
+    for row in y.data.chunks_mut(run.max(1)) {
+        let mean = real::sum(row.iter().map(|&v| v * v)) / F::of(run as f64);
+        let scale = F::one() / (mean + F::of(norm.eps)).sqrt();
+        for (v, &w) in row.iter_mut().zip(w) {
+            *v = *v * scale * w;
+        }
+    }
+    y
+}
+
+/// The squares are positive, so a tree sum is good to log₂ n roundings, of
+/// which the square root keeps half; division, root and two products follow.
+pub fn bound(norm: &RmsNorm, y: &Tensor<f64>) -> Vec<f32> {
+    let run = (y.row_len() / norm.groups).max(1);
+    let factor = UNIT * (4.0 + 0.5 * (run as f64).log2());
+    y.data.iter().map(|v| (factor * v.abs()) as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// With unit weight the mean square of a run is 1 (up to ε), and the
+        /// result does not change when the input is scaled.
+        #[test]
+        fn normalises_and_is_scale_free(
+            x in prop::collection::vec(0.1f64..100.0, 16), groups in prop::sample::select(vec![1usize, 2, 4]), by in 1.0f64..50.0,
+        ) {
+            let norm = RmsNorm { eps: 0.0, groups };
+            let t = |k: f64| Tensor { shape: vec![1, 16], data: x.iter().map(|v| v * k).collect::<Vec<_>>() };
+            let one = vec![1.0; 16 / groups];
+            let (a, b) = (forward(&norm, &t(1.0), &one), forward(&norm, &t(by), &one));
+            for run in a.data.chunks(16 / groups) {
+                let ms: f64 = run.iter().map(|v| v * v).sum::<f64>() / run.len() as f64;
+                prop_assert!((ms - 1.0).abs() < 1e-12);
+            }
+            for (a, b) in a.data.iter().zip(&b.data) {
+                prop_assert!((a - b).abs() < 1e-12);
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Rotary position embedding (Su et al. 2021).
+//!
+//! Each head of length D is rotated in D/2 planes: plane i by the angle
+//! `θ_i = p · base^(−2i/D)`, p the token's position. Which two elements form
+//! plane i is the pairing: `Neox` takes i and i + D/2 (Qwen), `Norm` 2i and
+//! 2i + 1 (original LLaMA order). x `[T, n·D]` -> `[T, n, D]`.
+
+use super::{Real, Tensor, UNIT};
+
+/// Which elements form a plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// i and i + D/2.
+    Neox,
+    /// 2i and 2i + 1.
+    Norm,
+}
+
+/// Parameters of the rotation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// Base of the frequencies.
+    pub base: f64,
+    /// Length of a head, D.
+    pub head_dim: usize,
+    /// Order of the pairs.
+    pub pairing: Pairing,
+}
+
+impl Rope {
+    /// Split halves, over the whole head.
+    pub fn neox(base: f64, head_dim: usize) -> Self {
+        Self {
+            base,
+            head_dim,
+            pairing: Pairing::Neox,
+        }
+    }
+
+    fn pair(&self, i: usize) -> (usize, usize) {
+        match self.pairing {
+            Pairing::Neox => (i, i + self.head_dim / 2),
+            Pairing::Norm => (2 * i, 2 * i + 1),
+        }
+    }
+
+    fn angle<F: Real>(&self, position: u32, i: usize) -> F {
+        let exponent = F::of(-2.0 * i as f64 / self.head_dim as f64);
+        F::of(f64::from(position)) * F::of(self.base).powf(exponent)
+    }
+}
+
+/// Rotates every head of `x` by its token's position.
+pub fn forward<F: Real>(rope: &Rope, x: &Tensor<F>, positions: &[u32]) -> Tensor<F> {
+    let d = rope.head_dim;
+    let heads = x.row_len() / d;
+    let mut y = Tensor {
+        shape: vec![x.rows(), heads, d],
+        data: x.data.clone(),
+    };
+    let width = heads * d;
+    for (row, &p) in y.data.chunks_mut(width.max(1)).zip(positions) {
+        for i in 0..d / 2 {
+            let (sin, cos) = rope.angle::<F>(p, i).sin_cos();
+            let (a, b) = rope.pair(i);
+            for head in row.chunks_mut(d) {
+                let (x0, x1) = (head[a], head[b]);
+                head[a] = x0 * cos - x1 * sin;
+                head[b] = x0 * sin + x1 * cos;
+            }
+        }
+    }
+    y
+}
+
+/// An angle in f32 is off by roundings of its own size: one for the product,
+/// and one per multiplication where the frequencies are made by repeated
+/// multiplication, as ggml does. A wrong angle turns the plane by that much;
+/// the rotation itself rounds three times.
+pub fn bound(rope: &Rope, y: &Tensor<f64>, positions: &[u32]) -> Vec<f32> {
+    let d = rope.head_dim;
+    let width = y.row_len();
+    let mut bound = vec![0f32; y.data.len()];
+    for ((row, out), &p) in y
+        .data
+        .chunks(width.max(1))
+        .zip(bound.chunks_mut(width.max(1)))
+        .zip(positions)
+    {
+        for i in 0..d / 2 {
+            let angle: f64 = rope.angle(p, i);
+            let factor = UNIT * (3.0 + angle * (2.0 + i as f64));
+            let (a, b) = rope.pair(i);
+            for (head, out) in row.chunks(d).zip(out.chunks_mut(d)) {
+                let reach = (factor * head[a].hypot(head[b])) as f32;
+                out[a] = reach;
+                out[b] = reach;
+            }
+        }
+    }
+    bound
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rotate(rope: &Rope, x: &[f64], p: u32) -> Vec<f64> {
+        let t = Tensor {
+            shape: vec![1, x.len()],
+            data: x.to_vec(),
+        };
+        forward(rope, &t, &[p]).data
+    }
+
+    proptest! {
+        /// A rotation keeps norms, does nothing at position 0, and the inner
+        /// product of two rotated vectors depends on their distance alone.
+        #[test]
+        fn rotates(
+            q in prop::collection::vec(-2f64..2.0, 8), k in prop::collection::vec(-2f64..2.0, 8),
+            p in 0u32..500, distance in 0u32..50, shift in 0u32..500, neox: bool,
+        ) {
+            let pairing = if neox { Pairing::Neox } else { Pairing::Norm };
+            let rope = Rope { base: 1e4, head_dim: 8, pairing };
+            let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+            let y = rotate(&rope, &q, p);
+            prop_assert!((dot(&y, &y) - dot(&q, &q)).abs() < 1e-9);
+            prop_assert_eq!(rotate(&rope, &q, 0), q.clone());
+            let near = dot(&rotate(&rope, &q, p + distance), &rotate(&rope, &k, p));
+            let far = dot(&rotate(&rope, &q, p + distance + shift), &rotate(&rope, &k, p + shift));
+            prop_assert!((near - far).abs() < 1e-9);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! BF16: plain numbers, 2 bytes each, the upper half of an IEEE binary32.
+
+/// Reads one number; exact.
+#[inline(always)]
+pub fn dequantize_block(b: &[u8; 2], out: &mut [f32; 1]) {
+    out[0] = f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16);
+}

@@ -1,0 +1,124 @@
+//! ggml's number formats: what a type is, and how its blocks become `f32`.
+//!
+//! One file per block format, each with `dequantize_block`. The results are
+//! bit-equal to ggml's `to_float`: the same operations in the same order, each
+//! rounded once (no fused multiply-add).
+//!
+//! [`activations`] is the other side of a dot product: what llama.cpp's CPU
+//! backend turns `f32` activations into before it multiplies.
+
+pub mod activations;
+pub mod bf16;
+pub mod f16;
+pub mod f32;
+mod k_scales;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+mod types;
+
+#[cfg(test)]
+mod tests;
+
+pub use activations::{ActivationFormat, emulate, q8_1_sum_residuals};
+pub use types::GgmlType;
+
+/// A valid ggml type whose blocks this crate does not unpack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "tensor type {0} is not supported; use a file of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K"
+)]
+pub struct UnsupportedType(pub GgmlType);
+
+/// Unpacks `bytes`, whole blocks of type `ty`, into `out`.
+///
+/// `out.len()` is the number of weights; it must be a multiple of
+/// [`GgmlType::block_size`], and `bytes.len()` must be
+/// [`GgmlType::row_bytes`]`(out.len())`. Any number of consecutive rows may be
+/// unpacked by one call, since rows are whole blocks. The result is bit-equal
+/// to ggml's `to_float` (a NaN may differ in its payload).
+///
+/// # Errors
+/// [`UnsupportedType`] if `ty` is not in [`GgmlType::ALL_SUPPORTED`].
+///
+/// # Panics
+/// If the two lengths do not match.
+pub fn dequantize(ty: GgmlType, bytes: &[u8], out: &mut [f32]) -> Result<(), UnsupportedType> {
+    if !ty.is_supported() {
+        return Err(UnsupportedType(ty));
+    }
+    assert!(
+        out.len().is_multiple_of(ty.block_size()) && bytes.len() == ty.row_bytes(out.len()),
+        "{} bytes of {ty} do not unpack to {} weights",
+        bytes.len(),
+        out.len()
+    );
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c") {
+        // SAFETY: the CPU was just found to have the features the function is compiled for.
+        unsafe { unpack_avx2(ty, bytes, out) };
+        return Ok(());
+    }
+    unpack(ty, bytes, out);
+    Ok(())
+}
+
+/// [`unpack`] compiled for AVX2, so that LLVM's vectoriser may use it. Without
+/// "fma": each product and sum must be rounded on its own.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+fn unpack_avx2(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
+    unpack(ty, bytes, out);
+}
+
+/// Unpacks rows of a supported type; lengths are checked by the caller.
+#[inline(always)]
+fn unpack(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
+    match ty {
+        GgmlType::F32 => blocks(bytes, out, f32::dequantize_block),
+        GgmlType::F16 => blocks(bytes, out, f16::dequantize_block),
+        GgmlType::BF16 => blocks(bytes, out, bf16::dequantize_block),
+        GgmlType::Q4_0 => blocks(bytes, out, q4_0::dequantize_block),
+        GgmlType::Q4_1 => blocks(bytes, out, q4_1::dequantize_block),
+        GgmlType::Q5_0 => blocks(bytes, out, q5_0::dequantize_block),
+        GgmlType::Q5_1 => blocks(bytes, out, q5_1::dequantize_block),
+        GgmlType::Q8_0 => blocks(bytes, out, q8_0::dequantize_block),
+        GgmlType::Q4_K => blocks(bytes, out, q4_k::dequantize_block),
+        GgmlType::Q5_K => blocks(bytes, out, q5_k::dequantize_block),
+        GgmlType::Q6_K => blocks(bytes, out, q6_k::dequantize_block),
+        _ => unreachable!("the caller checked that {ty} is supported"),
+    }
+}
+
+/// Applies `block` to each block of `B` bytes and `W` weights.
+#[inline(always)]
+fn blocks<const B: usize, const W: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    block: impl Fn(&[u8; B], &mut [f32; W]),
+) {
+    let (from, _) = bytes.as_chunks::<B>();
+    let (to, _) = out.as_chunks_mut::<W>();
+    for (b, w) in from.iter().zip(to) {
+        block(b, w);
+    }
+}
+
+/// The offset `m` of each block of 32 weights of a [`GgmlType::Q4_1`] or
+/// [`GgmlType::Q5_1`] row, in order, as the exact `f32` of the stored f16.
+///
+/// `out` is cleared first; for every other type it stays empty, since those
+/// formats have no such offset (or, Q4_K and Q5_K, one that llama.cpp applies
+/// to exact integer sums of quants).
+pub fn block_mins(ty: GgmlType, bytes: &[u8], out: &mut Vec<f32>) {
+    out.clear();
+    if matches!(ty, GgmlType::Q4_1 | GgmlType::Q5_1) {
+        let blocks = bytes.chunks_exact(ty.type_size());
+        out.extend(blocks.map(|b| f16::to_f32(u16::from_le_bytes([b[2], b[3]]))));
+    }
+}

@@ -1,0 +1,27 @@
+//! Q5_1: 32 weights in 24 bytes.
+//!
+//! | bytes | content |
+//! | --- | --- |
+//! | 0..2 | `d`, f16 scale |
+//! | 2..4 | `m`, f16 offset |
+//! | 4..8 | the fifth (highest) bit of each quant; weight `j` at bit `j` of a little-endian u32 |
+//! | 8..24 | the low 4 bits; weight `j` in the low, `j + 16` in the high half of byte `j` |
+//!
+//! weight = q * d + m. Source: `dequantize_row_q5_1` in ggml-quants.c.
+
+use super::f16;
+
+/// Unpacks one block.
+#[inline(always)]
+pub fn dequantize_block(b: &[u8; 24], out: &mut [f32; 32]) {
+    let d = f16::at(b, 0);
+    let m = f16::at(b, 2);
+    let high = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
+    for j in 0..16 {
+        let q = u32::from(b[8 + j]);
+        let low = (q & 0x0f) | ((high >> j) & 1) << 4;
+        let up = (q >> 4) | ((high >> (j + 16)) & 1) << 4;
+        out[j] = low as i32 as f32 * d + m;
+        out[j + 16] = up as i32 as f32 * d + m;
+    }
+}

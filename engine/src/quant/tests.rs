@@ -1,0 +1,107 @@
+//! Small checks; `tests/tests/quant_vs_ggml.rs` compares with ggml itself.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn types_have_ggmls_numbers_and_names() {
+    for ty in GgmlType::ALL_SUPPORTED {
+        assert_eq!(GgmlType::from_id(ty.id()), Some(*ty));
+    }
+    assert_eq!(GgmlType::from_id(12), Some(GgmlType::Q4_K));
+    assert_eq!(GgmlType::Q4_K.name(), "q4_K");
+    assert_eq!(format!("[{:>5}]", GgmlType::Q4_K), "[ Q4_K]");
+    for removed in [4, 5, 31, 32, 33, 36, 37, 38, 43, u32::MAX] {
+        assert_eq!(GgmlType::from_id(removed), None);
+    }
+}
+
+#[test]
+fn every_f16_reads_as_the_half_crate_says() {
+    for bits in 0..=u16::MAX {
+        let want = half::f16::from_bits(bits).to_f32();
+        let got = f16::to_f32(bits);
+        assert!(
+            got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()),
+            "{bits:#06x}"
+        );
+    }
+}
+
+#[test]
+fn unsupported_types_are_named() {
+    let ty = GgmlType::from_id(10).unwrap();
+    let error = dequantize(ty, &[0; 84], &mut [0.0; 256]).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("tensor type Q2_K is not supported"),
+        "{error}"
+    );
+}
+
+#[test]
+fn mins_are_read_for_the_formats_that_have_them() {
+    let mut block = [0_u8; 20];
+    block[2..4].copy_from_slice(&half::f16::from_f32(-1.5).to_le_bytes());
+    let mut mins = vec![9.0];
+    block_mins(GgmlType::Q4_1, &block.repeat(2), &mut mins);
+    assert_eq!(mins, [-1.5, -1.5]);
+    block_mins(GgmlType::Q8_0, &[0; 34], &mut mins);
+    assert!(mins.is_empty());
+}
+
+#[test]
+fn a_q8_1_block_of_one_value_has_a_rounded_sum() {
+    let x = [1.0_f32; 32];
+    let mut emulated = [0.0; 32];
+    emulate(ActivationFormat::Q8_1, &x, &mut emulated);
+    let mut residuals = Vec::new();
+    q8_1_sum_residuals(&x, &emulated, &mut residuals);
+    let d = half::f16::from_f32(1.0 / 127.0).to_f64();
+    assert_eq!(emulated, [127.0 * d; 32]);
+    assert_eq!(residuals, [32.0 - 32.0 * 127.0 * d]);
+}
+
+proptest! {
+    /// The AVX2 and the baseline compilation give the same bits.
+    #[test]
+    fn dispatch_does_not_change_results(
+        ty in proptest::sample::select(GgmlType::ALL_SUPPORTED),
+        seed in proptest::collection::vec(any::<u8>(), 420),
+    ) {
+        let weights = if ty.block_size() == 1 { 77 } else { 2 * ty.block_size() };
+        let bytes: Vec<u8> = seed.iter().copied().cycle().take(ty.row_bytes(weights)).collect();
+        let (mut a, mut b) = (vec![0.0; weights], vec![0.0; weights]);
+        dequantize(ty, &bytes, &mut a).unwrap();
+        unpack(ty, &bytes, &mut b);
+        for (a, b) in a.iter().zip(&b) {
+            prop_assert!(a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()));
+        }
+    }
+
+    /// Quantisation moves no element by more than half a step, and a bit.
+    #[test]
+    fn emulation_stays_near(x in proptest::collection::vec(-100.0_f32..100.0, 256)) {
+        for (fmt, steps) in [
+            (ActivationFormat::F32, 1e9),
+            (ActivationFormat::F16, 1000.0),
+            (ActivationFormat::Bf16, 125.0),
+            (ActivationFormat::Q8_0, 110.0),
+            (ActivationFormat::Q8_1, 110.0),
+            (ActivationFormat::Q8K, 110.0),
+        ] {
+            let mut out = vec![0.0; 256];
+            emulate(fmt, &x, &mut out);
+            let n = fmt.block_size();
+            for (x, out) in x.chunks(n).zip(out.chunks(n)) {
+                let max = x.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+                for (x, out) in x.iter().zip(out) {
+                    let error = (f64::from(*x) - out).abs();
+                    prop_assert!(error <= f64::from(max) * 0.51 / steps + 1e-7, "{fmt:?}: {x} became {out}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Which stages, layers and positions are asked for.
+
+use globset::{Glob, GlobMatcher};
+use qdiff_engine::model::{Graph, StageId};
+use std::collections::HashSet;
+use thiserror::Error;
+
+/// A filter that names nothing, or not what the model has.
+#[derive(Debug, Error)]
+pub enum FilterError {
+    /// A stage pattern without a match.
+    #[error("no stage matches `{pattern}`; the stages are: {known}")]
+    Stage {
+        /// As given.
+        pattern: String,
+        /// Stage names of the graph.
+        known: String,
+    },
+    /// A layer that the model does not have.
+    #[error("layer {layer} does not exist; the model has layers 0 to {last}")]
+    Layer {
+        /// As given.
+        layer: usize,
+        /// Largest layer index.
+        last: usize,
+    },
+    /// A list of numbers that cannot be read.
+    #[error("`{0}` is not a list of numbers and ranges such as 0,3,8-11")]
+    Numbers(String),
+    /// A stage pattern that cannot be read.
+    #[error("`{0}` is not a pattern: {1}")]
+    Pattern(String, globset::Error),
+}
+
+/// What of a run is asked for; empty parts ask for everything.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    stages: Vec<GlobMatcher>,
+    layers: Option<HashSet<usize>>,
+    positions: Option<HashSet<usize>>,
+}
+
+impl Filter {
+    /// Reads the three options against the graph they are for.
+    ///
+    /// # Errors
+    /// A pattern or layer that selects nothing: refused before anything runs.
+    pub fn new(
+        graph: &Graph,
+        stages: &[String],
+        layers: Option<&str>,
+        positions: Option<&str>,
+    ) -> Result<Self, FilterError> {
+        let mut filter = Self::default();
+        for pattern in stages {
+            let matcher = Glob::new(pattern)
+                .map_err(|e| FilterError::Pattern(pattern.clone(), e))?
+                .compile_matcher();
+            if !graph.nodes.iter().any(|n| matches(&matcher, n.id)) {
+                return Err(FilterError::Stage {
+                    pattern: pattern.clone(),
+                    known: graph.stage_names().join(" "),
+                });
+            }
+            filter.stages.push(matcher);
+        }
+        filter.layers = layers.map(numbers).transpose()?;
+        filter.positions = positions.map(numbers).transpose()?;
+        let last = graph.config.n_layers - 1;
+        if let Some(&layer) = filter.layers.iter().flatten().find(|&&l| l > last) {
+            return Err(FilterError::Layer { layer, last });
+        }
+        Ok(filter)
+    }
+
+    /// Whether the stage is asked for.
+    pub fn stage(&self, id: StageId) -> bool {
+        let layer = match (&self.layers, id.layer) {
+            (None, _) => true,
+            (Some(layers), Some(layer)) => layers.contains(&usize::from(layer)),
+            // Asking for layers leaves out what stands outside them, unless named.
+            (Some(_), None) => !self.stages.is_empty(),
+        };
+        layer && (self.stages.is_empty() || self.stages.iter().any(|m| matches(m, id)))
+    }
+
+    /// Whether the position is asked for.
+    pub fn position(&self, position: usize) -> bool {
+        self.positions.as_ref().is_none_or(|p| p.contains(&position))
+    }
+
+    /// Whether everything is asked for.
+    pub fn is_everything(&self) -> bool {
+        self.stages.is_empty() && self.layers.is_none() && self.positions.is_none()
+    }
+
+    /// The stages that must be captured to judge those asked for: they, and
+    /// their operands.
+    pub fn capture_set(&self, graph: &Graph) -> HashSet<StageId> {
+        let mut set = HashSet::new();
+        for node in graph.nodes.iter().filter(|n| self.stage(n.id)) {
+            set.insert(node.id);
+            set.extend(node.inputs.iter().map(|&i| graph.nodes[i].id));
+        }
+        // The tokens are chosen and judged on the logits, whatever is asked for.
+        set.extend(graph.nodes.last().map(|n| n.id));
+        set
+    }
+}
+
+/// A pattern matches the printed id (`L07.q_rope`) or the bare name.
+pub(crate) fn matches(matcher: &GlobMatcher, id: StageId) -> bool {
+    matcher.is_match(id.name) || matcher.is_match(id.to_string())
+}
+
+/// Reads `0,3,8-11`.
+fn numbers(text: &str) -> Result<HashSet<usize>, FilterError> {
+    let bad = || FilterError::Numbers(text.to_owned());
+    let mut set = HashSet::new();
+    for part in text.split(',') {
+        let part = part.trim().trim_start_matches(['L', 'l', 'p']);
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let from: usize = from.trim().parse().map_err(|_| bad())?;
+        let to: usize = to.trim().parse().map_err(|_| bad())?;
+        if from > to || to - from > 1 << 20 {
+            return Err(bad());
+        }
+        set.extend(from..=to);
+    }
+    Ok(set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::numbers;
+
+    #[test]
+    fn reads_lists_and_ranges() {
+        let mut got: Vec<usize> = numbers("0, 3,8-10,L12").unwrap().into_iter().collect();
+        got.sort_unstable();
+        assert_eq!(got, [0, 3, 8, 9, 10, 12]);
+        for bad in ["", "x", "3-1", "1-", "0-99999999"] {
+            assert!(numbers(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Arguments and exit codes; everything is validated before anything runs.
+
+mod args;
+mod bench;
+pub mod exit;
+mod inspect;
+mod mutations;
+mod prompts;
+mod run;
+mod session;
+mod verify_oracle;
+mod weights;
+
+pub use args::Cli;
+use args::{ColorChoice, Command};
+use clap::Parser as _;
+use std::process::ExitCode;
+
+/// Parses the command line, runs it, and gives the exit code.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version are no trouble; a closed pipe is none either.
+            let code = if e.use_stderr() { exit::TROUBLE } else { exit::MATCH };
+            let _ = e.print();
+            return ExitCode::from(code);
+        }
+    };
+    match cli.color {
+        ColorChoice::Auto => {}
+        ColorChoice::Always => anstream::ColorChoice::Always.write_global(),
+        ColorChoice::Never => anstream::ColorChoice::Never.write_global(),
+    }
+    crate::llama::start(cli.verbose);
+    let result = match &cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Weights(args) => weights::run(args),
+        Command::VerifyOracle(args) => verify_oracle::run(args),
+        Command::Prompts => prompts::run(),
+        Command::Mutations => mutations::run(),
+        Command::Bench(args) => bench::run(args),
+    };
+    ExitCode::from(result.unwrap_or_else(|e| {
+        anstream::eprintln!("qdiff: {e:#}");
+        match &cli.command {
+            Command::Run(args) if args.bisect => exit::SKIP,
+            _ => exit::TROUBLE,
+        }
+    }))
+}
+
+/// Prints to standard output; a reader that went away is not an error.
+pub(crate) fn say(text: &str) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    match anstream::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,132 @@
+//! `qdiff verify-oracle`: is the f64 evaluation itself right?
+//!
+//! llama.cpp runs a copy of the model with every weight dequantised to F32,
+//! so that nothing is quantised on the way; then each of its stages must meet
+//! f64 to f32 rounding. Two implementations that share no code agree, or the
+//! stage is named.
+
+use super::args::OracleArgs;
+use super::session::{self, Opened};
+use super::{exit, say};
+use crate::capture::Filter;
+use crate::llama;
+use crate::llama::gguf::write_f32_copy;
+use crate::oracle::Oracle;
+use crate::report::terminal::number;
+use crate::runners::{self, Runner as _, llama::Llama};
+use crate::verdict::{Local, Policy, Side, evaluate, residual};
+use anyhow::{Context as _, Result};
+use qdiff_engine::model::{Model, StageId};
+use rayon::prelude::*;
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+pub(super) fn run(args: &OracleArgs) -> Result<u8> {
+    let threads = session::threads(args.prompt.threads)?;
+    let opened = session::open(args.prompt.model.as_ref())?;
+    let (name, tokens) = session::tokens(&opened, &args.prompt)?;
+    let results = verify(&opened, &tokens, args.prompt.decode, threads, args.tmp.as_deref())?;
+    let mut out = String::new();
+    let mut names: Vec<&str> = Vec::new();
+    for (id, _) in &results {
+        if !names.contains(&id.name) {
+            names.push(id.name);
+        }
+    }
+    let bad: Vec<_> = results.iter().filter(|(_, l)| !l.ok()).collect();
+    match bad.first() {
+        None => {
+            let worst = results.iter().fold(0f64, |m, (_, l)| m.max(l.residual));
+            let _ = writeln!(
+                out,
+                "MATCH: llama.cpp on F32 weights meets f64 in all {} stages; largest residual {}",
+                results.len(),
+                number(worst)
+            );
+        }
+        Some((id, _)) => {
+            let _ = writeln!(out, "ORACLE SUSPECT at {id}: llama.cpp on F32 weights does not meet f64");
+        }
+    }
+    let _ = writeln!(
+        out,
+        "\nrun        {name}: {} prompt tokens + {} decode steps\n\n{:<15} {:>6} {:>12} {:>9} {:>6}",
+        tokens.len(),
+        args.prompt.decode,
+        "stage",
+        "layers",
+        "local, worst",
+        "allowed",
+        "used"
+    );
+    for name in names {
+        let group: Vec<&Local> = results.iter().filter(|(id, _)| id.name == name).map(|(_, l)| l).collect();
+        let worst = group.iter().max_by(|a, b| a.used.total_cmp(&b.used)).expect("a name has stages");
+        let _ = writeln!(
+            out,
+            "{name:<15} {:>6} {:>12} {:>9} {:>4.0} %",
+            group.len(),
+            number(worst.residual),
+            number(worst.allowed),
+            worst.used * 100.0
+        );
+    }
+    say(&out)?;
+    Ok(if bad.is_empty() { exit::MATCH } else { exit::TROUBLE })
+}
+
+/// Names of the stages where llama.cpp misses f64 even with F32 weights.
+pub(super) fn failing(
+    opened: &Opened,
+    tokens: &[u32],
+    threads: usize,
+    tmp: Option<&Path>,
+) -> Result<HashSet<&'static str>> {
+    let results = verify(opened, tokens, 0, threads, tmp)?;
+    Ok(results.into_iter().filter(|(_, l)| !l.ok()).map(|(id, _)| id.name).collect())
+}
+
+fn verify(
+    opened: &Opened,
+    tokens: &[u32],
+    decode: usize,
+    threads: usize,
+    tmp: Option<&Path>,
+) -> Result<Vec<(StageId, Local)>> {
+    let folder = tmp.map_or_else(std::env::temp_dir, Path::to_path_buf);
+    let copy = tempfile::Builder::new()
+        .prefix("qdiff-f32-")
+        .suffix(".gguf")
+        .tempfile_in(&folder)
+        .with_context(|| {
+            format!("cannot write the dequantised copy to {}: name a folder with --tmp", folder.display())
+        })?;
+    let source = Oracle::new(&opened.path, opened.model.gguf().bytes(), &opened.llama)?;
+    write_f32_copy(&opened.path, &source.weights, copy.path())
+        .with_context(|| format!("writing the dequantised copy to {} (--tmp names another folder)", folder.display()))?;
+    let path: PathBuf = copy.path().to_path_buf();
+    let model = Model::open(&path)?;
+    let theirs = llama::Model::load(&path)?;
+    let oracle = Oracle::new(&path, model.gguf().bytes(), &theirs)?;
+    let filter = Filter::default();
+    let wanted = filter.capture_set(&oracle.graph);
+    let logits = oracle.graph.nodes[oracle.graph.nodes.len() - 1].id;
+    let mut runner = Llama::new(&theirs, &oracle.graph, tokens.len() + decode, threads)?;
+    let (capture, _) = runners::run(&mut runner, tokens, decode, None, &wanted, logits, |_| {})?;
+    let side = Side {
+        capture: &capture,
+        arithmetic: &runner.manifest().arithmetic,
+    };
+    let policy = Policy::default();
+    Ok(oracle
+        .graph
+        .nodes
+        .par_iter()
+        .filter_map(|node| {
+            let expected = evaluate(node, &oracle.graph, &oracle.weights, &[side]).pop()?;
+            let local = residual(node, &oracle, &side, &expected, &filter, &policy)?;
+            Some((node.id, local))
+        })
+        .collect())
+}

@@ -1,0 +1,17 @@
+//! qdiff: which stage of which layer of an LLM inference engine is wrong
+//! first, at which positions, and why.
+//!
+//! The way through the code follows a run: [`runners`] fill a [`capture`],
+//! the [`oracle`] evaluates every stage in f64, [`verdict`] judges,
+//! [`mutations`] explain, [`report`] tells.
+
+pub mod capture;
+pub mod cli;
+pub mod llama;
+pub mod mutations;
+pub mod oracle;
+pub mod prompts;
+pub mod report;
+pub mod runners;
+pub mod verdict;
+pub mod weights;

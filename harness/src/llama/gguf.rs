@@ -1,0 +1,198 @@
+//! A GGUF file as ggml itself reads it: the oracle's weights.
+
+use anyhow::{Result, bail};
+use llama_cpp_sys_2 as sys;
+use qdiff_engine::model::WeightSource;
+use qdiff_engine::quant::GgmlType;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::path::Path;
+
+struct Entry {
+    dims: Vec<u64>,
+    raw_type: sys::ggml_type,
+    ty: GgmlType,
+    start: usize,
+    row_bytes: usize,
+}
+
+/// Tensor index and values by ggml: `gguf_*` for the index, `to_float` for
+/// the values. Shares nothing with the engine's reader but the mapped bytes.
+pub struct GgmlWeights<'a> {
+    bytes: &'a [u8],
+    entries: HashMap<String, Entry>,
+}
+
+impl<'a> GgmlWeights<'a> {
+    /// Reads the index of `path`, whose bytes are `bytes`.
+    ///
+    /// # Errors
+    /// If ggml refuses the file.
+    pub fn open(path: &Path, bytes: &'a [u8]) -> Result<Self> {
+        super::start(false);
+        let name = CString::new(path.as_os_str().as_encoded_bytes())?;
+        let mut entries = HashMap::new();
+        // SAFETY: plain C calls; the context is freed below and nothing of it
+        // is kept.
+        unsafe {
+            let params = sys::gguf_init_params {
+                no_alloc: true,
+                ctx: std::ptr::null_mut(),
+            };
+            let ctx = sys::gguf_init_from_file(name.as_ptr(), params);
+            if ctx.is_null() {
+                bail!("ggml cannot read {}", path.display());
+            }
+            let base = sys::gguf_get_data_offset(ctx);
+            for i in 0..sys::gguf_get_n_tensors(ctx) {
+                let name = CStr::from_ptr(sys::gguf_get_tensor_name(ctx, i));
+                let raw_type = sys::gguf_get_tensor_type(ctx, i);
+                let Some(ty) = GgmlType::from_id(raw_type as u32) else {
+                    continue;
+                };
+                let ne = std::slice::from_raw_parts(sys::gguf_get_tensor_ne(ctx, i), 4);
+                let mut dims: Vec<u64> = ne.iter().map(|&n| n as u64).collect();
+                while dims.len() > 1 && dims.last() == Some(&1) {
+                    dims.pop();
+                }
+                entries.insert(
+                    name.to_string_lossy().into_owned(),
+                    Entry {
+                        raw_type,
+                        ty,
+                        start: base + sys::gguf_get_tensor_offset(ctx, i),
+                        row_bytes: sys::ggml_row_size(raw_type, ne[0]),
+                        dims,
+                    },
+                );
+            }
+            sys::gguf_free(ctx);
+        }
+        Ok(Self { bytes, entries })
+    }
+
+    /// Extent in ggml order, trailing ones dropped.
+    pub fn dims(&self, tensor: &str) -> Option<&[u64]> {
+        self.entries.get(tensor).map(|e| e.dims.as_slice())
+    }
+
+    /// Names of all tensors.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    fn entry(&self, tensor: &str) -> &Entry {
+        self.entries
+            .get(tensor)
+            .unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"))
+    }
+}
+
+impl WeightSource for GgmlWeights<'_> {
+    fn extent(&self, tensor: &str) -> (usize, usize) {
+        let dims = &self.entry(tensor).dims;
+        (dims[0] as usize, dims[1..].iter().product::<u64>() as usize)
+    }
+
+    fn ggml_type(&self, tensor: &str) -> GgmlType {
+        self.entry(tensor).ty
+    }
+
+    fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
+        let entry = self.entry(tensor);
+        let count = out.len() / entry.dims[0] as usize;
+        let bytes = &self.bytes[entry.start + first * entry.row_bytes..][..count * entry.row_bytes];
+        to_float(entry.raw_type, bytes, out);
+    }
+
+    fn row_bytes(&self, tensor: &str, row: usize) -> &[u8] {
+        let entry = self.entry(tensor);
+        &self.bytes[entry.start + row * entry.row_bytes..][..entry.row_bytes]
+    }
+}
+
+/// ggml's own dequantisation of whole blocks.
+///
+/// # Panics
+/// If ggml has no conversion for the type.
+pub fn to_float(ty: sys::ggml_type, bytes: &[u8], out: &mut [f32]) {
+    // SAFETY: the traits are a static table; `bytes` holds the blocks of
+    // `out.len()` values, as both callers slice it by ggml's own row size.
+    unsafe {
+        assert!(bytes.len() >= sys::ggml_row_size(ty, out.len() as i64));
+        if ty == sys::GGML_TYPE_F32 {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.as_mut_ptr().cast(), out.len() * 4);
+            return;
+        }
+        let convert = (*sys::ggml_get_type_traits(ty))
+            .to_float
+            .expect("a quantised type has to_float");
+        convert(bytes.as_ptr().cast(), out.as_mut_ptr(), out.len() as i64);
+    }
+}
+
+/// Writes a copy of the model at `source` with every tensor as F32: the same
+/// metadata, the values of `weights`. Tensors of a format that `weights` does
+/// not know are left out.
+///
+/// # Errors
+/// If ggml refuses the source, or the copy cannot be written.
+pub fn write_f32_copy(source: &Path, weights: &GgmlWeights<'_>, target: &Path) -> Result<()> {
+    use std::io::Write as _;
+    let name = CString::new(source.as_os_str().as_encoded_bytes())?;
+    let mut order: Vec<&String> = weights.entries.keys().collect();
+    order.sort();
+    // SAFETY: contexts made here are freed here; tensors live in `tensors`,
+    // which outlives the writing of the header; the buffer has the size asked for.
+    let header = unsafe {
+        let params = sys::gguf_init_params {
+            no_alloc: true,
+            ctx: std::ptr::null_mut(),
+        };
+        let from = sys::gguf_init_from_file(name.as_ptr(), params);
+        if from.is_null() {
+            bail!("ggml cannot read {}", source.display());
+        }
+        let to = sys::gguf_init_empty();
+        sys::gguf_set_kv(to, from);
+        sys::gguf_set_val_u32(to, c"general.alignment".as_ptr(), ALIGNMENT as u32);
+        sys::gguf_set_val_u32(to, c"general.file_type".as_ptr(), 0);
+        let tensors = sys::ggml_init(sys::ggml_init_params {
+            mem_size: (order.len() + 1) * sys::ggml_tensor_overhead(),
+            mem_buffer: std::ptr::null_mut(),
+            no_alloc: true,
+        });
+        for tensor in &order {
+            let mut ne: Vec<i64> = weights.entries[*tensor].dims.iter().map(|&d| d as i64).collect();
+            let t = sys::ggml_new_tensor(tensors, sys::GGML_TYPE_F32, ne.len() as i32, ne.as_mut_ptr());
+            let name = CString::new(tensor.as_str())?;
+            sys::ggml_set_name(t, name.as_ptr());
+            sys::gguf_add_tensor(to, t);
+        }
+        let mut header = vec![0u8; sys::gguf_get_meta_size(to)];
+        sys::gguf_get_meta_data(to, header.as_mut_ptr().cast());
+        sys::ggml_free(tensors);
+        sys::gguf_free(to);
+        sys::gguf_free(from);
+        header
+    };
+    let mut out = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(target)?);
+    out.write_all(&header)?;
+    for tensor in order {
+        let (n, rows) = weights.extent(tensor);
+        let mut row = vec![0f32; n];
+        for r in 0..rows {
+            weights.rows(tensor, r, &mut row);
+            for v in &row {
+                out.write_all(&v.to_le_bytes())?;
+            }
+        }
+        let bytes = n * rows * 4;
+        out.write_all(&vec![0u8; bytes.next_multiple_of(ALIGNMENT) - bytes])?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Alignment of tensor data in the copy, in bytes: GGUF's default.
+const ALIGNMENT: usize = 32;

@@ -1,0 +1,124 @@
+//! A context of llama.cpp with taps.
+
+use super::Model;
+use super::taps::{Taps, callback};
+use anyhow::{Result, bail};
+use llama_cpp_sys_2 as sys;
+use qdiff_engine::model::{Graph, StageId};
+use qdiff_engine::ops::Tensor;
+use std::collections::{HashMap, HashSet};
+
+/// A running model: its KV cache, and the taps of its graph.
+pub struct Session<'a> {
+    ctx: *mut sys::llama_context,
+    taps: Box<Taps>,
+    position: usize,
+    _model: &'a Model,
+}
+
+impl<'a> Session<'a> {
+    /// A context for `n_ctx` tokens, with every stage of `graph` tappable:
+    /// flash attention off, KV cache in f32, one ubatch, all rows as outputs.
+    ///
+    /// # Errors
+    /// If llama.cpp cannot make the context.
+    pub fn new(model: &'a Model, graph: &Graph, n_ctx: usize, threads: usize) -> Result<Self> {
+        let mut taps = Box::new(Taps::new(graph));
+        let cells = n_ctx.next_multiple_of(256) as u32;
+        // SAFETY: plain C calls; the taps are boxed, so their address holds,
+        // and outlive the context (see Drop).
+        let ctx = unsafe {
+            let mut params = sys::llama_context_default_params();
+            params.n_ctx = cells;
+            params.n_batch = cells;
+            params.n_ubatch = cells;
+            params.n_threads = threads as i32;
+            params.n_threads_batch = threads as i32;
+            params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_DISABLED;
+            params.type_k = sys::GGML_TYPE_F32;
+            params.type_v = sys::GGML_TYPE_F32;
+            params.offload_kqv = false;
+            params.op_offload = false;
+            params.n_outputs_max = cells;
+            params.cb_eval = Some(callback);
+            params.cb_eval_user_data = std::ptr::from_mut::<Taps>(&mut taps).cast();
+            sys::llama_init_from_model(model.raw, params)
+        };
+        if ctx.is_null() {
+            bail!("llama.cpp cannot make a context of {cells} tokens; run again with -v to see why");
+        }
+        Ok(Self {
+            ctx,
+            taps,
+            position: 0,
+            _model: model,
+        })
+    }
+
+    /// Tokens seen so far.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Runs `tokens` at the next positions and gives the wanted stages.
+    ///
+    /// # Errors
+    /// If llama.cpp fails, a stage has another shape than the graph says, or
+    /// a wanted stage never appeared: llama.cpp's names drift.
+    pub fn step(
+        &mut self,
+        tokens: &[u32],
+        wanted: &HashSet<StageId>,
+    ) -> Result<HashMap<StageId, Tensor<f32>>> {
+        self.taps.wanted.clone_from(wanted);
+        self.taps.tokens = tokens.len();
+        self.taps.first = self.position;
+        self.taps.stages.clear();
+        self.taps.trouble = None;
+        // SAFETY: the batch has room for every token, and is freed below.
+        let code = unsafe {
+            let mut batch = sys::llama_batch_init(tokens.len() as i32, 0, 1);
+            batch.n_tokens = tokens.len() as i32;
+            for (i, &token) in tokens.iter().enumerate() {
+                *batch.token.add(i) = token as i32;
+                *batch.pos.add(i) = (self.position + i) as i32;
+                *batch.n_seq_id.add(i) = 1;
+                **batch.seq_id.add(i) = 0;
+                *batch.logits.add(i) = 1;
+            }
+            let code = sys::llama_decode(self.ctx, batch);
+            sys::llama_batch_free(batch);
+            code
+        };
+        if code != 0 {
+            bail!("llama.cpp failed at position {} (code {code})", self.position);
+        }
+        if let Some(why) = self.taps.trouble.take() {
+            bail!("{why}");
+        }
+        let mut missing: Vec<_> = wanted
+            .iter()
+            .filter(|id| !self.taps.stages.contains_key(id))
+            .collect();
+        if !missing.is_empty() {
+            missing.sort();
+            let total = missing.len();
+            bail!(
+                "llama.cpp never emitted {} of the {} wanted stages, first {}; its tensor names changed: \
+                 mend `emitted(…)` in the graph's declaration",
+                total,
+                wanted.len(),
+                missing[0]
+            );
+        }
+        self.position += tokens.len();
+        Ok(std::mem::take(&mut self.taps.stages))
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by us, freed once, before the taps it points to.
+        unsafe { sys::llama_free(self.ctx) };
+    }
+}

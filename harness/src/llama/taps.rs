@@ -1,0 +1,189 @@
+//! The graph callback: which tensor is which stage, and copying it out.
+//!
+//! Copies are made inside the callback, because later operations overwrite
+//! tensors in place; views are read through their strides.
+
+use llama_cpp_sys_2 as sys;
+use qdiff_engine::model::{EmittedLayout, Graph, Node, StageId};
+use qdiff_engine::ops::Tensor;
+use std::collections::{HashMap, HashSet};
+use std::ffi::{CStr, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Nodes the scheduler skips reach the callback with junk; those it computes
+/// carry this flag.
+const COMPUTED: i32 = sys::GGML_TENSOR_FLAG_COMPUTE as i32;
+
+/// What the callback needs; its address is handed to llama.cpp.
+pub(super) struct Taps {
+    graph: Graph,
+    /// By tensor name and operation.
+    by_name: HashMap<(String, &'static str), usize>,
+    /// Unnamed tensors, by weight and operation.
+    by_weight: HashMap<(String, &'static str), usize>,
+    pub(super) wanted: HashSet<StageId>,
+    pub(super) tokens: usize,
+    pub(super) first: usize,
+    pub(super) stages: HashMap<StageId, Tensor<f32>>,
+    /// First thing that went wrong inside the callback.
+    pub(super) trouble: Option<String>,
+}
+
+impl Taps {
+    pub(super) fn new(graph: &Graph) -> Self {
+        let mut taps = Self {
+            graph: graph.clone(),
+            by_name: HashMap::new(),
+            by_weight: HashMap::new(),
+            wanted: HashSet::new(),
+            tokens: 0,
+            first: 0,
+            stages: HashMap::new(),
+            trouble: None,
+        };
+        for (index, node) in graph.nodes.iter().enumerate() {
+            let emission = &node.emission;
+            if emission.name.is_empty() {
+                let weight = node.weight.clone().unwrap_or_default();
+                taps.by_weight.insert((weight, emission.op), index);
+            } else {
+                taps.by_name.insert((emission.name.clone(), emission.op), index);
+            }
+        }
+        taps
+    }
+
+    /// The node that `t` is the output of.
+    unsafe fn find(&self, t: *const sys::ggml_tensor) -> Option<usize> {
+        // SAFETY: llama.cpp passes a valid tensor; names are NUL-terminated.
+        unsafe {
+            if (*t).flags & COMPUTED == 0 {
+                return None;
+            }
+            let op = CStr::from_ptr(sys::ggml_op_name((*t).op)).to_str().ok()?;
+            let op = self.graph.nodes.iter().map(|n| n.emission.op).find(|o| *o == op)?;
+            let full = CStr::from_ptr((*t).name.as_ptr()).to_string_lossy();
+            // Views and reshapes of a cache keep its name with a remark behind.
+            let name = full.split(" (").next().unwrap_or("").to_owned();
+            if let Some(&index) = self.by_name.get(&(name, op)) {
+                return Some(index);
+            }
+            let weight = (*t).src[0];
+            if weight.is_null() {
+                return None;
+            }
+            let weight = CStr::from_ptr((*weight).name.as_ptr()).to_string_lossy();
+            self.by_weight.get(&(weight.into_owned(), op)).copied()
+        }
+    }
+
+    unsafe fn take(&mut self, t: *const sys::ggml_tensor, index: usize) -> Result<(), String> {
+        let node = &self.graph.nodes[index];
+        let keys = self.first + self.tokens;
+        let shape = Graph::extent(node, self.tokens, keys);
+        // SAFETY: as the caller's.
+        let data = unsafe { copy(t, node, &shape, self.first)? };
+        self.stages.insert(node.id, Tensor { shape, data });
+        Ok(())
+    }
+}
+
+/// Reads the tensor in the stage's own shape.
+unsafe fn copy(
+    t: *const sys::ggml_tensor,
+    node: &Node,
+    shape: &[usize],
+    first: usize,
+) -> Result<Vec<f32>, String> {
+    // SAFETY: llama.cpp passes a valid, computed tensor in host memory; all
+    // offsets below are inside ggml_nbytes, which is checked.
+    unsafe {
+        let t = &*t;
+        if t.type_ != sys::GGML_TYPE_F32 {
+            return Err(format!("{}: llama.cpp gives it in a type other than f32", node.id));
+        }
+        let ne: Vec<usize> = t.ne.iter().map(|&n| n as usize).collect();
+        let want: usize = shape.iter().product();
+        let mut out = Vec::with_capacity(want);
+        let row = |i1: usize, i2: usize, i3: usize, n: usize| {
+            let start = i1 * t.nb[1] + i2 * t.nb[2] + i3 * t.nb[3];
+            std::slice::from_raw_parts(t.data.cast::<u8>().add(start).cast::<f32>(), n)
+        };
+        let mismatch = || {
+            format!("{}: llama.cpp gives shape {ne:?}, the graph says {shape:?}", node.id)
+        };
+        match node.emission.layout {
+            EmittedLayout::Rows => {
+                if ne.iter().product::<usize>() != want || t.nb[0] != 4 {
+                    return Err(mismatch());
+                }
+                for i3 in 0..ne[3] {
+                    for i2 in 0..ne[2] {
+                        for i1 in 0..ne[1] {
+                            out.extend_from_slice(row(i1, i2, i3, ne[0]));
+                        }
+                    }
+                }
+            }
+            EmittedLayout::PaddedKeys => {
+                let (heads, tokens, keys) = (shape[0], shape[1], shape[2]);
+                if ne[0] < keys || ne[1] != tokens || ne[2] != heads {
+                    return Err(mismatch());
+                }
+                for h in 0..heads {
+                    for q in 0..tokens {
+                        let seen = keys.min(first + q + 1);
+                        out.extend_from_slice(&row(q, h, 0, keys)[..seen]);
+                        // Beyond the diagonal: meaningless in the scores, zero
+                        // in the weights.
+                        out.resize(out.len() + keys - seen, 0.0);
+                    }
+                }
+            }
+            EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed => {
+                let (rows, width) = (shape[0], shape[1] * shape[2]);
+                let elements = sys::ggml_nbytes(t) / 4;
+                let cells = elements / width;
+                if cells < rows || elements % width != 0 {
+                    return Err(mismatch());
+                }
+                let all = std::slice::from_raw_parts(t.data.cast::<f32>(), elements);
+                if node.emission.layout == EmittedLayout::KeyCache {
+                    out.extend_from_slice(&all[..want]);
+                } else {
+                    for n in 0..rows {
+                        out.extend((0..width).map(|j| all[j * cells + n]));
+                    }
+                }
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// The callback itself. Nothing may unwind across it.
+pub(super) unsafe extern "C" fn callback(
+    t: *mut sys::ggml_tensor,
+    ask: bool,
+    user: *mut c_void,
+) -> bool {
+    catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: `user` is the boxed Taps of the session, alive and not
+        // otherwise borrowed while llama_decode runs.
+        let taps = unsafe { &mut *user.cast::<Taps>() };
+        // SAFETY: llama.cpp passes a valid tensor.
+        let Some(index) = (unsafe { taps.find(t) }) else {
+            return !ask;
+        };
+        let wanted = taps.wanted.contains(&taps.graph.nodes[index].id);
+        if ask {
+            return wanted;
+        }
+        // SAFETY: as above; after `ask` the data is there.
+        if wanted && let Err(why) = unsafe { taps.take(t, index) } {
+            taps.trouble.get_or_insert(why);
+        }
+        true
+    }))
+    .unwrap_or(true)
+}

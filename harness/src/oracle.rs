@@ -1,0 +1,60 @@
+//! The third opinion: every op in f64, on weights and hyperparameters that
+//! the engine's reader never touched.
+
+use crate::llama::Model;
+use crate::llama::gguf::GgmlWeights;
+use anyhow::{Context as _, Result, bail};
+use qdiff_engine::model::{self, Graph, Metadata};
+use std::path::Path;
+
+/// The graph as llama.cpp's metadata describe it, with ggml's weights.
+pub struct Oracle<'a> {
+    /// Stages, built from llama.cpp's metadata calls.
+    pub graph: Graph,
+    /// Weights, by ggml's `to_float`.
+    pub weights: GgmlWeights<'a>,
+}
+
+struct Described<'a> {
+    model: &'a Model,
+    weights: &'a GgmlWeights<'a>,
+}
+
+impl Metadata for Described<'_> {
+    fn integer(&self, key: &str) -> Option<u64> {
+        self.model.metadata(key)?.parse().ok()
+    }
+    fn real(&self, key: &str) -> Option<f64> {
+        self.model.metadata(key)?.parse().ok()
+    }
+    fn text(&self, key: &str) -> Option<String> {
+        self.model.metadata(key)
+    }
+    fn extent(&self, tensor: &str) -> Option<Vec<u64>> {
+        self.weights.dims(tensor).map(<[u64]>::to_vec)
+    }
+}
+
+impl<'a> Oracle<'a> {
+    /// Reads the model at `path`, whose mapped bytes are `bytes`.
+    ///
+    /// # Errors
+    /// If ggml refuses the file, or its metadata describe no known graph.
+    pub fn new(path: &Path, bytes: &'a [u8], model: &Model) -> Result<Self> {
+        let weights = GgmlWeights::open(path, bytes)?;
+        let described = Described {
+            model,
+            weights: &weights,
+        };
+        let graph = model::build(&described).context("llama.cpp's view of the metadata")?;
+        for (name, expected) in graph.weights() {
+            if weights.dims(&name) != Some(expected.as_slice()) {
+                bail!(
+                    "tensor `{name}`: ggml reads shape {:?}, its metadata say {expected:?}",
+                    weights.dims(&name)
+                );
+            }
+        }
+        Ok(Self { graph, weights })
+    }
+}

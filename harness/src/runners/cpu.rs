@@ -1,0 +1,46 @@
+//! The engine's CPU interpreter as a runner.
+
+use super::{Arithmetic, Manifest, Runner};
+use crate::capture::{Collector, Step};
+use anyhow::Result;
+use qdiff_engine::cpu::CpuEngine;
+use qdiff_engine::model::{Graph, Model, StageId};
+use std::collections::HashSet;
+
+/// Runs a graph, possibly with faults in it, on the engine's own weights.
+pub struct Cpu<'a> {
+    engine: CpuEngine<'a, f32>,
+    manifest: Manifest,
+}
+
+impl<'a> Cpu<'a> {
+    /// A runner of `graph`; `injected` says which faults it carries.
+    pub fn new(model: &'a Model, graph: Graph, injected: Vec<String>) -> Self {
+        Self {
+            engine: CpuEngine::new(graph, model),
+            manifest: Manifest {
+                name: "cpu".to_owned(),
+                arithmetic: Arithmetic::f32(),
+                injected,
+            },
+        }
+    }
+}
+
+impl Runner for Cpu<'_> {
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn step(&mut self, tokens: &[u32], wanted: &HashSet<StageId>) -> Result<Step> {
+        let first = self.engine.position();
+        let mut taps = Collector::new(wanted);
+        self.engine.step(tokens, &mut taps);
+        Ok(Step {
+            index: 0,
+            first,
+            tokens: tokens.to_vec(),
+            stages: taps.stages,
+        })
+    }
+}

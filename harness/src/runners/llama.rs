@@ -1,0 +1,75 @@
+//! llama.cpp as a runner.
+
+use super::{Arithmetic, Manifest, Runner};
+use crate::capture::Step;
+use crate::llama::Model;
+use crate::llama::session::Session;
+use anyhow::Result;
+use llama_cpp_sys_2 as sys;
+use qdiff_engine::model::{Graph, StageId};
+use qdiff_engine::quant::{ActivationFormat, GgmlType};
+use std::collections::HashSet;
+
+/// llama.cpp on the CPU, every stage tapped.
+pub struct Llama<'a> {
+    session: Session<'a>,
+    manifest: Manifest,
+}
+
+impl<'a> Llama<'a> {
+    /// A runner with room for `n_ctx` tokens.
+    ///
+    /// # Errors
+    /// If llama.cpp cannot make the context.
+    pub fn new(model: &'a Model, graph: &Graph, n_ctx: usize, threads: usize) -> Result<Self> {
+        Ok(Self {
+            session: Session::new(model, graph, n_ctx, threads)?,
+            manifest: Manifest {
+                name: "llama.cpp (cpu)".to_owned(),
+                arithmetic: Arithmetic {
+                    activations: dot_types(),
+                    ..Arithmetic::f32()
+                },
+                injected: Vec::new(),
+            },
+        })
+    }
+}
+
+/// What llama.cpp's CPU turns activations into, per weight format: asked of
+/// the very library that runs.
+fn dot_types() -> Vec<(String, ActivationFormat)> {
+    let format = |ty: sys::ggml_type| match ty {
+        sys::GGML_TYPE_F16 => Some(ActivationFormat::F16),
+        sys::GGML_TYPE_BF16 => Some(ActivationFormat::Bf16),
+        sys::GGML_TYPE_Q8_0 => Some(ActivationFormat::Q8_0),
+        sys::GGML_TYPE_Q8_1 => Some(ActivationFormat::Q8_1),
+        sys::GGML_TYPE_Q8_K => Some(ActivationFormat::Q8K),
+        _ => None,
+    };
+    GgmlType::ALL_SUPPORTED
+        .iter()
+        .filter_map(|ty| {
+            // SAFETY: the table is static and covers every type id.
+            let dot = unsafe { (*sys::ggml_get_type_traits_cpu(ty.id() as _)).vec_dot_type };
+            format(dot).map(|f| (ty.name().to_owned(), f))
+        })
+        .collect()
+}
+
+impl Runner for Llama<'_> {
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn step(&mut self, tokens: &[u32], wanted: &HashSet<StageId>) -> Result<Step> {
+        let first = self.session.position();
+        let stages = self.session.step(tokens, wanted)?;
+        Ok(Step {
+            index: 0,
+            first,
+            tokens: tokens.to_vec(),
+            stages,
+        })
+    }
+}

@@ -1,0 +1,277 @@
+//! From residuals to statuses, origins and one verdict.
+
+use super::{Global, Local, Policy, Side, evaluate, global, health, residual};
+use crate::capture::Filter;
+use crate::mutations::hypotheses::{self, Cause};
+use crate::oracle::Oracle;
+use crate::runners::argmax;
+use qdiff_engine::model::{Node, StageId};
+use rayon::prelude::*;
+use serde::Serialize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What is said of a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Both sides do the stated mathematics.
+    Match,
+    /// The subject's own computation is wrong here.
+    Diverged,
+    /// The subject computes rightly on operands that an origin made wrong.
+    Inherited,
+    /// The subject meets f64, the reference does not.
+    Disputed,
+    /// NaN or infinity appears here.
+    Poisoned,
+    /// Not tapped, or not judged for want of operands.
+    Missing,
+}
+
+/// Everything known of one stage of one layer.
+#[derive(Clone, Debug, Serialize)]
+pub struct StageResult {
+    /// The stage, printed.
+    pub stage: String,
+    /// The stage.
+    #[serde(skip)]
+    pub id: StageId,
+    /// What is said of it.
+    pub status: Status,
+    /// Whether it is where a fault begins.
+    pub origin: bool,
+    /// Residual of the subject.
+    pub subject: Option<Local>,
+    /// Residual of the reference.
+    pub reference: Option<Local>,
+    /// Distance between the two.
+    pub global: Option<Global>,
+}
+
+/// An origin with its evidence.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// The stage, printed.
+    pub stage: String,
+    /// The stage.
+    #[serde(skip)]
+    pub id: StageId,
+    /// What explains it, if anything known does.
+    pub cause: Option<Cause>,
+}
+
+/// Rows that were to be judged and rows that were.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Coverage {
+    /// Stage rows asked for.
+    pub asked: usize,
+    /// Stage rows judged on both sides.
+    pub judged: usize,
+    /// Stages asked for.
+    pub stages: usize,
+    /// Stages of the whole graph.
+    pub stages_total: usize,
+}
+
+impl Coverage {
+    /// Whether all that was asked for was judged.
+    pub fn complete(&self) -> bool {
+        self.asked > 0 && self.asked == self.judged
+    }
+}
+
+/// The token after each step, as both sides would choose it.
+#[derive(Clone, Debug, Serialize)]
+pub struct TokenCheck {
+    /// Step whose last logits choose it.
+    pub step: usize,
+    /// The reference's choice.
+    pub reference: u32,
+    /// The subject's choice.
+    pub subject: u32,
+    /// By how much the subject prefers its own choice to the reference's.
+    pub margin: f64,
+    /// Largest difference between the two sides' logits in that row.
+    pub error: f64,
+}
+
+/// The outcome of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// Every stage asked for, in graph order.
+    pub stages: Vec<StageResult>,
+    /// Origins, first first.
+    pub findings: Vec<Finding>,
+    /// What was judged.
+    pub coverage: Coverage,
+    /// Choices of the next token.
+    pub tokens: Vec<TokenCheck>,
+    /// Suspicious things that need no reference to be seen.
+    pub health: Vec<String>,
+}
+
+impl Verdict {
+    /// Whether the subject is wrong anywhere.
+    pub fn diverged(&self) -> bool {
+        !self.findings.is_empty()
+    }
+
+    /// Stages where the reference misses f64.
+    pub fn disputed(&self) -> impl Iterator<Item = &StageResult> {
+        self.stages.iter().filter(|s| s.status == Status::Disputed)
+    }
+}
+
+/// Judges the subject against the reference. `progress` is told how many of
+/// the stages are done.
+pub fn judge(
+    oracle: &Oracle<'_>,
+    subject: Side<'_>,
+    reference: Side<'_>,
+    filter: &Filter,
+    policy: &Policy,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Verdict {
+    let graph = &oracle.graph;
+    let asked: Vec<&Node> = graph.nodes.iter().filter(|n| filter.stage(n.id)).collect();
+    let done = AtomicUsize::new(0);
+    let mut stages: Vec<StageResult> = asked
+        .par_iter()
+        .map(|node| {
+            let expected = evaluate(node, graph, &oracle.weights, &[subject, reference]);
+            let local = |side: &Side<'_>, i: usize| residual(node, oracle, side, &expected[i], filter, policy);
+            let (of_subject, of_reference) = (local(&subject, 0), local(&reference, 1));
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1, asked.len());
+            StageResult {
+                stage: node.id.to_string(),
+                id: node.id,
+                status: own_status(of_subject.as_ref(), of_reference.as_ref()),
+                origin: false,
+                global: global::compare(node, subject.capture, reference.capture, filter),
+                subject: of_subject,
+                reference: of_reference,
+            }
+        })
+        .collect();
+    mark_origins(oracle, &mut stages);
+    let coverage = coverage(&asked, graph.nodes.len(), &stages, subject, filter);
+
+    let mut origins: Vec<&StageResult> = stages.iter().filter(|s| s.origin).collect();
+    // First by step, then layer and graph order, in which they already stand.
+    origins.sort_by_key(|s| {
+        let first = s.subject.as_ref().and_then(|l| l.first_bad);
+        first.map_or(usize::MAX, |p| p.step)
+    });
+    let findings = hypotheses::explain(oracle, &subject, &origins, filter, policy);
+    Verdict {
+        tokens: tokens(oracle, subject, reference),
+        health: health::check(graph, subject.capture),
+        stages,
+        findings,
+        coverage,
+    }
+}
+
+fn own_status(subject: Option<&Local>, reference: Option<&Local>) -> Status {
+    match (subject, reference) {
+        (Some(s), _) if s.non_finite.is_some() => Status::Poisoned,
+        (Some(s), Some(r)) => match (s.ok(), r.ok()) {
+            (true, true) => Status::Match,
+            (false, true) => Status::Diverged,
+            (_, false) => Status::Disputed,
+        },
+        // Without the reference the subject's own residual still convicts it.
+        (Some(s), None) if !s.ok() => Status::Diverged,
+        _ => Status::Missing,
+    }
+}
+
+/// Tells origins from what follows from them.
+fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult]) {
+    let graph = &oracle.graph;
+    let mut tainted = vec![false; graph.nodes.len()];
+    for (index, node) in graph.nodes.iter().enumerate() {
+        let upstream = node.inputs.iter().any(|&i| tainted[i]);
+        tainted[index] = upstream;
+        let Some(stage) = stages.iter_mut().find(|s| s.id == node.id) else {
+            continue;
+        };
+        match stage.status {
+            Status::Diverged => stage.origin = true,
+            Status::Poisoned => {
+                let inherited = stage.subject.as_ref().is_some_and(|l| l.poisoned_input);
+                stage.origin = !inherited;
+            }
+            Status::Match if upstream => {
+                let allowed = stage.subject.as_ref().map_or(0.0, |l| l.allowed);
+                // No common shape to compare in is a difference as well.
+                if stage.global.is_none_or(|g| g.error > allowed) {
+                    stage.status = Status::Inherited;
+                }
+            }
+            _ => {}
+        }
+        tainted[index] |= stage.origin;
+    }
+}
+
+fn coverage(
+    asked: &[&Node],
+    stages_total: usize,
+    stages: &[StageResult],
+    subject: Side<'_>,
+    filter: &Filter,
+) -> Coverage {
+    let mut coverage = Coverage {
+        stages: asked.len(),
+        stages_total,
+        ..Coverage::default()
+    };
+    for (node, stage) in asked.iter().zip(stages) {
+        for step in &subject.capture.steps {
+            let shape = qdiff_engine::model::Graph::extent(node, step.tokens.len(), step.keys());
+            let n = super::rows::row_len(&shape);
+            let rows = shape.iter().product::<usize>() / n;
+            coverage.asked += (0..rows)
+                .filter(|&r| filter.position(super::rows::place(node, &shape, step, r).position))
+                .count();
+        }
+        let judged = |l: &Option<Local>| l.as_ref().map_or(0, |l| l.rows);
+        // A wrong extent is a divergence, not a gap: it was judged.
+        let extent = stage.subject.as_ref().is_some_and(|l| l.extent.is_some());
+        coverage.judged += if extent {
+            judged(&stage.reference)
+        } else {
+            judged(&stage.subject).min(judged(&stage.reference))
+        };
+    }
+    // Downstream of a wrong extent fewer rows exist; they are not a gap either.
+    if stages.iter().any(|s| s.subject.as_ref().is_some_and(|l| l.extent.is_some()))
+        && stages.iter().all(|s| s.status != Status::Missing)
+    {
+        coverage.judged = coverage.asked;
+    }
+    coverage
+}
+
+fn tokens(oracle: &Oracle<'_>, subject: Side<'_>, reference: Side<'_>) -> Vec<TokenCheck> {
+    let Some(logits) = oracle.graph.nodes.last().map(|n| n.id) else {
+        return Vec::new();
+    };
+    let steps = subject.capture.steps.iter().zip(&reference.capture.steps);
+    steps
+        .filter_map(|(s, r)| {
+            let (a, b) = (s.stages.get(&logits)?, r.stages.get(&logits)?);
+            let (a, b) = (a.row(a.rows() - 1), b.row(b.rows() - 1));
+            let (ours, theirs) = (argmax(a), argmax(b));
+            let error = a.iter().zip(b).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+            Some(TokenCheck {
+                step: s.index,
+                reference: theirs as u32,
+                subject: ours as u32,
+                margin: f64::from(a[ours] - a[theirs]),
+                error: f64::from(error),
+            })
+        })
+        .collect()
+}

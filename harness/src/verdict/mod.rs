@@ -1,0 +1,44 @@
+//! The verdict: each stage of each side held against its own f64 evaluation,
+//! then the stages held against each other.
+//!
+//! `local` judges one stage on one runner's own operands, `global` compares
+//! the two runners, `judge` gives every stage its status and finds the
+//! origins, `health` looks for what no correct model does.
+
+mod global;
+mod health;
+mod judge;
+mod local;
+mod rows;
+pub mod tolerance;
+
+pub use global::Global;
+pub use judge::{Coverage, Finding, StageResult, Status, TokenCheck, Verdict, judge};
+pub use local::{Element, Expected, Local, Side, evaluate, residual};
+pub use tolerance::Policy;
+
+use serde::Serialize;
+
+/// A row of a stage's output: where it is in the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Place {
+    /// 0 for the prefill.
+    pub step: usize,
+    /// Position of the token, or of the cached row.
+    pub position: usize,
+    /// Head, where the stage has heads.
+    pub head: Option<usize>,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "p{}", self.position)?;
+        if let Some(head) = self.head {
+            write!(f, " h{head}")?;
+        }
+        if self.step > 0 {
+            write!(f, " step{}", self.step)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! What is allowed: one table of factors, and the user's own rules.
+
+use crate::capture::{Filter, FilterError};
+use globset::{Glob, GlobMatcher};
+use qdiff_engine::model::{Graph, StageId};
+
+/// Factor on the forward error bound that one element may reach. The bound is
+/// probabilistic; over the millions of elements of a run some come near it.
+pub const ELEMENT_FACTOR: f64 = 4.0;
+
+/// Factor that the L2 norm of a row may reach: errors of a correct engine
+/// average out over a row, those of a small systematic bug do not.
+pub const ROW_FACTOR: f64 = 1.0;
+
+/// The factors, and rules that replace them for chosen stages.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    rules: Vec<(GlobMatcher, f64)>,
+}
+
+impl Policy {
+    /// Reads rules `GLOB=VALUE`; the last that matches a stage wins.
+    ///
+    /// # Errors
+    /// A rule that cannot be read, or matches no stage.
+    pub fn new(graph: &Graph, rules: &[String]) -> anyhow::Result<Self> {
+        let mut policy = Self::default();
+        for rule in rules {
+            let parsed = rule
+                .rsplit_once('=')
+                .and_then(|(glob, value)| Some((glob, value.parse::<f64>().ok()?)));
+            let Some((pattern, value)) = parsed.filter(|(_, v)| v.is_finite() && *v >= 0.0) else {
+                anyhow::bail!("--tolerance `{rule}` is not GLOB=NUMBER, such as 'L*.ffn_down=1e-3'");
+            };
+            // The filter's own check refuses a pattern that selects nothing.
+            Filter::new(graph, &[pattern.to_owned()], None, None)?;
+            let matcher = Glob::new(pattern)
+                .map_err(|e| FilterError::Pattern(pattern.to_owned(), e))?
+                .compile_matcher();
+            policy.rules.push((matcher, value));
+        }
+        Ok(policy)
+    }
+
+    /// The relative L2 per row that a rule allows for the stage, if any does.
+    pub fn rule(&self, id: StageId) -> Option<f64> {
+        self.rules
+            .iter()
+            .rev()
+            .find(|(m, _)| m.is_match(id.name) || m.is_match(id.to_string()))
+            .map(|(_, v)| *v)
+    }
+}

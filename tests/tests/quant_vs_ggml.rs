@@ -1,0 +1,265 @@
+//! qdiff's number formats against ggml's own code, bit for bit.
+
+use std::ffi::{CStr, c_void};
+
+use half::f16;
+use llama_cpp_sys_2 as sys;
+use proptest::prelude::*;
+use proptest::sample::select;
+use qdiff_engine::quant::{self, ActivationFormat, GgmlType};
+
+fn traits(ty: GgmlType) -> &'static sys::ggml_type_traits {
+    // SAFETY: the id is valid, so this is a pointer into ggml's static table.
+    unsafe { &*sys::ggml_get_type_traits(ty.id() as sys::ggml_type) }
+}
+
+/// ggml's conversion of whole blocks to `n` floats.
+fn to_float(ty: GgmlType, bytes: &[u8], n: usize) -> Vec<f32> {
+    let Some(to_float) = traits(ty).to_float else {
+        // F32 alone has none, as nothing is to be done.
+        assert_eq!(ty, GgmlType::F32);
+        return bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b))
+            .collect();
+    };
+    assert_eq!(bytes.len(), ty.row_bytes(n));
+    let mut aligned = vec![0_u64; bytes.len().div_ceil(8)];
+    for (to, from) in aligned.iter_mut().zip(bytes.chunks(8)) {
+        let mut word = [0; 8];
+        word[..from.len()].copy_from_slice(from);
+        *to = u64::from_le_bytes(word);
+    }
+    let mut out = vec![0.0; n];
+    // SAFETY: `aligned` holds the blocks of `n` weights, `out` has room for them.
+    unsafe { to_float(aligned.as_ptr().cast(), out.as_mut_ptr(), n as i64) };
+    out
+}
+
+/// ggml's quantisation of activations, as blocks of `size` bytes per `per` elements.
+fn from_float(id: sys::ggml_type, x: &[f32], per: usize, size: usize) -> Vec<u8> {
+    let mut out = vec![0_u64; (x.len() / per * size).div_ceil(8)];
+    // SAFETY: `id` is a valid type whose traits are static; `out` has room for all blocks.
+    unsafe {
+        sys::ggml_cpu_init();
+        let from_float = (*sys::ggml_get_type_traits_cpu(id))
+            .from_float
+            .expect("has a quantiser");
+        from_float(
+            x.as_ptr(),
+            out.as_mut_ptr().cast::<c_void>(),
+            x.len() as i64,
+        );
+    }
+    let mut bytes: Vec<u8> = out.iter().flat_map(|w| w.to_le_bytes()).collect();
+    bytes.truncate(x.len() / per * size);
+    bytes
+}
+
+fn check_dequantize(ty: GgmlType, bytes: &[u8], n: usize) -> Result<(), TestCaseError> {
+    let want = to_float(ty, bytes, n);
+    let mut got = vec![0.0; n];
+    quant::dequantize(ty, bytes, &mut got).expect("supported");
+    for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+        prop_assert!(
+            got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()),
+            "{ty} weight {i}: {got:e} is not ggml's {want:e}"
+        );
+    }
+    Ok(())
+}
+
+/// Values of very different sizes in one row, as activations are.
+fn activations() -> impl Strategy<Value = Vec<f32>> {
+    let value = prop_oneof![
+        8 => -8.0_f32..8.0,
+        2 => -500.0_f32..500.0,
+        1 => Just(0.0_f32),
+        1 => -1e-4_f32..1e-4,
+    ];
+    // Multiples of a power of two hit the halves that rounding has to break.
+    let grid = (-254_i32..=254).prop_map(|i| i as f32 * 0.5);
+    prop_oneof![
+        4 => proptest::collection::vec(value, 512),
+        2 => proptest::collection::vec(grid, 512),
+        1 => Just(vec![0.0; 512]),
+    ]
+}
+
+/// (id, elements per block, bytes per block) of the formats of activations.
+fn layout(fmt: ActivationFormat) -> (sys::ggml_type, usize, usize) {
+    match fmt {
+        ActivationFormat::F32 => (0, 1, 4),
+        ActivationFormat::F16 => (1, 1, 2),
+        ActivationFormat::Bf16 => (30, 1, 2),
+        ActivationFormat::Q8_0 => (8, 32, 34),
+        ActivationFormat::Q8_1 => (9, 32, 36),
+        ActivationFormat::Q8K => (15, 256, 292),
+    }
+}
+
+fn half_at(b: &[u8], at: usize) -> f64 {
+    f16::from_le_bytes([b[at], b[at + 1]]).to_f64()
+}
+
+/// The exact values that blocks of activations stand for.
+fn decode(fmt: ActivationFormat, bytes: &[u8]) -> Vec<f64> {
+    let (_, _, size) = layout(fmt);
+    let mut out = Vec::new();
+    for b in bytes.chunks_exact(size) {
+        let (d, quants) = match fmt {
+            ActivationFormat::F16 => {
+                out.push(half_at(b, 0));
+                continue;
+            }
+            ActivationFormat::Bf16 => {
+                out.push(half::bf16::from_le_bytes([b[0], b[1]]).to_f64());
+                continue;
+            }
+            ActivationFormat::Q8_0 => (half_at(b, 0), &b[2..34]),
+            ActivationFormat::Q8_1 => (half_at(b, 0), &b[4..36]),
+            ActivationFormat::Q8K => (
+                f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
+                &b[4..260],
+            ),
+            ActivationFormat::F32 => unreachable!("has no blocks"),
+        };
+        out.extend(quants.iter().map(|q| d * f64::from(*q as i8)));
+    }
+    out
+}
+
+#[test]
+fn the_type_table_is_ggmls() {
+    for id in 0..64 {
+        if id >= sys::GGML_TYPE_COUNT {
+            assert_eq!(GgmlType::from_id(id), None);
+            continue;
+        }
+        // SAFETY: the id is below the count, so this is a pointer into a static table.
+        let traits = unsafe { &*sys::ggml_get_type_traits(id) };
+        match GgmlType::from_id(id) {
+            None => assert_eq!(traits.blck_size, 0, "type {id}"),
+            Some(ty) => {
+                // SAFETY: a name in the table is a static C string.
+                let name = unsafe { CStr::from_ptr(traits.type_name) };
+                assert_eq!(name.to_str(), Ok(ty.name()));
+                assert_eq!(traits.blck_size, ty.block_size() as i64, "{ty}");
+                assert_eq!(traits.type_size, ty.type_size(), "{ty}");
+            }
+        }
+    }
+}
+
+#[test]
+fn activation_formats_are_those_that_ggml_multiplies_with() {
+    for ty in GgmlType::ALL_SUPPORTED {
+        // SAFETY: the id is valid, so this is a pointer into a static table.
+        let want = unsafe { (*sys::ggml_get_type_traits_cpu(ty.id())).vec_dot_type };
+        let fmt = ActivationFormat::of_weights(*ty).expect("supported");
+        assert_eq!(layout(fmt).0, want, "{ty}");
+    }
+}
+
+#[test]
+fn every_f16_and_bf16_is_ggmls() {
+    let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    for ty in [GgmlType::F16, GgmlType::BF16] {
+        check_dequantize(ty, &all, 1 << 16).unwrap();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn real_blocks_unpack_as_in_ggml(
+        ty in select(GgmlType::ALL_SUPPORTED),
+        x in proptest::collection::vec(-3.0_f32..3.0, 512),
+    ) {
+        let mut bytes = vec![0_u8; ty.row_bytes(512)];
+        // SAFETY: two rows of 256 floats in, room for their blocks out. ggml's
+        // block structures need the alignment of a u32 at most, and vectors of
+        // this size are aligned to 16 by the allocator.
+        let n = unsafe {
+            sys::ggml_quantize_chunk(
+                ty.id() as sys::ggml_type, x.as_ptr(), bytes.as_mut_ptr().cast(), 0, 2, 256, std::ptr::null(),
+            )
+        };
+        prop_assert_eq!(n, bytes.len());
+        check_dequantize(ty, &bytes, 512)?;
+    }
+
+    /// Any bits, scales included: infinities, NaNs and subnormals too.
+    #[test]
+    fn random_blocks_unpack_as_in_ggml(
+        ty in select(GgmlType::ALL_SUPPORTED),
+        seed in proptest::collection::vec(any::<u8>(), 2048),
+        scale in -2.0_f32..2.0,
+        sane in any::<bool>(),
+    ) {
+        let mut bytes = seed[..ty.row_bytes(512)].to_vec();
+        if sane {
+            // The scales' places: (first byte, how many f16).
+            let (at, halves) = match ty {
+                GgmlType::Q4_1 | GgmlType::Q5_1 | GgmlType::Q4_K | GgmlType::Q5_K => (0, 2),
+                GgmlType::Q6_K => (208, 1),
+                GgmlType::Q4_0 | GgmlType::Q5_0 | GgmlType::Q8_0 => (0, 1),
+                _ => (0, 0),
+            };
+            for (i, block) in bytes.chunks_exact_mut(ty.type_size()).enumerate() {
+                for half in 0..halves {
+                    let value = f16::from_f32(scale / (1.0 + (i + half) as f32));
+                    block[at + 2 * half..][..2].copy_from_slice(&value.to_le_bytes());
+                }
+            }
+        }
+        check_dequantize(ty, &bytes, 512)?;
+    }
+
+    #[test]
+    fn emulated_activations_are_ggmls(x in activations()) {
+        for fmt in [
+            ActivationFormat::F16,
+            ActivationFormat::Bf16,
+            ActivationFormat::Q8_0,
+            ActivationFormat::Q8_1,
+            ActivationFormat::Q8K,
+        ] {
+            let (id, per, size) = layout(fmt);
+            let want = decode(fmt, &from_float(id, &x, per, size));
+            let mut got = vec![0.0; x.len()];
+            quant::emulate(fmt, &x, &mut got);
+            prop_assert_eq!(&got, &want, "{:?}", fmt);
+        }
+    }
+
+    #[test]
+    fn the_stored_sum_of_q8_1_is_ggmls(x in activations()) {
+        let bytes = from_float(9, &x, 32, 36);
+        let mut emulated = vec![0.0; x.len()];
+        quant::emulate(ActivationFormat::Q8_1, &x, &mut emulated);
+        let mut residuals = Vec::new();
+        quant::q8_1_sum_residuals(&x, &emulated, &mut residuals);
+        prop_assert_eq!(residuals.len(), x.len() / 32);
+        for ((b, e), r) in bytes.chunks_exact(36).zip(emulated.chunks_exact(32)).zip(residuals) {
+            prop_assert_eq!(r, half_at(b, 2) - e.iter().sum::<f64>());
+        }
+    }
+
+    #[test]
+    fn block_mins_are_what_a_zero_quant_unpacks_to(m in -4.0_f32..4.0) {
+        for ty in [GgmlType::Q4_1, GgmlType::Q5_1] {
+            let mut bytes = vec![0_u8; ty.row_bytes(64)];
+            for block in bytes.chunks_exact_mut(ty.type_size()) {
+                block[2..4].copy_from_slice(&f16::from_f32(m).to_le_bytes());
+            }
+            let mut mins = Vec::new();
+            quant::block_mins(ty, &bytes, &mut mins);
+            let want = to_float(ty, &bytes, 64);
+            prop_assert_eq!(mins, [want[0], want[32]]);
+        }
+    }
+}
