@@ -67,17 +67,17 @@ impl WeightType {
     /// The type's number in ggml and in GGUF files.
     pub const fn id(self) -> u32 {
         match self {
-            Self::F32 => sys::GGML_TYPE_F32 as u32,
-            Self::F16 => sys::GGML_TYPE_F16 as u32,
-            Self::BF16 => sys::GGML_TYPE_BF16 as u32,
-            Self::Q4_0 => sys::GGML_TYPE_Q4_0 as u32,
-            Self::Q4_1 => sys::GGML_TYPE_Q4_1 as u32,
-            Self::Q5_0 => sys::GGML_TYPE_Q5_0 as u32,
-            Self::Q5_1 => sys::GGML_TYPE_Q5_1 as u32,
-            Self::Q8_0 => sys::GGML_TYPE_Q8_0 as u32,
-            Self::Q4_K => sys::GGML_TYPE_Q4_K as u32,
-            Self::Q5_K => sys::GGML_TYPE_Q5_K as u32,
-            Self::Q6_K => sys::GGML_TYPE_Q6_K as u32,
+            Self::F32 => sys::GGML_TYPE_F32,
+            Self::F16 => sys::GGML_TYPE_F16,
+            Self::BF16 => sys::GGML_TYPE_BF16,
+            Self::Q4_0 => sys::GGML_TYPE_Q4_0,
+            Self::Q4_1 => sys::GGML_TYPE_Q4_1,
+            Self::Q5_0 => sys::GGML_TYPE_Q5_0,
+            Self::Q5_1 => sys::GGML_TYPE_Q5_1,
+            Self::Q8_0 => sys::GGML_TYPE_Q8_0,
+            Self::Q4_K => sys::GGML_TYPE_Q4_K,
+            Self::Q5_K => sys::GGML_TYPE_Q5_K,
+            Self::Q6_K => sys::GGML_TYPE_Q6_K,
         }
     }
 
@@ -547,28 +547,28 @@ impl Kv {
     }
 
     fn u32(&mut self, key: &str, value: u32) {
-        self.key(key, sys::GGUF_TYPE_UINT32 as u32);
+        self.key(key, sys::GGUF_TYPE_UINT32);
         put_u32(&mut self.bytes, value);
     }
 
     fn f32(&mut self, key: &str, value: f32) {
-        self.key(key, sys::GGUF_TYPE_FLOAT32 as u32);
+        self.key(key, sys::GGUF_TYPE_FLOAT32);
         put_u32(&mut self.bytes, value.to_bits());
     }
 
     fn bool(&mut self, key: &str, value: bool) {
-        self.key(key, sys::GGUF_TYPE_BOOL as u32);
+        self.key(key, sys::GGUF_TYPE_BOOL);
         self.bytes.push(value.into());
     }
 
     fn string(&mut self, key: &str, value: &str) {
-        self.key(key, sys::GGUF_TYPE_STRING as u32);
+        self.key(key, sys::GGUF_TYPE_STRING);
         put_str(&mut self.bytes, value);
     }
 
     fn strings(&mut self, key: &str, values: &[String]) {
-        self.key(key, sys::GGUF_TYPE_ARRAY as u32);
-        put_u32(&mut self.bytes, sys::GGUF_TYPE_STRING as u32);
+        self.key(key, sys::GGUF_TYPE_ARRAY);
+        put_u32(&mut self.bytes, sys::GGUF_TYPE_STRING);
         put_u64(&mut self.bytes, values.len());
         for v in values {
             put_str(&mut self.bytes, v);
@@ -576,8 +576,8 @@ impl Kv {
     }
 
     fn i32s(&mut self, key: &str, values: &[i32]) {
-        self.key(key, sys::GGUF_TYPE_ARRAY as u32);
-        put_u32(&mut self.bytes, sys::GGUF_TYPE_INT32 as u32);
+        self.key(key, sys::GGUF_TYPE_ARRAY);
+        put_u32(&mut self.bytes, sys::GGUF_TYPE_INT32);
         put_u64(&mut self.bytes, values.len());
         for v in values {
             self.bytes.extend_from_slice(&v.to_le_bytes());

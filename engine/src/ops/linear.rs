@@ -49,7 +49,7 @@ pub fn forward<F: Real>(linear: &Linear, x: &Tensor<F>, c: &Context<'_>) -> Tens
             });
             transpose(by_output, x.rows(), m)
         }
-        Layout::Transposed => scrambled(x, c),
+        Layout::Transposed => scrambled(x, c, |w| w),
     }
 }
 
@@ -63,10 +63,13 @@ pub fn forward_with_bound(
     let (n, m) = c.weights.extent(c.weight);
     let factor = (UNIT * (n as f64).sqrt()) as f32;
     if linear.layout == Layout::Transposed {
-        // A hypothesis, not a yardstick: the Cauchy-Schwarz reach of a row.
-        let y = forward(linear, x, c);
-        let bound = y.data.iter().map(|v| factor * v.abs() as f32).collect();
-        return (y, bound);
+        let y = scrambled(x, c, |w| w);
+        let magnitudes = Tensor {
+            shape: x.shape.clone(),
+            data: x.data.iter().map(|v| v.abs() as f32).collect(),
+        };
+        let reach = scrambled(&magnitudes, c, f32::abs);
+        return (y, reach.data.iter().map(|v| factor * v).collect());
     }
     let columns: Vec<&[f64]> = (0..x.rows()).map(|t| x.row(t)).collect();
     let magnitudes: Vec<Vec<f32>> = columns
@@ -148,7 +151,8 @@ fn transpose<S: Copy>(by_output: Vec<S>, tokens: usize, m: usize) -> Tensor<S> {
 
 /// The memory read as `[n, m]`: walks it in order, so that even the output
 /// projection needs no copy. Flat index f belongs to input f / m, output f % m.
-fn scrambled<F: Real>(x: &Tensor<F>, c: &Context<'_>) -> Tensor<F> {
+/// `seen` is applied to every weight.
+fn scrambled<F: Real>(x: &Tensor<F>, c: &Context<'_>, seen: fn(f32) -> f32) -> Tensor<F> {
     let (n, m) = c.weights.extent(c.weight);
     let mut y = Tensor::zeros(vec![x.rows(), m]);
     y.data
@@ -160,6 +164,7 @@ fn scrambled<F: Real>(x: &Tensor<F>, c: &Context<'_>) -> Tensor<F> {
             let mut row = vec![F::zero(); n];
             for r in 0..m {
                 c.weights.rows(c.weight, r, &mut narrow);
+                narrow.iter_mut().for_each(|w| *w = seen(*w));
                 F::widen(&narrow, &mut row);
                 let mut at = 0;
                 while at < n {

@@ -277,12 +277,14 @@ fn details(report: &Report, out: &mut String) {
                     number(e.allowed)
                 );
             }
-            let _ = writeln!(
-                out,
-                "tolerance      would pass with --tolerance '{}={}'",
-                first.stage,
-                if local.extent.is_some() || local.residual.is_nan() { "none".into() } else { number(local.residual * 1.01) }
-            );
+            if let Some(least) = local.least_tolerance() {
+                let _ = writeln!(
+                    out,
+                    "tolerance      {}x what is allowed; would pass with --tolerance '{}={least:.1e}'",
+                    number(local.used),
+                    first.stage
+                );
+            }
         }
         if let Some(cause) = &first.cause {
             let _ = writeln!(out, "remedy         {}", cause.remedy);

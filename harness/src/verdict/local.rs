@@ -69,6 +69,8 @@ pub struct Local {
     pub non_finite: Option<Element>,
     /// Whether an operand was not finite already.
     pub poisoned_input: bool,
+    /// Smallest rule that would have let every row pass.
+    pub rule: f64,
     /// A shape other than the operands ask for.
     pub extent: Option<String>,
 }
@@ -79,7 +81,16 @@ impl Local {
         self.used <= 1.0 && self.non_finite.is_none() && self.extent.is_none()
     }
 
-    /// Whether `place` comes before every bad row seen so far.
+    /// Smallest tolerance rule (relative L2 per row, and the same share of the
+    /// row's largest value for one element) that would have let it pass;
+    /// `None` where no rule could.
+    pub fn least_tolerance(&self) -> Option<f64> {
+        let possible = self.extent.is_none() && self.non_finite.is_none() && self.rule.is_finite();
+        // Rounded up in the two digits it is printed with.
+        possible.then_some(self.rule * 1.06)
+    }
+
+    /// Counts a row that is beyond what is allowed.
     fn note_bad(&mut self, at: Place) {
         self.bad_rows += 1;
         self.bad_positions.insert(at.position);
@@ -300,9 +311,14 @@ pub fn residual(
                 ));
             }
             local.used = f64::INFINITY;
+            local.residual = f64::INFINITY;
+            local.worst = None;
             for position in step.first..step.keys() {
                 local.note_bad(Place { step: step.index, position, head: None });
             }
+            continue;
+        }
+        if local.extent.is_some() {
             continue;
         }
         judge_rows(node, step, (got, want, bound), filter, policy.rule(node.id), &mut local);
@@ -334,6 +350,7 @@ fn judge_rows(
             local.note_bad(at);
             continue;
         }
+        local.rule = local.rule.max(row.rule);
         if row.used > 1.0 {
             local.note_bad(at);
         }
@@ -360,6 +377,7 @@ struct Row {
     allowed: f64,
     worst: usize,
     worst_allowed: f64,
+    rule: f64,
 }
 
 impl Row {
@@ -381,11 +399,13 @@ impl Row {
         };
         let (mut used, mut worst) = (share(d2.sqrt(), row_allowed), 0);
         let mut worst_share = -1.0;
+        let mut rule_needed = share(d2.sqrt(), y2.sqrt());
         for (i, ((g, w), b)) in got.iter().zip(want).zip(bound).enumerate() {
             let s = share((f64::from(*g) - w).abs(), element_allowed(*b));
             if s > worst_share {
                 (worst_share, worst) = (s, i);
             }
+            rule_needed = rule_needed.max(share((f64::from(*g) - w).abs(), largest));
         }
         used = used.max(worst_share);
         let scale = if y2 > 0.0 { y2.sqrt() } else { 1.0 };
@@ -394,6 +414,7 @@ impl Row {
             residual: d2.sqrt() / scale,
             allowed: row_allowed / scale,
             worst,
+            rule: rule_needed,
             worst_allowed: bound.get(worst).map_or(0.0, |b| element_allowed(*b)),
         }
     }
