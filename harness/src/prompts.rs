@@ -94,14 +94,17 @@ pub fn resolve(model: &Model, given: &str, raw: bool) -> Result<(String, Vec<u32
             .context("the prompt on standard input is not UTF-8 text")?;
         ("standard input".to_owned(), text)
     } else if let Some(path) = given.strip_prefix('@') {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the prompt file {path}: give an existing UTF-8 text file"))?;
+        let text = std::fs::read_to_string(path).with_context(|| {
+            format!("cannot read the prompt file {path}: give an existing UTF-8 text file")
+        })?;
         (path.to_owned(), text)
     } else {
         ("text".to_owned(), given.to_owned())
     };
     if text.trim().is_empty() {
-        bail!("the prompt is empty: give a built-in name (see `qdiff prompts`), some text, @FILE or -");
+        bail!(
+            "the prompt is empty: give a built-in name (see `qdiff prompts`), some text, @FILE or -"
+        );
     }
     let text = if raw { text } else { model.user_turn(&text)? };
     Ok((name, model.tokenize(&text)?))

@@ -50,7 +50,10 @@ pub fn check(model: &Model, oracle: &Oracle<'_>) -> WeightCheck {
         .collect();
     WeightCheck {
         tensors: used.len(),
-        values: used.iter().map(|(_, dims)| dims.iter().product::<u64>()).sum(),
+        values: used
+            .iter()
+            .map(|(_, dims)| dims.iter().product::<u64>())
+            .sum(),
         mismatches,
         unused: model
             .gguf()

@@ -1,3 +1,58 @@
-//! What the end-to-end tests share.
+//! What the end-to-end tests share: the binary, models, and reading reports.
 
 pub mod synth;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The `qdiff` binary that belongs to this build.
+///
+/// # Panics
+/// If it was not built: `cargo test` alone need not build it.
+pub fn binary() -> PathBuf {
+    let test = std::env::current_exe().expect("a test is a program");
+    test.ancestors()
+        .map(|folder| folder.join("qdiff"))
+        .find(|p| p.is_file())
+        .unwrap_or_else(|| {
+            panic!("no qdiff beside the tests: run `cargo build --release -p qdiff` first, or ./scripts/test")
+        })
+}
+
+/// Runs `qdiff` in `folder` with nothing of the caller's settings.
+///
+/// # Panics
+/// If the program cannot be started.
+pub fn qdiff(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(binary());
+    for (name, _) in std::env::vars() {
+        if name.starts_with("QDIFF_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .current_dir(folder)
+        .args(args)
+        .output()
+        .expect("qdiff starts")
+}
+
+/// The real default model, which `./scripts/test` fetches and names.
+///
+/// # Panics
+/// If it is not named: a test that did not run must not pass.
+pub fn real_model() -> String {
+    std::env::var("QDIFF_MODEL").unwrap_or_else(|_| {
+        panic!("QDIFF_MODEL names no model: run ./scripts/test, or set it to the output of ./scripts/fetch-model")
+    })
+}
+
+/// What the process printed on standard output.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What the process printed on standard error.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

@@ -1,9 +1,9 @@
 //! The decoder that Qwen2 and Qwen3 (dense) share; the architectures differ
 //! only in what stands between the projections and the rotation.
 
+use super::Config;
 use super::builder::Builder;
 use super::graph::{Axis, EmittedLayout, Graph};
-use super::Config;
 use crate::ops::{Attention, KvCache, Linear, Op, RmsNorm, Rope, Softmax};
 
 /// What an architecture puts between its QKV projections and RoPE.
@@ -70,8 +70,20 @@ pub(super) fn graph(config: &Config, traits: &Traits) -> Graph {
             }
             x
         };
-        let q = project(&mut b, ["q_proj", "q_biased", "q_normed"], "attn_q", "Qcur", h * d);
-        let k = project(&mut b, ["k_proj", "k_biased", "k_normed"], "attn_k", "Kcur", g * d);
+        let q = project(
+            &mut b,
+            ["q_proj", "q_biased", "q_normed"],
+            "attn_q",
+            "Qcur",
+            h * d,
+        );
+        let k = project(
+            &mut b,
+            ["k_proj", "k_biased", "k_normed"],
+            "attn_k",
+            "Kcur",
+            g * d,
+        );
         let v = project(&mut b, ["v_proj", "v_biased", ""], "attn_v", "Vcur", g * d);
 
         let q_rope = b
@@ -97,7 +109,12 @@ pub(super) fn graph(config: &Config, traits: &Traits) -> Graph {
 
         let scores = vec![Axis::Fixed(h), Axis::Tokens, Axis::Keys];
         let attn_scores = b
-            .stage("attn_scores", Op::AttnScores(attention), &[q_rope, k_cache], &[])
+            .stage(
+                "attn_scores",
+                Op::AttnScores(attention),
+                &[q_rope, k_cache],
+                &[],
+            )
             .shape(scores.clone())
             .emitted("kq", "MUL_MAT")
             .layout(EmittedLayout::PaddedKeys)
@@ -114,7 +131,12 @@ pub(super) fn graph(config: &Config, traits: &Traits) -> Graph {
             .layout(EmittedLayout::PaddedKeys)
             .add();
         let context = b
-            .stage("attn_context", Op::AttnContext(attention), &[attn_weights, v_cache], &[h * d])
+            .stage(
+                "attn_context",
+                Op::AttnContext(attention),
+                &[attn_weights, v_cache],
+                &[h * d],
+            )
             .emitted("kqv_out", "CONT")
             .add();
         let attn_out = b

@@ -14,11 +14,12 @@ pub use graph::{Axis, Emission, EmittedLayout, Graph, Node, Write, row_len};
 pub use stage::StageId;
 pub use weights::{LoadError, Model, WeightSource};
 
+/// Builds a graph from hyperparameters.
+pub type BuildGraph = fn(&Config) -> Graph;
+
 /// Architectures that have a graph, with the function that builds it.
-pub const ARCHITECTURES: &[(&str, fn(&Config) -> Graph)] = &[
-    (qwen2::ARCH, qwen2::graph),
-    (qwen3::ARCH, qwen3::graph),
-];
+pub const ARCHITECTURES: &[(&str, BuildGraph)] =
+    &[(qwen2::ARCH, qwen2::graph), (qwen3::ARCH, qwen3::graph)];
 
 /// Builds the graph of whatever model `source` describes.
 ///
@@ -34,7 +35,11 @@ pub fn build(source: &dyn Metadata) -> Result<Graph, ConfigError> {
         .find(|(arch, _)| *arch == found)
         .ok_or_else(|| ConfigError::Architecture {
             found: found.clone(),
-            known: ARCHITECTURES.iter().map(|(a, _)| *a).collect::<Vec<_>>().join(", "),
+            known: ARCHITECTURES
+                .iter()
+                .map(|(a, _)| *a)
+                .collect::<Vec<_>>()
+                .join(", "),
         })?;
     Ok(graph(&Config::read(arch, source)?))
 }

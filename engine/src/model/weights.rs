@@ -81,8 +81,10 @@ impl Model {
                 )));
             }
             if !tensor.ggml_type.is_supported() {
-                let known: Vec<String> =
-                    GgmlType::ALL_SUPPORTED.iter().map(ToString::to_string).collect();
+                let known: Vec<String> = GgmlType::ALL_SUPPORTED
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect();
                 return Err(LoadError::Tensors(format!(
                     "tensor `{name}` is stored as {}, which is not supported; requantise the model to one of {}",
                     tensor.ggml_type,

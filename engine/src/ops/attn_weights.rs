@@ -45,7 +45,9 @@ pub fn forward<F: Real>(softmax: &Softmax, scores: &Tensor<F>, positions: &[u32]
         .enumerate()
     {
         let seen = causal(positions[row % tokens], keys);
-        let largest = s[..seen].iter().fold(F::neg_infinity(), |m, &s| m.max(s * scale));
+        let largest = s[..seen]
+            .iter()
+            .fold(F::neg_infinity(), |m, &s| m.max(s * scale));
         for (o, &s) in out[..seen].iter_mut().zip(s) {
             *o = (s * scale - largest).exp();
         }

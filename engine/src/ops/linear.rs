@@ -42,10 +42,10 @@ pub fn forward<F: Real>(linear: &Linear, x: &Tensor<F>, c: &Context<'_>) -> Tens
         Layout::Rows => {
             let columns: Vec<&[F]> = (0..x.rows()).map(|t| x.row(t)).collect();
             let (n, m) = c.weights.extent(c.weight);
-            let by_output = products(&columns, n, m, c, |row, columns, out| {
-                let mut wide = vec![F::zero(); n];
-                F::widen(row, &mut wide);
-                dots(&wide, columns, |t, v| out[t] = v);
+            let by_output = products(&columns, n, m, c, |rows, columns, out| {
+                let mut wide = vec![F::zero(); rows.len()];
+                F::widen(rows, &mut wide);
+                dots(&wide, columns, |r, t, v| out[r * columns.len() + t] = v);
             });
             transpose(by_output, x.rows(), m)
         }
@@ -77,13 +77,22 @@ pub fn forward_with_bound(
         .map(|x| x.iter().map(|v| v.abs() as f32).collect())
         .collect();
     let magnitudes: Vec<&[f32]> = magnitudes.iter().map(Vec::as_slice).collect();
-    let both = products(&columns, n, m, c, |row, columns, out: &mut [(f64, f32)]| {
-        let mut wide = vec![0f64; n];
-        f64::widen(row, &mut wide);
-        dots(&wide, columns, |t, v| out[t].0 = v);
-        let reach: Vec<f32> = row.iter().map(|w| w.abs()).collect();
-        dots(&reach, &magnitudes, |t, v| out[t].1 = factor * v);
-    });
+    let tokens = x.rows();
+    let both = products(
+        &columns,
+        n,
+        m,
+        c,
+        |rows, columns, out: &mut [(f64, f32)]| {
+            let mut wide = vec![0f64; rows.len()];
+            f64::widen(rows, &mut wide);
+            dots(&wide, columns, |r, t, v| out[r * tokens + t].0 = v);
+            let reach: Vec<f32> = rows.iter().map(|w| w.abs()).collect();
+            dots(&reach, &magnitudes, |r, t, v| {
+                out[r * tokens + t].1 = factor * v
+            });
+        },
+    );
     let both = transpose(both, x.rows(), m);
     let (y, bound) = both.data.into_iter().unzip();
     (
@@ -95,8 +104,8 @@ pub fn forward_with_bound(
     )
 }
 
-/// Runs `f(weight row, columns, out[T])` for every output, in parallel.
-/// Gives `[m, T]`.
+/// Runs `f(weight rows, columns, out)` for up to four outputs at a time, in
+/// parallel. Gives `[m, T]`.
 fn products<F: Real, S: Copy + Default + Send>(
     columns: &[&[F]],
     n: usize,
@@ -109,27 +118,43 @@ fn products<F: Real, S: Copy + Default + Send>(
     out.par_chunks_mut(tokens * ROWS_PER_TASK)
         .enumerate()
         .for_each(|(task, out)| {
-            let mut row = vec![0f32; n];
-            for (i, out) in out.chunks_mut(tokens).enumerate() {
-                c.weights.rows(c.weight, task * ROWS_PER_TASK + i, &mut row);
-                f(&row, columns, out);
+            let mut rows = vec![0f32; n * TILE];
+            for (i, out) in out.chunks_mut(tokens * TILE).enumerate() {
+                let rows = &mut rows[..out.len() / tokens * n];
+                c.weights
+                    .rows(c.weight, task * ROWS_PER_TASK + i * TILE, rows);
+                f(rows, columns, out);
             }
         });
     out
 }
 
-/// Inner product of `w` with every column, four at a time.
-fn dots<F: Real>(w: &[F], columns: &[&[F]], mut put: impl FnMut(usize, F)) {
-    let mut t = 0;
-    while t + 4 <= columns.len() {
-        let four = F::dot4(w, [columns[t], columns[t + 1], columns[t + 2], columns[t + 3]]);
-        for (i, v) in four.into_iter().enumerate() {
-            put(t + i, v);
+/// Rows and columns of a tile.
+const TILE: usize = 4;
+
+/// Inner product of every row of `w` with every column, in tiles where both
+/// sides have four left; `put(row, column, value)`.
+fn dots<F: Real>(w: &[F], columns: &[&[F]], mut put: impl FnMut(usize, usize, F)) {
+    let Some(n) = columns.first().map(|c| c.len()) else {
+        return;
+    };
+    let rows: Vec<&[F]> = w.chunks_exact(n).collect();
+    let mut done = 0;
+    if let [a, b, c, d] = rows[..] {
+        for four in columns.chunks_exact(TILE) {
+            let tile = F::tile([a, b, c, d], [four[0], four[1], four[2], four[3]]);
+            for (r, values) in tile.into_iter().enumerate() {
+                for (t, v) in values.into_iter().enumerate() {
+                    put(r, done + t, v);
+                }
+            }
+            done += TILE;
         }
-        t += 4;
     }
-    for (t, column) in columns.iter().enumerate().skip(t) {
-        put(t, F::dot(w, column));
+    for (t, column) in columns.iter().enumerate().skip(done) {
+        for (r, row) in rows.iter().enumerate() {
+            put(r, t, F::dot(row, column));
+        }
     }
 }
 

@@ -13,8 +13,9 @@ pub trait Real: Float + Default + Send + Sync + std::fmt::Debug + std::iter::Sum
     fn of(x: f64) -> Self;
     /// As f64, exactly.
     fn wide(self) -> f64;
-    /// Inner product of `w` with each of four vectors of the same length.
-    fn dot4(w: &[Self], x: [&[Self]; 4]) -> [Self; 4];
+    /// Inner products of each of four rows `w` with each of four vectors `x`,
+    /// all of one length: `[row][vector]`.
+    fn tile(w: [&[Self]; 4], x: [&[Self]; 4]) -> [[Self; 4]; 4];
     /// Inner product.
     fn dot(w: &[Self], x: &[Self]) -> Self;
     /// `y += a·x`.
@@ -81,34 +82,98 @@ fn dot_body<F: Real, const N: usize, const FUSED: bool>(w: &[F], x: &[F]) -> F {
     fold(acc) + rest
 }
 
-#[inline(always)]
-fn dot4_body<F: Real, const N: usize, const FUSED: bool>(w: &[F], x: [&[F]; 4]) -> [F; 4] {
-    let n = w.len();
-    let x = [&x[0][..n], &x[1][..n], &x[2][..n], &x[3][..n]];
-    let mut acc = [[F::zero(); N]; 4];
-    let full = n / N * N;
-    let mut at = 0;
-    while at < full {
-        let a = &w[at..at + N];
-        let b = [&x[0][at..at + N], &x[1][at..at + N], &x[2][at..at + N], &x[3][at..at + N]];
-        for i in 0..N {
-            acc[0][i] = fma::<F, FUSED>(a[i], b[0][i], acc[0][i]);
-            acc[1][i] = fma::<F, FUSED>(a[i], b[1][i], acc[1][i]);
-            acc[2][i] = fma::<F, FUSED>(a[i], b[2][i], acc[2][i]);
-            acc[3][i] = fma::<F, FUSED>(a[i], b[3][i], acc[3][i]);
-        }
-        at += N;
-    }
-    let mut out = [F::zero(); 4];
-    for (column, out) in out.iter_mut().enumerate() {
-        let mut rest = F::zero();
-        for i in full..n {
-            rest = fma::<F, FUSED>(w[i], x[column][i], rest);
-        }
-        *out = fold(acc[column]) + rest;
-    }
-    out
+/// The baseline's tile: nothing but inner products.
+fn tile_of_dots<F: Real, const N: usize>(w: [&[F]; 4], x: [&[F]; 4]) -> [[F; 4]; 4] {
+    w.map(|w| x.map(|x| dot_body::<F, N, false>(w, x)))
 }
+
+/// A tile of `$rows` by four vectors in registers. Every loaded value is used
+/// `$rows` or four times, so that the arithmetic and not the cache sets the
+/// pace; `$rows` is what fits the registers. Written in intrinsics because the
+/// optimiser does not keep the accumulators in registers by itself.
+macro_rules! tile {
+    ($name:ident, $t:ty, $rows:literal, $lanes:literal, $feature:literal,
+     $zero:ident, $load:ident, $store:ident, $fma:ident) => {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $feature)]
+        fn $name(w: [&[$t]; $rows], x: [&[$t]; 4]) -> [[$t; 4]; $rows] {
+            use std::arch::x86_64::*;
+            let n = w[0].len();
+            let (w, x) = (w.map(|w| &w[..n]), x.map(|x| &x[..n]));
+            let mut acc = [[$zero(); 4]; $rows];
+            let full = n / $lanes * $lanes;
+            let mut at = 0;
+            while at < full {
+                // SAFETY: `at + lanes <= full <= n`, the length of every slice.
+                let b = x.map(|x| unsafe { $load(x.as_ptr().add(at)) });
+                for r in 0..$rows {
+                    // SAFETY: as above.
+                    let a = unsafe { $load(w[r].as_ptr().add(at)) };
+                    for t in 0..4 {
+                        acc[r][t] = $fma(a, b[t], acc[r][t]);
+                    }
+                }
+                at += $lanes;
+            }
+            let mut out = [[0.0; 4]; $rows];
+            for r in 0..$rows {
+                for t in 0..4 {
+                    let mut lanes = [0.0; $lanes];
+                    // SAFETY: the array holds one vector.
+                    unsafe { $store(lanes.as_mut_ptr(), acc[r][t]) };
+                    let rest = dot_body::<$t, 1, true>(&w[r][full..], &x[t][full..]);
+                    out[r][t] = fold(lanes) + rest;
+                }
+            }
+            out
+        }
+    };
+}
+
+tile!(
+    tile_f32_avx512,
+    f32,
+    4,
+    16,
+    "avx512f,avx2,fma",
+    _mm512_setzero_ps,
+    _mm512_loadu_ps,
+    _mm512_storeu_ps,
+    _mm512_fmadd_ps
+);
+tile!(
+    tile_f64_avx512,
+    f64,
+    4,
+    8,
+    "avx512f,avx2,fma",
+    _mm512_setzero_pd,
+    _mm512_loadu_pd,
+    _mm512_storeu_pd,
+    _mm512_fmadd_pd
+);
+tile!(
+    tile_f32_avx2,
+    f32,
+    2,
+    8,
+    "avx2,fma",
+    _mm256_setzero_ps,
+    _mm256_loadu_ps,
+    _mm256_storeu_ps,
+    _mm256_fmadd_ps
+);
+tile!(
+    tile_f64_avx2,
+    f64,
+    2,
+    4,
+    "avx2,fma",
+    _mm256_setzero_pd,
+    _mm256_loadu_pd,
+    _mm256_storeu_pd,
+    _mm256_fmadd_pd
+);
 
 #[inline(always)]
 fn axpy_body<F: Real, const FUSED: bool>(a: F, x: &[F], y: &mut [F]) {
@@ -118,7 +183,7 @@ fn axpy_body<F: Real, const FUSED: bool>(a: F, x: &[F], y: &mut [F]) {
 }
 
 macro_rules! real {
-    ($t:ty, $avx512:ident, $avx2:ident, $wide:literal, $narrow:literal) => {
+    ($t:ty, $avx512:ident, $avx2:ident, $tile512:ident, $tile256:ident, $wide:literal, $narrow:literal) => {
         #[cfg(target_arch = "x86_64")]
         mod $avx512 {
             use super::*;
@@ -127,8 +192,8 @@ macro_rules! real {
                 dot_body::<$t, $wide, true>(w, x)
             }
             #[target_feature(enable = "avx512f,avx2,fma")]
-            pub fn dot4(w: &[$t], x: [&[$t]; 4]) -> [$t; 4] {
-                dot4_body::<$t, $wide, true>(w, x)
+            pub fn tile(w: [&[$t]; 4], x: [&[$t]; 4]) -> [[$t; 4]; 4] {
+                $tile512(w, x)
             }
             #[target_feature(enable = "avx512f,avx2,fma")]
             pub fn axpy(a: $t, x: &[$t], y: &mut [$t]) {
@@ -143,8 +208,10 @@ macro_rules! real {
                 dot_body::<$t, $narrow, true>(w, x)
             }
             #[target_feature(enable = "avx2,fma")]
-            pub fn dot4(w: &[$t], x: [&[$t]; 4]) -> [$t; 4] {
-                dot4_body::<$t, $narrow, true>(w, x)
+            pub fn tile(w: [&[$t]; 4], x: [&[$t]; 4]) -> [[$t; 4]; 4] {
+                let [a, b] = $tile256([w[0], w[1]], x);
+                let [c, d] = $tile256([w[2], w[3]], x);
+                [a, b, c, d]
             }
             #[target_feature(enable = "avx2,fma")]
             pub fn axpy(a: $t, x: &[$t], y: &mut [$t]) {
@@ -169,15 +236,15 @@ macro_rules! real {
                     _ => dot_body::<$t, $narrow, false>(w, x),
                 }
             }
-            fn dot4(w: &[Self], x: [&[Self]; 4]) -> [Self; 4] {
+            fn tile(w: [&[Self]; 4], x: [&[Self]; 4]) -> [[Self; 4]; 4] {
                 match isa() {
                     // SAFETY: `isa` saw the features on this processor.
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => unsafe { $avx512::dot4(w, x) },
+                    Isa::Avx512 => unsafe { $avx512::tile(w, x) },
                     // SAFETY: as above.
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => unsafe { $avx2::dot4(w, x) },
-                    _ => dot4_body::<$t, $narrow, false>(w, x),
+                    Isa::Avx2 => unsafe { $avx2::tile(w, x) },
+                    _ => tile_of_dots::<$t, $narrow>(w, x),
                 }
             }
             fn axpy(a: Self, x: &[Self], y: &mut [Self]) {
@@ -200,8 +267,24 @@ macro_rules! real {
     };
 }
 
-real!(f32, f32_avx512, f32_avx2, 32, 16);
-real!(f64, f64_avx512, f64_avx2, 16, 8);
+real!(
+    f32,
+    f32_avx512,
+    f32_avx2,
+    tile_f32_avx512,
+    tile_f32_avx2,
+    32,
+    16
+);
+real!(
+    f64,
+    f64_avx512,
+    f64_avx2,
+    tile_f64_avx512,
+    tile_f64_avx2,
+    16,
+    8
+);
 
 /// Sum in lanes: the error grows with n/16 at worst, not with n.
 pub fn sum<F: Real>(x: impl Iterator<Item = F>) -> F {
@@ -227,9 +310,14 @@ mod tests {
             let scale: f64 = w.iter().zip(&x).map(|(a, b)| (f64::from(*a) * f64::from(*b)).abs()).sum();
             let allowed = scale * super::super::UNIT * 8.0;
             prop_assert!((f64::from(f32::dot(&w, &x)) - exact).abs() <= allowed);
-            let four = f32::dot4(&w, [&x, &x, &w, &x]);
-            prop_assert!((f64::from(four[3]) - exact).abs() <= allowed);
-            prop_assert_eq!(four[0], four[3]);
+            let tile = f32::tile([&x, &w, &x, &w], [&x, &x, &w, &x]);
+            let baseline = tile_of_dots::<f32, 8>([&x, &w, &x, &w], [&x, &x, &w, &x]);
+            for tile in [tile, baseline] {
+                prop_assert!((f64::from(tile[1][3]) - exact).abs() <= allowed);
+                prop_assert!((f64::from(tile[0][2]) - exact).abs() <= allowed);
+                prop_assert_eq!(tile[1], tile[3]);
+                prop_assert_eq!(tile[1][0], tile[1][3]);
+            }
             let wide: (Vec<f64>, Vec<f64>) =
                 (w.iter().map(|&v| v.into()).collect(), x.iter().map(|&v| v.into()).collect());
             prop_assert!((f64::dot(&wide.0, &wide.1) - exact).abs() <= scale * 1e-14);

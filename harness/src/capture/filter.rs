@@ -86,7 +86,9 @@ impl Filter {
 
     /// Whether the position is asked for.
     pub fn position(&self, position: usize) -> bool {
-        self.positions.as_ref().is_none_or(|p| p.contains(&position))
+        self.positions
+            .as_ref()
+            .is_none_or(|p| p.contains(&position))
     }
 
     /// Whether everything is asked for.

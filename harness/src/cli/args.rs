@@ -6,13 +6,17 @@ use std::path::PathBuf;
 /// Finds the stage of the layer at which an LLM inference engine first departs
 /// from llama.cpp, and says why.
 #[derive(Debug, Parser)]
-#[command(name = "qdiff", version, after_help = "\
+#[command(
+    name = "qdiff",
+    version,
+    after_help = "\
 Exit codes: 0 match, 1 diverged, 2 trouble, 3 no divergence but coverage incomplete.
 
 Examples:
   qdiff run --prompt haiku
   qdiff run --prompt haiku --inject qkv-bias-omitted@L07
-  qdiff inspect model.gguf")]
+  qdiff inspect model.gguf"
+)]
 pub struct Cli {
     /// When to colour the output
     #[arg(long, global = true, value_enum, default_value_t = ColorChoice::Auto, env = "QDIFF_COLOR")]
@@ -76,7 +80,12 @@ pub struct PromptArgs {
     #[arg(long, env = "QDIFF_RAW")]
     pub raw: bool,
     /// Token ids instead of a prompt, such as 1,2,3
-    #[arg(long, value_delimiter = ',', conflicts_with = "prompt", env = "QDIFF_TOKENS")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        conflicts_with = "prompt",
+        env = "QDIFF_TOKENS"
+    )]
     pub tokens: Vec<u32>,
     /// Decode steps after the prompt, forced on the reference's choices
     #[arg(short = 'n', long, default_value_t = 8, env = "QDIFF_DECODE")]

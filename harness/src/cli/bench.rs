@@ -56,9 +56,23 @@ fn speed(args: &BenchArgs, rounds: usize) -> Result<()> {
             median(ratio)
         )
     };
-    say(&format!("untapped, {threads} threads, medians of {rounds} rounds\n"))?;
-    say(&line(&format!("prefill of {PREFILL}"), PREFILL, ours.0, theirs.0, pre))?;
-    say(&line(&format!("decode of {DECODE}"), DECODE, ours.1, theirs.1, dec))
+    say(&format!(
+        "untapped, {threads} threads, medians of {rounds} rounds\n"
+    ))?;
+    say(&line(
+        &format!("prefill of {PREFILL}"),
+        PREFILL,
+        ours.0,
+        theirs.0,
+        pre,
+    ))?;
+    say(&line(
+        &format!("decode of {DECODE}"),
+        DECODE,
+        ours.1,
+        theirs.1,
+        dec,
+    ))
 }
 
 /// Seconds of prefill and decode.
@@ -107,7 +121,13 @@ fn whole_run(args: &BenchArgs, rounds: usize) -> Result<()> {
     let json = folder.path().join("report.json");
     let common = |words: &[&str]| {
         let mut command = Command::new(&program);
-        command.args(words).arg("--model").arg(&model).arg("--prompt").arg(&args.prompt.prompt).args(["-n", "0"]);
+        command
+            .args(words)
+            .arg("--model")
+            .arg(&model)
+            .arg("--prompt")
+            .arg(&args.prompt.prompt)
+            .args(["-n", "0"]);
         command
     };
     let (mut ratio, mut a, mut b) = (Vec::new(), Vec::new(), Vec::new());

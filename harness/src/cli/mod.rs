@@ -22,7 +22,11 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version are no trouble; a closed pipe is none either.
-            let code = if e.use_stderr() { exit::TROUBLE } else { exit::MATCH };
+            let code = if e.use_stderr() {
+                exit::TROUBLE
+            } else {
+                exit::MATCH
+            };
             let _ = e.print();
             return ExitCode::from(code);
         }

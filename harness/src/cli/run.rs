@@ -68,8 +68,14 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     let bar = session::progress("judging against f64", oracle.graph.nodes.len());
     let verdict = judge(
         &oracle,
-        Side { capture: &subject, arithmetic: &of_subject.arithmetic },
-        Side { capture: &reference, arithmetic: &of_reference.arithmetic },
+        Side {
+            capture: &subject,
+            arithmetic: &of_subject.arithmetic,
+        },
+        Side {
+            capture: &reference,
+            arithmetic: &of_reference.arithmetic,
+        },
         &filter,
         &policy,
         &|done, total| {
@@ -94,7 +100,10 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
             doubt = Some("oracle-suspect: llama.cpp misses f64 with F32 weights too; qdiff itself is in doubt".to_owned());
             code = exit::TROUBLE;
         } else {
-            doubt = Some("reference-suspect: with F32 weights llama.cpp meets f64 on these tokens".to_owned());
+            doubt = Some(
+                "reference-suspect: with F32 weights llama.cpp meets f64 on these tokens"
+                    .to_owned(),
+            );
             code = exit::DIVERGED;
         }
     }
@@ -166,7 +175,8 @@ impl Sides<'_> {
         injected: Vec<String>,
     ) -> Result<(Capture, Manifest)> {
         let mut cpu = Cpu::new(&self.opened.model, graph, injected);
-        let (capture, _) = self.capture(&mut cpu, "running the subject (cpu)", tokens, Some(fed))?;
+        let (capture, _) =
+            self.capture(&mut cpu, "running the subject (cpu)", tokens, Some(fed))?;
         Ok((capture, cpu.manifest().clone()))
     }
 }
@@ -176,7 +186,10 @@ fn describe(opened: &Opened, sha256: String) -> ModelInfo {
     for t in opened.model.gguf().tensors() {
         *bytes.entry(t.ggml_type).or_default() += t.size;
     }
-    let most = bytes.iter().max_by_key(|(_, n)| **n).map(|(t, _)| t.to_string());
+    let most = bytes
+        .iter()
+        .max_by_key(|(_, n)| **n)
+        .map(|(t, _)| t.to_string());
     let config = &opened.model.graph().config;
     ModelInfo {
         path: session::show(&opened.path),
@@ -197,7 +210,10 @@ fn save(report: &Report, args: &RunArgs, prompt: &str) -> Result<()> {
     }
     let folder: PathBuf = Path::new("qdiff-report").join(file_name(prompt));
     let path = folder.join("report.json");
-    match std::fs::create_dir_all(&folder).map_err(Into::into).and_then(|()| json::write(report, &path)) {
+    match std::fs::create_dir_all(&folder)
+        .map_err(Into::into)
+        .and_then(|()| json::write(report, &path))
+    {
         Ok(()) => say(&format!("report     {}\n", session::show(&path))),
         Err(e) => {
             anstream::eprintln!("qdiff: no report file: {e:#}");
@@ -209,7 +225,13 @@ fn save(report: &Report, args: &RunArgs, prompt: &str) -> Result<()> {
 fn file_name(prompt: &str) -> String {
     prompt
         .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' })
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '-' {
+                c
+            } else {
+                '_'
+            }
+        })
         .collect()
 }
 
@@ -236,7 +258,11 @@ fn command(args: &RunArgs) -> String {
         words.push(format!("-n {}", args.prompt.decode));
     }
     words.extend(args.inject.iter().map(|i| format!("--inject {}", quote(i))));
-    words.extend(args.tolerance.iter().map(|t| format!("--tolerance {}", quote(t))));
+    words.extend(
+        args.tolerance
+            .iter()
+            .map(|t| format!("--tolerance {}", quote(t))),
+    );
     words.join(" ")
 }
 

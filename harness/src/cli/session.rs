@@ -6,7 +6,7 @@ use crate::llama;
 use crate::prompts;
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use qdiff_engine::model::Model;
+use qdiff_engine::model::{LoadError, Model};
 use std::path::{Path, PathBuf};
 
 /// The file to work on.
@@ -32,9 +32,21 @@ pub(super) struct Opened {
 /// If either side refuses the file.
 pub(super) fn open(given: Option<&PathBuf>) -> Result<Opened> {
     let path = model_path(given)?;
-    let model = Model::open(&path).with_context(|| path.display().to_string())?;
+    let model = load(&path)?;
     let llama = llama::Model::load(&path)?;
     Ok(Opened { path, model, llama })
+}
+
+/// The engine's side of [`open`].
+///
+/// # Errors
+/// One line that names the file once.
+pub(super) fn load(path: &Path) -> Result<Model> {
+    Model::open(path).map_err(|e| match e {
+        // The reader's own errors name the file already.
+        LoadError::Gguf(e) => e.into(),
+        e => anyhow::Error::from(e).context(path.display().to_string()),
+    })
 }
 
 /// The name of the prompt and its tokens, checked against the model.
@@ -52,7 +64,10 @@ pub(super) fn tokens(opened: &Opened, args: &PromptArgs) -> Result<(String, Vec<
         bail!("the prompt is empty: it has no token");
     }
     if let Some(bad) = tokens.iter().find(|t| **t as usize >= config.n_vocab) {
-        bail!("token {bad} does not exist; the vocabulary has ids 0 to {}", config.n_vocab - 1);
+        bail!(
+            "token {bad} does not exist; the vocabulary has ids 0 to {}",
+            config.n_vocab - 1
+        );
     }
     let total = tokens.len() + args.decode;
     if total > config.context {
@@ -76,7 +91,9 @@ pub(super) fn threads(given: Option<usize>) -> Result<usize> {
         bail!("--threads must be at least 1");
     }
     // A second call in one process (tests) keeps the first pool.
-    let _ = rayon::ThreadPoolBuilder::new().num_threads(n).build_global();
+    let _ = rayon::ThreadPoolBuilder::new()
+        .num_threads(n)
+        .build_global();
     Ok(n)
 }
 

@@ -26,7 +26,13 @@ pub(super) fn run(args: &OracleArgs) -> Result<u8> {
     let threads = session::threads(args.prompt.threads)?;
     let opened = session::open(args.prompt.model.as_ref())?;
     let (name, tokens) = session::tokens(&opened, &args.prompt)?;
-    let results = verify(&opened, &tokens, args.prompt.decode, threads, args.tmp.as_deref())?;
+    let results = verify(
+        &opened,
+        &tokens,
+        args.prompt.decode,
+        threads,
+        args.tmp.as_deref(),
+    )?;
     let mut out = String::new();
     let mut names: Vec<&str> = Vec::new();
     for (id, _) in &results {
@@ -46,7 +52,10 @@ pub(super) fn run(args: &OracleArgs) -> Result<u8> {
             );
         }
         Some((id, _)) => {
-            let _ = writeln!(out, "ORACLE SUSPECT at {id}: llama.cpp on F32 weights does not meet f64");
+            let _ = writeln!(
+                out,
+                "ORACLE SUSPECT at {id}: llama.cpp on F32 weights does not meet f64"
+            );
         }
     }
     let _ = writeln!(
@@ -61,8 +70,15 @@ pub(super) fn run(args: &OracleArgs) -> Result<u8> {
         "used"
     );
     for name in names {
-        let group: Vec<&Local> = results.iter().filter(|(id, _)| id.name == name).map(|(_, l)| l).collect();
-        let worst = group.iter().max_by(|a, b| a.used.total_cmp(&b.used)).expect("a name has stages");
+        let group: Vec<&Local> = results
+            .iter()
+            .filter(|(id, _)| id.name == name)
+            .map(|(_, l)| l)
+            .collect();
+        let worst = group
+            .iter()
+            .max_by(|a, b| a.used.total_cmp(&b.used))
+            .expect("a name has stages");
         let _ = writeln!(
             out,
             "{name:<15} {:>6} {:>12} {:>9} {:>4.0} %",
@@ -73,7 +89,11 @@ pub(super) fn run(args: &OracleArgs) -> Result<u8> {
         );
     }
     say(&out)?;
-    Ok(if bad.is_empty() { exit::MATCH } else { exit::TROUBLE })
+    Ok(if bad.is_empty() {
+        exit::MATCH
+    } else {
+        exit::TROUBLE
+    })
 }
 
 /// Names of the stages where llama.cpp misses f64 even with F32 weights.
@@ -84,7 +104,11 @@ pub(super) fn failing(
     tmp: Option<&Path>,
 ) -> Result<HashSet<&'static str>> {
     let results = verify(opened, tokens, 0, threads, tmp)?;
-    Ok(results.into_iter().filter(|(_, l)| !l.ok()).map(|(id, _)| id.name).collect())
+    Ok(results
+        .into_iter()
+        .filter(|(_, l)| !l.ok())
+        .map(|(id, _)| id.name)
+        .collect())
 }
 
 fn verify(
@@ -100,11 +124,18 @@ fn verify(
         .suffix(".gguf")
         .tempfile_in(&folder)
         .with_context(|| {
-            format!("cannot write the dequantised copy to {}: name a folder with --tmp", folder.display())
+            format!(
+                "cannot write the dequantised copy to {}: name a folder with --tmp",
+                folder.display()
+            )
         })?;
     let source = Oracle::new(&opened.path, opened.model.gguf().bytes(), &opened.llama)?;
-    write_f32_copy(&opened.path, &source.weights, copy.path())
-        .with_context(|| format!("writing the dequantised copy to {} (--tmp names another folder)", folder.display()))?;
+    write_f32_copy(&opened.path, &source.weights, copy.path()).with_context(|| {
+        format!(
+            "writing the dequantised copy to {} (--tmp names another folder)",
+            folder.display()
+        )
+    })?;
     let path: PathBuf = copy.path().to_path_buf();
     let model = Model::open(&path)?;
     let theirs = llama::Model::load(&path)?;

@@ -12,7 +12,10 @@ pub(super) fn run(args: &ModelArg) -> Result<u8> {
     let oracle = Oracle::new(&opened.path, opened.model.gguf().bytes(), &opened.llama)?;
     let check = weights::check(&opened.model, &oracle);
     if !check.unused.is_empty() {
-        say(&format!("left over: no stage reads {}\n", check.unused.join(" ")))?;
+        say(&format!(
+            "left over: no stage reads {}\n",
+            check.unused.join(" ")
+        ))?;
     }
     for m in &check.mismatches {
         say(&format!(

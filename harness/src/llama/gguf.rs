@@ -163,8 +163,17 @@ pub fn write_f32_copy(source: &Path, weights: &GgmlWeights<'_>, target: &Path) -
             no_alloc: true,
         });
         for tensor in &order {
-            let mut ne: Vec<i64> = weights.entries[*tensor].dims.iter().map(|&d| d as i64).collect();
-            let t = sys::ggml_new_tensor(tensors, sys::GGML_TYPE_F32, ne.len() as i32, ne.as_mut_ptr());
+            let mut ne: Vec<i64> = weights.entries[*tensor]
+                .dims
+                .iter()
+                .map(|&d| d as i64)
+                .collect();
+            let t = sys::ggml_new_tensor(
+                tensors,
+                sys::GGML_TYPE_F32,
+                ne.len() as i32,
+                ne.as_mut_ptr(),
+            );
             let name = CString::new(tensor.as_str())?;
             sys::ggml_set_name(t, name.as_ptr());
             sys::gguf_add_tensor(to, t);

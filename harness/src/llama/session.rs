@@ -45,7 +45,9 @@ impl<'a> Session<'a> {
             sys::llama_init_from_model(model.raw, params)
         };
         if ctx.is_null() {
-            bail!("llama.cpp cannot make a context of {cells} tokens; run again with -v to see why");
+            bail!(
+                "llama.cpp cannot make a context of {cells} tokens; run again with -v to see why"
+            );
         }
         Ok(Self {
             ctx,
@@ -91,7 +93,10 @@ impl<'a> Session<'a> {
             code
         };
         if code != 0 {
-            bail!("llama.cpp failed at position {} (code {code})", self.position);
+            bail!(
+                "llama.cpp failed at position {} (code {code})",
+                self.position
+            );
         }
         if let Some(why) = self.taps.trouble.take() {
             bail!("{why}");

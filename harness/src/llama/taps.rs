@@ -47,7 +47,8 @@ impl Taps {
                 let weight = node.weight.clone().unwrap_or_default();
                 taps.by_weight.insert((weight, emission.op), index);
             } else {
-                taps.by_name.insert((emission.name.clone(), emission.op), index);
+                taps.by_name
+                    .insert((emission.name.clone(), emission.op), index);
             }
         }
         taps
@@ -61,7 +62,12 @@ impl Taps {
                 return None;
             }
             let op = CStr::from_ptr(sys::ggml_op_name((*t).op)).to_str().ok()?;
-            let op = self.graph.nodes.iter().map(|n| n.emission.op).find(|o| *o == op)?;
+            let op = self
+                .graph
+                .nodes
+                .iter()
+                .map(|n| n.emission.op)
+                .find(|o| *o == op)?;
             let full = CStr::from_ptr((*t).name.as_ptr()).to_string_lossy();
             // Views and reshapes of a cache keep its name with a remark behind.
             let name = full.split(" (").next().unwrap_or("").to_owned();
@@ -100,7 +106,10 @@ unsafe fn copy(
     unsafe {
         let t = &*t;
         if t.type_ != sys::GGML_TYPE_F32 {
-            return Err(format!("{}: llama.cpp gives it in a type other than f32", node.id));
+            return Err(format!(
+                "{}: llama.cpp gives it in a type other than f32",
+                node.id
+            ));
         }
         let ne: Vec<usize> = t.ne.iter().map(|&n| n as usize).collect();
         let want: usize = shape.iter().product();
@@ -110,7 +119,10 @@ unsafe fn copy(
             std::slice::from_raw_parts(t.data.cast::<u8>().add(start).cast::<f32>(), n)
         };
         let mismatch = || {
-            format!("{}: llama.cpp gives shape {ne:?}, the graph says {shape:?}", node.id)
+            format!(
+                "{}: llama.cpp gives shape {ne:?}, the graph says {shape:?}",
+                node.id
+            )
         };
         match node.emission.layout {
             EmittedLayout::Rows => {
@@ -144,7 +156,7 @@ unsafe fn copy(
                 let (rows, width) = (shape[0], shape[1] * shape[2]);
                 let elements = sys::ggml_nbytes(t) / 4;
                 let cells = elements / width;
-                if cells < rows || elements % width != 0 {
+                if cells < rows || !elements.is_multiple_of(width) {
                     return Err(mismatch());
                 }
                 let all = std::slice::from_raw_parts(t.data.cast::<f32>(), elements);

@@ -39,7 +39,9 @@ pub fn explain(
             let mut candidates = candidates(origin.id.name);
             // What explained the same stage of another layer goes first.
             candidates.sort_by_key(|(m, v)| {
-                let hit = known.iter().any(|(s, k, kv)| *s == origin.id.name && k.name == m.name && kv == v);
+                let hit = known
+                    .iter()
+                    .any(|(s, k, kv)| *s == origin.id.name && k.name == m.name && kv == v);
                 !hit
             });
             let cause = candidates.into_iter().find_map(|(mutation, value)| {
@@ -85,7 +87,13 @@ fn test(
     }
     let clean = Write::All;
     let write = std::mem::replace(&mut node.write, clean);
-    let mut expected = evaluate(&node, &oracle.graph, &oracle.weights, std::slice::from_ref(subject)).pop()?;
+    let mut expected = evaluate(
+        &node,
+        &oracle.graph,
+        &oracle.weights,
+        std::slice::from_ref(subject),
+    )
+    .pop()?;
     if let Write::Stale { stride, phase } = write {
         keep_stale(&mut expected, subject.capture, &node, stride, phase);
     }

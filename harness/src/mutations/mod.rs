@@ -80,7 +80,10 @@ impl Injection {
         };
         let mutation = catalogue().find(|m| m.name == name).with_context(|| {
             let known: Vec<_> = catalogue().map(|m| m.name).collect();
-            format!("no mutation is called `{name}`; the mutations are: {}", known.join(" "))
+            format!(
+                "no mutation is called `{name}`; the mutations are: {}",
+                known.join(" ")
+            )
         })?;
         let mut value = mutation.param.as_ref().map_or(0.0, |p| p.default);
         if let Some(param) = param {
@@ -91,7 +94,9 @@ impl Injection {
                 .split_once('=')
                 .filter(|(key, _)| *key == known.name)
                 .and_then(|(_, v)| v.parse().ok())
-                .with_context(|| format!("`{param}` is not {}=NUMBER ({})", known.name, known.help))?;
+                .with_context(|| {
+                    format!("`{param}` is not {}=NUMBER ({})", known.name, known.help)
+                })?;
         }
         let layers = layers
             .map(|list| {
@@ -100,7 +105,9 @@ impl Injection {
                     .collect::<Result<Vec<u16>, _>>()
             })
             .transpose()
-            .with_context(|| format!("the layers of `{text}` are not a list such as @L07 or @L0,L23"))?;
+            .with_context(|| {
+                format!("the layers of `{text}` are not a list such as @L07 or @L0,L23")
+            })?;
         Ok(Self {
             mutation,
             value,

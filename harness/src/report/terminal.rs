@@ -71,7 +71,11 @@ fn headline(report: &Report, out: &mut String) {
             ),
             None => "no known cause".to_owned(),
         };
-        let _ = writeln!(out, "{RED}DIVERGED{RED:#} at {}, {where_}: {why}", first.stage);
+        let _ = writeln!(
+            out,
+            "{RED}DIVERGED{RED:#} at {}, {where_}: {why}",
+            first.stage
+        );
         if verdict.findings.len() > 1 {
             let _ = writeln!(out, "{}", others(&verdict.findings));
         }
@@ -83,7 +87,10 @@ fn headline(report: &Report, out: &mut String) {
             stage.stage
         );
     } else if !verdict.coverage.complete() {
-        let _ = writeln!(out, "{YELLOW}INCOMPLETE{YELLOW:#}: no divergence, but not everything could be judged");
+        let _ = writeln!(
+            out,
+            "{YELLOW}INCOMPLETE{YELLOW:#}: no divergence, but not everything could be judged"
+        );
     } else {
         let worst = |pick: fn(&StageResult) -> &Option<Local>| {
             verdict
@@ -114,8 +121,17 @@ fn positions(verdict: &Verdict, finding: &Finding) -> String {
     if local.bad_rows >= local.rows {
         return format!("all positions{since}");
     }
-    let list: Vec<String> = local.bad_positions.iter().take(6).map(ToString::to_string).collect();
-    let more = if local.bad_positions.len() > 6 { ", …" } else { "" };
+    let list: Vec<String> = local
+        .bad_positions
+        .iter()
+        .take(6)
+        .map(ToString::to_string)
+        .collect();
+    let more = if local.bad_positions.len() > 6 {
+        ", …"
+    } else {
+        ""
+    };
     format!("positions {}{more}{since}", list.join(", "))
 }
 
@@ -129,7 +145,10 @@ fn others(findings: &[Finding]) -> String {
             names.push(f.id.name);
         }
         layers.extend(f.id.layer);
-        let cause = f.cause.as_ref().map_or("no known cause", |c| c.name.as_str());
+        let cause = f
+            .cause
+            .as_ref()
+            .map_or("no known cause", |c| c.name.as_str());
         if !causes.contains(&cause) {
             causes.push(cause);
         }
@@ -146,7 +165,11 @@ fn others(findings: &[Finding]) -> String {
     } else {
         format!("{} causes: {}", causes.len(), causes.join(", "))
     };
-    format!("{} origins: {}{range}: {cause}", findings.len(), names.join(" "))
+    format!(
+        "{} origins: {}{range}: {cause}",
+        findings.len(),
+        names.join(" ")
+    )
 }
 
 fn coverage(report: &Report) -> String {
@@ -161,7 +184,10 @@ fn coverage(report: &Report) -> String {
     let what = if report.run.filters.is_empty() {
         "every stage, layer, position; nothing skipped".to_owned()
     } else {
-        format!("of {} out of {} stages: {}", c.stages, c.stages_total, report.run.filters)
+        format!(
+            "of {} out of {} stages: {}",
+            c.stages, c.stages_total, report.run.filters
+        )
     };
     format!("{share} % ({what}); {} of {} stage rows", c.judged, c.asked)
 }
@@ -171,10 +197,25 @@ fn table(verdict: &Verdict, full: bool) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
-        "stage", "layers", "local, worst", "", "allowed", "used", "llama.cpp", "used", "global, worst", "status",
+        "stage",
+        "layers",
+        "local, worst",
+        "",
+        "allowed",
+        "used",
+        "llama.cpp",
+        "used",
+        "global, worst",
+        "status",
     ]);
     let mut names: Vec<String> = Vec::new();
-    let key = |s: &StageResult| if full { s.stage.clone() } else { s.id.name.to_owned() };
+    let key = |s: &StageResult| {
+        if full {
+            s.stage.clone()
+        } else {
+            s.id.name.to_owned()
+        }
+    };
     for s in &verdict.stages {
         if !names.contains(&key(s)) {
             names.push(key(s));
@@ -232,7 +273,9 @@ fn row(name: &str, group: &[&StageResult]) -> Vec<String> {
         subject.map_or_else(none, |(_, l)| percent(l.used)),
         reference.map_or_else(none, |(_, l)| number(l.residual)),
         reference.map_or_else(none, |(_, l)| percent(l.used)),
-        global.map_or_else(none, |(s, g)| format!("{} {}", number(g.error), place(s, g.at.to_string()))),
+        global.map_or_else(none, |(s, g)| {
+            format!("{} {}", number(g.error), place(s, g.at.to_string()))
+        }),
         status(group),
     ]
 }
@@ -290,10 +333,18 @@ fn details(report: &Report, out: &mut String) {
             let _ = writeln!(out, "remedy         {}", cause.remedy);
         }
     }
-    let flips: Vec<_> = verdict.tokens.iter().filter(|t| t.subject != t.reference).collect();
+    let flips: Vec<_> = verdict
+        .tokens
+        .iter()
+        .filter(|t| t.subject != t.reference)
+        .collect();
     match flips.first() {
         None => {
-            let _ = writeln!(out, "tokens         the same choice after each of {} steps", verdict.tokens.len());
+            let _ = writeln!(
+                out,
+                "tokens         the same choice after each of {} steps",
+                verdict.tokens.len()
+            );
         }
         Some(t) => {
             let kind = if t.margin <= 2.0 * t.error && !verdict.diverged() {
@@ -317,7 +368,11 @@ fn details(report: &Report, out: &mut String) {
             let _ = writeln!(out, "health         nothing suspicious");
         }
         [first, rest @ ..] => {
-            let more = if rest.is_empty() { String::new() } else { format!(" (and {} more)", rest.len()) };
+            let more = if rest.is_empty() {
+                String::new()
+            } else {
+                format!(" (and {} more)", rest.len())
+            };
             let _ = writeln!(out, "health         {first}{more}");
         }
     }
@@ -326,8 +381,13 @@ fn details(report: &Report, out: &mut String) {
 fn next(report: &Report) -> String {
     match report.verdict.findings.first() {
         Some(f) => {
-            let layer = f.id.layer.map_or_else(String::new, |l| format!(" --layers {l}"));
-            format!("{} --stages '{}'{layer} --full", report.run.command, f.id.name)
+            let layer =
+                f.id.layer
+                    .map_or_else(String::new, |l| format!(" --layers {l}"));
+            format!(
+                "{} --stages '{}'{layer} --full",
+                report.run.command, f.id.name
+            )
         }
         None => format!("{} --full   (a row per layer)", report.run.command),
     }

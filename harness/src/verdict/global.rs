@@ -18,7 +18,12 @@ pub struct Global {
 
 /// Compares a stage of two captures; `None` where no step has it in one shape
 /// on both sides.
-pub fn compare(node: &Node, subject: &Capture, reference: &Capture, filter: &Filter) -> Option<Global> {
+pub fn compare(
+    node: &Node,
+    subject: &Capture,
+    reference: &Capture,
+    filter: &Filter,
+) -> Option<Global> {
     let mut worst: Option<Global> = None;
     for (s, r) in subject.steps.iter().zip(&reference.steps) {
         let (Some(a), Some(b)) = (s.stages.get(&node.id), r.stages.get(&node.id)) else {
@@ -28,7 +33,12 @@ pub fn compare(node: &Node, subject: &Capture, reference: &Capture, filter: &Fil
             continue;
         }
         let n = row_len(&a.shape);
-        for (row, (a, b)) in a.data.chunks_exact(n).zip(b.data.chunks_exact(n)).enumerate() {
+        for (row, (a, b)) in a
+            .data
+            .chunks_exact(n)
+            .zip(b.data.chunks_exact(n))
+            .enumerate()
+        {
             let at = place(node, &s.stages[&node.id].shape, s, row);
             if !filter.position(at.position) {
                 continue;

@@ -13,7 +13,9 @@ pub fn check(graph: &Graph, capture: &Capture) -> Vec<String> {
     let mut concerns = Vec::new();
     for node in &graph.nodes {
         for step in &capture.steps {
-            let Some(t) = step.stages.get(&node.id) else { continue };
+            let Some(t) = step.stages.get(&node.id) else {
+                continue;
+            };
             let concern = match &node.op {
                 Op::AttnWeights(_) => unnormalised(&t.data, t.shape.last().copied().unwrap_or(1)),
                 Op::Rope(rope) => {
@@ -34,16 +36,20 @@ pub fn check(graph: &Graph, capture: &Capture) -> Vec<String> {
 fn unnormalised(data: &[f32], keys: usize) -> Option<String> {
     data.chunks(keys.max(1)).find_map(|row| {
         let sum: f64 = row.iter().map(|&v| f64::from(v)).sum();
-        ((sum - 1.0).abs() > BROKEN).then(|| "attention weights of a query do not sum to 1".to_owned())
+        ((sum - 1.0).abs() > BROKEN)
+            .then(|| "attention weights of a query do not sum to 1".to_owned())
     })
 }
 
 fn stretched(before: &[f32], after: &[f32], head: usize) -> Option<String> {
     let norm = |x: &[f32]| x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
-    before.chunks(head.max(1)).zip(after.chunks(head.max(1))).find_map(|(x, y)| {
-        let (x, y) = (norm(x), norm(y));
-        ((x - y).abs() > BROKEN * x).then(|| "RoPE changes the norm of a head".to_owned())
-    })
+    before
+        .chunks(head.max(1))
+        .zip(after.chunks(head.max(1)))
+        .find_map(|(x, y)| {
+            let (x, y) = (norm(x), norm(y));
+            ((x - y).abs() > BROKEN * x).then(|| "RoPE changes the norm of a head".to_owned())
+        })
 }
 
 fn constant(data: &[f32], width: usize) -> Option<String> {

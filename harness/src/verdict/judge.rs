@@ -139,7 +139,9 @@ pub fn judge(
         .par_iter()
         .map(|node| {
             let expected = evaluate(node, graph, &oracle.weights, &[subject, reference]);
-            let local = |side: &Side<'_>, i: usize| residual(node, oracle, side, &expected[i], filter, policy);
+            let local = |side: &Side<'_>, i: usize| {
+                residual(node, oracle, side, &expected[i], filter, policy)
+            };
             let (of_subject, of_reference) = (local(&subject, 0), local(&reference, 1));
             progress(done.fetch_add(1, Ordering::Relaxed) + 1, asked.len());
             StageResult {
@@ -246,7 +248,9 @@ fn coverage(
         };
     }
     // Downstream of a wrong extent fewer rows exist; they are not a gap either.
-    if stages.iter().any(|s| s.subject.as_ref().is_some_and(|l| l.extent.is_some()))
+    if stages
+        .iter()
+        .any(|s| s.subject.as_ref().is_some_and(|l| l.extent.is_some()))
         && stages.iter().all(|s| s.status != Status::Missing)
     {
         coverage.judged = coverage.asked;

@@ -95,7 +95,10 @@ impl Local {
         self.bad_rows += 1;
         self.bad_positions.insert(at.position);
         self.bad_heads.extend(at.head);
-        if self.first_bad.is_none_or(|first| (at.step, at.position) < (first.step, first.position)) {
+        if self
+            .first_bad
+            .is_none_or(|first| (at.step, at.position) < (first.step, first.position))
+        {
             self.first_bad = Some(at);
         }
     }
@@ -114,7 +117,10 @@ pub fn evaluate(
 ) -> Vec<Expected> {
     match &node.op {
         Op::Linear(layer) => linear_layers(layer, node, graph, weights, sides),
-        Op::KvCache(cache) => sides.iter().map(|s| caches(cache, node, graph, s)).collect(),
+        Op::KvCache(cache) => sides
+            .iter()
+            .map(|s| caches(cache, node, graph, s))
+            .collect(),
         _ => sides
             .iter()
             .map(|side| {
@@ -201,7 +207,9 @@ fn linear_layers(
     for side in sides {
         let format = side.arithmetic.activation(ty);
         for step in &side.capture.steps {
-            let Some(x) = step.stages.get(&input(node, graph, 0)) else { continue };
+            let Some(x) = step.stages.get(&input(node, graph, 0)) else {
+                continue;
+            };
             for x in x.data.chunks_exact(n) {
                 let at = rows.len();
                 rows.resize(at + n, 0.0);
@@ -274,7 +282,11 @@ fn add_min_sums(
         mins.clear();
         quant::block_mins(ty, weights.row_bytes(name, o), &mut mins);
         for (row, residuals) in sums {
-            let extra: f64 = mins.iter().zip(residuals).map(|(&m, r)| f64::from(m) * r).sum();
+            let extra: f64 = mins
+                .iter()
+                .zip(residuals)
+                .map(|(&m, r)| f64::from(m) * r)
+                .sum();
             y[row * m + o] += extra;
         }
     }
@@ -314,14 +326,25 @@ pub fn residual(
             local.residual = f64::INFINITY;
             local.worst = None;
             for position in step.first..step.keys() {
-                local.note_bad(Place { step: step.index, position, head: None });
+                local.note_bad(Place {
+                    step: step.index,
+                    position,
+                    head: None,
+                });
             }
             continue;
         }
         if local.extent.is_some() {
             continue;
         }
-        judge_rows(node, step, (got, want, bound), filter, policy.rule(node.id), &mut local);
+        judge_rows(
+            node,
+            step,
+            (got, want, bound),
+            filter,
+            policy.rule(node.id),
+            &mut local,
+        );
     }
     seen.then_some(local)
 }
@@ -342,11 +365,21 @@ fn judge_rows(
         }
         local.rows += 1;
         let range = r * n..(r + 1) * n;
-        let (got, want, bound) = (&got.data[range.clone()], &want.data[range.clone()], &bound[range]);
+        let (got, want, bound) = (
+            &got.data[range.clone()],
+            &want.data[range.clone()],
+            &bound[range],
+        );
         let row = Row::new(got, want, bound, rule);
         if let Some(index) = got.iter().position(|v| !v.is_finite()) {
             let (got, want) = (f64::from(got[index]), want[index]);
-            local.non_finite.get_or_insert(Element { place: at, index, got, want, allowed: 0.0 });
+            local.non_finite.get_or_insert(Element {
+                place: at,
+                index,
+                got,
+                want,
+                allowed: 0.0,
+            });
             local.note_bad(at);
             continue;
         }

@@ -30,7 +30,9 @@ impl Policy {
                 .rsplit_once('=')
                 .and_then(|(glob, value)| Some((glob, value.parse::<f64>().ok()?)));
             let Some((pattern, value)) = parsed.filter(|(_, v)| v.is_finite() && *v >= 0.0) else {
-                anyhow::bail!("--tolerance `{rule}` is not GLOB=NUMBER, such as 'L*.ffn_down=1e-3'");
+                anyhow::bail!(
+                    "--tolerance `{rule}` is not GLOB=NUMBER, such as 'L*.ffn_down=1e-3'"
+                );
             };
             // The filter's own check refuses a pattern that selects nothing.
             Filter::new(graph, &[pattern.to_owned()], None, None)?;

@@ -1,0 +1,224 @@
+//! Whole runs on synthetic models: every block format, both architectures,
+//! every mutation, and what the screen shows.
+
+use qdiff_tests::synth::{Synth, WeightType};
+use qdiff_tests::{qdiff, stderr, stdout};
+use serde_json::Value;
+use std::path::Path;
+
+fn run(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
+    let mut args = vec![
+        "run",
+        "-m",
+        "model.gguf",
+        "-n",
+        "3",
+        "--json",
+        "report.json",
+    ];
+    args.extend(extra);
+    let output = qdiff(folder, &args);
+    let code = output.status.code().expect("qdiff exits");
+    assert_ne!(code, 2, "{extra:?}: {}", stderr(&output));
+    let json = serde_json::from_slice(&std::fs::read(folder.join("report.json")).unwrap()).unwrap();
+    (code, json, stdout(&output))
+}
+
+fn with(model: &Synth) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    model.write(&folder.path().join("model.gguf")).unwrap();
+    folder
+}
+
+fn origins(report: &Value) -> Vec<String> {
+    let stages = report["verdict"]["stages"].as_array().unwrap();
+    stages
+        .iter()
+        .filter(|s| s["origin"] == true)
+        .map(|s| s["stage"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// No false alarm: both engines do their mathematics in every stage, in every
+/// block format. The strength of the check is shown by the faults below.
+#[test]
+fn every_block_format_matches() {
+    for weight_type in WeightType::ALL {
+        let folder = with(&Synth {
+            weight_type,
+            ..Synth::default()
+        });
+        let (code, report, text) = run(folder.path(), &[]);
+        assert_eq!(code, 0, "{weight_type:?}\n{text}");
+        let coverage = &report["verdict"]["coverage"];
+        assert_eq!(coverage["asked"], coverage["judged"], "{weight_type:?}");
+        assert!(
+            coverage["asked"].as_u64().unwrap() > 1000,
+            "{weight_type:?}"
+        );
+        assert_eq!(
+            report["weights"]["mismatches"],
+            serde_json::json!([]),
+            "{weight_type:?}"
+        );
+    }
+}
+
+#[test]
+fn a_tied_head_and_qwen3_match() {
+    for model in [
+        Synth {
+            tied: true,
+            ..Synth::default()
+        },
+        Synth {
+            arch: "qwen3",
+            ..Synth::default()
+        },
+        Synth {
+            arch: "qwen3",
+            tied: true,
+            weight_type: WeightType::Q4_K,
+            n_heads: 8,
+            ..Synth::default()
+        },
+    ] {
+        let folder = with(&model);
+        let (code, _, text) = run(folder.path(), &[]);
+        assert_eq!(code, 0, "{model:?}\n{text}");
+    }
+}
+
+#[test]
+fn the_oracle_holds_on_both_architectures() {
+    for arch in ["qwen2", "qwen3"] {
+        let folder = with(&Synth {
+            arch,
+            weight_type: WeightType::Q6_K,
+            ..Synth::default()
+        });
+        let output = qdiff(
+            folder.path(),
+            &["verify-oracle", "-m", "model.gguf", "-n", "2"],
+        );
+        assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+        assert!(stdout(&output).starts_with("MATCH"));
+    }
+}
+
+/// Injected alone in one layer: the first origin is that stage of that layer,
+/// nothing else is an origin, and the cause is named.
+#[test]
+fn each_fault_is_found_and_named() {
+    let folder = with(&Synth {
+        n_layers: 3,
+        ..Synth::default()
+    });
+    for (fault, first, count) in [
+        ("qkv-bias-omitted@L01", "L01.q_biased", 3),
+        ("qkv-weight-transposed@L02", "L02.q_proj", 3),
+        ("lm-head-transposed", "logits", 1),
+        ("kv-position-stuck@L00", "L00.k_cache", 2),
+        ("rope-base@L01", "L01.q_rope", 2),
+        ("rope-base:base=500000@L02", "L02.q_rope", 2),
+        ("attn-scale-missing@L01", "L01.attn_weights", 1),
+        ("gate-up-operands-swapped@L00", "L00.ffn_act", 1),
+        ("logits-stale", "logits", 1),
+        ("logits-stale:stride=32", "logits", 1),
+    ] {
+        let (code, report, text) = run(folder.path(), &["--inject", fault]);
+        assert_eq!(code, 1, "{fault}\n{text}");
+        let found = origins(&report);
+        assert_eq!(found[0], first, "{fault}\n{text}");
+        assert_eq!(found.len(), count, "{fault}: {found:?}");
+        let name = fault.split(['@', ':']).next().unwrap();
+        for finding in report["verdict"]["findings"].as_array().unwrap() {
+            let cause = finding["cause"]["name"].as_str().unwrap_or("none");
+            assert!(cause.starts_with(name), "{fault}: explained as {cause}");
+        }
+    }
+}
+
+/// Several bugs at once are all found, each at its own stage.
+#[test]
+fn two_faults_are_two_origins() {
+    let folder = with(&Synth::default());
+    let (code, report, _) = run(
+        folder.path(),
+        &[
+            "--inject",
+            "attn-scale-missing@L00",
+            "--inject",
+            "gate-up-operands-swapped@L01",
+        ],
+    );
+    assert_eq!(code, 1);
+    assert_eq!(origins(&report), ["L00.attn_weights", "L01.ffn_act"]);
+}
+
+/// A wrong byte in the file the engine reads is no divergence (both read it);
+/// a tolerance that would have passed is the one that passes.
+#[test]
+fn the_least_tolerance_passes() {
+    let folder = with(&Synth::default());
+    let fault = ["--inject", "attn-scale-missing@L00"];
+    let (_, report, text) = run(folder.path(), &fault);
+    assert_eq!(origins(&report), ["L00.attn_weights"]);
+    let line = text.lines().find(|l| l.starts_with("tolerance")).unwrap();
+    let rule = line.split('\'').nth(1).unwrap();
+    let (code, _, text) = run(
+        folder.path(),
+        &[&fault[..], &["--tolerance", rule]].concat(),
+    );
+    assert_eq!(code, 0, "{rule}\n{text}");
+}
+
+/// Filters narrow what is judged, and the report says so.
+#[test]
+fn filters_narrow_and_say_so() {
+    let folder = with(&Synth::default());
+    let fault = ["--inject", "gate-up-operands-swapped@L01"];
+    let (code, report, text) = run(
+        folder.path(),
+        &[&fault[..], &["--stages", "attn_*", "--layers", "0"]].concat(),
+    );
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(report["verdict"]["stages"].as_array().unwrap().len(), 6);
+    assert!(text.contains("of 6 out of 47 stages"), "{text}");
+    let (code, ..) = run(
+        folder.path(),
+        &[&fault[..], &["--stages", "ffn_act"]].concat(),
+    );
+    assert_eq!(code, 1);
+    let (code, report, _) = run(
+        folder.path(),
+        &["--inject", "rope-base@L00", "--positions", "0"],
+    );
+    assert_eq!(code, 0, "position 0 does not rotate: {report}");
+}
+
+/// The first screen, with figures, hashes and paths struck out.
+#[test]
+fn the_screen() {
+    let folder = with(&Synth::default());
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r"sha256 [0-9a-f]{4}…[0-9a-f]{4}", "sha256 HASH");
+    // Numbers, then the column gaps and the places that depend on them.
+    settings.add_filter(r"-?\d+(\.\d+)?e-?\d+|-?\d+\.\d+|\binf\b", "#");
+    settings.add_filter(r"(L\d\d )?p\d+( h\d+)?( step\d+)?", "@");
+    settings.add_filter(r"\[\d+\]:", "[#]:");
+    settings.add_filter(r"\d+ %", "# %");
+    settings.add_filter(r"  +", "  ");
+    settings.add_filter(r"(?m)^tokens .*$", "tokens …");
+    settings.add_filter(r"(?m)  0  ", "  #  ");
+    settings.add_filter(r"(?m) +$", "");
+    settings.bind(|| {
+        let (_, _, clean) = run(
+            folder.path(),
+            &["--stages", "*_proj,*_rope,layer_out,logits"],
+        );
+        insta::assert_snapshot!("clean", clean);
+        let (_, _, faulty) = run(folder.path(), &["--inject", "qkv-bias-omitted"]);
+        insta::assert_snapshot!("faulty", faulty);
+    });
+}
