@@ -4,6 +4,7 @@
 //! Read [`model`] first: the graph is data, and the rest walks it.
 
 pub mod cpu;
+pub mod cuda;
 pub mod gguf;
 pub mod model;
 pub mod ops;

@@ -55,6 +55,8 @@ pub enum Command {
     Prompts,
     /// List the faults that can be injected with `run --inject`
     Mutations,
+    /// List what the engine can run on
+    Devices,
     /// Time and memory against llama.cpp, as ratios of one run
     Bench(BenchArgs),
 }
@@ -109,7 +111,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub prompt: PromptArgs,
     /// The runner under suspicion
-    #[arg(long, value_enum, default_value_t = Subject::Cpu, env = "QDIFF_SUBJECT")]
+    #[arg(long, value_enum, default_value_t = Subject::Auto, env = "QDIFF_SUBJECT")]
     pub subject: Subject,
     /// The runner it is held against
     #[arg(long, value_enum, default_value_t = Reference::Llama, env = "QDIFF_REFERENCE")]
@@ -144,8 +146,12 @@ pub struct RunArgs {
 /// Subjects that are built in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Subject {
+    /// CUDA where there is a GPU, else the CPU; the CPU where faults are injected
+    Auto,
     /// The engine's CPU interpreter
     Cpu,
+    /// The engine's CUDA forward pass, every stage materialised
+    Cuda,
 }
 
 /// References that are built in.

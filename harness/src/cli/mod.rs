@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod devices;
 pub mod exit;
 mod inspect;
 mod mutations;
@@ -44,6 +45,7 @@ pub fn main() -> ExitCode {
         Command::VerifyOracle(args) => verify_oracle::run(args),
         Command::Prompts => prompts::run(),
         Command::Mutations => mutations::run(),
+        Command::Devices => devices::run(),
         Command::Bench(args) => bench::run(args),
     };
     ExitCode::from(result.unwrap_or_else(|e| {

@@ -7,13 +7,14 @@ use crate::capture::{Capture, Filter};
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::report::{ModelInfo, Report, RunInfo, SCHEMA_VERSION, json, terminal};
-use crate::runners::{self, Manifest, Runner, cpu::Cpu, llama::Llama};
+use crate::runners::{self, Manifest, Runner, cpu::Cpu, cuda::Cuda, llama::Llama};
 use crate::verdict::{Policy, Side, judge};
 use crate::weights;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use qdiff_engine::model::Graph;
 use qdiff_engine::quant::GgmlType;
 use std::collections::HashMap;
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
 /// Runs both sides, judges, reports; gives the exit code.
@@ -26,6 +27,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         json::check(path)?;
     }
+    let on_cuda = subject_is_cuda(args)?;
     let threads = session::threads(args.prompt.threads)?;
     let opened = session::open(args.prompt.model.as_ref())?;
     let bytes = opened.model.gguf().bytes();
@@ -61,8 +63,10 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     let (reference, fed, of_reference) = match args.reference {
         Reference::Llama => sides.reference(&tokens)?,
     };
-    let (subject, of_subject) = match args.subject {
-        Subject::Cpu => sides.cpu(&tokens, &fed, graph, injected)?,
+    let (subject, of_subject) = if on_cuda {
+        sides.cuda(&tokens, &fed)?
+    } else {
+        sides.cpu(&tokens, &fed, graph, injected)?
     };
 
     let bar = session::progress("judging against f64", oracle.graph.nodes.len());
@@ -117,7 +121,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
             tokens,
             decoded: fed,
             decoded_text,
-            command: command(args),
+            command: command(args, on_cuda),
             filters: filters(args),
         },
         subject: of_subject,
@@ -132,6 +136,28 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         exit::TROUBLE | exit::INCOMPLETE if args.bisect => exit::SKIP,
         code => code,
     })
+}
+
+/// Whether the subject runs on a GPU; `auto` says what it took.
+fn subject_is_cuda(args: &RunArgs) -> Result<bool> {
+    match args.subject {
+        Subject::Cpu => Ok(false),
+        Subject::Cuda if !args.inject.is_empty() => {
+            bail!("--inject rewrites the graph that the CPU engine interprets; use --subject cpu")
+        }
+        Subject::Cuda => {
+            qdiff_engine::cuda::devices()?;
+            Ok(true)
+        }
+        Subject::Auto if !args.inject.is_empty() => Ok(false),
+        Subject::Auto => {
+            let found = qdiff_engine::cuda::devices();
+            if let (Err(e), true) = (&found, std::io::stderr().is_terminal()) {
+                anstream::eprintln!("qdiff: the subject is the CPU engine: {e}");
+            }
+            Ok(found.is_ok())
+        }
+    }
 }
 
 struct Sides<'a> {
@@ -165,6 +191,14 @@ impl Sides<'_> {
         let mut llama = Llama::new(&self.opened.llama, &self.oracle.graph, n_ctx, self.threads)?;
         let (capture, fed) = self.capture(&mut llama, "running llama.cpp", tokens, None)?;
         Ok((capture, fed, llama.manifest().clone()))
+    }
+
+    fn cuda(&self, tokens: &[u32], fed: &[u32]) -> Result<(Capture, Manifest)> {
+        let n_ctx = tokens.len() + self.decode;
+        let mut cuda = Cuda::new(&self.opened.model, tokens.len(), n_ctx)?;
+        let (capture, _) =
+            self.capture(&mut cuda, "running the subject (cuda)", tokens, Some(fed))?;
+        Ok((capture, cuda.manifest().clone()))
     }
 
     fn cpu(
@@ -235,7 +269,7 @@ fn file_name(prompt: &str) -> String {
         .collect()
 }
 
-fn command(args: &RunArgs) -> String {
+fn command(args: &RunArgs, on_cuda: bool) -> String {
     let quote = |s: &str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c);
         if !s.is_empty() && s.chars().all(plain) {
@@ -256,6 +290,10 @@ fn command(args: &RunArgs) -> String {
     }
     if args.prompt.decode != 8 {
         words.push(format!("-n {}", args.prompt.decode));
+    }
+    if args.subject != Subject::Auto {
+        let name = if on_cuda { "cuda" } else { "cpu" };
+        words.push(format!("--subject {name}"));
     }
     words.extend(args.inject.iter().map(|i| format!("--inject {}", quote(i))));
     words.extend(

@@ -1,6 +1,7 @@
 //! Whatever can fill a capture: one trait, one file per runner.
 
 pub mod cpu;
+pub mod cuda;
 pub mod llama;
 
 use crate::capture::{Capture, Step};

@@ -1,0 +1,106 @@
+//! What CUDA there is on this machine.
+
+use cudarc::driver::{CudaContext, DriverError};
+use cudarc::{driver, nvrtc};
+use thiserror::Error;
+
+/// Why CUDA cannot be used, with the remedy.
+#[derive(Debug, Error)]
+pub enum CudaError {
+    /// No driver library.
+    #[error(
+        "no CUDA driver: libcuda.so.1 is not found; install the NVIDIA driver, or use --subject cpu"
+    )]
+    NoDriver,
+    /// A driver without a device.
+    #[error(
+        "the CUDA driver finds no GPU; check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use --subject cpu"
+    )]
+    NoDevice,
+    /// No run-time compiler.
+    #[error(
+        "no NVRTC: libnvrtc.so.13 is not found; install the CUDA 13 toolkit or `pip install nvidia-cuda-nvrtc==13.0.*` \
+         and put its folder on LD_LIBRARY_PATH"
+    )]
+    NoNvrtc,
+    /// A kernel that does not compile.
+    #[error("kernel {name} does not compile for {arch}: {log}")]
+    Compile {
+        /// File of `engine/kernels`.
+        name: &'static str,
+        /// Target.
+        arch: String,
+        /// The compiler's words.
+        log: String,
+    },
+    /// More memory than the device has free.
+    #[error(
+        "the model and its buffers need {needed} MiB of device memory and {free} MiB are free; lower the prompt length \
+         or -n, or free the device"
+    )]
+    Memory {
+        /// MiB needed.
+        needed: usize,
+        /// MiB free.
+        free: usize,
+    },
+    /// A call that failed.
+    #[error("CUDA: {0:?} in {1}")]
+    Driver(DriverError, &'static str),
+}
+
+/// A GPU.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// Index for CUDA.
+    pub ordinal: usize,
+    /// Name, e.g. `NVIDIA H200`.
+    pub name: String,
+    /// Compute capability, e.g. (9, 0).
+    pub capability: (i32, i32),
+    /// Memory in MiB.
+    pub memory: usize,
+}
+
+/// Lists the GPUs, with NVRTC known to be there.
+///
+/// # Errors
+/// What is missing, named with its remedy.
+pub fn devices() -> Result<Vec<Device>, CudaError> {
+    // SAFETY: these only try to open the libraries.
+    let (driver, compiler) = unsafe {
+        (
+            driver::sys::is_culib_present(),
+            nvrtc::sys::is_culib_present(),
+        )
+    };
+    if !driver {
+        return Err(CudaError::NoDriver);
+    }
+    let count = CudaContext::device_count().map_err(|_| CudaError::NoDevice)?;
+    if count < 1 {
+        return Err(CudaError::NoDevice);
+    }
+    if !compiler {
+        return Err(CudaError::NoNvrtc);
+    }
+    (0..count as usize)
+        .map(|ordinal| {
+            let failed = |what| move |e| CudaError::Driver(e, what);
+            let context = CudaContext::new(ordinal).map_err(failed("opening the device"))?;
+            Ok(Device {
+                ordinal,
+                name: context
+                    .name()
+                    .map_err(failed("asking for the device's name"))?,
+                capability: context
+                    .compute_capability()
+                    .map_err(failed("asking for the compute capability"))?,
+                memory: context
+                    .total_mem()
+                    .map_err(failed("asking for the device's memory"))?
+                    >> 20,
+            })
+        })
+        .collect()
+}
