@@ -125,6 +125,30 @@ fn each_fault_is_found_and_named() {
         ("gate-up-operands-swapped@L00", "L00.ffn_act", 1),
         ("logits-stale", "logits", 1),
         ("logits-stale:stride=32", "logits", 1),
+        ("linear-weight-transposed@L01", "L01.attn_out", 4),
+        ("lm-head-ld", "logits", 1),
+        ("lm-head-ld:extra=-32", "logits", 1),
+        ("embed-transposed", "embed", 1),
+        ("gate-up-weights-swapped@L01", "L01.ffn_gate", 2),
+        ("rms-weight-missing@L01", "L01.attn_norm", 2),
+        ("rms-weight-plus-one@L00", "L00.attn_norm", 2),
+        ("rms-mean-subtracted@L02", "L02.attn_norm", 2),
+        ("rms-eps-wrong:eps=0.01@L00", "L00.attn_norm", 2),
+        ("gelu-for-silu@L01", "L01.ffn_act", 1),
+        ("gelu-for-silu:kind=1@L01", "L01.ffn_act", 1),
+        ("gelu-for-silu:kind=2@L01", "L01.ffn_act", 1),
+        ("residual-missing@L01", "L01.attn_residual", 2),
+        ("rope-pairing@L01", "L01.q_rope", 2),
+        ("rope-position-off-by-one@L01", "L01.q_rope", 2),
+        ("rope-position-off-by-one:by=-1@L02", "L02.q_rope", 2),
+        ("rope-missing@L00", "L00.q_rope", 2),
+        ("rope-twice@L01", "L01.q_rope", 2),
+        ("rope-partial@L01", "L01.q_rope", 2),
+        ("attn-uniform@L01", "L01.attn_weights", 1),
+        ("mask-missing@L01", "L01.attn_weights", 1),
+        ("mask-off-by-one@L01", "L01.attn_weights", 1),
+        ("mask-off-by-one:by=-1@L01", "L01.attn_weights", 1),
+        ("gqa-head-map@L01", "L01.attn_scores", 2),
     ] {
         let (code, report, text) = run(folder.path(), &["--inject", fault]);
         assert_eq!(code, 1, "{fault}\n{text}");
@@ -137,6 +161,67 @@ fn each_fault_is_found_and_named() {
             assert!(cause.starts_with(name), "{fault}: explained as {cause}");
         }
     }
+}
+
+/// The weight of another layer, stage by stage: each stage that has one.
+#[test]
+fn a_weight_of_another_layer_is_found() {
+    let folder = with(&Synth {
+        n_layers: 3,
+        ..Synth::default()
+    });
+    let (code, report, text) = run(folder.path(), &["--inject", "tensor-mapped-wrong@L01"]);
+    assert_eq!(code, 1, "{text}");
+    let found = origins(&report);
+    assert_eq!(found[0], "L01.attn_norm");
+    assert!(found.iter().all(|s| s.starts_with("L01.")), "{found:?}");
+    // Two norms, seven matrices, three biases.
+    assert_eq!(found.len(), 12, "{found:?}");
+    for finding in report["verdict"]["findings"].as_array().unwrap() {
+        assert_eq!(
+            finding["cause"]["name"], "tensor-mapped-wrong:off=-1",
+            "{finding}"
+        );
+    }
+}
+
+/// What a stage computed a step before, once for every stage of a layer.
+#[test]
+fn stale_stages_are_found_at_decode() {
+    let folder = with(&Synth::default());
+    for stage in [
+        "q_proj",
+        "attn_norm",
+        "k_rope",
+        "attn_out",
+        "ffn_act",
+        "layer_out",
+    ] {
+        let fault = format!("stale-from-previous-step@L01.{stage}");
+        let (code, report, text) = run(folder.path(), &["--inject", &fault]);
+        assert_eq!(code, 1, "{stage}\n{text}");
+        assert_eq!(origins(&report), [format!("L01.{stage}")], "{text}");
+        assert!(text.contains("from decode step 1 on"), "{text}");
+        assert!(
+            text.contains("(stale-from-previous-step; explains"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn the_head_norm_of_qwen3_is_missed() {
+    let folder = with(&Synth {
+        arch: "qwen3",
+        ..Synth::default()
+    });
+    let (code, report, text) = run(folder.path(), &["--inject", "qk-norm-omitted@L00"]);
+    assert_eq!(code, 1, "{text}");
+    assert_eq!(origins(&report), ["L00.q_normed", "L00.k_normed"]);
+    assert!(
+        text.contains("the norm over each head is left out"),
+        "{text}"
+    );
 }
 
 /// Several bugs at once are all found, each at its own stage.

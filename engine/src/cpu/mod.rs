@@ -99,30 +99,14 @@ fn evaluate<F: Real>(
     }
     let operands: Vec<&Tensor<F>> = inputs.iter().map(AsRef::as_ref).collect();
     let mut value = ops::forward(&node.op, &operands, context);
-    if let Write::Stale { stride, phase } = node.write {
-        keep_stale(&mut value, kept.as_deref(), stride, phase);
-        let value = Arc::new(value);
-        *kept = Some(value.clone());
-        return value;
+    if node.write == Write::All {
+        return Arc::new(value);
     }
-    Arc::new(value)
-}
-
-/// Elements `phase, phase + stride, …` of each row keep what stood there.
-fn keep_stale<F: Real>(
-    value: &mut Tensor<F>,
-    before: Option<&Tensor<F>>,
-    stride: usize,
-    phase: usize,
-) {
-    let width = value.row_len();
-    for t in 0..value.rows() {
-        for i in (phase..width).step_by(stride.max(1)) {
-            value.data[t * width + i] = before
-                .and_then(|b| b.data.get(t * width + i).copied())
-                .unwrap_or(F::zero());
-        }
-    }
+    let old = kept.as_ref().map(|t| t.data.as_slice());
+    node.write.leave(&mut value, old);
+    let value = Arc::new(value);
+    *kept = Some(value.clone());
+    value
 }
 
 fn hand_out<F: Real>(taps: &mut dyn TapSink, node: &Node, value: &Tensor<F>) {

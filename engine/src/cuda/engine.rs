@@ -275,7 +275,7 @@ impl CudaEngine {
         // SAFETY (all launches): arguments have the types and order of the
         // kernel's parameters, and the buffers the extents of the graph.
         let launched = match &node.op {
-            Op::Embed => {
+            Op::Embed { .. } => {
                 let w = weight();
                 let f = function(&format!("embed_{}", w.format));
                 let mut args = stream.launch_builder(f);
@@ -394,7 +394,7 @@ impl CudaEngine {
                 // SAFETY: as above.
                 unsafe { args.launch(shaped((count as u32, h as u32, 1), 64)) }
             }
-            Op::Residual | Op::SwiGlu => {
+            Op::Residual | Op::SwiGlu(_) => {
                 let mut args = stream.launch_builder(function(node.op.name()));
                 args.arg(input(0)).arg(input(1)).arg(&mut y).arg(&elements);
                 // SAFETY: as above.

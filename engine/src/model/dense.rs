@@ -4,7 +4,7 @@
 use super::Config;
 use super::builder::Builder;
 use super::graph::{Axis, EmittedLayout, Graph};
-use crate::ops::{Attention, KvCache, Linear, Op, RmsNorm, Rope, Softmax};
+use crate::ops::{Attention, Gate, KvCache, Linear, Op, RmsNorm, Rope, Softmax};
 
 /// What an architecture puts between its QKV projections and RoPE.
 pub(super) struct Traits {
@@ -24,11 +24,12 @@ pub(super) fn graph(config: &Config, traits: &Traits) -> Graph {
         n_heads: h,
         n_kv_heads: g,
         head_dim: d,
+        interleaved: false,
     };
 
     let mut b = Builder::new(c.clone());
     let embed = b
-        .stage("embed", Op::Embed, &[], &[e])
+        .stage("embed", Op::Embed { transposed: false }, &[], &[e])
         .weight("token_embd.weight")
         .emitted("embd", "GET_ROWS")
         .add();
@@ -165,7 +166,7 @@ pub(super) fn graph(config: &Config, traits: &Traits) -> Graph {
             .emitted("ffn_up", "MUL_MAT")
             .add();
         let act = b
-            .stage("ffn_act", Op::SwiGlu, &[gate, up], &[f])
+            .stage("ffn_act", Op::SwiGlu(Gate::Silu), &[gate, up], &[f])
             .emitted("ffn_swiglu", "GLU")
             .add();
         let down = b

@@ -5,7 +5,7 @@
 //! reports. Nothing else spells a stage or tensor name.
 
 use super::{Config, StageId};
-use crate::ops::Op;
+use crate::ops::{Op, Real, Tensor};
 
 /// One axis of a stage's shape, outermost first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,34 @@ pub enum Write {
         /// First id that is not written.
         phase: usize,
     },
+    /// None, from the second step on: the buffer keeps what the step before
+    /// left at the same addresses.
+    Previous,
+}
+
+impl Write {
+    /// Puts what the buffer held after the step before, `old`, where `value`
+    /// is not written.
+    pub fn leave<F: Real, O: Real>(self, value: &mut Tensor<F>, old: Option<&[O]>) {
+        let width = value.row_len();
+        let kept = |at: usize| old.and_then(|o| o.get(at)).map(|v| F::of(v.wide()));
+        match self {
+            Write::All => {}
+            Write::Stale { stride, phase } => {
+                for row in 0..value.rows() {
+                    for i in (phase..width).step_by(stride.max(1)) {
+                        let at = row * width + i;
+                        value.data[at] = kept(at).unwrap_or(F::zero());
+                    }
+                }
+            }
+            Write::Previous => {
+                for (at, v) in value.data.iter_mut().enumerate() {
+                    *v = kept(at).unwrap_or(*v);
+                }
+            }
+        }
+    }
 }
 
 /// One stage of the model.
@@ -135,7 +163,7 @@ impl Graph {
     fn expected_extent(&self, node: &Node) -> Vec<u64> {
         let out = row_len(node) as u64;
         match &node.op {
-            Op::Embed => vec![out, self.config.n_vocab as u64],
+            Op::Embed { .. } => vec![out, self.config.n_vocab as u64],
             Op::RmsNorm(norm) => vec![out / norm.groups as u64],
             Op::Linear(_) => vec![row_len(&self.nodes[node.inputs[0]]) as u64, out],
             _ => vec![out],

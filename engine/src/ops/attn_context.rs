@@ -52,7 +52,7 @@ mod tests {
         /// constant value comes out as itself for any distribution.
         #[test]
         fn picks_and_averages(v in prop::collection::vec(-3f64..3.0, 4 * 2 * 2), n in 0usize..4, h in 0usize..4) {
-            let a = Attention { n_heads: 4, n_kv_heads: 2, head_dim: 2 };
+            let a = Attention { n_heads: 4, n_kv_heads: 2, head_dim: 2, interleaved: false };
             let v = Tensor { shape: vec![4, 2, 2], data: v };
             let mut w = Tensor::zeros(vec![4, 1, 4]);
             for head in 0..4 {

@@ -1,5 +1,6 @@
-//! Attention scores: `s[h, t, n] = q[t, h] · k[n, h / (H/G)]`, unscaled, for
-//! the keys at or before the query's position.
+//! Attention scores: `s[h, t, n] = q[t, h] · k[n, h / (H/G)]`, unscaled. Only
+//! the keys at or before the query's position count; an engine may leave the
+//! others out, and a check looks at the causal part alone.
 //!
 //! q `[T, H, D]`, cache `[N, G, D]` -> `[H, T, N]`. Each group of H/G query
 //! heads shares one key head (GQA, Ainslie et al. 2023).
@@ -16,26 +17,31 @@ pub struct Attention {
     pub n_kv_heads: usize,
     /// Length of a head, D.
     pub head_dim: usize,
+    /// Whether query head h reads key head h mod G instead of h / (H/G).
+    pub interleaved: bool,
 }
 
 impl Attention {
     /// The key head that query head `h` reads.
     pub fn kv_head(&self, h: usize) -> usize {
-        h / (self.n_heads / self.n_kv_heads)
+        if self.interleaved {
+            h % self.n_kv_heads
+        } else {
+            h / (self.n_heads / self.n_kv_heads)
+        }
     }
 }
 
 /// Keys that the query at `position` may see, of `keys` cached.
-pub(crate) fn causal(position: u32, keys: usize) -> usize {
+pub fn causal(position: u32, keys: usize) -> usize {
     keys.min(position as usize + 1)
 }
 
-/// Applies `f(query, key) -> score` to every causal pair, heads in parallel.
+/// Applies `f(query, key) -> score` to every pair, heads in parallel.
 fn pairs<F: Real, S: Copy + Default + Send>(
     a: &Attention,
     q: &Tensor<F>,
     k: &Tensor<F>,
-    positions: &[u32],
     f: impl Fn(&[F], &[F]) -> S + Sync,
 ) -> Vec<S> {
     let (tokens, keys, d) = (q.rows(), k.rows(), a.head_dim);
@@ -47,7 +53,7 @@ fn pairs<F: Real, S: Copy + Default + Send>(
             let kv = a.kv_head(h);
             for (t, row) in plane.chunks_mut(keys.max(1)).enumerate() {
                 let query = &q.row(t)[h * d..(h + 1) * d];
-                for (n, s) in row[..causal(positions[t], keys)].iter_mut().enumerate() {
+                for (n, s) in row.iter_mut().enumerate() {
                     *s = f(query, &k.row(n)[kv * d..(kv + 1) * d]);
                 }
             }
@@ -55,24 +61,19 @@ fn pairs<F: Real, S: Copy + Default + Send>(
     scores
 }
 
-/// Scores of the causal part; the rest is zero and carries no meaning.
-pub fn forward<F: Real>(
-    a: &Attention,
-    q: &Tensor<F>,
-    k: &Tensor<F>,
-    positions: &[u32],
-) -> Tensor<F> {
+/// Scores of every query with every key.
+pub fn forward<F: Real>(a: &Attention, q: &Tensor<F>, k: &Tensor<F>) -> Tensor<F> {
     Tensor {
         shape: vec![a.n_heads, q.rows(), k.rows()],
-        data: pairs(a, q, k, positions, |q, k| F::dot(q, k)),
+        data: pairs(a, q, k, F::dot),
     }
 }
 
 /// `u·√D·Σ|q·k|`: the probabilistic bound of an inner product of D terms in
 /// any order (Higham & Mary 2019).
-pub fn bound(a: &Attention, q: &Tensor<f64>, k: &Tensor<f64>, positions: &[u32]) -> Vec<f32> {
+pub fn bound(a: &Attention, q: &Tensor<f64>, k: &Tensor<f64>) -> Vec<f32> {
     let factor = UNIT * (a.head_dim as f64).sqrt();
-    pairs(a, q, k, positions, |q, k| {
+    pairs(a, q, k, |q, k| {
         let reach: f64 = q.iter().zip(k).map(|(q, k)| (q * k).abs()).sum();
         (factor * reach) as f32
     })

@@ -11,6 +11,23 @@ use super::{Real, TINY, Tensor, UNIT, real};
 pub enum Mask {
     /// Those at or before its own position.
     Causal,
+    /// All of them.
+    None,
+    /// One more than the causal ones: its successor too.
+    Ahead,
+    /// One less: not itself (the first query sees itself all the same).
+    Behind,
+}
+
+impl Mask {
+    fn visible(self, position: u32, keys: usize) -> usize {
+        match self {
+            Mask::Causal => causal(position, keys),
+            Mask::None => keys,
+            Mask::Ahead => causal(position + 1, keys),
+            Mask::Behind => causal(position.saturating_sub(1), keys),
+        }
+    }
 }
 
 /// Parameters of the softmax.
@@ -44,7 +61,7 @@ pub fn forward<F: Real>(softmax: &Softmax, scores: &Tensor<F>, positions: &[u32]
         .zip(scores.data.chunks(keys.max(1)))
         .enumerate()
     {
-        let seen = causal(positions[row % tokens], keys);
+        let seen = softmax.mask.visible(positions[row % tokens], keys);
         let largest = s[..seen]
             .iter()
             .fold(F::neg_infinity(), |m, &s| m.max(s * scale));

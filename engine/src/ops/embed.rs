@@ -4,16 +4,27 @@
 
 use super::{Context, Real, Tensor, UNIT};
 
-/// Looks up the rows of the tokens.
+/// Looks up the rows of the tokens, or, `transposed`, the columns of the memory
+/// taken for `[E, V]`.
 ///
 /// # Panics
 /// If a token is not below V.
-pub fn forward<F: Real>(c: &Context<'_>) -> Tensor<F> {
-    let (width, _) = c.weights.extent(c.weight);
+pub fn forward<F: Real>(transposed: bool, c: &Context<'_>) -> Tensor<F> {
+    let (width, rows) = c.weights.extent(c.weight);
     let mut y = Tensor::zeros(vec![c.tokens.len(), width]);
     let mut row = vec![0f32; width];
     for (t, &token) in c.tokens.iter().enumerate() {
-        c.weights.rows(c.weight, token as usize, &mut row);
+        if transposed {
+            // Element i is read at i·V + token.
+            let mut source = vec![0f32; width];
+            for (i, v) in row.iter_mut().enumerate() {
+                let flat = i * rows + token as usize;
+                c.weights.rows(c.weight, flat / width, &mut source);
+                *v = source[flat % width];
+            }
+        } else {
+            c.weights.rows(c.weight, token as usize, &mut row);
+        }
         F::widen(&row, &mut y.data[t * width..(t + 1) * width]);
     }
     y

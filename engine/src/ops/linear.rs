@@ -15,6 +15,9 @@ pub enum Layout {
     /// The memory is taken for `[n, m]`: weight (o, i) is read at i·m + o.
     /// For a square matrix this is the transpose, otherwise a scramble.
     Transposed,
+    /// Output o is read from o·(n + d), for the extra leading dimension d;
+    /// beyond the end stands zero.
+    Strided(i32),
 }
 
 /// Parameters of the layer.
@@ -50,6 +53,7 @@ pub fn forward<F: Real>(linear: &Linear, x: &Tensor<F>, c: &Context<'_>) -> Tens
             transpose(by_output, x.rows(), m)
         }
         Layout::Transposed => scrambled(x, c, |w| w),
+        Layout::Strided(extra) => strided(x, c, extra, |w| w),
     }
 }
 
@@ -62,13 +66,16 @@ pub fn forward_with_bound(
 ) -> (Tensor<f64>, Vec<f32>) {
     let (n, m) = c.weights.extent(c.weight);
     let factor = (UNIT * (n as f64).sqrt()) as f32;
-    if linear.layout == Layout::Transposed {
-        let y = scrambled(x, c, |w| w);
+    if linear.layout != Layout::Rows {
+        let y = forward(linear, x, c);
         let magnitudes = Tensor {
             shape: x.shape.clone(),
             data: x.data.iter().map(|v| v.abs() as f32).collect(),
         };
-        let reach = scrambled(&magnitudes, c, f32::abs);
+        let reach = match linear.layout {
+            Layout::Strided(extra) => strided(&magnitudes, c, extra, f32::abs),
+            _ => scrambled(&magnitudes, c, f32::abs),
+        };
         return (y, reach.data.iter().map(|v| factor * v).collect());
     }
     let columns: Vec<&[f64]> = (0..x.rows()).map(|t| x.row(t)).collect();
@@ -204,6 +211,32 @@ fn scrambled<F: Real>(x: &Tensor<F>, c: &Context<'_>, seen: fn(f32) -> f32) -> T
     y
 }
 
+/// Rows taken at another distance than they were written with.
+fn strided<F: Real>(x: &Tensor<F>, c: &Context<'_>, extra: i32, seen: fn(f32) -> f32) -> Tensor<F> {
+    let (n, m) = c.weights.extent(c.weight);
+    let stride = (n as i64 + i64::from(extra)).max(0) as usize;
+    let mut by_output = vec![F::zero(); m * x.rows()];
+    by_output
+        .par_chunks_mut(x.rows().max(1))
+        .enumerate()
+        .for_each(|(o, out)| {
+            // A row of n from there touches two stored rows at most.
+            let (row, at) = (o * stride / n, o * stride % n);
+            let stored = m.saturating_sub(row).min(2);
+            let mut narrow = vec![0f32; 2 * n];
+            c.weights
+                .rows(c.weight, row.min(m - 1), &mut narrow[..stored * n]);
+            let mut wide = vec![F::zero(); n];
+            for (w, v) in wide.iter_mut().zip(&narrow[at..at + n]) {
+                *w = F::of(f64::from(seen(*v)));
+            }
+            for (t, y) in out.iter_mut().enumerate() {
+                *y = F::dot(&wide, x.row(t));
+            }
+        });
+    transpose(by_output, x.rows(), m)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,10 +272,14 @@ mod tests {
             let x = Tensor { shape: vec![tokens, n], data: x };
             let c = Context { tokens: &[], positions: &[], weights: &w, weight: "w" };
             let exact = |o: usize, t: usize, layout| (0..n).map(|i| {
-                let at = if layout == Layout::Rows { o * n + i } else { i * m + o };
-                f64::from(w.2[at]) * x.row(t)[i]
+                let at = match layout {
+                    Layout::Rows => o * n + i,
+                    Layout::Transposed => i * m + o,
+                    Layout::Strided(d) => o * (n as i32 + d).max(0) as usize + i,
+                };
+                w.2.get(at).map_or(0.0, |&w| f64::from(w) * x.row(t)[i])
             }).sum::<f64>();
-            for layout in [Layout::Rows, Layout::Transposed] {
+            for layout in [Layout::Rows, Layout::Transposed, Layout::Strided(1), Layout::Strided(-1), Layout::Strided(3)] {
                 let y = forward(&Linear { layout }, &x, &c);
                 for t in 0..tokens {
                     for o in 0..m {

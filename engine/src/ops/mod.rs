@@ -24,8 +24,9 @@ pub use attn_weights::{Mask, Softmax};
 pub use kv_cache::KvCache;
 pub use linear::{Layout, Linear};
 pub use real::Real;
-pub use rms_norm::RmsNorm;
+pub use rms_norm::{NormWeight, RmsNorm};
 pub use rope::{Pairing, Rope};
+pub use swiglu::Gate;
 
 use crate::model::WeightSource;
 
@@ -75,7 +76,10 @@ impl<F: Real> Tensor<F> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// Row of the embedding table per token.
-    Embed,
+    Embed {
+        /// Whether the table is read across.
+        transposed: bool,
+    },
     /// Root mean square normalisation times a weight.
     RmsNorm(RmsNorm),
     /// Matrix times vector.
@@ -96,15 +100,15 @@ pub enum Op {
     AttnContext(Attention),
     /// Sum of two tensors.
     Residual,
-    /// SiLU of the gate times up.
-    SwiGlu,
+    /// The gate, through SiLU, times up.
+    SwiGlu(Gate),
 }
 
 impl Op {
     /// Name of the op, which is the name of its file and of its kernel.
     pub fn name(&self) -> &'static str {
         match self {
-            Op::Embed => "embed",
+            Op::Embed { .. } => "embed",
             Op::RmsNorm(_) => "rms_norm",
             Op::Linear(_) => "linear",
             Op::Bias => "bias",
@@ -115,7 +119,7 @@ impl Op {
             Op::AttnWeights(_) => "attn_weights",
             Op::AttnContext(_) => "attn_context",
             Op::Residual => "residual",
-            Op::SwiGlu => "swiglu",
+            Op::SwiGlu(_) => "swiglu",
         }
     }
 }
@@ -150,18 +154,18 @@ impl Context<'_> {
 /// If the inputs do not have the shapes that the graph declares.
 pub fn forward<F: Real>(op: &Op, inputs: &[&Tensor<F>], context: &Context<'_>) -> Tensor<F> {
     match op {
-        Op::Embed => embed::forward(context),
+        Op::Embed { transposed } => embed::forward(*transposed, context),
         Op::RmsNorm(norm) => rms_norm::forward(norm, inputs[0], &context.vector::<F>()),
         Op::Linear(linear) => linear::forward(linear, inputs[0], context),
         Op::Bias => bias::forward(inputs[0], &context.vector::<F>()),
         Op::Copy => inputs[0].clone(),
         Op::Rope(rope) => rope::forward(rope, inputs[0], context.positions),
         Op::KvCache(_) => unreachable!("the cache has state: use kv_cache::append"),
-        Op::AttnScores(a) => attn_scores::forward(a, inputs[0], inputs[1], context.positions),
+        Op::AttnScores(a) => attn_scores::forward(a, inputs[0], inputs[1]),
         Op::AttnWeights(s) => attn_weights::forward(s, inputs[0], context.positions),
         Op::AttnContext(a) => attn_context::forward(a, inputs[0], inputs[1]),
         Op::Residual => residual::forward(inputs[0], inputs[1]),
-        Op::SwiGlu => swiglu::forward(inputs[0], inputs[1]),
+        Op::SwiGlu(gate) => swiglu::forward(*gate, inputs[0], inputs[1]),
     }
 }
 
@@ -180,14 +184,14 @@ pub fn forward_with_bound(
     }
     let y = forward(op, inputs, context);
     let bound = match op {
-        Op::Embed => embed::bound(&y),
-        Op::RmsNorm(norm) => rms_norm::bound(norm, &y),
+        Op::Embed { .. } => embed::bound(&y),
+        Op::RmsNorm(norm) => rms_norm::bound(norm, inputs[0], &y),
         Op::Bias | Op::Residual => residual::bound(&y),
         Op::Rope(rope) => rope::bound(rope, &y, context.positions),
-        Op::AttnScores(a) => attn_scores::bound(a, inputs[0], inputs[1], context.positions),
+        Op::AttnScores(a) => attn_scores::bound(a, inputs[0], inputs[1]),
         Op::AttnWeights(s) => attn_weights::bound(s, inputs[0], &y),
         Op::AttnContext(a) => attn_context::bound(a, inputs[0], inputs[1]),
-        Op::SwiGlu => swiglu::bound(inputs[0], &y),
+        Op::SwiGlu(gate) => swiglu::bound(*gate, inputs[0], inputs[1], &y),
         Op::Copy | Op::KvCache(_) | Op::Linear(_) => vec![0.0; y.data.len()],
     };
     (y, bound)

@@ -13,17 +13,38 @@ pub struct RmsNorm {
     pub eps: f64,
     /// Runs per row.
     pub groups: usize,
+    /// What the normalised value is multiplied by.
+    pub weight: NormWeight,
+    /// Whether the mean is subtracted first, as LayerNorm does and RMSNorm
+    /// does not.
+    pub centred: bool,
+}
+
+/// What a normalised value is multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormWeight {
+    /// The weight, as in every Qwen.
+    Weight,
+    /// One plus the weight, as in Gemma.
+    PlusOne,
+    /// Nothing.
+    Missing,
 }
 
 impl RmsNorm {
     /// Over whole rows.
     pub fn rows(eps: f64) -> Self {
-        Self { eps, groups: 1 }
+        Self::per_head(eps, 1)
     }
 
     /// Over each of `heads` heads.
     pub fn per_head(eps: f64, heads: usize) -> Self {
-        Self { eps, groups: heads }
+        Self {
+            eps,
+            groups: heads,
+            weight: NormWeight::Weight,
+            centred: false,
+        }
     }
 }
 
@@ -32,10 +53,19 @@ pub fn forward<F: Real>(norm: &RmsNorm, x: &Tensor<F>, w: &[F]) -> Tensor<F> {
     let run = x.row_len() / norm.groups;
     let mut y = x.clone();
     for row in y.data.chunks_mut(run.max(1)) {
+        if norm.centred {
+            let mean = real::sum(row.iter().copied()) / F::of(run as f64);
+            row.iter_mut().for_each(|v| *v = *v - mean);
+        }
         let mean = real::sum(row.iter().map(|&v| v * v)) / F::of(run as f64);
         let scale = F::one() / (mean + F::of(norm.eps)).sqrt();
         for (v, &w) in row.iter_mut().zip(w) {
-            *v = *v * scale * w;
+            *v = *v * scale;
+            match norm.weight {
+                NormWeight::Weight => *v = *v * w,
+                NormWeight::PlusOne => *v = *v * (F::one() + w),
+                NormWeight::Missing => {}
+            }
         }
     }
     y
@@ -43,10 +73,27 @@ pub fn forward<F: Real>(norm: &RmsNorm, x: &Tensor<F>, w: &[F]) -> Tensor<F> {
 
 /// The squares are positive, so a tree sum is good to log₂ n roundings, of
 /// which the square root keeps half; division, root and two products follow.
-pub fn bound(norm: &RmsNorm, y: &Tensor<f64>) -> Vec<f32> {
+/// Where the mean is subtracted, that difference rounds in units of its terms.
+pub fn bound(norm: &RmsNorm, x: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f32> {
     let run = (y.row_len() / norm.groups).max(1);
-    let factor = UNIT * (4.0 + 0.5 * (run as f64).log2());
-    y.data.iter().map(|v| (factor * v.abs()) as f32).collect()
+    let factor = 4.0 + 0.5 * (run as f64).log2();
+    let mut bound = Vec::with_capacity(y.data.len());
+    for (x, y) in x.data.chunks(run).zip(y.data.chunks(run)) {
+        let mean = if norm.centred {
+            x.iter().sum::<f64>() / run as f64
+        } else {
+            0.0
+        };
+        bound.extend(x.iter().zip(y).map(|(x, y)| {
+            let cancelled = if norm.centred {
+                factor * (x.abs() + mean.abs()) / (x - mean).abs().max(f64::MIN_POSITIVE)
+            } else {
+                0.0
+            };
+            (UNIT * (factor + cancelled) * y.abs()) as f32
+        }));
+    }
+    bound
 }
 
 #[cfg(test)]
@@ -61,7 +108,7 @@ mod tests {
         fn normalises_and_is_scale_free(
             x in prop::collection::vec(0.1f64..100.0, 16), groups in prop::sample::select(vec![1usize, 2, 4]), by in 1.0f64..50.0,
         ) {
-            let norm = RmsNorm { eps: 0.0, groups };
+            let norm = RmsNorm::per_head(0.0, groups);
             let t = |k: f64| Tensor { shape: vec![1, 16], data: x.iter().map(|v| v * k).collect::<Vec<_>>() };
             let one = vec![1.0; 16 / groups];
             let (a, b) = (forward(&norm, &t(1.0), &one), forward(&norm, &t(by), &one));

@@ -23,8 +23,14 @@ pub struct Rope {
     pub base: f64,
     /// Length of a head, D.
     pub head_dim: usize,
+    /// Elements at the start of a head that are rotated; all of them in Qwen.
+    pub rotated: usize,
     /// Order of the pairs.
     pub pairing: Pairing,
+    /// Added to every position: 0.
+    pub offset: f64,
+    /// How often the rotation is applied: 1.
+    pub turns: f64,
 }
 
 impl Rope {
@@ -33,20 +39,24 @@ impl Rope {
         Self {
             base,
             head_dim,
+            rotated: head_dim,
             pairing: Pairing::Neox,
+            offset: 0.0,
+            turns: 1.0,
         }
     }
 
     fn pair(&self, i: usize) -> (usize, usize) {
         match self.pairing {
-            Pairing::Neox => (i, i + self.head_dim / 2),
+            Pairing::Neox => (i, i + self.rotated / 2),
             Pairing::Norm => (2 * i, 2 * i + 1),
         }
     }
 
     fn angle<F: Real>(&self, position: u32, i: usize) -> F {
-        let exponent = F::of(-2.0 * i as f64 / self.head_dim as f64);
-        F::of(f64::from(position)) * F::of(self.base).powf(exponent)
+        let exponent = F::of(-2.0 * i as f64 / self.rotated as f64);
+        let position = self.turns * (f64::from(position) + self.offset);
+        F::of(position) * F::of(self.base).powf(exponent)
     }
 }
 
@@ -60,7 +70,7 @@ pub fn forward<F: Real>(rope: &Rope, x: &Tensor<F>, positions: &[u32]) -> Tensor
     };
     let width = heads * d;
     for (row, &p) in y.data.chunks_mut(width.max(1)).zip(positions) {
-        for i in 0..d / 2 {
+        for i in 0..rope.rotated / 2 {
             let (sin, cos) = rope.angle::<F>(p, i).sin_cos();
             let (a, b) = rope.pair(i);
             for head in row.chunks_mut(d) {
@@ -87,9 +97,9 @@ pub fn bound(rope: &Rope, y: &Tensor<f64>, positions: &[u32]) -> Vec<f32> {
         .zip(bound.chunks_mut(width.max(1)))
         .zip(positions)
     {
-        for i in 0..d / 2 {
+        for i in 0..rope.rotated / 2 {
             let angle: f64 = rope.angle(p, i);
-            let factor = UNIT * (3.0 + angle * (2.0 + i as f64));
+            let factor = UNIT * (3.0 + angle.abs() * (2.0 + i as f64));
             let (a, b) = rope.pair(i);
             for (head, out) in row.chunks(d).zip(out.chunks_mut(d)) {
                 let reach = (factor * head[a].hypot(head[b])) as f32;
@@ -123,7 +133,7 @@ mod tests {
             p in 0u32..500, distance in 0u32..50, shift in 0u32..500, neox: bool,
         ) {
             let pairing = if neox { Pairing::Neox } else { Pairing::Norm };
-            let rope = Rope { base: 1e4, head_dim: 8, pairing };
+            let rope = Rope { pairing, ..Rope::neox(1e4, 8) };
             let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
             let y = rotate(&rope, &q, p);
             prop_assert!((dot(&y, &y) - dot(&q, &q)).abs() < 1e-9);

@@ -4,27 +4,61 @@
 
 use super::{Real, TINY, Tensor, UNIT};
 
-/// Multiplies SiLU of the gate with up.
-pub fn forward<F: Real>(gate: &Tensor<F>, up: &Tensor<F>) -> Tensor<F> {
+/// What stands in the place of SiLU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// x · σ(x), as in every Qwen.
+    Silu,
+    /// GELU in its tanh form (Hendrycks & Gimpel 2016).
+    Gelu,
+    /// x · σ(1.702 x), GELU's quick form.
+    QuickGelu,
+    /// max(x, 0).
+    Relu,
+}
+
+impl Gate {
+    fn apply<F: Real>(self, g: F) -> F {
+        let sigmoid = |x: F| F::one() / (F::one() + (-x).exp());
+        match self {
+            Gate::Silu => g / (F::one() + (-g).exp()),
+            Gate::Gelu => {
+                let inner =
+                    F::of((2.0 / std::f64::consts::PI).sqrt()) * (g + F::of(0.044_715) * g * g * g);
+                F::of(0.5) * g * (F::one() + inner.tanh())
+            }
+            Gate::QuickGelu => g * sigmoid(F::of(1.702) * g),
+            Gate::Relu => g.max(F::zero()),
+        }
+    }
+}
+
+/// Multiplies the gate, through SiLU or what stands for it, with up.
+pub fn forward<F: Real>(kind: Gate, gate: &Tensor<F>, up: &Tensor<F>) -> Tensor<F> {
     Tensor {
         shape: gate.shape.clone(),
         data: gate
             .data
             .iter()
             .zip(&up.data)
-            .map(|(&g, &u)| g / (F::one() + (-g).exp()) * u)
+            .map(|(&g, &u)| kind.apply(g) * u)
             .collect(),
     }
 }
 
 /// exp(−g) carries an error of |g| roundings of its argument's reduction for
 /// negative g, where it dominates the sum; exp, sum, quotient and product add
-/// some.
-pub fn bound(gate: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f32> {
-    gate.data
-        .iter()
-        .zip(&y.data)
-        .map(|(g, y)| (UNIT * (5.0 + (-g).max(0.0)) * y.abs() + TINY) as f32)
+/// some. The other activations may cancel, and are good to roundings of |g|.
+pub fn bound(kind: Gate, gate: &Tensor<f64>, up: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f32> {
+    let operands = gate.data.iter().zip(&up.data).zip(&y.data);
+    operands
+        .map(|((g, u), y)| {
+            let reach = match kind {
+                Gate::Silu => (5.0 + (-g).max(0.0)) * y.abs(),
+                _ => 8.0 * (g * u).abs(),
+            };
+            (UNIT * reach + TINY) as f32
+        })
         .collect()
 }
 
@@ -38,7 +72,7 @@ mod tests {
         #[test]
         fn silu_identity(g in -30f64..30.0, u in -5f64..5.0) {
             let t = |v| Tensor { shape: vec![1, 1], data: vec![v] };
-            let f = |g, u| forward(&t(g), &t(u)).data[0];
+            let f = |g, u| forward(Gate::Silu, &t(g), &t(u)).data[0];
             prop_assert!((f(g, 1.0) - f(-g, 1.0) - g).abs() < 1e-12);
             prop_assert!((f(g, u) - u * f(g, 1.0)).abs() < 1e-10);
         }

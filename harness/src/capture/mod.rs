@@ -2,6 +2,7 @@
 
 mod filter;
 
+pub(crate) use filter::matches;
 pub use filter::{Filter, FilterError};
 
 use qdiff_engine::model::StageId;

@@ -132,7 +132,7 @@ pub struct RunArgs {
     /// A row per stage and layer
     #[arg(long)]
     pub full: bool,
-    /// Inject a fault into the subject: NAME[:PARAM=VALUE][@L07]; repeatable
+    /// Inject a fault into the subject: NAME[:PARAM=VALUE][@L07 or @L07.q_rope]; repeatable
     #[arg(long, value_name = "FAULT", env = "QDIFF_INJECT")]
     pub inject: Vec<String>,
     /// Also write the report as JSON

@@ -1,10 +1,10 @@
 //! Why: the catalogue evaluated on the subject's own operands.
 
 use super::{Mutation, catalogue};
-use crate::capture::{Capture, Filter, Step};
+use crate::capture::Filter;
 use crate::oracle::Oracle;
 use crate::verdict::{Finding, Local, Policy, Side, StageResult, evaluate, residual};
-use qdiff_engine::model::{Node, Write};
+use qdiff_engine::model::Write;
 use serde::Serialize;
 
 /// An explanation that reproduces the subject's output.
@@ -60,7 +60,7 @@ pub fn explain(
 
 fn candidates(stage: &str) -> Vec<(&'static Mutation, f64)> {
     catalogue()
-        .filter(|m| m.stages.contains(&stage))
+        .filter(|m| m.concerns(stage))
         .flat_map(|m| match &m.param {
             None => vec![(m, 0.0)],
             Some(p) => std::iter::once(p.default)
@@ -82,11 +82,10 @@ fn test(
 ) -> Option<Cause> {
     let index = oracle.graph.index(origin.id)?;
     let mut node = oracle.graph.nodes[index].clone();
-    if !(mutation.apply)(&mut node, value) {
+    if !(mutation.apply)(&mut node, value, &oracle.graph.config) {
         return None;
     }
-    let clean = Write::All;
-    let write = std::mem::replace(&mut node.write, clean);
+    let write = std::mem::replace(&mut node.write, Write::All);
     let mut expected = evaluate(
         &node,
         &oracle.graph,
@@ -94,8 +93,12 @@ fn test(
         std::slice::from_ref(subject),
     )
     .pop()?;
-    if let Write::Stale { stride, phase } = write {
-        keep_stale(&mut expected, subject.capture, &node, stride, phase);
+    let mut old: Option<&[f32]> = None;
+    for (step, expected) in subject.capture.steps.iter().zip(&mut expected) {
+        if let Some((value, _)) = expected {
+            write.leave(value, old);
+        }
+        old = step.stages.get(&node.id).map(|t| t.data.as_slice());
     }
     let after: Local = residual(&node, oracle, subject, &expected, filter, policy)?;
     let before = origin.subject.as_ref()?;
@@ -109,29 +112,4 @@ fn test(
         before: before.residual,
         after: after.residual,
     })
-}
-
-/// Puts the subject's values of the step before where nothing was written.
-fn keep_stale(
-    expected: &mut crate::verdict::Expected,
-    capture: &Capture,
-    node: &Node,
-    stride: usize,
-    phase: usize,
-) {
-    let mut before: Option<&Step> = None;
-    for (step, expected) in capture.steps.iter().zip(expected) {
-        if let Some((value, _)) = expected {
-            let width = value.row_len();
-            let old = before.and_then(|s| s.stages.get(&node.id));
-            for t in 0..value.rows() {
-                for i in (phase..width).step_by(stride.max(1)) {
-                    let at = t * width + i;
-                    let kept = old.and_then(|o| o.data.get(at)).copied().unwrap_or(0.0);
-                    value.data[at] = f64::from(kept);
-                }
-            }
-        }
-        before = Some(step);
-    }
 }

@@ -7,11 +7,14 @@ mod attention;
 pub mod hypotheses;
 mod layout;
 mod logits;
+mod numerics;
 mod position;
 mod weights;
 
+use crate::capture::matches;
 use anyhow::{Context as _, Result, bail};
-use qdiff_engine::model::{Graph, Node};
+use globset::{Glob, GlobMatcher};
+use qdiff_engine::model::{Config, Graph, Node, StageId};
 
 /// A parameter of a mutation.
 #[derive(Debug)]
@@ -31,7 +34,7 @@ pub struct Param {
 pub struct Mutation {
     /// Name, as in `--inject NAME`.
     pub name: &'static str,
-    /// Stages it applies to.
+    /// Stages it applies to; `*` for any.
     pub stages: &'static [&'static str],
     /// What is wrong, in one sentence, as the report tells it.
     pub story: &'static str,
@@ -40,7 +43,14 @@ pub struct Mutation {
     /// Its parameter, if it has one.
     pub param: Option<Param>,
     /// Rewrites the node; gives false where it does not apply to it.
-    pub apply: fn(&mut Node, f64) -> bool,
+    pub apply: fn(&mut Node, f64, &Config) -> bool,
+}
+
+impl Mutation {
+    /// Whether it can happen to a stage of this name.
+    pub fn concerns(&self, stage: &str) -> bool {
+        self.stages.contains(&stage) || self.stages == ["*"]
+    }
 }
 
 /// Every mutation, by family.
@@ -50,29 +60,62 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
         weights::MUTATIONS,
         position::MUTATIONS,
         attention::MUTATIONS,
+        numerics::MUTATIONS,
         logits::MUTATIONS,
     ]
     .into_iter()
     .flatten()
 }
 
-/// A fault to inject: `NAME[:PARAM=VALUE][@L07[,L11]]`.
+/// A fault to inject: `NAME[:PARAM=VALUE][@TARGET,…]`, a target being a layer
+/// (`L07`) or a pattern of stage ids (`L07.q_*`). Without one, everywhere.
 #[derive(Debug)]
 pub struct Injection {
     mutation: &'static Mutation,
     value: f64,
-    layers: Option<Vec<u16>>,
+    targets: Vec<Target>,
+}
+
+#[derive(Debug)]
+enum Target {
+    Layer(u16),
+    Stages(GlobMatcher),
+}
+
+impl Target {
+    fn parse(text: &str) -> Result<Self> {
+        let number = text.trim_start_matches(['L', 'l']);
+        if let Ok(layer) = number.parse() {
+            return Ok(Self::Layer(layer));
+        }
+        let glob = Glob::new(text)
+            .with_context(|| format!("`{text}` is neither a layer nor a pattern"))?;
+        Ok(Self::Stages(glob.compile_matcher()))
+    }
+
+    fn covers(&self, id: StageId) -> bool {
+        match self {
+            Self::Layer(layer) => id.layer == Some(*layer),
+            Self::Stages(pattern) => matches(pattern, id),
+        }
+    }
 }
 
 impl Injection {
     /// Reads an injection.
     ///
     /// # Errors
-    /// An unknown name or parameter, or a layer that cannot be read.
+    /// An unknown name or parameter, or a target that cannot be read.
     pub fn parse(text: &str) -> Result<Self> {
-        let (head, layers) = match text.split_once('@') {
-            Some((head, layers)) => (head, Some(layers)),
-            None => (text, None),
+        let (head, targets) = match text.split_once('@') {
+            Some((head, targets)) => (
+                head,
+                targets
+                    .split(',')
+                    .map(Target::parse)
+                    .collect::<Result<_>>()?,
+            ),
+            None => (text, Vec::new()),
         };
         let (name, param) = match head.split_once(':') {
             Some((name, param)) => (name, Some(param)),
@@ -98,20 +141,10 @@ impl Injection {
                     format!("`{param}` is not {}=NUMBER ({})", known.name, known.help)
                 })?;
         }
-        let layers = layers
-            .map(|list| {
-                list.split(',')
-                    .map(|l| l.trim_start_matches(['L', 'l']).parse())
-                    .collect::<Result<Vec<u16>, _>>()
-            })
-            .transpose()
-            .with_context(|| {
-                format!("the layers of `{text}` are not a list such as @L07 or @L0,L23")
-            })?;
         Ok(Self {
             mutation,
             value,
-            layers,
+            targets,
         })
     }
 
@@ -121,19 +154,21 @@ impl Injection {
     /// If the model has no stage or layer to inject into.
     pub fn apply(&self, graph: &mut Graph) -> Result<String> {
         let last = graph.config.n_layers as u16 - 1;
-        if let Some(layer) = self.layers.iter().flatten().find(|&&l| l > last) {
-            bail!("layer {layer} does not exist; the model has layers 0 to {last}");
+        for target in &self.targets {
+            match target {
+                Target::Layer(layer) if *layer > last => {
+                    bail!("layer {layer} does not exist; the model has layers 0 to {last}")
+                }
+                _ => {}
+            }
         }
+        let config = graph.config.clone();
         let mut changed = 0;
         for node in &mut graph.nodes {
-            let layer_fits = match (&self.layers, node.id.layer) {
-                (None, _) => true,
-                (Some(layers), Some(layer)) => layers.contains(&layer),
-                (Some(_), None) => false,
-            };
-            if layer_fits
-                && self.mutation.stages.contains(&node.id.name)
-                && (self.mutation.apply)(node, self.value)
+            let aimed = self.targets.is_empty() || self.targets.iter().any(|t| t.covers(node.id));
+            if aimed
+                && self.mutation.concerns(node.id.name)
+                && (self.mutation.apply)(node, self.value, &config)
             {
                 changed += 1;
             }

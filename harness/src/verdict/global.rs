@@ -2,7 +2,7 @@
 //! nothing where local residuals exist.
 
 use super::Place;
-use super::rows::{place, row_len};
+use super::rows::{judged_len, place, row_len};
 use crate::capture::{Capture, Filter};
 use qdiff_engine::model::Node;
 use serde::Serialize;
@@ -43,8 +43,9 @@ pub fn compare(
             if !filter.position(at.position) {
                 continue;
             }
+            let n = judged_len(node, at, n);
             let (mut d2, mut b2) = (0f64, 0f64);
-            for (a, b) in a.iter().zip(b) {
+            for (a, b) in a.iter().zip(b).take(n) {
                 d2 += (f64::from(*a) - f64::from(*b)).powi(2);
                 b2 += f64::from(*b).powi(2);
             }

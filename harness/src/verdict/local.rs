@@ -164,7 +164,7 @@ fn pointwise(
     // own stage.
     let shapes_fit = match (&node.op, operands.as_slice()) {
         (Op::AttnContext(_), [w, v]) => w.shape.get(2) == v.shape.first(),
-        (Op::Residual | Op::SwiGlu, [a, b]) => a.shape == b.shape,
+        (Op::Residual | Op::SwiGlu(_), [a, b]) => a.shape == b.shape,
         _ => true,
     };
     shapes_fit.then(|| ops::forward_with_bound(&node.op, &operands, &context))
@@ -364,7 +364,8 @@ fn judge_rows(
             continue;
         }
         local.rows += 1;
-        let range = r * n..(r + 1) * n;
+        // Scores beyond the diagonal carry no meaning.
+        let range = r * n..r * n + super::rows::judged_len(node, at, n);
         let (got, want, bound) = (
             &got.data[range.clone()],
             &want.data[range.clone()],

@@ -3,6 +3,7 @@
 use super::Place;
 use crate::capture::Step;
 use qdiff_engine::model::{Axis, Node};
+use qdiff_engine::ops::{Op, attn_scores};
 
 /// Length of a row: a token's whole vector, or a head's part of it.
 pub(super) fn row_len(shape: &[usize]) -> usize {
@@ -21,5 +22,14 @@ pub(super) fn place(node: &Node, shape: &[usize], step: &Step, r: usize) -> Plac
         step: step.index,
         position: index,
         head,
+    }
+}
+
+/// How much of a row of `n` elements is judged: all of it, but of attention
+/// scores the causal part.
+pub(super) fn judged_len(node: &Node, at: Place, n: usize) -> usize {
+    match node.op {
+        Op::AttnScores(_) => attn_scores::causal(at.position as u32, n),
+        _ => n,
     }
 }

@@ -1,6 +1,6 @@
 //! What is allowed: one table of factors, and the user's own rules.
 
-use crate::capture::{Filter, FilterError};
+use crate::capture::{Filter, FilterError, matches};
 use globset::{Glob, GlobMatcher};
 use qdiff_engine::model::{Graph, StageId};
 
@@ -49,7 +49,7 @@ impl Policy {
         self.rules
             .iter()
             .rev()
-            .find(|(m, _)| m.is_match(id.name) || m.is_match(id.to_string()))
+            .find(|(m, _)| matches(m, id))
             .map(|(_, v)| *v)
     }
 }
