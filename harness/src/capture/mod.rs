@@ -1,6 +1,7 @@
 //! Captures: all taps of one run, with what identifies the run.
 
 mod filter;
+pub mod npz;
 
 pub(crate) use filter::matches;
 pub use filter::{Filter, FilterError};

@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// Finds the stage of the layer at which an LLM inference engine first departs
 /// from llama.cpp, and says why.
@@ -51,6 +52,8 @@ pub enum Command {
     Weights(ModelArg),
     /// Hold llama.cpp, on weights dequantised to F32, against the f64 oracle
     VerifyOracle(OracleArgs),
+    /// Write the stages of one runner to disk, as npz with a manifest
+    Record(RecordArgs),
     /// List the built-in prompts
     Prompts,
     /// List the faults that can be injected with `run --inject`
@@ -110,11 +113,21 @@ pub struct RunArgs {
     /// Model and tokens
     #[command(flatten)]
     pub prompt: PromptArgs,
-    /// The runner under suspicion
-    #[arg(long, value_enum, default_value_t = Subject::Auto, env = "QDIFF_SUBJECT")]
+    /// The runner under suspicion: auto (CUDA where there is a GPU, else the CPU), cpu, cuda, or capture:DIR
+    #[arg(
+        long,
+        value_name = "RUNNER",
+        default_value = "auto",
+        env = "QDIFF_SUBJECT"
+    )]
     pub subject: Subject,
-    /// The runner it is held against
-    #[arg(long, value_enum, default_value_t = Reference::Llama, env = "QDIFF_REFERENCE")]
+    /// The runner it is held against: llama, or capture:DIR
+    #[arg(
+        long,
+        value_name = "RUNNER",
+        default_value = "llama",
+        env = "QDIFF_REFERENCE"
+    )]
     pub reference: Reference,
     /// Only stages that match the pattern, such as 'L07.*' or 'attn_*'; repeatable
     #[arg(long, value_name = "GLOB", value_delimiter = ',', env = "QDIFF_STAGES")]
@@ -143,20 +156,94 @@ pub struct RunArgs {
     pub bisect: bool,
 }
 
-/// Subjects that are built in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// A runner under suspicion.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// CUDA where there is a GPU, else the CPU; the CPU where faults are injected
+    /// CUDA where there is a GPU, else the CPU; the CPU where faults are injected.
     Auto,
-    /// The engine's CPU interpreter
+    /// The engine's CPU interpreter.
     Cpu,
-    /// The engine's CUDA forward pass, every stage materialised
+    /// The engine's CUDA forward pass, every stage materialised.
     Cuda,
+    /// A recorded capture, of whatever engine.
+    Capture(PathBuf),
 }
 
-/// References that are built in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+impl FromStr for Subject {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda),
+            _ => capture(text)
+                .map(Self::Capture)
+                .ok_or_else(|| "expected auto, cpu, cuda or capture:DIR".to_owned()),
+        }
+    }
+}
+
+/// A runner that a subject is held against.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reference {
+    /// llama.cpp on the CPU.
+    Llama,
+    /// A recorded capture.
+    Capture(PathBuf),
+}
+
+impl FromStr for Reference {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "llama" => Ok(Self::Llama),
+            _ => capture(text)
+                .map(Self::Capture)
+                .ok_or_else(|| "expected llama or capture:DIR".to_owned()),
+        }
+    }
+}
+
+fn capture(text: &str) -> Option<PathBuf> {
+    text.strip_prefix("capture:")
+        .filter(|p| !p.is_empty())
+        .map(PathBuf::from)
+}
+
+/// `qdiff record`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qdiff record --runner cpu --out golden
+  qdiff run --subject capture:golden")]
+pub struct RecordArgs {
+    /// Model and tokens
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+    /// What to record
+    #[arg(long, value_enum, default_value_t = RunnerKind::Cpu)]
+    pub runner: RunnerKind,
+    /// Folder to write; it must not exist
+    #[arg(short, long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Only stages that match the pattern, and their operands; repeatable
+    #[arg(long, value_name = "GLOB", value_delimiter = ',')]
+    pub stages: Vec<String>,
+    /// Only these layers, such as 0,5-7
+    #[arg(long, value_name = "LIST")]
+    pub layers: Option<String>,
+    /// Inject a fault: NAME[:PARAM=VALUE][@L07 or @L07.q_rope]; repeatable
+    #[arg(long, value_name = "FAULT")]
+    pub inject: Vec<String>,
+}
+
+/// Runners that can be recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RunnerKind {
+    /// The engine's CPU interpreter
+    Cpu,
+    /// The engine's CUDA forward pass
+    Cuda,
     /// llama.cpp on the CPU
     Llama,
 }

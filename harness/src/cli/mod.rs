@@ -7,6 +7,7 @@ pub mod exit;
 mod inspect;
 mod mutations;
 mod prompts;
+mod record;
 mod run;
 mod session;
 mod verify_oracle;
@@ -43,6 +44,7 @@ pub fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(args),
         Command::Weights(args) => weights::run(args),
         Command::VerifyOracle(args) => verify_oracle::run(args),
+        Command::Record(args) => record::run(args),
         Command::Prompts => prompts::run(),
         Command::Mutations => mutations::run(),
         Command::Devices => devices::run(),

@@ -3,11 +3,11 @@
 use super::args::{Reference, RunArgs, Subject};
 use super::session::{self, Opened};
 use super::{exit, say, verify_oracle};
-use crate::capture::{Capture, Filter};
+use crate::capture::{Capture, Filter, npz};
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::report::{ModelInfo, Report, RunInfo, SCHEMA_VERSION, json, terminal};
-use crate::runners::{self, Manifest, Runner, cpu::Cpu, cuda::Cuda, llama::Llama};
+use crate::runners::{self, Arithmetic, Manifest, Runner, cpu::Cpu, cuda::Cuda, llama::Llama};
 use crate::verdict::{Policy, Side, judge};
 use crate::weights;
 use anyhow::{Result, bail};
@@ -39,7 +39,12 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         args.positions.as_deref(),
     )?;
     let policy = Policy::new(&oracle.graph, &args.tolerance)?;
-    let (prompt, tokens) = session::tokens(&opened, &args.prompt)?;
+    let recorded = Recorded::open(args)?;
+    let (prompt, tokens) = match recorded.manifest() {
+        Some(manifest) => ("recorded".to_owned(), manifest.tokens.clone()),
+        None => session::tokens(&opened, &args.prompt)?,
+    };
+    session::check(&opened, &tokens)?;
     let mut graph = opened.model.graph().clone();
     let injected = injections
         .iter()
@@ -52,21 +57,29 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         (hash.join().expect("hashing does not panic"), checked)
     });
     let (hash, checked) = hash;
+    recorded.check_model(&hash)?;
 
     let sides = Sides {
         opened: &opened,
         oracle: &oracle,
         filter: &filter,
-        decode: args.prompt.decode,
+        decode: recorded
+            .manifest()
+            .map_or(args.prompt.decode, |m| m.decoded.len()),
         threads,
     };
-    let (reference, fed, of_reference) = match args.reference {
-        Reference::Llama => sides.reference(&tokens)?,
+    let forced = recorded.manifest().map(|m| m.decoded.as_slice());
+    let (reference, fed, of_reference) = match &recorded.reference {
+        Some((folder, manifest)) => {
+            let (capture, of) = sides.recorded(folder, manifest)?;
+            (capture, manifest.decoded.clone(), of)
+        }
+        None => sides.reference(&tokens, forced)?,
     };
-    let (subject, of_subject) = if on_cuda {
-        sides.cuda(&tokens, &fed)?
-    } else {
-        sides.cpu(&tokens, &fed, graph, injected)?
+    let (subject, of_subject) = match &recorded.subject {
+        Some((folder, manifest)) => sides.recorded(folder, manifest)?,
+        None if on_cuda => sides.cuda(&tokens, &fed)?,
+        None => sides.cpu(&tokens, &fed, graph, injected)?,
     };
 
     let bar = session::progress("judging against f64", oracle.graph.nodes.len());
@@ -138,10 +151,65 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     })
 }
 
+/// The captures that stand for live runners.
+struct Recorded {
+    subject: Option<(PathBuf, npz::Manifest)>,
+    reference: Option<(PathBuf, npz::Manifest)>,
+}
+
+impl Recorded {
+    fn open(args: &RunArgs) -> Result<Self> {
+        let open = |folder: &PathBuf| npz::manifest(folder).map(|m| (folder.clone(), m));
+        let recorded = Self {
+            subject: match &args.subject {
+                Subject::Capture(folder) => Some(open(folder)?),
+                _ => None,
+            },
+            reference: match &args.reference {
+                Reference::Capture(folder) => Some(open(folder)?),
+                Reference::Llama => None,
+            },
+        };
+        if let (Some((a, x)), Some((b, y))) = (&recorded.subject, &recorded.reference)
+            && (x.tokens != y.tokens || x.decoded != y.decoded)
+        {
+            bail!(
+                "{} and {} are captures of different tokens; record both on the same ones",
+                session::show(a),
+                session::show(b)
+            );
+        }
+        Ok(recorded)
+    }
+
+    /// The manifest whose tokens the run is about.
+    fn manifest(&self) -> Option<&npz::Manifest> {
+        self.subject
+            .as_ref()
+            .or(self.reference.as_ref())
+            .map(|(_, m)| m)
+    }
+
+    fn check_model(&self, sha256: &str) -> Result<()> {
+        for (folder, manifest) in self.subject.iter().chain(&self.reference) {
+            if let Some(other) = manifest.model_sha256.as_ref().filter(|h| *h != sha256) {
+                bail!(
+                    "{} was recorded on another model (sha256 {other}, this one has {sha256}); name that model with -m",
+                    session::show(folder)
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Whether the subject runs on a GPU; `auto` says what it took.
 fn subject_is_cuda(args: &RunArgs) -> Result<bool> {
-    match args.subject {
-        Subject::Cpu => Ok(false),
+    match &args.subject {
+        Subject::Capture(_) if !args.inject.is_empty() => {
+            bail!("--inject cannot change a recorded capture; use --subject cpu")
+        }
+        Subject::Cpu | Subject::Capture(_) => Ok(false),
         Subject::Cuda if !args.inject.is_empty() => {
             bail!("--inject rewrites the graph that the CPU engine interprets; use --subject cpu")
         }
@@ -186,11 +254,30 @@ impl Sides<'_> {
         done
     }
 
-    fn reference(&self, tokens: &[u32]) -> Result<(Capture, Vec<u32>, Manifest)> {
+    fn reference(
+        &self,
+        tokens: &[u32],
+        forced: Option<&[u32]>,
+    ) -> Result<(Capture, Vec<u32>, Manifest)> {
         let n_ctx = tokens.len() + self.decode;
         let mut llama = Llama::new(&self.opened.llama, &self.oracle.graph, n_ctx, self.threads)?;
-        let (capture, fed) = self.capture(&mut llama, "running llama.cpp", tokens, None)?;
+        let (capture, fed) = self.capture(&mut llama, "running llama.cpp", tokens, forced)?;
         Ok((capture, fed, llama.manifest().clone()))
+    }
+
+    fn recorded(&self, folder: &Path, manifest: &npz::Manifest) -> Result<(Capture, Manifest)> {
+        let capture = npz::read(folder, manifest, &self.oracle.graph)?;
+        let declared = if manifest.arithmetic.is_some() {
+            ""
+        } else {
+            ", arithmetic not declared: f32 assumed"
+        };
+        let of = Manifest {
+            name: format!("{} (recorded{declared})", manifest.engine),
+            arithmetic: manifest.arithmetic.clone().unwrap_or_else(Arithmetic::f32),
+            injected: Vec::new(),
+        };
+        Ok((capture, of))
     }
 
     fn cuda(&self, tokens: &[u32], fed: &[u32]) -> Result<(Capture, Manifest)> {
@@ -279,7 +366,11 @@ fn command(args: &RunArgs, on_cuda: bool) -> String {
         }
     };
     let mut words = vec!["qdiff run".to_owned()];
-    if args.prompt.tokens.is_empty() {
+    let recorded = matches!(args.subject, Subject::Capture(_))
+        || matches!(args.reference, Reference::Capture(_));
+    if recorded {
+        // The capture names the tokens.
+    } else if args.prompt.tokens.is_empty() {
         words.push(format!("--prompt {}", quote(&args.prompt.prompt)));
     } else {
         let ids: Vec<String> = args.prompt.tokens.iter().map(ToString::to_string).collect();
@@ -291,9 +382,22 @@ fn command(args: &RunArgs, on_cuda: bool) -> String {
     if args.prompt.decode != 8 {
         words.push(format!("-n {}", args.prompt.decode));
     }
-    if args.subject != Subject::Auto {
-        let name = if on_cuda { "cuda" } else { "cpu" };
-        words.push(format!("--subject {name}"));
+    match &args.subject {
+        Subject::Auto => {}
+        Subject::Capture(folder) => words.push(format!(
+            "--subject {}",
+            quote(&format!("capture:{}", folder.display()))
+        )),
+        _ => words.push(format!(
+            "--subject {}",
+            if on_cuda { "cuda" } else { "cpu" }
+        )),
+    }
+    if let Reference::Capture(folder) = &args.reference {
+        words.push(format!(
+            "--reference {}",
+            quote(&format!("capture:{}", folder.display()))
+        ));
     }
     words.extend(args.inject.iter().map(|i| format!("--inject {}", quote(i))));
     words.extend(

@@ -60,15 +60,7 @@ pub(super) fn tokens(opened: &Opened, args: &PromptArgs) -> Result<(String, Vec<
     } else {
         ("tokens".to_owned(), args.tokens.clone())
     };
-    if tokens.is_empty() {
-        bail!("the prompt is empty: it has no token");
-    }
-    if let Some(bad) = tokens.iter().find(|t| **t as usize >= config.n_vocab) {
-        bail!(
-            "token {bad} does not exist; the vocabulary has ids 0 to {}",
-            config.n_vocab - 1
-        );
-    }
+    check(opened, &tokens)?;
     let total = tokens.len() + args.decode;
     if total > config.context {
         bail!(
@@ -79,6 +71,24 @@ pub(super) fn tokens(opened: &Opened, args: &PromptArgs) -> Result<(String, Vec<
         );
     }
     Ok((name, tokens))
+}
+
+/// Refuses tokens that the model does not have.
+///
+/// # Errors
+/// No token at all, or an id beyond the vocabulary.
+pub(super) fn check(opened: &Opened, tokens: &[u32]) -> Result<()> {
+    let config = &opened.model.graph().config;
+    if tokens.is_empty() {
+        bail!("the prompt is empty: it has no token");
+    }
+    if let Some(bad) = tokens.iter().find(|t| **t as usize >= config.n_vocab) {
+        bail!(
+            "token {bad} does not exist; the vocabulary has ids 0 to {}",
+            config.n_vocab - 1
+        );
+    }
+    Ok(())
 }
 
 /// Sets the number of threads for both engines and gives it.

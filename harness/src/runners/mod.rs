@@ -8,20 +8,20 @@ use crate::capture::{Capture, Step};
 use anyhow::Result;
 use qdiff_engine::model::StageId;
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
 /// What a runner computes in. Declared, not guessed: the bounds of the
 /// verdict follow from it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Arithmetic {
-    /// Per weight format, what activations become before the product; formats
+    /// Per weight format (`q5_0`), what activations become before the product; formats
     /// that are not listed keep f32.
     pub activations: Vec<(String, ActivationFormat)>,
     /// Accumulation of products.
-    pub accumulation: &'static str,
+    pub accumulation: String,
     /// Type of the KV cache.
-    pub kv: &'static str,
+    pub kv: String,
 }
 
 impl Arithmetic {
@@ -29,9 +29,23 @@ impl Arithmetic {
     pub fn f32() -> Self {
         Self {
             activations: Vec::new(),
-            accumulation: "f32",
-            kv: "f32",
+            accumulation: "f32".to_owned(),
+            kv: "f32".to_owned(),
         }
+    }
+
+    /// What nobody declares is refused: accumulation and cache in f32 are what
+    /// the bounds are made for.
+    ///
+    /// # Errors
+    /// Arithmetic that the bounds do not cover.
+    pub fn check(&self) -> Result<()> {
+        for (what, value) in [("accumulation", &self.accumulation), ("kv", &self.kv)] {
+            if value != "f32" {
+                anyhow::bail!("arithmetic.{what} is `{value}`; only f32 has bounds so far");
+            }
+        }
+        Ok(())
     }
 
     /// What activations become for weights of type `ty`.
