@@ -181,3 +181,119 @@ fn what_is_no_capture_is_refused() {
     assert_eq!(again.status.code(), Some(2));
     assert!(stderr(&again).contains("exists"), "{}", stderr(&again));
 }
+
+/// Faults that share no code with any hypothesis: bytes of a capture changed
+/// from outside. Each is found at its stage, and described.
+#[test]
+fn a_tampered_capture_is_located_and_described() {
+    type Change = fn(&mut [f32]);
+    let folder = setup();
+    let folder = folder.path();
+    record(folder, "good", &[]);
+    let cases: [(&str, &str, Change, &[&str]); 5] = [
+        (
+            "head",
+            "step2/L01.attn_context",
+            |x| x[64..128].fill(0.0),
+            &[
+                "L01.attn_context",
+                "positions 36 from decode step 2",
+                "head 1",
+                "are zero",
+            ],
+        ),
+        (
+            "logit",
+            "prefill/logits",
+            |x| x[5 * 512 + 300] += 1.0,
+            &["logits", "positions 5", "1 of", "one column, 300"],
+        ),
+        (
+            "scaled",
+            "prefill/L00.ffn_down",
+            |x| x.iter_mut().for_each(|v| *v *= 0.5),
+            &["L00.ffn_down", "in every column", "scaled by 0.500000"],
+        ),
+        (
+            "tail",
+            "step1/L00.ffn_up",
+            |x| x[480..].fill(9.0),
+            &["L00.ffn_up", "a tail, columns 480 to 511"],
+        ),
+        (
+            "nan",
+            "step1/L01.q_proj",
+            |x| x[3] = f32::NAN,
+            &["L01.q_proj", "positions 35"],
+        ),
+    ];
+    for (name, array, change, expected) in cases {
+        let target = folder.join(name);
+        std::fs::create_dir(&target).unwrap();
+        std::fs::copy(
+            folder.join("good/manifest.json"),
+            target.join("manifest.json"),
+        )
+        .unwrap();
+        let mut bytes = std::fs::read(folder.join("good/capture.npz")).unwrap();
+        tamper(&mut bytes, array, change);
+        std::fs::write(target.join("capture.npz"), bytes).unwrap();
+        let (code, report, text) = judge(folder, &["--subject", &format!("capture:{name}")]);
+        assert_eq!(code, 1, "{name}\n{text}");
+        // The engine computed on from the right values: what reads the changed
+        // tensor does not follow from it any more, and is the only other origin.
+        let findings = report["verdict"]["findings"].as_array().unwrap();
+        assert!(findings.len() <= 2, "{name}\n{text}");
+        let headline = text.lines().next().unwrap();
+        for part in expected {
+            assert!(
+                headline.contains(part),
+                "{name}: `{part}` is not in: {headline}"
+            );
+        }
+    }
+}
+
+/// Changes the f32 values of one stored array in an npz, checksum included.
+fn tamper(npz: &mut [u8], array: &str, change: fn(&mut [f32])) {
+    let name = format!("{array}.npy");
+    let find = |npz: &[u8], what: &[u8], from: usize| {
+        from + npz[from..]
+            .windows(what.len())
+            .position(|w| w == what)
+            .unwrap()
+    };
+    let local = find(npz, name.as_bytes(), 0);
+    let magic = find(npz, b"\x93NUMPY", local);
+    let header = u16::from_le_bytes([npz[magic + 8], npz[magic + 9]]) as usize;
+    let start = magic + 10 + header;
+    let next = npz[start..]
+        .windows(4)
+        .position(|w| w == b"PK\x03\x04" || w == b"PK\x01\x02" || w == b"PK\x07\x08")
+        .unwrap();
+    let end = start + next / 4 * 4;
+    let mut values: Vec<f32> = npz[start..end]
+        .chunks(4)
+        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+        .collect();
+    change(&mut values);
+    for (bytes, v) in npz[start..end].chunks_mut(4).zip(&values) {
+        bytes.copy_from_slice(&v.to_le_bytes());
+    }
+    // The checksum stands in the local header and in the central directory.
+    let crc = crc32(&npz[magic..end]).to_le_bytes();
+    npz[local - 16..local - 12].copy_from_slice(&crc);
+    let central = find(npz, name.as_bytes(), local + name.len());
+    npz[central - 30..central - 26].copy_from_slice(&crc);
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for b in bytes {
+        crc ^= u32::from(*b);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0xEDB8_8320 & 0u32.wrapping_sub(crc & 1));
+        }
+    }
+    !crc
+}

@@ -3,7 +3,7 @@
 use super::{Mutation, catalogue};
 use crate::capture::Filter;
 use crate::oracle::Oracle;
-use crate::verdict::{Finding, Local, Policy, Side, StageResult, evaluate, residual};
+use crate::verdict::{Finding, Local, Policy, Side, StageResult, describe, evaluate, residual};
 use qdiff_engine::model::Write;
 use serde::Serialize;
 
@@ -49,13 +49,33 @@ pub fn explain(
                 known.push((origin.id.name, mutation, value));
                 Some(cause)
             });
+            let shape = match cause {
+                Some(_) => String::new(),
+                None => shape(oracle, subject, origin),
+            };
             Finding {
                 stage: origin.stage.clone(),
                 id: origin.id,
                 cause,
+                shape,
             }
         })
         .collect()
+}
+
+fn shape(oracle: &Oracle<'_>, subject: &Side<'_>, origin: &StageResult) -> String {
+    let Some(index) = oracle.graph.index(origin.id) else {
+        return String::new();
+    };
+    let node = &oracle.graph.nodes[index];
+    let expected = evaluate(
+        node,
+        &oracle.graph,
+        &oracle.weights,
+        std::slice::from_ref(subject),
+    )
+    .pop();
+    expected.map_or_else(String::new, |e| describe(node, &oracle.graph, subject, &e))
 }
 
 fn candidates(stage: &str) -> Vec<(&'static Mutation, f64)> {

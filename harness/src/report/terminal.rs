@@ -69,7 +69,8 @@ fn headline(report: &Report, out: &mut String) {
                 number(c.before),
                 number(c.after)
             ),
-            None => "no known cause".to_owned(),
+            None if first.shape.is_empty() => "no known cause".to_owned(),
+            None => format!("no known cause: {}", first.shape),
         };
         let _ = writeln!(
             out,

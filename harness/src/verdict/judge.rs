@@ -58,6 +58,8 @@ pub struct Finding {
     pub id: StageId,
     /// What explains it, if anything known does.
     pub cause: Option<Cause>,
+    /// What the residual looks like, where nothing known explains it.
+    pub shape: String,
 }
 
 /// Rows that were to be judged and rows that were.

@@ -456,7 +456,10 @@ impl Row {
 
 /// Share of what is allowed; nothing is allowed of nothing.
 fn share(difference: f64, allowed: f64) -> f64 {
-    if difference == 0.0 {
+    if difference.is_nan() {
+        // A finite value where f64, on a NaN operand, has none.
+        f64::INFINITY
+    } else if difference == 0.0 {
         0.0
     } else if allowed > 0.0 {
         difference / allowed

@@ -10,11 +10,13 @@ mod health;
 mod judge;
 mod local;
 mod rows;
+mod shape;
 pub mod tolerance;
 
 pub use global::Global;
 pub use judge::{Coverage, Finding, StageResult, Status, TokenCheck, Verdict, judge};
 pub use local::{Element, Expected, Local, Side, evaluate, residual};
+pub use shape::describe;
 pub use tolerance::Policy;
 
 use serde::Serialize;
