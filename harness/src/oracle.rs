@@ -25,7 +25,7 @@ impl Metadata for Described<'_> {
         self.model.metadata(key)?.parse().ok()
     }
     fn real(&self, key: &str) -> Option<f64> {
-        self.model.metadata(key)?.parse().ok()
+        self.weights.real(key).map(f64::from)
     }
     fn text(&self, key: &str) -> Option<String> {
         self.model.metadata(key)

@@ -173,6 +173,13 @@ fn what_is_no_capture_is_refused() {
     // nowhere, but absurdly larger than the stage when there are many.
     edit("short", &|m| m["tokens"] = json!([1]));
     refused(&["--subject", "capture:short"], &["prefill/", "elements"]);
+    edit("vocabulary", &|m| m["decoded"][0] = json!(99_999_999));
+    refused(
+        &["--subject", "capture:vocabulary"],
+        &["99999999", "vocabulary"],
+    );
+    edit("context", &|m| m["decoded"] = json!(vec![1; 5000]));
+    refused(&["--subject", "capture:context"], &["context of 2048"]);
     edit("broken", &|_| ());
     std::fs::write(folder.join("broken/capture.npz"), "no archive").unwrap();
     refused(&["--subject", "capture:broken"], &["broken", "npz"]);
@@ -254,24 +261,79 @@ fn a_tampered_capture_is_located_and_described() {
     }
 }
 
+/// A finite value computed from an infinite one is no match.
+#[test]
+fn garbage_after_infinity_is_no_pass() {
+    let folder = setup();
+    let folder = folder.path();
+    record(folder, "bad", &[]);
+    let mut bytes = std::fs::read(folder.join("bad/capture.npz")).unwrap();
+    tamper(&mut bytes, "prefill/L01.q_proj", |x| x.fill(f32::INFINITY));
+    tamper(&mut bytes, "prefill/L01.q_biased", |x| x.fill(7.0));
+    std::fs::write(folder.join("bad/capture.npz"), bytes).unwrap();
+    let (code, _, text) = judge(
+        folder,
+        &["--subject", "capture:bad", "--stages", "q_biased"],
+    );
+    assert_eq!(code, 1, "{text}");
+}
+
+/// An array of another rank or extent than its stage's is refused, also where
+/// the number of elements is right: numpy's header is edited in place.
+#[test]
+fn shapes_that_lie_are_refused() {
+    let folder = setup();
+    let folder = folder.path();
+    for (name, array, from, to) in [
+        (
+            "scores",
+            "prefill/L00.attn_scores",
+            "(4, 35, 35, )",
+            "(140, 1, 35,)",
+        ),
+        (
+            "flat",
+            "prefill/L00.q_rope",
+            "(35, 4, 64, )",
+            "(8960,      )",
+        ),
+        ("columns", "prefill/logits", "(35, 512, )", "(17920, 1,)"),
+    ] {
+        record(folder, name, &[]);
+        let path = folder.join(name).join("capture.npz");
+        let mut bytes = std::fs::read(&path).unwrap();
+        retitle(&mut bytes, array, from, to);
+        std::fs::write(&path, bytes).unwrap();
+        let subject = format!("capture:{name}");
+        let output = qdiff(folder, &["run", "-m", "model.gguf", "--subject", &subject]);
+        assert_eq!(output.status.code(), Some(2), "{name}: {}", stdout(&output));
+        assert!(
+            stderr(&output).contains("has shape"),
+            "{name}: {}",
+            stderr(&output)
+        );
+    }
+}
+
+/// Replaces part of an array's numpy header by text of the same length.
+fn retitle(npz: &mut [u8], array: &str, from: &str, to: &str) {
+    assert_eq!(from.len(), to.len());
+    let (start, end) = extent(npz, array);
+    let magic = (0..start)
+        .rfind(|&i| npz[i..].starts_with(b"\x93NUMPY"))
+        .unwrap();
+    let at = magic
+        + npz[magic..start]
+            .windows(from.len())
+            .position(|w| w == from.as_bytes())
+            .unwrap();
+    npz[at..at + to.len()].copy_from_slice(to.as_bytes());
+    seal(npz, array, magic, end);
+}
+
 /// Changes the f32 values of one stored array in an npz, checksum included.
 fn tamper(npz: &mut [u8], array: &str, change: fn(&mut [f32])) {
-    let name = format!("{array}.npy");
-    let find = |npz: &[u8], what: &[u8], from: usize| {
-        from + npz[from..]
-            .windows(what.len())
-            .position(|w| w == what)
-            .unwrap()
-    };
-    let local = find(npz, name.as_bytes(), 0);
-    let magic = find(npz, b"\x93NUMPY", local);
-    let header = u16::from_le_bytes([npz[magic + 8], npz[magic + 9]]) as usize;
-    let start = magic + 10 + header;
-    let next = npz[start..]
-        .windows(4)
-        .position(|w| w == b"PK\x03\x04" || w == b"PK\x01\x02" || w == b"PK\x07\x08")
-        .unwrap();
-    let end = start + next / 4 * 4;
+    let (start, end) = extent(npz, array);
     let mut values: Vec<f32> = npz[start..end]
         .chunks(4)
         .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
@@ -280,7 +342,34 @@ fn tamper(npz: &mut [u8], array: &str, change: fn(&mut [f32])) {
     for (bytes, v) in npz[start..end].chunks_mut(4).zip(&values) {
         bytes.copy_from_slice(&v.to_le_bytes());
     }
-    // The checksum stands in the local header and in the central directory.
+    let magic = (0..start)
+        .rfind(|&i| npz[i..].starts_with(b"\x93NUMPY"))
+        .unwrap();
+    seal(npz, array, magic, end);
+}
+
+fn find(npz: &[u8], what: &[u8], from: usize) -> usize {
+    from + npz[from..]
+        .windows(what.len())
+        .position(|w| w == what)
+        .unwrap()
+}
+
+/// Where the values of a stored array begin and end.
+fn extent(npz: &[u8], array: &str) -> (usize, usize) {
+    let local = find(npz, format!("{array}.npy").as_bytes(), 0);
+    let magic = find(npz, b"\x93NUMPY", local);
+    let header = u16::from_le_bytes([npz[magic + 8], npz[magic + 9]]) as usize;
+    let start = magic + 10 + header;
+    let record = |w: &[u8]| [&b"PK\x03\x04"[..], b"PK\x01\x02", b"PK\x07\x08"].contains(&w);
+    let next = npz[start..].windows(4).position(record).unwrap();
+    (start, start + next / 4 * 4)
+}
+
+/// Mends the checksum, in the local header and in the central directory.
+fn seal(npz: &mut [u8], array: &str, magic: usize, end: usize) {
+    let name = format!("{array}.npy");
+    let local = find(npz, name.as_bytes(), 0);
     let crc = crc32(&npz[magic..end]).to_le_bytes();
     npz[local - 16..local - 12].copy_from_slice(&crc);
     let central = find(npz, name.as_bytes(), local + name.len());

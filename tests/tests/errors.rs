@@ -141,6 +141,7 @@ fn prompts_that_cannot_be_run() {
     );
     refuse(&["--tokens", "1,99999"], &["99999", "vocabulary"]);
     refuse(&["--threads", "0"], &["--threads"]);
+    refuse(&["-n", "18446744073709551615"], &["context of 2048"]);
 }
 
 #[test]
@@ -166,6 +167,13 @@ fn requests_that_select_nothing() {
         &["absent/report.json", "folder you can write to"],
     );
     refuse(&["--json", "."], &["directory"]);
+    refuse(&["--json", "-"], &["standard output"]);
+    refuse(&["--json", "/dev/null"], &["no plain file"]);
+    refuse(
+        &["--tokens", "1,2", "-n", "0", "--positions", "999"],
+        &["select nothing", "0 to 1"],
+    );
+    refuse(&["--stages", "L01.*", "--layers", "0"], &["select nothing"]);
 }
 
 #[test]
@@ -219,4 +227,23 @@ fn a_report_is_written_whole_or_not_at_all() {
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap();
     assert_eq!(json["schema_version"], 1);
     assert_eq!(files(folder), ["good.gguf", "report.json"]);
+}
+
+/// `git bisect run` must not take trouble for a bad commit.
+#[test]
+fn bisect_skips_what_cannot_be_judged() {
+    let folder = tempfile::tempdir().unwrap();
+    for args in [
+        &["run", "--bisect", "-m", "absent.gguf"][..],
+        &["run", "--bisect", "--no-such-flag"],
+        &["run", "--bisect", "--subject", "nonsense"],
+    ] {
+        let output = qdiff(folder.path(), args);
+        assert_eq!(
+            output.status.code(),
+            Some(125),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+    }
 }

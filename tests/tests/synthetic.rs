@@ -258,6 +258,31 @@ fn the_least_tolerance_passes() {
     assert_eq!(code, 0, "{rule}\n{text}");
 }
 
+/// NaN is never a pass, wherever it came from and whatever is looked at.
+#[test]
+fn poison_is_an_origin_where_it_is_first_seen() {
+    let folder = with(&Synth {
+        n_layers: 3,
+        ..Synth::default()
+    });
+    let fault = ["--inject", "rope-base:base=nan@L01"];
+    let (code, report, text) = run(folder.path(), &fault);
+    assert_eq!(code, 1, "{text}");
+    assert_eq!(origins(&report), ["L01.q_rope", "L01.k_rope"], "{text}");
+    let (code, _, text) = run(folder.path(), &[&fault[..], &["--layers", "2"]].concat());
+    assert_eq!(code, 1, "{text}");
+    assert!(text.starts_with("DIVERGED at L02.attn_norm"), "{text}");
+}
+
+/// A rule too tight for both sides convicts the subject, not the reference.
+#[test]
+fn a_rule_that_both_miss_is_no_dispute() {
+    let folder = with(&Synth::default());
+    let (code, report, text) = run(folder.path(), &["--tolerance", "L00.ffn_down=1e-12"]);
+    assert_eq!(code, 1, "{text}");
+    assert_eq!(origins(&report), ["L00.ffn_down"], "{text}");
+}
+
 /// Filters narrow what is judged, and the report says so.
 #[test]
 fn filters_narrow_and_say_so() {

@@ -24,6 +24,9 @@ pub enum FilterError {
         /// Largest layer index.
         last: usize,
     },
+    /// Parts that exclude each other, or positions beyond the run.
+    #[error("the filters select nothing: {0}")]
+    Nothing(String),
     /// A list of numbers that cannot be read.
     #[error("`{0}` is not a list of numbers and ranges such as 0,3,8-11")]
     Numbers(String),
@@ -71,6 +74,22 @@ impl Filter {
             return Err(FilterError::Layer { layer, last });
         }
         Ok(filter)
+    }
+
+    /// Refuses a filter that selects nothing of a run of `tokens` tokens.
+    ///
+    /// # Errors
+    /// If no stage or no position is left.
+    pub fn check(&self, graph: &Graph, tokens: usize) -> Result<(), FilterError> {
+        if !graph.nodes.iter().any(|n| self.stage(n.id)) {
+            let why = "no stage is in these layers".to_owned();
+            return Err(FilterError::Nothing(why));
+        }
+        if !(0..tokens).any(|p| self.position(p)) {
+            let why = format!("the run has positions 0 to {}", tokens.saturating_sub(1));
+            return Err(FilterError::Nothing(why));
+        }
+        Ok(())
     }
 
     /// Whether the stage is asked for.

@@ -84,13 +84,8 @@ pub struct PromptArgs {
     /// Take the text as it stands instead of as a user turn
     #[arg(long, env = "QDIFF_RAW")]
     pub raw: bool,
-    /// Token ids instead of a prompt, such as 1,2,3
-    #[arg(
-        long,
-        value_delimiter = ',',
-        conflicts_with = "prompt",
-        env = "QDIFF_TOKENS"
-    )]
+    /// Token ids, such as 1,2,3; they take precedence over a prompt
+    #[arg(long, value_delimiter = ',', env = "QDIFF_TOKENS")]
     pub tokens: Vec<u32>,
     /// Decode steps after the prompt, forced on the reference's choices
     #[arg(short = 'n', long, default_value_t = 8, env = "QDIFF_DECODE")]
@@ -269,8 +264,8 @@ pub struct BenchArgs {
     #[arg(long, value_enum, default_value_t = Measure::Speed)]
     pub measure: Measure,
     /// Rounds; both sides run in each, and the medians are printed
-    #[arg(long, default_value_t = 3)]
-    pub rounds: usize,
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
 }
 
 /// What `bench` measures.

@@ -17,7 +17,7 @@ const PREFILL: usize = 64;
 const DECODE: usize = 16;
 
 pub(super) fn run(args: &BenchArgs) -> Result<u8> {
-    let rounds = args.rounds.max(1);
+    let rounds = usize::from(args.rounds);
     match args.measure {
         Measure::Speed => speed(args, rounds)?,
         Measure::Run => whole_run(args, rounds)?,

@@ -24,10 +24,11 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version are no trouble; a closed pipe is none either.
-            let code = if e.use_stderr() {
-                exit::TROUBLE
-            } else {
-                exit::MATCH
+            let bisect = std::env::args().any(|a| a == "--bisect");
+            let code = match (e.use_stderr(), bisect) {
+                (false, _) => exit::MATCH,
+                (true, false) => exit::TROUBLE,
+                (true, true) => exit::SKIP,
             };
             let _ = e.print();
             return ExitCode::from(code);
@@ -39,7 +40,23 @@ pub fn main() -> ExitCode {
         ColorChoice::Never => anstream::ColorChoice::Never.write_global(),
     }
     crate::llama::start(cli.verbose);
-    let result = match &cli.command {
+    // A panic is a bug of ours; to a script it must not look like a verdict.
+    let result = std::panic::catch_unwind(|| dispatch(&cli.command)).unwrap_or_else(|_| {
+        Err(anyhow::anyhow!(
+            "a bug in qdiff itself, see above; please report it with the command"
+        ))
+    });
+    ExitCode::from(result.unwrap_or_else(|e| {
+        anstream::eprintln!("qdiff: {e:#}");
+        match &cli.command {
+            Command::Run(args) if args.bisect => exit::SKIP,
+            _ => exit::TROUBLE,
+        }
+    }))
+}
+
+fn dispatch(command: &Command) -> anyhow::Result<u8> {
+    match command {
         Command::Run(args) => run::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Weights(args) => weights::run(args),
@@ -49,14 +66,7 @@ pub fn main() -> ExitCode {
         Command::Mutations => mutations::run(),
         Command::Devices => devices::run(),
         Command::Bench(args) => bench::run(args),
-    };
-    ExitCode::from(result.unwrap_or_else(|e| {
-        anstream::eprintln!("qdiff: {e:#}");
-        match &cli.command {
-            Command::Run(args) if args.bisect => exit::SKIP,
-            _ => exit::TROUBLE,
-        }
-    }))
+    }
 }
 
 /// Prints to standard output; a reader that went away is not an error.

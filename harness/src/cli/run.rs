@@ -44,7 +44,20 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         Some(manifest) => ("recorded".to_owned(), manifest.tokens.clone()),
         None => session::tokens(&opened, &args.prompt)?,
     };
-    session::check(&opened, &tokens)?;
+    let steps = recorded.manifest().map_or(&[][..], |m| &m.decoded);
+    session::check(
+        &opened,
+        &[&tokens, steps].concat(),
+        if steps.is_empty() {
+            args.prompt.decode
+        } else {
+            0
+        },
+    )?;
+    filter.check(
+        &oracle.graph,
+        tokens.len() + steps.len().max(args.prompt.decode),
+    )?;
     let mut graph = opened.model.graph().clone();
     let injected = injections
         .iter()
@@ -111,17 +124,27 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     };
     let mut doubt = None;
     if !verdict.diverged() && verdict.disputed().next().is_some() {
-        let failing = verify_oracle::failing(&opened, &tokens, threads, None)?;
         let suspects: Vec<_> = verdict.disputed().map(|s| s.id.name).collect();
-        if suspects.iter().any(|s| failing.contains(s)) {
-            doubt = Some("oracle-suspect: llama.cpp misses f64 with F32 weights too; qdiff itself is in doubt".to_owned());
-            code = exit::TROUBLE;
-        } else {
-            doubt = Some(
-                "reference-suspect: with F32 weights llama.cpp meets f64 on these tokens"
-                    .to_owned(),
-            );
-            code = exit::DIVERGED;
+        match verify_oracle::failing(&opened, &tokens, &fed, threads) {
+            Ok(failing) if suspects.iter().any(|s| failing.contains(s)) => {
+                doubt = Some(
+                    "oracle-suspect: llama.cpp misses f64 with F32 weights too; qdiff itself is in doubt".to_owned(),
+                );
+                code = exit::TROUBLE;
+            }
+            Ok(_) => {
+                doubt = Some(
+                    "reference-suspect: with F32 weights llama.cpp meets f64 on these tokens"
+                        .to_owned(),
+                );
+                code = exit::DIVERGED;
+            }
+            Err(e) => {
+                doubt = Some(format!(
+                    "which of the two is wrong could not be tested: {e:#}"
+                ));
+                code = exit::TROUBLE;
+            }
         }
     }
 

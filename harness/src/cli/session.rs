@@ -54,30 +54,21 @@ pub(super) fn load(path: &Path) -> Result<Model> {
 /// # Errors
 /// Ids beyond the vocabulary; no token at all; more than the context holds.
 pub(super) fn tokens(opened: &Opened, args: &PromptArgs) -> Result<(String, Vec<u32>)> {
-    let config = &opened.model.graph().config;
     let (name, tokens) = if args.tokens.is_empty() {
         prompts::resolve(&opened.llama, &args.prompt, args.raw)?
     } else {
         ("tokens".to_owned(), args.tokens.clone())
     };
-    check(opened, &tokens)?;
-    let total = tokens.len() + args.decode;
-    if total > config.context {
-        bail!(
-            "the prompt of {} tokens and {} decode steps exceed the model's context of {} tokens; shorten the prompt or lower -n",
-            tokens.len(),
-            args.decode,
-            config.context
-        );
-    }
+    check(opened, &tokens, args.decode)?;
     Ok((name, tokens))
 }
 
 /// Refuses tokens that the model does not have.
 ///
 /// # Errors
-/// No token at all, or an id beyond the vocabulary.
-pub(super) fn check(opened: &Opened, tokens: &[u32]) -> Result<()> {
+/// No token at all, an id beyond the vocabulary, or more than the context holds
+/// together with `decode` more.
+pub(super) fn check(opened: &Opened, tokens: &[u32], decode: usize) -> Result<()> {
     let config = &opened.model.graph().config;
     if tokens.is_empty() {
         bail!("the prompt is empty: it has no token");
@@ -86,6 +77,13 @@ pub(super) fn check(opened: &Opened, tokens: &[u32]) -> Result<()> {
         bail!(
             "token {bad} does not exist; the vocabulary has ids 0 to {}",
             config.n_vocab - 1
+        );
+    }
+    if decode > config.context || tokens.len() + decode > config.context {
+        bail!(
+            "the prompt of {} tokens and {decode} decode steps exceed the model's context of {} tokens; shorten the prompt or lower -n",
+            tokens.len(),
+            config.context
         );
     }
     Ok(())

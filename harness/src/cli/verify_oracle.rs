@@ -30,6 +30,7 @@ pub(super) fn run(args: &OracleArgs) -> Result<u8> {
         &opened,
         &tokens,
         args.prompt.decode,
+        None,
         threads,
         args.tmp.as_deref(),
     )?;
@@ -100,10 +101,18 @@ pub(super) fn run(args: &OracleArgs) -> Result<u8> {
 pub(super) fn failing(
     opened: &Opened,
     tokens: &[u32],
+    fed: &[u32],
     threads: usize,
-    tmp: Option<&Path>,
 ) -> Result<HashSet<&'static str>> {
-    let results = verify(opened, tokens, 0, threads, tmp)?;
+    let tmp = std::env::var_os("QDIFF_TMP").map(PathBuf::from);
+    let results = verify(
+        opened,
+        tokens,
+        fed.len(),
+        Some(fed),
+        threads,
+        tmp.as_deref(),
+    )?;
     Ok(results
         .into_iter()
         .filter(|(_, l)| !l.ok())
@@ -115,6 +124,7 @@ fn verify(
     opened: &Opened,
     tokens: &[u32],
     decode: usize,
+    forced: Option<&[u32]>,
     threads: usize,
     tmp: Option<&Path>,
 ) -> Result<Vec<(StageId, Local)>> {
@@ -144,7 +154,7 @@ fn verify(
     let wanted = filter.capture_set(&oracle.graph);
     let logits = oracle.graph.nodes[oracle.graph.nodes.len() - 1].id;
     let mut runner = Llama::new(&theirs, &oracle.graph, tokens.len() + decode, threads)?;
-    let (capture, _) = runners::run(&mut runner, tokens, decode, None, &wanted, logits, |_| {})?;
+    let (capture, _) = runners::run(&mut runner, tokens, decode, forced, &wanted, logits, |_| {})?;
     let side = Side {
         capture: &capture,
         arithmetic: &runner.manifest().arithmetic,

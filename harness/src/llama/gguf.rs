@@ -21,6 +21,7 @@ struct Entry {
 pub struct GgmlWeights<'a> {
     bytes: &'a [u8],
     entries: HashMap<String, Entry>,
+    reals: HashMap<String, f32>,
 }
 
 impl<'a> GgmlWeights<'a> {
@@ -32,6 +33,7 @@ impl<'a> GgmlWeights<'a> {
         super::start(false);
         let name = CString::new(path.as_os_str().as_encoded_bytes())?;
         let mut entries = HashMap::new();
+        let mut reals = HashMap::new();
         // SAFETY: plain C calls; the context is freed below and nothing of it
         // is kept.
         unsafe {
@@ -42,6 +44,13 @@ impl<'a> GgmlWeights<'a> {
             let ctx = sys::gguf_init_from_file(name.as_ptr(), params);
             if ctx.is_null() {
                 bail!("ggml cannot read {}", path.display());
+            }
+            for i in 0..sys::gguf_get_n_kv(ctx) {
+                if sys::gguf_get_kv_type(ctx, i) == sys::GGUF_TYPE_FLOAT32 {
+                    let key = CStr::from_ptr(sys::gguf_get_key(ctx, i));
+                    let value = sys::gguf_get_val_f32(ctx, i);
+                    reals.insert(key.to_string_lossy().into_owned(), value);
+                }
             }
             let base = sys::gguf_get_data_offset(ctx);
             for i in 0..sys::gguf_get_n_tensors(ctx) {
@@ -68,12 +77,22 @@ impl<'a> GgmlWeights<'a> {
             }
             sys::gguf_free(ctx);
         }
-        Ok(Self { bytes, entries })
+        Ok(Self {
+            bytes,
+            entries,
+            reals,
+        })
     }
 
     /// Extent in ggml order, trailing ones dropped.
     pub fn dims(&self, tensor: &str) -> Option<&[u64]> {
         self.entries.get(tensor).map(|e| e.dims.as_slice())
+    }
+
+    /// A real metadata value to its last digit; llama.cpp itself prints six
+    /// decimals, too few for an epsilon.
+    pub fn real(&self, key: &str) -> Option<f32> {
+        self.reals.get(key).copied()
     }
 
     /// Names of all tensors.

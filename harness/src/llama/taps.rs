@@ -5,7 +5,7 @@
 
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::model::{EmittedLayout, Graph, Node, StageId};
-use qdiff_engine::ops::Tensor;
+use qdiff_engine::ops::{Op, Tensor, attn_scores};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -89,8 +89,10 @@ impl Taps {
         let shape = Graph::extent(node, self.tokens, keys);
         // SAFETY: as the caller's.
         let data = unsafe { copy(t, node, &shape, self.first)? };
-        self.stages.insert(node.id, Tensor { shape, data });
-        Ok(())
+        match self.stages.insert(node.id, Tensor { shape, data }) {
+            None => Ok(()),
+            Some(_) => Err(format!("{}: llama.cpp emits it twice in a step", node.id)),
+        }
     }
 }
 
@@ -101,8 +103,8 @@ unsafe fn copy(
     shape: &[usize],
     first: usize,
 ) -> Result<Vec<f32>, String> {
-    // SAFETY: llama.cpp passes a valid, computed tensor in host memory; all
-    // offsets below are inside ggml_nbytes, which is checked.
+    // SAFETY: llama.cpp passes a valid, computed tensor in host memory; every
+    // row below is one of its own extents and strides, every index in range.
     unsafe {
         let t = &*t;
         if t.type_ != sys::GGML_TYPE_F32 {
@@ -139,15 +141,18 @@ unsafe fn copy(
             }
             EmittedLayout::PaddedKeys => {
                 let (heads, tokens, keys) = (shape[0], shape[1], shape[2]);
-                if ne[0] < keys || ne[1] != tokens || ne[2] != heads {
+                if ne[0] < keys || ne[1] != tokens || ne[2] != heads || ne[3] != 1 || t.nb[0] != 4 {
                     return Err(mismatch());
                 }
                 for h in 0..heads {
                     for q in 0..tokens {
-                        let seen = keys.min(first + q + 1);
-                        out.extend_from_slice(&row(q, h, 0, keys)[..seen]);
-                        // Beyond the diagonal: meaningless in the scores, zero
-                        // in the weights.
+                        let row = row(q, h, 0, keys);
+                        // Scores beyond the diagonal carry no meaning; weights do.
+                        let seen = match node.op {
+                            Op::AttnScores(_) => attn_scores::causal((first + q) as u32, keys),
+                            _ => keys,
+                        };
+                        out.extend_from_slice(&row[..seen]);
                         out.resize(out.len() + keys - seen, 0.0);
                     }
                 }

@@ -12,39 +12,54 @@ use std::path::Path;
 pub fn write(report: &Report, path: &Path) -> Result<()> {
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-    let folder = folder.unwrap_or_else(|| Path::new("."));
-    let problem = || {
-        format!(
-            "cannot write {}: give a path in a folder you can write to",
-            path.display()
-        )
-    };
-    let mut file = tempfile::NamedTempFile::new_in(folder).with_context(problem)?;
+    let mut file = temporary(path)?;
+    let problem = || format!("cannot write {}", path.display());
     file.write_all(&text).with_context(problem)?;
-    file.persist(path).with_context(problem)?;
+    file.persist(path)
+        .map_err(|e| e.error)
+        .with_context(problem)?;
     Ok(())
 }
 
 /// Refuses an output that could not be written, before anything runs.
 ///
 /// # Errors
-/// As [`write()`].
+/// As [`write()`]; and a device, a link or a directory, which renaming would
+/// replace.
 pub fn check(path: &Path) -> Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-    let folder = folder.unwrap_or_else(|| Path::new("."));
-    if path.is_dir() {
-        anyhow::bail!(
-            "cannot write {}: it is a directory; name a file in it",
-            path.display()
-        );
+    if path.as_os_str() == "-" {
+        anyhow::bail!("--json takes a file; the report on standard output is the one for people");
     }
-    tempfile::NamedTempFile::new_in(folder)
-        .map(drop)
-        .with_context(|| {
-            format!(
-                "cannot write {}: give a path in a folder you can write to",
+    match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => {
+            anyhow::bail!(
+                "cannot write {}: it is a directory; name a file in it",
                 path.display()
             )
-        })
+        }
+        Ok(found) if !found.is_file() => {
+            anyhow::bail!(
+                "cannot write {}: it is no plain file; name another",
+                path.display()
+            )
+        }
+        _ => temporary(path).map(drop),
+    }
+}
+
+/// A file beside `path`, to be renamed to it.
+fn temporary(path: &Path) -> Result<tempfile::NamedTempFile> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let folder = folder.unwrap_or_else(|| Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    // Readable by others as any new file is; the umask still applies.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.tempfile_in(folder).map_err(|e| {
+        anyhow::anyhow!(
+            "cannot write {}: {}; give a path in a folder you can write to",
+            path.display(),
+            e.kind()
+        )
+    })
 }

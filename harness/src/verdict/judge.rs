@@ -5,7 +5,7 @@ use crate::capture::Filter;
 use crate::mutations::hypotheses::{self, Cause};
 use crate::oracle::Oracle;
 use crate::runners::argmax;
-use qdiff_engine::model::{Node, StageId};
+use qdiff_engine::model::{Axis, Graph, Node, StageId};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -158,7 +158,7 @@ pub fn judge(
         })
         .collect();
     mark_origins(oracle, &mut stages);
-    let coverage = coverage(&asked, graph.nodes.len(), &stages, subject, filter);
+    let coverage = coverage(graph, &asked, &stages, subject, filter);
 
     let mut origins: Vec<&StageResult> = stages.iter().filter(|s| s.origin).collect();
     // First by step, then layer and graph order, in which they already stand.
@@ -181,8 +181,9 @@ fn own_status(subject: Option<&Local>, reference: Option<&Local>) -> Status {
         (Some(s), _) if s.non_finite.is_some() => Status::Poisoned,
         (Some(s), Some(r)) => match (s.ok(), r.ok()) {
             (true, true) => Status::Match,
-            (false, true) => Status::Diverged,
-            (_, false) => Status::Disputed,
+            // Where both miss, the subject is wrong whatever the reference is.
+            (false, _) => Status::Diverged,
+            (true, false) => Status::Disputed,
         },
         // Without the reference the subject's own residual still convicts it.
         (Some(s), None) if !s.ok() => Status::Diverged,
@@ -194,6 +195,7 @@ fn own_status(subject: Option<&Local>, reference: Option<&Local>) -> Status {
 fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult]) {
     let graph = &oracle.graph;
     let mut tainted = vec![false; graph.nodes.len()];
+    let mut poisoned = vec![false; graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
         let upstream = node.inputs.iter().any(|&i| tainted[i]);
         tainted[index] = upstream;
@@ -203,8 +205,12 @@ fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult]) {
         match stage.status {
             Status::Diverged => stage.origin = true,
             Status::Poisoned => {
-                let inherited = stage.subject.as_ref().is_some_and(|l| l.poisoned_input);
+                // Inherited only from a stage that was judged and is poisoned
+                // itself; from one outside the filter, this is the first seen.
+                let inherited = stage.subject.as_ref().is_some_and(|l| l.poisoned_input)
+                    && node.inputs.iter().any(|&i| poisoned[i]);
                 stage.origin = !inherited;
+                poisoned[index] = true;
             }
             Status::Match if upstream => {
                 let allowed = stage.subject.as_ref().map_or(0.0, |l| l.allowed);
@@ -220,42 +226,44 @@ fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult]) {
 }
 
 fn coverage(
+    graph: &Graph,
     asked: &[&Node],
-    stages_total: usize,
     stages: &[StageResult],
     subject: Side<'_>,
     filter: &Filter,
 ) -> Coverage {
     let mut coverage = Coverage {
         stages: asked.len(),
-        stages_total,
+        stages_total: graph.nodes.len(),
         ..Coverage::default()
     };
+    // Downstream of a wrong extent fewer rows exist; that is no gap.
+    let mut short: Vec<usize> = Vec::new();
     for (node, stage) in asked.iter().zip(stages) {
+        let mut rows = 0;
         for step in &subject.capture.steps {
-            let shape = qdiff_engine::model::Graph::extent(node, step.tokens.len(), step.keys());
+            let shape = Graph::extent(node, step.tokens.len(), step.keys());
             let n = super::rows::row_len(&shape);
-            let rows = shape.iter().product::<usize>() / n;
-            coverage.asked += (0..rows)
+            let all = shape.iter().product::<usize>() / n;
+            rows += (0..all)
                 .filter(|&r| filter.position(super::rows::place(node, &shape, step, r).position))
                 .count();
         }
         let judged = |l: &Option<Local>| l.as_ref().map_or(0, |l| l.rows);
-        // A wrong extent is a divergence, not a gap: it was judged.
-        let extent = stage.subject.as_ref().is_some_and(|l| l.extent.is_some());
-        coverage.judged += if extent {
-            judged(&stage.reference)
+        let wrong_extent = stage.subject.as_ref().is_some_and(|l| l.extent.is_some());
+        let reads_short = node.inputs.iter().any(|&i| short.contains(&i));
+        let waived = stage.status != Status::Missing && (wrong_extent || reads_short);
+        if wrong_extent || (reads_short && node.shape.contains(&Axis::Keys)) {
+            short.extend(graph.index(node.id));
+        }
+        coverage.asked += rows;
+        coverage.judged += if waived {
+            rows
         } else {
-            judged(&stage.subject).min(judged(&stage.reference))
+            judged(&stage.subject)
+                .min(judged(&stage.reference))
+                .min(rows)
         };
-    }
-    // Downstream of a wrong extent fewer rows exist; they are not a gap either.
-    if stages
-        .iter()
-        .any(|s| s.subject.as_ref().is_some_and(|l| l.extent.is_some()))
-        && stages.iter().all(|s| s.status != Status::Missing)
-    {
-        coverage.judged = coverage.asked;
     }
     coverage
 }

@@ -309,11 +309,14 @@ pub fn residual(
             continue;
         };
         seen = true;
-        local.poisoned_input |= node.inputs.iter().any(|&i| {
-            let t = step.stages.get(&oracle.graph.nodes[i].id);
-            t.is_some_and(|t| t.data.iter().any(|v| !v.is_finite()))
-        });
-        if got.shape.iter().product::<usize>() != want.data.len() {
+        // Of the first step that is not finite, the operands tell where it began.
+        if local.non_finite.is_none() {
+            local.poisoned_input = node.inputs.iter().any(|&i| {
+                let t = step.stages.get(&oracle.graph.nodes[i].id);
+                t.is_some_and(|t| t.data.iter().any(|v| !v.is_finite()))
+            });
+        }
+        if got.data.len() != want.data.len() {
             if local.extent.is_none() {
                 local.extent = Some(format!(
                     "shape {:?} where {:?} is expected, from {} on",
@@ -456,8 +459,8 @@ impl Row {
 
 /// Share of what is allowed; nothing is allowed of nothing.
 fn share(difference: f64, allowed: f64) -> f64 {
-    if difference.is_nan() {
-        // A finite value where f64, on a NaN operand, has none.
+    if !difference.is_finite() || allowed.is_nan() || allowed.is_infinite() {
+        // A finite value where f64, on operands that are not, has none.
         f64::INFINITY
     } else if difference == 0.0 {
         0.0
