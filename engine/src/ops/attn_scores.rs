@@ -78,3 +78,43 @@ pub fn bound(a: &Attention, q: &Tensor<f64>, k: &Tensor<f64>) -> Vec<f32> {
         (factor * reach) as f32
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Each query head meets the keys of its own group, and a query scaled
+        /// scales its scores; the f32 evaluation stays within the bound.
+        #[test]
+        fn heads_meet_their_group(
+            q in prop::collection::vec(-3f32..3.0, 2 * 4 * 8), k in prop::collection::vec(-3f32..3.0, 5 * 2 * 8), by in 1f64..4.0,
+        ) {
+            let a = Attention { n_heads: 4, n_kv_heads: 2, head_dim: 8, interleaved: false };
+            let wide = |x: &[f32], shape: &[usize], by: f64| Tensor {
+                shape: shape.to_vec(),
+                data: x.iter().map(|&v| f64::from(v) * by).collect::<Vec<f64>>(),
+            };
+            let (wq, wk) = (wide(&q, &[2, 4, 8], 1.0), wide(&k, &[5, 2, 8], 1.0));
+            let s = forward(&a, &wq, &wk);
+            let scaled = forward(&a, &wide(&q, &[2, 4, 8], by), &wk);
+            let narrow = |x: &[f32], shape: &[usize]| Tensor { shape: shape.to_vec(), data: x.to_vec() };
+            let f = forward(&a, &narrow(&q, &[2, 4, 8]), &narrow(&k, &[5, 2, 8]));
+            let bound = bound(&a, &wq, &wk);
+            for h in 0..4 {
+                for t in 0..2 {
+                    for n in 0..5 {
+                        let at = (h * 2 + t) * 5 + n;
+                        let exact: f64 = (0..8)
+                            .map(|i| wq.row(t)[h * 8 + i] * wk.row(n)[(h / 2) * 8 + i])
+                            .sum();
+                        prop_assert!((s.data[at] - exact).abs() < 1e-12);
+                        prop_assert!((scaled.data[at] - by * exact).abs() < 1e-11);
+                        prop_assert!((f64::from(f.data[at]) - exact).abs() <= 4.0 * f64::from(bound[at]));
+                    }
+                }
+            }
+        }
+    }
+}
