@@ -42,3 +42,29 @@ pub fn bound(y: &Tensor<f64>) -> Vec<f32> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::Matrix;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// A token gives its own row, whatever stands around it; read across,
+        /// element i stands at i·V + token.
+        #[test]
+        fn picks_rows(width in 1usize..9, rows in 1usize..9, picks in prop::collection::vec(0usize..1000, 1..6)) {
+            let table: Vec<f32> = (0..width * rows).map(|i| i as f32).collect();
+            let w = Matrix(width, rows, table.clone());
+            let tokens: Vec<u32> = picks.iter().map(|p| (p % rows) as u32).collect();
+            let c = Context { tokens: &tokens, positions: &[], weights: &w, weight: "w" };
+            let (y, across) = (forward::<f64>(false, &c), forward::<f32>(true, &c));
+            for (t, &token) in tokens.iter().enumerate() {
+                for i in 0..width {
+                    prop_assert_eq!(y.row(t)[i], f64::from(table[token as usize * width + i]));
+                    prop_assert_eq!(across.row(t)[i], table[i * rows + token as usize]);
+                }
+            }
+        }
+    }
+}

@@ -240,26 +240,8 @@ fn strided<F: Real>(x: &Tensor<F>, c: &Context<'_>, extra: i32, seen: fn(f32) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::WeightSource;
-    use crate::quant::GgmlType;
+    use crate::ops::testing::Matrix;
     use proptest::prelude::*;
-
-    struct Matrix(usize, usize, Vec<f32>);
-
-    impl WeightSource for Matrix {
-        fn extent(&self, _: &str) -> (usize, usize) {
-            (self.0, self.1)
-        }
-        fn ggml_type(&self, _: &str) -> GgmlType {
-            GgmlType::ALL_SUPPORTED[0]
-        }
-        fn rows(&self, _: &str, first: usize, out: &mut [f32]) {
-            out.copy_from_slice(&self.2[first * self.0..first * self.0 + out.len()]);
-        }
-        fn row_bytes(&self, _: &str, row: usize) -> &[u8] {
-            bytemuck::cast_slice(&self.2[row * self.0..(row + 1) * self.0])
-        }
-    }
 
     proptest! {
         /// Both layouts against the definition, for any shape; and the bound

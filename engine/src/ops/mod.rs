@@ -18,6 +18,8 @@ pub mod residual;
 pub mod rms_norm;
 pub mod rope;
 pub mod swiglu;
+#[cfg(test)]
+mod testing;
 
 pub use attn_scores::Attention;
 pub use attn_weights::{Mask, Softmax};
