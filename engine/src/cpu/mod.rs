@@ -68,7 +68,7 @@ impl<'a, F: Real> CpuEngine<'a, F> {
             };
             let value = evaluate(node, &inputs, &context, &mut self.kept[index]);
             if taps.wants(node.id) {
-                hand_out(taps, node, &value);
+                taps.tap(node.id, &value.shape, &F::narrow(&value.data));
             }
             drop(inputs);
             for &input in &node.inputs {
@@ -107,9 +107,4 @@ fn evaluate<F: Real>(
     let value = Arc::new(value);
     *kept = Some(value.clone());
     value
-}
-
-fn hand_out<F: Real>(taps: &mut dyn TapSink, node: &Node, value: &Tensor<F>) {
-    let narrow: Vec<f32> = value.data.iter().map(|v| v.wide() as f32).collect();
-    taps.tap(node.id, &value.shape, &narrow);
 }

@@ -5,6 +5,7 @@
 //! (AVX-512, AVX2 with FMA, baseline) and chosen at run time.
 
 use num_traits::Float;
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 /// f32 or f64.
@@ -20,6 +21,8 @@ pub trait Real: Float + Default + Send + Sync + std::fmt::Debug + std::iter::Sum
     fn dot(w: &[Self], x: &[Self]) -> Self;
     /// `y += a·x`.
     fn axpy(a: Self, x: &[Self], y: &mut [Self]);
+    /// The values as f32: themselves, where they are.
+    fn narrow(x: &[Self]) -> Cow<'_, [f32]>;
     /// Copies f32 values, widening where needed.
     fn widen(from: &[f32], to: &mut [Self]);
 }
@@ -183,7 +186,7 @@ fn axpy_body<F: Real, const FUSED: bool>(a: F, x: &[F], y: &mut [F]) {
 }
 
 macro_rules! real {
-    ($t:ty, $avx512:ident, $avx2:ident, $tile512:ident, $tile256:ident, $wide:literal, $narrow:literal) => {
+    ($t:ty, $avx512:ident, $avx2:ident, $tile512:ident, $tile256:ident, $wide:literal, $narrow:literal, $narrowed:expr) => {
         #[cfg(target_arch = "x86_64")]
         mod $avx512 {
             use super::*;
@@ -224,6 +227,9 @@ macro_rules! real {
             }
             fn wide(self) -> f64 {
                 f64::from(self)
+            }
+            fn narrow(x: &[Self]) -> Cow<'_, [f32]> {
+                $narrowed(x)
             }
             fn dot(w: &[Self], x: &[Self]) -> Self {
                 match isa() {
@@ -274,7 +280,8 @@ real!(
     tile_f32_avx512,
     tile_f32_avx2,
     32,
-    16
+    16,
+    Cow::Borrowed
 );
 real!(
     f64,
@@ -283,7 +290,8 @@ real!(
     tile_f64_avx512,
     tile_f64_avx2,
     16,
-    8
+    8,
+    |x: &[f64]| Cow::Owned(x.iter().map(|&v| v as f32).collect())
 );
 
 /// Sum in lanes: the error grows with n/16 at worst, not with n.

@@ -110,11 +110,6 @@ impl Filter {
             .is_none_or(|p| p.contains(&position))
     }
 
-    /// Whether everything is asked for.
-    pub fn is_everything(&self) -> bool {
-        self.stages.is_empty() && self.layers.is_none() && self.positions.is_none()
-    }
-
     /// The stages that must be captured to judge those asked for: they, and
     /// their operands.
     pub fn capture_set(&self, graph: &Graph) -> HashSet<StageId> {

@@ -64,12 +64,11 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         .map(|i| i.apply(&mut graph))
         .collect::<Result<Vec<_>>>()?;
 
-    let hash = std::thread::scope(|scope| {
+    let (hash, checked) = std::thread::scope(|scope| {
         let hash = scope.spawn(|| session::sha256(bytes));
         let checked = weights::check(&opened.model, &oracle);
         (hash.join().expect("hashing does not panic"), checked)
     });
-    let (hash, checked) = hash;
     recorded.check_model(&hash)?;
 
     let sides = Sides {

@@ -95,11 +95,6 @@ impl<'a> GgmlWeights<'a> {
         self.reals.get(key).copied()
     }
 
-    /// Names of all tensors.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.entries.keys().map(String::as_str)
-    }
-
     fn entry(&self, tensor: &str) -> &Entry {
         self.entries
             .get(tensor)

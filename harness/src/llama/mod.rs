@@ -49,18 +49,6 @@ impl Model {
     /// # Errors
     /// If llama.cpp refuses the file.
     pub fn load(path: &Path) -> Result<Self> {
-        Self::load_with(path, false)
-    }
-
-    /// Loads only the vocabulary and metadata.
-    ///
-    /// # Errors
-    /// As [`Self::load`].
-    pub fn load_vocabulary(path: &Path) -> Result<Self> {
-        Self::load_with(path, true)
-    }
-
-    fn load_with(path: &Path, vocab_only: bool) -> Result<Self> {
         start(VERBOSE.load(Ordering::Relaxed));
         let name = CString::new(path.as_os_str().as_encoded_bytes())?;
         // SAFETY: plain C calls on a NUL-terminated path; the result is checked.
@@ -68,7 +56,6 @@ impl Model {
             let mut params = sys::llama_model_default_params();
             params.n_gpu_layers = 0;
             params.use_extra_bufts = false;
-            params.vocab_only = vocab_only;
             sys::llama_model_load_from_file(name.as_ptr(), params)
         };
         if raw.is_null() {
