@@ -134,7 +134,7 @@ fn what_is_no_capture_is_refused() {
     );
     refused(
         &["--subject", "nonsense"],
-        &["auto, cpu, cuda or capture:DIR"],
+        &["auto, cpu, cuda, llama or capture:DIR"],
     );
     refused(
         &["--subject", "capture:good", "--inject", "rope-base"],

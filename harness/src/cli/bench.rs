@@ -1,10 +1,11 @@
 //! `qdiff bench`: ratios against llama.cpp, both sides in one run.
 
 use super::args::{BenchArgs, Measure};
-use super::session::{self, Opened};
+use super::session;
 use super::{exit, say};
 use crate::capture::Filter;
 use crate::llama::session::Session;
+use crate::session::Opened;
 use anyhow::{Context as _, Result};
 use qdiff_engine::cpu::CpuEngine;
 use qdiff_engine::tap::NoTaps;

@@ -12,6 +12,7 @@ mod run;
 mod session;
 mod verify_oracle;
 mod weights;
+mod words;
 
 pub use args::Cli;
 use args::{ColorChoice, Command};

@@ -1,17 +1,18 @@
 //! `qdiff run`.
 
-use super::args::{Reference, RunArgs, Subject};
-use super::session::{self, Opened};
-use super::{exit, say, verify_oracle};
-use crate::capture::{Capture, Filter, npz};
+use super::args::RunArgs;
+use super::session::{self, Bar};
+use super::{exit, say, verify_oracle, words};
+use crate::capture::{Filter, npz};
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
+use crate::pair::{Pair, Recording, Tokens};
 use crate::report::{ModelInfo, Report, RunInfo, SCHEMA_VERSION, json, terminal};
-use crate::runners::{self, Arithmetic, Manifest, Runner, cpu::Cpu, cuda::Cuda, llama::Llama};
-use crate::verdict::{Policy, Side, judge};
+use crate::runners::{Faults, Spec};
+use crate::session::{Opened, sha256};
+use crate::verdict::{Policy, Verdict};
 use crate::weights;
 use anyhow::{Result, bail};
-use qdiff_engine::model::Graph;
 use qdiff_engine::quant::GgmlType;
 use std::collections::HashMap;
 use std::io::IsTerminal as _;
@@ -27,11 +28,10 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         json::check(path)?;
     }
-    let on_cuda = subject_is_cuda(args)?;
+    let (subject, reference) = sides(args)?;
     let threads = session::threads(args.prompt.threads)?;
     let opened = session::open(args.prompt.model.as_ref())?;
-    let bytes = opened.model.gguf().bytes();
-    let oracle = Oracle::new(&opened.path, bytes, &opened.llama)?;
+    let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
     let filter = Filter::new(
         &oracle.graph,
         &args.stages,
@@ -39,128 +39,71 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         args.positions.as_deref(),
     )?;
     let policy = Policy::new(&oracle.graph, &args.tolerance)?;
-    let recorded = Recorded::open(args)?;
-    let (prompt, tokens) = match recorded.manifest() {
-        Some(manifest) => ("recorded".to_owned(), manifest.tokens.clone()),
-        None => session::tokens(&opened, &args.prompt)?,
+    let recorded = Recorded::open(&subject, &reference)?;
+    let (prompt, tokens, decode) = match recorded.manifest() {
+        Some(m) => ("recorded".to_owned(), m.tokens.clone(), m.decoded.len()),
+        None => {
+            let (name, tokens) = session::tokens(&opened, &args.prompt)?;
+            (name, tokens, args.prompt.decode)
+        }
     };
-    let steps = recorded.manifest().map_or(&[][..], |m| &m.decoded);
-    session::check(
-        &opened,
-        &[&tokens, steps].concat(),
-        if steps.is_empty() {
-            args.prompt.decode
-        } else {
-            0
-        },
-    )?;
-    filter.check(
-        &oracle.graph,
-        tokens.len() + steps.len().max(args.prompt.decode),
-    )?;
-    let mut graph = opened.model.graph().clone();
-    let injected = injections
-        .iter()
-        .map(|i| i.apply(&mut graph))
-        .collect::<Result<Vec<_>>>()?;
+    let forced = recorded.manifest().map(|m| m.decoded.as_slice());
+    opened.check(&[&tokens, forced.unwrap_or_default()].concat(), 0)?;
+    filter.check(&oracle.graph, tokens.len() + decode)?;
+    let faults = faults(&opened, &injections)?;
 
     let (hash, checked) = std::thread::scope(|scope| {
-        let hash = scope.spawn(|| session::sha256(bytes));
+        let hash = scope.spawn(|| sha256(opened.bytes()));
         let checked = weights::check(&opened.model, &oracle);
         (hash.join().expect("hashing does not panic"), checked)
     });
     recorded.check_model(&hash)?;
 
-    let sides = Sides {
+    let bar = Bar::new();
+    let pair = Pair {
         opened: &opened,
         oracle: &oracle,
         filter: &filter,
-        decode: recorded
-            .manifest()
-            .map_or(args.prompt.decode, |m| m.decoded.len()),
+        policy: &policy,
         threads,
+        progress: &|what, done, total| bar.show(what, done, total),
     };
-    let forced = recorded.manifest().map(|m| m.decoded.as_slice());
-    let (reference, fed, of_reference) = match &recorded.reference {
-        Some((folder, manifest)) => {
-            let (capture, of) = sides.recorded(folder, manifest)?;
-            (capture, manifest.decoded.clone(), of)
-        }
-        None => sides.reference(&tokens, forced)?,
+    let tokens_of = |forced| Tokens {
+        prompt: &tokens,
+        decode,
+        forced,
     };
-    let (subject, of_subject) = match &recorded.subject {
-        Some((folder, manifest)) => sides.recorded(folder, manifest)?,
-        None if on_cuda => sides.cuda(&tokens, &fed)?,
-        None => sides.cpu(&tokens, &fed, graph, injected)?,
+    let reference = match &recorded.reference {
+        Some((folder, manifest)) => pair.read(folder, manifest)?,
+        None => pair.run(&reference, tokens_of(forced), Faults::default())?,
     };
+    let subject = match &recorded.subject {
+        Some((folder, manifest)) => pair.read(folder, manifest)?,
+        None => pair.run(&subject, tokens_of(Some(&reference.fed)), faults)?,
+    };
+    let verdict = pair.judge(&subject, &reference);
 
-    let bar = session::progress("judging against f64", oracle.graph.nodes.len());
-    let verdict = judge(
-        &oracle,
-        Side {
-            capture: &subject,
-            arithmetic: &of_subject.arithmetic,
-        },
-        Side {
-            capture: &reference,
-            arithmetic: &of_reference.arithmetic,
-        },
-        &filter,
-        &policy,
-        &|done, total| {
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
-        },
+    let (code, doubt) = outcome(
+        &pair,
+        &verdict,
+        &reference,
+        &tokens,
+        !checked.mismatches.is_empty(),
     );
-    bar.finish_and_clear();
-
-    let mut code = if verdict.diverged() || !checked.mismatches.is_empty() {
-        exit::DIVERGED
-    } else if verdict.coverage.complete() {
-        exit::MATCH
-    } else {
-        exit::INCOMPLETE
-    };
-    let mut doubt = None;
-    if !verdict.diverged() && verdict.disputed().next().is_some() {
-        let suspects: Vec<_> = verdict.disputed().map(|s| s.id.name).collect();
-        match verify_oracle::failing(&opened, &tokens, &fed, threads) {
-            Ok(failing) if suspects.iter().any(|s| failing.contains(s)) => {
-                doubt = Some(
-                    "oracle-suspect: llama.cpp misses f64 with F32 weights too; qdiff itself is in doubt".to_owned(),
-                );
-                code = exit::TROUBLE;
-            }
-            Ok(_) => {
-                doubt = Some(
-                    "reference-suspect: with F32 weights llama.cpp meets f64 on these tokens"
-                        .to_owned(),
-                );
-                code = exit::DIVERGED;
-            }
-            Err(e) => {
-                doubt = Some(format!(
-                    "which of the two is wrong could not be tested: {e:#}"
-                ));
-                code = exit::TROUBLE;
-            }
-        }
-    }
-
-    let decoded_text = fed.iter().map(|&t| opened.llama.piece(t)).collect();
+    let Recording { manifest, fed, .. } = reference;
     let report = Report {
         schema_version: SCHEMA_VERSION,
         model: describe(&opened, hash),
         run: RunInfo {
             prompt: prompt.clone(),
             tokens,
+            decoded_text: fed.iter().map(|&t| opened.llama.piece(t)).collect(),
             decoded: fed,
-            decoded_text,
-            command: command(args, on_cuda),
-            filters: filters(args),
+            command: words::command(args),
+            filters: words::filters(args),
         },
-        subject: of_subject,
-        reference: of_reference,
+        subject: subject.manifest,
+        reference: manifest,
         weights: checked,
         verdict,
         doubt,
@@ -173,6 +116,78 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     })
 }
 
+/// Who runs; `auto` says what it took.
+fn sides(args: &RunArgs) -> Result<(Spec, Spec)> {
+    if !args.inject.is_empty() {
+        args.subject.check_faults()?;
+    }
+    let (subject, instead) = args.subject.resolve(!args.inject.is_empty())?;
+    if let (Some(why), true) = (instead, std::io::stderr().is_terminal()) {
+        anstream::eprintln!("qdiff: the subject is the CPU engine: {why}");
+    }
+    let (reference, _) = args.reference.resolve(false)?;
+    Ok((subject, reference))
+}
+
+pub(super) fn faults(opened: &Opened, injections: &[Injection]) -> Result<Faults> {
+    let mut graph = opened.model.graph().clone();
+    let words = injections
+        .iter()
+        .map(|i| i.apply(&mut graph))
+        .collect::<Result<Vec<_>>>()?;
+    Ok(Faults {
+        graph: (!words.is_empty()).then_some(graph),
+        words,
+    })
+}
+
+/// The exit code; and, where only the reference misses f64, what F32 weights
+/// say of it.
+fn outcome(
+    pair: &Pair<'_>,
+    verdict: &Verdict,
+    reference: &Recording,
+    tokens: &[u32],
+    weights_differ: bool,
+) -> (u8, Option<String>) {
+    if verdict.diverged() || weights_differ {
+        return (exit::DIVERGED, None);
+    }
+    let suspects: Vec<_> = verdict.disputed().map(|s| s.id.name).collect();
+    if suspects.is_empty() {
+        let complete = verdict.coverage.complete();
+        return (
+            if complete {
+                exit::MATCH
+            } else {
+                exit::INCOMPLETE
+            },
+            None,
+        );
+    }
+    let (code, words) = match verify_oracle::failing(
+        pair.opened,
+        tokens,
+        &reference.fed,
+        pair.threads,
+    ) {
+        Ok(failing) if suspects.iter().any(|s| failing.contains(s)) => (
+            exit::TROUBLE,
+            "oracle-suspect: llama.cpp misses f64 with F32 weights too; qdiff itself is in doubt"
+                .to_owned(),
+        ),
+        Ok(_) => (
+            exit::DIVERGED,
+            "reference-suspect: with F32 weights llama.cpp meets f64 on these tokens".to_owned(),
+        ),
+        Err(e) => (
+            exit::TROUBLE,
+            format!("which of the two is wrong could not be tested: {e:#}"),
+        ),
+    };
+    (code, Some(words))
+}
+
 /// The captures that stand for live runners.
 struct Recorded {
     subject: Option<(PathBuf, npz::Manifest)>,
@@ -180,17 +195,14 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn open(args: &RunArgs) -> Result<Self> {
-        let open = |folder: &PathBuf| npz::manifest(folder).map(|m| (folder.clone(), m));
+    fn open(subject: &Spec, reference: &Spec) -> Result<Self> {
+        let open = |spec: &Spec| match spec {
+            Spec::Capture(folder) => npz::manifest(folder).map(|m| Some((folder.clone(), m))),
+            _ => Ok(None),
+        };
         let recorded = Self {
-            subject: match &args.subject {
-                Subject::Capture(folder) => Some(open(folder)?),
-                _ => None,
-            },
-            reference: match &args.reference {
-                Reference::Capture(folder) => Some(open(folder)?),
-                Reference::Llama => None,
-            },
+            subject: open(subject)?,
+            reference: open(reference)?,
         };
         if let (Some((a, x)), Some((b, y))) = (&recorded.subject, &recorded.reference)
             && (x.tokens != y.tokens || x.decoded != y.decoded)
@@ -222,105 +234,6 @@ impl Recorded {
             }
         }
         Ok(())
-    }
-}
-
-/// Whether the subject runs on a GPU; `auto` says what it took.
-fn subject_is_cuda(args: &RunArgs) -> Result<bool> {
-    match &args.subject {
-        Subject::Capture(_) if !args.inject.is_empty() => {
-            bail!("--inject cannot change a recorded capture; use --subject cpu")
-        }
-        Subject::Cpu | Subject::Capture(_) => Ok(false),
-        Subject::Cuda if !args.inject.is_empty() => {
-            bail!("--inject rewrites the graph that the CPU engine interprets; use --subject cpu")
-        }
-        Subject::Cuda => {
-            qdiff_engine::cuda::devices()?;
-            Ok(true)
-        }
-        Subject::Auto if !args.inject.is_empty() => Ok(false),
-        Subject::Auto => {
-            let found = qdiff_engine::cuda::devices();
-            if let (Err(e), true) = (&found, std::io::stderr().is_terminal()) {
-                anstream::eprintln!("qdiff: the subject is the CPU engine: {e}");
-            }
-            Ok(found.is_ok())
-        }
-    }
-}
-
-struct Sides<'a> {
-    opened: &'a Opened,
-    oracle: &'a Oracle<'a>,
-    filter: &'a Filter,
-    decode: usize,
-    threads: usize,
-}
-
-impl Sides<'_> {
-    fn capture(
-        &self,
-        runner: &mut dyn Runner,
-        what: &'static str,
-        tokens: &[u32],
-        forced: Option<&[u32]>,
-    ) -> Result<(Capture, Vec<u32>)> {
-        let wanted = self.filter.capture_set(&self.oracle.graph);
-        let logits = self.oracle.graph.nodes[self.oracle.graph.nodes.len() - 1].id;
-        let bar = session::progress(what, self.decode + 1);
-        let done = runners::run(runner, tokens, self.decode, forced, &wanted, logits, |i| {
-            bar.set_position(i as u64 + 1);
-        });
-        bar.finish_and_clear();
-        done
-    }
-
-    fn reference(
-        &self,
-        tokens: &[u32],
-        forced: Option<&[u32]>,
-    ) -> Result<(Capture, Vec<u32>, Manifest)> {
-        let n_ctx = tokens.len() + self.decode;
-        let mut llama = Llama::new(&self.opened.llama, &self.oracle.graph, n_ctx, self.threads)?;
-        let (capture, fed) = self.capture(&mut llama, "running llama.cpp", tokens, forced)?;
-        Ok((capture, fed, llama.manifest().clone()))
-    }
-
-    fn recorded(&self, folder: &Path, manifest: &npz::Manifest) -> Result<(Capture, Manifest)> {
-        let capture = npz::read(folder, manifest, &self.oracle.graph)?;
-        let declared = if manifest.arithmetic.is_some() {
-            ""
-        } else {
-            ", arithmetic not declared: f32 assumed"
-        };
-        let of = Manifest {
-            name: format!("{} (recorded{declared})", manifest.engine),
-            arithmetic: manifest.arithmetic.clone().unwrap_or_else(Arithmetic::f32),
-            injected: Vec::new(),
-        };
-        Ok((capture, of))
-    }
-
-    fn cuda(&self, tokens: &[u32], fed: &[u32]) -> Result<(Capture, Manifest)> {
-        let n_ctx = tokens.len() + self.decode;
-        let mut cuda = Cuda::new(&self.opened.model, tokens.len(), n_ctx)?;
-        let (capture, _) =
-            self.capture(&mut cuda, "running the subject (cuda)", tokens, Some(fed))?;
-        Ok((capture, cuda.manifest().clone()))
-    }
-
-    fn cpu(
-        &self,
-        tokens: &[u32],
-        fed: &[u32],
-        graph: Graph,
-        injected: Vec<String>,
-    ) -> Result<(Capture, Manifest)> {
-        let mut cpu = Cpu::new(&self.opened.model, graph, injected);
-        let (capture, _) =
-            self.capture(&mut cpu, "running the subject (cpu)", tokens, Some(fed))?;
-        Ok((capture, cpu.manifest().clone()))
     }
 }
 
@@ -376,66 +289,4 @@ fn file_name(prompt: &str) -> String {
             }
         })
         .collect()
-}
-
-fn command(args: &RunArgs, on_cuda: bool) -> String {
-    let quote = |s: &str| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c);
-        if !s.is_empty() && s.chars().all(plain) {
-            s.to_owned()
-        } else {
-            format!("'{}'", s.replace('\'', r"'\''"))
-        }
-    };
-    let mut words = vec!["qdiff run".to_owned()];
-    let recorded = matches!(args.subject, Subject::Capture(_))
-        || matches!(args.reference, Reference::Capture(_));
-    if recorded {
-        // The capture names the tokens.
-    } else if args.prompt.tokens.is_empty() {
-        words.push(format!("--prompt {}", quote(&args.prompt.prompt)));
-    } else {
-        let ids: Vec<String> = args.prompt.tokens.iter().map(ToString::to_string).collect();
-        words.push(format!("--tokens {}", ids.join(",")));
-    }
-    if args.prompt.raw {
-        words.push("--raw".to_owned());
-    }
-    if args.prompt.decode != 8 {
-        words.push(format!("-n {}", args.prompt.decode));
-    }
-    match &args.subject {
-        Subject::Auto => {}
-        Subject::Capture(folder) => words.push(format!(
-            "--subject {}",
-            quote(&format!("capture:{}", folder.display()))
-        )),
-        _ => words.push(format!(
-            "--subject {}",
-            if on_cuda { "cuda" } else { "cpu" }
-        )),
-    }
-    if let Reference::Capture(folder) = &args.reference {
-        words.push(format!(
-            "--reference {}",
-            quote(&format!("capture:{}", folder.display()))
-        ));
-    }
-    words.extend(args.inject.iter().map(|i| format!("--inject {}", quote(i))));
-    words.extend(
-        args.tolerance
-            .iter()
-            .map(|t| format!("--tolerance {}", quote(t))),
-    );
-    words.join(" ")
-}
-
-fn filters(args: &RunArgs) -> String {
-    let mut words = Vec::new();
-    if !args.stages.is_empty() {
-        words.push(format!("--stages {}", args.stages.join(",")));
-    }
-    words.extend(args.layers.iter().map(|l| format!("--layers {l}")));
-    words.extend(args.positions.iter().map(|p| format!("--positions {p}")));
-    words.join(" ")
 }

@@ -6,7 +6,7 @@
 //! stage is named.
 
 use super::args::OracleArgs;
-use super::session::{self, Opened};
+use super::session;
 use super::{exit, say};
 use crate::capture::Filter;
 use crate::llama;
@@ -14,6 +14,7 @@ use crate::llama::gguf::write_f32_copy;
 use crate::oracle::Oracle;
 use crate::report::terminal::number;
 use crate::runners::{self, Runner as _, llama::Llama};
+use crate::session::Opened;
 use crate::verdict::{Local, Policy, Side, evaluate, residual};
 use anyhow::{Context as _, Result};
 use qdiff_engine::model::{Model, StageId};

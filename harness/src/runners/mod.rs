@@ -3,6 +3,9 @@
 pub mod cpu;
 pub mod cuda;
 pub mod llama;
+mod spec;
+
+pub use spec::{Faults, Room, Spec};
 
 use crate::capture::{Capture, Step};
 use anyhow::Result;

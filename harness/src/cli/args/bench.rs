@@ -1,0 +1,30 @@
+//! Arguments of `qdiff bench`.
+
+use super::PromptArgs;
+use clap::{Args, ValueEnum};
+
+/// `qdiff bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Model and tokens
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+    /// What to measure
+    #[arg(long, value_enum, default_value_t = Measure::Speed)]
+    pub measure: Measure,
+    /// Rounds; both sides run in each, and the medians are printed
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+}
+
+/// What `bench` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Measure {
+    /// Prefill and decode of the CPU engine, untapped, against llama.cpp
+    Speed,
+    /// Wall time and peak memory of a whole `run -n 0` against llama.cpp
+    /// loading and doing the tapped prefill alone
+    Run,
+    /// That tapped prefill alone: what `run` is measured against
+    TappedPrefill,
+}

@@ -1,0 +1,105 @@
+//! The command line: one file per command with arguments of its own.
+
+mod bench;
+mod oracle;
+mod record;
+mod run;
+
+pub use bench::{BenchArgs, Measure};
+pub use oracle::OracleArgs;
+pub use record::RecordArgs;
+pub use run::RunArgs;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Finds the stage of the layer at which an LLM inference engine first departs
+/// from llama.cpp, and says why.
+#[derive(Debug, Parser)]
+#[command(
+    name = "qdiff",
+    version,
+    after_help = "\
+Exit codes: 0 match, 1 diverged, 2 trouble, 3 no divergence but coverage incomplete.
+
+Examples:
+  qdiff run --prompt haiku
+  qdiff run --prompt haiku --inject qkv-bias-omitted@L07
+  qdiff inspect model.gguf"
+)]
+pub struct Cli {
+    /// When to colour the output
+    #[arg(long, global = true, value_enum, default_value_t = ColorChoice::Auto, env = "QDIFF_COLOR")]
+    pub color: ColorChoice,
+    /// Let llama.cpp say what it does, on stderr
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// When to colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ColorChoice {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run subject and reference side by side and judge every stage
+    Run(RunArgs),
+    /// Say what a GGUF file is and what the graph will use of it
+    Inspect(ModelArg),
+    /// Check every tensor the graph uses, and its values against ggml's own
+    Weights(ModelArg),
+    /// Hold llama.cpp, on weights dequantised to F32, against the f64 oracle
+    VerifyOracle(OracleArgs),
+    /// Write the stages of one runner to disk, as npz with a manifest
+    Record(RecordArgs),
+    /// List the built-in prompts
+    Prompts,
+    /// List the faults that can be injected with `run --inject`
+    Mutations,
+    /// List what the engine can run on
+    Devices,
+    /// Time and memory against llama.cpp, as ratios of one run
+    Bench(BenchArgs),
+}
+
+/// The model.
+#[derive(Debug, Args)]
+pub struct ModelArg {
+    /// GGUF file (or QDIFF_MODEL; `./scripts/qdiff` fetches a default)
+    #[arg(value_name = "MODEL", env = "QDIFF_MODEL", hide_env_values = true)]
+    pub model: Option<PathBuf>,
+}
+
+/// Which tokens to run.
+#[derive(Debug, Args)]
+pub struct PromptArgs {
+    /// GGUF file (or QDIFF_MODEL; `./scripts/qdiff` fetches a default)
+    #[arg(short, long, env = "QDIFF_MODEL", hide_env_values = true)]
+    pub model: Option<PathBuf>,
+    /// A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input
+    #[arg(short, long, default_value = "haiku", env = "QDIFF_PROMPT")]
+    pub prompt: String,
+    /// Take the text as it stands instead of as a user turn
+    #[arg(long, env = "QDIFF_RAW")]
+    pub raw: bool,
+    /// Token ids, such as 1,2,3; they take precedence over a prompt
+    #[arg(long, value_delimiter = ',', env = "QDIFF_TOKENS")]
+    pub tokens: Vec<u32>,
+    /// Decode steps after the prompt, forced on the reference's choices
+    #[arg(short = 'n', long, default_value_t = 8, env = "QDIFF_DECODE")]
+    pub decode: usize,
+    /// Threads for llama.cpp and the CPU engine [default: all cores]
+    #[arg(short, long, env = "QDIFF_THREADS")]
+    pub threads: Option<usize>,
+}

@@ -1,0 +1,16 @@
+//! Arguments of `qdiff verify-oracle`.
+
+use super::PromptArgs;
+use clap::Args;
+use std::path::PathBuf;
+
+/// `qdiff verify-oracle`.
+#[derive(Debug, Args)]
+pub struct OracleArgs {
+    /// Model and tokens
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+    /// Folder for the dequantised copy of the model (four bytes a weight) [default: the system's]
+    #[arg(long, value_name = "DIR", env = "QDIFF_TMP")]
+    pub tmp: Option<PathBuf>,
+}

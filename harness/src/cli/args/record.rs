@@ -1,0 +1,38 @@
+//! Arguments of `qdiff record`.
+
+use super::PromptArgs;
+use crate::runners::Spec;
+use clap::Args;
+use std::path::PathBuf;
+
+/// `qdiff record`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qdiff record --runner cpu --out golden
+  qdiff run --subject capture:golden")]
+pub struct RecordArgs {
+    /// Model and tokens
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+    /// What to record: cpu, cuda, or llama (llama.cpp on the CPU)
+    #[arg(
+        long,
+        value_name = "RUNNER",
+        default_value = "cpu",
+        env = "QDIFF_RUNNER"
+    )]
+    pub runner: Spec,
+    /// Folder to write; it must not exist
+    #[arg(short, long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Only stages that match the pattern, and their operands; repeatable
+    #[arg(long, value_name = "GLOB", value_delimiter = ',')]
+    pub stages: Vec<String>,
+    /// Only these layers, such as 0,5-7
+    #[arg(long, value_name = "LIST")]
+    pub layers: Option<String>,
+    /// Inject a fault: NAME[:PARAM=VALUE][@L07 or @L07.q_rope]; repeatable
+    #[arg(long, value_name = "FAULT")]
+    pub inject: Vec<String>,
+}

@@ -1,0 +1,62 @@
+//! Arguments of `qdiff run`.
+
+use super::PromptArgs;
+use crate::runners::Spec;
+use clap::Args;
+use std::path::PathBuf;
+
+/// `qdiff run`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qdiff run --prompt haiku
+  qdiff run --prompt 'Why is the sky blue?' -n 16
+  qdiff run --prompt @notes.txt --raw --stages 'attn_*' --layers 0,5-7 --full
+  qdiff run --inject rope-base:base=10000@L07
+  qdiff run --tolerance 'L*.ffn_down=1e-3' --json report.json")]
+pub struct RunArgs {
+    /// Model and tokens
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+    /// The runner under suspicion: auto (CUDA where there is a GPU, else the CPU), cpu, cuda, llama, or capture:DIR
+    #[arg(
+        long,
+        value_name = "RUNNER",
+        default_value = "auto",
+        env = "QDIFF_SUBJECT"
+    )]
+    pub subject: Spec,
+    /// The runner it is held against: llama (llama.cpp on the CPU), cpu, cuda, or capture:DIR
+    #[arg(
+        long,
+        value_name = "RUNNER",
+        default_value = "llama",
+        env = "QDIFF_REFERENCE"
+    )]
+    pub reference: Spec,
+    /// Only stages that match the pattern, such as 'L07.*' or 'attn_*'; repeatable
+    #[arg(long, value_name = "GLOB", value_delimiter = ',', env = "QDIFF_STAGES")]
+    pub stages: Vec<String>,
+    /// Only these layers, such as 0,5-7
+    #[arg(long, value_name = "LIST", env = "QDIFF_LAYERS")]
+    pub layers: Option<String>,
+    /// Only these token positions, such as 0,12-15
+    #[arg(long, value_name = "LIST", env = "QDIFF_POSITIONS")]
+    pub positions: Option<String>,
+    /// Allow a stage this relative L2 per row instead of its bound; repeatable,
+    /// the last rule that matches wins
+    #[arg(long, value_name = "GLOB=NUMBER", env = "QDIFF_TOLERANCE")]
+    pub tolerance: Vec<String>,
+    /// A row per stage and layer
+    #[arg(long)]
+    pub full: bool,
+    /// Inject a fault into the subject: NAME[:PARAM=VALUE][@L07 or @L07.q_rope]; repeatable
+    #[arg(long, value_name = "FAULT", env = "QDIFF_INJECT")]
+    pub inject: Vec<String>,
+    /// Also write the report as JSON
+    #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
+    pub json: Option<PathBuf>,
+    /// Exit with 125 instead of 2 and 3, for `git bisect run`
+    #[arg(long)]
+    pub bisect: bool,
+}

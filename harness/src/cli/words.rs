@@ -1,0 +1,61 @@
+//! A run in the words of the command line, so that a report says how to repeat it.
+
+use super::args::RunArgs;
+use crate::runners::Spec;
+
+/// The command that repeats the run.
+pub(super) fn command(args: &RunArgs) -> String {
+    let quote = |s: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c);
+        if !s.is_empty() && s.chars().all(plain) {
+            s.to_owned()
+        } else {
+            format!("'{}'", s.replace('\'', r"'\''"))
+        }
+    };
+    let mut words = vec!["qdiff run".to_owned()];
+    let recorded = [&args.subject, &args.reference]
+        .iter()
+        .any(|s| matches!(s, Spec::Capture(_)));
+    if recorded {
+        // The capture names the tokens.
+    } else if args.prompt.tokens.is_empty() {
+        words.push(format!("--prompt {}", quote(&args.prompt.prompt)));
+    } else {
+        let ids: Vec<String> = args.prompt.tokens.iter().map(ToString::to_string).collect();
+        words.push(format!("--tokens {}", ids.join(",")));
+    }
+    if args.prompt.raw {
+        words.push("--raw".to_owned());
+    }
+    if args.prompt.decode != 8 {
+        words.push(format!("-n {}", args.prompt.decode));
+    }
+    if args.subject != Spec::Auto {
+        words.push(format!("--subject {}", quote(&args.subject.to_string())));
+    }
+    if args.reference != Spec::Llama {
+        words.push(format!(
+            "--reference {}",
+            quote(&args.reference.to_string())
+        ));
+    }
+    words.extend(args.inject.iter().map(|i| format!("--inject {}", quote(i))));
+    words.extend(
+        args.tolerance
+            .iter()
+            .map(|t| format!("--tolerance {}", quote(t))),
+    );
+    words.join(" ")
+}
+
+/// The filters in force; empty if everything was asked for.
+pub(super) fn filters(args: &RunArgs) -> String {
+    let mut words = Vec::new();
+    if !args.stages.is_empty() {
+        words.push(format!("--stages {}", args.stages.join(",")));
+    }
+    words.extend(args.layers.iter().map(|l| format!("--layers {l}")));
+    words.extend(args.positions.iter().map(|p| format!("--positions {p}")));
+    words.join(" ")
+}

@@ -1,0 +1,140 @@
+//! Runners by name, as `--subject`, `--reference` and `--runner` take them.
+
+use super::{Runner, cpu::Cpu, cuda::Cuda, llama::Llama};
+use crate::session::Opened;
+use anyhow::{Result, bail};
+use qdiff_engine::model::Graph;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A runner by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spec {
+    /// CUDA where there is a GPU, else the CPU.
+    Auto,
+    /// The engine's CPU interpreter.
+    Cpu,
+    /// The engine's CUDA forward pass, every stage materialised.
+    Cuda,
+    /// llama.cpp on the CPU.
+    Llama,
+    /// A recorded capture, of whatever engine.
+    Capture(PathBuf),
+}
+
+/// What the names are, for messages.
+const NAMES: &str = "auto, cpu, cuda, llama or capture:DIR";
+
+impl FromStr for Spec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "auto" => Self::Auto,
+            "cpu" => Self::Cpu,
+            "cuda" => Self::Cuda,
+            "llama" => Self::Llama,
+            _ => match text.strip_prefix("capture:") {
+                Some(folder) if !folder.is_empty() => Self::Capture(PathBuf::from(folder)),
+                _ => return Err(format!("expected {NAMES}")),
+            },
+        })
+    }
+}
+
+impl std::fmt::Display for Spec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda => f.write_str("cuda"),
+            Self::Llama => f.write_str("llama"),
+            Self::Capture(folder) => write!(f, "capture:{}", folder.display()),
+        }
+    }
+}
+
+/// A graph with faults in it, and the faults in words.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// The faulty graph; `None` where nothing is injected.
+    pub graph: Option<Graph>,
+    /// One line per injection.
+    pub words: Vec<String>,
+}
+
+/// How much a runner must have room for.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Tokens of the longest step.
+    pub step: usize,
+    /// Tokens of the whole run.
+    pub context: usize,
+    /// Threads of llama.cpp.
+    pub threads: usize,
+}
+
+impl Spec {
+    /// `auto` resolved: what will run, and why not CUDA where it is the CPU.
+    ///
+    /// # Errors
+    /// If CUDA was asked for by name and is not there.
+    pub fn resolve(&self, faults: bool) -> Result<(Self, Option<String>)> {
+        Ok(match self {
+            Self::Auto if faults => (Self::Cpu, None),
+            Self::Auto => match qdiff_engine::cuda::devices() {
+                Ok(_) => (Self::Cuda, None),
+                Err(e) => (Self::Cpu, Some(e.to_string())),
+            },
+            Self::Cuda => {
+                qdiff_engine::cuda::devices()?;
+                (Self::Cuda, None)
+            }
+            other => (other.clone(), None),
+        })
+    }
+
+    /// Whether faults can be injected into it.
+    ///
+    /// # Errors
+    /// If not: why, and what to take instead.
+    pub fn check_faults(&self) -> Result<()> {
+        match self {
+            Self::Auto | Self::Cpu => Ok(()),
+            Self::Capture(_) => {
+                bail!("--inject cannot change a recorded capture; inject into the runner cpu (--subject cpu)")
+            }
+            Self::Cuda | Self::Llama => bail!(
+                "--inject rewrites the graph that the CPU engine interprets, not that of {self}; inject into the runner cpu (--subject cpu)"
+            ),
+        }
+    }
+
+    /// Makes the runner.
+    ///
+    /// # Errors
+    /// What it lacks; a capture, which does not run; `auto`, which must be
+    /// resolved first.
+    pub fn create<'a>(
+        &self,
+        opened: &'a Opened,
+        graph: &Graph,
+        room: Room,
+        faults: Faults,
+    ) -> Result<Box<dyn Runner + 'a>> {
+        Ok(match self {
+            Self::Cpu => {
+                let graph = faults.graph.unwrap_or_else(|| opened.model.graph().clone());
+                Box::new(Cpu::new(&opened.model, graph, faults.words))
+            }
+            Self::Cuda => Box::new(Cuda::new(&opened.model, room.step, room.context)?),
+            Self::Llama => Box::new(Llama::new(
+                &opened.llama,
+                graph,
+                room.context,
+                room.threads,
+            )?),
+            Self::Auto | Self::Capture(_) => bail!("{self} is not a runner that runs"),
+        })
+    }
+}

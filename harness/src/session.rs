@@ -1,0 +1,82 @@
+//! A model open on both sides: the engine's reader and llama.cpp's.
+
+use crate::llama;
+use anyhow::{Result, bail};
+use qdiff_engine::model::{LoadError, Model};
+use std::path::{Path, PathBuf};
+
+/// A model open on both sides.
+pub struct Opened {
+    /// The file.
+    pub path: PathBuf,
+    /// The engine's side.
+    pub model: Model,
+    /// llama.cpp's side.
+    pub llama: llama::Model,
+}
+
+impl Opened {
+    /// Opens the model, the engine's reader first: its errors are the clearer.
+    ///
+    /// # Errors
+    /// If either side refuses the file.
+    pub fn new(path: &Path) -> Result<Self> {
+        let model = load(path)?;
+        let llama = llama::Model::load(path)?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            model,
+            llama,
+        })
+    }
+
+    /// The whole file.
+    pub fn bytes(&self) -> &[u8] {
+        self.model.gguf().bytes()
+    }
+
+    /// Refuses tokens that the model does not have.
+    ///
+    /// # Errors
+    /// No token at all, an id beyond the vocabulary, or more than the context
+    /// holds together with `decode` more.
+    pub fn check(&self, tokens: &[u32], decode: usize) -> Result<()> {
+        let config = &self.model.graph().config;
+        if tokens.is_empty() {
+            bail!("the prompt is empty: it has no token");
+        }
+        if let Some(bad) = tokens.iter().find(|t| **t as usize >= config.n_vocab) {
+            bail!(
+                "token {bad} does not exist; the vocabulary has ids 0 to {}",
+                config.n_vocab - 1
+            );
+        }
+        if decode > config.context || tokens.len() + decode > config.context {
+            bail!(
+                "the prompt of {} tokens and {decode} decode steps exceed the model's context of {} tokens; shorten the prompt or lower -n",
+                tokens.len(),
+                config.context
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The engine's side of [`Opened::new`].
+///
+/// # Errors
+/// One line that names the file once.
+pub fn load(path: &Path) -> Result<Model> {
+    Model::open(path).map_err(|e| match e {
+        // The reader's own errors name the file already.
+        LoadError::Gguf(e) => e.into(),
+        e => anyhow::Error::from(e).context(path.display().to_string()),
+    })
+}
+
+/// SHA-256 of the bytes in hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest as _;
+    let digest = sha2::Sha256::digest(bytes);
+    digest.iter().map(|b| format!("{b:02x}")).collect()
+}
