@@ -4,14 +4,15 @@
 //! outcome, for whoever needs it as a whole: other commands, the score of the
 //! mutations, tests.
 
-use crate::capture::{Capture, Filter, npz};
+use crate::capture::{Capture, Filter, Step, Store, Want, npz};
 use crate::oracle::Oracle;
+pub use crate::runners::Tokens;
 use crate::runners::{self, Arithmetic, Faults, Manifest, Room, Runner, Spec};
 use crate::session::Opened;
 use crate::verdict::{Policy, Side, Verdict, judge};
 use anyhow::Result;
-use qdiff_engine::model::StageId;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Told what is being done, how much of it is done, and of how much.
 pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
@@ -29,21 +30,12 @@ pub struct Pair<'a> {
     pub filter: &'a Filter,
     /// What is allowed.
     pub policy: &'a Policy,
+    /// Where captured tensors stay.
+    pub store: &'a Arc<Store>,
     /// Threads of llama.cpp.
     pub threads: usize,
     /// Where progress is told.
     pub progress: Progress<'a>,
-}
-
-/// The tokens of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct Tokens<'a> {
-    /// The prompt.
-    pub prompt: &'a [u32],
-    /// Decode steps after it.
-    pub decode: usize,
-    /// Tokens fed at these steps; where `None`, the runner's own greedy choices.
-    pub forced: Option<&'a [u32]>,
 }
 
 /// One runner's part.
@@ -72,13 +64,26 @@ impl Pair<'_> {
     /// # Errors
     /// As [`Spec::create`] and [`Runner::step`].
     pub fn run(&self, spec: &Spec, tokens: Tokens<'_>, faults: Faults) -> Result<Recording> {
+        let mut runner = self.runner(spec, tokens, faults)?;
+        self.record(runner.as_mut(), tokens)
+    }
+
+    /// Makes the runner that `spec` names, with room for `tokens`.
+    ///
+    /// # Errors
+    /// As [`Spec::create`].
+    pub fn runner(
+        &self,
+        spec: &Spec,
+        tokens: Tokens<'_>,
+        faults: Faults,
+    ) -> Result<Box<dyn Runner + '_>> {
         let room = Room {
-            step: tokens.prompt.len(),
+            step: tokens.longest(),
             context: tokens.prompt.len() + tokens.decode,
             threads: self.threads,
         };
-        let mut runner = spec.create(self.opened, &self.oracle.graph, room, faults)?;
-        self.record(runner.as_mut(), tokens)
+        spec.create(self.opened, &self.oracle.graph, room, faults)
     }
 
     /// Runs `runner`, from where it stands.
@@ -86,23 +91,37 @@ impl Pair<'_> {
     /// # Errors
     /// As [`Runner::step`].
     pub fn record(&self, runner: &mut dyn Runner, tokens: Tokens<'_>) -> Result<Recording> {
-        let wanted = self.filter.capture_set(&self.oracle.graph);
-        let what = format!("running {}", runner.manifest().name);
-        let steps = tokens.decode + 1;
-        (self.progress)(&what, 0, steps);
-        let (capture, fed) = runners::run(
-            runner,
-            tokens.prompt,
-            tokens.decode,
-            tokens.forced,
-            &wanted,
-            self.logits(),
-            |i| (self.progress)(&what, i + 1, steps),
-        )?;
+        let mut capture = Capture::new(self.store.clone());
+        let fed = self.steps(runner, tokens, |step| {
+            capture.steps.push(step);
+            Ok(())
+        })?;
         Ok(Recording {
             capture,
             manifest: runner.manifest().clone(),
             fed,
+        })
+    }
+
+    /// Runs `runner`, from where it stands, and hands over each step when it is
+    /// done. Gives the token fed at each decode step.
+    ///
+    /// # Errors
+    /// As [`Runner::step`] and `each`.
+    pub fn steps(
+        &self,
+        runner: &mut dyn Runner,
+        tokens: Tokens<'_>,
+        mut each: impl FnMut(Step) -> Result<()>,
+    ) -> Result<Vec<u32>> {
+        let want = Want::new(&self.oracle.graph, self.filter, self.store);
+        let what = format!("running {}", runner.manifest().name);
+        let (mut done, total) = (0, tokens.steps());
+        (self.progress)(&what, done, total);
+        runners::run(runner, tokens, &want, |step| {
+            done += 1;
+            (self.progress)(&what, done, total);
+            each(step)
         })
     }
 
@@ -111,7 +130,7 @@ impl Pair<'_> {
     /// # Errors
     /// As [`npz::read`].
     pub fn read(&self, folder: &Path, manifest: &npz::Manifest) -> Result<Recording> {
-        let capture = npz::read(folder, manifest, &self.oracle.graph)?;
+        let capture = npz::read(folder, manifest, &self.oracle.graph, self.store)?;
         let declared = if manifest.arithmetic.is_some() {
             ""
         } else {
@@ -129,7 +148,10 @@ impl Pair<'_> {
     }
 
     /// Judges the one against the other.
-    pub fn judge(&self, subject: &Recording, reference: &Recording) -> Verdict {
+    ///
+    /// # Errors
+    /// As [`judge`].
+    pub fn judge(&self, subject: &Recording, reference: &Recording) -> Result<Verdict> {
         judge(
             self.oracle,
             subject.side(),
@@ -138,11 +160,5 @@ impl Pair<'_> {
             self.policy,
             &|done, total| (self.progress)("judging against f64", done, total),
         )
-    }
-
-    /// The stage whose last row chooses the next token.
-    fn logits(&self) -> StageId {
-        let nodes = &self.oracle.graph.nodes;
-        nodes[nodes.len() - 1].id
     }
 }

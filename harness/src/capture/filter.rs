@@ -110,6 +110,18 @@ impl Filter {
             .is_none_or(|p| p.contains(&position))
     }
 
+    /// The positions asked for; `None` asks for all.
+    pub fn positions(&self) -> Option<&HashSet<usize>> {
+        self.positions.as_ref()
+    }
+
+    /// The positions asked for of a run of `tokens` tokens, ascending; `None`
+    /// asks for all.
+    pub fn kept(&self, tokens: usize) -> Option<Vec<usize>> {
+        let positions = self.positions.as_ref()?;
+        Some((0..tokens).filter(|p| positions.contains(p)).collect())
+    }
+
     /// The stages that must be captured to judge those asked for: they, and
     /// their operands.
     pub fn capture_set(&self, graph: &Graph) -> HashSet<StageId> {
@@ -118,8 +130,6 @@ impl Filter {
             set.insert(node.id);
             set.extend(node.inputs.iter().map(|&i| graph.nodes[i].id));
         }
-        // The tokens are chosen and judged on the logits, whatever is asked for.
-        set.extend(graph.nodes.last().map(|n| n.id));
         set
     }
 }

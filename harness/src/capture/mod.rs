@@ -1,34 +1,82 @@
-//! Captures: all taps of one run, with what identifies the run.
+//! Captures: the taps of one run, with what identifies the run.
 
+mod collector;
 mod filter;
 pub mod npz;
+mod store;
 
+pub use collector::{Collector, Want};
 pub(crate) use filter::matches;
 pub use filter::{Filter, FilterError};
+pub use store::{BUDGET, Store, Stored};
 
-use qdiff_engine::model::StageId;
+use qdiff_engine::model::{Axis, Graph, Node, StageId};
 use qdiff_engine::ops::Tensor;
-use qdiff_engine::tap::TapSink;
-use std::collections::{HashMap, HashSet};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
 
-/// The stages of one step: the prefill, or one decoded token.
-#[derive(Clone, Debug)]
+/// The stages of one step: a part of the prefill, or one decoded token.
+#[derive(Debug)]
 pub struct Step {
-    /// 0 for the prefill, then 1 for the first decoded token.
+    /// 0 for all of the prefill, 1 for the first decoded token.
     pub index: usize,
     /// Position of the first token.
     pub first: usize,
     /// Tokens the step was forced on, `[T]`.
     pub tokens: Vec<u32>,
-    /// Output of each captured stage, shaped as the graph says.
-    pub stages: HashMap<StageId, Tensor<f32>>,
+    /// Which of these tokens have their rows in the stages, ascending; all of
+    /// them where `None`.
+    pub kept: Option<Vec<usize>>,
+    /// Output of each captured stage, shaped as the graph says, with a row for
+    /// each kept token.
+    pub stages: HashMap<StageId, Stored>,
+    /// The last token's logits, `[V]`, which choose the next token.
+    pub choice: Option<Stored>,
 }
 
 impl Step {
-    /// Positions of the tokens.
+    /// A step without stages, all of whose rows are kept.
+    pub fn new(first: usize, tokens: Vec<u32>) -> Self {
+        Self {
+            index: 0,
+            first,
+            tokens,
+            kept: None,
+            stages: HashMap::new(),
+            choice: None,
+        }
+    }
+
+    /// Keeps only the rows of positions that `wanted` accepts.
+    pub fn keep_only(&mut self, wanted: impl Fn(usize) -> bool) {
+        let kept: Vec<usize> = (0..self.tokens.len())
+            .filter(|i| wanted(self.first + i))
+            .collect();
+        self.kept = (kept.len() < self.tokens.len()).then_some(kept);
+    }
+
+    /// Number of kept tokens: the rows of its stages.
+    pub fn rows(&self) -> usize {
+        self.kept.as_ref().map_or(self.tokens.len(), Vec::len)
+    }
+
+    /// Which token, counted from the step's first, row `r` belongs to.
+    pub fn offset(&self, r: usize) -> usize {
+        self.kept.as_ref().map_or(r, |k| k[r])
+    }
+
+    /// Positions of the kept tokens.
     pub fn positions(&self) -> Vec<u32> {
-        (self.first..self.first + self.tokens.len())
-            .map(|p| p as u32)
+        (0..self.rows())
+            .map(|r| (self.first + self.offset(r)) as u32)
+            .collect()
+    }
+
+    /// The kept tokens.
+    pub fn kept_tokens(&self) -> Vec<u32> {
+        (0..self.rows())
+            .map(|r| self.tokens[self.offset(r)])
             .collect()
     }
 
@@ -37,54 +85,85 @@ impl Step {
         self.first + self.tokens.len()
     }
 
-    /// `prefill` or `step3`, as captures on disk name it.
+    /// The shape that `node` has in this step.
+    pub fn extent(&self, node: &Node) -> Vec<usize> {
+        Graph::extent(node, self.rows(), self.keys())
+    }
+
+    /// A captured stage; read from disk where it is there.
+    pub fn get(&self, id: StageId) -> Option<Cow<'_, Tensor<f32>>> {
+        self.stages.get(&id).map(Stored::get)
+    }
+
+    /// As captures on disk name it: `prefill`, `prefill@512` for the part of a
+    /// prefill in ubatches that begins at position 512, `step3`.
     pub fn label(&self) -> String {
-        label(self.index)
-    }
-}
-
-/// Name of the step `index`.
-pub fn label(index: usize) -> String {
-    match index {
-        0 => "prefill".to_owned(),
-        n => format!("step{n}"),
-    }
-}
-
-/// All steps of one runner.
-#[derive(Clone, Debug, Default)]
-pub struct Capture {
-    /// Steps in order.
-    pub steps: Vec<Step>,
-}
-
-/// Collects the wanted stages of one step.
-pub struct Collector<'a> {
-    wanted: &'a HashSet<StageId>,
-    /// What was tapped so far.
-    pub stages: HashMap<StageId, Tensor<f32>>,
-}
-
-impl<'a> Collector<'a> {
-    /// A collector of `wanted`.
-    pub fn new(wanted: &'a HashSet<StageId>) -> Self {
-        Self {
-            wanted,
-            stages: HashMap::new(),
+        match (self.index, self.first) {
+            (0, 0) => "prefill".to_owned(),
+            (0, first) => format!("prefill@{first}"),
+            (n, _) => format!("step{n}"),
         }
     }
 }
 
-impl TapSink for Collector<'_> {
-    fn wants(&self, id: StageId) -> bool {
-        self.wanted.contains(&id)
-    }
+/// The axis of a stage that counts the tokens of a step, if it has one: the
+/// caches have none.
+pub fn token_axis(node: &Node) -> Option<usize> {
+    node.shape.iter().position(|a| *a == Axis::Tokens)
+}
 
-    fn tap(&mut self, id: StageId, shape: &[usize], data: &[f32]) {
-        let tensor = Tensor {
-            shape: shape.to_vec(),
-            data: data.to_vec(),
-        };
-        self.stages.insert(id, tensor);
+/// All steps of one runner.
+#[derive(Debug)]
+pub struct Capture {
+    /// Steps in order.
+    pub steps: Vec<Step>,
+    /// Where their tensors are.
+    pub store: Arc<Store>,
+}
+
+impl Capture {
+    /// A capture without steps.
+    pub fn new(store: Arc<Store>) -> Self {
+        Self {
+            steps: Vec::new(),
+            store,
+        }
+    }
+}
+
+/// The steps in which `prompt` and then `decoded` are run: the prompt in parts
+/// of `ubatch` tokens, each decoded token by itself. Without stages.
+pub fn steps(prompt: &[u32], ubatch: usize, decoded: &[u32]) -> Vec<Step> {
+    let mut first = 0;
+    let prefill = prompt.chunks(ubatch.max(1)).map(|part| (0, part));
+    let decode = decoded.chunks(1).enumerate().map(|(i, t)| (i + 1, t));
+    prefill
+        .chain(decode)
+        .map(|(index, tokens)| {
+            let step = Step {
+                index,
+                ..Step::new(first, tokens.to_vec())
+            };
+            first += tokens.len();
+            step
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::steps;
+
+    #[test]
+    fn steps_are_labelled_by_position() {
+        let all = steps(&[1, 2, 3, 4, 5], 2, &[6, 7]);
+        let labels: Vec<String> = all.iter().map(super::Step::label).collect();
+        assert_eq!(
+            labels,
+            ["prefill", "prefill@2", "prefill@4", "step1", "step2"]
+        );
+        assert_eq!(all[2].tokens, [5]);
+        assert_eq!((all[4].first, all[4].keys()), (6, 7));
+        assert_eq!(steps(&[1], 512, &[]).len(), 1);
     }
 }

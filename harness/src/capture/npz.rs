@@ -2,19 +2,23 @@
 //!
 //! Any engine that writes these can be a subject. The arrays are named
 //! `prefill/L07.q_rope`, `step1/logits`, …, row-major, f32 or f16, shaped as
-//! the graph says; whatever is not there counts as missing.
+//! the graph says; whatever is not there counts as missing. A prefill in
+//! ubatches has a step for each: `prefill`, `prefill@512`, `prefill@1024`, by
+//! the position of the first token.
 
-use super::{Capture, Step, label};
+use super::{Capture, Step, Store, Stored, steps};
 use crate::runners::Arithmetic;
-use anyhow::{Context as _, Result, bail};
-use npyz::{NpyFile, Order, WriterBuilder as _};
+use anyhow::{Context as _, Result, bail, ensure};
+use npyz::{DType, NpyFile, Order, TypeChar, WriterBuilder as _};
 use qdiff_engine::model::{Axis, Graph, Node};
-use qdiff_engine::ops::Tensor;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufReader, BufWriter};
-use std::path::Path;
+use std::io::{BufReader, BufWriter, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
 
 /// Version of the folder's layout; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -34,59 +38,144 @@ pub struct Manifest {
     /// Tokens fed at the decode steps.
     #[serde(default)]
     pub decoded: Vec<u32>,
+    /// Tokens of a part of the prefill; all of them where it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ubatch: Option<usize>,
+    /// Positions whose rows are in the arrays; all where it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub positions: Option<Vec<usize>>,
     /// What it computed in; plain f32 where it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arithmetic: Option<Arithmetic>,
 }
 
-/// Writes the folder `target`, or nothing: it appears whole under its name.
-///
-/// # Errors
-/// If it exists already, or cannot be written.
-pub fn write(capture: &Capture, manifest: &Manifest, target: &Path) -> Result<()> {
-    check_target(target)?;
-    let parent = target.parent().filter(|p| !p.as_os_str().is_empty());
-    let parent = parent.unwrap_or_else(|| Path::new("."));
-    let part = tempfile::Builder::new()
-        .prefix(".qdiff-capture-")
-        .tempdir_in(parent)
-        .with_context(|| format!("cannot write in {}", parent.display()))?;
-    let problem = || format!("writing the capture {}", target.display());
-    let file = File::create(part.path().join("capture.npz")).with_context(problem)?;
-    let mut zip = zip::ZipWriter::new(BufWriter::with_capacity(1 << 20, file));
-    let options = zip::write::SimpleFileOptions::default()
-        .compression_method(zip::CompressionMethod::Stored)
-        .large_file(true);
-    for step in &capture.steps {
+impl Manifest {
+    /// The steps that the arrays belong to, without stages.
+    pub fn steps(&self) -> Vec<Step> {
+        let mut all = steps(
+            &self.tokens,
+            self.ubatch.unwrap_or(self.tokens.len()),
+            &self.decoded,
+        );
+        if let Some(positions) = &self.positions {
+            for step in &mut all {
+                step.keep_only(|p| positions.contains(&p));
+            }
+        }
+        all
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(!self.tokens.is_empty(), "it names no tokens");
+        ensure!(self.ubatch != Some(0), "its ubatch is 0");
+        let all = self.tokens.len() + self.decoded.len();
+        for &position in self.positions.iter().flatten() {
+            ensure!(
+                position < all,
+                "it keeps position {position}, and its last is {}",
+                all - 1
+            );
+        }
+        self.arithmetic.as_ref().map_or(Ok(()), Arithmetic::check)
+    }
+}
+
+/// Writes a capture step by step. The folder appears whole under its name when
+/// it is finished, or not at all.
+pub struct Writer {
+    target: PathBuf,
+    part: TempDir,
+    zip: ZipWriter<BufWriter<File>>,
+    options: SimpleFileOptions,
+    arrays: usize,
+}
+
+impl Writer {
+    /// Begins the folder `target`; `compress` deflates the arrays.
+    ///
+    /// # Errors
+    /// If it exists already, or cannot be written.
+    pub fn create(target: &Path, compress: bool) -> Result<Self> {
+        check_target(target)?;
+        let parent = target.parent().filter(|p| !p.as_os_str().is_empty());
+        let parent = parent.unwrap_or_else(|| Path::new("."));
+        let part = tempfile::Builder::new()
+            .prefix(".qdiff-capture-")
+            .tempdir_in(parent)
+            .with_context(|| format!("cannot write in {}", parent.display()))?;
+        let file = File::create(part.path().join("capture.npz"))
+            .with_context(|| format!("cannot write in {}", parent.display()))?;
+        let method = if compress {
+            CompressionMethod::Deflated
+        } else {
+            CompressionMethod::Stored
+        };
+        Ok(Self {
+            target: target.to_path_buf(),
+            part,
+            zip: ZipWriter::new(BufWriter::with_capacity(1 << 20, file)),
+            options: SimpleFileOptions::default()
+                .compression_method(method)
+                .large_file(true),
+            arrays: 0,
+        })
+    }
+
+    /// Writes the stages of a step, one array each.
+    ///
+    /// # Errors
+    /// If the disk is full.
+    pub fn step(&mut self, step: &Step) -> Result<()> {
+        self.arrays_of(step).with_context(|| self.problem())
+    }
+
+    fn arrays_of(&mut self, step: &Step) -> Result<()> {
         let mut ids: Vec<_> = step.stages.keys().copied().collect();
         ids.sort();
         for id in ids {
-            let tensor = &step.stages[&id];
+            let tensor = step.stages[&id].get();
             let shape: Vec<u64> = tensor.shape.iter().map(|&n| n as u64).collect();
-            zip.start_file(format!("{}/{id}.npy", step.label()), options)
-                .with_context(problem)?;
+            let name = format!("{}/{id}.npy", step.label());
+            self.zip.start_file(name, self.options)?;
             let mut array = npyz::WriteOptions::new()
                 .default_dtype()
                 .shape(&shape)
-                .writer(&mut zip)
-                .begin_nd()
-                .with_context(problem)?;
-            array
-                .extend(tensor.data.iter().copied())
-                .with_context(problem)?;
-            array.finish().with_context(problem)?;
+                .writer(&mut self.zip)
+                .begin_nd()?;
+            array.extend(tensor.data.iter().copied())?;
+            array.finish()?;
+            self.arrays += 1;
         }
+        Ok(())
     }
-    let out = zip.finish().with_context(problem)?;
-    out.into_inner()
-        .map_err(|e| e.into_error())
-        .with_context(problem)?;
-    let text = serde_json::to_string_pretty(manifest)?;
-    std::fs::write(part.path().join("manifest.json"), text + "\n").with_context(problem)?;
-    std::fs::rename(part.path(), target).with_context(problem)?;
-    // The folder has its name now; nothing is left to delete under the old one.
-    let _ = part.keep();
-    Ok(())
+
+    /// Ends the archive, writes the manifest and gives the folder its name.
+    /// Gives the number of arrays.
+    ///
+    /// # Errors
+    /// If the disk is full, or the name was taken meanwhile.
+    pub fn finish(self, manifest: &Manifest) -> Result<usize> {
+        let problem = self.problem();
+        let inner = || -> Result<usize> {
+            let out = self
+                .zip
+                .finish()?
+                .into_inner()
+                .map_err(|e| e.into_error())?;
+            out.sync_all()?;
+            let text = serde_json::to_string_pretty(manifest)? + "\n";
+            std::fs::write(self.part.path().join("manifest.json"), text)?;
+            std::fs::rename(self.part.path(), &self.target)?;
+            // The folder has its name now; nothing is left to delete under the old one.
+            let _ = self.part.keep();
+            Ok(self.arrays)
+        };
+        inner().context(problem)
+    }
+
+    fn problem(&self) -> String {
+        format!("writing the capture {}", self.target.display())
+    }
 }
 
 /// Refuses a target that cannot be written, before anything runs.
@@ -133,43 +222,35 @@ pub fn manifest(folder: &Path) -> Result<Manifest> {
     }
     let manifest: Manifest = serde_json::from_value(version)
         .with_context(|| format!("{} is no manifest", path.display()))?;
-    if manifest.tokens.is_empty() {
-        bail!("{} names no tokens", path.display());
-    }
-    if let Some(arithmetic) = &manifest.arithmetic {
-        arithmetic
-            .check()
-            .with_context(|| path.display().to_string())?;
-    }
+    manifest
+        .check()
+        .with_context(|| path.display().to_string())?;
     Ok(manifest)
 }
 
-/// Reads the arrays that belong to stages of `graph`.
+/// Reads the arrays that belong to stages of `graph` into `store`.
 ///
 /// # Errors
 /// A file that is no npz; an array that belongs to no stage, is not f32 or
 /// f16, or holds more than a few times what its stage can have: an archive is
 /// never unpacked further than that.
-pub fn read(folder: &Path, manifest: &Manifest, graph: &Graph) -> Result<Capture> {
+pub fn read(
+    folder: &Path,
+    manifest: &Manifest,
+    graph: &Graph,
+    store: &Arc<Store>,
+) -> Result<Capture> {
     let path = folder.join("capture.npz");
     let name = path.display();
     let file = File::open(&path).with_context(|| format!("cannot read {name}"))?;
-    let mut zip = zip::ZipArchive::new(BufReader::new(file))
+    let mut zip = ZipArchive::new(BufReader::new(file))
         .with_context(|| format!("{name} is no npz archive"))?;
-    let mut capture = Capture::default();
-    let steps =
-        std::iter::once(manifest.tokens.clone()).chain(manifest.decoded.iter().map(|&t| vec![t]));
-    let mut first = 0;
-    for (index, tokens) in steps.enumerate() {
-        let count = tokens.len();
-        capture.steps.push(Step {
-            index,
-            first,
-            tokens,
-            stages: HashMap::new(),
-        });
-        first += count;
-    }
+    let mut capture = Capture::new(store.clone());
+    capture.steps = manifest.steps();
+    let labels: HashMap<String, usize> = (capture.steps.iter().enumerate())
+        .map(|(i, s)| (s.label(), i))
+        .collect();
+    let nodes: HashMap<String, &Node> = graph.nodes.iter().map(|n| (n.id.to_string(), n)).collect();
     for i in 0..zip.len() {
         let entry = zip
             .by_index(i)
@@ -181,27 +262,42 @@ pub fn read(folder: &Path, manifest: &Manifest, graph: &Graph) -> Result<Capture
         let known = full
             .strip_suffix(".npy")
             .and_then(|n| n.split_once('/'))
-            .and_then(|(step, stage)| {
-                let step = capture.steps.iter().position(|s| label(s.index) == step)?;
-                let node = graph.nodes.iter().find(|n| n.id.to_string() == stage)?;
-                Some((step, node))
-            });
+            .and_then(|(step, stage)| Some((*labels.get(step)?, *nodes.get(stage)?)));
         let Some((step, node)) = known else {
             bail!(
-                "{name}: `{full}` belongs to no stage; names are STEP/STAGE.npy, steps prefill and step1 to step{}, stages such as {}",
-                manifest.decoded.len(),
+                "{name}: `{full}` belongs to no stage; names are STEP/STAGE.npy, steps {} to {}, stages such as {}",
+                capture.steps[0].label(),
+                capture.steps[capture.steps.len() - 1].label(),
                 graph.nodes[1.min(graph.nodes.len() - 1)].id
             );
         };
         let step = &mut capture.steps[step];
-        let expected = Graph::extent(node, step.tokens.len(), step.keys());
-        let tensor = array(entry, node, &expected).with_context(|| format!("{name}: `{full}`"))?;
-        step.stages.insert(node.id, tensor);
+        let stored =
+            array(entry, node, step, store).with_context(|| format!("{name}: `{full}`"))?;
+        step.stages.insert(node.id, stored);
     }
+    if let Some(logits) = graph.nodes.last() {
+        for step in &mut capture.steps {
+            step.choice = choice(step, logits, store);
+        }
+    }
+    store.trouble()?;
     Ok(capture)
 }
 
-fn array(entry: impl std::io::Read, node: &Node, expected: &[usize]) -> Result<Tensor<f32>> {
+/// The logits of the step's last token, where they were captured.
+fn choice(step: &Step, logits: &Node, store: &Arc<Store>) -> Option<Stored> {
+    let stored = step.stages.get(&logits.id)?;
+    let last = step.rows().checked_sub(1)?;
+    (step.offset(last) + 1 == step.tokens.len()).then(|| {
+        let mut row = stored.slice(0, last..last + 1);
+        row.shape.remove(0);
+        store.keep(row)
+    })
+}
+
+fn array(entry: impl Read, node: &Node, step: &Step, store: &Arc<Store>) -> Result<Stored> {
+    let expected = step.extent(node);
     let array = NpyFile::new(entry).context("is no npy array")?;
     let shape: Vec<usize> = array
         .shape()
@@ -213,7 +309,7 @@ fn array(entry: impl std::io::Read, node: &Node, expected: &[usize]) -> Result<T
     let fits = shape.len() == expected.len()
         && shape
             .iter()
-            .zip(expected)
+            .zip(&expected)
             .zip(&node.shape)
             .all(|((got, want), axis)| match axis {
                 Axis::Keys => (1..=4 * want).contains(got),
@@ -222,27 +318,30 @@ fn array(entry: impl std::io::Read, node: &Node, expected: &[usize]) -> Result<T
     if !fits {
         bail!("has shape {shape:?}, and the stage has {expected:?} elements");
     }
-    let elements: usize = shape.iter().product();
     if array.order() != Order::C && shape.len() > 1 {
         bail!("is stored in Fortran order; write it with numpy.ascontiguousarray");
     }
-    let dtype = array.dtype().descr();
-    let data: Vec<f32> = if dtype.contains("f4") {
-        array.into_vec::<f32>()?
-    } else if dtype.contains("f2") {
-        array
-            .into_vec::<half::f16>()?
-            .into_iter()
-            .map(f32::from)
-            .collect()
-    } else {
-        bail!("has dtype {dtype}; write float32 or float16");
-    };
-    if data.len() != elements {
-        bail!(
-            "holds {} elements, and its header says {elements}",
-            data.len()
-        );
+    match array.dtype() {
+        DType::Plain(t) if t.type_char() == TypeChar::Float && t.size_field() == 4 => {
+            let mut values = array.data::<f32>()?;
+            store.keep_parts(shape, |out| fill(out, &mut values, |v| v))
+        }
+        DType::Plain(t) if t.type_char() == TypeChar::Float && t.size_field() == 2 => {
+            let mut values = array.data::<half::f16>()?;
+            store.keep_parts(shape, |out| fill(out, &mut values, f32::from))
+        }
+        other => bail!("has dtype {}; write float32 or float16", other.descr()),
     }
-    Ok(Tensor { shape, data })
+}
+
+/// Fills `out` with the next values.
+fn fill<T>(
+    out: &mut [f32],
+    values: &mut impl Iterator<Item = std::io::Result<T>>,
+    convert: fn(T) -> f32,
+) -> Result<()> {
+    for v in out {
+        *v = convert(values.next().context("ends before its header says")??);
+    }
+    Ok(())
 }

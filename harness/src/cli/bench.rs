@@ -3,13 +3,12 @@
 use super::args::{BenchArgs, Measure};
 use super::session;
 use super::{exit, say};
-use crate::capture::Filter;
+use crate::capture::{Filter, Store, Want};
 use crate::llama::session::Session;
 use crate::session::Opened;
 use anyhow::{Context as _, Result};
 use qdiff_engine::cpu::CpuEngine;
 use qdiff_engine::tap::NoTaps;
-use std::collections::HashSet;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -91,8 +90,8 @@ fn cpu(opened: &Opened, prompt: &[u32]) -> (f64, f64) {
 
 fn llama(opened: &Opened, prompt: &[u32], threads: usize) -> Result<(f64, f64)> {
     let graph = opened.model.graph();
-    let mut session = Session::new(&opened.llama, graph, PREFILL + DECODE, threads)?;
-    let none = HashSet::new();
+    let mut session = Session::new(&opened.llama, graph, PREFILL + DECODE, PREFILL, threads)?;
+    let none = Want::nothing();
     let start = Instant::now();
     session.step(prompt, &none)?;
     let prefill = start.elapsed().as_secs_f64();
@@ -110,9 +109,10 @@ fn tapped_prefill(args: &BenchArgs) -> Result<()> {
     let opened = session::open(args.prompt.model.as_ref())?;
     let (name, tokens) = session::tokens(&opened, &args.prompt)?;
     let graph = opened.model.graph();
-    let mut session = Session::new(&opened.llama, graph, tokens.len(), threads)?;
-    let stages = session.step(&tokens, &Filter::default().capture_set(graph))?;
-    say(&format!("{name}: {} stages tapped\n", stages.len()))
+    let mut session = Session::new(&opened.llama, graph, tokens.len(), tokens.len(), threads)?;
+    let want = Want::new(graph, &Filter::default(), &Store::usual(None));
+    let step = session.step(&tokens, &want)?;
+    say(&format!("{name}: {} stages tapped\n", step.stages.len()))
 }
 
 fn whole_run(args: &BenchArgs, rounds: usize) -> Result<()> {

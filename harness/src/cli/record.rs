@@ -3,10 +3,10 @@
 use super::args::RecordArgs;
 use super::session::{self, Bar};
 use super::{exit, run, say};
-use crate::capture::{Filter, npz};
+use crate::capture::{Filter, Store, npz};
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
-use crate::pair::{Pair, Recording, Tokens};
+use crate::pair::{Pair, Tokens};
 use crate::session::sha256;
 use crate::verdict::Policy;
 use anyhow::Result;
@@ -25,41 +25,50 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
     let threads = session::threads(args.prompt.threads)?;
     let opened = session::open(args.prompt.model.as_ref())?;
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
-    let filter = Filter::new(&oracle.graph, &args.stages, args.layers.as_deref(), None)?;
+    let filter = Filter::new(
+        &oracle.graph,
+        &args.stages,
+        args.layers.as_deref(),
+        args.positions.as_deref(),
+    )?;
     let (_, tokens) = session::tokens(&opened, &args.prompt)?;
+    filter.check(&oracle.graph, tokens.len() + args.prompt.decode)?;
     let faults = run::faults(&opened, &injections)?;
     let bar = Bar::new();
+    let store = Store::usual(args.capture.tmp.as_deref());
     let pair = Pair {
         opened: &opened,
         oracle: &oracle,
         filter: &filter,
         policy: &Policy::default(),
+        store: &store,
         threads,
         progress: &|what, done, total| bar.show(what, done, total),
     };
     let what = Tokens {
         prompt: &tokens,
+        ubatch: args.capture.ubatch,
         decode: args.prompt.decode,
         forced: None,
     };
-    let Recording {
-        capture,
-        manifest: of,
-        fed,
-    } = pair.run(&runner, what, faults)?;
+    let mut writer = npz::Writer::create(&args.out, args.compress)?;
+    let mut runner = pair.runner(&runner, what, faults)?;
+    let fed = pair.steps(runner.as_mut(), what, |step| writer.step(&step))?;
+    let of = runner.manifest();
+    let steps = what.steps();
     let manifest = npz::Manifest {
         schema_version: npz::SCHEMA_VERSION,
-        engine: of.name,
+        engine: of.name.clone(),
         model_sha256: Some(sha256(opened.bytes())),
-        tokens,
+        ubatch: (what.longest() < tokens.len()).then_some(what.ubatch),
+        positions: filter.kept(tokens.len() + fed.len()),
+        tokens: tokens.clone(),
         decoded: fed,
-        arithmetic: Some(of.arithmetic),
+        arithmetic: Some(of.arithmetic.clone()),
     };
-    npz::write(&capture, &manifest, &args.out)?;
-    let arrays: usize = capture.steps.iter().map(|s| s.stages.len()).sum();
+    let arrays = writer.finish(&manifest)?;
     say(&format!(
-        "recorded {arrays} arrays of {} steps of {} in {}\n",
-        capture.steps.len(),
+        "recorded {arrays} arrays of {steps} steps of {} in {}\n",
         manifest.engine,
         session::show(&args.out)
     ))?;

@@ -3,7 +3,7 @@
 use super::args::RunArgs;
 use super::session::{self, Bar};
 use super::{exit, say, verify_oracle, words};
-use crate::capture::{Filter, npz};
+use crate::capture::{Filter, Store, npz};
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording, Tokens};
@@ -40,11 +40,15 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     )?;
     let policy = Policy::new(&oracle.graph, &args.tolerance)?;
     let recorded = Recorded::open(&subject, &reference)?;
-    let (prompt, tokens, decode) = match recorded.manifest() {
-        Some(m) => ("recorded".to_owned(), m.tokens.clone(), m.decoded.len()),
+    let (prompt, tokens, decode, ubatch) = match recorded.manifest() {
+        Some(m) => {
+            let ubatch = m.ubatch.unwrap_or(m.tokens.len());
+            let name = "recorded".to_owned();
+            (name, m.tokens.clone(), m.decoded.len(), ubatch)
+        }
         None => {
             let (name, tokens) = session::tokens(&opened, &args.prompt)?;
-            (name, tokens, args.prompt.decode)
+            (name, tokens, args.prompt.decode, args.capture.ubatch)
         }
     };
     let forced = recorded.manifest().map(|m| m.decoded.as_slice());
@@ -60,16 +64,19 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     recorded.check_model(&hash)?;
 
     let bar = Bar::new();
+    let store = Store::usual(args.capture.tmp.as_deref());
     let pair = Pair {
         opened: &opened,
         oracle: &oracle,
         filter: &filter,
         policy: &policy,
+        store: &store,
         threads,
         progress: &|what, done, total| bar.show(what, done, total),
     };
     let tokens_of = |forced| Tokens {
         prompt: &tokens,
+        ubatch,
         decode,
         forced,
     };
@@ -81,7 +88,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         Some((folder, manifest)) => pair.read(folder, manifest)?,
         None => pair.run(&subject, tokens_of(Some(&reference.fed)), faults)?,
     };
-    let verdict = pair.judge(&subject, &reference);
+    let verdict = pair.judge(&subject, &reference)?;
 
     let (code, doubt) = outcome(
         &pair,
@@ -204,14 +211,21 @@ impl Recorded {
             subject: open(subject)?,
             reference: open(reference)?,
         };
-        if let (Some((a, x)), Some((b, y))) = (&recorded.subject, &recorded.reference)
-            && (x.tokens != y.tokens || x.decoded != y.decoded)
-        {
-            bail!(
-                "{} and {} are captures of different tokens; record both on the same ones",
-                session::show(a),
-                session::show(b)
-            );
+        if let (Some((a, x)), Some((b, y))) = (&recorded.subject, &recorded.reference) {
+            if x.tokens != y.tokens || x.decoded != y.decoded {
+                bail!(
+                    "{} and {} are captures of different tokens; record both on the same ones",
+                    session::show(a),
+                    session::show(b)
+                );
+            }
+            if x.steps().len() != y.steps().len() {
+                bail!(
+                    "{} and {} are captures in steps of different size; record both with the same --ubatch",
+                    session::show(a),
+                    session::show(b)
+                );
+            }
         }
         Ok(recorded)
     }

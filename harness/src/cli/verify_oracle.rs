@@ -8,14 +8,14 @@
 use super::args::OracleArgs;
 use super::session;
 use super::{exit, say};
-use crate::capture::Filter;
+use crate::capture::{Capture, Filter, Store, Want};
 use crate::llama;
 use crate::llama::gguf::write_f32_copy;
 use crate::oracle::Oracle;
 use crate::report::terminal::number;
-use crate::runners::{self, Runner as _, llama::Llama};
+use crate::runners::{self, Runner as _, Tokens, llama::Llama};
 use crate::session::Opened;
-use crate::verdict::{Local, Policy, Side, evaluate, residual};
+use crate::verdict::{Local, Policy, Side, residuals};
 use anyhow::{Context as _, Result};
 use qdiff_engine::model::{Model, StageId};
 use rayon::prelude::*;
@@ -152,23 +152,31 @@ fn verify(
     let theirs = llama::Model::load(&path)?;
     let oracle = Oracle::new(&path, model.gguf().bytes(), &theirs)?;
     let filter = Filter::default();
-    let wanted = filter.capture_set(&oracle.graph);
-    let logits = oracle.graph.nodes[oracle.graph.nodes.len() - 1].id;
-    let mut runner = Llama::new(&theirs, &oracle.graph, tokens.len() + decode, threads)?;
-    let (capture, _) = runners::run(&mut runner, tokens, decode, forced, &wanted, logits, |_| {})?;
+    let store = Store::usual(tmp);
+    let want = Want::new(&oracle.graph, &filter, &store);
+    let n_ctx = tokens.len() + decode;
+    let mut runner = Llama::new(&theirs, &oracle.graph, n_ctx, tokens.len(), threads)?;
+    let mut capture = Capture::new(store.clone());
+    let what = Tokens {
+        prompt: tokens,
+        ubatch: tokens.len(),
+        decode,
+        forced,
+    };
+    runners::run(&mut runner, what, &want, |step| {
+        capture.steps.push(step);
+        Ok(())
+    })?;
     let side = Side {
         capture: &capture,
         arithmetic: &runner.manifest().arithmetic,
     };
     let policy = Policy::default();
-    Ok(oracle
-        .graph
-        .nodes
-        .par_iter()
-        .filter_map(|node| {
-            let expected = evaluate(node, &oracle.graph, &oracle.weights, &[side]).pop()?;
-            let local = residual(node, &oracle, &side, &expected, &filter, &policy)?;
-            Some((node.id, local))
-        })
-        .collect())
+    let results = oracle.graph.nodes.par_iter().filter_map(|node| {
+        let local = residuals(node, &oracle, &[side], &filter, &policy).pop()?;
+        Some((node.id, local?))
+    });
+    let results = results.collect();
+    store.trouble()?;
+    Ok(results)
 }

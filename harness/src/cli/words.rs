@@ -31,6 +31,9 @@ pub(super) fn command(args: &RunArgs) -> String {
     if args.prompt.decode != 8 {
         words.push(format!("-n {}", args.prompt.decode));
     }
+    if args.capture.ubatch != 512 && !recorded {
+        words.push(format!("--ubatch {}", args.capture.ubatch));
+    }
     if args.subject != Spec::Auto {
         words.push(format!("--subject {}", quote(&args.subject.to_string())));
     }

@@ -2,11 +2,11 @@
 
 use super::Model;
 use super::taps::{Taps, callback};
+use crate::capture::{Collector, Step, Want};
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
-use qdiff_engine::model::{Graph, StageId};
-use qdiff_engine::ops::Tensor;
-use std::collections::{HashMap, HashSet};
+use qdiff_engine::model::Graph;
+use std::sync::Arc;
 
 /// A running model: its KV cache, and the taps of its graph.
 pub struct Session<'a> {
@@ -17,12 +17,19 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// A context for `n_ctx` tokens, with every stage of `graph` tappable:
-    /// flash attention off, KV cache in f32, one ubatch, all rows as outputs.
+    /// A context for `n_ctx` tokens, at most `n_step` of them in a step, with
+    /// every stage of `graph` tappable: flash attention off, KV cache in f32,
+    /// a step in one ubatch, all its rows as outputs.
     ///
     /// # Errors
     /// If llama.cpp cannot make the context.
-    pub fn new(model: &'a Model, graph: &Graph, n_ctx: usize, threads: usize) -> Result<Self> {
+    pub fn new(
+        model: &'a Model,
+        graph: &Graph,
+        n_ctx: usize,
+        n_step: usize,
+        threads: usize,
+    ) -> Result<Self> {
         let mut taps = Box::new(Taps::new(graph));
         let cells = n_ctx.next_multiple_of(256) as u32;
         // SAFETY: plain C calls; the taps are boxed, so their address holds,
@@ -30,8 +37,8 @@ impl<'a> Session<'a> {
         let ctx = unsafe {
             let mut params = sys::llama_context_default_params();
             params.n_ctx = cells;
-            params.n_batch = cells;
-            params.n_ubatch = cells;
+            params.n_batch = n_step as u32;
+            params.n_ubatch = n_step as u32;
             params.n_threads = threads as i32;
             params.n_threads_batch = threads as i32;
             params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_DISABLED;
@@ -39,7 +46,7 @@ impl<'a> Session<'a> {
             params.type_v = sys::GGML_TYPE_F32;
             params.offload_kqv = false;
             params.op_offload = false;
-            params.n_outputs_max = cells;
+            params.n_outputs_max = n_step as u32;
             params.cb_eval = Some(callback);
             params.cb_eval_user_data = std::ptr::from_mut::<Taps>(&mut taps).cast();
             sys::llama_init_from_model(model.raw, params)
@@ -62,21 +69,14 @@ impl<'a> Session<'a> {
         self.position
     }
 
-    /// Runs `tokens` at the next positions and gives the wanted stages.
+    /// Runs `tokens` at the next positions, in one ubatch, and gives the
+    /// wanted stages.
     ///
     /// # Errors
     /// If llama.cpp fails, a stage has another shape than the graph says, or
     /// a wanted stage never appeared: llama.cpp's names drift.
-    pub fn step(
-        &mut self,
-        tokens: &[u32],
-        wanted: &HashSet<StageId>,
-    ) -> Result<HashMap<StageId, Tensor<f32>>> {
-        self.taps.wanted.clone_from(wanted);
-        self.taps.tokens = tokens.len();
-        self.taps.first = self.position;
-        self.taps.stages.clear();
-        self.taps.trouble = None;
+    pub fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
+        self.taps.begin(Collector::new(want, self.position, tokens));
         // SAFETY: the batch has room for every token, and is freed below.
         let code = unsafe {
             let mut batch = sys::llama_batch_init(tokens.len() as i32, 0, 1);
@@ -98,26 +98,17 @@ impl<'a> Session<'a> {
                 self.position
             );
         }
-        if let Some(why) = self.taps.trouble.take() {
-            bail!("{why}");
-        }
-        let mut missing: Vec<_> = wanted
-            .iter()
-            .filter(|id| !self.taps.stages.contains_key(id))
-            .collect();
-        if !missing.is_empty() {
-            missing.sort();
-            let total = missing.len();
+        let collected = self.taps.finish()?;
+        let (missing, total) = collected.missing();
+        if let Some(first) = missing.first() {
             bail!(
-                "llama.cpp never emitted {} of the {} wanted stages, first {}; its tensor names changed: \
+                "llama.cpp never emitted {} of the {total} wanted stages, first {first}; its tensor names changed: \
                  mend `emitted(…)` in the graph's declaration",
-                total,
-                wanted.len(),
-                missing[0]
+                missing.len(),
             );
         }
         self.position += tokens.len();
-        Ok(std::mem::take(&mut self.taps.stages))
+        Ok(collected.finish())
     }
 }
 

@@ -3,10 +3,13 @@
 //! Copies are made inside the callback, because later operations overwrite
 //! tensors in place; views are read through their strides.
 
+use crate::capture::Collector;
+use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
-use qdiff_engine::model::{EmittedLayout, Graph, Node, StageId};
+use qdiff_engine::model::{EmittedLayout, Graph, Node};
 use qdiff_engine::ops::{Op, Tensor, attn_scores};
-use std::collections::{HashMap, HashSet};
+use qdiff_engine::tap::TapSink as _;
+use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -21,12 +24,10 @@ pub(super) struct Taps {
     by_name: HashMap<(String, &'static str), usize>,
     /// Unnamed tensors, by weight and operation.
     by_weight: HashMap<(String, &'static str), usize>,
-    pub(super) wanted: HashSet<StageId>,
-    pub(super) tokens: usize,
-    pub(super) first: usize,
-    pub(super) stages: HashMap<StageId, Tensor<f32>>,
+    /// What collects the step that runs.
+    collector: Option<Collector>,
     /// First thing that went wrong inside the callback.
-    pub(super) trouble: Option<String>,
+    trouble: Option<String>,
 }
 
 impl Taps {
@@ -35,10 +36,7 @@ impl Taps {
             graph: graph.clone(),
             by_name: HashMap::new(),
             by_weight: HashMap::new(),
-            wanted: HashSet::new(),
-            tokens: 0,
-            first: 0,
-            stages: HashMap::new(),
+            collector: None,
             trouble: None,
         };
         for (index, node) in graph.nodes.iter().enumerate() {
@@ -83,15 +81,42 @@ impl Taps {
         }
     }
 
+    /// Taps a step.
+    pub(super) fn begin(&mut self, collector: Collector) {
+        self.collector = Some(collector);
+        self.trouble = None;
+    }
+
+    /// Ends the step.
+    ///
+    /// # Errors
+    /// What went wrong inside the callback.
+    pub(super) fn finish(&mut self) -> Result<Collector> {
+        let collector = self.collector.take();
+        match (self.trouble.take(), collector) {
+            (Some(why), _) => bail!("{why}"),
+            (None, Some(collector)) => Ok(collector),
+            (None, None) => bail!("no step was begun"),
+        }
+    }
+
+    fn wants(&self, index: usize) -> bool {
+        let id = self.graph.nodes[index].id;
+        self.collector.as_ref().is_some_and(|c| c.wants(id))
+    }
+
     unsafe fn take(&mut self, t: *const sys::ggml_tensor, index: usize) -> Result<(), String> {
-        let node = &self.graph.nodes[index];
-        let keys = self.first + self.tokens;
-        let shape = Graph::extent(node, self.tokens, keys);
+        let Some(collector) = &mut self.collector else {
+            return Ok(());
+        };
+        let (node, step) = (&self.graph.nodes[index], collector.step());
+        let shape = Graph::extent(node, step.tokens.len(), step.keys());
         // SAFETY: as the caller's.
-        let data = unsafe { copy(t, node, &shape, self.first)? };
-        match self.stages.insert(node.id, Tensor { shape, data }) {
-            None => Ok(()),
-            Some(_) => Err(format!("{}: llama.cpp emits it twice in a step", node.id)),
+        let data = unsafe { copy(t, node, &shape, step.first)? };
+        if collector.take(node.id, Tensor { shape, data }) {
+            Ok(())
+        } else {
+            Err(format!("{}: llama.cpp emits it twice in a step", node.id))
         }
     }
 }
@@ -192,7 +217,7 @@ pub(super) unsafe extern "C" fn callback(
         let Some(index) = (unsafe { taps.find(t) }) else {
             return !ask;
         };
-        let wanted = taps.wanted.contains(&taps.graph.nodes[index].id);
+        let wanted = taps.wants(index);
         if ask {
             return wanted;
         }

@@ -3,9 +3,10 @@
 use super::{Mutation, catalogue};
 use crate::capture::Filter;
 use crate::oracle::Oracle;
-use crate::verdict::{Finding, Local, Policy, Side, StageResult, describe, evaluate, residual};
-use qdiff_engine::model::Write;
+use crate::verdict::{Block, Check, Finding, Local, Policy, Side, StageResult, describe, evaluate};
+use qdiff_engine::model::{StageId, Write};
 use serde::Serialize;
+use std::ops::ControlFlow;
 
 /// An explanation that reproduces the subject's output.
 #[derive(Clone, Debug, Serialize)]
@@ -64,18 +65,10 @@ pub fn explain(
 }
 
 fn shape(oracle: &Oracle<'_>, subject: &Side<'_>, origin: &StageResult) -> String {
-    let Some(index) = oracle.graph.index(origin.id) else {
-        return String::new();
-    };
-    let node = &oracle.graph.nodes[index];
-    let expected = evaluate(
-        node,
-        &oracle.graph,
-        &oracle.weights,
-        std::slice::from_ref(subject),
-    )
-    .pop();
-    expected.map_or_else(String::new, |e| describe(node, &oracle.graph, subject, &e))
+    let index = oracle.graph.index(origin.id);
+    index.map_or_else(String::new, |i| {
+        describe(&oracle.graph.nodes[i], oracle, subject)
+    })
 }
 
 fn candidates(stage: &str) -> Vec<(&'static Mutation, f64)> {
@@ -106,21 +99,25 @@ fn test(
         return None;
     }
     let write = std::mem::replace(&mut node.write, Write::All);
-    let mut expected = evaluate(
+    let mut check = Check::new(&node, filter, policy);
+    let sides = std::slice::from_ref(subject);
+    evaluate(
         &node,
         &oracle.graph,
         &oracle.weights,
-        std::slice::from_ref(subject),
-    )
-    .pop()?;
-    let mut old: Option<&[f32]> = None;
-    for (step, expected) in subject.capture.steps.iter().zip(&mut expected) {
-        if let Some((value, _)) = expected {
-            write.leave(value, old);
-        }
-        old = step.stages.get(&node.id).map(|t| t.data.as_slice());
-    }
-    let after: Local = residual(&node, oracle, subject, &expected, filter, policy)?;
+        sides,
+        &mut |mut block| {
+            leave(write, &mut block, subject, node.id);
+            check.take(&block);
+            // The first row that it does not explain refutes it.
+            if check.ok() {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        },
+    );
+    let after: Local = check.finish()?;
     let before = origin.subject.as_ref()?;
     after.ok().then(|| Cause {
         name: match &mutation.param {
@@ -132,4 +129,16 @@ fn test(
         before: before.residual,
         after: after.residual,
     })
+}
+
+/// Puts what the buffer held after the step before where `write` leaves it.
+fn leave(write: Write, block: &mut Block<'_>, subject: &Side<'_>, id: StageId) {
+    if write == Write::All {
+        return;
+    }
+    let steps = &subject.capture.steps;
+    let before = block.index.checked_sub(1).and_then(|i| steps[i].get(id));
+    let at = block.rows.start * block.value.row_len();
+    let old = before.as_ref().and_then(|t| t.data.get(at..));
+    write.leave(&mut block.value, old);
 }

@@ -1,11 +1,11 @@
 //! The engine's CPU interpreter as a runner.
 
 use super::{Arithmetic, Manifest, Runner};
-use crate::capture::{Collector, Step};
+use crate::capture::{Collector, Step, Want};
 use anyhow::Result;
 use qdiff_engine::cpu::CpuEngine;
-use qdiff_engine::model::{Graph, Model, StageId};
-use std::collections::HashSet;
+use qdiff_engine::model::{Graph, Model};
+use std::sync::Arc;
 
 /// Runs a graph, possibly with faults in it, on the engine's own weights.
 pub struct Cpu<'a> {
@@ -32,15 +32,9 @@ impl Runner for Cpu<'_> {
         &self.manifest
     }
 
-    fn step(&mut self, tokens: &[u32], wanted: &HashSet<StageId>) -> Result<Step> {
-        let first = self.engine.position();
-        let mut taps = Collector::new(wanted);
+    fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
+        let mut taps = Collector::new(want, self.engine.position(), tokens);
         self.engine.step(tokens, &mut taps);
-        Ok(Step {
-            index: 0,
-            first,
-            tokens: tokens.to_vec(),
-            stages: taps.stages,
-        })
+        Ok(taps.finish())
     }
 }

@@ -1,11 +1,11 @@
 //! The engine's CUDA forward pass as a runner.
 
 use super::{Arithmetic, Manifest, Runner};
-use crate::capture::{Collector, Step};
+use crate::capture::{Collector, Step, Want};
 use anyhow::Result;
 use qdiff_engine::cuda::CudaEngine;
-use qdiff_engine::model::{Model, StageId};
-use std::collections::HashSet;
+use qdiff_engine::model::Model;
+use std::sync::Arc;
 
 /// Every stage materialised on the first GPU.
 pub struct Cuda {
@@ -36,15 +36,9 @@ impl Runner for Cuda {
         &self.manifest
     }
 
-    fn step(&mut self, tokens: &[u32], wanted: &HashSet<StageId>) -> Result<Step> {
-        let first = self.engine.position();
-        let mut taps = Collector::new(wanted);
+    fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
+        let mut taps = Collector::new(want, self.engine.position(), tokens);
         self.engine.step(tokens, &mut taps)?;
-        Ok(Step {
-            index: 0,
-            first,
-            tokens: tokens.to_vec(),
-            stages: taps.stages,
-        })
+        Ok(taps.finish())
     }
 }

@@ -1,14 +1,14 @@
 //! llama.cpp as a runner.
 
 use super::{Arithmetic, Manifest, Runner};
-use crate::capture::Step;
+use crate::capture::{Step, Want};
 use crate::llama::Model;
 use crate::llama::session::Session;
 use anyhow::Result;
 use llama_cpp_sys_2 as sys;
-use qdiff_engine::model::{Graph, StageId};
+use qdiff_engine::model::Graph;
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
-use std::collections::HashSet;
+use std::sync::Arc;
 
 /// llama.cpp on the CPU, every stage tapped.
 pub struct Llama<'a> {
@@ -17,13 +17,19 @@ pub struct Llama<'a> {
 }
 
 impl<'a> Llama<'a> {
-    /// A runner with room for `n_ctx` tokens.
+    /// A runner with room for `n_ctx` tokens, at most `n_step` of them in a step.
     ///
     /// # Errors
     /// If llama.cpp cannot make the context.
-    pub fn new(model: &'a Model, graph: &Graph, n_ctx: usize, threads: usize) -> Result<Self> {
+    pub fn new(
+        model: &'a Model,
+        graph: &Graph,
+        n_ctx: usize,
+        n_step: usize,
+        threads: usize,
+    ) -> Result<Self> {
         Ok(Self {
-            session: Session::new(model, graph, n_ctx, threads)?,
+            session: Session::new(model, graph, n_ctx, n_step, threads)?,
             manifest: Manifest {
                 name: "llama.cpp (cpu)".to_owned(),
                 arithmetic: Arithmetic {
@@ -62,14 +68,7 @@ impl Runner for Llama<'_> {
         &self.manifest
     }
 
-    fn step(&mut self, tokens: &[u32], wanted: &HashSet<StageId>) -> Result<Step> {
-        let first = self.session.position();
-        let stages = self.session.step(tokens, wanted)?;
-        Ok(Step {
-            index: 0,
-            first,
-            tokens: tokens.to_vec(),
-            stages,
-        })
+    fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
+        self.session.step(tokens, want)
     }
 }

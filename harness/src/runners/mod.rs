@@ -7,12 +7,11 @@ mod spec;
 
 pub use spec::{Faults, Room, Spec};
 
-use crate::capture::{Capture, Step};
+use crate::capture::{Step, Want};
 use anyhow::Result;
-use qdiff_engine::model::StageId;
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
+use std::sync::Arc;
 
 /// What a runner computes in. Declared, not guessed: the bounds of the
 /// verdict follow from it.
@@ -76,51 +75,86 @@ pub trait Runner {
     /// What it is.
     fn manifest(&self) -> &Manifest;
 
-    /// Runs `tokens` at the next positions and gives the wanted stages.
+    /// Runs `tokens` at the next positions and gives what is wanted of them.
     ///
     /// # Errors
     /// Whatever keeps the step from finishing or a wanted stage from being seen.
-    fn step(&mut self, tokens: &[u32], wanted: &HashSet<StageId>) -> Result<Step>;
+    fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step>;
 }
 
-/// Runs the prompt and then `decode` steps. The tokens of the steps are those
-/// of `forced` where given, else the runner's own greedy choices (lowest id
-/// among equals). Gives the capture and the token fed at each decode step.
+/// The tokens of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokens<'a> {
+    /// The prompt.
+    pub prompt: &'a [u32],
+    /// Most tokens of the prompt that are run at once.
+    pub ubatch: usize,
+    /// Decode steps after it.
+    pub decode: usize,
+    /// Tokens fed at these steps; where `None`, the runner's own greedy choices.
+    pub forced: Option<&'a [u32]>,
+}
+
+impl Tokens<'_> {
+    /// Steps of the run: parts of the prompt, and decode steps.
+    pub fn steps(&self) -> usize {
+        self.prompt.len().div_ceil(self.ubatch.max(1)) + self.decode
+    }
+
+    /// Tokens of its longest step.
+    pub fn longest(&self) -> usize {
+        self.prompt.len().min(self.ubatch.max(1))
+    }
+}
+
+/// Runs the prompt and then the decode steps, and hands each step over when it
+/// is done. Where no tokens are forced, the next is the runner's own greedy
+/// choice (lowest id among equals). Gives the token fed at each decode step.
 ///
 /// # Errors
-/// As [`Runner::step`].
+/// As [`Runner::step`] and `each`; captured tensors that could not be kept.
 pub fn run(
     runner: &mut dyn Runner,
-    prompt: &[u32],
-    decode: usize,
-    forced: Option<&[u32]>,
-    wanted: &HashSet<StageId>,
-    logits: StageId,
-    mut progress: impl FnMut(usize),
-) -> Result<(Capture, Vec<u32>)> {
-    let mut capture = Capture::default();
-    let mut fed = Vec::with_capacity(decode);
-    let mut tokens = prompt.to_vec();
-    for index in 0..=decode {
-        let mut step = runner.step(&tokens, wanted)?;
-        step.index = index;
-        progress(index);
-        if index < decode {
-            let next = match forced {
-                Some(forced) => forced[index],
-                None => {
-                    let logits = step.stages.get(&logits).ok_or_else(|| {
-                        anyhow::anyhow!("{} gave no logits to choose from", runner.manifest().name)
-                    })?;
-                    argmax(logits.row(logits.rows() - 1)) as u32
-                }
-            };
-            fed.push(next);
-            tokens = vec![next];
+    tokens: Tokens<'_>,
+    want: &Arc<Want>,
+    mut each: impl FnMut(Step) -> Result<()>,
+) -> Result<Vec<u32>> {
+    let mut fed: Vec<u32> = Vec::with_capacity(tokens.decode);
+    let parts = tokens.prompt.chunks(tokens.ubatch.max(1));
+    let last = parts.len().saturating_sub(1);
+    let mut next = None;
+    for (i, part) in parts.enumerate() {
+        let mut step = runner.step(part, want)?;
+        want.store().trouble()?;
+        if i == last {
+            next = choice(&step);
+        } else {
+            // It chooses nothing.
+            step.choice = None;
         }
-        capture.steps.push(step);
+        each(step)?;
     }
-    Ok((capture, fed))
+    for index in 0..tokens.decode {
+        let token = match tokens.forced {
+            Some(forced) => forced[index],
+            None => next.ok_or_else(|| {
+                anyhow::anyhow!("{} gave no logits to choose from", runner.manifest().name)
+            })?,
+        };
+        fed.push(token);
+        let mut step = runner.step(&[token], want)?;
+        want.store().trouble()?;
+        step.index = index + 1;
+        next = choice(&step);
+        each(step)?;
+    }
+    Ok(fed)
+}
+
+/// The token that the logits after a step choose.
+fn choice(step: &Step) -> Option<u32> {
+    let logits = step.choice.as_ref()?.get();
+    Some(argmax(&logits.data) as u32)
 }
 
 /// Index of the largest value, the lowest among equals; NaN never wins.

@@ -102,7 +102,9 @@ impl Spec {
         match self {
             Self::Auto | Self::Cpu => Ok(()),
             Self::Capture(_) => {
-                bail!("--inject cannot change a recorded capture; inject into the runner cpu (--subject cpu)")
+                bail!(
+                    "--inject cannot change a recorded capture; inject into the runner cpu (--subject cpu)"
+                )
             }
             Self::Cuda | Self::Llama => bail!(
                 "--inject rewrites the graph that the CPU engine interprets, not that of {self}; inject into the runner cpu (--subject cpu)"
@@ -132,6 +134,7 @@ impl Spec {
                 &opened.llama,
                 graph,
                 room.context,
+                room.step,
                 room.threads,
             )?),
             Self::Auto | Self::Capture(_) => bail!("{self} is not a runner that runs"),

@@ -2,10 +2,15 @@
 //! nothing where local residuals exist.
 
 use super::Place;
+use super::evaluate::rows_of;
 use super::rows::{judged_len, place, row_len};
-use crate::capture::{Capture, Filter};
+use crate::capture::{Capture, Filter, Step, token_axis};
 use qdiff_engine::model::Node;
 use serde::Serialize;
+use std::ops::Range;
+
+/// Rows that are compared at once, to bound memory.
+const ROWS_AT_ONCE: usize = 512;
 
 /// Distance of the subject's stage from the reference's.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -29,32 +34,64 @@ pub fn compare(
         let (Some(a), Some(b)) = (s.stages.get(&node.id), r.stages.get(&node.id)) else {
             continue;
         };
-        if a.data.len() != b.data.len() {
-            continue;
-        }
-        let n = row_len(&a.shape);
-        for (row, (a, b)) in a
-            .data
-            .chunks_exact(n)
-            .zip(b.data.chunks_exact(n))
-            .enumerate()
-        {
-            let at = place(node, &s.stages[&node.id].shape, s, row);
-            if !filter.position(at.position) {
+        for (of_a, of_b) in common(node, s, r) {
+            let positions = &s.positions()[of_a.clone()];
+            let (Some(a), Some(b)) = (rows_of(node, a, &of_a), rows_of(node, b, &of_b)) else {
+                continue;
+            };
+            if a.data.len() != b.data.len() {
                 continue;
             }
-            let n = judged_len(node, at, n);
-            let (mut d2, mut b2) = (0f64, 0f64);
-            for (a, b) in a.iter().zip(b).take(n) {
-                d2 += (f64::from(*a) - f64::from(*b)).powi(2);
-                b2 += f64::from(*b).powi(2);
-            }
-            let error = d2.sqrt() / if b2 > 0.0 { b2.sqrt() } else { 1.0 };
-            let error = if error.is_nan() { f64::INFINITY } else { error };
-            if worst.is_none_or(|w| error > w.error) {
-                worst = Some(Global { error, at });
+            let n = row_len(&a.shape);
+            let pairs = a.data.chunks_exact(n).zip(b.data.chunks_exact(n));
+            for (row, (x, y)) in pairs.enumerate() {
+                let at = place(node, &a.shape, s.index, positions, row);
+                if !filter.position(at.position) {
+                    continue;
+                }
+                let n = judged_len(node, at, n);
+                let error = distance(&x[..n], &y[..n]);
+                if worst.is_none_or(|w| error > w.error) {
+                    worst = Some(Global { error, at });
+                }
             }
         }
     }
     worst
+}
+
+/// Ranges of rows that both steps kept, and that lie side by side in both.
+fn common(node: &Node, a: &Step, b: &Step) -> Vec<(Range<usize>, Range<usize>)> {
+    if token_axis(node).is_none() {
+        return vec![(0..0, 0..0)];
+    }
+    let mut parts: Vec<(Range<usize>, Range<usize>)> = Vec::new();
+    let mut j = 0;
+    for i in 0..a.rows() {
+        while j < b.rows() && b.offset(j) < a.offset(i) {
+            j += 1;
+        }
+        if j == b.rows() || b.offset(j) != a.offset(i) {
+            continue;
+        }
+        match parts.last_mut() {
+            Some((of_a, of_b)) if of_a.end == i && of_b.end == j && of_a.len() < ROWS_AT_ONCE => {
+                of_a.end = i + 1;
+                of_b.end = j + 1;
+            }
+            _ => parts.push((i..i + 1, j..j + 1)),
+        }
+    }
+    parts
+}
+
+/// Relative L2 distance of `a` from `b`.
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    let (mut d2, mut b2) = (0f64, 0f64);
+    for (a, b) in a.iter().zip(b) {
+        d2 += (f64::from(*a) - f64::from(*b)).powi(2);
+        b2 += f64::from(*b).powi(2);
+    }
+    let error = d2.sqrt() / if b2 > 0.0 { b2.sqrt() } else { 1.0 };
+    if error.is_nan() { f64::INFINITY } else { error }
 }

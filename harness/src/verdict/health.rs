@@ -13,13 +13,13 @@ pub fn check(graph: &Graph, capture: &Capture) -> Vec<String> {
     let mut concerns = Vec::new();
     for node in &graph.nodes {
         for step in &capture.steps {
-            let Some(t) = step.stages.get(&node.id) else {
+            let Some(t) = step.get(node.id) else {
                 continue;
             };
             let concern = match &node.op {
                 Op::AttnWeights(_) => unnormalised(&t.data, t.shape.last().copied().unwrap_or(1)),
                 Op::Rope(rope) => {
-                    let before = step.stages.get(&graph.nodes[node.inputs[0]].id);
+                    let before = step.get(graph.nodes[node.inputs[0]].id);
                     before.and_then(|x| stretched(&x.data, &t.data, rope.head_dim))
                 }
                 _ => constant(&t.data, t.shape.last().copied().unwrap_or(1)),

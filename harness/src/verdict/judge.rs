@@ -1,10 +1,12 @@
 //! From residuals to statuses, origins and one verdict.
 
-use super::{Global, Local, Policy, Side, evaluate, global, health, residual};
-use crate::capture::Filter;
+use super::rows::{place, row_len};
+use super::{Global, Local, Policy, Side, global, health, residuals};
+use crate::capture::{Filter, Step};
 use crate::mutations::hypotheses::{self, Cause};
 use crate::oracle::Oracle;
 use crate::runners::argmax;
+use anyhow::Result;
 use qdiff_engine::model::{Axis, Graph, Node, StageId};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -126,6 +128,10 @@ impl Verdict {
 
 /// Judges the subject against the reference. `progress` is told how many of
 /// the stages are done.
+///
+/// # Errors
+/// If a captured tensor could not be kept or read back: then there is no
+/// verdict.
 pub fn judge(
     oracle: &Oracle<'_>,
     subject: Side<'_>,
@@ -133,18 +139,16 @@ pub fn judge(
     filter: &Filter,
     policy: &Policy,
     progress: &(dyn Fn(usize, usize) + Sync),
-) -> Verdict {
+) -> Result<Verdict> {
     let graph = &oracle.graph;
     let asked: Vec<&Node> = graph.nodes.iter().filter(|n| filter.stage(n.id)).collect();
     let done = AtomicUsize::new(0);
     let mut stages: Vec<StageResult> = asked
         .par_iter()
         .map(|node| {
-            let expected = evaluate(node, graph, &oracle.weights, &[subject, reference]);
-            let local = |side: &Side<'_>, i: usize| {
-                residual(node, oracle, side, &expected[i], filter, policy)
-            };
-            let (of_subject, of_reference) = (local(&subject, 0), local(&reference, 1));
+            let mut locals =
+                residuals(node, oracle, &[subject, reference], filter, policy).into_iter();
+            let (of_subject, of_reference) = (locals.next().flatten(), locals.next().flatten());
             progress(done.fetch_add(1, Ordering::Relaxed) + 1, asked.len());
             StageResult {
                 stage: node.id.to_string(),
@@ -167,13 +171,16 @@ pub fn judge(
         first.map_or(usize::MAX, |p| p.step)
     });
     let findings = hypotheses::explain(oracle, &subject, &origins, filter, policy);
-    Verdict {
-        tokens: tokens(oracle, subject, reference),
+    let verdict = Verdict {
+        tokens: tokens(subject, reference),
         health: health::check(graph, subject.capture),
         stages,
         findings,
         coverage,
-    }
+    };
+    subject.capture.store.trouble()?;
+    reference.capture.store.trouble()?;
+    Ok(verdict)
 }
 
 fn own_status(subject: Option<&Local>, reference: Option<&Local>) -> Status {
@@ -242,12 +249,7 @@ fn coverage(
     for (node, stage) in asked.iter().zip(stages) {
         let mut rows = 0;
         for step in &subject.capture.steps {
-            let shape = Graph::extent(node, step.tokens.len(), step.keys());
-            let n = super::rows::row_len(&shape);
-            let all = shape.iter().product::<usize>() / n;
-            rows += (0..all)
-                .filter(|&r| filter.position(super::rows::place(node, &shape, step, r).position))
-                .count();
+            rows += rows_asked(node, step, filter);
         }
         let judged = |l: &Option<Local>| l.as_ref().map_or(0, |l| l.rows);
         let wrong_extent = stage.subject.as_ref().is_some_and(|l| l.extent.is_some());
@@ -268,15 +270,26 @@ fn coverage(
     coverage
 }
 
-fn tokens(oracle: &Oracle<'_>, subject: Side<'_>, reference: Side<'_>) -> Vec<TokenCheck> {
-    let Some(logits) = oracle.graph.nodes.last().map(|n| n.id) else {
-        return Vec::new();
-    };
+/// Rows of `node` in `step` that the filter asks for, captured or not. Of a
+/// cache nothing is asked in a step of which no token is asked for.
+fn rows_asked(node: &Node, step: &Step, filter: &Filter) -> usize {
+    let positions: Vec<u32> = (step.first..step.keys()).map(|p| p as u32).collect();
+    if !positions.iter().any(|&p| filter.position(p as usize)) {
+        return 0;
+    }
+    let shape = Graph::extent(node, step.tokens.len(), step.keys());
+    let all = shape.iter().product::<usize>() / row_len(&shape);
+    (0..all)
+        .filter(|&r| filter.position(place(node, &shape, step.index, &positions, r).position))
+        .count()
+}
+
+fn tokens(subject: Side<'_>, reference: Side<'_>) -> Vec<TokenCheck> {
     let steps = subject.capture.steps.iter().zip(&reference.capture.steps);
     steps
         .filter_map(|(s, r)| {
-            let (a, b) = (s.stages.get(&logits)?, r.stages.get(&logits)?);
-            let (a, b) = (a.row(a.rows() - 1), b.row(b.rows() - 1));
+            let (a, b) = (s.choice.as_ref()?.get(), r.choice.as_ref()?.get());
+            let (a, b) = (a.data.as_slice(), b.data.as_slice());
             let (ours, theirs) = (argmax(a), argmax(b));
             let error = a.iter().zip(b).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
             Some(TokenCheck {

@@ -1,21 +1,18 @@
 //! The local check: a stage's output against the f64 evaluation of its op on
 //! that runner's own captured operands.
 
-use super::rows::{place, row_len};
+use super::evaluate::{Block, evaluate, rows_of};
+use super::rows::{judged_len, place, row_len};
 use super::tolerance::{ELEMENT_FACTOR, ROW_FACTOR};
 use super::{Place, Policy};
-use crate::capture::{Capture, Filter, Step};
+use crate::capture::{Capture, Filter, token_axis};
 use crate::oracle::Oracle;
 use crate::runners::Arithmetic;
-use qdiff_engine::model::{Graph, Node, StageId, WeightSource};
-use qdiff_engine::ops::{self, Context, Linear, Op, Tensor, kv_cache, linear};
-use qdiff_engine::quant::{self, ActivationFormat};
+use qdiff_engine::model::Node;
+use qdiff_engine::ops::Tensor;
 use serde::Serialize;
 use std::collections::BTreeSet;
-
-/// Rows that a linear layer evaluates at once: enough to amortise
-/// dequantisation, few enough to bound memory for a vocabulary of 150,000.
-const ROWS_AT_ONCE: usize = 64;
+use std::ops::ControlFlow;
 
 /// One runner's part in a verdict.
 #[derive(Clone, Copy)]
@@ -104,230 +101,80 @@ impl Local {
     }
 }
 
-/// What a stage should be on one side, step by step: value and bound.
-pub type Expected = Vec<Option<(Tensor<f64>, Vec<f32>)>>;
-
-/// Evaluates `node` in f64 on the captured operands of every side, all steps.
-/// `None` where an operand was not captured.
-pub fn evaluate(
-    node: &Node,
-    graph: &Graph,
-    weights: &dyn WeightSource,
-    sides: &[Side<'_>],
-) -> Vec<Expected> {
-    match &node.op {
-        Op::Linear(layer) => linear_layers(layer, node, graph, weights, sides),
-        Op::KvCache(cache) => sides
-            .iter()
-            .map(|s| caches(cache, node, graph, s))
-            .collect(),
-        _ => sides
-            .iter()
-            .map(|side| {
-                let per_step = |step| pointwise(node, graph, weights, step);
-                side.capture.steps.iter().map(per_step).collect()
-            })
-            .collect(),
-    }
+/// Gathers the local residual of one stage of one side, block by block.
+pub struct Check<'a> {
+    node: &'a Node,
+    filter: &'a Filter,
+    rule: Option<f64>,
+    local: Local,
+    seen: bool,
 }
 
-fn input(node: &Node, graph: &Graph, i: usize) -> StageId {
-    graph.nodes[node.inputs[i]].id
-}
-
-fn widen(t: &Tensor<f32>) -> Tensor<f64> {
-    Tensor {
-        shape: t.shape.clone(),
-        data: t.data.iter().map(|&v| f64::from(v)).collect(),
-    }
-}
-
-fn pointwise(
-    node: &Node,
-    graph: &Graph,
-    weights: &dyn WeightSource,
-    step: &Step,
-) -> Option<(Tensor<f64>, Vec<f32>)> {
-    let inputs: Option<Vec<Tensor<f64>>> = (0..node.inputs.len())
-        .map(|i| step.stages.get(&input(node, graph, i)).map(widen))
-        .collect();
-    let inputs = inputs?;
-    let positions = step.positions();
-    let context = Context {
-        tokens: &step.tokens,
-        positions: &positions,
-        weights,
-        weight: node.weight.as_deref().unwrap_or(""),
-    };
-    let operands: Vec<&Tensor<f64>> = inputs.iter().collect();
-    // An operand of a shape that the op cannot take has been reported at its
-    // own stage.
-    let shapes_fit = match (&node.op, operands.as_slice()) {
-        (Op::AttnContext(_), [w, v]) => w.shape.get(2) == v.shape.first(),
-        (Op::Residual | Op::SwiGlu(_), [a, b]) => a.shape == b.shape,
-        _ => true,
-    };
-    shapes_fit.then(|| ops::forward_with_bound(&node.op, &operands, &context))
-}
-
-fn caches(op: &ops::KvCache, node: &Node, graph: &Graph, side: &Side<'_>) -> Expected {
-    let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
-    let mut cache = Some(Tensor::<f64>::default());
-    side.capture
-        .steps
-        .iter()
-        .map(|step| {
-            let rows = step.stages.get(&input(node, graph, 0)).map(widen);
-            match (&mut cache, rows) {
-                (Some(cache), Some(rows)) => kv_cache::append(op, cache, &rows, &row_shape),
-                (cache, _) => *cache = None,
-            }
-            // A cache is a copy: no rounding is allowed.
-            cache.clone().map(|c| {
-                let exact = vec![0f32; c.data.len()];
-                (c, exact)
-            })
-        })
-        .collect()
-}
-
-/// All rows of all steps of all sides through one pass over the weights.
-fn linear_layers(
-    layer: &Linear,
-    node: &Node,
-    graph: &Graph,
-    weights: &dyn WeightSource,
-    sides: &[Side<'_>],
-) -> Vec<Expected> {
-    let name = node.weight.as_deref().unwrap_or("");
-    let ty = weights.ggml_type(name);
-    let (n, m) = weights.extent(name);
-    let mut rows: Vec<f64> = Vec::new();
-    let mut sums: Vec<(usize, Vec<f64>)> = Vec::new();
-    for side in sides {
-        let format = side.arithmetic.activation(ty);
-        for step in &side.capture.steps {
-            let Some(x) = step.stages.get(&input(node, graph, 0)) else {
-                continue;
-            };
-            for x in x.data.chunks_exact(n) {
-                let at = rows.len();
-                rows.resize(at + n, 0.0);
-                quant::emulate(format, x, &mut rows[at..]);
-                if format == ActivationFormat::Q8_1 {
-                    let mut residuals = Vec::new();
-                    quant::q8_1_sum_residuals(x, &rows[at..], &mut residuals);
-                    sums.push((at / n, residuals));
-                }
-            }
+impl<'a> Check<'a> {
+    /// Nothing seen yet.
+    pub fn new(node: &'a Node, filter: &'a Filter, policy: &Policy) -> Self {
+        Self {
+            node,
+            filter,
+            rule: policy.rule(node.id),
+            local: Local::default(),
+            seen: false,
         }
     }
-    let context = Context {
-        tokens: &[],
-        positions: &[],
-        weights,
-        weight: name,
-    };
-    let count = rows.len() / n.max(1);
-    let (mut y, mut bound) = (Vec::with_capacity(count * m), Vec::with_capacity(count * m));
-    for chunk in rows.chunks(n * ROWS_AT_ONCE) {
-        let x = Tensor {
-            shape: vec![chunk.len() / n, n],
-            data: chunk.to_vec(),
+
+    /// The residual; `None` if the stage or its operands were captured in no
+    /// step.
+    pub fn finish(self) -> Option<Local> {
+        self.seen.then_some(self.local)
+    }
+
+    /// Whether all rows seen so far are within what is allowed.
+    pub fn ok(&self) -> bool {
+        self.local.ok()
+    }
+
+    /// Holds what the side gave against what it should have given.
+    pub fn take(&mut self, block: &Block<'_>) {
+        let step = block.step;
+        let Some(stored) = step.stages.get(&self.node.id) else {
+            return;
         };
-        let (part, part_bound) = linear::forward_with_bound(layer, &x, &context);
-        y.extend(part.data);
-        bound.extend(part_bound);
-    }
-    add_min_sums(&mut y, &sums, m, name, weights);
-
-    let mut done = 0;
-    sides
-        .iter()
-        .map(|side| {
-            side.capture
-                .steps
-                .iter()
-                .map(|step| {
-                    let x = step.stages.get(&input(node, graph, 0))?;
-                    let t = x.data.len() / n;
-                    let range = done * m..(done + t) * m;
-                    done += t;
-                    let value = Tensor {
-                        shape: vec![t, m],
-                        data: y[range.clone()].to_vec(),
-                    };
-                    Some((value, bound[range].to_vec()))
-                })
-                .collect()
-        })
-        .collect()
-}
-
-/// Q4_1 and Q5_1 weights are `d·q + m`; against q8_1 activations ggml takes
-/// `m` times the block's sum of activations, which is stored rounded to f16.
-fn add_min_sums(
-    y: &mut [f64],
-    sums: &[(usize, Vec<f64>)],
-    m: usize,
-    name: &str,
-    weights: &dyn WeightSource,
-) {
-    if sums.is_empty() {
-        return;
-    }
-    let ty = weights.ggml_type(name);
-    let mut mins = Vec::new();
-    for o in 0..m {
-        mins.clear();
-        quant::block_mins(ty, weights.row_bytes(name, o), &mut mins);
-        for (row, residuals) in sums {
-            let extra: f64 = mins
-                .iter()
-                .zip(residuals)
-                .map(|(&m, r)| f64::from(m) * r)
-                .sum();
-            y[row * m + o] += extra;
-        }
-    }
-}
-
-/// Holds what a side gave for `node` against what it should have given.
-/// `None` if the stage or its operands were not captured in any step.
-pub fn residual(
-    node: &Node,
-    oracle: &Oracle<'_>,
-    side: &Side<'_>,
-    expected: &Expected,
-    filter: &Filter,
-    policy: &Policy,
-) -> Option<Local> {
-    let mut local = Local::default();
-    let mut seen = false;
-    for (step, expected) in side.capture.steps.iter().zip(expected) {
-        let (Some(got), Some((want, bound))) = (step.stages.get(&node.id), expected) else {
-            continue;
+        self.seen = true;
+        let per_row = block.value.data.len() / block.rows.len().max(1);
+        let count = if block.known.is_some() {
+            block.rows.len()
+        } else {
+            step.rows()
         };
-        seen = true;
-        // Of the first step that is not finite, the operands tell where it began.
-        if local.non_finite.is_none() {
-            local.poisoned_input = node.inputs.iter().any(|&i| {
-                let t = step.stages.get(&oracle.graph.nodes[i].id);
-                t.is_some_and(|t| t.data.iter().any(|v| !v.is_finite()))
-            });
+        if stored.shape().iter().product::<usize>() != count * per_row {
+            self.wrong_extent(stored.shape(), block, count);
+            return;
         }
-        if got.data.len() != want.data.len() {
-            if local.extent.is_none() {
-                local.extent = Some(format!(
-                    "shape {:?} where {:?} is expected, from {} on",
-                    got.shape,
-                    want.shape,
-                    step.label()
-                ));
+        if self.local.extent.is_some() {
+            return;
+        }
+        if let Some(got) = rows_of(self.node, stored, &block.rows) {
+            self.rows(&got, block);
+        }
+    }
+
+    fn wrong_extent(&mut self, got: &[usize], block: &Block<'_>, rows: usize) {
+        let (step, local) = (block.step, &mut self.local);
+        if local.extent.is_none() {
+            let mut want = block.value.shape.clone();
+            if let Some(axis) = token_axis(self.node).filter(|a| *a < want.len()) {
+                want[axis] = rows;
             }
-            local.used = f64::INFINITY;
-            local.residual = f64::INFINITY;
-            local.worst = None;
+            local.extent = Some(format!(
+                "shape {got:?} where {want:?} is expected, from {} on",
+                step.label()
+            ));
+        }
+        local.used = f64::INFINITY;
+        local.residual = f64::INFINITY;
+        local.worst = None;
+        // Once per step: blocks of one step come from its first row on.
+        if block.rows.start == 0 {
             for position in step.first..step.keys() {
                 local.note_bad(Place {
                     step: step.index,
@@ -335,57 +182,50 @@ pub fn residual(
                     head: None,
                 });
             }
-            continue;
         }
-        if local.extent.is_some() {
-            continue;
-        }
-        judge_rows(
-            node,
-            step,
-            (got, want, bound),
-            filter,
-            policy.rule(node.id),
-            &mut local,
-        );
     }
-    seen.then_some(local)
-}
 
-fn judge_rows(
-    node: &Node,
-    step: &Step,
-    (got, want, bound): (&Tensor<f32>, &Tensor<f64>, &[f32]),
-    filter: &Filter,
-    rule: Option<f64>,
-    local: &mut Local,
-) {
-    let n = row_len(&got.shape);
-    for r in 0..got.data.len() / n {
-        let at = place(node, &got.shape, step, r);
-        if !filter.position(at.position) {
-            continue;
+    fn rows(&mut self, got: &Tensor<f32>, block: &Block<'_>) {
+        let n = row_len(&got.shape);
+        let positions = match block.known {
+            Some(_) => Vec::new(),
+            None => block.step.positions()[block.rows.clone()].to_vec(),
+        };
+        let index = block.step.index;
+        for r in 0..got.data.len() / n {
+            let at = place(self.node, &got.shape, index, &positions, r);
+            if !self.filter.position(at.position) || block.known.is_some_and(|k| !k[at.position]) {
+                continue;
+            }
+            self.local.rows += 1;
+            // Scores beyond the diagonal carry no meaning.
+            let range = r * n..r * n + judged_len(self.node, at, n);
+            let row = (
+                &got.data[range.clone()],
+                &block.value.data[range.clone()],
+                &block.bound[range],
+            );
+            self.row(at, row, block.poisoned);
         }
-        local.rows += 1;
-        // Scores beyond the diagonal carry no meaning.
-        let range = r * n..r * n + super::rows::judged_len(node, at, n);
-        let (got, want, bound) = (
-            &got.data[range.clone()],
-            &want.data[range.clone()],
-            &bound[range],
-        );
-        let row = Row::new(got, want, bound, rule);
+    }
+
+    fn row(&mut self, at: Place, (got, want, bound): (&[f32], &[f64], &[f32]), poisoned: bool) {
+        let local = &mut self.local;
+        let row = Row::new(got, want, bound, self.rule);
         if let Some(index) = got.iter().position(|v| !v.is_finite()) {
-            let (got, want) = (f64::from(got[index]), want[index]);
-            local.non_finite.get_or_insert(Element {
-                place: at,
-                index,
-                got,
-                want,
-                allowed: 0.0,
-            });
+            // Of the first that is not finite, the operands tell where it began.
+            if local.non_finite.is_none() {
+                local.poisoned_input = poisoned;
+                local.non_finite = Some(Element {
+                    place: at,
+                    index,
+                    got: f64::from(got[index]),
+                    want: want[index],
+                    allowed: 0.0,
+                });
+            }
             local.note_bad(at);
-            continue;
+            return;
         }
         local.rule = local.rule.max(row.rule);
         if row.used > 1.0 {
@@ -406,6 +246,25 @@ fn judge_rows(
             });
         }
     }
+}
+
+/// The local residuals of `node` on every side.
+pub fn residuals(
+    node: &Node,
+    oracle: &Oracle<'_>,
+    sides: &[Side<'_>],
+    filter: &Filter,
+    policy: &Policy,
+) -> Vec<Option<Local>> {
+    let mut checks: Vec<Check<'_>> = sides
+        .iter()
+        .map(|_| Check::new(node, filter, policy))
+        .collect();
+    evaluate(node, &oracle.graph, &oracle.weights, sides, &mut |block| {
+        checks[block.side].take(&block);
+        ControlFlow::Continue(())
+    });
+    checks.into_iter().map(Check::finish).collect()
 }
 
 struct Row {

@@ -1,10 +1,11 @@
 //! The verdict: each stage of each side held against its own f64 evaluation,
 //! then the stages held against each other.
 //!
-//! `local` judges one stage on one runner's own operands, `global` compares
+//! `evaluate` says what a stage should be, `local` judges one stage on one runner's own operands, `global` compares
 //! the two runners, `judge` gives every stage its status and finds the
 //! origins, `health` looks for what no correct model does.
 
+mod evaluate;
 mod global;
 mod health;
 mod judge;
@@ -13,9 +14,10 @@ mod rows;
 mod shape;
 pub mod tolerance;
 
+pub use evaluate::{Block, Sink, evaluate};
 pub use global::Global;
 pub use judge::{Coverage, Finding, StageResult, Status, TokenCheck, Verdict, judge};
-pub use local::{Element, Expected, Local, Side, evaluate, residual};
+pub use local::{Check, Element, Local, Side, residuals};
 pub use shape::describe;
 pub use tolerance::Policy;
 

@@ -1,7 +1,6 @@
 //! How a stage's tensor falls into rows that are judged one by one.
 
 use super::Place;
-use crate::capture::Step;
 use qdiff_engine::model::{Axis, Node};
 use qdiff_engine::ops::{Op, attn_scores};
 
@@ -10,17 +9,25 @@ pub(super) fn row_len(shape: &[usize]) -> usize {
     shape.last().copied().unwrap_or(0).max(1)
 }
 
-/// Where row `r` of a tensor of this shape belongs.
-pub(super) fn place(node: &Node, shape: &[usize], step: &Step, r: usize) -> Place {
-    let (index, head) = match (node.shape.first(), shape.len()) {
-        (Some(Axis::Fixed(_)), _) => (step.first + r % shape[1].max(1), Some(r / shape[1].max(1))),
+/// Where row `r` of a tensor of this shape belongs, in the step of number
+/// `step`, whose rows here are the tokens at `positions`.
+pub(super) fn place(
+    node: &Node,
+    shape: &[usize],
+    step: usize,
+    positions: &[u32],
+    r: usize,
+) -> Place {
+    let of = |row: usize| positions[row] as usize;
+    let (position, head) = match (node.shape.first(), shape.len()) {
+        (Some(Axis::Fixed(_)), _) => (of(r % shape[1].max(1)), Some(r / shape[1].max(1))),
         (Some(Axis::Keys), _) => (r / shape[1].max(1), Some(r % shape[1].max(1))),
-        (_, 3) => (step.first + r / shape[1].max(1), Some(r % shape[1].max(1))),
-        _ => (step.first + r, None),
+        (_, 3) => (of(r / shape[1].max(1)), Some(r % shape[1].max(1))),
+        _ => (of(r), None),
     };
     Place {
-        step: step.index,
-        position: index,
+        step,
+        position,
         head,
     }
 }

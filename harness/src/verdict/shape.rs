@@ -2,50 +2,80 @@
 //! part of the rows is wrong, in what pattern, and whether a factor or an
 //! offset would mend it.
 
-use super::local::{Expected, Side};
+use super::evaluate::{Block, evaluate, rows_of};
+use super::local::Side;
 use super::tolerance::ELEMENT_FACTOR;
+use crate::oracle::Oracle;
 use qdiff_engine::model::{Graph, Node};
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::{Op, Tensor};
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 
 /// Share of a residual that a fit must leave at most to be mentioned.
 const FITTED: f64 = 1e-3;
 
-/// Describes the residual of `node` in words; empty if nothing is wrong.
-pub fn describe(node: &Node, graph: &Graph, side: &Side<'_>, expected: &Expected) -> String {
-    let mut wrong: BTreeSet<usize> = BTreeSet::new();
-    let mut width = 0;
-    let (mut bad, mut all) = (0usize, 0usize);
-    let mut pairs: Vec<(f64, f64)> = Vec::new();
-    for (step, expected) in side.capture.steps.iter().zip(expected) {
-        let (Some(got), Some((want, bound))) = (step.stages.get(&node.id), expected) else {
-            continue;
-        };
-        if got.data.len() != want.data.len() {
-            continue;
-        }
-        width = got.row_len().max(1);
-        for (i, ((g, w), b)) in got.data.iter().zip(&want.data).zip(bound).enumerate() {
-            all += 1;
+/// Wrong elements that a factor or an offset is fitted to, at most.
+const FITTED_TO: usize = 1 << 20;
+
+/// The wrong elements of a stage, as they are gathered.
+#[derive(Default)]
+struct Wrong {
+    columns: BTreeSet<usize>,
+    width: usize,
+    bad: usize,
+    all: usize,
+    /// Whether every one of them is zero.
+    zero: bool,
+    /// What is and what should be, of the first of them.
+    pairs: Vec<(f64, f64)>,
+}
+
+impl Wrong {
+    fn take(&mut self, got: &Tensor<f32>, block: &Block<'_>) {
+        self.width = got.row_len().max(1);
+        let (want, bound) = (&block.value.data, &block.bound);
+        for (i, ((g, w), b)) in got.data.iter().zip(want).zip(bound).enumerate() {
+            if w.is_nan() {
+                // A cached row that nothing is known of.
+                continue;
+            }
+            self.all += 1;
             if (f64::from(*g) - w).abs() > ELEMENT_FACTOR * f64::from(*b) || !g.is_finite() {
-                bad += 1;
-                wrong.insert(i % width);
-                pairs.push((f64::from(*g), *w));
+                self.zero = *g == 0.0 && (self.zero || self.bad == 0);
+                self.bad += 1;
+                self.columns.insert(i % self.width);
+                if self.pairs.len() < FITTED_TO {
+                    self.pairs.push((f64::from(*g), *w));
+                }
             }
         }
     }
-    if bad == 0 {
+}
+
+/// Describes the residual of `node` in words; empty if nothing is wrong.
+pub fn describe(node: &Node, oracle: &Oracle<'_>, side: &Side<'_>) -> String {
+    let mut wrong = Wrong::default();
+    let sides = std::slice::from_ref(side);
+    evaluate(node, &oracle.graph, &oracle.weights, sides, &mut |block| {
+        let stored = block.step.stages.get(&node.id);
+        let got = stored.and_then(|s| rows_of(node, s, &block.rows));
+        if let Some(got) = got.filter(|g| g.data.len() == block.value.data.len()) {
+            wrong.take(&got, &block);
+        }
+        ControlFlow::Continue(())
+    });
+    if wrong.bad == 0 {
         return String::new();
     }
-    let mut words = vec![format!("{bad} of {all} elements are wrong")];
-    let columns: Vec<usize> = wrong.into_iter().collect();
-    words.push(pattern(&columns, width));
-    if let Some(heads) = heads(node, graph, &columns, width) {
+    let mut words = vec![format!("{} of {} elements are wrong", wrong.bad, wrong.all)];
+    let columns: Vec<usize> = wrong.columns.into_iter().collect();
+    words.push(pattern(&columns, wrong.width));
+    if let Some(heads) = heads(node, &oracle.graph, &columns, wrong.width) {
         words.push(heads);
     }
-    if pairs.iter().all(|(g, _)| *g == 0.0) {
+    if wrong.zero {
         words.push("all of them are zero: not written, or cleared".to_owned());
-    } else if let Some(fit) = fit(&pairs) {
+    } else if let Some(fit) = fit(&wrong.pairs) {
         words.push(fit);
     }
     words.join("; ")

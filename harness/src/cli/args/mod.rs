@@ -103,3 +103,22 @@ pub struct PromptArgs {
     #[arg(short, long, env = "QDIFF_THREADS")]
     pub threads: Option<usize>,
 }
+
+/// How captured stages come about and where they stay.
+#[derive(Debug, Args)]
+pub struct CaptureArgs {
+    /// Most tokens of the prompt that are run at once, on both sides; 1 is token by token
+    #[arg(long, value_name = "N", default_value_t = 512, env = "QDIFF_UBATCH", value_parser = at_least_one)]
+    pub ubatch: usize,
+    /// Folder for captured stages that exceed the memory set aside for them [default: the system's]
+    #[arg(long, value_name = "DIR", env = "QDIFF_TMP")]
+    pub tmp: Option<PathBuf>,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("it must be at least 1".to_owned()),
+        Ok(n) => Ok(n),
+        Err(_) => Err("it is not a number".to_owned()),
+    }
+}

@@ -1,6 +1,6 @@
 //! Arguments of `qdiff record`.
 
-use super::PromptArgs;
+use super::{CaptureArgs, PromptArgs};
 use crate::runners::Spec;
 use clap::Args;
 use std::path::PathBuf;
@@ -15,6 +15,9 @@ pub struct RecordArgs {
     /// Model and tokens
     #[command(flatten)]
     pub prompt: PromptArgs,
+    /// Steps and memory
+    #[command(flatten)]
+    pub capture: CaptureArgs,
     /// What to record: cpu, cuda, or llama (llama.cpp on the CPU)
     #[arg(
         long,
@@ -32,6 +35,12 @@ pub struct RecordArgs {
     /// Only these layers, such as 0,5-7
     #[arg(long, value_name = "LIST")]
     pub layers: Option<String>,
+    /// Only the rows of these token positions, such as 0,12-15
+    #[arg(long, value_name = "LIST")]
+    pub positions: Option<String>,
+    /// Deflate the arrays: smaller by a tenth or two, and slower
+    #[arg(long)]
+    pub compress: bool,
     /// Inject a fault: NAME[:PARAM=VALUE][@L07 or @L07.q_rope]; repeatable
     #[arg(long, value_name = "FAULT")]
     pub inject: Vec<String>,

@@ -1,6 +1,6 @@
 //! Arguments of `qdiff run`.
 
-use super::PromptArgs;
+use super::{CaptureArgs, PromptArgs};
 use crate::runners::Spec;
 use clap::Args;
 use std::path::PathBuf;
@@ -18,6 +18,9 @@ pub struct RunArgs {
     /// Model and tokens
     #[command(flatten)]
     pub prompt: PromptArgs,
+    /// Steps and memory
+    #[command(flatten)]
+    pub capture: CaptureArgs,
     /// The runner under suspicion: auto (CUDA where there is a GPU, else the CPU), cpu, cuda, llama, or capture:DIR
     #[arg(
         long,

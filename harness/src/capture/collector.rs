@@ -1,0 +1,174 @@
+//! What is to be kept of a run, and the sink that keeps it.
+
+use super::{Filter, Step, Store, Stored, token_axis};
+use qdiff_engine::model::{Graph, StageId};
+use qdiff_engine::ops::Tensor;
+use qdiff_engine::tap::TapSink;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Which stages and rows of a run are kept, and where.
+#[derive(Debug)]
+pub struct Want {
+    /// With the axis that counts tokens.
+    stages: HashMap<StageId, Option<usize>>,
+    /// The stage whose last row chooses the next token.
+    choice: Option<StageId>,
+    positions: Option<HashSet<usize>>,
+    store: Arc<Store>,
+}
+
+impl Want {
+    /// What `filter` asks for, its operands, and the logits of the last token
+    /// of every step, whatever is asked for: they choose the next.
+    pub fn new(graph: &Graph, filter: &Filter, store: &Arc<Store>) -> Arc<Self> {
+        let set = filter.capture_set(graph);
+        let stages = graph.nodes.iter().filter(|n| set.contains(&n.id));
+        Arc::new(Self {
+            stages: stages.map(|n| (n.id, token_axis(n))).collect(),
+            choice: graph.nodes.last().map(|n| n.id),
+            positions: filter.positions().cloned(),
+            store: store.clone(),
+        })
+    }
+
+    /// Nothing at all: an untapped run.
+    pub fn nothing() -> Arc<Self> {
+        Arc::new(Self {
+            stages: HashMap::new(),
+            choice: None,
+            positions: None,
+            store: Store::usual(None),
+        })
+    }
+
+    /// Where the tensors go.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// An empty step of `tokens` from position `first` on, with the rows to keep.
+    fn step(&self, first: usize, tokens: &[u32]) -> Step {
+        let mut step = Step::new(first, tokens.to_vec());
+        if let Some(positions) = &self.positions {
+            step.keep_only(|p| positions.contains(&p));
+        }
+        step
+    }
+}
+
+/// Collects what is wanted of one step.
+#[derive(Debug)]
+pub struct Collector {
+    want: Arc<Want>,
+    step: Step,
+}
+
+impl Collector {
+    /// For `tokens` from position `first` on.
+    pub fn new(want: &Arc<Want>, first: usize, tokens: &[u32]) -> Self {
+        Self {
+            step: want.step(first, tokens),
+            want: want.clone(),
+        }
+    }
+
+    /// The step, with all that was tapped.
+    pub fn finish(self) -> Step {
+        self.step
+    }
+
+    /// The step so far.
+    pub fn step(&self) -> &Step {
+        &self.step
+    }
+
+    /// Wanted stages that were not tapped, sorted; and how many are wanted.
+    pub fn missing(&self) -> (Vec<StageId>, usize) {
+        let rows = self.step.rows() > 0;
+        let mut wanted: Vec<StageId> = self.want.stages.keys().copied().collect();
+        wanted.retain(|_| rows);
+        let total = wanted.len();
+        wanted.retain(|id| !self.step.stages.contains_key(id));
+        if self.step.choice.is_none() {
+            wanted.extend(self.want.choice);
+        }
+        wanted.sort();
+        wanted.dedup();
+        (wanted, total)
+    }
+
+    /// Keeps what is wanted of a stage's tensor; gives false if it was given
+    /// before.
+    pub fn take(&mut self, id: StageId, tensor: Tensor<f32>) -> bool {
+        if Some(id) == self.want.choice && tensor.rows() > 0 {
+            let row = tensor.row(tensor.rows() - 1);
+            self.step.choice = Some(self.want.store.keep(Tensor {
+                shape: vec![row.len()],
+                data: row.to_vec(),
+            }));
+        }
+        let Some(axis) = self.want.stages.get(&id) else {
+            return true;
+        };
+        let tensor = match (&self.step.kept, axis) {
+            (Some(kept), _) if kept.is_empty() => return true,
+            (Some(kept), Some(axis)) => select(&tensor, *axis, kept),
+            _ => tensor,
+        };
+        let stored: Stored = self.want.store.keep(tensor);
+        self.step.stages.insert(id, stored).is_none()
+    }
+}
+
+/// The entries `kept` along `axis`.
+fn select(tensor: &Tensor<f32>, axis: usize, kept: &[usize]) -> Tensor<f32> {
+    let inner: usize = tensor.shape[axis + 1..].iter().product();
+    let plane = tensor.shape[axis] * inner;
+    let mut shape = tensor.shape.clone();
+    shape[axis] = kept.len();
+    let planes = tensor.data.chunks_exact(plane.max(1));
+    let data = planes
+        .flat_map(|plane| {
+            kept.iter()
+                .map(move |&k| &plane[k * inner..(k + 1) * inner])
+        })
+        .flatten()
+        .copied()
+        .collect();
+    Tensor { shape, data }
+}
+
+impl TapSink for Collector {
+    fn wants(&self, id: StageId) -> bool {
+        let rows = self.step.rows() > 0;
+        rows && self.want.stages.contains_key(&id) || Some(id) == self.want.choice
+    }
+
+    fn tap(&mut self, id: StageId, shape: &[usize], data: &[f32]) {
+        self.take(
+            id,
+            Tensor {
+                shape: shape.to_vec(),
+                data: data.to_vec(),
+            },
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_selected_along_any_axis() {
+        let t = Tensor {
+            shape: vec![2, 3, 2],
+            data: (0..12).map(|i| i as f32).collect(),
+        };
+        let part = select(&t, 1, &[0, 2]);
+        assert_eq!(part.shape, [2, 2, 2]);
+        assert_eq!(part.data, [0.0, 1.0, 4.0, 5.0, 6.0, 7.0, 10.0, 11.0]);
+        assert_eq!(select(&t, 0, &[1]).data, t.data[6..]);
+    }
+}

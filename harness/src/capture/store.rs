@@ -1,0 +1,297 @@
+//! Where captured tensors stay: in memory up to a budget, beyond it in a file
+//! that has no name and goes with the process.
+
+use qdiff_engine::ops::Tensor;
+use std::borrow::Cow;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Bytes of captured tensors that stay in memory. A short prompt fits with all
+/// its stages (the haiku and 8 steps take 0.3 GB a side); what does not fit is
+/// read back one stage at a time.
+pub const BUDGET: usize = 768 << 20;
+
+/// Bytes of a tensor that are read from a capture at once; a larger one goes to
+/// the file part by part.
+const PART: usize = 64 << 20;
+
+/// Memory for tensors, and the file for what exceeds it.
+///
+/// A tap cannot fail, so what goes wrong with the file is remembered: whoever
+/// runs a step or gives a verdict asks [`Store::trouble`] before trusting it.
+#[derive(Debug)]
+pub struct Store {
+    folder: PathBuf,
+    budget: usize,
+    used: AtomicUsize,
+    file: OnceLock<Option<File>>,
+    end: AtomicU64,
+    trouble: OnceLock<String>,
+}
+
+impl Store {
+    /// A store that keeps `budget` bytes in memory and puts the rest into a
+    /// file in `folder`.
+    pub fn new(folder: PathBuf, budget: usize) -> Arc<Self> {
+        Arc::new(Self {
+            folder,
+            budget,
+            used: AtomicUsize::new(0),
+            file: OnceLock::new(),
+            end: AtomicU64::new(0),
+            trouble: OnceLock::new(),
+        })
+    }
+
+    /// With the usual budget, in `folder` or where the system puts temporary
+    /// files.
+    pub fn usual(folder: Option<&Path>) -> Arc<Self> {
+        Self::new(
+            folder.map_or_else(std::env::temp_dir, Path::to_path_buf),
+            BUDGET,
+        )
+    }
+
+    /// Keeps a tensor.
+    pub fn keep(self: &Arc<Self>, tensor: Tensor<f32>) -> Stored {
+        let bytes = size_of_val(tensor.data.as_slice());
+        let before = self.used.fetch_add(bytes, Ordering::Relaxed);
+        let place = if before + bytes <= self.budget {
+            Place::Memory(tensor)
+        } else {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
+            let offset = self.end.fetch_add(bytes as u64, Ordering::Relaxed);
+            self.write(offset, &tensor.data);
+            Place::File {
+                shape: tensor.shape,
+                offset,
+            }
+        };
+        Stored {
+            place,
+            store: self.clone(),
+        }
+    }
+
+    /// Keeps a tensor of this shape that `fill` gives part by part, without
+    /// holding all of it in memory where the budget is spent.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    pub fn keep_parts(
+        self: &Arc<Self>,
+        shape: Vec<usize>,
+        mut fill: impl FnMut(&mut [f32]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Stored> {
+        let elements: usize = shape.iter().product();
+        if 4 * elements <= PART {
+            let mut tensor = Tensor::zeros(shape);
+            fill(&mut tensor.data)?;
+            return Ok(self.keep(tensor));
+        }
+        let offset = self.end.fetch_add(4 * elements as u64, Ordering::Relaxed);
+        let mut part = vec![0f32; PART / 4];
+        for from in (0..elements).step_by(PART / 4) {
+            let part = &mut part[..(elements - from).min(PART / 4)];
+            fill(part)?;
+            self.write(offset + 4 * from as u64, part);
+        }
+        Ok(Stored {
+            place: Place::File { shape, offset },
+            store: self.clone(),
+        })
+    }
+
+    /// Says what went wrong with the file, if anything did: no verdict may
+    /// rest on tensors that were not kept.
+    ///
+    /// # Errors
+    /// The first failure, and what to do about it.
+    pub fn trouble(&self) -> anyhow::Result<()> {
+        match self.trouble.get() {
+            None => Ok(()),
+            Some(why) => anyhow::bail!("{why}"),
+        }
+    }
+
+    /// Bytes that went to the file.
+    pub fn spooled(&self) -> u64 {
+        self.end.load(Ordering::Relaxed)
+    }
+
+    fn file(&self) -> Option<&File> {
+        self.file
+            .get_or_init(|| {
+                tempfile::tempfile_in(&self.folder)
+                    .map_err(|e| self.note("opened", &e))
+                    .ok()
+            })
+            .as_ref()
+    }
+
+    fn note(&self, what: &str, e: &io::Error) {
+        self.trouble.get_or_init(|| {
+            format!(
+                "the temporary file for captured stages in {} cannot be {what}: {e}; free some space, name another folder with --tmp, or capture less with --stages, --layers or --positions",
+                self.folder.display()
+            )
+        });
+    }
+
+    fn write(&self, offset: u64, data: &[f32]) {
+        let written = self
+            .file()
+            .map(|f| f.write_all_at(bytemuck::cast_slice(data), offset));
+        if let Some(Err(e)) = written {
+            self.note("written", &e);
+        }
+    }
+
+    fn read(&self, offset: u64, out: &mut [f32]) {
+        let read = self
+            .file()
+            .map(|f| f.read_exact_at(bytemuck::cast_slice_mut(out), offset));
+        match read {
+            Some(Ok(())) => {}
+            failed => {
+                // Never mistaken for a value, should it be looked at.
+                out.fill(f32::NAN);
+                if let Some(Err(e)) = failed {
+                    self.note("read", &e);
+                }
+            }
+        }
+    }
+}
+
+/// A tensor in a [`Store`].
+#[derive(Debug)]
+pub struct Stored {
+    place: Place,
+    store: Arc<Store>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Memory(Tensor<f32>),
+    File { shape: Vec<usize>, offset: u64 },
+}
+
+impl Stored {
+    /// Extents, outermost first.
+    pub fn shape(&self) -> &[usize] {
+        match &self.place {
+            Place::Memory(tensor) => &tensor.shape,
+            Place::File { shape, .. } => shape,
+        }
+    }
+
+    /// The whole tensor; read from the file where it is there.
+    pub fn get(&self) -> Cow<'_, Tensor<f32>> {
+        match &self.place {
+            Place::Memory(tensor) => Cow::Borrowed(tensor),
+            Place::File { shape, offset } => {
+                let mut tensor = Tensor::zeros(shape.clone());
+                self.store.read(*offset, &mut tensor.data);
+                Cow::Owned(tensor)
+            }
+        }
+    }
+
+    /// The part of it where the index along `axis` is in `range`; only that
+    /// part is read.
+    ///
+    /// # Panics
+    /// If the tensor has no such axis, or the axis no such index.
+    pub fn slice(&self, axis: usize, range: Range<usize>) -> Tensor<f32> {
+        let shape = self.shape();
+        assert!(range.end <= shape[axis], "beyond the axis");
+        let inner: usize = shape[axis + 1..].iter().product();
+        let outer: usize = shape[..axis].iter().product();
+        let run = range.len() * inner;
+        let mut part = Tensor {
+            shape: shape.to_vec(),
+            data: Vec::new(),
+        };
+        part.shape[axis] = range.len();
+        match &self.place {
+            Place::Memory(tensor) => {
+                part.data.reserve_exact(outer * run);
+                for o in 0..outer {
+                    let at = (o * shape[axis] + range.start) * inner;
+                    part.data.extend_from_slice(&tensor.data[at..at + run]);
+                }
+            }
+            Place::File { offset, .. } => {
+                part.data.resize(outer * run, 0.0);
+                for (o, out) in part.data.chunks_mut(run.max(1)).enumerate() {
+                    let at = (o * shape[axis] + range.start) * inner;
+                    self.store.read(offset + 4 * at as u64, out);
+                }
+            }
+        }
+        part
+    }
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        if let Place::Memory(tensor) = &self.place {
+            let bytes = size_of_val(tensor.data.as_slice());
+            self.store.used.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever the budget, a tensor comes back as it was kept, whole and
+        /// in parts.
+        #[test]
+        fn gives_back_what_it_was_given(
+            a in 1usize..4, b in 1usize..6, c in 1usize..5, budget in 0usize..300, from in 0usize..6, to in 0usize..6,
+        ) {
+            let store = Store::new(std::env::temp_dir(), budget);
+            let tensor = |k: usize| Tensor {
+                shape: vec![a, b, c],
+                data: (0..a * b * c).map(|i| (i * 7 + k) as f32).collect(),
+            };
+            let kept: Vec<Stored> = (0..3).map(|k| store.keep(tensor(k))).collect();
+            for (k, kept) in kept.iter().enumerate() {
+                prop_assert_eq!(&*kept.get(), &tensor(k));
+                let range = from.min(to).min(b)..from.max(to).min(b);
+                let part = kept.slice(1, range.clone());
+                let mut expected = Vec::new();
+                for i in 0..a {
+                    expected.extend_from_slice(&tensor(k).data[(i * b + range.start) * c..(i * b + range.end) * c]);
+                }
+                prop_assert_eq!(part.data, expected);
+                prop_assert_eq!(part.shape, vec![a, range.len(), c]);
+            }
+            prop_assert!(store.trouble().is_ok());
+            drop(kept);
+            prop_assert_eq!(store.used.load(Ordering::Relaxed), 0);
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_trouble_and_no_value() {
+        let store = Store::new(PathBuf::from("/nonexistent"), 0);
+        let kept = store.keep(Tensor {
+            shape: vec![1],
+            data: vec![1.0],
+        });
+        assert!(kept.get().data[0].is_nan());
+        let why = store.trouble().unwrap_err().to_string();
+        assert!(why.contains("--tmp"), "{why}");
+    }
+}
