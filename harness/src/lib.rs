@@ -9,6 +9,7 @@ pub mod capture;
 pub mod cli;
 pub mod llama;
 pub mod mutations;
+pub mod number;
 pub mod oracle;
 pub mod pair;
 pub mod prompts;

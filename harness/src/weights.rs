@@ -1,13 +1,15 @@
 //! The stage before all others: every tensor there, and every value as ggml
 //! reads it.
 
+use crate::number::Real;
 use crate::oracle::Oracle;
 use qdiff_engine::model::{Model, WeightSource};
 use rayon::prelude::*;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// One value that the engine reads differently.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Mismatch {
     /// GGUF tensor.
     pub tensor: String,
@@ -18,15 +20,19 @@ pub struct Mismatch {
     /// Its index in the row.
     pub index: usize,
     /// The engine's value.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
     pub got: f32,
     /// ggml's value.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
     pub want: f32,
     /// Rows that differ.
     pub rows: usize,
 }
 
 /// The outcome of the check.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct WeightCheck {
     /// Tensors compared.
     pub tensors: usize,

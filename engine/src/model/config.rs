@@ -98,6 +98,25 @@ pub struct Config {
 }
 
 impl Config {
+    /// The smallest model of `arch` that has a graph: for its list of stages.
+    pub(super) fn smallest(arch: &str) -> Self {
+        Self {
+            arch: arch.to_owned(),
+            name: String::new(),
+            n_layers: 1,
+            n_embd: 2,
+            n_heads: 1,
+            n_kv_heads: 1,
+            head_dim: 2,
+            n_ff: 1,
+            n_vocab: 1,
+            context: 1,
+            rope_base: 1.0,
+            rms_eps: 1.0,
+            tied_head: true,
+        }
+    }
+
     /// Reads the hyperparameters of `arch` from `source`.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ mod weights;
 
 pub use config::{Config, ConfigError, Metadata};
 pub use graph::{Axis, Emission, EmittedLayout, Graph, Node, Write, row_len};
-pub use stage::StageId;
+pub use stage::{StageId, UnknownStage};
 pub use weights::{LoadError, Model, WeightSource};
 
 /// Builds a graph from hyperparameters.
@@ -20,6 +20,22 @@ pub type BuildGraph = fn(&Config) -> Graph;
 /// Architectures that have a graph, with the function that builds it.
 pub const ARCHITECTURES: &[(&str, BuildGraph)] =
     &[(qwen2::ARCH, qwen2::graph), (qwen3::ARCH, qwen3::graph)];
+
+/// The stages that any architecture declares, those of a layer for layer 0.
+pub(crate) fn stages() -> &'static [StageId] {
+    static STAGES: std::sync::LazyLock<Vec<StageId>> = std::sync::LazyLock::new(|| {
+        let mut all = Vec::new();
+        for (arch, graph) in ARCHITECTURES {
+            for node in graph(&Config::smallest(arch)).nodes {
+                if !all.contains(&node.id) {
+                    all.push(node.id);
+                }
+            }
+        }
+        all
+    });
+    &STAGES
+}
 
 /// Builds the graph of whatever model `source` describes.
 ///

@@ -1,6 +1,8 @@
 //! Names of places in a model: `embed`, `L07.q_rope`, `logits`.
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
+use std::str::FromStr;
 
 /// A stage of the graph: its name, and the layer it belongs to if it is
 /// repeated per layer.
@@ -42,5 +44,68 @@ impl fmt::Display for StageId {
 impl fmt::Debug for StageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+/// A text that names no stage.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no stage of an architecture that qdiff knows")]
+pub struct UnknownStage(String);
+
+impl FromStr for StageId {
+    type Err = UnknownStage;
+
+    /// Reads what [`StageId`] prints. The name must be one that the graph of
+    /// some architecture declares.
+    fn from_str(text: &str) -> Result<Self, UnknownStage> {
+        let unknown = || UnknownStage(text.to_owned());
+        let (layer, name) = match text.strip_prefix('L').and_then(|t| t.split_once('.')) {
+            Some((layer, name)) => (Some(layer.parse().map_err(|_| unknown())?), name),
+            None => (None, text),
+        };
+        let known = super::stages().iter();
+        known
+            .copied()
+            .find(|id| id.name == name && id.layer.is_some() == layer.is_some())
+            .map(|id| Self { layer, ..id })
+            .ok_or_else(unknown)
+    }
+}
+
+impl Serialize for StageId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for StageId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_is_read() {
+        for &id in crate::model::stages() {
+            assert_eq!(id.to_string().parse(), Ok(id));
+        }
+        let deep = StageId::layer(123, "q_rope");
+        assert_eq!("L123.q_rope".parse(), Ok(deep));
+        for no in [
+            "",
+            "L07",
+            "L07.",
+            "q_rope",
+            "L07.logits",
+            "Lx.q_rope",
+            "L07.q_rope ",
+        ] {
+            assert!(no.parse::<StageId>().is_err(), "{no}");
+        }
     }
 }

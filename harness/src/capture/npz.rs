@@ -11,6 +11,7 @@ use crate::runners::Arithmetic;
 use anyhow::{Context as _, Result, bail, ensure};
 use npyz::{DType, NpyFile, Order, TypeChar, WriterBuilder as _};
 use qdiff_engine::model::{Axis, Graph, Node};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,7 +25,7 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// `manifest.json`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Manifest {
     /// Version of the layout.
     pub schema_version: u32,

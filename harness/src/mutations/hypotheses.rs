@@ -2,24 +2,30 @@
 
 use super::{Mutation, catalogue};
 use crate::capture::Filter;
+use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::verdict::{Block, Check, Finding, Local, Policy, Side, StageResult, describe, evaluate};
 use qdiff_engine::model::{StageId, Write};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
 /// An explanation that reproduces the subject's output.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Cause {
     /// Name of the mutation, with its parameter.
     pub name: String,
     /// What is wrong, in one sentence.
-    pub story: &'static str,
+    pub story: String,
     /// How to mend it.
-    pub remedy: &'static str,
+    pub remedy: String,
     /// Residual of the stage as it should be.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
     pub before: f64,
     /// Residual once the fault is assumed.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
     pub after: f64,
 }
 
@@ -55,7 +61,6 @@ pub fn explain(
                 None => shape(oracle, subject, origin),
             };
             Finding {
-                stage: origin.stage.clone(),
                 id: origin.id,
                 cause,
                 shape,
@@ -124,8 +129,8 @@ fn test(
             Some(p) => format!("{}:{}={value}", mutation.name, p.name),
             None => mutation.name.to_owned(),
         },
-        story: mutation.story,
-        remedy: mutation.remedy,
+        story: mutation.story.to_owned(),
+        remedy: mutation.remedy.to_owned(),
         before: before.residual,
         after: after.residual,
     })

@@ -6,10 +6,11 @@ pub mod terminal;
 use crate::runners::Manifest;
 use crate::verdict::Verdict;
 use crate::weights::WeightCheck;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// All that a report tells, whatever its format.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     /// Version of this layout; raised when a field changes its meaning.
     pub schema_version: u32,
@@ -30,10 +31,10 @@ pub struct Report {
 }
 
 /// Version of the JSON layout.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// Identifies the model.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ModelInfo {
     /// Path as given.
     pub path: String,
@@ -50,7 +51,7 @@ pub struct ModelInfo {
 }
 
 /// Identifies the run.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunInfo {
     /// Name of the prompt.
     pub prompt: String,

@@ -72,11 +72,7 @@ fn headline(report: &Report, out: &mut String) {
             None if first.shape.is_empty() => "no known cause".to_owned(),
             None => format!("no known cause: {}", first.shape),
         };
-        let _ = writeln!(
-            out,
-            "{RED}DIVERGED{RED:#} at {}, {where_}: {why}",
-            first.stage
-        );
+        let _ = writeln!(out, "{RED}DIVERGED{RED:#} at {}, {where_}: {why}", first.id);
         if verdict.findings.len() > 1 {
             let _ = writeln!(out, "{}", others(&verdict.findings));
         }
@@ -85,7 +81,7 @@ fn headline(report: &Report, out: &mut String) {
         let _ = writeln!(
             out,
             "{YELLOW}DISPUTED{YELLOW:#} at {}: the subject meets f64, the reference does not. {doubt}",
-            stage.stage
+            stage.id
         );
     } else if !verdict.coverage.complete() {
         let _ = writeln!(
@@ -212,7 +208,7 @@ fn table(verdict: &Verdict, full: bool) -> Table {
     let mut names: Vec<String> = Vec::new();
     let key = |s: &StageResult| {
         if full {
-            s.stage.clone()
+            s.id.to_string()
         } else {
             s.id.name.to_owned()
         }
@@ -307,13 +303,13 @@ fn details(report: &Report, out: &mut String) {
         let stage = verdict.stages.iter().find(|s| s.id == first.id);
         if let Some(local) = stage.and_then(|s| s.subject.as_ref()) {
             if let Some(extent) = &local.extent {
-                let _ = writeln!(out, "extent         {}: {extent}", first.stage);
+                let _ = writeln!(out, "extent         {}: {extent}", first.id);
             }
             if let Some(e) = local.non_finite.as_ref().or(local.worst.as_ref()) {
                 let _ = writeln!(
                     out,
                     "worst element  {} {} [{}]: subject {:.6}, f64 {:.6}, allowed {}",
-                    first.stage,
+                    first.id,
                     e.place,
                     e.index,
                     e.got,
@@ -326,7 +322,7 @@ fn details(report: &Report, out: &mut String) {
                     out,
                     "tolerance      {}x what is allowed; would pass with --tolerance '{}={least:.1e}'",
                     number(local.used),
-                    first.stage
+                    first.id
                 );
             }
         }

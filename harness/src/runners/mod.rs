@@ -10,15 +10,17 @@ pub use spec::{Faults, Room, Spec};
 use crate::capture::{Step, Want};
 use anyhow::Result;
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// What a runner computes in. Declared, not guessed: the bounds of the
 /// verdict follow from it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Arithmetic {
     /// Per weight format (`q5_0`), what activations become before the product; formats
     /// that are not listed keep f32.
+    #[schemars(with = "Vec<(String, String)>")]
     pub activations: Vec<(String, ActivationFormat)>,
     /// Accumulation of products.
     pub accumulation: String,
@@ -60,7 +62,7 @@ impl Arithmetic {
 }
 
 /// Identifies a runner in reports and manifests.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Manifest {
     /// Short name, e.g. `cpu` or `llama.cpp (cpu)`.
     pub name: String,

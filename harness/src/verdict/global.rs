@@ -5,17 +5,21 @@ use super::Place;
 use super::evaluate::rows_of;
 use super::rows::{judged_len, place, row_len};
 use crate::capture::{Capture, Filter, Step, token_axis};
+use crate::number::Real;
 use qdiff_engine::model::Node;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Rows that are compared at once, to bound memory.
 const ROWS_AT_ONCE: usize = 512;
 
 /// Distance of the subject's stage from the reference's.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Global {
     /// Largest relative L2 distance of a row.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
     pub error: f64,
     /// That row.
     pub at: Place,
@@ -61,7 +65,7 @@ pub fn compare(
 }
 
 /// Ranges of rows that both steps kept, and that lie side by side in both.
-fn common(node: &Node, a: &Step, b: &Step) -> Vec<(Range<usize>, Range<usize>)> {
+pub(super) fn common(node: &Node, a: &Step, b: &Step) -> Vec<(Range<usize>, Range<usize>)> {
     if token_axis(node).is_none() {
         return vec![(0..0, 0..0)];
     }

@@ -1,19 +1,24 @@
 //! From residuals to statuses, origins and one verdict.
 
-use super::rows::{place, row_len};
-use super::{Global, Local, Policy, Side, global, health, residuals};
+use super::rows::{self, place, row_len};
+use super::{
+    AttentionMap, Global, Local, LogitsRow, Policy, Side, attention, global, health, logits,
+    residuals,
+};
 use crate::capture::{Filter, Step};
 use crate::mutations::hypotheses::{self, Cause};
+use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::runners::argmax;
 use anyhow::Result;
 use qdiff_engine::model::{Axis, Graph, Node, StageId};
 use rayon::prelude::*;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What is said of a stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Both sides do the stated mathematics.
@@ -31,12 +36,11 @@ pub enum Status {
 }
 
 /// Everything known of one stage of one layer.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StageResult {
-    /// The stage, printed.
-    pub stage: String,
     /// The stage.
-    #[serde(skip)]
+    #[serde(rename = "stage")]
+    #[schemars(with = "String")]
     pub id: StageId,
     /// What is said of it.
     pub status: Status,
@@ -51,12 +55,11 @@ pub struct StageResult {
 }
 
 /// An origin with its evidence.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// The stage, printed.
-    pub stage: String,
     /// The stage.
-    #[serde(skip)]
+    #[serde(rename = "stage")]
+    #[schemars(with = "String")]
     pub id: StageId,
     /// What explains it, if anything known does.
     pub cause: Option<Cause>,
@@ -65,7 +68,7 @@ pub struct Finding {
 }
 
 /// Rows that were to be judged and rows that were.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Coverage {
     /// Stage rows asked for.
     pub asked: usize,
@@ -85,7 +88,7 @@ impl Coverage {
 }
 
 /// The token after each step, as both sides would choose it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TokenCheck {
     /// Step whose last logits choose it.
     pub step: usize,
@@ -94,13 +97,17 @@ pub struct TokenCheck {
     /// The subject's choice.
     pub subject: u32,
     /// By how much the subject prefers its own choice to the reference's.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
     pub margin: f64,
     /// Largest difference between the two sides' logits in that row.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
     pub error: f64,
 }
 
 /// The outcome of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
     /// Every stage asked for, in graph order.
     pub stages: Vec<StageResult>,
@@ -110,6 +117,10 @@ pub struct Verdict {
     pub coverage: Coverage,
     /// Choices of the next token.
     pub tokens: Vec<TokenCheck>,
+    /// The logits at every position judged; empty where they were not captured.
+    pub logits: Vec<LogitsRow>,
+    /// Attention weights in the first layers where a fault begins.
+    pub attention: Vec<AttentionMap>,
     /// Suspicious things that need no reference to be seen.
     pub health: Vec<String>,
 }
@@ -148,10 +159,12 @@ pub fn judge(
         .map(|node| {
             let mut locals =
                 residuals(node, oracle, &[subject, reference], filter, policy).into_iter();
-            let (of_subject, of_reference) = (locals.next().flatten(), locals.next().flatten());
+            let (mut of_subject, of_reference) = (locals.next().flatten(), locals.next().flatten());
+            if let Some(local) = &mut of_subject {
+                rows::add_other(node, local, reference.capture);
+            }
             progress(done.fetch_add(1, Ordering::Relaxed) + 1, asked.len());
             StageResult {
-                stage: node.id.to_string(),
                 id: node.id,
                 status: own_status(of_subject.as_ref(), of_reference.as_ref()),
                 origin: false,
@@ -173,6 +186,10 @@ pub fn judge(
     let findings = hypotheses::explain(oracle, &subject, &origins, filter, policy);
     let verdict = Verdict {
         tokens: tokens(subject, reference),
+        logits: last_of(graph, filter).map_or_else(Vec::new, |node| {
+            logits::compare(node, subject.capture, reference.capture, filter)
+        }),
+        attention: attention::maps(graph, &stages, subject.capture, reference.capture),
         health: health::check(graph, subject.capture),
         stages,
         findings,
@@ -282,6 +299,11 @@ fn rows_asked(node: &Node, step: &Step, filter: &Filter) -> usize {
     (0..all)
         .filter(|&r| filter.position(place(node, &shape, step.index, &positions, r).position))
         .count()
+}
+
+/// The logits, if they were asked for.
+fn last_of<'a>(graph: &'a Graph, filter: &Filter) -> Option<&'a Node> {
+    graph.nodes.last().filter(|n| filter.stage(n.id))
 }
 
 fn tokens(subject: Side<'_>, reference: Side<'_>) -> Vec<TokenCheck> {

@@ -4,13 +4,15 @@
 use super::evaluate::{Block, evaluate, rows_of};
 use super::rows::{judged_len, place, row_len};
 use super::tolerance::{ELEMENT_FACTOR, ROW_FACTOR};
-use super::{Place, Policy};
+use super::{Place, Policy, Spread};
 use crate::capture::{Capture, Filter, token_axis};
+use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::runners::Arithmetic;
 use qdiff_engine::model::Node;
 use qdiff_engine::ops::Tensor;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
@@ -24,29 +26,51 @@ pub struct Side<'a> {
 }
 
 /// One element with what it should have been.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Element {
     /// The row.
     pub place: Place,
     /// Index in the row.
     pub index: usize,
     /// The runner's value.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
     pub got: f64,
     /// The f64 value.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
     pub want: f64,
     /// Largest difference allowed.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
     pub allowed: f64,
+    /// What the other side has there, where it was captured in the same shape.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other: Option<Real>,
+}
+
+impl Element {
+    /// Share of what is allowed that its difference takes.
+    pub fn share(&self) -> f64 {
+        share((self.got - self.want).abs(), self.allowed)
+    }
 }
 
 /// The local residual of one stage over a whole run.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Local {
     /// Largest share of what is allowed, over rows and elements; above 1 the
     /// stage is wrong.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
     pub used: f64,
     /// Relative L2 distance of the worst row.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
     pub residual: f64,
     /// Relative L2 distance that row is allowed.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
     pub allowed: f64,
     /// The worst row.
     pub at: Option<Place>,
@@ -67,9 +91,13 @@ pub struct Local {
     /// Whether an operand was not finite already.
     pub poisoned_input: bool,
     /// Smallest rule that would have let every row pass.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
     pub rule: f64,
     /// A shape other than the operands ask for.
     pub extent: Option<String>,
+    /// How the residual is spread.
+    pub spread: Spread,
 }
 
 impl Local {
@@ -181,6 +209,7 @@ impl<'a> Check<'a> {
                     position,
                     head: None,
                 });
+                local.spread.row(position, f64::INFINITY);
             }
         }
     }
@@ -211,7 +240,7 @@ impl<'a> Check<'a> {
 
     fn row(&mut self, at: Place, (got, want, bound): (&[f32], &[f64], &[f32]), poisoned: bool) {
         let local = &mut self.local;
-        let row = Row::new(got, want, bound, self.rule);
+        let row = Row::new(got, want, bound, self.rule, &mut local.spread);
         if let Some(index) = got.iter().position(|v| !v.is_finite()) {
             // Of the first that is not finite, the operands tell where it began.
             if local.non_finite.is_none() {
@@ -222,28 +251,33 @@ impl<'a> Check<'a> {
                     got: f64::from(got[index]),
                     want: want[index],
                     allowed: 0.0,
+                    other: None,
                 });
             }
             local.note_bad(at);
+            local.spread.row(at.position, f64::INFINITY);
             return;
         }
         local.rule = local.rule.max(row.rule);
+        let element = Element {
+            place: at,
+            index: row.worst,
+            got: f64::from(got[row.worst]),
+            want: want[row.worst],
+            allowed: row.worst_allowed,
+            other: None,
+        };
+        local.spread.row(at.position, row.used);
         if row.used > 1.0 {
             local.note_bad(at);
+            local.spread.keep(element);
         }
         if local.at.is_none() || row.used > local.used {
             local.used = row.used;
             local.residual = row.residual;
             local.allowed = row.allowed;
             local.at = Some(at);
-            let index = row.worst;
-            local.worst = Some(Element {
-                place: at,
-                index,
-                got: f64::from(got[index]),
-                want: want[index],
-                allowed: row.worst_allowed,
-            });
+            local.worst = Some(element);
         }
     }
 }
@@ -277,7 +311,13 @@ struct Row {
 }
 
 impl Row {
-    fn new(got: &[f32], want: &[f64], bound: &[f32], rule: Option<f64>) -> Self {
+    fn new(
+        got: &[f32],
+        want: &[f64],
+        bound: &[f32],
+        rule: Option<f64>,
+        spread: &mut Spread,
+    ) -> Self {
         let (mut d2, mut y2, mut b2, mut largest) = (0f64, 0f64, 0f64, 0f64);
         for ((g, w), b) in got.iter().zip(want).zip(bound) {
             d2 += (f64::from(*g) - w).powi(2);
@@ -298,6 +338,7 @@ impl Row {
         let mut rule_needed = share(d2.sqrt(), y2.sqrt());
         for (i, ((g, w), b)) in got.iter().zip(want).zip(bound).enumerate() {
             let s = share((f64::from(*g) - w).abs(), element_allowed(*b));
+            spread.element(s);
             if s > worst_share {
                 (worst_share, worst) = (s, i);
             }

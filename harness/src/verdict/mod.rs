@@ -3,28 +3,38 @@
 //!
 //! `evaluate` says what a stage should be, `local` judges one stage on one runner's own operands, `global` compares
 //! the two runners, `judge` gives every stage its status and finds the
-//! origins, `health` looks for what no correct model does.
+//! origins, `health` looks for what no correct model does. `spread`,
+//! `attention` and `logits` keep what charts are drawn from.
 
+mod attention;
 mod evaluate;
 mod global;
 mod health;
 mod judge;
 mod local;
+mod logits;
 mod rows;
 mod shape;
+mod spread;
 pub mod tolerance;
 
+pub use attention::AttentionMap;
 pub use evaluate::{Block, Sink, evaluate};
 pub use global::Global;
 pub use judge::{Coverage, Finding, StageResult, Status, TokenCheck, Verdict, judge};
 pub use local::{Check, Element, Local, Side, residuals};
+pub use logits::{Choice, LogitsRow};
 pub use shape::describe;
+pub use spread::{BEYOND, BIN_OF_ONE, Spread};
 pub use tolerance::Policy;
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// A row of a stage's output: where it is in the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub struct Place {
     /// 0 for the prefill.
     pub step: usize,

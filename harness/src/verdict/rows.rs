@@ -1,6 +1,8 @@
 //! How a stage's tensor falls into rows that are judged one by one.
 
-use super::Place;
+use super::{Local, Place};
+use crate::capture::{Capture, token_axis};
+use crate::number::Real;
 use qdiff_engine::model::{Axis, Node};
 use qdiff_engine::ops::{Op, attn_scores};
 
@@ -39,4 +41,42 @@ pub(super) fn judged_len(node: &Node, at: Place, n: usize) -> usize {
         Op::AttnScores(_) => attn_scores::causal(at.position as u32, n),
         _ => n,
     }
+}
+
+/// Puts what `other` holds beside the elements of `local`.
+pub(super) fn add_other(node: &Node, local: &mut Local, other: &Capture) {
+    let elements = local.worst.iter_mut().chain(&mut local.non_finite);
+    for element in elements.chain(&mut local.spread.worst) {
+        element.other = value_at(node, other, element.place, element.index);
+    }
+}
+
+/// What `capture` holds at index `index` of the row `at`.
+fn value_at(node: &Node, capture: &Capture, at: Place, index: usize) -> Option<Real> {
+    capture
+        .steps
+        .iter()
+        .filter(|s| s.index == at.step)
+        .find_map(|step| {
+            let stored = step.stages.get(&node.id)?;
+            // A cache holds the rows of all positions so far.
+            let (axis, row) = match token_axis(node) {
+                Some(axis) => (
+                    axis,
+                    step.positions()
+                        .iter()
+                        .position(|&p| p as usize == at.position)?,
+                ),
+                None => (0, at.position),
+            };
+            if row >= *stored.shape().get(axis)? {
+                return None;
+            }
+            // Of one token there is a row for each head, whichever axis counts them.
+            let tensor = stored.slice(axis, row..row + 1);
+            let n = row_len(&tensor.shape);
+            let start = at.head.unwrap_or(0) * n;
+            let value = tensor.data.get(start..start + n)?.get(index)?;
+            Some(Real(f64::from(*value)))
+        })
 }
