@@ -24,13 +24,23 @@ pub fn binary() -> PathBuf {
 /// # Panics
 /// If the program cannot be started.
 pub fn qdiff(folder: &Path, args: &[&str]) -> Output {
+    qdiff_with(folder, &[], args)
+}
+
+/// Runs `qdiff` in `folder` with `environment` and nothing of the caller's
+/// settings.
+///
+/// # Panics
+/// If the program cannot be started.
+pub fn qdiff_with(folder: &Path, environment: &[(&str, &str)], args: &[&str]) -> Output {
     let mut command = Command::new(binary());
     for (name, _) in std::env::vars() {
-        if name.starts_with("QDIFF_") {
+        if name.starts_with("QDIFF_") || name.starts_with("GITHUB_") {
             command.env_remove(name);
         }
     }
     command
+        .envs(environment.iter().copied())
         .current_dir(folder)
         .args(args)
         .output()

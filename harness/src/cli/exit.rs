@@ -1,5 +1,7 @@
 //! Exit codes: part of the stable interface.
 
+use crate::report::Outcome;
+
 /// Everything asked for was judged and matches.
 pub const MATCH: u8 = 0;
 /// The subject diverged, also where coverage is incomplete; or the reference
@@ -12,3 +14,24 @@ pub const INCOMPLETE: u8 = 3;
 /// What `--bisect` turns [`TROUBLE`] and [`INCOMPLETE`] into: `git bisect run`
 /// takes it for "cannot be tested".
 pub const SKIP: u8 = 125;
+
+/// The code of an outcome.
+pub fn of(outcome: Outcome) -> u8 {
+    match outcome {
+        Outcome::Match => MATCH,
+        Outcome::Diverged | Outcome::ReferenceSuspect => DIVERGED,
+        Outcome::OracleSuspect => TROUBLE,
+        Outcome::Incomplete => INCOMPLETE,
+    }
+}
+
+/// The code that stands for several: trouble before divergence, divergence
+/// before gaps.
+pub fn worst(codes: impl IntoIterator<Item = u8>) -> u8 {
+    let weight = |code: &u8| {
+        [MATCH, INCOMPLETE, DIVERGED, TROUBLE]
+            .iter()
+            .position(|c| c == code)
+    };
+    codes.into_iter().max_by_key(weight).unwrap_or(MATCH)
+}

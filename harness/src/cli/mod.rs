@@ -5,9 +5,12 @@ mod bench;
 mod devices;
 pub mod exit;
 mod inspect;
+mod manual;
 mod mutations;
+mod output;
 mod prompts;
 mod record;
+mod report;
 mod run;
 mod session;
 mod verify_oracle;
@@ -62,11 +65,15 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         Command::Inspect(args) => inspect::run(args),
         Command::Weights(args) => weights::run(args),
         Command::VerifyOracle(args) => verify_oracle::run(args),
+        Command::Report(args) => report::run(args),
         Command::Record(args) => record::run(args),
         Command::Prompts => prompts::run(),
         Command::Mutations => mutations::run(),
         Command::Devices => devices::run(),
         Command::Bench(args) => bench::run(args),
+        Command::Schema { of } => manual::schema(*of),
+        Command::Completions { shell } => manual::completions(*shell),
+        Command::Man { folder } => manual::man(folder.as_deref()),
     }
 }
 

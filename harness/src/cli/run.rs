@@ -1,20 +1,23 @@
 //! `qdiff run`.
 
 use super::args::RunArgs;
+use super::output::Output;
 use super::session::{self, Bar};
-use super::{exit, say, verify_oracle, words};
+use super::{exit, verify_oracle, words};
 use crate::capture::{Filter, Store, npz};
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording, Tokens};
-use crate::report::{ModelInfo, Report, RunInfo, SCHEMA_VERSION, json, terminal};
+use crate::report::{
+    Doubt, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect,
+};
 use crate::runners::{Faults, Spec};
 use crate::session::{Opened, sha256};
 use crate::verdict::{Policy, Verdict};
 use crate::weights;
 use anyhow::{Result, bail};
 use qdiff_engine::quant::GgmlType;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
@@ -25,9 +28,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         .iter()
         .map(|text| Injection::parse(text))
         .collect::<Result<Vec<_>>>()?;
-    if let Some(path) = &args.json {
-        json::check(path)?;
-    }
+    let output = Output::new(&args.output, 1)?;
     let (subject, reference) = sides(args)?;
     let threads = session::threads(args.prompt.threads)?;
     let opened = session::open(args.prompt.model.as_ref())?;
@@ -90,34 +91,36 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     };
     let verdict = pair.judge(&subject, &reference)?;
 
-    let (code, doubt) = outcome(
-        &pair,
-        &verdict,
-        &reference,
-        &tokens,
-        !checked.mismatches.is_empty(),
-    );
+    let doubt = doubt(&pair, &verdict, &reference, &tokens);
     let Recording { manifest, fed, .. } = reference;
+    let mut run = RunInfo {
+        prompt: prompt.clone(),
+        tokens,
+        decoded: fed,
+        text: BTreeMap::new(),
+        command: words::command(args),
+        filters: words::filters(args),
+    };
+    run.spell(&verdict, |token| opened.llama.piece(token));
     let report = Report {
         schema_version: SCHEMA_VERSION,
+        kind: Kind::Run,
+        qdiff: env!("CARGO_PKG_VERSION").to_owned(),
+        outcome: Outcome::of(&verdict, &checked, doubt.as_ref()),
+        machine: Machine::this(),
         model: describe(&opened, hash),
-        run: RunInfo {
-            prompt: prompt.clone(),
-            tokens,
-            decoded_text: fed.iter().map(|&t| opened.llama.piece(t)).collect(),
-            decoded: fed,
-            command: words::command(args),
-            filters: words::filters(args),
-        },
+        run,
         subject: subject.manifest,
         reference: manifest,
         weights: checked,
         verdict,
         doubt,
     };
-    say(&terminal::render(&report, args.full))?;
-    save(&report, args, &prompt)?;
-    Ok(match code {
+    let courtesy = Path::new("qdiff-report")
+        .join(file_name(&prompt))
+        .join("report.json");
+    output.serve(std::slice::from_ref(&report), Some(courtesy))?;
+    Ok(match exit::of(report.outcome) {
         exit::TROUBLE | exit::INCOMPLETE if args.bisect => exit::SKIP,
         code => code,
     })
@@ -148,51 +151,34 @@ pub(super) fn faults(opened: &Opened, injections: &[Injection]) -> Result<Faults
     })
 }
 
-/// The exit code; and, where only the reference misses f64, what F32 weights
-/// say of it.
-fn outcome(
+/// Where only the reference misses f64: what F32 weights say of it.
+fn doubt(
     pair: &Pair<'_>,
     verdict: &Verdict,
     reference: &Recording,
     tokens: &[u32],
-    weights_differ: bool,
-) -> (u8, Option<String>) {
-    if verdict.diverged() || weights_differ {
-        return (exit::DIVERGED, None);
-    }
+) -> Option<Doubt> {
     let suspects: Vec<_> = verdict.disputed().map(|s| s.id.name).collect();
-    if suspects.is_empty() {
-        let complete = verdict.coverage.complete();
-        return (
-            if complete {
-                exit::MATCH
-            } else {
-                exit::INCOMPLETE
-            },
-            None,
-        );
+    if verdict.diverged() || suspects.is_empty() {
+        return None;
     }
-    let (code, words) = match verify_oracle::failing(
-        pair.opened,
-        tokens,
-        &reference.fed,
-        pair.threads,
-    ) {
+    let failing = verify_oracle::failing(pair.opened, tokens, &reference.fed, pair.threads);
+    let (suspect, reason) = match failing {
         Ok(failing) if suspects.iter().any(|s| failing.contains(s)) => (
-            exit::TROUBLE,
+            Suspect::Oracle,
             "oracle-suspect: llama.cpp misses f64 with F32 weights too; qdiff itself is in doubt"
                 .to_owned(),
         ),
         Ok(_) => (
-            exit::DIVERGED,
+            Suspect::Reference,
             "reference-suspect: with F32 weights llama.cpp meets f64 on these tokens".to_owned(),
         ),
         Err(e) => (
-            exit::TROUBLE,
+            Suspect::Unknown,
             format!("which of the two is wrong could not be tested: {e:#}"),
         ),
     };
-    (code, Some(words))
+    Some(Doubt { suspect, reason })
 }
 
 /// The captures that stand for live runners.
@@ -268,27 +254,6 @@ fn describe(opened: &Opened, sha256: String) -> ModelInfo {
         layers: config.n_layers,
         format: format!("(mostly {})", most.unwrap_or_default()),
         sha256,
-    }
-}
-
-/// The report's file: the one asked for, else one under `qdiff-report/`, which
-/// is a courtesy and fails with a remark only.
-fn save(report: &Report, args: &RunArgs, prompt: &str) -> Result<()> {
-    if let Some(path) = &args.json {
-        json::write(report, path)?;
-        return say(&format!("report     {}\n", session::show(path)));
-    }
-    let folder: PathBuf = Path::new("qdiff-report").join(file_name(prompt));
-    let path = folder.join("report.json");
-    match std::fs::create_dir_all(&folder)
-        .map_err(Into::into)
-        .and_then(|()| json::write(report, &path))
-    {
-        Ok(()) => say(&format!("report     {}\n", session::show(&path))),
-        Err(e) => {
-            anstream::eprintln!("qdiff: no report file: {e:#}");
-            Ok(())
-        }
     }
 }
 

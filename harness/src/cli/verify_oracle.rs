@@ -12,7 +12,7 @@ use crate::capture::{Capture, Filter, Store, Want};
 use crate::llama;
 use crate::llama::gguf::write_f32_copy;
 use crate::oracle::Oracle;
-use crate::report::terminal::number;
+use crate::report::number;
 use crate::runners::{self, Runner as _, Tokens, llama::Llama};
 use crate::session::Opened;
 use crate::verdict::{Local, Policy, Side, residuals};

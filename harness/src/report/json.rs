@@ -1,65 +1,197 @@
-//! JSON, written to a temporary name and renamed.
+//! JSON: the report itself. Written with the lists of numbers on one line
+//! each, so that it can be read, and read back.
 
-use super::Report;
-use anyhow::{Context as _, Result};
-use std::io::Write as _;
+use super::{Format, Report, SCHEMA_VERSION};
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::ser::{Formatter, Serializer};
+use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes the report to `path`, or not at all.
-///
-/// # Errors
-/// If the folder cannot be written to.
-pub fn write(report: &Report, path: &Path) -> Result<()> {
-    let mut text = serde_json::to_vec_pretty(report)?;
-    text.push(b'\n');
-    let mut file = temporary(path)?;
-    let problem = || format!("cannot write {}", path.display());
-    file.write_all(&text).with_context(problem)?;
-    file.persist(path)
-        .map_err(|e| e.error)
-        .with_context(problem)?;
-    Ok(())
-}
+/// The JSON format.
+pub struct Json;
 
-/// Refuses an output that could not be written, before anything runs.
-///
-/// # Errors
-/// As [`write()`]; and a device, a link or a directory, which renaming would
-/// replace.
-pub fn check(path: &Path) -> Result<()> {
-    if path.as_os_str() == "-" {
-        anyhow::bail!("--json takes a file; the report on standard output is the one for people");
+impl Format for Json {
+    fn extension(&self) -> &'static str {
+        "json"
     }
-    match path.symlink_metadata() {
-        Ok(found) if found.is_dir() => {
-            anyhow::bail!(
-                "cannot write {}: it is a directory; name a file in it",
-                path.display()
-            )
+
+    fn several(&self) -> bool {
+        false
+    }
+
+    fn render(&self, reports: &[Report]) -> Result<String> {
+        match reports {
+            [one] => text(one),
+            _ => bail!("a JSON report holds one run"),
         }
-        Ok(found) if !found.is_file() => {
-            anyhow::bail!(
-                "cannot write {}: it is no plain file; name another",
-                path.display()
-            )
-        }
-        _ => temporary(path).map(drop),
     }
 }
 
-/// A file beside `path`, to be renamed to it.
-fn temporary(path: &Path) -> Result<tempfile::NamedTempFile> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-    let folder = folder.unwrap_or_else(|| Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    // Readable by others as any new file is; the umask still applies.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(folder).map_err(|e| {
-        anyhow::anyhow!(
-            "cannot write {}: {}; give a path in a folder you can write to",
-            path.display(),
-            e.kind()
-        )
-    })
+/// `value` as JSON, indented, with the lists of plain values on one line each.
+///
+/// # Errors
+/// If it has no form in JSON.
+pub fn text(value: &impl Serialize) -> Result<String> {
+    let mut bytes = Vec::new();
+    let mut serializer = Serializer::with_formatter(&mut bytes, Indented::default());
+    value.serialize(&mut serializer)?;
+    bytes.push(b'\n');
+    Ok(String::from_utf8(bytes)?)
+}
+
+/// Reads a report.
+///
+/// # Errors
+/// A file that is not there, is no report, or is of another version.
+pub fn read(path: &Path) -> Result<Report> {
+    #[derive(Deserialize)]
+    struct Head {
+        schema_version: Option<u64>,
+        kind: Option<String>,
+    }
+    let shown = path.display();
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {shown}"))?;
+    let head: Head = serde_json::from_slice(&bytes)
+        .with_context(|| format!("{shown} is no report that `qdiff run --json` wrote"))?;
+    match head.schema_version {
+        None => {
+            bail!("{shown} has no schema_version: it is no report that `qdiff run --json` wrote")
+        }
+        Some(v) if v != u64::from(SCHEMA_VERSION) => {
+            bail!("{shown} has schema_version {v}, this qdiff reads {SCHEMA_VERSION}; run it again")
+        }
+        Some(_) => {}
+    }
+    if let Some(kind) = head.kind.filter(|k| k != "run") {
+        bail!("{shown} is of kind `{kind}`; a report of one run has kind `run`");
+    }
+    serde_json::from_slice(&bytes).with_context(|| format!("{shown} is no whole report"))
+}
+
+/// Puts members of objects and objects in lists on lines of their own, and
+/// plain values in lists beside each other.
+#[derive(Default)]
+struct Indented {
+    /// For each open list or object: whether it is a list, and whether it has
+    /// anything on a line of its own.
+    open: Vec<(bool, bool)>,
+}
+
+impl Indented {
+    fn line<W: ?Sized + Write>(&self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b"\n")?;
+        for _ in &self.open {
+            writer.write_all(b"  ")?;
+        }
+        Ok(())
+    }
+
+    /// Something begins that is no plain value: in a list it takes a line.
+    fn nested<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        match self.open.last_mut() {
+            Some((true, lines)) => {
+                *lines = true;
+                self.line(writer)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn close<W: ?Sized + Write>(&mut self, writer: &mut W, end: &[u8]) -> io::Result<()> {
+        if self.open.pop().is_some_and(|(_, lines)| lines) {
+            self.line(writer)?;
+        }
+        writer.write_all(end)
+    }
+}
+
+impl Formatter for Indented {
+    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.nested(writer)?;
+        self.open.push((true, false));
+        writer.write_all(b"[")
+    }
+
+    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.close(writer, b"]")
+    }
+
+    fn begin_array_value<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        if first {
+            Ok(())
+        } else {
+            writer.write_all(b",")
+        }
+    }
+
+    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.nested(writer)?;
+        self.open.push((false, false));
+        writer.write_all(b"{")
+    }
+
+    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.close(writer, b"}")
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        if !first {
+            writer.write_all(b",")?;
+        }
+        if let Some((_, lines)) = self.open.last_mut() {
+            *lines = true;
+        }
+        self.line(writer)
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_lists_stay_on_a_line() {
+        let value = serde_json::json!({
+            "a": [1, null, "x"], "b": [], "c": {}, "d": [{"e": 1}, {"f": [[1, 2], [3]]}], "g": true
+        });
+        let text = text(&value).unwrap();
+        assert_eq!(
+            text,
+            r#"{
+  "a": [1,null,"x"],
+  "b": [],
+  "c": {},
+  "d": [
+    {
+      "e": 1
+    },
+    {
+      "f": [
+        [1,2],
+        [3]
+      ]
+    }
+  ],
+  "g": true
+}
+"#
+        );
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&text).unwrap(),
+            value
+        );
+    }
 }

@@ -1,68 +1,66 @@
-//! Reports: one model of what is to be told, one file per format.
+//! Reports: one model of what is told, one file per format.
+//!
+//! A [`Report`] is data: it is written as JSON, read back, and told by any
+//! [`Format`]. `summary` and `table` are what all formats say alike; a format
+//! decides nothing and computes no metric of its own.
 
+pub mod file;
+pub mod github;
+mod html;
 pub mod json;
+mod junit;
+mod markdown;
+mod model;
+pub mod schema;
+mod summary;
+mod table;
 pub mod terminal;
 
-use crate::runners::Manifest;
-use crate::verdict::Verdict;
-use crate::weights::WeightCheck;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+pub use model::{
+    Doubt, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect,
+};
+pub use summary::Summary;
+pub(crate) use table::number;
 
-/// All that a report tells, whatever its format.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Report {
-    /// Version of this layout; raised when a field changes its meaning.
-    pub schema_version: u32,
-    /// The model.
-    pub model: ModelInfo,
-    /// The run.
-    pub run: RunInfo,
-    /// The runner under suspicion.
-    pub subject: Manifest,
-    /// The runner it is held against.
-    pub reference: Manifest,
-    /// The stage before all others.
-    pub weights: WeightCheck,
-    /// The outcome.
-    pub verdict: Verdict,
-    /// What `verify-oracle` said where the reference was doubted.
-    pub doubt: Option<String>,
+use anyhow::{Result, bail};
+use std::path::Path;
+
+/// A way to tell what was found.
+pub trait Format: Sync {
+    /// Extension of its files, without the dot.
+    fn extension(&self) -> &'static str;
+
+    /// Whether one file can hold several reports.
+    fn several(&self) -> bool;
+
+    /// The whole file.
+    ///
+    /// # Errors
+    /// If the report cannot be put in this format.
+    fn render(&self, reports: &[Report]) -> Result<String>;
 }
 
-/// Version of the JSON layout.
-pub const SCHEMA_VERSION: u32 = 2;
+/// Every format that is a file.
+pub const FORMATS: &[&dyn Format] = &[&markdown::Markdown, &html::Html, &json::Json, &junit::JUnit];
 
-/// Identifies the model.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub struct ModelInfo {
-    /// Path as given.
-    pub path: String,
-    /// `general.name`.
-    pub name: String,
-    /// Architecture.
-    pub arch: String,
-    /// Number of layers.
-    pub layers: usize,
-    /// Most frequent weight format by bytes.
-    pub format: String,
-    /// SHA-256 of the file, in hexadecimal.
-    pub sha256: String,
-}
-
-/// Identifies the run.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub struct RunInfo {
-    /// Name of the prompt.
-    pub prompt: String,
-    /// Its tokens.
-    pub tokens: Vec<u32>,
-    /// Tokens fed at the decode steps, chosen by the reference.
-    pub decoded: Vec<u32>,
-    /// Text of the decoded tokens.
-    pub decoded_text: Vec<String>,
-    /// Command line that repeats the run.
-    pub command: String,
-    /// Filters in force, in words; empty if everything was asked for.
-    pub filters: String,
+/// The format that the extension of `path` stands for.
+///
+/// # Errors
+/// An extension that stands for none.
+pub fn format_of(path: &Path) -> Result<&'static dyn Format> {
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+    match FORMATS.iter().find(|f| f.extension() == extension) {
+        Some(format) => Ok(*format),
+        None => {
+            let known: Vec<String> = FORMATS
+                .iter()
+                .map(|f| format!(".{}", f.extension()))
+                .collect();
+            bail!(
+                "cannot tell the format of {} from its extension; it takes {}",
+                path.display(),
+                known.join(", ")
+            )
+        }
+    }
 }

@@ -1,10 +1,18 @@
 //! The first screen: the verdict, then a row per stage, then what to do next.
+//! It fits 100 columns.
 
-use super::Report;
-use crate::verdict::{Finding, Local, StageResult, Status, Verdict};
+use super::table::{self, COLUMNS, NUMBERS};
+use super::{Outcome, Report, Summary};
+use crate::verdict::Verdict;
 use anstyle::{AnsiColor, Style};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use std::fmt::Write as _;
+
+/// Columns that everything fits in.
+const WIDTH: usize = 100;
+
+/// Columns of a label and the gap after it.
+const LABEL: usize = 11;
 
 const RED: Style = AnsiColor::Red.on_default().bold();
 const GREEN: Style = AnsiColor::Green.on_default().bold();
@@ -13,410 +21,180 @@ const YELLOW: Style = AnsiColor::Yellow.on_default().bold();
 /// The report as text with colours; the stream it is printed to strips them.
 /// `full` prints a row per stage and layer instead of per stage.
 pub fn render(report: &Report, full: bool) -> String {
+    let summary = Summary::new(report);
     let mut out = String::new();
-    headline(report, &mut out);
-    let m = &report.model;
-    let _ = writeln!(
-        out,
-        "\nmodel      {} {}, {} layers, sha256 {}",
-        m.name,
-        m.format,
-        m.layers,
-        shorten(&m.sha256)
-    );
-    let _ = writeln!(
-        out,
-        "run        {}: {} prompt tokens + {} decode steps; subject {}, reference {}",
-        report.run.prompt,
-        report.run.tokens.len(),
-        report.run.decoded.len(),
-        report.subject.name,
-        report.reference.name
-    );
-    for fault in &report.subject.injected {
-        let _ = writeln!(out, "injected   {fault}");
-    }
-    let _ = writeln!(out, "coverage   {}\n", coverage(report));
-    let table = table(&report.verdict, full);
-    let _ = writeln!(out, "{table}\n");
-    details(report, &mut out);
-    let _ = writeln!(out, "\nnext       {}", next(report));
+    headline(report.outcome, &summary, &mut out);
+    lines(&summary.more, &mut out);
+    out.push('\n');
+    lines(&summary.facts, &mut out);
+    let _ = writeln!(out, "\n{}\n", stages(&report.verdict, full));
+    lines(&summary.evidence, &mut out);
+    let (command, why) = &summary.next;
+    let _ = write!(out, "\n{}", line("next", &format!("{why}:")));
+    let _ = writeln!(out, "{}", shell(command));
     out
 }
 
-fn headline(report: &Report, out: &mut String) {
-    let verdict = &report.verdict;
-    if let Some(m) = report.weights.mismatches.first() {
-        let _ = writeln!(
-            out,
-            "{RED}DIVERGED{RED:#} at weights: {} ({}) row {} [{}] is {} to the engine, {} to ggml; {} tensors differ",
-            m.tensor,
-            m.format,
-            m.row,
-            m.index,
-            m.got,
-            m.want,
-            report.weights.mismatches.len()
-        );
-    }
-    if let Some(first) = verdict.findings.first() {
-        let where_ = positions(verdict, first);
-        let why = match &first.cause {
-            Some(c) => format!(
-                "{} ({}; explains the residual {} -> {})",
-                c.story,
-                c.name,
-                number(c.before),
-                number(c.after)
-            ),
-            None if first.shape.is_empty() => "no known cause".to_owned(),
-            None => format!("no known cause: {}", first.shape),
-        };
-        let _ = writeln!(out, "{RED}DIVERGED{RED:#} at {}, {where_}: {why}", first.id);
-        if verdict.findings.len() > 1 {
-            let _ = writeln!(out, "{}", others(&verdict.findings));
-        }
-    } else if let Some(stage) = verdict.disputed().next() {
-        let doubt = report.doubt.as_deref().unwrap_or("");
-        let _ = writeln!(
-            out,
-            "{YELLOW}DISPUTED{YELLOW:#} at {}: the subject meets f64, the reference does not. {doubt}",
-            stage.id
-        );
-    } else if !verdict.coverage.complete() {
-        let _ = writeln!(
-            out,
-            "{YELLOW}INCOMPLETE{YELLOW:#}: no divergence, but not everything could be judged"
-        );
-    } else {
-        let worst = |pick: fn(&StageResult) -> &Option<Local>| {
-            verdict
-                .stages
-                .iter()
-                .filter_map(|s| pick(s).as_ref())
-                .fold(0f64, |m, l| m.max(l.residual))
-        };
-        let _ = writeln!(
-            out,
-            "{GREEN}MATCH{GREEN:#}: every stage does its mathematics on both sides; largest local residual {} (subject), {} (reference)",
-            number(worst(|s| &s.subject)),
-            number(worst(|s| &s.reference))
-        );
+fn headline(outcome: Outcome, summary: &Summary, out: &mut String) {
+    let style = match outcome {
+        Outcome::Match => GREEN,
+        Outcome::Diverged => RED,
+        Outcome::ReferenceSuspect | Outcome::OracleSuspect | Outcome::Incomplete => YELLOW,
+    };
+    // Wrapped without the escapes, which take no room.
+    let text = wrap(&plain(&summary.line()), "", "  ");
+    let rest = text.strip_prefix(summary.word).unwrap_or(&text);
+    let (word, colon) = match summary.word.strip_suffix(':') {
+        Some(word) => (word, ":"),
+        None => (summary.word, ""),
+    };
+    let _ = writeln!(out, "{style}{word}{style:#}{colon}{rest}");
+}
+
+fn lines(labelled: &[(&str, String)], out: &mut String) {
+    for (label, text) in labelled {
+        out.push_str(&line(label, text));
     }
 }
 
-fn positions(verdict: &Verdict, finding: &Finding) -> String {
-    let stage = verdict.stages.iter().find(|s| s.id == finding.id);
-    let Some(local) = stage.and_then(|s| s.subject.as_ref()) else {
-        return String::new();
-    };
-    let first = local.first_bad.map_or(0, |p| p.step);
-    let since = match first {
-        0 => String::new(),
-        n => format!(" from decode step {n} on"),
-    };
-    if local.bad_rows >= local.rows {
-        return format!("all positions{since}");
-    }
-    let list: Vec<String> = local
-        .bad_positions
-        .iter()
-        .take(6)
-        .map(ToString::to_string)
-        .collect();
-    let more = if local.bad_positions.len() > 6 {
-        ", …"
-    } else {
-        ""
-    };
-    format!("positions {}{more}{since}", list.join(", "))
+/// `label      text`, the text wrapped beside its label.
+pub(crate) fn line(label: &str, text: &str) -> String {
+    let first = format!("{label:<LABEL$}");
+    wrap(&plain(text), &first, &" ".repeat(LABEL)) + "\n"
 }
 
-/// `also origins: L00.k_biased L00.v_biased and the same stages of L01..L23: one cause, 72 places`.
-fn others(findings: &[Finding]) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    let mut layers: Vec<u16> = Vec::new();
-    let mut causes: Vec<&str> = Vec::new();
-    for f in findings {
-        if !names.contains(&f.id.name) {
-            names.push(f.id.name);
+fn wrap(text: &str, first: &str, rest: &str) -> String {
+    let options = textwrap::Options::new(WIDTH)
+        .initial_indent(first)
+        .subsequent_indent(rest)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation)
+        .word_separator(textwrap::WordSeparator::AsciiSpace);
+    textwrap::fill(text, options)
+}
+
+/// Names come from files: what steers a terminal is shown instead of obeyed.
+fn plain(text: &str) -> String {
+    text.chars()
+        .flat_map(|c| {
+            let shown: Box<dyn Iterator<Item = char>> = if c.is_control() {
+                Box::new(c.escape_default())
+            } else {
+                Box::new(std::iter::once(c))
+            };
+            shown
+        })
+        .collect()
+}
+
+/// A command over several lines, as a shell takes it.
+fn shell(command: &str) -> String {
+    let indent = " ".repeat(LABEL);
+    let mut out = indent.clone();
+    let mut used = LABEL;
+    for word in words(&plain(command)) {
+        let width = textwrap::core::display_width(word);
+        // Room for the word, a space and the backslash.
+        if used > LABEL && used + width + 3 > WIDTH {
+            let _ = write!(out, "\\\n{indent}  ");
+            used = LABEL + 2;
         }
-        layers.extend(f.id.layer);
-        let cause = f
-            .cause
-            .as_ref()
-            .map_or("no known cause", |c| c.name.as_str());
-        if !causes.contains(&cause) {
-            causes.push(cause);
+        out.push_str(word);
+        out.push(' ');
+        used += width + 1;
+    }
+    out.trim_end().to_owned()
+}
+
+/// Splits at blanks outside single quotes: inside them a shell would keep the
+/// backslash of a continued line.
+fn words(command: &str) -> Vec<&str> {
+    let (mut words, mut start) = (Vec::new(), 0);
+    let (mut quoted, mut escaped) = (false, false);
+    for (at, c) in command.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if !quoted => escaped = true,
+            '\'' => quoted = !quoted,
+            ' ' if !quoted => {
+                words.push(&command[start..at]);
+                start = at + 1;
+            }
+            _ => {}
         }
     }
-    layers.sort_unstable();
-    layers.dedup();
-    let range = match (layers.first(), layers.last()) {
-        (Some(a), Some(b)) if a != b => format!(" in {} layers, L{a:02}..L{b:02}", layers.len()),
-        (Some(a), _) => format!(" in L{a:02}"),
-        _ => String::new(),
-    };
-    let cause = if causes.len() == 1 {
-        format!("one cause, {}", causes[0])
-    } else {
-        format!("{} causes: {}", causes.len(), causes.join(", "))
-    };
-    format!(
-        "{} origins: {}{range}: {cause}",
-        findings.len(),
-        names.join(" ")
-    )
+    words.push(&command[start..]);
+    words
 }
 
-fn coverage(report: &Report) -> String {
-    let c = &report.verdict.coverage;
-    let share = if c.asked == 0 {
-        0.0
-    } else {
-        100.0 * c.judged as f64 / c.asked as f64
+fn stages(verdict: &Verdict, full: bool) -> String {
+    let rows = table::rows(verdict, full);
+    // Two blanks between columns where they fit, else one.
+    let roomy = layout(&rows, 2).to_string();
+    let fits = |text: &str| {
+        text.lines()
+            .all(|l| textwrap::core::display_width(l) <= WIDTH)
     };
-    // Rounded down: 100 % is said of nothing less.
-    let share = (share * 10.0).floor() / 10.0;
-    let what = if report.run.filters.is_empty() {
-        "every stage, layer, position; nothing skipped".to_owned()
+    let text = if fits(&roomy) {
+        roomy
     } else {
-        format!(
-            "of {} out of {} stages: {}",
-            c.stages, c.stages_total, report.run.filters
-        )
+        let mut tight = layout(&rows, 1);
+        tight.set_content_arrangement(ContentArrangement::Dynamic);
+        tight.set_width(WIDTH as u16);
+        tight.to_string()
     };
-    format!("{share} % ({what}); {} of {} stage rows", c.judged, c.asked)
+    let trimmed: Vec<&str> = text.lines().map(str::trim_end).collect();
+    trimmed.join("\n")
 }
 
-/// Rows of the table: the stages of one name, or one stage.
-fn table(verdict: &Verdict, full: bool) -> Table {
+fn layout(rows: &[table::Row], gap: u16) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header([
-        "stage",
-        "layers",
-        "local, worst",
-        "",
-        "allowed",
-        "used",
-        "llama.cpp",
-        "used",
-        "global, worst",
-        "status",
-    ]);
-    let mut names: Vec<String> = Vec::new();
-    let key = |s: &StageResult| {
-        if full {
-            s.id.to_string()
-        } else {
-            s.id.name.to_owned()
-        }
-    };
-    for s in &verdict.stages {
-        if !names.contains(&key(s)) {
-            names.push(key(s));
-        }
+    table.set_header(COLUMNS);
+    for row in rows {
+        table.add_row(row.cells().map(Cell::new));
     }
-    for name in names {
-        let group: Vec<&StageResult> = verdict.stages.iter().filter(|s| key(s) == name).collect();
-        table.add_row(row(&name, &group));
-    }
-    for i in [1, 2, 4, 5, 6, 7] {
+    for i in NUMBERS {
         if let Some(column) = table.column_mut(i) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
     for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
+        column.set_padding((0, gap));
     }
     table
 }
 
-fn row(name: &str, group: &[&StageResult]) -> Vec<String> {
-    fn worst<'a>(
-        group: &[&'a StageResult],
-        pick: fn(&StageResult) -> &Option<Local>,
-    ) -> Option<(&'a StageResult, &'a Local)> {
-        group
-            .iter()
-            .filter_map(|s| pick(s).as_ref().map(|l| (*s, l)))
-            .max_by(|a, b| a.1.used.total_cmp(&b.1.used))
-    }
-    let layers = match group {
-        [one] if one.id.layer.is_none() => "-".to_owned(),
-        all => all.len().to_string(),
-    };
-    let subject = worst(group, |s| &s.subject);
-    let reference = worst(group, |s| &s.reference);
-    let place = |s: &StageResult, at: String| match s.id.layer {
-        Some(l) => format!("L{l:02} {at}"),
-        None => at,
-    };
-    let global = group
-        .iter()
-        .filter_map(|s| s.global.map(|g| (*s, g)))
-        .max_by(|a, b| a.1.error.total_cmp(&b.1.error));
-    let none = || "-".to_owned();
-    vec![
-        name.to_owned(),
-        layers,
-        subject.map_or_else(none, |(_, l)| number(l.residual)),
-        subject.map_or_else(String::new, |(s, l)| {
-            let at = l.at.or(l.first_bad);
-            at.map_or_else(String::new, |p| place(s, p.to_string()))
-        }),
-        subject.map_or_else(none, |(_, l)| number(l.allowed)),
-        subject.map_or_else(none, |(_, l)| percent(l.used)),
-        reference.map_or_else(none, |(_, l)| number(l.residual)),
-        reference.map_or_else(none, |(_, l)| percent(l.used)),
-        global.map_or_else(none, |(s, g)| {
-            format!("{} {}", number(g.error), place(s, g.at.to_string()))
-        }),
-        status(group),
-    ]
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn status(group: &[&StageResult]) -> String {
-    for (status, word) in [
-        (Status::Poisoned, "POISONED"),
-        (Status::Diverged, "DIVERGED"),
-        (Status::Disputed, "DISPUTED"),
-        (Status::Missing, "missing"),
-        (Status::Inherited, "inherited"),
-    ] {
-        let hits: Vec<&&StageResult> = group.iter().filter(|s| s.status == status).collect();
-        if let Some(first) = hits.first() {
-            let from = match first.id.layer {
-                Some(l) if group.len() > 1 => format!(" from L{l:02}"),
-                _ => String::new(),
-            };
-            return format!("{word}{from}");
-        }
+    #[test]
+    fn long_commands_continue_as_a_shell_takes_them() {
+        let command = format!(
+            "qdiff run --inject {} --full",
+            ["a-long-fault@L07"; 12].join(",")
+        );
+        let long = format!("{command} {command} --layers 0");
+        let text = shell(&long);
+        assert!(text.lines().count() > 1);
+        let joined = text.replace("\\\n", " ");
+        let words: Vec<&str> = joined.split_whitespace().collect();
+        assert_eq!(words.join(" "), long);
     }
-    "match".to_owned()
-}
 
-fn details(report: &Report, out: &mut String) {
-    let verdict = &report.verdict;
-    if let Some(first) = verdict.findings.first() {
-        let stage = verdict.stages.iter().find(|s| s.id == first.id);
-        if let Some(local) = stage.and_then(|s| s.subject.as_ref()) {
-            if let Some(extent) = &local.extent {
-                let _ = writeln!(out, "extent         {}: {extent}", first.id);
-            }
-            if let Some(e) = local.non_finite.as_ref().or(local.worst.as_ref()) {
-                let _ = writeln!(
-                    out,
-                    "worst element  {} {} [{}]: subject {:.6}, f64 {:.6}, allowed {}",
-                    first.id,
-                    e.place,
-                    e.index,
-                    e.got,
-                    e.want,
-                    number(e.allowed)
-                );
-            }
-            if let Some(least) = local.least_tolerance() {
-                let _ = writeln!(
-                    out,
-                    "tolerance      {}x what is allowed; would pass with --tolerance '{}={least:.1e}'",
-                    number(local.used),
-                    first.id
-                );
-            }
-        }
-        if let Some(cause) = &first.cause {
-            let _ = writeln!(out, "remedy         {}", cause.remedy);
-        }
+    #[test]
+    fn quoted_text_stays_whole() {
+        assert_eq!(
+            words(r"qdiff run --prompt 'it'\''s a b' -n 3"),
+            ["qdiff", "run", "--prompt", r"'it'\''s a b'", "-n", "3"]
+        );
     }
-    let flips: Vec<_> = verdict
-        .tokens
-        .iter()
-        .filter(|t| t.subject != t.reference)
-        .collect();
-    match flips.first() {
-        None => {
-            let _ = writeln!(
-                out,
-                "tokens         the same choice after each of {} steps",
-                verdict.tokens.len()
-            );
-        }
-        Some(t) => {
-            // By itself a margin proves nothing; with every stage right it does.
-            let proven =
-                !verdict.diverged() && verdict.coverage.complete() && report.run.filters.is_empty();
-            let kind = if proven {
-                "a flip: every stage matches, so rounding and quantised activations alone made it"
-            } else {
-                "not shown to be a flip"
-            };
-            let _ = writeln!(
-                out,
-                "tokens         first other choice after step {}: id {} for {} (margin {}, logits differ by {}): {kind}",
-                t.step,
-                t.subject,
-                t.reference,
-                number(t.margin),
-                number(t.error)
-            );
-        }
-    }
-    match verdict.health.as_slice() {
-        [] => {
-            let _ = writeln!(out, "health         nothing suspicious");
-        }
-        [first, rest @ ..] => {
-            let more = if rest.is_empty() {
-                String::new()
-            } else {
-                format!(" (and {} more)", rest.len())
-            };
-            let _ = writeln!(out, "health         {first}{more}");
-        }
-    }
-}
 
-fn next(report: &Report) -> String {
-    match report.verdict.findings.first() {
-        Some(f) => {
-            let layer =
-                f.id.layer
-                    .map_or_else(String::new, |l| format!(" --layers {l}"));
-            format!(
-                "{} --stages '{}'{layer} --full",
-                report.run.command, f.id.name
-            )
-        }
-        None => format!("{} --full   (a row per layer)", report.run.command),
+    #[test]
+    fn escapes_are_shown_not_obeyed() {
+        assert_eq!(
+            line("model", "\u{1b}[31mred\r\n"),
+            "model      \\u{1b}[31mred\\r\\n\n"
+        );
     }
-}
-
-/// A residual in two digits; zero and infinity in words one can read.
-pub(crate) fn number(x: f64) -> String {
-    if x == 0.0 {
-        "0".to_owned()
-    } else if x.is_infinite() {
-        "inf".to_owned()
-    } else if (0.01..1000.0).contains(&x.abs()) {
-        format!("{x:.2}")
-    } else {
-        format!("{x:.1e}")
-    }
-}
-
-fn percent(used: f64) -> String {
-    if used > 10.0 {
-        "-".to_owned()
-    } else {
-        format!("{:.0} %", (used * 100.0).ceil())
-    }
-}
-
-fn shorten(hash: &str) -> String {
-    if hash.len() < 12 {
-        return hash.to_owned();
-    }
-    format!("{}…{}", &hash[..4], &hash[hash.len() - 4..])
 }

@@ -2,12 +2,16 @@
 
 mod bench;
 mod oracle;
+mod output;
 mod record;
+mod report;
 mod run;
 
 pub use bench::{BenchArgs, Measure};
 pub use oracle::OracleArgs;
+pub use output::{Ci, OutputArgs};
 pub use record::RecordArgs;
+pub use report::ReportArgs;
 pub use run::RunArgs;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -61,6 +65,8 @@ pub enum Command {
     Weights(ModelArg),
     /// Hold llama.cpp, on weights dequantised to F32, against the f64 oracle
     VerifyOracle(OracleArgs),
+    /// Show saved reports again, in any format
+    Report(ReportArgs),
     /// Write the stages of one runner to disk, as npz with a manifest
     Record(RecordArgs),
     /// List the built-in prompts
@@ -71,6 +77,44 @@ pub enum Command {
     Devices,
     /// Time and memory against llama.cpp, as ratios of one run
     Bench(BenchArgs),
+    /// Print the JSON schema of what qdiff writes and reads
+    #[command(after_help = "\
+Examples:
+  qdiff schema report
+  qdiff schema capture")]
+    Schema {
+        /// Of what
+        #[arg(value_enum, default_value_t = Schema::Report)]
+        of: Schema,
+    },
+    /// Print the completions of a shell
+    #[command(after_help = "\
+Examples:
+  qdiff completions bash
+  qdiff completions zsh")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write one per command to a folder
+    #[command(after_help = "\
+Examples:
+  qdiff man
+  qdiff man man1")]
+    Man {
+        /// Folder to write to; it is made if need be
+        #[arg(value_name = "DIR")]
+        folder: Option<PathBuf>,
+    },
+}
+
+/// What has a JSON schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Schema {
+    /// What `run --json` writes
+    Report,
+    /// The manifest.json of a capture
+    Capture,
 }
 
 /// The model.

@@ -1,9 +1,8 @@
 //! Arguments of `qdiff run`.
 
-use super::{CaptureArgs, PromptArgs};
+use super::{CaptureArgs, OutputArgs, PromptArgs};
 use crate::runners::Spec;
 use clap::Args;
-use std::path::PathBuf;
 
 /// `qdiff run`.
 #[derive(Debug, Args)]
@@ -13,7 +12,7 @@ Examples:
   qdiff run --prompt 'Why is the sky blue?' -n 16
   qdiff run --prompt @notes.txt --raw --stages 'attn_*' --layers 0,5-7 --full
   qdiff run --inject rope-base:base=10000@L07
-  qdiff run --tolerance 'L*.ffn_down=1e-3' --json report.json")]
+  qdiff run --tolerance 'L*.ffn_down=1e-3' --report report.html --report junit.xml")]
 pub struct RunArgs {
     /// Model and tokens
     #[command(flatten)]
@@ -50,15 +49,12 @@ pub struct RunArgs {
     /// the last rule that matches wins
     #[arg(long, value_name = "GLOB=NUMBER", env = "QDIFF_TOLERANCE")]
     pub tolerance: Vec<String>,
-    /// A row per stage and layer
-    #[arg(long)]
-    pub full: bool,
     /// Inject a fault into the subject: NAME[:PARAM=VALUE][@L07 or @L07.q_rope]; repeatable
     #[arg(long, value_name = "FAULT", env = "QDIFF_INJECT")]
     pub inject: Vec<String>,
-    /// Also write the report as JSON
-    #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
-    pub json: Option<PathBuf>,
+    /// Where the report goes
+    #[command(flatten)]
+    pub output: OutputArgs,
     /// Exit with 125 instead of 2 and 3, for `git bisect run`
     #[arg(long)]
     pub bisect: bool,

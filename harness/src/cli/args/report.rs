@@ -1,0 +1,21 @@
+//! Arguments of `qdiff report`.
+
+use super::OutputArgs;
+use clap::Args;
+use std::path::PathBuf;
+
+/// `qdiff report`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qdiff report qdiff-report/haiku/report.json --report haiku.html
+  qdiff report a.json b.json --report junit.xml
+  qdiff report goldens/results --report REPORT.md")]
+pub struct ReportArgs {
+    /// Reports that `run --json` wrote; or a folder of JSON results, told as one document
+    #[arg(value_name = "FILE", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// Where they go
+    #[command(flatten)]
+    pub output: OutputArgs,
+}

@@ -1,0 +1,63 @@
+//! Files that appear whole under their name, or not at all.
+
+use anyhow::{Context as _, Result, bail};
+use std::io::Write as _;
+use std::path::Path;
+
+/// Writes `content` to `path`: to a temporary name beside it, then renamed.
+///
+/// # Errors
+/// If the folder cannot be written to.
+pub fn write(path: &Path, content: &[u8]) -> Result<()> {
+    let mut file = temporary(path)?;
+    let problem = || format!("cannot write {}", path.display());
+    file.write_all(content).with_context(problem)?;
+    file.persist(path)
+        .map_err(|e| e.error)
+        .with_context(problem)?;
+    Ok(())
+}
+
+/// Refuses an output that could not be written, before anything runs. `flag`
+/// is the option that names it.
+///
+/// # Errors
+/// As [`write()`]; and a device, a link or a directory, which renaming would
+/// replace.
+pub fn check(path: &Path, flag: &str) -> Result<()> {
+    if path.as_os_str() == "-" {
+        bail!("{flag} takes a file; the report on standard output is the one for people");
+    }
+    match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => {
+            bail!(
+                "cannot write {}: it is a directory; name a file in it",
+                path.display()
+            )
+        }
+        Ok(found) if !found.is_file() => {
+            bail!(
+                "cannot write {}: it is no plain file; name another",
+                path.display()
+            )
+        }
+        _ => temporary(path).map(drop),
+    }
+}
+
+/// A file beside `path`, to be renamed to it.
+fn temporary(path: &Path) -> Result<tempfile::NamedTempFile> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let folder = folder.unwrap_or_else(|| Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    // Readable by others as any new file is; the umask still applies.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.tempfile_in(folder).map_err(|e| {
+        anyhow::anyhow!(
+            "cannot write {}: {}; give a path in a folder you can write to",
+            path.display(),
+            e.kind()
+        )
+    })
+}

@@ -1,0 +1,122 @@
+//! GitHub Actions: the job summary, and an annotation for the first origin.
+
+use super::{Outcome, Report, Summary, markdown};
+use anyhow::{Context as _, Result};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// GitHub drops the whole summary of a step above this many bytes.
+const LIMIT: usize = 1024 * 1024;
+
+/// Variable that names the file of the job summary.
+const VARIABLE: &str = "GITHUB_STEP_SUMMARY";
+
+/// Where the job summary goes.
+pub struct GitHub {
+    summary: PathBuf,
+}
+
+impl GitHub {
+    /// Finds the summary file, before anything runs.
+    ///
+    /// # Errors
+    /// Outside of GitHub Actions, or where the file cannot be written.
+    pub fn new() -> Result<Self> {
+        let summary = std::env::var_os(VARIABLE).filter(|v| !v.is_empty());
+        let summary = PathBuf::from(summary.with_context(|| {
+            format!("--ci github: {VARIABLE} is not set; use it in a job of GitHub Actions")
+        })?);
+        open(&summary)?;
+        Ok(Self { summary })
+    }
+
+    /// Appends `reports` to the job summary, and gives the workflow commands
+    /// to print.
+    ///
+    /// # Errors
+    /// If the summary cannot be written.
+    pub fn publish(&self, reports: &[Report]) -> Result<String> {
+        let mut file = open(&self.summary)?;
+        let used = file.metadata().map_or(0, |m| m.len() as usize);
+        let text: Vec<String> = reports.iter().map(markdown::render).collect();
+        let text = cut(&text.join("\n"), LIMIT.saturating_sub(used));
+        file.write_all(text.as_bytes())
+            .with_context(|| format!("cannot write {}", self.summary.display()))?;
+        Ok(reports.iter().map(annotation).collect())
+    }
+}
+
+fn open(path: &Path) -> Result<std::fs::File> {
+    let mut options = std::fs::OpenOptions::new();
+    options
+        .append(true)
+        .create(true)
+        .open(path)
+        .with_context(|| format!("cannot write {VARIABLE} {}", path.display()))
+}
+
+/// The longest part of `text` in whole lines that stays below `limit` bytes.
+fn cut(text: &str, limit: usize) -> String {
+    const REST: &str = "\n\n*Cut here: GitHub shows 1 MiB of a step.*\n";
+    if text.len() < limit {
+        return text.to_owned();
+    }
+    let mut end = limit.saturating_sub(REST.len() + 1).min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    match text[..end].rfind('\n') {
+        Some(line) => format!("{}{REST}", &text[..line]),
+        None => String::new(),
+    }
+}
+
+/// The workflow command that marks the run, nothing for a match.
+fn annotation(report: &Report) -> String {
+    let summary = Summary::new(report);
+    let level = match report.outcome {
+        Outcome::Match => return String::new(),
+        Outcome::Diverged | Outcome::ReferenceSuspect | Outcome::OracleSuspect => "error",
+        Outcome::Incomplete => "warning",
+    };
+    let title = format!("qdiff: {} on {}", report.subject.name, report.run.prompt);
+    format!(
+        "::{level} title={}::{}\n",
+        property(&title),
+        data(&summary.line())
+    )
+}
+
+/// The value of a workflow command, escaped as the runner unescapes it.
+fn data(text: &str) -> String {
+    text.replace('%', "%25")
+        .replace('\r', "%0D")
+        .replace('\n', "%0A")
+}
+
+/// A property of a workflow command, escaped likewise.
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_escaped() {
+        assert_eq!(data("50 %\r\n::error::x"), "50 %25%0D%0A::error::x");
+        assert_eq!(property("a: b, c"), "a%3A b%2C c");
+    }
+
+    #[test]
+    fn a_summary_is_cut_at_a_line_below_the_limit() {
+        let text = "zeile mit ü\n".repeat(1000);
+        assert_eq!(cut(&text, text.len() + 1), text);
+        for limit in [0, 1, 50, 60, 61, 62, 63, 64, 1000, text.len()] {
+            let cut = cut(&text, limit);
+            assert!(cut.len() < limit.max(1), "{limit}: {}", cut.len());
+            assert!(cut.is_empty() || cut.ends_with("*\n"), "{cut}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! One HTML file that needs nothing else: no network, no fonts, no library.
+
+use super::{Format, Report, Summary, json, table};
+use crate::verdict::BIN_OF_ONE;
+use anyhow::{Result, bail};
+use serde_json::json;
+
+const STYLE: &str = include_str!("style.css");
+
+const SCRIPT: &str = concat!(
+    include_str!("script/base.js"),
+    include_str!("script/heatmaps.js"),
+    include_str!("script/charts.js"),
+    include_str!("script/page.js"),
+);
+
+/// The HTML format.
+pub struct Html;
+
+impl Format for Html {
+    fn extension(&self) -> &'static str {
+        "html"
+    }
+
+    fn several(&self) -> bool {
+        false
+    }
+
+    fn render(&self, reports: &[Report]) -> Result<String> {
+        let [report] = reports else {
+            bail!("an HTML report holds one run");
+        };
+        let summary = Summary::new(report);
+        let rows = table::rows(&report.verdict, false);
+        let data = json!({
+            "report": report,
+            "summary": {
+                "word": summary.word.trim_end_matches(':'),
+                "headline": summary.headline,
+                "lines": [summary.more, summary.facts, summary.evidence],
+                "next": summary.next,
+            },
+            "table": {
+                "head": table::COLUMNS,
+                "numbers": table::NUMBERS,
+                "rows": rows.iter().map(|r| r.cells().collect::<Vec<_>>()).collect::<Vec<_>>(),
+            },
+            "bin_of_one": BIN_OF_ONE,
+        });
+        Ok(fill(
+            include_str!("template.html"),
+            &[
+                ("STYLE-HASH", &hash(STYLE)),
+                ("SCRIPT-HASH", &hash(SCRIPT)),
+                ("TITLE", &escape(&title(report, &summary))),
+                ("/*STYLE*/", STYLE),
+                ("/*DATA*/", &inert(&json::text(&data)?)),
+                ("/*SCRIPT*/", SCRIPT),
+            ],
+        ))
+    }
+}
+
+/// Puts each text in the place of its mark, in the order in which the marks
+/// stand; what was put in is not searched.
+fn fill(template: &str, parts: &[(&str, &str)]) -> String {
+    let (mut out, mut rest) = (String::new(), template);
+    for (mark, text) in parts {
+        let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
+        out.push_str(before);
+        out.push_str(text);
+        rest = after;
+    }
+    out + rest
+}
+
+fn title(report: &Report, summary: &Summary) -> String {
+    format!(
+        "qdiff: {} {} {}",
+        summary.word.trim_end_matches(':'),
+        report.model.name,
+        report.run.prompt
+    )
+}
+
+/// What the page's policy knows its style and script by; any other is refused
+/// by the browser, whatever the report holds.
+fn hash(text: &str) -> String {
+    use base64::Engine as _;
+    use sha2::Digest as _;
+    let digest = sha2::Sha256::digest(text.as_bytes());
+    let encoded = base64::engine::general_purpose::STANDARD.encode(digest);
+    format!("sha256-{encoded}")
+}
+
+/// JSON that cannot end the element it stands in: `<` only occurs in strings.
+fn inert(json: &str) -> String {
+    json.replace('<', "\\u003c")
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_cannot_leave_its_element() {
+        let hostile = serde_json::json!("</script><script>alert(1)</script><!--");
+        let text = inert(&hostile.to_string());
+        assert!(!text.contains('<'));
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&text).unwrap(),
+            hostile
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! What a report tells, whatever its format.
+
+use crate::runners::Manifest;
+use crate::verdict::Verdict;
+use crate::weights::WeightCheck;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Version of the JSON layout; raised when a field changes its meaning.
+pub const SCHEMA_VERSION: u32 = 2;
+
+/// What a JSON file of qdiff holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A run, judged.
+    Run,
+}
+
+/// One run, judged.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Report {
+    /// Version of this layout.
+    pub schema_version: u32,
+    /// What this file is.
+    pub kind: Kind,
+    /// Version of the qdiff that wrote it.
+    pub qdiff: String,
+    /// The outcome in one word.
+    pub outcome: Outcome,
+    /// Where it ran.
+    pub machine: Machine,
+    /// The model.
+    pub model: ModelInfo,
+    /// The run.
+    pub run: RunInfo,
+    /// The runner under suspicion.
+    pub subject: Manifest,
+    /// The runner it is held against.
+    pub reference: Manifest,
+    /// The stage before all others.
+    pub weights: WeightCheck,
+    /// What was found.
+    pub verdict: Verdict,
+    /// Who is wrong where only the reference misses f64.
+    pub doubt: Option<Doubt>,
+}
+
+/// The outcome of a run; the exit code follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Everything asked for was judged and matches.
+    Match,
+    /// The subject is wrong somewhere.
+    Diverged,
+    /// The subject meets f64 and the reference does not.
+    ReferenceSuspect,
+    /// qdiff itself is in doubt.
+    OracleSuspect,
+    /// No divergence, but not everything asked for could be judged.
+    Incomplete,
+}
+
+impl Outcome {
+    /// What verdict, weights and doubt come to.
+    pub fn of(verdict: &Verdict, weights: &WeightCheck, doubt: Option<&Doubt>) -> Self {
+        if verdict.diverged() || !weights.mismatches.is_empty() {
+            return Self::Diverged;
+        }
+        match doubt.map(|d| d.suspect) {
+            Some(Suspect::Reference) => Self::ReferenceSuspect,
+            Some(Suspect::Oracle | Suspect::Unknown) => Self::OracleSuspect,
+            None if verdict.coverage.complete() => Self::Match,
+            None => Self::Incomplete,
+        }
+    }
+}
+
+/// Who is wrong where the subject meets f64 and the reference does not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Doubt {
+    /// Who.
+    pub suspect: Suspect,
+    /// Why, in words.
+    pub reason: String,
+}
+
+/// A party to a dispute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Suspect {
+    /// The reference: on F32 weights it meets f64.
+    Reference,
+    /// The f64 evaluation: the reference misses it on F32 weights too.
+    Oracle,
+    /// It could not be tested.
+    Unknown,
+}
+
+/// Where a run took place.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Machine {
+    /// Operating system and instruction set, such as `linux x86_64`.
+    pub system: String,
+    /// Name of the processor, as the system gives it; empty if it does not.
+    pub cpu: String,
+    /// Processors that qdiff may use.
+    pub cores: usize,
+}
+
+impl Machine {
+    /// The machine that this runs on.
+    pub fn this() -> Self {
+        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let name = info.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            (key.trim() == "model name").then(|| value.trim().to_owned())
+        });
+        Self {
+            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            cpu: name.unwrap_or_default(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+/// Identifies the model.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ModelInfo {
+    /// Path as given.
+    pub path: String,
+    /// `general.name`.
+    pub name: String,
+    /// Architecture.
+    pub arch: String,
+    /// Number of layers.
+    pub layers: usize,
+    /// Most frequent weight format by bytes.
+    pub format: String,
+    /// SHA-256 of the file, in hexadecimal.
+    pub sha256: String,
+}
+
+/// Identifies the run.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct RunInfo {
+    /// Name of the prompt.
+    pub prompt: String,
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// Tokens fed at the decode steps, chosen by the reference.
+    pub decoded: Vec<u32>,
+    /// Text of every token that the report mentions; bytes that are no UTF-8
+    /// are replaced.
+    pub text: BTreeMap<u32, String>,
+    /// Command line that repeats the run.
+    pub command: String,
+    /// Filters in force, in words; empty if everything was asked for.
+    pub filters: String,
+}
+
+impl RunInfo {
+    /// The token at `position`, prompt and decoded ones counted through.
+    pub fn token(&self, position: usize) -> Option<u32> {
+        self.tokens
+            .iter()
+            .chain(&self.decoded)
+            .nth(position)
+            .copied()
+    }
+
+    /// The token as a person reads it: its text in quotes where it is known,
+    /// and its id.
+    pub fn name(&self, token: u32) -> String {
+        match self.text.get(&token) {
+            Some(text) => format!("{text:?} (id {token})"),
+            None => format!("id {token}"),
+        }
+    }
+
+    /// Fills [`RunInfo::text`] for the tokens of the run and of `verdict`.
+    pub fn spell(&mut self, verdict: &Verdict, piece: impl Fn(u32) -> String) {
+        let of_run = self.tokens.iter().chain(&self.decoded).copied();
+        let choices = verdict
+            .logits
+            .iter()
+            .flat_map(|row| row.subject.iter().chain(&row.reference));
+        let chosen = verdict.tokens.iter().flat_map(|t| [t.subject, t.reference]);
+        let mentioned = of_run.chain(choices.map(|c| c.token)).chain(chosen);
+        self.text = mentioned.map(|token| (token, piece(token))).collect();
+    }
+}
+
+impl Report {
+    /// Positions judged: those of the prompt and of the decode steps.
+    pub fn positions(&self) -> usize {
+        self.run.tokens.len() + self.run.decoded.len()
+    }
+}

@@ -1,0 +1,334 @@
+//! What every format says, in the same words.
+
+use super::table::number;
+use super::{Outcome, Report};
+use crate::verdict::{Finding, Local, StageResult, Verdict};
+
+/// The words of a report, without layout.
+pub struct Summary {
+    /// The verdict in one word.
+    pub word: &'static str,
+    /// What follows the word: where, and what is wrong.
+    pub headline: String,
+    /// More on the headline: the cause's figures, the other origins.
+    pub more: Vec<(&'static str, String)>,
+    /// What was run.
+    pub facts: Vec<(&'static str, String)>,
+    /// The evidence.
+    pub evidence: Vec<(&'static str, String)>,
+    /// The command to run next, and why.
+    pub next: (String, &'static str),
+}
+
+impl Summary {
+    /// Puts `report` in words.
+    pub fn new(report: &Report) -> Self {
+        let (word, headline) = headline(report);
+        Self {
+            word,
+            headline,
+            more: more(report),
+            facts: facts(report),
+            evidence: evidence(report),
+            next: next(report),
+        }
+    }
+
+    /// The verdict as one line.
+    pub fn line(&self) -> String {
+        format!("{} {}", self.word, self.headline)
+    }
+}
+
+fn headline(report: &Report) -> (&'static str, String) {
+    let verdict = &report.verdict;
+    match report.outcome {
+        Outcome::Diverged => ("DIVERGED", diverged(report)),
+        Outcome::ReferenceSuspect | Outcome::OracleSuspect => {
+            let stage = verdict.disputed().next();
+            let at = stage.map_or_else(String::new, |s| format!("at {}: ", s.id));
+            let reason = report.doubt.as_ref().map_or("", |d| d.reason.as_str());
+            (
+                "DISPUTED",
+                format!("{at}the subject meets f64, the reference does not. {reason}"),
+            )
+        }
+        Outcome::Incomplete => (
+            "INCOMPLETE:",
+            "no divergence, but not everything could be judged".to_owned(),
+        ),
+        Outcome::Match => {
+            let worst = |pick: fn(&StageResult) -> &Option<Local>| {
+                let locals = verdict.stages.iter().filter_map(|s| pick(s).as_ref());
+                number(locals.fold(0f64, |m, l| m.max(l.residual)))
+            };
+            (
+                "MATCH:",
+                format!(
+                    "every stage does its mathematics on both sides; largest local residual {} (subject), {} (reference)",
+                    worst(|s| &s.subject),
+                    worst(|s| &s.reference)
+                ),
+            )
+        }
+    }
+}
+
+fn diverged(report: &Report) -> String {
+    if let Some(m) = report.weights.mismatches.first() {
+        let others = match report.weights.mismatches.len() {
+            1 => String::new(),
+            n => format!("; {n} tensors differ"),
+        };
+        return format!(
+            "at weights: {} ({}) row {} [{}] is {} to the engine, {} to ggml{others}",
+            m.tensor, m.format, m.row, m.index, m.got, m.want
+        );
+    }
+    let Some(first) = report.verdict.findings.first() else {
+        return String::new();
+    };
+    let at = format!("at {}, {}", first.id, positions(&report.verdict, first));
+    match &first.cause {
+        Some(c) => format!("{at}: {} ({})", c.story, c.name),
+        None if first.shape.is_empty() => format!("{at}: no known cause"),
+        None => format!("{at}: no known cause: {}", first.shape),
+    }
+}
+
+fn more(report: &Report) -> Vec<(&'static str, String)> {
+    let mut more = Vec::new();
+    let findings = &report.verdict.findings;
+    if let Some(first) = findings.first() {
+        if !report.weights.mismatches.is_empty() {
+            more.push(("then", format!("at {}", first.id)));
+        }
+        if let Some(c) = &first.cause {
+            more.push((
+                "cause",
+                format!(
+                    "{} explains the residual {} -> {}",
+                    c.name,
+                    number(c.before),
+                    number(c.after)
+                ),
+            ));
+        }
+    }
+    if findings.len() > 1 {
+        more.push(("origins", origins(findings)));
+    }
+    more
+}
+
+/// `all positions from decode step 1 on`, or which.
+pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
+    let stage = verdict.stages.iter().find(|s| s.id == finding.id);
+    let Some(local) = stage.and_then(|s| s.subject.as_ref()) else {
+        return "positions unknown".to_owned();
+    };
+    let since = match local.first_bad.map_or(0, |p| p.step) {
+        0 => String::new(),
+        n => format!(" from decode step {n} on"),
+    };
+    if local.bad_rows >= local.rows {
+        return format!("all positions{since}");
+    }
+    let shown = local.bad_positions.iter().take(6);
+    let list: Vec<String> = shown.map(ToString::to_string).collect();
+    let more = if local.bad_positions.len() > 6 {
+        ", …"
+    } else {
+        ""
+    };
+    format!("positions {}{more}{since}", list.join(", "))
+}
+
+/// `72: q_biased k_biased v_biased in 24 layers, L00..L23: one cause, qkv-bias-omitted`.
+fn origins(findings: &[Finding]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    let mut layers: Vec<u16> = Vec::new();
+    let mut causes: Vec<&str> = Vec::new();
+    for f in findings {
+        if !names.contains(&f.id.name) {
+            names.push(f.id.name);
+        }
+        layers.extend(f.id.layer);
+        let cause = f.cause.as_ref();
+        let cause = cause.map_or("no known cause", |c| c.name.as_str());
+        if !causes.contains(&cause) {
+            causes.push(cause);
+        }
+    }
+    layers.sort_unstable();
+    layers.dedup();
+    let range = match (layers.first(), layers.last()) {
+        (Some(a), Some(b)) if a != b => format!(" in {} layers, L{a:02}..L{b:02}", layers.len()),
+        (Some(a), _) => format!(" in L{a:02}"),
+        _ => String::new(),
+    };
+    let cause = match causes.as_slice() {
+        [one] => format!("one cause, {one}"),
+        all => format!("{} causes: {}", all.len(), all.join(", ")),
+    };
+    format!("{}: {}{range}: {cause}", findings.len(), names.join(" "))
+}
+
+fn facts(report: &Report) -> Vec<(&'static str, String)> {
+    let m = &report.model;
+    let mut facts = vec![
+        (
+            "model",
+            format!(
+                "{} {}, {} layers, sha256 {}",
+                m.name,
+                m.format,
+                m.layers,
+                shorten(&m.sha256)
+            ),
+        ),
+        (
+            "run",
+            format!(
+                "{}: {} prompt tokens + {} decode steps; subject {}, reference {}",
+                report.run.prompt,
+                report.run.tokens.len(),
+                report.run.decoded.len(),
+                report.subject.name,
+                report.reference.name
+            ),
+        ),
+    ];
+    for fault in &report.subject.injected {
+        facts.push(("injected", fault.clone()));
+    }
+    facts.push(("coverage", coverage(report)));
+    facts
+}
+
+fn coverage(report: &Report) -> String {
+    let c = &report.verdict.coverage;
+    let share = if c.asked == 0 {
+        0.0
+    } else {
+        100.0 * c.judged as f64 / c.asked as f64
+    };
+    // Rounded down: 100 % is said of nothing less.
+    let share = (share * 10.0).floor() / 10.0;
+    let what = if report.run.filters.is_empty() {
+        "every stage, layer, position; nothing skipped".to_owned()
+    } else {
+        format!(
+            "of {} out of {} stages: {}",
+            c.stages, c.stages_total, report.run.filters
+        )
+    };
+    format!("{share} % ({what}); {} of {} stage rows", c.judged, c.asked)
+}
+
+fn evidence(report: &Report) -> Vec<(&'static str, String)> {
+    let verdict = &report.verdict;
+    let mut lines = Vec::new();
+    if let Some(first) = verdict.findings.first() {
+        let stage = verdict.stages.iter().find(|s| s.id == first.id);
+        if let Some(local) = stage.and_then(|s| s.subject.as_ref()) {
+            of_origin(first, local, &mut lines);
+        }
+        if let Some(cause) = &first.cause {
+            lines.push(("remedy", cause.remedy.clone()));
+        }
+    }
+    lines.push(("tokens", tokens(report)));
+    lines.push((
+        "health",
+        match verdict.health.as_slice() {
+            [] => "nothing suspicious".to_owned(),
+            [one] => one.clone(),
+            [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
+        },
+    ));
+    lines
+}
+
+fn of_origin(finding: &Finding, local: &Local, lines: &mut Vec<(&'static str, String)>) {
+    if let Some(extent) = &local.extent {
+        lines.push(("extent", format!("{}: {extent}", finding.id)));
+    }
+    if let Some(e) = local.non_finite.as_ref().or(local.worst.as_ref()) {
+        let other = e
+            .other
+            .map_or_else(String::new, |v| format!(", reference {:.6}", v.0));
+        lines.push((
+            "element",
+            format!(
+                "worst of {}: {} [{}]: subject {:.6}, f64 {:.6}{other}, allowed {}",
+                finding.id,
+                e.place,
+                e.index,
+                e.got,
+                e.want,
+                number(e.allowed)
+            ),
+        ));
+    }
+    if let Some(least) = local.least_tolerance() {
+        lines.push((
+            "tolerance",
+            format!(
+                "{}x what is allowed; would pass with --tolerance '{}={least:.1e}'",
+                number(local.used),
+                finding.id
+            ),
+        ));
+    }
+}
+
+fn tokens(report: &Report) -> String {
+    let verdict = &report.verdict;
+    let Some(t) = verdict.tokens.iter().find(|t| t.subject != t.reference) else {
+        return format!(
+            "the same choice after each of {} steps",
+            verdict.tokens.len()
+        );
+    };
+    // By itself a margin proves nothing; with every stage right it does.
+    let proven = report.outcome == Outcome::Match && report.run.filters.is_empty();
+    let kind = if proven {
+        "a flip: every stage matches, so rounding and quantised activations alone made it"
+    } else {
+        "not shown to be a flip"
+    };
+    format!(
+        "first other choice after step {}: {} for {} (margin {}, logits differ by {}): {kind}",
+        t.step,
+        report.run.name(t.subject),
+        report.run.name(t.reference),
+        number(t.margin),
+        number(t.error)
+    )
+}
+
+fn next(report: &Report) -> (String, &'static str) {
+    match report.verdict.findings.first() {
+        Some(f) => {
+            let layer =
+                f.id.layer
+                    .map_or_else(String::new, |l| format!(" --layers {l}"));
+            (
+                format!(
+                    "{} --stages '{}'{layer} --full",
+                    report.run.command, f.id.name
+                ),
+                "the first origin alone",
+            )
+        }
+        None => (format!("{} --full", report.run.command), "a row per layer"),
+    }
+}
+
+fn shorten(hash: &str) -> String {
+    match (hash.get(..4), hash.get(hash.len().saturating_sub(4)..)) {
+        (Some(head), Some(tail)) if hash.len() >= 12 => format!("{head}…{tail}"),
+        _ => hash.to_owned(),
+    }
+}
