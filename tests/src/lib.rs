@@ -66,3 +66,9 @@ pub fn stdout(output: &Output) -> String {
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
+
+/// The verdict of a screen: its first lines, unwrapped.
+pub fn headline(screen: &str) -> String {
+    let lines = screen.lines().take_while(|l| !l.is_empty());
+    lines.map(str::trim).collect::<Vec<_>>().join(" ")
+}

@@ -2,7 +2,7 @@
 //! judged honestly, and what is no capture is refused.
 
 use qdiff_tests::synth::Synth;
-use qdiff_tests::{qdiff, stderr, stdout};
+use qdiff_tests::{headline, qdiff, stderr, stdout};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -251,7 +251,7 @@ fn a_tampered_capture_is_located_and_described() {
         // tensor does not follow from it any more, and is the only other origin.
         let findings = report["verdict"]["findings"].as_array().unwrap();
         assert!(findings.len() <= 2, "{name}\n{text}");
-        let headline = text.lines().next().unwrap();
+        let headline = headline(&text);
         for part in expected {
             assert!(
                 headline.contains(part),

@@ -49,7 +49,7 @@ fn settings() -> insta::Settings {
     settings.add_filter(r"\| 0 @", "| # @");
     settings.add_filter(r"local residual 0", "local residual #");
     settings.add_filter(r"(?m)^(- tokens: ).*$", "$1…");
-    settings.add_filter(r"\| @ \| \d+ \|.*", "| @ | …");
+    settings.add_filter(r"(?m)^\| @ \|.*", "| @ | …");
     settings
 }
 

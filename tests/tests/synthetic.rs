@@ -317,7 +317,7 @@ fn the_screen() {
     settings.add_filter(r"\d+ %", "# %");
     settings.add_filter(r"  +", "  ");
     settings.add_filter(r"(?m)^tokens .*\n( .*\n)*", "tokens …\n");
-    settings.add_filter(r"(?m)^(element .*\n)( .*\n)*", "$1");
+    settings.add_filter(r"(?m)^(element +worst of \S+) .*\n( .*\n)*", "$1 …\n");
     settings.add_filter(r"(?m)  0  ", "  #  ");
     settings.add_filter(r"(?m) +$", "");
     settings.bind(|| {

@@ -75,7 +75,7 @@ impl<'a> Output<'a> {
     fn offer(&self, reports: &[Report], path: &Path) -> Result<()> {
         let written = path
             .parent()
-            .map_or(Ok(()), |folder| std::fs::create_dir_all(folder))
+            .map_or(Ok(()), std::fs::create_dir_all)
             .map_err(Into::into)
             .and_then(|()| json::Json.render(reports))
             .and_then(|text| file::write(path, text.as_bytes()));

@@ -171,13 +171,15 @@ fn elements(report: &Report, out: &mut String) {
 /// Text that markdown takes literally, on one line.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
+    let mut before = ' ';
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        let inside = before.is_alphanumeric() && rest.peek().is_some_and(|n| n.is_alphanumeric());
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            // A lone `*` or `_` inside a word is common (`q_proj`) and harmless
-            // with a backslash everywhere.
+            // `q_proj` has no emphasis in it.
+            '_' if inside => out.push(c),
             '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' | '#' | '$' => {
                 out.push('\\');
                 out.push(c);
@@ -185,6 +187,7 @@ pub(super) fn escape(text: &str) -> String {
             c if c.is_control() => out.push(' '),
             c => out.push(c),
         }
+        before = c;
     }
     out
 }
@@ -203,8 +206,8 @@ mod tests {
     #[test]
     fn hostile_names_stay_text() {
         assert_eq!(
-            escape("<img src=x>|[a](b)\n# `q_proj`"),
-            "&lt;img src=x&gt;\\|\\[a\\](b) \\# \\`q\\_proj\\`"
+            escape("<img src=x>|[a](b)\n# `q_proj` _x_"),
+            "&lt;img src=x>\\|\\[a\\](b) \\# \\`q_proj\\` \\_x\\_"
         );
         assert_eq!(code("a ``` b"), "````\na ``` b\n````");
     }

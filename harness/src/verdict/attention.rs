@@ -80,7 +80,9 @@ fn map(
     subject: &Capture,
     reference: &Capture,
 ) -> Option<AttentionMap> {
-    let bad = stage.and_then(|s| s.subject.as_ref()?.first_bad);
+    let local = stage.and_then(|s| s.subject.as_ref());
+    // The worst row, where one is beyond what is allowed.
+    let bad = local.and_then(|l| l.first_bad.and(l.at).or(l.first_bad));
     let holds = |s: &&Step| match bad {
         Some(p) => s.index == p.step && (s.first..s.keys()).contains(&p.position),
         None => s.rows() > 0,

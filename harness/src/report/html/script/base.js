@@ -29,6 +29,11 @@ function fill(node, attributes, children) {
   return node;
 }
 
+// Replaces what `id` shows.
+function put(id, ...children) {
+  byId(id).replaceChildren(...children.filter((c) => c !== null && c !== undefined));
+}
+
 // A number as the report writes it: JSON has no NaN and no infinity.
 const num = (x) => (x === null || x === undefined ? NaN : Number(x));
 

@@ -1,6 +1,7 @@
 // Small charts in SVG.
 
-const WIDE = 640;
+const NARROW = 480;
+const WIDE = 1100;
 
 // Powers of ten that a log axis from `low` to `high` shows.
 function decades(low, high) {
@@ -17,7 +18,7 @@ const finite = (xs) => xs.filter((v) => Number.isFinite(v) && v > 0);
 // lines: [{class, label, values: [[x, y]]}]; y logarithmic, zeros at the foot.
 function lineChart(lines, xs, label) {
   const values = finite(lines.flatMap((l) => l.values.map(([, y]) => y)));
-  const [W, H, L, B] = [WIDE * 1.7, 260, 52, 22];
+  const [W, H, L, B] = [WIDE, 260, 52, 22];
   const axis = decades(Math.min(...values, 1e-7), Math.max(...values, 1e-6));
   const x = (i) => L + ((W - L - 8) * i) / Math.max(1, xs.length - 1);
   const y = (v) => {
@@ -63,7 +64,7 @@ function histogram(stage) {
   const length = Math.max(...counts.map((c) => c.length), one + 2);
   const first = Math.max(0, Math.min(...counts.map((c) => { const i = c.findIndex((n) => n > 0); return i < 0 ? one - 8 : i; }), one - 8));
   const top = Math.max(1, ...counts.flat());
-  const [W, H, B] = [WIDE, 130, 20];
+  const [W, H, B] = [NARROW, 120, 20];
   const width = W / (length - first);
   // Logarithmic, so that one wrong element among millions is seen.
   const y = (n) => ((H - B - 4) * Math.log1p(n)) / Math.log1p(top);
@@ -75,7 +76,8 @@ function histogram(stage) {
   }));
   const limit = (one - first) * width;
   const ticks = [];
-  for (let i = first; i < length; i += 4) ticks.push(svg("text", { x: (i - first) * width, y: H - 5 }, short(2 ** (i - one))));
+  const every = Math.ceil((length - first) / 8);
+  for (let i = first; i < length; i += every) ticks.push(svg("text", { x: (i - first) * width, y: H - 5 }, short(2 ** (i - one))));
   return svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Histogram of elements by share of what is allowed" },
     svg("line", { class: "axis", x1: 0, x2: W, y1: H - B, y2: H - B }), ...bars, ...ticks,
     svg("line", { class: "limit", x1: limit, x2: limit, y1: 0, y2: H - B }));
@@ -84,7 +86,7 @@ function histogram(stage) {
 // Bars over positions; `limit` draws a line; logarithmic above and below it.
 function bars(values, options) {
   const known = finite(values);
-  const [W, H, L, B] = [options.width || WIDE, options.height || 110, 46, 18];
+  const [W, H, L, B] = [options.width || NARROW, options.height || 104, 46, 18];
   const axis = decades(Math.min(...known, options.limit || Infinity, options.floor || 1e-3), Math.max(...known, options.limit || 0, options.floor || 1e-3));
   const y = (v) => (H - B - 6) * Math.max(0.01, Math.min(1, (Math.log10(v) - axis.first) / (axis.last - axis.first)));
   const width = (W - L) / Math.max(1, values.length);

@@ -5,7 +5,7 @@ let chosen = null;
 
 function banner() {
   const lines = data.summary.lines.flat();
-  byId("banner").replaceChildren(
+  put("banner",
     el("span", { class: "badge " + report.outcome }, data.summary.word),
     el("h1", {}, data.summary.headline),
     el("dl", {}, ...lines.flatMap(([label, text]) => [el("dt", {}, label), el("dd", {}, text)])),
@@ -19,7 +19,7 @@ function sides() {
     drawStages();
     drawPositions();
   } }, name);
-  byId("side").replaceChildren(...SIDES.map(press));
+  put("side", ...SIDES.map(press));
 }
 
 function mark(key) {
@@ -27,12 +27,12 @@ function mark(key) {
 }
 
 function drawStages() {
-  byId("stages").replaceChildren(stageGrid(side, choose));
+  put("stages", stageGrid(side, choose));
   mark(chosen);
 }
 
 function drawPositions() {
-  byId("positions").replaceChildren(positionGrid(side, byId("positions-stage").value, choose));
+  put("positions", positionGrid(side, byId("positions-stage").value, choose));
   mark(chosen);
 }
 
@@ -41,9 +41,9 @@ const figures = (stage) => {
   return table([["", false], ["subject", true], ["reference", true]], [
     row("local residual", (l) => short(l.residual)),
     row("allowed", (l) => short(l.allowed)),
-    row("used, worst row or element", (l) => percent(l.used)),
+    row("used, worst", (l) => percent(l.used)),
     row("at", (l) => place(l.at || l.first_bad)),
-    row("rows beyond it", (l) => `${l.bad_rows} of ${l.rows}`),
+    row("rows beyond", (l) => `${l.bad_rows} of ${l.rows}`),
   ], "Figures of the stage");
 };
 
@@ -78,7 +78,7 @@ function choose(key) {
   const local = stage.subject;
   const shares = local ? local.spread.positions : [];
   const global = stage.global ? `Subject against reference: ${short(stage.global.error)} at ${place(stage.global.at)}.` : null;
-  byId("detail").replaceChildren(
+  put("detail",
     el("h3", {}, stage.stage, " ", el("span", { class: "status " + stage.status }, stage.status)),
     cause(findings.get(key)),
     local && local.extent ? el("p", { class: "cause" }, local.extent) : null,
@@ -128,13 +128,13 @@ function origins() {
   const tensors = report.weights.mismatches.map((m) => ({ attributes: { class: "bad" }, cells: [
     el("code", {}, m.tensor), `${m.rows} rows of the tensor (${m.format}) are read otherwise than by ggml; row ${m.row} [${m.index}] is ${short(m.got)} for ${short(m.want)}`, "", "mend the decoding of this format"] }));
   byId("findings").hidden = false;
-  byId("origins").replaceChildren(table([["stage", false], ["cause", false], ["residual, explained to", true], ["remedy", false]], [...tensors, ...rows], "Origins"));
+  put("origins", table([["stage", false], ["cause", false], ["residual, explained to", true], ["remedy", false]], [...tensors, ...rows], "Origins"));
 }
 
 function attention() {
   if (!verdict.attention.length) return;
   byId("attention-section").hidden = false;
-  byId("attention").replaceChildren(...verdict.attention.map(attentionMap));
+  put("attention", ...verdict.attention.map(attentionMap));
 }
 
 function logits() {
@@ -150,14 +150,14 @@ function logits() {
     r[name].map((c) => [spell(c.token), String(c.token), num(c.logit).toFixed(3),
       el("span", { class: "prob" }, (100 * num(c.probability)).toFixed(2) + " %")]), name));
   const pick = (i) => {
-    byId("choices").replaceChildren(
+    put("choices",
       el("p", {}, `After ${after(rows[i])}: KL ${short(rows[i].kl)}, logits differ by up to ${short(rows[i].error)}.`),
       el("div", { class: "pair" }, ...SIDES.map((s) => list(rows[i], s))));
     byId("logits").querySelectorAll("tbody tr").forEach((tr, j) => tr.setAttribute("aria-selected", String(i === j)));
   };
-  byId("kl").replaceChildren(bars(rows.map((r) => num(r.kl)), { width: WIDE * 1.7, floor: 1e-6, label: "KL divergence by position",
+  put("kl", bars(rows.map((r) => num(r.kl)), { width: WIDE, floor: 1e-6, label: "KL divergence by position",
     bad: (i) => differ(rows[i]), title: (i) => `after ${after(rows[i])}: KL ${short(rows[i].kl)}`, mark: (i) => String(rows[i].position), choose: pick }));
-  byId("logits").replaceChildren(table(
+  put("logits", table(
     [["after", false], ["KL", true], ["differ by", true], ["subject says", false], ["margin", true], ["reference says", false], ["margin", true]],
     rows.map((r, i) => ({ attributes: { class: differ(r) ? "bad" : undefined }, cells: [
       el("button", { type: "button", class: "link", onclick: () => pick(i) }, after(r)),
@@ -168,20 +168,20 @@ function logits() {
 
 function repeat() {
   const [next, why] = data.summary.next;
-  byId("repeat").replaceChildren(el("pre", { id: "command" }, report.run.command), el("p", {}, `Next, ${why}:`), el("pre", {}, next));
+  put("repeat", el("pre", { id: "command" }, report.run.command), el("p", {}, `Next, ${why}:`), el("pre", {}, next));
   const m = report.machine;
-  byId("footer").replaceChildren(`qdiff ${report.qdiff}; ${[m.system, m.cpu, m.cores + " cores"].filter(Boolean).join(", ")}; model sha256 ${report.model.sha256}`);
+  put("footer", `qdiff ${report.qdiff}; ${[m.system, m.cpu, m.cores + " cores"].filter(Boolean).join(", ")}; model sha256 ${report.model.sha256}`);
 }
 
 function start() {
   banner();
   sides();
-  byId("legend").replaceChildren(...legend());
+  put("legend", ...legend());
   const layered = names.filter((n) => stages.some((s) => s.name === n && s.layer >= 0));
   const first = verdict.findings.length ? parse(verdict.findings[0].stage).name : null;
   options(byId("positions-stage"), ["all stages", ...names], "all stages");
   options(byId("growth-stage"), layered.length ? layered : names, layered.includes(first) ? first : layered[layered.length - 1]);
-  const grow = () => byId("growth").replaceChildren(growth(byId("growth-stage").value));
+  const grow = () => put("growth", growth(byId("growth-stage").value));
   byId("positions-stage").addEventListener("change", drawPositions);
   byId("growth-stage").addEventListener("change", grow);
   drawStages();
@@ -191,7 +191,7 @@ function start() {
   attention();
   logits();
   const t = data.table;
-  byId("table").replaceChildren(table(t.head.map((h, i) => [h, t.numbers.includes(i)]), t.rows, "Stages"));
+  put("table", table(t.head.map((h, i) => [h, t.numbers.includes(i)]), t.rows, "Stages"));
   repeat();
   const worst = stages.reduce((a, s) => (s.subject && (!a || num(s.subject.used) > num(a.subject.used)) ? s : a), null);
   const asked = decodeURIComponent(location.hash.slice(1));
