@@ -9,4 +9,6 @@ pub mod gguf;
 pub mod model;
 pub mod ops;
 pub mod quant;
+pub mod sampler;
 pub mod tap;
+pub mod tokenizer;

@@ -6,9 +6,12 @@
 //! [`mutations`] explain, [`report`] tells.
 
 pub mod capture;
+pub mod chat;
 pub mod cli;
+pub mod generate;
 pub mod llama;
 pub mod mutations;
+pub mod nonce;
 pub mod number;
 pub mod oracle;
 pub mod pair;
@@ -16,5 +19,6 @@ pub mod prompts;
 pub mod report;
 pub mod runners;
 pub mod session;
+pub mod tokens;
 pub mod verdict;
 pub mod weights;

@@ -1,8 +1,12 @@
 //! What to run: the built-in prompts, and how a prompt is given.
 
-use crate::llama::Model;
+use crate::chat;
+use crate::session::Opened;
 use anyhow::{Context as _, Result, bail};
+use qdiff_engine::gguf::Value;
+use qdiff_engine::tokenizer::chat::{Conversation, Message, chatml};
 use std::io::Read as _;
+use std::path::Path;
 
 /// How the text of a built-in prompt becomes tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,47 +83,158 @@ pub const BUILT_IN: &[Prompt] = &[
     },
 ];
 
+/// What makes a turn of a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Template {
+    /// ChatML, and no system prompt but the one given
+    #[default]
+    Bare,
+    /// The GGUF's own chat template, which may add a system prompt
+    Model,
+}
+
+/// How a text becomes a prompt.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style<'a> {
+    /// As it stands, no turn made of it.
+    pub raw: bool,
+    /// A system turn before the user's.
+    pub system: Option<&'a str>,
+    /// What makes turns.
+    pub template: Template,
+}
+
+/// A prompt ready to run.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// Its name.
+    pub name: String,
+    /// The text that was tokenised, control tokens in it as text.
+    pub text: String,
+    /// llama.cpp's tokens of it; cut or repeated where the prompt says so.
+    pub tokens: Vec<u32>,
+}
+
 /// Reads `--prompt`: a built-in name, `@FILE`, `-` for standard input, or text.
 ///
 /// # Errors
-/// A file that cannot be read, an empty prompt.
-pub fn resolve(model: &Model, given: &str, raw: bool) -> Result<(String, Vec<u32>)> {
+/// A file that cannot be read, an empty prompt, a chat template that is absent
+/// or fails, a system prompt for what is no turn.
+pub fn resolve(opened: &Opened, given: &str, style: Style<'_>) -> Result<Ready> {
     if let Some(prompt) = BUILT_IN.iter().find(|p| p.name == given) {
-        return Ok((prompt.name.to_owned(), tokens_of(model, prompt)?));
+        return built_in(opened, prompt, style);
     }
-    let (name, text) = if given == "-" {
-        let mut text = String::new();
+    if given == "-" {
+        let mut bytes = Vec::new();
         std::io::stdin()
-            .read_to_string(&mut text)
-            .context("the prompt on standard input is not UTF-8 text")?;
-        ("standard input".to_owned(), text)
-    } else if let Some(path) = given.strip_prefix('@') {
-        let text = std::fs::read_to_string(path).with_context(|| {
-            format!("cannot read the prompt file {path}: give an existing UTF-8 text file")
-        })?;
-        (path.to_owned(), text)
-    } else {
-        ("text".to_owned(), given.to_owned())
-    };
+            .read_to_end(&mut bytes)
+            .context("cannot read the prompt from standard input")?;
+        return ready(
+            opened,
+            "standard input",
+            text_of("standard input", bytes)?,
+            style,
+        );
+    }
+    match given.strip_prefix('@') {
+        Some(path) => from_file(opened, Path::new(path), style),
+        None => ready(opened, "text", given.to_owned(), style),
+    }
+}
+
+/// The prompt in a file.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn from_file(opened: &Opened, path: &Path, style: Style<'_>) -> Result<Ready> {
+    let name = path.display().to_string();
+    let bytes = std::fs::read(path).with_context(|| {
+        format!("cannot read the prompt file {name}: give an existing UTF-8 text file")
+    })?;
+    let text = text_of(&format!("the prompt file {name}"), bytes)?;
+    ready(opened, &name, text, style)
+}
+
+/// The prompt `text` under this name.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn ready(opened: &Opened, name: &str, text: String, style: Style<'_>) -> Result<Ready> {
     if text.trim().is_empty() {
         bail!(
             "the prompt is empty: give a built-in name (see `qdiff prompts`), some text, @FILE or -"
         );
     }
-    let text = if raw { text } else { model.user_turn(&text)? };
-    Ok((name, model.tokenize(&text)?))
+    let text = if style.raw {
+        no_system(style, "--raw takes the text as it stands")?;
+        text
+    } else {
+        turn(opened, &text, style)?
+    };
+    Ok(Ready {
+        name: name.to_owned(),
+        tokens: opened.llama.tokenize(&text)?,
+        text,
+    })
 }
 
-fn tokens_of(model: &Model, prompt: &Prompt) -> Result<Vec<u32>> {
-    match prompt.form {
-        Form::Turn => model.tokenize(&model.user_turn(prompt.text)?),
-        Form::Raw => model.tokenize(prompt.text),
-        Form::Exactly(n) => {
-            let once = model.tokenize(prompt.text)?;
-            if once.is_empty() {
-                bail!("the vocabulary has no token for `{}`", prompt.text);
-            }
-            Ok(once.iter().copied().cycle().take(n).collect())
-        }
+fn text_of(what: &str, bytes: Vec<u8>) -> Result<String> {
+    String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        anyhow::anyhow!("{what} is no text: byte {at} is not UTF-8; save it as UTF-8")
+    })
+}
+
+fn no_system(style: Style<'_>, why: &str) -> Result<()> {
+    if style.system.is_some() {
+        bail!("--system needs a user turn after it, and {why}");
     }
+    Ok(())
+}
+
+/// `text` as a user turn, ready for the assistant's answer.
+fn turn(opened: &Opened, text: &str, style: Style<'_>) -> Result<String> {
+    let system = style.system.map(|s| Message::new("system", s));
+    let messages = system.into_iter().chain([Message::new("user", text)]);
+    let messages: Vec<Message> = messages.collect();
+    if style.template == Template::Bare {
+        return Ok(chatml(&messages));
+    }
+    let gguf = opened.model.gguf();
+    let source = gguf.get("tokenizer.chat_template").and_then(Value::as_str);
+    let source =
+        source.context("the GGUF has no tokenizer.chat_template; use --template bare or --raw")?;
+    let special = |key: &str| {
+        let id = gguf.get(key).and_then(Value::as_u64);
+        id.and_then(|id| u32::try_from(id).ok())
+            .and_then(|id| opened.llama.piece_bytes(id, true))
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    };
+    let conversation = Conversation {
+        messages,
+        bos_token: special("tokenizer.ggml.bos_token_id"),
+        eos_token: special("tokenizer.ggml.eos_token_id"),
+    };
+    chat::render(source, &conversation)
+}
+
+fn built_in(opened: &Opened, prompt: &Prompt, style: Style<'_>) -> Result<Ready> {
+    let raw = Style { raw: true, ..style };
+    let text = prompt.text.to_owned();
+    let form = match prompt.form {
+        Form::Turn => style,
+        Form::Raw | Form::Exactly(_) => {
+            no_system(style, &format!("the prompt `{}` is none", prompt.name))?;
+            raw
+        }
+    };
+    let mut made = ready(opened, prompt.name, text, form)?;
+    if let Form::Exactly(n) = prompt.form {
+        if made.tokens.is_empty() {
+            bail!("the vocabulary has no token for `{}`", prompt.text);
+        }
+        made.tokens = made.tokens.iter().copied().cycle().take(n).collect();
+    }
+    Ok(made)
 }

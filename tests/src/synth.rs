@@ -159,6 +159,8 @@ pub struct Synth {
     pub overrides: Vec<(String, WeightType)>,
     /// Seed of the weights.
     pub seed: u64,
+    /// The chat template; none where empty.
+    pub chat_template: String,
 }
 
 impl Default for Synth {
@@ -179,6 +181,7 @@ impl Default for Synth {
             weight_type: WeightType::Q8_0,
             overrides: Vec::new(),
             seed: 1,
+            chat_template: vocab::CHAT_TEMPLATE.to_owned(),
         }
     }
 }
@@ -446,7 +449,9 @@ impl Synth {
         kv.u32("tokenizer.ggml.padding_token_id", vocab.endoftext);
         kv.u32("tokenizer.ggml.bos_token_id", vocab.endoftext);
         kv.bool("tokenizer.ggml.add_bos_token", false);
-        kv.string("tokenizer.chat_template", vocab::CHAT_TEMPLATE);
+        if !self.chat_template.is_empty() {
+            kv.string("tokenizer.chat_template", &self.chat_template);
+        }
         kv
     }
 }

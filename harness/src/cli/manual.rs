@@ -12,6 +12,7 @@ pub(super) fn schema(of: Schema) -> Result<u8> {
     let schema = match of {
         Schema::Report => schema::report(),
         Schema::Capture => schema::capture(),
+        Schema::Generation => schema::generation(),
     };
     say(&(serde_json::to_string_pretty(&schema)? + "\n"))?;
     Ok(exit::MATCH)

@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod devices;
 pub mod exit;
+mod generate;
 mod inspect;
 mod manual;
 mod mutations;
@@ -24,6 +25,12 @@ use std::process::ExitCode;
 
 /// Parses the command line, runs it, and gives the exit code.
 pub fn main() -> ExitCode {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|a| a == crate::chat::COMMAND)
+    {
+        return ExitCode::from(crate::chat::serve());
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
@@ -67,6 +74,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         Command::VerifyOracle(args) => verify_oracle::run(args),
         Command::Report(args) => report::run(args),
         Command::Record(args) => record::run(args),
+        Command::Generate(args) => generate::run(args),
         Command::Prompts => prompts::run(),
         Command::Mutations => mutations::run(),
         Command::Devices => devices::run(),

@@ -13,6 +13,7 @@ use crate::report::{
 };
 use crate::runners::{Faults, Spec};
 use crate::session::{Opened, sha256};
+use crate::tokens;
 use crate::verdict::{Policy, Verdict};
 use crate::weights;
 use anyhow::{Result, bail};
@@ -29,7 +30,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         .map(|text| Injection::parse(text))
         .collect::<Result<Vec<_>>>()?;
     let output = Output::new(&args.output, 1)?;
-    let (subject, reference) = sides(args)?;
+    let (subject, reference) = sides(&args.subject, &args.reference, !args.inject.is_empty())?;
     let threads = session::threads(args.prompt.threads)?;
     let opened = session::open(args.prompt.model.as_ref())?;
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
@@ -41,15 +42,22 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     )?;
     let policy = Policy::new(&oracle.graph, &args.tolerance)?;
     let recorded = Recorded::open(&subject, &reference)?;
-    let (prompt, tokens, decode, ubatch) = match recorded.manifest() {
+    let (prompt, text, tokens, decode, ubatch) = match recorded.manifest() {
         Some(m) => {
             let ubatch = m.ubatch.unwrap_or(m.tokens.len());
             let name = "recorded".to_owned();
-            (name, m.tokens.clone(), m.decoded.len(), ubatch)
+            (
+                name,
+                String::new(),
+                m.tokens.clone(),
+                m.decoded.len(),
+                ubatch,
+            )
         }
         None => {
-            let (name, tokens) = session::tokens(&opened, &args.prompt)?;
-            (name, tokens, args.prompt.decode, args.capture.ubatch)
+            let ready = session::prompt(&opened, &args.prompt)?;
+            let (decode, ubatch) = (args.prompt.decode, args.capture.ubatch);
+            (ready.name, ready.text, ready.tokens, decode, ubatch)
         }
     };
     let forced = recorded.manifest().map(|m| m.decoded.as_slice());
@@ -63,6 +71,9 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         (hash.join().expect("hashing does not panic"), checked)
     });
     recorded.check_model(&hash)?;
+
+    let same_tokens =
+        (!text.is_empty()).then(|| tokens::check(opened.model.gguf(), &opened.llama, &text));
 
     let bar = Bar::new();
     let store = Store::usual(args.capture.tmp.as_deref());
@@ -106,13 +117,14 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         schema_version: SCHEMA_VERSION,
         kind: Kind::Run,
         qdiff: env!("CARGO_PKG_VERSION").to_owned(),
-        outcome: Outcome::of(&verdict, &checked, doubt.as_ref()),
+        outcome: Outcome::of(&checked, same_tokens.as_ref(), &verdict, doubt.as_ref()),
         machine: Machine::this(),
         model: describe(&opened, hash),
         run,
         subject: subject.manifest,
         reference: manifest,
         weights: checked,
+        tokens: same_tokens,
         verdict,
         doubt,
     };
@@ -127,15 +139,15 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
 }
 
 /// Who runs; `auto` says what it took.
-fn sides(args: &RunArgs) -> Result<(Spec, Spec)> {
-    if !args.inject.is_empty() {
-        args.subject.check_faults()?;
+pub(super) fn sides(subject: &Spec, reference: &Spec, faults: bool) -> Result<(Spec, Spec)> {
+    if faults {
+        subject.check_faults()?;
     }
-    let (subject, instead) = args.subject.resolve(!args.inject.is_empty())?;
+    let (subject, instead) = subject.resolve(faults)?;
     if let (Some(why), true) = (instead, std::io::stderr().is_terminal()) {
         anstream::eprintln!("qdiff: the subject is the CPU engine: {why}");
     }
-    let (reference, _) = args.reference.resolve(false)?;
+    let (reference, _) = reference.resolve(false)?;
     Ok((subject, reference))
 }
 
@@ -152,7 +164,7 @@ pub(super) fn faults(opened: &Opened, injections: &[Injection]) -> Result<Faults
 }
 
 /// Where only the reference misses f64: what F32 weights say of it.
-fn doubt(
+pub(super) fn doubt(
     pair: &Pair<'_>,
     verdict: &Verdict,
     reference: &Recording,
@@ -237,7 +249,7 @@ impl Recorded {
     }
 }
 
-fn describe(opened: &Opened, sha256: String) -> ModelInfo {
+pub(super) fn describe(opened: &Opened, sha256: String) -> ModelInfo {
     let mut bytes: HashMap<GgmlType, u64> = HashMap::new();
     for t in opened.model.gguf().tensors() {
         *bytes.entry(t.ggml_type).or_default() += t.size;

@@ -2,7 +2,7 @@
 //! the threads, the progress line.
 
 use super::args::PromptArgs;
-use crate::prompts;
+use crate::prompts::{self, Ready, Style};
 use crate::session::Opened;
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -26,18 +26,37 @@ pub(super) fn open(given: Option<&PathBuf>) -> Result<Opened> {
     Opened::new(&model_path(given)?)
 }
 
-/// The name of the prompt and its tokens, checked against the model.
+/// The prompt and its tokens, checked against the model; token ids have no
+/// text.
 ///
 /// # Errors
 /// Ids beyond the vocabulary; no token at all; more than the context holds.
-pub(super) fn tokens(opened: &Opened, args: &PromptArgs) -> Result<(String, Vec<u32>)> {
-    let (name, tokens) = if args.tokens.is_empty() {
-        prompts::resolve(&opened.llama, &args.prompt, args.raw)?
+pub(super) fn prompt(opened: &Opened, args: &PromptArgs) -> Result<Ready> {
+    let ready = if args.tokens.is_empty() {
+        prompts::resolve(opened, &args.prompt, style(args))?
     } else {
-        ("tokens".to_owned(), args.tokens.clone())
+        Ready {
+            name: "tokens".to_owned(),
+            text: String::new(),
+            tokens: args.tokens.clone(),
+        }
     };
-    opened.check(&tokens, args.decode)?;
-    Ok((name, tokens))
+    opened.check(&ready.tokens, args.decode)?;
+    Ok(ready)
+}
+
+/// As [`prompt()`], for whoever needs no text.
+pub(super) fn tokens(opened: &Opened, args: &PromptArgs) -> Result<(String, Vec<u32>)> {
+    prompt(opened, args).map(|ready| (ready.name, ready.tokens))
+}
+
+/// How texts become prompts.
+pub(super) fn style(args: &PromptArgs) -> Style<'_> {
+    Style {
+        raw: args.raw,
+        system: args.system.as_deref(),
+        template: args.template,
+    }
 }
 
 /// Sets the number of threads for both engines and gives it.

@@ -1,6 +1,7 @@
 //! A run in the words of the command line, so that a report says how to repeat it.
 
 use super::args::RunArgs;
+use crate::prompts::Template;
 use crate::runners::Spec;
 
 /// The command that repeats the run.
@@ -27,6 +28,12 @@ pub(super) fn command(args: &RunArgs) -> String {
     }
     if args.prompt.raw {
         words.push("--raw".to_owned());
+    }
+    if let Some(system) = &args.prompt.system {
+        words.push(format!("--system {}", quote(system)));
+    }
+    if args.prompt.template != Template::Bare {
+        words.push("--template model".to_owned());
     }
     if args.prompt.decode != 8 {
         words.push(format!("-n {}", args.prompt.decode));

@@ -4,6 +4,7 @@
 //! This folder is the only place of the harness that calls C.
 
 pub mod gguf;
+pub mod sampler;
 pub mod session;
 mod taps;
 pub mod vocab;
@@ -49,6 +50,18 @@ impl Model {
     /// # Errors
     /// If llama.cpp refuses the file.
     pub fn load(path: &Path) -> Result<Self> {
+        Self::open(path, false)
+    }
+
+    /// Loads only the vocabulary of `path`: for tokens, without weights.
+    ///
+    /// # Errors
+    /// If llama.cpp refuses the file.
+    pub fn load_vocabulary(path: &Path) -> Result<Self> {
+        Self::open(path, true)
+    }
+
+    fn open(path: &Path, vocab_only: bool) -> Result<Self> {
         start(VERBOSE.load(Ordering::Relaxed));
         let name = CString::new(path.as_os_str().as_encoded_bytes())?;
         // SAFETY: plain C calls on a NUL-terminated path; the result is checked.
@@ -56,6 +69,7 @@ impl Model {
             let mut params = sys::llama_model_default_params();
             params.n_gpu_layers = 0;
             params.use_extra_bufts = false;
+            params.vocab_only = vocab_only;
             sys::llama_model_load_from_file(name.as_ptr(), params)
         };
         if raw.is_null() {

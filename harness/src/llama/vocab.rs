@@ -1,9 +1,8 @@
-//! Tokens and chat template, for now from llama.cpp alone.
+//! Tokens as llama.cpp makes them.
 
 use super::Model;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
-use std::ffi::CString;
 
 impl Model {
     fn vocab(&self) -> *const sys::llama_vocab {
@@ -22,6 +21,15 @@ impl Model {
     /// # Errors
     /// If llama.cpp refuses the text.
     pub fn tokenize(&self, text: &str) -> Result<Vec<u32>> {
+        self.tokenize_bytes(text.as_bytes(), true)
+    }
+
+    /// Splits text that may be none into tokens; control tokens in it are
+    /// recognised only if `parse_special`.
+    ///
+    /// # Errors
+    /// If llama.cpp refuses the text.
+    pub fn tokenize_bytes(&self, text: &[u8], parse_special: bool) -> Result<Vec<u32>> {
         let mut tokens = vec![0; text.len() + 8];
         // SAFETY: both lengths are passed along.
         let n = unsafe {
@@ -32,7 +40,7 @@ impl Model {
                 tokens.as_mut_ptr(),
                 i32::try_from(tokens.len())?,
                 true,
-                true,
+                parse_special,
             )
         };
         if n < 0 {
@@ -44,55 +52,44 @@ impl Model {
 
     /// The text of one token, special tokens spelled out.
     pub fn piece(&self, token: u32) -> String {
-        let mut buffer = vec![0u8; 256];
-        // SAFETY: the buffer's length is passed along; an id beyond the
-        // vocabulary is refused here, as llama.cpp would abort.
-        let n = unsafe {
-            if token as usize >= self.n_tokens() {
-                return format!("<{token}>");
-            }
-            sys::llama_token_to_piece(
-                self.vocab(),
-                token as i32,
-                buffer.as_mut_ptr().cast(),
-                buffer.len() as i32,
-                0,
-                true,
-            )
-        };
-        buffer.truncate(n.max(0) as usize);
-        String::from_utf8_lossy(&buffer).into_owned()
+        match self.piece_bytes(token, true) {
+            Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            None => format!("<{token}>"),
+        }
     }
 
-    /// `text` as a bare user turn in ChatML, without a system prompt, ready
-    /// for the assistant's answer.
-    ///
-    /// # Errors
-    /// If llama.cpp cannot render the turn.
-    pub fn user_turn(&self, text: &str) -> Result<String> {
-        let (role, content) = (CString::new("user")?, CString::new(text)?);
-        let template = CString::new("chatml")?;
-        let message = sys::llama_chat_message {
-            role: role.as_ptr(),
-            content: content.as_ptr(),
-        };
-        let mut buffer = vec![0u8; text.len() * 2 + 256];
-        // SAFETY: all strings live through the call; the length is passed along.
-        let n = unsafe {
-            sys::llama_chat_apply_template(
-                template.as_ptr(),
-                &message,
-                1,
-                true,
-                buffer.as_mut_ptr().cast(),
-                i32::try_from(buffer.len())?,
-            )
-        };
-        let n = usize::try_from(n).unwrap_or(usize::MAX);
-        if n > buffer.len() {
-            bail!("llama.cpp cannot render the chat template");
+    /// The bytes that a token prints, those of control tokens only if
+    /// `special`; `None` beyond the vocabulary.
+    pub fn piece_bytes(&self, token: u32, special: bool) -> Option<Vec<u8>> {
+        // llama.cpp would abort.
+        if token as usize >= self.n_tokens() {
+            return None;
         }
-        buffer.truncate(n);
-        Ok(String::from_utf8(buffer)?)
+        let mut buffer = vec![0u8; 64];
+        loop {
+            // SAFETY: the buffer's length is passed along, the id is in range.
+            let n = unsafe {
+                sys::llama_token_to_piece(
+                    self.vocab(),
+                    token as i32,
+                    buffer.as_mut_ptr().cast(),
+                    buffer.len() as i32,
+                    0,
+                    special,
+                )
+            };
+            if let Ok(n) = usize::try_from(n) {
+                buffer.truncate(n);
+                return Some(buffer);
+            }
+            buffer.resize(n.unsigned_abs() as usize, 0);
+        }
+    }
+
+    /// Whether the token ends a generation.
+    pub fn ends_generation(&self, token: u32) -> bool {
+        // SAFETY: the id is in range, as llama.cpp would abort on others.
+        (token as usize) < self.n_tokens()
+            && unsafe { sys::llama_vocab_is_eog(self.vocab(), token as i32) }
     }
 }

@@ -5,6 +5,7 @@
 //! decides nothing and computes no metric of its own.
 
 pub mod file;
+pub mod generation;
 pub mod github;
 mod html;
 pub mod json;

@@ -1,6 +1,7 @@
 //! What a report tells, whatever its format.
 
 use crate::runners::Manifest;
+use crate::tokens::TokensCheck;
 use crate::verdict::Verdict;
 use crate::weights::WeightCheck;
 use schemars::JsonSchema;
@@ -41,6 +42,8 @@ pub struct Report {
     pub reference: Manifest,
     /// The stage before all others.
     pub weights: WeightCheck,
+    /// The engine's tokenizer against llama.cpp's; absent where tokens were given.
+    pub tokens: Option<TokensCheck>,
     /// What was found.
     pub verdict: Verdict,
     /// Who is wrong where only the reference misses f64.
@@ -64,9 +67,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// What verdict, weights and doubt come to.
-    pub fn of(verdict: &Verdict, weights: &WeightCheck, doubt: Option<&Doubt>) -> Self {
-        if verdict.diverged() || !weights.mismatches.is_empty() {
+    /// What weights, tokens, verdict and doubt come to.
+    pub fn of(
+        weights: &WeightCheck,
+        tokens: Option<&TokensCheck>,
+        verdict: &Verdict,
+        doubt: Option<&Doubt>,
+    ) -> Self {
+        let before = !weights.mismatches.is_empty() || tokens.is_some_and(TokensCheck::diverged);
+        if verdict.diverged() || before {
             return Self::Diverged;
         }
         match doubt.map(|d| d.suspect) {

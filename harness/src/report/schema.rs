@@ -1,6 +1,7 @@
 //! The JSON schemas of what qdiff writes and reads (draft 2020-12), derived
 //! from the types themselves.
 
+use super::generation::{self, GenerationReport};
 use super::{Report, SCHEMA_VERSION};
 use crate::capture::npz;
 use schemars::generate::SchemaSettings;
@@ -14,6 +15,11 @@ pub fn report() -> Schema {
 /// The schema of the `manifest.json` of a capture.
 pub fn capture() -> Schema {
     of::<npz::Manifest>("The manifest of a capture", npz::SCHEMA_VERSION)
+}
+
+/// The schema of what `generate --json` writes.
+pub fn generation() -> Schema {
+    of::<GenerationReport>("Two texts, compared", generation::SCHEMA_VERSION)
 }
 
 fn of<T: JsonSchema>(title: &str, version: u32) -> Schema {

@@ -2,6 +2,7 @@
 
 use super::table::number;
 use super::{Outcome, Report};
+use crate::tokens::TokensCheck;
 use crate::verdict::{Finding, Local, StageResult, Verdict};
 
 /// The words of a report, without layout.
@@ -85,6 +86,9 @@ fn diverged(report: &Report) -> String {
             m.tensor, m.format, m.row, m.index, m.got, m.want
         );
     }
+    if let Some(check) = report.tokens.as_ref().filter(|c| c.diverged()) {
+        return format!("at tokens: {}", check.words());
+    }
     let Some(first) = report.verdict.findings.first() else {
         return String::new();
     };
@@ -100,7 +104,8 @@ fn more(report: &Report) -> Vec<(&'static str, String)> {
     let mut more = Vec::new();
     let findings = &report.verdict.findings;
     if let Some(first) = findings.first() {
-        if !report.weights.mismatches.is_empty() {
+        let tokens = report.tokens.as_ref().is_some_and(TokensCheck::diverged);
+        if tokens || !report.weights.mismatches.is_empty() {
             more.push(("then", format!("at {}", first.id)));
         }
         if let Some(c) = &first.cause {
@@ -237,6 +242,9 @@ fn evidence(report: &Report) -> Vec<(&'static str, String)> {
         if let Some(cause) = &first.cause {
             lines.push(("remedy", cause.remedy.clone()));
         }
+    }
+    if let Some(check) = &report.tokens {
+        lines.push(("tokenizer", check.words()));
     }
     lines.push(("tokens", tokens(report)));
     lines.push((

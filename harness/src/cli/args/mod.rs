@@ -1,6 +1,7 @@
 //! The command line: one file per command with arguments of its own.
 
 mod bench;
+mod generate;
 mod oracle;
 mod output;
 mod record;
@@ -8,12 +9,14 @@ mod report;
 mod run;
 
 pub use bench::{BenchArgs, Measure};
+pub use generate::GenerateArgs;
 pub use oracle::OracleArgs;
 pub use output::{Ci, OutputArgs};
 pub use record::RecordArgs;
 pub use report::ReportArgs;
 pub use run::RunArgs;
 
+use crate::prompts::Template;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -69,6 +72,8 @@ pub enum Command {
     Report(ReportArgs),
     /// Write the stages of one runner to disk, as npz with a manifest
     Record(RecordArgs),
+    /// Let subject and reference speak freely, and say where their texts part and why
+    Generate(GenerateArgs),
     /// List the built-in prompts
     Prompts,
     /// List the faults that can be injected with `run --inject`
@@ -115,6 +120,8 @@ pub enum Schema {
     Report,
     /// The manifest.json of a capture
     Capture,
+    /// What `generate --json` writes
+    Generation,
 }
 
 /// The model.
@@ -137,6 +144,12 @@ pub struct PromptArgs {
     /// Take the text as it stands instead of as a user turn
     #[arg(long, env = "QDIFF_RAW")]
     pub raw: bool,
+    /// A system prompt before the user turn
+    #[arg(long, value_name = "TEXT", env = "QDIFF_SYSTEM")]
+    pub system: Option<String>,
+    /// What makes a turn of the text
+    #[arg(long, value_enum, default_value_t = Template::Bare, env = "QDIFF_TEMPLATE")]
+    pub template: Template,
     /// Token ids, such as 1,2,3; they take precedence over a prompt
     #[arg(long, value_delimiter = ',', env = "QDIFF_TOKENS")]
     pub tokens: Vec<u32>,

@@ -1,0 +1,210 @@
+//! Drawing the next token from logits: a chain of samplers, token for token
+//! llama.cpp's for equal logits and seed.
+//!
+//! The chain is the one of llama.cpp's own tools: penalties, top-k, top-p,
+//! min-p, temperature, draw; without temperature, penalties and the largest
+//! logit. Sums, roundings and the order among equals are llama-sampler.cpp's
+//! with libstdc++ (see `sort.rs`).
+
+mod candidates;
+mod mt19937;
+mod penalties;
+mod sort;
+
+pub use candidates::{Candidate, Candidates};
+pub use mt19937::Mt19937;
+
+use penalties::Penalties;
+
+/// One sampler of a chain.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Step {
+    /// Makes tokens less likely that occurred lately.
+    Penalties {
+        /// How many of the last tokens count; 0 for none.
+        last: usize,
+        /// Divides a positive logit, multiplies a negative one; 1 for none.
+        repeat: f32,
+        /// Taken off once for each occurrence; 0 for none.
+        frequency: f32,
+        /// Taken off once; 0 for none.
+        presence: f32,
+    },
+    /// Keeps this many; 0 for all.
+    TopK(usize),
+    /// Keeps the most probable that sum up to this; 1 for all.
+    TopP(f32),
+    /// Keeps those at least this times as probable as the first; 0 for all.
+    MinP(f32),
+    /// Divides the logits; at 0 only the largest is left.
+    Temperature(f32),
+    /// Takes the largest, the first among equals.
+    Greedy,
+    /// Draws by probability, from this seed.
+    Draw(u32),
+}
+
+/// What a chain is made of, as llama.cpp's options name it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Temperature; 0 for greedy.
+    pub temperature: f32,
+    /// Top-k; 0 for off.
+    pub top_k: usize,
+    /// Top-p; 1 for off.
+    pub top_p: f32,
+    /// Min-p; 0 for off.
+    pub min_p: f32,
+    /// How many of the last tokens are penalised; 0 for none.
+    pub repeat_last_n: usize,
+    /// Repetition penalty; 1 for off.
+    pub repeat_penalty: f32,
+    /// Frequency penalty; 0 for off.
+    pub frequency_penalty: f32,
+    /// Presence penalty; 0 for off.
+    pub presence_penalty: f32,
+    /// Seed of the draw.
+    pub seed: u32,
+}
+
+impl Settings {
+    /// The chain, in llama.cpp's order.
+    pub fn chain(&self) -> Vec<Step> {
+        let penalties = Step::Penalties {
+            last: self.repeat_last_n,
+            repeat: self.repeat_penalty,
+            frequency: self.frequency_penalty,
+            presence: self.presence_penalty,
+        };
+        if self.temperature <= 0.0 {
+            return vec![penalties, Step::Greedy];
+        }
+        vec![
+            penalties,
+            Step::TopK(self.top_k),
+            Step::TopP(self.top_p),
+            Step::MinP(self.min_p),
+            Step::Temperature(self.temperature),
+            Step::Draw(self.seed),
+        ]
+    }
+}
+
+/// Logits that no token can be drawn from.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SampleError {
+    /// One is not a number.
+    #[error("the logit of token {0} is NaN; run `qdiff run` to find the stage that made it")]
+    NotANumber(u32),
+    /// There are fewer than tokens.
+    #[error("{logits} logits for {tokens} tokens; the output layer and the vocabulary do not fit")]
+    TooFew {
+        /// How many logits.
+        logits: usize,
+        /// How many tokens.
+        tokens: usize,
+    },
+}
+
+enum State {
+    Penalties(Penalties),
+    Plain(Step),
+    Draw(Box<Mt19937>),
+}
+
+/// A chain at work.
+pub struct Sampler {
+    tokens: usize,
+    chain: Vec<State>,
+}
+
+impl Sampler {
+    /// A chain for a vocabulary of `tokens`, padding included: any of them can
+    /// be drawn, and none beyond. It must end in [`Step::Greedy`] or
+    /// [`Step::Draw`] to draw anything but the first candidate.
+    pub fn new(chain: &[Step], tokens: usize) -> Self {
+        let state = |step: &Step| match *step {
+            Step::Penalties {
+                last,
+                repeat,
+                frequency,
+                presence,
+            } => State::Penalties(Penalties::new(last, repeat, frequency, presence)),
+            Step::Draw(seed) => State::Draw(Box::new(Mt19937::new(seed))),
+            other => State::Plain(other),
+        };
+        Self {
+            tokens,
+            chain: chain.iter().map(state).collect(),
+        }
+    }
+
+    /// Remembers a token for the penalties: of the prompt, or one drawn.
+    pub fn accept(&mut self, token: u32) {
+        for state in &mut self.chain {
+            if let State::Penalties(p) = state {
+                p.accept(token);
+            }
+        }
+    }
+
+    /// Draws a token from the logits `[V]` and remembers it.
+    ///
+    /// # Errors
+    /// [`SampleError`] if a logit is NaN, or there are fewer than tokens.
+    pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SampleError> {
+        let mut drawn = 0;
+        let list = self.apply(logits, &mut drawn)?.list;
+        let token = list[drawn].id;
+        self.accept(token);
+        Ok(token)
+    }
+
+    /// Runs the chain; `drawn` becomes the place of the token it chose.
+    fn apply(&mut self, logits: &[f32], drawn: &mut usize) -> Result<Candidates, SampleError> {
+        let Some(logits) = logits.get(..self.tokens).filter(|l| !l.is_empty()) else {
+            return Err(SampleError::TooFew {
+                logits: logits.len(),
+                tokens: self.tokens,
+            });
+        };
+        if let Some(i) = logits.iter().position(|l| l.is_nan()) {
+            return Err(SampleError::NotANumber(i as u32));
+        }
+        let mut left = Candidates::new(logits);
+        for state in &mut self.chain {
+            match state {
+                State::Penalties(p) => p.apply(&mut left),
+                State::Draw(random) => *drawn = draw(&mut left, random),
+                State::Plain(step) => match *step {
+                    Step::TopK(k) if k > 0 => left.top_k(k),
+                    Step::TopP(p) if p < 1.0 => left.top_p(p),
+                    Step::MinP(p) if p > 0.0 => left.min_p(p),
+                    Step::Temperature(t) if t != 1.0 => left.temperature(t),
+                    Step::Greedy => *drawn = left.largest(),
+                    _ => {}
+                },
+            }
+        }
+        Ok(left)
+    }
+}
+
+/// Draws by probability, the sum being kept in f64; gives the place. One
+/// candidate takes a draw as well.
+fn draw(left: &mut Candidates, random: &mut Mt19937) -> usize {
+    let max = left.max();
+    let mut sum = 0f64;
+    for c in &mut left.list {
+        c.p = (c.logit - max).exp();
+        sum += f64::from(c.p);
+    }
+    let target = sum * random.next_f64();
+    let mut run = 0f64;
+    let found = left.list.iter().position(|c| {
+        run += f64::from(c.p);
+        run >= target
+    });
+    found.unwrap_or(left.list.len() - 1)
+}

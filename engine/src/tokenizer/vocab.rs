@@ -1,0 +1,318 @@
+//! The vocabulary of a GGUF: its tokens, their kinds, and the merges.
+//!
+//! Follows `llama_vocab::impl::load` of the pinned llama.cpp, which corrects
+//! the kinds of some tokens by their text.
+
+use super::alphabet;
+use super::bpe::{Bpe, Symbol};
+use super::error::VocabError;
+use crate::gguf::{Gguf, Value};
+use std::collections::{BTreeSet, HashMap};
+
+/// What a token is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Text in GPT-2's alphabet.
+    Normal,
+    /// A control token, or the unknown token: recognised in text only where
+    /// special tokens are, and printed only if asked for.
+    Control,
+    /// A special token that is recognised in any text.
+    UserDefined,
+    /// Padding: never recognised, printed as nothing.
+    Unused,
+}
+
+/// Pre-tokenizers that split as Qwen2's.
+const PRE: &[&str] = &["qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2"];
+
+/// Texts that end a generation, whatever their type says.
+const END_OF_GENERATION: &[&str] = &[
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+];
+
+/// Tokens for filling in the middle of a text: the metadata keys that may name
+/// one, its usual texts, and whether it ends a generation.
+const FILL_IN_MIDDLE: &[(&[&str], &[&str], bool)] = &[
+    (
+        &["fim_pre_token_id", "prefix_token_id"],
+        &[
+            "<|fim_prefix|>",
+            "<fim-prefix>",
+            "<fim_prefix>",
+            "<｜fim▁begin｜>",
+            "<PRE>",
+            "▁<PRE>",
+            "<|code_prefix|>",
+            "<|prefix|>",
+        ],
+        false,
+    ),
+    (
+        &["fim_suf_token_id", "suffix_token_id"],
+        &[
+            "<|fim_suffix|>",
+            "<fim-suffix>",
+            "<fim_suffix>",
+            "<｜fim▁hole｜>",
+            "<SUF>",
+            "▁<SUF>",
+            "<|code_suffix|>",
+            "<|suffix|>",
+        ],
+        false,
+    ),
+    (
+        &["fim_mid_token_id", "middle_token_id"],
+        &[
+            "<|fim_middle|>",
+            "<fim-middle>",
+            "<fim_middle>",
+            "<｜fim▁end｜>",
+            "<MID>",
+            "▁<MID>",
+            "<|code_middle|>",
+            "<|middle|>",
+        ],
+        false,
+    ),
+    (
+        &["fim_pad_token_id"],
+        &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"],
+        true,
+    ),
+    (
+        &["fim_rep_token_id"],
+        &[
+            "<|fim_repo|>",
+            "<|repo_name|>",
+            "<fim-repo>",
+            "<REPO>",
+            "<reponame>",
+        ],
+        true,
+    ),
+    (&["fim_sep_token_id"], &["<|file_sep|>"], true),
+];
+
+/// Texts that llama.cpp recognises in any text, whatever their type says.
+const ALWAYS_RECOGNISED: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
+
+/// What llama.cpp takes for a `gpt2` vocabulary's first and last token where
+/// the metadata names none.
+const DEFAULT_ID: u32 = 11;
+
+/// All that is known of the tokens.
+pub(super) struct Vocab {
+    pub(super) texts: Vec<String>,
+    pub(super) kinds: Vec<Kind>,
+    pub(super) ends: BTreeSet<u32>,
+    pub(super) bos: Option<u32>,
+    pub(super) eos: Option<u32>,
+    pub(super) add_bos: bool,
+    pub(super) add_eos: bool,
+    pub(super) bpe: Bpe,
+}
+
+impl Vocab {
+    pub(super) fn read(gguf: &Gguf) -> Result<Self, VocabError> {
+        expect(gguf, "tokenizer.ggml.model", &["gpt2"], "`gpt2`")?;
+        expect(gguf, "tokenizer.ggml.pre", PRE, "`qwen2`")?;
+        let texts = texts(gguf)?;
+        let ids = ids(&texts)?;
+        let mut kinds = kinds(gguf, texts.len())?;
+        let fallback = (DEFAULT_ID as usize) < texts.len();
+        let named = |key| id(gguf, key, &texts).or(fallback.then_some(DEFAULT_ID));
+        let (bos, eos) = (named("bos_token_id"), named("eos_token_id"));
+        let ends = correct_kinds(gguf, &texts, &ids, &mut kinds, eos);
+        let flag = |key| gguf.get(key).and_then(Value::as_bool).unwrap_or(false);
+        let bpe = bpe(gguf, &ids, texts.len())?;
+        Ok(Self {
+            kinds,
+            ends,
+            bos,
+            eos,
+            add_bos: flag("tokenizer.ggml.add_bos_token"),
+            add_eos: flag("tokenizer.ggml.add_eos_token"),
+            bpe,
+            texts,
+        })
+    }
+}
+
+fn expect(
+    gguf: &Gguf,
+    key: &'static str,
+    values: &[&str],
+    known: &'static str,
+) -> Result<(), VocabError> {
+    let found = gguf.get(key).and_then(Value::as_str).unwrap_or("(none)");
+    if values.contains(&found) {
+        return Ok(());
+    }
+    Err(VocabError::Unsupported {
+        key,
+        found: found.to_owned(),
+        known,
+    })
+}
+
+fn texts(gguf: &Gguf) -> Result<Vec<String>, VocabError> {
+    let key = "tokenizer.ggml.tokens";
+    let list = gguf
+        .get(key)
+        .and_then(Value::as_strings)
+        .ok_or(VocabError::Key {
+            key,
+            expected: "an array of strings",
+        })?;
+    list.iter()
+        .enumerate()
+        .map(|(i, bytes)| match std::str::from_utf8(bytes) {
+            Ok("") => Ok(format!("[EMPTY_{i}]")),
+            Ok(text) => Ok(text.to_owned()),
+            Err(_) => Err(VocabError::NotUtf8(i)),
+        })
+        .collect()
+}
+
+fn ids(texts: &[String]) -> Result<HashMap<&str, u32>, VocabError> {
+    let mut ids = HashMap::with_capacity(texts.len());
+    for (i, text) in texts.iter().enumerate() {
+        if ids.insert(text.as_str(), i as u32).is_some() {
+            return Err(VocabError::Duplicate(text.clone()));
+        }
+    }
+    Ok(ids)
+}
+
+fn kinds(gguf: &Gguf, tokens: usize) -> Result<Vec<Kind>, VocabError> {
+    let key = "tokenizer.ggml.token_type";
+    let Some(value) = gguf.get(key) else {
+        return Ok(vec![Kind::Normal; tokens]);
+    };
+    let types = value.as_i32_array().ok_or(VocabError::Key {
+        key,
+        expected: "an array of i32",
+    })?;
+    if types.len() < tokens {
+        return Err(VocabError::Types {
+            types: types.len(),
+            tokens,
+        });
+    }
+    let kind = |(i, t): (usize, &i32)| match t {
+        1 => Ok(Kind::Normal),
+        2 | 3 => Ok(Kind::Control),
+        4 => Ok(Kind::UserDefined),
+        6 => Err(VocabError::ByteToken(i)),
+        _ => Ok(Kind::Unused),
+    };
+    types[..tokens].iter().enumerate().map(kind).collect()
+}
+
+/// A token that the metadata names, if it exists.
+fn id(gguf: &Gguf, key: &str, texts: &[String]) -> Option<u32> {
+    let id = gguf.get(&format!("tokenizer.ggml.{key}"))?.as_u64()?;
+    u32::try_from(id)
+        .ok()
+        .filter(|i| (*i as usize) < texts.len())
+}
+
+/// Makes tokens special whose text says so; gives those that end a generation.
+fn correct_kinds(
+    gguf: &Gguf,
+    texts: &[String],
+    ids: &HashMap<&str, u32>,
+    kinds: &mut [Kind],
+    eos: Option<u32>,
+) -> BTreeSet<u32> {
+    let mut ends = BTreeSet::new();
+    for (keys, names, end) in FILL_IN_MIDDLE {
+        // The second key is the older one, and llama.cpp reads it last.
+        let named = keys.iter().rev().find_map(|key| id(gguf, key, texts));
+        let found = named.or_else(|| {
+            // llama.cpp takes whichever its hash map yields first.
+            let id = names.iter().filter_map(|n| ids.get(n)).min().copied()?;
+            kinds[id as usize] = Kind::Control;
+            Some(id)
+        });
+        ends.extend(found.filter(|_| *end));
+    }
+    for id in END_OF_GENERATION.iter().filter_map(|t| ids.get(t)) {
+        kinds[*id as usize] = Kind::Control;
+        ends.insert(*id);
+    }
+    for id in ALWAYS_RECOGNISED.iter().filter_map(|t| ids.get(t)) {
+        kinds[*id as usize] = Kind::UserDefined;
+    }
+    ends.extend(eos);
+    ends.extend(
+        ["eot_token_id", "eom_token_id"]
+            .iter()
+            .filter_map(|key| id(gguf, key, texts)),
+    );
+    ends
+}
+
+fn bpe(gguf: &Gguf, ids: &HashMap<&str, u32>, tokens: usize) -> Result<Bpe, VocabError> {
+    let key = "tokenizer.ggml.merges";
+    let list = gguf
+        .get(key)
+        .and_then(Value::as_strings)
+        .ok_or(VocabError::Key {
+            key,
+            expected: "an array of strings",
+        })?;
+    // Merges may name strings that are no token; these are numbered on.
+    let mut extra: HashMap<String, Symbol> = HashMap::new();
+    let mut symbol = |text: &str| {
+        if let Some(id) = ids.get(text) {
+            return *id;
+        }
+        let next = (tokens + extra.len()) as Symbol;
+        *extra.entry(text.to_owned()).or_insert(next)
+    };
+    let bytes = alphabet::characters().map(|c| symbol(c.encode_utf8(&mut [0; 4])));
+    let mut merges = HashMap::with_capacity(list.len());
+    let mut whole = String::new();
+    for (rank, merge) in list.iter().enumerate() {
+        // Any bytes may stand here; what is no text can match none.
+        let Ok(merge) = std::str::from_utf8(merge) else {
+            continue;
+        };
+        // The first character belongs to the left half even if it is a space.
+        let Some(space) = merge.bytes().skip(1).position(|b| b == b' ') else {
+            continue;
+        };
+        let (left, right) = (&merge[..=space], &merge[space + 2..]);
+        whole.clear();
+        whole.push_str(left);
+        whole.push_str(right);
+        let pair = (symbol(left), symbol(right));
+        let merged = symbol(&whole);
+        merges.entry(pair).or_insert((rank as u32, merged));
+    }
+    Ok(Bpe { bytes, merges })
+}

@@ -1,0 +1,167 @@
+//! `qdiff generate`.
+
+use super::args::GenerateArgs;
+use super::session::{self, Bar};
+use super::{exit, run, say};
+use crate::capture::{Filter, Store};
+use crate::generate::{self, Fork, Generation, Plan};
+use crate::mutations::Injection;
+use crate::nonce::{self, Changes};
+use crate::oracle::Oracle;
+use crate::pair::Pair;
+use crate::prompts::{self, Ready};
+use crate::report::generation::{Cause, GenerationReport, TeacherForced};
+use crate::report::{Outcome, file, generation, json};
+use crate::runners::Spec;
+use crate::session::{Opened, sha256};
+use crate::tokens;
+use crate::verdict::Policy;
+use crate::weights::WeightCheck;
+use anyhow::{Result, bail};
+
+/// Generates on both sides, says where the texts part; gives the exit code.
+pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
+    let injections = args
+        .inject
+        .iter()
+        .map(|text| Injection::parse(text))
+        .collect::<Result<Vec<_>>>()?;
+    if let Some(path) = &args.json {
+        file::check(path, "--json")?;
+    }
+    let (subject, reference) = run::sides(&args.subject, &args.reference, !injections.is_empty())?;
+    for spec in [&subject, &reference] {
+        if matches!(spec, Spec::Capture(_)) {
+            bail!("a recorded capture cannot generate; use `qdiff run --subject {spec}`");
+        }
+    }
+    if args.prompt.decode == 0 {
+        bail!("-n 0 generates nothing; give the number of tokens");
+    }
+    let threads = session::threads(args.prompt.threads)?;
+    let opened = session::open(args.prompt.model.as_ref())?;
+    let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
+    let number = args.nonce.map(|n| n.unwrap_or_else(nonce::fresh));
+    let ready = match number {
+        Some(n) => nonce_prompt(&opened, args, n)?,
+        None => session::prompt(&opened, &args.prompt)?,
+    };
+    let faults = run::faults(&opened, &injections)?;
+    let bar = Bar::new();
+    let store = Store::usual(args.capture.tmp.as_deref());
+    let (filter, policy) = (Filter::default(), Policy::default());
+    let pair = Pair {
+        opened: &opened,
+        oracle: &oracle,
+        filter: &filter,
+        policy: &policy,
+        store: &store,
+        threads,
+        progress: &|what, done, total| bar.show(what, done, total),
+    };
+    let settings = args.sampling.settings();
+    let plan = Plan {
+        prompt: &ready.tokens,
+        ubatch: args.capture.ubatch,
+        most: args.prompt.decode,
+        settings: &settings,
+    };
+    let check = (!ready.text.is_empty())
+        .then(|| tokens::check(opened.model.gguf(), &opened.llama, &ready.text));
+
+    say(&generation::columns(&reference, &subject))?;
+    let mut index = 0;
+    let piece =
+        |token: Option<u32>| token.map_or_else(String::new, |t| generate::shown(&opened.llama, t));
+    let spoken = generate::generate(
+        &pair,
+        plan,
+        &subject,
+        &reference,
+        faults.clone(),
+        |theirs, ours| {
+            let row = generation::row(index, &piece(theirs), &piece(ours), theirs == ours);
+            index += 1;
+            say(&row)
+        },
+    )?;
+
+    let changes = match number {
+        Some(n) => {
+            let other = nonce_prompt(&opened, args, nonce::another(n))?;
+            Some(nonce::check(
+                &pair,
+                [&ready.tokens, &other.tokens],
+                plan.ubatch,
+                &subject,
+                &reference,
+                &faults,
+            )?)
+        }
+        None => None,
+    };
+    let (cause, forced, mut code) = match (&spoken.sampler_differs, &spoken.fork) {
+        (Some(index), _) => (Some(Cause::Sampler { index: *index }), None, exit::DIVERGED),
+        (None, None) => (None, None, exit::MATCH),
+        (None, Some(fork)) => {
+            let sides = (&subject, &reference);
+            let (cause, forced, code) = explain(&pair, plan, &spoken, fork, sides, faults.clone())?;
+            (Some(cause), Some(forced), code)
+        }
+    };
+    if changes.as_ref().is_some_and(Changes::stale) || check.as_ref().is_some_and(|c| c.diverged())
+    {
+        code = exit::DIVERGED;
+    }
+    let report = GenerationReport {
+        schema_version: generation::SCHEMA_VERSION,
+        kind: generation::Kind::Generation,
+        model: run::describe(&opened, sha256(opened.bytes())),
+        prompt: ready.name,
+        prompt_text: ready.text,
+        prompt_tokens: ready.tokens,
+        sampling: settings.into(),
+        nonce: number,
+        tokens: check,
+        injected: faults.words.clone(),
+        generation: spoken,
+        cause,
+        forced,
+        changes,
+    };
+    say(&generation::render(&report))?;
+    if let Some(path) = &args.json {
+        file::write(path, json::text(&report)?.as_bytes())?;
+        say(&format!("report     {}\n", session::show(path)))?;
+    }
+    Ok(code)
+}
+
+/// Both sides on the same tokens: which stage made the fork, if any.
+fn explain(
+    pair: &Pair<'_>,
+    plan: Plan<'_>,
+    spoken: &Generation,
+    fork: &Fork,
+    (subject, reference): (&Spec, &Spec),
+    faults: crate::runners::Faults,
+) -> Result<(Cause, TeacherForced, u8)> {
+    let (verdict, recording) =
+        generate::judge_fork(pair, plan, spoken, fork, subject, reference, faults)?;
+    let doubt = run::doubt(pair, &verdict, &recording, plan.prompt);
+    let outcome = Outcome::of(&WeightCheck::default(), None, &verdict, doubt.as_ref());
+    let cause = Cause::of(&verdict, outcome, doubt);
+    let forced = TeacherForced::of(&verdict, fork);
+    Ok((cause, forced, exit::of(outcome)))
+}
+
+fn nonce_prompt(opened: &Opened, args: &GenerateArgs, number: u32) -> Result<Ready> {
+    let ready = prompts::ready(
+        opened,
+        &format!("haiku about {number:08}"),
+        nonce::prompt(number),
+        session::style(&args.prompt),
+    )?;
+    opened.check(&ready.tokens, args.prompt.decode)?;
+    Ok(ready)
+}

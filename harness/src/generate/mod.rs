@@ -1,0 +1,281 @@
+//! Free-running generation on two sides: each draws its own tokens with the
+//! same chain of samplers and the same seed, and feeds them back to itself.
+//!
+//! Where the texts part, the logits before the first different token say by
+//! how little or much. By itself that proves nothing; whether rounding made
+//! it, or a bug and where, is said by running both sides on the same tokens
+//! and judging every stage ([`Pair`]).
+
+pub mod repetition;
+mod voice;
+
+pub use voice::{Draw, Speech, Stop, Voice};
+
+use crate::capture::Want;
+use crate::llama::Model;
+use crate::llama::sampler::LlamaSampler;
+use crate::pair::{Pair, Recording, Tokens};
+use crate::runners::{Faults, Room, Spec};
+use crate::verdict::Verdict;
+use anyhow::Result;
+use qdiff_engine::sampler::{Sampler, Settings};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Tokens shown of each side at the fork.
+const BEST: usize = 5;
+/// Tokens after the fork on which the sides are judged as well.
+const AFTER: usize = 16;
+
+/// A token as it is shown.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Shown {
+    /// Its id.
+    pub token: u32,
+    /// Its text, quoted.
+    pub text: String,
+    /// Its logit.
+    pub logit: f32,
+    /// Its probability before any sampler.
+    pub probability: f64,
+}
+
+/// One side at the fork.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Choice {
+    /// The token it drew.
+    pub drawn: Shown,
+    /// The tokens of largest logit, the largest first.
+    pub best: Vec<Shown>,
+    /// By how much its logits prefer its own token to the other side's; it can
+    /// be negative where a draw, not the largest logit, decides.
+    pub margin: f64,
+}
+
+/// Where the texts part.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Fork {
+    /// Index of the generated token.
+    pub index: usize,
+    /// The side under suspicion.
+    pub subject: Choice,
+    /// The side it is held against.
+    pub reference: Choice,
+    /// Largest difference of the two sides' logits at this token.
+    pub error: f64,
+    /// The same at the tokens before, 0 at the first.
+    pub error_before: f64,
+}
+
+/// Two texts.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Generation {
+    /// What the subject said.
+    pub subject: Speech,
+    /// What the reference said.
+    pub reference: Speech,
+    /// Where they part, if they do.
+    pub fork: Option<Fork>,
+    /// Index of the token at which the engine's samplers drew another one than
+    /// llama.cpp's from the very same logits: a bug in the samplers.
+    pub sampler_differs: Option<usize>,
+}
+
+/// What is to be generated.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan<'a> {
+    /// The prompt.
+    pub prompt: &'a [u32],
+    /// Most tokens of it that are run at once.
+    pub ubatch: usize,
+    /// At most so many tokens.
+    pub most: usize,
+    /// How they are drawn.
+    pub settings: &'a Settings,
+}
+
+/// Lets both sides speak at once. `told` hears every pair of tokens, as soon as
+/// it is there.
+///
+/// # Errors
+/// Whatever keeps a side from speaking.
+pub fn generate(
+    pair: &Pair<'_>,
+    plan: Plan<'_>,
+    subject: &Spec,
+    reference: &Spec,
+    faults: Faults,
+    mut told: impl FnMut(Option<u32>, Option<u32>) -> Result<()>,
+) -> Result<Generation> {
+    let llama = &pair.opened.llama;
+    let chain = plan.settings.chain();
+    let ours = || Draw::Ours(Sampler::new(&chain, llama.n_tokens()));
+    let draw = |spec: &Spec| match spec {
+        Spec::Llama => Draw::Theirs(LlamaSampler::new(&chain, llama.n_tokens())),
+        _ => ours(),
+    };
+    let voice = |spec: &Spec, draw: Draw, faults: Faults| -> Result<Voice<'_>> {
+        let room = Room {
+            step: plan.prompt.len().min(plan.ubatch.max(1)),
+            context: plan.prompt.len() + plan.most,
+            threads: pair.threads,
+        };
+        let runner = spec.create(pair.opened, &pair.oracle.graph, room, faults)?;
+        let want = Want::choice(&pair.oracle.graph, pair.store);
+        Ok(Voice::new(
+            runner,
+            draw,
+            want,
+            plan.prompt,
+            plan.ubatch,
+            plan.most,
+        ))
+    };
+    // Our samplers on the reference's logits: the same tokens, or a bug of theirs.
+    let mut shadow = matches!(reference, Spec::Llama).then(|| {
+        let mut sampler = Sampler::new(&chain, llama.n_tokens());
+        plan.prompt.iter().for_each(|t| sampler.accept(*t));
+        sampler
+    });
+    let mut left = voice(reference, draw(reference), Faults::default())?;
+    let mut right = voice(subject, ours(), faults)?;
+    let ends = |token| llama.ends_generation(token);
+    let (mut fork, mut sampler_differs) = (None, None);
+    let mut error_before = 0f64;
+    for index in 0..plan.most {
+        let (theirs, our) = (left.next(ends)?, right.next(ends)?);
+        if theirs.is_none() && our.is_none() {
+            break;
+        }
+        told(theirs.as_ref().map(|t| t.0), our.as_ref().map(|t| t.0))?;
+        if let (Some((token, logits)), Some(sampler)) = (&theirs, &mut shadow)
+            && sampler.sample(logits)? != *token
+        {
+            sampler_differs = Some(index);
+            shadow = None;
+        }
+        // Up to the fork both sides have a token at every index.
+        if let (None, Some((b, there)), Some((a, here))) = (&fork, theirs, our) {
+            let error = largest_difference(&here, &there);
+            if a == b {
+                error_before = error_before.max(error);
+            } else {
+                fork = Some(Fork {
+                    index,
+                    subject: choice(llama, &here, a, b),
+                    reference: choice(llama, &there, b, a),
+                    error,
+                    error_before,
+                });
+            }
+        }
+    }
+    let text = |tokens: &[u32]| {
+        let bytes = tokens.iter().filter_map(|t| llama.piece_bytes(*t, false));
+        String::from_utf8_lossy(&bytes.flatten().collect::<Vec<u8>>()).into_owned()
+    };
+    Ok(Generation {
+        reference: left.finish(text),
+        subject: right.finish(text),
+        fork,
+        sampler_differs,
+    })
+}
+
+/// Both sides on the reference's tokens up to a little after the fork, every
+/// stage judged: whose doing it was.
+///
+/// # Errors
+/// Whatever keeps a side from running.
+pub fn judge_fork(
+    pair: &Pair<'_>,
+    plan: Plan<'_>,
+    generation: &Generation,
+    fork: &Fork,
+    subject: &Spec,
+    reference: &Spec,
+    faults: Faults,
+) -> Result<(Verdict, Recording)> {
+    // The token at index i is drawn after decode step i.
+    let spoken = &generation.reference.tokens;
+    let last = (fork.index + AFTER).min(spoken.len() - 1);
+    let tokens = Tokens {
+        prompt: plan.prompt,
+        ubatch: plan.ubatch,
+        decode: last,
+        forced: Some(&spoken[..last]),
+    };
+    let reference = pair.run(reference, tokens, Faults::default())?;
+    let subject = pair.run(subject, tokens, faults)?;
+    Ok((pair.judge(&subject, &reference)?, reference))
+}
+
+fn largest_difference(a: &[f32], b: &[f32]) -> f64 {
+    let pairs = a.iter().zip(b);
+    pairs.fold(0f64, |m, (a, b)| {
+        m.max((f64::from(*a) - f64::from(*b)).abs())
+    })
+}
+
+fn choice(llama: &Model, logits: &[f32], own: u32, other: u32) -> Choice {
+    let max = logits.iter().fold(f32::NEG_INFINITY, |m, l| m.max(*l));
+    let weight = |l: f32| f64::from(l - max).exp();
+    let sum: f64 = logits.iter().map(|l| weight(*l)).sum();
+    let show = |id: u32| {
+        let logit = logits[id as usize];
+        Shown {
+            token: id,
+            text: shown(llama, id),
+            logit,
+            probability: weight(logit) / sum,
+        }
+    };
+    let mut order: Vec<u32> = (0..logits.len().min(llama.n_tokens()) as u32).collect();
+    // The lower id first among equals, as greedy choice has it.
+    order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+    Choice {
+        drawn: show(own),
+        best: order.iter().take(BEST).map(|id| show(*id)).collect(),
+        margin: f64::from(logits[own as usize]) - f64::from(logits[other as usize]),
+    }
+}
+
+/// A token for people: its text, or its id in brackets where it prints nothing.
+pub fn shown(llama: &Model, token: u32) -> String {
+    match llama.piece_bytes(token, true) {
+        Some(bytes) if !bytes.is_empty() => quoted(&bytes),
+        _ => format!("[{token}]"),
+    }
+}
+
+/// Bytes of a token for people: in quotes, with what is no character in
+/// hexadecimal.
+pub fn quoted(bytes: &[u8]) -> String {
+    let mut out = String::from("'");
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '"' | '\'' => out.push(c),
+                c => out.extend(c.escape_debug()),
+            }
+        }
+        for byte in chunk.invalid() {
+            out.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    out.push('\'');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn quotes() {
+        assert_eq!(quoted(b" a\n"), r"' a\n'");
+        assert_eq!(quoted("é\"'".as_bytes()), "'é\"''");
+        assert_eq!(quoted(b"\xF0\x9F"), r"'\xf0\x9f'");
+        assert_eq!(quoted(b"\x1b[31m"), r"'\u{1b}[31m'");
+    }
+}

@@ -1,0 +1,163 @@
+//! One side of a generation: a runner, and what draws from its logits.
+
+use super::repetition::{self, Loop};
+use crate::capture::Want;
+use crate::llama::sampler::LlamaSampler;
+use crate::runners::Runner;
+use anyhow::{Context as _, Result};
+use qdiff_engine::sampler::Sampler;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Whoever draws tokens.
+pub enum Draw {
+    /// The engine's own samplers.
+    Ours(Sampler),
+    /// llama.cpp's.
+    Theirs(LlamaSampler),
+}
+
+impl Draw {
+    fn accept(&mut self, token: u32) {
+        match self {
+            Self::Ours(s) => s.accept(token),
+            Self::Theirs(s) => s.accept(token),
+        }
+    }
+
+    fn sample(&mut self, logits: &[f32]) -> Result<u32> {
+        match self {
+            Self::Ours(s) => Ok(s.sample(logits)?),
+            Self::Theirs(s) => Ok(s.sample(logits)),
+        }
+    }
+}
+
+/// Why a text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stop {
+    /// The model ended it.
+    EndOfGeneration,
+    /// It has as many tokens as were asked for.
+    Length,
+}
+
+/// What one side said.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Speech {
+    /// The runner.
+    pub name: String,
+    /// Tokens generated; the one that ended the text is the last.
+    pub tokens: Vec<u32>,
+    /// Their text, without special tokens.
+    pub text: String,
+    /// Why it ended.
+    pub stop: Stop,
+    /// The circle it turns in at the end.
+    pub repetition: Option<Loop>,
+    /// Prompt tokens per second.
+    pub prefill_speed: f64,
+    /// Generated tokens per second, the first left out; `None` if it is the only one.
+    pub decode_speed: Option<f64>,
+}
+
+/// A side at work.
+pub struct Voice<'a> {
+    runner: Box<dyn Runner + 'a>,
+    draw: Draw,
+    want: Arc<Want>,
+    feed: Vec<u32>,
+    ubatch: usize,
+    prompt: usize,
+    most: usize,
+    tokens: Vec<u32>,
+    stop: Option<Stop>,
+    prefill: f64,
+    decode: f64,
+}
+
+impl<'a> Voice<'a> {
+    /// Speaks after `prompt`, run in parts of `ubatch` tokens, at most `most`
+    /// tokens. `want` asks for the logits.
+    pub fn new(
+        runner: Box<dyn Runner + 'a>,
+        mut draw: Draw,
+        want: Arc<Want>,
+        prompt: &[u32],
+        ubatch: usize,
+        most: usize,
+    ) -> Self {
+        for token in prompt {
+            draw.accept(*token);
+        }
+        Self {
+            runner,
+            draw,
+            want,
+            ubatch: ubatch.max(1),
+            feed: prompt.to_vec(),
+            prompt: prompt.len(),
+            most,
+            tokens: Vec::new(),
+            stop: (most == 0).then_some(Stop::Length),
+            prefill: 0.0,
+            decode: 0.0,
+        }
+    }
+
+    /// The next token and the logits `[V]` it was drawn from; `None` once the
+    /// text has ended. `ends` tells which tokens end one.
+    ///
+    /// # Errors
+    /// As [`Runner::step`]; and where nothing can be drawn, the logits being NaN.
+    pub fn next(&mut self, ends: impl Fn(u32) -> bool) -> Result<Option<(u32, Vec<f32>)>> {
+        if self.stop.is_some() {
+            return Ok(None);
+        }
+        let start = Instant::now();
+        let name = &self.runner.manifest().name;
+        let problem = format!("{name}, token {} of the text", self.tokens.len());
+        let mut choice = None;
+        for part in self.feed.chunks(self.ubatch) {
+            choice = self.runner.step(part, &self.want)?.choice;
+        }
+        self.want.store().trouble()?;
+        let logits = choice
+            .with_context(|| format!("{problem}: no logits to draw from"))?
+            .get()
+            .data
+            .clone();
+        let token = self.draw.sample(&logits).context(problem)?;
+        let seconds = start.elapsed().as_secs_f64();
+        if self.tokens.is_empty() {
+            self.prefill = seconds;
+        } else {
+            self.decode += seconds;
+        }
+        self.tokens.push(token);
+        self.feed = vec![token];
+        if ends(token) {
+            self.stop = Some(Stop::EndOfGeneration);
+        } else if self.tokens.len() == self.most {
+            self.stop = Some(Stop::Length);
+        }
+        Ok(Some((token, logits)))
+    }
+
+    /// What was said; `text` makes text of tokens.
+    pub fn finish(self, text: impl Fn(&[u32]) -> String) -> Speech {
+        let steps = self.tokens.len().saturating_sub(1);
+        Speech {
+            name: self.runner.manifest().name.clone(),
+            text: text(&self.tokens),
+            stop: self.stop.unwrap_or(Stop::Length),
+            repetition: repetition::find(&self.tokens),
+            prefill_speed: self.prompt as f64 / self.prefill.max(f64::MIN_POSITIVE),
+            decode_speed: (steps > 0).then(|| steps as f64 / self.decode.max(f64::MIN_POSITIVE)),
+            tokens: self.tokens,
+        }
+    }
+}

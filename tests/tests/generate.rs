@@ -1,0 +1,389 @@
+//! `qdiff generate`: both sides speak, and what is said where they part.
+
+use qdiff::capture::{Filter, Store};
+use qdiff::nonce::Changes;
+use qdiff::oracle::Oracle;
+use qdiff::pair::{Pair, Tokens, silent};
+use qdiff::runners::{Faults, Spec};
+use qdiff::session::Opened;
+use qdiff::tokens;
+use qdiff::verdict::Policy;
+use qdiff_engine::tokenizer::Tokenizer;
+use qdiff_tests::synth::{Synth, WeightType};
+use qdiff_tests::{qdiff, real_model, stderr, stdout};
+use serde_json::Value;
+use std::path::Path;
+
+fn with(model: &Synth) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    model.write(&folder.path().join("model.gguf")).unwrap();
+    folder
+}
+
+/// Weights that both sides take as they are, so that rounding alone differs.
+fn exact() -> Synth {
+    Synth {
+        weight_type: WeightType::F32,
+        ..Synth::default()
+    }
+}
+
+fn generate(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
+    let mut args = vec![
+        "generate",
+        "-m",
+        "model.gguf",
+        "--subject",
+        "cpu",
+        "--json",
+        "out.json",
+    ];
+    args.extend(extra);
+    let output = qdiff(folder, &args);
+    let code = output.status.code().expect("qdiff exits");
+    assert_ne!(code, 2, "{extra:?}: {}", stderr(&output));
+    let json = serde_json::from_slice(&std::fs::read(folder.join("out.json")).unwrap()).unwrap();
+    (code, json, stdout(&output))
+}
+
+fn tokens_of(report: &Value, side: &str) -> Vec<u64> {
+    let list = report["generation"][side]["tokens"].as_array().unwrap();
+    list.iter().map(|t| t.as_u64().unwrap()).collect()
+}
+
+/// Nothing but a flip may part them, and then it is shown to be one.
+fn assert_same_or_flip(code: i32, report: &Value, text: &str) {
+    assert_eq!(code, 0, "{text}");
+    match report["generation"]["fork"].as_object() {
+        None => {
+            assert_eq!(tokens_of(report, "subject"), tokens_of(report, "reference"));
+            assert!(text.contains("SAME TEXT"), "{text}");
+        }
+        Some(fork) => {
+            assert_eq!(report["cause"]["kind"], "flip", "{text}");
+            let at = fork["index"].as_u64().unwrap() as usize;
+            let (a, b) = (tokens_of(report, "subject"), tokens_of(report, "reference"));
+            assert_eq!(a[..at], b[..at]);
+            assert_ne!(a[at], b[at]);
+            assert!(text.contains("FLIP at token"), "{text}");
+        }
+    }
+    assert_eq!(report["generation"]["sampler_differs"], Value::Null);
+}
+
+#[test]
+fn greedy_and_drawn_text_is_the_same() {
+    let folder = with(&exact());
+    for extra in [
+        &["-n", "24"][..],
+        &["-n", "24", "--temp", "0.8", "--seed", "7"],
+        &[
+            "-n", "16", "--temp", "1.5", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed",
+            "8",
+        ],
+        &[
+            "-n",
+            "16",
+            "--repeat-penalty",
+            "1.3",
+            "--frequency-penalty",
+            "0.5",
+            "--presence-penalty",
+            "-0.2",
+        ],
+        &["-n", "8", "--prompt", "Hello", "--raw", "--ubatch", "2"],
+    ] {
+        let (code, report, text) = generate(folder.path(), extra);
+        assert_same_or_flip(code, &report, &text);
+        assert!(tokens_of(&report, "subject").len() > 1, "{text}");
+        assert!(text.contains("the engine's gives llama.cpp's"), "{text}");
+    }
+}
+
+#[test]
+fn seeds_give_different_texts() {
+    let folder = with(&exact());
+    let texts: std::collections::HashSet<Vec<u64>> = ["1", "2", "3"]
+        .iter()
+        .map(|seed| {
+            let (_, report, _) =
+                generate(folder.path(), &["-n", "8", "--temp", "1", "--seed", seed]);
+            tokens_of(&report, "subject")
+        })
+        .collect();
+    assert_eq!(texts.len(), 3);
+}
+
+#[test]
+fn a_fault_that_changes_the_text_is_named() {
+    let folder = with(&exact());
+    for (fault, stage) in [
+        ("lm-head-transposed", "logits"),
+        ("qkv-bias-omitted@L00", "L00.q_biased"),
+    ] {
+        let (code, report, text) = generate(folder.path(), &["-n", "12", "--inject", fault]);
+        assert_eq!(code, 1, "{text}");
+        assert_eq!(report["cause"]["kind"], "divergence", "{text}");
+        assert_eq!(report["cause"]["stage"], stage, "{text}");
+        let fork = &report["generation"]["fork"];
+        assert_eq!(fork["subject"]["best"].as_array().unwrap().len(), 5);
+        assert_eq!(fork["reference"]["best"].as_array().unwrap().len(), 5);
+        assert!(fork["reference"]["margin"].as_f64().unwrap() >= 0.0);
+        assert!(report["forced"]["compared"].as_u64().unwrap() > 0, "{text}");
+        assert!(text.contains("DIVERGED at token"), "{text}");
+    }
+}
+
+#[test]
+fn every_stage_changes_with_the_nonce() {
+    let folder = with(&exact());
+    let (code, report, text) = generate(folder.path(), &["--nonce", "12345678", "-n", "6"]);
+    assert_same_or_flip(code, &report, &text);
+    assert_eq!(report["nonce"], 12_345_678);
+    let prompt = report["prompt_text"].as_str().unwrap();
+    assert!(prompt.contains("12345678"), "{prompt}");
+    assert_eq!(report["changes"]["unchanged"], serde_json::json!([]));
+    // Every stage of both sides: 22 in each of two layers, and three outside them.
+    assert_eq!(report["changes"]["compared"], 2 * (2 * 22 + 3));
+    let fresh = |_| generate(folder.path(), &["--nonce", "-n", "1"]).1["nonce"].clone();
+    assert_ne!(fresh(0), fresh(1));
+}
+
+/// An engine that answers from memory, whatever it is asked.
+#[test]
+fn a_stage_that_does_not_change_is_stale() {
+    let folder = with(&exact());
+    let opened = Opened::new(&folder.path().join("model.gguf")).unwrap();
+    let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
+    let pair = Pair {
+        opened: &opened,
+        oracle: &oracle,
+        filter: &Filter::default(),
+        policy: &Policy::default(),
+        store: &Store::usual(None),
+        threads: 1,
+        progress: &silent,
+    };
+    let run = |prompt: &[u32]| {
+        let tokens = Tokens {
+            prompt,
+            ubatch: 512,
+            decode: 0,
+            forced: None,
+        };
+        pair.run(&Spec::Cpu, tokens, Faults::default()).unwrap()
+    };
+    let (a, b) = (run(&[1, 2, 3]), run(&[1, 4, 3]));
+    let mut changes = Changes::default();
+    changes.compare(&oracle.graph, &a, &b);
+    assert!(!changes.stale(), "{changes:?}");
+    changes.compare(&oracle.graph, &a, &a);
+    assert_eq!(changes.unchanged.len(), oracle.graph.nodes.len());
+    assert!(changes.stale());
+}
+
+#[test]
+fn the_first_different_token_is_shown_with_its_rule() {
+    let folder = with(&exact());
+    let opened = Opened::new(&folder.path().join("model.gguf")).unwrap();
+    let tokenizer = Tokenizer::new(opened.model.gguf()).unwrap();
+    let text = "Hello the 12";
+    let right = opened.llama.tokenize(text).unwrap();
+    let piece = |id| opened.llama.piece_bytes(id, true).unwrap();
+    let check = tokens::check(opened.model.gguf(), &opened.llama, text);
+    assert_eq!((check.same, check.diverged()), (right.len(), false));
+
+    // As if llama.cpp kept digits together, or had gone on.
+    let mut theirs = right.clone();
+    let last = theirs.len() - 1;
+    theirs[last] = right[0];
+    let found = tokens::compare(&tokenizer, text, &theirs, piece);
+    let difference = found.difference.unwrap();
+    assert_eq!(difference.index, last);
+    assert_eq!(difference.at, text.len() - 1);
+    assert_eq!(difference.rule, r"\p{N}");
+    assert_eq!(difference.subject.unwrap().text, "'2'");
+    assert_eq!(difference.reference.unwrap().text, "'Hello'");
+    theirs = right.clone();
+    theirs.push(0);
+    let found = tokens::compare(&tokenizer, text, &theirs, piece);
+    assert_eq!(found.difference.unwrap().subject, None);
+}
+
+#[test]
+fn the_models_own_template_and_a_system_prompt() {
+    let folder = with(&exact());
+    let prompt = |extra: &[&str]| {
+        let mut args = vec!["-n", "1"];
+        args.extend(extra);
+        let (_, report, _) = generate(folder.path(), &args);
+        report["prompt_text"].as_str().unwrap().to_owned()
+    };
+    let turn = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+    assert_eq!(prompt(&["--prompt", "Hi"]), turn);
+    assert_eq!(prompt(&["--prompt", "Hi", "--template", "model"]), turn);
+    let system = "<|im_start|>system\nBe brief<|im_end|>\n";
+    for template in ["bare", "model"] {
+        let text = prompt(&[
+            "--prompt",
+            "Hi",
+            "--system",
+            "Be brief",
+            "--template",
+            template,
+        ]);
+        assert_eq!(text, format!("{system}{turn}"));
+    }
+    assert_eq!(prompt(&["--prompt", "Hi", "--raw"]), "Hi");
+}
+
+/// What a template can try, and how it is stopped: one line, exit 2.
+#[test]
+fn hostile_templates_are_stopped() {
+    for (template, expected) in [
+        (
+            "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+            "takes more than 5 s or 1024 MiB",
+        ),
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "instructions",
+        ),
+        (
+            "{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}",
+            "bytes",
+        ),
+        (
+            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+            "recursion",
+        ),
+        ("{% include '/etc/hostname' %}", "fails in line 1"),
+        ("{{ raise_exception('no users') }}", "no users"),
+        ("{% if %}", "fails in line 1"),
+        ("", "has no tokenizer.chat_template"),
+    ] {
+        let folder = with(&Synth {
+            chat_template: template.to_owned(),
+            ..exact()
+        });
+        let args = [
+            "generate",
+            "-m",
+            "model.gguf",
+            "-n",
+            "1",
+            "--template",
+            "model",
+        ];
+        let output = qdiff(folder.path(), &args);
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{template}: {message}");
+        assert_eq!(stdout(&output), "", "{template}");
+        assert_eq!(message.trim_end().lines().count(), 1, "{message}");
+        assert!(message.contains(expected), "{template}: {message}");
+        assert!(message.contains("--template bare"), "{message}");
+    }
+}
+
+#[test]
+fn wrong_arguments() {
+    let folder = with(&exact());
+    for (args, expected) in [
+        (&["--subject", "capture:x"][..], "cannot generate"),
+        (&["-n", "0"], "-n 0"),
+        (&["-n", "99999"], "context"),
+        (&["--temp", "-1"], "from 0 on"),
+        (&["--temp", "nan"], "from 0 on"),
+        (&["--top-p", "1.5"], "from 0 to 1"),
+        (&["--repeat-penalty", "0"], "above 0"),
+        (&["--seed", "4294967295"], "seed"),
+        (&["--system", "x", "--raw", "--prompt", "Hi"], "--system"),
+        (&["--system", "x", "--prompt", "code"], "--system"),
+        (&["--nonce", "--raw"], "--raw"),
+        (&["--json", "-"], "--json"),
+    ] {
+        let mut all = vec!["generate", "-m", "model.gguf"];
+        all.extend(args);
+        let output = qdiff(folder.path(), &all);
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{args:?}: {}",
+            stdout(&output)
+        );
+        assert!(
+            stderr(&output).contains(expected),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+        assert_eq!(stdout(&output), "", "{args:?}");
+    }
+}
+
+/// The haiku test: a prompt that nobody has seen, on the real model.
+#[test]
+fn the_haiku_test() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = [
+        "generate",
+        "-m",
+        &real_model(),
+        "--subject",
+        "cpu",
+        "--nonce",
+        "-n",
+        "24",
+        "--json",
+        "out.json",
+    ];
+    let output = qdiff(folder.path(), &args);
+    let text = stdout(&output);
+    let json = std::fs::read(folder.path().join("out.json"))
+        .unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    let report: Value = serde_json::from_slice(&json).unwrap();
+    assert_same_or_flip(output.status.code().unwrap(), &report, &text);
+    for side in ["subject", "reference"] {
+        assert_eq!(
+            report["generation"][side]["repetition"],
+            Value::Null,
+            "{text}"
+        );
+        assert!(report["generation"][side]["decode_speed"].as_f64().unwrap() > 0.0);
+        assert!(tokens_of(&report, side).len() > 8, "{text}");
+    }
+    // 22 stages in each of 24 layers and three outside them, on both sides.
+    assert_eq!(report["changes"]["compared"], 2 * (24 * 22 + 3));
+    assert_eq!(report["changes"]["unchanged"], serde_json::json!([]));
+    // In this vocabulary a number is a token a digit.
+    assert_eq!(
+        report["tokens"]["same"],
+        report["prompt_tokens"].as_array().unwrap().len()
+    );
+}
+
+#[test]
+fn json_is_what_the_schema_says() {
+    let folder = with(&exact());
+    let schema = qdiff(folder.path(), &["schema", "generation"]);
+    let schema: Value = serde_json::from_str(&stdout(&schema)).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    for extra in [
+        &["--nonce", "1", "-n", "2"][..],
+        &[
+            "-n",
+            "12",
+            "--temp",
+            "0.5",
+            "--inject",
+            "lm-head-transposed",
+        ],
+    ] {
+        let (_, report, _) = generate(folder.path(), extra);
+        if let Some(e) = validator.iter_errors(&report).next() {
+            panic!("{extra:?}: {e} at {}", e.instance_path());
+        }
+        let mut broken = report.clone();
+        broken["generation"]["subject"]["stop"] = Value::from("whenever");
+        assert!(!validator.is_valid(&broken));
+    }
+}
