@@ -7,10 +7,11 @@
 use crate::capture::{Capture, Filter, Step, Store, Want, npz};
 use crate::oracle::Oracle;
 pub use crate::runners::Tokens;
-use crate::runners::{self, Arithmetic, Faults, Manifest, Room, Runner, Spec};
+use crate::runners::{self, Faults, Manifest, Room, Runner, Spec};
 use crate::session::Opened;
 use crate::verdict::{Policy, Side, Verdict, judge};
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use qdiff_engine::model::Node;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -114,7 +115,8 @@ impl Pair<'_> {
         tokens: Tokens<'_>,
         mut each: impl FnMut(Step) -> Result<()>,
     ) -> Result<Vec<u32>> {
-        let want = Want::new(&self.oracle.graph, self.filter, self.store);
+        let taps = |node: &Node| runner.taps(node);
+        let want = Want::new(&self.oracle.graph, self.filter, &taps, self.store);
         let what = format!("running {}", runner.manifest().name);
         let (mut done, total) = (0, tokens.steps());
         (self.progress)(&what, done, total);
@@ -130,6 +132,10 @@ impl Pair<'_> {
     /// # Errors
     /// As [`npz::read`].
     pub fn read(&self, folder: &Path, manifest: &npz::Manifest) -> Result<Recording> {
+        let arithmetic = manifest.arithmetic.clone().unwrap_or_default();
+        arithmetic
+            .check(&self.oracle.graph, &self.oracle.weights)
+            .with_context(|| format!("arithmetic of {}", folder.display()))?;
         let capture = npz::read(folder, manifest, &self.oracle.graph, self.store)?;
         let declared = if manifest.arithmetic.is_some() {
             ""
@@ -140,7 +146,7 @@ impl Pair<'_> {
             capture,
             manifest: Manifest {
                 name: format!("{} (recorded{declared})", manifest.engine),
-                arithmetic: manifest.arithmetic.clone().unwrap_or_else(Arithmetic::f32),
+                arithmetic,
                 injected: Vec::new(),
             },
             fed: manifest.decoded.clone(),

@@ -87,12 +87,13 @@ fn two_captures_need_no_engine() {
     assert_eq!(report["reference"]["name"], "llama.cpp (cpu) (recorded)");
 }
 
-/// What was not captured is missing: no pass, and the coverage says so.
+/// What was not captured, and no later stage shows, is missing: no pass, and
+/// the coverage says so.
 #[test]
 fn a_part_is_judged_as_a_part() {
     let folder = setup();
     let folder = folder.path();
-    record(folder, "part", &["--stages", "q_*,logits"]);
+    record(folder, "part", &["--stages", "q_*"]);
     let (code, report, text) = judge(folder, &["--subject", "capture:part"]);
     assert_eq!(code, 3, "{text}");
     let of = |stage: &str| {
@@ -103,7 +104,8 @@ fn a_part_is_judged_as_a_part() {
             .1
     };
     assert_eq!(of("L00.q_biased"), "match");
-    assert_eq!(of("L00.ffn_down"), "missing");
+    assert_eq!(of("L00.ffn_down"), "covered");
+    assert_eq!(of("L01.ffn_down"), "missing");
     let coverage = &report["verdict"]["coverage"];
     assert!(coverage["judged"].as_u64() < coverage["asked"].as_u64());
     assert!(text.starts_with("INCOMPLETE"), "{text}");
@@ -162,7 +164,18 @@ fn what_is_no_capture_is_refused() {
     });
     refused(
         &["--subject", "capture:arithmetic"],
-        &["arithmetic.accumulation", "f16"],
+        &["accumulation", "linear", "attention"],
+    );
+    edit("blocks", &|m| {
+        m["arithmetic"]["attention"] = json!([{"scores": "q8_0"}])
+    });
+    refused(&["--subject", "capture:blocks"], &["must have no blocks"]);
+    edit("format", &|m| {
+        m["arithmetic"]["linear"] = json!([{"weights": "q9_9"}])
+    });
+    refused(
+        &["--subject", "capture:format"],
+        &["no weight format is called `q9_9`"],
     );
     edit("steps", &|m| m["decoded"] = json!([]));
     refused(

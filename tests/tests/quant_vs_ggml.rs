@@ -88,7 +88,7 @@ fn activations() -> impl Strategy<Value = Vec<f32>> {
     ]
 }
 
-/// (id, elements per block, bytes per block) of the formats of activations.
+/// (id, elements per block, bytes per block) of ggml's formats of activations.
 fn layout(fmt: ActivationFormat) -> (sys::ggml_type, usize, usize) {
     match fmt {
         ActivationFormat::F32 => (0, 1, 4),
@@ -97,6 +97,7 @@ fn layout(fmt: ActivationFormat) -> (sys::ggml_type, usize, usize) {
         ActivationFormat::Q8_0 => (8, 32, 34),
         ActivationFormat::Q8_1 => (9, 32, 36),
         ActivationFormat::Q8K => (15, 256, 292),
+        other => unreachable!("{other:?} is no format of ggml's CPU backend"),
     }
 }
 
@@ -124,7 +125,7 @@ fn decode(fmt: ActivationFormat, bytes: &[u8]) -> Vec<f64> {
                 f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
                 &b[4..260],
             ),
-            ActivationFormat::F32 => unreachable!("has no blocks"),
+            other => unreachable!("{other:?} has no blocks"),
         };
         out.extend(quants.iter().map(|q| d * f64::from(*q as i8)));
     }
@@ -236,13 +237,61 @@ proptest! {
         }
     }
 
+    /// CUDA's two quantisers are ggml's Q8_1 but for the order of roundings:
+    /// wherever they differ from the CPU's, they say that they might.
+    #[test]
+    fn cudas_q8_1_is_ggmls_up_to_ties(x in activations()) {
+        let want = decode(ActivationFormat::Q8_1, &from_float(9, &x, 32, 36));
+        for fmt in [ActivationFormat::Q8_1Mmvq, ActivationFormat::Q8_1MmqDs4] {
+            let mut got = vec![0.0; x.len()];
+            quant::emulate(fmt, &x, &mut got);
+            let reach = quant::uncertainty(fmt, &x, None);
+            for ((got, want), reach) in got.iter().zip(&want).zip(&reach) {
+                prop_assert!((got - want).abs() <= f64::from(*reach), "{:?}: {} {}", fmt, got, want);
+            }
+            let mut residuals = Vec::new();
+            quant::sum_residuals(fmt, &x, &got, &mut residuals);
+            for ((r, got), x) in residuals.iter().zip(got.chunks(32)).zip(x.chunks(32)) {
+                let stored = r + got.iter().sum::<f64>();
+                let exact: f64 = x.iter().map(|v| f64::from(*v)).sum();
+                let reach: f64 = x.iter().map(|v| f64::from(v.abs())).sum();
+                prop_assert!((stored - exact).abs() <= exact.abs() / 2048.0 + reach * 1e-6 + 1e-7);
+            }
+        }
+    }
+
+    /// Inputs moved by no more than their uncertainty move the quantised
+    /// values by no more than theirs.
+    #[test]
+    fn uncertainty_covers_what_may_happen(x in activations(), by in -1.0_f32..1.0, share in 0.0_f32..1e-3) {
+        let dx: Vec<f32> = x.iter().map(|v| share * v.abs()).collect();
+        let signs = [by, -by, 0.5 * by, 0.0, -0.3 * by];
+        let moved: Vec<f32> = x.iter().zip(&dx).zip(signs.iter().cycle())
+            .map(|((x, d), s)| x + s * d).collect();
+        for fmt in [
+            ActivationFormat::F32, ActivationFormat::F16, ActivationFormat::Bf16,
+            ActivationFormat::Tf32, ActivationFormat::Tf32Truncated, ActivationFormat::Q8_0,
+            ActivationFormat::Q8_1Mmvq, ActivationFormat::Q8_1MmqD4, ActivationFormat::Q8K,
+        ] {
+            let (mut a, mut b) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+            quant::emulate(fmt, &x, &mut a);
+            quant::emulate(fmt, &moved, &mut b);
+            let reach = quant::uncertainty(fmt, &x, Some(&dx));
+            for (i, ((a, b), reach)) in a.iter().zip(&b).zip(&reach).enumerate() {
+                let rounding = f64::from(x[i].abs()) * 2e-6;
+                let allowed = f64::from(*reach) * 1.001 + rounding + 1e-30;
+                prop_assert!((a - b).abs() <= allowed, "{:?} [{}] {}: {} {} {}", fmt, i, x[i], a, b, reach);
+            }
+        }
+    }
+
     #[test]
     fn the_stored_sum_of_q8_1_is_ggmls(x in activations()) {
         let bytes = from_float(9, &x, 32, 36);
         let mut emulated = vec![0.0; x.len()];
         quant::emulate(ActivationFormat::Q8_1, &x, &mut emulated);
         let mut residuals = Vec::new();
-        quant::q8_1_sum_residuals(&x, &emulated, &mut residuals);
+        quant::sum_residuals(ActivationFormat::Q8_1, &x, &emulated, &mut residuals);
         prop_assert_eq!(residuals.len(), x.len() / 32);
         for ((b, e), r) in bytes.chunks_exact(36).zip(emulated.chunks_exact(32)).zip(residuals) {
             prop_assert_eq!(r, half_at(b, 2) - e.iter().sum::<f64>());
@@ -257,7 +306,7 @@ proptest! {
                 block[2..4].copy_from_slice(&f16::from_f32(m).to_le_bytes());
             }
             let mut mins = Vec::new();
-            quant::block_mins(ty, &bytes, &mut mins);
+            quant::block_offsets(ty, ActivationFormat::Q8_1, &bytes, &mut mins);
             let want = to_float(ty, &bytes, 64);
             prop_assert_eq!(mins, [want[0], want[32]]);
         }

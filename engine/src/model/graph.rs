@@ -6,6 +6,7 @@
 
 use super::{Config, StageId};
 use crate::ops::{Op, Real, Tensor};
+use std::collections::BTreeSet;
 
 /// One axis of a stage's shape, outermost first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +145,44 @@ impl Graph {
             }
         }
         last
+    }
+
+    /// The nearest nodes before `index` that are `known`, going from input to
+    /// input past those that are not.
+    pub fn before(&self, index: usize, known: &dyn Fn(usize) -> bool) -> BTreeSet<usize> {
+        self.nearest(index, known, &|i| self.nodes[i].inputs.clone())
+    }
+
+    /// The nearest nodes after `index` that are `known`, going from reader to
+    /// reader past those that are not.
+    pub fn after(&self, index: usize, known: &dyn Fn(usize) -> bool) -> BTreeSet<usize> {
+        let readers = |i: usize| {
+            let all = self.nodes.iter().enumerate().skip(i + 1);
+            let reads = all.filter(|(_, n)| n.inputs.contains(&i));
+            reads.map(|(reader, _)| reader).collect()
+        };
+        self.nearest(index, known, &readers)
+    }
+
+    fn nearest(
+        &self,
+        index: usize,
+        known: &dyn Fn(usize) -> bool,
+        next: &dyn Fn(usize) -> Vec<usize>,
+    ) -> BTreeSet<usize> {
+        let (mut found, mut seen) = (BTreeSet::new(), vec![false; self.nodes.len()]);
+        let mut open = next(index);
+        while let Some(i) = open.pop() {
+            if std::mem::replace(&mut seen[i], true) {
+                continue;
+            }
+            if known(i) {
+                found.insert(i);
+            } else {
+                open.extend(next(i));
+            }
+        }
+        found
     }
 
     /// GGUF tensors that the graph reads, each once, with the extent the

@@ -42,6 +42,26 @@ pub fn bound(a: &Attention, w: &Tensor<f64>, v: &Tensor<f64>) -> Vec<f32> {
         .collect()
 }
 
+/// How uncertain operands make the context: `dc² = Σ (v·dw)² + (w·dv)²`.
+pub fn spread(
+    a: &Attention,
+    (w, v): (&Tensor<f64>, &Tensor<f64>),
+    (dw, dv): (&[f32], &[f32]),
+) -> Vec<f32> {
+    let square = |t: &Tensor<f64>| Tensor {
+        shape: t.shape.clone(),
+        data: t.data.iter().map(|v| v * v).collect(),
+    };
+    let squares = |like: &Tensor<f64>, d: &[f32]| Tensor {
+        shape: like.shape.clone(),
+        data: d.iter().map(|d| f64::from(*d).powi(2)).collect(),
+    };
+    let of_w = forward(a, &squares(w, dw), &square(v));
+    let of_v = forward(a, &square(w), &squares(v, dv));
+    let both = of_w.data.iter().zip(&of_v.data);
+    both.map(|(w, v)| (w + v).sqrt() as f32).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -79,6 +79,26 @@ pub fn bound(a: &Attention, q: &Tensor<f64>, k: &Tensor<f64>) -> Vec<f32> {
     })
 }
 
+/// How uncertain operands make the scores: `ds² = Σ (k·dq)² + (q·dk)²`.
+pub fn spread(
+    a: &Attention,
+    (q, k): (&Tensor<f64>, &Tensor<f64>),
+    (dq, dk): (&[f32], &[f32]),
+) -> Vec<f32> {
+    let square = |t: &Tensor<f64>| Tensor {
+        shape: t.shape.clone(),
+        data: t.data.iter().map(|v| v * v).collect(),
+    };
+    let squares = |like: &Tensor<f64>, d: &[f32]| Tensor {
+        shape: like.shape.clone(),
+        data: d.iter().map(|d| f64::from(*d).powi(2)).collect(),
+    };
+    let of_q = pairs(a, &squares(q, dq), &square(k), f64::dot);
+    let of_k = pairs(a, &square(q), &squares(k, dk), f64::dot);
+    let both = of_q.iter().zip(&of_k);
+    both.map(|(q, k)| (q + k).sqrt() as f32).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

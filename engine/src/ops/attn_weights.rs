@@ -93,6 +93,22 @@ pub fn bound(softmax: &Softmax, scores: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f3
     bound
 }
 
+/// How uncertain scores make the weights: `dy_i = y_i·scale·(ds_i − Σ y_j·ds_j)`.
+pub fn spread(softmax: &Softmax, y: &Tensor<f64>, ds: &[f32]) -> Vec<f32> {
+    let keys = y.shape[2].max(1);
+    let mut out = Vec::with_capacity(ds.len());
+    for (y, ds) in y.data.chunks(keys).zip(ds.chunks(keys)) {
+        let square = |(y, d): (&f64, &f32)| (y * f64::from(*d)).powi(2);
+        let common: f64 = y.iter().zip(ds).map(square).sum();
+        out.extend(y.iter().zip(ds).map(|(y, d)| {
+            // Its own share of the sum is subtracted, not added.
+            let own = (1.0 - 2.0 * y) * f64::from(*d).powi(2);
+            (softmax.scale.abs() * y * (own + common).max(0.0).sqrt()) as f32
+        }));
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -111,6 +111,39 @@ pub fn forward_with_bound(
     )
 }
 
+/// How uncertain operands `dx` `[T, n]` make the result: `dy² = Σ (W·dx)²`.
+pub fn spread(linear: &Linear, dx: &Tensor<f32>, c: &Context<'_>) -> Vec<f32> {
+    let n = dx.row_len().max(1);
+    let mut squares = dx.clone();
+    let mut largest = Vec::with_capacity(dx.rows());
+    for row in squares.data.chunks_mut(n) {
+        // In units of the row's largest, so that no square is lost in f32.
+        let unit = row.iter().fold(0f32, |m, d| m.max(*d));
+        row.iter_mut()
+            .for_each(|d| *d = if unit > 0.0 { (*d / unit).powi(2) } else { 0.0 });
+        largest.push(unit);
+    }
+    let sums = match linear.layout {
+        Layout::Rows => {
+            let columns: Vec<&[f32]> = (0..dx.rows()).map(|t| squares.row(t)).collect();
+            let (n, m) = c.weights.extent(c.weight);
+            let by_output = products(&columns, n, m, c, |rows, columns, out| {
+                let wide: Vec<f32> = rows.iter().map(|w| w * w).collect();
+                dots(&wide, columns, |r, t, v| out[r * columns.len() + t] = v);
+            });
+            transpose(by_output, dx.rows(), m)
+        }
+        Layout::Transposed => scrambled(&squares, c, |w| w * w),
+        Layout::Strided(extra) => strided(&squares, c, extra, |w| w * w),
+    };
+    let m = sums.row_len().max(1);
+    sums.data
+        .chunks(m)
+        .zip(largest)
+        .flat_map(|(row, unit)| row.iter().map(move |v| unit * v.sqrt()))
+        .collect()
+}
+
 /// Runs `f(weight rows, columns, out)` for up to four outputs at a time, in
 /// parallel. Gives `[m, T]`.
 fn products<F: Real, S: Copy + Default + Send>(

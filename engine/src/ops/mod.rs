@@ -171,6 +171,51 @@ pub fn forward<F: Real>(op: &Op, inputs: &[&Tensor<F>], context: &Context<'_>) -
     }
 }
 
+/// How far operands that are themselves uncertain by `deltas` (element by
+/// element; `None` where an operand is exact) make the result uncertain:
+/// first order, `δy² = Σ (∂y/∂x · δx)²`. Squares are summed and not
+/// magnitudes, as errors of different elements are independent roundings.
+/// `y` is the result. The cache is the caller's, as in [`forward`].
+///
+/// # Panics
+/// As [`forward`].
+pub fn spread(
+    op: &Op,
+    inputs: &[&Tensor<f64>],
+    deltas: &[Option<&[f32]>],
+    y: &Tensor<f64>,
+    context: &Context<'_>,
+) -> Vec<f32> {
+    if deltas.iter().all(Option::is_none) {
+        return vec![0.0; y.data.len()];
+    }
+    let exact: Vec<Vec<f32>> = inputs
+        .iter()
+        .zip(deltas)
+        .map(|(x, d)| vec![0.0; if d.is_some() { 0 } else { x.data.len() }])
+        .collect();
+    let d = |i: usize| deltas[i].unwrap_or(&exact[i]);
+    match op {
+        Op::Embed { .. } => vec![0.0; y.data.len()],
+        Op::RmsNorm(norm) => rms_norm::spread(norm, inputs[0], d(0), &context.vector::<f64>()),
+        Op::Linear(layer) => {
+            let dx = Tensor {
+                shape: inputs[0].shape.clone(),
+                data: d(0).to_vec(),
+            };
+            linear::spread(layer, &dx, context)
+        }
+        Op::Bias | Op::Copy => d(0).to_vec(),
+        Op::Rope(rope) => rope::spread(rope, d(0), inputs[0].row_len(), context.positions),
+        Op::KvCache(_) => unreachable!("the cache has state: its caller keeps it"),
+        Op::AttnScores(a) => attn_scores::spread(a, (inputs[0], inputs[1]), (d(0), d(1))),
+        Op::AttnWeights(s) => attn_weights::spread(s, y, d(0)),
+        Op::AttnContext(a) => attn_context::spread(a, (inputs[0], inputs[1]), (d(0), d(1))),
+        Op::Residual => d(0).iter().zip(d(1)).map(|(a, b)| a.hypot(*b)).collect(),
+        Op::SwiGlu(gate) => swiglu::spread(*gate, (inputs[0], inputs[1]), (d(0), d(1))),
+    }
+}
+
 /// Evaluates `op` in f64, with the forward error bound of f32 arithmetic on
 /// these operands.
 ///

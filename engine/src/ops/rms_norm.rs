@@ -96,6 +96,42 @@ pub fn bound(norm: &RmsNorm, x: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f32> {
     bound
 }
 
+/// How uncertain operands make the result, first order in mean square:
+/// `dy_i = w_i·s·(dx_i − x_i·s²·mean(x·dx))`, with s the reciprocal root.
+pub fn spread(norm: &RmsNorm, x: &Tensor<f64>, dx: &[f32], w: &[f64]) -> Vec<f32> {
+    let run = (x.row_len() / norm.groups).max(1);
+    let n = run as f64;
+    let mut out = Vec::with_capacity(dx.len());
+    for (x, dx) in x.data.chunks(run).zip(dx.chunks(run)) {
+        let mean = if norm.centred {
+            x.iter().sum::<f64>() / n
+        } else {
+            0.0
+        };
+        let squares: f64 = x.iter().map(|x| (x - mean).powi(2)).sum();
+        let s = 1.0 / (squares / n + norm.eps).sqrt();
+        let common: f64 = x
+            .iter()
+            .zip(dx)
+            .map(|(x, d)| ((x - mean) * f64::from(*d)).powi(2))
+            .sum();
+        let of_scale = common * (s * s / n).powi(2);
+        out.extend(x.iter().zip(dx).zip(w).map(|((x, d), w)| {
+            let factor = match norm.weight {
+                NormWeight::Weight => *w,
+                NormWeight::PlusOne => 1.0 + w,
+                NormWeight::Missing => 1.0,
+            };
+            // Its own share of the mean is subtracted, not added.
+            let square = (x - mean).powi(2);
+            let own = (1.0 - 2.0 * square * s * s / n) * f64::from(*d).powi(2);
+            let reach = (own + square * of_scale).max(0.0).sqrt();
+            ((factor * s).abs() * reach) as f32
+        }));
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

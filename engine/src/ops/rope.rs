@@ -111,6 +111,25 @@ pub fn bound(rope: &Rope, y: &Tensor<f64>, positions: &[u32]) -> Vec<f32> {
     bound
 }
 
+/// How uncertain operands make the result: each plane's two are turned into
+/// each other.
+pub fn spread(rope: &Rope, dx: &[f32], width: usize, positions: &[u32]) -> Vec<f32> {
+    let mut out = dx.to_vec();
+    for (row, &p) in out.chunks_mut(width.max(1)).zip(positions) {
+        for i in 0..rope.rotated / 2 {
+            let (sin, cos) = rope.angle::<f64>(p, i).sin_cos();
+            let (sin, cos) = (sin as f32, cos as f32);
+            let (a, b) = rope.pair(i);
+            for head in row.chunks_mut(rope.head_dim) {
+                let (x, y) = (head[a], head[b]);
+                head[a] = (cos * x).hypot(sin * y);
+                head[b] = (sin * x).hypot(cos * y);
+            }
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

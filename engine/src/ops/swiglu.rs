@@ -62,6 +62,23 @@ pub fn bound(kind: Gate, gate: &Tensor<f64>, up: &Tensor<f64>, y: &Tensor<f64>) 
         .collect()
 }
 
+/// How uncertain operands make the result; the gate's derivative is the
+/// central difference quotient.
+pub fn spread(
+    kind: Gate,
+    (gate, up): (&Tensor<f64>, &Tensor<f64>),
+    (dg, du): (&[f32], &[f32]),
+) -> Vec<f32> {
+    let operands = gate.data.iter().zip(&up.data).zip(dg.iter().zip(du));
+    operands
+        .map(|((&g, &u), (&dg, &du))| {
+            let h = 1e-6 * (1.0 + g.abs());
+            let slope = (kind.apply(g + h) - kind.apply(g - h)) / (2.0 * h);
+            (slope * u * f64::from(dg)).hypot(kind.apply(g) * f64::from(du)) as f32
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

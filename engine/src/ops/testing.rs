@@ -1,4 +1,5 @@
-//! A weight source for the ops' tests: one matrix in f32.
+//! A weight source for the ops' tests: one matrix in f32; and what holds of
+//! every op: its spread is the sum over its derivatives.
 
 use crate::model::WeightSource;
 use crate::quant::GgmlType;
@@ -18,5 +19,91 @@ impl WeightSource for Matrix {
     }
     fn row_bytes(&self, _: &str, row: usize) -> &[u8] {
         bytemuck::cast_slice(&self.2[row * self.0..(row + 1) * self.0])
+    }
+}
+
+mod spread {
+    use super::Matrix;
+    use crate::ops::*;
+    use proptest::prelude::*;
+
+    fn tensor(shape: &[usize], from: &[f64]) -> Tensor<f64> {
+        let n = shape.iter().product();
+        Tensor {
+            shape: shape.to_vec(),
+            data: from.iter().copied().cycle().take(n).collect(),
+        }
+    }
+
+    /// `√Σ (∂y/∂x · δ)²` by difference quotients, element by element.
+    fn by_differences(
+        op: &Op,
+        inputs: &[Tensor<f64>],
+        deltas: &[Vec<f32>],
+        c: &Context<'_>,
+    ) -> Vec<f64> {
+        let mut sums = Vec::new();
+        for (i, delta) in deltas.iter().enumerate() {
+            for (j, d) in delta.iter().enumerate() {
+                let at = |h: f64| {
+                    let mut moved = inputs.to_vec();
+                    moved[i].data[j] += h;
+                    forward(op, &moved.iter().collect::<Vec<_>>(), c).data
+                };
+                let (up, down) = (at(1e-5), at(-1e-5));
+                sums.resize(up.len(), 0f64);
+                for (sum, (up, down)) in sums.iter_mut().zip(up.iter().zip(&down)) {
+                    *sum += ((up - down) / 2e-5 * f64::from(*d)).powi(2);
+                }
+            }
+        }
+        sums.into_iter().map(f64::sqrt).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn is_the_sum_over_the_derivatives(
+            values in prop::collection::vec(-2f64..2.0, 64),
+            deltas in prop::collection::vec(1e-4f32..1e-2, 61),
+            centred: bool,
+        ) {
+            let attention = Attention { n_heads: 4, n_kv_heads: 2, head_dim: 4, interleaved: false };
+            let w = Matrix(16, 3, values.iter().map(|v| *v as f32).cycle().skip(5).take(48).collect());
+            let vector = Matrix(16, 1, values.iter().map(|v| *v as f32).skip(9).take(16).collect());
+            let norm = RmsNorm { centred, ..RmsNorm::rows(1e-3) };
+            let (rows, cache) = (vec![2, 16], vec![3, 2, 4]);
+            let square = vec![4, 2, 3];
+            let cases: Vec<(Op, &Matrix, Vec<Vec<usize>>)> = vec![
+                (Op::RmsNorm(norm), &vector, vec![rows.clone()]),
+                (Op::Linear(Linear::default()), &w, vec![rows.clone()]),
+                (Op::Linear(Linear { layout: Layout::Transposed }), &w, vec![rows.clone()]),
+                (Op::Linear(Linear { layout: Layout::Strided(1) }), &w, vec![rows.clone()]),
+                (Op::Bias, &vector, vec![rows.clone()]),
+                (Op::Rope(Rope::neox(1e4, 4)), &w, vec![rows.clone()]),
+                (Op::AttnScores(attention), &w, vec![vec![2, 4, 4], cache.clone()]),
+                (Op::AttnWeights(Softmax::causal(0.5)), &w, vec![square.clone()]),
+                (Op::AttnContext(attention), &w, vec![square, cache]),
+                (Op::Residual, &w, vec![rows.clone(), rows.clone()]),
+                (Op::SwiGlu(Gate::Silu), &w, vec![rows.clone(), rows.clone()]),
+                (Op::SwiGlu(Gate::Gelu), &w, vec![rows.clone(), rows]),
+            ];
+            for (op, weights, shapes) in cases {
+                let c = Context { tokens: &[0, 0], positions: &[1, 2], weights, weight: "w" };
+                let inputs: Vec<Tensor<f64>> = shapes.iter().enumerate()
+                    .map(|(i, s)| tensor(s, &values[i..])).collect();
+                let deltas: Vec<Vec<f32>> = inputs.iter()
+                    .map(|x| deltas.iter().copied().cycle().take(x.data.len()).collect()).collect();
+                let borrowed: Vec<&Tensor<f64>> = inputs.iter().collect();
+                let y = forward(&op, &borrowed, &c);
+                let given: Vec<Option<&[f32]>> = deltas.iter().map(|d| Some(d.as_slice())).collect();
+                let got = spread(&op, &borrowed, &given, &y, &c);
+                let want = by_differences(&op, &inputs, &deltas, &c);
+                for (got, want) in got.iter().zip(&want) {
+                    let close = (f64::from(*got) - want).abs() <= 1e-3 * want + 1e-6;
+                    // Where the mean is taken off, its own uncertainty is left out.
+                    prop_assert!(close || centred, "{op:?}: {got} for {want}");
+                }
+            }
+        }
     }
 }

@@ -1,9 +1,13 @@
-//! What llama.cpp's CPU backend turns `f32` activations into before a dot
-//! product with quantised weights.
+//! What engines turn `f32` activations into before a dot product.
 //!
-//! Each weight type has one activation format (`vec_dot_type` in ggml-cpu.c):
-//! F32 takes F32; F16, F16; BF16, BF16; Q4_0, Q5_0 and Q8_0, Q8_0; Q4_1 and
-//! Q5_1, Q8_1; the K formats, Q8_K. The rounding is that of the x86 AVX2 build.
+//! llama.cpp's CPU backend has one activation format per weight type
+//! (`vec_dot_type` in ggml-cpu.c): F32 takes F32; F16, F16; BF16, BF16; Q4_0,
+//! Q5_0 and Q8_0, Q8_0; Q4_1 and Q5_1, Q8_1; the K formats, Q8_K. The rounding
+//! is that of the x86 AVX2 build.
+//!
+//! Its CUDA backend quantises to two kinds of q8_1: `quantize_q8_1` for the
+//! matrix-vector kernels and `quantize_mmq_q8_1`, in the layouts D4 and DS4,
+//! for the matrix-matrix ones (ggml-cuda/quantize.cu).
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -11,9 +15,10 @@ use serde::{Deserialize, Serialize};
 use super::GgmlType;
 
 /// A format of activations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ActivationFormat {
     /// Unchanged.
+    #[default]
     #[serde(rename = "f32")]
     F32,
     /// Rounded to IEEE binary16.
@@ -22,6 +27,13 @@ pub enum ActivationFormat {
     /// Rounded to bfloat16.
     #[serde(rename = "bf16")]
     Bf16,
+    /// Rounded to the 10 mantissa bits of TF32, ties away from zero (`cvt.rna`).
+    #[serde(rename = "tf32")]
+    Tf32,
+    /// Cut to the 10 mantissa bits of TF32: what a tensor core makes of plain
+    /// f32 operands.
+    #[serde(rename = "tf32_truncated")]
+    Tf32Truncated,
     /// Signed 8 bits and an f16 scale per 32.
     #[serde(rename = "q8_0")]
     Q8_0,
@@ -31,6 +43,17 @@ pub enum ActivationFormat {
     /// Signed 8 bits and an f32 scale per 256.
     #[serde(rename = "q8_K")]
     Q8K,
+    /// CUDA's `quantize_q8_1`: an f16 scale per 32, and the f16 sum of the
+    /// values as they were before quantisation.
+    #[serde(rename = "q8_1_mmvq")]
+    Q8_1Mmvq,
+    /// CUDA's `quantize_mmq_q8_1`, layout D4: an f32 scale per 32.
+    #[serde(rename = "q8_1_mmq_d4")]
+    Q8_1MmqD4,
+    /// CUDA's `quantize_mmq_q8_1`, layout DS4: an f16 scale per 32, and the
+    /// f16 sum of the values as they were before quantisation.
+    #[serde(rename = "q8_1_mmq_ds4")]
+    Q8_1MmqDs4,
 }
 
 impl ActivationFormat {
@@ -52,9 +75,26 @@ impl ActivationFormat {
     /// activation row must be a multiple of it.
     pub fn block_size(self) -> usize {
         match self {
-            Self::F32 | Self::F16 | Self::Bf16 => 1,
-            Self::Q8_0 | Self::Q8_1 => 32,
+            Self::F32 | Self::F16 | Self::Bf16 | Self::Tf32 | Self::Tf32Truncated => 1,
+            Self::Q8_0 | Self::Q8_1 | Self::Q8_1Mmvq | Self::Q8_1MmqD4 | Self::Q8_1MmqDs4 => 32,
             Self::Q8K => 256,
+        }
+    }
+
+    /// Whether the block's scale is stored as f16.
+    fn half_scale(self) -> bool {
+        matches!(
+            self,
+            Self::Q8_0 | Self::Q8_1 | Self::Q8_1Mmvq | Self::Q8_1MmqDs4
+        )
+    }
+
+    /// Relative error of the quantiser's own arithmetic that [`emulate`] does
+    /// not follow: CUDA is compiled with fast division (2 ULP, twice).
+    fn slack(self) -> f64 {
+        match self {
+            Self::Q8_1Mmvq | Self::Q8_1MmqD4 | Self::Q8_1MmqDs4 => 8.0 * crate::ops::UNIT,
+            _ => 0.0,
         }
     }
 }
@@ -63,7 +103,8 @@ impl ActivationFormat {
 /// quantisation to `fmt`: scale, as stored, times quant.
 ///
 /// Meant for finite `x`. Sources: `quantize_row_q8_0` and `quantize_row_q8_1`
-/// in ggml-cpu/arch/x86/quants.c, `quantize_row_q8_K_ref` in ggml-quants.c.
+/// in ggml-cpu/arch/x86/quants.c, `quantize_row_q8_K_ref` in ggml-quants.c,
+/// `quantize_q8_1` and `quantize_mmq_q8_1` in ggml-cuda/quantize.cu.
 ///
 /// # Panics
 /// If the lengths differ, or are no multiple of [`ActivationFormat::block_size`].
@@ -79,20 +120,6 @@ pub fn emulate(fmt: ActivationFormat, x: &[f32], out: &mut [f64]) {
         x.len()
     );
     match fmt {
-        ActivationFormat::F32 => each(x, out, f64::from),
-        ActivationFormat::F16 => each(x, out, |v| f16::from_f32(v).to_f64()),
-        ActivationFormat::Bf16 => each(x, out, |v| bf16::from_f32(v).to_f64()),
-        ActivationFormat::Q8_0 | ActivationFormat::Q8_1 => {
-            let (blocks, _) = x.as_chunks::<32>();
-            let (to, _) = out.as_chunks_mut::<32>();
-            for (x, out) in blocks.iter().zip(to) {
-                let (d, quants) = q8_block(x);
-                let d = f16::from_f32(d).to_f64();
-                for (o, q) in out.iter_mut().zip(quants) {
-                    *o = d * f64::from(q.clamp(-128, 127));
-                }
-            }
-        }
         ActivationFormat::Q8K => {
             let (blocks, _) = x.as_chunks::<256>();
             let (to, _) = out.as_chunks_mut::<256>();
@@ -100,21 +127,145 @@ pub fn emulate(fmt: ActivationFormat, x: &[f32], out: &mut [f64]) {
                 q8_k_block(x, out);
             }
         }
+        _ if fmt.block_size() == 32 => {
+            let (blocks, _) = x.as_chunks::<32>();
+            let (to, _) = out.as_chunks_mut::<32>();
+            for (x, out) in blocks.iter().zip(to) {
+                let (d, quants) = q8_block(fmt, x);
+                let d = stored(fmt, d);
+                for (o, q) in out.iter_mut().zip(quants) {
+                    *o = d * f64::from(q.clamp(-128, 127));
+                }
+            }
+        }
+        _ => {
+            for (o, v) in out.iter_mut().zip(x) {
+                *o = round(fmt, *v);
+            }
+        }
     }
 }
 
-/// For each block of 32, the f16 sum that Q8_1 stores less the sum of the
-/// block's emulated values.
+/// One value in a format without blocks.
+pub(super) fn round(fmt: ActivationFormat, v: f32) -> f64 {
+    match fmt {
+        ActivationFormat::F16 => f16::from_f32(v).to_f64(),
+        ActivationFormat::Bf16 => bf16::from_f32(v).to_f64(),
+        // Half of the last kept bit is added to the magnitude, then the rest is cut.
+        ActivationFormat::Tf32 if v.is_finite() => {
+            f64::from(f32::from_bits((v.to_bits() + 0x1000) & !0x1fff))
+        }
+        ActivationFormat::Tf32Truncated if v.is_finite() => {
+            f64::from(f32::from_bits(v.to_bits() & !0x1fff))
+        }
+        _ => f64::from(v),
+    }
+}
+
+/// A block's scale as it is stored.
+fn stored(fmt: ActivationFormat, d: f32) -> f64 {
+    if fmt.half_scale() {
+        f16::from_f32(d).to_f64()
+    } else {
+        f64::from(d)
+    }
+}
+
+/// How far the emulated values may lie from those of an engine whose inputs
+/// are uncertain by `dx` (nothing where they are exact), element by element.
 ///
-/// A dot product of Q4_1 or Q5_1 with Q8_1 takes each block's offset `m` times
-/// the *stored* sum `s = f16(d * sum of quants)` (`d` in f32), instead of the
-/// sum of the elements: the row's value is that of the emulated elements plus
-/// the sum over blocks of `m` ([`super::block_mins`]) times this residual.
-/// `out` is cleared first; `emulated` is [`emulate`]'s output for Q8_1.
+/// Quantisation hides an uncertainty, except where a value stands so near to
+/// a rounding tie that it may fall on either side: there the whole step is
+/// uncertain. An f16 scale that stands near a tie makes its block uncertain.
+///
+/// # Panics
+/// As [`emulate`].
+pub fn uncertainty(fmt: ActivationFormat, x: &[f32], dx: Option<&[f32]>) -> Vec<f32> {
+    let d = |i: usize| dx.map_or(0.0, |dx| f64::from(dx[i]));
+    if fmt == ActivationFormat::F32 || (dx.is_none() && fmt.slack() == 0.0) {
+        return (0..x.len()).map(|i| d(i) as f32).collect();
+    }
+    let size = fmt.block_size();
+    if size == 1 {
+        let around = |(i, v): (usize, &f32)| {
+            let (v, d) = (f64::from(*v), d(i));
+            (round(fmt, (v + d) as f32) - round(fmt, (v - d) as f32)).abs() as f32
+        };
+        return x.iter().enumerate().map(around).collect();
+    }
+    let mut out = Vec::with_capacity(x.len());
+    for (b, block) in x.chunks_exact(size).enumerate() {
+        let largest = (0..size).fold(0, |m, i| {
+            if block[i].abs() > block[m].abs() {
+                i
+            } else {
+                m
+            }
+        });
+        let (max, of_max) = (f64::from(block[largest].abs()), d(b * size + largest));
+        if max == 0.0 {
+            out.extend((0..size).map(|i| d(b * size + i) as f32));
+            continue;
+        }
+        let of_scale = of_max / max + fmt.slack();
+        let scale = max / 127.0;
+        let scale_reach = if fmt.half_scale() {
+            let at = |by: f64| stored(fmt, (scale * (1.0 + by)) as f32);
+            at(of_scale) - at(-of_scale)
+        } else {
+            of_scale * scale
+        };
+        for (i, v) in block.iter().enumerate() {
+            let scaled = f64::from(v.abs()) / scale;
+            let reach = d(b * size + i) / scale + scaled * of_scale;
+            let to_tie = (scaled - scaled.floor() - 0.5).abs();
+            // A step that may or may not be taken is no Gaussian: counted double.
+            let step = if to_tie <= reach {
+                SQRT_2.max(reach) * scale
+            } else {
+                0.0
+            };
+            out.push(step.hypot(scale_reach * SQRT_2 * scaled.round()) as f32);
+        }
+    }
+    out
+}
+
+use std::f64::consts::SQRT_2;
+
+/// For each block of 32, the f16 sum that the format stores less the sum of
+/// the block's emulated values. Empty for formats that store no sum.
+///
+/// Kernels take an offset of the weights times the *stored* sum, instead of
+/// the sum of the elements: a row's value is that of the emulated elements
+/// plus, over the blocks, the offset ([`super::block_offsets`]) times this
+/// residual. The CPU's Q8_1 stores `f16(d * sum of quants)` (`d` in f32); CUDA
+/// stores the f16 of the f32 sum of the values before quantisation, each
+/// kernel adding in an order of its own.
+///
+/// `out` is cleared first; `emulated` is [`emulate`]'s output for `fmt`.
 ///
 /// # Panics
 /// If the lengths differ or are no multiple of 32.
-pub fn q8_1_sum_residuals(x: &[f32], emulated: &[f64], out: &mut Vec<f64>) {
+pub fn sum_residuals(fmt: ActivationFormat, x: &[f32], emulated: &[f64], out: &mut Vec<f64>) {
+    out.clear();
+    let sum: fn(&[f32; 32]) -> f32 = match fmt {
+        ActivationFormat::Q8_1 => |x| {
+            let (d, quants) = q8_block(ActivationFormat::Q8_1, x);
+            d * quants.iter().fold(0_i32, |sum, q| sum.wrapping_add(*q)) as f32
+        },
+        // A butterfly over the 32 lanes of a warp.
+        ActivationFormat::Q8_1Mmvq => |x| butterfly(x.to_vec()),
+        // Four values to a thread, then a butterfly over eight threads.
+        ActivationFormat::Q8_1MmqDs4 => |x| {
+            butterfly(
+                x.chunks_exact(4)
+                    .map(|v| v[0] + v[1] + v[2] + v[3])
+                    .collect(),
+            )
+        },
+        _ => return,
+    };
     assert_eq!(
         x.len(),
         emulated.len(),
@@ -125,30 +276,43 @@ pub fn q8_1_sum_residuals(x: &[f32], emulated: &[f64], out: &mut Vec<f64>) {
         "{} activations are not whole blocks",
         x.len()
     );
-    out.clear();
     let (blocks, _) = x.as_chunks::<32>();
     let (emulated, _) = emulated.as_chunks::<32>();
     out.extend(blocks.iter().zip(emulated).map(|(x, emulated)| {
-        let (d, quants) = q8_block(x);
-        let sum = quants.iter().fold(0_i32, |sum, q| sum.wrapping_add(*q));
-        let stored = f16::from_f32(d * sum as f32).to_f64();
         // Exact: 32 multiples of one f16, each below 2^7 times it.
-        stored - emulated.iter().sum::<f64>()
+        f16::from_f32(sum(x)).to_f64() - emulated.iter().sum::<f64>()
     }));
 }
 
-fn each(x: &[f32], out: &mut [f64], f: impl Fn(f32) -> f64) {
-    for (o, v) in out.iter_mut().zip(x) {
-        *o = f(*v);
+/// The sum that `__shfl_xor_sync` gives every lane: halves added to each other.
+fn butterfly(mut lanes: Vec<f32>) -> f32 {
+    while lanes.len() > 1 {
+        let half = lanes.len() / 2;
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+        lanes.truncate(half);
     }
+    lanes[0]
 }
 
-/// The scale, in f32 as before storing, and the quants of a Q8_0 or Q8_1
-/// block, not yet saturated to 8 bits.
-fn q8_block(x: &[f32; 32]) -> (f32, [i32; 32]) {
+/// The scale, in f32 as before storing, and the quants of a block of 32, not
+/// yet saturated to 8 bits.
+fn q8_block(fmt: ActivationFormat, x: &[f32; 32]) -> (f32, [i32; 32]) {
     let max = x.iter().fold(0.0_f32, |max, v| max.max(v.abs()));
-    let inverse = if max == 0.0 { 0.0 } else { 127.0 / max };
-    (max / 127.0, x.map(|v| to_i32(v * inverse)))
+    if max == 0.0 {
+        return (0.0, [0; 32]);
+    }
+    let inverse = 127.0 / max;
+    let scale = max / 127.0;
+    match fmt {
+        // roundf: half away from zero.
+        ActivationFormat::Q8_1Mmvq => (scale, x.map(|v| (v / scale).round() as i32)),
+        ActivationFormat::Q8_1MmqD4 | ActivationFormat::Q8_1MmqDs4 => {
+            (1.0 / inverse, x.map(|v| (v * inverse).round() as i32))
+        }
+        _ => (scale, x.map(|v| to_i32(v * inverse))),
+    }
 }
 
 /// Rounds half to even, as `cvtps2dq`: what does not fit becomes `i32::MIN`.

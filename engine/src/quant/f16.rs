@@ -32,3 +32,8 @@ pub fn to_f32(h: u16) -> f32 {
 pub(super) fn at(b: &[u8], at: usize) -> f32 {
     to_f32(u16::from_le_bytes([b[at], b[at + 1]]))
 }
+
+/// The nearest value that f16 holds.
+pub(super) fn rounded(v: f32) -> f32 {
+    half::f16::from_f32(v).to_f32()
+}

@@ -21,6 +21,12 @@ pub(super) fn unpack(b: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
 /// Bytes 4..16 of a Q4_K or Q5_K block: the packed scales.
 #[inline(always)]
 pub(super) fn of_block<const B: usize>(b: &[u8; B]) -> ([u8; 8], [u8; 8]) {
+    of_bytes(b)
+}
+
+/// As [`of_block`], for a block of either length.
+#[inline(always)]
+pub(super) fn of_bytes(b: &[u8]) -> ([u8; 8], [u8; 8]) {
     let mut packed = [0; 12];
     packed.copy_from_slice(&b[4..16]);
     unpack(&packed)

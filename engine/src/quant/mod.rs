@@ -4,14 +4,16 @@
 //! bit-equal to ggml's `to_float`: the same operations in the same order, each
 //! rounded once (no fused multiply-add).
 //!
-//! [`activations`] is the other side of a dot product: what llama.cpp's CPU
-//! backend turns `f32` activations into before it multiplies.
+//! [`activations`] is the other side of a dot product: what engines turn `f32`
+//! activations into before they multiply; [`AsMultiplied`] and [`block_offsets`]
+//! say what kernels do to the weights themselves.
 
 pub mod activations;
 pub mod bf16;
 pub mod f16;
 pub mod f32;
 mod k_scales;
+mod products;
 mod q4_0;
 mod q4_1;
 mod q4_k;
@@ -25,7 +27,8 @@ mod types;
 #[cfg(test)]
 mod tests;
 
-pub use activations::{ActivationFormat, emulate, q8_1_sum_residuals};
+pub use activations::{ActivationFormat, emulate, sum_residuals, uncertainty};
+pub use products::{AsMultiplied, block_offsets, half_products, takes_sums};
 pub use types::GgmlType;
 
 /// A valid ggml type whose blocks this crate does not unpack.
@@ -106,19 +109,5 @@ fn blocks<const B: usize, const W: usize>(
     let (to, _) = out.as_chunks_mut::<W>();
     for (b, w) in from.iter().zip(to) {
         block(b, w);
-    }
-}
-
-/// The offset `m` of each block of 32 weights of a [`GgmlType::Q4_1`] or
-/// [`GgmlType::Q5_1`] row, in order, as the exact `f32` of the stored f16.
-///
-/// `out` is cleared first; for every other type it stays empty, since those
-/// formats have no such offset (or, Q4_K and Q5_K, one that llama.cpp applies
-/// to exact integer sums of quants).
-pub fn block_mins(ty: GgmlType, bytes: &[u8], out: &mut Vec<f32>) {
-    out.clear();
-    if matches!(ty, GgmlType::Q4_1 | GgmlType::Q5_1) {
-        let blocks = bytes.chunks_exact(ty.type_size());
-        out.extend(blocks.map(|b| f16::to_f32(u16::from_le_bytes([b[2], b[3]]))));
     }
 }

@@ -16,14 +16,21 @@ use super::{f16, k_scales};
 /// Unpacks one block.
 #[inline(always)]
 pub fn dequantize_block(b: &[u8; 176], out: &mut [f32; 256]) {
+    unpack(b, out, |product| product);
+}
+
+/// Unpacks one block, the products `d * scale` and `dmin * offset` passed
+/// through `product` before they are used.
+#[inline(always)]
+pub(super) fn unpack(b: &[u8; 176], out: &mut [f32; 256], product: impl Fn(f32) -> f32) {
     let d = f16::at(b, 0);
     let dmin = f16::at(b, 2);
     let (scales, mins) = k_scales::of_block(b);
     for pair in 0..4 {
-        let d0 = d * f32::from(scales[2 * pair]);
-        let m0 = dmin * f32::from(mins[2 * pair]);
-        let d1 = d * f32::from(scales[2 * pair + 1]);
-        let m1 = dmin * f32::from(mins[2 * pair + 1]);
+        let d0 = product(d * f32::from(scales[2 * pair]));
+        let m0 = product(dmin * f32::from(mins[2 * pair]));
+        let d1 = product(d * f32::from(scales[2 * pair + 1]));
+        let m1 = product(dmin * f32::from(mins[2 * pair + 1]));
         for l in 0..32 {
             let high = b[16 + l] >> (2 * pair);
             let q = b[48 + 32 * pair + l];

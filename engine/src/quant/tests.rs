@@ -46,9 +46,10 @@ fn mins_are_read_for_the_formats_that_have_them() {
     let mut block = [0_u8; 20];
     block[2..4].copy_from_slice(&half::f16::from_f32(-1.5).to_le_bytes());
     let mut mins = vec![9.0];
-    block_mins(GgmlType::Q4_1, &block.repeat(2), &mut mins);
+    let fmt = ActivationFormat::Q8_1;
+    block_offsets(GgmlType::Q4_1, fmt, &block.repeat(2), &mut mins);
     assert_eq!(mins, [-1.5, -1.5]);
-    block_mins(GgmlType::Q8_0, &[0; 34], &mut mins);
+    block_offsets(GgmlType::Q8_0, fmt, &[0; 34], &mut mins);
     assert!(mins.is_empty());
 }
 
@@ -58,7 +59,7 @@ fn a_q8_1_block_of_one_value_has_a_rounded_sum() {
     let mut emulated = [0.0; 32];
     emulate(ActivationFormat::Q8_1, &x, &mut emulated);
     let mut residuals = Vec::new();
-    q8_1_sum_residuals(&x, &emulated, &mut residuals);
+    sum_residuals(ActivationFormat::Q8_1, &x, &emulated, &mut residuals);
     let d = half::f16::from_f32(1.0 / 127.0).to_f64();
     assert_eq!(emulated, [127.0 * d; 32]);
     assert_eq!(residuals, [32.0 - 32.0 * 127.0 * d]);

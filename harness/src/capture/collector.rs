@@ -1,7 +1,7 @@
 //! What is to be kept of a run, and the sink that keeps it.
 
 use super::{Filter, Step, Store, Stored, token_axis};
-use qdiff_engine::model::{Graph, StageId};
+use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Tensor;
 use qdiff_engine::tap::TapSink;
 use std::collections::{HashMap, HashSet};
@@ -19,10 +19,16 @@ pub struct Want {
 }
 
 impl Want {
-    /// What `filter` asks for, its operands, and the logits of the last token
-    /// of every step, whatever is asked for: they choose the next.
-    pub fn new(graph: &Graph, filter: &Filter, store: &Arc<Store>) -> Arc<Self> {
-        let set = filter.capture_set(graph);
+    /// What `filter` asks for of a runner that can hand out the stages `taps`,
+    /// its operands, and the logits of the last token of every step, whatever
+    /// is asked for: they choose the next.
+    pub fn new(
+        graph: &Graph,
+        filter: &Filter,
+        taps: &dyn Fn(&Node) -> bool,
+        store: &Arc<Store>,
+    ) -> Arc<Self> {
+        let set = filter.capture_set(graph, taps);
         let stages = graph.nodes.iter().filter(|n| set.contains(&n.id));
         Arc::new(Self {
             stages: stages.map(|n| (n.id, token_axis(n))).collect(),

@@ -1,8 +1,8 @@
 //! Which stages, layers and positions are asked for.
 
 use globset::{Glob, GlobMatcher};
-use qdiff_engine::model::{Graph, StageId};
-use std::collections::HashSet;
+use qdiff_engine::model::{Graph, Node, StageId};
+use std::collections::{BTreeSet, HashSet};
 use thiserror::Error;
 
 /// A filter that names nothing, or not what the model has.
@@ -123,14 +123,28 @@ impl Filter {
     }
 
     /// The stages that must be captured to judge those asked for: they, and
-    /// their operands.
-    pub fn capture_set(&self, graph: &Graph) -> HashSet<StageId> {
-        let mut set = HashSet::new();
-        for node in graph.nodes.iter().filter(|n| self.stage(n.id)) {
-            set.insert(node.id);
-            set.extend(node.inputs.iter().map(|&i| graph.nodes[i].id));
+    /// their operands. Of what a runner cannot hand out (`taps`), the stages
+    /// around it: before it those it is evaluated from, after it those that
+    /// show it.
+    pub fn capture_set(&self, graph: &Graph, taps: &dyn Fn(&Node) -> bool) -> HashSet<StageId> {
+        let known = |i: usize| taps(&graph.nodes[i]);
+        let mut wanted = BTreeSet::new();
+        for (index, _) in graph
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, n)| self.stage(n.id))
+        {
+            let shown_by = match known(index) {
+                true => BTreeSet::from([index]),
+                false => graph.after(index, &known),
+            };
+            for index in shown_by {
+                wanted.insert(index);
+                wanted.extend(graph.before(index, &known));
+            }
         }
-        set
+        wanted.into_iter().map(|i| graph.nodes[i].id).collect()
     }
 }
 

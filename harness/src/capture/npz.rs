@@ -77,7 +77,7 @@ impl Manifest {
                 all - 1
             );
         }
-        self.arithmetic.as_ref().map_or(Ok(()), Arithmetic::check)
+        Ok(())
     }
 }
 

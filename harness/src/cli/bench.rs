@@ -110,7 +110,7 @@ fn tapped_prefill(args: &BenchArgs) -> Result<()> {
     let (name, tokens) = session::tokens(&opened, &args.prompt)?;
     let graph = opened.model.graph();
     let mut session = Session::new(&opened.llama, graph, tokens.len(), tokens.len(), threads)?;
-    let want = Want::new(graph, &Filter::default(), &Store::usual(None));
+    let want = Want::new(graph, &Filter::default(), &|_| true, &Store::usual(None));
     let step = session.step(&tokens, &want)?;
     say(&format!("{name}: {} stages tapped\n", step.stages.len()))
 }

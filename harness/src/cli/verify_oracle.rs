@@ -153,7 +153,7 @@ fn verify(
     let oracle = Oracle::new(&path, model.gguf().bytes(), &theirs)?;
     let filter = Filter::default();
     let store = Store::usual(tmp);
-    let want = Want::new(&oracle.graph, &filter, &store);
+    let want = Want::new(&oracle.graph, &filter, &|_| true, &store);
     let n_ctx = tokens.len() + decode;
     let mut runner = Llama::new(&theirs, &oracle.graph, n_ctx, tokens.len(), threads)?;
     let mut capture = Capture::new(store.clone());

@@ -125,10 +125,17 @@ fn finding<'a>(report: &Report, f: &Finding) -> Vec<std::borrow::Cow<'a, str>> {
             String::new(),
         ),
     };
-    [f.id.to_string(), place, cause, before, after, remedy]
-        .iter()
-        .map(|cell| escape(cell).into())
-        .collect()
+    [
+        report.verdict.name(f.id),
+        place,
+        cause,
+        before,
+        after,
+        remedy,
+    ]
+    .iter()
+    .map(|cell| escape(cell).into())
+    .collect()
 }
 
 fn elements(report: &Report, out: &mut String) {

@@ -92,7 +92,11 @@ fn diverged(report: &Report) -> String {
     let Some(first) = report.verdict.findings.first() else {
         return String::new();
     };
-    let at = format!("at {}, {}", first.id, positions(&report.verdict, first));
+    let at = format!(
+        "at {}, {}",
+        report.verdict.name(first.id),
+        positions(&report.verdict, first)
+    );
     match &first.cause {
         Some(c) => format!("{at}: {} ({})", c.story, c.name),
         None if first.shape.is_empty() => format!("{at}: no known cause"),
@@ -106,7 +110,7 @@ fn more(report: &Report) -> Vec<(&'static str, String)> {
     if let Some(first) = findings.first() {
         let tokens = report.tokens.as_ref().is_some_and(TokensCheck::diverged);
         if tokens || !report.weights.mismatches.is_empty() {
-            more.push(("then", format!("at {}", first.id)));
+            more.push(("then", format!("at {}", report.verdict.name(first.id))));
         }
         if let Some(c) = &first.cause {
             more.push((
@@ -228,7 +232,14 @@ fn coverage(report: &Report) -> String {
             c.stages, c.stages_total, report.run.filters
         )
     };
-    format!("{share} % ({what}); {} of {} stage rows", c.judged, c.asked)
+    let within = match c.within {
+        0 => String::new(),
+        n => format!(", {n} of them not tapped but within the segment of a later stage"),
+    };
+    format!(
+        "{share} % ({what}); {} of {} stage rows{within}",
+        c.judged, c.asked
+    )
 }
 
 fn evidence(report: &Report) -> Vec<(&'static str, String)> {

@@ -29,11 +29,7 @@ impl Row {
 /// The rows of the table; `full` gives a row per stage and layer.
 pub fn rows(verdict: &Verdict, full: bool) -> Vec<Row> {
     let key = |s: &StageResult| {
-        if full {
-            s.id.to_string()
-        } else {
-            s.id.name.to_owned()
-        }
+        if full { s.name() } else { s.id.name.to_owned() }
     };
     let mut names: Vec<String> = Vec::new();
     for s in &verdict.stages {
@@ -102,12 +98,13 @@ fn short(at: Place) -> String {
 }
 
 /// Statuses, the worst first.
-const BY_WEIGHT: [Status; 6] = [
+const BY_WEIGHT: [Status; 7] = [
     Status::Poisoned,
     Status::Diverged,
     Status::Disputed,
     Status::Missing,
     Status::Inherited,
+    Status::Covered,
     Status::Match,
 ];
 
@@ -119,6 +116,7 @@ pub fn word(status: Status) -> &'static str {
         Status::Disputed => "DISPUTED",
         Status::Missing => "missing",
         Status::Inherited => "inherited",
+        Status::Covered => "covered",
         Status::Match => "match",
     }
 }

@@ -20,7 +20,7 @@ impl<'a> Cpu<'a> {
             engine: CpuEngine::new(graph, model),
             manifest: Manifest {
                 name: "cpu".to_owned(),
-                arithmetic: Arithmetic::f32(),
+                arithmetic: Arithmetic::default(),
                 injected,
             },
         }

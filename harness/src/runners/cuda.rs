@@ -23,7 +23,7 @@ impl Cuda {
         Ok(Self {
             manifest: Manifest {
                 name: format!("cuda ({})", engine.device()),
-                arithmetic: Arithmetic::f32(),
+                arithmetic: Arithmetic::default(),
                 injected: Vec::new(),
             },
             engine,

@@ -1,6 +1,6 @@
 //! llama.cpp as a runner.
 
-use super::{Arithmetic, Manifest, Runner};
+use super::{Arithmetic, LinearRule, Manifest, Runner};
 use crate::capture::{Step, Want};
 use crate::llama::Model;
 use crate::llama::session::Session;
@@ -33,8 +33,8 @@ impl<'a> Llama<'a> {
             manifest: Manifest {
                 name: "llama.cpp (cpu)".to_owned(),
                 arithmetic: Arithmetic {
-                    activations: dot_types(),
-                    ..Arithmetic::f32()
+                    linear: dot_types(),
+                    ..Arithmetic::default()
                 },
                 injected: Vec::new(),
             },
@@ -44,7 +44,7 @@ impl<'a> Llama<'a> {
 
 /// What llama.cpp's CPU turns activations into, per weight format: asked of
 /// the very library that runs.
-fn dot_types() -> Vec<(String, ActivationFormat)> {
+fn dot_types() -> Vec<LinearRule> {
     let format = |ty: sys::ggml_type| match ty {
         sys::GGML_TYPE_F16 => Some(ActivationFormat::F16),
         sys::GGML_TYPE_BF16 => Some(ActivationFormat::Bf16),
@@ -58,7 +58,11 @@ fn dot_types() -> Vec<(String, ActivationFormat)> {
         .filter_map(|ty| {
             // SAFETY: the table is static and covers every type id.
             let dot = unsafe { (*sys::ggml_get_type_traits_cpu(ty.id() as _)).vec_dot_type };
-            format(dot).map(|f| (ty.name().to_owned(), f))
+            format(dot).map(|activations| LinearRule {
+                weights: ty.name().to_owned(),
+                activations,
+                ..LinearRule::default()
+            })
         })
         .collect()
 }

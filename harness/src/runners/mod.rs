@@ -1,65 +1,21 @@
 //! Whatever can fill a capture: one trait, one file per runner.
 
+mod arithmetic;
 pub mod cpu;
 pub mod cuda;
 pub mod llama;
+mod llama_cuda;
 mod spec;
 
+pub use arithmetic::{Accumulation, Arithmetic, AttentionRule, Functions, LinearRule, Number};
 pub use spec::{Faults, Room, Spec};
 
 use crate::capture::{Step, Want};
 use anyhow::Result;
-use qdiff_engine::quant::{ActivationFormat, GgmlType};
+use qdiff_engine::model::Node;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-
-/// What a runner computes in. Declared, not guessed: the bounds of the
-/// verdict follow from it.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Arithmetic {
-    /// Per weight format (`q5_0`), what activations become before the product; formats
-    /// that are not listed keep f32.
-    #[schemars(with = "Vec<(String, String)>")]
-    pub activations: Vec<(String, ActivationFormat)>,
-    /// Accumulation of products.
-    pub accumulation: String,
-    /// Type of the KV cache.
-    pub kv: String,
-}
-
-impl Arithmetic {
-    /// Everything in f32.
-    pub fn f32() -> Self {
-        Self {
-            activations: Vec::new(),
-            accumulation: "f32".to_owned(),
-            kv: "f32".to_owned(),
-        }
-    }
-
-    /// What nobody declares is refused: accumulation and cache in f32 are what
-    /// the bounds are made for.
-    ///
-    /// # Errors
-    /// Arithmetic that the bounds do not cover.
-    pub fn check(&self) -> Result<()> {
-        for (what, value) in [("accumulation", &self.accumulation), ("kv", &self.kv)] {
-            if value != "f32" {
-                anyhow::bail!("arithmetic.{what} is `{value}`; only f32 has bounds so far");
-            }
-        }
-        Ok(())
-    }
-
-    /// What activations become for weights of type `ty`.
-    pub fn activation(&self, ty: GgmlType) -> ActivationFormat {
-        self.activations
-            .iter()
-            .find(|(name, _)| name == ty.name())
-            .map_or(ActivationFormat::F32, |(_, format)| *format)
-    }
-}
 
 /// Identifies a runner in reports and manifests.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -76,6 +32,12 @@ pub struct Manifest {
 pub trait Runner {
     /// What it is.
     fn manifest(&self) -> &Manifest;
+
+    /// Whether it can hand out the stage `node`. What it cannot is judged
+    /// within the segment that ends in the next stage it can.
+    fn taps(&self, _node: &Node) -> bool {
+        true
+    }
 
     /// Runs `tokens` at the next positions and gives what is wanted of them.
     ///

@@ -1,20 +1,18 @@
 //! What a stage should be: its op in f64 on the operands that a runner itself
-//! captured, in blocks of rows, so that memory stays bounded however long the
-//! run is.
+//! captured, in the arithmetic it declares, in blocks of rows, so that memory
+//! stays bounded however long the run is.
 
+use super::linear;
 use super::local::Side;
+use super::segment;
 use crate::capture::{Step, Stored, token_axis};
-use qdiff_engine::model::{Graph, Node, StageId, WeightSource};
-use qdiff_engine::ops::{self, Context, Linear, Op, Tensor, kv_cache, linear};
+use qdiff_engine::model::{Graph, Node, WeightSource};
+use qdiff_engine::ops::{self, Context, KvCache, Op, Tensor, kv_cache};
 use qdiff_engine::quant::{self, ActivationFormat};
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
 
-/// Rows that a linear layer evaluates at once: enough to amortise
-/// dequantisation, few enough to bound memory for a vocabulary of 150,000.
-const ROWS_AT_ONCE: usize = 64;
-
-/// Elements that any other stage evaluates at once, unless one row has more.
+/// Elements that a stage evaluates at once, unless one row has more.
 const ELEMENTS_AT_ONCE: usize = 4 << 20;
 
 /// Some rows of a stage in one step of one side, as they should be.
@@ -31,17 +29,22 @@ pub struct Block<'a> {
     pub known: Option<&'a [bool]>,
     /// What the rows should be, shaped as the stage.
     pub value: Tensor<f64>,
-    /// Forward error bound of each element.
+    /// What each element may be off by: the forward error bound of the op, and
+    /// the uncertainty of operands that were not captured.
     pub bound: Vec<f32>,
     /// Whether an operand of these rows is not finite.
     pub poisoned: bool,
+    /// Whether it was evaluated over a segment.
+    pub segment: bool,
 }
 
 /// Takes blocks, in order of side, step and row, until it breaks off.
 pub type Sink<'s> = dyn FnMut(Block<'_>) -> ControlFlow<()> + 's;
 
-/// Evaluates `node` in f64 on the captured operands of every side, all steps.
-/// Steps whose operands were not captured are left out.
+/// Evaluates `node` in f64 on the operands of every side, all steps. Operands
+/// that were not captured are evaluated themselves, from the nearest captured
+/// ones on, with the nodes of `graph` (see [`super::Segment`]). What is known
+/// from neither is left out.
 pub fn evaluate(
     node: &Node,
     graph: &Graph,
@@ -49,20 +52,336 @@ pub fn evaluate(
     sides: &[Side<'_>],
     sink: &mut Sink<'_>,
 ) {
-    let _ = match &node.op {
-        Op::Linear(layer) => linear_layers(layer, node, graph, weights, sides, sink),
+    let plans: Vec<segment::Plan> = sides
+        .iter()
+        .map(|side| segment::Plan::new(node, graph, side.capture))
+        .collect();
+    let direct: Vec<Source<'_>> = sides
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| plans[*i].is_empty())
+        .map(|(index, side)| Source::captured(index, *side))
+        .collect();
+    let mut flow = apply(
+        node,
+        graph,
+        weights,
+        &direct,
+        &mut State::new(sides.len()),
+        sink,
+    );
+    for (index, plan) in plans.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
+        if flow.is_continue() {
+            flow = segment::evaluate(node, graph, weights, (index, sides[index]), plan, sink);
+        }
+    }
+}
+
+/// Where the operands of one side come from.
+#[derive(Clone)]
+pub(super) struct Source<'a> {
+    /// Index of the side.
+    pub(super) index: usize,
+    pub(super) side: Side<'a>,
+    /// Steps to evaluate.
+    pub(super) steps: Vec<usize>,
+    /// What was evaluated because it was not captured.
+    pub(super) computed: Option<&'a segment::Computed>,
+    /// Whether a cache goes on from its own contents where they were captured,
+    /// as it does inside a segment.
+    pub(super) resumes: bool,
+}
+
+/// An operand: as captured, hence exact, or evaluated, hence uncertain.
+pub(super) enum Operand<'a> {
+    Captured(Cow<'a, Tensor<f32>>),
+    Computed(&'a Tensor<f64>, &'a [f32]),
+}
+
+impl Operand<'_> {
+    /// As the runner holds it, which stores f32.
+    pub(super) fn narrow(&self) -> Cow<'_, [f32]> {
+        match self {
+            Self::Captured(t) => Cow::Borrowed(&t.data),
+            Self::Computed(t, _) => t.data.iter().map(|&v| v as f32).collect(),
+        }
+    }
+
+    pub(super) fn wide(&self) -> Cow<'_, [f64]> {
+        match self {
+            Self::Captured(t) => t.data.iter().map(|&v| f64::from(v)).collect(),
+            Self::Computed(t, _) => Cow::Borrowed(&t.data),
+        }
+    }
+
+    pub(super) fn delta(&self) -> Option<&[f32]> {
+        match self {
+            Self::Captured(_) => None,
+            Self::Computed(_, delta) => Some(delta),
+        }
+    }
+
+    pub(super) fn shape(&self) -> &[usize] {
+        match self {
+            Self::Captured(t) => &t.shape,
+            Self::Computed(t, _) => &t.shape,
+        }
+    }
+
+    pub(super) fn finite(&self) -> bool {
+        match self {
+            Self::Captured(t) => t.data.iter().all(|v| v.is_finite()),
+            Self::Computed(t, _) => t.data.iter().all(|v| v.is_finite()),
+        }
+    }
+
+    /// In what the runner multiplies in: the value, and how uncertain it is.
+    fn rounded(&self, format: ActivationFormat) -> (Tensor<f64>, Option<Vec<f32>>) {
+        let shape = self.shape().to_vec();
+        if format == ActivationFormat::F32 {
+            let data = self.wide().into_owned();
+            return (Tensor { shape, data }, self.delta().map(<[f32]>::to_vec));
+        }
+        let narrow = self.narrow();
+        let mut value = Tensor::zeros(shape);
+        quant::emulate(format, &narrow, &mut value.data);
+        let delta = self.delta();
+        let delta = delta.map(|d| quant::uncertainty(format, &narrow, Some(d)));
+        (value, delta)
+    }
+}
+
+impl<'a> Source<'a> {
+    /// All steps, of captured operands alone.
+    fn captured(index: usize, side: Side<'a>) -> Self {
+        Self {
+            index,
+            side,
+            steps: (0..side.capture.steps.len()).collect(),
+            computed: None,
+            resumes: false,
+        }
+    }
+
+    pub(super) fn step(&self, index: usize) -> &'a Step {
+        &self.side.capture.steps[index]
+    }
+
+    /// Some rows of the node `input` as this side has them; all of them where
+    /// they were computed.
+    pub(super) fn operand(
+        &self,
+        graph: &Graph,
+        input: usize,
+        step: usize,
+        rows: &Range<usize>,
+    ) -> Option<Operand<'a>> {
+        let node = &graph.nodes[input];
+        if let Some(stored) = self.step(step).stages.get(&node.id) {
+            return rows_of(node, stored, rows).map(Operand::Captured);
+        }
+        let (value, delta) = self.computed?.get(&input)?.get(&step)?;
+        Some(Operand::Computed(value, delta))
+    }
+}
+
+/// Of a cache, what every side has of it so far.
+pub(super) struct State(Vec<CacheState>);
+
+impl State {
+    pub(super) fn new(sides: usize) -> Self {
+        Self((0..sides).map(|_| CacheState::default()).collect())
+    }
+}
+
+/// The op on the operands of the given sides.
+pub(super) fn apply(
+    node: &Node,
+    graph: &Graph,
+    weights: &dyn WeightSource,
+    sides: &[Source<'_>],
+    state: &mut State,
+    sink: &mut Sink<'_>,
+) -> ControlFlow<()> {
+    match &node.op {
+        Op::Linear(layer) => linear::layers(layer, node, graph, weights, sides, sink),
         Op::KvCache(cache) => sides
             .iter()
-            .enumerate()
-            .try_for_each(|(i, side)| caches(cache, node, graph, (i, side), sink)),
-        _ => sides.iter().enumerate().try_for_each(|(i, side)| {
-            side.capture
-                .steps
-                .iter()
-                .enumerate()
-                .try_for_each(|step| pointwise(node, graph, weights, (i, step), sink))
+            .try_for_each(|side| caches(cache, node, graph, side, &mut state.0[side.index], sink)),
+        _ => sides.iter().try_for_each(|side| {
+            let mut steps = side.steps.iter();
+            steps.try_for_each(|&step| pointwise(node, graph, weights, (side, step), sink))
         }),
+    }
+}
+
+fn pointwise(
+    node: &Node,
+    graph: &Graph,
+    weights: &dyn WeightSource,
+    (source, index): (&Source<'_>, usize),
+    sink: &mut Sink<'_>,
+) -> ControlFlow<()> {
+    let step = source.step(index);
+    let all = step.rows();
+    let width = step.extent(node).iter().product::<usize>() / all.max(1);
+    let at_once = match source.computed {
+        // Computed operands are there as a whole.
+        Some(_) => all.max(1),
+        None => (ELEMENTS_AT_ONCE / width.max(1)).max(1),
     };
+    let arithmetic = source.side.arithmetic;
+    let attention = arithmetic.attention(step.tokens.len());
+    let format = match &node.op {
+        Op::AttnScores(_) => attention.scores,
+        Op::AttnContext(_) => attention.context,
+        _ => ActivationFormat::F32,
+    };
+    let factor = match &node.op {
+        Op::AttnScores(_) | Op::AttnContext(_) => attention.accumulation.factor(),
+        Op::RmsNorm(_) | Op::Rope(_) | Op::AttnWeights(_) | Op::SwiGlu(_) => {
+            arithmetic.functions.factor()
+        }
+        _ => 1.0,
+    } as f32;
+    let (positions, tokens) = (step.positions(), step.kept_tokens());
+    for from in (0..all).step_by(at_once) {
+        let rows = from..all.min(from + at_once);
+        let operand = |&i: &usize| source.operand(graph, i, index, &rows);
+        let Some(operands) = node.inputs.iter().map(operand).collect::<Option<Vec<_>>>() else {
+            return ControlFlow::Continue(());
+        };
+        // An operand of a shape that the op cannot take has been reported at
+        // its own stage.
+        let shape = |i: usize| operands[i].shape();
+        let shapes_fit = match &node.op {
+            Op::AttnContext(_) => shape(0).get(2) == shape(1).first(),
+            Op::Residual | Op::SwiGlu(_) => shape(0) == shape(1),
+            _ => true,
+        };
+        if !shapes_fit {
+            return ControlFlow::Continue(());
+        }
+        let context = Context {
+            tokens: &tokens[rows.clone()],
+            positions: &positions[rows.clone()],
+            weights,
+            weight: node.weight.as_deref().unwrap_or(""),
+        };
+        let rounded: Vec<_> = operands.iter().map(|x| x.rounded(format)).collect();
+        let inputs: Vec<&Tensor<f64>> = rounded.iter().map(|(x, _)| x).collect();
+        let deltas: Vec<Option<&[f32]>> = rounded.iter().map(|(_, d)| d.as_deref()).collect();
+        let (value, mut bound) = ops::forward_with_bound(&node.op, &inputs, &context);
+        bound.iter_mut().for_each(|b| *b *= factor);
+        if deltas.iter().any(Option::is_some) {
+            let spread = ops::spread(&node.op, &inputs, &deltas, &value, &context);
+            for (b, s) in bound.iter_mut().zip(spread) {
+                *b = b.hypot(s);
+            }
+        }
+        sink(Block {
+            side: source.index,
+            step,
+            index,
+            rows,
+            known: None,
+            value,
+            bound,
+            poisoned: !operands.iter().all(Operand::finite),
+            segment: source.computed.is_some(),
+        })?;
+    }
+    ControlFlow::Continue(())
+}
+
+/// A cache as it grows: its rows, how uncertain they are, and which of them
+/// are known.
+#[derive(Default)]
+struct CacheState {
+    values: Tensor<f64>,
+    deltas: Tensor<f32>,
+    known: Vec<bool>,
+    /// Whether a step's rows are missing, so that no later cache is known.
+    lost: bool,
+}
+
+/// The cache after each step, from all rows captured so far. A row that was
+/// not captured is not known; without a step's rows, no later cache is.
+fn caches(
+    op: &KvCache,
+    node: &Node,
+    graph: &Graph,
+    source: &Source<'_>,
+    state: &mut CacheState,
+    sink: &mut Sink<'_>,
+) -> ControlFlow<()> {
+    let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
+    let width: usize = row_shape.iter().product();
+    let format = source.side.arithmetic.kv.format();
+    for &index in &source.steps {
+        let step = source.step(index);
+        if let Some(own) = step.get(node.id).filter(|_| source.resumes) {
+            state.values = Tensor {
+                shape: own.shape.clone(),
+                data: own.data.iter().map(|&v| f64::from(v)).collect(),
+            };
+            state.deltas = Tensor::zeros(own.shape.clone());
+            state.known = vec![true; own.rows()];
+            state.lost = false;
+            continue;
+        }
+        let count = step.tokens.len();
+        let shape = [&[count], row_shape.as_slice()].concat();
+        let mut rows = Tensor {
+            data: vec![f64::NAN; count * width],
+            shape: shape.clone(),
+        };
+        let mut deltas = Tensor::zeros(shape);
+        let mut fresh = vec![false; count];
+        let mut poisoned = false;
+        match source.operand(graph, node.inputs[0], index, &(0..step.rows())) {
+            Some(given) if given.shape().iter().product::<usize>() == step.rows() * width => {
+                poisoned = !given.finite();
+                let (given, uncertain) = given.rounded(format);
+                for (r, row) in given.data.chunks_exact(width).enumerate() {
+                    let at = step.offset(r);
+                    fresh[at] = true;
+                    rows.data[at * width..][..width].copy_from_slice(row);
+                    if let Some(uncertain) = &uncertain {
+                        let of_row = &uncertain[r * width..][..width];
+                        deltas.data[at * width..][..width].copy_from_slice(of_row);
+                    }
+                }
+            }
+            _ if step.rows() > 0 => state.lost = true,
+            _ => {}
+        }
+        if state.lost {
+            continue;
+        }
+        kv_cache::append(op, &mut state.values, &rows, &row_shape);
+        kv_cache::append(op, &mut state.deltas, &deltas, &row_shape);
+        if !op.advance {
+            state.known.clear();
+        }
+        state.known.extend(fresh);
+        if step.rows() == 0 {
+            continue;
+        }
+        sink(Block {
+            side: source.index,
+            step,
+            index,
+            rows: 0..state.values.rows(),
+            known: Some(&state.known),
+            value: state.values.clone(),
+            // A cache is a copy: nothing but the uncertainty of its rows is allowed.
+            bound: state.deltas.data.clone(),
+            poisoned,
+            segment: source.computed.is_some(),
+        })?;
+    }
+    ControlFlow::Continue(())
 }
 
 /// The rows `rows` of a stage's tensor; all of it where no axis counts tokens.
@@ -83,301 +402,5 @@ pub(super) fn rows_of<'a>(
             Some(Cow::Owned(stored.slice(axis, rows.clone())))
         }
         None => Some(stored.get()),
-    }
-}
-
-fn input(node: &Node, graph: &Graph, i: usize) -> StageId {
-    graph.nodes[node.inputs[i]].id
-}
-
-fn widen(t: &Tensor<f32>) -> Tensor<f64> {
-    Tensor {
-        shape: t.shape.clone(),
-        data: t.data.iter().map(|&v| f64::from(v)).collect(),
-    }
-}
-
-fn finite(t: &Tensor<f32>) -> bool {
-    t.data.iter().all(|v| v.is_finite())
-}
-
-fn pointwise(
-    node: &Node,
-    graph: &Graph,
-    weights: &dyn WeightSource,
-    (side, (index, step)): (usize, (usize, &Step)),
-    sink: &mut Sink<'_>,
-) -> ControlFlow<()> {
-    let all = step.rows();
-    let width = step.extent(node).iter().product::<usize>() / all.max(1);
-    let at_once = (ELEMENTS_AT_ONCE / width.max(1)).max(1);
-    let (positions, tokens) = (step.positions(), step.kept_tokens());
-    for from in (0..all).step_by(at_once) {
-        let rows = from..all.min(from + at_once);
-        let mut poisoned = false;
-        let inputs: Option<Vec<Tensor<f64>>> = node
-            .inputs
-            .iter()
-            .map(|&i| {
-                let input = &graph.nodes[i];
-                let t = rows_of(input, step.stages.get(&input.id)?, &rows)?;
-                poisoned |= !finite(&t);
-                Some(widen(&t))
-            })
-            .collect();
-        let Some(inputs) = inputs else {
-            return ControlFlow::Continue(());
-        };
-        let context = Context {
-            tokens: &tokens[rows.clone()],
-            positions: &positions[rows.clone()],
-            weights,
-            weight: node.weight.as_deref().unwrap_or(""),
-        };
-        let operands: Vec<&Tensor<f64>> = inputs.iter().collect();
-        // An operand of a shape that the op cannot take has been reported at
-        // its own stage.
-        let shapes_fit = match (&node.op, operands.as_slice()) {
-            (Op::AttnContext(_), [w, v]) => w.shape.get(2) == v.shape.first(),
-            (Op::Residual | Op::SwiGlu(_), [a, b]) => a.shape == b.shape,
-            _ => true,
-        };
-        if !shapes_fit {
-            return ControlFlow::Continue(());
-        }
-        let (value, bound) = ops::forward_with_bound(&node.op, &operands, &context);
-        sink(Block {
-            side,
-            step,
-            index,
-            rows,
-            known: None,
-            value,
-            bound,
-            poisoned,
-        })?;
-    }
-    ControlFlow::Continue(())
-}
-
-/// The cache after each step, from all rows captured so far. A row that was
-/// not captured is not known; without a step's rows, no later cache is.
-fn caches(
-    op: &ops::KvCache,
-    node: &Node,
-    graph: &Graph,
-    (side, of): (usize, &Side<'_>),
-    sink: &mut Sink<'_>,
-) -> ControlFlow<()> {
-    let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
-    let width: usize = row_shape.iter().product();
-    let mut cache = Tensor::<f64>::default();
-    let mut known: Vec<bool> = Vec::new();
-    for (index, step) in of.capture.steps.iter().enumerate() {
-        let count = step.tokens.len();
-        let mut rows = Tensor {
-            shape: [&[count], row_shape.as_slice()].concat(),
-            data: vec![f64::NAN; count * width],
-        };
-        let mut fresh = vec![false; count];
-        let mut poisoned = false;
-        match step.get(input(node, graph, 0)) {
-            Some(given) if given.data.len() == step.rows() * width => {
-                poisoned = !finite(&given);
-                for (r, row) in given.data.chunks_exact(width).enumerate() {
-                    let at = step.offset(r);
-                    fresh[at] = true;
-                    for (to, v) in rows.data[at * width..].iter_mut().zip(row) {
-                        *to = f64::from(*v);
-                    }
-                }
-            }
-            _ if step.rows() > 0 => return ControlFlow::Continue(()),
-            _ => {}
-        }
-        kv_cache::append(op, &mut cache, &rows, &row_shape);
-        if !op.advance {
-            known.clear();
-        }
-        known.extend(fresh);
-        if step.rows() == 0 {
-            continue;
-        }
-        sink(Block {
-            side,
-            step,
-            index,
-            rows: 0..cache.rows(),
-            known: Some(&known),
-            value: cache.clone(),
-            // A cache is a copy: no rounding is allowed.
-            bound: vec![0.0; cache.data.len()],
-            poisoned,
-        })?;
-    }
-    ControlFlow::Continue(())
-}
-
-/// Rows of one step that wait to be evaluated with others.
-struct Segment<'a> {
-    side: usize,
-    index: usize,
-    step: &'a Step,
-    rows: Range<usize>,
-    poisoned: bool,
-}
-
-/// A batch of rows of any steps and sides, for one pass over the weights.
-struct Batch<'a> {
-    layer: &'a Linear,
-    weights: &'a dyn WeightSource,
-    name: &'a str,
-    /// Inputs and outputs of the layer.
-    extent: (usize, usize),
-    rows: Vec<f64>,
-    /// For q8_1 activations: the row, and what rounding took from its sums.
-    sums: Vec<(usize, Vec<f64>)>,
-    segments: Vec<Segment<'a>>,
-}
-
-impl<'a> Batch<'a> {
-    fn room(&self) -> usize {
-        ROWS_AT_ONCE - self.rows.len() / self.extent.0
-    }
-
-    fn add(&mut self, format: ActivationFormat, x: &Tensor<f32>, segment: Segment<'a>) {
-        let n = self.extent.0;
-        for x in x.data.chunks_exact(n) {
-            let at = self.rows.len();
-            self.rows.resize(at + n, 0.0);
-            quant::emulate(format, x, &mut self.rows[at..]);
-            if format == ActivationFormat::Q8_1 {
-                let mut residuals = Vec::new();
-                quant::q8_1_sum_residuals(x, &self.rows[at..], &mut residuals);
-                self.sums.push((at / n, residuals));
-            }
-        }
-        self.segments.push(segment);
-    }
-
-    fn flush(&mut self, sink: &mut Sink<'_>) -> ControlFlow<()> {
-        let (n, m) = self.extent;
-        if self.segments.is_empty() {
-            return ControlFlow::Continue(());
-        }
-        let x = Tensor {
-            shape: vec![self.rows.len() / n, n],
-            data: std::mem::take(&mut self.rows),
-        };
-        let context = Context {
-            tokens: &[],
-            positions: &[],
-            weights: self.weights,
-            weight: self.name,
-        };
-        let (mut y, bound) = linear::forward_with_bound(self.layer, &x, &context);
-        let sums = std::mem::take(&mut self.sums);
-        add_min_sums(&mut y.data, &sums, m, self.name, self.weights);
-        let mut done = 0;
-        for segment in self.segments.drain(..) {
-            let count = segment.rows.len();
-            let part = done * m..(done + count) * m;
-            done += count;
-            sink(Block {
-                side: segment.side,
-                step: segment.step,
-                index: segment.index,
-                rows: segment.rows,
-                known: None,
-                value: Tensor {
-                    shape: vec![count, m],
-                    data: y.data[part.clone()].to_vec(),
-                },
-                bound: bound[part].to_vec(),
-                poisoned: segment.poisoned,
-            })?;
-        }
-        ControlFlow::Continue(())
-    }
-}
-
-fn linear_layers(
-    layer: &Linear,
-    node: &Node,
-    graph: &Graph,
-    weights: &dyn WeightSource,
-    sides: &[Side<'_>],
-    sink: &mut Sink<'_>,
-) -> ControlFlow<()> {
-    let name = node.weight.as_deref().unwrap_or("");
-    let extent = weights.extent(name);
-    let source = &graph.nodes[node.inputs[0]];
-    let mut batch = Batch {
-        layer,
-        weights,
-        name,
-        extent,
-        rows: Vec::new(),
-        sums: Vec::new(),
-        segments: Vec::new(),
-    };
-    for (side, of) in sides.iter().enumerate() {
-        let format = of.arithmetic.activation(weights.ggml_type(name));
-        for (index, step) in of.capture.steps.iter().enumerate() {
-            let Some(stored) = step.stages.get(&source.id) else {
-                continue;
-            };
-            if stored.shape().iter().product::<usize>() != step.rows() * extent.0 {
-                continue;
-            }
-            let mut from = 0;
-            while from < step.rows() {
-                let rows = from..step.rows().min(from + batch.room());
-                from = rows.end;
-                let Some(x) = rows_of(source, stored, &rows) else {
-                    break;
-                };
-                let segment = Segment {
-                    side,
-                    index,
-                    step,
-                    rows,
-                    poisoned: !finite(&x),
-                };
-                batch.add(format, &x, segment);
-                if batch.room() == 0 {
-                    batch.flush(sink)?;
-                }
-            }
-        }
-    }
-    batch.flush(sink)
-}
-
-/// Q4_1 and Q5_1 weights are `d·q + m`; against q8_1 activations ggml takes
-/// `m` times the block's sum of activations, which is stored rounded to f16.
-fn add_min_sums(
-    y: &mut [f64],
-    sums: &[(usize, Vec<f64>)],
-    m: usize,
-    name: &str,
-    weights: &dyn WeightSource,
-) {
-    if sums.is_empty() {
-        return;
-    }
-    let ty = weights.ggml_type(name);
-    let mut mins = Vec::new();
-    for o in 0..m {
-        mins.clear();
-        quant::block_mins(ty, weights.row_bytes(name, o), &mut mins);
-        for (row, residuals) in sums {
-            let extra: f64 = mins
-                .iter()
-                .zip(residuals)
-                .map(|(&m, r)| f64::from(m) * r)
-                .sum();
-            y[row * m + o] += extra;
-        }
     }
 }

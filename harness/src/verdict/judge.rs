@@ -2,8 +2,8 @@
 
 use super::rows::{self, place, row_len};
 use super::{
-    AttentionMap, Global, Local, LogitsRow, Policy, Side, attention, global, health, logits,
-    residuals,
+    AttentionMap, Global, Local, LogitsRow, Policy, Segment, Side, attention, global, health,
+    logits, residuals,
 };
 use crate::capture::{Filter, Step};
 use crate::mutations::hypotheses::{self, Cause};
@@ -15,6 +15,7 @@ use qdiff_engine::model::{Axis, Graph, Node, StageId};
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What is said of a stage.
@@ -31,6 +32,9 @@ pub enum Status {
     Disputed,
     /// NaN or infinity appears here.
     Poisoned,
+    /// Not tapped by one side at least; judged there within the segment of a
+    /// later stage.
+    Covered,
     /// Not tapped, or not judged for want of operands.
     Missing,
 }
@@ -52,6 +56,15 @@ pub struct StageResult {
     pub reference: Option<Local>,
     /// Distance between the two.
     pub global: Option<Global>,
+}
+
+impl StageResult {
+    /// The stage, printed; the whole segment where the subject is judged over
+    /// one.
+    pub fn name(&self) -> String {
+        let segment = self.subject.as_ref().and_then(|l| l.segment.as_ref());
+        segment.map_or_else(|| self.id.to_string(), Segment::to_string)
+    }
 }
 
 /// An origin with its evidence.
@@ -78,6 +91,9 @@ pub struct Coverage {
     pub stages: usize,
     /// Stages of the whole graph.
     pub stages_total: usize,
+    /// Of the rows judged, those that stand inside a segment on one side at
+    /// least: judged together with a later stage.
+    pub within: usize,
 }
 
 impl Coverage {
@@ -126,6 +142,13 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// The place that a finding at `id` names: the stage, or the segment that
+    /// it was judged over.
+    pub fn name(&self, id: StageId) -> String {
+        let stage = self.stages.iter().find(|s| s.id == id);
+        stage.map_or_else(|| id.to_string(), StageResult::name)
+    }
+
     /// Whether the subject is wrong anywhere.
     pub fn diverged(&self) -> bool {
         !self.findings.is_empty()
@@ -152,7 +175,7 @@ pub fn judge(
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Verdict> {
     let graph = &oracle.graph;
-    let asked: Vec<&Node> = graph.nodes.iter().filter(|n| filter.stage(n.id)).collect();
+    let asked = asked(graph, filter, &[subject, reference]);
     let done = AtomicUsize::new(0);
     let mut stages: Vec<StageResult> = asked
         .par_iter()
@@ -174,8 +197,9 @@ pub fn judge(
             }
         })
         .collect();
+    let within = within(graph, &mut stages);
     mark_origins(oracle, &mut stages);
-    let coverage = coverage(graph, &asked, &stages, subject, filter);
+    let coverage = coverage(graph, &asked, &stages, &within, subject, filter);
 
     let mut origins: Vec<&StageResult> = stages.iter().filter(|s| s.origin).collect();
     // First by step, then layer and graph order, in which they already stand.
@@ -198,6 +222,65 @@ pub fn judge(
     subject.capture.store.trouble()?;
     reference.capture.store.trouble()?;
     Ok(verdict)
+}
+
+/// The stages that are asked for; of those that a side did not capture also
+/// the ones that show them.
+fn asked<'a>(graph: &'a Graph, filter: &Filter, sides: &[Side<'_>]) -> Vec<&'a Node> {
+    let asked = |i: &usize| filter.stage(graph.nodes[*i].id);
+    let mut all: BTreeSet<usize> = (0..graph.nodes.len()).filter(asked).collect();
+    for side in sides {
+        let captured: Vec<bool> = graph
+            .nodes
+            .iter()
+            .map(|n| {
+                side.capture
+                    .steps
+                    .iter()
+                    .any(|s| s.stages.contains_key(&n.id))
+            })
+            .collect();
+        for index in (0..graph.nodes.len()).filter(asked) {
+            if !captured[index] {
+                all.extend(graph.after(index, &|i| captured[i]));
+            }
+        }
+    }
+    all.into_iter().map(|i| &graph.nodes[i]).collect()
+}
+
+/// Gives the stages inside judged segments their status, and tells which they
+/// are: those that are judged with another on one side, and by themselves or
+/// with another on the other.
+fn within(graph: &Graph, stages: &mut [StageResult]) -> Vec<bool> {
+    let mut inside = [
+        vec![false; graph.nodes.len()],
+        vec![false; graph.nodes.len()],
+    ];
+    for stage in stages.iter() {
+        for (inside, local) in inside.iter_mut().zip([&stage.subject, &stage.reference]) {
+            let judged = local.as_ref().filter(|l| l.vague == 0);
+            if let Some(segment) = judged.and_then(|l| l.segment.as_ref()) {
+                let nodes = segment.stages.iter().filter_map(|id| graph.index(*id));
+                nodes.for_each(|i| inside[i] = true);
+            }
+        }
+    }
+    let mut covered = vec![false; graph.nodes.len()];
+    for stage in stages.iter_mut().filter(|s| s.status == Status::Missing) {
+        let Some(index) = graph.index(stage.id) else {
+            continue;
+        };
+        let judged = |side: usize, local: &Option<Local>| local.is_some() || inside[side][index];
+        if judged(0, &stage.subject) && judged(1, &stage.reference) {
+            covered[index] = true;
+            stage.status = match &stage.reference {
+                Some(local) if !local.ok() => Status::Disputed,
+                _ => Status::Covered,
+            };
+        }
+    }
+    covered
 }
 
 fn own_status(subject: Option<&Local>, reference: Option<&Local>) -> Status {
@@ -227,6 +310,8 @@ fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult]) {
             continue;
         };
         match stage.status {
+            // What nobody saw passes on what reaches it.
+            Status::Covered => poisoned[index] = node.inputs.iter().any(|&i| poisoned[i]),
             Status::Diverged => stage.origin = true,
             Status::Poisoned => {
                 // Inherited only from a stage that was judged and is poisoned
@@ -253,6 +338,7 @@ fn coverage(
     graph: &Graph,
     asked: &[&Node],
     stages: &[StageResult],
+    within: &[bool],
     subject: Side<'_>,
     filter: &Filter,
 ) -> Coverage {
@@ -276,7 +362,11 @@ fn coverage(
             short.extend(graph.index(node.id));
         }
         coverage.asked += rows;
-        coverage.judged += if waived {
+        let inside = graph.index(node.id).is_some_and(|i| within[i]);
+        if inside {
+            coverage.within += rows;
+        }
+        coverage.judged += if waived || inside {
             rows
         } else {
             judged(&stage.subject)

@@ -3,8 +3,8 @@
 
 use super::evaluate::{Block, evaluate, rows_of};
 use super::rows::{judged_len, place, row_len};
-use super::tolerance::{ELEMENT_FACTOR, ROW_FACTOR};
-use super::{Place, Policy, Spread};
+use super::tolerance::{ELEMENT_FACTOR, ROW_FACTOR, VAGUE};
+use super::{Place, Policy, Segment, Spread};
 use crate::capture::{Capture, Filter, token_axis};
 use crate::number::Real;
 use crate::oracle::Oracle;
@@ -84,6 +84,9 @@ pub struct Local {
     pub bad_heads: BTreeSet<usize>,
     /// Rows judged.
     pub rows: usize,
+    /// Rows that were not judged: over so long a segment, rounding alone may
+    /// change them.
+    pub vague: usize,
     /// Rows beyond what is allowed.
     pub bad_rows: usize,
     /// First NaN or infinity in the output.
@@ -98,6 +101,10 @@ pub struct Local {
     pub extent: Option<String>,
     /// How the residual is spread.
     pub spread: Spread,
+    /// The subgraph that was evaluated, where the stage's own operands were
+    /// not captured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<Segment>,
 }
 
 impl Local {
@@ -153,7 +160,8 @@ impl<'a> Check<'a> {
     /// The residual; `None` if the stage or its operands were captured in no
     /// step.
     pub fn finish(self) -> Option<Local> {
-        self.seen.then_some(self.local)
+        let judged = self.local.rows > 0 || self.local.vague == 0;
+        (self.seen && judged).then_some(self.local)
     }
 
     /// Whether all rows seen so far are within what is allowed.
@@ -226,7 +234,6 @@ impl<'a> Check<'a> {
             if !self.filter.position(at.position) || block.known.is_some_and(|k| !k[at.position]) {
                 continue;
             }
-            self.local.rows += 1;
             // Scores beyond the diagonal carry no meaning.
             let range = r * n..r * n + judged_len(self.node, at, n);
             let row = (
@@ -234,17 +241,25 @@ impl<'a> Check<'a> {
                 &block.value.data[range.clone()],
                 &block.bound[range],
             );
-            self.row(at, row, block.poisoned);
+            self.row(at, row, block);
         }
     }
 
-    fn row(&mut self, at: Place, (got, want, bound): (&[f32], &[f64], &[f32]), poisoned: bool) {
+    fn row(&mut self, at: Place, (got, want, bound): (&[f32], &[f64], &[f32]), block: &Block<'_>) {
         let local = &mut self.local;
         let row = Row::new(got, want, bound, self.rule, &mut local.spread);
+        let vague = block.segment
+            && self.rule.is_none()
+            && !(row.allowed <= VAGUE || row.used > 1.0 && row.allowed.is_finite());
+        if vague && got.iter().all(|v| v.is_finite()) && want.iter().all(|v| v.is_finite()) {
+            local.vague += 1;
+            return;
+        }
+        local.rows += 1;
         if let Some(index) = got.iter().position(|v| !v.is_finite()) {
             // Of the first that is not finite, the operands tell where it began.
             if local.non_finite.is_none() {
-                local.poisoned_input = poisoned;
+                local.poisoned_input = block.poisoned;
                 local.non_finite = Some(Element {
                     place: at,
                     index,
@@ -298,7 +313,13 @@ pub fn residuals(
         checks[block.side].take(&block);
         ControlFlow::Continue(())
     });
-    checks.into_iter().map(Check::finish).collect()
+    let locals = checks.into_iter().zip(sides).map(|(check, side)| {
+        Some(Local {
+            segment: Segment::of(node, &oracle.graph, side.capture),
+            ..check.finish()?
+        })
+    });
+    locals.collect()
 }
 
 struct Row {

@@ -1,19 +1,23 @@
 //! The verdict: each stage of each side held against its own f64 evaluation,
 //! then the stages held against each other.
 //!
-//! `evaluate` says what a stage should be, `local` judges one stage on one runner's own operands, `global` compares
-//! the two runners, `judge` gives every stage its status and finds the
-//! origins, `health` looks for what no correct model does. `spread`,
-//! `attention` and `logits` keep what charts are drawn from.
+//! `evaluate` says what a stage should be on a runner's own operands (`linear`
+//! in its arithmetic, `segment` where some were not captured), `local` holds
+//! the stage to it, `global` compares the two runners, `judge` gives every
+//! stage its status and finds the origins, `health` looks for what no correct
+//! model does. `spread`, `attention` and `logits` keep what charts are drawn
+//! from.
 
 mod attention;
 mod evaluate;
 mod global;
 mod health;
 mod judge;
+mod linear;
 mod local;
 mod logits;
 mod rows;
+mod segment;
 mod shape;
 mod spread;
 pub mod tolerance;
@@ -24,6 +28,7 @@ pub use global::Global;
 pub use judge::{Coverage, Finding, StageResult, Status, TokenCheck, Verdict, judge};
 pub use local::{Check, Element, Local, Side, residuals};
 pub use logits::{Choice, LogitsRow};
+pub use segment::Segment;
 pub use shape::describe;
 pub use spread::{BEYOND, BIN_OF_ONE, Spread};
 pub use tolerance::Policy;

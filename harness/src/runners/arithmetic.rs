@@ -1,0 +1,194 @@
+//! What a runner computes in. Declared, not guessed: the bounds of the verdict
+//! follow from it.
+
+use anyhow::{Result, ensure};
+use qdiff_engine::model::{Graph, WeightSource};
+use qdiff_engine::ops::Op;
+use qdiff_engine::quant::{ActivationFormat, GgmlType};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The arithmetic of every class of op. The default is f32 throughout.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Arithmetic {
+    /// Products with weights: the first rule that fits decides; where none
+    /// does, operands and sums are f32.
+    pub linear: Vec<LinearRule>,
+    /// Products of the attention: the first rule that fits decides, as above.
+    pub attention: Vec<AttentionRule>,
+    /// Number type of the KV cache: its rows are copies, rounded to it.
+    pub kv: Number,
+    /// Exponential, sine, cosine, division and roots.
+    pub functions: Functions,
+}
+
+/// What products with the weights of one format do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LinearRule {
+    /// Weight format, such as `q5_0`; every format where it is empty.
+    pub weights: String,
+    /// Largest number of tokens in a step that it is about; any where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up_to: Option<usize>,
+    /// What activations become before the product.
+    #[schemars(with = "String")]
+    pub activations: ActivationFormat,
+    /// What the products are summed in.
+    pub accumulation: Accumulation,
+    /// What the sum is rounded to.
+    pub output: Number,
+}
+
+/// What the two products of the attention do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AttentionRule {
+    /// Largest number of tokens in a step that it is about; any where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up_to: Option<usize>,
+    /// What query and key become before their product.
+    #[schemars(with = "String")]
+    pub scores: ActivationFormat,
+    /// What weights and values become before theirs.
+    #[schemars(with = "String")]
+    pub context: ActivationFormat,
+    /// What both products are summed in.
+    pub accumulation: Accumulation,
+}
+
+/// A number type for storing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Number {
+    /// 24 bits of mantissa.
+    #[default]
+    F32,
+    /// IEEE binary16, 11 bits of mantissa.
+    F16,
+    /// bfloat16, 8 bits of mantissa.
+    Bf16,
+}
+
+impl Number {
+    /// The format that rounds to it.
+    pub fn format(self) -> ActivationFormat {
+        match self {
+            Self::F32 => ActivationFormat::F32,
+            Self::F16 => ActivationFormat::F16,
+            Self::Bf16 => ActivationFormat::Bf16,
+        }
+    }
+
+    /// Unit roundoff beside f32's own; nothing for f32.
+    pub fn unit(self) -> f64 {
+        match self {
+            Self::F32 => 0.0,
+            Self::F16 => f64::powi(2.0, -11),
+            Self::Bf16 => f64::powi(2.0, -8),
+        }
+    }
+}
+
+/// A number type for summing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Accumulation {
+    /// f32.
+    #[default]
+    F32,
+    /// f16, as with `CUBLAS_COMPUTE_16F` or `half2` sums.
+    F16,
+}
+
+impl Accumulation {
+    /// Its unit roundoff in units of f32's: the bound of a sum of n products,
+    /// `u·√n·Σ|a·b|` (Higham & Mary 2019), grows with it.
+    pub fn factor(self) -> f64 {
+        match self {
+            Self::F32 => 1.0,
+            Self::F16 => 8192.0,
+        }
+    }
+}
+
+/// How exponential, sine, cosine, division and roots are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Functions {
+    /// To a few ULP, as C's library does.
+    #[default]
+    Precise,
+    /// CUDA's `--use_fast_math`: `__expf` is off by 2 + 1.17·|x| ULP, `__sinf`
+    /// by 2^-21.4, division by 2 ULP (CUDA C++ Programming Guide,
+    /// "Intrinsic Functions").
+    Fast,
+}
+
+impl Functions {
+    /// Factor on the bounds that are made for precise functions.
+    pub fn factor(self) -> f64 {
+        match self {
+            Self::Precise => 1.0,
+            Self::Fast => 4.0,
+        }
+    }
+}
+
+impl Arithmetic {
+    /// Refuses what cannot be: formats that do not exist, or whose blocks do
+    /// not fit the rows of a model.
+    ///
+    /// # Errors
+    /// The first rule that is wrong.
+    pub fn check(&self, graph: &Graph, weights: &dyn WeightSource) -> Result<()> {
+        for rule in &self.linear {
+            let known = |ty: &GgmlType| ty.name() == rule.weights;
+            ensure!(
+                rule.weights.is_empty() || GgmlType::ALL_SUPPORTED.iter().any(known),
+                "linear: no weight format is called `{}`",
+                rule.weights
+            );
+        }
+        for rule in &self.attention {
+            let blocks = [rule.scores, rule.context].map(ActivationFormat::block_size);
+            ensure!(
+                blocks == [1, 1],
+                "attention: {:?} and {:?} cannot both be the operands; they must have no blocks",
+                rule.scores,
+                rule.context
+            );
+        }
+        for node in graph.nodes.iter().filter(|n| matches!(n.op, Op::Linear(_))) {
+            let name = node.weight.as_deref().unwrap_or("");
+            let (n, ty) = (weights.extent(name).0, weights.ggml_type(name));
+            for rule in &self.linear {
+                let block = rule.activations.block_size();
+                ensure!(
+                    !(rule.weights.is_empty() || rule.weights == ty.name())
+                        || n.is_multiple_of(block),
+                    "linear: {:?} has blocks of {block}, and the rows of `{name}` have {n} elements",
+                    rule.activations
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// What products with weights of type `ty` do in a step of `tokens`.
+    pub fn linear(&self, ty: GgmlType, tokens: usize) -> LinearRule {
+        let fits = |r: &&LinearRule| {
+            (r.weights.is_empty() || r.weights == ty.name())
+                && r.up_to.is_none_or(|most| tokens <= most)
+        };
+        self.linear.iter().find(fits).cloned().unwrap_or_default()
+    }
+
+    /// What the attention does in a step of `tokens`.
+    pub fn attention(&self, tokens: usize) -> AttentionRule {
+        let fits = |r: &&AttentionRule| r.up_to.is_none_or(|most| tokens <= most);
+        let rule = self.attention.iter().find(fits);
+        rule.cloned().unwrap_or_default()
+    }
+}

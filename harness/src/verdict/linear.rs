@@ -1,0 +1,262 @@
+//! Linear layers in the arithmetic of a runner: activations quantised as it
+//! does, and the weights as its kernels see them.
+
+use super::evaluate::{Block, Operand, Sink, Source};
+use crate::capture::Step;
+use crate::runners::LinearRule;
+use qdiff_engine::model::{Graph, Node, WeightSource};
+use qdiff_engine::ops::{Context, Linear, Tensor, UNIT, linear};
+use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, GgmlType};
+use rayon::prelude::*;
+use std::ops::{ControlFlow, Range};
+
+/// Rows that a linear layer evaluates at once: enough to amortise
+/// dequantisation, few enough to bound memory for a vocabulary of 150,000.
+pub(super) const ROWS_AT_ONCE: usize = 64;
+
+/// One step of f16, relative.
+const HALF_STEP: f64 = 1.0 / 1024.0;
+
+/// Rows of one step that wait to be evaluated with others.
+struct Part<'a> {
+    side: usize,
+    index: usize,
+    step: &'a Step,
+    rows: Range<usize>,
+    poisoned: bool,
+    segment: bool,
+}
+
+/// A batch of rows of any steps and sides, of one arithmetic, for one pass
+/// over the weights.
+struct Batch<'a> {
+    layer: &'a Linear,
+    weights: &'a dyn WeightSource,
+    name: &'a str,
+    rule: LinearRule,
+    /// Inputs and outputs of the layer.
+    extent: (usize, usize),
+    rows: Vec<f64>,
+    deltas: Vec<f32>,
+    /// Per row, what its blocks' stored sums are more than their elements, and
+    /// how uncertain the sums are.
+    sums: Vec<(Vec<f64>, Vec<f64>)>,
+    parts: Vec<Part<'a>>,
+}
+
+/// Evaluates the layer on all rows of all sides.
+pub(super) fn layers(
+    layer: &Linear,
+    node: &Node,
+    graph: &Graph,
+    weights: &dyn WeightSource,
+    sides: &[Source<'_>],
+    sink: &mut Sink<'_>,
+) -> ControlFlow<()> {
+    let name = node.weight.as_deref().unwrap_or("");
+    let (ty, extent) = (weights.ggml_type(name), weights.extent(name));
+    let source = node.inputs[0];
+    let mut batch = Batch {
+        layer,
+        weights,
+        name,
+        rule: LinearRule::default(),
+        extent,
+        rows: Vec::new(),
+        deltas: Vec::new(),
+        sums: Vec::new(),
+        parts: Vec::new(),
+    };
+    for of in sides {
+        for &index in &of.steps {
+            let step = of.step(index);
+            let Some(x) = of.operand(graph, source, index, &(0..step.rows())) else {
+                continue;
+            };
+            if x.shape().iter().product::<usize>() != step.rows() * extent.0 {
+                continue;
+            }
+            let rule = of.side.arithmetic.linear(ty, step.tokens.len());
+            if rule != batch.rule {
+                batch.flush(sink)?;
+                batch.rule = rule;
+            }
+            let mut from = 0;
+            while from < step.rows() {
+                let rows = from..step.rows().min(from + batch.room());
+                from = rows.end;
+                batch.add(
+                    &x,
+                    Part {
+                        side: of.index,
+                        index,
+                        step,
+                        rows,
+                        poisoned: !x.finite(),
+                        segment: of.computed.is_some(),
+                    },
+                );
+                if batch.room() == 0 {
+                    batch.flush(sink)?;
+                }
+            }
+        }
+    }
+    batch.flush(sink)
+}
+
+impl<'a> Batch<'a> {
+    fn room(&self) -> usize {
+        ROWS_AT_ONCE - self.rows.len() / self.extent.0
+    }
+
+    fn add(&mut self, x: &Operand<'_>, part: Part<'a>) {
+        let n = self.extent.0;
+        let range = part.rows.start * n..part.rows.end * n;
+        self.parts.push(part);
+        let format = self.rule.activations;
+        let (narrow, delta) = (x.narrow(), x.delta().map(|d| &d[range.clone()]));
+        let narrow = &narrow[range.clone()];
+        self.deltas
+            .extend(quant::uncertainty(format, narrow, delta));
+        let from = self.rows.len();
+        if format == ActivationFormat::F32 {
+            match x {
+                Operand::Captured(_) => self.rows.extend(narrow.iter().map(|&v| f64::from(v))),
+                Operand::Computed(value, _) => self.rows.extend_from_slice(&value.data[range]),
+            }
+            return;
+        }
+        self.rows.resize(from + narrow.len(), 0.0);
+        quant::emulate(format, narrow, &mut self.rows[from..]);
+        for (r, row) in narrow.chunks_exact(n).enumerate() {
+            let mut residuals = Vec::new();
+            let values = &self.rows[from + r * n..][..n];
+            quant::sum_residuals(format, row, values, &mut residuals);
+            let uncertain = match delta {
+                Some(delta) if !residuals.is_empty() => delta[r * n..][..n]
+                    .chunks_exact(32)
+                    .zip(row.chunks_exact(32))
+                    .map(|(d, x)| {
+                        let spread: f64 = d.iter().map(|d| f64::from(*d).powi(2)).sum();
+                        // The sum is stored as f16, and a tie may be near.
+                        let sum: f64 = x.iter().map(|v| f64::from(*v)).sum();
+                        spread.sqrt() + sum.abs() * HALF_STEP
+                    })
+                    .collect(),
+                _ => vec![0.0; residuals.len()],
+            };
+            self.sums.push((residuals, uncertain));
+        }
+    }
+
+    fn flush(&mut self, sink: &mut Sink<'_>) -> ControlFlow<()> {
+        let (n, m) = self.extent;
+        if self.parts.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        let weights = AsMultiplied(self.weights, self.rule.activations);
+        let context = Context {
+            tokens: &[],
+            positions: &[],
+            weights: &weights,
+            weight: self.name,
+        };
+        let shape = vec![self.rows.len() / n, n];
+        let x = Tensor {
+            shape: shape.clone(),
+            data: std::mem::take(&mut self.rows),
+        };
+        let (mut y, mut bound) = linear::forward_with_bound(self.layer, &x, &context);
+        let factor = self.rule.accumulation.factor() as f32;
+        bound.iter_mut().for_each(|b| *b *= factor);
+        let deltas = std::mem::take(&mut self.deltas);
+        if deltas.iter().any(|d| *d > 0.0) {
+            let dx = Tensor {
+                shape,
+                data: deltas,
+            };
+            for (b, s) in bound
+                .iter_mut()
+                .zip(linear::spread(self.layer, &dx, &context))
+            {
+                *b = b.hypot(s);
+            }
+        }
+        self.add_sums(&x, &mut y.data, &mut bound);
+        let unit = self.rule.output.unit();
+        if unit > 0.0 {
+            for (b, y) in bound.iter_mut().zip(&y.data) {
+                *b = b.hypot((unit * y.abs()) as f32);
+            }
+        }
+        let mut done = 0;
+        for part in self.parts.drain(..) {
+            let count = part.rows.len();
+            let range = done * m..(done + count) * m;
+            done += count;
+            sink(Block {
+                side: part.side,
+                step: part.step,
+                index: part.index,
+                rows: part.rows,
+                known: None,
+                value: Tensor {
+                    shape: vec![count, m],
+                    data: y.data[range.clone()].to_vec(),
+                },
+                bound: bound[range].to_vec(),
+                poisoned: part.poisoned,
+                segment: part.segment,
+            })?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Kernels take the offsets of the weights times the block's stored sum of
+    /// activations, not times the sum of what the activations became.
+    fn add_sums(&mut self, x: &Tensor<f64>, y: &mut [f64], bound: &mut [f32]) {
+        let sums = std::mem::take(&mut self.sums);
+        let ((n, m), format) = (self.extent, self.rule.activations);
+        let ty = self.weights.ggml_type(self.name);
+        if !quant::takes_sums(ty, format) {
+            return;
+        }
+        let halves =
+            format == ActivationFormat::Q8_1Mmvq && matches!(ty, GgmlType::Q4_1 | GgmlType::Q5_1);
+        let corrections: Vec<Vec<(f64, f64)>> = (0..m)
+            .into_par_iter()
+            .map(|o| {
+                let bytes = self.weights.row_bytes(self.name, o);
+                let mut offsets = Vec::new();
+                quant::block_offsets(ty, format, bytes, &mut offsets);
+                let rows = sums.iter().zip(x.data.chunks_exact(n));
+                rows.map(|((residuals, uncertain), values)| {
+                    let (mut extra, mut reach) = (0f64, 0f64);
+                    let mut stored = Vec::with_capacity(residuals.len());
+                    let blocks = residuals.iter().zip(uncertain).zip(values.chunks_exact(32));
+                    for (((r, u), x), m) in blocks.zip(&offsets) {
+                        let s = r + x.iter().sum::<f64>();
+                        stored.push(s);
+                        let m = f64::from(*m);
+                        extra += m * r;
+                        // The product rounds by itself, and may cancel.
+                        reach += (m * u).powi(2) + (2.0 * UNIT * m * s).powi(2);
+                    }
+                    if halves {
+                        extra += quant::half_products(ty, bytes, values, &stored);
+                    }
+                    (extra, reach)
+                })
+                .collect()
+            })
+            .collect();
+        for (o, of_output) in corrections.into_iter().enumerate() {
+            for (row, (extra, reach)) in of_output.into_iter().enumerate() {
+                y[row * m + o] += extra;
+                let b = &mut bound[row * m + o];
+                *b = b.hypot(reach.sqrt() as f32);
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Segments: where operands of a stage were not captured, the smallest
+//! subgraph from captured tensors to the stage stands for it.
+//!
+//! A fused kernel or a third-party dump hands out only some stages. Such a
+//! stage is judged by evaluating everything between it and the nearest
+//! captured tensors in f64. What a correct runner may be off by follows the
+//! same path: each op's own forward error bound, and the uncertainty of its
+//! operands carried through its derivatives, first order in mean square
+//! ([`qdiff_engine::ops::spread`]); where activations are quantised on the
+//! way, a value near a rounding tie is uncertain by a whole step
+//! ([`qdiff_engine::quant::uncertainty`]). This is no rigorous bound: it takes
+//! roundings for independent. It is sound in practice because the bounds it
+//! starts from are many times what correct engines need.
+//!
+//! A stage inside a segment counts as judged with it: a fault in it shows, but
+//! the finding can name the segment only.
+
+use super::evaluate::{Block, Sink, Source, State, apply};
+use super::linear::ROWS_AT_ONCE;
+use super::local::Side;
+use crate::capture::Capture;
+use qdiff_engine::model::{Graph, Node, StageId, WeightSource};
+use qdiff_engine::ops::{Op, Tensor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::ops::ControlFlow;
+
+/// A subgraph that begins at captured tensors and ends in a captured stage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Segment {
+    /// Its stages in graph order; the last is the captured one.
+    #[schemars(with = "Vec<String>")]
+    pub stages: Vec<StageId>,
+}
+
+impl Segment {
+    /// The segment that `node` is judged by; `None` where its own operands
+    /// were captured, or it was not captured itself.
+    pub fn of(node: &Node, graph: &Graph, capture: &Capture) -> Option<Self> {
+        let plan = Plan::new(node, graph, capture);
+        if plan.is_empty() {
+            return None;
+        }
+        let inside = plan.steps.into_keys().map(|i| graph.nodes[i].id);
+        Some(Self {
+            stages: inside.chain([node.id]).collect(),
+        })
+    }
+}
+
+impl fmt::Display for Segment {
+    /// `L03.q_proj..L03.layer_out`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.stages.as_slice() {
+            [first, .., last] => write!(f, "{first}..{last}"),
+            stages => stages.iter().try_for_each(|only| write!(f, "{only}")),
+        }
+    }
+}
+
+/// Value and uncertainty of nodes that were not captured, by node and step.
+pub(super) type Computed = HashMap<usize, HashMap<usize, (Tensor<f64>, Vec<f32>)>>;
+
+/// Which nodes have to be evaluated, in graph order, and in which steps.
+pub(super) struct Plan {
+    steps: BTreeMap<usize, Vec<bool>>,
+}
+
+impl Plan {
+    pub(super) fn new(node: &Node, graph: &Graph, capture: &Capture) -> Self {
+        let mut plan = Self {
+            steps: BTreeMap::new(),
+        };
+        let Some(target) = graph.index(node.id) else {
+            return plan;
+        };
+        let known = |index: usize, s: usize| {
+            let step = &capture.steps[s];
+            step.rows() == 0 || step.stages.contains_key(&graph.nodes[index].id)
+        };
+        let wanted = (0..capture.steps.len()).map(|s| known(target, s)).collect();
+        plan.ask(node, wanted, &|_| false, &known);
+        for index in (0..target).rev() {
+            if let Some(steps) = plan.steps.get(&index).cloned() {
+                let own = |s: usize| known(index, s);
+                plan.ask(&graph.nodes[index], steps, &own, &known);
+            }
+        }
+        plan
+    }
+
+    /// Asks for the operands of `node` in `steps` that are not known.
+    fn ask(
+        &mut self,
+        node: &Node,
+        steps: Vec<bool>,
+        own: &dyn Fn(usize) -> bool,
+        known: &dyn Fn(usize, usize) -> bool,
+    ) {
+        for s in (0..steps.len()).filter(|&s| steps[s]) {
+            // A cache holds the rows of all steps before, back to where its
+            // own contents are known.
+            let first = match node.op {
+                Op::KvCache(_) => (0..s).rev().find(|&b| own(b)).map_or(0, |b| b + 1),
+                _ => s,
+            };
+            for &input in &node.inputs {
+                for at in (first..=s).filter(|&at| !known(input, at)) {
+                    let of = self.steps.entry(input);
+                    of.or_insert_with(|| vec![false; steps.len()])[at] = true;
+                }
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+}
+
+/// Evaluates the segment that ends in `node`, some steps at a time.
+pub(super) fn evaluate(
+    node: &Node,
+    graph: &Graph,
+    weights: &dyn WeightSource,
+    (index, side): (usize, Side<'_>),
+    plan: &Plan,
+    sink: &mut Sink<'_>,
+) -> ControlFlow<()> {
+    let mut states: HashMap<usize, State> = HashMap::new();
+    let mut of_target = State::new(index + 1);
+    for group in groups(side.capture) {
+        let mut computed = Computed::new();
+        for (&inside, steps) in &plan.steps {
+            let node = &graph.nodes[inside];
+            let cache = matches!(node.op, Op::KvCache(_));
+            let source = Source {
+                index: 0,
+                side,
+                // A cache is filled by steps that nobody asks for.
+                steps: group
+                    .iter()
+                    .copied()
+                    .filter(|&s| cache || steps[s])
+                    .collect(),
+                computed: Some(&computed),
+                resumes: true,
+            };
+            let mut values = HashMap::new();
+            let state = states.entry(inside).or_insert_with(|| State::new(1));
+            let flow = apply(node, graph, weights, &[source], state, &mut |block| {
+                keep(block, &mut values);
+                ControlFlow::Continue(())
+            });
+            debug_assert!(flow.is_continue(), "nothing breaks off");
+            computed.insert(inside, values);
+        }
+        let source = Source {
+            index,
+            side,
+            steps: group,
+            computed: Some(&computed),
+            resumes: false,
+        };
+        apply(node, graph, weights, &[source], &mut of_target, sink)?;
+    }
+    ControlFlow::Continue(())
+}
+
+/// Steps that are evaluated together: as many as one pass over weights takes.
+fn groups(capture: &Capture) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut rows = 0;
+    for (s, step) in capture.steps.iter().enumerate() {
+        rows += step.rows();
+        match groups.last_mut() {
+            Some(group) if rows <= ROWS_AT_ONCE => group.push(s),
+            _ => {
+                groups.push(vec![s]);
+                rows = step.rows();
+            }
+        }
+    }
+    groups
+}
+
+/// Puts a block with those of the same step before it.
+fn keep(block: Block<'_>, values: &mut HashMap<usize, (Tensor<f64>, Vec<f32>)>) {
+    if block.known.is_some_and(|known| known.contains(&false)) {
+        // Attention over rows that nobody knows cannot be evaluated.
+        return;
+    }
+    if block.rows.start == 0 {
+        values.insert(block.index, (block.value, block.bound));
+    } else if let Some((value, bound)) = values.get_mut(&block.index) {
+        // Only linear layers come in parts, and their first axis is the rows.
+        value.shape[0] += block.value.shape[0];
+        value.data.extend(block.value.data);
+        bound.extend(block.bound);
+    }
+}

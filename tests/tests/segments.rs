@@ -1,0 +1,122 @@
+//! Stages whose operands were not captured are judged over the segment from
+//! the nearest captured ones: clean runs pass, faults are found in the segment
+//! that holds them.
+
+use qdiff_tests::synth::Synth;
+use qdiff_tests::{qdiff, stderr, stdout};
+use serde_json::Value;
+use std::fs::File;
+use std::path::Path;
+
+/// Records a run, and leaves of its arrays those that `keep` accepts.
+fn thin(folder: &Path, out: &str, extra: &[&str], keep: impl Fn(&str) -> bool) {
+    let record = ["record", "-m", "model.gguf", "-n", "3", "--out", out];
+    let output = qdiff(folder, &[&record, extra].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let path = folder.join(out).join("capture.npz");
+    let mut from = zip::ZipArchive::new(File::open(&path).unwrap()).unwrap();
+    let part = path.with_extension("part");
+    let mut to = zip::ZipWriter::new(File::create(&part).unwrap());
+    for i in 0..from.len() {
+        let entry = from.by_index_raw(i).unwrap();
+        let name = entry.name().unwrap().into_owned();
+        let stage = name
+            .trim_end_matches(".npy")
+            .split('/')
+            .next_back()
+            .unwrap();
+        if keep(stage) {
+            to.raw_copy_file(entry).unwrap();
+        }
+    }
+    to.finish().unwrap();
+    std::fs::rename(part, path).unwrap();
+}
+
+fn judge(folder: &Path, subject: &str, extra: &[&str]) -> (i32, Value, String) {
+    let subject = format!("capture:{subject}");
+    let args = [
+        "run",
+        "-m",
+        "model.gguf",
+        "--json",
+        "r.json",
+        "--subject",
+        &subject,
+    ];
+    let output = qdiff(folder, &[&args, extra].concat());
+    let code = output.status.code().unwrap();
+    assert_ne!(code, 2, "{}", stderr(&output));
+    let json = serde_json::from_slice(&std::fs::read(folder.join("r.json")).unwrap()).unwrap();
+    (code, json, stdout(&output))
+}
+
+/// What fused engines and third-party dumps hand out: layer outputs, and
+/// perhaps the middle of the layer and the caches.
+const TAPS: [&[&str]; 3] = [
+    &["layer_out", "logits"],
+    &["attn_residual", "layer_out", "logits"],
+    &["k_cache", "v_cache", "attn_residual", "layer_out", "logits"],
+];
+
+fn keeps(taps: &[&str], stage: &str) -> bool {
+    taps.iter()
+        .any(|t| stage == *t || stage.ends_with(&format!(".{t}")))
+}
+
+#[test]
+fn a_clean_run_passes_over_segments() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    Synth::default().write(&folder.join("model.gguf")).unwrap();
+    for (i, taps) in TAPS.iter().enumerate() {
+        for runner in ["cpu", "llama"] {
+            let name = format!("{runner}{i}");
+            thin(folder, &name, &["--runner", runner], |s| keeps(taps, s));
+            let (code, report, text) = judge(folder, &name, &[]);
+            assert_eq!(code, 0, "{taps:?}\n{text}");
+            let coverage = &report["verdict"]["coverage"];
+            assert_eq!(coverage["judged"], coverage["asked"], "{text}");
+            assert!(coverage["within"].as_u64() > Some(0), "{text}");
+            assert!(
+                text.contains("within the segment of a later stage"),
+                "{text}"
+            );
+            for stage in report["verdict"]["stages"].as_array().unwrap() {
+                let status = stage["status"].as_str().unwrap();
+                assert!(["match", "covered"].contains(&status), "{stage}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fault_is_found_in_its_segment() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    Synth::default().write(&folder.join("model.gguf")).unwrap();
+    let cases = [
+        ("rope-base@L01", 0, "L01.attn_norm..L01.layer_out"),
+        ("gelu-for-silu@L00", 1, "L00.ffn_norm..L00.layer_out"),
+        ("gqa-head-map@L01", 1, "L01.attn_norm..L01.attn_residual"),
+        ("attn-scale-missing@L00", 2, "embed..L00.attn_residual"),
+        ("rms-weight-missing@final_norm", 2, "final_norm..logits"),
+    ];
+    for (fault, taps, segment) in cases {
+        let out = fault.replace('@', "-");
+        thin(folder, &out, &["--inject", fault], |s| keeps(TAPS[taps], s));
+        let (code, report, text) = judge(folder, &out, &[]);
+        assert_eq!(code, 1, "{fault}\n{text}");
+        let findings = report["verdict"]["findings"].as_array().unwrap();
+        let (_, last) = segment.split_once("..").unwrap();
+        let stages: Vec<&str> = findings
+            .iter()
+            .map(|f| f["stage"].as_str().unwrap())
+            .collect();
+        assert_eq!(stages, [last], "{fault}\n{text}");
+        assert!(
+            text.starts_with(&format!("DIVERGED at {segment}")),
+            "{text}"
+        );
+    }
+}
