@@ -7,7 +7,9 @@
 
 pub mod capture;
 pub mod chat;
+mod cleanup;
 pub mod cli;
+pub mod compare;
 pub mod generate;
 pub mod llama;
 pub mod mutations;
@@ -19,6 +21,7 @@ pub mod prompts;
 pub mod report;
 pub mod runners;
 pub mod session;
+pub mod sweep;
 pub mod tokens;
 pub mod verdict;
 pub mod weights;

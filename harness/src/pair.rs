@@ -4,7 +4,8 @@
 //! outcome, for whoever needs it as a whole: other commands, the score of the
 //! mutations, tests.
 
-use crate::capture::{Capture, Filter, Step, Store, Want, npz};
+use crate::capture::npz::{self, Shapes};
+use crate::capture::{Capture, Filter, Names, Step, Store, Want};
 use crate::oracle::Oracle;
 pub use crate::runners::Tokens;
 use crate::runners::{self, Faults, Manifest, Room, Runner, Spec};
@@ -127,16 +128,27 @@ impl Pair<'_> {
         })
     }
 
-    /// Reads a capture from disk.
+    /// Reads a capture from disk, whose arrays are called as `names` says.
     ///
     /// # Errors
     /// As [`npz::read`].
-    pub fn read(&self, folder: &Path, manifest: &npz::Manifest) -> Result<Recording> {
+    pub fn read(
+        &self,
+        folder: &Path,
+        manifest: &npz::Manifest,
+        names: &Names,
+    ) -> Result<Recording> {
         let arithmetic = manifest.arithmetic.clone().unwrap_or_default();
         arithmetic
             .check(&self.oracle.graph, &self.oracle.weights)
             .with_context(|| format!("arithmetic of {}", folder.display()))?;
-        let capture = npz::read(folder, manifest, &self.oracle.graph, self.store)?;
+        let capture = npz::read(
+            folder,
+            manifest,
+            (&self.oracle.graph, names),
+            Shapes::Known,
+            self.store,
+        )?;
         let declared = if manifest.arithmetic.is_some() {
             ""
         } else {

@@ -55,23 +55,17 @@ impl<'a, F: Real> CpuEngine<'a, F> {
         let mut output = None;
         for index in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[index];
-            let inputs: Vec<Arc<Tensor<F>>> = node
-                .inputs
-                .iter()
-                .map(|&i| values[i].clone().expect("inputs come before their readers"))
-                .collect();
             let context = Context {
                 tokens,
                 positions: &positions,
                 weights: self.weights,
                 weight: node.weight.as_deref().unwrap_or(""),
             };
-            let value = evaluate(node, &inputs, &context, &mut self.kept[index]);
+            let value = evaluate(node, &values, &context, &mut self.kept[index]);
             if taps.wants(node.id) {
                 taps.tap(node.id, &value.shape, &F::narrow(&value.data));
             }
-            drop(inputs);
-            for &input in &node.inputs {
+            for input in node.reads() {
                 if self.last_use[input] == index {
                     values[input] = None;
                 }
@@ -86,18 +80,56 @@ impl<'a, F: Real> CpuEngine<'a, F> {
 
 fn evaluate<F: Real>(
     node: &Node,
-    inputs: &[Arc<Tensor<F>>],
+    values: &[Option<Arc<Tensor<F>>>],
     context: &Context<'_>,
     kept: &mut Option<Arc<Tensor<F>>>,
 ) -> Arc<Tensor<F>> {
+    if let Some(before) = &node.before {
+        let since = before.since as u32;
+        let earlier = context.positions.iter().filter(|&&p| p < since).count();
+        if earlier > 0 {
+            let old = evaluate(&before.node, values, context, kept);
+            let mixed = match node.token_axis() {
+                Some(axis) if earlier < context.tokens.len() => {
+                    let mut value = Arc::unwrap_or_clone(itself(node, values, context, kept));
+                    copy_rows(&mut value, &old, axis, earlier);
+                    Arc::new(value)
+                }
+                _ => old,
+            };
+            if node.write != Write::All {
+                // What the next step finds in the buffer.
+                *kept = Some(mixed.clone());
+            }
+            return mixed;
+        }
+    }
+    itself(node, values, context, kept)
+}
+
+/// The node, whatever it was before some position.
+fn itself<F: Real>(
+    node: &Node,
+    values: &[Option<Arc<Tensor<F>>>],
+    context: &Context<'_>,
+    kept: &mut Option<Arc<Tensor<F>>>,
+) -> Arc<Tensor<F>> {
+    let operands: Vec<&Tensor<F>> = node
+        .inputs
+        .iter()
+        .map(|&i| {
+            values[i]
+                .as_deref()
+                .expect("inputs come before their readers")
+        })
+        .collect();
     if let Op::KvCache(cache) = &node.op {
         let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
         let state = kept.get_or_insert_with(Arc::default);
         // No reader of the last step holds the cache any more: appended in place.
-        kv_cache::append(cache, Arc::make_mut(state), &inputs[0], &row_shape);
+        kv_cache::append(cache, Arc::make_mut(state), operands[0], &row_shape);
         return state.clone();
     }
-    let operands: Vec<&Tensor<F>> = inputs.iter().map(AsRef::as_ref).collect();
     let mut value = ops::forward(&node.op, &operands, context);
     if node.write == Write::All {
         return Arc::new(value);
@@ -107,4 +139,15 @@ fn evaluate<F: Real>(
     let value = Arc::new(value);
     *kept = Some(value.clone());
     value
+}
+
+/// Copies the first `count` entries along `axis` from one tensor to another of
+/// the same shape.
+fn copy_rows<F: Real>(to: &mut Tensor<F>, from: &Tensor<F>, axis: usize, count: usize) {
+    let inner: usize = to.shape[axis + 1..].iter().product();
+    let plane = (to.shape[axis] * inner).max(1);
+    let planes = to.data.chunks_mut(plane).zip(from.data.chunks(plane));
+    for (to, from) in planes {
+        to[..count * inner].copy_from_slice(&from[..count * inner]);
+    }
 }

@@ -56,6 +56,7 @@ impl Builder {
                 layout: EmittedLayout::Rows,
             },
             write: Write::All,
+            before: None,
         };
         NodeBuilder {
             builder: self,

@@ -108,6 +108,33 @@ pub struct Node {
     pub emission: Emission,
     /// What of its output is written.
     pub write: Write,
+    /// What it is for tokens before some position, where it differs.
+    pub before: Option<Before>,
+}
+
+/// A stage that is another one for the first tokens: the fault of a code path
+/// that only later positions take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Before {
+    /// First position of which the node itself speaks.
+    pub since: usize,
+    /// What the stage is for tokens before that position. A cache changes over
+    /// with the first step that begins there or later.
+    pub node: Box<Node>,
+}
+
+impl Node {
+    /// The axis that counts the tokens of a step, if it has one: the caches
+    /// have none.
+    pub fn token_axis(&self) -> Option<usize> {
+        self.shape.iter().position(|a| *a == Axis::Tokens)
+    }
+
+    /// All nodes it reads, whatever the position.
+    pub fn reads(&self) -> impl Iterator<Item = usize> + '_ {
+        let before = self.before.iter().flat_map(|b| &b.node.inputs);
+        self.inputs.iter().chain(before).copied()
+    }
 }
 
 /// All stages of a model, in order of evaluation.
@@ -140,7 +167,7 @@ impl Graph {
     pub fn last_use(&self) -> Vec<usize> {
         let mut last: Vec<usize> = (0..self.nodes.len()).collect();
         for (index, node) in self.nodes.iter().enumerate() {
-            for &input in &node.inputs {
+            for input in node.reads() {
                 last[input] = index;
             }
         }

@@ -10,7 +10,7 @@ mod stage;
 mod weights;
 
 pub use config::{Config, ConfigError, Metadata};
-pub use graph::{Axis, Emission, EmittedLayout, Graph, Node, Write, row_len};
+pub use graph::{Axis, Before, Emission, EmittedLayout, Graph, Node, Write, row_len};
 pub use stage::{StageId, UnknownStage};
 pub use weights::{LoadError, Model, WeightSource};
 
@@ -58,4 +58,24 @@ pub fn build(source: &dyn Metadata) -> Result<Graph, ConfigError> {
                 .join(", "),
         })?;
     Ok(graph(&Config::read(arch, source)?))
+}
+
+/// The graph of an architecture of which nothing is known but the number of
+/// layers: its stages in order, with extents of 1 where a model has its own.
+pub fn skeleton(build: BuildGraph, n_layers: usize) -> Graph {
+    build(&Config {
+        arch: String::new(),
+        name: String::new(),
+        n_layers,
+        n_embd: 1,
+        n_heads: 1,
+        n_kv_heads: 1,
+        head_dim: 1,
+        n_ff: 1,
+        n_vocab: 1,
+        context: usize::MAX,
+        rope_base: 1.0,
+        rms_eps: 1.0,
+        tied_head: false,
+    })
 }

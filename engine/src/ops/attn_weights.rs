@@ -76,11 +76,13 @@ pub fn forward<F: Real>(softmax: &Softmax, scores: &Tensor<F>, positions: &[u32]
     y
 }
 
-/// The exponent `z − max z` rounds in units of both scaled scores; exp, the
-/// tree sum of positive terms and the quotient add a few roundings.
+/// The exponent `z − max z` rounds in units of both scaled scores; exp and the
+/// quotient add a few roundings, the sum of N positive terms in any order
+/// `√N + N/16` (see [`super::attn_context::bound`]).
 pub fn bound(softmax: &Softmax, scores: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f32> {
     let keys = scores.shape[2].max(1);
-    let few = 6.0 + (keys as f64).log2();
+    let n = keys as f64;
+    let few = 6.0 + n.sqrt() + n / 16.0;
     let mut bound = Vec::with_capacity(y.data.len());
     for (s, y) in scores.data.chunks(keys).zip(y.data.chunks(keys)) {
         let visible = || s.iter().zip(y).filter(|(_, y)| **y > 0.0);

@@ -294,13 +294,28 @@ real!(
     |x: &[f64]| Cow::Owned(x.iter().map(|&v| v as f32).collect())
 );
 
-/// Sum in lanes: the error grows with n/16 at worst, not with n.
+/// Terms that one level of [`sum`] adds up in lanes.
+const SUM_BLOCK: usize = 256;
+
+/// Sum in lanes, block by block: the error grows with the logarithm of the
+/// number of terms beyond a block's 16 additions, not with the number itself.
 pub fn sum<F: Real>(x: impl Iterator<Item = F>) -> F {
-    let mut lanes = [F::zero(); 16];
-    for (i, x) in x.enumerate() {
-        lanes[i % 16] = lanes[i % 16] + x;
+    let mut blocks: Vec<F> = Vec::new();
+    let (mut lanes, mut count) = ([F::zero(); 16], 0);
+    for x in x {
+        lanes[count % 16] = lanes[count % 16] + x;
+        count += 1;
+        if count == SUM_BLOCK {
+            blocks.push(fold(lanes));
+            (lanes, count) = ([F::zero(); 16], 0);
+        }
     }
-    fold(lanes)
+    let last = fold(lanes);
+    if blocks.is_empty() {
+        return last;
+    }
+    blocks.push(last);
+    sum(blocks.into_iter())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What is to be kept of a run, and the sink that keeps it.
 
-use super::{Filter, Step, Store, Stored, token_axis};
+use super::{Filter, Step, Store, Stored};
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Tensor;
 use qdiff_engine::tap::TapSink;
@@ -31,7 +31,7 @@ impl Want {
         let set = filter.capture_set(graph, taps);
         let stages = graph.nodes.iter().filter(|n| set.contains(&n.id));
         Arc::new(Self {
-            stages: stages.map(|n| (n.id, token_axis(n))).collect(),
+            stages: stages.map(|n| (n.id, n.token_axis())).collect(),
             choice: graph.nodes.last().map(|n| n.id),
             positions: filter.positions().cloned(),
             store: store.clone(),

@@ -41,6 +41,10 @@ pub struct Filter {
     stages: Vec<GlobMatcher>,
     layers: Option<HashSet<usize>>,
     positions: Option<HashSet<usize>>,
+    /// No position before this one.
+    since: usize,
+    /// Asks for nothing, whatever else it says.
+    nothing: bool,
 }
 
 impl Filter {
@@ -92,8 +96,19 @@ impl Filter {
         Ok(())
     }
 
+    /// Asks for nothing.
+    pub fn none() -> Self {
+        Self {
+            nothing: true,
+            ..Self::default()
+        }
+    }
+
     /// Whether the stage is asked for.
     pub fn stage(&self, id: StageId) -> bool {
+        if self.nothing {
+            return false;
+        }
         let layer = match (&self.layers, id.layer) {
             (None, _) => true,
             (Some(layers), Some(layer)) => layers.contains(&usize::from(layer)),
@@ -105,9 +120,19 @@ impl Filter {
 
     /// Whether the position is asked for.
     pub fn position(&self, position: usize) -> bool {
-        self.positions
-            .as_ref()
-            .is_none_or(|p| p.contains(&position))
+        position >= self.since
+            && self
+                .positions
+                .as_ref()
+                .is_none_or(|p| p.contains(&position))
+    }
+
+    /// The same, but of positions from `since` on.
+    pub fn since(&self, since: usize) -> Self {
+        Self {
+            since,
+            ..self.clone()
+        }
     }
 
     /// The positions asked for; `None` asks for all.

@@ -2,15 +2,17 @@
 
 mod collector;
 mod filter;
+mod names;
 pub mod npz;
 mod store;
 
 pub use collector::{Collector, Want};
 pub(crate) use filter::matches;
 pub use filter::{Filter, FilterError};
+pub use names::Names;
 pub use store::{BUDGET, Store, Stored};
 
-use qdiff_engine::model::{Axis, Graph, Node, StageId};
+use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Tensor;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -104,12 +106,6 @@ impl Step {
             (n, _) => format!("step{n}"),
         }
     }
-}
-
-/// The axis of a stage that counts the tokens of a step, if it has one: the
-/// caches have none.
-pub fn token_axis(node: &Node) -> Option<usize> {
-    node.shape.iter().position(|a| *a == Axis::Tokens)
 }
 
 /// All steps of one runner.

@@ -6,11 +6,14 @@
 //! ubatches has a step for each: `prefill`, `prefill@512`, `prefill@1024`, by
 //! the position of the first token.
 
+use super::names::{Named, Names};
 use super::{Capture, Step, Store, Stored, steps};
+use crate::cleanup;
 use crate::runners::Arithmetic;
 use anyhow::{Context as _, Result, bail, ensure};
 use npyz::{DType, NpyFile, Order, TypeChar, WriterBuilder as _};
 use qdiff_engine::model::{Axis, Graph, Node};
+use qdiff_engine::ops::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -23,6 +26,10 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
 
 /// Version of the folder's layout; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
+
+/// How many times its size an archive may unpack to where no graph says what
+/// its arrays hold.
+const UNPACKED: u64 = 64;
 
 /// `manifest.json`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -86,6 +93,7 @@ impl Manifest {
 pub struct Writer {
     target: PathBuf,
     part: TempDir,
+    _cleanup: cleanup::Guard,
     zip: ZipWriter<BufWriter<File>>,
     options: SimpleFileOptions,
     arrays: usize,
@@ -113,6 +121,7 @@ impl Writer {
         };
         Ok(Self {
             target: target.to_path_buf(),
+            _cleanup: cleanup::guard(part.path()),
             part,
             zip: ZipWriter::new(BufWriter::with_capacity(1 << 20, file)),
             options: SimpleFileOptions::default()
@@ -229,21 +238,62 @@ pub fn manifest(folder: &Path) -> Result<Manifest> {
     Ok(manifest)
 }
 
+/// The stages that have an array in the folder, in any step, as they are called.
+///
+/// # Errors
+/// A file that is no npz.
+pub fn stages(folder: &Path) -> Result<Vec<String>> {
+    let path = folder.join("capture.npz");
+    let name = path.display();
+    let file = File::open(&path).with_context(|| format!("cannot read {name}"))?;
+    let mut zip = ZipArchive::new(BufReader::new(file))
+        .with_context(|| format!("{name} is no npz archive"))?;
+    let mut all = Vec::new();
+    for i in 0..zip.len() {
+        let entry = zip
+            .by_index_raw(i)
+            .with_context(|| format!("{name}: entry {i}"))?;
+        let full = entry
+            .name()
+            .with_context(|| format!("{name}: entry {i}"))?
+            .into_owned();
+        let stage = full.strip_suffix(".npy").and_then(|n| n.split_once('/'));
+        all.extend(stage.map(|(_, stage)| stage.to_owned()));
+    }
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
+/// What is known of the shapes that arrays must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shapes {
+    /// Those that the graph says.
+    Known,
+    /// Only where tokens and cached rows stand: the model is not at hand.
+    Unknown,
+}
+
 /// Reads the arrays that belong to stages of `graph` into `store`.
 ///
 /// # Errors
-/// A file that is no npz; an array that belongs to no stage, is not f32 or
-/// f16, or holds more than a few times what its stage can have: an archive is
-/// never unpacked further than that.
+/// A file that is no npz; an array that belongs to no stage (with a map such
+/// arrays are passed over), is not f32 or f16, or holds more than a few times
+/// what its stage can have: an archive is never unpacked further than that.
 pub fn read(
     folder: &Path,
     manifest: &Manifest,
-    graph: &Graph,
+    (graph, names): (&Graph, &Names),
+    shapes: Shapes,
     store: &Arc<Store>,
 ) -> Result<Capture> {
     let path = folder.join("capture.npz");
     let name = path.display();
     let file = File::open(&path).with_context(|| format!("cannot read {name}"))?;
+    let most = file
+        .metadata()
+        .map_or(0, |m| m.len())
+        .saturating_mul(UNPACKED);
     let mut zip = ZipArchive::new(BufReader::new(file))
         .with_context(|| format!("{name} is no npz archive"))?;
     let mut capture = Capture::new(store.clone());
@@ -251,7 +301,6 @@ pub fn read(
     let labels: HashMap<String, usize> = (capture.steps.iter().enumerate())
         .map(|(i, s)| (s.label(), i))
         .collect();
-    let nodes: HashMap<String, &Node> = graph.nodes.iter().map(|n| (n.id.to_string(), n)).collect();
     for i in 0..zip.len() {
         let entry = zip
             .by_index(i)
@@ -263,8 +312,11 @@ pub fn read(
         let known = full
             .strip_suffix(".npy")
             .and_then(|n| n.split_once('/'))
-            .and_then(|(step, stage)| Some((*labels.get(step)?, *nodes.get(stage)?)));
-        let Some((step, node)) = known else {
+            .and_then(|(step, stage)| Some((*labels.get(step)?, names.get(stage)?)));
+        let Some((step, named)) = known else {
+            if names.mapped() {
+                continue;
+            }
             bail!(
                 "{name}: `{full}` belongs to no stage; names are STEP/STAGE.npy, steps {} to {}, stages such as {}",
                 capture.steps[0].label(),
@@ -273,9 +325,17 @@ pub fn read(
             );
         };
         let step = &mut capture.steps[step];
+        let node = &graph.nodes[named.node];
+        let what = (node, named, shapes);
         let stored =
-            array(entry, node, step, store).with_context(|| format!("{name}: `{full}`"))?;
-        step.stages.insert(node.id, stored);
+            array(entry, what, step, most, store).with_context(|| format!("{name}: `{full}`"))?;
+        if step.stages.insert(node.id, stored).is_some() {
+            bail!(
+                "{name}: `{full}` is {} of {}, which is there already",
+                node.id,
+                step.label()
+            );
+        }
     }
     if let Some(logits) = graph.nodes.last() {
         for step in &mut capture.steps {
@@ -297,42 +357,92 @@ fn choice(step: &Step, logits: &Node, store: &Arc<Store>) -> Option<Stored> {
     })
 }
 
-fn array(entry: impl Read, node: &Node, step: &Step, store: &Arc<Store>) -> Result<Stored> {
+fn array(
+    entry: impl Read,
+    (node, named, shapes): (&Node, &Named, Shapes),
+    step: &Step,
+    most: u64,
+    store: &Arc<Store>,
+) -> Result<Stored> {
     let expected = step.extent(node);
     let array = NpyFile::new(entry).context("is no npy array")?;
-    let shape: Vec<usize> = array
+    let given: Vec<usize> = array
         .shape()
         .iter()
         .map(|&n| usize::try_from(n))
         .collect::<Result<_, _>>()?;
-    // Only the number of cached rows is the engine's to get wrong (that is a
-    // finding), and only within reason; all else is refused unread.
-    let fits = shape.len() == expected.len()
-        && shape
-            .iter()
-            .zip(&expected)
-            .zip(&node.shape)
-            .all(|((got, want), axis)| match axis {
-                Axis::Keys => (1..=4 * want).contains(got),
-                _ => got == want,
-            });
-    if !fits {
-        bail!("has shape {shape:?}, and the stage has {expected:?} elements");
+    ensure!(
+        named.axes.is_empty() || named.axes.len() == given.len(),
+        "has {} axes, and the map orders {}",
+        given.len(),
+        named.axes.len()
+    );
+    let mut shape: Vec<usize> = if named.axes.is_empty() {
+        given.clone()
+    } else {
+        named.axes.iter().map(|&a| given[a]).collect()
+    };
+    if !fits(&shape, &expected, node, shapes) {
+        // The same elements in the same order, in other brackets.
+        let count = |s: &[usize]| s.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        if !named.foreign || count(&shape) != count(&expected) {
+            bail!("has shape {given:?}, and the stage has {expected:?} elements");
+        }
+        shape.clone_from(&expected);
     }
-    if array.order() != Order::C && shape.len() > 1 {
+    let bytes = shape.iter().try_fold(4u64, |n, &d| n.checked_mul(d as u64));
+    ensure!(
+        shapes == Shapes::Known || bytes.is_some_and(|b| b <= most),
+        "has shape {given:?}, which is more than such a file can hold"
+    );
+    if array.order() != Order::C && given.len() > 1 {
         bail!("is stored in Fortran order; write it with numpy.ascontiguousarray");
     }
-    match array.dtype() {
+    let stored = match array.dtype() {
         DType::Plain(t) if t.type_char() == TypeChar::Float && t.size_field() == 4 => {
             let mut values = array.data::<f32>()?;
-            store.keep_parts(shape, |out| fill(out, &mut values, |v| v))
+            store.keep_parts(shape.clone(), |out| fill(out, &mut values, |v| v))
         }
         DType::Plain(t) if t.type_char() == TypeChar::Float && t.size_field() == 2 => {
             let mut values = array.data::<half::f16>()?;
-            store.keep_parts(shape, |out| fill(out, &mut values, f32::from))
+            store.keep_parts(shape.clone(), |out| fill(out, &mut values, f32::from))
         }
         other => bail!("has dtype {}; write float32 or float16", other.descr()),
+    }?;
+    if named.axes.is_empty() {
+        return Ok(stored);
     }
+    let data = permuted(&stored.get().data, &given, &named.axes);
+    Ok(store.keep(Tensor { shape, data }))
+}
+
+/// Whether an array of this shape can be the stage's. Only the number of
+/// cached rows is the engine's to get wrong (that is a finding), and only
+/// within reason; all else is refused unread.
+fn fits(shape: &[usize], expected: &[usize], node: &Node, shapes: Shapes) -> bool {
+    let axes = shape.iter().zip(expected).zip(&node.shape);
+    shape.len() == expected.len()
+        && axes.clone().all(|((got, want), axis)| match axis {
+            Axis::Keys => (1..=4 * want).contains(got),
+            Axis::Fixed(_) if shapes == Shapes::Unknown => *got > 0,
+            _ => got == want,
+        })
+}
+
+/// The elements of an array of `shape`, its axes taken in the order `axes`.
+fn permuted(data: &[f32], shape: &[usize], axes: &[usize]) -> Vec<f32> {
+    let stride = |axis: usize| shape[axis + 1..].iter().product::<usize>();
+    let strides: Vec<(usize, usize)> = axes.iter().map(|&a| (shape[a], stride(a))).collect();
+    (0..data.len())
+        .map(|mut i| {
+            let mut at = 0;
+            for &(extent, stride) in strides.iter().rev() {
+                at += i % extent * stride;
+                i /= extent;
+            }
+            data[at]
+        })
+        .collect()
 }
 
 /// Fills `out` with the next values.
@@ -345,4 +455,19 @@ fn fill<T>(
         *v = convert(values.next().context("ends before its header says")??);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::permuted;
+
+    #[test]
+    fn axes_are_taken_in_the_order_asked_for() {
+        let data: Vec<f32> = (0..24).map(|i| i as f32).collect();
+        // [2,3,4] taken as (1,0,2) is [3,2,4].
+        let got = permuted(&data, &[2, 3, 4], &[1, 0, 2]);
+        assert_eq!(got[..8], [0.0, 1.0, 2.0, 3.0, 12.0, 13.0, 14.0, 15.0]);
+        let back = permuted(&got, &[3, 2, 4], &[1, 0, 2]);
+        assert_eq!(back, data);
+    }
 }

@@ -3,7 +3,7 @@
 use super::args::GenerateArgs;
 use super::session::{self, Bar};
 use super::{exit, run, say};
-use crate::capture::{Filter, Store};
+use crate::capture::Filter;
 use crate::generate::{self, Fork, Generation, Plan};
 use crate::mutations::Injection;
 use crate::nonce::{self, Changes};
@@ -48,7 +48,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
     };
     let faults = run::faults(&opened, &injections)?;
     let bar = Bar::new();
-    let store = Store::usual(args.capture.tmp.as_deref());
+    let store = args.capture.memory.store();
     let (filter, policy) = (Filter::default(), Policy::default());
     let pair = Pair {
         opened: &opened,

@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod compare;
 mod devices;
 pub mod exit;
 mod generate;
@@ -14,6 +15,7 @@ mod record;
 mod report;
 mod run;
 mod session;
+mod sweep;
 mod verify_oracle;
 mod weights;
 mod words;
@@ -50,6 +52,7 @@ pub fn main() -> ExitCode {
         ColorChoice::Always => anstream::ColorChoice::Always.write_global(),
         ColorChoice::Never => anstream::ColorChoice::Never.write_global(),
     }
+    crate::cleanup::on_interrupt();
     crate::llama::start(cli.verbose);
     // A panic is a bug of ours; to a script it must not look like a verdict.
     let result = std::panic::catch_unwind(|| dispatch(&cli.command)).unwrap_or_else(|_| {
@@ -61,6 +64,7 @@ pub fn main() -> ExitCode {
         anstream::eprintln!("qdiff: {e:#}");
         match &cli.command {
             Command::Run(args) if args.bisect => exit::SKIP,
+            Command::Compare(args) if args.run.bisect => exit::SKIP,
             _ => exit::TROUBLE,
         }
     }))
@@ -75,6 +79,8 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         Command::Report(args) => report::run(args),
         Command::Record(args) => record::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Sweep(args) => sweep::run(args),
         Command::Prompts => prompts::run(),
         Command::Mutations => mutations::run(),
         Command::Devices => devices::run(),

@@ -3,7 +3,7 @@
 use super::args::RecordArgs;
 use super::session::{self, Bar};
 use super::{exit, run, say};
-use crate::capture::{Filter, Store, npz};
+use crate::capture::{Filter, npz};
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Tokens};
@@ -35,7 +35,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
     filter.check(&oracle.graph, tokens.len() + args.prompt.decode)?;
     let faults = run::faults(&opened, &injections)?;
     let bar = Bar::new();
-    let store = Store::usual(args.capture.tmp.as_deref());
+    let store = args.capture.memory.store();
     let pair = Pair {
         opened: &opened,
         oracle: &oracle,

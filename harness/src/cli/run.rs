@@ -4,7 +4,8 @@ use super::args::RunArgs;
 use super::output::Output;
 use super::session::{self, Bar};
 use super::{exit, verify_oracle, words};
-use crate::capture::{Filter, Store, npz};
+use crate::capture::{Filter, Names, npz};
+use crate::compare::comparable;
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording, Tokens};
@@ -41,6 +42,10 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         args.positions.as_deref(),
     )?;
     let policy = Policy::new(&oracle.graph, &args.tolerance)?;
+    let names = match &args.map {
+        Some(path) => Names::read(&oracle.graph, path)?,
+        None => Names::of(&oracle.graph),
+    };
     let recorded = Recorded::open(&subject, &reference)?;
     let (prompt, text, tokens, decode, ubatch) = match recorded.manifest() {
         Some(m) => {
@@ -76,7 +81,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         (!text.is_empty()).then(|| tokens::check(opened.model.gguf(), &opened.llama, &text));
 
     let bar = Bar::new();
-    let store = Store::usual(args.capture.tmp.as_deref());
+    let store = args.capture.memory.store();
     let pair = Pair {
         opened: &opened,
         oracle: &oracle,
@@ -93,11 +98,11 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         forced,
     };
     let reference = match &recorded.reference {
-        Some((folder, manifest)) => pair.read(folder, manifest)?,
+        Some((folder, manifest)) => pair.read(folder, manifest, &Names::of(&oracle.graph))?,
         None => pair.run(&reference, tokens_of(forced), Faults::default())?,
     };
     let subject = match &recorded.subject {
-        Some((folder, manifest)) => pair.read(folder, manifest)?,
+        Some((folder, manifest)) => pair.read(folder, manifest, &names)?,
         None => pair.run(&subject, tokens_of(Some(&reference.fed)), faults)?,
     };
     let verdict = pair.judge(&subject, &reference)?;
@@ -210,20 +215,7 @@ impl Recorded {
             reference: open(reference)?,
         };
         if let (Some((a, x)), Some((b, y))) = (&recorded.subject, &recorded.reference) {
-            if x.tokens != y.tokens || x.decoded != y.decoded {
-                bail!(
-                    "{} and {} are captures of different tokens; record both on the same ones",
-                    session::show(a),
-                    session::show(b)
-                );
-            }
-            if x.steps().len() != y.steps().len() {
-                bail!(
-                    "{} and {} are captures in steps of different size; record both with the same --ubatch",
-                    session::show(a),
-                    session::show(b)
-                );
-            }
+            comparable((a, x), (b, y))?;
         }
         Ok(recorded)
     }

@@ -32,7 +32,7 @@ pub(super) fn open(given: Option<&PathBuf>) -> Result<Opened> {
 /// # Errors
 /// Ids beyond the vocabulary; no token at all; more than the context holds.
 pub(super) fn prompt(opened: &Opened, args: &PromptArgs) -> Result<Ready> {
-    let ready = if args.tokens.is_empty() {
+    let mut ready = if args.tokens.is_empty() {
         prompts::resolve(opened, &args.prompt, style(args))?
     } else {
         Ready {
@@ -41,6 +41,15 @@ pub(super) fn prompt(opened: &Opened, args: &PromptArgs) -> Result<Ready> {
             tokens: args.tokens.clone(),
         }
     };
+    if let Some(n) = args.length {
+        let context = opened.model.graph().config.context;
+        if n > context {
+            bail!("--length {n} exceeds the model's context of {context} tokens");
+        }
+        ready.tokens = ready.tokens.iter().copied().cycle().take(n).collect();
+        // They are no longer what the text makes.
+        ready.text.clear();
+    }
     opened.check(&ready.tokens, args.decode)?;
     Ok(ready)
 }

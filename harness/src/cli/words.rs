@@ -26,6 +26,9 @@ pub(super) fn command(args: &RunArgs) -> String {
         let ids: Vec<String> = args.prompt.tokens.iter().map(ToString::to_string).collect();
         words.push(format!("--tokens {}", ids.join(",")));
     }
+    if let (Some(n), false) = (args.prompt.length, recorded) {
+        words.push(format!("--length {n}"));
+    }
     if args.prompt.raw {
         words.push("--raw".to_owned());
     }
@@ -49,6 +52,9 @@ pub(super) fn command(args: &RunArgs) -> String {
             "--reference {}",
             quote(&args.reference.to_string())
         ));
+    }
+    if let Some(path) = &args.map {
+        words.push(format!("--map {}", quote(&path.display().to_string())));
     }
     words.extend(args.inject.iter().map(|i| format!("--inject {}", quote(i))));
     words.extend(

@@ -51,14 +51,19 @@ pub fn explain(
                     .any(|(s, k, kv)| *s == origin.id.name && k.name == m.name && kv == v);
                 !hit
             });
-            let cause = candidates.into_iter().find_map(|(mutation, value)| {
-                let cause = test(oracle, subject, origin, (mutation, value), filter, policy)?;
-                known.push((origin.id.name, mutation, value));
-                Some(cause)
+            // A fault of all positions before one that begins somewhere.
+            let starts = std::iter::once(0).chain(start(origin));
+            let cause = starts.into_iter().find_map(|since| {
+                candidates.iter().find_map(|&(mutation, value)| {
+                    let what = (mutation, value, since);
+                    let cause = test(oracle, subject, origin, what, filter, policy)?;
+                    known.push((origin.id.name, mutation, value));
+                    Some(cause)
+                })
             });
             let shape = match cause {
                 Some(_) => String::new(),
-                None => shape(oracle, subject, origin),
+                None => shape(oracle, subject, origin, filter),
             };
             Finding {
                 id: origin.id,
@@ -69,10 +74,16 @@ pub fn explain(
         .collect()
 }
 
-fn shape(oracle: &Oracle<'_>, subject: &Side<'_>, origin: &StageResult) -> String {
+/// The first wrong position, where positions before it are right.
+fn start(origin: &StageResult) -> Option<usize> {
+    let first = origin.subject.as_ref()?.bad_positions.first()?;
+    (*first > 0).then_some(*first)
+}
+
+fn shape(oracle: &Oracle<'_>, subject: &Side<'_>, origin: &StageResult, filter: &Filter) -> String {
     let index = oracle.graph.index(origin.id);
     index.map_or_else(String::new, |i| {
-        describe(&oracle.graph.nodes[i], oracle, subject)
+        describe(&oracle.graph.nodes[i], oracle, subject, filter)
     })
 }
 
@@ -89,12 +100,13 @@ fn candidates(stage: &str) -> Vec<(&'static Mutation, f64)> {
         .collect()
 }
 
-/// The cause, if assuming the mutation leaves nothing unexplained.
+/// The cause, if assuming the mutation from position `since` on leaves nothing
+/// unexplained.
 fn test(
     oracle: &Oracle<'_>,
     subject: &Side<'_>,
     origin: &StageResult,
-    (mutation, value): (&'static Mutation, f64),
+    (mutation, value, since): (&'static Mutation, f64, usize),
     filter: &Filter,
     policy: &Policy,
 ) -> Option<Cause> {
@@ -104,31 +116,31 @@ fn test(
         return None;
     }
     let write = std::mem::replace(&mut node.write, Write::All);
+    // Earlier rows are right without it: none of them is beyond its bound.
+    let filter = &filter.since(since);
     let mut check = Check::new(&node, filter, policy);
     let sides = std::slice::from_ref(subject);
-    evaluate(
-        &node,
-        &oracle.graph,
-        &oracle.weights,
-        sides,
-        &mut |mut block| {
-            leave(write, &mut block, subject, node.id);
-            check.take(&block);
-            // The first row that it does not explain refutes it.
-            if check.ok() {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        },
-    );
+    let (graph, weights) = (&oracle.graph, &oracle.weights);
+    evaluate(&node, graph, weights, sides, filter, &mut |mut block| {
+        leave(write, &mut block, subject, node.id);
+        check.take(&block);
+        // The first row that it does not explain refutes it.
+        if check.ok() {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    });
     let after: Local = check.finish()?;
     let before = origin.subject.as_ref()?;
+    let param = mutation.param.as_ref();
+    let param = param.map_or_else(String::new, |p| format!(":{}={value}", p.name));
+    let range = match since {
+        0 => String::new(),
+        since => format!("@p{since}.."),
+    };
     after.ok().then(|| Cause {
-        name: match &mutation.param {
-            Some(p) => format!("{}:{}={value}", mutation.name, p.name),
-            None => mutation.name.to_owned(),
-        },
+        name: format!("{}{param}{range}", mutation.name),
         story: mutation.story.to_owned(),
         remedy: mutation.remedy.to_owned(),
         before: before.residual,

@@ -14,7 +14,7 @@ mod weights;
 use crate::capture::matches;
 use anyhow::{Context as _, Result, bail};
 use globset::{Glob, GlobMatcher};
-use qdiff_engine::model::{Config, Graph, Node, StageId};
+use qdiff_engine::model::{Before, Config, Graph, Node, StageId};
 
 /// A parameter of a mutation.
 #[derive(Debug)]
@@ -68,12 +68,15 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
 }
 
 /// A fault to inject: `NAME[:PARAM=VALUE][@TARGET,…]`, a target being a layer
-/// (`L07`) or a pattern of stage ids (`L07.q_*`). Without one, everywhere.
+/// (`L07`), a pattern of stage ids (`L07.q_*`), or positions (`p3000..`: that
+/// one and all after it). Without a layer or a pattern, in all layers.
 #[derive(Debug)]
 pub struct Injection {
     mutation: &'static Mutation,
     value: f64,
     targets: Vec<Target>,
+    /// First position that is wrong.
+    since: usize,
 }
 
 #[derive(Debug)]
@@ -107,16 +110,18 @@ impl Injection {
     /// # Errors
     /// An unknown name or parameter, or a target that cannot be read.
     pub fn parse(text: &str) -> Result<Self> {
-        let (head, targets) = match text.split_once('@') {
-            Some((head, targets)) => (
-                head,
-                targets
-                    .split(',')
-                    .map(Target::parse)
-                    .collect::<Result<_>>()?,
-            ),
-            None => (text, Vec::new()),
-        };
+        let (head, words) = text.split_once('@').unwrap_or((text, ""));
+        let (mut targets, mut since) = (Vec::new(), 0);
+        for word in words.split(',').filter(|_| head.len() < text.len()) {
+            match word.strip_prefix('p').and_then(|w| w.strip_suffix("..")) {
+                Some(position) => {
+                    since = position.parse().ok().with_context(|| {
+                        format!("`{word}` is not a first position such as p3000..")
+                    })?;
+                }
+                None => targets.push(Target::parse(word)?),
+            }
+        }
         let (name, param) = match head.split_once(':') {
             Some((name, param)) => (name, Some(param)),
             None => (head, None),
@@ -145,6 +150,7 @@ impl Injection {
             mutation,
             value,
             targets,
+            since,
         })
     }
 
@@ -166,11 +172,16 @@ impl Injection {
         let mut changed = 0;
         for node in &mut graph.nodes {
             let aimed = self.targets.is_empty() || self.targets.iter().any(|t| t.covers(node.id));
+            let old = (self.since > 0).then(|| node.clone());
             if aimed
                 && self.mutation.concerns(node.id.name)
                 && (self.mutation.apply)(node, self.value, &config)
             {
                 changed += 1;
+                node.before = old.map(|node| Before {
+                    since: self.since,
+                    node: Box::new(node),
+                });
             }
         }
         if changed == 0 {
@@ -184,6 +195,13 @@ impl Injection {
             Some(p) => format!(":{}={}", p.name, self.value),
             None => String::new(),
         };
-        Ok(format!("{}{value} in {changed} stages", self.mutation.name))
+        let from = match self.since {
+            0 => String::new(),
+            position => format!(" from position {position} on"),
+        };
+        Ok(format!(
+            "{}{value} in {changed} stages{from}",
+            self.mutation.name
+        ))
     }
 }

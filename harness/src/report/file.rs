@@ -1,5 +1,6 @@
 //! Files that appear whole under their name, or not at all.
 
+use crate::cleanup;
 use anyhow::{Context as _, Result, bail};
 use std::io::Write as _;
 use std::path::Path;
@@ -10,6 +11,7 @@ use std::path::Path;
 /// If the folder cannot be written to.
 pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     let mut file = temporary(path)?;
+    let _cleanup = cleanup::guard(file.path());
     let problem = || format!("cannot write {}", path.display());
     file.write_all(content).with_context(problem)?;
     file.persist(path)

@@ -136,9 +136,17 @@ pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
     let Some(local) = stage.and_then(|s| s.subject.as_ref()) else {
         return "positions unknown".to_owned();
     };
-    let since = match local.first_bad.map_or(0, |p| p.step) {
-        0 => String::new(),
-        n => format!(" from decode step {n} on"),
+    let decode_rows = local.rows - local.prefill_rows;
+    let first = local.first_bad.map_or(0, |p| p.step);
+    let since = match (first, local.bad_prefill_rows) {
+        (n, 0) if n > 0 && local.prefill_rows > 0 => {
+            format!(" from decode step {n} on (the prefill is right: decode or cache)")
+        }
+        (0, bad) if bad == local.bad_rows && decode_rows > 0 => {
+            " in the prefill only (decode is right)".to_owned()
+        }
+        (0, _) => String::new(),
+        (n, _) => format!(" from decode step {n} on"),
     };
     if local.bad_rows >= local.rows {
         return format!("all positions{since}");
@@ -224,8 +232,10 @@ fn coverage(report: &Report) -> String {
     };
     // Rounded down: 100 % is said of nothing less.
     let share = (share * 10.0).floor() / 10.0;
-    let what = if report.run.filters.is_empty() {
+    let what = if report.run.filters.is_empty() && c.complete() {
         "every stage, layer, position; nothing skipped".to_owned()
+    } else if report.run.filters.is_empty() {
+        "of every stage, layer, position".to_owned()
     } else {
         format!(
             "of {} out of {} stages: {}",

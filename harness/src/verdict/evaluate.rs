@@ -5,7 +5,7 @@
 use super::linear;
 use super::local::Side;
 use super::segment;
-use crate::capture::{Step, Stored, token_axis};
+use crate::capture::{Filter, Step, Stored};
 use qdiff_engine::model::{Graph, Node, WeightSource};
 use qdiff_engine::ops::{self, Context, KvCache, Op, Tensor, kv_cache};
 use qdiff_engine::quant::{self, ActivationFormat};
@@ -44,12 +44,14 @@ pub type Sink<'s> = dyn FnMut(Block<'_>) -> ControlFlow<()> + 's;
 /// Evaluates `node` in f64 on the operands of every side, all steps. Operands
 /// that were not captured are evaluated themselves, from the nearest captured
 /// ones on, with the nodes of `graph` (see [`super::Segment`]). What is known
-/// from neither is left out.
+/// from neither is left out, and so are blocks of which `filter` asks for no
+/// position.
 pub fn evaluate(
     node: &Node,
     graph: &Graph,
     weights: &dyn WeightSource,
     sides: &[Side<'_>],
+    filter: &Filter,
     sink: &mut Sink<'_>,
 ) {
     let plans: Vec<segment::Plan> = sides
@@ -60,7 +62,7 @@ pub fn evaluate(
         .iter()
         .enumerate()
         .filter(|(i, _)| plans[*i].is_empty())
-        .map(|(index, side)| Source::captured(index, *side))
+        .map(|(index, side)| Source::captured(index, *side, filter))
         .collect();
     let mut flow = apply(
         node,
@@ -90,6 +92,8 @@ pub(super) struct Source<'a> {
     /// Whether a cache goes on from its own contents where they were captured,
     /// as it does inside a segment.
     pub(super) resumes: bool,
+    /// Whose positions alone are evaluated; all where `None`.
+    pub(super) filter: Option<&'a Filter>,
 }
 
 /// An operand: as captured, hence exact, or evaluated, hence uncertain.
@@ -153,14 +157,23 @@ impl Operand<'_> {
 
 impl<'a> Source<'a> {
     /// All steps, of captured operands alone.
-    fn captured(index: usize, side: Side<'a>) -> Self {
+    fn captured(index: usize, side: Side<'a>, filter: &'a Filter) -> Self {
         Self {
             index,
             side,
             steps: (0..side.capture.steps.len()).collect(),
             computed: None,
             resumes: false,
+            filter: Some(filter),
         }
+    }
+
+    /// Whether any of the rows is asked for.
+    pub(super) fn asked(&self, step: &Step, rows: &Range<usize>) -> bool {
+        self.filter.is_none_or(|filter| {
+            rows.clone()
+                .any(|r| filter.position(step.first + step.offset(r)))
+        })
     }
 
     pub(super) fn step(&self, index: usize) -> &'a Step {
@@ -247,6 +260,9 @@ fn pointwise(
     let (positions, tokens) = (step.positions(), step.kept_tokens());
     for from in (0..all).step_by(at_once) {
         let rows = from..all.min(from + at_once);
+        if !source.asked(step, &rows) {
+            continue;
+        }
         let operand = |&i: &usize| source.operand(graph, i, index, &rows);
         let Some(operands) = node.inputs.iter().map(operand).collect::<Option<Vec<_>>>() else {
             return ControlFlow::Continue(());
@@ -390,7 +406,7 @@ pub(super) fn rows_of<'a>(
     stored: &'a Stored,
     rows: &Range<usize>,
 ) -> Option<Cow<'a, Tensor<f32>>> {
-    match token_axis(node) {
+    match node.token_axis() {
         Some(axis) => {
             let extent = *stored.shape().get(axis)?;
             if rows.end > extent {

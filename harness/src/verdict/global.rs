@@ -4,7 +4,7 @@
 use super::Place;
 use super::evaluate::rows_of;
 use super::rows::{judged_len, place, row_len};
-use crate::capture::{Capture, Filter, Step, token_axis};
+use crate::capture::{Capture, Filter, Step};
 use crate::number::Real;
 use qdiff_engine::model::Node;
 use schemars::JsonSchema;
@@ -66,7 +66,7 @@ pub fn compare(
 
 /// Ranges of rows that both steps kept, and that lie side by side in both.
 pub(super) fn common(node: &Node, a: &Step, b: &Step) -> Vec<(Range<usize>, Range<usize>)> {
-    if token_axis(node).is_none() {
+    if node.token_axis().is_none() {
         return vec![(0..0, 0..0)];
     }
     let mut parts: Vec<(Range<usize>, Range<usize>)> = Vec::new();
@@ -90,7 +90,7 @@ pub(super) fn common(node: &Node, a: &Step, b: &Step) -> Vec<(Range<usize>, Rang
 }
 
 /// Relative L2 distance of `a` from `b`.
-fn distance(a: &[f32], b: &[f32]) -> f64 {
+pub(super) fn distance(a: &[f32], b: &[f32]) -> f64 {
     let (mut d2, mut b2) = (0f64, 0f64);
     for (a, b) in a.iter().zip(b) {
         d2 += (f64::from(*a) - f64::from(*b)).powi(2);

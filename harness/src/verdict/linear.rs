@@ -85,6 +85,9 @@ pub(super) fn layers(
             while from < step.rows() {
                 let rows = from..step.rows().min(from + batch.room());
                 from = rows.end;
+                if !of.asked(step, &rows) {
+                    continue;
+                }
                 batch.add(
                     &x,
                     Part {

@@ -5,7 +5,7 @@ use super::evaluate::{Block, evaluate, rows_of};
 use super::rows::{judged_len, place, row_len};
 use super::tolerance::{ELEMENT_FACTOR, ROW_FACTOR, VAGUE};
 use super::{Place, Policy, Segment, Spread};
-use crate::capture::{Capture, Filter, token_axis};
+use crate::capture::{Capture, Filter};
 use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::runners::Arithmetic;
@@ -89,6 +89,10 @@ pub struct Local {
     pub vague: usize,
     /// Rows beyond what is allowed.
     pub bad_rows: usize,
+    /// Rows judged of the prefill.
+    pub prefill_rows: usize,
+    /// Rows of the prefill beyond what is allowed.
+    pub bad_prefill_rows: usize,
     /// First NaN or infinity in the output.
     pub non_finite: Option<Element>,
     /// Whether an operand was not finite already.
@@ -125,6 +129,7 @@ impl Local {
     /// Counts a row that is beyond what is allowed.
     fn note_bad(&mut self, at: Place) {
         self.bad_rows += 1;
+        self.bad_prefill_rows += usize::from(at.step == 0);
         self.bad_positions.insert(at.position);
         self.bad_heads.extend(at.head);
         if self
@@ -143,6 +148,8 @@ pub struct Check<'a> {
     rule: Option<f64>,
     local: Local,
     seen: bool,
+    /// Last step of another extent than it should have.
+    short: Option<usize>,
 }
 
 impl<'a> Check<'a> {
@@ -154,6 +161,7 @@ impl<'a> Check<'a> {
             rule: policy.rule(node.id),
             local: Local::default(),
             seen: false,
+            short: None,
         }
     }
 
@@ -198,7 +206,7 @@ impl<'a> Check<'a> {
         let (step, local) = (block.step, &mut self.local);
         if local.extent.is_none() {
             let mut want = block.value.shape.clone();
-            if let Some(axis) = token_axis(self.node).filter(|a| *a < want.len()) {
+            if let Some(axis) = self.node.token_axis().filter(|a| *a < want.len()) {
                 want[axis] = rows;
             }
             local.extent = Some(format!(
@@ -209,8 +217,9 @@ impl<'a> Check<'a> {
         local.used = f64::INFINITY;
         local.residual = f64::INFINITY;
         local.worst = None;
-        // Once per step: blocks of one step come from its first row on.
-        if block.rows.start == 0 {
+        // Once per step, whatever blocks it falls into.
+        if self.short != Some(block.index) {
+            self.short = Some(block.index);
             for position in step.first..step.keys() {
                 local.note_bad(Place {
                     step: step.index,
@@ -256,6 +265,7 @@ impl<'a> Check<'a> {
             return;
         }
         local.rows += 1;
+        local.prefill_rows += usize::from(at.step == 0);
         if let Some(index) = got.iter().position(|v| !v.is_finite()) {
             // Of the first that is not finite, the operands tell where it began.
             if local.non_finite.is_none() {
@@ -309,7 +319,8 @@ pub fn residuals(
         .iter()
         .map(|_| Check::new(node, filter, policy))
         .collect();
-    evaluate(node, &oracle.graph, &oracle.weights, sides, &mut |block| {
+    let (graph, weights) = (&oracle.graph, &oracle.weights);
+    evaluate(node, graph, weights, sides, filter, &mut |block| {
         checks[block.side].take(&block);
         ControlFlow::Continue(())
     });

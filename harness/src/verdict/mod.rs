@@ -9,6 +9,7 @@
 //! from.
 
 mod attention;
+mod batches;
 mod evaluate;
 mod global;
 mod health;
@@ -23,8 +24,9 @@ mod spread;
 pub mod tolerance;
 
 pub use attention::AttentionMap;
+pub use batches::largest_difference;
 pub use evaluate::{Block, Sink, evaluate};
-pub use global::Global;
+pub use global::{Global, compare as compare_rows};
 pub use judge::{Coverage, Finding, StageResult, Status, TokenCheck, Verdict, judge};
 pub use local::{Check, Element, Local, Side, residuals};
 pub use logits::{Choice, LogitsRow};

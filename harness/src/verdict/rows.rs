@@ -1,7 +1,7 @@
 //! How a stage's tensor falls into rows that are judged one by one.
 
 use super::{Local, Place};
-use crate::capture::{Capture, token_axis};
+use crate::capture::Capture;
 use crate::number::Real;
 use qdiff_engine::model::{Axis, Node};
 use qdiff_engine::ops::{Op, attn_scores};
@@ -60,7 +60,7 @@ fn value_at(node: &Node, capture: &Capture, at: Place, index: usize) -> Option<R
         .find_map(|step| {
             let stored = step.stages.get(&node.id)?;
             // A cache holds the rows of all positions so far.
-            let (axis, row) = match token_axis(node) {
+            let (axis, row) = match node.token_axis() {
                 Some(axis) => (
                     axis,
                     step.positions()

@@ -148,6 +148,7 @@ pub(super) fn evaluate(
                     .collect(),
                 computed: Some(&computed),
                 resumes: true,
+                filter: None,
             };
             let mut values = HashMap::new();
             let state = states.entry(inside).or_insert_with(|| State::new(1));
@@ -164,6 +165,7 @@ pub(super) fn evaluate(
             steps: group,
             computed: Some(&computed),
             resumes: false,
+            filter: None,
         };
         apply(node, graph, weights, &[source], &mut of_target, sink)?;
     }

@@ -5,6 +5,7 @@
 use super::evaluate::{Block, evaluate, rows_of};
 use super::local::Side;
 use super::tolerance::ELEMENT_FACTOR;
+use crate::capture::Filter;
 use crate::oracle::Oracle;
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::{Op, Tensor};
@@ -53,10 +54,11 @@ impl Wrong {
 }
 
 /// Describes the residual of `node` in words; empty if nothing is wrong.
-pub fn describe(node: &Node, oracle: &Oracle<'_>, side: &Side<'_>) -> String {
+pub fn describe(node: &Node, oracle: &Oracle<'_>, side: &Side<'_>, filter: &Filter) -> String {
     let mut wrong = Wrong::default();
     let sides = std::slice::from_ref(side);
-    evaluate(node, &oracle.graph, &oracle.weights, sides, &mut |block| {
+    let (graph, weights) = (&oracle.graph, &oracle.weights);
+    evaluate(node, graph, weights, sides, filter, &mut |block| {
         let stored = block.step.stages.get(&node.id);
         let got = stored.and_then(|s| rows_of(node, s, &block.rows));
         if let Some(got) = got.filter(|g| g.data.len() == block.value.data.len()) {

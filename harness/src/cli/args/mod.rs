@@ -1,24 +1,30 @@
 //! The command line: one file per command with arguments of its own.
 
 mod bench;
+mod compare;
 mod generate;
 mod oracle;
 mod output;
 mod record;
 mod report;
 mod run;
+mod sweep;
 
 pub use bench::{BenchArgs, Measure};
+pub use compare::CompareArgs;
 pub use generate::GenerateArgs;
 pub use oracle::OracleArgs;
 pub use output::{Ci, OutputArgs};
 pub use record::RecordArgs;
 pub use report::ReportArgs;
 pub use run::RunArgs;
+pub use sweep::SweepArgs;
 
+use crate::capture::{BUDGET, Store};
 use crate::prompts::Template;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Finds the stage of the layer at which an LLM inference engine first departs
 /// from llama.cpp, and says why.
@@ -70,6 +76,10 @@ pub enum Command {
     VerifyOracle(OracleArgs),
     /// Show saved reports again, in any format
     Report(ReportArgs),
+    /// Judge two captures: a subject and a reference
+    Compare(Box<CompareArgs>),
+    /// Feed the same tokens in one batch, in parts and token by token: prefill against decode
+    Sweep(SweepArgs),
     /// Write the stages of one runner to disk, as npz with a manifest
     Record(RecordArgs),
     /// Let subject and reference speak freely, and say where their texts part and why
@@ -133,7 +143,7 @@ pub struct ModelArg {
 }
 
 /// Which tokens to run.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct PromptArgs {
     /// GGUF file (or QDIFF_MODEL; `./scripts/qdiff` fetches a default)
     #[arg(short, long, env = "QDIFF_MODEL", hide_env_values = true)]
@@ -153,6 +163,9 @@ pub struct PromptArgs {
     /// Token ids, such as 1,2,3; they take precedence over a prompt
     #[arg(long, value_delimiter = ',', env = "QDIFF_TOKENS")]
     pub tokens: Vec<u32>,
+    /// Repeat or cut the tokens to this many
+    #[arg(long, value_name = "N", env = "QDIFF_LENGTH", value_parser = at_least_one)]
+    pub length: Option<usize>,
     /// Decode steps after the prompt, forced on the reference's choices
     #[arg(short = 'n', long, default_value_t = 8, env = "QDIFF_DECODE")]
     pub decode: usize,
@@ -162,14 +175,33 @@ pub struct PromptArgs {
 }
 
 /// How captured stages come about and where they stay.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct CaptureArgs {
     /// Most tokens of the prompt that are run at once, on both sides; 1 is token by token
     #[arg(long, value_name = "N", default_value_t = 512, env = "QDIFF_UBATCH", value_parser = at_least_one)]
     pub ubatch: usize,
-    /// Folder for captured stages that exceed the memory set aside for them [default: the system's]
+    /// Memory
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+}
+
+/// Where captured stages stay.
+#[derive(Clone, Debug, Args)]
+pub struct MemoryArgs {
+    /// Memory for captured stages, in MiB; what exceeds it goes to a file without a name
+    #[arg(long, value_name = "MIB", default_value_t = BUDGET >> 20, env = "QDIFF_MEMORY")]
+    pub memory: usize,
+    /// Folder for that file [default: the system's]
     #[arg(long, value_name = "DIR", env = "QDIFF_TMP")]
     pub tmp: Option<PathBuf>,
+}
+
+impl MemoryArgs {
+    /// Where captured stages go.
+    pub fn store(&self) -> Arc<Store> {
+        let folder = self.tmp.clone().unwrap_or_else(std::env::temp_dir);
+        Store::new(folder, self.memory.saturating_mul(1 << 20))
+    }
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

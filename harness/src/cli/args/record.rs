@@ -41,7 +41,7 @@ pub struct RecordArgs {
     /// Deflate the arrays: smaller by a tenth or two, and slower
     #[arg(long)]
     pub compress: bool,
-    /// Inject a fault: NAME[:PARAM=VALUE][@L07 or @L07.q_rope]; repeatable
+    /// Inject a fault: NAME[:PARAM=VALUE][@L07, @L07.q_rope or @p3000..]; repeatable
     #[arg(long, value_name = "FAULT")]
     pub inject: Vec<String>,
 }

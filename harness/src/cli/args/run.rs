@@ -3,9 +3,10 @@
 use super::{CaptureArgs, OutputArgs, PromptArgs};
 use crate::runners::Spec;
 use clap::Args;
+use std::path::PathBuf;
 
 /// `qdiff run`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   qdiff run --prompt haiku
@@ -28,6 +29,9 @@ pub struct RunArgs {
         env = "QDIFF_SUBJECT"
     )]
     pub subject: Spec,
+    /// Names of the subject's arrays: a file of lines THEIRS = OURS (see docs/bring-your-own-engine.md)
+    #[arg(long, value_name = "FILE", env = "QDIFF_MAP")]
+    pub map: Option<PathBuf>,
     /// The runner it is held against: llama (llama.cpp on the CPU), cpu, cuda, or capture:DIR
     #[arg(
         long,
@@ -49,7 +53,7 @@ pub struct RunArgs {
     /// the last rule that matches wins
     #[arg(long, value_name = "GLOB=NUMBER", env = "QDIFF_TOLERANCE")]
     pub tolerance: Vec<String>,
-    /// Inject a fault into the subject: NAME[:PARAM=VALUE][@L07 or @L07.q_rope]; repeatable
+    /// Inject a fault into the subject: NAME[:PARAM=VALUE][@L07, @L07.q_rope or @p3000..]; repeatable
     #[arg(long, value_name = "FAULT", env = "QDIFF_INJECT")]
     pub inject: Vec<String>,
     /// Where the report goes

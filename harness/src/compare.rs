@@ -1,0 +1,145 @@
+//! Two captures without a model: what can be said of them, and no more.
+//!
+//! No stage can be held against its own mathematics, for there are no weights.
+//! What is left is how far the two are apart, and what is wrong whatever the
+//! weights are: values that are not finite, shapes that differ.
+
+use crate::capture::npz::{self, Manifest, Shapes};
+use crate::capture::{Capture, Filter, Names, Store};
+use crate::verdict::{Global, compare_rows};
+use anyhow::{Context as _, Result, bail, ensure};
+use qdiff_engine::model::{ARCHITECTURES, Graph, StageId, skeleton};
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Layers that a capture may have, for want of a model that says how many.
+const MOST_LAYERS: usize = 1000;
+
+/// What can be said of a stage.
+#[derive(Debug)]
+pub struct Row {
+    /// The stage.
+    pub id: StageId,
+    /// How far the two are apart; `None` where one of them does not have it.
+    pub global: Option<Global>,
+    /// What is wrong with the subject's, whatever the weights are.
+    pub wrong: Option<String>,
+}
+
+/// What can be said of two captures.
+#[derive(Debug)]
+pub struct Comparison {
+    /// Stages that either has, in graph order.
+    pub rows: Vec<Row>,
+    /// Engine of the subject, and of the reference.
+    pub engines: [String; 2],
+    /// Tokens of the run.
+    pub tokens: usize,
+}
+
+/// Refuses two captures that cannot be held against each other.
+///
+/// # Errors
+/// Another model, other tokens, or steps of another size.
+pub fn comparable(a: (&Path, &Manifest), b: (&Path, &Manifest)) -> Result<()> {
+    let ((a, x), (b, y)) = (a, b);
+    let (a, b) = (a.display(), b.display());
+    if let (Some(p), Some(q)) = (&x.model_sha256, &y.model_sha256) {
+        ensure!(
+            p == q,
+            "{a} and {b} are captures of different models (sha256 {p} and {q}); record both on the same one"
+        );
+    }
+    ensure!(
+        x.tokens == y.tokens && x.decoded == y.decoded,
+        "{a} and {b} are captures of different tokens; record both on the same ones"
+    );
+    ensure!(
+        x.steps().len() == y.steps().len(),
+        "{a} and {b} are captures in steps of different size; record both with the same --ubatch"
+    );
+    Ok(())
+}
+
+/// Compares the captures in two folders.
+///
+/// # Errors
+/// What is no capture; captures that cannot be held against each other; arrays
+/// that belong to no architecture.
+pub fn compare(a: &Path, b: &Path, store: &Arc<Store>) -> Result<Comparison> {
+    let manifests = [npz::manifest(a)?, npz::manifest(b)?];
+    let [x, y] = &manifests;
+    comparable((a, x), (b, y))?;
+    let graph = architecture(&[a, b])?;
+    let names = Names::of(&graph);
+    let read =
+        |folder, manifest| npz::read(folder, manifest, (&graph, &names), Shapes::Unknown, store);
+    let (subject, reference) = (read(a, x)?, read(b, y)?);
+    let nodes = graph.nodes.iter().filter(|n| {
+        let mut steps = subject.steps.iter().chain(&reference.steps);
+        steps.any(|s| s.stages.contains_key(&n.id))
+    });
+    let rows = nodes
+        .map(|node| Row {
+            id: node.id,
+            global: compare_rows(node, &subject, &reference, &Filter::default()),
+            wrong: wrong(node.id, &subject, &reference),
+        })
+        .collect();
+    store.trouble()?;
+    Ok(Comparison {
+        rows,
+        tokens: x.tokens.len() + x.decoded.len(),
+        engines: manifests.map(|m| m.engine),
+    })
+}
+
+/// What is wrong with the subject's stage, whatever the weights are.
+fn wrong(id: StageId, subject: &Capture, reference: &Capture) -> Option<String> {
+    let steps = subject.steps.iter().zip(&reference.steps);
+    for (s, r) in steps {
+        let (Some(a), Some(b)) = (s.get(id), r.get(id)) else {
+            continue;
+        };
+        let label = s.label();
+        if s.kept == r.kept && a.shape != b.shape {
+            return Some(format!("shape {:?} for {:?} in {label}", a.shape, b.shape));
+        }
+        let broken = |x: &[f32]| x.iter().position(|v| !v.is_finite());
+        if let (Some(at), None) = (broken(&a.data), broken(&b.data)) {
+            return Some(format!("{} in {label}, element {at}", a.data[at]));
+        }
+    }
+    None
+}
+
+/// The architecture that has every stage of the captures.
+fn architecture(folders: &[&Path]) -> Result<Graph> {
+    let mut stages = HashSet::new();
+    for folder in folders {
+        stages.extend(npz::stages(folder)?);
+    }
+    let layer = |name: &String| {
+        let number = name.strip_prefix('L')?.split_once('.')?.0;
+        number.parse::<usize>().ok()
+    };
+    let layers = stages.iter().filter_map(layer).max().map_or(1, |l| l + 1);
+    if layers > MOST_LAYERS {
+        bail!("a capture of {layers} layers is beyond any model");
+    }
+    let graphs = ARCHITECTURES
+        .iter()
+        .map(|(_, build)| skeleton(*build, layers));
+    let mut fitting = graphs.filter(|graph| {
+        let names = Names::of(graph);
+        stages.iter().all(|s| names.get(s).is_some())
+    });
+    let known: Vec<&str> = ARCHITECTURES.iter().map(|(name, _)| *name).collect();
+    fitting.next().with_context(|| {
+        format!(
+            "the captures have arrays that no stage of {} is called; name the model with -m to see which",
+            known.join(" or ")
+        )
+    })
+}

@@ -1,0 +1,99 @@
+//! The same tokens in steps of different size: how far one run is from
+//! another, row by row, whatever step a row was computed in.
+
+use super::global::distance;
+use super::rows::row_len;
+use super::{Global, Place};
+use crate::capture::{Capture, Filter, Step};
+use qdiff_engine::model::{Axis, Graph, Node, StageId};
+use std::collections::HashMap;
+
+/// The largest relative L2 distance of a row of `a` from the same row of `b`
+/// over all stages, where that is, and at which stage.
+pub fn largest_difference(
+    graph: &Graph,
+    a: &Capture,
+    b: &Capture,
+    filter: &Filter,
+) -> Option<(StageId, Global)> {
+    let stages = graph.nodes.iter().filter(|n| filter.stage(n.id));
+    stages
+        .filter_map(|node| Some((node.id, difference(node, a, b, filter)?)))
+        .max_by(|x, y| x.1.error.total_cmp(&y.1.error))
+}
+
+/// The stage's rows side by side, by position. Of a cache its last state is
+/// compared: that is what all steps together left in it.
+fn difference(node: &Node, a: &Capture, b: &Capture, filter: &Filter) -> Option<Global> {
+    let mut worst: Option<Global> = None;
+    let mut note = |at: Place, error: f64| {
+        if filter.position(at.position) && worst.is_none_or(|w| error > w.error) {
+            worst = Some(Global { error, at });
+        }
+    };
+    let Some(axis) = node.token_axis() else {
+        let (a, b) = (a.steps.last()?.get(node.id)?, b.steps.last()?.get(node.id)?);
+        let n = a.row_len();
+        for (position, (x, y)) in a.data.chunks(n).zip(b.data.chunks(n)).enumerate() {
+            let (step, head) = (0, None);
+            note(
+                Place {
+                    step,
+                    position,
+                    head,
+                },
+                distance(x, y),
+            );
+        }
+        return worst;
+    };
+    let rows = by_position(b);
+    for step in &a.steps {
+        let Some(of_step) = step.stages.get(&node.id) else {
+            continue;
+        };
+        for r in 0..step.rows() {
+            let position = step.first + step.offset(r);
+            let Some((other, s)) = rows.get(&position) else {
+                continue;
+            };
+            let Some(of_other) = other.stages.get(&node.id) else {
+                continue;
+            };
+            let (x, y) = (
+                of_step.slice(axis, r..r + 1),
+                of_other.slice(axis, *s..*s + 1),
+            );
+            let (n, m) = (row_len(&x.shape), row_len(&y.shape));
+            for (head, (x, y)) in x.data.chunks(n).zip(y.data.chunks(m)).enumerate() {
+                let judged = judged(node, position, n.min(m));
+                let head = (of_step.shape().len() == 3).then_some(head);
+                let at = Place {
+                    step: step.index,
+                    position,
+                    head,
+                };
+                note(at, distance(&x[..judged], &y[..judged]));
+            }
+        }
+    }
+    worst
+}
+
+/// Where the row of each position is.
+fn by_position(capture: &Capture) -> HashMap<usize, (&Step, usize)> {
+    let steps = capture.steps.iter();
+    steps
+        .flat_map(|step| (0..step.rows()).map(move |r| (step.first + step.offset(r), (step, r))))
+        .collect()
+}
+
+/// How much of a row both runs must agree in: of attention the keys that the
+/// token sees, since more of them exist in a longer step.
+fn judged(node: &Node, position: usize, n: usize) -> usize {
+    if node.shape.last() == Some(&Axis::Keys) {
+        n.min(position + 1)
+    } else {
+        n
+    }
+}
