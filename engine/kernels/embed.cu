@@ -1,19 +1,19 @@
-// y[t, i] = W[token[t], i]. Grid (T), block: threads over i.
+// y[t, i] = W[token[t], i]. Grid (T), block: threads over groups of 32 elements.
 // tokens [T], W [V, E] in blocks, y [T, E].
 
 template <typename Format>
-__device__ void embed(const u32 *tokens, const u8 *w, size_t row_bytes, float *y, int width) {
-    const int t = blockIdx.x;
-    const u8 *row = w + (size_t)tokens[t] * row_bytes;
-    for (int i = threadIdx.x; i < width; i += blockDim.x) {
-        y[(size_t)t * width + i] = Format::at(row, i);
+__device__ void embed(const u32 *tokens, const Weights &w, float *y, int width) {
+    const int groups = width / 32;
+    y += (size_t)blockIdx.x * width;
+    for (int g = threadIdx.x; g < groups; g += blockDim.x) {
+        float value[32];
+        Format::unpack(Format::load(w, (size_t)tokens[blockIdx.x] * groups + g), g % 8, value);
+#pragma unroll
+        for (int i = 0; i < 32; i++) y[32 * g + i] = value[i];
     }
 }
 
-#define EMBED(F)                                                                                   \
-    extern "C" __global__ void embed_##F(const u32 *tokens, const u8 *w, size_t row_bytes, float *y, \
-                                         int width) {                                              \
-        embed<F>(tokens, w, row_bytes, y, width);                                                  \
+#define INSTANCE(F)                                                                                     \
+    extern "C" __global__ void embed_##F(const u32 *tokens, const Weights w, float *y, int width) { \
+        embed<F>(tokens, w, y, width);                                                                  \
     }
-EMBED(F32) EMBED(F16) EMBED(BF16) EMBED(Q4_0) EMBED(Q4_1) EMBED(Q5_0) EMBED(Q5_1) EMBED(Q8_0)
-EMBED(Q4_K) EMBED(Q5_K) EMBED(Q6_K)

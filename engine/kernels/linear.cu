@@ -1,25 +1,34 @@
-// y[t, o] = sum_i W[o, i] x[t, i]. A warp per output, TOKENS tokens at a time,
-// so that each weight is unpacked once per TOKENS products.
+// y[t, o] = W[o, :] . x[t, :], in f32. A warp per output, TOKENS tokens at a
+// time so that each weight is unpacked once per TOKENS products.
 // Grid (ceil(m / warps), ceil(T / TOKENS)), block 32 x warps.
 // x [T, n], W [m, n] in blocks, y [T, m].
 
 #define TOKENS 8
 
 template <typename Format>
-__device__ void linear(const float *x, const u8 *w, size_t row_bytes, float *y, int n, int m, int tokens) {
+__device__ void linear(const float *x, const Weights &w, float *y, int n, int m, int tokens) {
     const int o = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, groups = n / 32;
     const int first = blockIdx.y * TOKENS;
     if (o >= m) return;
-    const u8 *row = w + (size_t)o * row_bytes;
     float sum[TOKENS];
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) sum[t] = 0.0f;
-    for (int i = lane; i < n; i += 32) {
-        const float value = Format::at(row, i);
+    for (int g = lane; g < groups; g += 32) {
+        float value[32];
+        Format::unpack(Format::load(w, (size_t)o * groups + g), g % 8, value);
 #pragma unroll
         for (int t = 0; t < TOKENS; t++) {
-            if (first + t < tokens) sum[t] = fmaf(value, x[(size_t)(first + t) * n + i], sum[t]);
+            if (first + t >= tokens) break;
+            const float4 *row = (const float4 *)(x + (size_t)(first + t) * n + 32 * g);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float4 v = row[i];
+                sum[t] = fmaf(value[4 * i], v.x, sum[t]);
+                sum[t] = fmaf(value[4 * i + 1], v.y, sum[t]);
+                sum[t] = fmaf(value[4 * i + 2], v.z, sum[t]);
+                sum[t] = fmaf(value[4 * i + 3], v.w, sum[t]);
+            }
         }
     }
 #pragma unroll
@@ -30,10 +39,7 @@ __device__ void linear(const float *x, const u8 *w, size_t row_bytes, float *y, 
     }
 }
 
-#define LINEAR(F)                                                                                     \
-    extern "C" __global__ void linear_##F(const float *x, const u8 *w, size_t row_bytes, float *y, int n, \
-                                          int m, int tokens) {                                        \
-        linear<F>(x, w, row_bytes, y, n, m, tokens);                                                  \
+#define INSTANCE(F)                                                                                        \
+    extern "C" __global__ void linear_##F(const float *x, const Weights w, float *y, int n, int m, int tokens) { \
+        linear<F>(x, w, y, n, m, tokens);                                                                  \
     }
-LINEAR(F32) LINEAR(F16) LINEAR(BF16) LINEAR(Q4_0) LINEAR(Q4_1) LINEAR(Q5_0) LINEAR(Q5_1) LINEAR(Q8_0)
-LINEAR(Q4_K) LINEAR(Q5_K) LINEAR(Q6_K)

@@ -12,6 +12,7 @@ use crate::runners::{self, Faults, Manifest, Room, Runner, Spec};
 use crate::session::Opened;
 use crate::verdict::{Policy, Side, Verdict, judge};
 use anyhow::{Context as _, Result};
+use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Node;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub struct Pair<'a> {
     pub store: &'a Arc<Store>,
     /// Threads of llama.cpp.
     pub threads: usize,
+    /// Linear layers of the CUDA engine.
+    pub gemm: Gemm,
     /// Where progress is told.
     pub progress: Progress<'a>,
 }
@@ -84,6 +87,7 @@ impl Pair<'_> {
             step: tokens.longest(),
             context: tokens.prompt.len() + tokens.decode,
             threads: self.threads,
+            gemm: self.gemm,
         };
         spec.create(self.opened, &self.oracle.graph, room, faults)
     }

@@ -2,14 +2,51 @@
 //! three generations. `./scripts/test` brings NVRTC along.
 
 use qdiff_engine::cuda::CudaError;
-use qdiff_engine::cuda::kernels::{SOURCES, Source, compile};
+use qdiff_engine::cuda::kernels::{Instances, Source, TEMPLATES, compile};
+use qdiff_engine::quant::GgmlType;
 
 /// Ampere, Hopper, Blackwell.
 const TARGETS: [&str; 3] = ["sm_80", "sm_90a", "sm_100"];
 
+/// Every file with all formats and types; those that are made per model, for
+/// the shapes of Qwen2.5-0.5B (Q4_K_M), Qwen2.5-7B and Qwen3-0.6B.
+fn sources() -> Vec<Source> {
+    let formats: Vec<String> = GgmlType::ALL_SUPPORTED
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let formats: Vec<[&str; 1]> = formats.iter().map(|f| [f.as_str()]).collect();
+    let caches = [["KvF32"], ["KvF16"]];
+    let qkv: &[&[&str]] = &[
+        &["Q5_0", "Q5_0", "Q8_0", "KvF32", "64", "false"],
+        &["Q4_K", "Q4_K", "Q6_K", "KvF16", "128", "false"],
+        &["F16", "F16", "F16", "KvF32", "128", "true"],
+    ];
+    let attention: &[&[&str]] = &[
+        &["KvF32", "64", "7"],
+        &["KvF16", "128", "7"],
+        &["KvF32", "128", "2"],
+    ];
+    let prefill: &[&[&str]] = &[&["KvF32", "64"], &["KvF16", "128"]];
+    let act: &[&[&str]] = &[&["Q5_0", "Q5_0"], &["Q4_K", "Q4_K"], &["F16", "F16"]];
+    TEMPLATES
+        .iter()
+        .map(|t| match (t.instances, t.name) {
+            (Instances::One, _) => t.source([]),
+            (Instances::Formats, _) => t.source(formats.iter().map(|f| &f[..])),
+            (Instances::Caches, _) => t.source(caches.iter().map(|f| &f[..])),
+            (_, "attn_qkv") => t.source(qkv.iter().copied()),
+            (_, "attention") => t.source(attention.iter().copied()),
+            (_, "attn_prefill") => t.source(prefill.iter().copied()),
+            (_, "ffn_act") => t.source(act.iter().copied()),
+            (_, name) => panic!("say what `{name}` is compiled for"),
+        })
+        .collect()
+}
+
 #[test]
 fn all_kernels_compile_without_spills() {
-    for source in SOURCES {
+    for source in &sources() {
         for arch in TARGETS {
             let compiled = compile(source, arch).unwrap_or_else(|e| panic!("{e}"));
             assert!(
@@ -41,7 +78,8 @@ fn all_kernels_compile_without_spills() {
 fn a_kernel_that_is_wrong_is_named_with_the_compilers_words() {
     let broken = Source {
         name: "broken",
-        text: "extern \"C\" __global__ void broken() { no_such_thing(); }",
+        text: "extern \"C\" __global__ void broken() { no_such_thing(); }".to_owned(),
+        entries: Vec::new(),
     };
     match compile(&broken, "sm_90a") {
         Err(CudaError::Compile { name, log, .. }) => {

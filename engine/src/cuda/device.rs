@@ -35,8 +35,8 @@ pub enum CudaError {
     },
     /// More memory than the device has free.
     #[error(
-        "the model and its buffers need {needed} MiB of device memory and {free} MiB are free; lower the prompt length \
-         or -n, or free the device"
+        "the model and its buffers need {needed} MiB of device memory and {free} MiB are free; shorten the prompt, lower \
+         -n or --ubatch, take --kv-type f16, or free the device"
     )]
     Memory {
         /// MiB needed.
@@ -44,6 +44,21 @@ pub enum CudaError {
         /// MiB free.
         free: usize,
     },
+    /// No cuBLAS, and it was asked for.
+    #[error(
+        "no cuBLAS: libcublas.so.13 is not found; install the CUDA 13 toolkit or `pip install nvidia-cublas==13.*` and put \
+         its folder on LD_LIBRARY_PATH, or leave --gemm at own"
+    )]
+    NoCublas,
+    /// A cuBLAS call that failed.
+    #[error("cuBLAS: {0} in {1}")]
+    Cublas(String, &'static str),
+    /// A model that the kernels were not made for.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A kernel that could not be launched.
+    #[error("CUDA: {0:?} in launching {1}")]
+    Launch(DriverError, String),
     /// A call that failed.
     #[error("CUDA: {0:?} in {1}")]
     Driver(DriverError, &'static str),

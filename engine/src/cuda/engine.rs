@@ -1,52 +1,53 @@
-//! The forward pass on the GPU, every stage materialised.
+//! The forward pass on the GPU.
 //!
-//! Walks the graph; each op is one kernel launch with the node's parameters.
-//! All device memory is taken at the start: the weights in their GGUF blocks,
-//! a buffer per stage name (layers take turns), a cache per layer.
+//! All device memory is taken at the start. The tapped path walks the graph, one
+//! launch a node, every stage materialised; the fast path replays a captured
+//! graph of fused kernels for a decode step, and for longer steps walks the graph
+//! with a matrix product on the tensor cores and the fused attention.
 
-use super::kernels::{SOURCES, cached};
+use super::blas::Blas;
+use super::calls::{Calls, Span, Work};
+use super::decoder::Decoder;
+use super::fast::{self, Fused, Schedule};
+use super::kernels::{self, Instances, Source, TEMPLATES, cached, template};
+use super::launch::{Args, Call};
+use super::memory::Memory;
+use super::options::{Gemm, KvType, Options, Path};
+use super::readback::Readback;
 use super::{CudaError, devices};
-use crate::model::{Graph, Model, Node, StageId, WeightSource as _, Write, row_len};
-use crate::ops::{Attention, Op, Pairing, Rope};
+use crate::model::{Graph, Model};
+use crate::ops::Op;
+use crate::quant::GgmlType;
 use crate::tap::TapSink;
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr as _, DriverError, LaunchConfig,
-    PushKernelArg as _, sys,
+    CudaContext, CudaFunction, CudaGraph, CudaStream, DriverError, PinnedHostSlice, result, sys,
 };
 use cudarc::nvrtc::Ptx;
+use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Threads of an elementwise block.
-const THREADS: u32 = 256;
-/// Warps of a block where a warp makes one output.
-const WARPS: u32 = 8;
-/// Tokens that the linear kernel takes at a time; as in `linear.cu`.
-const LINEAR_TOKENS: u32 = 8;
+/// Dynamic shared memory that a kernel gets without asking, in bytes.
+const PLAIN_SHARED: u32 = 48 << 10;
 
 /// A model on a GPU, at some position.
 pub struct CudaEngine {
     graph: Graph,
-    stream: Arc<CudaStream>,
+    options: Options,
+    // Dropped in this order: the captured graph and the handle before the memory.
+    captured: Option<CudaGraph>,
+    blas: Option<Blas>,
+    readback: Option<Readback>,
+    /// Token and position of a decode step; then the token it chose.
+    host: PinnedHostSlice<u32>,
+    decoder: Option<Decoder>,
     functions: HashMap<String, CudaFunction>,
-    weights: HashMap<String, Weight>,
-    /// Per node, the buffer it writes.
-    buffer_of: Vec<usize>,
-    buffers: Vec<CudaSlice<f32>>,
-    frequencies: HashMap<usize, CudaSlice<f32>>,
-    tokens: CudaSlice<u32>,
-    max_tokens: usize,
-    capacity: usize,
+    memory: Memory,
     position: usize,
+    processors: u32,
     device: String,
-}
-
-struct Weight {
-    bytes: CudaSlice<u8>,
-    format: String,
-    row_bytes: usize,
-    n: i32,
-    m: i32,
+    stream: Arc<CudaStream>,
+    context: Arc<CudaContext>,
 }
 
 fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
@@ -54,127 +55,56 @@ fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
 }
 
 impl CudaEngine {
-    /// Puts `model` on the first GPU, with room for steps of `max_tokens`
-    /// tokens and a context of `capacity`.
+    /// Puts `model` on the first GPU.
     ///
     /// # Errors
-    /// Whatever is missing, or too little memory.
-    pub fn new(model: &Model, max_tokens: usize, capacity: usize) -> Result<Self, CudaError> {
+    /// Whatever is missing, too little memory, or a model that the kernels are
+    /// not made for.
+    pub fn new(model: &Model, options: Options) -> Result<Self, CudaError> {
         let device = devices()?.swap_remove(0);
         let context = CudaContext::new(device.ordinal).map_err(failed("opening the device"))?;
-        let stream = context.default_stream();
+        // SAFETY: events between streams are placed by hand (`readback`); cudarc's
+        // own would break a capture.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream().map_err(failed("making a stream"))?;
         let graph = model.graph().clone();
-
-        let mut lengths: Vec<usize> = Vec::new();
-        let mut by_name: HashMap<StageId, usize> = HashMap::new();
-        let buffer_of: Vec<usize> = graph
-            .nodes
-            .iter()
-            .map(|node| {
-                // Caches last; every other stage shares its buffer with the
-                // same stage of the other layers.
-                let key = match node.op {
-                    Op::KvCache(_) => node.id,
-                    _ => StageId::global(node.id.name),
-                };
-                *by_name.entry(key).or_insert_with(|| {
-                    lengths.push(Graph::extent(node, max_tokens, capacity).iter().product());
-                    lengths.len() - 1
-                })
-            })
-            .collect();
-        let weight_bytes: usize = graph
-            .weights()
-            .iter()
-            .filter_map(|(name, _)| model.gguf().tensor(name))
-            .map(|t| t.size as usize)
-            .sum();
-        let needed = weight_bytes + 4 * lengths.iter().sum::<usize>();
-        let (free, _) = context
-            .mem_get_info()
-            .map_err(failed("asking for free memory"))?;
-        if needed > free {
-            return Err(CudaError::Memory {
-                needed: needed >> 20,
-                free: free >> 20,
-            });
-        }
-
-        let arch = match device.capability {
-            // Architecture-specific features of Hopper and later.
-            (major, minor) if major >= 9 => format!("sm_{major}{minor}a"),
-            (major, minor) => format!("sm_{major}{minor}"),
+        let decoder = match options.path {
+            Path::Tapped => None,
+            Path::Fast => Some(Decoder::of(&graph).ok_or_else(|| {
+                CudaError::Unsupported(format!(
+                    "the fused kernels know the decoder of Qwen2 and Qwen3, not that of {}; use --subject cuda",
+                    graph.config.arch
+                ))
+            })?),
         };
-        let mut functions = HashMap::new();
-        for source in SOURCES {
-            let cubin = cached(source, &arch)?;
-            let module = context
-                .load_module(Ptx::from_binary(cubin))
-                .map_err(failed("loading a kernel"))?;
-            for name in entry_points(source.name) {
-                let function = module
-                    .load_function(&name)
-                    .map_err(failed("finding a kernel"))?;
-                functions.insert(name, function);
-            }
-        }
-        let mut weights = HashMap::new();
-        for (name, _) in graph.weights() {
-            let tensor = model.gguf().tensor(&name).expect("checked at load");
-            let (n, m) = model.extent(&name);
-            // Vectors are read as f32 by their kernels, whatever the file holds.
-            let mut vector = vec![0f32; if m == 1 { n } else { 0 }];
-            if m == 1 {
-                model.rows(&name, 0, &mut vector);
-            }
-            let bytes = if m == 1 {
-                bytemuck::cast_slice(&vector)
-            } else {
-                model.gguf().data(tensor)
-            };
-            weights.insert(
-                name.clone(),
-                Weight {
-                    bytes: stream
-                        .clone_htod(bytes)
-                        .map_err(failed("copying weights to the device"))?,
-                    format: tensor.ggml_type.to_string(),
-                    row_bytes: tensor.ggml_type.row_bytes(n),
-                    n: n as i32,
-                    m: m as i32,
-                },
-            );
-        }
-        let mut frequencies = HashMap::new();
-        for (index, node) in graph.nodes.iter().enumerate() {
-            if let Op::Rope(rope) = &node.op {
-                let table = stream
-                    .clone_htod(&frequency_table(rope))
-                    .map_err(failed("copying frequencies to the device"))?;
-                frequencies.insert(index, table);
-            }
-        }
-        let allocate = |n: &usize| {
-            stream
-                .alloc_zeros::<f32>((*n).max(1))
-                .map_err(failed("taking device memory"))
-        };
-        Ok(Self {
-            buffers: lengths.iter().map(allocate).collect::<Result<_, _>>()?,
-            tokens: stream
-                .alloc_zeros::<u32>(max_tokens.max(1))
-                .map_err(failed("taking device memory"))?,
-            graph,
-            functions,
-            weights,
-            buffer_of,
-            frequencies,
-            max_tokens,
-            capacity,
+        let memory = Memory::new(model, &options, &context, &stream)?;
+        // SAFETY: written before each step, and by `argmax` alone meanwhile.
+        let host = unsafe { context.alloc_pinned_with_flags::<u32>(4, 0) }
+            .map_err(failed("taking pinned memory"))?;
+        let mut engine = Self {
+            captured: None,
+            blas: match options.gemm {
+                Gemm::Own => None,
+                Gemm::Cublas => Some(Blas::new(&stream)?),
+            },
+            readback: None,
+            host,
+            decoder,
+            functions: HashMap::new(),
+            memory,
             position: 0,
+            processors: context
+                .attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+                .map_err(failed("asking for the number of multiprocessors"))?
+                as u32,
             device: device.name,
+            graph,
+            options,
             stream,
-        })
+            context,
+        };
+        engine.load_kernels(&kernels::target(device.capability))?;
+        Ok(engine)
     }
 
     /// Name of the GPU.
@@ -187,7 +117,34 @@ impl CudaEngine {
         self.position
     }
 
-    /// Runs `tokens` at the next positions through all stages.
+    /// Goes back to position `to`, forgetting what came after.
+    ///
+    /// # Panics
+    /// If it has not been there.
+    pub fn rewind(&mut self, to: usize) {
+        assert!(to <= self.position, "a position not yet seen");
+        self.position = to;
+    }
+
+    /// The bytes of a tensor as the file has them, read back from the device;
+    /// vectors come as f32.
+    ///
+    /// # Errors
+    /// If CUDA fails.
+    ///
+    /// # Panics
+    /// If the graph uses no such tensor.
+    pub fn read_weight(&self, name: &str) -> Result<(GgmlType, Vec<u8>), CudaError> {
+        self.memory.read_weight(name)
+    }
+
+    /// The most probable next token after a decode step of the fast path.
+    pub fn next_token(&self) -> Option<u32> {
+        let host = self.host.as_slice().ok()?;
+        (self.options.path == Path::Fast).then(|| host[2])
+    }
+
+    /// Runs `tokens` at the next positions.
     ///
     /// # Errors
     /// If CUDA fails.
@@ -195,237 +152,322 @@ impl CudaEngine {
     /// # Panics
     /// If there are more tokens than there is room for.
     pub fn step(&mut self, tokens: &[u32], taps: &mut dyn TapSink) -> Result<(), CudaError> {
-        let (count, keys) = (tokens.len(), self.position + tokens.len());
+        let span = Span {
+            tokens: tokens.len(),
+            first: self.position,
+        };
         assert!(
-            count <= self.max_tokens && keys <= self.capacity,
+            span.tokens <= self.options.step && span.keys() <= self.options.context,
             "a step beyond the room taken"
         );
-        self.stream
-            .memcpy_htod(tokens, &mut self.tokens.slice_mut(..count))
-            .map_err(failed("copying tokens to the device"))?;
-        let mut host = Vec::new();
-        for index in 0..self.graph.nodes.len() {
-            let node = self.graph.nodes[index].clone();
-            if !matches!(node.op, Op::KvCache(_)) {
-                self.poison(index)?;
-            }
-            self.launch(index, &node, count)?;
-            if taps.wants(node.id) {
-                let shape = Graph::extent(&node, count, keys);
-                host.resize(shape.iter().product(), 0.0);
-                let view = self.buffers[self.buffer_of[index]].slice(..host.len());
-                self.stream
-                    .memcpy_dtoh(&view, &mut host)
-                    .map_err(failed("reading a tap"))?;
-                self.stream
-                    .synchronize()
-                    .map_err(failed("running a stage"))?;
-                taps.tap(node.id, &shape, &host);
-            }
+        let wanted: Vec<bool> = self.graph.nodes.iter().map(|n| taps.wants(n.id)).collect();
+        let tapped = wanted.contains(&true);
+        if tapped && self.readback.is_none() {
+            let ring = Readback::new(&self.context, &self.stream, self.memory.ring)?;
+            self.readback = Some(ring);
+        }
+        match (self.options.path, span.tokens) {
+            (Path::Fast, 1) if !tapped => self.replay(tokens[0])?,
+            (Path::Fast, 1) => self.decode(tokens[0], &wanted, taps)?,
+            _ => self.walk(tokens, span, &wanted, taps)?,
+        }
+        if let (true, Some(readback)) = (tapped, &mut self.readback) {
+            readback.finish(taps)?;
         }
         self.stream
             .synchronize()
             .map_err(failed("running a step"))?;
-        self.position = keys;
+        self.position = span.keys();
         Ok(())
     }
 
-    /// Fills a buffer with NaN, so that what a kernel leaves unwritten shows.
-    fn poison(&self, index: usize) -> Result<(), CudaError> {
-        let buffer = &self.buffers[self.buffer_of[index]];
-        let (pointer, _guard) = buffer.device_ptr(&self.stream);
-        // SAFETY: the buffer's own address and length; the stream orders it
-        // before the kernel that writes.
-        unsafe { sys::cuMemsetD8Async(pointer, 0xFF, buffer.num_bytes(), self.stream.cu_stream()) }
-            .result()
-            .map_err(failed("clearing a buffer"))
-    }
-
-    fn launch(&mut self, index: usize, node: &Node, count: usize) -> Result<(), CudaError> {
-        assert_eq!(
-            node.write,
-            Write::All,
-            "the graph of this engine carries no faults"
-        );
-        let tokens = count as i32;
-        let first = self.position as i32;
-        let keys = first + tokens;
-        let elements = (row_len(node) * count) as i32;
-        // Taken out for the launch: a kernel reads other buffers, never its own.
-        let slot = self.buffer_of[index];
-        let spare = self
-            .stream
-            .null::<f32>()
-            .map_err(failed("an empty buffer"))?;
-        let mut y = std::mem::replace(&mut self.buffers[slot], spare);
-        let input = |i: usize| &self.buffers[self.buffer_of[node.inputs[i]]];
-        let weight = || &self.weights[node.weight.as_deref().unwrap_or("")];
-        let function = |name: &str| &self.functions[name];
-        let stream = self.stream.clone();
-        let flat = LaunchConfig {
-            grid_dim: ((elements as u32).div_ceil(THREADS), 1, 1),
-            block_dim: (THREADS, 1, 1),
-            shared_mem_bytes: 0,
-        };
-        let shaped = |grid: (u32, u32, u32), threads: u32| LaunchConfig {
-            grid_dim: grid,
-            block_dim: (threads, 1, 1),
-            shared_mem_bytes: 0,
-        };
-        // SAFETY (all launches): arguments have the types and order of the
-        // kernel's parameters, and the buffers the extents of the graph.
-        let launched = match &node.op {
-            Op::Embed { .. } => {
-                let w = weight();
-                let f = function(&format!("embed_{}", w.format));
-                let mut args = stream.launch_builder(f);
-                args.arg(&self.tokens)
-                    .arg(&w.bytes)
-                    .arg(&w.row_bytes)
-                    .arg(&mut y)
-                    .arg(&w.n);
-                // SAFETY: as above.
-                unsafe { args.launch(shaped((count as u32, 1, 1), THREADS)) }
-            }
-            Op::RmsNorm(norm) => {
-                let w = weight();
-                let (n, eps) = ((row_len(node) / norm.groups) as i32, norm.eps as f32);
-                let mut args = stream.launch_builder(function("rms_norm"));
-                args.arg(input(0))
-                    .arg(&w.bytes)
-                    .arg(&mut y)
-                    .arg(&n)
-                    .arg(&eps);
-                // SAFETY: as above; norm weights are f32 in every GGUF this engine accepts.
-                unsafe { args.launch(shaped(((count * norm.groups) as u32, 1, 1), THREADS)) }
-            }
-            Op::Linear(_) => {
-                let w = weight();
-                let grid = (
-                    (w.m as u32).div_ceil(WARPS),
-                    (count as u32).div_ceil(LINEAR_TOKENS),
-                    1,
-                );
-                let f = function(&format!("linear_{}", w.format));
-                let mut args = stream.launch_builder(f);
-                args.arg(input(0))
-                    .arg(&w.bytes)
-                    .arg(&w.row_bytes)
-                    .arg(&mut y)
-                    .arg(&w.n)
-                    .arg(&w.m)
-                    .arg(&tokens);
-                // SAFETY: as above.
-                unsafe { args.launch(shaped(grid, 32 * WARPS)) }
-            }
-            Op::Bias => {
-                let w = weight();
-                let mut args = stream.launch_builder(function("bias"));
-                args.arg(input(0))
-                    .arg(&w.bytes)
-                    .arg(&mut y)
-                    .arg(&w.n)
-                    .arg(&elements);
-                // SAFETY: as above.
-                unsafe { args.launch(flat) }
-            }
-            Op::Rope(rope) => {
-                let (heads, d) = ((row_len(node) / rope.head_dim) as i32, rope.head_dim as i32);
-                let adjacent = i32::from(rope.pairing == Pairing::Norm);
-                let table = &self.frequencies[&index];
-                let mut args = stream.launch_builder(function("rope"));
-                args.arg(input(0)).arg(table).arg(&mut y);
-                args.arg(&heads)
-                    .arg(&d)
-                    .arg(&adjacent)
-                    .arg(&first)
-                    .arg(&tokens);
-                // SAFETY: as above.
-                unsafe { args.launch(flat) }
-            }
-            Op::KvCache(_) => {
-                let width = row_len(node) as i32;
-                let mut args = stream.launch_builder(function("kv_cache"));
-                args.arg(input(0))
-                    .arg(&mut y)
-                    .arg(&width)
-                    .arg(&first)
-                    .arg(&tokens);
-                // SAFETY: as above.
-                unsafe { args.launch(flat) }
-            }
-            Op::AttnScores(a) => {
-                let (h, g, d) = heads(a);
-                let grid = ((keys as u32).div_ceil(WARPS), count as u32, h as u32);
-                let mut args = stream.launch_builder(function("attn_scores"));
-                args.arg(input(0))
-                    .arg(input(1))
-                    .arg(&mut y)
-                    .arg(&h)
-                    .arg(&g)
-                    .arg(&d);
-                args.arg(&first).arg(&tokens).arg(&keys);
-                // SAFETY: as above.
-                unsafe { args.launch(shaped(grid, 32 * WARPS)) }
-            }
-            Op::AttnWeights(softmax) => {
-                let h = Graph::extent(node, count, keys as usize)[0] as u32;
-                let scale = softmax.scale as f32;
-                let mut args = stream.launch_builder(function("attn_weights"));
-                args.arg(input(0))
-                    .arg(&mut y)
-                    .arg(&scale)
-                    .arg(&first)
-                    .arg(&tokens)
-                    .arg(&keys);
-                // SAFETY: as above.
-                unsafe { args.launch(shaped((count as u32, h, 1), THREADS)) }
-            }
-            Op::AttnContext(a) => {
-                let (h, g, d) = heads(a);
-                let mut args = stream.launch_builder(function("attn_context"));
-                args.arg(input(0))
-                    .arg(input(1))
-                    .arg(&mut y)
-                    .arg(&h)
-                    .arg(&g)
-                    .arg(&d);
-                args.arg(&first).arg(&tokens).arg(&keys);
-                // SAFETY: as above.
-                unsafe { args.launch(shaped((count as u32, h as u32, 1), 64)) }
-            }
-            Op::Residual | Op::SwiGlu(_) => {
-                let mut args = stream.launch_builder(function(node.op.name()));
-                args.arg(input(0)).arg(input(1)).arg(&mut y).arg(&elements);
-                // SAFETY: as above.
-                unsafe { args.launch(flat) }
-            }
-            Op::Copy => unreachable!("no clean graph leaves an op out"),
-        };
-        launched.map_err(failed("launching a kernel"))?;
-        self.buffers[slot] = y;
+    /// A node at a time.
+    fn walk(
+        &mut self,
+        tokens: &[u32],
+        span: Span,
+        wanted: &[bool],
+        taps: &mut dyn TapSink,
+    ) -> Result<(), CudaError> {
+        // SAFETY: the buffer holds `options.step` ids; the source outlives the
+        // copy, which the step waits for.
+        unsafe { result::memcpy_htod_async(self.memory.tokens, tokens, self.stream.cu_stream()) }
+            .map_err(failed("copying tokens to the device"))?;
+        let tapped = wanted.contains(&true);
+        for index in 0..self.graph.nodes.len() {
+            let of = match self.fused_attention(index, span, wanted) {
+                Attention::Part => continue,
+                Attention::Whole(fused) => {
+                    self.poison(&fused.nodes, tapped)?;
+                    self.launch(&fused.call, false)?;
+                    fused.nodes
+                }
+                Attention::None => {
+                    self.poison(&[index], tapped)?;
+                    let work = self.work(index, span);
+                    self.run(&work)?;
+                    vec![index]
+                }
+            };
+            self.send(&of, span, wanted, taps)?;
+        }
         Ok(())
     }
-}
 
-fn heads(a: &Attention) -> (i32, i32, i32) {
-    (a.n_heads as i32, a.n_kv_heads as i32, a.head_dim as i32)
-}
+    /// The work of a node; of the fast path the last norm and the logits may be
+    /// those of the last token alone.
+    fn work(&self, index: usize, span: Span) -> Work {
+        let calls = self.calls();
+        let last = self.graph.nodes.len() - 1;
+        if self.options.last_logits && index == last {
+            let node = &self.graph.nodes[index];
+            let width = crate::model::row_len(&self.graph.nodes[node.inputs[0]]);
+            let x = self.memory.outputs[node.inputs[0]].at + (4 * width * (span.tokens - 1)) as u64;
+            return calls.linear(node, x, self.memory.outputs[index].at, 1);
+        }
+        calls.of(index, span)
+    }
 
-/// Kernels of a file: one per weight format where the op reads blocks.
-fn entry_points(name: &str) -> Vec<String> {
-    match name {
-        "embed" | "linear" => crate::quant::GgmlType::ALL_SUPPORTED
+    fn fused_attention(&self, index: usize, span: Span, wanted: &[bool]) -> Attention {
+        let Some(decoder) = &self.decoder else {
+            return Attention::None;
+        };
+        match &self.graph.nodes[index].op {
+            Op::AttnScores(_) | Op::AttnWeights(_) => Attention::Part,
+            Op::AttnContext(_) => {
+                let layer = decoder.layers.iter().find(|l| l.context == index);
+                let layer = layer.expect("every context belongs to a layer");
+                let schedule = self.schedule(decoder);
+                Attention::Whole(schedule.prefill_attention(layer, span, &|i| wanted[i]))
+            }
+            _ => Attention::None,
+        }
+    }
+
+    /// A decode step with taps: the same kernels, one after another.
+    fn decode(
+        &mut self,
+        token: u32,
+        wanted: &[bool],
+        taps: &mut dyn TapSink,
+    ) -> Result<(), CudaError> {
+        self.tell(token)?;
+        let decoder = self.decoder.as_ref().expect("the fast path has one");
+        let all = self.schedule(decoder).decode(&|i| wanted[i]);
+        let span = Span {
+            tokens: 1,
+            first: self.position,
+        };
+        for fused in all {
+            self.poison(&fused.nodes, true)?;
+            self.launch(&fused.call, false)?;
+            self.send(&fused.nodes, span, wanted, taps)?;
+        }
+        Ok(())
+    }
+
+    /// A decode step without taps: one launch of the captured graph.
+    fn replay(&mut self, token: u32) -> Result<(), CudaError> {
+        self.tell(token)?;
+        if self.captured.is_none() {
+            self.captured = Some(self.capture()?);
+        }
+        let captured = self.captured.as_ref().expect("just captured");
+        captured.launch().map_err(failed("launching a decode step"))
+    }
+
+    fn capture(&self) -> Result<CudaGraph, CudaError> {
+        let decoder = self.decoder.as_ref().expect("the fast path has one");
+        let all = self.schedule(decoder).decode(&|_| false);
+        self.stream
+            .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            .map_err(failed("capturing a decode step"))?;
+        for fused in &all {
+            self.launch(&fused.call, true)?;
+        }
+        self.stream
+            .end_capture(sys::CUgraphInstantiate_flags(0))
+            .map_err(failed("capturing a decode step"))?
+            .ok_or_else(|| CudaError::Unsupported("CUDA captured nothing".to_owned()))
+    }
+
+    /// Token and position of the next decode step, where the kernels find them.
+    fn tell(&mut self, token: u32) -> Result<(), CudaError> {
+        let position = self.position as u32;
+        let host = self
+            .host
+            .as_mut_slice()
+            .map_err(failed("writing the token"))?;
+        (host[0], host[1]) = (token, position);
+        Ok(())
+    }
+
+    fn calls(&self) -> Calls<'_> {
+        Calls {
+            graph: &self.graph,
+            memory: &self.memory,
+            options: &self.options,
+        }
+    }
+
+    fn schedule<'a>(&'a self, decoder: &'a Decoder) -> Schedule<'a> {
+        Schedule {
+            calls: self.calls(),
+            decoder,
+            host: self.host.as_slice().map_or(0, |s| s.as_ptr() as u64),
+            processors: self.processors,
+        }
+    }
+
+    /// Fills outputs with NaN, so that what a kernel leaves unwritten shows. A
+    /// cache keeps its rows.
+    fn poison(&self, nodes: &[usize], tapped: bool) -> Result<(), CudaError> {
+        if !tapped {
+            return Ok(());
+        }
+        for &i in nodes {
+            let buffer = self.memory.outputs[i];
+            if matches!(self.graph.nodes[i].op, Op::KvCache(_)) || buffer.bytes == 0 {
+                continue;
+            }
+            // SAFETY: the buffer's own address and length; the stream orders it
+            // before the kernel that writes.
+            unsafe {
+                result::memset_d8_async(buffer.at, 0xFF, buffer.bytes, self.stream.cu_stream())
+            }
+            .map_err(failed("clearing a buffer"))?;
+        }
+        Ok(())
+    }
+
+    /// Sends the wanted outputs among `nodes` to the host.
+    fn send(
+        &mut self,
+        nodes: &[usize],
+        span: Span,
+        wanted: &[bool],
+        taps: &mut dyn TapSink,
+    ) -> Result<(), CudaError> {
+        for &i in nodes {
+            if !wanted[i] {
+                continue;
+            }
+            let node = &self.graph.nodes[i];
+            let last = self.options.last_logits && i + 1 == self.graph.nodes.len();
+            let tokens = if last { 1 } else { span.tokens };
+            let shape = Graph::extent(node, tokens, span.keys());
+            let (id, mut from) = (node.id, self.memory.outputs[i].at);
+            if matches!(node.op, Op::KvCache(_)) && self.options.kv != KvType::F32 {
+                let count: usize = shape.iter().product();
+                let args = Args::default().with(from).with(self.memory.cache_f32);
+                let name = format!("kv_read_{}", self.options.kv.kernel());
+                self.launch(&Call::flat(name, count, args.with(count as i32)), false)?;
+                from = self.memory.cache_f32;
+            }
+            let readback = self.readback.as_mut().expect("made for a tapped step");
+            readback.send(id, shape, from, taps)?;
+        }
+        Ok(())
+    }
+
+    fn run(&self, work: &Work) -> Result<(), CudaError> {
+        match work {
+            Work::Kernel(call) => self.launch(call, false),
+            Work::Product(dequantise, product) => {
+                self.launch(dequantise, false)?;
+                let blas = self.blas.as_ref().expect("made for --gemm cublas");
+                // SAFETY: the addresses are buffers of the extents of the graph.
+                unsafe { blas.multiply(product) }
+            }
+        }
+    }
+
+    fn launch(&self, call: &Call, early: bool) -> Result<(), CudaError> {
+        let function = &self.functions[&call.kernel];
+        // SAFETY: `calls` and `fast` give each kernel its parameters in type and
+        // order, and addresses of buffers with the extents of the graph.
+        unsafe { call.launch(function, &self.stream, early) }
+    }
+
+    fn load_kernels(&mut self, arch: &str) -> Result<(), CudaError> {
+        let sources = self.sources()?;
+        let cubins = sources
+            .par_iter()
+            .map(|source| cached(source, arch))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (source, cubin) in sources.iter().zip(cubins) {
+            let module = self
+                .context
+                .load_module(Ptx::from_binary(cubin))
+                .map_err(failed("loading a kernel"))?;
+            for name in &source.entries {
+                let function = module
+                    .load_function(name)
+                    .map_err(failed("finding a kernel"))?;
+                self.functions.insert(name.clone(), function);
+            }
+        }
+        if let Some(decoder) = &self.decoder {
+            // Long vectors need more shared memory than a kernel gets unasked.
+            for fused in self.schedule(decoder).decode(&|_| false) {
+                if fused.call.shared > PLAIN_SHARED {
+                    self.functions[&fused.call.kernel]
+                        .set_attribute(
+                            sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                            fused.call.shared as i32,
+                        )
+                        .map_err(failed("asking for shared memory"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The kernel files with what this model and these options need of them.
+    fn sources(&self) -> Result<Vec<Source>, CudaError> {
+        let mut formats: Vec<String> = Vec::new();
+        for weight in self.memory.weights.values().filter(|w| w.m > 1) {
+            formats.push(weight.ty.to_string());
+        }
+        formats.sort();
+        let formats: Vec<[&str; 1]> = formats.iter().map(|f| [f.as_str()]).collect();
+        let cache = [self.options.kv.kernel()];
+        let mut chosen: Vec<(&str, Vec<String>)> = Vec::new();
+        if let Some(decoder) = &self.decoder {
+            let schedule = self.schedule(decoder);
+            fast::check(&schedule.calls, decoder)?;
+            chosen = schedule.kernels();
+        }
+        let fused: Vec<&str> = chosen.iter().map(|(file, _)| *file).collect();
+        let mut sources: Vec<Source> = TEMPLATES
             .iter()
-            .map(|ty| format!("{name}_{ty}"))
-            .collect(),
-        name => vec![name.to_owned()],
+            .filter(|t| t.instances != Instances::Chosen && !t.fused)
+            .map(|t| match t.instances {
+                Instances::Caches => t.source([&cache[..]]),
+                _ => t.source(formats.iter().map(|f| &f[..])),
+            })
+            .collect();
+        for (i, file) in fused.iter().enumerate() {
+            if fused[..i].contains(file) {
+                continue;
+            }
+            let wanted: Vec<Vec<&str>> = chosen
+                .iter()
+                .filter(|(f, _)| f == file)
+                .map(|(_, a)| a.iter().map(String::as_str).collect())
+                .collect();
+            sources.push(template(file).source(wanted.iter().map(Vec::as_slice)));
+        }
+        Ok(sources)
     }
 }
 
-/// `base^(−2i/d)` per plane, rounded once from f64.
-fn frequency_table(rope: &Rope) -> Vec<f32> {
-    (0..rope.head_dim / 2)
-        .map(|i| rope.base.powf(-2.0 * i as f64 / rope.head_dim as f64) as f32)
-        .collect()
+/// How a node takes part in the fused attention.
+enum Attention {
+    /// Not at all.
+    None,
+    /// Made together with the context.
+    Part,
+    /// The launch that makes all three.
+    Whole(Fused),
 }

@@ -7,41 +7,140 @@ use std::ffi::{CStr, CString};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::PathBuf;
 
-/// A kernel file: the op's name and its whole source.
+/// A file of `engine/kernels` with the shared parts it needs.
 #[derive(Debug)]
-pub struct Source {
+pub struct Template {
     /// Name of the op, and of the file without `.cu`.
     pub name: &'static str,
-    /// What is compiled: shared parts, then the file.
-    pub text: &'static str,
+    /// Shared parts, then the file.
+    text: &'static str,
+    /// What its kernels are made for.
+    pub instances: Instances,
+    /// Whether it belongs to the fused path alone.
+    pub fused: bool,
 }
 
-macro_rules! source {
-    ($name:literal $(, $part:literal)*) => {
-        Source {
+/// What the kernels of a file are made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instances {
+    /// One kernel, named as the file.
+    One,
+    /// A kernel per weight format.
+    Formats,
+    /// A kernel per type of the KV cache.
+    Caches,
+    /// A kernel per combination of formats, types and numbers that a model has.
+    Chosen,
+}
+
+/// What is compiled: a template with its kernels spelled out.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Name of the op.
+    pub name: &'static str,
+    /// The whole text.
+    pub text: String,
+    /// Names of the kernels.
+    pub entries: Vec<String>,
+}
+
+/// Name of the kernel that `file` makes for these arguments.
+pub fn entry(file: &str, arguments: &[&str]) -> String {
+    let mut name = file.to_owned();
+    for argument in arguments {
+        name.push('_');
+        name.push_str(argument);
+    }
+    name
+}
+
+impl Template {
+    /// The file with a kernel for each list of arguments.
+    pub fn source<'a>(&self, wanted: impl IntoIterator<Item = &'a [&'a str]>) -> Source {
+        let mut source = Source {
+            name: self.name,
+            text: self.text.to_owned(),
+            entries: Vec::new(),
+        };
+        if self.instances == Instances::One {
+            source.entries.push(self.name.to_owned());
+            return source;
+        }
+        for arguments in wanted {
+            let name = entry(self.name, arguments);
+            if source.entries.contains(&name) {
+                continue;
+            }
+            let list = arguments.join(", ");
+            // One argument is pasted to the name by the macro itself.
+            let line = match arguments.len() {
+                1 => format!("INSTANCE({list})\n"),
+                _ => format!("INSTANCE({name}, {list})\n"),
+            };
+            source.text.push_str(&line);
+            source.entries.push(name);
+        }
+        source
+    }
+}
+
+macro_rules! template {
+    ($instances:ident $folder:literal $name:literal $(, $part:literal)*) => {
+        Template {
             name: $name,
             text: concat!(
                 $(include_str!(concat!("../../kernels/", $part)),)*
-                include_str!(concat!("../../kernels/", $name, ".cu"))
+                include_str!(concat!("../../kernels/", $folder, $name, ".cu"))
             ),
+            instances: Instances::$instances,
+            fused: !$folder.is_empty(),
         }
     };
 }
 
 /// Every kernel file.
-pub const SOURCES: &[Source] = &[
-    source!("embed", "blocks.cuh"),
-    source!("rms_norm", "reduce.cuh"),
-    source!("linear", "blocks.cuh"),
-    source!("bias"),
-    source!("rope"),
-    source!("kv_cache"),
-    source!("attn_scores"),
-    source!("attn_weights", "reduce.cuh"),
-    source!("attn_context"),
-    source!("residual"),
-    source!("swiglu"),
+pub const TEMPLATES: &[Template] = &[
+    template!(Formats "" "embed", "blocks.cuh"),
+    template!(One "" "rms_norm", "reduce.cuh"),
+    template!(Formats "" "linear", "blocks.cuh"),
+    template!(Formats "" "gemm", "blocks.cuh"),
+    template!(Formats "" "dequantise", "blocks.cuh"),
+    template!(One "" "bias"),
+    template!(One "" "rope"),
+    template!(Caches "" "kv_cache", "kv.cuh"),
+    template!(Caches "" "kv_read", "kv.cuh"),
+    template!(Caches "" "attn_scores", "kv.cuh"),
+    template!(One "" "attn_weights", "reduce.cuh"),
+    template!(Caches "" "attn_context", "kv.cuh"),
+    template!(One "" "residual"),
+    template!(One "" "swiglu"),
+    template!(Formats "fused/" "first", "blocks.cuh", "reduce.cuh", "fused/decode.cuh"),
+    template!(Chosen "fused/" "attn_qkv", "blocks.cuh", "reduce.cuh", "kv.cuh", "fused/decode.cuh"),
+    template!(Chosen "fused/" "attention", "blocks.cuh", "reduce.cuh", "kv.cuh", "fused/decode.cuh"),
+    template!(Chosen "fused/" "attn_prefill", "blocks.cuh", "reduce.cuh", "kv.cuh", "fused/decode.cuh"),
+    template!(Formats "fused/" "linear_residual", "blocks.cuh", "reduce.cuh", "fused/decode.cuh"),
+    template!(Chosen "fused/" "ffn_act", "blocks.cuh", "reduce.cuh", "fused/decode.cuh"),
+    template!(Formats "fused/" "head", "blocks.cuh", "reduce.cuh", "fused/decode.cuh"),
+    template!(One "fused/" "argmax", "blocks.cuh", "reduce.cuh", "fused/decode.cuh"),
 ];
+
+/// The template of this name.
+///
+/// # Panics
+/// If there is none: names are written in this crate only.
+pub fn template(name: &str) -> &'static Template {
+    TEMPLATES
+        .iter()
+        .find(|t| t.name == name)
+        .unwrap_or_else(|| panic!("no kernel file `{name}`"))
+}
+
+/// The compiler's target for a card, with the features of its architecture
+/// from Hopper on.
+pub fn target((major, minor): (i32, i32)) -> String {
+    let own = if major >= 9 { "a" } else { "" };
+    format!("sm_{major}{minor}{own}")
+}
 
 /// A compiled kernel file.
 #[derive(Debug)]
@@ -66,7 +165,7 @@ pub fn compile(source: &Source, arch: &str) -> Result<Compiled, CudaError> {
         arch: arch.to_owned(),
         log,
     };
-    let text = CString::new(source.text).expect("sources hold no NUL");
+    let text = CString::new(source.text.as_str()).expect("sources hold no NUL");
     let name = CString::new(format!("{}.cu", source.name)).expect("names hold no NUL");
     let options = [
         format!("--gpu-architecture={arch}"),
@@ -129,7 +228,7 @@ pub fn cached(source: &Source, arch: &str) -> Result<Vec<u8>, CudaError> {
         sys::nvrtcVersion(&mut major, &mut minor);
     }
     let mut hash = DefaultHasher::new();
-    (source.text, arch, major, minor, env!("CARGO_PKG_VERSION")).hash(&mut hash);
+    (&source.text, arch, major, minor, env!("CARGO_PKG_VERSION")).hash(&mut hash);
     let file = cache_folder().map(|f| {
         f.join(format!(
             "{}-{arch}-{:016x}.cubin",

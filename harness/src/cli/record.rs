@@ -43,6 +43,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
         policy: &Policy::default(),
         store: &store,
         threads,
+        gemm: args.prompt.gemm,
         progress: &|what, done, total| bar.show(what, done, total),
     };
     let what = Tokens {

@@ -89,6 +89,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         policy: &policy,
         store: &store,
         threads,
+        gemm: args.prompt.gemm,
         progress: &|what, done, total| bar.show(what, done, total),
     };
     let tokens_of = |forced| Tokens {

@@ -1,34 +1,47 @@
-//! The engine's CUDA forward pass as a runner.
+//! The engine's CUDA forward passes as runners.
 
 use super::{Arithmetic, Manifest, Runner};
 use crate::capture::{Collector, Step, Want};
 use anyhow::Result;
-use qdiff_engine::cuda::CudaEngine;
+use qdiff_engine::cuda::{CudaEngine, Gemm, Options, Path};
 use qdiff_engine::model::Model;
 use std::sync::Arc;
 
-/// Every stage materialised on the first GPU.
+/// The engine on the first GPU, by either path.
 pub struct Cuda {
     engine: CudaEngine,
     manifest: Manifest,
 }
 
 impl Cuda {
-    /// A runner with room for a prompt of `prompt` tokens and `n_ctx` in all.
+    /// A runner made for `options`.
     ///
     /// # Errors
     /// What CUDA lacks, named with its remedy.
-    pub fn new(model: &Model, prompt: usize, n_ctx: usize) -> Result<Self> {
-        let engine = CudaEngine::new(model, prompt, n_ctx)?;
+    pub fn new(model: &Model, options: Options) -> Result<Self> {
+        let engine = CudaEngine::new(model, options)?;
         Ok(Self {
             manifest: Manifest {
-                name: format!("cuda ({})", engine.device()),
+                name: name(&options, engine.device()),
                 arithmetic: Arithmetic::default(),
                 injected: Vec::new(),
             },
             engine,
         })
     }
+}
+
+/// The path, the device, and what is not as usual.
+fn name(options: &Options, device: &str) -> String {
+    let path = match options.path {
+        Path::Tapped => "cuda",
+        Path::Fast => "cuda-fast",
+    };
+    let gemm = match options.gemm {
+        Gemm::Own => "",
+        Gemm::Cublas => ", cuBLAS",
+    };
+    format!("{path} ({device}{gemm})")
 }
 
 impl Runner for Cuda {

@@ -3,6 +3,7 @@
 use super::{Runner, cpu::Cpu, cuda::Cuda, llama::Llama};
 use crate::session::Opened;
 use anyhow::{Result, bail};
+use qdiff_engine::cuda::{Gemm, Options, Path};
 use qdiff_engine::model::Graph;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -16,6 +17,8 @@ pub enum Spec {
     Cpu,
     /// The engine's CUDA forward pass, every stage materialised.
     Cuda,
+    /// The engine's fused CUDA forward pass.
+    CudaFast,
     /// llama.cpp on the CPU.
     Llama,
     /// A recorded capture, of whatever engine.
@@ -23,7 +26,7 @@ pub enum Spec {
 }
 
 /// What the names are, for messages.
-const NAMES: &str = "auto, cpu, cuda, llama or capture:DIR";
+const NAMES: &str = "auto, cpu, cuda, cuda-fast, llama or capture:DIR";
 
 impl FromStr for Spec {
     type Err = String;
@@ -33,6 +36,7 @@ impl FromStr for Spec {
             "auto" => Self::Auto,
             "cpu" => Self::Cpu,
             "cuda" => Self::Cuda,
+            "cuda-fast" => Self::CudaFast,
             "llama" => Self::Llama,
             _ => match text.strip_prefix("capture:") {
                 Some(folder) if !folder.is_empty() => Self::Capture(PathBuf::from(folder)),
@@ -48,6 +52,7 @@ impl std::fmt::Display for Spec {
             Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
             Self::Cuda => f.write_str("cuda"),
+            Self::CudaFast => f.write_str("cuda-fast"),
             Self::Llama => f.write_str("llama"),
             Self::Capture(folder) => write!(f, "capture:{}", folder.display()),
         }
@@ -72,6 +77,8 @@ pub struct Room {
     pub context: usize,
     /// Threads of llama.cpp.
     pub threads: usize,
+    /// Linear layers of the CUDA engine.
+    pub gemm: Gemm,
 }
 
 impl Spec {
@@ -86,9 +93,9 @@ impl Spec {
                 Ok(_) => (Self::Cuda, None),
                 Err(e) => (Self::Cpu, Some(e.to_string())),
             },
-            Self::Cuda => {
+            Self::Cuda | Self::CudaFast => {
                 qdiff_engine::cuda::devices()?;
-                (Self::Cuda, None)
+                (self.clone(), None)
             }
             other => (other.clone(), None),
         })
@@ -106,7 +113,7 @@ impl Spec {
                     "--inject cannot change a recorded capture; inject into the runner cpu (--subject cpu)"
                 )
             }
-            Self::Cuda | Self::Llama => bail!(
+            Self::Cuda | Self::CudaFast | Self::Llama => bail!(
                 "--inject rewrites the graph that the CPU engine interprets, not that of {self}; inject into the runner cpu (--subject cpu)"
             ),
         }
@@ -129,7 +136,20 @@ impl Spec {
                 let graph = faults.graph.unwrap_or_else(|| opened.model.graph().clone());
                 Box::new(Cpu::new(&opened.model, graph, faults.words))
             }
-            Self::Cuda => Box::new(Cuda::new(&opened.model, room.step, room.context)?),
+            Self::Cuda | Self::CudaFast => {
+                let options = Options {
+                    step: room.step,
+                    context: room.context,
+                    path: match self {
+                        Self::CudaFast => Path::Fast,
+                        _ => Path::Tapped,
+                    },
+                    gemm: room.gemm,
+                    scores: true,
+                    ..Options::default()
+                };
+                Box::new(Cuda::new(&opened.model, options)?)
+            }
             Self::Llama => Box::new(Llama::new(
                 &opened.llama,
                 graph,

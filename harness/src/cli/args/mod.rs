@@ -23,6 +23,7 @@ pub use sweep::SweepArgs;
 use crate::capture::{BUDGET, Store};
 use crate::prompts::Template;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use qdiff_engine::cuda::Gemm;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -172,6 +173,9 @@ pub struct PromptArgs {
     /// Threads for llama.cpp and the CPU engine [default: all cores]
     #[arg(short, long, env = "QDIFF_THREADS")]
     pub threads: Option<usize>,
+    /// Linear layers of the CUDA engine: own kernels, or cublas
+    #[arg(long, value_name = "GEMM", default_value = "own", env = "QDIFF_GEMM")]
+    pub gemm: Gemm,
 }
 
 /// How captured stages come about and where they stay.

@@ -1,0 +1,181 @@
+// attn_scores, attn_weights and attn_context of one token. A block takes one
+// head of the cache, the GROUP query heads that share it, and a share of the
+// keys; the last block of a head to finish puts the shares together, in the
+// order of the keys, so that the result does not depend on who was last.
+// Grid (G, splits), block 256.
+// q [H, D], caches [capacity, G, D], out [H, D]; partial [G, splits, GROUP, D + 2].
+
+#define KEYS 64     // of a tile
+#define FEWEST 16   // keys worth a block
+
+struct AttentionTaps { // null where not wanted; weights need scores
+    float *scores, *weights;
+};
+
+template <typename Kv, int D, int GROUP>
+__device__ void attention(const float *q, const typename Kv::Type *k, const typename Kv::Type *v, float *partial,
+                          u32 *arrived, float *out, const Step *step, float scale, const AttentionTaps &taps) {
+    constexpr int LANES = D / 8;                          // threads that share a key
+    constexpr int OUTPUTS = (GROUP * D + 255) / 256;      // per thread
+    __shared__ __align__(16) float query[GROUP * D];
+    __shared__ float p[GROUP][KEYS];
+    __shared__ float largest[GROUP], total[GROUP], fade[GROUP];
+    __shared__ bool last;
+    let_next_start();
+    wait_for_previous();
+    const int kv_head = blockIdx.x, kv_heads = gridDim.x;
+    const int keys = step->position + 1;
+    const int share = max((keys + (int)gridDim.y - 1) / (int)gridDim.y, FEWEST);
+    const int live = (keys + share - 1) / share;
+    const int begin = blockIdx.y * share, end = min(keys, begin + share);
+    if (begin >= keys) return;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int i = threadIdx.x; i < GROUP * D; i += 256) query[i] = q[kv_head * GROUP * D + i];
+    if (threadIdx.x < GROUP) {
+        largest[threadIdx.x] = -3.402823466e38f;
+        total[threadIdx.x] = 0.0f;
+    }
+    float sum[OUTPUTS];
+#pragma unroll
+    for (int r = 0; r < OUTPUTS; r++) sum[r] = 0.0f;
+
+    for (int tile = begin; tile < end; tile += KEYS) {
+        const int here = min(KEYS, end - tile);
+        __syncthreads();
+        for (int at = threadIdx.x / LANES; at < KEYS; at += 256 / LANES) {
+            const int part = threadIdx.x % LANES;
+            float key[8];
+            if (at < here) {
+                const typename Kv::Type *from = k + ((size_t)(tile + at) * kv_heads + kv_head) * D + 8 * part;
+#pragma unroll
+                for (int i = 0; i < 8; i++) key[i] = Kv::get(from[i]);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 8; i++) key[i] = 0.0f;
+            }
+#pragma unroll
+            for (int h = 0; h < GROUP; h++) {
+                const float4 *x = (const float4 *)(query + h * D + 8 * part);
+                const float4 x0 = x[0], x1 = x[1];
+                float s = key[0] * x0.x;
+                s = fmaf(key[1], x0.y, s);
+                s = fmaf(key[2], x0.z, s);
+                s = fmaf(key[3], x0.w, s);
+                s = fmaf(key[4], x1.x, s);
+                s = fmaf(key[5], x1.y, s);
+                s = fmaf(key[6], x1.z, s);
+                s = fmaf(key[7], x1.w, s);
+                for (int step = LANES / 2; step > 0; step /= 2) s += __shfl_xor_sync(0xffffffffu, s, step);
+                if (part == 0 && at < here) {
+                    p[h][at] = s * scale;
+                    tap(taps.scores, (kv_head * GROUP + h) * keys + tile + at, s);
+                }
+            }
+        }
+        __syncthreads();
+        for (int h = warp; h < GROUP; h += 8) {
+            float most = largest[h];
+            for (int i = lane; i < here; i += 32) most = fmaxf(most, p[h][i]);
+            for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+            float e = 0.0f;
+            for (int i = lane; i < here; i += 32) {
+                p[h][i] = expf(p[h][i] - most);
+                e += p[h][i];
+            }
+            e = warp_sum(e);
+            __syncwarp();
+            if (lane == 0) {
+                fade[h] = expf(largest[h] - most);
+                total[h] = total[h] * fade[h] + e;
+                largest[h] = most;
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int r = 0; r < OUTPUTS; r++) {
+            const int at = threadIdx.x + 256 * r;
+            if (at >= GROUP * D) break;
+            const int h = at / D;
+            const typename Kv::Type *from = v + ((size_t)tile * kv_heads + kv_head) * D + at % D;
+            float s[4] = {sum[r] * fade[h], 0.0f, 0.0f, 0.0f};
+            int i = 0;
+            for (; i + 4 <= here; i += 4) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    s[j] = fmaf(p[h][i + j], Kv::get(from[(size_t)(i + j) * kv_heads * D]), s[j]);
+                }
+            }
+            for (; i < here; i++) s[0] = fmaf(p[h][i], Kv::get(from[(size_t)i * kv_heads * D]), s[0]);
+            sum[r] = (s[0] + s[1]) + (s[2] + s[3]);
+        }
+    }
+    __syncthreads();
+
+    if (live > 1) {
+        float *mine = partial + ((size_t)kv_head * gridDim.y + blockIdx.y) * GROUP * (D + 2);
+#pragma unroll
+        for (int r = 0; r < OUTPUTS; r++) {
+            const int at = threadIdx.x + 256 * r;
+            if (at < GROUP * D) mine[(at / D) * (D + 2) + at % D] = sum[r];
+        }
+        if (threadIdx.x < GROUP) {
+            mine[threadIdx.x * (D + 2) + D] = largest[threadIdx.x];
+            mine[threadIdx.x * (D + 2) + D + 1] = total[threadIdx.x];
+        }
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) last = atomicAdd(arrived + kv_head, 1) == (u32)live - 1;
+        __syncthreads();
+        if (!last) return;
+        __threadfence();
+        const float *all = partial + (size_t)kv_head * gridDim.y * GROUP * (D + 2);
+        if (threadIdx.x < GROUP) {
+            float most = -3.402823466e38f;
+            for (int s = 0; s < live; s++) most = fmaxf(most, __ldcg(all + (s * GROUP + threadIdx.x) * (D + 2) + D));
+            float e = 0.0f;
+            for (int s = 0; s < live; s++) {
+                const float *of = all + (s * GROUP + threadIdx.x) * (D + 2) + D;
+                e += __ldcg(of + 1) * expf(__ldcg(of) - most);
+            }
+            largest[threadIdx.x] = most;
+            total[threadIdx.x] = e;
+        }
+        if (threadIdx.x == 0) arrived[kv_head] = 0;
+        __syncthreads();
+#pragma unroll
+        for (int r = 0; r < OUTPUTS; r++) {
+            const int at = threadIdx.x + 256 * r;
+            if (at >= GROUP * D) break;
+            const int h = at / D;
+            float s0 = 0.0f, s1 = 0.0f;
+            for (int s = 0; s < live; s++) {
+                const float *of = all + (s * GROUP + h) * (D + 2);
+                const float part = __ldcg(of + at % D) * expf(__ldcg(of + D) - largest[h]);
+                if (s % 2) s1 += part;
+                else s0 += part;
+            }
+            sum[r] = s0 + s1;
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < OUTPUTS; r++) {
+        const int at = threadIdx.x + 256 * r;
+        if (at >= GROUP * D) break;
+        out[kv_head * GROUP * D + at] = sum[r] / total[at / D];
+    }
+    if (taps.weights) {
+        for (int h = 0; h < GROUP; h++) {
+            const int row = (kv_head * GROUP + h) * keys;
+            for (int i = threadIdx.x; i < keys; i += 256) {
+                taps.weights[row + i] = expf(__ldcg(taps.scores + row + i) * scale - largest[h]) / total[h];
+            }
+        }
+    }
+}
+
+#define INSTANCE(NAME, KV, D, GROUP)                                                                             \
+    extern "C" __global__ void __launch_bounds__(256)                                                            \
+    NAME(const float *q, const KV::Type *k, const KV::Type *v, float *partial, u32 *arrived, float *out,        \
+         const Step *step, float scale, const AttentionTaps taps) {                                             \
+        attention<KV, D, GROUP>(q, k, v, partial, arrived, out, step, scale, taps);                             \
+    }

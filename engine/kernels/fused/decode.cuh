@@ -1,0 +1,100 @@
+// What the fused kernels of a decode step share. All run one token; its
+// position stands in device memory, so that a captured graph stays valid.
+//
+// Kernels overlap their neighbours: each fetches weights, which nobody writes,
+// before it waits for the kernel before it (programmatic dependent launch).
+
+struct Step {
+    u32 token;
+    int position;
+};
+
+// Lets the next kernel start fetching its weights.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Waits until all kernels before this one are done and their writes seen.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// A vector in shared memory has four floats of padding after every 32: lanes
+// that read one group each then share no bank.
+__device__ __forceinline__ int padded(int i) { return i + 4 * (i / 32); }
+
+__device__ __forceinline__ void tap(float *to, int i, float v) {
+    if (to) to[i] = v;
+}
+
+// RMSNorm of x into shared memory; every block makes its own, block 0 taps it.
+__device__ __forceinline__ void norm_to_shared(const float *x, const float *weight, float eps, int n, float *shared,
+                                               float *tapped) {
+    float squares = 0.0f;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        const float v = x[i];
+        shared[padded(i)] = v;
+        squares = fmaf(v, v, squares);
+    }
+    const float scale = 1.0f / sqrtf(reduce_sum(squares) / (float)n + eps);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        const float v = shared[padded(i)] * scale * weight[i];
+        shared[padded(i)] = v;
+        if (blockIdx.x == 0) tap(tapped, i, v);
+    }
+    __syncthreads();
+}
+
+__device__ __forceinline__ void copy_to_shared(const float *x, int n, float *shared) {
+    for (int i = threadIdx.x; i < n / 4; i += blockDim.x) {
+        *(float4 *)(shared + padded(4 * i)) = ((const float4 *)x)[i];
+    }
+    __syncthreads();
+}
+
+// The product of a group of weights with its part of x in shared memory.
+template <typename Format>
+__device__ __forceinline__ float group_dot(const typename Format::Raw &raw, int g, const float *shared) {
+    float w[32], sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    Format::unpack(raw, g % 8, w);
+    const float4 *x = (const float4 *)(shared + 36 * g);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const float4 v = x[i];
+        sum[i % 4] = fmaf(w[4 * i], v.x, sum[i % 4]);
+        sum[i % 4] = fmaf(w[4 * i + 1], v.y, sum[i % 4]);
+        sum[i % 4] = fmaf(w[4 * i + 2], v.z, sum[i % 4]);
+        sum[i % 4] = fmaf(w[4 * i + 3], v.w, sum[i % 4]);
+    }
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+__device__ __forceinline__ float warp_sum(float v) {
+    for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xffffffffu, v, step);
+    return v;
+}
+
+// One row of a weight against x in shared memory, by `lanes` threads, of which
+// this is `lane`. The first group is fetched by start, before any waiting.
+template <typename Format>
+struct RowDot {
+    typename Format::Raw raw;
+    __device__ __forceinline__ void start(const Weights &w, int row, int groups, int lane) {
+        if (lane < groups) raw = Format::load(w, (size_t)row * groups + lane);
+    }
+    // The part of this thread, to be summed over the lanes.
+    __device__ __forceinline__ float finish(const Weights &w, int row, int groups, int lane, int lanes,
+                                            const float *shared) {
+        float sum = 0.0f;
+        for (int g = lane; g < groups; g += lanes) {
+            const typename Format::Raw now = raw;
+            if (g + lanes < groups) raw = Format::load(w, (size_t)row * groups + g + lanes);
+            sum += group_dot<Format>(now, g, shared);
+        }
+        return sum;
+    }
+};

@@ -1,0 +1,192 @@
+//! From a node of the graph to the launches that compute it.
+
+use super::blas::Product;
+use super::launch::{Args, Call};
+use super::memory::{Buffer, Memory, Weight};
+use super::options::{Gemm, Options, Path};
+use crate::model::{Graph, Node, row_len};
+use crate::ops::{Attention, Op, Pairing};
+
+/// Threads of an elementwise block.
+const THREADS: u32 = 256;
+/// Warps of a block where a warp makes one output.
+const WARPS: usize = 8;
+/// Tokens that `linear.cu` takes at a time.
+const LINEAR_TOKENS: usize = 8;
+/// Edge of a tile of `gemm.cu`.
+const GEMM_TILE: usize = 64;
+
+/// The tokens of a step: how many, and the position of the first.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// Tokens.
+    pub tokens: usize,
+    /// Position of the first.
+    pub first: usize,
+}
+
+impl Span {
+    /// Tokens so far, these included.
+    pub fn keys(self) -> usize {
+        self.first + self.tokens
+    }
+}
+
+/// Something queued on the stream.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// A kernel.
+    Kernel(Call),
+    /// A kernel that dequantises a weight, then a product by cuBLAS.
+    Product(Call, Product),
+}
+
+/// Makes the launches of single nodes.
+pub struct Calls<'a> {
+    /// The model.
+    pub graph: &'a Graph,
+    /// Where everything is.
+    pub memory: &'a Memory,
+    /// Which kernels.
+    pub options: &'a Options,
+}
+
+impl Calls<'_> {
+    fn input(&self, node: &Node, i: usize) -> u64 {
+        self.memory.outputs[node.inputs[i]].at
+    }
+
+    fn weight(&self, node: &Node) -> &Weight {
+        &self.memory.weights[node.weight.as_deref().unwrap_or("")]
+    }
+
+    /// The work of node `index` over `span`, its result in the node's buffer.
+    /// Of the fast path the fused attention stands for three nodes and is made
+    /// by [`Self::attention`].
+    pub fn of(&self, index: usize, span: Span) -> Work {
+        let node = &self.graph.nodes[index];
+        let Buffer { at: y, .. } = self.memory.outputs[index];
+        let Span { tokens, first } = span;
+        let elements = row_len(node) * tokens;
+        let (count, start, keys) = (tokens as i32, first as i32, span.keys() as i32);
+        let kv = self.options.kv.kernel();
+        let args = Args::default;
+        Work::Kernel(match &node.op {
+            Op::Embed { .. } => {
+                let w = self.weight(node);
+                let args = args().with(self.memory.tokens).with(w.planes).with(y);
+                let grid = (tokens as u32, 1, 1);
+                Call::new(format!("embed_{}", w.ty), grid, 128, args.with(w.n as i32))
+            }
+            Op::RmsNorm(norm) => {
+                let n = (row_len(node) / norm.groups) as i32;
+                let args = args()
+                    .with(self.input(node, 0))
+                    .with(self.weight(node).planes[0]);
+                let args = args.with(y).with(n).with(norm.eps as f32);
+                let grid = ((tokens * norm.groups) as u32, 1, 1);
+                Call::new("rms_norm", grid, THREADS, args)
+            }
+            Op::Linear(_) => return self.linear(node, self.input(node, 0), y, tokens),
+            Op::Bias => {
+                let w = self.weight(node);
+                let args = args().with(self.input(node, 0)).with(w.planes[0]).with(y);
+                Call::flat(
+                    "bias",
+                    elements,
+                    args.with(w.n as i32).with(elements as i32),
+                )
+            }
+            Op::Rope(rope) => {
+                let heads = (row_len(node) / rope.head_dim) as i32;
+                let adjacent = i32::from(rope.pairing == Pairing::Norm);
+                let args = args()
+                    .with(self.input(node, 0))
+                    .with(self.memory.frequencies[&index]);
+                let args = args
+                    .with(y)
+                    .with(heads)
+                    .with(rope.head_dim as i32)
+                    .with(adjacent);
+                Call::flat("rope", elements / 2, args.with(start).with(count))
+            }
+            Op::KvCache(_) => {
+                let args = args().with(self.input(node, 0)).with(y);
+                let args = args.with(row_len(node) as i32).with(start).with(count);
+                Call::flat(format!("kv_cache_{kv}"), elements, args)
+            }
+            Op::AttnScores(a) => {
+                let grid = (
+                    span.keys().div_ceil(WARPS) as u32,
+                    tokens as u32,
+                    a.n_heads as u32,
+                );
+                let args = self.attention_args(node, y, a);
+                let args = args.with(start).with(count).with(keys);
+                Call::new(format!("attn_scores_{kv}"), grid, 32 * WARPS as u32, args)
+            }
+            Op::AttnWeights(softmax) => {
+                let heads = Graph::extent(node, tokens, span.keys())[0] as u32;
+                let args = args()
+                    .with(self.input(node, 0))
+                    .with(y)
+                    .with(softmax.scale as f32);
+                let args = args.with(start).with(count).with(keys);
+                Call::new("attn_weights", (tokens as u32, heads, 1), THREADS, args)
+            }
+            Op::AttnContext(a) => {
+                let grid = (tokens as u32, a.n_heads as u32, 1);
+                let args = self.attention_args(node, y, a);
+                let args = args.with(start).with(count).with(keys);
+                Call::new(format!("attn_context_{kv}"), grid, 64, args)
+            }
+            Op::Residual | Op::SwiGlu(_) => {
+                let args = args().with(self.input(node, 0)).with(self.input(node, 1));
+                Call::flat(node.op.name(), elements, args.with(y).with(elements as i32))
+            }
+            Op::Copy => unreachable!("no clean graph leaves an op out"),
+        })
+    }
+
+    /// `y [T, m]` of the linear layer `node` on `x [T, n]`.
+    pub fn linear(&self, node: &Node, x: u64, y: u64, tokens: usize) -> Work {
+        let w = self.weight(node);
+        let tail = |args: Args| args.with(w.n as i32).with(w.m as i32).with(tokens as i32);
+        if self.options.gemm == Gemm::Cublas {
+            let groups = w.n * w.m / 32;
+            let args = Args::default().with(w.planes).with(self.memory.dequantised);
+            let name = format!("dequantise_{}", w.ty);
+            return Work::Product(
+                Call::flat(name, groups, args.with(groups as i32)),
+                Product::linear(self.memory.dequantised, x, y, w.n, w.m, tokens),
+            );
+        }
+        let args = tail(Args::default().with(x).with(w.planes).with(y));
+        let (name, tile) = match self.options.path {
+            Path::Tapped => ("linear", (WARPS, LINEAR_TOKENS)),
+            Path::Fast => ("gemm", (GEMM_TILE, GEMM_TILE)),
+        };
+        let grid = (
+            w.m.div_ceil(tile.0) as u32,
+            tokens.div_ceil(tile.1) as u32,
+            1,
+        );
+        let threads = if name == "linear" {
+            32 * WARPS as u32
+        } else {
+            128
+        };
+        Work::Kernel(Call::new(format!("{name}_{}", w.ty), grid, threads, args))
+    }
+
+    fn attention_args(&self, node: &Node, y: u64, a: &Attention) -> Args {
+        let args = Args::default()
+            .with(self.input(node, 0))
+            .with(self.input(node, 1));
+        let args = args
+            .with(y)
+            .with(a.n_heads as i32)
+            .with(a.n_kv_heads as i32);
+        args.with(a.head_dim as i32)
+    }
+}

@@ -1,0 +1,248 @@
+//! The shape of a decoder, read off the graph: which node of a layer is which.
+//!
+//! The fused path knows one shape, that of Qwen2 and Qwen3. It finds the nodes
+//! by walking from the logits backwards along inputs and ops, so that stages
+//! are named in the graph alone.
+
+use crate::model::{Graph, Node};
+use crate::ops::{Layout, Linear, Op};
+
+/// Nodes of a layer, by index.
+#[derive(Clone, Debug)]
+pub struct Layer {
+    /// Norm before attention.
+    pub attn_norm: usize,
+    /// Projections to q, k and v.
+    pub proj: [usize; 3],
+    /// Their biases.
+    pub biased: [Option<usize>; 3],
+    /// Norms per head, of q and k.
+    pub normed: [Option<usize>; 2],
+    /// Rotations, of q and k.
+    pub rope: [usize; 2],
+    /// Caches, of k and v.
+    pub cache: [usize; 2],
+    /// Scores.
+    pub scores: usize,
+    /// Softmax of the scores.
+    pub weights: usize,
+    /// Weights times values.
+    pub context: usize,
+    /// Projection of the context.
+    pub attn_out: usize,
+    /// Sum with the layer's input.
+    pub attn_residual: usize,
+    /// Norm before the feed-forward.
+    pub ffn_norm: usize,
+    /// Gate projection.
+    pub gate: usize,
+    /// Up projection.
+    pub up: usize,
+    /// Gated up.
+    pub act: usize,
+    /// Down projection.
+    pub down: usize,
+    /// Sum with the attention's result.
+    pub out: usize,
+}
+
+/// The nodes of a model.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    /// The embedding.
+    pub embed: usize,
+    /// Layers, first first.
+    pub layers: Vec<Layer>,
+    /// The last norm.
+    pub final_norm: usize,
+    /// The output projection.
+    pub logits: usize,
+}
+
+struct Walk<'a>(&'a Graph);
+
+impl Walk<'_> {
+    fn node(&self, i: usize) -> &Node {
+        &self.0.nodes[i]
+    }
+
+    /// Input `k` of node `i`, if `is` holds of its op.
+    fn input(&self, i: usize, k: usize, is: fn(&Op) -> bool) -> Option<usize> {
+        let from = *self.node(i).inputs.get(k)?;
+        is(&self.node(from).op).then_some(from)
+    }
+
+    /// From the input of `i` back over what `is` holds of, if anything.
+    fn skip(&self, i: usize, is: fn(&Op) -> bool) -> (Option<usize>, usize) {
+        match self.input(i, 0, is) {
+            Some(node) => (Some(node), node),
+            None => (None, i),
+        }
+    }
+
+    fn layer(&self, out: usize) -> Option<(Layer, usize)> {
+        let down = self.input(out, 0, linear)?;
+        let attn_residual = self.input(out, 1, |op| matches!(op, Op::Residual))?;
+        let act = self.input(down, 0, |op| matches!(op, Op::SwiGlu(_)))?;
+        let (gate, up) = (self.input(act, 0, linear)?, self.input(act, 1, linear)?);
+        let ffn_norm = self.input(gate, 0, norm)?;
+        let attn_out = self.input(attn_residual, 0, linear)?;
+        let context = self.input(attn_out, 0, |op| matches!(op, Op::AttnContext(_)))?;
+        let weights = self.input(context, 0, |op| matches!(op, Op::AttnWeights(_)))?;
+        let v_cache = self.input(context, 1, cache)?;
+        let scores = self.input(weights, 0, |op| matches!(op, Op::AttnScores(_)))?;
+        let q_rope = self.input(scores, 0, rope)?;
+        let k_cache = self.input(scores, 1, cache)?;
+        let k_rope = self.input(k_cache, 0, rope)?;
+        let (q_normed, q) = self.skip(q_rope, norm);
+        let (k_normed, k) = self.skip(k_rope, norm);
+        let (q_biased, q) = self.skip(q, bias);
+        let (k_biased, k) = self.skip(k, bias);
+        let (v_biased, v) = self.skip(v_cache, bias);
+        let proj = [
+            self.input(q, 0, linear)?,
+            self.input(k, 0, linear)?,
+            self.input(v, 0, linear)?,
+        ];
+        let attn_norm = self.input(proj[0], 0, norm)?;
+        let below = *self.node(attn_norm).inputs.first()?;
+        let same = |x: &[usize], y: usize| x.iter().all(|&i| self.node(i).inputs[0] == y);
+        let whole = same(&proj, attn_norm)
+            && same(&[gate, up], ffn_norm)
+            && self.node(ffn_norm).inputs[0] == attn_residual
+            && self.node(attn_residual).inputs[1] == below;
+        let layer = Layer {
+            attn_norm,
+            proj,
+            biased: [q_biased, k_biased, v_biased],
+            normed: [q_normed, k_normed],
+            rope: [q_rope, k_rope],
+            cache: [k_cache, v_cache],
+            scores,
+            weights,
+            context,
+            attn_out,
+            attn_residual,
+            ffn_norm,
+            gate,
+            up,
+            act,
+            down,
+            out,
+        };
+        whole.then_some((layer, below))
+    }
+}
+
+fn linear(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Linear(Linear {
+            layout: Layout::Rows
+        })
+    )
+}
+
+fn norm(op: &Op) -> bool {
+    matches!(op, Op::RmsNorm(_))
+}
+
+fn cache(op: &Op) -> bool {
+    matches!(op, Op::KvCache(_))
+}
+
+fn rope(op: &Op) -> bool {
+    matches!(op, Op::Rope(_))
+}
+
+fn bias(op: &Op) -> bool {
+    matches!(op, Op::Bias)
+}
+
+impl Decoder {
+    /// The decoder that `graph` is; `None` if it is another kind of model.
+    pub fn of(graph: &Graph) -> Option<Self> {
+        let walk = Walk(graph);
+        let logits = graph.nodes.len().checked_sub(1)?;
+        let final_norm = walk.input(logits, 0, norm)?;
+        let mut layers = Vec::new();
+        let mut at = *walk.node(final_norm).inputs.first()?;
+        while !matches!(walk.node(at).op, Op::Embed { .. }) {
+            let (layer, below) = walk.layer(at)?;
+            layers.push(layer);
+            at = below;
+        }
+        layers.reverse();
+        Some(Self {
+            embed: at,
+            layers,
+            final_norm,
+            logits,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Config, qwen2, qwen3};
+
+    fn config(arch: &str) -> Config {
+        Config {
+            arch: arch.to_owned(),
+            name: String::new(),
+            n_layers: 3,
+            n_embd: 64,
+            n_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 32,
+            n_ff: 96,
+            n_vocab: 100,
+            context: 64,
+            rope_base: 1e4,
+            rms_eps: 1e-6,
+            tied_head: true,
+        }
+    }
+
+    #[test]
+    fn every_node_has_its_place_exactly_once() {
+        for (graph, biases, norms) in [
+            (qwen2::graph(&config("qwen2")), 3, 0),
+            (qwen3::graph(&config("qwen3")), 0, 2),
+        ] {
+            let decoder = Decoder::of(&graph).expect("a decoder");
+            assert_eq!(decoder.layers.len(), 3);
+            let mut seen = vec![decoder.embed, decoder.final_norm, decoder.logits];
+            for l in &decoder.layers {
+                assert_eq!(l.biased.iter().flatten().count(), biases);
+                assert_eq!(l.normed.iter().flatten().count(), norms);
+                seen.extend(l.proj.iter().chain(&l.rope).chain(&l.cache));
+                seen.extend(l.biased.iter().chain(&l.normed).flatten());
+                seen.extend([l.attn_norm, l.scores, l.weights, l.context, l.attn_out]);
+                seen.extend([
+                    l.attn_residual,
+                    l.ffn_norm,
+                    l.gate,
+                    l.up,
+                    l.act,
+                    l.down,
+                    l.out,
+                ]);
+            }
+            seen.sort_unstable();
+            assert_eq!(seen, (0..graph.nodes.len()).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn another_model_is_not_taken_for_one() {
+        let mut graph = qwen2::graph(&config("qwen2"));
+        let at = graph
+            .nodes
+            .iter()
+            .position(|n| matches!(n.op, Op::SwiGlu(_)));
+        graph.nodes[at.expect("there is one")].op = Op::Copy;
+        assert!(Decoder::of(&graph).is_none());
+    }
+}

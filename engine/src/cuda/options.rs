@@ -1,0 +1,84 @@
+//! What an engine is made for.
+
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+
+/// How linear layers are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gemm {
+    /// The kernels of this project, on the blocks as they are.
+    #[default]
+    Own,
+    /// cuBLAS, in f32, on weights dequantised for each product.
+    Cublas,
+}
+
+impl FromStr for Gemm {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "own" => Ok(Self::Own),
+            "cublas" => Ok(Self::Cublas),
+            _ => Err("expected own or cublas".to_owned()),
+        }
+    }
+}
+
+/// Type of the elements of the KV cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvType {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// 16-bit floats, rounded to nearest even when stored.
+    F16,
+}
+
+impl KvType {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 => 2,
+        }
+    }
+
+    /// Name in `kv.cuh`.
+    pub(super) fn kernel(self) -> &'static str {
+        match self {
+            Self::F32 => "KvF32",
+            Self::F16 => "KvF16",
+        }
+    }
+}
+
+/// Which kernels a forward pass goes through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Path {
+    /// A kernel per stage, each stage materialised.
+    #[default]
+    Tapped,
+    /// Fused kernels; decode steps are one graph launch.
+    Fast,
+}
+
+/// What an engine is made for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Tokens of the longest step.
+    pub step: usize,
+    /// Tokens of the longest context.
+    pub context: usize,
+    /// The kernels.
+    pub path: Path,
+    /// Linear layers; of the fast path, those of steps of more than one token.
+    pub gemm: Gemm,
+    /// KV cache.
+    pub kv: KvType,
+    /// Whether attention scores and weights may be tapped: the fast path keeps
+    /// room for them only then.
+    pub scores: bool,
+    /// Whether only the last token's logits are made, as generation needs them.
+    pub last_logits: bool,
+}
