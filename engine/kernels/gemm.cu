@@ -1,10 +1,14 @@
 // y[t, o] = W[o, :] . x[t, :] on the tensor cores, to f32 accuracy: each operand
 // is split into two tf32 parts, and three products of parts are summed in f32
 // (two where the weights fit one part). What is left out is below 2^-21 of a
-// product. A block makes 64 tokens x 64 outputs, a warp 32 x 32; 32 elements of
-// the sum at a time go through shared memory, the next 32 meanwhile through
-// registers. Grid (ceil(m / 64), ceil(T / 64)), block 128.
-// x [T, n], W [m, n] in blocks, y [T, m].
+// product. The tensor cores round their sums towards zero, so that long sums
+// would drift: every 32 elements their sum is added to the result in true f32.
+//
+// A block makes 64 tokens x 64 outputs of one share of the sum, a warp 32 x 32
+// of it. 32 elements of the sum at a time stand in shared memory, split; the next
+// 32 are fetched meanwhile. Shares go to y + z * T * m, to be added by sum_parts.
+// Grid (ceil(m / 64), ceil(T / 64), shares), block 128.
+// x [T, n], W [m, n] in blocks, y [shares, T, m].
 
 #define TILE 64
 #define STRIDE 36 // of a row of 32 in shared memory: no two of a warp's reads share a bank
@@ -15,31 +19,44 @@ __device__ __forceinline__ u32 tf32(float v) {
     return bits;
 }
 
-struct Parts { u32 high, low; };
-
-__device__ __forceinline__ Parts split(float v) {
-    Parts p;
-    p.high = tf32(v);
-    p.low = tf32(v - __uint_as_float(p.high));
-    return p;
-}
-
 __device__ __forceinline__ void multiply(float *c, const u32 *a, const u32 *b) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// Rows of 32 in shared memory as two parts.
+struct Operand {
+    u32 *high, *low;
+    __device__ __forceinline__ void put(int row, const float4 *v, bool with_low) {
+        uint4 *to_high = (uint4 *)(high + row * STRIDE), *to_low = (uint4 *)(low + row * STRIDE);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint4 h = {tf32(v[i].x), tf32(v[i].y), tf32(v[i].z), tf32(v[i].w)};
+            to_high[i] = h;
+            if (with_low) {
+                to_low[i] = {tf32(v[i].x - __uint_as_float(h.x)), tf32(v[i].y - __uint_as_float(h.y)),
+                             tf32(v[i].z - __uint_as_float(h.z)), tf32(v[i].w - __uint_as_float(h.w))};
+            }
+        }
+    }
+};
+
 template <typename Format>
 __device__ void gemm(const float *x, const Weights &w, float *y, int n, int m, int tokens) {
-    __shared__ float xs[2][TILE * STRIDE];
-    __shared__ float ws[2][TILE * STRIDE];
+    extern __shared__ __align__(16) u32 shared[]; // [stage 2][x high, x low, w high, w low][TILE * STRIDE]
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
     const int groups = n / 32;
+    const int share = (groups + gridDim.z - 1) / gridDim.z;
+    const int begin = blockIdx.z * share, end = min(groups, begin + share);
     const int out0 = blockIdx.x * TILE, token0 = blockIdx.y * TILE;
-    const int row = tid % TILE;            // of the tile, for whichever operand this thread brings
+    const int row = tid % TILE;             // of the tile, for whichever operand this thread brings
     const bool brings_weights = tid < TILE; // the other half of the block brings x
     const bool inside = brings_weights ? out0 + row < m : token0 + row < tokens;
+    auto operand = [&](int stage, int which) {
+        u32 *at = shared + (4 * stage + 2 * which) * TILE * STRIDE;
+        return Operand{at, at + TILE * STRIDE};
+    };
 
     typename Format::Raw raw;
     float4 part[8];
@@ -54,30 +71,28 @@ __device__ void gemm(const float *x, const Weights &w, float *y, int n, int m, i
         }
     };
     auto put = [&](int g) {
-        float4 *to = (float4 *)((brings_weights ? ws : xs)[g % 2] + row * STRIDE);
         if (!inside) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) to[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            for (int i = 0; i < 8; i++) part[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         } else if (brings_weights) {
-            float v[32];
-            Format::unpack(raw, g % 8, v);
-#pragma unroll
-            for (int i = 0; i < 8; i++) to[i] = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 8; i++) to[i] = part[i];
+            Format::unpack(raw, g % 8, (float *)part);
         }
+        operand((g - begin) % 2, brings_weights).put(row, part, !brings_weights || !Format::halves);
     };
 
     float c[2][4][4] = {};
     const int token_at = 32 * (warp / 2), out_at = 32 * (warp % 2);
     const int quad = lane / 4, pair = lane % 4;
-    fetch(0);
-    put(0);
+    if (begin < end) {
+        fetch(begin);
+        put(begin);
+    }
     __syncthreads();
-    for (int g = 0; g < groups; g++) {
-        if (g + 1 < groups) fetch(g + 1);
-        const float *xt = xs[g % 2] + token_at * STRIDE, *wt = ws[g % 2] + out_at * STRIDE;
+    for (int g = begin; g < end; g++) {
+        if (g + 1 < end) fetch(g + 1);
+        float sum[2][4][4] = {};
+        const Operand xs = operand((g - begin) % 2, 0), ws = operand((g - begin) % 2, 1);
+        const int x0 = (token_at + quad) * STRIDE + pair, w0 = (out_at + quad) * STRIDE + pair;
 #pragma unroll
         for (int k = 0; k < 32; k += 8) {
             u32 ah[2][4], al[2][4], bh[4][2], bl[4][2];
@@ -85,34 +100,47 @@ __device__ void gemm(const float *x, const Weights &w, float *y, int n, int m, i
             for (int i = 0; i < 2; i++) {
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    const Parts p = split(xt[(16 * i + quad + 8 * (e % 2)) * STRIDE + k + pair + 4 * (e / 2)]);
-                    ah[i][e] = p.high;
-                    al[i][e] = p.low;
+                    const int at = x0 + (16 * i + 8 * (e % 2)) * STRIDE + k + 4 * (e / 2);
+                    ah[i][e] = xs.high[at];
+                    al[i][e] = xs.low[at];
                 }
             }
 #pragma unroll
             for (int j = 0; j < 4; j++) {
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    const Parts p = split(wt[(8 * j + quad) * STRIDE + k + pair + 4 * e]);
-                    bh[j][e] = p.high;
-                    bl[j][e] = p.low;
+                    const int at = w0 + 8 * j * STRIDE + k + 4 * e;
+                    bh[j][e] = ws.high[at];
+                    if (!Format::halves) bl[j][e] = ws.low[at];
+                }
+            }
+            // The small products first.
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    if (!Format::halves) multiply(sum[i][j], ah[i], bl[j]);
+                    multiply(sum[i][j], al[i], bh[j]);
                 }
             }
 #pragma unroll
             for (int i = 0; i < 2; i++) {
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    // The small products first.
-                    if (!Format::halves) multiply(c[i][j], ah[i], bl[j]);
-                    multiply(c[i][j], al[i], bh[j]);
-                    multiply(c[i][j], ah[i], bh[j]);
-                }
+                for (int j = 0; j < 4; j++) multiply(sum[i][j], ah[i], bh[j]);
             }
         }
-        if (g + 1 < groups) put(g + 1);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+#pragma unroll
+                for (int e = 0; e < 4; e++) c[i][j][e] += sum[i][j][e];
+            }
+        }
+        if (g + 1 < end) put(g + 1);
         __syncthreads();
     }
+    y += (size_t)blockIdx.z * tokens * m;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll

@@ -13,7 +13,6 @@ __device__ __forceinline__ unsigned long long key_of(float v, u32 id) {
 extern "C" __global__ void __launch_bounds__(256) argmax(const float *logits, int m, unsigned long long *best,
                                                          u32 *arrived, u32 *token) {
     __shared__ unsigned long long warps[8];
-    let_next_start();
     wait_for_previous();
     unsigned long long most = 0;
     for (int i = blockIdx.x * 256 + threadIdx.x; i < m; i += gridDim.x * 256) {

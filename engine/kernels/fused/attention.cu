@@ -6,7 +6,8 @@
 // q [H, D], caches [capacity, G, D], out [H, D]; partial [G, splits, GROUP, D + 2].
 
 #define KEYS 64     // of a tile
-#define FEWEST 16   // keys worth a block
+#define FEWEST 32   // keys worth a block
+#define SPLITS 32   // blocks of a head at most: one lane each when shares are put together
 
 struct AttentionTaps { // null where not wanted; weights need scores
     float *scores, *weights;
@@ -14,22 +15,32 @@ struct AttentionTaps { // null where not wanted; weights need scores
 
 template <typename Kv, int D, int GROUP>
 __device__ void attention(const float *q, const typename Kv::Type *k, const typename Kv::Type *v, float *partial,
-                          u32 *arrived, float *out, const Step *step, float scale, const AttentionTaps &taps) {
+                          u32 *arrived, float *out, const int *position_at, float scale, const AttentionTaps &taps) {
     constexpr int LANES = D / 8;                          // threads that share a key
     constexpr int OUTPUTS = (GROUP * D + 255) / 256;      // per thread
     __shared__ __align__(16) float query[GROUP * D];
+    __shared__ __align__(16) float values[KEYS * D];
     __shared__ float p[GROUP][KEYS];
-    __shared__ float largest[GROUP], total[GROUP], fade[GROUP];
+    __shared__ float largest[GROUP], total[GROUP], fade[GROUP], factor[GROUP][SPLITS];
     __shared__ bool last;
-    let_next_start();
-    wait_for_previous();
     const int kv_head = blockIdx.x, kv_heads = gridDim.x;
-    const int keys = step->position + 1;
+    const int keys = *position_at + 1;
     const int share = max((keys + (int)gridDim.y - 1) / (int)gridDim.y, FEWEST);
     const int live = (keys + share - 1) / share;
     const int begin = blockIdx.y * share, end = min(keys, begin + share);
     if (begin >= keys) return;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int part = threadIdx.x % LANES, at0 = threadIdx.x / LANES;
+    auto fetch = [&](int n, float *key, float *value) {
+        const size_t from = ((size_t)n * kv_heads + kv_head) * D + 8 * part;
+        Kv::get8(k + from, key);
+        Kv::get8(v + from, value);
+    };
+    // The keys of earlier steps can be fetched before the kernel that writes
+    // this step's is done.
+    float key0[8] = {}, value0[8] = {};
+    if (begin + at0 < end && begin + at0 < keys - 1) fetch(begin + at0, key0, value0);
+    wait_for_previous();
     for (int i = threadIdx.x; i < GROUP * D; i += 256) query[i] = q[kv_head * GROUP * D + i];
     if (threadIdx.x < GROUP) {
         largest[threadIdx.x] = -3.402823466e38f;
@@ -42,17 +53,18 @@ __device__ void attention(const float *q, const typename Kv::Type *k, const type
     for (int tile = begin; tile < end; tile += KEYS) {
         const int here = min(KEYS, end - tile);
         __syncthreads();
-        for (int at = threadIdx.x / LANES; at < KEYS; at += 256 / LANES) {
-            const int part = threadIdx.x % LANES;
-            float key[8];
-            if (at < here) {
-                const typename Kv::Type *from = k + ((size_t)(tile + at) * kv_heads + kv_head) * D + 8 * part;
+        for (int at = at0; at < KEYS; at += 256 / LANES) {
+            const bool early = tile == begin && at == at0 && tile + at < keys - 1;
+            float key[8] = {}, value[8] = {};
+            if (early) {
 #pragma unroll
-                for (int i = 0; i < 8; i++) key[i] = Kv::get(from[i]);
-            } else {
-#pragma unroll
-                for (int i = 0; i < 8; i++) key[i] = 0.0f;
+                for (int i = 0; i < 8; i++) key[i] = key0[i], value[i] = value0[i];
+            } else if (at < here) {
+                fetch(tile + at, key, value);
             }
+            float4 *to = (float4 *)(values + at * D + 8 * part);
+            to[0] = make_float4(value[0], value[1], value[2], value[3]);
+            to[1] = make_float4(value[4], value[5], value[6], value[7]);
 #pragma unroll
             for (int h = 0; h < GROUP; h++) {
                 const float4 *x = (const float4 *)(query + h * D + 8 * part);
@@ -65,7 +77,7 @@ __device__ void attention(const float *q, const typename Kv::Type *k, const type
                 s = fmaf(key[5], x1.y, s);
                 s = fmaf(key[6], x1.z, s);
                 s = fmaf(key[7], x1.w, s);
-                for (int step = LANES / 2; step > 0; step /= 2) s += __shfl_xor_sync(0xffffffffu, s, step);
+                for (int lanes = LANES / 2; lanes > 0; lanes /= 2) s += __shfl_xor_sync(0xffffffffu, s, lanes);
                 if (part == 0 && at < here) {
                     p[h][at] = s * scale;
                     tap(taps.scores, (kv_head * GROUP + h) * keys + tile + at, s);
@@ -96,16 +108,14 @@ __device__ void attention(const float *q, const typename Kv::Type *k, const type
             const int at = threadIdx.x + 256 * r;
             if (at >= GROUP * D) break;
             const int h = at / D;
-            const typename Kv::Type *from = v + ((size_t)tile * kv_heads + kv_head) * D + at % D;
+            const float *value = values + at % D;
             float s[4] = {sum[r] * fade[h], 0.0f, 0.0f, 0.0f};
             int i = 0;
             for (; i + 4 <= here; i += 4) {
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    s[j] = fmaf(p[h][i + j], Kv::get(from[(size_t)(i + j) * kv_heads * D]), s[j]);
-                }
+                for (int j = 0; j < 4; j++) s[j] = fmaf(p[h][i + j], value[(i + j) * D], s[j]);
             }
-            for (; i < here; i++) s[0] = fmaf(p[h][i], Kv::get(from[(size_t)i * kv_heads * D]), s[0]);
+            for (; i < here; i++) s[0] = fmaf(p[h][i], value[i * D], s[0]);
             sum[r] = (s[0] + s[1]) + (s[2] + s[3]);
         }
     }
@@ -129,16 +139,18 @@ __device__ void attention(const float *q, const typename Kv::Type *k, const type
         if (!last) return;
         __threadfence();
         const float *all = partial + (size_t)kv_head * gridDim.y * GROUP * (D + 2);
-        if (threadIdx.x < GROUP) {
-            float most = -3.402823466e38f;
-            for (int s = 0; s < live; s++) most = fmaxf(most, __ldcg(all + (s * GROUP + threadIdx.x) * (D + 2) + D));
-            float e = 0.0f;
-            for (int s = 0; s < live; s++) {
-                const float *of = all + (s * GROUP + threadIdx.x) * (D + 2) + D;
-                e += __ldcg(of + 1) * expf(__ldcg(of) - most);
+        for (int h = warp; h < GROUP; h += 8) {
+            const float *of = all + (lane * GROUP + h) * (D + 2) + D;
+            const float mine = lane < live ? __ldcg(of) : -3.402823466e38f;
+            float most = mine;
+            for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+            const float f = lane < live ? expf(mine - most) : 0.0f;
+            const float e = warp_sum(lane < live ? __ldcg(of + 1) * f : 0.0f);
+            factor[h][lane] = f;
+            if (lane == 0) {
+                largest[h] = most;
+                total[h] = e;
             }
-            largest[threadIdx.x] = most;
-            total[threadIdx.x] = e;
         }
         if (threadIdx.x == 0) arrived[kv_head] = 0;
         __syncthreads();
@@ -147,14 +159,17 @@ __device__ void attention(const float *q, const typename Kv::Type *k, const type
             const int at = threadIdx.x + 256 * r;
             if (at >= GROUP * D) break;
             const int h = at / D;
-            float s0 = 0.0f, s1 = 0.0f;
-            for (int s = 0; s < live; s++) {
-                const float *of = all + (s * GROUP + h) * (D + 2);
-                const float part = __ldcg(of + at % D) * expf(__ldcg(of + D) - largest[h]);
-                if (s % 2) s1 += part;
-                else s0 += part;
+            const float *of = all + h * (D + 2) + at % D;
+            float s[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            int i = 0;
+            for (; i + 4 <= live; i += 4) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    s[j] = fmaf(__ldcg(of + (i + j) * GROUP * (D + 2)), factor[h][i + j], s[j]);
+                }
             }
-            sum[r] = s0 + s1;
+            for (; i < live; i++) s[0] = fmaf(__ldcg(of + i * GROUP * (D + 2)), factor[h][i], s[0]);
+            sum[r] = (s[0] + s[1]) + (s[2] + s[3]);
         }
     }
 #pragma unroll
@@ -174,8 +189,8 @@ __device__ void attention(const float *q, const typename Kv::Type *k, const type
 }
 
 #define INSTANCE(NAME, KV, D, GROUP)                                                                             \
-    extern "C" __global__ void __launch_bounds__(256)                                                            \
+    extern "C" __global__ void __launch_bounds__(256, 1)                                                         \
     NAME(const float *q, const KV::Type *k, const KV::Type *v, float *partial, u32 *arrived, float *out,        \
-         const Step *step, float scale, const AttentionTaps taps) {                                             \
-        attention<KV, D, GROUP>(q, k, v, partial, arrived, out, step, scale, taps);                             \
+         const int *position_at, float scale, const AttentionTaps taps) {                                             \
+        attention<KV, D, GROUP>(q, k, v, partial, arrived, out, position_at, scale, taps);                             \
     }

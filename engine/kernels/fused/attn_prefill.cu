@@ -18,7 +18,8 @@ __device__ void attn_prefill(const float *q, const typename Kv::Type *k, const t
     __shared__ __align__(16) float ks[KEYS * STRIDE];
     __shared__ __align__(16) float vs[KEYS * STRIDE];
     __shared__ float ps[QUERIES][KEYS + 1];
-    const int t0 = blockIdx.x * QUERIES, h = blockIdx.y, kv_head = h / (heads / kv_heads);
+    // The longest first: the last tokens see the most keys.
+    const int t0 = (gridDim.x - 1 - blockIdx.x) * QUERIES, h = blockIdx.y, kv_head = h / (heads / kv_heads);
     const int tx = threadIdx.x % 8, ty = threadIdx.x / 8;
     const int keys = first + tokens, seen = min(keys, first + t0 + QUERIES);
     for (int i = threadIdx.x; i < QUERIES * D; i += 128) {
@@ -70,7 +71,7 @@ __device__ void attn_prefill(const float *q, const typename Kv::Type *k, const t
                 const int n = n0 + tx + 8 * c;
                 const bool visible = n <= first + t && n < keys;
                 if (visible && t < tokens) tap(scores_tap, row + n, s[r][c]);
-                s[r][c] = visible ? s[r][c] * scale : -INFINITY;
+                s[r][c] = visible ? s[r][c] * scale : __int_as_float(0xff800000);
                 most = fmaxf(most, s[r][c]);
             }
             for (int step = 4; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));

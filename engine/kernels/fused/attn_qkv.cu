@@ -41,14 +41,13 @@ __device__ __forceinline__ void project(const Weights &w, int head, int pair0, c
 }
 
 template <typename Q, typename K, typename V, typename Kv, int D, bool HEAD_NORM>
-__device__ void attn_qkv(const float *x, const QkvWeights &weights, float eps, const Step *step, float *q,
+__device__ void attn_qkv(const float *x, const QkvWeights &weights, float eps, const int *position_at, float *q,
                          typename Kv::Type *k_cache, typename Kv::Type *v_cache, int n, int heads, int kv_heads,
                          const QkvTaps &taps) {
     constexpr int PAIRS = HEAD_NORM ? D / 16 : 1;
     constexpr int BLOCK_PAIRS = 8 * PAIRS;
     extern __shared__ __align__(16) float shared[];
     __shared__ float products[2 * BLOCK_PAIRS];
-    let_next_start();
     const int at = blockIdx.x * BLOCK_PAIRS;    // pair, over the heads of q, then k, then v
     const int head_all = at / (D / 2), pair0 = at % (D / 2);
     const int part = head_all < heads ? 0 : head_all < heads + kv_heads ? 1 : 2;
@@ -88,7 +87,7 @@ __device__ void attn_qkv(const float *x, const QkvWeights &weights, float eps, c
         }
     }
     if (!mine) return;
-    const int position = step->position;
+    const int position = *position_at;
     if (part < 2) {
         float s, c;
         sincosf((float)position * weights.frequency[i], &s, &c);
@@ -110,7 +109,7 @@ __device__ void attn_qkv(const float *x, const QkvWeights &weights, float eps, c
 
 #define INSTANCE(NAME, Q, K, V, KV, D, HEAD_NORM)                                                                \
     extern "C" __global__ void __launch_bounds__(256)                                                            \
-    NAME(const float *x, const QkvWeights weights, float eps, const Step *step, float *q, KV::Type *k_cache,    \
+    NAME(const float *x, const QkvWeights weights, float eps, const int *position_at, float *q, KV::Type *k_cache,    \
          KV::Type *v_cache, int n, int heads, int kv_heads, const QkvTaps taps) {                               \
-        attn_qkv<Q, K, V, KV, D, HEAD_NORM>(x, weights, eps, step, q, k_cache, v_cache, n, heads, kv_heads, taps); \
+        attn_qkv<Q, K, V, KV, D, HEAD_NORM>(x, weights, eps, position_at, q, k_cache, v_cache, n, heads, kv_heads, taps); \
     }

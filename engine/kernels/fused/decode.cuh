@@ -1,25 +1,17 @@
 // What the fused kernels of a decode step share. All run one token; its
 // position stands in device memory, so that a captured graph stays valid.
 //
-// Kernels overlap their neighbours: each fetches weights, which nobody writes,
-// before it waits for the kernel before it (programmatic dependent launch).
+// Kernels overlap their neighbours (programmatic dependent launch): each fetches
+// weights, which nobody writes, before it waits for the kernel before it, and
+// lets the next one begin right after. So whatever stands before a kernel's wait
+// may read what was written two kernels before, and nothing younger.
 
-struct Step {
-    u32 token;
-    int position;
-};
-
-// Lets the next kernel start fetching its weights.
-__device__ __forceinline__ void let_next_start() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
-// Waits until all kernels before this one are done and their writes seen.
+// Waits until all kernels before this one are done and their writes seen, then
+// lets the next one begin.
 __device__ __forceinline__ void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
@@ -49,30 +41,6 @@ __device__ __forceinline__ void norm_to_shared(const float *x, const float *weig
     __syncthreads();
 }
 
-__device__ __forceinline__ void copy_to_shared(const float *x, int n, float *shared) {
-    for (int i = threadIdx.x; i < n / 4; i += blockDim.x) {
-        *(float4 *)(shared + padded(4 * i)) = ((const float4 *)x)[i];
-    }
-    __syncthreads();
-}
-
-// The product of a group of weights with its part of x in shared memory.
-template <typename Format>
-__device__ __forceinline__ float group_dot(const typename Format::Raw &raw, int g, const float *shared) {
-    float w[32], sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    Format::unpack(raw, g % 8, w);
-    const float4 *x = (const float4 *)(shared + 36 * g);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const float4 v = x[i];
-        sum[i % 4] = fmaf(w[4 * i], v.x, sum[i % 4]);
-        sum[i % 4] = fmaf(w[4 * i + 1], v.y, sum[i % 4]);
-        sum[i % 4] = fmaf(w[4 * i + 2], v.z, sum[i % 4]);
-        sum[i % 4] = fmaf(w[4 * i + 3], v.w, sum[i % 4]);
-    }
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
-}
-
 __device__ __forceinline__ float warp_sum(float v) {
     for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xffffffffu, v, step);
     return v;
@@ -93,7 +61,7 @@ struct RowDot {
         for (int g = lane; g < groups; g += lanes) {
             const typename Format::Raw now = raw;
             if (g + lanes < groups) raw = Format::load(w, (size_t)row * groups + g + lanes);
-            sum += group_dot<Format>(now, g, shared);
+            sum += Format::dot(now, g % 8, (const float4 *)(shared + 36 * g));
         }
         return sum;
     }

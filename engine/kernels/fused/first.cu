@@ -1,17 +1,13 @@
-// The token's embedding, and the step's token and position from host memory
-// into device memory, where the kernels after it find them. One block.
+// The token's embedding, and the step's position into device memory, where the
+// kernels after it find it. Both are parameters, which the host sets in the
+// captured graph before each step. One block.
 // W [V, E] in blocks, x [E].
 
 template <typename Format>
-__device__ void first(const volatile Step *host, Step *step, const Weights &w, float *x, int width) {
-    let_next_start();
+__device__ void first(u32 token, int position, int *position_at, const Weights &w, float *x, int width) {
     wait_for_previous();
-    const u32 token = host->token;
-    const int position = host->position, groups = width / 32;
-    if (threadIdx.x == 0) {
-        step->token = token;
-        step->position = position;
-    }
+    const int groups = width / 32;
+    if (threadIdx.x == 0) *position_at = position;
     for (int g = threadIdx.x; g < groups; g += blockDim.x) {
         float value[32];
         Format::unpack(Format::load(w, (size_t)token * groups + g), g % 8, value);
@@ -20,8 +16,7 @@ __device__ void first(const volatile Step *host, Step *step, const Weights &w, f
     }
 }
 
-#define INSTANCE(F)                                                                                       \
-    extern "C" __global__ void first_##F(const volatile Step *host, Step *step, const Weights w, float *x, \
-                                         int width) {                                                     \
-        first<F>(host, step, w, x, width);                                                                \
+#define INSTANCE(F)                                                                                           \
+    extern "C" __global__ void first_##F(u32 token, int position, int *position_at, const Weights w, float *x, int width) { \
+        first<F>(token, position, position_at, w, x, width);                                                         \
     }

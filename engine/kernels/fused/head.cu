@@ -6,7 +6,6 @@ template <typename Format>
 __device__ void head(const float *x, const float *norm, float eps, const Weights &w, float *logits, int n, int m,
                      float *norm_tap) {
     extern __shared__ __align__(16) float shared[];
-    let_next_start();
     const int lane = threadIdx.x % 32, groups = n / 32, step = gridDim.x * 8;
     int row = blockIdx.x * 8 + threadIdx.x / 32;
     RowDot<Format> dot;

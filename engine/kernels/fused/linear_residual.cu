@@ -7,7 +7,6 @@ __device__ void linear_residual(const float *x, const Weights &w, const float *a
                                 float *product_tap) {
     extern __shared__ __align__(16) float shared[];
     __shared__ float partial[32];
-    let_next_start();
     const int row = blockIdx.x * blockDim.y + threadIdx.y, groups = n / 32;
     const int lane = threadIdx.x, lanes = blockDim.x;
     RowDot<Format> dot;
@@ -32,7 +31,7 @@ __device__ void linear_residual(const float *x, const Weights &w, const float *a
 }
 
 #define INSTANCE(F)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(256)                                                        \
+    extern "C" __global__ void __launch_bounds__(512)                                                        \
     linear_residual_##F(const float *x, const Weights w, const float *a, float *y, int n, int m,            \
                         float *product_tap) {                                                               \
         linear_residual<F>(x, w, a, y, n, m, product_tap);                                                  \

@@ -2,7 +2,7 @@
 
 use super::blas::Product;
 use super::launch::{Args, Call};
-use super::memory::{Buffer, Memory, Weight};
+use super::memory::{Buffer, Memory, PARTS, Weight};
 use super::options::{Gemm, Options, Path};
 use crate::model::{Graph, Node, row_len};
 use crate::ops::{Attention, Op, Pairing};
@@ -15,6 +15,13 @@ const WARPS: usize = 8;
 const LINEAR_TOKENS: usize = 8;
 /// Edge of a tile of `gemm.cu`.
 const GEMM_TILE: usize = 64;
+/// Shared memory of a block of `gemm.cu`: two stages of two operands in two
+/// parts, rows of 36 words.
+pub const GEMM_SHARED: u32 = 2 * 2 * 2 * 4 * 36 * GEMM_TILE as u32;
+/// Blocks of `gemm.cu` that fill a large card.
+const GEMM_BLOCKS: usize = 396;
+/// Steps of 32 elements that make a share worth its while.
+const GEMM_STEPS: usize = 7;
 
 /// The tokens of a step: how many, and the position of the first.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +44,8 @@ impl Span {
 pub enum Work {
     /// A kernel.
     Kernel(Call),
+    /// Two kernels, one after the other.
+    Two(Call, Call),
     /// A kernel that dequantises a weight, then a product by cuBLAS.
     Product(Call, Product),
 }
@@ -161,22 +170,48 @@ impl Calls<'_> {
                 Product::linear(self.memory.dequantised, x, y, w.n, w.m, tokens),
             );
         }
+        if self.options.path == Path::Fast {
+            return self.gemm(w, x, y, tokens);
+        }
         let args = tail(Args::default().with(x).with(w.planes).with(y));
-        let (name, tile) = match self.options.path {
-            Path::Tapped => ("linear", (WARPS, LINEAR_TOKENS)),
-            Path::Fast => ("gemm", (GEMM_TILE, GEMM_TILE)),
-        };
         let grid = (
-            w.m.div_ceil(tile.0) as u32,
-            tokens.div_ceil(tile.1) as u32,
+            w.m.div_ceil(WARPS) as u32,
+            tokens.div_ceil(LINEAR_TOKENS) as u32,
             1,
         );
-        let threads = if name == "linear" {
-            32 * WARPS as u32
-        } else {
-            128
-        };
-        Work::Kernel(Call::new(format!("{name}_{}", w.ty), grid, threads, args))
+        Work::Kernel(Call::new(
+            format!("linear_{}", w.ty),
+            grid,
+            32 * WARPS as u32,
+            args,
+        ))
+    }
+
+    /// The product on the tensor cores. Where its tiles are too few for the
+    /// card, each sum is made in shares, which a second kernel adds up.
+    fn gemm(&self, w: &Weight, x: u64, y: u64, tokens: usize) -> Work {
+        let tiles = w.m.div_ceil(GEMM_TILE) * tokens.div_ceil(GEMM_TILE);
+        let steps = w.n / 32;
+        let shares = (GEMM_BLOCKS / tiles)
+            .min(steps / GEMM_STEPS)
+            .min(PARTS / (w.m * tokens));
+        let shares = shares.max(1);
+        let to = if shares > 1 { self.memory.parts } else { y };
+        let args = Args::default().with(x).with(w.planes).with(to);
+        let args = args.with(w.n as i32).with(w.m as i32).with(tokens as i32);
+        let grid = (
+            w.m.div_ceil(GEMM_TILE) as u32,
+            tokens.div_ceil(GEMM_TILE) as u32,
+            shares as u32,
+        );
+        let call = Call::new(format!("gemm_{}", w.ty), grid, 128, args).shared(GEMM_SHARED);
+        if shares == 1 {
+            return Work::Kernel(call);
+        }
+        let count = w.m * tokens;
+        let args = Args::default().with(self.memory.parts).with(y);
+        let args = args.with(shares as i32).with(count as i32);
+        Work::Two(call, Call::flat("sum_parts", count, args))
     }
 
     fn attention_args(&self, node: &Node, y: u64, a: &Attention) -> Args {

@@ -119,3 +119,39 @@ pub fn devices() -> Result<Vec<Device>, CudaError> {
         })
         .collect()
 }
+
+/// What the first GPU's memory gives: bytes read and written per second by a
+/// copy of 1 GiB within it, best of several.
+///
+/// # Errors
+/// If CUDA fails.
+pub fn bandwidth() -> Result<f64, CudaError> {
+    const BYTES: usize = 1 << 30;
+    let failed = |what| move |e| CudaError::Driver(e, what);
+    let device = devices()?.swap_remove(0);
+    let context = CudaContext::new(device.ordinal).map_err(failed("opening the device"))?;
+    let stream = context.new_stream().map_err(failed("making a stream"))?;
+    let take = || {
+        stream
+            .alloc_zeros::<u8>(BYTES)
+            .map_err(failed("taking device memory"))
+    };
+    let (from, mut to) = (take()?, take()?);
+    let timed = Some(driver::sys::CUevent_flags::CU_EVENT_DEFAULT);
+    let event = || context.new_event(timed).map_err(failed("making an event"));
+    let (start, end) = (event()?, event()?);
+    let mut best = f64::INFINITY;
+    for _ in 0..8 {
+        start
+            .record(&stream)
+            .map_err(failed("recording an event"))?;
+        stream
+            .memcpy_dtod(&from, &mut to)
+            .map_err(failed("copying device memory"))?;
+        end.record(&stream).map_err(failed("recording an event"))?;
+        end.synchronize().map_err(failed("copying device memory"))?;
+        let ms = start.elapsed_ms(&end).map_err(failed("reading a time"))?;
+        best = best.min(f64::from(ms) / 1e3);
+    }
+    Ok(2.0 * BYTES as f64 / best)
+}

@@ -6,7 +6,7 @@
 //! with a matrix product on the tensor cores and the fused attention.
 
 use super::blas::Blas;
-use super::calls::{Calls, Span, Work};
+use super::calls::{Calls, GEMM_SHARED, Span, Work};
 use super::decoder::Decoder;
 use super::fast::{self, Fused, Schedule};
 use super::kernels::{self, Instances, Source, TEMPLATES, cached, template};
@@ -35,11 +35,11 @@ pub struct CudaEngine {
     graph: Graph,
     options: Options,
     // Dropped in this order: the captured graph and the handle before the memory.
-    captured: Option<CudaGraph>,
+    captured: Option<Captured>,
     blas: Option<Blas>,
     readback: Option<Readback>,
-    /// Token and position of a decode step; then the token it chose.
-    host: PinnedHostSlice<u32>,
+    /// The token that the last decode step of the fast path chose.
+    next_token: PinnedHostSlice<u32>,
     decoder: Option<Decoder>,
     functions: HashMap<String, CudaFunction>,
     memory: Memory,
@@ -78,8 +78,8 @@ impl CudaEngine {
             })?),
         };
         let memory = Memory::new(model, &options, &context, &stream)?;
-        // SAFETY: written before each step, and by `argmax` alone meanwhile.
-        let host = unsafe { context.alloc_pinned_with_flags::<u32>(4, 0) }
+        // SAFETY: written by `argmax` alone; not read before a step has ended.
+        let next_token = unsafe { context.alloc_pinned_with_flags::<u32>(1, 0) }
             .map_err(failed("taking pinned memory"))?;
         let mut engine = Self {
             captured: None,
@@ -88,7 +88,7 @@ impl CudaEngine {
                 Gemm::Cublas => Some(Blas::new(&stream)?),
             },
             readback: None,
-            host,
+            next_token,
             decoder,
             functions: HashMap::new(),
             memory,
@@ -138,10 +138,63 @@ impl CudaEngine {
         self.memory.read_weight(name)
     }
 
+    /// Bytes of weights that a decode step reads: every tensor but the rows of
+    /// the embedding that are not the token's.
+    pub fn weight_bytes(&self) -> usize {
+        let mut total = 0;
+        for node in &self.graph.nodes {
+            let Some(w) = node.weight.as_ref().map(|name| &self.memory.weights[name]) else {
+                continue;
+            };
+            let rows = match node.op {
+                Op::Embed { .. } => 1,
+                _ => w.m,
+            };
+            total += rows * w.ty.row_bytes(w.n);
+        }
+        total
+    }
+
+    /// How long each kernel of a decode step takes at this position, in the
+    /// order of the step: its name, and seconds per launch over `repeats`
+    /// launches in a row. Nothing for the tapped path.
+    ///
+    /// # Errors
+    /// If CUDA fails.
+    pub fn time_kernels(&mut self, repeats: usize) -> Result<Vec<(String, f64)>, CudaError> {
+        let Some(decoder) = &self.decoder else {
+            return Ok(Vec::new());
+        };
+        let all = self.schedule(decoder).decode(0, self.position, &|_| false);
+        let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        let event = || {
+            self.context
+                .new_event(timed)
+                .map_err(failed("making an event"))
+        };
+        let (start, end) = (event()?, event()?);
+        all.into_iter()
+            .map(|fused| {
+                self.launch(&fused.call, true)?;
+                start
+                    .record(&self.stream)
+                    .map_err(failed("recording an event"))?;
+                for _ in 0..repeats {
+                    self.launch(&fused.call, true)?;
+                }
+                end.record(&self.stream)
+                    .map_err(failed("recording an event"))?;
+                end.synchronize().map_err(failed("timing a kernel"))?;
+                let ms = start.elapsed_ms(&end).map_err(failed("reading a time"))?;
+                Ok((fused.call.kernel, f64::from(ms) / 1e3 / repeats as f64))
+            })
+            .collect()
+    }
+
     /// The most probable next token after a decode step of the fast path.
     pub fn next_token(&self) -> Option<u32> {
-        let host = self.host.as_slice().ok()?;
-        (self.options.path == Path::Fast).then(|| host[2])
+        let token = self.next_token.as_slice().ok()?;
+        (self.options.path == Path::Fast).then(|| token[0])
     }
 
     /// Runs `tokens` at the next positions.
@@ -163,7 +216,12 @@ impl CudaEngine {
         let wanted: Vec<bool> = self.graph.nodes.iter().map(|n| taps.wants(n.id)).collect();
         let tapped = wanted.contains(&true);
         if tapped && self.readback.is_none() {
-            let ring = Readback::new(&self.context, &self.stream, self.memory.ring)?;
+            let ring = Readback::new(
+                &self.context,
+                &self.stream,
+                self.memory.ring,
+                self.options.keep_taps,
+            )?;
             self.readback = Some(ring);
         }
         match (self.options.path, span.tokens) {
@@ -251,9 +309,10 @@ impl CudaEngine {
         wanted: &[bool],
         taps: &mut dyn TapSink,
     ) -> Result<(), CudaError> {
-        self.tell(token)?;
         let decoder = self.decoder.as_ref().expect("the fast path has one");
-        let all = self.schedule(decoder).decode(&|i| wanted[i]);
+        let all = self
+            .schedule(decoder)
+            .decode(token, self.position, &|i| wanted[i]);
         let span = Span {
             tokens: 1,
             first: self.position,
@@ -268,38 +327,42 @@ impl CudaEngine {
 
     /// A decode step without taps: one launch of the captured graph.
     fn replay(&mut self, token: u32) -> Result<(), CudaError> {
-        self.tell(token)?;
         if self.captured.is_none() {
             self.captured = Some(self.capture()?);
         }
         let captured = self.captured.as_ref().expect("just captured");
-        captured.launch().map_err(failed("launching a decode step"))
+        let decoder = self.decoder.as_ref().expect("the fast path has one");
+        let first = self.schedule(decoder).first(token, self.position).call;
+        let function = &self.functions[&first.kernel];
+        // SAFETY: the parameters are the captured ones but for two numbers, and
+        // the node is the graph's first.
+        unsafe { first.update(function, captured.graph.cu_graph_exec(), captured.first)? };
+        captured
+            .graph
+            .launch()
+            .map_err(failed("launching a decode step"))
     }
 
-    fn capture(&self) -> Result<CudaGraph, CudaError> {
+    fn capture(&self) -> Result<Captured, CudaError> {
         let decoder = self.decoder.as_ref().expect("the fast path has one");
-        let all = self.schedule(decoder).decode(&|_| false);
+        let all = self.schedule(decoder).decode(0, 0, &|_| false);
         self.stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .map_err(failed("capturing a decode step"))?;
         for fused in &all {
             self.launch(&fused.call, true)?;
         }
-        self.stream
+        let graph = self
+            .stream
             .end_capture(sys::CUgraphInstantiate_flags(0))
             .map_err(failed("capturing a decode step"))?
-            .ok_or_else(|| CudaError::Unsupported("CUDA captured nothing".to_owned()))
-    }
-
-    /// Token and position of the next decode step, where the kernels find them.
-    fn tell(&mut self, token: u32) -> Result<(), CudaError> {
-        let position = self.position as u32;
-        let host = self
-            .host
-            .as_mut_slice()
-            .map_err(failed("writing the token"))?;
-        (host[0], host[1]) = (token, position);
-        Ok(())
+            .ok_or_else(|| CudaError::Unsupported("CUDA captured nothing".to_owned()))?;
+        let (mut first, mut count) = (std::ptr::null_mut(), 1);
+        // SAFETY: a live graph, and room for the one node it begins with.
+        unsafe { sys::cuGraphGetRootNodes(graph.cu_graph(), &raw mut first, &raw mut count) }
+            .result()
+            .map_err(failed("capturing a decode step"))?;
+        Ok(Captured { graph, first })
     }
 
     fn calls(&self) -> Calls<'_> {
@@ -314,7 +377,7 @@ impl CudaEngine {
         Schedule {
             calls: self.calls(),
             decoder,
-            host: self.host.as_slice().map_or(0, |s| s.as_ptr() as u64),
+            next_token: self.next_token.as_slice().map_or(0, |s| s.as_ptr() as u64),
             processors: self.processors,
         }
     }
@@ -373,6 +436,10 @@ impl CudaEngine {
     fn run(&self, work: &Work) -> Result<(), CudaError> {
         match work {
             Work::Kernel(call) => self.launch(call, false),
+            Work::Two(first, second) => {
+                self.launch(first, false)?;
+                self.launch(second, false)
+            }
             Work::Product(dequantise, product) => {
                 self.launch(dequantise, false)?;
                 let blas = self.blas.as_ref().expect("made for --gemm cublas");
@@ -409,18 +476,25 @@ impl CudaEngine {
         }
         if let Some(decoder) = &self.decoder {
             // Long vectors need more shared memory than a kernel gets unasked.
-            for fused in self.schedule(decoder).decode(&|_| false) {
-                if fused.call.shared > PLAIN_SHARED {
-                    self.functions[&fused.call.kernel]
-                        .set_attribute(
-                            sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                            fused.call.shared as i32,
-                        )
-                        .map_err(failed("asking for shared memory"))?;
-                }
+            for fused in self.schedule(decoder).decode(0, self.position, &|_| false) {
+                self.allow_shared(&fused.call.kernel, fused.call.shared)?;
+            }
+            for name in self.functions.keys().filter(|n| n.starts_with("gemm_")) {
+                self.allow_shared(name, GEMM_SHARED)?;
             }
         }
         Ok(())
+    }
+
+    fn allow_shared(&self, kernel: &str, bytes: u32) -> Result<(), CudaError> {
+        if bytes <= PLAIN_SHARED {
+            return Ok(());
+        }
+        let attribute =
+            sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        self.functions[kernel]
+            .set_attribute(attribute, bytes as i32)
+            .map_err(failed("asking for shared memory"))
     }
 
     /// The kernel files with what this model and these options need of them.
@@ -460,6 +534,12 @@ impl CudaEngine {
         }
         Ok(sources)
     }
+}
+
+/// A decode step as one graph; its first node takes token and position.
+struct Captured {
+    graph: CudaGraph,
+    first: sys::CUgraphNode,
 }
 
 /// How a node takes part in the fused attention.

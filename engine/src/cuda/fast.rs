@@ -17,8 +17,12 @@ use crate::ops::{Op, Pairing};
 const THREADS: u32 = 256;
 /// Rows of a block where a warp makes one.
 const ROWS: u32 = 8;
+/// Warps of a block of `linear_residual` at most.
+const TEAM_WARPS: usize = 16;
 /// Weights of a row that a warp takes: longer rows get more warps.
 const ROW_PER_WARP: usize = 1024;
+/// Blocks of the feed-forward's first half per multiprocessor.
+const FFN_BLOCKS: u32 = 5;
 /// Blocks of the output projection and of argmax per multiprocessor.
 const HEAD_BLOCKS: u32 = 6;
 
@@ -74,8 +78,8 @@ pub struct Schedule<'a> {
     pub calls: Calls<'a>,
     /// Which node is which.
     pub decoder: &'a Decoder,
-    /// `struct Step` in pinned host memory, then the next token.
-    pub host: u64,
+    /// Where the next token goes, in pinned host memory.
+    pub next_token: u64,
     /// Multiprocessors of the device.
     pub processors: u32,
 }
@@ -110,11 +114,11 @@ impl Schedule<'_> {
 
     /// Every launch of a decode step. `wants` says which nodes' outputs are to
     /// be written besides those that later kernels read.
-    pub fn decode(&self, wants: &dyn Fn(usize) -> bool) -> Vec<Fused> {
+    pub fn decode(&self, token: u32, position: usize, wants: &dyn Fn(usize) -> bool) -> Vec<Fused> {
         let d = self.decoder;
         let tap = |i: usize| if wants(i) { self.at(i) } else { 0 };
         let mut x = d.embed;
-        let mut all = vec![self.first()];
+        let mut all = vec![self.first(token, position)];
         for layer in &d.layers {
             all.push(self.attn_qkv(layer, x, &tap));
             all.push(self.attention(layer, &tap));
@@ -140,13 +144,14 @@ impl Schedule<'_> {
         all
     }
 
-    /// The token's embedding; token and position from host memory.
-    fn first(&self) -> Fused {
+    /// The token's embedding, and the position for the kernels after it.
+    pub fn first(&self, token: u32, position: usize) -> Fused {
         let embed = self.decoder.embed;
         let w = self.weight(embed);
         let args = Args::default()
-            .with(self.host)
-            .with(self.calls.memory.scratch.step);
+            .with(token)
+            .with(position as i32)
+            .with(self.calls.memory.scratch.position);
         let args = args.with(w.planes).with(self.at(embed)).with(w.n as i32);
         Fused {
             call: Call::new(
@@ -185,7 +190,7 @@ impl Schedule<'_> {
             .with(self.at(x))
             .with(weights)
             .with(self.eps(layer.attn_norm));
-        let args = args.with(scratch.step).with(self.at(layer.rope[0]));
+        let args = args.with(scratch.position).with(self.at(layer.rope[0]));
         let args = args
             .with(self.at(layer.cache[0]))
             .with(self.at(layer.cache[1]));
@@ -225,7 +230,7 @@ impl Schedule<'_> {
             .with(scratch.arrived)
             .with(self.at(layer.context));
         let args = args
-            .with(scratch.step)
+            .with(scratch.position)
             .with(self.scale(layer))
             .with([scores, weights]);
         let group = config.n_heads / config.n_kv_heads;
@@ -267,8 +272,11 @@ impl Schedule<'_> {
             .with(w.n as i32)
             .with(w.m as i32)
             .with(tap(linear));
-        let team = w.n.div_ceil(ROW_PER_WARP).clamp(1, ROWS as usize) as u32;
-        let rows = ROWS / team;
+        let team = w.n.div_ceil(ROW_PER_WARP).clamp(1, TEAM_WARPS) as u32;
+        // Rows share a copy of x; two blocks to a multiprocessor keep it busy.
+        let rows = (w.m as u32)
+            .div_ceil(2 * self.processors)
+            .clamp(1, TEAM_WARPS as u32 / team);
         let grid = ((w.m as u32).div_ceil(rows), 1, 1);
         let mut call = Call::new(
             entry("linear_residual", &[&w.ty.to_string()]),
@@ -297,7 +305,10 @@ impl Schedule<'_> {
             .with(self.at(layer.act));
         let args = args.with(gate.n as i32).with(gate.m as i32);
         let args = args.with([layer.ffn_norm, layer.gate, layer.up].map(tap));
-        let grid = ((gate.m as u32).div_ceil(ROWS), 1, 1);
+        // As many blocks as are resident at once, and as many rows for each.
+        let blocks = (gate.m as u32).div_ceil(ROWS);
+        let rounds = blocks.div_ceil(FFN_BLOCKS * self.processors);
+        let grid = (blocks.div_ceil(rounds), 1, 1);
         Fused {
             call: Call::new(ffn_act_entry([gate, up]), grid, THREADS, args)
                 .shared(padded_bytes(gate.n)),
@@ -327,13 +338,13 @@ impl Schedule<'_> {
         }
     }
 
-    /// The next token, into host memory after the step.
+    /// The next token, into host memory.
     fn argmax(&self) -> Fused {
         let scratch = &self.calls.memory.scratch;
         let counter = scratch.arrived + 4 * self.calls.graph.config.n_kv_heads as u64;
         let m = self.weight(self.decoder.logits).m as i32;
         let args = Args::default().with(self.at(self.decoder.logits)).with(m);
-        let args = args.with(scratch.best).with(counter).with(self.host + 8);
+        let args = args.with(scratch.best).with(counter).with(self.next_token);
         Fused {
             call: Call::new("argmax", (self.processors.min(64), 1, 1), THREADS, args),
             nodes: Vec::new(),

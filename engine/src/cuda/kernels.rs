@@ -104,6 +104,7 @@ pub const TEMPLATES: &[Template] = &[
     template!(One "" "rms_norm", "reduce.cuh"),
     template!(Formats "" "linear", "blocks.cuh"),
     template!(Formats "" "gemm", "blocks.cuh"),
+    template!(One "" "sum_parts"),
     template!(Formats "" "dequantise", "blocks.cuh"),
     template!(One "" "bias"),
     template!(One "" "rope"),

@@ -23,6 +23,14 @@ impl Args {
         self
     }
 
+    /// Where each parameter is, as CUDA wants to be told.
+    fn pointers(&self) -> Vec<*mut c_void> {
+        self.starts
+            .iter()
+            .map(|&at| std::ptr::from_ref(&self.words[at]).cast_mut().cast())
+            .collect()
+    }
+
     /// Replaces parameter `i` by another of the same type.
     pub fn set<T: Pod>(&mut self, i: usize, value: T) {
         let start = self.starts[i];
@@ -78,6 +86,42 @@ impl Call {
         self
     }
 
+    /// Gives the parameters to `node`, a launch of the same kernel in a captured
+    /// graph, for the launches of the graph to come.
+    ///
+    /// # Errors
+    /// If CUDA refuses them.
+    ///
+    /// # Safety
+    /// As [`Self::launch`]; and the node must belong to `graph`.
+    pub unsafe fn update(
+        &self,
+        function: &CudaFunction,
+        graph: sys::CUgraphExec,
+        node: sys::CUgraphNode,
+    ) -> Result<(), CudaError> {
+        let mut pointers = self.args.pointers();
+        let params = sys::CUDA_KERNEL_NODE_PARAMS {
+            func: function.cu_function(),
+            gridDimX: self.grid.0,
+            gridDimY: self.grid.1,
+            gridDimZ: self.grid.2,
+            blockDimX: self.block.0,
+            blockDimY: self.block.1,
+            blockDimZ: self.block.2,
+            sharedMemBytes: self.shared,
+            kernelParams: pointers.as_mut_ptr(),
+            extra: std::ptr::null_mut(),
+            kern: std::ptr::null_mut(),
+            ctx: std::ptr::null_mut(),
+        };
+        // SAFETY: the caller vouches for parameters and node; the pointers live
+        // until the call returns.
+        unsafe { sys::cuGraphExecKernelNodeSetParams_v2(graph, node, &raw const params) }
+            .result()
+            .map_err(|e| CudaError::Launch(e, self.kernel.clone()))
+    }
+
     /// Runs it. `early` lets it begin while the kernel before it ends; it must
     /// then wait for that kernel itself (see `decode.cuh`).
     ///
@@ -93,12 +137,7 @@ impl Call {
         stream: &CudaStream,
         early: bool,
     ) -> Result<(), CudaError> {
-        let mut pointers: Vec<*mut c_void> = self
-            .args
-            .starts
-            .iter()
-            .map(|&at| std::ptr::from_ref(&self.args.words[at]).cast_mut().cast())
-            .collect();
+        let mut pointers = self.args.pointers();
         let mut attribute = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],

@@ -38,6 +38,8 @@ pub struct Memory {
     pub tokens: u64,
     /// A weight dequantised for cuBLAS.
     pub dequantised: u64,
+    /// Shares of the sums of a product on the tensor cores.
+    pub parts: u64,
     /// A cache as f32, for taps.
     pub cache_f32: u64,
     /// The ring of taps.
@@ -58,8 +60,8 @@ pub struct Buffer {
 /// Scratch of the fused kernels; all of it starts as zero.
 #[derive(Clone, Copy, Debug)]
 pub struct Scratch {
-    /// `struct Step` of `decode.cuh`.
-    pub step: u64,
+    /// Position of the step's token.
+    pub position: u64,
     /// Shares of the attention.
     pub partial: u64,
     /// Counters of blocks that are done: one per head of the cache, one more.
@@ -67,6 +69,10 @@ pub struct Scratch {
     /// Largest logit so far.
     pub best: u64,
 }
+
+/// Elements of all shares of a product on the tensor cores: few outputs are
+/// shared out, many need no sharing.
+pub const PARTS: usize = 4 << 20;
 
 /// Shares of the keys that the fused attention makes at most.
 pub const SPLITS: usize = 32;
@@ -106,6 +112,10 @@ impl Memory {
         let dequantised = plan.take(match options.gemm {
             Gemm::Cublas => largest,
             Gemm::Own => 0,
+        });
+        let parts = plan.take(match options.path {
+            Path::Fast => 4 * PARTS,
+            Path::Tapped => 0,
         });
         let cache_f32 = plan.take(4 * options.context * config.n_kv_heads * config.head_dim);
         let ring = readback::plan(&mut plan);
@@ -160,10 +170,11 @@ impl Memory {
             frequencies,
             tokens: arena.at(tokens),
             dequantised: arena.at(dequantised),
+            parts: arena.at(parts),
             cache_f32: arena.at(cache_f32),
             ring: arena.at(ring),
             scratch: Scratch {
-                step: arena.at(scratch[0]),
+                position: arena.at(scratch[0]),
                 partial: arena.at(scratch[1]),
                 arrived: arena.at(scratch[2]),
                 best: arena.at(scratch[3]),

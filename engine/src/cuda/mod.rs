@@ -20,6 +20,6 @@ mod options;
 mod readback;
 mod weights;
 
-pub use device::{CudaError, Device, devices};
+pub use device::{CudaError, Device, bandwidth, devices};
 pub use engine::CudaEngine;
 pub use options::{Gemm, KvType, Options, Path};

@@ -79,6 +79,9 @@ pub struct Options {
     /// Whether attention scores and weights may be tapped: the fast path keeps
     /// room for them only then.
     pub scores: bool,
+    /// Whether taps stay on the device: copied aside, and not brought to the
+    /// host. What the copies themselves cost is measured so.
+    pub keep_taps: bool,
     /// Whether only the last token's logits are made, as generation needs them.
     pub last_logits: bool,
 }

@@ -36,6 +36,7 @@ pub struct Readback {
     filled: Vec<CudaEvent>,
     /// Recorded on the copy stream when a slot has arrived.
     arrived: Vec<CudaEvent>,
+    keep: bool,
     next: usize,
     flying: VecDeque<(usize, usize)>,
     tensors: VecDeque<Tensor>,
@@ -54,7 +55,8 @@ fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
 }
 
 impl Readback {
-    /// A ring over the device memory at `device`, planned with [`plan`].
+    /// A ring over the device memory at `device`, planned with [`plan`]; with
+    /// `keep`, nothing is brought to the host.
     ///
     /// # Errors
     /// If pinned memory or a stream cannot be had.
@@ -62,6 +64,7 @@ impl Readback {
         context: &Arc<CudaContext>,
         compute: &Arc<CudaStream>,
         device: u64,
+        keep: bool,
     ) -> Result<Self, CudaError> {
         let event = |_| {
             context
@@ -78,6 +81,7 @@ impl Readback {
             compute: compute.clone(),
             copies: context.new_stream().map_err(failed("making a stream"))?,
             device,
+            keep,
             pinned: (0..SLOTS).map(pinned).collect::<Result<_, _>>()?,
             filled: (0..SLOTS).map(event).collect::<Result<_, _>>()?,
             arrived: (0..SLOTS).map(event).collect::<Result<_, _>>()?,
@@ -100,12 +104,14 @@ impl Readback {
         taps: &mut dyn TapSink,
     ) -> Result<(), CudaError> {
         let len = shape.iter().product();
-        self.tensors.push_back(Tensor {
-            id,
-            shape,
-            data: Vec::with_capacity(len),
-            len,
-        });
+        if !self.keep {
+            self.tensors.push_back(Tensor {
+                id,
+                shape,
+                data: Vec::with_capacity(len),
+                len,
+            });
+        }
         for start in (0..len).step_by(SLOT) {
             if self.flying.len() == SLOTS {
                 self.land(taps)?;
@@ -124,6 +130,9 @@ impl Readback {
                 )
             }
             .map_err(failed("copying a tap aside"))?;
+            if self.keep {
+                continue;
+            }
             self.filled[slot]
                 .record(&self.compute)
                 .map_err(failed("recording an event"))?;

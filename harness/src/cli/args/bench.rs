@@ -2,6 +2,7 @@
 
 use super::PromptArgs;
 use clap::{Args, ValueEnum};
+use std::path::PathBuf;
 
 /// `qdiff bench`.
 #[derive(Debug, Args)]
@@ -15,6 +16,9 @@ pub struct BenchArgs {
     /// Rounds; both sides run in each, and the medians are printed
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
+    /// Also write the figures as JSON (`--measure cuda`)
+    #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
+    pub json: Option<PathBuf>,
 }
 
 /// What `bench` measures.
@@ -22,6 +26,9 @@ pub struct BenchArgs {
 pub enum Measure {
     /// Prefill and decode of the CPU engine, untapped, against llama.cpp
     Speed,
+    /// Prefill and decode of the CUDA engine, with and without taps, against
+    /// llama.cpp on the same card
+    Cuda,
     /// Wall time and peak memory of a whole `run -n 0` against llama.cpp
     /// loading and doing the tapped prefill alone
     Run,

@@ -1,5 +1,7 @@
 //! `qdiff bench`: ratios against llama.cpp, both sides in one run.
 
+mod cuda;
+
 use super::args::{BenchArgs, Measure};
 use super::session;
 use super::{exit, say};
@@ -22,6 +24,12 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
         Measure::Speed => speed(args, rounds)?,
         Measure::Run => whole_run(args, rounds)?,
         Measure::TappedPrefill => tapped_prefill(args)?,
+        Measure::Cuda => {
+            let bench = cuda::measure(args)?;
+            if let Some(path) = &args.json {
+                crate::report::json::write(&bench, path)?;
+            }
+        }
     }
     Ok(exit::MATCH)
 }

@@ -1,0 +1,261 @@
+//! `qdiff bench --measure cuda`: the CUDA engine on its own card, by both paths
+//! and with and without taps.
+
+use super::median;
+use crate::cli::args::BenchArgs;
+use crate::cli::{say, session};
+use crate::session::Opened;
+use anyhow::{Context as _, Result};
+use comfy_table::{CellAlignment, Table, presets};
+use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path, bandwidth};
+use qdiff_engine::model::StageId;
+use qdiff_engine::tap::{NoTaps, TapSink};
+use serde::{Deserialize, Serialize};
+use std::time::Instant;
+
+/// Tokens of the context before the first timed decode step, which is also the
+/// timed prefill, and decode steps.
+const CONTEXT: usize = 512;
+const DECODE: usize = 128;
+/// Steps of a measurement with taps: they are slow.
+const TAPPED: usize = 8;
+
+/// A bench on file.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Bench {
+    /// What this file is.
+    pub kind: String,
+    /// Version of this layout.
+    pub schema_version: u32,
+    /// Name of the card.
+    pub device: String,
+    /// Bytes per second that a copy within the card moves, read and written.
+    pub bandwidth: f64,
+    /// Name of the model.
+    pub model: String,
+    /// Bytes of weights that a decode step reads.
+    pub weight_bytes: usize,
+    /// Rounds; every figure is a median over them.
+    pub rounds: usize,
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// The kernels of a decode step of the fast path.
+    pub kernels: Vec<Kernel>,
+}
+
+/// A kernel of a decode step, over all its launches.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Kernel {
+    /// Its name.
+    pub name: String,
+    /// Launches in a step.
+    pub launches: usize,
+    /// Seconds they take in a step, each timed in a row with itself.
+    pub seconds: f64,
+}
+
+/// Launches of a kernel in a row when it is timed.
+const REPEATS: usize = 50;
+
+fn kernels(engine: &mut CudaEngine) -> Result<Vec<Kernel>> {
+    let mut kernels: Vec<Kernel> = Vec::new();
+    for (name, seconds) in engine.time_kernels(REPEATS)? {
+        match kernels.iter_mut().find(|k| k.name == name) {
+            Some(kernel) => {
+                kernel.launches += 1;
+                kernel.seconds += seconds;
+            }
+            None => kernels.push(Kernel {
+                name,
+                launches: 1,
+                seconds,
+            }),
+        }
+    }
+    Ok(kernels)
+}
+
+/// One figure.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Row {
+    /// `decode` or `prefill`.
+    pub what: String,
+    /// Who, and how: `cuda-fast`, `cuda, taps read back`, `llama.cpp`.
+    pub who: String,
+    /// Tokens per second.
+    pub tokens_per_second: f64,
+    /// Of the bytes per second that the card copies, those of the weights of a
+    /// decode step; for prefill nothing.
+    pub of_bandwidth: Option<f64>,
+    /// Against llama.cpp on the same card in the same run.
+    pub ratio: Option<f64>,
+}
+
+/// Wants every stage and keeps none.
+struct Every;
+
+impl TapSink for Every {
+    fn wants(&self, _: StageId) -> bool {
+        true
+    }
+    fn tap(&mut self, _: StageId, _: &[usize], _: &[f32]) {}
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Taps {
+    Off,
+    Device,
+    Host,
+}
+
+/// An engine to be timed.
+struct Entry {
+    name: String,
+    options: Options,
+    taps: Taps,
+}
+
+fn entries(gemm: Gemm, kv: KvType) -> Vec<Entry> {
+    let entry = |name: &str, path, taps: Taps| Entry {
+        name: name.to_owned(),
+        options: Options {
+            step: CONTEXT,
+            context: CONTEXT + DECODE,
+            path,
+            gemm,
+            kv,
+            scores: taps != Taps::Off,
+            keep_taps: taps == Taps::Device,
+            last_logits: taps == Taps::Off,
+        },
+        taps,
+    };
+    vec![
+        entry("cuda-fast", Path::Fast, Taps::Off),
+        entry("cuda-fast, taps on the device", Path::Fast, Taps::Device),
+        entry("cuda-fast, taps read back", Path::Fast, Taps::Host),
+        entry("cuda", Path::Tapped, Taps::Off),
+        entry("cuda, taps read back", Path::Tapped, Taps::Host),
+    ]
+}
+
+/// Seconds per token of prefill and of decode.
+fn time(engine: &mut CudaEngine, prompt: &[u32], taps: Taps) -> Result<(f64, f64)> {
+    let step = |engine: &mut CudaEngine, tokens: &[u32]| match taps {
+        Taps::Off => engine.step(tokens, &mut NoTaps),
+        _ => engine.step(tokens, &mut Every),
+    };
+    let steps = if taps == Taps::Off { DECODE } else { TAPPED };
+    engine.rewind(0);
+    let start = Instant::now();
+    step(engine, prompt)?;
+    let prefill = start.elapsed().as_secs_f64() / prompt.len() as f64;
+    let start = Instant::now();
+    for &token in prompt.iter().cycle().take(steps) {
+        step(engine, &[token])?;
+    }
+    Ok((prefill, start.elapsed().as_secs_f64() / steps as f64))
+}
+
+/// Times everything, prints it, and gives it for a file.
+pub(super) fn measure(args: &BenchArgs) -> Result<Bench> {
+    let opened = session::open(args.prompt.model.as_ref())?;
+    let (_, tokens) = session::tokens(&opened, &args.prompt)?;
+    let prompt: Vec<u32> = tokens.iter().copied().cycle().take(CONTEXT).collect();
+    let rounds = usize::from(args.rounds);
+    let bandwidth = bandwidth()?;
+    let mut bench = Bench {
+        kind: "bench".to_owned(),
+        schema_version: 1,
+        device: String::new(),
+        bandwidth,
+        model: opened.model.graph().config.name.clone(),
+        weight_bytes: 0,
+        rounds,
+        rows: Vec::new(),
+        kernels: Vec::new(),
+    };
+    for entry in entries(args.prompt.gemm, KvType::F32) {
+        one(&opened, &prompt, &entry, rounds, &mut bench)
+            .with_context(|| format!("timing {}", entry.name))?;
+    }
+    say(&render(&bench))?;
+    Ok(bench)
+}
+
+fn one(
+    opened: &Opened,
+    prompt: &[u32],
+    entry: &Entry,
+    rounds: usize,
+    bench: &mut Bench,
+) -> Result<()> {
+    let mut engine = CudaEngine::new(&opened.model, entry.options)?;
+    bench.device = engine.device().to_owned();
+    bench.weight_bytes = engine.weight_bytes();
+    // Once unmeasured: modules load and the graph is captured at first use.
+    time(&mut engine, prompt, entry.taps)?;
+    let mut times = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let (prefill, decode) = time(&mut engine, prompt, entry.taps)?;
+        times.0.push(prefill);
+        times.1.push(decode);
+    }
+    if entry.taps == Taps::Off && entry.options.path == Path::Fast {
+        bench.kernels = kernels(&mut engine)?;
+    }
+    for (what, times) in [("prefill", times.0), ("decode", times.1)] {
+        let per_second = 1.0 / median(times);
+        let bytes = bench.weight_bytes as f64 * per_second / bench.bandwidth;
+        bench.rows.push(Row {
+            what: what.to_owned(),
+            who: entry.name.clone(),
+            tokens_per_second: per_second,
+            of_bandwidth: (what == "decode").then_some(bytes),
+            ratio: None,
+        });
+    }
+    Ok(())
+}
+
+fn render(bench: &Bench) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["", "", "tok/s", "of bandwidth", "of llama.cpp"]);
+    let share = |x: Option<f64>| x.map_or(String::new(), |x| format!("{:.1} %", 100.0 * x));
+    let ratio = |x: Option<f64>| x.map_or(String::new(), |x| format!("{x:.2}"));
+    for row in &bench.rows {
+        table.add_row([
+            row.what.clone(),
+            row.who.clone(),
+            format!("{:.0}", row.tokens_per_second),
+            share(row.of_bandwidth),
+            ratio(row.ratio),
+        ]);
+    }
+    for column in 2..5 {
+        if let Some(c) = table.column_mut(column) {
+            c.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut inside = Table::new();
+    inside.load_style(presets::NOTHING);
+    inside.set_header(["kernel", "launches", "µs each", "µs a step"]);
+    for k in &bench.kernels {
+        inside.add_row([
+            k.name.clone(),
+            k.launches.to_string(),
+            format!("{:.2}", 1e6 * k.seconds / k.launches as f64),
+            format!("{:.1}", 1e6 * k.seconds),
+        ]);
+    }
+    format!(
+        "{}, a copy moves {:.0} GB/s; {}: {:.1} MB of weights a token\n\
+         decode of {DECODE} ({TAPPED} with taps) after {CONTEXT}, prefill of {CONTEXT}; medians of {} rounds\n\n{table}\n\n{inside}\n",
+        bench.device,
+        bench.bandwidth / 1e9,
+        bench.model,
+        bench.weight_bytes as f64 / 1e6,
+        bench.rounds
+    )
+}
