@@ -3,7 +3,9 @@
 use crate::llama;
 use anyhow::{Result, bail};
 use qdiff_engine::model::{LoadError, Model};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A model open on both sides.
 pub struct Opened {
@@ -12,7 +14,7 @@ pub struct Opened {
     /// The engine's side.
     pub model: Model,
     /// llama.cpp's side.
-    pub llama: llama::Model,
+    pub llama: Arc<llama::Model>,
 }
 
 impl Opened {
@@ -22,12 +24,22 @@ impl Opened {
     /// If either side refuses the file.
     pub fn new(path: &Path) -> Result<Self> {
         let model = load(path)?;
-        let llama = llama::Model::load(path)?;
+        let llama = Arc::new(llama::Model::load(path)?);
         Ok(Self {
             path: path.to_path_buf(),
             model,
             llama,
         })
+    }
+
+    /// The weight format of most bytes.
+    pub fn main_format(&self) -> String {
+        let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
+        for t in self.model.gguf().tensors() {
+            *bytes.entry(t.ggml_type.to_string()).or_default() += t.size;
+        }
+        let most = bytes.into_iter().max_by_key(|(_, n)| *n);
+        most.map_or_else(String::new, |(format, _)| format)
     }
 
     /// The whole file.

@@ -136,7 +136,7 @@ fn what_is_no_capture_is_refused() {
     );
     refused(
         &["--subject", "nonsense"],
-        &["auto, cpu, cuda, cuda-fast, llama or capture:DIR"],
+        &["auto, cpu, cuda, cuda-fast, llama, llama-cuda or capture:DIR"],
     );
     refused(
         &["--subject", "capture:good", "--inject", "rope-base"],

@@ -162,6 +162,7 @@ fn a_stage_that_does_not_change_is_stale() {
         policy: &Policy::default(),
         store: &Store::usual(None),
         threads: 1,
+        gemm: qdiff_engine::cuda::Gemm::Own,
         progress: &silent,
     };
     let run = |prompt: &[u32]| {

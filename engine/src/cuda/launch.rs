@@ -39,6 +39,7 @@ impl Args {
             .copy_from_slice(bytes);
     }
 
+    #[cfg(any(test, feature = "faults"))]
     /// Parameter `i`, read as what it was given as.
     pub fn get<T: Pod>(&self, i: usize) -> T {
         let bytes = bytemuck::cast_slice::<u64, u8>(&self.words[self.starts[i]..]);

@@ -15,9 +15,12 @@ pub const PLANES: usize = 4;
 /// Addresses of a tensor's planes: `struct Weights` of `blocks.cuh`.
 pub type Planes = [u64; PLANES];
 
-/// The fields of a block, in the order of the planes, and the weights of a block.
-/// Plain numbers are one field of any length. Source: the block structures in
+/// The fields of a block, in the order of the planes; a plain number is one. Source: the block structures in
 /// ggml-common.h.
+#[expect(
+    clippy::single_range_in_vec_init,
+    reason = "a number is a block of one field"
+)]
 fn fields(ty: GgmlType) -> &'static [Range<usize>] {
     match ty {
         GgmlType::F32 => &[0..4],

@@ -57,6 +57,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         policy: &policy,
         store: &store,
         threads,
+        gemm: args.prompt.gemm,
         progress: &|what, done, total| bar.show(what, done, total),
     };
     let settings = args.sampling.settings();

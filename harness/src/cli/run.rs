@@ -18,8 +18,7 @@ use crate::tokens;
 use crate::verdict::{Policy, Verdict};
 use crate::weights;
 use anyhow::{Result, bail};
-use qdiff_engine::quant::GgmlType;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
@@ -243,21 +242,13 @@ impl Recorded {
 }
 
 pub(super) fn describe(opened: &Opened, sha256: String) -> ModelInfo {
-    let mut bytes: HashMap<GgmlType, u64> = HashMap::new();
-    for t in opened.model.gguf().tensors() {
-        *bytes.entry(t.ggml_type).or_default() += t.size;
-    }
-    let most = bytes
-        .iter()
-        .max_by_key(|(_, n)| **n)
-        .map(|(t, _)| t.to_string());
     let config = &opened.model.graph().config;
     ModelInfo {
         path: session::show(&opened.path),
         name: config.name.clone(),
         arch: config.arch.clone(),
         layers: config.n_layers,
-        format: format!("(mostly {})", most.unwrap_or_default()),
+        format: format!("(mostly {})", opened.main_format()),
         sha256,
     }
 }

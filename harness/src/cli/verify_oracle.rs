@@ -22,6 +22,7 @@ use rayon::prelude::*;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub(super) fn run(args: &OracleArgs) -> Result<u8> {
     let threads = session::threads(args.prompt.threads)?;
@@ -149,7 +150,7 @@ fn verify(
     })?;
     let path: PathBuf = copy.path().to_path_buf();
     let model = Model::open(&path)?;
-    let theirs = llama::Model::load(&path)?;
+    let theirs = Arc::new(llama::Model::load(&path)?);
     let oracle = Oracle::new(&path, model.gguf().bytes(), &theirs)?;
     let filter = Filter::default();
     let store = Store::usual(tmp);

@@ -119,6 +119,7 @@ pub fn generate(
             step: plan.prompt.len().min(plan.ubatch.max(1)),
             context: plan.prompt.len() + plan.most,
             threads: pair.threads,
+            gemm: pair.gemm,
         };
         let runner = spec.create(pair.opened, &pair.oracle.graph, room, faults)?;
         let want = Want::choice(&pair.oracle.graph, pair.store);

@@ -4,6 +4,7 @@
 //! This folder is the only place of the harness that calls C.
 
 pub mod gguf;
+pub mod plain;
 pub mod sampler;
 pub mod session;
 mod taps;
@@ -13,8 +14,8 @@ use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::Path;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Once, OnceLock};
 
 static VERBOSE: AtomicBool = AtomicBool::new(false);
 
@@ -42,6 +43,33 @@ pub fn start(verbose: bool) {
 /// A loaded model.
 pub struct Model {
     pub(crate) raw: *mut sys::llama_model,
+    on_gpu: bool,
+}
+
+/// Loads ggml's CUDA backend once, from the library that `QDIFF_GGML_CUDA`
+/// names: the ordinary build of llama.cpp has none.
+fn cuda_backend() -> Result<()> {
+    static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
+    let loaded = LOADED.get_or_init(|| {
+        let remedy = "build it with scripts/build-ggml-cuda OUT and set QDIFF_GGML_CUDA=OUT/libggml-cuda.so";
+        let Some(library) = std::env::var_os("QDIFF_GGML_CUDA") else {
+            return Err(format!("llama.cpp on CUDA needs ggml's CUDA backend: {remedy}"));
+        };
+        let library = Path::new(&library);
+        let shown = library.display();
+        if !library.is_file() {
+            return Err(format!("QDIFF_GGML_CUDA: {shown} is no file; {remedy}"));
+        }
+        let name = CString::new(library.as_os_str().as_encoded_bytes()).map_err(|e| e.to_string())?;
+        // SAFETY: a NUL-terminated path; null means failure.
+        if unsafe { sys::ggml_backend_load(name.as_ptr()) }.is_null() {
+            return Err(format!(
+                "ggml cannot load {shown}, or it finds no GPU; it must be built from the same ggml: {remedy}"
+            ));
+        }
+        Ok(())
+    });
+    loaded.clone().map_err(anyhow::Error::msg)
 }
 
 impl Model {
@@ -63,22 +91,46 @@ impl Model {
 
     fn open(path: &Path, vocab_only: bool) -> Result<Self> {
         start(VERBOSE.load(Ordering::Relaxed));
+        // An empty list: no device, even where a CUDA backend has been loaded.
+        let mut none = [std::ptr::null_mut()];
+        // SAFETY: a call that only fills a structure.
+        let mut params = unsafe { sys::llama_model_default_params() };
+        params.devices = none.as_mut_ptr();
+        params.n_gpu_layers = 0;
+        params.vocab_only = vocab_only;
+        Self::with(path, params, false)
+    }
+
+    /// Loads `path` with every layer on the GPU, through ggml's CUDA backend.
+    ///
+    /// # Errors
+    /// If the backend is not there or llama.cpp refuses the file.
+    pub fn load_cuda(path: &Path) -> Result<Self> {
+        start(VERBOSE.load(Ordering::Relaxed));
+        cuda_backend()?;
+        // SAFETY: a call that only fills a structure.
+        let mut params = unsafe { sys::llama_model_default_params() };
+        params.n_gpu_layers = 999;
+        Self::with(path, params, true)
+    }
+
+    fn with(path: &Path, mut params: sys::llama_model_params, on_gpu: bool) -> Result<Self> {
+        params.use_extra_bufts = false;
         let name = CString::new(path.as_os_str().as_encoded_bytes())?;
-        // SAFETY: plain C calls on a NUL-terminated path; the result is checked.
-        let raw = unsafe {
-            let mut params = sys::llama_model_default_params();
-            params.n_gpu_layers = 0;
-            params.use_extra_bufts = false;
-            params.vocab_only = vocab_only;
-            sys::llama_model_load_from_file(name.as_ptr(), params)
-        };
+        // SAFETY: a NUL-terminated path; the result is checked.
+        let raw = unsafe { sys::llama_model_load_from_file(name.as_ptr(), params) };
         if raw.is_null() {
             bail!(
                 "llama.cpp cannot load {}; run again with -v to see why",
                 path.display()
             );
         }
-        Ok(Self { raw })
+        Ok(Self { raw, on_gpu })
+    }
+
+    /// Whether its layers are on a GPU.
+    pub fn on_gpu(&self) -> bool {
+        self.on_gpu
     }
 
     /// A metadata value as llama.cpp prints it.

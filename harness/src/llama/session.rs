@@ -9,14 +9,14 @@ use qdiff_engine::model::Graph;
 use std::sync::Arc;
 
 /// A running model: its KV cache, and the taps of its graph.
-pub struct Session<'a> {
+pub struct Session {
     ctx: *mut sys::llama_context,
     taps: Box<Taps>,
     position: usize,
-    _model: &'a Model,
+    _model: Arc<Model>,
 }
 
-impl<'a> Session<'a> {
+impl Session {
     /// A context for `n_ctx` tokens, at most `n_step` of them in a step, with
     /// every stage of `graph` tappable: flash attention off, KV cache in f32,
     /// a step in one ubatch, all its rows as outputs.
@@ -24,7 +24,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// If llama.cpp cannot make the context.
     pub fn new(
-        model: &'a Model,
+        model: &Arc<Model>,
         graph: &Graph,
         n_ctx: usize,
         n_step: usize,
@@ -44,7 +44,7 @@ impl<'a> Session<'a> {
             params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_DISABLED;
             params.type_k = sys::GGML_TYPE_F32;
             params.type_v = sys::GGML_TYPE_F32;
-            params.offload_kqv = false;
+            params.offload_kqv = model.on_gpu();
             params.op_offload = false;
             params.n_outputs_max = n_step as u32;
             params.cb_eval = Some(callback);
@@ -60,7 +60,7 @@ impl<'a> Session<'a> {
             ctx,
             taps,
             position: 0,
-            _model: model,
+            _model: Arc::clone(model),
         })
     }
 
@@ -112,7 +112,7 @@ impl<'a> Session<'a> {
     }
 }
 
-impl Drop for Session<'_> {
+impl Drop for Session {
     fn drop(&mut self) {
         // SAFETY: made by us, freed once, before the taps it points to.
         unsafe { sys::llama_free(self.ctx) };

@@ -121,6 +121,19 @@ impl Taps {
     }
 }
 
+/// Whether the tensor's bytes are in host memory.
+unsafe fn on_host(t: &sys::ggml_tensor) -> bool {
+    // SAFETY: llama.cpp passes a valid tensor; a view's source is one too.
+    unsafe {
+        let owner = if t.view_src.is_null() {
+            t
+        } else {
+            &*t.view_src
+        };
+        owner.buffer.is_null() || sys::ggml_backend_buffer_is_host(owner.buffer)
+    }
+}
+
 /// Reads the tensor in the stage's own shape.
 unsafe fn copy(
     t: *const sys::ggml_tensor,
@@ -138,12 +151,22 @@ unsafe fn copy(
                 node.id
             ));
         }
+        let mut fetched = Vec::new();
+        let data: *const u8 = if on_host(t) {
+            t.data.cast()
+        } else {
+            // As f32, so that the copy is aligned for it.
+            fetched.resize(sys::ggml_nbytes(t).div_ceil(4), 0f32);
+            let to = fetched.as_mut_ptr();
+            sys::ggml_backend_tensor_get(t, to.cast(), 0, sys::ggml_nbytes(t));
+            to.cast()
+        };
         let ne: Vec<usize> = t.ne.iter().map(|&n| n as usize).collect();
         let want: usize = shape.iter().product();
         let mut out = Vec::with_capacity(want);
         let row = |i1: usize, i2: usize, i3: usize, n: usize| {
             let start = i1 * t.nb[1] + i2 * t.nb[2] + i3 * t.nb[3];
-            std::slice::from_raw_parts(t.data.cast::<u8>().add(start).cast::<f32>(), n)
+            std::slice::from_raw_parts(data.add(start).cast::<f32>(), n)
         };
         let mismatch = || {
             format!(
@@ -189,7 +212,7 @@ unsafe fn copy(
                 if cells < rows || !elements.is_multiple_of(width) {
                     return Err(mismatch());
                 }
-                let all = std::slice::from_raw_parts(t.data.cast::<f32>(), elements);
+                let all = std::slice::from_raw_parts(data.cast::<f32>(), elements);
                 if node.emission.layout == EmittedLayout::KeyCache {
                     out.extend_from_slice(&all[..want]);
                 } else {

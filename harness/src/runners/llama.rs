@@ -10,19 +10,19 @@ use qdiff_engine::model::Graph;
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
 use std::sync::Arc;
 
-/// llama.cpp on the CPU, every stage tapped.
-pub struct Llama<'a> {
-    session: Session<'a>,
+/// llama.cpp, every stage tapped.
+pub struct Llama {
+    session: Session,
     manifest: Manifest,
 }
 
-impl<'a> Llama<'a> {
+impl Llama {
     /// A runner with room for `n_ctx` tokens, at most `n_step` of them in a step.
     ///
     /// # Errors
     /// If llama.cpp cannot make the context.
     pub fn new(
-        model: &'a Model,
+        model: &Arc<Model>,
         graph: &Graph,
         n_ctx: usize,
         n_step: usize,
@@ -31,7 +31,10 @@ impl<'a> Llama<'a> {
         Ok(Self {
             session: Session::new(model, graph, n_ctx, n_step, threads)?,
             manifest: Manifest {
-                name: "llama.cpp (cpu)".to_owned(),
+                name: format!(
+                    "llama.cpp ({})",
+                    if model.on_gpu() { "cuda" } else { "cpu" }
+                ),
                 arithmetic: Arithmetic {
                     linear: dot_types(),
                     ..Arithmetic::default()
@@ -67,7 +70,7 @@ fn dot_types() -> Vec<LinearRule> {
         .collect()
 }
 
-impl Runner for Llama<'_> {
+impl Runner for Llama {
     fn manifest(&self) -> &Manifest {
         &self.manifest
     }

@@ -1,12 +1,14 @@
 //! Runners by name, as `--subject`, `--reference` and `--runner` take them.
 
 use super::{Runner, cpu::Cpu, cuda::Cuda, llama::Llama};
+use crate::llama;
 use crate::session::Opened;
 use anyhow::{Result, bail};
 use qdiff_engine::cuda::{Gemm, Options, Path};
 use qdiff_engine::model::Graph;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// A runner by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,12 +23,14 @@ pub enum Spec {
     CudaFast,
     /// llama.cpp on the CPU.
     Llama,
+    /// llama.cpp on the GPU.
+    LlamaCuda,
     /// A recorded capture, of whatever engine.
     Capture(PathBuf),
 }
 
 /// What the names are, for messages.
-const NAMES: &str = "auto, cpu, cuda, cuda-fast, llama or capture:DIR";
+const NAMES: &str = "auto, cpu, cuda, cuda-fast, llama, llama-cuda or capture:DIR";
 
 impl FromStr for Spec {
     type Err = String;
@@ -38,6 +42,7 @@ impl FromStr for Spec {
             "cuda" => Self::Cuda,
             "cuda-fast" => Self::CudaFast,
             "llama" => Self::Llama,
+            "llama-cuda" => Self::LlamaCuda,
             _ => match text.strip_prefix("capture:") {
                 Some(folder) if !folder.is_empty() => Self::Capture(PathBuf::from(folder)),
                 _ => return Err(format!("expected {NAMES}")),
@@ -54,6 +59,7 @@ impl std::fmt::Display for Spec {
             Self::Cuda => f.write_str("cuda"),
             Self::CudaFast => f.write_str("cuda-fast"),
             Self::Llama => f.write_str("llama"),
+            Self::LlamaCuda => f.write_str("llama-cuda"),
             Self::Capture(folder) => write!(f, "capture:{}", folder.display()),
         }
     }
@@ -113,7 +119,7 @@ impl Spec {
                     "--inject cannot change a recorded capture; inject into the runner cpu (--subject cpu)"
                 )
             }
-            Self::Cuda | Self::CudaFast | Self::Llama => bail!(
+            Self::Cuda | Self::CudaFast | Self::Llama | Self::LlamaCuda => bail!(
                 "--inject rewrites the graph that the CPU engine interprets, not that of {self}; inject into the runner cpu (--subject cpu)"
             ),
         }
@@ -157,6 +163,16 @@ impl Spec {
                 room.step,
                 room.threads,
             )?),
+            Self::LlamaCuda => {
+                let model = Arc::new(llama::Model::load_cuda(&opened.path)?);
+                Box::new(Llama::new(
+                    &model,
+                    graph,
+                    room.context,
+                    room.step,
+                    room.threads,
+                )?)
+            }
             Self::Auto | Self::Capture(_) => bail!("{self} is not a runner that runs"),
         })
     }

@@ -19,6 +19,12 @@ pub struct BenchArgs {
     /// Also write the figures as JSON (`--measure cuda`)
     #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
     pub json: Option<PathBuf>,
+    /// Print the change against the figures of an earlier --json file
+    #[arg(long, value_name = "FILE", env = "QDIFF_BASELINE")]
+    pub baseline: Option<PathBuf>,
+    /// Leave llama.cpp out, and so the ratios (`--measure cuda`)
+    #[arg(long, env = "QDIFF_ALONE")]
+    pub alone: bool,
 }
 
 /// What `bench` measures.

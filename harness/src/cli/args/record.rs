@@ -18,7 +18,7 @@ pub struct RecordArgs {
     /// Steps and memory
     #[command(flatten)]
     pub capture: CaptureArgs,
-    /// What to record: cpu, cuda, cuda-fast, or llama (llama.cpp on the CPU)
+    /// What to record: cpu, cuda, cuda-fast, llama (llama.cpp on the CPU), or llama-cuda
     #[arg(
         long,
         value_name = "RUNNER",

@@ -21,7 +21,7 @@ pub struct RunArgs {
     /// Steps and memory
     #[command(flatten)]
     pub capture: CaptureArgs,
-    /// The runner under suspicion: auto (CUDA where there is a GPU, else the CPU), cpu, cuda, cuda-fast, llama, or capture:DIR
+    /// The runner under suspicion: auto (CUDA where there is a GPU, else the CPU), cpu, cuda, cuda-fast, llama, llama-cuda, or capture:DIR
     #[arg(
         long,
         value_name = "RUNNER",
@@ -32,7 +32,7 @@ pub struct RunArgs {
     /// Names of the subject's arrays: a file of lines THEIRS = OURS (see docs/bring-your-own-engine.md)
     #[arg(long, value_name = "FILE", env = "QDIFF_MAP")]
     pub map: Option<PathBuf>,
-    /// The runner it is held against: llama (llama.cpp on the CPU), cpu, cuda, cuda-fast, or capture:DIR
+    /// The runner it is held against: llama (llama.cpp on the CPU), llama-cuda (on the GPU; see scripts/build-ggml-cuda), cpu, cuda, cuda-fast, or capture:DIR
     #[arg(
         long,
         value_name = "RUNNER",

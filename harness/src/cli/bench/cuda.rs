@@ -4,13 +4,16 @@
 use super::median;
 use crate::cli::args::BenchArgs;
 use crate::cli::{say, session};
+use crate::llama::plain::Plain;
 use crate::session::Opened;
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table, presets};
-use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path, bandwidth};
+use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path as PathOf, bandwidth};
 use qdiff_engine::model::StageId;
 use qdiff_engine::tap::{NoTaps, TapSink};
 use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Tokens of the context before the first timed decode step, which is also the
@@ -33,6 +36,8 @@ pub(super) struct Bench {
     pub bandwidth: f64,
     /// Name of the model.
     pub model: String,
+    /// Its most frequent weight format.
+    pub format: String,
     /// Bytes of weights that a decode step reads.
     pub weight_bytes: usize,
     /// Rounds; every figure is a median over them.
@@ -131,11 +136,11 @@ fn entries(gemm: Gemm, kv: KvType) -> Vec<Entry> {
         taps,
     };
     vec![
-        entry("cuda-fast", Path::Fast, Taps::Off),
-        entry("cuda-fast, taps on the device", Path::Fast, Taps::Device),
-        entry("cuda-fast, taps read back", Path::Fast, Taps::Host),
-        entry("cuda", Path::Tapped, Taps::Off),
-        entry("cuda, taps read back", Path::Tapped, Taps::Host),
+        entry("cuda-fast", PathOf::Fast, Taps::Off),
+        entry("cuda-fast, taps on the device", PathOf::Fast, Taps::Device),
+        entry("cuda-fast, taps read back", PathOf::Fast, Taps::Host),
+        entry("cuda", PathOf::Tapped, Taps::Off),
+        entry("cuda, taps read back", PathOf::Tapped, Taps::Host),
     ]
 }
 
@@ -157,30 +162,81 @@ fn time(engine: &mut CudaEngine, prompt: &[u32], taps: Taps) -> Result<(f64, f64
     Ok((prefill, start.elapsed().as_secs_f64() / steps as f64))
 }
 
-/// Times everything, prints it, and gives it for a file.
-pub(super) fn measure(args: &BenchArgs) -> Result<Bench> {
+/// Reads an earlier bench.
+///
+/// # Errors
+/// A file that is not there or is none.
+pub(super) fn read(path: &Path) -> Result<Bench> {
+    let shown = path.display();
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {shown}"))?;
+    serde_json::from_slice(&bytes).with_context(|| {
+        format!("{shown} is no file that `qdiff bench --measure cuda --json` wrote")
+    })
+}
+
+/// Seconds per token of prefill and of decode, a pair a round.
+type Times = Vec<(f64, f64)>;
+
+/// Times everything, prints it, and gives it for a file. Every engine runs
+/// between two runs of llama.cpp, round by round.
+pub(super) fn measure(args: &BenchArgs, before: Option<&Bench>) -> Result<Bench> {
     let opened = session::open(args.prompt.model.as_ref())?;
     let (_, tokens) = session::tokens(&opened, &args.prompt)?;
     let prompt: Vec<u32> = tokens.iter().copied().cycle().take(CONTEXT).collect();
     let rounds = usize::from(args.rounds);
-    let bandwidth = bandwidth()?;
     let mut bench = Bench {
         kind: "bench".to_owned(),
         schema_version: 1,
         device: String::new(),
-        bandwidth,
+        bandwidth: bandwidth()?,
         model: opened.model.graph().config.name.clone(),
+        format: opened.main_format(),
         weight_bytes: 0,
         rounds,
         rows: Vec::new(),
         kernels: Vec::new(),
     };
+    let mut llama = match args.alone {
+        true => None,
+        false => {
+            let model = Arc::new(crate::llama::Model::load_cuda(&opened.path)?);
+            let mut plain = Plain::new(&model, CONTEXT + DECODE, CONTEXT)?;
+            time_llama(&mut plain, &prompt)?;
+            Some(plain)
+        }
+    };
+    let mut theirs = Times::new();
     for entry in entries(args.prompt.gemm, KvType::F32) {
-        one(&opened, &prompt, &entry, rounds, &mut bench)
-            .with_context(|| format!("timing {}", entry.name))?;
+        let ours = one(&opened, &prompt, &entry, rounds, &mut bench, || {
+            if let (Some(plain), Taps::Off) = (&mut llama, entry.taps) {
+                theirs.push(time_llama(plain, &prompt)?);
+            }
+            Ok(())
+        })
+        .with_context(|| format!("timing {}", entry.name))?;
+        bench.add(&entry.name, &ours);
+    }
+    if !theirs.is_empty() {
+        bench.add("llama.cpp (cuda)", &theirs);
+        bench.compare("llama.cpp (cuda)");
     }
     say(&render(&bench))?;
+    if let Some(before) = before {
+        say(&changes(&bench, before))?;
+    }
     Ok(bench)
+}
+
+fn time_llama(plain: &mut Plain, prompt: &[u32]) -> Result<(f64, f64)> {
+    plain.clear();
+    let start = Instant::now();
+    plain.step(prompt)?;
+    let prefill = start.elapsed().as_secs_f64() / prompt.len() as f64;
+    let start = Instant::now();
+    for &token in prompt.iter().cycle().take(DECODE) {
+        plain.step(&[token])?;
+    }
+    Ok((prefill, start.elapsed().as_secs_f64() / DECODE as f64))
 }
 
 fn one(
@@ -189,33 +245,68 @@ fn one(
     entry: &Entry,
     rounds: usize,
     bench: &mut Bench,
-) -> Result<()> {
+    mut between: impl FnMut() -> Result<()>,
+) -> Result<Times> {
     let mut engine = CudaEngine::new(&opened.model, entry.options)?;
     bench.device = engine.device().to_owned();
     bench.weight_bytes = engine.weight_bytes();
     // Once unmeasured: modules load and the graph is captured at first use.
     time(&mut engine, prompt, entry.taps)?;
-    let mut times = (Vec::new(), Vec::new());
+    let mut times = Times::new();
+    // What brings every tap to the host is slow and varies little.
+    let rounds = if entry.taps == Taps::Host { 1 } else { rounds };
     for _ in 0..rounds {
-        let (prefill, decode) = time(&mut engine, prompt, entry.taps)?;
-        times.0.push(prefill);
-        times.1.push(decode);
+        times.push(time(&mut engine, prompt, entry.taps)?);
+        between()?;
     }
-    if entry.taps == Taps::Off && entry.options.path == Path::Fast {
+    if entry.taps == Taps::Off && entry.options.path == PathOf::Fast {
         bench.kernels = kernels(&mut engine)?;
     }
-    for (what, times) in [("prefill", times.0), ("decode", times.1)] {
-        let per_second = 1.0 / median(times);
-        let bytes = bench.weight_bytes as f64 * per_second / bench.bandwidth;
-        bench.rows.push(Row {
-            what: what.to_owned(),
-            who: entry.name.clone(),
-            tokens_per_second: per_second,
-            of_bandwidth: (what == "decode").then_some(bytes),
-            ratio: None,
-        });
+    Ok(times)
+}
+
+impl Bench {
+    fn add(&mut self, who: &str, times: &Times) {
+        let of = |pick: fn(&(f64, f64)) -> f64| 1.0 / median(times.iter().map(pick).collect());
+        for (what, per_second) in [("prefill", of(|t| t.0)), ("decode", of(|t| t.1))] {
+            let share = self.weight_bytes as f64 * per_second / self.bandwidth;
+            self.rows.push(Row {
+                what: what.to_owned(),
+                who: who.to_owned(),
+                tokens_per_second: per_second,
+                of_bandwidth: (what == "decode").then_some(share),
+                ratio: None,
+            });
+        }
     }
-    Ok(())
+
+    fn compare(&mut self, who: &str) {
+        let theirs: Vec<Row> = self.rows.iter().filter(|r| r.who == who).cloned().collect();
+        for row in self.rows.iter_mut().filter(|r| r.who != who) {
+            let other = theirs.iter().find(|t| t.what == row.what);
+            row.ratio = other.map(|t| row.tokens_per_second / t.tokens_per_second);
+        }
+    }
+}
+
+/// The change of every figure that both have.
+fn changes(now: &Bench, before: &Bench) -> String {
+    let mut out = format!(
+        "\nagainst the baseline ({}, {} {})\n",
+        before.device, before.model, before.format
+    );
+    for row in &now.rows {
+        let same = |r: &&Row| r.what == row.what && r.who == row.who;
+        let Some(old) = before.rows.iter().find(same) else {
+            continue;
+        };
+        let change = 100.0 * (row.tokens_per_second / old.tokens_per_second - 1.0);
+        out += &format!(
+            " {:<8} {:<30} {:>8.0} -> {:>8.0} tok/s  {change:+.1} %\n",
+            row.what, row.who, old.tokens_per_second, row.tokens_per_second
+        );
+    }
+    out
 }
 
 fn render(bench: &Bench) -> String {
@@ -250,11 +341,12 @@ fn render(bench: &Bench) -> String {
         ]);
     }
     format!(
-        "{}, a copy moves {:.0} GB/s; {}: {:.1} MB of weights a token\n\
+        "{}, a copy moves {:.0} GB/s; {} {}: {:.1} MB of weights a token\n\
          decode of {DECODE} ({TAPPED} with taps) after {CONTEXT}, prefill of {CONTEXT}; medians of {} rounds\n\n{table}\n\n{inside}\n",
         bench.device,
         bench.bandwidth / 1e9,
         bench.model,
+        bench.format,
         bench.weight_bytes as f64 / 1e6,
         bench.rounds
     )

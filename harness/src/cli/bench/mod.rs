@@ -7,6 +7,7 @@ use super::session;
 use super::{exit, say};
 use crate::capture::{Filter, Store, Want};
 use crate::llama::session::Session;
+use crate::report::{file, json};
 use crate::session::Opened;
 use anyhow::{Context as _, Result};
 use qdiff_engine::cpu::CpuEngine;
@@ -25,9 +26,13 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
         Measure::Run => whole_run(args, rounds)?,
         Measure::TappedPrefill => tapped_prefill(args)?,
         Measure::Cuda => {
-            let bench = cuda::measure(args)?;
             if let Some(path) = &args.json {
-                crate::report::json::write(&bench, path)?;
+                file::check(path, "--json")?;
+            }
+            let before = args.baseline.as_deref().map(cuda::read).transpose()?;
+            let bench = cuda::measure(args, before.as_ref())?;
+            if let Some(path) = &args.json {
+                file::write(path, json::text(&bench)?.as_bytes())?;
             }
         }
     }
