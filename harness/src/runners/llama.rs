@@ -1,6 +1,6 @@
 //! llama.cpp as a runner.
 
-use super::{Arithmetic, LinearRule, Manifest, Runner};
+use super::{Arithmetic, LinearRule, Manifest, Number, Runner};
 use crate::capture::{Step, Want};
 use crate::llama::Model;
 use crate::llama::session::Session;
@@ -28,17 +28,19 @@ impl Llama {
         n_step: usize,
         threads: usize,
     ) -> Result<Self> {
+        let cpu = || Arithmetic {
+            linear: dot_types(),
+            ..Arithmetic::default()
+        };
+        let (name, arithmetic) = match model.on_gpu() {
+            true => ("llama.cpp (cuda)", Arithmetic::llama_cuda(Number::F32)),
+            false => ("llama.cpp (cpu)", cpu()),
+        };
         Ok(Self {
             session: Session::new(model, graph, n_ctx, n_step, threads)?,
             manifest: Manifest {
-                name: format!(
-                    "llama.cpp ({})",
-                    if model.on_gpu() { "cuda" } else { "cpu" }
-                ),
-                arithmetic: Arithmetic {
-                    linear: dot_types(),
-                    ..Arithmetic::default()
-                },
+                name: name.to_owned(),
+                arithmetic,
                 injected: Vec::new(),
             },
         })
