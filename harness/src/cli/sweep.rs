@@ -47,6 +47,7 @@ pub(super) fn run(args: &SweepArgs) -> Result<u8> {
         policy: &Policy::new(&oracle.graph, &args.tolerance)?,
         store: &store,
         threads,
+        gemm: args.prompt.gemm,
         progress: &|what, done, total| bar.show(what, done, total),
     };
     tokens.extend(continuation(&pair, args, &tokens)?);
