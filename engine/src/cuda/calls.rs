@@ -51,6 +51,7 @@ pub enum Work {
 }
 
 /// Makes the launches of single nodes.
+#[derive(Clone, Copy)]
 pub struct Calls<'a> {
     /// The model.
     pub graph: &'a Graph,

@@ -9,6 +9,8 @@ use super::blas::Blas;
 use super::calls::{Calls, GEMM_SHARED, Span, Work};
 use super::decoder::Decoder;
 use super::fast::{self, Fused, Schedule};
+#[cfg(feature = "faults")]
+use super::faults::{Fault, Planted};
 use super::kernels::{self, Instances, Source, TEMPLATES, cached, template};
 use super::launch::{Args, Call};
 use super::memory::Memory;
@@ -41,6 +43,8 @@ pub struct CudaEngine {
     /// The token that the last decode step of the fast path chose.
     next_token: PinnedHostSlice<u32>,
     decoder: Option<Decoder>,
+    #[cfg(feature = "faults")]
+    planted: Option<Planted>,
     functions: HashMap<String, CudaFunction>,
     memory: Memory,
     position: usize,
@@ -90,6 +94,8 @@ impl CudaEngine {
             readback: None,
             next_token,
             decoder,
+            #[cfg(feature = "faults")]
+            planted: None,
             functions: HashMap::new(),
             memory,
             position: 0,
@@ -115,6 +121,16 @@ impl CudaEngine {
     /// Tokens seen so far.
     pub fn position(&self) -> usize {
         self.position
+    }
+
+    /// Plants faults at nodes of the graph, by index, in the tapped path.
+    ///
+    /// # Errors
+    /// If CUDA fails.
+    #[cfg(feature = "faults")]
+    pub fn plant(&mut self, places: Vec<(usize, &'static Fault)>) -> Result<(), CudaError> {
+        self.planted = Some(Planted::new(places, &self.calls(), &self.stream)?);
+        Ok(())
     }
 
     /// Goes back to position `to`, forgetting what came after.
@@ -253,6 +269,7 @@ impl CudaEngine {
             .map_err(failed("copying tokens to the device"))?;
         let tapped = wanted.contains(&true);
         for index in 0..self.graph.nodes.len() {
+            let span = self.span(index, span);
             let of = match self.fused_attention(index, span, wanted) {
                 Attention::Part => continue,
                 Attention::Whole(fused) => {
@@ -261,7 +278,7 @@ impl CudaEngine {
                     fused.nodes
                 }
                 Attention::None => {
-                    self.poison(&[index], tapped)?;
+                    self.poison(&[index], tapped && !self.keeps(index))?;
                     let work = self.work(index, span);
                     self.run(&work)?;
                     vec![index]
@@ -283,7 +300,33 @@ impl CudaEngine {
             let x = self.memory.outputs[node.inputs[0]].at + (4 * width * (span.tokens - 1)) as u64;
             return calls.linear(node, x, self.memory.outputs[index].at, 1);
         }
-        calls.of(index, span)
+        #[cfg_attr(not(feature = "faults"), expect(unused_mut))]
+        let mut work = calls.of(index, span);
+        #[cfg(feature = "faults")]
+        if let Some(planted) = &self.planted {
+            planted.spoil(calls, index, span, &mut work);
+        }
+        work
+    }
+
+    /// The span of node `index` in a step over `span`: the same, but for faults.
+    fn span(&self, index: usize, span: Span) -> Span {
+        #[cfg(feature = "faults")]
+        if let Some(planted) = &self.planted {
+            return planted.span(&self.calls(), index, span);
+        }
+        let _ = index;
+        span
+    }
+
+    /// Whether a fault wants the node's buffer as the step before left it.
+    fn keeps(&self, index: usize) -> bool {
+        #[cfg(feature = "faults")]
+        if let Some(planted) = &self.planted {
+            return planted.keeps(index);
+        }
+        let _ = index;
+        false
     }
 
     fn fused_attention(&self, index: usize, span: Span, wanted: &[bool]) -> Attention {
@@ -515,7 +558,7 @@ impl CudaEngine {
         let fused: Vec<&str> = chosen.iter().map(|(file, _)| *file).collect();
         let mut sources: Vec<Source> = TEMPLATES
             .iter()
-            .filter(|t| t.instances != Instances::Chosen && !t.fused)
+            .filter(|t| t.instances != Instances::Chosen && t.folder != "fused/")
             .map(|t| match t.instances {
                 Instances::Caches => t.source([&cache[..]]),
                 _ => t.source(formats.iter().map(|f| &f[..])),

@@ -16,8 +16,9 @@ pub struct Template {
     text: &'static str,
     /// What its kernels are made for.
     pub instances: Instances,
-    /// Whether it belongs to the fused path alone.
-    pub fused: bool,
+    /// Folder of `engine/kernels`, with the slash: `fused/` for the fused path,
+    /// `faults/` for kernels with bugs in them.
+    pub folder: &'static str,
 }
 
 /// What the kernels of a file are made for.
@@ -93,7 +94,7 @@ macro_rules! template {
                 include_str!(concat!("../../kernels/", $folder, $name, ".cu"))
             ),
             instances: Instances::$instances,
-            fused: !$folder.is_empty(),
+            folder: $folder,
         }
     };
 }
@@ -123,6 +124,18 @@ pub const TEMPLATES: &[Template] = &[
     template!(Chosen "fused/" "ffn_act", "blocks.cuh", "reduce.cuh", "fused/decode.cuh"),
     template!(Formats "fused/" "head", "blocks.cuh", "reduce.cuh", "fused/decode.cuh"),
     template!(One "fused/" "argmax", "blocks.cuh", "reduce.cuh", "fused/decode.cuh"),
+    #[cfg(feature = "faults")]
+    template!(One "faults/" "linear_transposed"),
+    #[cfg(feature = "faults")]
+    template!(One "faults/" "scores_interleaved"),
+    #[cfg(feature = "faults")]
+    template!(One "faults/" "gelu"),
+    #[cfg(feature = "faults")]
+    template!(One "faults/" "left_out"),
+    #[cfg(feature = "faults")]
+    template!(One "faults/" "zeroed_head"),
+    #[cfg(feature = "faults")]
+    template!(One "faults/" "copy"),
 ];
 
 /// The template of this name.

@@ -111,6 +111,8 @@ impl Memory {
         let largest = largest.unwrap_or(0);
         let dequantised = plan.take(match options.gemm {
             Gemm::Cublas => largest,
+            // Some faults read a weight as plain f32.
+            Gemm::Own if cfg!(feature = "faults") => largest,
             Gemm::Own => 0,
         });
         let parts = plan.take(match options.path {

@@ -13,6 +13,8 @@ mod decoder;
 mod device;
 mod engine;
 mod fast;
+#[cfg(feature = "faults")]
+pub mod faults;
 pub mod kernels;
 mod launch;
 mod memory;
