@@ -155,3 +155,16 @@ pub fn bandwidth() -> Result<f64, CudaError> {
     }
     Ok(2.0 * BYTES as f64 / best)
 }
+
+/// Bytes of the first GPU's memory that are free.
+///
+/// # Errors
+/// If CUDA fails.
+pub fn free_memory() -> Result<u64, CudaError> {
+    let failed = |what| move |e| CudaError::Driver(e, what);
+    let context = CudaContext::new(0).map_err(failed("opening the device"))?;
+    let (free, _) = context
+        .mem_get_info()
+        .map_err(failed("asking for free memory"))?;
+    Ok(free as u64)
+}

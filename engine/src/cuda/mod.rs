@@ -22,6 +22,6 @@ mod options;
 mod readback;
 mod weights;
 
-pub use device::{CudaError, Device, bandwidth, devices};
+pub use device::{CudaError, Device, bandwidth, devices, free_memory};
 pub use engine::CudaEngine;
 pub use options::{Gemm, KvType, Options, Path};

@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod compare;
+mod dequantise;
 mod devices;
 pub mod exit;
 mod generate;
@@ -81,6 +82,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         Command::Generate(args) => generate::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Sweep(args) => sweep::run(args),
+        Command::Dequantise(args) => dequantise::run(args),
         Command::Prompts => prompts::run(),
         Command::Mutations => mutations::run(),
         Command::Devices => devices::run(),

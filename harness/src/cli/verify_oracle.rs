@@ -10,7 +10,7 @@ use super::session;
 use super::{exit, say};
 use crate::capture::{Capture, Filter, Store, Want};
 use crate::llama;
-use crate::llama::gguf::write_f32_copy;
+use crate::llama::gguf::{CopyType, write_copy};
 use crate::oracle::Oracle;
 use crate::report::number;
 use crate::runners::{self, Runner as _, Tokens, llama::Llama};
@@ -142,7 +142,7 @@ fn verify(
             )
         })?;
     let source = Oracle::new(&opened.path, opened.model.gguf().bytes(), &opened.llama)?;
-    write_f32_copy(&opened.path, &source.weights, copy.path()).with_context(|| {
+    write_copy(&opened.path, &source.weights, CopyType::F32, copy.path()).with_context(|| {
         format!(
             "writing the dequantised copy to {} (--tmp names another folder)",
             folder.display()

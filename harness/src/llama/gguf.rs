@@ -145,13 +145,28 @@ pub fn to_float(ty: sys::ggml_type, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Writes a copy of the model at `source` with every tensor as F32: the same
-/// metadata, the values of `weights`. Tensors of a format that `weights` does
-/// not know are left out.
+/// As what [`write_copy`] writes matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum CopyType {
+    /// As they are used.
+    F32,
+    /// Rounded to the nearest even half.
+    F16,
+}
+
+/// Writes a copy of the model at `source` with every matrix as `ty` and every
+/// vector as F32: the same metadata, the values of `weights`. Tensors of a
+/// format that `weights` does not know are left out.
 ///
 /// # Errors
 /// If ggml refuses the source, or the copy cannot be written.
-pub fn write_f32_copy(source: &Path, weights: &GgmlWeights<'_>, target: &Path) -> Result<()> {
+pub fn write_copy(
+    source: &Path,
+    weights: &GgmlWeights<'_>,
+    ty: CopyType,
+    target: &Path,
+) -> Result<()> {
+    let half = |rows: usize| ty == CopyType::F16 && rows > 1;
     use std::io::Write as _;
     let name = CString::new(source.as_os_str().as_encoded_bytes())?;
     let mut order: Vec<&String> = weights.entries.keys().collect();
@@ -170,7 +185,9 @@ pub fn write_f32_copy(source: &Path, weights: &GgmlWeights<'_>, target: &Path) -
         let to = sys::gguf_init_empty();
         sys::gguf_set_kv(to, from);
         sys::gguf_set_val_u32(to, c"general.alignment".as_ptr(), ALIGNMENT as u32);
-        sys::gguf_set_val_u32(to, c"general.file_type".as_ptr(), 0);
+        // LLAMA_FTYPE_ALL_F32 and LLAMA_FTYPE_MOSTLY_F16.
+        let file_type = u32::from(ty == CopyType::F16);
+        sys::gguf_set_val_u32(to, c"general.file_type".as_ptr(), file_type);
         let tensors = sys::ggml_init(sys::ggml_init_params {
             mem_size: (order.len() + 1) * sys::ggml_tensor_overhead(),
             mem_buffer: std::ptr::null_mut(),
@@ -184,7 +201,11 @@ pub fn write_f32_copy(source: &Path, weights: &GgmlWeights<'_>, target: &Path) -
                 .collect();
             let t = sys::ggml_new_tensor(
                 tensors,
-                sys::GGML_TYPE_F32,
+                if half(weights.extent(tensor).1) {
+                    sys::GGML_TYPE_F16
+                } else {
+                    sys::GGML_TYPE_F32
+                },
                 ne.len() as i32,
                 ne.as_mut_ptr(),
             );
@@ -207,10 +228,14 @@ pub fn write_f32_copy(source: &Path, weights: &GgmlWeights<'_>, target: &Path) -
         for r in 0..rows {
             weights.rows(tensor, r, &mut row);
             for v in &row {
-                out.write_all(&v.to_le_bytes())?;
+                if half(rows) {
+                    out.write_all(&half::f16::from_f32(*v).to_le_bytes())?;
+                } else {
+                    out.write_all(&v.to_le_bytes())?;
+                }
             }
         }
-        let bytes = n * rows * 4;
+        let bytes = n * rows * if half(rows) { 2 } else { 4 };
         out.write_all(&vec![0u8; bytes.next_multiple_of(ALIGNMENT) - bytes])?;
     }
     out.flush()?;

@@ -35,6 +35,9 @@ pub enum Measure {
     /// Prefill and decode of the CUDA engine, with and without taps, against
     /// llama.cpp on the same card
     Cuda,
+    /// Decode steps of the fused CUDA path to the end of the context: host and
+    /// device memory must stay flat
+    Soak,
     /// Wall time and peak memory of a whole `run -n 0` against llama.cpp
     /// loading and doing the tapped prefill alone
     Run,

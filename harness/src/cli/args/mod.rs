@@ -2,6 +2,7 @@
 
 mod bench;
 mod compare;
+mod dequantise;
 mod generate;
 mod oracle;
 mod output;
@@ -12,6 +13,7 @@ mod sweep;
 
 pub use bench::{BenchArgs, Measure};
 pub use compare::CompareArgs;
+pub use dequantise::DequantiseArgs;
 pub use generate::GenerateArgs;
 pub use oracle::OracleArgs;
 pub use output::{Ci, OutputArgs};
@@ -85,6 +87,8 @@ pub enum Command {
     Record(RecordArgs),
     /// Let subject and reference speak freely, and say where their texts part and why
     Generate(GenerateArgs),
+    /// Write a copy of a model with its matrices dequantised
+    Dequantise(DequantiseArgs),
     /// List the built-in prompts
     Prompts,
     /// List the faults that can be injected with `run --inject`

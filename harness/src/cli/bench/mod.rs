@@ -1,6 +1,7 @@
 //! `qdiff bench`: ratios against llama.cpp, both sides in one run.
 
 mod cuda;
+mod soak;
 
 use super::args::{BenchArgs, Measure};
 use super::session;
@@ -25,6 +26,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
         Measure::Speed => speed(args, rounds)?,
         Measure::Run => whole_run(args, rounds)?,
         Measure::TappedPrefill => tapped_prefill(args)?,
+        Measure::Soak => soak::run(args)?,
         Measure::Cuda => {
             if let Some(path) = &args.json {
                 file::check(path, "--json")?;
