@@ -65,6 +65,18 @@ fn assert_same_or_flip(code: i32, report: &Value, text: &str) {
             let (a, b) = (tokens_of(report, "subject"), tokens_of(report, "reference"));
             assert_eq!(a[..at], b[..at]);
             assert_ne!(a[at], b[at]);
+            for side in ["subject", "reference"] {
+                // The same number was drawn, and falls into either token's share.
+                let draw = &fork[side]["draw"];
+                if !draw.is_null() {
+                    let number = |name: &str| draw[name].as_f64().unwrap();
+                    assert_eq!(draw["at"], fork["subject"]["draw"]["at"]);
+                    assert!(
+                        (number("from")..=number("to")).contains(&number("at")),
+                        "{draw}"
+                    );
+                }
+            }
             assert!(text.contains("FLIP at token"), "{text}");
         }
     }
@@ -132,6 +144,21 @@ fn a_fault_that_changes_the_text_is_named() {
         assert!(report["forced"]["compared"].as_u64().unwrap() > 0, "{text}");
         assert!(text.contains("DIVERGED at token"), "{text}");
     }
+}
+
+/// Nothing can be drawn from NaN; the stage that made it is found all the same.
+#[test]
+fn a_side_that_can_say_nothing() {
+    let folder = with(&exact());
+    let fault = ["-n", "4", "--inject", "rope-base:base=nan@L01"];
+    let (code, report, text) = generate(folder.path(), &fault);
+    assert_eq!(code, 1, "{text}");
+    assert_eq!(report["generation"]["subject"]["stop"], "not-a-number");
+    assert_eq!(report["cause"]["stage"], "L01.q_rope", "{text}");
+    assert!(
+        text.contains("DIVERGED at token 0, where a logit is NaN"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -5,8 +5,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
 use qdiff::llama::Model;
-use qdiff_engine::gguf::Gguf;
+use qdiff_engine::gguf::{Gguf, Value};
 use qdiff_engine::tokenizer::Tokenizer;
+use qdiff_engine::tokenizer::chat::{Conversation, Message, chatml, render};
 use qdiff_tests::real_model;
 use std::ffi::CString;
 use std::path::Path;
@@ -226,6 +227,39 @@ fn every_token_prints_the_same() {
             "token {id}"
         );
     }
+}
+
+/// The real model's own chat template, which adds a system prompt where there
+/// is none; the expected texts are what Python's Jinja2 makes of it.
+#[test]
+fn the_real_chat_template() {
+    let gguf = Gguf::open(Path::new(&real_model())).expect("the file is a GGUF");
+    let source = gguf.get("tokenizer.chat_template").and_then(Value::as_str);
+    let source = source.expect("the model has a template");
+    let say = |messages: Vec<Message>| {
+        let conversation = Conversation {
+            messages,
+            ..Conversation::default()
+        };
+        render(source, &conversation).expect("it renders")
+    };
+    let turn = "<|im_start|>user\nHi <b>\n<|im_end|>\n<|im_start|>assistant\n";
+    let user = Message::new("user", "Hi <b>\n");
+    assert_eq!(
+        say(vec![user.clone()]),
+        format!(
+            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n{turn}"
+        )
+    );
+    let system = Message::new("system", "Be brief");
+    assert_eq!(
+        say(vec![system.clone(), user.clone()]),
+        format!("<|im_start|>system\nBe brief<|im_end|>\n{turn}")
+    );
+    assert_eq!(
+        say(vec![system.clone(), user.clone()]),
+        chatml(&[system, user])
+    );
 }
 
 /// Splits that the real vocabulary would hide, as it has no token across them:

@@ -113,10 +113,23 @@ enum State {
     Draw(Box<Mt19937>),
 }
 
+/// Where a draw fell among the candidates, which share out the numbers from 0
+/// to 1 by their probabilities, in the order of the chain.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Drawn {
+    /// The number drawn.
+    pub at: f64,
+    /// Where the share of the token drawn begins.
+    pub from: f64,
+    /// Where it ends.
+    pub to: f64,
+}
+
 /// A chain at work.
 pub struct Sampler {
     tokens: usize,
     chain: Vec<State>,
+    drawn: Option<Drawn>,
 }
 
 impl Sampler {
@@ -137,6 +150,7 @@ impl Sampler {
         Self {
             tokens,
             chain: chain.iter().map(state).collect(),
+            drawn: None,
         }
     }
 
@@ -147,6 +161,11 @@ impl Sampler {
                 p.accept(token);
             }
         }
+    }
+
+    /// Where the last draw fell; `None` before it, and where nothing is drawn.
+    pub fn drawn(&self) -> Option<Drawn> {
+        self.drawn
     }
 
     /// Draws a token from the logits `[V]` and remembers it.
@@ -176,7 +195,11 @@ impl Sampler {
         for state in &mut self.chain {
             match state {
                 State::Penalties(p) => p.apply(&mut left),
-                State::Draw(random) => *drawn = draw(&mut left, random),
+                State::Draw(random) => {
+                    let (place, share) = draw(&mut left, random);
+                    *drawn = place;
+                    self.drawn = Some(share);
+                }
                 State::Plain(step) => match *step {
                     Step::TopK(k) if k > 0 => left.top_k(k),
                     Step::TopP(p) if p < 1.0 => left.top_p(p),
@@ -191,20 +214,28 @@ impl Sampler {
     }
 }
 
-/// Draws by probability, the sum being kept in f64; gives the place. One
-/// candidate takes a draw as well.
-fn draw(left: &mut Candidates, random: &mut Mt19937) -> usize {
+/// Draws by probability, the sum being kept in f64; gives the place, and where
+/// the draw fell. One candidate takes a draw as well.
+fn draw(left: &mut Candidates, random: &mut Mt19937) -> (usize, Drawn) {
     let max = left.max();
     let mut sum = 0f64;
     for c in &mut left.list {
         c.p = (c.logit - max).exp();
         sum += f64::from(c.p);
     }
-    let target = sum * random.next_f64();
+    let at = random.next_f64();
+    let target = sum * at;
     let mut run = 0f64;
     let found = left.list.iter().position(|c| {
         run += f64::from(c.p);
         run >= target
     });
-    found.unwrap_or(left.list.len() - 1)
+    let place = found.unwrap_or(left.list.len() - 1);
+    let share = f64::from(left.list[place].p);
+    let drawn = Drawn {
+        at,
+        from: (run - share) / sum,
+        to: run / sum,
+    };
+    (place, drawn)
 }

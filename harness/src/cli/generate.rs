@@ -4,7 +4,7 @@ use super::args::GenerateArgs;
 use super::session::{self, Bar};
 use super::{exit, run, say};
 use crate::capture::Filter;
-use crate::generate::{self, Fork, Generation, Plan};
+use crate::generate::{self, Generation, Plan};
 use crate::mutations::Injection;
 use crate::nonce::{self, Changes};
 use crate::oracle::Oracle;
@@ -101,12 +101,12 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         }
         None => None,
     };
-    let (cause, forced, mut code) = match (&spoken.sampler_differs, &spoken.fork) {
+    let (cause, forced, mut code) = match (&spoken.sampler_differs, spoken.parts_at()) {
         (Some(index), _) => (Some(Cause::Sampler { index: *index }), None, exit::DIVERGED),
         (None, None) => (None, None, exit::MATCH),
-        (None, Some(fork)) => {
+        (None, Some(at)) => {
             let sides = (&subject, &reference);
-            let (cause, forced, code) = explain(&pair, plan, &spoken, fork, sides, faults.clone())?;
+            let (cause, forced, code) = explain(&pair, plan, &spoken, at, sides, faults.clone())?;
             (Some(cause), Some(forced), code)
         }
     };
@@ -143,16 +143,16 @@ fn explain(
     pair: &Pair<'_>,
     plan: Plan<'_>,
     spoken: &Generation,
-    fork: &Fork,
+    at: usize,
     (subject, reference): (&Spec, &Spec),
     faults: crate::runners::Faults,
 ) -> Result<(Cause, TeacherForced, u8)> {
     let (verdict, recording) =
-        generate::judge_fork(pair, plan, spoken, fork, subject, reference, faults)?;
+        generate::judge_fork(pair, plan, spoken, at, subject, reference, faults)?;
     let doubt = run::doubt(pair, &verdict, &recording, plan.prompt);
     let outcome = Outcome::of(&WeightCheck::default(), None, &verdict, doubt.as_ref());
     let cause = Cause::of(&verdict, outcome, doubt);
-    let forced = TeacherForced::of(&verdict, fork);
+    let forced = TeacherForced::of(&verdict, at);
     Ok((cause, forced, exit::of(outcome)))
 }
 

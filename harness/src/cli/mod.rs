@@ -1,6 +1,7 @@
 //! Arguments and exit codes; everything is validated before anything runs.
 
 mod args;
+mod batch;
 mod bench;
 mod compare;
 mod dequantise;
@@ -13,6 +14,7 @@ mod mutations;
 mod output;
 mod prompts;
 mod record;
+mod recorded;
 mod report;
 mod run;
 mod session;

@@ -54,11 +54,13 @@ impl<'a> Output<'a> {
     /// # Errors
     /// A file that cannot be written, or a screen that is gone.
     pub(super) fn serve(&self, reports: &[Report], courtesy: Option<PathBuf>) -> Result<()> {
-        let screens: Vec<String> = reports
-            .iter()
-            .map(|r| terminal::render(r, self.full))
-            .collect();
-        say(&screens.join("\n"))?;
+        if reports.len() != 1 {
+            say(&report::overview(reports))?;
+        }
+        if reports.len() == 1 || self.full {
+            let screens = reports.iter().map(|r| terminal::render(r, self.full));
+            say(&screens.collect::<Vec<_>>().join("\n"))?;
+        }
         for (path, format) in &self.files {
             file::write(path, format.render(reports)?.as_bytes())?;
             say(&terminal::line("report", &session::show(path)))?;

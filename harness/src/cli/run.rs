@@ -2,25 +2,27 @@
 
 use super::args::RunArgs;
 use super::output::Output;
+use super::recorded::Recorded;
 use super::session::{self, Bar};
-use super::{exit, verify_oracle, words};
-use crate::capture::{Filter, Names, npz};
-use crate::compare::comparable;
+use super::{batch, exit, say, verify_oracle, words};
+use crate::capture::{Filter, Names};
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording, Tokens};
+use crate::prompts::Ready;
 use crate::report::{
-    Doubt, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect,
+    Doubt, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect, file, json,
+    terminal,
 };
 use crate::runners::{Faults, Spec};
 use crate::session::{Opened, sha256};
 use crate::tokens;
 use crate::verdict::{Policy, Verdict};
-use crate::weights;
-use anyhow::{Result, bail};
+use crate::weights::{self, WeightCheck};
+use anyhow::{Context as _, Result, bail};
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Runs both sides, judges, reports; gives the exit code.
 pub(super) fn run(args: &RunArgs) -> Result<u8> {
@@ -29,8 +31,15 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         .iter()
         .map(|text| Injection::parse(text))
         .collect::<Result<Vec<_>>>()?;
-    let output = Output::new(&args.output, 1)?;
+    let source = args.prompts.as_deref();
+    let entries = source.map(|p| batch::read(p, args.shard)).transpose()?;
+    // Even one prompt of several is told as several are.
+    let output = Output::new(&args.output, entries.as_ref().map_or(1, |e| e.len().max(2)))?;
     let (subject, reference) = sides(&args.subject, &args.reference, !args.inject.is_empty())?;
+    let recorded = Recorded::open(&subject, &reference)?;
+    if entries.is_some() && recorded.manifest().is_some() {
+        bail!("a recorded capture has its own tokens; leave --prompts out");
+    }
     let threads = session::threads(args.prompt.threads)?;
     let opened = session::open(args.prompt.model.as_ref())?;
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
@@ -45,102 +54,232 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         Some(path) => Names::read(&oracle.graph, path)?,
         None => Names::of(&oracle.graph),
     };
-    let recorded = Recorded::open(&subject, &reference)?;
-    let (prompt, text, tokens, decode, ubatch) = match recorded.manifest() {
-        Some(m) => {
-            let ubatch = m.ubatch.unwrap_or(m.tokens.len());
-            let name = "recorded".to_owned();
-            (
-                name,
-                String::new(),
-                m.tokens.clone(),
-                m.decoded.len(),
-                ubatch,
-            )
-        }
-        None => {
-            let ready = session::prompt(&opened, &args.prompt)?;
-            let (decode, ubatch) = (args.prompt.decode, args.capture.ubatch);
-            (ready.name, ready.text, ready.tokens, decode, ubatch)
-        }
+    let single = match entries {
+        None => Some(input(args, &opened, &recorded)?),
+        Some(_) => None,
     };
-    let forced = recorded.manifest().map(|m| m.decoded.as_slice());
-    opened.check(&[&tokens, forced.unwrap_or_default()].concat(), 0)?;
-    filter.check(&oracle.graph, tokens.len() + decode)?;
+    if let Some(input) = &single {
+        input.check(&opened, &oracle, &filter)?;
+    }
     let faults = faults(&opened, &injections)?;
 
-    let (hash, checked) = std::thread::scope(|scope| {
+    let (hash, weights) = std::thread::scope(|scope| {
         let hash = scope.spawn(|| sha256(opened.bytes()));
-        let checked = weights::check(&opened.model, &oracle);
-        (hash.join().expect("hashing does not panic"), checked)
+        let weights = weights::check(&opened.model, &oracle);
+        (hash.join().expect("hashing does not panic"), weights)
     });
     recorded.check_model(&hash)?;
 
-    let same_tokens =
-        (!text.is_empty()).then(|| tokens::check(opened.model.gguf(), &opened.llama, &text));
-
     let bar = Bar::new();
     let store = args.capture.memory.store();
-    let pair = Pair {
-        opened: &opened,
-        oracle: &oracle,
-        filter: &filter,
-        policy: &policy,
-        store: &store,
-        threads,
-        gemm: args.prompt.gemm,
-        progress: &|what, done, total| bar.show(what, done, total),
-    };
-    let tokens_of = |forced| Tokens {
-        prompt: &tokens,
-        ubatch,
-        decode,
-        forced,
-    };
-    let reference = match &recorded.reference {
-        Some((folder, manifest)) => pair.read(folder, manifest, &Names::of(&oracle.graph))?,
-        None => pair.run(&reference, tokens_of(forced), Faults::default())?,
-    };
-    let subject = match &recorded.subject {
-        Some((folder, manifest)) => pair.read(folder, manifest, &names)?,
-        None => pair.run(&subject, tokens_of(Some(&reference.fed)), faults)?,
-    };
-    let verdict = pair.judge(&subject, &reference)?;
-
-    let doubt = doubt(&pair, &verdict, &reference, &tokens);
-    let Recording { manifest, fed, .. } = reference;
-    let mut run = RunInfo {
-        prompt: prompt.clone(),
-        tokens,
-        decoded: fed,
-        text: BTreeMap::new(),
-        command: words::command(args),
-        filters: words::filters(args),
-    };
-    run.spell(&verdict, |token| opened.llama.piece(token));
-    let report = Report {
-        schema_version: SCHEMA_VERSION,
-        kind: Kind::Run,
-        qdiff: env!("CARGO_PKG_VERSION").to_owned(),
-        outcome: Outcome::of(&checked, same_tokens.as_ref(), &verdict, doubt.as_ref()),
-        machine: Machine::this(),
+    let runs = Runs {
+        args,
+        pair: Pair {
+            opened: &opened,
+            oracle: &oracle,
+            filter: &filter,
+            policy: &policy,
+            store: &store,
+            threads,
+            gemm: args.prompt.gemm,
+            progress: &|what, done, total| bar.show(what, done, total),
+        },
+        subject,
+        reference,
+        recorded,
+        names,
+        faults,
         model: describe(&opened, hash),
-        run,
-        subject: subject.manifest,
-        reference: manifest,
-        weights: checked,
-        tokens: same_tokens,
-        verdict,
-        doubt,
+        weights,
     };
-    let courtesy = Path::new("qdiff-report")
-        .join(file_name(&prompt))
-        .join("report.json");
-    output.serve(std::slice::from_ref(&report), Some(courtesy))?;
-    Ok(match exit::of(report.outcome) {
+    let code = match (single, entries) {
+        (Some(input), _) => {
+            let file = format!("{}/report.json", batch::file_name(&input.ready.name));
+            let report = runs.judge(input)?;
+            let courtesy = Path::new("qdiff-report").join(file);
+            output.serve(std::slice::from_ref(&report), Some(courtesy))?;
+            exit::of(report.outcome)
+        }
+        (None, entries) => runs.batch(&entries.unwrap_or_default(), &output)?,
+    };
+    Ok(match code {
         exit::TROUBLE | exit::INCOMPLETE if args.bisect => exit::SKIP,
         code => code,
     })
+}
+
+/// The tokens of one run.
+struct Input {
+    ready: Ready,
+    /// What `--prompt` would take.
+    given: String,
+    decode: usize,
+    ubatch: usize,
+    /// Tokens of the decode steps, where a recording names them.
+    forced: Option<Vec<u32>>,
+}
+
+impl Input {
+    /// Refuses what cannot be run, before anything is.
+    fn check(&self, opened: &Opened, oracle: &Oracle<'_>, filter: &Filter) -> Result<()> {
+        let forced = self.forced.as_deref().unwrap_or_default();
+        opened.check(&[self.ready.tokens.as_slice(), forced].concat(), 0)?;
+        filter.check(&oracle.graph, self.ready.tokens.len() + self.decode)?;
+        Ok(())
+    }
+}
+
+/// What the arguments or the recording say is to be run.
+fn input(args: &RunArgs, opened: &Opened, recorded: &Recorded) -> Result<Input> {
+    let given = args.prompt.prompt.clone();
+    let Some(manifest) = recorded.manifest() else {
+        return Ok(Input {
+            ready: session::prompt(opened, &args.prompt)?,
+            given,
+            decode: args.prompt.decode,
+            ubatch: args.capture.ubatch,
+            forced: None,
+        });
+    };
+    Ok(Input {
+        ready: Ready {
+            name: "recorded".to_owned(),
+            text: String::new(),
+            tokens: manifest.tokens.clone(),
+        },
+        given,
+        decode: manifest.decoded.len(),
+        ubatch: manifest.ubatch.unwrap_or(manifest.tokens.len()),
+        forced: Some(manifest.decoded.clone()),
+    })
+}
+
+/// What every prompt of a run shares.
+struct Runs<'a> {
+    args: &'a RunArgs,
+    pair: Pair<'a>,
+    subject: Spec,
+    reference: Spec,
+    recorded: Recorded,
+    /// What the subject's capture calls the stages.
+    names: Names,
+    faults: Faults,
+    model: ModelInfo,
+    weights: WeightCheck,
+}
+
+impl Runs<'_> {
+    /// One prompt: both sides run, and judged.
+    fn judge(&self, input: Input) -> Result<Report> {
+        let Self { args, pair, .. } = self;
+        let opened = pair.opened;
+        let Ready { name, text, tokens } = input.ready;
+        let same_tokens =
+            (!text.is_empty()).then(|| tokens::check(opened.model.gguf(), &opened.llama, &text));
+        let tokens_of = |forced| Tokens {
+            prompt: &tokens,
+            ubatch: input.ubatch,
+            decode: input.decode,
+            forced,
+        };
+        let reference = match &self.recorded.reference {
+            Some((folder, manifest)) => {
+                pair.read(folder, manifest, &Names::of(&pair.oracle.graph))?
+            }
+            None => {
+                let tokens = tokens_of(input.forced.as_deref());
+                pair.run(&self.reference, tokens, Faults::default())?
+            }
+        };
+        let subject = match &self.recorded.subject {
+            Some((folder, manifest)) => pair.read(folder, manifest, &self.names)?,
+            None => {
+                let tokens = tokens_of(Some(&reference.fed));
+                pair.run(&self.subject, tokens, self.faults.clone())?
+            }
+        };
+        let verdict = pair.judge(&subject, &reference)?;
+        let doubt = doubt(pair, &verdict, &reference, &tokens);
+        let Recording { manifest, fed, .. } = reference;
+        let mut run = RunInfo {
+            prompt: name,
+            tokens,
+            decoded: fed,
+            text: BTreeMap::new(),
+            command: words::command(args, &input.given),
+            filters: words::filters(args),
+        };
+        run.spell(&verdict, |token| opened.llama.piece(token));
+        Ok(Report {
+            schema_version: SCHEMA_VERSION,
+            kind: Kind::Run,
+            qdiff: env!("CARGO_PKG_VERSION").to_owned(),
+            outcome: Outcome::of(
+                &self.weights,
+                same_tokens.as_ref(),
+                &verdict,
+                doubt.as_ref(),
+            ),
+            machine: Machine::this(),
+            model: self.model.clone(),
+            run,
+            subject: subject.manifest,
+            reference: manifest,
+            weights: self.weights.clone(),
+            tokens: same_tokens,
+            verdict,
+            doubt,
+        })
+    }
+
+    /// Prompt after prompt. One that cannot be run is told of, and the others
+    /// are run all the same; gives the exit code of the worst.
+    fn batch(&self, entries: &[batch::Entry], output: &Output<'_>) -> Result<u8> {
+        let folder = self.args.json_dir.as_deref();
+        if let Some(folder) = folder {
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make the folder {}", session::show(folder)))?;
+        }
+        let mut reports = Vec::new();
+        let mut codes = Vec::new();
+        for entry in entries {
+            match self.entry(entry) {
+                Ok(report) => {
+                    if let Some(folder) = folder {
+                        let text = json::text(&report)?;
+                        file::write(&folder.join(entry.file()), text.as_bytes())?;
+                    }
+                    codes.push(exit::of(report.outcome));
+                    reports.push(report);
+                }
+                Err(e) => {
+                    anstream::eprintln!("qdiff: {}: {e:#}", entry.name);
+                    codes.push(exit::TROUBLE);
+                }
+            }
+        }
+        if !reports.is_empty() {
+            output.serve(&reports, None)?;
+        }
+        if let Some(folder) = folder.filter(|_| !reports.is_empty()) {
+            let line = format!("{} files in {}", reports.len(), session::show(folder));
+            say(&terminal::line("reports", &line))?;
+        }
+        Ok(exit::worst(codes))
+    }
+
+    fn entry(&self, entry: &batch::Entry) -> Result<Report> {
+        let style = session::style(&self.args.prompt);
+        let input = Input {
+            ready: entry.resolve(self.pair.opened, style, self.args.prompt.decode)?,
+            given: entry.given.clone(),
+            decode: self.args.prompt.decode,
+            ubatch: self.args.capture.ubatch,
+            forced: None,
+        };
+        input.check(self.pair.opened, self.pair.oracle, self.pair.filter)?;
+        self.judge(input)
+    }
 }
 
 /// Who runs; `auto` says what it took.
@@ -198,49 +337,6 @@ pub(super) fn doubt(
     Some(Doubt { suspect, reason })
 }
 
-/// The captures that stand for live runners.
-struct Recorded {
-    subject: Option<(PathBuf, npz::Manifest)>,
-    reference: Option<(PathBuf, npz::Manifest)>,
-}
-
-impl Recorded {
-    fn open(subject: &Spec, reference: &Spec) -> Result<Self> {
-        let open = |spec: &Spec| match spec {
-            Spec::Capture(folder) => npz::manifest(folder).map(|m| Some((folder.clone(), m))),
-            _ => Ok(None),
-        };
-        let recorded = Self {
-            subject: open(subject)?,
-            reference: open(reference)?,
-        };
-        if let (Some((a, x)), Some((b, y))) = (&recorded.subject, &recorded.reference) {
-            comparable((a, x), (b, y))?;
-        }
-        Ok(recorded)
-    }
-
-    /// The manifest whose tokens the run is about.
-    fn manifest(&self) -> Option<&npz::Manifest> {
-        self.subject
-            .as_ref()
-            .or(self.reference.as_ref())
-            .map(|(_, m)| m)
-    }
-
-    fn check_model(&self, sha256: &str) -> Result<()> {
-        for (folder, manifest) in self.subject.iter().chain(&self.reference) {
-            if let Some(other) = manifest.model_sha256.as_ref().filter(|h| *h != sha256) {
-                bail!(
-                    "{} was recorded on another model (sha256 {other}, this one has {sha256}); name that model with -m",
-                    session::show(folder)
-                );
-            }
-        }
-        Ok(())
-    }
-}
-
 pub(super) fn describe(opened: &Opened, sha256: String) -> ModelInfo {
     let config = &opened.model.graph().config;
     ModelInfo {
@@ -251,17 +347,4 @@ pub(super) fn describe(opened: &Opened, sha256: String) -> ModelInfo {
         format: format!("(mostly {})", opened.main_format()),
         sha256,
     }
-}
-
-fn file_name(prompt: &str) -> String {
-    prompt
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || c == '-' {
-                c
-            } else {
-                '_'
-            }
-        })
-        .collect()
 }

@@ -4,8 +4,8 @@ use super::args::RunArgs;
 use crate::prompts::Template;
 use crate::runners::Spec;
 
-/// The command that repeats the run.
-pub(super) fn command(args: &RunArgs) -> String {
+/// The command that repeats the run of the prompt `given`.
+pub(super) fn command(args: &RunArgs, given: &str) -> String {
     let quote = |s: &str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c);
         if !s.is_empty() && s.chars().all(plain) {
@@ -21,7 +21,7 @@ pub(super) fn command(args: &RunArgs) -> String {
     if recorded {
         // The capture names the tokens.
     } else if args.prompt.tokens.is_empty() {
-        words.push(format!("--prompt {}", quote(&args.prompt.prompt)));
+        words.push(format!("--prompt {}", quote(given)));
     } else {
         let ids: Vec<String> = args.prompt.tokens.iter().map(ToString::to_string).collect();
         words.push(format!("--tokens {}", ids.join(",")));

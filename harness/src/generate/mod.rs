@@ -18,7 +18,7 @@ use crate::pair::{Pair, Recording, Tokens};
 use crate::runners::{Faults, Room, Spec};
 use crate::verdict::Verdict;
 use anyhow::Result;
-use qdiff_engine::sampler::{Sampler, Settings};
+use qdiff_engine::sampler::{Drawn, Sampler, Settings};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -50,6 +50,30 @@ pub struct Choice {
     /// By how much its logits prefer its own token to the other side's; it can
     /// be negative where a draw, not the largest logit, decides.
     pub margin: f64,
+    /// Where its draw fell; absent where nothing is drawn, or the side does not
+    /// tell.
+    pub draw: Option<Share>,
+}
+
+/// Where a draw fell among the tokens, which share out the numbers from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Share {
+    /// The number drawn.
+    pub at: f64,
+    /// Where the share of the token drawn begins.
+    pub from: f64,
+    /// Where it ends.
+    pub to: f64,
+}
+
+impl From<Drawn> for Share {
+    fn from(d: Drawn) -> Self {
+        Self {
+            at: d.at,
+            from: d.from,
+            to: d.to,
+        }
+    }
 }
 
 /// Where the texts part.
@@ -79,6 +103,16 @@ pub struct Generation {
     /// Index of the token at which the engine's samplers drew another one than
     /// llama.cpp's from the very same logits: a bug in the samplers.
     pub sampler_differs: Option<usize>,
+}
+
+impl Generation {
+    /// Index of the first token at which one side said another thing, or could
+    /// say nothing.
+    pub fn parts_at(&self) -> Option<usize> {
+        let silent = |s: &Speech| (s.stop == Stop::NotANumber).then_some(s.tokens.len());
+        let silent = silent(&self.subject).or(silent(&self.reference));
+        self.fork.as_ref().map(|f| f.index).or(silent)
+    }
 }
 
 /// What is to be generated.
@@ -111,7 +145,7 @@ pub fn generate(
     let chain = plan.settings.chain();
     let ours = || Draw::Ours(Sampler::new(&chain, llama.n_tokens()));
     let draw = |spec: &Spec| match spec {
-        Spec::Llama => Draw::Theirs(LlamaSampler::new(&chain, llama.n_tokens())),
+        Spec::Llama | Spec::LlamaCuda => Draw::Theirs(LlamaSampler::new(&chain, llama.n_tokens())),
         _ => ours(),
     };
     let voice = |spec: &Spec, draw: Draw, faults: Faults| -> Result<Voice<'_>> {
@@ -133,7 +167,7 @@ pub fn generate(
         ))
     };
     // Our samplers on the reference's logits: the same tokens, or a bug of theirs.
-    let mut shadow = matches!(reference, Spec::Llama).then(|| {
+    let mut shadow = matches!(reference, Spec::Llama | Spec::LlamaCuda).then(|| {
         let mut sampler = Sampler::new(&chain, llama.n_tokens());
         plan.prompt.iter().for_each(|t| sampler.accept(*t));
         sampler
@@ -155,6 +189,8 @@ pub fn generate(
             sampler_differs = Some(index);
             shadow = None;
         }
+        // llama.cpp does not tell where its draw fell; ours, which is the same, does.
+        let told_by = left.drawn().or(shadow.as_ref().and_then(Sampler::drawn));
         // Up to the fork both sides have a token at every index.
         if let (None, Some((b, there)), Some((a, here))) = (&fork, theirs, our) {
             let error = largest_difference(&here, &there);
@@ -163,8 +199,8 @@ pub fn generate(
             } else {
                 fork = Some(Fork {
                     index,
-                    subject: choice(llama, &here, a, b),
-                    reference: choice(llama, &there, b, a),
+                    subject: choice(llama, &here, a, b, right.drawn()),
+                    reference: choice(llama, &there, b, a, told_by),
                     error,
                     error_before,
                 });
@@ -183,8 +219,8 @@ pub fn generate(
     })
 }
 
-/// Both sides on the reference's tokens up to a little after the fork, every
-/// stage judged: whose doing it was.
+/// Both sides on the reference's tokens up to a little after `index`, where
+/// they part, every stage judged: whose doing it was.
 ///
 /// # Errors
 /// Whatever keeps a side from running.
@@ -192,14 +228,14 @@ pub fn judge_fork(
     pair: &Pair<'_>,
     plan: Plan<'_>,
     generation: &Generation,
-    fork: &Fork,
+    index: usize,
     subject: &Spec,
     reference: &Spec,
     faults: Faults,
 ) -> Result<(Verdict, Recording)> {
     // The token at index i is drawn after decode step i.
     let spoken = &generation.reference.tokens;
-    let last = (fork.index + AFTER).min(spoken.len() - 1);
+    let last = (index + AFTER).min(spoken.len().saturating_sub(1));
     let tokens = Tokens {
         prompt: plan.prompt,
         ubatch: plan.ubatch,
@@ -218,7 +254,7 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f64 {
     })
 }
 
-fn choice(llama: &Model, logits: &[f32], own: u32, other: u32) -> Choice {
+fn choice(llama: &Model, logits: &[f32], own: u32, other: u32, drawn: Option<Drawn>) -> Choice {
     let max = logits.iter().fold(f32::NEG_INFINITY, |m, l| m.max(*l));
     let weight = |l: f32| f64::from(l - max).exp();
     let sum: f64 = logits.iter().map(|l| weight(*l)).sum();
@@ -238,6 +274,7 @@ fn choice(llama: &Model, logits: &[f32], own: u32, other: u32) -> Choice {
         drawn: show(own),
         best: order.iter().take(BEST).map(|id| show(*id)).collect(),
         margin: f64::from(logits[own as usize]) - f64::from(logits[other as usize]),
+        draw: drawn.map(Share::from),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::capture::Want;
 use crate::llama::sampler::LlamaSampler;
 use crate::runners::Runner;
 use anyhow::{Context as _, Result};
-use qdiff_engine::sampler::Sampler;
+use qdiff_engine::sampler::{Drawn, SampleError, Sampler};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::sync::Arc;
@@ -27,9 +27,17 @@ impl Draw {
         }
     }
 
-    fn sample(&mut self, logits: &[f32]) -> Result<u32> {
+    fn drawn(&self) -> Option<Drawn> {
         match self {
-            Self::Ours(s) => Ok(s.sample(logits)?),
+            Self::Ours(s) => s.drawn(),
+            // llama.cpp does not tell.
+            Self::Theirs(_) => None,
+        }
+    }
+
+    fn sample(&mut self, logits: &[f32]) -> Result<u32, SampleError> {
+        match self {
+            Self::Ours(s) => s.sample(logits),
             Self::Theirs(s) => Ok(s.sample(logits)),
         }
     }
@@ -43,6 +51,8 @@ pub enum Stop {
     EndOfGeneration,
     /// It has as many tokens as were asked for.
     Length,
+    /// A logit is NaN, and nothing can be drawn.
+    NotANumber,
 }
 
 /// What one side said.
@@ -109,10 +119,11 @@ impl<'a> Voice<'a> {
     }
 
     /// The next token and the logits `[V]` it was drawn from; `None` once the
-    /// text has ended. `ends` tells which tokens end one.
+    /// text has ended, be it that a logit is NaN. `ends` tells which tokens end
+    /// one.
     ///
     /// # Errors
-    /// As [`Runner::step`]; and where nothing can be drawn, the logits being NaN.
+    /// As [`Runner::step`]; and fewer logits than tokens.
     pub fn next(&mut self, ends: impl Fn(u32) -> bool) -> Result<Option<(u32, Vec<f32>)>> {
         if self.stop.is_some() {
             return Ok(None);
@@ -130,13 +141,18 @@ impl<'a> Voice<'a> {
             .get()
             .data
             .clone();
-        let token = self.draw.sample(&logits).context(problem)?;
+        let drawn = self.draw.sample(&logits);
         let seconds = start.elapsed().as_secs_f64();
         if self.tokens.is_empty() {
             self.prefill = seconds;
         } else {
             self.decode += seconds;
         }
+        if let Err(SampleError::NotANumber(_)) = drawn {
+            self.stop = Some(Stop::NotANumber);
+            return Ok(None);
+        }
+        let token = drawn.context(problem)?;
         self.tokens.push(token);
         self.feed = vec![token];
         if ends(token) {
@@ -145,6 +161,11 @@ impl<'a> Voice<'a> {
             self.stop = Some(Stop::Length);
         }
         Ok(Some((token, logits)))
+    }
+
+    /// Where the last draw fell, if the side tells.
+    pub fn drawn(&self) -> Option<Drawn> {
+        self.draw.drawn()
     }
 
     /// What was said; `text` makes text of tokens.

@@ -2,7 +2,7 @@
 
 use super::number;
 use super::{Doubt, ModelInfo, Outcome};
-use crate::generate::{Choice, Fork, Generation, Speech, Stop};
+use crate::generate::{Choice, Generation, Speech, Stop};
 use crate::nonce::Changes;
 use crate::runners::Spec;
 use crate::tokens::TokensCheck;
@@ -150,9 +150,9 @@ pub struct TeacherForced {
 }
 
 impl TeacherForced {
-    /// What a verdict says of the tokens after `fork`.
-    pub fn of(verdict: &Verdict, fork: &Fork) -> Self {
-        let after = || verdict.tokens.iter().filter(|t| t.step > fork.index);
+    /// What a verdict says of the tokens after the one at `index`.
+    pub fn of(verdict: &Verdict, index: usize) -> Self {
+        let after = || verdict.tokens.iter().filter(|t| t.step > index);
         Self {
             compared: after().count(),
             different: after()
@@ -241,12 +241,14 @@ fn headline(report: &GenerationReport, out: &mut String) {
     if let Some(check) = report.tokens.as_ref().filter(|c| c.diverged()) {
         let _ = writeln!(out, "{RED}DIVERGED{RED:#} at tokens: {}", check.words());
     }
-    let fork = spoken.fork.as_ref().map_or_else(String::new, |f| {
-        format!(
+    let fork = match (&spoken.fork, spoken.parts_at()) {
+        (Some(f), _) => format!(
             "token {}, {} for {}",
             f.index, f.subject.drawn.text, f.reference.drawn.text
-        )
-    });
+        ),
+        (None, Some(at)) => format!("token {at}, where a logit is NaN"),
+        (None, None) => String::new(),
+    };
     let _ = match &report.cause {
         None => writeln!(
             out,
@@ -255,7 +257,7 @@ fn headline(report: &GenerationReport, out: &mut String) {
         ),
         Some(Cause::Flip) => writeln!(
             out,
-            "{YELLOW}FLIP{YELLOW:#} at {fork}: every stage does its mathematics on both sides, so rounding alone made it"
+            "{YELLOW}FLIP{YELLOW:#} at {fork}: every stage does its mathematics on both sides, so rounding and quantised activations alone made it"
         ),
         Some(Cause::Divergence {
             stage,
@@ -312,8 +314,14 @@ fn best(choice: &Choice) -> String {
         .iter()
         .map(|t| format!("{} {:.2} ({:.1} %)", t.text, t.logit, t.probability * 100.0))
         .collect();
+    let draw = choice.draw.map_or(String::new(), |d| {
+        format!(
+            ", drawn at {:.4} in its share {:.4} to {:.4}",
+            d.at, d.from, d.to
+        )
+    });
     format!(
-        "{} by {}; best {}",
+        "{} by {}{draw}; best {}",
         choice.drawn.text,
         number(choice.margin),
         list.join("  ")
@@ -349,6 +357,7 @@ fn ending(speech: &Speech) -> String {
         Stop::EndOfGeneration if speech.tokens.len() == 1 => "ended at once, without a text",
         Stop::EndOfGeneration => "ended by the model",
         Stop::Length => "cut at -n",
+        Stop::NotANumber => "ended where a logit is NaN",
     };
     let repetition = speech.repetition.map_or(String::new(), |l| {
         format!(

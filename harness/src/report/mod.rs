@@ -12,6 +12,7 @@ pub mod json;
 mod junit;
 mod markdown;
 mod model;
+mod overview;
 pub mod schema;
 mod summary;
 mod table;
@@ -20,6 +21,7 @@ pub mod terminal;
 pub use model::{
     Doubt, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect,
 };
+pub use overview::render as overview;
 pub use summary::Summary;
 pub(crate) use table::number;
 

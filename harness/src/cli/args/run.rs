@@ -1,6 +1,7 @@
 //! Arguments of `qdiff run`.
 
 use super::{CaptureArgs, OutputArgs, PromptArgs};
+use crate::cli::batch::Shard;
 use crate::runners::Spec;
 use clap::Args;
 use std::path::PathBuf;
@@ -18,6 +19,20 @@ pub struct RunArgs {
     /// Model and tokens
     #[command(flatten)]
     pub prompt: PromptArgs,
+    /// Many prompts, with the model loaded once: a file with a prompt a line, each as --prompt takes it, or a folder of .txt files
+    #[arg(long, value_name = "FILE|DIR", conflicts_with_all = ["prompt", "tokens"])]
+    pub prompts: Option<PathBuf>,
+    /// Only this part of --prompts, such as 1/4: for CI matrices
+    #[arg(long, value_name = "PART/PARTS", requires = "prompts")]
+    pub shard: Option<Shard>,
+    /// Where --prompts writes a JSON report per prompt, which `qdiff report` puts together
+    #[arg(
+        long,
+        value_name = "DIR",
+        requires = "prompts",
+        default_value_if("prompts", clap::builder::ArgPredicate::IsPresent, "qdiff-report")
+    )]
+    pub json_dir: Option<PathBuf>,
     /// Steps and memory
     #[command(flatten)]
     pub capture: CaptureArgs,

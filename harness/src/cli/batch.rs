@@ -1,0 +1,175 @@
+//! Many prompts in one run, with the model loaded once: `run --prompts`.
+
+use super::session;
+use crate::prompts::{self, Ready, Style};
+use crate::session::Opened;
+use anyhow::{Context as _, Result, bail};
+use std::path::Path;
+use std::str::FromStr;
+
+/// Part `index` of `of`, counted from 1, as CI matrices do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    index: usize,
+    of: usize,
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('/').map(|(i, n)| (i.parse(), n.parse()));
+        match parts {
+            Some((Ok(index), Ok(of))) if (1..=of).contains(&index) => Ok(Self { index, of }),
+            _ => Err("expected PART/PARTS, such as 1/4 to 4/4".to_owned()),
+        }
+    }
+}
+
+impl Shard {
+    /// Whether the prompt at this index, from 0 on, is of this part.
+    fn has(self, index: usize) -> bool {
+        index % self.of == self.index - 1
+    }
+}
+
+/// One prompt of several.
+pub(super) struct Entry {
+    /// Its place among all prompts, whatever the shard.
+    pub(super) index: usize,
+    /// What `--prompt` would take.
+    pub(super) given: String,
+    /// The name it goes by where the text has none.
+    pub(super) name: String,
+}
+
+impl Entry {
+    /// Its text and tokens.
+    pub(super) fn resolve(
+        &self,
+        opened: &Opened,
+        style: Style<'_>,
+        decode: usize,
+    ) -> Result<Ready> {
+        let mut ready = prompts::resolve(opened, &self.given, style)?;
+        if ready.name == "text" {
+            ready.name.clone_from(&self.name);
+        }
+        opened.check(&ready.tokens, decode)?;
+        Ok(ready)
+    }
+
+    /// Name of its file of results: unlike that of every other prompt.
+    pub(super) fn file(&self) -> String {
+        format!("{:04}-{}.json", self.index, file_name(&self.name))
+    }
+}
+
+/// The prompts of a file, one a line, or of a folder's `.txt` files, in order of
+/// their names.
+///
+/// # Errors
+/// What cannot be read, or holds no prompt; a part without any.
+pub(super) fn read(source: &Path, shard: Option<Shard>) -> Result<Vec<Entry>> {
+    let shown = session::show(source);
+    let mut all = if source.is_dir() {
+        of_folder(source)?
+    } else {
+        let text = std::fs::read_to_string(source).with_context(|| {
+            format!("cannot read {shown}: give a UTF-8 text file with a prompt a line, or a folder of .txt files")
+        })?;
+        of_lines(source, &text)?
+    };
+    if all.is_empty() {
+        bail!(
+            "{shown} holds no prompt: give a text file with a prompt a line, or a folder of .txt files"
+        );
+    }
+    let total = all.len();
+    if let Some(shard) = shard {
+        all.retain(|e| shard.has(e.index));
+        if all.is_empty() {
+            bail!(
+                "--shard {}/{} has no prompt: {shown} holds {total}; use fewer parts",
+                shard.index,
+                shard.of
+            );
+        }
+    }
+    Ok(all)
+}
+
+fn of_folder(folder: &Path) -> Result<Vec<Entry>> {
+    let shown = session::show(folder);
+    let problem = || format!("cannot list {shown}");
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(problem)? {
+        let path = entry.with_context(problem)?.path();
+        if path.extension().is_some_and(|e| e == "txt") && path.is_file() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let entry = |(index, path): (usize, std::path::PathBuf)| Entry {
+        index,
+        given: format!("@{}", path.display()),
+        name: path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned(),
+    };
+    Ok(paths.into_iter().enumerate().map(entry).collect())
+}
+
+fn of_lines(file: &Path, text: &str) -> Result<Vec<Entry>> {
+    let file = file.file_name().unwrap_or_default().to_string_lossy();
+    let lines = text
+        .lines()
+        .enumerate()
+        .filter(|(_, l)| !l.trim().is_empty());
+    lines
+        .enumerate()
+        .map(|(index, (line, given))| {
+            if given == "-" {
+                bail!(
+                    "line {} of {file} is `-`, but many prompts cannot come from standard input",
+                    line + 1
+                );
+            }
+            Ok(Entry {
+                index,
+                given: given.to_owned(),
+                name: format!("{file}:{}", line + 1),
+            })
+        })
+        .collect()
+}
+
+/// `name` as part of a file's name.
+pub(super) fn file_name(name: &str) -> String {
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '-' {
+            c
+        } else {
+            '_'
+        }
+    };
+    name.chars().map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Shard;
+
+    #[test]
+    fn every_prompt_is_in_one_part() {
+        let parts: Vec<Shard> = (1..=3).map(|i| format!("{i}/3").parse().unwrap()).collect();
+        for index in 0..20 {
+            assert_eq!(parts.iter().filter(|s| s.has(index)).count(), 1);
+        }
+        for bad in ["0/3", "4/3", "1", "1/0", "a/b", "-1/2", ""] {
+            assert!(bad.parse::<Shard>().is_err(), "{bad}");
+        }
+    }
+}

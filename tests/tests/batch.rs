@@ -1,0 +1,167 @@
+//! `qdiff run --prompts`: many prompts, the worst first, in parts.
+
+use qdiff_tests::synth::Synth;
+use qdiff_tests::{qdiff, stderr, stdout};
+use serde_json::Value;
+use std::path::Path;
+
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    Synth::default()
+        .write(&folder.path().join("model.gguf"))
+        .unwrap();
+    std::fs::write(
+        folder.path().join("prompts.txt"),
+        "haiku\n\nWhat is a matrix?\none-token\n",
+    )
+    .unwrap();
+    folder
+}
+
+fn run(folder: &Path, extra: &[&str]) -> (Option<i32>, String, String) {
+    let mut args = vec!["run", "-m", "model.gguf", "-n", "2", "--subject", "cpu"];
+    args.extend(extra);
+    let output = qdiff(folder, &args);
+    (output.status.code(), stdout(&output), stderr(&output))
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// First words of the rows below the heading.
+fn rows(screen: &str) -> Vec<(String, String)> {
+    let table = screen.split("first origin\n").nth(1).unwrap_or("");
+    table
+        .lines()
+        .take_while(|l| !l.starts_with("reports"))
+        .filter_map(|l| {
+            let mut words = l.split_whitespace();
+            Some((words.next()?.to_owned(), words.next()?.to_owned()))
+        })
+        .collect()
+}
+
+#[test]
+fn prompts_of_a_file() {
+    let folder = folder();
+    let (code, screen, said) = run(
+        folder.path(),
+        &["--prompts", "prompts.txt", "--json-dir", "out"],
+    );
+    assert_eq!(code, Some(0), "{screen}{said}");
+    assert!(screen.starts_with("3 runs: 3 match"), "{screen}");
+    let mut names: Vec<String> = rows(&screen).into_iter().map(|r| r.0).collect();
+    names.sort();
+    assert_eq!(names, ["haiku", "one-token", "prompts.txt:3"]);
+    assert_eq!(
+        files(&folder.path().join("out")),
+        [
+            "0000-prompts_txt_1.json",
+            "0001-prompts_txt_3.json",
+            "0002-prompts_txt_4.json"
+        ]
+    );
+    let text = std::fs::read(folder.path().join("out/0001-prompts_txt_3.json")).unwrap();
+    let report: Value = serde_json::from_slice(&text).unwrap();
+    let command = report["run"]["command"].as_str().unwrap();
+    assert!(
+        command.contains("--prompt 'What is a matrix?'"),
+        "{command}"
+    );
+}
+
+#[test]
+fn parts_are_put_together_and_the_worst_comes_first() {
+    let folder = folder();
+    let prompts = folder.path().join("prompts");
+    std::fs::create_dir(&prompts).unwrap();
+    for (name, text) in [
+        ("b.txt", "Two"),
+        ("a.txt", "One"),
+        ("c.txt", "Three"),
+        ("d.md", "no prompt"),
+    ] {
+        std::fs::write(prompts.join(name), text).unwrap();
+    }
+    // A fault in one part only, so that the runs differ.
+    let fault = ["--inject", "rope-base@L01"];
+    for (part, extra) in [("1/2", &[][..]), ("2/2", &fault[..])] {
+        let mut args = vec!["--prompts", "prompts", "--shard", part, "--json-dir", "out"];
+        args.extend(extra);
+        let (code, screen, said) = run(folder.path(), &args);
+        assert_eq!(code, Some(i32::from(part == "2/2")), "{screen}{said}");
+    }
+    assert_eq!(
+        files(&folder.path().join("out")),
+        ["0000-a.json", "0001-b.json", "0002-c.json"]
+    );
+    let all = ["0000-a", "0001-b", "0002-c"].map(|n| format!("out/{n}.json"));
+    let mut args = vec!["report"];
+    args.extend(all.iter().map(String::as_str));
+    args.extend(["--report", "all.md"]);
+    let output = qdiff(folder.path(), &args);
+    let screen = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{screen}");
+    assert!(
+        screen.starts_with("3 runs: 1 DIVERGED, 2 match"),
+        "{screen}"
+    );
+    assert_eq!(
+        rows(&screen)[0],
+        ("prompts/b.txt".into(), "DIVERGED".into())
+    );
+    assert!(screen.contains("L01.q_rope rope-base"), "{screen}");
+    assert!(folder.path().join("all.md").is_file());
+}
+
+#[test]
+fn one_bad_prompt_does_not_stop_the_others() {
+    let folder = folder();
+    let long = "many words ".repeat(3000);
+    std::fs::write(
+        folder.path().join("prompts.txt"),
+        format!("haiku\n{long}\n@absent.txt\n"),
+    )
+    .unwrap();
+    let (code, screen, said) = run(folder.path(), &["--prompts", "prompts.txt"]);
+    assert_eq!(code, Some(2), "{screen}{said}");
+    assert!(screen.contains("haiku"), "{screen}");
+    assert_eq!(said.lines().count(), 2, "{said}");
+    assert!(said.contains("prompts.txt:2: the prompt of"), "{said}");
+    assert!(said.contains("absent.txt"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_a_batch() {
+    let folder = folder();
+    std::fs::write(folder.path().join("empty.txt"), "\n\n").unwrap();
+    std::fs::write(folder.path().join("stdin.txt"), "-\n").unwrap();
+    for (args, expected) in [
+        (&["--prompts", "absent.txt"][..], "cannot read absent.txt"),
+        (&["--prompts", "empty.txt"], "holds no prompt"),
+        (&["--prompts", "stdin.txt"], "standard input"),
+        (
+            &["--prompts", "prompts.txt", "--shard", "4/4"],
+            "use fewer parts",
+        ),
+        (
+            &["--prompts", "prompts.txt", "--shard", "0/4"],
+            "PART/PARTS",
+        ),
+        (&["--shard", "1/2"], "--prompts"),
+        (&["--json-dir", "x"], "--prompts"),
+        (&["--prompts", "prompts.txt", "--tokens", "1"], "--tokens"),
+        (&["--prompts", "prompts.txt", "--json", "x.json"], "x.json"),
+    ] {
+        let (code, screen, said) = run(folder.path(), args);
+        assert_eq!(code, Some(2), "{args:?}: {screen}");
+        assert!(said.contains(expected), "{args:?}: {said}");
+        assert_eq!(screen, "", "{args:?}");
+    }
+}
