@@ -399,3 +399,106 @@ fn crc32(bytes: &[u8]) -> u32 {
     }
     !crc
 }
+
+/// Two captures and the model: the verdict of a run. Without the model: how far
+/// apart they are, what is wrong whatever the weights are, and never a pass.
+#[test]
+fn two_captures_are_compared() {
+    let folder = setup();
+    let folder = folder.path();
+    record(folder, "mine", &[]);
+    // On the same tokens, those of the decode steps too.
+    let like = |out: &str, extra: &[&str]| {
+        let args = ["record", "-m", "model.gguf", "--like", "mine", "--out", out];
+        let output = qdiff(folder, &[&args[..], extra].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    };
+    like("faulty", &["--inject", "rope-base@L01"]);
+    like("theirs", &["--runner", "llama"]);
+    let compare = |args: &[&str]| {
+        let output = qdiff(folder, &[&["compare"], args].concat());
+        (output.status.code(), stdout(&output) + &stderr(&output))
+    };
+    let model = ["-m", "model.gguf", "--report", "report.json"];
+    let (code, text) = compare(&[&["mine", "theirs"], &model[..]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.starts_with("MATCH"), "{text}");
+    let (code, text) = compare(&[&["faulty", "theirs"], &model[..]].concat());
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.starts_with("DIVERGED at L01.q_rope"), "{text}");
+
+    for subject in ["mine", "faulty"] {
+        let (code, text) = compare(&[subject, "theirs"]);
+        assert_eq!(code, Some(3), "{text}");
+        assert!(text.starts_with("INCOMPLETE: without the model"), "{text}");
+        assert!(text.contains("0 % judged"), "{text}");
+    }
+    // What is not finite is wrong whatever the weights are.
+    like("nan", &[]);
+    let path = folder.join("nan/capture.npz");
+    let mut bytes = std::fs::read(&path).unwrap();
+    tamper(&mut bytes, "step1/L01.q_proj", |x| x[3] = f32::NAN);
+    std::fs::write(&path, bytes).unwrap();
+    let (code, text) = compare(&["nan", "theirs"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.starts_with("DIVERGED at L01.q_proj: NaN in step1, element 3"),
+        "{text}"
+    );
+
+    // What cannot be held against each other is refused, with or without a model.
+    record(folder, "other", &["--tokens", "5,6,7"]);
+    record(folder, "parts", &["--ubatch", "8"]);
+    for (other, why) in [
+        ("other", "different tokens"),
+        ("parts", "steps of different size"),
+        ("absent", "absent/manifest.json"),
+    ] {
+        for model in [&[][..], &["-m", "model.gguf"]] {
+            let (code, text) = compare(&[&["mine", other], model].concat());
+            assert_eq!(code, Some(2), "{other}: {text}");
+            assert!(text.contains(why), "{other}: {text}");
+        }
+    }
+    let (code, text) = compare(&["mine", "theirs", "--tolerance", "logits=1"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("need the model"), "{text}");
+}
+
+/// An archive that unpacks to far more than any stage has is refused, also
+/// where no model says what a stage has.
+#[test]
+fn bombs_are_refused_without_a_model() {
+    let folder = setup();
+    let folder = folder.path();
+    record(
+        folder,
+        "good",
+        &["-n", "0", "--stages", "logits", "--compress"],
+    );
+    record(
+        folder,
+        "bomb",
+        &["-n", "0", "--stages", "logits", "--compress"],
+    );
+    let numpy = "import struct, zipfile, zlib\n\
+        header = b\"{'descr': '<f4', 'fortran_order': False, 'shape': (35, 4000000), }\"\n\
+        header += b' ' * (63 - (len(header) + 10) % 64) + b'\\n'\n\
+        with zipfile.ZipFile('bomb/capture.npz', 'w', zipfile.ZIP_DEFLATED) as z:\n\
+        \x20   with z.open('prefill/logits.npy', 'w') as f:\n\
+        \x20       f.write(b'\\x93NUMPY\\x01\\x00' + struct.pack('<H', len(header)) + header)\n\
+        \x20       for _ in range(560): f.write(bytes(1000000))\n";
+    let python = std::process::Command::new("python3")
+        .current_dir(folder)
+        .args(["-c", numpy])
+        .output()
+        .unwrap();
+    assert!(python.status.success(), "{}", stderr(&python));
+    let output = qdiff(folder, &["compare", "bomb", "good"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+    let message = stderr(&output);
+    assert!(
+        message.contains("more than such a file can hold"),
+        "{message}"
+    );
+}

@@ -42,8 +42,6 @@ fn a_fault_from_a_position_on_is_found_there() {
     let folder = setup();
     for (fault, stage) in [
         ("rope-base@L01.q_rope,p200..", "L01.q_rope"),
-        ("attn-scale-missing@L00,p200..", "L00.attn_weights"),
-        ("qkv-bias-omitted@L01.v_biased,p200..", "L01.v_biased"),
         ("logits-stale@p200..", "logits"),
     ] {
         let (code, report, text) = run(

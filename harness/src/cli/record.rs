@@ -7,9 +7,10 @@ use crate::capture::{Filter, npz};
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Tokens};
-use crate::session::sha256;
+use crate::session::{Opened, sha256};
 use crate::verdict::Policy;
-use anyhow::Result;
+use anyhow::{Result, bail};
+use std::path::Path;
 
 pub(super) fn run(args: &RecordArgs) -> Result<u8> {
     let injections = args
@@ -31,8 +32,17 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
         args.layers.as_deref(),
         args.positions.as_deref(),
     )?;
-    let (_, tokens) = session::tokens(&opened, &args.prompt)?;
-    filter.check(&oracle.graph, tokens.len() + args.prompt.decode)?;
+    let like = match &args.like {
+        Some(folder) => like(&opened, folder)?,
+        None => Like {
+            tokens: session::tokens(&opened, &args.prompt)?.1,
+            ubatch: args.capture.ubatch,
+            decode: args.prompt.decode,
+            forced: None,
+        },
+    };
+    let tokens = like.tokens;
+    filter.check(&oracle.graph, tokens.len() + like.decode)?;
     let faults = run::faults(&opened, &injections)?;
     let bar = Bar::new();
     let store = args.capture.memory.store();
@@ -48,9 +58,9 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
     };
     let what = Tokens {
         prompt: &tokens,
-        ubatch: args.capture.ubatch,
-        decode: args.prompt.decode,
-        forced: None,
+        ubatch: like.ubatch,
+        decode: like.decode,
+        forced: like.forced.as_deref(),
     };
     let mut writer = npz::Writer::create(&args.out, args.compress)?;
     let mut runner = pair.runner(&runner, what, faults)?;
@@ -74,4 +84,31 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
         session::show(&args.out)
     ))?;
     Ok(exit::MATCH)
+}
+
+/// What is run.
+struct Like {
+    tokens: Vec<u32>,
+    ubatch: usize,
+    decode: usize,
+    forced: Option<Vec<u32>>,
+}
+
+/// The tokens of the capture in `folder`, in its steps.
+fn like(opened: &Opened, folder: &Path) -> Result<Like> {
+    let manifest = npz::manifest(folder)?;
+    let sha256 = sha256(opened.bytes());
+    if let Some(other) = manifest.model_sha256.filter(|h| *h != sha256) {
+        bail!(
+            "{} was recorded on another model (sha256 {other}, this one has {sha256}); name that model with -m",
+            session::show(folder)
+        );
+    }
+    opened.check(&[manifest.tokens.as_slice(), &manifest.decoded].concat(), 0)?;
+    Ok(Like {
+        ubatch: manifest.ubatch.unwrap_or(manifest.tokens.len()),
+        tokens: manifest.tokens,
+        decode: manifest.decoded.len(),
+        forced: Some(manifest.decoded),
+    })
 }

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   qdiff record --runner cpu --out golden
-  qdiff run --subject capture:golden")]
+  qdiff run --subject capture:golden
+  qdiff record --runner llama --like golden --out theirs
+  qdiff compare golden theirs")]
 pub struct RecordArgs {
     /// Model and tokens
     #[command(flatten)]
@@ -26,6 +28,9 @@ pub struct RecordArgs {
         env = "QDIFF_RUNNER"
     )]
     pub runner: Spec,
+    /// Take the tokens of this capture, those of its decode steps too, instead of a prompt
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["prompt", "tokens", "decode", "length"])]
+    pub like: Option<PathBuf>,
     /// Folder to write; it must not exist
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
