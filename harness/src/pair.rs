@@ -8,9 +8,9 @@ use crate::capture::npz::{self, Shapes};
 use crate::capture::{Capture, Filter, Names, Step, Store, Want};
 use crate::oracle::Oracle;
 pub use crate::runners::Tokens;
-use crate::runners::{self, Faults, Manifest, Room, Runner, Spec};
+use crate::runners::{self, Faults, Manifest, Number, Room, Runner, Spec};
 use crate::session::Opened;
-use crate::verdict::{Policy, Side, Verdict, judge};
+use crate::verdict::{Policy, Race, Repeated, Side, Verdict, judge};
 use anyhow::{Context as _, Result};
 use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Node;
@@ -39,6 +39,8 @@ pub struct Pair<'a> {
     pub threads: usize,
     /// Linear layers of the CUDA engine.
     pub gemm: Gemm,
+    /// Type of both sides' KV caches.
+    pub kv: Number,
     /// Where progress is told.
     pub progress: Progress<'a>,
 }
@@ -88,6 +90,7 @@ impl Pair<'_> {
             context: tokens.prompt.len() + tokens.decode,
             threads: self.threads,
             gemm: self.gemm,
+            kv: self.kv,
         };
         spec.create(self.opened, &self.oracle.graph, room, faults)
     }
@@ -169,15 +172,39 @@ impl Pair<'_> {
         })
     }
 
-    /// Judges the one against the other.
+    /// Runs `spec` again, `runs` times in all, and compares with `first` bit by
+    /// bit. Stops at the first difference.
+    ///
+    /// # Errors
+    /// As [`Spec::create`] and [`Runner::step`].
+    pub fn repeat(
+        &self,
+        spec: &Spec,
+        tokens: Tokens<'_>,
+        faults: &Faults,
+        first: &Recording,
+        runs: usize,
+    ) -> Result<Repeated> {
+        for run in 2..=runs {
+            let again = self.run(spec, tokens, faults.clone())?;
+            let graph = &self.oracle.graph;
+            let race = Race::between(graph, &first.capture, &again.capture, run);
+            if race.is_some() {
+                return Ok(Repeated { runs: run, race });
+            }
+        }
+        Ok(Repeated { runs, race: None })
+    }
+
+    /// Judges the one against the other, or by itself where there is none.
     ///
     /// # Errors
     /// As [`judge`].
-    pub fn judge(&self, subject: &Recording, reference: &Recording) -> Result<Verdict> {
+    pub fn judge(&self, subject: &Recording, reference: Option<&Recording>) -> Result<Verdict> {
         judge(
             self.oracle,
             subject.side(),
-            reference.side(),
+            reference.map(Recording::side),
             self.filter,
             self.policy,
             &|done, total| (self.progress)("judging against f64", done, total),

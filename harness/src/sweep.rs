@@ -56,7 +56,7 @@ pub fn sweep(
     );
     let mut passes = vec![Pass {
         ubatch: tokens.len(),
-        verdict: pair.judge(&one.0, &one.1)?,
+        verdict: pair.judge(&one.0, Some(&one.1))?,
         subject: None,
         reference: None,
     }];
@@ -68,7 +68,7 @@ pub fn sweep(
         let (graph, filter) = (&pair.oracle.graph, pair.filter);
         passes.push(Pass {
             ubatch,
-            verdict: pair.judge(&parts.0, &parts.1)?,
+            verdict: pair.judge(&parts.0, Some(&parts.1))?,
             subject: largest_difference(graph, &parts.0.capture, &one.0.capture, filter),
             reference: largest_difference(graph, &parts.1.capture, &one.1.capture, filter),
         });

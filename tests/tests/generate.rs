@@ -4,7 +4,7 @@ use qdiff::capture::{Filter, Store};
 use qdiff::nonce::Changes;
 use qdiff::oracle::Oracle;
 use qdiff::pair::{Pair, Tokens, silent};
-use qdiff::runners::{Faults, Spec};
+use qdiff::runners::{Faults, Number, Spec};
 use qdiff::session::Opened;
 use qdiff::tokens;
 use qdiff::verdict::Policy;
@@ -190,6 +190,7 @@ fn a_stage_that_does_not_change_is_stale() {
         store: &Store::usual(None),
         threads: 1,
         gemm: qdiff_engine::cuda::Gemm::Own,
+        kv: Number::F32,
         progress: &silent,
     };
     let run = |prompt: &[u32]| {

@@ -6,6 +6,7 @@
 
 use crate::model::{Graph, Node, WeightSource, Write};
 use crate::ops::{self, Context, Op, Real, Tensor, kv_cache};
+use crate::quant::{self, ActivationFormat};
 use crate::tap::TapSink;
 use std::sync::Arc;
 
@@ -17,6 +18,8 @@ pub struct CpuEngine<'a, F> {
     /// Per node, for the caches and for stages that keep stale elements.
     kept: Vec<Option<Arc<Tensor<F>>>>,
     position: usize,
+    /// What rows become on their way into a cache.
+    kv: ActivationFormat,
 }
 
 impl<'a, F: Real> CpuEngine<'a, F> {
@@ -28,7 +31,13 @@ impl<'a, F: Real> CpuEngine<'a, F> {
             graph,
             weights,
             position: 0,
+            kv: ActivationFormat::F32,
         }
+    }
+
+    /// The same engine with its caches in `format`, one without blocks.
+    pub fn with_kv(self, format: ActivationFormat) -> Self {
+        Self { kv: format, ..self }
     }
 
     /// Tokens seen so far.
@@ -61,7 +70,7 @@ impl<'a, F: Real> CpuEngine<'a, F> {
                 weights: self.weights,
                 weight: node.weight.as_deref().unwrap_or(""),
             };
-            let value = evaluate(node, &values, &context, &mut self.kept[index]);
+            let value = evaluate(node, &values, &context, self.kv, &mut self.kept[index]);
             if taps.wants(node.id) {
                 taps.tap(node.id, &value.shape, &F::narrow(&value.data));
             }
@@ -82,16 +91,17 @@ fn evaluate<F: Real>(
     node: &Node,
     values: &[Option<Arc<Tensor<F>>>],
     context: &Context<'_>,
+    kv: ActivationFormat,
     kept: &mut Option<Arc<Tensor<F>>>,
 ) -> Arc<Tensor<F>> {
     if let Some(before) = &node.before {
         let since = before.since as u32;
         let earlier = context.positions.iter().filter(|&&p| p < since).count();
         if earlier > 0 {
-            let old = evaluate(&before.node, values, context, kept);
+            let old = evaluate(&before.node, values, context, kv, kept);
             let mixed = match node.token_axis() {
                 Some(axis) if earlier < context.tokens.len() => {
-                    let mut value = Arc::unwrap_or_clone(itself(node, values, context, kept));
+                    let mut value = Arc::unwrap_or_clone(itself(node, values, context, kv, kept));
                     copy_rows(&mut value, &old, axis, earlier);
                     Arc::new(value)
                 }
@@ -104,7 +114,7 @@ fn evaluate<F: Real>(
             return mixed;
         }
     }
-    itself(node, values, context, kept)
+    itself(node, values, context, kv, kept)
 }
 
 /// The node, whatever it was before some position.
@@ -112,6 +122,7 @@ fn itself<F: Real>(
     node: &Node,
     values: &[Option<Arc<Tensor<F>>>],
     context: &Context<'_>,
+    kv: ActivationFormat,
     kept: &mut Option<Arc<Tensor<F>>>,
 ) -> Arc<Tensor<F>> {
     let operands: Vec<&Tensor<F>> = node
@@ -127,7 +138,13 @@ fn itself<F: Real>(
         let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
         let state = kept.get_or_insert_with(Arc::default);
         // No reader of the last step holds the cache any more: appended in place.
-        kv_cache::append(cache, Arc::make_mut(state), operands[0], &row_shape);
+        let state_now = Arc::make_mut(state);
+        if kv == ActivationFormat::F32 {
+            kv_cache::append(cache, state_now, operands[0], &row_shape);
+        } else {
+            let rows = rounded(operands[0], kv);
+            kv_cache::append(cache, state_now, &rows, &row_shape);
+        }
         return state.clone();
     }
     let mut value = ops::forward(&node.op, &operands, context);
@@ -149,5 +166,15 @@ fn copy_rows<F: Real>(to: &mut Tensor<F>, from: &Tensor<F>, axis: usize, count: 
     let planes = to.data.chunks_mut(plane).zip(from.data.chunks(plane));
     for (to, from) in planes {
         to[..count * inner].copy_from_slice(&from[..count * inner]);
+    }
+}
+
+/// The rows as a cache of this format holds them.
+fn rounded<F: Real>(rows: &Tensor<F>, format: ActivationFormat) -> Tensor<F> {
+    let mut wide = vec![0f64; rows.data.len()];
+    quant::emulate(format, &F::narrow(&rows.data), &mut wide);
+    Tensor {
+        shape: rows.shape.clone(),
+        data: wide.into_iter().map(F::of).collect(),
     }
 }

@@ -118,6 +118,19 @@ pub struct Capture {
 }
 
 impl Capture {
+    /// The same steps without any stage: what nobody captured.
+    pub fn blank(&self) -> Self {
+        let steps = self.steps.iter().map(|s| Step {
+            index: s.index,
+            kept: s.kept.clone(),
+            ..Step::new(s.first, s.tokens.clone())
+        });
+        Self {
+            steps: steps.collect(),
+            store: self.store.clone(),
+        }
+    }
+
     /// A capture without steps.
     pub fn new(store: Arc<Store>) -> Self {
         Self {

@@ -58,6 +58,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         store: &store,
         threads,
         gemm: args.prompt.gemm,
+        kv: args.capture.kv_type,
         progress: &|what, done, total| bar.show(what, done, total),
     };
     let settings = args.sampling.settings();

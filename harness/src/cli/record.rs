@@ -54,6 +54,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
         store: &store,
         threads,
         gemm: args.prompt.gemm,
+        kv: args.capture.kv_type,
         progress: &|what, done, total| bar.show(what, done, total),
     };
     let what = Tokens {

@@ -14,7 +14,7 @@ use crate::report::{
     Doubt, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect, file, json,
     terminal,
 };
-use crate::runners::{Faults, Spec};
+use crate::runners::{Faults, Manifest, Spec};
 use crate::session::{Opened, sha256};
 use crate::tokens;
 use crate::verdict::{Policy, Verdict};
@@ -35,6 +35,9 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     let entries = source.map(|p| batch::read(p, args.shard)).transpose()?;
     // Even one prompt of several is told as several are.
     let output = Output::new(&args.output, entries.as_ref().map_or(1, |e| e.len().max(2)))?;
+    if args.repeat > 1 && matches!(args.subject, Spec::Capture(_)) {
+        bail!("--repeat runs the subject again, and a recorded capture cannot; leave it out");
+    }
     let (subject, reference) = sides(&args.subject, &args.reference, !args.inject.is_empty())?;
     let recorded = Recorded::open(&subject, &reference)?;
     if entries.is_some() && recorded.manifest().is_some() {
@@ -82,6 +85,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
             store: &store,
             threads,
             gemm: args.prompt.gemm,
+            kv: args.capture.kv_type,
             progress: &|what, done, total| bar.show(what, done, total),
         },
         subject,
@@ -182,25 +186,33 @@ impl Runs<'_> {
             decode: input.decode,
             forced,
         };
-        let reference = match &self.recorded.reference {
-            Some((folder, manifest)) => {
-                pair.read(folder, manifest, &Names::of(&pair.oracle.graph))?
+        let forced = input.forced.as_deref();
+        let reference = match (&self.recorded.reference, &self.reference) {
+            (Some((folder, manifest)), _) => {
+                Some(pair.read(folder, manifest, &Names::of(&pair.oracle.graph))?)
             }
-            None => {
-                let tokens = tokens_of(input.forced.as_deref());
-                pair.run(&self.reference, tokens, Faults::default())?
-            }
+            (None, Spec::None) => None,
+            (None, spec) => Some(pair.run(spec, tokens_of(forced), Faults::default())?),
         };
+        // Without a reference the subject goes on with its own choices.
+        let forced = reference.as_ref().map(|r| r.fed.as_slice()).or(forced);
         let subject = match &self.recorded.subject {
             Some((folder, manifest)) => pair.read(folder, manifest, &self.names)?,
-            None => {
-                let tokens = tokens_of(Some(&reference.fed));
-                pair.run(&self.subject, tokens, self.faults.clone())?
+            None => pair.run(&self.subject, tokens_of(forced), self.faults.clone())?,
+        };
+        let repeated = match usize::from(args.repeat) {
+            1 => None,
+            runs => {
+                let tokens = tokens_of(Some(&subject.fed));
+                Some(pair.repeat(&self.subject, tokens, &self.faults, &subject, runs)?)
             }
         };
-        let verdict = pair.judge(&subject, &reference)?;
-        let doubt = doubt(pair, &verdict, &reference, &tokens);
-        let Recording { manifest, fed, .. } = reference;
+        let verdict = pair.judge(&subject, reference.as_ref())?;
+        let doubt = reference
+            .as_ref()
+            .and_then(|reference| doubt(pair, &verdict, reference, &tokens));
+        let fed = subject.fed;
+        let manifest = reference.map_or_else(Manifest::nobody, |r| r.manifest);
         let mut run = RunInfo {
             prompt: name,
             tokens,
@@ -214,17 +226,21 @@ impl Runs<'_> {
             schema_version: SCHEMA_VERSION,
             kind: Kind::Run,
             qdiff: env!("CARGO_PKG_VERSION").to_owned(),
-            outcome: Outcome::of(
-                &self.weights,
-                same_tokens.as_ref(),
-                &verdict,
-                doubt.as_ref(),
-            ),
+            outcome: match repeated.as_ref().and_then(|r| r.race.as_ref()) {
+                Some(_) => Outcome::Diverged,
+                None => Outcome::of(
+                    &self.weights,
+                    same_tokens.as_ref(),
+                    &verdict,
+                    doubt.as_ref(),
+                ),
+            },
             machine: Machine::this(),
             model: self.model.clone(),
             run,
             subject: subject.manifest,
             reference: manifest,
+            repeated,
             weights: self.weights.clone(),
             tokens: same_tokens,
             verdict,
@@ -284,6 +300,9 @@ impl Runs<'_> {
 
 /// Who runs; `auto` says what it took.
 pub(super) fn sides(subject: &Spec, reference: &Spec, faults: bool) -> Result<(Spec, Spec)> {
+    if *subject == Spec::None {
+        bail!("--subject none leaves nothing to judge; name a runner");
+    }
     if faults {
         subject.check_faults()?;
     }

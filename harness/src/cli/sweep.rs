@@ -8,7 +8,7 @@ use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Tokens};
 use crate::report::number;
-use crate::runners::Faults;
+use crate::runners::{Faults, Number};
 use crate::sweep::{Pass, by, sweep, words};
 use crate::verdict::{Global, Policy};
 use anyhow::Result;
@@ -48,6 +48,7 @@ pub(super) fn run(args: &SweepArgs) -> Result<u8> {
         store: &store,
         threads,
         gemm: args.prompt.gemm,
+        kv: Number::F32,
         progress: &|what, done, total| bar.show(what, done, total),
     };
     tokens.extend(continuation(&pair, args, &tokens)?);

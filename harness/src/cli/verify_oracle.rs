@@ -13,7 +13,7 @@ use crate::llama;
 use crate::llama::gguf::{CopyType, write_copy};
 use crate::oracle::Oracle;
 use crate::report::number;
-use crate::runners::{self, Runner as _, Tokens, llama::Llama};
+use crate::runners::{self, Room, Runner as _, Tokens, llama::Llama};
 use crate::session::Opened;
 use crate::verdict::{Local, Policy, Side, residuals};
 use anyhow::{Context as _, Result};
@@ -155,8 +155,13 @@ fn verify(
     let filter = Filter::default();
     let store = Store::usual(tmp);
     let want = Want::new(&oracle.graph, &filter, &|_| true, &store);
-    let n_ctx = tokens.len() + decode;
-    let mut runner = Llama::new(&theirs, &oracle.graph, n_ctx, tokens.len(), threads)?;
+    let room = Room {
+        step: tokens.len(),
+        context: tokens.len() + decode,
+        threads,
+        ..Room::default()
+    };
+    let mut runner = Llama::new(&theirs, &oracle.graph, room)?;
     let mut capture = Capture::new(store.clone());
     let what = Tokens {
         prompt: tokens,

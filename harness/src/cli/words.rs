@@ -2,7 +2,8 @@
 
 use super::args::RunArgs;
 use crate::prompts::Template;
-use crate::runners::Spec;
+use crate::runners::{Number, Spec};
+use clap::ValueEnum as _;
 
 /// The command that repeats the run of the prompt `given`.
 pub(super) fn command(args: &RunArgs, given: &str) -> String {
@@ -44,6 +45,10 @@ pub(super) fn command(args: &RunArgs, given: &str) -> String {
     if args.capture.ubatch != 512 && !recorded {
         words.push(format!("--ubatch {}", args.capture.ubatch));
     }
+    if args.capture.kv_type != Number::F32 && !recorded {
+        let kv = args.capture.kv_type.to_possible_value();
+        words.extend(kv.map(|v| format!("--kv-type {}", v.get_name())));
+    }
     if args.subject != Spec::Auto {
         words.push(format!("--subject {}", quote(&args.subject.to_string())));
     }
@@ -55,6 +60,9 @@ pub(super) fn command(args: &RunArgs, given: &str) -> String {
     }
     if let Some(path) = &args.map {
         words.push(format!("--map {}", quote(&path.display().to_string())));
+    }
+    if args.repeat > 1 {
+        words.push(format!("--repeat {}", args.repeat));
     }
     words.extend(args.inject.iter().map(|i| format!("--inject {}", quote(i))));
     words.extend(

@@ -154,6 +154,7 @@ pub fn generate(
             context: plan.prompt.len() + plan.most,
             threads: pair.threads,
             gemm: pair.gemm,
+            kv: pair.kv,
         };
         let runner = spec.create(pair.opened, &pair.oracle.graph, room, faults)?;
         let want = Want::choice(&pair.oracle.graph, pair.store);
@@ -244,7 +245,7 @@ pub fn judge_fork(
     };
     let reference = pair.run(reference, tokens, Faults::default())?;
     let subject = pair.run(subject, tokens, faults)?;
-    Ok((pair.judge(&subject, &reference)?, reference))
+    Ok((pair.judge(&subject, Some(&reference))?, reference))
 }
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f64 {

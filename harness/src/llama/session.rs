@@ -3,6 +3,7 @@
 use super::Model;
 use super::taps::{Taps, callback};
 use crate::capture::{Collector, Step, Want};
+use crate::runners::{Number, Room};
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::model::Graph;
@@ -17,21 +18,19 @@ pub struct Session {
 }
 
 impl Session {
-    /// A context for `n_ctx` tokens, at most `n_step` of them in a step, with
-    /// every stage of `graph` tappable: flash attention off, KV cache in f32,
-    /// a step in one ubatch, all its rows as outputs.
+    /// A context with `room`, and every stage of `graph` tappable: flash
+    /// attention off, a step in one ubatch, all its rows as outputs.
     ///
     /// # Errors
     /// If llama.cpp cannot make the context.
-    pub fn new(
-        model: &Arc<Model>,
-        graph: &Graph,
-        n_ctx: usize,
-        n_step: usize,
-        threads: usize,
-    ) -> Result<Self> {
+    pub fn new(model: &Arc<Model>, graph: &Graph, room: Room) -> Result<Self> {
         let mut taps = Box::new(Taps::new(graph));
-        let cells = n_ctx.next_multiple_of(256) as u32;
+        let (cells, n_step) = (room.context.next_multiple_of(256) as u32, room.step);
+        let kv = match room.kv {
+            Number::F32 => sys::GGML_TYPE_F32,
+            Number::F16 => sys::GGML_TYPE_F16,
+            Number::Bf16 => sys::GGML_TYPE_BF16,
+        };
         // SAFETY: plain C calls; the taps are boxed, so their address holds,
         // and outlive the context (see Drop).
         let ctx = unsafe {
@@ -39,11 +38,11 @@ impl Session {
             params.n_ctx = cells;
             params.n_batch = n_step as u32;
             params.n_ubatch = n_step as u32;
-            params.n_threads = threads as i32;
-            params.n_threads_batch = threads as i32;
+            params.n_threads = room.threads as i32;
+            params.n_threads_batch = room.threads as i32;
             params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_DISABLED;
-            params.type_k = sys::GGML_TYPE_F32;
-            params.type_v = sys::GGML_TYPE_F32;
+            params.type_k = kv;
+            params.type_v = kv;
             params.offload_kqv = model.on_gpu();
             params.op_offload = false;
             params.n_outputs_max = n_step as u32;

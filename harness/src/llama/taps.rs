@@ -3,6 +3,7 @@
 //! Copies are made inside the callback, because later operations overwrite
 //! tensors in place; views are read through their strides.
 
+use super::gguf::to_float;
 use crate::capture::Collector;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
@@ -145,7 +146,11 @@ unsafe fn copy(
     // row below is one of its own extents and strides, every index in range.
     unsafe {
         let t = &*t;
-        if t.type_ != sys::GGML_TYPE_F32 {
+        let cache = matches!(
+            node.emission.layout,
+            EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed
+        );
+        if t.type_ != sys::GGML_TYPE_F32 && !cache {
             return Err(format!(
                 "{}: llama.cpp gives it in a type other than f32",
                 node.id
@@ -207,17 +212,32 @@ unsafe fn copy(
             }
             EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed => {
                 let (rows, width) = (shape[0], shape[1] * shape[2]);
-                let elements = sys::ggml_nbytes(t) / 4;
+                let elements = sys::ggml_nbytes(t) / sys::ggml_type_size(t.type_);
                 let cells = elements / width;
                 if cells < rows || !elements.is_multiple_of(width) {
                     return Err(mismatch());
                 }
-                let all = std::slice::from_raw_parts(data.cast::<f32>(), elements);
+                let bytes = std::slice::from_raw_parts(data, sys::ggml_nbytes(t));
+                // Only what is there is converted: the rest holds anything.
+                let values = |from: usize, count: usize, out: &mut [f32]| {
+                    let size = sys::ggml_type_size(t.type_);
+                    to_float(
+                        t.type_,
+                        &bytes[from * size..][..count * size],
+                        &mut out[..count],
+                    );
+                };
                 if node.emission.layout == EmittedLayout::KeyCache {
-                    out.extend_from_slice(&all[..want]);
+                    out.resize(want, 0.0);
+                    values(0, want, &mut out);
                 } else {
-                    for n in 0..rows {
-                        out.extend((0..width).map(|j| all[j * cells + n]));
+                    out.resize(want, 0.0);
+                    let mut column = vec![0f32; rows];
+                    for j in 0..width {
+                        values(j * cells, rows, &mut column);
+                        for (n, v) in column.iter().enumerate() {
+                            out[n * width + j] = *v;
+                        }
                     }
                 }
             }

@@ -217,6 +217,7 @@ fn result(report: &Report, stage: &StageResult) -> Fate {
     match stage.status {
         Status::Match => Fate::Passed(String::new()),
         Status::Inherited => Fate::Passed("inherited: right, on wrong operands".to_owned()),
+        Status::Alone => Fate::Passed("no reference: it meets f64 on its own operands".to_owned()),
         Status::Covered => Fate::Passed("judged within the segment of a later stage".to_owned()),
         Status::Diverged => Fate::Failed {
             kind: "diverged",

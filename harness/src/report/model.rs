@@ -2,7 +2,7 @@
 
 use crate::runners::Manifest;
 use crate::tokens::TokensCheck;
-use crate::verdict::Verdict;
+use crate::verdict::{Repeated, Verdict};
 use crate::weights::WeightCheck;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,9 @@ pub struct Report {
     pub subject: Manifest,
     /// The runner it is held against.
     pub reference: Manifest,
+    /// What repeating the subject showed; absent where it ran once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeated: Option<Repeated>,
     /// The stage before all others.
     pub weights: WeightCheck,
     /// The engine's tokenizer against llama.cpp's; absent where tokens were given.

@@ -54,6 +54,12 @@ fn headline(report: &Report) -> (&'static str, String) {
                 format!("{at}the subject meets f64, the reference does not. {reason}"),
             )
         }
+        Outcome::Incomplete if verdict.coverage.alone => (
+            "INCOMPLETE:",
+            "no reference: the subject does its mathematics on its own operands and breaks no invariant, \
+             and nothing was there to hold it against"
+                .to_owned(),
+        ),
         Outcome::Incomplete => (
             "INCOMPLETE:",
             "no divergence, but not everything could be judged".to_owned(),
@@ -76,6 +82,9 @@ fn headline(report: &Report) -> (&'static str, String) {
 }
 
 fn diverged(report: &Report) -> String {
+    if let Some(race) = report.repeated.as_ref().and_then(|r| r.race.as_ref()) {
+        return race.words();
+    }
     if let Some(m) = report.weights.mismatches.first() {
         let others = match report.weights.mismatches.len() {
             1 => String::new(),
@@ -90,7 +99,10 @@ fn diverged(report: &Report) -> String {
         return format!("at tokens: {}", check.words());
     }
     let Some(first) = report.verdict.findings.first() else {
-        return String::new();
+        let ailment = report.verdict.ailment();
+        return ailment.map_or_else(String::new, |symptom| {
+            format!("at {symptom} (an invariant; no reference)")
+        });
     };
     let at = format!(
         "at {}, {}",
@@ -268,11 +280,18 @@ fn evidence(report: &Report) -> Vec<(&'static str, String)> {
         lines.push(("tokenizer", check.words()));
     }
     lines.push(("tokens", tokens(report)));
+    if let Some(repeated) = report.repeated.as_ref().filter(|r| r.race.is_none()) {
+        let words = format!(
+            "{} runs of the subject, bit for bit the same",
+            repeated.runs
+        );
+        lines.push(("repeat", words));
+    }
     lines.push((
         "health",
         match verdict.health.as_slice() {
             [] => "nothing suspicious".to_owned(),
-            [one] => one.clone(),
+            [one] => one.to_string(),
             [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
         },
     ));
@@ -314,6 +333,9 @@ fn of_origin(finding: &Finding, local: &Local, lines: &mut Vec<(&'static str, St
 
 fn tokens(report: &Report) -> String {
     let verdict = &report.verdict;
+    if verdict.coverage.alone {
+        return "the subject's own choices; nothing to compare them with".to_owned();
+    }
     let Some(t) = verdict.tokens.iter().find(|t| t.subject != t.reference) else {
         return format!(
             "the same choice after each of {} steps",

@@ -98,13 +98,14 @@ fn short(at: Place) -> String {
 }
 
 /// Statuses, the worst first.
-const BY_WEIGHT: [Status; 7] = [
+const BY_WEIGHT: [Status; 8] = [
     Status::Poisoned,
     Status::Diverged,
     Status::Disputed,
     Status::Missing,
     Status::Inherited,
     Status::Covered,
+    Status::Alone,
     Status::Match,
 ];
 
@@ -117,6 +118,7 @@ pub fn word(status: Status) -> &'static str {
         Status::Missing => "missing",
         Status::Inherited => "inherited",
         Status::Covered => "covered",
+        Status::Alone => "alone",
         Status::Match => "match",
     }
 }

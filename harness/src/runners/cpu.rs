@@ -1,6 +1,6 @@
 //! The engine's CPU interpreter as a runner.
 
-use super::{Arithmetic, Manifest, Runner};
+use super::{Arithmetic, Manifest, Number, Runner};
 use crate::capture::{Collector, Step, Want};
 use anyhow::Result;
 use qdiff_engine::cpu::CpuEngine;
@@ -14,13 +14,17 @@ pub struct Cpu<'a> {
 }
 
 impl<'a> Cpu<'a> {
-    /// A runner of `graph`; `injected` says which faults it carries.
-    pub fn new(model: &'a Model, graph: Graph, injected: Vec<String>) -> Self {
+    /// A runner of `graph` with a KV cache of type `kv`; `injected` says which
+    /// faults it carries.
+    pub fn new(model: &'a Model, graph: Graph, kv: Number, injected: Vec<String>) -> Self {
         Self {
-            engine: CpuEngine::new(graph, model),
+            engine: CpuEngine::new(graph, model).with_kv(kv.format()),
             manifest: Manifest {
                 name: "cpu".to_owned(),
-                arithmetic: Arithmetic::default(),
+                arithmetic: Arithmetic {
+                    kv,
+                    ..Arithmetic::default()
+                },
                 injected,
             },
         }

@@ -1,9 +1,9 @@
 //! The engine's CUDA forward passes as runners.
 
-use super::{Arithmetic, Manifest, Runner};
+use super::{Arithmetic, Manifest, Number, Runner};
 use crate::capture::{Collector, Step, Want};
 use anyhow::Result;
-use qdiff_engine::cuda::{CudaEngine, Gemm, Options, Path};
+use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path};
 use qdiff_engine::model::Model;
 use std::sync::Arc;
 
@@ -23,7 +23,13 @@ impl Cuda {
         Ok(Self {
             manifest: Manifest {
                 name: name(&options, engine.device()),
-                arithmetic: Arithmetic::default(),
+                arithmetic: Arithmetic {
+                    kv: match options.kv {
+                        KvType::F32 => Number::F32,
+                        KvType::F16 => Number::F16,
+                    },
+                    ..Arithmetic::default()
+                },
                 injected: Vec::new(),
             },
             engine,

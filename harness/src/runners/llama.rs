@@ -1,6 +1,6 @@
 //! llama.cpp as a runner.
 
-use super::{Arithmetic, LinearRule, Manifest, Number, Runner};
+use super::{Arithmetic, AttentionRule, LinearRule, Manifest, Number, Room, Runner};
 use crate::capture::{Step, Want};
 use crate::llama::Model;
 use crate::llama::session::Session;
@@ -17,33 +17,43 @@ pub struct Llama {
 }
 
 impl Llama {
-    /// A runner with room for `n_ctx` tokens, at most `n_step` of them in a step.
+    /// A runner with the room asked for.
     ///
     /// # Errors
     /// If llama.cpp cannot make the context.
-    pub fn new(
-        model: &Arc<Model>,
-        graph: &Graph,
-        n_ctx: usize,
-        n_step: usize,
-        threads: usize,
-    ) -> Result<Self> {
+    pub fn new(model: &Arc<Model>, graph: &Graph, room: Room) -> Result<Self> {
         let cpu = || Arithmetic {
             linear: dot_types(),
+            attention: attention(room.kv),
+            kv: room.kv,
             ..Arithmetic::default()
         };
         let (name, arithmetic) = match model.on_gpu() {
-            true => ("llama.cpp (cuda)", Arithmetic::llama_cuda(Number::F32)),
+            true => ("llama.cpp (cuda)", Arithmetic::llama_cuda(room.kv)),
             false => ("llama.cpp (cpu)", cpu()),
         };
         Ok(Self {
-            session: Session::new(model, graph, n_ctx, n_step, threads)?,
+            session: Session::new(model, graph, room)?,
             manifest: Manifest {
                 name: name.to_owned(),
                 arithmetic,
                 injected: Vec::new(),
             },
         })
+    }
+}
+
+/// Cached keys and values are weights to ggml: what they are multiplied with
+/// takes their dot type, and is summed in f32.
+fn attention(kv: Number) -> Vec<AttentionRule> {
+    let rule = AttentionRule {
+        scores: kv.format(),
+        context: kv.format(),
+        ..AttentionRule::default()
+    };
+    match kv {
+        Number::F32 => Vec::new(),
+        _ => vec![rule],
     }
 }
 

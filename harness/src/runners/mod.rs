@@ -28,6 +28,17 @@ pub struct Manifest {
     pub injected: Vec<String>,
 }
 
+impl Manifest {
+    /// Stands for a reference that is not there.
+    pub fn nobody() -> Self {
+        Self {
+            name: "none".to_owned(),
+            arithmetic: Arithmetic::default(),
+            injected: Vec::new(),
+        }
+    }
+}
+
 /// Runs a model step by step with taps.
 pub trait Runner {
     /// What it is.

@@ -1,10 +1,10 @@
 //! Runners by name, as `--subject`, `--reference` and `--runner` take them.
 
-use super::{Runner, cpu::Cpu, cuda::Cuda, llama::Llama};
+use super::{Number, Runner, cpu::Cpu, cuda::Cuda, llama::Llama};
 use crate::llama;
 use crate::session::Opened;
 use anyhow::{Result, bail};
-use qdiff_engine::cuda::{Gemm, Options, Path};
+use qdiff_engine::cuda::{Gemm, KvType, Options, Path};
 use qdiff_engine::model::Graph;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -27,10 +27,13 @@ pub enum Spec {
     LlamaCuda,
     /// A recorded capture, of whatever engine.
     Capture(PathBuf),
+    /// Nobody: the subject is judged by itself.
+    None,
 }
 
 /// What the names are, for messages.
-const NAMES: &str = "auto, cpu, cuda, cuda-fast, llama, llama-cuda or capture:DIR";
+const NAMES: &str =
+    "auto, cpu, cuda, cuda-fast, llama, llama-cuda, capture:DIR or (as reference) none";
 
 impl FromStr for Spec {
     type Err = String;
@@ -43,6 +46,7 @@ impl FromStr for Spec {
             "cuda-fast" => Self::CudaFast,
             "llama" => Self::Llama,
             "llama-cuda" => Self::LlamaCuda,
+            "none" => Self::None,
             _ => match text.strip_prefix("capture:") {
                 Some(folder) if !folder.is_empty() => Self::Capture(PathBuf::from(folder)),
                 _ => return Err(format!("expected {NAMES}")),
@@ -60,6 +64,7 @@ impl std::fmt::Display for Spec {
             Self::CudaFast => f.write_str("cuda-fast"),
             Self::Llama => f.write_str("llama"),
             Self::LlamaCuda => f.write_str("llama-cuda"),
+            Self::None => f.write_str("none"),
             Self::Capture(folder) => write!(f, "capture:{}", folder.display()),
         }
     }
@@ -75,7 +80,7 @@ pub struct Faults {
 }
 
 /// How much a runner must have room for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Room {
     /// Tokens of the longest step.
     pub step: usize,
@@ -85,6 +90,8 @@ pub struct Room {
     pub threads: usize,
     /// Linear layers of the CUDA engine.
     pub gemm: Gemm,
+    /// Type of the KV cache.
+    pub kv: Number,
 }
 
 impl Spec {
@@ -113,7 +120,7 @@ impl Spec {
     /// If not: why, and what to take instead.
     pub fn check_faults(&self) -> Result<()> {
         match self {
-            Self::Auto | Self::Cpu => Ok(()),
+            Self::Auto | Self::Cpu | Self::None => Ok(()),
             Self::Capture(_) => {
                 bail!(
                     "--inject cannot change a recorded capture; inject into the runner cpu (--subject cpu)"
@@ -140,7 +147,7 @@ impl Spec {
         Ok(match self {
             Self::Cpu => {
                 let graph = faults.graph.unwrap_or_else(|| opened.model.graph().clone());
-                Box::new(Cpu::new(&opened.model, graph, faults.words))
+                Box::new(Cpu::new(&opened.model, graph, room.kv, faults.words))
             }
             Self::Cuda | Self::CudaFast => {
                 let options = Options {
@@ -151,29 +158,26 @@ impl Spec {
                         _ => Path::Tapped,
                     },
                     gemm: room.gemm,
+                    kv: match room.kv {
+                        Number::F32 => KvType::F32,
+                        Number::F16 => KvType::F16,
+                        Number::Bf16 => bail!(
+                            "the CUDA engine has no KV cache in bf16; take --kv-type f16, or --subject cpu"
+                        ),
+                    },
                     scores: true,
                     ..Options::default()
                 };
                 Box::new(Cuda::new(&opened.model, options)?)
             }
-            Self::Llama => Box::new(Llama::new(
-                &opened.llama,
-                graph,
-                room.context,
-                room.step,
-                room.threads,
-            )?),
+            Self::Llama => Box::new(Llama::new(&opened.llama, graph, room)?),
             Self::LlamaCuda => {
                 let model = Arc::new(llama::Model::load_cuda(&opened.path)?);
-                Box::new(Llama::new(
-                    &model,
-                    graph,
-                    room.context,
-                    room.step,
-                    room.threads,
-                )?)
+                Box::new(Llama::new(&model, graph, room)?)
             }
-            Self::Auto | Self::Capture(_) => bail!("{self} is not a runner that runs"),
+            Self::Auto | Self::Capture(_) | Self::None => {
+                bail!("{self} is not a runner that runs; name one of {NAMES}")
+            }
         })
     }
 }

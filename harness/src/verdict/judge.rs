@@ -2,8 +2,8 @@
 
 use super::rows::{self, place, row_len};
 use super::{
-    AttentionMap, Global, Local, LogitsRow, Policy, Segment, Side, attention, global, health,
-    logits, residuals,
+    AttentionMap, Global, Local, LogitsRow, Policy, Segment, Side, Symptom, attention, global,
+    health, logits, residuals,
 };
 use crate::capture::{Filter, Step};
 use crate::mutations::hypotheses::{self, Cause};
@@ -32,6 +32,9 @@ pub enum Status {
     Disputed,
     /// NaN or infinity appears here.
     Poisoned,
+    /// The subject does the stated mathematics, and there is no reference to
+    /// hold it against.
+    Alone,
     /// Not tapped by one side at least; judged there within the segment of a
     /// later stage.
     Covered,
@@ -94,12 +97,14 @@ pub struct Coverage {
     /// Of the rows judged, those that stand inside a segment on one side at
     /// least: judged together with a later stage.
     pub within: usize,
+    /// Whether there was no reference: then nothing is a full match.
+    pub alone: bool,
 }
 
 impl Coverage {
     /// Whether all that was asked for was judged.
     pub fn complete(&self) -> bool {
-        self.asked > 0 && self.asked == self.judged
+        self.asked > 0 && self.asked == self.judged && !self.alone
     }
 }
 
@@ -138,7 +143,7 @@ pub struct Verdict {
     /// Attention weights in the first layers where a fault begins.
     pub attention: Vec<AttentionMap>,
     /// Suspicious things that need no reference to be seen.
-    pub health: Vec<String>,
+    pub health: Vec<Symptom>,
 }
 
 impl Verdict {
@@ -149,9 +154,17 @@ impl Verdict {
         stage.map_or_else(|| id.to_string(), StageResult::name)
     }
 
-    /// Whether the subject is wrong anywhere.
+    /// Whether the subject is wrong anywhere. Without a reference, an invariant
+    /// that it breaks says so too.
     pub fn diverged(&self) -> bool {
-        !self.findings.is_empty()
+        !self.findings.is_empty() || self.ailment().is_some()
+    }
+
+    /// Without a reference and without a finding, the first invariant that the
+    /// subject breaks.
+    pub fn ailment(&self) -> Option<&Symptom> {
+        let decisive = self.coverage.alone && self.findings.is_empty();
+        self.health.iter().find(|s| decisive && s.broken)
     }
 
     /// Stages where the reference misses f64.
@@ -160,8 +173,9 @@ impl Verdict {
     }
 }
 
-/// Judges the subject against the reference. `progress` is told how many of
-/// the stages are done.
+/// Judges the subject against the reference; where there is none, by its own
+/// operands and the invariants alone. `progress` is told how many of the
+/// stages are done.
 ///
 /// # Errors
 /// If a captured tensor could not be kept or read back: then there is no
@@ -169,13 +183,21 @@ impl Verdict {
 pub fn judge(
     oracle: &Oracle<'_>,
     subject: Side<'_>,
-    reference: Side<'_>,
+    reference: Option<Side<'_>>,
     filter: &Filter,
     policy: &Policy,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Verdict> {
     let graph = &oracle.graph;
-    let asked = asked(graph, filter, &[subject, reference]);
+    let (alone, nobody) = (reference.is_none(), subject.capture.blank());
+    let reference = reference.unwrap_or(Side {
+        capture: &nobody,
+        arithmetic: subject.arithmetic,
+    });
+    let asked = match alone {
+        true => asked(graph, filter, &[subject]),
+        false => asked(graph, filter, &[subject, reference]),
+    };
     let done = AtomicUsize::new(0);
     let mut stages: Vec<StageResult> = asked
         .par_iter()
@@ -189,7 +211,7 @@ pub fn judge(
             progress(done.fetch_add(1, Ordering::Relaxed) + 1, asked.len());
             StageResult {
                 id: node.id,
-                status: own_status(of_subject.as_ref(), of_reference.as_ref()),
+                status: own_status(of_subject.as_ref(), of_reference.as_ref(), alone),
                 origin: false,
                 global: global::compare(node, subject.capture, reference.capture, filter),
                 subject: of_subject,
@@ -197,9 +219,9 @@ pub fn judge(
             }
         })
         .collect();
-    let within = within(graph, &mut stages);
+    let within = within(graph, &mut stages, alone);
     mark_origins(oracle, &mut stages);
-    let coverage = coverage(graph, &asked, &stages, &within, subject, filter);
+    let coverage = coverage(graph, &asked, &stages, (&within, alone), subject, filter);
 
     let mut origins: Vec<&StageResult> = stages.iter().filter(|s| s.origin).collect();
     // First by step, then layer and graph order, in which they already stand.
@@ -252,7 +274,7 @@ fn asked<'a>(graph: &'a Graph, filter: &Filter, sides: &[Side<'_>]) -> Vec<&'a N
 /// Gives the stages inside judged segments their status, and tells which they
 /// are: those that are judged with another on one side, and by themselves or
 /// with another on the other.
-fn within(graph: &Graph, stages: &mut [StageResult]) -> Vec<bool> {
+fn within(graph: &Graph, stages: &mut [StageResult], alone: bool) -> Vec<bool> {
     let mut inside = [
         vec![false; graph.nodes.len()],
         vec![false; graph.nodes.len()],
@@ -272,7 +294,7 @@ fn within(graph: &Graph, stages: &mut [StageResult]) -> Vec<bool> {
             continue;
         };
         let judged = |side: usize, local: &Option<Local>| local.is_some() || inside[side][index];
-        if judged(0, &stage.subject) && judged(1, &stage.reference) {
+        if judged(0, &stage.subject) && (alone || judged(1, &stage.reference)) {
             covered[index] = true;
             stage.status = match &stage.reference {
                 Some(local) if !local.ok() => Status::Disputed,
@@ -283,7 +305,7 @@ fn within(graph: &Graph, stages: &mut [StageResult]) -> Vec<bool> {
     covered
 }
 
-fn own_status(subject: Option<&Local>, reference: Option<&Local>) -> Status {
+fn own_status(subject: Option<&Local>, reference: Option<&Local>, alone: bool) -> Status {
     match (subject, reference) {
         (Some(s), _) if s.non_finite.is_some() => Status::Poisoned,
         (Some(s), Some(r)) => match (s.ok(), r.ok()) {
@@ -294,6 +316,7 @@ fn own_status(subject: Option<&Local>, reference: Option<&Local>) -> Status {
         },
         // Without the reference the subject's own residual still convicts it.
         (Some(s), None) if !s.ok() => Status::Diverged,
+        (Some(_), None) if alone => Status::Alone,
         _ => Status::Missing,
     }
 }
@@ -338,13 +361,14 @@ fn coverage(
     graph: &Graph,
     asked: &[&Node],
     stages: &[StageResult],
-    within: &[bool],
+    (within, alone): (&[bool], bool),
     subject: Side<'_>,
     filter: &Filter,
 ) -> Coverage {
     let mut coverage = Coverage {
         stages: asked.len(),
         stages_total: graph.nodes.len(),
+        alone,
         ..Coverage::default()
     };
     // Downstream of a wrong extent fewer rows exist; that is no gap.
@@ -369,9 +393,12 @@ fn coverage(
         coverage.judged += if waived || inside {
             rows
         } else {
-            judged(&stage.subject)
-                .min(judged(&stage.reference))
-                .min(rows)
+            let of_reference = if alone {
+                rows
+            } else {
+                judged(&stage.reference)
+            };
+            judged(&stage.subject).min(of_reference).min(rows)
         };
     }
     coverage

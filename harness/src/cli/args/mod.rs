@@ -24,6 +24,7 @@ pub use sweep::SweepArgs;
 
 use crate::capture::{BUDGET, Store};
 use crate::prompts::Template;
+use crate::runners::Number;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use qdiff_engine::cuda::Gemm;
 use std::path::PathBuf;
@@ -188,6 +189,15 @@ pub struct CaptureArgs {
     /// Most tokens of the prompt that are run at once, on both sides; 1 is token by token
     #[arg(long, value_name = "N", default_value_t = 512, env = "QDIFF_UBATCH", value_parser = at_least_one)]
     pub ubatch: usize,
+    /// Type of the KV cache on both sides: its rows are rounded to it
+    #[arg(
+        long,
+        value_name = "TYPE",
+        value_enum,
+        default_value_t,
+        env = "QDIFF_KV_TYPE"
+    )]
+    pub kv_type: Number,
     /// Memory
     #[command(flatten)]
     pub memory: MemoryArgs,

@@ -47,7 +47,9 @@ pub struct RunArgs {
     /// Names of the subject's arrays: a file of lines THEIRS = OURS (see docs/bring-your-own-engine.md)
     #[arg(long, value_name = "FILE", env = "QDIFF_MAP")]
     pub map: Option<PathBuf>,
-    /// The runner it is held against: llama (llama.cpp on the CPU), llama-cuda (on the GPU; see scripts/build-ggml-cuda), cpu, cuda, cuda-fast, or capture:DIR
+    /// The runner it is held against: llama (llama.cpp on the CPU), llama-cuda (on the GPU; see
+    /// scripts/build-ggml-cuda), cpu, cuda, cuda-fast, capture:DIR, or none: then by its own
+    /// operands and by what no correct model does
     #[arg(
         long,
         value_name = "RUNNER",
@@ -71,6 +73,9 @@ pub struct RunArgs {
     /// Inject a fault into the subject: NAME[:PARAM=VALUE][@L07, @L07.q_rope or @p3000..]; repeatable
     #[arg(long, value_name = "FAULT", env = "QDIFF_INJECT")]
     pub inject: Vec<String>,
+    /// Run the subject so often first, and compare the runs bit by bit: a race shows before all else
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..), env = "QDIFF_REPEAT")]
+    pub repeat: u16,
     /// Where the report goes
     #[command(flatten)]
     pub output: OutputArgs,

@@ -9,6 +9,7 @@ use super::{exit, say};
 use crate::capture::{Filter, Store, Want};
 use crate::llama::session::Session;
 use crate::report::{file, json};
+use crate::runners::Room;
 use crate::session::Opened;
 use anyhow::{Context as _, Result};
 use qdiff_engine::cpu::CpuEngine;
@@ -105,7 +106,13 @@ fn cpu(opened: &Opened, prompt: &[u32]) -> (f64, f64) {
 
 fn llama(opened: &Opened, prompt: &[u32], threads: usize) -> Result<(f64, f64)> {
     let graph = opened.model.graph();
-    let mut session = Session::new(&opened.llama, graph, PREFILL + DECODE, PREFILL, threads)?;
+    let room = Room {
+        step: PREFILL,
+        context: PREFILL + DECODE,
+        threads,
+        ..Room::default()
+    };
+    let mut session = Session::new(&opened.llama, graph, room)?;
     let none = Want::nothing();
     let start = Instant::now();
     session.step(prompt, &none)?;
@@ -124,7 +131,13 @@ fn tapped_prefill(args: &BenchArgs) -> Result<()> {
     let opened = session::open(args.prompt.model.as_ref())?;
     let (name, tokens) = session::tokens(&opened, &args.prompt)?;
     let graph = opened.model.graph();
-    let mut session = Session::new(&opened.llama, graph, tokens.len(), tokens.len(), threads)?;
+    let room = Room {
+        step: tokens.len(),
+        context: tokens.len(),
+        threads,
+        ..Room::default()
+    };
+    let mut session = Session::new(&opened.llama, graph, room)?;
     let want = Want::new(graph, &Filter::default(), &|_| true, &Store::usual(None));
     let step = session.step(&tokens, &want)?;
     say(&format!("{name}: {} stages tapped\n", step.stages.len()))

@@ -12,7 +12,7 @@ function tint(td, share) {
   }
 }
 
-const MARKS = { diverged: "●", poisoned: "✕", disputed: "?", inherited: "", covered: "", match: "", missing: "" };
+const MARKS = { diverged: "●", poisoned: "✕", disputed: "?", inherited: "", covered: "", alone: "", match: "", missing: "" };
 
 // rows: [{label, title}], columns: [{label}], cell(r, c) -> {key, share, status, label} or null.
 function grid(rows, columns, cell, choose, caption) {

@@ -1,0 +1,83 @@
+//! Invariants that need no reference: what no correct model does.
+//!
+//! One look at every captured stage. `values` knows what holds of any tensor
+//! (and of RoPE), `attention` what holds of attention weights, `stream` what
+//! holds of the hidden state, the cache and the tokens from step to step.
+
+mod attention;
+mod stream;
+mod values;
+
+use crate::capture::Capture;
+use qdiff_engine::model::{Graph, StageId};
+use qdiff_engine::ops::Op;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Something suspicious that is seen without a reference.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Symptom {
+    /// Where it shows.
+    #[schemars(with = "String")]
+    pub stage: StageId,
+    /// The step, as captures name it.
+    pub step: String,
+    /// What is seen.
+    pub what: String,
+    /// The stage that most likely makes it.
+    #[schemars(with = "String")]
+    pub likely: StageId,
+    /// Whether no correct model does it; else it is merely odd.
+    pub broken: bool,
+}
+
+impl std::fmt::Display for Symptom {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}: {}", self.stage, self.step, self.what)?;
+        if self.likely == self.stage {
+            return Ok(());
+        }
+        write!(f, "; look at {}", self.likely)
+    }
+}
+
+/// A finding of one of the looks: what is seen, and which input of the stage
+/// (by its place among them) makes it, if not the stage itself.
+type Seen = (String, Option<usize>);
+
+/// Looks at every captured stage; what is suspicious, first first. Of each
+/// stage the first step that shows something is told.
+pub fn check(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
+    let mut symptoms = Vec::new();
+    for node in &graph.nodes {
+        for (index, step) in capture.steps.iter().enumerate() {
+            let Some(t) = step.get(node.id) else {
+                continue;
+            };
+            let before = |i: usize| step.get(graph.nodes[node.inputs[i]].id);
+            let seen: Option<Seen> = values::non_finite(&t).or_else(|| match &node.op {
+                Op::AttnWeights(_) => attention::check(&t, &step.positions()),
+                Op::Rope(rope) => before(0)
+                    .and_then(|x| values::rotation(&x, &t, rope.head_dim, &step.positions())),
+                Op::KvCache(_) => stream::cache(node.id, &t, capture, index),
+                Op::Residual => before(1)
+                    .and_then(|x| stream::unchanged(&x, &t))
+                    .or_else(|| values::constant(&t)),
+                _ => values::constant(&t),
+            });
+            if let Some((what, input)) = seen {
+                let likely = input.map_or(node.id, |i| graph.nodes[node.inputs[i]].id);
+                symptoms.push(Symptom {
+                    stage: node.id,
+                    step: step.label(),
+                    what,
+                    likely,
+                    broken: true,
+                });
+                break;
+            }
+        }
+    }
+    symptoms.extend(stream::tokens(graph, capture));
+    symptoms
+}

@@ -1,0 +1,113 @@
+//! What holds of any tensor, and of a rotation.
+
+use super::Seen;
+use qdiff_engine::ops::Tensor;
+
+/// How far a norm may be off before it is called broken: far above any
+/// rounding, far below any real fault.
+const BROKEN: f64 = 1e-2;
+
+/// Rows shorter than this may well be constant.
+const SHORTEST: usize = 16;
+
+/// Whether there is a NaN or an infinity.
+pub(super) fn non_finite(t: &Tensor<f32>) -> Option<Seen> {
+    let bad = t.data.iter().filter(|v| !v.is_finite()).count();
+    let first = t.data.iter().position(|v| !v.is_finite())?;
+    Some((
+        format!(
+            "{bad} of {} values are not finite, the first at {first} is {}",
+            t.data.len(),
+            t.data[first]
+        ),
+        None,
+    ))
+}
+
+/// Whether some row has one value throughout.
+pub(super) fn constant(t: &Tensor<f32>) -> Option<Seen> {
+    let width = t.shape.last().copied().unwrap_or(1);
+    if width < SHORTEST {
+        return None;
+    }
+    let same = |row: &&[f32]| row.iter().all(|v| *v == row[0]);
+    let rows = t.data.chunks_exact(width);
+    let value = rows.clone().find(same)?[0];
+    let count = rows.clone().filter(same).count();
+    let what = if value == 0.0 {
+        "zero throughout: never written, or its weights are"
+    } else {
+        "of one value throughout"
+    };
+    Some((
+        format!(
+            "{count} of {} rows of {width} elements are {what}",
+            rows.len()
+        ),
+        None,
+    ))
+}
+
+/// Whether a rotation from `x` to `y` changes norms, or turns nothing at a
+/// position other than 0.
+pub(super) fn rotation(
+    x: &Tensor<f32>,
+    y: &Tensor<f32>,
+    head: usize,
+    positions: &[u32],
+) -> Option<Seen> {
+    let norm = |x: &[f32]| x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+    let heads = x.data.chunks(head.max(1)).zip(y.data.chunks(head.max(1)));
+    for (x, y) in heads {
+        let (x, y) = (norm(x), norm(y));
+        if (x - y).abs() > BROKEN * x {
+            return Some((
+                format!("RoPE changes the norm of a head from {x:.4} to {y:.4}"),
+                None,
+            ));
+        }
+    }
+    let width = x.data.len() / positions.len().max(1);
+    let rows = x.data.chunks(width.max(1)).zip(y.data.chunks(width.max(1)));
+    let moved = rows.zip(positions).filter(|(_, p)| **p > 0);
+    let mut still = moved.filter(|((x, y), _)| x == y).map(|(_, p)| *p);
+    let first = still.next()?;
+    Some((format!("RoPE turns nothing at position {first}"), None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(data: &[f32]) -> Tensor<f32> {
+        Tensor {
+            shape: vec![1, data.len()],
+            data: data.to_vec(),
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_or_constant_is_seen() {
+        let mut x: Vec<f32> = (0..32).map(|i| i as f32).collect();
+        assert_eq!(non_finite(&row(&x)), None);
+        assert_eq!(constant(&row(&x)), None);
+        x[7] = f32::NAN;
+        assert!(non_finite(&row(&x)).unwrap().0.contains("1 of 32"));
+        let zero = constant(&row(&[0.0; 32])).unwrap().0;
+        assert!(zero.contains("zero throughout"), "{zero}");
+        assert!(constant(&row(&[2.5; 32])).unwrap().0.contains("one value"));
+        assert_eq!(constant(&row(&[2.5; 4])), None);
+    }
+
+    #[test]
+    fn a_rotation_turns_and_keeps_norms() {
+        let x = row(&[1.0, 2.0, 3.0, 4.0]);
+        let turned = row(&[-3.0, -4.0, 1.0, 2.0]);
+        assert_eq!(rotation(&x, &turned, 4, &[5]), None);
+        assert_eq!(rotation(&x, &x, 4, &[0]), None);
+        let still = rotation(&x, &x, 4, &[5]).unwrap().0;
+        assert_eq!(still, "RoPE turns nothing at position 5");
+        let longer = row(&[-3.0, -4.0, 1.0, 3.0]);
+        assert!(rotation(&x, &longer, 4, &[5]).unwrap().0.contains("norm"));
+    }
+}

@@ -1,0 +1,107 @@
+//! Run-to-run nondeterminism: the same runner on the same tokens must give the
+//! same bits, before anything else is worth judging.
+
+use super::Place;
+use super::rows::{place, row_len};
+use crate::capture::Capture;
+use crate::number::Real;
+use qdiff_engine::model::{Graph, StageId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What repeating the subject showed.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Repeated {
+    /// How often it ran.
+    pub runs: usize,
+    /// Where runs first differ, if they do.
+    pub race: Option<Race>,
+}
+
+/// The first difference between two runs of one runner.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Race {
+    /// The run that differs from the first one, counted from 1.
+    pub run: usize,
+    /// First stage that differs, by step and graph order.
+    #[schemars(with = "String")]
+    pub stage: StageId,
+    /// First row that differs there.
+    pub at: Place,
+    /// First element of the row that differs.
+    pub index: usize,
+    /// Its value in the first run.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
+    pub first: f32,
+    /// Its value in the other.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
+    pub other: f32,
+    /// Elements of the stage that differ in that step.
+    pub elements: usize,
+    /// Elements of the stage in that step.
+    pub of: usize,
+    /// Stages of the run that differ in any step.
+    pub stages: usize,
+}
+
+impl Race {
+    /// Compares run `run` with the first, bit by bit.
+    pub fn between(graph: &Graph, first: &Capture, other: &Capture, run: usize) -> Option<Self> {
+        let mut race: Option<Self> = None;
+        let mut stages: Vec<StageId> = Vec::new();
+        for (a, b) in first.steps.iter().zip(&other.steps) {
+            for node in &graph.nodes {
+                let (Some(x), Some(y)) = (a.get(node.id), b.get(node.id)) else {
+                    continue;
+                };
+                let differs = |(x, y): (&f32, &f32)| x.to_bits() != y.to_bits();
+                let elements = x.data.iter().zip(&y.data).filter(|p| differs(*p)).count();
+                if elements == 0 && x.shape == y.shape {
+                    continue;
+                }
+                if !stages.contains(&node.id) {
+                    stages.push(node.id);
+                }
+                if race.is_some() {
+                    continue;
+                }
+                let flat = x.data.iter().zip(&y.data).position(differs).unwrap_or(0);
+                let n = row_len(&x.shape);
+                race = Some(Self {
+                    run,
+                    stage: node.id,
+                    at: place(node, &x.shape, a.index, &a.positions(), flat / n),
+                    index: flat % n,
+                    first: x.data.get(flat).copied().unwrap_or(f32::NAN),
+                    other: y.data.get(flat).copied().unwrap_or(f32::NAN),
+                    elements,
+                    of: x.data.len(),
+                    stages: 0,
+                });
+            }
+        }
+        race.map(|race| Self {
+            stages: stages.len(),
+            ..race
+        })
+    }
+
+    /// In words.
+    pub fn words(&self) -> String {
+        format!(
+            "nondeterministic at {}, {}: element {} is {} in run 1 and {} in run {} on the same tokens; \
+             {} of {} elements differ there, and {} stages in all: a race, or memory that is not written",
+            self.stage,
+            self.at,
+            self.index,
+            self.first,
+            self.other,
+            self.run,
+            self.elements,
+            self.of,
+            self.stages
+        )
+    }
+}

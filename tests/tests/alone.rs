@@ -1,0 +1,198 @@
+//! A subject by itself: without a reference, repeated, and with another type
+//! of KV cache on both sides.
+
+use qdiff::capture::{Filter, Store};
+use qdiff::oracle::Oracle;
+use qdiff::pair::{Pair, Tokens, silent};
+use qdiff::runners::{Faults, Number, Spec};
+use qdiff::session::Opened;
+use qdiff::verdict::{Policy, Race};
+use qdiff_tests::synth::Synth;
+use qdiff_tests::{qdiff, stderr, stdout};
+use serde_json::Value;
+use std::path::Path;
+
+fn run(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
+    let args = [
+        "run",
+        "-m",
+        "model.gguf",
+        "--json",
+        "r.json",
+        "--subject",
+        "cpu",
+    ];
+    let output = qdiff(folder, &[&args, extra].concat());
+    let code = output.status.code().unwrap();
+    assert_ne!(code, 2, "{}", stderr(&output));
+    let json = serde_json::from_slice(&std::fs::read(folder.join("r.json")).unwrap()).unwrap();
+    (code, json, stdout(&output))
+}
+
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    Synth::default()
+        .write(&folder.path().join("model.gguf"))
+        .unwrap();
+    folder
+}
+
+#[test]
+fn without_a_reference_nothing_is_a_full_match() {
+    let folder = folder();
+    let (code, report, text) = run(folder.path(), &["--reference", "none", "-n", "3"]);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.starts_with("INCOMPLETE: no reference"), "{text}");
+    assert_eq!(report["reference"]["name"], "none");
+    assert_eq!(report["verdict"]["coverage"]["alone"], true);
+    for stage in report["verdict"]["stages"].as_array().unwrap() {
+        assert_eq!(stage["status"], "alone", "{stage}");
+    }
+    let broken = |s: &&Value| s["broken"] == true;
+    let health = report["verdict"]["health"].as_array().unwrap();
+    assert_eq!(health.iter().filter(broken).count(), 0, "{health:?}");
+}
+
+#[test]
+fn without_a_reference_faults_are_found_and_symptoms_named() {
+    let folder = folder();
+    for (fault, stage, symptom) in [
+        (
+            "rope-missing@L00",
+            "L00.q_rope",
+            "turns nothing at position 1",
+        ),
+        (
+            "attn-uniform@L01",
+            "L01.attn_weights",
+            "the keys are not read",
+        ),
+        (
+            "kv-position-stuck@L00",
+            "L00.k_cache",
+            "the position does not advance",
+        ),
+        (
+            "mask-missing@L00",
+            "L00.attn_weights",
+            "to keys after itself",
+        ),
+    ] {
+        let extra = ["--reference", "none", "-n", "2", "--inject", fault];
+        let (code, report, text) = run(folder.path(), &extra);
+        assert_eq!(code, 1, "{fault}\n{text}");
+        assert_eq!(
+            report["verdict"]["findings"][0]["stage"], stage,
+            "{fault}\n{text}"
+        );
+        let health = report["verdict"]["health"].as_array().unwrap();
+        let seen = |s: &Value| s["what"].as_str().unwrap().contains(symptom);
+        assert!(health.iter().any(seen), "{fault}: {health:?}");
+    }
+}
+
+/// An invariant decides where the stage itself is left out of the judgement.
+#[test]
+fn a_broken_invariant_decides_without_a_reference() {
+    let folder = folder();
+    let extra = [
+        "--reference",
+        "none",
+        "-n",
+        "2",
+        "--inject",
+        "attn-uniform@L01",
+        "--tolerance",
+        "L01.attn_weights=1e9",
+    ];
+    let (code, _, text) = run(folder.path(), &extra);
+    assert_eq!(code, 1, "{text}");
+    assert!(
+        text.starts_with("DIVERGED at L01.attn_weights prefill: all keys"),
+        "{text}"
+    );
+    assert!(text.contains("look at L01.attn_scores"), "{text}");
+}
+
+#[test]
+fn a_deterministic_subject_repeats_itself() {
+    let folder = folder();
+    let (code, report, text) = run(folder.path(), &["-n", "1", "--repeat", "3"]);
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(report["repeated"]["runs"], 3);
+    assert!(
+        text.contains("3 runs of the subject, bit for bit the same"),
+        "{text}"
+    );
+}
+
+/// Two runs that differ in one bit: the first difference by step and stage.
+#[test]
+fn runs_that_differ_are_located() {
+    let folder = folder();
+    let opened = Opened::new(&folder.path().join("model.gguf")).unwrap();
+    let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
+    let (filter, policy) = (Filter::default(), Policy::default());
+    let store = Store::usual(None);
+    let pair = Pair {
+        opened: &opened,
+        oracle: &oracle,
+        filter: &filter,
+        policy: &policy,
+        store: &store,
+        threads: 1,
+        kv: Number::F32,
+        gemm: qdiff_engine::cuda::Gemm::Own,
+        progress: &silent,
+    };
+    let tokens = Tokens {
+        prompt: &[1, 2, 3],
+        ubatch: 512,
+        decode: 1,
+        forced: Some(&[4]),
+    };
+    let first = pair.run(&Spec::Cpu, tokens, Faults::default()).unwrap();
+    let mut other = pair.run(&Spec::Cpu, tokens, Faults::default()).unwrap();
+    assert!(Race::between(&oracle.graph, &first.capture, &other.capture, 2).is_none());
+    let node = oracle
+        .graph
+        .nodes
+        .iter()
+        .find(|n| n.id.to_string() == "L01.ffn_act")
+        .unwrap();
+    let mut moved = other.capture.steps[1].get(node.id).unwrap().into_owned();
+    moved.data[5] = f32::from_bits(moved.data[5].to_bits() ^ 1);
+    other.capture.steps[1]
+        .stages
+        .insert(node.id, store.keep(moved));
+    let race = Race::between(&oracle.graph, &first.capture, &other.capture, 2).unwrap();
+    assert_eq!(race.stage.to_string(), "L01.ffn_act");
+    assert_eq!((race.at.step, race.at.position, race.index), (1, 3, 5));
+    assert_eq!((race.elements, race.stages), (1, 1));
+    assert!(
+        race.words()
+            .starts_with("nondeterministic at L01.ffn_act, p3 step1: element 5")
+    );
+}
+
+#[test]
+fn caches_in_f16_match_on_both_sides() {
+    let folder = folder();
+    for kv in ["f16", "bf16"] {
+        let (code, report, text) = run(folder.path(), &["-n", "3", "--kv-type", kv]);
+        assert_eq!(code, 0, "{kv}\n{text}");
+        assert_eq!(report["subject"]["arithmetic"]["kv"], kv);
+        assert_eq!(
+            report["reference"]["arithmetic"]["attention"][0]["scores"],
+            kv
+        );
+        for stage in report["verdict"]["stages"].as_array().unwrap() {
+            let name = stage["stage"].as_str().unwrap();
+            if name.ends_with("_cache") {
+                // A rounded copy, expected to the bit.
+                assert_eq!(stage["subject"]["residual"], 0.0, "{stage}");
+                assert_eq!(stage["reference"]["residual"], 0.0, "{stage}");
+            }
+        }
+    }
+}
