@@ -136,7 +136,7 @@ fn what_is_no_capture_is_refused() {
     );
     refused(
         &["--subject", "nonsense"],
-        &["auto, cpu, cuda, cuda-fast, llama, llama-cuda or capture:DIR"],
+        &["auto, cpu, cuda, cuda-fast, llama, llama-cuda, capture:DIR or (as reference) none"],
     );
     refused(
         &["--subject", "capture:good", "--inject", "rope-base"],
