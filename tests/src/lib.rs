@@ -1,5 +1,6 @@
 //! What the end-to-end tests share: the binary, models, and reading reports.
 
+pub mod schema;
 pub mod synth;
 
 use std::path::{Path, PathBuf};
@@ -71,4 +72,27 @@ pub fn stderr(output: &Output) -> String {
 pub fn headline(screen: &str) -> String {
     let lines = screen.lines().take_while(|l| !l.is_empty());
     lines.map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
+/// Uses the HTML report `page` of `folder` in Chromium as a reader would
+/// (`tests/html/drive.py`); gives what was seen, as JSON.
+///
+/// # Panics
+/// If the page does not do as it should, or no Chromium is installed: a test
+/// that did not run must not pass.
+pub fn browse(folder: &Path, page: &str) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("html/drive.py");
+    let shots = folder.join("shots");
+    let mut command = Command::new("python3");
+    let command = command.arg(script).arg(folder.join(page)).arg(&shots);
+    let output = command.output().expect("python3 starts");
+    assert!(output.status.success(), "{page}: {}", stderr(&output));
+    for shot in ["light.png", "dark.png", "phone.png"] {
+        let bytes = std::fs::read(shots.join(shot)).expect("a screenshot was taken");
+        assert!(
+            bytes.starts_with(b"\x89PNG") && bytes.len() > 10_000,
+            "{page}: {shot} is empty"
+        );
+    }
+    stdout(&output)
 }

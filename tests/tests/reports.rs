@@ -1,8 +1,9 @@
 //! Every format of a clean and a faulty run: each is what it claims to be, and
 //! all say the same.
 
+use qdiff_tests::schema::Schema;
 use qdiff_tests::synth::Synth;
-use qdiff_tests::{qdiff, qdiff_with, stderr, stdout};
+use qdiff_tests::{browse, qdiff, qdiff_with, real_model, stderr, stdout};
 use serde_json::Value;
 use std::path::Path;
 use tempfile::TempDir;
@@ -76,40 +77,71 @@ fn every_format_says_the_same() {
     for (extra, code, outcome) in [(&[][..], 0, "match"), (&FAULT[..], 1, "diverged")] {
         let (found, screen) = run(folder.path(), extra);
         assert_eq!(found, code, "{screen}");
-        let report = json(folder.path());
-        assert_eq!(report["outcome"], outcome);
-        // The verdict as the screen gives it: its first line up to the wrap.
-        let first = screen.lines().next().unwrap();
-        let (word, rest) = first.split_once(' ').unwrap();
-        let plain = |s: &str| s.replace('\\', "");
-        let markdown = plain(&text(folder.path(), "report.md"));
-        assert!(
-            markdown.contains(&format!("**{word}** {rest}")),
-            "{first}\n{markdown}"
-        );
-        let xml = text(folder.path(), "report.xml");
-        let suites = roxmltree::Document::parse(&xml).unwrap();
-        let said = suites
-            .descendants()
-            .find(|n| n.has_tag_name("system-out") && n.parent().unwrap().has_tag_name("testsuite"))
-            .and_then(|n| n.text())
-            .unwrap();
-        assert!(said.starts_with(first), "{said}");
-        let html = text(folder.path(), "report.html");
-        let data = html
-            .split_once("<script type=\"application/json\" id=\"data\">")
-            .and_then(|(_, rest)| rest.split_once("</script>"))
+        assert_eq!(json(folder.path())["outcome"], outcome);
+        check_same(folder.path(), &screen);
+    }
+}
+
+/// Holds the verdict of every file against the one on the screen.
+fn check_same(folder: &Path, screen: &str) {
+    let report = json(folder);
+    // The verdict as the screen gives it: its first line up to the wrap.
+    let first = screen.lines().next().unwrap();
+    let (word, rest) = first.split_once(' ').unwrap();
+    let markdown = text(folder, "report.md").replace('\\', "");
+    assert!(
+        markdown.contains(&format!("**{word}** {rest}")),
+        "{first}\n{markdown}"
+    );
+    let xml = text(folder, "report.xml");
+    let suites = roxmltree::Document::parse(&xml).unwrap();
+    let said = suites
+        .descendants()
+        .find(|n| n.has_tag_name("system-out") && n.parent().unwrap().has_tag_name("testsuite"))
+        .and_then(|n| n.text())
+        .unwrap();
+    assert!(said.starts_with(first), "{said}");
+    let html = text(folder, "report.html");
+    let data = html
+        .split_once("<script type=\"application/json\" id=\"data\">")
+        .and_then(|(_, rest)| rest.split_once("</script>"))
+        .unwrap()
+        .0;
+    let data: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(data["summary"]["word"], word.trim_end_matches(':'));
+    assert!(
+        data["summary"]["headline"]
+            .as_str()
             .unwrap()
-            .0;
-        let data: Value = serde_json::from_str(data).unwrap();
-        assert_eq!(data["summary"]["word"], word.trim_end_matches(':'));
-        assert!(
-            data["summary"]["headline"]
-                .as_str()
-                .unwrap()
-                .starts_with(rest)
-        );
-        assert_eq!(data["report"], report);
+            .starts_with(rest)
+    );
+    assert_eq!(data["report"], report);
+}
+
+/// The real model, clean and faulty: every format is what it claims to be, says
+/// the same, and the page works in a browser.
+#[test]
+fn the_real_model_in_every_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let schema = Schema::printed("report");
+    let model = real_model();
+    for (fault, code, badge) in [
+        (None, 0, "MATCH"),
+        (Some("attn-scale-missing@L07"), 1, "DIVERGED"),
+    ] {
+        let mut args = vec!["run", "-m", &model, "-n", "2"];
+        args.extend(FORMATS.iter().flat_map(|f| ["--report", *f]));
+        args.extend(fault.iter().flat_map(|f| ["--inject", *f]));
+        let output = qdiff(folder, &args);
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        check_same(folder, &stdout(&output));
+        check_junit(folder);
+        schema.check(&json(folder)).unwrap();
+        let seen: Value = serde_json::from_str(&browse(folder, "report.html")).unwrap();
+        assert_eq!(seen["badge"], badge);
+        assert_eq!(seen["cells"], 24 * 22 + 3);
+        assert_eq!(seen["origins"], code);
     }
 }
 
@@ -118,14 +150,7 @@ fn every_format_says_the_same() {
 #[test]
 fn json_is_what_the_schema_says() {
     let folder = model();
-    let schema = qdiff(folder.path(), &["schema", "report"]);
-    let schema: Value = serde_json::from_str(&stdout(&schema)).unwrap();
-    assert_eq!(
-        schema["$schema"],
-        "https://json-schema.org/draft/2020-12/schema"
-    );
-    jsonschema::meta::validate(&schema).unwrap();
-    let validator = jsonschema::validator_for(&schema).unwrap();
+    let schema = Schema::printed("report");
     for extra in [
         &[][..],
         &FAULT[..],
@@ -133,9 +158,7 @@ fn json_is_what_the_schema_says() {
     ] {
         run(folder.path(), extra);
         let report = json(folder.path());
-        if let Some(e) = validator.iter_errors(&report).next() {
-            panic!("{extra:?}: {e} at {}", e.instance_path());
-        }
+        schema.check(&report).unwrap();
         for (at, value) in [
             ("/schema_version", Value::from(1)),
             ("/outcome", Value::from("fine")),
@@ -145,7 +168,7 @@ fn json_is_what_the_schema_says() {
         ] {
             let mut broken = report.clone();
             *broken.pointer_mut(at).unwrap() = value;
-            assert!(!validator.is_valid(&broken), "{at} is not checked");
+            assert!(schema.check(&broken).is_err(), "{at} is not checked");
         }
     }
 }
@@ -154,18 +177,16 @@ fn json_is_what_the_schema_says() {
 #[test]
 fn manifests_are_what_the_schema_says() {
     let folder = model();
-    let schema = qdiff(folder.path(), &["schema", "capture"]);
-    let schema: Value = serde_json::from_str(&stdout(&schema)).unwrap();
-    let validator = jsonschema::validator_for(&schema).unwrap();
+    let schema = Schema::printed("capture");
     let record = ["record", "-m", "model.gguf", "-n", "1", "--out", "golden"];
     let output = qdiff(folder.path(), &record);
     assert!(output.status.success(), "{}", stderr(&output));
     let manifest: Value =
         serde_json::from_str(&text(folder.path(), "golden/manifest.json")).unwrap();
-    assert!(validator.is_valid(&manifest), "{manifest}");
+    schema.check(&manifest).unwrap();
     let mut broken = manifest.clone();
     broken["tokens"] = Value::from("none");
-    assert!(!validator.is_valid(&broken));
+    assert!(schema.check(&broken).is_err());
 }
 
 /// What the consumers of JUnit rely on: attributes, order and counts.
@@ -178,62 +199,66 @@ fn junit_keeps_its_rules() {
         &["--inject", "rope-base:base=nan@L01"][..],
     ] {
         run(folder.path(), extra);
-        let report = json(folder.path());
-        let xml = text(folder.path(), "report.xml");
-        let document = roxmltree::Document::parse(&xml).unwrap();
-        let root = document.root_element();
-        assert_eq!(root.tag_name().name(), "testsuites");
-        let suites: Vec<_> = root.children().filter(|n| n.is_element()).collect();
-        assert_eq!(suites.len(), 1);
-        for node in [root, suites[0]] {
-            let count = |tag: &str| {
-                node.descendants()
-                    .filter(|n| n.has_tag_name(tag))
-                    .count()
-                    .to_string()
-            };
-            assert_eq!(node.attribute("tests").unwrap(), count("testcase"));
-            assert_eq!(node.attribute("failures").unwrap(), count("failure"));
-            assert_eq!(node.attribute("errors").unwrap(), count("error"));
-            assert_eq!(node.attribute("skipped").unwrap(), count("skipped"));
-        }
-        let order: Vec<&str> = suites[0]
-            .children()
-            .filter(|n| n.is_element())
-            .map(|n| n.tag_name().name())
-            .collect();
-        assert_eq!(order[0], "properties");
-        assert_eq!(order[order.len() - 1], "system-out");
-        assert!(
-            order[1..order.len() - 1]
-                .iter()
-                .all(|tag| *tag == "testcase")
-        );
-        let mut names = Vec::new();
-        for case in suites[0].children().filter(|n| n.has_tag_name("testcase")) {
-            assert!(case.attribute("classname").is_some());
-            assert!(case.attribute("time").unwrap().parse::<f64>().is_ok());
-            names.push(case.attribute("name").unwrap().to_owned());
-        }
-        assert_eq!(names[0], "weights");
-        let stages = report["verdict"]["stages"].as_array().unwrap();
-        let expected: Vec<_> = stages
-            .iter()
-            .map(|s| s["stage"].as_str().unwrap())
-            .collect();
-        assert_eq!(names[1..], expected);
-        let failed: Vec<_> = document
-            .descendants()
-            .filter(|n| n.has_tag_name("failure"))
-            .map(|n| n.parent().unwrap().attribute("name").unwrap())
-            .collect();
-        let origins: Vec<_> = stages
-            .iter()
-            .filter(|s| s["origin"] == true)
-            .map(|s| s["stage"].as_str().unwrap())
-            .collect();
-        assert_eq!(failed, origins);
+        check_junit(folder.path());
     }
+}
+
+fn check_junit(folder: &Path) {
+    let report = json(folder);
+    let xml = text(folder, "report.xml");
+    let document = roxmltree::Document::parse(&xml).unwrap();
+    let root = document.root_element();
+    assert_eq!(root.tag_name().name(), "testsuites");
+    let suites: Vec<_> = root.children().filter(|n| n.is_element()).collect();
+    assert_eq!(suites.len(), 1);
+    for node in [root, suites[0]] {
+        let count = |tag: &str| {
+            node.descendants()
+                .filter(|n| n.has_tag_name(tag))
+                .count()
+                .to_string()
+        };
+        assert_eq!(node.attribute("tests").unwrap(), count("testcase"));
+        assert_eq!(node.attribute("failures").unwrap(), count("failure"));
+        assert_eq!(node.attribute("errors").unwrap(), count("error"));
+        assert_eq!(node.attribute("skipped").unwrap(), count("skipped"));
+    }
+    let order: Vec<&str> = suites[0]
+        .children()
+        .filter(|n| n.is_element())
+        .map(|n| n.tag_name().name())
+        .collect();
+    assert_eq!(order[0], "properties");
+    assert_eq!(order[order.len() - 1], "system-out");
+    assert!(
+        order[1..order.len() - 1]
+            .iter()
+            .all(|tag| *tag == "testcase")
+    );
+    let mut names = Vec::new();
+    for case in suites[0].children().filter(|n| n.has_tag_name("testcase")) {
+        assert!(case.attribute("classname").is_some());
+        assert!(case.attribute("time").unwrap().parse::<f64>().is_ok());
+        names.push(case.attribute("name").unwrap().to_owned());
+    }
+    assert_eq!(names[..2], ["weights", "tokens"]);
+    let stages = report["verdict"]["stages"].as_array().unwrap();
+    let expected: Vec<_> = stages
+        .iter()
+        .map(|s| s["stage"].as_str().unwrap())
+        .collect();
+    assert_eq!(names[2..], expected);
+    let failed: Vec<_> = document
+        .descendants()
+        .filter(|n| n.has_tag_name("failure"))
+        .map(|n| n.parent().unwrap().attribute("name").unwrap())
+        .collect();
+    let origins: Vec<_> = stages
+        .iter()
+        .filter(|s| s["origin"] == true)
+        .map(|s| s["stage"].as_str().unwrap())
+        .collect();
+    assert_eq!(failed, origins);
 }
 
 /// Saved reports are shown again, byte for byte as they were.

@@ -2,29 +2,75 @@
 
 use super::args::ReportArgs;
 use super::output::Output;
-use super::{exit, session};
-use crate::report::{Report, json};
+use super::{exit, say, session};
+use crate::report::book::{Book, Runs};
+use crate::report::{Report, file, format_of, json};
 use anyhow::{Result, bail};
 use std::path::Path;
 
-/// Shows saved reports; gives the exit code of the worst.
+/// Shows saved reports; gives the exit code of the worst. Folders of results
+/// are told as one document.
 pub(super) fn run(args: &ReportArgs) -> Result<u8> {
+    for path in &args.inputs {
+        refuse_capture(path)?;
+    }
+    if args.inputs.iter().any(|p| p.is_dir()) {
+        return document(args);
+    }
     let output = Output::new(&args.output, args.inputs.len())?;
+    if let Some(path) = &args.digest {
+        file::check(path, "--digest")?;
+    }
     let reports = args
         .inputs
         .iter()
-        .map(|path| read(path))
-        .collect::<Result<Vec<_>>>()?;
+        .map(|path| json::read(path))
+        .collect::<Result<Vec<Report>>>()?;
     output.serve(&reports, None)?;
+    if let Some(path) = &args.digest {
+        let digest = json::text(&Runs::new(&args.title, &reports))?;
+        file::write(path, digest.as_bytes())?;
+    }
     Ok(exit::worst(reports.iter().map(|r| exit::of(r.outcome))))
 }
 
-fn read(path: &Path) -> Result<Report> {
+/// Tells folders of results: on the screen, or in markdown files.
+fn document(args: &ReportArgs) -> Result<u8> {
+    if let Some(path) = args.inputs.iter().find(|p| !p.is_dir()) {
+        bail!(
+            "{} is no folder; give reports or folders of results, not both",
+            session::show(path)
+        );
+    }
+    let output = &args.output;
+    if output.json.is_some() || output.ci.is_some() || output.full || args.digest.is_some() {
+        bail!("folders of results are told in markdown: --report FILE.md is the only option");
+    }
+    for path in &output.report {
+        if format_of(path)?.extension() != "md" {
+            bail!(
+                "{}: folders of results are told in markdown",
+                session::show(path)
+            );
+        }
+        file::check(path, "--report")?;
+    }
+    let text = Book::read(&args.inputs)?.render();
+    if output.report.is_empty() {
+        say(&text)?;
+    }
+    for path in &output.report {
+        file::write(path, text.as_bytes())?;
+    }
+    Ok(exit::MATCH)
+}
+
+fn refuse_capture(path: &Path) -> Result<()> {
     if path.join("manifest.json").is_file() {
         bail!(
             "{0} is a capture, not a report: judge it with `qdiff run --subject capture:{0}`",
             session::show(path)
         );
     }
-    json::read(path)
+    Ok(())
 }

@@ -7,15 +7,8 @@ use clap::ValueEnum as _;
 
 /// The command that repeats the run of the prompt `given`.
 pub(super) fn command(args: &RunArgs, given: &str) -> String {
-    let quote = |s: &str| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c);
-        if !s.is_empty() && s.chars().all(plain) {
-            s.to_owned()
-        } else {
-            format!("'{}'", s.replace('\'', r"'\''"))
-        }
-    };
     let mut words = vec!["qdiff run".to_owned()];
+    words.extend(model(args).map(|m| format!("-m {}", quote(&m))));
     let recorded = [&args.subject, &args.reference]
         .iter()
         .any(|s| matches!(s, Spec::Capture(_)));
@@ -73,13 +66,34 @@ pub(super) fn command(args: &RunArgs, given: &str) -> String {
     words.join(" ")
 }
 
+/// The model, unless the environment names it.
+fn model(args: &RunArgs) -> Option<String> {
+    let given = args.prompt.model.as_ref()?;
+    let ambient = std::env::var_os("QDIFF_MODEL").is_some_and(|m| given.as_os_str() == m);
+    (!ambient).then(|| given.display().to_string())
+}
+
+/// `text` as one word of a shell.
+fn quote(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
 /// The filters in force; empty if everything was asked for.
 pub(super) fn filters(args: &RunArgs) -> String {
     let mut words = Vec::new();
     if !args.stages.is_empty() {
-        words.push(format!("--stages {}", args.stages.join(",")));
+        words.push(format!("--stages {}", quote(&args.stages.join(","))));
     }
-    words.extend(args.layers.iter().map(|l| format!("--layers {l}")));
-    words.extend(args.positions.iter().map(|p| format!("--positions {p}")));
+    words.extend(args.layers.iter().map(|l| format!("--layers {}", quote(l))));
+    words.extend(
+        args.positions
+            .iter()
+            .map(|p| format!("--positions {}", quote(p))),
+    );
     words.join(" ")
 }

@@ -1,6 +1,7 @@
 //! JUnit XML: a suite per model and prompt, a case per stage.
 
 use super::{Format, Report, Summary};
+use crate::tokens::TokensCheck;
 use crate::verdict::{StageResult, Status};
 use anyhow::Result;
 use quick_xml::Writer;
@@ -106,7 +107,7 @@ fn suite(w: &mut Writer<Vec<u8>>, report: &Report, cases: &[Case]) -> io::Result
             w.create_element("properties").write_inner_content(|w| {
                 let facts = summary.facts.iter().map(|(k, v)| (*k, v.clone()));
                 let verdict = ("verdict", summary.line());
-                let command = ("command", report.run.command.clone());
+                let command = ("command", report.run.repeat());
                 for (name, value) in facts.chain([verdict, command]) {
                     w.create_element("property")
                         .with_attribute(("name", name))
@@ -191,7 +192,25 @@ fn cases(report: &Report) -> Vec<Case> {
         name: stage.id.to_string(),
         result: result(report, stage),
     });
-    std::iter::once(weights).chain(stages).collect()
+    std::iter::once(weights)
+        .chain(report.tokens.as_ref().map(tokens))
+        .chain(stages)
+        .collect()
+}
+
+fn tokens(check: &TokensCheck) -> Case {
+    Case {
+        class: "model".to_owned(),
+        name: "tokens".to_owned(),
+        result: match (&check.unchecked, check.diverged()) {
+            (Some(_), _) => Fate::Skipped(check.words()),
+            (None, true) => Fate::Failed {
+                kind: "diverged",
+                message: check.words(),
+            },
+            (None, false) => Fate::Passed(String::new()),
+        },
+    }
 }
 
 fn result(report: &Report, stage: &StageResult) -> Fate {

@@ -50,7 +50,7 @@ pub fn render(report: &Report) -> String {
     let _ = writeln!(
         out,
         "\n## To repeat\n\n{}\n\nNext, {why}:\n\n{}",
-        code(&report.run.command),
+        code(&report.run.repeat()),
         code(next)
     );
     out
@@ -62,8 +62,8 @@ fn list(lines: &[(&str, String)], out: &mut String) {
     }
 }
 
-/// A table with the columns `numbers` set to the right.
-pub(super) fn table<'a>(
+/// A table with the columns `numbers` set to the right. The cells are markdown.
+pub fn table<'a>(
     head: &[&str],
     numbers: &[usize],
     rows: impl Iterator<Item = Vec<std::borrow::Cow<'a, str>>>,
@@ -176,7 +176,7 @@ fn elements(report: &Report, out: &mut String) {
 }
 
 /// Text that markdown takes literally, on one line.
-pub(super) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut before = ' ';
     let mut rest = text.chars().peekable();
@@ -200,7 +200,7 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// A block of code that its content cannot end.
-fn code(text: &str) -> String {
+pub fn code(text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(3.max(longest + 1));
     format!("{fence}\n{text}\n{fence}")

@@ -4,6 +4,7 @@
 //! [`Format`]. `summary` and `table` are what all formats say alike; a format
 //! decides nothing and computes no metric of its own.
 
+pub mod book;
 pub mod file;
 pub mod generation;
 pub mod github;

@@ -138,6 +138,17 @@ impl Machine {
     }
 }
 
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let cpu = if self.cpu.is_empty() {
+            &self.system
+        } else {
+            &self.cpu
+        };
+        write!(f, "{cpu}, {} cores", self.cores)
+    }
+}
+
 /// Identifies the model.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ModelInfo {
@@ -167,9 +178,10 @@ pub struct RunInfo {
     /// Text of every token that the report mentions; bytes that are no UTF-8
     /// are replaced.
     pub text: BTreeMap<u32, String>,
-    /// Command line that repeats the run.
+    /// Command line that repeats the run without its filters.
     pub command: String,
-    /// Filters in force, in words; empty if everything was asked for.
+    /// Filters in force, as on the command line; empty if everything was asked
+    /// for.
     pub filters: String,
 }
 
@@ -190,6 +202,12 @@ impl RunInfo {
             Some(text) => format!("{text:?} (id {token})"),
             None => format!("id {token}"),
         }
+    }
+
+    /// The command line that repeats the run as it was.
+    pub fn repeat(&self) -> String {
+        let words = [self.command.as_str(), self.filters.as_str()];
+        words.join(" ").trim_end().to_owned()
     }
 
     /// Fills [`RunInfo::text`] for the tokens of the run and of `verdict`.

@@ -373,7 +373,7 @@ fn next(report: &Report) -> (String, &'static str) {
                 "the first origin alone",
             )
         }
-        None => (format!("{} --full", report.run.command), "a row per layer"),
+        None => (format!("{} --full", report.run.repeat()), "a row per layer"),
     }
 }
 

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 
 /// `qdiff bench`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qdiff bench --rounds 1")]
 pub struct BenchArgs {
     /// Model and tokens
     #[command(flatten)]

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 Examples:
   qdiff compare mine llama -m model.gguf
   qdiff compare mine llama -m model.gguf --tolerance 'L*.ffn_down=1e-3'
-  qdiff compare mine llama        (without a model: only how far they are apart)")]
+  qdiff compare mine llama
+
+Without a model only how far the two are apart can be told.")]
 pub struct CompareArgs {
     /// Folder of the capture under suspicion
     #[arg(value_name = "SUBJECT")]

@@ -73,8 +73,14 @@ pub enum Command {
     /// Run subject and reference side by side and judge every stage
     Run(RunArgs),
     /// Say what a GGUF file is and what the graph will use of it
+    #[command(after_help = "\
+Examples:
+  qdiff inspect model.gguf")]
     Inspect(ModelArg),
     /// Check every tensor the graph uses, and its values against ggml's own
+    #[command(after_help = "\
+Examples:
+  qdiff weights model.gguf")]
     Weights(ModelArg),
     /// Hold llama.cpp, on weights dequantised to F32, against the f64 oracle
     VerifyOracle(OracleArgs),
@@ -91,10 +97,19 @@ pub enum Command {
     /// Write a copy of a model with its matrices dequantised
     Dequantise(DequantiseArgs),
     /// List the built-in prompts
+    #[command(after_help = "\
+Examples:
+  qdiff prompts")]
     Prompts,
     /// List the faults that can be injected with `run --inject`
+    #[command(after_help = "\
+Examples:
+  qdiff mutations")]
     Mutations,
     /// List what the engine can run on
+    #[command(after_help = "\
+Examples:
+  qdiff devices")]
     Devices,
     /// Time and memory against llama.cpp, as ratios of one run
     Bench(BenchArgs),

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 
 /// `qdiff verify-oracle`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qdiff verify-oracle -n 2")]
 pub struct OracleArgs {
     /// Model and tokens
     #[command(flatten)]

@@ -10,11 +10,18 @@ use std::path::PathBuf;
 Examples:
   qdiff report qdiff-report/haiku/report.json --report haiku.html
   qdiff report a.json b.json --report junit.xml
-  qdiff report goldens/results --report REPORT.md")]
+  qdiff report a.json b.json --digest results/cpu.json --title 'On the CPU'
+  qdiff report results --report REPORT.md")]
 pub struct ReportArgs {
     /// Reports that `run --json` wrote; or a folder of JSON results, told as one document
     #[arg(value_name = "FILE", required = true)]
     pub inputs: Vec<PathBuf>,
+    /// Also write the figures of all of them as one small file, for a folder of results
+    #[arg(long, value_name = "FILE")]
+    pub digest: Option<PathBuf>,
+    /// Heading of the digest
+    #[arg(long, value_name = "TEXT", default_value = "Runs")]
+    pub title: String,
     /// Where they go
     #[command(flatten)]
     pub output: OutputArgs,

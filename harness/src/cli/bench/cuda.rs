@@ -5,13 +5,13 @@ use super::median;
 use crate::cli::args::BenchArgs;
 use crate::cli::{say, session};
 use crate::llama::plain::Plain;
+use crate::report::book::{Bench, BenchRow as Row, Kernel, RESULTS_VERSION};
 use crate::session::Opened;
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path as PathOf, bandwidth};
 use qdiff_engine::model::StageId;
 use qdiff_engine::tap::{NoTaps, TapSink};
-use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,42 +22,6 @@ const CONTEXT: usize = 512;
 const DECODE: usize = 128;
 /// Steps of a measurement with taps: they are slow.
 const TAPPED: usize = 8;
-
-/// A bench on file.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Bench {
-    /// What this file is.
-    pub kind: String,
-    /// Version of this layout.
-    pub schema_version: u32,
-    /// Name of the card.
-    pub device: String,
-    /// Bytes per second that a copy within the card moves, read and written.
-    pub bandwidth: f64,
-    /// Name of the model.
-    pub model: String,
-    /// Its most frequent weight format.
-    pub format: String,
-    /// Bytes of weights that a decode step reads.
-    pub weight_bytes: usize,
-    /// Rounds; every figure is a median over them.
-    pub rounds: usize,
-    /// The figures.
-    pub rows: Vec<Row>,
-    /// The kernels of a decode step of the fast path.
-    pub kernels: Vec<Kernel>,
-}
-
-/// A kernel of a decode step, over all its launches.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Kernel {
-    /// Its name.
-    pub name: String,
-    /// Launches in a step.
-    pub launches: usize,
-    /// Seconds they take in a step, each timed in a row with itself.
-    pub seconds: f64,
-}
 
 /// Launches of a kernel in a row when it is timed.
 const REPEATS: usize = 50;
@@ -78,22 +42,6 @@ fn kernels(engine: &mut CudaEngine) -> Result<Vec<Kernel>> {
         }
     }
     Ok(kernels)
-}
-
-/// One figure.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Row {
-    /// `decode` or `prefill`.
-    pub what: String,
-    /// Who, and how: `cuda-fast`, `cuda, taps read back`, `llama.cpp`.
-    pub who: String,
-    /// Tokens per second.
-    pub tokens_per_second: f64,
-    /// Of the bytes per second that the card copies, those of the weights of a
-    /// decode step; for prefill nothing.
-    pub of_bandwidth: Option<f64>,
-    /// Against llama.cpp on the same card in the same run.
-    pub ratio: Option<f64>,
 }
 
 /// Wants every stage and keeps none.
@@ -186,7 +134,7 @@ pub(super) fn measure(args: &BenchArgs, before: Option<&Bench>) -> Result<Bench>
     let rounds = usize::from(args.rounds);
     let mut bench = Bench {
         kind: "bench".to_owned(),
-        schema_version: 1,
+        schema_version: RESULTS_VERSION,
         device: String::new(),
         bandwidth: bandwidth()?,
         model: opened.model.graph().config.name.clone(),

@@ -39,6 +39,7 @@ impl Format for Html {
                 "headline": summary.headline,
                 "lines": [summary.more, summary.facts, summary.evidence],
                 "next": summary.next,
+                "repeat": report.run.repeat(),
             },
             "table": {
                 "head": table::COLUMNS,

@@ -23,7 +23,7 @@ function grid(rows, columns, cell, choose, caption) {
       if (!it) return el("td", {});
       const td = el("td", { "data-key": it.key, role: "gridcell", tabindex: -1, title: it.label, "aria-label": it.label, "aria-selected": "false" }, MARKS[it.status] || "");
       if (it.status) td.classList.add(it.status);
-      if (it.status !== "missing" && it.status !== "disputed") tint(td, it.share);
+      if (!["missing", "covered", "disputed"].includes(it.status)) tint(td, it.share);
       (cells[r] = cells[r] || [])[c] = td;
       return td;
     });
@@ -130,6 +130,7 @@ function legend() {
     sample("poisoned: NaN or infinity", "poisoned", 1e9),
     sample("inherited: right, on wrong operands", "inherited", 0.2),
     sample("disputed", "disputed"),
+    sample("covered: within a later stage's segment", "covered"),
     sample("missing: not judged", "missing"),
   ];
 }

@@ -81,6 +81,7 @@ function choose(key) {
   put("detail",
     el("h3", {}, stage.stage, " ", el("span", { class: "status " + stage.status }, stage.status)),
     cause(findings.get(key)),
+    local && local.segment ? el("p", { class: "note" }, "Judged together with what was not captured before it: ", local.segment.join(", ")) : null,
     local && local.extent ? el("p", { class: "cause" }, local.extent) : null,
     figures(stage),
     global ? el("p", { class: "note" }, global) : null,
@@ -93,7 +94,9 @@ function choose(key) {
       el("div", { class: "key" }, ...SIDES.map((s) => el("span", {}, el("i", { class: s }), s))),
       el("h4", {}, "Worst elements"),
       elements(local),
-    ].filter(Boolean) : [el("p", { class: "note" }, "Not judged: it was not captured, or its operands were not.")]),
+    ].filter(Boolean) : [el("p", { class: "note" }, stage.status === "covered"
+      ? "Not captured; judged within the segment of a later stage."
+      : "Not judged: it was not captured, or its operands were not.")]),
     el("h4", {}, "To look closer"),
     el("pre", {}, command(stage)),
   );
@@ -107,7 +110,8 @@ function show(key) {
 
 // Origins of one stage name with one cause share a line.
 function origins() {
-  if (!verdict.findings.length && !report.weights.mismatches.length) return;
+  const differs = report.tokens && report.tokens.difference;
+  if (!verdict.findings.length && !report.weights.mismatches.length && !differs) return;
   const groups = new Map();
   for (const f of verdict.findings) {
     const key = JSON.stringify([parse(f.stage).name, f.cause && f.cause.name, f.shape]);
@@ -125,10 +129,14 @@ function origins() {
       f.cause ? f.cause.remedy : "",
     ] };
   });
-  const tensors = report.weights.mismatches.map((m) => ({ attributes: { class: "bad" }, cells: [
+  const before = report.weights.mismatches.map((m) => ({ attributes: { class: "bad" }, cells: [
     el("code", {}, m.tensor), `${m.rows} rows of the tensor (${m.format}) are read otherwise than by ggml; row ${m.row} [${m.index}] is ${short(m.got)} for ${short(m.want)}`, "", "mend the decoding of this format"] }));
+  const token = (t) => (t ? `${t.text} (id ${t.id})` : "nothing");
+  if (differs) before.push({ attributes: { class: "bad" }, cells: [
+    el("code", {}, "tokens"), `token ${differs.index} at byte ${differs.at} is ${token(differs.subject)} to the engine, ${token(differs.reference)} to llama.cpp`,
+    "", `look at the rule that cut it off: ${differs.rule}`] });
   byId("findings").hidden = false;
-  put("origins", table([["stage", false], ["cause", false], ["residual, explained to", true], ["remedy", false]], [...tensors, ...rows], "Origins"));
+  put("origins", table([["stage", false], ["cause", false], ["residual, explained to", true], ["remedy", false]], [...before, ...rows], "Origins"));
 }
 
 function attention() {
@@ -145,10 +153,9 @@ function logits() {
   const margin = (list) => (list.length > 1 ? short(num(list[0].logit) - num(list[1].logit)) : "-");
   const best = (list) => (list[0] ? `${spell(list[0].token)} ${(100 * num(list[0].probability)).toFixed(1)} %` : "none");
   const after = (r) => `p${r.position} ${tokens[r.position] === undefined ? "" : spell(tokens[r.position])}`;
-  const list = (r, name) => el("div", {}, el("h3", {}, name), table(
+  const list = (r, name) => el("div", {}, el("h3", {}, name), el("div", { class: "scroll" }, table(
     [["token", false], ["id", true], ["logit", true], ["probability", true]],
-    r[name].map((c) => [spell(c.token), String(c.token), num(c.logit).toFixed(3),
-      el("span", { class: "prob" }, (100 * num(c.probability)).toFixed(2) + " %")]), name));
+    r[name].map((c) => [spell(c.token), String(c.token), num(c.logit).toFixed(3), (100 * num(c.probability)).toFixed(2) + " %"]), name)));
   const pick = (i) => {
     put("choices",
       el("p", {}, `After ${after(rows[i])}: KL ${short(rows[i].kl)}, logits differ by up to ${short(rows[i].error)}.`),
@@ -168,7 +175,7 @@ function logits() {
 
 function repeat() {
   const [next, why] = data.summary.next;
-  put("repeat", el("pre", { id: "command" }, report.run.command), el("p", {}, `Next, ${why}:`), el("pre", {}, next));
+  put("repeat", el("pre", { id: "command" }, data.summary.repeat), el("p", {}, `Next, ${why}:`), el("pre", {}, next));
   const m = report.machine;
   put("footer", `qdiff ${report.qdiff}; ${[m.system, m.cpu, m.cores + " cores"].filter(Boolean).join(", ")}; model sha256 ${report.model.sha256}`);
 }

@@ -1,0 +1,307 @@
+//! Runs, each in its figures per stage: small enough to be committed.
+
+use super::super::markdown::{self, escape};
+use super::super::table::percent;
+use super::super::{Machine, ModelInfo, Outcome, Report, Summary, number};
+use crate::number::{Real, rounded};
+use crate::verdict::{Coverage, Local, StageResult};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Runs of one model on one machine.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Runs {
+    /// Version of this layout.
+    pub schema_version: u32,
+    /// Always `runs`.
+    pub kind: String,
+    /// Heading.
+    pub title: String,
+    /// Where they ran.
+    pub machine: Machine,
+    /// The runs.
+    pub runs: Vec<Digest>,
+}
+
+/// A run in its figures.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Digest {
+    /// The model.
+    pub model: ModelInfo,
+    /// Name of the prompt.
+    pub prompt: String,
+    /// Tokens of the prompt.
+    pub tokens: usize,
+    /// Decode steps after it.
+    pub decode: usize,
+    /// Name of the subject.
+    pub subject: String,
+    /// Name of the reference.
+    pub reference: String,
+    /// The outcome.
+    pub outcome: Outcome,
+    /// The outcome as the screen says it.
+    pub verdict: String,
+    /// What was judged.
+    pub coverage: Coverage,
+    /// Steps after which both sides choose the same token, and all steps.
+    pub agreed: (usize, usize),
+    /// Largest Kullback-Leibler divergence of a position, in nats.
+    pub kl: Real,
+    /// Command line that repeats the run.
+    pub command: String,
+    /// The stages, layers folded.
+    pub stages: Vec<StageDigest>,
+}
+
+/// A stage over all layers.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct StageDigest {
+    /// Name of the stage.
+    pub stage: String,
+    /// Layers that have it.
+    pub layers: usize,
+    /// The worst of the subject.
+    pub subject: Option<Figures>,
+    /// The worst of the reference.
+    pub reference: Option<Figures>,
+}
+
+/// A local residual in three digits.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Figures {
+    /// Largest relative L2 distance of a row from f64.
+    pub residual: Real,
+    /// Largest share of what is allowed.
+    pub used: Real,
+}
+
+impl Figures {
+    /// The worse of both, each figure by itself.
+    fn or(self, other: Self) -> Self {
+        let worse = |a: Real, b: Real| if b.0 > a.0 || b.0.is_nan() { b } else { a };
+        Self {
+            residual: worse(self.residual, other.residual),
+            used: worse(self.used, other.used),
+        }
+    }
+}
+
+/// The worse of what is there.
+fn worse(a: Option<Figures>, b: Option<Figures>) -> Option<Figures> {
+    a.into_iter().chain(b).reduce(Figures::or)
+}
+
+impl Digest {
+    /// The figures of `report`.
+    pub fn new(report: &Report) -> Self {
+        let verdict = &report.verdict;
+        let mut stages: Vec<StageDigest> = Vec::new();
+        for stage in &verdict.stages {
+            match stages.iter_mut().find(|s| s.stage == stage.id.name) {
+                Some(seen) => seen.add(stage),
+                None => {
+                    let mut new = StageDigest {
+                        stage: stage.id.name.to_owned(),
+                        layers: 0,
+                        subject: None,
+                        reference: None,
+                    };
+                    new.add(stage);
+                    stages.push(new);
+                }
+            }
+        }
+        let same = verdict.tokens.iter().filter(|t| t.subject == t.reference);
+        let mut model = report.model.clone();
+        // Where the file lay on the machine that ran is nobody's concern.
+        let file = std::path::Path::new(&model.path).file_name();
+        model.path = file.unwrap_or_default().to_string_lossy().into_owned();
+        Self {
+            model,
+            prompt: report.run.prompt.clone(),
+            tokens: report.run.tokens.len(),
+            decode: report.run.decoded.len(),
+            subject: report.subject.name.clone(),
+            reference: report.reference.name.clone(),
+            outcome: report.outcome,
+            verdict: Summary::new(report).line(),
+            coverage: verdict.coverage,
+            agreed: (same.count(), verdict.tokens.len()),
+            kl: Real(rounded(
+                verdict
+                    .logits
+                    .iter()
+                    .map(|r| f64::from(r.kl))
+                    .fold(0.0, |m: f64, kl| {
+                        if kl.is_nan() || m.is_nan() {
+                            f64::NAN
+                        } else {
+                            m.max(kl)
+                        }
+                    }),
+            )),
+            command: report.run.repeat(),
+            stages,
+        }
+    }
+}
+
+impl StageDigest {
+    fn add(&mut self, stage: &StageResult) {
+        let figures = |local: &Option<Local>| {
+            local.as_ref().map(|l| Figures {
+                residual: Real(rounded(l.residual)),
+                used: Real(rounded(l.used)),
+            })
+        };
+        self.layers += 1;
+        self.subject = worse(self.subject, figures(&stage.subject));
+        self.reference = worse(self.reference, figures(&stage.reference));
+    }
+}
+
+impl Runs {
+    /// The figures of `reports`, which ran on one machine.
+    pub fn new(title: &str, reports: &[Report]) -> Self {
+        Self {
+            schema_version: super::RESULTS_VERSION,
+            kind: "runs".to_owned(),
+            title: title.to_owned(),
+            machine: reports
+                .first()
+                .map_or_else(Machine::this, |r| r.machine.clone()),
+            runs: reports.iter().map(Digest::new).collect(),
+        }
+    }
+
+    /// Stages over all runs: the worst of each side.
+    fn stages(&self) -> Vec<StageDigest> {
+        let mut all: Vec<StageDigest> = Vec::new();
+        for stage in self.runs.iter().flat_map(|r| &r.stages) {
+            match all.iter_mut().find(|s| s.stage == stage.stage) {
+                Some(seen) => {
+                    seen.layers = seen.layers.max(stage.layers);
+                    seen.subject = worse(seen.subject, stage.subject);
+                    seen.reference = worse(seen.reference, stage.reference);
+                }
+                None => all.push(stage.clone()),
+            }
+        }
+        all
+    }
+}
+
+/// What was tested, the verdicts, and the arithmetic.
+pub(super) fn render(all: &[Runs], out: &mut String) {
+    out.push_str("\n## What was tested\n");
+    if all.is_empty() {
+        super::missing("runs", true, out);
+        return;
+    }
+    out.push('\n');
+    for runs in all {
+        tested(runs, out);
+    }
+    out.push_str("\n## Verdicts\n");
+    for runs in all {
+        verdicts(runs, out);
+    }
+    out.push_str(
+        "\n## Arithmetic\n\n\
+         Each side against the f64 evaluation of every stage on its own operands, in the arithmetic that it\n\
+         declares: the largest relative L2 distance of a row over all layers, positions and runs, and the largest\n\
+         share of the forward error bound of f32 that a row or element takes. Where no share is above 100 %, no\n\
+         difference between the two sides is left unexplained.\n",
+    );
+    for runs in all {
+        arithmetic(runs, out);
+    }
+}
+
+fn tested(runs: &Runs, out: &mut String) {
+    let _ = writeln!(
+        out,
+        "- {}, on {}",
+        escape(&runs.title),
+        escape(&runs.machine.to_string())
+    );
+    let mut models: Vec<&ModelInfo> = Vec::new();
+    for run in &runs.runs {
+        if !models.iter().any(|m| m.sha256 == run.model.sha256) {
+            models.push(&run.model);
+        }
+    }
+    for m in models {
+        let _ = writeln!(
+            out,
+            "  - {} {}, {} layers, sha256 `{}`",
+            escape(&m.name),
+            escape(&m.format),
+            m.layers,
+            m.sha256
+        );
+    }
+}
+
+fn verdicts(runs: &Runs, out: &mut String) {
+    let _ = writeln!(out, "\n### {}\n", escape(&runs.title));
+    let row = |run: &Digest| {
+        let worst = |pick: fn(&StageDigest) -> Option<Figures>| {
+            let figures = run.stages.iter().filter_map(pick);
+            figures
+                .reduce(Figures::or)
+                .map_or_else(|| "-".to_owned(), |f| percent(f.used.0))
+        };
+        let c = run.coverage;
+        vec![
+            escape(&run.prompt),
+            format!("{} + {}", run.tokens, run.decode),
+            escape(&run.subject),
+            escape(&run.reference),
+            escape(run.verdict.split([':', ' ']).next().unwrap_or("")),
+            format!("{} of {}", c.judged, c.asked),
+            worst(|s| s.subject),
+            worst(|s| s.reference),
+            format!("{} of {}", run.agreed.0, run.agreed.1),
+            number(run.kl.0),
+        ]
+        .into_iter()
+        .map(Cow::from)
+        .collect()
+    };
+    let head = [
+        "prompt",
+        "tokens",
+        "subject",
+        "reference",
+        "verdict",
+        "rows judged",
+        "used, subject",
+        "used, reference",
+        "same choice",
+        "KL, worst",
+    ];
+    markdown::table(&head, &[1, 5, 6, 7, 8, 9], runs.runs.iter().map(row), out);
+    let commands: Vec<&str> = runs.runs.iter().map(|r| r.command.as_str()).collect();
+    let _ = writeln!(out, "\n{}", markdown::code(&commands.join("\n")));
+}
+
+fn arithmetic(runs: &Runs, out: &mut String) {
+    let _ = writeln!(out, "\n### {}\n", escape(&runs.title));
+    let row = |s: &StageDigest| {
+        let figures = |f: Option<Figures>| match f {
+            Some(f) => [number(f.residual.0), percent(f.used.0)],
+            None => ["-".to_owned(), "-".to_owned()],
+        };
+        let [a, b] = figures(s.subject);
+        let [c, d] = figures(s.reference);
+        let cells = [escape(&s.stage), s.layers.to_string(), a, b, c, d];
+        cells.into_iter().map(Cow::from).collect()
+    };
+    let stages = runs.stages();
+    let head = ["stage", "layers", "subject", "used", "reference", "used"];
+    markdown::table(&head, &[1, 2, 3, 4, 5], stages.iter().map(row), out);
+}

@@ -1,0 +1,139 @@
+//! Documents that are made or promised: REPORT.md, and the workflow for users.
+
+use qdiff_tests::synth::Synth;
+use qdiff_tests::{qdiff, qdiff_with, stderr, stdout};
+use serde_json::Value;
+use std::path::Path;
+use tempfile::TempDir;
+
+fn model() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    Synth::default()
+        .write(&folder.path().join("model.gguf"))
+        .unwrap();
+    folder
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The workflow that users are given is YAML, and the command in it runs.
+#[test]
+fn the_example_workflow_runs() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/github-actions.yml");
+    let documents = yaml_rust2::YamlLoader::load_from_str(&read(&path)).unwrap();
+    let steps = documents[0]["jobs"]["qdiff"]["steps"].as_vec().unwrap();
+    let commands: Vec<&str> = steps
+        .iter()
+        .filter_map(|s| s["run"].as_str())
+        .filter_map(|run| run.strip_prefix("./qdiff/scripts/qdiff "))
+        .collect();
+    let [command] = commands.as_slice() else {
+        panic!("one step judges: {commands:?}");
+    };
+    let folder = model();
+    let record = ["record", "-m", "model.gguf", "-n", "1", "--out", "capture"];
+    assert!(qdiff(folder.path(), &record).status.success());
+    let summary = folder.path().join("summary.md");
+    let environment = [("GITHUB_STEP_SUMMARY", summary.to_str().unwrap())];
+    let arguments: Vec<&str> = command.split_whitespace().collect();
+    let output = qdiff_with(folder.path(), &environment, &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let published = steps
+        .iter()
+        .find(|s| s["name"].as_str() == Some("Publish the reports"))
+        .unwrap();
+    for file in published["with"]["path"].as_str().unwrap().lines() {
+        assert!(folder.path().join(file).is_file(), "{file}");
+    }
+    assert!(
+        std::fs::read_to_string(summary)
+            .unwrap()
+            .contains("**MATCH:**")
+    );
+}
+
+/// REPORT.md is what the committed results make it.
+#[test]
+fn the_document_is_what_the_results_make_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut args = vec!["report"];
+    args.extend(
+        ["goldens/results", "goldens/h200"]
+            .iter()
+            .filter(|f| root.join(f).is_dir()),
+    );
+    let output = qdiff(&root, &args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let committed = read(&root.join("REPORT.md"));
+    assert!(
+        stdout(&output) == committed,
+        "REPORT.md is not what the results in goldens/ make it: run scripts/report"
+    );
+}
+
+/// A folder of results is told whole or not at all.
+#[test]
+fn folders_that_are_no_results_are_refused() {
+    let folder = model();
+    let folder = folder.path();
+    let made = qdiff(
+        folder,
+        &[
+            "run",
+            "-m",
+            "model.gguf",
+            "-n",
+            "1",
+            "--json",
+            "report.json",
+        ],
+    );
+    assert!(made.status.success(), "{}", stderr(&made));
+    let results = folder.join("results");
+    std::fs::create_dir(&results).unwrap();
+    let refused = |words: &[&str], extra: &[&str]| {
+        let output = qdiff(folder, &[&["report", "results"], extra].concat());
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        for word in words {
+            assert!(said.contains(word), "`{word}`: {said}");
+        }
+    };
+    refused(&["results", "no result"], &[]);
+    let digest = [
+        "report",
+        "report.json",
+        "--digest",
+        "results/a.json",
+        "--title",
+        "A | title",
+    ];
+    assert!(qdiff(folder, &digest).status.success());
+    let document = qdiff(folder, &["report", "results"]);
+    let text = stdout(&document);
+    assert!(text.contains("### A \\| title"), "{text}");
+    assert!(
+        text.contains("Missing: no result of kind `score`."),
+        "{text}"
+    );
+    refused(&["x.html", "markdown"], &["--report", "x.html"]);
+    refused(&["report.json", "not both"], &["report.json"]);
+    let good: Value = serde_json::from_str(&read(&results.join("a.json"))).unwrap();
+    for (field, value, words) in [
+        (
+            "schema_version",
+            Value::from(99),
+            ["schema_version 99", "measure it again"],
+        ),
+        ("kind", Value::from("poem"), ["poem", "no section"]),
+        ("runs", Value::from(3), ["no whole result", "a.json"]),
+    ] {
+        let mut broken = good.clone();
+        broken[field] = value;
+        std::fs::write(results.join("a.json"), broken.to_string()).unwrap();
+        refused(&words, &[]);
+    }
+}
