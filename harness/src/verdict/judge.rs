@@ -98,6 +98,7 @@ pub struct Coverage {
     /// least: judged together with a later stage.
     pub within: usize,
     /// Whether there was no reference: then nothing is a full match.
+    #[serde(default)]
     pub alone: bool,
 }
 
