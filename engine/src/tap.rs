@@ -1,6 +1,9 @@
-//! Taps: where an engine hands a stage's tensor out.
+//! Taps: where an engine hands a stage's tensor out, and where a test may put
+//! another in its place.
 
-use crate::model::StageId;
+use crate::model::{Node, StageId};
+use crate::ops::{Context, Tensor};
+use std::sync::Arc;
 
 /// Receives the tensors of a forward pass.
 pub trait TapSink {
@@ -20,4 +23,23 @@ impl TapSink for NoTaps {
         false
     }
     fn tap(&mut self, _: StageId, _: &[usize], _: &[f32]) {}
+}
+
+/// A stage that has just been computed and that nothing has read yet.
+pub struct Site<'a> {
+    /// The stage.
+    pub node: &'a Node,
+    /// What it read, in the order of its inputs.
+    pub inputs: &'a [Arc<Tensor<f32>>],
+    /// Tokens, positions and weights of the step.
+    pub context: &'a Context<'a>,
+    /// What it gave; of a cache, the state that the next step goes on with.
+    pub output: &'a mut Tensor<f32>,
+}
+
+/// Changes what stages give before anything reads it, as a bug in an engine
+/// would. It is how faults enter the CPU engine that share no code with it.
+pub trait Intervene {
+    /// Told of every stage of every step.
+    fn change(&mut self, site: Site<'_>);
 }

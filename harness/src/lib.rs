@@ -20,6 +20,7 @@ pub mod pair;
 pub mod prompts;
 pub mod report;
 pub mod runners;
+pub mod score;
 pub mod session;
 pub mod sweep;
 pub mod tokens;

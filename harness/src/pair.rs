@@ -16,6 +16,7 @@ use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Node;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Told what is being done, how much of it is done, and of how much.
 pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
@@ -35,6 +36,8 @@ pub struct Pair<'a> {
     pub policy: &'a Policy,
     /// Where captured tensors stay.
     pub store: &'a Arc<Store>,
+    /// Time that the search for causes may take.
+    pub budget: Duration,
     /// Threads of llama.cpp.
     pub threads: usize,
     /// Linear layers of the CUDA engine.
@@ -207,7 +210,8 @@ impl Pair<'_> {
             reference.map(Recording::side),
             self.filter,
             self.policy,
-            &|done, total| (self.progress)("judging against f64", done, total),
+            self.budget,
+            self.progress,
         )
     }
 }

@@ -1,7 +1,8 @@
 //! What the end-to-end tests share: the binary, models, and reading reports.
 
 pub mod schema;
-pub mod synth;
+
+pub use qdiff_synth as synth;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -139,6 +139,7 @@ fn runs_that_differ_are_located() {
         oracle: &oracle,
         filter: &filter,
         policy: &policy,
+        budget: qdiff::mutations::hypotheses::BUDGET,
         store: &store,
         threads: 1,
         kv: Number::F32,

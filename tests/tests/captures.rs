@@ -274,6 +274,67 @@ fn a_tampered_capture_is_located_and_described() {
     }
 }
 
+/// One wrong head of one layer, and one wrong position at decode step 5: each
+/// is found, and said exactly.
+#[test]
+fn one_head_and_one_position_are_located_exactly() {
+    type Change = fn(&mut [f32]);
+    let folder = setup();
+    let folder = folder.path();
+    record(folder, "good", &["-n", "5"]);
+    let cases: [(&str, &str, Change, &[&str]); 2] = [
+        (
+            "head",
+            "prefill/L01.attn_context",
+            // Head 2 of every position, with a rule of its own at each element.
+            |x| {
+                for (i, v) in x.iter_mut().enumerate() {
+                    if i % 256 / 64 == 2 {
+                        *v = (i as f32).sin();
+                    }
+                }
+            },
+            &["L01.attn_context", "one-head-wrong:head=2", "head 2"],
+        ),
+        (
+            "step",
+            "step5/L00.ffn_act",
+            |x| {
+                for (i, v) in x.iter_mut().enumerate() {
+                    *v = (i as f32).cos();
+                }
+            },
+            &[
+                "L00.ffn_act",
+                "from decode step 5 on",
+                "one-row-wrong:position=39",
+                "position 39 at step 5 alone",
+            ],
+        ),
+    ];
+    for (name, array, change, expected) in cases {
+        let target = folder.join(name);
+        std::fs::create_dir(&target).unwrap();
+        let manifest = "manifest.json";
+        std::fs::copy(folder.join("good").join(manifest), target.join(manifest)).unwrap();
+        let mut bytes = std::fs::read(folder.join("good/capture.npz")).unwrap();
+        tamper(&mut bytes, array, change);
+        std::fs::write(target.join("capture.npz"), bytes).unwrap();
+        let (code, report, text) = judge(folder, &["--subject", &format!("capture:{name}")]);
+        assert_eq!(code, 1, "{name}\n{text}");
+        // What reads the changed tensor was computed from the right one.
+        let findings = report["verdict"]["findings"].as_array().unwrap();
+        assert!(findings.len() <= 2, "{name}\n{text}");
+        let headline = headline(&text);
+        for part in expected {
+            assert!(
+                headline.contains(part),
+                "{name}: `{part}` is not in: {headline}"
+            );
+        }
+    }
+}
+
 /// A finite value computed from an infinite one is no match.
 #[test]
 fn garbage_after_infinity_is_no_pass() {

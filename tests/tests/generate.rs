@@ -188,6 +188,7 @@ fn a_stage_that_does_not_change_is_stale() {
         oracle: &oracle,
         filter: &Filter::default(),
         policy: &Policy::default(),
+        budget: qdiff::mutations::hypotheses::BUDGET,
         store: &Store::usual(None),
         threads: 1,
         gemm: qdiff_engine::cuda::Gemm::Own,

@@ -114,53 +114,59 @@ fn each_fault_is_found_and_named() {
         n_layers: 3,
         ..Synth::default()
     });
+    let mut missed = Vec::new();
     for (fault, first, count) in [
         ("qkv-bias-omitted@L01", "L01.q_biased", 3),
         ("qkv-weight-transposed@L02", "L02.q_proj", 3),
         ("lm-head-transposed", "logits", 1),
         ("kv-position-stuck@L00", "L00.k_cache", 2),
         ("rope-base@L01", "L01.q_rope", 2),
-        ("rope-base:base=500000@L02", "L02.q_rope", 2),
         ("attn-scale-missing@L01", "L01.attn_weights", 1),
         ("gate-up-operands-swapped@L00", "L00.ffn_act", 1),
         ("logits-stale", "logits", 1),
-        ("logits-stale:stride=32", "logits", 1),
-        ("linear-weight-transposed@L01", "L01.attn_out", 4),
         ("lm-head-ld", "logits", 1),
-        ("lm-head-ld:extra=-32", "logits", 1),
         ("embed-transposed", "embed", 1),
         ("gate-up-weights-swapped@L01", "L01.ffn_gate", 2),
         ("rms-weight-missing@L01", "L01.attn_norm", 2),
-        ("rms-weight-plus-one@L00", "L00.attn_norm", 2),
-        ("rms-mean-subtracted@L02", "L02.attn_norm", 2),
-        ("rms-eps-wrong:eps=0.01@L00", "L00.attn_norm", 2),
         ("gelu-for-silu@L01", "L01.ffn_act", 1),
-        ("gelu-for-silu:kind=1@L01", "L01.ffn_act", 1),
-        ("gelu-for-silu:kind=2@L01", "L01.ffn_act", 1),
         ("residual-missing@L01", "L01.attn_residual", 2),
         ("rope-pairing@L01", "L01.q_rope", 2),
         ("rope-position-off-by-one@L01", "L01.q_rope", 2),
-        ("rope-position-off-by-one:by=-1@L02", "L02.q_rope", 2),
-        ("rope-missing@L00", "L00.q_rope", 2),
-        ("rope-twice@L01", "L01.q_rope", 2),
-        ("rope-partial@L01", "L01.q_rope", 2),
-        ("attn-uniform@L01", "L01.attn_weights", 1),
+        ("rope-not-on-k@L00", "L00.k_rope", 1),
+        ("rope-on-v@L01", "L01.v_cache", 1),
+        ("decode-offset@L01", "L01.q_rope", 2),
+        ("rope-base:base=123456@L01", "L01.q_rope", 2),
+        ("softmax-lanes-dropped@L02", "L02.attn_weights", 1),
+        ("v-cache-layout@L00", "L00.attn_context", 1),
+        ("residual-wrong-side@L01", "L01.attn_residual", 2),
+        ("heads-misplaced@L01.q_rope", "L01.q_rope", 1),
+        ("tail-skipped:from=200,left=1@L01.q_proj", "L01.q_proj", 1),
+        ("one-head-wrong:head=3@L01.q_proj", "L01.q_proj", 1),
+        (
+            "one-head-wrong:head=1@L01.attn_weights",
+            "L01.attn_weights",
+            1,
+        ),
+        ("kq-f16-overflow@L01", "L01.attn_scores", 1),
+        ("attn-uniform@L01", "L01.attn_scores", 1),
         ("mask-missing@L01", "L01.attn_weights", 1),
-        ("mask-off-by-one@L01", "L01.attn_weights", 1),
-        ("mask-off-by-one:by=-1@L01", "L01.attn_weights", 1),
         ("gqa-head-map@L01", "L01.attn_scores", 2),
     ] {
-        let (code, report, text) = run(folder.path(), &["--inject", fault]);
-        assert_eq!(code, 1, "{fault}\n{text}");
+        let (code, report, _) = run(folder.path(), &["--inject", fault]);
         let found = origins(&report);
-        assert_eq!(found[0], first, "{fault}\n{text}");
-        assert_eq!(found.len(), count, "{fault}: {found:?}");
+        if code != 1 || found.first().map(String::as_str) != Some(first) || found.len() != count {
+            missed.push(format!("{fault}: exit {code}, origins {found:?}"));
+        }
         let name = fault.split(['@', ':']).next().unwrap();
         for finding in report["verdict"]["findings"].as_array().unwrap() {
             let cause = finding["cause"]["name"].as_str().unwrap_or("none");
-            assert!(cause.starts_with(name), "{fault}: explained as {cause}");
+            if cause.split(':').next() != Some(name) {
+                let shape = &finding["shape"];
+                missed.push(format!("{fault}: explained as {cause} ({shape})"));
+            }
         }
     }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 
 /// The weight of another layer, stage by stage: each stage that has one.

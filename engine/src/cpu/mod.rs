@@ -4,25 +4,27 @@
 //! hands the result to the taps. A fault injected by rewriting a node is
 //! therefore run like any other node.
 
-use crate::model::{Graph, Node, WeightSource, Write};
-use crate::ops::{self, Context, Op, Real, Tensor, kv_cache};
+use crate::model::fault::{Misread, Output};
+use crate::model::{Graph, Node, WeightSource};
+use crate::ops::{self, Context, KvCache, Op, Tensor, kv_cache};
 use crate::quant::{self, ActivationFormat};
-use crate::tap::TapSink;
+use crate::tap::{Intervene, Site, TapSink};
 use std::sync::Arc;
 
 /// State of a running model: the graph, and what survives a step.
-pub struct CpuEngine<'a, F> {
+pub struct CpuEngine<'a> {
     graph: Graph,
     weights: &'a dyn WeightSource,
     last_use: Vec<usize>,
     /// Per node, for the caches and for stages that keep stale elements.
-    kept: Vec<Option<Arc<Tensor<F>>>>,
+    kept: Vec<Option<Arc<Tensor<f32>>>>,
+    intervention: Option<Box<dyn Intervene + 'a>>,
     position: usize,
     /// What rows become on their way into a cache.
     kv: ActivationFormat,
 }
 
-impl<'a, F: Real> CpuEngine<'a, F> {
+impl<'a> CpuEngine<'a> {
     /// An engine at position 0. The graph must fit `weights`.
     pub fn new(graph: Graph, weights: &'a dyn WeightSource) -> Self {
         Self {
@@ -30,6 +32,7 @@ impl<'a, F: Real> CpuEngine<'a, F> {
             kept: vec![None; graph.nodes.len()],
             graph,
             weights,
+            intervention: None,
             position: 0,
             kv: ActivationFormat::F32,
         }
@@ -38,6 +41,12 @@ impl<'a, F: Real> CpuEngine<'a, F> {
     /// The same engine with its caches in `format`, one without blocks.
     pub fn with_kv(self, format: ActivationFormat) -> Self {
         Self { kv: format, ..self }
+    }
+
+    /// Lets `intervention` change what stages give.
+    pub fn intervened(mut self, intervention: Box<dyn Intervene + 'a>) -> Self {
+        self.intervention = Some(intervention);
+        self
     }
 
     /// Tokens seen so far.
@@ -56,11 +65,11 @@ impl<'a, F: Real> CpuEngine<'a, F> {
     ///
     /// # Panics
     /// If `tokens` is empty or holds an id beyond the vocabulary.
-    pub fn step(&mut self, tokens: &[u32], taps: &mut dyn TapSink) -> Arc<Tensor<F>> {
+    pub fn step(&mut self, tokens: &[u32], taps: &mut dyn TapSink) -> Arc<Tensor<f32>> {
         assert!(!tokens.is_empty(), "a step needs at least one token");
         let first = self.position as u32;
         let positions: Vec<u32> = (first..first + tokens.len() as u32).collect();
-        let mut values: Vec<Option<Arc<Tensor<F>>>> = vec![None; self.graph.nodes.len()];
+        let mut values: Vec<Option<Arc<Tensor<f32>>>> = vec![None; self.graph.nodes.len()];
         let mut output = None;
         for index in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[index];
@@ -70,9 +79,20 @@ impl<'a, F: Real> CpuEngine<'a, F> {
                 weights: self.weights,
                 weight: node.weight.as_deref().unwrap_or(""),
             };
-            let value = evaluate(node, &values, &context, self.kv, &mut self.kept[index]);
+            let mut value = evaluate(node, &values, &context, self.kv, &mut self.kept[index]);
+            if let Some(intervention) = &mut self.intervention {
+                // What is kept is changed with it, not a copy of it.
+                let keeps = self.kept[index].take().is_some();
+                intervention.change(Site {
+                    node,
+                    inputs: &operands(node, &values),
+                    context: &context,
+                    output: Arc::make_mut(&mut value),
+                });
+                self.kept[index] = keeps.then(|| value.clone());
+            }
             if taps.wants(node.id) {
-                taps.tap(node.id, &value.shape, &F::narrow(&value.data));
+                taps.tap(node.id, &value.shape, &value.data);
             }
             for input in node.reads() {
                 if self.last_use[input] == index {
@@ -87,13 +107,19 @@ impl<'a, F: Real> CpuEngine<'a, F> {
     }
 }
 
-fn evaluate<F: Real>(
+/// What a node reads, in the order of its inputs.
+fn operands(node: &Node, values: &[Option<Arc<Tensor<f32>>>]) -> Vec<Arc<Tensor<f32>>> {
+    let read = |&i: &usize| values[i].clone().expect("inputs come before their readers");
+    node.inputs.iter().map(read).collect()
+}
+
+fn evaluate(
     node: &Node,
-    values: &[Option<Arc<Tensor<F>>>],
+    values: &[Option<Arc<Tensor<f32>>>],
     context: &Context<'_>,
     kv: ActivationFormat,
-    kept: &mut Option<Arc<Tensor<F>>>,
-) -> Arc<Tensor<F>> {
+    kept: &mut Option<Arc<Tensor<f32>>>,
+) -> Arc<Tensor<f32>> {
     if let Some(before) = &node.before {
         let since = before.since as u32;
         let earlier = context.positions.iter().filter(|&&p| p < since).count();
@@ -107,7 +133,7 @@ fn evaluate<F: Real>(
                 }
                 _ => old,
             };
-            if node.write != Write::All {
+            if node.faults.write.is_some() {
                 // What the next step finds in the buffer.
                 *kept = Some(mixed.clone());
             }
@@ -118,49 +144,30 @@ fn evaluate<F: Real>(
 }
 
 /// The node, whatever it was before some position.
-fn itself<F: Real>(
+fn itself(
     node: &Node,
-    values: &[Option<Arc<Tensor<F>>>],
+    values: &[Option<Arc<Tensor<f32>>>],
     context: &Context<'_>,
     kv: ActivationFormat,
-    kept: &mut Option<Arc<Tensor<F>>>,
-) -> Arc<Tensor<F>> {
-    let operands: Vec<&Tensor<F>> = node
-        .inputs
-        .iter()
-        .map(|&i| {
-            values[i]
-                .as_deref()
-                .expect("inputs come before their readers")
-        })
-        .collect();
+    kept: &mut Option<Arc<Tensor<f32>>>,
+) -> Arc<Tensor<f32>> {
+    let inputs = operands(node, values);
+    if !node.faults.none() {
+        return spoiled(node, &inputs, context, kv, kept);
+    }
     if let Op::KvCache(cache) = &node.op {
-        let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
         let state = kept.get_or_insert_with(Arc::default);
         // No reader of the last step holds the cache any more: appended in place.
-        let state_now = Arc::make_mut(state);
-        if kv == ActivationFormat::F32 {
-            kv_cache::append(cache, state_now, operands[0], &row_shape);
-        } else {
-            let rows = rounded(operands[0], kv);
-            kv_cache::append(cache, state_now, &rows, &row_shape);
-        }
+        append(cache, Arc::make_mut(state), &inputs[0], kv, node);
         return state.clone();
     }
-    let mut value = ops::forward(&node.op, &operands, context);
-    if node.write == Write::All {
-        return Arc::new(value);
-    }
-    let old = kept.as_ref().map(|t| t.data.as_slice());
-    node.write.leave(&mut value, old);
-    let value = Arc::new(value);
-    *kept = Some(value.clone());
-    value
+    let operands: Vec<&Tensor<f32>> = inputs.iter().map(AsRef::as_ref).collect();
+    Arc::new(ops::forward(&node.op, &operands, context))
 }
 
 /// Copies the first `count` entries along `axis` from one tensor to another of
 /// the same shape.
-fn copy_rows<F: Real>(to: &mut Tensor<F>, from: &Tensor<F>, axis: usize, count: usize) {
+fn copy_rows(to: &mut Tensor<f32>, from: &Tensor<f32>, axis: usize, count: usize) {
     let inner: usize = to.shape[axis + 1..].iter().product();
     let plane = (to.shape[axis] * inner).max(1);
     let planes = to.data.chunks_mut(plane).zip(from.data.chunks(plane));
@@ -169,12 +176,73 @@ fn copy_rows<F: Real>(to: &mut Tensor<F>, from: &Tensor<F>, axis: usize, count: 
     }
 }
 
-/// The rows as a cache of this format holds them.
-fn rounded<F: Real>(rows: &Tensor<F>, format: ActivationFormat) -> Tensor<F> {
-    let mut wide = vec![0f64; rows.data.len()];
-    quant::emulate(format, &F::narrow(&rows.data), &mut wide);
-    Tensor {
-        shape: rows.shape.clone(),
-        data: wide.into_iter().map(F::of).collect(),
+/// Appends rows to a cache as it holds them in its format.
+fn append(
+    cache: &KvCache,
+    state: &mut Tensor<f32>,
+    rows: &Tensor<f32>,
+    format: ActivationFormat,
+    node: &Node,
+) {
+    let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
+    if format == ActivationFormat::F32 {
+        return kv_cache::append(cache, state, rows, &row_shape);
     }
+    let mut held = Tensor::<f64>::zeros(rows.shape.clone());
+    quant::emulate(format, &rows.data, &mut held.data);
+    kv_cache::append(cache, state, &held.narrow(), &row_shape);
+}
+
+/// A node with faults: its operands widened, its result narrowed again.
+fn spoiled(
+    node: &Node,
+    inputs: &[Arc<Tensor<f32>>],
+    context: &Context<'_>,
+    kv: ActivationFormat,
+    kept: &mut Option<Arc<Tensor<f32>>>,
+) -> Arc<Tensor<f32>> {
+    let operands: Vec<&Tensor<f32>> = inputs.iter().map(AsRef::as_ref).collect();
+    let computed = node.faults.compute.as_ref().map(|fault| {
+        let wide: Vec<Tensor<f64>> = operands.iter().map(|t| t.wide()).collect();
+        fault.evaluate(&wide.iter().collect::<Vec<_>>(), context).0
+    });
+    let mut value = if let Op::KvCache(cache) = &node.op {
+        let state = kept.get_or_insert_with(Arc::default);
+        let rows = computed.map(|t| t.narrow());
+        let rows = rows.as_ref().unwrap_or(operands[0]);
+        append(cache, Arc::make_mut(state), rows, kv, node);
+        Tensor::clone(state)
+    } else if let Some(computed) = computed {
+        computed.narrow()
+    } else if let Some(fault) = &node.faults.read {
+        let weights = Misread {
+            source: context.weights,
+            fault: fault.as_ref(),
+        };
+        let context = Context {
+            weights: &weights,
+            ..*context
+        };
+        ops::forward(&node.op, &operands, &context)
+    } else {
+        ops::forward(&node.op, &operands, context)
+    };
+    if let Some(fault) = &node.faults.write {
+        // A cache keeps its own rows; another stage keeps what its buffer holds.
+        let cache = matches!(node.op, Op::KvCache(_));
+        let old = kept.as_ref().filter(|_| !cache).map(|t| t.data.as_slice());
+        let mut wide = value.wide();
+        let mut bound = vec![0f32; wide.data.len()];
+        fault.write(Output {
+            value: &mut wide,
+            bound: &mut bound,
+            old,
+            first: context.positions.first().map_or(0, |&p| p as usize),
+        });
+        value = wide.narrow();
+        if !cache {
+            *kept = Some(Arc::new(value.clone()));
+        }
+    }
+    Arc::new(value)
 }

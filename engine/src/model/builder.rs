@@ -1,6 +1,7 @@
 //! The small vocabulary in which an architecture declares its graph.
 
-use super::graph::{Axis, Emission, EmittedLayout, Graph, Node, Write};
+use super::fault::Faults;
+use super::graph::{Axis, Emission, EmittedLayout, Graph, Node};
 use super::{Config, StageId};
 use crate::ops::Op;
 
@@ -55,7 +56,7 @@ impl Builder {
                 op: "",
                 layout: EmittedLayout::Rows,
             },
-            write: Write::All,
+            faults: Faults::default(),
             before: None,
         };
         NodeBuilder {

@@ -4,8 +4,9 @@
 //! interpreter, the llama.cpp runner, the local check, the mutations, the
 //! reports. Nothing else spells a stage or tensor name.
 
+use super::fault::Faults;
 use super::{Config, StageId};
-use crate::ops::{Op, Real, Tensor};
+use crate::ops::Op;
 use std::collections::BTreeSet;
 
 /// One axis of a stage's shape, outermost first.
@@ -47,52 +48,8 @@ pub struct Emission {
     pub layout: EmittedLayout,
 }
 
-/// Which elements of its output a stage writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Write {
-    /// All of them.
-    All,
-    /// In each row, the ids `i` with `i % stride == phase` keep what the
-    /// buffer held after the step before (zero before the first): the fault
-    /// of a launch that does not cover its output.
-    Stale {
-        /// Distance between ids that are not written.
-        stride: usize,
-        /// First id that is not written.
-        phase: usize,
-    },
-    /// None, from the second step on: the buffer keeps what the step before
-    /// left at the same addresses.
-    Previous,
-}
-
-impl Write {
-    /// Puts what the buffer held after the step before, `old`, where `value`
-    /// is not written.
-    pub fn leave<F: Real, O: Real>(self, value: &mut Tensor<F>, old: Option<&[O]>) {
-        let width = value.row_len();
-        let kept = |at: usize| old.and_then(|o| o.get(at)).map(|v| F::of(v.wide()));
-        match self {
-            Write::All => {}
-            Write::Stale { stride, phase } => {
-                for row in 0..value.rows() {
-                    for i in (phase..width).step_by(stride.max(1)) {
-                        let at = row * width + i;
-                        value.data[at] = kept(at).unwrap_or(F::zero());
-                    }
-                }
-            }
-            Write::Previous => {
-                for (at, v) in value.data.iter_mut().enumerate() {
-                    *v = kept(at).unwrap_or(*v);
-                }
-            }
-        }
-    }
-}
-
 /// One stage of the model.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Node {
     /// What it is called.
     pub id: StageId,
@@ -106,15 +63,15 @@ pub struct Node {
     pub shape: Vec<Axis>,
     /// How llama.cpp emits it.
     pub emission: Emission,
-    /// What of its output is written.
-    pub write: Write,
+    /// What is wrong with it; nothing, in a correct graph.
+    pub faults: Faults,
     /// What it is for tokens before some position, where it differs.
     pub before: Option<Before>,
 }
 
 /// A stage that is another one for the first tokens: the fault of a code path
 /// that only later positions take.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Before {
     /// First position of which the node itself speaks.
     pub since: usize,
@@ -138,7 +95,7 @@ impl Node {
 }
 
 /// All stages of a model, in order of evaluation.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Graph {
     /// The hyperparameters it was built from.
     pub config: Config,

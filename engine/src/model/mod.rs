@@ -3,6 +3,7 @@
 mod builder;
 mod config;
 mod dense;
+pub mod fault;
 mod graph;
 pub mod qwen2;
 pub mod qwen3;
@@ -10,7 +11,7 @@ mod stage;
 mod weights;
 
 pub use config::{Config, ConfigError, Metadata};
-pub use graph::{Axis, Before, Emission, EmittedLayout, Graph, Node, Write, row_len};
+pub use graph::{Axis, Before, Emission, EmittedLayout, Graph, Node, row_len};
 pub use stage::{StageId, UnknownStage};
 pub use weights::{LoadError, Model, WeightSource};
 

@@ -214,34 +214,41 @@ fn transpose<S: Copy>(by_output: Vec<S>, tokens: usize, m: usize) -> Tensor<S> {
     }
 }
 
-/// The memory read as `[n, m]`: walks it in order, so that even the output
-/// projection needs no copy. Flat index f belongs to input f / m, output f % m.
-/// `seen` is applied to every weight.
+/// The memory read as `[n, m]`: walks it in order and once for all tokens, so
+/// that even the output projection needs no copy. Flat index f belongs to
+/// input f / m, output f % m. `seen` is applied to every weight.
 fn scrambled<F: Real>(x: &Tensor<F>, c: &Context<'_>, seen: fn(f32) -> f32) -> Tensor<F> {
     let (n, m) = c.weights.extent(c.weight);
-    let mut y = Tensor::zeros(vec![x.rows(), m]);
-    y.data
-        .par_chunks_mut(m.max(1))
-        .enumerate()
-        .for_each(|(t, y)| {
-            let x = x.row(t);
-            let mut narrow = vec![0f32; n];
-            let mut row = vec![F::zero(); n];
-            for r in 0..m {
-                c.weights.rows(c.weight, r, &mut narrow);
-                narrow.iter_mut().for_each(|w| *w = seen(*w));
-                F::widen(&narrow, &mut row);
-                let mut at = 0;
-                while at < n {
-                    let flat = r * n + at;
-                    let (i, o) = (flat / m, flat % m);
-                    let run = (m - o).min(n - at);
-                    F::axpy(x[i], &row[at..at + run], &mut y[o..o + run]);
-                    at += run;
+    let zeros = || Tensor::zeros(vec![x.rows(), m]);
+    let parts = rayon::current_num_threads().max(1);
+    let share = m.div_ceil(parts).max(1);
+    let part = |first: usize| {
+        let mut y = zeros();
+        let mut narrow = vec![0f32; n];
+        let mut row = vec![F::zero(); n];
+        for r in first..m.min(first + share) {
+            c.weights.rows(c.weight, r, &mut narrow);
+            narrow.iter_mut().for_each(|w| *w = seen(*w));
+            F::widen(&narrow, &mut row);
+            let mut at = 0;
+            while at < n {
+                let flat = r * n + at;
+                let (i, o) = (flat / m, flat % m);
+                let run = (m - o).min(n - at);
+                for (t, y) in y.data.chunks_mut(m).enumerate() {
+                    F::axpy(x.row(t)[i], &row[at..at + run], &mut y[o..o + run]);
                 }
+                at += run;
             }
-        });
-    y
+        }
+        y
+    };
+    let firsts: Vec<usize> = (0..m).step_by(share).collect();
+    let sum = |mut a: Tensor<F>, b: Tensor<F>| {
+        a.data.iter_mut().zip(b.data).for_each(|(a, b)| *a = *a + b);
+        a
+    };
+    firsts.into_par_iter().map(part).reduce(zeros, sum)
 }
 
 /// Rows taken at another distance than they were written with.

@@ -74,6 +74,26 @@ impl<F: Real> Tensor<F> {
     }
 }
 
+impl Tensor<f32> {
+    /// The same values in f64, exactly.
+    pub fn wide(&self) -> Tensor<f64> {
+        Tensor {
+            shape: self.shape.clone(),
+            data: self.data.iter().map(|&v| f64::from(v)).collect(),
+        }
+    }
+}
+
+impl Tensor<f64> {
+    /// The nearest values in f32.
+    pub fn narrow(&self) -> Tensor<f32> {
+        Tensor {
+            shape: self.shape.clone(),
+            data: self.data.iter().map(|&v| v as f32).collect(),
+        }
+    }
+}
+
 /// The mathematics of a stage, with its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {

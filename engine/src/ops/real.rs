@@ -5,15 +5,12 @@
 //! (AVX-512, AVX2 with FMA, baseline) and chosen at run time.
 
 use num_traits::Float;
-use std::borrow::Cow;
 use std::sync::OnceLock;
 
 /// f32 or f64.
 pub trait Real: Float + Default + Send + Sync + std::fmt::Debug + std::iter::Sum + 'static {
     /// Nearest value to `x`.
     fn of(x: f64) -> Self;
-    /// As f64, exactly.
-    fn wide(self) -> f64;
     /// Inner products of each of four rows `w` with each of four vectors `x`,
     /// all of one length: `[row][vector]`.
     fn tile(w: [&[Self]; 4], x: [&[Self]; 4]) -> [[Self; 4]; 4];
@@ -21,8 +18,6 @@ pub trait Real: Float + Default + Send + Sync + std::fmt::Debug + std::iter::Sum
     fn dot(w: &[Self], x: &[Self]) -> Self;
     /// `y += a·x`.
     fn axpy(a: Self, x: &[Self], y: &mut [Self]);
-    /// The values as f32: themselves, where they are.
-    fn narrow(x: &[Self]) -> Cow<'_, [f32]>;
     /// Copies f32 values, widening where needed.
     fn widen(from: &[f32], to: &mut [Self]);
 }
@@ -186,7 +181,7 @@ fn axpy_body<F: Real, const FUSED: bool>(a: F, x: &[F], y: &mut [F]) {
 }
 
 macro_rules! real {
-    ($t:ty, $avx512:ident, $avx2:ident, $tile512:ident, $tile256:ident, $wide:literal, $narrow:literal, $narrowed:expr) => {
+    ($t:ty, $avx512:ident, $avx2:ident, $tile512:ident, $tile256:ident, $wide:literal, $narrow:literal) => {
         #[cfg(target_arch = "x86_64")]
         mod $avx512 {
             use super::*;
@@ -224,12 +219,6 @@ macro_rules! real {
         impl Real for $t {
             fn of(x: f64) -> Self {
                 x as $t
-            }
-            fn wide(self) -> f64 {
-                f64::from(self)
-            }
-            fn narrow(x: &[Self]) -> Cow<'_, [f32]> {
-                $narrowed(x)
             }
             fn dot(w: &[Self], x: &[Self]) -> Self {
                 match isa() {
@@ -280,8 +269,7 @@ real!(
     tile_f32_avx512,
     tile_f32_avx2,
     32,
-    16,
-    Cow::Borrowed
+    16
 );
 real!(
     f64,
@@ -290,8 +278,7 @@ real!(
     tile_f64_avx512,
     tile_f64_avx2,
     16,
-    8,
-    |x: &[f64]| Cow::Owned(x.iter().map(|&v| v as f32).collect())
+    8
 );
 
 /// Terms that one level of [`sum`] adds up in lanes.

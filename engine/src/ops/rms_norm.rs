@@ -73,20 +73,18 @@ pub fn forward<F: Real>(norm: &RmsNorm, x: &Tensor<F>, w: &[F]) -> Tensor<F> {
 
 /// The squares are positive, so a tree sum is good to log₂ n roundings, of
 /// which the square root keeps half; division, root and two products follow.
-/// Where the mean is subtracted, that difference rounds in units of its terms.
+/// Where the mean is subtracted, that difference rounds in units of its terms,
+/// the mean's own being all of the run.
 pub fn bound(norm: &RmsNorm, x: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f32> {
     let run = (y.row_len() / norm.groups).max(1);
     let factor = 4.0 + 0.5 * (run as f64).log2();
     let mut bound = Vec::with_capacity(y.data.len());
     for (x, y) in x.data.chunks(run).zip(y.data.chunks(run)) {
-        let mean = if norm.centred {
-            x.iter().sum::<f64>() / run as f64
-        } else {
-            0.0
-        };
+        let mean = x.iter().sum::<f64>() / run as f64;
+        let reach = x.iter().map(|x| x.abs()).sum::<f64>() / run as f64;
         bound.extend(x.iter().zip(y).map(|(x, y)| {
             let cancelled = if norm.centred {
-                factor * (x.abs() + mean.abs()) / (x - mean).abs().max(f64::MIN_POSITIVE)
+                factor * (x.abs() + reach) / (x - mean).abs().max(f64::MIN_POSITIVE)
             } else {
                 0.0
             };

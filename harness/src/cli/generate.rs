@@ -55,6 +55,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         oracle: &oracle,
         filter: &filter,
         policy: &policy,
+        budget: crate::mutations::hypotheses::BUDGET,
         store: &store,
         threads,
         gemm: args.prompt.gemm,

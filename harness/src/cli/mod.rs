@@ -17,6 +17,7 @@ mod record;
 mod recorded;
 mod report;
 mod run;
+mod score;
 mod session;
 mod sweep;
 mod verify_oracle;
@@ -86,7 +87,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         Command::Sweep(args) => sweep::run(args),
         Command::Dequantise(args) => dequantise::run(args),
         Command::Prompts => prompts::run(),
-        Command::Mutations => mutations::run(),
+        Command::Mutations(args) => mutations::run(args),
         Command::Devices => devices::run(),
         Command::Bench(args) => bench::run(args),
         Command::Schema { of } => manual::schema(*of),

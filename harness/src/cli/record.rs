@@ -51,6 +51,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
         oracle: &oracle,
         filter: &filter,
         policy: &Policy::default(),
+        budget: crate::mutations::hypotheses::BUDGET,
         store: &store,
         threads,
         gemm: args.prompt.gemm,

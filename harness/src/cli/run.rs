@@ -23,6 +23,7 @@ use anyhow::{Context as _, Result, bail};
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::path::Path;
+use std::time::Duration;
 
 /// Runs both sides, judges, reports; gives the exit code.
 pub(super) fn run(args: &RunArgs) -> Result<u8> {
@@ -39,6 +40,8 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         bail!("--repeat runs the subject again, and a recorded capture cannot; leave it out");
     }
     let (subject, reference) = sides(&args.subject, &args.reference, !args.inject.is_empty())?;
+    let budget = Duration::try_from_secs_f64(args.why_budget)
+        .map_err(|_| anyhow::anyhow!("--why-budget must be a number of seconds, zero or more"))?;
     let recorded = Recorded::open(&subject, &reference)?;
     if entries.is_some() && recorded.manifest().is_some() {
         bail!("a recorded capture has its own tokens; leave --prompts out");
@@ -82,6 +85,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
             oracle: &oracle,
             filter: &filter,
             policy: &policy,
+            budget,
             store: &store,
             threads,
             gemm: args.prompt.gemm,

@@ -45,6 +45,7 @@ pub(super) fn run(args: &SweepArgs) -> Result<u8> {
         oracle: &oracle,
         filter: &filter,
         policy: &Policy::new(&oracle.graph, &args.tolerance)?,
+        budget: crate::mutations::hypotheses::BUDGET,
         store: &store,
         threads,
         gemm: args.prompt.gemm,

@@ -1,8 +1,12 @@
 //! Scores, softmax and context.
 
+use super::position::rounded;
 use super::{Mutation, Param};
-use qdiff_engine::model::Node;
-use qdiff_engine::ops::{Mask, Op, Softmax};
+use crate::verdict::Evidence;
+use qdiff_engine::model::fault::Compute;
+use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::ops::{self, Context, Mask, Op, Softmax, TINY, Tensor, UNIT};
+use std::sync::Arc;
 
 fn softmax(node: &mut Node, change: impl FnOnce(&mut Softmax)) -> bool {
     match &mut node.op {
@@ -14,60 +18,369 @@ fn softmax(node: &mut Node, change: impl FnOnce(&mut Softmax)) -> bool {
     }
 }
 
+/// A softmax gone wrong in a way of its own.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// Over the queries that see a key instead of the keys that a query sees.
+    OverQueries,
+    /// exp(s) without the row's maximum taken off, in f32: overflows at 88.7.
+    NoMaximum,
+    /// The sum takes the first lanes of each group of 32 alone.
+    Lanes(usize),
+}
+
+#[derive(Debug)]
+struct Softened {
+    softmax: Softmax,
+    way: Way,
+}
+
+impl Compute for Softened {
+    fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+        let scores = inputs[0];
+        let (right, bound) =
+            ops::forward_with_bound(&Op::AttnWeights(self.softmax.clone()), inputs, c);
+        match self.way {
+            Way::OverQueries => self.over_queries(scores, c.positions),
+            Way::NoMaximum => self.no_maximum(scores, &right, bound),
+            Way::Lanes(kept) => lanes(right, bound, kept),
+        }
+    }
+}
+
+impl Softened {
+    fn over_queries(&self, s: &Tensor<f64>, positions: &[u32]) -> (Tensor<f64>, Vec<f32>) {
+        let (tokens, keys) = (s.shape[1], s.shape[2]);
+        let mut y = Tensor::zeros(s.shape.clone());
+        let mut bound = vec![TINY as f32; y.data.len()];
+        let few = 6.0 + (tokens.max(1) as f64).log2();
+        for head in 0..s.shape[0] {
+            let at = |t: usize, n: usize| (head * tokens + t) * keys + n;
+            for n in 0..keys {
+                let sees = |t: &usize| n <= positions[*t] as usize;
+                let z = |t: usize| s.data[at(t, n)] * self.softmax.scale;
+                let largest = (0..tokens).filter(sees).map(z).fold(f64::MIN, f64::max);
+                let total: f64 = (0..tokens)
+                    .filter(sees)
+                    .map(|t| (z(t) - largest).exp())
+                    .sum();
+                for t in (0..tokens).filter(sees) {
+                    let v = (z(t) - largest).exp() / total;
+                    y.data[at(t, n)] = v;
+                    bound[at(t, n)] += (UNIT * v * (z(t).abs() + largest.abs() + few)) as f32;
+                }
+            }
+        }
+        (y, bound)
+    }
+
+    /// What overflows f32 on the way is not finite; the rest is as it should
+    /// be, good to roundings of the whole exponent.
+    fn no_maximum(
+        &self,
+        s: &Tensor<f64>,
+        right: &Tensor<f64>,
+        mut bound: Vec<f32>,
+    ) -> (Tensor<f64>, Vec<f32>) {
+        let keys = s.shape[2].max(1);
+        let mut y = right.clone();
+        let rows = y.data.chunks_mut(keys).zip(bound.chunks_mut(keys));
+        for ((y, bound), s) in rows.zip(s.data.chunks(keys)) {
+            let seen = |y: f64| y > 0.0;
+            let power = |s: f64| (s * self.softmax.scale).exp();
+            let pairs = y.iter().zip(s).filter(|(y, _)| seen(**y));
+            let total: f64 = pairs.map(|(_, s)| power(*s)).sum();
+            let over = f64::from(f32::MAX);
+            for ((y, b), s) in y.iter_mut().zip(bound).zip(s) {
+                let z = (s * self.softmax.scale).abs();
+                *b += (UNIT * *y * z) as f32;
+                if seen(*y) && power(*s) > over {
+                    // inf / inf
+                    *y = f64::NAN;
+                } else if total > over {
+                    *y = 0.0;
+                }
+            }
+        }
+        (y, bound)
+    }
+}
+
+/// Every weight divided by the sum over the kept lanes alone.
+fn lanes(mut y: Tensor<f64>, mut bound: Vec<f32>, kept: usize) -> (Tensor<f64>, Vec<f32>) {
+    let keys = y.shape[2].max(1);
+    for (y, bound) in y.data.chunks_mut(keys).zip(bound.chunks_mut(keys)) {
+        let part = y.iter().enumerate().filter(|(n, _)| n % WARP < kept);
+        let sum: f64 = part.map(|(_, v)| v).sum();
+        for (v, b) in y.iter_mut().zip(bound) {
+            *v /= sum;
+            *b = (f64::from(*b) / sum) as f32;
+        }
+    }
+    (y, bound)
+}
+
+/// Lanes of a warp.
+const WARP: usize = 32;
+
+fn soften(node: &mut Node, way: Way) -> bool {
+    let Op::AttnWeights(softmax) = &node.op else {
+        return false;
+    };
+    node.faults.compute = Some(Arc::new(Softened {
+        softmax: softmax.clone(),
+        way,
+    }));
+    true
+}
+
+/// Scores or context over a cache that is seen in another order.
+#[derive(Debug)]
+struct Reordered {
+    op: Op,
+    seen: Seen,
+}
+
+/// How the memory of a cache `[N, G, D]` is read.
+#[derive(Clone, Copy, Debug)]
+enum Seen {
+    /// As `[G·D, N]`: transposed, as llama.cpp keeps V.
+    Transposed,
+    /// As `[G, N, D]`: head by head.
+    HeadMajor,
+    /// Every key is the first.
+    First,
+    /// Zeros.
+    Nothing,
+}
+
+impl Compute for Reordered {
+    fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+        let cache = inputs[1];
+        let (rows, width) = (cache.rows(), cache.row_len());
+        let d = cache.shape.last().copied().unwrap_or(1).max(1);
+        let from = |row: usize, i: usize| match self.seen {
+            Seen::Transposed => cache.data[i * rows + row],
+            Seen::HeadMajor => cache.data[(i / d * rows + row) * d + i % d],
+            Seen::First => cache.data[i],
+            Seen::Nothing => 0.0,
+        };
+        let seen = Tensor {
+            shape: cache.shape.clone(),
+            data: (0..rows * width)
+                .map(|at| from(at / width, at % width))
+                .collect(),
+        };
+        ops::forward_with_bound(&self.op, &[inputs[0], &seen], c)
+    }
+}
+
+fn reorder(node: &mut Node, seen: Seen) -> bool {
+    let reads_cache = matches!(node.op, Op::AttnScores(_) | Op::AttnContext(_));
+    node.faults.compute = Some(Arc::new(Reordered {
+        op: node.op.clone(),
+        seen,
+    }));
+    reads_cache
+}
+
+fn layouts(node: &mut Node, values: &[f64], graph: &Graph) -> bool {
+    match values[0] as i64 {
+        0 => reorder(node, Seen::Transposed),
+        // With one head the two orders are one.
+        1 => graph.config.n_kv_heads > 1 && reorder(node, Seen::HeadMajor),
+        _ => false,
+    }
+}
+
+const LAYOUT: Param = Param {
+    name: "as",
+    help: "0: transposed, [G*D, N]; 1: head by head, [G, N, D]",
+    default: 0.0,
+    search: &[1.0],
+};
+
+/// The scale that the weights were made with: the slope of ln w over s, within
+/// rows, by least squares.
+fn fitted_scale(e: &Evidence<'_>) -> Option<f64> {
+    let id = e.oracle.graph.nodes[*e.node.inputs.first()?].id;
+    let (mut top, mut bottom) = (0.0, 0.0);
+    for row in e.bad_rows() {
+        let scores = e.side.capture.steps[row.step].get(id)?;
+        let s = scores.data.get(row.range.clone())?;
+        let (w, ..) = e.row(row);
+        let pairs: Vec<(f64, f64)> = s
+            .iter()
+            .zip(w)
+            .filter(|(_, w)| **w > 1e-12)
+            .map(|(s, w)| (f64::from(*s), f64::from(*w).ln()))
+            .collect();
+        let n = pairs.len().max(1) as f64;
+        let mean = |f: fn(&(f64, f64)) -> f64| pairs.iter().map(f).sum::<f64>() / n;
+        let (s, l) = (mean(|p| p.0), mean(|p| p.1));
+        for p in &pairs {
+            // A small weight carries its logarithm no worse than a large one.
+            top += (p.0 - s) * (p.1 - l);
+            bottom += (p.0 - s).powi(2);
+        }
+    }
+    Some(top / bottom).filter(|s| s.is_finite())
+}
+
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "attn-scale-missing",
         stages: &["attn_weights"],
         story: "the scores are not scaled by 1/sqrt(head_dim), so the weights are nearly one-hot",
+        seen: "attention weights are nearly one-hot in every head",
         remedy: "multiply the scores by 1/sqrt(head_dim) before the softmax",
-        param: None,
         apply: |node, _, _| softmax(node, |s| s.scale = 1.0),
+        ..Mutation::PLAIN
     },
     Mutation {
         name: "attn-uniform",
-        stages: &["attn_weights"],
-        story: "all visible keys weigh alike: the scores are not read",
-        remedy: "check that the softmax reads the scores, with the stride they were written with",
-        param: None,
-        apply: |node, _, _| softmax(node, |s| s.scale = 0.0),
+        stages: &["attn_scores", "attn_weights"],
+        story: "all visible keys weigh alike: the keys are not read",
+        seen: "attention weights are 1/n in every row",
+        remedy: "check that the scores read the keys, and the softmax the scores, with the stride they were written with",
+        params: &[Param {
+            name: "read",
+            help: "0: nothing is read; 1: the first key in the place of every other",
+            default: 0.0,
+            search: &[1.0],
+        }],
+        apply: |node, values, _| match (&node.op, values[0] as i64) {
+            (Op::AttnScores(_), 0) => reorder(node, Seen::Nothing),
+            (Op::AttnScores(_), 1) => reorder(node, Seen::First),
+            (Op::AttnWeights(_), 0) => softmax(node, |s| s.scale = 0.0),
+            _ => false,
+        },
+        ..Mutation::PLAIN
     },
     Mutation {
         name: "mask-missing",
         stages: &["attn_weights"],
         story: "the causal mask is left out: a query sees the tokens after it",
+        seen: "the prefill is wrong at all but its last position, decode steps are right",
         remedy: "mask the keys after the query's position before the softmax",
-        param: None,
         apply: |node, _, _| softmax(node, |s| s.mask = Mask::None),
+        ..Mutation::PLAIN
     },
     Mutation {
         name: "mask-off-by-one",
         stages: &["attn_weights"],
         story: "the causal mask is off by one (1: the next token is seen, -1: the token itself is not)",
+        seen: "the last position of the prefill is right with 1; no position but the first with -1",
         remedy: "a query at position p sees the keys 0 to p, p included",
-        param: Some(Param {
+        params: &[Param {
             name: "by",
             help: "1: one key too many, -1: one too few",
             default: 1.0,
             search: &[-1.0],
-        }),
-        apply: |node, by, _| {
+        }],
+        apply: |node, values, _| {
+            let ahead = values[0] > 0.0;
             softmax(node, |s| {
-                s.mask = if by > 0.0 { Mask::Ahead } else { Mask::Behind }
+                s.mask = if ahead { Mask::Ahead } else { Mask::Behind };
             })
         },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "softmax-wrong-axis",
+        stages: &["attn_weights"],
+        story: "the softmax runs over the queries instead of the keys",
+        seen: "columns of the weights sum to 1, rows do not; every weight of a decode step is 1",
+        remedy: "normalise over the keys, the contiguous axis of [H, T, N]",
+        apply: |node, _, _| soften(node, Way::OverQueries),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "softmax-no-max",
+        stages: &["attn_weights"],
+        story: "the row's maximum is not subtracted before exp, which overflows f32 beyond 88.7",
+        seen: "NaN in rows whose scaled score passes 88.7; nothing at all elsewhere",
+        remedy: "subtract the largest visible score of the row first",
+        apply: |node, _, _| soften(node, Way::NoMaximum),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "softmax-lanes-dropped",
+        stages: &["attn_weights"],
+        story: "the sum of the softmax leaves lanes out, so that the weights sum to more than 1",
+        seen: "rows of weights sum to more than 1 as soon as there are more keys than kept lanes",
+        remedy: "reduce over all lanes of the warp, and over all warps of the block",
+        params: &[Param {
+            name: "kept",
+            help: "lanes of 32 that the sum takes",
+            default: 8.0,
+            search: &[1.0, 2.0, 4.0, 16.0, 31.0],
+        }],
+        apply: |node, values, _| {
+            let kept = values[0] as usize;
+            (1..WARP).contains(&kept) && soften(node, Way::Lanes(kept))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "attn-scale-wrong",
+        stages: &["attn_weights"],
+        story: "the scores are scaled by another factor than 1/sqrt(head_dim)",
+        seen: "weights too sharp or too flat, the same order of keys",
+        remedy: "head_dim is the length of one head, not of all: scale by 1/sqrt(head_dim)",
+        params: &[Param {
+            name: "scale",
+            help: "factor of the scores",
+            default: 0.1,
+            search: &[],
+        }],
+        apply: |node, values, _| {
+            let scale = values[0];
+            let own = matches!(&node.op, Op::AttnWeights(s) if s.scale == scale);
+            // No scale at all, and nothing read, have names of their own.
+            let named = scale == 0.0 || (scale - 1.0).abs() < 1e-3;
+            !own && !named && softmax(node, |s| s.scale = scale)
+        },
+        propose: Some(|e| {
+            let scale = fitted_scale(e);
+            let list = scale.map(|s| vec![rounded(s, 2), rounded(s, 4), s]);
+            list.into_iter().flatten().map(|s| vec![s]).collect()
+        }),
+        ..Mutation::PLAIN
     },
     Mutation {
         name: "gqa-head-map",
         stages: &["attn_scores", "attn_context"],
         story: "query head h reads KV head h mod n_kv instead of h / group",
+        seen: "the first and the last head are right, heads between are not",
         remedy: "divide the query head by n_heads / n_kv_heads",
-        param: None,
         apply: |node, _, _| match &mut node.op {
             Op::AttnScores(a) | Op::AttnContext(a) => {
                 a.interleaved = true;
-                true
+                a.n_kv_heads > 1 && a.n_kv_heads < a.n_heads
             }
             _ => false,
         },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "v-cache-layout",
+        stages: &["attn_context"],
+        story: "the values are read in another order than they are cached in",
+        seen: "the weights are right and the context is not; with one cached row it may be right",
+        remedy: "read V with the strides it was written with; K's are not V's where V is kept transposed",
+        params: &[LAYOUT],
+        apply: layouts,
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "k-cache-layout",
+        stages: &["attn_scores"],
+        story: "the keys are read in another order than they are cached in",
+        seen: "cache and queries are right and the scores are not",
+        remedy: "read K with the strides it was written with",
+        params: &[LAYOUT],
+        apply: layouts,
+        ..Mutation::PLAIN
     },
 ];

@@ -1,24 +1,40 @@
 //! Why: the catalogue evaluated on the subject's own operands.
 
-use super::{Mutation, catalogue};
-use crate::capture::Filter;
+use super::fit::{Fit, fit};
+use super::{Kind, Mutation, catalogue};
+use crate::capture::{Capture, Filter};
 use crate::number::Real;
 use crate::oracle::Oracle;
-use crate::verdict::{Block, Check, Finding, Local, Policy, Side, StageResult, describe, evaluate};
-use qdiff_engine::model::{StageId, Write};
+use crate::verdict::{
+    Evidence, Expected, Finding, Policy, Side, StageResult, assembled, describe, excerpt,
+    looks_like_rounding, written,
+};
+use qdiff_engine::model::{Node, WeightSource as _};
+use qdiff_engine::ops::Op;
+use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::ops::ControlFlow;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Time that the search for causes takes at most, unless told otherwise.
+pub const BUDGET: Duration = Duration::from_secs(10);
+
+/// Weights of a linear stage from which on its hypotheses are tried one by one.
+const HEAVY: usize = 1 << 24;
 
 /// An explanation that reproduces the subject's output.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Cause {
-    /// Name of the mutation, with its parameter.
+    /// Name of the mutation, with its parameters.
     pub name: String,
     /// What is wrong, in one sentence.
     pub story: String,
     /// How to mend it.
     pub remedy: String,
+    /// What it means that it fits.
+    pub kind: Kind,
     /// Residual of the stage as it should be.
     #[serde(with = "Real")]
     #[schemars(with = "Real")]
@@ -27,135 +43,313 @@ pub struct Cause {
     #[serde(with = "Real")]
     #[schemars(with = "Real")]
     pub after: f64,
+    /// Share of what is allowed that is taken once the fault is assumed.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
+    pub used: f64,
+    /// Whether all of the stage is as the fault says, or only what is wrong of it.
+    pub whole: bool,
+    /// Other mutations that fit as well, the simpler first; of a stage with
+    /// a very large weight, those that take no second pass over it.
+    pub ties: Vec<String>,
 }
 
-/// Looks for a cause of every origin. The whole catalogue is tried on the
-/// first origin of each stage name; its explanation is then tested on the
-/// others of that name before anything else is.
+/// What the search for causes took.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Search {
+    /// Hypotheses evaluated.
+    pub tried: usize,
+    /// Time it took.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
+    pub seconds: f64,
+    /// Origins whose search was cut short for want of time.
+    pub unfinished: usize,
+}
+
+type Candidate = (&'static Mutation, Vec<f64>);
+
+struct Searcher<'a> {
+    oracle: &'a Oracle<'a>,
+    subject: Side<'a>,
+    filter: &'a Filter,
+    policy: &'a Policy,
+    deadline: Instant,
+    tried: AtomicUsize,
+    unfinished: AtomicUsize,
+}
+
+/// Looks for a cause of every origin, in no more time than `budget`. The whole
+/// catalogue is tried on the first origin of each stage name; what explains it
+/// is tested on the others of that name before anything else is. `progress` is
+/// told how many of the origins are done.
 pub fn explain(
     oracle: &Oracle<'_>,
     subject: &Side<'_>,
     origins: &[&StageResult],
-    filter: &Filter,
-    policy: &Policy,
-) -> Vec<Finding> {
-    let mut known: Vec<(&'static str, &'static Mutation, f64)> = Vec::new();
-    origins
-        .iter()
-        .map(|origin| {
-            let mut candidates = candidates(origin.id.name);
-            // What explained the same stage of another layer goes first.
-            candidates.sort_by_key(|(m, v)| {
-                let hit = known
-                    .iter()
-                    .any(|(s, k, kv)| *s == origin.id.name && k.name == m.name && kv == v);
-                !hit
-            });
-            // A fault of all positions before one that begins somewhere.
-            let starts = std::iter::once(0).chain(start(origin));
-            let cause = starts.into_iter().find_map(|since| {
-                candidates.iter().find_map(|&(mutation, value)| {
-                    let what = (mutation, value, since);
-                    let cause = test(oracle, subject, origin, what, filter, policy)?;
-                    known.push((origin.id.name, mutation, value));
-                    Some(cause)
-                })
-            });
-            let shape = match cause {
-                Some(_) => String::new(),
-                None => shape(oracle, subject, origin, filter),
-            };
-            Finding {
-                id: origin.id,
-                cause,
-                shape,
-            }
-        })
-        .collect()
-}
-
-/// The first wrong position, where positions before it are right.
-fn start(origin: &StageResult) -> Option<usize> {
-    let first = origin.subject.as_ref()?.bad_positions.first()?;
-    (*first > 0).then_some(*first)
-}
-
-fn shape(oracle: &Oracle<'_>, subject: &Side<'_>, origin: &StageResult, filter: &Filter) -> String {
-    let index = oracle.graph.index(origin.id);
-    index.map_or_else(String::new, |i| {
-        describe(&oracle.graph.nodes[i], oracle, subject, filter)
-    })
-}
-
-fn candidates(stage: &str) -> Vec<(&'static Mutation, f64)> {
-    catalogue()
-        .filter(|m| m.concerns(stage))
-        .flat_map(|m| match &m.param {
-            None => vec![(m, 0.0)],
-            Some(p) => std::iter::once(p.default)
-                .chain(p.search.iter().copied())
-                .map(|v| (m, v))
-                .collect(),
-        })
-        .collect()
-}
-
-/// The cause, if assuming the mutation from position `since` on leaves nothing
-/// unexplained.
-fn test(
-    oracle: &Oracle<'_>,
-    subject: &Side<'_>,
-    origin: &StageResult,
-    (mutation, value, since): (&'static Mutation, f64, usize),
-    filter: &Filter,
-    policy: &Policy,
-) -> Option<Cause> {
-    let index = oracle.graph.index(origin.id)?;
-    let mut node = oracle.graph.nodes[index].clone();
-    if !(mutation.apply)(&mut node, value, &oracle.graph.config) {
-        return None;
-    }
-    let write = std::mem::replace(&mut node.write, Write::All);
-    // Earlier rows are right without it: none of them is beyond its bound.
-    let filter = &filter.since(since);
-    let mut check = Check::new(&node, filter, policy);
-    let sides = std::slice::from_ref(subject);
-    let (graph, weights) = (&oracle.graph, &oracle.weights);
-    evaluate(&node, graph, weights, sides, filter, &mut |mut block| {
-        leave(write, &mut block, subject, node.id);
-        check.take(&block);
-        // The first row that it does not explain refutes it.
-        if check.ok() {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
-    });
-    let after: Local = check.finish()?;
-    let before = origin.subject.as_ref()?;
-    let param = mutation.param.as_ref();
-    let param = param.map_or_else(String::new, |p| format!(":{}={value}", p.name));
-    let range = match since {
-        0 => String::new(),
-        since => format!("@p{since}.."),
+    (filter, policy): (&Filter, &Policy),
+    budget: Duration,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> (Vec<Finding>, Search) {
+    let start = Instant::now();
+    let searcher = Searcher {
+        oracle,
+        subject: *subject,
+        filter,
+        policy,
+        deadline: start + budget,
+        tried: AtomicUsize::new(0),
+        unfinished: AtomicUsize::new(0),
     };
-    after.ok().then(|| Cause {
-        name: format!("{}{param}{range}", mutation.name),
-        story: mutation.story.to_owned(),
-        remedy: mutation.remedy.to_owned(),
-        before: before.residual,
-        after: after.residual,
+    let is_first = |i: usize| (0..i).all(|j| origins[j].id.name != origins[i].id.name);
+    let (first, rest): (Vec<usize>, Vec<usize>) = (0..origins.len()).partition(|&i| is_first(i));
+    let known: Mutex<Vec<(&'static str, Candidate)>> = Mutex::default();
+    let done = AtomicUsize::new(0);
+    let mut findings: Vec<(usize, Finding)> = [first, rest]
+        .into_iter()
+        .flat_map(|group| {
+            let part: Vec<(usize, Finding)> = group
+                .into_par_iter()
+                .map(|i| {
+                    let name = origins[i].id.name;
+                    let tried_first: Vec<Candidate> = known
+                        .lock()
+                        .expect("nobody panics with the list")
+                        .iter()
+                        .filter(|(stage, _)| *stage == name)
+                        .map(|(_, c)| c.clone())
+                        .collect();
+                    let (finding, found) = searcher.finding(origins[i], &tried_first);
+                    if let Some(found) = found {
+                        let mut known = known.lock().expect("nobody panics with the list");
+                        known.push((name, found));
+                    }
+                    progress(done.fetch_add(1, Ordering::Relaxed) + 1, origins.len());
+                    (i, finding)
+                })
+                .collect();
+            part
+        })
+        .collect();
+    findings.sort_by_key(|(i, _)| *i);
+    let search = Search {
+        tried: searcher.tried.into_inner(),
+        seconds: start.elapsed().as_secs_f64(),
+        unfinished: searcher.unfinished.into_inner(),
+    };
+    (findings.into_iter().map(|(_, f)| f).collect(), search)
+}
+
+impl Searcher<'_> {
+    /// The finding of one origin, and the candidate that explains it if that
+    /// was not known before.
+    fn finding(&self, origin: &StageResult, known: &[Candidate]) -> (Finding, Option<Candidate>) {
+        let mut finding = Finding {
+            id: origin.id,
+            cause: None,
+            shape: String::new(),
+        };
+        let graph = &self.oracle.graph;
+        let Some(index) = graph.index(origin.id) else {
+            return (finding, None);
+        };
+        let node = &graph.nodes[index];
+        let bad = origin.subject.as_ref().map(|l| l.bad_positions.clone());
+        let part = excerpt(
+            self.oracle,
+            node,
+            self.subject.capture,
+            &bad.unwrap_or_default(),
+        );
+        let e = self.evidence(node, part.as_ref().unwrap_or(self.subject.capture));
+        let before = origin.subject.as_ref().map_or(f64::NAN, |l| l.residual);
+
+        let again = known.iter().find_map(|c| {
+            let fit = self.test(&e, None, c).filter(|f| f.whole)?;
+            Some((c.clone(), fit))
+        });
+        let found = match again {
+            Some(one) => vec![one],
+            None => self.search(&e),
+        };
+        let whole = found.first().is_some_and(|(_, fit)| fit.whole);
+        let new = match found.first() {
+            Some((c, _)) if known.iter().all(|k| k.0.name != c.0.name || k.1 != c.1) => {
+                Some(c.clone())
+            }
+            _ => None,
+        };
+        finding.cause = found.first().map(|((m, values), fit)| Cause {
+            name: m.with(values) + &since(fit),
+            story: m.story.to_owned(),
+            remedy: m.remedy.to_owned(),
+            kind: m.kind,
+            before,
+            after: fit.after,
+            used: fit.used,
+            whole: fit.whole,
+            ties: ties(&found),
+        });
+        if !whole
+            || finding
+                .cause
+                .as_ref()
+                .is_some_and(|c| c.kind != Kind::Value)
+        {
+            finding.shape = describe(&e);
+        }
+        (finding, new)
+    }
+
+    /// What the subject gave and should have given, as far as `capture` holds it.
+    fn evidence<'c>(&'c self, node: &'c Node, capture: &'c Capture) -> Evidence<'c> {
+        let side = Side {
+            capture,
+            ..self.subject
+        };
+        Evidence::new(self.oracle, node, side, self.filter, self.policy)
+    }
+
+    /// Everything that fits, best first.
+    fn search(&self, e: &Evidence<'_>) -> Vec<(Candidate, Fit)> {
+        let sample = e.sample();
+        let small = sample.as_ref().map(|s| self.evidence(e.node, s));
+        let late = AtomicBool::new(false);
+        let try_one = |(order, candidate): (usize, Candidate)| {
+            if Instant::now() >= self.deadline {
+                late.store(true, Ordering::Relaxed);
+                return None;
+            }
+            let fit = self.test(e, small.as_ref(), &candidate)?;
+            Some((order, candidate, fit))
+        };
+        let all = candidates(e).into_iter().enumerate();
+        let (cheap, costly): (Vec<_>, Vec<_>) = if heavy(e) {
+            all.partition(|(_, c)| self.only_writes(e, c))
+        } else {
+            (all.collect(), Vec::new())
+        };
+        let mut found: Vec<(usize, Candidate, Fit)> =
+            cheap.into_par_iter().filter_map(try_one).collect();
+        let explained = |f: &(usize, Candidate, Fit)| f.1.0.kind == Kind::Value && f.2.whole;
+        // Each takes a pass over the weights: the first that explains all ends it.
+        for candidate in costly {
+            if found.iter().any(explained) {
+                break;
+            }
+            found.extend(try_one(candidate));
+        }
+        if late.into_inner() {
+            self.unfinished.fetch_add(1, Ordering::Relaxed);
+        }
+        // What reproduces the values goes before what reproduces their size;
+        // what holds of the whole stage before what holds of a part of it.
+        found.sort_by_key(|(order, (m, _), fit)| (m.kind, !fit.whole, fit.since.is_some(), *order));
+        found.into_iter().map(|(_, c, fit)| (c, fit)).collect()
+    }
+
+    /// Whether a hypothesis takes what was computed as it is.
+    fn only_writes(&self, e: &Evidence<'_>, (mutation, values): &Candidate) -> bool {
+        let mut node = e.node.clone();
+        (mutation.apply)(&mut node, values, &self.oracle.graph) && as_computed(&node, e)
+    }
+
+    /// What the hypothesis leaves of the evidence; first of the sample of it,
+    /// where there is one.
+    fn test(
+        &self,
+        e: &Evidence<'_>,
+        sample: Option<&Evidence<'_>>,
+        (mutation, values): &Candidate,
+    ) -> Option<Fit> {
+        let mut node = e.node.clone();
+        if !(mutation.apply)(&mut node, values, &self.oracle.graph) {
+            return None;
+        }
+        self.tried.fetch_add(1, Ordering::Relaxed);
+        let as_computed = node.faults.write.is_none();
+        if let Some(small) = sample.filter(|_| as_computed && node.inputs == e.node.inputs) {
+            fit(small, &assume(&node, small))?;
+        }
+        let fit = fit(e, &assume(&node, e))?;
+        let plausible = mutation.kind != Kind::Rounding || looks_like_rounding(e);
+        plausible.then_some(fit)
+    }
+}
+
+/// The stage under the hypothesis. One that only writes otherwise needs no
+/// second evaluation.
+fn assume(node: &Node, e: &Evidence<'_>) -> Expected {
+    if as_computed(node, e) {
+        let mut expected = e.expected.clone();
+        written(node, e.side, &mut expected);
+        return expected;
+    }
+    assembled(node, &e.oracle.graph, &e.oracle.weights, e.side, e.filter)
+}
+
+/// Whether a node computes what the stage should.
+fn as_computed(node: &Node, e: &Evidence<'_>) -> bool {
+    node.op == e.node.op
+        && node.inputs == e.node.inputs
+        && node.weight == e.node.weight
+        && node.faults.read.is_none()
+        && node.faults.compute.is_none()
+}
+
+/// Whether one evaluation of the stage takes a noticeable time.
+fn heavy(e: &Evidence<'_>) -> bool {
+    let weight = e
+        .node
+        .weight
+        .as_ref()
+        .filter(|_| matches!(e.node.op, Op::Linear(_)));
+    weight.is_some_and(|name| {
+        let (n, m) = e.oracle.weights.extent(name);
+        n * m > HEAVY
     })
 }
 
-/// Puts what the buffer held after the step before where `write` leaves it.
-fn leave(write: Write, block: &mut Block<'_>, subject: &Side<'_>, id: StageId) {
-    if write == Write::All {
-        return;
+/// `@p200..` for a fault that begins at a position.
+fn since(fit: &Fit) -> String {
+    let range = |position: usize| format!("@p{position}..");
+    fit.since.map_or_else(String::new, range)
+}
+
+/// Others that fit as well as the best: by value, and of as much of the stage.
+fn ties(found: &[(Candidate, Fit)]) -> Vec<String> {
+    let Some(((best, _), fit)) = found.first() else {
+        return Vec::new();
+    };
+    let mut names: Vec<String> = Vec::new();
+    for ((m, values), other) in &found[1..] {
+        let alike = m.kind == best.kind
+            && other.whole == fit.whole
+            && other.since == fit.since
+            && m.name != best.name;
+        if alike && !names.iter().any(|n| n.split(':').next() == Some(m.name)) {
+            names.push(m.with(values) + &since(other));
+        }
     }
-    let steps = &subject.capture.steps;
-    let before = block.index.checked_sub(1).and_then(|i| steps[i].get(id));
-    let at = block.rows.start * block.value.row_len();
-    let old = before.as_ref().and_then(|t| t.data.get(at..));
-    write.leave(&mut block.value, old);
+    names
+}
+
+/// All hypotheses for a stage with the values to try, the likelier first.
+fn candidates(e: &Evidence<'_>) -> Vec<Candidate> {
+    catalogue()
+        .filter(|m| m.concerns(e.node.id.name))
+        .flat_map(|m| {
+            let mut lists = match m.propose {
+                Some(propose) => propose(e),
+                None => Vec::new(),
+            };
+            if m.propose.is_none() {
+                lists.push(m.defaults());
+                if let [one] = m.params {
+                    lists.extend(one.search.iter().map(|&v| vec![v]));
+                }
+            }
+            lists.into_iter().map(move |values| (m, values))
+        })
+        .collect()
 }

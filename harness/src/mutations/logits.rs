@@ -1,42 +1,71 @@
-//! Buffers that are not written, or not everywhere.
+//! Logits that are not written everywhere.
 
 use super::{Mutation, Param};
-use qdiff_engine::model::Write;
-use qdiff_engine::ops::Op;
+use qdiff_engine::model::fault::{Output, Write};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-pub(super) const MUTATIONS: &[Mutation] = &[
-    Mutation {
-        name: "logits-stale",
-        stages: &["logits"],
-        story: "some ids are not written and keep what the buffer held a step before",
-        remedy: "check that the grid covers all ids, the last partial tile included, with the stride it is read with",
-        param: Some(Param {
+/// In each row, the elements `phase`, `phase + stride`, … keep what the buffer
+/// held after the step before, zero before the first.
+#[derive(Debug)]
+struct Strided {
+    stride: usize,
+    phase: usize,
+}
+
+impl Write for Strided {
+    fn write(&self, out: Output<'_>) {
+        let width = out.value.row_len().max(1);
+        for row in 0..out.value.rows() {
+            for i in (self.phase..width).step_by(self.stride) {
+                let at = row * width + i;
+                let old = out.old.and_then(|o| o.get(at));
+                out.value.data[at] = old.map_or(0.0, |&v| f64::from(v));
+            }
+        }
+    }
+}
+
+pub(super) const MUTATIONS: &[Mutation] = &[Mutation {
+    name: "logits-stale",
+    stages: &["logits"],
+    story: "some ids are not written and keep what the buffer held a step before",
+    seen: "values at some ids change from step to step without reason, or never",
+    remedy: "check that the grid covers all ids, the last partial tile included, with the stride it is read with",
+    params: &[
+        Param {
             name: "stride",
             help: "distance between ids that are not written",
             default: 128.0,
-            search: &[32.0, 64.0, 256.0, 512.0, 1024.0],
-        }),
-        apply: |node, stride, _| {
-            let stride = stride.max(1.0) as usize;
-            node.write = Write::Stale {
-                stride,
-                phase: stride - 1,
-            };
-            true
+            search: &[],
         },
-    },
-    Mutation {
-        name: "stale-from-previous-step",
-        stages: &["*"],
-        story: "the stage is not computed after the first step: its buffer keeps what the step before left there",
-        remedy: "check that the kernel is launched, and into this buffer, at every decode step",
-        param: None,
-        apply: |node, _, _| {
-            if matches!(node.op, Op::KvCache(_)) {
-                return false;
-            }
-            node.write = Write::Previous;
-            true
+        Param {
+            name: "phase",
+            help: "first id that is not written",
+            default: 127.0,
+            search: &[],
         },
+    ],
+    apply: |node, values, _| {
+        let stride = values[0].max(1.0) as usize;
+        let phase = values[1].max(0.0) as usize % stride;
+        node.faults.write = Some(Arc::new(Strided { stride, phase }));
+        // Every id would be the fault of a launch that never ran.
+        stride > 1
     },
-];
+    propose: Some(|e| {
+        let ids: BTreeSet<usize> = e.wrong().iter().map(|w| w.index).collect();
+        let mut ids = ids.into_iter();
+        let (Some(first), Some(second)) = (ids.next(), ids.next()) else {
+            return Vec::new();
+        };
+        // An id that happens to be nearly right leaves a hole, never a smaller step.
+        let stride = ids.fold(second - first, |step, id| gcd(step, id - first));
+        vec![vec![stride as f64, (first % stride) as f64]]
+    }),
+    ..Mutation::PLAIN
+}];
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

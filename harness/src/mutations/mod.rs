@@ -1,20 +1,32 @@
-//! Mutations: named ways for a stage to be wrong.
+//! Mutations: named ways for an engine to be wrong.
 //!
 //! A mutation rewrites one node of the graph. Run by an engine it is an
-//! injected fault; evaluated on captured operands it is a hypothesis.
+//! injected fault; evaluated on captured operands it is a hypothesis. One file
+//! per family; what is not the fault of a stage stands in `elsewhere`.
 
+mod affine;
 mod attention;
+mod copies;
+pub mod decoding;
+mod elsewhere;
+mod fit;
 pub mod hypotheses;
+mod inject;
 mod layout;
 mod logits;
 mod numerics;
+mod order;
 mod position;
+mod precision;
+mod region;
 mod weights;
 
-use crate::capture::matches;
-use anyhow::{Context as _, Result, bail};
-use globset::{Glob, GlobMatcher};
-use qdiff_engine::model::{Before, Config, Graph, Node, StageId};
+pub use inject::Injection;
+
+use crate::verdict::Evidence;
+use qdiff_engine::model::{Graph, Node};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// A parameter of a mutation.
 #[derive(Debug)]
@@ -29,8 +41,25 @@ pub struct Param {
     pub search: &'static [f64],
 }
 
+/// What it means that a mutation fits.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// It reproduces the subject's values to f32 rounding.
+    Value,
+    /// It reproduces the size of the error, which is rounding of another
+    /// arithmetic; the values themselves depend on an order nobody declared.
+    Rounding,
+    /// It says which part alone is wrong, not by what rule.
+    Place,
+}
+
+/// Reads lists of parameter values off the evidence.
+pub type Propose = fn(&Evidence<'_>) -> Vec<Vec<f64>>;
+
 /// A named way for a stage to be wrong.
-#[derive(Debug)]
 pub struct Mutation {
     /// Name, as in `--inject NAME`.
     pub name: &'static str,
@@ -38,22 +67,68 @@ pub struct Mutation {
     pub stages: &'static [&'static str],
     /// What is wrong, in one sentence, as the report tells it.
     pub story: &'static str,
+    /// How to recognise it without this tool, or where it is found.
+    pub seen: &'static str,
     /// How to mend it.
     pub remedy: &'static str,
-    /// Its parameter, if it has one.
-    pub param: Option<Param>,
-    /// Rewrites the node; gives false where it does not apply to it.
-    pub apply: fn(&mut Node, f64, &Config) -> bool,
+    /// Its parameters.
+    pub params: &'static [Param],
+    /// What a fit means.
+    pub kind: Kind,
+    /// Rewrites the node with these values of the parameters; gives false
+    /// where it does not apply to it, or changes nothing.
+    pub apply: fn(&mut Node, &[f64], &Graph) -> bool,
+    /// Values worth trying, read off the evidence; without it the defaults and
+    /// the search lists are tried.
+    pub propose: Option<Propose>,
 }
 
 impl Mutation {
+    /// What most mutations have in common.
+    const PLAIN: Mutation = Mutation {
+        name: "",
+        stages: &[],
+        story: "",
+        seen: "",
+        remedy: "",
+        params: &[],
+        kind: Kind::Value,
+        apply: |_, _, _| false,
+        propose: None,
+    };
+
     /// Whether it can happen to a stage of this name.
     pub fn concerns(&self, stage: &str) -> bool {
         self.stages.contains(&stage) || self.stages == ["*"]
     }
+
+    /// Whether it is the fault of a stage, and so can be injected.
+    pub fn of_a_stage(&self) -> bool {
+        !self.stages.is_empty()
+    }
+
+    /// The values of its parameters where none are given.
+    pub fn defaults(&self) -> Vec<f64> {
+        self.params.iter().map(|p| p.default).collect()
+    }
+
+    /// Its name with the values of its parameters.
+    pub fn with(&self, values: &[f64]) -> String {
+        let list: Vec<String> = self
+            .params
+            .iter()
+            .zip(values)
+            .map(|(p, v)| format!("{}={v}", p.name))
+            .collect();
+        match list.as_slice() {
+            [] => self.name.to_owned(),
+            list => format!("{}:{}", self.name, list.join(",")),
+        }
+    }
 }
 
-/// Every mutation, by family.
+/// Every mutation, by family: the more specific families first, which is the
+/// order in which explanations that fit alike are told.
 pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
     [
         layout::MUTATIONS,
@@ -61,147 +136,20 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
         position::MUTATIONS,
         attention::MUTATIONS,
         numerics::MUTATIONS,
+        decoding::MUTATIONS,
         logits::MUTATIONS,
+        copies::MUTATIONS,
+        order::MUTATIONS,
+        affine::MUTATIONS,
+        region::MUTATIONS,
+        precision::MUTATIONS,
+        elsewhere::MUTATIONS,
     ]
     .into_iter()
     .flatten()
 }
 
-/// A fault to inject: `NAME[:PARAM=VALUE][@TARGET,…]`, a target being a layer
-/// (`L07`), a pattern of stage ids (`L07.q_*`), or positions (`p3000..`: that
-/// one and all after it). Without a layer or a pattern, in all layers.
-#[derive(Debug)]
-pub struct Injection {
-    mutation: &'static Mutation,
-    value: f64,
-    targets: Vec<Target>,
-    /// First position that is wrong.
-    since: usize,
-}
-
-#[derive(Debug)]
-enum Target {
-    Layer(u16),
-    Stages(GlobMatcher),
-}
-
-impl Target {
-    fn parse(text: &str) -> Result<Self> {
-        let number = text.trim_start_matches(['L', 'l']);
-        if let Ok(layer) = number.parse() {
-            return Ok(Self::Layer(layer));
-        }
-        let glob = Glob::new(text)
-            .with_context(|| format!("`{text}` is neither a layer nor a pattern"))?;
-        Ok(Self::Stages(glob.compile_matcher()))
-    }
-
-    fn covers(&self, id: StageId) -> bool {
-        match self {
-            Self::Layer(layer) => id.layer == Some(*layer),
-            Self::Stages(pattern) => matches(pattern, id),
-        }
-    }
-}
-
-impl Injection {
-    /// Reads an injection.
-    ///
-    /// # Errors
-    /// An unknown name or parameter, or a target that cannot be read.
-    pub fn parse(text: &str) -> Result<Self> {
-        let (head, words) = text.split_once('@').unwrap_or((text, ""));
-        let (mut targets, mut since) = (Vec::new(), 0);
-        for word in words.split(',').filter(|_| head.len() < text.len()) {
-            match word.strip_prefix('p').and_then(|w| w.strip_suffix("..")) {
-                Some(position) => {
-                    since = position.parse().ok().with_context(|| {
-                        format!("`{word}` is not a first position such as p3000..")
-                    })?;
-                }
-                None => targets.push(Target::parse(word)?),
-            }
-        }
-        let (name, param) = match head.split_once(':') {
-            Some((name, param)) => (name, Some(param)),
-            None => (head, None),
-        };
-        let mutation = catalogue().find(|m| m.name == name).with_context(|| {
-            let known: Vec<_> = catalogue().map(|m| m.name).collect();
-            format!(
-                "no mutation is called `{name}`; the mutations are: {}",
-                known.join(" ")
-            )
-        })?;
-        let mut value = mutation.param.as_ref().map_or(0.0, |p| p.default);
-        if let Some(param) = param {
-            let Some(known) = &mutation.param else {
-                bail!("`{name}` takes no parameter");
-            };
-            value = param
-                .split_once('=')
-                .filter(|(key, _)| *key == known.name)
-                .and_then(|(_, v)| v.parse().ok())
-                .with_context(|| {
-                    format!("`{param}` is not {}=NUMBER ({})", known.name, known.help)
-                })?;
-        }
-        Ok(Self {
-            mutation,
-            value,
-            targets,
-            since,
-        })
-    }
-
-    /// Rewrites `graph`; gives what was changed, in words.
-    ///
-    /// # Errors
-    /// If the model has no stage or layer to inject into.
-    pub fn apply(&self, graph: &mut Graph) -> Result<String> {
-        let last = graph.config.n_layers as u16 - 1;
-        for target in &self.targets {
-            match target {
-                Target::Layer(layer) if *layer > last => {
-                    bail!("layer {layer} does not exist; the model has layers 0 to {last}")
-                }
-                _ => {}
-            }
-        }
-        let config = graph.config.clone();
-        let mut changed = 0;
-        for node in &mut graph.nodes {
-            let aimed = self.targets.is_empty() || self.targets.iter().any(|t| t.covers(node.id));
-            let old = (self.since > 0).then(|| node.clone());
-            if aimed
-                && self.mutation.concerns(node.id.name)
-                && (self.mutation.apply)(node, self.value, &config)
-            {
-                changed += 1;
-                node.before = old.map(|node| Before {
-                    since: self.since,
-                    node: Box::new(node),
-                });
-            }
-        }
-        if changed == 0 {
-            bail!(
-                "`{}` applies to {}, of which this model has none there",
-                self.mutation.name,
-                self.mutation.stages.join(" ")
-            );
-        }
-        let value = match &self.mutation.param {
-            Some(p) => format!(":{}={}", p.name, self.value),
-            None => String::new(),
-        };
-        let from = match self.since {
-            0 => String::new(),
-            position => format!(" from position {position} on"),
-        };
-        Ok(format!(
-            "{}{value} in {changed} stages{from}",
-            self.mutation.name
-        ))
-    }
+/// The mutation of this name.
+pub fn find(name: &str) -> Option<&'static Mutation> {
+    catalogue().find(|m| m.name == name)
 }

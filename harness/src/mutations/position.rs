@@ -1,8 +1,16 @@
 //! Positions: the rotation and the cache.
 
 use super::{Mutation, Param};
-use qdiff_engine::model::Node;
-use qdiff_engine::ops::{Op, Pairing, Rope};
+use crate::verdict::Evidence;
+use qdiff_engine::model::fault::Compute;
+use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::ops::{self, Context, Op, Pairing, Rope, Tensor};
+use std::collections::BTreeMap;
+use std::f64::consts::{PI, TAU};
+use std::sync::Arc;
+
+/// Offsets of a position that are looked for.
+const REACH: i32 = 1024;
 
 fn rope(node: &mut Node, change: impl FnOnce(&mut Rope)) -> bool {
     match &mut node.op {
@@ -14,87 +22,308 @@ fn rope(node: &mut Node, change: impl FnOnce(&mut Rope)) -> bool {
     }
 }
 
+/// The rotation, of any rows, at positions that later steps get wrong.
+#[derive(Debug)]
+struct Rotated {
+    rope: Rope,
+    /// Added to the positions of every step but the first.
+    later: f64,
+}
+
+impl Compute for Rotated {
+    fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+        let mut rope = self.rope.clone();
+        if c.positions.first().is_some_and(|&p| p > 0) {
+            rope.offset += self.later;
+        }
+        ops::forward_with_bound(&Op::Rope(rope), inputs, c)
+    }
+}
+
+/// The angle by which a plane was turned at a position.
+struct Turn {
+    /// Index of the step.
+    step: usize,
+    position: f64,
+    plane: usize,
+    angle: f64,
+    /// Square of the plane's length: how much the angle can be relied on.
+    weight: f64,
+}
+
+/// What the subject turned each plane by, all heads together.
+fn turns(e: &Evidence<'_>) -> Vec<Turn> {
+    let Op::Rope(rope) = &e.node.op else {
+        return Vec::new();
+    };
+    let (d, half) = (rope.head_dim, rope.rotated / 2);
+    let mut sums: BTreeMap<(usize, usize, usize), (f64, f64)> = BTreeMap::new();
+    for row in e.bad_rows() {
+        let Some(x) = e.operand(row, 0) else { continue };
+        let x = &x[row.place.head.unwrap_or(0) * d..][..d];
+        let (y, ..) = e.row(row);
+        for i in 0..half {
+            let (a, b) = (f64::from(x[i]), f64::from(x[i + half]));
+            let (c, s) = (f64::from(y[i]), f64::from(y[i + half]));
+            let sum = sums.entry((row.step, row.place.position, i)).or_default();
+            sum.0 += a * s - b * c;
+            sum.1 += a * c + b * s;
+        }
+    }
+    let turn = |((step, position, plane), (sin, cos)): (_, (f64, f64))| Turn {
+        step,
+        position: position as f64,
+        plane,
+        angle: sin.atan2(cos),
+        weight: sin.hypot(cos),
+    };
+    sums.into_iter().map(turn).collect()
+}
+
+/// The base that makes the angles, by least squares on its logarithm: first
+/// from positions so small that no angle is ambiguous, then from all of them.
+fn fitted_base(e: &Evidence<'_>) -> Option<f64> {
+    let Op::Rope(rope) = &e.node.op else {
+        return None;
+    };
+    let d = rope.rotated as f64;
+    let turns = turns(e);
+    let (mut top, mut bottom) = (0.0, 0.0);
+    for t in &turns {
+        if t.plane > 0 && (1.0..=3.0).contains(&t.position) && t.angle > 1e-4 {
+            let share = 2.0 * t.plane as f64 / d;
+            let trust = t.weight * (share * t.angle).powi(2);
+            top += trust * -(t.angle / t.position).ln() / share;
+            bottom += trust;
+        }
+    }
+    let mut log = Some(top / bottom).filter(|l| l.is_finite())?;
+    let furthest = turns.iter().fold(0.0, |m: f64, t| m.max(t.position));
+    let mut reach = 3.0;
+    while reach < 2.0 * furthest {
+        reach *= 2.0;
+        for _ in 0..3 {
+            let (mut top, mut bottom) = (0.0, 0.0);
+            for t in turns.iter().filter(|t| t.plane > 0 && t.position <= reach) {
+                let share = 2.0 * t.plane as f64 / d;
+                let theta = t.position * (-share * log).exp();
+                let off = (t.angle - theta + PI).rem_euclid(TAU) - PI;
+                let slope = -share * theta;
+                // A turn that is half a circle off tells nothing.
+                if off.abs() < 1.0 {
+                    top += t.weight * slope * off;
+                    bottom += t.weight * slope * slope;
+                }
+            }
+            if bottom > 0.0 {
+                log += top / bottom;
+            }
+        }
+    }
+    Some(log.exp()).filter(|b| b.is_finite() && *b > 0.0)
+}
+
+/// `x` in `digits` significant digits.
+pub(super) fn rounded(x: f64, digits: i32) -> f64 {
+    if x == 0.0 || !x.is_finite() {
+        return x;
+    }
+    // Through text: powers of ten are not exact, and 1e-5 must come out as 1e-5.
+    let text = format!("{x:.*e}", (digits - 1).max(0) as usize);
+    text.parse().unwrap_or(x)
+}
+
+/// The offset that best turns the right angles into those of the subject, of
+/// the steps that `chosen` names.
+fn fitted_offset(e: &Evidence<'_>, chosen: fn(usize) -> bool) -> Option<f64> {
+    let Op::Rope(rope) = &e.node.op else {
+        return None;
+    };
+    let turns: Vec<Turn> = turns(e).into_iter().filter(|t| chosen(t.step)).collect();
+    let misfit = |by: i32| -> f64 {
+        let one = |t: &Turn| {
+            let pace = rope.base.powf(-2.0 * t.plane as f64 / rope.rotated as f64);
+            t.weight * (1.0 - (t.angle - (t.position + f64::from(by)) * pace).cos())
+        };
+        turns.iter().map(one).sum()
+    };
+    let best = (-REACH..=REACH).min_by(|a, b| misfit(*a).total_cmp(&misfit(*b)))?;
+    (best != 0 && !turns.is_empty()).then_some(f64::from(best))
+}
+
+const ROPES: &[&str] = &["q_rope", "k_rope"];
+
+fn shifted(node: &mut Node, values: &[f64], _: &Graph) -> bool {
+    rope(node, |r| r.offset = values[0]) && values[0] != 0.0
+}
+
+fn not_rotated(node: &mut Node, _: &[f64], _: &Graph) -> bool {
+    rope(node, |r| r.turns = 0.0)
+}
+
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
+        name: "rope-not-on-q",
+        stages: &["q_rope"],
+        story: "queries are not rotated",
+        seen: "the output of RoPE equals its input at every position",
+        remedy: "apply RoPE to q as well as to k",
+        apply: not_rotated,
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "rope-not-on-k",
+        stages: &["k_rope"],
+        story: "keys are not rotated",
+        seen: "the output of RoPE equals its input at every position",
+        remedy: "apply RoPE to k before it enters the cache",
+        apply: not_rotated,
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "rope-pairing",
+        stages: ROPES,
+        story: "adjacent elements are rotated (NORM) where Qwen rotates split halves (NEOX)",
+        seen: "good at position 0, then ever worse; text loops after a few tokens",
+        remedy: "pair element i with i + head_dim/2",
+        apply: |node, _, _| rope(node, |r| r.pairing = Pairing::Norm),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "rope-twice",
+        stages: ROPES,
+        story: "the rotation is applied twice",
+        seen: "angles are double; often the cache holds rotated keys and they are rotated again when read",
+        remedy: "apply RoPE once, before the key enters the cache",
+        apply: |node, _, _| rope(node, |r| r.turns = 2.0),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "rope-position-off-by-one",
+        stages: ROPES,
+        story: "the rotation takes another position than the token's",
+        seen: "position 0 is rotated although it must not be",
+        remedy: "the first token of the prompt is at position 0; a decoded one at the number of tokens before it",
+        params: &[Param {
+            name: "by",
+            help: "positions too far",
+            default: 1.0,
+            search: &[],
+        }],
+        apply: shifted,
+        propose: Some(|e| {
+            fitted_offset(e, |_| true)
+                .map(|by| vec![by])
+                .into_iter()
+                .collect()
+        }),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "decode-offset",
+        stages: ROPES,
+        story: "decode steps take a position that jumps, by the prompt's length for instance",
+        seen: "the prefill is right and the first decoded token is not",
+        remedy: "a decoded token is at the number of tokens before it; do not add the prompt's length again",
+        params: &[Param {
+            name: "by",
+            help: "positions too far in every step but the first",
+            default: 16.0,
+            search: &[],
+        }],
+        apply: |node, values, _| match &node.op {
+            Op::Rope(rope) => {
+                node.faults.compute = Some(Arc::new(Rotated {
+                    rope: rope.clone(),
+                    later: values[0],
+                }));
+                values[0] != 0.0
+            }
+            _ => false,
+        },
+        propose: Some(|e| {
+            fitted_offset(e, |step| step > 0)
+                .map(|by| vec![by])
+                .into_iter()
+                .collect()
+        }),
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "rope-base",
-        stages: &["q_rope", "k_rope"],
+        stages: ROPES,
         story: "the rotary base is not the model's",
+        seen: "good for a few tokens, then loops; the error grows with the position",
         remedy: "read <arch>.rope.freq_base from the GGUF",
-        param: Some(Param {
+        params: &[Param {
             name: "base",
             help: "base of the rotary frequencies",
             default: 10_000.0,
-            search: &[500_000.0, 100_000.0, 5_000_000.0, 1_000_000.0],
-        }),
-        apply: |node, base, _| match &mut node.op {
-            Op::Rope(rope) if rope.base != base => {
-                rope.base = base;
+            search: &[],
+        }],
+        apply: |node, values, _| match &mut node.op {
+            Op::Rope(rope) if rope.base != values[0] => {
+                rope.base = values[0];
                 true
             }
             _ => false,
         },
-    },
-    Mutation {
-        name: "rope-pairing",
-        stages: &["q_rope", "k_rope"],
-        story: "adjacent elements are rotated (NORM) where Qwen rotates split halves (NEOX)",
-        remedy: "pair element i with i + head_dim/2",
-        param: None,
-        apply: |node, _, _| rope(node, |r| r.pairing = Pairing::Norm),
-    },
-    Mutation {
-        name: "rope-position-off-by-one",
-        stages: &["q_rope", "k_rope"],
-        story: "the rotation takes another position than the token's",
-        remedy: "the first token of the prompt is at position 0; a decoded one at the number of tokens before it",
-        param: Some(Param {
-            name: "by",
-            help: "positions too far",
-            default: 1.0,
-            search: &[-1.0, 2.0, -2.0],
+        propose: Some(|e| {
+            let mut bases = vec![10_000.0];
+            if let Some(base) = fitted_base(e) {
+                bases.extend([rounded(base, 2), rounded(base, 4), rounded(base, 6), base]);
+            }
+            bases.dedup();
+            bases.into_iter().map(|b| vec![b]).collect()
         }),
-        apply: |node, by, _| rope(node, |r| r.offset = by),
-    },
-    Mutation {
-        name: "rope-missing",
-        stages: &["q_rope", "k_rope"],
-        story: "nothing is rotated",
-        remedy: "apply RoPE to q and to k",
-        param: None,
-        apply: |node, _, _| rope(node, |r| r.turns = 0.0),
-    },
-    Mutation {
-        name: "rope-twice",
-        stages: &["q_rope", "k_rope"],
-        story: "the rotation is applied twice",
-        remedy: "apply RoPE once, before the key enters the cache",
-        param: None,
-        apply: |node, _, _| rope(node, |r| r.turns = 2.0),
+        ..Mutation::PLAIN
     },
     Mutation {
         name: "rope-partial",
-        stages: &["q_rope", "k_rope"],
+        stages: ROPES,
         story: "only part of each head is rotated",
+        seen: "the last elements of each head equal the input's",
         remedy: "rotate all head_dim elements; Qwen has no partial rotary factor",
-        param: Some(Param {
+        params: &[Param {
             name: "dims",
             help: "elements of a head that are rotated",
             default: 32.0,
-            search: &[16.0, 64.0, 48.0],
-        }),
-        apply: |node, dims, _| {
-            let dims = dims as usize;
-            let fits =
-                matches!(&node.op, Op::Rope(r) if dims < r.head_dim && dims.is_multiple_of(2));
+            search: &[],
+        }],
+        apply: |node, values, _| {
+            let dims = values[0] as usize;
+            let fits = matches!(&node.op, Op::Rope(r) if dims < r.head_dim && dims > 0 && dims.is_multiple_of(2));
             fits && rope(node, |r| r.rotated = dims)
         },
+        propose: Some(|e| {
+            let d = e.oracle.graph.config.head_dim;
+            (2..d).step_by(2).rev().map(|n| vec![n as f64]).collect()
+        }),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "rope-on-v",
+        stages: &["v_cache"],
+        story: "values are rotated as if they were keys",
+        seen: "row 0 of the value cache is right, every other is turned",
+        remedy: "apply RoPE to q and k alone",
+        apply: |node, _, graph| {
+            let rope = graph.nodes.iter().find_map(|n| match &n.op {
+                Op::Rope(rope) if n.id.layer == node.id.layer => Some(rope.clone()),
+                _ => None,
+            });
+            let found = rope.map(|rope| Rotated { rope, later: 0.0 });
+            node.faults.compute = found.map(|f| Arc::new(f) as Arc<dyn Compute>);
+            node.faults.compute.is_some()
+        },
+        ..Mutation::PLAIN
     },
     Mutation {
         name: "kv-position-stuck",
         stages: &["k_cache", "v_cache"],
         story: "the cache length never advances: each step overwrites the same rows and attention sees only its own tokens",
+        seen: "every decode step alike, attention over one key; a single batched prefill hides it",
         remedy: "advance the cache position by the number of tokens after every step",
-        param: None,
         apply: |node, _, _| match &mut node.op {
             Op::KvCache(cache) => {
                 cache.advance = false;
@@ -102,5 +331,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             }
             _ => false,
         },
+        ..Mutation::PLAIN
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn rounds_to_significant_digits() {
+        assert_eq!(rounded(9_999.2, 2), 10_000.0);
+        assert_eq!(rounded(1.000_03e-5, 2), 1e-5);
+        assert_eq!(rounded(0.0, 3), 0.0);
+        assert_eq!(rounded(-123_456.0, 3), -123_000.0);
+    }
+}

@@ -2,6 +2,8 @@
 
 use super::table::number;
 use super::{Outcome, Report};
+use crate::mutations::Kind;
+use crate::mutations::hypotheses::Cause;
 use crate::tokens::TokensCheck;
 use crate::verdict::{Finding, Local, StageResult, Verdict};
 
@@ -110,7 +112,8 @@ fn diverged(report: &Report) -> String {
         positions(&report.verdict, first)
     );
     match &first.cause {
-        Some(c) => format!("{at}: {} ({})", c.story, c.name),
+        Some(c) if first.shape.is_empty() => format!("{at}: {} ({})", c.story, c.name),
+        Some(c) => format!("{at}: {} ({}): {}", c.story, c.name, first.shape),
         None if first.shape.is_empty() => format!("{at}: no known cause"),
         None => format!("{at}: no known cause: {}", first.shape),
     }
@@ -125,13 +128,19 @@ fn more(report: &Report) -> Vec<(&'static str, String)> {
             more.push(("then", format!("at {}", report.verdict.name(first.id))));
         }
         if let Some(c) = &first.cause {
+            more.push(("cause", explained(c)));
+            if !c.ties.is_empty() {
+                more.push(("alike", format!("{} fits as well", c.ties.join(", "))));
+            }
+        }
+        let search = &report.verdict.search;
+        if search.unfinished > 0 {
             more.push((
-                "cause",
+                "search",
                 format!(
-                    "{} explains the residual {} -> {}",
-                    c.name,
-                    number(c.before),
-                    number(c.after)
+                    "stopped after {} s with {} origins unfinished; --why-budget gives it more",
+                    number(search.seconds),
+                    search.unfinished
                 ),
             ));
         }
@@ -140,6 +149,21 @@ fn more(report: &Report) -> Vec<(&'static str, String)> {
         more.push(("origins", origins(findings)));
     }
     more
+}
+
+/// What it means that a cause fits.
+fn explained(c: &Cause) -> String {
+    let (name, before, after) = (&c.name, number(c.before), number(c.after));
+    match c.kind {
+        Kind::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
+        Kind::Value => {
+            format!(
+                "{name} explains what is wrong of the stage, not all of it: {before} -> {after}"
+            )
+        }
+        Kind::Rounding => format!("{name} explains the size of the residual, {before}"),
+        Kind::Place => format!("{name} says where, not why; residual {before}"),
+    }
 }
 
 /// `all positions from decode step 1 on`, or which.

@@ -5,11 +5,12 @@ use crate::capture::{Collector, Step, Want};
 use anyhow::Result;
 use qdiff_engine::cpu::CpuEngine;
 use qdiff_engine::model::{Graph, Model};
+use qdiff_engine::tap::Intervene;
 use std::sync::Arc;
 
 /// Runs a graph, possibly with faults in it, on the engine's own weights.
 pub struct Cpu<'a> {
-    engine: CpuEngine<'a, f32>,
+    engine: CpuEngine<'a>,
     manifest: Manifest,
 }
 
@@ -27,6 +28,15 @@ impl<'a> Cpu<'a> {
                 },
                 injected,
             },
+        }
+    }
+
+    /// The engine as it is, with something that changes what stages give.
+    pub fn intervened(model: &'a Model, intervention: Box<dyn Intervene + 'a>) -> Self {
+        let plain = Self::new(model, model.graph().clone(), Number::F32, Vec::new());
+        Self {
+            engine: plain.engine.intervened(intervention),
+            ..plain
         }
     }
 }

@@ -37,6 +37,23 @@ impl Cuda {
     }
 }
 
+#[cfg(feature = "faults")]
+impl Cuda {
+    /// A runner of the tapped path with faults at nodes of the graph, by index.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn planted(
+        model: &Model,
+        options: Options,
+        places: Vec<(usize, &'static qdiff_engine::cuda::faults::Fault)>,
+    ) -> Result<Self> {
+        let mut runner = Self::new(model, options)?;
+        runner.engine.plant(places)?;
+        Ok(runner)
+    }
+}
+
 /// The path, the device, and what is not as usual.
 fn name(options: &Options, device: &str) -> String {
     let path = match options.path {

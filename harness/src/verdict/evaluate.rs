@@ -6,6 +6,7 @@ use super::linear;
 use super::local::Side;
 use super::segment;
 use crate::capture::{Filter, Step, Stored};
+use qdiff_engine::model::fault::{Misread, Output};
 use qdiff_engine::model::{Graph, Node, WeightSource};
 use qdiff_engine::ops::{self, Context, KvCache, Op, Tensor, kv_cache};
 use qdiff_engine::quant::{self, ActivationFormat};
@@ -38,10 +39,14 @@ pub struct Block<'a> {
     pub segment: bool,
 }
 
+/// What a stage should be on one side, step by step: value and bound.
+pub type Expected = Vec<Option<(Tensor<f64>, Vec<f32>)>>;
+
 /// Takes blocks, in order of side, step and row, until it breaks off.
 pub type Sink<'s> = dyn FnMut(Block<'_>) -> ControlFlow<()> + 's;
 
-/// Evaluates `node` in f64 on the operands of every side, all steps. Operands
+/// Evaluates `node` in f64 on the operands of every side, all steps, as its
+/// faults, if it carries any, read and compute it. Operands
 /// that were not captured are evaluated themselves, from the nearest captured
 /// ones on, with the nodes of `graph` (see [`super::Segment`]). What is known
 /// from neither is left out, and so are blocks of which `filter` asks for no
@@ -54,6 +59,11 @@ pub fn evaluate(
     filter: &Filter,
     sink: &mut Sink<'_>,
 ) {
+    let misread = node.faults.read.as_ref().map(|fault| Misread {
+        source: weights,
+        fault: fault.as_ref(),
+    });
+    let weights = misread.as_ref().map_or(weights, |m| m);
     let plans: Vec<segment::Plan> = sides
         .iter()
         .map(|side| segment::Plan::new(node, graph, side.capture))
@@ -217,14 +227,27 @@ pub(super) fn apply(
     sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
     match &node.op {
-        Op::Linear(layer) => linear::layers(layer, node, graph, weights, sides, sink),
-        Op::KvCache(cache) => sides
-            .iter()
-            .try_for_each(|side| caches(cache, node, graph, side, &mut state.0[side.index], sink)),
+        Op::Linear(layer) => linear::layers((layer, node), graph, weights, sides, sink),
+        Op::KvCache(cache) => sides.iter().try_for_each(|side| {
+            let state = &mut state.0[side.index];
+            caches(cache, node, (graph, weights), side, state, sink)
+        }),
         _ => sides.iter().try_for_each(|side| {
             let mut steps = side.steps.iter();
             steps.try_for_each(|&step| pointwise(node, graph, weights, (side, step), sink))
         }),
+    }
+}
+
+/// What the node computes: its op, or the fault in the op's place.
+pub(super) fn forward(
+    node: &Node,
+    operands: &[&Tensor<f64>],
+    context: &Context<'_>,
+) -> (Tensor<f64>, Vec<f32>) {
+    match &node.faults.compute {
+        Some(fault) => fault.evaluate(operands, context),
+        None => ops::forward_with_bound(&node.op, operands, context),
     }
 }
 
@@ -287,7 +310,7 @@ fn pointwise(
         let rounded: Vec<_> = operands.iter().map(|x| x.rounded(format)).collect();
         let inputs: Vec<&Tensor<f64>> = rounded.iter().map(|(x, _)| x).collect();
         let deltas: Vec<Option<&[f32]>> = rounded.iter().map(|(_, d)| d.as_deref()).collect();
-        let (value, mut bound) = ops::forward_with_bound(&node.op, &inputs, &context);
+        let (value, mut bound) = forward(node, &inputs, &context);
         bound.iter_mut().for_each(|b| *b *= factor);
         if deltas.iter().any(Option::is_some) {
             let spread = ops::spread(&node.op, &inputs, &deltas, &value, &context);
@@ -326,7 +349,7 @@ struct CacheState {
 fn caches(
     op: &KvCache,
     node: &Node,
-    graph: &Graph,
+    (graph, weights): (&Graph, &dyn WeightSource),
     source: &Source<'_>,
     state: &mut CacheState,
     sink: &mut Sink<'_>,
@@ -375,6 +398,20 @@ fn caches(
         if state.lost {
             continue;
         }
+        if let Some(fault) = &node.faults.compute {
+            let positions: Vec<u32> = (step.first..step.keys()).map(|p| p as u32).collect();
+            let context = Context {
+                tokens: &step.tokens,
+                positions: &positions,
+                weights,
+                weight: "",
+            };
+            let (spoiled, bound) = fault.evaluate(&[&rows], &context);
+            rows = spoiled;
+            for (d, b) in deltas.data.iter_mut().zip(bound) {
+                *d = d.hypot(b);
+            }
+        }
         kv_cache::append(op, &mut state.values, &rows, &row_shape);
         kv_cache::append(op, &mut state.deltas, &deltas, &row_shape);
         if !op.advance {
@@ -398,6 +435,65 @@ fn caches(
         })?;
     }
     ControlFlow::Continue(())
+}
+
+/// All blocks of one side put together, step by step, with what a fault of
+/// writing leaves in them. `None` where operands were not captured.
+pub(crate) fn assembled(
+    node: &Node,
+    graph: &Graph,
+    weights: &dyn WeightSource,
+    side: Side<'_>,
+    filter: &Filter,
+) -> Expected {
+    let mut all: Expected = side.capture.steps.iter().map(|_| None).collect();
+    evaluate(node, graph, weights, &[side], filter, &mut |block| {
+        let slot = &mut all[block.index];
+        let axis = node.token_axis().filter(|a| *a < block.value.shape.len());
+        match axis {
+            Some(axis) if block.rows != (0..block.step.rows()) => {
+                let mut shape = block.value.shape.clone();
+                shape[axis] = block.step.rows();
+                let (whole, bound) = slot.get_or_insert_with(|| {
+                    let whole = Tensor::zeros(shape);
+                    let bound = vec![0f32; whole.data.len()];
+                    (whole, bound)
+                });
+                let inner: usize = block.value.shape[axis + 1..].iter().product();
+                let (part, plane) = (block.rows.len() * inner, block.step.rows() * inner);
+                for i in 0..block.value.data.len() / part.max(1) {
+                    let to = i * plane + block.rows.start * inner;
+                    let from = i * part..(i + 1) * part;
+                    whole.data[to..to + part].copy_from_slice(&block.value.data[from.clone()]);
+                    bound[to..to + part].copy_from_slice(&block.bound[from]);
+                }
+            }
+            _ => *slot = Some((block.value, block.bound)),
+        }
+        ControlFlow::Continue(())
+    });
+    written(node, side, &mut all);
+    all
+}
+
+/// Lets a fault of writing change what was computed. The buffer holds what
+/// the runner gave a step before.
+pub(crate) fn written(node: &Node, side: Side<'_>, expected: &mut Expected) {
+    let Some(fault) = &node.faults.write else {
+        return;
+    };
+    let mut old: Option<Cow<'_, Tensor<f32>>> = None;
+    for (step, expected) in side.capture.steps.iter().zip(expected) {
+        if let Some((value, bound)) = expected {
+            fault.write(Output {
+                value,
+                bound,
+                old: old.as_ref().map(|t| t.data.as_slice()),
+                first: step.first,
+            });
+        }
+        old = step.get(node.id);
+    }
 }
 
 /// The rows `rows` of a stage's tensor; all of it where no axis counts tokens.

@@ -6,9 +6,10 @@ use super::{
     health, logits, residuals,
 };
 use crate::capture::{Filter, Step};
-use crate::mutations::hypotheses::{self, Cause};
+use crate::mutations::hypotheses::{self, Cause, Search};
 use crate::number::Real;
 use crate::oracle::Oracle;
+use crate::pair::Progress;
 use crate::runners::argmax;
 use anyhow::Result;
 use qdiff_engine::model::{Axis, Graph, Node, StageId};
@@ -17,6 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// What is said of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -79,7 +81,7 @@ pub struct Finding {
     pub id: StageId,
     /// What explains it, if anything known does.
     pub cause: Option<Cause>,
-    /// What the residual looks like, where nothing known explains it.
+    /// What the residual looks like, where nothing known explains all of it.
     pub shape: String,
 }
 
@@ -135,6 +137,8 @@ pub struct Verdict {
     pub stages: Vec<StageResult>,
     /// Origins, first first.
     pub findings: Vec<Finding>,
+    /// What the search for their causes took.
+    pub search: Search,
     /// What was judged.
     pub coverage: Coverage,
     /// Choices of the next token.
@@ -175,8 +179,8 @@ impl Verdict {
 }
 
 /// Judges the subject against the reference; where there is none, by its own
-/// operands and the invariants alone. `progress` is told how many of the
-/// stages are done.
+/// operands and the invariants alone. Looks for causes in no more time than
+/// `budget`.
 ///
 /// # Errors
 /// If a captured tensor could not be kept or read back: then there is no
@@ -187,7 +191,8 @@ pub fn judge(
     reference: Option<Side<'_>>,
     filter: &Filter,
     policy: &Policy,
-    progress: &(dyn Fn(usize, usize) + Sync),
+    budget: Duration,
+    progress: Progress<'_>,
 ) -> Result<Verdict> {
     let graph = &oracle.graph;
     let (alone, nobody) = (reference.is_none(), subject.capture.blank());
@@ -209,7 +214,8 @@ pub fn judge(
             if let Some(local) = &mut of_subject {
                 rows::add_other(node, local, reference.capture);
             }
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1, asked.len());
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            progress("judging against f64", done, asked.len());
             StageResult {
                 id: node.id,
                 status: own_status(of_subject.as_ref(), of_reference.as_ref(), alone),
@@ -230,7 +236,14 @@ pub fn judge(
         let first = s.subject.as_ref().and_then(|l| l.first_bad);
         first.map_or(usize::MAX, |p| p.step)
     });
-    let findings = hypotheses::explain(oracle, &subject, &origins, filter, policy);
+    let (findings, search) = hypotheses::explain(
+        oracle,
+        &subject,
+        &origins,
+        (filter, policy),
+        budget,
+        &|done, all| progress("looking for causes", done, all),
+    );
     let verdict = Verdict {
         tokens: tokens(subject, reference),
         logits: last_of(graph, filter).map_or_else(Vec::new, |node| {
@@ -240,6 +253,7 @@ pub fn judge(
         health: health::check(graph, subject.capture),
         stages,
         findings,
+        search,
         coverage,
     };
     subject.capture.store.trouble()?;

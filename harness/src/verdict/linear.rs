@@ -1,7 +1,7 @@
 //! Linear layers in the arithmetic of a runner: activations quantised as it
 //! does, and the weights as its kernels see them.
 
-use super::evaluate::{Block, Operand, Sink, Source};
+use super::evaluate::{Block, Operand, Sink, Source, forward};
 use crate::capture::Step;
 use crate::runners::LinearRule;
 use qdiff_engine::model::{Graph, Node, WeightSource};
@@ -31,6 +31,7 @@ struct Part<'a> {
 /// over the weights.
 struct Batch<'a> {
     layer: &'a Linear,
+    node: &'a Node,
     weights: &'a dyn WeightSource,
     name: &'a str,
     rule: LinearRule,
@@ -46,8 +47,7 @@ struct Batch<'a> {
 
 /// Evaluates the layer on all rows of all sides.
 pub(super) fn layers(
-    layer: &Linear,
-    node: &Node,
+    (layer, node): (&Linear, &Node),
     graph: &Graph,
     weights: &dyn WeightSource,
     sides: &[Source<'_>],
@@ -58,6 +58,7 @@ pub(super) fn layers(
     let source = node.inputs[0];
     let mut batch = Batch {
         layer,
+        node,
         weights,
         name,
         rule: LinearRule::default(),
@@ -170,7 +171,7 @@ impl<'a> Batch<'a> {
             shape: shape.clone(),
             data: std::mem::take(&mut self.rows),
         };
-        let (mut y, mut bound) = linear::forward_with_bound(self.layer, &x, &context);
+        let (mut y, mut bound) = forward(self.node, &[&x], &context);
         let factor = self.rule.accumulation.factor() as f32;
         bound.iter_mut().for_each(|b| *b *= factor);
         let deltas = std::mem::take(&mut self.deltas);

@@ -333,9 +333,12 @@ pub fn residuals(
     locals.collect()
 }
 
-struct Row {
-    used: f64,
-    residual: f64,
+/// One row held against what it should be.
+pub(crate) struct Row {
+    /// Share of what is allowed that the row or its worst element takes.
+    pub(crate) used: f64,
+    /// Relative L2 distance.
+    pub(crate) residual: f64,
     allowed: f64,
     worst: usize,
     worst_allowed: f64,
@@ -343,6 +346,11 @@ struct Row {
 }
 
 impl Row {
+    /// Judges a row; `rule` replaces the bounds where a user set one.
+    pub(crate) fn of(got: &[f32], want: &[f64], bound: &[f32], rule: Option<f64>) -> Self {
+        Self::new(got, want, bound, rule, &mut Spread::default())
+    }
+
     fn new(
         got: &[f32],
         want: &[f64],

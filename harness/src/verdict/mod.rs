@@ -11,6 +11,7 @@
 mod attention;
 mod batches;
 mod evaluate;
+mod evidence;
 mod global;
 mod health;
 mod judge;
@@ -26,15 +27,20 @@ pub mod tolerance;
 
 pub use attention::AttentionMap;
 pub use batches::largest_difference;
-pub use evaluate::{Block, Sink, evaluate};
+pub use evaluate::{Block, Expected, Sink, evaluate};
+pub(crate) use evaluate::{assembled, written};
+pub use evidence::{Evidence, RowAt, Wrong, excerpt};
+pub(crate) use evidence::{judged_rows, right};
 pub use global::{Global, compare as compare_rows};
 pub use health::Symptom;
 pub use judge::{Coverage, Finding, StageResult, Status, TokenCheck, Verdict, judge};
+pub(crate) use local::Row;
 pub use local::{Check, Element, Local, Side, residuals};
 pub use logits::{Choice, LogitsRow};
 pub use repeat::{Race, Repeated};
 pub use segment::Segment;
 pub use shape::describe;
+pub(crate) use shape::looks_like_rounding;
 pub use spread::{BEYOND, BIN_OF_ONE, Spread};
 pub use tolerance::Policy;
 

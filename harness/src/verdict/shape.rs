@@ -1,84 +1,53 @@
 //! What a residual looks like, for a fault that no hypothesis explains: which
-//! part of the rows is wrong, in what pattern, and whether a factor or an
-//! offset would mend it.
+//! part of the rows is wrong, in what pattern, whether a factor or an offset
+//! would mend it, what the wrong rows equal instead, and of what rank the
+//! residual is.
 
-use super::evaluate::{Block, evaluate, rows_of};
-use super::local::Side;
-use super::tolerance::ELEMENT_FACTOR;
-use crate::capture::Filter;
-use crate::oracle::Oracle;
+use super::evidence::{Evidence, Wrong, right};
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::{Op, Tensor};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 
 /// Share of a residual that a fit must leave at most to be mentioned.
 const FITTED: f64 = 1e-3;
 
-/// Wrong elements that a factor or an offset is fitted to, at most.
-const FITTED_TO: usize = 1 << 20;
+/// Rows that are compared with rows from elsewhere, and whose rank is taken.
+const ROWS: usize = 48;
 
-/// The wrong elements of a stage, as they are gathered.
-#[derive(Default)]
-struct Wrong {
-    columns: BTreeSet<usize>,
-    width: usize,
-    bad: usize,
-    all: usize,
-    /// Whether every one of them is zero.
-    zero: bool,
-    /// What is and what should be, of the first of them.
-    pairs: Vec<(f64, f64)>,
-}
-
-impl Wrong {
-    fn take(&mut self, got: &Tensor<f32>, block: &Block<'_>) {
-        self.width = got.row_len().max(1);
-        let (want, bound) = (&block.value.data, &block.bound);
-        for (i, ((g, w), b)) in got.data.iter().zip(want).zip(bound).enumerate() {
-            if w.is_nan() {
-                // A cached row that nothing is known of.
-                continue;
-            }
-            self.all += 1;
-            if (f64::from(*g) - w).abs() > ELEMENT_FACTOR * f64::from(*b) || !g.is_finite() {
-                self.zero = *g == 0.0 && (self.zero || self.bad == 0);
-                self.bad += 1;
-                self.columns.insert(i % self.width);
-                if self.pairs.len() < FITTED_TO {
-                    self.pairs.push((f64::from(*g), *w));
-                }
-            }
-        }
+/// Describes the residual in words; empty if no element is beyond its bound.
+pub fn describe(e: &Evidence<'_>) -> String {
+    if let Some(step) = e.misshapen.first() {
+        let label = e.side.capture.steps[*step].label();
+        return format!(
+            "its extent is wrong in {} steps, from {label} on",
+            e.misshapen.len()
+        );
     }
-}
-
-/// Describes the residual of `node` in words; empty if nothing is wrong.
-pub fn describe(node: &Node, oracle: &Oracle<'_>, side: &Side<'_>, filter: &Filter) -> String {
-    let mut wrong = Wrong::default();
-    let sides = std::slice::from_ref(side);
-    let (graph, weights) = (&oracle.graph, &oracle.weights);
-    evaluate(node, graph, weights, sides, filter, &mut |block| {
-        let stored = block.step.stages.get(&node.id);
-        let got = stored.and_then(|s| rows_of(node, s, &block.rows));
-        if let Some(got) = got.filter(|g| g.data.len() == block.value.data.len()) {
-            wrong.take(&got, &block);
-        }
-        ControlFlow::Continue(())
-    });
-    if wrong.bad == 0 {
-        return String::new();
+    let wrong = e.wrong();
+    if wrong.is_empty() {
+        return match e.bad_rows().count() {
+            0 => String::new(),
+            n => format!("{n} rows are off as a whole, no element of them alone"),
+        };
     }
-    let mut words = vec![format!("{} of {} elements are wrong", wrong.bad, wrong.all)];
-    let columns: Vec<usize> = wrong.columns.into_iter().collect();
-    words.push(pattern(&columns, wrong.width));
-    if let Some(heads) = heads(node, &oracle.graph, &columns, wrong.width) {
-        words.push(heads);
-    }
-    if wrong.zero {
+    let all: usize = e.rows.iter().map(|r| r.range.len()).sum();
+    let mut words = vec![format!("{} of {all} elements are wrong", wrong.len())];
+    words.extend(positions(e));
+    let width = e.rows.iter().map(|r| r.range.len()).max().unwrap_or(0);
+    let columns: BTreeSet<usize> = wrong.iter().map(|w| w.index).collect();
+    let columns: Vec<usize> = columns.into_iter().collect();
+    // The columns of scores are keys, of which every row has its own number.
+    words.push(pattern(&columns, width));
+    words.extend(heads(e, &columns, width));
+    words.extend(tile(e, &wrong, &columns, width));
+    if wrong.iter().all(|w| w.got == 0.0) {
         words.push("all of them are zero: not written, or cleared".to_owned());
-    } else if let Some(fit) = fit(&wrong.pairs) {
+    } else if let Some(fit) = fit(&wrong) {
         words.push(fit);
+    } else {
+        words.extend(equal(e));
+        words.extend(rank(e));
     }
     words.join("; ")
 }
@@ -94,7 +63,7 @@ fn pattern(columns: &[usize], width: usize) -> String {
         _ if contiguous => format!("a run of {} columns, {first} to {last}", columns.len()),
         _ => {
             let step = columns[1] - columns[0];
-            if columns.windows(2).all(|w| w[1] - w[0] == step) {
+            if columns.len() > 2 && columns.windows(2).all(|w| w[1] - w[0] == step) {
                 format!("every {step}th column from {first} on")
             } else {
                 format!("{} columns of {width}, scattered", columns.len())
@@ -103,55 +72,118 @@ fn pattern(columns: &[usize], width: usize) -> String {
     }
 }
 
+/// Which positions, where it is not all of them.
+fn positions(e: &Evidence<'_>) -> Option<String> {
+    let all: BTreeSet<_> = e
+        .rows
+        .iter()
+        .map(|r| (r.place.step, r.place.position))
+        .collect();
+    let bad: BTreeSet<_> = e
+        .bad_rows()
+        .map(|r| (r.place.step, r.place.position))
+        .collect();
+    if bad.len() == all.len() {
+        return None;
+    }
+    match bad.first() {
+        Some((0, p)) if bad.len() == 1 => Some(format!("position {p} alone")),
+        Some((s, p)) if bad.len() == 1 => Some(format!("position {p} at step {s} alone")),
+        Some((s, _)) if *s > 0 => {
+            let steps: BTreeSet<usize> = bad.iter().map(|b| b.0).collect();
+            let last = all.last().map_or(0, |a| a.0);
+            (steps.len() < last).then(|| {
+                let list: Vec<String> = steps.iter().take(6).map(ToString::to_string).collect();
+                format!("steps {}", list.join(", "))
+            })
+        }
+        _ => None,
+    }
+}
+
 /// Whole heads, where a row is made of heads.
-fn heads(node: &Node, graph: &Graph, columns: &[usize], width: usize) -> Option<String> {
-    let d = graph.config.head_dim;
-    let of_heads = matches!(node.op, Op::AttnContext(_) | Op::Rope(_) | Op::Bias)
+fn heads(e: &Evidence<'_>, columns: &[usize], width: usize) -> Option<String> {
+    let by_row: BTreeSet<usize> = e.bad_rows().filter_map(|r| r.place.head).collect();
+    let all: BTreeSet<usize> = e.rows.iter().filter_map(|r| r.place.head).collect();
+    let heads = if all.is_empty() {
+        let d = e.oracle.graph.config.head_dim;
+        if !of_heads(e.node, &e.oracle.graph) || columns.len() == width {
+            return None;
+        }
+        let heads: BTreeSet<usize> = columns.iter().map(|c| c / d).collect();
+        if columns.len() * 10 < heads.len() * d * 9 {
+            return None;
+        }
+        heads
+    } else if by_row.len() < all.len() {
+        by_row
+    } else {
+        return None;
+    };
+    let list: Vec<String> = heads.iter().map(ToString::to_string).collect();
+    let s = if heads.len() == 1 { "" } else { "s" };
+    Some(format!("head{s} {}", list.join(", ")))
+}
+
+fn of_heads(node: &Node, graph: &Graph) -> bool {
+    matches!(node.op, Op::AttnContext(_) | Op::Bias)
         || graph.nodes.iter().any(|n| {
             matches!(n.op, Op::Rope(_) | Op::Bias)
                 && n.inputs.iter().any(|&i| graph.nodes[i].id == node.id)
-        });
-    if !of_heads || columns.len() == width {
-        return None;
-    }
-    let heads: BTreeSet<usize> = columns.iter().map(|c| c / d).collect();
-    let whole = columns.len() * 10 >= heads.len() * d * 9;
-    let list: Vec<String> = heads.iter().map(ToString::to_string).collect();
-    whole.then(|| {
+        })
+}
+
+/// A filled rectangle of positions and columns that is neither all rows nor
+/// all columns.
+fn tile(e: &Evidence<'_>, wrong: &[Wrong], columns: &[usize], width: usize) -> Option<String> {
+    let position = |w: &Wrong| e.rows[w.row].place.position;
+    let (low, high) = (
+        wrong.iter().map(position).min()?,
+        wrong.iter().map(position).max()?,
+    );
+    let all = e
+        .rows
+        .iter()
+        .map(|r| r.place.position)
+        .collect::<BTreeSet<_>>()
+        .len();
+    let (height, span) = (high - low + 1, columns[columns.len() - 1] - columns[0] + 1);
+    let part = height > 1 && height < all && span > 1 && span < width;
+    (part && wrong.len() * 4 >= height * span * 3).then(|| {
         format!(
-            "head{} {}",
-            if heads.len() == 1 { "" } else { "s" },
-            list.join(", ")
+            "a tile of {height} positions from {low} on by {span} columns from {} on",
+            columns[0]
         )
     })
 }
 
 /// `got = a·want + b` by least squares, if that explains the wrong elements.
-fn fit(pairs: &[(f64, f64)]) -> Option<String> {
-    if pairs.len() < 8 || pairs.iter().any(|(g, _)| !g.is_finite()) {
+fn fit(wrong: &[Wrong]) -> Option<String> {
+    if wrong.len() < 8 || wrong.iter().any(|w| !w.got.is_finite()) {
         return None;
     }
-    let n = pairs.len() as f64;
+    let n = wrong.len() as f64;
+    let pairs = || wrong.iter().map(|w| (f64::from(w.got), w.want));
     let (mut g, mut w, mut ww, mut gw) = (0.0, 0.0, 0.0, 0.0);
-    for (got, want) in pairs {
+    for (got, want) in pairs() {
         g += got / n;
         w += want / n;
     }
-    for (got, want) in pairs {
+    for (got, want) in pairs() {
         ww += (want - w).powi(2);
         gw += (got - g) * (want - w);
     }
     let scale = if ww > 0.0 { gw / ww } else { 1.0 };
     let offset = g - scale * w;
     let (mut left, mut was) = (0.0, 0.0);
-    for (got, want) in pairs {
+    for (got, want) in pairs() {
         left += (got - scale * want - offset).powi(2);
         was += (got - want).powi(2);
     }
     if left.sqrt() > FITTED * was.sqrt() {
         return None;
     }
-    let size = pairs.iter().map(|(_, want)| want.abs()).sum::<f64>() / n;
+    let size = pairs().map(|(_, want)| want.abs()).sum::<f64>() / n;
     let scaled = (scale - 1.0).abs() > 1e-6;
     let shifted = offset.abs() > 1e-5 * size;
     match (scaled, shifted) {
@@ -160,6 +192,194 @@ fn fit(pairs: &[(f64, f64)]) -> Option<String> {
         (true, true) => Some(format!("scaled by {scale:.6} and offset by {offset:.6}")),
         (false, false) => None,
     }
+}
+
+/// Rows that show something else than their own values: what should stand in
+/// another row or some columns on, or what the subject gave at another step or
+/// in another layer.
+fn equal(e: &Evidence<'_>) -> Option<String> {
+    let bad: Vec<_> = e.bad_rows().take(ROWS).collect();
+    let same = |got: &[f32], other: &[f32]| got.len() == other.len() && got == other;
+    let step_of = |r: &super::evidence::RowAt| &e.side.capture.steps[r.step];
+    let row_in = |t: Option<Cow<'_, Tensor<f32>>>, range: std::ops::Range<usize>| {
+        t.and_then(|t| t.data.get(range).map(<[f32]>::to_vec))
+    };
+
+    // Another layer's, at the same place.
+    for node in e
+        .oracle
+        .graph
+        .nodes
+        .iter()
+        .filter(|n| n.id.name == e.node.id.name && n.id.layer != e.node.id.layer)
+    {
+        let all = bad.iter().all(|r| {
+            let other = row_in(step_of(r).get(node.id), r.range.clone());
+            other.is_some_and(|o| same(e.row(r).0, &o))
+        });
+        if all {
+            return Some(format!("equal to {}", node.id));
+        }
+    }
+    // What the buffer held so many steps before.
+    for back in 1..e.side.capture.steps.len() {
+        let all = bad.iter().all(|r| {
+            let before = r.step.checked_sub(back).map(|s| &e.side.capture.steps[s]);
+            let other = row_in(before.and_then(|s| s.get(e.node.id)), r.range.clone());
+            other.is_some_and(|o| same(e.row(r).0, &o))
+        });
+        if all {
+            return Some(match back {
+                1 => "equal to what the step before left there".to_owned(),
+                n => format!("equal to what was left there {n} steps before"),
+            });
+        }
+    }
+    // The right values of another row of the same step.
+    let shifted = |by: i64| {
+        bad.iter().all(|r| {
+            let Some((want, bound)) = &e.expected[r.step] else {
+                return false;
+            };
+            let n = r.range.len() as i64;
+            let start = r.range.start as i64 + by * n;
+            let Ok(start) = usize::try_from(start) else {
+                return false;
+            };
+            let range = start..start + r.range.len();
+            let (Some(want), Some(bound)) = (want.data.get(range.clone()), bound.get(range)) else {
+                return false;
+            };
+            e.row(r)
+                .0
+                .iter()
+                .zip(want)
+                .zip(bound)
+                .all(|((g, w), b)| right(*g, *w, *b))
+        })
+    };
+    if let Some(by) = [-1, 1, -2, 2, -3, 3].into_iter().find(|&by| shifted(by)) {
+        return Some(format!(
+            "equal to what belongs {} rows {}",
+            by.abs(),
+            side(by)
+        ));
+    }
+    // Its own values, some columns on; the ends are free.
+    let slid = |by: i64| {
+        bad.iter().all(|r| {
+            let (got, want, bound) = e.row(r);
+            let inside = |i: &usize| (0..got.len() as i64).contains(&(*i as i64 + by));
+            let mut seen = (0..got.len()).filter(inside).peekable();
+            seen.peek().is_some()
+                && seen.all(|i| {
+                    let from = (i as i64 + by) as usize;
+                    right(got[i], want[from], bound[from])
+                })
+        })
+    };
+    let far = bad.first().map_or(0, |r| r.range.len() as i64 / 2).min(128);
+    (1..=far)
+        .flat_map(|by| [-by, by])
+        .find(|&by| slid(by))
+        .map(|by| format!("equal to what belongs {} columns {}", by.abs(), side(by)))
+}
+
+fn side(by: i64) -> &'static str {
+    if by < 0 { "before" } else { "after" }
+}
+
+/// The same residual in every row, or a residual of low rank.
+fn rank(e: &Evidence<'_>) -> Option<String> {
+    let rows: Vec<Vec<f64>> = e
+        .bad_rows()
+        .take(ROWS)
+        .map(|r| {
+            let (got, want, _) = e.row(r);
+            got.iter()
+                .zip(want)
+                .map(|(g, w)| f64::from(*g) - w)
+                .collect()
+        })
+        .collect();
+    let width = rows.first()?.len();
+    if rows.len() < 4 || rows.iter().any(|r: &Vec<f64>| r.len() != width) {
+        return None;
+    }
+    if rows.iter().flatten().any(|v| !v.is_finite()) {
+        return None;
+    }
+    let norm = |r: &[f64]| r.iter().map(|v| v * v).sum::<f64>().sqrt();
+    let apart =
+        |a: &[f64], b: &[f64]| norm(&a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<_>>());
+    if rows
+        .iter()
+        .all(|r| apart(r, &rows[0]) <= FITTED * norm(&rows[0]))
+    {
+        return Some("the same residual in every row, whatever the token".to_owned());
+    }
+    let rank = pivots(rows.clone());
+    let full = rows.len().min(width);
+    (rank <= 4 && rank < full)
+        .then(|| format!("the residual has rank {rank} over {} rows", rows.len()))
+}
+
+/// Rows that are left when what others already span is taken off, the largest
+/// first (Gram–Schmidt with pivoting), down to the share that a fit may leave.
+fn pivots(mut rows: Vec<Vec<f64>>) -> usize {
+    let norm2 = |r: &[f64]| r.iter().map(|v| v * v).sum::<f64>();
+    let first = rows.iter().map(|r| norm2(r)).fold(0.0, f64::max);
+    let mut rank = 0;
+    while let Some((at, size)) = rows
+        .iter()
+        .map(|r| norm2(r))
+        .enumerate()
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+    {
+        if size <= FITTED * FITTED * first {
+            break;
+        }
+        rank += 1;
+        let pivot = rows.swap_remove(at);
+        for row in &mut rows {
+            let along = row.iter().zip(&pivot).map(|(a, b)| a * b).sum::<f64>() / size;
+            row.iter_mut()
+                .zip(&pivot)
+                .for_each(|(v, p)| *v -= along * p);
+        }
+    }
+    rank
+}
+
+/// Whether the residual could be rounding: most elements off, none by a rule
+/// that their values show, in either direction alike.
+pub(crate) fn looks_like_rounding(e: &Evidence<'_>) -> bool {
+    let (mut n, mut off, mut above) = (0usize, 0usize, 0usize);
+    let (mut dd, mut ww, mut dw) = (0.0, 0.0, 0.0);
+    let mut infinite = false;
+    for row in e.bad_rows() {
+        let (got, want, bound) = e.row(row);
+        for ((g, w), b) in got.iter().zip(want).zip(bound) {
+            if !g.is_finite() {
+                infinite = true;
+                continue;
+            }
+            let d = f64::from(*g) - w;
+            n += 1;
+            off += usize::from(d.abs() > 0.5 * f64::from(*b));
+            above += usize::from(d > 0.0);
+            dd += d * d;
+            ww += w * w;
+            dw += d * w;
+        }
+    }
+    // An overflow shows by itself; few finite elements tell nothing.
+    if infinite && n < 16 {
+        return true;
+    }
+    let n = n.max(1) as f64;
+    let correlation = dw / (dd * ww).sqrt().max(f64::MIN_POSITIVE);
+    off as f64 > 0.3 * n && (0.3..0.7).contains(&(above as f64 / n)) && correlation.abs() < 0.5
 }
 
 #[cfg(test)]
@@ -188,8 +408,18 @@ mod tests {
     #[test]
     fn factors_and_offsets_are_fitted() {
         let want: Vec<f64> = (0..50).map(|i| f64::from(i * i % 17) - 8.0).collect();
-        let told =
-            |f: &dyn Fn(f64) -> f64| fit(&want.iter().map(|&w| (f(w), w)).collect::<Vec<_>>());
+        let told = |f: &dyn Fn(f64) -> f64| {
+            let wrong: Vec<Wrong> = want
+                .iter()
+                .map(|&want| Wrong {
+                    row: 0,
+                    index: 0,
+                    got: f(want) as f32,
+                    want,
+                })
+                .collect();
+            fit(&wrong)
+        };
         assert_eq!(told(&|w| 0.5 * w).unwrap(), "scaled by 0.500000");
         assert_eq!(told(&|w| w + 3.0).unwrap(), "offset by 3.000000");
         assert_eq!(
@@ -197,5 +427,22 @@ mod tests {
             "scaled by 2.000000 and offset by -1.000000"
         );
         assert_eq!(told(&|w| w * w), None);
+    }
+
+    #[test]
+    fn the_rank_of_a_residual_is_counted() {
+        let outer = |k: f64, row: &[f64]| row.iter().map(|v| v * k).collect::<Vec<f64>>();
+        let (a, b) = ([1.0, 2.0, 3.0, 4.0], [1.0, -1.0, 0.5, 0.0]);
+        let one: Vec<Vec<f64>> = (1..6).map(|k| outer(f64::from(k), &a)).collect();
+        assert_eq!(pivots(one.clone()), 1);
+        let two: Vec<Vec<f64>> = (1..6)
+            .map(|k| {
+                let pair = outer(f64::from(k), &a)
+                    .into_iter()
+                    .zip(outer(f64::from(k * k), &b));
+                pair.map(|(x, y)| x + y).collect()
+            })
+            .collect();
+        assert_eq!(pivots(two), 2);
     }
 }

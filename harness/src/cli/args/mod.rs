@@ -4,6 +4,7 @@ mod bench;
 mod compare;
 mod dequantise;
 mod generate;
+mod mutations;
 mod oracle;
 mod output;
 mod record;
@@ -15,6 +16,7 @@ pub use bench::{BenchArgs, Measure};
 pub use compare::CompareArgs;
 pub use dequantise::DequantiseArgs;
 pub use generate::GenerateArgs;
+pub use mutations::{MutationsArgs, MutationsCommand, ScoreArgs, ScoreSubject};
 pub use oracle::OracleArgs;
 pub use output::{Ci, OutputArgs};
 pub use record::RecordArgs;
@@ -101,11 +103,8 @@ Examples:
 Examples:
   qdiff prompts")]
     Prompts,
-    /// List the faults that can be injected with `run --inject`
-    #[command(after_help = "\
-Examples:
-  qdiff mutations")]
-    Mutations,
+    /// The faults that can be injected and recognised
+    Mutations(MutationsArgs),
     /// List what the engine can run on
     #[command(after_help = "\
 Examples:

@@ -70,7 +70,15 @@ pub struct RunArgs {
     /// the last rule that matches wins
     #[arg(long, value_name = "GLOB=NUMBER", env = "QDIFF_TOLERANCE")]
     pub tolerance: Vec<String>,
-    /// Inject a fault into the subject: NAME[:PARAM=VALUE][@L07, @L07.q_rope or @p3000..]; repeatable
+    /// Seconds that the search for causes may take
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 10.0,
+        env = "QDIFF_WHY_BUDGET"
+    )]
+    pub why_budget: f64,
+    /// Inject a fault into the subject: NAME[:PARAM=VALUE,…][@L07, @L07.q_rope or @p3000..]; repeatable
     #[arg(long, value_name = "FAULT", env = "QDIFF_INJECT")]
     pub inject: Vec<String>,
     /// Run the subject so often first, and compare the runs bit by bit: a race shows before all else

@@ -93,7 +93,7 @@ fn speed(args: &BenchArgs, rounds: usize) -> Result<()> {
 
 /// Seconds of prefill and decode.
 fn cpu(opened: &Opened, prompt: &[u32]) -> (f64, f64) {
-    let mut engine = CpuEngine::<f32>::new(opened.model.graph().clone(), &opened.model);
+    let mut engine = CpuEngine::new(opened.model.graph().clone(), &opened.model);
     let start = Instant::now();
     engine.step(prompt, &mut NoTaps);
     let prefill = start.elapsed().as_secs_f64();

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 
 use super::*;
+use llama_cpp_sys_2 as sys;
 
 /// A log that keeps nothing.
 unsafe extern "C" fn silent(

@@ -1,0 +1,92 @@
+//! Faults that the parameters of an op cannot say: hooks on one node.
+//!
+//! A correct graph carries none. They live here and not in the ops so that an
+//! op's file stays the definition of the op; who wants a wrong stage brings
+//! the wrongness along. All of them work in f64 and are narrowed by whoever
+//! runs in f32: one fault serves as an injection and as a hypothesis.
+
+use super::WeightSource;
+use crate::ops::{Context, Tensor};
+use crate::quant::GgmlType;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// Reads a weight in another way than it is stored.
+pub trait Read: Debug + Send + Sync {
+    /// Writes row `row` of `tensor`, as this fault sees it, to `out`, which
+    /// has the length of a row.
+    fn row(&self, source: &dyn WeightSource, tensor: &str, row: usize, out: &mut [f32]);
+}
+
+/// Computes something else than the op.
+pub trait Compute: Debug + Send + Sync {
+    /// Value in the shape that the op would have given, and the forward error
+    /// bound of each element. For a cache: of the rows that are appended.
+    fn evaluate(&self, inputs: &[&Tensor<f64>], context: &Context<'_>) -> (Tensor<f64>, Vec<f32>);
+}
+
+/// The output of a stage at one step, as it is about to be written.
+pub struct Output<'a> {
+    /// What was computed.
+    pub value: &'a mut Tensor<f64>,
+    /// Error bound of each element; infinity leaves an element open.
+    pub bound: &'a mut [f32],
+    /// What the buffer held after the step before, by address; `None` before
+    /// the first.
+    pub old: Option<&'a [f32]>,
+    /// Position of the first token of the step.
+    pub first: usize,
+}
+
+/// Leaves something else in the output than what was computed.
+pub trait Write: Debug + Send + Sync {
+    /// Changes values and, beside them, their bounds.
+    fn write(&self, output: Output<'_>);
+}
+
+/// The faults of one node.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// How its weight is read.
+    pub read: Option<Arc<dyn Read>>,
+    /// What is computed.
+    pub compute: Option<Arc<dyn Compute>>,
+    /// What is written.
+    pub write: Option<Arc<dyn Write>>,
+}
+
+impl Faults {
+    /// Whether the node is as the op says.
+    pub fn none(&self) -> bool {
+        self.read.is_none() && self.compute.is_none() && self.write.is_none()
+    }
+}
+
+/// A source of weights seen through a fault.
+pub struct Misread<'a> {
+    /// The weights as they are.
+    pub source: &'a dyn WeightSource,
+    /// How they are seen.
+    pub fault: &'a dyn Read,
+}
+
+impl WeightSource for Misread<'_> {
+    fn extent(&self, tensor: &str) -> (usize, usize) {
+        self.source.extent(tensor)
+    }
+
+    fn ggml_type(&self, tensor: &str) -> GgmlType {
+        self.source.ggml_type(tensor)
+    }
+
+    fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
+        let (n, _) = self.extent(tensor);
+        for (i, row) in out.chunks_mut(n.max(1)).enumerate() {
+            self.fault.row(self.source, tensor, first + i, row);
+        }
+    }
+
+    fn row_bytes(&self, tensor: &str, row: usize) -> &[u8] {
+        self.source.row_bytes(tensor, row)
+    }
+}

@@ -1,0 +1,74 @@
+//! Arguments of `qdiff mutations`.
+
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// `qdiff mutations`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qdiff mutations
+  qdiff mutations show rope-base
+  qdiff mutations score --quick
+  qdiff run --inject rope-base:base=10000@L07")]
+pub struct MutationsArgs {
+    /// What of the catalogue [default: list]
+    #[command(subcommand)]
+    pub command: Option<MutationsCommand>,
+}
+
+/// What of the catalogue.
+#[derive(Debug, Subcommand)]
+pub enum MutationsCommand {
+    /// A line for each fault that can be injected and recognised
+    List,
+    /// All about one of them
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Plant faults, diagnose them, and say how often the diagnosis is right
+    Score(ScoreArgs),
+}
+
+/// `qdiff mutations score`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 if every independent fault that is not inert is found at its stage, 95 of 100
+are named and no clean run raises an alarm; else 1.
+
+Examples:
+  qdiff mutations score --json score.json
+  qdiff mutations score --model model.gguf --pairs 4")]
+pub struct ScoreArgs {
+    /// GGUF file to plant the faults in [default: small synthetic models]
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+    /// Whose faults: cpu, or cuda (its launches and kernels; needs a GPU and a build with --features faults)
+    #[arg(long, value_enum, default_value_t = ScoreSubject::Cpu, env = "QDIFF_SUBJECT")]
+    pub subject: ScoreSubject,
+    /// A built-in prompt or text, with --model
+    #[arg(short, long, default_value = "haiku")]
+    pub prompt: String,
+    /// One layer for each fault instead of first, middle and last
+    #[arg(long)]
+    pub quick: bool,
+    /// Pairs of faults at once, for each source of faults
+    #[arg(long, default_value_t = 12, value_name = "NUMBER")]
+    pub pairs: usize,
+    /// Also write the score as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Threads for llama.cpp and the CPU engine [default: all cores]
+    #[arg(short, long, env = "QDIFF_THREADS")]
+    pub threads: Option<usize>,
+}
+
+/// Whose faults are scored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScoreSubject {
+    /// The CPU engine's
+    Cpu,
+    /// The CUDA engine's
+    Cuda,
+}

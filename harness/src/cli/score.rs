@@ -1,0 +1,230 @@
+//! `qdiff mutations score`.
+
+use super::args::{ScoreArgs, ScoreSubject};
+use super::session::{self, Bar};
+use super::{exit, say};
+use crate::mutations::decoding;
+use crate::prompts::{self, Style};
+use crate::report::{file, json};
+use crate::runners::Number;
+use crate::score::{
+    Bench, Clean, FaultSource, GraphFaults, Group, Plan, Plant, PlantedFaults, SCHEMA_VERSION,
+    Score, render,
+};
+use crate::session::Opened;
+use anyhow::Result;
+use qdiff_synth::{Synth, WeightType};
+use std::time::Instant;
+
+/// Decode steps of every run: enough that what is stale or stuck shows.
+const DECODE: usize = 3;
+
+/// Tokens of the prompt on synthetic models.
+const PROMPT: usize = 24;
+
+pub(super) fn run(args: &ScoreArgs) -> Result<u8> {
+    if let Some(path) = &args.json {
+        file::check(path, "--json")?;
+    }
+    let threads = session::threads(args.threads)?;
+    let start = Instant::now();
+    let bar = Bar::new();
+    let mut tally = Tally {
+        sources: sources(args.subject)?,
+        score: Score {
+            kind: "score".to_owned(),
+            schema_version: SCHEMA_VERSION,
+            subject: match args.subject {
+                ScoreSubject::Cpu => "cpu".to_owned(),
+                ScoreSubject::Cuda => "cuda".to_owned(),
+            },
+            models: Vec::new(),
+            groups: Vec::new(),
+            clean: Clean::default(),
+            graded: Vec::new(),
+            seconds: 0.0,
+        },
+        threads,
+        progress: &|what| bar.show(what, 0, 1),
+    };
+    match &args.model {
+        Some(path) => tally.real(path, args)?,
+        None => tally.synthetic(args)?,
+    }
+    let mut score = tally.score;
+    bar.show("score", 1, 1);
+    score.seconds = start.elapsed().as_secs_f64();
+    say(&render(&score))?;
+    if let Some(path) = &args.json {
+        file::write(path, json::text(&score)?.as_bytes())?;
+    }
+    Ok(if score.reached() {
+        exit::MATCH
+    } else {
+        exit::DIVERGED
+    })
+}
+
+/// Who plants faults in the engine that is asked for.
+fn sources(subject: ScoreSubject) -> Result<Vec<&'static dyn FaultSource>> {
+    match subject {
+        ScoreSubject::Cpu => Ok(vec![&PlantedFaults, &GraphFaults]),
+        #[cfg(feature = "faults")]
+        ScoreSubject::Cuda => {
+            qdiff_engine::cuda::devices()?;
+            Ok(vec![&crate::score::CudaFaults])
+        }
+        #[cfg(not(feature = "faults"))]
+        ScoreSubject::Cuda => anyhow::bail!(
+            "this qdiff was built without the CUDA engine's faults; build it with `cargo build --release -p qdiff --features faults`"
+        ),
+    }
+}
+
+struct Tally<'a> {
+    sources: Vec<&'static dyn FaultSource>,
+    score: Score,
+    threads: usize,
+    progress: &'a dyn Fn(&str),
+}
+
+impl Tally<'_> {
+    fn add(&mut self, group: Group) {
+        let known = self
+            .score
+            .groups
+            .iter_mut()
+            .find(|g| g.source == group.source);
+        match known {
+            Some(known) => {
+                known.cases.extend(group.cases);
+                known.pairs.extend(group.pairs);
+            }
+            None => self.score.groups.push(group),
+        }
+    }
+
+    fn groups(
+        &mut self,
+        bench: &Bench<'_>,
+        plan: Plan,
+        wanted: &dyn Fn(&Plant) -> bool,
+    ) -> Result<()> {
+        for source in self.sources.clone() {
+            let group = bench.group(source, plan, wanted, self.progress)?;
+            self.add(group);
+        }
+        self.score.models.push(bench.name.clone());
+        Ok(())
+    }
+
+    /// Everything on one small model; what depends on the block format or on
+    /// the architecture on others; clean runs on all of them.
+    fn synthetic(&mut self, args: &ScoreArgs) -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let open = |name: &str, model: &Synth| -> Result<Opened> {
+            let path = folder.path().join(format!("{name}.gguf"));
+            model.write(&path)?;
+            Opened::new(&path)
+        };
+        let plan = Plan {
+            all_three: !args.quick,
+            pairs: args.pairs,
+        };
+
+        let main = open(
+            "main",
+            &Synth {
+                n_layers: 3,
+                ..Synth::default()
+            },
+        )?;
+        let bench = self.bench("qwen2 Q8_0, 3 layers", &main, &some_tokens(PROMPT))?;
+        self.groups(&bench, plan, &|_| true)?;
+        self.score.graded = bench.graded()?;
+
+        let alone = Plan {
+            all_three: false,
+            pairs: 0,
+        };
+        let qwen3 = open(
+            "qwen3",
+            &Synth {
+                arch: "qwen3",
+                ..Synth::default()
+            },
+        )?;
+        let bench = self.bench("qwen3 Q8_0, 2 layers", &qwen3, &some_tokens(PROMPT))?;
+        self.groups(&bench, alone, &|p| {
+            p.stage.name.ends_with("_normed") || p.name() == "qk-norm-after-rope"
+        })?;
+
+        for weight_type in WeightType::ALL {
+            let name = format!("qwen2 {weight_type:?}, 2 layers");
+            let model = Synth {
+                weight_type,
+                ..Synth::default()
+            };
+            let opened = open(&format!("{weight_type:?}"), &model)?;
+            let blocks = weight_type.block_len() > 1 && weight_type != WeightType::Q8_0;
+            if blocks {
+                let bench = self.bench(&name, &opened, &some_tokens(PROMPT))?;
+                self.groups(&bench, alone, &|p| decoding::knows(p.name()))?;
+            }
+            self.clean(&name, &opened)?;
+        }
+        self.clean("qwen3 Q8_0, 2 layers", &qwen3)
+    }
+
+    /// Prompts of several lengths, whole and in parts, llama.cpp on one and two
+    /// threads, with every type of cache.
+    fn clean(&mut self, name: &str, opened: &Opened) -> Result<()> {
+        (self.progress)(&format!("{name}: clean runs"));
+        let f32 = Number::F32;
+        for (threads, kv, length, ubatches) in [
+            (1, f32, 1, &[1][..]),
+            (2, f32, 1, &[1]),
+            (1, f32, 9, &[9]),
+            (2, f32, 9, &[9]),
+            (1, f32, 40, &[40, 16, 7]),
+            (2, f32, 40, &[40, 16, 7]),
+            (1, Number::F16, 40, &[40, 16]),
+            (1, Number::Bf16, 40, &[40]),
+        ] {
+            let prompt = some_tokens(length);
+            let bench = Bench::new(name.to_owned(), opened, &prompt, DECODE, (threads, kv))?;
+            bench.clean(ubatches, &mut self.score.clean)?;
+        }
+        Ok(())
+    }
+
+    fn bench<'o>(&self, name: &str, opened: &'o Opened, prompt: &[u32]) -> Result<Bench<'o>> {
+        let settings = (self.threads, Number::F32);
+        Bench::new(name.to_owned(), opened, prompt, DECODE, settings)
+    }
+
+    /// Each fault in one layer of a real model, and clean runs of its prompts.
+    fn real(&mut self, path: &std::path::Path, args: &ScoreArgs) -> Result<()> {
+        let opened = Opened::new(path)?;
+        let prompt = prompts::resolve(&opened, &args.prompt, Style::default())?.tokens;
+        opened.check(&prompt, DECODE)?;
+        let name = opened.model.graph().config.name.clone();
+        let bench = self.bench(&name, &opened, &prompt)?;
+        let plan = Plan {
+            all_three: false,
+            pairs: args.pairs,
+        };
+        self.groups(&bench, plan, &|_| true)?;
+        self.score.graded = bench.graded()?;
+        for ubatch in [prompt.len(), 8] {
+            bench.clean(&[ubatch], &mut self.score.clean)?;
+        }
+        Ok(())
+    }
+}
+
+/// Tokens that every synthetic vocabulary has.
+fn some_tokens(n: usize) -> Vec<u32> {
+    let ids = qdiff_synth::base_vocab() as u32;
+    (0..n as u32).map(|i| (i * 37 + 11) % ids).collect()
+}

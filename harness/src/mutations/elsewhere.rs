@@ -1,0 +1,64 @@
+//! Cases of the field that no rewriting of a stage makes: what they are, and
+//! which command finds them.
+
+use super::Mutation;
+
+const fn case(
+    name: &'static str,
+    story: &'static str,
+    seen: &'static str,
+    remedy: &'static str,
+) -> Mutation {
+    Mutation {
+        name,
+        story,
+        seen,
+        remedy,
+        ..Mutation::PLAIN
+    }
+}
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    case(
+        "vocab-padding",
+        "ids beyond the tokenizer's last are scanned by the argmax",
+        "`qdiff logits`: padded ids have logits of their own; where llama.cpp scans them too the theory is wrong, and inert",
+        "compare the vocabulary of the metadata with the rows of output.weight before cutting the scan short",
+    ),
+    case(
+        "chat-template-missing",
+        "the prompt is not what the model was tuned on: special tokens as text, or no template",
+        "`qdiff run`: the tokens are compared before any stage; text that is fluent but off the prompt",
+        "render tokenizer.chat_template and parse special tokens when tokenising",
+    ),
+    case(
+        "ffn-allocates",
+        "memory is allocated in every forward pass",
+        "`qdiff bench`: time per token far from the limit of memory, allocations per token",
+        "allocate once, at load",
+    ),
+    case(
+        "race",
+        "the result changes from run to run",
+        "`qdiff run --repeat`: tested before any other verdict",
+        "compute-sanitizer --tool racecheck; look for a missing barrier or an atomic sum",
+    ),
+    case(
+        "sampler-ties",
+        "among equal logits not the lowest id is chosen, or the scan stops early",
+        "`qdiff run`: every stage matches and the token does not, with a margin of zero",
+        "take the lowest id among equals, over the whole vocabulary",
+    ),
+    case(
+        "sampler-order",
+        "temperature is applied before top-k where it belongs after, or the other way round",
+        "`qdiff run`: logits match, sampled tokens do not, greedy ones do",
+        "apply the samplers in the order of the chain that is compared against",
+    ),
+    case(
+        "sampler-seed",
+        "the random draw differs: another generator, seed, or number of draws per token",
+        "`qdiff run`: probabilities match and the sampled tokens do not",
+        "one draw per token, from the same generator and seed",
+    ),
+];

@@ -1,0 +1,177 @@
+//! Faults as they are written on the command line.
+
+use super::{Mutation, catalogue, find};
+use crate::capture::matches;
+use anyhow::{Context as _, Result, bail};
+use globset::{Glob, GlobMatcher};
+use qdiff_engine::model::{Before, Graph, StageId};
+
+/// A fault to inject: `NAME[:PARAM=VALUE,…][@TARGET,…]`, a target being a
+/// layer (`L07`), a pattern of stage ids (`L07.q_*`), or positions (`p3000..`:
+/// that one and all after it). Without a layer or a pattern, in all layers.
+#[derive(Debug)]
+pub struct Injection {
+    mutation: &'static Mutation,
+    values: Vec<f64>,
+    targets: Vec<Target>,
+    /// First position that is wrong.
+    since: usize,
+}
+
+#[derive(Debug)]
+enum Target {
+    Layer(u16),
+    Stages(GlobMatcher),
+}
+
+impl Target {
+    fn parse(text: &str) -> Result<Self> {
+        let number = text.trim_start_matches(['L', 'l']);
+        if let Ok(layer) = number.parse() {
+            return Ok(Self::Layer(layer));
+        }
+        let glob = Glob::new(text)
+            .with_context(|| format!("`{text}` is neither a layer nor a pattern"))?;
+        Ok(Self::Stages(glob.compile_matcher()))
+    }
+
+    fn covers(&self, id: StageId) -> bool {
+        match self {
+            Self::Layer(layer) => id.layer == Some(*layer),
+            Self::Stages(pattern) => matches(pattern, id),
+        }
+    }
+}
+
+impl std::fmt::Debug for Mutation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Injection {
+    /// Reads an injection.
+    ///
+    /// # Errors
+    /// An unknown name or parameter, or a target that cannot be read.
+    pub fn parse(text: &str) -> Result<Self> {
+        let (head, words) = text.split_once('@').unwrap_or((text, ""));
+        let (mut targets, mut since) = (Vec::new(), 0);
+        for word in words.split(',').filter(|_| head.len() < text.len()) {
+            match word.strip_prefix('p').and_then(|w| w.strip_suffix("..")) {
+                Some(position) => {
+                    since = position.parse().ok().with_context(|| {
+                        format!("`{word}` is not a first position such as p3000..")
+                    })?;
+                }
+                None => targets.push(Target::parse(word)?),
+            }
+        }
+        let (name, params) = match head.split_once(':') {
+            Some((name, params)) => (name, Some(params)),
+            None => (head, None),
+        };
+        let mutation = find(name).with_context(|| {
+            let known: Vec<_> = catalogue()
+                .filter(|m| m.of_a_stage())
+                .map(|m| m.name)
+                .collect();
+            format!(
+                "no mutation is called `{name}`; the mutations are: {}",
+                known.join(" ")
+            )
+        })?;
+        if !mutation.of_a_stage() {
+            bail!("`{name}` is not the fault of a stage: {}", mutation.seen);
+        }
+        let mut values = mutation.defaults();
+        for param in params.into_iter().flat_map(|p| p.split(',')) {
+            if mutation.params.is_empty() {
+                bail!("`{name}` takes no parameter");
+            }
+            let parsed = param.split_once('=').and_then(|(key, value)| {
+                let at = mutation.params.iter().position(|p| p.name == key)?;
+                Some((at, value.parse().ok()?))
+            });
+            let Some((at, value)) = parsed else {
+                let known: Vec<String> = mutation
+                    .params
+                    .iter()
+                    .map(|p| format!("{}=NUMBER ({})", p.name, p.help))
+                    .collect();
+                bail!("`{param}` is not {}", known.join(" or "));
+            };
+            values[at] = value;
+        }
+        Ok(Self {
+            mutation,
+            values,
+            targets,
+            since,
+        })
+    }
+
+    /// What is injected.
+    pub fn mutation(&self) -> &'static Mutation {
+        self.mutation
+    }
+
+    /// The values of its parameters.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// Rewrites `graph`; gives the stages that were changed.
+    ///
+    /// # Errors
+    /// If the model has no stage or layer to inject into.
+    pub fn rewrite(&self, graph: &mut Graph) -> Result<Vec<StageId>> {
+        let last = graph.config.n_layers as u16 - 1;
+        for target in &self.targets {
+            match target {
+                Target::Layer(layer) if *layer > last => {
+                    bail!("layer {layer} does not exist; the model has layers 0 to {last}")
+                }
+                _ => {}
+            }
+        }
+        let before = graph.clone();
+        let mut changed = Vec::new();
+        for node in &mut graph.nodes {
+            let old = (self.since > 0).then(|| node.clone());
+            let aimed = self.targets.is_empty() || self.targets.iter().any(|t| t.covers(node.id));
+            if aimed
+                && self.mutation.concerns(node.id.name)
+                && (self.mutation.apply)(node, &self.values, &before)
+            {
+                changed.push(node.id);
+                node.before = old.map(|node| Before {
+                    since: self.since,
+                    node: Box::new(node),
+                });
+            }
+        }
+        if changed.is_empty() {
+            bail!(
+                "`{}` applies to {}, of which this model has none there",
+                self.mutation.name,
+                self.mutation.stages.join(" ")
+            );
+        }
+        Ok(changed)
+    }
+
+    /// As [`Self::rewrite`]; gives what was changed, in words.
+    ///
+    /// # Errors
+    /// As [`Self::rewrite`].
+    pub fn apply(&self, graph: &mut Graph) -> Result<String> {
+        let changed = self.rewrite(graph)?.len();
+        let what = self.mutation.with(&self.values);
+        let from = match self.since {
+            0 => String::new(),
+            position => format!(" from position {position} on"),
+        };
+        Ok(format!("{what} in {changed} stages{from}"))
+    }
+}

@@ -1,0 +1,168 @@
+//! The right values at the wrong place of the output.
+
+use super::region::Parts;
+use super::{Mutation, Param};
+use crate::verdict::Evidence;
+use qdiff_engine::model::fault::{Output, Write};
+use std::sync::Arc;
+
+/// Two parts of the output stand in each other's place, or all of them are
+/// moved on by some.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Swapped(usize, usize),
+    Moved(i64),
+}
+
+impl Order {
+    /// The part whose values stand at part `i` of `n`.
+    fn source(self, i: usize, n: usize) -> usize {
+        match self {
+            Self::Swapped(a, b) if i == a => b.min(n.saturating_sub(1)),
+            Self::Swapped(a, b) if i == b => a.min(n.saturating_sub(1)),
+            Self::Swapped(..) => i,
+            Self::Moved(by) => (i as i64 - by).rem_euclid(n.max(1) as i64) as usize,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Misplaced {
+    parts: Parts,
+    order: Order,
+}
+
+impl Write for Misplaced {
+    fn write(&self, out: Output<'_>) {
+        let (values, bounds) = (out.value.data.clone(), out.bound.to_vec());
+        let shape = out.value.shape.clone();
+        let n = self.parts.count(&shape);
+        for at in 0..values.len() {
+            let source = self.order.source(self.parts.part(&shape, at), n);
+            let from = self.parts.moved(&shape, at, source);
+            out.value.data[at] = values[from];
+            out.bound[at] = bounds[from];
+        }
+    }
+}
+
+/// Where the subject's part `i` stands among the expected ones, for the parts
+/// that are wrong: pairs (part, source).
+fn sources(e: &Evidence<'_>, parts: Parts) -> Vec<(usize, usize)> {
+    let Some(step) = e.bad_rows().next().map(|r| r.step) else {
+        return Vec::new();
+    };
+    let (Some(got), Some((want, bound))) = (&e.given[step], &e.expected[step]) else {
+        return Vec::new();
+    };
+    let shape = &want.shape;
+    let n = parts.count(shape);
+    let mut members: Vec<Vec<usize>> = vec![Vec::new(); n];
+    for at in 0..want.data.len() {
+        members[parts.part(shape, at)].push(at);
+    }
+    let agrees = |part: usize, source: usize| {
+        members[part].iter().all(|&at| {
+            let from = parts.moved(shape, at, source);
+            crate::verdict::right(got.data[at], want.data[from], bound[from])
+        })
+    };
+    (0..n)
+        .filter(|&part| !agrees(part, part))
+        .filter_map(|part| Some((part, (0..n).find(|&s| agrees(part, s))?)))
+        .collect()
+}
+
+fn proposals(e: &Evidence<'_>, parts: Option<Parts>) -> Vec<Vec<f64>> {
+    let Some(parts) = parts else {
+        return Vec::new();
+    };
+    match sources(e, parts).first() {
+        Some(&(part, source)) => vec![
+            vec![part as f64, source as f64, 0.0],
+            vec![0.0, 0.0, part as f64 - source as f64],
+        ],
+        None => Vec::new(),
+    }
+}
+
+fn apply(parts: Option<Parts>, values: &[f64]) -> Option<Arc<dyn Write>> {
+    let order = if values[2] == 0.0 {
+        Order::Swapped(values[0] as usize, values[1] as usize)
+    } else {
+        Order::Moved(values[2] as i64)
+    };
+    let changes = values[2] != 0.0 || values[0] != values[1];
+    let parts = parts.filter(|_| changes)?;
+    Some(Arc::new(Misplaced { parts, order }))
+}
+
+const PARAMS: &[Param] = &[
+    Param {
+        name: "a",
+        help: "one of the two that are swapped",
+        default: 0.0,
+        search: &[],
+    },
+    Param {
+        name: "b",
+        help: "the other",
+        default: 1.0,
+        search: &[],
+    },
+    Param {
+        name: "by",
+        help: "instead of a swap: places by which all are moved on, round the end",
+        default: 0.0,
+        search: &[],
+    },
+];
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "heads-misplaced",
+        stages: &["*"],
+        story: "heads stand in each other's place",
+        seen: "the wrong heads hold what other heads should",
+        remedy: "check the order of heads in the reshape and in the kernel's grid",
+        params: PARAMS,
+        apply: |node, values, graph| {
+            node.faults.write = apply(Parts::heads(node, graph), values);
+            node.faults.write.is_some()
+        },
+        propose: Some(|e| proposals(e, Parts::heads(e.node, &e.oracle.graph))),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "rows-misplaced",
+        stages: &["*"],
+        story: "rows of tokens stand in each other's place",
+        seen: "the wrong positions hold what other positions should; decode steps are right",
+        remedy: "check the index of the token in the kernel's grid",
+        params: PARAMS,
+        apply: |node, values, _| {
+            node.faults.write = apply(Some(Parts::rows(node)), values);
+            node.faults.write.is_some()
+        },
+        propose: Some(|e| proposals(e, Some(Parts::rows(e.node)))),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "columns-misplaced",
+        stages: &["*"],
+        story: "columns stand in each other's place",
+        seen: "the wrong columns hold what other columns should, at every position",
+        remedy: "check the index of the output in the kernel's grid",
+        params: PARAMS,
+        apply: |node, values, _| {
+            node.faults.write = apply(Some(Parts::Columns), values);
+            node.faults.write.is_some()
+        },
+        propose: Some(|e| {
+            // Looking every column up in every other is for narrow stages.
+            let narrow = e.rows.first().is_some_and(|r| r.range.len() <= 1024);
+            proposals(e, narrow.then_some(Parts::Columns))
+        }),
+        ..Mutation::PLAIN
+    },
+];

@@ -1,0 +1,137 @@
+//! The right sums in f16.
+
+use super::{Kind, Mutation, Param};
+use half::f16;
+use qdiff_engine::model::Node;
+use qdiff_engine::model::fault::Compute;
+use qdiff_engine::ops::{self, Context, Op, Tensor, UNIT};
+use rayon::prelude::*;
+use std::sync::Arc;
+
+/// Terms that are summed before the sum is rounded: what one tensor-core
+/// instruction takes.
+const CHUNK: usize = 16;
+
+/// Unit roundoff of f16 over that of f32.
+const COARSER: f64 = 8192.0;
+
+/// An inner product that is accumulated in f16.
+#[derive(Debug)]
+struct InHalf {
+    op: Op,
+    /// Only in steps of so many tokens; 0: in all.
+    tokens: usize,
+}
+
+fn round(x: f64) -> f64 {
+    f16::from_f64(x).to_f64()
+}
+
+impl Compute for InHalf {
+    fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+        let (exact, bound) = ops::forward_with_bound(&self.op, inputs, c);
+        // A step's tokens are its positions; a linear stage that is judged row
+        // by row has none, and is judged as if the fault were always there.
+        if self.tokens > 0 && !c.positions.is_empty() && c.positions.len() != self.tokens {
+            return (exact, bound);
+        }
+        let terms = match &self.op {
+            Op::Linear(_) => inputs[0].row_len(),
+            Op::AttnScores(a) => a.head_dim,
+            _ => 1,
+        };
+        let mut y = exact;
+        if let Op::Linear(_) = &self.op {
+            accumulate(inputs[0], c, &mut y);
+        } else {
+            y.data.iter_mut().for_each(|v| *v = round(*v));
+        }
+        let largest = f16::MAX.to_f64();
+        let coarse = y.data.iter().zip(&bound).map(|(y, b)| {
+            let reach = f64::from(*b) / (UNIT * (terms as f64).sqrt());
+            if reach > largest && (y.is_finite() || reach < 2.0 * y.abs()) {
+                // The order decides whether a partial sum overflows.
+                f32::INFINITY
+            } else {
+                (COARSER * f64::from(*b)) as f32
+            }
+        });
+        let coarse = coarse.collect();
+        (y, coarse)
+    }
+}
+
+/// The products of a linear layer, rounded to f16 after every chunk of terms.
+fn accumulate(x: &Tensor<f64>, c: &Context<'_>, y: &mut Tensor<f64>) {
+    let (n, m) = c.weights.extent(c.weight);
+    let tokens = x.rows();
+    let columns: Vec<Vec<f64>> = (0..m)
+        .into_par_iter()
+        .map(|o| {
+            let mut w = vec![0f32; n];
+            c.weights.rows(c.weight, o, &mut w);
+            let dot = |t: usize| {
+                let chunks = w.chunks(CHUNK).zip(x.row(t).chunks(CHUNK));
+                chunks.fold(0.0, |sum, (w, x)| {
+                    let part: f64 = w.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum();
+                    round(sum + part)
+                })
+            };
+            (0..tokens).map(dot).collect()
+        })
+        .collect();
+    for (o, column) in columns.iter().enumerate() {
+        for (t, v) in column.iter().enumerate() {
+            y.data[t * m + o] = *v;
+        }
+    }
+}
+
+fn in_half(node: &mut Node, tokens: usize) -> bool {
+    node.faults.compute = Some(Arc::new(InHalf {
+        op: node.op.clone(),
+        tokens,
+    }));
+    true
+}
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "kq-f16-overflow",
+        stages: &["attn_scores"],
+        story: "the scores are kept in f16: coarse everywhere, and infinite where |q.k| passes 65504",
+        seen: "NaN after the softmax, text of one repeated character; errors of 1e-3 where nothing overflows",
+        remedy: "accumulate q.k in f32 (GGML_PREC_F32), or scale q before the product",
+        kind: Kind::Rounding,
+        apply: |node, _, _| in_half(node, 0),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "ffn-down-f16-overflow",
+        stages: &["ffn_down"],
+        story: "the sums of the down projection are kept in f16, where they are coarse and overflow at 65504",
+        seen: "infinity or coarse values in ffn_down, often at one batch size alone",
+        remedy: "accumulate in f32, at every batch size",
+        params: &[Param {
+            name: "tokens",
+            help: "only in steps of so many tokens; 0: in all",
+            default: 0.0,
+            search: &[],
+        }],
+        kind: Kind::Rounding,
+        apply: |node, values, _| in_half(node, values[0] as usize),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "compute-16f",
+        stages: &[
+            "q_proj", "k_proj", "v_proj", "attn_out", "ffn_gate", "ffn_up", "logits",
+        ],
+        story: "sums are accumulated in f16 (COMPUTE_16F): small errors everywhere, larger in long sums",
+        seen: "errors of 1e-3 in every product; FAST_16F only rounds the operands",
+        remedy: "use CUBLAS_COMPUTE_32F, whatever the type of the operands",
+        kind: Kind::Rounding,
+        apply: |node, _, _| in_half(node, 0),
+        ..Mutation::PLAIN
+    },
+];

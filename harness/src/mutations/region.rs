@@ -1,0 +1,392 @@
+//! A part of the output that is wrong by itself: a head, a row, a column, a
+//! tile, the tail.
+
+use super::{Mutation, Param};
+use crate::verdict::{Evidence, Wrong};
+use qdiff_engine::model::fault::{Output, Write};
+use qdiff_engine::model::{Axis, Graph, Node};
+use qdiff_engine::ops::Op;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A way to cut a stage's tensor into parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parts {
+    /// The first axis: heads of scores, tokens or cached rows of the rest.
+    Outer,
+    /// The second of three axes: heads of `[T, H, D]`, tokens of `[H, T, N]`.
+    Middle,
+    /// Runs of so many elements in each row: heads of `[T, H·D]`.
+    Runs(usize),
+    /// The last axis.
+    Columns,
+}
+
+impl Parts {
+    /// The heads of a stage, if it has any.
+    pub(super) fn heads(node: &Node, graph: &Graph) -> Option<Self> {
+        let d = graph.config.head_dim;
+        match node.shape.as_slice() {
+            [Axis::Fixed(_), ..] => Some(Self::Outer),
+            [_, Axis::Fixed(_), Axis::Fixed(_)] => Some(Self::Middle),
+            [_, Axis::Fixed(width)] if width.is_multiple_of(d) && of_heads(node, graph) => {
+                Some(Self::Runs(d))
+            }
+            _ => None,
+        }
+    }
+
+    /// The tokens of a stage, or the rows of a cache.
+    pub(super) fn rows(node: &Node) -> Self {
+        match node.shape.first() {
+            Some(Axis::Fixed(_)) => Self::Middle,
+            _ => Self::Outer,
+        }
+    }
+
+    /// How many parts a tensor of this shape has.
+    pub(super) fn count(self, shape: &[usize]) -> usize {
+        match self {
+            Self::Outer => shape[0],
+            Self::Middle => shape[1],
+            Self::Runs(n) => shape[1..].iter().product::<usize>() / n,
+            Self::Columns => shape[shape.len() - 1],
+        }
+    }
+
+    /// The part of the element at a flat index.
+    pub(super) fn part(self, shape: &[usize], at: usize) -> usize {
+        let inner: usize = shape[1..].iter().product();
+        match self {
+            Self::Outer => at / inner,
+            Self::Middle => at % inner / shape[2..].iter().product::<usize>(),
+            Self::Runs(n) => at % inner / n,
+            Self::Columns => at % shape[shape.len() - 1],
+        }
+    }
+
+    /// The flat index of the same element of another part.
+    pub(super) fn moved(self, shape: &[usize], at: usize, part: usize) -> usize {
+        let stride: usize = match self {
+            Self::Outer => shape[1..].iter().product(),
+            Self::Middle => shape[2..].iter().product(),
+            Self::Runs(n) => n,
+            Self::Columns => 1,
+        };
+        at + part * stride - self.part(shape, at) * stride
+    }
+}
+
+/// Whether the rows of a stage are made of heads: what attention reads and
+/// gives, as it stands before the rotation.
+fn of_heads(node: &Node, graph: &Graph) -> bool {
+    let feeds = |id, depth: usize| -> bool {
+        let mut ids = vec![id];
+        for _ in 0..depth {
+            let next = graph.nodes.iter().filter(|n| {
+                n.inputs.iter().any(|&i| ids.contains(&graph.nodes[i].id))
+                    && !matches!(n.op, Op::Linear(_))
+            });
+            ids = next.map(|n| n.id).collect();
+            let reached = graph.nodes.iter().filter(|n| ids.contains(&n.id));
+            if reached
+                .into_iter()
+                .any(|n| matches!(n.op, Op::Rope(_) | Op::KvCache(_)))
+            {
+                return true;
+            }
+        }
+        false
+    };
+    let weighted = matches!(node.op, Op::Linear(_) | Op::Bias | Op::RmsNorm(_));
+    matches!(node.op, Op::AttnContext(_)) || (weighted && feeds(node.id, 2))
+}
+
+/// What is left in a region instead of its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    Zero,
+    /// What the buffer held after the step before.
+    Old,
+    /// Anything: to a hypothesis the region is open, an injection fills it
+    /// with noise of the row's size.
+    Anything,
+}
+
+/// A part of the output, by the axis it is counted on.
+#[derive(Clone, Copy, Debug)]
+enum Region {
+    /// One part.
+    One(Parts, usize),
+    /// The row of one position, in whatever step it comes.
+    Position(Parts, usize),
+    /// Rows and columns from..to.
+    Tile {
+        rows: (usize, usize),
+        columns: (usize, usize),
+    },
+    /// Columns from here to the end.
+    Tail(usize),
+}
+
+impl Region {
+    fn holds(self, shape: &[usize], first: usize, at: usize) -> bool {
+        let column = Parts::Columns.part(shape, at);
+        match self {
+            Self::One(parts, i) => parts.part(shape, at) == i,
+            Self::Position(parts, p) => first + parts.part(shape, at) == p,
+            Self::Tile { rows, columns } => {
+                let row = first + Parts::Outer.part(shape, at);
+                (rows.0..rows.1).contains(&row) && (columns.0..columns.1).contains(&column)
+            }
+            Self::Tail(from) => column >= from,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Spoiled {
+    region: Region,
+    left: Left,
+}
+
+impl Write for Spoiled {
+    fn write(&self, out: Output<'_>) {
+        let shape = out.value.shape.clone();
+        let n = out.value.data.len().max(1) as f64;
+        let size = (out.value.data.iter().map(|v| v * v).sum::<f64>() / n).sqrt();
+        for at in 0..out.value.data.len() {
+            if !self.region.holds(&shape, out.first, at) {
+                continue;
+            }
+            out.value.data[at] = match self.left {
+                Left::Zero => 0.0,
+                Left::Old => out
+                    .old
+                    .and_then(|o| o.get(at))
+                    .map_or(0.0, |&v| f64::from(v)),
+                // Golden-ratio steps: no run of it is affine in the values.
+                Left::Anything => {
+                    size * (2.0 * ((at + 1) as f64 * 0.618_033_988_749_894_9).fract() - 1.0)
+                }
+            };
+            out.bound[at] = match self.left {
+                Left::Anything => f32::INFINITY,
+                _ => out.bound[at],
+            };
+        }
+    }
+}
+
+fn spoil(node: &mut Node, region: Region, left: Left) -> bool {
+    node.faults.write = Some(Arc::new(Spoiled { region, left }));
+    true
+}
+
+/// The one value of `key` over all wrong elements.
+fn only(e: &Evidence<'_>, wrong: &[Wrong], key: impl Fn(&Wrong) -> Option<usize>) -> Option<usize> {
+    let all: BTreeSet<Option<usize>> = wrong.iter().map(key).collect();
+    // Where every judged row is wrong anyway, one part of one is no pattern.
+    match all.into_iter().collect::<Vec<_>>()[..] {
+        [Some(one)] if !e.rows.is_empty() => Some(one),
+        _ => None,
+    }
+}
+
+/// The head of an element, by row or by column.
+fn head(e: &Evidence<'_>, w: &Wrong) -> Option<usize> {
+    let by_row = e.rows[w.row].place.head;
+    by_row.or_else(|| match Parts::heads(e.node, &e.oracle.graph)? {
+        Parts::Runs(d) => Some(w.index / d),
+        _ => None,
+    })
+}
+
+const PLACE: &str = "which part is wrong is all that can be said; the values follow no known rule";
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "tail-skipped",
+        stages: &["*"],
+        story: "the last columns are not written: the last partial tile is skipped",
+        seen: "the end of each row is zero or shows the step before",
+        remedy: "round the grid up, and guard inside the kernel instead of leaving the rest out",
+        params: &[
+            Param {
+                name: "from",
+                help: "first column that is not written",
+                default: 240.0,
+                search: &[],
+            },
+            Param {
+                name: "left",
+                help: "0: zeros are there instead, 1: what the step before left",
+                default: 0.0,
+                search: &[],
+            },
+        ],
+        apply: |node, values, _| {
+            let left = if values[1] == 0.0 {
+                Left::Zero
+            } else {
+                Left::Old
+            };
+            let from = values[0].max(0.0) as usize;
+            // The rows of scores are as long as there are keys.
+            let inside = match node.shape.last() {
+                Some(Axis::Fixed(width)) => from < *width,
+                _ => true,
+            };
+            spoil(node, Region::Tail(from), left) && inside && from > 0
+        },
+        propose: Some(|e| {
+            let from = e.wrong().iter().map(|w| w.index).min();
+            let from = from.into_iter().filter(|&from| from > 0);
+            from.flat_map(|f| [vec![f as f64, 0.0], vec![f as f64, 1.0]])
+                .collect()
+        }),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "one-column-wrong",
+        stages: &["*"],
+        story: "one column alone is wrong, at every position",
+        seen: PLACE,
+        remedy: "look at what belongs to this output alone: its row of the weight, its bias, its thread",
+        params: &[Param {
+            name: "column",
+            help: "the column, from 0",
+            default: 0.0,
+            search: &[],
+        }],
+        kind: super::Kind::Place,
+        apply: |node, values, _| {
+            spoil(
+                node,
+                Region::One(Parts::Columns, values[0] as usize),
+                Left::Anything,
+            )
+        },
+        propose: Some(|e| {
+            let column = only(e, &e.wrong(), |w| Some(w.index));
+            column.map(|c| vec![c as f64]).into_iter().collect()
+        }),
+    },
+    Mutation {
+        name: "one-row-wrong",
+        stages: &["*"],
+        story: "one position alone is wrong",
+        seen: PLACE,
+        remedy: "look at what belongs to this position alone: its block of the grid, its step, its row of the cache",
+        params: &[Param {
+            name: "position",
+            help: "the position, from 0",
+            default: 1.0,
+            search: &[],
+        }],
+        kind: super::Kind::Place,
+        apply: |node, values, _| {
+            let position = values[0] as usize;
+            // The rows of a cache are counted from 0 in every step.
+            let region = match node.shape.first() {
+                Some(Axis::Keys) => Region::One(Parts::Outer, position),
+                _ => Region::Position(Parts::rows(node), position),
+            };
+            spoil(node, region, Left::Anything)
+        },
+        propose: Some(|e| {
+            let row = only(e, &e.wrong(), |w| Some(e.rows[w.row].place.position));
+            row.map(|r| vec![r as f64]).into_iter().collect()
+        }),
+    },
+    Mutation {
+        name: "one-head-wrong",
+        stages: &["*"],
+        story: "one head alone is wrong",
+        seen: PLACE,
+        remedy: "look at what belongs to this head alone: its block of the grid, its offset, its KV head",
+        params: &[Param {
+            name: "head",
+            help: "the head, from 0",
+            default: 0.0,
+            search: &[],
+        }],
+        kind: super::Kind::Place,
+        apply: |node, values, graph| match Parts::heads(node, graph) {
+            Some(parts) => spoil(node, Region::One(parts, values[0] as usize), Left::Anything),
+            None => false,
+        },
+        propose: Some(|e| {
+            let one = only(e, &e.wrong(), |w| head(e, w));
+            one.map(|h| vec![h as f64]).into_iter().collect()
+        }),
+    },
+    Mutation {
+        name: "one-tile-wrong",
+        stages: &["*"],
+        story: "one tile of the output alone is wrong",
+        seen: PLACE,
+        remedy: "look at what belongs to this block of the grid alone",
+        params: &[
+            Param {
+                name: "row",
+                help: "its first position",
+                default: 0.0,
+                search: &[],
+            },
+            Param {
+                name: "rows",
+                help: "its positions",
+                default: 8.0,
+                search: &[],
+            },
+            Param {
+                name: "column",
+                help: "its first column",
+                default: 32.0,
+                search: &[],
+            },
+            Param {
+                name: "columns",
+                help: "its columns",
+                default: 32.0,
+                search: &[],
+            },
+        ],
+        kind: super::Kind::Place,
+        apply: |node, v, _| {
+            let range = |from: f64, n: f64| (from as usize, (from + n) as usize);
+            let region = Region::Tile {
+                rows: range(v[0], v[1]),
+                columns: range(v[2], v[3]),
+            };
+            let flat = matches!(node.shape[..], [Axis::Tokens, Axis::Fixed(_)]);
+            flat && spoil(node, region, Left::Anything)
+        },
+        propose: Some(|e| {
+            let wrong = e.wrong();
+            let position = |w: &Wrong| e.rows[w.row].place.position;
+            let bounds = |key: &dyn Fn(&Wrong) -> usize| {
+                let low = wrong.iter().map(key).min()?;
+                Some((low, wrong.iter().map(key).max()? + 1))
+            };
+            let (Some(rows), Some(columns)) = (bounds(&position), bounds(&|w| w.index)) else {
+                return Vec::new();
+            };
+            let (height, width) = (rows.1 - rows.0, columns.1 - columns.0);
+            // A tile is full, and is not the whole output.
+            let full = wrong.len() * 4 >= height * width * 3;
+            let row_len = e.rows.first().map_or(0, |r| r.range.len());
+            let part = width < row_len && width > 1 && height > 1;
+            if full && part {
+                vec![
+                    [rows.0, height, columns.0, width]
+                        .map(|x| x as f64)
+                        .to_vec(),
+                ]
+            } else {
+                Vec::new()
+            }
+        }),
+    },
+];

@@ -1,0 +1,61 @@
+//! The CUDA engine's own faults: in its launches and kernels.
+
+use super::source::{FaultSource, Plant};
+use crate::mutations::catalogue;
+use crate::runners::{Room, Runner, cuda::Cuda};
+use crate::session::Opened;
+use anyhow::Result;
+use qdiff_engine::cuda::{Options, faults};
+use qdiff_engine::model::{Graph, Model};
+
+/// Faults that `qdiff_engine::cuda::faults` plants in the tapped path.
+pub struct CudaFaults;
+
+impl FaultSource for CudaFaults {
+    fn name(&self) -> &'static str {
+        "independent faults (cuda launches and kernels)"
+    }
+
+    fn independent(&self) -> bool {
+        true
+    }
+
+    fn plants(&self, graph: &Graph, _: &Model) -> Vec<Plant> {
+        let mut plants = Vec::new();
+        for (index, fault) in faults::all().iter().enumerate() {
+            let name = fault.cause.split(':').next().unwrap_or(fault.cause);
+            // The catalogue knows at which stages it is to be looked for.
+            let Some(mutation) = catalogue().find(|m| m.name == name) else {
+                continue;
+            };
+            let here = |n: &&qdiff_engine::model::Node| {
+                (fault.fits)(&n.op) && mutation.concerns(n.id.name)
+            };
+            plants.extend(graph.nodes.iter().filter(here).map(|node| Plant {
+                fault: index,
+                cause: fault.cause.to_owned(),
+                stage: node.id,
+            }));
+        }
+        plants
+    }
+
+    fn subject<'a>(
+        &self,
+        opened: &'a Opened,
+        plants: &[Plant],
+        room: Room,
+    ) -> Result<Box<dyn Runner + 'a>> {
+        let graph = opened.model.graph();
+        let places = plants
+            .iter()
+            .filter_map(|p| Some((graph.index(p.stage)?, &faults::all()[p.fault])))
+            .collect();
+        let options = Options {
+            step: room.step,
+            context: room.context,
+            ..Options::default()
+        };
+        Ok(Box::new(Cuda::planted(&opened.model, options, places)?))
+    }
+}

@@ -1,0 +1,315 @@
+//! Scores, softmax and context.
+
+use super::{Fault, Spot};
+use half::f16;
+
+/// Weights of every row from its scores: `f(scores of the row, query's
+/// position, row of weights)`.
+fn rows(s: &mut Spot<'_>, f: impl Fn(&[f32], usize, &mut [f32])) {
+    let scores = &s.inputs[0];
+    let (tokens, keys) = (scores.shape[1], scores.shape[2]);
+    for r in 0..scores.data.len() / keys {
+        let at = r * keys..(r + 1) * keys;
+        let p = s.positions[r % tokens] as usize;
+        s.out[at.clone()].fill(0.0);
+        f(&scores.data[at.clone()], p, &mut s.out[at]);
+    }
+}
+
+fn soften(s: &[f32], scale: f32, out: &mut [f32]) {
+    let mut top = f32::MIN;
+    for v in s {
+        top = top.max(v * scale);
+    }
+    let mut sum = 0.0;
+    for (o, v) in out.iter_mut().zip(s) {
+        *o = (v * scale - top).exp();
+        sum += *o;
+    }
+    for o in out.iter_mut() {
+        *o /= sum;
+    }
+}
+
+fn scale(s: &Spot<'_>) -> f32 {
+    1.0 / (s.config.head_dim as f32).sqrt()
+}
+
+fn unscaled(s: &mut Spot<'_>) {
+    rows(s, |x, p, w| soften(&x[..=p], 1.0, &mut w[..=p]));
+}
+
+/// Scaled by the width of all heads instead of one.
+fn scaled_by_width(s: &mut Spot<'_>) {
+    let by = 1.0 / ((s.config.head_dim * s.config.n_heads) as f32).sqrt();
+    rows(s, |x, p, w| soften(&x[..=p], by, &mut w[..=p]));
+}
+
+fn unmasked(s: &mut Spot<'_>) {
+    let by = scale(s);
+    rows(s, |x, _, w| soften(x, by, w));
+}
+
+fn sees_next(s: &mut Spot<'_>) {
+    let by = scale(s);
+    rows(s, |x, p, w| {
+        let n = (p + 2).min(x.len());
+        soften(&x[..n], by, &mut w[..n]);
+    });
+}
+
+fn misses_itself(s: &mut Spot<'_>) {
+    let by = scale(s);
+    rows(s, |x, p, w| {
+        let n = p.max(1);
+        soften(&x[..n], by, &mut w[..n]);
+    });
+}
+
+fn no_maximum(s: &mut Spot<'_>) {
+    let by = scale(s);
+    rows(s, |x, p, w| {
+        let mut sum = 0.0;
+        for i in 0..=p {
+            w[i] = (x[i] * by).exp();
+            sum += w[i];
+        }
+        for v in &mut w[..=p] {
+            *v /= sum;
+        }
+    });
+}
+
+/// The shuffle begins at a distance of 4: lanes 8 to 31 of each warp are lost.
+fn lanes_lost(s: &mut Spot<'_>) {
+    let by = scale(s);
+    rows(s, |x, p, w| {
+        let top = x[..=p].iter().fold(f32::MIN, |m, v| m.max(v * by));
+        let mut sum = 0.0;
+        for i in 0..=p {
+            w[i] = (x[i] * by - top).exp();
+            if i & 31 < 8 {
+                sum += w[i];
+            }
+        }
+        for v in &mut w[..=p] {
+            *v /= sum;
+        }
+    });
+}
+
+/// Normalised down the queries of each key.
+fn over_queries(s: &mut Spot<'_>) {
+    let by = scale(s);
+    let scores = &s.inputs[0];
+    let (heads, tokens, keys) = (scores.shape[0], scores.shape[1], scores.shape[2]);
+    s.out.fill(0.0);
+    for h in 0..heads {
+        for n in 0..keys {
+            let mut top = f32::MIN;
+            let mut sum = 0.0;
+            for t in 0..tokens {
+                if n <= s.positions[t] as usize {
+                    top = top.max(scores.data[(h * tokens + t) * keys + n] * by);
+                }
+            }
+            for pass in 0..2 {
+                for t in 0..tokens {
+                    let at = (h * tokens + t) * keys + n;
+                    if n > s.positions[t] as usize {
+                        continue;
+                    }
+                    if pass == 0 {
+                        s.out[at] = (scores.data[at] * by - top).exp();
+                        sum += s.out[at];
+                    } else {
+                        s.out[at] /= sum;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Scores with the query head's own choice of key row: `key(head, n)` is where
+/// it begins in the cache.
+fn score(s: &mut Spot<'_>, key: impl Fn(usize, usize, usize) -> usize) {
+    let (h, d) = (s.config.n_heads, s.config.head_dim);
+    let (q, k) = (&s.inputs[0].data, &s.inputs[1]);
+    let (tokens, keys) = (s.positions.len(), k.shape[0]);
+    for head in 0..h {
+        for t in 0..tokens {
+            for n in 0..keys {
+                let mut sum = 0f32;
+                for i in 0..d {
+                    sum += q[(t * h + head) * d + i] * k.data[key(head, n, i)];
+                }
+                s.out[(head * tokens + t) * keys + n] = sum;
+            }
+        }
+    }
+}
+
+fn heads_modulo(s: &mut Spot<'_>) {
+    let (g, d) = (s.config.n_kv_heads, s.config.head_dim);
+    score(s, |head, n, i| (n * g + head % g) * d + i);
+}
+
+fn keys_unread(s: &mut Spot<'_>) {
+    s.out.fill(0.0);
+}
+
+fn first_key(s: &mut Spot<'_>) {
+    let (d, group) = (s.config.head_dim, s.config.n_heads / s.config.n_kv_heads);
+    score(s, |head, _, i| head / group * d + i);
+}
+
+/// K read as it would stand transposed.
+fn keys_transposed(s: &mut Spot<'_>) {
+    let (d, group) = (s.config.head_dim, s.config.n_heads / s.config.n_kv_heads);
+    let keys = s.inputs[1].shape[0];
+    score(s, |head, n, i| (head / group * d + i) * keys + n);
+}
+
+/// Sums of q·k kept in f16, term by term.
+fn scores_in_half(s: &mut Spot<'_>) {
+    let (h, d) = (s.config.n_heads, s.config.head_dim);
+    let (g, group) = (s.config.n_kv_heads, h / s.config.n_kv_heads);
+    let (q, k) = (&s.inputs[0].data, &s.inputs[1]);
+    let (tokens, keys) = (s.positions.len(), k.shape[0]);
+    for head in 0..h {
+        for t in 0..tokens {
+            for n in 0..keys {
+                let mut sum = f16::ZERO;
+                for i in 0..d {
+                    let product =
+                        q[(t * h + head) * d + i] * k.data[(n * g + head / group) * d + i];
+                    sum = f16::from_f32(sum.to_f32() + product);
+                }
+                s.out[(head * tokens + t) * keys + n] = sum.to_f32();
+            }
+        }
+    }
+}
+
+/// Context with the query head's own choice of value: `value(head, n, i)`.
+fn mix(s: &mut Spot<'_>, value: impl Fn(usize, usize, usize) -> usize) {
+    let (h, d) = (s.config.n_heads, s.config.head_dim);
+    let (w, v) = (&s.inputs[0].data, &s.inputs[1]);
+    let (tokens, keys) = (s.positions.len(), v.shape[0]);
+    for t in 0..tokens {
+        for head in 0..h {
+            for i in 0..d {
+                let mut sum = 0f32;
+                for n in 0..keys {
+                    sum += w[(head * tokens + t) * keys + n] * v.data[value(head, n, i)];
+                }
+                s.out[(t * h + head) * d + i] = sum;
+            }
+        }
+    }
+}
+
+fn values_modulo(s: &mut Spot<'_>) {
+    let (g, d) = (s.config.n_kv_heads, s.config.head_dim);
+    mix(s, |head, n, i| (n * g + head % g) * d + i);
+}
+
+fn values_transposed(s: &mut Spot<'_>) {
+    let (d, group) = (s.config.head_dim, s.config.n_heads / s.config.n_kv_heads);
+    let keys = s.inputs[1].shape[0];
+    mix(s, |head, n, i| (head / group * d + i) * keys + n);
+}
+
+fn values_by_head(s: &mut Spot<'_>) {
+    let (d, group) = (s.config.head_dim, s.config.n_heads / s.config.n_kv_heads);
+    let keys = s.inputs[1].shape[0];
+    mix(s, |head, n, i| (head / group * keys + n) * d + i);
+}
+
+const WEIGHTS: &[&str] = &["attn_weights"];
+const SCORES: &[&str] = &["attn_scores"];
+const CONTEXT: &[&str] = &["attn_context"];
+
+pub(super) const FAULTS: &[Fault] = &[
+    Fault {
+        cause: "attn-scale-missing",
+        stages: WEIGHTS,
+        spoil: unscaled,
+    },
+    Fault {
+        cause: "attn-scale-wrong",
+        stages: WEIGHTS,
+        spoil: scaled_by_width,
+    },
+    Fault {
+        cause: "attn-uniform",
+        stages: SCORES,
+        spoil: keys_unread,
+    },
+    Fault {
+        cause: "attn-uniform:read=1",
+        stages: SCORES,
+        spoil: first_key,
+    },
+    Fault {
+        cause: "mask-missing",
+        stages: WEIGHTS,
+        spoil: unmasked,
+    },
+    Fault {
+        cause: "mask-off-by-one:by=1",
+        stages: WEIGHTS,
+        spoil: sees_next,
+    },
+    Fault {
+        cause: "mask-off-by-one:by=-1",
+        stages: WEIGHTS,
+        spoil: misses_itself,
+    },
+    Fault {
+        cause: "softmax-wrong-axis",
+        stages: WEIGHTS,
+        spoil: over_queries,
+    },
+    Fault {
+        cause: "softmax-no-max",
+        stages: WEIGHTS,
+        spoil: no_maximum,
+    },
+    Fault {
+        cause: "softmax-lanes-dropped:kept=8",
+        stages: WEIGHTS,
+        spoil: lanes_lost,
+    },
+    Fault {
+        cause: "gqa-head-map",
+        stages: SCORES,
+        spoil: heads_modulo,
+    },
+    Fault {
+        cause: "gqa-head-map",
+        stages: CONTEXT,
+        spoil: values_modulo,
+    },
+    Fault {
+        cause: "k-cache-layout:as=0",
+        stages: SCORES,
+        spoil: keys_transposed,
+    },
+    Fault {
+        cause: "v-cache-layout:as=0",
+        stages: CONTEXT,
+        spoil: values_transposed,
+    },
+    Fault {
+        cause: "v-cache-layout:as=1",
+        stages: CONTEXT,
+        spoil: values_by_head,
+    },
+    Fault {
+        cause: "kq-f16-overflow",
+        stages: SCORES,
+        spoil: scores_in_half,
+    },
+];

@@ -1,0 +1,233 @@
+//! Outputs that are not written, not everywhere, or not where they belong.
+
+use super::{Fault, Spot};
+use qdiff_engine::model::StageId;
+
+fn stale(s: &mut Spot<'_>) {
+    if let Some(old) = s.old {
+        for (v, o) in s.out.iter_mut().zip(old) {
+            *v = *o;
+        }
+    }
+}
+
+/// Every 96th id from 5 on keeps what was there.
+fn ids_unwritten(s: &mut Spot<'_>) {
+    let width = s.shape[1];
+    for (at, v) in s.out.iter_mut().enumerate() {
+        if at % width % 96 == 5 {
+            *v = s.old.and_then(|o| o.get(at)).copied().unwrap_or(0.0);
+        }
+    }
+}
+
+fn layer_before(s: &mut Spot<'_>) {
+    let before = s.id.layer.and_then(|l| l.checked_sub(1));
+    let id = StageId {
+        layer: before,
+        ..s.id
+    };
+    if let Some(other) = s.others.get(&id) {
+        s.out.copy_from_slice(other);
+    }
+}
+
+fn cleared(s: &mut Spot<'_>) {
+    s.out.fill(0.0);
+}
+
+/// The last columns of every row, as many as do not fill a tile of 48.
+fn tail(s: &mut Spot<'_>, left: impl Fn(usize) -> f32) {
+    let width = s.out.len() / s.positions.len();
+    let from = width / 48 * 48;
+    for at in 0..s.out.len() {
+        if at % width >= from {
+            s.out[at] = left(at);
+        }
+    }
+}
+
+fn tail_zero(s: &mut Spot<'_>) {
+    tail(s, |_| 0.0);
+}
+
+fn tail_old(s: &mut Spot<'_>) {
+    let old = s.old;
+    tail(s, |at| old.and_then(|o| o.get(at)).copied().unwrap_or(0.0));
+}
+
+/// Heads 0 and 2 of each token exchange their places.
+fn heads_swapped(s: &mut Spot<'_>) {
+    let (d, heads) = (s.config.head_dim, s.config.n_heads);
+    for row in s.out.chunks_mut(heads * d) {
+        for i in 0..d {
+            row.swap(i, (heads - 1) * d + i);
+        }
+    }
+}
+
+/// Tokens 1 and 2 of a prefill exchange their rows.
+fn rows_swapped(s: &mut Spot<'_>) {
+    let width = s.out.len() / s.positions.len();
+    if s.positions.len() > 2 {
+        for i in 0..width {
+            s.out.swap(width + i, 2 * width + i);
+        }
+    }
+}
+
+/// Every row is moved on by one, the last element to the front.
+fn columns_rotated(s: &mut Spot<'_>) {
+    let width = s.out.len() / s.positions.len();
+    for row in s.out.chunks_mut(width) {
+        row.rotate_right(1);
+    }
+}
+
+fn times_two(s: &mut Spot<'_>) {
+    for v in s.out.iter_mut() {
+        *v *= 2.0;
+    }
+}
+
+fn plus_quarter(s: &mut Spot<'_>) {
+    for v in s.out.iter_mut() {
+        *v += 0.25;
+    }
+}
+
+/// Something that depends on the place alone and follows no value.
+fn noise(at: usize) -> f32 {
+    let mut z = (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    ((z >> 40) as f32 / (1 << 23) as f32) - 1.0
+}
+
+fn one_head(s: &mut Spot<'_>) {
+    let (d, at) = (s.config.head_dim, s.config.n_heads - 1);
+    let width = s.config.n_heads * d;
+    for i in 0..s.out.len() {
+        if i % width / d == at {
+            s.out[i] = noise(i);
+        }
+    }
+}
+
+/// A head of scores or weights, which is the outermost axis.
+fn one_plane(s: &mut Spot<'_>) {
+    let plane = s.out.len() / s.config.n_heads;
+    for i in plane..2 * plane {
+        s.out[i] = noise(i).abs();
+    }
+}
+
+fn one_column(s: &mut Spot<'_>) {
+    let width = s.out.len() / s.positions.len();
+    for i in 0..s.out.len() {
+        if i % width == width / 3 {
+            s.out[i] = noise(i);
+        }
+    }
+}
+
+fn one_row(s: &mut Spot<'_>) {
+    let width = s.out.len() / s.positions.len();
+    for i in 0..s.out.len() {
+        if s.positions[i / width] == 3 {
+            s.out[i] = noise(i);
+        }
+    }
+}
+
+fn one_tile(s: &mut Spot<'_>) {
+    let width = s.out.len() / s.positions.len();
+    for i in 0..s.out.len() {
+        let (p, c) = (s.positions[i / width], i % width);
+        if (4..8).contains(&p) && (32..48).contains(&c) {
+            s.out[i] = noise(i);
+        }
+    }
+}
+
+pub(super) const FAULTS: &[Fault] = &[
+    Fault {
+        cause: "stale-from-previous-step",
+        stages: &["attn_norm", "k_rope", "ffn_act", "layer_out"],
+        spoil: stale,
+    },
+    Fault {
+        cause: "logits-stale:stride=96,phase=5",
+        stages: &["logits"],
+        spoil: ids_unwritten,
+    },
+    Fault {
+        cause: "copied-from-previous-layer",
+        stages: &["v_proj", "k_rope", "ffn_up"],
+        spoil: layer_before,
+    },
+    Fault {
+        cause: "zeroed",
+        stages: &["attn_residual", "ffn_act"],
+        spoil: cleared,
+    },
+    Fault {
+        cause: "tail-skipped",
+        stages: &["q_proj", "ffn_gate"],
+        spoil: tail_zero,
+    },
+    Fault {
+        cause: "tail-skipped",
+        stages: &["ffn_up"],
+        spoil: tail_old,
+    },
+    Fault {
+        cause: "heads-misplaced",
+        stages: &["q_proj", "q_rope", "attn_context"],
+        spoil: heads_swapped,
+    },
+    Fault {
+        cause: "rows-misplaced",
+        stages: &["ffn_norm", "ffn_down"],
+        spoil: rows_swapped,
+    },
+    Fault {
+        cause: "columns-misplaced",
+        stages: &["attn_out"],
+        spoil: columns_rotated,
+    },
+    Fault {
+        cause: "scaled:by=2",
+        stages: &["attn_out", "ffn_down"],
+        spoil: times_two,
+    },
+    Fault {
+        cause: "offset:by=0.25,scale=1",
+        stages: &["ffn_up", "attn_residual"],
+        spoil: plus_quarter,
+    },
+    Fault {
+        cause: "one-head-wrong",
+        stages: &["q_rope", "attn_context"],
+        spoil: one_head,
+    },
+    Fault {
+        cause: "one-head-wrong:head=1",
+        stages: &["attn_weights"],
+        spoil: one_plane,
+    },
+    Fault {
+        cause: "one-column-wrong",
+        stages: &["ffn_down", "v_proj"],
+        spoil: one_column,
+    },
+    Fault {
+        cause: "one-row-wrong:position=3",
+        stages: &["attn_norm", "ffn_act"],
+        spoil: one_row,
+    },
+    Fault {
+        cause: "one-tile-wrong:row=4,rows=4,column=32,columns=16",
+        stages: &["ffn_gate"],
+        spoil: one_tile,
+    },
+];

@@ -1,0 +1,164 @@
+//! Faults that share no code with any hypothesis: plain loops over what a
+//! stage read and gave, planted in the CPU engine right after the stage.
+//!
+//! Nothing here calls an op or a mutation. Weights come through the engine's
+//! own reader, or as the bytes of their blocks; the hypotheses have theirs
+//! from ggml.
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "plain indices, as the kernels have them whose bugs these are"
+)]
+
+mod attention;
+mod buffers;
+mod decoding;
+mod layout;
+mod numerics;
+mod position;
+mod weights;
+
+use qdiff_engine::model::{Config, Graph, Model, StageId, WeightSource as _};
+use qdiff_engine::ops::Tensor;
+use qdiff_engine::tap::{Intervene, Site};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A fault as it can be planted.
+pub struct Fault {
+    /// The mutation that should be named, with its parameters where the right
+    /// ones are to be found.
+    pub cause: &'static str,
+    /// Stages it can be planted in.
+    pub stages: &'static [&'static str],
+    /// Does it.
+    pub spoil: fn(&mut Spot<'_>),
+}
+
+/// Every independent fault.
+pub fn all() -> impl Iterator<Item = &'static Fault> {
+    [
+        layout::FAULTS,
+        weights::FAULTS,
+        position::FAULTS,
+        attention::FAULTS,
+        numerics::FAULTS,
+        decoding::FAULTS,
+        buffers::FAULTS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// A stage in the hands of a fault.
+pub struct Spot<'a> {
+    /// The stage.
+    id: StageId,
+    /// Hyperparameters.
+    config: &'a Config,
+    /// What it read, in the order of its inputs.
+    inputs: &'a [Arc<Tensor<f32>>],
+    /// Token ids and positions of the step.
+    tokens: &'a [u32],
+    positions: &'a [u32],
+    /// Name of its weight, empty where it has none.
+    weight: &'a str,
+    /// All weights.
+    model: &'a Model,
+    /// What other stages gave in this step.
+    others: &'a HashMap<StageId, Vec<f32>>,
+    /// What the stage gave a step before.
+    old: Option<&'a [f32]>,
+    /// What it gives, and its shape.
+    out: &'a mut Vec<f32>,
+    shape: &'a mut Vec<usize>,
+}
+
+impl Spot<'_> {
+    /// Inputs and outputs of the weight.
+    fn extent(&self, weight: &str) -> (usize, usize) {
+        self.model.extent(weight)
+    }
+
+    /// All values of a weight, row by row.
+    fn values(&self, weight: &str) -> Vec<f32> {
+        let (n, m) = self.extent(weight);
+        let mut all = vec![0f32; n * m];
+        self.model.rows(weight, 0, &mut all);
+        all
+    }
+
+    /// `out[t][o] = Σ w(o, i) x[t][i]`, with the weight of output o given as a row.
+    fn multiply(&mut self, row: impl Fn(usize) -> Vec<f32>) {
+        let x = &self.inputs[0].data;
+        let m = self.out.len() / self.positions.len();
+        let n = x.len() / self.positions.len();
+        for o in 0..m {
+            let w = row(o);
+            for t in 0..self.positions.len() {
+                let mut sum = 0f32;
+                for i in 0..n {
+                    sum += w[i] * x[t * n + i];
+                }
+                self.out[t * m + o] = sum;
+            }
+        }
+    }
+}
+
+/// Faults in the places where they are planted; changes what those stages give.
+pub struct Planted<'a> {
+    model: &'a Model,
+    graph: Graph,
+    places: Vec<(&'static Fault, StageId)>,
+    others: HashMap<StageId, Vec<f32>>,
+    old: HashMap<StageId, Vec<f32>>,
+}
+
+impl<'a> Planted<'a> {
+    /// Each fault in its stage.
+    pub fn new(model: &'a Model, places: Vec<(&'static Fault, StageId)>) -> Self {
+        Self {
+            model,
+            graph: model.graph().clone(),
+            places,
+            others: HashMap::new(),
+            old: HashMap::new(),
+        }
+    }
+
+    /// Whether a fault may want to see what this stage gives.
+    fn seen_later(&self, id: StageId) -> bool {
+        self.places.iter().any(|(_, at)| {
+            let before = id.name == at.name && at.layer > id.layer;
+            before || (id.layer == at.layer && id.name.ends_with("_norm"))
+        })
+    }
+}
+
+impl Intervene for Planted<'_> {
+    fn change(&mut self, site: Site<'_>) {
+        let id = site.node.id;
+        for (fault, _) in self.places.iter().filter(|(_, at)| *at == id) {
+            let mut shape = std::mem::take(&mut site.output.shape);
+            (fault.spoil)(&mut Spot {
+                id,
+                config: &self.graph.config,
+                inputs: site.inputs,
+                tokens: site.context.tokens,
+                positions: site.context.positions,
+                weight: site.context.weight,
+                model: self.model,
+                others: &self.others,
+                old: self.old.get(&id).map(Vec::as_slice),
+                out: &mut site.output.data,
+                shape: &mut shape,
+            });
+            site.output.shape = shape;
+            self.old.insert(id, site.output.data.clone());
+        }
+        if self.seen_later(id) {
+            self.others.insert(id, site.output.data.clone());
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The right operands, through the wrong function.
+
+use super::{Fault, Spot};
+use half::f16;
+use qdiff_engine::model::StageId;
+
+/// Normalises runs as long as the weight: `f(run, weight, out)`.
+fn runs(s: &mut Spot<'_>, f: impl Fn(&[f32], &[f32], &mut [f32])) {
+    let w = s.values(s.weight);
+    let x = &s.inputs[0].data;
+    for at in (0..x.len()).step_by(w.len()) {
+        f(&x[at..at + w.len()], &w, &mut s.out[at..at + w.len()]);
+    }
+}
+
+fn inverse(x: &[f32], eps: f32) -> f32 {
+    let squares: f64 = x.iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
+    (1.0 / (squares / x.len() as f64 + f64::from(eps)).sqrt()) as f32
+}
+
+fn unweighted(s: &mut Spot<'_>) {
+    let eps = s.config.rms_eps as f32;
+    runs(s, |x, _, y| {
+        let k = inverse(x, eps);
+        for i in 0..x.len() {
+            y[i] = x[i] * k;
+        }
+    });
+}
+
+fn plus_one(s: &mut Spot<'_>) {
+    let eps = s.config.rms_eps as f32;
+    runs(s, |x, w, y| {
+        let k = inverse(x, eps);
+        for i in 0..x.len() {
+            y[i] = x[i] * k * (w[i] + 1.0);
+        }
+    });
+}
+
+fn centred(s: &mut Spot<'_>) {
+    let eps = s.config.rms_eps as f32;
+    runs(s, |x, w, y| {
+        let mean = x.iter().map(|v| f64::from(*v)).sum::<f64>() / x.len() as f64;
+        let apart: Vec<f32> = x.iter().map(|v| (f64::from(*v) - mean) as f32).collect();
+        let k = inverse(&apart, eps);
+        for i in 0..x.len() {
+            y[i] = apart[i] * k * w[i];
+        }
+    });
+}
+
+fn eps_of(s: &mut Spot<'_>, eps: f32) {
+    runs(s, |x, w, y| {
+        let k = inverse(x, eps);
+        for i in 0..x.len() {
+            y[i] = x[i] * k * w[i];
+        }
+    });
+}
+
+fn eps_1e5(s: &mut Spot<'_>) {
+    eps_of(s, 1e-5);
+}
+
+fn eps_1e2(s: &mut Spot<'_>) {
+    eps_of(s, 1e-2);
+}
+
+fn act(s: &mut Spot<'_>, f: impl Fn(f64) -> f64) {
+    let (gate, up) = (&s.inputs[0].data, &s.inputs[1].data);
+    for i in 0..gate.len() {
+        s.out[i] = (f(f64::from(gate[i])) * f64::from(up[i])) as f32;
+    }
+}
+
+fn gelu(s: &mut Spot<'_>) {
+    act(s, |g| {
+        let z = 0.797_884_560_802_865_4 * (g + 0.044_715 * g * g * g);
+        0.5 * g * (1.0 + z.tanh())
+    });
+}
+
+fn relu(s: &mut Spot<'_>) {
+    act(s, |g| if g > 0.0 { g } else { 0.0 });
+}
+
+fn operands_swapped(s: &mut Spot<'_>) {
+    let (gate, up) = (&s.inputs[0].data, &s.inputs[1].data);
+    for i in 0..gate.len() {
+        let u = up[i];
+        s.out[i] = u / (1.0 + (-u).exp()) * gate[i];
+    }
+}
+
+fn block_alone(s: &mut Spot<'_>) {
+    s.out.clone_from(&s.inputs[0].data);
+}
+
+/// What is added is what the norm of the block gave.
+fn normed_added(s: &mut Spot<'_>) {
+    let name = match s.id.name {
+        "attn_residual" => "attn_norm",
+        _ => "ffn_norm",
+    };
+    let Some(normed) = s.others.get(&StageId { name, ..s.id }) else {
+        return;
+    };
+    for i in 0..s.out.len() {
+        s.out[i] = s.inputs[0].data[i] + normed[i];
+    }
+}
+
+/// Sums kept in f16, term by term.
+fn in_half(s: &mut Spot<'_>) {
+    let w = s.values(s.weight);
+    let (n, m) = s.extent(s.weight);
+    let x = &s.inputs[0].data;
+    for t in 0..s.positions.len() {
+        for o in 0..m {
+            let mut sum = f16::ZERO;
+            for i in 0..n {
+                sum = f16::from_f32(sum.to_f32() + w[o * n + i] * x[t * n + i]);
+            }
+            s.out[t * m + o] = sum.to_f32();
+        }
+    }
+}
+
+const NORMS: &[&str] = &[
+    "attn_norm",
+    "ffn_norm",
+    "final_norm",
+    "q_normed",
+    "k_normed",
+];
+
+pub(super) const FAULTS: &[Fault] = &[
+    Fault {
+        cause: "rms-weight-missing",
+        stages: NORMS,
+        spoil: unweighted,
+    },
+    Fault {
+        cause: "rms-weight-plus-one",
+        stages: NORMS,
+        spoil: plus_one,
+    },
+    Fault {
+        cause: "rms-mean-subtracted",
+        stages: NORMS,
+        spoil: centred,
+    },
+    Fault {
+        cause: "rms-eps-wrong",
+        stages: NORMS,
+        spoil: eps_1e5,
+    },
+    Fault {
+        cause: "rms-eps-wrong:eps=0.01",
+        stages: NORMS,
+        spoil: eps_1e2,
+    },
+    Fault {
+        cause: "gelu-for-silu:kind=0",
+        stages: &["ffn_act"],
+        spoil: gelu,
+    },
+    Fault {
+        cause: "gelu-for-silu:kind=2",
+        stages: &["ffn_act"],
+        spoil: relu,
+    },
+    Fault {
+        cause: "gate-up-operands-swapped",
+        stages: &["ffn_act"],
+        spoil: operands_swapped,
+    },
+    Fault {
+        cause: "residual-missing",
+        stages: &["attn_residual", "layer_out"],
+        spoil: block_alone,
+    },
+    Fault {
+        cause: "residual-wrong-side",
+        stages: &["attn_residual", "layer_out"],
+        spoil: normed_added,
+    },
+    Fault {
+        cause: "ffn-down-f16-overflow",
+        stages: &["ffn_down"],
+        spoil: in_half,
+    },
+    Fault {
+        cause: "compute-16f",
+        stages: &["k_proj", "ffn_up"],
+        spoil: in_half,
+    },
+];

@@ -1,0 +1,173 @@
+//! How often the diagnosis is right: known faults planted, the whole diagnosis
+//! run, and what it says held against what is known.
+//!
+//! What counts are faults that share no code with the hypotheses (the CPU
+//! engine's, in [`faults`]; the CUDA engine's own). Faults that rewrite the
+//! graph are round trips, fault and hypothesis being one function, and are
+//! counted apart; so are injections that change nothing beyond rounding.
+
+#[cfg(feature = "faults")]
+mod cuda;
+pub mod faults;
+mod plan;
+mod run;
+mod source;
+mod table;
+
+#[cfg(feature = "faults")]
+pub use cuda::CudaFaults;
+pub use plan::Plan;
+pub use run::Bench;
+pub use source::{FaultSource, GraphFaults, Plant, PlantedFaults};
+pub use table::render;
+
+use crate::number::Real;
+use qdiff_engine::model::StageId;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Version of the JSON; raised when a field changes its meaning.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// What became of one planted fault.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Case {
+    /// Model it was planted in.
+    pub model: String,
+    /// The mutation that should be named.
+    pub fault: String,
+    /// Where it was planted.
+    #[schemars(with = "String")]
+    pub stage: StageId,
+    /// Where the diagnosis says that the first origin is.
+    #[schemars(with = "Option<String>")]
+    pub found: Option<StageId>,
+    /// The cause that it names there, with parameters.
+    pub cause: Option<String>,
+    /// Causes that fit as well.
+    pub ties: Vec<String>,
+    /// Origins besides it.
+    pub others: usize,
+    /// Whether anything was found.
+    pub detected: bool,
+    /// Whether the first origin, and the only one, is where it was planted.
+    pub stage_right: bool,
+    /// Whether the cause named first is the planted one.
+    pub cause_right: bool,
+    /// Of a fault that was not found: its effect in f64 as a share of what is
+    /// allowed. Below 1 it is inert.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Real>,
+    /// Time of the diagnosis, in seconds: verdict and search for the cause.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
+    pub seconds: f64,
+}
+
+impl Case {
+    /// Whether no code could find it.
+    pub fn inert(&self) -> bool {
+        !self.detected && self.effect.is_some_and(|e| e.0 <= 1.0)
+    }
+}
+
+/// Two faults at once.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PairCase {
+    /// Model they were planted in.
+    pub model: String,
+    /// What was planted, and where.
+    pub faults: [(String, String); 2],
+    /// The origins found, each with its cause.
+    pub found: Vec<(String, String)>,
+    /// Whether both places, and no others, were found.
+    pub stages_right: bool,
+    /// Whether both causes are right.
+    pub causes_right: bool,
+}
+
+/// Cases of one source of faults.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Group {
+    /// Where the faults come from.
+    pub source: String,
+    /// Whether they share no code with the hypotheses.
+    pub independent: bool,
+    /// One fault at a time.
+    pub cases: Vec<Case>,
+    /// Two at a time.
+    pub pairs: Vec<PairCase>,
+}
+
+impl Group {
+    /// Cases that count: not inert.
+    pub fn counted(&self) -> impl Iterator<Item = &Case> {
+        self.cases.iter().filter(|c| !c.inert())
+    }
+}
+
+/// Runs without a fault.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Clean {
+    /// How many.
+    pub runs: usize,
+    /// Those in which something was found: what was run, and the headline.
+    pub alarms: Vec<(String, String)>,
+}
+
+/// How small a fault may be.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Graded {
+    /// The mutation.
+    pub fault: String,
+    /// Where it was injected.
+    #[schemars(with = "String")]
+    pub stage: StageId,
+    /// Smallest relative magnitude at which it is found at its stage.
+    pub found: Option<Real>,
+    /// Smallest at which its cause is named, too.
+    pub named: Option<Real>,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Score {
+    /// `score`: what kind of JSON this is.
+    pub kind: String,
+    /// Version of this layout.
+    pub schema_version: u32,
+    /// The engine that the faults are planted in.
+    pub subject: String,
+    /// The models.
+    pub models: Vec<String>,
+    /// By source of faults.
+    pub groups: Vec<Group>,
+    /// False alarms.
+    pub clean: Clean,
+    /// Smallest magnitudes.
+    pub graded: Vec<Graded>,
+    /// Time of everything, in seconds.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
+    pub seconds: f64,
+}
+
+impl Score {
+    /// Whether it reaches what is asked of it over independent faults that are
+    /// not inert: all detected, each at its stage, 95 of 100 named, and no
+    /// false alarm.
+    pub fn reached(&self) -> bool {
+        let counted = || {
+            self.groups
+                .iter()
+                .filter(|g| g.independent)
+                .flat_map(Group::counted)
+        };
+        let (all, named) = (
+            counted().count(),
+            counted().filter(|c| c.cause_right).count(),
+        );
+        let found = counted().all(|c| c.detected && c.stage_right);
+        all > 0 && found && named * 100 >= all * 95 && self.clean.alarms.is_empty()
+    }
+}

@@ -1,0 +1,391 @@
+//! Plants, diagnoses, and holds the diagnosis against what was planted.
+
+use super::source::{FaultSource, Plant, injection};
+use super::{Case, Clean, Graded, Group, PairCase, Plan};
+use crate::capture::{Filter, Store};
+use crate::mutations::Injection;
+use crate::mutations::hypotheses::BUDGET;
+use crate::number::Real;
+use crate::oracle::Oracle;
+use crate::pair::{Pair, Recording, silent};
+use crate::runners::{Faults, Number, Room, Spec, Tokens};
+use crate::session::Opened;
+use crate::verdict::{Finding, Policy, Row, Verdict, assembled, judged_rows};
+use anyhow::Result;
+use qdiff_engine::cuda::Gemm;
+use qdiff_engine::model::StageId;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Magnitudes that graded faults are injected at, the largest first.
+const MAGNITUDES: [f64; 8] = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7];
+
+/// A model with the tokens that it is run on, and the reference's run.
+pub struct Bench<'a> {
+    /// What the model is, in a few words.
+    pub name: String,
+    opened: &'a Opened,
+    oracle: Oracle<'a>,
+    prompt: Vec<u32>,
+    decode: usize,
+    threads: usize,
+    kv: Number,
+    reference: Recording,
+    store: Arc<Store>,
+    filter: Filter,
+    policy: Policy,
+}
+
+impl<'a> Bench<'a> {
+    /// Runs llama.cpp on `prompt` and `decode` steps more, with so many threads
+    /// and its caches in `kv`.
+    ///
+    /// # Errors
+    /// If the model cannot be read on either side, or llama.cpp fails.
+    pub fn new(
+        name: String,
+        opened: &'a Opened,
+        prompt: &[u32],
+        decode: usize,
+        (threads, kv): (usize, Number),
+    ) -> Result<Self> {
+        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
+        let (filter, policy) = (Filter::default(), Policy::default());
+        let store = Store::usual(None);
+        let reference = {
+            let pair = Pair {
+                opened,
+                oracle: &oracle,
+                filter: &filter,
+                policy: &policy,
+                budget: BUDGET,
+                store: &store,
+                threads,
+                gemm: Gemm::Own,
+                kv,
+                progress: &silent,
+            };
+            let tokens = Tokens {
+                prompt,
+                ubatch: prompt.len(),
+                decode,
+                forced: None,
+            };
+            pair.run(&Spec::Llama, tokens, Faults::default())?
+        };
+        Ok(Self {
+            name,
+            opened,
+            oracle,
+            prompt: prompt.to_vec(),
+            decode,
+            threads,
+            kv,
+            reference,
+            store,
+            filter,
+            policy,
+        })
+    }
+
+    fn pair(&self) -> Pair<'_> {
+        Pair {
+            opened: self.opened,
+            oracle: &self.oracle,
+            filter: &self.filter,
+            policy: &self.policy,
+            budget: BUDGET,
+            store: &self.store,
+            threads: self.threads,
+            gemm: Gemm::Own,
+            kv: self.kv,
+            progress: &silent,
+        }
+    }
+
+    fn tokens(&self) -> Tokens<'_> {
+        Tokens {
+            prompt: &self.prompt,
+            ubatch: self.prompt.len(),
+            decode: self.decode,
+            forced: Some(&self.reference.fed),
+        }
+    }
+
+    /// The diagnosis of a subject that carries `plants`, what it gave, and the
+    /// seconds that the diagnosis took.
+    fn diagnose(
+        &self,
+        source: &dyn FaultSource,
+        plants: &[Plant],
+    ) -> Result<(Verdict, Recording, f64)> {
+        let room = Room {
+            step: self.prompt.len(),
+            context: self.prompt.len() + self.decode,
+            threads: self.threads,
+            gemm: Gemm::Own,
+            kv: self.kv,
+        };
+        let mut runner = source.subject(self.opened, plants, room)?;
+        let subject = self.pair().record(runner.as_mut(), self.tokens())?;
+        let start = Instant::now();
+        let verdict = self.pair().judge(&subject, Some(&self.reference))?;
+        Ok((verdict, subject, start.elapsed().as_secs_f64()))
+    }
+
+    fn case(&self, source: &dyn FaultSource, plant: &Plant) -> Result<Case> {
+        let (verdict, subject, seconds) = self.diagnose(source, std::slice::from_ref(plant))?;
+        let first = verdict.findings.first();
+        let cause = first.and_then(|f| f.cause.as_ref());
+        let mut case = Case {
+            model: self.name.clone(),
+            fault: plant.cause.clone(),
+            stage: plant.stage,
+            found: first.map(|f| f.id),
+            cause: cause.map(|c| c.name.clone()),
+            ties: cause.map_or_else(Vec::new, |c| c.ties.clone()),
+            others: verdict.findings.len().saturating_sub(1),
+            detected: first.is_some(),
+            stage_right: false,
+            cause_right: first.is_some_and(|f| named(f, plant)),
+            effect: None,
+            seconds,
+        };
+        case.stage_right = case.found == Some(plant.stage) && case.others == 0;
+        if !case.detected {
+            case.effect = self.effect(plant, &subject).map(Real);
+        }
+        Ok(case)
+    }
+
+    /// How far the fault moves its stage in f64, on the operands that the
+    /// subject had, as a share of what is allowed there.
+    fn effect(&self, plant: &Plant, subject: &Recording) -> Option<f64> {
+        let mut graph = self.oracle.graph.clone();
+        injection(plant).ok()?.rewrite(&mut graph).ok()?;
+        let at = graph.index(plant.stage)?;
+        let (right, wrong) = (&self.oracle.graph.nodes[at], &graph.nodes[at]);
+        let of = |node| {
+            assembled(
+                node,
+                &graph,
+                &self.oracle.weights,
+                subject.side(),
+                &self.filter,
+            )
+        };
+        let (want, moved) = (of(right), of(wrong));
+        let mut worst = 0f64;
+        for ((step, want), moved) in subject.capture.steps.iter().zip(&want).zip(&moved) {
+            let (Some((want, bound)), Some((moved, _))) = (want, moved) else {
+                continue;
+            };
+            if want.shape != moved.shape {
+                return Some(f64::INFINITY);
+            }
+            let moved = moved.narrow();
+            for (_, range) in judged_rows(right, step, &moved) {
+                let row = Row::of(
+                    &moved.data[range.clone()],
+                    &want.data[range.clone()],
+                    &bound[range],
+                    None,
+                );
+                worst = worst.max(row.used);
+            }
+        }
+        Some(worst)
+    }
+
+    fn pair_case(&self, source: &dyn FaultSource, plants: &[Plant; 2]) -> Result<PairCase> {
+        let (verdict, ..) = self.diagnose(source, plants)?;
+        let mut planted: Vec<StageId> = plants.iter().map(|p| p.stage).collect();
+        let mut found: Vec<StageId> = verdict.findings.iter().map(|f| f.id).collect();
+        planted.sort();
+        found.sort();
+        let cause = |f: &Finding| match &f.cause {
+            Some(c) => c.name.clone(),
+            None => f.shape.clone(),
+        };
+        let right = |p: &Plant| {
+            let of_stage = verdict.findings.iter().find(|f| f.id == p.stage);
+            of_stage.is_some_and(|f| named(f, p))
+        };
+        Ok(PairCase {
+            model: self.name.clone(),
+            faults: plants.clone().map(|p| (p.cause, p.stage.to_string())),
+            found: verdict
+                .findings
+                .iter()
+                .map(|f| (f.id.to_string(), cause(f)))
+                .collect(),
+            stages_right: planted == found,
+            causes_right: plants.iter().all(right),
+        })
+    }
+
+    /// Faults of one source: one by one, then the pairs of the plan.
+    ///
+    /// # Errors
+    /// If a subject cannot be run.
+    pub fn group(
+        &self,
+        source: &dyn FaultSource,
+        plan: Plan,
+        wanted: impl Fn(&Plant) -> bool,
+        progress: &dyn Fn(&str),
+    ) -> Result<Group> {
+        let mut plants = source.plants(self.opened.model.graph(), &self.opened.model);
+        plants.retain(wanted);
+        let plants = plan.choose(&plants, self.opened.model.graph());
+        let mut group = Group {
+            source: source.name().to_owned(),
+            independent: source.independent(),
+            cases: Vec::with_capacity(plants.len()),
+            pairs: Vec::new(),
+        };
+        for plant in &plants {
+            progress(&format!("{}: {}@{}", self.name, plant.cause, plant.stage));
+            group.cases.push(self.case(source, plant)?);
+        }
+        // A pair of which one is inert is no pair.
+        let strong: Vec<Plant> = plants
+            .into_iter()
+            .zip(&group.cases)
+            .filter(|(_, c)| c.detected)
+            .map(|(p, _)| p)
+            .collect();
+        for pair in plan.pairs(&strong) {
+            progress(&format!(
+                "{}: {} and {}",
+                self.name, pair[0].cause, pair[1].cause
+            ));
+            group.pairs.push(self.pair_case(source, &pair)?);
+        }
+        Ok(group)
+    }
+
+    /// Runs without a fault, with the prompt in parts of each of these sizes.
+    ///
+    /// # Errors
+    /// If the engine cannot be run.
+    pub fn clean(&self, ubatches: &[usize], clean: &mut Clean) -> Result<()> {
+        for &ubatch in ubatches {
+            let tokens = Tokens {
+                ubatch,
+                ..self.tokens()
+            };
+            let pair = self.pair();
+            let reference = pair.run(&Spec::Llama, tokens, Faults::default())?;
+            let subject = pair.run(&Spec::Cpu, tokens, Faults::default())?;
+            let verdict = pair.judge(&subject, Some(&reference))?;
+            clean.runs += 1;
+            let disputed = verdict.disputed().next().map(|s| s.id);
+            let first = verdict.findings.first().map(|f| f.id).or(disputed);
+            if let Some(id) = first {
+                let what = format!(
+                    "{}, {} tokens in parts of {ubatch}, {} threads, cache in {:?}",
+                    self.name,
+                    self.prompt.len(),
+                    self.threads,
+                    self.kv
+                );
+                clean.alarms.push((what, id.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The smallest magnitude at which graded faults are found and named.
+    ///
+    /// # Errors
+    /// If a subject cannot be run.
+    pub fn graded(&self) -> Result<Vec<Graded>> {
+        let config = &self.oracle.graph.config;
+        let scale = 1.0 / (config.head_dim as f64).sqrt();
+        type Value<'v> = Box<dyn Fn(f64) -> f64 + 'v>;
+        let faults: [(&str, &str, Value<'_>); 5] = [
+            ("scaled:by", "ffn_up", Box::new(|m| 1.0 + m)),
+            ("offset:by", "attn_norm", Box::new(|m| m)),
+            (
+                "rms-eps-wrong:eps",
+                "ffn_norm",
+                Box::new(|m| config.rms_eps + m),
+            ),
+            (
+                "rope-base:base",
+                "q_rope",
+                Box::new(|m| config.rope_base * (1.0 + m)),
+            ),
+            (
+                "attn-scale-wrong:scale",
+                "attn_weights",
+                Box::new(move |m| scale * (1.0 + m)),
+            ),
+        ];
+        let layer = config.n_layers as u16 / 2;
+        let mut graded = Vec::new();
+        for (fault, name, value) in &faults {
+            let stage = StageId::layer(layer, name);
+            let (mut found, mut cause) = (None, None);
+            for m in MAGNITUDES {
+                let plant = Plant {
+                    fault: 0,
+                    cause: format!("{fault}={}", value(m)),
+                    stage,
+                };
+                let (verdict, ..) =
+                    self.diagnose(&super::GraphFaults, std::slice::from_ref(&plant))?;
+                let Some(first) = verdict.findings.first().filter(|f| f.id == stage) else {
+                    break;
+                };
+                found = Some(Real(m));
+                let name = |f: &Finding| f.cause.as_ref().map(|c| c.name.clone());
+                if name(first).is_some_and(|c| c.split(':').next() == Some(plant.name())) {
+                    cause = Some(Real(m));
+                }
+            }
+            graded.push(Graded {
+                fault: fault.split(':').next().unwrap_or(fault).to_owned(),
+                stage,
+                found,
+                named: cause,
+            });
+        }
+        Ok(graded)
+    }
+}
+
+/// Whether a finding names the planted fault: by its name, and by its
+/// parameters where the plant states them. A mutation that is the same function
+/// on that stage counts as the same.
+fn named(finding: &Finding, plant: &Plant) -> bool {
+    let Some(cause) = &finding.cause else {
+        return false;
+    };
+    let exact = plant.cause.contains(':');
+    let same = |name: &str| {
+        if exact {
+            equal(name, &plant.cause)
+        } else {
+            name.split(':').next() == Some(plant.name())
+        }
+    };
+    same(&cause.name)
+}
+
+/// The same mutation with the same values, whatever the order and the digits
+/// beyond the fourth.
+fn equal(a: &str, b: &str) -> bool {
+    let values = |text: &str| {
+        let parsed = Injection::parse(text).ok()?;
+        Some((parsed.mutation().name, parsed.values().to_vec()))
+    };
+    match (values(a), values(b)) {
+        (Some((a, x)), Some((b, y))) => {
+            let close = |(x, y): (&f64, &f64)| (x - y).abs() <= 1e-4 * x.abs().max(y.abs());
+            a == b && x.iter().zip(&y).all(close)
+        }
+        _ => false,
+    }
+}

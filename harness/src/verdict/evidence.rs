@@ -1,0 +1,297 @@
+//! One origin laid open: what its stage gave and what it should have given,
+//! row by row, for those who ask why.
+
+use super::evaluate::{Expected, assembled};
+use super::local::{Row, Side};
+use super::rows::{judged_len, place, row_len};
+use super::tolerance::ELEMENT_FACTOR;
+use super::{Place, Policy};
+use crate::capture::{Capture, Filter, Step, Stored};
+use crate::oracle::Oracle;
+use qdiff_engine::model::{Axis, Node};
+use qdiff_engine::ops::{Op, Tensor};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Elements of a stage that are looked into; of a larger one, as many rows.
+const LIMIT: usize = 1 << 24;
+
+/// Rows of a linear stage that a hypothesis is tried on first.
+const SAMPLE: usize = 3;
+
+/// A judged row of the stage.
+#[derive(Clone, Debug)]
+pub struct RowAt {
+    /// Index of the step in the capture.
+    pub step: usize,
+    /// Where it is in the run.
+    pub place: Place,
+    /// Its judged elements in the step's tensor.
+    pub range: Range<usize>,
+    /// Whether it is beyond what is allowed.
+    pub bad: bool,
+}
+
+/// A wrong element.
+#[derive(Clone, Copy, Debug)]
+pub struct Wrong {
+    /// Index of its row in [`Evidence::rows`].
+    pub row: usize,
+    /// Index in its row.
+    pub index: usize,
+    /// The subject's value.
+    pub got: f32,
+    /// The f64 value.
+    pub want: f64,
+}
+
+/// Everything about one stage of one runner.
+pub struct Evidence<'a> {
+    /// Graph and weights.
+    pub oracle: &'a Oracle<'a>,
+    /// The stage as it should be.
+    pub node: &'a Node,
+    /// The runner.
+    pub side: Side<'a>,
+    /// What it gave, step by step.
+    pub given: Vec<Option<Cow<'a, Tensor<f32>>>>,
+    /// What it should have given.
+    pub expected: Expected,
+    /// Judged rows of the steps whose extent is right.
+    pub rows: Vec<RowAt>,
+    /// Steps whose extent is not what the operands ask for.
+    pub misshapen: Vec<usize>,
+    /// The user's own tolerance for this stage.
+    pub rule: Option<f64>,
+    /// What is asked for.
+    pub filter: &'a Filter,
+}
+
+impl<'a> Evidence<'a> {
+    /// Evaluates `node` and judges every row of it.
+    pub fn new(
+        oracle: &'a Oracle<'a>,
+        node: &'a Node,
+        side: Side<'a>,
+        filter: &'a Filter,
+        policy: &Policy,
+    ) -> Self {
+        let expected = assembled(node, &oracle.graph, &oracle.weights, side, filter);
+        let rule = policy.rule(node.id);
+        let given: Vec<_> = side.capture.steps.iter().map(|s| s.get(node.id)).collect();
+        let (mut rows, mut misshapen) = (Vec::new(), Vec::new());
+        for (index, step) in side.capture.steps.iter().enumerate() {
+            let (Some(got), Some((want, bound))) = (&given[index], &expected[index]) else {
+                continue;
+            };
+            if got.data.len() != want.data.len() {
+                misshapen.push(index);
+                continue;
+            }
+            for (place, range) in judged_rows(node, step, got) {
+                let (g, w, b) = (
+                    &got.data[range.clone()],
+                    &want.data[range.clone()],
+                    &bound[range.clone()],
+                );
+                // A cached row that nothing is known of.
+                let unknown = matches!(node.op, Op::KvCache(_)) && w.iter().all(|v| v.is_nan());
+                if unknown || !filter.position(place.position) {
+                    continue;
+                }
+                let finite = g.iter().all(|v| v.is_finite());
+                rows.push(RowAt {
+                    step: index,
+                    place,
+                    bad: !finite || Row::of(g, w, b, rule).used > 1.0,
+                    range,
+                });
+            }
+        }
+        Self {
+            oracle,
+            node,
+            side,
+            given,
+            expected,
+            rows,
+            misshapen,
+            rule,
+            filter,
+        }
+    }
+
+    /// What the subject gave in a row, what it should have, and the bound.
+    pub fn row(&self, row: &RowAt) -> (&[f32], &[f64], &[f32]) {
+        let got = self.given[row.step]
+            .as_ref()
+            .expect("a judged row was given");
+        let (want, bound) = self.expected[row.step]
+            .as_ref()
+            .expect("a judged row was evaluated");
+        let range = row.range.clone();
+        (
+            &got.data[range.clone()],
+            &want.data[range.clone()],
+            &bound[range],
+        )
+    }
+
+    /// The row of operand `i` that belongs to `row`, of a stage that works
+    /// token by token.
+    pub fn operand(&self, row: &RowAt, i: usize) -> Option<Vec<f32>> {
+        let step = &self.side.capture.steps[row.step];
+        let input = &self.oracle.graph.nodes[*self.node.inputs.get(i)?];
+        let stored = step.stages.get(&input.id)?;
+        let at = (0..step.rows()).find(|&r| step.first + step.offset(r) == row.place.position)?;
+        let by_token =
+            input.token_axis() == Some(0) && stored.shape().first() == Some(&step.rows());
+        by_token.then(|| stored.slice(0, at..at + 1).data)
+    }
+
+    /// Rows beyond what is allowed.
+    pub fn bad_rows(&self) -> impl Iterator<Item = &RowAt> {
+        self.rows.iter().filter(|r| r.bad)
+    }
+
+    /// Every element beyond its own bound, or not finite.
+    pub fn wrong(&self) -> Vec<Wrong> {
+        let mut all = Vec::new();
+        for (i, row) in self.rows.iter().enumerate().filter(|(_, r)| r.bad) {
+            let (got, want, bound) = self.row(row);
+            for (index, ((&got, &want), &bound)) in got.iter().zip(want).zip(bound).enumerate() {
+                if !right(got, want, bound) {
+                    all.push(Wrong {
+                        row: i,
+                        index,
+                        got,
+                        want,
+                    });
+                }
+            }
+        }
+        all
+    }
+
+    /// Tokens of the first step: the prompt.
+    pub fn prompt_len(&self) -> usize {
+        let first = self.side.capture.steps.first();
+        first.map_or(0, |s| s.tokens.len())
+    }
+
+    /// For a linear stage: three of its bad rows alone, which is what a
+    /// hypothesis is tried on first.
+    pub fn sample(&self) -> Option<Capture> {
+        if !matches!(self.node.op, Op::Linear(_)) || self.node.shape.first() != Some(&Axis::Tokens)
+        {
+            return None;
+        }
+        let bad: Vec<usize> = self.bad_rows().map(|r| r.place.position).collect();
+        if bad.len() <= SAMPLE {
+            return None;
+        }
+        let input = &self.oracle.graph.nodes[self.node.inputs[0]];
+        let chosen = [bad[0], bad[bad.len() / 2], bad[bad.len() - 1]].into();
+        Some(part(self.side.capture, &[self.node, input], &chosen))
+    }
+}
+
+/// Where a stage is too large to be looked into as a whole: as many of its
+/// rows as may be, bad ones first, with all that was captured of its own layer
+/// and the one before. `None` where it is not too large.
+pub fn excerpt(
+    oracle: &Oracle<'_>,
+    node: &Node,
+    capture: &Capture,
+    bad: &BTreeSet<usize>,
+) -> Option<Capture> {
+    let stored = || capture.steps.iter().filter_map(|s| s.stages.get(&node.id));
+    let total: usize = stored().map(|s| s.shape().iter().product::<usize>()).sum();
+    node.token_axis().filter(|_| total > LIMIT)?;
+    let rows: usize = capture.steps.iter().map(Step::rows).sum();
+    let room = (LIMIT / (total / rows.max(1)).max(1)).max(SAMPLE);
+    // The first token of a step stands where a decoded one stands: kept, so
+    // that what a buffer still holds can be told.
+    let mut chosen: BTreeSet<usize> = capture.steps.iter().map(|s| s.first).collect();
+    chosen.extend(bad.iter().step_by(bad.len().div_ceil(room).max(1)));
+    let near = |other: &Node| match (other.id.layer, node.id.layer) {
+        (Some(other), Some(own)) => other == own || other + 1 == own,
+        _ => node
+            .inputs
+            .iter()
+            .any(|&i| oracle.graph.nodes[i].id == other.id),
+    };
+    let nodes: Vec<&Node> = oracle.graph.nodes.iter().collect();
+    let nodes: Vec<&Node> = nodes
+        .into_iter()
+        .filter(|n| n.id == node.id || near(n))
+        .collect();
+    Some(part(capture, &nodes, &chosen))
+}
+
+/// The rows of these positions, of these stages.
+fn part(capture: &Capture, nodes: &[&Node], positions: &BTreeSet<usize>) -> Capture {
+    let mut all = Capture::new(capture.store.clone());
+    for step in &capture.steps {
+        let rows: Vec<usize> = (0..step.rows())
+            .filter(|&r| positions.contains(&(step.first + step.offset(r))))
+            .collect();
+        let mut less = Step {
+            index: step.index,
+            kept: Some(rows.iter().map(|&r| step.offset(r)).collect()),
+            ..Step::new(step.first, step.tokens.clone())
+        };
+        for node in nodes {
+            let Some(stored) = step.stages.get(&node.id) else {
+                continue;
+            };
+            let axis = node
+                .token_axis()
+                .filter(|a| stored.shape().get(*a) == Some(&step.rows()));
+            let tensor = match axis {
+                Some(_) if rows.is_empty() => continue,
+                Some(axis) => pick(stored, axis, &rows),
+                None => stored.get().into_owned(),
+            };
+            less.stages.insert(node.id, capture.store.keep(tensor));
+        }
+        all.steps.push(less);
+    }
+    all
+}
+
+/// Some entries along an axis.
+fn pick(stored: &Stored, axis: usize, rows: &[usize]) -> Tensor<f32> {
+    let parts: Vec<Tensor<f32>> = rows.iter().map(|&r| stored.slice(axis, r..r + 1)).collect();
+    let mut shape = stored.shape().to_vec();
+    shape[axis] = rows.len();
+    let inner: usize = shape[axis + 1..].iter().product();
+    let outer: usize = shape[..axis].iter().product();
+    let mut data = Vec::with_capacity(outer * rows.len() * inner);
+    for o in 0..outer {
+        for part in &parts {
+            data.extend_from_slice(&part.data[o * inner..(o + 1) * inner]);
+        }
+    }
+    Tensor { shape, data }
+}
+
+/// Whether an element is within its own bound.
+pub(crate) fn right(got: f32, want: f64, bound: f32) -> bool {
+    (f64::from(got) - want).abs() <= ELEMENT_FACTOR * f64::from(bound)
+}
+
+/// The rows of a tensor that are judged, with the judged part of each.
+pub(crate) fn judged_rows(
+    node: &Node,
+    step: &Step,
+    got: &Tensor<f32>,
+) -> impl Iterator<Item = (Place, Range<usize>)> {
+    let n = row_len(&got.shape);
+    let (positions, shape, index) = (step.positions(), got.shape.clone(), step.index);
+    (0..got.data.len() / n).map(move |r| {
+        let at = place(node, &shape, index, &positions, r);
+        (at, r * n..r * n + judged_len(node, at, n))
+    })
+}
