@@ -29,7 +29,10 @@ impl FaultSource for CudaFaults {
                 continue;
             };
             let here = |n: &&qdiff_engine::model::Node| {
-                (fault.fits)(&n.op) && mutation.concerns(n.id.name)
+                (fault.fits)(&n.op)
+                    && mutation.concerns(n.id.name)
+                    // No other layer's weight can be taken where there is no layer.
+                    && (n.id.layer.is_some() || name != "tensor-mapped-wrong")
             };
             plants.extend(graph.nodes.iter().filter(here).map(|node| Plant {
                 fault: index,
