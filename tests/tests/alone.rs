@@ -58,12 +58,12 @@ fn without_a_reference_faults_are_found_and_symptoms_named() {
     let folder = folder();
     for (fault, stage, symptom) in [
         (
-            "rope-missing@L00",
+            "rope-not-on-q@L00",
             "L00.q_rope",
             "turns nothing at position 1",
         ),
         (
-            "attn-uniform@L01",
+            "attn-uniform@L01.attn_weights",
             "L01.attn_weights",
             "the keys are not read",
         ),
@@ -101,7 +101,7 @@ fn a_broken_invariant_decides_without_a_reference() {
         "-n",
         "2",
         "--inject",
-        "attn-uniform@L01",
+        "attn-uniform@L01.attn_weights",
         "--tolerance",
         "L01.attn_weights=1e9",
     ];

@@ -98,9 +98,14 @@ fn hostile_names_stay_text() {
     for text in report["run"]["text"].as_object_mut().unwrap().values_mut() {
         *text = hostile.into();
     }
-    report["verdict"]["findings"][0]["cause"] = json!({
-        "name": hostile, "story": hostile, "remedy": hostile, "before": "NaN", "after": "Infinity"
-    });
+    let cause = report["verdict"]["findings"][0]["cause"]
+        .as_object_mut()
+        .unwrap();
+    for name in ["name", "story", "remedy"] {
+        cause[name] = hostile.into();
+    }
+    (cause["before"], cause["after"]) = ("NaN".into(), "Infinity".into());
+    cause["ties"] = json!([hostile]);
     report["weights"]["mismatches"] = json!([{
         "tensor": hostile, "format": hostile, "row": 0, "index": 0, "got": "NaN", "want": 1.0, "rows": 1
     }]);

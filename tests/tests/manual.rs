@@ -113,8 +113,20 @@ fn every_example_runs() {
             if let Some(at) = arguments.iter().position(|a| *a == "--out") {
                 let _ = std::fs::remove_dir_all(folder.join(arguments[at + 1]));
             }
-            let environment = [("QDIFF_MODEL", "model.gguf"), ("QDIFF_DECODE", "2")];
+            let mut environment = vec![("QDIFF_MODEL", "model.gguf"), ("QDIFF_DECODE", "2")];
+            // The score takes minutes, and tests/score.rs runs it: here its
+            // arguments are taken, and then there is nothing to run on.
+            let score = arguments.starts_with(&["mutations", "score"]);
+            if score {
+                environment.push(("QDIFF_THREADS", "0"));
+            }
             let output = qdiff_with(folder, &environment, &arguments);
+            if score {
+                let error = stderr(&output);
+                assert_eq!(error, "qdiff: --threads must be at least 1\n", "{example}");
+                ran += 1;
+                continue;
+            }
             // 1 is a verdict, and what an example with a fault is for.
             let code = output.status.code().unwrap();
             assert!(
@@ -126,6 +138,46 @@ fn every_example_runs() {
         }
     }
     assert!(ran >= 15, "only {ran} examples");
+}
+
+/// What is set for every run gives way to what is typed for one.
+#[test]
+fn the_environment_clashes_with_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    stage(folder);
+    let environment = [
+        ("QDIFF_MODEL", "model.gguf"),
+        ("QDIFF_PROMPT", "code"),
+        ("QDIFF_DECODE", "2"),
+        ("QDIFF_LENGTH", "5"),
+    ];
+    let record = ["record", "--like", "mine", "--out", "again"];
+    let output = qdiff_with(folder, &environment, &record);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let manifest = |name: &str| {
+        let text = std::fs::read_to_string(folder.join(name).join("manifest.json")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["tokens"].clone()
+    };
+    assert_eq!(manifest("again"), manifest("mine"));
+    for (typed, option, other) in [
+        (
+            &["record", "--like", "mine", "--out", "x", "-n", "1"][..],
+            "like",
+            "decode",
+        ),
+        (
+            &["run", "--prompts", "notes.txt", "--tokens", "1"],
+            "prompts",
+            "tokens",
+        ),
+        (&["generate", "--nonce", "--prompt", "x"], "nonce", "prompt"),
+    ] {
+        let output = qdiff(folder, typed);
+        assert_eq!(output.status.code(), Some(2), "{typed:?}");
+        let clash = format!("'--{option}' cannot be used with '--{other}'");
+        assert!(stderr(&output).contains(&clash), "{}", stderr(&output));
+    }
 }
 
 #[test]

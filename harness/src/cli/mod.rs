@@ -26,7 +26,6 @@ mod words;
 
 pub use args::Cli;
 use args::{ColorChoice, Command};
-use clap::Parser as _;
 use std::process::ExitCode;
 
 /// Parses the command line, runs it, and gives the exit code.
@@ -37,7 +36,7 @@ pub fn main() -> ExitCode {
     {
         return ExitCode::from(crate::chat::serve());
     }
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version are no trouble; a closed pipe is none either.

@@ -45,7 +45,7 @@ pub struct GenerateArgs {
     pub reference: Spec,
     /// Ask for a haiku about a number that no recording can know, and see that
     /// every stage changes with it; NUMBER repeats a run
-    #[arg(long, value_name = "NUMBER", num_args = 0..=1, conflicts_with_all = ["tokens", "raw", "prompt"])]
+    #[arg(long, value_name = "NUMBER", num_args = 0..=1)]
     pub nonce: Option<Option<u32>>,
     /// How tokens are drawn
     #[command(flatten)]

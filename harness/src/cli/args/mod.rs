@@ -3,6 +3,7 @@
 mod bench;
 mod compare;
 mod dequantise;
+mod exclusive;
 mod generate;
 mod mutations;
 mod oracle;
@@ -27,7 +28,7 @@ pub use sweep::SweepArgs;
 use crate::capture::{BUDGET, Store};
 use crate::prompts::Template;
 use crate::runners::Number;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use qdiff_engine::cuda::Gemm;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -56,6 +57,19 @@ pub struct Cli {
     /// What to do
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// What was typed, and the environment for what was not.
+    ///
+    /// # Errors
+    /// What clap says of it; help and version are among it.
+    pub fn read() -> Result<Self, clap::Error> {
+        let mut command = Self::command();
+        let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        exclusive::check(&mut command, &matches)?;
+        Self::from_arg_matches(&matches)
+    }
 }
 
 /// When to colour.

@@ -21,8 +21,14 @@ pub struct MutationsArgs {
 #[derive(Debug, Subcommand)]
 pub enum MutationsCommand {
     /// A line for each fault that can be injected and recognised
+    #[command(after_help = "\
+Examples:
+  qdiff mutations list")]
     List,
     /// All about one of them
+    #[command(after_help = "\
+Examples:
+  qdiff mutations show rope-base")]
     Show {
         /// Its name
         name: String,

@@ -29,7 +29,7 @@ pub struct RecordArgs {
     )]
     pub runner: Spec,
     /// Take the tokens of this capture, those of its decode steps too, instead of a prompt
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["prompt", "tokens", "decode", "length"])]
+    #[arg(long, value_name = "DIR")]
     pub like: Option<PathBuf>,
     /// Folder to write; it must not exist
     #[arg(short, long, value_name = "DIR")]

@@ -20,7 +20,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub prompt: PromptArgs,
     /// Many prompts, with the model loaded once: a file with a prompt a line, each as --prompt takes it, or a folder of .txt files
-    #[arg(long, value_name = "FILE|DIR", conflicts_with_all = ["prompt", "tokens"])]
+    #[arg(long, value_name = "FILE|DIR")]
     pub prompts: Option<PathBuf>,
     /// Only this part of --prompts, such as 1/4: for CI matrices
     #[arg(long, value_name = "PART/PARTS", requires = "prompts")]
