@@ -5,11 +5,11 @@ use super::session::{self, Bar};
 use super::{exit, say};
 use crate::mutations::decoding;
 use crate::prompts::{self, Style};
-use crate::report::{file, json};
+use crate::report::book::RESULTS_VERSION;
+use crate::report::{Machine, file, json};
 use crate::runners::Number;
 use crate::score::{
-    Bench, Clean, FaultSource, GraphFaults, Group, Plan, Plant, PlantedFaults, SCHEMA_VERSION,
-    Score, render,
+    Bench, Clean, FaultSource, GraphFaults, Group, Plan, Plant, PlantedFaults, Score, render,
 };
 use crate::session::Opened;
 use anyhow::Result;
@@ -33,11 +33,14 @@ pub(super) fn run(args: &ScoreArgs) -> Result<u8> {
         sources: sources(args.subject)?,
         score: Score {
             kind: "score".to_owned(),
-            schema_version: SCHEMA_VERSION,
+            schema_version: RESULTS_VERSION,
             subject: match args.subject {
                 ScoreSubject::Cpu => "cpu".to_owned(),
                 ScoreSubject::Cuda => "cuda".to_owned(),
             },
+            on: on(args)?,
+            command: command(args),
+            machine: Machine::this(),
             models: Vec::new(),
             groups: Vec::new(),
             clean: Clean::default(),
@@ -45,7 +48,7 @@ pub(super) fn run(args: &ScoreArgs) -> Result<u8> {
             seconds: 0.0,
         },
         threads,
-        progress: &|what| bar.show(what, 0, 1),
+        progress: &|what, done, total| bar.show(what, done, total),
     };
     match &args.model {
         Some(path) => tally.real(path, args)?,
@@ -63,6 +66,42 @@ pub(super) fn run(args: &ScoreArgs) -> Result<u8> {
     } else {
         exit::DIVERGED
     })
+}
+
+/// What kind of models the faults are planted in, and on which card.
+fn on(args: &ScoreArgs) -> Result<String> {
+    let models = match &args.model {
+        Some(_) => "on a real model",
+        None => "on synthetic models",
+    };
+    Ok(match args.subject {
+        ScoreSubject::Cpu => models.to_owned(),
+        ScoreSubject::Cuda => {
+            let devices = qdiff_engine::cuda::devices()?;
+            let name = devices.first().map_or("a card", |d| d.name.as_str());
+            format!("{models}, on {name}")
+        }
+    })
+}
+
+/// The command that measures the same again; a model by its file name.
+fn command(args: &ScoreArgs) -> String {
+    let mut words = vec!["qdiff mutations score".to_owned()];
+    if args.subject == ScoreSubject::Cuda {
+        words.push("--subject cuda".to_owned());
+    }
+    if let Some(name) = args.model.as_deref().and_then(std::path::Path::file_name) {
+        words.push(format!(
+            "--model {} --prompt {}",
+            name.display(),
+            args.prompt
+        ));
+    }
+    if args.quick {
+        words.push("--quick".to_owned());
+    }
+    words.push(format!("--pairs {}", args.pairs));
+    words.join(" ")
 }
 
 /// Who plants faults in the engine that is asked for.
@@ -85,7 +124,7 @@ struct Tally<'a> {
     sources: Vec<&'static dyn FaultSource>,
     score: Score,
     threads: usize,
-    progress: &'a dyn Fn(&str),
+    progress: &'a dyn Fn(&str, usize, usize),
 }
 
 impl Tally<'_> {
@@ -179,7 +218,7 @@ impl Tally<'_> {
     /// Prompts of several lengths, whole and in parts, llama.cpp on one and two
     /// threads, with every type of cache.
     fn clean(&mut self, name: &str, opened: &Opened) -> Result<()> {
-        (self.progress)(&format!("{name}: clean runs"));
+        (self.progress)(&format!("{name}: clean runs"), 0, 1);
         let f32 = Number::F32;
         for (threads, kv, length, ubatches) in [
             (1, f32, 1, &[1][..]),
@@ -203,8 +242,10 @@ impl Tally<'_> {
         Bench::new(name.to_owned(), opened, prompt, DECODE, settings)
     }
 
-    /// Each fault in one layer of a real model, and clean runs of its prompts.
+    /// Each independent fault in one layer of a real model, and clean runs of
+    /// its prompts. Round trips say nothing more there than on small models.
     fn real(&mut self, path: &std::path::Path, args: &ScoreArgs) -> Result<()> {
+        self.sources.retain(|s| s.independent());
         let opened = Opened::new(path)?;
         let prompt = prompts::resolve(&opened, &args.prompt, Style::default())?.tokens;
         opened.check(&prompt, DECODE)?;

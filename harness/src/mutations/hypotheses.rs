@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time that the search for causes takes at most, unless told otherwise.
-pub const BUDGET: Duration = Duration::from_secs(10);
+pub const BUDGET: Duration = Duration::from_secs(30);
 
 /// Weights of a linear stage from which on its hypotheses are tried one by one.
 const HEAVY: usize = 1 << 24;

@@ -6,7 +6,6 @@ use crate::verdict::{Evidence, Wrong};
 use qdiff_engine::model::fault::{Output, Write};
 use qdiff_engine::model::{Axis, Graph, Node};
 use qdiff_engine::ops::Op;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A way to cut a stage's tensor into parts.
@@ -184,20 +183,18 @@ fn spoil(node: &mut Node, region: Region, left: Left) -> bool {
 }
 
 /// The one value of `key` over all wrong elements.
-fn only(e: &Evidence<'_>, wrong: &[Wrong], key: impl Fn(&Wrong) -> Option<usize>) -> Option<usize> {
-    let all: BTreeSet<Option<usize>> = wrong.iter().map(key).collect();
-    // Where every judged row is wrong anyway, one part of one is no pattern.
-    match all.into_iter().collect::<Vec<_>>()[..] {
-        [Some(one)] if !e.rows.is_empty() => Some(one),
-        _ => None,
-    }
+fn only(wrong: &[Wrong], key: impl Fn(&Wrong) -> Option<usize>) -> Option<usize> {
+    let (first, rest) = wrong.split_first()?;
+    let one = key(first)?;
+    rest.iter().all(|w| key(w) == Some(one)).then_some(one)
 }
 
-/// The head of an element, by row or by column.
-fn head(e: &Evidence<'_>, w: &Wrong) -> Option<usize> {
-    let by_row = e.rows[w.row].place.head;
-    by_row.or_else(|| match Parts::heads(e.node, &e.oracle.graph)? {
-        Parts::Runs(d) => Some(w.index / d),
+/// The one head that is wrong, counted by rows or along them.
+fn head(e: &Evidence<'_>) -> Option<usize> {
+    let along = Parts::heads(e.node, &e.oracle.graph);
+    only(&e.wrong(), |w| match (e.rows[w.row].place.head, along) {
+        (Some(head), _) => Some(head),
+        (None, Some(Parts::Runs(d))) => Some(w.index / d),
         _ => None,
     })
 }
@@ -268,7 +265,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             )
         },
         propose: Some(|e| {
-            let column = only(e, &e.wrong(), |w| Some(w.index));
+            let column = only(&e.wrong(), |w| Some(w.index));
             column.map(|c| vec![c as f64]).into_iter().collect()
         }),
     },
@@ -295,7 +292,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             spoil(node, region, Left::Anything)
         },
         propose: Some(|e| {
-            let row = only(e, &e.wrong(), |w| Some(e.rows[w.row].place.position));
+            let row = only(&e.wrong(), |w| Some(e.rows[w.row].place.position));
             row.map(|r| vec![r as f64]).into_iter().collect()
         }),
     },
@@ -316,10 +313,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             Some(parts) => spoil(node, Region::One(parts, values[0] as usize), Left::Anything),
             None => false,
         },
-        propose: Some(|e| {
-            let one = only(e, &e.wrong(), |w| head(e, w));
-            one.map(|h| vec![h as f64]).into_iter().collect()
-        }),
+        propose: Some(|e| head(e).map(|h| vec![h as f64]).into_iter().collect()),
     },
     Mutation {
         name: "one-tile-wrong",

@@ -8,6 +8,7 @@
 
 #[cfg(feature = "faults")]
 mod cuda;
+mod document;
 pub mod faults;
 mod plan;
 mod run;
@@ -22,12 +23,10 @@ pub use source::{FaultSource, GraphFaults, Plant, PlantedFaults};
 pub use table::render;
 
 use crate::number::Real;
+use crate::report::{Machine, number};
 use qdiff_engine::model::StageId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-/// Version of the JSON; raised when a field changes its meaning.
-pub const SCHEMA_VERSION: u32 = 1;
 
 /// What became of one planted fault.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -68,6 +67,27 @@ impl Case {
     /// Whether no code could find it.
     pub fn inert(&self) -> bool {
         !self.detected && self.effect.is_some_and(|e| e.0 <= 1.0)
+    }
+
+    /// Name of the mutation without its parameters.
+    pub fn name(&self) -> &str {
+        self.fault.split(':').next().unwrap_or(&self.fault)
+    }
+
+    /// Why it is not told as it was planted; empty if it is.
+    pub fn reason(&self) -> String {
+        let same = |tie: &String| tie.split(':').next() == Some(self.name());
+        match self.effect {
+            Some(effect) => format!("its effect is {} of what is allowed", number(effect.0)),
+            None if !self.detected => "nothing was found".to_owned(),
+            None if !self.stage_right => "the place is wrong or not the only one".to_owned(),
+            None if self.cause_right => String::new(),
+            None if self.ties.iter().any(same) => {
+                "both give these very values; the other is told first".to_owned()
+            }
+            None if self.cause.is_none() => "no hypothesis fits".to_owned(),
+            None => "another hypothesis fits".to_owned(),
+        }
     }
 }
 
@@ -138,6 +158,12 @@ pub struct Score {
     pub schema_version: u32,
     /// The engine that the faults are planted in.
     pub subject: String,
+    /// What kind of models, and the card if it takes one.
+    pub on: String,
+    /// Command that measures it again.
+    pub command: String,
+    /// Where it was measured.
+    pub machine: Machine,
     /// The models.
     pub models: Vec<String>,
     /// By source of faults.

@@ -233,7 +233,7 @@ impl<'a> Bench<'a> {
         source: &dyn FaultSource,
         plan: Plan,
         wanted: impl Fn(&Plant) -> bool,
-        progress: &dyn Fn(&str),
+        progress: &dyn Fn(&str, usize, usize),
     ) -> Result<Group> {
         let mut plants = source.plants(self.opened.model.graph(), &self.opened.model);
         plants.retain(wanted);
@@ -244,8 +244,9 @@ impl<'a> Bench<'a> {
             cases: Vec::with_capacity(plants.len()),
             pairs: Vec::new(),
         };
-        for plant in &plants {
-            progress(&format!("{}: {}@{}", self.name, plant.cause, plant.stage));
+        let total = plants.len() + plan.pairs;
+        for (done, plant) in plants.iter().enumerate() {
+            progress(&format!("{}@{}", plant.name(), plant.stage), done, total);
             group.cases.push(self.case(source, plant)?);
         }
         // A pair of which one is inert is no pair.
@@ -255,11 +256,10 @@ impl<'a> Bench<'a> {
             .filter(|(_, c)| c.detected)
             .map(|(p, _)| p)
             .collect();
-        for pair in plan.pairs(&strong) {
-            progress(&format!(
-                "{}: {} and {}",
-                self.name, pair[0].cause, pair[1].cause
-            ));
+        let singles = group.cases.len();
+        for (done, pair) in plan.pairs(&strong).into_iter().enumerate() {
+            let what = format!("{} and {}", pair[0].name(), pair[1].name());
+            progress(&what, singles + done, total);
             group.pairs.push(self.pair_case(source, &pair)?);
         }
         Ok(group)

@@ -50,15 +50,14 @@ fn of_group(group: &Group, out: &mut String) {
         "  {:<28} {:>5} {:>8} {:>6} {:>6} {:>8}",
         "fault", "cases", "detected", "stage", "cause", "seconds"
     );
-    let mut names: Vec<&str> = counted.iter().map(|c| name(c)).collect();
+    let mut names: Vec<&str> = counted.iter().map(|c| c.name()).collect();
     names.sort_unstable();
     names.dedup();
     for of in names {
-        let cases: Vec<&&Case> = counted.iter().filter(|c| name(c) == of).collect();
+        let cases: Vec<&Case> = counted.iter().copied().filter(|c| c.name() == of).collect();
         let _ = writeln!(out, "  {}", line(of, &cases));
     }
-    let all: Vec<&&Case> = counted.iter().collect();
-    let _ = writeln!(out, "  {}", line("all", &all));
+    let _ = writeln!(out, "  {}", line("all", &counted));
     if !group.pairs.is_empty() {
         let count = |f: fn(&super::PairCase) -> bool| group.pairs.iter().filter(|p| f(p)).count();
         let _ = writeln!(
@@ -73,11 +72,6 @@ fn of_group(group: &Group, out: &mut String) {
         if !(c.stage_right && c.cause_right) {
             let found = c.found.map_or("nothing".to_owned(), |id| id.to_string());
             let cause = c.cause.as_deref().unwrap_or("no known cause");
-            let alike = if c.ties.is_empty() {
-                String::new()
-            } else {
-                format!(" (as well: {})", c.ties.join(" "))
-            };
             let more = if c.others > 0 {
                 format!(" and {} more", c.others)
             } else {
@@ -85,12 +79,11 @@ fn of_group(group: &Group, out: &mut String) {
             };
             let _ = writeln!(
                 out,
-                "  missed   {}@{} ({}): {found}{more}, {cause}{alike}{}",
+                "  missed   {}@{} ({}): {found}{more}, {cause}: {}",
                 c.fault,
                 c.stage,
                 c.model,
-                c.effect
-                    .map_or_else(String::new, |e| format!(", effect {}", number(e.0)))
+                c.reason()
             );
         }
     }
@@ -122,15 +115,9 @@ fn of_group(group: &Group, out: &mut String) {
     }
 }
 
-fn name(case: &Case) -> &str {
-    case.fault.split(':').next().unwrap_or(&case.fault)
-}
-
-fn line(name: &str, cases: &[&&Case]) -> String {
+fn line(name: &str, cases: &[&Case]) -> String {
     let count = |f: fn(&Case) -> bool| cases.iter().filter(|c| f(c)).count();
-    let mut seconds: Vec<f64> = cases.iter().map(|c| c.seconds).collect();
-    seconds.sort_by(f64::total_cmp);
-    let median = seconds.get(seconds.len() / 2).copied().unwrap_or(0.0);
+    let median = super::document::median(cases);
     format!(
         "{name:<28} {:>5} {:>8} {:>6} {:>6} {median:>8.2}",
         cases.len(),

@@ -54,6 +54,14 @@ impl Site<'_> {
         *self.work = Work::Kernel(Call::flat("copy", count, args.with(count as i32)));
     }
 
+    /// Has `attn_context` sum the first `n` keys of every query.
+    pub(super) fn sum_keys(&mut self, n: usize) {
+        let call = self.call();
+        let keys = call.args.get::<i32>(8).min(n as i32);
+        // A query sees as many keys as there are before its step, and its own.
+        call.args.set(6, keys - 1);
+    }
+
     /// The weight of another node in place of this one's.
     fn take_weight_of(&mut self, pick: impl Fn(&Node) -> bool) {
         let mut nodes = self.calls.graph.nodes.iter();
@@ -225,7 +233,7 @@ pub(super) const FAULTS: &[Fault] = &[
         spoil: rotated_twice,
     },
     Fault {
-        cause: "one-head-wrong:head=1",
+        cause: "zeroed",
         fits: rope,
         spoil: zeroed_head,
     },

@@ -24,6 +24,13 @@ pub struct Fault {
     spoil: fn(&mut Site<'_>),
 }
 
+impl Fault {
+    /// Whether it gives weight to keys that a query must not see.
+    fn unmasks(&self) -> bool {
+        self.cause.starts_with("mask-")
+    }
+}
+
 /// Every fault.
 pub fn all() -> &'static [Fault] {
     launches::FAULTS
@@ -109,12 +116,14 @@ impl Planted {
     /// does not advance, every step is the first to whoever reads it.
     pub fn span(&self, calls: &Calls<'_>, index: usize, span: Span) -> Span {
         let node = &calls.graph.nodes[index];
-        let stuck = |i: usize| self.at(i).any(|f| f.cause == launches::STUCK);
+        let nodes = &calls.graph.nodes;
+        let keys_of = |weights: usize| nodes[nodes[weights].inputs[0]].inputs[1];
         let reads = match &node.op {
-            Op::KvCache(_) => stuck(index),
-            Op::AttnScores(_) => stuck(node.inputs[1]),
-            Op::AttnWeights(_) => stuck(calls.graph.nodes[node.inputs[0]].inputs[1]),
-            Op::AttnContext(_) => stuck(node.inputs[1]),
+            Op::KvCache(_) => self.stuck(index),
+            Op::AttnScores(_) => self.stuck(node.inputs[1]),
+            Op::AttnWeights(_) => self.stuck(keys_of(index)),
+            // As many weights as there are scores.
+            Op::AttnContext(_) => self.stuck(keys_of(node.inputs[0])),
             _ => false,
         };
         Span {
@@ -123,21 +132,35 @@ impl Planted {
         }
     }
 
+    fn stuck(&self, cache: usize) -> bool {
+        self.at(cache).any(|f| f.cause == launches::STUCK)
+    }
+
     /// Whether the output of node `index` keeps what the step before left.
     pub fn keeps(&self, index: usize) -> bool {
         self.at(index).any(|f| f.cause == launches::STALE)
     }
 
-    /// Spoils the work of node `index`.
+    /// Spoils the work of node `index`. The context goes along with what its
+    /// inputs are: it is no second fault that it sums the weights it is given.
     pub fn spoil(&self, calls: Calls<'_>, index: usize, span: Span, work: &mut Work) {
+        let mut site = Site {
+            calls,
+            index,
+            span,
+            extra: &self.extra,
+            work,
+        };
         for fault in self.at(index) {
-            (fault.spoil)(&mut Site {
-                calls,
-                index,
-                span,
-                extra: &self.extra,
-                work,
-            });
+            (fault.spoil)(&mut site);
+        }
+        let node = &calls.graph.nodes[index];
+        if matches!(node.op, Op::AttnContext(_)) {
+            if self.stuck(node.inputs[1]) {
+                site.sum_keys(span.tokens);
+            } else if self.at(node.inputs[0]).any(|f| f.unmasks()) {
+                site.sum_keys(span.keys());
+            }
         }
     }
 }

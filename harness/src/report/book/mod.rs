@@ -9,6 +9,7 @@ pub use bench::{Bench, BenchRow, Kernel};
 pub use runs::{Digest, Figures, Runs, StageDigest};
 pub use tables::{Cell, Table, Tables};
 
+use crate::score::Score;
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 use std::fmt::Write as _;
@@ -21,7 +22,7 @@ pub const RESULTS_VERSION: u32 = 1;
 #[derive(Default)]
 pub struct Book {
     runs: Vec<Runs>,
-    scores: Vec<Tables>,
+    scores: Vec<Score>,
     benches: Vec<Bench>,
 }
 
@@ -91,7 +92,7 @@ impl Book {
         runs::render(&self.runs, &mut out);
         out.push_str("\n## How often a fault is found and named\n");
         for score in &self.scores {
-            score.render(&mut out);
+            score.tables().render(&mut out);
         }
         missing("score", self.scores.is_empty(), &mut out);
         out.push_str("\n## Speed\n");

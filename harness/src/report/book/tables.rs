@@ -1,20 +1,12 @@
-//! Results that are tables already, such as the score of the mutations: whoever
-//! measures writes them in this form.
+//! Results told as tables, such as the score of the mutations.
 
 use super::super::Machine;
 use super::super::markdown::{self, escape};
-use super::RESULTS_VERSION;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
 /// Tables with what identifies the measurement.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug)]
 pub struct Tables {
-    /// Version of this layout.
-    pub schema_version: u32,
-    /// The section it belongs to: `score`.
-    pub kind: String,
     /// Heading.
     pub title: String,
     /// What was measured and how, in plain sentences.
@@ -28,7 +20,7 @@ pub struct Tables {
 }
 
 /// One table.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug)]
 pub struct Table {
     /// Sentence above it; may be empty.
     pub caption: String,
@@ -39,13 +31,10 @@ pub struct Table {
 }
 
 /// A cell of a table.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[derive(Clone, Debug)]
 pub enum Cell {
     /// A count.
-    Count(u64),
-    /// A measured number; shown as it is written.
-    Number(f64),
+    Count(usize),
     /// Text.
     Text(String),
 }
@@ -54,26 +43,12 @@ impl std::fmt::Display for Cell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Count(n) => write!(f, "{n}"),
-            Self::Number(x) => write!(f, "{x}"),
             Self::Text(text) => f.write_str(text),
         }
     }
 }
 
 impl Tables {
-    /// A result of `kind`, measured on this machine, without tables yet.
-    pub fn new(kind: &str, title: &str, about: &str, command: String) -> Self {
-        Self {
-            schema_version: RESULTS_VERSION,
-            kind: kind.to_owned(),
-            title: title.to_owned(),
-            about: about.to_owned(),
-            command,
-            machine: Machine::this(),
-            tables: Vec::new(),
-        }
-    }
-
     pub(super) fn render(&self, out: &mut String) {
         let _ = writeln!(
             out,
