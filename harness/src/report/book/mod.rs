@@ -6,7 +6,7 @@ mod runs;
 mod tables;
 
 pub use bench::{Bench, BenchRow, Kernel};
-pub use runs::{Digest, Figures, Runs, StageDigest};
+pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
 pub use tables::{Cell, Table, Tables};
 
 use crate::score::Score;

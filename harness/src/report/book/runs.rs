@@ -4,7 +4,7 @@ use super::super::markdown::{self, escape};
 use super::super::table::percent;
 use super::super::{Machine, ModelInfo, Outcome, Report, Summary, number};
 use crate::number::{Real, rounded};
-use crate::verdict::{Coverage, Local, StageResult};
+use crate::verdict::{Local, StageResult};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -45,7 +45,7 @@ pub struct Digest {
     /// The outcome as the screen says it.
     pub verdict: String,
     /// What was judged.
-    pub coverage: Coverage,
+    pub coverage: Rows,
     /// Steps after which both sides choose the same token, and all steps.
     pub agreed: (usize, usize),
     /// Largest Kullback-Leibler divergence of a position, in nats.
@@ -54,6 +54,15 @@ pub struct Digest {
     pub command: String,
     /// The stages, layers folded.
     pub stages: Vec<StageDigest>,
+}
+
+/// Stage rows of a run.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Rows {
+    /// Asked for.
+    pub asked: usize,
+    /// Judged.
+    pub judged: usize,
 }
 
 /// A stage over all layers.
@@ -128,7 +137,10 @@ impl Digest {
             reference: report.reference.name.clone(),
             outcome: report.outcome,
             verdict: Summary::new(report).line(),
-            coverage: verdict.coverage,
+            coverage: Rows {
+                asked: verdict.coverage.asked,
+                judged: verdict.coverage.judged,
+            },
             agreed: (same.count(), verdict.tokens.len()),
             kl: Real(rounded(
                 verdict
@@ -201,10 +213,7 @@ pub(super) fn render(all: &[Runs], out: &mut String) {
         super::missing("runs", true, out);
         return;
     }
-    out.push('\n');
-    for runs in all {
-        tested(runs, out);
-    }
+    tested(all, out);
     out.push_str("\n## Verdicts\n");
     for runs in all {
         verdicts(runs, out);
@@ -221,27 +230,32 @@ pub(super) fn render(all: &[Runs], out: &mut String) {
     }
 }
 
-fn tested(runs: &Runs, out: &mut String) {
-    let _ = writeln!(
-        out,
-        "- {}, on {}",
-        escape(&runs.title),
-        escape(&runs.machine.to_string())
-    );
+fn tested(all: &[Runs], out: &mut String) {
     let mut models: Vec<&ModelInfo> = Vec::new();
-    for run in &runs.runs {
+    for run in all.iter().flat_map(|runs| &runs.runs) {
         if !models.iter().any(|m| m.sha256 == run.model.sha256) {
             models.push(&run.model);
         }
     }
+    out.push('\n');
     for m in models {
         let _ = writeln!(
             out,
-            "  - {} {}, {} layers, sha256 `{}`",
+            "- {} {}, {} layers, sha256 `{}`",
             escape(&m.name),
             escape(&m.format),
             m.layers,
             m.sha256
+        );
+    }
+    out.push_str("\nOn:\n\n");
+    for runs in all {
+        let _ = writeln!(
+            out,
+            "- {}: {}, {} prompts",
+            escape(&runs.title),
+            escape(&runs.machine.to_string()),
+            runs.runs.len()
         );
     }
 }
