@@ -8,7 +8,7 @@ Runs in float32 on the CPU with eager attention, the only one that shows its
 weights. What transformers never materialises is left out: the projections
 before their bias, and the scores before the softmax.
 
-Needs: pip install torch transformers gguf numpy
+Needs: pip install torch transformers accelerate gguf numpy
 """
 
 import argparse

@@ -1,8 +1,13 @@
-//! Numbers in JSON, which knows neither NaN nor infinity.
+//! Numbers in words, and in JSON, which knows neither NaN nor infinity.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
+
+/// `1 origin`, `2 origins`: how many of what, in words.
+pub fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
 
 /// A real number: a JSON number, or one of the words `NaN`, `Infinity` and
 /// `-Infinity`. A field is one, or is written as one with

@@ -75,6 +75,26 @@ pub fn headline(screen: &str) -> String {
     lines.map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
+/// Strikes out of a screen what is not the same on every machine: figures,
+/// hashes, and the places that depend on them.
+pub fn screen() -> insta::Settings {
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r"sha256 [0-9a-f]{4}…[0-9a-f]{4}", "sha256 HASH");
+    // Numbers, then the column gaps and the places that depend on them.
+    settings.add_filter(r"-?\d+(\.\d+)?e-?\d+|-?\d+\.\d+|\binf\b", "#");
+    settings.add_filter(r"(L\d\d )?\bp\d+( h\d+)?( s(tep)?\d+)?", "@");
+    settings.add_filter(r"\[\d+\]:", "[#]:");
+    settings.add_filter(r"\d+ %", "# %");
+    settings.add_filter(r"  +", "  ");
+    settings.add_filter(r"(?m)^tokens .*\n( .*\n)*", "tokens …\n");
+    settings.add_filter(r"(?m)^(element +worst of \S+) .*\n( .*\n)*", "$1 …\n");
+    settings.add_filter(r"(?m)  0  ", "  #  ");
+    settings.add_filter(r"(?m) +$", "");
+    // Where the largest distance is depends on the rounding of the machine.
+    settings.add_filter(r"# (L\d\d\.)?\w+ @", "# @");
+    settings
+}
+
 /// Uses the HTML report `page` of `folder` in Chromium as a reader would
 /// (`tests/html/drive.py`); gives what was seen, as JSON.
 ///

@@ -2,7 +2,7 @@
 //! judged honestly, and what is no capture is refused.
 
 use qdiff_tests::synth::Synth;
-use qdiff_tests::{headline, qdiff, stderr, stdout};
+use qdiff_tests::{headline, qdiff, screen, stderr, stdout};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -493,6 +493,9 @@ fn two_captures_are_compared() {
         assert_eq!(code, Some(3), "{text}");
         assert!(text.starts_with("INCOMPLETE: without the model"), "{text}");
         assert!(text.contains("0 % judged"), "{text}");
+        if subject == "mine" {
+            screen().bind(|| insta::assert_snapshot!("compare", text));
+        }
     }
     // What is not finite is wrong whatever the weights are.
     like("nan", &[]);
@@ -506,6 +509,7 @@ fn two_captures_are_compared() {
         text.starts_with("DIVERGED at L01.q_proj: NaN in step1, element 3"),
         "{text}"
     );
+    screen().bind(|| insta::assert_snapshot!("compare_nan", text));
 
     // What cannot be held against each other is refused, with or without a model.
     record(folder, "other", &["--tokens", "5,6,7"]);

@@ -2,7 +2,7 @@
 //! every mutation, and what the screen shows.
 
 use qdiff_tests::synth::{Synth, WeightType};
-use qdiff_tests::{qdiff, stderr, stdout};
+use qdiff_tests::{qdiff, screen, stderr, stdout};
 use serde_json::Value;
 use std::path::Path;
 
@@ -314,19 +314,7 @@ fn filters_narrow_and_say_so() {
 #[test]
 fn the_screen() {
     let folder = with(&Synth::default());
-    let mut settings = insta::Settings::clone_current();
-    settings.add_filter(r"sha256 [0-9a-f]{4}…[0-9a-f]{4}", "sha256 HASH");
-    // Numbers, then the column gaps and the places that depend on them.
-    settings.add_filter(r"-?\d+(\.\d+)?e-?\d+|-?\d+\.\d+|\binf\b", "#");
-    settings.add_filter(r"(L\d\d )?p\d+( h\d+)?( s(tep)?\d+)?", "@");
-    settings.add_filter(r"\[\d+\]:", "[#]:");
-    settings.add_filter(r"\d+ %", "# %");
-    settings.add_filter(r"  +", "  ");
-    settings.add_filter(r"(?m)^tokens .*\n( .*\n)*", "tokens …\n");
-    settings.add_filter(r"(?m)^(element +worst of \S+) .*\n( .*\n)*", "$1 …\n");
-    settings.add_filter(r"(?m)  0  ", "  #  ");
-    settings.add_filter(r"(?m) +$", "");
-    settings.bind(|| {
+    screen().bind(|| {
         let (_, _, clean) = run(
             folder.path(),
             &["--stages", "*_proj,*_rope,layer_out,logits"],

@@ -3,7 +3,7 @@
 use super::args::{CompareArgs, RunArgs};
 use super::{exit, run, say};
 use crate::compare::{Comparison, Row, compare};
-use crate::report::number;
+use crate::report::{number, terminal};
 use crate::runners::Spec;
 use anyhow::{Result, bail};
 use comfy_table::{Table, presets};
@@ -40,7 +40,8 @@ fn render(comparison: &Comparison) -> String {
     let [a, b] = &comparison.engines;
     let both = rows.iter().filter(|r| r.global.is_some()).count();
     format!(
-        "{headline}\n\nrun        {} tokens; subject {a}, reference {b} (both recorded)\ncoverage   0 % judged; {both} of {} stages are in both captures\n\n{}\n\nnext       qdiff compare -m MODEL.gguf … (the same folders) judges every stage\n",
+        "{}\nrun        {} tokens; subject {a}, reference {b} (both recorded)\ncoverage   0 % judged; {both} of {} stages are in both captures\n\n{}\n\nnext       qdiff compare -m MODEL.gguf … (the same folders) judges every stage\n",
+        terminal::first_line(&headline),
         comparison.tokens,
         rows.len(),
         table(rows)

@@ -7,7 +7,7 @@ use crate::capture::Filter;
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Tokens};
-use crate::report::number;
+use crate::report::{number, terminal};
 use crate::runners::{Faults, Number};
 use crate::sweep::{Pass, by, sweep, words};
 use crate::verdict::{Global, Policy};
@@ -64,7 +64,8 @@ pub(super) fn run(args: &SweepArgs) -> Result<u8> {
         (_, _, false) => (exit::INCOMPLETE, "INCOMPLETE"),
         _ => (exit::MATCH, "MATCH"),
     };
-    let mut out = format!("{word}: {}\n\n", words(&passes));
+    let mut out = terminal::first_line(&format!("{word}: {}", words(&passes)));
+    out.push('\n');
     out += &format!(
         "run        {name}: {} tokens; subject {subject}, reference {reference}\n",
         tokens.len()

@@ -2,6 +2,7 @@
 
 use super::{Mutation, catalogue, find};
 use crate::capture::matches;
+use crate::number::counted;
 use anyhow::{Context as _, Result, bail};
 use globset::{Glob, GlobMatcher};
 use qdiff_engine::model::{Before, Graph, StageId};
@@ -172,6 +173,6 @@ impl Injection {
             0 => String::new(),
             position => format!(" from position {position} on"),
         };
-        Ok(format!("{what} in {changed} stages{from}"))
+        Ok(format!("{what} in {}{from}", counted(changed, "stage")))
     }
 }

@@ -4,6 +4,7 @@ use super::table::number;
 use super::{Outcome, Report};
 use crate::mutations::Kind;
 use crate::mutations::hypotheses::Cause;
+use crate::number::counted;
 use crate::tokens::TokensCheck;
 use crate::verdict::{Finding, Local, StageResult, Verdict};
 
@@ -138,9 +139,9 @@ fn more(report: &Report) -> Vec<(&'static str, String)> {
             more.push((
                 "search",
                 format!(
-                    "stopped after {} s with {} origins unfinished; --why-budget gives it more",
+                    "stopped after {} s with {} unfinished; --why-budget gives it more",
                     number(search.seconds),
-                    search.unfinished
+                    counted(search.unfinished, "origin")
                 ),
             ));
         }
@@ -199,32 +200,44 @@ pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
 
 /// `72: q_biased k_biased v_biased in 24 layers, L00..L23: one cause, qkv-bias-omitted`.
 fn origins(findings: &[Finding]) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    let mut layers: Vec<u16> = Vec::new();
+    // Stages of the same layers are told together.
+    let mut groups: Vec<(Vec<&str>, Vec<u16>)> = Vec::new();
     let mut causes: Vec<&str> = Vec::new();
+    let mut seen: Vec<&str> = Vec::new();
     for f in findings {
-        if !names.contains(&f.id.name) {
-            names.push(f.id.name);
-        }
-        layers.extend(f.id.layer);
         let cause = f.cause.as_ref();
         let cause = cause.map_or("no known cause", |c| c.name.as_str());
         if !causes.contains(&cause) {
             causes.push(cause);
         }
+        if seen.contains(&f.id.name) {
+            continue;
+        }
+        seen.push(f.id.name);
+        let same = findings.iter().filter(|o| o.id.name == f.id.name);
+        let mut layers: Vec<u16> = same.filter_map(|o| o.id.layer).collect();
+        layers.sort_unstable();
+        match groups.iter_mut().find(|(_, l)| *l == layers) {
+            Some((names, _)) => names.push(f.id.name),
+            None => groups.push((vec![f.id.name], layers)),
+        }
     }
-    layers.sort_unstable();
-    layers.dedup();
-    let range = match (layers.first(), layers.last()) {
-        (Some(a), Some(b)) if a != b => format!(" in {} layers, L{a:02}..L{b:02}", layers.len()),
-        (Some(a), _) => format!(" in L{a:02}"),
-        _ => String::new(),
-    };
+    let places: Vec<String> = groups
+        .iter()
+        .map(|(names, layers)| {
+            let range = match layers.as_slice() {
+                [] => String::new(),
+                [one] => format!(" in L{one:02}"),
+                [a, .., b] => format!(" in {} layers, L{a:02}..L{b:02}", layers.len()),
+            };
+            format!("{}{range}", names.join(" "))
+        })
+        .collect();
     let cause = match causes.as_slice() {
         [one] => format!("one cause, {one}"),
         all => format!("{} causes: {}", all.len(), all.join(", ")),
     };
-    format!("{}: {}{range}: {cause}", findings.len(), names.join(" "))
+    format!("{}: {}: {cause}", findings.len(), places.join("; "))
 }
 
 fn facts(report: &Report) -> Vec<(&'static str, String)> {

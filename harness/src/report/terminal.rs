@@ -63,6 +63,11 @@ pub(crate) fn line(label: &str, text: &str) -> String {
     wrap(&plain(text), &first, &" ".repeat(LABEL)) + "\n"
 }
 
+/// A first line of its own, as that of a report is wrapped.
+pub(crate) fn first_line(text: &str) -> String {
+    wrap(&plain(text), "", "  ") + "\n"
+}
+
 fn wrap(text: &str, first: &str, rest: &str) -> String {
     let options = textwrap::Options::new(WIDTH)
         .initial_indent(first)

@@ -157,6 +157,9 @@ fn whole_run(args: &BenchArgs, rounds: usize) -> Result<()> {
             .arg("--prompt")
             .arg(&args.prompt.prompt)
             .args(["-n", "0"]);
+        if let Some(n) = args.prompt.length {
+            command.arg("--length").arg(n.to_string());
+        }
         command
     };
     let (mut ratio, mut a, mut b) = (Vec::new(), Vec::new(), Vec::new());
