@@ -1,7 +1,7 @@
 //! Help, completions and manual pages: they exist for every command, and the
 //! examples in them can be run.
 
-use qdiff_tests::synth::Synth;
+use qdiff_tests::synth::{Synth, patch};
 use qdiff_tests::{qdiff, qdiff_with, stderr, stdout};
 use std::path::Path;
 
@@ -64,6 +64,9 @@ fn stage(folder: &Path) {
         ..Synth::default()
     };
     model.write(&folder.join("model.gguf")).unwrap();
+    let mut damaged = std::fs::read(folder.join("model.gguf")).unwrap();
+    patch(&mut damaged, "blk.0.ffn_up.weight", |bytes| bytes[0] ^= 1);
+    std::fs::write(folder.join("damaged.gguf"), damaged).unwrap();
     std::fs::write(folder.join("notes.txt"), "Some notes on kernels.").unwrap();
     for name in ["a.json", "b.json", "qdiff-report/haiku/report.json"] {
         std::fs::create_dir_all(folder.join(name).parent().unwrap()).unwrap();

@@ -13,6 +13,7 @@ pub mod bf16;
 pub mod f16;
 pub mod f32;
 mod k_scales;
+mod layout;
 mod products;
 mod q4_0;
 mod q4_1;
@@ -28,6 +29,7 @@ mod types;
 mod tests;
 
 pub use activations::{ActivationFormat, emulate, sum_residuals, uncertainty};
+pub use layout::{Field, Part, fields, part};
 pub use products::{AsMultiplied, block_offsets, half_products, takes_sums};
 pub use types::GgmlType;
 

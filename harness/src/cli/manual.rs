@@ -13,6 +13,7 @@ pub(super) fn schema(of: Schema) -> Result<u8> {
         Schema::Report => schema::report(),
         Schema::Capture => schema::capture(),
         Schema::Generation => schema::generation(),
+        Schema::Weights => schema::weights(),
     };
     say(&(serde_json::to_string_pretty(&schema)? + "\n"))?;
     Ok(exit::MATCH)

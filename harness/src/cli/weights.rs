@@ -1,34 +1,125 @@
 //! `qdiff weights`.
 
-use super::args::ModelArg;
-use super::{exit, say, session};
+use super::args::WeightsArgs;
+use super::session::{self, Bar};
+use super::{exit, say};
+use crate::llama::gguf::GgmlWeights;
+use crate::mutations::Injection;
 use crate::oracle::Oracle;
-use crate::weights;
-use anyhow::Result;
+use crate::report::weights::{Kind, SCHEMA_VERSION, WeightsReport, render};
+use crate::report::{file, json};
+use crate::runners::Spec;
+use crate::weights::{self, Misreading, WeightCheck};
+use anyhow::{Result, bail};
+use qdiff_engine::cuda::{CudaEngine, Options};
+use qdiff_engine::gguf::Gguf;
+use qdiff_engine::model::Model;
+use std::path::Path;
 
-pub(super) fn run(args: &ModelArg) -> Result<u8> {
+/// Who was compared with whom, and what was found.
+struct Outcome {
+    subject: String,
+    reference: String,
+    injected: Vec<String>,
+    check: WeightCheck,
+}
+
+/// Compares; gives the exit code.
+pub(super) fn run(args: &WeightsArgs) -> Result<u8> {
+    let injections = args
+        .inject
+        .iter()
+        .map(|text| Injection::parse(text))
+        .collect::<Result<Vec<_>>>()?;
+    if let Some(path) = &args.json {
+        file::check(path, "--json")?;
+    }
+    let device = match &args.subject {
+        Spec::Cpu => false,
+        Spec::Cuda | Spec::CudaFast => true,
+        other => bail!(
+            "--subject {other} keeps no weights that can be compared; name cpu or cuda, or another file with --against"
+        ),
+    };
+    if device {
+        if !injections.is_empty() {
+            args.subject.check_faults()?;
+        }
+        args.subject.resolve(false)?;
+    }
     session::threads(None)?;
-    let opened = session::open(args.model.as_ref())?;
-    let oracle = Oracle::new(&opened.path, opened.model.gguf().bytes(), &opened.llama)?;
-    let check = weights::check(&opened.model, &oracle);
-    if !check.unused.is_empty() {
-        say(&format!(
-            "left over: no stage reads {}\n",
-            check.unused.join(" ")
-        ))?;
+    let path = session::model_path(args.model.model.as_ref())?;
+    let bar = Bar::new();
+    let progress = |done, total| bar.show("comparing weights", done, total);
+    let outcome = match &args.against {
+        Some(other) => against(&path, other, &progress)?,
+        None => against_ggml(&path, &injections, device, &progress)?,
+    };
+    let code = match outcome.check.diverged() {
+        true => exit::DIVERGED,
+        false => exit::MATCH,
+    };
+    let report = WeightsReport {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::Weights,
+        model: session::show(&path),
+        subject: outcome.subject,
+        reference: outcome.reference,
+        injected: outcome.injected,
+        check: outcome.check,
+    };
+    say(&render(&report))?;
+    if let Some(path) = &args.json {
+        file::write(path, json::text(&report)?.as_bytes())?;
+        say(&format!("report     {}\n", session::show(path)))?;
     }
-    for m in &check.mismatches {
-        say(&format!(
-            "DIVERGED {} ({}): {} rows differ, first row {} [{}]: engine {}, ggml {}\n",
-            m.tensor, m.format, m.rows, m.row, m.index, m.got, m.want
-        ))?;
-    }
-    if check.mismatches.is_empty() {
-        say(&format!(
-            "MATCH: {} tensors present, typed, shaped and read once; {} values equal ggml's bit for bit\n",
-            check.tensors, check.values
-        ))?;
-        return Ok(exit::MATCH);
-    }
-    Ok(exit::DIVERGED)
+    Ok(code)
+}
+
+/// What the engine reads, or holds on the device, against ggml.
+fn against_ggml(
+    path: &Path,
+    injections: &[Injection],
+    device: bool,
+    progress: weights::Progress<'_>,
+) -> Result<Outcome> {
+    let opened = crate::session::Opened::new(path)?;
+    let oracle = Oracle::new(path, opened.bytes(), &opened.llama)?;
+    let (reader, injected) = Misreading::new(&opened.model, injections)?;
+    let (subject, check) = if device {
+        // Room for one token: only the weights are looked at.
+        let options = Options {
+            step: 1,
+            context: 1,
+            ..Options::default()
+        };
+        let engine = CudaEngine::new(&opened.model, options)?;
+        let check = weights::check_device(&opened.model, &engine, &oracle, progress)?;
+        (format!("cuda ({})", engine.device()), check)
+    } else {
+        let check = weights::check_reader(&opened.model, &reader, &oracle, progress);
+        ("engine".to_owned(), check)
+    };
+    Ok(Outcome {
+        subject,
+        reference: "ggml".to_owned(),
+        injected,
+        check,
+    })
+}
+
+/// One file against another. Neither need be a model that can be run; where
+/// the first is, decoding errors are looked for as well.
+fn against(path: &Path, other: &Path, progress: weights::Progress<'_>) -> Result<Outcome> {
+    let (ours, theirs) = (Gguf::open(path)?, Gguf::open(other)?);
+    let subject = GgmlWeights::open(path, ours.bytes())?;
+    let reference = GgmlWeights::open(other, theirs.bytes())?;
+    let model = Model::open(path).ok();
+    let graph = model.as_ref().map(Model::graph);
+    Ok(Outcome {
+        subject: session::show(path),
+        reference: session::show(other),
+        injected: Vec::new(),
+        check: weights::check_files(&subject, &reference, graph, progress),
+    })
 }

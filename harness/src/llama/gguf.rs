@@ -89,6 +89,21 @@ impl<'a> GgmlWeights<'a> {
         self.entries.get(tensor).map(|e| e.dims.as_slice())
     }
 
+    /// First byte of a tensor in the file.
+    ///
+    /// # Panics
+    /// If there is no such tensor.
+    pub fn start(&self, tensor: &str) -> u64 {
+        self.entry(tensor).start as u64
+    }
+
+    /// All tensors, in the order of the file.
+    pub fn names(&self) -> Vec<&str> {
+        let mut all: Vec<_> = self.entries.iter().collect();
+        all.sort_by_key(|(name, e)| (e.start, name.as_str()));
+        all.into_iter().map(|(name, _)| name.as_str()).collect()
+    }
+
     /// A real metadata value to its last digit; llama.cpp itself prints six
     /// decimals, too few for an epsilon.
     pub fn real(&self, key: &str) -> Option<f32> {

@@ -6,7 +6,7 @@ use crate::llama::gguf::to_float;
 use half::f16;
 use qdiff_engine::model::fault::Read;
 use qdiff_engine::model::{Node, WeightSource};
-use qdiff_engine::quant::GgmlType;
+use qdiff_engine::quant::{self, GgmlType, Part};
 use std::sync::Arc;
 
 /// Decodes the row `row` of a tensor of type `ty` wrongly into `out`, with a
@@ -63,26 +63,12 @@ impl Read for Misdecoded {
 
 /// Where the quants of 4 bits stand in a block.
 fn nibbles(ty: GgmlType) -> Option<std::ops::Range<usize>> {
-    match ty {
-        GgmlType::Q4_0 => Some(2..18),
-        GgmlType::Q4_1 => Some(4..20),
-        GgmlType::Q5_0 => Some(6..22),
-        GgmlType::Q5_1 => Some(8..24),
-        GgmlType::Q4_K => Some(16..144),
-        GgmlType::Q5_K => Some(48..176),
-        GgmlType::Q6_K => Some(0..128),
-        _ => None,
-    }
+    quant::part(ty, Part::Quants).filter(|_| ty != GgmlType::Q8_0)
 }
 
 /// Where the fifth bits stand.
 fn fifth_bits(ty: GgmlType) -> Option<std::ops::Range<usize>> {
-    match ty {
-        GgmlType::Q5_0 => Some(2..6),
-        GgmlType::Q5_1 => Some(4..8),
-        GgmlType::Q5_K => Some(16..48),
-        _ => None,
-    }
+    quant::part(ty, Part::HighBits).filter(|_| ty != GgmlType::Q6_K)
 }
 
 fn early_return(b: &Bytes<'_>, _: f64, out: &mut [f32]) -> bool {

@@ -5,11 +5,11 @@ use crate::capture::matches;
 use crate::number::counted;
 use anyhow::{Context as _, Result, bail};
 use globset::{Glob, GlobMatcher};
-use qdiff_engine::model::{Before, Graph, StageId};
+use qdiff_engine::model::{Before, Graph, Node, StageId};
 
 /// A fault to inject: `NAME[:PARAM=VALUE,…][@TARGET,…]`, a target being a
-/// layer (`L07`), a pattern of stage ids (`L07.q_*`), or positions (`p3000..`:
-/// that one and all after it). Without a layer or a pattern, in all layers.
+/// layer (`L07`), a pattern of stage ids (`L07.q_*`) or of the tensors they read
+/// (`blk.7.attn_q.weight`), or positions (`p3000..`: that one and all after it). Without a layer or a pattern, in all layers.
 #[derive(Debug)]
 pub struct Injection {
     mutation: &'static Mutation,
@@ -36,10 +36,13 @@ impl Target {
         Ok(Self::Stages(glob.compile_matcher()))
     }
 
-    fn covers(&self, id: StageId) -> bool {
+    fn covers(&self, node: &Node) -> bool {
         match self {
-            Self::Layer(layer) => id.layer == Some(*layer),
-            Self::Stages(pattern) => matches(pattern, id),
+            Self::Layer(layer) => node.id.layer == Some(*layer),
+            Self::Stages(pattern) => {
+                let weight = node.weight.as_deref();
+                matches(pattern, node.id) || weight.is_some_and(|w| pattern.is_match(w))
+            }
         }
     }
 }
@@ -140,7 +143,7 @@ impl Injection {
         let mut changed = Vec::new();
         for node in &mut graph.nodes {
             let old = (self.since > 0).then(|| node.clone());
-            let aimed = self.targets.is_empty() || self.targets.iter().any(|t| t.covers(node.id));
+            let aimed = self.targets.is_empty() || self.targets.iter().any(|t| t.covers(node));
             if aimed
                 && self.mutation.concerns(node.id.name)
                 && (self.mutation.apply)(node, &self.values, &before)

@@ -18,6 +18,7 @@ pub mod schema;
 mod summary;
 mod table;
 pub mod terminal;
+pub mod weights;
 
 pub use model::{
     Doubt, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect,

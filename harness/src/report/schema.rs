@@ -2,6 +2,7 @@
 //! from the types themselves.
 
 use super::generation::{self, GenerationReport};
+use super::weights::{self, WeightsReport};
 use super::{Report, SCHEMA_VERSION};
 use crate::capture::npz;
 use schemars::generate::SchemaSettings;
@@ -20,6 +21,11 @@ pub fn capture() -> Schema {
 /// The schema of what `generate --json` writes.
 pub fn generation() -> Schema {
     of::<GenerationReport>("Two texts, compared", generation::SCHEMA_VERSION)
+}
+
+/// The schema of what `weights --json` writes.
+pub fn weights() -> Schema {
+    of::<WeightsReport>("Weights, compared", weights::SCHEMA_VERSION)
 }
 
 fn of<T: JsonSchema>(title: &str, version: u32) -> Schema {

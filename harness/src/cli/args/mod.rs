@@ -12,6 +12,7 @@ mod record;
 mod report;
 mod run;
 mod sweep;
+mod weights;
 
 pub use bench::{BenchArgs, Measure};
 pub use compare::CompareArgs;
@@ -24,6 +25,7 @@ pub use record::RecordArgs;
 pub use report::ReportArgs;
 pub use run::RunArgs;
 pub use sweep::SweepArgs;
+pub use weights::WeightsArgs;
 
 use crate::capture::{BUDGET, Store};
 use crate::prompts::Template;
@@ -93,11 +95,8 @@ pub enum Command {
 Examples:
   qdiff inspect model.gguf")]
     Inspect(ModelArg),
-    /// Check every tensor the graph uses, and its values against ggml's own
-    #[command(after_help = "\
-Examples:
-  qdiff weights model.gguf")]
-    Weights(ModelArg),
+    /// Compare every weight with ggml's reading, or with another file, down to the block and its field
+    Weights(WeightsArgs),
     /// Hold llama.cpp, on weights dequantised to F32, against the f64 oracle
     VerifyOracle(OracleArgs),
     /// Show saved reports again, in any format
@@ -166,6 +165,8 @@ pub enum Schema {
     Capture,
     /// What `generate --json` writes
     Generation,
+    /// What `weights --json` writes
+    Weights,
 }
 
 /// The model.

@@ -1,0 +1,258 @@
+//! The blocks of a tensor that differ: where they stand, and in which field.
+
+use super::{Compared, DESCRIBED, Mismatch, cause, field};
+use crate::number::Real;
+use half::f16;
+use qdiff_engine::model::Graph;
+use qdiff_engine::quant::{self, Field, GgmlType, Part};
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Rows compared by one task.
+const ROWS: usize = 64;
+
+/// A block that differs.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct BlockDiff {
+    /// Row of the tensor.
+    pub row: usize,
+    /// Block in the row.
+    pub block: usize,
+    /// First byte of the block in the file.
+    pub offset: u64,
+    /// Index in the row of the first differing value; of the block's first,
+    /// where no value differs.
+    pub index: usize,
+    /// The subject's value there.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
+    pub got: f32,
+    /// ggml's value there.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
+    pub want: f32,
+    /// Values of the block that differ.
+    pub values: usize,
+    /// The fields that differ: by their bytes, or, where those are equal, by
+    /// what the values say of them; empty where they say nothing.
+    pub fields: Vec<FieldDiff>,
+}
+
+/// A field of a block that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FieldDiff {
+    /// ggml's name of the field.
+    pub name: String,
+    /// What it says.
+    pub meaning: String,
+    /// First differing byte in the file; of the field's first, where bytes are
+    /// equal and it was misread.
+    pub offset: u64,
+    /// Bytes of it that differ.
+    pub bytes: usize,
+    /// Bits of it that differ.
+    pub bits: u32,
+    /// The subject's content; empty where it was misread.
+    pub got: String,
+    /// What belongs there; empty where it was misread.
+    pub want: String,
+}
+
+/// What the part says, in words.
+fn meaning(part: Part) -> &'static str {
+    match part {
+        Part::Scale => "scale of the block",
+        Part::Offset => "offset of the block, or the scale of its offsets",
+        Part::SubScales => "scales of the sub-blocks",
+        Part::HighBits => "upper bits of the quants",
+        Part::Quants => "quants",
+        Part::Number => "the number itself",
+    }
+}
+
+/// Whether two values are one: bit by bit, but NaN is NaN.
+pub(super) fn same(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+}
+
+/// The differing blocks of one row.
+struct RowDiff {
+    row: usize,
+    blocks: Vec<usize>,
+}
+
+/// Compares one tensor of equal extent on both sides; `None` where nothing
+/// differs. With a graph, a decoding error that explains it is looked for.
+pub(super) fn compare(c: &Compared<'_>, graph: Option<&Graph>) -> Option<Mismatch> {
+    let (n, rows) = c.reference.extent(c.tensor);
+    let ty = c.reference.ggml_type(c.tensor);
+    let differing: Vec<RowDiff> = (0..rows.div_ceil(ROWS))
+        .into_par_iter()
+        .flat_map_iter(|task| {
+            let range = task * ROWS..rows.min((task + 1) * ROWS);
+            differing(c, range)
+        })
+        .collect();
+    let located: Vec<BlockDiff> = differing
+        .iter()
+        .flat_map(|d| d.blocks.iter().map(|b| (d.row, *b)))
+        .take(DESCRIBED)
+        .map(|(row, block)| describe(c, row, block))
+        .collect();
+    // The first whose value differs: bytes may differ and mean the same.
+    let first = located.iter().find(|b| b.values > 0).or(located.first())?;
+    let of_rows: Vec<usize> = differing.iter().map(|d| d.row).collect();
+    let bytes_differ = of_rows.iter().any(|&r| !same_bytes(c, r));
+    let read = |graph| cause::find(c, graph, &of_rows);
+    Some(Mismatch {
+        tensor: c.tensor.to_owned(),
+        format: ty.to_string(),
+        row: first.row,
+        index: first.index,
+        got: first.got,
+        want: first.want,
+        rows: differing.len(),
+        rows_total: rows,
+        blocks: differing.iter().map(|d| d.blocks.len()).sum(),
+        blocks_total: rows * n.div_ceil(ty.block_size()),
+        bytes_differ,
+        cause: graph.and_then(read),
+        located,
+    })
+}
+
+fn same_type(c: &Compared<'_>) -> bool {
+    c.subject.ggml_type(c.tensor) == c.reference.ggml_type(c.tensor)
+}
+
+fn same_bytes(c: &Compared<'_>, row: usize) -> bool {
+    !same_type(c) || c.subject.row_bytes(c.tensor, row) == c.reference.row_bytes(c.tensor, row)
+}
+
+/// The differing rows of `rows`, with their differing blocks. Sides that hold a
+/// tensor in different types are compared by value.
+fn differing(c: &Compared<'_>, rows: std::ops::Range<usize>) -> Vec<RowDiff> {
+    let (n, _) = c.reference.extent(c.tensor);
+    let ty = c.reference.ggml_type(c.tensor);
+    let (size, width) = (ty.type_size(), ty.block_size());
+    let one_reader = c.one_reader && same_type(c);
+    if one_reader && rows.clone().all(|r| same_bytes(c, r)) {
+        return Vec::new();
+    }
+    let (mut ours, mut theirs) = (vec![0f32; n * rows.len()], vec![0f32; n * rows.len()]);
+    c.subject.rows(c.tensor, rows.start, &mut ours);
+    c.reference.rows(c.tensor, rows.start, &mut theirs);
+    let mut found = Vec::new();
+    for (row, (a, b)) in rows.zip(ours.chunks(n).zip(theirs.chunks(n))) {
+        let equal = same_bytes(c, row);
+        let bytes_at = |block: usize| {
+            let range = block * size..(block + 1) * size;
+            equal
+                || c.subject.row_bytes(c.tensor, row)[range.clone()]
+                    == c.reference.row_bytes(c.tensor, row)[range]
+        };
+        let blocks: Vec<usize> = a
+            .chunks(width)
+            .zip(b.chunks(width))
+            .enumerate()
+            .filter(|(i, (a, b))| !bytes_at(*i) || a.iter().zip(*b).any(|(a, b)| !same(*a, *b)))
+            .map(|(i, _)| i)
+            .collect();
+        if !blocks.is_empty() {
+            found.push(RowDiff { row, blocks });
+        }
+    }
+    found
+}
+
+fn describe(c: &Compared<'_>, row: usize, block: usize) -> BlockDiff {
+    let (n, _) = c.reference.extent(c.tensor);
+    let ty = c.reference.ggml_type(c.tensor);
+    let (size, width) = (ty.type_size(), ty.block_size());
+    let (mut ours, mut theirs) = (vec![0f32; n], vec![0f32; n]);
+    c.subject.rows(c.tensor, row, &mut ours);
+    c.reference.rows(c.tensor, row, &mut theirs);
+    let from = block * width;
+    let to = n.min(from + width);
+    let wrong = |i: &usize| !same(ours[*i], theirs[*i]);
+    let index = (from..to).find(wrong).unwrap_or(from);
+    let want = c.reference.row_bytes(c.tensor, row);
+    let offset = c.start + (row * want.len() + block * size) as u64;
+    let want = &want[block * size..][..size];
+    let fields = if same_type(c) {
+        let got = &c.subject.row_bytes(c.tensor, row)[block * size..][..size];
+        fields(
+            ty,
+            (got, want),
+            (&ours[from..to], &theirs[from..to]),
+            offset,
+        )
+    } else {
+        Vec::new()
+    };
+    BlockDiff {
+        row,
+        block,
+        offset,
+        index,
+        got: ours[index],
+        want: theirs[index],
+        values: (from..to).filter(wrong).count(),
+        fields,
+    }
+}
+
+/// The fields in which the bytes differ; where they are equal, those that the
+/// values say were misread.
+fn fields(
+    ty: GgmlType,
+    (got, want): (&[u8], &[u8]),
+    (ours, theirs): (&[f32], &[f32]),
+    offset: u64,
+) -> Vec<FieldDiff> {
+    let diff = |field: &Field, first: usize| FieldDiff {
+        name: field.name.to_owned(),
+        meaning: meaning(field.part).to_owned(),
+        offset: offset + first as u64,
+        bytes: 0,
+        bits: 0,
+        got: String::new(),
+        want: String::new(),
+    };
+    if got == want {
+        let parts = field::misread(ty, want, ours, theirs);
+        let named = quant::fields(ty).iter().filter(|f| parts.contains(&f.part));
+        return named.map(|f| diff(f, f.bytes.start)).collect();
+    }
+    let mut found = Vec::new();
+    for field in quant::fields(ty) {
+        let (g, w) = (&got[field.bytes.clone()], &want[field.bytes.clone()]);
+        let Some(first) = g.iter().zip(w).position(|(a, b)| a != b) else {
+            continue;
+        };
+        found.push(FieldDiff {
+            bytes: g.iter().zip(w).filter(|(a, b)| a != b).count(),
+            bits: g.iter().zip(w).map(|(a, b)| (a ^ b).count_ones()).sum(),
+            got: content(ty, field, g, first),
+            want: content(ty, field, w, first),
+            ..diff(field, field.bytes.start + first)
+        });
+    }
+    found
+}
+
+/// What stands in a field: an f16 as a number, else the bytes from the first
+/// differing one on, four of them.
+fn content(ty: GgmlType, field: &Field, bytes: &[u8], first: usize) -> String {
+    let half = matches!(field.part, Part::Scale | Part::Offset)
+        || (field.part == Part::Number && ty == GgmlType::F16);
+    match (half, bytes) {
+        (true, [a, b]) => f16::from_le_bytes([*a, *b]).to_string(),
+        _ => {
+            let shown = bytes[first..].iter().take(4);
+            let hex: Vec<String> = shown.map(|b| format!("{b:02x}")).collect();
+            hex.join(" ")
+        }
+    }
+}

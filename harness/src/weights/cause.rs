@@ -1,0 +1,135 @@
+//! Which fault of the catalogue reads a tensor so: every mutation that changes
+//! the reading of a weight alone, tried on rows that differ.
+
+use super::Compared;
+use crate::mutations::{Mutation, catalogue};
+use qdiff_engine::model::fault::Read;
+use qdiff_engine::model::{Graph, Node, WeightSource};
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Differing rows, spread over the tensor, that a fault must reproduce.
+const ROWS: usize = 64;
+
+/// A fault that reproduces the values.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct WeightCause {
+    /// Name of the mutation, with its parameters.
+    pub name: String,
+    /// What is wrong, in one sentence.
+    pub story: String,
+    /// How to mend it.
+    pub remedy: String,
+    /// Rows on which it was tried, all of which it reproduces bit by bit.
+    pub rows: usize,
+    /// Whether rows that are right would be right under the fault as well; else
+    /// it holds of a part of the tensor.
+    pub whole: bool,
+}
+
+/// How a node's weight is read: which tensor, and by which fault.
+pub struct Reading {
+    weight: String,
+    read: Option<Arc<dyn Read>>,
+}
+
+impl Reading {
+    /// What `new` reads where `old` reads its weight, if that is all in which
+    /// they differ.
+    pub fn of(old: &Node, new: &Node) -> Option<Self> {
+        let alike = old.op == new.op
+            && old.inputs == new.inputs
+            && new.faults.compute.is_none()
+            && new.faults.write.is_none();
+        let changed = new.faults.read.is_some() || new.weight != old.weight;
+        (alike && changed).then_some(())?;
+        Some(Self {
+            weight: new.weight.clone()?,
+            read: new.faults.read.clone(),
+        })
+    }
+
+    /// Writes row `row` as it is read so.
+    pub fn row(&self, source: &dyn WeightSource, row: usize, out: &mut [f32]) {
+        match &self.read {
+            Some(fault) => fault.row(source, &self.weight, row, out),
+            None => source.rows(&self.weight, row, out),
+        }
+    }
+}
+
+/// The likeliest fault that reads the rows `differing` as the subject does.
+pub(super) fn find(c: &Compared<'_>, graph: &Graph, differing: &[usize]) -> Option<WeightCause> {
+    let node = graph
+        .nodes
+        .iter()
+        .find(|n| n.weight.as_deref() == Some(c.tensor))?;
+    let step = differing.len().div_ceil(ROWS).max(1);
+    let sample: Vec<usize> = differing.iter().copied().step_by(step).collect();
+    let (_, rows) = c.reference.extent(c.tensor);
+    let right: Vec<usize> = (0..rows)
+        .step_by(rows.div_ceil(ROWS).max(1))
+        .filter(|r| differing.binary_search(r).is_err())
+        .collect();
+    let all: Vec<_> = readings(node, graph, c.reference).collect();
+    let (mutation, values, reading) = all
+        .into_par_iter()
+        .find_first(|(_, _, reading)| reproduces(c, reading, &sample))?;
+    Some(WeightCause {
+        name: mutation.with(&values),
+        story: mutation.story.to_owned(),
+        remedy: mutation.remedy.to_owned(),
+        rows: sample.len(),
+        whole: reproduces(c, &reading, &right),
+    })
+}
+
+type Candidate = (&'static Mutation, Vec<f64>, Reading);
+
+/// Every way of the catalogue to read the weight of `node`.
+fn readings<'a>(
+    node: &'a Node,
+    graph: &'a Graph,
+    source: &'a dyn WeightSource,
+) -> impl Iterator<Item = Candidate> + 'a {
+    let concerned = catalogue().filter(|m| m.concerns(node.id.name));
+    concerned.flat_map(move |m| {
+        let lists = values(m, graph);
+        lists.into_iter().filter_map(move |values| {
+            let mut changed = node.clone();
+            (m.apply)(&mut changed, &values, graph).then_some(())?;
+            let reading = Reading::of(node, &changed)?;
+            let own = node.weight.as_deref()?;
+            let fits = source.extent(&reading.weight) == source.extent(own);
+            fits.then_some((m, values, reading))
+        })
+    })
+}
+
+/// Values of its parameters worth trying: where they are read off a run's
+/// evidence, which there is none of here, the distances between layers.
+fn values(m: &Mutation, graph: &Graph) -> Vec<Vec<f64>> {
+    let mut lists = vec![m.defaults()];
+    if let [one] = m.params {
+        lists.extend(one.search.iter().map(|&v| vec![v]));
+        if m.propose.is_some() {
+            let layers = graph.config.n_layers as i64;
+            lists.extend((-layers..=layers).map(|v| vec![v as f64]));
+        }
+    }
+    lists
+}
+
+fn reproduces(c: &Compared<'_>, reading: &Reading, rows: &[usize]) -> bool {
+    let (n, _) = c.reference.extent(c.tensor);
+    let (mut got, mut assumed) = (vec![0f32; n], vec![0f32; n]);
+    rows.iter().all(|&row| {
+        c.subject.rows(c.tensor, row, &mut got);
+        reading.row(c.reference, row, &mut assumed);
+        got.iter()
+            .zip(&assumed)
+            .all(|(a, b)| super::blocks::same(*a, *b))
+    })
+}

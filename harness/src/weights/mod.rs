@@ -1,0 +1,233 @@
+//! The stage before all others: every tensor there, and every value as ggml
+//! reads it; where not, down to the block and the field of it.
+//!
+//! `blocks` finds and describes the blocks that differ, `field` says of values
+//! that differ over equal bytes which field was misread, `cause` looks for the
+//! fault of the catalogue that reads so, `sides` holds what is not a file.
+
+mod blocks;
+mod cause;
+mod field;
+mod sides;
+
+pub use blocks::{BlockDiff, FieldDiff};
+pub use cause::{Reading, WeightCause};
+pub use sides::{Misreading, ReadBack};
+
+use crate::llama::gguf::GgmlWeights;
+use crate::number::Real;
+use crate::oracle::Oracle;
+use anyhow::Result;
+use qdiff_engine::cuda::CudaEngine;
+use qdiff_engine::model::{Graph, Model, WeightSource};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Blocks of a tensor that are described one by one; all are counted.
+const DESCRIBED: usize = 256;
+
+/// A tensor that one side holds or reads differently.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Mismatch {
+    /// GGUF tensor.
+    pub tensor: String,
+    /// Its format.
+    pub format: String,
+    /// Row of the first differing value.
+    pub row: usize,
+    /// Its index in the row.
+    pub index: usize,
+    /// The subject's value.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
+    pub got: f32,
+    /// ggml's value.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
+    pub want: f32,
+    /// Rows that differ.
+    pub rows: usize,
+    /// Rows of the tensor.
+    #[serde(default)]
+    pub rows_total: usize,
+    /// Blocks that differ.
+    #[serde(default)]
+    pub blocks: usize,
+    /// Blocks of the tensor.
+    #[serde(default)]
+    pub blocks_total: usize,
+    /// Whether the stored bytes differ, and not only what is made of them.
+    #[serde(default)]
+    pub bytes_differ: bool,
+    /// The first blocks that differ.
+    #[serde(default)]
+    pub located: Vec<BlockDiff>,
+    /// The decoding error that reproduces every differing value looked into.
+    #[serde(default)]
+    pub cause: Option<WeightCause>,
+}
+
+/// The outcome of the check.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct WeightCheck {
+    /// Tensors compared.
+    pub tensors: usize,
+    /// Values compared.
+    pub values: u64,
+    /// Tensors with a differing value.
+    pub mismatches: Vec<Mismatch>,
+    /// Tensors of the file that no stage reads.
+    pub unused: Vec<String>,
+    /// Tensors that only one of two files has, or has in another shape.
+    #[serde(default)]
+    pub unpaired: Vec<String>,
+}
+
+impl WeightCheck {
+    /// Whether anything differs.
+    pub fn diverged(&self) -> bool {
+        !self.mismatches.is_empty() || !self.unpaired.is_empty()
+    }
+
+    fn count(&mut self, (n, rows): (usize, usize), mismatch: Option<Mismatch>) {
+        self.tensors += 1;
+        self.values += (n * rows) as u64;
+        self.mismatches.extend(mismatch);
+    }
+}
+
+/// Told how many of so many tensors are done.
+pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
+
+/// One tensor on both sides.
+pub(crate) struct Compared<'a> {
+    /// Its name.
+    pub(crate) tensor: &'a str,
+    /// The side under suspicion.
+    pub(crate) subject: &'a dyn WeightSource,
+    /// The side it is held against.
+    pub(crate) reference: &'a dyn WeightSource,
+    /// Where the tensor begins in the file that is spoken of.
+    pub(crate) start: u64,
+    /// Whether both sides decode alike, so that equal bytes are equal values.
+    pub(crate) one_reader: bool,
+}
+
+/// Compares every value of every tensor the graph reads with ggml's, bit by
+/// bit: as the engine reads them.
+pub fn check(model: &Model, oracle: &Oracle<'_>) -> WeightCheck {
+    check_reader(model, model, oracle, &|_, _| {})
+}
+
+/// As [`check`], of whatever reads the model's tensors.
+pub fn check_reader(
+    model: &Model,
+    subject: &dyn WeightSource,
+    oracle: &Oracle<'_>,
+    progress: Progress<'_>,
+) -> WeightCheck {
+    let used = model.graph().weights();
+    let mut check = WeightCheck {
+        unused: unused(model),
+        ..WeightCheck::default()
+    };
+    for (done, (tensor, _)) in used.iter().enumerate() {
+        progress(done, used.len());
+        let compared = Compared {
+            tensor,
+            subject,
+            reference: &oracle.weights,
+            start: oracle.weights.start(tensor),
+            one_reader: false,
+        };
+        let mismatch = blocks::compare(&compared, Some(model.graph()));
+        check.count(model.extent(tensor), mismatch);
+    }
+    progress(used.len(), used.len());
+    check
+}
+
+/// As [`check`], of the tensors as they stand on a device: bytes and values.
+///
+/// # Errors
+/// If CUDA fails.
+pub fn check_device(
+    model: &Model,
+    engine: &CudaEngine,
+    oracle: &Oracle<'_>,
+    progress: Progress<'_>,
+) -> Result<WeightCheck> {
+    let used = model.graph().weights();
+    let mut check = WeightCheck {
+        unused: unused(model),
+        ..WeightCheck::default()
+    };
+    for (done, (tensor, _)) in used.iter().enumerate() {
+        progress(done, used.len());
+        let (ty, bytes) = engine.read_weight(tensor)?;
+        let subject = ReadBack::new(ty, model.extent(tensor), bytes);
+        let compared = Compared {
+            tensor,
+            subject: &subject,
+            reference: &oracle.weights,
+            start: oracle.weights.start(tensor),
+            one_reader: false,
+        };
+        let mismatch = blocks::compare(&compared, Some(model.graph()));
+        check.count(model.extent(tensor), mismatch);
+    }
+    progress(used.len(), used.len());
+    Ok(check)
+}
+
+/// Compares the tensors of two files, both read by ggml. Offsets are those of
+/// `subject`; `graph` is the subject's, where it is a model that can be run.
+pub fn check_files(
+    subject: &GgmlWeights<'_>,
+    reference: &GgmlWeights<'_>,
+    graph: Option<&Graph>,
+    progress: Progress<'_>,
+) -> WeightCheck {
+    let mut check = WeightCheck::default();
+    let ours = subject.names();
+    let only_theirs = reference
+        .names()
+        .into_iter()
+        .filter(|t| subject.dims(t).is_none());
+    check.unpaired = only_theirs
+        .map(|t| format!("{t}: only in the file it is held against"))
+        .collect();
+    for (done, tensor) in ours.iter().enumerate() {
+        progress(done, ours.len());
+        match reference.dims(tensor) {
+            None => check
+                .unpaired
+                .push(format!("{tensor}: only in the file under suspicion")),
+            Some(dims) if Some(dims) != subject.dims(tensor) => check.unpaired.push(format!(
+                "{tensor}: of shape {:?} here, {dims:?} there",
+                subject.dims(tensor).unwrap_or_default()
+            )),
+            Some(_) => {
+                let compared = Compared {
+                    tensor,
+                    subject,
+                    reference,
+                    start: subject.start(tensor),
+                    one_reader: true,
+                };
+                check.count(subject.extent(tensor), blocks::compare(&compared, graph));
+            }
+        }
+    }
+    progress(ours.len(), ours.len());
+    check
+}
+
+fn unused(model: &Model) -> Vec<String> {
+    let used = model.graph().weights();
+    let tensors = model.gguf().tensors().iter();
+    tensors
+        .filter(|t| !used.iter().any(|(name, _)| *name == t.name))
+        .map(|t| t.name.clone())
+        .collect()
+}

@@ -1,0 +1,107 @@
+//! Tensors that are not as a file holds them: read back from a device, or read
+//! through a fault.
+
+use super::Reading;
+use crate::mutations::Injection;
+use anyhow::{Result, bail};
+use qdiff_engine::model::{Model, WeightSource};
+use qdiff_engine::quant::{self, GgmlType};
+use std::collections::HashMap;
+
+/// One tensor whose bytes came back from a device.
+pub struct ReadBack {
+    ty: GgmlType,
+    extent: (usize, usize),
+    bytes: Vec<u8>,
+}
+
+impl ReadBack {
+    /// A tensor of this extent (length of a row, rows) and these bytes.
+    pub fn new(ty: GgmlType, extent: (usize, usize), bytes: Vec<u8>) -> Self {
+        Self { ty, extent, bytes }
+    }
+}
+
+impl WeightSource for ReadBack {
+    fn extent(&self, _: &str) -> (usize, usize) {
+        self.extent
+    }
+
+    fn ggml_type(&self, _: &str) -> GgmlType {
+        self.ty
+    }
+
+    fn rows(&self, _: &str, first: usize, out: &mut [f32]) {
+        let stride = self.ty.row_bytes(self.extent.0);
+        let count = out.len() / self.extent.0;
+        let bytes = &self.bytes[first * stride..(first + count) * stride];
+        quant::dequantize(self.ty, bytes, out).expect("type was checked at load");
+    }
+
+    fn row_bytes(&self, _: &str, row: usize) -> &[u8] {
+        let stride = self.ty.row_bytes(self.extent.0);
+        &self.bytes[row * stride..(row + 1) * stride]
+    }
+}
+
+/// The engine's reader with faults in the reading of some tensors.
+pub struct Misreading<'a> {
+    model: &'a Model,
+    readings: HashMap<String, Reading>,
+}
+
+impl<'a> Misreading<'a> {
+    /// The reader of `model` with `injections`; gives it and the tensors that
+    /// it reads otherwise, in words.
+    ///
+    /// # Errors
+    /// An injection that applies nowhere, that does not change how a weight is
+    /// read, or that begins at a position.
+    pub fn new(model: &'a Model, injections: &[Injection]) -> Result<(Self, Vec<String>)> {
+        let (mut readings, mut words) = (HashMap::new(), Vec::new());
+        for injection in injections {
+            let mut graph = model.graph().clone();
+            let name = injection.mutation().name;
+            let mut tensors = 0;
+            for id in injection.rewrite(&mut graph)? {
+                let at = graph.index(id).expect("a stage that was just rewritten");
+                let (old, new) = (&model.graph().nodes[at], &graph.nodes[at]);
+                let reading = Reading::of(old, new).filter(|_| new.before.is_none());
+                let (Some(tensor), Some(reading)) = (&old.weight, reading) else {
+                    bail!(
+                        "`{name}` at {id} is no way to read a weight alone; inject it into a run: qdiff run --inject"
+                    );
+                };
+                readings.insert(tensor.clone(), reading);
+                tensors += 1;
+            }
+            let what = injection.mutation().with(injection.values());
+            words.push(format!("{what} in {tensors} tensors"));
+        }
+        Ok((Self { model, readings }, words))
+    }
+}
+
+impl WeightSource for Misreading<'_> {
+    fn extent(&self, tensor: &str) -> (usize, usize) {
+        self.model.extent(tensor)
+    }
+
+    fn ggml_type(&self, tensor: &str) -> GgmlType {
+        self.model.ggml_type(tensor)
+    }
+
+    fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
+        let Some(reading) = self.readings.get(tensor) else {
+            return self.model.rows(tensor, first, out);
+        };
+        let (n, _) = self.extent(tensor);
+        for (i, row) in out.chunks_mut(n).enumerate() {
+            reading.row(self.model, first + i, row);
+        }
+    }
+
+    fn row_bytes(&self, tensor: &str, row: usize) -> &[u8] {
+        self.model.row_bytes(tensor, row)
+    }
+}
