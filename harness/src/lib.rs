@@ -12,6 +12,7 @@ pub mod cli;
 pub mod compare;
 pub mod generate;
 pub mod llama;
+pub mod logits;
 pub mod mutations;
 pub mod nonce;
 pub mod number;

@@ -1,6 +1,6 @@
 //! `qdiff compare`.
 
-use super::args::{CompareArgs, RunArgs};
+use super::args::{CompareArgs, RunArgs, SidesArgs};
 use super::{exit, run, say};
 use crate::compare::{Comparison, Row, compare};
 use crate::report::{number, terminal};
@@ -10,17 +10,20 @@ use comfy_table::{Table, presets};
 
 /// With a model, as `run` judges two captures; without, only their distance.
 pub(super) fn run(args: &CompareArgs) -> Result<u8> {
-    if args.run.prompt.model.is_some() {
+    if args.run.sides.prompt.model.is_some() {
         return run::run(&RunArgs {
-            subject: Spec::Capture(args.a.clone()),
-            reference: Spec::Capture(args.b.clone()),
+            sides: SidesArgs {
+                subject: Spec::Capture(args.a.clone()),
+                reference: Spec::Capture(args.b.clone()),
+                ..args.run.sides.clone()
+            },
             ..args.run.clone()
         });
     }
-    if args.run.map.is_some() || !args.run.tolerance.is_empty() {
+    if args.run.sides.map.is_some() || !args.run.tolerance.is_empty() {
         bail!("--map and --tolerance need the model: name it with -m");
     }
-    let store = args.run.capture.memory.store();
+    let store = args.run.sides.capture.memory.store();
     let comparison = compare(&args.a, &args.b, &store)?;
     say(&render(&comparison))?;
     let wrong = comparison.rows.iter().any(|r| r.wrong.is_some());

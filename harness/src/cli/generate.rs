@@ -2,7 +2,7 @@
 
 use super::args::GenerateArgs;
 use super::session::{self, Bar};
-use super::{exit, run, say};
+use super::{exit, run, say, sides};
 use crate::capture::Filter;
 use crate::generate::{self, Generation, Plan};
 use crate::mutations::Injection;
@@ -29,7 +29,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check(path, "--json")?;
     }
-    let (subject, reference) = run::sides(&args.subject, &args.reference, !injections.is_empty())?;
+    let (subject, reference) = sides::resolve(&args.subject, &args.reference, !injections.is_empty())?;
     for spec in [&subject, &reference] {
         if matches!(spec, Spec::Capture(_)) {
             bail!("a recorded capture cannot generate; use `qdiff run --subject {spec}`");
@@ -46,7 +46,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         Some(n) => nonce_prompt(&opened, args, n)?,
         None => session::prompt(&opened, &args.prompt)?,
     };
-    let faults = run::faults(&opened, &injections)?;
+    let faults = sides::faults(&opened, &injections)?;
     let bar = Bar::new();
     let store = args.capture.memory.store();
     let (filter, policy) = (Filter::default(), Policy::default());

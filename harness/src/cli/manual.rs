@@ -14,6 +14,7 @@ pub(super) fn schema(of: Schema) -> Result<u8> {
         Schema::Capture => schema::capture(),
         Schema::Generation => schema::generation(),
         Schema::Weights => schema::weights(),
+        Schema::Logits => schema::logits(),
     };
     say(&(serde_json::to_string_pretty(&schema)? + "\n"))?;
     Ok(exit::MATCH)

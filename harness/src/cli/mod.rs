@@ -9,6 +9,7 @@ mod devices;
 pub mod exit;
 mod generate;
 mod inspect;
+mod logits;
 mod manual;
 mod mutations;
 mod output;
@@ -19,6 +20,7 @@ mod report;
 mod run;
 mod score;
 mod session;
+mod sides;
 mod sweep;
 mod verify_oracle;
 mod weights;
@@ -78,6 +80,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         Command::Run(args) => run::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Weights(args) => weights::run(args),
+        Command::Logits(args) => logits::run(args),
         Command::VerifyOracle(args) => verify_oracle::run(args),
         Command::Report(args) => report::run(args),
         Command::Record(args) => record::run(args),

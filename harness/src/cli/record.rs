@@ -2,7 +2,7 @@
 
 use super::args::RecordArgs;
 use super::session::{self, Bar};
-use super::{exit, run, say};
+use super::{exit, say, sides};
 use crate::capture::{Filter, npz};
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
@@ -43,7 +43,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
     };
     let tokens = like.tokens;
     filter.check(&oracle.graph, tokens.len() + like.decode)?;
-    let faults = run::faults(&opened, &injections)?;
+    let faults = sides::faults(&opened, &injections)?;
     let bar = Bar::new();
     let store = args.capture.memory.store();
     let pair = Pair {

@@ -9,55 +9,55 @@ use clap::ValueEnum as _;
 pub(super) fn command(args: &RunArgs, given: &str) -> String {
     let mut words = vec!["qdiff run".to_owned()];
     words.extend(model(args).map(|m| format!("-m {}", quote(&m))));
-    let recorded = [&args.subject, &args.reference]
+    let recorded = [&args.sides.subject, &args.sides.reference]
         .iter()
         .any(|s| matches!(s, Spec::Capture(_)));
     if recorded {
         // The capture names the tokens.
-    } else if args.prompt.tokens.is_empty() {
+    } else if args.sides.prompt.tokens.is_empty() {
         words.push(format!("--prompt {}", quote(given)));
     } else {
-        let ids: Vec<String> = args.prompt.tokens.iter().map(ToString::to_string).collect();
+        let ids: Vec<String> = args.sides.prompt.tokens.iter().map(ToString::to_string).collect();
         words.push(format!("--tokens {}", ids.join(",")));
     }
-    if let (Some(n), false) = (args.prompt.length, recorded) {
+    if let (Some(n), false) = (args.sides.prompt.length, recorded) {
         words.push(format!("--length {n}"));
     }
-    if args.prompt.raw {
+    if args.sides.prompt.raw {
         words.push("--raw".to_owned());
     }
-    if let Some(system) = &args.prompt.system {
+    if let Some(system) = &args.sides.prompt.system {
         words.push(format!("--system {}", quote(system)));
     }
-    if args.prompt.template != Template::Bare {
+    if args.sides.prompt.template != Template::Bare {
         words.push("--template model".to_owned());
     }
-    if args.prompt.decode != 8 {
-        words.push(format!("-n {}", args.prompt.decode));
+    if args.sides.prompt.decode != 8 {
+        words.push(format!("-n {}", args.sides.prompt.decode));
     }
-    if args.capture.ubatch != 512 && !recorded {
-        words.push(format!("--ubatch {}", args.capture.ubatch));
+    if args.sides.capture.ubatch != 512 && !recorded {
+        words.push(format!("--ubatch {}", args.sides.capture.ubatch));
     }
-    if args.capture.kv_type != Number::F32 && !recorded {
-        let kv = args.capture.kv_type.to_possible_value();
+    if args.sides.capture.kv_type != Number::F32 && !recorded {
+        let kv = args.sides.capture.kv_type.to_possible_value();
         words.extend(kv.map(|v| format!("--kv-type {}", v.get_name())));
     }
-    if args.subject != Spec::Auto {
-        words.push(format!("--subject {}", quote(&args.subject.to_string())));
+    if args.sides.subject != Spec::Auto {
+        words.push(format!("--subject {}", quote(&args.sides.subject.to_string())));
     }
-    if args.reference != Spec::Llama {
+    if args.sides.reference != Spec::Llama {
         words.push(format!(
             "--reference {}",
-            quote(&args.reference.to_string())
+            quote(&args.sides.reference.to_string())
         ));
     }
-    if let Some(path) = &args.map {
+    if let Some(path) = &args.sides.map {
         words.push(format!("--map {}", quote(&path.display().to_string())));
     }
     if args.repeat > 1 {
         words.push(format!("--repeat {}", args.repeat));
     }
-    words.extend(args.inject.iter().map(|i| format!("--inject {}", quote(i))));
+    words.extend(args.sides.inject.iter().map(|i| format!("--inject {}", quote(i))));
     words.extend(
         args.tolerance
             .iter()
@@ -68,7 +68,7 @@ pub(super) fn command(args: &RunArgs, given: &str) -> String {
 
 /// The model, unless the environment names it.
 fn model(args: &RunArgs) -> Option<String> {
-    let given = args.prompt.model.as_ref()?;
+    let given = args.sides.prompt.model.as_ref()?;
     let ambient = std::env::var_os("QDIFF_MODEL").is_some_and(|m| given.as_os_str() == m);
     (!ambient).then(|| given.display().to_string())
 }

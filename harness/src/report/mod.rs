@@ -11,6 +11,7 @@ pub mod github;
 mod html;
 pub mod json;
 mod junit;
+pub mod logits;
 mod markdown;
 mod model;
 mod overview;

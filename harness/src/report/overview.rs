@@ -40,7 +40,7 @@ fn rank(outcome: Outcome) -> usize {
     order.iter().position(|o| *o == outcome).unwrap_or(0)
 }
 
-fn word(outcome: Outcome) -> &'static str {
+pub(super) fn word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Diverged => "DIVERGED",
         Outcome::OracleSuspect => "ORACLE-SUSPECT",

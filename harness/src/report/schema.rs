@@ -2,6 +2,7 @@
 //! from the types themselves.
 
 use super::generation::{self, GenerationReport};
+use super::logits::{self, LogitsReport};
 use super::weights::{self, WeightsReport};
 use super::{Report, SCHEMA_VERSION};
 use crate::capture::npz;
@@ -26,6 +27,11 @@ pub fn generation() -> Schema {
 /// The schema of what `weights --json` writes.
 pub fn weights() -> Schema {
     of::<WeightsReport>("Weights, compared", weights::SCHEMA_VERSION)
+}
+
+/// The schema of what `logits --json` writes.
+pub fn logits() -> Schema {
+    of::<LogitsReport>("Logits, looked into", logits::SCHEMA_VERSION)
 }
 
 fn of<T: JsonSchema>(title: &str, version: u32) -> Schema {

@@ -153,7 +153,7 @@ fn more(report: &Report) -> Vec<(&'static str, String)> {
 }
 
 /// What it means that a cause fits.
-fn explained(c: &Cause) -> String {
+pub(super) fn explained(c: &Cause) -> String {
     let (name, before, after) = (&c.name, number(c.before), number(c.after));
     match c.kind {
         Kind::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),

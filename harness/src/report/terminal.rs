@@ -35,12 +35,26 @@ pub fn render(report: &Report, full: bool) -> String {
     out
 }
 
-fn headline(outcome: Outcome, summary: &Summary, out: &mut String) {
-    let style = match outcome {
+fn color(outcome: Outcome) -> Style {
+    match outcome {
         Outcome::Match => GREEN,
         Outcome::Diverged => RED,
         Outcome::ReferenceSuspect | Outcome::OracleSuspect | Outcome::Incomplete => YELLOW,
-    };
+    }
+}
+
+/// The first line of a screen of its own: the outcome in a word, then `text`.
+pub(super) fn verdict(outcome: Outcome, text: &str) -> String {
+    let style = color(outcome);
+    let word = &super::overview::word(outcome).to_uppercase();
+    let colon = if outcome == Outcome::Diverged { "" } else { ":" };
+    let whole = wrap(&plain(&format!("{word}{colon} {text}")), "", "  ");
+    let rest = whole.strip_prefix(word.as_str()).unwrap_or(&whole);
+    format!("{style}{word}{style:#}{rest}\n")
+}
+
+fn headline(outcome: Outcome, summary: &Summary, out: &mut String) {
+    let style = color(outcome);
     // Wrapped without the escapes, which take no room.
     let text = wrap(&plain(&summary.line()), "", "  ");
     let rest = text.strip_prefix(summary.word).unwrap_or(&text);

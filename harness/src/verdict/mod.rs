@@ -40,7 +40,7 @@ pub use logits::{Choice, LogitsRow};
 pub use repeat::{Race, Repeated};
 pub use segment::Segment;
 pub use shape::describe;
-pub(crate) use shape::looks_like_rounding;
+pub(crate) use shape::{looks_like_rounding, pattern};
 pub use spread::{BEYOND, BIN_OF_ONE, Spread};
 pub use tolerance::Policy;
 

@@ -52,8 +52,8 @@ pub fn describe(e: &Evidence<'_>) -> String {
     words.join("; ")
 }
 
-/// Which columns of a row.
-fn pattern(columns: &[usize], width: usize) -> String {
+/// Which columns of a row, of so many.
+pub(crate) fn pattern(columns: &[usize], width: usize) -> String {
     let (first, last) = (columns[0], columns[columns.len() - 1]);
     let contiguous = last - first + 1 == columns.len();
     match columns {

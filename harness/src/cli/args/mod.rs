@@ -5,12 +5,14 @@ mod compare;
 mod dequantise;
 mod exclusive;
 mod generate;
+mod logits;
 mod mutations;
 mod oracle;
 mod output;
 mod record;
 mod report;
 mod run;
+mod sides;
 mod sweep;
 mod weights;
 
@@ -18,12 +20,14 @@ pub use bench::{BenchArgs, Measure};
 pub use compare::CompareArgs;
 pub use dequantise::DequantiseArgs;
 pub use generate::GenerateArgs;
+pub use logits::LogitsArgs;
 pub use mutations::{MutationsArgs, MutationsCommand, ScoreArgs, ScoreSubject};
 pub use oracle::OracleArgs;
 pub use output::{Ci, OutputArgs};
 pub use record::RecordArgs;
 pub use report::ReportArgs;
 pub use run::RunArgs;
+pub use sides::SidesArgs;
 pub use sweep::SweepArgs;
 pub use weights::WeightsArgs;
 
@@ -97,6 +101,8 @@ Examples:
     Inspect(ModelArg),
     /// Compare every weight with ggml's reading, or with another file, down to the block and its field
     Weights(WeightsArgs),
+    /// Ask of every logit whether it is the product it should be, and which ids are suspicious
+    Logits(LogitsArgs),
     /// Hold llama.cpp, on weights dequantised to F32, against the f64 oracle
     VerifyOracle(OracleArgs),
     /// Show saved reports again, in any format
@@ -167,6 +173,8 @@ pub enum Schema {
     Generation,
     /// What `weights --json` writes
     Weights,
+    /// What `logits --json` writes
+    Logits,
 }
 
 /// The model.

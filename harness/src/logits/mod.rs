@@ -1,0 +1,246 @@
+//! The garbage-logit question on its own: is every logit the product of its row
+//! with the hidden state, at every position and for every id?
+//!
+//! That comes first, because all ids can be wrong with no outlier among them.
+//! Then what looks suspicious by itself: outliers, values that are not finite,
+//! values that an earlier step left. `rows` goes through the logits once, with
+//! their f64 values; `ids` says what the ids are; `picks` what would be chosen.
+
+mod ids;
+mod picks;
+mod rows;
+
+pub use ids::{Ids, Padding};
+pub use picks::{Choices, Pick, RowChoice};
+pub use rows::Places;
+
+use crate::capture::Step;
+use crate::number::Real;
+use crate::pair::Recording;
+use crate::session::Opened;
+use crate::verdict::{Side, pattern};
+use anyhow::{Context as _, Result};
+use crate::oracle::Oracle;
+use crate::capture::Filter;
+use qdiff_engine::model::Node;
+use rows::{Product, Seen};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Ids that are shown with their values.
+const SHOWN: usize = 6;
+
+/// Why an id is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Why {
+    /// Its value is NaN or infinite.
+    NonFinite,
+    /// Its value is not the product it should be.
+    Wrong,
+    /// It lies further from the other side's value than the other ids of its
+    /// row do.
+    Outlier,
+    /// It is chosen.
+    Chosen,
+    /// The largest of the padding.
+    Padding,
+}
+
+/// An id with its values on both sides.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Suspect {
+    /// The id.
+    pub id: usize,
+    /// Its text.
+    pub text: String,
+    /// 0 for the prefill.
+    pub step: usize,
+    /// Position of the token that the logits follow.
+    pub position: usize,
+    /// Why it is shown.
+    pub why: Why,
+    /// The subject's value.
+    #[serde(with = "Real")]
+    #[schemars(with = "Real")]
+    pub subject: f32,
+    /// Σ w·h in f64 over its row of the output projection and the hidden state
+    /// that the subject captured, where it did.
+    pub product: Option<Real>,
+    /// The reference's value, where there is one.
+    pub reference: Option<Real>,
+}
+
+/// Everything that is found.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Study {
+    /// What the ids are.
+    pub ids: Ids,
+    /// Rows of logits looked at: positions, over all steps.
+    pub rows: usize,
+    /// Logits looked at.
+    pub logits: usize,
+    /// Logits of the subject that are not the product they should be.
+    pub wrong: usize,
+    /// Ids that are wrong somewhere.
+    pub wrong_ids: usize,
+    /// The first of them, at most a thousand.
+    pub listed: Vec<usize>,
+    /// Which ids these are, in words; empty where there are none.
+    pub pattern: String,
+    /// The rows in which an id is wrong.
+    pub places: Places,
+    /// Ids wrong in the row that has most of them.
+    pub most_in_a_row: usize,
+    /// Logits of the reference that are not the product they should be.
+    pub reference_wrong: usize,
+    /// Logits that are NaN or infinite.
+    pub non_finite: usize,
+    /// Wrong logits that are exactly zero: never written.
+    pub zero: usize,
+    /// Wrong logits that equal, bit by bit, what the step before left at their
+    /// address.
+    pub stale: usize,
+    /// Wrong logits that equal, bit by bit, those of the position before.
+    pub repeated: usize,
+    /// Logits that lie further from the other side's than the others of their
+    /// row: beyond 12 robust deviations.
+    pub outliers: usize,
+    /// Of these, how many are wrong by their own product.
+    pub outliers_wrong: usize,
+    /// Largest distance between the hidden states of both sides, relative L2
+    /// over a row; `None` where a side did not capture it.
+    pub hidden: Option<Real>,
+    /// Ids worth a look, with their values.
+    pub suspects: Vec<Suspect>,
+    /// What would be chosen, with and without them.
+    pub choices: Choices,
+    /// What padding does.
+    pub padding: Padding,
+}
+
+impl Study {
+    /// Whether most ids of a row are wrong: then none is special.
+    pub fn everywhere(&self) -> bool {
+        2 * self.most_in_a_row > self.ids.rows
+    }
+}
+
+/// Looks at the logits of `subject`, beside those of `reference`.
+///
+/// # Errors
+/// If the subject's logits were not captured.
+pub fn study(
+    opened: &Opened,
+    oracle: &Oracle<'_>,
+    subject: &Recording,
+    reference: Option<&Recording>,
+    filter: &Filter,
+) -> Result<Study> {
+    let node = oracle.graph.nodes.last().context("the graph has no stage")?;
+    let ids = Ids::of(opened, oracle, node);
+    let seen = rows::go_through(oracle, node, subject.side(), reference.map(Recording::side), filter);
+    if seen.rows == 0 {
+        anyhow::bail!("the subject's {} were not captured, or in another shape than {} ids a position; run it with a runner that taps them", node.id, ids.rows);
+    }
+    let wrong_ids: Vec<usize> = (0..ids.rows).filter(|&i| seen.bad[i] > 0).collect();
+    let everywhere = 2 * seen.most_in_a_row > ids.rows;
+    let without: BTreeSet<usize> = match everywhere {
+        true => BTreeSet::new(),
+        false => wrong_ids.iter().copied().collect(),
+    };
+    let sides = (subject, reference);
+    let choices = picks::choices(node, sides, &without, &seen, filter);
+    let padding = ids.padding(node, sides, filter);
+    let suspects = suspects(opened, oracle, node, sides, &seen, &choices, &padding);
+    Ok(Study {
+        rows: seen.rows,
+        logits: seen.rows * ids.rows,
+        wrong: seen.wrong,
+        wrong_ids: wrong_ids.len(),
+        pattern: match wrong_ids.as_slice() {
+            [] => String::new(),
+            // What is a column of the stage is an id here.
+            list => pattern(list, ids.rows).replace("column", "id"),
+        },
+        listed: wrong_ids.into_iter().take(1000).collect(),
+        places: seen.places.clone(),
+        most_in_a_row: seen.most_in_a_row,
+        reference_wrong: seen.reference_wrong,
+        non_finite: seen.non_finite,
+        zero: seen.zero,
+        stale: seen.stale,
+        repeated: seen.repeated,
+        outliers: seen.outliers,
+        outliers_wrong: seen.outliers_wrong,
+        hidden: reference.and_then(|r| rows::hidden_apart(oracle, node, subject, r)),
+        ids,
+        suspects,
+        choices,
+        padding,
+    })
+}
+
+type Sides<'a> = (&'a Recording, Option<&'a Recording>);
+
+/// The worst of every kind first, then the choice and the largest of padding:
+/// each id once.
+fn suspects(
+    opened: &Opened,
+    oracle: &Oracle<'_>,
+    node: &Node,
+    (subject, reference): Sides<'_>,
+    seen: &Seen,
+    choices: &Choices,
+    padding: &Padding,
+) -> Vec<Suspect> {
+    let mut places: Vec<(Why, rows::At)> = Vec::new();
+    places.extend(seen.first_non_finite.map(|at| (Why::NonFinite, at)));
+    places.extend(seen.worst.iter().map(|(_, at)| (Why::Wrong, *at)));
+    places.extend(seen.furthest.iter().map(|(_, at)| (Why::Outlier, *at)));
+    places.truncate(SHOWN);
+    places.extend(choices.last.map(|at| (Why::Chosen, at)));
+    places.extend(padding.largest_at.map(|at| (Why::Padding, at)));
+    let mut shown = BTreeSet::new();
+    places
+        .into_iter()
+        .filter(|(_, at)| shown.insert(at.id))
+        .filter_map(|(why, at)| {
+            let step = subject.capture.steps.get(at.index)?;
+            let value = |side: &Recording| {
+                let row = row_of(node, side.capture.steps.get(at.index)?, at.row)?;
+                row.get(at.id).copied()
+            };
+            Some(Suspect {
+                id: at.id,
+                text: opened.llama.piece(at.id as u32),
+                step: step.index,
+                position: step.first + step.offset(at.row),
+                why,
+                subject: value(subject)?,
+                product: Product::new(oracle, node)
+                    .and_then(|p| p.of(step, at.row, at.id))
+                    .map(Real),
+                reference: reference.and_then(value).map(|v| Real(f64::from(v))),
+            })
+        })
+        .collect()
+}
+
+/// One row of logits.
+fn row_of(node: &Node, step: &Step, row: usize) -> Option<Vec<f32>> {
+    let stored = step.stages.get(&node.id)?;
+    (row < *stored.shape().first()?).then(|| stored.slice(0, row..row + 1).data)
+}
+
+/// Every row of logits that is asked for: index of the step, and of the row.
+fn asked<'a>(node: &'a Node, side: Side<'a>, filter: &'a Filter) -> impl Iterator<Item = (usize, usize)> + 'a {
+    let steps = side.capture.steps.iter().enumerate();
+    steps.flat_map(move |(index, step)| {
+        let kept = step.stages.contains_key(&node.id);
+        let rows = 0..if kept { step.rows() } else { 0 };
+        rows.filter(move |&r| filter.position(step.first + step.offset(r)))
+            .map(move |r| (index, r))
+    })
+}
