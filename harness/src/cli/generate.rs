@@ -29,7 +29,8 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check(path, "--json")?;
     }
-    let (subject, reference) = sides::resolve(&args.subject, &args.reference, !injections.is_empty())?;
+    let (subject, reference) =
+        sides::resolve(&args.subject, &args.reference, !injections.is_empty())?;
     for spec in [&subject, &reference] {
         if matches!(spec, Spec::Capture(_)) {
             bail!("a recorded capture cannot generate; use `qdiff run --subject {spec}`");

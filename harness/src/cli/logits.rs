@@ -26,7 +26,11 @@ pub(super) fn run(args: &LogitsArgs) -> Result<u8> {
     let threads = session::threads(args.sides.prompt.threads)?;
     let opened = session::open(args.sides.prompt.model.as_ref())?;
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
-    let last = oracle.graph.nodes.last().context("the graph has no stage")?;
+    let last = oracle
+        .graph
+        .nodes
+        .last()
+        .context("the graph has no stage")?;
     let stage = [last.id.to_string()];
     let filter = Filter::new(&oracle.graph, &stage, None, args.positions.as_deref())?;
     let input = parties.input(&args.sides, &opened)?;

@@ -119,7 +119,11 @@ impl Runs<'_> {
             1 => None,
             runs => {
                 let tokens = input.tokens(Some(&subject.fed));
-                let Sides { subject: spec, faults, .. } = &self.sides;
+                let Sides {
+                    subject: spec,
+                    faults,
+                    ..
+                } = &self.sides;
                 Some(pair.repeat(spec, tokens, faults, &subject, runs)?)
             }
         };

@@ -206,4 +206,3 @@ pub(super) fn faults(opened: &Opened, injections: &[Injection]) -> Result<Faults
         words,
     })
 }
-

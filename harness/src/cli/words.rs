@@ -17,7 +17,13 @@ pub(super) fn command(args: &RunArgs, given: &str) -> String {
     } else if args.sides.prompt.tokens.is_empty() {
         words.push(format!("--prompt {}", quote(given)));
     } else {
-        let ids: Vec<String> = args.sides.prompt.tokens.iter().map(ToString::to_string).collect();
+        let ids: Vec<String> = args
+            .sides
+            .prompt
+            .tokens
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         words.push(format!("--tokens {}", ids.join(",")));
     }
     if let (Some(n), false) = (args.sides.prompt.length, recorded) {
@@ -43,7 +49,10 @@ pub(super) fn command(args: &RunArgs, given: &str) -> String {
         words.extend(kv.map(|v| format!("--kv-type {}", v.get_name())));
     }
     if args.sides.subject != Spec::Auto {
-        words.push(format!("--subject {}", quote(&args.sides.subject.to_string())));
+        words.push(format!(
+            "--subject {}",
+            quote(&args.sides.subject.to_string())
+        ));
     }
     if args.sides.reference != Spec::Llama {
         words.push(format!(
@@ -57,7 +66,12 @@ pub(super) fn command(args: &RunArgs, given: &str) -> String {
     if args.repeat > 1 {
         words.push(format!("--repeat {}", args.repeat));
     }
-    words.extend(args.sides.inject.iter().map(|i| format!("--inject {}", quote(i))));
+    words.extend(
+        args.sides
+            .inject
+            .iter()
+            .map(|i| format!("--inject {}", quote(i))),
+    );
     words.extend(
         args.tolerance
             .iter()

@@ -14,14 +14,14 @@ pub use ids::{Ids, Padding};
 pub use picks::{Choices, Pick, RowChoice};
 pub use rows::Places;
 
+use crate::capture::Filter;
 use crate::capture::Step;
 use crate::number::Real;
+use crate::oracle::Oracle;
 use crate::pair::Recording;
 use crate::session::Opened;
 use crate::verdict::{Side, pattern};
 use anyhow::{Context as _, Result};
-use crate::oracle::Oracle;
-use crate::capture::Filter;
 use qdiff_engine::model::Node;
 use rows::{Product, Seen};
 use schemars::JsonSchema;
@@ -99,10 +99,10 @@ pub struct Study {
     pub non_finite: usize,
     /// Wrong logits that are exactly zero: never written.
     pub zero: usize,
-    /// Wrong logits that equal, bit by bit, what the step before left at their
-    /// address.
+    /// Other wrong logits that equal, bit by bit, what the step before left at
+    /// their address.
     pub stale: usize,
-    /// Wrong logits that equal, bit by bit, those of the position before.
+    /// Of these others, those that equal the position before, bit by bit.
     pub repeated: usize,
     /// Logits that lie further from the other side's than the others of their
     /// row: beyond 12 robust deviations.
@@ -138,11 +138,25 @@ pub fn study(
     reference: Option<&Recording>,
     filter: &Filter,
 ) -> Result<Study> {
-    let node = oracle.graph.nodes.last().context("the graph has no stage")?;
+    let node = oracle
+        .graph
+        .nodes
+        .last()
+        .context("the graph has no stage")?;
     let ids = Ids::of(opened, oracle, node);
-    let seen = rows::go_through(oracle, node, subject.side(), reference.map(Recording::side), filter);
+    let seen = rows::go_through(
+        oracle,
+        node,
+        subject.side(),
+        reference.map(Recording::side),
+        filter,
+    );
     if seen.rows == 0 {
-        anyhow::bail!("the subject's {} were not captured, or in another shape than {} ids a position; run it with a runner that taps them", node.id, ids.rows);
+        anyhow::bail!(
+            "the subject's {} were not captured, or in another shape than {} ids a position; run it with a runner that taps them",
+            node.id,
+            ids.rows
+        );
     }
     let wrong_ids: Vec<usize> = (0..ids.rows).filter(|&i| seen.bad[i] > 0).collect();
     let everywhere = 2 * seen.most_in_a_row > ids.rows;
@@ -235,7 +249,11 @@ fn row_of(node: &Node, step: &Step, row: usize) -> Option<Vec<f32>> {
 }
 
 /// Every row of logits that is asked for: index of the step, and of the row.
-fn asked<'a>(node: &'a Node, side: Side<'a>, filter: &'a Filter) -> impl Iterator<Item = (usize, usize)> + 'a {
+fn asked<'a>(
+    node: &'a Node,
+    side: Side<'a>,
+    filter: &'a Filter,
+) -> impl Iterator<Item = (usize, usize)> + 'a {
     let steps = side.capture.steps.iter().enumerate();
     steps.flat_map(move |(index, step)| {
         let kept = step.stages.contains_key(&node.id);

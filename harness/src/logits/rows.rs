@@ -73,7 +73,10 @@ pub(super) fn go_through(
     reference: Option<Side<'_>>,
     filter: &Filter,
 ) -> Seen {
-    let width = oracle.weights.extent(node.weight.as_deref().unwrap_or("")).1;
+    let width = oracle
+        .weights
+        .extent(node.weight.as_deref().unwrap_or(""))
+        .1;
     let mut seen = Seen {
         rows: 0,
         bad: vec![0; width],
@@ -120,7 +123,14 @@ pub(super) fn go_through(
         }
         ControlFlow::Continue(())
     };
-    evaluate(node, &oracle.graph, &oracle.weights, &sides, filter, &mut sink);
+    evaluate(
+        node,
+        &oracle.graph,
+        &oracle.weights,
+        &sides,
+        filter,
+        &mut sink,
+    );
     seen
 }
 
@@ -158,9 +168,12 @@ impl Seen {
             }
             wrong += 1;
             self.bad[id] += 1;
-            self.zero += usize::from(got[id] == 0.0);
-            self.stale += usize::from(equal(&old, id));
-            self.repeated += usize::from(equal(&last, id));
+            if got[id] == 0.0 {
+                self.zero += 1;
+            } else {
+                self.stale += usize::from(equal(&old, id));
+                self.repeated += usize::from(equal(&last, id));
+            }
             let share = (f64::from(got[id]) - want[id]).abs() / f64::from(bound[id]);
             if share.is_finite() {
                 keep(&mut self.worst, share, at);
@@ -281,7 +294,11 @@ pub(super) fn hidden_apart(
                 continue;
             };
             let square = |x: f64| x * x;
-            let apart: f64 = a.iter().zip(&b).map(|(a, b)| square(f64::from(a - b))).sum();
+            let apart: f64 = a
+                .iter()
+                .zip(&b)
+                .map(|(a, b)| square(f64::from(a - b)))
+                .sum();
             let size: f64 = b.iter().map(|b| square(f64::from(*b))).sum();
             let distance = (apart / size).sqrt();
             if worst.is_none_or(|w| distance > w || distance.is_nan()) {

@@ -6,6 +6,9 @@ use crate::verdict::Evidence;
 use qdiff_engine::model::fault::{Output, Write};
 use std::sync::Arc;
 
+/// Wrong elements that a rule must hold of to be one.
+const FEW: usize = 4;
+
 /// `scale · value + offset`.
 #[derive(Debug)]
 struct Affine {
@@ -28,7 +31,7 @@ impl Write for Affine {
 /// wrong elements.
 fn fitted(e: &Evidence<'_>, with_offset: bool) -> Option<(f64, f64)> {
     let wrong = e.wrong();
-    if wrong.len() < 4 || wrong.iter().any(|w| !w.got.is_finite()) {
+    if wrong.len() < FEW || wrong.iter().any(|w| !w.got.is_finite()) {
         return None;
     }
     let n = wrong.len() as f64;
@@ -121,7 +124,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         },
         propose: Some(|e| {
             let wrong = e.wrong();
-            let n = wrong.len().max(1) as f64;
+            // One element is always some constant off.
+            if wrong.len() < FEW {
+                return Vec::new();
+            }
+            let n = wrong.len() as f64;
             let alone = wrong.iter().map(|w| f64::from(w.got) - w.want).sum::<f64>() / n;
             let mut all: Vec<Vec<f64>> =
                 digits(alone).into_iter().map(|by| vec![by, 1.0]).collect();

@@ -247,7 +247,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "one-column-wrong",
         stages: &["*"],
-        story: "one column alone is wrong, at every position",
+        story: "one column alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this output alone: its row of the weight, its bias, its thread",
         params: &[Param {

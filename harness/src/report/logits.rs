@@ -56,41 +56,74 @@ pub struct LogitsReport {
     pub doubt: Option<Doubt>,
 }
 
-/// The screen: at most one, of 100 columns.
+/// The screen: at most one, of 100 columns. `text` gives the text of a token.
 pub fn render(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> String {
-    let (study, mut out) = (&report.study, terminal::verdict(report.outcome, &headline(report)));
-    let mut say = |label: &str, text: String| out.push_str(&line(label, &text));
-    if let Some(cause) = report.verdict.findings.first().and_then(|f| f.cause.as_ref()) {
-        say("why", explained(cause));
-        say("remedy", cause.remedy.clone());
+    let mut out = terminal::verdict(report.outcome, &headline(report));
+    out.push_str(&labelled(&causes(report)));
+    out.push('\n');
+    out.push_str(&labelled(&facts(report, text)));
+    let (next, command) = next(report);
+    let next = line("next", &format!("{next}: {command}"));
+    let _ = write!(out, "\n{}\n\n{next}", table(report));
+    out
+}
+
+fn labelled(lines: &[(&str, String)]) -> String {
+    lines
+        .iter()
+        .map(|(label, text)| line(label, text))
+        .collect()
+}
+
+/// Why, as far as it is known.
+fn causes(report: &LogitsReport) -> Vec<(&'static str, String)> {
+    let (verdict, mut lines) = (&report.verdict, Vec::new());
+    if let Some(cause) = verdict.findings.first().and_then(|f| f.cause.as_ref()) {
+        lines.push(("why", explained(cause)));
+        lines.push(("remedy", cause.remedy.clone()));
         if !cause.ties.is_empty() {
-            say("fits too", cause.ties.join(", "));
+            lines.push(("fits too", cause.ties.join(", ")));
         }
     }
-    if let Some(doubt) = &report.doubt {
-        say("doubt", doubt.reason.clone());
+    if verdict.search.unfinished > 0 {
+        let text = "the search for a cause ran out of time; --why-budget gives it more";
+        lines.push(("search", text.to_owned()));
     }
-    say("", String::new());
-    say("products", products(report));
+    if let Some(doubt) = &report.doubt {
+        lines.push(("doubt", doubt.reason.clone()));
+    }
+    // Where every logit is right, the theories about ids are the question.
+    if verdict.findings.is_empty() {
+        lines.extend(theories(report));
+    }
+    lines
+}
+
+/// What the ids are, and whether any could win by mistake.
+fn theories(report: &LogitsReport) -> [(&'static str, String); 2] {
+    [("ids", ids(&report.study)), ("padding", padding(report))]
+}
+
+/// The products first, then what looks suspicious, then what is chosen.
+fn facts(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> Vec<(&'static str, String)> {
+    let study = &report.study;
+    let mut lines = vec![("products", products(report))];
     if study.wrong > 0 {
-        say("wrong", wrong(study));
+        lines.push(("wrong", wrong(study)));
     }
     if study.non_finite > 0 {
-        say("not finite", format!("{} logits are NaN or infinite", study.non_finite));
+        let text = format!("{} logits are NaN or infinite", study.non_finite);
+        lines.push(("not finite", text));
     }
-    say("outliers", outliers(report));
+    lines.push(("outliers", outliers(report)));
     if let Some(hidden) = study.hidden {
-        say("hidden", hidden_state(report, hidden.0));
+        lines.push(("hidden", hidden_state(report, hidden.0)));
     }
-    say("ids", ids(study));
-    say("padding", padding(report));
-    say("choice", choice(report, text));
-    let _ = write!(out, "\n{}\n\n", table(report));
-    let (next, command) = next(report);
-    out.push_str(&line("next", &format!("{next}: {command}")));
-    // A line without a label is an empty one.
-    let lines = out.lines().map(str::trim_end);
-    lines.collect::<Vec<_>>().join("\n") + "\n"
+    if !report.verdict.findings.is_empty() {
+        lines.extend(theories(report));
+    }
+    lines.push(("choice", choice(report, text)));
+    lines
 }
 
 fn headline(report: &LogitsReport) -> String {
@@ -113,9 +146,17 @@ fn headline(report: &LogitsReport) -> String {
 
 fn products(report: &LogitsReport) -> String {
     let study = &report.study;
-    let local = report.verdict.stages.first().and_then(|s| s.subject.as_ref());
+    let local = report
+        .verdict
+        .stages
+        .first()
+        .and_then(|s| s.subject.as_ref());
     let residual = local.map_or_else(String::new, |l| {
-        format!("; residual {} of {} allowed", number(l.residual), number(l.allowed))
+        format!(
+            "; residual {} of {} allowed",
+            number(l.residual),
+            number(l.allowed)
+        )
     });
     let other = match report.has_reference() {
         true => format!("; of {}: {}", report.reference.name, study.reference_wrong),
@@ -134,21 +175,39 @@ fn wrong(study: &Study) -> String {
             study.wrong_ids, study.ids.rows
         )
     } else {
-        let shown: Vec<String> = study.listed.iter().take(6).map(ToString::to_string).collect();
+        let shown: Vec<String> = study
+            .listed
+            .iter()
+            .take(6)
+            .map(ToString::to_string)
+            .collect();
         let dots = if study.wrong_ids > 6 { " …" } else { "" };
         let s = if study.wrong_ids == 1 { "" } else { "s" };
         format!("{} id{s}: {}{dots}", study.wrong_ids, shown.join(" "))
     };
-    let positions: Vec<String> = study.places.positions.iter().take(6).map(ToString::to_string).collect();
+    let positions: Vec<String> = study
+        .places
+        .positions
+        .iter()
+        .take(6)
+        .map(ToString::to_string)
+        .collect();
     let at = match study.places.rows {
         n if n == study.rows => "at every position".to_owned(),
         1 => format!("at position {} alone", positions.join(" ")),
-        n => format!("at {n} positions: {}{}", positions.join(" "), if n > 6 { " …" } else { "" }),
+        n => format!(
+            "at {n} positions: {}{}",
+            positions.join(" "),
+            if n > 6 { " …" } else { "" }
+        ),
     };
     let mut text = format!("{who}; {at}; pattern: {}", study.pattern);
     for (n, what) in [
         (study.zero, "are exactly zero: never written"),
-        (study.stale, "are what the step before left at their address"),
+        (
+            study.stale,
+            "are what the step before left at their address",
+        ),
         (study.repeated, "are those of the position before"),
     ] {
         if n > 0 {
@@ -165,7 +224,9 @@ fn outliers(report: &LogitsReport) -> String {
         false => "their products".to_owned(),
     };
     match (study.outliers, study.everywhere()) {
-        (0, true) => format!("none: no logit is further from {from} than the others are, and all the same they are wrong"),
+        (0, true) => format!(
+            "none: no logit is further from {from} than the others are, and all the same they are wrong"
+        ),
         (0, false) => format!("none: no logit is further from {from} than the others are"),
         (n, _) => format!(
             "{n} logits are further from {from} than the others are; {} of them are wrong products",
@@ -181,7 +242,10 @@ fn hidden_state(report: &LogitsReport, apart: f64) -> String {
         (true, 0) => ": the logits are right products of a hidden state that is not; look upstream",
         (true, _) => ": something upstream is wrong as well",
     };
-    format!("the states before the projection are {} apart (relative L2, worst){note}", number(apart))
+    format!(
+        "the states before the projection are {} apart (relative L2, worst){note}",
+        number(apart)
+    )
 }
 
 fn ids(study: &Study) -> String {
@@ -198,7 +262,10 @@ fn ids(study: &Study) -> String {
         n if n == ids.rows => "llama.cpp scans them all as well".to_owned(),
         n => format!("llama.cpp scans {n}"),
     };
-    format!("{} rows in the projection, {listed}; {padding}; {scanned}", ids.rows)
+    format!(
+        "{} rows in the projection, {listed}; {padding}; {scanned}",
+        ids.rows
+    )
 }
 
 fn padding(report: &LogitsReport) -> String {
@@ -210,14 +277,25 @@ fn padding(report: &LogitsReport) -> String {
         "wins at {} of {} positions{}; its largest logit is {:.3}",
         padding.wins,
         study.rows,
-        padding.reference_wins.map_or_else(String::new, |n| format!(" (reference: {n})")),
+        padding
+            .reference_wins
+            .map_or_else(String::new, |n| format!(" (reference: {n})")),
         largest.0
     );
-    let lead = padding.lead.map_or_else(String::new, |l| format!(", at least {:.3} below the choice", l.0));
+    let lead = padding.lead.map_or_else(String::new, |l| {
+        format!(", at least {:.3} below the choice", l.0)
+    });
     let theory = match (padding.wins, padding.reference_wins) {
-        (0, _) => "leaving it out changes no choice: that the argmax falls for padding is wrong here",
-        (_, Some(0)) => "its values are wrong, not the scan: the reference scans them too, and they do not win",
-        _ => "it wins by its own logits: compare them with their products below",
+        (0, _) => {
+            "leaving it out changes no choice: that the argmax falls for padding is wrong here"
+        }
+        (_, Some(0)) => {
+            "its values are wrong, not the scan: the reference scans them too, and they do not win"
+        }
+        (ours, Some(theirs)) if ours == theirs => {
+            "as often as with the reference: the scan is not what is wrong"
+        }
+        _ => "compare its logits with their products below",
     };
     format!("{wins}{lead}; {theory}")
 }
@@ -230,9 +308,17 @@ fn choice(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> String {
     let told = |p: &Pick| format!("{} {} (margin {:.3})", p.id, shown(&text(p.id)), p.margin);
     let mut words = match row.reference {
         Some(_) => format!("alike at {} of {} positions", choices.alike, study.rows),
-        None => format!("as computed in f64 at {} of {} positions", choices.as_computed, study.rows),
+        None => format!(
+            "as computed in f64 at {} of {} positions",
+            choices.as_computed, study.rows
+        ),
     };
-    let _ = write!(words, "; at position {}: {}", row.position, told(&row.subject));
+    let _ = write!(
+        words,
+        "; at position {}: {}",
+        row.position,
+        told(&row.subject)
+    );
     match &row.reference {
         Some(r) if r.id != row.subject.id => {
             let _ = write!(words, ", reference {}", told(r));
@@ -240,7 +326,12 @@ fn choice(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> String {
         _ => {}
     }
     if row.rightly != row.subject.id {
-        let _ = write!(words, ", the products choose {} {}", row.rightly, shown(&text(row.rightly)));
+        let _ = write!(
+            words,
+            ", the products choose {} {}",
+            row.rightly,
+            shown(&text(row.rightly))
+        );
     }
     if choices.left_out > 0 {
         let changed = match row.without.id == row.subject.id {
@@ -267,7 +358,15 @@ fn shown(text: &str) -> String {
 fn table(report: &LogitsReport) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["id", "text", "position", "why", "subject", "Σ w·h in f64", "reference"]);
+    table.set_header([
+        "id",
+        "text",
+        "position",
+        "why",
+        "subject",
+        "Σ w·h in f64",
+        "reference",
+    ]);
     for s in &report.study.suspects {
         table.add_row(row(s));
     }
@@ -301,11 +400,17 @@ fn row(s: &Suspect) -> Vec<String> {
 }
 
 fn next(report: &LogitsReport) -> (&'static str, &'static str) {
-    let apart = report.study.hidden.is_some_and(|h| h.0.is_nan() || h.0 > 0.1);
+    let apart = report
+        .study
+        .hidden
+        .is_some_and(|h| h.0.is_nan() || h.0 > 0.1);
     match (report.study.wrong, apart) {
         (0, true) => ("which stage made the hidden state wrong", "qdiff run"),
         (0, false) => ("every other stage", "qdiff run"),
-        _ => ("that the projection is stored and read as it should be", "qdiff weights"),
+        _ => (
+            "that the projection is stored and read as it should be",
+            "qdiff weights",
+        ),
     }
 }
 

@@ -47,7 +47,11 @@ fn color(outcome: Outcome) -> Style {
 pub(super) fn verdict(outcome: Outcome, text: &str) -> String {
     let style = color(outcome);
     let word = &super::overview::word(outcome).to_uppercase();
-    let colon = if outcome == Outcome::Diverged { "" } else { ":" };
+    let colon = if outcome == Outcome::Diverged {
+        ""
+    } else {
+        ":"
+    };
     let whole = wrap(&plain(&format!("{word}{colon} {text}")), "", "  ");
     let rest = whole.strip_prefix(word.as_str()).unwrap_or(&whole);
     format!("{style}{word}{style:#}{rest}\n")
