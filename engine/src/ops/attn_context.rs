@@ -2,7 +2,7 @@
 //!
 //! weights `[H, T, N]`, cache `[N, G, D]` -> `[T, H·D]`.
 
-use super::{Attention, Real, Tensor, UNIT};
+use super::{Attention, Real, TINY, Tensor, UNIT};
 use rayon::prelude::*;
 
 /// The weighted mean of the values, head by head.
@@ -31,7 +31,8 @@ pub fn forward<F: Real>(a: &Attention, w: &Tensor<F>, v: &Tensor<F>) -> Tensor<F
 /// `u·(√N + N/16)·Σ|w·v|`: as for any inner product of N terms, and what a
 /// running sum drifts when the terms are much alike, as the values of repeated
 /// tokens are; then its roundings are not independent (measured: `u·N/8` at
-/// N = 3768, on four times this bound).
+/// N = 3768, on four times this bound). A product below the smallest normal f32
+/// may be flushed.
 pub fn bound(a: &Attention, w: &Tensor<f64>, v: &Tensor<f64>) -> Vec<f32> {
     let magnitude = |t: &Tensor<f64>| Tensor {
         shape: t.shape.clone(),
@@ -42,7 +43,7 @@ pub fn bound(a: &Attention, w: &Tensor<f64>, v: &Tensor<f64>) -> Vec<f32> {
     forward(a, &magnitude(w), &magnitude(v))
         .data
         .iter()
-        .map(|reach| (factor * reach) as f32)
+        .map(|reach| (factor * reach + n * TINY) as f32)
         .collect()
 }
 

@@ -6,8 +6,8 @@ use crate::capture::{Capture, Filter};
 use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::verdict::{
-    Evidence, Expected, Finding, Policy, Side, StageResult, assembled, describe, excerpt,
-    looks_like_rounding, written,
+    DESCRIBED, Evidence, Expected, Finding, Policy, Side, StageResult, TRIED, assembled, describe,
+    excerpt, looks_like_rounding, written,
 };
 use qdiff_engine::model::{Node, WeightSource as _};
 use qdiff_engine::ops::Op;
@@ -155,13 +155,11 @@ impl Searcher<'_> {
         };
         let node = &graph.nodes[index];
         let bad = origin.subject.as_ref().map(|l| l.bad_positions.clone());
-        let part = excerpt(
-            self.oracle,
-            node,
-            self.subject.capture,
-            &bad.unwrap_or_default(),
-        );
-        let e = self.evidence(node, part.as_ref().unwrap_or(self.subject.capture));
+        let bad = bad.unwrap_or_default();
+        let capture = self.subject.capture;
+        let part = |limit| excerpt(self.oracle, node, capture, &bad, limit);
+        let tried = part(TRIED);
+        let e = self.evidence(node, tried.as_ref().unwrap_or(capture));
         let before = origin.subject.as_ref().map_or(f64::NAN, |l| l.residual);
 
         let again = known.iter().find_map(|c| {
@@ -196,7 +194,14 @@ impl Searcher<'_> {
                 .as_ref()
                 .is_some_and(|c| c.kind != Kind::Value)
         {
-            finding.shape = describe(&e);
+            finding.shape = match &tried {
+                None => describe(&e),
+                // More of it is looked at than each hypothesis is tried on.
+                Some(_) => {
+                    let part = part(DESCRIBED);
+                    describe(&self.evidence(node, part.as_ref().unwrap_or(capture)))
+                }
+            };
         }
         (finding, new)
     }

@@ -14,8 +14,12 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Elements of a stage that are looked into; of a larger one, as many rows.
-const LIMIT: usize = 1 << 24;
+/// Elements of a stage that hypotheses are tried on; of a larger one, as many
+/// rows.
+pub const TRIED: usize = 1 << 20;
+
+/// Elements of a stage that are described; of a larger one, as many rows.
+pub const DESCRIBED: usize = 1 << 24;
 
 /// Rows of a linear stage that a hypothesis is tried on first.
 const SAMPLE: usize = 3;
@@ -197,20 +201,21 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// Where a stage is too large to be looked into as a whole: as many of its
-/// rows as may be, bad ones first, with all that was captured of its own layer
-/// and the one before. `None` where it is not too large.
+/// Where a stage has more than `limit` elements: as many of its rows, bad ones
+/// first, with all that was captured of its own layer and the one before. `None`
+/// where it is not too large.
 pub fn excerpt(
     oracle: &Oracle<'_>,
     node: &Node,
     capture: &Capture,
     bad: &BTreeSet<usize>,
+    limit: usize,
 ) -> Option<Capture> {
     let stored = || capture.steps.iter().filter_map(|s| s.stages.get(&node.id));
     let total: usize = stored().map(|s| s.shape().iter().product::<usize>()).sum();
-    node.token_axis().filter(|_| total > LIMIT)?;
+    node.token_axis().filter(|_| total > limit)?;
     let rows: usize = capture.steps.iter().map(Step::rows).sum();
-    let room = (LIMIT / (total / rows.max(1)).max(1)).max(SAMPLE);
+    let room = (limit / (total / rows.max(1)).max(1)).max(SAMPLE);
     // The first token of a step stands where a decoded one stands: kept, so
     // that what a buffer still holds can be told.
     let mut chosen: BTreeSet<usize> = capture.steps.iter().map(|s| s.first).collect();

@@ -29,7 +29,7 @@ pub use attention::AttentionMap;
 pub use batches::largest_difference;
 pub use evaluate::{Block, Expected, Sink, evaluate};
 pub(crate) use evaluate::{assembled, written};
-pub use evidence::{Evidence, RowAt, Wrong, excerpt};
+pub use evidence::{DESCRIBED, Evidence, RowAt, TRIED, Wrong, excerpt};
 pub(crate) use evidence::{judged_rows, right};
 pub use global::{Global, compare as compare_rows};
 pub use health::Symptom;

@@ -1,6 +1,7 @@
 //! Arguments of the commands that hold one runner against another.
 
 use super::{CaptureArgs, PromptArgs};
+use crate::mutations::hypotheses::BUDGET;
 use crate::runners::Spec;
 use clap::Args;
 use std::path::PathBuf;
@@ -39,7 +40,7 @@ pub struct SidesArgs {
     #[arg(
         long,
         value_name = "SECONDS",
-        default_value_t = 10.0,
+        default_value_t = BUDGET.as_secs_f64(),
         env = "QDIFF_WHY_BUDGET"
     )]
     pub why_budget: f64,
