@@ -2,7 +2,7 @@
 //! three generations. `./scripts/test` brings NVRTC along.
 
 use qdiff_engine::cuda::CudaError;
-use qdiff_engine::cuda::kernels::{Instances, Source, TEMPLATES, compile};
+use qdiff_engine::cuda::kernels::{FAULTS, Instances, Source, TEMPLATES, compile};
 use qdiff_engine::quant::GgmlType;
 
 /// Ampere, Hopper, Blackwell.
@@ -31,6 +31,7 @@ fn sources() -> Vec<Source> {
     let act: &[&[&str]] = &[&["Q5_0", "Q5_0"], &["Q4_K", "Q4_K"], &["F16", "F16"]];
     TEMPLATES
         .iter()
+        .chain(FAULTS)
         .map(|t| match (t.instances, t.name) {
             (Instances::One, _) => t.source([]),
             (Instances::Formats, _) => t.source(formats.iter().map(|f| &f[..])),

@@ -556,8 +556,10 @@ impl CudaEngine {
             chosen = schedule.kernels();
         }
         let fused: Vec<&str> = chosen.iter().map(|(file, _)| *file).collect();
-        let mut sources: Vec<Source> = TEMPLATES
-            .iter()
+        let files = TEMPLATES.iter();
+        #[cfg(feature = "faults")]
+        let files = files.chain(kernels::FAULTS);
+        let mut sources: Vec<Source> = files
             .filter(|t| t.instances != Instances::Chosen && t.folder != "fused/")
             .map(|t| match t.instances {
                 Instances::Caches => t.source([&cache[..]]),
