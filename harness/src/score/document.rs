@@ -1,20 +1,25 @@
 //! The score as a section of `REPORT.md`.
 
-use super::{Case, Group, Score};
+use super::{Case, Group, PairCase, Score};
 use crate::number::Real;
 use crate::report::book::{Cell, Table, Tables};
 use crate::report::number;
+use crate::verdict::Status;
 use std::collections::BTreeMap;
 
 impl Score {
-    /// Totals, a line for each mutation, everything that was missed with the
+    /// Totals, a line for each independent fault, everything that was missed with the
     /// reason, what is inert, false alarms, smallest magnitudes.
     pub(crate) fn tables(&self) -> Tables {
         let word = if self.reached() { "Reached" } else { "Missed" };
         let mut tables = vec![self.totals()];
         for group in &self.groups {
-            tables.push(by_mutation(group));
-            tables.push(missed(group));
+            if group.independent {
+                tables.push(by_mutation(group));
+                tables.push(missed(group));
+            } else {
+                tables.push(named_otherwise(group));
+            }
             tables.push(missed_pairs(group));
             tables.push(inert(group));
         }
@@ -42,8 +47,7 @@ impl Score {
         let rows = self.groups.iter().map(|g| {
             let counted: Vec<&Case> = g.counted().collect();
             let count = |f: fn(&Case) -> bool| n(counted.iter().filter(|c| f(c)).count());
-            let pairs =
-                |f: fn(&super::PairCase) -> bool| n(g.pairs.iter().filter(|p| f(p)).count());
+            let pairs = |f: fn(&PairCase) -> bool| n(g.pairs.iter().filter(|p| f(p)).count());
             vec![
                 Cell::Text(g.source.clone()),
                 n(counted.len()),
@@ -137,6 +141,26 @@ fn missed(group: &Group) -> Table {
     table(&caption, &head, rows.collect())
 }
 
+/// The same, folded over stages: of round trips there are many.
+fn named_otherwise(group: &Group) -> Table {
+    let mut of: BTreeMap<[String; 3], usize> = BTreeMap::new();
+    for c in group
+        .counted()
+        .filter(|c| !(c.stage_right && c.cause_right))
+    {
+        let named = c.cause.as_deref().unwrap_or("no known cause");
+        let named = named.split(':').next().unwrap_or(named);
+        *of.entry([c.name().to_owned(), named.to_owned(), c.reason()])
+            .or_default() += 1;
+    }
+    let rows = of.into_iter().map(|([planted, named, why], count)| {
+        vec![text(&planted), n(count), text(&named), text(&why)]
+    });
+    let caption = format!("Missed or named otherwise, {}:", group.source);
+    let head = ["planted", "cases", "named", "why"];
+    table(&caption, &head, rows.collect())
+}
+
 fn missed_pairs(group: &Group) -> Table {
     let list = |pairs: &[(String, String)]| {
         let all: Vec<String> = pairs.iter().map(|(a, b)| format!("{a} {b}")).collect();
@@ -146,9 +170,19 @@ fn missed_pairs(group: &Group) -> Table {
         .pairs
         .iter()
         .filter(|p| !(p.stages_right && p.causes_right));
-    let rows = bad.map(|p| vec![list(&p.faults), text(&p.model), list(&p.found)]);
+    let why = |p: &PairCase| {
+        let say = |(stage, status): &(String, Status)| match status {
+            Status::Poisoned => format!("the other leaves NaN at {stage}, which cannot be judged"),
+            Status::Missing => format!("{stage} cannot be judged after the other"),
+            _ => format!("{stage} was not found"),
+        };
+        let words: Vec<String> = p.unfound.iter().map(say).collect();
+        text(&words.join("; "))
+    };
+    let rows = bad.map(|p| vec![list(&p.faults), text(&p.model), list(&p.found), why(p)]);
     let caption = format!("Pairs missed or named otherwise, {}:", group.source);
-    table(&caption, &["planted", "model", "found"], rows.collect())
+    let head = ["planted", "model", "found", "why"];
+    table(&caption, &head, rows.collect())
 }
 
 fn inert(group: &Group) -> Table {

@@ -24,6 +24,7 @@ pub use table::render;
 
 use crate::number::Real;
 use crate::report::{Machine, number};
+use crate::verdict::Status;
 use qdiff_engine::model::StageId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -100,6 +101,10 @@ pub struct PairCase {
     pub faults: [(String, String); 2],
     /// The origins found, each with its cause.
     pub found: Vec<(String, String)>,
+    /// What the verdict says of a planted stage that is no origin to it, such as
+    /// `poisoned` where the other fault leaves NaN behind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unfound: Vec<(String, Status)>,
     /// Whether both places, and no others, were found.
     pub stages_right: bool,
     /// Whether both causes are right.

@@ -211,8 +211,14 @@ impl<'a> Bench<'a> {
             let of_stage = verdict.findings.iter().find(|f| f.id == p.stage);
             of_stage.is_some_and(|f| named(f, p))
         };
+        let unfound = verdict
+            .stages
+            .iter()
+            .filter(|s| planted.contains(&s.id) && !found.contains(&s.id))
+            .map(|s| (s.id.to_string(), s.status));
         Ok(PairCase {
             model: self.name.clone(),
+            unfound: unfound.collect(),
             faults: plants.clone().map(|p| (p.cause, p.stage.to_string())),
             found: verdict
                 .findings
