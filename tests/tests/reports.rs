@@ -93,6 +93,21 @@ fn check_same(folder: &Path, screen: &str) {
         markdown.contains(&format!("**{word}** {rest}")),
         "{first}\n{markdown}"
     );
+    let summary = folder.join("summary.md");
+    std::fs::write(&summary, "").unwrap();
+    let environment = [("GITHUB_STEP_SUMMARY", summary.to_str().unwrap())];
+    let told = qdiff_with(
+        folder,
+        &environment,
+        &["report", "report.json", "--ci", "github"],
+    );
+    let annotations = stdout(&told).matches("::error").count();
+    assert_eq!(annotations, usize::from(report["outcome"] == "diverged"));
+    let told = text(folder, "summary.md").replace('\\', "");
+    assert!(
+        told.contains(&format!("**{word}** {rest}")),
+        "{first}\n{told}"
+    );
     let xml = text(folder, "report.xml");
     let suites = roxmltree::Document::parse(&xml).unwrap();
     let said = suites
