@@ -137,3 +137,54 @@ fn folders_that_are_no_results_are_refused() {
         refused(&words, &[]);
     }
 }
+
+/// Whether `scripts/qdiff` fetches the default model for these arguments.
+fn wants_model(arguments: &[&str]) -> bool {
+    let script = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/qdiff"));
+    let from = script.find("wants_model() {").unwrap();
+    let function = &script[from..from + script[from..].find("\n}\n").unwrap() + 3];
+    let status = std::process::Command::new("bash")
+        .args(["-c", &format!("{function}\nwants_model \"$@\""), "bash"])
+        .args(arguments)
+        .status()
+        .unwrap();
+    status.success()
+}
+
+/// The default model is fetched for every command that takes a model, and only
+/// where none is named.
+#[test]
+fn every_command_that_takes_a_model_gets_the_default_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let help = stdout(&qdiff(folder.path(), &["--help"]));
+    let commands: Vec<&str> = help
+        .lines()
+        .skip_while(|l| *l != "Commands:")
+        .skip(1)
+        .take_while(|l| !l.is_empty())
+        .filter_map(|l| l.strip_prefix("  "))
+        .filter(|l| !l.starts_with(' '))
+        .filter_map(|l| l.split_whitespace().next())
+        .filter(|&c| c != "help")
+        .collect();
+    assert!(commands.len() > 10, "{help}");
+    for command in commands {
+        // The default is told by QDIFF_MODEL. Without a model `compare` does something else.
+        let takes = stdout(&qdiff(folder.path(), &[command, "--help"])).contains("QDIFF_MODEL");
+        assert_eq!(
+            wants_model(&[command]),
+            takes && command != "compare",
+            "{command}"
+        );
+        assert!(!wants_model(&[command, "-m", "mine.gguf"]), "{command}");
+        assert!(!wants_model(&[command, "--help"]), "{command}");
+    }
+    assert!(wants_model(&["dequantise", "--out", "copy.gguf"]));
+    assert!(wants_model(&["run", "--prompt", "compare"]));
+    assert!(!wants_model(&[
+        "weights",
+        "mine.gguf",
+        "--against",
+        "theirs.gguf"
+    ]));
+}

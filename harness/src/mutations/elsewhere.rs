@@ -28,13 +28,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     case(
         "chat-template-missing",
         "the prompt is not what the model was tuned on: special tokens as text, or no template",
-        "`qdiff run`: the tokens are compared before any stage; text that is fluent but off the prompt",
+        "fluent text that is off the prompt; `qdiff run --raw`: every stage matches, on fewer tokens than with `--template model`; `qdiff compare` refuses captures of different tokens",
         "render tokenizer.chat_template and parse special tokens when tokenising",
     ),
     case(
         "ffn-allocates",
         "memory is allocated in every forward pass",
-        "`qdiff bench`: time per token far from the limit of memory, allocations per token",
+        "`nsys profile --stats=true`: the calls of cudaMalloc grow with the tokens; `qdiff bench --measure soak` holds the project's own CUDA path to flat device memory",
         "allocate once, at load",
     ),
     case(
