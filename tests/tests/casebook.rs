@@ -1,0 +1,185 @@
+//! docs/casebook.md: every command has its output, the output names the fault
+//! that the command injects, and the figures of the biases are the file's.
+
+use qdiff_engine::gguf::Gguf;
+use qdiff_tests::{qdiff, real_model, stderr, stdout};
+use std::path::Path;
+
+/// A command of the book, and what stands below it.
+struct Case {
+    command: String,
+    output: String,
+}
+
+impl Case {
+    /// The faults that the command injects.
+    fn faults(&self) -> impl Iterator<Item = &str> {
+        let words = self.command.split_whitespace();
+        let after = words.clone().skip(1);
+        words
+            .zip(after)
+            .filter_map(|(flag, fault)| (flag == "--inject").then_some(fault))
+    }
+}
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn cases() -> Vec<Case> {
+    let book = read("docs/casebook.md");
+    let cases: Vec<Case> = book
+        .split("```console\n$ ")
+        .skip(1)
+        .map(|rest| {
+            let (command, rest) = rest.split_once('\n').unwrap();
+            let (output, _) = rest.split_once("```").unwrap();
+            Case {
+                command: command.to_owned(),
+                output: output.to_owned(),
+            }
+        })
+        .collect();
+    assert!(cases.len() > 20, "{} commands", cases.len());
+    cases
+}
+
+/// What stands before the first entry such as `cause`, as one line.
+fn first_entry(output: &str) -> String {
+    let mut lines = output.lines();
+    let mut text = lines.next().unwrap_or("").to_owned();
+    for line in lines.take_while(|l| l.starts_with("  ")) {
+        text.push(' ');
+        text.push_str(line.trim());
+    }
+    text
+}
+
+/// A line of `mutations list`: the stages in which the fault can be.
+fn stages_of(list: &str, name: &str) -> Vec<String> {
+    let line = list
+        .lines()
+        .find(|l| l.split_whitespace().next() == Some(name))
+        .unwrap_or_else(|| panic!("{name} is not in the catalogue"));
+    let (_, stages) = line.trim_end_matches(')').rsplit_once('(').unwrap();
+    stages.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Every output names the stage and the cause that its command injects.
+#[test]
+fn every_output_names_stage_and_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = stdout(&qdiff(folder.path(), &["mutations", "list"]));
+    for case in cases() {
+        let said = first_entry(&case.output);
+        assert!(!said.is_empty(), "no output below `{}`", case.command);
+        for fault in case.faults() {
+            let (name, target) = fault.split_once('@').unwrap_or((fault, ""));
+            let kind = name.split(':').next().unwrap();
+            let place = said
+                .strip_prefix("DIVERGED at ")
+                .and_then(|s| s.split(',').next())
+                .unwrap_or_else(|| panic!("{}\n{said}", case.command));
+            let stage = place.rsplit('.').next().unwrap();
+            match target {
+                "" => assert_eq!(stages_of(&list, kind)[0], stage, "{}", case.command),
+                // A layer alone: its first stage that can have the fault.
+                layer if layer.starts_with('L') && !layer.contains('.') => {
+                    let first = format!("{layer}.{}", stages_of(&list, kind)[0]);
+                    assert_eq!(place, first, "{}", case.command);
+                }
+                stage => assert_eq!(place, stage, "{}", case.command),
+            }
+            // A region may be told as a smaller one: a tile of one column is a column.
+            let cause = if kind.starts_with("one-") {
+                "one-"
+            } else {
+                name
+            };
+            assert!(said.contains(&format!("({cause}")), "{cause}: {said}");
+            for figure in name.split([':', ',']).skip(1) {
+                let told = said.contains(figure) || cause == "one-";
+                assert!(told, "{figure}: {said}");
+            }
+        }
+    }
+}
+
+/// Each case of the team's morning is in the book under its name in the catalogue.
+#[test]
+fn the_whole_morning_is_told() {
+    let book = read("docs/casebook.md");
+    for name in [
+        "qkv-weight-transposed",
+        "lm-head-transposed",
+        "lm-head-ld",
+        "kv-position-stuck",
+        "qkv-bias-omitted",
+        "vocab-padding",
+        "logits-stale",
+        "quant-bytes-as-f16",
+        "compute-16f",
+        "attn-scale-missing",
+        "attn-uniform",
+        "rope-base",
+        "rope-pairing",
+        "embed-transposed",
+        "tensor-mapped-wrong",
+        "chat-template-missing",
+        "ffn-allocates",
+    ] {
+        assert!(book.contains(name), "{name}");
+    }
+    let soak = read("goldens/h200/soak.txt");
+    let last = soak.lines().last().unwrap();
+    assert!(book.contains(last), "the book does not show: {last}");
+}
+
+/// The biases that the book calls real stand in the file.
+#[test]
+fn the_biases_are_those_of_the_file() {
+    let book = read("docs/casebook.md");
+    let gguf = Gguf::open(Path::new(&real_model())).unwrap();
+    let values = |name: &str| -> Vec<f32> {
+        let data = gguf.data(gguf.tensor(name).unwrap());
+        let (values, _) = data.as_chunks::<4>();
+        values.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    };
+    let query = values("blk.0.attn_q.bias");
+    let begins = format!(
+        "{:.3}, {:.3}, {:.3}, {:.3}, {:.2}, {:.2}, …",
+        query[0], query[1], query[2], query[3], query[4], query[5]
+    );
+    assert!(book.contains(&begins), "{begins}");
+    let least = query.iter().copied().fold(f32::INFINITY, f32::min);
+    assert!(book.contains(&format!("holds {least:.1}.")), "{least}");
+    let largest = (0..24)
+        .flat_map(|layer| values(&format!("blk.{layer}.attn_k.bias")))
+        .map(f32::abs)
+        .fold(0.0, f32::max);
+    let said = format!("the largest K bias of this model is {largest:.0}");
+    assert!(book.contains(&said), "{said}");
+}
+
+/// The first two commands say on the real model what the book says.
+#[test]
+fn the_biases_are_right_and_leaving_them_out_is_the_bug() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = real_model();
+    let cases = cases();
+    for (command, code) in [
+        ("qdiff run -n 2 --inject qkv-bias-omitted", 1),
+        ("qdiff weights", 0),
+    ] {
+        let case = cases.iter().find(|c| c.command == command).unwrap();
+        let arguments: Vec<&str> = command.split(' ').skip(1).collect();
+        let named: &[&str] = match arguments[0] {
+            "weights" => &[&model],
+            _ => &["-m", &model],
+        };
+        let output = qdiff(folder.path(), &[&arguments, named].concat());
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        assert_eq!(first_entry(&case.output), first_entry(&stdout(&output)));
+    }
+}
