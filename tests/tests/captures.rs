@@ -546,24 +546,44 @@ fn bombs_are_refused_without_a_model() {
         "bomb",
         &["-n", "0", "--stages", "logits", "--compress"],
     );
-    let numpy = "import struct, zipfile, zlib\n\
-        header = b\"{'descr': '<f4', 'fortran_order': False, 'shape': (35, 4000000), }\"\n\
-        header += b' ' * (63 - (len(header) + 10) % 64) + b'\\n'\n\
-        with zipfile.ZipFile('bomb/capture.npz', 'w', zipfile.ZIP_DEFLATED) as z:\n\
-        \x20   with z.open('prefill/logits.npy', 'w') as f:\n\
-        \x20       f.write(b'\\x93NUMPY\\x01\\x00' + struct.pack('<H', len(header)) + header)\n\
-        \x20       for _ in range(560): f.write(bytes(1000000))\n";
-    let python = std::process::Command::new("python3")
-        .current_dir(folder)
-        .args(["-c", numpy])
-        .output()
-        .unwrap();
-    assert!(python.status.success(), "{}", stderr(&python));
-    let output = qdiff(folder, &["compare", "bomb", "good"]);
-    assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
-    let message = stderr(&output);
-    assert!(
-        message.contains("more than such a file can hold"),
-        "{message}"
-    );
+    // Large data under an honest header; a large header under a small array,
+    // one that parses and one that does not.
+    let small = "b\"{'descr': '<f4', 'fortran_order': False, 'shape': (35, 8), }\"";
+    for (header, blanks, data, expected) in [
+        (
+            "b\"{'descr': '<f4', 'fortran_order': False, 'shape': (35, 4000000), }\"",
+            0,
+            560,
+            "more than such a file can hold",
+        ),
+        (
+            small,
+            20_000_000,
+            0,
+            "`prefill/logits.npy`: is no npy array of ours: its header claims 2",
+        ),
+        ("b'('", 60_000, 0, "`prefill/logits.npy`: is no npy array"),
+    ] {
+        let numpy = format!(
+            "import struct, zipfile\n\
+             header, blanks = {header}, {blanks}\n\
+             with zipfile.ZipFile('bomb/capture.npz', 'w', zipfile.ZIP_DEFLATED) as z:\n\
+             \x20   with z.open('prefill/logits.npy', 'w') as f:\n\
+             \x20       blanks += 63 - (len(header) + blanks + 12) % 64\n\
+             \x20       f.write(b'\\x93NUMPY\\x02\\x00' + struct.pack('<I', len(header) + blanks + 1))\n\
+             \x20       f.write(header + b' ' * blanks + b'\\n')\n\
+             \x20       for _ in range({data}): f.write(bytes(1000000))\n"
+        );
+        let python = std::process::Command::new("python3")
+            .current_dir(folder)
+            .args(["-c", &numpy])
+            .output()
+            .unwrap();
+        assert!(python.status.success(), "{}", stderr(&python));
+        let output = qdiff(folder, &["compare", "bomb", "good"]);
+        assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+        let message = stderr(&output);
+        assert!(message.contains(expected), "{message}");
+        assert!(message.len() < 1000, "{} bytes", message.len());
+    }
 }

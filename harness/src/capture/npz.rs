@@ -10,7 +10,7 @@ use super::names::{Named, Names};
 use super::{Capture, Step, Store, Stored, steps};
 use crate::cleanup;
 use crate::runners::Arithmetic;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use npyz::{DType, NpyFile, Order, TypeChar, WriterBuilder as _};
 use qdiff_engine::model::{Axis, Graph, Node};
 use qdiff_engine::ops::Tensor;
@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read};
+use std::io::{BufReader, BufWriter, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -30,6 +30,12 @@ pub const SCHEMA_VERSION: u32 = 2;
 /// How many times its size an archive may unpack to where no graph says what
 /// its arrays hold.
 const UNPACKED: u64 = 64;
+
+/// Longest header of an npy array in bytes: ours and numpy's have 128.
+const HEADER: u64 = 1 << 16;
+
+/// Most characters of a file's own text that an error repeats.
+const QUOTED: usize = 200;
 
 /// `manifest.json`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -318,7 +324,8 @@ pub fn read(
                 continue;
             }
             bail!(
-                "{name}: `{full}` belongs to no stage; names are STEP/STAGE.npy, steps {} to {}, stages such as {}",
+                "{name}: `{}` belongs to no stage; names are STEP/STAGE.npy, steps {} to {}, stages such as {}",
+                cut(&full),
                 capture.steps[0].label(),
                 capture.steps[capture.steps.len() - 1].label(),
                 graph.nodes[1.min(graph.nodes.len() - 1)].id
@@ -327,11 +334,14 @@ pub fn read(
         let step = &mut capture.steps[step];
         let node = &graph.nodes[named.node];
         let what = (node, named, shapes);
-        let stored =
-            array(entry, what, step, most, store).with_context(|| format!("{name}: `{full}`"))?;
+        // npyz repeats what it does not understand, however much that is.
+        let stored = array(entry, what, step, most, store)
+            .map_err(|e| anyhow!("{}", cut(&format!("{e:#}"))))
+            .with_context(|| format!("{name}: `{}`", cut(&full)))?;
         if step.stages.insert(node.id, stored).is_some() {
             bail!(
-                "{name}: `{full}` is {} of {}, which is there already",
+                "{name}: `{}` is {} of {}, which is there already",
+                cut(&full),
                 node.id,
                 step.label()
             );
@@ -357,6 +367,31 @@ fn choice(step: &Step, logits: &Node, store: &Arc<Store>) -> Option<Stored> {
     })
 }
 
+/// `text`, shortened where a hostile file made it long.
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(QUOTED) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// An npy array with a header of reasonable length. npyz allocates as much as
+/// the header claims to have, up to 4 GiB, before anything of it is read.
+fn bounded(mut entry: impl Read) -> Result<impl Read> {
+    let mut start = Vec::with_capacity(12);
+    // Magic and version, then the length: two bytes in version 1, four later.
+    entry.by_ref().take(8).read_to_end(&mut start)?;
+    let digits = if start.get(6) == Some(&1) { 2 } else { 4 };
+    entry.by_ref().take(digits).read_to_end(&mut start)?;
+    let length = start.iter().skip(8).rev();
+    let length = length.fold(0, |n, &byte| n << 8 | u64::from(byte));
+    ensure!(
+        length <= HEADER,
+        "is no npy array of ours: its header claims {length} bytes, and {HEADER} are read at most; write it with numpy.save"
+    );
+    Ok(Cursor::new(start).chain(entry))
+}
+
 fn array(
     entry: impl Read,
     (node, named, shapes): (&Node, &Named, Shapes),
@@ -365,7 +400,7 @@ fn array(
     store: &Arc<Store>,
 ) -> Result<Stored> {
     let expected = step.extent(node);
-    let array = NpyFile::new(entry).context("is no npy array")?;
+    let array = NpyFile::new(bounded(entry)?).context("is no npy array")?;
     let given: Vec<usize> = array
         .shape()
         .iter()
