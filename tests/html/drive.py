@@ -209,6 +209,10 @@ def use(page, report, folder):
     page.size(390, 844, "light")
     page.shot(folder / "phone.png")
     width = page.value("document.documentElement.scrollWidth")
+    letters = page.value(
+        "Math.min(...[...document.querySelectorAll('svg')].map(s => 11 * s.getBoundingClientRect().width / s.viewBox.baseVal.width))"
+    )
+    check(letters >= 9, f"text of {letters} pixels on a phone")
     check(width <= 390, f"a phone of 390 pixels has to scroll sideways: {width}")
     for words in complaints(page.events):
         raise Failed(words)

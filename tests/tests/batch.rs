@@ -165,3 +165,61 @@ fn what_cannot_be_a_batch() {
         assert_eq!(screen, "", "{args:?}");
     }
 }
+
+/// `qdiff report` of these files of `out`.
+fn together(folder: &Path, names: &[&str]) -> (Option<i32>, String, String) {
+    let paths: Vec<String> = names.iter().map(|n| format!("out/{n}.json")).collect();
+    let mut args = vec!["report"];
+    args.extend(paths.iter().map(String::as_str));
+    let output = qdiff(folder, &args);
+    (output.status.code(), stdout(&output), stderr(&output))
+}
+
+#[test]
+fn a_batch_with_gaps_is_no_pass() {
+    let folder = folder();
+    let folder = folder.path();
+    let batch = ["--prompts", "prompts.txt", "--json-dir", "out"];
+    let all = ["haiku", "One", "Two"];
+    let write = |prompts: &[&str]| {
+        std::fs::write(folder.join("prompts.txt"), prompts.join("\n")).unwrap();
+    };
+    let names = [1, 2, 3].map(|n| format!("{:04}-prompts_txt_{n}", n - 1));
+    let names = [0, 1, 2].map(|i| names[i].as_str());
+    write(&all);
+    assert_eq!(run(folder, &batch).0, Some(0));
+    assert_eq!(together(folder, &names).0, Some(0));
+    // A part that was killed, whole or but for one prompt.
+    for (some, expected) in [
+        (&names[..2], "1 of 3 runs of a batch missing: prompt 3"),
+        (&names[1..2], "2 of 3 runs of a batch missing: prompt 1, 3"),
+    ] {
+        let (code, screen, said) = together(folder, some);
+        assert_eq!(code, Some(3), "{screen}{said}");
+        assert!(screen.starts_with("INCOMPLETE: "), "{screen}");
+        assert!(screen.contains(expected), "{screen}");
+    }
+    // A prompt that fails stands as a failure, though it once was a match.
+    write(&["haiku", "@absent.txt", "Two"]);
+    assert_eq!(run(folder, &batch).0, Some(2));
+    let failure = std::fs::read(folder.join("out").join(format!("{}.json", names[1]))).unwrap();
+    let failure: Value = serde_json::from_slice(&failure).unwrap();
+    assert_eq!(failure["kind"], "failure");
+    assert_eq!(
+        (&failure["batch"]["number"], &failure["batch"]["of"]),
+        (&2.into(), &3.into())
+    );
+    let (code, screen, said) = together(folder, &names);
+    assert_eq!(code, Some(2), "{screen}{said}");
+    assert!(said.contains("absent.txt"), "{said}");
+    assert!(screen.starts_with("2 runs: 2 match"), "{screen}");
+    // What is left of a longer batch does not count into a shorter one.
+    write(&all[..2]);
+    assert_eq!(run(folder, &batch).0, Some(0));
+    assert_eq!(together(folder, &names[..2]).0, Some(0));
+    let (code, screen, said) = together(folder, &names);
+    assert_eq!(code, Some(2), "{screen}{said}");
+    assert!(said.contains("different batches"), "{said}");
+    let output = qdiff(folder, &["schema", "failure"]);
+    assert!(stdout(&output).contains("\"batch\""), "{}", stderr(&output));
+}

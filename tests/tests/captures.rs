@@ -532,6 +532,51 @@ fn two_captures_are_compared() {
 
 /// An archive that unpacks to far more than any stage has is refused, also
 /// where no model says what a stage has.
+/// A name from a manifest or of a file steers no terminal, coloured or not.
+#[test]
+fn hostile_names_are_shown_not_obeyed() {
+    let folder = setup();
+    let folder = folder.path();
+    for name in ["mine", "theirs"] {
+        record(folder, name, &["-n", "0", "--stages", "logits"]);
+    }
+    let path = folder.join("mine/manifest.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut manifest: Value = serde_json::from_str(&text).unwrap();
+    manifest["engine"] = "\u{1b}]0;owned\u{7}\u{1b}[2J".into();
+    std::fs::write(&path, manifest.to_string()).unwrap();
+    let bad = ["compare", "mine", "no\u{1b}[2Jne"];
+    for args in [&["compare", "mine", "theirs"][..], &bad] {
+        let output = qdiff(folder, &[args, &["--color", "always"]].concat());
+        let all = stdout(&output) + &stderr(&output);
+        assert!(all.contains(r"\u{1b}[2J"), "{all:?}");
+        assert!(!all.contains("\u{1b}[2J"), "{all:?}");
+        assert!(!all.contains('\u{7}'), "{all:?}");
+    }
+}
+
+/// What a capture says of its tokens is not asked for a second time.
+#[test]
+fn a_capture_and_a_prompt_exclude_each_other() {
+    let folder = setup();
+    let run = ["run", "-m", "model.gguf", "--subject", "capture:mine"];
+    let logits = ["logits", "-m", "model.gguf", "--reference", "capture:mine"];
+    let compare = ["compare", "-m", "model.gguf", "mine", "theirs"];
+    for (command, extra) in [
+        (&run[..], ["--prompt", "haiku"]),
+        (&run[..], ["--tokens", "1,2"]),
+        (&run[..], ["--length", "9"]),
+        (&logits[..], ["-n", "2"]),
+        (&compare[..], ["--ubatch", "8"]),
+    ] {
+        let output = qdiff(folder.path(), &[command, &extra].concat());
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        let expected = format!("'{}' cannot be used with a capture", extra[0]);
+        assert!(said.contains(&expected), "{said}");
+    }
+}
+
 #[test]
 fn bombs_are_refused_without_a_model() {
     let folder = setup();

@@ -98,6 +98,42 @@ fn an_interrupt_leaves_nothing() {
     }
 }
 
+/// A copy in plain floats is large, and leaves nothing, nor does it touch a
+/// file that is called as a part of it might be.
+#[test]
+fn an_interrupted_copy_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let large = Synth {
+        n_layers: 400,
+        ..Synth::default()
+    };
+    large.write(&folder.join("model.gguf")).unwrap();
+    std::fs::write(folder.join("out.part"), "mine").unwrap();
+    let args = ["dequantise", "-m", "model.gguf", "--out", "out.gguf"];
+    let mut child = command(folder, &args)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    // The one file that is new and has begun to grow.
+    while left(folder)
+        .iter()
+        .filter(|p| *p != Path::new("out.part"))
+        .filter_map(|p| folder.join(p).metadata().ok())
+        .all(|m| m.len() == 0)
+    {
+        let ended = child.try_wait().unwrap();
+        assert!(ended.is_none(), "it ended before it could be interrupted");
+        assert!(start.elapsed() < Duration::from_secs(60), "it never wrote");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    send(&child, libc::SIGTERM);
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+    assert_eq!(left(folder), [PathBuf::from("out.part")]);
+    assert_eq!(std::fs::read(folder.join("out.part")).unwrap(), b"mine");
+}
+
 #[test]
 fn an_interrupted_run_is_no_pass() {
     let folder = setup();

@@ -2,7 +2,8 @@
 
 use super::session;
 use crate::prompts::{self, Ready, Style};
-use crate::session::Opened;
+use crate::report::Place;
+use crate::session::{Opened, sha256};
 use anyhow::{Context as _, Result, bail};
 use std::path::Path;
 use std::str::FromStr;
@@ -33,6 +34,28 @@ impl Shard {
     }
 }
 
+/// The prompts of a run.
+pub(super) struct Batch {
+    /// Those of this part.
+    pub(super) entries: Vec<Entry>,
+    /// How many there are in all parts.
+    of: usize,
+    /// Names and contents of all of them.
+    listing: String,
+}
+
+impl Batch {
+    /// The place of `entry`, one of [`Batch::entries`], on the model with this
+    /// hash.
+    pub(super) fn place(&self, entry: &Entry, model: &str) -> Place {
+        Place {
+            batch: sha256(format!("{model}\n{}", self.listing).as_bytes()),
+            number: entry.index + 1,
+            of: self.of,
+        }
+    }
+}
+
 /// One prompt of several.
 pub(super) struct Entry {
     /// Its place among all prompts, whatever the shard.
@@ -59,6 +82,16 @@ impl Entry {
         Ok(ready)
     }
 
+    /// A line that tells it from other prompts: by what it says, not by where
+    /// its file is, which another part may find elsewhere.
+    fn line(&self) -> String {
+        let said = match self.given.strip_prefix('@') {
+            Some(path) => sha256(&std::fs::read(path).unwrap_or_default()),
+            None => sha256(self.given.as_bytes()),
+        };
+        format!("{said} {:?}\n", self.name)
+    }
+
     /// Name of its file of results: unlike that of every other prompt.
     pub(super) fn file(&self) -> String {
         format!("{:04}-{}.json", self.index, file_name(&self.name))
@@ -70,7 +103,7 @@ impl Entry {
 ///
 /// # Errors
 /// What cannot be read, or holds no prompt; a part without any.
-pub(super) fn read(source: &Path, shard: Option<Shard>) -> Result<Vec<Entry>> {
+pub(super) fn read(source: &Path, shard: Option<Shard>) -> Result<Batch> {
     let shown = session::show(source);
     let mut all = if source.is_dir() {
         of_folder(source)?
@@ -85,18 +118,23 @@ pub(super) fn read(source: &Path, shard: Option<Shard>) -> Result<Vec<Entry>> {
             "{shown} holds no prompt: give a text file with a prompt a line, or a folder of .txt files"
         );
     }
-    let total = all.len();
+    let of = all.len();
+    let listing = all.iter().map(Entry::line).collect();
     if let Some(shard) = shard {
         all.retain(|e| shard.has(e.index));
         if all.is_empty() {
             bail!(
-                "--shard {}/{} has no prompt: {shown} holds {total}; use fewer parts",
+                "--shard {}/{} has no prompt: {shown} holds {of}; use fewer parts",
                 shard.index,
                 shard.of
             );
         }
     }
-    Ok(all)
+    Ok(Batch {
+        entries: all,
+        of,
+        listing,
+    })
 }
 
 fn of_folder(folder: &Path) -> Result<Vec<Entry>> {

@@ -11,6 +11,7 @@ use std::path::Path;
 pub(super) fn schema(of: Schema) -> Result<u8> {
     let schema = match of {
         Schema::Report => schema::report(),
+        Schema::Failure => schema::failure(),
         Schema::Capture => schema::capture(),
         Schema::Generation => schema::generation(),
         Schema::Weights => schema::weights(),

@@ -26,6 +26,7 @@ mod verify_oracle;
 mod weights;
 mod words;
 
+use crate::report::terminal;
 pub use args::Cli;
 use args::{ColorChoice, Command};
 use std::process::ExitCode;
@@ -66,7 +67,7 @@ pub fn main() -> ExitCode {
         ))
     });
     ExitCode::from(result.unwrap_or_else(|e| {
-        anstream::eprintln!("qdiff: {e:#}");
+        complain(&format!("{e:#}"));
         match &cli.command {
             Command::Run(args) if args.bisect => exit::SKIP,
             Command::Compare(args) if args.run.bisect => exit::SKIP,
@@ -98,10 +99,16 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
     }
 }
 
-/// Prints to standard output; a reader that went away is not an error.
+/// Prints a line to standard error.
+pub(crate) fn complain(text: &str) {
+    anstream::eprintln!("qdiff: {}", terminal::plain(text));
+}
+
+/// Prints to standard output; a reader that went away is not an error. What
+/// steers a terminal is shown, but for line ends and our own colours.
 pub(crate) fn say(text: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
-    match anstream::stdout().write_all(text.as_bytes()) {
+    match anstream::stdout().write_all(terminal::harmless(text).as_bytes()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),
         _ => Ok(()),
     }

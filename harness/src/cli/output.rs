@@ -1,7 +1,7 @@
 //! Where a report goes: checked before anything runs, served at the end.
 
 use super::args::{Ci, OutputArgs};
-use super::{say, session};
+use super::{complain, say, session};
 use crate::report::{self, Format, Report, file, github::GitHub, json, terminal};
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
@@ -84,7 +84,7 @@ impl<'a> Output<'a> {
         match written {
             Ok(()) => say(&terminal::line("report", &session::show(path))),
             Err(e) => {
-                anstream::eprintln!("qdiff: no report file: {e:#}");
+                complain(&format!("no report file: {e:#}"));
                 Ok(())
             }
         }

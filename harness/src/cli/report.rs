@@ -2,11 +2,13 @@
 
 use super::args::ReportArgs;
 use super::output::Output;
-use super::{exit, say, session};
+use super::{complain, exit, say, session};
 use crate::report::book::{Book, Runs};
-use crate::report::{Report, file, format_of, json};
+use crate::report::json::{self, Saved};
+use crate::report::{Outcome, Report, file, format_of, gaps, terminal};
 use anyhow::{Result, bail};
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 /// Shows saved reports; gives the exit code of the worst. Folders of results
 /// are told as one document.
@@ -21,17 +23,55 @@ pub(super) fn run(args: &ReportArgs) -> Result<u8> {
     if let Some(path) = &args.digest {
         file::check(path, "--digest")?;
     }
-    let reports = args
+    let saved = args
         .inputs
         .iter()
         .map(|path| json::read(path))
-        .collect::<Result<Vec<Report>>>()?;
-    output.serve(&reports, None)?;
+        .collect::<Result<Vec<Saved>>>()?;
+    one_batch(&args.inputs, &saved)?;
+    let gaps = gaps(saved.iter().filter_map(Saved::place));
+    let mut codes: Vec<u8> = gaps.iter().map(|_| exit::INCOMPLETE).collect();
+    let mut reports: Vec<Report> = Vec::new();
+    for saved in saved {
+        match saved {
+            Saved::Report(report) => {
+                codes.push(exit::of(report.outcome));
+                reports.push(*report);
+            }
+            Saved::Failure(failure) => {
+                codes.push(exit::TROUBLE);
+                complain(&failure.line());
+            }
+        }
+    }
+    for gap in gaps {
+        say(&terminal::verdict(Outcome::Incomplete, &gap))?;
+    }
+    if !reports.is_empty() {
+        output.serve(&reports, None)?;
+    }
     if let Some(path) = &args.digest {
         let digest = json::text(&Runs::new(&args.title, &reports))?;
         file::write(path, digest.as_bytes())?;
     }
-    Ok(exit::worst(reports.iter().map(|r| exit::of(r.outcome))))
+    Ok(exit::worst(codes))
+}
+
+/// Refuses files of two batches in one folder: one is left from an earlier run.
+fn one_batch(paths: &[PathBuf], saved: &[Saved]) -> Result<()> {
+    let mut folders: HashMap<Option<&Path>, (&Path, &str)> = HashMap::new();
+    for (path, saved) in paths.iter().zip(saved) {
+        let Some(place) = saved.place() else { continue };
+        let (first, batch) = *folders.entry(path.parent()).or_insert((path, &place.batch));
+        if batch != place.batch {
+            bail!(
+                "{} and {} beside it are of different batches, of other prompts or of another model; remove the older files",
+                session::show(first),
+                session::show(path)
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Tells folders of results: on the screen, or in markdown files.

@@ -1,17 +1,18 @@
 //! `qdiff run`.
 
 use super::args::RunArgs;
+use super::batch::{self, Batch};
 use super::output::Output;
 use super::session::{self, Bar};
 use super::sides::{Input, Parties, Sides};
-use super::{batch, exit, say, verify_oracle, words};
+use super::{complain, exit, say, verify_oracle, words};
 use crate::capture::Filter;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording};
 use crate::prompts::Ready;
 use crate::report::{
-    Doubt, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect, file, json,
-    terminal,
+    Doubt, Failure, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect,
+    file, json, terminal,
 };
 use crate::runners::{Manifest, Spec};
 use crate::session::{Opened, sha256};
@@ -25,14 +26,17 @@ use std::path::Path;
 /// Runs both sides, judges, reports; gives the exit code.
 pub(super) fn run(args: &RunArgs) -> Result<u8> {
     let source = args.prompts.as_deref();
-    let entries = source.map(|p| batch::read(p, args.shard)).transpose()?;
+    let batch = source.map(|p| batch::read(p, args.shard)).transpose()?;
     // Even one prompt of several is told as several are.
-    let output = Output::new(&args.output, entries.as_ref().map_or(1, |e| e.len().max(2)))?;
+    let output = Output::new(
+        &args.output,
+        batch.as_ref().map_or(1, |b| b.entries.len().max(2)),
+    )?;
     if args.repeat > 1 && matches!(args.sides.subject, Spec::Capture(_)) {
         bail!("--repeat runs the subject again, and a recorded capture cannot; leave it out");
     }
     let parties = Parties::new(&args.sides)?;
-    if entries.is_some() && parties.recorded.manifest().is_some() {
+    if batch.is_some() && parties.recorded.manifest().is_some() {
         bail!("a recorded capture has its own tokens; leave --prompts out");
     }
     let threads = session::threads(args.sides.prompt.threads)?;
@@ -45,7 +49,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         args.positions.as_deref(),
     )?;
     let policy = Policy::new(&oracle.graph, &args.tolerance)?;
-    let single = match entries {
+    let single = match batch {
         None => Some(parties.input(&args.sides, &opened)?),
         Some(_) => None,
     };
@@ -81,15 +85,16 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         model: describe(&opened, hash),
         weights,
     };
-    let code = match (single, entries) {
-        (Some(input), _) => {
+    let code = match (single, batch) {
+        (_, Some(batch)) => runs.batch(&batch, &output)?,
+        (None, None) => exit::TROUBLE,
+        (Some(input), None) => {
             let file = format!("{}/report.json", batch::file_name(&input.ready.name));
             let report = runs.judge(input)?;
             let courtesy = Path::new("qdiff-report").join(file);
             output.serve(std::slice::from_ref(&report), Some(courtesy))?;
             exit::of(report.outcome)
         }
-        (None, entries) => runs.batch(&entries.unwrap_or_default(), &output)?,
     };
     Ok(match code {
         exit::TROUBLE | exit::INCOMPLETE if args.bisect => exit::SKIP,
@@ -158,6 +163,7 @@ impl Runs<'_> {
             machine: Machine::this(),
             model: self.model.clone(),
             run,
+            batch: None,
             subject: subject.manifest,
             reference: manifest,
             repeated,
@@ -170,17 +176,26 @@ impl Runs<'_> {
 
     /// Prompt after prompt. One that cannot be run is told of, and the others
     /// are run all the same; gives the exit code of the worst.
-    fn batch(&self, entries: &[batch::Entry], output: &Output<'_>) -> Result<u8> {
+    fn batch(&self, batch: &Batch, output: &Output<'_>) -> Result<u8> {
         let folder = self.args.json_dir.as_deref();
         if let Some(folder) = folder {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("cannot make the folder {}", session::show(folder)))?;
         }
+        // Of an earlier run nothing may stand for what this one does not reach.
+        for path in folder
+            .iter()
+            .flat_map(|f| batch.entries.iter().map(|e| f.join(e.file())))
+        {
+            file::remove(&path)?;
+        }
         let mut reports = Vec::new();
         let mut codes = Vec::new();
-        for entry in entries {
+        for entry in &batch.entries {
+            let place = batch.place(entry, &self.model.sha256);
             match self.entry(entry) {
-                Ok(report) => {
+                Ok(mut report) => {
+                    report.batch = Some(place);
                     if let Some(folder) = folder {
                         let text = json::text(&report)?;
                         file::write(&folder.join(entry.file()), text.as_bytes())?;
@@ -189,7 +204,12 @@ impl Runs<'_> {
                     reports.push(report);
                 }
                 Err(e) => {
-                    anstream::eprintln!("qdiff: {}: {e:#}", entry.name);
+                    let failure = Failure::new(place, &entry.name, format!("{e:#}"));
+                    complain(&failure.line());
+                    if let Some(folder) = folder {
+                        let text = json::text(&failure)?;
+                        file::write(&folder.join(entry.file()), text.as_bytes())?;
+                    }
                     codes.push(exit::TROUBLE);
                 }
             }

@@ -161,6 +161,7 @@ impl Tally<'_> {
     /// the architecture on others; clean runs on all of them.
     fn synthetic(&mut self, args: &ScoreArgs) -> Result<()> {
         let folder = tempfile::tempdir()?;
+        let _cleanup = crate::cleanup::guard(folder.path());
         let open = |name: &str, model: &Synth| -> Result<Opened> {
             let path = folder.path().join(format!("{name}.gguf"));
             model.write(&path)?;

@@ -3,7 +3,7 @@
 
 use super::args::SidesArgs;
 use super::recorded::Recorded;
-use super::session;
+use super::{complain, session};
 use crate::capture::{Filter, Names};
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
@@ -189,7 +189,7 @@ pub(super) fn resolve(subject: &Spec, reference: &Spec, faults: bool) -> Result<
     }
     let (subject, instead) = subject.resolve(faults)?;
     if let (Some(why), true) = (instead, std::io::stderr().is_terminal()) {
-        anstream::eprintln!("qdiff: the subject is the CPU engine: {why}");
+        complain(&format!("the subject is the CPU engine: {why}"));
     }
     let (reference, _) = reference.resolve(false)?;
     Ok((subject, reference))

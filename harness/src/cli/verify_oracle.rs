@@ -9,6 +9,7 @@ use super::args::OracleArgs;
 use super::session;
 use super::{exit, say};
 use crate::capture::{Capture, Filter, Store, Want};
+use crate::cleanup;
 use crate::llama;
 use crate::llama::gguf::{CopyType, write_copy};
 use crate::oracle::Oracle;
@@ -141,6 +142,7 @@ fn verify(
                 folder.display()
             )
         })?;
+    let _cleanup = cleanup::guard(copy.path());
     let source = Oracle::new(&opened.path, opened.model.gguf().bytes(), &opened.llama)?;
     write_copy(&opened.path, &source.weights, CopyType::F32, copy.path()).with_context(|| {
         format!(

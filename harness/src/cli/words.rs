@@ -38,7 +38,7 @@ pub(super) fn command(args: &RunArgs, given: &str) -> String {
     if args.sides.prompt.template != Template::Bare {
         words.push("--template model".to_owned());
     }
-    if args.sides.prompt.decode != 8 {
+    if args.sides.prompt.decode != 8 && !recorded {
         words.push(format!("-n {}", args.sides.prompt.decode));
     }
     if args.sides.capture.ubatch != 512 && !recorded {

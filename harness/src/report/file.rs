@@ -20,6 +20,19 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Removes `path`, if it is there.
+///
+/// # Errors
+/// If it cannot be removed.
+pub fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("cannot replace {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Refuses an output that could not be written, before anything runs. `flag`
 /// is the option that names it.
 ///
@@ -48,7 +61,10 @@ pub fn check(path: &Path, flag: &str) -> Result<()> {
 }
 
 /// A file beside `path`, to be renamed to it.
-fn temporary(path: &Path) -> Result<tempfile::NamedTempFile> {
+///
+/// # Errors
+/// If the folder cannot be written to.
+pub fn temporary(path: &Path) -> Result<tempfile::NamedTempFile> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
     let folder = folder.unwrap_or_else(|| Path::new("."));
     let mut builder = tempfile::Builder::new();

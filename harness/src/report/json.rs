@@ -1,7 +1,7 @@
 //! JSON: the report itself. Written with the lists of numbers on one line
 //! each, so that it can be read, and read back.
 
-use super::{Format, Report, SCHEMA_VERSION};
+use super::{Failure, Format, Place, Report, SCHEMA_VERSION};
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, Serializer};
@@ -40,11 +40,29 @@ pub fn text(value: &impl Serialize) -> Result<String> {
     Ok(String::from_utf8(bytes)?)
 }
 
-/// Reads a report.
+/// What a saved file says of a run.
+pub enum Saved {
+    /// It was judged.
+    Report(Box<Report>),
+    /// It could not be made.
+    Failure(Failure),
+}
+
+impl Saved {
+    /// Its place in a batch.
+    pub fn place(&self) -> Option<&Place> {
+        match self {
+            Self::Report(report) => report.batch.as_ref(),
+            Self::Failure(failure) => Some(&failure.batch),
+        }
+    }
+}
+
+/// Reads a report, or what was written in its place.
 ///
 /// # Errors
 /// A file that is not there, is no report, or is of another version.
-pub fn read(path: &Path) -> Result<Report> {
+pub fn read(path: &Path) -> Result<Saved> {
     #[derive(Deserialize)]
     struct Head {
         schema_version: Option<u64>,
@@ -63,10 +81,12 @@ pub fn read(path: &Path) -> Result<Report> {
         }
         Some(_) => {}
     }
-    if let Some(kind) = head.kind.filter(|k| k != "run") {
-        bail!("{shown} is of kind `{kind}`; a report of one run has kind `run`");
-    }
-    serde_json::from_slice(&bytes).with_context(|| format!("{shown} is no whole report"))
+    let whole = || format!("{shown} is no whole report");
+    Ok(match head.kind.as_deref() {
+        Some("run") | None => Saved::Report(serde_json::from_slice(&bytes).with_context(whole)?),
+        Some("failure") => Saved::Failure(serde_json::from_slice(&bytes).with_context(whole)?),
+        Some(kind) => bail!("{shown} is of kind `{kind}`; a report of one run has kind `run`"),
+    })
 }
 
 /// Puts members of objects and objects in lists on lines of their own, and

@@ -4,6 +4,7 @@
 //! [`Format`]. `summary` and `table` are what all formats say alike; a format
 //! decides nothing and computes no metric of its own.
 
+mod batch;
 pub mod book;
 pub mod file;
 pub mod generation;
@@ -21,6 +22,7 @@ mod table;
 pub mod terminal;
 pub mod weights;
 
+pub use batch::{Failure, Place, gaps};
 pub use model::{
     Doubt, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect,
 };

@@ -1,5 +1,6 @@
 //! What a report tells, whatever its format.
 
+use super::Place;
 use crate::runners::Manifest;
 use crate::tokens::TokensCheck;
 use crate::verdict::{Repeated, Verdict};
@@ -17,6 +18,8 @@ pub const SCHEMA_VERSION: u32 = 2;
 pub enum Kind {
     /// A run, judged.
     Run,
+    /// A run of a batch that could not be made.
+    Failure,
 }
 
 /// One run, judged.
@@ -24,7 +27,7 @@ pub enum Kind {
 pub struct Report {
     /// Version of this layout.
     pub schema_version: u32,
-    /// What this file is.
+    /// What this file is: always `run`.
     pub kind: Kind,
     /// Version of the qdiff that wrote it.
     pub qdiff: String,
@@ -36,6 +39,9 @@ pub struct Report {
     pub model: ModelInfo,
     /// The run.
     pub run: RunInfo,
+    /// Its place in a batch; absent where the run was none of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Place>,
     /// The runner under suspicion.
     pub subject: Manifest,
     /// The runner it is held against.

@@ -4,7 +4,7 @@
 use super::generation::{self, GenerationReport};
 use super::logits::{self, LogitsReport};
 use super::weights::{self, WeightsReport};
-use super::{Report, SCHEMA_VERSION};
+use super::{Failure, Report, SCHEMA_VERSION};
 use crate::capture::npz;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
@@ -12,6 +12,11 @@ use schemars::{JsonSchema, Schema};
 /// The schema of a report.
 pub fn report() -> Schema {
     of::<Report>("A run of qdiff, judged", SCHEMA_VERSION)
+}
+
+/// The schema of what a batch writes for a prompt that failed.
+pub fn failure() -> Schema {
+    of::<Failure>("A run of a batch that failed", SCHEMA_VERSION)
 }
 
 /// The schema of the `manifest.json` of a capture.

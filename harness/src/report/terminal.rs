@@ -44,7 +44,7 @@ fn color(outcome: Outcome) -> Style {
 }
 
 /// The first line of a screen of its own: the outcome in a word, then `text`.
-pub(super) fn verdict(outcome: Outcome, text: &str) -> String {
+pub(crate) fn verdict(outcome: Outcome, text: &str) -> String {
     let style = color(outcome);
     let word = &super::overview::word(outcome).to_uppercase();
     let colon = if outcome == Outcome::Diverged {
@@ -96,17 +96,43 @@ fn wrap(text: &str, first: &str, rest: &str) -> String {
 }
 
 /// Names come from files: what steers a terminal is shown instead of obeyed.
-fn plain(text: &str) -> String {
-    text.chars()
-        .flat_map(|c| {
-            let shown: Box<dyn Iterator<Item = char>> = if c.is_control() {
-                Box::new(c.escape_default())
-            } else {
-                Box::new(std::iter::once(c))
-            };
-            shown
-        })
-        .collect()
+pub(crate) fn plain(text: &str) -> String {
+    shown(text, |_| false)
+}
+
+/// As [`plain`], of a whole screen: it keeps line ends, tabs, and the colours
+/// of a verdict. These are all that is drawn with, and can hide nothing.
+pub(crate) fn harmless(text: &str) -> String {
+    let escapes: Vec<String> = [RED, GREEN, YELLOW]
+        .iter()
+        .flat_map(|style| [format!("{style}"), format!("{style:#}")])
+        .collect();
+    let keep = |c| matches!(c, '\n' | '\t');
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\u{1b}') {
+        out.push_str(&shown(&rest[..at], keep));
+        rest = &rest[at..];
+        let own = escapes.iter().find(|e| rest.starts_with(e.as_str()));
+        // Anything else that begins so loses its first character alone.
+        let (text, length) = own.map_or((r"\u{1b}", 1), |e| (e.as_str(), e.len()));
+        out.push_str(text);
+        rest = &rest[length..];
+    }
+    out + &shown(rest, keep)
+}
+
+/// `text` with its control characters written out, but for those to `keep`.
+fn shown(text: &str, keep: impl Fn(char) -> bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && !keep(c) {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// A command over several lines, as a shell takes it.
@@ -218,6 +244,17 @@ mod tests {
         assert_eq!(
             line("model", "\u{1b}[31mred\r\n"),
             "model      \\u{1b}[31mred\\r\\n\n"
+        );
+    }
+
+    #[test]
+    fn a_screen_keeps_its_own_colours_and_no_others() {
+        let own = verdict(Outcome::Diverged, "at \u{1b}]0;title\u{7}");
+        assert!(own.starts_with(&format!("{RED}DIVERGED{RED:#}")));
+        assert_eq!(harmless(&own), own);
+        assert_eq!(
+            harmless("a\tb\n\u{1b}[8mhidden\u{9b}2J\u{1b}"),
+            "a\tb\n\\u{1b}[8mhidden\\u{9b}2J\\u{1b}"
         );
     }
 }

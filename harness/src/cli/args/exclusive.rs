@@ -4,6 +4,7 @@
 //! from the environment; here only what was typed clashes, and a setting of
 //! the environment gives way.
 
+use crate::runners::Spec;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, Error};
@@ -15,6 +16,31 @@ const EXCLUSIVE: &[(&str, &str, &[&str])] = &[
     ("generate", "nonce", &["prompt", "tokens", "raw"]),
 ];
 
+/// Commands whose runners may be captures, and the arguments that name them.
+const RUNNERS: &[(&str, &[&str])] = &[
+    ("run", &["subject", "reference"]),
+    ("logits", &["subject", "reference"]),
+];
+
+/// What a capture has of its own, with the options' names.
+const RECORDED: &[(&str, &str)] = &[
+    ("prompt", "--prompt"),
+    ("tokens", "--tokens"),
+    ("length", "--length"),
+    ("decode", "-n"),
+    ("ubatch", "--ubatch"),
+];
+
+/// Whether the command is about the tokens of a capture.
+fn recorded(name: &str, of: &ArgMatches) -> bool {
+    let runners = RUNNERS.iter().find(|(c, _)| *c == name);
+    let capture = |id: &&str| {
+        let spec = of.try_get_one::<Spec>(id);
+        matches!(spec, Ok(Some(Spec::Capture(_))))
+    };
+    name == "compare" || runners.is_some_and(|(_, ids)| ids.iter().any(capture))
+}
+
 /// Refuses what cannot be said together.
 ///
 /// # Errors
@@ -23,7 +49,16 @@ pub(super) fn check(command: &mut Command, matches: &ArgMatches) -> Result<(), E
     let Some((name, of)) = matches.subcommand() else {
         return Ok(());
     };
-    let typed = |id: &str| of.value_source(id) == Some(ValueSource::CommandLine);
+    let typed = |id: &str| {
+        of.try_contains_id(id).is_ok() && of.value_source(id) == Some(ValueSource::CommandLine)
+    };
+    let clash = RECORDED.iter().find(|(id, _)| typed(id));
+    if let Some((_, option)) = clash.filter(|_| recorded(name, of)) {
+        let text = format!(
+            "the argument '{option}' cannot be used with a capture, which has its own tokens; leave it out"
+        );
+        return Err(command.error(ErrorKind::ArgumentConflict, text));
+    }
     for (_, option, replaced) in EXCLUSIVE.iter().filter(|(c, ..)| *c == name) {
         if let Some(other) = replaced.iter().find(|o| typed(option) && typed(o)) {
             let text = format!("the argument '--{option}' cannot be used with '--{other}'");

@@ -167,6 +167,8 @@ Examples:
 pub enum Schema {
     /// What `run --json` writes
     Report,
+    /// What `run --prompts` writes for a prompt that failed
+    Failure,
     /// The manifest.json of a capture
     Capture,
     /// What `generate --json` writes

@@ -147,6 +147,7 @@ fn whole_run(args: &BenchArgs, rounds: usize) -> Result<()> {
     let model = session::model_path(args.prompt.model.as_ref())?;
     let program = std::env::current_exe().context("cannot find the qdiff program itself")?;
     let folder = tempfile::tempdir()?;
+    let _cleanup = crate::cleanup::guard(folder.path());
     let json = folder.path().join("report.json");
     let common = |words: &[&str]| {
         let mut command = Command::new(&program);

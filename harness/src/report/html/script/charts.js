@@ -3,6 +3,13 @@
 const NARROW = 480;
 const WIDE = 1100;
 
+// A drawing of W by H in a box of its own, which scrolls sideways where the
+// screen is too narrow for its text to be read.
+function drawing(W, H, label, ...children) {
+  const size = W === WIDE ? "wide" : "narrow";
+  return el("div", { class: "scroll" }, svg("svg", { class: size, viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label }, ...children));
+}
+
 // Powers of ten that a log axis from `low` to `high` shows.
 function decades(low, high) {
   const first = Math.floor(Math.log10(low));
@@ -39,7 +46,7 @@ function lineChart(lines, xs, label) {
     return line.class === "allowed" ? [path] : [path, ...dots];
   });
   const key = el("div", { class: "key" }, ...lines.map((l) => el("span", {}, el("i", { class: l.class }), l.label)));
-  return el("div", {}, svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label }, ...ticks, ...marks, ...drawn), key);
+  return el("div", {}, drawing(W, H, label, ...ticks, ...marks, ...drawn), key);
 }
 
 function growth(name) {
@@ -78,7 +85,7 @@ function histogram(stage) {
   const ticks = [];
   const every = Math.ceil((length - first) / 8);
   for (let i = first; i < length; i += every) ticks.push(svg("text", { x: (i - first) * width, y: H - 5 }, short(2 ** (i - one))));
-  return svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Histogram of elements by share of what is allowed" },
+  return drawing(W, H, "Histogram of elements by share of what is allowed",
     svg("line", { class: "axis", x1: 0, x2: W, y1: H - B, y2: H - B }), ...bars, ...ticks,
     svg("line", { class: "limit", x1: limit, x2: limit, y1: 0, y2: H - B }));
 }
@@ -103,7 +110,7 @@ function bars(values, options) {
   const every = Math.ceil(values.length / 12);
   const marks = values.map((_, i) => (i % every ? null : svg("text", { x: L + (i + 0.5) * width, y: H - 4, "text-anchor": "middle" }, options.mark(i))));
   const limit = options.limit === undefined ? null : svg("line", { class: "limit", x1: L, x2: W, y1: H - B - y(options.limit), y2: H - B - y(options.limit) });
-  return svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": options.label },
+  return drawing(W, H, options.label,
     svg("line", { class: "axis", x1: L, x2: W, y1: H - B, y2: H - B }), ...ticks, ...marks, ...drawn, limit);
 }
 

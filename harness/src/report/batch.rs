@@ -1,0 +1,111 @@
+//! Runs that belong together: `run --prompts`, perhaps in parts. Each says
+//! which of how many it is, so that one that is not there is missed.
+
+use super::{Kind, SCHEMA_VERSION};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Most numbers of missing prompts that are told.
+const TOLD: usize = 10;
+
+/// The place of a run among those of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Place {
+    /// SHA-256 over the model and all prompts in order, in hexadecimal: the
+    /// same in all parts of a batch.
+    pub batch: String,
+    /// Which prompt it is, from 1 on.
+    pub number: usize,
+    /// How many there are in all parts.
+    pub of: usize,
+}
+
+/// What stands in the place of a report where the run failed.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Failure {
+    /// Version of this layout.
+    pub schema_version: u32,
+    /// Always `failure`.
+    pub kind: Kind,
+    /// Its place in the batch.
+    pub batch: Place,
+    /// Name of the prompt.
+    pub prompt: String,
+    /// Why it failed.
+    pub error: String,
+}
+
+impl Failure {
+    /// The run of `prompt` failed with `error`.
+    pub fn new(batch: Place, prompt: &str, error: String) -> Self {
+        Self {
+            schema_version: SCHEMA_VERSION,
+            kind: Kind::Failure,
+            batch,
+            prompt: prompt.to_owned(),
+            error,
+        }
+    }
+
+    /// As it is told in a line.
+    pub fn line(&self) -> String {
+        format!("{}: {}", self.prompt, self.error)
+    }
+}
+
+/// For each batch of which not every prompt is in `places`, a sentence. Where
+/// prompts are there several times, on several subjects, all must be.
+pub fn gaps<'a>(places: impl IntoIterator<Item = &'a Place>) -> Vec<String> {
+    let mut batches: BTreeMap<(&str, usize), BTreeMap<usize, usize>> = BTreeMap::new();
+    for place in places {
+        let seen = batches.entry((&place.batch, place.of)).or_default();
+        *seen.entry(place.number).or_default() += 1;
+    }
+    let told = |((_, of), seen): ((&str, usize), BTreeMap<usize, usize>)| {
+        let times = seen.values().copied().max().unwrap_or(0);
+        // `of` comes from a file and may be anything: no list of that length.
+        let there = seen.iter().filter(|(n, _)| (1..=of).contains(*n));
+        let missing = of.saturating_mul(times) - there.map(|(_, t)| t).sum::<usize>();
+        if missing == 0 {
+            return None;
+        }
+        let absent = (1..=of).filter(|n| seen.get(n).copied().unwrap_or(0) < times);
+        let mut numbers: Vec<String> = absent.take(TOLD + 1).map(|n| n.to_string()).collect();
+        if numbers.len() > TOLD {
+            numbers[TOLD] = "…".to_owned();
+        }
+        Some(format!(
+            "{missing} of {} runs of a batch missing: prompt {}; give the files of all its parts, or run what is missing",
+            of.saturating_mul(times),
+            numbers.join(", ")
+        ))
+    };
+    batches.into_iter().filter_map(told).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Place, gaps};
+
+    fn places(of: usize, numbers: &[usize]) -> Vec<Place> {
+        let batch = format!("{of}");
+        let place = |&number| Place {
+            batch: batch.clone(),
+            number,
+            of,
+        };
+        numbers.iter().map(place).collect()
+    }
+
+    #[test]
+    fn what_is_missing_is_told() {
+        assert!(gaps(&[]).is_empty());
+        assert!(gaps(&places(3, &[3, 1, 2])).is_empty());
+        assert!(gaps(&places(2, &[1, 2, 2, 1])).is_empty());
+        let told = |of, numbers: &[usize]| gaps(&places(of, numbers)).concat();
+        assert!(told(3, &[1, 3]).starts_with("1 of 3 runs of a batch missing: prompt 2;"));
+        assert!(told(2, &[1, 2, 2]).starts_with("1 of 4 runs of a batch missing: prompt 1;"));
+        assert!(told(usize::MAX, &[7, 0]).contains("prompt 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, …;"));
+    }
+}
