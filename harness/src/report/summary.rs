@@ -155,7 +155,10 @@ fn more(report: &Report) -> Vec<(&'static str, String)> {
 /// What it means that a cause fits.
 pub(super) fn explained(c: &Cause) -> String {
     let (name, before, after) = (&c.name, number(c.before), number(c.after));
+    // A stage that diverges without a residual has no finite values to take it of.
+    let finite = c.before > 0.0;
     match c.kind {
+        Kind::Value if !finite => format!("{name} gives NaN or infinity in the same places"),
         Kind::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
         Kind::Value => {
             format!(
