@@ -199,6 +199,22 @@ fn a_batch_with_gaps_is_no_pass() {
         assert!(screen.starts_with("INCOMPLETE: "), "{screen}");
         assert!(screen.contains(expected), "{screen}");
     }
+    // Nor is it one in the files made of them.
+    let files = names[..2].iter().map(|n| format!("out/{n}.json"));
+    let mut args = vec!["report".to_owned()];
+    args.extend(files);
+    args.extend(["--report", "all.xml", "--report", "all.md"].map(str::to_owned));
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    assert_eq!(qdiff(folder, &args).status.code(), Some(3));
+    let [xml, markdown] =
+        ["all.xml", "all.md"].map(|f| std::fs::read_to_string(folder.join(f)).unwrap());
+    let suites = roxmltree::Document::parse(&xml).unwrap();
+    assert_eq!(
+        suites.root_element().attribute("errors"),
+        Some("1"),
+        "{xml}"
+    );
+    assert!(markdown.starts_with("**INCOMPLETE:** 1 of 3"), "{markdown}");
     // A prompt that fails stands as a failure, though it once was a match.
     write(&["haiku", "@absent.txt", "Two"]);
     assert_eq!(run(folder, &batch).0, Some(2));

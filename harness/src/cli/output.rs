@@ -48,12 +48,18 @@ impl<'a> Output<'a> {
         })
     }
 
-    /// Shows `reports` and writes every file. `courtesy` is written where no
-    /// file was asked for, and fails with a remark only.
+    /// Shows `reports` and writes every file, with what is `absent` among them.
+    /// `courtesy` is written where no file was asked for, and fails with a remark
+    /// only.
     ///
     /// # Errors
     /// A file that cannot be written, or a screen that is gone.
-    pub(super) fn serve(&self, reports: &[Report], courtesy: Option<PathBuf>) -> Result<()> {
+    pub(super) fn serve(
+        &self,
+        reports: &[Report],
+        absent: &[String],
+        courtesy: Option<PathBuf>,
+    ) -> Result<()> {
         if reports.len() != 1 {
             say(&report::overview(reports))?;
         }
@@ -62,11 +68,11 @@ impl<'a> Output<'a> {
             say(&screens.collect::<Vec<_>>().join("\n"))?;
         }
         for (path, format) in &self.files {
-            file::write(path, format.render(reports)?.as_bytes())?;
+            file::write(path, format.render(reports, absent)?.as_bytes())?;
             say(&terminal::line("report", &session::show(path)))?;
         }
         if let Some(github) = &self.github {
-            say(&github.publish(reports)?)?;
+            say(&github.publish(reports, absent)?)?;
         }
         match courtesy {
             Some(path) if self.files.is_empty() => self.offer(reports, &path),
@@ -79,7 +85,7 @@ impl<'a> Output<'a> {
             .parent()
             .map_or(Ok(()), std::fs::create_dir_all)
             .map_err(Into::into)
-            .and_then(|()| json::Json.render(reports))
+            .and_then(|()| json::Json.render(reports, &[]))
             .and_then(|text| file::write(path, text.as_bytes()));
         match written {
             Ok(()) => say(&terminal::line("report", &session::show(path))),

@@ -32,6 +32,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<u8> {
     let gaps = gaps(saved.iter().filter_map(Saved::place));
     let mut codes: Vec<u8> = gaps.iter().map(|_| exit::INCOMPLETE).collect();
     let mut reports: Vec<Report> = Vec::new();
+    let mut absent = Vec::new();
     for saved in saved {
         match saved {
             Saved::Report(report) => {
@@ -41,14 +42,16 @@ pub(super) fn run(args: &ReportArgs) -> Result<u8> {
             Saved::Failure(failure) => {
                 codes.push(exit::TROUBLE);
                 complain(&failure.line());
+                absent.push(failure.line());
             }
         }
     }
     for gap in gaps {
         say(&terminal::verdict(Outcome::Incomplete, &gap))?;
+        absent.push(gap);
     }
     if !reports.is_empty() {
-        output.serve(&reports, None)?;
+        output.serve(&reports, &absent, None)?;
     }
     if let Some(path) = &args.digest {
         let digest = json::text(&Runs::new(&args.title, &reports))?;

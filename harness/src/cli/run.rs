@@ -92,7 +92,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
             let file = format!("{}/report.json", batch::file_name(&input.ready.name));
             let report = runs.judge(input)?;
             let courtesy = Path::new("qdiff-report").join(file);
-            output.serve(std::slice::from_ref(&report), Some(courtesy))?;
+            output.serve(std::slice::from_ref(&report), &[], Some(courtesy))?;
             exit::of(report.outcome)
         }
     };
@@ -190,6 +190,7 @@ impl Runs<'_> {
             file::remove(&path)?;
         }
         let mut reports = Vec::new();
+        let mut absent = Vec::new();
         let mut codes = Vec::new();
         for entry in &batch.entries {
             let place = batch.place(entry, &self.model.sha256);
@@ -210,12 +211,13 @@ impl Runs<'_> {
                         let text = json::text(&failure)?;
                         file::write(&folder.join(entry.file()), text.as_bytes())?;
                     }
+                    absent.push(failure.line());
                     codes.push(exit::TROUBLE);
                 }
             }
         }
         if !reports.is_empty() {
-            output.serve(&reports, None)?;
+            output.serve(&reports, &absent, None)?;
         }
         if let Some(folder) = folder.filter(|_| !reports.is_empty()) {
             let line = format!("{} files in {}", reports.len(), session::show(folder));

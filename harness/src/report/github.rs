@@ -35,14 +35,18 @@ impl GitHub {
     ///
     /// # Errors
     /// If the summary cannot be written.
-    pub fn publish(&self, reports: &[Report]) -> Result<String> {
+    pub fn publish(&self, reports: &[Report], absent: &[String]) -> Result<String> {
         let mut file = open(&self.summary)?;
         let used = file.metadata().map_or(0, |m| m.len() as usize);
-        let text: Vec<String> = reports.iter().map(markdown::render).collect();
-        let text = cut(&text.join("\n"), LIMIT.saturating_sub(used));
+        let text = markdown::several(reports, absent);
+        let text = cut(&text, LIMIT.saturating_sub(used));
         file.write_all(text.as_bytes())
             .with_context(|| format!("cannot write {}", self.summary.display()))?;
-        Ok(reports.iter().map(annotation).collect())
+        let absent = absent.iter().map(|what| {
+            let what = data(what);
+            format!("::error title=qdiff: incomplete::{what}\n")
+        });
+        Ok(absent.chain(reports.iter().map(annotation)).collect())
     }
 }
 

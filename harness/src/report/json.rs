@@ -20,7 +20,7 @@ impl Format for Json {
         false
     }
 
-    fn render(&self, reports: &[Report]) -> Result<String> {
+    fn render(&self, reports: &[Report], _: &[String]) -> Result<String> {
         match reports {
             [one] => text(one),
             _ => bail!("a JSON report holds one run"),

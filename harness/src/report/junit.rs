@@ -20,11 +20,12 @@ impl Format for JUnit {
         true
     }
 
-    fn render(&self, reports: &[Report]) -> Result<String> {
+    fn render(&self, reports: &[Report], absent: &[String]) -> Result<String> {
         let mut writer = Writer::new_with_indent(Vec::new(), b' ', 2);
         writer.write_event(Event::Decl(BytesDecl::new("1.0", Some("UTF-8"), None)))?;
         let all: Vec<Vec<Case>> = reports.iter().map(cases).collect();
-        let counts = Counts::of(all.iter().flatten());
+        let absent: Vec<Case> = absent.iter().map(|what| Case::absent(what)).collect();
+        let counts = Counts::of(all.iter().flatten().chain(&absent));
         writer
             .create_element("testsuites")
             .with_attribute(("name", "qdiff"))
@@ -32,6 +33,9 @@ impl Format for JUnit {
             .write_inner_content(|w| {
                 for (report, cases) in reports.iter().zip(&all) {
                     suite(w, report, cases)?;
+                }
+                if !absent.is_empty() {
+                    batch(w, &absent)?;
                 }
                 Ok(())
             })?;
@@ -55,6 +59,17 @@ struct Case {
     class: String,
     name: String,
     result: Fate,
+}
+
+impl Case {
+    /// A run that should be there and is not.
+    fn absent(what: &str) -> Self {
+        Self {
+            class: "batch".to_owned(),
+            name: "every run is there".to_owned(),
+            result: Fate::Error(what.to_owned()),
+        }
+    }
 }
 
 struct Counts {
@@ -94,6 +109,16 @@ impl Counts {
             ("time", "0".to_owned()),
         ]
     }
+}
+
+/// What is wrong of the batch as a whole.
+fn batch(w: &mut Writer<Vec<u8>>, cases: &[Case]) -> io::Result<()> {
+    let counts = Counts::of(cases.iter());
+    w.create_element("testsuite")
+        .with_attribute(("name", "batch"))
+        .with_attributes(counts.attributes().iter().map(|(k, v)| (*k, v.as_str())))
+        .write_inner_content(|w| cases.iter().try_for_each(|c| case(w, c)))?;
+    Ok(())
 }
 
 fn suite(w: &mut Writer<Vec<u8>>, report: &Report, cases: &[Case]) -> io::Result<()> {

@@ -21,10 +21,19 @@ impl Format for Markdown {
         true
     }
 
-    fn render(&self, reports: &[Report]) -> Result<String> {
-        let parts: Vec<String> = reports.iter().map(render).collect();
-        Ok(parts.join("\n"))
+    fn render(&self, reports: &[Report], absent: &[String]) -> Result<String> {
+        Ok(several(reports, absent))
     }
+}
+
+/// What is absent, and a section for each report.
+pub(super) fn several(reports: &[Report], absent: &[String]) -> String {
+    let absent = absent.iter().map(|what| {
+        let what = escape(what);
+        format!("**INCOMPLETE:** {what}\n")
+    });
+    let parts: Vec<String> = absent.chain(reports.iter().map(render)).collect();
+    parts.join("\n")
 }
 
 /// One report as a section of its own.

@@ -41,11 +41,13 @@ pub trait Format: Sync {
     /// Whether one file can hold several reports.
     fn several(&self) -> bool;
 
-    /// The whole file.
+    /// The whole file. `absent` is what should be among the reports and is not,
+    /// a sentence each: a format of several reports tells it, so that none of
+    /// them passes for all.
     ///
     /// # Errors
     /// If the report cannot be put in this format.
-    fn render(&self, reports: &[Report]) -> Result<String>;
+    fn render(&self, reports: &[Report], absent: &[String]) -> Result<String>;
 }
 
 /// Every format that is a file.

@@ -26,7 +26,7 @@ impl Format for Html {
         false
     }
 
-    fn render(&self, reports: &[Report]) -> Result<String> {
+    fn render(&self, reports: &[Report], _: &[String]) -> Result<String> {
         let [report] = reports else {
             bail!("an HTML report holds one run");
         };
