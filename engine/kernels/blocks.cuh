@@ -84,6 +84,7 @@ __device__ __forceinline__ float dot_floats(const typename Format::Raw &r, int j
 
 struct F32 {
     static constexpr bool halves = false; // whether every weight fits 11 bits
+    static constexpr int pieces = 8;      // threads that may share a group, 16 bytes each
     struct Raw { uint4 v[8]; };
     static __device__ __forceinline__ Raw load(const Weights &w, size_t g) {
         Raw r;
@@ -109,6 +110,7 @@ struct F32 {
 template <typename Convert>
 struct TwoBytes {
     static constexpr bool halves = true;
+    static constexpr int pieces = 4;
     struct Raw { uint4 v[4]; };
     static __device__ __forceinline__ Raw load(const Weights &w, size_t g) {
         Raw r;
@@ -143,6 +145,7 @@ struct BF16 : TwoBytes<BrainToFloat> {};
 
 struct Q8_0 { // planes: 32 x i8; f16 d
     static constexpr bool halves = false;
+    static constexpr int pieces = 1;
     struct Raw { uint4 q[2]; u16 d; };
     static __device__ __forceinline__ Raw load(const Weights &w, size_t g) {
         return {{at128(w.plane[0], 2 * g), at128(w.plane[0], 2 * g + 1)}, at16(w.plane[1], g)};
@@ -169,6 +172,7 @@ struct Q8_0 { // planes: 32 x i8; f16 d
 template <bool HIGH, bool MIN>
 struct Nibbles { // planes: 16 bytes of nibbles; [u32 high bits;] f16 d [, f16 m]
     static constexpr bool halves = false;
+    static constexpr int pieces = 1;
     struct Raw { uint4 q; u32 high; u32 dm; };
     static __device__ __forceinline__ Raw load(const Weights &w, size_t g) {
         const u8 *scales = w.plane[HIGH ? 2 : 1];
@@ -228,6 +232,7 @@ __device__ __forceinline__ void scale_min(const uint4 &head, int j, float &scale
 template <bool HIGH>
 struct KNibbles { // planes: 128 bytes of nibbles; [32 bytes of high bits;] d, dmin, scales
     static constexpr bool halves = false;
+    static constexpr int pieces = 1;
     struct Raw { uint4 q[2]; uint4 high[HIGH ? 2 : 1]; uint4 head; };
     static __device__ __forceinline__ Raw load(const Weights &w, size_t g) {
         const size_t block = g / 8, pair = 8 * block + 2 * ((g % 8) / 2);
@@ -271,6 +276,7 @@ struct Q5_K : KNibbles<true> {};
 
 struct Q6_K { // planes: 128 bytes of low nibbles; 64 of high pairs; 16 x i8 scales; f16 d
     static constexpr bool halves = false;
+    static constexpr int pieces = 1;
     struct Raw { uint4 low[2]; uint4 high[2]; u16 scales; u16 d; };
     static __device__ __forceinline__ Raw load(const Weights &w, size_t g) {
         const size_t block = g / 8;

@@ -28,17 +28,28 @@ __device__ __forceinline__ void multiply(float *c, const u32 *a, const u32 *b) {
 // Rows of 32 in shared memory as two parts.
 struct Operand {
     u32 *high, *low;
-    __device__ __forceinline__ void put(int row, const float4 *v, bool with_low) {
-        uint4 *to_high = (uint4 *)(high + row * STRIDE), *to_low = (uint4 *)(low + row * STRIDE);
+    // Half a block brings the rows: P threads next to each other share a row, so
+    // that they read one line of memory, and bring a piece of it from each of P
+    // groups of rows. v holds a thread's pieces one after another.
+    template <int P, bool Exact>
+    __device__ __forceinline__ void put(int thread, const float4 *v) {
+        constexpr int WIDTH = 8 / P; // float4s of a piece
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const uint4 h = {tf32(v[i].x), tf32(v[i].y), tf32(v[i].z), tf32(v[i].w)};
-            to_high[i] = h;
-            if (with_low) {
-                to_low[i] = {tf32(v[i].x - __uint_as_float(h.x)), tf32(v[i].y - __uint_as_float(h.y)),
-                             tf32(v[i].z - __uint_as_float(h.z)), tf32(v[i].w - __uint_as_float(h.w))};
+            const int at = row_of<P>(thread, i / WIDTH) * STRIDE + 4 * (WIDTH * (thread % P) + i % WIDTH);
+            if (Exact) {
+                *(float4 *)(high + at) = v[i];
+                continue;
             }
+            const uint4 h = {tf32(v[i].x), tf32(v[i].y), tf32(v[i].z), tf32(v[i].w)};
+            *(uint4 *)(high + at) = h;
+            *(uint4 *)(low + at) = {tf32(v[i].x - __uint_as_float(h.x)), tf32(v[i].y - __uint_as_float(h.y)),
+                                    tf32(v[i].z - __uint_as_float(h.z)), tf32(v[i].w - __uint_as_float(h.w))};
         }
+    }
+    template <int P>
+    static __device__ __forceinline__ int row_of(int thread, int piece) {
+        return TILE / P * piece + thread / P;
     }
 };
 
@@ -50,34 +61,55 @@ __device__ void gemm(const float *x, const Weights &w, float *y, int n, int m, i
     const int share = (groups + gridDim.z - 1) / gridDim.z;
     const int begin = blockIdx.z * share, end = min(groups, begin + share);
     const int out0 = blockIdx.x * TILE, token0 = blockIdx.y * TILE;
-    const int row = tid % TILE;             // of the tile, for whichever operand this thread brings
-    const bool brings_weights = tid < TILE; // the other half of the block brings x
-    const bool inside = brings_weights ? out0 + row < m : token0 + row < tokens;
+    const int thread = tid % TILE;          // of the half block that brings an operand
+    const bool brings_weights = tid < TILE; // the other half brings x
     auto operand = [&](int stage, int which) {
         u32 *at = shared + (4 * stage + 2 * which) * TILE * STRIDE;
         return Operand{at, at + TILE * STRIDE};
     };
 
+    // Where a thread's first piece stands, in units of 16 bytes from the first
+    // group, and how many rows from its own on there are. Its next piece is
+    // TILE * groups further on.
+    const int sharing = brings_weights ? Format::pieces : 8;
+    const int row = (brings_weights ? out0 : token0) + thread / sharing;
+    const u32 from = sharing * (u32)row * groups + thread % sharing;
+    const int left = (brings_weights ? m : tokens) - row;
+
     typename Format::Raw raw;
     float4 part[8];
     auto fetch = [&](int g) {
-        if (!inside) return;
-        if (brings_weights) {
-            raw = Format::load(w, (size_t)(out0 + row) * groups + g);
-        } else {
-            const float4 *from = (const float4 *)(x + (size_t)(token0 + row) * n + 32 * g);
+        if (!brings_weights) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) part[i] = from[i];
+            for (int i = 0; i < 8; i++) {
+                part[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if (TILE / 8 * i < left) part[i] = ((const float4 *)x)[from + 8 * g + i * TILE * groups];
+            }
+        } else if constexpr (Format::pieces == 1) {
+            if (left > 0) raw = Format::load(w, from + g);
+        } else {
+#pragma unroll
+            for (int i = 0; i < Format::pieces; i++) {
+                raw.v[i] = make_uint4(0, 0, 0, 0);
+                if (TILE / Format::pieces * i < left) {
+                    raw.v[i] = at128(w.plane[0], from + Format::pieces * g + i * TILE * groups);
+                }
+            }
         }
     };
     auto put = [&](int g) {
-        if (!inside) {
+        Operand to = operand((g - begin) % 2, brings_weights);
+        if (!brings_weights) {
+            to.put<8, false>(thread, part);
+            return;
+        }
+        if (Format::pieces > 1 || left > 0) {
+            Format::unpack(raw, g % 8, (float *)part);
+        } else {
 #pragma unroll
             for (int i = 0; i < 8; i++) part[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        } else if (brings_weights) {
-            Format::unpack(raw, g % 8, (float *)part);
         }
-        operand((g - begin) % 2, brings_weights).put(row, part, !brings_weights || !Format::halves);
+        to.put<Format::pieces, Format::halves>(thread, part);
     };
 
     float c[2][4][4] = {};
