@@ -414,3 +414,56 @@ fn json_is_what_the_schema_says() {
         assert!(schema.check(&broken).is_err());
     }
 }
+
+/// A text that the subject alone turns in a circle is said to.
+#[test]
+fn a_circle_is_told() {
+    let folder = with(&exact());
+    let stale = ["-n", "40", "--inject", "stale-from-previous-step@logits"];
+    let (code, report, text) = generate(folder.path(), &stale);
+    assert_eq!(code, 1, "{text}");
+    let circle = &report["generation"]["subject"]["repetition"];
+    assert_eq!(circle["period"], 1, "{text}");
+    assert!(
+        report["generation"]["reference"]["repetition"].is_null(),
+        "{text}"
+    );
+    assert!(
+        text.contains("LOOP: only the subject's text turns in a circle"),
+        "{text}"
+    );
+    assert!(
+        text.contains("; a circle: 1 tokens 39 times from token 1 on"),
+        "{text}"
+    );
+}
+
+/// And so is one that ends before it began: of an answer that is complete.
+#[test]
+fn a_text_that_ends_at_once_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let complete = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\nHello! How can I assist you today?";
+    let model = real_model();
+    let output = qdiff(
+        folder.path(),
+        &[
+            "generate",
+            "-m",
+            &model,
+            "--subject",
+            "cpu",
+            "--raw",
+            "--prompt",
+            complete,
+            "-n",
+            "3",
+        ],
+    );
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
+    assert!(text.contains("SAME TEXT"), "{text}");
+    assert!(
+        text.contains("1 tokens, ended at once, without a text"),
+        "{text}"
+    );
+}

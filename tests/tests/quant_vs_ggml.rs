@@ -249,6 +249,18 @@ proptest! {
             for ((got, want), reach) in got.iter().zip(&want).zip(&reach) {
                 prop_assert!((got - want).abs() <= f64::from(*reach), "{:?}: {} {}", fmt, got, want);
             }
+            // And each such place is a tie, whose other side is as far away.
+            let (mut reach, mut steps) = (vec![0.0; x.len()], Vec::new());
+            for tie in quant::ties(fmt, &x) {
+                steps.push(tie.change.len());
+                for (r, c) in reach[tie.first..].iter_mut().zip(&tie.change) {
+                    *r += c.abs();
+                }
+            }
+            for ((got, want), reach) in got.iter().zip(&want).zip(&reach) {
+                prop_assert!((got - want).abs() <= reach * 1.001, "{:?}: {} {}", fmt, got, want);
+            }
+            prop_assert!(steps.iter().all(|n| [1, 32].contains(n)));
             let mut residuals = Vec::new();
             quant::sum_residuals(fmt, &x, &got, &mut residuals);
             for ((r, got), x) in residuals.iter().zip(got.chunks(32)).zip(x.chunks(32)) {

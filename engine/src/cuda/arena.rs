@@ -52,6 +52,12 @@ impl Plan {
         let memory = stream
             .alloc_zeros::<u8>(self.total.max(1))
             .map_err(failed("taking device memory"))?;
+        // The zeros are written in the stream's own time, and copies from the host
+        // are not ordered with it: without this they may be written over weights
+        // already there (seen as zeros in `embed`: DIVERGENCES.md).
+        stream
+            .synchronize()
+            .map_err(failed("clearing device memory"))?;
         let base = memory.device_ptr(stream).0;
         Ok(Arena {
             base,

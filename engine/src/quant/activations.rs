@@ -27,7 +27,7 @@ pub enum ActivationFormat {
     /// Rounded to bfloat16.
     #[serde(rename = "bf16")]
     Bf16,
-    /// Rounded to the 10 mantissa bits of TF32, ties away from zero (`cvt.rna`).
+    /// Rounded to the 10 mantissa bits of TF32, ties to even, as cuBLAS does.
     #[serde(rename = "tf32")]
     Tf32,
     /// Cut to the 10 mantissa bits of TF32: what a tensor core makes of plain
@@ -151,9 +151,11 @@ pub(super) fn round(fmt: ActivationFormat, v: f32) -> f64 {
     match fmt {
         ActivationFormat::F16 => f16::from_f32(v).to_f64(),
         ActivationFormat::Bf16 => bf16::from_f32(v).to_f64(),
-        // Half of the last kept bit is added to the magnitude, then the rest is cut.
+        // Half of the last kept bit, or just less where that bit is even, is
+        // added to the magnitude; then the rest is cut.
         ActivationFormat::Tf32 if v.is_finite() => {
-            f64::from(f32::from_bits((v.to_bits() + 0x1000) & !0x1fff))
+            let half = 0xfff + ((v.to_bits() >> 13) & 1);
+            f64::from(f32::from_bits((v.to_bits() + half) & !0x1fff))
         }
         ActivationFormat::Tf32Truncated if v.is_finite() => {
             f64::from(f32::from_bits(v.to_bits() & !0x1fff))
@@ -229,6 +231,81 @@ pub fn uncertainty(fmt: ActivationFormat, x: &[f32], dx: Option<&[f32]>) -> Vec<
         }
     }
     out
+}
+
+/// A rounding that the engine may have taken the other way, because its
+/// quantiser's arithmetic is not followed to the last bit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tie {
+    /// The first element concerned.
+    pub first: usize,
+    /// What this element and those after it would change by.
+    pub change: Vec<f64>,
+}
+
+/// The roundings in [`emulate`]'s quantisation of exactly known `x` that stand
+/// so near to a tie that `fmt`'s engine may take them either way: of one
+/// quant, or of a block's f16 scale. Empty for formats that [`emulate`] follows
+/// to the last bit.
+///
+/// # Panics
+/// As [`emulate`].
+pub fn ties(fmt: ActivationFormat, x: &[f32]) -> Vec<Tie> {
+    let slack = fmt.slack();
+    let mut ties = Vec::new();
+    if slack == 0.0 {
+        return ties;
+    }
+    let (blocks, rest) = x.as_chunks::<32>();
+    assert!(
+        rest.is_empty(),
+        "{} activations are not whole blocks",
+        x.len()
+    );
+    for (b, block) in blocks.iter().enumerate() {
+        let (scale, quants) = q8_block(fmt, block);
+        if scale == 0.0 {
+            continue;
+        }
+        let (first, held) = (32 * b, stored(fmt, scale));
+        if fmt.half_scale() {
+            let at = |by: f64| stored(fmt, (f64::from(scale) * (1.0 + by)) as f32);
+            let other = [at(-slack), at(slack)].into_iter().find(|s| *s != held);
+            if let Some(other) = other {
+                let change = quants.map(|q| (other - held) * f64::from(q)).to_vec();
+                ties.push(Tie { first, change });
+            }
+        }
+        for (i, (v, q)) in block.iter().zip(quants).enumerate() {
+            let scaled = f64::from(*v) / f64::from(scale);
+            let to_tie = (scaled.abs().fract() - 0.5).abs();
+            if to_tie <= scaled.abs() * slack {
+                // The neighbour on the other side of the tie.
+                let other = scaled.floor() + scaled.ceil() - f64::from(q);
+                let change = vec![(other - f64::from(q)) * held];
+                ties.push(Tie {
+                    first: first + i,
+                    change,
+                });
+            }
+        }
+    }
+    ties
+}
+
+/// How uncertain `emulated`, [`emulate`]'s output for exactly known values,
+/// remains once every one of its [`ties`] is settled.
+pub fn settled(fmt: ActivationFormat, emulated: &[f64]) -> Vec<f32> {
+    // An f16 scale hides what its own arithmetic leaves; an f32 one does not.
+    let relative = if fmt.half_scale() {
+        0.0
+    } else {
+        SQRT_2 * fmt.slack()
+    };
+    emulated
+        .iter()
+        .map(|v| (v.abs() * relative) as f32)
+        .collect()
 }
 
 use std::f64::consts::SQRT_2;

@@ -28,9 +28,9 @@ mod types;
 #[cfg(test)]
 mod tests;
 
-pub use activations::{ActivationFormat, emulate, sum_residuals, uncertainty};
+pub use activations::{ActivationFormat, Tie, emulate, settled, sum_residuals, ties, uncertainty};
 pub use layout::{Field, Part, fields, part};
-pub use products::{AsMultiplied, block_offsets, half_products, takes_sums};
+pub use products::{AsMultiplied, WithoutOffsets, block_offsets, half_products, takes_sums};
 pub use types::GgmlType;
 
 /// A valid ggml type whose blocks this crate does not unpack.

@@ -99,6 +99,43 @@ impl WeightSource for AsMultiplied<'_> {
     }
 }
 
+/// The part of [`AsMultiplied`]'s weights that meets the activations element by
+/// element: less the offsets that meet their stored sum instead. What a doubt
+/// about a quant or a scale of the activations is worth, since the sum was
+/// taken before quantisation.
+pub struct WithoutOffsets<'a>(pub AsMultiplied<'a>);
+
+impl WeightSource for WithoutOffsets<'_> {
+    fn extent(&self, tensor: &str) -> (usize, usize) {
+        self.0.extent(tensor)
+    }
+
+    fn ggml_type(&self, tensor: &str) -> GgmlType {
+        self.0.ggml_type(tensor)
+    }
+
+    fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
+        self.0.rows(tensor, first, out);
+        let (ty, n) = (self.ggml_type(tensor), self.extent(tensor).0);
+        let mut offsets = Vec::new();
+        for (r, out) in out.chunks_exact_mut(n).enumerate() {
+            block_offsets(
+                ty,
+                self.0.1,
+                self.row_bytes(tensor, first + r),
+                &mut offsets,
+            );
+            for (block, offset) in out.chunks_exact_mut(32).zip(&offsets) {
+                block.iter_mut().for_each(|w| *w -= offset);
+            }
+        }
+    }
+
+    fn row_bytes(&self, tensor: &str, row: usize) -> &[u8] {
+        self.0.row_bytes(tensor, row)
+    }
+}
+
 /// Unpacks a row of Q4_K or Q5_K blocks.
 fn half_scales(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
     let (blocks, _) = out.as_chunks_mut::<256>();

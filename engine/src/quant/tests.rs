@@ -54,6 +54,31 @@ fn mins_are_read_for_the_formats_that_have_them() {
 }
 
 #[test]
+fn tf32_rounds_ties_to_even() {
+    let last = 1.0 / 1024.0;
+    for (x, want) in [
+        (1.0 + 0.5 * last, 1.0),
+        (1.0 + 1.5 * last, 1.0 + 2.0 * last),
+        (-1.0 - 0.5 * last, -1.0),
+        (1.0 + 0.501 * last, 1.0 + last),
+    ] {
+        let mut out = [0.0];
+        emulate(ActivationFormat::Tf32, &[x], &mut out);
+        assert_eq!(out, [f64::from(want)], "{x}");
+    }
+}
+
+#[test]
+fn a_value_at_a_tie_may_become_either_neighbour() {
+    let mut x = [0.0_f32; 32];
+    (x[3], x[9]) = (127.0, -81.5);
+    let ties = ties(ActivationFormat::Q8_1Mmvq, &x);
+    let change = vec![1.0];
+    assert_eq!(ties, [Tie { first: 9, change }]); // -82 -> -81
+    assert!(super::ties(ActivationFormat::Q8_0, &x).is_empty());
+}
+
+#[test]
 fn a_q8_1_block_of_one_value_has_a_rounded_sum() {
     let x = [1.0_f32; 32];
     let mut emulated = [0.0; 32];

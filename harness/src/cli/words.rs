@@ -4,6 +4,7 @@ use super::args::RunArgs;
 use crate::prompts::Template;
 use crate::runners::{Number, Spec};
 use clap::ValueEnum as _;
+use qdiff_engine::cuda::Gemm;
 
 /// The command that repeats the run of the prompt `given`.
 pub(super) fn command(args: &RunArgs, given: &str) -> String {
@@ -47,6 +48,9 @@ pub(super) fn command(args: &RunArgs, given: &str) -> String {
     if args.sides.capture.kv_type != Number::F32 && !recorded {
         let kv = args.sides.capture.kv_type.to_possible_value();
         words.extend(kv.map(|v| format!("--kv-type {}", v.get_name())));
+    }
+    if args.sides.prompt.gemm != Gemm::Own && !recorded {
+        words.push("--gemm cublas".to_owned());
     }
     if args.sides.subject != Spec::Auto {
         words.push(format!(

@@ -89,6 +89,53 @@ pub struct Fork {
     pub error: f64,
     /// The same at the tokens before, 0 at the first.
     pub error_before: f64,
+    /// Whether logits that differ so little can have made it.
+    pub reach: Reach,
+}
+
+/// How far a choice is from another one, and how far an error of the logits
+/// can move it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Reach {
+    /// Of a greedy choice, the reference's margin; of a draw, how far it lies
+    /// from the nearer edge of its token's share.
+    pub needed: f64,
+    /// What logits off by the error can move that by: a margin by twice the
+    /// error; an edge as far as the odds on its two sides can shift.
+    pub possible: f64,
+}
+
+impl Reach {
+    /// Whether the error alone is enough. Where it is not, and every stage does
+    /// its mathematics, the error changed the order of the tokens or what the
+    /// filters leave.
+    pub fn within(&self) -> bool {
+        self.needed <= self.possible
+    }
+
+    fn of(reference: &Choice, error: f64, temperature: f32) -> Self {
+        let Some(draw) = reference.draw else {
+            return Self {
+                needed: reference.margin,
+                possible: 2.0 * error,
+            };
+        };
+        // Each logit off by e multiplies the odds of any set of tokens against
+        // the others by at most exp(2 e / temperature).
+        let shift = 2.0 * error / f64::from(temperature);
+        let moved = |edge: f64, by: f64| {
+            let odds = edge / (1.0 - edge) * by.exp();
+            if odds.is_finite() {
+                odds / (1.0 + odds)
+            } else {
+                1.0
+            }
+        };
+        let below = (draw.at - draw.from, moved(draw.from, shift) - draw.from);
+        let above = (draw.to - draw.at, draw.to - moved(draw.to, -shift));
+        let (needed, possible) = if below.0 <= above.0 { below } else { above };
+        Self { needed, possible }
+    }
 }
 
 /// Two texts.
@@ -198,10 +245,12 @@ pub fn generate(
             if a == b {
                 error_before = error_before.max(error);
             } else {
+                let reference = choice(llama, &there, b, a, told_by);
                 fork = Some(Fork {
                     index,
                     subject: choice(llama, &here, a, b, right.drawn()),
-                    reference: choice(llama, &there, b, a, told_by),
+                    reach: Reach::of(&reference, error, plan.settings.temperature),
+                    reference,
                     error,
                     error_before,
                 });
@@ -308,7 +357,44 @@ pub fn quoted(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::quoted;
+    use super::{Choice, Reach, Share, Shown, quoted};
+
+    fn choice(margin: f64, draw: Option<(f64, f64, f64)>) -> Choice {
+        let drawn = Shown {
+            token: 0,
+            text: String::new(),
+            logit: 0.0,
+            probability: 0.5,
+        };
+        let draw = draw.map(|(at, from, to)| Share { at, from, to });
+        Choice {
+            drawn,
+            best: Vec::new(),
+            margin,
+            draw,
+        }
+    }
+
+    #[test]
+    fn a_margin_is_reached_by_twice_the_error() {
+        assert!(Reach::of(&choice(0.19, None), 0.1, 0.0).within());
+        assert!(!Reach::of(&choice(0.21, None), 0.1, 0.0).within());
+    }
+
+    #[test]
+    fn an_edge_moves_with_the_odds_of_its_sides() {
+        // Two tokens of equal logit: off by e each, the edge at 1/2 becomes the
+        // logistic function of 2 e.
+        let e = 0.1;
+        let edge = 1.0 / (1.0 + f64::exp(-2.0 * e));
+        for (at, within) in [(edge - 1e-6, true), (edge + 1e-6, false)] {
+            let upper = choice(0.0, Some((at, 0.5, 1.0)));
+            assert_eq!(Reach::of(&upper, e, 1.0).within(), within);
+        }
+        // Nothing lies beyond the ends, and they do not move.
+        let all = Reach::of(&choice(0.0, Some((0.5, 0.0, 1.0))), 1.0, 0.1);
+        assert!(!all.within() && all.possible.abs() < 1e-12, "{all:?}");
+    }
 
     #[test]
     fn quotes() {

@@ -7,6 +7,8 @@ use crate::verdict::{Evidence, Expected, Row, judged_rows, right};
 pub(super) struct Fit {
     /// Relative L2 distance left in the worst row that was bad.
     pub(super) after: f64,
+    /// As it was without the hypothesis, in the rows that are to be explained.
+    pub(super) before: f64,
     /// Largest share of what is allowed, over these rows.
     pub(super) used: f64,
     /// Whether everything is as the hypothesis says, or only what is wrong.
@@ -22,6 +24,11 @@ pub(super) struct Fit {
 /// anything remains.
 pub(super) fn fit(e: &Evidence<'_>, assumed: &Expected) -> Option<Fit> {
     let mut fit = Fit {
+        before: if e.misshapen.is_empty() {
+            0.0
+        } else {
+            f64::INFINITY
+        },
         after: 0.0,
         used: 0.0,
         whole: true,
@@ -51,6 +58,14 @@ pub(super) fn fit(e: &Evidence<'_>, assumed: &Expected) -> Option<Fit> {
             .as_ref()
             .filter(|(t, _)| t.data.len() >= row.range.end)
             .map(|(t, b)| (&t.data[row.range.clone()], &b[row.range.clone()]));
+        if row.bad {
+            let before = Row::of(got, want, bound, e.rule).residual;
+            fit.before = fit.before.max(if before.is_nan() {
+                f64::INFINITY
+            } else {
+                before
+            });
+        }
         let whole = other.and_then(|(w, b)| judge(got, w, b, e.rule));
         match (row.bad, whole, other) {
             (true, Some(row), _) => fit.take(row),
@@ -68,6 +83,12 @@ pub(super) fn fit(e: &Evidence<'_>, assumed: &Expected) -> Option<Fit> {
 }
 
 impl Fit {
+    /// Whether it accounts for most of the residual. One whose operands are so
+    /// uncertain that anything lies within its bounds does not.
+    pub(super) fn explains(&self) -> bool {
+        self.after <= 0.5 * self.before
+    }
+
     fn take(&mut self, row: Row) {
         self.after = self.after.max(row.residual);
         self.used = self.used.max(row.used);

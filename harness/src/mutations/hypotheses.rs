@@ -277,7 +277,10 @@ impl Searcher<'_> {
             fit(small, &assume(&node, small))?;
         }
         let fit = fit(e, &assume(&node, e))?;
-        let plausible = mutation.kind != Kind::Rounding || looks_like_rounding(e);
+        let plausible = match mutation.kind {
+            Kind::Rounding => looks_like_rounding(e),
+            Kind::Value | Kind::Place => fit.explains(),
+        };
         plausible.then_some(fit)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::number;
 use super::{Doubt, ModelInfo, Outcome};
-use crate::generate::{Choice, Generation, Speech, Stop};
+use crate::generate::{Choice, Fork, Generation, Speech, Stop};
 use crate::nonce::Changes;
 use crate::runners::Spec;
 use crate::tokens::TokensCheck;
@@ -208,12 +208,17 @@ pub fn render(report: &GenerationReport) -> String {
         for (name, choice) in [("reference", &fork.reference), ("subject", &fork.subject)] {
             line(name, best(choice));
         }
+        // Of a stage that is wrong the logits' error says nothing.
+        let reach = match report.cause {
+            Some(Cause::Divergence { .. }) => String::new(),
+            _ => reach(fork),
+        };
         line(
             "logits",
             format!(
-                "differ by at most {} here, {} before",
+                "differ by at most {} here, {} before{reach}",
                 number(fork.error),
-                number(fork.error_before)
+                number(fork.error_before),
             ),
         );
     }
@@ -325,6 +330,24 @@ fn best(choice: &Choice) -> String {
         choice.drawn.text,
         number(choice.margin),
         list.join("  ")
+    )
+}
+
+/// Whether the measured error of the logits accounts for the other choice.
+fn reach(fork: &Fork) -> String {
+    let what = match fork.reference.draw {
+        None => "the reference's margin",
+        Some(_) => "the draw's distance from its share's edge",
+    };
+    let verdict = if fork.reach.within() {
+        "within"
+    } else {
+        "beyond, so they changed the order or the choice of tokens that share,"
+    };
+    format!(
+        ": {what}, {}, is {verdict} the {} they can move it by",
+        number(fork.reach.needed),
+        number(fork.reach.possible)
     )
 }
 

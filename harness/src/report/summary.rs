@@ -376,6 +376,9 @@ fn tokens(report: &Report) -> String {
     if verdict.coverage.alone {
         return "the subject's own choices; nothing to compare them with".to_owned();
     }
+    if verdict.tokens.is_empty() {
+        return "no choice to compare: the logits are not among what was judged".to_owned();
+    }
     let Some(t) = verdict.tokens.iter().find(|t| t.subject != t.reference) else {
         return format!(
             "the same choice after each of {} steps",

@@ -100,6 +100,10 @@ pub enum Accumulation {
     /// f32.
     #[default]
     F32,
+    /// The f32 of tensor cores, which cut what does not fit instead of rounding
+    /// (Fasi, Higham, Mikaitis & Pranesh 2021).
+    #[serde(rename = "tensor_cores")]
+    TensorCores,
     /// f16, as with `CUBLAS_COMPUTE_16F` or `half2` sums.
     F16,
 }
@@ -110,6 +114,7 @@ impl Accumulation {
     pub fn factor(self) -> f64 {
         match self {
             Self::F32 => 1.0,
+            Self::TensorCores => 2.0,
             Self::F16 => 8192.0,
         }
     }

@@ -10,13 +10,13 @@
 //! | blocks | up to 8 | `mul_mat_vec_q` (mmvq.cu, `MMVQ_MAX_BATCH_SIZE`) | `quantize_q8_1`, integer dot products, f32 sums |
 //! | blocks | more | `mul_mat_q` (mmq.cu) | `quantize_mmq_q8_1` in the layout of `mmq_get_q8_1_ds_layout`, f32 sums |
 //! | F16 | 1 | `mul_mat_vec_f` (mmvf.cu) | activations and sums of a thread in f16 |
-//! | F16 | up to 16 | `mul_mat_f` (mmf.cu) | activations in f16, f32 sums |
+//! | F16 | up to 16 | `mul_mat_f` (mmf.cu) | activations in f16, tensor-core sums |
 //! | F16 | more | cuBLAS, `CUBLAS_COMPUTE_16F` | activations, sums and output in f16 |
 //! | BF16 | 1 | `mul_mat_vec_f` | f32 |
-//! | BF16 | more | `mul_mat_f`, cuBLAS | activations in bf16, f32 sums |
+//! | BF16 | more | `mul_mat_f`, cuBLAS | activations in bf16, tensor-core sums |
 //! | F32 | up to 3 | `mul_mat_vec_f` | f32 |
-//! | F32 | up to 16 | `mul_mat_f` | tensor cores on f32 operands as they stand: cut to TF32 |
-//! | F32 | more | cuBLAS, `CUBLAS_TF32_TENSOR_OP_MATH` (common.cuh) | operands in TF32, f32 sums |
+//! | F32 | up to 16 | `mul_mat_f` | tensor cores on f32 operands as they stand: cut to TF32, tensor-core sums |
+//! | F32 | more | cuBLAS, `CUBLAS_TF32_TENSOR_OP_MATH` (common.cuh) | operands in TF32, ties to even (measured), tensor-core sums |
 //!
 //! The two products of the attention are F32 × F32 where the KV cache is F32,
 //! and F16 × F32 where it is F16. All kernels are compiled with
@@ -53,18 +53,22 @@ fn rules(ty: &GgmlType) -> Vec<LinearRule> {
         activations,
         ..LinearRule::default()
     };
+    let on_tensor_cores = |up_to, activations| LinearRule {
+        accumulation: Accumulation::TensorCores,
+        ..rule(up_to, activations)
+    };
     match *ty {
         GgmlType::F32 => vec![
             rule(Some(MMVF_F32), ActivationFormat::F32),
-            rule(Some(MMF), ActivationFormat::Tf32Truncated),
-            rule(None, ActivationFormat::Tf32),
+            on_tensor_cores(Some(MMF), ActivationFormat::Tf32Truncated),
+            on_tensor_cores(None, ActivationFormat::Tf32),
         ],
         GgmlType::F16 => vec![
             LinearRule {
                 accumulation: Accumulation::F16,
                 ..rule(Some(1), ActivationFormat::F16)
             },
-            rule(Some(MMF), ActivationFormat::F16),
+            on_tensor_cores(Some(MMF), ActivationFormat::F16),
             LinearRule {
                 accumulation: Accumulation::F16,
                 output: Number::F16,
@@ -73,7 +77,7 @@ fn rules(ty: &GgmlType) -> Vec<LinearRule> {
         ],
         GgmlType::BF16 => vec![
             rule(Some(1), ActivationFormat::F32),
-            rule(None, ActivationFormat::Bf16),
+            on_tensor_cores(None, ActivationFormat::Bf16),
         ],
         _ => vec![
             rule(Some(MMVQ), ActivationFormat::Q8_1Mmvq),
@@ -99,11 +103,15 @@ fn attention(kv: Number) -> Vec<AttentionRule> {
         up_to,
         scores,
         context,
+        accumulation: Accumulation::TensorCores,
+    };
+    let in_f32 = |up_to, scores, context| AttentionRule {
         accumulation: Accumulation::F32,
+        ..rule(up_to, scores, context)
     };
     match kv {
         Number::F32 => vec![
-            rule(Some(MMVF_F32), ActivationFormat::F32, ActivationFormat::F32),
+            in_f32(Some(MMVF_F32), ActivationFormat::F32, ActivationFormat::F32),
             rule(
                 Some(MMF),
                 ActivationFormat::Tf32Truncated,
@@ -124,7 +132,7 @@ fn attention(kv: Number) -> Vec<AttentionRule> {
             },
         ],
         Number::Bf16 => vec![
-            rule(Some(1), ActivationFormat::F32, ActivationFormat::F32),
+            in_f32(Some(1), ActivationFormat::F32, ActivationFormat::F32),
             rule(None, ActivationFormat::Bf16, ActivationFormat::Bf16),
         ],
     }

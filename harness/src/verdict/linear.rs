@@ -2,11 +2,13 @@
 //! does, and the weights as its kernels see them.
 
 use super::evaluate::{Block, Operand, Sink, Source, forward};
+use super::ties::{self, Undecided};
 use crate::capture::Step;
 use crate::runners::LinearRule;
 use qdiff_engine::model::{Graph, Node, WeightSource};
-use qdiff_engine::ops::{Context, Linear, Tensor, UNIT, linear};
-use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, GgmlType};
+use qdiff_engine::ops::linear::{self, Layout};
+use qdiff_engine::ops::{Context, Linear, Tensor, UNIT};
+use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, GgmlType, WithoutOffsets};
 use rayon::prelude::*;
 use std::ops::{ControlFlow, Range};
 
@@ -42,6 +44,8 @@ struct Batch<'a> {
     /// Per row, what its blocks' stored sums are more than their elements, and
     /// how uncertain the sums are.
     sums: Vec<(Vec<f64>, Vec<f64>)>,
+    /// Rows of which a rounding must be read off the outputs.
+    undecided: Vec<Undecided>,
     parts: Vec<Part<'a>>,
 }
 
@@ -66,6 +70,7 @@ pub(super) fn layers(
         rows: Vec::new(),
         deltas: Vec::new(),
         sums: Vec::new(),
+        undecided: Vec::new(),
         parts: Vec::new(),
     };
     for of in sides {
@@ -117,14 +122,14 @@ impl<'a> Batch<'a> {
     fn add(&mut self, x: &Operand<'_>, part: Part<'a>) {
         let n = self.extent.0;
         let range = part.rows.start * n..part.rows.end * n;
-        self.parts.push(part);
         let format = self.rule.activations;
         let (narrow, delta) = (x.narrow(), x.delta().map(|d| &d[range.clone()]));
         let narrow = &narrow[range.clone()];
-        self.deltas
-            .extend(quant::uncertainty(format, narrow, delta));
         let from = self.rows.len();
         if format == ActivationFormat::F32 {
+            self.parts.push(part);
+            self.deltas
+                .extend(quant::uncertainty(format, narrow, delta));
             match x {
                 Operand::Captured(_) => self.rows.extend(narrow.iter().map(|&v| f64::from(v))),
                 Operand::Computed(value, _) => self.rows.extend_from_slice(&value.data[range]),
@@ -133,6 +138,13 @@ impl<'a> Batch<'a> {
         }
         self.rows.resize(from + narrow.len(), 0.0);
         quant::emulate(format, narrow, &mut self.rows[from..]);
+        let settled = delta.is_none() && self.settles(&part, narrow);
+        self.parts.push(part);
+        self.deltas.extend(if settled {
+            quant::settled(format, &self.rows[from..])
+        } else {
+            quant::uncertainty(format, narrow, delta)
+        });
         for (r, row) in narrow.chunks_exact(n).enumerate() {
             let mut residuals = Vec::new();
             let values = &self.rows[from + r * n..][..n];
@@ -154,12 +166,38 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// Notes the ties of exact rows `x` together with what the runner made of
+    /// them, where that was captured.
+    fn settles(&mut self, part: &Part<'_>, x: &[f32]) -> bool {
+        let (n, m) = self.extent;
+        let first = self.rows.len() / n - part.rows.len();
+        let given = part.step.stages.get(&self.node.id);
+        let given = given.filter(|g| *g.shape() == [part.step.rows(), m]);
+        let (Some(given), Layout::Rows) = (given, &self.layer.layout) else {
+            return false;
+        };
+        for (r, x) in x.chunks_exact(n).enumerate() {
+            let ties = quant::ties(self.rule.activations, x);
+            if !ties.is_empty() {
+                let at = part.rows.start + r;
+                self.undecided.push(Undecided {
+                    row: first + r,
+                    ties,
+                    given: given.slice(0, at..at + 1).data,
+                });
+            }
+        }
+        true
+    }
+
     fn flush(&mut self, sink: &mut Sink<'_>) -> ControlFlow<()> {
         let (n, m) = self.extent;
         if self.parts.is_empty() {
             return ControlFlow::Continue(());
         }
         let weights = AsMultiplied(self.weights, self.rule.activations);
+        // A doubt about an element does not reach the sum stored before.
+        let by_element = WithoutOffsets(AsMultiplied(self.weights, self.rule.activations));
         let context = Context {
             tokens: &[],
             positions: &[],
@@ -180,6 +218,10 @@ impl<'a> Batch<'a> {
                 shape,
                 data: deltas,
             };
+            let context = Context {
+                weights: &by_element,
+                ..context
+            };
             for (b, s) in bound
                 .iter_mut()
                 .zip(linear::spread(self.layer, &dx, &context))
@@ -188,6 +230,8 @@ impl<'a> Batch<'a> {
             }
         }
         self.add_sums(&x, &mut y.data, &mut bound);
+        let undecided = std::mem::take(&mut self.undecided);
+        ties::settle(&undecided, (&by_element, self.name), &mut y.data);
         let unit = self.rule.output.unit();
         if unit > 0.0 {
             for (b, y) in bound.iter_mut().zip(&y.data) {

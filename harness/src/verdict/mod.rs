@@ -2,7 +2,7 @@
 //! then the stages held against each other.
 //!
 //! `evaluate` says what a stage should be on a runner's own operands (`linear`
-//! in its arithmetic, `segment` where some were not captured), `local` holds
+//! in its arithmetic, with `ties`; `segment` where some were not captured), `local` holds
 //! the stage to it, `global` compares the two runners, `judge` gives every
 //! stage its status and finds the origins, `health` looks for what no correct
 //! model does. `spread`, `attention` and `logits` keep what charts are drawn
@@ -23,6 +23,7 @@ mod rows;
 mod segment;
 mod shape;
 mod spread;
+mod ties;
 pub mod tolerance;
 
 pub use attention::AttentionMap;

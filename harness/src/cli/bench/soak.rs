@@ -67,7 +67,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
             ))?;
             ensure!(
                 host <= first.0 + NOISE && free + NOISE >= first.1,
-                "memory grew: host {} to {} MiB, device free {} to {} MiB",
+                "memory grew: host {} to {} MiB, device free {} to {} MiB (what other programs on the device take counts in: run \
+                 this alone)",
                 first.0 >> 20,
                 host >> 20,
                 first.1 >> 20,
