@@ -90,6 +90,65 @@ fn a_clean_run_passes_over_segments() {
     }
 }
 
+/// The same of a live subject of which little is tapped.
+#[test]
+fn a_live_subject_with_few_taps() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    Synth::default().write(&folder.join("model.gguf")).unwrap();
+    let judge = |extra: &[&str]| {
+        let args = [
+            "run",
+            "-m",
+            "model.gguf",
+            "--subject",
+            "cpu",
+            "--json",
+            "r.json",
+            "--taps",
+            "L*.layer_out,logits",
+        ];
+        let output = qdiff(folder, &[&args[..], extra].concat());
+        let json: Value =
+            serde_json::from_slice(&std::fs::read(folder.join("r.json")).unwrap()).unwrap();
+        (output.status.code(), json, stdout(&output))
+    };
+    let (code, report, text) = judge(&[]);
+    assert_eq!(code, Some(0), "{text}");
+    let coverage = &report["verdict"]["coverage"];
+    assert_eq!(coverage["judged"], coverage["asked"], "{text}");
+    assert!(coverage["within"].as_u64() > Some(0), "{text}");
+    assert!(text.contains("--taps 'L*.layer_out,logits'"), "{text}");
+    let (code, _, text) = judge(&["--inject", "rope-base@L01"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.starts_with("DIVERGED at L01.attn_norm..L01.layer_out"),
+        "{text}"
+    );
+    let capture = [
+        "record",
+        "-m",
+        "model.gguf",
+        "--runner",
+        "cpu",
+        "--out",
+        "c",
+    ];
+    assert_eq!(qdiff(folder, &capture).status.code(), Some(0));
+    let recorded = [
+        "run",
+        "-m",
+        "model.gguf",
+        "--subject",
+        "capture:c",
+        "--taps",
+        "embed",
+    ];
+    let refused = qdiff(folder, &recorded);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("--taps is about a subject that runs"));
+}
+
 #[test]
 fn a_fault_is_found_in_its_segment() {
     let folder = tempfile::tempdir().unwrap();

@@ -56,7 +56,11 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     if let Some(input) = &single {
         input.check(&opened, &oracle, &filter)?;
     }
-    let sides = parties.meet(&args.sides, &opened, &oracle)?;
+    if !args.taps.is_empty() && parties.recorded.subject.is_some() {
+        bail!("--taps is about a subject that runs; a recorded capture holds what was tapped");
+    }
+    let mut sides = parties.meet(&args.sides, &opened, &oracle)?;
+    sides.taps = Filter::new(&oracle.graph, &args.taps, None, None).context("--taps")?;
 
     let (hash, weights) = std::thread::scope(|scope| {
         let hash = scope.spawn(|| sha256(opened.bytes()));

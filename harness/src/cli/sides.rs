@@ -9,7 +9,7 @@ use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording, Tokens};
 use crate::prompts::Ready;
-use crate::runners::{Faults, Spec};
+use crate::runners::{Faults, Narrowed, Spec};
 use crate::session::Opened;
 use anyhow::{Result, bail};
 use std::io::IsTerminal as _;
@@ -33,6 +33,8 @@ pub(super) struct Sides {
     /// What the subject's capture calls the stages.
     names: Names,
     pub(super) faults: Faults,
+    /// The stages that are tapped of a subject that runs.
+    pub(super) taps: Filter,
     /// Time that the search for causes may take.
     pub(super) budget: Duration,
 }
@@ -121,6 +123,7 @@ impl Parties {
             reference: self.reference,
             recorded: self.recorded,
             names,
+            taps: Filter::default(),
             budget: self.budget,
         })
     }
@@ -148,7 +151,14 @@ impl Sides {
         let forced = reference.as_ref().map(|r| r.fed.as_slice()).or(forced);
         let subject = match &self.recorded.subject {
             Some((folder, manifest)) => pair.read(folder, manifest, &self.names)?,
-            None => pair.run(&self.subject, input.tokens(forced), self.faults.clone())?,
+            None => {
+                let tokens = input.tokens(forced);
+                let mut runner = Narrowed {
+                    inner: pair.runner(&self.subject, tokens, self.faults.clone())?,
+                    taps: &self.taps,
+                };
+                pair.record(&mut runner, tokens)?
+            }
         };
         Ok((subject, reference))
     }

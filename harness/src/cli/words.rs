@@ -67,6 +67,9 @@ pub(super) fn command(args: &RunArgs, given: &str) -> String {
     if let Some(path) = &args.sides.map {
         words.push(format!("--map {}", quote(&path.display().to_string())));
     }
+    if !args.taps.is_empty() {
+        words.push(format!("--taps {}", quote(&args.taps.join(","))));
+    }
     if args.repeat > 1 {
         words.push(format!("--repeat {}", args.repeat));
     }

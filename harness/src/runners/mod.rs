@@ -10,7 +10,7 @@ mod spec;
 pub use arithmetic::{Accumulation, Arithmetic, AttentionRule, Functions, LinearRule, Number};
 pub use spec::{Faults, Room, Spec};
 
-use crate::capture::{Step, Want};
+use crate::capture::{Filter, Step, Want};
 use anyhow::Result;
 use qdiff_engine::model::Node;
 use schemars::JsonSchema;
@@ -55,6 +55,29 @@ pub trait Runner {
     /// # Errors
     /// Whatever keeps the step from finishing or a wanted stage from being seen.
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step>;
+}
+
+/// A runner of which some stages alone are tapped, so that the rest runs as it
+/// does with taps off, and is judged within segments.
+pub struct Narrowed<'a> {
+    /// The runner.
+    pub inner: Box<dyn Runner + 'a>,
+    /// What is tapped of it.
+    pub taps: &'a Filter,
+}
+
+impl Runner for Narrowed<'_> {
+    fn manifest(&self) -> &Manifest {
+        self.inner.manifest()
+    }
+
+    fn taps(&self, node: &Node) -> bool {
+        self.taps.stage(node.id) && self.inner.taps(node)
+    }
+
+    fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
+        self.inner.step(tokens, want)
+    }
 }
 
 /// The tokens of a run.

@@ -12,6 +12,7 @@ Examples:
   qdiff run --prompt haiku
   qdiff run --prompt 'Why is the sky blue?' -n 16
   qdiff run --prompt @notes.txt --raw --stages 'attn_*' --layers 0,5-7 --full
+  qdiff run --taps 'L*.layer_out,logits'
   qdiff run --inject rope-base:base=10000@L07
   qdiff run --tolerance 'L*.ffn_down=1e-3' --report report.html --report junit.xml")]
 pub struct RunArgs {
@@ -35,6 +36,16 @@ pub struct RunArgs {
     /// Only stages that match the pattern, such as 'L07.*' or 'attn_*'; repeatable
     #[arg(long, value_name = "GLOB", value_delimiter = ',', env = "QDIFF_STAGES")]
     pub stages: Vec<String>,
+    /// Tap only these stages of the subject, such as 'L*.layer_out,logits': the rest runs as it does untapped, and is
+    /// judged within the segment that ends in the next tapped stage; repeatable
+    #[arg(
+        long,
+        value_name = "GLOB",
+        value_delimiter = ',',
+        conflicts_with = "repeat",
+        env = "QDIFF_TAPS"
+    )]
+    pub taps: Vec<String>,
     /// Only these layers, such as 0,5-7
     #[arg(long, value_name = "LIST", env = "QDIFF_LAYERS")]
     pub layers: Option<String>,
