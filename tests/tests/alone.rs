@@ -126,6 +126,20 @@ fn a_deterministic_subject_repeats_itself() {
     );
 }
 
+/// A race shows before any other verdict, at the stage where it begins.
+#[test]
+fn a_race_is_told_first() {
+    let folder = folder();
+    let race = ["-n", "2", "--repeat", "2", "--inject", "race@L01.ffn_act"];
+    let (code, report, text) = run(folder.path(), &race);
+    assert_eq!(code, 1, "{text}");
+    assert_eq!(report["repeated"]["race"]["stage"], "L01.ffn_act", "{text}");
+    assert!(
+        text.starts_with("DIVERGED nondeterministic at L01.ffn_act"),
+        "{text}"
+    );
+}
+
 /// Two runs that differ in one bit: the first difference by step and stage.
 #[test]
 fn runs_that_differ_are_located() {

@@ -467,3 +467,30 @@ fn a_text_that_ends_at_once_is_told() {
         "{text}"
     );
 }
+
+/// A fault of the samplers is told from one of the model, and named.
+#[test]
+fn faults_of_the_samplers_are_named() {
+    let folder = with(&exact());
+    for (fault, more) in [
+        ("sampler-seed", &["--temp", "1"][..]),
+        ("sampler-order", &["--temp", "4", "--min-p", "0.2"]),
+        ("sampler-bound", &[]),
+    ] {
+        let mut args = vec!["-n", "24", "--inject", fault];
+        args.extend(more);
+        let (code, report, text) = generate(folder.path(), &args);
+        assert_eq!(code, 1, "{fault}: {text}");
+        assert_eq!(report["cause"]["kind"], "sampler", "{fault}: {text}");
+        let causes = report["cause"]["causes"].as_array().unwrap();
+        assert!(causes.iter().any(|c| c["name"] == fault), "{fault}: {text}");
+        assert!(
+            text.contains("from the same logits the engine's samplers draw another token"),
+            "{text}"
+        );
+    }
+    let run = ["run", "-m", "model.gguf", "--inject", "sampler-seed"];
+    let refused = qdiff(folder.path(), &run);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("inject it into `qdiff generate`"));
+}

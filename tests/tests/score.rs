@@ -56,6 +56,6 @@ fn the_catalogue_is_listed_and_shown() {
     }
     let unknown = qdiff(folder.path(), &["mutations", "show", "no-such"]);
     assert_eq!(unknown.status.code(), Some(2));
-    let elsewhere = qdiff(folder.path(), &["run", "--inject", "race"]);
+    let elsewhere = qdiff(folder.path(), &["run", "--inject", "ffn-allocates"]);
     assert!(stderr(&elsewhere).contains("not the fault of a stage"));
 }

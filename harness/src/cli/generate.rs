@@ -26,6 +26,10 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         .iter()
         .map(|text| Injection::parse(text))
         .collect::<Result<Vec<_>>>()?;
+    let (injections, of_samplers): (Vec<_>, Vec<_>) = injections
+        .into_iter()
+        .partition(|i| i.mutation().chain.is_none());
+    let of_samplers: Vec<_> = of_samplers.iter().map(Injection::mutation).collect();
     if let Some(path) = &args.json {
         file::check(path, "--json")?;
     }
@@ -69,6 +73,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         ubatch: args.capture.ubatch,
         most: args.prompt.decode,
         settings: &settings,
+        spoiled: &of_samplers,
     };
     let check = (!ready.text.is_empty())
         .then(|| tokens::check(opened.model.gguf(), &opened.llama, &ready.text));
@@ -105,7 +110,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         None => None,
     };
     let (cause, forced, mut code) = match (&spoken.sampler_differs, spoken.parts_at()) {
-        (Some(index), _) => (Some(Cause::Sampler { index: *index }), None, exit::DIVERGED),
+        (Some(other), _) => (Some(Cause::Sampler(other.clone())), None, exit::DIVERGED),
         (None, None) => (None, None, exit::MATCH),
         (None, Some(at)) => {
             let sides = (&subject, &reference);
@@ -127,7 +132,16 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         sampling: settings.into(),
         nonce: number,
         tokens: check,
-        injected: faults.words.clone(),
+        injected: faults
+            .words
+            .iter()
+            .cloned()
+            .chain(
+                of_samplers
+                    .iter()
+                    .map(|m| format!("{} in the samplers", m.name)),
+            )
+            .collect(),
         generation: spoken,
         cause,
         forced,

@@ -51,12 +51,15 @@ fn page(m: &Mutation) -> String {
     }
     let _ = writeln!(out, "  seen       {}", m.seen);
     let _ = writeln!(out, "  remedy     {}", m.remedy);
-    if m.of_a_stage() {
-        let _ = writeln!(
-            out,
-            "  inject     qdiff run --inject {}",
-            m.with(&m.defaults())
-        );
-    }
+    let command = match (m.of_a_stage(), m.chain) {
+        (true, _) => "qdiff run",
+        (false, Some(_)) => "qdiff generate",
+        (false, None) => return out,
+    };
+    let _ = writeln!(
+        out,
+        "  inject     {command} --inject {}",
+        m.with(&m.defaults())
+    );
     out
 }

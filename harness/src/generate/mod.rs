@@ -14,6 +14,7 @@ pub use voice::{Draw, Speech, Stop, Voice};
 use crate::capture::Want;
 use crate::llama::Model;
 use crate::llama::sampler::LlamaSampler;
+use crate::mutations::{Mutation, catalogue};
 use crate::pair::{Pair, Recording, Tokens};
 use crate::runners::{Faults, Room, Spec};
 use crate::verdict::Verdict;
@@ -74,6 +75,35 @@ impl From<Drawn> for Share {
             to: d.to,
         }
     }
+}
+
+/// Another token than llama.cpp's, drawn by the engine's samplers from its very
+/// logits.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct OtherDraw {
+    /// Index of the generated token.
+    pub index: usize,
+    /// The known faults of samplers that draw what these drew, up to there.
+    pub causes: Vec<SamplerFault>,
+}
+
+impl OtherDraw {
+    /// The names of its causes.
+    pub fn names(&self) -> String {
+        let names: Vec<&str> = self.causes.iter().map(|c| c.name.as_str()).collect();
+        names.join(" or ")
+    }
+}
+
+/// A known fault of samplers.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct SamplerFault {
+    /// Its name in the catalogue.
+    pub name: String,
+    /// What is wrong.
+    pub story: String,
+    /// How to mend it.
+    pub remedy: String,
 }
 
 /// Where the texts part.
@@ -149,7 +179,7 @@ pub struct Generation {
     pub fork: Option<Fork>,
     /// Index of the token at which the engine's samplers drew another one than
     /// llama.cpp's from the very same logits: a bug in the samplers.
-    pub sampler_differs: Option<usize>,
+    pub sampler_differs: Option<OtherDraw>,
 }
 
 impl Generation {
@@ -173,6 +203,57 @@ pub struct Plan<'a> {
     pub most: usize,
     /// How they are drawn.
     pub settings: &'a Settings,
+    /// What is wrong with the engine's samplers.
+    pub spoiled: &'a [&'static Mutation],
+}
+
+impl Plan<'_> {
+    /// The engine's samplers with these faults.
+    fn sampler(&self, faults: &[&'static Mutation], mut tokens: usize) -> Sampler {
+        let mut chain = self.settings.chain();
+        for spoil in faults.iter().filter_map(|m| m.chain) {
+            spoil(&mut chain, &mut tokens);
+        }
+        Sampler::new(&chain, tokens)
+    }
+}
+
+/// The engine's samplers on the reference's logits: they must draw its tokens.
+/// Beside them those with a known fault, to tell which one explains another.
+struct Shadow {
+    sampler: Sampler,
+    known: Vec<(&'static Mutation, Sampler)>,
+}
+
+impl Shadow {
+    fn new(plan: Plan<'_>, tokens: usize) -> Self {
+        let ready = |faults: &[&'static Mutation]| {
+            let mut sampler = plan.sampler(faults, tokens);
+            plan.prompt.iter().for_each(|t| sampler.accept(*t));
+            sampler
+        };
+        let known = catalogue().filter(|m| m.chain.is_some());
+        Self {
+            sampler: ready(plan.spoiled),
+            known: known.map(|m| (m, ready(&[m]))).collect(),
+        }
+    }
+
+    /// What it draws where the reference drew `theirs`, if that is another token.
+    fn draw(&mut self, index: usize, logits: &[f32], theirs: u32) -> Result<Option<OtherDraw>> {
+        let token = self.sampler.sample(logits)?;
+        self.known
+            .retain_mut(|(_, sampler)| sampler.sample(logits).is_ok_and(|t| t == token));
+        let fault = |(m, _): &(&'static Mutation, Sampler)| SamplerFault {
+            name: m.name.to_owned(),
+            story: m.story.to_owned(),
+            remedy: m.remedy.to_owned(),
+        };
+        Ok((token != theirs).then(|| OtherDraw {
+            index,
+            causes: self.known.iter().map(fault).collect(),
+        }))
+    }
 }
 
 /// Lets both sides speak at once. `told` hears every pair of tokens, as soon as
@@ -190,7 +271,7 @@ pub fn generate(
 ) -> Result<Generation> {
     let llama = &pair.opened.llama;
     let chain = plan.settings.chain();
-    let ours = || Draw::Ours(Sampler::new(&chain, llama.n_tokens()));
+    let ours = || Draw::Ours(plan.sampler(plan.spoiled, llama.n_tokens()));
     let draw = |spec: &Spec| match spec {
         Spec::Llama | Spec::LlamaCuda => Draw::Theirs(LlamaSampler::new(&chain, llama.n_tokens())),
         _ => ours(),
@@ -214,12 +295,8 @@ pub fn generate(
             plan.most,
         ))
     };
-    // Our samplers on the reference's logits: the same tokens, or a bug of theirs.
-    let mut shadow = matches!(reference, Spec::Llama | Spec::LlamaCuda).then(|| {
-        let mut sampler = Sampler::new(&chain, llama.n_tokens());
-        plan.prompt.iter().for_each(|t| sampler.accept(*t));
-        sampler
-    });
+    let mut shadow = matches!(reference, Spec::Llama | Spec::LlamaCuda)
+        .then(|| Shadow::new(plan, llama.n_tokens()));
     let mut left = voice(reference, draw(reference), Faults::default())?;
     let mut right = voice(subject, ours(), faults)?;
     let ends = |token| llama.ends_generation(token);
@@ -231,14 +308,16 @@ pub fn generate(
             break;
         }
         told(theirs.as_ref().map(|t| t.0), our.as_ref().map(|t| t.0))?;
-        if let (Some((token, logits)), Some(sampler)) = (&theirs, &mut shadow)
-            && sampler.sample(logits)? != *token
-        {
-            sampler_differs = Some(index);
-            shadow = None;
+        if let (Some((token, logits)), Some(ours)) = (&theirs, &mut shadow) {
+            sampler_differs = ours.draw(index, logits, *token)?;
+            if sampler_differs.is_some() {
+                shadow = None;
+            }
         }
         // llama.cpp does not tell where its draw fell; ours, which is the same, does.
-        let told_by = left.drawn().or(shadow.as_ref().and_then(Sampler::drawn));
+        let told_by = left
+            .drawn()
+            .or(shadow.as_ref().and_then(|s| s.sampler.drawn()));
         // Up to the fork both sides have a token at every index.
         if let (None, Some((b, there)), Some((a, here))) = (&fork, theirs, our) {
             let error = largest_difference(&here, &there);

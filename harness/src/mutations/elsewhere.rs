@@ -38,27 +38,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "allocate once, at load",
     ),
     case(
-        "race",
-        "the result changes from run to run",
-        "`qdiff run --repeat`: tested before any other verdict",
-        "compute-sanitizer --tool racecheck; look for a missing barrier or an atomic sum",
-    ),
-    case(
         "sampler-ties",
-        "among equal logits not the lowest id is chosen, or the scan stops early",
-        "`qdiff run`: every stage matches and the token does not, with a margin of zero",
-        "take the lowest id among equals, over the whole vocabulary",
-    ),
-    case(
-        "sampler-order",
-        "temperature is applied before top-k where it belongs after, or the other way round",
-        "`qdiff run`: logits match, sampled tokens do not, greedy ones do",
-        "apply the samplers in the order of the chain that is compared against",
-    ),
-    case(
-        "sampler-seed",
-        "the random draw differs: another generator, seed, or number of draws per token",
-        "`qdiff run`: probabilities match and the sampled tokens do not",
-        "one draw per token, from the same generator and seed",
+        "among equal logits not the lowest id is chosen",
+        "`qdiff generate`: the engine's samplers draw another token from the reference's logits, with a margin of zero",
+        "take the lowest id among equals",
     ),
 ];

@@ -345,7 +345,7 @@ fn ties(found: &[(Candidate, Fit)]) -> Vec<String> {
 /// All hypotheses for a stage with the values to try, the likelier first.
 fn candidates(e: &Evidence<'_>) -> Vec<Candidate> {
     catalogue()
-        .filter(|m| m.concerns(e.node.id.name))
+        .filter(|m| m.may_explain(e.node.id.name))
         .flat_map(|m| {
             let mut lists = match m.propose {
                 Some(propose) => propose(e),

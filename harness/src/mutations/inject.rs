@@ -77,7 +77,7 @@ impl Injection {
         };
         let mutation = find(name).with_context(|| {
             let known: Vec<_> = catalogue()
-                .filter(|m| m.of_a_stage())
+                .filter(|m| m.of_a_stage() || m.chain.is_some())
                 .map(|m| m.name)
                 .collect();
             format!(
@@ -85,7 +85,7 @@ impl Injection {
                 known.join(" ")
             )
         })?;
-        if !mutation.of_a_stage() {
+        if !mutation.of_a_stage() && mutation.chain.is_none() {
             bail!("`{name}` is not the fault of a stage: {}", mutation.seen);
         }
         let mut values = mutation.defaults();
@@ -130,6 +130,12 @@ impl Injection {
     /// # Errors
     /// If the model has no stage or layer to inject into.
     pub fn rewrite(&self, graph: &mut Graph) -> Result<Vec<StageId>> {
+        if !self.mutation.of_a_stage() {
+            bail!(
+                "`{}` is not the fault of a stage: inject it into `qdiff generate`",
+                self.mutation.name
+            );
+        }
         let last = graph.config.n_layers as u16 - 1;
         for target in &self.targets {
             match target {

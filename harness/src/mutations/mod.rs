@@ -18,13 +18,16 @@ mod numerics;
 mod order;
 mod position;
 mod precision;
+mod race;
 mod region;
+mod samplers;
 mod weights;
 
 pub use inject::Injection;
 
 use crate::verdict::Evidence;
 use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::sampler::Step;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +81,12 @@ pub struct Mutation {
     /// Rewrites the node with these values of the parameters; gives false
     /// where it does not apply to it, or changes nothing.
     pub apply: fn(&mut Node, &[f64], &Graph) -> bool,
+    /// Whether it gives the same values every time, and so can be recognised by
+    /// evaluating it.
+    pub recurs: bool,
+    /// Of a fault of the samplers: what becomes of their chain and of the number
+    /// of tokens that they scan.
+    pub chain: Option<fn(&mut Vec<Step>, &mut usize)>,
     /// Values worth trying, read off the evidence; without it the defaults and
     /// the search lists are tried.
     pub propose: Option<Propose>,
@@ -94,12 +103,19 @@ impl Mutation {
         params: &[],
         kind: Kind::Value,
         apply: |_, _, _| false,
+        recurs: true,
+        chain: None,
         propose: None,
     };
 
     /// Whether it can happen to a stage of this name.
     pub fn concerns(&self, stage: &str) -> bool {
         self.stages.contains(&stage) || self.stages == ["*"]
+    }
+
+    /// Whether it may explain a stage of this name.
+    pub fn may_explain(&self, stage: &str) -> bool {
+        self.recurs && self.concerns(stage)
     }
 
     /// Whether it is the fault of a stage, and so can be injected.
@@ -143,6 +159,8 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
         affine::MUTATIONS,
         region::MUTATIONS,
         precision::MUTATIONS,
+        race::MUTATIONS,
+        samplers::MUTATIONS,
         elsewhere::MUTATIONS,
     ]
     .into_iter()

@@ -268,6 +268,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let column = only(&e.wrong(), |w| Some(w.index));
             column.map(|c| vec![c as f64]).into_iter().collect()
         }),
+        ..Mutation::PLAIN
     },
     Mutation {
         name: "one-row-wrong",
@@ -295,6 +296,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let row = only(&e.wrong(), |w| Some(e.rows[w.row].place.position));
             row.map(|r| vec![r as f64]).into_iter().collect()
         }),
+        ..Mutation::PLAIN
     },
     Mutation {
         name: "one-head-wrong",
@@ -314,6 +316,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             None => false,
         },
         propose: Some(|e| head(e).map(|h| vec![h as f64]).into_iter().collect()),
+        ..Mutation::PLAIN
     },
     Mutation {
         name: "one-tile-wrong",
@@ -382,5 +385,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 Vec::new()
             }
         }),
+        ..Mutation::PLAIN
     },
 ];

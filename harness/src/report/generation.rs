@@ -2,7 +2,7 @@
 
 use super::number;
 use super::{Doubt, ModelInfo, Outcome};
-use crate::generate::{Choice, Fork, Generation, Speech, Stop};
+use crate::generate::{Choice, Fork, Generation, OtherDraw, Speech, Stop};
 use crate::nonce::Changes;
 use crate::runners::Spec;
 use crate::tokens::TokensCheck;
@@ -112,10 +112,7 @@ pub enum Cause {
         origins: usize,
     },
     /// The engine's samplers draw another token from the same logits.
-    Sampler {
-        /// Index of the generated token.
-        index: usize,
-    },
+    Sampler(OtherDraw),
     /// No stage is wrong as far as could be judged, and that is not far enough.
     Undecided {
         /// What is in the way.
@@ -277,9 +274,14 @@ fn headline(report: &GenerationReport, out: &mut String) {
                 n => format!(" (the first of {n} origins)"),
             }
         ),
-        Some(Cause::Sampler { index }) => writeln!(
+        Some(Cause::Sampler(other)) => writeln!(
             out,
-            "{RED}DIVERGED{RED:#} at token {index}: from the same logits the engine's samplers draw another token than llama.cpp's"
+            "{RED}DIVERGED{RED:#} at token {}: from the same logits the engine's samplers draw another token than llama.cpp's{}",
+            other.index,
+            match other.causes.first() {
+                Some(first) => format!(": {} ({})", first.story, other.names()),
+                None => "; no known cause".to_owned(),
+            }
         ),
         Some(Cause::Undecided { why }) => {
             writeln!(out, "{YELLOW}UNDECIDED{YELLOW:#} at {fork}: {why}")

@@ -110,7 +110,7 @@ impl FaultSource for GraphFaults {
         let mut plants = Vec::new();
         for (index, m) in catalogue().enumerate() {
             let cause = m.with(&m.defaults());
-            let stages = graph.nodes.iter().filter(|n| m.concerns(n.id.name));
+            let stages = graph.nodes.iter().filter(|n| m.may_explain(n.id.name));
             for node in stages {
                 let applies = (m.apply)(&mut node.clone(), &m.defaults(), graph);
                 if applies && possible(&cause, node.id, graph, model) {

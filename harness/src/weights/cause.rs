@@ -94,7 +94,7 @@ fn readings<'a>(
     graph: &'a Graph,
     source: &'a dyn WeightSource,
 ) -> impl Iterator<Item = Candidate> + 'a {
-    let concerned = catalogue().filter(|m| m.concerns(node.id.name));
+    let concerned = catalogue().filter(|m| m.may_explain(node.id.name));
     concerned.flat_map(move |m| {
         let lists = values(m, graph);
         lists.into_iter().filter_map(move |values| {

@@ -1,0 +1,41 @@
+//! A result that changes from run to run. It cannot be recognised by evaluating
+//! it; `--repeat` sees it.
+
+use super::Mutation;
+use qdiff_engine::model::fault::{Output, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Leaves one element out of order, another one each time.
+#[derive(Debug, Default)]
+struct Unordered {
+    times: AtomicUsize,
+}
+
+impl Write for Unordered {
+    fn write(&self, out: Output<'_>) {
+        let n = out.value.data.len();
+        if n == 0 {
+            return;
+        }
+        let times = self.times.fetch_add(1, Ordering::Relaxed);
+        // A prime stride, so that neighbours in time are none in the buffer.
+        let at = times.wrapping_mul(7919) % n;
+        let largest = out.value.data.iter().fold(0f64, |m, v| m.max(v.abs()));
+        out.value.data[at] += 0.1 * largest.max(1.0);
+    }
+}
+
+pub(super) const MUTATIONS: &[Mutation] = &[Mutation {
+    name: "race",
+    stages: &["*"],
+    story: "the result changes from run to run",
+    seen: "`qdiff run --repeat`: tested before any other verdict",
+    remedy: "compute-sanitizer --tool racecheck; look for a missing barrier or an atomic sum",
+    recurs: false,
+    apply: |node, _, _| {
+        node.faults.write = Some(Arc::new(Unordered::default()));
+        true
+    },
+    ..Mutation::PLAIN
+}];
