@@ -77,8 +77,24 @@ fn without_a_reference_faults_are_found_and_symptoms_named() {
             "L00.attn_weights",
             "to keys after itself",
         ),
+        (
+            "zeroed@L01.attn_out",
+            "L01.attn_out",
+            "the hidden state passes unchanged",
+        ),
+        ("zeroed@embed", "embed", "are zero throughout"),
+        (
+            "stale-from-previous-step@logits",
+            "logits",
+            "is the choice 4 times in a row",
+        ),
+        (
+            "race@L00.k_cache",
+            "L00.k_cache",
+            "rows of earlier tokens are no longer what they were",
+        ),
     ] {
-        let extra = ["--reference", "none", "-n", "2", "--inject", fault];
+        let extra = ["--reference", "none", "-n", "6", "--inject", fault];
         let (code, report, text) = run(folder.path(), &extra);
         assert_eq!(code, 1, "{fault}\n{text}");
         assert_eq!(

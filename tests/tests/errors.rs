@@ -135,6 +135,11 @@ fn prompts_that_cannot_be_run() {
     };
     refuse(&["--prompt", ""], &["prompt is empty", "qdiff prompts"]);
     refuse(&["--prompt", "@absent.txt"], &["absent.txt"]);
+    std::fs::write(folder.join("bytes.txt"), b"a\xff\xfeb").unwrap();
+    refuse(
+        &["--prompt", "@bytes.txt"],
+        &["bytes.txt", "byte 1 is not UTF-8", "save it as UTF-8"],
+    );
     refuse(
         &["--prompt", "long", "-n", "9999"],
         &["context of 2048", "-n"],

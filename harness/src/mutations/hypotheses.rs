@@ -271,6 +271,16 @@ impl Searcher<'_> {
         if !(mutation.apply)(&mut node, values, &self.oracle.graph) {
             return None;
         }
+        // Another operand that was not captured would have to be evaluated from
+        // far away, which takes long and proves little.
+        let captured = |i: &usize| {
+            let id = self.oracle.graph.nodes[*i].id;
+            let mut steps = e.side.capture.steps.iter();
+            e.node.inputs.contains(i) || steps.any(|s| s.stages.contains_key(&id))
+        };
+        if !node.inputs.iter().all(captured) {
+            return None;
+        }
         self.tried.fetch_add(1, Ordering::Relaxed);
         let as_computed = node.faults.write.is_none();
         if let Some(small) = sample.filter(|_| as_computed && node.inputs == e.node.inputs) {

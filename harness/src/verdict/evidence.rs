@@ -14,11 +14,11 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Elements of a stage that hypotheses are tried on; of a larger one, as many
-/// rows.
+/// Elements of a stage, or of its largest operand, that hypotheses are tried
+/// on; of a larger one, as many rows.
 pub const TRIED: usize = 1 << 20;
 
-/// Elements of a stage that are described; of a larger one, as many rows.
+/// The same, that are described.
 pub const DESCRIBED: usize = 1 << 24;
 
 /// Rows of a linear stage that a hypothesis is tried on first.
@@ -201,8 +201,8 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// Where a stage has more than `limit` elements: as many of its rows, bad ones
-/// first, with all that was captured of its own layer and the one before. `None`
+/// Where a stage or one of its operands has more than `limit` elements: as many
+/// of its rows, bad ones first, with all that was captured of its own layer and the one before. `None`
 /// where it is not too large.
 pub fn excerpt(
     oracle: &Oracle<'_>,
@@ -211,8 +211,14 @@ pub fn excerpt(
     bad: &BTreeSet<usize>,
     limit: usize,
 ) -> Option<Capture> {
-    let stored = || capture.steps.iter().filter_map(|s| s.stages.get(&node.id));
-    let total: usize = stored().map(|s| s.shape().iter().product::<usize>()).sum();
+    // Attention weights are much larger than the context made of them.
+    let operands = node.inputs.iter().map(|&i| &oracle.graph.nodes[i]);
+    let by_token = operands.chain([node]).filter(|n| n.token_axis().is_some());
+    let elements = |n: &Node| -> usize {
+        let stored = capture.steps.iter().filter_map(|s| s.stages.get(&n.id));
+        stored.map(|s| s.shape().iter().product::<usize>()).sum()
+    };
+    let total = by_token.map(elements).max().unwrap_or(0);
     node.token_axis().filter(|_| total > limit)?;
     let rows: usize = capture.steps.iter().map(Step::rows).sum();
     let room = (limit / (total / rows.max(1)).max(1)).max(SAMPLE);

@@ -103,6 +103,11 @@ mod tests {
             alone,
             "every head of every query attends to position 2 alone"
         );
+        let one_hot = Tensor {
+            shape: vec![2, 1, 6],
+            data: vec![0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0],
+        };
+        assert!(check(&one_hot, &[5]).unwrap().0.contains("one-hot"));
         let t = Tensor {
             shape: vec![1, 1, 6],
             data: vec![0.5, 0.0, 0.0, 0.0, 0.0, 0.5],
