@@ -111,6 +111,8 @@ pub struct Ready {
     pub name: String,
     /// The text that was tokenised, control tokens in it as text.
     pub text: String,
+    /// What of it the user said, where it is a turn.
+    pub message: Option<String>,
     /// llama.cpp's tokens of it; cut or repeated where the prompt says so.
     pub tokens: Vec<u32>,
 }
@@ -165,16 +167,17 @@ pub fn ready(opened: &Opened, name: &str, text: String, style: Style<'_>) -> Res
             "the prompt is empty: give a built-in name (see `qdiff prompts`), some text, @FILE or -"
         );
     }
-    let text = if style.raw {
+    let (text, message) = if style.raw {
         no_system(style, "--raw takes the text as it stands")?;
-        text
+        (text, None)
     } else {
-        turn(opened, &text, style)?
+        (turn(opened, &text, style)?, Some(text))
     };
     Ok(Ready {
         name: name.to_owned(),
         tokens: opened.llama.tokenize(&text)?,
         text,
+        message,
     })
 }
 

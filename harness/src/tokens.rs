@@ -2,19 +2,24 @@
 //! of the prompt. The run goes on with llama.cpp's tokens, whatever is found.
 
 use crate::generate::quoted;
-use crate::llama::Model;
-use qdiff_engine::gguf::Gguf;
+use crate::mutations::{Mutation, catalogue};
+use crate::prompts::Ready;
+use crate::session::Opened;
 use qdiff_engine::tokenizer::Tokenizer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
 
 /// What the comparison found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TokensCheck {
     /// Tokens of llama.cpp that the engine made as well, from the first on.
     pub same: usize,
     /// Where they part.
     pub difference: Option<TokenDifference>,
+    /// What makes the engine's tokens of the prompt.
+    #[serde(default)]
+    pub cause: Option<TokensCause>,
     /// Why nothing was compared, if so.
     pub unchecked: Option<String>,
 }
@@ -37,10 +42,32 @@ pub struct TokenDifference {
     pub subject: Option<NamedToken>,
     /// llama.cpp's; absent after its last token.
     pub reference: Option<NamedToken>,
-    /// Offset of the engine's token in the text, in bytes.
-    pub at: usize,
-    /// The rule of the pre-tokenizer that cut the engine's token off.
-    pub rule: String,
+    /// Where in the text, in bytes; absent where the prompt is none.
+    pub at: Option<usize>,
+    /// The rule of the pre-tokenizer that cut the engine's token off, where it
+    /// is the project's own.
+    pub rule: Option<String>,
+}
+
+/// A fault that makes the engine's very tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TokensCause {
+    /// Its name in the catalogue.
+    pub name: String,
+    /// What is wrong.
+    pub story: String,
+    /// How to mend it.
+    pub remedy: String,
+}
+
+impl From<&Mutation> for TokensCause {
+    fn from(m: &Mutation) -> Self {
+        Self {
+            name: m.name.to_owned(),
+            story: m.story.to_owned(),
+            remedy: m.remedy.to_owned(),
+        }
+    }
 }
 
 impl TokensCheck {
@@ -61,64 +88,96 @@ impl TokensCheck {
             Some(t) => format!("{} (id {})", t.text, t.id),
             None => "nothing".to_owned(),
         };
-        format!(
-            "token {} at byte {} is {} to the engine, {} to llama.cpp; cut off by {}",
+        let at = d.at.map_or_else(String::new, |at| format!(" at byte {at}"));
+        let mut words = format!(
+            "token {}{at} is {} to the engine, {} to llama.cpp",
             d.index,
-            d.at,
             side(&d.subject),
             side(&d.reference),
-            d.rule
-        )
+        );
+        if let Some(rule) = &d.rule {
+            let _ = write!(words, "; cut off by {rule}");
+        }
+        if let Some(c) = &self.cause {
+            let _ = write!(words, ": {} ({})", c.story, c.name);
+        }
+        words
     }
 }
 
-/// Tokenises `text` on both sides.
-pub fn check(gguf: &Gguf, llama: &Model, text: &str) -> TokensCheck {
-    let unchecked = |why: String| TokensCheck {
-        same: 0,
-        difference: None,
-        unchecked: Some(why),
-    };
-    let tokenizer = match Tokenizer::new(gguf) {
+/// The engine's tokenizer, with these faults, on the text of the prompt.
+pub fn check(opened: &Opened, prompt: &Ready, faults: &[&Mutation]) -> TokensCheck {
+    let tokenizer = match Tokenizer::new(opened.model.gguf()) {
         Ok(tokenizer) => tokenizer,
         Err(e) => return unchecked(e.to_string()),
     };
-    match llama.tokenize(text) {
-        Ok(theirs) => compare(&tokenizer, text, &theirs, |id| {
-            llama.piece_bytes(id, true).unwrap_or_default()
+    let faulty = faults.iter().find_map(|m| (m.encode?)(&tokenizer, prompt));
+    let ours = faulty.unwrap_or_else(|| tokenizer.encode(&prompt.text, true));
+    match opened.llama.tokenize(&prompt.text) {
+        Ok(theirs) => compare(&tokenizer, prompt, &ours, &theirs, |id| {
+            opened.llama.piece_bytes(id, true).unwrap_or_default()
         }),
         Err(e) => unchecked(format!("{e:#}")),
     }
 }
 
-/// The engine's tokens of `text` against `theirs`; `piece` gives the bytes of
-/// one of these.
+/// Recorded tokens against those of the prompt that they are said to be of.
+pub fn recorded(opened: &Opened, prompt: &Ready, tokens: &[u32]) -> TokensCheck {
+    match Tokenizer::new(opened.model.gguf()) {
+        Ok(tokenizer) => compare(&tokenizer, prompt, tokens, &prompt.tokens, |id| {
+            opened.llama.piece_bytes(id, true).unwrap_or_default()
+        }),
+        Err(e) => unchecked(e.to_string()),
+    }
+}
+
+fn unchecked(why: String) -> TokensCheck {
+    TokensCheck {
+        unchecked: Some(why),
+        ..TokensCheck::default()
+    }
+}
+
+/// `ours`, which an engine made of the prompt, against `theirs`; `piece` gives
+/// the bytes of one of these.
 pub fn compare(
     tokenizer: &Tokenizer,
-    text: &str,
+    prompt: &Ready,
+    ours: &[u32],
     theirs: &[u32],
     piece: impl Fn(u32) -> Vec<u8>,
 ) -> TokensCheck {
-    let ours = tokenizer.encode(text, true);
     let same = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
-    let difference = (same < ours.len().max(theirs.len())).then(|| {
-        // Tokens before the text, which the vocabulary may ask for, have no place in it.
-        let explained = tokenizer.explain(text, true);
-        let before = ours.len().saturating_sub(explained.len());
-        let place = same.checked_sub(before).and_then(|i| explained.get(i));
-        TokenDifference {
-            index: same,
-            subject: ours
-                .get(same)
-                .map(|id| named(*id, &tokenizer.piece(*id, true))),
-            reference: theirs.get(same).map(|id| named(*id, &piece(*id))),
-            at: place.map_or(text.len(), |t| t.span.start),
-            rule: place.map_or("none: outside the text".to_owned(), |t| t.rule.to_string()),
-        }
-    });
+    if same == ours.len().max(theirs.len()) {
+        return TokensCheck {
+            same,
+            ..TokensCheck::default()
+        };
+    }
+    let text = prompt.text.as_str();
+    let right = tokenizer.encode(text, true);
+    // Tokens before the text, which the vocabulary may ask for, have no place in it.
+    let explained = tokenizer.explain(text, true);
+    let before = right.len().saturating_sub(explained.len());
+    let place = same.checked_sub(before).and_then(|i| explained.get(i));
+    let difference = TokenDifference {
+        index: same,
+        subject: ours
+            .get(same)
+            .map(|id| named(*id, &tokenizer.piece(*id, true))),
+        reference: theirs.get(same).map(|id| named(*id, &piece(*id))),
+        at: (!text.is_empty()).then(|| place.map_or(text.len(), |t| t.span.start)),
+        // Of the engine's own tokenizer alone it is known.
+        rule: place.filter(|_| ours == right).map(|t| t.rule.to_string()),
+    };
+    let explains = |m: &&Mutation| {
+        let made = m.encode.and_then(|encode| encode(tokenizer, prompt));
+        !text.is_empty() && made.is_some_and(|made| made == ours)
+    };
     TokensCheck {
         same,
-        difference,
+        difference: Some(difference),
+        cause: catalogue().find(explains).map(TokensCause::from),
         unchecked: None,
     }
 }

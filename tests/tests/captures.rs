@@ -560,12 +560,14 @@ fn hostile_names_are_shown_not_obeyed() {
 fn a_capture_and_a_prompt_exclude_each_other() {
     let folder = setup();
     let run = ["run", "-m", "model.gguf", "--subject", "capture:mine"];
+    let against = ["run", "-m", "model.gguf", "--reference", "capture:mine"];
     let logits = ["logits", "-m", "model.gguf", "--reference", "capture:mine"];
     let compare = ["compare", "-m", "model.gguf", "mine", "theirs"];
     for (command, extra) in [
-        (&run[..], ["--prompt", "haiku"]),
-        (&run[..], ["--tokens", "1,2"]),
+        (&against[..], ["--prompt", "haiku"]),
+        (&against[..], ["--tokens", "1,2"]),
         (&run[..], ["--length", "9"]),
+        (&run[..], ["-n", "2"]),
         (&logits[..], ["-n", "2"]),
         (&compare[..], ["--ubatch", "8"]),
     ] {

@@ -79,7 +79,7 @@ fn every_output_names_stage_and_cause() {
             let kind = name.split(':').next().unwrap();
             let place = said
                 .strip_prefix("DIVERGED at ")
-                .and_then(|s| s.split(',').next())
+                .and_then(|s| s.split([',', ':']).next())
                 .unwrap_or_else(|| panic!("{}\n{said}", case.command));
             let stage = place.rsplit('.').next().unwrap();
             match target {

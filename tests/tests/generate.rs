@@ -1,9 +1,11 @@
 //! `qdiff generate`: both sides speak, and what is said where they part.
 
 use qdiff::capture::{Filter, Store};
+use qdiff::mutations::{Part, catalogue};
 use qdiff::nonce::Changes;
 use qdiff::oracle::Oracle;
 use qdiff::pair::{Pair, Tokens, silent};
+use qdiff::prompts::{self, Style};
 use qdiff::runners::{Faults, Number, Spec};
 use qdiff::session::Opened;
 use qdiff::tokens;
@@ -218,27 +220,82 @@ fn the_first_different_token_is_shown_with_its_rule() {
     let folder = with(&exact());
     let opened = Opened::new(&folder.path().join("model.gguf")).unwrap();
     let tokenizer = Tokenizer::new(opened.model.gguf()).unwrap();
-    let text = "Hello the 12";
-    let right = opened.llama.tokenize(text).unwrap();
+    let style = Style {
+        raw: true,
+        ..Style::default()
+    };
+    let prompt = prompts::ready(&opened, "text", "Hello the 12".to_owned(), style).unwrap();
+    let right = prompt.tokens.clone();
     let piece = |id| opened.llama.piece_bytes(id, true).unwrap();
-    let check = tokens::check(opened.model.gguf(), &opened.llama, text);
+    let check = tokens::check(&opened, &prompt, &[]);
     assert_eq!((check.same, check.diverged()), (right.len(), false));
 
     // As if llama.cpp kept digits together, or had gone on.
     let mut theirs = right.clone();
     let last = theirs.len() - 1;
     theirs[last] = right[0];
-    let found = tokens::compare(&tokenizer, text, &theirs, piece);
+    let found = tokens::compare(&tokenizer, &prompt, &right, &theirs, piece);
     let difference = found.difference.unwrap();
     assert_eq!(difference.index, last);
-    assert_eq!(difference.at, text.len() - 1);
-    assert_eq!(difference.rule, r"\p{N}");
+    assert_eq!(difference.at, Some(prompt.text.len() - 1));
+    assert_eq!(difference.rule.as_deref(), Some(r"\p{N}"));
     assert_eq!(difference.subject.unwrap().text, "'2'");
     assert_eq!(difference.reference.unwrap().text, "'Hello'");
     theirs = right.clone();
     theirs.push(0);
-    let found = tokens::compare(&tokenizer, text, &theirs, piece);
+    let found = tokens::compare(&tokenizer, &prompt, &right, &theirs, piece);
     assert_eq!(found.difference.unwrap().subject, None);
+}
+
+/// Each fault of the tokenizer is found at the tokens, and named.
+#[test]
+fn faults_of_the_tokenizer_are_named() {
+    let folder = with(&exact());
+    let given = ["-n", "1", "--prompt", "Hi", "--system", "Be brief"];
+    for fault in catalogue().filter(|m| m.part() == Part::Tokenizer) {
+        let inject = ["--inject", fault.name];
+        for command in ["run", "generate"] {
+            let file = ["--json", "tokens.json", "-m", "model.gguf"];
+            let output = qdiff(
+                folder.path(),
+                &[&[command], &given[..], &inject, &file].concat(),
+            );
+            let text = stdout(&output);
+            assert_eq!(output.status.code(), Some(1), "{}\n{text}", stderr(&output));
+            let report = std::fs::read(folder.path().join("tokens.json")).unwrap();
+            let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+            assert_eq!(report["tokens"]["cause"]["name"], fault.name, "{text}");
+            let injected = format!("{} in the tokenizer", fault.name);
+            assert!(text.contains(&injected), "{text}");
+            assert!(text.contains("DIVERGED at tokens: token "), "{text}");
+        }
+    }
+}
+
+/// A capture is held against the prompt that it is said to be of.
+#[test]
+fn the_tokens_of_a_capture_are_named() {
+    let folder = with(&exact());
+    let run = |args: &[&str]| {
+        let output = qdiff(folder.path(), &[args, &["-m", "model.gguf"]].concat());
+        (output.status.code(), stdout(&output) + &stderr(&output))
+    };
+    let (code, said) = run(&["record", "--out", "mine", "--prompt", "Hi", "--raw"]);
+    assert_eq!(code, Some(0), "{said}");
+    let of = |prompt: &[&str]| {
+        run(&[
+            &["run", "--subject", "capture:mine", "--prompt", "Hi"],
+            prompt,
+        ]
+        .concat())
+    };
+    let (code, said) = of(&["--raw"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("gives llama.cpp's"), "{said}");
+    let (code, said) = of(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("(chat-template-missing)"), "{said}");
+    assert!(said.contains("--subject capture:mine"), "{said}");
 }
 
 #[test]

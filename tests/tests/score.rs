@@ -57,5 +57,10 @@ fn the_catalogue_is_listed_and_shown() {
     let unknown = qdiff(folder.path(), &["mutations", "show", "no-such"]);
     assert_eq!(unknown.status.code(), Some(2));
     let elsewhere = qdiff(folder.path(), &["run", "--inject", "ffn-allocates"]);
-    assert!(stderr(&elsewhere).contains("not the fault of a stage"));
+    assert!(stderr(&elsewhere).contains("cannot be injected"));
+    let aimed = qdiff(
+        folder.path(),
+        &["run", "--inject", "special-tokens-as-text@L01"],
+    );
+    assert!(stderr(&aimed).contains("the fault of no stage; leave `@L01` out"));
 }

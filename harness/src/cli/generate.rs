@@ -5,7 +5,7 @@ use super::session::{self, Bar};
 use super::{exit, run, say, sides};
 use crate::capture::Filter;
 use crate::generate::{self, Generation, Plan};
-use crate::mutations::Injection;
+use crate::mutations::{Injection, Part};
 use crate::nonce::{self, Changes};
 use crate::oracle::Oracle;
 use crate::pair::Pair;
@@ -26,15 +26,11 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         .iter()
         .map(|text| Injection::parse(text))
         .collect::<Result<Vec<_>>>()?;
-    let (injections, of_samplers): (Vec<_>, Vec<_>) = injections
-        .into_iter()
-        .partition(|i| i.mutation().chain.is_none());
-    let of_samplers: Vec<_> = of_samplers.iter().map(Injection::mutation).collect();
     if let Some(path) = &args.json {
         file::check(path, "--json")?;
     }
-    let (subject, reference) =
-        sides::resolve(&args.subject, &args.reference, !injections.is_empty())?;
+    let rewriting = sides::rewriting(&injections);
+    let (subject, reference) = sides::resolve(&args.subject, &args.reference, rewriting)?;
     for spec in [&subject, &reference] {
         if matches!(spec, Spec::Capture(_)) {
             bail!("a recorded capture cannot generate; use `qdiff run --subject {spec}`");
@@ -51,7 +47,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         Some(n) => nonce_prompt(&opened, args, n)?,
         None => session::prompt(&opened, &args.prompt)?,
     };
-    let faults = sides::faults(&opened, &injections)?;
+    let faults = sides::faults(&opened, &injections, &[Part::Tokenizer, Part::Samplers])?;
     let bar = Bar::new();
     let store = args.capture.memory.store();
     let (filter, policy) = (Filter::default(), Policy::default());
@@ -73,10 +69,9 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         ubatch: args.capture.ubatch,
         most: args.prompt.decode,
         settings: &settings,
-        spoiled: &of_samplers,
+        spoiled: &faults.samplers,
     };
-    let check = (!ready.text.is_empty())
-        .then(|| tokens::check(opened.model.gguf(), &opened.llama, &ready.text));
+    let check = (!ready.text.is_empty()).then(|| tokens::check(&opened, &ready, &faults.tokenizer));
 
     say(&generation::columns(&reference, &subject))?;
     let mut index = 0;
@@ -132,16 +127,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         sampling: settings.into(),
         nonce: number,
         tokens: check,
-        injected: faults
-            .words
-            .iter()
-            .cloned()
-            .chain(
-                of_samplers
-                    .iter()
-                    .map(|m| format!("{} in the samplers", m.name)),
-            )
-            .collect(),
+        injected: faults.words,
         generation: spoken,
         cause,
         forced,

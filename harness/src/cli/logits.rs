@@ -35,7 +35,7 @@ pub(super) fn run(args: &LogitsArgs) -> Result<u8> {
     let filter = Filter::new(&oracle.graph, &stage, None, args.positions.as_deref())?;
     let input = parties.input(&args.sides, &opened)?;
     input.check(&opened, &oracle, &filter)?;
-    let sides = parties.meet(&args.sides, &opened, &oracle)?;
+    let sides = parties.meet(&args.sides, &opened, &oracle, &[])?;
     let hash = sha256(opened.bytes());
     sides.recorded.check_model(&hash)?;
 

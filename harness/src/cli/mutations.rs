@@ -2,7 +2,7 @@
 
 use super::args::{MutationsArgs, MutationsCommand};
 use super::{exit, say};
-use crate::mutations::{Mutation, catalogue, find};
+use crate::mutations::{Mutation, Part, catalogue, find};
 use anyhow::Context as _;
 use std::fmt::Write as _;
 
@@ -19,10 +19,12 @@ fn list() -> anyhow::Result<u8> {
     let width = catalogue().map(|m| m.name.len()).max().unwrap_or(0);
     let mut out = String::new();
     for m in catalogue() {
-        let stages = match m.stages {
-            [] => "not a stage's".to_owned(),
-            ["*"] => "any stage".to_owned(),
-            some => some.join(" "),
+        let stages = match (m.part(), m.stages) {
+            (Part::Tokenizer, _) => "tokens".to_owned(),
+            (Part::Samplers, _) => "token".to_owned(),
+            (Part::Elsewhere, _) => "not a stage's".to_owned(),
+            (Part::Stage, ["*"]) => "any stage".to_owned(),
+            (Part::Stage, some) => some.join(" "),
         };
         let _ = writeln!(out, "{:width$}  {} ({stages})", m.name, m.story);
     }
@@ -51,10 +53,8 @@ fn page(m: &Mutation) -> String {
     }
     let _ = writeln!(out, "  seen       {}", m.seen);
     let _ = writeln!(out, "  remedy     {}", m.remedy);
-    let command = match (m.of_a_stage(), m.chain) {
-        (true, _) => "qdiff run",
-        (false, Some(_)) => "qdiff generate",
-        (false, None) => return out,
+    let Some(command) = m.part().command() else {
+        return out;
     };
     let _ = writeln!(
         out,

@@ -43,7 +43,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
     };
     let tokens = like.tokens;
     filter.check(&oracle.graph, tokens.len() + like.decode)?;
-    let faults = sides::faults(&opened, &injections)?;
+    let faults = sides::faults(&opened, &injections, &[])?;
     let bar = Bar::new();
     let store = args.capture.memory.store();
     let pair = Pair {

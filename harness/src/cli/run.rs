@@ -7,6 +7,7 @@ use super::session::{self, Bar};
 use super::sides::{Input, Parties, Sides};
 use super::{complain, exit, say, verify_oracle, words};
 use crate::capture::Filter;
+use crate::mutations::Part;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording};
 use crate::prompts::Ready;
@@ -59,7 +60,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     if !args.taps.is_empty() && parties.recorded.subject.is_some() {
         bail!("--taps is about a subject that runs; a recorded capture holds what was tapped");
     }
-    let mut sides = parties.meet(&args.sides, &opened, &oracle)?;
+    let mut sides = parties.meet(&args.sides, &opened, &oracle, &[Part::Tokenizer])?;
     sides.taps = Filter::new(&oracle.graph, &args.taps, None, None).context("--taps")?;
 
     let (hash, weights) = std::thread::scope(|scope| {
@@ -120,9 +121,16 @@ impl Runs<'_> {
     fn judge(&self, input: Input) -> Result<Report> {
         let Self { args, pair, .. } = self;
         let opened = pair.opened;
-        let Ready { name, text, tokens } = &input.ready;
-        let same_tokens =
-            (!text.is_empty()).then(|| tokens::check(opened.model.gguf(), &opened.llama, text));
+        let Ready { name, tokens, .. } = &input.ready;
+        let same_tokens = match &input.asked {
+            Some(asked) => Some(tokens::recorded(opened, asked, tokens)),
+            None if input.ready.text.is_empty() => None,
+            None => Some(tokens::check(
+                opened,
+                &input.ready,
+                &self.sides.faults.tokenizer,
+            )),
+        };
         let (subject, reference) = self.sides.record(pair, &input)?;
         let repeated = match usize::from(args.repeat) {
             1 => None,
@@ -234,6 +242,7 @@ impl Runs<'_> {
         let style = session::style(&self.args.sides.prompt);
         let input = Input {
             ready: entry.resolve(self.pair.opened, style, self.args.sides.prompt.decode)?,
+            asked: None,
             given: entry.given.clone(),
             decode: self.args.sides.prompt.decode,
             ubatch: self.args.sides.capture.ubatch,

@@ -38,6 +38,7 @@ pub(super) fn prompt(opened: &Opened, args: &PromptArgs) -> Result<Ready> {
         Ready {
             name: "tokens".to_owned(),
             text: String::new(),
+            message: None,
             tokens: args.tokens.clone(),
         }
     };

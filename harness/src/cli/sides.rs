@@ -5,7 +5,7 @@ use super::args::SidesArgs;
 use super::recorded::Recorded;
 use super::{complain, session};
 use crate::capture::{Filter, Names};
-use crate::mutations::Injection;
+use crate::mutations::{Injection, Part};
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording, Tokens};
 use crate::prompts::Ready;
@@ -42,6 +42,8 @@ pub(super) struct Sides {
 /// The tokens of one run.
 pub(super) struct Input {
     pub(super) ready: Ready,
+    /// The prompt that a recording is said to be of.
+    pub(super) asked: Option<Ready>,
     /// What `--prompt` would take.
     pub(super) given: String,
     pub(super) decode: usize,
@@ -62,7 +64,7 @@ impl Parties {
             .iter()
             .map(|text| Injection::parse(text))
             .collect::<Result<Vec<_>>>()?;
-        let (subject, reference) = resolve(&args.subject, &args.reference, !injections.is_empty())?;
+        let (subject, reference) = resolve(&args.subject, &args.reference, rewriting(&injections))?;
         let budget = Duration::try_from_secs_f64(args.why_budget).map_err(|_| {
             anyhow::anyhow!("--why-budget must be a number of seconds, zero or more")
         })?;
@@ -84,16 +86,23 @@ impl Parties {
         let Some(manifest) = self.recorded.manifest() else {
             return Ok(Input {
                 ready: session::prompt(opened, &args.prompt)?,
+                asked: None,
                 given,
                 decode: args.prompt.decode,
                 ubatch: args.capture.ubatch,
                 forced: None,
             });
         };
+        let asked = args.prompt.typed;
+        let asked = asked
+            .then(|| session::prompt(opened, &args.prompt))
+            .transpose()?;
         Ok(Input {
+            asked,
             ready: Ready {
                 name: "recorded".to_owned(),
                 text: String::new(),
+                message: None,
                 tokens: manifest.tokens.clone(),
             },
             given,
@@ -112,13 +121,14 @@ impl Parties {
         args: &SidesArgs,
         opened: &Opened,
         oracle: &Oracle<'_>,
+        parts: &[Part],
     ) -> Result<Sides> {
         let names = match &args.map {
             Some(path) => Names::read(&oracle.graph, path)?,
             None => Names::of(&oracle.graph),
         };
         Ok(Sides {
-            faults: faults(opened, &self.injections)?,
+            faults: faults(opened, &self.injections, parts)?,
             subject: self.subject,
             reference: self.reference,
             recorded: self.recorded,
@@ -205,14 +215,38 @@ pub(super) fn resolve(subject: &Spec, reference: &Spec, faults: bool) -> Result<
     Ok((subject, reference))
 }
 
-pub(super) fn faults(opened: &Opened, injections: &[Injection]) -> Result<Faults> {
-    let mut graph = opened.model.graph().clone();
-    let words = injections
-        .iter()
-        .map(|i| i.apply(&mut graph))
-        .collect::<Result<Vec<_>>>()?;
-    Ok(Faults {
-        graph: (!words.is_empty()).then_some(graph),
-        words,
-    })
+/// Whether they ask for an engine that interprets a graph of faults; samplers
+/// stand beside every engine.
+pub(super) fn rewriting(injections: &[Injection]) -> bool {
+    let part = |i: &Injection| i.mutation().part();
+    injections.iter().any(|i| part(i) != Part::Samplers)
+}
+
+/// The faults to inject: of stages, and of those `parts` that the command runs.
+///
+/// # Errors
+/// A fault that applies nowhere in the model, or of a part that is not run.
+pub(super) fn faults(opened: &Opened, injections: &[Injection], parts: &[Part]) -> Result<Faults> {
+    let mut faults = Faults::default();
+    for injection in injections {
+        let mutation = injection.mutation();
+        let words = match mutation.part() {
+            part @ Part::Tokenizer if parts.contains(&part) => {
+                faults.tokenizer.push(mutation);
+                format!("{} in the tokenizer", mutation.name)
+            }
+            part @ Part::Samplers if parts.contains(&part) => {
+                faults.samplers.push(mutation);
+                format!("{} in the samplers", mutation.name)
+            }
+            _ => {
+                let graph = faults
+                    .graph
+                    .get_or_insert_with(|| opened.model.graph().clone());
+                injection.apply(graph)?
+            }
+        };
+        faults.words.push(words);
+    }
+    Ok(faults)
 }

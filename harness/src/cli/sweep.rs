@@ -37,7 +37,7 @@ pub(super) fn run(args: &SweepArgs) -> Result<u8> {
     )?;
     let (name, mut tokens) = session::tokens(&opened, &args.prompt)?;
     filter.check(&oracle.graph, tokens.len() + args.prompt.decode)?;
-    let faults = sides::faults(&opened, &injections)?;
+    let faults = sides::faults(&opened, &injections, &[])?;
     let bar = Bar::new();
     let store = args.memory.store();
     let pair = Pair {

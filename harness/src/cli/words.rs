@@ -13,7 +13,7 @@ pub(super) fn command(args: &RunArgs, given: &str) -> String {
     let recorded = [&args.sides.subject, &args.sides.reference]
         .iter()
         .any(|s| matches!(s, Spec::Capture(_)));
-    if recorded {
+    if recorded && !args.sides.prompt.typed {
         // The capture names the tokens.
     } else if args.sides.prompt.tokens.is_empty() {
         words.push(format!("--prompt {}", quote(given)));
@@ -27,7 +27,10 @@ pub(super) fn command(args: &RunArgs, given: &str) -> String {
             .collect();
         words.push(format!("--tokens {}", ids.join(",")));
     }
-    if let (Some(n), false) = (args.sides.prompt.length, recorded) {
+    if let (Some(n), false) = (
+        args.sides.prompt.length,
+        recorded && !args.sides.prompt.typed,
+    ) {
         words.push(format!("--length {n}"));
     }
     if args.sides.prompt.raw {

@@ -26,12 +26,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "compare the vocabulary of the metadata with the rows of output.weight before cutting the scan short",
     ),
     case(
-        "chat-template-missing",
-        "the prompt is not what the model was tuned on: special tokens as text, or no template",
-        "fluent text that is off the prompt; `qdiff run --raw`: every stage matches, on fewer tokens than with `--template model`; `qdiff compare` refuses captures of different tokens",
-        "render tokenizer.chat_template and parse special tokens when tokenising",
-    ),
-    case(
         "ffn-allocates",
         "memory is allocated in every forward pass",
         "`nsys profile --stats=true`: the calls of cudaMalloc grow with the tokens; `qdiff bench --measure soak` holds the project's own CUDA path to flat device memory",

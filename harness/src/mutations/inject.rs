@@ -1,6 +1,6 @@
 //! Faults as they are written on the command line.
 
-use super::{Mutation, catalogue, find};
+use super::{Mutation, Part, catalogue, find};
 use crate::capture::matches;
 use crate::number::counted;
 use anyhow::{Context as _, Result, bail};
@@ -77,7 +77,7 @@ impl Injection {
         };
         let mutation = find(name).with_context(|| {
             let known: Vec<_> = catalogue()
-                .filter(|m| m.of_a_stage() || m.chain.is_some())
+                .filter(|m| m.part() != Part::Elsewhere)
                 .map(|m| m.name)
                 .collect();
             format!(
@@ -85,8 +85,12 @@ impl Injection {
                 known.join(" ")
             )
         })?;
-        if !mutation.of_a_stage() && mutation.chain.is_none() {
-            bail!("`{name}` is not the fault of a stage: {}", mutation.seen);
+        match mutation.part() {
+            Part::Elsewhere => bail!("`{name}` cannot be injected: {}", mutation.seen),
+            Part::Tokenizer | Part::Samplers if head.len() < text.len() => {
+                bail!("`{name}` is the fault of no stage; leave `@{words}` out")
+            }
+            _ => {}
         }
         let mut values = mutation.defaults();
         for param in params.into_iter().flat_map(|p| p.split(',')) {
@@ -132,8 +136,9 @@ impl Injection {
     pub fn rewrite(&self, graph: &mut Graph) -> Result<Vec<StageId>> {
         if !self.mutation.of_a_stage() {
             bail!(
-                "`{}` is not the fault of a stage: inject it into `qdiff generate`",
-                self.mutation.name
+                "`{}` is the fault of no stage; inject it into `{}`",
+                self.mutation.name,
+                self.mutation.part().command().unwrap_or_default()
             );
         }
         let last = graph.config.n_layers as u16 - 1;

@@ -21,13 +21,16 @@ mod precision;
 mod race;
 mod region;
 mod samplers;
+mod tokenizer;
 mod weights;
 
 pub use inject::Injection;
 
+use crate::prompts::Ready;
 use crate::verdict::Evidence;
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::sampler::Step;
+use qdiff_engine::tokenizer::Tokenizer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +62,30 @@ pub enum Kind {
     Place,
 }
 
+/// What of an engine a mutation is the fault of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A stage: a node of the graph.
+    Stage,
+    /// What makes tokens of the prompt.
+    Tokenizer,
+    /// What draws a token from logits.
+    Samplers,
+    /// Nothing that qdiff can spoil.
+    Elsewhere,
+}
+
+impl Part {
+    /// The command that takes such a fault, if one does.
+    pub fn command(self) -> Option<&'static str> {
+        match self {
+            Self::Stage | Self::Tokenizer => Some("qdiff run"),
+            Self::Samplers => Some("qdiff generate"),
+            Self::Elsewhere => None,
+        }
+    }
+}
+
 /// Reads lists of parameter values off the evidence.
 pub type Propose = fn(&Evidence<'_>) -> Vec<Vec<f64>>;
 
@@ -87,6 +114,9 @@ pub struct Mutation {
     /// Of a fault of the samplers: what becomes of their chain and of the number
     /// of tokens that they scan.
     pub chain: Option<fn(&mut Vec<Step>, &mut usize)>,
+    /// Of a fault of the tokenizer: the tokens that it makes of the prompt; none
+    /// where it changes nothing.
+    pub encode: Option<fn(&Tokenizer, &Ready) -> Option<Vec<u32>>>,
     /// Values worth trying, read off the evidence; without it the defaults and
     /// the search lists are tried.
     pub propose: Option<Propose>,
@@ -105,6 +135,7 @@ impl Mutation {
         apply: |_, _, _| false,
         recurs: true,
         chain: None,
+        encode: None,
         propose: None,
     };
 
@@ -118,9 +149,19 @@ impl Mutation {
         self.recurs && self.concerns(stage)
     }
 
-    /// Whether it is the fault of a stage, and so can be injected.
+    /// What it is the fault of.
+    pub fn part(&self) -> Part {
+        match self {
+            m if !m.stages.is_empty() => Part::Stage,
+            m if m.encode.is_some() => Part::Tokenizer,
+            m if m.chain.is_some() => Part::Samplers,
+            _ => Part::Elsewhere,
+        }
+    }
+
+    /// Whether it is the fault of a stage.
     pub fn of_a_stage(&self) -> bool {
-        !self.stages.is_empty()
+        self.part() == Part::Stage
     }
 
     /// The values of its parameters where none are given.
@@ -160,6 +201,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
         region::MUTATIONS,
         precision::MUTATIONS,
         race::MUTATIONS,
+        tokenizer::MUTATIONS,
         samplers::MUTATIONS,
         elsewhere::MUTATIONS,
     ]

@@ -200,6 +200,9 @@ pub fn render(report: &GenerationReport) -> String {
     }
     if let Some(check) = &report.tokens {
         line("tokenizer", check.words());
+        if let Some(cause) = &check.cause {
+            line("remedy", cause.remedy.clone());
+        }
     }
     if let Some(fork) = &spoken.fork {
         for (name, choice) in [("reference", &fork.reference), ("subject", &fork.subject)] {

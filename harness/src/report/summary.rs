@@ -318,6 +318,7 @@ fn evidence(report: &Report) -> Vec<(&'static str, String)> {
     }
     if let Some(check) = &report.tokens {
         lines.push(("tokenizer", check.words()));
+        lines.extend(check.cause.iter().map(|c| ("remedy", c.remedy.clone())));
     }
     lines.push(("tokens", tokens(report)));
     if let Some(repeated) = report.repeated.as_ref().filter(|r| r.race.is_none()) {

@@ -22,6 +22,10 @@ const RUNNERS: &[(&str, &[&str])] = &[
     ("logits", &["subject", "reference"]),
 ];
 
+/// Options that say which prompt a recorded subject is of, so that its tokens
+/// can be held against it.
+const OF_THE_SUBJECT: &[&str] = &["prompt", "tokens", "length"];
+
 /// What a capture has of its own, with the options' names.
 const RECORDED: &[(&str, &str)] = &[
     ("prompt", "--prompt"),
@@ -31,14 +35,26 @@ const RECORDED: &[(&str, &str)] = &[
     ("ubatch", "--ubatch"),
 ];
 
+/// Whether this runner is a capture.
+fn capture(of: &ArgMatches, id: &str) -> bool {
+    let spec = of.try_get_one::<Spec>(id);
+    matches!(spec, Ok(Some(Spec::Capture(_))))
+}
+
 /// Whether the command is about the tokens of a capture.
 fn recorded(name: &str, of: &ArgMatches) -> bool {
     let runners = RUNNERS.iter().find(|(c, _)| *c == name);
-    let capture = |id: &&str| {
-        let spec = of.try_get_one::<Spec>(id);
-        matches!(spec, Ok(Some(Spec::Capture(_))))
-    };
-    name == "compare" || runners.is_some_and(|(_, ids)| ids.iter().any(capture))
+    name == "compare" || runners.is_some_and(|(_, ids)| ids.iter().any(|id| capture(of, id)))
+}
+
+fn typed(of: &ArgMatches, id: &str) -> bool {
+    of.try_contains_id(id).is_ok() && of.value_source(id) == Some(ValueSource::CommandLine)
+}
+
+/// Whether a prompt or tokens stand on the command line.
+pub(super) fn tokens_typed(matches: &ArgMatches) -> bool {
+    let of = matches.subcommand().map(|(_, of)| of);
+    of.is_some_and(|of| typed(of, "prompt") || typed(of, "tokens"))
 }
 
 /// Refuses what cannot be said together.
@@ -49,10 +65,11 @@ pub(super) fn check(command: &mut Command, matches: &ArgMatches) -> Result<(), E
     let Some((name, of)) = matches.subcommand() else {
         return Ok(());
     };
-    let typed = |id: &str| {
-        of.try_contains_id(id).is_ok() && of.value_source(id) == Some(ValueSource::CommandLine)
-    };
-    let clash = RECORDED.iter().find(|(id, _)| typed(id));
+    let typed = |id: &str| typed(of, id);
+    let named = typed("prompt") || typed("tokens");
+    let held = name == "run" && capture(of, "subject") && named;
+    let compared = |id: &str| held && OF_THE_SUBJECT.contains(&id);
+    let clash = RECORDED.iter().find(|(id, _)| typed(id) && !compared(id));
     if let Some((_, option)) = clash.filter(|_| recorded(name, of)) {
         let text = format!(
             "the argument '{option}' cannot be used with a capture, which has its own tokens; leave it out"

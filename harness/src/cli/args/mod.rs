@@ -74,7 +74,11 @@ impl Cli {
         let mut command = Self::command();
         let matches = command.try_get_matches_from_mut(std::env::args_os())?;
         exclusive::check(&mut command, &matches)?;
-        Self::from_arg_matches(&matches)
+        let mut cli = Self::from_arg_matches(&matches)?;
+        if let Command::Run(args) = &mut cli.command {
+            args.sides.prompt.typed = exclusive::tokens_typed(&matches);
+        }
+        Ok(cli)
     }
 }
 
@@ -196,6 +200,9 @@ pub struct PromptArgs {
     /// A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input
     #[arg(short, long, default_value = "haiku", env = "QDIFF_PROMPT")]
     pub prompt: String,
+    /// Whether a prompt or tokens were typed.
+    #[arg(skip)]
+    pub typed: bool,
     /// Take the text as it stands instead of as a user turn
     #[arg(long, env = "QDIFF_RAW")]
     pub raw: bool,

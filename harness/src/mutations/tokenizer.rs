@@ -1,0 +1,50 @@
+//! Faults before the first stage: the text becomes other tokens.
+
+use super::Mutation;
+use qdiff_engine::tokenizer::chat::{Message, chatml};
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "chat-template-missing",
+        story: "the chat template is left out: the model is given the bare text of the turn",
+        seen: "fluent text that goes on with the prompt instead of answering it; every stage matches, on fewer tokens",
+        remedy: "render tokenizer.chat_template, and tokenise what it gives",
+        encode: Some(|tokenizer, prompt| {
+            let bare = prompt.message.as_deref()?;
+            Some(tokenizer.encode(bare, true))
+        }),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "special-tokens-as-text",
+        story: "special tokens in the prompt are taken for text, and cut into pieces",
+        seen: "fluent text that is off the prompt and repeats the marks of its turns; every stage matches, on more tokens",
+        remedy: "parse special tokens when tokenising a rendered template",
+        encode: Some(|tokenizer, prompt| Some(tokenizer.encode(&prompt.text, false))),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "system-prompt-missing",
+        story: "the system turn is left out, be it a given one or the template's own",
+        seen: "answers in another tone or language; every stage matches, on fewer tokens",
+        remedy: "render tokenizer.chat_template, which adds a system turn where none is given",
+        encode: Some(|tokenizer, prompt| {
+            let turn = Message::new("user", prompt.message.as_deref()?);
+            Some(tokenizer.encode(&chatml(&[turn]), true))
+        }),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "bos-added",
+        story: "a token that begins a text is put before the prompt, which this vocabulary does not ask for",
+        seen: "tokenizer.ggml.add_bos_token is false or absent; every stage matches, one position later",
+        remedy: "put it there only where tokenizer.ggml.add_bos_token says so",
+        encode: Some(|tokenizer, prompt| {
+            let mut ids = tokenizer.encode(&prompt.text, true);
+            let bos = tokenizer.bos().filter(|bos| ids.first() != Some(bos))?;
+            ids.insert(0, bos);
+            Some(ids)
+        }),
+        ..Mutation::PLAIN
+    },
+];
