@@ -10,6 +10,7 @@ use qdiff::runners::{Faults, Number, Spec};
 use qdiff::session::Opened;
 use qdiff::tokens;
 use qdiff::verdict::Policy;
+use qdiff_engine::gguf::Gguf;
 use qdiff_engine::tokenizer::Tokenizer;
 use qdiff_tests::schema::Schema;
 use qdiff_tests::synth::{Synth, WeightType};
@@ -546,6 +547,25 @@ fn faults_of_the_samplers_are_named() {
             "{text}"
         );
     }
+    // Equal logits: a norm without weight makes all of them zero.
+    let path = folder.path().join("model.gguf");
+    let gguf = Gguf::open(&path).unwrap();
+    let weight = gguf.tensor("output_norm.weight").unwrap();
+    let start = (gguf.data_offset() + weight.offset) as usize;
+    let length = gguf.data(weight).len();
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[start..start + length].fill(0);
+    drop(gguf);
+    std::fs::write(&path, bytes).unwrap();
+    let (code, report, text) = generate(folder.path(), &["-n", "2"]);
+    assert_eq!((code, &report["cause"]), (0, &Value::Null), "{text}");
+    let (code, report, text) = generate(folder.path(), &["-n", "2", "--inject", "sampler-ties"]);
+    assert_eq!(code, 1, "{text}");
+    assert_eq!(
+        report["cause"]["causes"][0]["name"], "sampler-ties",
+        "{text}"
+    );
+
     let run = ["run", "-m", "model.gguf", "--inject", "sampler-seed"];
     let refused = qdiff(folder.path(), &run);
     assert_eq!(refused.status.code(), Some(2));

@@ -153,7 +153,7 @@ impl Candidates {
             }
             return;
         }
-        let best = self.largest();
+        let best = self.largest(false);
         for (i, c) in self.list.iter_mut().enumerate() {
             if i != best {
                 c.logit = f32::NEG_INFINITY;
@@ -162,10 +162,11 @@ impl Candidates {
     }
 
     /// Place of the largest logit, the first among equals.
-    pub(super) fn largest(&self) -> usize {
+    pub(super) fn largest(&self, last_of_equals: bool) -> usize {
         let mut best = 0;
         for (i, c) in self.list.iter().enumerate() {
-            if c.logit > self.list[best].logit {
+            let most = self.list[best].logit;
+            if c.logit > most || (last_of_equals && c.logit == most) {
                 best = i;
             }
         }

@@ -130,6 +130,7 @@ pub struct Sampler {
     tokens: usize,
     chain: Vec<State>,
     drawn: Option<Drawn>,
+    last_of_equals: bool,
 }
 
 impl Sampler {
@@ -151,6 +152,17 @@ impl Sampler {
             tokens,
             chain: chain.iter().map(state).collect(),
             drawn: None,
+            last_of_equals: false,
+        }
+    }
+
+    /// The same chain with another [`Step::Greedy`]: among equals it takes the
+    /// last, as a scan with `>=` does. llama.cpp takes the first.
+    #[must_use]
+    pub fn last_of_equals(self) -> Self {
+        Self {
+            last_of_equals: true,
+            ..self
         }
     }
 
@@ -205,7 +217,7 @@ impl Sampler {
                     Step::TopP(p) if p < 1.0 => left.top_p(p),
                     Step::MinP(p) if p > 0.0 => left.min_p(p),
                     Step::Temperature(t) if t != 1.0 => left.temperature(t),
-                    Step::Greedy => *drawn = left.largest(),
+                    Step::Greedy => *drawn = left.largest(self.last_of_equals),
                     _ => {}
                 },
             }

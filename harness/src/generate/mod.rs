@@ -7,6 +7,7 @@
 //! and judging every stage ([`Pair`]).
 
 pub mod repetition;
+mod shadow;
 mod voice;
 
 pub use voice::{Draw, Speech, Stop, Voice};
@@ -14,14 +15,15 @@ pub use voice::{Draw, Speech, Stop, Voice};
 use crate::capture::Want;
 use crate::llama::Model;
 use crate::llama::sampler::LlamaSampler;
-use crate::mutations::{Mutation, catalogue};
+use crate::mutations::Mutation;
 use crate::pair::{Pair, Recording, Tokens};
 use crate::runners::{Faults, Room, Spec};
 use crate::verdict::Verdict;
 use anyhow::Result;
-use qdiff_engine::sampler::{Drawn, Sampler, Settings};
+use qdiff_engine::sampler::{Drawn, Settings};
 use schemars::JsonSchema;
 use serde::Serialize;
+use shadow::Shadow;
 
 /// Tokens shown of each side at the fork.
 const BEST: usize = 5;
@@ -207,55 +209,6 @@ pub struct Plan<'a> {
     pub spoiled: &'a [&'static Mutation],
 }
 
-impl Plan<'_> {
-    /// The engine's samplers with these faults.
-    fn sampler(&self, faults: &[&'static Mutation], mut tokens: usize) -> Sampler {
-        let mut chain = self.settings.chain();
-        for spoil in faults.iter().filter_map(|m| m.chain) {
-            spoil(&mut chain, &mut tokens);
-        }
-        Sampler::new(&chain, tokens)
-    }
-}
-
-/// The engine's samplers on the reference's logits: they must draw its tokens.
-/// Beside them those with a known fault, to tell which one explains another.
-struct Shadow {
-    sampler: Sampler,
-    known: Vec<(&'static Mutation, Sampler)>,
-}
-
-impl Shadow {
-    fn new(plan: Plan<'_>, tokens: usize) -> Self {
-        let ready = |faults: &[&'static Mutation]| {
-            let mut sampler = plan.sampler(faults, tokens);
-            plan.prompt.iter().for_each(|t| sampler.accept(*t));
-            sampler
-        };
-        let known = catalogue().filter(|m| m.chain.is_some());
-        Self {
-            sampler: ready(plan.spoiled),
-            known: known.map(|m| (m, ready(&[m]))).collect(),
-        }
-    }
-
-    /// What it draws where the reference drew `theirs`, if that is another token.
-    fn draw(&mut self, index: usize, logits: &[f32], theirs: u32) -> Result<Option<OtherDraw>> {
-        let token = self.sampler.sample(logits)?;
-        self.known
-            .retain_mut(|(_, sampler)| sampler.sample(logits).is_ok_and(|t| t == token));
-        let fault = |(m, _): &(&'static Mutation, Sampler)| SamplerFault {
-            name: m.name.to_owned(),
-            story: m.story.to_owned(),
-            remedy: m.remedy.to_owned(),
-        };
-        Ok((token != theirs).then(|| OtherDraw {
-            index,
-            causes: self.known.iter().map(fault).collect(),
-        }))
-    }
-}
-
 /// Lets both sides speak at once. `told` hears every pair of tokens, as soon as
 /// it is there.
 ///
@@ -315,9 +268,7 @@ pub fn generate(
             }
         }
         // llama.cpp does not tell where its draw fell; ours, which is the same, does.
-        let told_by = left
-            .drawn()
-            .or(shadow.as_ref().and_then(|s| s.sampler.drawn()));
+        let told_by = left.drawn().or(shadow.as_ref().and_then(|s| s.drawn()));
         // Up to the fork both sides have a token at every index.
         if let (None, Some((b, there)), Some((a, here))) = (&fork, theirs, our) {
             let error = largest_difference(&here, &there);

@@ -31,10 +31,4 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "`nsys profile --stats=true`: the calls of cudaMalloc grow with the tokens; `qdiff bench --measure soak` holds the project's own CUDA path to flat device memory",
         "allocate once, at load",
     ),
-    case(
-        "sampler-ties",
-        "among equal logits not the lowest id is chosen",
-        "`qdiff generate`: the engine's samplers draw another token from the reference's logits, with a margin of zero",
-        "take the lowest id among equals",
-    ),
 ];

@@ -25,11 +25,11 @@ mod tokenizer;
 mod weights;
 
 pub use inject::Injection;
+pub use samplers::Chain;
 
 use crate::prompts::Ready;
 use crate::verdict::Evidence;
 use qdiff_engine::model::{Graph, Node};
-use qdiff_engine::sampler::Step;
 use qdiff_engine::tokenizer::Tokenizer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -89,6 +89,10 @@ impl Part {
 /// Reads lists of parameter values off the evidence.
 pub type Propose = fn(&Evidence<'_>) -> Vec<Vec<f64>>;
 
+/// The tokens that a faulty tokenizer makes of a prompt; none where it changes
+/// nothing.
+pub type Encode = fn(&Tokenizer, &Ready) -> Option<Vec<u32>>;
+
 /// A named way for a stage to be wrong.
 pub struct Mutation {
     /// Name, as in `--inject NAME`.
@@ -111,12 +115,10 @@ pub struct Mutation {
     /// Whether it gives the same values every time, and so can be recognised by
     /// evaluating it.
     pub recurs: bool,
-    /// Of a fault of the samplers: what becomes of their chain and of the number
-    /// of tokens that they scan.
-    pub chain: Option<fn(&mut Vec<Step>, &mut usize)>,
-    /// Of a fault of the tokenizer: the tokens that it makes of the prompt; none
-    /// where it changes nothing.
-    pub encode: Option<fn(&Tokenizer, &Ready) -> Option<Vec<u32>>>,
+    /// Of a fault of the samplers: what becomes of them.
+    pub chain: Option<fn(&mut Chain)>,
+    /// Of a fault of the tokenizer: what it makes of a prompt.
+    pub encode: Option<Encode>,
     /// Values worth trying, read off the evidence; without it the defaults and
     /// the search lists are tried.
     pub propose: Option<Propose>,
