@@ -18,6 +18,7 @@ pub mod nonce;
 pub mod number;
 pub mod oracle;
 pub mod pair;
+pub mod progress;
 pub mod prompts;
 pub mod report;
 pub mod runners;

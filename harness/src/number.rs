@@ -9,6 +9,11 @@ pub fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
+/// Whether two values are one: bit by bit, but NaN is NaN.
+pub fn same(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+}
+
 /// A real number: a JSON number, or one of the words `NaN`, `Infinity` and
 /// `-Infinity`. A field is one, or is written as one with
 /// `#[serde(with = "Real")]` and `#[schemars(with = "Real")]`.

@@ -7,6 +7,7 @@
 use crate::capture::npz::{self, Shapes};
 use crate::capture::{Capture, Filter, Names, Step, Store, Want};
 use crate::oracle::Oracle;
+use crate::progress::Progress;
 pub use crate::runners::Tokens;
 use crate::runners::{self, Faults, Manifest, Number, Room, Runner, Spec};
 use crate::session::Opened;
@@ -17,12 +18,6 @@ use qdiff_engine::model::Node;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Told what is being done, how much of it is done, and of how much.
-pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
-
-/// For whoever shows no progress.
-pub fn silent(_: &str, _: usize, _: usize) {}
 
 /// What both runners share.
 pub struct Pair<'a> {

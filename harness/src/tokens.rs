@@ -5,6 +5,7 @@ use crate::generate::quoted;
 use crate::mutations::{Mutation, catalogue};
 use crate::prompts::Ready;
 use crate::session::Opened;
+use anyhow::{Context as _, Result, bail};
 use qdiff_engine::tokenizer::Tokenizer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -105,20 +106,48 @@ impl TokensCheck {
     }
 }
 
-/// The engine's tokenizer, with these faults, on the text of the prompt.
-pub fn check(opened: &Opened, prompt: &Ready, faults: &[&Mutation]) -> TokensCheck {
+/// The engine's tokenizer, with a fault of it where one is injected, on the text
+/// of the prompt; `None` where the prompt has none.
+///
+/// # Errors
+/// A fault that changes nothing.
+pub fn check(
+    opened: &Opened,
+    prompt: &Ready,
+    fault: Option<&Mutation>,
+) -> Result<Option<TokensCheck>> {
+    if prompt.text.is_empty() {
+        return match fault {
+            Some(m) => bail!(
+                "`{}` changes how a text becomes tokens, and tokens are given here; give --prompt, without --tokens and --length",
+                m.name
+            ),
+            None => Ok(None),
+        };
+    }
     let tokenizer = match Tokenizer::new(opened.model.gguf()) {
         Ok(tokenizer) => tokenizer,
-        Err(e) => return unchecked(e.to_string()),
+        Err(e) => return Ok(Some(unchecked(e.to_string()))),
     };
-    let faulty = faults.iter().find_map(|m| (m.encode?)(&tokenizer, prompt));
-    let ours = faulty.unwrap_or_else(|| tokenizer.encode(&prompt.text, true));
-    match opened.llama.tokenize(&prompt.text) {
+    let right = tokenizer.encode(&prompt.text, true);
+    let ours = match fault {
+        None => right,
+        Some(m) => {
+            let made = m.encode.and_then(|encode| encode(&tokenizer, prompt));
+            made.filter(|made| *made != right).with_context(|| {
+                format!(
+                    "`{}` changes nothing about the prompt `{}`; with --template model or --system TEXT there is more to leave out",
+                    m.name, prompt.name
+                )
+            })?
+        }
+    };
+    Ok(Some(match opened.llama.tokenize(&prompt.text) {
         Ok(theirs) => compare(&tokenizer, prompt, &ours, &theirs, |id| {
             opened.llama.piece_bytes(id, true).unwrap_or_default()
         }),
         Err(e) => unchecked(format!("{e:#}")),
-    }
+    }))
 }
 
 /// Recorded tokens against those of the prompt that they are said to be of.
@@ -170,9 +199,10 @@ pub fn compare(
         // Of the engine's own tokenizer alone it is known.
         rule: place.filter(|_| ours == right).map(|t| t.rule.to_string()),
     };
+    // One that changes nothing explains nothing.
     let explains = |m: &&Mutation| {
         let made = m.encode.and_then(|encode| encode(tokenizer, prompt));
-        !text.is_empty() && made.is_some_and(|made| made == ours)
+        !text.is_empty() && made.is_some_and(|made| made == ours && made != right)
     };
     TokensCheck {
         same,

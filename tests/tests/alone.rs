@@ -3,7 +3,8 @@
 
 use qdiff::capture::{Filter, Store};
 use qdiff::oracle::Oracle;
-use qdiff::pair::{Pair, Tokens, silent};
+use qdiff::pair::{Pair, Tokens};
+use qdiff::progress::silent;
 use qdiff::runners::{Faults, Number, Spec};
 use qdiff::session::Opened;
 use qdiff::verdict::{Policy, Race};

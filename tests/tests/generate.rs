@@ -4,7 +4,8 @@ use qdiff::capture::{Filter, Store};
 use qdiff::mutations::{Part, catalogue};
 use qdiff::nonce::Changes;
 use qdiff::oracle::Oracle;
-use qdiff::pair::{Pair, Tokens, silent};
+use qdiff::pair::{Pair, Tokens};
+use qdiff::progress::silent;
 use qdiff::prompts::{self, Style};
 use qdiff::runners::{Faults, Number, Spec};
 use qdiff::session::Opened;
@@ -228,7 +229,7 @@ fn the_first_different_token_is_shown_with_its_rule() {
     let prompt = prompts::ready(&opened, "text", "Hello the 12".to_owned(), style).unwrap();
     let right = prompt.tokens.clone();
     let piece = |id| opened.llama.piece_bytes(id, true).unwrap();
-    let check = tokens::check(&opened, &prompt, &[]);
+    let check = tokens::check(&opened, &prompt, None).unwrap().unwrap();
     assert_eq!((check.same, check.diverged()), (right.len(), false));
 
     // As if llama.cpp kept digits together, or had gone on.
@@ -243,6 +244,8 @@ fn the_first_different_token_is_shown_with_its_rule() {
     assert_eq!(difference.subject.unwrap().text, "'2'");
     assert_eq!(difference.reference.unwrap().text, "'Hello'");
     theirs = right.clone();
+    // A fault that would change nothing here explains nothing.
+    assert_eq!(found.cause, None);
     theirs.push(0);
     let found = tokens::compare(&tokenizer, &prompt, &right, &theirs, piece);
     assert_eq!(found.difference.unwrap().subject, None);
@@ -273,6 +276,41 @@ fn faults_of_the_tokenizer_are_named() {
     }
 }
 
+/// One that does nothing is refused, and so are two.
+#[test]
+fn faults_of_the_tokenizer_do_something() {
+    let folder = with(&exact());
+    for (args, expected) in [
+        (
+            &["--prompt", "Hi", "--inject", "system-prompt-missing"][..],
+            "changes nothing about the prompt",
+        ),
+        (
+            &["--tokens", "1,2", "--inject", "bos-added"],
+            "tokens are given here",
+        ),
+        (
+            &[
+                "--inject",
+                "bos-added",
+                "--inject",
+                "special-tokens-as-text",
+            ],
+            "cannot be injected together",
+        ),
+    ] {
+        for command in ["run", "generate"] {
+            let output = qdiff(
+                folder.path(),
+                &[&[command, "-m", "model.gguf"], args].concat(),
+            );
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(2), "{said}");
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+}
+
 /// A capture is held against the prompt that it is said to be of.
 #[test]
 fn the_tokens_of_a_capture_are_named() {
@@ -293,6 +331,11 @@ fn the_tokens_of_a_capture_are_named() {
     let (code, said) = of(&["--raw"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("gives llama.cpp's"), "{said}");
+    // Nothing is decoded after it, and the environment gives way.
+    let (_, said) = of(&["--raw", "--length", "2048"]);
+    assert!(said.contains("is nothing to the engine"), "{said}");
+    let refused = run(&["run", "--subject", "capture:mine", "--inject", "bos-added"]);
+    assert_eq!(refused.0, Some(2), "{}", refused.1);
     let (code, said) = of(&[]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("(chat-template-missing)"), "{said}");
@@ -569,5 +612,5 @@ fn faults_of_the_samplers_are_named() {
     let run = ["run", "-m", "model.gguf", "--inject", "sampler-seed"];
     let refused = qdiff(folder.path(), &run);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr(&refused).contains("inject it into `qdiff generate`"));
+    assert!(stderr(&refused).contains("`qdiff mutations show sampler-seed` says where"));
 }

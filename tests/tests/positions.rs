@@ -23,6 +23,39 @@ fn run(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
     (code, json, stdout(&output))
 }
 
+/// Of a stage whose operands are too large only some rows are looked at, and
+/// they keep their positions; operands close by need not have been captured.
+#[test]
+fn causes_are_named_from_few_rows_and_few_stages() {
+    let folder = setup();
+    let long = &["--prompt", "long", "--length", "600", "-n", "0"][..];
+    for (which, stages, fault, stage, cause) in [
+        (
+            long,
+            "attn_context",
+            "one-row-wrong:position=500@L01",
+            "L01.attn_context",
+            "one-row-wrong:position=500",
+        ),
+        (
+            &["-n", "1"],
+            "attn_residual",
+            "residual-wrong-side@L01",
+            "L01.attn_residual",
+            "residual-wrong-side",
+        ),
+    ] {
+        let (code, report, text) = run(
+            folder.path(),
+            &[which, &["--stages", stages, "--inject", fault]].concat(),
+        );
+        assert_eq!(code, 1, "{fault}\n{text}");
+        let first = &report["verdict"]["findings"][0];
+        assert_eq!(first["stage"], stage, "{text}");
+        assert_eq!(first["cause"]["name"], cause, "{text}");
+    }
+}
+
 /// Whatever the size of the parts, both sides match and every row is judged.
 #[test]
 fn ubatches_of_any_size_match() {

@@ -237,7 +237,7 @@ fn spoiled(
             value: &mut wide,
             bound: &mut bound,
             old,
-            first: context.positions.first().map_or(0, |&p| p as usize),
+            positions: context.positions,
         });
         value = wide.narrow();
         if !cache {

@@ -34,8 +34,9 @@ pub struct Output<'a> {
     /// What the buffer held after the step before, by address; `None` before
     /// the first.
     pub old: Option<&'a [f32]>,
-    /// Position of the first token of the step.
-    pub first: usize,
+    /// Position of each row, where an axis counts tokens; of a cache, of the
+    /// rows that were added.
+    pub positions: &'a [u32],
 }
 
 /// Leaves something else in the output than what was computed.

@@ -13,7 +13,9 @@ mod weights;
 pub use config::{Config, ConfigError, Metadata};
 pub use graph::{Axis, Before, Emission, EmittedLayout, Graph, Node, row_len};
 pub use stage::{StageId, UnknownStage};
-pub use weights::{LoadError, Model, WeightSource};
+pub use weights::{LoadError, Model};
+
+pub use crate::quant::WeightSource;
 
 /// Builds a graph from hyperparameters.
 pub type BuildGraph = fn(&Config) -> Graph;

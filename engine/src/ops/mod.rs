@@ -30,7 +30,7 @@ pub use rms_norm::{NormWeight, RmsNorm};
 pub use rope::{Pairing, Rope};
 pub use swiglu::Gate;
 
-use crate::model::WeightSource;
+use crate::quant::WeightSource;
 
 /// Unit roundoff of f32, 2⁻²⁴: half a ULP of 1.
 pub const UNIT: f64 = 5.960_464_477_539_063e-8;

@@ -1,8 +1,8 @@
 //! A weight source for the ops' tests: one matrix in f32; and what holds of
 //! every op: its spread is the sum over its derivatives.
 
-use crate::model::WeightSource;
 use crate::quant::GgmlType;
+use crate::quant::WeightSource;
 
 /// n, m, and m rows of n weights.
 pub(crate) struct Matrix(pub(crate) usize, pub(crate) usize, pub(crate) Vec<f32>);

@@ -23,6 +23,7 @@ mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod source;
 mod types;
 
 #[cfg(test)]
@@ -31,6 +32,7 @@ mod tests;
 pub use activations::{ActivationFormat, Tie, emulate, settled, sum_residuals, ties, uncertainty};
 pub use layout::{Field, Part, fields, part};
 pub use products::{AsMultiplied, WithoutOffsets, block_offsets, half_products, takes_sums};
+pub use source::WeightSource;
 pub use types::GgmlType;
 
 /// A valid ggml type whose blocks this crate does not unpack.

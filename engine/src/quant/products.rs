@@ -1,8 +1,7 @@
 //! What a kernel does to the weights of a product besides unpacking them.
 
 use super::activations::round;
-use super::{ActivationFormat, GgmlType, dequantize, f16, k_scales, q4_k, q5_k};
-use crate::model::WeightSource;
+use super::{ActivationFormat, GgmlType, WeightSource, dequantize, f16, k_scales, q4_k, q5_k};
 
 /// Whether a kernel multiplies the offsets of these weights, block by block,
 /// with the sum that the activations store, and where the offset is from.

@@ -1,6 +1,7 @@
 //! `qdiff generate`.
 
 use super::args::GenerateArgs;
+use super::planted::{self, Planted};
 use super::session::{self, Bar};
 use super::{exit, run, say, sides};
 use crate::capture::Filter;
@@ -29,7 +30,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check(path, "--json")?;
     }
-    let rewriting = sides::rewriting(&injections);
+    let rewriting = planted::rewriting(&injections, &args.subject)?;
     let (subject, reference) = sides::resolve(&args.subject, &args.reference, rewriting)?;
     for spec in [&subject, &reference] {
         if matches!(spec, Spec::Capture(_)) {
@@ -47,7 +48,8 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         Some(n) => nonce_prompt(&opened, args, n)?,
         None => session::prompt(&opened, &args.prompt)?,
     };
-    let faults = sides::faults(&opened, &injections, &[Part::Tokenizer, Part::Samplers])?;
+    let planted = Planted::new(&opened, &injections, &[Part::Tokenizer, Part::Samplers])?;
+    let faults = &planted.stages;
     let bar = Bar::new();
     let store = args.capture.memory.store();
     let (filter, policy) = (Filter::default(), Policy::default());
@@ -69,9 +71,9 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         ubatch: args.capture.ubatch,
         most: args.prompt.decode,
         settings: &settings,
-        spoiled: &faults.samplers,
+        spoiled: &planted.samplers,
     };
-    let check = (!ready.text.is_empty()).then(|| tokens::check(&opened, &ready, &faults.tokenizer));
+    let check = tokens::check(&opened, &ready, planted.tokenizer)?;
 
     say(&generation::columns(&reference, &subject))?;
     let mut index = 0;
@@ -99,7 +101,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
                 plan.ubatch,
                 &subject,
                 &reference,
-                &faults,
+                faults,
             )?)
         }
         None => None,
@@ -127,7 +129,12 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         sampling: settings.into(),
         nonce: number,
         tokens: check,
-        injected: faults.words,
+        injected: faults
+            .words
+            .iter()
+            .cloned()
+            .chain(planted.beside())
+            .collect(),
         generation: spoken,
         cause,
         forced,

@@ -13,6 +13,7 @@ mod logits;
 mod manual;
 mod mutations;
 mod output;
+mod planted;
 mod prompts;
 mod record;
 mod recorded;

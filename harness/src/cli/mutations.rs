@@ -53,8 +53,12 @@ fn page(m: &Mutation) -> String {
     }
     let _ = writeln!(out, "  seen       {}", m.seen);
     let _ = writeln!(out, "  remedy     {}", m.remedy);
-    let Some(command) = m.part().command() else {
-        return out;
+    let command = match m.part() {
+        Part::Elsewhere => return out,
+        Part::Stage => "qdiff run",
+        // Where there are marks of turns to lose, and a system turn.
+        Part::Tokenizer => "qdiff run --template model",
+        Part::Samplers => "qdiff generate",
     };
     let _ = writeln!(
         out,

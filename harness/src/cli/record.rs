@@ -2,7 +2,7 @@
 
 use super::args::RecordArgs;
 use super::session::{self, Bar};
-use super::{exit, say, sides};
+use super::{exit, planted::Planted, say};
 use crate::capture::{Filter, npz};
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
@@ -43,7 +43,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
     };
     let tokens = like.tokens;
     filter.check(&oracle.graph, tokens.len() + like.decode)?;
-    let faults = sides::faults(&opened, &injections, &[])?;
+    let faults = Planted::new(&opened, &injections, &[])?.stages;
     let bar = Bar::new();
     let store = args.capture.memory.store();
     let pair = Pair {

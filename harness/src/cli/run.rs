@@ -124,24 +124,23 @@ impl Runs<'_> {
         let Ready { name, tokens, .. } = &input.ready;
         let same_tokens = match &input.asked {
             Some(asked) => Some(tokens::recorded(opened, asked, tokens)),
-            None if input.ready.text.is_empty() => None,
-            None => Some(tokens::check(
-                opened,
-                &input.ready,
-                &self.sides.faults.tokenizer,
-            )),
+            None => tokens::check(opened, &input.ready, self.sides.planted.tokenizer)?,
         };
-        let (subject, reference) = self.sides.record(pair, &input)?;
+        let (mut subject, reference) = self.sides.record(pair, &input)?;
+        subject
+            .manifest
+            .injected
+            .extend(self.sides.planted.beside());
         let repeated = match usize::from(args.repeat) {
             1 => None,
             runs => {
                 let tokens = input.tokens(Some(&subject.fed));
                 let Sides {
                     subject: spec,
-                    faults,
+                    planted,
                     ..
                 } = &self.sides;
-                Some(pair.repeat(spec, tokens, faults, &subject, runs)?)
+                Some(pair.repeat(spec, tokens, &planted.stages, &subject, runs)?)
             }
         };
         let verdict = pair.judge(&subject, reference.as_ref())?;

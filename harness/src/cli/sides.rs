@@ -1,7 +1,8 @@
 //! The two sides of a command: live or recorded, faults included, on which
 //! tokens.
 
-use super::args::SidesArgs;
+use super::args::{PromptArgs, SidesArgs};
+use super::planted::{self, Planted};
 use super::recorded::Recorded;
 use super::{complain, session};
 use crate::capture::{Filter, Names};
@@ -32,7 +33,7 @@ pub(super) struct Sides {
     pub(super) recorded: Recorded,
     /// What the subject's capture calls the stages.
     names: Names,
-    pub(super) faults: Faults,
+    pub(super) planted: Planted,
     /// The stages that are tapped of a subject that runs.
     pub(super) taps: Filter,
     /// Time that the search for causes may take.
@@ -64,7 +65,8 @@ impl Parties {
             .iter()
             .map(|text| Injection::parse(text))
             .collect::<Result<Vec<_>>>()?;
-        let (subject, reference) = resolve(&args.subject, &args.reference, rewriting(&injections))?;
+        let rewriting = planted::rewriting(&injections, &args.subject)?;
+        let (subject, reference) = resolve(&args.subject, &args.reference, rewriting)?;
         let budget = Duration::try_from_secs_f64(args.why_budget).map_err(|_| {
             anyhow::anyhow!("--why-budget must be a number of seconds, zero or more")
         })?;
@@ -94,9 +96,12 @@ impl Parties {
             });
         };
         let asked = args.prompt.typed;
-        let asked = asked
-            .then(|| session::prompt(opened, &args.prompt))
-            .transpose()?;
+        // Nothing is decoded after it: the capture says how it went on.
+        let only = PromptArgs {
+            decode: 0,
+            ..args.prompt.clone()
+        };
+        let asked = asked.then(|| session::prompt(opened, &only)).transpose()?;
         Ok(Input {
             asked,
             ready: Ready {
@@ -128,7 +133,7 @@ impl Parties {
             None => Names::of(&oracle.graph),
         };
         Ok(Sides {
-            faults: faults(opened, &self.injections, parts)?,
+            planted: Planted::new(opened, &self.injections, parts)?,
             subject: self.subject,
             reference: self.reference,
             recorded: self.recorded,
@@ -164,7 +169,7 @@ impl Sides {
             None => {
                 let tokens = input.tokens(forced);
                 let mut runner = Narrowed {
-                    inner: pair.runner(&self.subject, tokens, self.faults.clone())?,
+                    inner: pair.runner(&self.subject, tokens, self.planted.stages.clone())?,
                     taps: &self.taps,
                 };
                 pair.record(&mut runner, tokens)?
@@ -204,49 +209,10 @@ pub(super) fn resolve(subject: &Spec, reference: &Spec, faults: bool) -> Result<
     if *subject == Spec::None {
         bail!("--subject none leaves nothing to judge; name a runner");
     }
-    if faults {
-        subject.check_faults()?;
-    }
     let (subject, instead) = subject.resolve(faults)?;
     if let (Some(why), true) = (instead, std::io::stderr().is_terminal()) {
         complain(&format!("the subject is the CPU engine: {why}"));
     }
     let (reference, _) = reference.resolve(false)?;
     Ok((subject, reference))
-}
-
-/// Whether they ask for an engine that interprets a graph of faults; samplers
-/// stand beside every engine.
-pub(super) fn rewriting(injections: &[Injection]) -> bool {
-    let part = |i: &Injection| i.mutation().part();
-    injections.iter().any(|i| part(i) != Part::Samplers)
-}
-
-/// The faults to inject: of stages, and of those `parts` that the command runs.
-///
-/// # Errors
-/// A fault that applies nowhere in the model, or of a part that is not run.
-pub(super) fn faults(opened: &Opened, injections: &[Injection], parts: &[Part]) -> Result<Faults> {
-    let mut faults = Faults::default();
-    for injection in injections {
-        let mutation = injection.mutation();
-        let words = match mutation.part() {
-            part @ Part::Tokenizer if parts.contains(&part) => {
-                faults.tokenizer.push(mutation);
-                format!("{} in the tokenizer", mutation.name)
-            }
-            part @ Part::Samplers if parts.contains(&part) => {
-                faults.samplers.push(mutation);
-                format!("{} in the samplers", mutation.name)
-            }
-            _ => {
-                let graph = faults
-                    .graph
-                    .get_or_insert_with(|| opened.model.graph().clone());
-                injection.apply(graph)?
-            }
-        };
-        faults.words.push(words);
-    }
-    Ok(faults)
 }

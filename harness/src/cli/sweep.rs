@@ -2,7 +2,7 @@
 
 use super::args::SweepArgs;
 use super::session::{self, Bar};
-use super::{exit, say, sides};
+use super::{exit, planted::Planted, say};
 use crate::capture::Filter;
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
@@ -37,7 +37,7 @@ pub(super) fn run(args: &SweepArgs) -> Result<u8> {
     )?;
     let (name, mut tokens) = session::tokens(&opened, &args.prompt)?;
     filter.check(&oracle.graph, tokens.len() + args.prompt.decode)?;
-    let faults = sides::faults(&opened, &injections, &[])?;
+    let faults = Planted::new(&opened, &injections, &[])?.stages;
     let bar = Bar::new();
     let store = args.memory.store();
     let pair = Pair {

@@ -7,9 +7,9 @@ use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::verdict::{
     DESCRIBED, Evidence, Expected, Finding, Policy, Side, StageResult, TRIED, assembled, describe,
-    excerpt, looks_like_rounding, written,
+    excerpt, looks_like_rounding, products_beyond, written,
 };
-use qdiff_engine::model::{Node, WeightSource as _};
+use qdiff_engine::model::{Node, WeightSource};
 use qdiff_engine::ops::Op;
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -23,6 +23,10 @@ pub const BUDGET: Duration = Duration::from_secs(30);
 
 /// Weights of a linear stage from which on its hypotheses are tried one by one.
 const HEAVY: usize = 1 << 24;
+
+/// Products of f64 that operands of a hypothesis may take which the stage does
+/// not read: a fraction of a second.
+const BEYOND: usize = 1 << 28;
 
 /// An explanation that reproduces the subject's output.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -271,14 +275,11 @@ impl Searcher<'_> {
         if !(mutation.apply)(&mut node, values, &self.oracle.graph) {
             return None;
         }
-        // Another operand that was not captured would have to be evaluated from
-        // far away, which takes long and proves little.
-        let captured = |i: &usize| {
-            let id = self.oracle.graph.nodes[*i].id;
-            let mut steps = e.side.capture.steps.iter();
-            e.node.inputs.contains(i) || steps.any(|s| s.stages.contains_key(&id))
-        };
-        if !node.inputs.iter().all(captured) {
+        // Another operand that was not captured may have to be evaluated from far
+        // away, which takes long and proves little.
+        let weights: &dyn WeightSource = &self.oracle.weights;
+        let model = (&self.oracle.graph, weights);
+        if products_beyond(&node, e.node, model, e.side.capture) > BEYOND {
             return None;
         }
         self.tried.fetch_add(1, Ordering::Relaxed);

@@ -136,9 +136,8 @@ impl Injection {
     pub fn rewrite(&self, graph: &mut Graph) -> Result<Vec<StageId>> {
         if !self.mutation.of_a_stage() {
             bail!(
-                "`{}` is the fault of no stage; inject it into `{}`",
-                self.mutation.name,
-                self.mutation.part().command().unwrap_or_default()
+                "`{0}` is the fault of no stage; `qdiff mutations show {0}` says where it is injected",
+                self.mutation.name
             );
         }
         let last = graph.config.n_layers as u16 - 1;

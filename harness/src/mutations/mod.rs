@@ -75,17 +75,6 @@ pub enum Part {
     Elsewhere,
 }
 
-impl Part {
-    /// The command that takes such a fault, if one does.
-    pub fn command(self) -> Option<&'static str> {
-        match self {
-            Self::Stage | Self::Tokenizer => Some("qdiff run"),
-            Self::Samplers => Some("qdiff generate"),
-            Self::Elsewhere => None,
-        }
-    }
-}
-
 /// Reads lists of parameter values off the evidence.
 pub type Propose = fn(&Evidence<'_>) -> Vec<Vec<f64>>;
 

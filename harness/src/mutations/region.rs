@@ -129,14 +129,16 @@ enum Region {
 }
 
 impl Region {
-    fn holds(self, shape: &[usize], first: usize, at: usize) -> bool {
+    fn holds(self, shape: &[usize], positions: &[u32], at: usize) -> bool {
+        let position = |row: usize| positions.get(row).map(|&p| p as usize);
         let column = Parts::Columns.part(shape, at);
         match self {
             Self::One(parts, i) => parts.part(shape, at) == i,
-            Self::Position(parts, p) => first + parts.part(shape, at) == p,
+            Self::Position(parts, p) => position(parts.part(shape, at)) == Some(p),
             Self::Tile { rows, columns } => {
-                let row = first + Parts::Outer.part(shape, at);
-                (rows.0..rows.1).contains(&row) && (columns.0..columns.1).contains(&column)
+                let row = position(Parts::Outer.part(shape, at));
+                row.is_some_and(|row| (rows.0..rows.1).contains(&row))
+                    && (columns.0..columns.1).contains(&column)
             }
             Self::Tail(from) => column >= from,
         }
@@ -155,7 +157,7 @@ impl Write for Spoiled {
         let n = out.value.data.len().max(1) as f64;
         let size = (out.value.data.iter().map(|v| v * v).sum::<f64>() / n).sqrt();
         for at in 0..out.value.data.len() {
-            if !self.region.holds(&shape, out.first, at) {
+            if !self.region.holds(&shape, out.positions, at) {
                 continue;
             }
             out.value.data[at] = match self.left {

@@ -2,7 +2,6 @@
 
 use super::{Number, Runner, cpu::Cpu, cuda::Cuda, llama::Llama};
 use crate::llama;
-use crate::mutations::Mutation;
 use crate::session::Opened;
 use anyhow::{Result, bail};
 use qdiff_engine::cuda::{Gemm, KvType, Options, Path};
@@ -78,10 +77,6 @@ pub struct Faults {
     pub graph: Option<Graph>,
     /// One line per injection.
     pub words: Vec<String>,
-    /// Faults of what makes tokens of the prompt.
-    pub tokenizer: Vec<&'static Mutation>,
-    /// Faults of what draws tokens.
-    pub samplers: Vec<&'static Mutation>,
 }
 
 /// How much a runner must have room for.

@@ -2,7 +2,8 @@
 //! row by row, for those who ask why.
 
 use super::evaluate::{Expected, assembled};
-use super::local::{Row, Side};
+use super::local::Row;
+use super::operands::Side;
 use super::rows::{judged_len, place, row_len};
 use super::tolerance::ELEMENT_FACTOR;
 use super::{Place, Policy};

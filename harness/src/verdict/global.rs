@@ -2,7 +2,7 @@
 //! nothing where local residuals exist.
 
 use super::Place;
-use super::evaluate::rows_of;
+use super::operands::rows_of;
 use super::rows::{judged_len, place, row_len};
 use crate::capture::{Capture, Filter, Step};
 use crate::number::Real;

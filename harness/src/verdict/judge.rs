@@ -9,7 +9,7 @@ use crate::capture::{Filter, Step};
 use crate::mutations::hypotheses::{self, Cause, Search};
 use crate::number::Real;
 use crate::oracle::Oracle;
-use crate::pair::Progress;
+use crate::progress::Progress;
 use crate::runners::argmax;
 use anyhow::Result;
 use qdiff_engine::model::{Axis, Graph, Node, StageId};

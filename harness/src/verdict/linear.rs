@@ -1,7 +1,7 @@
 //! Linear layers in the arithmetic of a runner: activations quantised as it
 //! does, and the weights as its kernels see them.
 
-use super::evaluate::{Block, Operand, Sink, Source, forward};
+use super::operands::{Block, Operand, Sink, Source, forward};
 use super::ties::{self, Undecided};
 use crate::capture::Step;
 use crate::runners::LinearRule;

@@ -1,29 +1,20 @@
 //! The local check: a stage's output against the f64 evaluation of its op on
 //! that runner's own captured operands.
 
-use super::evaluate::{Block, evaluate, rows_of};
+use super::evaluate::evaluate;
+use super::operands::{Block, Side, rows_of};
 use super::rows::{judged_len, place, row_len};
 use super::tolerance::{ELEMENT_FACTOR, ROW_FACTOR, VAGUE};
 use super::{Place, Policy, Segment, Spread};
-use crate::capture::{Capture, Filter};
+use crate::capture::Filter;
 use crate::number::Real;
 use crate::oracle::Oracle;
-use crate::runners::Arithmetic;
 use qdiff_engine::model::Node;
 use qdiff_engine::ops::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-
-/// One runner's part in a verdict.
-#[derive(Clone, Copy)]
-pub struct Side<'a> {
-    /// What it gave.
-    pub capture: &'a Capture,
-    /// What it says it computes in.
-    pub arithmetic: &'a Arithmetic,
-}
 
 /// One element with what it should have been.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]

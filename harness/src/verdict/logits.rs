@@ -1,7 +1,7 @@
 //! The logits of both sides, position by position: what each would say next.
 
-use super::evaluate::rows_of;
 use super::global::common;
+use super::operands::rows_of;
 use crate::capture::{Capture, Filter};
 use crate::number::Real;
 use qdiff_engine::model::Node;

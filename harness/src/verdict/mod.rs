@@ -1,15 +1,18 @@
 //! The verdict: each stage of each side held against its own f64 evaluation,
 //! then the stages held against each other.
 //!
-//! `evaluate` says what a stage should be on a runner's own operands (`linear`
-//! in its arithmetic, with `ties`; `segment` where some were not captured), `local` holds
-//! the stage to it, `global` compares the two runners, `judge` gives every
+//! `evaluate` says what a stage should be on a runner's own `operands`: `apply`
+//! its op (`linear` in the runner's arithmetic, with `ties`; `caches` as they
+//! grow), `segment` where some were not captured. `local` holds the stage to it,
+//! `global` compares the two runners, `judge` gives every
 //! stage its status and finds the origins, `health` looks for what no correct
 //! model does. `spread`, `attention` and `logits` keep what charts are drawn
 //! from.
 
+mod apply;
 mod attention;
 mod batches;
+mod caches;
 mod evaluate;
 mod evidence;
 mod global;
@@ -18,6 +21,7 @@ mod judge;
 mod linear;
 mod local;
 mod logits;
+mod operands;
 mod repeat;
 mod rows;
 mod segment;
@@ -28,7 +32,7 @@ pub mod tolerance;
 
 pub use attention::AttentionMap;
 pub use batches::largest_difference;
-pub use evaluate::{Block, Expected, Sink, evaluate};
+pub use evaluate::{Expected, evaluate};
 pub(crate) use evaluate::{assembled, written};
 pub use evidence::{DESCRIBED, Evidence, RowAt, TRIED, Wrong, excerpt};
 pub(crate) use evidence::{judged_rows, right};
@@ -36,10 +40,12 @@ pub use global::{Global, compare as compare_rows};
 pub use health::Symptom;
 pub use judge::{Coverage, Finding, StageResult, Status, TokenCheck, Verdict, judge};
 pub(crate) use local::Row;
-pub use local::{Check, Element, Local, Side, residuals};
+pub use local::{Check, Element, Local, residuals};
 pub use logits::{Choice, LogitsRow};
+pub use operands::{Block, Side, Sink};
 pub use repeat::{Race, Repeated};
 pub use segment::Segment;
+pub(crate) use segment::products_beyond;
 pub use shape::describe;
 pub(crate) use shape::{looks_like_rounding, pattern};
 pub use spread::{BEYOND, BIN_OF_ONE, Spread};

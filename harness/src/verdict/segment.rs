@@ -15,10 +15,10 @@
 //! A stage inside a segment counts as judged with it: a fault in it shows, but
 //! the finding can name the segment only.
 
-use super::evaluate::{Block, Sink, Source, State, apply};
+use super::apply::{State, apply};
 use super::linear::ROWS_AT_ONCE;
-use super::local::Side;
-use crate::capture::Capture;
+use super::operands::{Block, Computed, Side, Sink, Source};
+use crate::capture::{Capture, Step};
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource};
 use qdiff_engine::ops::{Op, Tensor};
 use schemars::JsonSchema;
@@ -60,9 +60,6 @@ impl fmt::Display for Segment {
         }
     }
 }
-
-/// Value and uncertainty of nodes that were not captured, by node and step.
-pub(super) type Computed = HashMap<usize, HashMap<usize, (Tensor<f64>, Vec<f32>)>>;
 
 /// Which nodes have to be evaluated, in graph order, and in which steps.
 pub(super) struct Plan {
@@ -119,6 +116,44 @@ impl Plan {
     pub(super) fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
+}
+
+/// Products that evaluating `node` takes before the node itself, over those that
+/// evaluating `than` takes.
+pub(crate) fn products_beyond(
+    node: &Node,
+    than: &Node,
+    (graph, weights): (&Graph, &dyn WeightSource),
+    capture: &Capture,
+) -> usize {
+    let (plan, have) = [node, than].map(|n| Plan::new(n, graph, capture)).into();
+    let beyond = plan
+        .steps
+        .iter()
+        .filter(|(i, _)| !have.steps.contains_key(i));
+    beyond
+        .map(|(&index, wanted)| {
+            let node = &graph.nodes[index];
+            let steps = capture
+                .steps
+                .iter()
+                .zip(wanted)
+                .filter(|(_, wanted)| **wanted);
+            steps
+                .map(|(step, _)| products(node, step, (graph, weights)))
+                .sum::<usize>()
+        })
+        .sum()
+}
+
+fn products(node: &Node, step: &Step, (graph, weights): (&Graph, &dyn WeightSource)) -> usize {
+    let each = match (&node.op, &node.weight) {
+        (Op::Linear(_), Some(weight)) => weights.extent(weight).0,
+        (Op::AttnScores(_), _) => graph.config.head_dim,
+        (Op::AttnContext(_), _) => step.keys(),
+        _ => 1,
+    };
+    each * step.extent(node).iter().product::<usize>()
 }
 
 /// Evaluates the segment that ends in `node`, some steps at a time.

@@ -1,7 +1,7 @@
 //! The blocks of a tensor that differ: where they stand, and in which field.
 
 use super::{Compared, DESCRIBED, Mismatch, cause, field};
-use crate::number::Real;
+use crate::number::{Real, same};
 use half::f16;
 use qdiff_engine::model::Graph;
 use qdiff_engine::quant::{self, Field, GgmlType, Part};
@@ -69,11 +69,6 @@ fn meaning(part: Part) -> &'static str {
         Part::Quants => "quants",
         Part::Number => "the number itself",
     }
-}
-
-/// Whether two values are one: bit by bit, but NaN is NaN.
-pub(super) fn same(a: f32, b: f32) -> bool {
-    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
 }
 
 /// The differing blocks of one row.

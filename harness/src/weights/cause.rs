@@ -3,6 +3,7 @@
 
 use super::Compared;
 use crate::mutations::{Mutation, catalogue};
+use crate::number::same;
 use qdiff_engine::model::fault::Read;
 use qdiff_engine::model::{Graph, Node, WeightSource};
 use rayon::prelude::*;
@@ -128,8 +129,6 @@ fn reproduces(c: &Compared<'_>, reading: &Reading, rows: &[usize]) -> bool {
     rows.iter().all(|&row| {
         c.subject.rows(c.tensor, row, &mut got);
         reading.row(c.reference, row, &mut assumed);
-        got.iter()
-            .zip(&assumed)
-            .all(|(a, b)| super::blocks::same(*a, *b))
+        got.iter().zip(&assumed).all(|(a, b)| same(*a, *b))
     })
 }

@@ -4,6 +4,7 @@
 //! from the environment; here only what was typed clashes, and a setting of
 //! the environment gives way.
 
+use super::PromptArgs;
 use crate::runners::Spec;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -51,10 +52,18 @@ fn typed(of: &ArgMatches, id: &str) -> bool {
     of.try_contains_id(id).is_ok() && of.value_source(id) == Some(ValueSource::CommandLine)
 }
 
-/// Whether a prompt or tokens stand on the command line.
-pub(super) fn tokens_typed(matches: &ArgMatches) -> bool {
-    let of = matches.subcommand().map(|(_, of)| of);
-    of.is_some_and(|of| typed(of, "prompt") || typed(of, "tokens"))
+/// Lets settings of the environment give way to a prompt that was typed.
+pub(super) fn give_way(prompt: &mut PromptArgs, matches: &ArgMatches) {
+    let Some((_, of)) = matches.subcommand() else {
+        return;
+    };
+    prompt.typed = typed(of, "prompt") || typed(of, "tokens");
+    if typed(of, "prompt") && !typed(of, "tokens") {
+        prompt.tokens.clear();
+    }
+    if prompt.typed && !typed(of, "length") && capture(of, "subject") {
+        prompt.length = None;
+    }
 }
 
 /// Refuses what cannot be said together.

@@ -75,10 +75,26 @@ impl Cli {
         let matches = command.try_get_matches_from_mut(std::env::args_os())?;
         exclusive::check(&mut command, &matches)?;
         let mut cli = Self::from_arg_matches(&matches)?;
-        if let Command::Run(args) = &mut cli.command {
-            args.sides.prompt.typed = exclusive::tokens_typed(&matches);
+        if let Some(prompt) = cli.command.prompt() {
+            exclusive::give_way(prompt, &matches);
         }
         Ok(cli)
+    }
+}
+
+impl Command {
+    /// Which tokens to run, of a command that runs any.
+    fn prompt(&mut self) -> Option<&mut PromptArgs> {
+        Some(match self {
+            Self::Run(args) => &mut args.sides.prompt,
+            Self::Logits(args) => &mut args.sides.prompt,
+            Self::Sweep(args) => &mut args.prompt,
+            Self::Record(args) => &mut args.prompt,
+            Self::Generate(args) => &mut args.prompt,
+            Self::Bench(args) => &mut args.prompt,
+            Self::VerifyOracle(args) => &mut args.prompt,
+            _ => return None,
+        })
     }
 }
 
@@ -197,7 +213,7 @@ pub struct PromptArgs {
     /// GGUF file (or QDIFF_MODEL; `./scripts/qdiff` fetches a default)
     #[arg(short, long, env = "QDIFF_MODEL", hide_env_values = true)]
     pub model: Option<PathBuf>,
-    /// A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input
+    /// A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input; of a recorded subject, the prompt that its tokens should be of
     #[arg(short, long, default_value = "haiku", env = "QDIFF_PROMPT")]
     pub prompt: String,
     /// Whether a prompt or tokens were typed.

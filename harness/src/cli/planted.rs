@@ -1,0 +1,70 @@
+//! The faults that `--inject` puts into the subject, by the part that has them.
+
+use crate::mutations::{Injection, Mutation, Part};
+use crate::runners::{Faults, Spec};
+use crate::session::Opened;
+use anyhow::{Result, bail};
+
+/// Faults of a subject.
+#[derive(Default)]
+pub(super) struct Planted {
+    /// Of its stages.
+    pub(super) stages: Faults,
+    /// Of what makes tokens of the prompt.
+    pub(super) tokenizer: Option<&'static Mutation>,
+    /// Of what draws tokens.
+    pub(super) samplers: Vec<&'static Mutation>,
+}
+
+/// Whether they ask for an engine that interprets a graph of faults; tokenizer
+/// and samplers stand beside every engine.
+///
+/// # Errors
+/// A subject that can take none of them.
+pub(super) fn rewriting(injections: &[Injection], subject: &Spec) -> Result<bool> {
+    let rewriting = injections.iter().any(|i| i.mutation().of_a_stage());
+    if rewriting || (!injections.is_empty() && matches!(subject, Spec::Capture(_))) {
+        subject.check_faults()?;
+    }
+    Ok(rewriting)
+}
+
+impl Planted {
+    /// The faults to inject: of stages, and of those `parts` that the command runs.
+    ///
+    /// # Errors
+    /// A fault that applies nowhere in the model, or of a part that is not run;
+    /// two of the tokenizer.
+    pub(super) fn new(opened: &Opened, injections: &[Injection], parts: &[Part]) -> Result<Self> {
+        let mut planted = Self::default();
+        for injection in injections {
+            let mutation = injection.mutation();
+            match mutation.part() {
+                part @ Part::Tokenizer if parts.contains(&part) => {
+                    if let Some(other) = planted.tokenizer.replace(mutation) {
+                        bail!(
+                            "`{}` and `{}` cannot be injected together: each says what the whole prompt becomes",
+                            other.name,
+                            mutation.name
+                        );
+                    }
+                }
+                part @ Part::Samplers if parts.contains(&part) => planted.samplers.push(mutation),
+                _ => {
+                    let whole = || opened.model.graph().clone();
+                    let graph = planted.stages.graph.get_or_insert_with(whole);
+                    let words = injection.apply(graph)?;
+                    planted.stages.words.push(words);
+                }
+            }
+        }
+        Ok(planted)
+    }
+
+    /// What no runner knows of, in words.
+    pub(super) fn beside(&self) -> impl Iterator<Item = String> {
+        let of = |place: &'static str| move |m: &&Mutation| format!("{} in the {place}", m.name);
+        let tokenizer = self.tokenizer.iter().map(of("tokenizer"));
+        tokenizer.chain(self.samplers.iter().map(of("samplers")))
+    }
+}

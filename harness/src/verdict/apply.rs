@@ -1,0 +1,126 @@
+//! The op of a node on the operands of several sides: linear layers together,
+//! so that a weight is read once, caches as they grow, all else row by row.
+
+use super::caches::{CacheState, caches};
+use super::linear;
+use super::operands::{Block, Operand, Sink, Source, forward};
+use qdiff_engine::model::{Graph, Node, WeightSource};
+use qdiff_engine::ops::{self, Context, Op, Tensor};
+use qdiff_engine::quant::ActivationFormat;
+use std::ops::ControlFlow;
+
+/// Elements that a stage evaluates at once, unless one row has more.
+const ELEMENTS_AT_ONCE: usize = 4 << 20;
+
+/// Of a cache, what every side has of it so far.
+pub(super) struct State(Vec<CacheState>);
+
+impl State {
+    pub(super) fn new(sides: usize) -> Self {
+        Self((0..sides).map(|_| CacheState::default()).collect())
+    }
+}
+
+/// The op on the operands of the given sides.
+pub(super) fn apply(
+    node: &Node,
+    graph: &Graph,
+    weights: &dyn WeightSource,
+    sides: &[Source<'_>],
+    state: &mut State,
+    sink: &mut Sink<'_>,
+) -> ControlFlow<()> {
+    match &node.op {
+        Op::Linear(layer) => linear::layers((layer, node), graph, weights, sides, sink),
+        Op::KvCache(cache) => sides.iter().try_for_each(|side| {
+            let state = &mut state.0[side.index];
+            caches(cache, node, (graph, weights), side, state, sink)
+        }),
+        _ => sides.iter().try_for_each(|side| {
+            let mut steps = side.steps.iter();
+            steps.try_for_each(|&step| pointwise(node, graph, weights, (side, step), sink))
+        }),
+    }
+}
+
+fn pointwise(
+    node: &Node,
+    graph: &Graph,
+    weights: &dyn WeightSource,
+    (source, index): (&Source<'_>, usize),
+    sink: &mut Sink<'_>,
+) -> ControlFlow<()> {
+    let step = source.step(index);
+    let all = step.rows();
+    let width = step.extent(node).iter().product::<usize>() / all.max(1);
+    let at_once = match source.computed {
+        // Computed operands are there as a whole.
+        Some(_) => all.max(1),
+        None => (ELEMENTS_AT_ONCE / width.max(1)).max(1),
+    };
+    let arithmetic = source.side.arithmetic;
+    let attention = arithmetic.attention(step.tokens.len());
+    let format = match &node.op {
+        Op::AttnScores(_) => attention.scores,
+        Op::AttnContext(_) => attention.context,
+        _ => ActivationFormat::F32,
+    };
+    let factor = match &node.op {
+        Op::AttnScores(_) | Op::AttnContext(_) => attention.accumulation.factor(),
+        Op::RmsNorm(_) | Op::Rope(_) | Op::AttnWeights(_) | Op::SwiGlu(_) => {
+            arithmetic.functions.factor()
+        }
+        _ => 1.0,
+    } as f32;
+    let (positions, tokens) = (step.positions(), step.kept_tokens());
+    for from in (0..all).step_by(at_once) {
+        let rows = from..all.min(from + at_once);
+        if !source.asked(step, &rows) {
+            continue;
+        }
+        let operand = |&i: &usize| source.operand(graph, i, index, &rows);
+        let Some(operands) = node.inputs.iter().map(operand).collect::<Option<Vec<_>>>() else {
+            return ControlFlow::Continue(());
+        };
+        // An operand of a shape that the op cannot take has been reported at
+        // its own stage.
+        let shape = |i: usize| operands[i].shape();
+        let shapes_fit = match &node.op {
+            Op::AttnContext(_) => shape(0).get(2) == shape(1).first(),
+            Op::Residual | Op::SwiGlu(_) => shape(0) == shape(1),
+            _ => true,
+        };
+        if !shapes_fit {
+            return ControlFlow::Continue(());
+        }
+        let context = Context {
+            tokens: &tokens[rows.clone()],
+            positions: &positions[rows.clone()],
+            weights,
+            weight: node.weight.as_deref().unwrap_or(""),
+        };
+        let rounded: Vec<_> = operands.iter().map(|x| x.rounded(format)).collect();
+        let inputs: Vec<&Tensor<f64>> = rounded.iter().map(|(x, _)| x).collect();
+        let deltas: Vec<Option<&[f32]>> = rounded.iter().map(|(_, d)| d.as_deref()).collect();
+        let (value, mut bound) = forward(node, &inputs, &context);
+        bound.iter_mut().for_each(|b| *b *= factor);
+        if deltas.iter().any(Option::is_some) {
+            let spread = ops::spread(&node.op, &inputs, &deltas, &value, &context);
+            for (b, s) in bound.iter_mut().zip(spread) {
+                *b = b.hypot(s);
+            }
+        }
+        sink(Block {
+            side: source.index,
+            step,
+            index,
+            rows,
+            known: None,
+            value,
+            bound,
+            poisoned: !operands.iter().all(Operand::finite),
+            segment: source.computed.is_some(),
+        })?;
+    }
+    ControlFlow::Continue(())
+}

@@ -1,0 +1,110 @@
+//! A KV cache as it should be after each step.
+
+use super::operands::{Block, Sink, Source};
+use qdiff_engine::model::{Graph, Node, WeightSource};
+use qdiff_engine::ops::{Context, KvCache, Tensor, kv_cache};
+use std::ops::ControlFlow;
+
+/// A cache as it grows: its rows, how uncertain they are, and which of them
+/// are known.
+#[derive(Default)]
+pub(super) struct CacheState {
+    values: Tensor<f64>,
+    deltas: Tensor<f32>,
+    known: Vec<bool>,
+    /// Whether a step's rows are missing, so that no later cache is known.
+    lost: bool,
+}
+
+/// The cache after each step, from all rows captured so far. A row that was
+/// not captured is not known; without a step's rows, no later cache is.
+pub(super) fn caches(
+    op: &KvCache,
+    node: &Node,
+    (graph, weights): (&Graph, &dyn WeightSource),
+    source: &Source<'_>,
+    state: &mut CacheState,
+    sink: &mut Sink<'_>,
+) -> ControlFlow<()> {
+    let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
+    let width: usize = row_shape.iter().product();
+    let format = source.side.arithmetic.kv.format();
+    for &index in &source.steps {
+        let step = source.step(index);
+        if let Some(own) = step.get(node.id).filter(|_| source.resumes) {
+            state.values = Tensor {
+                shape: own.shape.clone(),
+                data: own.data.iter().map(|&v| f64::from(v)).collect(),
+            };
+            state.deltas = Tensor::zeros(own.shape.clone());
+            state.known = vec![true; own.rows()];
+            state.lost = false;
+            continue;
+        }
+        let count = step.tokens.len();
+        let shape = [&[count], row_shape.as_slice()].concat();
+        let mut rows = Tensor {
+            data: vec![f64::NAN; count * width],
+            shape: shape.clone(),
+        };
+        let mut deltas = Tensor::zeros(shape);
+        let mut fresh = vec![false; count];
+        let mut poisoned = false;
+        match source.operand(graph, node.inputs[0], index, &(0..step.rows())) {
+            Some(given) if given.shape().iter().product::<usize>() == step.rows() * width => {
+                poisoned = !given.finite();
+                let (given, uncertain) = given.rounded(format);
+                for (r, row) in given.data.chunks_exact(width).enumerate() {
+                    let at = step.offset(r);
+                    fresh[at] = true;
+                    rows.data[at * width..][..width].copy_from_slice(row);
+                    if let Some(uncertain) = &uncertain {
+                        let of_row = &uncertain[r * width..][..width];
+                        deltas.data[at * width..][..width].copy_from_slice(of_row);
+                    }
+                }
+            }
+            _ if step.rows() > 0 => state.lost = true,
+            _ => {}
+        }
+        if state.lost {
+            continue;
+        }
+        if let Some(fault) = &node.faults.compute {
+            let positions: Vec<u32> = (step.first..step.keys()).map(|p| p as u32).collect();
+            let context = Context {
+                tokens: &step.tokens,
+                positions: &positions,
+                weights,
+                weight: "",
+            };
+            let (spoiled, bound) = fault.evaluate(&[&rows], &context);
+            rows = spoiled;
+            for (d, b) in deltas.data.iter_mut().zip(bound) {
+                *d = d.hypot(b);
+            }
+        }
+        kv_cache::append(op, &mut state.values, &rows, &row_shape);
+        kv_cache::append(op, &mut state.deltas, &deltas, &row_shape);
+        if !op.advance {
+            state.known.clear();
+        }
+        state.known.extend(fresh);
+        if step.rows() == 0 {
+            continue;
+        }
+        sink(Block {
+            side: source.index,
+            step,
+            index,
+            rows: 0..state.values.rows(),
+            known: Some(&state.known),
+            value: state.values.clone(),
+            // A cache is a copy: nothing but the uncertainty of its rows is allowed.
+            bound: state.deltas.data.clone(),
+            poisoned,
+            segment: source.computed.is_some(),
+        })?;
+    }
+    ControlFlow::Continue(())
+}

@@ -1,0 +1,201 @@
+//! What an evaluation takes and gives: the operands of a runner, captured or
+//! evaluated, and blocks of rows as they should be.
+
+use crate::capture::{Capture, Filter, Step, Stored};
+use crate::runners::Arithmetic;
+use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::ops::{self, Context, Tensor};
+use qdiff_engine::quant::{self, ActivationFormat};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::{ControlFlow, Range};
+
+/// One runner's part in a verdict.
+#[derive(Clone, Copy)]
+pub struct Side<'a> {
+    /// What it gave.
+    pub capture: &'a Capture,
+    /// What it says it computes in.
+    pub arithmetic: &'a Arithmetic,
+}
+
+/// Some rows of a stage in one step of one side, as they should be.
+pub struct Block<'a> {
+    /// Index of the side.
+    pub side: usize,
+    /// The step.
+    pub step: &'a Step,
+    /// Index of the step in its capture.
+    pub index: usize,
+    /// Rows of the step; of a cache, which has no axis of tokens, all of them.
+    pub rows: Range<usize>,
+    /// Of a cache, which rows are known: those whose operands were captured.
+    pub known: Option<&'a [bool]>,
+    /// What the rows should be, shaped as the stage.
+    pub value: Tensor<f64>,
+    /// What each element may be off by: the forward error bound of the op, and
+    /// the uncertainty of operands that were not captured.
+    pub bound: Vec<f32>,
+    /// Whether an operand of these rows is not finite.
+    pub poisoned: bool,
+    /// Whether it was evaluated over a segment.
+    pub segment: bool,
+}
+
+/// Takes blocks, in order of side, step and row, until it breaks off.
+pub type Sink<'s> = dyn FnMut(Block<'_>) -> ControlFlow<()> + 's;
+
+/// Value and uncertainty of nodes that were not captured, by node and step.
+pub(super) type Computed = HashMap<usize, HashMap<usize, (Tensor<f64>, Vec<f32>)>>;
+
+/// Where the operands of one side come from.
+#[derive(Clone)]
+pub(super) struct Source<'a> {
+    /// Index of the side.
+    pub(super) index: usize,
+    pub(super) side: Side<'a>,
+    /// Steps to evaluate.
+    pub(super) steps: Vec<usize>,
+    /// What was evaluated because it was not captured.
+    pub(super) computed: Option<&'a Computed>,
+    /// Whether a cache goes on from its own contents where they were captured,
+    /// as it does inside a segment.
+    pub(super) resumes: bool,
+    /// Whose positions alone are evaluated; all where `None`.
+    pub(super) filter: Option<&'a Filter>,
+}
+
+/// An operand: as captured, hence exact, or evaluated, hence uncertain.
+pub(super) enum Operand<'a> {
+    Captured(Cow<'a, Tensor<f32>>),
+    Computed(&'a Tensor<f64>, &'a [f32]),
+}
+
+impl Operand<'_> {
+    /// As the runner holds it, which stores f32.
+    pub(super) fn narrow(&self) -> Cow<'_, [f32]> {
+        match self {
+            Self::Captured(t) => Cow::Borrowed(&t.data),
+            Self::Computed(t, _) => t.data.iter().map(|&v| v as f32).collect(),
+        }
+    }
+
+    pub(super) fn wide(&self) -> Cow<'_, [f64]> {
+        match self {
+            Self::Captured(t) => t.data.iter().map(|&v| f64::from(v)).collect(),
+            Self::Computed(t, _) => Cow::Borrowed(&t.data),
+        }
+    }
+
+    pub(super) fn delta(&self) -> Option<&[f32]> {
+        match self {
+            Self::Captured(_) => None,
+            Self::Computed(_, delta) => Some(delta),
+        }
+    }
+
+    pub(super) fn shape(&self) -> &[usize] {
+        match self {
+            Self::Captured(t) => &t.shape,
+            Self::Computed(t, _) => &t.shape,
+        }
+    }
+
+    pub(super) fn finite(&self) -> bool {
+        match self {
+            Self::Captured(t) => t.data.iter().all(|v| v.is_finite()),
+            Self::Computed(t, _) => t.data.iter().all(|v| v.is_finite()),
+        }
+    }
+
+    /// In what the runner multiplies in: the value, and how uncertain it is.
+    pub(super) fn rounded(&self, format: ActivationFormat) -> (Tensor<f64>, Option<Vec<f32>>) {
+        let shape = self.shape().to_vec();
+        if format == ActivationFormat::F32 {
+            let data = self.wide().into_owned();
+            return (Tensor { shape, data }, self.delta().map(<[f32]>::to_vec));
+        }
+        let narrow = self.narrow();
+        let mut value = Tensor::zeros(shape);
+        quant::emulate(format, &narrow, &mut value.data);
+        let delta = self.delta();
+        let delta = delta.map(|d| quant::uncertainty(format, &narrow, Some(d)));
+        (value, delta)
+    }
+}
+
+impl<'a> Source<'a> {
+    /// All steps, of captured operands alone.
+    pub(super) fn captured(index: usize, side: Side<'a>, filter: &'a Filter) -> Self {
+        Self {
+            index,
+            side,
+            steps: (0..side.capture.steps.len()).collect(),
+            computed: None,
+            resumes: false,
+            filter: Some(filter),
+        }
+    }
+
+    /// Whether any of the rows is asked for.
+    pub(super) fn asked(&self, step: &Step, rows: &Range<usize>) -> bool {
+        self.filter.is_none_or(|filter| {
+            rows.clone()
+                .any(|r| filter.position(step.first + step.offset(r)))
+        })
+    }
+
+    pub(super) fn step(&self, index: usize) -> &'a Step {
+        &self.side.capture.steps[index]
+    }
+
+    /// Some rows of the node `input` as this side has them; all of them where
+    /// they were computed.
+    pub(super) fn operand(
+        &self,
+        graph: &Graph,
+        input: usize,
+        step: usize,
+        rows: &Range<usize>,
+    ) -> Option<Operand<'a>> {
+        let node = &graph.nodes[input];
+        if let Some(stored) = self.step(step).stages.get(&node.id) {
+            return rows_of(node, stored, rows).map(Operand::Captured);
+        }
+        let (value, delta) = self.computed?.get(&input)?.get(&step)?;
+        Some(Operand::Computed(value, delta))
+    }
+}
+
+/// What the node computes: its op, or the fault in the op's place.
+pub(super) fn forward(
+    node: &Node,
+    operands: &[&Tensor<f64>],
+    context: &Context<'_>,
+) -> (Tensor<f64>, Vec<f32>) {
+    match &node.faults.compute {
+        Some(fault) => fault.evaluate(operands, context),
+        None => ops::forward_with_bound(&node.op, operands, context),
+    }
+}
+
+/// The rows `rows` of a stage's tensor; all of it where no axis counts tokens.
+pub(super) fn rows_of<'a>(
+    node: &Node,
+    stored: &'a Stored,
+    rows: &Range<usize>,
+) -> Option<Cow<'a, Tensor<f32>>> {
+    match node.token_axis() {
+        Some(axis) => {
+            let extent = *stored.shape().get(axis)?;
+            if rows.end > extent {
+                return None;
+            }
+            if *rows == (0..extent) {
+                return Some(stored.get());
+            }
+            Some(Cow::Owned(stored.slice(axis, rows.clone())))
+        }
+        None => Some(stored.get()),
+    }
+}
