@@ -202,11 +202,40 @@ fn what_is_no_capture_is_refused() {
     assert!(stderr(&again).contains("exists"), "{}", stderr(&again));
 }
 
+/// Changes the values of an array.
+type Change = fn(&mut [f32]);
+
+/// Copies of a capture with one array changed, by name: each is found where the
+/// change is, and the headline has these words.
+fn changes_are_found(folder: &Path, good: &str, cases: &[(&str, &str, Change, &[&str])]) {
+    for (name, array, change, expected) in cases {
+        let target = folder.join(name);
+        std::fs::create_dir(&target).unwrap();
+        let manifest = "manifest.json";
+        std::fs::copy(folder.join(good).join(manifest), target.join(manifest)).unwrap();
+        let mut bytes = std::fs::read(folder.join(good).join("capture.npz")).unwrap();
+        tamper(&mut bytes, array, *change);
+        std::fs::write(target.join("capture.npz"), bytes).unwrap();
+        let (code, report, text) = judge(folder, &["--subject", &format!("capture:{name}")]);
+        assert_eq!(code, 1, "{name}\n{text}");
+        // The engine computed on from the right values: what reads the changed
+        // tensor does not follow from it any more, and is the only other origin.
+        let findings = report["verdict"]["findings"].as_array().unwrap();
+        assert!(findings.len() <= 2, "{name}\n{text}");
+        let headline = headline(&text);
+        for part in *expected {
+            assert!(
+                headline.contains(part),
+                "{name}: `{part}` is not in: {headline}"
+            );
+        }
+    }
+}
+
 /// Faults that share no code with any hypothesis: bytes of a capture changed
 /// from outside. Each is found at its stage, and described.
 #[test]
 fn a_tampered_capture_is_located_and_described() {
-    type Change = fn(&mut [f32]);
     let folder = setup();
     let folder = folder.path();
     record(folder, "good", &[]);
@@ -247,38 +276,13 @@ fn a_tampered_capture_is_located_and_described() {
             &["L01.q_proj", "positions 35"],
         ),
     ];
-    for (name, array, change, expected) in cases {
-        let target = folder.join(name);
-        std::fs::create_dir(&target).unwrap();
-        std::fs::copy(
-            folder.join("good/manifest.json"),
-            target.join("manifest.json"),
-        )
-        .unwrap();
-        let mut bytes = std::fs::read(folder.join("good/capture.npz")).unwrap();
-        tamper(&mut bytes, array, change);
-        std::fs::write(target.join("capture.npz"), bytes).unwrap();
-        let (code, report, text) = judge(folder, &["--subject", &format!("capture:{name}")]);
-        assert_eq!(code, 1, "{name}\n{text}");
-        // The engine computed on from the right values: what reads the changed
-        // tensor does not follow from it any more, and is the only other origin.
-        let findings = report["verdict"]["findings"].as_array().unwrap();
-        assert!(findings.len() <= 2, "{name}\n{text}");
-        let headline = headline(&text);
-        for part in expected {
-            assert!(
-                headline.contains(part),
-                "{name}: `{part}` is not in: {headline}"
-            );
-        }
-    }
+    changes_are_found(folder, "good", &cases);
 }
 
 /// One wrong head of one layer, and one wrong position at decode step 5: each
 /// is found, and said exactly.
 #[test]
 fn one_head_and_one_position_are_located_exactly() {
-    type Change = fn(&mut [f32]);
     let folder = setup();
     let folder = folder.path();
     record(folder, "good", &["-n", "5"]);
@@ -312,27 +316,7 @@ fn one_head_and_one_position_are_located_exactly() {
             ],
         ),
     ];
-    for (name, array, change, expected) in cases {
-        let target = folder.join(name);
-        std::fs::create_dir(&target).unwrap();
-        let manifest = "manifest.json";
-        std::fs::copy(folder.join("good").join(manifest), target.join(manifest)).unwrap();
-        let mut bytes = std::fs::read(folder.join("good/capture.npz")).unwrap();
-        tamper(&mut bytes, array, change);
-        std::fs::write(target.join("capture.npz"), bytes).unwrap();
-        let (code, report, text) = judge(folder, &["--subject", &format!("capture:{name}")]);
-        assert_eq!(code, 1, "{name}\n{text}");
-        // What reads the changed tensor was computed from the right one.
-        let findings = report["verdict"]["findings"].as_array().unwrap();
-        assert!(findings.len() <= 2, "{name}\n{text}");
-        let headline = headline(&text);
-        for part in expected {
-            assert!(
-                headline.contains(part),
-                "{name}: `{part}` is not in: {headline}"
-            );
-        }
-    }
+    changes_are_found(folder, "good", &cases);
 }
 
 /// A finite value computed from an infinite one is no match.

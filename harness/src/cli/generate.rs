@@ -6,7 +6,7 @@ use super::session::{self, Bar};
 use super::{exit, run, say, sides};
 use crate::capture::Filter;
 use crate::generate::{self, Generation, Plan};
-use crate::mutations::{Injection, Part};
+use crate::mutations::Part;
 use crate::nonce::{self, Changes};
 use crate::oracle::Oracle;
 use crate::pair::Pair;
@@ -22,11 +22,7 @@ use anyhow::{Result, bail};
 
 /// Generates on both sides, says where the texts part; gives the exit code.
 pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
-    let injections = args
-        .inject
-        .iter()
-        .map(|text| Injection::parse(text))
-        .collect::<Result<Vec<_>>>()?;
+    let injections = planted::read(&args.inject)?;
     if let Some(path) = &args.json {
         file::check(path, "--json")?;
     }

@@ -16,6 +16,14 @@ pub(super) struct Planted {
     pub(super) samplers: Vec<&'static Mutation>,
 }
 
+/// Reads what `--inject` was given.
+///
+/// # Errors
+/// As [`Injection::parse`].
+pub(super) fn read(given: &[String]) -> Result<Vec<Injection>> {
+    given.iter().map(|text| Injection::parse(text)).collect()
+}
+
 /// Whether they ask for an engine that interprets a graph of faults; tokenizer
 /// and samplers stand beside every engine.
 ///

@@ -1,10 +1,10 @@
 //! `qdiff record`.
 
 use super::args::RecordArgs;
+use super::planted::{self, Planted};
 use super::session::{self, Bar};
-use super::{exit, planted::Planted, say};
+use super::{exit, say};
 use crate::capture::{Filter, npz};
-use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Tokens};
 use crate::session::{Opened, sha256};
@@ -13,15 +13,9 @@ use anyhow::{Result, bail};
 use std::path::Path;
 
 pub(super) fn run(args: &RecordArgs) -> Result<u8> {
-    let injections = args
-        .inject
-        .iter()
-        .map(|t| Injection::parse(t))
-        .collect::<Result<Vec<_>>>()?;
-    if !injections.is_empty() {
-        args.runner.check_faults()?;
-    }
-    let (runner, _) = args.runner.resolve(!injections.is_empty())?;
+    let injections = planted::read(&args.inject)?;
+    let rewriting = planted::rewriting(&injections, &args.runner)?;
+    let (runner, _) = args.runner.resolve(rewriting)?;
     npz::check_target(&args.out)?;
     let threads = session::threads(args.prompt.threads)?;
     let opened = session::open(args.prompt.model.as_ref())?;

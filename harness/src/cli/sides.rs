@@ -60,11 +60,7 @@ impl Parties {
     /// A fault that cannot be read, a runner that is not there or cannot take
     /// it, a recording that is none, or a budget that is no time.
     pub(super) fn new(args: &SidesArgs) -> Result<Self> {
-        let injections = args
-            .inject
-            .iter()
-            .map(|text| Injection::parse(text))
-            .collect::<Result<Vec<_>>>()?;
+        let injections = planted::read(&args.inject)?;
         let rewriting = planted::rewriting(&injections, &args.subject)?;
         let (subject, reference) = resolve(&args.subject, &args.reference, rewriting)?;
         let budget = Duration::try_from_secs_f64(args.why_budget).map_err(|_| {

@@ -1,10 +1,10 @@
 //! `qdiff sweep`.
 
 use super::args::SweepArgs;
+use super::planted::{self, Planted};
 use super::session::{self, Bar};
-use super::{exit, planted::Planted, say};
+use super::{exit, say};
 use crate::capture::Filter;
-use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Tokens};
 use crate::report::{number, terminal};
@@ -16,15 +16,9 @@ use comfy_table::{CellAlignment, Table, presets};
 use qdiff_engine::model::StageId;
 
 pub(super) fn run(args: &SweepArgs) -> Result<u8> {
-    let injections = args
-        .inject
-        .iter()
-        .map(|text| Injection::parse(text))
-        .collect::<Result<Vec<_>>>()?;
-    if !injections.is_empty() {
-        args.subject.check_faults()?;
-    }
-    let (subject, _) = args.subject.resolve(!injections.is_empty())?;
+    let injections = planted::read(&args.inject)?;
+    let rewriting = planted::rewriting(&injections, &args.subject)?;
+    let (subject, _) = args.subject.resolve(rewriting)?;
     let (reference, _) = args.reference.resolve(false)?;
     let threads = session::threads(args.prompt.threads)?;
     let opened = session::open(args.prompt.model.as_ref())?;

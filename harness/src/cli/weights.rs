@@ -1,6 +1,7 @@
 //! `qdiff weights`.
 
 use super::args::WeightsArgs;
+use super::planted;
 use super::session::{self, Bar};
 use super::{exit, say};
 use crate::llama::gguf::GgmlWeights;
@@ -26,11 +27,7 @@ struct Outcome {
 
 /// Compares; gives the exit code.
 pub(super) fn run(args: &WeightsArgs) -> Result<u8> {
-    let injections = args
-        .inject
-        .iter()
-        .map(|text| Injection::parse(text))
-        .collect::<Result<Vec<_>>>()?;
+    let injections = planted::read(&args.inject)?;
     if let Some(path) = &args.json {
         file::check(path, "--json")?;
     }
