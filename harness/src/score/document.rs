@@ -4,7 +4,6 @@ use super::{Case, Group, PairCase, Score};
 use crate::number::Real;
 use crate::report::book::{Cell, Table, Tables};
 use crate::report::number;
-use crate::verdict::Status;
 use std::collections::BTreeMap;
 
 impl Score {
@@ -170,16 +169,14 @@ fn missed_pairs(group: &Group) -> Table {
         .pairs
         .iter()
         .filter(|p| !(p.stages_right && p.causes_right));
-    let why = |p: &PairCase| {
-        let say = |(stage, status): &(String, Status)| match status {
-            Status::Poisoned => format!("the other leaves NaN at {stage}, which cannot be judged"),
-            Status::Missing => format!("{stage} cannot be judged after the other"),
-            _ => format!("{stage} was not found"),
-        };
-        let words: Vec<String> = p.unfound.iter().map(say).collect();
-        text(&words.join("; "))
-    };
-    let rows = bad.map(|p| vec![list(&p.faults), text(&p.model), list(&p.found), why(p)]);
+    let rows = bad.map(|p| {
+        vec![
+            list(&p.faults),
+            text(&p.model),
+            list(&p.found),
+            text(&p.reason()),
+        ]
+    });
     let caption = format!("Pairs missed or named otherwise, {}:", group.source);
     let head = ["planted", "model", "found", "why"];
     table(&caption, &head, rows.collect())

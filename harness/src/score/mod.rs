@@ -111,6 +111,22 @@ pub struct PairCase {
     pub causes_right: bool,
 }
 
+impl PairCase {
+    /// Why a place was not found, or what else is amiss.
+    fn reason(&self) -> String {
+        if self.unfound.is_empty() {
+            return "both are found, with another cause or another place beside them".to_owned();
+        }
+        let say = |(stage, status): &(String, Status)| match status {
+            Status::Poisoned => format!("the other leaves NaN at {stage}, which cannot be judged"),
+            Status::Missing => format!("{stage} cannot be judged after the other"),
+            _ => format!("{stage} was not found"),
+        };
+        let words: Vec<String> = self.unfound.iter().map(say).collect();
+        words.join("; ")
+    }
+}
+
 /// Cases of one source of faults.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Group {

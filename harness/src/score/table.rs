@@ -97,10 +97,11 @@ fn of_group(group: &Group, out: &mut String) {
         let found: Vec<String> = p.found.iter().map(show).collect();
         let _ = writeln!(
             out,
-            "  missed   {} ({}): {}",
+            "  missed   {} ({}): {}: {}",
             planted.join(" and "),
             p.model,
-            found.join(", ")
+            found.join(", "),
+            p.reason()
         );
     }
     for c in inert {
