@@ -15,7 +15,7 @@ use qdiff_engine::gguf::Gguf;
 use qdiff_engine::tokenizer::Tokenizer;
 use qdiff_tests::schema::Schema;
 use qdiff_tests::synth::{Synth, WeightType};
-use qdiff_tests::{qdiff, real_model, stderr, stdout};
+use qdiff_tests::{qdiff, qdiff_with, real_model, stderr, stdout};
 use serde_json::Value;
 use std::path::Path;
 
@@ -331,7 +331,22 @@ fn the_tokens_of_a_capture_are_named() {
     let (code, said) = of(&["--raw"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("gives llama.cpp's"), "{said}");
-    // Nothing is decoded after it, and the environment gives way.
+    // Tokens and length of the environment give way to what was typed.
+    let typed = [
+        "run",
+        "--subject",
+        "capture:mine",
+        "--prompt",
+        "Hi",
+        "--raw",
+    ];
+    let output = qdiff_with(
+        folder.path(),
+        &[("QDIFF_TOKENS", "1,2"), ("QDIFF_LENGTH", "3")],
+        &[&typed[..], &["-m", "model.gguf"]].concat(),
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    // Nothing is decoded after it.
     let (_, said) = of(&["--raw", "--length", "2048"]);
     assert!(said.contains("is nothing to the engine"), "{said}");
     let refused = run(&["run", "--subject", "capture:mine", "--inject", "bos-added"]);
