@@ -2,7 +2,7 @@
 //! of the prompt. The run goes on with llama.cpp's tokens, whatever is found.
 
 use crate::generate::quoted;
-use crate::mutations::{Mutation, catalogue};
+use crate::mutations::{Entry, Mutation, catalogue};
 use crate::prompts::Ready;
 use crate::session::Opened;
 use anyhow::{Context as _, Result, bail};
@@ -20,7 +20,7 @@ pub struct TokensCheck {
     pub difference: Option<TokenDifference>,
     /// What makes the engine's tokens of the prompt.
     #[serde(default)]
-    pub cause: Option<TokensCause>,
+    pub cause: Option<Entry>,
     /// Why nothing was compared, if so.
     pub unchecked: Option<String>,
 }
@@ -48,27 +48,6 @@ pub struct TokenDifference {
     /// The rule of the pre-tokenizer that cut the engine's token off, where it
     /// is the project's own.
     pub rule: Option<String>,
-}
-
-/// A fault that makes the engine's very tokens.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct TokensCause {
-    /// Its name in the catalogue.
-    pub name: String,
-    /// What is wrong.
-    pub story: String,
-    /// How to mend it.
-    pub remedy: String,
-}
-
-impl From<&Mutation> for TokensCause {
-    fn from(m: &Mutation) -> Self {
-        Self {
-            name: m.name.to_owned(),
-            story: m.story.to_owned(),
-            remedy: m.remedy.to_owned(),
-        }
-    }
 }
 
 impl TokensCheck {
@@ -207,7 +186,7 @@ pub fn compare(
     TokensCheck {
         same,
         difference: Some(difference),
-        cause: catalogue().find(explains).map(TokensCause::from),
+        cause: catalogue().find(explains).map(Entry::from),
         unchecked: None,
     }
 }

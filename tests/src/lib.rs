@@ -1,5 +1,8 @@
 //! What the end-to-end tests share: the binary, models, and reading reports.
 
+pub mod generation;
+pub mod npz;
+pub mod recording;
 pub mod schema;
 
 pub use qdiff_synth as synth;

@@ -1,39 +1,11 @@
 //! Captures on disk: recorded runs are judged like live ones, parts of one are
-//! judged honestly, and what is no capture is refused.
+//! judged honestly.
 
-use qdiff_tests::synth::Synth;
+use qdiff_tests::npz::tamper;
+use qdiff_tests::recording::{judge, record, setup};
 use qdiff_tests::{headline, qdiff, screen, stderr, stdout};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::Path;
-
-fn setup() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    Synth::default()
-        .write(&folder.path().join("model.gguf"))
-        .unwrap();
-    folder
-}
-
-fn record(folder: &Path, out: &str, extra: &[&str]) {
-    let steps = if extra.contains(&"-n") {
-        &[][..]
-    } else {
-        &["-n", "2"]
-    };
-    let args = [&["record", "-m", "model.gguf", "--out", out], steps, extra].concat();
-    let output = qdiff(folder, &args);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-}
-
-fn judge(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
-    let mut args = vec!["run", "-m", "model.gguf", "--json", "report.json"];
-    args.extend(extra);
-    let output = qdiff(folder, &args);
-    let code = output.status.code().unwrap();
-    assert_ne!(code, 2, "{}", stderr(&output));
-    let json = serde_json::from_slice(&std::fs::read(folder.join("report.json")).unwrap()).unwrap();
-    (code, json, stdout(&output))
-}
 
 fn statuses(report: &Value) -> Vec<(String, String)> {
     let text = |v: &Value| v.as_str().unwrap().to_owned();
@@ -109,97 +81,6 @@ fn a_part_is_judged_as_a_part() {
     let coverage = &report["verdict"]["coverage"];
     assert!(coverage["judged"].as_u64() < coverage["asked"].as_u64());
     assert!(text.starts_with("INCOMPLETE"), "{text}");
-}
-
-#[test]
-fn what_is_no_capture_is_refused() {
-    let folder = setup();
-    let folder = folder.path();
-    record(folder, "good", &["--stages", "logits"]);
-    let refused = |extra: &[&str], expected: &[&str]| {
-        let mut args = vec!["run", "-m", "model.gguf", "--json", "none.json"];
-        args.extend(extra);
-        let output = qdiff(folder, &args);
-        let message = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{extra:?}: {message}");
-        for part in expected {
-            assert!(
-                message.contains(part),
-                "{extra:?}: `{part}` is not in: {message}"
-            );
-        }
-        assert!(!folder.join("none.json").exists());
-    };
-    refused(
-        &["--subject", "capture:absent"],
-        &["absent", "manifest.json and capture.npz"],
-    );
-    refused(
-        &["--subject", "nonsense"],
-        &["auto, cpu, cuda, cuda-fast, llama, llama-cuda, capture:DIR or (as reference) none"],
-    );
-    refused(
-        &["--subject", "capture:good", "--inject", "rope-base"],
-        &["--inject"],
-    );
-
-    let edit = |name: &str, change: &dyn Fn(&mut Value)| {
-        let target = folder.join(name);
-        std::fs::create_dir(&target).unwrap();
-        std::fs::copy(folder.join("good/capture.npz"), target.join("capture.npz")).unwrap();
-        let text = std::fs::read(folder.join("good/manifest.json")).unwrap();
-        let mut manifest: Value = serde_json::from_slice(&text).unwrap();
-        change(&mut manifest);
-        std::fs::write(target.join("manifest.json"), manifest.to_string()).unwrap();
-    };
-    edit("version", &|m| m["schema_version"] = json!(99));
-    refused(
-        &["--subject", "capture:version"],
-        &["schema_version 99", "record it again"],
-    );
-    edit("model", &|m| m["model_sha256"] = json!("00"));
-    refused(&["--subject", "capture:model"], &["another model", "-m"]);
-    edit("arithmetic", &|m| {
-        m["arithmetic"]["accumulation"] = json!("f16")
-    });
-    refused(
-        &["--subject", "capture:arithmetic"],
-        &["accumulation", "linear", "attention"],
-    );
-    edit("blocks", &|m| {
-        m["arithmetic"]["attention"] = json!([{"scores": "q8_0"}])
-    });
-    refused(&["--subject", "capture:blocks"], &["must have no blocks"]);
-    edit("format", &|m| {
-        m["arithmetic"]["linear"] = json!([{"weights": "q9_9"}])
-    });
-    refused(
-        &["--subject", "capture:format"],
-        &["no weight format is called `q9_9`"],
-    );
-    edit("steps", &|m| m["decoded"] = json!([]));
-    refused(
-        &["--subject", "capture:steps"],
-        &["step1/", "belongs to no stage"],
-    );
-    // The logits of two tokens where the manifest speaks of one: cut short
-    // nowhere, but absurdly larger than the stage when there are many.
-    edit("short", &|m| m["tokens"] = json!([1]));
-    refused(&["--subject", "capture:short"], &["prefill/", "elements"]);
-    edit("vocabulary", &|m| m["decoded"][0] = json!(99_999_999));
-    refused(
-        &["--subject", "capture:vocabulary"],
-        &["99999999", "vocabulary"],
-    );
-    edit("context", &|m| m["decoded"] = json!(vec![1; 5000]));
-    refused(&["--subject", "capture:context"], &["context of 2048"]);
-    edit("broken", &|_| ());
-    std::fs::write(folder.join("broken/capture.npz"), "no archive").unwrap();
-    refused(&["--subject", "capture:broken"], &["broken", "npz"]);
-
-    let again = qdiff(folder, &["record", "-m", "model.gguf", "--out", "good"]);
-    assert_eq!(again.status.code(), Some(2));
-    assert!(stderr(&again).contains("exists"), "{}", stderr(&again));
 }
 
 /// Changes the values of an array.
@@ -319,132 +200,6 @@ fn one_head_and_one_position_are_located_exactly() {
     changes_are_found(folder, "good", &cases);
 }
 
-/// A finite value computed from an infinite one is no match.
-#[test]
-fn garbage_after_infinity_is_no_pass() {
-    let folder = setup();
-    let folder = folder.path();
-    record(folder, "bad", &[]);
-    let mut bytes = std::fs::read(folder.join("bad/capture.npz")).unwrap();
-    tamper(&mut bytes, "prefill/L01.q_proj", |x| x.fill(f32::INFINITY));
-    tamper(&mut bytes, "prefill/L01.q_biased", |x| x.fill(7.0));
-    std::fs::write(folder.join("bad/capture.npz"), bytes).unwrap();
-    let (code, _, text) = judge(
-        folder,
-        &["--subject", "capture:bad", "--stages", "q_biased"],
-    );
-    assert_eq!(code, 1, "{text}");
-}
-
-/// An array of another rank or extent than its stage's is refused, also where
-/// the number of elements is right: numpy's header is edited in place.
-#[test]
-fn shapes_that_lie_are_refused() {
-    let folder = setup();
-    let folder = folder.path();
-    for (name, array, from, to) in [
-        (
-            "scores",
-            "prefill/L00.attn_scores",
-            "(4, 35, 35, )",
-            "(140, 1, 35,)",
-        ),
-        (
-            "flat",
-            "prefill/L00.q_rope",
-            "(35, 4, 64, )",
-            "(8960,      )",
-        ),
-        ("columns", "prefill/logits", "(35, 512, )", "(17920, 1,)"),
-    ] {
-        record(folder, name, &[]);
-        let path = folder.join(name).join("capture.npz");
-        let mut bytes = std::fs::read(&path).unwrap();
-        retitle(&mut bytes, array, from, to);
-        std::fs::write(&path, bytes).unwrap();
-        let subject = format!("capture:{name}");
-        let output = qdiff(folder, &["run", "-m", "model.gguf", "--subject", &subject]);
-        assert_eq!(output.status.code(), Some(2), "{name}: {}", stdout(&output));
-        assert!(
-            stderr(&output).contains("has shape"),
-            "{name}: {}",
-            stderr(&output)
-        );
-    }
-}
-
-/// Replaces part of an array's numpy header by text of the same length.
-fn retitle(npz: &mut [u8], array: &str, from: &str, to: &str) {
-    assert_eq!(from.len(), to.len());
-    let (start, end) = extent(npz, array);
-    let magic = (0..start)
-        .rfind(|&i| npz[i..].starts_with(b"\x93NUMPY"))
-        .unwrap();
-    let at = magic
-        + npz[magic..start]
-            .windows(from.len())
-            .position(|w| w == from.as_bytes())
-            .unwrap();
-    npz[at..at + to.len()].copy_from_slice(to.as_bytes());
-    seal(npz, array, magic, end);
-}
-
-/// Changes the f32 values of one stored array in an npz, checksum included.
-fn tamper(npz: &mut [u8], array: &str, change: fn(&mut [f32])) {
-    let (start, end) = extent(npz, array);
-    let mut values: Vec<f32> = npz[start..end]
-        .chunks(4)
-        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
-        .collect();
-    change(&mut values);
-    for (bytes, v) in npz[start..end].chunks_mut(4).zip(&values) {
-        bytes.copy_from_slice(&v.to_le_bytes());
-    }
-    let magic = (0..start)
-        .rfind(|&i| npz[i..].starts_with(b"\x93NUMPY"))
-        .unwrap();
-    seal(npz, array, magic, end);
-}
-
-fn find(npz: &[u8], what: &[u8], from: usize) -> usize {
-    from + npz[from..]
-        .windows(what.len())
-        .position(|w| w == what)
-        .unwrap()
-}
-
-/// Where the values of a stored array begin and end.
-fn extent(npz: &[u8], array: &str) -> (usize, usize) {
-    let local = find(npz, format!("{array}.npy").as_bytes(), 0);
-    let magic = find(npz, b"\x93NUMPY", local);
-    let header = u16::from_le_bytes([npz[magic + 8], npz[magic + 9]]) as usize;
-    let start = magic + 10 + header;
-    let record = |w: &[u8]| [&b"PK\x03\x04"[..], b"PK\x01\x02", b"PK\x07\x08"].contains(&w);
-    let next = npz[start..].windows(4).position(record).unwrap();
-    (start, start + next / 4 * 4)
-}
-
-/// Mends the checksum, in the local header and in the central directory.
-fn seal(npz: &mut [u8], array: &str, magic: usize, end: usize) {
-    let name = format!("{array}.npy");
-    let local = find(npz, name.as_bytes(), 0);
-    let crc = crc32(&npz[magic..end]).to_le_bytes();
-    npz[local - 16..local - 12].copy_from_slice(&crc);
-    let central = find(npz, name.as_bytes(), local + name.len());
-    npz[central - 30..central - 26].copy_from_slice(&crc);
-}
-
-fn crc32(bytes: &[u8]) -> u32 {
-    let mut crc = u32::MAX;
-    for b in bytes {
-        crc ^= u32::from(*b);
-        for _ in 0..8 {
-            crc = (crc >> 1) ^ (0xEDB8_8320 & 0u32.wrapping_sub(crc & 1));
-        }
-    }
-    !crc
-}
-
 /// Two captures and the model: the verdict of a run. Without the model: how far
 /// apart they are, what is wrong whatever the weights are, and never a pass.
 #[test]
@@ -514,31 +269,6 @@ fn two_captures_are_compared() {
     assert!(text.contains("need the model"), "{text}");
 }
 
-/// An archive that unpacks to far more than any stage has is refused, also
-/// where no model says what a stage has.
-/// A name from a manifest or of a file steers no terminal, coloured or not.
-#[test]
-fn hostile_names_are_shown_not_obeyed() {
-    let folder = setup();
-    let folder = folder.path();
-    for name in ["mine", "theirs"] {
-        record(folder, name, &["-n", "0", "--stages", "logits"]);
-    }
-    let path = folder.join("mine/manifest.json");
-    let text = std::fs::read_to_string(&path).unwrap();
-    let mut manifest: Value = serde_json::from_str(&text).unwrap();
-    manifest["engine"] = "\u{1b}]0;owned\u{7}\u{1b}[2J".into();
-    std::fs::write(&path, manifest.to_string()).unwrap();
-    let bad = ["compare", "mine", "no\u{1b}[2Jne"];
-    for args in [&["compare", "mine", "theirs"][..], &bad] {
-        let output = qdiff(folder, &[args, &["--color", "always"]].concat());
-        let all = stdout(&output) + &stderr(&output);
-        assert!(all.contains(r"\u{1b}[2J"), "{all:?}");
-        assert!(!all.contains("\u{1b}[2J"), "{all:?}");
-        assert!(!all.contains('\u{7}'), "{all:?}");
-    }
-}
-
 /// What a capture says of its tokens is not asked for a second time.
 #[test]
 fn a_capture_and_a_prompt_exclude_each_other() {
@@ -560,61 +290,5 @@ fn a_capture_and_a_prompt_exclude_each_other() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         let expected = format!("'{}' cannot be used with a capture", extra[0]);
         assert!(said.contains(&expected), "{said}");
-    }
-}
-
-#[test]
-fn bombs_are_refused_without_a_model() {
-    let folder = setup();
-    let folder = folder.path();
-    record(
-        folder,
-        "good",
-        &["-n", "0", "--stages", "logits", "--compress"],
-    );
-    record(
-        folder,
-        "bomb",
-        &["-n", "0", "--stages", "logits", "--compress"],
-    );
-    // Large data under an honest header; a large header under a small array,
-    // one that parses and one that does not.
-    let small = "b\"{'descr': '<f4', 'fortran_order': False, 'shape': (35, 8), }\"";
-    for (header, blanks, data, expected) in [
-        (
-            "b\"{'descr': '<f4', 'fortran_order': False, 'shape': (35, 4000000), }\"",
-            0,
-            560,
-            "more than such a file can hold",
-        ),
-        (
-            small,
-            20_000_000,
-            0,
-            "`prefill/logits.npy`: is no npy array of ours: its header claims 2",
-        ),
-        ("b'('", 60_000, 0, "`prefill/logits.npy`: is no npy array"),
-    ] {
-        let numpy = format!(
-            "import struct, zipfile\n\
-             header, blanks = {header}, {blanks}\n\
-             with zipfile.ZipFile('bomb/capture.npz', 'w', zipfile.ZIP_DEFLATED) as z:\n\
-             \x20   with z.open('prefill/logits.npy', 'w') as f:\n\
-             \x20       blanks += 63 - (len(header) + blanks + 12) % 64\n\
-             \x20       f.write(b'\\x93NUMPY\\x02\\x00' + struct.pack('<I', len(header) + blanks + 1))\n\
-             \x20       f.write(header + b' ' * blanks + b'\\n')\n\
-             \x20       for _ in range({data}): f.write(bytes(1000000))\n"
-        );
-        let python = std::process::Command::new("python3")
-            .current_dir(folder)
-            .args(["-c", &numpy])
-            .output()
-            .unwrap();
-        assert!(python.status.success(), "{}", stderr(&python));
-        let output = qdiff(folder, &["compare", "bomb", "good"]);
-        assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
-        let message = stderr(&output);
-        assert!(message.contains(expected), "{message}");
-        assert!(message.len() < 1000, "{} bytes", message.len());
     }
 }

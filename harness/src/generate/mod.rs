@@ -15,7 +15,7 @@ pub use voice::{Draw, Speech, Stop, Voice};
 use crate::capture::Want;
 use crate::llama::Model;
 use crate::llama::sampler::LlamaSampler;
-use crate::mutations::Mutation;
+use crate::mutations::{Entry, Mutation};
 use crate::pair::{Pair, Recording, Tokens};
 use crate::runners::{Faults, Room, Spec};
 use crate::verdict::Verdict;
@@ -86,7 +86,7 @@ pub struct OtherDraw {
     /// Index of the generated token.
     pub index: usize,
     /// The known faults of samplers that draw what these drew, up to there.
-    pub causes: Vec<SamplerFault>,
+    pub causes: Vec<Entry>,
 }
 
 impl OtherDraw {
@@ -95,17 +95,6 @@ impl OtherDraw {
         let names: Vec<&str> = self.causes.iter().map(|c| c.name.as_str()).collect();
         names.join(" or ")
     }
-}
-
-/// A known fault of samplers.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct SamplerFault {
-    /// Its name in the catalogue.
-    pub name: String,
-    /// What is wrong.
-    pub story: String,
-    /// How to mend it.
-    pub remedy: String,
 }
 
 /// Where the texts part.

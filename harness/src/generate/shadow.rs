@@ -1,8 +1,8 @@
 //! The engine's samplers on the reference's logits, with and without known
 //! faults.
 
-use super::{OtherDraw, Plan, SamplerFault};
-use crate::mutations::{Chain, Mutation, catalogue};
+use super::{OtherDraw, Plan};
+use crate::mutations::{Chain, Entry, Mutation, catalogue};
 use anyhow::Result;
 use qdiff_engine::sampler::{Drawn, Sampler};
 
@@ -52,14 +52,9 @@ impl Shadow {
         let token = self.sampler.sample(logits)?;
         self.known
             .retain_mut(|(_, sampler)| sampler.sample(logits).is_ok_and(|t| t == token));
-        let fault = |(m, _): &(&'static Mutation, Sampler)| SamplerFault {
-            name: m.name.to_owned(),
-            story: m.story.to_owned(),
-            remedy: m.remedy.to_owned(),
-        };
         Ok((token != theirs).then(|| OtherDraw {
             index,
-            causes: self.known.iter().map(fault).collect(),
+            causes: self.known.iter().map(|(m, _)| Entry::from(*m)).collect(),
         }))
     }
 

@@ -279,12 +279,13 @@ impl Searcher<'_> {
         // away, which takes long and proves little.
         let weights: &dyn WeightSource = &self.oracle.weights;
         let model = (&self.oracle.graph, weights);
-        if products_beyond(&node, e.node, model, e.side.capture) > BEYOND {
+        let others = node.inputs != e.node.inputs;
+        if others && products_beyond(&node, e.node, model, e.side.capture) > BEYOND {
             return None;
         }
         self.tried.fetch_add(1, Ordering::Relaxed);
         let as_computed = node.faults.write.is_none();
-        if let Some(small) = sample.filter(|_| as_computed && node.inputs == e.node.inputs) {
+        if let Some(small) = sample.filter(|_| as_computed && !others) {
             fit(small, &assume(&node, small))?;
         }
         let fit = fit(e, &assume(&node, e))?;

@@ -175,6 +175,27 @@ impl Mutation {
     }
 }
 
+/// A mutation as reports name it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Entry {
+    /// Its name in the catalogue.
+    pub name: String,
+    /// What is wrong.
+    pub story: String,
+    /// How to mend it.
+    pub remedy: String,
+}
+
+impl From<&Mutation> for Entry {
+    fn from(m: &Mutation) -> Self {
+        Self {
+            name: m.name.to_owned(),
+            story: m.story.to_owned(),
+            remedy: m.remedy.to_owned(),
+        }
+    }
+}
+
 /// Every mutation, by family: the more specific families first, which is the
 /// order in which explanations that fit alike are told.
 pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
