@@ -34,10 +34,7 @@ struct Job {
 /// # Errors
 /// As [`chat::render`]; and where it takes too much memory or time.
 pub fn render(source: &str, conversation: &Conversation) -> Result<String> {
-    let job = serde_json::to_vec(&Job {
-        source: source.to_owned(),
-        conversation: conversation.clone(),
-    })?;
+    let job = serde_json::to_vec(&Job { source: source.to_owned(), conversation: conversation.clone() })?;
     let program = std::env::current_exe().context("cannot find the qdiff program itself")?;
     let mut child = Command::new(program)
         .arg(COMMAND)
@@ -57,11 +54,7 @@ pub fn render(source: &str, conversation: &Conversation) -> Result<String> {
         Some(code) if code == i32::from(REFUSED) => {
             bail!("{}", String::from_utf8_lossy(&done.stderr).trim())
         }
-        _ => Err(TemplateError::new(format!(
-            "takes more than {SECONDS} s or {} MiB",
-            MEMORY >> 20
-        ))
-        .into()),
+        _ => Err(TemplateError::new(format!("takes more than {SECONDS} s or {} MiB", MEMORY >> 20)).into()),
     }
 }
 
@@ -88,15 +81,8 @@ fn answer() -> Result<String> {
 
 /// Bounds this process from here on.
 fn limit() -> Result<()> {
-    for (what, most) in [
-        (libc::RLIMIT_AS, MEMORY),
-        (libc::RLIMIT_CPU, SECONDS),
-        (libc::RLIMIT_CORE, 0),
-    ] {
-        let limit = libc::rlimit {
-            rlim_cur: most,
-            rlim_max: most,
-        };
+    for (what, most) in [(libc::RLIMIT_AS, MEMORY), (libc::RLIMIT_CPU, SECONDS), (libc::RLIMIT_CORE, 0)] {
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
         // SAFETY: a plain call with a structure of our own.
         if unsafe { libc::setrlimit(what, &limit) } != 0 {
             return Err(std::io::Error::last_os_error()).context("cannot bound the rendering");

@@ -39,11 +39,7 @@ pub fn on_interrupt() {
         for signal in signals.forever() {
             paths(|all| {
                 for path in all.drain(..) {
-                    let _ = if path.is_dir() {
-                        std::fs::remove_dir_all(&path)
-                    } else {
-                        std::fs::remove_file(&path)
-                    };
+                    let _ = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
                 }
             });
             let _ = signal_hook::low_level::emulate_default_handler(signal);

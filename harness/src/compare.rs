@@ -73,8 +73,7 @@ pub fn compare(a: &Path, b: &Path, store: &Arc<Store>) -> Result<Comparison> {
     comparable((a, x), (b, y))?;
     let graph = architecture(&[a, b])?;
     let names = Names::of(&graph);
-    let read =
-        |folder, manifest| npz::read(folder, manifest, (&graph, &names), Shapes::Unknown, store);
+    let read = |folder, manifest| npz::read(folder, manifest, (&graph, &names), Shapes::Unknown, store);
     let (subject, reference) = (read(a, x)?, read(b, y)?);
     let nodes = graph.nodes.iter().filter(|n| {
         let mut steps = subject.steps.iter().chain(&reference.steps);
@@ -88,11 +87,7 @@ pub fn compare(a: &Path, b: &Path, store: &Arc<Store>) -> Result<Comparison> {
         })
         .collect();
     store.trouble()?;
-    Ok(Comparison {
-        rows,
-        tokens: x.tokens.len() + x.decoded.len(),
-        engines: manifests.map(|m| m.engine),
-    })
+    Ok(Comparison { rows, tokens: x.tokens.len() + x.decoded.len(), engines: manifests.map(|m| m.engine) })
 }
 
 /// What is wrong with the subject's stage, whatever the weights are.
@@ -128,9 +123,7 @@ fn architecture(folders: &[&Path]) -> Result<Graph> {
     if layers > MOST_LAYERS {
         bail!("a capture of {layers} layers is beyond any model");
     }
-    let graphs = ARCHITECTURES
-        .iter()
-        .map(|(_, build)| skeleton(*build, layers));
+    let graphs = ARCHITECTURES.iter().map(|(_, build)| skeleton(*build, layers));
     let mut fitting = graphs.filter(|graph| {
         let names = Names::of(graph);
         stages.iter().all(|s| names.get(s).is_some())

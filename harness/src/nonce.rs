@@ -51,9 +51,7 @@ impl Changes {
         for node in &graph.nodes {
             let stages = |r: &Recording| -> Vec<Vec<f32>> {
                 let steps = r.capture.steps.iter();
-                steps
-                    .filter_map(|s| s.get(node.id).map(|t| t.data.clone()))
-                    .collect()
+                steps.filter_map(|s| s.get(node.id).map(|t| t.data.clone())).collect()
             };
             let (one, other) = (stages(a), stages(b));
             if one.is_empty() && other.is_empty() {
@@ -93,12 +91,7 @@ pub fn check(
     let sides = [(reference, Faults::default()), (subject, faults.clone())];
     for (spec, faults) in sides {
         let run = |prompt| {
-            let tokens = Tokens {
-                prompt,
-                ubatch,
-                decode: 0,
-                forced: None,
-            };
+            let tokens = Tokens { prompt, ubatch, decode: 0, forced: None };
             pair.run(spec, tokens, faults.clone())
         };
         changes.compare(&pair.oracle.graph, &run(a)?, &run(b)?);

@@ -69,9 +69,7 @@ impl Real {
     ///
     /// # Errors
     /// Anything but a number or one of the three words.
-    pub fn deserialize<'de, F: Float, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<F, D::Error> {
+    pub fn deserialize<'de, F: Float, D: Deserializer<'de>>(deserializer: D) -> Result<F, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum Form {
@@ -143,14 +141,7 @@ mod tests {
 
     #[test]
     fn every_number_comes_back() {
-        for x in [
-            0.0,
-            -1.5e-300,
-            f64::MAX,
-            f64::NAN,
-            f64::INFINITY,
-            f64::NEG_INFINITY,
-        ] {
+        for x in [0.0, -1.5e-300, f64::MAX, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             let text = serde_json::to_string(&Box64(x)).unwrap();
             let back: Box64 = serde_json::from_str(&text).unwrap();
             assert_eq!(back.0.to_bits() << 1 >> 1, x.to_bits() << 1 >> 1, "{text}");

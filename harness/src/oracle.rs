@@ -42,17 +42,11 @@ impl<'a> Oracle<'a> {
     /// If ggml refuses the file, or its metadata describe no known graph.
     pub fn new(path: &Path, bytes: &'a [u8], model: &Model) -> Result<Self> {
         let weights = GgmlWeights::open(path, bytes)?;
-        let described = Described {
-            model,
-            weights: &weights,
-        };
+        let described = Described { model, weights: &weights };
         let graph = model::build(&described).context("llama.cpp's view of the metadata")?;
         for (name, expected) in graph.weights() {
             if weights.dims(&name) != Some(expected.as_slice()) {
-                bail!(
-                    "tensor `{name}`: ggml reads shape {:?}, its metadata say {expected:?}",
-                    weights.dims(&name)
-                );
+                bail!("tensor `{name}`: ggml reads shape {:?}, its metadata say {expected:?}", weights.dims(&name));
             }
         }
         Ok(Self { graph, weights })

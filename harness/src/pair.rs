@@ -56,10 +56,7 @@ pub struct Recording {
 impl Recording {
     /// As the verdict takes it.
     pub fn side(&self) -> Side<'_> {
-        Side {
-            capture: &self.capture,
-            arithmetic: &self.manifest.arithmetic,
-        }
+        Side { capture: &self.capture, arithmetic: &self.manifest.arithmetic }
     }
 }
 
@@ -77,12 +74,7 @@ impl Pair<'_> {
     ///
     /// # Errors
     /// As [`Spec::create`].
-    pub fn runner(
-        &self,
-        spec: &Spec,
-        tokens: Tokens<'_>,
-        faults: Faults,
-    ) -> Result<Box<dyn Runner + '_>> {
+    pub fn runner(&self, spec: &Spec, tokens: Tokens<'_>, faults: Faults) -> Result<Box<dyn Runner + '_>> {
         let room = Room {
             step: tokens.longest(),
             context: tokens.prompt.len() + tokens.decode,
@@ -103,11 +95,7 @@ impl Pair<'_> {
             capture.steps.push(step);
             Ok(())
         })?;
-        Ok(Recording {
-            capture,
-            manifest: runner.manifest().clone(),
-            fed,
-        })
+        Ok(Recording { capture, manifest: runner.manifest().clone(), fed })
     }
 
     /// Runs `runner`, from where it stands, and hands over each step when it is
@@ -137,28 +125,13 @@ impl Pair<'_> {
     ///
     /// # Errors
     /// As [`npz::read`].
-    pub fn read(
-        &self,
-        folder: &Path,
-        manifest: &npz::Manifest,
-        names: &Names,
-    ) -> Result<Recording> {
+    pub fn read(&self, folder: &Path, manifest: &npz::Manifest, names: &Names) -> Result<Recording> {
         let arithmetic = manifest.arithmetic.clone().unwrap_or_default();
         arithmetic
             .check(&self.oracle.graph, &self.oracle.weights)
             .with_context(|| format!("arithmetic of {}", folder.display()))?;
-        let capture = npz::read(
-            folder,
-            manifest,
-            (&self.oracle.graph, names),
-            Shapes::Known,
-            self.store,
-        )?;
-        let declared = if manifest.arithmetic.is_some() {
-            ""
-        } else {
-            ", arithmetic not declared: f32 assumed"
-        };
+        let capture = npz::read(folder, manifest, (&self.oracle.graph, names), Shapes::Known, self.store)?;
+        let declared = if manifest.arithmetic.is_some() { "" } else { ", arithmetic not declared: f32 assumed" };
         Ok(Recording {
             capture,
             manifest: Manifest {

@@ -128,15 +128,8 @@ pub fn resolve(opened: &Opened, given: &str, style: Style<'_>) -> Result<Ready> 
     }
     if given == "-" {
         let mut bytes = Vec::new();
-        std::io::stdin()
-            .read_to_end(&mut bytes)
-            .context("cannot read the prompt from standard input")?;
-        return ready(
-            opened,
-            "standard input",
-            text_of("standard input", bytes)?,
-            style,
-        );
+        std::io::stdin().read_to_end(&mut bytes).context("cannot read the prompt from standard input")?;
+        return ready(opened, "standard input", text_of("standard input", bytes)?, style);
     }
     match given.strip_prefix('@') {
         Some(path) => from_file(opened, Path::new(path), style),
@@ -150,9 +143,8 @@ pub fn resolve(opened: &Opened, given: &str, style: Style<'_>) -> Result<Ready> 
 /// As [`resolve`].
 pub fn from_file(opened: &Opened, path: &Path, style: Style<'_>) -> Result<Ready> {
     let name = path.display().to_string();
-    let bytes = std::fs::read(path).with_context(|| {
-        format!("cannot read the prompt file {name}: give an existing UTF-8 text file")
-    })?;
+    let bytes = std::fs::read(path)
+        .with_context(|| format!("cannot read the prompt file {name}: give an existing UTF-8 text file"))?;
     let text = text_of(&format!("the prompt file {name}"), bytes)?;
     ready(opened, &name, text, style)
 }
@@ -163,9 +155,7 @@ pub fn from_file(opened: &Opened, path: &Path, style: Style<'_>) -> Result<Ready
 /// As [`resolve`].
 pub fn ready(opened: &Opened, name: &str, text: String, style: Style<'_>) -> Result<Ready> {
     if text.trim().is_empty() {
-        bail!(
-            "the prompt is empty: give a built-in name (see `qdiff prompts`), some text, @FILE or -"
-        );
+        bail!("the prompt is empty: give a built-in name (see `qdiff prompts`), some text, @FILE or -");
     }
     let (text, message) = if style.raw {
         no_system(style, "--raw takes the text as it stands")?;
@@ -173,12 +163,7 @@ pub fn ready(opened: &Opened, name: &str, text: String, style: Style<'_>) -> Res
     } else {
         (turn(opened, &text, style)?, Some(text))
     };
-    Ok(Ready {
-        name: name.to_owned(),
-        tokens: opened.llama.tokenize(&text)?,
-        text,
-        message,
-    })
+    Ok(Ready { name: name.to_owned(), tokens: opened.llama.tokenize(&text)?, text, message })
 }
 
 fn text_of(what: &str, bytes: Vec<u8>) -> Result<String> {
@@ -205,8 +190,7 @@ fn turn(opened: &Opened, text: &str, style: Style<'_>) -> Result<String> {
     }
     let gguf = opened.model.gguf();
     let source = gguf.get("tokenizer.chat_template").and_then(Value::as_str);
-    let source =
-        source.context("the GGUF has no tokenizer.chat_template; use --template bare or --raw")?;
+    let source = source.context("the GGUF has no tokenizer.chat_template; use --template bare or --raw")?;
     let special = |key: &str| {
         let id = gguf.get(key).and_then(Value::as_u64);
         id.and_then(|id| u32::try_from(id).ok())

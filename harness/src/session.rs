@@ -25,11 +25,7 @@ impl Opened {
     pub fn new(path: &Path) -> Result<Self> {
         let model = load(path)?;
         let llama = Arc::new(llama::Model::load(path)?);
-        Ok(Self {
-            path: path.to_path_buf(),
-            model,
-            llama,
-        })
+        Ok(Self { path: path.to_path_buf(), model, llama })
     }
 
     /// The weight format of most bytes.
@@ -58,10 +54,7 @@ impl Opened {
             bail!("the prompt is empty: it has no token");
         }
         if let Some(bad) = tokens.iter().find(|t| **t as usize >= config.n_vocab) {
-            bail!(
-                "token {bad} does not exist; the vocabulary has ids 0 to {}",
-                config.n_vocab - 1
-            );
+            bail!("token {bad} does not exist; the vocabulary has ids 0 to {}", config.n_vocab - 1);
         }
         if decode > config.context || tokens.len() + decode > config.context {
             bail!(

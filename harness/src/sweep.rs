@@ -42,29 +42,14 @@ pub fn sweep(
     faults: &Faults,
 ) -> Result<Vec<Pass>> {
     let run = |spec: &Spec, ubatch: usize, faults: Faults| {
-        let what = Tokens {
-            prompt: tokens,
-            ubatch,
-            decode: 0,
-            forced: None,
-        };
+        let what = Tokens { prompt: tokens, ubatch, decode: 0, forced: None };
         pair.run(spec, what, faults)
     };
-    let one = (
-        run(subject, tokens.len(), faults.clone())?,
-        run(reference, tokens.len(), Faults::default())?,
-    );
-    let mut passes = vec![Pass {
-        ubatch: tokens.len(),
-        verdict: pair.judge(&one.0, Some(&one.1))?,
-        subject: None,
-        reference: None,
-    }];
+    let one = (run(subject, tokens.len(), faults.clone())?, run(reference, tokens.len(), Faults::default())?);
+    let mut passes =
+        vec![Pass { ubatch: tokens.len(), verdict: pair.judge(&one.0, Some(&one.1))?, subject: None, reference: None }];
     for &ubatch in sizes.iter().filter(|&&n| n < tokens.len()) {
-        let parts = (
-            run(subject, ubatch, faults.clone())?,
-            run(reference, ubatch, Faults::default())?,
-        );
+        let parts = (run(subject, ubatch, faults.clone())?, run(reference, ubatch, Faults::default())?);
         let (graph, filter) = (&pair.oracle.graph, pair.filter);
         passes.push(Pass {
             ubatch,
@@ -105,9 +90,9 @@ pub fn words(passes: &[Pass]) -> String {
         (Some((stage, 0)), _) => {
             format!("wrong at token 0: prefill, at {stage}; however the tokens are fed")
         }
-        (Some((stage, position)), _) => format!(
-            "wrong from token {position} on: prefill as well as decode, at {stage}; tokens before it are right"
-        ),
+        (Some((stage, position)), _) => {
+            format!("wrong from token {position} on: prefill as well as decode, at {stage}; tokens before it are right")
+        }
     }
 }
 

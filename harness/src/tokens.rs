@@ -90,11 +90,7 @@ impl TokensCheck {
 ///
 /// # Errors
 /// A fault that changes nothing.
-pub fn check(
-    opened: &Opened,
-    prompt: &Ready,
-    fault: Option<&Mutation>,
-) -> Result<Option<TokensCheck>> {
+pub fn check(opened: &Opened, prompt: &Ready, fault: Option<&Mutation>) -> Result<Option<TokensCheck>> {
     if prompt.text.is_empty() {
         return match fault {
             Some(m) => bail!(
@@ -122,9 +118,9 @@ pub fn check(
         }
     };
     Ok(Some(match opened.llama.tokenize(&prompt.text) {
-        Ok(theirs) => compare(&tokenizer, prompt, &ours, &theirs, |id| {
-            opened.llama.piece_bytes(id, true).unwrap_or_default()
-        }),
+        Ok(theirs) => {
+            compare(&tokenizer, prompt, &ours, &theirs, |id| opened.llama.piece_bytes(id, true).unwrap_or_default())
+        }
         Err(e) => unchecked(format!("{e:#}")),
     }))
 }
@@ -140,10 +136,7 @@ pub fn recorded(opened: &Opened, prompt: &Ready, tokens: &[u32]) -> TokensCheck 
 }
 
 fn unchecked(why: String) -> TokensCheck {
-    TokensCheck {
-        unchecked: Some(why),
-        ..TokensCheck::default()
-    }
+    TokensCheck { unchecked: Some(why), ..TokensCheck::default() }
 }
 
 /// `ours`, which an engine made of the prompt, against `theirs`; `piece` gives
@@ -157,10 +150,7 @@ pub fn compare(
 ) -> TokensCheck {
     let same = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
     if same == ours.len().max(theirs.len()) {
-        return TokensCheck {
-            same,
-            ..TokensCheck::default()
-        };
+        return TokensCheck { same, ..TokensCheck::default() };
     }
     let text = prompt.text.as_str();
     let right = tokenizer.encode(text, true);
@@ -170,9 +160,7 @@ pub fn compare(
     let place = same.checked_sub(before).and_then(|i| explained.get(i));
     let difference = TokenDifference {
         index: same,
-        subject: ours
-            .get(same)
-            .map(|id| named(*id, &tokenizer.piece(*id, true))),
+        subject: ours.get(same).map(|id| named(*id, &tokenizer.piece(*id, true))),
         reference: theirs.get(same).map(|id| named(*id, &piece(*id))),
         at: (!text.is_empty()).then(|| place.map_or(text.len(), |t| t.span.start)),
         // Of the engine's own tokenizer alone it is known.
@@ -192,8 +180,5 @@ pub fn compare(
 }
 
 fn named(id: u32, bytes: &[u8]) -> NamedToken {
-    NamedToken {
-        id,
-        text: quoted(bytes),
-    }
+    NamedToken { id, text: quoted(bytes) }
 }

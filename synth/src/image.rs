@@ -22,10 +22,7 @@ pub fn patch(bytes: &mut [u8], tensor: &str, f: impl FnOnce(&mut [u8])) {
 /// the tensor does.
 pub fn tensor_range(bytes: &[u8], tensor: &str) -> Range<usize> {
     let name = CString::new(tensor).expect("a tensor name without NUL");
-    let params = sys::gguf_init_params {
-        no_alloc: true,
-        ctx: std::ptr::null_mut(),
-    };
+    let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
     // SAFETY: the buffer is live and of the stated length; ggml copies from it.
     let ctx = unsafe { sys::gguf_init_from_buffer(bytes.as_ptr().cast(), bytes.len(), params) };
     assert!(!ctx.is_null(), "not a GGUF image");
@@ -41,9 +38,6 @@ pub fn tensor_range(bytes: &[u8], tensor: &str) -> Range<usize> {
         found
     };
     let range = found.unwrap_or_else(|| panic!("no tensor {tensor:?}"));
-    assert!(
-        range.end <= bytes.len(),
-        "the image ends before tensor {tensor:?} does"
-    );
+    assert!(range.end <= bytes.len(), "the image ends before tensor {tensor:?} does");
     range
 }

@@ -97,12 +97,7 @@ enum Fill {
     /// Around 1 with spread.
     Norm,
     /// Small, but per head of `head` values `large` of them with a magnitude in `lo..hi`.
-    Bias {
-        head: usize,
-        large: usize,
-        lo: f32,
-        hi: f32,
-    },
+    Bias { head: usize, large: usize, lo: f32, hi: f32 },
 }
 
 /// One tensor of the model: name, dimensions (innermost first), type, filling.
@@ -160,10 +155,7 @@ impl Synth {
         self.check();
         let tensors = self.tensors();
         for (name, _) in &self.overrides {
-            assert!(
-                tensors.iter().any(|t| t.name == *name),
-                "override for unknown tensor {name:?}"
-            );
+            assert!(tensors.iter().any(|t| t.name == *name), "override for unknown tensor {name:?}");
         }
         let data: Vec<Vec<u8>> = tensors.iter().map(|t| quantize(t, &self.draw(t))).collect();
 
@@ -194,20 +186,9 @@ impl Synth {
     }
 
     fn check(&self) {
-        assert!(
-            matches!(self.arch, "qwen2" | "qwen3"),
-            "unknown architecture {:?}",
-            self.arch
-        );
-        assert!(
-            self.n_vocab >= base_vocab(),
-            "n_vocab must be at least {}",
-            base_vocab()
-        );
-        assert!(
-            self.n_heads.is_multiple_of(self.n_kv_heads),
-            "n_heads must be a multiple of n_kv_heads"
-        );
+        assert!(matches!(self.arch, "qwen2" | "qwen3"), "unknown architecture {:?}", self.arch);
+        assert!(self.n_vocab >= base_vocab(), "n_vocab must be at least {}", base_vocab());
+        assert!(self.n_heads.is_multiple_of(self.n_kv_heads), "n_heads must be a multiple of n_kv_heads");
         assert!(self.head_dim.is_multiple_of(2), "head_dim must be even");
         assert!(
             self.arch != "qwen2" || self.head_dim * self.n_heads == self.n_embd,
@@ -217,24 +198,12 @@ impl Synth {
 
     fn tensors(&self) -> Vec<Tensor> {
         let (embd, ff) = (self.n_embd, self.n_ff);
-        let (q, kv) = (
-            self.n_heads * self.head_dim,
-            self.n_kv_heads * self.head_dim,
-        );
+        let (q, kv) = (self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim);
         let mut list = Vec::new();
         let mut add = |name: String, ne: Vec<usize>, fill: Fill| {
-            let usual = if ne.len() == 2 {
-                self.weight_type
-            } else {
-                WeightType::F32
-            };
+            let usual = if ne.len() == 2 { self.weight_type } else { WeightType::F32 };
             let own = self.overrides.iter().rev().find(|(n, _)| *n == name);
-            list.push(Tensor {
-                ty: own.map_or(usual, |o| o.1),
-                name,
-                ne,
-                fill,
-            });
+            list.push(Tensor { ty: own.map_or(usual, |o| o.1), name, ne, fill });
         };
         // Logits with a spread of about 3, so that one token tends to stand out.
         let head = Fill::Matrix { gain: 3.0 };
@@ -249,26 +218,12 @@ impl Synth {
             if self.arch == "qwen2" {
                 let head = self.head_dim;
                 let large = (head / 32).max(1);
-                let qk = Fill::Bias {
-                    head,
-                    large,
-                    lo: 10.0,
-                    hi: 30.0,
-                };
+                let qk = Fill::Bias { head, large, lo: 10.0, hi: 30.0 };
                 add(n("attn_q.bias"), vec![q], qk);
                 add(n("attn_k.bias"), vec![kv], qk);
                 // Value biases stay moderate, as in Qwen: a large one would
                 // drown the content in a constant.
-                add(
-                    n("attn_v.bias"),
-                    vec![kv],
-                    Fill::Bias {
-                        head,
-                        large: 1,
-                        lo: 2.0,
-                        hi: 4.0,
-                    },
-                );
+                add(n("attn_v.bias"), vec![kv], Fill::Bias { head, large: 1, lo: 2.0, hi: 4.0 });
             } else {
                 add(n("attn_q_norm.weight"), vec![self.head_dim], Fill::Norm);
                 add(n("attn_k_norm.weight"), vec![self.head_dim], Fill::Norm);
@@ -300,12 +255,7 @@ impl Synth {
                 values
             }
             Fill::Norm => (0..count).map(|_| 1.0 + 0.2 * rng.bell()).collect(),
-            Fill::Bias {
-                head,
-                large,
-                lo,
-                hi,
-            } => {
+            Fill::Bias { head, large, lo, hi } => {
                 let mut values: Vec<f32> = (0..count).map(|_| 0.4 * rng.bell()).collect();
                 for chunk in values.chunks_mut(head) {
                     for _ in 0..large {

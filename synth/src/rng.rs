@@ -7,9 +7,8 @@ pub(crate) struct Rng(u64);
 impl Rng {
     pub(crate) fn new(seed: u64, name: &str) -> Self {
         // FNV-1a of the name.
-        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
-            (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash =
+            name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
         let mut rng = Self(seed);
         Self(rng.next() ^ hash)
     }

@@ -6,12 +6,7 @@ use super::*;
 use llama_cpp_sys_2 as sys;
 
 /// A log that keeps nothing.
-unsafe extern "C" fn silent(
-    _: sys::ggml_log_level,
-    _: *const std::ffi::c_char,
-    _: *mut std::ffi::c_void,
-) {
-}
+unsafe extern "C" fn silent(_: sys::ggml_log_level, _: *const std::ffi::c_char, _: *mut std::ffi::c_void) {}
 
 /// A model and a context of llama.cpp, freed on drop.
 struct Llama {
@@ -41,11 +36,7 @@ impl Llama {
             cp.n_threads_batch = 1;
             let ctx = sys::llama_init_from_model(model, cp);
             assert!(!ctx.is_null(), "no context");
-            Self {
-                model,
-                ctx,
-                _file: file,
-            }
+            Self { model, ctx, _file: file }
         }
     }
 
@@ -130,11 +121,7 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 }
 
 fn qwen3() -> Synth {
-    Synth {
-        arch: "qwen3",
-        head_dim: 128,
-        ..Synth::default()
-    }
+    Synth { arch: "qwen3", head_dim: 128, ..Synth::default() }
 }
 
 #[test]
@@ -143,34 +130,18 @@ fn block_sizes_are_those_of_ggml() {
         let id = ty.id() as sys::ggml_type;
         // SAFETY: the id is one of ggml's.
         let (len, bytes) = unsafe { (sys::ggml_blck_size(id), sys::ggml_type_size(id)) };
-        assert_eq!(
-            (ty.block_len(), ty.block_bytes()),
-            (len as usize, bytes),
-            "{ty:?}"
-        );
+        assert_eq!((ty.block_len(), ty.block_bytes()), (len as usize, bytes), "{ty:?}");
     }
 }
 
 #[test]
 fn every_weight_type_runs_close_to_f32() {
     for base in [Synth::default(), qwen3()] {
-        let exact = run(&Synth {
-            weight_type: WeightType::F32,
-            ..base.clone()
-        }
-        .to_bytes());
+        let exact = run(&Synth { weight_type: WeightType::F32, ..base.clone() }.to_bytes());
         for weight_type in WeightType::ALL {
-            let logits = run(&Synth {
-                weight_type,
-                ..base.clone()
-            }
-            .to_bytes());
+            let logits = run(&Synth { weight_type, ..base.clone() }.to_bytes());
             assert_eq!(logits.len(), base.n_vocab);
-            assert!(
-                logits.iter().all(|x| x.is_finite()),
-                "{} {weight_type:?}",
-                base.arch
-            );
+            assert!(logits.iter().all(|x| x.is_finite()), "{} {weight_type:?}", base.arch);
             let d = distance(&exact, &logits);
             eprintln!("{} {weight_type:?}: {d:.4}", base.arch);
             assert!(d < 0.5, "{} {weight_type:?}: {d}", base.arch);
@@ -183,11 +154,7 @@ fn text_round_trips() {
     let llama = Llama::load(&Synth::default().to_bytes());
     let hello = llama.tokenize("Hello world");
     assert_eq!(hello.len(), 2, "{hello:?}");
-    for text in [
-        "Hello world",
-        "What is the model?\n\nÜber 12 %",
-        "<|im_start|>user\nHello<|im_end|>\n",
-    ] {
+    for text in ["Hello world", "What is the model?\n\nÜber 12 %", "<|im_start|>user\nHello<|im_end|>\n"] {
         assert_eq!(llama.text(&llama.tokenize(text)), text);
     }
     // SAFETY: the vocabulary is live.
@@ -203,10 +170,7 @@ fn text_round_trips() {
 fn merges_and_tokens_are_consistent() {
     let v = vocab::Vocab::build();
     let mut seen = std::collections::BTreeSet::new();
-    assert!(
-        v.tokens.iter().all(|t| seen.insert(t)),
-        "a token occurs twice"
-    );
+    assert!(v.tokens.iter().all(|t| seen.insert(t)), "a token occurs twice");
     for merge in &v.merges {
         let (left, right) = merge.split_once(' ').unwrap();
         for token in [left, right, &format!("{left}{right}")] {
@@ -219,23 +183,13 @@ fn merges_and_tokens_are_consistent() {
 
 #[test]
 fn smallest_vocabulary_tied_and_mixed_types_load() {
-    let overrides = vec![
-        ("blk.0.attn_v.weight".into(), WeightType::Q6_K),
-        ("token_embd.weight".into(), WeightType::Q5_0),
-    ];
-    let model = Synth {
-        n_vocab: base_vocab(),
-        tied: true,
-        weight_type: WeightType::Q4_K,
-        overrides,
-        ..Synth::default()
-    };
+    let overrides =
+        vec![("blk.0.attn_v.weight".into(), WeightType::Q6_K), ("token_embd.weight".into(), WeightType::Q5_0)];
+    let model =
+        Synth { n_vocab: base_vocab(), tied: true, weight_type: WeightType::Q4_K, overrides, ..Synth::default() };
     assert!(!model.tensor_names().contains(&"output.weight".into()));
     let bytes = model.to_bytes();
-    assert_eq!(
-        tensor_range(&bytes, "blk.0.attn_v.weight").len(),
-        256 * 128 / 256 * 210
-    );
+    assert_eq!(tensor_range(&bytes, "blk.0.attn_v.weight").len(), 256 * 128 / 256 * 210);
     assert!(run(&bytes).iter().all(|x| x.is_finite()));
 }
 
@@ -243,24 +197,14 @@ fn smallest_vocabulary_tied_and_mixed_types_load() {
 fn bytes_follow_the_seed() {
     let model = Synth::default();
     assert_eq!(model.to_bytes(), model.to_bytes());
-    let other = Synth {
-        seed: 2,
-        ..model.clone()
-    };
+    let other = Synth { seed: 2, ..model.clone() };
     assert_ne!(model.to_bytes(), other.to_bytes());
-    assert_eq!(
-        model.values("output.weight"),
-        qwen3().values("output.weight")
-    );
+    assert_eq!(model.values("output.weight"), qwen3().values("output.weight"));
 }
 
 #[test]
 fn leaving_a_bias_out_shows() {
-    let bytes = Synth {
-        weight_type: WeightType::F32,
-        ..Synth::default()
-    }
-    .to_bytes();
+    let bytes = Synth { weight_type: WeightType::F32, ..Synth::default() }.to_bytes();
     let whole = run(&bytes);
     for part in ["q", "k", "v"] {
         let mut bytes = bytes.clone();
@@ -280,10 +224,7 @@ fn leaving_a_bias_out_shows() {
 
 #[test]
 fn patch_reaches_single_blocks() {
-    let model = Synth {
-        weight_type: WeightType::Q8_0,
-        ..Synth::default()
-    };
+    let model = Synth { weight_type: WeightType::Q8_0, ..Synth::default() };
     let bytes = model.to_bytes();
     let mut patched = bytes.clone();
     patch(&mut patched, "blk.1.ffn_down.weight", |raw| {
@@ -292,26 +233,17 @@ fn patch_reaches_single_blocks() {
         raw[3 * 34..3 * 34 + 2].copy_from_slice(&half::f16::from_f32(8.0).to_le_bytes());
     });
     let start = tensor_range(&bytes, "blk.1.ffn_down.weight").start + 3 * 34;
-    let changed: Vec<_> = (0..bytes.len())
-        .filter(|&i| bytes[i] != patched[i])
-        .collect();
+    let changed: Vec<_> = (0..bytes.len()).filter(|&i| bytes[i] != patched[i]).collect();
     assert!(!changed.is_empty() && changed.iter().all(|i| (start..start + 2).contains(i)));
     assert!(distance(&run(&bytes), &run(&patched)) > 0.1);
 }
 
 #[test]
 fn f32_tensor_holds_the_values() {
-    let model = Synth {
-        weight_type: WeightType::F32,
-        ..Synth::default()
-    };
+    let model = Synth { weight_type: WeightType::F32, ..Synth::default() };
     let mut bytes = model.to_bytes();
     for name in model.tensor_names() {
-        let values: Vec<u8> = model
-            .values(&name)
-            .iter()
-            .flat_map(|x| x.to_le_bytes())
-            .collect();
+        let values: Vec<u8> = model.values(&name).iter().flat_map(|x| x.to_le_bytes()).collect();
         patch(&mut bytes, &name, |raw| assert_eq!(raw, values, "{name}"));
     }
 }
@@ -320,22 +252,13 @@ fn f32_tensor_holds_the_values() {
 #[should_panic(expected = "unknown tensor")]
 fn override_of_an_unknown_tensor_panics() {
     let overrides = vec![("blk.9.attn_q.weight".into(), WeightType::F16)];
-    Synth {
-        overrides,
-        ..Synth::default()
-    }
-    .to_bytes();
+    Synth { overrides, ..Synth::default() }.to_bytes();
 }
 
 #[test]
 #[should_panic(expected = "not whole blocks")]
 fn partial_blocks_panic() {
-    Synth {
-        n_ff: 480,
-        weight_type: WeightType::Q4_K,
-        ..Synth::default()
-    }
-    .to_bytes();
+    Synth { n_ff: 480, weight_type: WeightType::Q4_K, ..Synth::default() }.to_bytes();
 }
 
 #[test]

@@ -50,13 +50,7 @@ impl Vocab {
             tokens.push(special.into());
             types.push(CONTROL);
         }
-        Self {
-            tokens,
-            types,
-            merges,
-            endoftext,
-            im_end: endoftext + 2,
-        }
+        Self { tokens, types, merges, endoftext, im_end: endoftext + 2 }
     }
 
     /// Fills up with padding tokens `[PADn]` to `count` tokens.
@@ -75,23 +69,15 @@ fn printable(byte: u8) -> bool {
 
 /// The symbol of a byte in GPT-2's alphabet.
 fn symbol(byte: u8) -> String {
-    let code = if printable(byte) {
-        u32::from(byte)
-    } else {
-        256 + (0..byte).filter(|&b| !printable(b)).count() as u32
-    };
-    char::from_u32(code)
-        .expect("a code below the surrogates")
-        .into()
+    let code =
+        if printable(byte) { u32::from(byte) } else { 256 + (0..byte).filter(|&b| !printable(b)).count() as u32 };
+    char::from_u32(code).expect("a code below the surrogates").into()
 }
 
 /// Byte-pair encoding learnt from [`WORDS`], until each is one token: the most
 /// frequent pair first, the first in order among equals.
 fn learn() -> Vec<(String, String)> {
-    let mut words: Vec<Vec<String>> = WORDS
-        .split('|')
-        .map(|w| w.bytes().map(symbol).collect())
-        .collect();
+    let mut words: Vec<Vec<String>> = WORDS.split('|').map(|w| w.bytes().map(symbol).collect()).collect();
     let mut merges = Vec::new();
     loop {
         let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
@@ -103,11 +89,7 @@ fn learn() -> Vec<(String, String)> {
         let Some(best) = counts.values().max() else {
             return merges;
         };
-        let (left, right) = *counts
-            .iter()
-            .find(|(_, n)| *n == best)
-            .expect("the maximum")
-            .0;
+        let (left, right) = *counts.iter().find(|(_, n)| *n == best).expect("the maximum").0;
         let (left, right) = (left.to_owned(), right.to_owned());
         for word in &mut words {
             let mut i = 0;

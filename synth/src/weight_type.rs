@@ -124,10 +124,7 @@ pub(crate) fn quantize(t: &Tensor, values: &[f32]) -> Vec<u8> {
     // bytes, what ggml's row size makes of them (checked below); none of the
     // supported types needs an importance matrix.
     let written = unsafe {
-        assert_eq!(
-            sys::ggml_row_size(t.ty.id() as sys::ggml_type, per_row as i64) * rows,
-            size
-        );
+        assert_eq!(sys::ggml_row_size(t.ty.id() as sys::ggml_type, per_row as i64) * rows, size);
         sys::ggml_quantize_chunk(
             t.ty.id() as sys::ggml_type,
             values.as_ptr(),

@@ -17,10 +17,7 @@ pub fn with(model: &Synth) -> tempfile::TempDir {
 
 /// Weights that both sides take as they are, so that rounding alone differs.
 pub fn exact() -> Synth {
-    Synth {
-        weight_type: WeightType::F32,
-        ..Synth::default()
-    }
+    Synth { weight_type: WeightType::F32, ..Synth::default() }
 }
 
 /// `qdiff generate` of the CPU engine in `folder`: exit code, JSON, screen.
@@ -28,15 +25,7 @@ pub fn exact() -> Synth {
 /// # Panics
 /// If it does not get as far as a verdict.
 pub fn generate(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
-    let mut args = vec![
-        "generate",
-        "-m",
-        "model.gguf",
-        "--subject",
-        "cpu",
-        "--json",
-        "out.json",
-    ];
+    let mut args = vec!["generate", "-m", "model.gguf", "--subject", "cpu", "--json", "out.json"];
     args.extend(extra);
     let output = qdiff(folder, &args);
     let code = output.status.code().expect("qdiff exits");

@@ -16,12 +16,9 @@ use std::process::{Command, Output};
 /// If it was not built: `cargo test` alone need not build it.
 pub fn binary() -> PathBuf {
     let test = std::env::current_exe().expect("a test is a program");
-    test.ancestors()
-        .map(|folder| folder.join("qdiff"))
-        .find(|p| p.is_file())
-        .unwrap_or_else(|| {
-            panic!("no qdiff beside the tests: run `cargo build --release -p qdiff` first, or ./scripts/test")
-        })
+    test.ancestors().map(|folder| folder.join("qdiff")).find(|p| p.is_file()).unwrap_or_else(|| {
+        panic!("no qdiff beside the tests: run `cargo build --release -p qdiff` first, or ./scripts/test")
+    })
 }
 
 /// Runs `qdiff` in `folder` with nothing of the caller's settings.
@@ -44,12 +41,7 @@ pub fn qdiff_with(folder: &Path, environment: &[(&str, &str)], args: &[&str]) ->
             command.env_remove(name);
         }
     }
-    command
-        .envs(environment.iter().copied())
-        .current_dir(folder)
-        .args(args)
-        .output()
-        .expect("qdiff starts")
+    command.envs(environment.iter().copied()).current_dir(folder).args(args).output().expect("qdiff starts")
 }
 
 /// The real default model, which `./scripts/test` fetches and names.
@@ -113,10 +105,7 @@ pub fn browse(folder: &Path, page: &str) -> String {
     assert!(output.status.success(), "{page}: {}", stderr(&output));
     for shot in ["light.png", "dark.png", "phone.png"] {
         let bytes = std::fs::read(shots.join(shot)).expect("a screenshot was taken");
-        assert!(
-            bytes.starts_with(b"\x89PNG") && bytes.len() > 10_000,
-            "{page}: {shot} is empty"
-        );
+        assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 10_000, "{page}: {shot} is empty");
     }
     stdout(&output)
 }

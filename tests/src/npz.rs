@@ -7,14 +7,8 @@
 pub fn retitle(npz: &mut [u8], array: &str, from: &str, to: &str) {
     assert_eq!(from.len(), to.len());
     let (start, end) = extent(npz, array);
-    let magic = (0..start)
-        .rfind(|&i| npz[i..].starts_with(b"\x93NUMPY"))
-        .unwrap();
-    let at = magic
-        + npz[magic..start]
-            .windows(from.len())
-            .position(|w| w == from.as_bytes())
-            .unwrap();
+    let magic = (0..start).rfind(|&i| npz[i..].starts_with(b"\x93NUMPY")).unwrap();
+    let at = magic + npz[magic..start].windows(from.len()).position(|w| w == from.as_bytes()).unwrap();
     npz[at..at + to.len()].copy_from_slice(to.as_bytes());
     seal(npz, array, magic, end);
 }
@@ -25,25 +19,17 @@ pub fn retitle(npz: &mut [u8], array: &str, from: &str, to: &str) {
 /// If the array is not there.
 pub fn tamper(npz: &mut [u8], array: &str, change: fn(&mut [f32])) {
     let (start, end) = extent(npz, array);
-    let mut values: Vec<f32> = npz[start..end]
-        .chunks(4)
-        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
-        .collect();
+    let mut values: Vec<f32> = npz[start..end].chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
     change(&mut values);
     for (bytes, v) in npz[start..end].chunks_mut(4).zip(&values) {
         bytes.copy_from_slice(&v.to_le_bytes());
     }
-    let magic = (0..start)
-        .rfind(|&i| npz[i..].starts_with(b"\x93NUMPY"))
-        .unwrap();
+    let magic = (0..start).rfind(|&i| npz[i..].starts_with(b"\x93NUMPY")).unwrap();
     seal(npz, array, magic, end);
 }
 
 fn find(npz: &[u8], what: &[u8], from: usize) -> usize {
-    from + npz[from..]
-        .windows(what.len())
-        .position(|w| w == what)
-        .unwrap()
+    from + npz[from..].windows(what.len()).position(|w| w == what).unwrap()
 }
 
 /// Where the values of a stored array begin and end.

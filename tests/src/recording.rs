@@ -11,9 +11,7 @@ use std::path::Path;
 /// If it cannot be written.
 pub fn setup() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    Synth::default()
-        .write(&folder.path().join("model.gguf"))
-        .unwrap();
+    Synth::default().write(&folder.path().join("model.gguf")).unwrap();
     folder
 }
 
@@ -22,11 +20,7 @@ pub fn setup() -> tempfile::TempDir {
 /// # Panics
 /// If that fails.
 pub fn record(folder: &Path, out: &str, extra: &[&str]) {
-    let steps = if extra.contains(&"-n") {
-        &[][..]
-    } else {
-        &["-n", "2"]
-    };
+    let steps = if extra.contains(&"-n") { &[][..] } else { &["-n", "2"] };
     let args = [&["record", "-m", "model.gguf", "--out", out], steps, extra].concat();
     let output = qdiff(folder, &args);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

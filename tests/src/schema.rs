@@ -16,17 +16,10 @@ impl Schema {
     /// # Panics
     /// If it is no schema of draft 2020-12.
     pub fn new(schema: Value) -> Self {
-        assert_eq!(
-            schema["$schema"],
-            "https://json-schema.org/draft/2020-12/schema"
-        );
+        assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
         let (mut schemas, mut compiler) = (boon::Schemas::new(), boon::Compiler::new());
-        compiler
-            .add_resource("schema.json", schema)
-            .expect("a schema is JSON");
-        let index = compiler
-            .compile("schema.json", &mut schemas)
-            .expect("the schema follows its own");
+        compiler.add_resource("schema.json", schema).expect("a schema is JSON");
+        let index = compiler.compile("schema.json", &mut schemas).expect("the schema follows its own");
         Self { schemas, index }
     }
 

@@ -14,15 +14,7 @@ use serde_json::Value;
 use std::path::Path;
 
 fn run(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
-    let args = [
-        "run",
-        "-m",
-        "model.gguf",
-        "--json",
-        "r.json",
-        "--subject",
-        "cpu",
-    ];
+    let args = ["run", "-m", "model.gguf", "--json", "r.json", "--subject", "cpu"];
     let output = qdiff(folder, &[&args, extra].concat());
     let code = output.status.code().unwrap();
     assert_ne!(code, 2, "{}", stderr(&output));
@@ -32,9 +24,7 @@ fn run(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
 
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    Synth::default()
-        .write(&folder.path().join("model.gguf"))
-        .unwrap();
+    Synth::default().write(&folder.path().join("model.gguf")).unwrap();
     folder
 }
 
@@ -58,50 +48,19 @@ fn without_a_reference_nothing_is_a_full_match() {
 fn without_a_reference_faults_are_found_and_symptoms_named() {
     let folder = folder();
     for (fault, stage, symptom) in [
-        (
-            "rope-not-on-q@L00",
-            "L00.q_rope",
-            "turns nothing at position 1",
-        ),
-        (
-            "attn-uniform@L01.attn_weights",
-            "L01.attn_weights",
-            "the keys are not read",
-        ),
-        (
-            "kv-position-stuck@L00",
-            "L00.k_cache",
-            "the position does not advance",
-        ),
-        (
-            "mask-missing@L00",
-            "L00.attn_weights",
-            "to keys after itself",
-        ),
-        (
-            "zeroed@L01.attn_out",
-            "L01.attn_out",
-            "the hidden state passes unchanged",
-        ),
+        ("rope-not-on-q@L00", "L00.q_rope", "turns nothing at position 1"),
+        ("attn-uniform@L01.attn_weights", "L01.attn_weights", "the keys are not read"),
+        ("kv-position-stuck@L00", "L00.k_cache", "the position does not advance"),
+        ("mask-missing@L00", "L00.attn_weights", "to keys after itself"),
+        ("zeroed@L01.attn_out", "L01.attn_out", "the hidden state passes unchanged"),
         ("zeroed@embed", "embed", "are zero throughout"),
-        (
-            "stale-from-previous-step@logits",
-            "logits",
-            "is the choice 4 times in a row",
-        ),
-        (
-            "race@L00.k_cache",
-            "L00.k_cache",
-            "rows of earlier tokens are no longer what they were",
-        ),
+        ("stale-from-previous-step@logits", "logits", "is the choice 4 times in a row"),
+        ("race@L00.k_cache", "L00.k_cache", "rows of earlier tokens are no longer what they were"),
     ] {
         let extra = ["--reference", "none", "-n", "6", "--inject", fault];
         let (code, report, text) = run(folder.path(), &extra);
         assert_eq!(code, 1, "{fault}\n{text}");
-        assert_eq!(
-            report["verdict"]["findings"][0]["stage"], stage,
-            "{fault}\n{text}"
-        );
+        assert_eq!(report["verdict"]["findings"][0]["stage"], stage, "{fault}\n{text}");
         let health = report["verdict"]["health"].as_array().unwrap();
         let seen = |s: &Value| s["what"].as_str().unwrap().contains(symptom);
         assert!(health.iter().any(seen), "{fault}: {health:?}");
@@ -124,10 +83,7 @@ fn a_broken_invariant_decides_without_a_reference() {
     ];
     let (code, _, text) = run(folder.path(), &extra);
     assert_eq!(code, 1, "{text}");
-    assert!(
-        text.starts_with("DIVERGED at L01.attn_weights prefill: all keys"),
-        "{text}"
-    );
+    assert!(text.starts_with("DIVERGED at L01.attn_weights prefill: all keys"), "{text}");
     assert!(text.contains("look at L01.attn_scores"), "{text}");
 }
 
@@ -137,10 +93,7 @@ fn a_deterministic_subject_repeats_itself() {
     let (code, report, text) = run(folder.path(), &["-n", "1", "--repeat", "3"]);
     assert_eq!(code, 0, "{text}");
     assert_eq!(report["repeated"]["runs"], 3);
-    assert!(
-        text.contains("3 runs of the subject, bit for bit the same"),
-        "{text}"
-    );
+    assert!(text.contains("3 runs of the subject, bit for bit the same"), "{text}");
 }
 
 /// A race shows before any other verdict, at the stage where it begins.
@@ -151,10 +104,7 @@ fn a_race_is_told_first() {
     let (code, report, text) = run(folder.path(), &race);
     assert_eq!(code, 1, "{text}");
     assert_eq!(report["repeated"]["race"]["stage"], "L01.ffn_act", "{text}");
-    assert!(
-        text.starts_with("DIVERGED nondeterministic at L01.ffn_act"),
-        "{text}"
-    );
+    assert!(text.starts_with("DIVERGED nondeterministic at L01.ffn_act"), "{text}");
 }
 
 /// Two runs that differ in one bit: the first difference by step and stage.
@@ -177,34 +127,19 @@ fn runs_that_differ_are_located() {
         gemm: qdiff_engine::cuda::Gemm::Own,
         progress: &silent,
     };
-    let tokens = Tokens {
-        prompt: &[1, 2, 3],
-        ubatch: 512,
-        decode: 1,
-        forced: Some(&[4]),
-    };
+    let tokens = Tokens { prompt: &[1, 2, 3], ubatch: 512, decode: 1, forced: Some(&[4]) };
     let first = pair.run(&Spec::Cpu, tokens, Faults::default()).unwrap();
     let mut other = pair.run(&Spec::Cpu, tokens, Faults::default()).unwrap();
     assert!(Race::between(&oracle.graph, &first.capture, &other.capture, 2).is_none());
-    let node = oracle
-        .graph
-        .nodes
-        .iter()
-        .find(|n| n.id.to_string() == "L01.ffn_act")
-        .unwrap();
+    let node = oracle.graph.nodes.iter().find(|n| n.id.to_string() == "L01.ffn_act").unwrap();
     let mut moved = other.capture.steps[1].get(node.id).unwrap().into_owned();
     moved.data[5] = f32::from_bits(moved.data[5].to_bits() ^ 1);
-    other.capture.steps[1]
-        .stages
-        .insert(node.id, store.keep(moved));
+    other.capture.steps[1].stages.insert(node.id, store.keep(moved));
     let race = Race::between(&oracle.graph, &first.capture, &other.capture, 2).unwrap();
     assert_eq!(race.stage.to_string(), "L01.ffn_act");
     assert_eq!((race.at.step, race.at.position, race.index), (1, 3, 5));
     assert_eq!((race.elements, race.stages), (1, 1));
-    assert!(
-        race.words()
-            .starts_with("nondeterministic at L01.ffn_act, p3 step1: element 5")
-    );
+    assert!(race.words().starts_with("nondeterministic at L01.ffn_act, p3 step1: element 5"));
 }
 
 #[test]
@@ -214,10 +149,7 @@ fn caches_in_f16_match_on_both_sides() {
         let (code, report, text) = run(folder.path(), &["-n", "3", "--kv-type", kv]);
         assert_eq!(code, 0, "{kv}\n{text}");
         assert_eq!(report["subject"]["arithmetic"]["kv"], kv);
-        assert_eq!(
-            report["reference"]["arithmetic"]["attention"][0]["scores"],
-            kv
-        );
+        assert_eq!(report["reference"]["arithmetic"]["attention"][0]["scores"], kv);
         for stage in report["verdict"]["stages"].as_array().unwrap() {
             let name = stage["stage"].as_str().unwrap();
             if name.ends_with("_cache") {

@@ -7,14 +7,8 @@ use std::path::Path;
 
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    Synth::default()
-        .write(&folder.path().join("model.gguf"))
-        .unwrap();
-    std::fs::write(
-        folder.path().join("prompts.txt"),
-        "haiku\n\nWhat is a matrix?\none-token\n",
-    )
-    .unwrap();
+    Synth::default().write(&folder.path().join("model.gguf")).unwrap();
+    std::fs::write(folder.path().join("prompts.txt"), "haiku\n\nWhat is a matrix?\none-token\n").unwrap();
     folder
 }
 
@@ -26,10 +20,8 @@ fn run(folder: &Path, extra: &[&str]) -> (Option<i32>, String, String) {
 }
 
 fn files(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
-        .collect();
+    let mut names: Vec<String> =
+        std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
@@ -50,10 +42,7 @@ fn rows(screen: &str) -> Vec<(String, String)> {
 #[test]
 fn prompts_of_a_file() {
     let folder = folder();
-    let (code, screen, said) = run(
-        folder.path(),
-        &["--prompts", "prompts.txt", "--json-dir", "out"],
-    );
+    let (code, screen, said) = run(folder.path(), &["--prompts", "prompts.txt", "--json-dir", "out"]);
     assert_eq!(code, Some(0), "{screen}{said}");
     assert!(screen.starts_with("3 runs: 3 match"), "{screen}");
     let mut names: Vec<String> = rows(&screen).into_iter().map(|r| r.0).collect();
@@ -61,19 +50,12 @@ fn prompts_of_a_file() {
     assert_eq!(names, ["haiku", "one-token", "prompts.txt:3"]);
     assert_eq!(
         files(&folder.path().join("out")),
-        [
-            "0000-prompts_txt_1.json",
-            "0001-prompts_txt_3.json",
-            "0002-prompts_txt_4.json"
-        ]
+        ["0000-prompts_txt_1.json", "0001-prompts_txt_3.json", "0002-prompts_txt_4.json"]
     );
     let text = std::fs::read(folder.path().join("out/0001-prompts_txt_3.json")).unwrap();
     let report: Value = serde_json::from_slice(&text).unwrap();
     let command = report["run"]["command"].as_str().unwrap();
-    assert!(
-        command.contains("--prompt 'What is a matrix?'"),
-        "{command}"
-    );
+    assert!(command.contains("--prompt 'What is a matrix?'"), "{command}");
 }
 
 #[test]
@@ -81,12 +63,7 @@ fn parts_are_put_together_and_the_worst_comes_first() {
     let folder = folder();
     let prompts = folder.path().join("prompts");
     std::fs::create_dir(&prompts).unwrap();
-    for (name, text) in [
-        ("b.txt", "Two"),
-        ("a.txt", "One"),
-        ("c.txt", "Three"),
-        ("d.md", "no prompt"),
-    ] {
+    for (name, text) in [("b.txt", "Two"), ("a.txt", "One"), ("c.txt", "Three"), ("d.md", "no prompt")] {
         std::fs::write(prompts.join(name), text).unwrap();
     }
     // A fault in one part only, so that the runs differ.
@@ -97,10 +74,7 @@ fn parts_are_put_together_and_the_worst_comes_first() {
         let (code, screen, said) = run(folder.path(), &args);
         assert_eq!(code, Some(i32::from(part == "2/2")), "{screen}{said}");
     }
-    assert_eq!(
-        files(&folder.path().join("out")),
-        ["0000-a.json", "0001-b.json", "0002-c.json"]
-    );
+    assert_eq!(files(&folder.path().join("out")), ["0000-a.json", "0001-b.json", "0002-c.json"]);
     let all = ["0000-a", "0001-b", "0002-c"].map(|n| format!("out/{n}.json"));
     let mut args = vec!["report"];
     args.extend(all.iter().map(String::as_str));
@@ -108,14 +82,8 @@ fn parts_are_put_together_and_the_worst_comes_first() {
     let output = qdiff(folder.path(), &args);
     let screen = stdout(&output);
     assert_eq!(output.status.code(), Some(1), "{screen}");
-    assert!(
-        screen.starts_with("3 runs: 1 DIVERGED, 2 match"),
-        "{screen}"
-    );
-    assert_eq!(
-        rows(&screen)[0],
-        ("prompts/b.txt".into(), "DIVERGED".into())
-    );
+    assert!(screen.starts_with("3 runs: 1 DIVERGED, 2 match"), "{screen}");
+    assert_eq!(rows(&screen)[0], ("prompts/b.txt".into(), "DIVERGED".into()));
     assert!(screen.contains("L01.q_rope rope-base"), "{screen}");
     assert!(folder.path().join("all.md").is_file());
 }
@@ -124,11 +92,7 @@ fn parts_are_put_together_and_the_worst_comes_first() {
 fn one_bad_prompt_does_not_stop_the_others() {
     let folder = folder();
     let long = "many words ".repeat(3000);
-    std::fs::write(
-        folder.path().join("prompts.txt"),
-        format!("haiku\n{long}\n@absent.txt\n"),
-    )
-    .unwrap();
+    std::fs::write(folder.path().join("prompts.txt"), format!("haiku\n{long}\n@absent.txt\n")).unwrap();
     let (code, screen, said) = run(folder.path(), &["--prompts", "prompts.txt"]);
     assert_eq!(code, Some(2), "{screen}{said}");
     assert!(screen.contains("haiku"), "{screen}");
@@ -146,14 +110,8 @@ fn what_cannot_be_a_batch() {
         (&["--prompts", "absent.txt"][..], "cannot read absent.txt"),
         (&["--prompts", "empty.txt"], "holds no prompt"),
         (&["--prompts", "stdin.txt"], "standard input"),
-        (
-            &["--prompts", "prompts.txt", "--shard", "4/4"],
-            "use fewer parts",
-        ),
-        (
-            &["--prompts", "prompts.txt", "--shard", "0/4"],
-            "PART/PARTS",
-        ),
+        (&["--prompts", "prompts.txt", "--shard", "4/4"], "use fewer parts"),
+        (&["--prompts", "prompts.txt", "--shard", "0/4"], "PART/PARTS"),
         (&["--shard", "1/2"], "--prompts"),
         (&["--json-dir", "x"], "--prompts"),
         (&["--prompts", "prompts.txt", "--tokens", "1"], "--tokens"),
@@ -206,14 +164,9 @@ fn a_batch_with_gaps_is_no_pass() {
     args.extend(["--report", "all.xml", "--report", "all.md"].map(str::to_owned));
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     assert_eq!(qdiff(folder, &args).status.code(), Some(3));
-    let [xml, markdown] =
-        ["all.xml", "all.md"].map(|f| std::fs::read_to_string(folder.join(f)).unwrap());
+    let [xml, markdown] = ["all.xml", "all.md"].map(|f| std::fs::read_to_string(folder.join(f)).unwrap());
     let suites = roxmltree::Document::parse(&xml).unwrap();
-    assert_eq!(
-        suites.root_element().attribute("errors"),
-        Some("1"),
-        "{xml}"
-    );
+    assert_eq!(suites.root_element().attribute("errors"), Some("1"), "{xml}");
     assert!(markdown.starts_with("**INCOMPLETE:** 1 of 3"), "{markdown}");
     // A prompt that fails stands as a failure, though it once was a match.
     write(&["haiku", "@absent.txt", "Two"]);
@@ -221,10 +174,7 @@ fn a_batch_with_gaps_is_no_pass() {
     let failure = std::fs::read(folder.join("out").join(format!("{}.json", names[1]))).unwrap();
     let failure: Value = serde_json::from_slice(&failure).unwrap();
     assert_eq!(failure["kind"], "failure");
-    assert_eq!(
-        (&failure["batch"]["number"], &failure["batch"]["of"]),
-        (&2.into(), &3.into())
-    );
+    assert_eq!((&failure["batch"]["number"], &failure["batch"]["of"]), (&2.into(), &3.into()));
     let (code, screen, said) = together(folder, &names);
     assert_eq!(code, Some(2), "{screen}{said}");
     assert!(said.contains("absent.txt"), "{said}");

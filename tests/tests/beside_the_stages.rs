@@ -16,10 +16,7 @@ fn the_first_different_token_is_shown_with_its_rule() {
     let folder = with(&exact());
     let opened = Opened::new(&folder.path().join("model.gguf")).unwrap();
     let tokenizer = Tokenizer::new(opened.model.gguf()).unwrap();
-    let style = Style {
-        raw: true,
-        ..Style::default()
-    };
+    let style = Style { raw: true, ..Style::default() };
     let prompt = prompts::ready(&opened, "text", "Hello the 12".to_owned(), style).unwrap();
     let right = prompt.tokens.clone();
     let piece = |id| opened.llama.piece_bytes(id, true).unwrap();
@@ -54,10 +51,7 @@ fn faults_of_the_tokenizer_are_named() {
         let inject = ["--inject", fault.name];
         for command in ["run", "generate"] {
             let file = ["--json", "tokens.json", "-m", "model.gguf"];
-            let output = qdiff(
-                folder.path(),
-                &[&[command], &given[..], &inject, &file].concat(),
-            );
+            let output = qdiff(folder.path(), &[&[command], &given[..], &inject, &file].concat());
             let text = stdout(&output);
             assert_eq!(output.status.code(), Some(1), "{}\n{text}", stderr(&output));
             let report = std::fs::read(folder.path().join("tokens.json")).unwrap();
@@ -75,29 +69,12 @@ fn faults_of_the_tokenizer_are_named() {
 fn faults_of_the_tokenizer_do_something() {
     let folder = with(&exact());
     for (args, expected) in [
-        (
-            &["--prompt", "Hi", "--inject", "system-prompt-missing"][..],
-            "changes nothing about the prompt",
-        ),
-        (
-            &["--tokens", "1,2", "--inject", "bos-added"],
-            "tokens are given here",
-        ),
-        (
-            &[
-                "--inject",
-                "bos-added",
-                "--inject",
-                "special-tokens-as-text",
-            ],
-            "cannot be injected together",
-        ),
+        (&["--prompt", "Hi", "--inject", "system-prompt-missing"][..], "changes nothing about the prompt"),
+        (&["--tokens", "1,2", "--inject", "bos-added"], "tokens are given here"),
+        (&["--inject", "bos-added", "--inject", "special-tokens-as-text"], "cannot be injected together"),
     ] {
         for command in ["run", "generate"] {
-            let output = qdiff(
-                folder.path(),
-                &[&[command, "-m", "model.gguf"], args].concat(),
-            );
+            let output = qdiff(folder.path(), &[&[command, "-m", "model.gguf"], args].concat());
             let said = stderr(&output);
             assert_eq!(output.status.code(), Some(2), "{said}");
             assert!(said.contains(expected), "{said}");
@@ -115,25 +92,12 @@ fn the_tokens_of_a_capture_are_named() {
     };
     let (code, said) = run(&["record", "--out", "mine", "--prompt", "Hi", "--raw"]);
     assert_eq!(code, Some(0), "{said}");
-    let of = |prompt: &[&str]| {
-        run(&[
-            &["run", "--subject", "capture:mine", "--prompt", "Hi"],
-            prompt,
-        ]
-        .concat())
-    };
+    let of = |prompt: &[&str]| run(&[&["run", "--subject", "capture:mine", "--prompt", "Hi"], prompt].concat());
     let (code, said) = of(&["--raw"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("gives llama.cpp's"), "{said}");
     // Tokens and length of the environment give way to what was typed.
-    let typed = [
-        "run",
-        "--subject",
-        "capture:mine",
-        "--prompt",
-        "Hi",
-        "--raw",
-    ];
+    let typed = ["run", "--subject", "capture:mine", "--prompt", "Hi", "--raw"];
     let output = qdiff_with(
         folder.path(),
         &[("QDIFF_TOKENS", "1,2"), ("QDIFF_LENGTH", "3")],
@@ -167,10 +131,7 @@ fn faults_of_the_samplers_are_named() {
         assert_eq!(report["cause"]["kind"], "sampler", "{fault}: {text}");
         let causes = report["cause"]["causes"].as_array().unwrap();
         assert!(causes.iter().any(|c| c["name"] == fault), "{fault}: {text}");
-        assert!(
-            text.contains("from the same logits the engine's samplers draw another token"),
-            "{text}"
-        );
+        assert!(text.contains("from the same logits the engine's samplers draw another token"), "{text}");
     }
     // Equal logits: a norm without weight makes all of them zero.
     let path = folder.path().join("model.gguf");
@@ -186,10 +147,7 @@ fn faults_of_the_samplers_are_named() {
     assert_eq!((code, &report["cause"]), (0, &Value::Null), "{text}");
     let (code, report, text) = generate(folder.path(), &["-n", "2", "--inject", "sampler-ties"]);
     assert_eq!(code, 1, "{text}");
-    assert_eq!(
-        report["cause"]["causes"][0]["name"], "sampler-ties",
-        "{text}"
-    );
+    assert_eq!(report["cause"]["causes"][0]["name"], "sampler-ties", "{text}");
 
     let run = ["run", "-m", "model.gguf", "--inject", "sampler-seed"];
     let refused = qdiff(folder.path(), &run);

@@ -10,10 +10,7 @@ use std::path::Path;
 fn statuses(report: &Value) -> Vec<(String, String)> {
     let text = |v: &Value| v.as_str().unwrap().to_owned();
     let stages = report["verdict"]["stages"].as_array().unwrap();
-    stages
-        .iter()
-        .map(|s| (text(&s["stage"]), text(&s["status"])))
-        .collect()
+    stages.iter().map(|s| (text(&s["stage"]), text(&s["status"]))).collect()
 }
 
 #[test]
@@ -38,10 +35,7 @@ fn a_recorded_run_gets_the_verdict_of_the_live_one() {
         }
     }
     // New tolerances on an old capture.
-    let (code, ..) = judge(
-        folder,
-        &["--subject", "capture:faulty", "--tolerance", "*_rope=5"],
-    );
+    let (code, ..) = judge(folder, &["--subject", "capture:faulty", "--tolerance", "*_rope=5"]);
     assert_eq!(code, 0);
 }
 
@@ -51,10 +45,7 @@ fn two_captures_need_no_engine() {
     let folder = folder.path();
     record(folder, "a", &["-n", "0"]);
     record(folder, "b", &["-n", "0", "--runner", "llama"]);
-    let (code, report, text) = judge(
-        folder,
-        &["--subject", "capture:a", "--reference", "capture:b"],
-    );
+    let (code, report, text) = judge(folder, &["--subject", "capture:a", "--reference", "capture:b"]);
     assert_eq!(code, 0, "{text}");
     assert_eq!(report["reference"]["name"], "llama.cpp (cpu) (recorded)");
 }
@@ -68,13 +59,7 @@ fn a_part_is_judged_as_a_part() {
     record(folder, "part", &["--stages", "q_*"]);
     let (code, report, text) = judge(folder, &["--subject", "capture:part"]);
     assert_eq!(code, 3, "{text}");
-    let of = |stage: &str| {
-        statuses(&report)
-            .into_iter()
-            .find(|(s, _)| s == stage)
-            .unwrap()
-            .1
-    };
+    let of = |stage: &str| statuses(&report).into_iter().find(|(s, _)| s == stage).unwrap().1;
     assert_eq!(of("L00.q_biased"), "match");
     assert_eq!(of("L00.ffn_down"), "covered");
     assert_eq!(of("L01.ffn_down"), "missing");
@@ -105,10 +90,7 @@ fn changes_are_found(folder: &Path, good: &str, cases: &[(&str, &str, Change, &[
         assert!(findings.len() <= 2, "{name}\n{text}");
         let headline = headline(&text);
         for part in *expected {
-            assert!(
-                headline.contains(part),
-                "{name}: `{part}` is not in: {headline}"
-            );
+            assert!(headline.contains(part), "{name}: `{part}` is not in: {headline}");
         }
     }
 }
@@ -125,37 +107,17 @@ fn a_tampered_capture_is_located_and_described() {
             "head",
             "step2/L01.attn_context",
             |x| x[64..128].fill(0.0),
-            &[
-                "L01.attn_context",
-                "positions 36 from decode step 2",
-                "head 1",
-                "are zero",
-            ],
+            &["L01.attn_context", "positions 36 from decode step 2", "head 1", "are zero"],
         ),
-        (
-            "logit",
-            "prefill/logits",
-            |x| x[5 * 512 + 300] += 1.0,
-            &["logits", "positions 5", "1 of", "one column, 300"],
-        ),
+        ("logit", "prefill/logits", |x| x[5 * 512 + 300] += 1.0, &["logits", "positions 5", "1 of", "one column, 300"]),
         (
             "scaled",
             "prefill/L00.ffn_down",
             |x| x.iter_mut().for_each(|v| *v *= 0.5),
             &["L00.ffn_down", "in every column", "scaled by 0.500000"],
         ),
-        (
-            "tail",
-            "step1/L00.ffn_up",
-            |x| x[480..].fill(9.0),
-            &["L00.ffn_up", "a tail, columns 480 to 511"],
-        ),
-        (
-            "nan",
-            "step1/L01.q_proj",
-            |x| x[3] = f32::NAN,
-            &["L01.q_proj", "positions 35"],
-        ),
+        ("tail", "step1/L00.ffn_up", |x| x[480..].fill(9.0), &["L00.ffn_up", "a tail, columns 480 to 511"]),
+        ("nan", "step1/L01.q_proj", |x| x[3] = f32::NAN, &["L01.q_proj", "positions 35"]),
     ];
     changes_are_found(folder, "good", &cases);
 }
@@ -189,12 +151,7 @@ fn one_head_and_one_position_are_located_exactly() {
                     *v = (i as f32).cos();
                 }
             },
-            &[
-                "L00.ffn_act",
-                "from decode step 5 on",
-                "one-row-wrong:position=39",
-                "position 39 at step 5 alone",
-            ],
+            &["L00.ffn_act", "from decode step 5 on", "one-row-wrong:position=39", "position 39 at step 5 alone"],
         ),
     ];
     changes_are_found(folder, "good", &cases);
@@ -244,20 +201,15 @@ fn two_captures_are_compared() {
     std::fs::write(&path, bytes).unwrap();
     let (code, text) = compare(&["nan", "theirs"]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(
-        text.starts_with("DIVERGED at L01.q_proj: NaN in step1, element 3"),
-        "{text}"
-    );
+    assert!(text.starts_with("DIVERGED at L01.q_proj: NaN in step1, element 3"), "{text}");
     screen().bind(|| insta::assert_snapshot!("compare_nan", text));
 
     // What cannot be held against each other is refused, with or without a model.
     record(folder, "other", &["--tokens", "5,6,7"]);
     record(folder, "parts", &["--ubatch", "8"]);
-    for (other, why) in [
-        ("other", "different tokens"),
-        ("parts", "steps of different size"),
-        ("absent", "absent/manifest.json"),
-    ] {
+    for (other, why) in
+        [("other", "different tokens"), ("parts", "steps of different size"), ("absent", "absent/manifest.json")]
+    {
         for model in [&[][..], &["-m", "model.gguf"]] {
             let (code, text) = compare(&[&["mine", other], model].concat());
             assert_eq!(code, Some(2), "{other}: {text}");

@@ -16,9 +16,7 @@ impl Case {
     fn faults(&self) -> impl Iterator<Item = &str> {
         let words = self.command.split_whitespace();
         let after = words.clone().skip(1);
-        words
-            .zip(after)
-            .filter_map(|(flag, fault)| (flag == "--inject").then_some(fault))
+        words.zip(after).filter_map(|(flag, fault)| (flag == "--inject").then_some(fault))
     }
 }
 
@@ -35,10 +33,7 @@ fn cases() -> Vec<Case> {
         .map(|rest| {
             let (command, rest) = rest.split_once('\n').unwrap();
             let (output, _) = rest.split_once("```").unwrap();
-            Case {
-                command: command.to_owned(),
-                output: output.to_owned(),
-            }
+            Case { command: command.to_owned(), output: output.to_owned() }
         })
         .collect();
     assert!(cases.len() > 20, "{} commands", cases.len());
@@ -92,11 +87,7 @@ fn every_output_names_stage_and_cause() {
                 stage => assert_eq!(place, stage, "{}", case.command),
             }
             // A region may be told as a smaller one: a tile of one column is a column.
-            let cause = if kind.starts_with("one-") {
-                "one-"
-            } else {
-                name
-            };
+            let cause = if kind.starts_with("one-") { "one-" } else { name };
             assert!(said.contains(&format!("({cause}")), "{cause}: {said}");
             for figure in name.split([':', ',']).skip(1) {
                 let told = said.contains(figure) || cause == "one-";
@@ -156,10 +147,8 @@ fn the_biases_are_those_of_the_file() {
     let most = query.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let runs = format!("runs from {least:.0} to {most:.0}.");
     assert!(book.contains(&runs), "{runs}");
-    let largest = (0..24)
-        .flat_map(|layer| values(&format!("blk.{layer}.attn_k.bias")))
-        .map(f32::abs)
-        .fold(0.0, f32::max);
+    let largest =
+        (0..24).flat_map(|layer| values(&format!("blk.{layer}.attn_k.bias"))).map(f32::abs).fold(0.0, f32::max);
     let said = format!("the largest K bias of this model is {largest:.0}");
     assert!(book.contains(&said), "{said}");
 }
@@ -170,10 +159,7 @@ fn the_biases_are_right_and_leaving_them_out_is_the_bug() {
     let folder = tempfile::tempdir().unwrap();
     let model = real_model();
     let cases = cases();
-    for (command, code) in [
-        ("qdiff run -n 2 --inject qkv-bias-omitted", 1),
-        ("qdiff weights", 0),
-    ] {
+    for (command, code) in [("qdiff run -n 2 --inject qkv-bias-omitted", 1), ("qdiff weights", 0)] {
         let case = cases.iter().find(|c| c.command == command).unwrap();
         let arguments: Vec<&str> = command.split(' ').skip(1).collect();
         let named: &[&str] = match arguments[0] {

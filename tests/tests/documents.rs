@@ -8,9 +8,7 @@ use tempfile::TempDir;
 
 fn model() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    Synth::default()
-        .write(&folder.path().join("model.gguf"))
-        .unwrap();
+    Synth::default().write(&folder.path().join("model.gguf")).unwrap();
     folder
 }
 
@@ -40,18 +38,11 @@ fn the_example_workflow_runs() {
     let arguments: Vec<&str> = command.split_whitespace().collect();
     let output = qdiff_with(folder.path(), &environment, &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let published = steps
-        .iter()
-        .find(|s| s["name"].as_str() == Some("Publish the reports"))
-        .unwrap();
+    let published = steps.iter().find(|s| s["name"].as_str() == Some("Publish the reports")).unwrap();
     for file in published["with"]["path"].as_str().unwrap().lines() {
         assert!(folder.path().join(file).is_file(), "{file}");
     }
-    assert!(
-        std::fs::read_to_string(summary)
-            .unwrap()
-            .contains("**MATCH:**")
-    );
+    assert!(std::fs::read_to_string(summary).unwrap().contains("**MATCH:**"));
 }
 
 /// REPORT.md is what the committed results make it.
@@ -59,18 +50,11 @@ fn the_example_workflow_runs() {
 fn the_document_is_what_the_results_make_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut args = vec!["report"];
-    args.extend(
-        ["goldens/results", "goldens/h200"]
-            .iter()
-            .filter(|f| root.join(f).is_dir()),
-    );
+    args.extend(["goldens/results", "goldens/h200"].iter().filter(|f| root.join(f).is_dir()));
     let output = qdiff(&root, &args);
     assert!(output.status.success(), "{}", stderr(&output));
     let committed = read(&root.join("REPORT.md"));
-    assert!(
-        stdout(&output) == committed,
-        "REPORT.md is not what the results in goldens/ make it: run scripts/report"
-    );
+    assert!(stdout(&output) == committed, "REPORT.md is not what the results in goldens/ make it: run scripts/report");
 }
 
 /// A folder of results is told whole or not at all.
@@ -78,18 +62,7 @@ fn the_document_is_what_the_results_make_it() {
 fn folders_that_are_no_results_are_refused() {
     let folder = model();
     let folder = folder.path();
-    let made = qdiff(
-        folder,
-        &[
-            "run",
-            "-m",
-            "model.gguf",
-            "-n",
-            "1",
-            "--json",
-            "report.json",
-        ],
-    );
+    let made = qdiff(folder, &["run", "-m", "model.gguf", "-n", "1", "--json", "report.json"]);
     assert!(made.status.success(), "{}", stderr(&made));
     let results = folder.join("results");
     std::fs::create_dir(&results).unwrap();
@@ -103,31 +76,17 @@ fn folders_that_are_no_results_are_refused() {
         }
     };
     refused(&["results", "no result"], &[]);
-    let digest = [
-        "report",
-        "report.json",
-        "--digest",
-        "results/a.json",
-        "--title",
-        "A | title",
-    ];
+    let digest = ["report", "report.json", "--digest", "results/a.json", "--title", "A | title"];
     assert!(qdiff(folder, &digest).status.success());
     let document = qdiff(folder, &["report", "results"]);
     let text = stdout(&document);
     assert!(text.contains("### A \\| title"), "{text}");
-    assert!(
-        text.contains("Missing: no result of kind `score`."),
-        "{text}"
-    );
+    assert!(text.contains("Missing: no result of kind `score`."), "{text}");
     refused(&["x.html", "markdown"], &["--report", "x.html"]);
     refused(&["report.json", "not both"], &["report.json"]);
     let good: Value = serde_json::from_str(&read(&results.join("a.json"))).unwrap();
     for (field, value, words) in [
-        (
-            "schema_version",
-            Value::from(99),
-            ["schema_version 99", "measure it again"],
-        ),
+        ("schema_version", Value::from(99), ["schema_version 99", "measure it again"]),
         ("kind", Value::from("poem"), ["poem", "no section"]),
         ("runs", Value::from(3), ["no whole result", "a.json"]),
     ] {
@@ -171,20 +130,11 @@ fn every_command_that_takes_a_model_gets_the_default_one() {
     for command in commands {
         // The default is told by QDIFF_MODEL. Without a model `compare` does something else.
         let takes = stdout(&qdiff(folder.path(), &[command, "--help"])).contains("QDIFF_MODEL");
-        assert_eq!(
-            wants_model(&[command]),
-            takes && command != "compare",
-            "{command}"
-        );
+        assert_eq!(wants_model(&[command]), takes && command != "compare", "{command}");
         assert!(!wants_model(&[command, "-m", "mine.gguf"]), "{command}");
         assert!(!wants_model(&[command, "--help"]), "{command}");
     }
     assert!(wants_model(&["dequantise", "--out", "copy.gguf"]));
     assert!(wants_model(&["run", "--prompt", "compare"]));
-    assert!(!wants_model(&[
-        "weights",
-        "mine.gguf",
-        "--against",
-        "theirs.gguf"
-    ]));
+    assert!(!wants_model(&["weights", "mine.gguf", "--against", "theirs.gguf"]));
 }

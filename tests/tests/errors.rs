@@ -15,19 +15,14 @@ fn refused(folder: &Path, args: &[&str], expected: &[&str]) {
     assert!(!message.contains("panicked"), "{args:?}: {message}");
     assert_eq!(message.trim_end().lines().count(), 1, "{args:?}: {message}");
     for part in expected {
-        assert!(
-            message.contains(part),
-            "{args:?}: `{part}` is not in: {message}"
-        );
+        assert!(message.contains(part), "{args:?}: `{part}` is not in: {message}");
     }
     assert_eq!(files(folder), before, "{args:?} left something behind");
 }
 
 fn files(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
-        .collect();
+    let mut names: Vec<String> =
+        std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
@@ -57,10 +52,7 @@ fn files_that_are_no_model() {
         let refuse = |name: &str, expected: &[&str]| {
             refused(folder, &[command, "--model", name], expected);
         };
-        refuse(
-            "absent.gguf",
-            &["absent.gguf", "no such file", "check the path"],
-        );
+        refuse("absent.gguf", &["absent.gguf", "no such file", "check the path"]);
         refuse("folder", &["folder", "directory"]);
         refuse("empty.gguf", &["empty.gguf", "empty"]);
         refuse("text.gguf", &["text.gguf", "GGUF"]);
@@ -86,41 +78,26 @@ fn models_that_cannot_be_run() {
     assert_eq!(&other[at..at + 5], b"qwen2");
     other[at..at + 5].copy_from_slice(b"llama");
     std::fs::write(folder.join("llama.gguf"), &other).unwrap();
-    refused(
-        folder,
-        &["run", "-m", "llama.gguf"],
-        &["`llama`", "qwen2, qwen3", "Use a Qwen"],
-    );
+    refused(folder, &["run", "-m", "llama.gguf"], &["`llama`", "qwen2, qwen3", "Use a Qwen"]);
 
     // Behind a tensor's name: its number of axes, their extents, its type.
     let mut exotic = good.clone();
     // The last one, so that no other tensor's offset depends on its size.
     let names = Synth::default().tensor_names();
     let name = names.last().unwrap();
-    assert!(
-        name.ends_with("ffn_down.weight") || name == "output.weight",
-        "{name} is no matrix"
-    );
+    assert!(name.ends_with("ffn_down.weight") || name == "output.weight", "{name} is no matrix");
     let mut key = (name.len() as u64).to_le_bytes().to_vec();
     key.extend(name.as_bytes());
     let at = find(&exotic, &key) + key.len() + 4 + 16;
     exotic[at..at + 4].copy_from_slice(&10u32.to_le_bytes());
     std::fs::write(folder.join("exotic.gguf"), &exotic).unwrap();
-    refused(
-        folder,
-        &["run", "-m", "exotic.gguf"],
-        &[name.as_str(), "Q2_K", "not supported", "requantise"],
-    );
+    refused(folder, &["run", "-m", "exotic.gguf"], &[name.as_str(), "Q2_K", "not supported", "requantise"]);
 
     let mut renamed = good;
     let at = find(&renamed, b"blk.0.attn_k.bias");
     renamed[at] = b'X';
     std::fs::write(folder.join("renamed.gguf"), &renamed).unwrap();
-    refused(
-        folder,
-        &["run", "-m", "renamed.gguf"],
-        &["blk.0.attn_k.bias", "missing"],
-    );
+    refused(folder, &["run", "-m", "renamed.gguf"], &["blk.0.attn_k.bias", "missing"]);
 }
 
 #[test]
@@ -136,14 +113,8 @@ fn prompts_that_cannot_be_run() {
     refuse(&["--prompt", ""], &["prompt is empty", "qdiff prompts"]);
     refuse(&["--prompt", "@absent.txt"], &["absent.txt"]);
     std::fs::write(folder.join("bytes.txt"), b"a\xff\xfeb").unwrap();
-    refuse(
-        &["--prompt", "@bytes.txt"],
-        &["bytes.txt", "byte 1 is not UTF-8", "save it as UTF-8"],
-    );
-    refuse(
-        &["--prompt", "long", "-n", "9999"],
-        &["context of 2048", "-n"],
-    );
+    refuse(&["--prompt", "@bytes.txt"], &["bytes.txt", "byte 1 is not UTF-8", "save it as UTF-8"]);
+    refuse(&["--prompt", "long", "-n", "9999"], &["context of 2048", "-n"]);
     refuse(&["--tokens", "1,99999"], &["99999", "vocabulary"]);
     refuse(&["--threads", "0"], &["--threads"]);
     refuse(&["-n", "18446744073709551615"], &["context of 2048"]);
@@ -167,17 +138,11 @@ fn requests_that_select_nothing() {
     refuse(&["--inject", "no-such-bug"], &["no-such-bug", "rope-base"]);
     refuse(&["--inject", "rope-base@L09"], &["layer 9", "0 to 1"]);
     refuse(&["--inject", "rope-base:theta=3"], &["base=NUMBER"]);
-    refuse(
-        &["--json", "absent/report.json"],
-        &["absent/report.json", "folder you can write to"],
-    );
+    refuse(&["--json", "absent/report.json"], &["absent/report.json", "folder you can write to"]);
     refuse(&["--json", "."], &["directory"]);
     refuse(&["--json", "-"], &["standard output"]);
     refuse(&["--json", "/dev/null"], &["no plain file"]);
-    refuse(
-        &["--tokens", "1,2", "-n", "0", "--positions", "999"],
-        &["select nothing", "0 to 1"],
-    );
+    refuse(&["--tokens", "1,2", "-n", "0", "--positions", "999"], &["select nothing", "0 to 1"]);
     refuse(&["--stages", "L01.*", "--layers", "0"], &["select nothing"]);
 }
 
@@ -185,12 +150,7 @@ fn requests_that_select_nothing() {
 fn a_closed_pipe_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
     let output = std::process::Command::new("bash")
-        .args([
-            "-o",
-            "pipefail",
-            "-c",
-            "\"$0\" mutations | head -n 1 | tail -n 1",
-        ])
+        .args(["-o", "pipefail", "-c", "\"$0\" mutations | head -n 1 | tail -n 1"])
         .arg(qdiff_tests::binary())
         .current_dir(folder.path())
         .output()
@@ -206,27 +166,10 @@ fn a_report_is_written_whole_or_not_at_all() {
     let folder = folder.path();
     model(folder);
     std::fs::write(folder.join("report.json"), "the old one").unwrap();
-    let refused = qdiff(
-        folder,
-        &[
-            "run",
-            "-m",
-            "good.gguf",
-            "--layers",
-            "7",
-            "--json",
-            "report.json",
-        ],
-    );
+    let refused = qdiff(folder, &["run", "-m", "good.gguf", "--layers", "7", "--json", "report.json"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert_eq!(
-        std::fs::read_to_string(folder.join("report.json")).unwrap(),
-        "the old one"
-    );
-    let ran = qdiff(
-        folder,
-        &["run", "-m", "good.gguf", "-n", "1", "--json", "report.json"],
-    );
+    assert_eq!(std::fs::read_to_string(folder.join("report.json")).unwrap(), "the old one");
+    let ran = qdiff(folder, &["run", "-m", "good.gguf", "-n", "1", "--json", "report.json"]);
     assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
     let text = std::fs::read(folder.join("report.json")).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -244,11 +187,6 @@ fn bisect_skips_what_cannot_be_judged() {
         &["run", "--bisect", "--subject", "nonsense"],
     ] {
         let output = qdiff(folder.path(), args);
-        assert_eq!(
-            output.status.code(),
-            Some(125),
-            "{args:?}: {}",
-            stderr(&output)
-        );
+        assert_eq!(output.status.code(), Some(125), "{args:?}: {}", stderr(&output));
     }
 }

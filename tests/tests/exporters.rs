@@ -12,21 +12,11 @@ fn root() -> PathBuf {
 
 /// Runs Python with numpy and the exporter on its path.
 fn python(folder: &Path, script: &str) -> String {
-    let numpy = Command::new(root().join("scripts/fetch-numpy"))
-        .output()
-        .unwrap();
+    let numpy = Command::new(root().join("scripts/fetch-numpy")).output().unwrap();
     assert!(numpy.status.success(), "no numpy: {}", stderr(&numpy));
-    let path = format!(
-        "{}:{}",
-        stdout(&numpy).trim(),
-        root().join("docs/exporters").display()
-    );
-    let output = Command::new("python3")
-        .current_dir(folder)
-        .env("PYTHONPATH", path)
-        .args(["-c", script])
-        .output()
-        .unwrap();
+    let path = format!("{}:{}", stdout(&numpy).trim(), root().join("docs/exporters").display());
+    let output =
+        Command::new("python3").current_dir(folder).env("PYTHONPATH", path).args(["-c", script]).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     stdout(&output)
 }
@@ -82,9 +72,7 @@ open("map", "w").write("\n".join(lines) + "\n")
 
 fn setup() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    Synth::default()
-        .write(&folder.path().join("model.gguf"))
-        .unwrap();
+    Synth::default().write(&folder.path().join("model.gguf")).unwrap();
     let record = ["record", "-m", "model.gguf", "-n", "2", "--out", "recorded"];
     let output = qdiff(folder.path(), &record);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -92,15 +80,7 @@ fn setup() -> tempfile::TempDir {
     folder
 }
 
-const JUDGE: &[&str] = &[
-    "run",
-    "-m",
-    "model.gguf",
-    "--subject",
-    "capture:foreign",
-    "--map",
-    "map",
-];
+const JUDGE: &[&str] = &["run", "-m", "model.gguf", "--subject", "capture:foreign", "--map", "map"];
 
 #[test]
 fn numpy_reads_and_writes_captures() {
@@ -115,24 +95,10 @@ fn numpy_reads_and_writes_captures() {
 
     // A wrong order of axes is another tensor, and is found at its stage.
     let map = std::fs::read_to_string(folder.join("map")).unwrap();
-    std::fs::write(
-        folder.join("map"),
-        map.replace("q_rope : 0,2,1,3", "q_rope : 0,1,2,3"),
-    )
-    .unwrap();
+    std::fs::write(folder.join("map"), map.replace("q_rope : 0,2,1,3", "q_rope : 0,1,2,3")).unwrap();
     let output = qdiff(folder, JUDGE);
-    assert_eq!(
-        output.status.code(),
-        Some(1),
-        "{}{}",
-        stdout(&output),
-        stderr(&output)
-    );
-    assert!(
-        stdout(&output).contains("L00.q_rope"),
-        "{}",
-        stdout(&output)
-    );
+    assert_eq!(output.status.code(), Some(1), "{}{}", stdout(&output), stderr(&output));
+    assert!(stdout(&output).contains("L00.q_rope"), "{}", stdout(&output));
 }
 
 #[test]
@@ -158,10 +124,7 @@ fn maps_that_say_nothing_are_refused() {
         ("model.{L}.x = q_rope : 0,0", "each axis once"),
         ("just words", "THEIRS = OURS"),
         ("a = logits\na = embed", "line 2: `a` is a name already"),
-        (
-            "model.logits = logits : 1,0",
-            "has 3 axes, and the map orders 2",
-        ),
+        ("model.logits = logits : 1,0", "has 3 axes, and the map orders 2"),
         ("model.{L}.ffn_up = ffn_down", "and the stage has"),
     ] {
         std::fs::write(folder.path().join("map"), map).unwrap();

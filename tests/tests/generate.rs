@@ -39,10 +39,7 @@ fn assert_same_or_flip(code: i32, report: &Value, text: &str) {
                 if !draw.is_null() {
                     let number = |name: &str| draw[name].as_f64().unwrap();
                     assert_eq!(draw["at"], fork["subject"]["draw"]["at"]);
-                    assert!(
-                        (number("from")..=number("to")).contains(&number("at")),
-                        "{draw}"
-                    );
+                    assert!((number("from")..=number("to")).contains(&number("at")), "{draw}");
                 }
             }
             assert!(text.contains("FLIP at token"), "{text}");
@@ -57,20 +54,8 @@ fn greedy_and_drawn_text_is_the_same() {
     for extra in [
         &["-n", "24"][..],
         &["-n", "24", "--temp", "0.8", "--seed", "7"],
-        &[
-            "-n", "16", "--temp", "1.5", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed",
-            "8",
-        ],
-        &[
-            "-n",
-            "16",
-            "--repeat-penalty",
-            "1.3",
-            "--frequency-penalty",
-            "0.5",
-            "--presence-penalty",
-            "-0.2",
-        ],
+        &["-n", "16", "--temp", "1.5", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", "8"],
+        &["-n", "16", "--repeat-penalty", "1.3", "--frequency-penalty", "0.5", "--presence-penalty", "-0.2"],
         &["-n", "8", "--prompt", "Hello", "--raw", "--ubatch", "2"],
     ] {
         let (code, report, text) = generate(folder.path(), extra);
@@ -86,8 +71,7 @@ fn seeds_give_different_texts() {
     let texts: std::collections::HashSet<Vec<u64>> = ["1", "2", "3"]
         .iter()
         .map(|seed| {
-            let (_, report, _) =
-                generate(folder.path(), &["-n", "8", "--temp", "1", "--seed", seed]);
+            let (_, report, _) = generate(folder.path(), &["-n", "8", "--temp", "1", "--seed", seed]);
             tokens_of(&report, "subject")
         })
         .collect();
@@ -97,10 +81,7 @@ fn seeds_give_different_texts() {
 #[test]
 fn a_fault_that_changes_the_text_is_named() {
     let folder = with(&exact());
-    for (fault, stage) in [
-        ("lm-head-transposed", "logits"),
-        ("qkv-bias-omitted@L00", "L00.q_biased"),
-    ] {
+    for (fault, stage) in [("lm-head-transposed", "logits"), ("qkv-bias-omitted@L00", "L00.q_biased")] {
         let (code, report, text) = generate(folder.path(), &["-n", "12", "--inject", fault]);
         assert_eq!(code, 1, "{text}");
         assert_eq!(report["cause"]["kind"], "divergence", "{text}");
@@ -123,10 +104,7 @@ fn a_side_that_can_say_nothing() {
     assert_eq!(code, 1, "{text}");
     assert_eq!(report["generation"]["subject"]["stop"], "not-a-number");
     assert_eq!(report["cause"]["stage"], "L01.q_rope", "{text}");
-    assert!(
-        text.contains("DIVERGED at token 0, where a logit is NaN"),
-        "{text}"
-    );
+    assert!(text.contains("DIVERGED at token 0, where a logit is NaN"), "{text}");
 }
 
 #[test]
@@ -163,12 +141,7 @@ fn a_stage_that_does_not_change_is_stale() {
         progress: &silent,
     };
     let run = |prompt: &[u32]| {
-        let tokens = Tokens {
-            prompt,
-            ubatch: 512,
-            decode: 0,
-            forced: None,
-        };
+        let tokens = Tokens { prompt, ubatch: 512, decode: 0, forced: None };
         pair.run(&Spec::Cpu, tokens, Faults::default()).unwrap()
     };
     let (a, b) = (run(&[1, 2, 3]), run(&[1, 4, 3]));
@@ -194,14 +167,7 @@ fn the_models_own_template_and_a_system_prompt() {
     assert_eq!(prompt(&["--prompt", "Hi", "--template", "model"]), turn);
     let system = "<|im_start|>system\nBe brief<|im_end|>\n";
     for template in ["bare", "model"] {
-        let text = prompt(&[
-            "--prompt",
-            "Hi",
-            "--system",
-            "Be brief",
-            "--template",
-            template,
-        ]);
+        let text = prompt(&["--prompt", "Hi", "--system", "Be brief", "--template", template]);
         assert_eq!(text, format!("{system}{turn}"));
     }
     assert_eq!(prompt(&["--prompt", "Hi", "--raw"]), "Hi");
@@ -215,36 +181,16 @@ fn hostile_templates_are_stopped() {
             "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
             "takes more than 5 s or 1024 MiB",
         ),
-        (
-            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-            "instructions",
-        ),
-        (
-            "{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}",
-            "bytes",
-        ),
-        (
-            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-            "recursion",
-        ),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "instructions"),
+        ("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "bytes"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
         ("{% include '/etc/hostname' %}", "fails in line 1"),
         ("{{ raise_exception('no users') }}", "no users"),
         ("{% if %}", "fails in line 1"),
         ("", "has no tokenizer.chat_template"),
     ] {
-        let folder = with(&Synth {
-            chat_template: template.to_owned(),
-            ..exact()
-        });
-        let args = [
-            "generate",
-            "-m",
-            "model.gguf",
-            "-n",
-            "1",
-            "--template",
-            "model",
-        ];
+        let folder = with(&Synth { chat_template: template.to_owned(), ..exact() });
+        let args = ["generate", "-m", "model.gguf", "-n", "1", "--template", "model"];
         let output = qdiff(folder.path(), &args);
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{template}: {message}");
@@ -275,17 +221,8 @@ fn wrong_arguments() {
         let mut all = vec!["generate", "-m", "model.gguf"];
         all.extend(args);
         let output = qdiff(folder.path(), &all);
-        assert_eq!(
-            output.status.code(),
-            Some(2),
-            "{args:?}: {}",
-            stdout(&output)
-        );
-        assert!(
-            stderr(&output).contains(expected),
-            "{args:?}: {}",
-            stderr(&output)
-        );
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stdout(&output));
+        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
         assert_eq!(stdout(&output), "", "{args:?}");
     }
 }
@@ -294,30 +231,14 @@ fn wrong_arguments() {
 #[test]
 fn the_haiku_test() {
     let folder = tempfile::tempdir().unwrap();
-    let args = [
-        "generate",
-        "-m",
-        &real_model(),
-        "--subject",
-        "cpu",
-        "--nonce",
-        "-n",
-        "24",
-        "--json",
-        "out.json",
-    ];
+    let args = ["generate", "-m", &real_model(), "--subject", "cpu", "--nonce", "-n", "24", "--json", "out.json"];
     let output = qdiff(folder.path(), &args);
     let text = stdout(&output);
-    let json = std::fs::read(folder.path().join("out.json"))
-        .unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    let json = std::fs::read(folder.path().join("out.json")).unwrap_or_else(|_| panic!("{}", stderr(&output)));
     let report: Value = serde_json::from_slice(&json).unwrap();
     assert_same_or_flip(output.status.code().unwrap(), &report, &text);
     for side in ["subject", "reference"] {
-        assert_eq!(
-            report["generation"][side]["repetition"],
-            Value::Null,
-            "{text}"
-        );
+        assert_eq!(report["generation"][side]["repetition"], Value::Null, "{text}");
         assert!(report["generation"][side]["decode_speed"].as_f64().unwrap() > 0.0);
         assert!(tokens_of(&report, side).len() > 8, "{text}");
     }
@@ -325,27 +246,14 @@ fn the_haiku_test() {
     assert_eq!(report["changes"]["compared"], 2 * (24 * 22 + 3));
     assert_eq!(report["changes"]["unchanged"], serde_json::json!([]));
     // In this vocabulary a number is a token a digit.
-    assert_eq!(
-        report["tokens"]["same"],
-        report["prompt_tokens"].as_array().unwrap().len()
-    );
+    assert_eq!(report["tokens"]["same"], report["prompt_tokens"].as_array().unwrap().len());
 }
 
 #[test]
 fn json_is_what_the_schema_says() {
     let folder = with(&exact());
     let schema = Schema::printed("generation");
-    for extra in [
-        &["--nonce", "1", "-n", "2"][..],
-        &[
-            "-n",
-            "12",
-            "--temp",
-            "0.5",
-            "--inject",
-            "lm-head-transposed",
-        ],
-    ] {
+    for extra in [&["--nonce", "1", "-n", "2"][..], &["-n", "12", "--temp", "0.5", "--inject", "lm-head-transposed"]] {
         let (_, report, _) = generate(folder.path(), extra);
         schema.check(&report).unwrap();
         let mut broken = report.clone();
@@ -363,18 +271,9 @@ fn a_circle_is_told() {
     assert_eq!(code, 1, "{text}");
     let circle = &report["generation"]["subject"]["repetition"];
     assert_eq!(circle["period"], 1, "{text}");
-    assert!(
-        report["generation"]["reference"]["repetition"].is_null(),
-        "{text}"
-    );
-    assert!(
-        text.contains("LOOP: only the subject's text turns in a circle"),
-        "{text}"
-    );
-    assert!(
-        text.contains("; a circle: 1 tokens 39 times from token 1 on"),
-        "{text}"
-    );
+    assert!(report["generation"]["reference"]["repetition"].is_null(), "{text}");
+    assert!(text.contains("LOOP: only the subject's text turns in a circle"), "{text}");
+    assert!(text.contains("; a circle: 1 tokens 39 times from token 1 on"), "{text}");
 }
 
 /// And so is one that ends before it began: of an answer that is complete.
@@ -383,26 +282,10 @@ fn a_text_that_ends_at_once_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let complete = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\nHello! How can I assist you today?";
     let model = real_model();
-    let output = qdiff(
-        folder.path(),
-        &[
-            "generate",
-            "-m",
-            &model,
-            "--subject",
-            "cpu",
-            "--raw",
-            "--prompt",
-            complete,
-            "-n",
-            "3",
-        ],
-    );
+    let output =
+        qdiff(folder.path(), &["generate", "-m", &model, "--subject", "cpu", "--raw", "--prompt", complete, "-n", "3"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
     assert!(text.contains("SAME TEXT"), "{text}");
-    assert!(
-        text.contains("1 tokens, ended at once, without a text"),
-        "{text}"
-    );
+    assert!(text.contains("1 tokens, ended at once, without a text"), "{text}");
 }

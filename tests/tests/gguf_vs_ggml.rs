@@ -32,10 +32,7 @@ enum Verdict {
 /// check that the data of each tensor lies inside the file
 /// (`llama_tensor_weight` in llama-model-loader.h).
 fn verdict(bytes: &[u8]) -> Verdict {
-    let params = sys::gguf_init_params {
-        no_alloc: true,
-        ctx: std::ptr::null_mut(),
-    };
+    let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
     // SAFETY: the buffer is alive during the call, which copies what it keeps;
     // the result is used only if it is not null, and freed once.
     unsafe {
@@ -46,9 +43,7 @@ fn verdict(bytes: &[u8]) -> Verdict {
         let data = sys::gguf_get_data_offset(gguf);
         let inside = (0..sys::gguf_get_n_tensors(gguf)).all(|i| {
             let size = sys::gguf_get_tensor_size(gguf, i);
-            let end = data
-                .checked_add(sys::gguf_get_tensor_offset(gguf, i))
-                .and_then(|start| start.checked_add(size));
+            let end = data.checked_add(sys::gguf_get_tensor_offset(gguf, i)).and_then(|start| start.checked_add(size));
             end.is_some_and(|end| end <= bytes.len())
         });
         sys::gguf_free(gguf);
@@ -62,10 +57,7 @@ fn child() {
     let Some(dir) = std::env::var_os(DIR) else {
         return;
     };
-    let first: usize = std::env::var(FIRST)
-        .expect("set with the folder")
-        .parse()
-        .expect("a number");
+    let first: usize = std::env::var(FIRST).expect("set with the folder").parse().expect("a number");
     for i in first.. {
         let Ok(bytes) = std::fs::read(file(Path::new(&dir), i)) else {
             return;
@@ -103,17 +95,10 @@ fn verdicts(test: &str, files: &[Vec<u8>]) -> Vec<Verdict> {
             };
             let (i, verdict) = rest.split_once(' ').expect("two words");
             assert_eq!(i, out.len().to_string(), "the child lost a file");
-            out.push(if verdict == "Yes" {
-                Verdict::Yes
-            } else {
-                Verdict::No
-            });
+            out.push(if verdict == "Yes" { Verdict::Yes } else { Verdict::No });
         }
         if out.len() < files.len() {
-            assert!(
-                !child.status.success(),
-                "the child stopped early without dying"
-            );
+            assert!(!child.status.success(), "the child stopped early without dying");
             out.push(Verdict::No);
         }
     }
@@ -163,12 +148,7 @@ fn string(out: &mut Vec<u8>, s: &[u8]) {
 
 /// A file of raw metadata entries `(key, type and value)` and tensors; data of
 /// `n_data` bytes from the next multiple of `alignment`.
-fn build(
-    kv: &[(&str, Vec<u8>)],
-    tensors: &[Tensor<'_>],
-    alignment: usize,
-    n_data: usize,
-) -> Vec<u8> {
+fn build(kv: &[(&str, Vec<u8>)], tensors: &[Tensor<'_>], alignment: usize, n_data: usize) -> Vec<u8> {
     let mut out = b"GGUF\x03\0\0\0".to_vec();
     out.extend((tensors.len() as u64).to_le_bytes());
     out.extend((kv.len() as u64).to_le_bytes());
@@ -193,13 +173,7 @@ fn u32_value(v: u32) -> Vec<u8> {
 
 /// An array value: element type, length, then raw elements.
 fn array(ty: u32, n: i64, elements: &[u8]) -> Vec<u8> {
-    [
-        &9_u32.to_le_bytes()[..],
-        &ty.to_le_bytes(),
-        &n.to_le_bytes(),
-        elements,
-    ]
-    .concat()
+    [&9_u32.to_le_bytes()[..], &ty.to_le_bytes(), &n.to_le_bytes(), elements].concat()
 }
 
 fn small() -> Vec<u8> {
@@ -226,11 +200,7 @@ fn small() -> Vec<u8> {
 fn truncations_agree() {
     let whole = small();
     let files: Vec<_> = (0..=whole.len()).map(|n| whole[..n].to_vec()).collect();
-    assert_eq!(
-        compare("truncations", &files),
-        1,
-        "only the whole file loads"
-    );
+    assert_eq!(compare("truncations", &files), 1, "only the whole file loads");
 }
 
 #[test]
@@ -267,21 +237,11 @@ fn hand_made_files_agree() {
             files.push(build(&[("k", array(ty, n, &[1; 24]))], &[], 1, 0));
         }
         for value in [0, 1, 255] {
-            files.push(build(
-                &[("k", [&ty.to_le_bytes()[..], &[value; 8]].concat())],
-                &[],
-                1,
-                0,
-            ));
+            files.push(build(&[("k", [&ty.to_le_bytes()[..], &[value; 8]].concat())], &[], 1, 0));
         }
     }
     files.push(build(&[("", u32_value(1))], &[], 1, 0));
-    files.push(build(
-        &[("k", u32_value(1)), ("k", u32_value(2))],
-        &[],
-        1,
-        0,
-    ));
+    files.push(build(&[("k", u32_value(1)), ("k", u32_value(2))], &[], 1, 0));
     files.push(build(&[("general.alignment\0", u32_value(13))], &[], 1, 0));
     let huge = 0x7fff_ffff_ffff_ffc0;
     let dims: &[&[i64]] = &[
@@ -327,32 +287,13 @@ fn hand_made_files_agree() {
     }
     for second in [0, 4, 31, 32, 33, 64, -1] {
         for n in [35, 36, 64] {
-            files.push(build(
-                &[],
-                &[("a", &[1], 0, 0), ("b", &[1], 0, second)],
-                32,
-                n,
-            ));
-            files.push(build(
-                &[],
-                &[("a", &[1], 0, 0), ("a", &[1], 0, second)],
-                32,
-                n,
-            ));
+            files.push(build(&[], &[("a", &[1], 0, 0), ("b", &[1], 0, second)], 32, n));
+            files.push(build(&[], &[("a", &[1], 0, 0), ("a", &[1], 0, second)], 32, n));
         }
     }
-    files.push(build(
-        &[],
-        &[("a", &[huge], 24, 0), ("b", &[huge], 24, huge)],
-        32,
-        64,
-    ));
+    files.push(build(&[], &[("a", &[huge], 24, 0), ("b", &[huge], 24, huge)], 32, 64));
     let accepted = compare("hand-made", &files);
-    assert!(
-        accepted > 50,
-        "only {accepted} of {} files were accepted by both",
-        files.len()
-    );
+    assert!(accepted > 50, "only {accepted} of {} files were accepted by both", files.len());
 }
 
 #[test]
@@ -372,9 +313,5 @@ fn mutations_agree() {
         })
         .collect();
     let accepted = compare("mutations", &files);
-    assert!(
-        accepted > 50,
-        "only {accepted} of {} files were accepted by both",
-        files.len()
-    );
+    assert!(accepted > 50, "only {accepted} of {} files were accepted by both", files.len());
 }

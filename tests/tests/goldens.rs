@@ -29,38 +29,17 @@ fn every_golden_yields_what_it_must() {
         let expected = read(&golden.join("expected.json"));
         let subject = format!("capture:{}", golden.display());
         let model = real_model();
-        let mut args = vec![
-            "run",
-            "-m",
-            &model,
-            "--subject",
-            &subject,
-            "--report",
-            "report.json",
-        ];
+        let mut args = vec!["run", "-m", &model, "--subject", &subject, "--report", "report.json"];
         let more = expected["arguments"].as_array().unwrap();
         args.extend(more.iter().map(|a| a.as_str().unwrap()));
         let output = qdiff(work.path(), &args);
-        let text = format!(
-            "{}\n{}{}",
-            golden.display(),
-            stdout(&output),
-            stderr(&output)
-        );
-        assert_eq!(
-            output.status.code().map(i64::from),
-            expected["exit"].as_i64(),
-            "{text}"
-        );
+        let text = format!("{}\n{}{}", golden.display(), stdout(&output), stderr(&output));
+        assert_eq!(output.status.code().map(i64::from), expected["exit"].as_i64(), "{text}");
         let verdict = &read(&work.path().join("report.json"))["verdict"];
         let findings = verdict["findings"].as_array().unwrap();
         let of = |pick: &dyn Fn(&Value) -> Value| findings.iter().map(pick).collect::<Value>();
         assert_eq!(of(&|f| f["stage"].clone()), expected["origins"], "{text}");
-        assert_eq!(
-            of(&|f| f["cause"]["name"].clone()),
-            expected["causes"],
-            "{text}"
-        );
+        assert_eq!(of(&|f| f["cause"]["name"].clone()), expected["causes"], "{text}");
         assert_eq!(verdict["coverage"]["judged"], expected["judged"], "{text}");
     }
 }

@@ -18,25 +18,16 @@ fn what_is_no_capture_is_refused() {
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{extra:?}: {message}");
         for part in expected {
-            assert!(
-                message.contains(part),
-                "{extra:?}: `{part}` is not in: {message}"
-            );
+            assert!(message.contains(part), "{extra:?}: `{part}` is not in: {message}");
         }
         assert!(!folder.join("none.json").exists());
     };
-    refused(
-        &["--subject", "capture:absent"],
-        &["absent", "manifest.json and capture.npz"],
-    );
+    refused(&["--subject", "capture:absent"], &["absent", "manifest.json and capture.npz"]);
     refused(
         &["--subject", "nonsense"],
         &["auto, cpu, cuda, cuda-fast, llama, llama-cuda, capture:DIR or (as reference) none"],
     );
-    refused(
-        &["--subject", "capture:good", "--inject", "rope-base"],
-        &["--inject"],
-    );
+    refused(&["--subject", "capture:good", "--inject", "rope-base"], &["--inject"]);
 
     let edit = |name: &str, change: &dyn Fn(&mut Value)| {
         let target = folder.join(name);
@@ -48,44 +39,23 @@ fn what_is_no_capture_is_refused() {
         std::fs::write(target.join("manifest.json"), manifest.to_string()).unwrap();
     };
     edit("version", &|m| m["schema_version"] = json!(99));
-    refused(
-        &["--subject", "capture:version"],
-        &["schema_version 99", "record it again"],
-    );
+    refused(&["--subject", "capture:version"], &["schema_version 99", "record it again"]);
     edit("model", &|m| m["model_sha256"] = json!("00"));
     refused(&["--subject", "capture:model"], &["another model", "-m"]);
-    edit("arithmetic", &|m| {
-        m["arithmetic"]["accumulation"] = json!("f16")
-    });
-    refused(
-        &["--subject", "capture:arithmetic"],
-        &["accumulation", "linear", "attention"],
-    );
-    edit("blocks", &|m| {
-        m["arithmetic"]["attention"] = json!([{"scores": "q8_0"}])
-    });
+    edit("arithmetic", &|m| m["arithmetic"]["accumulation"] = json!("f16"));
+    refused(&["--subject", "capture:arithmetic"], &["accumulation", "linear", "attention"]);
+    edit("blocks", &|m| m["arithmetic"]["attention"] = json!([{"scores": "q8_0"}]));
     refused(&["--subject", "capture:blocks"], &["must have no blocks"]);
-    edit("format", &|m| {
-        m["arithmetic"]["linear"] = json!([{"weights": "q9_9"}])
-    });
-    refused(
-        &["--subject", "capture:format"],
-        &["no weight format is called `q9_9`"],
-    );
+    edit("format", &|m| m["arithmetic"]["linear"] = json!([{"weights": "q9_9"}]));
+    refused(&["--subject", "capture:format"], &["no weight format is called `q9_9`"]);
     edit("steps", &|m| m["decoded"] = json!([]));
-    refused(
-        &["--subject", "capture:steps"],
-        &["step1/", "belongs to no stage"],
-    );
+    refused(&["--subject", "capture:steps"], &["step1/", "belongs to no stage"]);
     // The logits of two tokens where the manifest speaks of one: cut short
     // nowhere, but absurdly larger than the stage when there are many.
     edit("short", &|m| m["tokens"] = json!([1]));
     refused(&["--subject", "capture:short"], &["prefill/", "elements"]);
     edit("vocabulary", &|m| m["decoded"][0] = json!(99_999_999));
-    refused(
-        &["--subject", "capture:vocabulary"],
-        &["99999999", "vocabulary"],
-    );
+    refused(&["--subject", "capture:vocabulary"], &["99999999", "vocabulary"]);
     edit("context", &|m| m["decoded"] = json!(vec![1; 5000]));
     refused(&["--subject", "capture:context"], &["context of 2048"]);
     edit("broken", &|_| ());
@@ -107,10 +77,7 @@ fn garbage_after_infinity_is_no_pass() {
     tamper(&mut bytes, "prefill/L01.q_proj", |x| x.fill(f32::INFINITY));
     tamper(&mut bytes, "prefill/L01.q_biased", |x| x.fill(7.0));
     std::fs::write(folder.join("bad/capture.npz"), bytes).unwrap();
-    let (code, _, text) = judge(
-        folder,
-        &["--subject", "capture:bad", "--stages", "q_biased"],
-    );
+    let (code, _, text) = judge(folder, &["--subject", "capture:bad", "--stages", "q_biased"]);
     assert_eq!(code, 1, "{text}");
 }
 
@@ -121,18 +88,8 @@ fn shapes_that_lie_are_refused() {
     let folder = setup();
     let folder = folder.path();
     for (name, array, from, to) in [
-        (
-            "scores",
-            "prefill/L00.attn_scores",
-            "(4, 35, 35, )",
-            "(140, 1, 35,)",
-        ),
-        (
-            "flat",
-            "prefill/L00.q_rope",
-            "(35, 4, 64, )",
-            "(8960,      )",
-        ),
+        ("scores", "prefill/L00.attn_scores", "(4, 35, 35, )", "(140, 1, 35,)"),
+        ("flat", "prefill/L00.q_rope", "(35, 4, 64, )", "(8960,      )"),
         ("columns", "prefill/logits", "(35, 512, )", "(17920, 1,)"),
     ] {
         record(folder, name, &[]);
@@ -143,11 +100,7 @@ fn shapes_that_lie_are_refused() {
         let subject = format!("capture:{name}");
         let output = qdiff(folder, &["run", "-m", "model.gguf", "--subject", &subject]);
         assert_eq!(output.status.code(), Some(2), "{name}: {}", stdout(&output));
-        assert!(
-            stderr(&output).contains("has shape"),
-            "{name}: {}",
-            stderr(&output)
-        );
+        assert!(stderr(&output).contains("has shape"), "{name}: {}", stderr(&output));
     }
 }
 
@@ -180,16 +133,8 @@ fn hostile_names_are_shown_not_obeyed() {
 fn bombs_are_refused_without_a_model() {
     let folder = setup();
     let folder = folder.path();
-    record(
-        folder,
-        "good",
-        &["-n", "0", "--stages", "logits", "--compress"],
-    );
-    record(
-        folder,
-        "bomb",
-        &["-n", "0", "--stages", "logits", "--compress"],
-    );
+    record(folder, "good", &["-n", "0", "--stages", "logits", "--compress"]);
+    record(folder, "bomb", &["-n", "0", "--stages", "logits", "--compress"]);
     // Large data under an honest header; a large header under a small array,
     // one that parses and one that does not.
     let small = "b\"{'descr': '<f4', 'fortran_order': False, 'shape': (35, 8), }\"";
@@ -200,12 +145,7 @@ fn bombs_are_refused_without_a_model() {
             560,
             "more than such a file can hold",
         ),
-        (
-            small,
-            20_000_000,
-            0,
-            "`prefill/logits.npy`: is no npy array of ours: its header claims 2",
-        ),
+        (small, 20_000_000, 0, "`prefill/logits.npy`: is no npy array of ours: its header claims 2"),
         ("b'('", 60_000, 0, "`prefill/logits.npy`: is no npy array"),
     ] {
         let numpy = format!(
@@ -218,11 +158,7 @@ fn bombs_are_refused_without_a_model() {
              \x20       f.write(header + b' ' * blanks + b'\\n')\n\
              \x20       for _ in range({data}): f.write(bytes(1000000))\n"
         );
-        let python = std::process::Command::new("python3")
-            .current_dir(folder)
-            .args(["-c", &numpy])
-            .output()
-            .unwrap();
+        let python = std::process::Command::new("python3").current_dir(folder).args(["-c", &numpy]).output().unwrap();
         assert!(python.status.success(), "{}", stderr(&python));
         let output = qdiff(folder, &["compare", "bomb", "good"]);
         assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));

@@ -13,17 +13,7 @@ fn drive(folder: &Path, page: &str) -> Value {
 
 fn run(folder: &Path, name: &str, extra: &[&str]) -> Value {
     let (html, json) = (format!("{name}.html"), format!("{name}.json"));
-    let args = [
-        "run",
-        "-m",
-        "model.gguf",
-        "-n",
-        "2",
-        "--report",
-        &html,
-        "--report",
-        &json,
-    ];
+    let args = ["run", "-m", "model.gguf", "-n", "2", "--report", &html, "--report", &json];
     let output = qdiff(folder, &[&args, extra].concat());
     assert_ne!(output.status.code(), Some(2), "{}", stderr(&output));
     serde_json::from_slice(&std::fs::read(folder.join(json)).unwrap()).unwrap()
@@ -34,49 +24,22 @@ fn reports_open_and_drill_in() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     Synth::default().write(&folder.join("model.gguf")).unwrap();
-    let faults = [
-        "--inject",
-        "attn-scale-missing@L00",
-        "--inject",
-        "lm-head-transposed",
-    ];
+    let faults = ["--inject", "attn-scale-missing@L00", "--inject", "lm-head-transposed"];
     for (name, extra, badge, origins) in [
         ("clean", &[][..], "MATCH", 0),
         ("faulty", &faults[..], "DIVERGED", 2),
-        (
-            "poisoned",
-            &["--inject", "rope-base:base=nan@L01"],
-            "DIVERGED",
-            2,
-        ),
-        (
-            "few",
-            &["--stages", "q_proj", "--positions", "3"],
-            "MATCH",
-            0,
-        ),
+        ("poisoned", &["--inject", "rope-base:base=nan@L01"], "DIVERGED", 2),
+        ("few", &["--stages", "q_proj", "--positions", "3"], "MATCH", 0),
     ] {
         let report = run(folder, name, extra);
         let seen = drive(folder, &format!("{name}.html"));
         assert_eq!(seen["badge"], badge, "{name}");
-        assert_eq!(
-            seen["cells"],
-            report["verdict"]["stages"].as_array().unwrap().len(),
-            "{name}"
-        );
+        assert_eq!(seen["cells"], report["verdict"]["stages"].as_array().unwrap().len(), "{name}");
         let marked = seen["origins"].as_u64().unwrap();
         assert!(marked >= origins, "{name}: {marked}");
-        assert_eq!(
-            seen["logits"],
-            report["verdict"]["logits"].as_array().unwrap().len(),
-            "{name}"
-        );
+        assert_eq!(seen["logits"], report["verdict"]["logits"].as_array().unwrap().len(), "{name}");
         let (command, filters) = (&report["run"]["command"], &report["run"]["filters"]);
-        let repeat = format!(
-            "{} {}",
-            command.as_str().unwrap(),
-            filters.as_str().unwrap()
-        );
+        let repeat = format!("{} {}", command.as_str().unwrap(), filters.as_str().unwrap());
         assert_eq!(seen["command"], repeat.trim_end(), "{name}");
     }
 }
@@ -98,9 +61,7 @@ fn hostile_names_stay_text() {
     for text in report["run"]["text"].as_object_mut().unwrap().values_mut() {
         *text = hostile.into();
     }
-    let cause = report["verdict"]["findings"][0]["cause"]
-        .as_object_mut()
-        .unwrap();
+    let cause = report["verdict"]["findings"][0]["cause"].as_object_mut().unwrap();
     for name in ["name", "story", "remedy"] {
         cause[name] = hostile.into();
     }
@@ -110,31 +71,16 @@ fn hostile_names_stay_text() {
         "tensor": hostile, "format": hostile, "row": 0, "index": 0, "got": "NaN", "want": 1.0, "rows": 1
     }]);
     std::fs::write(folder.join("hostile.json"), report.to_string()).unwrap();
-    let files = [
-        "--report",
-        "hostile.html",
-        "--report",
-        "hostile.xml",
-        "--report",
-        "hostile.md",
-    ];
+    let files = ["--report", "hostile.html", "--report", "hostile.xml", "--report", "hostile.md"];
     let output = qdiff(folder, &[&["report", "hostile.json"], &files[..]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(!output.stdout.contains(&0x1b) && !output.stdout.contains(&0));
     let seen = drive(folder, "hostile.html");
     assert_eq!(seen["badge"], "DIVERGED");
-    assert!(
-        seen["headline"]
-            .as_str()
-            .unwrap()
-            .contains("<script>alert(1)</script>")
-    );
+    assert!(seen["headline"].as_str().unwrap().contains("<script>alert(1)</script>"));
     let markdown = std::fs::read_to_string(folder.join("hostile.md")).unwrap();
     let outside: String = markdown.split("```").step_by(2).collect();
-    assert!(
-        !outside.contains("<img") && !outside.contains("<script"),
-        "{outside}"
-    );
+    assert!(!outside.contains("<img") && !outside.contains("<script"), "{outside}");
     let xml = std::fs::read_to_string(folder.join("hostile.xml")).unwrap();
     roxmltree::Document::parse(&xml).unwrap();
 }

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 
 fn setup() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    Synth::default()
-        .write(&folder.path().join("model.gguf"))
-        .unwrap();
+    Synth::default().write(&folder.path().join("model.gguf")).unwrap();
     folder
 }
 
@@ -46,36 +44,23 @@ const RECORD: &[&str] = &[
 /// What is in the folder besides the model.
 fn left(folder: &Path) -> Vec<PathBuf> {
     let all = std::fs::read_dir(folder).unwrap();
-    let mut left: Vec<PathBuf> = all
-        .map(|e| PathBuf::from(e.unwrap().file_name()))
-        .filter(|p| p != Path::new("model.gguf"))
-        .collect();
+    let mut left: Vec<PathBuf> =
+        all.map(|e| PathBuf::from(e.unwrap().file_name())).filter(|p| p != Path::new("model.gguf")).collect();
     left.sort();
     left
 }
 
 /// Starts a recording and waits until it writes.
 fn start_writing(folder: &Path) -> Child {
-    let mut child = command(folder, RECORD)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = command(folder, RECORD).stdout(Stdio::null()).spawn().unwrap();
     let start = Instant::now();
     loop {
-        let part = left(folder)
-            .into_iter()
-            .map(|p| folder.join(p).join("capture.npz"));
-        let size = part
-            .filter_map(|p| p.metadata().ok())
-            .map(|m| m.len())
-            .max();
+        let part = left(folder).into_iter().map(|p| folder.join(p).join("capture.npz"));
+        let size = part.filter_map(|p| p.metadata().ok()).map(|m| m.len()).max();
         if size.unwrap_or(0) > 1 << 20 {
             return child;
         }
-        assert!(
-            child.try_wait().unwrap().is_none(),
-            "it ended before it could be interrupted"
-        );
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be interrupted");
         assert!(start.elapsed() < Duration::from_secs(120), "it never wrote");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -104,17 +89,11 @@ fn an_interrupt_leaves_nothing() {
 fn an_interrupted_copy_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let large = Synth {
-        n_layers: 400,
-        ..Synth::default()
-    };
+    let large = Synth { n_layers: 400, ..Synth::default() };
     large.write(&folder.join("model.gguf")).unwrap();
     std::fs::write(folder.join("out.part"), "mine").unwrap();
     let args = ["dequantise", "-m", "model.gguf", "--out", "out.gguf"];
-    let mut child = command(folder, &args)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = command(folder, &args).stdout(Stdio::null()).spawn().unwrap();
     let start = Instant::now();
     // The one file that is new and has begun to grow.
     while left(folder)
@@ -151,10 +130,7 @@ fn an_interrupted_run_is_no_pass() {
         "--report",
         "report.json",
     ];
-    let mut child = command(folder.path(), &args)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = command(folder.path(), &args).stdout(Stdio::null()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(700));
     send(&child, libc::SIGINT);
     let status = child.wait().unwrap();
@@ -176,10 +152,7 @@ fn a_killed_recording_is_no_capture() {
         panic!("{left:?}");
     };
     let subject = format!("capture:{}", part.display());
-    let output = qdiff(
-        folder.path(),
-        &["run", "-m", "model.gguf", "--subject", &subject],
-    );
+    let output = qdiff(folder.path(), &["run", "-m", "model.gguf", "--subject", &subject]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
@@ -188,10 +161,7 @@ fn with_full_disk(mut command: Command, bytes: u64) -> std::process::Output {
     // SAFETY: only calls that are allowed between fork and exec.
     unsafe {
         command.pre_exec(move || {
-            let limit = libc::rlimit {
-                rlim_cur: bytes,
-                rlim_max: bytes,
-            };
+            let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
             // Writing beyond then fails instead of killing the process.
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
             match libc::setrlimit(libc::RLIMIT_FSIZE, &limit) {
@@ -207,15 +177,7 @@ fn with_full_disk(mut command: Command, bytes: u64) -> std::process::Output {
 fn a_full_disk_is_told_and_leaves_nothing() {
     let folder = setup();
     let folder = folder.path();
-    let run = [
-        "run",
-        "-m",
-        "model.gguf",
-        "-n",
-        "1",
-        "--report",
-        "report.json",
-    ];
+    let run = ["run", "-m", "model.gguf", "-n", "1", "--report", "report.json"];
     for (args, bytes, expected) in [
         (RECORD, 1 << 20, "writing the capture out"),
         (&run, 1 << 10, "report.json"),
@@ -234,21 +196,10 @@ fn a_full_disk_is_told_and_leaves_nothing() {
 fn a_closed_pipe_changes_no_verdict() {
     let folder = setup();
     for (fault, code) in [(None, 0), (Some("rope-base@L00"), 1)] {
-        let mut args = vec![
-            "run",
-            "-m",
-            "model.gguf",
-            "-n",
-            "1",
-            "--report",
-            "report.json",
-        ];
+        let mut args = vec!["run", "-m", "model.gguf", "-n", "1", "--report", "report.json"];
         args.extend(fault.map_or([].as_slice(), |_| ["--inject"].as_slice()));
         args.extend(fault);
-        let mut child = command(folder.path(), &args)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command(folder.path(), &args).stdout(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         assert_eq!(child.wait().unwrap().code(), Some(code));
         let report = std::fs::read(folder.path().join("report.json")).unwrap();
@@ -261,17 +212,7 @@ fn a_closed_pipe_changes_no_verdict() {
 fn memory_changes_no_verdict() {
     let folder = setup();
     let verdict = |memory: &str| {
-        let args = [
-            "run",
-            "-m",
-            "model.gguf",
-            "-n",
-            "2",
-            "--memory",
-            memory,
-            "--report",
-            "report.json",
-        ];
+        let args = ["run", "-m", "model.gguf", "-n", "2", "--memory", memory, "--report", "report.json"];
         let output = qdiff(folder.path(), &args);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         let report = std::fs::read(folder.path().join("report.json")).unwrap();

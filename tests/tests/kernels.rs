@@ -11,10 +11,7 @@ const TARGETS: [&str; 3] = ["sm_80", "sm_90a", "sm_100"];
 /// Every file with all formats and types; those that are made per model, for
 /// the shapes of Qwen2.5-0.5B (Q4_K_M), Qwen2.5-7B and Qwen3-0.6B.
 fn sources() -> Vec<Source> {
-    let formats: Vec<String> = GgmlType::ALL_SUPPORTED
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let formats: Vec<String> = GgmlType::ALL_SUPPORTED.iter().map(ToString::to_string).collect();
     let formats: Vec<[&str; 1]> = formats.iter().map(|f| [f.as_str()]).collect();
     let caches = [["KvF32"], ["KvF16"]];
     let qkv: &[&[&str]] = &[
@@ -22,11 +19,7 @@ fn sources() -> Vec<Source> {
         &["Q4_K", "Q4_K", "Q6_K", "KvF16", "128", "false"],
         &["F16", "F16", "F16", "KvF32", "128", "true"],
     ];
-    let attention: &[&[&str]] = &[
-        &["KvF32", "64", "7"],
-        &["KvF16", "128", "7"],
-        &["KvF32", "128", "2"],
-    ];
+    let attention: &[&[&str]] = &[&["KvF32", "64", "7"], &["KvF16", "128", "7"], &["KvF32", "128", "2"]];
     let prefill: &[&[&str]] = &[&["KvF32", "64"], &["KvF16", "128"]];
     let act: &[&[&str]] = &[&["Q5_0", "Q5_0"], &["Q4_K", "Q4_K"], &["F16", "F16"]];
     TEMPLATES
@@ -50,27 +43,13 @@ fn all_kernels_compile_without_spills() {
     for source in &sources() {
         for arch in TARGETS {
             let compiled = compile(source, arch).unwrap_or_else(|e| panic!("{e}"));
-            assert!(
-                compiled.cubin.starts_with(b"\x7fELF"),
-                "{} for {arch} is no cubin",
-                source.name
-            );
-            for line in compiled
-                .log
-                .lines()
-                .filter(|l| l.contains("registers") || l.contains("spill"))
-            {
+            assert!(compiled.cubin.starts_with(b"\x7fELF"), "{} for {arch} is no cubin", source.name);
+            for line in compiled.log.lines().filter(|l| l.contains("registers") || l.contains("spill")) {
                 println!("{} {arch}: {}", source.name, line.trim());
-                let spills = line.contains("spill")
-                    && !line.contains("0 bytes spill stores, 0 bytes spill loads");
+                let spills = line.contains("spill") && !line.contains("0 bytes spill stores, 0 bytes spill loads");
                 assert!(!spills, "{} spills for {arch}: {line}", source.name);
             }
-            assert!(
-                compiled.log.contains("registers"),
-                "ptxas said nothing of {}: {}",
-                source.name,
-                compiled.log
-            );
+            assert!(compiled.log.contains("registers"), "ptxas said nothing of {}: {}", source.name, compiled.log);
         }
     }
 }

@@ -36,23 +36,12 @@ fn fits_a_screen(text: &str) {
 fn one_damaged_block_of_a_file() {
     const TENSOR: &str = "blk.1.ffn_down.weight";
     for (ty, bytes, fields) in [
-        (
-            WeightType::Q4_K,
-            144,
-            &[("d", 1), ("dmin", 3), ("scales", 9), ("qs", 77)][..],
-        ),
-        (
-            WeightType::Q6_K,
-            210,
-            &[("ql", 100), ("qh", 150), ("scales", 200), ("d", 209)],
-        ),
+        (WeightType::Q4_K, 144, &[("d", 1), ("dmin", 3), ("scales", 9), ("qs", 77)][..]),
+        (WeightType::Q6_K, 210, &[("ql", 100), ("qh", 150), ("scales", 200), ("d", 209)]),
         (WeightType::Q5_0, 22, &[("d", 1), ("qh", 4), ("qs", 12)]),
         (WeightType::Q8_0, 34, &[("d", 0), ("qs", 20)]),
     ] {
-        let folder = with(&Synth {
-            weight_type: ty,
-            ..Synth::default()
-        });
+        let folder = with(&Synth { weight_type: ty, ..Synth::default() });
         let folder = folder.path();
         let file = std::fs::read(folder.join("model.gguf")).unwrap();
         let range = tensor_range(&file, TENSOR);
@@ -94,32 +83,15 @@ fn one_damaged_block_of_a_file() {
 #[test]
 fn files_of_other_tensors_are_told_apart() {
     let folder = with(&Synth::default());
-    let other = Synth {
-        tied: true,
-        n_ff: 256,
-        ..Synth::default()
-    };
+    let other = Synth { tied: true, n_ff: 256, ..Synth::default() };
     other.write(&folder.path().join("other.gguf")).unwrap();
-    let (code, json, text) = told(
-        folder.path(),
-        &["weights", "model.gguf", "--against", "other.gguf"],
-    );
+    let (code, json, text) = told(folder.path(), &["weights", "model.gguf", "--against", "other.gguf"]);
     assert_eq!(code, 1);
-    let unpaired: Vec<&str> = json["check"]["unpaired"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|v| v.as_str().unwrap())
-        .collect();
+    let unpaired: Vec<&str> =
+        json["check"]["unpaired"].as_array().unwrap().iter().map(|v| v.as_str().unwrap()).collect();
+    assert!(unpaired.contains(&"output.weight: only in the file under suspicion"), "{text}");
     assert!(
-        unpaired.contains(&"output.weight: only in the file under suspicion"),
-        "{text}"
-    );
-    assert!(
-        unpaired
-            .iter()
-            .any(|u| u
-                .starts_with("blk.0.ffn_up.weight: of shape [256, 512] here, [256, 256] there")),
+        unpaired.iter().any(|u| u.starts_with("blk.0.ffn_up.weight: of shape [256, 512] here, [256, 256] there")),
         "{text}"
     );
 }
@@ -129,53 +101,15 @@ fn files_of_other_tensors_are_told_apart() {
 #[test]
 fn a_misread_tensor_is_named_with_field_and_cause() {
     for (ty, fault, tensor, fields) in [
-        (
-            WeightType::Q4_K,
-            "nibble-order@L01.ffn_up",
-            "blk.1.ffn_up.weight",
-            &["qs"][..],
-        ),
-        (
-            WeightType::Q4_K,
-            "kquant-scale-bits@blk.0.ffn_down.weight",
-            "blk.0.ffn_down.weight",
-            &["scales"],
-        ),
-        (
-            WeightType::Q5_0,
-            "q5-high-bit@L00.q_proj",
-            "blk.0.attn_q.weight",
-            &["qh"],
-        ),
-        (
-            WeightType::Q6_K,
-            "q6k-high-bits@logits",
-            "output.weight",
-            &["qh"],
-        ),
-        (
-            WeightType::Q4_K,
-            "q4k-scale-min-swapped@L01.v_proj",
-            "blk.1.attn_v.weight",
-            &["scales"],
-        ),
-        (
-            WeightType::Q8_0,
-            "q8-unsigned@embed",
-            "token_embd.weight",
-            &["qs"],
-        ),
-        (
-            WeightType::Q8_0,
-            "tensor-mapped-wrong@L01.ffn_gate",
-            "blk.1.ffn_gate.weight",
-            &[],
-        ),
+        (WeightType::Q4_K, "nibble-order@L01.ffn_up", "blk.1.ffn_up.weight", &["qs"][..]),
+        (WeightType::Q4_K, "kquant-scale-bits@blk.0.ffn_down.weight", "blk.0.ffn_down.weight", &["scales"]),
+        (WeightType::Q5_0, "q5-high-bit@L00.q_proj", "blk.0.attn_q.weight", &["qh"]),
+        (WeightType::Q6_K, "q6k-high-bits@logits", "output.weight", &["qh"]),
+        (WeightType::Q4_K, "q4k-scale-min-swapped@L01.v_proj", "blk.1.attn_v.weight", &["scales"]),
+        (WeightType::Q8_0, "q8-unsigned@embed", "token_embd.weight", &["qs"]),
+        (WeightType::Q8_0, "tensor-mapped-wrong@L01.ffn_gate", "blk.1.ffn_gate.weight", &[]),
     ] {
-        let folder = with(&Synth {
-            weight_type: ty,
-            ..Synth::default()
-        });
+        let folder = with(&Synth { weight_type: ty, ..Synth::default() });
         let (code, json, text) = told(folder.path(), &["weights", "model.gguf", "--inject", fault]);
         assert_eq!(code, 1, "{text}");
         let mismatches = json["check"]["mismatches"].as_array().unwrap();
@@ -195,20 +129,11 @@ fn a_misread_tensor_is_named_with_field_and_cause() {
 fn what_reads_no_weight_is_refused() {
     let folder = with(&Synth::default());
     for (args, part) in [
-        (
-            &["--inject", "rope-base@L00"][..],
-            "is no way to read a weight alone",
-        ),
-        (
-            &["--inject", "nibble-order@p3.."],
-            "is no way to read a weight alone",
-        ),
+        (&["--inject", "rope-base@L00"][..], "is no way to read a weight alone"),
+        (&["--inject", "nibble-order@p3.."], "is no way to read a weight alone"),
         (&["--subject", "llama"], "name cpu or cuda"),
         (&["--against", "missing.gguf"], "missing.gguf"),
-        (
-            &["--subject", "cuda", "--inject", "nibble-order"],
-            "--subject cpu",
-        ),
+        (&["--subject", "cuda", "--inject", "nibble-order"], "--subject cpu"),
     ] {
         let args = [&["weights", "model.gguf"], args].concat();
         let output = qdiff(folder.path(), &args);
@@ -223,14 +148,8 @@ fn what_reads_no_weight_is_refused() {
 /// what is missing is said in a line.
 #[test]
 fn the_weights_on_the_device() {
-    let folder = with(&Synth {
-        weight_type: WeightType::Q4_K,
-        ..Synth::default()
-    });
-    let output = qdiff(
-        folder.path(),
-        &["weights", "model.gguf", "--subject", "cuda"],
-    );
+    let folder = with(&Synth { weight_type: WeightType::Q4_K, ..Synth::default() });
+    let output = qdiff(folder.path(), &["weights", "model.gguf", "--subject", "cuda"]);
     match output.status.code() {
         Some(0) => assert!(stdout(&output).starts_with("MATCH"), "{}", stdout(&output)),
         code => {
@@ -257,11 +176,7 @@ fn one_wrong_logit_of_the_real_vocabulary() {
     assert_eq!(study["logits"], 151_936 * 7, "{text}");
     assert_eq!(study["wrong"], 1, "{text}");
     assert_eq!(study["listed"], serde_json::json!([77_777]), "{text}");
-    assert_eq!(
-        study["places"]["positions"],
-        serde_json::json!([4]),
-        "{text}"
-    );
+    assert_eq!(study["places"]["positions"], serde_json::json!([4]), "{text}");
     assert_eq!(study["reference_wrong"], 0, "{text}");
     let suspect = &study["suspects"][0];
     assert_eq!(suspect["id"], 77_777, "{text}");
@@ -269,10 +184,7 @@ fn one_wrong_logit_of_the_real_vocabulary() {
     let value = |v: &Value| v.as_f64().unwrap();
     let (product, reference) = (value(&suspect["product"]), value(&suspect["reference"]));
     assert!((product - reference).abs() < 1.0, "{text}");
-    assert!(
-        (value(&suspect["subject"]) - product).abs() > 1e-3,
-        "{text}"
-    );
+    assert!((value(&suspect["subject"]) - product).abs() > 1e-3, "{text}");
     let cause = &json["verdict"]["findings"][0]["cause"]["name"];
     assert_eq!(cause, "one-column-wrong:column=77777", "{text}");
 
@@ -281,13 +193,9 @@ fn one_wrong_logit_of_the_real_vocabulary() {
     assert_eq!(code, 0, "{text}");
     fits_a_screen(&text);
     let ids = &json["study"]["ids"];
-    for (field, value) in [
-        ("rows", 151_936),
-        ("listed", 151_936),
-        ("scanned", 151_936),
-        ("padding", 271),
-        ("first_padding", 151_665),
-    ] {
+    for (field, value) in
+        [("rows", 151_936), ("listed", 151_936), ("scanned", 151_936), ("padding", 271), ("first_padding", 151_665)]
+    {
         assert_eq!(ids[field], value, "{field}: {text}");
     }
     assert_eq!(json["study"]["padding"]["wins"], 0, "{text}");
@@ -295,9 +203,7 @@ fn one_wrong_logit_of_the_real_vocabulary() {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("llama.cpp scans them all as well"), "{text}");
     assert!(
-        words.contains(
-            "leaving it out changes no choice: that the argmax falls for padding is wrong here"
-        ),
+        words.contains("leaving it out changes no choice: that the argmax falls for padding is wrong here"),
         "{text}"
     );
 }
@@ -330,10 +236,7 @@ fn the_kinds_of_garbage_are_told_apart() {
     assert!(text.contains("every 100th id from 7 on"), "{text}");
 
     let (json, text) = run("scaled:by=inf@logits");
-    assert_eq!(
-        json["study"]["non_finite"], json["study"]["logits"],
-        "{text}"
-    );
+    assert_eq!(json["study"]["non_finite"], json["study"]["logits"], "{text}");
     assert_eq!(json["study"]["suspects"][0]["why"], "non-finite", "{text}");
 }
 
@@ -342,13 +245,7 @@ fn the_kinds_of_garbage_are_told_apart() {
 #[test]
 fn a_wrong_hidden_state_is_no_wrong_logit() {
     let folder = with(&Synth::default());
-    let args = [
-        "logits",
-        "-m",
-        "model.gguf",
-        "--inject",
-        "residual-missing@L00",
-    ];
+    let args = ["logits", "-m", "model.gguf", "--inject", "residual-missing@L00"];
     let (code, json, text) = told(folder.path(), &args);
     assert_eq!(code, 0, "{text}");
     assert_eq!(json["study"]["wrong"], 0, "{text}");
@@ -358,12 +255,7 @@ fn a_wrong_hidden_state_is_no_wrong_logit() {
 
 /// The one finding of a run with this fault: stage, cause and the JSON of it.
 fn finding(fault: &str, decode: &str) -> (Value, Value, String) {
-    let folder = with(&Synth {
-        n_layers: 6,
-        n_heads: 8,
-        head_dim: 32,
-        ..Synth::default()
-    });
+    let folder = with(&Synth { n_layers: 6, n_heads: 8, head_dim: 32, ..Synth::default() });
     let args = ["run", "-m", "model.gguf", "-n", decode, "--inject", fault];
     let (code, json, text) = told(folder.path(), &args);
     assert_eq!(code, 1, "{text}");
@@ -377,11 +269,7 @@ fn finding(fault: &str, decode: &str) -> (Value, Value, String) {
 
 #[test]
 fn one_wrong_head_of_one_layer() {
-    for (stage, head) in [
-        ("L04.attn_context", 5),
-        ("L03.q_rope", 6),
-        ("L05.attn_weights", 2),
-    ] {
+    for (stage, head) in [("L04.attn_context", 5), ("L03.q_rope", 6), ("L05.attn_weights", 2)] {
         let (finding, _, text) = finding(&format!("one-head-wrong:head={head}@{stage}"), "2");
         assert_eq!(finding["stage"], stage, "{text}");
         let cause = format!("one-head-wrong:head={head}");
@@ -400,11 +288,7 @@ fn one_wrong_position_at_decode_step_5() {
         let (finding, result, text) = finding(&fault, "8");
         assert_eq!(finding["stage"], stage, "{text}");
         let first = &result["subject"]["first_bad"];
-        assert_eq!(
-            (&first["step"], &first["position"]),
-            (&5.into(), &position.into()),
-            "{text}"
-        );
+        assert_eq!((&first["step"], &first["position"]), (&5.into(), &position.into()), "{text}");
         let bad = &result["subject"]["bad_positions"];
         assert_eq!(bad, &serde_json::json!([position]), "{text}");
         let cause = format!("one-row-wrong:position={position}");

@@ -34,10 +34,7 @@ fn commands(folder: &Path, of: &[&str]) -> Vec<(Vec<String>, String)> {
 /// The lines under `Examples:`.
 fn examples(help: &str) -> Vec<String> {
     let lines = help.lines().skip_while(|l| *l != "Examples:").skip(1);
-    lines
-        .take_while(|l| l.starts_with("  "))
-        .map(|l| l.trim().to_owned())
-        .collect()
+    lines.take_while(|l| l.starts_with("  ")).map(|l| l.trim().to_owned()).collect()
 }
 
 /// Splits as a shell does: blanks outside quotes.
@@ -59,10 +56,7 @@ fn words(line: &str) -> Vec<String> {
 /// What the examples read and must find.
 fn stage(folder: &Path) {
     // Deep enough for the layers that examples name.
-    let model = Synth {
-        n_layers: 8,
-        ..Synth::default()
-    };
+    let model = Synth { n_layers: 8, ..Synth::default() };
     model.write(&folder.join("model.gguf")).unwrap();
     let mut damaged = std::fs::read(folder.join("model.gguf")).unwrap();
     patch(&mut damaged, "blk.0.ffn_up.weight", |bytes| bytes[0] ^= 1);
@@ -70,25 +64,12 @@ fn stage(folder: &Path) {
     std::fs::write(folder.join("notes.txt"), "Some notes on kernels.").unwrap();
     for name in ["a.json", "b.json", "qdiff-report/haiku/report.json"] {
         std::fs::create_dir_all(folder.join(name).parent().unwrap()).unwrap();
-        let output = qdiff(
-            folder,
-            &["run", "-m", "model.gguf", "-n", "0", "--json", name],
-        );
+        let output = qdiff(folder, &["run", "-m", "model.gguf", "-n", "0", "--json", name]);
         assert!(output.status.success(), "{}", stderr(&output));
     }
     std::fs::create_dir(folder.join("results")).unwrap();
     for (name, runner) in [("mine", "cpu"), ("llama", "llama")] {
-        let record = [
-            "record",
-            "-m",
-            "model.gguf",
-            "-n",
-            "0",
-            "--runner",
-            runner,
-            "--out",
-            name,
-        ];
+        let record = ["record", "-m", "model.gguf", "-n", "0", "--runner", runner, "--out", name];
         let output = qdiff(folder, &record);
         assert!(output.status.success(), "{}", stderr(&output));
     }
@@ -132,11 +113,7 @@ fn every_example_runs() {
             }
             // 1 is a verdict, and what an example with a fault is for.
             let code = output.status.code().unwrap();
-            assert!(
-                code < 2 || code == 3,
-                "{example}: {code} {}",
-                stderr(&output)
-            );
+            assert!(code < 2 || code == 3, "{example}: {code} {}", stderr(&output));
             ran += 1;
         }
     }
@@ -149,12 +126,8 @@ fn the_environment_clashes_with_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     stage(folder);
-    let environment = [
-        ("QDIFF_MODEL", "model.gguf"),
-        ("QDIFF_PROMPT", "code"),
-        ("QDIFF_DECODE", "2"),
-        ("QDIFF_LENGTH", "5"),
-    ];
+    let environment =
+        [("QDIFF_MODEL", "model.gguf"), ("QDIFF_PROMPT", "code"), ("QDIFF_DECODE", "2"), ("QDIFF_LENGTH", "5")];
     let record = ["record", "--like", "mine", "--out", "again"];
     let output = qdiff_with(folder, &environment, &record);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -164,16 +137,8 @@ fn the_environment_clashes_with_nothing() {
     };
     assert_eq!(manifest("again"), manifest("mine"));
     for (typed, option, other) in [
-        (
-            &["record", "--like", "mine", "--out", "x", "-n", "1"][..],
-            "like",
-            "decode",
-        ),
-        (
-            &["run", "--prompts", "notes.txt", "--tokens", "1"],
-            "prompts",
-            "tokens",
-        ),
+        (&["record", "--like", "mine", "--out", "x", "-n", "1"][..], "like", "decode"),
+        (&["run", "--prompts", "notes.txt", "--tokens", "1"], "prompts", "tokens"),
         (&["generate", "--nonce", "--prompt", "x"], "nonce", "prompt"),
     ] {
         let output = qdiff(folder, typed);
@@ -199,13 +164,9 @@ fn completions_know_every_command() {
     }
     // The shell that every machine has takes them.
     let script = stdout(&qdiff(folder.path(), &["completions", "bash"]));
-    let script = format!(
-        "{script}\nCOMP_WORDS=(qdiff ru); COMP_CWORD=1; _qdiff qdiff ru qdiff; echo \"${{COMPREPLY[@]}}\""
-    );
-    let output = std::process::Command::new("bash")
-        .args(["-c", &script])
-        .output()
-        .unwrap();
+    let script =
+        format!("{script}\nCOMP_WORDS=(qdiff ru); COMP_CWORD=1; _qdiff qdiff ru qdiff; echo \"${{COMPREPLY[@]}}\"");
+    let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
     assert_eq!(stdout(&output).trim(), "run", "{}", stderr(&output));
 }
 
@@ -215,21 +176,11 @@ fn every_command_has_a_manual_page() {
     let output = qdiff(folder.path(), &["man", "pages/man1"]);
     assert!(output.status.success(), "{}", stderr(&output));
     for (command, help) in commands(folder.path(), &[]) {
-        let name: Vec<&str> = std::iter::once("qdiff")
-            .chain(command.iter().map(String::as_str))
-            .collect();
-        let path = folder
-            .path()
-            .join(format!("pages/man1/{}.1", name.join("-")));
-        let page =
-            std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let name: Vec<&str> = std::iter::once("qdiff").chain(command.iter().map(String::as_str)).collect();
+        let path = folder.path().join(format!("pages/man1/{}.1", name.join("-")));
+        let page = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         assert!(page.contains(".TH "), "{}", path.display());
-        assert_eq!(
-            examples(&help).is_empty(),
-            !page.contains("Examples:"),
-            "{}",
-            path.display()
-        );
+        assert_eq!(examples(&help).is_empty(), !page.contains("Examples:"), "{}", path.display());
     }
     let one = qdiff(folder.path(), &["man"]);
     assert!(stdout(&one).contains(".TH qdiff 1"), "{}", stdout(&one));

@@ -7,9 +7,7 @@ use std::path::Path;
 
 fn setup() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    Synth::default()
-        .write(&folder.path().join("model.gguf"))
-        .unwrap();
+    Synth::default().write(&folder.path().join("model.gguf")).unwrap();
     folder
 }
 
@@ -30,25 +28,10 @@ fn causes_are_named_from_few_rows_and_few_stages() {
     let folder = setup();
     let long = &["--prompt", "long", "--length", "600", "-n", "0"][..];
     for (which, stages, fault, stage, cause) in [
-        (
-            long,
-            "attn_context",
-            "one-row-wrong:position=500@L01",
-            "L01.attn_context",
-            "one-row-wrong:position=500",
-        ),
-        (
-            &["-n", "1"],
-            "attn_residual",
-            "residual-wrong-side@L01",
-            "L01.attn_residual",
-            "residual-wrong-side",
-        ),
+        (long, "attn_context", "one-row-wrong:position=500@L01", "L01.attn_context", "one-row-wrong:position=500"),
+        (&["-n", "1"], "attn_residual", "residual-wrong-side@L01", "L01.attn_residual", "residual-wrong-side"),
     ] {
-        let (code, report, text) = run(
-            folder.path(),
-            &[which, &["--stages", stages, "--inject", fault]].concat(),
-        );
+        let (code, report, text) = run(folder.path(), &[which, &["--stages", stages, "--inject", fault]].concat());
         assert_eq!(code, 1, "{fault}\n{text}");
         let first = &report["verdict"]["findings"][0];
         assert_eq!(first["stage"], stage, "{text}");
@@ -73,16 +56,10 @@ fn ubatches_of_any_size_match() {
 #[test]
 fn a_fault_from_a_position_on_is_found_there() {
     let folder = setup();
-    for (fault, stage) in [
-        ("rope-base@L01.q_rope,p200..", "L01.q_rope"),
-        ("logits-stale@p200..", "logits"),
-    ] {
+    for (fault, stage) in [("rope-base@L01.q_rope,p200..", "L01.q_rope"), ("logits-stale@p200..", "logits")] {
         let (code, report, text) = run(
             folder.path(),
-            &[
-                "--prompt", "long", "--raw", "--length", "300", "--ubatch", "64", "-n", "1",
-                "--inject", fault,
-            ],
+            &["--prompt", "long", "--raw", "--length", "300", "--ubatch", "64", "-n", "1", "--inject", fault],
         );
         assert_eq!(code, 1, "{fault}\n{text}");
         let first = &report["verdict"]["findings"][0];
@@ -93,10 +70,7 @@ fn a_fault_from_a_position_on_is_found_there() {
         let bad = of["subject"]["bad_positions"].as_array().unwrap();
         assert_eq!(bad.len(), 101, "{text}");
         let name = first["cause"]["name"].as_str().unwrap_or("none");
-        assert!(
-            name.starts_with(fault.split('@').next().unwrap()),
-            "{fault}: {name}\n{text}"
-        );
+        assert!(name.starts_with(fault.split('@').next().unwrap()), "{fault}: {name}\n{text}");
         assert!(name.ends_with("@p200.."), "{name}");
         assert!(text.contains("from position 200 on"), "{text}");
     }
@@ -142,11 +116,7 @@ fn rows_of_chosen_positions_are_judged_alone() {
 fn prefill_is_held_against_decode() {
     let folder = setup();
     for (fault, code, words) in [
-        (
-            None,
-            0,
-            "MATCH: the same in one batch, in parts of 7 and token by token",
-        ),
+        (None, 0, "MATCH: the same in one batch, in parts of 7 and token by token"),
         (
             Some("qkv-bias-omitted@L01"),
             1,
@@ -168,12 +138,7 @@ fn prefill_is_held_against_decode() {
         args.extend(fault);
         let output = qdiff(folder.path(), &args);
         let text = stdout(&output);
-        assert_eq!(
-            output.status.code(),
-            Some(code),
-            "{text}{}",
-            stderr(&output)
-        );
+        assert_eq!(output.status.code(), Some(code), "{text}{}", stderr(&output));
         assert!(headline(&text).starts_with(words), "{fault:?}\n{text}");
         let name = fault.map_or("clean", |f| f.split('@').next().unwrap_or(f));
         screen().bind(|| insta::assert_snapshot!(format!("sweep_{name}"), text));
@@ -184,14 +149,8 @@ fn prefill_is_held_against_decode() {
 #[test]
 fn the_headline_tells_decode_from_prefill() {
     let folder = setup();
-    let (_, _, text) = run(
-        folder.path(),
-        &["-n", "3", "--inject", "kv-position-stuck@L01"],
-    );
-    assert!(
-        headline(&text).contains("from decode step 1 on (the prefill is right: decode or cache)"),
-        "{text}"
-    );
+    let (_, _, text) = run(folder.path(), &["-n", "3", "--inject", "kv-position-stuck@L01"]);
+    assert!(headline(&text).contains("from decode step 1 on (the prefill is right: decode or cache)"), "{text}");
 }
 
 /// All positions of the model's context, rows of a few of them kept.

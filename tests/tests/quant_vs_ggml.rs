@@ -18,12 +18,7 @@ fn to_float(ty: GgmlType, bytes: &[u8], n: usize) -> Vec<f32> {
     let Some(to_float) = traits(ty).to_float else {
         // F32 alone has none, as nothing is to be done.
         assert_eq!(ty, GgmlType::F32);
-        return bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|b| f32::from_le_bytes(*b))
-            .collect();
+        return bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
     };
     assert_eq!(bytes.len(), ty.row_bytes(n));
     let mut aligned = vec![0_u64; bytes.len().div_ceil(8)];
@@ -44,14 +39,8 @@ fn from_float(id: sys::ggml_type, x: &[f32], per: usize, size: usize) -> Vec<u8>
     // SAFETY: `id` is a valid type whose traits are static; `out` has room for all blocks.
     unsafe {
         sys::ggml_cpu_init();
-        let from_float = (*sys::ggml_get_type_traits_cpu(id))
-            .from_float
-            .expect("has a quantiser");
-        from_float(
-            x.as_ptr(),
-            out.as_mut_ptr().cast::<c_void>(),
-            x.len() as i64,
-        );
+        let from_float = (*sys::ggml_get_type_traits_cpu(id)).from_float.expect("has a quantiser");
+        from_float(x.as_ptr(), out.as_mut_ptr().cast::<c_void>(), x.len() as i64);
     }
     let mut bytes: Vec<u8> = out.iter().flat_map(|w| w.to_le_bytes()).collect();
     bytes.truncate(x.len() / per * size);
@@ -121,10 +110,7 @@ fn decode(fmt: ActivationFormat, bytes: &[u8]) -> Vec<f64> {
             }
             ActivationFormat::Q8_0 => (half_at(b, 0), &b[2..34]),
             ActivationFormat::Q8_1 => (half_at(b, 0), &b[4..36]),
-            ActivationFormat::Q8K => (
-                f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
-                &b[4..260],
-            ),
+            ActivationFormat::Q8K => (f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])), &b[4..260]),
             other => unreachable!("{other:?} has no blocks"),
         };
         out.extend(quants.iter().map(|q| d * f64::from(*q as i8)));

@@ -11,8 +11,7 @@ fn run(extra: &[&str]) -> (i32, Value, String) {
     let output = qdiff(folder.path(), &args);
     let code = output.status.code().expect("qdiff exits");
     assert_ne!(code, 2, "{extra:?}: {}", stderr(&output));
-    let json =
-        serde_json::from_slice(&std::fs::read(folder.path().join("report.json")).unwrap()).unwrap();
+    let json = serde_json::from_slice(&std::fs::read(folder.path().join("report.json")).unwrap()).unwrap();
     (code, json, stdout(&output))
 }
 
@@ -60,25 +59,11 @@ fn faults_are_named_at_their_stage_and_layer() {
         assert_eq!(findings[0]["stage"], first, "{fault}\n{text}");
         assert_eq!(findings.len(), origins, "{fault}\n{text}");
         let name = fault.split('@').next().unwrap();
-        assert!(
-            findings[0]["cause"]["name"]
-                .as_str()
-                .unwrap()
-                .starts_with(name),
-            "{fault}"
-        );
+        assert!(findings[0]["cause"]["name"].as_str().unwrap().starts_with(name), "{fault}");
         for stage in stages(&report) {
             let status = stage["status"].as_str().unwrap();
-            let expected = if stage["origin"] == true {
-                ["diverged"; 2]
-            } else {
-                ["inherited", "match"]
-            };
-            assert!(
-                expected.contains(&status),
-                "{fault}: {} is {status}",
-                stage["stage"]
-            );
+            let expected = if stage["origin"] == true { ["diverged"; 2] } else { ["inherited", "match"] };
+            assert!(expected.contains(&status), "{fault}: {} is {status}", stage["stage"]);
         }
     }
 }
@@ -86,34 +71,19 @@ fn faults_are_named_at_their_stage_and_layer() {
 #[test]
 fn llama_cpp_on_f32_weights_meets_the_oracle() {
     let folder = tempfile::tempdir().unwrap();
-    let output = qdiff(
-        folder.path(),
-        &["verify-oracle", "-m", &real_model(), "-n", "2"],
-    );
+    let output = qdiff(folder.path(), &["verify-oracle", "-m", &real_model(), "-n", "2"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
-    assert!(
-        text.starts_with("MATCH: llama.cpp on F32 weights meets f64 in all 531 stages"),
-        "{text}"
-    );
+    assert!(text.starts_with("MATCH: llama.cpp on F32 weights meets f64 in all 531 stages"), "{text}");
 }
 
 #[test]
 fn weights_and_inspect() {
     let folder = tempfile::tempdir().unwrap();
     let weights = qdiff(folder.path(), &["weights", &real_model()]);
-    assert!(
-        stdout(&weights).starts_with("MATCH: 291 tensors"),
-        "{}",
-        stdout(&weights)
-    );
+    assert!(stdout(&weights).starts_with("MATCH: 291 tensors"), "{}", stdout(&weights));
     let inspect = stdout(&qdiff(folder.path(), &["inspect", &real_model()]));
-    for part in [
-        "qwen2.rope.freq_base = 1000000",
-        "Q5_0     133 tensors",
-        "uses 291 of 291 tensors",
-        "separate head",
-    ] {
+    for part in ["qwen2.rope.freq_base = 1000000", "Q5_0     133 tensors", "uses 291 of 291 tensors", "separate head"] {
         assert!(inspect.contains(part), "`{part}` is not in:\n{inspect}");
     }
 }

@@ -61,10 +61,7 @@ fn markdown_and_junit_read_alike() {
         run(folder.path(), &["--stages", "attn_*"]);
         insta::assert_snapshot!("clean.md", text(folder.path(), "report.md"));
         insta::assert_snapshot!("clean.xml", text(folder.path(), "report.xml"));
-        run(
-            folder.path(),
-            &[&FAULT[..], &["--stages", "attn_*"]].concat(),
-        );
+        run(folder.path(), &[&FAULT[..], &["--stages", "attn_*"]].concat());
         insta::assert_snapshot!("faulty.md", text(folder.path(), "report.md"));
         insta::assert_snapshot!("faulty.xml", text(folder.path(), "report.xml"));
     });
@@ -89,25 +86,15 @@ fn check_same(folder: &Path, screen: &str) {
     let first = screen.lines().next().unwrap();
     let (word, rest) = first.split_once(' ').unwrap();
     let markdown = text(folder, "report.md").replace('\\', "");
-    assert!(
-        markdown.contains(&format!("**{word}** {rest}")),
-        "{first}\n{markdown}"
-    );
+    assert!(markdown.contains(&format!("**{word}** {rest}")), "{first}\n{markdown}");
     let summary = folder.join("summary.md");
     std::fs::write(&summary, "").unwrap();
     let environment = [("GITHUB_STEP_SUMMARY", summary.to_str().unwrap())];
-    let told = qdiff_with(
-        folder,
-        &environment,
-        &["report", "report.json", "--ci", "github"],
-    );
+    let told = qdiff_with(folder, &environment, &["report", "report.json", "--ci", "github"]);
     let annotations = stdout(&told).matches("::error").count();
     assert_eq!(annotations, usize::from(report["outcome"] == "diverged"));
     let told = text(folder, "summary.md").replace('\\', "");
-    assert!(
-        told.contains(&format!("**{word}** {rest}")),
-        "{first}\n{told}"
-    );
+    assert!(told.contains(&format!("**{word}** {rest}")), "{first}\n{told}");
     let xml = text(folder, "report.xml");
     let suites = roxmltree::Document::parse(&xml).unwrap();
     let said = suites
@@ -124,12 +111,7 @@ fn check_same(folder: &Path, screen: &str) {
         .0;
     let data: Value = serde_json::from_str(data).unwrap();
     assert_eq!(data["summary"]["word"], word.trim_end_matches(':'));
-    assert!(
-        data["summary"]["headline"]
-            .as_str()
-            .unwrap()
-            .starts_with(rest)
-    );
+    assert!(data["summary"]["headline"].as_str().unwrap().starts_with(rest));
     assert_eq!(data["report"], report);
 }
 
@@ -141,10 +123,7 @@ fn the_real_model_in_every_format() {
     let folder = folder.path();
     let schema = Schema::printed("report");
     let model = real_model();
-    for (fault, code, badge) in [
-        (None, 0, "MATCH"),
-        (Some("attn-scale-missing@L07"), 1, "DIVERGED"),
-    ] {
+    for (fault, code, badge) in [(None, 0, "MATCH"), (Some("attn-scale-missing@L07"), 1, "DIVERGED")] {
         let mut args = vec!["run", "-m", &model, "-n", "2"];
         args.extend(FORMATS.iter().flat_map(|f| ["--report", *f]));
         args.extend(fault.iter().flat_map(|f| ["--inject", *f]));
@@ -166,11 +145,7 @@ fn the_real_model_in_every_format() {
 fn json_is_what_the_schema_says() {
     let folder = model();
     let schema = Schema::printed("report");
-    for extra in [
-        &[][..],
-        &FAULT[..],
-        &["--inject", "rope-base:base=nan@L01"][..],
-    ] {
+    for extra in [&[][..], &FAULT[..], &["--inject", "rope-base:base=nan@L01"][..]] {
         run(folder.path(), extra);
         let report = json(folder.path());
         schema.check(&report).unwrap();
@@ -196,8 +171,7 @@ fn manifests_are_what_the_schema_says() {
     let record = ["record", "-m", "model.gguf", "-n", "1", "--out", "golden"];
     let output = qdiff(folder.path(), &record);
     assert!(output.status.success(), "{}", stderr(&output));
-    let manifest: Value =
-        serde_json::from_str(&text(folder.path(), "golden/manifest.json")).unwrap();
+    let manifest: Value = serde_json::from_str(&text(folder.path(), "golden/manifest.json")).unwrap();
     schema.check(&manifest).unwrap();
     let mut broken = manifest.clone();
     broken["tokens"] = Value::from("none");
@@ -208,11 +182,7 @@ fn manifests_are_what_the_schema_says() {
 #[test]
 fn junit_keeps_its_rules() {
     let folder = model();
-    for extra in [
-        &[][..],
-        &FAULT[..],
-        &["--inject", "rope-base:base=nan@L01"][..],
-    ] {
+    for extra in [&[][..], &FAULT[..], &["--inject", "rope-base:base=nan@L01"][..]] {
         run(folder.path(), extra);
         check_junit(folder.path());
     }
@@ -227,29 +197,16 @@ fn check_junit(folder: &Path) {
     let suites: Vec<_> = root.children().filter(|n| n.is_element()).collect();
     assert_eq!(suites.len(), 1);
     for node in [root, suites[0]] {
-        let count = |tag: &str| {
-            node.descendants()
-                .filter(|n| n.has_tag_name(tag))
-                .count()
-                .to_string()
-        };
+        let count = |tag: &str| node.descendants().filter(|n| n.has_tag_name(tag)).count().to_string();
         assert_eq!(node.attribute("tests").unwrap(), count("testcase"));
         assert_eq!(node.attribute("failures").unwrap(), count("failure"));
         assert_eq!(node.attribute("errors").unwrap(), count("error"));
         assert_eq!(node.attribute("skipped").unwrap(), count("skipped"));
     }
-    let order: Vec<&str> = suites[0]
-        .children()
-        .filter(|n| n.is_element())
-        .map(|n| n.tag_name().name())
-        .collect();
+    let order: Vec<&str> = suites[0].children().filter(|n| n.is_element()).map(|n| n.tag_name().name()).collect();
     assert_eq!(order[0], "properties");
     assert_eq!(order[order.len() - 1], "system-out");
-    assert!(
-        order[1..order.len() - 1]
-            .iter()
-            .all(|tag| *tag == "testcase")
-    );
+    assert!(order[1..order.len() - 1].iter().all(|tag| *tag == "testcase"));
     let mut names = Vec::new();
     for case in suites[0].children().filter(|n| n.has_tag_name("testcase")) {
         assert!(case.attribute("classname").is_some());
@@ -258,21 +215,14 @@ fn check_junit(folder: &Path) {
     }
     assert_eq!(names[..2], ["weights", "tokens"]);
     let stages = report["verdict"]["stages"].as_array().unwrap();
-    let expected: Vec<_> = stages
-        .iter()
-        .map(|s| s["stage"].as_str().unwrap())
-        .collect();
+    let expected: Vec<_> = stages.iter().map(|s| s["stage"].as_str().unwrap()).collect();
     assert_eq!(names[2..], expected);
     let failed: Vec<_> = document
         .descendants()
         .filter(|n| n.has_tag_name("failure"))
         .map(|n| n.parent().unwrap().attribute("name").unwrap())
         .collect();
-    let origins: Vec<_> = stages
-        .iter()
-        .filter(|s| s["origin"] == true)
-        .map(|s| s["stage"].as_str().unwrap())
-        .collect();
+    let origins: Vec<_> = stages.iter().filter(|s| s["origin"] == true).map(|s| s["stage"].as_str().unwrap()).collect();
     assert_eq!(failed, origins);
 }
 
@@ -289,36 +239,16 @@ fn saved_reports_are_shown_again() {
     for (old, new) in FORMATS.iter().zip(&again) {
         assert_eq!(text(folder.path(), old), text(folder.path(), new), "{old}");
     }
-    let without = |s: &str| -> Vec<String> {
-        s.lines()
-            .filter(|l| !l.starts_with("report "))
-            .map(str::to_owned)
-            .collect()
-    };
+    let without =
+        |s: &str| -> Vec<String> { s.lines().filter(|l| !l.starts_with("report ")).map(str::to_owned).collect() };
     assert_eq!(without(&screen), without(&stdout(&output)));
     // Two in one, where the format can hold two.
-    let output = qdiff(
-        folder.path(),
-        &[
-            "report",
-            "report.json",
-            "again.json",
-            "--report",
-            "two.xml",
-            "--report",
-            "two.md",
-        ],
-    );
+    let output =
+        qdiff(folder.path(), &["report", "report.json", "again.json", "--report", "two.xml", "--report", "two.md"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let xml = text(folder.path(), "two.xml");
     let document = roxmltree::Document::parse(&xml).unwrap();
-    assert_eq!(
-        document
-            .descendants()
-            .filter(|n| n.has_tag_name("testsuite"))
-            .count(),
-        2
-    );
+    assert_eq!(document.descendants().filter(|n| n.has_tag_name("testsuite")).count(), 2);
 }
 
 /// What is no report is refused with the reason, and so is what cannot be
@@ -335,9 +265,7 @@ fn what_is_no_report_is_refused() {
     };
     edit("old.json", &|r| r["schema_version"] = 1.into());
     edit("kind.json", &|r| r["kind"] = "score".into());
-    edit("stage.json", &|r| {
-        r["verdict"]["stages"][0]["stage"] = "L00.warp".into()
-    });
+    edit("stage.json", &|r| r["verdict"]["stages"][0]["stage"] = "L00.warp".into());
     edit("part.json", &|r| {
         r.as_object_mut().unwrap().remove("verdict");
     });
@@ -353,14 +281,8 @@ fn what_is_no_report_is_refused() {
         (&["none.json"], &["none.json"]),
         (&["golden"], &["is a capture", "--subject capture:golden"]),
         (&["report.json", "--report", "x.pdf"], &["x.pdf", ".html"]),
-        (
-            &["report.json", "--report", "no/x.md"],
-            &["no/x.md", "folder you can write to"],
-        ),
-        (
-            &["report.json", "report.json", "--report", "x.html"],
-            &["x.html", "one file each"],
-        ),
+        (&["report.json", "--report", "no/x.md"], &["no/x.md", "folder you can write to"]),
+        (&["report.json", "report.json", "--report", "x.html"], &["x.html", "one file each"]),
         (&["report.json", "--ci", "github"], &["GITHUB_STEP_SUMMARY"]),
     ] {
         let output = qdiff(folder.path(), &[&["report"], args].concat());
@@ -384,17 +306,7 @@ fn github_is_told() {
         let environment = [("GITHUB_STEP_SUMMARY", summary.to_str().unwrap())];
         qdiff_with(folder.path(), &environment, args)
     };
-    let clean = tell(&[
-        "run",
-        "-m",
-        "model.gguf",
-        "-n",
-        "2",
-        "--ci",
-        "github",
-        "--stages",
-        "attn_*",
-    ]);
+    let clean = tell(&["run", "-m", "model.gguf", "-n", "2", "--ci", "github", "--stages", "attn_*"]);
     assert_eq!(clean.status.code(), Some(0), "{}", stderr(&clean));
     assert!(!stdout(&clean).contains("::"), "{}", stdout(&clean));
     let text = std::fs::read_to_string(&summary).unwrap();
@@ -439,11 +351,7 @@ fn the_widest_screen_fits_100_columns() {
         let output = qdiff(folder.path(), &[&["report", "wide.json"], full].concat());
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         for line in stdout(&output).lines() {
-            assert!(
-                line.chars().count() <= 100,
-                "{}: {line}",
-                line.chars().count()
-            );
+            assert!(line.chars().count() <= 100, "{}: {line}", line.chars().count());
         }
     }
 }

@@ -22,26 +22,15 @@ fn logits(n: usize) -> impl Strategy<Value = Vec<f32>> {
     prop_oneof![
         prop::collection::vec(value, n),
         prop::collection::vec(narrow, n),
-        (any::<f32>().prop_filter("a finite logit", |l| l.is_finite()))
-            .prop_map(move |l| vec![l; n]),
+        (any::<f32>().prop_filter("a finite logit", |l| l.is_finite())).prop_map(move |l| vec![l; n]),
     ]
     .prop_filter("one logit is finite", |l| l.iter().any(|l| l.is_finite()))
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        (
-            0usize..12,
-            select(vec![1.0f32, 1.1, 1.5, 0.8]),
-            select(vec![0f32, 0.3, -0.2]),
-            select(vec![0f32, 0.5, -1.0])
-        )
-            .prop_map(|(last, repeat, frequency, presence)| Step::Penalties {
-                last,
-                repeat,
-                frequency,
-                presence
-            }),
+        (0usize..12, select(vec![1.0f32, 1.1, 1.5, 0.8]), select(vec![0f32, 0.3, -0.2]), select(vec![0f32, 0.5, -1.0]))
+            .prop_map(|(last, repeat, frequency, presence)| Step::Penalties { last, repeat, frequency, presence }),
         (0usize..400).prop_map(Step::TopK),
         prop_oneof![0f32..1.1, Just(0.95f32)].prop_map(Step::TopP),
         prop_oneof![0f32..1.2, Just(0.05f32)].prop_map(Step::MinP),
@@ -51,37 +40,24 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn settings() -> impl Strategy<Value = Vec<Step>> {
     (
-        (
-            select(vec![0f32, 0.2, 0.8, 1.0, 1.7]),
-            0usize..60,
-            0.5f32..1.05,
-            -0.01f32..0.3,
-        ),
-        (
-            0usize..20,
-            0.9f32..1.3,
-            -0.3f32..0.5,
-            -0.3f32..0.5,
-            any::<u32>(),
-        ),
+        (select(vec![0f32, 0.2, 0.8, 1.0, 1.7]), 0usize..60, 0.5f32..1.05, -0.01f32..0.3),
+        (0usize..20, 0.9f32..1.3, -0.3f32..0.5, -0.3f32..0.5, any::<u32>()),
     )
-        .prop_map(
-            |((temperature, top_k, top_p, min_p), (last, repeat, frequency, presence, seed))| {
-                Settings {
-                    temperature,
-                    top_k,
-                    top_p,
-                    min_p,
-                    repeat_last_n: last,
-                    repeat_penalty: repeat,
-                    frequency_penalty: frequency,
-                    presence_penalty: presence,
-                    // This one means "any" to llama.cpp.
-                    seed: seed.min(u32::MAX - 1),
-                }
-                .chain()
-            },
-        )
+        .prop_map(|((temperature, top_k, top_p, min_p), (last, repeat, frequency, presence, seed))| {
+            Settings {
+                temperature,
+                top_k,
+                top_p,
+                min_p,
+                repeat_last_n: last,
+                repeat_penalty: repeat,
+                frequency_penalty: frequency,
+                presence_penalty: presence,
+                // This one means "any" to llama.cpp.
+                seed: seed.min(u32::MAX - 1),
+            }
+            .chain()
+        })
 }
 
 /// Samplers in any order, once or more often, and a draw.
@@ -111,11 +87,7 @@ fn case() -> impl Strategy<Value = (Vec<Step>, usize, Vec<u32>, Vec<Vec<f32>>)> 
 
 #[test]
 fn random_chains() {
-    let config = Config {
-        cases: CASES,
-        failure_persistence: None,
-        ..Config::default()
-    };
+    let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
         .run(&case(), |(chain, n, prompt, rows)| {
             let mut ours = Sampler::new(&chain, n);
@@ -145,9 +117,7 @@ fn real_size() {
     };
     for seed in 0..40 {
         // In steps of 1/8, so that thousands of logits are equal.
-        let row: Vec<f32> = (0..N)
-            .map(|_| (0..4).map(|_| next() % 48).sum::<u32>() as f32 / 8.0 - 14.0)
-            .collect();
+        let row: Vec<f32> = (0..N).map(|_| (0..4).map(|_| next() % 48).sum::<u32>() as f32 / 8.0 - 14.0).collect();
         let chain = [
             Step::TopK([0, 40, 129, 5000][seed as usize % 4]),
             Step::TopP(0.95),
@@ -158,11 +128,7 @@ fn real_size() {
         let mut ours = Sampler::new(&chain, N);
         let mut theirs = LlamaSampler::new(&chain, N);
         for _ in 0..3 {
-            assert_eq!(
-                ours.sample(&row).unwrap(),
-                theirs.sample(&row),
-                "seed {seed}"
-            );
+            assert_eq!(ours.sample(&row).unwrap(), theirs.sample(&row), "seed {seed}");
         }
     }
 }

@@ -9,22 +9,10 @@ use serde_json::Value;
 #[test]
 fn the_score_is_reached() {
     let folder = tempfile::tempdir().unwrap();
-    let output = qdiff(
-        folder.path(),
-        &[
-            "mutations",
-            "score",
-            "--quick",
-            "--pairs",
-            "8",
-            "--json",
-            "score.json",
-        ],
-    );
+    let output = qdiff(folder.path(), &["mutations", "score", "--quick", "--pairs", "8", "--json", "score.json"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
-    let score: Value =
-        serde_json::from_slice(&std::fs::read(folder.path().join("score.json")).unwrap()).unwrap();
+    let score: Value = serde_json::from_slice(&std::fs::read(folder.path().join("score.json")).unwrap()).unwrap();
     assert_eq!(score["kind"], "score");
     assert!(score["clean"]["runs"].as_u64().unwrap() >= 100, "{text}");
     assert_eq!(score["clean"]["alarms"], serde_json::json!([]), "{text}");
@@ -43,11 +31,7 @@ fn the_catalogue_is_listed_and_shown() {
     let folder = tempfile::tempdir().unwrap();
     let list = stdout(&qdiff(folder.path(), &["mutations"]));
     assert_eq!(list, stdout(&qdiff(folder.path(), &["mutations", "list"])));
-    for name in [
-        "qkv-bias-omitted",
-        "kq-f16-overflow",
-        "chat-template-missing",
-    ] {
+    for name in ["qkv-bias-omitted", "kq-f16-overflow", "chat-template-missing"] {
         assert!(list.contains(name), "{name} is not in:\n{list}");
         let page = stdout(&qdiff(folder.path(), &["mutations", "show", name]));
         for part in ["what", "seen", "remedy"] {
@@ -58,9 +42,6 @@ fn the_catalogue_is_listed_and_shown() {
     assert_eq!(unknown.status.code(), Some(2));
     let elsewhere = qdiff(folder.path(), &["run", "--inject", "ffn-allocates"]);
     assert!(stderr(&elsewhere).contains("cannot be injected"));
-    let aimed = qdiff(
-        folder.path(),
-        &["run", "--inject", "special-tokens-as-text@L01"],
-    );
+    let aimed = qdiff(folder.path(), &["run", "--inject", "special-tokens-as-text@L01"]);
     assert!(stderr(&aimed).contains("the fault of no stage; leave `@L01` out"));
 }

@@ -20,11 +20,7 @@ fn thin(folder: &Path, out: &str, extra: &[&str], keep: impl Fn(&str) -> bool) {
     for i in 0..from.len() {
         let entry = from.by_index_raw(i).unwrap();
         let name = entry.name().unwrap().into_owned();
-        let stage = name
-            .trim_end_matches(".npy")
-            .split('/')
-            .next_back()
-            .unwrap();
+        let stage = name.trim_end_matches(".npy").split('/').next_back().unwrap();
         if keep(stage) {
             to.raw_copy_file(entry).unwrap();
         }
@@ -35,15 +31,7 @@ fn thin(folder: &Path, out: &str, extra: &[&str], keep: impl Fn(&str) -> bool) {
 
 fn judge(folder: &Path, subject: &str, extra: &[&str]) -> (i32, Value, String) {
     let subject = format!("capture:{subject}");
-    let args = [
-        "run",
-        "-m",
-        "model.gguf",
-        "--json",
-        "r.json",
-        "--subject",
-        &subject,
-    ];
+    let args = ["run", "-m", "model.gguf", "--json", "r.json", "--subject", &subject];
     let output = qdiff(folder, &[&args, extra].concat());
     let code = output.status.code().unwrap();
     assert_ne!(code, 2, "{}", stderr(&output));
@@ -60,8 +48,7 @@ const TAPS: [&[&str]; 3] = [
 ];
 
 fn keeps(taps: &[&str], stage: &str) -> bool {
-    taps.iter()
-        .any(|t| stage == *t || stage.ends_with(&format!(".{t}")))
+    taps.iter().any(|t| stage == *t || stage.ends_with(&format!(".{t}")))
 }
 
 #[test]
@@ -78,10 +65,7 @@ fn a_clean_run_passes_over_segments() {
             let coverage = &report["verdict"]["coverage"];
             assert_eq!(coverage["judged"], coverage["asked"], "{text}");
             assert!(coverage["within"].as_u64() > Some(0), "{text}");
-            assert!(
-                text.contains("within the segment of a later stage"),
-                "{text}"
-            );
+            assert!(text.contains("within the segment of a later stage"), "{text}");
             for stage in report["verdict"]["stages"].as_array().unwrap() {
                 let status = stage["status"].as_str().unwrap();
                 assert!(["match", "covered"].contains(&status), "{stage}");
@@ -97,20 +81,9 @@ fn a_live_subject_with_few_taps() {
     let folder = folder.path();
     Synth::default().write(&folder.join("model.gguf")).unwrap();
     let judge = |extra: &[&str]| {
-        let args = [
-            "run",
-            "-m",
-            "model.gguf",
-            "--subject",
-            "cpu",
-            "--json",
-            "r.json",
-            "--taps",
-            "L*.layer_out,logits",
-        ];
+        let args = ["run", "-m", "model.gguf", "--subject", "cpu", "--json", "r.json", "--taps", "L*.layer_out,logits"];
         let output = qdiff(folder, &[&args[..], extra].concat());
-        let json: Value =
-            serde_json::from_slice(&std::fs::read(folder.join("r.json")).unwrap()).unwrap();
+        let json: Value = serde_json::from_slice(&std::fs::read(folder.join("r.json")).unwrap()).unwrap();
         (output.status.code(), json, stdout(&output))
     };
     let (code, report, text) = judge(&[]);
@@ -121,29 +94,10 @@ fn a_live_subject_with_few_taps() {
     assert!(text.contains("--taps 'L*.layer_out,logits'"), "{text}");
     let (code, _, text) = judge(&["--inject", "rope-base@L01"]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(
-        text.starts_with("DIVERGED at L01.attn_norm..L01.layer_out"),
-        "{text}"
-    );
-    let capture = [
-        "record",
-        "-m",
-        "model.gguf",
-        "--runner",
-        "cpu",
-        "--out",
-        "c",
-    ];
+    assert!(text.starts_with("DIVERGED at L01.attn_norm..L01.layer_out"), "{text}");
+    let capture = ["record", "-m", "model.gguf", "--runner", "cpu", "--out", "c"];
     assert_eq!(qdiff(folder, &capture).status.code(), Some(0));
-    let recorded = [
-        "run",
-        "-m",
-        "model.gguf",
-        "--subject",
-        "capture:c",
-        "--taps",
-        "embed",
-    ];
+    let recorded = ["run", "-m", "model.gguf", "--subject", "capture:c", "--taps", "embed"];
     let refused = qdiff(folder, &recorded);
     assert_eq!(refused.status.code(), Some(2));
     assert!(stderr(&refused).contains("--taps is about a subject that runs"));
@@ -168,14 +122,8 @@ fn a_fault_is_found_in_its_segment() {
         assert_eq!(code, 1, "{fault}\n{text}");
         let findings = report["verdict"]["findings"].as_array().unwrap();
         let (_, last) = segment.split_once("..").unwrap();
-        let stages: Vec<&str> = findings
-            .iter()
-            .map(|f| f["stage"].as_str().unwrap())
-            .collect();
+        let stages: Vec<&str> = findings.iter().map(|f| f["stage"].as_str().unwrap()).collect();
         assert_eq!(stages, [last], "{fault}\n{text}");
-        assert!(
-            text.starts_with(&format!("DIVERGED at {segment}")),
-            "{text}"
-        );
+        assert!(text.starts_with(&format!("DIVERGED at {segment}")), "{text}");
     }
 }

@@ -7,15 +7,7 @@ use serde_json::Value;
 use std::path::Path;
 
 fn run(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
-    let mut args = vec![
-        "run",
-        "-m",
-        "model.gguf",
-        "-n",
-        "3",
-        "--json",
-        "report.json",
-    ];
+    let mut args = vec!["run", "-m", "model.gguf", "-n", "3", "--json", "report.json"];
     args.extend(extra);
     let output = qdiff(folder, &args);
     let code = output.status.code().expect("qdiff exits");
@@ -32,11 +24,7 @@ fn with(model: &Synth) -> tempfile::TempDir {
 
 fn origins(report: &Value) -> Vec<String> {
     let stages = report["verdict"]["stages"].as_array().unwrap();
-    stages
-        .iter()
-        .filter(|s| s["origin"] == true)
-        .map(|s| s["stage"].as_str().unwrap().to_owned())
-        .collect()
+    stages.iter().filter(|s| s["origin"] == true).map(|s| s["stage"].as_str().unwrap().to_owned()).collect()
 }
 
 /// No false alarm: both engines do their mathematics in every stage, in every
@@ -44,44 +32,22 @@ fn origins(report: &Value) -> Vec<String> {
 #[test]
 fn every_block_format_matches() {
     for weight_type in WeightType::ALL {
-        let folder = with(&Synth {
-            weight_type,
-            ..Synth::default()
-        });
+        let folder = with(&Synth { weight_type, ..Synth::default() });
         let (code, report, text) = run(folder.path(), &[]);
         assert_eq!(code, 0, "{weight_type:?}\n{text}");
         let coverage = &report["verdict"]["coverage"];
         assert_eq!(coverage["asked"], coverage["judged"], "{weight_type:?}");
-        assert!(
-            coverage["asked"].as_u64().unwrap() > 1000,
-            "{weight_type:?}"
-        );
-        assert_eq!(
-            report["weights"]["mismatches"],
-            serde_json::json!([]),
-            "{weight_type:?}"
-        );
+        assert!(coverage["asked"].as_u64().unwrap() > 1000, "{weight_type:?}");
+        assert_eq!(report["weights"]["mismatches"], serde_json::json!([]), "{weight_type:?}");
     }
 }
 
 #[test]
 fn a_tied_head_and_qwen3_match() {
     for model in [
-        Synth {
-            tied: true,
-            ..Synth::default()
-        },
-        Synth {
-            arch: "qwen3",
-            ..Synth::default()
-        },
-        Synth {
-            arch: "qwen3",
-            tied: true,
-            weight_type: WeightType::Q4_K,
-            n_heads: 8,
-            ..Synth::default()
-        },
+        Synth { tied: true, ..Synth::default() },
+        Synth { arch: "qwen3", ..Synth::default() },
+        Synth { arch: "qwen3", tied: true, weight_type: WeightType::Q4_K, n_heads: 8, ..Synth::default() },
     ] {
         let folder = with(&model);
         let (code, _, text) = run(folder.path(), &[]);
@@ -92,15 +58,8 @@ fn a_tied_head_and_qwen3_match() {
 #[test]
 fn the_oracle_holds_on_both_architectures() {
     for arch in ["qwen2", "qwen3"] {
-        let folder = with(&Synth {
-            arch,
-            weight_type: WeightType::Q6_K,
-            ..Synth::default()
-        });
-        let output = qdiff(
-            folder.path(),
-            &["verify-oracle", "-m", "model.gguf", "-n", "2"],
-        );
+        let folder = with(&Synth { arch, weight_type: WeightType::Q6_K, ..Synth::default() });
+        let output = qdiff(folder.path(), &["verify-oracle", "-m", "model.gguf", "-n", "2"]);
         assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
         assert!(stdout(&output).starts_with("MATCH"));
     }
@@ -110,10 +69,7 @@ fn the_oracle_holds_on_both_architectures() {
 /// nothing else is an origin, and the cause is named.
 #[test]
 fn each_fault_is_found_and_named() {
-    let folder = with(&Synth {
-        n_layers: 3,
-        ..Synth::default()
-    });
+    let folder = with(&Synth { n_layers: 3, ..Synth::default() });
     let mut missed = Vec::new();
     for (fault, first, count) in [
         ("qkv-bias-omitted@L01", "L01.q_biased", 3),
@@ -142,11 +98,7 @@ fn each_fault_is_found_and_named() {
         ("heads-misplaced@L01.q_rope", "L01.q_rope", 1),
         ("tail-skipped:from=200,left=1@L01.q_proj", "L01.q_proj", 1),
         ("one-head-wrong:head=3@L01.q_proj", "L01.q_proj", 1),
-        (
-            "one-head-wrong:head=1@L01.attn_weights",
-            "L01.attn_weights",
-            1,
-        ),
+        ("one-head-wrong:head=1@L01.attn_weights", "L01.attn_weights", 1),
         ("kq-f16-overflow@L01", "L01.attn_scores", 1),
         ("attn-uniform@L01", "L01.attn_scores", 1),
         ("mask-missing@L01", "L01.attn_weights", 1),
@@ -172,10 +124,7 @@ fn each_fault_is_found_and_named() {
 /// The weight of another layer, stage by stage: each stage that has one.
 #[test]
 fn a_weight_of_another_layer_is_found() {
-    let folder = with(&Synth {
-        n_layers: 3,
-        ..Synth::default()
-    });
+    let folder = with(&Synth { n_layers: 3, ..Synth::default() });
     let (code, report, text) = run(folder.path(), &["--inject", "tensor-mapped-wrong@L01"]);
     assert_eq!(code, 1, "{text}");
     let found = origins(&report);
@@ -184,10 +133,7 @@ fn a_weight_of_another_layer_is_found() {
     // Two norms, seven matrices, three biases.
     assert_eq!(found.len(), 12, "{found:?}");
     for finding in report["verdict"]["findings"].as_array().unwrap() {
-        assert_eq!(
-            finding["cause"]["name"], "tensor-mapped-wrong:off=-1",
-            "{finding}"
-        );
+        assert_eq!(finding["cause"]["name"], "tensor-mapped-wrong:off=-1", "{finding}");
     }
 }
 
@@ -195,14 +141,7 @@ fn a_weight_of_another_layer_is_found() {
 #[test]
 fn stale_stages_are_found_at_decode() {
     let folder = with(&Synth::default());
-    for stage in [
-        "q_proj",
-        "attn_norm",
-        "k_rope",
-        "attn_out",
-        "ffn_act",
-        "layer_out",
-    ] {
+    for stage in ["q_proj", "attn_norm", "k_rope", "attn_out", "ffn_act", "layer_out"] {
         let fault = format!("stale-from-previous-step@L01.{stage}");
         let (code, report, text) = run(folder.path(), &["--inject", &fault]);
         assert_eq!(code, 1, "{stage}\n{text}");
@@ -214,32 +153,19 @@ fn stale_stages_are_found_at_decode() {
 
 #[test]
 fn the_head_norm_of_qwen3_is_missed() {
-    let folder = with(&Synth {
-        arch: "qwen3",
-        ..Synth::default()
-    });
+    let folder = with(&Synth { arch: "qwen3", ..Synth::default() });
     let (code, report, text) = run(folder.path(), &["--inject", "qk-norm-omitted@L00"]);
     assert_eq!(code, 1, "{text}");
     assert_eq!(origins(&report), ["L00.q_normed", "L00.k_normed"]);
-    assert!(
-        text.contains("the norm over each head is left out"),
-        "{text}"
-    );
+    assert!(text.contains("the norm over each head is left out"), "{text}");
 }
 
 /// Several bugs at once are all found, each at its own stage.
 #[test]
 fn two_faults_are_two_origins() {
     let folder = with(&Synth::default());
-    let (code, report, _) = run(
-        folder.path(),
-        &[
-            "--inject",
-            "attn-scale-missing@L00",
-            "--inject",
-            "gate-up-operands-swapped@L01",
-        ],
-    );
+    let (code, report, _) =
+        run(folder.path(), &["--inject", "attn-scale-missing@L00", "--inject", "gate-up-operands-swapped@L01"]);
     assert_eq!(code, 1);
     assert_eq!(origins(&report), ["L00.attn_weights", "L01.ffn_act"]);
 }
@@ -254,20 +180,14 @@ fn the_least_tolerance_passes() {
     assert_eq!(origins(&report), ["L00.attn_weights"]);
     let line = text.lines().find(|l| l.starts_with("tolerance")).unwrap();
     let rule = line.split('\'').nth(1).unwrap();
-    let (code, _, text) = run(
-        folder.path(),
-        &[&fault[..], &["--tolerance", rule]].concat(),
-    );
+    let (code, _, text) = run(folder.path(), &[&fault[..], &["--tolerance", rule]].concat());
     assert_eq!(code, 0, "{rule}\n{text}");
 }
 
 /// NaN is never a pass, wherever it came from and whatever is looked at.
 #[test]
 fn poison_is_an_origin_where_it_is_first_seen() {
-    let folder = with(&Synth {
-        n_layers: 3,
-        ..Synth::default()
-    });
+    let folder = with(&Synth { n_layers: 3, ..Synth::default() });
     let fault = ["--inject", "rope-base:base=nan@L01"];
     let (code, report, text) = run(folder.path(), &fault);
     assert_eq!(code, 1, "{text}");
@@ -291,22 +211,13 @@ fn a_rule_that_both_miss_is_no_dispute() {
 fn filters_narrow_and_say_so() {
     let folder = with(&Synth::default());
     let fault = ["--inject", "gate-up-operands-swapped@L01"];
-    let (code, report, text) = run(
-        folder.path(),
-        &[&fault[..], &["--stages", "attn_*", "--layers", "0"]].concat(),
-    );
+    let (code, report, text) = run(folder.path(), &[&fault[..], &["--stages", "attn_*", "--layers", "0"]].concat());
     assert_eq!(code, 0, "{text}");
     assert_eq!(report["verdict"]["stages"].as_array().unwrap().len(), 6);
     assert!(text.contains("of 6 out of 47 stages"), "{text}");
-    let (code, ..) = run(
-        folder.path(),
-        &[&fault[..], &["--stages", "ffn_act"]].concat(),
-    );
+    let (code, ..) = run(folder.path(), &[&fault[..], &["--stages", "ffn_act"]].concat());
     assert_eq!(code, 1);
-    let (code, report, _) = run(
-        folder.path(),
-        &["--inject", "rope-base@L00", "--positions", "0"],
-    );
+    let (code, report, _) = run(folder.path(), &["--inject", "rope-base@L00", "--positions", "0"]);
     assert_eq!(code, 0, "position 0 does not rotate: {report}");
 }
 
@@ -315,10 +226,7 @@ fn filters_narrow_and_say_so() {
 fn the_screen() {
     let folder = with(&Synth::default());
     screen().bind(|| {
-        let (_, _, clean) = run(
-            folder.path(),
-            &["--stages", "*_proj,*_rope,layer_out,logits"],
-        );
+        let (_, _, clean) = run(folder.path(), &["--stages", "*_proj,*_rope,layer_out,logits"]);
         insta::assert_snapshot!("clean", clean);
         let (_, _, faulty) = run(folder.path(), &["--inject", "qkv-bias-omitted"]);
         insta::assert_snapshot!("faulty", faulty);

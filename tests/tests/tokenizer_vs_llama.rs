@@ -35,17 +35,8 @@ impl Both {
 
     fn check(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TestCaseError> {
         let ours = self.ours.encode(text, parse_special);
-        let theirs = self
-            .theirs
-            .tokenize_bytes(text.as_bytes(), parse_special)
-            .expect("llama.cpp takes any text");
-        prop_assert_eq!(
-            &ours,
-            &theirs,
-            "{:?}, special tokens {}",
-            text,
-            parse_special
-        );
+        let theirs = self.theirs.tokenize_bytes(text.as_bytes(), parse_special).expect("llama.cpp takes any text");
+        prop_assert_eq!(&ours, &theirs, "{:?}, special tokens {}", text, parse_special);
         Ok(ours)
     }
 }
@@ -151,21 +142,14 @@ fn hard_text() -> impl Strategy<Value = String> {
 #[test]
 fn random_texts() {
     let both = Both::real();
-    let config = Config {
-        cases: CASES,
-        failure_persistence: None,
-        ..Config::default()
-    };
+    let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
         .run(&(hard_text(), any::<bool>()), |(text, special)| {
             let tokens = both.check(&text, special)?;
             // What the tokens print is the text, whatever was special in it.
             prop_assert_eq!(both.ours.decode(&tokens, true), text.as_bytes());
             let explained = both.ours.explain(&text, special);
-            let spans: Vec<u8> = explained
-                .iter()
-                .flat_map(|t| text.as_bytes()[t.span.clone()].to_vec())
-                .collect();
+            let spans: Vec<u8> = explained.iter().flat_map(|t| text.as_bytes()[t.span.clone()].to_vec()).collect();
             prop_assert_eq!(spans, text.as_bytes());
             Ok(())
         })
@@ -221,11 +205,7 @@ fn every_token_prints_the_same() {
             let theirs = both.theirs.piece_bytes(id, special);
             assert_eq!(Some(both.ours.piece(id, special)), theirs, "token {id}");
         }
-        assert_eq!(
-            both.ours.ends_generation(id),
-            both.theirs.ends_generation(id),
-            "token {id}"
-        );
+        assert_eq!(both.ours.ends_generation(id), both.theirs.ends_generation(id), "token {id}");
     }
 }
 
@@ -237,10 +217,7 @@ fn the_real_chat_template() {
     let source = gguf.get("tokenizer.chat_template").and_then(Value::as_str);
     let source = source.expect("the model has a template");
     let say = |messages: Vec<Message>| {
-        let conversation = Conversation {
-            messages,
-            ..Conversation::default()
-        };
+        let conversation = Conversation { messages, ..Conversation::default() };
         render(source, &conversation).expect("it renders")
     };
     let turn = "<|im_start|>user\nHi <b>\n<|im_end|>\n<|im_start|>assistant\n";
@@ -252,14 +229,8 @@ fn the_real_chat_template() {
         )
     );
     let system = Message::new("system", "Be brief");
-    assert_eq!(
-        say(vec![system.clone(), user.clone()]),
-        format!("<|im_start|>system\nBe brief<|im_end|>\n{turn}")
-    );
-    assert_eq!(
-        say(vec![system.clone(), user.clone()]),
-        chatml(&[system, user])
-    );
+    assert_eq!(say(vec![system.clone(), user.clone()]), format!("<|im_start|>system\nBe brief<|im_end|>\n{turn}"));
+    assert_eq!(say(vec![system.clone(), user.clone()]), chatml(&[system, user]));
 }
 
 /// Splits that the real vocabulary would hide, as it has no token across them:
@@ -275,10 +246,7 @@ fn class_of_every_character() {
     let all: Vec<char> = assigned.filter_map(char::from_u32).collect();
     for chars in all.chunks(4096) {
         // A line end behind each context keeps them apart.
-        let text: String = chars
-            .iter()
-            .map(|c| format!("a{c}a{c}. {c}\n.{c}1{c}\n \n"))
-            .collect();
+        let text: String = chars.iter().map(|c| format!("a{c}a{c}. {c}\n.{c}1{c}\n \n")).collect();
         if both.check(&text, true).is_err() {
             let culprit = chars.iter().find(|c| {
                 let text = format!("a{c}a{c}. {c}\n.{c}1{c}\n \n");

@@ -177,13 +177,7 @@ fn copy_rows(to: &mut Tensor<f32>, from: &Tensor<f32>, axis: usize, count: usize
 }
 
 /// Appends rows to a cache as it holds them in its format.
-fn append(
-    cache: &KvCache,
-    state: &mut Tensor<f32>,
-    rows: &Tensor<f32>,
-    format: ActivationFormat,
-    node: &Node,
-) {
+fn append(cache: &KvCache, state: &mut Tensor<f32>, rows: &Tensor<f32>, format: ActivationFormat, node: &Node) {
     let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
     if format == ActivationFormat::F32 {
         return kv_cache::append(cache, state, rows, &row_shape);
@@ -215,14 +209,8 @@ fn spoiled(
     } else if let Some(computed) = computed {
         computed.narrow()
     } else if let Some(fault) = &node.faults.read {
-        let weights = Misread {
-            source: context.weights,
-            fault: fault.as_ref(),
-        };
-        let context = Context {
-            weights: &weights,
-            ..*context
-        };
+        let weights = Misread { source: context.weights, fault: fault.as_ref() };
+        let context = Context { weights: &weights, ..*context };
         ops::forward(&node.op, &operands, &context)
     } else {
         ops::forward(&node.op, &operands, context)
@@ -233,12 +221,7 @@ fn spoiled(
         let old = kept.as_ref().filter(|_| !cache).map(|t| t.data.as_slice());
         let mut wide = value.wide();
         let mut bound = vec![0f32; wide.data.len()];
-        fault.write(Output {
-            value: &mut wide,
-            bound: &mut bound,
-            old,
-            positions: context.positions,
-        });
+        fault.write(Output { value: &mut wide, bound: &mut bound, old, positions: context.positions });
         value = wide.narrow();
         if !cache {
             *kept = Some(Arc::new(value.clone()));

@@ -34,35 +34,19 @@ impl Plan {
     /// # Errors
     /// If the device has less memory free: how much is needed, and how much is
     /// there.
-    pub fn allocate(
-        self,
-        context: &Arc<CudaContext>,
-        stream: &Arc<CudaStream>,
-    ) -> Result<Arena, CudaError> {
+    pub fn allocate(self, context: &Arc<CudaContext>, stream: &Arc<CudaStream>) -> Result<Arena, CudaError> {
         let failed = |what| move |e: DriverError| CudaError::Driver(e, what);
-        let (free, _) = context
-            .mem_get_info()
-            .map_err(failed("asking for free memory"))?;
+        let (free, _) = context.mem_get_info().map_err(failed("asking for free memory"))?;
         if self.total > free {
-            return Err(CudaError::Memory {
-                needed: self.total.div_ceil(1 << 20),
-                free: free >> 20,
-            });
+            return Err(CudaError::Memory { needed: self.total.div_ceil(1 << 20), free: free >> 20 });
         }
-        let memory = stream
-            .alloc_zeros::<u8>(self.total.max(1))
-            .map_err(failed("taking device memory"))?;
+        let memory = stream.alloc_zeros::<u8>(self.total.max(1)).map_err(failed("taking device memory"))?;
         // The zeros are written in the stream's own time, and copies from the host
         // are not ordered with it: without this they may be written over weights
         // already there (seen as zeros in `embed`: DIVERGENCES.md).
-        stream
-            .synchronize()
-            .map_err(failed("clearing device memory"))?;
+        stream.synchronize().map_err(failed("clearing device memory"))?;
         let base = memory.device_ptr(stream).0;
-        Ok(Arena {
-            base,
-            _memory: memory,
-        })
+        Ok(Arena { base, _memory: memory })
     }
 }
 

@@ -66,8 +66,7 @@ impl Blas {
         let blas = Self { handle };
         // SAFETY: handle and stream are alive. Pedantic: f32 throughout, no tf32.
         unsafe {
-            result::set_stream(handle, stream.cu_stream().cast())
-                .map_err(failed("giving cuBLAS its stream"))?;
+            result::set_stream(handle, stream.cu_stream().cast()).map_err(failed("giving cuBLAS its stream"))?;
             sys::cublasSetMathMode(handle, sys::cublasMath_t::CUBLAS_PEDANTIC_MATH)
                 .result()
                 .map_err(failed("setting the math mode"))?;
@@ -84,11 +83,7 @@ impl Blas {
     /// The addresses must be good for the extents that the product names.
     pub unsafe fn multiply(&self, p: &Product) -> Result<(), CudaError> {
         let (one, zero) = (1f32, 0f32);
-        let op = if p.transposed {
-            sys::cublasOperation_t::CUBLAS_OP_T
-        } else {
-            sys::cublasOperation_t::CUBLAS_OP_N
-        };
+        let op = if p.transposed { sys::cublasOperation_t::CUBLAS_OP_T } else { sys::cublasOperation_t::CUBLAS_OP_N };
         // SAFETY: the caller vouches for the addresses.
         unsafe {
             result::sgemm(

@@ -90,9 +90,7 @@ impl Calls<'_> {
             }
             Op::RmsNorm(norm) => {
                 let n = (row_len(node) / norm.groups) as i32;
-                let args = args()
-                    .with(self.input(node, 0))
-                    .with(self.weight(node).planes[0]);
+                let args = args().with(self.input(node, 0)).with(self.weight(node).planes[0]);
                 let args = args.with(y).with(n).with(norm.eps as f32);
                 let grid = ((tokens * norm.groups) as u32, 1, 1);
                 Call::new("rms_norm", grid, THREADS, args)
@@ -101,23 +99,13 @@ impl Calls<'_> {
             Op::Bias => {
                 let w = self.weight(node);
                 let args = args().with(self.input(node, 0)).with(w.planes[0]).with(y);
-                Call::flat(
-                    "bias",
-                    elements,
-                    args.with(w.n as i32).with(elements as i32),
-                )
+                Call::flat("bias", elements, args.with(w.n as i32).with(elements as i32))
             }
             Op::Rope(rope) => {
                 let heads = (row_len(node) / rope.head_dim) as i32;
                 let adjacent = i32::from(rope.pairing == Pairing::Norm);
-                let args = args()
-                    .with(self.input(node, 0))
-                    .with(self.memory.frequencies[&index]);
-                let args = args
-                    .with(y)
-                    .with(heads)
-                    .with(rope.head_dim as i32)
-                    .with(adjacent);
+                let args = args().with(self.input(node, 0)).with(self.memory.frequencies[&index]);
+                let args = args.with(y).with(heads).with(rope.head_dim as i32).with(adjacent);
                 Call::flat("rope", elements / 2, args.with(start).with(count))
             }
             Op::KvCache(_) => {
@@ -126,21 +114,14 @@ impl Calls<'_> {
                 Call::flat(format!("kv_cache_{kv}"), elements, args)
             }
             Op::AttnScores(a) => {
-                let grid = (
-                    span.keys().div_ceil(WARPS) as u32,
-                    tokens as u32,
-                    a.n_heads as u32,
-                );
+                let grid = (span.keys().div_ceil(WARPS) as u32, tokens as u32, a.n_heads as u32);
                 let args = self.attention_args(node, y, a);
                 let args = args.with(start).with(count).with(keys);
                 Call::new(format!("attn_scores_{kv}"), grid, 32 * WARPS as u32, args)
             }
             Op::AttnWeights(softmax) => {
                 let heads = Graph::extent(node, tokens, span.keys())[0] as u32;
-                let args = args()
-                    .with(self.input(node, 0))
-                    .with(y)
-                    .with(softmax.scale as f32);
+                let args = args().with(self.input(node, 0)).with(y).with(softmax.scale as f32);
                 let args = args.with(start).with(count).with(keys);
                 Call::new("attn_weights", (tokens as u32, heads, 1), THREADS, args)
             }
@@ -175,17 +156,8 @@ impl Calls<'_> {
             return self.gemm(w, x, y, tokens);
         }
         let args = tail(Args::default().with(x).with(w.planes).with(y));
-        let grid = (
-            w.m.div_ceil(WARPS) as u32,
-            tokens.div_ceil(LINEAR_TOKENS) as u32,
-            1,
-        );
-        Work::Kernel(Call::new(
-            format!("linear_{}", w.ty),
-            grid,
-            32 * WARPS as u32,
-            args,
-        ))
+        let grid = (w.m.div_ceil(WARPS) as u32, tokens.div_ceil(LINEAR_TOKENS) as u32, 1);
+        Work::Kernel(Call::new(format!("linear_{}", w.ty), grid, 32 * WARPS as u32, args))
     }
 
     /// The product on the tensor cores. Where its tiles are too few for the
@@ -193,18 +165,12 @@ impl Calls<'_> {
     fn gemm(&self, w: &Weight, x: u64, y: u64, tokens: usize) -> Work {
         let tiles = w.m.div_ceil(GEMM_TILE) * tokens.div_ceil(GEMM_TILE);
         let steps = w.n / 32;
-        let shares = (GEMM_BLOCKS / tiles)
-            .min(steps / GEMM_STEPS)
-            .min(PARTS / (w.m * tokens));
+        let shares = (GEMM_BLOCKS / tiles).min(steps / GEMM_STEPS).min(PARTS / (w.m * tokens));
         let shares = shares.max(1);
         let to = if shares > 1 { self.memory.parts } else { y };
         let args = Args::default().with(x).with(w.planes).with(to);
         let args = args.with(w.n as i32).with(w.m as i32).with(tokens as i32);
-        let grid = (
-            w.m.div_ceil(GEMM_TILE) as u32,
-            tokens.div_ceil(GEMM_TILE) as u32,
-            shares as u32,
-        );
+        let grid = (w.m.div_ceil(GEMM_TILE) as u32, tokens.div_ceil(GEMM_TILE) as u32, shares as u32);
         let call = Call::new(format!("gemm_{}", w.ty), grid, 128, args).shared(GEMM_SHARED);
         if shares == 1 {
             return Work::Kernel(call);
@@ -216,13 +182,8 @@ impl Calls<'_> {
     }
 
     fn attention_args(&self, node: &Node, y: u64, a: &Attention) -> Args {
-        let args = Args::default()
-            .with(self.input(node, 0))
-            .with(self.input(node, 1));
-        let args = args
-            .with(y)
-            .with(a.n_heads as i32)
-            .with(a.n_kv_heads as i32);
+        let args = Args::default().with(self.input(node, 0)).with(self.input(node, 1));
+        let args = args.with(y).with(a.n_heads as i32).with(a.n_kv_heads as i32);
         args.with(a.head_dim as i32)
     }
 }

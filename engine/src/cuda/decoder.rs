@@ -99,11 +99,7 @@ impl Walk<'_> {
         let (q_biased, q) = self.skip(q, bias);
         let (k_biased, k) = self.skip(k, bias);
         let (v_biased, v) = self.skip(v_cache, bias);
-        let proj = [
-            self.input(q, 0, linear)?,
-            self.input(k, 0, linear)?,
-            self.input(v, 0, linear)?,
-        ];
+        let proj = [self.input(q, 0, linear)?, self.input(k, 0, linear)?, self.input(v, 0, linear)?];
         let attn_norm = self.input(proj[0], 0, norm)?;
         let below = *self.node(attn_norm).inputs.first()?;
         let same = |x: &[usize], y: usize| x.iter().all(|&i| self.node(i).inputs[0] == y);
@@ -135,12 +131,7 @@ impl Walk<'_> {
 }
 
 fn linear(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Linear(Linear {
-            layout: Layout::Rows
-        })
-    )
+    matches!(op, Op::Linear(Linear { layout: Layout::Rows }))
 }
 
 fn norm(op: &Op) -> bool {
@@ -173,12 +164,7 @@ impl Decoder {
             at = below;
         }
         layers.reverse();
-        Some(Self {
-            embed: at,
-            layers,
-            final_norm,
-            logits,
-        })
+        Some(Self { embed: at, layers, final_norm, logits })
     }
 }
 
@@ -207,10 +193,7 @@ mod tests {
 
     #[test]
     fn every_node_has_its_place_exactly_once() {
-        for (graph, biases, norms) in [
-            (qwen2::graph(&config("qwen2")), 3, 0),
-            (qwen3::graph(&config("qwen3")), 0, 2),
-        ] {
+        for (graph, biases, norms) in [(qwen2::graph(&config("qwen2")), 3, 0), (qwen3::graph(&config("qwen3")), 0, 2)] {
             let decoder = Decoder::of(&graph).expect("a decoder");
             assert_eq!(decoder.layers.len(), 3);
             let mut seen = vec![decoder.embed, decoder.final_norm, decoder.logits];
@@ -220,15 +203,7 @@ mod tests {
                 seen.extend(l.proj.iter().chain(&l.rope).chain(&l.cache));
                 seen.extend(l.biased.iter().chain(&l.normed).flatten());
                 seen.extend([l.attn_norm, l.scores, l.weights, l.context, l.attn_out]);
-                seen.extend([
-                    l.attn_residual,
-                    l.ffn_norm,
-                    l.gate,
-                    l.up,
-                    l.act,
-                    l.down,
-                    l.out,
-                ]);
+                seen.extend([l.attn_residual, l.ffn_norm, l.gate, l.up, l.act, l.down, l.out]);
             }
             seen.sort_unstable();
             assert_eq!(seen, (0..graph.nodes.len()).collect::<Vec<_>>());
@@ -238,10 +213,7 @@ mod tests {
     #[test]
     fn another_model_is_not_taken_for_one() {
         let mut graph = qwen2::graph(&config("qwen2"));
-        let at = graph
-            .nodes
-            .iter()
-            .position(|n| matches!(n.op, Op::SwiGlu(_)));
+        let at = graph.nodes.iter().position(|n| matches!(n.op, Op::SwiGlu(_)));
         graph.nodes[at.expect("there is one")].op = Op::Copy;
         assert!(Decoder::of(&graph).is_none());
     }

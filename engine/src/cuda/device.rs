@@ -8,14 +8,10 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum CudaError {
     /// No driver library.
-    #[error(
-        "no CUDA driver: libcuda.so.1 is not found; install the NVIDIA driver, or use --subject cpu"
-    )]
+    #[error("no CUDA driver: libcuda.so.1 is not found; install the NVIDIA driver, or use --subject cpu")]
     NoDriver,
     /// A driver without a device.
-    #[error(
-        "the CUDA driver finds no GPU; check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use --subject cpu"
-    )]
+    #[error("the CUDA driver finds no GPU; check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use --subject cpu")]
     NoDevice,
     /// No run-time compiler.
     #[error(
@@ -83,12 +79,7 @@ pub struct Device {
 /// What is missing, named with its remedy.
 pub fn devices() -> Result<Vec<Device>, CudaError> {
     // SAFETY: these only try to open the libraries.
-    let (driver, compiler) = unsafe {
-        (
-            driver::sys::is_culib_present(),
-            nvrtc::sys::is_culib_present(),
-        )
-    };
+    let (driver, compiler) = unsafe { (driver::sys::is_culib_present(), nvrtc::sys::is_culib_present()) };
     if !driver {
         return Err(CudaError::NoDriver);
     }
@@ -105,16 +96,9 @@ pub fn devices() -> Result<Vec<Device>, CudaError> {
             let context = CudaContext::new(ordinal).map_err(failed("opening the device"))?;
             Ok(Device {
                 ordinal,
-                name: context
-                    .name()
-                    .map_err(failed("asking for the device's name"))?,
-                capability: context
-                    .compute_capability()
-                    .map_err(failed("asking for the compute capability"))?,
-                memory: context
-                    .total_mem()
-                    .map_err(failed("asking for the device's memory"))?
-                    >> 20,
+                name: context.name().map_err(failed("asking for the device's name"))?,
+                capability: context.compute_capability().map_err(failed("asking for the compute capability"))?,
+                memory: context.total_mem().map_err(failed("asking for the device's memory"))? >> 20,
             })
         })
         .collect()
@@ -131,23 +115,15 @@ pub fn bandwidth() -> Result<f64, CudaError> {
     let device = devices()?.swap_remove(0);
     let context = CudaContext::new(device.ordinal).map_err(failed("opening the device"))?;
     let stream = context.new_stream().map_err(failed("making a stream"))?;
-    let take = || {
-        stream
-            .alloc_zeros::<u8>(BYTES)
-            .map_err(failed("taking device memory"))
-    };
+    let take = || stream.alloc_zeros::<u8>(BYTES).map_err(failed("taking device memory"));
     let (from, mut to) = (take()?, take()?);
     let timed = Some(driver::sys::CUevent_flags::CU_EVENT_DEFAULT);
     let event = || context.new_event(timed).map_err(failed("making an event"));
     let (start, end) = (event()?, event()?);
     let mut best = f64::INFINITY;
     for _ in 0..8 {
-        start
-            .record(&stream)
-            .map_err(failed("recording an event"))?;
-        stream
-            .memcpy_dtod(&from, &mut to)
-            .map_err(failed("copying device memory"))?;
+        start.record(&stream).map_err(failed("recording an event"))?;
+        stream.memcpy_dtod(&from, &mut to).map_err(failed("copying device memory"))?;
         end.record(&stream).map_err(failed("recording an event"))?;
         end.synchronize().map_err(failed("copying device memory"))?;
         let ms = start.elapsed_ms(&end).map_err(failed("reading a time"))?;
@@ -163,8 +139,6 @@ pub fn bandwidth() -> Result<f64, CudaError> {
 pub fn free_memory() -> Result<u64, CudaError> {
     let failed = |what| move |e| CudaError::Driver(e, what);
     let context = CudaContext::new(0).map_err(failed("opening the device"))?;
-    let (free, _) = context
-        .mem_get_info()
-        .map_err(failed("asking for free memory"))?;
+    let (free, _) = context.mem_get_info().map_err(failed("asking for free memory"))?;
     Ok(free as u64)
 }

@@ -21,9 +21,7 @@ use crate::model::{Graph, Model};
 use crate::ops::Op;
 use crate::quant::GgmlType;
 use crate::tap::TapSink;
-use cudarc::driver::{
-    CudaContext, CudaFunction, CudaGraph, CudaStream, DriverError, PinnedHostSlice, result, sys,
-};
+use cudarc::driver::{CudaContext, CudaFunction, CudaGraph, CudaStream, DriverError, PinnedHostSlice, result, sys};
 use cudarc::nvrtc::Ptx;
 use rayon::prelude::*;
 use std::collections::HashMap;
@@ -83,8 +81,8 @@ impl CudaEngine {
         };
         let memory = Memory::new(model, &options, &context, &stream)?;
         // SAFETY: written by `argmax` alone; not read before a step has ended.
-        let next_token = unsafe { context.alloc_pinned_with_flags::<u32>(1, 0) }
-            .map_err(failed("taking pinned memory"))?;
+        let next_token =
+            unsafe { context.alloc_pinned_with_flags::<u32>(1, 0) }.map_err(failed("taking pinned memory"))?;
         let mut engine = Self {
             captured: None,
             blas: match options.gemm {
@@ -101,8 +99,7 @@ impl CudaEngine {
             position: 0,
             processors: context
                 .attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
-                .map_err(failed("asking for the number of multiprocessors"))?
-                as u32,
+                .map_err(failed("asking for the number of multiprocessors"))? as u32,
             device: device.name,
             graph,
             options,
@@ -183,23 +180,16 @@ impl CudaEngine {
         };
         let all = self.schedule(decoder).decode(0, self.position, &|_| false);
         let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        let event = || {
-            self.context
-                .new_event(timed)
-                .map_err(failed("making an event"))
-        };
+        let event = || self.context.new_event(timed).map_err(failed("making an event"));
         let (start, end) = (event()?, event()?);
         all.into_iter()
             .map(|fused| {
                 self.launch(&fused.call, true)?;
-                start
-                    .record(&self.stream)
-                    .map_err(failed("recording an event"))?;
+                start.record(&self.stream).map_err(failed("recording an event"))?;
                 for _ in 0..repeats {
                     self.launch(&fused.call, true)?;
                 }
-                end.record(&self.stream)
-                    .map_err(failed("recording an event"))?;
+                end.record(&self.stream).map_err(failed("recording an event"))?;
                 end.synchronize().map_err(failed("timing a kernel"))?;
                 let ms = start.elapsed_ms(&end).map_err(failed("reading a time"))?;
                 Ok((fused.call.kernel, f64::from(ms) / 1e3 / repeats as f64))
@@ -221,10 +211,7 @@ impl CudaEngine {
     /// # Panics
     /// If there are more tokens than there is room for.
     pub fn step(&mut self, tokens: &[u32], taps: &mut dyn TapSink) -> Result<(), CudaError> {
-        let span = Span {
-            tokens: tokens.len(),
-            first: self.position,
-        };
+        let span = Span { tokens: tokens.len(), first: self.position };
         assert!(
             span.tokens <= self.options.step && span.keys() <= self.options.context,
             "a step beyond the room taken"
@@ -232,12 +219,7 @@ impl CudaEngine {
         let wanted: Vec<bool> = self.graph.nodes.iter().map(|n| taps.wants(n.id)).collect();
         let tapped = wanted.contains(&true);
         if tapped && self.readback.is_none() {
-            let ring = Readback::new(
-                &self.context,
-                &self.stream,
-                self.memory.ring,
-                self.options.keep_taps,
-            )?;
+            let ring = Readback::new(&self.context, &self.stream, self.memory.ring, self.options.keep_taps)?;
             self.readback = Some(ring);
         }
         match (self.options.path, span.tokens) {
@@ -248,21 +230,13 @@ impl CudaEngine {
         if let (true, Some(readback)) = (tapped, &mut self.readback) {
             readback.finish(taps)?;
         }
-        self.stream
-            .synchronize()
-            .map_err(failed("running a step"))?;
+        self.stream.synchronize().map_err(failed("running a step"))?;
         self.position = span.keys();
         Ok(())
     }
 
     /// A node at a time.
-    fn walk(
-        &mut self,
-        tokens: &[u32],
-        span: Span,
-        wanted: &[bool],
-        taps: &mut dyn TapSink,
-    ) -> Result<(), CudaError> {
+    fn walk(&mut self, tokens: &[u32], span: Span, wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
         // SAFETY: the buffer holds `options.step` ids; the source outlives the
         // copy, which the step waits for.
         unsafe { result::memcpy_htod_async(self.memory.tokens, tokens, self.stream.cu_stream()) }
@@ -346,20 +320,10 @@ impl CudaEngine {
     }
 
     /// A decode step with taps: the same kernels, one after another.
-    fn decode(
-        &mut self,
-        token: u32,
-        wanted: &[bool],
-        taps: &mut dyn TapSink,
-    ) -> Result<(), CudaError> {
+    fn decode(&mut self, token: u32, wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
         let decoder = self.decoder.as_ref().expect("the fast path has one");
-        let all = self
-            .schedule(decoder)
-            .decode(token, self.position, &|i| wanted[i]);
-        let span = Span {
-            tokens: 1,
-            first: self.position,
-        };
+        let all = self.schedule(decoder).decode(token, self.position, &|i| wanted[i]);
+        let span = Span { tokens: 1, first: self.position };
         for fused in all {
             self.poison(&fused.nodes, true)?;
             self.launch(&fused.call, false)?;
@@ -380,10 +344,7 @@ impl CudaEngine {
         // SAFETY: the parameters are the captured ones but for two numbers, and
         // the node is the graph's first.
         unsafe { first.update(function, captured.graph.cu_graph_exec(), captured.first)? };
-        captured
-            .graph
-            .launch()
-            .map_err(failed("launching a decode step"))
+        captured.graph.launch().map_err(failed("launching a decode step"))
     }
 
     fn capture(&self) -> Result<Captured, CudaError> {
@@ -409,11 +370,7 @@ impl CudaEngine {
     }
 
     fn calls(&self) -> Calls<'_> {
-        Calls {
-            graph: &self.graph,
-            memory: &self.memory,
-            options: &self.options,
-        }
+        Calls { graph: &self.graph, memory: &self.memory, options: &self.options }
     }
 
     fn schedule<'a>(&'a self, decoder: &'a Decoder) -> Schedule<'a> {
@@ -438,22 +395,14 @@ impl CudaEngine {
             }
             // SAFETY: the buffer's own address and length; the stream orders it
             // before the kernel that writes.
-            unsafe {
-                result::memset_d8_async(buffer.at, 0xFF, buffer.bytes, self.stream.cu_stream())
-            }
-            .map_err(failed("clearing a buffer"))?;
+            unsafe { result::memset_d8_async(buffer.at, 0xFF, buffer.bytes, self.stream.cu_stream()) }
+                .map_err(failed("clearing a buffer"))?;
         }
         Ok(())
     }
 
     /// Sends the wanted outputs among `nodes` to the host.
-    fn send(
-        &mut self,
-        nodes: &[usize],
-        span: Span,
-        wanted: &[bool],
-        taps: &mut dyn TapSink,
-    ) -> Result<(), CudaError> {
+    fn send(&mut self, nodes: &[usize], span: Span, wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
         for &i in nodes {
             if !wanted[i] {
                 continue;
@@ -501,19 +450,11 @@ impl CudaEngine {
 
     fn load_kernels(&mut self, arch: &str) -> Result<(), CudaError> {
         let sources = self.sources()?;
-        let cubins = sources
-            .par_iter()
-            .map(|source| cached(source, arch))
-            .collect::<Result<Vec<_>, _>>()?;
+        let cubins = sources.par_iter().map(|source| cached(source, arch)).collect::<Result<Vec<_>, _>>()?;
         for (source, cubin) in sources.iter().zip(cubins) {
-            let module = self
-                .context
-                .load_module(Ptx::from_binary(cubin))
-                .map_err(failed("loading a kernel"))?;
+            let module = self.context.load_module(Ptx::from_binary(cubin)).map_err(failed("loading a kernel"))?;
             for name in &source.entries {
-                let function = module
-                    .load_function(name)
-                    .map_err(failed("finding a kernel"))?;
+                let function = module.load_function(name).map_err(failed("finding a kernel"))?;
                 self.functions.insert(name.clone(), function);
             }
         }
@@ -533,11 +474,8 @@ impl CudaEngine {
         if bytes <= PLAIN_SHARED {
             return Ok(());
         }
-        let attribute =
-            sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        self.functions[kernel]
-            .set_attribute(attribute, bytes as i32)
-            .map_err(failed("asking for shared memory"))
+        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        self.functions[kernel].set_attribute(attribute, bytes as i32).map_err(failed("asking for shared memory"))
     }
 
     /// The kernel files with what this model and these options need of them.
@@ -570,11 +508,8 @@ impl CudaEngine {
             if fused[..i].contains(file) {
                 continue;
             }
-            let wanted: Vec<Vec<&str>> = chosen
-                .iter()
-                .filter(|(f, _)| f == file)
-                .map(|(_, a)| a.iter().map(String::as_str).collect())
-                .collect();
+            let wanted: Vec<Vec<&str>> =
+                chosen.iter().filter(|(f, _)| f == file).map(|(_, a)| a.iter().map(String::as_str).collect()).collect();
             sources.push(template(file).source(wanted.iter().map(Vec::as_slice)));
         }
         Ok(sources)

@@ -46,19 +46,14 @@ fn padded_bytes(n: usize) -> u32 {
 /// The model's trait that stands against it, and what to use instead.
 pub fn check(calls: &Calls<'_>, decoder: &Decoder) -> Result<(), CudaError> {
     let refuse = |what: String| {
-        Err(CudaError::Unsupported(format!(
-            "the fused kernels are not made for {what}; use --subject cuda"
-        )))
+        Err(CudaError::Unsupported(format!("the fused kernels are not made for {what}; use --subject cuda")))
     };
     let config = &calls.graph.config;
     if ![32, 64, 128].contains(&config.head_dim) {
         return refuse(format!("heads of {} elements", config.head_dim));
     }
     if config.n_heads / config.n_kv_heads > 16 {
-        return refuse(format!(
-            "{} query heads to one of the cache",
-            config.n_heads / config.n_kv_heads
-        ));
+        return refuse(format!("{} query heads to one of the cache", config.n_heads / config.n_kv_heads));
     }
     for layer in &decoder.layers {
         for node in layer.rope {
@@ -122,21 +117,9 @@ impl Schedule<'_> {
         for layer in &d.layers {
             all.push(self.attn_qkv(layer, x, &tap));
             all.push(self.attention(layer, &tap));
-            all.push(self.linear_residual(
-                layer.attn_out,
-                layer.context,
-                x,
-                layer.attn_residual,
-                &tap,
-            ));
+            all.push(self.linear_residual(layer.attn_out, layer.context, x, layer.attn_residual, &tap));
             all.push(self.ffn_act(layer, &tap));
-            all.push(self.linear_residual(
-                layer.down,
-                layer.act,
-                layer.attn_residual,
-                layer.out,
-                &tap,
-            ));
+            all.push(self.linear_residual(layer.down, layer.act, layer.attn_residual, layer.out, &tap));
             x = layer.out;
         }
         all.push(self.head(x, &tap));
@@ -148,20 +131,9 @@ impl Schedule<'_> {
     pub fn first(&self, token: u32, position: usize) -> Fused {
         let embed = self.decoder.embed;
         let w = self.weight(embed);
-        let args = Args::default()
-            .with(token)
-            .with(position as i32)
-            .with(self.calls.memory.scratch.position);
+        let args = Args::default().with(token).with(position as i32).with(self.calls.memory.scratch.position);
         let args = args.with(w.planes).with(self.at(embed)).with(w.n as i32);
-        Fused {
-            call: Call::new(
-                entry("first", &[&w.ty.to_string()]),
-                (1, 1, 1),
-                THREADS,
-                args,
-            ),
-            nodes: vec![embed],
-        }
+        Fused { call: Call::new(entry("first", &[&w.ty.to_string()]), (1, 1, 1), THREADS, args), nodes: vec![embed] }
     }
 
     /// Norm, the three projections, biases or norms of heads, RoPE, both caches.
@@ -186,14 +158,9 @@ impl Schedule<'_> {
         taps[7..9].copy_from_slice(&layer.normed.map(tap_some));
         taps[9] = tap(layer.rope[1]);
         let scratch = &self.calls.memory.scratch;
-        let args = Args::default()
-            .with(self.at(x))
-            .with(weights)
-            .with(self.eps(layer.attn_norm));
+        let args = Args::default().with(self.at(x)).with(weights).with(self.eps(layer.attn_norm));
         let args = args.with(scratch.position).with(self.at(layer.rope[0]));
-        let args = args
-            .with(self.at(layer.cache[0]))
-            .with(self.at(layer.cache[1]));
+        let args = args.with(self.at(layer.cache[0])).with(self.at(layer.cache[1]));
         let args = args.with(w[0].n as i32).with(config.n_heads as i32);
         let args = args.with(config.n_kv_heads as i32).with(taps);
         let name = attn_qkv_entry(w, self.kv(), config.head_dim, head_norm);
@@ -204,8 +171,7 @@ impl Schedule<'_> {
         let nodes = nodes.chain(layer.biased.into_iter().flatten());
         let nodes = nodes.chain(layer.normed.into_iter().flatten());
         Fused {
-            call: Call::new(name, ((pairs / of_block) as u32, 1, 1), THREADS, args)
-                .shared(padded_bytes(w[0].n)),
+            call: Call::new(name, ((pairs / of_block) as u32, 1, 1), THREADS, args).shared(padded_bytes(w[0].n)),
             nodes: nodes.chain(layer.rope).chain(layer.cache).collect(),
         }
     }
@@ -216,32 +182,15 @@ impl Schedule<'_> {
         let scratch = &self.calls.memory.scratch;
         let weights = tap(layer.weights);
         // The weights are made of the scores.
-        let scores = if weights != 0 {
-            self.at(layer.scores)
-        } else {
-            tap(layer.scores)
-        };
+        let scores = if weights != 0 { self.at(layer.scores) } else { tap(layer.scores) };
         let args = Args::default().with(self.at(layer.rope[0]));
-        let args = args
-            .with(self.at(layer.cache[0]))
-            .with(self.at(layer.cache[1]));
-        let args = args
-            .with(scratch.partial)
-            .with(scratch.arrived)
-            .with(self.at(layer.context));
-        let args = args
-            .with(scratch.position)
-            .with(self.scale(layer))
-            .with([scores, weights]);
+        let args = args.with(self.at(layer.cache[0])).with(self.at(layer.cache[1]));
+        let args = args.with(scratch.partial).with(scratch.arrived).with(self.at(layer.context));
+        let args = args.with(scratch.position).with(self.scale(layer)).with([scores, weights]);
         let group = config.n_heads / config.n_kv_heads;
         let name = attention_entry(self.kv(), config.head_dim, group);
         Fused {
-            call: Call::new(
-                name,
-                (config.n_kv_heads as u32, SPLITS as u32, 1),
-                THREADS,
-                args,
-            ),
+            call: Call::new(name, (config.n_kv_heads as u32, SPLITS as u32, 1), THREADS, args),
             nodes: vec![layer.scores, layer.weights, layer.context],
         }
     }
@@ -254,55 +203,26 @@ impl Schedule<'_> {
     }
 
     /// `out = a + W x`, the product itself tapped.
-    fn linear_residual(
-        &self,
-        linear: usize,
-        x: usize,
-        a: usize,
-        out: usize,
-        tap: &dyn Fn(usize) -> u64,
-    ) -> Fused {
+    fn linear_residual(&self, linear: usize, x: usize, a: usize, out: usize, tap: &dyn Fn(usize) -> u64) -> Fused {
         let w = self.weight(linear);
-        let args = Args::default()
-            .with(self.at(x))
-            .with(w.planes)
-            .with(self.at(a));
-        let args = args
-            .with(self.at(out))
-            .with(w.n as i32)
-            .with(w.m as i32)
-            .with(tap(linear));
+        let args = Args::default().with(self.at(x)).with(w.planes).with(self.at(a));
+        let args = args.with(self.at(out)).with(w.n as i32).with(w.m as i32).with(tap(linear));
         let team = w.n.div_ceil(ROW_PER_WARP).clamp(1, TEAM_WARPS) as u32;
         // Rows share a copy of x; two blocks to a multiprocessor keep it busy.
-        let rows = (w.m as u32)
-            .div_ceil(2 * self.processors)
-            .clamp(1, TEAM_WARPS as u32 / team);
+        let rows = (w.m as u32).div_ceil(2 * self.processors).clamp(1, TEAM_WARPS as u32 / team);
         let grid = ((w.m as u32).div_ceil(rows), 1, 1);
-        let mut call = Call::new(
-            entry("linear_residual", &[&w.ty.to_string()]),
-            grid,
-            0,
-            args,
-        )
-        .shared(padded_bytes(w.n));
+        let mut call =
+            Call::new(entry("linear_residual", &[&w.ty.to_string()]), grid, 0, args).shared(padded_bytes(w.n));
         call.block = (32 * team, rows, 1);
-        Fused {
-            call,
-            nodes: vec![linear, out],
-        }
+        Fused { call, nodes: vec![linear, out] }
     }
 
     /// Norm, gate, up and their product.
     fn ffn_act(&self, layer: &Layer, tap: &dyn Fn(usize) -> u64) -> Fused {
         let (gate, up) = (self.weight(layer.gate), self.weight(layer.up));
         let args = Args::default().with(self.at(layer.attn_residual));
-        let args = args
-            .with(self.weight(layer.ffn_norm).planes[0])
-            .with(self.eps(layer.ffn_norm));
-        let args = args
-            .with(gate.planes)
-            .with(up.planes)
-            .with(self.at(layer.act));
+        let args = args.with(self.weight(layer.ffn_norm).planes[0]).with(self.eps(layer.ffn_norm));
+        let args = args.with(gate.planes).with(up.planes).with(self.at(layer.act));
         let args = args.with(gate.n as i32).with(gate.m as i32);
         let args = args.with([layer.ffn_norm, layer.gate, layer.up].map(tap));
         // As many blocks as are resident at once, and as many rows for each.
@@ -310,8 +230,7 @@ impl Schedule<'_> {
         let rounds = blocks.div_ceil(FFN_BLOCKS * self.processors);
         let grid = (blocks.div_ceil(rounds), 1, 1);
         Fused {
-            call: Call::new(ffn_act_entry([gate, up]), grid, THREADS, args)
-                .shared(padded_bytes(gate.n)),
+            call: Call::new(ffn_act_entry([gate, up]), grid, THREADS, args).shared(padded_bytes(gate.n)),
             nodes: vec![layer.ffn_norm, layer.gate, layer.up, layer.act],
         }
     }
@@ -320,17 +239,10 @@ impl Schedule<'_> {
     fn head(&self, x: usize, tap: &dyn Fn(usize) -> u64) -> Fused {
         let (norm, logits) = (self.decoder.final_norm, self.decoder.logits);
         let w = self.weight(logits);
-        let args = Args::default()
-            .with(self.at(x))
-            .with(self.weight(norm).planes[0]);
-        let args = args
-            .with(self.eps(norm))
-            .with(w.planes)
-            .with(self.at(logits));
+        let args = Args::default().with(self.at(x)).with(self.weight(norm).planes[0]);
+        let args = args.with(self.eps(norm)).with(w.planes).with(self.at(logits));
         let args = args.with(w.n as i32).with(w.m as i32).with(tap(norm));
-        let blocks = (w.m as u32)
-            .div_ceil(ROWS)
-            .min(HEAD_BLOCKS * self.processors);
+        let blocks = (w.m as u32).div_ceil(ROWS).min(HEAD_BLOCKS * self.processors);
         let name = entry("head", &[&w.ty.to_string()]);
         Fused {
             call: Call::new(name, (blocks, 1, 1), THREADS, args).shared(padded_bytes(w.n)),
@@ -345,47 +257,23 @@ impl Schedule<'_> {
         let m = self.weight(self.decoder.logits).m as i32;
         let args = Args::default().with(self.at(self.decoder.logits)).with(m);
         let args = args.with(scratch.best).with(counter).with(self.next_token);
-        Fused {
-            call: Call::new("argmax", (self.processors.min(64), 1, 1), THREADS, args),
-            nodes: Vec::new(),
-        }
+        Fused { call: Call::new("argmax", (self.processors.min(64), 1, 1), THREADS, args), nodes: Vec::new() }
     }
 
     /// The fused attention of many tokens, for the three nodes that end in
     /// `layer.context`.
-    pub fn prefill_attention(
-        &self,
-        layer: &Layer,
-        span: Span,
-        wants: &dyn Fn(usize) -> bool,
-    ) -> Fused {
+    pub fn prefill_attention(&self, layer: &Layer, span: Span, wants: &dyn Fn(usize) -> bool) -> Fused {
         let config = &self.calls.graph.config;
         let tap = |i: usize| if wants(i) { self.at(i) } else { 0 };
         let weights = tap(layer.weights);
-        let scores = if weights != 0 {
-            self.at(layer.scores)
-        } else {
-            tap(layer.scores)
-        };
+        let scores = if weights != 0 { self.at(layer.scores) } else { tap(layer.scores) };
         let args = Args::default().with(self.at(layer.rope[0]));
-        let args = args
-            .with(self.at(layer.cache[0]))
-            .with(self.at(layer.cache[1]));
+        let args = args.with(self.at(layer.cache[0])).with(self.at(layer.cache[1]));
         let args = args.with(self.at(layer.context)).with(self.scale(layer));
-        let args = args
-            .with(config.n_heads as i32)
-            .with(config.n_kv_heads as i32);
-        let args = args
-            .with(span.first as i32)
-            .with(span.tokens as i32)
-            .with(scores)
-            .with(weights);
+        let args = args.with(config.n_heads as i32).with(config.n_kv_heads as i32);
+        let args = args.with(span.first as i32).with(span.tokens as i32).with(scores).with(weights);
         let queries = if config.head_dim <= 64 { 32 } else { 16 };
-        let grid = (
-            span.tokens.div_ceil(queries) as u32,
-            config.n_heads as u32,
-            1,
-        );
+        let grid = (span.tokens.div_ceil(queries) as u32, config.n_heads as u32, 1);
         Fused {
             call: Call::new(prefill_entry(self.kv(), config.head_dim), grid, 128, args),
             nodes: vec![layer.scores, layer.weights, layer.context],
@@ -407,11 +295,7 @@ impl Schedule<'_> {
         ];
         for layer in &self.decoder.layers {
             let mut qkv: Vec<String> = layer.proj.iter().map(|&i| ty(i)).collect();
-            qkv.extend([
-                kv.to_owned(),
-                d.clone(),
-                layer.normed[0].is_some().to_string(),
-            ]);
+            qkv.extend([kv.to_owned(), d.clone(), layer.normed[0].is_some().to_string()]);
             all.push(("attn_qkv", qkv));
             all.push(("ffn_act", vec![ty(layer.gate), ty(layer.up)]));
             all.push(("linear_residual", vec![ty(layer.attn_out)]));
@@ -423,10 +307,7 @@ impl Schedule<'_> {
 
 fn attn_qkv_entry(w: [&Weight; 3], kv: &str, d: usize, head_norm: bool) -> String {
     let [q, k, v] = w.map(|w| w.ty.to_string());
-    entry(
-        "attn_qkv",
-        &[&q, &k, &v, kv, &d.to_string(), &head_norm.to_string()],
-    )
+    entry("attn_qkv", &[&q, &k, &v, kv, &d.to_string(), &head_norm.to_string()])
 }
 
 fn attention_entry(kv: &str, d: usize, group: usize) -> String {

@@ -58,11 +58,7 @@ pub fn entry(file: &str, arguments: &[&str]) -> String {
 impl Template {
     /// The file with a kernel for each list of arguments.
     pub fn source<'a>(&self, wanted: impl IntoIterator<Item = &'a [&'a str]>) -> Source {
-        let mut source = Source {
-            name: self.name,
-            text: self.text.to_owned(),
-            entries: Vec::new(),
-        };
+        let mut source = Source { name: self.name, text: self.text.to_owned(), entries: Vec::new() };
         if self.instances == Instances::One {
             source.entries.push(self.name.to_owned());
             return source;
@@ -141,10 +137,7 @@ pub const FAULTS: &[Template] = &[
 /// # Panics
 /// If there is none: names are written in this crate only.
 pub fn template(name: &str) -> &'static Template {
-    TEMPLATES
-        .iter()
-        .find(|t| t.name == name)
-        .unwrap_or_else(|| panic!("no kernel file `{name}`"))
+    TEMPLATES.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("no kernel file `{name}`"))
 }
 
 /// The compiler's target for a card, with the features of its architecture
@@ -172,20 +165,11 @@ pub fn compile(source: &Source, arch: &str) -> Result<Compiled, CudaError> {
     if !unsafe { sys::is_culib_present() } {
         return Err(CudaError::NoNvrtc);
     }
-    let problem = |log: String| CudaError::Compile {
-        name: source.name,
-        arch: arch.to_owned(),
-        log,
-    };
+    let problem = |log: String| CudaError::Compile { name: source.name, arch: arch.to_owned(), log };
     let text = CString::new(source.text.as_str()).expect("sources hold no NUL");
     let name = CString::new(format!("{}.cu", source.name)).expect("names hold no NUL");
-    let options = [
-        format!("--gpu-architecture={arch}"),
-        "--std=c++17".to_owned(),
-        "--ptxas-options=-v".to_owned(),
-    ];
-    let program =
-        result::create_program(&text, Some(&name)).map_err(|e| problem(format!("{e:?}")))?;
+    let options = [format!("--gpu-architecture={arch}"), "--std=c++17".to_owned(), "--ptxas-options=-v".to_owned()];
+    let program = result::create_program(&text, Some(&name)).map_err(|e| problem(format!("{e:?}")))?;
     // SAFETY: the program was created above and is destroyed below; every
     // buffer has the size that was asked for.
     unsafe {
@@ -213,15 +197,12 @@ unsafe fn log_of(program: sys::nvrtcProgram) -> String {
     let mut size = 0;
     // SAFETY: as the caller's; the buffer has the size that was asked for.
     unsafe {
-        if sys::nvrtcGetProgramLogSize(program, &mut size) != sys::nvrtcResult::NVRTC_SUCCESS
-            || size == 0
-        {
+        if sys::nvrtcGetProgramLogSize(program, &mut size) != sys::nvrtcResult::NVRTC_SUCCESS || size == 0 {
             return String::new();
         }
         let mut log = vec![0u8; size];
         sys::nvrtcGetProgramLog(program, log.as_mut_ptr().cast());
-        CStr::from_bytes_until_nul(&log)
-            .map_or_else(|_| String::new(), |s| s.to_string_lossy().into_owned())
+        CStr::from_bytes_until_nul(&log).map_or_else(|_| String::new(), |s| s.to_string_lossy().into_owned())
     }
 }
 
@@ -241,13 +222,7 @@ pub fn cached(source: &Source, arch: &str) -> Result<Vec<u8>, CudaError> {
     }
     let mut hash = DefaultHasher::new();
     (&source.text, arch, major, minor, env!("CARGO_PKG_VERSION")).hash(&mut hash);
-    let file = cache_folder().map(|f| {
-        f.join(format!(
-            "{}-{arch}-{:016x}.cubin",
-            source.name,
-            hash.finish()
-        ))
-    });
+    let file = cache_folder().map(|f| f.join(format!("{}-{arch}-{:016x}.cubin", source.name, hash.finish())));
     if let Some(cubin) = file.as_ref().and_then(|f| std::fs::read(f).ok()) {
         return Ok(cubin);
     }

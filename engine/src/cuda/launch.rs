@@ -25,18 +25,14 @@ impl Args {
 
     /// Where each parameter is, as CUDA wants to be told.
     fn pointers(&self) -> Vec<*mut c_void> {
-        self.starts
-            .iter()
-            .map(|&at| std::ptr::from_ref(&self.words[at]).cast_mut().cast())
-            .collect()
+        self.starts.iter().map(|&at| std::ptr::from_ref(&self.words[at]).cast_mut().cast()).collect()
     }
 
     /// Replaces parameter `i` by another of the same type.
     pub fn set<T: Pod>(&mut self, i: usize, value: T) {
         let start = self.starts[i];
         let bytes = bytemuck::bytes_of(&value);
-        bytemuck::cast_slice_mut::<u64, u8>(&mut self.words[start..])[..bytes.len()]
-            .copy_from_slice(bytes);
+        bytemuck::cast_slice_mut::<u64, u8>(&mut self.words[start..])[..bytes.len()].copy_from_slice(bytes);
     }
 
     #[cfg(any(test, feature = "faults"))]
@@ -65,13 +61,7 @@ pub struct Call {
 impl Call {
     /// A launch over a grid of blocks of `threads`.
     pub fn new(kernel: impl Into<String>, grid: (u32, u32, u32), threads: u32, args: Args) -> Self {
-        Self {
-            kernel: kernel.into(),
-            grid,
-            block: (threads, 1, 1),
-            shared: 0,
-            args,
-        }
+        Self { kernel: kernel.into(), grid, block: (threads, 1, 1), shared: 0, args }
     }
 
     /// A launch of one thread per element.
@@ -132,19 +122,12 @@ impl Call {
     /// # Safety
     /// The parameters must be those of the kernel, in type and order, and every
     /// address among them must be good for what the kernel reads and writes.
-    pub unsafe fn launch(
-        &self,
-        function: &CudaFunction,
-        stream: &CudaStream,
-        early: bool,
-    ) -> Result<(), CudaError> {
+    pub unsafe fn launch(&self, function: &CudaFunction, stream: &CudaStream, early: bool) -> Result<(), CudaError> {
         let mut pointers = self.args.pointers();
         let mut attribute = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
-            value: sys::CUlaunchAttributeValue {
-                programmaticStreamSerializationAllowed: 1,
-            },
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
         };
         let config = sys::CUlaunchConfig {
             gridDimX: self.grid.0,

@@ -121,13 +121,8 @@ impl Memory {
         });
         let cache_f32 = plan.take(4 * options.context * config.n_kv_heads * config.head_dim);
         let ring = readback::plan(&mut plan);
-        let scratch = [
-            8,
-            4 * SPLITS * config.n_heads * (config.head_dim + 2),
-            4 * (config.n_kv_heads + 1),
-            8,
-        ]
-        .map(|bytes| plan.take(bytes));
+        let scratch = [8, 4 * SPLITS * config.n_heads * (config.head_dim + 2), 4 * (config.n_kv_heads + 1), 8]
+            .map(|bytes| plan.take(bytes));
 
         let arena = plan.allocate(context, stream)?;
         let mut weights = HashMap::new();
@@ -141,16 +136,7 @@ impl Memory {
                 unsafe { result::memcpy_htod_sync(arena.at(*part), &bytes) }
                     .map_err(failed("copying weights to the device"))?;
             }
-            weights.insert(
-                name,
-                Weight {
-                    planes,
-                    parts,
-                    ty,
-                    n,
-                    m,
-                },
-            );
+            weights.insert(name, Weight { planes, parts, ty, n, m });
         }
         let mut frequencies = HashMap::new();
         for (index, rope, part) in rotations {
@@ -159,13 +145,8 @@ impl Memory {
                 .map_err(failed("copying frequencies to the device"))?;
             frequencies.insert(index, arena.at(part));
         }
-        let buffers: Vec<Buffer> = buffers
-            .iter()
-            .map(|part| Buffer {
-                at: arena.at(*part),
-                bytes: part.bytes,
-            })
-            .collect();
+        let buffers: Vec<Buffer> =
+            buffers.iter().map(|part| Buffer { at: arena.at(*part), bytes: part.bytes }).collect();
         Ok(Self {
             weights,
             outputs: buffer_of.iter().map(|&i| buffers[i]).collect(),
@@ -269,9 +250,7 @@ fn output_bytes(node: &Node, graph: &Graph, options: &Options) -> usize {
         _ if options.last_logits && node.id == graph.nodes[last].id => 1,
         _ => options.step,
     };
-    let elements: usize = Graph::extent(node, tokens, options.context)
-        .iter()
-        .product();
+    let elements: usize = Graph::extent(node, tokens, options.context).iter().product();
     match node.op {
         Op::KvCache(_) => options.kv.bytes() * elements,
         _ => 4 * elements,
@@ -280,7 +259,5 @@ fn output_bytes(node: &Node, graph: &Graph, options: &Options) -> usize {
 
 /// `base^(−2i/d)` per plane, rounded once from f64.
 fn frequency_table(rope: &Rope) -> Vec<f32> {
-    (0..rope.head_dim / 2)
-        .map(|i| rope.base.powf(-2.0 * i as f64 / rope.head_dim as f64) as f32)
-        .collect()
+    (0..rope.head_dim / 2).map(|i| rope.base.powf(-2.0 * i as f64 / rope.head_dim as f64) as f32).collect()
 }

@@ -10,9 +10,7 @@ use super::CudaError;
 use super::arena::{Part, Plan};
 use crate::model::StageId;
 use crate::tap::TapSink;
-use cudarc::driver::{
-    CudaContext, CudaEvent, CudaStream, DriverError, PinnedHostSlice, result, sys,
-};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, PinnedHostSlice, result, sys};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -66,16 +64,12 @@ impl Readback {
         device: u64,
         keep: bool,
     ) -> Result<Self, CudaError> {
-        let event = |_| {
-            context
-                .new_event(Some(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING))
-                .map_err(failed("making an event"))
-        };
+        let event =
+            |_| context.new_event(Some(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)).map_err(failed("making an event"));
         let pinned = |_| {
             // SAFETY: every element is written by a copy before it is read. Not
             // write-combined: the host reads it.
-            unsafe { context.alloc_pinned_with_flags::<f32>(SLOT, 0) }
-                .map_err(failed("taking pinned memory"))
+            unsafe { context.alloc_pinned_with_flags::<f32>(SLOT, 0) }.map_err(failed("taking pinned memory"))
         };
         Ok(Self {
             compute: compute.clone(),
@@ -96,21 +90,10 @@ impl Readback {
     ///
     /// # Errors
     /// If CUDA fails.
-    pub fn send(
-        &mut self,
-        id: StageId,
-        shape: Vec<usize>,
-        from: u64,
-        taps: &mut dyn TapSink,
-    ) -> Result<(), CudaError> {
+    pub fn send(&mut self, id: StageId, shape: Vec<usize>, from: u64, taps: &mut dyn TapSink) -> Result<(), CudaError> {
         let len = shape.iter().product();
         if !self.keep {
-            self.tensors.push_back(Tensor {
-                id,
-                shape,
-                data: Vec::with_capacity(len),
-                len,
-            });
+            self.tensors.push_back(Tensor { id, shape, data: Vec::with_capacity(len), len });
         }
         for start in (0..len).step_by(SLOT) {
             if self.flying.len() == SLOTS {
@@ -121,34 +104,19 @@ impl Readback {
             let aside = self.device + (4 * slot * SLOT) as u64;
             // SAFETY: both addresses are good for `count` elements, and the slot
             // is not in flight.
-            unsafe {
-                result::memcpy_dtod_async(
-                    aside,
-                    from + 4 * start as u64,
-                    4 * count,
-                    self.compute.cu_stream(),
-                )
-            }
-            .map_err(failed("copying a tap aside"))?;
+            unsafe { result::memcpy_dtod_async(aside, from + 4 * start as u64, 4 * count, self.compute.cu_stream()) }
+                .map_err(failed("copying a tap aside"))?;
             if self.keep {
                 continue;
             }
-            self.filled[slot]
-                .record(&self.compute)
-                .map_err(failed("recording an event"))?;
-            self.copies
-                .wait(&self.filled[slot])
-                .map_err(failed("ordering a tap"))?;
-            let to = self.pinned[slot]
-                .as_mut_slice()
-                .map_err(failed("reading a tap"))?;
+            self.filled[slot].record(&self.compute).map_err(failed("recording an event"))?;
+            self.copies.wait(&self.filled[slot]).map_err(failed("ordering a tap"))?;
+            let to = self.pinned[slot].as_mut_slice().map_err(failed("reading a tap"))?;
             // SAFETY: the slot's own pinned memory, which nobody reads before
             // `arrived` has happened.
             unsafe { result::memcpy_dtoh_async(&mut to[..count], aside, self.copies.cu_stream()) }
                 .map_err(failed("reading a tap"))?;
-            self.arrived[slot]
-                .record(&self.copies)
-                .map_err(failed("recording an event"))?;
+            self.arrived[slot].record(&self.copies).map_err(failed("recording an event"))?;
             self.flying.push_back((slot, count));
         }
         Ok(())
@@ -171,12 +139,8 @@ impl Readback {
         let Some((slot, count)) = self.flying.pop_front() else {
             return Ok(());
         };
-        self.arrived[slot]
-            .synchronize()
-            .map_err(failed("running a stage"))?;
-        let piece = self.pinned[slot]
-            .as_slice()
-            .map_err(failed("reading a tap"))?;
+        self.arrived[slot].synchronize().map_err(failed("running a stage"))?;
+        let piece = self.pinned[slot].as_slice().map_err(failed("reading a tap"))?;
         let tensor = self.tensors.front_mut().expect("a piece has its tensor");
         tensor.data.extend_from_slice(&piece[..count]);
         if tensor.data.len() == tensor.len {

@@ -17,10 +17,7 @@ pub type Planes = [u64; PLANES];
 
 /// The fields of a block, in the order of the planes; a plain number is one. Source: the block structures in
 /// ggml-common.h.
-#[expect(
-    clippy::single_range_in_vec_init,
-    reason = "a number is a block of one field"
-)]
+#[expect(clippy::single_range_in_vec_init, reason = "a number is a block of one field")]
 fn fields(ty: GgmlType) -> &'static [Range<usize>] {
     match ty {
         GgmlType::F32 => &[0..4],
@@ -39,10 +36,7 @@ fn fields(ty: GgmlType) -> &'static [Range<usize>] {
 
 /// The planes of a tensor of `blocks` blocks, each a part of the plan.
 pub fn plan(ty: GgmlType, blocks: usize, plan: &mut Plan) -> Vec<Part> {
-    fields(ty)
-        .iter()
-        .map(|field| plan.take(field.len() * blocks))
-        .collect()
+    fields(ty).iter().map(|field| plan.take(field.len() * blocks)).collect()
 }
 
 /// The planes of a tensor's bytes.

@@ -17,10 +17,7 @@ pub struct GgufError {
 
 impl GgufError {
     pub(super) fn new(file: Option<&Path>, problem: Problem) -> Self {
-        Self {
-            file: file.map(Path::to_owned),
-            problem,
-        }
+        Self { file: file.map(Path::to_owned), problem }
     }
 }
 
@@ -116,9 +113,7 @@ pub enum Problem {
     #[error("general.alignment is {0} but must be a power of 2; convert the model again")]
     Alignment(u32),
     /// A tensor name of 64 bytes or more.
-    #[error(
-        "tensor name \"{name}\" has {len} bytes, above the limit of 63; convert the model again"
-    )]
+    #[error("tensor name \"{name}\" has {len} bytes, above the limit of 63; convert the model again")]
     NameLength {
         /// Its first bytes, escaped.
         name: String,

@@ -55,11 +55,7 @@ impl TensorInfo {
     /// All elements; 0 if any dimension is.
     pub fn elements(&self) -> u64 {
         // No overflow: the parser checked the product of a tensor without a zero.
-        if self.dims.contains(&0) {
-            0
-        } else {
-            self.dims.iter().product()
-        }
+        if self.dims.contains(&0) { 0 } else { self.dims.iter().product() }
     }
 
     /// Elements per row: `dims[0]`, or 1 for a scalar.
@@ -135,13 +131,7 @@ impl Gguf {
 
     fn new(path: Option<PathBuf>, storage: Storage) -> Result<Self, Problem> {
         let (header, keys, names) = parse::parse(storage.bytes())?;
-        Ok(Self {
-            path,
-            storage,
-            header,
-            keys,
-            names,
-        })
+        Ok(Self { path, storage, header, keys, names })
     }
 
     /// Where the file lies, if it was opened by path.

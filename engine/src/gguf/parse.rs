@@ -32,9 +32,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Header, Index, Index), Problem> {
         return Err(Problem::Empty);
     }
     if !bytes.starts_with(b"GGUF") && !b"GGUF".starts_with(bytes) {
-        return Err(Problem::NotGguf {
-            start: shown(bytes),
-        });
+        return Err(Problem::NotGguf { start: shown(bytes) });
     }
     let mut r = Reader::new(bytes);
     r.take(4, "the magic")?;
@@ -76,39 +74,18 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Header, Index, Index), Problem> {
         r.check("the start of the tensor data", data_offset)?;
     }
     check_data(&r, data_offset, alignment, &tensors)?;
-    Ok((
-        Header {
-            version,
-            alignment,
-            data_offset,
-            metadata,
-            tensors,
-        },
-        keys,
-        names,
-    ))
+    Ok((Header { version, alignment, data_offset, metadata, tensors }, keys, names))
 }
 
 /// Tensors must follow each other without gaps but padding, inside the file.
-fn check_data(
-    r: &Reader<'_>,
-    data_offset: u64,
-    alignment: u64,
-    tensors: &[TensorInfo],
-) -> Result<(), Problem> {
+fn check_data(r: &Reader<'_>, data_offset: u64, alignment: u64, tensors: &[TensorInfo]) -> Result<(), Problem> {
     let mut expected = 0_u64;
     let mut needed = 0;
     for t in tensors {
         if t.offset != expected {
-            return Err(Problem::Offset {
-                name: t.name.clone(),
-                offset: t.offset,
-                expected,
-            });
+            return Err(Problem::Offset { name: t.name.clone(), offset: t.offset, expected });
         }
-        let end = expected
-            .checked_add(t.size)
-            .and_then(|end| end.checked_add(data_offset));
+        let end = expected.checked_add(t.size).and_then(|end| end.checked_add(data_offset));
         let padded = t.size.checked_next_multiple_of(alignment);
         let next = padded.and_then(|padded| expected.checked_add(padded));
         let (Some(end), Some(next)) = (end, next) else {
@@ -131,11 +108,7 @@ fn version(version: u32) -> Result<u32, Problem> {
 
 fn count(what: &'static str, n: u64) -> Result<u64, Problem> {
     let signed = n as i64;
-    if signed < 0 {
-        Err(Problem::Count { what, n: signed })
-    } else {
-        Ok(n)
-    }
+    if signed < 0 { Err(Problem::Count { what, n: signed }) } else { Ok(n) }
 }
 
 fn alignment(value: Option<&Value>) -> Result<u64, Problem> {
@@ -164,10 +137,7 @@ fn value(r: &mut Reader<'_>, key: &str) -> Result<Value, Problem> {
         11 => Value::I64(r.array(WHAT).map(i64::from_le_bytes)?),
         12 => Value::F64(r.array(WHAT).map(f64::from_le_bytes)?),
         id => {
-            return Err(Problem::ValueType {
-                key: key.to_owned(),
-                id,
-            });
+            return Err(Problem::ValueType { key: key.to_owned(), id });
         }
     })
 }
@@ -176,10 +146,7 @@ fn array(r: &mut Reader<'_>, key: &str) -> Result<ArrayValue, Problem> {
     let id = r.u32("an array's type")?;
     let n = r.u64("an array's length")?;
     if n > MAX_LENGTH && id != 9 && id <= 12 {
-        return Err(Problem::ArrayLength {
-            key: key.to_owned(),
-            len: n,
-        });
+        return Err(Problem::ArrayLength { key: key.to_owned(), len: n });
     }
     Ok(match id {
         0 => ArrayValue::U8(r.numbers(n, u8::from_le_bytes)?),
@@ -203,10 +170,7 @@ fn array(r: &mut Reader<'_>, key: &str) -> Result<ArrayValue, Problem> {
         11 => ArrayValue::I64(r.numbers(n, i64::from_le_bytes)?),
         12 => ArrayValue::F64(r.numbers(n, f64::from_le_bytes)?),
         id => {
-            return Err(Problem::ValueType {
-                key: key.to_owned(),
-                id,
-            });
+            return Err(Problem::ValueType { key: key.to_owned(), id });
         }
     })
 }
@@ -214,10 +178,7 @@ fn array(r: &mut Reader<'_>, key: &str) -> Result<ArrayValue, Problem> {
 fn tensor(r: &mut Reader<'_>) -> Result<TensorInfo, Problem> {
     let raw = r.string("a tensor's name")?;
     if raw.len() as u64 >= MAX_NAME {
-        return Err(Problem::NameLength {
-            name: shown(raw),
-            len: raw.len() as u64,
-        });
+        return Err(Problem::NameLength { name: shown(raw), len: raw.len() as u64 });
     }
     let name = name("tensor name", raw)?;
 
@@ -229,10 +190,7 @@ fn tensor(r: &mut Reader<'_>) -> Result<TensorInfo, Problem> {
     for _ in 0..n {
         let dim = r.u64("a tensor's dimensions")?;
         if (dim as i64) < 0 {
-            return Err(Problem::NegativeDimension {
-                name,
-                n: dim as i64,
-            });
+            return Err(Problem::NegativeDimension { name, n: dim as i64 });
         }
         dims.push(dim);
     }
@@ -258,23 +216,14 @@ fn tensor(r: &mut Reader<'_>) -> Result<TensorInfo, Problem> {
         return Err(Problem::Overflow(name));
     };
     let offset = r.u64("a tensor's offset")?;
-    Ok(TensorInfo {
-        name,
-        dims,
-        ggml_type: ty,
-        offset,
-        size,
-    })
+    Ok(TensorInfo { name, dims, ggml_type: ty, offset, size })
 }
 
 /// A key or a tensor name as text.
 fn name(what: &'static str, bytes: &[u8]) -> Result<String, Problem> {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains('\0') => Ok(text.to_owned()),
-        _ => Err(Problem::Name {
-            what,
-            name: shown(bytes),
-        }),
+        _ => Err(Problem::Name { what, name: shown(bytes) }),
     }
 }
 

@@ -25,11 +25,7 @@ impl<'a> Reader<'a> {
     /// Refuses if the file has fewer than `needed` bytes.
     pub(super) fn check(&self, what: &'static str, needed: u64) -> Result<(), Problem> {
         let len = self.bytes.len() as u64;
-        if needed > len {
-            Err(Problem::Truncated { what, needed, len })
-        } else {
-            Ok(())
-        }
+        if needed > len { Err(Problem::Truncated { what, needed, len }) } else { Ok(()) }
     }
 
     pub(super) fn take(&mut self, n: u64, what: &'static str) -> Result<&'a [u8], Problem> {

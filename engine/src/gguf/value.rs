@@ -183,63 +183,36 @@ impl Value {
 
     /// A bool.
     pub fn as_bool(&self) -> Option<bool> {
-        if let Self::Bool(v) = self {
-            Some(*v)
-        } else {
-            None
-        }
+        if let Self::Bool(v) = self { Some(*v) } else { None }
     }
 
     /// A string that is UTF-8.
     pub fn as_str(&self) -> Option<&str> {
-        if let Self::String(v) = self {
-            v.as_str()
-        } else {
-            None
-        }
+        if let Self::String(v) = self { v.as_str() } else { None }
     }
 
     /// An array of any element type.
     pub fn as_array(&self) -> Option<&ArrayValue> {
-        if let Self::Array(v) = self {
-            Some(v)
-        } else {
-            None
-        }
+        if let Self::Array(v) = self { Some(v) } else { None }
     }
 
     /// An array of strings, UTF-8 or not.
     pub fn as_strings(&self) -> Option<&StringArray> {
-        if let Self::Array(ArrayValue::String(v)) = self {
-            Some(v)
-        } else {
-            None
-        }
+        if let Self::Array(ArrayValue::String(v)) = self { Some(v) } else { None }
     }
 
     /// An array of strings that are all UTF-8.
     pub fn as_str_array(&self) -> Option<Vec<&str>> {
-        self.as_strings()?
-            .iter()
-            .map(|s| std::str::from_utf8(s).ok())
-            .collect()
+        self.as_strings()?.iter().map(|s| std::str::from_utf8(s).ok()).collect()
     }
 
     /// An array of `i32`.
     pub fn as_i32_array(&self) -> Option<&[i32]> {
-        if let Self::Array(ArrayValue::I32(v)) = self {
-            Some(v)
-        } else {
-            None
-        }
+        if let Self::Array(ArrayValue::I32(v)) = self { Some(v) } else { None }
     }
 
     /// An array of `f32`.
     pub fn as_f32_array(&self) -> Option<&[f32]> {
-        if let Self::Array(ArrayValue::F32(v)) = self {
-            Some(v)
-        } else {
-            None
-        }
+        if let Self::Array(ArrayValue::F32(v)) = self { Some(v) } else { None }
     }
 }

@@ -20,11 +20,7 @@ pub(super) struct NodeBuilder<'a> {
 
 impl Builder {
     pub(super) fn new(config: Config) -> Self {
-        Self {
-            config,
-            nodes: Vec::new(),
-            layer: None,
-        }
+        Self { config, nodes: Vec::new(), layer: None }
     }
 
     /// Stages declared from here on belong to `layer`.
@@ -33,43 +29,24 @@ impl Builder {
     }
 
     /// Begins a stage that reads `inputs` and gives `[T, width…]`.
-    pub(super) fn stage(
-        &mut self,
-        name: &'static str,
-        op: Op,
-        inputs: &[usize],
-        width: &[usize],
-    ) -> NodeBuilder<'_> {
+    pub(super) fn stage(&mut self, name: &'static str, op: Op, inputs: &[usize], width: &[usize]) -> NodeBuilder<'_> {
         let mut shape = vec![Axis::Tokens];
         shape.extend(width.iter().map(|&n| Axis::Fixed(n)));
         let node = Node {
-            id: StageId {
-                layer: self.layer,
-                name,
-            },
+            id: StageId { layer: self.layer, name },
             op,
             inputs: inputs.to_vec(),
             weight: None,
             shape,
-            emission: Emission {
-                name: String::new(),
-                op: "",
-                layout: EmittedLayout::Rows,
-            },
+            emission: Emission { name: String::new(), op: "", layout: EmittedLayout::Rows },
             faults: Faults::default(),
             before: None,
         };
-        NodeBuilder {
-            builder: self,
-            node,
-        }
+        NodeBuilder { builder: self, node }
     }
 
     pub(super) fn finish(self) -> Graph {
-        Graph {
-            config: self.config,
-            nodes: self.nodes,
-        }
+        Graph { config: self.config, nodes: self.nodes }
     }
 }
 

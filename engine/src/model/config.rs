@@ -124,16 +124,10 @@ impl Config {
     pub fn read(arch: &str, source: &dyn Metadata) -> Result<Self, ConfigError> {
         let integer = |suffix: &str| -> Result<usize, ConfigError> {
             let key = format!("{arch}.{suffix}");
-            let value = source
-                .integer(&key)
-                .ok_or_else(|| ConfigError::Missing(key.clone()))?;
+            let value = source.integer(&key).ok_or_else(|| ConfigError::Missing(key.clone()))?;
             // Bounds the graph's size by something a real model cannot reach.
             if value == 0 || value > 1 << 24 {
-                return Err(ConfigError::Invalid {
-                    key,
-                    value: value.to_string(),
-                    why: "expected between 1 and 2^24",
-                });
+                return Err(ConfigError::Invalid { key, value: value.to_string(), why: "expected between 1 and 2^24" });
             }
             Ok(value as usize)
         };
@@ -185,9 +179,7 @@ impl Config {
         }
         Ok(Self {
             arch: arch.to_owned(),
-            name: source
-                .text("general.name")
-                .unwrap_or_else(|| arch.to_owned()),
+            name: source.text("general.name").unwrap_or_else(|| arch.to_owned()),
             n_layers,
             n_embd,
             n_heads,

@@ -20,12 +20,7 @@ pub(super) fn graph(config: &Config, traits: &Traits) -> Graph {
     let norm = Op::RmsNorm(RmsNorm::rows(c.rms_eps));
     let linear = Op::Linear(Linear::default());
     let rope = Op::Rope(Rope::neox(c.rope_base, d));
-    let attention = Attention {
-        n_heads: h,
-        n_kv_heads: g,
-        head_dim: d,
-        interleaved: false,
-    };
+    let attention = Attention { n_heads: h, n_kv_heads: g, head_dim: d, interleaved: false };
 
     let mut b = Builder::new(c.clone());
     let embed = b
@@ -51,50 +46,23 @@ pub(super) fn graph(config: &Config, traits: &Traits) -> Graph {
                 .emitted(tap, "MUL_MAT")
                 .add();
             if traits.qkv_bias {
-                x = b
-                    .stage(names[1], Op::Bias, &[x], &[n])
-                    .weight(&format!("{weight}.bias"))
-                    .emitted(tap, "ADD")
-                    .add();
+                x = b.stage(names[1], Op::Bias, &[x], &[n]).weight(&format!("{weight}.bias")).emitted(tap, "ADD").add();
             }
             if traits.qk_norm && !names[2].is_empty() {
                 x = b
-                    .stage(
-                        names[2],
-                        Op::RmsNorm(RmsNorm::per_head(c.rms_eps, n / d)),
-                        &[x],
-                        &[n],
-                    )
+                    .stage(names[2], Op::RmsNorm(RmsNorm::per_head(c.rms_eps, n / d)), &[x], &[n])
                     .weight(&format!("{weight}_norm.weight"))
                     .emitted(&format!("{tap}_normed"), "MUL")
                     .add();
             }
             x
         };
-        let q = project(
-            &mut b,
-            ["q_proj", "q_biased", "q_normed"],
-            "attn_q",
-            "Qcur",
-            h * d,
-        );
-        let k = project(
-            &mut b,
-            ["k_proj", "k_biased", "k_normed"],
-            "attn_k",
-            "Kcur",
-            g * d,
-        );
+        let q = project(&mut b, ["q_proj", "q_biased", "q_normed"], "attn_q", "Qcur", h * d);
+        let k = project(&mut b, ["k_proj", "k_biased", "k_normed"], "attn_k", "Kcur", g * d);
         let v = project(&mut b, ["v_proj", "v_biased", ""], "attn_v", "Vcur", g * d);
 
-        let q_rope = b
-            .stage("q_rope", rope.clone(), &[q], &[h, d])
-            .emitted("Qcur", "ROPE")
-            .add();
-        let k_rope = b
-            .stage("k_rope", rope.clone(), &[k], &[g, d])
-            .emitted("Kcur", "ROPE")
-            .add();
+        let q_rope = b.stage("q_rope", rope.clone(), &[q], &[h, d]).emitted("Qcur", "ROPE").add();
+        let k_rope = b.stage("k_rope", rope.clone(), &[k], &[g, d]).emitted("Kcur", "ROPE").add();
 
         let cache = vec![Axis::Keys, Axis::Fixed(g), Axis::Fixed(d)];
         let k_cache = b
@@ -110,34 +78,19 @@ pub(super) fn graph(config: &Config, traits: &Traits) -> Graph {
 
         let scores = vec![Axis::Fixed(h), Axis::Tokens, Axis::Keys];
         let attn_scores = b
-            .stage(
-                "attn_scores",
-                Op::AttnScores(attention),
-                &[q_rope, k_cache],
-                &[],
-            )
+            .stage("attn_scores", Op::AttnScores(attention), &[q_rope, k_cache], &[])
             .shape(scores.clone())
             .emitted("kq", "MUL_MAT")
             .layout(EmittedLayout::PaddedKeys)
             .add();
         let attn_weights = b
-            .stage(
-                "attn_weights",
-                Op::AttnWeights(Softmax::causal(1.0 / (d as f64).sqrt())),
-                &[attn_scores],
-                &[],
-            )
+            .stage("attn_weights", Op::AttnWeights(Softmax::causal(1.0 / (d as f64).sqrt())), &[attn_scores], &[])
             .shape(scores)
             .emitted("kq_soft_max", "SOFT_MAX")
             .layout(EmittedLayout::PaddedKeys)
             .add();
         let context = b
-            .stage(
-                "attn_context",
-                Op::AttnContext(attention),
-                &[attn_weights, v_cache],
-                &[h * d],
-            )
+            .stage("attn_context", Op::AttnContext(attention), &[attn_weights, v_cache], &[h * d])
             .emitted("kqv_out", "CONT")
             .add();
         let attn_out = b
@@ -145,10 +98,8 @@ pub(super) fn graph(config: &Config, traits: &Traits) -> Graph {
             .weight("attn_output.weight")
             .emitted("", "MUL_MAT")
             .add();
-        let attn_residual = b
-            .stage("attn_residual", Op::Residual, &[attn_out, residual], &[e])
-            .emitted("ffn_inp", "ADD")
-            .add();
+        let attn_residual =
+            b.stage("attn_residual", Op::Residual, &[attn_out, residual], &[e]).emitted("ffn_inp", "ADD").add();
 
         let ffn_norm = b
             .stage("ffn_norm", norm.clone(), &[attn_residual], &[e])
@@ -165,35 +116,19 @@ pub(super) fn graph(config: &Config, traits: &Traits) -> Graph {
             .weight("ffn_up.weight")
             .emitted("ffn_up", "MUL_MAT")
             .add();
-        let act = b
-            .stage("ffn_act", Op::SwiGlu(Gate::Silu), &[gate, up], &[f])
-            .emitted("ffn_swiglu", "GLU")
-            .add();
+        let act = b.stage("ffn_act", Op::SwiGlu(Gate::Silu), &[gate, up], &[f]).emitted("ffn_swiglu", "GLU").add();
         let down = b
             .stage("ffn_down", linear.clone(), &[act], &[e])
             .weight("ffn_down.weight")
             .emitted("ffn_out", "MUL_MAT")
             .add();
-        residual = b
-            .stage("layer_out", Op::Residual, &[down, attn_residual], &[e])
-            .emitted("l_out", "ADD")
-            .add();
+        residual = b.stage("layer_out", Op::Residual, &[down, attn_residual], &[e]).emitted("l_out", "ADD").add();
     }
 
     b.enter(None);
-    let final_norm = b
-        .stage("final_norm", norm, &[residual], &[e])
-        .weight("output_norm.weight")
-        .emitted("result_norm", "MUL")
-        .add();
-    let head = if c.tied_head {
-        "token_embd.weight"
-    } else {
-        "output.weight"
-    };
-    b.stage("logits", linear, &[final_norm], &[c.n_vocab])
-        .weight(head)
-        .emitted("result_output", "MUL_MAT")
-        .add();
+    let final_norm =
+        b.stage("final_norm", norm, &[residual], &[e]).weight("output_norm.weight").emitted("result_norm", "MUL").add();
+    let head = if c.tied_head { "token_embd.weight" } else { "output.weight" };
+    b.stage("logits", linear, &[final_norm], &[c.n_vocab]).weight(head).emitted("result_output", "MUL_MAT").add();
     b.finish()
 }

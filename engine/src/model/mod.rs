@@ -21,8 +21,7 @@ pub use crate::quant::WeightSource;
 pub type BuildGraph = fn(&Config) -> Graph;
 
 /// Architectures that have a graph, with the function that builds it.
-pub const ARCHITECTURES: &[(&str, BuildGraph)] =
-    &[(qwen2::ARCH, qwen2::graph), (qwen3::ARCH, qwen3::graph)];
+pub const ARCHITECTURES: &[(&str, BuildGraph)] = &[(qwen2::ARCH, qwen2::graph), (qwen3::ARCH, qwen3::graph)];
 
 /// The stages that any architecture declares, those of a layer for layer 0.
 pub(crate) fn stages() -> &'static [StageId] {
@@ -46,19 +45,12 @@ pub(crate) fn stages() -> &'static [StageId] {
 /// An architecture without a graph, or hyperparameters that are missing or
 /// impossible.
 pub fn build(source: &dyn Metadata) -> Result<Graph, ConfigError> {
-    let found = source
-        .text("general.architecture")
-        .ok_or_else(|| ConfigError::Missing("general.architecture".into()))?;
-    let (arch, graph) = ARCHITECTURES
-        .iter()
-        .find(|(arch, _)| *arch == found)
-        .ok_or_else(|| ConfigError::Architecture {
+    let found =
+        source.text("general.architecture").ok_or_else(|| ConfigError::Missing("general.architecture".into()))?;
+    let (arch, graph) =
+        ARCHITECTURES.iter().find(|(arch, _)| *arch == found).ok_or_else(|| ConfigError::Architecture {
             found: found.clone(),
-            known: ARCHITECTURES
-                .iter()
-                .map(|(a, _)| *a)
-                .collect::<Vec<_>>()
-                .join(", "),
+            known: ARCHITECTURES.iter().map(|(a, _)| *a).collect::<Vec<_>>().join(", "),
         })?;
     Ok(graph(&Config::read(arch, source)?))
 }

@@ -8,11 +8,5 @@ pub const ARCH: &str = "qwen2";
 
 /// The graph of a model with these hyperparameters.
 pub fn graph(config: &Config) -> Graph {
-    dense::graph(
-        config,
-        &Traits {
-            qkv_bias: true,
-            qk_norm: false,
-        },
-    )
+    dense::graph(config, &Traits { qkv_bias: true, qk_norm: false })
 }

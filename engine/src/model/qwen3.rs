@@ -8,11 +8,5 @@ pub const ARCH: &str = "qwen3";
 
 /// The graph of a model with these hyperparameters.
 pub fn graph(config: &Config) -> Graph {
-    dense::graph(
-        config,
-        &Traits {
-            qkv_bias: false,
-            qk_norm: true,
-        },
-    )
+    dense::graph(config, &Traits { qkv_bias: false, qk_norm: true })
 }

@@ -20,10 +20,7 @@ pub struct StageId {
 impl StageId {
     /// A stage of layer `layer`.
     pub const fn layer(layer: u16, name: &'static str) -> Self {
-        Self {
-            layer: Some(layer),
-            name,
-        }
+        Self { layer: Some(layer), name }
     }
 
     /// A stage outside the layers.
@@ -96,15 +93,7 @@ mod tests {
         }
         let deep = StageId::layer(123, "q_rope");
         assert_eq!("L123.q_rope".parse(), Ok(deep));
-        for no in [
-            "",
-            "L07",
-            "L07.",
-            "q_rope",
-            "L07.logits",
-            "Lx.q_rope",
-            "L07.q_rope ",
-        ] {
+        for no in ["", "L07", "L07.", "q_rope", "L07.logits", "Lx.q_rope", "L07.q_rope "] {
             assert!(no.parse::<StageId>().is_err(), "{no}");
         }
     }

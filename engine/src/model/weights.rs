@@ -58,10 +58,7 @@ impl Model {
                 )));
             }
             if !tensor.ggml_type.is_supported() {
-                let known: Vec<String> = GgmlType::ALL_SUPPORTED
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect();
+                let known: Vec<String> = GgmlType::ALL_SUPPORTED.iter().map(ToString::to_string).collect();
                 return Err(LoadError::Tensors(format!(
                     "tensor `{name}` is stored as {}, which is not supported; requantise the model to one of {}",
                     tensor.ggml_type,
@@ -83,9 +80,7 @@ impl Model {
     }
 
     fn info(&self, tensor: &str) -> &crate::gguf::TensorInfo {
-        self.gguf
-            .tensor(tensor)
-            .unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"))
+        self.gguf.tensor(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"))
     }
 }
 

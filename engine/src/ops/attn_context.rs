@@ -10,21 +10,18 @@ pub fn forward<F: Real>(a: &Attention, w: &Tensor<F>, v: &Tensor<F>) -> Tensor<F
     let (tokens, keys, d) = (w.shape[1], w.shape[2], a.head_dim);
     let width = a.n_heads * d;
     let mut y = Tensor::zeros(vec![tokens, width]);
-    y.data
-        .par_chunks_mut(width.max(1))
-        .enumerate()
-        .for_each(|(t, row)| {
-            for (h, head) in row.chunks_mut(d).enumerate() {
-                let kv = a.kv_head(h);
-                let weights = &w.data[(h * tokens + t) * keys..][..keys];
-                for (n, &weight) in weights.iter().enumerate().take(v.rows()) {
-                    // A weight of zero contributes nothing: masked keys are free.
-                    if weight != F::zero() {
-                        F::axpy(weight, &v.row(n)[kv * d..(kv + 1) * d], head);
-                    }
+    y.data.par_chunks_mut(width.max(1)).enumerate().for_each(|(t, row)| {
+        for (h, head) in row.chunks_mut(d).enumerate() {
+            let kv = a.kv_head(h);
+            let weights = &w.data[(h * tokens + t) * keys..][..keys];
+            for (n, &weight) in weights.iter().enumerate().take(v.rows()) {
+                // A weight of zero contributes nothing: masked keys are free.
+                if weight != F::zero() {
+                    F::axpy(weight, &v.row(n)[kv * d..(kv + 1) * d], head);
                 }
             }
-        });
+        }
+    });
     y
 }
 
@@ -34,29 +31,15 @@ pub fn forward<F: Real>(a: &Attention, w: &Tensor<F>, v: &Tensor<F>) -> Tensor<F
 /// N = 3768, on four times this bound). A product below the smallest normal f32
 /// may be flushed.
 pub fn bound(a: &Attention, w: &Tensor<f64>, v: &Tensor<f64>) -> Vec<f32> {
-    let magnitude = |t: &Tensor<f64>| Tensor {
-        shape: t.shape.clone(),
-        data: t.data.iter().map(|v| v.abs()).collect(),
-    };
+    let magnitude = |t: &Tensor<f64>| Tensor { shape: t.shape.clone(), data: t.data.iter().map(|v| v.abs()).collect() };
     let n = v.rows() as f64;
     let factor = UNIT * (n.sqrt() + n / 16.0).max(1.0);
-    forward(a, &magnitude(w), &magnitude(v))
-        .data
-        .iter()
-        .map(|reach| (factor * reach + n * TINY) as f32)
-        .collect()
+    forward(a, &magnitude(w), &magnitude(v)).data.iter().map(|reach| (factor * reach + n * TINY) as f32).collect()
 }
 
 /// How uncertain operands make the context: `dc² = Σ (v·dw)² + (w·dv)²`.
-pub fn spread(
-    a: &Attention,
-    (w, v): (&Tensor<f64>, &Tensor<f64>),
-    (dw, dv): (&[f32], &[f32]),
-) -> Vec<f32> {
-    let square = |t: &Tensor<f64>| Tensor {
-        shape: t.shape.clone(),
-        data: t.data.iter().map(|v| v * v).collect(),
-    };
+pub fn spread(a: &Attention, (w, v): (&Tensor<f64>, &Tensor<f64>), (dw, dv): (&[f32], &[f32])) -> Vec<f32> {
+    let square = |t: &Tensor<f64>| Tensor { shape: t.shape.clone(), data: t.data.iter().map(|v| v * v).collect() };
     let squares = |like: &Tensor<f64>, d: &[f32]| Tensor {
         shape: like.shape.clone(),
         data: d.iter().map(|d| f64::from(*d).powi(2)).collect(),

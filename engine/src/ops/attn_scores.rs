@@ -24,11 +24,7 @@ pub struct Attention {
 impl Attention {
     /// The key head that query head `h` reads.
     pub fn kv_head(&self, h: usize) -> usize {
-        if self.interleaved {
-            h % self.n_kv_heads
-        } else {
-            h / (self.n_heads / self.n_kv_heads)
-        }
+        if self.interleaved { h % self.n_kv_heads } else { h / (self.n_heads / self.n_kv_heads) }
     }
 }
 
@@ -46,27 +42,21 @@ fn pairs<F: Real, S: Copy + Default + Send>(
 ) -> Vec<S> {
     let (tokens, keys, d) = (q.rows(), k.rows(), a.head_dim);
     let mut scores = vec![S::default(); a.n_heads * tokens * keys];
-    scores
-        .par_chunks_mut((tokens * keys).max(1))
-        .enumerate()
-        .for_each(|(h, plane)| {
-            let kv = a.kv_head(h);
-            for (t, row) in plane.chunks_mut(keys.max(1)).enumerate() {
-                let query = &q.row(t)[h * d..(h + 1) * d];
-                for (n, s) in row.iter_mut().enumerate() {
-                    *s = f(query, &k.row(n)[kv * d..(kv + 1) * d]);
-                }
+    scores.par_chunks_mut((tokens * keys).max(1)).enumerate().for_each(|(h, plane)| {
+        let kv = a.kv_head(h);
+        for (t, row) in plane.chunks_mut(keys.max(1)).enumerate() {
+            let query = &q.row(t)[h * d..(h + 1) * d];
+            for (n, s) in row.iter_mut().enumerate() {
+                *s = f(query, &k.row(n)[kv * d..(kv + 1) * d]);
             }
-        });
+        }
+    });
     scores
 }
 
 /// Scores of every query with every key.
 pub fn forward<F: Real>(a: &Attention, q: &Tensor<F>, k: &Tensor<F>) -> Tensor<F> {
-    Tensor {
-        shape: vec![a.n_heads, q.rows(), k.rows()],
-        data: pairs(a, q, k, F::dot),
-    }
+    Tensor { shape: vec![a.n_heads, q.rows(), k.rows()], data: pairs(a, q, k, F::dot) }
 }
 
 /// `u·√D·Σ|q·k|`: the probabilistic bound of an inner product of D terms in
@@ -80,15 +70,8 @@ pub fn bound(a: &Attention, q: &Tensor<f64>, k: &Tensor<f64>) -> Vec<f32> {
 }
 
 /// How uncertain operands make the scores: `ds² = Σ (k·dq)² + (q·dk)²`.
-pub fn spread(
-    a: &Attention,
-    (q, k): (&Tensor<f64>, &Tensor<f64>),
-    (dq, dk): (&[f32], &[f32]),
-) -> Vec<f32> {
-    let square = |t: &Tensor<f64>| Tensor {
-        shape: t.shape.clone(),
-        data: t.data.iter().map(|v| v * v).collect(),
-    };
+pub fn spread(a: &Attention, (q, k): (&Tensor<f64>, &Tensor<f64>), (dq, dk): (&[f32], &[f32])) -> Vec<f32> {
+    let square = |t: &Tensor<f64>| Tensor { shape: t.shape.clone(), data: t.data.iter().map(|v| v * v).collect() };
     let squares = |like: &Tensor<f64>, d: &[f32]| Tensor {
         shape: like.shape.clone(),
         data: d.iter().map(|d| f64::from(*d).powi(2)).collect(),

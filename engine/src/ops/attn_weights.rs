@@ -42,10 +42,7 @@ pub struct Softmax {
 impl Softmax {
     /// With the causal mask.
     pub fn causal(scale: f64) -> Self {
-        Self {
-            scale,
-            mask: Mask::Causal,
-        }
+        Self { scale, mask: Mask::Causal }
     }
 }
 
@@ -55,16 +52,9 @@ pub fn forward<F: Real>(softmax: &Softmax, scores: &Tensor<F>, positions: &[u32]
     let tokens = scores.shape[1];
     let scale = F::of(softmax.scale);
     let mut y = Tensor::zeros(scores.shape.clone());
-    for (row, (out, s)) in y
-        .data
-        .chunks_mut(keys.max(1))
-        .zip(scores.data.chunks(keys.max(1)))
-        .enumerate()
-    {
+    for (row, (out, s)) in y.data.chunks_mut(keys.max(1)).zip(scores.data.chunks(keys.max(1))).enumerate() {
         let seen = softmax.mask.visible(positions[row % tokens], keys);
-        let largest = s[..seen]
-            .iter()
-            .fold(F::neg_infinity(), |m, &s| m.max(s * scale));
+        let largest = s[..seen].iter().fold(F::neg_infinity(), |m, &s| m.max(s * scale));
         for (o, &s) in out[..seen].iter_mut().zip(s) {
             *o = (s * scale - largest).exp();
         }

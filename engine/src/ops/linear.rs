@@ -29,9 +29,7 @@ pub struct Linear {
 
 impl Default for Linear {
     fn default() -> Self {
-        Self {
-            layout: Layout::Rows,
-        }
+        Self { layout: Layout::Rows }
     }
 }
 
@@ -59,19 +57,12 @@ pub fn forward<F: Real>(linear: &Linear, x: &Tensor<F>, c: &Context<'_>) -> Tens
 
 /// In f64, with `u·√n·Σ|W·x|` per element: the probabilistic bound of an
 /// inner product of n terms in any order of summation (Higham & Mary 2019).
-pub fn forward_with_bound(
-    linear: &Linear,
-    x: &Tensor<f64>,
-    c: &Context<'_>,
-) -> (Tensor<f64>, Vec<f32>) {
+pub fn forward_with_bound(linear: &Linear, x: &Tensor<f64>, c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
     let (n, m) = c.weights.extent(c.weight);
     let factor = (UNIT * (n as f64).sqrt()) as f32;
     if linear.layout != Layout::Rows {
         let y = forward(linear, x, c);
-        let magnitudes = Tensor {
-            shape: x.shape.clone(),
-            data: x.data.iter().map(|v| v.abs() as f32).collect(),
-        };
+        let magnitudes = Tensor { shape: x.shape.clone(), data: x.data.iter().map(|v| v.abs() as f32).collect() };
         let reach = match linear.layout {
             Layout::Strided(extra) => strided(&magnitudes, c, extra, f32::abs),
             _ => scrambled(&magnitudes, c, f32::abs),
@@ -79,36 +70,19 @@ pub fn forward_with_bound(
         return (y, reach.data.iter().map(|v| factor * v).collect());
     }
     let columns: Vec<&[f64]> = (0..x.rows()).map(|t| x.row(t)).collect();
-    let magnitudes: Vec<Vec<f32>> = columns
-        .iter()
-        .map(|x| x.iter().map(|v| v.abs() as f32).collect())
-        .collect();
+    let magnitudes: Vec<Vec<f32>> = columns.iter().map(|x| x.iter().map(|v| v.abs() as f32).collect()).collect();
     let magnitudes: Vec<&[f32]> = magnitudes.iter().map(Vec::as_slice).collect();
     let tokens = x.rows();
-    let both = products(
-        &columns,
-        n,
-        m,
-        c,
-        |rows, columns, out: &mut [(f64, f32)]| {
-            let mut wide = vec![0f64; rows.len()];
-            f64::widen(rows, &mut wide);
-            dots(&wide, columns, |r, t, v| out[r * tokens + t].0 = v);
-            let reach: Vec<f32> = rows.iter().map(|w| w.abs()).collect();
-            dots(&reach, &magnitudes, |r, t, v| {
-                out[r * tokens + t].1 = factor * v
-            });
-        },
-    );
+    let both = products(&columns, n, m, c, |rows, columns, out: &mut [(f64, f32)]| {
+        let mut wide = vec![0f64; rows.len()];
+        f64::widen(rows, &mut wide);
+        dots(&wide, columns, |r, t, v| out[r * tokens + t].0 = v);
+        let reach: Vec<f32> = rows.iter().map(|w| w.abs()).collect();
+        dots(&reach, &magnitudes, |r, t, v| out[r * tokens + t].1 = factor * v);
+    });
     let both = transpose(both, x.rows(), m);
     let (y, bound) = both.data.into_iter().unzip();
-    (
-        Tensor {
-            shape: vec![x.rows(), m],
-            data: y,
-        },
-        bound,
-    )
+    (Tensor { shape: vec![x.rows(), m], data: y }, bound)
 }
 
 /// How uncertain operands `dx` `[T, n]` make the result: `dy² = Σ (W·dx)²`.
@@ -119,8 +93,7 @@ pub fn spread(linear: &Linear, dx: &Tensor<f32>, c: &Context<'_>) -> Vec<f32> {
     for row in squares.data.chunks_mut(n) {
         // In units of the row's largest, so that no square is lost in f32.
         let unit = row.iter().fold(0f32, |m, d| m.max(*d));
-        row.iter_mut()
-            .for_each(|d| *d = if unit > 0.0 { (*d / unit).powi(2) } else { 0.0 });
+        row.iter_mut().for_each(|d| *d = if unit > 0.0 { (*d / unit).powi(2) } else { 0.0 });
         largest.push(unit);
     }
     let sums = match linear.layout {
@@ -137,11 +110,7 @@ pub fn spread(linear: &Linear, dx: &Tensor<f32>, c: &Context<'_>) -> Vec<f32> {
         Layout::Strided(extra) => strided(&squares, c, extra, |w| w * w),
     };
     let m = sums.row_len().max(1);
-    sums.data
-        .chunks(m)
-        .zip(largest)
-        .flat_map(|(row, unit)| row.iter().map(move |v| unit * v.sqrt()))
-        .collect()
+    sums.data.chunks(m).zip(largest).flat_map(|(row, unit)| row.iter().map(move |v| unit * v.sqrt())).collect()
 }
 
 /// Runs `f(weight rows, columns, out)` for up to four outputs at a time, in
@@ -155,17 +124,14 @@ fn products<F: Real, S: Copy + Default + Send>(
 ) -> Vec<S> {
     let tokens = columns.len().max(1);
     let mut out = vec![S::default(); m * tokens];
-    out.par_chunks_mut(tokens * ROWS_PER_TASK)
-        .enumerate()
-        .for_each(|(task, out)| {
-            let mut rows = vec![0f32; n * TILE];
-            for (i, out) in out.chunks_mut(tokens * TILE).enumerate() {
-                let rows = &mut rows[..out.len() / tokens * n];
-                c.weights
-                    .rows(c.weight, task * ROWS_PER_TASK + i * TILE, rows);
-                f(rows, columns, out);
-            }
-        });
+    out.par_chunks_mut(tokens * ROWS_PER_TASK).enumerate().for_each(|(task, out)| {
+        let mut rows = vec![0f32; n * TILE];
+        for (i, out) in out.chunks_mut(tokens * TILE).enumerate() {
+            let rows = &mut rows[..out.len() / tokens * n];
+            c.weights.rows(c.weight, task * ROWS_PER_TASK + i * TILE, rows);
+            f(rows, columns, out);
+        }
+    });
     out
 }
 
@@ -208,10 +174,7 @@ fn transpose<S: Copy>(by_output: Vec<S>, tokens: usize, m: usize) -> Tensor<S> {
         }
         data
     };
-    Tensor {
-        shape: vec![tokens, m],
-        data,
-    }
+    Tensor { shape: vec![tokens, m], data }
 }
 
 /// The memory read as `[n, m]`: walks it in order and once for all tokens, so
@@ -256,24 +219,20 @@ fn strided<F: Real>(x: &Tensor<F>, c: &Context<'_>, extra: i32, seen: fn(f32) ->
     let (n, m) = c.weights.extent(c.weight);
     let stride = (n as i64 + i64::from(extra)).max(0) as usize;
     let mut by_output = vec![F::zero(); m * x.rows()];
-    by_output
-        .par_chunks_mut(x.rows().max(1))
-        .enumerate()
-        .for_each(|(o, out)| {
-            // A row of n from there touches two stored rows at most.
-            let (row, at) = (o * stride / n, o * stride % n);
-            let stored = m.saturating_sub(row).min(2);
-            let mut narrow = vec![0f32; 2 * n];
-            c.weights
-                .rows(c.weight, row.min(m - 1), &mut narrow[..stored * n]);
-            let mut wide = vec![F::zero(); n];
-            for (w, v) in wide.iter_mut().zip(&narrow[at..at + n]) {
-                *w = F::of(f64::from(seen(*v)));
-            }
-            for (t, y) in out.iter_mut().enumerate() {
-                *y = F::dot(&wide, x.row(t));
-            }
-        });
+    by_output.par_chunks_mut(x.rows().max(1)).enumerate().for_each(|(o, out)| {
+        // A row of n from there touches two stored rows at most.
+        let (row, at) = (o * stride / n, o * stride % n);
+        let stored = m.saturating_sub(row).min(2);
+        let mut narrow = vec![0f32; 2 * n];
+        c.weights.rows(c.weight, row.min(m - 1), &mut narrow[..stored * n]);
+        let mut wide = vec![F::zero(); n];
+        for (w, v) in wide.iter_mut().zip(&narrow[at..at + n]) {
+            *w = F::of(f64::from(seen(*v)));
+        }
+        for (t, y) in out.iter_mut().enumerate() {
+            *y = F::dot(&wide, x.row(t));
+        }
+    });
     transpose(by_output, x.rows(), m)
 }
 

@@ -51,10 +51,7 @@ impl<F: Real> Tensor<F> {
     /// A tensor of zeros.
     pub fn zeros(shape: Vec<usize>) -> Self {
         let len = shape.iter().product();
-        Self {
-            shape,
-            data: vec![F::zero(); len],
-        }
+        Self { shape, data: vec![F::zero(); len] }
     }
 
     /// The first axis: tokens for most stages, cached rows for the cache.
@@ -77,20 +74,14 @@ impl<F: Real> Tensor<F> {
 impl Tensor<f32> {
     /// The same values in f64, exactly.
     pub fn wide(&self) -> Tensor<f64> {
-        Tensor {
-            shape: self.shape.clone(),
-            data: self.data.iter().map(|&v| f64::from(v)).collect(),
-        }
+        Tensor { shape: self.shape.clone(), data: self.data.iter().map(|&v| f64::from(v)).collect() }
     }
 }
 
 impl Tensor<f64> {
     /// The nearest values in f32.
     pub fn narrow(&self) -> Tensor<f32> {
-        Tensor {
-            shape: self.shape.clone(),
-            data: self.data.iter().map(|&v| v as f32).collect(),
-        }
+        Tensor { shape: self.shape.clone(), data: self.data.iter().map(|&v| v as f32).collect() }
     }
 }
 
@@ -209,20 +200,14 @@ pub fn spread(
     if deltas.iter().all(Option::is_none) {
         return vec![0.0; y.data.len()];
     }
-    let exact: Vec<Vec<f32>> = inputs
-        .iter()
-        .zip(deltas)
-        .map(|(x, d)| vec![0.0; if d.is_some() { 0 } else { x.data.len() }])
-        .collect();
+    let exact: Vec<Vec<f32>> =
+        inputs.iter().zip(deltas).map(|(x, d)| vec![0.0; if d.is_some() { 0 } else { x.data.len() }]).collect();
     let d = |i: usize| deltas[i].unwrap_or(&exact[i]);
     match op {
         Op::Embed { .. } => vec![0.0; y.data.len()],
         Op::RmsNorm(norm) => rms_norm::spread(norm, inputs[0], d(0), &context.vector::<f64>()),
         Op::Linear(layer) => {
-            let dx = Tensor {
-                shape: inputs[0].shape.clone(),
-                data: d(0).to_vec(),
-            };
+            let dx = Tensor { shape: inputs[0].shape.clone(), data: d(0).to_vec() };
             linear::spread(layer, &dx, context)
         }
         Op::Bias | Op::Copy => d(0).to_vec(),
@@ -241,11 +226,7 @@ pub fn spread(
 ///
 /// # Panics
 /// As [`forward`].
-pub fn forward_with_bound(
-    op: &Op,
-    inputs: &[&Tensor<f64>],
-    context: &Context<'_>,
-) -> (Tensor<f64>, Vec<f32>) {
+pub fn forward_with_bound(op: &Op, inputs: &[&Tensor<f64>], context: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
     if let Op::Linear(linear) = op {
         return linear::forward_with_bound(linear, inputs[0], context);
     }

@@ -150,28 +150,8 @@ tile!(
     _mm512_storeu_pd,
     _mm512_fmadd_pd
 );
-tile!(
-    tile_f32_avx2,
-    f32,
-    2,
-    8,
-    "avx2,fma",
-    _mm256_setzero_ps,
-    _mm256_loadu_ps,
-    _mm256_storeu_ps,
-    _mm256_fmadd_ps
-);
-tile!(
-    tile_f64_avx2,
-    f64,
-    2,
-    4,
-    "avx2,fma",
-    _mm256_setzero_pd,
-    _mm256_loadu_pd,
-    _mm256_storeu_pd,
-    _mm256_fmadd_pd
-);
+tile!(tile_f32_avx2, f32, 2, 8, "avx2,fma", _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);
+tile!(tile_f64_avx2, f64, 2, 4, "avx2,fma", _mm256_setzero_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd);
 
 #[inline(always)]
 fn axpy_body<F: Real, const FUSED: bool>(a: F, x: &[F], y: &mut [F]) {
@@ -262,24 +242,8 @@ macro_rules! real {
     };
 }
 
-real!(
-    f32,
-    f32_avx512,
-    f32_avx2,
-    tile_f32_avx512,
-    tile_f32_avx2,
-    32,
-    16
-);
-real!(
-    f64,
-    f64_avx512,
-    f64_avx2,
-    tile_f64_avx512,
-    tile_f64_avx2,
-    16,
-    8
-);
+real!(f32, f32_avx512, f32_avx2, tile_f32_avx512, tile_f32_avx2, 32, 16);
+real!(f64, f64_avx512, f64_avx2, tile_f64_avx512, tile_f64_avx2, 16, 8);
 
 /// Terms that one level of [`sum`] adds up in lanes.
 const SUM_BLOCK: usize = 256;

@@ -4,10 +4,7 @@ use super::{Real, Tensor, UNIT};
 
 /// Adds two tensors of one shape.
 pub fn forward<F: Real>(a: &Tensor<F>, b: &Tensor<F>) -> Tensor<F> {
-    Tensor {
-        shape: a.shape.clone(),
-        data: a.data.iter().zip(&b.data).map(|(&a, &b)| a + b).collect(),
-    }
+    Tensor { shape: a.shape.clone(), data: a.data.iter().zip(&b.data).map(|(&a, &b)| a + b).collect() }
 }
 
 /// One rounding of the sum.

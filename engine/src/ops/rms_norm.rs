@@ -39,12 +39,7 @@ impl RmsNorm {
 
     /// Over each of `heads` heads.
     pub fn per_head(eps: f64, heads: usize) -> Self {
-        Self {
-            eps,
-            groups: heads,
-            weight: NormWeight::Weight,
-            centred: false,
-        }
+        Self { eps, groups: heads, weight: NormWeight::Weight, centred: false }
     }
 }
 
@@ -83,11 +78,8 @@ pub fn bound(norm: &RmsNorm, x: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f32> {
         let mean = x.iter().sum::<f64>() / run as f64;
         let reach = x.iter().map(|x| x.abs()).sum::<f64>() / run as f64;
         bound.extend(x.iter().zip(y).map(|(x, y)| {
-            let cancelled = if norm.centred {
-                factor * (x.abs() + reach) / (x - mean).abs().max(f64::MIN_POSITIVE)
-            } else {
-                0.0
-            };
+            let cancelled =
+                if norm.centred { factor * (x.abs() + reach) / (x - mean).abs().max(f64::MIN_POSITIVE) } else { 0.0 };
             (UNIT * (factor + cancelled) * y.abs()) as f32
         }));
     }
@@ -101,18 +93,10 @@ pub fn spread(norm: &RmsNorm, x: &Tensor<f64>, dx: &[f32], w: &[f64]) -> Vec<f32
     let n = run as f64;
     let mut out = Vec::with_capacity(dx.len());
     for (x, dx) in x.data.chunks(run).zip(dx.chunks(run)) {
-        let mean = if norm.centred {
-            x.iter().sum::<f64>() / n
-        } else {
-            0.0
-        };
+        let mean = if norm.centred { x.iter().sum::<f64>() / n } else { 0.0 };
         let squares: f64 = x.iter().map(|x| (x - mean).powi(2)).sum();
         let s = 1.0 / (squares / n + norm.eps).sqrt();
-        let common: f64 = x
-            .iter()
-            .zip(dx)
-            .map(|(x, d)| ((x - mean) * f64::from(*d)).powi(2))
-            .sum();
+        let common: f64 = x.iter().zip(dx).map(|(x, d)| ((x - mean) * f64::from(*d)).powi(2)).sum();
         let of_scale = common * (s * s / n).powi(2);
         out.extend(x.iter().zip(dx).zip(w).map(|((x, d), w)| {
             let factor = match norm.weight {

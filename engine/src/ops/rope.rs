@@ -36,14 +36,7 @@ pub struct Rope {
 impl Rope {
     /// Split halves, over the whole head.
     pub fn neox(base: f64, head_dim: usize) -> Self {
-        Self {
-            base,
-            head_dim,
-            rotated: head_dim,
-            pairing: Pairing::Neox,
-            offset: 0.0,
-            turns: 1.0,
-        }
+        Self { base, head_dim, rotated: head_dim, pairing: Pairing::Neox, offset: 0.0, turns: 1.0 }
     }
 
     fn pair(&self, i: usize) -> (usize, usize) {
@@ -64,10 +57,7 @@ impl Rope {
 pub fn forward<F: Real>(rope: &Rope, x: &Tensor<F>, positions: &[u32]) -> Tensor<F> {
     let d = rope.head_dim;
     let heads = x.row_len() / d;
-    let mut y = Tensor {
-        shape: vec![x.rows(), heads, d],
-        data: x.data.clone(),
-    };
+    let mut y = Tensor { shape: vec![x.rows(), heads, d], data: x.data.clone() };
     let width = heads * d;
     for (row, &p) in y.data.chunks_mut(width.max(1)).zip(positions) {
         for i in 0..rope.rotated / 2 {
@@ -91,12 +81,7 @@ pub fn bound(rope: &Rope, y: &Tensor<f64>, positions: &[u32]) -> Vec<f32> {
     let d = rope.head_dim;
     let width = y.row_len();
     let mut bound = vec![0f32; y.data.len()];
-    for ((row, out), &p) in y
-        .data
-        .chunks(width.max(1))
-        .zip(bound.chunks_mut(width.max(1)))
-        .zip(positions)
-    {
+    for ((row, out), &p) in y.data.chunks(width.max(1)).zip(bound.chunks_mut(width.max(1))).zip(positions) {
         for i in 0..rope.rotated / 2 {
             let angle: f64 = rope.angle(p, i);
             let factor = UNIT * (3.0 + angle.abs() * (2.0 + i as f64));
@@ -136,10 +121,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn rotate(rope: &Rope, x: &[f64], p: u32) -> Vec<f64> {
-        let t = Tensor {
-            shape: vec![1, x.len()],
-            data: x.to_vec(),
-        };
+        let t = Tensor { shape: vec![1, x.len()], data: x.to_vec() };
         forward(rope, &t, &[p]).data
     }
 

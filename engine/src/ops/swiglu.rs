@@ -23,8 +23,7 @@ impl Gate {
         match self {
             Gate::Silu => g / (F::one() + (-g).exp()),
             Gate::Gelu => {
-                let inner =
-                    F::of((2.0 / std::f64::consts::PI).sqrt()) * (g + F::of(0.044_715) * g * g * g);
+                let inner = F::of((2.0 / std::f64::consts::PI).sqrt()) * (g + F::of(0.044_715) * g * g * g);
                 F::of(0.5) * g * (F::one() + inner.tanh())
             }
             Gate::QuickGelu => g * sigmoid(F::of(1.702) * g),
@@ -37,12 +36,7 @@ impl Gate {
 pub fn forward<F: Real>(kind: Gate, gate: &Tensor<F>, up: &Tensor<F>) -> Tensor<F> {
     Tensor {
         shape: gate.shape.clone(),
-        data: gate
-            .data
-            .iter()
-            .zip(&up.data)
-            .map(|(&g, &u)| kind.apply(g) * u)
-            .collect(),
+        data: gate.data.iter().zip(&up.data).map(|(&g, &u)| kind.apply(g) * u).collect(),
     }
 }
 
@@ -64,11 +58,7 @@ pub fn bound(kind: Gate, gate: &Tensor<f64>, up: &Tensor<f64>, y: &Tensor<f64>) 
 
 /// How uncertain operands make the result; the gate's derivative is the
 /// central difference quotient.
-pub fn spread(
-    kind: Gate,
-    (gate, up): (&Tensor<f64>, &Tensor<f64>),
-    (dg, du): (&[f32], &[f32]),
-) -> Vec<f32> {
+pub fn spread(kind: Gate, (gate, up): (&Tensor<f64>, &Tensor<f64>), (dg, du): (&[f32], &[f32])) -> Vec<f32> {
     let operands = gate.data.iter().zip(&up.data).zip(dg.iter().zip(du));
     operands
         .map(|((&g, &u), (&dg, &du))| {

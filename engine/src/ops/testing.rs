@@ -29,19 +29,11 @@ mod spread {
 
     fn tensor(shape: &[usize], from: &[f64]) -> Tensor<f64> {
         let n = shape.iter().product();
-        Tensor {
-            shape: shape.to_vec(),
-            data: from.iter().copied().cycle().take(n).collect(),
-        }
+        Tensor { shape: shape.to_vec(), data: from.iter().copied().cycle().take(n).collect() }
     }
 
     /// `√Σ (∂y/∂x · δ)²` by difference quotients, element by element.
-    fn by_differences(
-        op: &Op,
-        inputs: &[Tensor<f64>],
-        deltas: &[Vec<f32>],
-        c: &Context<'_>,
-    ) -> Vec<f64> {
+    fn by_differences(op: &Op, inputs: &[Tensor<f64>], deltas: &[Vec<f32>], c: &Context<'_>) -> Vec<f64> {
         let mut sums = Vec::new();
         for (i, delta) in deltas.iter().enumerate() {
             for (j, d) in delta.iter().enumerate() {

@@ -83,10 +83,7 @@ impl ActivationFormat {
 
     /// Whether the block's scale is stored as f16.
     fn half_scale(self) -> bool {
-        matches!(
-            self,
-            Self::Q8_0 | Self::Q8_1 | Self::Q8_1Mmvq | Self::Q8_1MmqDs4
-        )
+        matches!(self, Self::Q8_0 | Self::Q8_1 | Self::Q8_1Mmvq | Self::Q8_1MmqDs4)
     }
 
     /// Relative error of the quantiser's own arithmetic that [`emulate`] does
@@ -109,16 +106,8 @@ impl ActivationFormat {
 /// # Panics
 /// If the lengths differ, or are no multiple of [`ActivationFormat::block_size`].
 pub fn emulate(fmt: ActivationFormat, x: &[f32], out: &mut [f64]) {
-    assert_eq!(
-        x.len(),
-        out.len(),
-        "activations and their emulation differ in length"
-    );
-    assert!(
-        x.len().is_multiple_of(fmt.block_size()),
-        "{} activations are not whole blocks",
-        x.len()
-    );
+    assert_eq!(x.len(), out.len(), "activations and their emulation differ in length");
+    assert!(x.len().is_multiple_of(fmt.block_size()), "{} activations are not whole blocks", x.len());
     match fmt {
         ActivationFormat::Q8K => {
             let (blocks, _) = x.as_chunks::<256>();
@@ -157,20 +146,14 @@ pub(super) fn round(fmt: ActivationFormat, v: f32) -> f64 {
             let half = 0xfff + ((v.to_bits() >> 13) & 1);
             f64::from(f32::from_bits((v.to_bits() + half) & !0x1fff))
         }
-        ActivationFormat::Tf32Truncated if v.is_finite() => {
-            f64::from(f32::from_bits(v.to_bits() & !0x1fff))
-        }
+        ActivationFormat::Tf32Truncated if v.is_finite() => f64::from(f32::from_bits(v.to_bits() & !0x1fff)),
         _ => f64::from(v),
     }
 }
 
 /// A block's scale as it is stored.
 fn stored(fmt: ActivationFormat, d: f32) -> f64 {
-    if fmt.half_scale() {
-        f16::from_f32(d).to_f64()
-    } else {
-        f64::from(d)
-    }
+    if fmt.half_scale() { f16::from_f32(d).to_f64() } else { f64::from(d) }
 }
 
 /// How far the emulated values may lie from those of an engine whose inputs
@@ -197,13 +180,7 @@ pub fn uncertainty(fmt: ActivationFormat, x: &[f32], dx: Option<&[f32]>) -> Vec<
     }
     let mut out = Vec::with_capacity(x.len());
     for (b, block) in x.chunks_exact(size).enumerate() {
-        let largest = (0..size).fold(0, |m, i| {
-            if block[i].abs() > block[m].abs() {
-                i
-            } else {
-                m
-            }
-        });
+        let largest = (0..size).fold(0, |m, i| if block[i].abs() > block[m].abs() { i } else { m });
         let (max, of_max) = (f64::from(block[largest].abs()), d(b * size + largest));
         if max == 0.0 {
             out.extend((0..size).map(|i| d(b * size + i) as f32));
@@ -222,11 +199,7 @@ pub fn uncertainty(fmt: ActivationFormat, x: &[f32], dx: Option<&[f32]>) -> Vec<
             let reach = d(b * size + i) / scale + scaled * of_scale;
             let to_tie = (scaled - scaled.floor() - 0.5).abs();
             // A step that may or may not be taken is no Gaussian: counted double.
-            let step = if to_tie <= reach {
-                SQRT_2.max(reach) * scale
-            } else {
-                0.0
-            };
+            let step = if to_tie <= reach { SQRT_2.max(reach) * scale } else { 0.0 };
             out.push(step.hypot(scale_reach * SQRT_2 * scaled.round()) as f32);
         }
     }
@@ -257,11 +230,7 @@ pub fn ties(fmt: ActivationFormat, x: &[f32]) -> Vec<Tie> {
         return ties;
     }
     let (blocks, rest) = x.as_chunks::<32>();
-    assert!(
-        rest.is_empty(),
-        "{} activations are not whole blocks",
-        x.len()
-    );
+    assert!(rest.is_empty(), "{} activations are not whole blocks", x.len());
     for (b, block) in blocks.iter().enumerate() {
         let (scale, quants) = q8_block(fmt, block);
         if scale == 0.0 {
@@ -283,10 +252,7 @@ pub fn ties(fmt: ActivationFormat, x: &[f32]) -> Vec<Tie> {
                 // The neighbour on the other side of the tie.
                 let other = scaled.floor() + scaled.ceil() - f64::from(q);
                 let change = vec![(other - f64::from(q)) * held];
-                ties.push(Tie {
-                    first: first + i,
-                    change,
-                });
+                ties.push(Tie { first: first + i, change });
             }
         }
     }
@@ -297,15 +263,8 @@ pub fn ties(fmt: ActivationFormat, x: &[f32]) -> Vec<Tie> {
 /// remains once every one of its [`ties`] is settled.
 pub fn settled(fmt: ActivationFormat, emulated: &[f64]) -> Vec<f32> {
     // An f16 scale hides what its own arithmetic leaves; an f32 one does not.
-    let relative = if fmt.half_scale() {
-        0.0
-    } else {
-        SQRT_2 * fmt.slack()
-    };
-    emulated
-        .iter()
-        .map(|v| (v.abs() * relative) as f32)
-        .collect()
+    let relative = if fmt.half_scale() { 0.0 } else { SQRT_2 * fmt.slack() };
+    emulated.iter().map(|v| (v.abs() * relative) as f32).collect()
 }
 
 use std::f64::consts::SQRT_2;
@@ -334,25 +293,11 @@ pub fn sum_residuals(fmt: ActivationFormat, x: &[f32], emulated: &[f64], out: &m
         // A butterfly over the 32 lanes of a warp.
         ActivationFormat::Q8_1Mmvq => |x| butterfly(x.to_vec()),
         // Four values to a thread, then a butterfly over eight threads.
-        ActivationFormat::Q8_1MmqDs4 => |x| {
-            butterfly(
-                x.chunks_exact(4)
-                    .map(|v| v[0] + v[1] + v[2] + v[3])
-                    .collect(),
-            )
-        },
+        ActivationFormat::Q8_1MmqDs4 => |x| butterfly(x.chunks_exact(4).map(|v| v[0] + v[1] + v[2] + v[3]).collect()),
         _ => return,
     };
-    assert_eq!(
-        x.len(),
-        emulated.len(),
-        "activations and their emulation differ in length"
-    );
-    assert!(
-        x.len().is_multiple_of(32),
-        "{} activations are not whole blocks",
-        x.len()
-    );
+    assert_eq!(x.len(), emulated.len(), "activations and their emulation differ in length");
+    assert!(x.len().is_multiple_of(32), "{} activations are not whole blocks", x.len());
     let (blocks, _) = x.as_chunks::<32>();
     let (emulated, _) = emulated.as_chunks::<32>();
     out.extend(blocks.iter().zip(emulated).map(|(x, emulated)| {
@@ -395,11 +340,7 @@ fn q8_block(fmt: ActivationFormat, x: &[f32; 32]) -> (f32, [i32; 32]) {
 /// Rounds half to even, as `cvtps2dq`: what does not fit becomes `i32::MIN`.
 fn to_i32(v: f32) -> i32 {
     let rounded = v.round_ties_even();
-    if (-2_147_483_648.0..2_147_483_648.0).contains(&rounded) {
-        rounded as i32
-    } else {
-        i32::MIN
-    }
+    if (-2_147_483_648.0..2_147_483_648.0).contains(&rounded) { rounded as i32 } else { i32::MIN }
 }
 
 fn q8_k_block(x: &[f32; 256], out: &mut [f64; 256]) {

@@ -32,11 +32,7 @@ pub struct Field {
 }
 
 const fn field(name: &'static str, part: Part, from: usize, to: usize) -> Field {
-    Field {
-        name,
-        part,
-        bytes: from..to,
-    }
+    Field { name, part, bytes: from..to }
 }
 
 /// The fields of a block of type `ty`, in the order of its bytes; empty for a
@@ -49,24 +45,8 @@ pub fn fields(ty: GgmlType) -> &'static [Field] {
         GgmlType::F16 | GgmlType::BF16 => const { &[field("number", Number, 0, 2)] },
         GgmlType::Q8_0 => const { &[field("d", Scale, 0, 2), field("qs", Quants, 2, 34)] },
         GgmlType::Q4_0 => const { &[field("d", Scale, 0, 2), field("qs", Quants, 2, 18)] },
-        GgmlType::Q4_1 => {
-            const {
-                &[
-                    field("d", Scale, 0, 2),
-                    field("m", Offset, 2, 4),
-                    field("qs", Quants, 4, 20),
-                ]
-            }
-        }
-        GgmlType::Q5_0 => {
-            const {
-                &[
-                    field("d", Scale, 0, 2),
-                    field("qh", HighBits, 2, 6),
-                    field("qs", Quants, 6, 22),
-                ]
-            }
-        }
+        GgmlType::Q4_1 => const { &[field("d", Scale, 0, 2), field("m", Offset, 2, 4), field("qs", Quants, 4, 20)] },
+        GgmlType::Q5_0 => const { &[field("d", Scale, 0, 2), field("qh", HighBits, 2, 6), field("qs", Quants, 6, 22)] },
         GgmlType::Q5_1 => {
             const {
                 &[

@@ -104,11 +104,7 @@ fn unpack(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
 
 /// Applies `block` to each block of `B` bytes and `W` weights.
 #[inline(always)]
-fn blocks<const B: usize, const W: usize>(
-    bytes: &[u8],
-    out: &mut [f32],
-    block: impl Fn(&[u8; B], &mut [f32; W]),
-) {
+fn blocks<const B: usize, const W: usize>(bytes: &[u8], out: &mut [f32], block: impl Fn(&[u8; B], &mut [f32; W])) {
     let (from, _) = bytes.as_chunks::<B>();
     let (to, _) = out.as_chunks_mut::<W>();
     for (b, w) in from.iter().zip(to) {

@@ -8,9 +8,7 @@ use super::{ActivationFormat, GgmlType, WeightSource, dequantize, f16, k_scales,
 fn offset(ty: GgmlType, fmt: ActivationFormat) -> Option<Offset> {
     use ActivationFormat as A;
     match (fmt, ty) {
-        (A::Q8_1 | A::Q8_1Mmvq | A::Q8_1MmqDs4, GgmlType::Q4_1 | GgmlType::Q5_1) => {
-            Some(Offset::Stored)
-        }
+        (A::Q8_1 | A::Q8_1Mmvq | A::Q8_1MmqDs4, GgmlType::Q4_1 | GgmlType::Q5_1) => Some(Offset::Stored),
         // Quants are taken unsigned; their zero point is subtracted by the sum.
         (A::Q8_1Mmvq, GgmlType::Q4_0) => Some(Offset::ZeroPoint(-8.0)),
         (A::Q8_1Mmvq, GgmlType::Q5_0) => Some(Offset::ZeroPoint(-16.0)),
@@ -118,12 +116,7 @@ impl WeightSource for WithoutOffsets<'_> {
         let (ty, n) = (self.ggml_type(tensor), self.extent(tensor).0);
         let mut offsets = Vec::new();
         for (r, out) in out.chunks_exact_mut(n).enumerate() {
-            block_offsets(
-                ty,
-                self.0.1,
-                self.row_bytes(tensor, first + r),
-                &mut offsets,
-            );
+            block_offsets(ty, self.0.1, self.row_bytes(tensor, first + r), &mut offsets);
             for (block, offset) in out.chunks_exact_mut(32).zip(&offsets) {
                 block.iter_mut().for_each(|w| *w -= offset);
             }
@@ -170,11 +163,7 @@ pub fn half_products(ty: GgmlType, bytes: &[u8], emulated: &[f64], stored: &[f64
             // The activations' scale is their largest over 127.
             let d8 = x.iter().fold(0f64, |m, v| m.max(v.abs())) / 127.0;
             let rounded = |v: f64| f64::from(f16::rounded(v as f32));
-            let of_scale = if d * d8 == 0.0 {
-                0.0
-            } else {
-                (product - m * sum) * (rounded(d * d8) / (d * d8) - 1.0)
-            };
+            let of_scale = if d * d8 == 0.0 { 0.0 } else { (product - m * sum) * (rounded(d * d8) / (d * d8) - 1.0) };
             of_scale + rounded(m * s) - m * s
         })
         .sum()

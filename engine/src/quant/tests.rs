@@ -22,10 +22,7 @@ fn every_f16_reads_as_the_half_crate_says() {
     for bits in 0..=u16::MAX {
         let want = half::f16::from_bits(bits).to_f32();
         let got = f16::to_f32(bits);
-        assert!(
-            got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()),
-            "{bits:#06x}"
-        );
+        assert!(got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()), "{bits:#06x}");
     }
 }
 
@@ -33,12 +30,7 @@ fn every_f16_reads_as_the_half_crate_says() {
 fn unsupported_types_are_named() {
     let ty = GgmlType::from_id(10).unwrap();
     let error = dequantize(ty, &[0; 84], &mut [0.0; 256]).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("tensor type Q2_K is not supported"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("tensor type Q2_K is not supported"), "{error}");
 }
 
 #[test]

@@ -38,13 +38,8 @@ const BUCKETS: usize = 128;
 impl Candidates {
     /// All tokens, by id.
     pub fn new(logits: &[f32]) -> Self {
-        let list = (0u32..)
-            .zip(logits)
-            .map(|(id, &logit)| Candidate { id, logit, p: 0.0 });
-        Self {
-            list: list.collect(),
-            sorted: false,
-        }
+        let list = (0u32..).zip(logits).map(|(id, &logit)| Candidate { id, logit, p: 0.0 });
+        Self { list: list.collect(), sorted: false }
     }
 
     /// Keeps the `n` of largest logit, sorted.
@@ -126,11 +121,9 @@ impl Candidates {
 
     /// Keeps those at least `p` times as probable as the most probable.
     pub(super) fn min_p(&mut self, p: f32) {
-        let floor = if self.sorted {
-            self.list[0].logit
-        } else {
-            self.list.iter().fold(-f32::MAX, |m, c| m.max(c.logit))
-        } + p.ln();
+        let floor =
+            if self.sorted { self.list[0].logit } else { self.list.iter().fold(-f32::MAX, |m, c| m.max(c.logit)) }
+                + p.ln();
         if self.sorted {
             let fails = self.list.iter().skip(1).position(|c| c.logit < floor);
             self.list.truncate(fails.map_or(self.list.len(), |i| i + 1));
@@ -193,14 +186,7 @@ fn best(list: &[Candidate], n: usize) -> Vec<Candidate> {
     for b in (lowest..BUCKETS - 1).rev() {
         starts[b] = starts[b + 1] + counts[b + 1];
     }
-    let mut out = vec![
-        Candidate {
-            id: 0,
-            logit: 0.0,
-            p: 0.0
-        };
-        have
-    ];
+    let mut out = vec![Candidate { id: 0, logit: 0.0, p: 0.0 }; have];
     let mut next = starts;
     for (c, &b) in list.iter().zip(&buckets) {
         if b >= lowest {

@@ -139,31 +139,20 @@ impl Sampler {
     /// [`Step::Draw`] to draw anything but the first candidate.
     pub fn new(chain: &[Step], tokens: usize) -> Self {
         let state = |step: &Step| match *step {
-            Step::Penalties {
-                last,
-                repeat,
-                frequency,
-                presence,
-            } => State::Penalties(Penalties::new(last, repeat, frequency, presence)),
+            Step::Penalties { last, repeat, frequency, presence } => {
+                State::Penalties(Penalties::new(last, repeat, frequency, presence))
+            }
             Step::Draw(seed) => State::Draw(Box::new(Mt19937::new(seed))),
             other => State::Plain(other),
         };
-        Self {
-            tokens,
-            chain: chain.iter().map(state).collect(),
-            drawn: None,
-            last_of_equals: false,
-        }
+        Self { tokens, chain: chain.iter().map(state).collect(), drawn: None, last_of_equals: false }
     }
 
     /// The same chain with another [`Step::Greedy`]: among equals it takes the
     /// last, as a scan with `>=` does. llama.cpp takes the first.
     #[must_use]
     pub fn last_of_equals(self) -> Self {
-        Self {
-            last_of_equals: true,
-            ..self
-        }
+        Self { last_of_equals: true, ..self }
     }
 
     /// Remembers a token for the penalties: of the prompt, or one drawn.
@@ -195,10 +184,7 @@ impl Sampler {
     /// Runs the chain; `drawn` becomes the place of the token it chose.
     fn apply(&mut self, logits: &[f32], drawn: &mut usize) -> Result<Candidates, SampleError> {
         let Some(logits) = logits.get(..self.tokens).filter(|l| !l.is_empty()) else {
-            return Err(SampleError::TooFew {
-                logits: logits.len(),
-                tokens: self.tokens,
-            });
+            return Err(SampleError::TooFew { logits: logits.len(), tokens: self.tokens });
         };
         if let Some(i) = logits.iter().position(|l| l.is_nan()) {
             return Err(SampleError::NotANumber(i as u32));
@@ -244,10 +230,6 @@ fn draw(left: &mut Candidates, random: &mut Mt19937) -> (usize, Drawn) {
     });
     let place = found.unwrap_or(left.list.len() - 1);
     let share = f64::from(left.list[place].p);
-    let drawn = Drawn {
-        at,
-        from: (run - share) / sum,
-        to: run / sum,
-    };
+    let drawn = Drawn { at, from: (run - share) / sum, to: run / sum };
     (place, drawn)
 }

@@ -14,14 +14,7 @@ pub(super) struct Penalties {
 
 impl Penalties {
     pub(super) fn new(last: usize, repeat: f32, frequency: f32, presence: f32) -> Self {
-        Self {
-            last,
-            repeat,
-            frequency,
-            presence,
-            recent: VecDeque::new(),
-            counts: HashMap::new(),
-        }
+        Self { last, repeat, frequency, presence, recent: VecDeque::new(), counts: HashMap::new() }
     }
 
     fn off(&self) -> bool {

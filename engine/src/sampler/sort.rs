@@ -40,11 +40,7 @@ fn sift<T: Copy>(heap: &mut [T], mut hole: usize, value: T, before: &impl Fn(&T,
     let top = hole;
     while 2 * hole + 2 < heap.len() {
         let right = 2 * hole + 2;
-        let child = if before(&heap[right], &heap[right - 1]) {
-            right - 1
-        } else {
-            right
-        };
+        let child = if before(&heap[right], &heap[right - 1]) { right - 1 } else { right };
         heap[hole] = heap[child];
         hole = child;
     }

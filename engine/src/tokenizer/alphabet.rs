@@ -29,9 +29,7 @@ pub(super) fn byte(c: char) -> Option<u8> {
     let code = u32::from(c);
     match code {
         0..=0xFF => u8::try_from(code).ok().filter(|b| printable(*b)),
-        0x100..=0x143 => (0..=0xFFu8)
-            .filter(|b| !printable(*b))
-            .nth(code as usize - 0x100),
+        0x100..=0x143 => (0..=0xFFu8).filter(|b| !printable(*b)).nth(code as usize - 0x100),
         _ => None,
     }
 }
@@ -47,12 +45,6 @@ mod tests {
         }
         assert_eq!(characters()[usize::from(b' ')], 'Ġ');
         assert_eq!(characters()[usize::from(b'\n')], 'Ċ');
-        assert_eq!(
-            (0..0x11_0000)
-                .filter_map(char::from_u32)
-                .filter_map(byte)
-                .count(),
-            256
-        );
+        assert_eq!((0..0x11_0000).filter_map(char::from_u32).filter_map(byte).count(), 256);
     }
 }

@@ -44,8 +44,7 @@ impl Bpe {
         }
         while let Some(Reverse(next)) = queue.pop() {
             let (left, right) = (&pieces[next.left], &pieces[next.right]);
-            let current =
-                left.bytes > 0 && right.bytes > 0 && (left.symbol, right.symbol) == next.pair;
+            let current = left.bytes > 0 && right.bytes > 0 && (left.symbol, right.symbol) == next.pair;
             if !current {
                 continue;
             }
@@ -62,23 +61,13 @@ impl Bpe {
                 queue.extend(self.candidate(&pieces, before, next.left));
             }
         }
-        pieces
-            .iter()
-            .filter(|p| p.bytes > 0)
-            .map(|p| (p.symbol, p.bytes))
-            .collect()
+        pieces.iter().filter(|p| p.bytes > 0).map(|p| (p.symbol, p.bytes)).collect()
     }
 
     fn candidate(&self, pieces: &[Piece], left: usize, right: usize) -> Option<Reverse<Merge>> {
         let pair = (pieces[left].symbol, pieces[right].symbol);
         let (rank, merged) = *self.merges.get(&pair)?;
-        Some(Reverse(Merge {
-            rank,
-            left,
-            right,
-            pair,
-            merged,
-        }))
+        Some(Reverse(Merge { rank, left, right, pair, merged }))
     }
 }
 

@@ -35,10 +35,7 @@ pub struct Message {
 impl Message {
     /// A turn of `role`.
     pub fn new(role: &str, content: &str) -> Self {
-        Self {
-            role: role.to_owned(),
-            content: content.to_owned(),
-        }
+        Self { role: role.to_owned(), content: content.to_owned() }
     }
 }
 
@@ -58,10 +55,7 @@ pub struct Conversation {
 pub fn chatml(messages: &[Message]) -> String {
     let mut text = String::new();
     for m in messages {
-        text.push_str(&format!(
-            "<|im_start|>{}\n{}<|im_end|>\n",
-            m.role, m.content
-        ));
+        text.push_str(&format!("<|im_start|>{}\n{}<|im_end|>\n", m.role, m.content));
     }
     text.push_str("<|im_start|>assistant\n");
     text
@@ -77,22 +71,15 @@ pub struct TemplateError {
 impl TemplateError {
     /// An error of the template with this predicate.
     pub fn new(problem: impl Into<String>) -> Self {
-        Self {
-            problem: problem.into(),
-        }
+        Self { problem: problem.into() }
     }
 
     fn of(error: &Error) -> Self {
-        let line = error
-            .line()
-            .map_or(String::new(), |l| format!(" in line {l}"));
+        let line = error.line().map_or(String::new(), |l| format!(" in line {l}"));
         let said = match error.kind() {
             ErrorKind::OutOfFuel => format!("runs for more than {FUEL} instructions"),
             ErrorKind::WriteFailure => format!("prints more than {MAX_OUTPUT} bytes"),
-            kind => format!(
-                "fails{line}: {}",
-                error.detail().map_or(kind.to_string(), str::to_owned)
-            ),
+            kind => format!("fails{line}: {}", error.detail().map_or(kind.to_string(), str::to_owned)),
         };
         // The detail may quote the template.
         Self::new(said.replace(char::is_control, " "))
@@ -107,28 +94,19 @@ impl TemplateError {
 /// beyond a limit.
 pub fn render(source: &str, conversation: &Conversation) -> Result<String, TemplateError> {
     if source.len() > MAX_SOURCE {
-        return Err(TemplateError::new(format!(
-            "is longer than {MAX_SOURCE} bytes"
-        )));
+        return Err(TemplateError::new(format!("is longer than {MAX_SOURCE} bytes")));
     }
     let environment = environment();
-    let template = environment
-        .template_from_str(source)
-        .map_err(|e| TemplateError::of(&e))?;
+    let template = environment.template_from_str(source).map_err(|e| TemplateError::of(&e))?;
     let said: usize = conversation.messages.iter().map(|m| m.content.len()).sum();
-    let mut output = Output {
-        text: Vec::new(),
-        left: MAX_OUTPUT + said,
-    };
+    let mut output = Output { text: Vec::new(), left: MAX_OUTPUT + said };
     let context = minijinja::context! {
         messages => Serde(&conversation.messages),
         bos_token => conversation.bos_token.as_str(),
         eos_token => conversation.eos_token.as_str(),
         add_generation_prompt => true,
     };
-    template
-        .render_captured_to(context, &mut output)
-        .map_err(|e| TemplateError::of(&e))?;
+    template.render_captured_to(context, &mut output).map_err(|e| TemplateError::of(&e))?;
     String::from_utf8(output.text).map_err(|_| TemplateError::new("prints what is not UTF-8"))
 }
 
@@ -182,19 +160,11 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
 struct Python;
 
 impl Formatter for Python {
-    fn begin_array_value<W: ?Sized + io::Write>(
-        &mut self,
-        out: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
+    fn begin_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
         out.write_all(if first { b"" } else { b", " })
     }
 
-    fn begin_object_key<W: ?Sized + io::Write>(
-        &mut self,
-        out: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
         out.write_all(if first { b"" } else { b", " })
     }
 
@@ -211,10 +181,7 @@ struct Output {
 
 impl io::Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.left = self
-            .left
-            .checked_sub(bytes.len())
-            .ok_or(io::ErrorKind::FileTooLarge)?;
+        self.left = self.left.checked_sub(bytes.len()).ok_or(io::ErrorKind::FileTooLarge)?;
         self.text.extend_from_slice(bytes);
         Ok(bytes.len())
     }
@@ -239,25 +206,17 @@ mod tests {
 
     #[test]
     fn python_is_understood() {
-        let text = say(
-            "{%- set s = '  a,b ' %}{{ s.strip().split(',')[1].upper() }}|{{ 'xay'.startswith('xa') }}|\
+        let text = say("{%- set s = '  a,b ' %}{{ s.strip().split(',')[1].upper() }}|{{ 'xay'.startswith('xa') }}|\
              {{ {'k': ['<é>', 1, none]} | tojson }}|{% for m in messages %}{{ m['content'] | trim }}{{ m.get('x', '-') }}{% endfor %}|\
              {% set ns = namespace(n=0) %}{% for i in range(9) %}{% if i == 3 %}{% break %}{% endif %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}|\
-             {{ strftime_now('%Y') | length }}|{{ eos_token }}{{ tools is defined }}",
-        );
-        assert_eq!(
-            text.unwrap(),
-            "B|True|{\"k\": [\"<é>\", 1, null]}|Hi <there>-|3|4|<|im_end|>False"
-        );
+             {{ strftime_now('%Y') | length }}|{{ eos_token }}{{ tools is defined }}");
+        assert_eq!(text.unwrap(), "B|True|{\"k\": [\"<é>\", 1, null]}|Hi <there>-|3|4|<|im_end|>False");
     }
 
     #[test]
     fn an_exception_is_told() {
         let why = say("{{ raise_exception('only\\nusers') }}").unwrap_err();
-        assert_eq!(
-            why,
-            "the chat template fails in line 1: only users; use --template bare or --raw"
-        );
+        assert_eq!(why, "the chat template fails in line 1: only users; use --template bare or --raw");
     }
 
     #[test]
@@ -295,10 +254,7 @@ mod tests {
             "{{ env.PATH.x }}",
         ] {
             let said = say(source);
-            assert!(
-                said.as_ref().map_or(true, |t| t.is_empty()),
-                "{source}: {said:?}"
-            );
+            assert!(said.as_ref().map_or(true, |t| t.is_empty()), "{source}: {said:?}");
         }
     }
 }

@@ -13,9 +13,7 @@ pub enum VocabError {
         expected: &'static str,
     },
     /// Another kind of tokenizer.
-    #[error(
-        "`{key}` is `{found}`, but qdiff's own tokenizer knows {known}; llama.cpp's tokens are used unchecked"
-    )]
+    #[error("`{key}` is `{found}`, but qdiff's own tokenizer knows {known}; llama.cpp's tokens are used unchecked")]
     Unsupported {
         /// The key.
         key: &'static str,
@@ -39,9 +37,7 @@ pub enum VocabError {
         tokens: usize,
     },
     /// A token of type byte, which byte-level BPE has no use for.
-    #[error(
-        "token {0} of the GGUF is of type byte, which `gpt2` vocabularies have not; convert the model again"
-    )]
+    #[error("token {0} of the GGUF is of type byte, which `gpt2` vocabularies have not; convert the model again")]
     ByteToken(usize),
 }
 

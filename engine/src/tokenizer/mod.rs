@@ -58,11 +58,7 @@ impl Tokenizer {
             Some(symbol).filter(|s| byte.is_ascii_graphic() && (*s as usize) < vocab.texts.len())
         };
         let bytes = (0..=255).map(single).collect();
-        Ok(Self {
-            special,
-            bytes,
-            vocab,
-        })
+        Ok(Self { special, bytes, vocab })
     }
 
     /// Number of tokens, padding included.
@@ -114,9 +110,7 @@ impl Tokenizer {
     pub fn encode_bytes(&self, bytes: &[u8], parse_special: bool) -> Result<Vec<u32>, TextError> {
         match std::str::from_utf8(bytes) {
             Ok(text) => Ok(self.encode(text, parse_special)),
-            Err(e) => Err(TextError {
-                at: e.valid_up_to(),
-            }),
+            Err(e) => Err(TextError { at: e.valid_up_to() }),
         }
     }
 
@@ -125,11 +119,7 @@ impl Tokenizer {
         let mut tokens = Vec::with_capacity(text.len() / 3);
         for (span, special) in self.fragments(text, parse_special) {
             if let Some(id) = special {
-                tokens.push(Token {
-                    id,
-                    span,
-                    rule: Rule::Special,
-                });
+                tokens.push(Token { id, span, rule: Rule::Special });
                 continue;
             }
             for (word, rule) in words(&text[span.clone()]) {
@@ -149,9 +139,7 @@ impl Tokenizer {
         let mut fragments = vec![(0..text.len(), None)];
         for &id in &self.special {
             let special = self.vocab.texts[id as usize].as_str();
-            if !parse_special && self.vocab.kinds[id as usize] == Kind::Control
-                || !text.contains(special)
-            {
+            if !parse_special && self.vocab.kinds[id as usize] == Kind::Control || !text.contains(special) {
                 continue;
             }
             let mut cut = Vec::with_capacity(fragments.len() + 2);
@@ -184,21 +172,13 @@ impl Tokenizer {
             let span = start..start + len;
             start = span.end;
             if (symbol as usize) < self.len() {
-                out.push(Token {
-                    id: symbol,
-                    span,
-                    rule,
-                });
+                out.push(Token { id: symbol, span, rule });
                 continue;
             }
             // No token: its bytes one by one, and those without a token are lost.
             for at in span {
                 if let Some(id) = self.bytes[usize::from(text.as_bytes()[at])] {
-                    out.push(Token {
-                        id,
-                        span: at..at + 1,
-                        rule,
-                    });
+                    out.push(Token { id, span: at..at + 1, rule });
                 }
             }
         }

@@ -78,25 +78,10 @@ fn merges_by_rank_and_strings_that_are_no_token() {
 #[test]
 fn broken_vocabularies_are_refused() {
     let problem = |gguf: &Gguf| Tokenizer::new(gguf).err();
-    assert_eq!(
-        problem(&vocabulary(&[b"a", b"a"], &[1, 1], &[])),
-        Some(VocabError::Duplicate("a".into()))
-    );
-    assert_eq!(
-        problem(&vocabulary(&[b"a", b"b"], &[1], &[])),
-        Some(VocabError::Types {
-            types: 1,
-            tokens: 2
-        })
-    );
-    assert_eq!(
-        problem(&vocabulary(&[b"a", b"\xFF"], &[1, 1], &[])),
-        Some(VocabError::NotUtf8(1))
-    );
-    assert_eq!(
-        problem(&vocabulary(&[b"a", b"<0x00>"], &[1, 6], &[])),
-        Some(VocabError::ByteToken(1))
-    );
+    assert_eq!(problem(&vocabulary(&[b"a", b"a"], &[1, 1], &[])), Some(VocabError::Duplicate("a".into())));
+    assert_eq!(problem(&vocabulary(&[b"a", b"b"], &[1], &[])), Some(VocabError::Types { types: 1, tokens: 2 }));
+    assert_eq!(problem(&vocabulary(&[b"a", b"\xFF"], &[1, 1], &[])), Some(VocabError::NotUtf8(1)));
+    assert_eq!(problem(&vocabulary(&[b"a", b"<0x00>"], &[1, 6], &[])), Some(VocabError::ByteToken(1)));
     assert!(matches!(
         problem(&gguf(&[("tokenizer.ggml.model", Entry::Text("llama"))])),
         Some(VocabError::Unsupported { .. })

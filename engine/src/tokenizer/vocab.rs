@@ -97,22 +97,8 @@ const FILL_IN_MIDDLE: &[(&[&str], &[&str], bool)] = &[
         ],
         false,
     ),
-    (
-        &["fim_pad_token_id"],
-        &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"],
-        true,
-    ),
-    (
-        &["fim_rep_token_id"],
-        &[
-            "<|fim_repo|>",
-            "<|repo_name|>",
-            "<fim-repo>",
-            "<REPO>",
-            "<reponame>",
-        ],
-        true,
-    ),
+    (&["fim_pad_token_id"], &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"], true),
+    (&["fim_rep_token_id"], &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"], true),
     (&["fim_sep_token_id"], &["<|file_sep|>"], true),
 ];
 
@@ -161,32 +147,18 @@ impl Vocab {
     }
 }
 
-fn expect(
-    gguf: &Gguf,
-    key: &'static str,
-    values: &[&str],
-    known: &'static str,
-) -> Result<(), VocabError> {
+fn expect(gguf: &Gguf, key: &'static str, values: &[&str], known: &'static str) -> Result<(), VocabError> {
     let found = gguf.get(key).and_then(Value::as_str).unwrap_or("(none)");
     if values.contains(&found) {
         return Ok(());
     }
-    Err(VocabError::Unsupported {
-        key,
-        found: found.to_owned(),
-        known,
-    })
+    Err(VocabError::Unsupported { key, found: found.to_owned(), known })
 }
 
 fn texts(gguf: &Gguf) -> Result<Vec<String>, VocabError> {
     let key = "tokenizer.ggml.tokens";
-    let list = gguf
-        .get(key)
-        .and_then(Value::as_strings)
-        .ok_or(VocabError::Key {
-            key,
-            expected: "an array of strings",
-        })?;
+    let list =
+        gguf.get(key).and_then(Value::as_strings).ok_or(VocabError::Key { key, expected: "an array of strings" })?;
     list.iter()
         .enumerate()
         .map(|(i, bytes)| match std::str::from_utf8(bytes) {
@@ -212,15 +184,9 @@ fn kinds(gguf: &Gguf, tokens: usize) -> Result<Vec<Kind>, VocabError> {
     let Some(value) = gguf.get(key) else {
         return Ok(vec![Kind::Normal; tokens]);
     };
-    let types = value.as_i32_array().ok_or(VocabError::Key {
-        key,
-        expected: "an array of i32",
-    })?;
+    let types = value.as_i32_array().ok_or(VocabError::Key { key, expected: "an array of i32" })?;
     if types.len() < tokens {
-        return Err(VocabError::Types {
-            types: types.len(),
-            tokens,
-        });
+        return Err(VocabError::Types { types: types.len(), tokens });
     }
     let kind = |(i, t): (usize, &i32)| match t {
         1 => Ok(Kind::Normal),
@@ -235,9 +201,7 @@ fn kinds(gguf: &Gguf, tokens: usize) -> Result<Vec<Kind>, VocabError> {
 /// A token that the metadata names, if it exists.
 fn id(gguf: &Gguf, key: &str, texts: &[String]) -> Option<u32> {
     let id = gguf.get(&format!("tokenizer.ggml.{key}"))?.as_u64()?;
-    u32::try_from(id)
-        .ok()
-        .filter(|i| (*i as usize) < texts.len())
+    u32::try_from(id).ok().filter(|i| (*i as usize) < texts.len())
 }
 
 /// Makes tokens special whose text says so; gives those that end a generation.
@@ -268,23 +232,14 @@ fn correct_kinds(
         kinds[*id as usize] = Kind::UserDefined;
     }
     ends.extend(eos);
-    ends.extend(
-        ["eot_token_id", "eom_token_id"]
-            .iter()
-            .filter_map(|key| id(gguf, key, texts)),
-    );
+    ends.extend(["eot_token_id", "eom_token_id"].iter().filter_map(|key| id(gguf, key, texts)));
     ends
 }
 
 fn bpe(gguf: &Gguf, ids: &HashMap<&str, u32>, tokens: usize) -> Result<Bpe, VocabError> {
     let key = "tokenizer.ggml.merges";
-    let list = gguf
-        .get(key)
-        .and_then(Value::as_strings)
-        .ok_or(VocabError::Key {
-            key,
-            expected: "an array of strings",
-        })?;
+    let list =
+        gguf.get(key).and_then(Value::as_strings).ok_or(VocabError::Key { key, expected: "an array of strings" })?;
     // Merges may name strings that are no token; these are numbered on.
     let mut extra: HashMap<String, Symbol> = HashMap::new();
     let mut symbol = |text: &str| {

@@ -22,12 +22,7 @@ impl Want {
     /// What `filter` asks for of a runner that can hand out the stages `taps`,
     /// its operands, and the logits of the last token of every step, whatever
     /// is asked for: they choose the next.
-    pub fn new(
-        graph: &Graph,
-        filter: &Filter,
-        taps: &dyn Fn(&Node) -> bool,
-        store: &Arc<Store>,
-    ) -> Arc<Self> {
+    pub fn new(graph: &Graph, filter: &Filter, taps: &dyn Fn(&Node) -> bool, store: &Arc<Store>) -> Arc<Self> {
         let set = filter.capture_set(graph, taps);
         let stages = graph.nodes.iter().filter(|n| set.contains(&n.id));
         Arc::new(Self {
@@ -50,12 +45,7 @@ impl Want {
 
     /// Nothing at all: an untapped run.
     pub fn nothing() -> Arc<Self> {
-        Arc::new(Self {
-            stages: HashMap::new(),
-            choice: None,
-            positions: None,
-            store: Store::usual(None),
-        })
+        Arc::new(Self { stages: HashMap::new(), choice: None, positions: None, store: Store::usual(None) })
     }
 
     /// Where the tensors go.
@@ -83,10 +73,7 @@ pub struct Collector {
 impl Collector {
     /// For `tokens` from position `first` on.
     pub fn new(want: &Arc<Want>, first: usize, tokens: &[u32]) -> Self {
-        Self {
-            step: want.step(first, tokens),
-            want: want.clone(),
-        }
+        Self { step: want.step(first, tokens), want: want.clone() }
     }
 
     /// The step, with all that was tapped.
@@ -119,10 +106,7 @@ impl Collector {
     pub fn take(&mut self, id: StageId, tensor: Tensor<f32>) -> bool {
         if Some(id) == self.want.choice && tensor.rows() > 0 {
             let row = tensor.row(tensor.rows() - 1);
-            self.step.choice = Some(self.want.store.keep(Tensor {
-                shape: vec![row.len()],
-                data: row.to_vec(),
-            }));
+            self.step.choice = Some(self.want.store.keep(Tensor { shape: vec![row.len()], data: row.to_vec() }));
         }
         let Some(axis) = self.want.stages.get(&id) else {
             return true;
@@ -145,10 +129,7 @@ fn select(tensor: &Tensor<f32>, axis: usize, kept: &[usize]) -> Tensor<f32> {
     shape[axis] = kept.len();
     let planes = tensor.data.chunks_exact(plane.max(1));
     let data = planes
-        .flat_map(|plane| {
-            kept.iter()
-                .map(move |&k| &plane[k * inner..(k + 1) * inner])
-        })
+        .flat_map(|plane| kept.iter().map(move |&k| &plane[k * inner..(k + 1) * inner]))
         .flatten()
         .copied()
         .collect();
@@ -162,13 +143,7 @@ impl TapSink for Collector {
     }
 
     fn tap(&mut self, id: StageId, shape: &[usize], data: &[f32]) {
-        self.take(
-            id,
-            Tensor {
-                shape: shape.to_vec(),
-                data: data.to_vec(),
-            },
-        );
+        self.take(id, Tensor { shape: shape.to_vec(), data: data.to_vec() });
     }
 }
 
@@ -178,10 +153,7 @@ mod tests {
 
     #[test]
     fn rows_are_selected_along_any_axis() {
-        let t = Tensor {
-            shape: vec![2, 3, 2],
-            data: (0..12).map(|i| i as f32).collect(),
-        };
+        let t = Tensor { shape: vec![2, 3, 2], data: (0..12).map(|i| i as f32).collect() };
         let part = select(&t, 1, &[0, 2]);
         assert_eq!(part.shape, [2, 2, 2]);
         assert_eq!(part.data, [0.0, 1.0, 4.0, 5.0, 6.0, 7.0, 10.0, 11.0]);

@@ -60,14 +60,9 @@ impl Filter {
     ) -> Result<Self, FilterError> {
         let mut filter = Self::default();
         for pattern in stages {
-            let matcher = Glob::new(pattern)
-                .map_err(|e| FilterError::Pattern(pattern.clone(), e))?
-                .compile_matcher();
+            let matcher = Glob::new(pattern).map_err(|e| FilterError::Pattern(pattern.clone(), e))?.compile_matcher();
             if !graph.nodes.iter().any(|n| matches(&matcher, n.id)) {
-                return Err(FilterError::Stage {
-                    pattern: pattern.clone(),
-                    known: graph.stage_names().join(" "),
-                });
+                return Err(FilterError::Stage { pattern: pattern.clone(), known: graph.stage_names().join(" ") });
             }
             filter.stages.push(matcher);
         }
@@ -98,10 +93,7 @@ impl Filter {
 
     /// Asks for nothing.
     pub fn none() -> Self {
-        Self {
-            nothing: true,
-            ..Self::default()
-        }
+        Self { nothing: true, ..Self::default() }
     }
 
     /// Whether the stage is asked for.
@@ -120,19 +112,12 @@ impl Filter {
 
     /// Whether the position is asked for.
     pub fn position(&self, position: usize) -> bool {
-        position >= self.since
-            && self
-                .positions
-                .as_ref()
-                .is_none_or(|p| p.contains(&position))
+        position >= self.since && self.positions.as_ref().is_none_or(|p| p.contains(&position))
     }
 
     /// The same, but of positions from `since` on.
     pub fn since(&self, since: usize) -> Self {
-        Self {
-            since,
-            ..self.clone()
-        }
+        Self { since, ..self.clone() }
     }
 
     /// The positions asked for; `None` asks for all.
@@ -154,12 +139,7 @@ impl Filter {
     pub fn capture_set(&self, graph: &Graph, taps: &dyn Fn(&Node) -> bool) -> HashSet<StageId> {
         let known = |i: usize| taps(&graph.nodes[i]);
         let mut wanted = BTreeSet::new();
-        for (index, _) in graph
-            .nodes
-            .iter()
-            .enumerate()
-            .filter(|(_, n)| self.stage(n.id))
-        {
+        for (index, _) in graph.nodes.iter().enumerate().filter(|(_, n)| self.stage(n.id)) {
             let shown_by = match known(index) {
                 true => BTreeSet::from([index]),
                 false => graph.after(index, &known),

@@ -40,21 +40,12 @@ pub struct Step {
 impl Step {
     /// A step without stages, all of whose rows are kept.
     pub fn new(first: usize, tokens: Vec<u32>) -> Self {
-        Self {
-            index: 0,
-            first,
-            tokens,
-            kept: None,
-            stages: HashMap::new(),
-            choice: None,
-        }
+        Self { index: 0, first, tokens, kept: None, stages: HashMap::new(), choice: None }
     }
 
     /// Keeps only the rows of positions that `wanted` accepts.
     pub fn keep_only(&mut self, wanted: impl Fn(usize) -> bool) {
-        let kept: Vec<usize> = (0..self.tokens.len())
-            .filter(|i| wanted(self.first + i))
-            .collect();
+        let kept: Vec<usize> = (0..self.tokens.len()).filter(|i| wanted(self.first + i)).collect();
         self.kept = (kept.len() < self.tokens.len()).then_some(kept);
     }
 
@@ -70,16 +61,12 @@ impl Step {
 
     /// Positions of the kept tokens.
     pub fn positions(&self) -> Vec<u32> {
-        (0..self.rows())
-            .map(|r| (self.first + self.offset(r)) as u32)
-            .collect()
+        (0..self.rows()).map(|r| (self.first + self.offset(r)) as u32).collect()
     }
 
     /// The kept tokens.
     pub fn kept_tokens(&self) -> Vec<u32> {
-        (0..self.rows())
-            .map(|r| self.tokens[self.offset(r)])
-            .collect()
+        (0..self.rows()).map(|r| self.tokens[self.offset(r)]).collect()
     }
 
     /// Tokens so far, those of this step included.
@@ -125,18 +112,12 @@ impl Capture {
             kept: s.kept.clone(),
             ..Step::new(s.first, s.tokens.clone())
         });
-        Self {
-            steps: steps.collect(),
-            store: self.store.clone(),
-        }
+        Self { steps: steps.collect(), store: self.store.clone() }
     }
 
     /// A capture without steps.
     pub fn new(store: Arc<Store>) -> Self {
-        Self {
-            steps: Vec::new(),
-            store,
-        }
+        Self { steps: Vec::new(), store }
     }
 }
 
@@ -149,10 +130,7 @@ pub fn steps(prompt: &[u32], ubatch: usize, decoded: &[u32]) -> Vec<Step> {
     prefill
         .chain(decode)
         .map(|(index, tokens)| {
-            let step = Step {
-                index,
-                ..Step::new(first, tokens.to_vec())
-            };
+            let step = Step { index, ..Step::new(first, tokens.to_vec()) };
             first += tokens.len();
             step
         })
@@ -167,10 +145,7 @@ mod tests {
     fn steps_are_labelled_by_position() {
         let all = steps(&[1, 2, 3, 4, 5], 2, &[6, 7]);
         let labels: Vec<String> = all.iter().map(super::Step::label).collect();
-        assert_eq!(
-            labels,
-            ["prefill", "prefill@2", "prefill@4", "step1", "step2"]
-        );
+        assert_eq!(labels, ["prefill", "prefill@2", "prefill@4", "step1", "step2"]);
         assert_eq!(all[2].tokens, [5]);
         assert_eq!((all[4].first, all[4].keys()), (6, 7));
         assert_eq!(steps(&[1], 512, &[]).len(), 1);

@@ -33,17 +33,10 @@ impl Names {
     pub fn of(graph: &Graph) -> Self {
         let nodes = graph.nodes.iter().enumerate();
         let own = |(node, n): (usize, &qdiff_engine::model::Node)| {
-            let named = Named {
-                node,
-                foreign: false,
-                axes: Vec::new(),
-            };
+            let named = Named { node, foreign: false, axes: Vec::new() };
             (n.id.to_string(), named)
         };
-        Self {
-            by_name: nodes.map(own).collect(),
-            mapped: false,
-        }
+        Self { by_name: nodes.map(own).collect(), mapped: false }
     }
 
     /// The graph's own names, and those of the map in the file `path`, a line
@@ -62,40 +55,26 @@ impl Names {
     /// A file that cannot be read; a line that is none of that, names a stage
     /// that the model does not have, or a name that is there twice.
     pub fn read(graph: &Graph, path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the map {}", path.display()))?;
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the map {}", path.display()))?;
         let mut names = Self::of(graph);
         names.mapped = true;
         for (i, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or("").trim();
             if !line.is_empty() {
-                names
-                    .line(graph, line)
-                    .with_context(|| format!("{} line {}", path.display(), i + 1))?;
+                names.line(graph, line).with_context(|| format!("{} line {}", path.display(), i + 1))?;
             }
         }
         Ok(names)
     }
 
     fn line(&mut self, graph: &Graph, line: &str) -> Result<()> {
-        let (theirs, ours) = line
-            .split_once('=')
-            .with_context(|| format!("`{line}` is not THEIRS = OURS"))?;
+        let (theirs, ours) = line.split_once('=').with_context(|| format!("`{line}` is not THEIRS = OURS"))?;
         let (ours, axes) = ours.split_once(':').unwrap_or((ours, ""));
         let (theirs, ours) = (theirs.trim(), ours.trim());
         let axes = axes_of(axes)?;
-        let stages: Vec<(usize, StageId)> = graph
-            .nodes
-            .iter()
-            .enumerate()
-            .filter(|(_, n)| n.id.name == ours)
-            .map(|(i, n)| (i, n.id))
-            .collect();
-        ensure!(
-            !stages.is_empty(),
-            "no stage is called `{ours}`; the stages are: {}",
-            graph.stage_names().join(" ")
-        );
+        let stages: Vec<(usize, StageId)> =
+            graph.nodes.iter().enumerate().filter(|(_, n)| n.id.name == ours).map(|(i, n)| (i, n.id)).collect();
+        ensure!(!stages.is_empty(), "no stage is called `{ours}`; the stages are: {}", graph.stage_names().join(" "));
         for (node, id) in stages {
             let name = match id.layer {
                 Some(layer) => {
@@ -107,11 +86,7 @@ impl Names {
                 }
                 None => theirs.to_owned(),
             };
-            let named = Named {
-                node,
-                foreign: true,
-                axes: axes.clone(),
-            };
+            let named = Named { node, foreign: true, axes: axes.clone() };
             if self.by_name.insert(name.clone(), named).is_some() {
                 bail!("`{name}` is a name already");
             }
@@ -144,10 +119,7 @@ fn axes_of(text: &str) -> Result<Vec<usize>> {
         .with_context(|| format!("`{text}` is not an order of axes such as 1,0,2"))?;
     let mut sorted = axes.clone();
     sorted.sort_unstable();
-    ensure!(
-        sorted.iter().copied().eq(0..axes.len()),
-        "`{text}` does not name each axis once, from 0 on"
-    );
+    ensure!(sorted.iter().copied().eq(0..axes.len()), "`{text}` does not name each axis once, from 0 on");
     Ok(axes)
 }
 

@@ -66,11 +66,7 @@ pub struct Manifest {
 impl Manifest {
     /// The steps that the arrays belong to, without stages.
     pub fn steps(&self) -> Vec<Step> {
-        let mut all = steps(
-            &self.tokens,
-            self.ubatch.unwrap_or(self.tokens.len()),
-            &self.decoded,
-        );
+        let mut all = steps(&self.tokens, self.ubatch.unwrap_or(self.tokens.len()), &self.decoded);
         if let Some(positions) = &self.positions {
             for step in &mut all {
                 step.keep_only(|p| positions.contains(&p));
@@ -84,11 +80,7 @@ impl Manifest {
         ensure!(self.ubatch != Some(0), "its ubatch is 0");
         let all = self.tokens.len() + self.decoded.len();
         for &position in self.positions.iter().flatten() {
-            ensure!(
-                position < all,
-                "it keeps position {position}, and its last is {}",
-                all - 1
-            );
+            ensure!(position < all, "it keeps position {position}, and its last is {}", all - 1);
         }
         Ok(())
     }
@@ -120,19 +112,13 @@ impl Writer {
             .with_context(|| format!("cannot write in {}", parent.display()))?;
         let file = File::create(part.path().join("capture.npz"))
             .with_context(|| format!("cannot write in {}", parent.display()))?;
-        let method = if compress {
-            CompressionMethod::Deflated
-        } else {
-            CompressionMethod::Stored
-        };
+        let method = if compress { CompressionMethod::Deflated } else { CompressionMethod::Stored };
         Ok(Self {
             target: target.to_path_buf(),
             _cleanup: cleanup::guard(part.path()),
             part,
             zip: ZipWriter::new(BufWriter::with_capacity(1 << 20, file)),
-            options: SimpleFileOptions::default()
-                .compression_method(method)
-                .large_file(true),
+            options: SimpleFileOptions::default().compression_method(method).large_file(true),
             arrays: 0,
         })
     }
@@ -153,11 +139,7 @@ impl Writer {
             let shape: Vec<u64> = tensor.shape.iter().map(|&n| n as u64).collect();
             let name = format!("{}/{id}.npy", step.label());
             self.zip.start_file(name, self.options)?;
-            let mut array = npyz::WriteOptions::new()
-                .default_dtype()
-                .shape(&shape)
-                .writer(&mut self.zip)
-                .begin_nd()?;
+            let mut array = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(&mut self.zip).begin_nd()?;
             array.extend(tensor.data.iter().copied())?;
             array.finish()?;
             self.arrays += 1;
@@ -173,11 +155,7 @@ impl Writer {
     pub fn finish(self, manifest: &Manifest) -> Result<usize> {
         let problem = self.problem();
         let inner = || -> Result<usize> {
-            let out = self
-                .zip
-                .finish()?
-                .into_inner()
-                .map_err(|e| e.into_error())?;
+            let out = self.zip.finish()?.into_inner().map_err(|e| e.into_error())?;
             out.sync_all()?;
             let text = serde_json::to_string_pretty(manifest)? + "\n";
             std::fs::write(self.part.path().join("manifest.json"), text)?;
@@ -200,17 +178,11 @@ impl Writer {
 /// If it exists, or its parent does not.
 pub fn check_target(target: &Path) -> Result<()> {
     if target.exists() {
-        bail!(
-            "{} exists; remove it or name another folder",
-            target.display()
-        );
+        bail!("{} exists; remove it or name another folder", target.display());
     }
     let parent = target.parent().filter(|p| !p.as_os_str().is_empty());
     if parent.is_some_and(|p| !p.is_dir()) {
-        bail!(
-            "cannot write {}: its folder does not exist",
-            target.display()
-        );
+        bail!("cannot write {}: its folder does not exist", target.display());
     }
     Ok(())
 }
@@ -222,10 +194,7 @@ pub fn check_target(target: &Path) -> Result<()> {
 pub fn manifest(folder: &Path) -> Result<Manifest> {
     let path = folder.join("manifest.json");
     let text = std::fs::read_to_string(&path).with_context(|| {
-        format!(
-            "cannot read {}: a capture is a folder with manifest.json and capture.npz",
-            path.display()
-        )
+        format!("cannot read {}: a capture is a folder with manifest.json and capture.npz", path.display())
     })?;
     let version: serde_json::Value =
         serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
@@ -236,11 +205,9 @@ pub fn manifest(folder: &Path) -> Result<Manifest> {
             version["schema_version"]
         );
     }
-    let manifest: Manifest = serde_json::from_value(version)
-        .with_context(|| format!("{} is no manifest", path.display()))?;
-    manifest
-        .check()
-        .with_context(|| path.display().to_string())?;
+    let manifest: Manifest =
+        serde_json::from_value(version).with_context(|| format!("{} is no manifest", path.display()))?;
+    manifest.check().with_context(|| path.display().to_string())?;
     Ok(manifest)
 }
 
@@ -252,17 +219,11 @@ pub fn stages(folder: &Path) -> Result<Vec<String>> {
     let path = folder.join("capture.npz");
     let name = path.display();
     let file = File::open(&path).with_context(|| format!("cannot read {name}"))?;
-    let mut zip = ZipArchive::new(BufReader::new(file))
-        .with_context(|| format!("{name} is no npz archive"))?;
+    let mut zip = ZipArchive::new(BufReader::new(file)).with_context(|| format!("{name} is no npz archive"))?;
     let mut all = Vec::new();
     for i in 0..zip.len() {
-        let entry = zip
-            .by_index_raw(i)
-            .with_context(|| format!("{name}: entry {i}"))?;
-        let full = entry
-            .name()
-            .with_context(|| format!("{name}: entry {i}"))?
-            .into_owned();
+        let entry = zip.by_index_raw(i).with_context(|| format!("{name}: entry {i}"))?;
+        let full = entry.name().with_context(|| format!("{name}: entry {i}"))?.into_owned();
         let stage = full.strip_suffix(".npy").and_then(|n| n.split_once('/'));
         all.extend(stage.map(|(_, stage)| stage.to_owned()));
     }
@@ -296,25 +257,14 @@ pub fn read(
     let path = folder.join("capture.npz");
     let name = path.display();
     let file = File::open(&path).with_context(|| format!("cannot read {name}"))?;
-    let most = file
-        .metadata()
-        .map_or(0, |m| m.len())
-        .saturating_mul(UNPACKED);
-    let mut zip = ZipArchive::new(BufReader::new(file))
-        .with_context(|| format!("{name} is no npz archive"))?;
+    let most = file.metadata().map_or(0, |m| m.len()).saturating_mul(UNPACKED);
+    let mut zip = ZipArchive::new(BufReader::new(file)).with_context(|| format!("{name} is no npz archive"))?;
     let mut capture = Capture::new(store.clone());
     capture.steps = manifest.steps();
-    let labels: HashMap<String, usize> = (capture.steps.iter().enumerate())
-        .map(|(i, s)| (s.label(), i))
-        .collect();
+    let labels: HashMap<String, usize> = (capture.steps.iter().enumerate()).map(|(i, s)| (s.label(), i)).collect();
     for i in 0..zip.len() {
-        let entry = zip
-            .by_index(i)
-            .with_context(|| format!("{name}: entry {i}"))?;
-        let full = entry
-            .name()
-            .with_context(|| format!("{name}: entry {i}"))?
-            .into_owned();
+        let entry = zip.by_index(i).with_context(|| format!("{name}: entry {i}"))?;
+        let full = entry.name().with_context(|| format!("{name}: entry {i}"))?.into_owned();
         let known = full
             .strip_suffix(".npy")
             .and_then(|n| n.split_once('/'))
@@ -339,12 +289,7 @@ pub fn read(
             .map_err(|e| anyhow!("{}", cut(&format!("{e:#}"))))
             .with_context(|| format!("{name}: `{}`", cut(&full)))?;
         if step.stages.insert(node.id, stored).is_some() {
-            bail!(
-                "{name}: `{}` is {} of {}, which is there already",
-                cut(&full),
-                node.id,
-                step.label()
-            );
+            bail!("{name}: `{}` is {} of {}, which is there already", cut(&full), node.id, step.label());
         }
     }
     if let Some(logits) = graph.nodes.last() {
@@ -401,22 +346,15 @@ fn array(
 ) -> Result<Stored> {
     let expected = step.extent(node);
     let array = NpyFile::new(bounded(entry)?).context("is no npy array")?;
-    let given: Vec<usize> = array
-        .shape()
-        .iter()
-        .map(|&n| usize::try_from(n))
-        .collect::<Result<_, _>>()?;
+    let given: Vec<usize> = array.shape().iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>()?;
     ensure!(
         named.axes.is_empty() || named.axes.len() == given.len(),
         "has {} axes, and the map orders {}",
         given.len(),
         named.axes.len()
     );
-    let mut shape: Vec<usize> = if named.axes.is_empty() {
-        given.clone()
-    } else {
-        named.axes.iter().map(|&a| given[a]).collect()
-    };
+    let mut shape: Vec<usize> =
+        if named.axes.is_empty() { given.clone() } else { named.axes.iter().map(|&a| given[a]).collect() };
     if !fits(&shape, &expected, node, shapes) {
         // The same elements in the same order, in other brackets.
         let count = |s: &[usize]| s.iter().try_fold(1usize, |n, &d| n.checked_mul(d));

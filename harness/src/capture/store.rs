@@ -51,10 +51,7 @@ impl Store {
     /// With the usual budget, in `folder` or where the system puts temporary
     /// files.
     pub fn usual(folder: Option<&Path>) -> Arc<Self> {
-        Self::new(
-            folder.map_or_else(std::env::temp_dir, Path::to_path_buf),
-            BUDGET,
-        )
+        Self::new(folder.map_or_else(std::env::temp_dir, Path::to_path_buf), BUDGET)
     }
 
     /// Keeps a tensor.
@@ -67,15 +64,9 @@ impl Store {
             self.used.fetch_sub(bytes, Ordering::Relaxed);
             let offset = self.end.fetch_add(bytes as u64, Ordering::Relaxed);
             self.write(offset, &tensor.data);
-            Place::File {
-                shape: tensor.shape,
-                offset,
-            }
+            Place::File { shape: tensor.shape, offset }
         };
-        Stored {
-            place,
-            store: self.clone(),
-        }
+        Stored { place, store: self.clone() }
     }
 
     /// Keeps a tensor of this shape that `fill` gives part by part, without
@@ -101,10 +92,7 @@ impl Store {
             fill(part)?;
             self.write(offset + 4 * from as u64, part);
         }
-        Ok(Stored {
-            place: Place::File { shape, offset },
-            store: self.clone(),
-        })
+        Ok(Stored { place: Place::File { shape, offset }, store: self.clone() })
     }
 
     /// Says what went wrong with the file, if anything did: no verdict may
@@ -125,13 +113,7 @@ impl Store {
     }
 
     fn file(&self) -> Option<&File> {
-        self.file
-            .get_or_init(|| {
-                tempfile::tempfile_in(&self.folder)
-                    .map_err(|e| self.note("opened", &e))
-                    .ok()
-            })
-            .as_ref()
+        self.file.get_or_init(|| tempfile::tempfile_in(&self.folder).map_err(|e| self.note("opened", &e)).ok()).as_ref()
     }
 
     fn note(&self, what: &str, e: &io::Error) {
@@ -144,18 +126,14 @@ impl Store {
     }
 
     fn write(&self, offset: u64, data: &[f32]) {
-        let written = self
-            .file()
-            .map(|f| f.write_all_at(bytemuck::cast_slice(data), offset));
+        let written = self.file().map(|f| f.write_all_at(bytemuck::cast_slice(data), offset));
         if let Some(Err(e)) = written {
             self.note("written", &e);
         }
     }
 
     fn read(&self, offset: u64, out: &mut [f32]) {
-        let read = self
-            .file()
-            .map(|f| f.read_exact_at(bytemuck::cast_slice_mut(out), offset));
+        let read = self.file().map(|f| f.read_exact_at(bytemuck::cast_slice_mut(out), offset));
         match read {
             Some(Ok(())) => {}
             failed => {
@@ -214,10 +192,7 @@ impl Stored {
         let inner: usize = shape[axis + 1..].iter().product();
         let outer: usize = shape[..axis].iter().product();
         let run = range.len() * inner;
-        let mut part = Tensor {
-            shape: shape.to_vec(),
-            data: Vec::new(),
-        };
+        let mut part = Tensor { shape: shape.to_vec(), data: Vec::new() };
         part.shape[axis] = range.len();
         match &self.place {
             Place::Memory(tensor) => {
@@ -286,10 +261,7 @@ mod tests {
     #[test]
     fn a_folder_that_is_not_there_is_trouble_and_no_value() {
         let store = Store::new(PathBuf::from("/nonexistent"), 0);
-        let kept = store.keep(Tensor {
-            shape: vec![1],
-            data: vec![1.0],
-        });
+        let kept = store.keep(Tensor { shape: vec![1], data: vec![1.0] });
         assert!(kept.get().data[0].is_nan());
         let why = store.trouble().unwrap_err().to_string();
         assert!(why.contains("--tmp"), "{why}");

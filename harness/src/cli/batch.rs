@@ -48,11 +48,7 @@ impl Batch {
     /// The place of `entry`, one of [`Batch::entries`], on the model with this
     /// hash.
     pub(super) fn place(&self, entry: &Entry, model: &str) -> Place {
-        Place {
-            batch: sha256(format!("{model}\n{}", self.listing).as_bytes()),
-            number: entry.index + 1,
-            of: self.of,
-        }
+        Place { batch: sha256(format!("{model}\n{}", self.listing).as_bytes()), number: entry.index + 1, of: self.of }
     }
 }
 
@@ -68,12 +64,7 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Its text and tokens.
-    pub(super) fn resolve(
-        &self,
-        opened: &Opened,
-        style: Style<'_>,
-        decode: usize,
-    ) -> Result<Ready> {
+    pub(super) fn resolve(&self, opened: &Opened, style: Style<'_>, decode: usize) -> Result<Ready> {
         let mut ready = prompts::resolve(opened, &self.given, style)?;
         if ready.name == "text" {
             ready.name.clone_from(&self.name);
@@ -114,27 +105,17 @@ pub(super) fn read(source: &Path, shard: Option<Shard>) -> Result<Batch> {
         of_lines(source, &text)?
     };
     if all.is_empty() {
-        bail!(
-            "{shown} holds no prompt: give a text file with a prompt a line, or a folder of .txt files"
-        );
+        bail!("{shown} holds no prompt: give a text file with a prompt a line, or a folder of .txt files");
     }
     let of = all.len();
     let listing = all.iter().map(Entry::line).collect();
     if let Some(shard) = shard {
         all.retain(|e| shard.has(e.index));
         if all.is_empty() {
-            bail!(
-                "--shard {}/{} has no prompt: {shown} holds {of}; use fewer parts",
-                shard.index,
-                shard.of
-            );
+            bail!("--shard {}/{} has no prompt: {shown} holds {of}; use fewer parts", shard.index, shard.of);
         }
     }
-    Ok(Batch {
-        entries: all,
-        of,
-        listing,
-    })
+    Ok(Batch { entries: all, of, listing })
 }
 
 fn of_folder(folder: &Path) -> Result<Vec<Entry>> {
@@ -151,35 +132,21 @@ fn of_folder(folder: &Path) -> Result<Vec<Entry>> {
     let entry = |(index, path): (usize, std::path::PathBuf)| Entry {
         index,
         given: format!("@{}", path.display()),
-        name: path
-            .file_stem()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned(),
+        name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
     };
     Ok(paths.into_iter().enumerate().map(entry).collect())
 }
 
 fn of_lines(file: &Path, text: &str) -> Result<Vec<Entry>> {
     let file = file.file_name().unwrap_or_default().to_string_lossy();
-    let lines = text
-        .lines()
-        .enumerate()
-        .filter(|(_, l)| !l.trim().is_empty());
+    let lines = text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty());
     lines
         .enumerate()
         .map(|(index, (line, given))| {
             if given == "-" {
-                bail!(
-                    "line {} of {file} is `-`, but many prompts cannot come from standard input",
-                    line + 1
-                );
+                bail!("line {} of {file} is `-`, but many prompts cannot come from standard input", line + 1);
             }
-            Ok(Entry {
-                index,
-                given: given.to_owned(),
-                name: format!("{file}:{}", line + 1),
-            })
+            Ok(Entry { index, given: given.to_owned(), name: format!("{file}:{}", line + 1) })
         })
         .collect()
 }
@@ -187,11 +154,7 @@ fn of_lines(file: &Path, text: &str) -> Result<Vec<Entry>> {
 /// `name` as part of a file's name.
 pub(super) fn file_name(name: &str) -> String {
     let plain = |c: char| {
-        if c.is_ascii_alphanumeric() || c == '-' {
-            c
-        } else {
-            '_'
-        }
+        if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }
     };
     name.chars().map(plain).collect()
 }

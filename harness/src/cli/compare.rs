@@ -70,10 +70,7 @@ fn table(rows: &[Row]) -> Table {
         table.add_row([
             name.to_owned(),
             group.count().to_string(),
-            worst.map_or_else(
-                || "-".to_owned(),
-                |(id, g)| format!("{} {id} {}", number(g.error), g.at),
-            ),
+            worst.map_or_else(|| "-".to_owned(), |(id, g)| format!("{} {id} {}", number(g.error), g.at)),
             same.to_string(),
         ]);
     }

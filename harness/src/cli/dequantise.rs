@@ -19,9 +19,7 @@ pub(super) fn run(args: &DequantiseArgs) -> Result<u8> {
     let part = file::temporary(&args.out)?;
     let _cleanup = cleanup::guard(part.path());
     write_copy(&opened.path, &oracle.weights, args.to, part.path()).with_context(problem)?;
-    part.persist(&args.out)
-        .map_err(|e| e.error)
-        .with_context(problem)?;
+    part.persist(&args.out).map_err(|e| e.error).with_context(problem)?;
     let bytes = std::fs::metadata(&args.out)?.len();
     say(&format!("wrote {shown}, {bytes} bytes\n"))?;
     Ok(exit::MATCH)

@@ -28,10 +28,6 @@ pub fn of(outcome: Outcome) -> u8 {
 /// The code that stands for several: trouble before divergence, divergence
 /// before gaps.
 pub fn worst(codes: impl IntoIterator<Item = u8>) -> u8 {
-    let weight = |code: &u8| {
-        [MATCH, INCOMPLETE, DIVERGED, TROUBLE]
-            .iter()
-            .position(|c| c == code)
-    };
+    let weight = |code: &u8| [MATCH, INCOMPLETE, DIVERGED, TROUBLE].iter().position(|c| c == code);
     codes.into_iter().max_by_key(weight).unwrap_or(MATCH)
 }

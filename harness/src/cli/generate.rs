@@ -73,32 +73,17 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
 
     say(&generation::columns(&reference, &subject))?;
     let mut index = 0;
-    let piece =
-        |token: Option<u32>| token.map_or_else(String::new, |t| generate::shown(&opened.llama, t));
-    let spoken = generate::generate(
-        &pair,
-        plan,
-        &subject,
-        &reference,
-        faults.clone(),
-        |theirs, ours| {
-            let row = generation::row(index, &piece(theirs), &piece(ours), theirs == ours);
-            index += 1;
-            say(&row)
-        },
-    )?;
+    let piece = |token: Option<u32>| token.map_or_else(String::new, |t| generate::shown(&opened.llama, t));
+    let spoken = generate::generate(&pair, plan, &subject, &reference, faults.clone(), |theirs, ours| {
+        let row = generation::row(index, &piece(theirs), &piece(ours), theirs == ours);
+        index += 1;
+        say(&row)
+    })?;
 
     let changes = match number {
         Some(n) => {
             let other = nonce_prompt(&opened, args, nonce::another(n))?;
-            Some(nonce::check(
-                &pair,
-                [&ready.tokens, &other.tokens],
-                plan.ubatch,
-                &subject,
-                &reference,
-                faults,
-            )?)
+            Some(nonce::check(&pair, [&ready.tokens, &other.tokens], plan.ubatch, &subject, &reference, faults)?)
         }
         None => None,
     };
@@ -111,8 +96,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
             (Some(cause), Some(forced), code)
         }
     };
-    if changes.as_ref().is_some_and(Changes::stale) || check.as_ref().is_some_and(|c| c.diverged())
-    {
+    if changes.as_ref().is_some_and(Changes::stale) || check.as_ref().is_some_and(|c| c.diverged()) {
         code = exit::DIVERGED;
     }
     let report = GenerationReport {
@@ -125,12 +109,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         sampling: settings.into(),
         nonce: number,
         tokens: check,
-        injected: faults
-            .words
-            .iter()
-            .cloned()
-            .chain(planted.beside())
-            .collect(),
+        injected: faults.words.iter().cloned().chain(planted.beside()).collect(),
         generation: spoken,
         cause,
         forced,
@@ -153,8 +132,7 @@ fn explain(
     (subject, reference): (&Spec, &Spec),
     faults: crate::runners::Faults,
 ) -> Result<(Cause, TeacherForced, u8)> {
-    let (verdict, recording) =
-        generate::judge_fork(pair, plan, spoken, at, subject, reference, faults)?;
+    let (verdict, recording) = generate::judge_fork(pair, plan, spoken, at, subject, reference, faults)?;
     let doubt = run::doubt(pair, &verdict, &recording, plan.prompt);
     let outcome = Outcome::of(&WeightCheck::default(), None, &verdict, doubt.as_ref());
     let cause = Cause::of(&verdict, outcome, doubt);

@@ -105,12 +105,7 @@ fn usage(model: &Model) -> String {
 }
 
 fn brief(value: &Value) -> String {
-    let text = match (
-        value.as_str(),
-        value.as_u64(),
-        value.as_f64(),
-        value.as_bool(),
-    ) {
+    let text = match (value.as_str(), value.as_u64(), value.as_f64(), value.as_bool()) {
         (Some(s), ..) => format!("{s:?}"),
         (_, Some(n), ..) => n.to_string(),
         (_, _, Some(x), _) => x.to_string(),

@@ -26,11 +26,7 @@ pub(super) fn run(args: &LogitsArgs) -> Result<u8> {
     let threads = session::threads(args.sides.prompt.threads)?;
     let opened = session::open(args.sides.prompt.model.as_ref())?;
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
-    let last = oracle
-        .graph
-        .nodes
-        .last()
-        .context("the graph has no stage")?;
+    let last = oracle.graph.nodes.last().context("the graph has no stage")?;
     let stage = [last.id.to_string()];
     let filter = Filter::new(&oracle.graph, &stage, None, args.positions.as_deref())?;
     let input = parties.input(&args.sides, &opened)?;
@@ -58,9 +54,7 @@ pub(super) fn run(args: &LogitsArgs) -> Result<u8> {
     let verdict = pair.judge(&subject, reference.as_ref())?;
     let study = study(&opened, &oracle, &subject, reference.as_ref(), &filter)?;
     store.trouble()?;
-    let doubt = reference
-        .as_ref()
-        .and_then(|r| run::doubt(&pair, &verdict, r, &input.ready.tokens));
+    let doubt = reference.as_ref().and_then(|r| run::doubt(&pair, &verdict, r, &input.ready.tokens));
     let outcome = Outcome::of(&WeightCheck::default(), None, &verdict, doubt.as_ref());
     let report = LogitsReport {
         schema_version: SCHEMA_VERSION,

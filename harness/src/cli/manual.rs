@@ -34,8 +34,7 @@ pub(super) fn man(folder: Option<&Path>) -> Result<u8> {
         say(&page(command)?)?;
         return Ok(exit::MATCH);
     };
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
     // Gives the subcommands their full names.
     command.build();
     write(command, folder)?;

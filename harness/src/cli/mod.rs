@@ -34,10 +34,7 @@ use std::process::ExitCode;
 
 /// Parses the command line, runs it, and gives the exit code.
 pub fn main() -> ExitCode {
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|a| a == crate::chat::COMMAND)
-    {
+    if std::env::args_os().nth(1).is_some_and(|a| a == crate::chat::COMMAND) {
         return ExitCode::from(crate::chat::serve());
     }
     let cli = match Cli::read() {
@@ -63,9 +60,7 @@ pub fn main() -> ExitCode {
     crate::llama::start(cli.verbose);
     // A panic is a bug of ours; to a script it must not look like a verdict.
     let result = std::panic::catch_unwind(|| dispatch(&cli.command)).unwrap_or_else(|_| {
-        Err(anyhow::anyhow!(
-            "a bug in qdiff itself, see above; please report it with the command"
-        ))
+        Err(anyhow::anyhow!("a bug in qdiff itself, see above; please report it with the command"))
     });
     ExitCode::from(result.unwrap_or_else(|e| {
         complain(&format!("{e:#}"));

@@ -33,8 +33,7 @@ fn list() -> anyhow::Result<u8> {
 }
 
 fn show(name: &str) -> anyhow::Result<u8> {
-    let m = find(name)
-        .with_context(|| format!("no mutation is called `{name}`; `qdiff mutations` lists them"))?;
+    let m = find(name).with_context(|| format!("no mutation is called `{name}`; `qdiff mutations` lists them"))?;
     say(&page(m))?;
     Ok(exit::MATCH)
 }
@@ -45,11 +44,7 @@ fn page(m: &Mutation) -> String {
         let _ = writeln!(out, "  stages     {}", m.stages.join(" "));
     }
     for p in m.params {
-        let _ = writeln!(
-            out,
-            "  parameter  {} (default {}): {}",
-            p.name, p.default, p.help
-        );
+        let _ = writeln!(out, "  parameter  {} (default {}): {}", p.name, p.default, p.help);
     }
     let _ = writeln!(out, "  seen       {}", m.seen);
     let _ = writeln!(out, "  remedy     {}", m.remedy);
@@ -60,10 +55,6 @@ fn page(m: &Mutation) -> String {
         Part::Tokenizer => "qdiff run --template model",
         Part::Samplers => "qdiff generate",
     };
-    let _ = writeln!(
-        out,
-        "  inject     {command} --inject {}",
-        m.with(&m.defaults())
-    );
+    let _ = writeln!(out, "  inject     {command} --inject {}", m.with(&m.defaults()));
     out
 }

@@ -41,11 +41,7 @@ impl<'a> Output<'a> {
             None => None,
         };
         let files = files.into_iter().map(|(_, path, format)| (path, format));
-        Ok(Self {
-            full: args.full,
-            files: files.collect(),
-            github,
-        })
+        Ok(Self { full: args.full, files: files.collect(), github })
     }
 
     /// Shows `reports` and writes every file, with what is `absent` among them.
@@ -54,12 +50,7 @@ impl<'a> Output<'a> {
     ///
     /// # Errors
     /// A file that cannot be written, or a screen that is gone.
-    pub(super) fn serve(
-        &self,
-        reports: &[Report],
-        absent: &[String],
-        courtesy: Option<PathBuf>,
-    ) -> Result<()> {
+    pub(super) fn serve(&self, reports: &[Report], absent: &[String], courtesy: Option<PathBuf>) -> Result<()> {
         if reports.len() != 1 {
             say(&report::overview(reports))?;
         }

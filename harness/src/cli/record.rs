@@ -20,12 +20,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
     let threads = session::threads(args.prompt.threads)?;
     let opened = session::open(args.prompt.model.as_ref())?;
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
-    let filter = Filter::new(
-        &oracle.graph,
-        &args.stages,
-        args.layers.as_deref(),
-        args.positions.as_deref(),
-    )?;
+    let filter = Filter::new(&oracle.graph, &args.stages, args.layers.as_deref(), args.positions.as_deref())?;
     let like = match &args.like {
         Some(folder) => like(&opened, folder)?,
         None => Like {
@@ -52,12 +47,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
         kv: args.capture.kv_type,
         progress: &|what, done, total| bar.show(what, done, total),
     };
-    let what = Tokens {
-        prompt: &tokens,
-        ubatch: like.ubatch,
-        decode: like.decode,
-        forced: like.forced.as_deref(),
-    };
+    let what = Tokens { prompt: &tokens, ubatch: like.ubatch, decode: like.decode, forced: like.forced.as_deref() };
     let mut writer = npz::Writer::create(&args.out, args.compress)?;
     let mut runner = pair.runner(&runner, what, faults)?;
     let fed = pair.steps(runner.as_mut(), what, |step| writer.step(&step))?;

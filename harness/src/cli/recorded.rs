@@ -21,10 +21,7 @@ impl Recorded {
             Spec::Capture(folder) => npz::manifest(folder).map(|m| Some((folder.clone(), m))),
             _ => Ok(None),
         };
-        let recorded = Self {
-            subject: open(subject)?,
-            reference: open(reference)?,
-        };
+        let recorded = Self { subject: open(subject)?, reference: open(reference)? };
         if let (Some((a, x)), Some((b, y))) = (&recorded.subject, &recorded.reference) {
             comparable((a, x), (b, y))?;
         }
@@ -33,10 +30,7 @@ impl Recorded {
 
     /// The manifest whose tokens the run is about.
     pub(super) fn manifest(&self) -> Option<&npz::Manifest> {
-        self.subject
-            .as_ref()
-            .or(self.reference.as_ref())
-            .map(|(_, m)| m)
+        self.subject.as_ref().or(self.reference.as_ref()).map(|(_, m)| m)
     }
 
     pub(super) fn check_model(&self, sha256: &str) -> Result<()> {

@@ -23,11 +23,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<u8> {
     if let Some(path) = &args.digest {
         file::check(path, "--digest")?;
     }
-    let saved = args
-        .inputs
-        .iter()
-        .map(|path| json::read(path))
-        .collect::<Result<Vec<Saved>>>()?;
+    let saved = args.inputs.iter().map(|path| json::read(path)).collect::<Result<Vec<Saved>>>()?;
     one_batch(&args.inputs, &saved)?;
     let gaps = gaps(saved.iter().filter_map(Saved::place));
     let mut codes: Vec<u8> = gaps.iter().map(|_| exit::INCOMPLETE).collect();
@@ -80,10 +76,7 @@ fn one_batch(paths: &[PathBuf], saved: &[Saved]) -> Result<()> {
 /// Tells folders of results: on the screen, or in markdown files.
 fn document(args: &ReportArgs) -> Result<u8> {
     if let Some(path) = args.inputs.iter().find(|p| !p.is_dir()) {
-        bail!(
-            "{} is no folder; give reports or folders of results, not both",
-            session::show(path)
-        );
+        bail!("{} is no folder; give reports or folders of results, not both", session::show(path));
     }
     let output = &args.output;
     if output.json.is_some() || output.ci.is_some() || output.full || args.digest.is_some() {
@@ -91,10 +84,7 @@ fn document(args: &ReportArgs) -> Result<u8> {
     }
     for path in &output.report {
         if format_of(path)?.extension() != "md" {
-            bail!(
-                "{}: folders of results are told in markdown",
-                session::show(path)
-            );
+            bail!("{}: folders of results are told in markdown", session::show(path));
         }
         file::check(path, "--report")?;
     }
@@ -110,10 +100,7 @@ fn document(args: &ReportArgs) -> Result<u8> {
 
 fn refuse_capture(path: &Path) -> Result<()> {
     if path.join("manifest.json").is_file() {
-        bail!(
-            "{0} is a capture, not a report: judge it with `qdiff run --subject capture:{0}`",
-            session::show(path)
-        );
+        bail!("{0} is a capture, not a report: judge it with `qdiff run --subject capture:{0}`", session::show(path));
     }
     Ok(())
 }

@@ -12,8 +12,7 @@ use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording};
 use crate::prompts::Ready;
 use crate::report::{
-    Doubt, Failure, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect,
-    file, json, terminal,
+    Doubt, Failure, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect, file, json, terminal,
 };
 use crate::runners::{Manifest, Spec};
 use crate::session::{Opened, sha256};
@@ -29,10 +28,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     let source = args.prompts.as_deref();
     let batch = source.map(|p| batch::read(p, args.shard)).transpose()?;
     // Even one prompt of several is told as several are.
-    let output = Output::new(
-        &args.output,
-        batch.as_ref().map_or(1, |b| b.entries.len().max(2)),
-    )?;
+    let output = Output::new(&args.output, batch.as_ref().map_or(1, |b| b.entries.len().max(2)))?;
     if args.repeat > 1 && matches!(args.sides.subject, Spec::Capture(_)) {
         bail!("--repeat runs the subject again, and a recorded capture cannot; leave it out");
     }
@@ -43,12 +39,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     let threads = session::threads(args.sides.prompt.threads)?;
     let opened = session::open(args.sides.prompt.model.as_ref())?;
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
-    let filter = Filter::new(
-        &oracle.graph,
-        &args.stages,
-        args.layers.as_deref(),
-        args.positions.as_deref(),
-    )?;
+    let filter = Filter::new(&oracle.graph, &args.stages, args.layers.as_deref(), args.positions.as_deref())?;
     let policy = Policy::new(&oracle.graph, &args.tolerance)?;
     let single = match batch {
         None => Some(parties.input(&args.sides, &opened)?),
@@ -127,26 +118,17 @@ impl Runs<'_> {
             None => tokens::check(opened, &input.ready, self.sides.planted.tokenizer)?,
         };
         let (mut subject, reference) = self.sides.record(pair, &input)?;
-        subject
-            .manifest
-            .injected
-            .extend(self.sides.planted.beside());
+        subject.manifest.injected.extend(self.sides.planted.beside());
         let repeated = match usize::from(args.repeat) {
             1 => None,
             runs => {
                 let tokens = input.tokens(Some(&subject.fed));
-                let Sides {
-                    subject: spec,
-                    planted,
-                    ..
-                } = &self.sides;
+                let Sides { subject: spec, planted, .. } = &self.sides;
                 Some(pair.repeat(spec, tokens, &planted.stages, &subject, runs)?)
             }
         };
         let verdict = pair.judge(&subject, reference.as_ref())?;
-        let doubt = reference
-            .as_ref()
-            .and_then(|reference| doubt(pair, &verdict, reference, tokens));
+        let doubt = reference.as_ref().and_then(|reference| doubt(pair, &verdict, reference, tokens));
         let fed = subject.fed;
         let manifest = reference.map_or_else(Manifest::nobody, |r| r.manifest);
         let mut run = RunInfo {
@@ -164,12 +146,7 @@ impl Runs<'_> {
             qdiff: env!("CARGO_PKG_VERSION").to_owned(),
             outcome: match repeated.as_ref().and_then(|r| r.race.as_ref()) {
                 Some(_) => Outcome::Diverged,
-                None => Outcome::of(
-                    &self.weights,
-                    same_tokens.as_ref(),
-                    &verdict,
-                    doubt.as_ref(),
-                ),
+                None => Outcome::of(&self.weights, same_tokens.as_ref(), &verdict, doubt.as_ref()),
             },
             machine: Machine::this(),
             model: self.model.clone(),
@@ -194,10 +171,7 @@ impl Runs<'_> {
                 .with_context(|| format!("cannot make the folder {}", session::show(folder)))?;
         }
         // Of an earlier run nothing may stand for what this one does not reach.
-        for path in folder
-            .iter()
-            .flat_map(|f| batch.entries.iter().map(|e| f.join(e.file())))
-        {
+        for path in folder.iter().flat_map(|f| batch.entries.iter().map(|e| f.join(e.file()))) {
             file::remove(&path)?;
         }
         let mut reports = Vec::new();
@@ -253,12 +227,7 @@ impl Runs<'_> {
 }
 
 /// Where only the reference misses f64: what F32 weights say of it.
-pub(super) fn doubt(
-    pair: &Pair<'_>,
-    verdict: &Verdict,
-    reference: &Recording,
-    tokens: &[u32],
-) -> Option<Doubt> {
+pub(super) fn doubt(pair: &Pair<'_>, verdict: &Verdict, reference: &Recording, tokens: &[u32]) -> Option<Doubt> {
     let suspects: Vec<_> = verdict.disputed().map(|s| s.id.name).collect();
     if verdict.diverged() || suspects.is_empty() {
         return None;
@@ -267,17 +236,12 @@ pub(super) fn doubt(
     let (suspect, reason) = match failing {
         Ok(failing) if suspects.iter().any(|s| failing.contains(s)) => (
             Suspect::Oracle,
-            "oracle-suspect: llama.cpp misses f64 with F32 weights too; qdiff itself is in doubt"
-                .to_owned(),
+            "oracle-suspect: llama.cpp misses f64 with F32 weights too; qdiff itself is in doubt".to_owned(),
         ),
-        Ok(_) => (
-            Suspect::Reference,
-            "reference-suspect: with F32 weights llama.cpp meets f64 on these tokens".to_owned(),
-        ),
-        Err(e) => (
-            Suspect::Unknown,
-            format!("which of the two is wrong could not be tested: {e:#}"),
-        ),
+        Ok(_) => {
+            (Suspect::Reference, "reference-suspect: with F32 weights llama.cpp meets f64 on these tokens".to_owned())
+        }
+        Err(e) => (Suspect::Unknown, format!("which of the two is wrong could not be tested: {e:#}")),
     };
     Some(Doubt { suspect, reason })
 }

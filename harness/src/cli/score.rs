@@ -8,9 +8,7 @@ use crate::prompts::{self, Style};
 use crate::report::book::RESULTS_VERSION;
 use crate::report::{Machine, file, json};
 use crate::runners::Number;
-use crate::score::{
-    Bench, Clean, FaultSource, GraphFaults, Group, Plan, Plant, PlantedFaults, Score, render,
-};
+use crate::score::{Bench, Clean, FaultSource, GraphFaults, Group, Plan, Plant, PlantedFaults, Score, render};
 use crate::session::Opened;
 use anyhow::Result;
 use qdiff_synth::{Synth, WeightType};
@@ -61,11 +59,7 @@ pub(super) fn run(args: &ScoreArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::write(path, json::text(&score)?.as_bytes())?;
     }
-    Ok(if score.reached() {
-        exit::MATCH
-    } else {
-        exit::DIVERGED
-    })
+    Ok(if score.reached() { exit::MATCH } else { exit::DIVERGED })
 }
 
 /// What kind of models the faults are planted in, and on which card.
@@ -91,11 +85,7 @@ fn command(args: &ScoreArgs) -> String {
         words.push("--subject cuda".to_owned());
     }
     if let Some(name) = args.model.as_deref().and_then(std::path::Path::file_name) {
-        words.push(format!(
-            "--model {} --prompt {}",
-            name.display(),
-            args.prompt
-        ));
+        words.push(format!("--model {} --prompt {}", name.display(), args.prompt));
     }
     if args.quick {
         words.push("--quick".to_owned());
@@ -129,11 +119,7 @@ struct Tally<'a> {
 
 impl Tally<'_> {
     fn add(&mut self, group: Group) {
-        let known = self
-            .score
-            .groups
-            .iter_mut()
-            .find(|g| g.source == group.source);
+        let known = self.score.groups.iter_mut().find(|g| g.source == group.source);
         match known {
             Some(known) => {
                 known.cases.extend(group.cases);
@@ -143,12 +129,7 @@ impl Tally<'_> {
         }
     }
 
-    fn groups(
-        &mut self,
-        bench: &Bench<'_>,
-        plan: Plan,
-        wanted: &dyn Fn(&Plant) -> bool,
-    ) -> Result<()> {
+    fn groups(&mut self, bench: &Bench<'_>, plan: Plan, wanted: &dyn Fn(&Plant) -> bool) -> Result<()> {
         for source in self.sources.clone() {
             let group = bench.group(source, plan, wanted, self.progress)?;
             self.add(group);
@@ -167,44 +148,21 @@ impl Tally<'_> {
             model.write(&path)?;
             Opened::new(&path)
         };
-        let plan = Plan {
-            all_three: !args.quick,
-            pairs: args.pairs,
-        };
+        let plan = Plan { all_three: !args.quick, pairs: args.pairs };
 
-        let main = open(
-            "main",
-            &Synth {
-                n_layers: 3,
-                ..Synth::default()
-            },
-        )?;
+        let main = open("main", &Synth { n_layers: 3, ..Synth::default() })?;
         let bench = self.bench("qwen2 Q8_0, 3 layers", &main, &some_tokens(PROMPT))?;
         self.groups(&bench, plan, &|_| true)?;
         self.score.graded = bench.graded()?;
 
-        let alone = Plan {
-            all_three: false,
-            pairs: 0,
-        };
-        let qwen3 = open(
-            "qwen3",
-            &Synth {
-                arch: "qwen3",
-                ..Synth::default()
-            },
-        )?;
+        let alone = Plan { all_three: false, pairs: 0 };
+        let qwen3 = open("qwen3", &Synth { arch: "qwen3", ..Synth::default() })?;
         let bench = self.bench("qwen3 Q8_0, 2 layers", &qwen3, &some_tokens(PROMPT))?;
-        self.groups(&bench, alone, &|p| {
-            p.stage.name.ends_with("_normed") || p.name() == "qk-norm-after-rope"
-        })?;
+        self.groups(&bench, alone, &|p| p.stage.name.ends_with("_normed") || p.name() == "qk-norm-after-rope")?;
 
         for weight_type in WeightType::ALL {
             let name = format!("qwen2 {weight_type:?}, 2 layers");
-            let model = Synth {
-                weight_type,
-                ..Synth::default()
-            };
+            let model = Synth { weight_type, ..Synth::default() };
             let opened = open(&format!("{weight_type:?}"), &model)?;
             let blocks = weight_type.block_len() > 1 && weight_type != WeightType::Q8_0;
             if blocks {
@@ -252,10 +210,7 @@ impl Tally<'_> {
         opened.check(&prompt, DECODE)?;
         let name = opened.model.graph().config.name.clone();
         let bench = self.bench(&name, &opened, &prompt)?;
-        let plan = Plan {
-            all_three: false,
-            pairs: args.pairs,
-        };
+        let plan = Plan { all_three: false, pairs: args.pairs };
         self.groups(&bench, plan, &|_| true)?;
         self.score.graded = bench.graded()?;
         for ubatch in [prompt.len(), 8] {

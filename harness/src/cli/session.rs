@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// If none is named.
 pub(super) fn model_path(given: Option<&PathBuf>) -> Result<PathBuf> {
-    given.cloned().context(
-        "no model: give --model FILE.gguf or set QDIFF_MODEL; ./scripts/fetch-model fetches the default one",
-    )
+    given
+        .cloned()
+        .context("no model: give --model FILE.gguf or set QDIFF_MODEL; ./scripts/fetch-model fetches the default one")
 }
 
 /// Opens the model that the arguments name.
@@ -35,12 +35,7 @@ pub(super) fn prompt(opened: &Opened, args: &PromptArgs) -> Result<Ready> {
     let mut ready = if args.tokens.is_empty() {
         prompts::resolve(opened, &args.prompt, style(args))?
     } else {
-        Ready {
-            name: "tokens".to_owned(),
-            text: String::new(),
-            message: None,
-            tokens: args.tokens.clone(),
-        }
+        Ready { name: "tokens".to_owned(), text: String::new(), message: None, tokens: args.tokens.clone() }
     };
     if let Some(n) = args.length {
         let context = opened.model.graph().config.context;
@@ -62,11 +57,7 @@ pub(super) fn tokens(opened: &Opened, args: &PromptArgs) -> Result<(String, Vec<
 
 /// How texts become prompts.
 pub(super) fn style(args: &PromptArgs) -> Style<'_> {
-    Style {
-        raw: args.raw,
-        system: args.system.as_deref(),
-        template: args.template,
-    }
+    Style { raw: args.raw, system: args.system.as_deref(), template: args.template }
 }
 
 /// Sets the number of threads for both engines and gives it.
@@ -79,9 +70,7 @@ pub(super) fn threads(given: Option<usize>) -> Result<usize> {
         bail!("--threads must be at least 1");
     }
     // A second call in one process (tests) keeps the first pool.
-    let _ = rayon::ThreadPoolBuilder::new()
-        .num_threads(n)
-        .build_global();
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(n).build_global();
     Ok(n)
 }
 
@@ -91,9 +80,7 @@ pub(super) struct Bar(ProgressBar);
 impl Bar {
     pub(super) fn new() -> Self {
         let bar = ProgressBar::new(0);
-        if let Ok(style) =
-            ProgressStyle::with_template("{msg:<34} {wide_bar} {pos}/{len} {elapsed}")
-        {
+        if let Ok(style) = ProgressStyle::with_template("{msg:<34} {wide_bar} {pos}/{len} {elapsed}") {
             bar.set_style(style);
         }
         Self(bar)

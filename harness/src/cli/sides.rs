@@ -63,16 +63,9 @@ impl Parties {
         let injections = planted::read(&args.inject)?;
         let rewriting = planted::rewriting(&injections, &args.subject)?;
         let (subject, reference) = resolve(&args.subject, &args.reference, rewriting)?;
-        let budget = Duration::try_from_secs_f64(args.why_budget).map_err(|_| {
-            anyhow::anyhow!("--why-budget must be a number of seconds, zero or more")
-        })?;
-        Ok(Self {
-            recorded: Recorded::open(&subject, &reference)?,
-            subject,
-            reference,
-            injections,
-            budget,
-        })
+        let budget = Duration::try_from_secs_f64(args.why_budget)
+            .map_err(|_| anyhow::anyhow!("--why-budget must be a number of seconds, zero or more"))?;
+        Ok(Self { recorded: Recorded::open(&subject, &reference)?, subject, reference, injections, budget })
     }
 
     /// What the arguments or the recording say is to be run.
@@ -93,10 +86,7 @@ impl Parties {
         };
         let asked = args.prompt.typed;
         // Nothing is decoded after it: the capture says how it went on.
-        let only = PromptArgs {
-            decode: 0,
-            ..args.prompt.clone()
-        };
+        let only = PromptArgs { decode: 0, ..args.prompt.clone() };
         let asked = asked.then(|| session::prompt(opened, &only)).transpose()?;
         Ok(Input {
             asked,
@@ -117,13 +107,7 @@ impl Parties {
     ///
     /// # Errors
     /// Names that are none of its stages, or faults that apply nowhere in it.
-    pub(super) fn meet(
-        self,
-        args: &SidesArgs,
-        opened: &Opened,
-        oracle: &Oracle<'_>,
-        parts: &[Part],
-    ) -> Result<Sides> {
+    pub(super) fn meet(self, args: &SidesArgs, opened: &Opened, oracle: &Oracle<'_>, parts: &[Part]) -> Result<Sides> {
         let names = match &args.map {
             Some(path) => Names::read(&oracle.graph, path)?,
             None => Names::of(&oracle.graph),
@@ -145,16 +129,10 @@ impl Sides {
     ///
     /// # Errors
     /// As [`Pair::run`] and [`Pair::read`].
-    pub(super) fn record(
-        &self,
-        pair: &Pair<'_>,
-        input: &Input,
-    ) -> Result<(Recording, Option<Recording>)> {
+    pub(super) fn record(&self, pair: &Pair<'_>, input: &Input) -> Result<(Recording, Option<Recording>)> {
         let forced = input.forced.as_deref();
         let reference = match (&self.recorded.reference, &self.reference) {
-            (Some((folder, manifest)), _) => {
-                Some(pair.read(folder, manifest, &Names::of(&pair.oracle.graph))?)
-            }
+            (Some((folder, manifest)), _) => Some(pair.read(folder, manifest, &Names::of(&pair.oracle.graph))?),
             (None, Spec::None) => None,
             (None, spec) => Some(pair.run(spec, input.tokens(forced), Faults::default())?),
         };
@@ -177,12 +155,7 @@ impl Sides {
 
 impl Input {
     /// Refuses what cannot be run, before anything is.
-    pub(super) fn check(
-        &self,
-        opened: &Opened,
-        oracle: &Oracle<'_>,
-        filter: &Filter,
-    ) -> Result<()> {
+    pub(super) fn check(&self, opened: &Opened, oracle: &Oracle<'_>, filter: &Filter) -> Result<()> {
         let forced = self.forced.as_deref().unwrap_or_default();
         opened.check(&[self.ready.tokens.as_slice(), forced].concat(), 0)?;
         filter.check(&oracle.graph, self.ready.tokens.len() + self.decode)?;
@@ -191,12 +164,7 @@ impl Input {
 
     /// As runners take them, the decode steps forced on these tokens.
     pub(super) fn tokens<'a>(&'a self, forced: Option<&'a [u32]>) -> Tokens<'a> {
-        Tokens {
-            prompt: &self.ready.tokens,
-            ubatch: self.ubatch,
-            decode: self.decode,
-            forced,
-        }
+        Tokens { prompt: &self.ready.tokens, ubatch: self.ubatch, decode: self.decode, forced }
     }
 }
 

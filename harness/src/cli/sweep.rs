@@ -23,12 +23,7 @@ pub(super) fn run(args: &SweepArgs) -> Result<u8> {
     let threads = session::threads(args.prompt.threads)?;
     let opened = session::open(args.prompt.model.as_ref())?;
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
-    let filter = Filter::new(
-        &oracle.graph,
-        &args.stages,
-        args.layers.as_deref(),
-        args.positions.as_deref(),
-    )?;
+    let filter = Filter::new(&oracle.graph, &args.stages, args.layers.as_deref(), args.positions.as_deref())?;
     let (name, mut tokens) = session::tokens(&opened, &args.prompt)?;
     filter.check(&oracle.graph, tokens.len() + args.prompt.decode)?;
     let faults = Planted::new(&opened, &injections, &[])?.stages;
@@ -60,10 +55,7 @@ pub(super) fn run(args: &SweepArgs) -> Result<u8> {
     };
     let mut out = terminal::first_line(&format!("{word}: {}", words(&passes)));
     out.push('\n');
-    out += &format!(
-        "run        {name}: {} tokens; subject {subject}, reference {reference}\n",
-        tokens.len()
-    );
+    out += &format!("run        {name}: {} tokens; subject {subject}, reference {reference}\n", tokens.len());
     for fault in &faults.words {
         out += &format!("injected   {fault}\n");
     }
@@ -77,47 +69,27 @@ pub(super) fn run(args: &SweepArgs) -> Result<u8> {
 fn continuation(pair: &Pair<'_>, args: &SweepArgs, tokens: &[u32]) -> Result<Vec<u32>> {
     let (spec, _) = args.reference.resolve(false)?;
     let nothing = Filter::none();
-    let pair = Pair {
-        filter: &nothing,
-        ..*pair
-    };
-    let what = Tokens {
-        prompt: tokens,
-        ubatch: tokens.len(),
-        decode: args.prompt.decode,
-        forced: None,
-    };
+    let pair = Pair { filter: &nothing, ..*pair };
+    let what = Tokens { prompt: tokens, ubatch: tokens.len(), decode: args.prompt.decode, forced: None };
     Ok(pair.run(&spec, what, Faults::default())?.fed)
 }
 
 fn table(passes: &[Pass]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header([
-        "fed",
-        "steps",
-        "stages wrong",
-        "first wrong",
-        "difference, subject",
-        "difference, reference",
-    ]);
+    table.set_header(["fed", "steps", "stages wrong", "first wrong", "difference, subject", "difference, reference"]);
     let difference = |d: &Option<(StageId, Global)>| match d {
         Some((id, g)) => format!("{} {id} {}", number(g.error), g.at),
         None => "-".to_owned(),
     };
     let whole = passes.first().map_or(0, |p| p.ubatch);
     for pass in passes {
-        let fed = if pass.ubatch == whole {
-            "in one batch".to_owned()
-        } else {
-            by(pass.ubatch)
-        };
+        let fed = if pass.ubatch == whole { "in one batch".to_owned() } else { by(pass.ubatch) };
         table.add_row([
             fed,
             whole.div_ceil(pass.ubatch.max(1)).to_string(),
             pass.verdict.findings.len().to_string(),
-            pass.first_wrong()
-                .map_or_else(|| "-".to_owned(), |(stage, p)| format!("{stage} p{p}")),
+            pass.first_wrong().map_or_else(|| "-".to_owned(), |(stage, p)| format!("{stage} p{p}")),
             difference(&pass.subject),
             difference(&pass.reference),
         ]);

@@ -29,14 +29,7 @@ pub(super) fn run(args: &OracleArgs) -> Result<u8> {
     let threads = session::threads(args.prompt.threads)?;
     let opened = session::open(args.prompt.model.as_ref())?;
     let (name, tokens) = session::tokens(&opened, &args.prompt)?;
-    let results = verify(
-        &opened,
-        &tokens,
-        args.prompt.decode,
-        None,
-        threads,
-        args.tmp.as_deref(),
-    )?;
+    let results = verify(&opened, &tokens, args.prompt.decode, None, threads, args.tmp.as_deref())?;
     let mut out = String::new();
     let mut names: Vec<&str> = Vec::new();
     for (id, _) in &results {
@@ -56,10 +49,7 @@ pub(super) fn run(args: &OracleArgs) -> Result<u8> {
             );
         }
         Some((id, _)) => {
-            let _ = writeln!(
-                out,
-                "ORACLE SUSPECT at {id}: llama.cpp on F32 weights does not meet f64"
-            );
+            let _ = writeln!(out, "ORACLE SUSPECT at {id}: llama.cpp on F32 weights does not meet f64");
         }
     }
     let _ = writeln!(
@@ -74,15 +64,8 @@ pub(super) fn run(args: &OracleArgs) -> Result<u8> {
         "used"
     );
     for name in names {
-        let group: Vec<&Local> = results
-            .iter()
-            .filter(|(id, _)| id.name == name)
-            .map(|(_, l)| l)
-            .collect();
-        let worst = group
-            .iter()
-            .max_by(|a, b| a.used.total_cmp(&b.used))
-            .expect("a name has stages");
+        let group: Vec<&Local> = results.iter().filter(|(id, _)| id.name == name).map(|(_, l)| l).collect();
+        let worst = group.iter().max_by(|a, b| a.used.total_cmp(&b.used)).expect("a name has stages");
         let _ = writeln!(
             out,
             "{name:<15} {:>6} {:>12} {:>9} {:>4.0} %",
@@ -93,34 +76,14 @@ pub(super) fn run(args: &OracleArgs) -> Result<u8> {
         );
     }
     say(&out)?;
-    Ok(if bad.is_empty() {
-        exit::MATCH
-    } else {
-        exit::TROUBLE
-    })
+    Ok(if bad.is_empty() { exit::MATCH } else { exit::TROUBLE })
 }
 
 /// Names of the stages where llama.cpp misses f64 even with F32 weights.
-pub(super) fn failing(
-    opened: &Opened,
-    tokens: &[u32],
-    fed: &[u32],
-    threads: usize,
-) -> Result<HashSet<&'static str>> {
+pub(super) fn failing(opened: &Opened, tokens: &[u32], fed: &[u32], threads: usize) -> Result<HashSet<&'static str>> {
     let tmp = std::env::var_os("QDIFF_TMP").map(PathBuf::from);
-    let results = verify(
-        opened,
-        tokens,
-        fed.len(),
-        Some(fed),
-        threads,
-        tmp.as_deref(),
-    )?;
-    Ok(results
-        .into_iter()
-        .filter(|(_, l)| !l.ok())
-        .map(|(id, _)| id.name)
-        .collect())
+    let results = verify(opened, tokens, fed.len(), Some(fed), threads, tmp.as_deref())?;
+    Ok(results.into_iter().filter(|(_, l)| !l.ok()).map(|(id, _)| id.name).collect())
 }
 
 fn verify(
@@ -132,23 +95,14 @@ fn verify(
     tmp: Option<&Path>,
 ) -> Result<Vec<(StageId, Local)>> {
     let folder = tmp.map_or_else(std::env::temp_dir, Path::to_path_buf);
-    let copy = tempfile::Builder::new()
-        .prefix("qdiff-f32-")
-        .suffix(".gguf")
-        .tempfile_in(&folder)
-        .with_context(|| {
-            format!(
-                "cannot write the dequantised copy to {}: name a folder with --tmp",
-                folder.display()
-            )
+    let copy =
+        tempfile::Builder::new().prefix("qdiff-f32-").suffix(".gguf").tempfile_in(&folder).with_context(|| {
+            format!("cannot write the dequantised copy to {}: name a folder with --tmp", folder.display())
         })?;
     let _cleanup = cleanup::guard(copy.path());
     let source = Oracle::new(&opened.path, opened.model.gguf().bytes(), &opened.llama)?;
     write_copy(&opened.path, &source.weights, CopyType::F32, copy.path()).with_context(|| {
-        format!(
-            "writing the dequantised copy to {} (--tmp names another folder)",
-            folder.display()
-        )
+        format!("writing the dequantised copy to {} (--tmp names another folder)", folder.display())
     })?;
     let path: PathBuf = copy.path().to_path_buf();
     let model = Model::open(&path)?;
@@ -157,28 +111,15 @@ fn verify(
     let filter = Filter::default();
     let store = Store::usual(tmp);
     let want = Want::new(&oracle.graph, &filter, &|_| true, &store);
-    let room = Room {
-        step: tokens.len(),
-        context: tokens.len() + decode,
-        threads,
-        ..Room::default()
-    };
+    let room = Room { step: tokens.len(), context: tokens.len() + decode, threads, ..Room::default() };
     let mut runner = Llama::new(&theirs, &oracle.graph, room)?;
     let mut capture = Capture::new(store.clone());
-    let what = Tokens {
-        prompt: tokens,
-        ubatch: tokens.len(),
-        decode,
-        forced,
-    };
+    let what = Tokens { prompt: tokens, ubatch: tokens.len(), decode, forced };
     runners::run(&mut runner, what, &want, |step| {
         capture.steps.push(step);
         Ok(())
     })?;
-    let side = Side {
-        capture: &capture,
-        arithmetic: &runner.manifest().arithmetic,
-    };
+    let side = Side { capture: &capture, arithmetic: &runner.manifest().arithmetic };
     let policy = Policy::default();
     let results = oracle.graph.nodes.par_iter().filter_map(|node| {
         let local = residuals(node, &oracle, &[side], &filter, &policy).pop()?;

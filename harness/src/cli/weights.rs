@@ -85,11 +85,7 @@ fn against_ggml(
     let (reader, injected) = Misreading::new(&opened.model, injections)?;
     let (subject, check) = if device {
         // Room for one token: only the weights are looked at.
-        let options = Options {
-            step: 1,
-            context: 1,
-            ..Options::default()
-        };
+        let options = Options { step: 1, context: 1, ..Options::default() };
         let engine = CudaEngine::new(&opened.model, options)?;
         let check = weights::check_device(&opened.model, &engine, &oracle, progress)?;
         (format!("cuda ({})", engine.device()), check)
@@ -97,12 +93,7 @@ fn against_ggml(
         let check = weights::check_reader(&opened.model, &reader, &oracle, progress);
         ("engine".to_owned(), check)
     };
-    Ok(Outcome {
-        subject,
-        reference: "ggml".to_owned(),
-        injected,
-        check,
-    })
+    Ok(Outcome { subject, reference: "ggml".to_owned(), injected, check })
 }
 
 /// One file against another. Neither need be a model that can be run; where

@@ -10,27 +10,16 @@ use qdiff_engine::cuda::Gemm;
 pub(super) fn command(args: &RunArgs, given: &str) -> String {
     let mut words = vec!["qdiff run".to_owned()];
     words.extend(model(args).map(|m| format!("-m {}", quote(&m))));
-    let recorded = [&args.sides.subject, &args.sides.reference]
-        .iter()
-        .any(|s| matches!(s, Spec::Capture(_)));
+    let recorded = [&args.sides.subject, &args.sides.reference].iter().any(|s| matches!(s, Spec::Capture(_)));
     if recorded && !args.sides.prompt.typed {
         // The capture names the tokens.
     } else if args.sides.prompt.tokens.is_empty() {
         words.push(format!("--prompt {}", quote(given)));
     } else {
-        let ids: Vec<String> = args
-            .sides
-            .prompt
-            .tokens
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let ids: Vec<String> = args.sides.prompt.tokens.iter().map(ToString::to_string).collect();
         words.push(format!("--tokens {}", ids.join(",")));
     }
-    if let (Some(n), false) = (
-        args.sides.prompt.length,
-        recorded && !args.sides.prompt.typed,
-    ) {
+    if let (Some(n), false) = (args.sides.prompt.length, recorded && !args.sides.prompt.typed) {
         words.push(format!("--length {n}"));
     }
     if args.sides.prompt.raw {
@@ -56,16 +45,10 @@ pub(super) fn command(args: &RunArgs, given: &str) -> String {
         words.push("--gemm cublas".to_owned());
     }
     if args.sides.subject != Spec::Auto {
-        words.push(format!(
-            "--subject {}",
-            quote(&args.sides.subject.to_string())
-        ));
+        words.push(format!("--subject {}", quote(&args.sides.subject.to_string())));
     }
     if args.sides.reference != Spec::Llama {
-        words.push(format!(
-            "--reference {}",
-            quote(&args.sides.reference.to_string())
-        ));
+        words.push(format!("--reference {}", quote(&args.sides.reference.to_string())));
     }
     if let Some(path) = &args.sides.map {
         words.push(format!("--map {}", quote(&path.display().to_string())));
@@ -76,17 +59,8 @@ pub(super) fn command(args: &RunArgs, given: &str) -> String {
     if args.repeat > 1 {
         words.push(format!("--repeat {}", args.repeat));
     }
-    words.extend(
-        args.sides
-            .inject
-            .iter()
-            .map(|i| format!("--inject {}", quote(i))),
-    );
-    words.extend(
-        args.tolerance
-            .iter()
-            .map(|t| format!("--tolerance {}", quote(t))),
-    );
+    words.extend(args.sides.inject.iter().map(|i| format!("--inject {}", quote(i))));
+    words.extend(args.tolerance.iter().map(|t| format!("--tolerance {}", quote(t))));
     words.join(" ")
 }
 
@@ -114,10 +88,6 @@ pub(super) fn filters(args: &RunArgs) -> String {
         words.push(format!("--stages {}", quote(&args.stages.join(","))));
     }
     words.extend(args.layers.iter().map(|l| format!("--layers {}", quote(l))));
-    words.extend(
-        args.positions
-            .iter()
-            .map(|p| format!("--positions {}", quote(p))),
-    );
+    words.extend(args.positions.iter().map(|p| format!("--positions {}", quote(p))));
     words.join(" ")
 }

@@ -71,11 +71,7 @@ pub struct Share {
 
 impl From<Drawn> for Share {
     fn from(d: Drawn) -> Self {
-        Self {
-            at: d.at,
-            from: d.from,
-            to: d.to,
-        }
+        Self { at: d.at, from: d.from, to: d.to }
     }
 }
 
@@ -136,21 +132,14 @@ impl Reach {
 
     fn of(reference: &Choice, error: f64, temperature: f32) -> Self {
         let Some(draw) = reference.draw else {
-            return Self {
-                needed: reference.margin,
-                possible: 2.0 * error,
-            };
+            return Self { needed: reference.margin, possible: 2.0 * error };
         };
         // Each logit off by e multiplies the odds of any set of tokens against
         // the others by at most exp(2 e / temperature).
         let shift = 2.0 * error / f64::from(temperature);
         let moved = |edge: f64, by: f64| {
             let odds = edge / (1.0 - edge) * by.exp();
-            if odds.is_finite() {
-                odds / (1.0 + odds)
-            } else {
-                1.0
-            }
+            if odds.is_finite() { odds / (1.0 + odds) } else { 1.0 }
         };
         let below = (draw.at - draw.from, moved(draw.from, shift) - draw.from);
         let above = (draw.to - draw.at, draw.to - moved(draw.to, -shift));
@@ -228,17 +217,9 @@ pub fn generate(
         };
         let runner = spec.create(pair.opened, &pair.oracle.graph, room, faults)?;
         let want = Want::choice(&pair.oracle.graph, pair.store);
-        Ok(Voice::new(
-            runner,
-            draw,
-            want,
-            plan.prompt,
-            plan.ubatch,
-            plan.most,
-        ))
+        Ok(Voice::new(runner, draw, want, plan.prompt, plan.ubatch, plan.most))
     };
-    let mut shadow = matches!(reference, Spec::Llama | Spec::LlamaCuda)
-        .then(|| Shadow::new(plan, llama.n_tokens()));
+    let mut shadow = matches!(reference, Spec::Llama | Spec::LlamaCuda).then(|| Shadow::new(plan, llama.n_tokens()));
     let mut left = voice(reference, draw(reference), Faults::default())?;
     let mut right = voice(subject, ours(), faults)?;
     let ends = |token| llama.ends_generation(token);
@@ -280,12 +261,7 @@ pub fn generate(
         let bytes = tokens.iter().filter_map(|t| llama.piece_bytes(*t, false));
         String::from_utf8_lossy(&bytes.flatten().collect::<Vec<u8>>()).into_owned()
     };
-    Ok(Generation {
-        reference: left.finish(text),
-        subject: right.finish(text),
-        fork,
-        sampler_differs,
-    })
+    Ok(Generation { reference: left.finish(text), subject: right.finish(text), fork, sampler_differs })
 }
 
 /// Both sides on the reference's tokens up to a little after `index`, where
@@ -305,12 +281,7 @@ pub fn judge_fork(
     // The token at index i is drawn after decode step i.
     let spoken = &generation.reference.tokens;
     let last = (index + AFTER).min(spoken.len().saturating_sub(1));
-    let tokens = Tokens {
-        prompt: plan.prompt,
-        ubatch: plan.ubatch,
-        decode: last,
-        forced: Some(&spoken[..last]),
-    };
+    let tokens = Tokens { prompt: plan.prompt, ubatch: plan.ubatch, decode: last, forced: Some(&spoken[..last]) };
     let reference = pair.run(reference, tokens, Faults::default())?;
     let subject = pair.run(subject, tokens, faults)?;
     Ok((pair.judge(&subject, Some(&reference))?, reference))
@@ -318,9 +289,7 @@ pub fn judge_fork(
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f64 {
     let pairs = a.iter().zip(b);
-    pairs.fold(0f64, |m, (a, b)| {
-        m.max((f64::from(*a) - f64::from(*b)).abs())
-    })
+    pairs.fold(0f64, |m, (a, b)| m.max((f64::from(*a) - f64::from(*b)).abs()))
 }
 
 fn choice(llama: &Model, logits: &[f32], own: u32, other: u32, drawn: Option<Drawn>) -> Choice {
@@ -329,12 +298,7 @@ fn choice(llama: &Model, logits: &[f32], own: u32, other: u32, drawn: Option<Dra
     let sum: f64 = logits.iter().map(|l| weight(*l)).sum();
     let show = |id: u32| {
         let logit = logits[id as usize];
-        Shown {
-            token: id,
-            text: shown(llama, id),
-            logit,
-            probability: weight(logit) / sum,
-        }
+        Shown { token: id, text: shown(llama, id), logit, probability: weight(logit) / sum }
     };
     let mut order: Vec<u32> = (0..logits.len().min(llama.n_tokens()) as u32).collect();
     // The lower id first among equals, as greedy choice has it.
@@ -379,19 +343,9 @@ mod tests {
     use super::{Choice, Reach, Share, Shown, quoted};
 
     fn choice(margin: f64, draw: Option<(f64, f64, f64)>) -> Choice {
-        let drawn = Shown {
-            token: 0,
-            text: String::new(),
-            logit: 0.0,
-            probability: 0.5,
-        };
+        let drawn = Shown { token: 0, text: String::new(), logit: 0.0, probability: 0.5 };
         let draw = draw.map(|(at, from, to)| Share { at, from, to });
-        Choice {
-            drawn,
-            best: Vec::new(),
-            margin,
-            draw,
-        }
+        Choice { drawn, best: Vec::new(), margin, draw }
     }
 
     #[test]

@@ -23,17 +23,10 @@ pub struct Loop {
 pub fn find(tokens: &[u32]) -> Option<Loop> {
     let end = tokens.len();
     (1..=end / LEAST_TIMES).find_map(|period| {
-        let same = (period..end)
-            .rev()
-            .take_while(|i| tokens[*i] == tokens[i - period])
-            .count();
+        let same = (period..end).rev().take_while(|i| tokens[*i] == tokens[i - period]).count();
         let length = same + period;
         let times = length / period;
-        (times >= LEAST_TIMES && length >= LEAST_TOKENS).then_some(Loop {
-            from: end - length,
-            period,
-            times,
-        })
+        (times >= LEAST_TIMES && length >= LEAST_TOKENS).then_some(Loop { from: end - length, period, times })
     })
 }
 
@@ -45,14 +38,7 @@ mod tests {
     fn circles() {
         let mut text = vec![9, 8, 7];
         text.extend([1, 2, 3].repeat(4));
-        assert_eq!(
-            find(&text),
-            Some(Loop {
-                from: 3,
-                period: 3,
-                times: 4
-            })
-        );
+        assert_eq!(find(&text), Some(Loop { from: 3, period: 3, times: 4 }));
         // A round that is not whole counts as its beginning.
         text.push(1);
         assert_eq!(find(&text).map(|l| (l.from, l.times)), Some((3, 4)));

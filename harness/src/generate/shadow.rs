@@ -9,11 +9,7 @@ use qdiff_engine::sampler::{Drawn, Sampler};
 impl Plan<'_> {
     /// The engine's samplers with these faults.
     pub(super) fn sampler(&self, faults: &[&'static Mutation], tokens: usize) -> Sampler {
-        let mut chain = Chain {
-            steps: self.settings.chain(),
-            tokens,
-            last_of_equals: false,
-        };
+        let mut chain = Chain { steps: self.settings.chain(), tokens, last_of_equals: false };
         for spoil in faults.iter().filter_map(|m| m.chain) {
             spoil(&mut chain);
         }
@@ -36,26 +32,15 @@ impl Shadow {
             sampler
         };
         let known = catalogue().filter(|m| m.chain.is_some());
-        Self {
-            sampler: ready(plan.spoiled),
-            known: known.map(|m| (m, ready(&[m]))).collect(),
-        }
+        Self { sampler: ready(plan.spoiled), known: known.map(|m| (m, ready(&[m]))).collect() }
     }
 
     /// What it draws where the reference drew `theirs`, if that is another token.
-    pub(super) fn draw(
-        &mut self,
-        index: usize,
-        logits: &[f32],
-        theirs: u32,
-    ) -> Result<Option<OtherDraw>> {
+    pub(super) fn draw(&mut self, index: usize, logits: &[f32], theirs: u32) -> Result<Option<OtherDraw>> {
         let token = self.sampler.sample(logits)?;
-        self.known
-            .retain_mut(|(_, sampler)| sampler.sample(logits).is_ok_and(|t| t == token));
-        Ok((token != theirs).then(|| OtherDraw {
-            index,
-            causes: self.known.iter().map(|(m, _)| Entry::from(*m)).collect(),
-        }))
+        self.known.retain_mut(|(_, sampler)| sampler.sample(logits).is_ok_and(|t| t == token));
+        Ok((token != theirs)
+            .then(|| OtherDraw { index, causes: self.known.iter().map(|(m, _)| Entry::from(*m)).collect() }))
     }
 
     /// Where its last draw fell.

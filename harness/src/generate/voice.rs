@@ -136,11 +136,7 @@ impl<'a> Voice<'a> {
             choice = self.runner.step(part, &self.want)?.choice;
         }
         self.want.store().trouble()?;
-        let logits = choice
-            .with_context(|| format!("{problem}: no logits to draw from"))?
-            .get()
-            .data
-            .clone();
+        let logits = choice.with_context(|| format!("{problem}: no logits to draw from"))?.get().data.clone();
         let drawn = self.draw.sample(&logits);
         let seconds = start.elapsed().as_secs_f64();
         if self.tokens.is_empty() {

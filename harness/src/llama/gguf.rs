@@ -37,10 +37,7 @@ impl<'a> GgmlWeights<'a> {
         // SAFETY: plain C calls; the context is freed below and nothing of it
         // is kept.
         unsafe {
-            let params = sys::gguf_init_params {
-                no_alloc: true,
-                ctx: std::ptr::null_mut(),
-            };
+            let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
             let ctx = sys::gguf_init_from_file(name.as_ptr(), params);
             if ctx.is_null() {
                 bail!("ggml cannot read {}", path.display());
@@ -77,11 +74,7 @@ impl<'a> GgmlWeights<'a> {
             }
             sys::gguf_free(ctx);
         }
-        Ok(Self {
-            bytes,
-            entries,
-            reals,
-        })
+        Ok(Self { bytes, entries, reals })
     }
 
     /// Extent in ggml order, trailing ones dropped.
@@ -111,9 +104,7 @@ impl<'a> GgmlWeights<'a> {
     }
 
     fn entry(&self, tensor: &str) -> &Entry {
-        self.entries
-            .get(tensor)
-            .unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"))
+        self.entries.get(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"))
     }
 }
 
@@ -153,9 +144,7 @@ pub fn to_float(ty: sys::ggml_type, bytes: &[u8], out: &mut [f32]) {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.as_mut_ptr().cast(), out.len() * 4);
             return;
         }
-        let convert = (*sys::ggml_get_type_traits(ty))
-            .to_float
-            .expect("a quantised type has to_float");
+        let convert = (*sys::ggml_get_type_traits(ty)).to_float.expect("a quantised type has to_float");
         convert(bytes.as_ptr().cast(), out.as_mut_ptr(), out.len() as i64);
     }
 }
@@ -175,12 +164,7 @@ pub enum CopyType {
 ///
 /// # Errors
 /// If ggml refuses the source, or the copy cannot be written.
-pub fn write_copy(
-    source: &Path,
-    weights: &GgmlWeights<'_>,
-    ty: CopyType,
-    target: &Path,
-) -> Result<()> {
+pub fn write_copy(source: &Path, weights: &GgmlWeights<'_>, ty: CopyType, target: &Path) -> Result<()> {
     let half = |rows: usize| ty == CopyType::F16 && rows > 1;
     use std::io::Write as _;
     let name = CString::new(source.as_os_str().as_encoded_bytes())?;
@@ -189,10 +173,7 @@ pub fn write_copy(
     // SAFETY: contexts made here are freed here; tensors live in `tensors`,
     // which outlives the writing of the header; the buffer has the size asked for.
     let header = unsafe {
-        let params = sys::gguf_init_params {
-            no_alloc: true,
-            ctx: std::ptr::null_mut(),
-        };
+        let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
         let from = sys::gguf_init_from_file(name.as_ptr(), params);
         if from.is_null() {
             bail!("ggml cannot read {}", source.display());
@@ -209,18 +190,10 @@ pub fn write_copy(
             no_alloc: true,
         });
         for tensor in &order {
-            let mut ne: Vec<i64> = weights.entries[*tensor]
-                .dims
-                .iter()
-                .map(|&d| d as i64)
-                .collect();
+            let mut ne: Vec<i64> = weights.entries[*tensor].dims.iter().map(|&d| d as i64).collect();
             let t = sys::ggml_new_tensor(
                 tensors,
-                if half(weights.extent(tensor).1) {
-                    sys::GGML_TYPE_F16
-                } else {
-                    sys::GGML_TYPE_F32
-                },
+                if half(weights.extent(tensor).1) { sys::GGML_TYPE_F16 } else { sys::GGML_TYPE_F32 },
                 ne.len() as i32,
                 ne.as_mut_ptr(),
             );

@@ -120,10 +120,7 @@ impl Model {
         // SAFETY: a NUL-terminated path; the result is checked.
         let raw = unsafe { sys::llama_model_load_from_file(name.as_ptr(), params) };
         if raw.is_null() {
-            bail!(
-                "llama.cpp cannot load {}; run again with -v to see why",
-                path.display()
-            );
+            bail!("llama.cpp cannot load {}; run again with -v to see why", path.display());
         }
         Ok(Self { raw, on_gpu })
     }
@@ -138,14 +135,8 @@ impl Model {
         let key = CString::new(key).ok()?;
         let mut buffer = vec![0u8; 1 << 16];
         // SAFETY: the buffer's length is passed along.
-        let n = unsafe {
-            sys::llama_model_meta_val_str(
-                self.raw,
-                key.as_ptr(),
-                buffer.as_mut_ptr().cast(),
-                buffer.len(),
-            )
-        };
+        let n =
+            unsafe { sys::llama_model_meta_val_str(self.raw, key.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
         let n = usize::try_from(n).ok()?;
         buffer.truncate(n.min((1 << 16) - 1));
         Some(String::from_utf8_lossy(&buffer).into_owned())

@@ -29,15 +29,9 @@ impl Plain {
             sys::llama_init_from_model(model.raw, params)
         };
         if ctx.is_null() {
-            bail!(
-                "llama.cpp cannot make a context of {n_ctx} tokens; run again with -v to see why"
-            );
+            bail!("llama.cpp cannot make a context of {n_ctx} tokens; run again with -v to see why");
         }
-        Ok(Self {
-            ctx,
-            position: 0,
-            _model: Arc::clone(model),
-        })
+        Ok(Self { ctx, position: 0, _model: Arc::clone(model) })
     }
 
     /// Forgets all tokens.
@@ -62,10 +56,7 @@ impl Plain {
             code
         };
         if code != 0 {
-            bail!(
-                "llama.cpp failed at position {} (code {code})",
-                self.position
-            );
+            bail!("llama.cpp failed at position {} (code {code})", self.position);
         }
         self.position += tokens.len();
         Ok(())

@@ -20,18 +20,9 @@ impl LlamaSampler {
             let all = sys::llama_sampler_chain_init(params);
             for step in chain {
                 let sampler = match *step {
-                    Step::Penalties {
-                        last,
-                        repeat,
-                        frequency,
-                        presence,
-                    } => sys::llama_sampler_init_penalties(
-                        clamp(tokens),
-                        clamp(last),
-                        repeat,
-                        frequency,
-                        presence,
-                    ),
+                    Step::Penalties { last, repeat, frequency, presence } => {
+                        sys::llama_sampler_init_penalties(clamp(tokens), clamp(last), repeat, frequency, presence)
+                    }
                     Step::TopK(k) => sys::llama_sampler_init_top_k(clamp(k)),
                     Step::TopP(p) => sys::llama_sampler_init_top_p(p, 0),
                     Step::MinP(p) => sys::llama_sampler_init_min_p(p, 0),
@@ -63,16 +54,10 @@ impl LlamaSampler {
     /// # Panics
     /// If there are fewer logits than tokens, or the chain chooses none.
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
-        let mut list: Vec<sys::llama_token_data> = (0..)
-            .zip(&logits[..self.tokens])
-            .map(|(id, &logit)| sys::llama_token_data { id, logit, p: 0.0 })
-            .collect();
-        let mut array = sys::llama_token_data_array {
-            data: list.as_mut_ptr(),
-            size: list.len(),
-            selected: -1,
-            sorted: false,
-        };
+        let mut list: Vec<sys::llama_token_data> =
+            (0..).zip(&logits[..self.tokens]).map(|(id, &logit)| sys::llama_token_data { id, logit, p: 0.0 }).collect();
+        let mut array =
+            sys::llama_token_data_array { data: list.as_mut_ptr(), size: list.len(), selected: -1, sorted: false };
         // SAFETY: the array points into `list`, which outlives the call;
         // samplers shrink it, and never move it.
         unsafe { sys::llama_sampler_apply(self.chain, &mut array) };

@@ -51,16 +51,9 @@ impl Session {
             sys::llama_init_from_model(model.raw, params)
         };
         if ctx.is_null() {
-            bail!(
-                "llama.cpp cannot make a context of {cells} tokens; run again with -v to see why"
-            );
+            bail!("llama.cpp cannot make a context of {cells} tokens; run again with -v to see why");
         }
-        Ok(Self {
-            ctx,
-            taps,
-            position: 0,
-            _model: Arc::clone(model),
-        })
+        Ok(Self { ctx, taps, position: 0, _model: Arc::clone(model) })
     }
 
     /// Tokens seen so far.
@@ -92,10 +85,7 @@ impl Session {
             code
         };
         if code != 0 {
-            bail!(
-                "llama.cpp failed at position {} (code {code})",
-                self.position
-            );
+            bail!("llama.cpp failed at position {} (code {code})", self.position);
         }
         let collected = self.taps.finish()?;
         let (missing, total) = collected.missing();

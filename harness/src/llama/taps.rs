@@ -46,8 +46,7 @@ impl Taps {
                 let weight = node.weight.clone().unwrap_or_default();
                 taps.by_weight.insert((weight, emission.op), index);
             } else {
-                taps.by_name
-                    .insert((emission.name.clone(), emission.op), index);
+                taps.by_name.insert((emission.name.clone(), emission.op), index);
             }
         }
         taps
@@ -61,12 +60,7 @@ impl Taps {
                 return None;
             }
             let op = CStr::from_ptr(sys::ggml_op_name((*t).op)).to_str().ok()?;
-            let op = self
-                .graph
-                .nodes
-                .iter()
-                .map(|n| n.emission.op)
-                .find(|o| *o == op)?;
+            let op = self.graph.nodes.iter().map(|n| n.emission.op).find(|o| *o == op)?;
             let full = CStr::from_ptr((*t).name.as_ptr()).to_string_lossy();
             // Views and reshapes of a cache keep its name with a remark behind.
             let name = full.split(" (").next().unwrap_or("").to_owned();
@@ -126,35 +120,20 @@ impl Taps {
 unsafe fn on_host(t: &sys::ggml_tensor) -> bool {
     // SAFETY: llama.cpp passes a valid tensor; a view's source is one too.
     unsafe {
-        let owner = if t.view_src.is_null() {
-            t
-        } else {
-            &*t.view_src
-        };
+        let owner = if t.view_src.is_null() { t } else { &*t.view_src };
         owner.buffer.is_null() || sys::ggml_backend_buffer_is_host(owner.buffer)
     }
 }
 
 /// Reads the tensor in the stage's own shape.
-unsafe fn copy(
-    t: *const sys::ggml_tensor,
-    node: &Node,
-    shape: &[usize],
-    first: usize,
-) -> Result<Vec<f32>, String> {
+unsafe fn copy(t: *const sys::ggml_tensor, node: &Node, shape: &[usize], first: usize) -> Result<Vec<f32>, String> {
     // SAFETY: llama.cpp passes a valid, computed tensor in host memory; every
     // row below is one of its own extents and strides, every index in range.
     unsafe {
         let t = &*t;
-        let cache = matches!(
-            node.emission.layout,
-            EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed
-        );
+        let cache = matches!(node.emission.layout, EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed);
         if t.type_ != sys::GGML_TYPE_F32 && !cache {
-            return Err(format!(
-                "{}: llama.cpp gives it in a type other than f32",
-                node.id
-            ));
+            return Err(format!("{}: llama.cpp gives it in a type other than f32", node.id));
         }
         let mut fetched = Vec::new();
         let data: *const u8 = if on_host(t) {
@@ -173,12 +152,7 @@ unsafe fn copy(
             let start = i1 * t.nb[1] + i2 * t.nb[2] + i3 * t.nb[3];
             std::slice::from_raw_parts(data.add(start).cast::<f32>(), n)
         };
-        let mismatch = || {
-            format!(
-                "{}: llama.cpp gives shape {ne:?}, the graph says {shape:?}",
-                node.id
-            )
-        };
+        let mismatch = || format!("{}: llama.cpp gives shape {ne:?}, the graph says {shape:?}", node.id);
         match node.emission.layout {
             EmittedLayout::Rows => {
                 if ne.iter().product::<usize>() != want || t.nb[0] != 4 {
@@ -221,11 +195,7 @@ unsafe fn copy(
                 // Only what is there is converted: the rest holds anything.
                 let values = |from: usize, count: usize, out: &mut [f32]| {
                     let size = sys::ggml_type_size(t.type_);
-                    to_float(
-                        t.type_,
-                        &bytes[from * size..][..count * size],
-                        &mut out[..count],
-                    );
+                    to_float(t.type_, &bytes[from * size..][..count * size], &mut out[..count]);
                 };
                 if node.emission.layout == EmittedLayout::KeyCache {
                     out.resize(want, 0.0);
@@ -247,11 +217,7 @@ unsafe fn copy(
 }
 
 /// The callback itself. Nothing may unwind across it.
-pub(super) unsafe extern "C" fn callback(
-    t: *mut sys::ggml_tensor,
-    ask: bool,
-    user: *mut c_void,
-) -> bool {
+pub(super) unsafe extern "C" fn callback(t: *mut sys::ggml_tensor, ask: bool, user: *mut c_void) -> bool {
     catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: `user` is the boxed Taps of the session, alive and not
         // otherwise borrowed while llama_decode runs.

@@ -89,7 +89,6 @@ impl Model {
     /// Whether the token ends a generation.
     pub fn ends_generation(&self, token: u32) -> bool {
         // SAFETY: the id is in range, as llama.cpp would abort on others.
-        (token as usize) < self.n_tokens()
-            && unsafe { sys::llama_vocab_is_eog(self.vocab(), token as i32) }
+        (token as usize) < self.n_tokens() && unsafe { sys::llama_vocab_is_eog(self.vocab(), token as i32) }
     }
 }

@@ -66,19 +66,9 @@ impl Ids {
     }
 
     /// Whether padding and unlisted ids change what is chosen.
-    pub(super) fn padding(
-        &self,
-        node: &Node,
-        (subject, reference): Sides<'_>,
-        filter: &Filter,
-    ) -> Padding {
-        let mut padding = Padding {
-            wins: 0,
-            reference_wins: reference.map(|_| 0),
-            largest: None,
-            lead: None,
-            largest_at: None,
-        };
+    pub(super) fn padding(&self, node: &Node, (subject, reference): Sides<'_>, filter: &Filter) -> Padding {
+        let mut padding =
+            Padding { wins: 0, reference_wins: reference.map(|_| 0), largest: None, lead: None, largest_at: None };
         let padded = |id: usize| self.is_padding.get(id).copied().unwrap_or(true);
         for (index, row) in asked(node, subject.side(), filter) {
             let Some(got) = row_of(node, &subject.capture.steps[index], row) else {
@@ -95,11 +85,7 @@ impl Ids {
             let value = f64::from(got[of_padding.id]);
             if padding.largest.is_none_or(|l| value > l.0) {
                 padding.largest = Some(Real(value));
-                padding.largest_at = Some(At {
-                    index,
-                    row,
-                    id: of_padding.id,
-                });
+                padding.largest_at = Some(At { index, row, id: of_padding.id });
             }
             if padded(best.id) {
                 padding.wins += 1;
@@ -117,15 +103,11 @@ impl Ids {
 /// How many ids the tokenizer lists, and of `rows` ids which are padding or
 /// not listed at all. A file without a list lists all.
 fn listed(gguf: &Gguf, rows: usize) -> (usize, Vec<bool>) {
-    let texts = gguf
-        .get("tokenizer.ggml.tokens")
-        .and_then(|v| v.as_strings());
+    let texts = gguf.get("tokenizer.ggml.tokens").and_then(|v| v.as_strings());
     let Some(texts) = texts else {
         return (rows, vec![false; rows]);
     };
-    let types = gguf
-        .get("tokenizer.ggml.token_type")
-        .and_then(|v| v.as_i32_array());
+    let types = gguf.get("tokenizer.ggml.token_type").and_then(|v| v.as_i32_array());
     let is_padding = (0..rows).map(|id| {
         let unused = types.and_then(|t| t.get(id)).is_some_and(|t| *t == UNUSED);
         let called = texts.get(id).is_none_or(|t| t.starts_with(b"[PAD"));

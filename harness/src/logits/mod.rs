@@ -138,19 +138,9 @@ pub fn study(
     reference: Option<&Recording>,
     filter: &Filter,
 ) -> Result<Study> {
-    let node = oracle
-        .graph
-        .nodes
-        .last()
-        .context("the graph has no stage")?;
+    let node = oracle.graph.nodes.last().context("the graph has no stage")?;
     let ids = Ids::of(opened, oracle, node);
-    let seen = rows::go_through(
-        oracle,
-        node,
-        subject.side(),
-        reference.map(Recording::side),
-        filter,
-    );
+    let seen = rows::go_through(oracle, node, subject.side(), reference.map(Recording::side), filter);
     if seen.rows == 0 {
         anyhow::bail!(
             "the subject's {} were not captured, or in another shape than {} ids a position; run it with a runner that taps them",
@@ -233,9 +223,7 @@ fn suspects(
                 position: step.first + step.offset(at.row),
                 why,
                 subject: value(subject)?,
-                product: Product::new(oracle, node)
-                    .and_then(|p| p.of(step, at.row, at.id))
-                    .map(Real),
+                product: Product::new(oracle, node).and_then(|p| p.of(step, at.row, at.id)).map(Real),
                 reference: reference.and_then(value).map(|v| Real(f64::from(v))),
             })
         })
@@ -249,16 +237,11 @@ fn row_of(node: &Node, step: &Step, row: usize) -> Option<Vec<f32>> {
 }
 
 /// Every row of logits that is asked for: index of the step, and of the row.
-fn asked<'a>(
-    node: &'a Node,
-    side: Side<'a>,
-    filter: &'a Filter,
-) -> impl Iterator<Item = (usize, usize)> + 'a {
+fn asked<'a>(node: &'a Node, side: Side<'a>, filter: &'a Filter) -> impl Iterator<Item = (usize, usize)> + 'a {
     let steps = side.capture.steps.iter().enumerate();
     steps.flat_map(move |(index, step)| {
         let kept = step.stages.contains_key(&node.id);
         let rows = 0..if kept { step.rows() } else { 0 };
-        rows.filter(move |&r| filter.position(step.first + step.offset(r)))
-            .map(move |r| (index, r))
+        rows.filter(move |&r| filter.position(step.first + step.offset(r))).map(move |r| (index, r))
     })
 }

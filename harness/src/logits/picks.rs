@@ -80,10 +80,7 @@ pub(super) fn pick(row: &[f32], counts: impl Fn(usize) -> bool) -> Option<Pick> 
             None => best = Some(id),
         }
     }
-    best.map(|id| Pick {
-        id,
-        margin: row[id] - second,
-    })
+    best.map(|id| Pick { id, margin: row[id] - second })
 }
 
 /// The choices of every row, with and without the ids `without`.
@@ -102,13 +99,10 @@ pub(super) fn choices(
         let Some(got) = row_of(node, step, row) else {
             continue;
         };
-        let (Some(own), Some(kept)) = (pick(&got, all), pick(&got, |id| !without.contains(&id)))
-        else {
+        let (Some(own), Some(kept)) = (pick(&got, all), pick(&got, |id| !without.contains(&id))) else {
             continue;
         };
-        let other = reference
-            .and_then(|r| row_of(node, r.capture.steps.get(index)?, row))
-            .and_then(|r| pick(&r, all));
+        let other = reference.and_then(|r| row_of(node, r.capture.steps.get(index)?, row)).and_then(|r| pick(&r, all));
         let rightly = seen.rightly.iter().find(|(at, _)| *at == (index, row));
         rows.push(RowChoice {
             step: step.index,
@@ -118,11 +112,7 @@ pub(super) fn choices(
             rightly: rightly.map_or(own.id, |(_, id)| *id),
             reference: other,
         });
-        last = Some(At {
-            index,
-            row,
-            id: own.id,
-        });
+        last = Some(At { index, row, id: own.id });
     }
     let count = |holds: &dyn Fn(&RowChoice) -> bool| rows.iter().filter(|r| holds(r)).count();
     let same = |a: usize, b: Option<Pick>| b.is_none_or(|b| a == b.id);

@@ -73,10 +73,7 @@ pub(super) fn go_through(
     reference: Option<Side<'_>>,
     filter: &Filter,
 ) -> Seen {
-    let width = oracle
-        .weights
-        .extent(node.weight.as_deref().unwrap_or(""))
-        .1;
+    let width = oracle.weights.extent(node.weight.as_deref().unwrap_or("")).1;
     let mut seen = Seen {
         rows: 0,
         bad: vec![0; width],
@@ -114,23 +111,12 @@ pub(super) fn go_through(
             let other = reference
                 .and_then(|r| row_of(node, r.capture.steps.get(block.index)?, row))
                 .filter(|o| o.len() == width);
-            let at = At {
-                index: block.index,
-                row,
-                id: 0,
-            };
+            let at = At { index: block.index, row, id: 0 };
             seen.row(node, subject, at, (&got, want, bound), other.as_deref());
         }
         ControlFlow::Continue(())
     };
-    evaluate(
-        node,
-        &oracle.graph,
-        &oracle.weights,
-        &sides,
-        filter,
-        &mut sink,
-    );
+    evaluate(node, &oracle.graph, &oracle.weights, &sides, filter, &mut sink);
     seen
 }
 
@@ -257,11 +243,7 @@ pub(super) struct Product<'a> {
 impl<'a> Product<'a> {
     /// That of the logits `node`.
     pub(super) fn new(oracle: &'a Oracle<'a>, node: &'a Node) -> Option<Self> {
-        Some(Self {
-            oracle,
-            weight: node.weight.as_deref()?,
-            hidden: hidden(&oracle.graph, node)?,
-        })
+        Some(Self { oracle, weight: node.weight.as_deref()?, hidden: hidden(&oracle.graph, node)? })
     }
 
     /// Σ w·h in f64, of one row of a step.
@@ -294,11 +276,7 @@ pub(super) fn hidden_apart(
                 continue;
             };
             let square = |x: f64| x * x;
-            let apart: f64 = a
-                .iter()
-                .zip(&b)
-                .map(|(a, b)| square(f64::from(a - b)))
-                .sum();
+            let apart: f64 = a.iter().zip(&b).map(|(a, b)| square(f64::from(a - b))).sum();
             let size: f64 = b.iter().map(|b| square(f64::from(*b))).sum();
             let distance = (apart / size).sqrt();
             if worst.is_none_or(|w| distance > w || distance.is_nan()) {

@@ -62,10 +62,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: "zeros where there should be values",
         remedy: "check that the kernel is launched, covers the output, and writes to this buffer",
         apply: |node, _, _| {
-            node.faults.write = Some(Arc::new(Affine {
-                scale: 0.0,
-                offset: 0.0,
-            }));
+            node.faults.write = Some(Arc::new(Affine { scale: 0.0, offset: 0.0 }));
             true
         },
         ..Mutation::PLAIN
@@ -76,17 +73,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the output is multiplied by a constant",
         seen: "the direction is right, the length is not",
         remedy: "look for a factor that is applied twice, left out, or taken from another place",
-        params: &[Param {
-            name: "by",
-            help: "the factor",
-            default: 0.5,
-            search: &[],
-        }],
+        params: &[Param { name: "by", help: "the factor", default: 0.5, search: &[] }],
         apply: |node, values, _| {
-            node.faults.write = Some(Arc::new(Affine {
-                scale: values[0],
-                offset: 0.0,
-            }));
+            node.faults.write = Some(Arc::new(Affine { scale: values[0], offset: 0.0 }));
             values[0] != 1.0 && values[0] != 0.0
         },
         propose: Some(|e| {
@@ -102,24 +91,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: "every element is off by the same amount",
         remedy: "look for a constant that is added twice or should have been taken off",
         params: &[
-            Param {
-                name: "by",
-                help: "what is added",
-                default: 0.5,
-                search: &[],
-            },
-            Param {
-                name: "scale",
-                help: "the factor before it",
-                default: 1.0,
-                search: &[],
-            },
+            Param { name: "by", help: "what is added", default: 0.5, search: &[] },
+            Param { name: "scale", help: "the factor before it", default: 1.0, search: &[] },
         ],
         apply: |node, values, _| {
-            node.faults.write = Some(Arc::new(Affine {
-                scale: values[1],
-                offset: values[0],
-            }));
+            node.faults.write = Some(Arc::new(Affine { scale: values[1], offset: values[0] }));
             values[0] != 0.0
         },
         propose: Some(|e| {
@@ -130,8 +106,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             }
             let n = wrong.len() as f64;
             let alone = wrong.iter().map(|w| f64::from(w.got) - w.want).sum::<f64>() / n;
-            let mut all: Vec<Vec<f64>> =
-                digits(alone).into_iter().map(|by| vec![by, 1.0]).collect();
+            let mut all: Vec<Vec<f64>> = digits(alone).into_iter().map(|by| vec![by, 1.0]).collect();
             if let Some((scale, offset)) = fitted(e, true) {
                 all.push(vec![rounded(offset, 4), rounded(scale, 4)]);
                 all.push(vec![offset, scale]);

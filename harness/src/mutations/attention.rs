@@ -38,8 +38,7 @@ struct Softened {
 impl Compute for Softened {
     fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
         let scores = inputs[0];
-        let (right, bound) =
-            ops::forward_with_bound(&Op::AttnWeights(self.softmax.clone()), inputs, c);
+        let (right, bound) = ops::forward_with_bound(&Op::AttnWeights(self.softmax.clone()), inputs, c);
         match self.way {
             Way::OverQueries => self.over_queries(scores, c.positions),
             Way::NoMaximum => self.no_maximum(scores, &right, bound),
@@ -60,10 +59,7 @@ impl Softened {
                 let sees = |t: &usize| n <= positions[*t] as usize;
                 let z = |t: usize| s.data[at(t, n)] * self.softmax.scale;
                 let largest = (0..tokens).filter(sees).map(z).fold(f64::MIN, f64::max);
-                let total: f64 = (0..tokens)
-                    .filter(sees)
-                    .map(|t| (z(t) - largest).exp())
-                    .sum();
+                let total: f64 = (0..tokens).filter(sees).map(|t| (z(t) - largest).exp()).sum();
                 for t in (0..tokens).filter(sees) {
                     let v = (z(t) - largest).exp() / total;
                     y.data[at(t, n)] = v;
@@ -76,12 +72,7 @@ impl Softened {
 
     /// What overflows f32 on the way is not finite; the rest is as it should
     /// be, good to roundings of the whole exponent.
-    fn no_maximum(
-        &self,
-        s: &Tensor<f64>,
-        right: &Tensor<f64>,
-        mut bound: Vec<f32>,
-    ) -> (Tensor<f64>, Vec<f32>) {
+    fn no_maximum(&self, s: &Tensor<f64>, right: &Tensor<f64>, mut bound: Vec<f32>) -> (Tensor<f64>, Vec<f32>) {
         let keys = s.shape[2].max(1);
         let mut y = right.clone();
         let rows = y.data.chunks_mut(keys).zip(bound.chunks_mut(keys));
@@ -127,10 +118,7 @@ fn soften(node: &mut Node, way: Way) -> bool {
     let Op::AttnWeights(softmax) = &node.op else {
         return false;
     };
-    node.faults.compute = Some(Arc::new(Softened {
-        softmax: softmax.clone(),
-        way,
-    }));
+    node.faults.compute = Some(Arc::new(Softened { softmax: softmax.clone(), way }));
     true
 }
 
@@ -167,9 +155,7 @@ impl Compute for Reordered {
         };
         let seen = Tensor {
             shape: cache.shape.clone(),
-            data: (0..rows * width)
-                .map(|at| from(at / width, at % width))
-                .collect(),
+            data: (0..rows * width).map(|at| from(at / width, at % width)).collect(),
         };
         ops::forward_with_bound(&self.op, &[inputs[0], &seen], c)
     }
@@ -177,10 +163,7 @@ impl Compute for Reordered {
 
 fn reorder(node: &mut Node, seen: Seen) -> bool {
     let reads_cache = matches!(node.op, Op::AttnScores(_) | Op::AttnContext(_));
-    node.faults.compute = Some(Arc::new(Reordered {
-        op: node.op.clone(),
-        seen,
-    }));
+    node.faults.compute = Some(Arc::new(Reordered { op: node.op.clone(), seen }));
     reads_cache
 }
 
@@ -193,12 +176,8 @@ fn layouts(node: &mut Node, values: &[f64], graph: &Graph) -> bool {
     }
 }
 
-const LAYOUT: Param = Param {
-    name: "as",
-    help: "0: transposed, [G*D, N]; 1: head by head, [G, N, D]",
-    default: 0.0,
-    search: &[1.0],
-};
+const LAYOUT: Param =
+    Param { name: "as", help: "0: transposed, [G*D, N]; 1: head by head, [G, N, D]", default: 0.0, search: &[1.0] };
 
 /// The scale that the weights were made with: the slope of ln w over s, within
 /// rows, by least squares.
@@ -209,12 +188,8 @@ fn fitted_scale(e: &Evidence<'_>) -> Option<f64> {
         let scores = e.side.capture.steps[row.step].get(id)?;
         let s = scores.data.get(row.range.clone())?;
         let (w, ..) = e.row(row);
-        let pairs: Vec<(f64, f64)> = s
-            .iter()
-            .zip(w)
-            .filter(|(_, w)| **w > 1e-12)
-            .map(|(s, w)| (f64::from(*s), f64::from(*w).ln()))
-            .collect();
+        let pairs: Vec<(f64, f64)> =
+            s.iter().zip(w).filter(|(_, w)| **w > 1e-12).map(|(s, w)| (f64::from(*s), f64::from(*w).ln())).collect();
         let n = pairs.len().max(1) as f64;
         let mean = |f: fn(&(f64, f64)) -> f64| pairs.iter().map(f).sum::<f64>() / n;
         let (s, l) = (mean(|p| p.0), mean(|p| p.1));
@@ -272,12 +247,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the causal mask is off by one (1: the next token is seen, -1: the token itself is not)",
         seen: "the last position of the prefill is right with 1; no position but the first with -1",
         remedy: "a query at position p sees the keys 0 to p, p included",
-        params: &[Param {
-            name: "by",
-            help: "1: one key too many, -1: one too few",
-            default: 1.0,
-            search: &[-1.0],
-        }],
+        params: &[Param { name: "by", help: "1: one key too many, -1: one too few", default: 1.0, search: &[-1.0] }],
         apply: |node, values, _| {
             let ahead = values[0] > 0.0;
             softmax(node, |s| {
@@ -328,12 +298,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the scores are scaled by another factor than 1/sqrt(head_dim)",
         seen: "weights too sharp or too flat, the same order of keys",
         remedy: "head_dim is the length of one head, not of all: scale by 1/sqrt(head_dim)",
-        params: &[Param {
-            name: "scale",
-            help: "factor of the scores",
-            default: 0.1,
-            search: &[],
-        }],
+        params: &[Param { name: "scale", help: "factor of the scores", default: 0.1, search: &[] }],
         apply: |node, values, _| {
             let scale = values[0];
             let own = matches!(&node.op, Op::AttnWeights(s) if s.scale == scale);

@@ -26,12 +26,7 @@ fn previous_layer(node: &mut Node, _: &[f64], graph: &Graph) -> bool {
         .id
         .layer
         .and_then(|l| l.checked_sub(1))
-        .and_then(|layer| {
-            graph.index(StageId {
-                layer: Some(layer),
-                ..node.id
-            })
-        });
+        .and_then(|layer| graph.index(StageId { layer: Some(layer), ..node.id }));
     if let Some(source) = source {
         node.inputs = vec![source];
         node.op = Op::Copy;

@@ -48,12 +48,7 @@ struct Misdecoded {
 impl Read for Misdecoded {
     fn row(&self, source: &dyn WeightSource, tensor: &str, row: usize, out: &mut [f32]) {
         let ty = source.ggml_type(tensor);
-        let bytes = Bytes {
-            source,
-            tensor,
-            row,
-            ty,
-        };
+        let bytes = Bytes { source, tensor, row, ty };
         // Formats that know no such fault are read as they are.
         if !(self.by)(&bytes, self.value, out) {
             source.rows(tensor, row, out);
@@ -112,10 +107,7 @@ fn scale_bits(b: &Bytes<'_>, _: f64, out: &mut [f32]) -> bool {
     if !matches!(b.ty, GgmlType::Q4_K | GgmlType::Q5_K) {
         return false;
     }
-    b.edited(
-        |block| block[4..12].iter_mut().for_each(|s| *s &= 0x3f),
-        out,
-    )
+    b.edited(|block| block[4..12].iter_mut().for_each(|s| *s &= 0x3f), out)
 }
 
 fn nibble_order(b: &Bytes<'_>, kind: f64, out: &mut [f32]) -> bool {
@@ -130,11 +122,7 @@ fn nibble_order(b: &Bytes<'_>, kind: f64, out: &mut [f32]) -> bool {
             return;
         }
         // Two neighbours taken from one byte, where halves of a run belong.
-        let half = if b.ty == GgmlType::Q6_K {
-            64
-        } else {
-            quants.len().min(32)
-        };
+        let half = if b.ty == GgmlType::Q6_K { 64 } else { quants.len().min(32) };
         for run in quants.chunks_mut(half) {
             let old = run.to_vec();
             for (i, q) in run.iter_mut().enumerate() {
@@ -160,12 +148,7 @@ fn uncentred(b: &Bytes<'_>, _: f64, out: &mut [f32]) -> bool {
         let at = if b.ty == GgmlType::Q6_K { 208 } else { 0 };
         let d = f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
         for (i, v) in out.iter_mut().enumerate() {
-            *v += off
-                * if at == 0 {
-                    d
-                } else {
-                    d * f32::from(block[192 + i / 16] as i8)
-                };
+            *v += off * if at == 0 { d } else { d * f32::from(block[192 + i / 16] as i8) };
         }
     }
     true
@@ -250,28 +233,18 @@ pub fn misdecode(
     (tensor, row): (&str, usize),
     out: &mut [f32],
 ) -> bool {
-    let bytes = Bytes {
-        source,
-        tensor,
-        row,
-        ty: source.ggml_type(tensor),
-    };
-    WAYS.iter()
-        .find(|(n, _)| *n == name)
-        .is_some_and(|(_, by)| by(&bytes, value, out))
+    let bytes = Bytes { source, tensor, row, ty: source.ggml_type(tensor) };
+    WAYS.iter().find(|(n, _)| *n == name).is_some_and(|(_, by)| by(&bytes, value, out))
 }
 
 fn read(node: &mut Node, by: Misdecode, value: f64) -> bool {
     node.faults.read = Some(Arc::new(Misdecoded { value, by }));
     // Vectors are stored in f32.
-    node.weight
-        .as_ref()
-        .is_some_and(|w| !w.ends_with("norm.weight") && !w.ends_with(".bias"))
+    node.weight.as_ref().is_some_and(|w| !w.ends_with("norm.weight") && !w.ends_with(".bias"))
 }
 
-const WEIGHTED: &[&str] = &[
-    "embed", "q_proj", "k_proj", "v_proj", "attn_out", "ffn_gate", "ffn_up", "ffn_down", "logits",
-];
+const WEIGHTED: &[&str] =
+    &["embed", "q_proj", "k_proj", "v_proj", "attn_out", "ffn_gate", "ffn_up", "ffn_down", "logits"];
 
 const FOUND: &str = "`qdiff weights` finds it where the reader is wrong, a run where the kernel is";
 

@@ -3,19 +3,8 @@
 
 use super::Mutation;
 
-const fn case(
-    name: &'static str,
-    story: &'static str,
-    seen: &'static str,
-    remedy: &'static str,
-) -> Mutation {
-    Mutation {
-        name,
-        story,
-        seen,
-        remedy,
-        ..Mutation::PLAIN
-    }
+const fn case(name: &'static str, story: &'static str, seen: &'static str, remedy: &'static str) -> Mutation {
+    Mutation { name, story, seen, remedy, ..Mutation::PLAIN }
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[

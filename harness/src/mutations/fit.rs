@@ -24,11 +24,7 @@ pub(super) struct Fit {
 /// anything remains.
 pub(super) fn fit(e: &Evidence<'_>, assumed: &Expected) -> Option<Fit> {
     let mut fit = Fit {
-        before: if e.misshapen.is_empty() {
-            0.0
-        } else {
-            f64::INFINITY
-        },
+        before: if e.misshapen.is_empty() { 0.0 } else { f64::INFINITY },
         after: 0.0,
         used: 0.0,
         whole: true,
@@ -43,12 +39,7 @@ pub(super) fn fit(e: &Evidence<'_>, assumed: &Expected) -> Option<Fit> {
             return None;
         }
         for (_, range) in judged_rows(e.node, at, got) {
-            let row = judge(
-                &got.data[range.clone()],
-                &want.data[range.clone()],
-                &bound[range],
-                e.rule,
-            )?;
+            let row = judge(&got.data[range.clone()], &want.data[range.clone()], &bound[range], e.rule)?;
             fit.take(row);
         }
     }
@@ -60,11 +51,7 @@ pub(super) fn fit(e: &Evidence<'_>, assumed: &Expected) -> Option<Fit> {
             .map(|(t, b)| (&t.data[row.range.clone()], &b[row.range.clone()]));
         if row.bad {
             let before = Row::of(got, want, bound, e.rule).residual;
-            fit.before = fit.before.max(if before.is_nan() {
-                f64::INFINITY
-            } else {
-                before
-            });
+            fit.before = fit.before.max(if before.is_nan() { f64::INFINITY } else { before });
         }
         let whole = other.and_then(|(w, b)| judge(got, w, b, e.rule));
         match (row.bad, whole, other) {
@@ -123,12 +110,7 @@ fn judge(got: &[f32], want: &[f64], bound: &[f32], rule: Option<f64>) -> Option<
 }
 
 /// As [`judge`], with what is right already left as it is.
-fn judge_parts(
-    got: &[f32],
-    own: (&[f64], &[f32]),
-    other: (&[f64], &[f32]),
-    rule: Option<f64>,
-) -> Option<Row> {
+fn judge_parts(got: &[f32], own: (&[f64], &[f32]), other: (&[f64], &[f32]), rule: Option<f64>) -> Option<Row> {
     let (mut want, mut bound) = (other.0.to_vec(), other.1.to_vec());
     for i in 0..got.len() {
         if right(got[i], own.0[i], own.1[i]) {

@@ -6,8 +6,8 @@ use crate::capture::{Capture, Filter};
 use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::verdict::{
-    DESCRIBED, Evidence, Expected, Finding, Policy, Side, StageResult, TRIED, assembled, describe,
-    excerpt, looks_like_rounding, products_beyond, written,
+    DESCRIBED, Evidence, Expected, Finding, Policy, Side, StageResult, TRIED, assembled, describe, excerpt,
+    looks_like_rounding, products_beyond, written,
 };
 use qdiff_engine::model::{Node, WeightSource};
 use qdiff_engine::ops::Op;
@@ -148,11 +148,7 @@ impl Searcher<'_> {
     /// The finding of one origin, and the candidate that explains it if that
     /// was not known before.
     fn finding(&self, origin: &StageResult, known: &[Candidate]) -> (Finding, Option<Candidate>) {
-        let mut finding = Finding {
-            id: origin.id,
-            cause: None,
-            shape: String::new(),
-        };
+        let mut finding = Finding { id: origin.id, cause: None, shape: String::new() };
         let graph = &self.oracle.graph;
         let Some(index) = graph.index(origin.id) else {
             return (finding, None);
@@ -176,9 +172,7 @@ impl Searcher<'_> {
         };
         let whole = found.first().is_some_and(|(_, fit)| fit.whole);
         let new = match found.first() {
-            Some((c, _)) if known.iter().all(|k| k.0.name != c.0.name || k.1 != c.1) => {
-                Some(c.clone())
-            }
+            Some((c, _)) if known.iter().all(|k| k.0.name != c.0.name || k.1 != c.1) => Some(c.clone()),
             _ => None,
         };
         finding.cause = found.first().map(|((m, values), fit)| Cause {
@@ -192,12 +186,7 @@ impl Searcher<'_> {
             whole: fit.whole,
             ties: ties(&found),
         });
-        if !whole
-            || finding
-                .cause
-                .as_ref()
-                .is_some_and(|c| c.kind != Kind::Value)
-        {
+        if !whole || finding.cause.as_ref().is_some_and(|c| c.kind != Kind::Value) {
             finding.shape = match &tried {
                 None => describe(&e),
                 // More of it is looked at than each hypothesis is tried on.
@@ -212,10 +201,7 @@ impl Searcher<'_> {
 
     /// What the subject gave and should have given, as far as `capture` holds it.
     fn evidence<'c>(&'c self, node: &'c Node, capture: &'c Capture) -> Evidence<'c> {
-        let side = Side {
-            capture,
-            ..self.subject
-        };
+        let side = Side { capture, ..self.subject };
         Evidence::new(self.oracle, node, side, self.filter, self.policy)
     }
 
@@ -233,13 +219,9 @@ impl Searcher<'_> {
             Some((order, candidate, fit))
         };
         let all = candidates(e).into_iter().enumerate();
-        let (cheap, costly): (Vec<_>, Vec<_>) = if heavy(e) {
-            all.partition(|(_, c)| self.only_writes(e, c))
-        } else {
-            (all.collect(), Vec::new())
-        };
-        let mut found: Vec<(usize, Candidate, Fit)> =
-            cheap.into_par_iter().filter_map(try_one).collect();
+        let (cheap, costly): (Vec<_>, Vec<_>) =
+            if heavy(e) { all.partition(|(_, c)| self.only_writes(e, c)) } else { (all.collect(), Vec::new()) };
+        let mut found: Vec<(usize, Candidate, Fit)> = cheap.into_par_iter().filter_map(try_one).collect();
         let explained = |f: &(usize, Candidate, Fit)| f.1.0.kind == Kind::Value && f.2.whole;
         // Each takes a pass over the weights: the first that explains all ends it.
         for candidate in costly {
@@ -265,12 +247,7 @@ impl Searcher<'_> {
 
     /// What the hypothesis leaves of the evidence; first of the sample of it,
     /// where there is one.
-    fn test(
-        &self,
-        e: &Evidence<'_>,
-        sample: Option<&Evidence<'_>>,
-        (mutation, values): &Candidate,
-    ) -> Option<Fit> {
+    fn test(&self, e: &Evidence<'_>, sample: Option<&Evidence<'_>>, (mutation, values): &Candidate) -> Option<Fit> {
         let mut node = e.node.clone();
         if !(mutation.apply)(&mut node, values, &self.oracle.graph) {
             return None;
@@ -319,11 +296,7 @@ fn as_computed(node: &Node, e: &Evidence<'_>) -> bool {
 
 /// Whether one evaluation of the stage takes a noticeable time.
 fn heavy(e: &Evidence<'_>) -> bool {
-    let weight = e
-        .node
-        .weight
-        .as_ref()
-        .filter(|_| matches!(e.node.op, Op::Linear(_)));
+    let weight = e.node.weight.as_ref().filter(|_| matches!(e.node.op, Op::Linear(_)));
     weight.is_some_and(|name| {
         let (n, m) = e.oracle.weights.extent(name);
         n * m > HEAVY
@@ -343,10 +316,7 @@ fn ties(found: &[(Candidate, Fit)]) -> Vec<String> {
     };
     let mut names: Vec<String> = Vec::new();
     for ((m, values), other) in &found[1..] {
-        let alike = m.kind == best.kind
-            && other.whole == fit.whole
-            && other.since == fit.since
-            && m.name != best.name;
+        let alike = m.kind == best.kind && other.whole == fit.whole && other.since == fit.since && m.name != best.name;
         if alike && !names.iter().any(|n| n.split(':').next() == Some(m.name)) {
             names.push(m.with(values) + &since(other));
         }

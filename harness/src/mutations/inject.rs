@@ -31,8 +31,7 @@ impl Target {
         if let Ok(layer) = number.parse() {
             return Ok(Self::Layer(layer));
         }
-        let glob = Glob::new(text)
-            .with_context(|| format!("`{text}` is neither a layer nor a pattern"))?;
+        let glob = Glob::new(text).with_context(|| format!("`{text}` is neither a layer nor a pattern"))?;
         Ok(Self::Stages(glob.compile_matcher()))
     }
 
@@ -64,9 +63,10 @@ impl Injection {
         for word in words.split(',').filter(|_| head.len() < text.len()) {
             match word.strip_prefix('p').and_then(|w| w.strip_suffix("..")) {
                 Some(position) => {
-                    since = position.parse().ok().with_context(|| {
-                        format!("`{word}` is not a first position such as p3000..")
-                    })?;
+                    since = position
+                        .parse()
+                        .ok()
+                        .with_context(|| format!("`{word}` is not a first position such as p3000.."))?;
                 }
                 None => targets.push(Target::parse(word)?),
             }
@@ -76,14 +76,8 @@ impl Injection {
             None => (head, None),
         };
         let mutation = find(name).with_context(|| {
-            let known: Vec<_> = catalogue()
-                .filter(|m| m.part() != Part::Elsewhere)
-                .map(|m| m.name)
-                .collect();
-            format!(
-                "no mutation is called `{name}`; the mutations are: {}",
-                known.join(" ")
-            )
+            let known: Vec<_> = catalogue().filter(|m| m.part() != Part::Elsewhere).map(|m| m.name).collect();
+            format!("no mutation is called `{name}`; the mutations are: {}", known.join(" "))
         })?;
         match mutation.part() {
             Part::Elsewhere => bail!("`{name}` cannot be injected: {}", mutation.seen),
@@ -102,21 +96,13 @@ impl Injection {
                 Some((at, value.parse().ok()?))
             });
             let Some((at, value)) = parsed else {
-                let known: Vec<String> = mutation
-                    .params
-                    .iter()
-                    .map(|p| format!("{}=NUMBER ({})", p.name, p.help))
-                    .collect();
+                let known: Vec<String> =
+                    mutation.params.iter().map(|p| format!("{}=NUMBER ({})", p.name, p.help)).collect();
                 bail!("`{param}` is not {}", known.join(" or "));
             };
             values[at] = value;
         }
-        Ok(Self {
-            mutation,
-            values,
-            targets,
-            since,
-        })
+        Ok(Self { mutation, values, targets, since })
     }
 
     /// What is injected.
@@ -154,15 +140,9 @@ impl Injection {
         for node in &mut graph.nodes {
             let old = (self.since > 0).then(|| node.clone());
             let aimed = self.targets.is_empty() || self.targets.iter().any(|t| t.covers(node));
-            if aimed
-                && self.mutation.concerns(node.id.name)
-                && (self.mutation.apply)(node, &self.values, &before)
-            {
+            if aimed && self.mutation.concerns(node.id.name) && (self.mutation.apply)(node, &self.values, &before) {
                 changed.push(node.id);
-                node.before = old.map(|node| Before {
-                    since: self.since,
-                    node: Box::new(node),
-                });
+                node.before = old.map(|node| Before { since: self.since, node: Box::new(node) });
             }
         }
         if changed.is_empty() {

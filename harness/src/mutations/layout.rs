@@ -6,9 +6,7 @@ use qdiff_engine::model::{Graph, Node, WeightSource as _};
 use qdiff_engine::ops::{Layout, Linear, Op};
 
 fn transpose(node: &mut Node, _: &[f64], _: &Graph) -> bool {
-    node.op = Op::Linear(Linear {
-        layout: Layout::Transposed,
-    });
+    node.op = Op::Linear(Linear { layout: Layout::Transposed });
     true
 }
 
@@ -41,9 +39,7 @@ fn leading(e: &Evidence<'_>) -> Option<f64> {
             _ => f64::INFINITY,
         }
     };
-    let best = LEADING
-        .filter(|e| *e != 0)
-        .min_by(|a, b| misses(*a).total_cmp(&misses(*b)))?;
+    let best = LEADING.filter(|e| *e != 0).min_by(|a, b| misses(*a).total_cmp(&misses(*b)))?;
     // Quantised activations are off by some hundredths at most.
     (got.len() > 2 && misses(best) < 0.1).then_some(best as f64)
 }
@@ -90,9 +86,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         }],
         apply: |node, values, _| {
             let extra = values[0] as i32;
-            node.op = Op::Linear(Linear {
-                layout: Layout::Strided(extra),
-            });
+            node.op = Op::Linear(Linear { layout: Layout::Strided(extra) });
             extra != 0
         },
         propose: Some(|e| leading(e).into_iter().map(|extra| vec![extra]).collect()),

@@ -33,18 +33,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[Mutation {
     seen: "values at some ids change from step to step without reason, or never",
     remedy: "check that the grid covers all ids, the last partial tile included, with the stride it is read with",
     params: &[
-        Param {
-            name: "stride",
-            help: "distance between ids that are not written",
-            default: 128.0,
-            search: &[],
-        },
-        Param {
-            name: "phase",
-            help: "first id that is not written",
-            default: 127.0,
-            search: &[],
-        },
+        Param { name: "stride", help: "distance between ids that are not written", default: 128.0, search: &[] },
+        Param { name: "phase", help: "first id that is not written", default: 127.0, search: &[] },
     ],
     apply: |node, values, _| {
         let stride = values[0].max(1.0) as usize;

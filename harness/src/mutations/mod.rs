@@ -48,9 +48,7 @@ pub struct Param {
 }
 
 /// What it means that a mutation fits.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// It reproduces the subject's values to f32 rounding.
@@ -162,12 +160,7 @@ impl Mutation {
 
     /// Its name with the values of its parameters.
     pub fn with(&self, values: &[f64]) -> String {
-        let list: Vec<String> = self
-            .params
-            .iter()
-            .zip(values)
-            .map(|(p, v)| format!("{}={v}", p.name))
-            .collect();
+        let list: Vec<String> = self.params.iter().zip(values).map(|(p, v)| format!("{}={v}", p.name)).collect();
         match list.as_slice() {
             [] => self.name.to_owned(),
             list => format!("{}:{}", self.name, list.join(",")),
@@ -188,11 +181,7 @@ pub struct Entry {
 
 impl From<&Mutation> for Entry {
     fn from(m: &Mutation) -> Self {
-        Self {
-            name: m.name.to_owned(),
-            story: m.story.to_owned(),
-            remedy: m.remedy.to_owned(),
-        }
+        Self { name: m.name.to_owned(), story: m.story.to_owned(), remedy: m.remedy.to_owned() }
     }
 }
 

@@ -6,13 +6,7 @@ use crate::verdict::Evidence;
 use qdiff_engine::model::{Node, WeightSource as _};
 use qdiff_engine::ops::{Gate, NormWeight, Op, RmsNorm};
 
-const NORMS: &[&str] = &[
-    "attn_norm",
-    "ffn_norm",
-    "final_norm",
-    "q_normed",
-    "k_normed",
-];
+const NORMS: &[&str] = &["attn_norm", "ffn_norm", "final_norm", "q_normed", "k_normed"];
 
 fn norm(node: &mut Node, change: impl FnOnce(&mut RmsNorm)) -> bool {
     match &mut node.op {
@@ -90,12 +84,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "epsilon of the norm is not the model's",
         seen: "early layers, where the input is small, are off by a factor near 1; late ones are not",
         remedy: "read <arch>.attention.layer_norm_rms_epsilon from the GGUF",
-        params: &[Param {
-            name: "eps",
-            help: "epsilon",
-            default: 1e-5,
-            search: &[],
-        }],
+        params: &[Param { name: "eps", help: "epsilon", default: 1e-5, search: &[] }],
         apply: |node, values, _| {
             let own = matches!(&node.op, Op::RmsNorm(n) if n.eps == values[0]);
             !own && norm(node, |n| n.eps = values[0])
@@ -115,12 +104,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "another activation stands in the place of SiLU (0: GELU, 1: quick GELU, 2: ReLU)",
         seen: "right for large gates, wrong for small ones",
         remedy: "compute gate * sigmoid(gate) * up",
-        params: &[Param {
-            name: "kind",
-            help: "0: GELU, 1: quick GELU, 2: ReLU",
-            default: 0.0,
-            search: &[1.0, 2.0],
-        }],
+        params: &[Param { name: "kind", help: "0: GELU, 1: quick GELU, 2: ReLU", default: 0.0, search: &[1.0, 2.0] }],
         apply: |node, values, _| {
             let gate = match values[0] as i64 {
                 0 => Gate::Gelu,
@@ -165,9 +149,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         remedy: "add the input of the norm, not its output, to the block's output",
         apply: |node, _, graph| {
             let normed = graph.nodes.iter().position(|n| {
-                matches!(n.op, Op::RmsNorm(_))
-                    && n.id.layer == node.id.layer
-                    && n.inputs.first() == node.inputs.get(1)
+                matches!(n.op, Op::RmsNorm(_)) && n.id.layer == node.id.layer && n.inputs.first() == node.inputs.get(1)
             });
             if let Some(normed) = normed {
                 node.inputs[1] = normed;

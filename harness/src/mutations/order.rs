@@ -78,10 +78,9 @@ fn proposals(e: &Evidence<'_>, parts: Option<Parts>) -> Vec<Vec<f64>> {
         return Vec::new();
     };
     match sources(e, parts).first() {
-        Some(&(part, source)) => vec![
-            vec![part as f64, source as f64, 0.0],
-            vec![0.0, 0.0, part as f64 - source as f64],
-        ],
+        Some(&(part, source)) => {
+            vec![vec![part as f64, source as f64, 0.0], vec![0.0, 0.0, part as f64 - source as f64]]
+        }
         None => Vec::new(),
     }
 }
@@ -98,18 +97,8 @@ fn apply(parts: Option<Parts>, values: &[f64]) -> Option<Arc<dyn Write>> {
 }
 
 const PARAMS: &[Param] = &[
-    Param {
-        name: "a",
-        help: "one of the two that are swapped",
-        default: 0.0,
-        search: &[],
-    },
-    Param {
-        name: "b",
-        help: "the other",
-        default: 1.0,
-        search: &[],
-    },
+    Param { name: "a", help: "one of the two that are swapped", default: 0.0, search: &[] },
+    Param { name: "b", help: "the other", default: 1.0, search: &[] },
     Param {
         name: "by",
         help: "instead of a swap: places by which all are moved on, round the end",

@@ -204,19 +204,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the rotation takes another position than the token's",
         seen: "position 0 is rotated although it must not be",
         remedy: "the first token of the prompt is at position 0; a decoded one at the number of tokens before it",
-        params: &[Param {
-            name: "by",
-            help: "positions too far",
-            default: 1.0,
-            search: &[],
-        }],
+        params: &[Param { name: "by", help: "positions too far", default: 1.0, search: &[] }],
         apply: shifted,
-        propose: Some(|e| {
-            fitted_offset(e, |_| true)
-                .map(|by| vec![by])
-                .into_iter()
-                .collect()
-        }),
+        propose: Some(|e| fitted_offset(e, |_| true).map(|by| vec![by]).into_iter().collect()),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -233,20 +223,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         }],
         apply: |node, values, _| match &node.op {
             Op::Rope(rope) => {
-                node.faults.compute = Some(Arc::new(Rotated {
-                    rope: rope.clone(),
-                    later: values[0],
-                }));
+                node.faults.compute = Some(Arc::new(Rotated { rope: rope.clone(), later: values[0] }));
                 values[0] != 0.0
             }
             _ => false,
         },
-        propose: Some(|e| {
-            fitted_offset(e, |step| step > 0)
-                .map(|by| vec![by])
-                .into_iter()
-                .collect()
-        }),
+        propose: Some(|e| fitted_offset(e, |step| step > 0).map(|by| vec![by]).into_iter().collect()),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -255,12 +237,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the rotary base is not the model's",
         seen: "good for a few tokens, then loops; the error grows with the position",
         remedy: "read <arch>.rope.freq_base from the GGUF",
-        params: &[Param {
-            name: "base",
-            help: "base of the rotary frequencies",
-            default: 10_000.0,
-            search: &[],
-        }],
+        params: &[Param { name: "base", help: "base of the rotary frequencies", default: 10_000.0, search: &[] }],
         apply: |node, values, _| match &mut node.op {
             Op::Rope(rope) if rope.base != values[0] => {
                 rope.base = values[0];
@@ -284,12 +261,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "only part of each head is rotated",
         seen: "the last elements of each head equal the input's",
         remedy: "rotate all head_dim elements; Qwen has no partial rotary factor",
-        params: &[Param {
-            name: "dims",
-            help: "elements of a head that are rotated",
-            default: 32.0,
-            search: &[],
-        }],
+        params: &[Param { name: "dims", help: "elements of a head that are rotated", default: 32.0, search: &[] }],
         apply: |node, values, _| {
             let dims = values[0] as usize;
             let fits = matches!(&node.op, Op::Rope(r) if dims < r.head_dim && dims > 0 && dims.is_multiple_of(2));

@@ -88,10 +88,7 @@ fn accumulate(x: &Tensor<f64>, c: &Context<'_>, y: &mut Tensor<f64>) {
 }
 
 fn in_half(node: &mut Node, tokens: usize) -> bool {
-    node.faults.compute = Some(Arc::new(InHalf {
-        op: node.op.clone(),
-        tokens,
-    }));
+    node.faults.compute = Some(Arc::new(InHalf { op: node.op.clone(), tokens }));
     true
 }
 
@@ -124,9 +121,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "compute-16f",
-        stages: &[
-            "q_proj", "k_proj", "v_proj", "attn_out", "ffn_gate", "ffn_up", "logits",
-        ],
+        stages: &["q_proj", "k_proj", "v_proj", "attn_out", "ffn_gate", "ffn_up", "logits"],
         story: "sums are accumulated in f16 (COMPUTE_16F): small errors everywhere, larger in long sums",
         seen: "errors of 1e-3 in every product; FAST_16F only rounds the operands",
         remedy: "use CUBLAS_COMPUTE_32F, whatever the type of the operands",

@@ -28,9 +28,7 @@ impl Parts {
         match node.shape.as_slice() {
             [Axis::Fixed(_), ..] => Some(Self::Outer),
             [_, Axis::Fixed(_), Axis::Fixed(_)] => Some(Self::Middle),
-            [_, Axis::Fixed(width)] if width.is_multiple_of(d) && of_heads(node, graph) => {
-                Some(Self::Runs(d))
-            }
+            [_, Axis::Fixed(width)] if width.is_multiple_of(d) && of_heads(node, graph) => Some(Self::Runs(d)),
             _ => None,
         }
     }
@@ -83,15 +81,11 @@ fn of_heads(node: &Node, graph: &Graph) -> bool {
         let mut ids = vec![id];
         for _ in 0..depth {
             let next = graph.nodes.iter().filter(|n| {
-                n.inputs.iter().any(|&i| ids.contains(&graph.nodes[i].id))
-                    && !matches!(n.op, Op::Linear(_))
+                n.inputs.iter().any(|&i| ids.contains(&graph.nodes[i].id)) && !matches!(n.op, Op::Linear(_))
             });
             ids = next.map(|n| n.id).collect();
             let reached = graph.nodes.iter().filter(|n| ids.contains(&n.id));
-            if reached
-                .into_iter()
-                .any(|n| matches!(n.op, Op::Rope(_) | Op::KvCache(_)))
-            {
+            if reached.into_iter().any(|n| matches!(n.op, Op::Rope(_) | Op::KvCache(_))) {
                 return true;
             }
         }
@@ -120,10 +114,7 @@ enum Region {
     /// The row of one position, in whatever step it comes.
     Position(Parts, usize),
     /// Rows and columns from..to.
-    Tile {
-        rows: (usize, usize),
-        columns: (usize, usize),
-    },
+    Tile { rows: (usize, usize), columns: (usize, usize) },
     /// Columns from here to the end.
     Tail(usize),
 }
@@ -137,8 +128,7 @@ impl Region {
             Self::Position(parts, p) => position(parts.part(shape, at)) == Some(p),
             Self::Tile { rows, columns } => {
                 let row = position(Parts::Outer.part(shape, at));
-                row.is_some_and(|row| (rows.0..rows.1).contains(&row))
-                    && (columns.0..columns.1).contains(&column)
+                row.is_some_and(|row| (rows.0..rows.1).contains(&row)) && (columns.0..columns.1).contains(&column)
             }
             Self::Tail(from) => column >= from,
         }
@@ -162,14 +152,9 @@ impl Write for Spoiled {
             }
             out.value.data[at] = match self.left {
                 Left::Zero => 0.0,
-                Left::Old => out
-                    .old
-                    .and_then(|o| o.get(at))
-                    .map_or(0.0, |&v| f64::from(v)),
+                Left::Old => out.old.and_then(|o| o.get(at)).map_or(0.0, |&v| f64::from(v)),
                 // Golden-ratio steps: no run of it is affine in the values.
-                Left::Anything => {
-                    size * (2.0 * ((at + 1) as f64 * 0.618_033_988_749_894_9).fract() - 1.0)
-                }
+                Left::Anything => size * (2.0 * ((at + 1) as f64 * 0.618_033_988_749_894_9).fract() - 1.0),
             };
             out.bound[at] = match self.left {
                 Left::Anything => f32::INFINITY,
@@ -211,12 +196,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: "the end of each row is zero or shows the step before",
         remedy: "round the grid up, and guard inside the kernel instead of leaving the rest out",
         params: &[
-            Param {
-                name: "from",
-                help: "first column that is not written",
-                default: 240.0,
-                search: &[],
-            },
+            Param { name: "from", help: "first column that is not written", default: 240.0, search: &[] },
             Param {
                 name: "left",
                 help: "0: zeros are there instead, 1: what the step before left",
@@ -225,11 +205,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             },
         ],
         apply: |node, values, _| {
-            let left = if values[1] == 0.0 {
-                Left::Zero
-            } else {
-                Left::Old
-            };
+            let left = if values[1] == 0.0 { Left::Zero } else { Left::Old };
             let from = values[0].max(0.0) as usize;
             // The rows of scores are as long as there are keys.
             let inside = match node.shape.last() {
@@ -241,8 +217,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         propose: Some(|e| {
             let from = e.wrong().iter().map(|w| w.index).min();
             let from = from.into_iter().filter(|&from| from > 0);
-            from.flat_map(|f| [vec![f as f64, 0.0], vec![f as f64, 1.0]])
-                .collect()
+            from.flat_map(|f| [vec![f as f64, 0.0], vec![f as f64, 1.0]]).collect()
         }),
         ..Mutation::PLAIN
     },
@@ -252,20 +227,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "one column alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this output alone: its row of the weight, its bias, its thread",
-        params: &[Param {
-            name: "column",
-            help: "the column, from 0",
-            default: 0.0,
-            search: &[],
-        }],
+        params: &[Param { name: "column", help: "the column, from 0", default: 0.0, search: &[] }],
         kind: super::Kind::Place,
-        apply: |node, values, _| {
-            spoil(
-                node,
-                Region::One(Parts::Columns, values[0] as usize),
-                Left::Anything,
-            )
-        },
+        apply: |node, values, _| spoil(node, Region::One(Parts::Columns, values[0] as usize), Left::Anything),
         propose: Some(|e| {
             let column = only(&e.wrong(), |w| Some(w.index));
             column.map(|c| vec![c as f64]).into_iter().collect()
@@ -278,12 +242,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "one position alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this position alone: its block of the grid, its step, its row of the cache",
-        params: &[Param {
-            name: "position",
-            help: "the position, from 0",
-            default: 1.0,
-            search: &[],
-        }],
+        params: &[Param { name: "position", help: "the position, from 0", default: 1.0, search: &[] }],
         kind: super::Kind::Place,
         apply: |node, values, _| {
             let position = values[0] as usize;
@@ -306,12 +265,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "one head alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this head alone: its block of the grid, its offset, its KV head",
-        params: &[Param {
-            name: "head",
-            help: "the head, from 0",
-            default: 0.0,
-            search: &[],
-        }],
+        params: &[Param { name: "head", help: "the head, from 0", default: 0.0, search: &[] }],
         kind: super::Kind::Place,
         apply: |node, values, graph| match Parts::heads(node, graph) {
             Some(parts) => spoil(node, Region::One(parts, values[0] as usize), Left::Anything),
@@ -327,38 +281,15 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: PLACE,
         remedy: "look at what belongs to this block of the grid alone",
         params: &[
-            Param {
-                name: "row",
-                help: "its first position",
-                default: 0.0,
-                search: &[],
-            },
-            Param {
-                name: "rows",
-                help: "its positions",
-                default: 8.0,
-                search: &[],
-            },
-            Param {
-                name: "column",
-                help: "its first column",
-                default: 32.0,
-                search: &[],
-            },
-            Param {
-                name: "columns",
-                help: "its columns",
-                default: 32.0,
-                search: &[],
-            },
+            Param { name: "row", help: "its first position", default: 0.0, search: &[] },
+            Param { name: "rows", help: "its positions", default: 8.0, search: &[] },
+            Param { name: "column", help: "its first column", default: 32.0, search: &[] },
+            Param { name: "columns", help: "its columns", default: 32.0, search: &[] },
         ],
         kind: super::Kind::Place,
         apply: |node, v, _| {
             let range = |from: f64, n: f64| (from as usize, (from + n) as usize);
-            let region = Region::Tile {
-                rows: range(v[0], v[1]),
-                columns: range(v[2], v[3]),
-            };
+            let region = Region::Tile { rows: range(v[0], v[1]), columns: range(v[2], v[3]) };
             let flat = matches!(node.shape[..], [Axis::Tokens, Axis::Fixed(_)]);
             flat && spoil(node, region, Left::Anything)
         },
@@ -377,15 +308,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let full = wrong.len() * 4 >= height * width * 3;
             let row_len = e.rows.first().map_or(0, |r| r.range.len());
             let part = width < row_len && width > 1 && height > 1;
-            if full && part {
-                vec![
-                    [rows.0, height, columns.0, width]
-                        .map(|x| x as f64)
-                        .to_vec(),
-                ]
-            } else {
-                Vec::new()
-            }
+            if full && part { vec![[rows.0, height, columns.0, width].map(|x| x as f64).to_vec()] } else { Vec::new() }
         }),
         ..Mutation::PLAIN
     },

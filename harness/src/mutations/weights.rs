@@ -19,10 +19,7 @@ fn alike(node: &Node, graph: &Graph) -> Vec<String> {
         return Vec::new();
     };
     let layer = |name: &str| name.rsplitn(3, '.').nth(2).map(str::to_owned);
-    all.iter()
-        .filter(|(n, e)| n != own && e == extent && layer(n) == layer(own))
-        .map(|(n, _)| n.clone())
-        .collect()
+    all.iter().filter(|(n, e)| n != own && e == extent && layer(n) == layer(own)).map(|(n, _)| n.clone()).collect()
 }
 
 /// A buffer that nothing was loaded into.
@@ -47,22 +44,11 @@ impl Compute for NormOfRotated {
     fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
         let (turned, first) = ops::forward_with_bound(&Op::Rope(self.rope.clone()), inputs, c);
         let shape = turned.shape.clone();
-        let flat = Tensor {
-            shape: vec![shape[0], shape[1] * shape[2]],
-            data: turned.data,
-        };
-        let context = Context {
-            weight: &self.weight,
-            ..*c
-        };
-        let (mut y, mut bound) =
-            ops::forward_with_bound(&Op::RmsNorm(self.norm.clone()), &[&flat], &context);
+        let flat = Tensor { shape: vec![shape[0], shape[1] * shape[2]], data: turned.data };
+        let context = Context { weight: &self.weight, ..*c };
+        let (mut y, mut bound) = ops::forward_with_bound(&Op::RmsNorm(self.norm.clone()), &[&flat], &context);
         // What the rotation rounds is scaled as the value itself is.
-        for ((b, first), (y, x)) in bound
-            .iter_mut()
-            .zip(first)
-            .zip(y.data.iter().zip(&flat.data))
-        {
+        for ((b, first), (y, x)) in bound.iter_mut().zip(first).zip(y.data.iter().zip(&flat.data)) {
             if *x != 0.0 {
                 *b += first * (y / x).abs() as f32;
             }
@@ -99,16 +85,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         remedy: "norm each head of q and k first, then rotate (Qwen3)",
         apply: |node, _, graph| {
             let input = &graph.nodes[node.inputs[0]];
-            let (Op::Rope(rope), Op::RmsNorm(norm), Some(weight)) =
-                (&node.op, &input.op, &input.weight)
-            else {
+            let (Op::Rope(rope), Op::RmsNorm(norm), Some(weight)) = (&node.op, &input.op, &input.weight) else {
                 return false;
             };
-            node.faults.compute = Some(Arc::new(NormOfRotated {
-                rope: rope.clone(),
-                norm: norm.clone(),
-                weight: weight.clone(),
-            }));
+            node.faults.compute =
+                Some(Arc::new(NormOfRotated { rope: rope.clone(), norm: norm.clone(), weight: weight.clone() }));
             // The operand of a norm that comes too late is what should have been normed.
             node.inputs[0] = input.inputs[0];
             true
@@ -125,11 +106,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let Some(name) = &mut node.weight else {
                 return false;
             };
-            *name = if name.contains("gate") {
-                name.replace("gate", "up")
-            } else {
-                name.replace("up", "gate")
-            };
+            *name = if name.contains("gate") { name.replace("gate", "up") } else { name.replace("up", "gate") };
             true
         },
         ..Mutation::PLAIN
@@ -157,12 +134,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the weight of another layer is used",
         seen: "one stage, or all of a layer, wrong everywhere with the size of the right one",
         remedy: "check the map from tensor names to layers: blk.N belongs to layer N",
-        params: &[Param {
-            name: "off",
-            help: "layers by which the weight is off",
-            default: -1.0,
-            search: &[],
-        }],
+        params: &[Param { name: "off", help: "layers by which the weight is off", default: -1.0, search: &[] }],
         apply: |node, values, graph| {
             let (Some(layer), Some(name)) = (node.id.layer, &mut node.weight) else {
                 return false;

@@ -39,13 +39,7 @@ pub struct Failure {
 impl Failure {
     /// The run of `prompt` failed with `error`.
     pub fn new(batch: Place, prompt: &str, error: String) -> Self {
-        Self {
-            schema_version: SCHEMA_VERSION,
-            kind: Kind::Failure,
-            batch,
-            prompt: prompt.to_owned(),
-            error,
-        }
+        Self { schema_version: SCHEMA_VERSION, kind: Kind::Failure, batch, prompt: prompt.to_owned(), error }
     }
 
     /// As it is told in a line.
@@ -90,11 +84,7 @@ mod tests {
 
     fn places(of: usize, numbers: &[usize]) -> Vec<Place> {
         let batch = format!("{of}");
-        let place = |&number| Place {
-            batch: batch.clone(),
-            number,
-            of,
-        };
+        let place = |&number| Place { batch: batch.clone(), number, of };
         numbers.iter().map(place).collect()
     }
 

@@ -14,9 +14,7 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     let _cleanup = cleanup::guard(file.path());
     let problem = || format!("cannot write {}", path.display());
     file.write_all(content).with_context(problem)?;
-    file.persist(path)
-        .map_err(|e| e.error)
-        .with_context(problem)?;
+    file.persist(path).map_err(|e| e.error).with_context(problem)?;
     Ok(())
 }
 
@@ -45,16 +43,10 @@ pub fn check(path: &Path, flag: &str) -> Result<()> {
     }
     match path.symlink_metadata() {
         Ok(found) if found.is_dir() => {
-            bail!(
-                "cannot write {}: it is a directory; name a file in it",
-                path.display()
-            )
+            bail!("cannot write {}: it is a directory; name a file in it", path.display())
         }
         Ok(found) if !found.is_file() => {
-            bail!(
-                "cannot write {}: it is no plain file; name another",
-                path.display()
-            )
+            bail!("cannot write {}: it is no plain file; name another", path.display())
         }
         _ => temporary(path).map(drop),
     }
@@ -72,10 +64,6 @@ pub fn temporary(path: &Path) -> Result<tempfile::NamedTempFile> {
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     builder.tempfile_in(folder).map_err(|e| {
-        anyhow::anyhow!(
-            "cannot write {}: {}; give a path in a folder you can write to",
-            path.display(),
-            e.kind()
-        )
+        anyhow::anyhow!("cannot write {}: {}; give a path in a folder you can write to", path.display(), e.kind())
     })
 }

@@ -130,9 +130,7 @@ impl Cause {
                 origins: verdict.findings.len(),
             },
             None if outcome == Outcome::Match => Self::Flip,
-            None => Self::Undecided {
-                why: doubt.map_or("not every stage could be judged".to_owned(), |d| d.reason),
-            },
+            None => Self::Undecided { why: doubt.map_or("not every stage could be judged".to_owned(), |d| d.reason) },
         }
     }
 }
@@ -150,23 +148,13 @@ impl TeacherForced {
     /// What a verdict says of the tokens after the one at `index`.
     pub fn of(verdict: &Verdict, index: usize) -> Self {
         let after = || verdict.tokens.iter().filter(|t| t.step > index);
-        Self {
-            compared: after().count(),
-            different: after()
-                .filter(|t| t.subject != t.reference)
-                .cloned()
-                .collect(),
-        }
+        Self { compared: after().count(), different: after().filter(|t| t.subject != t.reference).cloned().collect() }
     }
 }
 
 /// The heading of the table of tokens.
 pub fn columns(reference: &Spec, subject: &Spec) -> String {
-    format!(
-        "token  {:<WIDTH$}  {subject}\n",
-        reference.to_string(),
-        subject = subject
-    )
+    format!("token  {:<WIDTH$}  {subject}\n", reference.to_string(), subject = subject)
 }
 
 /// A row of it, as soon as both tokens are there; empty for a side that has ended.
@@ -186,15 +174,7 @@ pub fn render(report: &GenerationReport) -> String {
     };
     let spoken = &report.generation;
     line("model", format!("{} {}", m.name, m.format));
-    line(
-        "prompt",
-        format!(
-            "{}: {} tokens; {}",
-            report.prompt,
-            report.prompt_tokens.len(),
-            sampling(&report.sampling)
-        ),
-    );
+    line("prompt", format!("{}: {} tokens; {}", report.prompt, report.prompt_tokens.len(), sampling(&report.sampling)));
     for fault in &report.injected {
         line("injected", fault.clone());
     }
@@ -215,11 +195,7 @@ pub fn render(report: &GenerationReport) -> String {
         };
         line(
             "logits",
-            format!(
-                "differ by at most {} here, {} before{reach}",
-                number(fork.error),
-                number(fork.error_before),
-            ),
+            format!("differ by at most {} here, {} before{reach}", number(fork.error), number(fork.error_before),),
         );
     }
     if let Some(forced) = &report.forced {
@@ -238,37 +214,24 @@ pub fn render(report: &GenerationReport) -> String {
 fn headline(report: &GenerationReport, out: &mut String) {
     let spoken = &report.generation;
     if let Some(first) = report.changes.as_ref().and_then(|c| c.unchanged.first()) {
-        let _ = writeln!(
-            out,
-            "{RED}DIVERGED{RED:#}: {first} does not change with the prompt; it is not computed from it"
-        );
+        let _ =
+            writeln!(out, "{RED}DIVERGED{RED:#}: {first} does not change with the prompt; it is not computed from it");
     }
     if let Some(check) = report.tokens.as_ref().filter(|c| c.diverged()) {
         let _ = writeln!(out, "{RED}DIVERGED{RED:#} at tokens: {}", check.words());
     }
     let fork = match (&spoken.fork, spoken.parts_at()) {
-        (Some(f), _) => format!(
-            "token {}, {} for {}",
-            f.index, f.subject.drawn.text, f.reference.drawn.text
-        ),
+        (Some(f), _) => format!("token {}, {} for {}", f.index, f.subject.drawn.text, f.reference.drawn.text),
         (None, Some(at)) => format!("token {at}, where a logit is NaN"),
         (None, None) => String::new(),
     };
     let _ = match &report.cause {
-        None => writeln!(
-            out,
-            "{GREEN}SAME TEXT{GREEN:#}: {} tokens on both sides",
-            spoken.subject.tokens.len()
-        ),
+        None => writeln!(out, "{GREEN}SAME TEXT{GREEN:#}: {} tokens on both sides", spoken.subject.tokens.len()),
         Some(Cause::Flip) => writeln!(
             out,
             "{YELLOW}FLIP{YELLOW:#} at {fork}: every stage does its mathematics on both sides, so rounding and quantised activations alone made it"
         ),
-        Some(Cause::Divergence {
-            stage,
-            why,
-            origins,
-        }) => writeln!(
+        Some(Cause::Divergence { stage, why, origins }) => writeln!(
             out,
             "{RED}DIVERGED{RED:#} at {fork}: {stage}, {}{}",
             why.as_deref().unwrap_or("no known cause"),
@@ -291,10 +254,7 @@ fn headline(report: &GenerationReport, out: &mut String) {
         }
     };
     if let (Some(_), None) = (&spoken.subject.repetition, &spoken.reference.repetition) {
-        let _ = writeln!(
-            out,
-            "{YELLOW}LOOP{YELLOW:#}: only the subject's text turns in a circle"
-        );
+        let _ = writeln!(out, "{YELLOW}LOOP{YELLOW:#}: only the subject's text turns in a circle");
     }
 }
 
@@ -312,30 +272,16 @@ fn sampling(s: &Sampling) -> String {
     if s.temp <= 0.0 {
         return format!("greedy{penalties}");
     }
-    format!(
-        "seed {}, temp {}, top-k {}, top-p {}, min-p {}{penalties}",
-        s.seed, s.temp, s.top_k, s.top_p, s.min_p
-    )
+    format!("seed {}, temp {}, top-k {}, top-p {}, min-p {}{penalties}", s.seed, s.temp, s.top_k, s.top_p, s.min_p)
 }
 
 fn best(choice: &Choice) -> String {
-    let list: Vec<String> = choice
-        .best
-        .iter()
-        .map(|t| format!("{} {:.2} ({:.1} %)", t.text, t.logit, t.probability * 100.0))
-        .collect();
-    let draw = choice.draw.map_or(String::new(), |d| {
-        format!(
-            ", drawn at {:.4} in its share {:.4} to {:.4}",
-            d.at, d.from, d.to
-        )
-    });
-    format!(
-        "{} by {}{draw}; best {}",
-        choice.drawn.text,
-        number(choice.margin),
-        list.join("  ")
-    )
+    let list: Vec<String> =
+        choice.best.iter().map(|t| format!("{} {:.2} ({:.1} %)", t.text, t.logit, t.probability * 100.0)).collect();
+    let draw = choice
+        .draw
+        .map_or(String::new(), |d| format!(", drawn at {:.4} in its share {:.4} to {:.4}", d.at, d.from, d.to));
+    format!("{} by {}{draw}; best {}", choice.drawn.text, number(choice.margin), list.join("  "))
 }
 
 /// Whether the measured error of the logits accounts for the other choice.
@@ -362,22 +308,14 @@ fn same_tokens(forced: &TeacherForced) -> String {
         forced.compared,
         forced.compared - forced.different.len()
     );
-    if let Some(t) = forced
-        .different
-        .iter()
-        .max_by(|a, b| a.margin.total_cmp(&b.margin))
-    {
+    if let Some(t) = forced.different.iter().max_by(|a, b| a.margin.total_cmp(&b.margin)) {
         let _ = write!(text, "; largest margin of another {}", number(t.margin));
     }
     text
 }
 
 fn nonce(changes: &Changes) -> String {
-    format!(
-        "with another number {} of {} stages change",
-        changes.compared - changes.unchanged.len(),
-        changes.compared
-    )
+    format!("with another number {} of {} stages change", changes.compared - changes.unchanged.len(), changes.compared)
 }
 
 fn ending(speech: &Speech) -> String {
@@ -388,17 +326,8 @@ fn ending(speech: &Speech) -> String {
         Stop::NotANumber => "ended where a logit is NaN",
     };
     let repetition = speech.repetition.map_or(String::new(), |l| {
-        format!(
-            "; a circle: {} tokens {} times from token {} on",
-            l.period, l.times, l.from
-        )
+        format!("; a circle: {} tokens {} times from token {} on", l.period, l.times, l.from)
     });
-    let decode = speech
-        .decode_speed
-        .map_or(String::new(), |s| format!(", decode {s:.1}"));
-    format!(
-        "{} tokens, {stop}{repetition}; prefill {:.1}{decode} tok/s",
-        speech.tokens.len(),
-        speech.prefill_speed
-    )
+    let decode = speech.decode_speed.map_or(String::new(), |s| format!(", decode {s:.1}"));
+    format!("{} tokens, {stop}{repetition}; prefill {:.1}{decode} tok/s", speech.tokens.len(), speech.prefill_speed)
 }

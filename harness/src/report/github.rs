@@ -23,9 +23,10 @@ impl GitHub {
     /// Outside of GitHub Actions, or where the file cannot be written.
     pub fn new() -> Result<Self> {
         let summary = std::env::var_os(VARIABLE).filter(|v| !v.is_empty());
-        let summary = PathBuf::from(summary.with_context(|| {
-            format!("--ci github: {VARIABLE} is not set; use it in a job of GitHub Actions")
-        })?);
+        let summary = PathBuf::from(
+            summary
+                .with_context(|| format!("--ci github: {VARIABLE} is not set; use it in a job of GitHub Actions"))?,
+        );
         open(&summary)?;
         Ok(Self { summary })
     }
@@ -40,8 +41,7 @@ impl GitHub {
         let used = file.metadata().map_or(0, |m| m.len() as usize);
         let text = markdown::several(reports, absent);
         let text = cut(&text, LIMIT.saturating_sub(used));
-        file.write_all(text.as_bytes())
-            .with_context(|| format!("cannot write {}", self.summary.display()))?;
+        file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", self.summary.display()))?;
         let absent = absent.iter().map(|what| {
             let what = data(what);
             format!("::error title=qdiff: incomplete::{what}\n")
@@ -52,11 +52,7 @@ impl GitHub {
 
 fn open(path: &Path) -> Result<std::fs::File> {
     let mut options = std::fs::OpenOptions::new();
-    options
-        .append(true)
-        .create(true)
-        .open(path)
-        .with_context(|| format!("cannot write {VARIABLE} {}", path.display()))
+    options.append(true).create(true).open(path).with_context(|| format!("cannot write {VARIABLE} {}", path.display()))
 }
 
 /// The longest part of `text` in whole lines that stays below `limit` bytes.
@@ -84,18 +80,12 @@ fn annotation(report: &Report) -> String {
         Outcome::Incomplete => "warning",
     };
     let title = format!("qdiff: {} on {}", report.subject.name, report.run.prompt);
-    format!(
-        "::{level} title={}::{}\n",
-        property(&title),
-        data(&summary.line())
-    )
+    format!("::{level} title={}::{}\n", property(&title), data(&summary.line()))
 }
 
 /// The value of a workflow command, escaped as the runner unescapes it.
 fn data(text: &str) -> String {
-    text.replace('%', "%25")
-        .replace('\r', "%0D")
-        .replace('\n', "%0A")
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
 /// A property of a workflow command, escaped likewise.

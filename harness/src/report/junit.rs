@@ -64,11 +64,7 @@ struct Case {
 impl Case {
     /// A run that should be there and is not.
     fn absent(what: &str) -> Self {
-        Self {
-            class: "batch".to_owned(),
-            name: "every run is there".to_owned(),
-            result: Fate::Error(what.to_owned()),
-        }
+        Self { class: "batch".to_owned(), name: "every run is there".to_owned(), result: Fate::Error(what.to_owned()) }
     }
 }
 
@@ -81,12 +77,7 @@ struct Counts {
 
 impl Counts {
     fn of<'a>(cases: impl Iterator<Item = &'a Case>) -> Self {
-        let mut counts = Self {
-            tests: 0,
-            failures: 0,
-            errors: 0,
-            skipped: 0,
-        };
+        let mut counts = Self { tests: 0, failures: 0, errors: 0, skipped: 0 };
         for case in cases {
             counts.tests += 1;
             match case.result {
@@ -144,8 +135,7 @@ fn suite(w: &mut Writer<Vec<u8>>, report: &Report, cases: &[Case]) -> io::Result
             for c in cases {
                 case(w, c)?;
             }
-            w.create_element("system-out")
-                .write_text_content(BytesText::new(&legal(&summary.line())))?;
+            w.create_element("system-out").write_text_content(BytesText::new(&legal(&summary.line())))?;
             Ok(())
         })?;
     Ok(())
@@ -164,8 +154,7 @@ fn case(w: &mut Writer<Vec<u8>>, case: &Case) -> io::Result<()> {
         }
         Fate::Passed(words) => {
             element.write_inner_content(|w| {
-                w.create_element("system-out")
-                    .write_text_content(BytesText::new(&legal(words)))?;
+                w.create_element("system-out").write_text_content(BytesText::new(&legal(words)))?;
                 Ok(())
             })?;
             return Ok(());
@@ -176,9 +165,7 @@ fn case(w: &mut Writer<Vec<u8>>, case: &Case) -> io::Result<()> {
     };
     element.write_inner_content(|w| {
         let message = legal(message);
-        let mut inner = w
-            .create_element(tag)
-            .with_attribute(("message", message.as_str()));
+        let mut inner = w.create_element(tag).with_attribute(("message", message.as_str()));
         if let Some(kind) = kind {
             inner = inner.with_attribute(("type", kind));
         }
@@ -217,10 +204,7 @@ fn cases(report: &Report) -> Vec<Case> {
         name: stage.id.to_string(),
         result: result(report, stage),
     });
-    std::iter::once(weights)
-        .chain(report.tokens.as_ref().map(tokens))
-        .chain(stages)
-        .collect()
+    std::iter::once(weights).chain(report.tokens.as_ref().map(tokens)).chain(stages).collect()
 }
 
 fn tokens(check: &TokensCheck) -> Case {
@@ -229,10 +213,7 @@ fn tokens(check: &TokensCheck) -> Case {
         name: "tokens".to_owned(),
         result: match (&check.unchecked, check.diverged()) {
             (Some(_), _) => Fate::Skipped(check.words()),
-            (None, true) => Fate::Failed {
-                kind: "diverged",
-                message: check.words(),
-            },
+            (None, true) => Fate::Failed { kind: "diverged", message: check.words() },
             (None, false) => Fate::Passed(String::new()),
         },
     }
@@ -242,11 +223,7 @@ fn result(report: &Report, stage: &StageResult) -> Fate {
     let figures = || {
         let local = stage.subject.as_ref();
         local.map_or_else(String::new, |l| {
-            format!(
-                "local residual {}, allowed {}",
-                super::number(l.residual),
-                super::number(l.allowed)
-            )
+            format!("local residual {}, allowed {}", super::number(l.residual), super::number(l.allowed))
         })
     };
     let why = || {
@@ -263,29 +240,20 @@ fn result(report: &Report, stage: &StageResult) -> Fate {
         Status::Inherited => Fate::Passed("inherited: right, on wrong operands".to_owned()),
         Status::Alone => Fate::Passed("no reference: it meets f64 on its own operands".to_owned()),
         Status::Covered => Fate::Passed("judged within the segment of a later stage".to_owned()),
-        Status::Diverged => Fate::Failed {
-            kind: "diverged",
-            message: why(),
-        },
-        Status::Poisoned if stage.origin => Fate::Failed {
-            kind: "poisoned",
-            message: format!("the first NaN or infinity; {}", why()),
-        },
+        Status::Diverged => Fate::Failed { kind: "diverged", message: why() },
+        Status::Poisoned if stage.origin => {
+            Fate::Failed { kind: "poisoned", message: format!("the first NaN or infinity; {}", why()) }
+        }
         Status::Poisoned => Fate::Skipped("poisoned by a stage before it".to_owned()),
         Status::Disputed => {
             let reason = report.doubt.as_ref().map_or("", |d| d.reason.as_str());
             let message = format!("the subject meets f64, the reference does not. {reason}");
             match report.outcome {
                 super::Outcome::OracleSuspect => Fate::Error(message),
-                _ => Fate::Failed {
-                    kind: "disputed",
-                    message,
-                },
+                _ => Fate::Failed { kind: "disputed", message },
             }
         }
-        Status::Missing => {
-            Fate::Skipped("not judged: not captured, or its operands are not".to_owned())
-        }
+        Status::Missing => Fate::Skipped("not judged: not captured, or its operands are not".to_owned()),
     }
 }
 

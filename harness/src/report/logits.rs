@@ -69,10 +69,7 @@ pub fn render(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> String {
 }
 
 fn labelled(lines: &[(&str, String)]) -> String {
-    lines
-        .iter()
-        .map(|(label, text)| line(label, text))
-        .collect()
+    lines.iter().map(|(label, text)| line(label, text)).collect()
 }
 
 /// Why, as far as it is known.
@@ -146,18 +143,9 @@ fn headline(report: &LogitsReport) -> String {
 
 fn products(report: &LogitsReport) -> String {
     let study = &report.study;
-    let local = report
-        .verdict
-        .stages
-        .first()
-        .and_then(|s| s.subject.as_ref());
-    let residual = local.map_or_else(String::new, |l| {
-        format!(
-            "; residual {} of {} allowed",
-            number(l.residual),
-            number(l.allowed)
-        )
-    });
+    let local = report.verdict.stages.first().and_then(|s| s.subject.as_ref());
+    let residual = local
+        .map_or_else(String::new, |l| format!("; residual {} of {} allowed", number(l.residual), number(l.allowed)));
     let other = match report.has_reference() {
         true => format!("; of {}: {}", report.reference.name, study.reference_wrong),
         false => String::new(),
@@ -170,44 +158,23 @@ fn products(report: &LogitsReport) -> String {
 
 fn wrong(study: &Study) -> String {
     let who = if study.everywhere() {
-        format!(
-            "{} ids of {}: none is special, whichever stand out",
-            study.wrong_ids, study.ids.rows
-        )
+        format!("{} ids of {}: none is special, whichever stand out", study.wrong_ids, study.ids.rows)
     } else {
-        let shown: Vec<String> = study
-            .listed
-            .iter()
-            .take(6)
-            .map(ToString::to_string)
-            .collect();
+        let shown: Vec<String> = study.listed.iter().take(6).map(ToString::to_string).collect();
         let dots = if study.wrong_ids > 6 { " …" } else { "" };
         let s = if study.wrong_ids == 1 { "" } else { "s" };
         format!("{} id{s}: {}{dots}", study.wrong_ids, shown.join(" "))
     };
-    let positions: Vec<String> = study
-        .places
-        .positions
-        .iter()
-        .take(6)
-        .map(ToString::to_string)
-        .collect();
+    let positions: Vec<String> = study.places.positions.iter().take(6).map(ToString::to_string).collect();
     let at = match study.places.rows {
         n if n == study.rows => "at every position".to_owned(),
         1 => format!("at position {} alone", positions.join(" ")),
-        n => format!(
-            "at {n} positions: {}{}",
-            positions.join(" "),
-            if n > 6 { " …" } else { "" }
-        ),
+        n => format!("at {n} positions: {}{}", positions.join(" "), if n > 6 { " …" } else { "" }),
     };
     let mut text = format!("{who}; {at}; pattern: {}", study.pattern);
     for (n, what) in [
         (study.zero, "are exactly zero: never written"),
-        (
-            study.stale,
-            "are what the step before left at their address",
-        ),
+        (study.stale, "are what the step before left at their address"),
         (study.repeated, "are those of the position before"),
     ] {
         if n > 0 {
@@ -224,9 +191,9 @@ fn outliers(report: &LogitsReport) -> String {
         false => "their products".to_owned(),
     };
     match (study.outliers, study.everywhere()) {
-        (0, true) => format!(
-            "none: no logit is further from {from} than the others are, and all the same they are wrong"
-        ),
+        (0, true) => {
+            format!("none: no logit is further from {from} than the others are, and all the same they are wrong")
+        }
         (0, false) => format!("none: no logit is further from {from} than the others are"),
         (n, _) => format!(
             "{n} logits are further from {from} than the others are; {} of them are wrong products",
@@ -242,10 +209,7 @@ fn hidden_state(report: &LogitsReport, apart: f64) -> String {
         (true, 0) => ": the logits are right products of a hidden state that is not; look upstream",
         (true, _) => ": something upstream is wrong as well",
     };
-    format!(
-        "the states before the projection are {} apart (relative L2, worst){note}",
-        number(apart)
-    )
+    format!("the states before the projection are {} apart (relative L2, worst){note}", number(apart))
 }
 
 fn ids(study: &Study) -> String {
@@ -262,10 +226,7 @@ fn ids(study: &Study) -> String {
         n if n == ids.rows => "llama.cpp scans them all as well".to_owned(),
         n => format!("llama.cpp scans {n}"),
     };
-    format!(
-        "{} rows in the projection, {listed}; {padding}; {scanned}",
-        ids.rows
-    )
+    format!("{} rows in the projection, {listed}; {padding}; {scanned}", ids.rows)
 }
 
 fn padding(report: &LogitsReport) -> String {
@@ -277,24 +238,14 @@ fn padding(report: &LogitsReport) -> String {
         "wins at {} of {} positions{}; its largest logit is {:.3}",
         padding.wins,
         study.rows,
-        padding
-            .reference_wins
-            .map_or_else(String::new, |n| format!(" (reference: {n})")),
+        padding.reference_wins.map_or_else(String::new, |n| format!(" (reference: {n})")),
         largest.0
     );
-    let lead = padding.lead.map_or_else(String::new, |l| {
-        format!(", at least {:.3} below the choice", l.0)
-    });
+    let lead = padding.lead.map_or_else(String::new, |l| format!(", at least {:.3} below the choice", l.0));
     let theory = match (padding.wins, padding.reference_wins) {
-        (0, _) => {
-            "leaving it out changes no choice: that the argmax falls for padding is wrong here"
-        }
-        (_, Some(0)) => {
-            "its values are wrong, not the scan: the reference scans them too, and they do not win"
-        }
-        (ours, Some(theirs)) if ours == theirs => {
-            "as often as with the reference: the scan is not what is wrong"
-        }
+        (0, _) => "leaving it out changes no choice: that the argmax falls for padding is wrong here",
+        (_, Some(0)) => "its values are wrong, not the scan: the reference scans them too, and they do not win",
+        (ours, Some(theirs)) if ours == theirs => "as often as with the reference: the scan is not what is wrong",
         _ => "compare its logits with their products below",
     };
     format!("{wins}{lead}; {theory}")
@@ -308,17 +259,9 @@ fn choice(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> String {
     let told = |p: &Pick| format!("{} {} (margin {:.3})", p.id, shown(&text(p.id)), p.margin);
     let mut words = match row.reference {
         Some(_) => format!("alike at {} of {} positions", choices.alike, study.rows),
-        None => format!(
-            "as computed in f64 at {} of {} positions",
-            choices.as_computed, study.rows
-        ),
+        None => format!("as computed in f64 at {} of {} positions", choices.as_computed, study.rows),
     };
-    let _ = write!(
-        words,
-        "; at position {}: {}",
-        row.position,
-        told(&row.subject)
-    );
+    let _ = write!(words, "; at position {}: {}", row.position, told(&row.subject));
     match &row.reference {
         Some(r) if r.id != row.subject.id => {
             let _ = write!(words, ", reference {}", told(r));
@@ -326,12 +269,7 @@ fn choice(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> String {
         _ => {}
     }
     if row.rightly != row.subject.id {
-        let _ = write!(
-            words,
-            ", the products choose {} {}",
-            row.rightly,
-            shown(&text(row.rightly))
-        );
+        let _ = write!(words, ", the products choose {} {}", row.rightly, shown(&text(row.rightly)));
     }
     if choices.left_out > 0 {
         let changed = match row.without.id == row.subject.id {
@@ -358,15 +296,7 @@ fn shown(text: &str) -> String {
 fn table(report: &LogitsReport) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header([
-        "id",
-        "text",
-        "position",
-        "why",
-        "subject",
-        "Σ w·h in f64",
-        "reference",
-    ]);
+    table.set_header(["id", "text", "position", "why", "subject", "Σ w·h in f64", "reference"]);
     for s in &report.study.suspects {
         table.add_row(row(s));
     }
@@ -400,17 +330,11 @@ fn row(s: &Suspect) -> Vec<String> {
 }
 
 fn next(report: &LogitsReport) -> (&'static str, &'static str) {
-    let apart = report
-        .study
-        .hidden
-        .is_some_and(|h| h.0.is_nan() || h.0 > 0.1);
+    let apart = report.study.hidden.is_some_and(|h| h.0.is_nan() || h.0 > 0.1);
     match (report.study.wrong, apart) {
         (0, true) => ("which stage made the hidden state wrong", "qdiff run"),
         (0, false) => ("every other stage", "qdiff run"),
-        _ => (
-            "that the projection is stored and read as it should be",
-            "qdiff weights",
-        ),
+        _ => ("that the projection is stored and read as it should be", "qdiff weights"),
     }
 }
 

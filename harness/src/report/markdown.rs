@@ -56,12 +56,7 @@ pub fn render(report: &Report) -> String {
     out.push_str("\n## Evidence\n\n");
     list(&summary.evidence, &mut out);
     let (next, why) = &summary.next;
-    let _ = writeln!(
-        out,
-        "\n## To repeat\n\n{}\n\nNext, {why}:\n\n{}",
-        code(&report.run.repeat()),
-        code(next)
-    );
+    let _ = writeln!(out, "\n## To repeat\n\n{}\n\nNext, {why}:\n\n{}", code(&report.run.repeat()), code(next));
     out
 }
 
@@ -79,9 +74,7 @@ pub fn table<'a>(
     out: &mut String,
 ) {
     let _ = writeln!(out, "| {} |", head.join(" | "));
-    let rule: Vec<&str> = (0..head.len())
-        .map(|i| if numbers.contains(&i) { "---:" } else { "---" })
-        .collect();
+    let rule: Vec<&str> = (0..head.len()).map(|i| if numbers.contains(&i) { "---:" } else { "---" }).collect();
     let _ = writeln!(out, "| {} |", rule.join(" | "));
     for row in rows {
         let _ = writeln!(out, "| {} |", row.join(" | "));
@@ -91,9 +84,7 @@ pub fn table<'a>(
 fn stages(report: &Report, out: &mut String) {
     out.push_str("\n## Stages\n\n");
     let rows = table::rows(&report.verdict, false);
-    let rows = rows
-        .iter()
-        .map(|row| row.cells().map(|cell| escape(cell).into()).collect());
+    let rows = rows.iter().map(|row| row.cells().map(|cell| escape(cell).into()).collect());
     table(&COLUMNS, &NUMBERS, rows, out);
 }
 
@@ -104,14 +95,7 @@ fn findings(report: &Report, out: &mut String) {
     }
     out.push_str("\n## Origins\n\n");
     let rows = all.iter().take(FINDINGS).map(|f| finding(report, f));
-    let head = [
-        "stage",
-        "where",
-        "cause",
-        "residual",
-        "explained to",
-        "remedy",
-    ];
+    let head = ["stage", "where", "cause", "residual", "explained to", "remedy"];
     table(&head, &[3, 4], rows, out);
     if all.len() > FINDINGS {
         let _ = writeln!(out, "\nand {} more.", all.len() - FINDINGS);
@@ -121,30 +105,10 @@ fn findings(report: &Report, out: &mut String) {
 fn finding<'a>(report: &Report, f: &Finding) -> Vec<std::borrow::Cow<'a, str>> {
     let place = super::summary::positions(&report.verdict, f);
     let (cause, before, after, remedy) = match &f.cause {
-        Some(c) => (
-            format!("{}: {}", c.name, c.story),
-            number(c.before),
-            number(c.after),
-            c.remedy.clone(),
-        ),
-        None => (
-            format!("no known cause. {}", f.shape),
-            String::new(),
-            String::new(),
-            String::new(),
-        ),
+        Some(c) => (format!("{}: {}", c.name, c.story), number(c.before), number(c.after), c.remedy.clone()),
+        None => (format!("no known cause. {}", f.shape), String::new(), String::new(), String::new()),
     };
-    [
-        report.verdict.name(f.id),
-        place,
-        cause,
-        before,
-        after,
-        remedy,
-    ]
-    .iter()
-    .map(|cell| escape(cell).into())
-    .collect()
+    [report.verdict.name(f.id), place, cause, before, after, remedy].iter().map(|cell| escape(cell).into()).collect()
 }
 
 fn elements(report: &Report, out: &mut String) {
@@ -161,9 +125,7 @@ fn elements(report: &Report, out: &mut String) {
     }
     let _ = writeln!(out, "\n## Worst elements of {}\n", first.id);
     let row = |e: &Element| {
-        let other = e
-            .other
-            .map_or_else(|| "-".to_owned(), |v| format!("{:.6}", v.0));
+        let other = e.other.map_or_else(|| "-".to_owned(), |v| format!("{:.6}", v.0));
         [
             e.place.to_string(),
             e.index.to_string(),
@@ -176,12 +138,7 @@ fn elements(report: &Report, out: &mut String) {
         .to_vec()
     };
     let head = ["row", "index", "subject", "f64", "reference", "allowed"];
-    table(
-        &head,
-        &[1, 2, 3, 4, 5],
-        local.spread.worst.iter().map(row),
-        out,
-    );
+    table(&head, &[1, 2, 3, 4, 5], local.spread.worst.iter().map(row), out);
 }
 
 /// Text that markdown takes literally, on one line.

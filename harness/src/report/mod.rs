@@ -23,9 +23,7 @@ pub mod terminal;
 pub mod weights;
 
 pub use batch::{Failure, Place, gaps};
-pub use model::{
-    Doubt, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect,
-};
+pub use model::{Doubt, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect};
 pub use overview::render as overview;
 pub use summary::Summary;
 pub(crate) use table::number;
@@ -62,15 +60,8 @@ pub fn format_of(path: &Path) -> Result<&'static dyn Format> {
     match FORMATS.iter().find(|f| f.extension() == extension) {
         Some(format) => Ok(*format),
         None => {
-            let known: Vec<String> = FORMATS
-                .iter()
-                .map(|f| format!(".{}", f.extension()))
-                .collect();
-            bail!(
-                "cannot tell the format of {} from its extension; it takes {}",
-                path.display(),
-                known.join(", ")
-            )
+            let known: Vec<String> = FORMATS.iter().map(|f| format!(".{}", f.extension())).collect();
+            bail!("cannot tell the format of {} from its extension; it takes {}", path.display(), known.join(", "))
         }
     }
 }

@@ -77,12 +77,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// What weights, tokens, verdict and doubt come to.
-    pub fn of(
-        weights: &WeightCheck,
-        tokens: Option<&TokensCheck>,
-        verdict: &Verdict,
-        doubt: Option<&Doubt>,
-    ) -> Self {
+    pub fn of(weights: &WeightCheck, tokens: Option<&TokensCheck>, verdict: &Verdict, doubt: Option<&Doubt>) -> Self {
         let before = !weights.mismatches.is_empty() || tokens.is_some_and(TokensCheck::diverged);
         if verdict.diverged() || before {
             return Self::Diverged;
@@ -146,11 +141,7 @@ impl Machine {
 
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let cpu = if self.cpu.is_empty() {
-            &self.system
-        } else {
-            &self.cpu
-        };
+        let cpu = if self.cpu.is_empty() { &self.system } else { &self.cpu };
         write!(f, "{cpu}, {} cores", self.cores)
     }
 }
@@ -194,11 +185,7 @@ pub struct RunInfo {
 impl RunInfo {
     /// The token at `position`, prompt and decoded ones counted through.
     pub fn token(&self, position: usize) -> Option<u32> {
-        self.tokens
-            .iter()
-            .chain(&self.decoded)
-            .nth(position)
-            .copied()
+        self.tokens.iter().chain(&self.decoded).nth(position).copied()
     }
 
     /// The token as a person reads it: its text in quotes where it is known,
@@ -219,10 +206,7 @@ impl RunInfo {
     /// Fills [`RunInfo::text`] for the tokens of the run and of `verdict`.
     pub fn spell(&mut self, verdict: &Verdict, piece: impl Fn(u32) -> String) {
         let of_run = self.tokens.iter().chain(&self.decoded).copied();
-        let choices = verdict
-            .logits
-            .iter()
-            .flat_map(|row| row.subject.iter().chain(&row.reference));
+        let choices = verdict.logits.iter().flat_map(|row| row.subject.iter().chain(&row.reference));
         let chosen = verdict.tokens.iter().flat_map(|t| [t.subject, t.reference]);
         let mentioned = of_run.chain(choices.map(|c| c.token)).chain(chosen);
         self.text = mentioned.map(|token| (token, piece(token))).collect();

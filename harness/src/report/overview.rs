@@ -30,13 +30,8 @@ pub fn render(reports: &[Report]) -> String {
 
 /// The worst comes first.
 fn rank(outcome: Outcome) -> usize {
-    let order = [
-        Outcome::Diverged,
-        Outcome::OracleSuspect,
-        Outcome::ReferenceSuspect,
-        Outcome::Incomplete,
-        Outcome::Match,
-    ];
+    let order =
+        [Outcome::Diverged, Outcome::OracleSuspect, Outcome::ReferenceSuspect, Outcome::Incomplete, Outcome::Match];
     order.iter().position(|o| *o == outcome).unwrap_or(0)
 }
 
@@ -68,17 +63,10 @@ fn used(verdict: &Verdict) -> f64 {
 fn row(report: &Report) -> String {
     let verdict = &report.verdict;
     let used = used(verdict);
-    let used = if used > 10.0 {
-        number(used)
-    } else {
-        format!("{:.0} %", (used * 100.0).ceil())
-    };
+    let used = if used > 10.0 { number(used) } else { format!("{:.0} %", (used * 100.0).ceil()) };
     let flips = verdict.tokens.iter().filter(|t| t.subject != t.reference);
     let origin = verdict.findings.first().map_or(String::new(), |f| {
-        let cause = f
-            .cause
-            .as_ref()
-            .map_or("no known cause", |c| c.name.as_str());
+        let cause = f.cause.as_ref().map_or("no known cause", |c| c.name.as_str());
         format!("{} {cause}", f.id)
     });
     let weights = report.weights.mismatches.first();
@@ -98,10 +86,7 @@ fn row(report: &Report) -> String {
 
 /// The end of a long name: of a path it says most.
 fn shorten(name: &str) -> String {
-    let plain: Vec<char> = name
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let plain: Vec<char> = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if plain.len() <= NAME {
         return plain.into_iter().collect();
     }

@@ -52,10 +52,7 @@ fn headline(report: &Report) -> (&'static str, String) {
             let stage = verdict.disputed().next();
             let at = stage.map_or_else(String::new, |s| format!("at {}: ", s.id));
             let reason = report.doubt.as_ref().map_or("", |d| d.reason.as_str());
-            (
-                "DISPUTED",
-                format!("{at}the subject meets f64, the reference does not. {reason}"),
-            )
+            ("DISPUTED", format!("{at}the subject meets f64, the reference does not. {reason}"))
         }
         Outcome::Incomplete if verdict.coverage.alone => (
             "INCOMPLETE:",
@@ -63,10 +60,7 @@ fn headline(report: &Report) -> (&'static str, String) {
              and nothing was there to hold it against"
                 .to_owned(),
         ),
-        Outcome::Incomplete => (
-            "INCOMPLETE:",
-            "no divergence, but not everything could be judged".to_owned(),
-        ),
+        Outcome::Incomplete => ("INCOMPLETE:", "no divergence, but not everything could be judged".to_owned()),
         Outcome::Match => {
             let worst = |pick: fn(&StageResult) -> &Option<Local>| {
                 let locals = verdict.stages.iter().filter_map(|s| pick(s).as_ref());
@@ -103,15 +97,9 @@ fn diverged(report: &Report) -> String {
     }
     let Some(first) = report.verdict.findings.first() else {
         let ailment = report.verdict.ailment();
-        return ailment.map_or_else(String::new, |symptom| {
-            format!("at {symptom} (an invariant; no reference)")
-        });
+        return ailment.map_or_else(String::new, |symptom| format!("at {symptom} (an invariant; no reference)"));
     };
-    let at = format!(
-        "at {}, {}",
-        report.verdict.name(first.id),
-        positions(&report.verdict, first)
-    );
+    let at = format!("at {}, {}", report.verdict.name(first.id), positions(&report.verdict, first));
     match &first.cause {
         Some(c) if first.shape.is_empty() => format!("{at}: {} ({})", c.story, c.name),
         Some(c) => format!("{at}: {} ({}): {}", c.story, c.name, first.shape),
@@ -161,9 +149,7 @@ pub(super) fn explained(c: &Cause) -> String {
         Kind::Value if !finite => format!("{name} gives NaN or infinity in the same places"),
         Kind::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
         Kind::Value => {
-            format!(
-                "{name} explains what is wrong of the stage, not all of it: {before} -> {after}"
-            )
+            format!("{name} explains what is wrong of the stage, not all of it: {before} -> {after}")
         }
         Kind::Rounding => format!("{name} explains the size of the residual, {before}"),
         Kind::Place => format!("{name} says where, not why; residual {before}"),
@@ -182,9 +168,7 @@ pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
         (n, 0) if n > 0 && local.prefill_rows > 0 => {
             format!(" from decode step {n} on (the prefill is right: decode or cache)")
         }
-        (0, bad) if bad == local.bad_rows && decode_rows > 0 => {
-            " in the prefill only (decode is right)".to_owned()
-        }
+        (0, bad) if bad == local.bad_rows && decode_rows > 0 => " in the prefill only (decode is right)".to_owned(),
         (0, _) => String::new(),
         (n, _) => format!(" from decode step {n} on"),
     };
@@ -193,11 +177,7 @@ pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
     }
     let shown = local.bad_positions.iter().take(6);
     let list: Vec<String> = shown.map(ToString::to_string).collect();
-    let more = if local.bad_positions.len() > 6 {
-        ", …"
-    } else {
-        ""
-    };
+    let more = if local.bad_positions.len() > 6 { ", …" } else { "" };
     format!("positions {}{more}{since}", list.join(", "))
 }
 
@@ -246,16 +226,7 @@ fn origins(findings: &[Finding]) -> String {
 fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let m = &report.model;
     let mut facts = vec![
-        (
-            "model",
-            format!(
-                "{} {}, {} layers, sha256 {}",
-                m.name,
-                m.format,
-                m.layers,
-                shorten(&m.sha256)
-            ),
-        ),
+        ("model", format!("{} {}, {} layers, sha256 {}", m.name, m.format, m.layers, shorten(&m.sha256))),
         (
             "run",
             format!(
@@ -277,11 +248,7 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
 
 fn coverage(report: &Report) -> String {
     let c = &report.verdict.coverage;
-    let share = if c.asked == 0 {
-        0.0
-    } else {
-        100.0 * c.judged as f64 / c.asked as f64
-    };
+    let share = if c.asked == 0 { 0.0 } else { 100.0 * c.judged as f64 / c.asked as f64 };
     // Rounded down: 100 % is said of nothing less.
     let share = (share * 10.0).floor() / 10.0;
     let what = if report.run.filters.is_empty() && c.complete() {
@@ -289,19 +256,13 @@ fn coverage(report: &Report) -> String {
     } else if report.run.filters.is_empty() {
         "of every stage, layer, position".to_owned()
     } else {
-        format!(
-            "of {} out of {} stages: {}",
-            c.stages, c.stages_total, report.run.filters
-        )
+        format!("of {} out of {} stages: {}", c.stages, c.stages_total, report.run.filters)
     };
     let within = match c.within {
         0 => String::new(),
         n => format!(", {n} of them not tapped but within the segment of a later stage"),
     };
-    format!(
-        "{share} % ({what}); {} of {} stage rows{within}",
-        c.judged, c.asked
-    )
+    format!("{share} % ({what}); {} of {} stage rows{within}", c.judged, c.asked)
 }
 
 fn evidence(report: &Report) -> Vec<(&'static str, String)> {
@@ -322,10 +283,7 @@ fn evidence(report: &Report) -> Vec<(&'static str, String)> {
     }
     lines.push(("tokens", tokens(report)));
     if let Some(repeated) = report.repeated.as_ref().filter(|r| r.race.is_none()) {
-        let words = format!(
-            "{} runs of the subject, bit for bit the same",
-            repeated.runs
-        );
+        let words = format!("{} runs of the subject, bit for bit the same", repeated.runs);
         lines.push(("repeat", words));
     }
     lines.push((
@@ -344,9 +302,7 @@ fn of_origin(finding: &Finding, local: &Local, lines: &mut Vec<(&'static str, St
         lines.push(("extent", format!("{}: {extent}", finding.id)));
     }
     if let Some(e) = local.non_finite.as_ref().or(local.worst.as_ref()) {
-        let other = e
-            .other
-            .map_or_else(String::new, |v| format!(", reference {:.6}", v.0));
+        let other = e.other.map_or_else(String::new, |v| format!(", reference {:.6}", v.0));
         lines.push((
             "element",
             format!(
@@ -381,10 +337,7 @@ fn tokens(report: &Report) -> String {
         return "no choice to compare: the logits are not among what was judged".to_owned();
     }
     let Some(t) = verdict.tokens.iter().find(|t| t.subject != t.reference) else {
-        return format!(
-            "the same choice after each of {} steps",
-            verdict.tokens.len()
-        );
+        return format!("the same choice after each of {} steps", verdict.tokens.len());
     };
     // By itself a margin proves nothing; with every stage right it does.
     let proven = report.outcome == Outcome::Match && report.run.filters.is_empty();
@@ -406,16 +359,8 @@ fn tokens(report: &Report) -> String {
 fn next(report: &Report) -> (String, &'static str) {
     match report.verdict.findings.first() {
         Some(f) => {
-            let layer =
-                f.id.layer
-                    .map_or_else(String::new, |l| format!(" --layers {l}"));
-            (
-                format!(
-                    "{} --stages '{}'{layer} --full",
-                    report.run.command, f.id.name
-                ),
-                "the first origin alone",
-            )
+            let layer = f.id.layer.map_or_else(String::new, |l| format!(" --layers {l}"));
+            (format!("{} --stages '{}'{layer} --full", report.run.command, f.id.name), "the first origin alone")
         }
         None => (format!("{} --full", report.run.repeat()), "a row per layer"),
     }

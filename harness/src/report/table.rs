@@ -3,9 +3,7 @@
 use crate::verdict::{Local, Place, StageResult, Status, Verdict};
 
 /// Headings of the columns, in the order of [`Row::cells`].
-pub const COLUMNS: [&str; 9] = [
-    "stage", "local", "worst at", "allowed", "used", "ref.", "used", "global", "status",
-];
+pub const COLUMNS: [&str; 9] = ["stage", "local", "worst at", "allowed", "used", "ref.", "used", "global", "status"];
 
 /// Columns that hold numbers.
 pub const NUMBERS: [usize; 6] = [1, 3, 4, 5, 6, 7];
@@ -20,9 +18,7 @@ pub struct Row {
 impl Row {
     /// The cells, one per column.
     pub fn cells(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(&self.stage)
-            .chain(&self.cells)
-            .map(String::as_str)
+        std::iter::once(&self.stage).chain(&self.cells).map(String::as_str)
     }
 }
 
@@ -40,8 +36,7 @@ pub fn rows(verdict: &Verdict, full: bool) -> Vec<Row> {
     names
         .into_iter()
         .map(|name| {
-            let group: Vec<&StageResult> =
-                verdict.stages.iter().filter(|s| key(s) == name).collect();
+            let group: Vec<&StageResult> = verdict.stages.iter().filter(|s| key(s) == name).collect();
             row(name, &group, !full)
         })
         .collect()
@@ -52,10 +47,7 @@ fn row(name: String, group: &[&StageResult], layers: bool) -> Row {
         group: &[&'a StageResult],
         pick: fn(&StageResult) -> Option<&Local>,
     ) -> Option<(&'a StageResult, &'a Local)> {
-        group
-            .iter()
-            .filter_map(|s| pick(s).map(|l| (*s, l)))
-            .max_by(|a, b| a.1.used.total_cmp(&b.1.used))
+        group.iter().filter_map(|s| pick(s).map(|l| (*s, l))).max_by(|a, b| a.1.used.total_cmp(&b.1.used))
     }
     let subject = worst(group, |s| s.subject.as_ref());
     let reference = worst(group, |s| s.reference.as_ref());
@@ -63,10 +55,7 @@ fn row(name: String, group: &[&StageResult], layers: bool) -> Row {
         Some(l) if layers => format!("L{l:02} {at}"),
         _ => at,
     };
-    let global = group
-        .iter()
-        .filter_map(|s| s.global.map(|g| (*s, g)))
-        .max_by(|a, b| a.1.error.total_cmp(&b.1.error));
+    let global = group.iter().filter_map(|s| s.global.map(|g| (*s, g))).max_by(|a, b| a.1.error.total_cmp(&b.1.error));
     let none = || "-".to_owned();
     Row {
         stage: name,
@@ -80,13 +69,8 @@ fn row(name: String, group: &[&StageResult], layers: bool) -> Row {
             subject.map_or_else(none, |(_, l)| percent(l.used)),
             reference.map_or_else(none, |(_, l)| number(l.residual)),
             reference.map_or_else(none, |(_, l)| percent(l.used)),
-            global.map_or_else(none, |(s, g)| {
-                format!(
-                    "{} {}",
-                    number(g.error),
-                    place(s, format!("p{}", g.at.position))
-                )
-            }),
+            global
+                .map_or_else(none, |(s, g)| format!("{} {}", number(g.error), place(s, format!("p{}", g.at.position)))),
             status(group),
         ],
     }
@@ -124,9 +108,7 @@ pub fn word(status: Status) -> &'static str {
 }
 
 fn status(group: &[&StageResult]) -> String {
-    let worst = BY_WEIGHT
-        .into_iter()
-        .find(|status| group.iter().any(|s| s.status == *status));
+    let worst = BY_WEIGHT.into_iter().find(|status| group.iter().any(|s| s.status == *status));
     let status = worst.unwrap_or(Status::Missing);
     let first = group.iter().find(|s| s.status == status);
     match first.and_then(|s| s.id.layer) {
@@ -152,9 +134,5 @@ pub(crate) fn number(x: f64) -> String {
 
 /// A share of what is allowed; `-` where it is too large to mean anything.
 pub fn percent(used: f64) -> String {
-    if used > 10.0 || used.is_nan() {
-        "-".to_owned()
-    } else {
-        format!("{:.0} %", (used * 100.0).ceil())
-    }
+    if used > 10.0 || used.is_nan() { "-".to_owned() } else { format!("{:.0} %", (used * 100.0).ceil()) }
 }

@@ -47,11 +47,7 @@ fn color(outcome: Outcome) -> Style {
 pub(crate) fn verdict(outcome: Outcome, text: &str) -> String {
     let style = color(outcome);
     let word = &super::overview::word(outcome).to_uppercase();
-    let colon = if outcome == Outcome::Diverged {
-        ""
-    } else {
-        ":"
-    };
+    let colon = if outcome == Outcome::Diverged { "" } else { ":" };
     let whole = wrap(&plain(&format!("{word}{colon} {text}")), "", "  ");
     let rest = whole.strip_prefix(word.as_str()).unwrap_or(&whole);
     format!("{style}{word}{style:#}{rest}\n")
@@ -103,10 +99,8 @@ pub(crate) fn plain(text: &str) -> String {
 /// As [`plain`], of a whole screen: it keeps line ends, tabs, and the colours
 /// of a verdict. These are all that is drawn with, and can hide nothing.
 pub(crate) fn harmless(text: &str) -> String {
-    let escapes: Vec<String> = [RED, GREEN, YELLOW]
-        .iter()
-        .flat_map(|style| [format!("{style}"), format!("{style:#}")])
-        .collect();
+    let escapes: Vec<String> =
+        [RED, GREEN, YELLOW].iter().flat_map(|style| [format!("{style}"), format!("{style:#}")]).collect();
     let keep = |c| matches!(c, '\n' | '\t');
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -179,10 +173,7 @@ fn stages(verdict: &Verdict, full: bool) -> String {
     let rows = table::rows(verdict, full);
     // Two blanks between columns where they fit, else one.
     let roomy = layout(&rows, 2).to_string();
-    let fits = |text: &str| {
-        text.lines()
-            .all(|l| textwrap::core::display_width(l) <= WIDTH)
-    };
+    let fits = |text: &str| text.lines().all(|l| textwrap::core::display_width(l) <= WIDTH);
     let text = if fits(&roomy) {
         roomy
     } else {
@@ -219,10 +210,7 @@ mod tests {
 
     #[test]
     fn long_commands_continue_as_a_shell_takes_them() {
-        let command = format!(
-            "qdiff run --inject {} --full",
-            ["a-long-fault@L07"; 12].join(",")
-        );
+        let command = format!("qdiff run --inject {} --full", ["a-long-fault@L07"; 12].join(","));
         let long = format!("{command} {command} --layers 0");
         let text = shell(&long);
         assert!(text.lines().count() > 1);
@@ -241,10 +229,7 @@ mod tests {
 
     #[test]
     fn escapes_are_shown_not_obeyed() {
-        assert_eq!(
-            line("model", "\u{1b}[31mred\r\n"),
-            "model      \\u{1b}[31mred\\r\\n\n"
-        );
+        assert_eq!(line("model", "\u{1b}[31mred\r\n"), "model      \\u{1b}[31mred\\r\\n\n");
     }
 
     #[test]
@@ -252,9 +237,6 @@ mod tests {
         let own = verdict(Outcome::Diverged, "at \u{1b}]0;title\u{7}");
         assert!(own.starts_with(&format!("{RED}DIVERGED{RED:#}")));
         assert_eq!(harmless(&own), own);
-        assert_eq!(
-            harmless("a\tb\n\u{1b}[8mhidden\u{9b}2J\u{1b}"),
-            "a\tb\n\\u{1b}[8mhidden\\u{9b}2J\\u{1b}"
-        );
+        assert_eq!(harmless("a\tb\n\u{1b}[8mhidden\u{9b}2J\u{1b}"), "a\tb\n\\u{1b}[8mhidden\\u{9b}2J\\u{1b}");
     }
 }

@@ -60,11 +60,7 @@ pub fn render(report: &WeightsReport) -> String {
         let rest = &check.mismatches[TENSORS..];
         let names: Vec<&str> = rest.iter().take(6).map(|m| m.tensor.as_str()).collect();
         let dots = if more >= 6 { " …" } else { "" };
-        let text = format!(
-            "{} more tensors differ: {}{dots}",
-            more + 1,
-            names.join(" ")
-        );
+        let text = format!("{} more tensors differ: {}{dots}", more + 1, names.join(" "));
         out.push_str(&line("and", &text));
         out.push('\n');
     }
@@ -76,11 +72,7 @@ pub fn render(report: &WeightsReport) -> String {
         out.push_str(&line("left over", &text));
     }
     if check.diverged() {
-        let text = format!(
-            "{} of {} tensors differ; {sides}",
-            check.mismatches.len(),
-            check.tensors
-        );
+        let text = format!("{} of {} tensors differ; {sides}", check.mismatches.len(), check.tensors);
         out.push_str(&line("compared", &text));
     }
     for words in &report.injected {
@@ -118,10 +110,7 @@ fn tensor(m: &Mismatch) -> String {
     if m.located.len() > 1 {
         out.push_str(&line("fields", &fields(m)));
     }
-    let values = format!(
-        "row {} [{}]: {} where {} belongs",
-        m.row, m.index, m.got, m.want
-    );
+    let values = format!("row {} [{}]: {} where {} belongs", m.row, m.index, m.got, m.want);
     out.push_str(&line("value", &values));
     let cause = match (&m.cause, m.bytes_differ) {
         (Some(c), _) => {
@@ -135,10 +124,12 @@ fn tensor(m: &Mismatch) -> String {
             )
         }
         (None, true) => {
-            "no known cause: the stored bytes differ, and no decoding error makes these values of the right ones".to_owned()
+            "no known cause: the stored bytes differ, and no decoding error makes these values of the right ones"
+                .to_owned()
         }
         (None, false) => {
-            "no known cause: the bytes are equal, and no decoding error of the catalogue makes these values of them".to_owned()
+            "no known cause: the bytes are equal, and no decoding error of the catalogue makes these values of them"
+                .to_owned()
         }
     };
     out.push_str(&line("cause", &cause));
@@ -183,9 +174,5 @@ fn fields(m: &Mismatch) -> String {
         }
     }
     let list: Vec<String> = times.iter().map(|(f, n)| format!("{f} in {n}")).collect();
-    format!(
-        "of {} looked into: {}",
-        count(m.located.len(), "block"),
-        list.join(", ")
-    )
+    format!("of {} looked into: {}", count(m.located.len(), "block"), list.join(", "))
 }

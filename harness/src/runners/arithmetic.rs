@@ -59,9 +59,7 @@ pub struct AttentionRule {
 }
 
 /// A number type for storing.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Number {
     /// 24 bits of mantissa.
@@ -173,8 +171,7 @@ impl Arithmetic {
             for rule in &self.linear {
                 let block = rule.activations.block_size();
                 ensure!(
-                    !(rule.weights.is_empty() || rule.weights == ty.name())
-                        || n.is_multiple_of(block),
+                    !(rule.weights.is_empty() || rule.weights == ty.name()) || n.is_multiple_of(block),
                     "linear: {:?} has blocks of {block}, and the rows of `{name}` have {n} elements",
                     rule.activations
                 );
@@ -186,8 +183,7 @@ impl Arithmetic {
     /// What products with weights of type `ty` do in a step of `tokens`.
     pub fn linear(&self, ty: GgmlType, tokens: usize) -> LinearRule {
         let fits = |r: &&LinearRule| {
-            (r.weights.is_empty() || r.weights == ty.name())
-                && r.up_to.is_none_or(|most| tokens <= most)
+            (r.weights.is_empty() || r.weights == ty.name()) && r.up_to.is_none_or(|most| tokens <= most)
         };
         self.linear.iter().find(fits).cloned().unwrap_or_default()
     }

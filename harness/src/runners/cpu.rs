@@ -22,10 +22,7 @@ impl<'a> Cpu<'a> {
             engine: CpuEngine::new(graph, model).with_kv(kv.format()),
             manifest: Manifest {
                 name: "cpu".to_owned(),
-                arithmetic: Arithmetic {
-                    kv,
-                    ..Arithmetic::default()
-                },
+                arithmetic: Arithmetic { kv, ..Arithmetic::default() },
                 injected,
             },
         }
@@ -34,10 +31,7 @@ impl<'a> Cpu<'a> {
     /// The engine as it is, with something that changes what stages give.
     pub fn intervened(model: &'a Model, intervention: Box<dyn Intervene + 'a>) -> Self {
         let plain = Self::new(model, model.graph().clone(), Number::F32, Vec::new());
-        Self {
-            engine: plain.engine.intervened(intervention),
-            ..plain
-        }
+        Self { engine: plain.engine.intervened(intervention), ..plain }
     }
 }
 

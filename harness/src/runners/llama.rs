@@ -22,23 +22,15 @@ impl Llama {
     /// # Errors
     /// If llama.cpp cannot make the context.
     pub fn new(model: &Arc<Model>, graph: &Graph, room: Room) -> Result<Self> {
-        let cpu = || Arithmetic {
-            linear: dot_types(),
-            attention: attention(room.kv),
-            kv: room.kv,
-            ..Arithmetic::default()
-        };
+        let cpu =
+            || Arithmetic { linear: dot_types(), attention: attention(room.kv), kv: room.kv, ..Arithmetic::default() };
         let (name, arithmetic) = match model.on_gpu() {
             true => ("llama.cpp (cuda)", Arithmetic::llama_cuda(room.kv)),
             false => ("llama.cpp (cpu)", cpu()),
         };
         Ok(Self {
             session: Session::new(model, graph, room)?,
-            manifest: Manifest {
-                name: name.to_owned(),
-                arithmetic,
-                injected: Vec::new(),
-            },
+            manifest: Manifest { name: name.to_owned(), arithmetic, injected: Vec::new() },
         })
     }
 }
@@ -46,11 +38,7 @@ impl Llama {
 /// Cached keys and values are weights to ggml: what they are multiplied with
 /// takes their dot type, and is summed in f32.
 fn attention(kv: Number) -> Vec<AttentionRule> {
-    let rule = AttentionRule {
-        scores: kv.format(),
-        context: kv.format(),
-        ..AttentionRule::default()
-    };
+    let rule = AttentionRule { scores: kv.format(), context: kv.format(), ..AttentionRule::default() };
     match kv {
         Number::F32 => Vec::new(),
         _ => vec![rule],

@@ -47,16 +47,10 @@ impl Arithmetic {
 }
 
 fn rules(ty: &GgmlType) -> Vec<LinearRule> {
-    let rule = |up_to, activations| LinearRule {
-        weights: ty.name().to_owned(),
-        up_to,
-        activations,
-        ..LinearRule::default()
-    };
-    let on_tensor_cores = |up_to, activations| LinearRule {
-        accumulation: Accumulation::TensorCores,
-        ..rule(up_to, activations)
-    };
+    let rule =
+        |up_to, activations| LinearRule { weights: ty.name().to_owned(), up_to, activations, ..LinearRule::default() };
+    let on_tensor_cores =
+        |up_to, activations| LinearRule { accumulation: Accumulation::TensorCores, ..rule(up_to, activations) };
     match *ty {
         GgmlType::F32 => vec![
             rule(Some(MMVF_F32), ActivationFormat::F32),
@@ -64,25 +58,12 @@ fn rules(ty: &GgmlType) -> Vec<LinearRule> {
             on_tensor_cores(None, ActivationFormat::Tf32),
         ],
         GgmlType::F16 => vec![
-            LinearRule {
-                accumulation: Accumulation::F16,
-                ..rule(Some(1), ActivationFormat::F16)
-            },
+            LinearRule { accumulation: Accumulation::F16, ..rule(Some(1), ActivationFormat::F16) },
             on_tensor_cores(Some(MMF), ActivationFormat::F16),
-            LinearRule {
-                accumulation: Accumulation::F16,
-                output: Number::F16,
-                ..rule(None, ActivationFormat::F16)
-            },
+            LinearRule { accumulation: Accumulation::F16, output: Number::F16, ..rule(None, ActivationFormat::F16) },
         ],
-        GgmlType::BF16 => vec![
-            rule(Some(1), ActivationFormat::F32),
-            on_tensor_cores(None, ActivationFormat::Bf16),
-        ],
-        _ => vec![
-            rule(Some(MMVQ), ActivationFormat::Q8_1Mmvq),
-            rule(None, layout(*ty)),
-        ],
+        GgmlType::BF16 => vec![rule(Some(1), ActivationFormat::F32), on_tensor_cores(None, ActivationFormat::Bf16)],
+        _ => vec![rule(Some(MMVQ), ActivationFormat::Q8_1Mmvq), rule(None, layout(*ty))],
     }
 }
 
@@ -99,24 +80,14 @@ fn layout(ty: GgmlType) -> ActivationFormat {
 /// `build_attn_mha` asks for f32 in the scores (`GGML_PREC_F32`), which the
 /// vector kernel and cuBLAS heed and the tensor-core kernels do not.
 fn attention(kv: Number) -> Vec<AttentionRule> {
-    let rule = |up_to, scores, context| AttentionRule {
-        up_to,
-        scores,
-        context,
-        accumulation: Accumulation::TensorCores,
-    };
-    let in_f32 = |up_to, scores, context| AttentionRule {
-        accumulation: Accumulation::F32,
-        ..rule(up_to, scores, context)
-    };
+    let rule =
+        |up_to, scores, context| AttentionRule { up_to, scores, context, accumulation: Accumulation::TensorCores };
+    let in_f32 =
+        |up_to, scores, context| AttentionRule { accumulation: Accumulation::F32, ..rule(up_to, scores, context) };
     match kv {
         Number::F32 => vec![
             in_f32(Some(MMVF_F32), ActivationFormat::F32, ActivationFormat::F32),
-            rule(
-                Some(MMF),
-                ActivationFormat::Tf32Truncated,
-                ActivationFormat::Tf32Truncated,
-            ),
+            rule(Some(MMF), ActivationFormat::Tf32Truncated, ActivationFormat::Tf32Truncated),
             rule(None, ActivationFormat::Tf32, ActivationFormat::Tf32),
         ],
         Number::F16 => vec![

@@ -31,11 +31,7 @@ pub struct Manifest {
 impl Manifest {
     /// Stands for a reference that is not there.
     pub fn nobody() -> Self {
-        Self {
-            name: "none".to_owned(),
-            arithmetic: Arithmetic::default(),
-            injected: Vec::new(),
-        }
+        Self { name: "none".to_owned(), arithmetic: Arithmetic::default(), injected: Vec::new() }
     }
 }
 
@@ -135,9 +131,7 @@ pub fn run(
     for index in 0..tokens.decode {
         let token = match tokens.forced {
             Some(forced) => forced[index],
-            None => next.ok_or_else(|| {
-                anyhow::anyhow!("{} gave no logits to choose from", runner.manifest().name)
-            })?,
+            None => next.ok_or_else(|| anyhow::anyhow!("{} gave no logits to choose from", runner.manifest().name))?,
         };
         fed.push(token);
         let mut step = runner.step(&[token], want)?;

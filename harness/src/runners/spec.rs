@@ -32,8 +32,7 @@ pub enum Spec {
 }
 
 /// What the names are, for messages.
-const NAMES: &str =
-    "auto, cpu, cuda, cuda-fast, llama, llama-cuda, capture:DIR or (as reference) none";
+const NAMES: &str = "auto, cpu, cuda, cuda-fast, llama, llama-cuda, capture:DIR or (as reference) none";
 
 impl FromStr for Spec {
     type Err = String;
@@ -122,9 +121,7 @@ impl Spec {
         match self {
             Self::Auto | Self::Cpu | Self::None => Ok(()),
             Self::Capture(_) => {
-                bail!(
-                    "--inject cannot change a recorded capture; inject into the runner cpu (--subject cpu)"
-                )
+                bail!("--inject cannot change a recorded capture; inject into the runner cpu (--subject cpu)")
             }
             Self::Cuda | Self::CudaFast | Self::Llama | Self::LlamaCuda => bail!(
                 "--inject rewrites the graph that the CPU engine interprets, not that of {self}; inject into the runner cpu (--subject cpu)"
@@ -161,9 +158,9 @@ impl Spec {
                     kv: match room.kv {
                         Number::F32 => KvType::F32,
                         Number::F16 => KvType::F16,
-                        Number::Bf16 => bail!(
-                            "the CUDA engine has no KV cache in bf16; take --kv-type f16, or --subject cpu"
-                        ),
+                        Number::Bf16 => {
+                            bail!("the CUDA engine has no KV cache in bf16; take --kv-type f16, or --subject cpu")
+                        }
                     },
                     scores: true,
                     ..Options::default()

@@ -43,22 +43,10 @@ impl FaultSource for CudaFaults {
         plants
     }
 
-    fn subject<'a>(
-        &self,
-        opened: &'a Opened,
-        plants: &[Plant],
-        room: Room,
-    ) -> Result<Box<dyn Runner + 'a>> {
+    fn subject<'a>(&self, opened: &'a Opened, plants: &[Plant], room: Room) -> Result<Box<dyn Runner + 'a>> {
         let graph = opened.model.graph();
-        let places = plants
-            .iter()
-            .filter_map(|p| Some((graph.index(p.stage)?, &faults::all()[p.fault])))
-            .collect();
-        let options = Options {
-            step: room.step,
-            context: room.context,
-            ..Options::default()
-        };
+        let places = plants.iter().filter_map(|p| Some((graph.index(p.stage)?, &faults::all()[p.fault]))).collect();
+        let options = Options { step: room.step, context: room.context, ..Options::default() };
         Ok(Box::new(Cuda::planted(&opened.model, options, places)?))
     }
 }

@@ -59,17 +59,7 @@ impl Score {
                 pairs(|p| p.causes_right),
             ]
         });
-        let head = [
-            "faults",
-            "cases",
-            "detected",
-            "stage",
-            "cause",
-            "inert",
-            "pairs",
-            "both stages",
-            "both causes",
-        ];
+        let head = ["faults", "cases", "detected", "stage", "cause", "inert", "pairs", "both stages", "both causes"];
         table("", &head, rows.collect())
     }
 
@@ -110,31 +100,24 @@ fn by_mutation(group: &Group) -> Table {
         ]
     });
     let head = ["fault", "cases", "detected", "stage", "cause", "median s"];
-    table(
-        &format!("By fault, {}:", group.source),
-        &head,
-        rows.collect(),
-    )
+    table(&format!("By fault, {}:", group.source), &head, rows.collect())
 }
 
 fn missed(group: &Group) -> Table {
-    let rows = group
-        .counted()
-        .filter(|c| !(c.stage_right && c.cause_right))
-        .map(|c| {
-            let found = match (c.found, c.others) {
-                (None, _) => "nothing".to_owned(),
-                (Some(id), 0) => id.to_string(),
-                (Some(id), more) => format!("{id} and {more} more"),
-            };
-            vec![
-                text(&format!("{}@{}", c.fault, c.stage)),
-                text(&c.model),
-                text(&found),
-                text(c.cause.as_deref().unwrap_or("no known cause")),
-                text(&c.reason()),
-            ]
-        });
+    let rows = group.counted().filter(|c| !(c.stage_right && c.cause_right)).map(|c| {
+        let found = match (c.found, c.others) {
+            (None, _) => "nothing".to_owned(),
+            (Some(id), 0) => id.to_string(),
+            (Some(id), more) => format!("{id} and {more} more"),
+        };
+        vec![
+            text(&format!("{}@{}", c.fault, c.stage)),
+            text(&c.model),
+            text(&found),
+            text(c.cause.as_deref().unwrap_or("no known cause")),
+            text(&c.reason()),
+        ]
+    });
     let head = ["planted", "model", "found", "named", "why"];
     let caption = format!("Missed or named otherwise, {}:", group.source);
     table(&caption, &head, rows.collect())
@@ -143,18 +126,13 @@ fn missed(group: &Group) -> Table {
 /// The same, folded over stages: of round trips there are many.
 fn named_otherwise(group: &Group) -> Table {
     let mut of: BTreeMap<[String; 3], usize> = BTreeMap::new();
-    for c in group
-        .counted()
-        .filter(|c| !(c.stage_right && c.cause_right))
-    {
+    for c in group.counted().filter(|c| !(c.stage_right && c.cause_right)) {
         let named = c.cause.as_deref().unwrap_or("no known cause");
         let named = named.split(':').next().unwrap_or(named);
-        *of.entry([c.name().to_owned(), named.to_owned(), c.reason()])
-            .or_default() += 1;
+        *of.entry([c.name().to_owned(), named.to_owned(), c.reason()]).or_default() += 1;
     }
-    let rows = of.into_iter().map(|([planted, named, why], count)| {
-        vec![text(&planted), n(count), text(&named), text(&why)]
-    });
+    let rows =
+        of.into_iter().map(|([planted, named, why], count)| vec![text(&planted), n(count), text(&named), text(&why)]);
     let caption = format!("Missed or named otherwise, {}:", group.source);
     let head = ["planted", "cases", "named", "why"];
     table(&caption, &head, rows.collect())
@@ -165,18 +143,8 @@ fn missed_pairs(group: &Group) -> Table {
         let all: Vec<String> = pairs.iter().map(|(a, b)| format!("{a} {b}")).collect();
         text(&all.join(", "))
     };
-    let bad = group
-        .pairs
-        .iter()
-        .filter(|p| !(p.stages_right && p.causes_right));
-    let rows = bad.map(|p| {
-        vec![
-            list(&p.faults),
-            text(&p.model),
-            list(&p.found),
-            text(&p.reason()),
-        ]
-    });
+    let bad = group.pairs.iter().filter(|p| !(p.stages_right && p.causes_right));
+    let rows = bad.map(|p| vec![list(&p.faults), text(&p.model), list(&p.found), text(&p.reason())]);
     let caption = format!("Pairs missed or named otherwise, {}:", group.source);
     let head = ["planted", "model", "found", "why"];
     table(&caption, &head, rows.collect())
@@ -189,9 +157,7 @@ fn inert(group: &Group) -> Table {
         *count += 1;
         *largest = case.effect.map_or(*largest, |e| largest.max(e.0));
     }
-    let rows = of
-        .into_iter()
-        .map(|(fault, (count, largest))| vec![text(fault), n(count), text(&number(largest))]);
+    let rows = of.into_iter().map(|(fault, (count, largest))| vec![text(fault), n(count), text(&number(largest))]);
     let caption = format!(
         "Inert, so that no verdict could find them, {}; largest effect as a share of what is allowed:",
         group.source
@@ -215,9 +181,5 @@ fn text(text: &str) -> Cell {
 }
 
 fn table(caption: &str, head: &[&str], rows: Vec<Vec<Cell>>) -> Table {
-    Table {
-        caption: caption.to_owned(),
-        head: head.iter().map(|&h| h.to_owned()).collect(),
-        rows,
-    }
+    Table { caption: caption.to_owned(), head: head.iter().map(|&h| h.to_owned()).collect(), rows }
 }

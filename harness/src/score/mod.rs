@@ -83,9 +83,7 @@ impl Case {
             None if !self.detected => "nothing was found".to_owned(),
             None if !self.stage_right => "the place is wrong or not the only one".to_owned(),
             None if self.cause_right => String::new(),
-            None if self.ties.iter().any(same) => {
-                "both give these very values; the other is told first".to_owned()
-            }
+            None if self.ties.iter().any(same) => "both give these very values; the other is told first".to_owned(),
             None if self.cause.is_none() => "no hypothesis fits".to_owned(),
             None => "another hypothesis fits".to_owned(),
         }
@@ -204,16 +202,8 @@ impl Score {
     /// not inert: all detected, each at its stage, 95 of 100 named, and no
     /// false alarm.
     pub fn reached(&self) -> bool {
-        let counted = || {
-            self.groups
-                .iter()
-                .filter(|g| g.independent)
-                .flat_map(Group::counted)
-        };
-        let (all, named) = (
-            counted().count(),
-            counted().filter(|c| c.cause_right).count(),
-        );
+        let counted = || self.groups.iter().filter(|g| g.independent).flat_map(Group::counted);
+        let (all, named) = (counted().count(), counted().filter(|c| c.cause_right).count());
         let found = counted().all(|c| c.detected && c.stage_right);
         all > 0 && found && named * 100 >= all * 95 && self.clean.alarms.is_empty()
     }

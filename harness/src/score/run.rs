@@ -66,12 +66,7 @@ impl<'a> Bench<'a> {
                 kv,
                 progress: &silent,
             };
-            let tokens = Tokens {
-                prompt,
-                ubatch: prompt.len(),
-                decode,
-                forced: None,
-            };
+            let tokens = Tokens { prompt, ubatch: prompt.len(), decode, forced: None };
             pair.run(&Spec::Llama, tokens, Faults::default())?
         };
         Ok(Self {
@@ -115,11 +110,7 @@ impl<'a> Bench<'a> {
 
     /// The diagnosis of a subject that carries `plants`, what it gave, and the
     /// seconds that the diagnosis took.
-    fn diagnose(
-        &self,
-        source: &dyn FaultSource,
-        plants: &[Plant],
-    ) -> Result<(Verdict, Recording, f64)> {
+    fn diagnose(&self, source: &dyn FaultSource, plants: &[Plant]) -> Result<(Verdict, Recording, f64)> {
         let room = Room {
             step: self.prompt.len(),
             context: self.prompt.len() + self.decode,
@@ -166,15 +157,7 @@ impl<'a> Bench<'a> {
         injection(plant).ok()?.rewrite(&mut graph).ok()?;
         let at = graph.index(plant.stage)?;
         let (right, wrong) = (&self.oracle.graph.nodes[at], &graph.nodes[at]);
-        let of = |node| {
-            assembled(
-                node,
-                &graph,
-                &self.oracle.weights,
-                subject.side(),
-                &self.filter,
-            )
-        };
+        let of = |node| assembled(node, &graph, &self.oracle.weights, subject.side(), &self.filter);
         let (want, moved) = (of(right), of(wrong));
         let mut worst = 0f64;
         for ((step, want), moved) in subject.capture.steps.iter().zip(&want).zip(&moved) {
@@ -186,12 +169,7 @@ impl<'a> Bench<'a> {
             }
             let moved = moved.narrow();
             for (_, range) in judged_rows(right, step, &moved) {
-                let row = Row::of(
-                    &moved.data[range.clone()],
-                    &want.data[range.clone()],
-                    &bound[range],
-                    None,
-                );
+                let row = Row::of(&moved.data[range.clone()], &want.data[range.clone()], &bound[range], None);
                 worst = worst.max(row.used);
             }
         }
@@ -221,11 +199,7 @@ impl<'a> Bench<'a> {
             model: self.name.clone(),
             unfound: unfound.collect(),
             faults: plants.clone().map(|p| (p.cause, p.stage.to_string())),
-            found: verdict
-                .findings
-                .iter()
-                .map(|f| (f.id.to_string(), cause(f)))
-                .collect(),
+            found: verdict.findings.iter().map(|f| (f.id.to_string(), cause(f))).collect(),
             stages_right: planted == found,
             causes_right: plants.iter().all(right),
         })
@@ -257,12 +231,8 @@ impl<'a> Bench<'a> {
             group.cases.push(self.case(source, plant)?);
         }
         // A pair of which one is inert is no pair.
-        let strong: Vec<Plant> = plants
-            .into_iter()
-            .zip(&group.cases)
-            .filter(|(_, c)| c.detected)
-            .map(|(p, _)| p)
-            .collect();
+        let strong: Vec<Plant> =
+            plants.into_iter().zip(&group.cases).filter(|(_, c)| c.detected).map(|(p, _)| p).collect();
         let singles = group.cases.len();
         for (done, pair) in plan.pairs(&strong).into_iter().enumerate() {
             let what = format!("{} and {}", pair[0].name(), pair[1].name());
@@ -278,10 +248,7 @@ impl<'a> Bench<'a> {
     /// If the engine cannot be run.
     pub fn clean(&self, ubatches: &[usize], clean: &mut Clean) -> Result<()> {
         for &ubatch in ubatches {
-            let tokens = Tokens {
-                ubatch,
-                ..self.tokens()
-            };
+            let tokens = Tokens { ubatch, ..self.tokens() };
             let pair = self.pair();
             let reference = pair.run(&Spec::Llama, tokens, Faults::default())?;
             let subject = pair.run(&Spec::Cpu, tokens, Faults::default())?;
@@ -314,21 +281,9 @@ impl<'a> Bench<'a> {
         let faults: [(&str, &str, Value<'_>); 5] = [
             ("scaled:by", "ffn_up", Box::new(|m| 1.0 + m)),
             ("offset:by", "attn_norm", Box::new(|m| m)),
-            (
-                "rms-eps-wrong:eps",
-                "ffn_norm",
-                Box::new(|m| config.rms_eps + m),
-            ),
-            (
-                "rope-base:base",
-                "q_rope",
-                Box::new(|m| config.rope_base * (1.0 + m)),
-            ),
-            (
-                "attn-scale-wrong:scale",
-                "attn_weights",
-                Box::new(move |m| scale * (1.0 + m)),
-            ),
+            ("rms-eps-wrong:eps", "ffn_norm", Box::new(|m| config.rms_eps + m)),
+            ("rope-base:base", "q_rope", Box::new(|m| config.rope_base * (1.0 + m))),
+            ("attn-scale-wrong:scale", "attn_weights", Box::new(move |m| scale * (1.0 + m))),
         ];
         let layer = config.n_layers as u16 / 2;
         let mut graded = Vec::new();
@@ -336,13 +291,8 @@ impl<'a> Bench<'a> {
             let stage = StageId::layer(layer, name);
             let (mut found, mut cause) = (None, None);
             for m in MAGNITUDES {
-                let plant = Plant {
-                    fault: 0,
-                    cause: format!("{fault}={}", value(m)),
-                    stage,
-                };
-                let (verdict, ..) =
-                    self.diagnose(&super::GraphFaults, std::slice::from_ref(&plant))?;
+                let plant = Plant { fault: 0, cause: format!("{fault}={}", value(m)), stage };
+                let (verdict, ..) = self.diagnose(&super::GraphFaults, std::slice::from_ref(&plant))?;
                 let Some(first) = verdict.findings.first().filter(|f| f.id == stage) else {
                     break;
                 };
@@ -372,11 +322,7 @@ fn named(finding: &Finding, plant: &Plant) -> bool {
     };
     let exact = plant.cause.contains(':');
     let same = |name: &str| {
-        if exact {
-            equal(name, &plant.cause)
-        } else {
-            name.split(':').next() == Some(plant.name())
-        }
+        if exact { equal(name, &plant.cause) } else { name.split(':').next() == Some(plant.name()) }
     };
     same(&cause.name)
 }

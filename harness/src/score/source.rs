@@ -41,12 +41,7 @@ pub trait FaultSource {
     ///
     /// # Errors
     /// If the engine cannot be made.
-    fn subject<'a>(
-        &self,
-        opened: &'a Opened,
-        plants: &[Plant],
-        room: Room,
-    ) -> Result<Box<dyn Runner + 'a>>;
+    fn subject<'a>(&self, opened: &'a Opened, plants: &[Plant], room: Room) -> Result<Box<dyn Runner + 'a>>;
 }
 
 /// The CPU engine's independent faults.
@@ -65,30 +60,16 @@ impl FaultSource for PlantedFaults {
         let mut plants = Vec::new();
         for (index, fault) in faults::all().enumerate() {
             for node in &graph.nodes {
-                if fault.stages.contains(&node.id.name)
-                    && possible(fault.cause, node.id, graph, model)
-                {
-                    plants.push(Plant {
-                        fault: index,
-                        cause: fault.cause.to_owned(),
-                        stage: node.id,
-                    });
+                if fault.stages.contains(&node.id.name) && possible(fault.cause, node.id, graph, model) {
+                    plants.push(Plant { fault: index, cause: fault.cause.to_owned(), stage: node.id });
                 }
             }
         }
         plants
     }
 
-    fn subject<'a>(
-        &self,
-        opened: &'a Opened,
-        plants: &[Plant],
-        _: Room,
-    ) -> Result<Box<dyn Runner + 'a>> {
-        let places = plants
-            .iter()
-            .filter_map(|p| Some((faults::all().nth(p.fault)?, p.stage)))
-            .collect();
+    fn subject<'a>(&self, opened: &'a Opened, plants: &[Plant], _: Room) -> Result<Box<dyn Runner + 'a>> {
+        let places = plants.iter().filter_map(|p| Some((faults::all().nth(p.fault)?, p.stage))).collect();
         let planted = Planted::new(&opened.model, places);
         Ok(Box::new(Cpu::intervened(&opened.model, Box::new(planted))))
     }
@@ -114,33 +95,19 @@ impl FaultSource for GraphFaults {
             for node in stages {
                 let applies = (m.apply)(&mut node.clone(), &m.defaults(), graph);
                 if applies && possible(&cause, node.id, graph, model) {
-                    plants.push(Plant {
-                        fault: index,
-                        cause: cause.clone(),
-                        stage: node.id,
-                    });
+                    plants.push(Plant { fault: index, cause: cause.clone(), stage: node.id });
                 }
             }
         }
         plants
     }
 
-    fn subject<'a>(
-        &self,
-        opened: &'a Opened,
-        plants: &[Plant],
-        _: Room,
-    ) -> Result<Box<dyn Runner + 'a>> {
+    fn subject<'a>(&self, opened: &'a Opened, plants: &[Plant], _: Room) -> Result<Box<dyn Runner + 'a>> {
         let mut graph = opened.model.graph().clone();
         for plant in plants {
             injection(plant)?.rewrite(&mut graph)?;
         }
-        Ok(Box::new(Cpu::new(
-            &opened.model,
-            graph,
-            Number::F32,
-            Vec::new(),
-        )))
+        Ok(Box::new(Cpu::new(&opened.model, graph, Number::F32, Vec::new())))
     }
 }
 

@@ -8,35 +8,21 @@ use std::fmt::Write as _;
 pub fn render(score: &Score) -> String {
     let mut out = String::new();
     let word = if score.reached() { "REACHED" } else { "MISSED" };
-    let _ = writeln!(
-        out,
-        "{word}: every independent fault detected at its stage, 95 of 100 named, no false alarm\n"
-    );
+    let _ = writeln!(out, "{word}: every independent fault detected at its stage, 95 of 100 named, no false alarm\n");
     let _ = writeln!(out, "subject    {}", score.subject);
     let _ = writeln!(out, "models     {}", score.models.join(", "));
     for group in &score.groups {
         of_group(group, &mut out);
     }
-    let _ = writeln!(
-        out,
-        "\nclean      {} false alarms in {} runs",
-        score.clean.alarms.len(),
-        score.clean.runs
-    );
+    let _ = writeln!(out, "\nclean      {} false alarms in {} runs", score.clean.alarms.len(), score.clean.runs);
     for (what, stage) in &score.clean.alarms {
         let _ = writeln!(out, "           {what}: {stage}");
     }
     let _ = writeln!(out, "\nsmallest magnitude found, and named");
     for g in &score.graded {
         let size = |x: Option<crate::number::Real>| x.map_or("-".to_owned(), |r| number(r.0));
-        let _ = writeln!(
-            out,
-            "  {:<18} {:<18} {:>8} {:>8}",
-            g.fault,
-            g.stage.to_string(),
-            size(g.found),
-            size(g.named)
-        );
+        let _ =
+            writeln!(out, "  {:<18} {:<18} {:>8} {:>8}", g.fault, g.stage.to_string(), size(g.found), size(g.named));
     }
     out
 }
@@ -72,11 +58,7 @@ fn of_group(group: &Group, out: &mut String) {
         if !(c.stage_right && c.cause_right) {
             let found = c.found.map_or("nothing".to_owned(), |id| id.to_string());
             let cause = c.cause.as_deref().unwrap_or("no known cause");
-            let more = if c.others > 0 {
-                format!(" and {} more", c.others)
-            } else {
-                String::new()
-            };
+            let more = if c.others > 0 { format!(" and {} more", c.others) } else { String::new() };
             let _ = writeln!(
                 out,
                 "  missed   {}@{} ({}): {found}{more}, {cause}: {}",
@@ -87,22 +69,12 @@ fn of_group(group: &Group, out: &mut String) {
             );
         }
     }
-    for p in group
-        .pairs
-        .iter()
-        .filter(|p| !(p.stages_right && p.causes_right))
-    {
+    for p in group.pairs.iter().filter(|p| !(p.stages_right && p.causes_right)) {
         let show = |(a, b): &(String, String)| format!("{a} {b}");
         let planted: Vec<String> = p.faults.iter().map(show).collect();
         let found: Vec<String> = p.found.iter().map(show).collect();
-        let _ = writeln!(
-            out,
-            "  missed   {} ({}): {}: {}",
-            planted.join(" and "),
-            p.model,
-            found.join(", "),
-            p.reason()
-        );
+        let _ =
+            writeln!(out, "  missed   {} ({}): {}: {}", planted.join(" and "), p.model, found.join(", "), p.reason());
     }
     for c in inert {
         let _ = writeln!(

@@ -67,9 +67,7 @@ fn pointwise(
     };
     let factor = match &node.op {
         Op::AttnScores(_) | Op::AttnContext(_) => attention.accumulation.factor(),
-        Op::RmsNorm(_) | Op::Rope(_) | Op::AttnWeights(_) | Op::SwiGlu(_) => {
-            arithmetic.functions.factor()
-        }
+        Op::RmsNorm(_) | Op::Rope(_) | Op::AttnWeights(_) | Op::SwiGlu(_) => arithmetic.functions.factor(),
         _ => 1.0,
     } as f32;
     let (positions, tokens) = (step.positions(), step.kept_tokens());

@@ -44,18 +44,9 @@ pub struct AttentionMap {
 
 /// One map for each of the first layers with an origin, where both sides'
 /// weights were captured in one shape.
-pub(super) fn maps(
-    graph: &Graph,
-    stages: &[StageResult],
-    subject: &Capture,
-    reference: &Capture,
-) -> Vec<AttentionMap> {
+pub(super) fn maps(graph: &Graph, stages: &[StageResult], subject: &Capture, reference: &Capture) -> Vec<AttentionMap> {
     let mut layers: Vec<u16> = Vec::new();
-    for layer in stages
-        .iter()
-        .filter(|s| s.origin)
-        .filter_map(|s| s.id.layer)
-    {
+    for layer in stages.iter().filter(|s| s.origin).filter_map(|s| s.id.layer) {
         if !layers.contains(&layer) {
             layers.push(layer);
         }
@@ -64,22 +55,14 @@ pub(super) fn maps(
         .iter()
         .take(LAYERS)
         .filter_map(|&layer| {
-            let node = graph
-                .nodes
-                .iter()
-                .find(|n| n.id.layer == Some(layer) && matches!(n.op, Op::AttnWeights(_)))?;
+            let node = graph.nodes.iter().find(|n| n.id.layer == Some(layer) && matches!(n.op, Op::AttnWeights(_)))?;
             let stage = stages.iter().find(|s| s.id == node.id);
             map(node.id, stage, subject, reference)
         })
         .collect()
 }
 
-fn map(
-    id: StageId,
-    stage: Option<&StageResult>,
-    subject: &Capture,
-    reference: &Capture,
-) -> Option<AttentionMap> {
+fn map(id: StageId, stage: Option<&StageResult>, subject: &Capture, reference: &Capture) -> Option<AttentionMap> {
     let local = stage.and_then(|s| s.subject.as_ref());
     // The worst row, where one is beyond what is allowed.
     let bad = local.and_then(|l| l.first_bad.and(l.at).or(l.first_bad));
@@ -106,9 +89,7 @@ fn map(
     };
     let bad_row = bad.and_then(|p| positions.iter().position(|&q| q as usize == p.position));
     let rows = around(bad_row, queries);
-    let last = positions
-        .get(rows.end.checked_sub(1)?)
-        .map_or(keys, |&p| p as usize + 1);
+    let last = positions.get(rows.end.checked_sub(1)?).map_or(keys, |&p| p as usize + 1);
     let end = last.clamp(SIDE.min(keys), keys);
     let seen = end - SIDE.min(end)..end;
     let of = |t: &Stored| {
@@ -124,10 +105,7 @@ fn map(
         head,
         flagged: bad.is_some(),
         step: step.index,
-        queries: positions[rows.clone()]
-            .iter()
-            .map(|&p| p as usize)
-            .collect(),
+        queries: positions[rows.clone()].iter().map(|&p| p as usize).collect(),
         first_key: seen.start,
         subject: of(a),
         reference: of(b),
@@ -146,15 +124,9 @@ fn most_different(a: &Stored, b: &Stored, heads: usize) -> usize {
     let distance = |head: usize| -> f64 {
         let (a, b) = (a.slice(0, head..head + 1), b.slice(0, head..head + 1));
         let pairs = a.data.iter().zip(&b.data);
-        pairs
-            .map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2))
-            .sum()
+        pairs.map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum()
     };
-    (0..heads)
-        .map(distance)
-        .enumerate()
-        .max_by(|a, b| a.1.total_cmp(&b.1))
-        .map_or(0, |(head, _)| head)
+    (0..heads).map(distance).enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(head, _)| head)
 }
 
 fn short<S: Serializer>(rows: &[Vec<Real>], serializer: S) -> Result<S::Ok, S::Error> {
@@ -171,22 +143,13 @@ mod tests {
 
     #[test]
     fn the_bad_row_is_among_those_shown() {
-        for (rows, bad) in [
-            (16, None),
-            (16, Some(3)),
-            (512, None),
-            (512, Some(0)),
-            (512, Some(511)),
-            (512, Some(200)),
-            (1, Some(0)),
-        ] {
+        for (rows, bad) in
+            [(16, None), (16, Some(3)), (512, None), (512, Some(0)), (512, Some(511)), (512, Some(200)), (1, Some(0))]
+        {
             let shown = around(bad, rows);
             assert!(shown.end <= rows, "{rows} {bad:?}: {shown:?}");
             assert_eq!(shown.len(), SIDE.min(rows), "{rows} {bad:?}: {shown:?}");
-            assert!(
-                bad.is_none_or(|b| shown.contains(&b)),
-                "{rows} {bad:?}: {shown:?}"
-            );
+            assert!(bad.is_none_or(|b| shown.contains(&b)), "{rows} {bad:?}: {shown:?}");
         }
     }
 }

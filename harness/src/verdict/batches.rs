@@ -10,12 +10,7 @@ use std::collections::HashMap;
 
 /// The largest relative L2 distance of a row of `a` from the same row of `b`
 /// over all stages, where that is, and at which stage.
-pub fn largest_difference(
-    graph: &Graph,
-    a: &Capture,
-    b: &Capture,
-    filter: &Filter,
-) -> Option<(StageId, Global)> {
+pub fn largest_difference(graph: &Graph, a: &Capture, b: &Capture, filter: &Filter) -> Option<(StageId, Global)> {
     let stages = graph.nodes.iter().filter(|n| filter.stage(n.id));
     stages
         .filter_map(|node| Some((node.id, difference(node, a, b, filter)?)))
@@ -36,14 +31,7 @@ fn difference(node: &Node, a: &Capture, b: &Capture, filter: &Filter) -> Option<
         let n = a.row_len();
         for (position, (x, y)) in a.data.chunks(n).zip(b.data.chunks(n)).enumerate() {
             let (step, head) = (0, None);
-            note(
-                Place {
-                    step,
-                    position,
-                    head,
-                },
-                distance(x, y),
-            );
+            note(Place { step, position, head }, distance(x, y));
         }
         return worst;
     };
@@ -60,19 +48,12 @@ fn difference(node: &Node, a: &Capture, b: &Capture, filter: &Filter) -> Option<
             let Some(of_other) = other.stages.get(&node.id) else {
                 continue;
             };
-            let (x, y) = (
-                of_step.slice(axis, r..r + 1),
-                of_other.slice(axis, *s..*s + 1),
-            );
+            let (x, y) = (of_step.slice(axis, r..r + 1), of_other.slice(axis, *s..*s + 1));
             let (n, m) = (row_len(&x.shape), row_len(&y.shape));
             for (head, (x, y)) in x.data.chunks(n).zip(y.data.chunks(m)).enumerate() {
                 let judged = judged(node, position, n.min(m));
                 let head = (of_step.shape().len() == 3).then_some(head);
-                let at = Place {
-                    step: step.index,
-                    position,
-                    head,
-                };
+                let at = Place { step: step.index, position, head };
                 note(at, distance(&x[..judged], &y[..judged]));
             }
         }
@@ -83,17 +64,11 @@ fn difference(node: &Node, a: &Capture, b: &Capture, filter: &Filter) -> Option<
 /// Where the row of each position is.
 fn by_position(capture: &Capture) -> HashMap<usize, (&Step, usize)> {
     let steps = capture.steps.iter();
-    steps
-        .flat_map(|step| (0..step.rows()).map(move |r| (step.first + step.offset(r), (step, r))))
-        .collect()
+    steps.flat_map(|step| (0..step.rows()).map(move |r| (step.first + step.offset(r), (step, r)))).collect()
 }
 
 /// How much of a row both runs must agree in: of attention the keys that the
 /// token sees, since more of them exist in a longer step.
 fn judged(node: &Node, position: usize, n: usize) -> usize {
-    if node.shape.last() == Some(&Axis::Keys) {
-        n.min(position + 1)
-    } else {
-        n
-    }
+    if node.shape.last() == Some(&Axis::Keys) { n.min(position + 1) } else { n }
 }

@@ -32,10 +32,7 @@ pub(super) fn caches(
     for &index in &source.steps {
         let step = source.step(index);
         if let Some(own) = step.get(node.id).filter(|_| source.resumes) {
-            state.values = Tensor {
-                shape: own.shape.clone(),
-                data: own.data.iter().map(|&v| f64::from(v)).collect(),
-            };
+            state.values = Tensor { shape: own.shape.clone(), data: own.data.iter().map(|&v| f64::from(v)).collect() };
             state.deltas = Tensor::zeros(own.shape.clone());
             state.known = vec![true; own.rows()];
             state.lost = false;
@@ -43,10 +40,7 @@ pub(super) fn caches(
         }
         let count = step.tokens.len();
         let shape = [&[count], row_shape.as_slice()].concat();
-        let mut rows = Tensor {
-            data: vec![f64::NAN; count * width],
-            shape: shape.clone(),
-        };
+        let mut rows = Tensor { data: vec![f64::NAN; count * width], shape: shape.clone() };
         let mut deltas = Tensor::zeros(shape);
         let mut fresh = vec![false; count];
         let mut poisoned = false;
@@ -72,12 +66,7 @@ pub(super) fn caches(
         }
         if let Some(fault) = &node.faults.compute {
             let positions: Vec<u32> = (step.first..step.keys()).map(|p| p as u32).collect();
-            let context = Context {
-                tokens: &step.tokens,
-                positions: &positions,
-                weights,
-                weight: "",
-            };
+            let context = Context { tokens: &step.tokens, positions: &positions, weights, weight: "" };
             let (spoiled, bound) = fault.evaluate(&[&rows], &context);
             rows = spoiled;
             for (d, b) in deltas.data.iter_mut().zip(bound) {

@@ -29,29 +29,16 @@ pub fn evaluate(
     filter: &Filter,
     sink: &mut Sink<'_>,
 ) {
-    let misread = node.faults.read.as_ref().map(|fault| Misread {
-        source: weights,
-        fault: fault.as_ref(),
-    });
+    let misread = node.faults.read.as_ref().map(|fault| Misread { source: weights, fault: fault.as_ref() });
     let weights = misread.as_ref().map_or(weights, |m| m);
-    let plans: Vec<segment::Plan> = sides
-        .iter()
-        .map(|side| segment::Plan::new(node, graph, side.capture))
-        .collect();
+    let plans: Vec<segment::Plan> = sides.iter().map(|side| segment::Plan::new(node, graph, side.capture)).collect();
     let direct: Vec<Source<'_>> = sides
         .iter()
         .enumerate()
         .filter(|(i, _)| plans[*i].is_empty())
         .map(|(index, side)| Source::captured(index, *side, filter))
         .collect();
-    let mut flow = apply(
-        node,
-        graph,
-        weights,
-        &direct,
-        &mut State::new(sides.len()),
-        sink,
-    );
+    let mut flow = apply(node, graph, weights, &direct, &mut State::new(sides.len()), sink);
     for (index, plan) in plans.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
         if flow.is_continue() {
             flow = segment::evaluate(node, graph, weights, (index, sides[index]), plan, sink);

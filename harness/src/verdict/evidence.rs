@@ -75,13 +75,7 @@ pub struct Evidence<'a> {
 
 impl<'a> Evidence<'a> {
     /// Evaluates `node` and judges every row of it.
-    pub fn new(
-        oracle: &'a Oracle<'a>,
-        node: &'a Node,
-        side: Side<'a>,
-        filter: &'a Filter,
-        policy: &Policy,
-    ) -> Self {
+    pub fn new(oracle: &'a Oracle<'a>, node: &'a Node, side: Side<'a>, filter: &'a Filter, policy: &Policy) -> Self {
         let expected = assembled(node, &oracle.graph, &oracle.weights, side, filter);
         let rule = policy.rule(node.id);
         let given: Vec<_> = side.capture.steps.iter().map(|s| s.get(node.id)).collect();
@@ -95,52 +89,25 @@ impl<'a> Evidence<'a> {
                 continue;
             }
             for (place, range) in judged_rows(node, step, got) {
-                let (g, w, b) = (
-                    &got.data[range.clone()],
-                    &want.data[range.clone()],
-                    &bound[range.clone()],
-                );
+                let (g, w, b) = (&got.data[range.clone()], &want.data[range.clone()], &bound[range.clone()]);
                 // A cached row that nothing is known of.
                 let unknown = matches!(node.op, Op::KvCache(_)) && w.iter().all(|v| v.is_nan());
                 if unknown || !filter.position(place.position) {
                     continue;
                 }
                 let finite = g.iter().all(|v| v.is_finite());
-                rows.push(RowAt {
-                    step: index,
-                    place,
-                    bad: !finite || Row::of(g, w, b, rule).used > 1.0,
-                    range,
-                });
+                rows.push(RowAt { step: index, place, bad: !finite || Row::of(g, w, b, rule).used > 1.0, range });
             }
         }
-        Self {
-            oracle,
-            node,
-            side,
-            given,
-            expected,
-            rows,
-            misshapen,
-            rule,
-            filter,
-        }
+        Self { oracle, node, side, given, expected, rows, misshapen, rule, filter }
     }
 
     /// What the subject gave in a row, what it should have, and the bound.
     pub fn row(&self, row: &RowAt) -> (&[f32], &[f64], &[f32]) {
-        let got = self.given[row.step]
-            .as_ref()
-            .expect("a judged row was given");
-        let (want, bound) = self.expected[row.step]
-            .as_ref()
-            .expect("a judged row was evaluated");
+        let got = self.given[row.step].as_ref().expect("a judged row was given");
+        let (want, bound) = self.expected[row.step].as_ref().expect("a judged row was evaluated");
         let range = row.range.clone();
-        (
-            &got.data[range.clone()],
-            &want.data[range.clone()],
-            &bound[range],
-        )
+        (&got.data[range.clone()], &want.data[range.clone()], &bound[range])
     }
 
     /// The row of operand `i` that belongs to `row`, of a stage that works
@@ -150,8 +117,7 @@ impl<'a> Evidence<'a> {
         let input = &self.oracle.graph.nodes[*self.node.inputs.get(i)?];
         let stored = step.stages.get(&input.id)?;
         let at = (0..step.rows()).find(|&r| step.first + step.offset(r) == row.place.position)?;
-        let by_token =
-            input.token_axis() == Some(0) && stored.shape().first() == Some(&step.rows());
+        let by_token = input.token_axis() == Some(0) && stored.shape().first() == Some(&step.rows());
         by_token.then(|| stored.slice(0, at..at + 1).data)
     }
 
@@ -167,12 +133,7 @@ impl<'a> Evidence<'a> {
             let (got, want, bound) = self.row(row);
             for (index, ((&got, &want), &bound)) in got.iter().zip(want).zip(bound).enumerate() {
                 if !right(got, want, bound) {
-                    all.push(Wrong {
-                        row: i,
-                        index,
-                        got,
-                        want,
-                    });
+                    all.push(Wrong { row: i, index, got, want });
                 }
             }
         }
@@ -188,8 +149,7 @@ impl<'a> Evidence<'a> {
     /// For a linear stage: three of its bad rows alone, which is what a
     /// hypothesis is tried on first.
     pub fn sample(&self) -> Option<Capture> {
-        if !matches!(self.node.op, Op::Linear(_)) || self.node.shape.first() != Some(&Axis::Tokens)
-        {
+        if !matches!(self.node.op, Op::Linear(_)) || self.node.shape.first() != Some(&Axis::Tokens) {
             return None;
         }
         let bad: Vec<usize> = self.bad_rows().map(|r| r.place.position).collect();
@@ -229,16 +189,10 @@ pub fn excerpt(
     chosen.extend(bad.iter().step_by(bad.len().div_ceil(room).max(1)));
     let near = |other: &Node| match (other.id.layer, node.id.layer) {
         (Some(other), Some(own)) => other == own || other + 1 == own,
-        _ => node
-            .inputs
-            .iter()
-            .any(|&i| oracle.graph.nodes[i].id == other.id),
+        _ => node.inputs.iter().any(|&i| oracle.graph.nodes[i].id == other.id),
     };
     let nodes: Vec<&Node> = oracle.graph.nodes.iter().collect();
-    let nodes: Vec<&Node> = nodes
-        .into_iter()
-        .filter(|n| n.id == node.id || near(n))
-        .collect();
+    let nodes: Vec<&Node> = nodes.into_iter().filter(|n| n.id == node.id || near(n)).collect();
     Some(part(capture, &nodes, &chosen))
 }
 
@@ -246,9 +200,8 @@ pub fn excerpt(
 fn part(capture: &Capture, nodes: &[&Node], positions: &BTreeSet<usize>) -> Capture {
     let mut all = Capture::new(capture.store.clone());
     for step in &capture.steps {
-        let rows: Vec<usize> = (0..step.rows())
-            .filter(|&r| positions.contains(&(step.first + step.offset(r))))
-            .collect();
+        let rows: Vec<usize> =
+            (0..step.rows()).filter(|&r| positions.contains(&(step.first + step.offset(r)))).collect();
         let mut less = Step {
             index: step.index,
             kept: Some(rows.iter().map(|&r| step.offset(r)).collect()),
@@ -258,9 +211,7 @@ fn part(capture: &Capture, nodes: &[&Node], positions: &BTreeSet<usize>) -> Capt
             let Some(stored) = step.stages.get(&node.id) else {
                 continue;
             };
-            let axis = node
-                .token_axis()
-                .filter(|a| stored.shape().get(*a) == Some(&step.rows()));
+            let axis = node.token_axis().filter(|a| stored.shape().get(*a) == Some(&step.rows()));
             let tensor = match axis {
                 Some(_) if rows.is_empty() => continue,
                 Some(axis) => pick(stored, axis, &rows),
@@ -295,11 +246,7 @@ pub(crate) fn right(got: f32, want: f64, bound: f32) -> bool {
 }
 
 /// The rows of a tensor that are judged, with the judged part of each.
-pub(crate) fn judged_rows(
-    node: &Node,
-    step: &Step,
-    got: &Tensor<f32>,
-) -> impl Iterator<Item = (Place, Range<usize>)> {
+pub(crate) fn judged_rows(node: &Node, step: &Step, got: &Tensor<f32>) -> impl Iterator<Item = (Place, Range<usize>)> {
     let n = row_len(&got.shape);
     let (positions, shape, index) = (step.positions(), got.shape.clone(), step.index);
     (0..got.data.len() / n).map(move |r| {

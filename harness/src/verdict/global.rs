@@ -27,12 +27,7 @@ pub struct Global {
 
 /// Compares a stage of two captures; `None` where no step has it in one shape
 /// on both sides.
-pub fn compare(
-    node: &Node,
-    subject: &Capture,
-    reference: &Capture,
-    filter: &Filter,
-) -> Option<Global> {
+pub fn compare(node: &Node, subject: &Capture, reference: &Capture, filter: &Filter) -> Option<Global> {
     let mut worst: Option<Global> = None;
     for (s, r) in subject.steps.iter().zip(&reference.steps) {
         let (Some(a), Some(b)) = (s.stages.get(&node.id), r.stages.get(&node.id)) else {

@@ -2,8 +2,8 @@
 
 use super::rows::{self, place, row_len};
 use super::{
-    AttentionMap, Global, Local, LogitsRow, Policy, Segment, Side, Symptom, attention, global,
-    health, logits, residuals,
+    AttentionMap, Global, Local, LogitsRow, Policy, Segment, Side, Symptom, attention, global, health, logits,
+    residuals,
 };
 use crate::capture::{Filter, Step};
 use crate::mutations::hypotheses::{self, Cause, Search};
@@ -196,10 +196,7 @@ pub fn judge(
 ) -> Result<Verdict> {
     let graph = &oracle.graph;
     let (alone, nobody) = (reference.is_none(), subject.capture.blank());
-    let reference = reference.unwrap_or(Side {
-        capture: &nobody,
-        arithmetic: subject.arithmetic,
-    });
+    let reference = reference.unwrap_or(Side { capture: &nobody, arithmetic: subject.arithmetic });
     let asked = match alone {
         true => asked(graph, filter, &[subject]),
         false => asked(graph, filter, &[subject, reference]),
@@ -208,8 +205,7 @@ pub fn judge(
     let mut stages: Vec<StageResult> = asked
         .par_iter()
         .map(|node| {
-            let mut locals =
-                residuals(node, oracle, &[subject, reference], filter, policy).into_iter();
+            let mut locals = residuals(node, oracle, &[subject, reference], filter, policy).into_iter();
             let (mut of_subject, of_reference) = (locals.next().flatten(), locals.next().flatten());
             if let Some(local) = &mut of_subject {
                 rows::add_other(node, local, reference.capture);
@@ -236,19 +232,13 @@ pub fn judge(
         let first = s.subject.as_ref().and_then(|l| l.first_bad);
         first.map_or(usize::MAX, |p| p.step)
     });
-    let (findings, search) = hypotheses::explain(
-        oracle,
-        &subject,
-        &origins,
-        (filter, policy),
-        budget,
-        &|done, all| progress("looking for causes", done, all),
-    );
+    let (findings, search) = hypotheses::explain(oracle, &subject, &origins, (filter, policy), budget, &|done, all| {
+        progress("looking for causes", done, all)
+    });
     let verdict = Verdict {
         tokens: tokens(subject, reference),
-        logits: last_of(graph, filter).map_or_else(Vec::new, |node| {
-            logits::compare(node, subject.capture, reference.capture, filter)
-        }),
+        logits: last_of(graph, filter)
+            .map_or_else(Vec::new, |node| logits::compare(node, subject.capture, reference.capture, filter)),
         attention: attention::maps(graph, &stages, subject.capture, reference.capture),
         health: health::check(graph, subject.capture),
         stages,
@@ -267,16 +257,8 @@ fn asked<'a>(graph: &'a Graph, filter: &Filter, sides: &[Side<'_>]) -> Vec<&'a N
     let asked = |i: &usize| filter.stage(graph.nodes[*i].id);
     let mut all: BTreeSet<usize> = (0..graph.nodes.len()).filter(asked).collect();
     for side in sides {
-        let captured: Vec<bool> = graph
-            .nodes
-            .iter()
-            .map(|n| {
-                side.capture
-                    .steps
-                    .iter()
-                    .any(|s| s.stages.contains_key(&n.id))
-            })
-            .collect();
+        let captured: Vec<bool> =
+            graph.nodes.iter().map(|n| side.capture.steps.iter().any(|s| s.stages.contains_key(&n.id))).collect();
         for index in (0..graph.nodes.len()).filter(asked) {
             if !captured[index] {
                 all.extend(graph.after(index, &|i| captured[i]));
@@ -290,10 +272,7 @@ fn asked<'a>(graph: &'a Graph, filter: &Filter, sides: &[Side<'_>]) -> Vec<&'a N
 /// are: those that are judged with another on one side, and by themselves or
 /// with another on the other.
 fn within(graph: &Graph, stages: &mut [StageResult], alone: bool) -> Vec<bool> {
-    let mut inside = [
-        vec![false; graph.nodes.len()],
-        vec![false; graph.nodes.len()],
-    ];
+    let mut inside = [vec![false; graph.nodes.len()], vec![false; graph.nodes.len()]];
     for stage in stages.iter() {
         for (inside, local) in inside.iter_mut().zip([&stage.subject, &stage.reference]) {
             let judged = local.as_ref().filter(|l| l.vague == 0);
@@ -380,12 +359,7 @@ fn coverage(
     subject: Side<'_>,
     filter: &Filter,
 ) -> Coverage {
-    let mut coverage = Coverage {
-        stages: asked.len(),
-        stages_total: graph.nodes.len(),
-        alone,
-        ..Coverage::default()
-    };
+    let mut coverage = Coverage { stages: asked.len(), stages_total: graph.nodes.len(), alone, ..Coverage::default() };
     // Downstream of a wrong extent fewer rows exist; that is no gap.
     let mut short: Vec<usize> = Vec::new();
     for (node, stage) in asked.iter().zip(stages) {
@@ -408,11 +382,7 @@ fn coverage(
         coverage.judged += if waived || inside {
             rows
         } else {
-            let of_reference = if alone {
-                rows
-            } else {
-                judged(&stage.reference)
-            };
+            let of_reference = if alone { rows } else { judged(&stage.reference) };
             judged(&stage.subject).min(of_reference).min(rows)
         };
     }
@@ -428,9 +398,7 @@ fn rows_asked(node: &Node, step: &Step, filter: &Filter) -> usize {
     }
     let shape = Graph::extent(node, step.tokens.len(), step.keys());
     let all = shape.iter().product::<usize>() / row_len(&shape);
-    (0..all)
-        .filter(|&r| filter.position(place(node, &shape, step.index, &positions, r).position))
-        .count()
+    (0..all).filter(|&r| filter.position(place(node, &shape, step.index, &positions, r).position)).count()
 }
 
 /// The logits, if they were asked for.

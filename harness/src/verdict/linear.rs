@@ -96,14 +96,7 @@ pub(super) fn layers(
                 }
                 batch.add(
                     &x,
-                    Part {
-                        side: of.index,
-                        index,
-                        step,
-                        rows,
-                        poisoned: !x.finite(),
-                        segment: of.computed.is_some(),
-                    },
+                    Part { side: of.index, index, step, rows, poisoned: !x.finite(), segment: of.computed.is_some() },
                 );
                 if batch.room() == 0 {
                     batch.flush(sink)?;
@@ -128,8 +121,7 @@ impl<'a> Batch<'a> {
         let from = self.rows.len();
         if format == ActivationFormat::F32 {
             self.parts.push(part);
-            self.deltas
-                .extend(quant::uncertainty(format, narrow, delta));
+            self.deltas.extend(quant::uncertainty(format, narrow, delta));
             match x {
                 Operand::Captured(_) => self.rows.extend(narrow.iter().map(|&v| f64::from(v))),
                 Operand::Computed(value, _) => self.rows.extend_from_slice(&value.data[range]),
@@ -180,11 +172,7 @@ impl<'a> Batch<'a> {
             let ties = quant::ties(self.rule.activations, x);
             if !ties.is_empty() {
                 let at = part.rows.start + r;
-                self.undecided.push(Undecided {
-                    row: first + r,
-                    ties,
-                    given: given.slice(0, at..at + 1).data,
-                });
+                self.undecided.push(Undecided { row: first + r, ties, given: given.slice(0, at..at + 1).data });
             }
         }
         true
@@ -198,34 +186,17 @@ impl<'a> Batch<'a> {
         let weights = AsMultiplied(self.weights, self.rule.activations);
         // A doubt about an element does not reach the sum stored before.
         let by_element = WithoutOffsets(AsMultiplied(self.weights, self.rule.activations));
-        let context = Context {
-            tokens: &[],
-            positions: &[],
-            weights: &weights,
-            weight: self.name,
-        };
+        let context = Context { tokens: &[], positions: &[], weights: &weights, weight: self.name };
         let shape = vec![self.rows.len() / n, n];
-        let x = Tensor {
-            shape: shape.clone(),
-            data: std::mem::take(&mut self.rows),
-        };
+        let x = Tensor { shape: shape.clone(), data: std::mem::take(&mut self.rows) };
         let (mut y, mut bound) = forward(self.node, &[&x], &context);
         let factor = self.rule.accumulation.factor() as f32;
         bound.iter_mut().for_each(|b| *b *= factor);
         let deltas = std::mem::take(&mut self.deltas);
         if deltas.iter().any(|d| *d > 0.0) {
-            let dx = Tensor {
-                shape,
-                data: deltas,
-            };
-            let context = Context {
-                weights: &by_element,
-                ..context
-            };
-            for (b, s) in bound
-                .iter_mut()
-                .zip(linear::spread(self.layer, &dx, &context))
-            {
+            let dx = Tensor { shape, data: deltas };
+            let context = Context { weights: &by_element, ..context };
+            for (b, s) in bound.iter_mut().zip(linear::spread(self.layer, &dx, &context)) {
                 *b = b.hypot(s);
             }
         }
@@ -249,10 +220,7 @@ impl<'a> Batch<'a> {
                 index: part.index,
                 rows: part.rows,
                 known: None,
-                value: Tensor {
-                    shape: vec![count, m],
-                    data: y.data[range.clone()].to_vec(),
-                },
+                value: Tensor { shape: vec![count, m], data: y.data[range.clone()].to_vec() },
                 bound: bound[range].to_vec(),
                 poisoned: part.poisoned,
                 segment: part.segment,
@@ -270,8 +238,7 @@ impl<'a> Batch<'a> {
         if !quant::takes_sums(ty, format) {
             return;
         }
-        let halves =
-            format == ActivationFormat::Q8_1Mmvq && matches!(ty, GgmlType::Q4_1 | GgmlType::Q5_1);
+        let halves = format == ActivationFormat::Q8_1Mmvq && matches!(ty, GgmlType::Q4_1 | GgmlType::Q5_1);
         let corrections: Vec<Vec<(f64, f64)>> = (0..m)
             .into_par_iter()
             .map(|o| {

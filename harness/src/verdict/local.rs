@@ -123,10 +123,7 @@ impl Local {
         self.bad_prefill_rows += usize::from(at.step == 0);
         self.bad_positions.insert(at.position);
         self.bad_heads.extend(at.head);
-        if self
-            .first_bad
-            .is_none_or(|first| (at.step, at.position) < (first.step, first.position))
-        {
+        if self.first_bad.is_none_or(|first| (at.step, at.position) < (first.step, first.position)) {
             self.first_bad = Some(at);
         }
     }
@@ -146,14 +143,7 @@ pub struct Check<'a> {
 impl<'a> Check<'a> {
     /// Nothing seen yet.
     pub fn new(node: &'a Node, filter: &'a Filter, policy: &Policy) -> Self {
-        Self {
-            node,
-            filter,
-            rule: policy.rule(node.id),
-            local: Local::default(),
-            seen: false,
-            short: None,
-        }
+        Self { node, filter, rule: policy.rule(node.id), local: Local::default(), seen: false, short: None }
     }
 
     /// The residual; `None` if the stage or its operands were captured in no
@@ -176,11 +166,7 @@ impl<'a> Check<'a> {
         };
         self.seen = true;
         let per_row = block.value.data.len() / block.rows.len().max(1);
-        let count = if block.known.is_some() {
-            block.rows.len()
-        } else {
-            step.rows()
-        };
+        let count = if block.known.is_some() { block.rows.len() } else { step.rows() };
         if stored.shape().iter().product::<usize>() != count * per_row {
             self.wrong_extent(stored.shape(), block, count);
             return;
@@ -200,10 +186,7 @@ impl<'a> Check<'a> {
             if let Some(axis) = self.node.token_axis().filter(|a| *a < want.len()) {
                 want[axis] = rows;
             }
-            local.extent = Some(format!(
-                "shape {got:?} where {want:?} is expected, from {} on",
-                step.label()
-            ));
+            local.extent = Some(format!("shape {got:?} where {want:?} is expected, from {} on", step.label()));
         }
         local.used = f64::INFINITY;
         local.residual = f64::INFINITY;
@@ -212,11 +195,7 @@ impl<'a> Check<'a> {
         if self.short != Some(block.index) {
             self.short = Some(block.index);
             for position in step.first..step.keys() {
-                local.note_bad(Place {
-                    step: step.index,
-                    position,
-                    head: None,
-                });
+                local.note_bad(Place { step: step.index, position, head: None });
                 local.spread.row(position, f64::INFINITY);
             }
         }
@@ -236,11 +215,7 @@ impl<'a> Check<'a> {
             }
             // Scores beyond the diagonal carry no meaning.
             let range = r * n..r * n + judged_len(self.node, at, n);
-            let row = (
-                &got.data[range.clone()],
-                &block.value.data[range.clone()],
-                &block.bound[range],
-            );
+            let row = (&got.data[range.clone()], &block.value.data[range.clone()], &block.bound[range]);
             self.row(at, row, block);
         }
     }
@@ -306,20 +281,14 @@ pub fn residuals(
     filter: &Filter,
     policy: &Policy,
 ) -> Vec<Option<Local>> {
-    let mut checks: Vec<Check<'_>> = sides
-        .iter()
-        .map(|_| Check::new(node, filter, policy))
-        .collect();
+    let mut checks: Vec<Check<'_>> = sides.iter().map(|_| Check::new(node, filter, policy)).collect();
     let (graph, weights) = (&oracle.graph, &oracle.weights);
     evaluate(node, graph, weights, sides, filter, &mut |block| {
         checks[block.side].take(&block);
         ControlFlow::Continue(())
     });
     let locals = checks.into_iter().zip(sides).map(|(check, side)| {
-        Some(Local {
-            segment: Segment::of(node, &oracle.graph, side.capture),
-            ..check.finish()?
-        })
+        Some(Local { segment: Segment::of(node, &oracle.graph, side.capture), ..check.finish()? })
     });
     locals.collect()
 }
@@ -342,13 +311,7 @@ impl Row {
         Self::new(got, want, bound, rule, &mut Spread::default())
     }
 
-    fn new(
-        got: &[f32],
-        want: &[f64],
-        bound: &[f32],
-        rule: Option<f64>,
-        spread: &mut Spread,
-    ) -> Self {
+    fn new(got: &[f32], want: &[f64], bound: &[f32], rule: Option<f64>, spread: &mut Spread) -> Self {
         let (mut d2, mut y2, mut b2, mut largest) = (0f64, 0f64, 0f64, 0f64);
         for ((g, w), b) in got.iter().zip(want).zip(bound) {
             d2 += (f64::from(*g) - w).powi(2);

@@ -51,12 +51,7 @@ pub struct LogitsRow {
 
 /// Compares the logits `node` of both captures; empty where they were not
 /// captured in one shape.
-pub(super) fn compare(
-    node: &Node,
-    subject: &Capture,
-    reference: &Capture,
-    filter: &Filter,
-) -> Vec<LogitsRow> {
+pub(super) fn compare(node: &Node, subject: &Capture, reference: &Capture, filter: &Filter) -> Vec<LogitsRow> {
     let mut rows = Vec::new();
     for (s, r) in subject.steps.iter().zip(&reference.steps) {
         for (of_s, of_r) in common(node, s, r) {
@@ -86,11 +81,7 @@ pub(super) fn compare(
 fn log_sum_exp(x: &[f32]) -> f64 {
     let max = x.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
     let max = f64::from(max);
-    max + x
-        .iter()
-        .map(|v| (f64::from(*v) - max).exp())
-        .sum::<f64>()
-        .ln()
+    max + x.iter().map(|v| (f64::from(*v) - max).exp()).sum::<f64>().ln()
 }
 
 /// KL(p ‖ q) of the distributions with these logits.
@@ -109,11 +100,7 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     // `f32::max` drops a NaN; a report must not.
     a.iter().zip(b).fold(0.0, |m: f32, (a, b)| {
         let d = (a - b).abs();
-        if d.is_nan() || m.is_nan() {
-            f32::NAN
-        } else {
-            m.max(d)
-        }
+        if d.is_nan() || m.is_nan() { f32::NAN } else { m.max(d) }
     })
 }
 
@@ -130,11 +117,7 @@ fn top(x: &[f32]) -> Vec<Choice> {
     }
     let z = log_sum_exp(x);
     best.into_iter()
-        .map(|(i, logit)| Choice {
-            token: i as u32,
-            logit,
-            probability: (f64::from(logit) - z).exp() as f32,
-        })
+        .map(|(i, logit)| Choice { token: i as u32, logit, probability: (f64::from(logit) - z).exp() as f32 })
         .collect()
 }
 

@@ -55,9 +55,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A row of a stage's output: where it is in the run.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Place {
     /// 0 for the prefill.
     pub step: usize,

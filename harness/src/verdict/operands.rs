@@ -139,10 +139,7 @@ impl<'a> Source<'a> {
 
     /// Whether any of the rows is asked for.
     pub(super) fn asked(&self, step: &Step, rows: &Range<usize>) -> bool {
-        self.filter.is_none_or(|filter| {
-            rows.clone()
-                .any(|r| filter.position(step.first + step.offset(r)))
-        })
+        self.filter.is_none_or(|filter| rows.clone().any(|r| filter.position(step.first + step.offset(r))))
     }
 
     pub(super) fn step(&self, index: usize) -> &'a Step {
@@ -151,13 +148,7 @@ impl<'a> Source<'a> {
 
     /// Some rows of the node `input` as this side has them; all of them where
     /// they were computed.
-    pub(super) fn operand(
-        &self,
-        graph: &Graph,
-        input: usize,
-        step: usize,
-        rows: &Range<usize>,
-    ) -> Option<Operand<'a>> {
+    pub(super) fn operand(&self, graph: &Graph, input: usize, step: usize, rows: &Range<usize>) -> Option<Operand<'a>> {
         let node = &graph.nodes[input];
         if let Some(stored) = self.step(step).stages.get(&node.id) {
             return rows_of(node, stored, rows).map(Operand::Captured);
@@ -168,11 +159,7 @@ impl<'a> Source<'a> {
 }
 
 /// What the node computes: its op, or the fault in the op's place.
-pub(super) fn forward(
-    node: &Node,
-    operands: &[&Tensor<f64>],
-    context: &Context<'_>,
-) -> (Tensor<f64>, Vec<f32>) {
+pub(super) fn forward(node: &Node, operands: &[&Tensor<f64>], context: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
     match &node.faults.compute {
         Some(fault) => fault.evaluate(operands, context),
         None => ops::forward_with_bound(&node.op, operands, context),
@@ -180,11 +167,7 @@ pub(super) fn forward(
 }
 
 /// The rows `rows` of a stage's tensor; all of it where no axis counts tokens.
-pub(super) fn rows_of<'a>(
-    node: &Node,
-    stored: &'a Stored,
-    rows: &Range<usize>,
-) -> Option<Cow<'a, Tensor<f32>>> {
+pub(super) fn rows_of<'a>(node: &Node, stored: &'a Stored, rows: &Range<usize>) -> Option<Cow<'a, Tensor<f32>>> {
     match node.token_axis() {
         Some(axis) => {
             let extent = *stored.shape().get(axis)?;

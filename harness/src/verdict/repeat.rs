@@ -82,10 +82,7 @@ impl Race {
                 });
             }
         }
-        race.map(|race| Self {
-            stages: stages.len(),
-            ..race
-        })
+        race.map(|race| Self { stages: stages.len(), ..race })
     }
 
     /// In words.
@@ -93,15 +90,7 @@ impl Race {
         format!(
             "nondeterministic at {}, {}: element {} is {} in run 1 and {} in run {} on the same tokens; \
              {} of {} elements differ there, and {} stages in all: a race, or memory that is not written",
-            self.stage,
-            self.at,
-            self.index,
-            self.first,
-            self.other,
-            self.run,
-            self.elements,
-            self.of,
-            self.stages
+            self.stage, self.at, self.index, self.first, self.other, self.run, self.elements, self.of, self.stages
         )
     }
 }

@@ -13,13 +13,7 @@ pub(super) fn row_len(shape: &[usize]) -> usize {
 
 /// Where row `r` of a tensor of this shape belongs, in the step of number
 /// `step`, whose rows here are the tokens at `positions`.
-pub(super) fn place(
-    node: &Node,
-    shape: &[usize],
-    step: usize,
-    positions: &[u32],
-    r: usize,
-) -> Place {
+pub(super) fn place(node: &Node, shape: &[usize], step: usize, positions: &[u32], r: usize) -> Place {
     let of = |row: usize| positions[row] as usize;
     let (position, head) = match (node.shape.first(), shape.len()) {
         (Some(Axis::Fixed(_)), _) => (of(r % shape[1].max(1)), Some(r / shape[1].max(1))),
@@ -27,11 +21,7 @@ pub(super) fn place(
         (_, 3) => (of(r / shape[1].max(1)), Some(r % shape[1].max(1))),
         _ => (of(r), None),
     };
-    Place {
-        step,
-        position,
-        head,
-    }
+    Place { step, position, head }
 }
 
 /// How much of a row of `n` elements is judged: all of it, but of attention
@@ -53,30 +43,21 @@ pub(super) fn add_other(node: &Node, local: &mut Local, other: &Capture) {
 
 /// What `capture` holds at index `index` of the row `at`.
 fn value_at(node: &Node, capture: &Capture, at: Place, index: usize) -> Option<Real> {
-    capture
-        .steps
-        .iter()
-        .filter(|s| s.index == at.step)
-        .find_map(|step| {
-            let stored = step.stages.get(&node.id)?;
-            // A cache holds the rows of all positions so far.
-            let (axis, row) = match node.token_axis() {
-                Some(axis) => (
-                    axis,
-                    step.positions()
-                        .iter()
-                        .position(|&p| p as usize == at.position)?,
-                ),
-                None => (0, at.position),
-            };
-            if row >= *stored.shape().get(axis)? {
-                return None;
-            }
-            // Of one token there is a row for each head, whichever axis counts them.
-            let tensor = stored.slice(axis, row..row + 1);
-            let n = row_len(&tensor.shape);
-            let start = at.head.unwrap_or(0) * n;
-            let value = tensor.data.get(start..start + n)?.get(index)?;
-            Some(Real(f64::from(*value)))
-        })
+    capture.steps.iter().filter(|s| s.index == at.step).find_map(|step| {
+        let stored = step.stages.get(&node.id)?;
+        // A cache holds the rows of all positions so far.
+        let (axis, row) = match node.token_axis() {
+            Some(axis) => (axis, step.positions().iter().position(|&p| p as usize == at.position)?),
+            None => (0, at.position),
+        };
+        if row >= *stored.shape().get(axis)? {
+            return None;
+        }
+        // Of one token there is a row for each head, whichever axis counts them.
+        let tensor = stored.slice(axis, row..row + 1);
+        let n = row_len(&tensor.shape);
+        let start = at.head.unwrap_or(0) * n;
+        let value = tensor.data.get(start..start + n)?.get(index)?;
+        Some(Real(f64::from(*value)))
+    })
 }

@@ -45,9 +45,7 @@ impl Segment {
             return None;
         }
         let inside = plan.steps.into_keys().map(|i| graph.nodes[i].id);
-        Some(Self {
-            stages: inside.chain([node.id]).collect(),
-        })
+        Some(Self { stages: inside.chain([node.id]).collect() })
     }
 }
 
@@ -68,9 +66,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(node: &Node, graph: &Graph, capture: &Capture) -> Self {
-        let mut plan = Self {
-            steps: BTreeMap::new(),
-        };
+        let mut plan = Self { steps: BTreeMap::new() };
         let Some(target) = graph.index(node.id) else {
             return plan;
         };
@@ -127,21 +123,12 @@ pub(crate) fn products_beyond(
     capture: &Capture,
 ) -> usize {
     let (plan, have) = [node, than].map(|n| Plan::new(n, graph, capture)).into();
-    let beyond = plan
-        .steps
-        .iter()
-        .filter(|(i, _)| !have.steps.contains_key(i));
+    let beyond = plan.steps.iter().filter(|(i, _)| !have.steps.contains_key(i));
     beyond
         .map(|(&index, wanted)| {
             let node = &graph.nodes[index];
-            let steps = capture
-                .steps
-                .iter()
-                .zip(wanted)
-                .filter(|(_, wanted)| **wanted);
-            steps
-                .map(|(step, _)| products(node, step, (graph, weights)))
-                .sum::<usize>()
+            let steps = capture.steps.iter().zip(wanted).filter(|(_, wanted)| **wanted);
+            steps.map(|(step, _)| products(node, step, (graph, weights))).sum::<usize>()
         })
         .sum()
 }
@@ -176,11 +163,7 @@ pub(super) fn evaluate(
                 index: 0,
                 side,
                 // A cache is filled by steps that nobody asks for.
-                steps: group
-                    .iter()
-                    .copied()
-                    .filter(|&s| cache || steps[s])
-                    .collect(),
+                steps: group.iter().copied().filter(|&s| cache || steps[s]).collect(),
                 computed: Some(&computed),
                 resumes: true,
                 filter: None,
@@ -194,14 +177,7 @@ pub(super) fn evaluate(
             debug_assert!(flow.is_continue(), "nothing breaks off");
             computed.insert(inside, values);
         }
-        let source = Source {
-            index,
-            side,
-            steps: group,
-            computed: Some(&computed),
-            resumes: false,
-            filter: None,
-        };
+        let source = Source { index, side, steps: group, computed: Some(&computed), resumes: false, filter: None };
         apply(node, graph, weights, &[source], &mut of_target, sink)?;
     }
     ControlFlow::Continue(())

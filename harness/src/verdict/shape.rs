@@ -19,10 +19,7 @@ const ROWS: usize = 48;
 pub fn describe(e: &Evidence<'_>) -> String {
     if let Some(step) = e.misshapen.first() {
         let label = e.side.capture.steps[*step].label();
-        return format!(
-            "its extent is wrong in {} steps, from {label} on",
-            e.misshapen.len()
-        );
+        return format!("its extent is wrong in {} steps, from {label} on", e.misshapen.len());
     }
     let wrong = e.wrong();
     if wrong.is_empty() {
@@ -74,15 +71,8 @@ pub(crate) fn pattern(columns: &[usize], width: usize) -> String {
 
 /// Which positions, where it is not all of them.
 fn positions(e: &Evidence<'_>) -> Option<String> {
-    let all: BTreeSet<_> = e
-        .rows
-        .iter()
-        .map(|r| (r.place.step, r.place.position))
-        .collect();
-    let bad: BTreeSet<_> = e
-        .bad_rows()
-        .map(|r| (r.place.step, r.place.position))
-        .collect();
+    let all: BTreeSet<_> = e.rows.iter().map(|r| (r.place.step, r.place.position)).collect();
+    let bad: BTreeSet<_> = e.bad_rows().map(|r| (r.place.step, r.place.position)).collect();
     if bad.len() == all.len() {
         return None;
     }
@@ -127,34 +117,22 @@ fn heads(e: &Evidence<'_>, columns: &[usize], width: usize) -> Option<String> {
 
 fn of_heads(node: &Node, graph: &Graph) -> bool {
     matches!(node.op, Op::AttnContext(_) | Op::Bias)
-        || graph.nodes.iter().any(|n| {
-            matches!(n.op, Op::Rope(_) | Op::Bias)
-                && n.inputs.iter().any(|&i| graph.nodes[i].id == node.id)
-        })
+        || graph
+            .nodes
+            .iter()
+            .any(|n| matches!(n.op, Op::Rope(_) | Op::Bias) && n.inputs.iter().any(|&i| graph.nodes[i].id == node.id))
 }
 
 /// A filled rectangle of positions and columns that is neither all rows nor
 /// all columns.
 fn tile(e: &Evidence<'_>, wrong: &[Wrong], columns: &[usize], width: usize) -> Option<String> {
     let position = |w: &Wrong| e.rows[w.row].place.position;
-    let (low, high) = (
-        wrong.iter().map(position).min()?,
-        wrong.iter().map(position).max()?,
-    );
-    let all = e
-        .rows
-        .iter()
-        .map(|r| r.place.position)
-        .collect::<BTreeSet<_>>()
-        .len();
+    let (low, high) = (wrong.iter().map(position).min()?, wrong.iter().map(position).max()?);
+    let all = e.rows.iter().map(|r| r.place.position).collect::<BTreeSet<_>>().len();
     let (height, span) = (high - low + 1, columns[columns.len() - 1] - columns[0] + 1);
     let part = height > 1 && height < all && span > 1 && span < width;
-    (part && wrong.len() * 4 >= height * span * 3).then(|| {
-        format!(
-            "a tile of {height} positions from {low} on by {span} columns from {} on",
-            columns[0]
-        )
-    })
+    (part && wrong.len() * 4 >= height * span * 3)
+        .then(|| format!("a tile of {height} positions from {low} on by {span} columns from {} on", columns[0]))
 }
 
 /// `got = a·want + b` by least squares, if that explains the wrong elements.
@@ -206,13 +184,7 @@ fn equal(e: &Evidence<'_>) -> Option<String> {
     };
 
     // Another layer's, at the same place.
-    for node in e
-        .oracle
-        .graph
-        .nodes
-        .iter()
-        .filter(|n| n.id.name == e.node.id.name && n.id.layer != e.node.id.layer)
-    {
+    for node in e.oracle.graph.nodes.iter().filter(|n| n.id.name == e.node.id.name && n.id.layer != e.node.id.layer) {
         let all = bad.iter().all(|r| {
             let other = row_in(step_of(r).get(node.id), r.range.clone());
             other.is_some_and(|o| same(e.row(r).0, &o))
@@ -250,20 +222,11 @@ fn equal(e: &Evidence<'_>) -> Option<String> {
             let (Some(want), Some(bound)) = (want.data.get(range.clone()), bound.get(range)) else {
                 return false;
             };
-            e.row(r)
-                .0
-                .iter()
-                .zip(want)
-                .zip(bound)
-                .all(|((g, w), b)| right(*g, *w, *b))
+            e.row(r).0.iter().zip(want).zip(bound).all(|((g, w), b)| right(*g, *w, *b))
         })
     };
     if let Some(by) = [-1, 1, -2, 2, -3, 3].into_iter().find(|&by| shifted(by)) {
-        return Some(format!(
-            "equal to what belongs {} rows {}",
-            by.abs(),
-            side(by)
-        ));
+        return Some(format!("equal to what belongs {} rows {}", by.abs(), side(by)));
     }
     // Its own values, some columns on; the ends are free.
     let slid = |by: i64| {
@@ -296,10 +259,7 @@ fn rank(e: &Evidence<'_>) -> Option<String> {
         .take(ROWS)
         .map(|r| {
             let (got, want, _) = e.row(r);
-            got.iter()
-                .zip(want)
-                .map(|(g, w)| f64::from(*g) - w)
-                .collect()
+            got.iter().zip(want).map(|(g, w)| f64::from(*g) - w).collect()
         })
         .collect();
     let width = rows.first()?.len();
@@ -310,18 +270,13 @@ fn rank(e: &Evidence<'_>) -> Option<String> {
         return None;
     }
     let norm = |r: &[f64]| r.iter().map(|v| v * v).sum::<f64>().sqrt();
-    let apart =
-        |a: &[f64], b: &[f64]| norm(&a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<_>>());
-    if rows
-        .iter()
-        .all(|r| apart(r, &rows[0]) <= FITTED * norm(&rows[0]))
-    {
+    let apart = |a: &[f64], b: &[f64]| norm(&a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<_>>());
+    if rows.iter().all(|r| apart(r, &rows[0]) <= FITTED * norm(&rows[0])) {
         return Some("the same residual in every row, whatever the token".to_owned());
     }
     let rank = pivots(rows.clone());
     let full = rows.len().min(width);
-    (rank <= 4 && rank < full)
-        .then(|| format!("the residual has rank {rank} over {} rows", rows.len()))
+    (rank <= 4 && rank < full).then(|| format!("the residual has rank {rank} over {} rows", rows.len()))
 }
 
 /// Rows that are left when what others already span is taken off, the largest
@@ -330,12 +285,7 @@ fn pivots(mut rows: Vec<Vec<f64>>) -> usize {
     let norm2 = |r: &[f64]| r.iter().map(|v| v * v).sum::<f64>();
     let first = rows.iter().map(|r| norm2(r)).fold(0.0, f64::max);
     let mut rank = 0;
-    while let Some((at, size)) = rows
-        .iter()
-        .map(|r| norm2(r))
-        .enumerate()
-        .max_by(|a, b| a.1.total_cmp(&b.1))
-    {
+    while let Some((at, size)) = rows.iter().map(|r| norm2(r)).enumerate().max_by(|a, b| a.1.total_cmp(&b.1)) {
         if size <= FITTED * FITTED * first {
             break;
         }
@@ -343,9 +293,7 @@ fn pivots(mut rows: Vec<Vec<f64>>) -> usize {
         let pivot = rows.swap_remove(at);
         for row in &mut rows {
             let along = row.iter().zip(&pivot).map(|(a, b)| a * b).sum::<f64>() / size;
-            row.iter_mut()
-                .zip(&pivot)
-                .for_each(|(v, p)| *v -= along * p);
+            row.iter_mut().zip(&pivot).for_each(|(v, p)| *v -= along * p);
         }
     }
     rank
@@ -390,18 +338,9 @@ mod tests {
     fn patterns_are_named() {
         assert_eq!(pattern(&[7], 100), "one column, 7");
         assert_eq!(pattern(&(0..9).collect::<Vec<_>>(), 9), "in every column");
-        assert_eq!(
-            pattern(&(96..100).collect::<Vec<_>>(), 100),
-            "a tail, columns 96 to 99"
-        );
-        assert_eq!(
-            pattern(&(32..64).collect::<Vec<_>>(), 100),
-            "a run of 32 columns, 32 to 63"
-        );
-        assert_eq!(
-            pattern(&[3, 35, 67, 99], 100),
-            "every 32th column from 3 on"
-        );
+        assert_eq!(pattern(&(96..100).collect::<Vec<_>>(), 100), "a tail, columns 96 to 99");
+        assert_eq!(pattern(&(32..64).collect::<Vec<_>>(), 100), "a run of 32 columns, 32 to 63");
+        assert_eq!(pattern(&[3, 35, 67, 99], 100), "every 32th column from 3 on");
         assert_eq!(pattern(&[3, 5, 67], 100), "3 columns of 100, scattered");
     }
 
@@ -409,23 +348,13 @@ mod tests {
     fn factors_and_offsets_are_fitted() {
         let want: Vec<f64> = (0..50).map(|i| f64::from(i * i % 17) - 8.0).collect();
         let told = |f: &dyn Fn(f64) -> f64| {
-            let wrong: Vec<Wrong> = want
-                .iter()
-                .map(|&want| Wrong {
-                    row: 0,
-                    index: 0,
-                    got: f(want) as f32,
-                    want,
-                })
-                .collect();
+            let wrong: Vec<Wrong> =
+                want.iter().map(|&want| Wrong { row: 0, index: 0, got: f(want) as f32, want }).collect();
             fit(&wrong)
         };
         assert_eq!(told(&|w| 0.5 * w).unwrap(), "scaled by 0.500000");
         assert_eq!(told(&|w| w + 3.0).unwrap(), "offset by 3.000000");
-        assert_eq!(
-            told(&|w| 2.0 * w - 1.0).unwrap(),
-            "scaled by 2.000000 and offset by -1.000000"
-        );
+        assert_eq!(told(&|w| 2.0 * w - 1.0).unwrap(), "scaled by 2.000000 and offset by -1.000000");
         assert_eq!(told(&|w| w * w), None);
     }
 
@@ -437,9 +366,7 @@ mod tests {
         assert_eq!(pivots(one.clone()), 1);
         let two: Vec<Vec<f64>> = (1..6)
             .map(|k| {
-                let pair = outer(f64::from(k), &a)
-                    .into_iter()
-                    .zip(outer(f64::from(k * k), &b));
+                let pair = outer(f64::from(k), &a).into_iter().zip(outer(f64::from(k * k), &b));
                 pair.map(|(x, y)| x + y).collect()
             })
             .collect();

@@ -42,11 +42,7 @@ impl Spread {
             self.positions.resize(position + 1, None);
         }
         // A NaN fails the comparison and becomes the cap.
-        let share = if share < f64::from(BEYOND) {
-            share as f32
-        } else {
-            BEYOND
-        };
+        let share = if share < f64::from(BEYOND) { share as f32 } else { BEYOND };
         let seen = &mut self.positions[position];
         *seen = Some(seen.map_or(share, |s| s.max(share)));
     }
@@ -64,9 +60,7 @@ impl Spread {
 
     /// Keeps `element` if it is among the worst.
     pub(super) fn keep(&mut self, element: Element) {
-        let at = self
-            .worst
-            .partition_point(|e| e.share().total_cmp(&element.share()).is_ge());
+        let at = self.worst.partition_point(|e| e.share().total_cmp(&element.share()).is_ge());
         if at < WORST {
             self.worst.insert(at, element);
             self.worst.truncate(WORST);

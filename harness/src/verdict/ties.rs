@@ -22,11 +22,7 @@ pub(super) struct Undecided {
 
 /// Takes each tie, in the `[T, m]` outputs `y`, the way that leaves less of the
 /// distance to what was given.
-pub(super) fn settle(
-    rows: &[Undecided],
-    (weights, name): (&dyn WeightSource, &str),
-    y: &mut [f64],
-) {
+pub(super) fn settle(rows: &[Undecided], (weights, name): (&dyn WeightSource, &str), y: &mut [f64]) {
     if rows.is_empty() {
         return;
     }
@@ -48,9 +44,7 @@ pub(super) fn settle(
         let columns = first..first + row.ties.len();
         first = columns.end;
         let y = &mut y[row.row * m..][..m];
-        let effects: Vec<Vec<f64>> = columns
-            .map(|c| effects.iter().map(|of| of[c]).collect())
-            .collect();
+        let effects: Vec<Vec<f64>> = columns.map(|c| effects.iter().map(|of| of[c]).collect()).collect();
         decide(&effects, &row.given, y);
     }
 }
@@ -68,13 +62,9 @@ fn decide(effects: &[Vec<f64>], given: &[f32], y: &mut [f64]) {
         // How much shorter the residual r becomes: |r|^2 - |r - e|^2 = 2 re - ee.
         let gain = |e: &[f64]| -> f64 {
             let outputs = e.iter().zip(given).zip(y.iter());
-            outputs
-                .map(|((e, g), y)| e * (2.0 * (f64::from(*g) - y) - e))
-                .sum()
+            outputs.map(|((e, g), y)| e * (2.0 * (f64::from(*g) - y) - e)).sum()
         };
-        let best = (0..open.len())
-            .map(|i| (gain(open[i]), i))
-            .max_by(|a, b| a.0.total_cmp(&b.0));
+        let best = (0..open.len()).map(|i| (gain(open[i]), i)).max_by(|a, b| a.0.total_cmp(&b.0));
         match best {
             // Not of a NaN.
             Some((gain, i)) if gain > 0.0 && gain.is_finite() => {

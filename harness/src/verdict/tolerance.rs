@@ -30,19 +30,14 @@ impl Policy {
     pub fn new(graph: &Graph, rules: &[String]) -> anyhow::Result<Self> {
         let mut policy = Self::default();
         for rule in rules {
-            let parsed = rule
-                .rsplit_once('=')
-                .and_then(|(glob, value)| Some((glob, value.parse::<f64>().ok()?)));
+            let parsed = rule.rsplit_once('=').and_then(|(glob, value)| Some((glob, value.parse::<f64>().ok()?)));
             let Some((pattern, value)) = parsed.filter(|(_, v)| v.is_finite() && *v >= 0.0) else {
-                anyhow::bail!(
-                    "--tolerance `{rule}` is not GLOB=NUMBER, such as 'L*.ffn_down=1e-3'"
-                );
+                anyhow::bail!("--tolerance `{rule}` is not GLOB=NUMBER, such as 'L*.ffn_down=1e-3'");
             };
             // The filter's own check refuses a pattern that selects nothing.
             Filter::new(graph, &[pattern.to_owned()], None, None)?;
-            let matcher = Glob::new(pattern)
-                .map_err(|e| FilterError::Pattern(pattern.to_owned(), e))?
-                .compile_matcher();
+            let matcher =
+                Glob::new(pattern).map_err(|e| FilterError::Pattern(pattern.to_owned(), e))?.compile_matcher();
             policy.rules.push((matcher, value));
         }
         Ok(policy)
@@ -50,10 +45,6 @@ impl Policy {
 
     /// The relative L2 per row that a rule allows for the stage, if any does.
     pub fn rule(&self, id: StageId) -> Option<f64> {
-        self.rules
-            .iter()
-            .rev()
-            .find(|(m, _)| matches(m, id))
-            .map(|(_, v)| *v)
+        self.rules.iter().rev().find(|(m, _)| matches(m, id)).map(|(_, v)| *v)
     }
 }

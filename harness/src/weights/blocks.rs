@@ -143,9 +143,7 @@ fn differing(c: &Compared<'_>, rows: std::ops::Range<usize>) -> Vec<RowDiff> {
         let equal = same_bytes(c, row);
         let bytes_at = |block: usize| {
             let range = block * size..(block + 1) * size;
-            equal
-                || c.subject.row_bytes(c.tensor, row)[range.clone()]
-                    == c.reference.row_bytes(c.tensor, row)[range]
+            equal || c.subject.row_bytes(c.tensor, row)[range.clone()] == c.reference.row_bytes(c.tensor, row)[range]
         };
         let blocks: Vec<usize> = a
             .chunks(width)
@@ -177,12 +175,7 @@ fn describe(c: &Compared<'_>, row: usize, block: usize) -> BlockDiff {
     let want = &want[block * size..][..size];
     let fields = if same_type(c) {
         let got = &c.subject.row_bytes(c.tensor, row)[block * size..][..size];
-        fields(
-            ty,
-            (got, want),
-            (&ours[from..to], &theirs[from..to]),
-            offset,
-        )
+        fields(ty, (got, want), (&ours[from..to], &theirs[from..to]), offset)
     } else {
         Vec::new()
     };
@@ -200,12 +193,7 @@ fn describe(c: &Compared<'_>, row: usize, block: usize) -> BlockDiff {
 
 /// The fields in which the bytes differ; where they are equal, those that the
 /// values say were misread.
-fn fields(
-    ty: GgmlType,
-    (got, want): (&[u8], &[u8]),
-    (ours, theirs): (&[f32], &[f32]),
-    offset: u64,
-) -> Vec<FieldDiff> {
+fn fields(ty: GgmlType, (got, want): (&[u8], &[u8]), (ours, theirs): (&[f32], &[f32]), offset: u64) -> Vec<FieldDiff> {
     let diff = |field: &Field, first: usize| FieldDiff {
         name: field.name.to_owned(),
         meaning: meaning(field.part).to_owned(),
@@ -240,8 +228,7 @@ fn fields(
 /// What stands in a field: an f16 as a number, else the bytes from the first
 /// differing one on, four of them.
 fn content(ty: GgmlType, field: &Field, bytes: &[u8], first: usize) -> String {
-    let half = matches!(field.part, Part::Scale | Part::Offset)
-        || (field.part == Part::Number && ty == GgmlType::F16);
+    let half = matches!(field.part, Part::Scale | Part::Offset) || (field.part == Part::Number && ty == GgmlType::F16);
     match (half, bytes) {
         (true, [a, b]) => f16::from_le_bytes([*a, *b]).to_string(),
         _ => {

@@ -40,16 +40,11 @@ impl Reading {
     /// What `new` reads where `old` reads its weight, if that is all in which
     /// they differ.
     pub fn of(old: &Node, new: &Node) -> Option<Self> {
-        let alike = old.op == new.op
-            && old.inputs == new.inputs
-            && new.faults.compute.is_none()
-            && new.faults.write.is_none();
+        let alike =
+            old.op == new.op && old.inputs == new.inputs && new.faults.compute.is_none() && new.faults.write.is_none();
         let changed = new.faults.read.is_some() || new.weight != old.weight;
         (alike && changed).then_some(())?;
-        Some(Self {
-            weight: new.weight.clone()?,
-            read: new.faults.read.clone(),
-        })
+        Some(Self { weight: new.weight.clone()?, read: new.faults.read.clone() })
     }
 
     /// Writes row `row` as it is read so.
@@ -63,21 +58,15 @@ impl Reading {
 
 /// The likeliest fault that reads the rows `differing` as the subject does.
 pub(super) fn find(c: &Compared<'_>, graph: &Graph, differing: &[usize]) -> Option<WeightCause> {
-    let node = graph
-        .nodes
-        .iter()
-        .find(|n| n.weight.as_deref() == Some(c.tensor))?;
+    let node = graph.nodes.iter().find(|n| n.weight.as_deref() == Some(c.tensor))?;
     let step = differing.len().div_ceil(ROWS).max(1);
     let sample: Vec<usize> = differing.iter().copied().step_by(step).collect();
     let (_, rows) = c.reference.extent(c.tensor);
-    let right: Vec<usize> = (0..rows)
-        .step_by(rows.div_ceil(ROWS).max(1))
-        .filter(|r| differing.binary_search(r).is_err())
-        .collect();
+    let right: Vec<usize> =
+        (0..rows).step_by(rows.div_ceil(ROWS).max(1)).filter(|r| differing.binary_search(r).is_err()).collect();
     let all: Vec<_> = readings(node, graph, c.reference).collect();
-    let (mutation, values, reading) = all
-        .into_par_iter()
-        .find_first(|(_, _, reading)| reproduces(c, reading, &sample))?;
+    let (mutation, values, reading) =
+        all.into_par_iter().find_first(|(_, _, reading)| reproduces(c, reading, &sample))?;
     Some(WeightCause {
         name: mutation.with(&values),
         story: mutation.story.to_owned(),

@@ -71,11 +71,7 @@ impl Parts {
         still[quant::part(ty, Part::Scale)?].fill(0);
         let step: Vec<f64> = one.iter().zip(&zero).map(|(o, z)| o - z).collect();
         let plain = step.iter().all(|s| *s != 0.0 && s.is_finite());
-        plain.then(|| Self {
-            zero,
-            step,
-            base: decode(&still),
-        })
+        plain.then(|| Self { zero, step, base: decode(&still) })
     }
 }
 
@@ -85,11 +81,7 @@ fn scaled(p: &Parts, got: &[f64], want: &[f64], run: usize) -> Option<Part> {
     let mut factors = Vec::new();
     for at in (0..got.len()).step_by(run) {
         let range = at..at + run;
-        let pairs = || {
-            range
-                .clone()
-                .map(|i| (got[i] - p.base[i], want[i] - p.base[i]))
-        };
+        let pairs = || range.clone().map(|i| (got[i] - p.base[i], want[i] - p.base[i]));
         let (mut cc, mut gc) = (0.0, 0.0);
         for (g, c) in pairs() {
             cc += c * c;
@@ -100,12 +92,8 @@ fn scaled(p: &Parts, got: &[f64], want: &[f64], run: usize) -> Option<Part> {
             continue;
         }
         let factor = gc / cc;
-        let size = pairs()
-            .map(|(g, c)| g.abs().max(c.abs()))
-            .fold(0.0, f64::max);
-        pairs()
-            .all(|(g, c)| (g - factor * c).abs() <= FITTED * size)
-            .then_some(())?;
+        let size = pairs().map(|(g, c)| g.abs().max(c.abs())).fold(0.0, f64::max);
+        pairs().all(|(g, c)| (g - factor * c).abs() <= FITTED * size).then_some(())?;
         factors.push(factor);
     }
     alike(&factors, Part::Scale)
@@ -117,9 +105,7 @@ fn shifted(ty: GgmlType, p: &Parts, got: &[f64], want: &[f64], run: usize) -> Op
     let mut factors = Vec::new();
     for at in (0..got.len()).step_by(run) {
         let moved = got[at] - want[at];
-        let size = want[at..at + run]
-            .iter()
-            .fold(moved.abs(), |m, v| m.max(v.abs()));
+        let size = want[at..at + run].iter().fold(moved.abs(), |m, v| m.max(v.abs()));
         let same = (at..at + run).all(|i| (got[i] - want[i] - moved).abs() <= FITTED * size);
         same.then_some(())?;
         if p.base[at] != 0.0 {
@@ -148,10 +134,7 @@ fn rescaled(ty: GgmlType, got: &[f64], want: &[f64], run: usize) -> bool {
             let size = got.iter().chain(want).fold(0.0, |m: f64, v| m.max(v.abs()));
             // A factor of zero is no reading of the quants at all.
             factor.abs() > FITTED
-                && got
-                    .iter()
-                    .zip(want)
-                    .all(|(got, want)| (got - g - factor * (want - w)).abs() <= FITTED * size)
+                && got.iter().zip(want).all(|(got, want)| (got - g - factor * (want - w)).abs() <= FITTED * size)
         })
 }
 
@@ -159,9 +142,7 @@ fn rescaled(ty: GgmlType, got: &[f64], want: &[f64], run: usize) -> bool {
 /// each has its own.
 fn alike(factors: &[f64], whole: Part) -> Option<Part> {
     let first = *factors.first()?;
-    let one = factors
-        .iter()
-        .all(|f| (f - first).abs() <= FITTED * first.abs().max(1.0));
+    let one = factors.iter().all(|f| (f - first).abs() <= FITTED * first.abs().max(1.0));
     Some(if one { whole } else { Part::SubScales })
 }
 
@@ -200,9 +181,7 @@ mod tests {
         let mut state = seed | 1;
         let mut bytes: Vec<u8> = (0..ty.type_size())
             .map(|_| {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 (state >> 56) as u8
             })
             .collect();

@@ -127,10 +127,7 @@ pub fn check_reader(
     progress: Progress<'_>,
 ) -> WeightCheck {
     let used = model.graph().weights();
-    let mut check = WeightCheck {
-        unused: unused(model),
-        ..WeightCheck::default()
-    };
+    let mut check = WeightCheck { unused: unused(model), ..WeightCheck::default() };
     for (done, (tensor, _)) in used.iter().enumerate() {
         progress(done, used.len());
         let compared = Compared {
@@ -158,10 +155,7 @@ pub fn check_device(
     progress: Progress<'_>,
 ) -> Result<WeightCheck> {
     let used = model.graph().weights();
-    let mut check = WeightCheck {
-        unused: unused(model),
-        ..WeightCheck::default()
-    };
+    let mut check = WeightCheck { unused: unused(model), ..WeightCheck::default() };
     for (done, (tensor, _)) in used.iter().enumerate() {
         progress(done, used.len());
         let (ty, bytes) = engine.read_weight(tensor)?;
@@ -190,31 +184,18 @@ pub fn check_files(
 ) -> WeightCheck {
     let mut check = WeightCheck::default();
     let ours = subject.names();
-    let only_theirs = reference
-        .names()
-        .into_iter()
-        .filter(|t| subject.dims(t).is_none());
-    check.unpaired = only_theirs
-        .map(|t| format!("{t}: only in the file it is held against"))
-        .collect();
+    let only_theirs = reference.names().into_iter().filter(|t| subject.dims(t).is_none());
+    check.unpaired = only_theirs.map(|t| format!("{t}: only in the file it is held against")).collect();
     for (done, tensor) in ours.iter().enumerate() {
         progress(done, ours.len());
         match reference.dims(tensor) {
-            None => check
-                .unpaired
-                .push(format!("{tensor}: only in the file under suspicion")),
+            None => check.unpaired.push(format!("{tensor}: only in the file under suspicion")),
             Some(dims) if Some(dims) != subject.dims(tensor) => check.unpaired.push(format!(
                 "{tensor}: of shape {:?} here, {dims:?} there",
                 subject.dims(tensor).unwrap_or_default()
             )),
             Some(_) => {
-                let compared = Compared {
-                    tensor,
-                    subject,
-                    reference,
-                    start: subject.start(tensor),
-                    one_reader: true,
-                };
+                let compared = Compared { tensor, subject, reference, start: subject.start(tensor), one_reader: true };
                 check.count(subject.extent(tensor), blocks::compare(&compared, graph));
             }
         }
@@ -226,8 +207,5 @@ pub fn check_files(
 fn unused(model: &Model) -> Vec<String> {
     let used = model.graph().weights();
     let tensors = model.gguf().tensors().iter();
-    tensors
-        .filter(|t| !used.iter().any(|(name, _)| *name == t.name))
-        .map(|t| t.name.clone())
-        .collect()
+    tensors.filter(|t| !used.iter().any(|(name, _)| *name == t.name)).map(|t| t.name.clone()).collect()
 }

@@ -71,9 +71,7 @@ impl Site<'_> {
         // By whatever kernel reads the other's format.
         let mut node = self.node().clone();
         node.weight = Some(name);
-        *self.work = self
-            .calls
-            .linear(&node, self.input(0), self.output(), self.span.tokens);
+        *self.work = self.calls.linear(&node, self.input(0), self.output(), self.span.tokens);
     }
 }
 
@@ -82,15 +80,9 @@ fn transposed(site: &mut Site<'_>) {
     let w = &site.calls.memory.weights[&name];
     let (n, m, groups) = (w.n, w.m, w.n * w.m / 32);
     let flat = site.calls.memory.dequantised;
-    let first = Args::default()
-        .with(w.planes)
-        .with(flat)
-        .with(groups as i32);
+    let first = Args::default().with(w.planes).with(flat).with(groups as i32);
     let first = Call::flat(format!("dequantise_{}", w.ty), groups, first);
-    let args = Args::default()
-        .with(flat)
-        .with(site.input(0))
-        .with(site.output());
+    let args = Args::default().with(flat).with(site.input(0)).with(site.output());
     let grid = ((m as u32).div_ceil(256), site.span.tokens as u32, 1);
     let args = args.with(n as i32).with(m as i32);
     *site.work = Work::Two(first, Call::new("linear_transposed", grid, 256, args));
@@ -99,10 +91,7 @@ fn transposed(site: &mut Site<'_>) {
 fn other_of_pair(site: &mut Site<'_>) {
     let graph = site.calls.graph;
     let index = site.index;
-    let pair = graph
-        .nodes
-        .iter()
-        .find(|n| matches!(n.op, Op::SwiGlu(_)) && n.inputs.contains(&index));
+    let pair = graph.nodes.iter().find(|n| matches!(n.op, Op::SwiGlu(_)) && n.inputs.contains(&index));
     let Some(other) = pair.and_then(|p| p.inputs.iter().find(|&&i| i != index)) else {
         return;
     };
@@ -136,51 +125,19 @@ fn rotated_twice(site: &mut Site<'_>) {
 fn zeroed_head(site: &mut Site<'_>) {
     let d = site.calls.graph.config.head_dim;
     let (y, heads, count) = (site.output(), row_len(site.node()) / d, site.elements());
-    let args = Args::default()
-        .with(y)
-        .with(y)
-        .with(heads as i32)
-        .with(d as i32);
+    let args = Args::default().with(y).with(y).with(heads as i32).with(d as i32);
     let args = args.with(1i32).with(count as i32);
     *site.work = Work::Two(site.call().clone(), Call::flat("zeroed_head", count, args));
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault {
-        cause: "qkv-bias-omitted",
-        fits: |op| matches!(op, Op::Bias),
-        spoil: |site| site.leave_out(),
-    },
-    Fault {
-        cause: "qkv-weight-transposed",
-        fits: linear,
-        spoil: transposed,
-    },
-    Fault {
-        cause: "linear-weight-transposed",
-        fits: linear,
-        spoil: transposed,
-    },
-    Fault {
-        cause: "lm-head-transposed",
-        fits: linear,
-        spoil: transposed,
-    },
-    Fault {
-        cause: "gate-up-weights-swapped",
-        fits: linear,
-        spoil: other_of_pair,
-    },
-    Fault {
-        cause: "tensor-mapped-wrong",
-        fits: linear,
-        spoil: next_layer,
-    },
-    Fault {
-        cause: STALE,
-        fits: linear,
-        spoil: stale,
-    },
+    Fault { cause: "qkv-bias-omitted", fits: |op| matches!(op, Op::Bias), spoil: |site| site.leave_out() },
+    Fault { cause: "qkv-weight-transposed", fits: linear, spoil: transposed },
+    Fault { cause: "linear-weight-transposed", fits: linear, spoil: transposed },
+    Fault { cause: "lm-head-transposed", fits: linear, spoil: transposed },
+    Fault { cause: "gate-up-weights-swapped", fits: linear, spoil: other_of_pair },
+    Fault { cause: "tensor-mapped-wrong", fits: linear, spoil: next_layer },
+    Fault { cause: STALE, fits: linear, spoil: stale },
     Fault {
         cause: STUCK,
         fits: |op| matches!(op, Op::KvCache(_)),
@@ -195,11 +152,7 @@ pub(super) const FAULTS: &[Fault] = &[
             site.call().args.set(1, table);
         },
     },
-    Fault {
-        cause: "rope-pairing",
-        fits: rope,
-        spoil: |site| site.call().args.set(5, 1i32),
-    },
+    Fault { cause: "rope-pairing", fits: rope, spoil: |site| site.call().args.set(5, 1i32) },
     Fault {
         cause: "rope-position-off-by-one:by=1",
         fits: rope,
@@ -217,31 +170,11 @@ pub(super) const FAULTS: &[Fault] = &[
             site.call().args.set(6, first + by);
         },
     },
-    Fault {
-        cause: "rope-not-on-q",
-        fits: rope,
-        spoil: |site| site.leave_out(),
-    },
-    Fault {
-        cause: "rope-not-on-k",
-        fits: rope,
-        spoil: |site| site.leave_out(),
-    },
-    Fault {
-        cause: "rope-twice",
-        fits: rope,
-        spoil: rotated_twice,
-    },
-    Fault {
-        cause: "zeroed",
-        fits: rope,
-        spoil: zeroed_head,
-    },
-    Fault {
-        cause: "attn-scale-missing",
-        fits: softmax,
-        spoil: |site| site.call().args.set(2, 1f32),
-    },
+    Fault { cause: "rope-not-on-q", fits: rope, spoil: |site| site.leave_out() },
+    Fault { cause: "rope-not-on-k", fits: rope, spoil: |site| site.leave_out() },
+    Fault { cause: "rope-twice", fits: rope, spoil: rotated_twice },
+    Fault { cause: "zeroed", fits: rope, spoil: zeroed_head },
+    Fault { cause: "attn-scale-missing", fits: softmax, spoil: |site| site.call().args.set(2, 1f32) },
     Fault {
         cause: "mask-off-by-one:by=1",
         fits: softmax,
@@ -268,11 +201,7 @@ pub(super) const FAULTS: &[Fault] = &[
             (call.grid.0, call.block) = (keys, (32, 1, 1));
         },
     },
-    Fault {
-        cause: "rms-eps-wrong:eps=0.01",
-        fits: norm,
-        spoil: |site| site.call().args.set(4, 0.01f32),
-    },
+    Fault { cause: "rms-eps-wrong:eps=0.01", fits: norm, spoil: |site| site.call().args.set(4, 0.01f32) },
     Fault {
         cause: "rms-weight-missing",
         fits: norm,
@@ -295,9 +224,5 @@ pub(super) const FAULTS: &[Fault] = &[
         fits: |op| matches!(op, Op::SwiGlu(_)),
         spoil: |site| site.call().kernel = "gelu".to_owned(),
     },
-    Fault {
-        cause: "residual-missing",
-        fits: |op| matches!(op, Op::Residual),
-        spoil: |site| site.leave_out(),
-    },
+    Fault { cause: "residual-missing", fits: |op| matches!(op, Op::Residual), spoil: |site| site.leave_out() },
 ];

@@ -88,23 +88,10 @@ impl Planted {
     ) -> Result<Self, CudaError> {
         let config = &calls.graph.config;
         let d = config.head_dim;
-        let table: Vec<f32> = (0..d / 2)
-            .map(|i| (1e4f64).powf(-2.0 * i as f64 / d as f64) as f32)
-            .collect();
+        let table: Vec<f32> = (0..d / 2).map(|i| (1e4f64).powf(-2.0 * i as f64 / d as f64) as f32).collect();
         let ones = vec![1f32; config.n_embd.max(d)];
-        let bring = |values: &[f32]| {
-            stream
-                .clone_htod(values)
-                .map_err(|e| CudaError::Driver(e, "planting a fault"))
-        };
-        Ok(Self {
-            places,
-            extra: Extra {
-                frequencies: bring(&table)?,
-                ones: bring(&ones)?,
-                stream: stream.clone(),
-            },
-        })
+        let bring = |values: &[f32]| stream.clone_htod(values).map_err(|e| CudaError::Driver(e, "planting a fault"));
+        Ok(Self { places, extra: Extra { frequencies: bring(&table)?, ones: bring(&ones)?, stream: stream.clone() } })
     }
 
     fn at(&self, index: usize) -> impl Iterator<Item = &'static Fault> {
@@ -126,10 +113,7 @@ impl Planted {
             Op::AttnContext(_) => self.stuck(keys_of(node.inputs[0])),
             _ => false,
         };
-        Span {
-            first: if reads { 0 } else { span.first },
-            ..span
-        }
+        Span { first: if reads { 0 } else { span.first }, ..span }
     }
 
     fn stuck(&self, cache: usize) -> bool {
@@ -144,13 +128,7 @@ impl Planted {
     /// Spoils the work of node `index`. The context goes along with what its
     /// inputs are: it is no second fault that it sums the weights it is given.
     pub fn spoil(&self, calls: Calls<'_>, index: usize, span: Span, work: &mut Work) {
-        let mut site = Site {
-            calls,
-            index,
-            span,
-            extra: &self.extra,
-            work,
-        };
+        let mut site = Site { calls, index, span, extra: &self.extra, work };
         for fault in self.at(index) {
             (fault.spoil)(&mut site);
         }

@@ -34,8 +34,7 @@ impl File {
     }
     /// Padding to `alignment`, then `n` bytes of data.
     pub(super) fn data(mut self, alignment: usize, n: usize) -> Self {
-        self.0
-            .resize(self.0.len().next_multiple_of(alignment) + n, 7);
+        self.0.resize(self.0.len().next_multiple_of(alignment) + n, 7);
         self
     }
     pub(super) fn read(self) -> Result<Gguf, GgufError> {
@@ -44,10 +43,7 @@ impl File {
     #[track_caller]
     pub(super) fn refused(self, message: &str) {
         let error = self.read().expect_err("accepted").to_string();
-        assert!(
-            error.contains(message),
-            "{error:?} does not say {message:?}"
-        );
+        assert!(error.contains(message), "{error:?} does not say {message:?}");
         assert!(!error.contains('\n'));
     }
 }

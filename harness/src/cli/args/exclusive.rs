@@ -18,23 +18,15 @@ const EXCLUSIVE: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Commands whose runners may be captures, and the arguments that name them.
-const RUNNERS: &[(&str, &[&str])] = &[
-    ("run", &["subject", "reference"]),
-    ("logits", &["subject", "reference"]),
-];
+const RUNNERS: &[(&str, &[&str])] = &[("run", &["subject", "reference"]), ("logits", &["subject", "reference"])];
 
 /// Options that say which prompt a recorded subject is of, so that its tokens
 /// can be held against it.
 const OF_THE_SUBJECT: &[&str] = &["prompt", "tokens", "length"];
 
 /// What a capture has of its own, with the options' names.
-const RECORDED: &[(&str, &str)] = &[
-    ("prompt", "--prompt"),
-    ("tokens", "--tokens"),
-    ("length", "--length"),
-    ("decode", "-n"),
-    ("ubatch", "--ubatch"),
-];
+const RECORDED: &[(&str, &str)] =
+    &[("prompt", "--prompt"), ("tokens", "--tokens"), ("length", "--length"), ("decode", "-n"), ("ubatch", "--ubatch")];
 
 /// Whether this runner is a capture.
 fn capture(of: &ArgMatches, id: &str) -> bool {
@@ -80,9 +72,8 @@ pub(super) fn check(command: &mut Command, matches: &ArgMatches) -> Result<(), E
     let compared = |id: &str| held && OF_THE_SUBJECT.contains(&id);
     let clash = RECORDED.iter().find(|(id, _)| typed(id) && !compared(id));
     if let Some((_, option)) = clash.filter(|_| recorded(name, of)) {
-        let text = format!(
-            "the argument '{option}' cannot be used with a capture, which has its own tokens; leave it out"
-        );
+        let text =
+            format!("the argument '{option}' cannot be used with a capture, which has its own tokens; leave it out");
         return Err(command.error(ErrorKind::ArgumentConflict, text));
     }
     for (_, option, replaced) in EXCLUSIVE.iter().filter(|(c, ..)| *c == name) {

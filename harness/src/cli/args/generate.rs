@@ -28,20 +28,10 @@ pub struct GenerateArgs {
     #[command(flatten)]
     pub capture: CaptureArgs,
     /// The runner under suspicion, with the engine's own samplers: auto, cpu, cuda
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "auto",
-        env = "QDIFF_SUBJECT"
-    )]
+    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT")]
     pub subject: Spec,
     /// The runner it is held against: llama (llama.cpp with its samplers), cpu, cuda
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "llama",
-        env = "QDIFF_REFERENCE"
-    )]
+    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE")]
     pub reference: Spec,
     /// Ask for a haiku about a number that no recording can know, and see that
     /// every stage changes with it; NUMBER repeats a run
@@ -83,12 +73,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, value_parser = finite, env = "QDIFF_PRESENCE_PENALTY")]
     pub presence_penalty: f32,
     /// How many of the last tokens the penalties see; 0 for none
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 64,
-        env = "QDIFF_REPEAT_LAST_N"
-    )]
+    #[arg(long, value_name = "N", default_value_t = 64, env = "QDIFF_REPEAT_LAST_N")]
     pub repeat_last_n: u16,
     /// Seed of the draw
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..i64::from(u32::MAX)), env = "QDIFF_SEED")]
@@ -113,10 +98,7 @@ impl SamplingArgs {
 }
 
 fn number(text: &str, fits: fn(f32) -> bool, what: &str) -> Result<f32, String> {
-    let number: Option<f32> = text
-        .parse()
-        .ok()
-        .filter(|n: &f32| n.is_finite() && fits(*n));
+    let number: Option<f32> = text.parse().ok().filter(|n: &f32| n.is_finite() && fits(*n));
     number.ok_or_else(|| format!("expected {what}"))
 }
 
@@ -129,11 +111,7 @@ fn share(text: &str) -> Result<f32, String> {
 }
 
 fn positive(text: &str) -> Result<f32, String> {
-    number(
-        text,
-        |n| n > 0.0 && (1.0 / n).is_finite(),
-        "a number above 0",
-    )
+    number(text, |n| n > 0.0 && (1.0 / n).is_finite(), "a number above 0")
 }
 
 fn finite(text: &str) -> Result<f32, String> {

@@ -252,13 +252,7 @@ pub struct CaptureArgs {
     #[arg(long, value_name = "N", default_value_t = 512, env = "QDIFF_UBATCH", value_parser = at_least_one)]
     pub ubatch: usize,
     /// Type of the KV cache on both sides: its rows are rounded to it
-    #[arg(
-        long,
-        value_name = "TYPE",
-        value_enum,
-        default_value_t,
-        env = "QDIFF_KV_TYPE"
-    )]
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t, env = "QDIFF_KV_TYPE")]
     pub kv_type: Number,
     /// Memory
     #[command(flatten)]

@@ -21,12 +21,7 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub capture: CaptureArgs,
     /// What to record: cpu, cuda, cuda-fast, llama (llama.cpp on the CPU), or llama-cuda
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "cpu",
-        env = "QDIFF_RUNNER"
-    )]
+    #[arg(long, value_name = "RUNNER", default_value = "cpu", env = "QDIFF_RUNNER")]
     pub runner: Spec,
     /// Take the tokens of this capture, those of its decode steps too, instead of a prompt
     #[arg(long, value_name = "DIR")]

@@ -38,13 +38,7 @@ pub struct RunArgs {
     pub stages: Vec<String>,
     /// Tap only these stages of the subject, such as 'L*.layer_out,logits': the rest runs as it does untapped, and is
     /// judged within the segment that ends in the next tapped stage; repeatable
-    #[arg(
-        long,
-        value_name = "GLOB",
-        value_delimiter = ',',
-        conflicts_with = "repeat",
-        env = "QDIFF_TAPS"
-    )]
+    #[arg(long, value_name = "GLOB", value_delimiter = ',', conflicts_with = "repeat", env = "QDIFF_TAPS")]
     pub taps: Vec<String>,
     /// Only these layers, such as 0,5-7
     #[arg(long, value_name = "LIST", env = "QDIFF_LAYERS")]

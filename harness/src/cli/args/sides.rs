@@ -16,12 +16,7 @@ pub struct SidesArgs {
     #[command(flatten)]
     pub capture: CaptureArgs,
     /// The runner under suspicion: auto (CUDA where there is a GPU, else the CPU), cpu, cuda, cuda-fast, llama, llama-cuda, or capture:DIR
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "auto",
-        env = "QDIFF_SUBJECT"
-    )]
+    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT")]
     pub subject: Spec,
     /// Names of the subject's arrays: a file of lines THEIRS = OURS (see docs/bring-your-own-engine.md)
     #[arg(long, value_name = "FILE", env = "QDIFF_MAP")]
@@ -29,12 +24,7 @@ pub struct SidesArgs {
     /// The runner it is held against: llama (llama.cpp on the CPU), llama-cuda (on the GPU; see
     /// scripts/build-ggml-cuda), cpu, cuda, cuda-fast, capture:DIR, or none: then by its own
     /// operands and by what no correct model does
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "llama",
-        env = "QDIFF_REFERENCE"
-    )]
+    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE")]
     pub reference: Spec,
     /// Seconds that the search for causes may take
     #[arg(

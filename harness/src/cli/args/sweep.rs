@@ -19,20 +19,10 @@ pub struct SweepArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "7,1", env = "QDIFF_SIZES", value_parser = at_least_one)]
     pub sizes: Vec<usize>,
     /// The runner under suspicion: auto, cpu, cuda or llama
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "auto",
-        env = "QDIFF_SUBJECT"
-    )]
+    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT")]
     pub subject: Spec,
     /// The runner it is held against: llama, cpu or cuda
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "llama",
-        env = "QDIFF_REFERENCE"
-    )]
+    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE")]
     pub reference: Spec,
     /// Only stages that match the pattern, such as 'L07.*' or 'attn_*'; repeatable
     #[arg(long, value_name = "GLOB", value_delimiter = ',', env = "QDIFF_STAGES")]

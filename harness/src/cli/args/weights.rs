@@ -18,12 +18,7 @@ pub struct WeightsArgs {
     #[command(flatten)]
     pub model: ModelArg,
     /// Whose reading is held against ggml's: cpu (the engine's reader), or cuda (bytes and values read back from the device)
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "cpu",
-        env = "QDIFF_WEIGHTS_SUBJECT"
-    )]
+    #[arg(long, value_name = "RUNNER", default_value = "cpu", env = "QDIFF_WEIGHTS_SUBJECT")]
     pub subject: Spec,
     /// Hold the file against another one instead, byte by byte and value by value
     #[arg(long, value_name = "FILE.gguf", conflicts_with_all = ["subject", "inject"])]

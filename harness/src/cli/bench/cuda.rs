@@ -34,11 +34,7 @@ fn kernels(engine: &mut CudaEngine) -> Result<Vec<Kernel>> {
                 kernel.launches += 1;
                 kernel.seconds += seconds;
             }
-            None => kernels.push(Kernel {
-                name,
-                launches: 1,
-                seconds,
-            }),
+            None => kernels.push(Kernel { name, launches: 1, seconds }),
         }
     }
     Ok(kernels)
@@ -117,9 +113,8 @@ fn time(engine: &mut CudaEngine, prompt: &[u32], taps: Taps) -> Result<(f64, f64
 pub(super) fn read(path: &Path) -> Result<Bench> {
     let shown = path.display();
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {shown}"))?;
-    serde_json::from_slice(&bytes).with_context(|| {
-        format!("{shown} is no file that `qdiff bench --measure cuda --json` wrote")
-    })
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("{shown} is no file that `qdiff bench --measure cuda --json` wrote"))
 }
 
 /// Seconds per token of prefill and of decode, a pair a round.
@@ -239,10 +234,7 @@ impl Bench {
 
 /// The change of every figure that both have.
 fn changes(now: &Bench, before: &Bench) -> String {
-    let mut out = format!(
-        "\nagainst the baseline ({}, {} {})\n",
-        before.device, before.model, before.format
-    );
+    let mut out = format!("\nagainst the baseline ({}, {} {})\n", before.device, before.model, before.format);
     for row in &now.rows {
         let same = |r: &&Row| r.what == row.what && r.who == row.who;
         let Some(old) = before.rows.iter().find(same) else {

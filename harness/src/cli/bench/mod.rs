@@ -72,23 +72,9 @@ fn speed(args: &BenchArgs, rounds: usize) -> Result<()> {
             median(ratio)
         )
     };
-    say(&format!(
-        "untapped, {threads} threads, medians of {rounds} rounds\n"
-    ))?;
-    say(&line(
-        &format!("prefill of {PREFILL}"),
-        PREFILL,
-        ours.0,
-        theirs.0,
-        pre,
-    ))?;
-    say(&line(
-        &format!("decode of {DECODE}"),
-        DECODE,
-        ours.1,
-        theirs.1,
-        dec,
-    ))
+    say(&format!("untapped, {threads} threads, medians of {rounds} rounds\n"))?;
+    say(&line(&format!("prefill of {PREFILL}"), PREFILL, ours.0, theirs.0, pre))?;
+    say(&line(&format!("decode of {DECODE}"), DECODE, ours.1, theirs.1, dec))
 }
 
 /// Seconds of prefill and decode.
@@ -106,12 +92,7 @@ fn cpu(opened: &Opened, prompt: &[u32]) -> (f64, f64) {
 
 fn llama(opened: &Opened, prompt: &[u32], threads: usize) -> Result<(f64, f64)> {
     let graph = opened.model.graph();
-    let room = Room {
-        step: PREFILL,
-        context: PREFILL + DECODE,
-        threads,
-        ..Room::default()
-    };
+    let room = Room { step: PREFILL, context: PREFILL + DECODE, threads, ..Room::default() };
     let mut session = Session::new(&opened.llama, graph, room)?;
     let none = Want::nothing();
     let start = Instant::now();
@@ -131,12 +112,7 @@ fn tapped_prefill(args: &BenchArgs) -> Result<()> {
     let opened = session::open(args.prompt.model.as_ref())?;
     let (name, tokens) = session::tokens(&opened, &args.prompt)?;
     let graph = opened.model.graph();
-    let room = Room {
-        step: tokens.len(),
-        context: tokens.len(),
-        threads,
-        ..Room::default()
-    };
+    let room = Room { step: tokens.len(), context: tokens.len(), threads, ..Room::default() };
     let mut session = Session::new(&opened.llama, graph, room)?;
     let want = Want::new(graph, &Filter::default(), &|_| true, &Store::usual(None));
     let step = session.step(&tokens, &want)?;
@@ -151,13 +127,7 @@ fn whole_run(args: &BenchArgs, rounds: usize) -> Result<()> {
     let json = folder.path().join("report.json");
     let common = |words: &[&str]| {
         let mut command = Command::new(&program);
-        command
-            .args(words)
-            .arg("--model")
-            .arg(&model)
-            .arg("--prompt")
-            .arg(&args.prompt.prompt)
-            .args(["-n", "0"]);
+        command.args(words).arg("--model").arg(&model).arg("--prompt").arg(&args.prompt.prompt).args(["-n", "0"]);
         if let Some(n) = args.prompt.length {
             command.arg("--length").arg(n.to_string());
         }

@@ -16,11 +16,7 @@ const NOISE: u64 = 16 << 20;
 /// Memory in use: this process's on the host, and what the device has free.
 fn memory() -> Result<(u64, u64)> {
     let statm = std::fs::read_to_string("/proc/self/statm").context("reading /proc/self/statm")?;
-    let pages: u64 = statm
-        .split(' ')
-        .nth(1)
-        .and_then(|p| p.parse().ok())
-        .context("reading /proc/self/statm")?;
+    let pages: u64 = statm.split(' ').nth(1).and_then(|p| p.parse().ok()).context("reading /proc/self/statm")?;
     Ok((4096 * pages, free_memory()?))
 }
 
@@ -46,9 +42,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let first = memory()?;
     let mut at = Instant::now();
     while engine.position() < config.context {
-        let token = engine
-            .next_token()
-            .context("the fast path chooses a token")?;
+        let token = engine.next_token().context("the fast path chooses a token")?;
         ensure!(
             (token as usize) < config.n_vocab,
             "at position {} the engine chose {token}, which is no token: its logits are not numbers",

@@ -72,22 +72,14 @@ impl Bench {
             self.bandwidth / 1e12,
             self.weight_bytes as f64 / 1e6
         );
-        let head = [
-            "what",
-            "who",
-            "tokens/s",
-            "of the bandwidth",
-            "of llama.cpp",
-        ];
+        let head = ["what", "who", "tokens/s", "of the bandwidth", "of llama.cpp"];
         let row = |r: &BenchRow| -> Vec<Cow<'_, str>> {
             let none = || "-".to_owned();
             vec![
                 escape(&r.what).into(),
                 escape(&r.who).into(),
                 format!("{:.1}", r.tokens_per_second).into(),
-                r.of_bandwidth
-                    .map_or_else(none, |b| format!("{:.0} %", 100.0 * b))
-                    .into(),
+                r.of_bandwidth.map_or_else(none, |b| format!("{:.0} %", 100.0 * b)).into(),
                 r.ratio.map_or_else(none, |x| format!("{x:.2}")).into(),
             ]
         };
@@ -97,11 +89,7 @@ impl Bench {
         }
         out.push_str("\nThe kernels of a decode step of the fast path:\n\n");
         let row = |k: &Kernel| -> Vec<Cow<'_, str>> {
-            vec![
-                escape(&k.name).into(),
-                k.launches.to_string().into(),
-                format!("{:.1}", k.seconds * 1e6).into(),
-            ]
+            vec![escape(&k.name).into(), k.launches.to_string().into(), format!("{:.1}", k.seconds * 1e6).into()]
         };
         let head = ["kernel", "launches", "µs a step"];
         markdown::table(&head, &[1, 2], self.kernels.iter().map(row), out);

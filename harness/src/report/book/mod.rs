@@ -41,10 +41,7 @@ impl Book {
             }
         }
         if !any {
-            bail!(
-                "{}: no result in it, a JSON file with a `kind`",
-                shown(folders)
-            );
+            bail!("{}: no result in it, a JSON file with a `kind`", shown(folders));
         }
         Ok(book)
     }
@@ -57,9 +54,8 @@ impl Book {
         }
         let name = path.display();
         let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
-        let head: Head = serde_json::from_slice(&bytes).with_context(|| {
-            format!("{name} is no result: it has no `schema_version` and `kind`")
-        })?;
+        let head: Head = serde_json::from_slice(&bytes)
+            .with_context(|| format!("{name} is no result: it has no `schema_version` and `kind`"))?;
         if head.schema_version != RESULTS_VERSION {
             bail!(
                 "{name} has schema_version {}, this qdiff reads {RESULTS_VERSION}; measure it again",
@@ -68,15 +64,9 @@ impl Book {
         }
         let whole = || format!("{name} is no whole result of kind `{}`", head.kind);
         match head.kind.as_str() {
-            "runs" => self
-                .runs
-                .push(serde_json::from_slice(&bytes).with_context(whole)?),
-            "score" => self
-                .scores
-                .push(serde_json::from_slice(&bytes).with_context(whole)?),
-            "bench" => self
-                .benches
-                .push(serde_json::from_slice(&bytes).with_context(whole)?),
+            "runs" => self.runs.push(serde_json::from_slice(&bytes).with_context(whole)?),
+            "score" => self.scores.push(serde_json::from_slice(&bytes).with_context(whole)?),
+            "bench" => self.benches.push(serde_json::from_slice(&bytes).with_context(whole)?),
             kind => bail!("{name} is of kind `{kind}`, which no section tells"),
         }
         Ok(())

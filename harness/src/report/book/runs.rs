@@ -91,10 +91,7 @@ impl Figures {
     /// The worse of both, each figure by itself.
     fn or(self, other: Self) -> Self {
         let worse = |a: Real, b: Real| if b.0 > a.0 || b.0.is_nan() { b } else { a };
-        Self {
-            residual: worse(self.residual, other.residual),
-            used: worse(self.used, other.used),
-        }
+        Self { residual: worse(self.residual, other.residual), used: worse(self.used, other.used) }
     }
 }
 
@@ -112,12 +109,8 @@ impl Digest {
             match stages.iter_mut().find(|s| s.stage == stage.id.name) {
                 Some(seen) => seen.add(stage),
                 None => {
-                    let mut new = StageDigest {
-                        stage: stage.id.name.to_owned(),
-                        layers: 0,
-                        subject: None,
-                        reference: None,
-                    };
+                    let mut new =
+                        StageDigest { stage: stage.id.name.to_owned(), layers: 0, subject: None, reference: None };
                     new.add(stage);
                     stages.push(new);
                 }
@@ -137,23 +130,14 @@ impl Digest {
             reference: report.reference.name.clone(),
             outcome: report.outcome,
             verdict: Summary::new(report).line(),
-            coverage: Rows {
-                asked: verdict.coverage.asked,
-                judged: verdict.coverage.judged,
-            },
+            coverage: Rows { asked: verdict.coverage.asked, judged: verdict.coverage.judged },
             agreed: (same.count(), verdict.tokens.len()),
             kl: Real(rounded(
                 verdict
                     .logits
                     .iter()
                     .map(|r| f64::from(r.kl))
-                    .fold(0.0, |m: f64, kl| {
-                        if kl.is_nan() || m.is_nan() {
-                            f64::NAN
-                        } else {
-                            m.max(kl)
-                        }
-                    }),
+                    .fold(0.0, |m: f64, kl| if kl.is_nan() || m.is_nan() { f64::NAN } else { m.max(kl) }),
             )),
             command: report.run.repeat(),
             stages,
@@ -164,10 +148,7 @@ impl Digest {
 impl StageDigest {
     fn add(&mut self, stage: &StageResult) {
         let figures = |local: &Option<Local>| {
-            local.as_ref().map(|l| Figures {
-                residual: Real(rounded(l.residual)),
-                used: Real(rounded(l.used)),
-            })
+            local.as_ref().map(|l| Figures { residual: Real(rounded(l.residual)), used: Real(rounded(l.used)) })
         };
         self.layers += 1;
         self.subject = worse(self.subject, figures(&stage.subject));
@@ -182,9 +163,7 @@ impl Runs {
             schema_version: super::RESULTS_VERSION,
             kind: "runs".to_owned(),
             title: title.to_owned(),
-            machine: reports
-                .first()
-                .map_or_else(Machine::this, |r| r.machine.clone()),
+            machine: reports.first().map_or_else(Machine::this, |r| r.machine.clone()),
             runs: reports.iter().map(Digest::new).collect(),
         }
     }
@@ -239,14 +218,8 @@ fn tested(all: &[Runs], out: &mut String) {
     }
     out.push('\n');
     for m in models {
-        let _ = writeln!(
-            out,
-            "- {} {}, {} layers, sha256 `{}`",
-            escape(&m.name),
-            escape(&m.format),
-            m.layers,
-            m.sha256
-        );
+        let _ =
+            writeln!(out, "- {} {}, {} layers, sha256 `{}`", escape(&m.name), escape(&m.format), m.layers, m.sha256);
     }
     out.push_str("\nOn:\n\n");
     for runs in all {
@@ -265,9 +238,7 @@ fn verdicts(runs: &Runs, out: &mut String) {
     let row = |run: &Digest| {
         let worst = |pick: fn(&StageDigest) -> Option<Figures>| {
             let figures = run.stages.iter().filter_map(pick);
-            figures
-                .reduce(Figures::or)
-                .map_or_else(|| "-".to_owned(), |f| percent(f.used.0))
+            figures.reduce(Figures::or).map_or_else(|| "-".to_owned(), |f| percent(f.used.0))
         };
         let c = run.coverage;
         vec![

@@ -71,10 +71,7 @@ impl Tables {
                     cells.all(|c| !matches!(c, Cell::Text(_)))
                 })
                 .collect();
-            let rows = table
-                .rows
-                .iter()
-                .map(|row| row.iter().map(|c| escape(&c.to_string()).into()).collect());
+            let rows = table.rows.iter().map(|row| row.iter().map(|c| escape(&c.to_string()).into()).collect());
             markdown::table(&head, &numbers, rows, out);
         }
     }

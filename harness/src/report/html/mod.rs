@@ -76,12 +76,7 @@ fn fill(template: &str, parts: &[(&str, &str)]) -> String {
 }
 
 fn title(report: &Report, summary: &Summary) -> String {
-    format!(
-        "qdiff: {} {} {}",
-        summary.word.trim_end_matches(':'),
-        report.model.name,
-        report.run.prompt
-    )
+    format!("qdiff: {} {} {}", summary.word.trim_end_matches(':'), report.model.name, report.run.prompt)
 }
 
 /// What the page's policy knows its style and script by; any other is refused
@@ -100,9 +95,7 @@ fn inert(json: &str) -> String {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -114,9 +107,6 @@ mod tests {
         let hostile = serde_json::json!("</script><script>alert(1)</script><!--");
         let text = inert(&hostile.to_string());
         assert!(!text.contains('<'));
-        assert_eq!(
-            serde_json::from_str::<serde_json::Value>(&text).unwrap(),
-            hostile
-        );
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), hostile);
     }
 }

@@ -182,8 +182,7 @@ fn scores_in_half(s: &mut Spot<'_>) {
             for n in 0..keys {
                 let mut sum = f16::ZERO;
                 for i in 0..d {
-                    let product =
-                        q[(t * h + head) * d + i] * k.data[(n * g + head / group) * d + i];
+                    let product = q[(t * h + head) * d + i] * k.data[(n * g + head / group) * d + i];
                     sum = f16::from_f32(sum.to_f32() + product);
                 }
                 s.out[(head * tokens + t) * keys + n] = sum.to_f32();
@@ -232,84 +231,20 @@ const SCORES: &[&str] = &["attn_scores"];
 const CONTEXT: &[&str] = &["attn_context"];
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault {
-        cause: "attn-scale-missing",
-        stages: WEIGHTS,
-        spoil: unscaled,
-    },
-    Fault {
-        cause: "attn-scale-wrong",
-        stages: WEIGHTS,
-        spoil: scaled_by_width,
-    },
-    Fault {
-        cause: "attn-uniform",
-        stages: SCORES,
-        spoil: keys_unread,
-    },
-    Fault {
-        cause: "attn-uniform:read=1",
-        stages: SCORES,
-        spoil: first_key,
-    },
-    Fault {
-        cause: "mask-missing",
-        stages: WEIGHTS,
-        spoil: unmasked,
-    },
-    Fault {
-        cause: "mask-off-by-one:by=1",
-        stages: WEIGHTS,
-        spoil: sees_next,
-    },
-    Fault {
-        cause: "mask-off-by-one:by=-1",
-        stages: WEIGHTS,
-        spoil: misses_itself,
-    },
-    Fault {
-        cause: "softmax-wrong-axis",
-        stages: WEIGHTS,
-        spoil: over_queries,
-    },
-    Fault {
-        cause: "softmax-no-max",
-        stages: WEIGHTS,
-        spoil: no_maximum,
-    },
-    Fault {
-        cause: "softmax-lanes-dropped:kept=8",
-        stages: WEIGHTS,
-        spoil: lanes_lost,
-    },
-    Fault {
-        cause: "gqa-head-map",
-        stages: SCORES,
-        spoil: heads_modulo,
-    },
-    Fault {
-        cause: "gqa-head-map",
-        stages: CONTEXT,
-        spoil: values_modulo,
-    },
-    Fault {
-        cause: "k-cache-layout:as=0",
-        stages: SCORES,
-        spoil: keys_transposed,
-    },
-    Fault {
-        cause: "v-cache-layout:as=0",
-        stages: CONTEXT,
-        spoil: values_transposed,
-    },
-    Fault {
-        cause: "v-cache-layout:as=1",
-        stages: CONTEXT,
-        spoil: values_by_head,
-    },
-    Fault {
-        cause: "kq-f16-overflow",
-        stages: SCORES,
-        spoil: scores_in_half,
-    },
+    Fault { cause: "attn-scale-missing", stages: WEIGHTS, spoil: unscaled },
+    Fault { cause: "attn-scale-wrong", stages: WEIGHTS, spoil: scaled_by_width },
+    Fault { cause: "attn-uniform", stages: SCORES, spoil: keys_unread },
+    Fault { cause: "attn-uniform:read=1", stages: SCORES, spoil: first_key },
+    Fault { cause: "mask-missing", stages: WEIGHTS, spoil: unmasked },
+    Fault { cause: "mask-off-by-one:by=1", stages: WEIGHTS, spoil: sees_next },
+    Fault { cause: "mask-off-by-one:by=-1", stages: WEIGHTS, spoil: misses_itself },
+    Fault { cause: "softmax-wrong-axis", stages: WEIGHTS, spoil: over_queries },
+    Fault { cause: "softmax-no-max", stages: WEIGHTS, spoil: no_maximum },
+    Fault { cause: "softmax-lanes-dropped:kept=8", stages: WEIGHTS, spoil: lanes_lost },
+    Fault { cause: "gqa-head-map", stages: SCORES, spoil: heads_modulo },
+    Fault { cause: "gqa-head-map", stages: CONTEXT, spoil: values_modulo },
+    Fault { cause: "k-cache-layout:as=0", stages: SCORES, spoil: keys_transposed },
+    Fault { cause: "v-cache-layout:as=0", stages: CONTEXT, spoil: values_transposed },
+    Fault { cause: "v-cache-layout:as=1", stages: CONTEXT, spoil: values_by_head },
+    Fault { cause: "kq-f16-overflow", stages: SCORES, spoil: scores_in_half },
 ];

@@ -23,10 +23,7 @@ fn ids_unwritten(s: &mut Spot<'_>) {
 
 fn layer_before(s: &mut Spot<'_>) {
     let before = s.id.layer.and_then(|l| l.checked_sub(1));
-    let id = StageId {
-        layer: before,
-        ..s.id
-    };
+    let id = StageId { layer: before, ..s.id };
     if let Some(other) = s.others.get(&id) {
         s.out.copy_from_slice(other);
     }
@@ -150,84 +147,20 @@ fn one_tile(s: &mut Spot<'_>) {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault {
-        cause: "stale-from-previous-step",
-        stages: &["attn_norm", "k_rope", "ffn_act", "layer_out"],
-        spoil: stale,
-    },
-    Fault {
-        cause: "logits-stale:stride=96,phase=5",
-        stages: &["logits"],
-        spoil: ids_unwritten,
-    },
-    Fault {
-        cause: "copied-from-previous-layer",
-        stages: &["v_proj", "k_rope", "ffn_up"],
-        spoil: layer_before,
-    },
-    Fault {
-        cause: "zeroed",
-        stages: &["attn_residual", "ffn_act"],
-        spoil: cleared,
-    },
-    Fault {
-        cause: "tail-skipped",
-        stages: &["q_proj", "ffn_gate"],
-        spoil: tail_zero,
-    },
-    Fault {
-        cause: "tail-skipped",
-        stages: &["ffn_up"],
-        spoil: tail_old,
-    },
-    Fault {
-        cause: "heads-misplaced",
-        stages: &["q_proj", "q_rope", "attn_context"],
-        spoil: heads_swapped,
-    },
-    Fault {
-        cause: "rows-misplaced",
-        stages: &["ffn_norm", "ffn_down"],
-        spoil: rows_swapped,
-    },
-    Fault {
-        cause: "columns-misplaced",
-        stages: &["attn_out"],
-        spoil: columns_rotated,
-    },
-    Fault {
-        cause: "scaled:by=2",
-        stages: &["attn_out", "ffn_down"],
-        spoil: times_two,
-    },
-    Fault {
-        cause: "offset:by=0.25,scale=1",
-        stages: &["ffn_up", "attn_residual"],
-        spoil: plus_quarter,
-    },
-    Fault {
-        cause: "one-head-wrong",
-        stages: &["q_rope", "attn_context"],
-        spoil: one_head,
-    },
-    Fault {
-        cause: "one-head-wrong:head=1",
-        stages: &["attn_weights"],
-        spoil: one_plane,
-    },
-    Fault {
-        cause: "one-column-wrong",
-        stages: &["ffn_down", "v_proj"],
-        spoil: one_column,
-    },
-    Fault {
-        cause: "one-row-wrong:position=3",
-        stages: &["attn_norm", "ffn_act"],
-        spoil: one_row,
-    },
-    Fault {
-        cause: "one-tile-wrong:row=4,rows=4,column=32,columns=16",
-        stages: &["ffn_gate"],
-        spoil: one_tile,
-    },
+    Fault { cause: "stale-from-previous-step", stages: &["attn_norm", "k_rope", "ffn_act", "layer_out"], spoil: stale },
+    Fault { cause: "logits-stale:stride=96,phase=5", stages: &["logits"], spoil: ids_unwritten },
+    Fault { cause: "copied-from-previous-layer", stages: &["v_proj", "k_rope", "ffn_up"], spoil: layer_before },
+    Fault { cause: "zeroed", stages: &["attn_residual", "ffn_act"], spoil: cleared },
+    Fault { cause: "tail-skipped", stages: &["q_proj", "ffn_gate"], spoil: tail_zero },
+    Fault { cause: "tail-skipped", stages: &["ffn_up"], spoil: tail_old },
+    Fault { cause: "heads-misplaced", stages: &["q_proj", "q_rope", "attn_context"], spoil: heads_swapped },
+    Fault { cause: "rows-misplaced", stages: &["ffn_norm", "ffn_down"], spoil: rows_swapped },
+    Fault { cause: "columns-misplaced", stages: &["attn_out"], spoil: columns_rotated },
+    Fault { cause: "scaled:by=2", stages: &["attn_out", "ffn_down"], spoil: times_two },
+    Fault { cause: "offset:by=0.25,scale=1", stages: &["ffn_up", "attn_residual"], spoil: plus_quarter },
+    Fault { cause: "one-head-wrong", stages: &["q_rope", "attn_context"], spoil: one_head },
+    Fault { cause: "one-head-wrong:head=1", stages: &["attn_weights"], spoil: one_plane },
+    Fault { cause: "one-column-wrong", stages: &["ffn_down", "v_proj"], spoil: one_column },
+    Fault { cause: "one-row-wrong:position=3", stages: &["attn_norm", "ffn_act"], spoil: one_row },
+    Fault { cause: "one-tile-wrong:row=4,rows=4,column=32,columns=16", stages: &["ffn_gate"], spoil: one_tile },
 ];

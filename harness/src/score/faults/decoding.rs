@@ -29,11 +29,7 @@ enum Slip {
 /// The quant halves of a byte, low first.
 fn pair(byte: u8, slip: Slip) -> (i32, i32) {
     let (low, high) = (i32::from(byte % 16), i32::from(byte / 16));
-    if slip == Slip::Halves {
-        (high, low)
-    } else {
-        (low, high)
-    }
+    if slip == Slip::Halves { (high, low) } else { (low, high) }
 }
 
 /// The eight scales and offsets of a K block, bit by bit.
@@ -44,19 +40,11 @@ fn scales(b: &[u8], slip: Slip) -> Vec<(f32, f32)> {
                 (b[4 + j] % 64, b[8 + j] % 64)
             } else {
                 let top = |byte: u8| {
-                    if slip == Slip::ScaleBits {
-                        0
-                    } else {
-                        byte / 64 * 16
-                    }
+                    if slip == Slip::ScaleBits { 0 } else { byte / 64 * 16 }
                 };
                 (b[8 + j] % 16 + top(b[j]), b[8 + j] / 16 + top(b[4 + j]))
             };
-            if slip == Slip::ScalesForMins {
-                (f32::from(m), f32::from(s))
-            } else {
-                (f32::from(s), f32::from(m))
-            }
+            if slip == Slip::ScalesForMins { (f32::from(m), f32::from(s)) } else { (f32::from(s), f32::from(m)) }
         })
         .collect()
 }
@@ -64,11 +52,7 @@ fn scales(b: &[u8], slip: Slip) -> Vec<(f32, f32)> {
 /// One block; false where the format knows no such slip.
 fn decode(ty: GgmlType, b: &[u8], slip: Slip, out: &mut [f32]) -> bool {
     let bit = |byte: u8, i: usize| {
-        if slip == Slip::HighBits {
-            0
-        } else {
-            i32::from(byte >> i & 1)
-        }
+        if slip == Slip::HighBits { 0 } else { i32::from(byte >> i & 1) }
     };
     match ty {
         GgmlType::Q4_0 | GgmlType::Q5_0 => {
@@ -215,18 +199,12 @@ fn bytes_as_half(s: &mut Spot<'_>) {
     if blocks_of(s, 1) {
         return;
     }
-    let bytes: Vec<u8> = (0..m)
-        .flat_map(|r| model.row_bytes(&weight, r).to_vec())
-        .collect();
+    let bytes: Vec<u8> = (0..m).flat_map(|r| model.row_bytes(&weight, r).to_vec()).collect();
     let stride = bytes.len() / m;
     s.multiply(|o| {
         let value = |i: usize| {
             let at = o * stride + 2 * i;
-            if at + 1 < bytes.len() {
-                half(&bytes, at)
-            } else {
-                0.0
-            }
+            if at + 1 < bytes.len() { half(&bytes, at) } else { 0.0 }
         };
         (0..n).map(value).collect()
     });
@@ -251,39 +229,11 @@ pub(super) const FAULTS: &[Fault] = &[
             }
         },
     },
-    Fault {
-        cause: "nibble-order:kind=0",
-        stages: &["q_proj", "ffn_down"],
-        spoil: halves,
-    },
-    Fault {
-        cause: "quant-offset-missing",
-        stages: &["k_proj", "ffn_up"],
-        spoil: uncentred,
-    },
-    Fault {
-        cause: "q4k-scale-min-swapped",
-        stages: &["v_proj", "ffn_down"],
-        spoil: scales_for_mins,
-    },
-    Fault {
-        cause: "kquant-scale-bits",
-        stages: &["attn_out", "ffn_gate"],
-        spoil: scale_bits,
-    },
-    Fault {
-        cause: "q8-unsigned",
-        stages: &["q_proj", "ffn_down"],
-        spoil: unsigned,
-    },
-    Fault {
-        cause: "kquant-early-return",
-        stages: &["ffn_down"],
-        spoil: first_block,
-    },
-    Fault {
-        cause: "quant-bytes-as-f16",
-        stages: &["ffn_up"],
-        spoil: bytes_as_half,
-    },
+    Fault { cause: "nibble-order:kind=0", stages: &["q_proj", "ffn_down"], spoil: halves },
+    Fault { cause: "quant-offset-missing", stages: &["k_proj", "ffn_up"], spoil: uncentred },
+    Fault { cause: "q4k-scale-min-swapped", stages: &["v_proj", "ffn_down"], spoil: scales_for_mins },
+    Fault { cause: "kquant-scale-bits", stages: &["attn_out", "ffn_gate"], spoil: scale_bits },
+    Fault { cause: "q8-unsigned", stages: &["q_proj", "ffn_down"], spoil: unsigned },
+    Fault { cause: "kquant-early-return", stages: &["ffn_down"], spoil: first_block },
+    Fault { cause: "quant-bytes-as-f16", stages: &["ffn_up"], spoil: bytes_as_half },
 ];

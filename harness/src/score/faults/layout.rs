@@ -13,11 +13,7 @@ fn across(s: &mut Spot<'_>) {
 fn leading(s: &mut Spot<'_>) {
     let w = s.values(s.weight);
     let (n, _) = s.extent(s.weight);
-    s.multiply(|o| {
-        (0..n)
-            .map(|i| *w.get(o * (n + 8) + i).unwrap_or(&0.0))
-            .collect()
-    });
+    s.multiply(|o| (0..n).map(|i| *w.get(o * (n + 8) + i).unwrap_or(&0.0)).collect());
 }
 
 fn embed_across(s: &mut Spot<'_>) {
@@ -31,29 +27,9 @@ fn embed_across(s: &mut Spot<'_>) {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault {
-        cause: "qkv-weight-transposed",
-        stages: &["q_proj", "k_proj", "v_proj"],
-        spoil: across,
-    },
-    Fault {
-        cause: "linear-weight-transposed",
-        stages: &["attn_out", "ffn_gate", "ffn_up", "ffn_down"],
-        spoil: across,
-    },
-    Fault {
-        cause: "lm-head-transposed",
-        stages: &["logits"],
-        spoil: across,
-    },
-    Fault {
-        cause: "lm-head-ld:extra=8",
-        stages: &["logits"],
-        spoil: leading,
-    },
-    Fault {
-        cause: "embed-transposed",
-        stages: &["embed"],
-        spoil: embed_across,
-    },
+    Fault { cause: "qkv-weight-transposed", stages: &["q_proj", "k_proj", "v_proj"], spoil: across },
+    Fault { cause: "linear-weight-transposed", stages: &["attn_out", "ffn_gate", "ffn_up", "ffn_down"], spoil: across },
+    Fault { cause: "lm-head-transposed", stages: &["logits"], spoil: across },
+    Fault { cause: "lm-head-ld:extra=8", stages: &["logits"], spoil: leading },
+    Fault { cause: "embed-transposed", stages: &["embed"], spoil: embed_across },
 ];

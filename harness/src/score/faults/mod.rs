@@ -5,10 +5,7 @@
 //! own reader, or as the bytes of their blocks; the hypotheses have theirs
 //! from ggml.
 
-#![allow(
-    clippy::needless_range_loop,
-    reason = "plain indices, as the kernels have them whose bugs these are"
-)]
+#![allow(clippy::needless_range_loop, reason = "plain indices, as the kernels have them whose bugs these are")]
 
 mod attention;
 mod buffers;
@@ -118,13 +115,7 @@ pub struct Planted<'a> {
 impl<'a> Planted<'a> {
     /// Each fault in its stage.
     pub fn new(model: &'a Model, places: Vec<(&'static Fault, StageId)>) -> Self {
-        Self {
-            model,
-            graph: model.graph().clone(),
-            places,
-            others: HashMap::new(),
-            old: HashMap::new(),
-        }
+        Self { model, graph: model.graph().clone(), places, others: HashMap::new(), old: HashMap::new() }
     }
 
     /// Whether a fault may want to see what this stage gives.

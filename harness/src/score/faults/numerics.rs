@@ -127,73 +127,19 @@ fn in_half(s: &mut Spot<'_>) {
     }
 }
 
-const NORMS: &[&str] = &[
-    "attn_norm",
-    "ffn_norm",
-    "final_norm",
-    "q_normed",
-    "k_normed",
-];
+const NORMS: &[&str] = &["attn_norm", "ffn_norm", "final_norm", "q_normed", "k_normed"];
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault {
-        cause: "rms-weight-missing",
-        stages: NORMS,
-        spoil: unweighted,
-    },
-    Fault {
-        cause: "rms-weight-plus-one",
-        stages: NORMS,
-        spoil: plus_one,
-    },
-    Fault {
-        cause: "rms-mean-subtracted",
-        stages: NORMS,
-        spoil: centred,
-    },
-    Fault {
-        cause: "rms-eps-wrong",
-        stages: NORMS,
-        spoil: eps_1e5,
-    },
-    Fault {
-        cause: "rms-eps-wrong:eps=0.01",
-        stages: NORMS,
-        spoil: eps_1e2,
-    },
-    Fault {
-        cause: "gelu-for-silu:kind=0",
-        stages: &["ffn_act"],
-        spoil: gelu,
-    },
-    Fault {
-        cause: "gelu-for-silu:kind=2",
-        stages: &["ffn_act"],
-        spoil: relu,
-    },
-    Fault {
-        cause: "gate-up-operands-swapped",
-        stages: &["ffn_act"],
-        spoil: operands_swapped,
-    },
-    Fault {
-        cause: "residual-missing",
-        stages: &["attn_residual", "layer_out"],
-        spoil: block_alone,
-    },
-    Fault {
-        cause: "residual-wrong-side",
-        stages: &["attn_residual", "layer_out"],
-        spoil: normed_added,
-    },
-    Fault {
-        cause: "ffn-down-f16-overflow",
-        stages: &["ffn_down"],
-        spoil: in_half,
-    },
-    Fault {
-        cause: "compute-16f",
-        stages: &["k_proj", "ffn_up"],
-        spoil: in_half,
-    },
+    Fault { cause: "rms-weight-missing", stages: NORMS, spoil: unweighted },
+    Fault { cause: "rms-weight-plus-one", stages: NORMS, spoil: plus_one },
+    Fault { cause: "rms-mean-subtracted", stages: NORMS, spoil: centred },
+    Fault { cause: "rms-eps-wrong", stages: NORMS, spoil: eps_1e5 },
+    Fault { cause: "rms-eps-wrong:eps=0.01", stages: NORMS, spoil: eps_1e2 },
+    Fault { cause: "gelu-for-silu:kind=0", stages: &["ffn_act"], spoil: gelu },
+    Fault { cause: "gelu-for-silu:kind=2", stages: &["ffn_act"], spoil: relu },
+    Fault { cause: "gate-up-operands-swapped", stages: &["ffn_act"], spoil: operands_swapped },
+    Fault { cause: "residual-missing", stages: &["attn_residual", "layer_out"], spoil: block_alone },
+    Fault { cause: "residual-wrong-side", stages: &["attn_residual", "layer_out"], spoil: normed_added },
+    Fault { cause: "ffn-down-f16-overflow", stages: &["ffn_down"], spoil: in_half },
+    Fault { cause: "compute-16f", stages: &["k_proj", "ffn_up"], spoil: in_half },
 ];

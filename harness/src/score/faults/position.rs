@@ -119,59 +119,15 @@ fn stuck(s: &mut Spot<'_>) {
 const ROPES: &[&str] = &["q_rope", "k_rope"];
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault {
-        cause: "rope-base:base=10000",
-        stages: ROPES,
-        spoil: base_10000,
-    },
-    Fault {
-        cause: "rope-base:base=250000",
-        stages: ROPES,
-        spoil: base_250000,
-    },
-    Fault {
-        cause: "rope-pairing",
-        stages: ROPES,
-        spoil: adjacent,
-    },
-    Fault {
-        cause: "rope-twice",
-        stages: ROPES,
-        spoil: twice,
-    },
-    Fault {
-        cause: "rope-position-off-by-one:by=1",
-        stages: ROPES,
-        spoil: one_on,
-    },
-    Fault {
-        cause: "decode-offset:by=11",
-        stages: ROPES,
-        spoil: jump,
-    },
-    Fault {
-        cause: "rope-not-on-q",
-        stages: &["q_rope"],
-        spoil: unturned,
-    },
-    Fault {
-        cause: "rope-not-on-k",
-        stages: &["k_rope"],
-        spoil: unturned,
-    },
-    Fault {
-        cause: "rope-partial",
-        stages: ROPES,
-        spoil: half_turned,
-    },
-    Fault {
-        cause: "rope-on-v",
-        stages: &["v_cache"],
-        spoil: values_turned,
-    },
-    Fault {
-        cause: "kv-position-stuck",
-        stages: &["k_cache", "v_cache"],
-        spoil: stuck,
-    },
+    Fault { cause: "rope-base:base=10000", stages: ROPES, spoil: base_10000 },
+    Fault { cause: "rope-base:base=250000", stages: ROPES, spoil: base_250000 },
+    Fault { cause: "rope-pairing", stages: ROPES, spoil: adjacent },
+    Fault { cause: "rope-twice", stages: ROPES, spoil: twice },
+    Fault { cause: "rope-position-off-by-one:by=1", stages: ROPES, spoil: one_on },
+    Fault { cause: "decode-offset:by=11", stages: ROPES, spoil: jump },
+    Fault { cause: "rope-not-on-q", stages: &["q_rope"], spoil: unturned },
+    Fault { cause: "rope-not-on-k", stages: &["k_rope"], spoil: unturned },
+    Fault { cause: "rope-partial", stages: ROPES, spoil: half_turned },
+    Fault { cause: "rope-on-v", stages: &["v_cache"], spoil: values_turned },
+    Fault { cause: "kv-position-stuck", stages: &["k_cache", "v_cache"], spoil: stuck },
 ];

@@ -36,9 +36,7 @@ fn tied(s: &mut Spot<'_>) {
 fn next_layer(s: &mut Spot<'_>) {
     let own = s.id.layer.unwrap_or(0);
     let other = (usize::from(own) + 1) % s.config.n_layers;
-    let name = s
-        .weight
-        .replace(&format!("blk.{own}."), &format!("blk.{other}."));
+    let name = s.weight.replace(&format!("blk.{own}."), &format!("blk.{other}."));
     by(s, &name);
 }
 
@@ -48,39 +46,15 @@ fn nothing_loaded(s: &mut Spot<'_>) {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault {
-        cause: "qkv-bias-omitted",
-        stages: &["q_biased", "k_biased", "v_biased"],
-        spoil: input_alone,
-    },
-    Fault {
-        cause: "qk-norm-omitted",
-        stages: &["q_normed", "k_normed"],
-        spoil: input_alone,
-    },
-    Fault {
-        cause: "gate-up-weights-swapped",
-        stages: &["ffn_gate", "ffn_up"],
-        spoil: gate_for_up,
-    },
-    Fault {
-        cause: "tensor-taken-for-another",
-        stages: &["k_proj", "v_proj"],
-        spoil: k_for_v,
-    },
-    Fault {
-        cause: "tied-head-wrong",
-        stages: &["logits"],
-        spoil: tied,
-    },
+    Fault { cause: "qkv-bias-omitted", stages: &["q_biased", "k_biased", "v_biased"], spoil: input_alone },
+    Fault { cause: "qk-norm-omitted", stages: &["q_normed", "k_normed"], spoil: input_alone },
+    Fault { cause: "gate-up-weights-swapped", stages: &["ffn_gate", "ffn_up"], spoil: gate_for_up },
+    Fault { cause: "tensor-taken-for-another", stages: &["k_proj", "v_proj"], spoil: k_for_v },
+    Fault { cause: "tied-head-wrong", stages: &["logits"], spoil: tied },
     Fault {
         cause: "tensor-mapped-wrong",
         stages: &["q_proj", "v_proj", "attn_out", "ffn_gate", "ffn_down"],
         spoil: next_layer,
     },
-    Fault {
-        cause: "tensor-not-loaded",
-        stages: &["attn_out", "ffn_up"],
-        spoil: nothing_loaded,
-    },
+    Fault { cause: "tensor-not-loaded", stages: &["attn_out", "ffn_up"], spoil: nothing_loaded },
 ];

@@ -32,49 +32,31 @@ pub(super) fn check(t: &Tensor<f32>, positions: &[u32]) -> Option<Seen> {
     for (row, seen) in &rows {
         let sum: f64 = row.iter().map(|&v| f64::from(v)).sum();
         if (sum - 1.0).abs() > BROKEN {
-            return Some((
-                format!("attention weights of a query sum to {sum:.4}, not to 1"),
-                None,
-            ));
+            return Some((format!("attention weights of a query sum to {sum:.4}, not to 1"), None));
         }
         let ahead: f32 = row[*seen..].iter().sum();
         if f64::from(ahead) > BROKEN {
-            return Some((
-                format!("a query gives {ahead:.4} of its attention to keys after itself"),
-                None,
-            ));
+            return Some((format!("a query gives {ahead:.4} of its attention to keys after itself"), None));
         }
     }
-    let long: Vec<&[f32]> = rows
-        .iter()
-        .filter(|(_, seen)| *seen >= KEYS)
-        .map(|(row, seen)| &row[..*seen])
-        .collect();
+    let long: Vec<&[f32]> = rows.iter().filter(|(_, seen)| *seen >= KEYS).map(|(row, seen)| &row[..*seen]).collect();
     if long.is_empty() {
         return None;
     }
-    let alike = |row: &&[f32]| {
-        row.iter()
-            .all(|v| (v - row[0]).abs() <= ALIKE * row[0].abs())
-    };
+    let alike = |row: &&[f32]| row.iter().all(|v| (v - row[0]).abs() <= ALIKE * row[0].abs());
     if long.iter().all(alike) {
-        return Some((
-            "all keys get the same attention in every head: the keys are not read".to_owned(),
-            Some(0),
-        ));
+        return Some(("all keys get the same attention in every head: the keys are not read".to_owned(), Some(0)));
     }
     let top = |row: &[f32]| row.iter().position(|v| *v > ALONE);
     let tops: Vec<Option<usize>> = long.iter().map(|row| top(row)).collect();
     let first = tops[0]?;
     if tops.iter().all(|t| *t == Some(first)) && long.len() > 1 {
-        return Some((
-            format!("every head of every query attends to position {first} alone"),
-            Some(0),
-        ));
+        return Some((format!("every head of every query attends to position {first} alone"), Some(0)));
     }
     tops.iter().all(Option::is_some).then(|| {
         (
-            "attention is one-hot in every head of every query: scores are too large, as without 1/sqrt(head_dim)".to_owned(),
+            "attention is one-hot in every head of every query: scores are too large, as without 1/sqrt(head_dim)"
+                .to_owned(),
             None,
         )
     })
@@ -86,10 +68,7 @@ mod tests {
 
     /// One head, one query at position 5 of six keys.
     fn seen(weights: [f32; 6]) -> Option<String> {
-        let t = Tensor {
-            shape: vec![2, 1, 6],
-            data: weights.repeat(2),
-        };
+        let t = Tensor { shape: vec![2, 1, 6], data: weights.repeat(2) };
         check(&t, &[5]).map(|(what, _)| what)
     }
 
@@ -99,19 +78,11 @@ mod tests {
         assert!(seen([0.1; 6]).unwrap().contains("sum to 0.6"));
         assert!(seen([1.0 / 6.0; 6]).unwrap().contains("not read"));
         let alone = seen([0.0, 0.0, 1.0, 0.0, 0.0, 0.0]).unwrap();
-        assert_eq!(
-            alone,
-            "every head of every query attends to position 2 alone"
-        );
-        let one_hot = Tensor {
-            shape: vec![2, 1, 6],
-            data: vec![0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0],
-        };
+        assert_eq!(alone, "every head of every query attends to position 2 alone");
+        let one_hot =
+            Tensor { shape: vec![2, 1, 6], data: vec![0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0] };
         assert!(check(&one_hot, &[5]).unwrap().0.contains("one-hot"));
-        let t = Tensor {
-            shape: vec![1, 1, 6],
-            data: vec![0.5, 0.0, 0.0, 0.0, 0.0, 0.5],
-        };
+        let t = Tensor { shape: vec![1, 1, 6], data: vec![0.5, 0.0, 0.0, 0.0, 0.0, 0.5] };
         assert!(check(&t, &[3]).unwrap().0.contains("after itself"));
     }
 }

@@ -57,23 +57,14 @@ pub fn check(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
             let before = |i: usize| step.get(graph.nodes[node.inputs[i]].id);
             let seen: Option<Seen> = values::non_finite(&t).or_else(|| match &node.op {
                 Op::AttnWeights(_) => attention::check(&t, &step.positions()),
-                Op::Rope(rope) => before(0)
-                    .and_then(|x| values::rotation(&x, &t, rope.head_dim, &step.positions())),
+                Op::Rope(rope) => before(0).and_then(|x| values::rotation(&x, &t, rope.head_dim, &step.positions())),
                 Op::KvCache(_) => stream::cache(node.id, &t, capture, index),
-                Op::Residual => before(1)
-                    .and_then(|x| stream::unchanged(&x, &t))
-                    .or_else(|| values::constant(&t)),
+                Op::Residual => before(1).and_then(|x| stream::unchanged(&x, &t)).or_else(|| values::constant(&t)),
                 _ => values::constant(&t),
             });
             if let Some((what, input)) = seen {
                 let likely = input.map_or(node.id, |i| graph.nodes[node.inputs[i]].id);
-                symptoms.push(Symptom {
-                    stage: node.id,
-                    step: step.label(),
-                    what,
-                    likely,
-                    broken: true,
-                });
+                symptoms.push(Symptom { stage: node.id, step: step.label(), what, likely, broken: true });
                 break;
             }
         }

@@ -11,12 +11,8 @@ const REPEATED: usize = 4;
 
 /// Whether a residual sum is nothing but the stream it was added to.
 pub(super) fn unchanged(before: &Tensor<f32>, after: &Tensor<f32>) -> Option<Seen> {
-    (before.data == after.data).then(|| {
-        (
-            "the hidden state passes unchanged: nothing is added to it".to_owned(),
-            Some(0),
-        )
-    })
+    (before.data == after.data)
+        .then(|| ("the hidden state passes unchanged: nothing is added to it".to_owned(), Some(0)))
 }
 
 /// Whether the cache does not grow by the step's tokens, or the rows of
@@ -25,11 +21,7 @@ pub(super) fn cache(id: StageId, t: &Tensor<f32>, capture: &Capture, index: usiz
     let step = &capture.steps[index];
     if t.rows() != step.keys() {
         return Some((
-            format!(
-                "it holds {} rows after {} tokens: the position does not advance",
-                t.rows(),
-                step.keys()
-            ),
+            format!("it holds {} rows after {} tokens: the position does not advance", t.rows(), step.keys()),
             None,
         ));
     }
@@ -37,10 +29,7 @@ pub(super) fn cache(id: StageId, t: &Tensor<f32>, capture: &Capture, index: usiz
     if let Some(before) = before {
         let kept = t.data.get(..before.data.len()) == Some(before.data.as_slice());
         if !kept {
-            return Some((
-                "rows of earlier tokens are no longer what they were".to_owned(),
-                None,
-            ));
+            return Some(("rows of earlier tokens are no longer what they were".to_owned(), None));
         }
     }
     None
@@ -58,9 +47,7 @@ pub(super) fn tokens(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
             let tokens = step.kept_tokens();
             rows.extend((0..t.rows()).map(|r| (tokens[r], step.label(), t.row(r).to_vec())));
         }
-        let same = rows
-            .windows(2)
-            .find(|pair| pair[0].0 != pair[1].0 && pair[0].2 == pair[1].2);
+        let same = rows.windows(2).find(|pair| pair[0].0 != pair[1].0 && pair[0].2 == pair[1].2);
         if let Some([a, b]) = same {
             symptoms.push(Symptom {
                 stage: node.id,
@@ -82,22 +69,14 @@ pub(super) fn tokens(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
 
 /// The same choice over and over.
 fn repeated(graph: &Graph, capture: &Capture) -> Option<Symptom> {
-    let choices: Vec<(String, usize)> = capture
-        .steps
-        .iter()
-        .filter_map(|s| Some((s.label(), argmax(&s.choice.as_ref()?.get().data))))
-        .collect();
-    let run = choices
-        .windows(REPEATED)
-        .find(|w| w.iter().all(|(_, c)| *c == w[0].1))?;
+    let choices: Vec<(String, usize)> =
+        capture.steps.iter().filter_map(|s| Some((s.label(), argmax(&s.choice.as_ref()?.get().data)))).collect();
+    let run = choices.windows(REPEATED).find(|w| w.iter().all(|(_, c)| *c == w[0].1))?;
     let logits = graph.nodes.last()?.id;
     Some(Symptom {
         stage: logits,
         step: run[0].0.clone(),
-        what: format!(
-            "token {} is the choice {REPEATED} times in a row from here on",
-            run[0].1
-        ),
+        what: format!("token {} is the choice {REPEATED} times in a row from here on", run[0].1),
         likely: logits,
         broken: false,
     })

@@ -14,14 +14,7 @@ const SHORTEST: usize = 16;
 pub(super) fn non_finite(t: &Tensor<f32>) -> Option<Seen> {
     let bad = t.data.iter().filter(|v| !v.is_finite()).count();
     let first = t.data.iter().position(|v| !v.is_finite())?;
-    Some((
-        format!(
-            "{bad} of {} values are not finite, the first at {first} is {}",
-            t.data.len(),
-            t.data[first]
-        ),
-        None,
-    ))
+    Some((format!("{bad} of {} values are not finite, the first at {first} is {}", t.data.len(), t.data[first]), None))
 }
 
 /// Whether some row has one value throughout.
@@ -34,37 +27,20 @@ pub(super) fn constant(t: &Tensor<f32>) -> Option<Seen> {
     let rows = t.data.chunks_exact(width);
     let value = rows.clone().find(same)?[0];
     let count = rows.clone().filter(same).count();
-    let what = if value == 0.0 {
-        "zero throughout: never written, or its weights are"
-    } else {
-        "of one value throughout"
-    };
-    Some((
-        format!(
-            "{count} of {} rows of {width} elements are {what}",
-            rows.len()
-        ),
-        None,
-    ))
+    let what =
+        if value == 0.0 { "zero throughout: never written, or its weights are" } else { "of one value throughout" };
+    Some((format!("{count} of {} rows of {width} elements are {what}", rows.len()), None))
 }
 
 /// Whether a rotation from `x` to `y` changes norms, or turns nothing at a
 /// position other than 0.
-pub(super) fn rotation(
-    x: &Tensor<f32>,
-    y: &Tensor<f32>,
-    head: usize,
-    positions: &[u32],
-) -> Option<Seen> {
+pub(super) fn rotation(x: &Tensor<f32>, y: &Tensor<f32>, head: usize, positions: &[u32]) -> Option<Seen> {
     let norm = |x: &[f32]| x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
     let heads = x.data.chunks(head.max(1)).zip(y.data.chunks(head.max(1)));
     for (x, y) in heads {
         let (x, y) = (norm(x), norm(y));
         if (x - y).abs() > BROKEN * x {
-            return Some((
-                format!("RoPE changes the norm of a head from {x:.4} to {y:.4}"),
-                None,
-            ));
+            return Some((format!("RoPE changes the norm of a head from {x:.4} to {y:.4}"), None));
         }
     }
     let width = x.data.len() / positions.len().max(1);
@@ -80,10 +56,7 @@ mod tests {
     use super::*;
 
     fn row(data: &[f32]) -> Tensor<f32> {
-        Tensor {
-            shape: vec![1, data.len()],
-            data: data.to_vec(),
-        }
+        Tensor { shape: vec![1, data.len()], data: data.to_vec() }
     }
 
     #[test]
