@@ -1,19 +1,19 @@
 //! ggml's number formats: what a type is, and how its blocks become `f32`.
 //!
-//! One file per block format, each with `dequantize_block`. The results are
-//! bit-equal to ggml's `to_float`: the same operations in the same order, each
-//! rounded once (no fused multiply-add).
+//! One file per block format, each with its description, a [`Format`], and
+//! `dequantize_block`. The results are bit-equal to ggml's `to_float`: the same
+//! operations in the same order, each rounded once (no fused multiply-add).
 //!
 //! [`activations`] is the other side of a dot product: what engines turn `f32`
 //! activations into before they multiply; [`AsMultiplied`] and [`block_offsets`]
 //! say what kernels do to the weights themselves.
 
 pub mod activations;
-pub mod bf16;
-pub mod f16;
-pub mod f32;
-mod k_scales;
-mod layout;
+mod bf16;
+mod f16;
+mod f32;
+mod format;
+mod k_blocks;
 mod products;
 mod q4_0;
 mod q4_1;
@@ -30,17 +30,48 @@ mod types;
 mod tests;
 
 pub use activations::{ActivationFormat, Tie, emulate, settled, sum_residuals, ties, uncertainty};
-pub use layout::{Field, Part, fields, part};
+pub use format::{Content, Field, Format, Offset, Part, Quants};
 pub use products::{AsMultiplied, WithoutOffsets, block_offsets, half_products, takes_sums};
 pub use source::WeightSource;
 pub use types::GgmlType;
 
+/// The formats by the modules that describe them.
+macro_rules! formats {
+    ($($module:ident)*) => {
+        /// Every format that [`dequantize`] unpacks.
+        pub static FORMATS: &[Format] = &[$($module::FORMAT),*];
+
+        impl GgmlType {
+            /// The types of [`FORMATS`].
+            pub const ALL_SUPPORTED: &'static [Self] = &[$($module::FORMAT.ty),*];
+        }
+
+        $(const _: () = assert!($module::FORMAT.fills_its_block(), "fields and block differ in length");)*
+
+        /// Unpacks rows of a supported type; lengths are checked by the caller.
+        #[inline(always)]
+        fn unpack(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
+            $(
+                if ty == $module::FORMAT.ty {
+                    const TY: GgmlType = $module::FORMAT.ty;
+                    return blocks::<{ TY.type_size() }, { TY.block_size() }>(bytes, out, $module::dequantize_block);
+                }
+            )*
+        }
+    };
+}
+
+formats! { f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k }
+
 /// A valid ggml type whose blocks this crate does not unpack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "tensor type {0} is not supported; use a file of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K"
-)]
+#[error("tensor type {0} is not supported; requantise the model to one of {known}", known = known())]
 pub struct UnsupportedType(pub GgmlType);
+
+/// The names of [`GgmlType::ALL_SUPPORTED`].
+fn known() -> String {
+    GgmlType::ALL_SUPPORTED.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
 
 /// Unpacks `bytes`, whole blocks of type `ty`, into `out`.
 ///
@@ -81,25 +112,6 @@ pub fn dequantize(ty: GgmlType, bytes: &[u8], out: &mut [f32]) -> Result<(), Uns
 #[target_feature(enable = "avx2,f16c")]
 fn unpack_avx2(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
     unpack(ty, bytes, out);
-}
-
-/// Unpacks rows of a supported type; lengths are checked by the caller.
-#[inline(always)]
-fn unpack(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
-    match ty {
-        GgmlType::F32 => blocks(bytes, out, f32::dequantize_block),
-        GgmlType::F16 => blocks(bytes, out, f16::dequantize_block),
-        GgmlType::BF16 => blocks(bytes, out, bf16::dequantize_block),
-        GgmlType::Q4_0 => blocks(bytes, out, q4_0::dequantize_block),
-        GgmlType::Q4_1 => blocks(bytes, out, q4_1::dequantize_block),
-        GgmlType::Q5_0 => blocks(bytes, out, q5_0::dequantize_block),
-        GgmlType::Q5_1 => blocks(bytes, out, q5_1::dequantize_block),
-        GgmlType::Q8_0 => blocks(bytes, out, q8_0::dequantize_block),
-        GgmlType::Q4_K => blocks(bytes, out, q4_k::dequantize_block),
-        GgmlType::Q5_K => blocks(bytes, out, q5_k::dequantize_block),
-        GgmlType::Q6_K => blocks(bytes, out, q6_k::dequantize_block),
-        _ => unreachable!("the caller checked that {ty} is supported"),
-    }
 }
 
 /// Applies `block` to each block of `B` bytes and `W` weights.

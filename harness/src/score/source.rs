@@ -132,7 +132,7 @@ fn possible(cause: &str, stage: StageId, graph: &Graph, model: &Model) -> bool {
         let (n, _) = model.extent(weight);
         let mut row = vec![0f32; n];
         return model.ggml_type(weight) != GgmlType::F32
-            && decoding::misdecode(name, 0.0, model, (weight, 0), &mut row);
+            && decoding::decode_wrongly(name, 0.0, model, (weight, 0), &mut row);
     }
     let config = &graph.config;
     match name {
