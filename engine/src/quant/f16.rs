@@ -35,7 +35,7 @@ pub fn to_f32(h: u16) -> f32 {
 /// The little-endian f16 that is a field of block `b`.
 #[inline(always)]
 pub(super) fn at(b: &[u8], field: &Field) -> f32 {
-    to_f32(u16::from_le_bytes([b[field.at(0)], b[field.at(1)]]))
+    to_f32(u16::from_le_bytes(*field.of(b)))
 }
 
 /// The nearest value that f16 holds.

@@ -100,6 +100,12 @@ impl Field {
         Self { name, part, bytes: self.bytes.end..self.bytes.end + len }
     }
 
+    /// Its `N` bytes, which is its length.
+    #[inline(always)]
+    pub(super) fn of<'a, const N: usize>(&self, block: &'a [u8]) -> &'a [u8; N] {
+        block[self.bytes.clone()].as_array().expect("the field has this length")
+    }
+
     /// Where its byte `i` stands in the block.
     #[inline(always)]
     pub(super) const fn at(&self, i: usize) -> usize {

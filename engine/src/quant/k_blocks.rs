@@ -21,7 +21,7 @@ pub(super) const SCALES: Field = DMIN.then("scales", Part::PackedScales, 12);
 /// Source: `get_scale_min_k4` in ggml-quants.c.
 #[inline(always)]
 pub(super) fn scales(block: &[u8]) -> ([u8; 8], [u8; 8]) {
-    let b = &block[SCALES.bytes];
+    let b: &[u8; 12] = SCALES.of(block);
     let (mut scales, mut mins) = ([0; 8], [0; 8]);
     for j in 0..4 {
         scales[j] = b[j] & 0x3f;
@@ -41,8 +41,8 @@ pub(super) fn scales(block: &[u8]) -> ([u8; 8], [u8; 8]) {
 #[inline(always)]
 pub(super) fn unpack(
     b: &[u8],
-    quants: &Field,
-    high: Option<&Field>,
+    quants: &[u8; 128],
+    high: Option<&[u8; 32]>,
     product: impl Fn(f32) -> f32,
     out: &mut [f32; 256],
 ) {
@@ -54,8 +54,8 @@ pub(super) fn unpack(
         let d1 = product(d * f32::from(scales[2 * pair + 1]));
         let m1 = product(dmin * f32::from(mins[2 * pair + 1]));
         for l in 0..32 {
-            let q = b[quants.at(32 * pair + l)];
-            let high = high.map_or(0, |field| b[field.at(l)] >> (2 * pair));
+            let q = quants[32 * pair + l];
+            let high = high.map_or(0, |high| high[l] >> (2 * pair));
             let q0 = (q & 0x0f) | (high & 1) << 4;
             let q1 = (q >> 4) | (high & 2) << 3;
             out[64 * pair + l] = d0 * i32::from(q0) as f32 - m0;

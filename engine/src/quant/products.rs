@@ -132,7 +132,7 @@ fn half_scales(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
     let high = ty.format().and_then(|f| f.field(Part::HighBits));
     let (blocks, _) = out.as_chunks_mut::<256>();
     for (b, out) in bytes.chunks_exact(ty.type_size()).zip(blocks) {
-        k_blocks::unpack(b, quants, high, f16::rounded, out);
+        k_blocks::unpack(b, quants.of(b), high.map(|h| h.of(b)), f16::rounded, out);
     }
 }
 

@@ -15,5 +15,5 @@ pub(super) const FORMAT: Format = Format {
 /// Unpacks one block.
 #[inline(always)]
 pub(super) fn dequantize_block(b: &[u8; 144], out: &mut [f32; 256]) {
-    k_blocks::unpack(b, &QS, None, |product| product, out);
+    k_blocks::unpack(b, QS.of(b), None, |product| product, out);
 }

@@ -23,7 +23,7 @@ pub(super) const FORMAT: Format = Format {
 #[inline(always)]
 pub(super) fn dequantize_block(b: &[u8; 22], out: &mut [f32; 32]) {
     let d = f16::at(b, &D);
-    let high = u32::from_le_bytes([0, 1, 2, 3].map(|i| b[QH.at(i)]));
+    let high = u32::from_le_bytes(*QH.of(b));
     let centred = |q: u32| (q as i32 - i32::from(ZERO)) as f32;
     for j in 0..16 {
         let q = u32::from(b[QS.at(j)]);

@@ -23,7 +23,7 @@ pub(super) const FORMAT: Format = Format {
 #[inline(always)]
 pub(super) fn dequantize_block(b: &[u8; 24], out: &mut [f32; 32]) {
     let (d, m) = (f16::at(b, &D), f16::at(b, &M));
-    let high = u32::from_le_bytes([0, 1, 2, 3].map(|i| b[QH.at(i)]));
+    let high = u32::from_le_bytes(*QH.of(b));
     for j in 0..16 {
         let q = u32::from(b[QS.at(j)]);
         let low = (q & 0x0f) | ((high >> j) & 1) << 4;

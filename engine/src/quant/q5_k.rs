@@ -17,5 +17,5 @@ pub(super) const FORMAT: Format = Format {
 /// Unpacks one block.
 #[inline(always)]
 pub(super) fn dequantize_block(b: &[u8; 176], out: &mut [f32; 256]) {
-    k_blocks::unpack(b, &QS, Some(&QH), |product| product, out);
+    k_blocks::unpack(b, QS.of(b), Some(QH.of(b)), |product| product, out);
 }
