@@ -58,23 +58,6 @@ impl WeightType {
         // SAFETY: the number of a type is a valid index of ggml's static table.
         unsafe { sys::ggml_blck_size(self.id()) as usize }
     }
-
-    /// `general.file_type` of a file whose matrices mostly have this type.
-    pub(crate) const fn file_type(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
-            Self::Q4_0 => 2,
-            Self::Q4_1 => 3,
-            Self::Q8_0 => 7,
-            Self::Q5_0 => 8,
-            Self::Q5_1 => 9,
-            Self::Q4_K => 14,
-            Self::Q5_K => 16,
-            Self::Q6_K => 18,
-            Self::BF16 => 32,
-        }
-    }
 }
 
 /// The values of a tensor in its storage type, by ggml's own quantisation.

@@ -50,7 +50,7 @@ fn from_float(id: sys::ggml_type, x: &[f32], per: usize, size: usize) -> Vec<u8>
 fn check_dequantize(ty: GgmlType, bytes: &[u8], n: usize) -> Result<(), TestCaseError> {
     let want = to_float(ty, bytes, n);
     let mut got = vec![0.0; n];
-    quant::dequantize(ty, bytes, &mut got).expect("supported");
+    quant::dequantize(ty, bytes, &mut got);
     for (i, (got, want)) in got.iter().zip(&want).enumerate() {
         prop_assert!(
             got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()),

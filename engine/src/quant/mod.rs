@@ -14,6 +14,7 @@ mod f16;
 mod f32;
 mod format;
 mod k_blocks;
+mod nibbles;
 mod products;
 mod q4_0;
 mod q4_1;
@@ -63,16 +64,6 @@ macro_rules! formats {
 
 formats! { f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k }
 
-/// A valid ggml type whose blocks this crate does not unpack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("tensor type {0} is not supported; requantise the model to one of {known}", known = known())]
-pub struct UnsupportedType(pub GgmlType);
-
-/// The names of [`GgmlType::ALL_SUPPORTED`].
-fn known() -> String {
-    GgmlType::ALL_SUPPORTED.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
 /// Unpacks `bytes`, whole blocks of type `ty`, into `out`.
 ///
 /// `out.len()` is the number of weights; it must be a multiple of
@@ -81,17 +72,12 @@ fn known() -> String {
 /// unpacked by one call, since rows are whole blocks. The result is bit-equal
 /// to ggml's `to_float` (a NaN may differ in its payload).
 ///
-/// # Errors
-/// [`UnsupportedType`] if `ty` is not in [`GgmlType::ALL_SUPPORTED`].
-///
 /// # Panics
-/// If the two lengths do not match.
-pub fn dequantize(ty: GgmlType, bytes: &[u8], out: &mut [f32]) -> Result<(), UnsupportedType> {
-    if !ty.is_supported() {
-        return Err(UnsupportedType(ty));
-    }
+/// If the two lengths do not match, or `ty` is not in
+/// [`GgmlType::ALL_SUPPORTED`]: a model of such a type is refused at load.
+pub fn dequantize(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
     assert!(
-        out.len().is_multiple_of(ty.block_size()) && bytes.len() == ty.row_bytes(out.len()),
+        ty.is_supported() && out.len().is_multiple_of(ty.block_size()) && bytes.len() == ty.row_bytes(out.len()),
         "{} bytes of {ty} do not unpack to {} weights",
         bytes.len(),
         out.len()
@@ -99,11 +85,9 @@ pub fn dequantize(ty: GgmlType, bytes: &[u8], out: &mut [f32]) -> Result<(), Uns
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c") {
         // SAFETY: the CPU was just found to have the features the function is compiled for.
-        unsafe { unpack_avx2(ty, bytes, out) };
-        return Ok(());
+        return unsafe { unpack_avx2(ty, bytes, out) };
     }
     unpack(ty, bytes, out);
-    Ok(())
 }
 
 /// [`unpack`] compiled for AVX2, so that LLVM's vectoriser may use it. Without

@@ -2,11 +2,11 @@
 //!
 //! weight = (q - 8) * d. Source: `dequantize_row_q4_0` in ggml-quants.c.
 
-use super::{Content, Field, Format, GgmlType, Offset, Part, Quants, f16};
+use super::{Content, Field, Format, GgmlType, Offset, Part, Quants, f16, nibbles};
 
 /// The scale.
 const D: Field = Field::first("d", Part::Scale, 2);
-/// 4 bits a quant: weight `j` in the low, `j + 16` in the high half of byte `j`.
+/// 4 bits of each quant (see `nibbles.rs`).
 const QS: Field = D.then("qs", Part::Quants, 16);
 
 const ZERO: u8 = 8;
@@ -21,10 +21,5 @@ pub(super) const FORMAT: Format = Format {
 #[inline(always)]
 pub(super) fn dequantize_block(b: &[u8; 18], out: &mut [f32; 32]) {
     let d = f16::at(b, &D);
-    let centred = |q: u8| (i32::from(q) - i32::from(ZERO)) as f32;
-    for j in 0..16 {
-        let q = b[QS.at(j)];
-        out[j] = centred(q & 0x0f) * d;
-        out[j + 16] = centred(q >> 4) * d;
-    }
+    nibbles::unpack(QS.of(b), 0, out, |q| (q - i32::from(ZERO)) as f32 * d);
 }

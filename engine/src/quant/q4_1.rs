@@ -2,13 +2,13 @@
 //!
 //! weight = q * d + m. Source: `dequantize_row_q4_1` in ggml-quants.c.
 
-use super::{Content, Field, Format, GgmlType, Offset, Part, Quants, f16};
+use super::{Content, Field, Format, GgmlType, Offset, Part, Quants, f16, nibbles};
 
 /// The scale.
 const D: Field = Field::first("d", Part::Scale, 2);
 /// The offset.
 const M: Field = D.then("m", Part::Offset, 2);
-/// 4 bits a quant: weight `j` in the low, `j + 16` in the high half of byte `j`.
+/// 4 bits of each quant (see `nibbles.rs`).
 const QS: Field = M.then("qs", Part::Quants, 16);
 
 pub(super) const FORMAT: Format = Format {
@@ -21,9 +21,5 @@ pub(super) const FORMAT: Format = Format {
 #[inline(always)]
 pub(super) fn dequantize_block(b: &[u8; 20], out: &mut [f32; 32]) {
     let (d, m) = (f16::at(b, &D), f16::at(b, &M));
-    for j in 0..16 {
-        let q = b[QS.at(j)];
-        out[j] = i32::from(q & 0x0f) as f32 * d + m;
-        out[j + 16] = i32::from(q >> 4) as f32 * d + m;
-    }
+    nibbles::unpack(QS.of(b), 0, out, |q| q as f32 * d + m);
 }

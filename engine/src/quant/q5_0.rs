@@ -2,13 +2,13 @@
 //!
 //! weight = (q - 16) * d. Source: `dequantize_row_q5_0` in ggml-quants.c.
 
-use super::{Content, Field, Format, GgmlType, Offset, Part, Quants, f16};
+use super::{Content, Field, Format, GgmlType, Offset, Part, Quants, f16, nibbles};
 
 /// The scale.
 const D: Field = Field::first("d", Part::Scale, 2);
-/// The fifth (highest) bit of each quant: weight `j` at bit `j` of a little-endian u32.
+/// The fifth (highest) bit of each quant, a little-endian u32.
 const QH: Field = D.then("qh", Part::HighBits, 4);
-/// The low 4 bits: weight `j` in the low, `j + 16` in the high half of byte `j`.
+/// 4 bits of each quant (see `nibbles.rs`).
 const QS: Field = QH.then("qs", Part::Quants, 16);
 
 const ZERO: u8 = 16;
@@ -24,10 +24,5 @@ pub(super) const FORMAT: Format = Format {
 pub(super) fn dequantize_block(b: &[u8; 22], out: &mut [f32; 32]) {
     let d = f16::at(b, &D);
     let high = u32::from_le_bytes(*QH.of(b));
-    let centred = |q: u32| (q as i32 - i32::from(ZERO)) as f32;
-    for j in 0..16 {
-        let q = u32::from(b[QS.at(j)]);
-        out[j] = centred((q & 0x0f) | ((high >> j) & 1) << 4) * d;
-        out[j + 16] = centred((q >> 4) | ((high >> (j + 16)) & 1) << 4) * d;
-    }
+    nibbles::unpack(QS.of(b), high, out, |q| (q - i32::from(ZERO)) as f32 * d);
 }

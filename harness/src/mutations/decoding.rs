@@ -199,7 +199,7 @@ fn stride(r: &Row<'_>, by: f64, out: &mut [f32]) -> bool {
     r.decode(&bytes, out)
 }
 
-/// All of them, by the name of their mutation: for a reader's own check.
+/// All of them, by the name of their mutation.
 const WAYS: &[(&str, DecodeFault)] = &[
     ("kquant-early-return", early_return),
     ("q5-high-bit", without_fifth),
@@ -218,17 +218,10 @@ pub fn knows(name: &str) -> bool {
     WAYS.iter().any(|(n, _)| *n == name)
 }
 
-/// Decodes one row of a weight as the mutation `name` would, with the value of
-/// its parameter (0 where it has none). False if there is no such mutation, or
-/// if the tensor's format knows no such fault; `out` is then undefined.
-pub fn decode_wrongly(
-    name: &str,
-    value: f64,
-    source: &dyn WeightSource,
-    (tensor, row): (&str, usize),
-    out: &mut [f32],
-) -> bool {
-    WAYS.iter().find(|(n, _)| *n == name).is_some_and(|(_, by)| by(&Row::of(source, tensor, row), value, out))
+/// Whether the format of `tensor` knows the mutation `name` of this family.
+pub fn fits(name: &str, source: &dyn WeightSource, tensor: &str) -> bool {
+    let mut out = vec![0f32; source.extent(tensor).0];
+    WAYS.iter().any(|(n, by)| *n == name && by(&Row::of(source, tensor, 0), 0.0, &mut out))
 }
 
 /// Whether a node reads a matrix: the only weights stored in blocks.

@@ -6,7 +6,6 @@ use crate::runners::{Number, Room, Runner, cpu::Cpu};
 use crate::session::Opened;
 use anyhow::Result;
 use qdiff_engine::model::{Graph, Model, StageId, WeightSource as _};
-use qdiff_engine::quant::GgmlType;
 
 /// A fault and the stage it is planted in.
 #[derive(Clone, Debug)]
@@ -129,10 +128,7 @@ fn possible(cause: &str, stage: StageId, graph: &Graph, model: &Model) -> bool {
     if let Some(weight) = &node.weight
         && decoding::knows(name)
     {
-        let (n, _) = model.extent(weight);
-        let mut row = vec![0f32; n];
-        return model.ggml_type(weight) != GgmlType::F32
-            && decoding::decode_wrongly(name, 0.0, model, (weight, 0), &mut row);
+        return decoding::fits(name, model, weight);
     }
     let config = &graph.config;
     match name {
