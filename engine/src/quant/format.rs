@@ -126,7 +126,10 @@ impl Format {
 
     /// The field of the sub-blocks' scales.
     pub fn sub_scales(&self) -> Option<&'static Field> {
-        self.field(Part::PackedScales).or(self.field(Part::ByteScales))
+        self.fields.iter().find(|f| match f.part {
+            Part::PackedScales | Part::ByteScales => true,
+            Part::Scale | Part::Offset | Part::HighBits | Part::Quants | Part::Number => false,
+        })
     }
 
     /// The meaning of the quants; `None` for plain numbers.
