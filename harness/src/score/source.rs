@@ -5,7 +5,7 @@ use crate::mutations::{Injection, catalogue, decoding};
 use crate::runners::{Number, Room, Runner, cpu::Cpu};
 use crate::session::Opened;
 use anyhow::Result;
-use qdiff_engine::model::{Graph, Model, StageId, WeightSource as _};
+use qdiff_engine::model::{Graph, Model, StageId};
 
 /// A fault and the stage it is planted in.
 #[derive(Clone, Debug)]
