@@ -7,8 +7,7 @@ use crate::mutations::{Injection, catalogue, decoding};
 use crate::room::Room;
 use crate::runners::{Runner, cpu::Cpu};
 use anyhow::Result;
-use qdiff_engine::model::{Graph, Model, StageId, WeightSource as _};
-use qdiff_engine::quant::GgmlType;
+use qdiff_engine::model::{Graph, Model, StageId};
 
 /// A fault and the stage it is planted in.
 #[derive(Clone, Debug)]
@@ -131,10 +130,7 @@ fn possible(cause: &str, stage: StageId, graph: &Graph, model: &Model) -> bool {
     if let Some(weight) = &node.weight
         && decoding::knows(name)
     {
-        let (n, _) = model.extent(weight);
-        let mut row = vec![0f32; n];
-        return model.ggml_type(weight) != GgmlType::F32
-            && decoding::misdecode(name, 0.0, model, (weight, 0), &mut row);
+        return decoding::fits(name, model, weight);
     }
     let config = &graph.config;
     match name {

@@ -30,13 +30,13 @@ pub struct WeightCause {
     pub whole: bool,
 }
 
-/// How a node's weight is read: which tensor, and by which fault.
-pub struct Reading {
-    weight: String,
+/// A weight read wrongly: another tensor, or its rows through a fault.
+pub struct WeightFault {
+    tensor: String,
     read: Option<Arc<dyn Read>>,
 }
 
-impl Reading {
+impl WeightFault {
     /// What `new` reads where `old` reads its weight, if that is all in which
     /// they differ.
     pub fn of(old: &Node, new: &Node) -> Option<Self> {
@@ -44,14 +44,14 @@ impl Reading {
             old.op == new.op && old.inputs == new.inputs && new.faults.compute.is_none() && new.faults.write.is_none();
         let changed = new.faults.read.is_some() || new.weight != old.weight;
         (alike && changed).then_some(())?;
-        Some(Self { weight: new.weight.clone()?, read: new.faults.read.clone() })
+        Some(Self { tensor: new.weight.clone()?, read: new.faults.read.clone() })
     }
 
     /// Writes row `row` as it is read so.
     pub fn row(&self, source: &dyn WeightSource, row: usize, out: &mut [f32]) {
         match &self.read {
-            Some(fault) => fault.row(source, &self.weight, row, out),
-            None => source.rows(&self.weight, row, out),
+            Some(fault) => fault.row(source, &self.tensor, row, out),
+            None => source.rows(&self.tensor, row, out),
         }
     }
 }
@@ -64,22 +64,21 @@ pub(super) fn find(c: &Compared<'_>, graph: &Graph, differing: &[usize]) -> Opti
     let (_, rows) = c.reference.extent(c.tensor);
     let right: Vec<usize> =
         (0..rows).step_by(rows.div_ceil(ROWS).max(1)).filter(|r| differing.binary_search(r).is_err()).collect();
-    let all: Vec<_> = readings(node, graph, c.reference).collect();
-    let (mutation, values, reading) =
-        all.into_par_iter().find_first(|(_, _, reading)| reproduces(c, reading, &sample))?;
+    let all: Vec<_> = candidates(node, graph, c.reference).collect();
+    let (mutation, values, fault) = all.into_par_iter().find_first(|(_, _, fault)| reproduces(c, fault, &sample))?;
     Some(WeightCause {
         name: mutation.with(&values),
         story: mutation.story.to_owned(),
         remedy: mutation.remedy.to_owned(),
         rows: sample.len(),
-        whole: reproduces(c, &reading, &right),
+        whole: reproduces(c, &fault, &right),
     })
 }
 
-type Candidate = (&'static Mutation, Vec<f64>, Reading);
+type Candidate = (&'static Mutation, Vec<f64>, WeightFault);
 
-/// Every way of the catalogue to read the weight of `node`.
-fn readings<'a>(
+/// Every way of the catalogue to read the weight of `node` wrongly.
+fn candidates<'a>(
     node: &'a Node,
     graph: &'a Graph,
     source: &'a dyn WeightSource,
@@ -90,10 +89,10 @@ fn readings<'a>(
         lists.into_iter().filter_map(move |values| {
             let mut changed = node.clone();
             (m.apply)(&mut changed, &values, graph).then_some(())?;
-            let reading = Reading::of(node, &changed)?;
+            let fault = WeightFault::of(node, &changed)?;
             let own = node.weight.as_deref()?;
-            let fits = source.extent(&reading.weight) == source.extent(own);
-            fits.then_some((m, values, reading))
+            let fits = source.extent(&fault.tensor) == source.extent(own);
+            fits.then_some((m, values, fault))
         })
     })
 }
@@ -112,12 +111,12 @@ fn values(m: &Mutation, graph: &Graph) -> Vec<Vec<f64>> {
     lists
 }
 
-fn reproduces(c: &Compared<'_>, reading: &Reading, rows: &[usize]) -> bool {
+fn reproduces(c: &Compared<'_>, fault: &WeightFault, rows: &[usize]) -> bool {
     let (n, _) = c.reference.extent(c.tensor);
     let (mut got, mut assumed) = (vec![0f32; n], vec![0f32; n]);
     rows.iter().all(|&row| {
         c.subject.rows(c.tensor, row, &mut got);
-        reading.row(c.reference, row, &mut assumed);
+        fault.row(c.reference, row, &mut assumed);
         got.iter().zip(&assumed).all(|(a, b)| same(*a, *b))
     })
 }
