@@ -30,25 +30,28 @@ pub struct Output<'a> {
     /// What was computed.
     pub value: &'a mut Tensor<f64>,
     /// Error bound of each element; infinity leaves an element open.
-    pub bound: &'a mut [f32],
+    pub bound: &'a mut Vec<f32>,
     /// What the buffer held after the step before, by address; `None` before
     /// the first.
     pub old: Option<&'a [f32]>,
     /// Position of each row, where an axis counts tokens; of a cache, of the
-    /// rows that were added.
+    /// rows that this step added.
     pub positions: &'a [u32],
 }
 
 /// Leaves something else in the output than what was computed.
 pub trait Write: Debug + Send + Sync {
-    /// Changes values and, beside them, their bounds.
+    /// Changes values and, beside them, their bounds. What a cache keeps for
+    /// the next step is not changed with its output.
     fn write(&self, output: Output<'_>);
 }
 
 /// The faults of one node.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// How its weight is read.
+    /// Whether the op is left out: the stage shows its first input.
+    pub left_out: bool,
+    /// How its weights are read.
     pub read: Option<Arc<dyn Read>>,
     /// What is computed.
     pub compute: Option<Arc<dyn Compute>>,
@@ -59,19 +62,19 @@ pub struct Faults {
 impl Faults {
     /// Whether the node is as the op says.
     pub fn none(&self) -> bool {
-        self.read.is_none() && self.compute.is_none() && self.write.is_none()
+        !self.left_out && self.read.is_none() && self.compute.is_none() && self.write.is_none()
     }
 }
 
 /// A source of weights seen through a fault.
-pub struct Misread<'a> {
+pub struct FaultyWeights<'a> {
     /// The weights as they are.
     pub source: &'a dyn WeightSource,
     /// How they are seen.
     pub fault: &'a dyn Read,
 }
 
-impl WeightSource for Misread<'_> {
+impl WeightSource for FaultyWeights<'_> {
     fn extent(&self, tensor: &str) -> (usize, usize) {
         self.source.extent(tensor)
     }
