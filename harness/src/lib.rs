@@ -5,14 +5,19 @@
 //! the [`oracle`] evaluates every stage in f64, [`verdict`] judges,
 //! [`mutations`] explain, [`report`] tells.
 
+pub mod arithmetic;
 pub mod capture;
 pub mod chat;
 mod cleanup;
 pub mod cli;
 pub mod compare;
+pub mod diagnose;
 pub mod generate;
 pub mod llama;
+pub mod loaded;
 pub mod logits;
+pub mod machine;
+pub mod metrics;
 pub mod mutations;
 pub mod nonce;
 pub mod number;
@@ -21,9 +26,9 @@ pub mod pair;
 pub mod progress;
 pub mod prompts;
 pub mod report;
+pub mod room;
 pub mod runners;
 pub mod score;
-pub mod session;
 pub mod sweep;
 pub mod tokens;
 pub mod verdict;

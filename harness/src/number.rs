@@ -9,6 +9,24 @@ pub fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
+/// A residual in two digits; zero and infinity in words one can read.
+pub fn number(x: f64) -> String {
+    if x == 0.0 {
+        "0".to_owned()
+    } else if x.is_infinite() {
+        "inf".to_owned()
+    } else if (0.01..1000.0).contains(&x.abs()) {
+        format!("{x:.2}")
+    } else {
+        format!("{x:.1e}")
+    }
+}
+
+/// A share of what is allowed; `-` where it is too large to mean anything.
+pub fn percent(used: f64) -> String {
+    if used > 10.0 || used.is_nan() { "-".to_owned() } else { format!("{:.0} %", (used * 100.0).ceil()) }
+}
+
 /// Whether two values are one: bit by bit, but NaN is NaN.
 pub fn same(a: f32, b: f32) -> bool {
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())

@@ -4,14 +4,17 @@
 //! outcome, for whoever needs it as a whole: other commands, the score of the
 //! mutations, tests.
 
+use crate::arithmetic::Number;
 use crate::capture::npz::{self, Shapes};
 use crate::capture::{Capture, Filter, Names, Step, Store, Want};
+use crate::diagnose::{Diagnosis, explain};
+use crate::loaded::LoadedModel;
 use crate::oracle::Oracle;
 use crate::progress::Progress;
+use crate::room::Room;
 pub use crate::runners::Tokens;
-use crate::runners::{self, Faults, Manifest, Number, Room, Runner, Spec};
-use crate::session::Opened;
-use crate::verdict::{Policy, Race, Repeated, Side, Verdict, judge};
+use crate::runners::{self, Faults, Manifest, Runner, Spec};
+use crate::verdict::{Policy, Race, Repeated, Side, judge};
 use anyhow::{Context as _, Result};
 use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Node;
@@ -22,7 +25,7 @@ use std::time::Duration;
 /// What both runners share.
 pub struct Pair<'a> {
     /// The model.
-    pub opened: &'a Opened,
+    pub opened: &'a LoadedModel,
     /// The third opinion.
     pub oracle: &'a Oracle<'a>,
     /// What is asked for.
@@ -167,19 +170,16 @@ impl Pair<'_> {
         Ok(Repeated { runs, race: None })
     }
 
-    /// Judges the one against the other, or by itself where there is none.
+    /// Judges the one against the other, or by itself where there is none, and
+    /// looks for what explains it.
     ///
     /// # Errors
-    /// As [`judge`].
-    pub fn judge(&self, subject: &Recording, reference: Option<&Recording>) -> Result<Verdict> {
-        judge(
-            self.oracle,
-            subject.side(),
-            reference.map(Recording::side),
-            self.filter,
-            self.policy,
-            self.budget,
-            self.progress,
-        )
+    /// As [`judge`]; captured tensors that could not be read back.
+    pub fn judge(&self, subject: &Recording, reference: Option<&Recording>) -> Result<Diagnosis> {
+        let (side, other) = (subject.side(), reference.map(Recording::side));
+        let verdict = judge(self.oracle, side, other, self.filter, self.policy, self.progress)?;
+        let diagnosis = explain(self.oracle, &side, verdict, (self.filter, self.policy), self.budget, self.progress);
+        subject.capture.store.trouble()?;
+        Ok(diagnosis)
     }
 }

@@ -1,7 +1,7 @@
 //! What to run: the built-in prompts, and how a prompt is given.
 
 use crate::chat;
-use crate::session::Opened;
+use crate::loaded::LoadedModel;
 use anyhow::{Context as _, Result, bail};
 use qdiff_engine::gguf::Value;
 use qdiff_engine::tokenizer::chat::{Conversation, Message, chatml};
@@ -122,7 +122,7 @@ pub struct Ready {
 /// # Errors
 /// A file that cannot be read, an empty prompt, a chat template that is absent
 /// or fails, a system prompt for what is no turn.
-pub fn resolve(opened: &Opened, given: &str, style: Style<'_>) -> Result<Ready> {
+pub fn resolve(opened: &LoadedModel, given: &str, style: Style<'_>) -> Result<Ready> {
     if let Some(prompt) = BUILT_IN.iter().find(|p| p.name == given) {
         return built_in(opened, prompt, style);
     }
@@ -141,7 +141,7 @@ pub fn resolve(opened: &Opened, given: &str, style: Style<'_>) -> Result<Ready> 
 ///
 /// # Errors
 /// As [`resolve`].
-pub fn from_file(opened: &Opened, path: &Path, style: Style<'_>) -> Result<Ready> {
+pub fn from_file(opened: &LoadedModel, path: &Path, style: Style<'_>) -> Result<Ready> {
     let name = path.display().to_string();
     let bytes = std::fs::read(path)
         .with_context(|| format!("cannot read the prompt file {name}: give an existing UTF-8 text file"))?;
@@ -153,7 +153,7 @@ pub fn from_file(opened: &Opened, path: &Path, style: Style<'_>) -> Result<Ready
 ///
 /// # Errors
 /// As [`resolve`].
-pub fn ready(opened: &Opened, name: &str, text: String, style: Style<'_>) -> Result<Ready> {
+pub fn ready(opened: &LoadedModel, name: &str, text: String, style: Style<'_>) -> Result<Ready> {
     if text.trim().is_empty() {
         bail!("the prompt is empty: give a built-in name (see `qdiff prompts`), some text, @FILE or -");
     }
@@ -181,7 +181,7 @@ fn no_system(style: Style<'_>, why: &str) -> Result<()> {
 }
 
 /// `text` as a user turn, ready for the assistant's answer.
-fn turn(opened: &Opened, text: &str, style: Style<'_>) -> Result<String> {
+fn turn(opened: &LoadedModel, text: &str, style: Style<'_>) -> Result<String> {
     let system = style.system.map(|s| Message::new("system", s));
     let messages = system.into_iter().chain([Message::new("user", text)]);
     let messages: Vec<Message> = messages.collect();
@@ -206,7 +206,7 @@ fn turn(opened: &Opened, text: &str, style: Style<'_>) -> Result<String> {
     chat::render(source, &conversation)
 }
 
-fn built_in(opened: &Opened, prompt: &Prompt, style: Style<'_>) -> Result<Ready> {
+fn built_in(opened: &LoadedModel, prompt: &Prompt, style: Style<'_>) -> Result<Ready> {
     let raw = Style { raw: true, ..style };
     let text = prompt.text.to_owned();
     let form = match prompt.form {

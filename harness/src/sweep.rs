@@ -1,9 +1,10 @@
 //! Prefill against decode: the same tokens in one batch, in ubatches and token
 //! by token, each run judged, and each held against the one in one batch.
 
+use crate::diagnose::Diagnosis;
 use crate::pair::{Pair, Tokens};
 use crate::runners::{Faults, Spec};
-use crate::verdict::{Global, Verdict, largest_difference};
+use crate::verdict::{Global, largest_difference};
 use anyhow::Result;
 use qdiff_engine::model::StageId;
 
@@ -13,7 +14,7 @@ pub struct Pass {
     /// Tokens fed at once.
     pub ubatch: usize,
     /// The outcome.
-    pub verdict: Verdict,
+    pub diagnosis: Diagnosis,
     /// The subject's largest difference from its own run in one batch.
     pub subject: Option<(StageId, Global)>,
     /// The reference's.
@@ -23,8 +24,8 @@ pub struct Pass {
 impl Pass {
     /// First stage that is wrong, and its first wrong position.
     pub fn first_wrong(&self) -> Option<(StageId, usize)> {
-        let first = self.verdict.findings.first()?;
-        let stage = self.verdict.stages.iter().find(|s| s.id == first.id)?;
+        let first = self.diagnosis.findings.first()?;
+        let stage = self.diagnosis.verdict.stages.iter().find(|s| s.id == first.id)?;
         let positions = &stage.subject.as_ref()?.bad_positions;
         Some((first.id, positions.first().copied().unwrap_or(0)))
     }
@@ -46,14 +47,18 @@ pub fn sweep(
         pair.run(spec, what, faults)
     };
     let one = (run(subject, tokens.len(), faults.clone())?, run(reference, tokens.len(), Faults::default())?);
-    let mut passes =
-        vec![Pass { ubatch: tokens.len(), verdict: pair.judge(&one.0, Some(&one.1))?, subject: None, reference: None }];
+    let mut passes = vec![Pass {
+        ubatch: tokens.len(),
+        diagnosis: pair.judge(&one.0, Some(&one.1))?,
+        subject: None,
+        reference: None,
+    }];
     for &ubatch in sizes.iter().filter(|&&n| n < tokens.len()) {
         let parts = (run(subject, ubatch, faults.clone())?, run(reference, ubatch, Faults::default())?);
         let (graph, filter) = (&pair.oracle.graph, pair.filter);
         passes.push(Pass {
             ubatch,
-            verdict: pair.judge(&parts.0, Some(&parts.1))?,
+            diagnosis: pair.judge(&parts.0, Some(&parts.1))?,
             subject: largest_difference(graph, &parts.0.capture, &one.0.capture, filter),
             reference: largest_difference(graph, &parts.1.capture, &one.1.capture, filter),
         });

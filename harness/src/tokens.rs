@@ -2,9 +2,9 @@
 //! of the prompt. The run goes on with llama.cpp's tokens, whatever is found.
 
 use crate::generate::quoted;
+use crate::loaded::LoadedModel;
 use crate::mutations::{Entry, Mutation, catalogue};
 use crate::prompts::Ready;
-use crate::session::Opened;
 use anyhow::{Context as _, Result, bail};
 use qdiff_engine::tokenizer::Tokenizer;
 use schemars::JsonSchema;
@@ -90,7 +90,7 @@ impl TokensCheck {
 ///
 /// # Errors
 /// A fault that changes nothing.
-pub fn check(opened: &Opened, prompt: &Ready, fault: Option<&Mutation>) -> Result<Option<TokensCheck>> {
+pub fn check(opened: &LoadedModel, prompt: &Ready, fault: Option<&Mutation>) -> Result<Option<TokensCheck>> {
     if prompt.text.is_empty() {
         return match fault {
             Some(m) => bail!(
@@ -126,7 +126,7 @@ pub fn check(opened: &Opened, prompt: &Ready, fault: Option<&Mutation>) -> Resul
 }
 
 /// Recorded tokens against those of the prompt that they are said to be of.
-pub fn recorded(opened: &Opened, prompt: &Ready, tokens: &[u32]) -> TokensCheck {
+pub fn recorded(opened: &LoadedModel, prompt: &Ready, tokens: &[u32]) -> TokensCheck {
     match Tokenizer::new(opened.model.gguf()) {
         Ok(tokenizer) => compare(&tokenizer, prompt, tokens, &prompt.tokens, |id| {
             opened.llama.piece_bytes(id, true).unwrap_or_default()

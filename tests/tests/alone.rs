@@ -1,12 +1,13 @@
 //! A subject by itself: without a reference, repeated, and with another type
 //! of KV cache on both sides.
 
+use qdiff::arithmetic::Number;
 use qdiff::capture::{Filter, Store};
+use qdiff::loaded::LoadedModel;
 use qdiff::oracle::Oracle;
 use qdiff::pair::{Pair, Tokens};
 use qdiff::progress::silent;
-use qdiff::runners::{Faults, Number, Spec};
-use qdiff::session::Opened;
+use qdiff::runners::{Faults, Spec};
 use qdiff::verdict::{Policy, Race};
 use qdiff_tests::synth::Synth;
 use qdiff_tests::{qdiff, stderr, stdout};
@@ -111,7 +112,7 @@ fn a_race_is_told_first() {
 #[test]
 fn runs_that_differ_are_located() {
     let folder = folder();
-    let opened = Opened::new(&folder.path().join("model.gguf")).unwrap();
+    let opened = LoadedModel::new(&folder.path().join("model.gguf")).unwrap();
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
     let (filter, policy) = (Filter::default(), Policy::default());
     let store = Store::usual(None);
@@ -120,7 +121,7 @@ fn runs_that_differ_are_located() {
         oracle: &oracle,
         filter: &filter,
         policy: &policy,
-        budget: qdiff::mutations::hypotheses::BUDGET,
+        budget: qdiff::diagnose::BUDGET,
         store: &store,
         threads: 1,
         kv: Number::F32,

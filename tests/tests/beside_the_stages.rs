@@ -1,9 +1,9 @@
 //! What is wrong before the first stage, or after the last: other tokens made of
 //! the prompt, another token drawn from the logits.
 
+use qdiff::loaded::LoadedModel;
 use qdiff::mutations::{Part, catalogue};
 use qdiff::prompts::{self, Style};
-use qdiff::session::Opened;
 use qdiff::tokens;
 use qdiff_engine::gguf::Gguf;
 use qdiff_engine::tokenizer::Tokenizer;
@@ -14,7 +14,7 @@ use serde_json::Value;
 #[test]
 fn the_first_different_token_is_shown_with_its_rule() {
     let folder = with(&exact());
-    let opened = Opened::new(&folder.path().join("model.gguf")).unwrap();
+    let opened = LoadedModel::new(&folder.path().join("model.gguf")).unwrap();
     let tokenizer = Tokenizer::new(opened.model.gguf()).unwrap();
     let style = Style { raw: true, ..Style::default() };
     let prompt = prompts::ready(&opened, "text", "Hello the 12".to_owned(), style).unwrap();

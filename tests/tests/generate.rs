@@ -1,12 +1,13 @@
 //! `qdiff generate`: both sides speak, and what is said where they part.
 
+use qdiff::arithmetic::Number;
 use qdiff::capture::{Filter, Store};
+use qdiff::loaded::LoadedModel;
 use qdiff::nonce::Changes;
 use qdiff::oracle::Oracle;
 use qdiff::pair::{Pair, Tokens};
 use qdiff::progress::silent;
-use qdiff::runners::{Faults, Number, Spec};
-use qdiff::session::Opened;
+use qdiff::runners::{Faults, Spec};
 use qdiff::verdict::Policy;
 use qdiff_tests::generation::{exact, generate, with};
 use qdiff_tests::schema::Schema;
@@ -126,14 +127,14 @@ fn every_stage_changes_with_the_nonce() {
 #[test]
 fn a_stage_that_does_not_change_is_stale() {
     let folder = with(&exact());
-    let opened = Opened::new(&folder.path().join("model.gguf")).unwrap();
+    let opened = LoadedModel::new(&folder.path().join("model.gguf")).unwrap();
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
     let pair = Pair {
         opened: &opened,
         oracle: &oracle,
         filter: &Filter::default(),
         policy: &Policy::default(),
-        budget: qdiff::mutations::hypotheses::BUDGET,
+        budget: qdiff::diagnose::BUDGET,
         store: &Store::usual(None),
         threads: 1,
         gemm: qdiff_engine::cuda::Gemm::Own,

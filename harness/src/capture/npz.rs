@@ -8,8 +8,8 @@
 
 use super::names::{Named, Names};
 use super::{Capture, Step, Store, Stored, steps};
+use crate::arithmetic::Arithmetic;
 use crate::cleanup;
-use crate::runners::Arithmetic;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use npyz::{DType, NpyFile, Order, TypeChar, WriterBuilder as _};
 use qdiff_engine::model::{Axis, Graph, Node};

@@ -1,9 +1,9 @@
 //! Many prompts in one run, with the model loaded once: `run --prompts`.
 
-use super::session;
+use super::setup;
+use crate::loaded::{LoadedModel, sha256};
 use crate::prompts::{self, Ready, Style};
 use crate::report::Place;
-use crate::session::{Opened, sha256};
 use anyhow::{Context as _, Result, bail};
 use std::path::Path;
 use std::str::FromStr;
@@ -64,7 +64,7 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Its text and tokens.
-    pub(super) fn resolve(&self, opened: &Opened, style: Style<'_>, decode: usize) -> Result<Ready> {
+    pub(super) fn resolve(&self, opened: &LoadedModel, style: Style<'_>, decode: usize) -> Result<Ready> {
         let mut ready = prompts::resolve(opened, &self.given, style)?;
         if ready.name == "text" {
             ready.name.clone_from(&self.name);
@@ -95,7 +95,7 @@ impl Entry {
 /// # Errors
 /// What cannot be read, or holds no prompt; a part without any.
 pub(super) fn read(source: &Path, shard: Option<Shard>) -> Result<Batch> {
-    let shown = session::show(source);
+    let shown = setup::show(source);
     let mut all = if source.is_dir() {
         of_folder(source)?
     } else {
@@ -119,7 +119,7 @@ pub(super) fn read(source: &Path, shard: Option<Shard>) -> Result<Batch> {
 }
 
 fn of_folder(folder: &Path) -> Result<Vec<Entry>> {
-    let shown = session::show(folder);
+    let shown = setup::show(folder);
     let problem = || format!("cannot list {shown}");
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(problem)? {

@@ -3,7 +3,8 @@
 use super::args::{CompareArgs, RunArgs, SidesArgs};
 use super::{exit, run, say};
 use crate::compare::{Comparison, Row, compare};
-use crate::report::{number, terminal};
+use crate::number::number;
+use crate::report::terminal;
 use crate::runners::Spec;
 use anyhow::{Result, bail};
 use comfy_table::{Table, presets};

@@ -2,7 +2,7 @@
 //! format from one of the mathematics.
 
 use super::args::DequantiseArgs;
-use super::{exit, say, session};
+use super::{exit, say, setup};
 use crate::cleanup;
 use crate::llama::gguf::write_copy;
 use crate::oracle::Oracle;
@@ -11,9 +11,9 @@ use anyhow::{Context as _, Result};
 
 pub(super) fn run(args: &DequantiseArgs) -> Result<u8> {
     file::check(&args.out, "--out")?;
-    let opened = session::open(args.model.as_ref())?;
+    let opened = setup::open(args.model.as_ref())?;
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
-    let shown = session::show(&args.out);
+    let shown = setup::show(&args.out);
     let problem = || format!("cannot write {shown}; choose a folder with room");
     // Written beside, under a name of nobody else, and renamed.
     let part = file::temporary(&args.out)?;

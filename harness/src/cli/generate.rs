@@ -2,10 +2,11 @@
 
 use super::args::GenerateArgs;
 use super::planted::{self, Planted};
-use super::session::{self, Bar};
+use super::setup::{self, Bar};
 use super::{exit, run, say, sides};
 use crate::capture::Filter;
 use crate::generate::{self, Generation, Plan};
+use crate::loaded::{LoadedModel, sha256};
 use crate::mutations::Part;
 use crate::nonce::{self, Changes};
 use crate::oracle::Oracle;
@@ -14,7 +15,6 @@ use crate::prompts::{self, Ready};
 use crate::report::generation::{Cause, GenerationReport, TeacherForced};
 use crate::report::{Outcome, file, generation, json};
 use crate::runners::Spec;
-use crate::session::{Opened, sha256};
 use crate::tokens;
 use crate::verdict::Policy;
 use crate::weights::WeightCheck;
@@ -36,13 +36,13 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
     if args.prompt.decode == 0 {
         bail!("-n 0 generates nothing; give the number of tokens");
     }
-    let threads = session::threads(args.prompt.threads)?;
-    let opened = session::open(args.prompt.model.as_ref())?;
+    let threads = setup::threads(args.prompt.threads)?;
+    let opened = setup::open(args.prompt.model.as_ref())?;
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
     let number = args.nonce.map(|n| n.unwrap_or_else(nonce::fresh));
     let ready = match number {
         Some(n) => nonce_prompt(&opened, args, n)?,
-        None => session::prompt(&opened, &args.prompt)?,
+        None => setup::prompt(&opened, &args.prompt)?,
     };
     let planted = Planted::new(&opened, &injections, &[Part::Tokenizer, Part::Samplers])?;
     let faults = &planted.stages;
@@ -54,7 +54,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         oracle: &oracle,
         filter: &filter,
         policy: &policy,
-        budget: crate::mutations::hypotheses::BUDGET,
+        budget: crate::diagnose::BUDGET,
         store: &store,
         threads,
         gemm: args.prompt.gemm,
@@ -118,7 +118,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
     say(&generation::render(&report))?;
     if let Some(path) = &args.json {
         file::write(path, json::text(&report)?.as_bytes())?;
-        say(&format!("report     {}\n", session::show(path)))?;
+        say(&format!("report     {}\n", setup::show(path)))?;
     }
     Ok(code)
 }
@@ -132,21 +132,17 @@ fn explain(
     (subject, reference): (&Spec, &Spec),
     faults: crate::runners::Faults,
 ) -> Result<(Cause, TeacherForced, u8)> {
-    let (verdict, recording) = generate::judge_fork(pair, plan, spoken, at, subject, reference, faults)?;
-    let doubt = run::doubt(pair, &verdict, &recording, plan.prompt);
-    let outcome = Outcome::of(&WeightCheck::default(), None, &verdict, doubt.as_ref());
-    let cause = Cause::of(&verdict, outcome, doubt);
-    let forced = TeacherForced::of(&verdict, at);
+    let (diagnosis, recording) = generate::judge_fork(pair, plan, spoken, at, subject, reference, faults)?;
+    let doubt = run::doubt(pair, &diagnosis.verdict, &recording, plan.prompt);
+    let outcome = Outcome::of(&WeightCheck::default(), None, &diagnosis.verdict, doubt.as_ref());
+    let cause = Cause::of(&diagnosis, outcome, doubt);
+    let forced = TeacherForced::of(&diagnosis.verdict, at);
     Ok((cause, forced, exit::of(outcome)))
 }
 
-fn nonce_prompt(opened: &Opened, args: &GenerateArgs, number: u32) -> Result<Ready> {
-    let ready = prompts::ready(
-        opened,
-        &format!("haiku about {number:08}"),
-        nonce::prompt(number),
-        session::style(&args.prompt),
-    )?;
+fn nonce_prompt(opened: &LoadedModel, args: &GenerateArgs, number: u32) -> Result<Ready> {
+    let ready =
+        prompts::ready(opened, &format!("haiku about {number:08}"), nonce::prompt(number), setup::style(&args.prompt))?;
     opened.check(&ready.tokens, args.prompt.decode)?;
     Ok(ready)
 }

@@ -1,7 +1,7 @@
 //! `qdiff inspect`.
 
 use super::args::ModelArg;
-use super::{exit, say, session};
+use super::{exit, say, setup};
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use qdiff_engine::gguf::{Gguf, Value};
@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 pub(super) fn run(args: &ModelArg) -> Result<u8> {
-    let path = session::model_path(args.model.as_ref())?;
+    let path = setup::model_path(args.model.as_ref())?;
     let gguf = Gguf::open(&path)?;
     let mut out = String::new();
     let _ = writeln!(
         out,
         "{}: GGUF version {}, {} metadata keys, {} tensors, {} bytes\n\nmetadata",
-        session::show(&path),
+        setup::show(&path),
         gguf.version(),
         gguf.metadata().len(),
         gguf.tensors().len(),
@@ -54,7 +54,7 @@ pub(super) fn run(args: &ModelArg) -> Result<u8> {
     say(&out)?;
 
     // Whether it can be run is said last: what it is was asked for first.
-    let model = Model::new(gguf).with_context(|| session::show(&path))?;
+    let model = Model::new(gguf).with_context(|| setup::show(&path))?;
     say(&usage(&model))?;
     Ok(exit::MATCH)
 }

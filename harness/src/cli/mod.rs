@@ -20,7 +20,7 @@ mod recorded;
 mod report;
 mod run;
 mod score;
-mod session;
+mod setup;
 mod sides;
 mod sweep;
 mod verify_oracle;

@@ -1,7 +1,7 @@
 //! Where a report goes: checked before anything runs, served at the end.
 
 use super::args::{Ci, OutputArgs};
-use super::{complain, say, session};
+use super::{complain, say, setup};
 use crate::report::{self, Format, Report, file, github::GitHub, json, terminal};
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ impl<'a> Output<'a> {
             if reports != 1 && !format.several() {
                 bail!(
                     "{} would hold {reports} reports, and its format holds one; write one file each",
-                    session::show(path)
+                    setup::show(path)
                 );
             }
         }
@@ -60,7 +60,7 @@ impl<'a> Output<'a> {
         }
         for (path, format) in &self.files {
             file::write(path, format.render(reports, absent)?.as_bytes())?;
-            say(&terminal::line("report", &session::show(path)))?;
+            say(&terminal::line("report", &setup::show(path)))?;
         }
         if let Some(github) = &self.github {
             say(&github.publish(reports, absent)?)?;
@@ -79,7 +79,7 @@ impl<'a> Output<'a> {
             .and_then(|()| json::Json.render(reports, &[]))
             .and_then(|text| file::write(path, text.as_bytes()));
         match written {
-            Ok(()) => say(&terminal::line("report", &session::show(path))),
+            Ok(()) => say(&terminal::line("report", &setup::show(path))),
             Err(e) => {
                 complain(&format!("no report file: {e:#}"));
                 Ok(())

@@ -1,8 +1,8 @@
 //! The faults that `--inject` puts into the subject, by the part that has them.
 
+use crate::loaded::LoadedModel;
 use crate::mutations::{Injection, Mutation, Part};
 use crate::runners::{Faults, Spec};
-use crate::session::Opened;
 use anyhow::{Result, bail};
 
 /// Faults of a subject.
@@ -43,7 +43,7 @@ impl Planted {
     /// # Errors
     /// A fault that applies nowhere in the model, or of a part that is not run;
     /// two of the tokenizer.
-    pub(super) fn new(opened: &Opened, injections: &[Injection], parts: &[Part]) -> Result<Self> {
+    pub(super) fn new(opened: &LoadedModel, injections: &[Injection], parts: &[Part]) -> Result<Self> {
         let mut planted = Self::default();
         for injection in injections {
             let mutation = injection.mutation();

@@ -2,12 +2,12 @@
 
 use super::args::RecordArgs;
 use super::planted::{self, Planted};
-use super::session::{self, Bar};
+use super::setup::{self, Bar};
 use super::{exit, say};
 use crate::capture::{Filter, npz};
+use crate::loaded::{LoadedModel, sha256};
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Tokens};
-use crate::session::{Opened, sha256};
 use crate::verdict::Policy;
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -17,14 +17,14 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
     let rewriting = planted::rewriting(&injections, &args.runner)?;
     let (runner, _) = args.runner.resolve(rewriting)?;
     npz::check_target(&args.out)?;
-    let threads = session::threads(args.prompt.threads)?;
-    let opened = session::open(args.prompt.model.as_ref())?;
+    let threads = setup::threads(args.prompt.threads)?;
+    let opened = setup::open(args.prompt.model.as_ref())?;
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
     let filter = Filter::new(&oracle.graph, &args.stages, args.layers.as_deref(), args.positions.as_deref())?;
     let like = match &args.like {
         Some(folder) => like(&opened, folder)?,
         None => Like {
-            tokens: session::tokens(&opened, &args.prompt)?.1,
+            tokens: setup::tokens(&opened, &args.prompt)?.1,
             ubatch: args.capture.ubatch,
             decode: args.prompt.decode,
             forced: None,
@@ -40,7 +40,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
         oracle: &oracle,
         filter: &filter,
         policy: &Policy::default(),
-        budget: crate::mutations::hypotheses::BUDGET,
+        budget: crate::diagnose::BUDGET,
         store: &store,
         threads,
         gemm: args.prompt.gemm,
@@ -64,11 +64,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<u8> {
         arithmetic: Some(of.arithmetic.clone()),
     };
     let arrays = writer.finish(&manifest)?;
-    say(&format!(
-        "recorded {arrays} arrays of {steps} steps of {} in {}\n",
-        manifest.engine,
-        session::show(&args.out)
-    ))?;
+    say(&format!("recorded {arrays} arrays of {steps} steps of {} in {}\n", manifest.engine, setup::show(&args.out)))?;
     Ok(exit::MATCH)
 }
 
@@ -81,13 +77,13 @@ struct Like {
 }
 
 /// The tokens of the capture in `folder`, in its steps.
-fn like(opened: &Opened, folder: &Path) -> Result<Like> {
+fn like(opened: &LoadedModel, folder: &Path) -> Result<Like> {
     let manifest = npz::manifest(folder)?;
     let sha256 = sha256(opened.bytes());
     if let Some(other) = manifest.model_sha256.filter(|h| *h != sha256) {
         bail!(
             "{} was recorded on another model (sha256 {other}, this one has {sha256}); name that model with -m",
-            session::show(folder)
+            setup::show(folder)
         );
     }
     opened.check(&[manifest.tokens.as_slice(), &manifest.decoded].concat(), 0)?;

@@ -1,6 +1,6 @@
 //! Captures on disk that stand for live runners.
 
-use super::session;
+use super::setup;
 use crate::capture::npz;
 use crate::compare::comparable;
 use crate::runners::Spec;
@@ -38,7 +38,7 @@ impl Recorded {
             if let Some(other) = manifest.model_sha256.as_ref().filter(|h| *h != sha256) {
                 bail!(
                     "{} was recorded on another model (sha256 {other}, this one has {sha256}); name that model with -m",
-                    session::show(folder)
+                    setup::show(folder)
                 );
             }
         }

@@ -2,7 +2,7 @@
 
 use super::args::ReportArgs;
 use super::output::Output;
-use super::{complain, exit, say, session};
+use super::{complain, exit, say, setup};
 use crate::report::book::{Book, Runs};
 use crate::report::json::{self, Saved};
 use crate::report::{Outcome, Report, file, format_of, gaps, terminal};
@@ -65,8 +65,8 @@ fn one_batch(paths: &[PathBuf], saved: &[Saved]) -> Result<()> {
         if batch != place.batch {
             bail!(
                 "{} and {} beside it are of different batches, of other prompts or of another model; remove the older files",
-                session::show(first),
-                session::show(path)
+                setup::show(first),
+                setup::show(path)
             );
         }
     }
@@ -76,7 +76,7 @@ fn one_batch(paths: &[PathBuf], saved: &[Saved]) -> Result<()> {
 /// Tells folders of results: on the screen, or in markdown files.
 fn document(args: &ReportArgs) -> Result<u8> {
     if let Some(path) = args.inputs.iter().find(|p| !p.is_dir()) {
-        bail!("{} is no folder; give reports or folders of results, not both", session::show(path));
+        bail!("{} is no folder; give reports or folders of results, not both", setup::show(path));
     }
     let output = &args.output;
     if output.json.is_some() || output.ci.is_some() || output.full || args.digest.is_some() {
@@ -84,7 +84,7 @@ fn document(args: &ReportArgs) -> Result<u8> {
     }
     for path in &output.report {
         if format_of(path)?.extension() != "md" {
-            bail!("{}: folders of results are told in markdown", session::show(path));
+            bail!("{}: folders of results are told in markdown", setup::show(path));
         }
         file::check(path, "--report")?;
     }
@@ -100,7 +100,7 @@ fn document(args: &ReportArgs) -> Result<u8> {
 
 fn refuse_capture(path: &Path) -> Result<()> {
     if path.join("manifest.json").is_file() {
-        bail!("{0} is a capture, not a report: judge it with `qdiff run --subject capture:{0}`", session::show(path));
+        bail!("{0} is a capture, not a report: judge it with `qdiff run --subject capture:{0}`", setup::show(path));
     }
     Ok(())
 }

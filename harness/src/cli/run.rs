@@ -3,19 +3,20 @@
 use super::args::RunArgs;
 use super::batch::{self, Batch};
 use super::output::Output;
-use super::session::{self, Bar};
-use super::sides::{Input, Parties, Sides};
+use super::setup::{self, Bar};
+use super::sides::{Input, SideChoice, Sides};
 use super::{complain, exit, say, verify_oracle, words};
 use crate::capture::Filter;
+use crate::loaded::{LoadedModel, sha256};
+use crate::machine::Machine;
 use crate::mutations::Part;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording};
 use crate::prompts::Ready;
 use crate::report::{
-    Doubt, Failure, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect, file, json, terminal,
+    Doubt, Failure, Kind, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect, file, json, terminal,
 };
 use crate::runners::{Manifest, Spec};
-use crate::session::{Opened, sha256};
 use crate::tokens;
 use crate::verdict::{Policy, Verdict};
 use crate::weights::{self, WeightCheck};
@@ -32,12 +33,12 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     if args.repeat > 1 && matches!(args.sides.subject, Spec::Capture(_)) {
         bail!("--repeat runs the subject again, and a recorded capture cannot; leave it out");
     }
-    let parties = Parties::new(&args.sides)?;
+    let parties = SideChoice::new(&args.sides)?;
     if batch.is_some() && parties.recorded.manifest().is_some() {
         bail!("a recorded capture has its own tokens; leave --prompts out");
     }
-    let threads = session::threads(args.sides.prompt.threads)?;
-    let opened = session::open(args.sides.prompt.model.as_ref())?;
+    let threads = setup::threads(args.sides.prompt.threads)?;
+    let opened = setup::open(args.sides.prompt.model.as_ref())?;
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
     let filter = Filter::new(&oracle.graph, &args.stages, args.layers.as_deref(), args.positions.as_deref())?;
     let policy = Policy::new(&oracle.graph, &args.tolerance)?;
@@ -51,7 +52,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     if !args.taps.is_empty() && parties.recorded.subject.is_some() {
         bail!("--taps is about a subject that runs; a recorded capture holds what was tapped");
     }
-    let mut sides = parties.meet(&args.sides, &opened, &oracle, &[Part::Tokenizer])?;
+    let mut sides = parties.resolve(&args.sides, &opened, &oracle, &[Part::Tokenizer])?;
     sides.taps = Filter::new(&oracle.graph, &args.taps, None, None).context("--taps")?;
 
     let (hash, weights) = std::thread::scope(|scope| {
@@ -127,8 +128,8 @@ impl Runs<'_> {
                 Some(pair.repeat(spec, tokens, &planted.stages, &subject, runs)?)
             }
         };
-        let verdict = pair.judge(&subject, reference.as_ref())?;
-        let doubt = reference.as_ref().and_then(|reference| doubt(pair, &verdict, reference, tokens));
+        let diagnosis = pair.judge(&subject, reference.as_ref())?;
+        let doubt = reference.as_ref().and_then(|reference| doubt(pair, &diagnosis.verdict, reference, tokens));
         let fed = subject.fed;
         let manifest = reference.map_or_else(Manifest::nobody, |r| r.manifest);
         let mut run = RunInfo {
@@ -139,14 +140,14 @@ impl Runs<'_> {
             command: words::command(args, &input.given),
             filters: words::filters(args),
         };
-        run.spell(&verdict, |token| opened.llama.piece(token));
+        run.spell(&diagnosis.verdict, |token| opened.llama.piece(token));
         Ok(Report {
             schema_version: SCHEMA_VERSION,
             kind: Kind::Run,
             qdiff: env!("CARGO_PKG_VERSION").to_owned(),
             outcome: match repeated.as_ref().and_then(|r| r.race.as_ref()) {
                 Some(_) => Outcome::Diverged,
-                None => Outcome::of(&self.weights, same_tokens.as_ref(), &verdict, doubt.as_ref()),
+                None => Outcome::of(&self.weights, same_tokens.as_ref(), &diagnosis.verdict, doubt.as_ref()),
             },
             machine: Machine::this(),
             model: self.model.clone(),
@@ -157,7 +158,7 @@ impl Runs<'_> {
             repeated,
             weights: self.weights.clone(),
             tokens: same_tokens,
-            verdict,
+            diagnosis,
             doubt,
         })
     }
@@ -168,7 +169,7 @@ impl Runs<'_> {
         let folder = self.args.json_dir.as_deref();
         if let Some(folder) = folder {
             std::fs::create_dir_all(folder)
-                .with_context(|| format!("cannot make the folder {}", session::show(folder)))?;
+                .with_context(|| format!("cannot make the folder {}", setup::show(folder)))?;
         }
         // Of an earlier run nothing may stand for what this one does not reach.
         for path in folder.iter().flat_map(|f| batch.entries.iter().map(|e| f.join(e.file()))) {
@@ -205,14 +206,14 @@ impl Runs<'_> {
             output.serve(&reports, &absent, None)?;
         }
         if let Some(folder) = folder.filter(|_| !reports.is_empty()) {
-            let line = format!("{} files in {}", reports.len(), session::show(folder));
+            let line = format!("{} files in {}", reports.len(), setup::show(folder));
             say(&terminal::line("reports", &line))?;
         }
         Ok(exit::worst(codes))
     }
 
     fn entry(&self, entry: &batch::Entry) -> Result<Report> {
-        let style = session::style(&self.args.sides.prompt);
+        let style = setup::style(&self.args.sides.prompt);
         let input = Input {
             ready: entry.resolve(self.pair.opened, style, self.args.sides.prompt.decode)?,
             asked: None,
@@ -246,10 +247,10 @@ pub(super) fn doubt(pair: &Pair<'_>, verdict: &Verdict, reference: &Recording, t
     Some(Doubt { suspect, reason })
 }
 
-pub(super) fn describe(opened: &Opened, sha256: String) -> ModelInfo {
+pub(super) fn describe(opened: &LoadedModel, sha256: String) -> ModelInfo {
     let config = &opened.model.graph().config;
     ModelInfo {
-        path: session::show(&opened.path),
+        path: setup::show(&opened.path),
         name: config.name.clone(),
         arch: config.arch.clone(),
         layers: config.n_layers,

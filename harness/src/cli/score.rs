@@ -1,15 +1,16 @@
 //! `qdiff mutations score`.
 
 use super::args::{ScoreArgs, ScoreSubject};
-use super::session::{self, Bar};
+use super::setup::{self, Bar};
 use super::{exit, say};
+use crate::arithmetic::Number;
+use crate::loaded::LoadedModel;
+use crate::machine::Machine;
 use crate::mutations::decoding;
 use crate::prompts::{self, Style};
 use crate::report::book::RESULTS_VERSION;
-use crate::report::{Machine, file, json};
-use crate::runners::Number;
+use crate::report::{file, json};
 use crate::score::{Bench, Clean, FaultSource, GraphFaults, Group, Plan, Plant, PlantedFaults, Score, render};
-use crate::session::Opened;
 use anyhow::Result;
 use qdiff_synth::{Synth, WeightType};
 use std::time::Instant;
@@ -24,7 +25,7 @@ pub(super) fn run(args: &ScoreArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check(path, "--json")?;
     }
-    let threads = session::threads(args.threads)?;
+    let threads = setup::threads(args.threads)?;
     let start = Instant::now();
     let bar = Bar::new();
     let mut tally = Tally {
@@ -143,10 +144,10 @@ impl Tally<'_> {
     fn synthetic(&mut self, args: &ScoreArgs) -> Result<()> {
         let folder = tempfile::tempdir()?;
         let _cleanup = crate::cleanup::guard(folder.path());
-        let open = |name: &str, model: &Synth| -> Result<Opened> {
+        let open = |name: &str, model: &Synth| -> Result<LoadedModel> {
             let path = folder.path().join(format!("{name}.gguf"));
             model.write(&path)?;
-            Opened::new(&path)
+            LoadedModel::new(&path)
         };
         let plan = Plan { all_three: !args.quick, pairs: args.pairs };
 
@@ -176,7 +177,7 @@ impl Tally<'_> {
 
     /// Prompts of several lengths, whole and in parts, llama.cpp on one and two
     /// threads, with every type of cache.
-    fn clean(&mut self, name: &str, opened: &Opened) -> Result<()> {
+    fn clean(&mut self, name: &str, opened: &LoadedModel) -> Result<()> {
         (self.progress)(&format!("{name}: clean runs"), 0, 1);
         let f32 = Number::F32;
         for (threads, kv, length, ubatches) in [
@@ -196,7 +197,7 @@ impl Tally<'_> {
         Ok(())
     }
 
-    fn bench<'o>(&self, name: &str, opened: &'o Opened, prompt: &[u32]) -> Result<Bench<'o>> {
+    fn bench<'o>(&self, name: &str, opened: &'o LoadedModel, prompt: &[u32]) -> Result<Bench<'o>> {
         let settings = (self.threads, Number::F32);
         Bench::new(name.to_owned(), opened, prompt, DECODE, settings)
     }
@@ -205,7 +206,7 @@ impl Tally<'_> {
     /// its prompts. Round trips say nothing more there than on small models.
     fn real(&mut self, path: &std::path::Path, args: &ScoreArgs) -> Result<()> {
         self.sources.retain(|s| s.independent());
-        let opened = Opened::new(path)?;
+        let opened = LoadedModel::new(path)?;
         let prompt = prompts::resolve(&opened, &args.prompt, Style::default())?.tokens;
         opened.check(&prompt, DECODE)?;
         let name = opened.model.graph().config.name.clone();

@@ -4,21 +4,21 @@
 use super::args::{PromptArgs, SidesArgs};
 use super::planted::{self, Planted};
 use super::recorded::Recorded;
-use super::{complain, session};
+use super::{complain, setup};
 use crate::capture::{Filter, Names};
+use crate::loaded::LoadedModel;
 use crate::mutations::{Injection, Part};
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording, Tokens};
 use crate::prompts::Ready;
-use crate::runners::{Faults, Narrowed, Spec};
-use crate::session::Opened;
+use crate::runners::{Faults, Spec, TapFiltered};
 use anyhow::{Result, bail};
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
 /// What the arguments say of the sides, as far as it can be told, and refused,
 /// without the model.
-pub(super) struct Parties {
+pub(super) struct SideChoice {
     subject: Spec,
     reference: Spec,
     pub(super) recorded: Recorded,
@@ -53,7 +53,7 @@ pub(super) struct Input {
     pub(super) forced: Option<Vec<u32>>,
 }
 
-impl Parties {
+impl SideChoice {
     /// Reads the arguments.
     ///
     /// # Errors
@@ -71,12 +71,12 @@ impl Parties {
     /// What the arguments or the recording say is to be run.
     ///
     /// # Errors
-    /// As [`session::prompt()`].
-    pub(super) fn input(&self, args: &SidesArgs, opened: &Opened) -> Result<Input> {
+    /// As [`setup::prompt()`].
+    pub(super) fn input(&self, args: &SidesArgs, opened: &LoadedModel) -> Result<Input> {
         let given = args.prompt.prompt.clone();
         let Some(manifest) = self.recorded.manifest() else {
             return Ok(Input {
-                ready: session::prompt(opened, &args.prompt)?,
+                ready: setup::prompt(opened, &args.prompt)?,
                 asked: None,
                 given,
                 decode: args.prompt.decode,
@@ -87,7 +87,7 @@ impl Parties {
         let asked = args.prompt.typed;
         // Nothing is decoded after it: the capture says how it went on.
         let only = PromptArgs { decode: 0, ..args.prompt.clone() };
-        let asked = asked.then(|| session::prompt(opened, &only)).transpose()?;
+        let asked = asked.then(|| setup::prompt(opened, &only)).transpose()?;
         Ok(Input {
             asked,
             ready: Ready {
@@ -107,7 +107,13 @@ impl Parties {
     ///
     /// # Errors
     /// Names that are none of its stages, or faults that apply nowhere in it.
-    pub(super) fn meet(self, args: &SidesArgs, opened: &Opened, oracle: &Oracle<'_>, parts: &[Part]) -> Result<Sides> {
+    pub(super) fn resolve(
+        self,
+        args: &SidesArgs,
+        opened: &LoadedModel,
+        oracle: &Oracle<'_>,
+        parts: &[Part],
+    ) -> Result<Sides> {
         let names = match &args.map {
             Some(path) => Names::read(&oracle.graph, path)?,
             None => Names::of(&oracle.graph),
@@ -142,7 +148,7 @@ impl Sides {
             Some((folder, manifest)) => pair.read(folder, manifest, &self.names)?,
             None => {
                 let tokens = input.tokens(forced);
-                let mut runner = Narrowed {
+                let mut runner = TapFiltered {
                     inner: pair.runner(&self.subject, tokens, self.planted.stages.clone())?,
                     taps: &self.taps,
                 };
@@ -155,7 +161,7 @@ impl Sides {
 
 impl Input {
     /// Refuses what cannot be run, before anything is.
-    pub(super) fn check(&self, opened: &Opened, oracle: &Oracle<'_>, filter: &Filter) -> Result<()> {
+    pub(super) fn check(&self, opened: &LoadedModel, oracle: &Oracle<'_>, filter: &Filter) -> Result<()> {
         let forced = self.forced.as_deref().unwrap_or_default();
         opened.check(&[self.ready.tokens.as_slice(), forced].concat(), 0)?;
         filter.check(&oracle.graph, self.ready.tokens.len() + self.decode)?;

@@ -2,13 +2,15 @@
 
 use super::args::SweepArgs;
 use super::planted::{self, Planted};
-use super::session::{self, Bar};
+use super::setup::{self, Bar};
 use super::{exit, say};
+use crate::arithmetic::Number;
 use crate::capture::Filter;
+use crate::number::number;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Tokens};
-use crate::report::{number, terminal};
-use crate::runners::{Faults, Number};
+use crate::report::terminal;
+use crate::runners::Faults;
 use crate::sweep::{Pass, by, sweep, words};
 use crate::verdict::{Global, Policy};
 use anyhow::Result;
@@ -20,11 +22,11 @@ pub(super) fn run(args: &SweepArgs) -> Result<u8> {
     let rewriting = planted::rewriting(&injections, &args.subject)?;
     let (subject, _) = args.subject.resolve(rewriting)?;
     let (reference, _) = args.reference.resolve(false)?;
-    let threads = session::threads(args.prompt.threads)?;
-    let opened = session::open(args.prompt.model.as_ref())?;
+    let threads = setup::threads(args.prompt.threads)?;
+    let opened = setup::open(args.prompt.model.as_ref())?;
     let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
     let filter = Filter::new(&oracle.graph, &args.stages, args.layers.as_deref(), args.positions.as_deref())?;
-    let (name, mut tokens) = session::tokens(&opened, &args.prompt)?;
+    let (name, mut tokens) = setup::tokens(&opened, &args.prompt)?;
     filter.check(&oracle.graph, tokens.len() + args.prompt.decode)?;
     let faults = Planted::new(&opened, &injections, &[])?.stages;
     let bar = Bar::new();
@@ -34,7 +36,7 @@ pub(super) fn run(args: &SweepArgs) -> Result<u8> {
         oracle: &oracle,
         filter: &filter,
         policy: &Policy::new(&oracle.graph, &args.tolerance)?,
-        budget: crate::mutations::hypotheses::BUDGET,
+        budget: crate::diagnose::BUDGET,
         store: &store,
         threads,
         gemm: args.prompt.gemm,
@@ -44,9 +46,9 @@ pub(super) fn run(args: &SweepArgs) -> Result<u8> {
     tokens.extend(continuation(&pair, args, &tokens)?);
     let passes = sweep(&pair, (&subject, &reference), &tokens, &args.sizes, &faults)?;
 
-    let wrong = passes.iter().any(|p| p.verdict.diverged());
-    let doubted = passes.iter().any(|p| p.verdict.disputed().next().is_some());
-    let complete = passes.iter().all(|p| p.verdict.coverage.complete());
+    let wrong = passes.iter().any(|p| p.diagnosis.verdict.diverged());
+    let doubted = passes.iter().any(|p| p.diagnosis.verdict.disputed().next().is_some());
+    let complete = passes.iter().all(|p| p.diagnosis.verdict.coverage.complete());
     let (code, word) = match (wrong, doubted, complete) {
         (true, ..) => (exit::DIVERGED, "DIVERGED"),
         (_, true, _) => (exit::TROUBLE, "DISPUTED"),
@@ -88,7 +90,7 @@ fn table(passes: &[Pass]) -> Table {
         table.add_row([
             fed,
             whole.div_ceil(pass.ubatch.max(1)).to_string(),
-            pass.verdict.findings.len().to_string(),
+            pass.diagnosis.findings.len().to_string(),
             pass.first_wrong().map_or_else(|| "-".to_owned(), |(stage, p)| format!("{stage} p{p}")),
             difference(&pass.subject),
             difference(&pass.reference),

@@ -6,16 +6,17 @@
 //! stage is named.
 
 use super::args::OracleArgs;
-use super::session;
+use super::setup;
 use super::{exit, say};
 use crate::capture::{Capture, Filter, Store, Want};
 use crate::cleanup;
 use crate::llama;
 use crate::llama::gguf::{CopyType, write_copy};
+use crate::loaded::LoadedModel;
+use crate::number::number;
 use crate::oracle::Oracle;
-use crate::report::number;
-use crate::runners::{self, Room, Runner as _, Tokens, llama::Llama};
-use crate::session::Opened;
+use crate::room::Room;
+use crate::runners::{self, Runner as _, Tokens, llama::Llama};
 use crate::verdict::{Local, Policy, Side, residuals};
 use anyhow::{Context as _, Result};
 use qdiff_engine::model::{Model, StageId};
@@ -26,9 +27,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(super) fn run(args: &OracleArgs) -> Result<u8> {
-    let threads = session::threads(args.prompt.threads)?;
-    let opened = session::open(args.prompt.model.as_ref())?;
-    let (name, tokens) = session::tokens(&opened, &args.prompt)?;
+    let threads = setup::threads(args.prompt.threads)?;
+    let opened = setup::open(args.prompt.model.as_ref())?;
+    let (name, tokens) = setup::tokens(&opened, &args.prompt)?;
     let results = verify(&opened, &tokens, args.prompt.decode, None, threads, args.tmp.as_deref())?;
     let mut out = String::new();
     let mut names: Vec<&str> = Vec::new();
@@ -80,14 +81,19 @@ pub(super) fn run(args: &OracleArgs) -> Result<u8> {
 }
 
 /// Names of the stages where llama.cpp misses f64 even with F32 weights.
-pub(super) fn failing(opened: &Opened, tokens: &[u32], fed: &[u32], threads: usize) -> Result<HashSet<&'static str>> {
+pub(super) fn failing(
+    opened: &LoadedModel,
+    tokens: &[u32],
+    fed: &[u32],
+    threads: usize,
+) -> Result<HashSet<&'static str>> {
     let tmp = std::env::var_os("QDIFF_TMP").map(PathBuf::from);
     let results = verify(opened, tokens, fed.len(), Some(fed), threads, tmp.as_deref())?;
     Ok(results.into_iter().filter(|(_, l)| !l.ok()).map(|(id, _)| id.name).collect())
 }
 
 fn verify(
-    opened: &Opened,
+    opened: &LoadedModel,
     tokens: &[u32],
     decode: usize,
     forced: Option<&[u32]>,

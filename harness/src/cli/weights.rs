@@ -2,7 +2,7 @@
 
 use super::args::WeightsArgs;
 use super::planted;
-use super::session::{self, Bar};
+use super::setup::{self, Bar};
 use super::{exit, say};
 use crate::llama::gguf::GgmlWeights;
 use crate::mutations::Injection;
@@ -44,8 +44,8 @@ pub(super) fn run(args: &WeightsArgs) -> Result<u8> {
         }
         args.subject.resolve(false)?;
     }
-    session::threads(None)?;
-    let path = session::model_path(args.model.model.as_ref())?;
+    setup::threads(None)?;
+    let path = setup::model_path(args.model.model.as_ref())?;
     let bar = Bar::new();
     let progress = |done, total| bar.show("comparing weights", done, total);
     let outcome = match &args.against {
@@ -59,7 +59,7 @@ pub(super) fn run(args: &WeightsArgs) -> Result<u8> {
     let report = WeightsReport {
         schema_version: SCHEMA_VERSION,
         kind: Kind::Weights,
-        model: session::show(&path),
+        model: setup::show(&path),
         subject: outcome.subject,
         reference: outcome.reference,
         injected: outcome.injected,
@@ -68,7 +68,7 @@ pub(super) fn run(args: &WeightsArgs) -> Result<u8> {
     say(&render(&report))?;
     if let Some(path) = &args.json {
         file::write(path, json::text(&report)?.as_bytes())?;
-        say(&format!("report     {}\n", session::show(path)))?;
+        say(&format!("report     {}\n", setup::show(path)))?;
     }
     Ok(code)
 }
@@ -80,7 +80,7 @@ fn against_ggml(
     device: bool,
     progress: weights::Progress<'_>,
 ) -> Result<Outcome> {
-    let opened = crate::session::Opened::new(path)?;
+    let opened = crate::loaded::LoadedModel::new(path)?;
     let oracle = Oracle::new(path, opened.bytes(), &opened.llama)?;
     let (reader, injected) = Misreading::new(&opened.model, injections)?;
     let (subject, check) = if device {
@@ -105,8 +105,8 @@ fn against(path: &Path, other: &Path, progress: weights::Progress<'_>) -> Result
     let model = Model::open(path).ok();
     let graph = model.as_ref().map(Model::graph);
     Ok(Outcome {
-        subject: session::show(path),
-        reference: session::show(other),
+        subject: setup::show(path),
+        reference: setup::show(other),
         injected: Vec::new(),
         check: weights::check_files(&subject, &reference, graph, progress),
     })

@@ -1,8 +1,9 @@
 //! A run in the words of the command line, so that a report says how to repeat it.
 
 use super::args::RunArgs;
+use crate::arithmetic::Number;
 use crate::prompts::Template;
-use crate::runners::{Number, Spec};
+use crate::runners::Spec;
 use clap::ValueEnum as _;
 use qdiff_engine::cuda::Gemm;
 

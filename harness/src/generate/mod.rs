@@ -7,23 +7,24 @@
 //! and judging every stage ([`Pair`]).
 
 pub mod repetition;
-mod shadow;
-mod voice;
+mod replay;
+mod side;
 
-pub use voice::{Draw, Speech, Stop, Voice};
+pub use side::{GeneratedText, GenerationSide, SideSampler, Stop};
 
 use crate::capture::Want;
+use crate::diagnose::Diagnosis;
 use crate::llama::Model;
 use crate::llama::sampler::LlamaSampler;
 use crate::mutations::{Entry, Mutation};
 use crate::pair::{Pair, Recording, Tokens};
-use crate::runners::{Faults, Room, Spec};
-use crate::verdict::Verdict;
+use crate::room::Room;
+use crate::runners::{Faults, Spec};
 use anyhow::Result;
 use qdiff_engine::sampler::{Drawn, Settings};
+use replay::SamplerReplay;
 use schemars::JsonSchema;
 use serde::Serialize;
-use shadow::Shadow;
 
 /// Tokens shown of each side at the fork.
 const BEST: usize = 5;
@@ -152,9 +153,9 @@ impl Reach {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Generation {
     /// What the subject said.
-    pub subject: Speech,
+    pub subject: GeneratedText,
     /// What the reference said.
-    pub reference: Speech,
+    pub reference: GeneratedText,
     /// Where they part, if they do.
     pub fork: Option<Fork>,
     /// Index of the token at which the engine's samplers drew another one than
@@ -166,7 +167,7 @@ impl Generation {
     /// Index of the first token at which one side said another thing, or could
     /// say nothing.
     pub fn parts_at(&self) -> Option<usize> {
-        let silent = |s: &Speech| (s.stop == Stop::NotANumber).then_some(s.tokens.len());
+        let silent = |s: &GeneratedText| (s.stop == Stop::NotANumber).then_some(s.tokens.len());
         let silent = silent(&self.subject).or(silent(&self.reference));
         self.fork.as_ref().map(|f| f.index).or(silent)
     }
@@ -202,12 +203,12 @@ pub fn generate(
 ) -> Result<Generation> {
     let llama = &pair.opened.llama;
     let chain = plan.settings.chain();
-    let ours = || Draw::Ours(plan.sampler(plan.spoiled, llama.n_tokens()));
+    let ours = || SideSampler::Ours(plan.sampler(plan.spoiled, llama.n_tokens()));
     let draw = |spec: &Spec| match spec {
-        Spec::Llama | Spec::LlamaCuda => Draw::Theirs(LlamaSampler::new(&chain, llama.n_tokens())),
+        Spec::Llama | Spec::LlamaCuda => SideSampler::Theirs(LlamaSampler::new(&chain, llama.n_tokens())),
         _ => ours(),
     };
-    let voice = |spec: &Spec, draw: Draw, faults: Faults| -> Result<Voice<'_>> {
+    let voice = |spec: &Spec, draw: SideSampler, faults: Faults| -> Result<GenerationSide<'_>> {
         let room = Room {
             step: plan.prompt.len().min(plan.ubatch.max(1)),
             context: plan.prompt.len() + plan.most,
@@ -217,9 +218,10 @@ pub fn generate(
         };
         let runner = spec.create(pair.opened, &pair.oracle.graph, room, faults)?;
         let want = Want::choice(&pair.oracle.graph, pair.store);
-        Ok(Voice::new(runner, draw, want, plan.prompt, plan.ubatch, plan.most))
+        Ok(GenerationSide::new(runner, draw, want, plan.prompt, plan.ubatch, plan.most))
     };
-    let mut shadow = matches!(reference, Spec::Llama | Spec::LlamaCuda).then(|| Shadow::new(plan, llama.n_tokens()));
+    let mut shadow =
+        matches!(reference, Spec::Llama | Spec::LlamaCuda).then(|| SamplerReplay::new(plan, llama.n_tokens()));
     let mut left = voice(reference, draw(reference), Faults::default())?;
     let mut right = voice(subject, ours(), faults)?;
     let ends = |token| llama.ends_generation(token);
@@ -277,7 +279,7 @@ pub fn judge_fork(
     subject: &Spec,
     reference: &Spec,
     faults: Faults,
-) -> Result<(Verdict, Recording)> {
+) -> Result<(Diagnosis, Recording)> {
     // The token at index i is drawn after decode step i.
     let spoken = &generation.reference.tokens;
     let last = (index + AFTER).min(spoken.len().saturating_sub(1));

@@ -3,10 +3,10 @@
 //!
 //! This folder is the only place of the harness that calls C.
 
+pub mod context;
 pub mod gguf;
 pub mod plain;
 pub mod sampler;
-pub mod session;
 mod taps;
 pub mod vocab;
 

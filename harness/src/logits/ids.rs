@@ -5,9 +5,9 @@ use super::picks::pick;
 use super::rows::At;
 use super::{Sides, asked, row_of};
 use crate::capture::Filter;
+use crate::loaded::LoadedModel;
 use crate::number::Real;
 use crate::oracle::Oracle;
-use crate::session::Opened;
 use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::{Node, WeightSource as _};
 use schemars::JsonSchema;
@@ -50,7 +50,7 @@ pub struct Padding {
 }
 
 impl Ids {
-    pub(super) fn of(opened: &Opened, oracle: &Oracle<'_>, node: &Node) -> Self {
+    pub(super) fn of(opened: &LoadedModel, oracle: &Oracle<'_>, node: &Node) -> Self {
         let (_, rows) = oracle.weights.extent(node.weight.as_deref().unwrap_or(""));
         let gguf = opened.model.gguf();
         let (listed, is_padding) = listed(gguf, rows);

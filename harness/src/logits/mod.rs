@@ -16,10 +16,10 @@ pub use rows::Places;
 
 use crate::capture::Filter;
 use crate::capture::Step;
+use crate::loaded::LoadedModel;
 use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::pair::Recording;
-use crate::session::Opened;
 use crate::verdict::{Side, pattern};
 use anyhow::{Context as _, Result};
 use qdiff_engine::model::Node;
@@ -132,7 +132,7 @@ impl Study {
 /// # Errors
 /// If the subject's logits were not captured.
 pub fn study(
-    opened: &Opened,
+    opened: &LoadedModel,
     oracle: &Oracle<'_>,
     subject: &Recording,
     reference: Option<&Recording>,
@@ -191,7 +191,7 @@ type Sides<'a> = (&'a Recording, Option<&'a Recording>);
 /// The worst of every kind first, then the choice and the largest of padding:
 /// each id once.
 fn suspects(
-    opened: &Opened,
+    opened: &LoadedModel,
     oracle: &Oracle<'_>,
     node: &Node,
     (subject, reference): Sides<'_>,

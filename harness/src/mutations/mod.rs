@@ -9,8 +9,6 @@ mod attention;
 mod copies;
 pub mod decoding;
 mod elsewhere;
-mod fit;
-pub mod hypotheses;
 mod inject;
 mod layout;
 mod logits;

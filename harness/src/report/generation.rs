@@ -1,9 +1,10 @@
 //! What `qdiff generate` tells: the texts as they come, then the outcome.
 
-use super::number;
 use super::{Doubt, ModelInfo, Outcome};
-use crate::generate::{Choice, Fork, Generation, OtherDraw, Speech, Stop};
+use crate::diagnose::Diagnosis;
+use crate::generate::{Choice, Fork, GeneratedText, Generation, OtherDraw, Stop};
 use crate::nonce::Changes;
+use crate::number::number;
 use crate::runners::Spec;
 use crate::tokens::TokensCheck;
 use crate::verdict::{TokenCheck, Verdict};
@@ -122,12 +123,12 @@ pub enum Cause {
 
 impl Cause {
     /// What a verdict on the same tokens says.
-    pub fn of(verdict: &Verdict, outcome: Outcome, doubt: Option<Doubt>) -> Self {
-        match verdict.findings.first() {
+    pub fn of(diagnosis: &Diagnosis, outcome: Outcome, doubt: Option<Doubt>) -> Self {
+        match diagnosis.findings.first() {
             Some(first) => Self::Divergence {
                 stage: first.id.to_string(),
                 why: first.cause.as_ref().map(|c| c.story.to_owned()),
-                origins: verdict.findings.len(),
+                origins: diagnosis.findings.len(),
             },
             None if outcome == Outcome::Match => Self::Flip,
             None => Self::Undecided { why: doubt.map_or("not every stage could be judged".to_owned(), |d| d.reason) },
@@ -318,7 +319,7 @@ fn nonce(changes: &Changes) -> String {
     format!("with another number {} of {} stages change", changes.compared - changes.unchanged.len(), changes.compared)
 }
 
-fn ending(speech: &Speech) -> String {
+fn ending(speech: &GeneratedText) -> String {
     let stop = match speech.stop {
         Stop::EndOfGeneration if speech.tokens.len() == 1 => "ended at once, without a text",
         Stop::EndOfGeneration => "ended by the model",

@@ -1,6 +1,7 @@
 //! JUnit XML: a suite per model and prompt, a case per stage.
 
 use super::{Format, Report, Summary};
+use crate::number::number;
 use crate::tokens::TokensCheck;
 use crate::verdict::{StageResult, Status};
 use anyhow::Result;
@@ -196,7 +197,7 @@ fn cases(report: &Report) -> Vec<Case> {
             },
         },
     };
-    let stages = report.verdict.stages.iter().map(|stage| Case {
+    let stages = report.diagnosis.verdict.stages.iter().map(|stage| Case {
         class: match stage.id.layer {
             Some(layer) => format!("L{layer:02}"),
             None => "model".to_owned(),
@@ -223,12 +224,12 @@ fn result(report: &Report, stage: &StageResult) -> Fate {
     let figures = || {
         let local = stage.subject.as_ref();
         local.map_or_else(String::new, |l| {
-            format!("local residual {}, allowed {}", super::number(l.residual), super::number(l.allowed))
+            format!("local residual {}, allowed {}", number(l.residual), number(l.allowed))
         })
     };
     let why = || {
-        let finding = report.verdict.findings.iter().find(|f| f.id == stage.id);
-        let place = finding.map(|f| super::summary::positions(&report.verdict, f));
+        let finding = report.diagnosis.findings.iter().find(|f| f.id == stage.id);
+        let place = finding.map(|f| super::summary::positions(&report.diagnosis.verdict, f));
         let cause = match finding.and_then(|f| f.cause.as_ref()) {
             Some(c) => format!("{} ({})", c.story, c.name),
             None => finding.map_or_else(String::new, |f| format!("no known cause. {}", f.shape)),

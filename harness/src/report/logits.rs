@@ -2,12 +2,12 @@
 //! looks suspicious.
 
 use super::summary::{explained, positions};
-use super::table::number;
 use super::terminal::{self, line};
 use super::{Doubt, ModelInfo, Outcome};
+use crate::diagnose::Diagnosis;
 use crate::logits::{Pick, Study, Suspect, Why};
+use crate::number::number;
 use crate::runners::Manifest;
-use crate::verdict::Verdict;
 use comfy_table::{Table, presets};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -51,7 +51,8 @@ pub struct LogitsReport {
     /// What was found of the ids.
     pub study: Study,
     /// The verdict on the stage, with the cause.
-    pub verdict: Verdict,
+    #[serde(rename = "verdict")]
+    pub diagnosis: Diagnosis,
     /// Where only the reference is wrong: who is.
     pub doubt: Option<Doubt>,
 }
@@ -74,15 +75,15 @@ fn labelled(lines: &[(&str, String)]) -> String {
 
 /// Why, as far as it is known.
 fn causes(report: &LogitsReport) -> Vec<(&'static str, String)> {
-    let (verdict, mut lines) = (&report.verdict, Vec::new());
-    if let Some(cause) = verdict.findings.first().and_then(|f| f.cause.as_ref()) {
+    let (diagnosis, mut lines) = (&report.diagnosis, Vec::new());
+    if let Some(cause) = diagnosis.findings.first().and_then(|f| f.cause.as_ref()) {
         lines.push(("why", explained(cause)));
         lines.push(("remedy", cause.remedy.clone()));
         if !cause.ties.is_empty() {
             lines.push(("fits too", cause.ties.join(", ")));
         }
     }
-    if verdict.search.unfinished > 0 {
+    if diagnosis.search.unfinished > 0 {
         let text = "the search for a cause ran out of time; --why-budget gives it more";
         lines.push(("search", text.to_owned()));
     }
@@ -90,7 +91,7 @@ fn causes(report: &LogitsReport) -> Vec<(&'static str, String)> {
         lines.push(("doubt", doubt.reason.clone()));
     }
     // Where every logit is right, the theories about ids are the question.
-    if verdict.findings.is_empty() {
+    if diagnosis.findings.is_empty() {
         lines.extend(theories(report));
     }
     lines
@@ -116,7 +117,7 @@ fn facts(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> Vec<(&'static
     if let Some(hidden) = study.hidden {
         lines.push(("hidden", hidden_state(report, hidden.0)));
     }
-    if !report.verdict.findings.is_empty() {
+    if !report.diagnosis.findings.is_empty() {
         lines.extend(theories(report));
     }
     lines.push(("choice", choice(report, text)));
@@ -124,8 +125,8 @@ fn facts(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> Vec<(&'static
 }
 
 fn headline(report: &LogitsReport) -> String {
-    let (study, verdict) = (&report.study, &report.verdict);
-    let Some(finding) = verdict.findings.first() else {
+    let (study, verdict) = (&report.study, &report.diagnosis.verdict);
+    let Some(finding) = report.diagnosis.findings.first() else {
         return match report.outcome {
             Outcome::Match => format!(
                 "all {} logits at {} positions are the product of their row with the hidden state",
@@ -143,7 +144,7 @@ fn headline(report: &LogitsReport) -> String {
 
 fn products(report: &LogitsReport) -> String {
     let study = &report.study;
-    let local = report.verdict.stages.first().and_then(|s| s.subject.as_ref());
+    let local = report.diagnosis.verdict.stages.first().and_then(|s| s.subject.as_ref());
     let residual = local
         .map_or_else(String::new, |l| format!("; residual {} of {} allowed", number(l.residual), number(l.allowed)));
     let other = match report.has_reference() {
@@ -340,6 +341,6 @@ fn next(report: &LogitsReport) -> (&'static str, &'static str) {
 
 impl LogitsReport {
     fn has_reference(&self) -> bool {
-        !self.verdict.coverage.alone
+        !self.diagnosis.verdict.coverage.alone
     }
 }

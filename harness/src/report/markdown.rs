@@ -1,8 +1,10 @@
 //! Markdown, for pull requests, job summaries and notes.
 
-use super::table::{self, COLUMNS, NUMBERS, number};
+use super::table::{self, COLUMNS, NUMBERS};
 use super::{Format, Report, Summary};
-use crate::verdict::{Element, Finding};
+use crate::diagnose::Finding;
+use crate::number::number;
+use crate::verdict::Element;
 use anyhow::Result;
 use std::fmt::Write as _;
 
@@ -83,13 +85,13 @@ pub fn table<'a>(
 
 fn stages(report: &Report, out: &mut String) {
     out.push_str("\n## Stages\n\n");
-    let rows = table::rows(&report.verdict, false);
+    let rows = table::rows(&report.diagnosis.verdict, false);
     let rows = rows.iter().map(|row| row.cells().map(|cell| escape(cell).into()).collect());
     table(&COLUMNS, &NUMBERS, rows, out);
 }
 
 fn findings(report: &Report, out: &mut String) {
-    let all = &report.verdict.findings;
+    let all = &report.diagnosis.findings;
     if all.is_empty() {
         return;
     }
@@ -103,17 +105,20 @@ fn findings(report: &Report, out: &mut String) {
 }
 
 fn finding<'a>(report: &Report, f: &Finding) -> Vec<std::borrow::Cow<'a, str>> {
-    let place = super::summary::positions(&report.verdict, f);
+    let place = super::summary::positions(&report.diagnosis.verdict, f);
     let (cause, before, after, remedy) = match &f.cause {
         Some(c) => (format!("{}: {}", c.name, c.story), number(c.before), number(c.after), c.remedy.clone()),
         None => (format!("no known cause. {}", f.shape), String::new(), String::new(), String::new()),
     };
-    [report.verdict.name(f.id), place, cause, before, after, remedy].iter().map(|cell| escape(cell).into()).collect()
+    [report.diagnosis.verdict.name(f.id), place, cause, before, after, remedy]
+        .iter()
+        .map(|cell| escape(cell).into())
+        .collect()
 }
 
 fn elements(report: &Report, out: &mut String) {
-    let verdict = &report.verdict;
-    let Some(first) = verdict.findings.first() else {
+    let verdict = &report.diagnosis.verdict;
+    let Some(first) = report.diagnosis.findings.first() else {
         return;
     };
     let stage = verdict.stages.iter().find(|s| s.id == first.id);

@@ -23,10 +23,9 @@ pub mod terminal;
 pub mod weights;
 
 pub use batch::{Failure, Place, gaps};
-pub use model::{Doubt, Kind, Machine, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect};
+pub use model::{Doubt, Kind, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect};
 pub use overview::render as overview;
 pub use summary::Summary;
-pub(crate) use table::number;
 
 use anyhow::{Result, bail};
 use std::path::Path;

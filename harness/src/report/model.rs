@@ -1,6 +1,8 @@
 //! What a report tells, whatever its format.
 
 use super::Place;
+use crate::diagnose::Diagnosis;
+use crate::machine::Machine;
 use crate::runners::Manifest;
 use crate::tokens::TokensCheck;
 use crate::verdict::{Repeated, Verdict};
@@ -53,8 +55,9 @@ pub struct Report {
     pub weights: WeightCheck,
     /// The engine's tokenizer against llama.cpp's; absent where tokens were given.
     pub tokens: Option<TokensCheck>,
-    /// What was found.
-    pub verdict: Verdict,
+    /// What was found, and what explains it.
+    #[serde(rename = "verdict")]
+    pub diagnosis: Diagnosis,
     /// Who is wrong where only the reference misses f64.
     pub doubt: Option<Doubt>,
 }
@@ -110,40 +113,6 @@ pub enum Suspect {
     Oracle,
     /// It could not be tested.
     Unknown,
-}
-
-/// Where a run took place.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Machine {
-    /// Operating system and instruction set, such as `linux x86_64`.
-    pub system: String,
-    /// Name of the processor, as the system gives it; empty if it does not.
-    pub cpu: String,
-    /// Processors that qdiff may use.
-    pub cores: usize,
-}
-
-impl Machine {
-    /// The machine that this runs on.
-    pub fn this() -> Self {
-        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let name = info.lines().find_map(|line| {
-            let (key, value) = line.split_once(':')?;
-            (key.trim() == "model name").then(|| value.trim().to_owned())
-        });
-        Self {
-            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-            cpu: name.unwrap_or_default(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
-        }
-    }
-}
-
-impl std::fmt::Display for Machine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let cpu = if self.cpu.is_empty() { &self.system } else { &self.cpu };
-        write!(f, "{cpu}, {} cores", self.cores)
-    }
 }
 
 /// Identifies the model.

@@ -1,7 +1,8 @@
 //! Several reports on one screen: how many of each outcome, and a row per run,
 //! the worst first.
 
-use super::{Outcome, Report, number};
+use super::{Outcome, Report};
+use crate::number::number;
 use crate::verdict::Verdict;
 use std::fmt::Write as _;
 
@@ -13,7 +14,7 @@ const NAME: usize = 24;
 pub fn render(reports: &[Report]) -> String {
     let mut order: Vec<&Report> = reports.iter().collect();
     order.sort_by(|a, b| {
-        let used = used(&b.verdict).total_cmp(&used(&a.verdict));
+        let used = used(&b.diagnosis.verdict).total_cmp(&used(&a.diagnosis.verdict));
         rank(a.outcome).cmp(&rank(b.outcome)).then(used)
     });
     let mut out = format!("{}\n\n", counts(&order));
@@ -61,11 +62,11 @@ fn used(verdict: &Verdict) -> f64 {
 }
 
 fn row(report: &Report) -> String {
-    let verdict = &report.verdict;
+    let verdict = &report.diagnosis.verdict;
     let used = used(verdict);
     let used = if used > 10.0 { number(used) } else { format!("{:.0} %", (used * 100.0).ceil()) };
     let flips = verdict.tokens.iter().filter(|t| t.subject != t.reference);
-    let origin = verdict.findings.first().map_or(String::new(), |f| {
+    let origin = report.diagnosis.findings.first().map_or(String::new(), |f| {
         let cause = f.cause.as_ref().map_or("no known cause", |c| c.name.as_str());
         format!("{} {cause}", f.id)
     });

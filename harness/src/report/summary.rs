@@ -1,12 +1,13 @@
 //! What every format says, in the same words.
 
-use super::table::number;
 use super::{Outcome, Report};
+use crate::diagnose::Cause;
+use crate::diagnose::Finding;
 use crate::mutations::Kind;
-use crate::mutations::hypotheses::Cause;
 use crate::number::counted;
+use crate::number::number;
 use crate::tokens::TokensCheck;
-use crate::verdict::{Finding, Local, StageResult, Verdict};
+use crate::verdict::{Local, StageResult, Verdict};
 
 /// The words of a report, without layout.
 pub struct Summary {
@@ -45,7 +46,7 @@ impl Summary {
 }
 
 fn headline(report: &Report) -> (&'static str, String) {
-    let verdict = &report.verdict;
+    let verdict = &report.diagnosis.verdict;
     match report.outcome {
         Outcome::Diverged => ("DIVERGED", diverged(report)),
         Outcome::ReferenceSuspect | Outcome::OracleSuspect => {
@@ -95,11 +96,11 @@ fn diverged(report: &Report) -> String {
     if let Some(check) = report.tokens.as_ref().filter(|c| c.diverged()) {
         return format!("at tokens: {}", check.words());
     }
-    let Some(first) = report.verdict.findings.first() else {
-        let ailment = report.verdict.ailment();
+    let Some(first) = report.diagnosis.findings.first() else {
+        let ailment = report.diagnosis.verdict.ailment();
         return ailment.map_or_else(String::new, |symptom| format!("at {symptom} (an invariant; no reference)"));
     };
-    let at = format!("at {}, {}", report.verdict.name(first.id), positions(&report.verdict, first));
+    let at = format!("at {}, {}", report.diagnosis.verdict.name(first.id), positions(&report.diagnosis.verdict, first));
     match &first.cause {
         Some(c) if first.shape.is_empty() => format!("{at}: {} ({})", c.story, c.name),
         Some(c) => format!("{at}: {} ({}): {}", c.story, c.name, first.shape),
@@ -110,11 +111,11 @@ fn diverged(report: &Report) -> String {
 
 fn more(report: &Report) -> Vec<(&'static str, String)> {
     let mut more = Vec::new();
-    let findings = &report.verdict.findings;
+    let findings = &report.diagnosis.findings;
     if let Some(first) = findings.first() {
         let tokens = report.tokens.as_ref().is_some_and(TokensCheck::diverged);
         if tokens || !report.weights.mismatches.is_empty() {
-            more.push(("then", format!("at {}", report.verdict.name(first.id))));
+            more.push(("then", format!("at {}", report.diagnosis.verdict.name(first.id))));
         }
         if let Some(c) = &first.cause {
             more.push(("cause", explained(c)));
@@ -122,7 +123,7 @@ fn more(report: &Report) -> Vec<(&'static str, String)> {
                 more.push(("alike", format!("{} fits as well", c.ties.join(", "))));
             }
         }
-        let search = &report.verdict.search;
+        let search = &report.diagnosis.search;
         if search.unfinished > 0 {
             more.push((
                 "search",
@@ -247,7 +248,7 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
 }
 
 fn coverage(report: &Report) -> String {
-    let c = &report.verdict.coverage;
+    let c = &report.diagnosis.verdict.coverage;
     let share = if c.asked == 0 { 0.0 } else { 100.0 * c.judged as f64 / c.asked as f64 };
     // Rounded down: 100 % is said of nothing less.
     let share = (share * 10.0).floor() / 10.0;
@@ -266,9 +267,9 @@ fn coverage(report: &Report) -> String {
 }
 
 fn evidence(report: &Report) -> Vec<(&'static str, String)> {
-    let verdict = &report.verdict;
+    let verdict = &report.diagnosis.verdict;
     let mut lines = Vec::new();
-    if let Some(first) = verdict.findings.first() {
+    if let Some(first) = report.diagnosis.findings.first() {
         let stage = verdict.stages.iter().find(|s| s.id == first.id);
         if let Some(local) = stage.and_then(|s| s.subject.as_ref()) {
             of_origin(first, local, &mut lines);
@@ -329,7 +330,7 @@ fn of_origin(finding: &Finding, local: &Local, lines: &mut Vec<(&'static str, St
 }
 
 fn tokens(report: &Report) -> String {
-    let verdict = &report.verdict;
+    let verdict = &report.diagnosis.verdict;
     if verdict.coverage.alone {
         return "the subject's own choices; nothing to compare them with".to_owned();
     }
@@ -357,7 +358,7 @@ fn tokens(report: &Report) -> String {
 }
 
 fn next(report: &Report) -> (String, &'static str) {
-    match report.verdict.findings.first() {
+    match report.diagnosis.findings.first() {
         Some(f) => {
             let layer = f.id.layer.map_or_else(String::new, |l| format!(" --layers {l}"));
             (format!("{} --stages '{}'{layer} --full", report.run.command, f.id.name), "the first origin alone")

@@ -1,5 +1,6 @@
 //! The table of stages, as every format shows it.
 
+use crate::number::{number, percent};
 use crate::verdict::{Local, Place, StageResult, Status, Verdict};
 
 /// Headings of the columns, in the order of [`Row::cells`].
@@ -117,22 +118,4 @@ fn status(group: &[&StageResult]) -> String {
         }
         _ => word(status).to_owned(),
     }
-}
-
-/// A residual in two digits; zero and infinity in words one can read.
-pub(crate) fn number(x: f64) -> String {
-    if x == 0.0 {
-        "0".to_owned()
-    } else if x.is_infinite() {
-        "inf".to_owned()
-    } else if (0.01..1000.0).contains(&x.abs()) {
-        format!("{x:.2}")
-    } else {
-        format!("{x:.1e}")
-    }
-}
-
-/// A share of what is allowed; `-` where it is too large to mean anything.
-pub fn percent(used: f64) -> String {
-    if used > 10.0 || used.is_nan() { "-".to_owned() } else { format!("{:.0} %", (used * 100.0).ceil()) }
 }

@@ -27,7 +27,7 @@ pub fn render(report: &Report, full: bool) -> String {
     lines(&summary.more, &mut out);
     out.push('\n');
     lines(&summary.facts, &mut out);
-    let _ = writeln!(out, "\n{}\n", stages(&report.verdict, full));
+    let _ = writeln!(out, "\n{}\n", stages(&report.diagnosis.verdict, full));
     lines(&summary.evidence, &mut out);
     let (command, why) = &summary.next;
     let _ = write!(out, "\n{}", line("next", &format!("{why}:")));

@@ -1,6 +1,7 @@
 //! The engine's CPU interpreter as a runner.
 
-use super::{Arithmetic, Manifest, Number, Runner};
+use super::{Manifest, Runner};
+use crate::arithmetic::{Arithmetic, Number};
 use crate::capture::{Collector, Step, Want};
 use anyhow::Result;
 use qdiff_engine::cpu::CpuEngine;

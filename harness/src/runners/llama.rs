@@ -1,9 +1,11 @@
 //! llama.cpp as a runner.
 
-use super::{Arithmetic, AttentionRule, LinearRule, Manifest, Number, Room, Runner};
+use super::{Manifest, Runner};
+use crate::arithmetic::{Arithmetic, AttentionRule, LinearRule, Number};
 use crate::capture::{Step, Want};
 use crate::llama::Model;
-use crate::llama::session::Session;
+use crate::llama::context::TappedContext;
+use crate::room::Room;
 use anyhow::Result;
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::model::Graph;
@@ -12,7 +14,7 @@ use std::sync::Arc;
 
 /// llama.cpp, every stage tapped.
 pub struct Llama {
-    session: Session,
+    session: TappedContext,
     manifest: Manifest,
 }
 
@@ -29,7 +31,7 @@ impl Llama {
             false => ("llama.cpp (cpu)", cpu()),
         };
         Ok(Self {
-            session: Session::new(model, graph, room)?,
+            session: TappedContext::new(model, graph, room)?,
             manifest: Manifest { name: name.to_owned(), arithmetic, injected: Vec::new() },
         })
     }

@@ -24,7 +24,7 @@
 //! which `mul_mat_q` takes over is smaller for some K formats on consumer Ada
 //! and Blackwell, Volta and Orin (`ggml_cuda_should_use_mmvq`).
 
-use super::{Accumulation, Arithmetic, AttentionRule, Functions, LinearRule, Number};
+use crate::arithmetic::{Accumulation, Arithmetic, AttentionRule, Functions, LinearRule, Number};
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
 
 /// Most tokens that the kernels for quantised vectors take.

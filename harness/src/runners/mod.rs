@@ -1,16 +1,16 @@
 //! Whatever can fill a capture: one trait, one file per runner.
 
-mod arithmetic;
 pub mod cpu;
 pub mod cuda;
 pub mod llama;
 mod llama_cuda;
 mod spec;
 
-pub use arithmetic::{Accumulation, Arithmetic, AttentionRule, Functions, LinearRule, Number};
-pub use spec::{Faults, Room, Spec};
+pub use spec::{Faults, Spec};
 
+use crate::arithmetic::Arithmetic;
 use crate::capture::{Filter, Step, Want};
+use crate::metrics::argmax;
 use anyhow::Result;
 use qdiff_engine::model::Node;
 use schemars::JsonSchema;
@@ -55,14 +55,14 @@ pub trait Runner {
 
 /// A runner of which some stages alone are tapped, so that the rest runs as it
 /// does with taps off, and is judged within segments.
-pub struct Narrowed<'a> {
+pub struct TapFiltered<'a> {
     /// The runner.
     pub inner: Box<dyn Runner + 'a>,
     /// What is tapped of it.
     pub taps: &'a Filter,
 }
 
-impl Runner for Narrowed<'_> {
+impl Runner for TapFiltered<'_> {
     fn manifest(&self) -> &Manifest {
         self.inner.manifest()
     }
@@ -147,15 +147,4 @@ pub fn run(
 fn choice(step: &Step) -> Option<u32> {
     let logits = step.choice.as_ref()?.get();
     Some(argmax(&logits.data) as u32)
-}
-
-/// Index of the largest value, the lowest among equals; NaN never wins.
-pub fn argmax(x: &[f32]) -> usize {
-    let mut best = 0;
-    for (i, v) in x.iter().enumerate() {
-        if *v > x[best] || x[best].is_nan() {
-            best = i;
-        }
-    }
-    best
 }

@@ -1,10 +1,12 @@
 //! Runners by name, as `--subject`, `--reference` and `--runner` take them.
 
-use super::{Number, Runner, cpu::Cpu, cuda::Cuda, llama::Llama};
+use super::{Runner, cpu::Cpu, cuda::Cuda, llama::Llama};
+use crate::arithmetic::Number;
 use crate::llama;
-use crate::session::Opened;
+use crate::loaded::LoadedModel;
+use crate::room::Room;
 use anyhow::{Result, bail};
-use qdiff_engine::cuda::{Gemm, KvType, Options, Path};
+use qdiff_engine::cuda::{KvType, Options, Path};
 use qdiff_engine::model::Graph;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -78,21 +80,6 @@ pub struct Faults {
     pub words: Vec<String>,
 }
 
-/// How much a runner must have room for.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Room {
-    /// Tokens of the longest step.
-    pub step: usize,
-    /// Tokens of the whole run.
-    pub context: usize,
-    /// Threads of llama.cpp.
-    pub threads: usize,
-    /// Linear layers of the CUDA engine.
-    pub gemm: Gemm,
-    /// Type of the KV cache.
-    pub kv: Number,
-}
-
 impl Spec {
     /// `auto` resolved: what will run, and why not CUDA where it is the CPU.
     ///
@@ -136,7 +123,7 @@ impl Spec {
     /// resolved first.
     pub fn create<'a>(
         &self,
-        opened: &'a Opened,
+        opened: &'a LoadedModel,
         graph: &Graph,
         room: Room,
         faults: Faults,

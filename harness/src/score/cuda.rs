@@ -1,9 +1,10 @@
 //! The CUDA engine's own faults: in its launches and kernels.
 
 use super::source::{FaultSource, Plant};
+use crate::loaded::LoadedModel;
 use crate::mutations::catalogue;
-use crate::runners::{Room, Runner, cuda::Cuda};
-use crate::session::Opened;
+use crate::room::Room;
+use crate::runners::{Runner, cuda::Cuda};
 use anyhow::Result;
 use qdiff_engine::cuda::{Options, faults};
 use qdiff_engine::model::{Graph, Model};
@@ -43,7 +44,7 @@ impl FaultSource for CudaFaults {
         plants
     }
 
-    fn subject<'a>(&self, opened: &'a Opened, plants: &[Plant], room: Room) -> Result<Box<dyn Runner + 'a>> {
+    fn subject<'a>(&self, opened: &'a LoadedModel, plants: &[Plant], room: Room) -> Result<Box<dyn Runner + 'a>> {
         let graph = opened.model.graph();
         let places = plants.iter().filter_map(|p| Some((graph.index(p.stage)?, &faults::all()[p.fault]))).collect();
         let options = Options { step: room.step, context: room.context, ..Options::default() };

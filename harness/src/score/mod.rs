@@ -8,7 +8,6 @@
 
 #[cfg(feature = "faults")]
 mod cuda;
-mod document;
 pub mod faults;
 mod plan;
 mod run;
@@ -20,10 +19,12 @@ pub use cuda::CudaFaults;
 pub use plan::Plan;
 pub use run::Bench;
 pub use source::{FaultSource, GraphFaults, Plant, PlantedFaults};
+pub(crate) use table::median;
 pub use table::render;
 
+use crate::machine::Machine;
 use crate::number::Real;
-use crate::report::{Machine, number};
+use crate::number::number;
 use crate::verdict::Status;
 use qdiff_engine::model::StageId;
 use schemars::JsonSchema;
@@ -111,7 +112,7 @@ pub struct PairCase {
 
 impl PairCase {
     /// Why a place was not found, or what else is amiss.
-    fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         if self.unfound.is_empty() {
             return "both are found, with another cause or another place beside them".to_owned();
         }

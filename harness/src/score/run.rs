@@ -2,16 +2,19 @@
 
 use super::source::{FaultSource, Plant, injection};
 use super::{Case, Clean, Graded, Group, PairCase, Plan};
+use crate::arithmetic::Number;
 use crate::capture::{Filter, Store};
+use crate::diagnose::BUDGET;
+use crate::diagnose::{Diagnosis, Finding};
+use crate::loaded::LoadedModel;
 use crate::mutations::Injection;
-use crate::mutations::hypotheses::BUDGET;
 use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording};
 use crate::progress::silent;
-use crate::runners::{Faults, Number, Room, Spec, Tokens};
-use crate::session::Opened;
-use crate::verdict::{Finding, Policy, Row, Verdict, assembled, judged_rows};
+use crate::room::Room;
+use crate::runners::{Faults, Spec, Tokens};
+use crate::verdict::{Policy, Row, assembled, judged_rows};
 use anyhow::Result;
 use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::StageId;
@@ -25,7 +28,7 @@ const MAGNITUDES: [f64; 8] = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7];
 pub struct Bench<'a> {
     /// What the model is, in a few words.
     pub name: String,
-    opened: &'a Opened,
+    opened: &'a LoadedModel,
     oracle: Oracle<'a>,
     prompt: Vec<u32>,
     decode: usize,
@@ -45,7 +48,7 @@ impl<'a> Bench<'a> {
     /// If the model cannot be read on either side, or llama.cpp fails.
     pub fn new(
         name: String,
-        opened: &'a Opened,
+        opened: &'a LoadedModel,
         prompt: &[u32],
         decode: usize,
         (threads, kv): (usize, Number),
@@ -110,7 +113,7 @@ impl<'a> Bench<'a> {
 
     /// The diagnosis of a subject that carries `plants`, what it gave, and the
     /// seconds that the diagnosis took.
-    fn diagnose(&self, source: &dyn FaultSource, plants: &[Plant]) -> Result<(Verdict, Recording, f64)> {
+    fn diagnose(&self, source: &dyn FaultSource, plants: &[Plant]) -> Result<(Diagnosis, Recording, f64)> {
         let room = Room {
             step: self.prompt.len(),
             context: self.prompt.len() + self.decode,
@@ -121,13 +124,13 @@ impl<'a> Bench<'a> {
         let mut runner = source.subject(self.opened, plants, room)?;
         let subject = self.pair().record(runner.as_mut(), self.tokens())?;
         let start = Instant::now();
-        let verdict = self.pair().judge(&subject, Some(&self.reference))?;
-        Ok((verdict, subject, start.elapsed().as_secs_f64()))
+        let diagnosis = self.pair().judge(&subject, Some(&self.reference))?;
+        Ok((diagnosis, subject, start.elapsed().as_secs_f64()))
     }
 
     fn case(&self, source: &dyn FaultSource, plant: &Plant) -> Result<Case> {
-        let (verdict, subject, seconds) = self.diagnose(source, std::slice::from_ref(plant))?;
-        let first = verdict.findings.first();
+        let (diagnosis, subject, seconds) = self.diagnose(source, std::slice::from_ref(plant))?;
+        let first = diagnosis.findings.first();
         let cause = first.and_then(|f| f.cause.as_ref());
         let mut case = Case {
             model: self.name.clone(),
@@ -136,7 +139,7 @@ impl<'a> Bench<'a> {
             found: first.map(|f| f.id),
             cause: cause.map(|c| c.name.clone()),
             ties: cause.map_or_else(Vec::new, |c| c.ties.clone()),
-            others: verdict.findings.len().saturating_sub(1),
+            others: diagnosis.findings.len().saturating_sub(1),
             detected: first.is_some(),
             stage_right: false,
             cause_right: first.is_some_and(|f| named(f, plant)),
@@ -177,9 +180,9 @@ impl<'a> Bench<'a> {
     }
 
     fn pair_case(&self, source: &dyn FaultSource, plants: &[Plant; 2]) -> Result<PairCase> {
-        let (verdict, ..) = self.diagnose(source, plants)?;
+        let (diagnosis, ..) = self.diagnose(source, plants)?;
         let mut planted: Vec<StageId> = plants.iter().map(|p| p.stage).collect();
-        let mut found: Vec<StageId> = verdict.findings.iter().map(|f| f.id).collect();
+        let mut found: Vec<StageId> = diagnosis.findings.iter().map(|f| f.id).collect();
         planted.sort();
         found.sort();
         let cause = |f: &Finding| match &f.cause {
@@ -187,10 +190,11 @@ impl<'a> Bench<'a> {
             None => f.shape.clone(),
         };
         let right = |p: &Plant| {
-            let of_stage = verdict.findings.iter().find(|f| f.id == p.stage);
+            let of_stage = diagnosis.findings.iter().find(|f| f.id == p.stage);
             of_stage.is_some_and(|f| named(f, p))
         };
-        let unfound = verdict
+        let unfound = diagnosis
+            .verdict
             .stages
             .iter()
             .filter(|s| planted.contains(&s.id) && !found.contains(&s.id))
@@ -199,7 +203,7 @@ impl<'a> Bench<'a> {
             model: self.name.clone(),
             unfound: unfound.collect(),
             faults: plants.clone().map(|p| (p.cause, p.stage.to_string())),
-            found: verdict.findings.iter().map(|f| (f.id.to_string(), cause(f))).collect(),
+            found: diagnosis.findings.iter().map(|f| (f.id.to_string(), cause(f))).collect(),
             stages_right: planted == found,
             causes_right: plants.iter().all(right),
         })
@@ -252,10 +256,10 @@ impl<'a> Bench<'a> {
             let pair = self.pair();
             let reference = pair.run(&Spec::Llama, tokens, Faults::default())?;
             let subject = pair.run(&Spec::Cpu, tokens, Faults::default())?;
-            let verdict = pair.judge(&subject, Some(&reference))?;
+            let diagnosis = pair.judge(&subject, Some(&reference))?;
             clean.runs += 1;
-            let disputed = verdict.disputed().next().map(|s| s.id);
-            let first = verdict.findings.first().map(|f| f.id).or(disputed);
+            let disputed = diagnosis.verdict.disputed().next().map(|s| s.id);
+            let first = diagnosis.findings.first().map(|f| f.id).or(disputed);
             if let Some(id) = first {
                 let what = format!(
                     "{}, {} tokens in parts of {ubatch}, {} threads, cache in {:?}",
@@ -292,8 +296,8 @@ impl<'a> Bench<'a> {
             let (mut found, mut cause) = (None, None);
             for m in MAGNITUDES {
                 let plant = Plant { fault: 0, cause: format!("{fault}={}", value(m)), stage };
-                let (verdict, ..) = self.diagnose(&super::GraphFaults, std::slice::from_ref(&plant))?;
-                let Some(first) = verdict.findings.first().filter(|f| f.id == stage) else {
+                let (diagnosis, ..) = self.diagnose(&super::GraphFaults, std::slice::from_ref(&plant))?;
+                let Some(first) = diagnosis.findings.first().filter(|f| f.id == stage) else {
                     break;
                 };
                 found = Some(Real(m));

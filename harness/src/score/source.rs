@@ -1,9 +1,11 @@
 //! Where faults come from, and the runner that carries them.
 
 use super::faults::{self, Planted};
+use crate::arithmetic::Number;
+use crate::loaded::LoadedModel;
 use crate::mutations::{Injection, catalogue, decoding};
-use crate::runners::{Number, Room, Runner, cpu::Cpu};
-use crate::session::Opened;
+use crate::room::Room;
+use crate::runners::{Runner, cpu::Cpu};
 use anyhow::Result;
 use qdiff_engine::model::{Graph, Model, StageId, WeightSource as _};
 use qdiff_engine::quant::GgmlType;
@@ -41,7 +43,7 @@ pub trait FaultSource {
     ///
     /// # Errors
     /// If the engine cannot be made.
-    fn subject<'a>(&self, opened: &'a Opened, plants: &[Plant], room: Room) -> Result<Box<dyn Runner + 'a>>;
+    fn subject<'a>(&self, opened: &'a LoadedModel, plants: &[Plant], room: Room) -> Result<Box<dyn Runner + 'a>>;
 }
 
 /// The CPU engine's independent faults.
@@ -68,7 +70,7 @@ impl FaultSource for PlantedFaults {
         plants
     }
 
-    fn subject<'a>(&self, opened: &'a Opened, plants: &[Plant], _: Room) -> Result<Box<dyn Runner + 'a>> {
+    fn subject<'a>(&self, opened: &'a LoadedModel, plants: &[Plant], _: Room) -> Result<Box<dyn Runner + 'a>> {
         let places = plants.iter().filter_map(|p| Some((faults::all().nth(p.fault)?, p.stage))).collect();
         let planted = Planted::new(&opened.model, places);
         Ok(Box::new(Cpu::intervened(&opened.model, Box::new(planted))))
@@ -102,7 +104,7 @@ impl FaultSource for GraphFaults {
         plants
     }
 
-    fn subject<'a>(&self, opened: &'a Opened, plants: &[Plant], _: Room) -> Result<Box<dyn Runner + 'a>> {
+    fn subject<'a>(&self, opened: &'a LoadedModel, plants: &[Plant], _: Room) -> Result<Box<dyn Runner + 'a>> {
         let mut graph = opened.model.graph().clone();
         for plant in plants {
             injection(plant)?.rewrite(&mut graph)?;

@@ -1,7 +1,7 @@
 //! The score as text.
 
 use super::{Case, Group, Score};
-use crate::report::number;
+use crate::number::number;
 use std::fmt::Write as _;
 
 /// Totals, a line for each mutation, and everything that was missed, by name.
@@ -90,7 +90,7 @@ fn of_group(group: &Group, out: &mut String) {
 
 fn line(name: &str, cases: &[&Case]) -> String {
     let count = |f: fn(&Case) -> bool| cases.iter().filter(|c| f(c)).count();
-    let median = super::document::median(cases);
+    let median = median(cases);
     format!(
         "{name:<28} {:>5} {:>8} {:>6} {:>6} {median:>8.2}",
         cases.len(),
@@ -98,4 +98,11 @@ fn line(name: &str, cases: &[&Case]) -> String {
         count(|c| c.stage_right),
         count(|c| c.cause_right)
     )
+}
+
+/// The middle of the times of these diagnoses, in seconds.
+pub(crate) fn median(cases: &[&Case]) -> f64 {
+    let mut seconds: Vec<f64> = cases.iter().map(|c| c.seconds).collect();
+    seconds.sort_by(f64::total_cmp);
+    seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
 }

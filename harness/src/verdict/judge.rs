@@ -6,11 +6,10 @@ use super::{
     residuals,
 };
 use crate::capture::{Filter, Step};
-use crate::mutations::hypotheses::{self, Cause, Search};
+use crate::metrics::argmax;
 use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::progress::Progress;
-use crate::runners::argmax;
 use anyhow::Result;
 use qdiff_engine::model::{Axis, Graph, Node, StageId};
 use rayon::prelude::*;
@@ -18,7 +17,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 /// What is said of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -72,19 +70,6 @@ impl StageResult {
     }
 }
 
-/// An origin with its evidence.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Finding {
-    /// The stage.
-    #[serde(rename = "stage")]
-    #[schemars(with = "String")]
-    pub id: StageId,
-    /// What explains it, if anything known does.
-    pub cause: Option<Cause>,
-    /// What the residual looks like, where nothing known explains all of it.
-    pub shape: String,
-}
-
 /// Rows that were to be judged and rows that were.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Coverage {
@@ -135,10 +120,6 @@ pub struct TokenCheck {
 pub struct Verdict {
     /// Every stage asked for, in graph order.
     pub stages: Vec<StageResult>,
-    /// Origins, first first.
-    pub findings: Vec<Finding>,
-    /// What the search for their causes took.
-    pub search: Search,
     /// What was judged.
     pub coverage: Coverage,
     /// Choices of the next token.
@@ -162,14 +143,24 @@ impl Verdict {
     /// Whether the subject is wrong anywhere. Without a reference, an invariant
     /// that it breaks says so too.
     pub fn diverged(&self) -> bool {
-        !self.findings.is_empty() || self.ailment().is_some()
+        self.stages.iter().any(|s| s.origin) || self.ailment().is_some()
     }
 
     /// Without a reference and without a finding, the first invariant that the
     /// subject breaks.
     pub fn ailment(&self) -> Option<&Symptom> {
-        let decisive = self.coverage.alone && self.findings.is_empty();
+        let decisive = self.coverage.alone && !self.stages.iter().any(|s| s.origin);
         self.health.iter().find(|s| decisive && s.broken)
+    }
+
+    /// Where faults begin: first by step, then in graph order.
+    pub fn origins(&self) -> Vec<&StageResult> {
+        let mut origins: Vec<&StageResult> = self.stages.iter().filter(|s| s.origin).collect();
+        origins.sort_by_key(|s| {
+            let first = s.subject.as_ref().and_then(|l| l.first_bad);
+            first.map_or(usize::MAX, |p| p.step)
+        });
+        origins
     }
 
     /// Stages where the reference misses f64.
@@ -179,8 +170,7 @@ impl Verdict {
 }
 
 /// Judges the subject against the reference; where there is none, by its own
-/// operands and the invariants alone. Looks for causes in no more time than
-/// `budget`.
+/// operands and the invariants alone.
 ///
 /// # Errors
 /// If a captured tensor could not be kept or read back: then there is no
@@ -191,7 +181,6 @@ pub fn judge(
     reference: Option<Side<'_>>,
     filter: &Filter,
     policy: &Policy,
-    budget: Duration,
     progress: Progress<'_>,
 ) -> Result<Verdict> {
     let graph = &oracle.graph;
@@ -226,15 +215,6 @@ pub fn judge(
     mark_origins(oracle, &mut stages);
     let coverage = coverage(graph, &asked, &stages, (&within, alone), subject, filter);
 
-    let mut origins: Vec<&StageResult> = stages.iter().filter(|s| s.origin).collect();
-    // First by step, then layer and graph order, in which they already stand.
-    origins.sort_by_key(|s| {
-        let first = s.subject.as_ref().and_then(|l| l.first_bad);
-        first.map_or(usize::MAX, |p| p.step)
-    });
-    let (findings, search) = hypotheses::explain(oracle, &subject, &origins, (filter, policy), budget, &|done, all| {
-        progress("looking for causes", done, all)
-    });
     let verdict = Verdict {
         tokens: tokens(subject, reference),
         logits: last_of(graph, filter)
@@ -242,8 +222,6 @@ pub fn judge(
         attention: attention::maps(graph, &stages, subject.capture, reference.capture),
         health: health::check(graph, subject.capture),
         stages,
-        findings,
-        search,
         coverage,
     };
     subject.capture.store.trouble()?;

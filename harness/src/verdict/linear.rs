@@ -3,8 +3,8 @@
 
 use super::operands::{Block, Operand, Sink, Source, forward};
 use super::ties::{self, Undecided};
+use crate::arithmetic::LinearRule;
 use crate::capture::Step;
-use crate::runners::LinearRule;
 use qdiff_engine::model::{Graph, Node, WeightSource};
 use qdiff_engine::ops::linear::{self, Layout};
 use qdiff_engine::ops::{Context, Linear, Tensor, UNIT};

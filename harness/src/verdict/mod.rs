@@ -38,7 +38,7 @@ pub use evidence::{DESCRIBED, Evidence, RowAt, TRIED, Wrong, excerpt};
 pub(crate) use evidence::{judged_rows, right};
 pub use global::{Global, compare as compare_rows};
 pub use health::Symptom;
-pub use judge::{Coverage, Finding, StageResult, Status, TokenCheck, Verdict, judge};
+pub use judge::{Coverage, StageResult, Status, TokenCheck, Verdict, judge};
 pub(crate) use local::Row;
 pub use local::{Check, Element, Local, residuals};
 pub use logits::{Choice, LogitsRow};

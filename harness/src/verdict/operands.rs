@@ -1,8 +1,8 @@
 //! What an evaluation takes and gives: the operands of a runner, captured or
 //! evaluated, and blocks of rows as they should be.
 
+use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Filter, Step, Stored};
-use crate::runners::Arithmetic;
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::{self, Context, Tensor};
 use qdiff_engine::quant::{self, ActivationFormat};

@@ -31,9 +31,9 @@ pub use sides::SidesArgs;
 pub use sweep::SweepArgs;
 pub use weights::WeightsArgs;
 
+use crate::arithmetic::Number;
 use crate::capture::{BUDGET, Store};
 use crate::prompts::Template;
-use crate::runners::Number;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use qdiff_engine::cuda::Gemm;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Arguments of the commands that hold one runner against another.
 
 use super::{CaptureArgs, PromptArgs};
-use crate::mutations::hypotheses::BUDGET;
+use crate::diagnose::BUDGET;
 use crate::runners::Spec;
 use clap::Args;
 use std::path::PathBuf;

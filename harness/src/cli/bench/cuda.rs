@@ -3,10 +3,10 @@
 
 use super::median;
 use crate::cli::args::BenchArgs;
-use crate::cli::{say, session};
+use crate::cli::{say, setup};
 use crate::llama::plain::Plain;
+use crate::loaded::LoadedModel;
 use crate::report::book::{Bench, BenchRow as Row, Kernel, RESULTS_VERSION};
-use crate::session::Opened;
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path as PathOf, bandwidth};
@@ -123,8 +123,8 @@ type Times = Vec<(f64, f64)>;
 /// Times everything, prints it, and gives it for a file. Every engine runs
 /// between two runs of llama.cpp, round by round.
 pub(super) fn measure(args: &BenchArgs, before: Option<&Bench>) -> Result<Bench> {
-    let opened = session::open(args.prompt.model.as_ref())?;
-    let (_, tokens) = session::tokens(&opened, &args.prompt)?;
+    let opened = setup::open(args.prompt.model.as_ref())?;
+    let (_, tokens) = setup::tokens(&opened, &args.prompt)?;
     let prompt: Vec<u32> = tokens.iter().copied().cycle().take(CONTEXT).collect();
     let rounds = usize::from(args.rounds);
     let mut bench = Bench {
@@ -183,7 +183,7 @@ fn time_llama(plain: &mut Plain, prompt: &[u32]) -> Result<(f64, f64)> {
 }
 
 fn one(
-    opened: &Opened,
+    opened: &LoadedModel,
     prompt: &[u32],
     entry: &Entry,
     rounds: usize,

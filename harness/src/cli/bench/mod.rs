@@ -4,13 +4,13 @@ mod cuda;
 mod soak;
 
 use super::args::{BenchArgs, Measure};
-use super::session;
+use super::setup;
 use super::{exit, say};
 use crate::capture::{Filter, Store, Want};
-use crate::llama::session::Session;
+use crate::llama::context::TappedContext;
+use crate::loaded::LoadedModel;
 use crate::report::{file, json};
-use crate::runners::Room;
-use crate::session::Opened;
+use crate::room::Room;
 use anyhow::{Context as _, Result};
 use qdiff_engine::cpu::CpuEngine;
 use qdiff_engine::tap::NoTaps;
@@ -48,9 +48,9 @@ fn median(mut x: Vec<f64>) -> f64 {
 }
 
 fn speed(args: &BenchArgs, rounds: usize) -> Result<()> {
-    let threads = session::threads(args.prompt.threads)?;
-    let opened = session::open(args.prompt.model.as_ref())?;
-    let (_, tokens) = session::tokens(&opened, &args.prompt)?;
+    let threads = setup::threads(args.prompt.threads)?;
+    let opened = setup::open(args.prompt.model.as_ref())?;
+    let (_, tokens) = setup::tokens(&opened, &args.prompt)?;
     let prompt: Vec<u32> = tokens.iter().copied().cycle().take(PREFILL).collect();
     let (mut pre, mut dec) = (Vec::new(), Vec::new());
     let (mut ours, mut theirs) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
@@ -78,7 +78,7 @@ fn speed(args: &BenchArgs, rounds: usize) -> Result<()> {
 }
 
 /// Seconds of prefill and decode.
-fn cpu(opened: &Opened, prompt: &[u32]) -> (f64, f64) {
+fn cpu(opened: &LoadedModel, prompt: &[u32]) -> (f64, f64) {
     let mut engine = CpuEngine::new(opened.model.graph().clone(), &opened.model);
     let start = Instant::now();
     engine.step(prompt, &mut NoTaps);
@@ -90,10 +90,10 @@ fn cpu(opened: &Opened, prompt: &[u32]) -> (f64, f64) {
     (prefill, start.elapsed().as_secs_f64())
 }
 
-fn llama(opened: &Opened, prompt: &[u32], threads: usize) -> Result<(f64, f64)> {
+fn llama(opened: &LoadedModel, prompt: &[u32], threads: usize) -> Result<(f64, f64)> {
     let graph = opened.model.graph();
     let room = Room { step: PREFILL, context: PREFILL + DECODE, threads, ..Room::default() };
-    let mut session = Session::new(&opened.llama, graph, room)?;
+    let mut session = TappedContext::new(&opened.llama, graph, room)?;
     let none = Want::nothing();
     let start = Instant::now();
     session.step(prompt, &none)?;
@@ -108,19 +108,19 @@ fn llama(opened: &Opened, prompt: &[u32], threads: usize) -> Result<(f64, f64)> 
 /// What `run` is measured against: llama.cpp loads and does the fully tapped
 /// prefill, and nothing else happens.
 fn tapped_prefill(args: &BenchArgs) -> Result<()> {
-    let threads = session::threads(args.prompt.threads)?;
-    let opened = session::open(args.prompt.model.as_ref())?;
-    let (name, tokens) = session::tokens(&opened, &args.prompt)?;
+    let threads = setup::threads(args.prompt.threads)?;
+    let opened = setup::open(args.prompt.model.as_ref())?;
+    let (name, tokens) = setup::tokens(&opened, &args.prompt)?;
     let graph = opened.model.graph();
     let room = Room { step: tokens.len(), context: tokens.len(), threads, ..Room::default() };
-    let mut session = Session::new(&opened.llama, graph, room)?;
+    let mut session = TappedContext::new(&opened.llama, graph, room)?;
     let want = Want::new(graph, &Filter::default(), &|_| true, &Store::usual(None));
     let step = session.step(&tokens, &want)?;
     say(&format!("{name}: {} stages tapped\n", step.stages.len()))
 }
 
 fn whole_run(args: &BenchArgs, rounds: usize) -> Result<()> {
-    let model = session::model_path(args.prompt.model.as_ref())?;
+    let model = setup::model_path(args.prompt.model.as_ref())?;
     let program = std::env::current_exe().context("cannot find the qdiff program itself")?;
     let folder = tempfile::tempdir()?;
     let _cleanup = crate::cleanup::guard(folder.path());

@@ -1,7 +1,7 @@
 //! `qdiff bench --measure soak`: decode steps to the end of the context.
 
 use crate::cli::args::BenchArgs;
-use crate::cli::{say, session};
+use crate::cli::{say, setup};
 use anyhow::{Context as _, Result, ensure};
 use qdiff_engine::cuda::{CudaEngine, Options, Path, free_memory};
 use qdiff_engine::tap::NoTaps;
@@ -22,9 +22,9 @@ fn memory() -> Result<(u64, u64)> {
 
 /// Runs to the end of the context, each step on the token the one before chose.
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
-    let opened = session::open(args.prompt.model.as_ref())?;
+    let opened = setup::open(args.prompt.model.as_ref())?;
     let config = &opened.model.graph().config;
-    let (_, tokens) = session::tokens(&opened, &args.prompt)?;
+    let (_, tokens) = setup::tokens(&opened, &args.prompt)?;
     let prompt: Vec<u32> = tokens.iter().copied().cycle().take(FIRST).collect();
     let mut engine = CudaEngine::new(
         &opened.model,

@@ -3,6 +3,7 @@
 
 mod bench;
 mod runs;
+mod score;
 mod tables;
 
 pub use bench::{Bench, BenchRow, Kernel};
@@ -82,7 +83,7 @@ impl Book {
         runs::render(&self.runs, &mut out);
         out.push_str("\n## How often a fault is found and named\n");
         for score in &self.scores {
-            score.tables().render(&mut out);
+            score::tables(score).render(&mut out);
         }
         missing("score", self.scores.is_empty(), &mut out);
         out.push_str("\n## Speed\n");

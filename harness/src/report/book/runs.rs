@@ -1,8 +1,10 @@
 //! Runs, each in its figures per stage: small enough to be committed.
 
 use super::super::markdown::{self, escape};
-use super::super::table::percent;
-use super::super::{Machine, ModelInfo, Outcome, Report, Summary, number};
+use super::super::{ModelInfo, Outcome, Report, Summary};
+use crate::machine::Machine;
+use crate::number::number;
+use crate::number::percent;
 use crate::number::{Real, rounded};
 use crate::verdict::{Local, StageResult};
 use schemars::JsonSchema;
@@ -103,7 +105,7 @@ fn worse(a: Option<Figures>, b: Option<Figures>) -> Option<Figures> {
 impl Digest {
     /// The figures of `report`.
     pub fn new(report: &Report) -> Self {
-        let verdict = &report.verdict;
+        let verdict = &report.diagnosis.verdict;
         let mut stages: Vec<StageDigest> = Vec::new();
         for stage in &verdict.stages {
             match stages.iter_mut().find(|s| s.stage == stage.id.name) {

@@ -1,7 +1,7 @@
 //! Results told as tables, such as the score of the mutations.
 
-use super::super::Machine;
 use super::super::markdown::{self, escape};
+use crate::machine::Machine;
 use std::fmt::Write as _;
 
 /// Tables with what identifies the measurement.

@@ -31,7 +31,7 @@ impl Format for Html {
             bail!("an HTML report holds one run");
         };
         let summary = Summary::new(report);
-        let rows = table::rows(&report.verdict, false);
+        let rows = table::rows(&report.diagnosis.verdict, false);
         let data = json!({
             "report": report,
             "summary": {

@@ -2,7 +2,7 @@
 
 use super::{Seen, Symptom};
 use crate::capture::Capture;
-use crate::runners::argmax;
+use crate::metrics::argmax;
 use qdiff_engine::model::{Graph, StageId};
 use qdiff_engine::ops::Tensor;
 

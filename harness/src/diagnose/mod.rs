@@ -1,15 +1,19 @@
-//! Why: the catalogue evaluated on the subject's own operands.
+//! Why: what explains the origins of a verdict. The catalogue of mutations is
+//! evaluated on the subject's own operands.
 
-use super::fit::{Fit, fit};
-use super::{Kind, Mutation, catalogue};
+mod fit;
+
 use crate::capture::{Capture, Filter};
+use crate::mutations::{Kind, Mutation, catalogue};
 use crate::number::Real;
 use crate::oracle::Oracle;
+use crate::progress::Progress;
 use crate::verdict::{
-    DESCRIBED, Evidence, Expected, Finding, Policy, Side, StageResult, TRIED, assembled, describe, excerpt,
+    DESCRIBED, Evidence, Expected, Policy, Side, StageResult, TRIED, Verdict, assembled, describe, excerpt,
     looks_like_rounding, products_beyond, written,
 };
-use qdiff_engine::model::{Node, WeightSource};
+use fit::{Fit, fit};
+use qdiff_engine::model::{Node, StageId, WeightSource};
 use qdiff_engine::ops::Op;
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -71,6 +75,31 @@ pub struct Search {
     pub unfinished: usize,
 }
 
+/// An origin with its evidence.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    /// The stage.
+    #[serde(rename = "stage")]
+    #[schemars(with = "String")]
+    pub id: StageId,
+    /// What explains it, if anything known does.
+    pub cause: Option<Cause>,
+    /// What the residual looks like, where nothing known explains all of it.
+    pub shape: String,
+}
+
+/// A verdict with what explains it.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Diagnosis {
+    /// The statuses of the stages.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// Its origins, first first.
+    pub findings: Vec<Finding>,
+    /// What the search for their causes took.
+    pub search: Search,
+}
+
 type Candidate = (&'static Mutation, Vec<f64>);
 
 struct Searcher<'a> {
@@ -90,12 +119,13 @@ struct Searcher<'a> {
 pub fn explain(
     oracle: &Oracle<'_>,
     subject: &Side<'_>,
-    origins: &[&StageResult],
+    verdict: Verdict,
     (filter, policy): (&Filter, &Policy),
     budget: Duration,
-    progress: &(dyn Fn(usize, usize) + Sync),
-) -> (Vec<Finding>, Search) {
+    progress: Progress<'_>,
+) -> Diagnosis {
     let start = Instant::now();
+    let origins = verdict.origins();
     let searcher = Searcher {
         oracle,
         subject: *subject,
@@ -128,7 +158,7 @@ pub fn explain(
                         let mut known = known.lock().expect("nobody panics with the list");
                         known.push((name, found));
                     }
-                    progress(done.fetch_add(1, Ordering::Relaxed) + 1, origins.len());
+                    progress("looking for causes", done.fetch_add(1, Ordering::Relaxed) + 1, origins.len());
                     (i, finding)
                 })
                 .collect();
@@ -141,7 +171,8 @@ pub fn explain(
         seconds: start.elapsed().as_secs_f64(),
         unfinished: searcher.unfinished.into_inner(),
     };
-    (findings.into_iter().map(|(_, f)| f).collect(), search)
+    let findings = findings.into_iter().map(|(_, f)| f).collect();
+    Diagnosis { verdict, findings, search }
 }
 
 impl Searcher<'_> {

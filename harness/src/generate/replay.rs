@@ -19,12 +19,12 @@ impl Plan<'_> {
 
 /// The engine's samplers on the reference's logits: they must draw its tokens.
 /// Beside them those with a known fault, to tell which one explains another.
-pub(super) struct Shadow {
+pub(super) struct SamplerReplay {
     sampler: Sampler,
     known: Vec<(&'static Mutation, Sampler)>,
 }
 
-impl Shadow {
+impl SamplerReplay {
     pub(super) fn new(plan: Plan<'_>, tokens: usize) -> Self {
         let ready = |faults: &[&'static Mutation]| {
             let mut sampler = plan.sampler(faults, tokens);

@@ -2,22 +2,23 @@
 
 use super::Model;
 use super::taps::{Taps, callback};
+use crate::arithmetic::Number;
 use crate::capture::{Collector, Step, Want};
-use crate::runners::{Number, Room};
+use crate::room::Room;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::model::Graph;
 use std::sync::Arc;
 
 /// A running model: its KV cache, and the taps of its graph.
-pub struct Session {
+pub struct TappedContext {
     ctx: *mut sys::llama_context,
     taps: Box<Taps>,
     position: usize,
     _model: Arc<Model>,
 }
 
-impl Session {
+impl TappedContext {
     /// A context with `room`, and every stage of `graph` tappable: flash
     /// attention off, a step in one ubatch, all its rows as outputs.
     ///
@@ -101,7 +102,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for TappedContext {
     fn drop(&mut self) {
         // SAFETY: made by us, freed once, before the taps it points to.
         unsafe { sys::llama_free(self.ctx) };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A model open on both sides.
-pub struct Opened {
+pub struct LoadedModel {
     /// The file.
     pub path: PathBuf,
     /// The engine's side.
@@ -17,7 +17,7 @@ pub struct Opened {
     pub llama: Arc<llama::Model>,
 }
 
-impl Opened {
+impl LoadedModel {
     /// Opens the model, the engine's reader first: its errors are the clearer.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Opened {
     }
 }
 
-/// The engine's side of [`Opened::new`].
+/// The engine's side of [`LoadedModel::new`].
 ///
 /// # Errors
 /// One line that names the file once.

@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Whoever draws tokens.
-pub enum Draw {
+pub enum SideSampler {
     /// The engine's own samplers.
     Ours(Sampler),
     /// llama.cpp's.
     Theirs(LlamaSampler),
 }
 
-impl Draw {
+impl SideSampler {
     fn accept(&mut self, token: u32) {
         match self {
             Self::Ours(s) => s.accept(token),
@@ -57,7 +57,7 @@ pub enum Stop {
 
 /// What one side said.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Speech {
+pub struct GeneratedText {
     /// The runner.
     pub name: String,
     /// Tokens generated; the one that ended the text is the last.
@@ -75,9 +75,9 @@ pub struct Speech {
 }
 
 /// A side at work.
-pub struct Voice<'a> {
+pub struct GenerationSide<'a> {
     runner: Box<dyn Runner + 'a>,
-    draw: Draw,
+    draw: SideSampler,
     want: Arc<Want>,
     feed: Vec<u32>,
     ubatch: usize,
@@ -89,12 +89,12 @@ pub struct Voice<'a> {
     decode: f64,
 }
 
-impl<'a> Voice<'a> {
+impl<'a> GenerationSide<'a> {
     /// Speaks after `prompt`, run in parts of `ubatch` tokens, at most `most`
     /// tokens. `want` asks for the logits.
     pub fn new(
         runner: Box<dyn Runner + 'a>,
-        mut draw: Draw,
+        mut draw: SideSampler,
         want: Arc<Want>,
         prompt: &[u32],
         ubatch: usize,
@@ -165,9 +165,9 @@ impl<'a> Voice<'a> {
     }
 
     /// What was said; `text` makes text of tokens.
-    pub fn finish(self, text: impl Fn(&[u32]) -> String) -> Speech {
+    pub fn finish(self, text: impl Fn(&[u32]) -> String) -> GeneratedText {
         let steps = self.tokens.len().saturating_sub(1);
-        Speech {
+        GeneratedText {
             name: self.runner.manifest().name.clone(),
             text: text(&self.tokens),
             stop: self.stop.unwrap_or(Stop::Length),

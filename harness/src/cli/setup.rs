@@ -2,8 +2,8 @@
 //! the threads, the progress line.
 
 use super::args::PromptArgs;
+use crate::loaded::LoadedModel;
 use crate::prompts::{self, Ready, Style};
-use crate::session::Opened;
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ pub(super) fn model_path(given: Option<&PathBuf>) -> Result<PathBuf> {
 ///
 /// # Errors
 /// If none is named, or either side refuses the file.
-pub(super) fn open(given: Option<&PathBuf>) -> Result<Opened> {
-    Opened::new(&model_path(given)?)
+pub(super) fn open(given: Option<&PathBuf>) -> Result<LoadedModel> {
+    LoadedModel::new(&model_path(given)?)
 }
 
 /// The prompt and its tokens, checked against the model; token ids have no
@@ -31,7 +31,7 @@ pub(super) fn open(given: Option<&PathBuf>) -> Result<Opened> {
 ///
 /// # Errors
 /// Ids beyond the vocabulary; no token at all; more than the context holds.
-pub(super) fn prompt(opened: &Opened, args: &PromptArgs) -> Result<Ready> {
+pub(super) fn prompt(opened: &LoadedModel, args: &PromptArgs) -> Result<Ready> {
     let mut ready = if args.tokens.is_empty() {
         prompts::resolve(opened, &args.prompt, style(args))?
     } else {
@@ -51,7 +51,7 @@ pub(super) fn prompt(opened: &Opened, args: &PromptArgs) -> Result<Ready> {
 }
 
 /// As [`prompt()`], for whoever needs no text.
-pub(super) fn tokens(opened: &Opened, args: &PromptArgs) -> Result<(String, Vec<u32>)> {
+pub(super) fn tokens(opened: &LoadedModel, args: &PromptArgs) -> Result<(String, Vec<u32>)> {
     prompt(opened, args).map(|ready| (ready.name, ready.tokens))
 }
 

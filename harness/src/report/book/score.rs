@@ -1,86 +1,83 @@
 //! The score as a section of `REPORT.md`.
 
-use super::{Case, Group, PairCase, Score};
-use crate::number::Real;
-use crate::report::book::{Cell, Table, Tables};
-use crate::report::number;
+use super::tables::{Cell, Table, Tables};
+use crate::number::{Real, number};
+use crate::score::{Case, Group, PairCase, Score, median};
 use std::collections::BTreeMap;
 
-impl Score {
-    /// Totals, a line for each independent fault, everything that was missed with the
-    /// reason, what is inert, false alarms, smallest magnitudes.
-    pub(crate) fn tables(&self) -> Tables {
-        let word = if self.reached() { "Reached" } else { "Missed" };
-        let mut tables = vec![self.totals()];
-        for group in &self.groups {
-            if group.independent {
-                tables.push(by_mutation(group));
-                tables.push(missed(group));
-            } else {
-                tables.push(named_otherwise(group));
-            }
-            tables.push(missed_pairs(group));
-            tables.push(inert(group));
+/// Totals, a line for each independent fault, everything that was missed with the
+/// reason, what is inert, false alarms, smallest magnitudes.
+pub(super) fn tables(score: &Score) -> Tables {
+    let word = if score.reached() { "Reached" } else { "Missed" };
+    let mut tables = vec![totals(score)];
+    for group in &score.groups {
+        if group.independent {
+            tables.push(by_mutation(group));
+            tables.push(missed(group));
+        } else {
+            tables.push(named_otherwise(group));
         }
-        tables.push(self.alarms());
-        tables.push(self.magnitudes());
-        tables.retain(|t| !t.rows.is_empty());
-        Tables {
-            title: format!("Faults planted in the {} engine, {}", self.subject, self.on),
-            about: format!(
-                "{word}: every independent fault that is not inert detected, each at its stage and nowhere else, \
+        tables.push(missed_pairs(group));
+        tables.push(inert(group));
+    }
+    tables.push(alarms(score));
+    tables.push(magnitudes(score));
+    tables.retain(|t| !t.rows.is_empty());
+    Tables {
+        title: format!("Faults planted in the {} engine, {}", score.subject, score.on),
+        about: format!(
+            "{word}: every independent fault that is not inert detected, each at its stage and nowhere else, \
                  95 of 100 with the right cause named first, no false alarm. Models: {}. False alarms: {} in {} \
                  clean runs. All of it took {:.0} s.",
-                self.models.join("; "),
-                self.clean.alarms.len(),
-                self.clean.runs,
-                self.seconds
-            ),
-            command: self.command.clone(),
-            machine: self.machine.clone(),
-            tables,
-        }
+            score.models.join("; "),
+            score.clean.alarms.len(),
+            score.clean.runs,
+            score.seconds
+        ),
+        command: score.command.clone(),
+        machine: score.machine.clone(),
+        tables,
     }
+}
 
-    fn totals(&self) -> Table {
-        let rows = self.groups.iter().map(|g| {
-            let counted: Vec<&Case> = g.counted().collect();
-            let count = |f: fn(&Case) -> bool| n(counted.iter().filter(|c| f(c)).count());
-            let pairs = |f: fn(&PairCase) -> bool| n(g.pairs.iter().filter(|p| f(p)).count());
-            vec![
-                Cell::Text(g.source.clone()),
-                n(counted.len()),
-                count(|c| c.detected),
-                count(|c| c.stage_right),
-                count(|c| c.cause_right),
-                n(g.cases.len() - counted.len()),
-                pairs(|_| true),
-                pairs(|p| p.stages_right),
-                pairs(|p| p.causes_right),
-            ]
-        });
-        let head = ["faults", "cases", "detected", "stage", "cause", "inert", "pairs", "both stages", "both causes"];
-        table("", &head, rows.collect())
-    }
+fn totals(score: &Score) -> Table {
+    let rows = score.groups.iter().map(|g| {
+        let counted: Vec<&Case> = g.counted().collect();
+        let count = |f: fn(&Case) -> bool| n(counted.iter().filter(|c| f(c)).count());
+        let pairs = |f: fn(&PairCase) -> bool| n(g.pairs.iter().filter(|p| f(p)).count());
+        vec![
+            Cell::Text(g.source.clone()),
+            n(counted.len()),
+            count(|c| c.detected),
+            count(|c| c.stage_right),
+            count(|c| c.cause_right),
+            n(g.cases.len() - counted.len()),
+            pairs(|_| true),
+            pairs(|p| p.stages_right),
+            pairs(|p| p.causes_right),
+        ]
+    });
+    let head = ["faults", "cases", "detected", "stage", "cause", "inert", "pairs", "both stages", "both causes"];
+    table("", &head, rows.collect())
+}
 
-    fn alarms(&self) -> Table {
-        let rows = self.clean.alarms.iter();
-        let rows = rows.map(|(what, stage)| vec![text(what), text(stage)]);
-        table("False alarms:", &["clean run", "stage"], rows.collect())
-    }
+fn alarms(score: &Score) -> Table {
+    let rows = score.clean.alarms.iter();
+    let rows = rows.map(|(what, stage)| vec![text(what), text(stage)]);
+    table("False alarms:", &["clean run", "stage"], rows.collect())
+}
 
-    fn magnitudes(&self) -> Table {
-        let size = |x: Option<Real>| text(&x.map_or("-".to_owned(), |r| number(r.0)));
-        let rows = self.graded.iter().map(|g| {
-            let stage = text(&g.stage.to_string());
-            vec![text(&g.fault), stage, size(g.found), size(g.named)]
-        });
-        table(
-            "The smallest relative magnitude, in powers of ten, at which a graded fault is still found, and named:",
-            &["fault", "stage", "found", "named"],
-            rows.collect(),
-        )
-    }
+fn magnitudes(score: &Score) -> Table {
+    let size = |x: Option<Real>| text(&x.map_or("-".to_owned(), |r| number(r.0)));
+    let rows = score.graded.iter().map(|g| {
+        let stage = text(&g.stage.to_string());
+        vec![text(&g.fault), stage, size(g.found), size(g.named)]
+    });
+    table(
+        "The smallest relative magnitude, in powers of ten, at which a graded fault is still found, and named:",
+        &["fault", "stage", "found", "named"],
+        rows.collect(),
+    )
 }
 
 fn by_mutation(group: &Group) -> Table {
@@ -163,13 +160,6 @@ fn inert(group: &Group) -> Table {
         group.source
     );
     table(&caption, &["fault", "cases", "effect"], rows.collect())
-}
-
-/// The middle of the times of these diagnoses, in seconds.
-pub(super) fn median(cases: &[&Case]) -> f64 {
-    let mut seconds: Vec<f64> = cases.iter().map(|c| c.seconds).collect();
-    seconds.sort_by(f64::total_cmp);
-    seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
 }
 
 fn n(count: usize) -> Cell {

@@ -1,0 +1,133 @@
+//! What keeps the house in order, read from its source.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Every Rust file below `folder`, as a path from it, with its text but for
+/// comments and its unit tests.
+fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
+    let (mut found, mut open) = (Vec::new(), vec![folder.to_path_buf()]);
+    while let Some(dir) = open.pop() {
+        for entry in std::fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or("");
+                let lines = code.lines().filter(|l| !l.trim_start().starts_with("//"));
+                let code = lines.collect::<Vec<_>>().join("\n");
+                found.push((path.strip_prefix(folder).unwrap().to_path_buf(), code));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The top-level module that a file belongs to: `verdict` for
+/// `verdict/judge.rs`, `pair` for `pair.rs`.
+fn module(file: &Path) -> String {
+    let first = file.components().next().unwrap().as_os_str().to_string_lossy();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+/// The names that stand behind `prefix`: one, or those of a list in braces.
+fn named(code: &str, prefix: &str) -> Vec<String> {
+    let word = |text: &str| -> String { text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
+    let mut names = Vec::new();
+    for (at, _) in code.match_indices(prefix) {
+        // `super::super::x` is found once, by its full prefix.
+        if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == ':' || c == '_') {
+            continue;
+        }
+        let rest = &code[at + prefix.len()..];
+        let Some(list) = rest.strip_prefix('{') else {
+            names.push(word(rest));
+            continue;
+        };
+        let (mut depth, mut item) = (0, String::new());
+        for c in list.chars() {
+            match c {
+                '}' if depth == 0 => break,
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                ',' if depth == 0 => names.push(word(std::mem::take(&mut item).trim())),
+                _ => {}
+            }
+            if depth == 0 && c != ',' {
+                item.push(c);
+            }
+        }
+        names.push(word(item.trim()));
+    }
+    names
+}
+
+/// Which top-level modules of the crate in `folder` each of them imports, and
+/// from which file.
+fn imports(folder: &Path) -> BTreeMap<String, BTreeMap<String, PathBuf>> {
+    let sources = sources(folder);
+    let all: BTreeSet<String> = sources.iter().map(|(file, _)| module(file)).collect();
+    let mut graph: BTreeMap<String, BTreeMap<String, PathBuf>> = BTreeMap::new();
+    for (file, code) in &sources {
+        let own = module(file);
+        if own == "lib" || own == "main" {
+            continue;
+        }
+        // The crate's root, as seen from this file.
+        let inside = file.components().count() - 1;
+        let depth = if file.ends_with("mod.rs") { inside } else { inside + 1 };
+        let root = "super::".repeat(depth);
+        for name in named(code, "crate::").into_iter().chain(named(code, &root)) {
+            if name != own && all.contains(&name) {
+                graph.entry(own.clone()).or_default().entry(name).or_insert_with(|| file.clone());
+            }
+        }
+    }
+    graph
+}
+
+/// A way from `module` back to itself.
+fn circle(graph: &BTreeMap<String, BTreeMap<String, PathBuf>>, module: &str) -> Option<Vec<String>> {
+    let mut open = vec![vec![module.to_owned()]];
+    let mut seen = BTreeSet::new();
+    while let Some(way) = open.pop() {
+        for (next, file) in graph.get(way.last()?.split(' ').next()?).into_iter().flatten() {
+            let step = format!("{next} (in {})", file.display());
+            let longer: Vec<String> = way.iter().cloned().chain([step]).collect();
+            if next == module {
+                return Some(longer);
+            }
+            if seen.insert(next.clone()) {
+                open.push(longer);
+            }
+        }
+    }
+    None
+}
+
+/// Whoever reads a folder can do so with nothing in mind but the folders below
+/// it.
+#[test]
+fn no_folder_imports_in_a_circle() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for (part, least) in [("engine/src", 8), ("harness/src", 20), ("synth/src", 1)] {
+        let graph = imports(&root.join(part));
+        let edges: usize = graph.values().map(BTreeMap::len).sum();
+        assert!(edges >= least, "only {edges} imports were found in {part}: they are no longer read");
+        for module in graph.keys() {
+            let found = circle(&graph, module);
+            assert!(found.is_none(), "{part}: {}", found.unwrap().join(" imports "));
+        }
+    }
+}
+
+/// The reader above sees every form of an import.
+#[test]
+fn every_form_of_an_import_is_read() {
+    let code = "use crate::a;\nuse crate::{b::{c, d}, e};\nlet x = crate::f::g();\nuse super::super::h::I;";
+    assert_eq!(named(code, "crate::"), ["a", "b", "e", "f"]);
+    assert_eq!(named(code, "super::super::"), ["h"]);
+    assert_eq!(named(code, "super::"), ["super"]);
+}
