@@ -5,8 +5,8 @@
 //! the wrongness along. All of them work in f64 and are narrowed by whoever
 //! runs in f32: one fault serves as an injection and as a hypothesis.
 
-use super::WeightSource;
-use crate::ops::{Context, Tensor};
+use super::{Node, WeightSource};
+use crate::ops::{Context, Op, Tensor};
 use crate::quant::GgmlType;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -63,6 +63,34 @@ impl Faults {
     /// Whether the node is as the op says.
     pub fn none(&self) -> bool {
         !self.left_out && self.read.is_none() && self.compute.is_none() && self.write.is_none()
+    }
+}
+
+/// The node with one thing changed.
+impl Node {
+    /// Another op, or other parameters of it.
+    pub fn with(&self, op: Op) -> Node {
+        Node { op, ..self.clone() }
+    }
+
+    /// The op left out.
+    pub fn left_out(&self) -> Node {
+        Node { faults: Faults { left_out: true, ..self.faults.clone() }, ..self.clone() }
+    }
+
+    /// Its weights read in another way.
+    pub fn reading(&self, fault: impl Read + 'static) -> Node {
+        Node { faults: Faults { read: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
+    }
+
+    /// Something else computed.
+    pub fn computing(&self, fault: impl Compute + 'static) -> Node {
+        Node { faults: Faults { compute: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
+    }
+
+    /// Something else written.
+    pub fn writing(&self, fault: impl Write + 'static) -> Node {
+        Node { faults: Faults { write: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
     }
 }
 

@@ -1,13 +1,13 @@
 //! Blocks of quantised weights decoded wrongly. Each fault changes the bytes
 //! of a row, or what comes of them, around ggml's own `to_float`.
 
+use super::places::matrices;
 use super::{Mutation, Param};
 use crate::llama::gguf::to_float;
 use half::f16;
 use qdiff_engine::model::fault::Read;
 use qdiff_engine::model::{Node, WeightSource};
 use qdiff_engine::quant::{self, GgmlType, Part};
-use std::sync::Arc;
 
 /// Decodes the row `row` of a tensor of type `ty` wrongly into `out`, with a
 /// parameter; gives false where the type knows no such fault.
@@ -237,21 +237,16 @@ pub fn misdecode(
     WAYS.iter().find(|(n, _)| *n == name).is_some_and(|(_, by)| by(&bytes, value, out))
 }
 
-fn read(node: &mut Node, by: Misdecode, value: f64) -> bool {
-    node.faults.read = Some(Arc::new(Misdecoded { value, by }));
-    // Vectors are stored in f32.
-    node.weight.as_ref().is_some_and(|w| !w.ends_with("norm.weight") && !w.ends_with(".bias"))
+fn read(node: &Node, by: Misdecode, value: f64) -> Option<Node> {
+    Some(node.reading(Misdecoded { value, by }))
 }
-
-const WEIGHTED: &[&str] =
-    &["embed", "q_proj", "k_proj", "v_proj", "attn_out", "ffn_gate", "ffn_up", "ffn_down", "logits"];
 
 const FOUND: &str = "`qdiff weights` finds it where the reader is wrong, a run where the kernel is";
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "kquant-early-return",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "of each row only the first block of 256 weights is used",
         seen: FOUND,
         remedy: "loop over all blocks of the row: n / 256 of them",
@@ -260,7 +255,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "q5-high-bit",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the fifth bit of the quants is left out",
         seen: FOUND,
         remedy: "or the bit from qh into each quant before the offset is taken off",
@@ -269,7 +264,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "q6k-high-bits",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the two upper bits of the quants are left out",
         seen: FOUND,
         remedy: "or the two bits from qh into each quant before 32 is taken off",
@@ -278,7 +273,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "q4k-scale-min-swapped",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the six-bit scales and offsets of the sub-blocks are taken for each other",
         seen: FOUND,
         remedy: "bytes 0..4 hold scales and 4..8 offsets; bytes 8..12 scales in the low, offsets in the high halves",
@@ -287,7 +282,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "kquant-scale-bits",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the upper two bits of the scales and offsets of sub-blocks 4 to 7 are left out",
         seen: FOUND,
         remedy: "they are the top bits of bytes 0..8 of the packed scales",
@@ -296,7 +291,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "nibble-order",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the halves of the quant bytes are taken in the wrong order (0: low for high, 1: neighbours in one byte)",
         seen: FOUND,
         remedy: "the low halves of a run come first, then the high halves",
@@ -311,7 +306,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "quant-offset-missing",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the offset of the quants (8, 16 or 32) is not taken off",
         seen: FOUND,
         remedy: "take 8 (Q4_0), 16 (Q5_0) or 32 (Q6_K) off each quant before scaling",
@@ -320,7 +315,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "q8-unsigned",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the quants of Q8_0 are read without sign",
         seen: FOUND,
         remedy: "the quants of Q8_0 are signed bytes",
@@ -329,7 +324,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "quant-bytes-as-f16",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the bytes of quantised blocks are taken for f16 values",
         seen: "plausible shapes, garbage values, often NaN or 65504",
         remedy: "dequantise by the tensor's type; only type 1 is f16",
@@ -338,7 +333,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "block-stride",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "blocks are read at a wrong distance from each other",
         seen: FOUND,
         remedy: "use the size of the format's block: 18, 20, 22, 24, 34, 144, 176 or 210 bytes",
@@ -348,7 +343,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             default: 2.0,
             search: &[-2.0, 4.0, -4.0, 1.0, -1.0],
         }],
-        apply: |node, values, _| read(node, stride, values[0]) && values[0] != 0.0,
+        apply: |node, values, _| if values[0] == 0.0 { None } else { read(node, stride, values[0]) },
         ..Mutation::PLAIN
     },
 ];

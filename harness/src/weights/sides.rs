@@ -66,14 +66,15 @@ impl<'a> Misreading<'a> {
             for id in injection.rewrite(&mut graph)? {
                 let at = graph.index(id).expect("a stage that was just rewritten");
                 let (old, new) = (&model.graph().nodes[at], &graph.nodes[at]);
-                let reading = Reading::of(old, new).filter(|_| new.before.is_none());
-                let (Some(tensor), Some(reading)) = (&old.weight, reading) else {
+                let read = old.weights.iter().filter_map(|w| Some((w.name.clone(), Reading::of(old, new, &w.name)?)));
+                let before = readings.len();
+                readings.extend(read.filter(|_| new.before.is_none()));
+                if readings.len() == before {
                     bail!(
                         "`{name}` at {id} is no way to read a weight alone; inject it into a run: qdiff run --inject"
                     );
-                };
-                readings.insert(tensor.clone(), reading);
-                tensors += 1;
+                }
+                tensors += readings.len() - before;
             }
             let what = injection.mutation().with(injection.values());
             words.push(format!("{what} in {tensors} tensors"));
