@@ -252,7 +252,7 @@ pub fn row_len(node: &Node) -> usize {
         .iter()
         .map(|axis| match axis {
             Axis::Fixed(n) => *n,
-            _ => 1,
+            Axis::Tokens | Axis::Keys => 1,
         })
         .product()
 }

@@ -67,14 +67,14 @@ impl<'a> Misreading<'a> {
                 let at = graph.index(id).expect("a stage that was just rewritten");
                 let (old, new) = (&model.graph().nodes[at], &graph.nodes[at]);
                 let read = old.weights.iter().filter_map(|w| Some((w.name.clone(), Reading::of(old, new, &w.name)?)));
-                let before = readings.len();
-                readings.extend(read.filter(|_| new.before.is_none()));
-                if readings.len() == before {
+                let read: Vec<_> = read.filter(|_| new.before.is_none()).collect();
+                if read.is_empty() {
                     bail!(
                         "`{name}` at {id} is no way to read a weight alone; inject it into a run: qdiff run --inject"
                     );
                 }
-                tensors += readings.len() - before;
+                tensors += read.len();
+                readings.extend(read);
             }
             let what = injection.mutation().with(injection.values());
             words.push(format!("{what} in {tensors} tensors"));
