@@ -9,24 +9,12 @@ use qdiff::pair::{Pair, Tokens};
 use qdiff::progress::silent;
 use qdiff::runners::{Faults, Spec};
 use qdiff::verdict::{Policy, Race};
-use qdiff_tests::synth::Synth;
-use qdiff_tests::{qdiff, stderr, stdout};
+use qdiff_tests::{folder, judged};
 use serde_json::Value;
 use std::path::Path;
 
 fn run(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
-    let args = ["run", "-m", "model.gguf", "--json", "r.json", "--subject", "cpu"];
-    let output = qdiff(folder, &[&args, extra].concat());
-    let code = output.status.code().unwrap();
-    assert_ne!(code, 2, "{}", stderr(&output));
-    let json = serde_json::from_slice(&std::fs::read(folder.join("r.json")).unwrap()).unwrap();
-    (code, json, stdout(&output))
-}
-
-fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    Synth::default().write(&folder.path().join("model.gguf")).unwrap();
-    folder
+    judged(folder, &[&["--subject", "cpu"], extra].concat())
 }
 
 #[test]

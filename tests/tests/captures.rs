@@ -2,8 +2,8 @@
 //! judged honestly.
 
 use qdiff_tests::npz::tamper;
-use qdiff_tests::recording::{judge, record, setup};
-use qdiff_tests::{headline, qdiff, screen, stderr, stdout};
+use qdiff_tests::recording::record;
+use qdiff_tests::{folder, headline, judged, qdiff, screen, stderr, stdout};
 use serde_json::Value;
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn statuses(report: &Value) -> Vec<(String, String)> {
 
 #[test]
 fn a_recorded_run_gets_the_verdict_of_the_live_one() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     for (name, fault) in [("clean", None), ("faulty", Some("rope-base@L01"))] {
         let inject: Vec<&str> = fault.map_or(vec![], |f| vec!["--inject", f]);
@@ -23,9 +23,9 @@ fn a_recorded_run_gets_the_verdict_of_the_live_one() {
         // the subject on the same ones.
         record(folder, &format!("{name}-llama"), &["--runner", "llama"]);
         record(folder, name, &inject);
-        let (live_code, live, _) = judge(folder, &[&["-n", "2"], &inject[..]].concat());
+        let (live_code, live, _) = judged(folder, &[&["-n", "2"], &inject[..]].concat());
         let subject = format!("capture:{name}");
-        let (code, recorded, text) = judge(folder, &["--subject", &subject]);
+        let (code, recorded, text) = judged(folder, &["--subject", &subject]);
         assert_eq!(code, live_code, "{text}");
         assert_eq!(code, i32::from(fault.is_some()), "{text}");
         assert_eq!(statuses(&recorded), statuses(&live), "{text}");
@@ -35,17 +35,17 @@ fn a_recorded_run_gets_the_verdict_of_the_live_one() {
         }
     }
     // New tolerances on an old capture.
-    let (code, ..) = judge(folder, &["--subject", "capture:faulty", "--tolerance", "*_rope=5"]);
+    let (code, ..) = judged(folder, &["--subject", "capture:faulty", "--tolerance", "*_rope=5"]);
     assert_eq!(code, 0);
 }
 
 #[test]
 fn two_captures_need_no_engine() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     record(folder, "a", &["-n", "0"]);
     record(folder, "b", &["-n", "0", "--runner", "llama"]);
-    let (code, report, text) = judge(folder, &["--subject", "capture:a", "--reference", "capture:b"]);
+    let (code, report, text) = judged(folder, &["--subject", "capture:a", "--reference", "capture:b"]);
     assert_eq!(code, 0, "{text}");
     assert_eq!(report["reference"]["name"], "llama.cpp (cpu) (recorded)");
 }
@@ -54,10 +54,10 @@ fn two_captures_need_no_engine() {
 /// the coverage says so.
 #[test]
 fn a_part_is_judged_as_a_part() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     record(folder, "part", &["--stages", "q_*"]);
-    let (code, report, text) = judge(folder, &["--subject", "capture:part"]);
+    let (code, report, text) = judged(folder, &["--subject", "capture:part"]);
     assert_eq!(code, 3, "{text}");
     let of = |stage: &str| statuses(&report).into_iter().find(|(s, _)| s == stage).unwrap().1;
     assert_eq!(of("L00.q_biased"), "match");
@@ -82,7 +82,7 @@ fn changes_are_found(folder: &Path, good: &str, cases: &[(&str, &str, Change, &[
         let mut bytes = std::fs::read(folder.join(good).join("capture.npz")).unwrap();
         tamper(&mut bytes, array, *change);
         std::fs::write(target.join("capture.npz"), bytes).unwrap();
-        let (code, report, text) = judge(folder, &["--subject", &format!("capture:{name}")]);
+        let (code, report, text) = judged(folder, &["--subject", &format!("capture:{name}")]);
         assert_eq!(code, 1, "{name}\n{text}");
         // The engine computed on from the right values: what reads the changed
         // tensor does not follow from it any more, and is the only other origin.
@@ -99,7 +99,7 @@ fn changes_are_found(folder: &Path, good: &str, cases: &[(&str, &str, Change, &[
 /// from outside. Each is found at its stage, and described.
 #[test]
 fn a_tampered_capture_is_located_and_described() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     record(folder, "good", &[]);
     let cases: [(&str, &str, Change, &[&str]); 5] = [
@@ -126,7 +126,7 @@ fn a_tampered_capture_is_located_and_described() {
 /// is found, and said exactly.
 #[test]
 fn one_head_and_one_position_are_located_exactly() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     record(folder, "good", &["-n", "5"]);
     let cases: [(&str, &str, Change, &[&str]); 2] = [
@@ -161,7 +161,7 @@ fn one_head_and_one_position_are_located_exactly() {
 /// apart they are, what is wrong whatever the weights are, and never a pass.
 #[test]
 fn two_captures_are_compared() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     record(folder, "mine", &[]);
     // On the same tokens, those of the decode steps too.
@@ -224,7 +224,7 @@ fn two_captures_are_compared() {
 /// What a capture says of its tokens is not asked for a second time.
 #[test]
 fn a_capture_and_a_prompt_exclude_each_other() {
-    let folder = setup();
+    let folder = folder();
     let run = ["run", "-m", "model.gguf", "--subject", "capture:mine"];
     let against = ["run", "-m", "model.gguf", "--reference", "capture:mine"];
     let logits = ["logits", "-m", "model.gguf", "--reference", "capture:mine"];

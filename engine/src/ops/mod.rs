@@ -28,13 +28,9 @@ pub use real::Real;
 pub use rms_norm::RmsNorm;
 pub use rope::{Pairing, Rope};
 
+pub use crate::rounding::{TINY, UNIT};
+
 use crate::quant::WeightSource;
-
-/// Unit roundoff of f32, 2⁻²⁴: half a ULP of 1.
-pub const UNIT: f64 = 5.960_464_477_539_063e-8;
-
-/// Smallest normal f32: results below it may be flushed to zero.
-pub const TINY: f64 = f32::MIN_POSITIVE as f64;
 
 /// A dense row-major tensor.
 #[derive(Clone, Debug, Default, PartialEq)]

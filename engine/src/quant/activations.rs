@@ -90,7 +90,7 @@ impl ActivationFormat {
     /// not follow: CUDA is compiled with fast division (2 ULP, twice).
     fn slack(self) -> f64 {
         match self {
-            Self::Q8_1Mmvq | Self::Q8_1MmqD4 | Self::Q8_1MmqDs4 => 8.0 * crate::ops::UNIT,
+            Self::Q8_1Mmvq | Self::Q8_1MmqD4 | Self::Q8_1MmqDs4 => 8.0 * crate::rounding::UNIT,
             _ => 0.0,
         }
     }
