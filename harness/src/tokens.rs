@@ -3,7 +3,7 @@
 
 use crate::generate::quoted;
 use crate::loaded::LoadedModel;
-use crate::mutations::{Entry, Mutation, catalogue};
+use crate::mutations::{CatalogueEntry, Mutation, catalogue};
 use crate::prompts::Ready;
 use anyhow::{Context as _, Result, bail};
 use qdiff_engine::tokenizer::Tokenizer;
@@ -20,7 +20,7 @@ pub struct TokensCheck {
     pub difference: Option<TokenDifference>,
     /// What makes the engine's tokens of the prompt.
     #[serde(default)]
-    pub cause: Option<Entry>,
+    pub cause: Option<CatalogueEntry>,
     /// Why nothing was compared, if so.
     pub unchecked: Option<String>,
 }
@@ -174,7 +174,7 @@ pub fn compare(
     TokensCheck {
         same,
         difference: Some(difference),
-        cause: catalogue().find(explains).map(Entry::from),
+        cause: catalogue().find(explains).map(CatalogueEntry::from),
         unchecked: None,
     }
 }

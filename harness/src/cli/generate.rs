@@ -7,7 +7,7 @@ use super::{exit, run, say, sides};
 use crate::capture::Filter;
 use crate::generate::{self, Generation, Plan};
 use crate::loaded::{LoadedModel, sha256};
-use crate::mutations::Part;
+use crate::mutations::FaultSite;
 use crate::nonce::{self, Changes};
 use crate::oracle::Oracle;
 use crate::pair::Pair;
@@ -44,7 +44,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         Some(n) => nonce_prompt(&opened, args, n)?,
         None => setup::prompt(&opened, &args.prompt)?,
     };
-    let planted = Planted::new(&opened, &injections, &[Part::Tokenizer, Part::Samplers])?;
+    let planted = Planted::new(&opened, &injections, &[FaultSite::Tokenizer, FaultSite::Samplers])?;
     let faults = &planted.stages;
     let bar = Bar::new();
     let store = args.capture.memory.store();

@@ -5,7 +5,8 @@ use super::{exit, say, setup};
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use qdiff_engine::gguf::{Gguf, Value};
-use qdiff_engine::model::Model;
+use qdiff_engine::model::{Model, Role, Weight, row_len};
+use qdiff_engine::ops::Op;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -63,23 +64,23 @@ fn usage(model: &Model) -> String {
     let graph = model.graph();
     let c = &graph.config;
     let used = graph.weights();
-    let size = |name: &str| model.gguf().tensor(name).map_or(0, |t| t.size);
-    let embed = size("token_embd.weight") / (c.n_vocab as u64).max(1);
-    // Decoding a token reads every weight once, and of the table one row,
-    // unless the table is the output projection as well.
-    let read: u64 = used
-        .iter()
-        .map(|(name, _)| match name.as_str() {
-            "token_embd.weight" if !c.tied_head => embed,
-            name => size(name),
-        })
-        .sum();
+    // Decoding a token reads every weight once, but of a table that is looked
+    // up alone one row.
+    let looked_up = |w: &Weight| {
+        let mut readers = graph.nodes.iter().filter(|n| n.weights.contains(w));
+        readers.all(|n| n.op == Op::Embed)
+    };
+    let size = |w: &Weight| {
+        model.gguf().tensor(&w.name).map_or(0, |t| if looked_up(w) { t.size / t.rows() as u64 } else { t.size })
+    };
+    let read: u64 = used.iter().map(|w| size(w)).sum();
+    let hidden = graph.first(Role::FfnHidden).map_or(0, row_len);
     let unused: Vec<&str> = model
         .gguf()
         .tensors()
         .iter()
         .map(|t| t.name.as_str())
-        .filter(|name| !used.iter().any(|(u, _)| u == name))
+        .filter(|name| !used.iter().any(|w| w.name == *name))
         .collect();
     let mut out = format!(
         "\ngraph\n  {} stages of {} kinds; {} layers, {} heads, {} KV heads of {}, width {}, feed-forward {}, vocabulary {}, {} head\n  \
@@ -91,9 +92,9 @@ fn usage(model: &Model) -> String {
         c.n_kv_heads,
         c.head_dim,
         c.n_embd,
-        c.n_ff,
+        hidden,
         c.n_vocab,
-        if c.tied_head { "tied" } else { "separate" },
+        if graph.tied_head() { "tied" } else { "separate" },
         used.len(),
         model.gguf().tensors().len()
     );

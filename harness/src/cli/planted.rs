@@ -1,7 +1,7 @@
 //! The faults that `--inject` puts into the subject, by the part that has them.
 
 use crate::loaded::LoadedModel;
-use crate::mutations::{Injection, Mutation, Part};
+use crate::mutations::{FaultSite, Injection, Mutation};
 use crate::runners::{Faults, Spec};
 use anyhow::{Result, bail};
 
@@ -43,12 +43,12 @@ impl Planted {
     /// # Errors
     /// A fault that applies nowhere in the model, or of a part that is not run;
     /// two of the tokenizer.
-    pub(super) fn new(opened: &LoadedModel, injections: &[Injection], parts: &[Part]) -> Result<Self> {
+    pub(super) fn new(opened: &LoadedModel, injections: &[Injection], parts: &[FaultSite]) -> Result<Self> {
         let mut planted = Self::default();
         for injection in injections {
             let mutation = injection.mutation();
-            match mutation.part() {
-                part @ Part::Tokenizer if parts.contains(&part) => {
+            match mutation.site() {
+                part @ FaultSite::Tokenizer if parts.contains(&part) => {
                     if let Some(other) = planted.tokenizer.replace(mutation) {
                         bail!(
                             "`{}` and `{}` cannot be injected together: each says what the whole prompt becomes",
@@ -57,7 +57,7 @@ impl Planted {
                         );
                     }
                 }
-                part @ Part::Samplers if parts.contains(&part) => planted.samplers.push(mutation),
+                part @ FaultSite::Samplers if parts.contains(&part) => planted.samplers.push(mutation),
                 _ => {
                     let whole = || opened.model.graph().clone();
                     let graph = planted.stages.graph.get_or_insert_with(whole);

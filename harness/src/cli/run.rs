@@ -9,7 +9,7 @@ use super::{complain, exit, say, verify_oracle, words};
 use crate::capture::Filter;
 use crate::loaded::{LoadedModel, sha256};
 use crate::machine::Machine;
-use crate::mutations::Part;
+use crate::mutations::FaultSite;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording};
 use crate::prompts::Ready;
@@ -52,7 +52,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     if !args.taps.is_empty() && parties.recorded.subject.is_some() {
         bail!("--taps is about a subject that runs; a recorded capture holds what was tapped");
     }
-    let mut sides = parties.resolve(&args.sides, &opened, &oracle, &[Part::Tokenizer])?;
+    let mut sides = parties.resolve(&args.sides, &opened, &oracle, &[FaultSite::Tokenizer])?;
     sides.taps = Filter::new(&oracle.graph, &args.taps, None, None).context("--taps")?;
 
     let (hash, weights) = std::thread::scope(|scope| {

@@ -7,7 +7,7 @@ use super::recorded::Recorded;
 use super::{complain, setup};
 use crate::capture::{Filter, Names};
 use crate::loaded::LoadedModel;
-use crate::mutations::{Injection, Part};
+use crate::mutations::{FaultSite, Injection};
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording, Tokens};
 use crate::prompts::Ready;
@@ -112,7 +112,7 @@ impl SideChoice {
         args: &SidesArgs,
         opened: &LoadedModel,
         oracle: &Oracle<'_>,
-        parts: &[Part],
+        parts: &[FaultSite],
     ) -> Result<Sides> {
         let names = match &args.map {
             Some(path) => Names::read(&oracle.graph, path)?,

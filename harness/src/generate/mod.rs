@@ -16,7 +16,7 @@ use crate::capture::Want;
 use crate::diagnose::Diagnosis;
 use crate::llama::Model;
 use crate::llama::sampler::LlamaSampler;
-use crate::mutations::{Entry, Mutation};
+use crate::mutations::{CatalogueEntry, Mutation};
 use crate::pair::{Pair, Recording, Tokens};
 use crate::room::Room;
 use crate::runners::{Faults, Spec};
@@ -83,7 +83,7 @@ pub struct OtherDraw {
     /// Index of the generated token.
     pub index: usize,
     /// The known faults of samplers that draw what these drew, up to there.
-    pub causes: Vec<Entry>,
+    pub causes: Vec<CatalogueEntry>,
 }
 
 impl OtherDraw {

@@ -2,14 +2,13 @@
 //! of a row, or what comes of them, around ggml's own `to_float`; where a block
 //! has what, its format says ([`qdiff_engine::quant::Format`]).
 
+use super::places::matrices;
 use super::{Mutation, Param};
 use crate::llama::gguf::to_float;
 use half::f16;
 use qdiff_engine::model::fault::Read;
 use qdiff_engine::model::{Node, WeightSource};
-use qdiff_engine::ops::Op;
 use qdiff_engine::quant::{Content, Format, GgmlType, Offset, Part};
-use std::sync::Arc;
 
 /// Decodes a row wrongly into `out`, with a parameter; gives false where its
 /// format knows no such fault.
@@ -224,25 +223,16 @@ pub fn fits(name: &str, source: &dyn WeightSource, tensor: &str) -> bool {
     WAYS.iter().any(|(n, by)| *n == name && by(&Row::of(source, tensor, 0), 0.0, &mut out))
 }
 
-/// Whether a node reads a matrix: the only weights stored in blocks.
-fn reads_matrix(node: &Node) -> bool {
-    matches!(node.op, Op::Embed { .. } | Op::Linear(_))
+fn read(node: &Node, by: DecodeFault, value: f64) -> Option<Node> {
+    Some(node.reading(ReadFault { value, by }))
 }
-
-fn read(node: &mut Node, by: DecodeFault, value: f64) -> bool {
-    node.faults.read = Some(Arc::new(ReadFault { value, by }));
-    reads_matrix(node)
-}
-
-const WEIGHTED: &[&str] =
-    &["embed", "q_proj", "k_proj", "v_proj", "attn_out", "ffn_gate", "ffn_up", "ffn_down", "logits"];
 
 const FOUND: &str = "`qdiff weights` finds it where the reader is wrong, a run where the kernel is";
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "kquant-early-return",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "of each row only the first block of 256 weights is used",
         seen: FOUND,
         remedy: "loop over all blocks of the row: n / 256 of them",
@@ -251,7 +241,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "q5-high-bit",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the fifth bit of the quants is left out",
         seen: FOUND,
         remedy: "or the bit from qh into each quant before the offset is taken off",
@@ -260,7 +250,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "q6k-high-bits",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the two upper bits of the quants are left out",
         seen: FOUND,
         remedy: "or the two bits from qh into each quant before 32 is taken off",
@@ -269,7 +259,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "q4k-scale-min-swapped",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the six-bit scales and offsets of the sub-blocks are taken for each other",
         seen: FOUND,
         remedy: "bytes 0..4 hold scales and 4..8 offsets; bytes 8..12 scales in the low, offsets in the high halves",
@@ -278,7 +268,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "kquant-scale-bits",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the upper two bits of the scales and offsets of sub-blocks 4 to 7 are left out",
         seen: FOUND,
         remedy: "they are the top bits of bytes 0..8 of the packed scales",
@@ -287,7 +277,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "nibble-order",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the halves of the quant bytes are taken in the wrong order (0: low for high, 1: neighbours in one byte)",
         seen: FOUND,
         remedy: "the low halves of a run come first, then the high halves",
@@ -302,7 +292,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "quant-offset-missing",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the zero point of the quants is not taken off",
         seen: FOUND,
         remedy: "take half of the quants' range, 2^(bits - 1), off each quant before scaling",
@@ -311,7 +301,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "q8-unsigned",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the quants of Q8_0 are read without sign",
         seen: FOUND,
         remedy: "the quants of Q8_0 are signed bytes",
@@ -320,7 +310,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "quant-bytes-as-f16",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "the bytes of quantised blocks are taken for f16 values",
         seen: "plausible shapes, garbage values, often NaN or 65504",
         remedy: "dequantise by the tensor's type; only type 1 is f16",
@@ -329,7 +319,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "block-stride",
-        stages: WEIGHTED,
+        fits: Some(matrices),
         story: "blocks are read at a wrong distance from each other",
         seen: FOUND,
         remedy: "use the size of the format's block: its scales and its quants (ggml's type_size)",
@@ -339,7 +329,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             default: 2.0,
             search: &[-2.0, 4.0, -4.0, 1.0, -1.0],
         }],
-        apply: |node, values, _| read(node, stride, values[0]) && values[0] != 0.0,
+        apply: |node, values, _| if values[0] == 0.0 { None } else { read(node, stride, values[0]) },
         ..Mutation::PLAIN
     },
 ];

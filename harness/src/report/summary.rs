@@ -3,7 +3,7 @@
 use super::{Outcome, Report};
 use crate::diagnose::Cause;
 use crate::diagnose::Finding;
-use crate::mutations::Kind;
+use crate::mutations::Explains;
 use crate::number::counted;
 use crate::number::number;
 use crate::tokens::TokensCheck;
@@ -147,13 +147,13 @@ pub(super) fn explained(c: &Cause) -> String {
     // A stage that diverges without a residual has no finite values to take it of.
     let finite = c.before > 0.0;
     match c.kind {
-        Kind::Value if !finite => format!("{name} gives NaN or infinity in the same places"),
-        Kind::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
-        Kind::Value => {
+        Explains::Value if !finite => format!("{name} gives NaN or infinity in the same places"),
+        Explains::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
+        Explains::Value => {
             format!("{name} explains what is wrong of the stage, not all of it: {before} -> {after}")
         }
-        Kind::Rounding => format!("{name} explains the size of the residual, {before}"),
-        Kind::Place => format!("{name} says where, not why; residual {before}"),
+        Explains::Rounding => format!("{name} explains the size of the residual, {before}"),
+        Explains::Place => format!("{name} says where, not why; residual {before}"),
     }
 }
 

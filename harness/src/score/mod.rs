@@ -4,21 +4,22 @@
 //! What counts are faults that share no code with the hypotheses (the CPU
 //! engine's, in [`faults`]; the CUDA engine's own). Faults that rewrite the
 //! graph are round trips, fault and hypothesis being one function, and are
-//! counted apart; so are injections that change nothing beyond rounding.
+//! counted apart; so are faults that change their stage's own output by no
+//! more than rounding may, which is measured (`tests/inert-faults.txt` lists them).
 
 #[cfg(feature = "faults")]
 mod cuda;
 pub mod faults;
-mod plan;
 mod run;
+mod sampling;
 mod source;
 mod table;
 
 #[cfg(feature = "faults")]
 pub use cuda::CudaFaults;
-pub use plan::Plan;
-pub use run::Bench;
-pub use source::{FaultSource, GraphFaults, Plant, PlantedFaults};
+pub use run::ScoreRun;
+pub use sampling::Sampling;
+pub use source::{FaultSource, IndependentFaults, Plant, RoundTrips};
 pub(crate) use table::median;
 pub use table::render;
 
@@ -55,8 +56,9 @@ pub struct Case {
     pub stage_right: bool,
     /// Whether the cause named first is the planted one.
     pub cause_right: bool,
-    /// Of a fault that was not found: its effect in f64 as a share of what is
-    /// allowed. Below 1 it is inert.
+    /// Of a fault that was not found: what it changed of its stage's output,
+    /// against a run of the same engine without it, as a share of what is
+    /// allowed there. Up to 1 it is inert.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Real>,
     /// Time of the diagnosis, in seconds: verdict and search for the cause.

@@ -253,7 +253,7 @@ fn within(graph: &Graph, stages: &mut [StageResult], alone: bool) -> Vec<bool> {
     let mut inside = [vec![false; graph.nodes.len()], vec![false; graph.nodes.len()]];
     for stage in stages.iter() {
         for (inside, local) in inside.iter_mut().zip([&stage.subject, &stage.reference]) {
-            let judged = local.as_ref().filter(|l| l.vague == 0);
+            let judged = local.as_ref().filter(|l| l.inconclusive == 0);
             if let Some(segment) = judged.and_then(|l| l.segment.as_ref()) {
                 let nodes = segment.stages.iter().filter_map(|id| graph.index(*id));
                 nodes.for_each(|i| inside[i] = true);

@@ -2,7 +2,7 @@
 //! the reading of a weight alone, tried on rows that differ.
 
 use super::Compared;
-use crate::mutations::{Mutation, catalogue};
+use crate::mutations::{Mutation, catalogue, told};
 use crate::number::same;
 use qdiff_engine::model::fault::Read;
 use qdiff_engine::model::{Graph, Node, WeightSource};
@@ -30,21 +30,23 @@ pub struct WeightCause {
     pub whole: bool,
 }
 
-/// A weight read wrongly: another tensor, or its rows through a fault.
+/// A weight of a node read wrongly: another tensor, or its rows through a fault.
 pub struct WeightFault {
     tensor: String,
     read: Option<Arc<dyn Read>>,
 }
 
 impl WeightFault {
-    /// What `new` reads where `old` reads its weight, if that is all in which
-    /// they differ.
-    pub fn of(old: &Node, new: &Node) -> Option<Self> {
+    /// What `new` reads where `old` reads `tensor`, if that is all in which they
+    /// differ.
+    pub fn of(old: &Node, new: &Node, tensor: &str) -> Option<Self> {
         let alike =
             old.op == new.op && old.inputs == new.inputs && new.faults.compute.is_none() && new.faults.write.is_none();
-        let changed = new.faults.read.is_some() || new.weight != old.weight;
-        (alike && changed).then_some(())?;
-        Some(Self { tensor: new.weight.clone()?, read: new.faults.read.clone() })
+        let at = old.weights.iter().position(|w| w.name == tensor)?;
+        let other = new.weights.get(at).filter(|w| w.extent == old.weights[at].extent)?;
+        let changed = new.faults.read.is_some() || other.name != tensor;
+        (alike && !new.faults.left_out && changed)
+            .then(|| Self { tensor: other.name.clone(), read: new.faults.read.clone() })
     }
 
     /// Writes row `row` as it is read so.
@@ -58,18 +60,18 @@ impl WeightFault {
 
 /// The likeliest fault that reads the rows `differing` as the subject does.
 pub(super) fn find(c: &Compared<'_>, graph: &Graph, differing: &[usize]) -> Option<WeightCause> {
-    let node = graph.nodes.iter().find(|n| n.weight.as_deref() == Some(c.tensor))?;
+    let node = graph.nodes.iter().find(|n| n.weights.iter().any(|w| w.name == c.tensor))?;
     let step = differing.len().div_ceil(ROWS).max(1);
     let sample: Vec<usize> = differing.iter().copied().step_by(step).collect();
     let (_, rows) = c.reference.extent(c.tensor);
     let right: Vec<usize> =
         (0..rows).step_by(rows.div_ceil(ROWS).max(1)).filter(|r| differing.binary_search(r).is_err()).collect();
-    let all: Vec<_> = candidates(node, graph, c.reference).collect();
+    let all: Vec<_> = candidates(node, graph, c.tensor).collect();
     let (mutation, values, fault) = all.into_par_iter().find_first(|(_, _, fault)| reproduces(c, fault, &sample))?;
     Some(WeightCause {
         name: mutation.with(&values),
-        story: mutation.story.to_owned(),
-        remedy: mutation.remedy.to_owned(),
+        story: told(mutation.story, node, graph),
+        remedy: told(mutation.remedy, node, graph),
         rows: sample.len(),
         whole: reproduces(c, &fault, &right),
     })
@@ -77,22 +79,14 @@ pub(super) fn find(c: &Compared<'_>, graph: &Graph, differing: &[usize]) -> Opti
 
 type Candidate = (&'static Mutation, Vec<f64>, WeightFault);
 
-/// Every way of the catalogue to read the weight of `node` wrongly.
-fn candidates<'a>(
-    node: &'a Node,
-    graph: &'a Graph,
-    source: &'a dyn WeightSource,
-) -> impl Iterator<Item = Candidate> + 'a {
-    let concerned = catalogue().filter(|m| m.may_explain(node.id.name));
+/// Every way of the catalogue to read `tensor`, a weight of `node`, wrongly.
+fn candidates<'a>(node: &'a Node, graph: &'a Graph, tensor: &'a str) -> impl Iterator<Item = Candidate> + 'a {
+    let concerned = catalogue().filter(|m| m.may_explain(graph, node));
     concerned.flat_map(move |m| {
         let lists = values(m, graph);
         lists.into_iter().filter_map(move |values| {
-            let mut changed = node.clone();
-            (m.apply)(&mut changed, &values, graph).then_some(())?;
-            let fault = WeightFault::of(node, &changed)?;
-            let own = node.weight.as_deref()?;
-            let fits = source.extent(&fault.tensor) == source.extent(own);
-            fits.then_some((m, values, fault))
+            let fault = WeightFault::of(node, &m.applied(node, &values, graph)?, tensor)?;
+            Some((m, values, fault))
         })
     })
 }

@@ -19,7 +19,7 @@ use crate::number::Real;
 use crate::oracle::Oracle;
 use anyhow::Result;
 use qdiff_engine::cuda::CudaEngine;
-use qdiff_engine::model::{Graph, Model, WeightSource};
+use qdiff_engine::model::{Graph, Model, Weight, WeightSource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -128,7 +128,7 @@ pub fn check_reader(
 ) -> WeightCheck {
     let used = model.graph().weights();
     let mut check = WeightCheck { unused: unused(model), ..WeightCheck::default() };
-    for (done, (tensor, _)) in used.iter().enumerate() {
+    for (done, Weight { name: tensor, .. }) in used.iter().enumerate() {
         progress(done, used.len());
         let compared = Compared {
             tensor,
@@ -156,7 +156,7 @@ pub fn check_device(
 ) -> Result<WeightCheck> {
     let used = model.graph().weights();
     let mut check = WeightCheck { unused: unused(model), ..WeightCheck::default() };
-    for (done, (tensor, _)) in used.iter().enumerate() {
+    for (done, Weight { name: tensor, .. }) in used.iter().enumerate() {
         progress(done, used.len());
         let (ty, bytes) = engine.read_weight(tensor)?;
         let subject = ReadBack::new(ty, model.extent(tensor), bytes);
@@ -207,5 +207,5 @@ pub fn check_files(
 fn unused(model: &Model) -> Vec<String> {
     let used = model.graph().weights();
     let tensors = model.gguf().tensors().iter();
-    tensors.filter(|t| !used.iter().any(|(name, _)| *name == t.name)).map(|t| t.name.clone()).collect()
+    tensors.filter(|t| !used.iter().any(|w| w.name == t.name)).map(|t| t.name.clone()).collect()
 }

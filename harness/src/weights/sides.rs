@@ -66,14 +66,16 @@ impl<'a> FaultyWeights<'a> {
             for id in injection.rewrite(&mut graph)? {
                 let at = graph.index(id).expect("a stage that was just rewritten");
                 let (old, new) = (&model.graph().nodes[at], &graph.nodes[at]);
-                let fault = WeightFault::of(old, new).filter(|_| new.before.is_none());
-                let (Some(tensor), Some(fault)) = (&old.weight, fault) else {
+                let read =
+                    old.weights.iter().filter_map(|w| Some((w.name.clone(), WeightFault::of(old, new, &w.name)?)));
+                let read: Vec<_> = read.filter(|_| new.before.is_none()).collect();
+                if read.is_empty() {
                     bail!(
                         "`{name}` at {id} is no way to read a weight alone; inject it into a run: qdiff run --inject"
                     );
-                };
-                faults.insert(tensor.clone(), fault);
-                tensors += 1;
+                }
+                tensors += read.len();
+                faults.extend(read);
             }
             let what = injection.mutation().with(injection.values());
             words.push(format!("{what} in {tensors} tensors"));
