@@ -3,22 +3,16 @@
 use super::source::{FaultSource, Plant, injection};
 use super::{Case, Clean, Graded, Group, PairCase, Plan};
 use crate::arithmetic::Number;
-use crate::capture::{Filter, Store};
-use crate::diagnose::BUDGET;
 use crate::diagnose::{Diagnosis, Finding};
 use crate::loaded::LoadedModel;
 use crate::mutations::Injection;
 use crate::number::Real;
-use crate::oracle::Oracle;
-use crate::pair::{Pair, Recording};
+use crate::pair::{Pair, Recording, Settings};
 use crate::progress::silent;
-use crate::room::Room;
-use crate::runners::{Faults, Spec, Tokens};
-use crate::verdict::{Policy, Row, assembled, judged_rows};
+use crate::runners::{CPU, Faults, LLAMA, Tokens};
+use crate::verdict::{Row, assembled, judged_rows};
 use anyhow::Result;
-use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::StageId;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Magnitudes that graded faults are injected at, the largest first.
@@ -28,16 +22,10 @@ const MAGNITUDES: [f64; 8] = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7];
 pub struct Bench<'a> {
     /// What the model is, in a few words.
     pub name: String,
-    opened: &'a LoadedModel,
-    oracle: Oracle<'a>,
+    pair: Pair<'a>,
     prompt: Vec<u32>,
     decode: usize,
-    threads: usize,
-    kv: Number,
     reference: Recording,
-    store: Arc<Store>,
-    filter: Filter,
-    policy: Policy,
 }
 
 impl<'a> Bench<'a> {
@@ -53,53 +41,10 @@ impl<'a> Bench<'a> {
         decode: usize,
         (threads, kv): (usize, Number),
     ) -> Result<Self> {
-        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
-        let (filter, policy) = (Filter::default(), Policy::default());
-        let store = Store::usual(None);
-        let reference = {
-            let pair = Pair {
-                opened,
-                oracle: &oracle,
-                filter: &filter,
-                policy: &policy,
-                budget: BUDGET,
-                store: &store,
-                threads,
-                gemm: Gemm::Own,
-                kv,
-                progress: &silent,
-            };
-            let tokens = Tokens { prompt, ubatch: prompt.len(), decode, forced: None };
-            pair.run(&Spec::Llama, tokens, Faults::default())?
-        };
-        Ok(Self {
-            name,
-            opened,
-            oracle,
-            prompt: prompt.to_vec(),
-            decode,
-            threads,
-            kv,
-            reference,
-            store,
-            filter,
-            policy,
-        })
-    }
-
-    fn pair(&self) -> Pair<'_> {
-        Pair {
-            opened: self.opened,
-            oracle: &self.oracle,
-            filter: &self.filter,
-            policy: &self.policy,
-            budget: BUDGET,
-            store: &self.store,
-            threads: self.threads,
-            gemm: Gemm::Own,
-            kv: self.kv,
-            progress: &silent,
-        }
+        let pair = Pair::new(opened, Settings { threads, kv, ..Settings::default() }, &silent)?;
+        let tokens = Tokens { prompt, ubatch: prompt.len(), decode, forced: None };
+        let reference = pair.run(&LLAMA, tokens, Faults::default())?;
+        Ok(Self { name, pair, prompt: prompt.to_vec(), decode, reference })
     }
 
     fn tokens(&self) -> Tokens<'_> {
@@ -114,17 +59,10 @@ impl<'a> Bench<'a> {
     /// The diagnosis of a subject that carries `plants`, what it gave, and the
     /// seconds that the diagnosis took.
     fn diagnose(&self, source: &dyn FaultSource, plants: &[Plant]) -> Result<(Diagnosis, Recording, f64)> {
-        let room = Room {
-            step: self.prompt.len(),
-            context: self.prompt.len() + self.decode,
-            threads: self.threads,
-            gemm: Gemm::Own,
-            kv: self.kv,
-        };
-        let mut runner = source.subject(self.opened, plants, room)?;
-        let subject = self.pair().record(runner.as_mut(), self.tokens())?;
+        let mut runner = source.subject(self.pair.opened, plants, self.pair.room(self.tokens()))?;
+        let subject = self.pair.record(runner.as_mut(), self.tokens())?;
         let start = Instant::now();
-        let diagnosis = self.pair().judge(&subject, Some(&self.reference))?;
+        let diagnosis = self.pair.judge(&subject, Some(&self.reference))?;
         Ok((diagnosis, subject, start.elapsed().as_secs_f64()))
     }
 
@@ -156,11 +94,11 @@ impl<'a> Bench<'a> {
     /// How far the fault moves its stage in f64, on the operands that the
     /// subject had, as a share of what is allowed there.
     fn effect(&self, plant: &Plant, subject: &Recording) -> Option<f64> {
-        let mut graph = self.oracle.graph.clone();
+        let mut graph = self.pair.oracle.graph.clone();
         injection(plant).ok()?.rewrite(&mut graph).ok()?;
         let at = graph.index(plant.stage)?;
-        let (right, wrong) = (&self.oracle.graph.nodes[at], &graph.nodes[at]);
-        let of = |node| assembled(node, &graph, &self.oracle.weights, subject.side(), &self.filter);
+        let (right, wrong) = (&self.pair.oracle.graph.nodes[at], &graph.nodes[at]);
+        let of = |node| assembled(node, &graph, &self.pair.oracle.weights, subject.side(), &self.pair.filter);
         let (want, moved) = (of(right), of(wrong));
         let mut worst = 0f64;
         for ((step, want), moved) in subject.capture.steps.iter().zip(&want).zip(&moved) {
@@ -220,9 +158,9 @@ impl<'a> Bench<'a> {
         wanted: impl Fn(&Plant) -> bool,
         progress: &dyn Fn(&str, usize, usize),
     ) -> Result<Group> {
-        let mut plants = source.plants(self.opened.model.graph(), &self.opened.model);
+        let mut plants = source.plants(self.pair.opened.model.graph(), &self.pair.opened.model);
         plants.retain(wanted);
-        let plants = plan.choose(&plants, self.opened.model.graph());
+        let plants = plan.choose(&plants, self.pair.opened.model.graph());
         let mut group = Group {
             source: source.name().to_owned(),
             independent: source.independent(),
@@ -253,10 +191,9 @@ impl<'a> Bench<'a> {
     pub fn clean(&self, ubatches: &[usize], clean: &mut Clean) -> Result<()> {
         for &ubatch in ubatches {
             let tokens = Tokens { ubatch, ..self.tokens() };
-            let pair = self.pair();
-            let reference = pair.run(&Spec::Llama, tokens, Faults::default())?;
-            let subject = pair.run(&Spec::Cpu, tokens, Faults::default())?;
-            let diagnosis = pair.judge(&subject, Some(&reference))?;
+            let reference = self.pair.run(&LLAMA, tokens, Faults::default())?;
+            let subject = self.pair.run(&CPU, tokens, Faults::default())?;
+            let diagnosis = self.pair.judge(&subject, Some(&reference))?;
             clean.runs += 1;
             let disputed = diagnosis.verdict.disputed().next().map(|s| s.id);
             let first = diagnosis.findings.first().map(|f| f.id).or(disputed);
@@ -265,8 +202,8 @@ impl<'a> Bench<'a> {
                     "{}, {} tokens in parts of {ubatch}, {} threads, cache in {:?}",
                     self.name,
                     self.prompt.len(),
-                    self.threads,
-                    self.kv
+                    self.pair.settings.threads,
+                    self.pair.settings.kv
                 );
                 clean.alarms.push((what, id.to_string()));
             }
@@ -279,7 +216,7 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// If a subject cannot be run.
     pub fn graded(&self) -> Result<Vec<Graded>> {
-        let config = &self.oracle.graph.config;
+        let config = &self.pair.oracle.graph.config;
         let scale = 1.0 / (config.head_dim as f64).sqrt();
         type Value<'v> = Box<dyn Fn(f64) -> f64 + 'v>;
         let faults: [(&str, &str, Value<'_>); 5] = [
