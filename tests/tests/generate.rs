@@ -1,14 +1,10 @@
 //! `qdiff generate`: both sides speak, and what is said where they part.
 
-use qdiff::arithmetic::Number;
-use qdiff::capture::{Filter, Store};
 use qdiff::loaded::LoadedModel;
 use qdiff::nonce::Changes;
-use qdiff::oracle::Oracle;
-use qdiff::pair::{Pair, Tokens};
+use qdiff::pair::{Pair, Settings, Tokens};
 use qdiff::progress::silent;
-use qdiff::runners::{Faults, Spec};
-use qdiff::verdict::Policy;
+use qdiff::runners::{CPU, Faults};
 use qdiff_tests::generation::{exact, generate, with};
 use qdiff_tests::schema::Schema;
 use qdiff_tests::synth::Synth;
@@ -128,22 +124,11 @@ fn every_stage_changes_with_the_nonce() {
 fn a_stage_that_does_not_change_is_stale() {
     let folder = with(&exact());
     let opened = LoadedModel::new(&folder.path().join("model.gguf")).unwrap();
-    let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
-    let pair = Pair {
-        opened: &opened,
-        oracle: &oracle,
-        filter: &Filter::default(),
-        policy: &Policy::default(),
-        budget: qdiff::diagnose::BUDGET,
-        store: &Store::usual(None),
-        threads: 1,
-        gemm: qdiff_engine::cuda::Gemm::Own,
-        kv: Number::F32,
-        progress: &silent,
-    };
+    let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
+    let oracle = &pair.oracle;
     let run = |prompt: &[u32]| {
         let tokens = Tokens { prompt, ubatch: 512, decode: 0, forced: None };
-        pair.run(&Spec::Cpu, tokens, Faults::default()).unwrap()
+        pair.run(&CPU, tokens, Faults::default()).unwrap()
     };
     let (a, b) = (run(&[1, 2, 3]), run(&[1, 4, 3]));
     let mut changes = Changes::default();

@@ -62,6 +62,20 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// Refuses a capture, in `folder`, of another model than that of this hash.
+    ///
+    /// # Errors
+    /// Both hashes.
+    pub fn check_model(&self, folder: &Path, sha256: &str) -> Result<()> {
+        match self.model_sha256.as_ref().filter(|h| *h != sha256) {
+            Some(other) => bail!(
+                "{} was recorded on another model (sha256 {other}, this one has {sha256}); name that model with -m",
+                folder.display()
+            ),
+            None => Ok(()),
+        }
+    }
+
     /// The steps that the arrays belong to, without stages.
     pub fn steps(&self) -> Vec<Step> {
         let mut all = steps(&self.tokens, self.ubatch.unwrap_or(self.tokens.len()), &self.decoded);

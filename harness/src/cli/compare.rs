@@ -1,38 +1,34 @@
 //! `qdiff compare`.
 
-use super::args::{CompareArgs, RunArgs, SidesArgs};
-use super::{exit, run, say};
-use crate::compare::{Comparison, Row, compare};
+use super::args::CompareArgs;
+use super::output::Output;
+use super::run::courtesy;
+use super::setup::console;
+use super::{exit, say};
+use crate::compare::{Comparison, Row};
 use crate::number::number;
 use crate::report::terminal;
-use crate::runners::Spec;
-use anyhow::{Result, bail};
+use crate::tasks::compare::{Compared, compare};
+use anyhow::Result;
 use comfy_table::{Table, presets};
 
 /// With a model, as `run` judges two captures; without, only their distance.
 pub(super) fn run(args: &CompareArgs) -> Result<u8> {
-    if args.run.sides.prompt.model.is_some() {
-        return run::run(&RunArgs {
-            sides: SidesArgs {
-                subject: Spec::Capture(args.a.clone()),
-                reference: Spec::Capture(args.b.clone()),
-                ..args.run.sides.clone()
-            },
-            ..args.run.clone()
-        });
-    }
-    if args.run.sides.map.is_some() || !args.run.tolerance.is_empty() {
-        bail!("--map and --tolerance need the model: name it with -m");
-    }
-    let store = args.run.sides.capture.memory.store();
-    let comparison = compare(&args.a, &args.b, &store)?;
-    say(&render(&comparison))?;
-    let wrong = comparison.rows.iter().any(|r| r.wrong.is_some());
-    Ok(match (wrong, args.run.bisect) {
-        (true, _) => exit::DIVERGED,
-        (false, true) => exit::SKIP,
-        (false, false) => exit::INCOMPLETE,
-    })
+    let output = Output::new(&args.output, 1)?;
+    let code = match compare(&args.request, console())? {
+        Compared::Judged(report) => {
+            output.serve(std::slice::from_ref(&report), &[], Some(courtesy(&report)))?;
+            exit::of(report.outcome)
+        }
+        Compared::Apart(comparison) => {
+            say(&render(&comparison))?;
+            match comparison.rows.iter().any(|r| r.wrong.is_some()) {
+                true => exit::DIVERGED,
+                false => exit::INCOMPLETE,
+            }
+        }
+    };
+    Ok(exit::bisect(code, args.bisect))
 }
 
 fn render(comparison: &Comparison) -> String {

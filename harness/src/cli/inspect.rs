@@ -1,7 +1,7 @@
 //! `qdiff inspect`.
 
-use super::args::ModelArg;
 use super::{exit, say, setup};
+use crate::tasks::request::{ModelArgument, model_path};
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use qdiff_engine::gguf::{Gguf, Value};
@@ -10,8 +10,8 @@ use qdiff_engine::ops::Op;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-pub(super) fn run(args: &ModelArg) -> Result<u8> {
-    let path = setup::model_path(args.model.as_ref())?;
+pub(super) fn run(args: &ModelArgument) -> Result<u8> {
+    let path = model_path(args.model.as_ref())?;
     let gguf = Gguf::open(&path)?;
     let mut out = String::new();
     let _ = writeln!(

@@ -1,7 +1,6 @@
 //! Arguments and exit codes; everything is validated before anything runs.
 
 mod args;
-mod batch;
 mod bench;
 mod compare;
 mod dequantise;
@@ -13,19 +12,15 @@ mod logits;
 mod manual;
 mod mutations;
 mod output;
-mod planted;
 mod prompts;
 mod record;
-mod recorded;
 mod report;
 mod run;
 mod score;
 mod setup;
-mod sides;
 mod sweep;
 mod verify_oracle;
 mod weights;
-mod words;
 
 use crate::report::terminal;
 pub use args::Cli;
@@ -66,7 +61,7 @@ pub fn main() -> ExitCode {
         complain(&format!("{e:#}"));
         match &cli.command {
             Command::Run(args) if args.bisect => exit::SKIP,
-            Command::Compare(args) if args.run.bisect => exit::SKIP,
+            Command::Compare(args) if args.bisect => exit::SKIP,
             _ => exit::TROUBLE,
         }
     }))

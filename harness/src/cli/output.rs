@@ -1,10 +1,25 @@
 //! Where a report goes: checked before anything runs, served at the end.
 
-use super::args::{Ci, OutputArgs};
-use super::{complain, say, setup};
+use super::args::{Ci, JsonArgs, OutputArgs};
+use super::{complain, say};
 use crate::report::{self, Format, Report, file, github::GitHub, json, terminal};
 use anyhow::{Result, bail};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
+
+impl JsonArgs {
+    /// Refuses a file that could not be written, before anything runs.
+    pub(super) fn check(&self) -> Result<()> {
+        self.json.as_ref().map_or(Ok(()), |path| file::check(path, "--json"))
+    }
+
+    /// Writes `report`, and says so.
+    pub(super) fn write(&self, report: &impl Serialize) -> Result<()> {
+        let Some(path) = &self.json else { return Ok(()) };
+        file::write(path, json::text(report)?.as_bytes())?;
+        say(&terminal::line("report", &path.display().to_string()))
+    }
+}
 
 /// Every place that a report goes to.
 pub(super) struct Output<'a> {
@@ -24,15 +39,15 @@ impl<'a> Output<'a> {
         for path in &args.report {
             files.push(("--report", path.as_path(), report::format_of(path)?));
         }
-        if let Some(path) = &args.json {
+        if let Some(path) = &args.json.json {
             files.push(("--json", path.as_path(), &json::Json as &dyn Format));
         }
         for (flag, path, format) in &files {
             file::check(path, flag)?;
             if reports != 1 && !format.several() {
                 bail!(
-                    "{} would hold {reports} reports, and its format holds one; write one file each",
-                    setup::show(path)
+                    "{} would hold a report for each prompt or file, and its format holds one; write one file each",
+                    path.display()
                 );
             }
         }
@@ -60,7 +75,7 @@ impl<'a> Output<'a> {
         }
         for (path, format) in &self.files {
             file::write(path, format.render(reports, absent)?.as_bytes())?;
-            say(&terminal::line("report", &setup::show(path)))?;
+            say(&terminal::line("report", &path.display().to_string()))?;
         }
         if let Some(github) = &self.github {
             say(&github.publish(reports, absent)?)?;
@@ -79,7 +94,7 @@ impl<'a> Output<'a> {
             .and_then(|()| json::Json.render(reports, &[]))
             .and_then(|text| file::write(path, text.as_bytes()));
         match written {
-            Ok(()) => say(&terminal::line("report", &setup::show(path))),
+            Ok(()) => say(&terminal::line("report", &path.display().to_string())),
             Err(e) => {
                 complain(&format!("no report file: {e:#}"));
                 Ok(())

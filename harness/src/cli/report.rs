@@ -79,7 +79,7 @@ fn document(args: &ReportArgs) -> Result<u8> {
         bail!("{} is no folder; give reports or folders of results, not both", setup::show(path));
     }
     let output = &args.output;
-    if output.json.is_some() || output.ci.is_some() || output.full || args.digest.is_some() {
+    if output.json.json.is_some() || output.ci.is_some() || output.full || args.digest.is_some() {
         bail!("folders of results are told in markdown: --report FILE.md is the only option");
     }
     for path in &output.report {

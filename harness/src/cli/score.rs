@@ -1,7 +1,7 @@
 //! `qdiff mutations score`.
 
 use super::args::{ScoreArgs, ScoreSubject};
-use super::setup::{self, Bar};
+use super::setup::console;
 use super::{exit, say};
 use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
@@ -28,9 +28,8 @@ pub(super) fn run(args: &ScoreArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check(path, "--json")?;
     }
-    let threads = setup::threads(args.threads)?;
+    let threads = args.threads.apply()?;
     let start = Instant::now();
-    let bar = Bar::new();
     let mut tally = Tally {
         sources: sources(args.subject)?,
         score: Score {
@@ -50,14 +49,14 @@ pub(super) fn run(args: &ScoreArgs) -> Result<u8> {
             seconds: 0.0,
         },
         threads,
-        progress: &|what, done, total| bar.show(what, done, total),
+        progress: console().progress,
     };
     match &args.model {
         Some(path) => tally.real(path, args)?,
         None => tally.synthetic(args)?,
     }
     let mut score = tally.score;
-    bar.show("score", 1, 1);
+    (console().progress)("score", 1, 1);
     score.seconds = start.elapsed().as_secs_f64();
     say(&render(&score))?;
     if let Some(path) = &args.json {

@@ -1,51 +1,20 @@
 //! `qdiff sweep`.
 
 use super::args::SweepArgs;
-use super::planted::{self, Planted};
-use super::setup::{self, Bar};
+use super::setup::console;
 use super::{exit, say};
-use crate::arithmetic::Number;
-use crate::capture::Filter;
 use crate::number::number;
-use crate::oracle::Oracle;
-use crate::pair::{Pair, Tokens};
 use crate::report::terminal;
-use crate::runners::Faults;
-use crate::sweep::{Pass, by, sweep, words};
-use crate::verdict::{Global, Policy};
+use crate::sweep::{Pass, by, words};
+use crate::tasks::sweep::{Swept, sweep};
+use crate::verdict::Global;
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use qdiff_engine::model::StageId;
 
+/// Feeds the tokens in steps of every size; gives the exit code.
 pub(super) fn run(args: &SweepArgs) -> Result<u8> {
-    let injections = planted::read(&args.inject)?;
-    let rewriting = planted::rewriting(&injections, &args.subject)?;
-    let (subject, _) = args.subject.resolve(rewriting)?;
-    let (reference, _) = args.reference.resolve(false)?;
-    let threads = setup::threads(args.prompt.threads)?;
-    let opened = setup::open(args.prompt.model.as_ref())?;
-    let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
-    let filter = Filter::new(&oracle.graph, &args.stages, args.layers.as_deref(), args.positions.as_deref())?;
-    let (name, mut tokens) = setup::tokens(&opened, &args.prompt)?;
-    filter.check(&oracle.graph, tokens.len() + args.prompt.decode)?;
-    let faults = Planted::new(&opened, &injections, &[])?.stages;
-    let bar = Bar::new();
-    let store = args.memory.store();
-    let pair = Pair {
-        opened: &opened,
-        oracle: &oracle,
-        filter: &filter,
-        policy: &Policy::new(&oracle.graph, &args.tolerance)?,
-        budget: crate::diagnose::BUDGET,
-        store: &store,
-        threads,
-        gemm: args.prompt.gemm,
-        kv: Number::F32,
-        progress: &|what, done, total| bar.show(what, done, total),
-    };
-    tokens.extend(continuation(&pair, args, &tokens)?);
-    let passes = sweep(&pair, (&subject, &reference), &tokens, &args.sizes, &faults)?;
-
+    let Swept { prompt, tokens, subject, reference, injected, passes } = sweep(&args.request, console())?;
     let wrong = passes.iter().any(|p| p.diagnosis.verdict.diverged());
     let doubted = passes.iter().any(|p| p.diagnosis.verdict.disputed().next().is_some());
     let complete = passes.iter().all(|p| p.diagnosis.verdict.coverage.complete());
@@ -57,23 +26,14 @@ pub(super) fn run(args: &SweepArgs) -> Result<u8> {
     };
     let mut out = terminal::first_line(&format!("{word}: {}", words(&passes)));
     out.push('\n');
-    out += &format!("run        {name}: {} tokens; subject {subject}, reference {reference}\n", tokens.len());
-    for fault in &faults.words {
+    out += &format!("run        {prompt}: {tokens} tokens; subject {subject}, reference {reference}\n");
+    for fault in &injected {
         out += &format!("injected   {fault}\n");
     }
     out += &format!("\n{}\n\n", table(&passes));
     out += "difference: largest relative L2 distance of a row from the same row in one batch\n";
     say(&out)?;
     Ok(code)
-}
-
-/// The tokens that the reference decodes after the prompt.
-fn continuation(pair: &Pair<'_>, args: &SweepArgs, tokens: &[u32]) -> Result<Vec<u32>> {
-    let (spec, _) = args.reference.resolve(false)?;
-    let nothing = Filter::none();
-    let pair = Pair { filter: &nothing, ..*pair };
-    let what = Tokens { prompt: tokens, ubatch: tokens.len(), decode: args.prompt.decode, forced: None };
-    Ok(pair.run(&spec, what, Faults::default())?.fed)
 }
 
 fn table(passes: &[Pass]) -> Table {

@@ -1,113 +1,17 @@
 //! `qdiff weights`.
 
 use super::args::WeightsArgs;
-use super::planted;
-use super::setup::{self, Bar};
+use super::setup::console;
 use super::{exit, say};
-use crate::llama::gguf::GgmlWeights;
-use crate::mutations::Injection;
-use crate::oracle::Oracle;
-use crate::report::weights::{Kind, SCHEMA_VERSION, WeightsReport, render};
-use crate::report::{file, json};
-use crate::runners::Spec;
-use crate::weights::{self, FaultyWeights, WeightCheck};
-use anyhow::{Result, bail};
-use qdiff_engine::cuda::{CudaEngine, Options};
-use qdiff_engine::gguf::Gguf;
-use qdiff_engine::model::Model;
-use std::path::Path;
-
-/// Who was compared with whom, and what was found.
-struct Outcome {
-    subject: String,
-    reference: String,
-    injected: Vec<String>,
-    check: WeightCheck,
-}
+use crate::report::weights::render;
+use crate::tasks::weights::weights;
+use anyhow::Result;
 
 /// Compares; gives the exit code.
 pub(super) fn run(args: &WeightsArgs) -> Result<u8> {
-    let injections = planted::read(&args.inject)?;
-    if let Some(path) = &args.json {
-        file::check(path, "--json")?;
-    }
-    let device = match &args.subject {
-        Spec::Cpu => false,
-        Spec::Cuda | Spec::CudaFast => true,
-        other => bail!(
-            "--subject {other} keeps no weights that can be compared; name cpu or cuda, or another file with --against"
-        ),
-    };
-    if device {
-        if !injections.is_empty() {
-            args.subject.check_faults()?;
-        }
-        args.subject.resolve(false)?;
-    }
-    setup::threads(None)?;
-    let path = setup::model_path(args.model.model.as_ref())?;
-    let bar = Bar::new();
-    let progress = |done, total| bar.show("comparing weights", done, total);
-    let outcome = match &args.against {
-        Some(other) => against(&path, other, &progress)?,
-        None => against_ggml(&path, &injections, device, &progress)?,
-    };
-    let code = match outcome.check.diverged() {
-        true => exit::DIVERGED,
-        false => exit::MATCH,
-    };
-    let report = WeightsReport {
-        schema_version: SCHEMA_VERSION,
-        kind: Kind::Weights,
-        model: setup::show(&path),
-        subject: outcome.subject,
-        reference: outcome.reference,
-        injected: outcome.injected,
-        check: outcome.check,
-    };
+    args.json.check()?;
+    let report = weights(&args.request, console())?;
     say(&render(&report))?;
-    if let Some(path) = &args.json {
-        file::write(path, json::text(&report)?.as_bytes())?;
-        say(&format!("report     {}\n", setup::show(path)))?;
-    }
-    Ok(code)
-}
-
-/// What the engine reads, or holds on the device, against ggml.
-fn against_ggml(
-    path: &Path,
-    injections: &[Injection],
-    device: bool,
-    progress: weights::Progress<'_>,
-) -> Result<Outcome> {
-    let opened = crate::loaded::LoadedModel::new(path)?;
-    let oracle = Oracle::new(path, opened.bytes(), &opened.llama)?;
-    let (reader, injected) = FaultyWeights::new(&opened.model, injections)?;
-    let (subject, check) = if device {
-        // Room for one token: only the weights are looked at.
-        let options = Options { step: 1, context: 1, ..Options::default() };
-        let engine = CudaEngine::new(&opened.model, options)?;
-        let check = weights::check_device(&opened.model, &engine, &oracle, progress)?;
-        (format!("cuda ({})", engine.device()), check)
-    } else {
-        let check = weights::check_reader(&opened.model, &reader, &oracle, progress);
-        ("engine".to_owned(), check)
-    };
-    Ok(Outcome { subject, reference: "ggml".to_owned(), injected, check })
-}
-
-/// One file against another. Neither need be a model that can be run; where
-/// the first is, decoding errors are looked for as well.
-fn against(path: &Path, other: &Path, progress: weights::Progress<'_>) -> Result<Outcome> {
-    let (ours, theirs) = (Gguf::open(path)?, Gguf::open(other)?);
-    let subject = GgmlWeights::open(path, ours.bytes())?;
-    let reference = GgmlWeights::open(other, theirs.bytes())?;
-    let model = Model::open(path).ok();
-    let graph = model.as_ref().map(Model::graph);
-    Ok(Outcome {
-        subject: setup::show(path),
-        reference: setup::show(other),
-        injected: Vec::new(),
-        check: weights::check_files(&subject, &reference, graph, progress),
-    })
+    args.json.write(&report)?;
+    Ok(if report.check.diverged() { exit::DIVERGED } else { exit::MATCH })
 }

@@ -48,7 +48,10 @@ pub struct Model {
 
 /// Loads ggml's CUDA backend once, from the library that `QDIFF_GGML_CUDA`
 /// names: the ordinary build of llama.cpp has none.
-fn cuda_backend() -> Result<()> {
+///
+/// # Errors
+/// If none is named, or ggml cannot load it.
+pub fn cuda_backend() -> Result<()> {
     static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
         let remedy = "build it with scripts/build-ggml-cuda OUT and set QDIFF_GGML_CUDA=OUT/libggml-cuda.so";

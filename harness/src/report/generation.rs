@@ -5,7 +5,7 @@ use crate::diagnose::Diagnosis;
 use crate::generate::{Choice, Fork, GeneratedText, Generation, OtherDraw, Stop};
 use crate::nonce::Changes;
 use crate::number::number;
-use crate::runners::Spec;
+use crate::runners::RunnerKind;
 use crate::tokens::TokensCheck;
 use crate::verdict::{TokenCheck, Verdict};
 use anstyle::{AnsiColor, Style};
@@ -39,6 +39,8 @@ pub struct GenerationReport {
     pub schema_version: u32,
     /// What this file is.
     pub kind: Kind,
+    /// The outcome in one word; the exit code follows from it.
+    pub outcome: Outcome,
     /// The model.
     pub model: ModelInfo,
     /// Name of the prompt.
@@ -154,7 +156,7 @@ impl TeacherForced {
 }
 
 /// The heading of the table of tokens.
-pub fn columns(reference: &Spec, subject: &Spec) -> String {
+pub fn columns(reference: &RunnerKind, subject: &RunnerKind) -> String {
     format!("token  {:<WIDTH$}  {subject}\n", reference.to_string(), subject = subject)
 }
 

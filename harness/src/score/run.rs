@@ -3,23 +3,17 @@
 use super::source::{FaultSource, Plant, RoundTrips};
 use super::{Case, Clean, Graded, Group, PairCase, Sampling};
 use crate::arithmetic::Number;
-use crate::capture::{Filter, Store};
-use crate::diagnose::BUDGET;
 use crate::diagnose::{Diagnosis, Finding};
 use crate::loaded::LoadedModel;
 use crate::mutations::Injection;
 use crate::number::Real;
-use crate::oracle::Oracle;
-use crate::pair::{Pair, Recording};
+use crate::pair::{Pair, Recording, Settings};
 use crate::progress::silent;
-use crate::room::Room;
-use crate::runners::{Faults, Spec, Tokens};
-use crate::verdict::{Policy, Row, assembled, judged_rows};
+use crate::runners::{CPU, Faults, LLAMA, Tokens};
+use crate::verdict::{Row, assembled, judged_rows};
 use anyhow::Result;
-use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::{Node, Role, StageId};
 use qdiff_engine::ops::Op;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Magnitudes that graded faults are injected at, the largest first.
@@ -29,16 +23,10 @@ const MAGNITUDES: [f64; 8] = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7];
 pub struct ScoreRun<'a> {
     /// What the model is, in a few words.
     pub name: String,
-    opened: &'a LoadedModel,
-    oracle: Oracle<'a>,
+    pair: Pair<'a>,
     prompt: Vec<u32>,
     decode: usize,
-    threads: usize,
-    kv: Number,
     reference: Recording,
-    store: Arc<Store>,
-    filter: Filter,
-    policy: Policy,
 }
 
 impl<'a> ScoreRun<'a> {
@@ -54,53 +42,10 @@ impl<'a> ScoreRun<'a> {
         decode: usize,
         (threads, kv): (usize, Number),
     ) -> Result<Self> {
-        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
-        let (filter, policy) = (Filter::default(), Policy::default());
-        let store = Store::usual(None);
-        let reference = {
-            let pair = Pair {
-                opened,
-                oracle: &oracle,
-                filter: &filter,
-                policy: &policy,
-                budget: BUDGET,
-                store: &store,
-                threads,
-                gemm: Gemm::Own,
-                kv,
-                progress: &silent,
-            };
-            let tokens = Tokens { prompt, ubatch: prompt.len(), decode, forced: None };
-            pair.run(&Spec::Llama, tokens, Faults::default())?
-        };
-        Ok(Self {
-            name,
-            opened,
-            oracle,
-            prompt: prompt.to_vec(),
-            decode,
-            threads,
-            kv,
-            reference,
-            store,
-            filter,
-            policy,
-        })
-    }
-
-    fn pair(&self) -> Pair<'_> {
-        Pair {
-            opened: self.opened,
-            oracle: &self.oracle,
-            filter: &self.filter,
-            policy: &self.policy,
-            budget: BUDGET,
-            store: &self.store,
-            threads: self.threads,
-            gemm: Gemm::Own,
-            kv: self.kv,
-            progress: &silent,
-        }
+        let pair = Pair::new(opened, Settings { threads, kv, ..Settings::default() }, &silent)?;
+        let tokens = Tokens { prompt, ubatch: prompt.len(), decode, forced: None };
+        let reference = pair.run(&LLAMA, tokens, Faults::default())?;
+        Ok(Self { name, pair, prompt: prompt.to_vec(), decode, reference })
     }
 
     fn tokens(&self) -> Tokens<'_> {
@@ -114,15 +59,8 @@ impl<'a> ScoreRun<'a> {
 
     /// What a subject that carries `plants` gives.
     fn record(&self, source: &dyn FaultSource, plants: &[Plant]) -> Result<Recording> {
-        let room = Room {
-            step: self.prompt.len(),
-            context: self.prompt.len() + self.decode,
-            threads: self.threads,
-            gemm: Gemm::Own,
-            kv: self.kv,
-        };
-        let mut runner = source.subject(self.opened, plants, room)?;
-        self.pair().record(runner.as_mut(), self.tokens())
+        let mut runner = source.subject(self.pair.opened, plants, self.pair.room(self.tokens()))?;
+        self.pair.record(runner.as_mut(), self.tokens())
     }
 
     /// The diagnosis of a subject that carries `plants`, what it gave, and the
@@ -130,7 +68,7 @@ impl<'a> ScoreRun<'a> {
     fn diagnose(&self, source: &dyn FaultSource, plants: &[Plant]) -> Result<(Diagnosis, Recording, f64)> {
         let subject = self.record(source, plants)?;
         let start = Instant::now();
-        let diagnosis = self.pair().judge(&subject, Some(&self.reference))?;
+        let diagnosis = self.pair.judge(&subject, Some(&self.reference))?;
         Ok((diagnosis, subject, start.elapsed().as_secs_f64()))
     }
 
@@ -169,9 +107,9 @@ impl<'a> ScoreRun<'a> {
     /// allowed there: two runs of one engine on the same tokens, so that all
     /// that the stage read is the same. No hypothesis has a part in it.
     fn effect(&self, stage: StageId, faulty: &Recording, clean: &Recording) -> Option<f64> {
-        let (graph, weights) = (&self.oracle.graph, &self.oracle.weights);
+        let (graph, weights) = (&self.pair.oracle.graph, &self.pair.oracle.weights);
         let node = &graph.nodes[graph.index(stage)?];
-        let expected = assembled(node, graph, weights, clean.side(), &self.filter);
+        let expected = assembled(node, graph, weights, clean.side(), &self.pair.filter);
         let mut worst = 0f64;
         for ((faulty, clean), expected) in faulty.capture.steps.iter().zip(&clean.capture.steps).zip(&expected) {
             let (got, right, (_, bound)) = (faulty.get(stage)?, clean.get(stage)?, expected.as_ref()?);
@@ -228,8 +166,8 @@ impl<'a> ScoreRun<'a> {
         wanted: impl Fn(&Plant, &Node) -> bool,
         progress: &dyn Fn(&str, usize, usize),
     ) -> Result<Group> {
-        let graph = self.opened.model.graph();
-        let mut plants = source.plants(graph, &self.opened.model);
+        let graph = self.pair.opened.model.graph();
+        let mut plants = source.plants(graph, &self.pair.opened.model);
         plants.retain(|p| graph.index(p.stage).is_some_and(|i| wanted(p, &graph.nodes[i])));
         let plants = sampling.choose(&plants, graph);
         let mut clean = None;
@@ -263,10 +201,9 @@ impl<'a> ScoreRun<'a> {
     pub fn clean(&self, ubatches: &[usize], clean: &mut Clean) -> Result<()> {
         for &ubatch in ubatches {
             let tokens = Tokens { ubatch, ..self.tokens() };
-            let pair = self.pair();
-            let reference = pair.run(&Spec::Llama, tokens, Faults::default())?;
-            let subject = pair.run(&Spec::Cpu, tokens, Faults::default())?;
-            let diagnosis = pair.judge(&subject, Some(&reference))?;
+            let reference = self.pair.run(&LLAMA, tokens, Faults::default())?;
+            let subject = self.pair.run(&CPU, tokens, Faults::default())?;
+            let diagnosis = self.pair.judge(&subject, Some(&reference))?;
             clean.runs += 1;
             let disputed = diagnosis.verdict.disputed().next().map(|s| s.id);
             let first = diagnosis.findings.first().map(|f| f.id).or(disputed);
@@ -275,8 +212,8 @@ impl<'a> ScoreRun<'a> {
                     "{}, {} tokens in parts of {ubatch}, {} threads, cache in {:?}",
                     self.name,
                     self.prompt.len(),
-                    self.threads,
-                    self.kv
+                    self.pair.settings.threads,
+                    self.pair.settings.kv
                 );
                 clean.alarms.push((what, id.to_string()));
             }
@@ -289,7 +226,7 @@ impl<'a> ScoreRun<'a> {
     /// # Errors
     /// If a subject cannot be run.
     pub fn graded(&self) -> Result<Vec<Graded>> {
-        let config = &self.oracle.graph.config;
+        let config = &self.pair.oracle.graph.config;
         let scale = 1.0 / (config.head_dim as f64).sqrt();
         type Value<'v> = Box<dyn Fn(f64) -> f64 + 'v>;
         type Place = fn(&Node) -> bool;
@@ -307,7 +244,7 @@ impl<'a> ScoreRun<'a> {
         let layer = Some(config.n_layers as u16 / 2);
         let mut graded = Vec::new();
         for (fault, place, value) in &faults {
-            let mut nodes = self.oracle.graph.nodes.iter().filter(|n| n.id.layer == layer);
+            let mut nodes = self.pair.oracle.graph.nodes.iter().filter(|n| n.id.layer == layer);
             let Some(stage) = nodes.find(|n| place(n)).map(|n| n.id) else {
                 continue;
             };

@@ -4,8 +4,8 @@
 //! from the environment; here only what was typed clashes, and a setting of
 //! the environment gives way.
 
-use super::PromptArgs;
-use crate::runners::Spec;
+use crate::runners::Source;
+use crate::tasks::request::PromptRequest;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, Error};
@@ -30,8 +30,8 @@ const RECORDED: &[(&str, &str)] =
 
 /// Whether this runner is a capture.
 fn capture(of: &ArgMatches, id: &str) -> bool {
-    let spec = of.try_get_one::<Spec>(id);
-    matches!(spec, Ok(Some(Spec::Capture(_))))
+    let spec = of.try_get_one::<Source>(id);
+    matches!(spec, Ok(Some(Source::Recorded(_))))
 }
 
 /// Whether the command is about the tokens of a capture.
@@ -45,7 +45,7 @@ fn typed(of: &ArgMatches, id: &str) -> bool {
 }
 
 /// Lets settings of the environment give way to a prompt that was typed.
-pub(super) fn give_way(prompt: &mut PromptArgs, matches: &ArgMatches) {
+pub(super) fn give_way(prompt: &mut PromptRequest, matches: &ArgMatches) {
     let Some((_, of)) = matches.subcommand() else {
         return;
     };

@@ -1,8 +1,8 @@
 //! Arguments of `qdiff logits`.
 
-use super::SidesArgs;
+use super::JsonArgs;
+use crate::tasks::logits::LogitsRequest;
 use clap::Args;
-use std::path::PathBuf;
 
 /// `qdiff logits`.
 #[derive(Clone, Debug, Args)]
@@ -13,13 +13,10 @@ Examples:
   qdiff logits --inject one-column-wrong:column=77 --positions 0-3 --json logits.json
   qdiff logits --subject capture:mine -m model.gguf")]
 pub struct LogitsArgs {
-    /// The two sides, on which tokens
+    /// Whose logits
     #[command(flatten)]
-    pub sides: SidesArgs,
-    /// Only the logits after these token positions, such as 0,12-15
-    #[arg(long, value_name = "LIST", env = "QDIFF_POSITIONS")]
-    pub positions: Option<String>,
-    /// Also write what was found as JSON
-    #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
-    pub json: Option<PathBuf>,
+    pub request: LogitsRequest,
+    /// JSON
+    #[command(flatten)]
+    pub json: JsonArgs,
 }

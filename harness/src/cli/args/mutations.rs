@@ -1,5 +1,7 @@
 //! Arguments of `qdiff mutations`.
 
+use crate::tasks::request::ThreadsRequest;
+use crate::tasks::values;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -31,6 +33,7 @@ Examples:
   qdiff mutations show rope-base")]
     Show {
         /// Its name
+        #[arg(value_parser = values::mutation(), hide_possible_values = true)]
         name: String,
     },
     /// Plant faults, diagnose them, and say how often the diagnosis is right
@@ -65,9 +68,9 @@ pub struct ScoreArgs {
     /// Also write the score as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Threads for llama.cpp and the CPU engine [default: all cores]
-    #[arg(short, long, env = "QDIFF_THREADS")]
-    pub threads: Option<usize>,
+    /// Threads
+    #[command(flatten)]
+    pub threads: ThreadsRequest,
 }
 
 /// Whose faults are scored.

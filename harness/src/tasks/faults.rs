@@ -2,12 +2,12 @@
 
 use crate::loaded::LoadedModel;
 use crate::mutations::{FaultSite, Injection, Mutation};
-use crate::runners::{Faults, Spec};
+use crate::runners::{Faults, Source};
 use anyhow::{Result, bail};
 
 /// Faults of a subject.
 #[derive(Default)]
-pub(super) struct Planted {
+pub(super) struct InjectedFaults {
     /// Of its stages.
     pub(super) stages: Faults,
     /// Of what makes tokens of the prompt.
@@ -29,15 +29,15 @@ pub(super) fn read(given: &[String]) -> Result<Vec<Injection>> {
 ///
 /// # Errors
 /// A subject that can take none of them.
-pub(super) fn rewriting(injections: &[Injection], subject: &Spec) -> Result<bool> {
+pub(super) fn rewriting(injections: &[Injection], subject: &Source) -> Result<bool> {
     let rewriting = injections.iter().any(|i| i.mutation().of_a_stage());
-    if rewriting || (!injections.is_empty() && matches!(subject, Spec::Capture(_))) {
+    if rewriting || (!injections.is_empty() && matches!(subject, Source::Recorded(_))) {
         subject.check_faults()?;
     }
     Ok(rewriting)
 }
 
-impl Planted {
+impl InjectedFaults {
     /// The faults to inject: of stages, and of those `parts` that the command runs.
     ///
     /// # Errors
