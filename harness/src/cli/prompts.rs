@@ -1,11 +1,23 @@
 //! `qdiff prompts`.
 
 use super::{exit, say};
-use crate::prompts::BUILT_IN;
+use crate::report::terminal::line;
+use crate::tasks::prompts::{PromptsRequest, prompts};
+use anyhow::Result;
 
-pub(super) fn run() -> anyhow::Result<u8> {
-    for prompt in BUILT_IN {
-        say(&format!("{:<12} {}\n", prompt.name, prompt.about))?;
+/// Token ids shown of a prompt at most.
+const SHOWN: usize = 64;
+
+/// Lists the built-in prompts.
+pub(super) fn run(request: &PromptsRequest) -> Result<u8> {
+    for (prompt, tokens) in prompts(request)? {
+        say(&line(prompt.name, prompt.about))?;
+        say(&line("", &format!("{:?}", prompt.text)))?;
+        if let Some(tokens) = tokens {
+            let shown: Vec<String> = tokens.iter().take(SHOWN).map(ToString::to_string).collect();
+            let more = if tokens.len() > SHOWN { ",…" } else { "" };
+            say(&line("", &format!("{} tokens: {}{more}", tokens.len(), shown.join(","))))?;
+        }
     }
     Ok(exit::MATCH)
 }
