@@ -34,7 +34,7 @@ pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == crate::chat::COMMAND) {
         return ExitCode::from(crate::chat::serve());
     }
-    let cli = match Cli::read() {
+    let mut cli = match Cli::read() {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version are no trouble; a closed pipe is none either.
@@ -59,6 +59,9 @@ pub fn main() -> ExitCode {
         return ExitCode::from(exit::TROUBLE);
     }
     QUIET.store(cli.quiet, Ordering::Relaxed);
+    if let Some(slip) = cli.command.prompt().and_then(|request| prompts::slip(&request.prompt)) {
+        complain(&slip);
+    }
     // A panic is a bug of ours; to a script it must not look like a verdict.
     let result = std::panic::catch_unwind(|| dispatch(&cli.command)).unwrap_or_else(|_| {
         Err(anyhow::anyhow!("a bug in qdiff itself, see above; please report it with the command"))

@@ -101,7 +101,7 @@ impl Cli {
 
 impl Command {
     /// Which tokens to run, of a command that runs any.
-    fn prompt(&mut self) -> Option<&mut PromptRequest> {
+    pub(in crate::cli) fn prompt(&mut self) -> Option<&mut PromptRequest> {
         Some(match self {
             Self::Run(args) => &mut args.request.sides.tokens.prompt,
             Self::Logits(args) => &mut args.request.sides.tokens.prompt,
