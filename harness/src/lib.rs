@@ -15,6 +15,7 @@ pub mod diagnose;
 pub mod generate;
 pub mod llama;
 pub mod loaded;
+mod log;
 pub mod logits;
 pub mod machine;
 pub mod metrics;

@@ -20,7 +20,7 @@ use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Node;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How both runners run.
 #[derive(Clone, Debug)]
@@ -67,6 +67,8 @@ pub struct Recording {
     pub manifest: Manifest,
     /// The token fed at each decode step.
     pub fed: Vec<u32>,
+    /// Seconds that running or reading it took.
+    pub seconds: f64,
 }
 
 impl Recording {
@@ -131,12 +133,13 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// As [`Runner::step`].
     pub fn record(&self, runner: &mut dyn Runner, tokens: Tokens<'_>) -> Result<Recording> {
-        let mut capture = Capture::new(self.settings.store.clone());
+        let (start, mut capture) = (Instant::now(), Capture::new(self.settings.store.clone()));
         let fed = self.steps(runner, tokens, |step| {
             capture.steps.push(step);
             Ok(())
         })?;
-        Ok(Recording { capture, manifest: runner.manifest().clone(), fed })
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(Recording { capture, manifest: runner.manifest().clone(), fed, seconds })
     }
 
     /// Runs `runner`, from where it stands, and hands over each step when it is
@@ -167,6 +170,7 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// As [`npz::read`].
     pub fn read(&self, folder: &Path, manifest: &npz::Manifest, names: &Names) -> Result<Recording> {
+        let start = Instant::now();
         let arithmetic = manifest.arithmetic.clone().unwrap_or_default();
         arithmetic
             .check(&self.oracle.graph, &self.oracle.weights)
@@ -181,6 +185,7 @@ impl<'a> Pair<'a> {
                 injected: Vec::new(),
             },
             fed: manifest.decoded.clone(),
+            seconds: start.elapsed().as_secs_f64(),
         })
     }
 

@@ -4,6 +4,7 @@
 use crate::generate::quoted;
 use crate::loaded::LoadedModel;
 use crate::mutations::{CatalogueEntry, Mutation, catalogue};
+use crate::number::counted;
 use crate::prompts::Ready;
 use anyhow::{Context as _, Result, bail};
 use qdiff_engine::tokenizer::Tokenizer;
@@ -21,6 +22,10 @@ pub struct TokensCheck {
     /// What makes the engine's tokens of the prompt.
     #[serde(default)]
     pub cause: Option<CatalogueEntry>,
+    /// Tokens of the run, where they are not those of the text but repeated or
+    /// cut from them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<usize>,
     /// Why nothing was compared, if so.
     pub unchecked: Option<String>,
 }
@@ -62,7 +67,12 @@ impl TokensCheck {
             return format!("not checked: {why}");
         }
         let Some(d) = &self.difference else {
-            return format!("the engine's gives llama.cpp's {} tokens", self.same);
+            let run = match self.run {
+                Some(n) if n > self.same => format!(", which the run repeats to {n}"),
+                Some(n) => format!(", of which the run takes {n}"),
+                None => String::new(),
+            };
+            return format!("same {} as llama.cpp{run}", counted(self.same, "token"));
         };
         let side = |token: &Option<NamedToken>| match token {
             Some(t) => format!("{} (id {})", t.text, t.id),
@@ -150,7 +160,8 @@ pub fn compare(
 ) -> TokensCheck {
     let same = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
     if same == ours.len().max(theirs.len()) {
-        return TokensCheck { same, ..TokensCheck::default() };
+        let run = (prompt.tokens.len() != same).then_some(prompt.tokens.len());
+        return TokensCheck { same, run, ..TokensCheck::default() };
     }
     let text = prompt.text.as_str();
     let right = tokenizer.encode(text, true);
@@ -175,7 +186,7 @@ pub fn compare(
         same,
         difference: Some(difference),
         cause: catalogue().find(explains).map(CatalogueEntry::from),
-        unchecked: None,
+        ..TokensCheck::default()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use qdiff_tests::npz::tamper;
 use qdiff_tests::recording::record;
-use qdiff_tests::{folder, headline, judged, qdiff, screen, stderr, stdout};
+use qdiff_tests::{folder, headline, judged, qdiff, qdiff_with, screen, stderr, stdout};
 use serde_json::Value;
 use std::path::Path;
 
@@ -66,6 +66,18 @@ fn a_part_is_judged_as_a_part() {
     let coverage = &report["verdict"]["coverage"];
     assert!(coverage["judged"].as_u64() < coverage["asked"].as_u64());
     assert!(text.starts_with("INCOMPLETE"), "{text}");
+    // What is missing is told, and the least to capture as well is enough.
+    let gap = &report["gap"];
+    assert_eq!(
+        gap["rows"].as_u64().unwrap(),
+        coverage["asked"].as_u64().unwrap() - coverage["judged"].as_u64().unwrap()
+    );
+    assert!(gap["stages"].as_array().unwrap().contains(&"L01.ffn_down".into()), "{gap}");
+    assert_eq!(gap["add"], serde_json::json!(["logits"]), "{text}");
+    assert!(text.contains("missing ") && text.contains("logits to what is captured of the subject"), "{text}");
+    record(folder, "enough", &["--stages", "q_*,logits"]);
+    let (code, report, text) = judged(folder, &["--subject", "capture:enough"]);
+    assert_eq!((code, &report["gap"]), (0, &Value::Null), "{text}");
 }
 
 /// Changes the values of an array.
@@ -216,6 +228,10 @@ fn two_captures_are_compared() {
             assert!(text.contains(why), "{other}: {text}");
         }
     }
+    // What is set for every run does not turn the one into the other.
+    let ambient = qdiff_with(folder, &[("QDIFF_MODEL", "model.gguf")], &["compare", "mine", "theirs"]);
+    assert_eq!(ambient.status.code(), Some(3));
+    assert!(stdout(&ambient).contains("mode       without a model"), "{}", stdout(&ambient));
     let (code, text) = compare(&["mine", "theirs", "--tolerance", "logits=1"]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("need the model"), "{text}");
@@ -235,12 +251,17 @@ fn a_capture_and_a_prompt_exclude_each_other() {
         (&run[..], ["--length", "9"]),
         (&run[..], ["-n", "2"]),
         (&logits[..], ["-n", "2"]),
-        (&compare[..], ["--ubatch", "8"]),
     ] {
         let output = qdiff(folder.path(), &[command, &extra].concat());
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{said}");
         let expected = format!("'{}' cannot be used with a capture", extra[0]);
         assert!(said.contains(&expected), "{said}");
+    }
+    // A command that is about captures alone does not know such options.
+    for extra in [["--ubatch", "8"], ["--prompt", "haiku"], ["--inject", "rope-base"], ["--subject", "cpu"]] {
+        let output = qdiff(folder.path(), &[&compare[..], &extra].concat());
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains(&format!("unexpected argument '{}'", extra[0])), "{}", stderr(&output));
     }
 }

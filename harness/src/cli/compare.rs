@@ -4,7 +4,7 @@ use super::args::CompareArgs;
 use super::output::Output;
 use super::run::courtesy;
 use super::setup::console;
-use super::{exit, say};
+use super::{exit, tell};
 use crate::compare::{Comparison, Row};
 use crate::number::number;
 use crate::report::terminal;
@@ -21,7 +21,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<u8> {
             exit::of(report.outcome)
         }
         Compared::Apart(comparison) => {
-            say(&render(&comparison))?;
+            tell(&render(&comparison))?;
             match comparison.rows.iter().any(|r| r.wrong.is_some()) {
                 true => exit::DIVERGED,
                 false => exit::INCOMPLETE,
@@ -40,7 +40,7 @@ fn render(comparison: &Comparison) -> String {
     let [a, b] = &comparison.engines;
     let both = rows.iter().filter(|r| r.global.is_some()).count();
     format!(
-        "{}\nrun        {} tokens; subject {a}, reference {b} (both recorded)\ncoverage   0 % judged; {both} of {} stages are in both captures\n\n{}\n\nnext       qdiff compare -m MODEL.gguf … (the same folders) judges every stage\n",
+        "{}\nmode       without a model: how far the two are apart, and nothing is judged\nrun        {} tokens; subject {a}, reference {b} (both recorded)\ncoverage   0 % judged; {both} of {} stages are in both captures\n\n{}\n\nnext       qdiff compare -m MODEL.gguf … (the same folders) judges every stage\n",
         terminal::first_line(&headline),
         comparison.tokens,
         rows.len(),

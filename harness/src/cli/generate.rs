@@ -2,7 +2,7 @@
 
 use super::args::GenerateArgs;
 use super::setup::console;
-use super::{exit, say};
+use super::{exit, tell};
 use crate::report::generation;
 use crate::tasks::generate::generate;
 use anyhow::Result;
@@ -11,7 +11,7 @@ use anyhow::Result;
 pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
     args.json.check()?;
     let report = generate(&args.request, console())?;
-    say(&generation::render(&report))?;
+    tell(&generation::render(&report))?;
     args.json.write(&report)?;
     Ok(exit::of(report.outcome))
 }

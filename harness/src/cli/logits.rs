@@ -2,7 +2,7 @@
 
 use super::args::LogitsArgs;
 use super::setup::console;
-use super::{exit, say};
+use super::{exit, tell};
 use crate::report::logits::render;
 use crate::tasks::logits::logits;
 use anyhow::Result;
@@ -11,7 +11,7 @@ use anyhow::Result;
 pub(super) fn run(args: &LogitsArgs) -> Result<u8> {
     args.json.check()?;
     let (report, model) = logits(&args.request, console())?;
-    say(&render(&report, &|id| model.piece(id as u32)))?;
+    tell(&render(&report, &|id| model.piece(id as u32)))?;
     args.json.write(&report)?;
     Ok(exit::of(report.outcome))
 }

@@ -1,22 +1,25 @@
 //! `qdiff mutations`.
 
-use super::args::{MutationsArgs, MutationsCommand};
+use super::args::{JsonArgs, MutationsArgs, MutationsCommand};
 use super::{exit, say};
 use crate::mutations::{FaultSite, Mutation, catalogue, find, told};
+use crate::nearest::hint;
 use anyhow::Context as _;
 use qdiff_engine::model::{ARCHITECTURES, skeleton};
+use serde_json::json;
 use std::fmt::Write as _;
 
 pub(super) fn run(args: &MutationsArgs) -> anyhow::Result<u8> {
     match &args.command {
-        None | Some(MutationsCommand::List) => list(),
-        Some(MutationsCommand::Show { name }) => show(name),
+        None => list(None),
+        Some(MutationsCommand::List { json }) => list(Some(json)),
+        Some(MutationsCommand::Show { name, json }) => show(name, json),
         Some(MutationsCommand::Score(args)) => super::score::run(args),
     }
 }
 
 /// A line each.
-fn list() -> anyhow::Result<u8> {
+fn list(json: Option<&JsonArgs>) -> anyhow::Result<u8> {
     let width = catalogue().map(|m| m.name.len()).max().unwrap_or(0);
     let mut out = String::new();
     for m in catalogue() {
@@ -28,7 +31,9 @@ fn list() -> anyhow::Result<u8> {
         };
         let _ = writeln!(out, "{:width$}  {} ({stages})", m.name, generic(m, m.story));
     }
+    json.map_or(Ok(()), JsonArgs::check)?;
     say(&out)?;
+    json.map_or(Ok(()), |json| json.write(&catalogue().map(described).collect::<Vec<_>>()))?;
     Ok(exit::MATCH)
 }
 
@@ -60,9 +65,14 @@ fn generic(m: &Mutation, text: &str) -> String {
     text.to_owned()
 }
 
-fn show(name: &str) -> anyhow::Result<u8> {
-    let m = find(name).with_context(|| format!("no mutation is called `{name}`; `qdiff mutations` lists them"))?;
+fn show(name: &str, json: &JsonArgs) -> anyhow::Result<u8> {
+    let m = find(name).with_context(|| {
+        let hint = hint(name, catalogue().map(|m| m.name), "`qdiff mutations` lists them");
+        format!("no mutation is called `{name}`{hint}")
+    })?;
+    json.check()?;
     say(&page(m))?;
+    json.write(&described(m))?;
     Ok(exit::MATCH)
 }
 
@@ -85,4 +95,17 @@ fn page(m: &Mutation) -> String {
     };
     let _ = writeln!(out, "  inject     {command} --inject {}", m.with(&m.defaults()));
     out
+}
+
+/// A mutation as JSON.
+fn described(m: &Mutation) -> serde_json::Value {
+    let params = m.params.iter().map(|p| json!({"name": p.name, "default": p.default, "about": p.help}));
+    json!({
+        "name": m.name,
+        "about": generic(m, m.story),
+        "stages": stages(m),
+        "params": params.collect::<Vec<_>>(),
+        "seen": generic(m, m.seen),
+        "remedy": generic(m, m.remedy),
+    })
 }

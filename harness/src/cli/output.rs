@@ -1,7 +1,7 @@
 //! Where a report goes: checked before anything runs, served at the end.
 
 use super::args::{Ci, JsonArgs, OutputArgs};
-use super::{complain, say};
+use super::{complain, remark, say, tell};
 use crate::report::{self, Format, Report, file, github::GitHub, json, terminal};
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -17,7 +17,7 @@ impl JsonArgs {
     pub(super) fn write(&self, report: &impl Serialize) -> Result<()> {
         let Some(path) = &self.json else { return Ok(()) };
         file::write(path, json::text(report)?.as_bytes())?;
-        say(&terminal::line("report", &path.display().to_string()))
+        remark(&terminal::line("report", &path.display().to_string()))
     }
 }
 
@@ -67,15 +67,15 @@ impl<'a> Output<'a> {
     /// A file that cannot be written, or a screen that is gone.
     pub(super) fn serve(&self, reports: &[Report], absent: &[String], courtesy: Option<PathBuf>) -> Result<()> {
         if reports.len() != 1 {
-            say(&report::overview(reports))?;
+            tell(&report::overview(reports))?;
         }
         if reports.len() == 1 || self.full {
             let screens = reports.iter().map(|r| terminal::render(r, self.full));
-            say(&screens.collect::<Vec<_>>().join("\n"))?;
+            tell(&screens.collect::<Vec<_>>().join("\n"))?;
         }
         for (path, format) in &self.files {
             file::write(path, format.render(reports, absent)?.as_bytes())?;
-            say(&terminal::line("report", &path.display().to_string()))?;
+            remark(&terminal::line("report", &path.display().to_string()))?;
         }
         if let Some(github) = &self.github {
             say(&github.publish(reports, absent)?)?;
@@ -94,7 +94,7 @@ impl<'a> Output<'a> {
             .and_then(|()| json::Json.render(reports, &[]))
             .and_then(|text| file::write(path, text.as_bytes()));
         match written {
-            Ok(()) => say(&terminal::line("report", &path.display().to_string())),
+            Ok(()) => remark(&terminal::line("report", &path.display().to_string())),
             Err(e) => {
                 complain(&format!("no report file: {e:#}"));
                 Ok(())

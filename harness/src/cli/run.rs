@@ -3,9 +3,9 @@
 use super::args::RunArgs;
 use super::output::Output;
 use super::setup::console;
-use super::{exit, say};
+use super::{exit, remark};
 use crate::report::{Failure, Report, terminal};
-use crate::tasks::run::{Ran, run as judge};
+use crate::tasks::run::{REPORTS, Ran, run as judge};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
         output.serve(&reports, &absent, single.map(courtesy))?;
     }
     if let Some(folder) = batch.json_dir.as_ref().filter(|_| !reports.is_empty()) {
-        say(&terminal::line("reports", &format!("{} files in {}", reports.len(), folder.display())))?;
+        remark(&terminal::line("reports", &format!("{} files in {}", reports.len(), folder.display())))?;
     }
     let codes = reports.iter().map(|r| exit::of(r.outcome)).chain(failures.iter().map(|_| exit::TROUBLE));
     Ok(exit::bisect(exit::worst(codes), args.bisect))
@@ -29,5 +29,5 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
 
 /// The file that a report is written to where none is named.
 pub(super) fn courtesy(report: &Report) -> PathBuf {
-    Path::new("qdiff-report").join(crate::report::file::name(&report.run.prompt)).join("report.json")
+    Path::new(REPORTS).join(crate::report::file::name(&report.run.prompt)).join("report.json")
 }

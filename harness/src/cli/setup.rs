@@ -1,6 +1,7 @@
 //! What the commands share: how a task tells of itself, and paths for messages.
 
-use super::{complain, say};
+use super::{complain, remark};
+use crate::log::{self, Level};
 use crate::tasks::Console;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::Path;
@@ -24,6 +25,7 @@ fn progress(what: &str, done: usize, total: usize) {
     if bar.message() != what {
         bar.reset();
         bar.set_message(what.to_owned());
+        log::line(Level::Notable, what);
     }
     bar.set_length(total as u64);
     bar.set_position(done as u64);
@@ -34,7 +36,7 @@ fn progress(what: &str, done: usize, total: usize) {
 
 /// The terminal.
 pub(super) fn console() -> Console<'static> {
-    Console { progress: &progress, note: &complain, say: &say }
+    Console { progress: &progress, note: &complain, say: &remark }
 }
 
 /// `path` for messages.

@@ -2,7 +2,7 @@
 
 use super::args::SweepArgs;
 use super::setup::console;
-use super::{exit, say};
+use super::{exit, tell};
 use crate::number::number;
 use crate::report::terminal;
 use crate::sweep::{Pass, by, words};
@@ -14,7 +14,7 @@ use qdiff_engine::model::StageId;
 
 /// Feeds the tokens in steps of every size; gives the exit code.
 pub(super) fn run(args: &SweepArgs) -> Result<u8> {
-    let Swept { prompt, tokens, subject, reference, injected, passes } = sweep(&args.request, console())?;
+    let Swept { prompt, tokens, subject, reference, injected, tolerance, passes } = sweep(&args.request, console())?;
     let wrong = passes.iter().any(|p| p.diagnosis.verdict.diverged());
     let doubted = passes.iter().any(|p| p.diagnosis.verdict.disputed().next().is_some());
     let complete = passes.iter().all(|p| p.diagnosis.verdict.coverage.complete());
@@ -27,12 +27,15 @@ pub(super) fn run(args: &SweepArgs) -> Result<u8> {
     let mut out = terminal::first_line(&format!("{word}: {}", words(&passes)));
     out.push('\n');
     out += &format!("run        {prompt}: {tokens} tokens; subject {subject}, reference {reference}\n");
+    for rule in &tolerance {
+        out += &format!("tolerance  {rule}, instead of the bound\n");
+    }
     for fault in &injected {
         out += &format!("injected   {fault}\n");
     }
     out += &format!("\n{}\n\n", table(&passes));
     out += "difference: largest relative L2 distance of a row from the same row in one batch\n";
-    say(&out)?;
+    tell(&out)?;
     Ok(code)
 }
 

@@ -2,7 +2,7 @@
 
 use super::args::OracleArgs;
 use super::setup::console;
-use super::{exit, say};
+use super::{exit, tell};
 use crate::number::number;
 use crate::tasks::verify::{Verified, verify_oracle};
 use crate::verdict::Local;
@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 /// Holds the oracle against llama.cpp; gives the exit code.
 pub(super) fn run(args: &OracleArgs) -> Result<u8> {
     let verified = verify_oracle(&args.request, console())?;
-    say(&render(&verified))?;
+    tell(&render(&verified))?;
     Ok(if verified.first_wrong().is_none() { exit::MATCH } else { exit::TROUBLE })
 }
 

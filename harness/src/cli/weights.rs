@@ -2,7 +2,7 @@
 
 use super::args::WeightsArgs;
 use super::setup::console;
-use super::{exit, say};
+use super::{exit, tell};
 use crate::report::weights::render;
 use crate::tasks::weights::weights;
 use anyhow::Result;
@@ -11,7 +11,7 @@ use anyhow::Result;
 pub(super) fn run(args: &WeightsArgs) -> Result<u8> {
     args.json.check()?;
     let report = weights(&args.request, console())?;
-    say(&render(&report))?;
+    tell(&render(&report))?;
     args.json.write(&report)?;
     Ok(if report.check.diverged() { exit::DIVERGED } else { exit::MATCH })
 }

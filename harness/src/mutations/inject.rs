@@ -2,6 +2,7 @@
 
 use super::{FaultSite, Mutation, catalogue, find};
 use crate::capture::matches;
+use crate::nearest::hint;
 use crate::number::counted;
 use anyhow::{Context as _, Result, bail};
 use globset::{Glob, GlobMatcher};
@@ -75,8 +76,8 @@ impl Injection {
             None => (head, None),
         };
         let mutation = find(name).with_context(|| {
-            let known: Vec<_> = catalogue().filter(|m| m.site() != FaultSite::Elsewhere).map(|m| m.name).collect();
-            format!("no mutation is called `{name}`; the mutations are: {}", known.join(" "))
+            let known = catalogue().filter(|m| m.site() != FaultSite::Elsewhere).map(|m| m.name);
+            format!("no mutation is called `{name}`{}", hint(name, known, "`qdiff mutations` lists them"))
         })?;
         match mutation.site() {
             FaultSite::Elsewhere => bail!("`{name}` cannot be injected: {}", mutation.seen),

@@ -26,7 +26,7 @@ impl Format for JUnit {
         writer.write_event(Event::Decl(BytesDecl::new("1.0", Some("UTF-8"), None)))?;
         let all: Vec<Vec<Case>> = reports.iter().map(cases).collect();
         let absent: Vec<Case> = absent.iter().map(|what| Case::absent(what)).collect();
-        let counts = Counts::of(all.iter().flatten().chain(&absent));
+        let counts = Counts::of(all.iter().flatten().chain(&absent), reports.iter().map(|r| r.seconds.total()).sum());
         writer
             .create_element("testsuites")
             .with_attribute(("name", "qdiff"))
@@ -70,6 +70,8 @@ impl Case {
 }
 
 struct Counts {
+    /// Seconds that all took together.
+    seconds: f64,
     tests: usize,
     failures: usize,
     errors: usize,
@@ -77,8 +79,8 @@ struct Counts {
 }
 
 impl Counts {
-    fn of<'a>(cases: impl Iterator<Item = &'a Case>) -> Self {
-        let mut counts = Self { tests: 0, failures: 0, errors: 0, skipped: 0 };
+    fn of<'a>(cases: impl Iterator<Item = &'a Case>, seconds: f64) -> Self {
+        let mut counts = Self { seconds, tests: 0, failures: 0, errors: 0, skipped: 0 };
         for case in cases {
             counts.tests += 1;
             match case.result {
@@ -97,15 +99,14 @@ impl Counts {
             ("failures", self.failures.to_string()),
             ("errors", self.errors.to_string()),
             ("skipped", self.skipped.to_string()),
-            // The stages of a run are judged together.
-            ("time", "0".to_owned()),
+            ("time", format!("{:.3}", self.seconds)),
         ]
     }
 }
 
 /// What is wrong of the batch as a whole.
 fn batch(w: &mut Writer<Vec<u8>>, cases: &[Case]) -> io::Result<()> {
-    let counts = Counts::of(cases.iter());
+    let counts = Counts::of(cases.iter(), 0.0);
     w.create_element("testsuite")
         .with_attribute(("name", "batch"))
         .with_attributes(counts.attributes().iter().map(|(k, v)| (*k, v.as_str())))
@@ -116,7 +117,7 @@ fn batch(w: &mut Writer<Vec<u8>>, cases: &[Case]) -> io::Result<()> {
 fn suite(w: &mut Writer<Vec<u8>>, report: &Report, cases: &[Case]) -> io::Result<()> {
     let summary = Summary::new(report);
     let name = legal(&format!("{} {}", report.model.name, report.run.prompt));
-    let counts = Counts::of(cases.iter());
+    let counts = Counts::of(cases.iter(), report.seconds.total());
     w.create_element("testsuite")
         .with_attribute(("name", name.as_str()))
         .with_attributes(counts.attributes().iter().map(|(k, v)| (*k, v.as_str())))
@@ -146,8 +147,7 @@ fn case(w: &mut Writer<Vec<u8>>, case: &Case) -> io::Result<()> {
     let element = w
         .create_element("testcase")
         .with_attribute(("name", case.name.as_str()))
-        .with_attribute(("classname", case.class.as_str()))
-        .with_attribute(("time", "0"));
+        .with_attribute(("classname", case.class.as_str()));
     let (tag, kind, message) = match &case.result {
         Fate::Passed(words) if words.is_empty() => {
             element.write_empty()?;

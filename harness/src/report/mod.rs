@@ -23,7 +23,7 @@ pub mod terminal;
 pub mod weights;
 
 pub use batch::{Failure, Place, gaps};
-pub use model::{Doubt, Kind, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect};
+pub use model::{Doubt, Kind, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Seconds, Suspect};
 pub use overview::render as overview;
 pub use summary::Summary;
 

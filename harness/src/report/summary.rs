@@ -7,7 +7,7 @@ use crate::mutations::Explains;
 use crate::number::counted;
 use crate::number::number;
 use crate::tokens::TokensCheck;
-use crate::verdict::{Local, StageResult, Verdict};
+use crate::verdict::{Gap, Local, StageResult, Verdict};
 
 /// The words of a report, without layout.
 pub struct Summary {
@@ -138,7 +138,31 @@ fn more(report: &Report) -> Vec<(&'static str, String)> {
     if findings.len() > 1 {
         more.push(("origins", origins(findings)));
     }
+    if let Some(gap) = &report.gap {
+        more.push(("missing", missing(gap)));
+        if !gap.add.is_empty() {
+            let names: Vec<String> = gap.add.iter().map(ToString::to_string).collect();
+            let side = if gap.of_reference { "reference" } else { "subject" };
+            more.push((
+                "add",
+                format!("{} to what is captured of the {side}: the least that closes the gap", names.join(", ")),
+            ));
+        }
+    }
     more
+}
+
+/// Stages named of a gap at most.
+const NAMED: usize = 6;
+
+/// `24 stages, 600 rows: L01.attn_norm L01.q_proj … logits`.
+fn missing(gap: &Gap) -> String {
+    let names: Vec<String> = gap.stages.iter().map(ToString::to_string).collect();
+    let named = match names.as_slice() {
+        [first @ .., last] if names.len() > NAMED => format!("{} … {last}", first[..NAMED - 1].join(" ")),
+        all => all.join(" "),
+    };
+    format!("{}, {} not judged: {named}", counted(names.len(), "stage"), counted(gap.rows, "row"))
 }
 
 /// What it means that a cause fits.
@@ -242,6 +266,9 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     ];
     for fault in &report.subject.injected {
         facts.push(("injected", fault.clone()));
+    }
+    for rule in &report.run.tolerance {
+        facts.push(("tolerance", format!("{rule}, instead of the bound")));
     }
     facts.push(("coverage", coverage(report)));
     facts

@@ -25,9 +25,10 @@ pub struct CompareRequest {
     /// Folder of the capture it is held against
     #[arg(value_name = "REFERENCE")]
     pub b: PathBuf,
-    /// The model
-    #[command(flatten)]
-    pub model: ModelRequest,
+    /// GGUF file that the captures are of: every stage is judged. Without it they are only held apart, whatever
+    /// QDIFF_MODEL and qdiff.toml say
+    #[arg(short, long, help_heading = "What to run")]
+    pub model: Option<PathBuf>,
     /// Names of arrays
     #[command(flatten)]
     pub map: MapRequest,
@@ -58,7 +59,7 @@ pub enum Compared {
 /// # Errors
 /// Captures that cannot be read or compared.
 pub fn compare(request: &CompareRequest, console: Console<'_>) -> Result<Compared> {
-    if request.model.model.is_some() {
+    if request.model.is_some() {
         let mut reports = run(&of_captures(request), console)?.reports;
         return Ok(Compared::Judged(Box::new(reports.pop().context("nothing was judged")?)));
     }
@@ -71,7 +72,7 @@ pub fn compare(request: &CompareRequest, console: Console<'_>) -> Result<Compare
 /// The run that judges them: everything about tokens and steps is the captures'.
 fn of_captures(request: &CompareRequest) -> RunRequest {
     let prompt = PromptRequest {
-        model: request.model.clone(),
+        model: ModelRequest { model: request.model.clone() },
         prompt: String::new(),
         typed: false,
         raw: false,

@@ -277,6 +277,17 @@ pub struct ToleranceRequest {
     /// Allow a stage this relative L2 per row instead of its bound; repeatable, the last rule that matches wins
     #[arg(long, value_name = "GLOB=NUMBER")]
     pub tolerance: Vec<String>,
+    /// The file that set them, where it was not the command line.
+    #[arg(skip)]
+    pub from: Option<PathBuf>,
+}
+
+impl ToleranceRequest {
+    /// The rules as reports tell them, with the file that set them.
+    pub fn words(&self) -> Vec<String> {
+        let from = self.from.as_ref().map_or_else(String::new, |path| format!(" (set by {})", path.display()));
+        self.tolerance.iter().map(|rule| format!("{rule}{from}")).collect()
+    }
 }
 
 /// Faults to inject.

@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::mutations::FaultSite;
 use crate::pair::Pair;
 use crate::prompts::Ready;
-use crate::report::{Failure, Kind, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, file, json};
+use crate::report::{Failure, Kind, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Seconds, file, json};
 use crate::runners::Manifest;
 use crate::tokens;
 use crate::verdict::Policy;
@@ -20,6 +20,10 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Instant;
+
+/// Folder of reports where none is named.
+pub const REPORTS: &str = "qdiff-report";
 
 /// What to run and judge.
 #[derive(Clone, Debug, Args)]
@@ -76,7 +80,7 @@ pub struct BatchRequest {
         long,
         value_name = "DIR",
         requires = "prompts",
-        default_value_if("prompts", clap::builder::ArgPredicate::IsPresent, "qdiff-report")
+        default_value_if("prompts", clap::builder::ArgPredicate::IsPresent, REPORTS)
     )]
     pub json_dir: Option<PathBuf>,
 }
@@ -123,13 +127,15 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
     let mut sides = chosen.on(&request.sides, &pair, &[FaultSite::Tokenizer])?;
     sides.taps = Filter::new(&pair.oracle.graph, &request.taps, None, None).context("--taps")?;
 
+    let start = Instant::now();
     let (hash, weights) = std::thread::scope(|scope| {
         let hash = scope.spawn(|| sha256(opened.bytes()));
         let weights = weights::check(&opened.model, &pair.oracle);
         (hash.join().expect("hashing does not panic"), weights)
     });
+    let weights_took = start.elapsed().as_secs_f64();
     sides.check_model(&hash)?;
-    let runs = Runs { request, sides, model: describe(&opened, hash), weights, pair };
+    let runs = Runs { request, sides, model: describe(&opened, hash), weights, weights_took, pair };
     match (single, batch) {
         (Some(input), _) => Ok(Ran { reports: vec![runs.judge(input)?], failures: Vec::new() }),
         (None, batch) => runs.batch(&batch.unwrap_or_default(), console),
@@ -143,6 +149,8 @@ struct Runs<'a> {
     sides: Sides,
     model: ModelInfo,
     weights: WeightCheck,
+    /// Seconds that comparing them took.
+    weights_took: f64,
 }
 
 impl Runs<'_> {
@@ -157,6 +165,7 @@ impl Runs<'_> {
         };
         let (mut subject, reference) = self.sides.record(pair, &input)?;
         subject.manifest.injected.extend(self.sides.faults.beside());
+        let repeating = Instant::now();
         let repeated = match usize::from(request.repeat) {
             1 => None,
             runs => {
@@ -165,8 +174,17 @@ impl Runs<'_> {
                 Some(pair.repeat(kind, tokens, &self.sides.faults.stages, &subject, runs)?)
             }
         };
+        let (repeating, judging) = (repeating.elapsed(), Instant::now());
         let diagnosis = pair.judge(&subject, reference.as_ref())?;
         let doubt = reference.as_ref().and_then(|reference| verify::doubt(pair, &diagnosis.verdict, reference, tokens));
+        let seconds = Seconds {
+            weights: self.weights_took,
+            reference: reference.as_ref().map_or(0.0, |r| r.seconds),
+            subject: subject.seconds + repeating.as_secs_f64(),
+            judging: judging.elapsed().as_secs_f64(),
+        };
+        let graph = &pair.oracle.graph;
+        let gap = diagnosis.verdict.gap(graph, &subject.capture, reference.as_ref().map(|r| &r.capture));
         let fed = subject.fed;
         let manifest = reference.map_or_else(Manifest::nobody, |r| r.manifest);
         let mut run = RunInfo {
@@ -174,6 +192,7 @@ impl Runs<'_> {
             tokens: tokens.clone(),
             decoded: fed,
             text: BTreeMap::new(),
+            tolerance: request.tolerance.words(),
             command: repeat::command(request, &input.given),
             filters: repeat::filters(request),
         };
@@ -197,6 +216,8 @@ impl Runs<'_> {
             tokens: same_tokens,
             diagnosis,
             doubt,
+            gap,
+            seconds,
         })
     }
 

@@ -74,6 +74,8 @@ pub struct Swept {
     pub reference: &'static RunnerKind,
     /// Faults injected, in words.
     pub injected: Vec<String>,
+    /// Rules that replace the bounds of chosen stages.
+    pub tolerance: Vec<String>,
     /// A pass per size, the whole in one batch first.
     pub passes: Vec<Pass>,
 }
@@ -98,5 +100,13 @@ pub fn sweep(request: &SweepRequest, console: Console<'_>) -> Result<Swept> {
     let decoded = pair.decode(reference, what)?;
     let tokens = [prompt.tokens, decoded].concat();
     let passes = passes(&pair, (subject, reference), &tokens, &request.sizes, &faults)?;
-    Ok(Swept { prompt: prompt.name, tokens: tokens.len(), subject, reference, injected: faults.words, passes })
+    Ok(Swept {
+        prompt: prompt.name,
+        tokens: tokens.len(),
+        subject,
+        reference,
+        injected: faults.words,
+        tolerance: request.tolerance.words(),
+        passes,
+    })
 }

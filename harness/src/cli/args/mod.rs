@@ -5,6 +5,7 @@ mod compare;
 mod dequantise;
 mod exclusive;
 mod generate;
+mod inspect;
 mod logits;
 mod mutations;
 mod oracle;
@@ -19,6 +20,7 @@ pub use bench::BenchArgs;
 pub use compare::CompareArgs;
 pub use dequantise::DequantiseArgs;
 pub use generate::GenerateArgs;
+pub use inspect::InspectArgs;
 pub use logits::LogitsArgs;
 pub use mutations::{MutationsArgs, MutationsCommand, ScoreArgs, ScoreSubject};
 pub use oracle::OracleArgs;
@@ -29,8 +31,12 @@ pub use run::RunArgs;
 pub use sweep::SweepArgs;
 pub use weights::WeightsArgs;
 
-use crate::tasks::request::{ModelArgument, PromptRequest};
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use super::project::Project;
+use crate::tasks::prompts::PromptsRequest;
+use crate::tasks::request::PromptRequest;
+use crate::tasks::run::REPORTS;
+use clap::error::ErrorKind;
+use clap::{ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// Finds the stage of the layer at which an LLM inference engine first departs
@@ -51,9 +57,15 @@ pub struct Cli {
     /// When to colour the output
     #[arg(long, global = true, value_enum, default_value_t = ColorChoice::Auto, env = "QDIFF_COLOR")]
     pub color: ColorChoice,
-    /// Let llama.cpp say what it does, on stderr
+    /// Print the verdict alone
     #[arg(short, long, global = true)]
-    pub verbose: bool,
+    pub quiet: bool,
+    /// Say on stderr what is being done, and what llama.cpp warns of; twice, all that llama.cpp says
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Write all that to a file, whatever is shown
+    #[arg(long, global = true, value_name = "FILE")]
+    pub log: Option<PathBuf>,
     /// What to do
     #[command(subcommand)]
     pub command: Command,
@@ -66,11 +78,22 @@ impl Cli {
     /// What clap says of it; help and version are among it.
     pub fn read() -> Result<Self, clap::Error> {
         let mut command = Self::command();
-        let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        let mut matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        let project = match Project::find() {
+            Ok(project) => project,
+            Err(e) => return Err(command.error(ErrorKind::Io, format!("{e:#}"))),
+        };
+        if let Some(project) = &project {
+            command = project.apply(Self::command());
+            matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        }
         exclusive::check(&mut command, &matches)?;
         let mut cli = Self::from_arg_matches(&matches)?;
         if let Some(prompt) = cli.command.prompt() {
             exclusive::give_way(prompt, &matches);
+        }
+        if let Some(project) = &project {
+            cli.command.take(project, &matches);
         }
         Ok(cli)
     }
@@ -78,7 +101,7 @@ impl Cli {
 
 impl Command {
     /// Which tokens to run, of a command that runs any.
-    fn prompt(&mut self) -> Option<&mut PromptRequest> {
+    pub(in crate::cli) fn prompt(&mut self) -> Option<&mut PromptRequest> {
         Some(match self {
             Self::Run(args) => &mut args.request.sides.tokens.prompt,
             Self::Logits(args) => &mut args.request.sides.tokens.prompt,
@@ -89,6 +112,25 @@ impl Command {
             Self::VerifyOracle(args) => &mut args.request.tokens.prompt,
             _ => return None,
         })
+    }
+}
+
+impl Command {
+    /// Takes what a project sets that no argument's default can say.
+    fn take(&mut self, project: &Project, matches: &ArgMatches) {
+        let from = Project::sets_tolerance(matches).then(|| project.path.clone());
+        match self {
+            Self::Run(args) => {
+                args.request.tolerance.from = from;
+                if let Some(prompts) = project.prompts(matches) {
+                    args.request.batch.prompts = Some(prompts);
+                    args.request.batch.json_dir.get_or_insert_with(|| PathBuf::from(REPORTS));
+                }
+            }
+            Self::Compare(args) => args.request.tolerance.from = from,
+            Self::Sweep(args) => args.request.tolerance.from = from,
+            _ => {}
+        }
     }
 }
 
@@ -109,10 +151,7 @@ pub enum Command {
     /// Run subject and reference side by side and judge every stage
     Run(RunArgs),
     /// Say what a GGUF file is and what the graph will use of it
-    #[command(after_help = "\
-Examples:
-  qdiff inspect model.gguf")]
-    Inspect(ModelArgument),
+    Inspect(InspectArgs),
     /// Compare every weight with ggml's reading, or with another file, down to the block and its field
     Weights(WeightsArgs),
     /// Ask of every logit whether it is the product it should be, and which ids are suspicious
@@ -131,18 +170,20 @@ Examples:
     Generate(GenerateArgs),
     /// Write a copy of a model with its matrices dequantised
     Dequantise(DequantiseArgs),
-    /// List the built-in prompts
+    /// List the built-in prompts with their text
     #[command(after_help = "\
 Examples:
-  qdiff prompts")]
-    Prompts,
+  qdiff prompts
+  qdiff prompts -m model.gguf")]
+    Prompts(PromptsRequest),
     /// The faults that can be injected and recognised
     Mutations(MutationsArgs),
     /// List what the engine can run on
     #[command(after_help = "\
 Examples:
-  qdiff devices")]
-    Devices,
+  qdiff devices
+  qdiff devices --json devices.json")]
+    Devices(JsonArgs),
     /// Time and memory against llama.cpp, as ratios of one run
     Bench(BenchArgs),
     /// Print the JSON schema of what qdiff writes and reads

@@ -1,5 +1,6 @@
 //! Arguments of `qdiff mutations`.
 
+use super::JsonArgs;
 use crate::tasks::request::ThreadsRequest;
 use crate::tasks::values;
 use clap::{Args, Subcommand, ValueEnum};
@@ -25,8 +26,13 @@ pub enum MutationsCommand {
     /// A line for each fault that can be injected and recognised
     #[command(after_help = "\
 Examples:
-  qdiff mutations list")]
-    List,
+  qdiff mutations list
+  qdiff mutations list --json mutations.json")]
+    List {
+        /// JSON
+        #[command(flatten)]
+        json: JsonArgs,
+    },
     /// All about one of them
     #[command(after_help = "\
 Examples:
@@ -35,6 +41,9 @@ Examples:
         /// Its name
         #[arg(value_parser = values::mutation(), hide_possible_values = true)]
         name: String,
+        /// JSON
+        #[command(flatten)]
+        json: JsonArgs,
     },
     /// Plant faults, diagnose them, and say how often the diagnosis is right
     Score(ScoreArgs),
@@ -56,8 +65,8 @@ pub struct ScoreArgs {
     /// Whose faults: cpu, or cuda (its launches and kernels; needs a GPU and a build with --features faults)
     #[arg(long, value_enum, default_value_t = ScoreSubject::Cpu, env = "QDIFF_SUBJECT")]
     pub subject: ScoreSubject,
-    /// A built-in prompt or text, with --model
-    #[arg(short, long, default_value = "haiku")]
+    /// A built-in prompt or text
+    #[arg(short, long, default_value = "haiku", requires = "model")]
     pub prompt: String,
     /// One layer for each fault instead of first, middle and last
     #[arg(long)]
