@@ -276,7 +276,6 @@ impl Synth {
         let mut kv = Kv::default();
         kv.string("general.architecture", self.arch);
         kv.string("general.name", &format!("synthetic {}", self.arch));
-        kv.u32("general.file_type", self.weight_type.file_type());
         kv.u32("general.quantization_version", 2);
 
         let key = |k: &str| format!("{}.{k}", self.arch);

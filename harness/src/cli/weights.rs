@@ -10,7 +10,7 @@ use crate::oracle::Oracle;
 use crate::report::weights::{Kind, SCHEMA_VERSION, WeightsReport, render};
 use crate::report::{file, json};
 use crate::runners::Spec;
-use crate::weights::{self, Misreading, WeightCheck};
+use crate::weights::{self, FaultyWeights, WeightCheck};
 use anyhow::{Result, bail};
 use qdiff_engine::cuda::{CudaEngine, Options};
 use qdiff_engine::gguf::Gguf;
@@ -82,7 +82,7 @@ fn against_ggml(
 ) -> Result<Outcome> {
     let opened = crate::loaded::LoadedModel::new(path)?;
     let oracle = Oracle::new(path, opened.bytes(), &opened.llama)?;
-    let (reader, injected) = Misreading::new(&opened.model, injections)?;
+    let (reader, injected) = FaultyWeights::new(&opened.model, injections)?;
     let (subject, check) = if device {
         // Room for one token: only the weights are looked at.
         let options = Options { step: 1, context: 1, ..Options::default() };

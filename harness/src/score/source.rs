@@ -7,8 +7,7 @@ use crate::mutations::{Injection, catalogue, decoding};
 use crate::room::Room;
 use crate::runners::{Runner, cpu::Cpu};
 use anyhow::Result;
-use qdiff_engine::model::{Graph, Model, Node, StageId, WeightSource as _};
-use qdiff_engine::quant::GgmlType;
+use qdiff_engine::model::{Graph, Model, Node, StageId};
 
 /// A fault and the stage it is planted in.
 #[derive(Clone, Debug)]
@@ -121,9 +120,5 @@ impl FaultSource for RoundTrips {
 /// Whether the format of the stage's weight can be decoded so wrongly: one that
 /// has no fifth bit cannot lose it.
 fn exists(name: &str, node: &Node, model: &Model) -> bool {
-    node.weights.iter().all(|w| {
-        let mut row = vec![0f32; model.extent(&w.name).0];
-        let plain = model.ggml_type(&w.name) == GgmlType::F32;
-        !plain && decoding::misdecode(name, 0.0, model, (&w.name, 0), &mut row)
-    })
+    node.weights.iter().all(|w| decoding::fits(name, model, &w.name))
 }

@@ -7,7 +7,7 @@ use crate::arithmetic::LinearRule;
 use crate::capture::Step;
 use qdiff_engine::model::{Graph, Node, WeightSource};
 use qdiff_engine::ops::{Context, Tensor, UNIT, linear};
-use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, GgmlType, WithoutOffsets};
+use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, WithoutOffsets};
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
@@ -238,7 +238,6 @@ impl<'a> Batch<'a> {
         if !quant::takes_sums(ty, format) {
             return;
         }
-        let halves = format == ActivationFormat::Q8_1Mmvq && matches!(ty, GgmlType::Q4_1 | GgmlType::Q5_1);
         let corrections: Vec<Vec<(f64, f64)>> = (0..m)
             .into_par_iter()
             .map(|o| {
@@ -258,9 +257,7 @@ impl<'a> Batch<'a> {
                         // The product rounds by itself, and may cancel.
                         reach += (m * u).powi(2) + (2.0 * UNIT * m * s).powi(2);
                     }
-                    if halves {
-                        extra += quant::half_products(ty, bytes, values, &stored);
-                    }
+                    extra += quant::half_products(ty, format, bytes, values, &stored);
                     (extra, reach)
                 })
                 .collect()

@@ -30,13 +30,13 @@ pub struct WeightCause {
     pub whole: bool,
 }
 
-/// How one weight of a node is read: which tensor, and by which fault.
-pub struct Reading {
+/// A weight of a node read wrongly: another tensor, or its rows through a fault.
+pub struct WeightFault {
     tensor: String,
     read: Option<Arc<dyn Read>>,
 }
 
-impl Reading {
+impl WeightFault {
     /// What `new` reads where `old` reads `tensor`, if that is all in which they
     /// differ.
     pub fn of(old: &Node, new: &Node, tensor: &str) -> Option<Self> {
@@ -66,28 +66,27 @@ pub(super) fn find(c: &Compared<'_>, graph: &Graph, differing: &[usize]) -> Opti
     let (_, rows) = c.reference.extent(c.tensor);
     let right: Vec<usize> =
         (0..rows).step_by(rows.div_ceil(ROWS).max(1)).filter(|r| differing.binary_search(r).is_err()).collect();
-    let all: Vec<_> = readings(node, graph, c.tensor).collect();
-    let (mutation, values, reading) =
-        all.into_par_iter().find_first(|(_, _, reading)| reproduces(c, reading, &sample))?;
+    let all: Vec<_> = candidates(node, graph, c.tensor).collect();
+    let (mutation, values, fault) = all.into_par_iter().find_first(|(_, _, fault)| reproduces(c, fault, &sample))?;
     Some(WeightCause {
         name: mutation.with(&values),
         story: told(mutation.story, node, graph),
         remedy: told(mutation.remedy, node, graph),
         rows: sample.len(),
-        whole: reproduces(c, &reading, &right),
+        whole: reproduces(c, &fault, &right),
     })
 }
 
-type Candidate = (&'static Mutation, Vec<f64>, Reading);
+type Candidate = (&'static Mutation, Vec<f64>, WeightFault);
 
-/// Every way of the catalogue to read `tensor`, a weight of `node`.
-fn readings<'a>(node: &'a Node, graph: &'a Graph, tensor: &'a str) -> impl Iterator<Item = Candidate> + 'a {
+/// Every way of the catalogue to read `tensor`, a weight of `node`, wrongly.
+fn candidates<'a>(node: &'a Node, graph: &'a Graph, tensor: &'a str) -> impl Iterator<Item = Candidate> + 'a {
     let concerned = catalogue().filter(|m| m.may_explain(graph, node));
     concerned.flat_map(move |m| {
         let lists = values(m, graph);
         lists.into_iter().filter_map(move |values| {
-            let reading = Reading::of(node, &m.applied(node, &values, graph)?, tensor)?;
-            Some((m, values, reading))
+            let fault = WeightFault::of(node, &m.applied(node, &values, graph)?, tensor)?;
+            Some((m, values, fault))
         })
     })
 }
@@ -106,12 +105,12 @@ fn values(m: &Mutation, graph: &Graph) -> Vec<Vec<f64>> {
     lists
 }
 
-fn reproduces(c: &Compared<'_>, reading: &Reading, rows: &[usize]) -> bool {
+fn reproduces(c: &Compared<'_>, fault: &WeightFault, rows: &[usize]) -> bool {
     let (n, _) = c.reference.extent(c.tensor);
     let (mut got, mut assumed) = (vec![0f32; n], vec![0f32; n]);
     rows.iter().all(|&row| {
         c.subject.rows(c.tensor, row, &mut got);
-        reading.row(c.reference, row, &mut assumed);
+        fault.row(c.reference, row, &mut assumed);
         got.iter().zip(&assumed).all(|(a, b)| same(*a, *b))
     })
 }

@@ -2,7 +2,7 @@
 //! reads it; where not, down to the block and the field of it.
 //!
 //! `blocks` finds and describes the blocks that differ, `field` says of values
-//! that differ over equal bytes which field was misread, `cause` looks for the
+//! that differ over equal bytes which field was decoded wrongly, `cause` looks for the
 //! fault of the catalogue that reads so, `sides` holds what is not a file.
 
 mod blocks;
@@ -11,8 +11,8 @@ mod field;
 mod sides;
 
 pub use blocks::{BlockDiff, FieldDiff};
-pub use cause::{Reading, WeightCause};
-pub use sides::{Misreading, ReadBack};
+pub use cause::{WeightCause, WeightFault};
+pub use sides::{FaultyWeights, ReadBack};
 
 use crate::llama::gguf::GgmlWeights;
 use crate::number::Real;
