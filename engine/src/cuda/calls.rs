@@ -68,13 +68,24 @@ pub struct Calls<'a> {
 /// The first stage that none of them computes.
 pub fn refuse(graph: &Graph) -> Result<(), CudaError> {
     for node in &graph.nodes {
-        if let Op::Rope(rope) = &node.op
-            && rope.rotated != rope.head_dim
-        {
-            return Err(CudaError::Unsupported(format!(
-                "{} rotates {} of {} elements of a head, and the CUDA kernels rotate all; use --subject cpu",
-                node.id, rope.rotated, rope.head_dim
-            )));
+        match &node.op {
+            Op::Rope(rope) if rope.rotated != rope.head_dim => {
+                return Err(CudaError::Unsupported(format!(
+                    "{} rotates {} of {} elements of a head, and the CUDA kernels rotate all; use --subject cpu",
+                    node.id, rope.rotated, rope.head_dim
+                )));
+            }
+            Op::Embed
+            | Op::RmsNorm(_)
+            | Op::Linear
+            | Op::Bias
+            | Op::Rope(_)
+            | Op::KvCache(_)
+            | Op::AttnScores(_)
+            | Op::AttnWeights(_)
+            | Op::AttnContext(_)
+            | Op::Residual
+            | Op::SwiGlu => {}
         }
     }
     Ok(())
