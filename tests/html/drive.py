@@ -279,6 +279,8 @@ def begins_at_its_verdict(page, seen):
             };
             for (const e of document.querySelectorAll('body, body *')) {
                 const style = getComputedStyle(e);
+                const shadow = (style.boxShadow.match(/rgba?\\([^)]*\\)/) || ['#000'])[0];
+                if (isRed(shadow)) return e.outerHTML.slice(0, 80) + ' shadow ' + shadow;
                 for (const name of ['color', 'backgroundColor', 'borderLeftColor', 'fill', 'stroke'])
                     if (isRed(style[name])) return e.outerHTML.slice(0, 80) + ' ' + name + ' ' + style[name];
             }

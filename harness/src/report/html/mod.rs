@@ -20,7 +20,7 @@ const SCRIPT: &str = concat!(
 
 /// Lines of the summary that are folded away: what was run, and what is only of
 /// interest where nothing else is.
-const FOLDED: [&str; 5] = ["model", "injected", "tokenizer", "repeat", "health"];
+const FOLDED: [&str; 6] = ["model", "injected", "tolerance", "tokenizer", "repeat", "health"];
 
 /// The HTML format.
 pub struct Html;

@@ -84,7 +84,7 @@ function histogram(stage) {
   const limit = (one - first) * width;
   const ticks = [];
   const every = Math.ceil((length - first) / 8);
-  for (let i = first; i < length; i += every) ticks.push(svg("text", { x: (i - first) * width, y: H - 5 }, short(2 ** (i - one))));
+  for (let i = first; i < length - every / 2; i += every) ticks.push(svg("text", { x: (i - first) * width, y: H - 5 }, short(2 ** (i - one))));
   return drawing(W, H, "Histogram of elements by share of what is allowed",
     svg("line", { class: "axis", x1: 0, x2: W, y1: H - B, y2: H - B }), ...bars, ...ticks,
     svg("line", { class: "limit", x1: limit, x2: limit, y1: 0, y2: H - B }));

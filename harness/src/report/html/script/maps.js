@@ -142,8 +142,13 @@ function paint(canvas, pane, cell) {
   context.putImageData(image, 0, 0);
 }
 
-// Seven digits where they matter.
-const value = (x) => (x === undefined || x === null ? "-" : Number.isFinite(num(x)) ? String(Number(num(x).toPrecision(7))) : short(x));
+// Seven digits at most.
+function value(x) {
+  if (x === undefined || x === null) return "-";
+  const v = Number(num(x).toPrecision(7));
+  if (!Number.isFinite(v)) return short(x);
+  return v !== 0 && Math.abs(v) < 1e-3 ? v.toExponential() : String(v);
+}
 
 // The elements of a stage where a fault begins: subject, f64, reference, difference.
 function elementMap(map) {

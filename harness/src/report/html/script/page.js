@@ -97,14 +97,20 @@ function drawGraph(layer) {
 }
 
 // Shows a stage, and one position of it where that was chosen.
+function show(stage, p) {
+  [chosen, position] = [stage.stage, p];
+  drawGraph(stage.layer);
+  mark(chosen, p);
+  put("panel", ...details(stage, p));
+  byId("more").hidden = false;
+  byId("detail").scrollTop = 0;
+}
+
+// The same where the reader chose it, and the address says so.
 function choose(key, p) {
   const stage = stageOf.get(key);
   if (!stage) return;
-  [chosen, position] = [key, p];
-  drawGraph(stage.layer);
-  mark(key, p);
-  put("panel", ...details(stage, p));
-  byId("detail").scrollTop = 0;
+  show(stage, p);
   const here = path("stage", key);
   if (location.hash !== here) history.replaceState(null, "", here);
 }
@@ -228,6 +234,7 @@ function openRun(i) {
   [opened, side, only, chosen, position, drawnLayer] = [i, "subject", "", null, undefined, null];
   byId("overview").hidden = true;
   byId("run").hidden = false;
+  byId("run").dataset.outcome = report.outcome;
   banner();
   controls();
   put("legend", ...legend());
@@ -236,7 +243,8 @@ function openRun(i) {
   drawPositions();
   const graph = stages.some((s) => s.inputs.length);
   byId("at-graph").hidden = !graph;
-  put("panel", ...unchosen());
+  put("panel", unchosen());
+  byId("more").hidden = true;
   const first = verdict.findings.length ? stageOf.get(verdict.findings[0].stage) : null;
   drawGraph(first ? first.layer : layers.find((l) => l >= 0) ?? layers[0]);
   origins();
@@ -244,11 +252,7 @@ function openRun(i) {
   logits();
   drawTable();
   repeat();
-  if (first) {
-    chosen = first.stage;
-    mark(chosen);
-    put("panel", ...details(first));
-  }
+  if (first) show(first);
 }
 
 // Goes where the address says.

@@ -43,10 +43,8 @@ function gist(stage, position) {
 }
 
 // The panel for nobody's choice.
-function unchosen() {
-  return [el("div", { class: "gist" }, el("h3", {}, "No stage is chosen")),
-    el("p", { class: "note" }, verdict.findings.length ? "Choose a cell to see its figures." : "No fault begins anywhere. Choose a cell to see how far a stage is from f64.")];
-}
+const unchosen = () => el("div", { class: "gist" }, el("h3", {}, "No stage is chosen"), el("p", { class: "note" },
+  verdict.findings.length ? "Choose a cell to see its figures." : "No fault begins anywhere. Choose a cell to see how far a stage is from f64."));
 
 function details(stage, position) {
   const local = stage.subject;
