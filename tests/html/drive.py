@@ -302,6 +302,8 @@ def drills_in(page, seen):
         check(page.value("location.hash").endswith("/stage/" + key) or page.value("location.hash") == "#stage/" + key,
               "the address does not name the choice")
         check(page.value("document.getElementById(location.hash.slice(1)) === null"), "the address of a stage is the id of an element")
+    calm = page.value("[...document.querySelectorAll('#stages td.poisoned')].filter(td => !td.matches('.over') || /\\d %/.test(td.ariaLabel)).map(td => td.ariaLabel)")
+    check(not calm, f"NaN is drawn as if it were within bounds: {calm}")
     seen["detail"] = page.value("document.querySelector('#panel').innerText.length")
     check(seen["detail"] > 100, "the details of a stage are empty")
 

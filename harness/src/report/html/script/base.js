@@ -65,6 +65,10 @@ function short(x) {
 
 const percent = (x) => (num(x) <= 10 ? Math.ceil(num(x) * 100) + " %" : "over 1000 %");
 
+// Where a value is NaN or infinite no share says how far off it is.
+const used = (local) => (local.non_finite ? "not finite" : percent(local.used));
+const shareOf = (local) => (local.non_finite ? Infinity : num(local.used));
+
 // `L07.q_rope` -> {layer: 7, name: "q_rope"}; stages outside the layers have -1.
 function parse(stage) {
   const dot = stage.indexOf(".");

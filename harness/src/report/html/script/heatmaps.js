@@ -108,8 +108,8 @@ function stageGrid(side, only, choose) {
     const s = of.get(rows[r] + "/" + layers[c]);
     if (!s) return null;
     const local = s[side];
-    const share = local ? num(local.used) : NaN;
-    const words = local ? percent(share) + " of allowed" : "not judged";
+    const share = local ? shareOf(local) : NaN;
+    const words = !local ? "not judged" : local.non_finite ? used(local) : used(local) + " of allowed";
     // A stage's status is about the subject; the reference only has its share.
     const status = side === "subject" || s.status === "missing" ? s.status : "";
     return { key: s.stage, share, status, label: `${s.stage}: ${s.status}, ${words}` };

@@ -179,7 +179,7 @@ function elementMap(map) {
       pane("subject", (c) => c.subject, should),
       pane("f64, on the subject's operands", (c) => c.f64, should),
       alone ? null : pane("reference", (c) => c.reference, should),
-      { name: `difference of subject and f64, up to ${short(off)}`, value: (c) => Math.abs(c.subject - c.f64), full: off, hue: "--bad" },
+      { name: `difference of subject and f64, full colour at ${short(off)}`, value: (c) => Math.abs(c.subject - c.f64), full: off, hue: "--bad" },
     ].filter(Boolean),
     rows: map.positions,
     end: map.width,

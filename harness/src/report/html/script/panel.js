@@ -3,10 +3,10 @@
 const figures = (stage) => {
   const row = (label, pick) => [label, ...SIDES.map((s) => (stage[s] ? pick(stage[s]) : "-"))];
   return table([["", false], ["subject", true], ["reference", true]], [
-    row("local residual", (l) => short(l.residual)),
-    row("allowed", (l) => short(l.allowed)),
-    row("used, worst", (l) => percent(l.used)),
-    row("at", (l) => place(l.at || l.first_bad)),
+    row("local residual", (l) => (l.non_finite ? used(l) : short(l.residual))),
+    row("allowed", (l) => (l.non_finite ? "-" : short(l.allowed))),
+    row("used, worst", used),
+    row("at", (l) => place(l.non_finite ? l.non_finite.place : l.at || l.first_bad)),
     row("rows beyond", (l) => `${l.bad_rows} of ${l.rows}`),
   ], "Figures of the stage");
 };
@@ -39,7 +39,9 @@ function gist(stage, position) {
   if (!local) return stage.status === "covered" ? "Not captured; judged within the segment of a later stage." : "Not judged: it was not captured, or its operands were not.";
   const share = position === undefined ? undefined : local.spread.positions[position];
   if (share !== undefined && share !== null) return `${at(position)}: ${percent(share)} of what is allowed.`;
-  return `${percent(local.used)} of what is allowed, at ${place(local.at || local.first_bad)}.`;
+  if (local.extent) return "Another shape than its operands ask for.";
+  if (local.non_finite) return `NaN or infinity, first at ${place(local.non_finite.place)} [${local.non_finite.index}].`;
+  return `${used(local)} of what is allowed, at ${place(local.at || local.first_bad)}.`;
 }
 
 // The panel for nobody's choice.
