@@ -145,7 +145,8 @@ fn by_difference(a: &Stored, b: &Stored, heads: usize, worst: Option<usize>) -> 
     order
 }
 
-fn short<S: Serializer>(rows: &[Vec<Real>], serializer: S) -> Result<S::Ok, S::Error> {
+/// Rows of numbers in three digits: what a map can show.
+pub(super) fn short<S: Serializer>(rows: &[Vec<Real>], serializer: S) -> Result<S::Ok, S::Error> {
     let rows = rows.iter().map(|row| {
         let row: Vec<Real> = row.iter().map(|v| Real(rounded(v.0))).collect();
         row

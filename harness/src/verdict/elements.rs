@@ -6,11 +6,11 @@ use super::operands::Block;
 use super::rows::{judged_len, place, row_at, row_len};
 use super::{Place, Side, StageResult};
 use crate::capture::{Capture, Filter};
-use crate::number::{Real, rounded};
+use crate::number::Real;
 use crate::oracle::Oracle;
 use qdiff_engine::model::{Node, StageId};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::ops::{ControlFlow, Range};
 
 /// Stages shown.
@@ -59,15 +59,15 @@ pub struct Elements {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shown: Vec<Vec<usize>>,
     /// What the subject has.
-    #[serde(serialize_with = "short")]
+    #[serde(serialize_with = "super::attention::short")]
     #[schemars(with = "Vec<Vec<Real>>")]
     pub subject: Vec<Vec<Real>>,
     /// What f64 gives on the subject's operands.
-    #[serde(serialize_with = "short")]
+    #[serde(serialize_with = "super::attention::short")]
     #[schemars(with = "Vec<Vec<Real>>")]
     pub f64: Vec<Vec<Real>>,
     /// What the reference has; a list is empty where it has no such row.
-    #[serde(serialize_with = "short")]
+    #[serde(serialize_with = "super::attention::short")]
     #[schemars(with = "Vec<Vec<Real>>")]
     pub reference: Vec<Vec<Real>>,
 }
@@ -193,7 +193,23 @@ fn worst(row: &Row, cell: Range<usize>) -> usize {
     cell.clone().reduce(|a, b| if share(b) > share(a) { b } else { a }).unwrap_or(cell.start)
 }
 
-fn short<S: Serializer>(rows: &[Vec<Real>], serializer: S) -> Result<S::Ok, S::Error> {
-    let rows = rows.iter().map(|row| row.iter().map(|v| Real(rounded(v.0))).collect::<Vec<_>>());
-    serializer.collect_seq(rows)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_shows_its_worst_element() {
+        let row = Row {
+            position: 0,
+            got: vec![0.0, 1.0, f32::NAN, 3.0, 4.5],
+            want: vec![0.0, 1.5, 2.0, 3.0, 4.0],
+            bound: vec![1.0, 1.0, 1.0, 1.0, 0.1],
+            other: None,
+        };
+        let map = elements(&[row], 0..5, 2);
+        assert_eq!(map.shown, [[1, 0, 0]]);
+        assert_eq!(map.f64[0], [Real(1.5), Real(2.0), Real(4.0)]);
+        assert!(map.subject[0][1].0.is_nan());
+        assert!(map.reference[0].is_empty());
+    }
 }
