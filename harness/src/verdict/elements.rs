@@ -148,7 +148,8 @@ fn rows(
                 continue;
             }
             let n = r * n..r * n + judged_len(node, here, n);
-            let Some(mut got) = row_at(node, subject.capture, here) else { continue };
+            let got = row_at(node, subject.capture, here).filter(|got| got.len() >= n.len());
+            let Some(mut got) = got else { continue };
             got.truncate(n.len());
             rows.push(Row {
                 position: here.position,
