@@ -19,6 +19,34 @@ fn run(folder: &Path, name: &str, extra: &[&str]) -> Value {
     serde_json::from_slice(&std::fs::read(folder.join(json)).unwrap()).unwrap()
 }
 
+/// What every page must show of its report.
+fn check(name: &str, seen: &Value, report: &Value) {
+    let verdict = &report["verdict"];
+    let stages = verdict["stages"].as_array().unwrap();
+    assert_eq!(seen["cells"], stages.len(), "{name}");
+    assert_eq!(seen["logits"], verdict["logits"].as_array().unwrap().len(), "{name}");
+    let (command, filters) = (&report["run"]["command"], &report["run"]["filters"]);
+    let repeat = format!("{} {}", command.as_str().unwrap(), filters.as_str().unwrap());
+    assert_eq!(seen["command"], repeat.trim_end(), "{name}");
+    // The remedy of the first origin is the first that is told.
+    let cause = &verdict["findings"][0]["cause"];
+    assert_eq!(seen["remedies"][0], cause["remedy"], "{name}");
+    // An origin has its elements: subject, f64, reference, difference.
+    let elements = verdict["elements"].as_array().unwrap();
+    assert_eq!(seen["elements"], if elements.is_empty() { 0 } else { 4 }, "{name}");
+    // Every head of every layer with attention maps can be picked.
+    let maps = verdict["attention"].as_array().unwrap();
+    let heads = maps.iter().filter(|m| m["stage"] == maps[0]["stage"]).count();
+    assert_eq!(seen["heads"].as_u64().unwrap_or(0), heads as u64, "{name}");
+    // The graph is the report's own: what each stage reads.
+    for (stage, told) in seen["graph"].as_object().unwrap() {
+        let stage = stages.iter().find(|s| s["stage"] == **stage).unwrap();
+        let inputs: Vec<&str> = stage["inputs"].as_array().unwrap().iter().map(|i| i.as_str().unwrap()).collect();
+        let read = told.as_str().unwrap().split_once("; reads ").map_or("", |(_, read)| read);
+        assert_eq!(read, inputs.join(", "), "{name}: {told}");
+    }
+}
+
 #[test]
 fn reports_open_and_drill_in() {
     let folder = tempfile::tempdir().unwrap();
@@ -28,20 +56,52 @@ fn reports_open_and_drill_in() {
     for (name, extra, badge, origins) in [
         ("clean", &[][..], "MATCH", 0),
         ("faulty", &faults[..], "DIVERGED", 2),
+        ("last", &["--inject", "lm-head-transposed"], "DIVERGED", 1),
         ("poisoned", &["--inject", "rope-base:base=nan@L01"], "DIVERGED", 2),
         ("few", &["--stages", "q_proj", "--positions", "3"], "MATCH", 0),
     ] {
         let report = run(folder, name, extra);
         let seen = drive(folder, &format!("{name}.html"));
         assert_eq!(seen["badge"], badge, "{name}");
-        assert_eq!(seen["cells"], report["verdict"]["stages"].as_array().unwrap().len(), "{name}");
         let marked = seen["origins"].as_u64().unwrap();
         assert!(marked >= origins, "{name}: {marked}");
-        assert_eq!(seen["logits"], report["verdict"]["logits"].as_array().unwrap().len(), "{name}");
-        let (command, filters) = (&report["run"]["command"], &report["run"]["filters"]);
-        let repeat = format!("{} {}", command.as_str().unwrap(), filters.as_str().unwrap());
-        assert_eq!(seen["command"], repeat.trim_end(), "{name}");
+        let elements = seen["elements"].as_u64().unwrap();
+        assert_eq!(elements > 0, badge == "DIVERGED", "{name}");
+        check(name, &seen, &report);
     }
+}
+
+/// Several runs stand in one file behind an overview, the worst first, with what
+/// is absent among them.
+#[test]
+fn several_runs_stand_in_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    Synth::default().write(&folder.join("model.gguf")).unwrap();
+    run(folder, "clean", &[]);
+    run(folder, "partial", &["--stages", "q_rope"]);
+    let worst = run(folder, "faulty", &["--inject", "attn-scale-missing@L00"]);
+    let files = ["report", "clean.json", "partial.json", "faulty.json"];
+    let output = qdiff(folder, &[&files[..], &["--report", "all.html"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let seen = drive(folder, "all.html");
+    let overview = &seen["overview"];
+    assert_eq!(overview["badge"], "DIVERGED");
+    assert_eq!(overview["headline"], "3 runs: 1 DIVERGED, 2 match");
+    assert_eq!(overview["rows"].as_array().unwrap().len(), 3);
+    assert_eq!(overview["outcomes"], json!(["all 3", "diverged 1", "match 2"]));
+    check("the first of several", &seen, &worst);
+
+    // One run of two is no whole: the page begins with what is absent.
+    let place = json!({ "batch": "b", "number": 1, "of": 1 });
+    let version = &worst["schema_version"];
+    let failure = json!({ "schema_version": version, "kind": "failure", "batch": place, "prompt": "long", "error": "<b>it</b> broke" });
+    std::fs::write(folder.join("failure.json"), failure.to_string()).unwrap();
+    let output = qdiff(folder, &["report", "clean.json", "failure.json", "--report", "part.html"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    let overview = &drive(folder, "part.html")["overview"];
+    assert_eq!(overview["badge"], "INCOMPLETE");
+    assert_eq!(overview["absent"], json!(["Absent: long: <b>it</b> broke"]));
 }
 
 /// Names that come from files are text, and nothing else, on the page.

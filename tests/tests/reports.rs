@@ -105,7 +105,7 @@ fn check_same(folder: &Path, screen: &str) {
     assert!(said.starts_with(first), "{said}");
     let html = text(folder, "report.html");
     let data = html
-        .split_once("<script type=\"application/json\" id=\"data\">")
+        .split_once("<script type=\"application/json\" class=\"run\">")
         .and_then(|(_, rest)| rest.split_once("</script>"))
         .unwrap()
         .0;
@@ -282,7 +282,7 @@ fn what_is_no_report_is_refused() {
         (&["golden"], &["is a capture", "--subject capture:golden"]),
         (&["report.json", "--report", "x.pdf"], &["x.pdf", ".html"]),
         (&["report.json", "--report", "no/x.md"], &["no/x.md", "folder you can write to"]),
-        (&["report.json", "report.json", "--report", "x.html"], &["x.html", "one file each"]),
+        (&["report.json", "report.json", "--report", "x.json"], &["x.json", "one file each"]),
         (&["report.json", "--ci", "github"], &["GITHUB_STEP_SUMMARY"]),
     ] {
         let output = qdiff(folder.path(), &[&["report"], args].concat());

@@ -2,29 +2,49 @@
 //! the worst first.
 
 use super::{Outcome, Report};
-use crate::number::number;
+use crate::number::{counted, number};
 use crate::verdict::Verdict;
 use std::fmt::Write as _;
 
 /// Columns of the prompt's name at most, so that a row fits a screen.
 const NAME: usize = 24;
 
-/// The reports as text; the worst outcome first, then the run that used most
+/// Headings of the columns, in the order of [`Row::cells`].
+pub(super) const COLUMNS: [&str; 6] = ["prompt", "outcome", "tokens", "used", "flips", "first origin"];
+
+/// Columns that hold numbers.
+pub(super) const NUMBERS: [usize; 3] = [2, 3, 4];
+
+/// A report in one row.
+pub(super) struct Row<'a> {
+    pub(super) report: &'a Report,
+    /// Index among the reports given.
+    pub(super) index: usize,
+    pub(super) cells: [String; 6],
+}
+
+/// A row for each report: the worst outcome first, then the run that used most
 /// of what is allowed.
-pub fn render(reports: &[Report]) -> String {
-    let mut order: Vec<&Report> = reports.iter().collect();
-    order.sort_by(|a, b| {
-        let used = used(&b.diagnosis.verdict).total_cmp(&used(&a.diagnosis.verdict));
-        rank(a.outcome).cmp(&rank(b.outcome)).then(used)
+pub(super) fn rows(reports: &[Report]) -> Vec<Row<'_>> {
+    let row = |(index, report)| Row { report, index, cells: cells(report) };
+    let mut rows: Vec<Row<'_>> = reports.iter().enumerate().map(row).collect();
+    rows.sort_by(|a, b| {
+        let used = used(&b.report.diagnosis.verdict).total_cmp(&used(&a.report.diagnosis.verdict));
+        rank(a.report.outcome).cmp(&rank(b.report.outcome)).then(used)
     });
-    let mut out = format!("{}\n\n", counts(&order));
-    let _ = writeln!(
-        out,
-        "{:<NAME$}  {:<17}  {:>9}  {:>6}  {:>5}  first origin",
-        "prompt", "outcome", "tokens", "used", "flips"
-    );
-    for report in order {
-        let _ = writeln!(out, "{}", row(report).trim_end());
+    rows
+}
+
+/// The reports as text.
+pub fn render(reports: &[Report]) -> String {
+    let rows = rows(reports);
+    let mut out = format!("{}\n\n", counts(&rows));
+    for [name, outcome, tokens, used, flips, origin] in
+        [&COLUMNS.map(str::to_owned)].into_iter().chain(rows.iter().map(|r| &r.cells))
+    {
+        let name = shorten(name);
+        let line = format!("{name:<NAME$}  {outcome:<17}  {tokens:>9}  {used:>6}  {flips:>5}  {origin}");
+        let _ = writeln!(out, "{}", line.trim_end());
     }
     out
 }
@@ -46,11 +66,12 @@ pub(super) fn word(outcome: Outcome) -> &'static str {
     }
 }
 
-fn counts(order: &[&Report]) -> String {
-    let mut text = format!("{} runs:", order.len());
-    for group in order.chunk_by(|a, b| a.outcome == b.outcome) {
+/// How many there are of each outcome.
+pub(super) fn counts(rows: &[Row<'_>]) -> String {
+    let mut text = format!("{}:", counted(rows.len(), "run"));
+    for group in rows.chunk_by(|a, b| a.report.outcome == b.report.outcome) {
         let comma = if text.ends_with(':') { "" } else { "," };
-        let _ = write!(text, "{comma} {} {}", group.len(), word(group[0].outcome));
+        let _ = write!(text, "{comma} {} {}", group.len(), word(group[0].report.outcome));
     }
     text
 }
@@ -61,7 +82,7 @@ fn used(verdict: &Verdict) -> f64 {
     locals.fold(0f64, |m, l| m.max(l.used))
 }
 
-fn row(report: &Report) -> String {
+fn cells(report: &Report) -> [String; 6] {
     let verdict = &report.diagnosis.verdict;
     let used = used(verdict);
     let used = if used > 10.0 { number(used) } else { format!("{:.0} %", (used * 100.0).ceil()) };
@@ -76,13 +97,14 @@ fn row(report: &Report) -> String {
         (None, Some(check)) if check.diverged() => "tokens".to_owned(),
         _ => origin,
     };
-    format!(
-        "{:<NAME$}  {:<17}  {:>9}  {used:>6}  {:>5}  {origin}",
-        shorten(&report.run.prompt),
-        word(report.outcome),
+    [
+        report.run.prompt.clone(),
+        word(report.outcome).to_owned(),
         format!("{}+{}", report.run.tokens.len(), report.run.decoded.len()),
-        flips.count(),
-    )
+        used,
+        flips.count().to_string(),
+        origin,
+    ]
 }
 
 /// The end of a long name: of a path it says most.

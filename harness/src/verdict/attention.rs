@@ -12,8 +12,14 @@ use std::ops::Range;
 /// Layers shown.
 const LAYERS: usize = 4;
 
-/// Queries and keys shown.
+/// Queries and keys shown of a head, at most.
 const SIDE: usize = 48;
+
+/// Heads shown of a layer.
+const HEADS: usize = 32;
+
+/// Weights shown of a side, all heads and layers together.
+const WEIGHTS: usize = 1 << 15;
 
 /// What one head attends to, on both sides.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -21,8 +27,9 @@ pub struct AttentionMap {
     /// The stage.
     #[schemars(with = "String")]
     pub stage: StageId,
-    /// The head: the worst one of the stage if it is beyond what is allowed,
-    /// else the one in which the two sides differ most.
+    /// The head. The first of a layer is the worst one of the stage if it is
+    /// beyond what is allowed, else the one in which the two sides differ most;
+    /// the others follow by how much the two sides differ.
     pub head: usize,
     /// Whether this head is itself beyond what is allowed.
     pub flagged: bool,
@@ -42,7 +49,7 @@ pub struct AttentionMap {
     pub reference: Vec<Vec<Real>>,
 }
 
-/// One map for each of the first layers with an origin, where both sides'
+/// A map for each head of the first layers with an origin, where both sides'
 /// weights were captured in one shape.
 pub(super) fn maps(graph: &Graph, stages: &[StageResult], subject: &Capture, reference: &Capture) -> Vec<AttentionMap> {
     let mut layers: Vec<u16> = Vec::new();
@@ -51,18 +58,23 @@ pub(super) fn maps(graph: &Graph, stages: &[StageResult], subject: &Capture, ref
             layers.push(layer);
         }
     }
-    layers
-        .iter()
-        .take(LAYERS)
-        .filter_map(|&layer| {
-            let node = graph.nodes.iter().find(|n| n.id.layer == Some(layer) && matches!(n.op, Op::AttnWeights(_)))?;
-            let stage = stages.iter().find(|s| s.id == node.id);
-            map(node.id, stage, subject, reference)
-        })
-        .collect()
+    layers.truncate(LAYERS);
+    let of_layer = |layer: &u16| {
+        let node = graph.nodes.iter().find(|n| n.id.layer == Some(*layer) && matches!(n.op, Op::AttnWeights(_)))?;
+        let stage = stages.iter().find(|s| s.id == node.id);
+        heads(node.id, stage, subject, reference, layers.len())
+    };
+    layers.iter().filter_map(of_layer).flatten().collect()
 }
 
-fn map(id: StageId, stage: Option<&StageResult>, subject: &Capture, reference: &Capture) -> Option<AttentionMap> {
+/// The heads of one of `layers` layers that are shown.
+fn heads(
+    id: StageId,
+    stage: Option<&StageResult>,
+    subject: &Capture,
+    reference: &Capture,
+    layers: usize,
+) -> Option<Vec<AttentionMap>> {
     let local = stage.and_then(|s| s.subject.as_ref());
     // The worst row, where one is beyond what is allowed.
     let bad = local.and_then(|l| l.first_bad.and(l.at).or(l.first_bad));
@@ -83,16 +95,15 @@ fn map(id: StageId, stage: Option<&StageResult>, subject: &Capture, reference: &
     if b.shape() != a.shape() || queries != positions.len() {
         return None;
     }
-    let head = match bad.and_then(|p| p.head).filter(|h| *h < heads) {
-        Some(head) => head,
-        None => most_different(a, b, heads),
-    };
+    let worst = bad.and_then(|p| p.head).filter(|h| *h < heads);
+    let order = by_difference(a, b, heads, worst);
+    let side = (WEIGHTS / (order.len() * layers).max(1)).isqrt().min(SIDE);
     let bad_row = bad.and_then(|p| positions.iter().position(|&q| q as usize == p.position));
-    let rows = around(bad_row, queries);
+    let rows = around(bad_row, queries, side);
     let last = positions.get(rows.end.checked_sub(1)?).map_or(keys, |&p| p as usize + 1);
-    let end = last.clamp(SIDE.min(keys), keys);
-    let seen = end - SIDE.min(end)..end;
-    let of = |t: &Stored| {
+    let end = last.clamp(side.min(keys), keys);
+    let seen = end - side.min(end)..end;
+    let of = |t: &Stored, head: usize| {
         let weights = t.slice(0, head..head + 1);
         let row = |q: usize| {
             let row = &weights.data[q * keys..][seen.clone()];
@@ -100,36 +111,42 @@ fn map(id: StageId, stage: Option<&StageResult>, subject: &Capture, reference: &
         };
         rows.clone().map(row).collect()
     };
-    Some(AttentionMap {
+    let map = |head: usize| AttentionMap {
         stage: id,
         head,
-        flagged: bad.is_some(),
+        flagged: local.is_some_and(|l| l.bad_heads.contains(&head)),
         step: step.index,
         queries: positions[rows.clone()].iter().map(|&p| p as usize).collect(),
         first_key: seen.start,
-        subject: of(a),
-        reference: of(b),
-    })
+        subject: of(a, head),
+        reference: of(b, head),
+    };
+    Some(order.iter().copied().map(map).collect())
 }
 
 /// The rows to show: around the bad one, else the last ones.
-fn around(bad: Option<usize>, rows: usize) -> Range<usize> {
-    let centre = bad.map_or(rows, |row| row + SIDE / 2);
-    let last = centre.clamp(SIDE.min(rows), rows);
-    last - SIDE.min(last)..last
+fn around(bad: Option<usize>, rows: usize, side: usize) -> Range<usize> {
+    let centre = bad.map_or(rows, |row| row + side.div_ceil(2));
+    let last = centre.clamp(side.min(rows), rows);
+    last - side.min(last)..last
 }
 
-/// The head in which the two sides differ most.
-fn most_different(a: &Stored, b: &Stored, heads: usize) -> usize {
+/// The heads shown: `worst` first, then those in which the two sides differ most.
+fn by_difference(a: &Stored, b: &Stored, heads: usize, worst: Option<usize>) -> Vec<usize> {
     let distance = |head: usize| -> f64 {
         let (a, b) = (a.slice(0, head..head + 1), b.slice(0, head..head + 1));
         let pairs = a.data.iter().zip(&b.data);
         pairs.map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum()
     };
-    (0..heads).map(distance).enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(head, _)| head)
+    let distances: Vec<f64> = (0..heads).map(distance).collect();
+    let mut order: Vec<usize> = (0..heads).collect();
+    order.sort_by(|&x, &y| (Some(y) == worst).cmp(&(Some(x) == worst)).then(distances[y].total_cmp(&distances[x])));
+    order.truncate(HEADS);
+    order
 }
 
-fn short<S: Serializer>(rows: &[Vec<Real>], serializer: S) -> Result<S::Ok, S::Error> {
+/// Rows of numbers in three digits: what a map can show.
+pub(super) fn short<S: Serializer>(rows: &[Vec<Real>], serializer: S) -> Result<S::Ok, S::Error> {
     let rows = rows.iter().map(|row| {
         let row: Vec<Real> = row.iter().map(|v| Real(rounded(v.0))).collect();
         row
@@ -146,7 +163,7 @@ mod tests {
         for (rows, bad) in
             [(16, None), (16, Some(3)), (512, None), (512, Some(0)), (512, Some(511)), (512, Some(200)), (1, Some(0))]
         {
-            let shown = around(bad, rows);
+            let shown = around(bad, rows, SIDE);
             assert!(shown.end <= rows, "{rows} {bad:?}: {shown:?}");
             assert_eq!(shown.len(), SIDE.min(rows), "{rows} {bad:?}: {shown:?}");
             assert!(bad.is_none_or(|b| shown.contains(&b)), "{rows} {bad:?}: {shown:?}");

@@ -2,8 +2,8 @@
 
 use super::rows::{self, place, row_len};
 use super::{
-    AttentionMap, Global, Local, LogitsRow, Policy, Segment, Side, Symptom, attention, global, health, logits,
-    residuals,
+    AttentionMap, ElementMap, Global, Local, LogitsRow, Policy, Segment, Side, Symptom, attention, elements, global,
+    health, logits, residuals,
 };
 use crate::capture::{Filter, Step};
 use crate::metrics::argmax;
@@ -51,6 +51,10 @@ pub struct StageResult {
     pub id: StageId,
     /// What is said of it.
     pub status: Status,
+    /// Stages that it reads, as its op takes them.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>")]
+    pub inputs: Vec<StageId>,
     /// Whether it is where a fault begins.
     pub origin: bool,
     /// Residual of the subject.
@@ -126,7 +130,11 @@ pub struct Verdict {
     pub tokens: Vec<TokenCheck>,
     /// The logits at every position judged; empty where they were not captured.
     pub logits: Vec<LogitsRow>,
-    /// Attention weights in the first layers where a fault begins.
+    /// Elements of the first stages where a fault begins.
+    #[serde(default)]
+    pub elements: Vec<ElementMap>,
+    /// Attention weights in the first layers where a fault begins, the heads of
+    /// a layer one after the other, first the one that tells most.
     pub attention: Vec<AttentionMap>,
     /// Suspicious things that need no reference to be seen.
     pub health: Vec<Symptom>,
@@ -204,6 +212,7 @@ pub fn judge(
             StageResult {
                 id: node.id,
                 status: own_status(of_subject.as_ref(), of_reference.as_ref(), alone),
+                inputs: node.reads().map(|i| graph.nodes[i].id).collect(),
                 origin: false,
                 global: global::compare(node, subject.capture, reference.capture, filter),
                 subject: of_subject,
@@ -219,6 +228,7 @@ pub fn judge(
         tokens: tokens(subject, reference),
         logits: last_of(graph, filter)
             .map_or_else(Vec::new, |node| logits::compare(node, subject.capture, reference.capture, filter)),
+        elements: elements::maps(oracle, &origins, subject, reference.capture, filter),
         attention: attention::maps(graph, &stages, subject.capture, reference.capture),
         health: health::check(graph, subject.capture),
         stages,

@@ -6,13 +6,14 @@
 //! grow), `segment` where some were not captured. `local` holds the stage to it,
 //! `global` compares the two runners, `judge` gives every
 //! stage its status and finds the origins, `health` looks for what no correct
-//! model does. `spread`, `attention` and `logits` keep what charts are drawn
-//! from.
+//! model does. `spread`, `elements`, `attention` and `logits` keep what charts are
+//! drawn from.
 
 mod apply;
 mod attention;
 mod batches;
 mod caches;
+mod elements;
 mod evaluate;
 mod evidence;
 mod gap;
@@ -33,6 +34,7 @@ pub mod tolerance;
 
 pub use attention::AttentionMap;
 pub use batches::largest_difference;
+pub use elements::{ElementMap, Elements};
 pub use evaluate::{Expected, evaluate};
 pub(crate) use evaluate::{assembled, written};
 pub use evidence::{DESCRIBED, Evidence, RowAt, TRIED, Wrong, excerpt};

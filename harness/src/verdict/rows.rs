@@ -43,6 +43,11 @@ pub(super) fn add_other(node: &Node, local: &mut Local, other: &Capture) {
 
 /// What `capture` holds at index `index` of the row `at`.
 fn value_at(node: &Node, capture: &Capture, at: Place, index: usize) -> Option<Real> {
+    Some(Real(f64::from(*row_at(node, capture, at)?.get(index)?)))
+}
+
+/// What `capture` holds in the row `at`.
+pub(super) fn row_at(node: &Node, capture: &Capture, at: Place) -> Option<Vec<f32>> {
     capture.steps.iter().filter(|s| s.index == at.step).find_map(|step| {
         let stored = step.stages.get(&node.id)?;
         // A cache holds the rows of all positions so far.
@@ -57,7 +62,6 @@ fn value_at(node: &Node, capture: &Capture, at: Place, index: usize) -> Option<R
         let tensor = stored.slice(axis, row..row + 1);
         let n = row_len(&tensor.shape);
         let start = at.head.unwrap_or(0) * n;
-        let value = tensor.data.get(start..start + n)?.get(index)?;
-        Some(Real(f64::from(*value)))
+        tensor.data.get(start..start + n).map(<[f32]>::to_vec)
     })
 }

@@ -1,9 +1,10 @@
 //! One HTML file that needs nothing else: no network, no fonts, no library.
+//! Several runs stand behind an overview, each parsed when it is opened.
 
-use super::{Format, Report, Summary, json, table};
+use super::{Format, Report, Summary, overview, table};
 use crate::verdict::BIN_OF_ONE;
-use anyhow::{Result, bail};
-use serde_json::json;
+use anyhow::Result;
+use serde_json::{Value, json};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -11,8 +12,15 @@ const SCRIPT: &str = concat!(
     include_str!("script/base.js"),
     include_str!("script/heatmaps.js"),
     include_str!("script/charts.js"),
+    include_str!("script/maps.js"),
+    include_str!("script/graph.js"),
+    include_str!("script/panel.js"),
     include_str!("script/page.js"),
 );
+
+/// Lines of the summary that are folded away: what was run, and what is only of
+/// interest where nothing else is.
+const FOLDED: [&str; 6] = ["model", "injected", "tolerance", "tokenizer", "repeat", "health"];
 
 /// The HTML format.
 pub struct Html;
@@ -23,21 +31,66 @@ impl Format for Html {
     }
 
     fn several(&self) -> bool {
-        false
+        true
     }
 
-    fn render(&self, reports: &[Report], _: &[String]) -> Result<String> {
-        let [report] = reports else {
-            bail!("an HTML report holds one run");
+    fn render(&self, reports: &[Report], absent: &[String]) -> Result<String> {
+        let rows = overview::rows(reports);
+        let counts = overview::counts(&rows);
+        let title = match reports {
+            [one] => title(one, &Summary::new(one)),
+            _ => format!("qdiff: {counts}"),
         };
-        let summary = Summary::new(report);
-        let rows = table::rows(&report.diagnosis.verdict, false);
-        let data = json!({
+        let index = json!({
+            "counts": counts,
+            "absent": absent,
+            "head": overview::COLUMNS,
+            "numbers": overview::NUMBERS,
+            "rows": rows.iter().map(|r| json!({
+                "run": r.index,
+                "outcome": r.report.outcome,
+                "subject": r.report.subject.name,
+                "model": r.report.model.name,
+                "cells": r.cells,
+            })).collect::<Vec<_>>(),
+            "bin_of_one": BIN_OF_ONE,
+        });
+        let runs = reports.iter().map(run).collect::<Result<Vec<_>>>()?;
+        Ok(fill(
+            include_str!("template.html"),
+            &[
+                ("STYLE-HASH", &hash(STYLE)),
+                ("SCRIPT-HASH", &hash(SCRIPT)),
+                ("TITLE", &escape(&title)),
+                ("/*STYLE*/", STYLE),
+                ("<!--INDEX-->", &element("index", &index)?),
+                ("<!--RUNS-->", &runs.join("\n")),
+                ("/*SCRIPT*/", SCRIPT),
+            ],
+        ))
+    }
+}
+
+/// The data of one run.
+fn run(report: &Report) -> Result<String> {
+    let summary = Summary::new(report);
+    let (remedies, lines): (Vec<_>, Vec<_>) = [&summary.more, &summary.facts, &summary.evidence]
+        .into_iter()
+        .flatten()
+        .partition(|(label, _)| *label == "remedy");
+    let (folded, open): (Vec<_>, Vec<_>) = lines.into_iter().partition(|(label, _)| FOLDED.contains(label));
+    let rows = table::rows(&report.diagnosis.verdict, false);
+    element(
+        "run",
+        &json!({
             "report": report,
+            "title": title(report, &summary),
             "summary": {
                 "word": summary.word.trim_end_matches(':'),
                 "headline": summary.headline,
-                "lines": [summary.more, summary.facts, summary.evidence],
+                "remedies": remedies.iter().map(|(_, text)| text).collect::<Vec<_>>(),
+                "open": open,
+                "folded": folded,
                 "next": summary.next,
                 "repeat": report.run.repeat(),
             },
@@ -46,20 +99,14 @@ impl Format for Html {
                 "numbers": table::NUMBERS,
                 "rows": rows.iter().map(|r| r.cells().collect::<Vec<_>>()).collect::<Vec<_>>(),
             },
-            "bin_of_one": BIN_OF_ONE,
-        });
-        Ok(fill(
-            include_str!("template.html"),
-            &[
-                ("STYLE-HASH", &hash(STYLE)),
-                ("SCRIPT-HASH", &hash(SCRIPT)),
-                ("TITLE", &escape(&title(report, &summary))),
-                ("/*STYLE*/", STYLE),
-                ("/*DATA*/", &inert(&json::text(&data)?)),
-                ("/*SCRIPT*/", SCRIPT),
-            ],
-        ))
-    }
+        }),
+    )
+}
+
+/// An element that holds `data` and runs nothing.
+fn element(class: &str, data: &Value) -> Result<String> {
+    let data = inert(&serde_json::to_string(data)?);
+    Ok(format!(r#"<script type="application/json" class="{class}">{data}</script>"#))
 }
 
 /// Puts each text in the place of its mark, in the order in which the marks

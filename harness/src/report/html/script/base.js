@@ -1,11 +1,28 @@
 "use strict";
-// The report, and the small vocabulary in which the page is built. Text only
-// ever enters it as text: nothing from the report is parsed as markup.
+// The runs of the file, the one that is open, and the small vocabulary in which
+// the page is built. Text only ever enters it as text: nothing from a report is
+// parsed as markup.
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const report = data.report;
-const verdict = report.verdict;
+const parseElement = (element) => JSON.parse(element.textContent);
+const index = parseElement(document.querySelector("script.index"));
+const runs = document.querySelectorAll("script.run");
 const SIDES = ["subject", "reference"];
+
+// Of the run that is open; `load` sets them.
+let data, report, verdict, stages, stageOf, names, layers, findings, tokens;
+
+// Takes run `i` out of the file; until it is asked for it stays text.
+function load(i) {
+  data = parseElement(runs[i]);
+  report = data.report;
+  verdict = report.verdict;
+  stages = verdict.stages.map((s) => Object.assign({ inputs: [] }, s, parse(s.stage)));
+  stageOf = new Map(stages.map((s) => [s.stage, s]));
+  names = [...new Set(stages.map((s) => s.name))];
+  layers = [...new Set(stages.map((s) => s.layer))].sort((a, b) => a - b);
+  findings = new Map(verdict.findings.map((f) => [f.stage, f]));
+  tokens = report.run.tokens.concat(report.run.decoded);
+}
 
 const byId = (id) => document.getElementById(id);
 
@@ -48,6 +65,10 @@ function short(x) {
 
 const percent = (x) => (num(x) <= 10 ? Math.ceil(num(x) * 100) + " %" : "over 1000 %");
 
+// Where a value is NaN or infinite no share says how far off it is.
+const used = (local) => (local.non_finite ? "not finite" : percent(local.used));
+const shareOf = (local) => (local.non_finite ? Infinity : num(local.used));
+
 // `L07.q_rope` -> {layer: 7, name: "q_rope"}; stages outside the layers have -1.
 function parse(stage) {
   const dot = stage.indexOf(".");
@@ -58,14 +79,10 @@ function parse(stage) {
 
 const layerName = (layer) => (layer < 0 ? "–" : "L" + String(layer).padStart(2, "0"));
 
-const stages = verdict.stages.map((s) => Object.assign({}, s, parse(s.stage)));
-const stageOf = new Map(stages.map((s) => [s.stage, s]));
-const names = [...new Set(stages.map((s) => s.name))];
-const layers = [...new Set(stages.map((s) => s.layer))].sort((a, b) => a - b);
-const findings = new Map(verdict.findings.map((f) => [f.stage, f]));
-
-const tokens = report.run.tokens.concat(report.run.decoded);
 const spell = (id) => (report.run.text[id] === undefined ? "id " + id : JSON.stringify(report.run.text[id]));
+
+// A position with its token's text.
+const at = (p) => `p${p}` + (tokens[p] === undefined ? "" : " " + spell(tokens[p]));
 
 function place(p) {
   if (!p) return "";
@@ -79,13 +96,48 @@ function table(head, rows, caption) {
     "table",
     { class: "plain", "aria-label": caption },
     el("thead", {}, el("tr", {}, ...head.map(([t, n]) => el("th", { scope: "col", class: n ? "n" : undefined }, t)))),
-    el("tbody", {}, ...rows.map((row) => {
-      const tr = el("tr", row.attributes || {}, ...(row.cells || row).map(cell));
-      return tr;
-    })),
+    el("tbody", {}, ...rows.map((row) => el("tr", row.attributes || {}, ...(row.cells || row).map(cell)))),
   );
 }
 
 function options(select, values, chosen) {
-  select.replaceChildren(...values.map((v) => el("option", { value: v, selected: v === chosen }, v)));
+  select.replaceChildren(...values.map(([value, text]) => el("option", { value, selected: value === chosen }, text)));
+}
+
+// Buttons of which one is pressed.
+function choice(values, chosen, pick) {
+  return values.map(([value, text]) => el("button", { type: "button", "aria-pressed": String(value === chosen), onclick: () => pick(value) }, text));
+}
+
+// A command, and a button that puts it on the clipboard.
+function command(text, id) {
+  const pre = el("pre", { id }, text);
+  const button = el("button", { type: "button", class: "copy", onclick: async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch {
+      // No clipboard for this page: selected, it is one key away.
+      getSelection().selectAllChildren(pre);
+      button.textContent = "Selected";
+    }
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  } }, "Copy");
+  return el("div", { class: "command" }, pre, button);
+}
+
+// Where the reader is, as the address says it: `#run/2/stage/L00.q_rope`, `#at/glossary`.
+// The slash keeps an address apart from every id of an element.
+function address() {
+  const parts = location.hash.slice(1).split("/");
+  const said = { run: undefined, stage: undefined, at: undefined };
+  for (let i = 0; i + 1 < parts.length; i += 2) {
+    if (!(parts[i] in said)) continue;
+    try {
+      said[parts[i]] = decodeURIComponent(parts[i + 1]);
+    } catch {
+      // No address of this page.
+    }
+  }
+  return said;
 }

@@ -1,7 +1,7 @@
 // Small charts in SVG.
 
-const NARROW = 480;
-const WIDE = 1100;
+const NARROW = 372;
+const WIDE = 760;
 
 // A drawing of W by H in a box of its own, which scrolls sideways where the
 // screen is too narrow for its text to be read.
@@ -36,7 +36,7 @@ function lineChart(lines, xs, label) {
     svg("line", { class: "axis", x1: L, x2: W - 8, y1: y(10 ** d), y2: y(10 ** d) }),
     svg("text", { x: L - 6, y: y(10 ** d) + 4, "text-anchor": "end" }, "1e" + d),
   ]);
-  const every = Math.ceil(xs.length / 24);
+  const every = Math.ceil(xs.length / 16);
   const marks = xs.map((t, i) => (i % every ? null : svg("text", { x: x(i), y: H - 5, "text-anchor": "middle" }, t)));
   const drawn = lines.flatMap((line) => {
     const points = line.values.filter(([, v]) => !Number.isNaN(v)).map(([i, v]) => [x(i), y(Number.isFinite(v) ? v : 10 ** axis.last)]);
@@ -66,7 +66,7 @@ function growth(name) {
 
 // Elements by the share of what they are allowed, in powers of two; both sides.
 function histogram(stage) {
-  const one = data.bin_of_one;
+  const one = index.bin_of_one;
   const counts = SIDES.map((side) => (stage[side] ? stage[side].spread.elements : []));
   const length = Math.max(...counts.map((c) => c.length), one + 2);
   const first = Math.max(0, Math.min(...counts.map((c) => { const i = c.findIndex((n) => n > 0); return i < 0 ? one - 8 : i; }), one - 8));
@@ -84,7 +84,7 @@ function histogram(stage) {
   const limit = (one - first) * width;
   const ticks = [];
   const every = Math.ceil((length - first) / 8);
-  for (let i = first; i < length; i += every) ticks.push(svg("text", { x: (i - first) * width, y: H - 5 }, short(2 ** (i - one))));
+  for (let i = first; i < length - every / 2; i += every) ticks.push(svg("text", { x: (i - first) * width, y: H - 5 }, short(2 ** (i - one))));
   return drawing(W, H, "Histogram of elements by share of what is allowed",
     svg("line", { class: "axis", x1: 0, x2: W, y1: H - B, y2: H - B }), ...bars, ...ticks,
     svg("line", { class: "limit", x1: limit, x2: limit, y1: 0, y2: H - B }));
@@ -102,7 +102,8 @@ function bars(values, options) {
     const h = v > 0 ? y(v) : 1;
     const over = options.limit !== undefined && v > options.limit;
     const at = { x: L + i * width, width: Math.max(0.6, width - (width > 4 ? 1.5 : 0)) };
-    const bar = svg("rect", Object.assign({ class: over || (options.bad && options.bad(i)) ? "bar-over" : "bar-subject", y: H - B - h, height: h }, at));
+    const chosen = options.chosen === i ? " chosen" : "";
+    const bar = svg("rect", Object.assign({ class: (over || (options.bad && options.bad(i)) ? "bar-over" : "bar-subject") + chosen, y: H - B - h, height: h }, at));
     const hit = svg("rect", Object.assign({ class: "hit", y: 0, height: H - B, onclick: options.choose ? () => options.choose(i) : undefined }, at), svg("title", {}, options.title(i)));
     return [bar, hit];
   });
@@ -112,52 +113,4 @@ function bars(values, options) {
   const limit = options.limit === undefined ? null : svg("line", { class: "limit", x1: L, x2: W, y1: H - B - y(options.limit), y2: H - B - y(options.limit) });
   return drawing(W, H, options.label,
     svg("line", { class: "axis", x1: L, x2: W, y1: H - B, y2: H - B }), ...ticks, ...marks, ...drawn, limit);
-}
-
-// Attention weights of both sides and their difference, a pixel per weight.
-function attentionMap(map) {
-  const keys = Math.max(0, ...map.subject.map((r) => r.length));
-  const queries = map.subject.length;
-  const readout = el("p", { class: "readout", "aria-live": "polite" }, " ");
-  const styles = getComputedStyle(document.documentElement);
-  const colour = (name) => {
-    const hex = styles.getPropertyValue(name).trim();
-    return [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
-  };
-  const draw = (canvas, value, hue) => {
-    const context = canvas.getContext("2d");
-    const image = context.createImageData(keys, queries);
-    const [ground, full, wrong] = [colour("--surface"), colour(hue), colour("--bad")];
-    for (let q = 0; q < queries; q++) {
-      for (let k = 0; k < keys; k++) {
-        const v = value(q, k);
-        // The square root shows small weights too.
-        const t = Number.isNaN(v) ? 1 : Math.sqrt(Math.min(1, Math.abs(v)));
-        const paint = Number.isNaN(v) ? wrong : full;
-        for (let i = 0; i < 3; i++) image.data[(q * keys + k) * 4 + i] = ground[i] + (paint[i] - ground[i]) * t;
-        image.data[(q * keys + k) * 4 + 3] = 255;
-      }
-    }
-    context.putImageData(image, 0, 0);
-  };
-  const of = (side) => (q, k) => num(map[side][q] && map[side][q][k]);
-  const difference = (q, k) => of("subject")(q, k) - of("reference")(q, k);
-  const token = (p) => `p${p}` + (tokens[p] === undefined ? "" : " " + spell(tokens[p]));
-  const figure = (name, value, hue) => {
-    const canvas = el("canvas", { width: keys, height: queries, role: "img", "--ratio": `${keys} / ${Math.max(queries, keys / 6)}`,
-      "aria-label": `${name}: weights of ${queries} queries on ${keys} keys` });
-    canvas.addEventListener("pointermove", (e) => {
-      const box = canvas.getBoundingClientRect();
-      const k = Math.min(keys - 1, Math.floor(((e.clientX - box.left) / box.width) * keys));
-      const q = Math.min(queries - 1, Math.floor(((e.clientY - box.top) / box.height) * queries));
-      readout.textContent = `${token(map.queries[q])} on ${token(map.first_key + k)}: subject ${short(of("subject")(q, k))}, reference ${short(of("reference")(q, k))}`;
-    });
-    draw(canvas, value, hue);
-    return el("figure", {}, canvas, el("figcaption", {}, name));
-  };
-  const when = map.step ? `decode step ${map.step}` : "prefill";
-  return el("div", {},
-    el("h3", {}, `${map.stage} head ${map.head}, ${when}`, map.flagged ? ": at fault" : ": differs most"),
-    el("div", { class: "maps" }, figure("subject", of("subject"), "--subject"), figure("reference", of("reference"), "--reference"), figure("difference", difference, "--bad")),
-    readout);
 }

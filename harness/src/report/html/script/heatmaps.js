@@ -14,14 +14,77 @@ function tint(td, share) {
 
 const MARKS = { diverged: "●", poisoned: "✕", disputed: "?", inherited: "", covered: "", alone: "", match: "", missing: "" };
 
-// rows: [{label, title}], columns: [{label}], cell(r, c) -> {key, share, status, label} or null.
+// Makes `cells`, a matrix with gaps, one tab stop. A cell says by `data-key`
+// what it chooses.
+function roving(root, cells, choose) {
+  const first = cells.flat().find(Boolean);
+  if (first) first.setAttribute("tabindex", 0);
+  root.dataset.roving = "";
+  const focus = (cell) => {
+    tabStop(root, cell);
+    cell.focus();
+  };
+  const pick = (cell) => choose(cell.dataset.key, cell.dataset.at === undefined ? undefined : Number(cell.dataset.at));
+  root.addEventListener("click", (e) => {
+    const cell = e.target.closest("[data-key]");
+    if (!cell) return;
+    focus(cell);
+    pick(cell);
+  });
+  root.addEventListener("keydown", (e) => {
+    const cell = e.target.closest("[data-key]");
+    if (!cell) return;
+    if (e.key === "Enter" || e.key === " ") {
+      e.preventDefault();
+      pick(cell);
+      return;
+    }
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[e.key];
+    if (!step) return;
+    e.preventDefault();
+    let r = cells.findIndex((line) => line && line.includes(cell));
+    let c = cells[r].indexOf(cell);
+    // Past cells that are not there, in a row of its own length.
+    const widest = Math.max(...cells.map((line) => (line ? line.length : 0)));
+    do {
+      r += step[0];
+      c += step[1];
+      if (r < 0 || c < 0 || r >= cells.length || c >= widest) return;
+    } while (!(cells[r] && cells[r][c]));
+    focus(cells[r][c]);
+  });
+  return root;
+}
+
+// Puts the tab stop of `root` on `cell`.
+function tabStop(root, cell) {
+  for (const other of root.querySelectorAll('[tabindex="0"]')) other.setAttribute("tabindex", -1);
+  cell.setAttribute("tabindex", 0);
+}
+
+// Marks what shows `key`, at position `at` where a cell has one, and lets the
+// tab stop begin there.
+function mark(key, at) {
+  for (const root of document.querySelectorAll("[data-roving]")) {
+    const hits = [];
+    for (const cell of root.querySelectorAll("[data-key]")) {
+      const hit = cell.dataset.key === key && (at === undefined || cell.dataset.at === undefined || Number(cell.dataset.at) === at);
+      if (hit) hits.push(cell);
+      const name = cell.getAttribute("role") === "gridcell" ? "aria-selected" : "aria-pressed";
+      if (cell.getAttribute(name) !== String(hit)) cell.setAttribute(name, String(hit));
+    }
+    if (hits.length && !hits.some((cell) => cell.getAttribute("tabindex") === "0")) tabStop(root, hits[0]);
+  }
+}
+
+// rows: [{label, title}], columns: [{label}], cell(r, c) -> {key, at, share, status, label} or null.
 function grid(rows, columns, cell, choose, caption) {
   const cells = [];
   const body = rows.map((row, r) => {
     const line = columns.map((_, c) => {
       const it = cell(r, c);
       if (!it) return el("td", {});
-      const td = el("td", { "data-key": it.key, role: "gridcell", tabindex: -1, title: it.label, "aria-label": it.label, "aria-selected": "false" }, MARKS[it.status] || "");
+      const td = el("td", { "data-key": it.key, "data-at": it.at, role: "gridcell", tabindex: -1, title: it.label, "aria-label": it.label, "aria-selected": "false" }, MARKS[it.status] || "");
       if (it.status) td.classList.add(it.status);
       if (!["missing", "covered", "disputed"].includes(it.status)) tint(td, it.share);
       (cells[r] = cells[r] || [])[c] = td;
@@ -31,64 +94,34 @@ function grid(rows, columns, cell, choose, caption) {
   });
   const head = el("tr", { role: "row" }, el("td", {}), ...columns.map((c) => el("th", { scope: "col" }, c.label)));
   const made = el("table", { class: "grid", role: "grid", "aria-label": caption }, el("thead", {}, head), el("tbody", {}, ...body));
-
-  const all = cells.flat().filter(Boolean);
-  if (all.length) all[0].tabIndex = 0;
-  const focus = (td) => {
-    all.forEach((other) => (other.tabIndex = -1));
-    td.tabIndex = 0;
-    td.focus();
-  };
-  made.addEventListener("click", (e) => {
-    const td = e.target.closest("td[data-key]");
-    if (!td) return;
-    focus(td);
-    choose(td.dataset.key);
-  });
-  made.addEventListener("keydown", (e) => {
-    const td = e.target.closest("td[data-key]");
-    if (!td) return;
-    if (e.key === "Enter" || e.key === " ") {
-      e.preventDefault();
-      choose(td.dataset.key);
-      return;
-    }
-    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[e.key];
-    if (!step) return;
-    e.preventDefault();
-    let r = cells.findIndex((line) => line && line.includes(td));
-    let c = cells[r].indexOf(td);
-    // Past cells that are not there.
-    do {
-      r += step[0];
-      c += step[1];
-      if (r < 0 || c < 0 || r >= rows.length || c >= columns.length) return;
-    } while (!(cells[r] && cells[r][c]));
-    focus(cells[r][c]);
-  });
-  return made;
+  return roving(made, Array.from(cells), choose);
 }
 
-function stageGrid(side, choose) {
-  const at = new Map(stages.map((s) => [s.name + "/" + s.layer, s]));
+const layerLabel = (l) => ({ label: l < 0 ? "–" : String(l) });
+
+// `only` leaves the stages of one status.
+function stageGrid(side, only, choose) {
+  const shown = stages.filter((s) => !only || s.status === only);
+  const of = new Map(shown.map((s) => [s.name + "/" + s.layer, s]));
+  const rows = names.filter((n) => shown.some((s) => s.name === n));
   const cell = (r, c) => {
-    const s = at.get(names[r] + "/" + layers[c]);
+    const s = of.get(rows[r] + "/" + layers[c]);
     if (!s) return null;
     const local = s[side];
-    const share = local ? num(local.used) : NaN;
-    const words = local ? percent(share) + " of allowed" : "not judged";
+    const share = local ? shareOf(local) : NaN;
+    const words = !local ? "not judged" : local.non_finite ? used(local) : used(local) + " of allowed";
     // A stage's status is about the subject; the reference only has its share.
     const status = side === "subject" || s.status === "missing" ? s.status : "";
     return { key: s.stage, share, status, label: `${s.stage}: ${s.status}, ${words}` };
   };
-  return grid(names.map((n) => ({ label: n })), layers.map((l) => ({ label: l < 0 ? "–" : String(l) })), cell, choose, "Stages by layer");
+  return grid(rows.map((n) => ({ label: n })), layers.map(layerLabel), cell, choose, "Stages by layer");
 }
 
 // Positions in at most this many rows; neighbours share one and show the worst.
 const MOST_ROWS = 256;
 
 function positionGrid(side, name, choose) {
-  const chosen = stages.filter((s) => (name === "all stages" || s.name === name) && s[side]);
+  const chosen = stages.filter((s) => (name === "" || s.name === name) && s[side]);
   const count = Math.max(0, ...chosen.map((s) => s[side].spread.positions.length));
   const per = Math.max(1, Math.ceil(count / MOST_ROWS));
   const used = layers.filter((l) => chosen.some((s) => s.layer === l));
@@ -104,33 +137,37 @@ function positionGrid(side, name, choose) {
   const rows = [];
   for (let p = 0; p < count; p += per) {
     const last = Math.min(count, p + per) - 1;
-    const text = per === 1 && tokens[p] !== undefined ? " " + spell(tokens[p]) : "";
-    const label = (last > p ? `p${p}–p${last}` : `p${p}`) + text;
+    const label = last > p ? `p${p}–p${last}` : at(p);
     rows.push({ label, title: label });
   }
   const cell = (r, c) => {
     const it = worst.get(r + "/" + used[c]);
     if (!it) return null;
-    return { key: it.stage, share: it.share, status: "", label: `p${it.position} ${it.stage}: ${percent(it.share)} of allowed` };
+    return { key: it.stage, at: it.position, share: it.share, status: "", label: `p${it.position} ${it.stage}: ${percent(it.share)} of allowed` };
   };
-  return grid(rows, used.map((l) => ({ label: l < 0 ? "–" : String(l) })), cell, choose, "Tokens by layer");
+  return grid(rows, used.map(layerLabel), cell, choose, "Tokens by layer");
 }
 
+// What the colours say; only of what is there.
 function legend() {
   const sample = (words, status, share) => {
-    const td = el("td", { "data-key": "" }, MARKS[status] || "");
+    const td = el("td", {}, MARKS[status] || "");
+    td.classList.add("shade");
     if (status) td.classList.add(status);
     if (share !== undefined) tint(td, share);
     return el("li", {}, el("table", { class: "grid", role: "presentation" }, el("tbody", {}, el("tr", {}, td))), words);
   };
+  const there = new Set(stages.map((s) => s.status));
   return [
     sample("little of what is allowed", "", 0.05),
     sample("all of it", "", 1),
-    sample("diverged: an origin", "diverged", 1e3),
-    sample("poisoned: NaN or infinity", "poisoned", 1e9),
-    sample("inherited: right, on wrong operands", "inherited", 0.2),
-    sample("disputed", "disputed"),
-    sample("covered: within a later stage's segment", "covered"),
-    sample("missing: not judged", "missing"),
+    ...[
+      ["diverged", "diverged: an origin", 1e3],
+      ["poisoned", "poisoned: NaN or infinity", 1e9],
+      ["inherited", "inherited: right, on wrong operands", 0.2],
+      ["disputed", "disputed"],
+      ["covered", "covered: within a later stage's segment"],
+      ["missing", "missing: not judged"],
+    ].filter(([status]) => there.has(status)).map(([status, words, share]) => sample(words, status, share)),
   ];
 }

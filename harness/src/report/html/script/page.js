@@ -1,129 +1,142 @@
-// The page: sections filled from the report, and what a choice shows.
+// The page: sections filled from a run, what a choice shows, and the way
+// between runs.
 
-let side = "subject";
-let chosen = null;
+let opened; // Index of the run; null: the overview.
+let side, only, chosen, position;
+
+// Of one run, the page is that run; of several, or where one is absent, an overview stands first.
+const several = runs.length !== 1 || index.absent.length > 0;
+const path = (...parts) => "#" + [...(several && opened !== null ? ["run", opened] : []), ...parts.map(encodeURIComponent)].join("/");
+
+function overview() {
+  opened = null;
+  byId("run").hidden = true;
+  byId("overview").hidden = false;
+  const worst = index.rows.length ? index.rows[0].outcome : "incomplete";
+  const outcome = worst === "match" && index.absent.length ? "incomplete" : worst;
+  put("banner",
+    el("p", { class: "what" }, el("span", { class: "badge " + outcome }, outcome.toUpperCase())),
+    el("h1", { tabindex: -1 }, index.counts),
+    ...index.absent.map((what) => el("p", { class: "absent" }, el("strong", {}, "Absent: "), what)));
+  const outcomes = [...new Set(index.rows.map((r) => r.outcome))];
+  const show = (shown) => {
+    const of = (outcome) => index.rows.filter((r) => !outcome || r.outcome === outcome);
+    put("outcomes", ...(outcomes.length > 1 ? choice([["", `all ${index.rows.length}`], ...outcomes.map((o) => [o, `${o} ${of(o).length}`])], shown, show) : []));
+    put("runs", table(
+      [...index.head, "subject", "model"].map((h, i) => [h, index.numbers.includes(i)]),
+      of(shown).map((r) => ({ attributes: { class: r.outcome === "diverged" ? "bad" : undefined }, cells: [
+        el("a", { href: "#run/" + r.run }, r.cells[0]), el("span", { class: "status " + r.outcome }, r.cells[1]), ...r.cells.slice(2), r.subject, r.model] })), "Runs"));
+  };
+  show("");
+  put("footer", "");
+  document.title = "qdiff: " + index.counts;
+}
 
 function banner() {
-  const lines = data.summary.lines.flat();
+  const { word, headline, remedies, open, folded, next } = data.summary;
+  const list = (lines) => el("dl", {}, ...lines.flatMap(([label, text]) => [el("dt", {}, label), el("dd", {}, text)]));
   put("banner",
-    el("span", { class: "badge " + report.outcome }, data.summary.word),
-    el("h1", {}, data.summary.headline),
-    el("dl", {}, ...lines.flatMap(([label, text]) => [el("dt", {}, label), el("dd", {}, text)])),
+    el("p", { class: "what" }, el("span", { class: "badge " + report.outcome }, word)),
+    el("h1", { tabindex: -1 }, headline),
+    ...remedies.map((text) => el("p", { class: "remedy" }, el("strong", {}, "Remedy "), text)),
+    list(open),
+    verdict.findings.length ? el("div", { class: "next" }, el("p", { class: "note" }, `Next, ${next[1]}`), command(next[0])) : null,
+    folded.length ? el("details", {}, el("summary", {}, folded.map(([label]) => label).filter((l, i, all) => all.indexOf(l) === i).join(", ")), list(folded)) : null,
   );
+  document.title = data.title;
 }
 
-function sides() {
-  const press = (name) => el("button", { type: "button", "aria-pressed": String(name === side), onclick: () => {
-    side = name;
-    sides();
+// Links to what is on the page.
+function contents() {
+  const shown = [...document.querySelectorAll("main section")].filter((s) => s.offsetParent);
+  const links = shown.map((s) => el("a", { href: path("at", s.id.slice("at-".length)) }, s.querySelector("h2").textContent));
+  put("contents", several && opened !== null ? el("a", { href: "#at/runs", class: "back" }, "← all runs") : null, ...links);
+}
+
+function controls() {
+  const redraw = () => {
+    controls();
     drawStages();
     drawPositions();
-  } }, name);
-  put("side", ...SIDES.map(press));
-}
-
-function mark(key) {
-  for (const td of document.querySelectorAll("td[data-key]")) td.setAttribute("aria-selected", String(td.dataset.key === key));
+  };
+  put("side", ...choice(SIDES.map((s) => [s, s]), side, (s) => {
+    side = s;
+    redraw();
+  }));
+  const count = (status) => stages.filter((s) => s.status === status).length;
+  const there = [...new Set(stages.map((s) => s.status))].sort((a, b) => count(a) - count(b));
+  put("filter", ...(there.length > 1 ? choice([["", `all ${stages.length}`], ...there.map((s) => [s, `${s} ${count(s)}`])], only, (s) => {
+    only = s;
+    redraw();
+    drawTable();
+  }) : []));
 }
 
 function drawStages() {
-  put("stages", stageGrid(side, choose));
-  mark(chosen);
+  put("stages", stageGrid(side, only, choose));
+  mark(chosen, position);
 }
 
 function drawPositions() {
   put("positions", positionGrid(side, byId("positions-stage").value, choose));
-  mark(chosen);
+  mark(chosen, position);
 }
 
-const figures = (stage) => {
-  const row = (label, pick) => [label, ...SIDES.map((s) => (stage[s] ? pick(stage[s]) : "-"))];
-  return table([["", false], ["subject", true], ["reference", true]], [
-    row("local residual", (l) => short(l.residual)),
-    row("allowed", (l) => short(l.allowed)),
-    row("used, worst", (l) => percent(l.used)),
-    row("at", (l) => place(l.at || l.first_bad)),
-    row("rows beyond", (l) => `${l.bad_rows} of ${l.rows}`),
-  ], "Figures of the stage");
-};
-
-function elements(local) {
-  const some = local.spread.worst.length ? local.spread.worst : local.worst ? [local.worst] : [];
-  const all = local.non_finite ? [local.non_finite, ...some] : some;
-  const value = (x) => (x === undefined || x === null ? "-" : Number.isFinite(num(x)) ? num(x).toPrecision(7) : short(x));
-  return el("div", { class: "scroll" }, table(
-    [["row", false], ["index", true], ["subject", true], ["f64", true], ["reference", true], ["allowed", true]],
-    all.map((e) => [place(e.place), String(e.index), value(e.got), value(e.want), value(e.other), short(e.allowed)]), "Worst elements"));
+function drawTable() {
+  const t = data.table;
+  const rows = t.rows.filter(([name]) => !only || stages.some((s) => s.name === name && s.status === only));
+  put("table", table(t.head.map((h, i) => [h, t.numbers.includes(i)]), rows, "Stages"));
 }
 
-function cause(finding) {
-  if (!finding) return null;
-  const c = finding.cause;
-  return el("div", { class: "cause" }, ...(c
-    ? [el("p", {}, el("strong", {}, c.story), " (", el("code", {}, c.name), ")"),
-       el("p", {}, `Explains the residual ${short(c.before)} → ${short(c.after)}. `, el("strong", {}, "Remedy: "), c.remedy)]
-    : [el("p", {}, el("strong", {}, "No known cause. "), finding.shape)]));
+let drawnLayer = null;
+function drawGraph(layer) {
+  if (layer === drawnLayer) return;
+  drawnLayer = layer;
+  byId("graph-layer").value = String(layer);
+  put("graph", layerGraph(layer, choose));
 }
 
-function command(stage) {
-  const layer = stage.layer < 0 ? "" : ` --layers ${stage.layer}`;
-  return `${report.run.command} --stages '${stage.name}'${layer} --full`;
+// Shows a stage, and one position of it where that was chosen.
+function show(stage, p) {
+  [chosen, position] = [stage.stage, p];
+  drawGraph(stage.layer);
+  mark(chosen, p);
+  put("panel", ...details(stage, p));
+  byId("more").hidden = false;
+  byId("detail").scrollTop = 0;
 }
 
-function choose(key) {
+// The same where the reader chose it, and the address says so.
+function choose(key, p) {
   const stage = stageOf.get(key);
   if (!stage) return;
-  chosen = key;
-  mark(key);
-  const local = stage.subject;
-  const shares = local ? local.spread.positions : [];
-  const global = stage.global ? `Subject against reference: ${short(stage.global.error)} at ${place(stage.global.at)}.` : null;
-  put("detail",
-    el("h3", {}, stage.stage, " ", el("span", { class: "status " + stage.status }, stage.status)),
-    cause(findings.get(key)),
-    local && local.segment ? el("p", { class: "note" }, "Judged together with what was not captured before it: ", local.segment.join(", ")) : null,
-    local && local.extent ? el("p", { class: "cause" }, local.extent) : null,
-    figures(stage),
-    global ? el("p", { class: "note" }, global) : null,
-    ...(local ? [
-      el("h4", {}, "Share of what is allowed, by position (subject)"),
-      bars(shares.map((s) => (s === null ? null : num(s))), { limit: 1, floor: 1e-2, label: "Share by position",
-        title: (i) => `p${i} ${tokens[i] === undefined ? "" : spell(tokens[i])}: ${percent(shares[i])} of allowed`, mark: (i) => String(i) }),
-      el("h4", {}, "Elements by share of what is allowed"),
-      histogram(stage),
-      el("div", { class: "key" }, ...SIDES.map((s) => el("span", {}, el("i", { class: s }), s))),
-      el("h4", {}, "Worst elements"),
-      elements(local),
-    ].filter(Boolean) : [el("p", { class: "note" }, stage.status === "covered"
-      ? "Not captured; judged within the segment of a later stage."
-      : "Not judged: it was not captured, or its operands were not.")]),
-    el("h4", {}, "To look closer"),
-    el("pre", {}, command(stage)),
-  );
-  if (location.hash.slice(1) !== key) history.replaceState(null, "", "#" + key);
+  show(stage, p);
+  const here = path("stage", key);
+  if (location.hash !== here) history.replaceState(null, "", here);
 }
 
-function show(key) {
-  choose(key);
-  byId("detail").scrollIntoView({ block: "nearest" });
-}
-
-// Origins of one stage name with one cause share a line.
+// Origins with one cause share a line; without a cause, those of one stage name
+// that look alike.
 function origins() {
   const differs = report.tokens && report.tokens.difference;
-  if (!verdict.findings.length && !report.weights.mismatches.length && !differs) return;
+  const any = verdict.findings.length || report.weights.mismatches.length || differs;
+  byId("at-findings").hidden = !any;
+  if (!any) return;
   const groups = new Map();
   for (const f of verdict.findings) {
-    const key = JSON.stringify([parse(f.stage).name, f.cause && f.cause.name, f.shape]);
+    const key = JSON.stringify([f.cause ? f.cause.name : parse(f.stage).name, f.shape]);
     if (!groups.has(key)) groups.set(key, []);
     groups.get(key).push(f);
   }
-  const link = (f) => el("button", { type: "button", class: "link", onclick: () => show(f.stage) }, f.stage);
+  const link = (f) => el("button", { type: "button", class: "link", onclick: () => choose(f.stage) }, f.stage);
   const rows = [...groups.values()].map((all) => {
     const f = all[0];
-    const more = all.length > 1 ? el("div", {}, `and ${all.length - 1} more, to `, link(all[all.length - 1])) : null;
+    // The first of each name, and the last of all.
+    const firsts = all.filter((o, i) => all.findIndex((x) => parse(x.stage).name === parse(o.stage).name) === i).slice(0, 4);
+    const last = all.at(-1);
+    const more = all.length > firsts.length ? el("div", {}, `and ${all.length - firsts.length} more, to `, link(last)) : null;
     return { attributes: { class: "bad" }, cells: [
-      el("div", {}, link(f), more),
+      el("div", {}, ...firsts.flatMap((o, i) => [i ? " " : "", link(o)]), more),
       f.cause ? el("div", {}, f.cause.story, " (", el("code", {}, f.cause.name), ")") : "no known cause. " + f.shape,
       f.cause ? `${short(f.cause.before)} → ${short(f.cause.after)}` : "",
       f.cause ? f.cause.remedy : "",
@@ -135,39 +148,56 @@ function origins() {
   if (differs) before.push({ attributes: { class: "bad" }, cells: [
     el("code", {}, "tokens"), `token ${differs.index} at byte ${differs.at} is ${token(differs.subject)} to the engine, ${token(differs.reference)} to llama.cpp`,
     "", `look at the rule that cut it off: ${differs.rule}`] });
-  byId("findings").hidden = false;
   put("origins", table([["stage", false], ["cause", false], ["residual, explained to", true], ["remedy", false]], [...before, ...rows], "Origins"));
 }
 
-function attention() {
-  if (!verdict.attention.length) return;
-  byId("attention-section").hidden = false;
-  put("attention", ...verdict.attention.map(attentionMap));
+function maps() {
+  const elements = verdict.elements || [];
+  byId("at-elements").hidden = !elements.length;
+  const show = (i) => {
+    const map = elements[i];
+    put("elements-stage", ...(elements.length > 1 ? choice(elements.map((m, j) => [j, m.stage]), i, show) : []));
+    put("elements", el("h3", {}, `${map.stage}, worst element at ${place(map.at)} [${map.index}]`), elementMap(map));
+  };
+  if (elements.length) show(0);
+
+  const heads = verdict.attention;
+  byId("at-attention").hidden = !heads.length;
+  if (!heads.length) return;
+  const of = (stage) => heads.filter((m) => m.stage === stage);
+  const attention = (map) => {
+    const all = [...of(map.stage)].sort((a, b) => a.head - b.head);
+    options(byId("attention-layer"), [...new Set(heads.map((m) => m.stage))].map((s) => [s, layerName(parse(s).layer)]), map.stage);
+    options(byId("attention-head"), all.map((m) => [String(m.head), `${m.head}${m.flagged ? ", at fault" : m === of(map.stage)[0] ? ", differs most" : ""}`]), String(map.head));
+    put("attention", el("h3", {}, `${map.stage} head ${map.head}, ${map.step ? "decode step " + map.step : "prefill"}`), attentionMap(map));
+  };
+  byId("attention-layer").onchange = (e) => attention(of(e.target.value)[0]);
+  byId("attention-head").onchange = (e) => attention(of(byId("attention-layer").value).find((m) => String(m.head) === e.target.value));
+  attention(heads[0]);
 }
 
 function logits() {
   const rows = verdict.logits;
+  byId("at-logits").hidden = !rows.length;
   if (!rows.length) return;
-  byId("logits-section").hidden = false;
   const differ = (r) => !r.subject[0] || !r.reference[0] || r.subject[0].token !== r.reference[0].token;
   const margin = (list) => (list.length > 1 ? short(num(list[0].logit) - num(list[1].logit)) : "-");
   const best = (list) => (list[0] ? `${spell(list[0].token)} ${(100 * num(list[0].probability)).toFixed(1)} %` : "none");
-  const after = (r) => `p${r.position} ${tokens[r.position] === undefined ? "" : spell(tokens[r.position])}`;
   const list = (r, name) => el("div", {}, el("h3", {}, name), el("div", { class: "scroll" }, table(
     [["token", false], ["id", true], ["logit", true], ["probability", true]],
     r[name].map((c) => [spell(c.token), String(c.token), num(c.logit).toFixed(3), (100 * num(c.probability)).toFixed(2) + " %"]), name)));
   const pick = (i) => {
     put("choices",
-      el("p", {}, `After ${after(rows[i])}: KL ${short(rows[i].kl)}, logits differ by up to ${short(rows[i].error)}.`),
+      el("p", {}, `After ${at(rows[i].position)}: KL ${short(rows[i].kl)}, logits differ by up to ${short(rows[i].error)}.`),
       el("div", { class: "pair" }, ...SIDES.map((s) => list(rows[i], s))));
     byId("logits").querySelectorAll("tbody tr").forEach((tr, j) => tr.setAttribute("aria-selected", String(i === j)));
   };
   put("kl", bars(rows.map((r) => num(r.kl)), { width: WIDE, floor: 1e-6, label: "KL divergence by position",
-    bad: (i) => differ(rows[i]), title: (i) => `after ${after(rows[i])}: KL ${short(rows[i].kl)}`, mark: (i) => String(rows[i].position), choose: pick }));
+    bad: (i) => differ(rows[i]), title: (i) => `after ${at(rows[i].position)}: KL ${short(rows[i].kl)}`, mark: (i) => String(rows[i].position), choose: pick }));
   put("logits", table(
     [["after", false], ["KL", true], ["differ by", true], ["subject says", false], ["margin", true], ["reference says", false], ["margin", true]],
     rows.map((r, i) => ({ attributes: { class: differ(r) ? "bad" : undefined }, cells: [
-      el("button", { type: "button", class: "link", onclick: () => pick(i) }, after(r)),
+      el("button", { type: "button", class: "link", onclick: () => pick(i) }, at(r.position)),
       short(r.kl), short(r.error), best(r.subject), margin(r.subject), best(r.reference), margin(r.reference)] })), "Logits by position"));
   const first = rows.findIndex(differ);
   pick(first < 0 ? rows.length - 1 : first);
@@ -175,37 +205,79 @@ function logits() {
 
 function repeat() {
   const [next, why] = data.summary.next;
-  put("repeat", el("pre", { id: "command" }, data.summary.repeat), el("p", {}, `Next, ${why}:`), el("pre", {}, next));
+  put("repeat", command(data.summary.repeat, "command"), el("p", {}, `Next, ${why}:`), command(next));
   const m = report.machine;
   put("footer", `qdiff ${report.qdiff}; ${[m.system, m.cpu, m.cores + " cores"].filter(Boolean).join(", ")}; model sha256 ${report.model.sha256}`);
 }
 
-function start() {
-  banner();
-  sides();
-  put("legend", ...legend());
+function selects() {
   const layered = names.filter((n) => stages.some((s) => s.name === n && s.layer >= 0));
   const first = verdict.findings.length ? parse(verdict.findings[0].stage).name : null;
-  options(byId("positions-stage"), ["all stages", ...names], "all stages");
-  options(byId("growth-stage"), layered.length ? layered : names, layered.includes(first) ? first : layered[layered.length - 1]);
+  const plain = (list) => list.map((n) => [n, n]);
+  options(byId("positions-stage"), [["", "all stages"], ...plain(names)], "");
+  options(byId("growth-stage"), plain(layered.length ? layered : names), layered.includes(first) ? first : layered[layered.length - 1]);
+  options(byId("graph-layer"), layers.map((l) => [String(l), l < 0 ? "outside the layers" : layerName(l)]));
   const grow = () => put("growth", growth(byId("growth-stage").value));
-  byId("positions-stage").addEventListener("change", drawPositions);
-  byId("growth-stage").addEventListener("change", grow);
-  drawStages();
-  drawPositions();
+  byId("positions-stage").onchange = drawPositions;
+  byId("growth-stage").onchange = grow;
+  byId("graph-layer").onchange = (e) => {
+    drawGraph(Number(e.target.value));
+    mark(chosen, position);
+  };
   grow();
-  origins();
-  attention();
-  logits();
-  const t = data.table;
-  put("table", table(t.head.map((h, i) => [h, t.numbers.includes(i)]), t.rows, "Stages"));
-  repeat();
-  const worst = stages.reduce((a, s) => (s.subject && (!a || num(s.subject.used) > num(a.subject.used)) ? s : a), null);
-  const asked = decodeURIComponent(location.hash.slice(1));
-  const begin = stageOf.has(asked) ? asked : verdict.findings.length ? verdict.findings[0].stage : worst ? worst.stage : null;
-  if (begin) choose(begin);
-  window.addEventListener("hashchange", () => choose(decodeURIComponent(location.hash.slice(1))));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", attention);
 }
 
-start();
+// Draws run `i`. Where a fault begins, its first stage is chosen; where none
+// does, nothing is.
+function openRun(i) {
+  load(i);
+  [opened, side, only, chosen, position, drawnLayer] = [i, "subject", "", null, undefined, null];
+  byId("overview").hidden = true;
+  byId("run").hidden = false;
+  byId("run").dataset.outcome = report.outcome;
+  banner();
+  controls();
+  put("legend", ...legend());
+  selects();
+  drawStages();
+  drawPositions();
+  const graph = stages.some((s) => s.inputs.length);
+  byId("at-graph").hidden = !graph;
+  put("panel", unchosen());
+  byId("more").hidden = true;
+  const first = verdict.findings.length ? stageOf.get(verdict.findings[0].stage) : null;
+  drawGraph(first ? first.layer : layers.find((l) => l >= 0) ?? layers[0]);
+  origins();
+  maps();
+  logits();
+  drawTable();
+  repeat();
+  if (first) show(first);
+}
+
+// Goes where the address says.
+function go() {
+  const { run, stage, at } = address();
+  const asked = several ? (run !== undefined && runs[run] ? Number(run) : null) : 0;
+  if (asked !== opened) {
+    if (asked === null) overview();
+    else openRun(asked);
+    contents();
+    scrollTo(0, 0);
+  }
+  if (asked !== null && stageOf.has(stage) && stage !== chosen) choose(stage);
+  const section = at !== undefined && byId("at-" + at);
+  if (section) section.scrollIntoView();
+}
+
+go();
+addEventListener("hashchange", () => {
+  // `#main`, the way past the banner, is the browser's own.
+  if (location.hash === "" || location.hash.includes("/")) go();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => opened !== null && maps());
+byId("more").addEventListener("click", (e) => {
+  const open = byId("detail").classList.toggle("open");
+  e.target.setAttribute("aria-expanded", String(open));
+  e.target.textContent = open ? "Less" : "More";
+});
