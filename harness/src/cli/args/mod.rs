@@ -36,6 +36,7 @@ use crate::capture::{BUDGET, Store};
 use crate::prompts::Template;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use qdiff_engine::cuda::Gemm;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -66,13 +67,13 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// What was typed, and the environment for what was not.
+    /// What `words` ask for, the program's name first, and the environment for what they do not say.
     ///
     /// # Errors
     /// What clap says of it; help and version are among it.
-    pub fn read() -> Result<Self, clap::Error> {
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
-        let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        let matches = command.try_get_matches_from_mut(words)?;
         exclusive::check(&mut command, &matches)?;
         let mut cli = Self::from_arg_matches(&matches)?;
         if let Some(prompt) = cli.command.prompt() {
