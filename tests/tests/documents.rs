@@ -7,6 +7,7 @@ use qdiff_tests::{markdown, qdiff, qdiff_with, stderr, stdout};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 use tempfile::TempDir;
 
 fn model() -> TempDir {
@@ -105,7 +106,7 @@ fn wants_model(arguments: &[&str]) -> bool {
     let script = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/qdiff"));
     let from = script.find("wants_model() {").unwrap();
     let function = &script[from..from + script[from..].find("\n}\n").unwrap() + 3];
-    let status = std::process::Command::new("bash")
+    let status = Command::new("bash")
         .args(["-c", &format!("{function}\nwants_model \"$@\""), "bash"])
         .args(arguments)
         .status()
@@ -262,4 +263,36 @@ fn findings_in_the_field_have_evidence() {
             assert!(root.join(path).is_file(), "{path}");
         }
     }
+}
+
+/// The exporter on README's first screen writes a capture that its command judges in full.
+#[test]
+fn the_first_exporter_runs() {
+    const ARRAYS: &str = r#"
+import json
+import numpy as np
+arrays = np.load("recorded/capture.npz")
+tokens = json.load(open("recorded/manifest.json"))["tokens"]
+embedding, logits = arrays["prefill/embed"], arrays["prefill/logits"]
+layer_outputs = [arrays[name] for name in sorted(arrays.files) if name.endswith(".layer_out")]
+"#;
+    let root = markdown::root();
+    let readme = read(&root.join("README.md"));
+    let (_, rest) = readme.split_once("```python\n").unwrap();
+    let (exporter, rest) = rest.split_once("```").unwrap();
+    let command = rest.lines().find(|l| l.starts_with("qdiff run ")).unwrap();
+    let folder = model();
+    let folder = folder.path();
+    let record = ["record", "-m", "model.gguf", "-n", "0", "--out", "recorded"];
+    assert!(qdiff(folder, &record).status.success());
+    let numpy = Command::new(root.join("scripts/fetch-numpy")).output().unwrap();
+    let path = format!("{}:{}", stdout(&numpy).trim(), root.join("docs/exporters").display());
+    let script = format!("{ARRAYS}{exporter}");
+    let python =
+        Command::new("python3").current_dir(folder).env("PYTHONPATH", path).args(["-c", &script]).output().unwrap();
+    assert!(python.status.success(), "{}", stderr(&python));
+    let arguments = arguments(command).unwrap();
+    let output = qdiff(folder, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    assert!(stdout(&output).starts_with("MATCH"), "{}", stdout(&output));
 }
