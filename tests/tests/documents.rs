@@ -176,8 +176,9 @@ fn every_documented_command_is_taken() {
             parsed(&arguments).unwrap_or_else(|e| panic!("{}: {line}\n{e}", document.path));
             taken += 1;
         }
-        for span in document.spans() {
-            let Some(arguments) = arguments(&span) else { continue };
+        // The changelog also tells of what was.
+        for span in document.spans().iter().filter(|_| document.path != "CHANGELOG.md") {
+            let Some(arguments) = arguments(span) else { continue };
             // A command that is only mentioned need not have all of its arguments.
             let bare = !arguments.iter().any(|a| a.starts_with('-'));
             let help = [arguments.clone(), vec!["--help".to_owned()]].concat();
@@ -222,7 +223,6 @@ fn what_the_documents_name_is_there() {
     let root = markdown::root();
     for document in markdown::documents() {
         let path = &document.path;
-        // The changelog tells of what was.
         let spans = if path == "CHANGELOG.md" { Vec::new() } else { document.spans() };
         for span in &spans {
             let first = span.split([' ', '=', ',']).next().unwrap_or("");

@@ -48,10 +48,10 @@ pub enum Judgement {
 pub(super) fn render(all: &[Field], out: &mut String) {
     out.push_str("\n## What qdiff found in the field\n\nIn engines and files as they were, with nothing planted.\n");
     super::missing("field", all.is_empty(), out);
-    for (judgement, heading) in [
-        (Judgement::Defect, "Defects"),
-        (Judgement::Legitimate, "Differences between correct engines, explained"),
-        (Judgement::Refuted, "Suspicions refuted"),
+    for (judgement, heading, by) in [
+        (Judgement::Defect, "Defects", "Found"),
+        (Judgement::Legitimate, "Differences between correct engines, explained", "Shown"),
+        (Judgement::Refuted, "Suspicions refuted", "Shown"),
     ] {
         let mut findings = all.iter().flat_map(|f| &f.findings).filter(|f| f.judgement == judgement).peekable();
         if findings.peek().is_some() {
@@ -61,7 +61,7 @@ pub(super) fn render(all: &[Field], out: &mut String) {
             let evidence: Vec<String> = f.evidence.iter().map(|path| format!("[{0}]({0})", escape(path))).collect();
             let _ = writeln!(
                 out,
-                "- **{}.** {} Shown by `{}`; evidence: {}.",
+                "- **{}.** {} {by} by `{}`; evidence: {}.",
                 escape(&f.subject),
                 escape(&f.what),
                 f.command.replace('`', "'"),

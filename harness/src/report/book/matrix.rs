@@ -16,11 +16,15 @@ pub(super) fn render(all: &[Runs], out: &mut String) {
             None => lines.push(Line { path: run.path(), runs: vec![run] }),
         }
     }
+    // The paths of a model together, models in the order in which they first appear.
+    let models: Vec<&str> = lines.iter().map(Line::model).collect();
+    lines.sort_by_cached_key(|line| models.iter().position(|&model| model == line.model()));
     out.push_str(
         "\n## Every model on every path\n\n\
          The reference is llama.cpp on the CPU where the path names no other. A share is how much of the error that\n\
          correct f32 arithmetic may make, computed from the operands, the worst row or element of any stage took:\n\
-         above 100 % a stage would be wrong.\n\n",
+         above 100 % a stage would be wrong. Rows judged include those of stages that were not tapped and are checked\n\
+         as part of the next tapped one.\n\n",
     );
     if lines.is_empty() {
         super::missing("runs", true, out);
@@ -38,6 +42,10 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
+    fn model(&self) -> &'a str {
+        &self.runs[0].model.sha256
+    }
+
     fn is_of(&self, run: &Digest) -> bool {
         let first = self.runs[0];
         (&first.model.sha256, &first.subject, &self.path) == (&run.model.sha256, &run.subject, &run.path())
