@@ -86,6 +86,9 @@ fn folders_that_are_no_results_are_refused() {
     let text = stdout(&document);
     assert!(text.contains("### A \\| title"), "{text}");
     assert!(text.contains("Missing: no result of kind `score`."), "{text}");
+    let (opening, _) = text.split_once("## How often").unwrap();
+    assert!(opening.contains(" | 1 | MATCH | "), "{opening}");
+    assert!(opening.contains("Missing: no result of kind `field`."), "{opening}");
     refused(&["x.html", "markdown"], &["--report", "x.html"]);
     refused(&["report.json", "not both"], &["report.json"]);
     let good: Value = serde_json::from_str(&read(&results.join("a.json"))).unwrap();
