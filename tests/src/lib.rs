@@ -1,6 +1,7 @@
 //! What the end-to-end tests share: the binary, models, and reading reports.
 
 pub mod generation;
+pub mod markdown;
 pub mod npz;
 pub mod recording;
 pub mod schema;

@@ -34,7 +34,7 @@ pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == crate::chat::COMMAND) {
         return ExitCode::from(crate::chat::serve());
     }
-    let mut cli = match Cli::read() {
+    let mut cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version are no trouble; a closed pipe is none either.

@@ -163,12 +163,7 @@ impl Verdict {
 
     /// Where faults begin: first by step, then in graph order.
     pub fn origins(&self) -> Vec<&StageResult> {
-        let mut origins: Vec<&StageResult> = self.stages.iter().filter(|s| s.origin).collect();
-        origins.sort_by_key(|s| {
-            let first = s.subject.as_ref().and_then(|l| l.first_bad);
-            first.map_or(usize::MAX, |p| p.step)
-        });
-        origins
+        origins(&self.stages)
     }
 
     /// Stages where the reference misses f64.
@@ -228,7 +223,7 @@ pub fn judge(
         tokens: tokens(subject, reference),
         logits: last_of(graph, filter)
             .map_or_else(Vec::new, |node| logits::compare(node, subject.capture, reference.capture, filter)),
-        elements: elements::maps(oracle, &origins, subject, reference.capture, filter),
+        elements: elements::maps(oracle, &origins(&stages), subject, reference.capture, filter),
         attention: attention::maps(graph, &stages, subject.capture, reference.capture),
         health: health::check(graph, subject.capture),
         stages,
@@ -237,6 +232,16 @@ pub fn judge(
     subject.capture.store.trouble()?;
     reference.capture.store.trouble()?;
     Ok(verdict)
+}
+
+/// Where faults begin: first by step, then in graph order, in which stages stand.
+fn origins(stages: &[StageResult]) -> Vec<&StageResult> {
+    let mut origins: Vec<&StageResult> = stages.iter().filter(|s| s.origin).collect();
+    origins.sort_by_key(|s| {
+        let first = s.subject.as_ref().and_then(|l| l.first_bad);
+        first.map_or(usize::MAX, |p| p.step)
+    });
+    origins
 }
 
 /// The stages that are asked for; of those that a side did not capture also

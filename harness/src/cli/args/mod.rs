@@ -37,6 +37,7 @@ use crate::tasks::request::PromptRequest;
 use crate::tasks::run::REPORTS;
 use clap::error::ErrorKind;
 use clap::{ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Finds the stage of the layer at which an LLM inference engine first departs
@@ -72,20 +73,21 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// What was typed, and the environment for what was not.
+    /// What `words` ask for, the program's name first, and the environment for what they do not say.
     ///
     /// # Errors
     /// What clap says of it; help and version are among it.
-    pub fn read() -> Result<Self, clap::Error> {
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
-        let mut matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        let words: Vec<OsString> = words.into_iter().collect();
+        let mut matches = command.try_get_matches_from_mut(&words)?;
         let project = match Project::find() {
             Ok(project) => project,
             Err(e) => return Err(command.error(ErrorKind::Io, format!("{e:#}"))),
         };
         if let Some(project) = &project {
             command = project.apply(Self::command());
-            matches = command.try_get_matches_from_mut(std::env::args_os())?;
+            matches = command.try_get_matches_from_mut(&words)?;
         }
         exclusive::check(&mut command, &matches)?;
         let mut cli = Self::from_arg_matches(&matches)?;

@@ -1,16 +1,11 @@
 //! Runs, each in its figures per stage: small enough to be committed.
 
-use super::super::markdown::{self, escape};
 use super::super::{ModelInfo, Outcome, Report, Summary};
 use crate::machine::Machine;
-use crate::number::number;
-use crate::number::percent;
 use crate::number::{Real, rounded};
 use crate::verdict::{Local, StageResult};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
-use std::fmt::Write as _;
 
 /// Runs of one model on one machine.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -91,7 +86,7 @@ pub struct Figures {
 
 impl Figures {
     /// The worse of both, each figure by itself.
-    fn or(self, other: Self) -> Self {
+    pub(super) fn or(self, other: Self) -> Self {
         let worse = |a: Real, b: Real| if b.0 > a.0 || b.0.is_nan() { b } else { a };
         Self { residual: worse(self.residual, other.residual), used: worse(self.used, other.used) }
     }
@@ -147,6 +142,25 @@ impl Digest {
     }
 }
 
+impl Digest {
+    /// The verdict in one word.
+    pub(super) fn word(&self) -> &str {
+        self.verdict.split([':', ' ']).next().unwrap_or("")
+    }
+
+    /// What selects the path through the engines: the options of the run but for its prompt.
+    pub(super) fn path(&self) -> String {
+        let prompt = format!("--prompt {} ", self.prompt);
+        let command = format!("{} ", self.command);
+        command.replacen("qdiff run ", "", 1).replacen(&prompt, "", 1).trim().to_owned()
+    }
+
+    /// The worst figures of one side over all stages.
+    pub(super) fn worst(&self, side: fn(&StageDigest) -> Option<Figures>) -> Option<Figures> {
+        self.stages.iter().filter_map(side).reduce(Figures::or)
+    }
+}
+
 impl StageDigest {
     fn add(&mut self, stage: &StageResult) {
         let figures = |local: &Option<Local>| {
@@ -171,7 +185,7 @@ impl Runs {
     }
 
     /// Stages over all runs: the worst of each side.
-    fn stages(&self) -> Vec<StageDigest> {
+    pub(super) fn stages(&self) -> Vec<StageDigest> {
         let mut all: Vec<StageDigest> = Vec::new();
         for stage in self.runs.iter().flat_map(|r| &r.stages) {
             match all.iter_mut().find(|s| s.stage == stage.stage) {
@@ -185,110 +199,4 @@ impl Runs {
         }
         all
     }
-}
-
-/// What was tested, the verdicts, and the arithmetic.
-pub(super) fn render(all: &[Runs], out: &mut String) {
-    out.push_str("\n## What was tested\n");
-    if all.is_empty() {
-        super::missing("runs", true, out);
-        return;
-    }
-    tested(all, out);
-    out.push_str("\n## Verdicts\n");
-    for runs in all {
-        verdicts(runs, out);
-    }
-    out.push_str(
-        "\n## Arithmetic\n\n\
-         Each side against the f64 evaluation of every stage on its own operands, in the arithmetic that it\n\
-         declares: the largest relative L2 distance of a row over all layers, positions and runs, and the largest\n\
-         share of the forward error bound of f32 that a row or element takes. Where no share is above 100 %, no\n\
-         difference between the two sides is left unexplained.\n",
-    );
-    for runs in all {
-        arithmetic(runs, out);
-    }
-}
-
-fn tested(all: &[Runs], out: &mut String) {
-    let mut models: Vec<&ModelInfo> = Vec::new();
-    for run in all.iter().flat_map(|runs| &runs.runs) {
-        if !models.iter().any(|m| m.sha256 == run.model.sha256) {
-            models.push(&run.model);
-        }
-    }
-    out.push('\n');
-    for m in models {
-        let _ =
-            writeln!(out, "- {} {}, {} layers, sha256 `{}`", escape(&m.name), escape(&m.format), m.layers, m.sha256);
-    }
-    out.push_str("\nOn:\n\n");
-    for runs in all {
-        let _ = writeln!(
-            out,
-            "- {}: {}, {} prompts",
-            escape(&runs.title),
-            escape(&runs.machine.to_string()),
-            runs.runs.len()
-        );
-    }
-}
-
-fn verdicts(runs: &Runs, out: &mut String) {
-    let _ = writeln!(out, "\n### {}\n", escape(&runs.title));
-    let row = |run: &Digest| {
-        let worst = |pick: fn(&StageDigest) -> Option<Figures>| {
-            let figures = run.stages.iter().filter_map(pick);
-            figures.reduce(Figures::or).map_or_else(|| "-".to_owned(), |f| percent(f.used.0))
-        };
-        let c = run.coverage;
-        vec![
-            escape(&run.prompt),
-            format!("{} + {}", run.tokens, run.decode),
-            escape(&run.subject),
-            escape(&run.reference),
-            escape(run.verdict.split([':', ' ']).next().unwrap_or("")),
-            format!("{} of {}", c.judged, c.asked),
-            worst(|s| s.subject),
-            worst(|s| s.reference),
-            format!("{} of {}", run.agreed.0, run.agreed.1),
-            number(run.kl.0),
-        ]
-        .into_iter()
-        .map(Cow::from)
-        .collect()
-    };
-    let head = [
-        "prompt",
-        "tokens",
-        "subject",
-        "reference",
-        "verdict",
-        "rows judged",
-        "used, subject",
-        "used, reference",
-        "same choice",
-        "KL, worst",
-    ];
-    markdown::table(&head, &[1, 5, 6, 7, 8, 9], runs.runs.iter().map(row), out);
-    let commands: Vec<&str> = runs.runs.iter().map(|r| r.command.as_str()).collect();
-    let _ = writeln!(out, "\n{}", markdown::code(&commands.join("\n")));
-}
-
-fn arithmetic(runs: &Runs, out: &mut String) {
-    let _ = writeln!(out, "\n### {}\n", escape(&runs.title));
-    let row = |s: &StageDigest| {
-        let figures = |f: Option<Figures>| match f {
-            Some(f) => [number(f.residual.0), percent(f.used.0)],
-            None => ["-".to_owned(), "-".to_owned()],
-        };
-        let [a, b] = figures(s.subject);
-        let [c, d] = figures(s.reference);
-        let cells = [escape(&s.stage), s.layers.to_string(), a, b, c, d];
-        cells.into_iter().map(Cow::from).collect()
-    };
-    let stages = runs.stages();
-    let head = ["stage", "layers", "subject", "used", "reference", "used"];
-    markdown::table(&head, &[1, 2, 3, 4, 5], stages.iter().map(row), out);
 }

@@ -1,0 +1,108 @@
+//! What was run, the verdict on each prompt, and the arithmetic of each stage.
+
+use super::super::ModelInfo;
+use super::super::markdown::{self, escape};
+use super::runs::{Digest, Figures, Runs, StageDigest};
+use crate::number::{number, percent};
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// The models and machines, the verdicts, and the arithmetic.
+pub(super) fn render(all: &[Runs], out: &mut String) {
+    if all.is_empty() {
+        return;
+    }
+    out.push_str("\n## What was tested\n");
+    tested(all, out);
+    out.push_str("\n## Verdicts by prompt\n");
+    for runs in all {
+        verdicts(runs, out);
+    }
+    out.push_str(
+        "\n## Arithmetic by stage\n\n\
+         Each side against the f64 evaluation of every stage on its own operands, in the arithmetic that it\n\
+         declares: the largest relative L2 distance of a row over all layers, positions and runs, and the largest\n\
+         share of the forward error bound of f32 that a row or element takes. Where no share is above 100 %, no\n\
+         difference between the two sides is left unexplained.\n",
+    );
+    for runs in all {
+        arithmetic(runs, out);
+    }
+}
+
+fn tested(all: &[Runs], out: &mut String) {
+    let mut models: Vec<&ModelInfo> = Vec::new();
+    for run in all.iter().flat_map(|runs| &runs.runs) {
+        if !models.iter().any(|m| m.sha256 == run.model.sha256) {
+            models.push(&run.model);
+        }
+    }
+    out.push('\n');
+    for m in models {
+        let _ =
+            writeln!(out, "- {} {}, {} layers, sha256 `{}`", escape(&m.name), escape(&m.format), m.layers, m.sha256);
+    }
+    out.push_str("\nOn:\n\n");
+    for runs in all {
+        let (title, machine) = (escape(&runs.title), escape(&runs.machine.to_string()));
+        let _ = writeln!(out, "- {title}: {machine}, {} prompts", runs.runs.len());
+    }
+}
+
+/// The share of what is allowed, of one side.
+pub(super) fn share(figures: Option<Figures>) -> String {
+    figures.map_or_else(|| "-".to_owned(), |f| percent(f.used.0))
+}
+
+fn verdicts(runs: &Runs, out: &mut String) {
+    let _ = writeln!(out, "\n### {}\n", escape(&runs.title));
+    let row = |run: &Digest| {
+        let c = run.coverage;
+        vec![
+            escape(&run.prompt),
+            format!("{} + {}", run.tokens, run.decode),
+            escape(&run.subject),
+            escape(&run.reference),
+            escape(run.word()),
+            format!("{} of {}", c.judged, c.asked),
+            share(run.worst(|s| s.subject)),
+            share(run.worst(|s| s.reference)),
+            format!("{} of {}", run.agreed.0, run.agreed.1),
+            number(run.kl.0),
+        ]
+        .into_iter()
+        .map(Cow::from)
+        .collect()
+    };
+    let head = [
+        "prompt",
+        "tokens",
+        "subject",
+        "reference",
+        "verdict",
+        "rows judged",
+        "used, subject",
+        "used, reference",
+        "same choice",
+        "KL, worst",
+    ];
+    markdown::table(&head, &[1, 5, 6, 7, 8, 9], runs.runs.iter().map(row), out);
+    let commands: Vec<&str> = runs.runs.iter().map(|r| r.command.as_str()).collect();
+    let _ = writeln!(out, "\n{}", markdown::code(&commands.join("\n")));
+}
+
+fn arithmetic(runs: &Runs, out: &mut String) {
+    let _ = writeln!(out, "\n### {}\n", escape(&runs.title));
+    let row = |s: &StageDigest| {
+        let residual = |f: Option<Figures>| f.map_or_else(|| "-".to_owned(), |f| number(f.residual.0));
+        let layers = s.layers.to_string();
+        let (subject, reference) = (s.subject, s.reference);
+        [escape(&s.stage), layers, residual(subject), share(subject), residual(reference), share(reference)]
+            .into_iter()
+            .map(Cow::from)
+            .collect()
+    };
+    let stages = runs.stages();
+    let head = ["stage", "layers", "subject", "used", "reference", "used"];
+    markdown::table(&head, &[1, 2, 3, 4, 5], stages.iter().map(row), out);
+}
