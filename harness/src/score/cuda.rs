@@ -1,7 +1,6 @@
 //! The CUDA engine's own faults: in its launches and kernels.
 
 use super::source::{FaultSource, Plant};
-use crate::mutations::catalogue;
 use crate::runners::{Room, Runner, cuda::Cuda};
 use crate::session::Opened;
 use anyhow::Result;
@@ -23,22 +22,8 @@ impl FaultSource for CudaFaults {
     fn plants(&self, graph: &Graph, _: &Model) -> Vec<Plant> {
         let mut plants = Vec::new();
         for (index, fault) in faults::all().iter().enumerate() {
-            let name = fault.cause.split(':').next().unwrap_or(fault.cause);
-            // The catalogue knows at which stages it is to be looked for.
-            let Some(mutation) = catalogue().find(|m| m.name == name) else {
-                continue;
-            };
-            let here = |n: &&qdiff_engine::model::Node| {
-                (fault.fits)(&n.op)
-                    && mutation.concerns(n.id.name)
-                    // No other layer's weight can be taken where there is no layer.
-                    && (n.id.layer.is_some() || name != "tensor-mapped-wrong")
-            };
-            plants.extend(graph.nodes.iter().filter(here).map(|node| Plant {
-                fault: index,
-                cause: fault.cause.to_owned(),
-                stage: node.id,
-            }));
+            let here = graph.nodes.iter().filter(|node| (fault.fits)(graph, node));
+            plants.extend(here.map(|node| Plant { fault: index, cause: fault.cause.to_owned(), stage: node.id }));
         }
         plants
     }

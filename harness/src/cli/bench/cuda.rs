@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path as PathOf, bandwidth};
 use qdiff_engine::model::StageId;
+use qdiff_engine::ops::Tensor;
 use qdiff_engine::tap::{NoTaps, TapSink};
 use std::path::Path;
 use std::sync::Arc;
@@ -47,7 +48,7 @@ impl TapSink for Every {
     fn wants(&self, _: StageId) -> bool {
         true
     }
-    fn tap(&mut self, _: StageId, _: &[usize], _: &[f32]) {}
+    fn tap(&mut self, _: StageId, _: Tensor<f32>) {}
 }
 
 #[derive(Clone, Copy, PartialEq)]

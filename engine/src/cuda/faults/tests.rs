@@ -1,0 +1,107 @@
+//! What needs no device: the launches that faults make, and that their kernels compile.
+
+use super::{Extra, Planted, all};
+use crate::cuda::calls::{Calls, Job};
+use crate::cuda::compile::{Source, compile};
+use crate::cuda::functions::Functions;
+use crate::cuda::kernels::{File, Kernel};
+use crate::cuda::memory::Memory;
+use crate::cuda::options::Options;
+use crate::cuda::schedule::{Launch, Schedule};
+use crate::model::{Config, Graph, WeightSource, qwen2, qwen3};
+use crate::quant::GgmlType;
+use std::collections::BTreeSet;
+
+fn graphs() -> [Graph; 2] {
+    let config = |arch: &str| Config {
+        arch: arch.to_owned(),
+        name: String::new(),
+        n_layers: 2,
+        n_embd: 64,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 32,
+        n_ff: 96,
+        n_vocab: 100,
+        context: 64,
+        rope_base: 1e6,
+        rms_eps: 1e-6,
+        tied_head: true,
+    };
+    [qwen2::graph(&config("qwen2")), qwen3::graph(&config("qwen3"))]
+}
+
+/// The extents of a graph's weights, all of one format, and no bytes.
+struct Extents(Vec<(String, Vec<u64>)>);
+
+impl WeightSource for Extents {
+    fn extent(&self, tensor: &str) -> (usize, usize) {
+        let (_, extent) = self.0.iter().find(|(name, _)| name == tensor).expect("a tensor of the graph");
+        (extent[0] as usize, extent.get(1).map_or(1, |&m| m as usize))
+    }
+    fn ggml_type(&self, _: &str) -> GgmlType {
+        GgmlType::Q8_0
+    }
+    fn rows(&self, _: &str, _: usize, _: &mut [f32]) {
+        unreachable!("no launch reads a weight on the host")
+    }
+    fn row_bytes(&self, _: &str, _: usize) -> &[u8] {
+        unreachable!("no launch reads a weight on the host")
+    }
+}
+
+/// The launches of a prefill of five tokens and of a decode step, with faults.
+fn launches(graph: &Graph, planted: Option<&Planted>) -> Vec<Launch> {
+    let options = Options { step: 8, context: 16, ..Options::default() };
+    let memory = Memory::at(1 << 20, graph, &Extents(graph.weights()), &options).expect("a layout");
+    let functions = Functions::bare(100, 2048);
+    let calls = Calls { graph, memory: &memory, options: &options, functions: &functions };
+    let schedule = Schedule { calls, fused: None, planted };
+    [schedule.step(&[0; 5], 0), schedule.step(&[0], 5)].concat()
+}
+
+/// The launches with each fault at each of its places.
+fn planted(graph: &Graph) -> impl Iterator<Item = (String, Vec<Launch>)> {
+    let fits = |fault: &'static super::Fault| {
+        let places = graph.nodes.iter().enumerate().filter(move |(_, node)| (fault.fits)(graph, node));
+        places.map(move |(index, node)| {
+            let extra = Extra { frequencies: 256, ones: 512, _memory: Vec::new() };
+            let planted = Planted { places: vec![(index, fault)], extra };
+            (format!("{}@{}", fault.cause, node.id), launches(graph, Some(&planted)))
+        })
+    };
+    all().iter().flat_map(fits)
+}
+
+#[test]
+fn every_fault_has_places_and_changes_a_launch_at_each() {
+    let mut seen = BTreeSet::new();
+    for graph in &graphs() {
+        let clean = launches(graph, None);
+        for (name, faulty) in planted(graph) {
+            assert_eq!(faulty.len(), clean.len(), "{name}");
+            assert!(faulty != clean, "{name} changes nothing");
+            seen.insert(name.split('@').next().map(str::to_owned));
+        }
+    }
+    assert_eq!(seen.len(), all().len(), "of {seen:?}");
+}
+
+#[test]
+fn every_kernel_with_a_bug_is_launched_by_a_fault_and_compiles() {
+    let launched = graphs().iter().flat_map(|g| planted(g).collect::<Vec<_>>()).flat_map(|(_, all)| all);
+    let kernels: BTreeSet<(&str, String)> = launched
+        .flat_map(|launch| launch.jobs)
+        .filter_map(|job| match job {
+            Job::Kernel(call) => Some((call.kernel().file.path(), call.kernel().arguments)),
+            Job::Product(_) => None,
+        })
+        .collect();
+    let faulty = File::ALL.iter().filter(|file| file.path().starts_with("faults/"));
+    for &file in faulty {
+        let arguments = kernels.iter().find(|(path, _)| *path == file.path());
+        let (_, arguments) = arguments.unwrap_or_else(|| panic!("no fault launches {}", file.path()));
+        let kernel = Kernel { file, arguments: arguments.clone() };
+        compile(&Source::new(file, [&kernel]), "sm_90a").unwrap_or_else(|e| panic!("{e}"));
+    }
+}

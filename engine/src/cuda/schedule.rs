@@ -1,0 +1,105 @@
+//! A step as launches: the one list from which they are run, timed, and their kernels compiled.
+
+use super::calls::{Calls, Job, Span};
+use super::fast::Fused;
+#[cfg(feature = "faults")]
+use super::faults::Planted;
+use super::launch::Call;
+use crate::model::row_len;
+use crate::ops::Op;
+
+/// What is queued together, and the nodes whose outputs it makes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// One after another.
+    pub jobs: Vec<Job>,
+    /// Nodes by index.
+    pub nodes: Vec<usize>,
+    /// The tokens of their outputs: the step's, but for faults.
+    pub span: Span,
+    /// Whether a fault wants the outputs as the step before left them.
+    pub keeps: bool,
+}
+
+#[cfg(feature = "faults")]
+impl Launch {
+    /// Its first kernel.
+    ///
+    /// # Panics
+    /// If it begins with a product by cuBLAS: none does.
+    pub fn first_call(&mut self) -> &mut Call {
+        match self.jobs.first_mut() {
+            Some(Job::Kernel(call)) => call,
+            other => unreachable!("{other:?} before any kernel"),
+        }
+    }
+}
+
+/// Makes the launches of steps.
+pub struct Schedule<'a> {
+    /// The launches of single nodes.
+    pub calls: Calls<'a>,
+    /// The fused ones, for the fast path.
+    pub fused: Option<Fused<'a>>,
+    /// Faults in the launches.
+    #[cfg(feature = "faults")]
+    pub planted: Option<&'a Planted>,
+}
+
+impl Schedule<'_> {
+    /// A step of `token`, or a longer one.
+    pub fn step(&self, tokens: &[u32], first: usize) -> Vec<Launch> {
+        match (&self.fused, tokens) {
+            (Some(fused), [token]) => fused.decode(*token, first),
+            _ => self.walk(Span { tokens: tokens.len(), first }),
+        }
+    }
+
+    /// A node at a time; of the fast path, attention at once.
+    fn walk(&self, span: Span) -> Vec<Launch> {
+        let mut all = Vec::new();
+        for index in 0..self.calls.graph.nodes.len() {
+            let attention = self.fused.and_then(|f| Some((f, f.decoder.attention_of(index)?)));
+            match attention {
+                Some((fused, layer)) if layer.context == index => all.push(fused.prefill_attention(layer, span)),
+                Some(_) => {}
+                None => all.push(self.node(index, span)),
+            }
+        }
+        all
+    }
+
+    fn node(&self, index: usize, span: Span) -> Launch {
+        let calls = &self.calls;
+        let node = &calls.graph.nodes[index];
+        let launch = |jobs, span| Launch { jobs, nodes: vec![index], span, keeps: false };
+        if calls.options.last_logits && index + 1 == calls.graph.nodes.len() {
+            let (x, w) = (calls.input(node, 0), calls.memory.weight(node));
+            let last = x + (4 * w.n * (span.tokens - 1)) as u64;
+            let only = Span { tokens: 1, first: span.first + span.tokens - 1 };
+            return launch(calls.linear(w, last, calls.memory.outputs[index].at, 1), only);
+        }
+        #[cfg_attr(not(feature = "faults"), expect(unused_mut))]
+        let mut launch = launch(calls.of(index, span), span);
+        #[cfg(feature = "faults")]
+        if let Some(planted) = self.planted {
+            planted.spoil(calls, index, &mut launch);
+        }
+        launch
+    }
+
+    /// Every launch of a kernel that a step may need, whatever its tokens: of a step of one token by this path, and
+    /// of one that walks the graph.
+    pub fn kernels(&self) -> Vec<Call> {
+        let one = Span { tokens: 1, first: 0 };
+        let launches = self.step(&[0], 0).into_iter().chain(self.walk(one));
+        let launched = launches.flat_map(|l| l.jobs).filter_map(|job| match job {
+            Job::Kernel(call) => Some(call),
+            Job::Product(_) => None,
+        });
+        let nodes = self.calls.graph.nodes.iter();
+        let caches = nodes.filter(|n| matches!(n.op, Op::KvCache(_)));
+        let read = caches.filter_map(|n| self.calls.read_cache(0, row_len(n)));
+        launched.chain(read).collect()
+    }
+}
