@@ -18,13 +18,14 @@ use super::launch::Call;
 use super::memory::Memory;
 use super::options::{Gemm, Options, Path};
 use super::readback::Readback;
-use super::schedule::{Launch, Schedule};
+use super::schedule::{Launch, Schedule, calls_of};
 use super::{CudaError, devices};
 use crate::model::{Axis, Graph, Model, row_len};
 use crate::ops::Op;
 use crate::quant::GgmlType;
 use crate::tap::TapSink;
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, PinnedHostSlice, result, sys};
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// A model on a GPU, at some position.
@@ -53,14 +54,17 @@ enum Route {
     /// Node by node.
     Tapped,
     /// Through fused kernels.
-    Fast {
-        /// Which node is which.
-        decoder: Decoder,
-        /// The token that the last decode step chose.
-        next_token: PinnedHostSlice<u32>,
-        /// A decode step as one graph, once there was one.
-        captured: Option<Captured>,
-    },
+    Fast(Fast),
+}
+
+/// What the fast path takes.
+struct Fast {
+    /// Which node is which.
+    decoder: Decoder,
+    /// The token that the last decode step chose.
+    next_token: PinnedHostSlice<u32>,
+    /// A decode step as one graph, once there was one.
+    captured: OnceCell<Captured>,
 }
 
 /// A decode step as one graph; its first node takes token and position.
@@ -104,13 +108,13 @@ impl CudaEngine {
         check_step(&graph, &options)?;
         let route = match options.path {
             Path::Tapped => Route::Tapped,
-            Path::Fast => Route::Fast {
+            Path::Fast => Route::Fast(Fast {
                 decoder: decoder_of(&graph)?,
                 // SAFETY: written by `argmax` alone; not read before a step has ended.
                 next_token: unsafe { context.alloc_pinned_with_flags::<u32>(1, 0) }
                     .map_err(failed("taking pinned memory"))?,
-                captured: None,
-            },
+                captured: OnceCell::new(),
+            }),
         };
         let arena = Arena::take(Memory::at(0, &graph, model, &options)?.bytes, &context, &stream)?;
         let memory = Memory::at(arena.start, &graph, model, &options)?;
@@ -215,8 +219,7 @@ impl CudaEngine {
         let event = || self.context.new_event(timed).map_err(failed("making an event"));
         let (start, end) = (event()?, event()?);
         let launches = self.schedule(&|_| false).step(&[0], self.position);
-        let time = |job: Job| {
-            let Job::Kernel(call) = job else { unreachable!("a decode step has no product by cuBLAS") };
+        let time = |call: Call| {
             self.launch(&call, true)?;
             start.record(&self.stream).map_err(failed("recording an event"))?;
             for _ in 0..repeats {
@@ -227,14 +230,14 @@ impl CudaEngine {
             let ms = start.elapsed_ms(&end).map_err(failed("reading a time"))?;
             Ok((call.kernel().to_string(), f64::from(ms) / 1e3 / repeats as f64))
         };
-        launches.into_iter().flat_map(|l| l.jobs).map(time).collect()
+        calls_of(launches).map(time).collect()
     }
 
     /// The most probable next token after a decode step of the fast path.
     pub fn next_token(&self) -> Option<u32> {
         match &self.route {
             Route::Tapped => None,
-            Route::Fast { next_token, .. } => next_token.as_slice().ok().map(|token| token[0]),
+            Route::Fast(fast) => fast.next_token.as_slice().ok().map(|token| token[0]),
         }
     }
 
@@ -255,7 +258,7 @@ impl CudaEngine {
         let wanted: Vec<bool> = self.graph.nodes.iter().map(|n| taps.wants(n.id)).collect();
         let tapped = wanted.contains(&true);
         match (&self.route, tokens) {
-            (Route::Fast { .. }, &[token]) if !tapped => self.replay(token)?,
+            (Route::Fast(fast), &[token]) if !tapped => self.replay(fast, token)?,
             _ => self.walk(tokens, &wanted, taps)?,
         }
         if let (true, Some(readback)) = (tapped, &mut self.readback) {
@@ -293,23 +296,20 @@ impl CudaEngine {
     }
 
     /// A decode step without taps: one launch of the captured graph.
-    fn replay(&mut self, token: u32) -> Result<(), CudaError> {
-        if let Route::Fast { captured: None, .. } = self.route {
-            let now = self.capture()?;
-            if let Route::Fast { captured, .. } = &mut self.route {
-                *captured = Some(now);
+    fn replay(&self, fast: &Fast, token: u32) -> Result<(), CudaError> {
+        let captured = match fast.captured.get() {
+            Some(captured) => captured,
+            None => {
+                let now = self.capture()?;
+                fast.captured.get_or_init(|| now)
             }
-        }
-        let schedule = self.schedule(&|_| false);
-        if let (Some(fused), Route::Fast { captured: Some(captured), .. }) = (&schedule.fused, &self.route) {
-            let first = fused.embed_token(token, self.position);
-            let function = self.functions.get(&first.kernel());
-            // SAFETY: the parameters are the captured ones but for two numbers, and
-            // the node is the graph's first.
-            unsafe { first.update(function, captured.graph.cu_graph_exec(), captured.first)? };
-            captured.graph.launch().map_err(failed("launching a decode step"))?;
-        }
-        Ok(())
+        };
+        let first = self.fused(fast, &|_| false).embed_token(token, self.position);
+        let function = self.functions.get(&first.kernel());
+        // SAFETY: the parameters are the captured ones but for two numbers, and
+        // the node is the graph's first.
+        unsafe { first.update(function, captured.graph.cu_graph_exec(), captured.first)? };
+        captured.graph.launch().map_err(failed("launching a decode step"))
     }
 
     fn capture(&self) -> Result<Captured, CudaError> {
@@ -317,9 +317,8 @@ impl CudaEngine {
         self.stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .map_err(failed("capturing a decode step"))?;
-        for job in launches.iter().flat_map(|l| &l.jobs) {
-            let Job::Kernel(call) = job else { unreachable!("a decode step has no product by cuBLAS") };
-            self.launch(call, true)?;
+        for call in calls_of(launches) {
+            self.launch(&call, true)?;
         }
         let graph = self
             .stream
@@ -334,19 +333,21 @@ impl CudaEngine {
         Ok(Captured { graph, first })
     }
 
+    fn calls(&self) -> Calls<'_> {
+        Calls { graph: &self.graph, memory: &self.memory, options: &self.options, functions: &self.functions }
+    }
+
+    fn fused<'a>(&'a self, fast: &'a Fast, wants: &'a dyn Fn(usize) -> bool) -> Fused<'a> {
+        let next_token = fast.next_token.as_slice().map_or(0, |s| s.as_ptr() as u64);
+        Fused { calls: self.calls(), decoder: &fast.decoder, next_token, wants }
+    }
+
     fn schedule<'a>(&'a self, wants: &'a dyn Fn(usize) -> bool) -> Schedule<'a> {
-        let calls =
-            Calls { graph: &self.graph, memory: &self.memory, options: &self.options, functions: &self.functions };
         Schedule {
-            calls,
+            calls: self.calls(),
             fused: match &self.route {
                 Route::Tapped => None,
-                Route::Fast { decoder, next_token, .. } => Some(Fused {
-                    calls,
-                    decoder,
-                    next_token: next_token.as_slice().map_or(0, |s| s.as_ptr() as u64),
-                    wants,
-                }),
+                Route::Fast(fast) => Some(self.fused(fast, wants)),
             },
             #[cfg(feature = "faults")]
             planted: self.planted.as_ref(),
@@ -376,7 +377,7 @@ impl CudaEngine {
             let shape = Graph::extent(node, launch.span.tokens, launch.span.keys());
             let (id, mut from) = (node.id, self.memory.outputs[i].at);
             if matches!(node.op, Op::KvCache(_))
-                && let Some(read) = self.schedule(&|_| false).calls.read_cache(from, shape.iter().product())
+                && let Some(read) = self.calls().read_cache(from, shape.iter().product())
             {
                 self.launch(&read, false)?;
                 from = self.memory.cache_f32;

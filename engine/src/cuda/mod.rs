@@ -17,7 +17,7 @@ mod fast;
 pub mod faults;
 mod functions;
 pub mod kernels;
-pub mod launch;
+mod launch;
 mod memory;
 mod options;
 mod readback;

@@ -35,6 +35,14 @@ impl Launch {
     }
 }
 
+/// The kernels among what is launched.
+pub fn calls_of(launches: Vec<Launch>) -> impl Iterator<Item = Call> {
+    launches.into_iter().flat_map(|launch| launch.jobs).filter_map(|job| match job {
+        Job::Kernel(call) => Some(call),
+        Job::Product(_) => None,
+    })
+}
+
 /// Makes the launches of steps.
 pub struct Schedule<'a> {
     /// The launches of single nodes.
@@ -92,14 +100,9 @@ impl Schedule<'_> {
     /// of one that walks the graph.
     pub fn kernels(&self) -> Vec<Call> {
         let one = Span { tokens: 1, first: 0 };
-        let launches = self.step(&[0], 0).into_iter().chain(self.walk(one));
-        let launched = launches.flat_map(|l| l.jobs).filter_map(|job| match job {
-            Job::Kernel(call) => Some(call),
-            Job::Product(_) => None,
-        });
         let nodes = self.calls.graph.nodes.iter();
         let caches = nodes.filter(|n| matches!(n.op, Op::KvCache(_)));
         let read = caches.filter_map(|n| self.calls.read_cache(0, row_len(n)));
-        launched.chain(read).collect()
+        calls_of(self.step(&[0], 0)).chain(calls_of(self.walk(one))).chain(read).collect()
     }
 }

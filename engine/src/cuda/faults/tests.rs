@@ -1,13 +1,13 @@
 //! What needs no device: the launches that faults make, and that their kernels compile.
 
 use super::{Extra, Planted, all};
-use crate::cuda::calls::{Calls, Job};
+use crate::cuda::calls::Calls;
 use crate::cuda::compile::{Source, compile};
 use crate::cuda::functions::Functions;
 use crate::cuda::kernels::{File, Kernel};
 use crate::cuda::memory::Memory;
 use crate::cuda::options::Options;
-use crate::cuda::schedule::{Launch, Schedule};
+use crate::cuda::schedule::{Launch, Schedule, calls_of};
 use crate::model::{Config, Graph, WeightSource, qwen2, qwen3};
 use crate::quant::GgmlType;
 use std::collections::BTreeSet;
@@ -62,7 +62,7 @@ fn launches(graph: &Graph, planted: Option<&Planted>) -> Vec<Launch> {
 
 /// The launches with each fault at each of its places.
 fn planted(graph: &Graph) -> impl Iterator<Item = (String, Vec<Launch>)> {
-    let fits = |fault: &'static super::Fault| {
+    let fits = move |fault: &'static super::Fault| {
         let places = graph.nodes.iter().enumerate().filter(move |(_, node)| (fault.fits)(graph, node));
         places.map(move |(index, node)| {
             let extra = Extra { frequencies: 256, ones: 512, _memory: Vec::new() };
@@ -89,13 +89,12 @@ fn every_fault_has_places_and_changes_a_launch_at_each() {
 
 #[test]
 fn every_kernel_with_a_bug_is_launched_by_a_fault_and_compiles() {
-    let launched = graphs().iter().flat_map(|g| planted(g).collect::<Vec<_>>()).flat_map(|(_, all)| all);
-    let kernels: BTreeSet<(&str, String)> = launched
-        .flat_map(|launch| launch.jobs)
-        .filter_map(|job| match job {
-            Job::Kernel(call) => Some((call.kernel().file.path(), call.kernel().arguments)),
-            Job::Product(_) => None,
-        })
+    let graphs = graphs();
+    let kernels: BTreeSet<(&str, String)> = graphs
+        .iter()
+        .flat_map(planted)
+        .flat_map(|(_, launches)| calls_of(launches))
+        .map(|call| (call.kernel().file.path(), call.kernel().arguments))
         .collect();
     let faulty = File::ALL.iter().filter(|file| file.path().starts_with("faults/"));
     for &file in faulty {
