@@ -59,7 +59,7 @@ fn a_kernel_that_is_wrong_is_named_with_the_compilers_words() {
     let undeclared = "__global__ void broken() { no_such_thing(); }";
     // As the checks of a kernel's parameters.
     let misplaced = "struct P { int a; float b; };\n__global__ void broken(P p) {}\n\
-                     static_assert(__builtin_offsetof(P, b) == 8, \"P::b is f32 at 8 in Rust\");";
+                     static_assert(__INTADDR__(&((P *)0)->b) == 8, \"P::b is f32 at 8 in Rust\");";
     for (text, word) in [(undeclared, "no_such_thing"), (misplaced, "P::b is f32 at 8 in Rust")] {
         match compile(&source(text), "sm_90a") {
             Err(CudaError::Compile { name, log, .. }) => {

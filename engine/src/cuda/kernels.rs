@@ -199,24 +199,28 @@ impl File {
     /// type of each field.
     pub fn checks(self) -> String {
         let (name, size, fields) = self.params();
-        let mut text = format!("static_assert(sizeof({name}) == {size}, \"size of {name}\");\n");
+        let mut text = format!("{SAME}static_assert(sizeof({name}) == {size}, \"size of {name}\");\n");
         for (field, ty, offset, size) in fields {
-            let number = match *ty {
-                "i32" => "int",
-                "u32" => "unsigned int",
-                "f32" => "float",
-                _ => "",
+            // NVRTC's own spelling of offsetof: it has neither the macro nor a header that brings it.
+            let at = format!("__INTADDR__(&(({name} *)0)->{field})");
+            let same = match *ty {
+                "i32" => format!(" && same<decltype({name}::{field}), int>"),
+                "u32" => format!(" && same<decltype({name}::{field}), unsigned>"),
+                "f32" => format!(" && same<decltype({name}::{field}), float>"),
+                _ => String::new(),
             };
-            let mut holds =
-                format!("__builtin_offsetof({name}, {field}) == {offset} && sizeof({name}::{field}) == {size}");
-            if !number.is_empty() {
-                holds += &format!(" && __is_same(decltype({name}::{field}), {number})");
-            }
-            text += &format!("static_assert({holds}, \"{name}::{field} is {ty} at {offset} in Rust\");\n");
+            text += &format!(
+                "static_assert({at} == {offset} && sizeof({name}::{field}) == {size}{same}, \
+                 \"{name}::{field} is {ty} at {offset} in Rust\");\n"
+            );
         }
         text
     }
 }
+
+/// Whether two types are one, for [`File::checks`].
+const SAME: &str = "template <typename, typename> constexpr bool same = false;\n\
+                    template <typename T> constexpr bool same<T, T> = true;\n";
 
 /// A kernel: a file's, with the formats, types and numbers that it is made for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
