@@ -104,6 +104,7 @@ impl CudaEngine {
         // own would break a capture.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(failed("making a stream"))?;
+        let functions = Functions::new(&context)?;
         let graph = model.graph().clone();
         check_step(&graph, &options)?;
         let route = match options.path {
@@ -128,7 +129,7 @@ impl CudaEngine {
             readback: None,
             #[cfg(feature = "faults")]
             planted: None,
-            functions: Functions::new(&context)?,
+            functions,
             memory,
             _arena: arena,
             position: 0,

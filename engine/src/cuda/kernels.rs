@@ -76,7 +76,6 @@ macro_rules! kernels {
 
         /// Parameters of a kernel.
         #[derive(Clone, Copy, Debug, PartialEq)]
-        #[expect(clippy::large_enum_variant, reason = "a few hundred bytes in a few hundred launches")]
         pub enum Params {
             $($(#[$meta])* #[doc = concat!("Of `", $path, "`.")] $file($params),)*
         }
