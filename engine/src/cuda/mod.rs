@@ -22,6 +22,8 @@ mod memory;
 mod options;
 mod readback;
 mod schedule;
+#[cfg(test)]
+mod testing;
 mod weights;
 
 pub use device::{CudaError, Device, bandwidth, devices, free_memory};

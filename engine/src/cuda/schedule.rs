@@ -106,3 +106,42 @@ impl Schedule<'_> {
         calls_of(self.step(&[0], 0)).chain(calls_of(self.walk(one))).chain(read).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::fast::decoder_of;
+    use crate::cuda::functions::Functions;
+    use crate::cuda::memory::Memory;
+    use crate::cuda::options::{KvType, Options, Path};
+    use crate::cuda::testing::{Extents, graphs};
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_step_makes_each_stage_once_of_kernels_that_are_known_before() {
+        for graph in &graphs() {
+            for (path, kv) in [(Path::Tapped, KvType::F32), (Path::Fast, KvType::F16)] {
+                let options = Options { step: 300, context: 400, path, kv, ..Options::default() };
+                let memory = Memory::at(0, graph, &Extents::of(graph), &options).expect("a layout");
+                let functions = Functions::bare(100, 2048);
+                let calls = Calls { graph, memory: &memory, options: &options, functions: &functions };
+                let decoder = decoder_of(graph).expect("a decoder");
+                let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false };
+                let schedule = Schedule {
+                    calls,
+                    fused: (path == Path::Fast).then_some(fused),
+                    #[cfg(feature = "faults")]
+                    planted: None,
+                };
+                let known: HashSet<_> = schedule.kernels().iter().map(Call::kernel).collect();
+                for tokens in [1, 2, 63, 300] {
+                    let launches = schedule.step(&vec![0; tokens], 100);
+                    let mut nodes: Vec<usize> = launches.iter().flat_map(|l| l.nodes.clone()).collect();
+                    nodes.sort_unstable();
+                    assert_eq!(nodes, (0..graph.nodes.len()).collect::<Vec<_>>(), "{path:?}, {tokens} tokens");
+                    assert!(calls_of(launches).all(|call| known.contains(&call.kernel())), "{path:?}, {tokens} tokens");
+                }
+            }
+        }
+    }
+}

@@ -8,52 +8,14 @@ use crate::cuda::kernels::{File, Kernel};
 use crate::cuda::memory::Memory;
 use crate::cuda::options::Options;
 use crate::cuda::schedule::{Launch, Schedule, calls_of};
-use crate::model::{Config, Graph, WeightSource, qwen2, qwen3};
-use crate::quant::GgmlType;
+use crate::cuda::testing::{Extents, graphs};
+use crate::model::Graph;
 use std::collections::BTreeSet;
-
-fn graphs() -> [Graph; 2] {
-    let config = |arch: &str| Config {
-        arch: arch.to_owned(),
-        name: String::new(),
-        n_layers: 2,
-        n_embd: 64,
-        n_heads: 4,
-        n_kv_heads: 2,
-        head_dim: 32,
-        n_ff: 96,
-        n_vocab: 100,
-        context: 64,
-        rope_base: 1e6,
-        rms_eps: 1e-6,
-        tied_head: true,
-    };
-    [qwen2::graph(&config("qwen2")), qwen3::graph(&config("qwen3"))]
-}
-
-/// The extents of a graph's weights, all of one format, and no bytes.
-struct Extents(Vec<(String, Vec<u64>)>);
-
-impl WeightSource for Extents {
-    fn extent(&self, tensor: &str) -> (usize, usize) {
-        let (_, extent) = self.0.iter().find(|(name, _)| name == tensor).expect("a tensor of the graph");
-        (extent[0] as usize, extent.get(1).map_or(1, |&m| m as usize))
-    }
-    fn ggml_type(&self, _: &str) -> GgmlType {
-        GgmlType::Q8_0
-    }
-    fn rows(&self, _: &str, _: usize, _: &mut [f32]) {
-        unreachable!("no launch reads a weight on the host")
-    }
-    fn row_bytes(&self, _: &str, _: usize) -> &[u8] {
-        unreachable!("no launch reads a weight on the host")
-    }
-}
 
 /// The launches of a prefill of five tokens and of a decode step, with faults.
 fn launches(graph: &Graph, planted: Option<&Planted>) -> Vec<Launch> {
     let options = Options { step: 8, context: 16, ..Options::default() };
-    let memory = Memory::at(1 << 20, graph, &Extents(graph.weights()), &options).expect("a layout");
+    let memory = Memory::at(1 << 20, graph, &Extents::of(graph), &options).expect("a layout");
     let functions = Functions::bare(100, 2048);
     let calls = Calls { graph, memory: &memory, options: &options, functions: &functions };
     let schedule = Schedule { calls, fused: None, planted };
