@@ -3,29 +3,32 @@
 // rounding error down.
 // w [H, T, N], v [N, G, d] in the cache's type, c [T, H, d].
 
+#include "kv.cuh"
+
+struct AttnContextParams {
+    const float *w;
+    const void *v;
+    float *c;
+    int heads, kv_heads, d, first, tokens, keys;
+};
+
 template <typename Kv>
-__device__ void attn_context(const float *w, const typename Kv::Type *v, float *c, int heads, int kv_heads, int d,
-                             int first, int tokens, int keys) {
+__global__ void attn_context(const __grid_constant__ AttnContextParams p) {
     const int t = blockIdx.x, h = blockIdx.y;
-    const int seen = min(keys, first + t + 1);
-    const int kv = h / (heads / kv_heads);
-    w += ((size_t)h * tokens + t) * keys;
-    for (int i = threadIdx.x; i < d; i += blockDim.x) {
+    const int seen = min(p.keys, p.first + t + 1);
+    const int kv = h / (p.heads / p.kv_heads);
+    const float *w = p.w + ((size_t)h * p.tokens + t) * p.keys;
+    const typename Kv::Type *v = (const typename Kv::Type *)p.v;
+    for (int i = threadIdx.x; i < p.d; i += blockDim.x) {
         float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         int n = 0;
         for (; n + 4 <= seen; n += 4) {
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                sum[j] = fmaf(w[n + j], Kv::get(v[((size_t)(n + j) * kv_heads + kv) * d + i]), sum[j]);
+                sum[j] = fmaf(w[n + j], Kv::get(v[((size_t)(n + j) * p.kv_heads + kv) * p.d + i]), sum[j]);
             }
         }
-        for (; n < seen; n++) sum[0] = fmaf(w[n], Kv::get(v[((size_t)n * kv_heads + kv) * d + i]), sum[0]);
-        c[((size_t)t * heads + h) * d + i] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+        for (; n < seen; n++) sum[0] = fmaf(w[n], Kv::get(v[((size_t)n * p.kv_heads + kv) * p.d + i]), sum[0]);
+        p.c[((size_t)t * p.heads + h) * p.d + i] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
 }
-
-#define INSTANCE(K)                                                                                           \
-    extern "C" __global__ void attn_context_##K(const float *w, const K::Type *v, float *c, int heads,        \
-                                                int kv_heads, int d, int first, int tokens, int keys) {       \
-        attn_context<K>(w, v, c, heads, kv_heads, d, first, tokens, keys);                                    \
-    }

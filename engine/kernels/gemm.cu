@@ -7,11 +7,23 @@
 // A block makes 64 tokens x 64 outputs of one share of the sum, a warp 32 x 32
 // of it. 32 elements of the sum at a time stand in shared memory, split; the next
 // 32 are fetched meanwhile. Shares go to y + z * T * m, to be added by sum_parts.
-// Grid (ceil(m / 64), ceil(T / 64), shares), block 128.
+// Grid (ceil(m / TILE), ceil(T / TILE), shares), block THREADS.
 // x [T, n], W [m, n] in blocks, y [shares, T, m].
 
-#define TILE 64
-#define STRIDE 36 // of a row of 32 in shared memory: no two of a warp's reads share a bank
+#include "blocks.cuh"
+
+constexpr int TILE = 64;
+constexpr int STRIDE = 36; // of a row of 32 in shared memory: no two of a warp's reads share a bank
+constexpr int THREADS = 2 * TILE;
+constexpr int STAGES = 2;
+[[maybe_unused]] constexpr int SHARED_BYTES = STAGES * 4 * TILE * STRIDE * 4; // of four parts of 4-byte words
+
+struct GemmParams {
+    const float *x;
+    Weights w;
+    float *y;
+    int n, m, tokens;
+};
 
 __device__ __forceinline__ u32 tf32(float v) {
     u32 bits;
@@ -54,10 +66,11 @@ struct Operand {
 };
 
 template <typename Format>
-__device__ void gemm(const float *x, const Weights &w, float *y, int n, int m, int tokens) {
-    extern __shared__ __align__(16) u32 shared[]; // [stage 2][x high, x low, w high, w low][TILE * STRIDE]
+__global__ void __launch_bounds__(THREADS) gemm(const __grid_constant__ GemmParams p) {
+    extern __shared__ __align__(16) u32 shared[]; // [STAGES][x high, x low, w high, w low][TILE * STRIDE]
+    const int m = p.m, tokens = p.tokens;
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
-    const int groups = n / 32;
+    const int groups = p.n / 32;
     const int share = (groups + gridDim.z - 1) / gridDim.z;
     const int begin = blockIdx.z * share, end = min(groups, begin + share);
     const int out0 = blockIdx.x * TILE, token0 = blockIdx.y * TILE;
@@ -71,7 +84,7 @@ __device__ void gemm(const float *x, const Weights &w, float *y, int n, int m, i
     // Where a thread's first piece stands, in units of 16 bytes from the first
     // group, and how many rows from its own on there are. Its next piece is
     // TILE * groups further on.
-    const int sharing = brings_weights ? Format::pieces : 8;
+    const int sharing = brings_weights ? Format::lanes_per_group : 8;
     const int row = (brings_weights ? out0 : token0) + thread / sharing;
     const u32 from = sharing * (u32)row * groups + thread % sharing;
     const int left = (brings_weights ? m : tokens) - row;
@@ -83,33 +96,33 @@ __device__ void gemm(const float *x, const Weights &w, float *y, int n, int m, i
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 part[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-                if (TILE / 8 * i < left) part[i] = ((const float4 *)x)[from + 8 * g + i * TILE * groups];
+                if (TILE / 8 * i < left) part[i] = ((const float4 *)p.x)[from + 8 * g + i * TILE * groups];
             }
-        } else if constexpr (Format::pieces == 1) {
-            if (left > 0) raw = Format::load(w, from + g);
+        } else if constexpr (Format::lanes_per_group == 1) {
+            if (left > 0) raw = Format::load(p.w, from + g);
         } else {
 #pragma unroll
-            for (int i = 0; i < Format::pieces; i++) {
+            for (int i = 0; i < Format::lanes_per_group; i++) {
                 raw.v[i] = make_uint4(0, 0, 0, 0);
-                if (TILE / Format::pieces * i < left) {
-                    raw.v[i] = at128(w.plane[0], from + Format::pieces * g + i * TILE * groups);
+                if (TILE / Format::lanes_per_group * i < left) {
+                    raw.v[i] = at128(p.w.plane[0], from + Format::lanes_per_group * g + i * TILE * groups);
                 }
             }
         }
     };
     auto put = [&](int g) {
-        Operand to = operand((g - begin) % 2, brings_weights);
+        Operand to = operand((g - begin) % STAGES, brings_weights);
         if (!brings_weights) {
             to.put<8, false>(thread, part);
             return;
         }
-        if (Format::pieces > 1 || left > 0) {
+        if (Format::lanes_per_group > 1 || left > 0) {
             Format::unpack(raw, g % 8, (float *)part);
         } else {
 #pragma unroll
             for (int i = 0; i < 8; i++) part[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
-        to.put<Format::pieces, Format::halves>(thread, part);
+        to.put<Format::lanes_per_group, Format::exact_in_tf32>(thread, part);
     };
 
     float c[2][4][4] = {};
@@ -123,7 +136,7 @@ __device__ void gemm(const float *x, const Weights &w, float *y, int n, int m, i
     for (int g = begin; g < end; g++) {
         if (g + 1 < end) fetch(g + 1);
         float sum[2][4][4] = {};
-        const Operand xs = operand((g - begin) % 2, 0), ws = operand((g - begin) % 2, 1);
+        const Operand xs = operand((g - begin) % STAGES, 0), ws = operand((g - begin) % STAGES, 1);
         const int x0 = (token_at + quad) * STRIDE + pair, w0 = (out_at + quad) * STRIDE + pair;
 #pragma unroll
         for (int k = 0; k < 32; k += 8) {
@@ -143,7 +156,7 @@ __device__ void gemm(const float *x, const Weights &w, float *y, int n, int m, i
                 for (int e = 0; e < 2; e++) {
                     const int at = w0 + 8 * j * STRIDE + k + 4 * e;
                     bh[j][e] = ws.high[at];
-                    if (!Format::halves) bl[j][e] = ws.low[at];
+                    if (!Format::exact_in_tf32) bl[j][e] = ws.low[at];
                 }
             }
             // The small products first.
@@ -151,7 +164,7 @@ __device__ void gemm(const float *x, const Weights &w, float *y, int n, int m, i
             for (int i = 0; i < 2; i++) {
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
-                    if (!Format::halves) multiply(sum[i][j], ah[i], bl[j]);
+                    if (!Format::exact_in_tf32) multiply(sum[i][j], ah[i], bl[j]);
                     multiply(sum[i][j], al[i], bh[j]);
                 }
             }
@@ -172,7 +185,7 @@ __device__ void gemm(const float *x, const Weights &w, float *y, int n, int m, i
         if (g + 1 < end) put(g + 1);
         __syncthreads();
     }
-    y += (size_t)blockIdx.z * tokens * m;
+    float *y = p.y + (size_t)blockIdx.z * tokens * m;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll
@@ -186,9 +199,3 @@ __device__ void gemm(const float *x, const Weights &w, float *y, int n, int m, i
         }
     }
 }
-
-#define INSTANCE(F)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(128) gemm_##F(const float *x, const Weights w, float *y, int n, \
-                                                               int m, int tokens) {                      \
-        gemm<F>(x, w, y, n, m, tokens);                                                                  \
-    }

@@ -1,3 +1,5 @@
+#pragma once
+
 // Types of the KV cache: how an element is kept, and as what it counts.
 
 struct KvF32 {

@@ -1,13 +1,17 @@
 // cache[first + t, :] = rows[t, :] in the cache's type, a thread an element.
 // rows [T, width], cache [capacity, width].
 
-template <typename Kv>
-__device__ void kv_cache(const float *rows, typename Kv::Type *cache, int width, int first, int tokens) {
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < tokens * width) cache[(size_t)first * width + i] = Kv::put(rows[i]);
-}
+#include "kv.cuh"
 
-#define INSTANCE(K)                                                                                               \
-    extern "C" __global__ void kv_cache_##K(const float *rows, K::Type *cache, int width, int first, int tokens) { \
-        kv_cache<K>(rows, cache, width, first, tokens);                                                           \
-    }
+struct KvCacheParams {
+    const float *rows;
+    void *cache;
+    int width, first, tokens;
+};
+
+template <typename Kv>
+__global__ void kv_cache(const __grid_constant__ KvCacheParams p) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= p.tokens * p.width) return;
+    ((typename Kv::Type *)p.cache)[(size_t)p.first * p.width + i] = Kv::put(p.rows[i]);
+}

@@ -1,3 +1,5 @@
+#pragma once
+
 // Block-wide reductions over up to 1024 threads; every thread gets the result.
 
 template <typename Combine>

@@ -1,6 +1,12 @@
 // y = a + b, a thread an element.
 
-extern "C" __global__ void residual(const float *a, const float *b, float *y, int count) {
+struct ResidualParams {
+    const float *a, *b;
+    float *y;
+    int count;
+};
+
+__global__ void residual(const __grid_constant__ ResidualParams p) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < count) y[i] = a[i] + b[i];
+    if (i < p.count) p.y[i] = p.a[i] + p.b[i];
 }

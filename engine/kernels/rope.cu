@@ -2,18 +2,23 @@
 // plane are (i, i + d/2) or, adjacent, (2i, 2i + 1). A thread per plane, grid
 // (ceil(T * heads * d/2 / block)). x, y [T, heads, d], frequency [d/2].
 
-extern "C" __global__ void rope(const float *x, const float *frequency, float *y, int heads, int d,
-                                int adjacent, int first, int tokens) {
+struct RopeParams {
+    const float *x, *frequency;
+    float *y;
+    int heads, d, adjacent, first, tokens;
+};
+
+__global__ void rope(const __grid_constant__ RopeParams p) {
     const int at = blockIdx.x * blockDim.x + threadIdx.x;
-    const int planes = d / 2;
-    if (at >= tokens * heads * planes) return;
+    const int planes = p.d / 2;
+    if (at >= p.tokens * p.heads * planes) return;
     const int i = at % planes, head = at / planes; // head counts over all tokens
-    const int t = head / heads;
+    const int t = head / p.heads;
     float s, c;
-    sincosf((float)(first + t) * frequency[i], &s, &c);
-    const size_t base = (size_t)head * d;
-    const size_t a = base + (adjacent ? 2 * i : i), b = base + (adjacent ? 2 * i + 1 : i + planes);
-    const float x0 = x[a], x1 = x[b];
-    y[a] = x0 * c - x1 * s;
-    y[b] = x0 * s + x1 * c;
+    sincosf((float)(p.first + t) * p.frequency[i], &s, &c);
+    const size_t base = (size_t)head * p.d;
+    const size_t a = base + (p.adjacent ? 2 * i : i), b = base + (p.adjacent ? 2 * i + 1 : i + planes);
+    const float x0 = p.x[a], x1 = p.x[b];
+    p.y[a] = x0 * c - x1 * s;
+    p.y[b] = x0 * s + x1 * c;
 }

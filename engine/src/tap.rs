@@ -10,9 +10,8 @@ pub trait TapSink {
     /// Whether the stage is wanted; an engine may skip the copy if not.
     fn wants(&self, id: StageId) -> bool;
 
-    /// One stage's output, row-major with `shape` outermost first. Entries of
-    /// attention scores beyond the diagonal carry no meaning.
-    fn tap(&mut self, id: StageId, shape: &[usize], data: &[f32]);
+    /// One stage's output. Entries of attention scores beyond the diagonal carry no meaning.
+    fn tap(&mut self, id: StageId, value: Tensor<f32>);
 }
 
 /// A sink that wants nothing.
@@ -22,7 +21,7 @@ impl TapSink for NoTaps {
     fn wants(&self, _: StageId) -> bool {
         false
     }
-    fn tap(&mut self, _: StageId, _: &[usize], _: &[f32]) {}
+    fn tap(&mut self, _: StageId, _: Tensor<f32>) {}
 }
 
 /// A stage that has just been computed and that nothing has read yet.

@@ -1,6 +1,12 @@
 // FAULT: the op is left out: y = x. A thread an element.
 
-extern "C" __global__ void copy(const float *x, float *y, int count) {
+struct CopyParams {
+    const float *x;
+    float *y;
+    int count;
+};
+
+__global__ void copy(const __grid_constant__ CopyParams p) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < count) y[i] = x[i];
+    if (i < p.count) p.y[i] = p.x[i];
 }

@@ -1,7 +1,13 @@
 // FAULT: of each row, the ids i with i % stride == phase are not written.
 // A thread an element. x, y [T, width].
 
-extern "C" __global__ void left_out(const float *x, float *y, int width, int stride, int phase, int count) {
+struct LeftOutParams {
+    const float *x;
+    float *y;
+    int width, stride, phase, count;
+};
+
+__global__ void left_out(const __grid_constant__ LeftOutParams p) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < count && (i % width) % stride != phase) y[i] = x[i];
+    if (i < p.count && (i % p.width) % p.stride != p.phase) p.y[i] = p.x[i];
 }

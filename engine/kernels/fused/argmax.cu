@@ -1,6 +1,17 @@
 // The id of the largest logit, the lowest among equals. The last block to finish
 // writes it, and leaves best and arrived at 0 as it found them.
-// Grid (blocks), block 256. logits [V], best and arrived [1], token in host memory.
+// Grid (blocks), block THREADS. logits [V], best and arrived [1], token in host memory.
+
+#include "fused/decode.cuh"
+
+constexpr int THREADS = 256;
+
+struct ArgmaxParams {
+    const float *logits;
+    unsigned long long *best;
+    u32 *arrived, *token;
+    int m;
+};
 
 // A logit and its id as one number that orders as they do: larger logits above
 // smaller, lower ids above higher; NaN below everything.
@@ -10,13 +21,12 @@ __device__ __forceinline__ unsigned long long key_of(float v, u32 id) {
     return ((unsigned long long)bits << 32) | (0xffffffffu - id);
 }
 
-extern "C" __global__ void __launch_bounds__(256) argmax(const float *logits, int m, unsigned long long *best,
-                                                         u32 *arrived, u32 *token) {
-    __shared__ unsigned long long warps[8];
+__global__ void __launch_bounds__(THREADS) argmax(const __grid_constant__ ArgmaxParams p) {
+    __shared__ unsigned long long warps[THREADS / 32];
     wait_for_previous();
     unsigned long long most = 0;
-    for (int i = blockIdx.x * 256 + threadIdx.x; i < m; i += gridDim.x * 256) {
-        const unsigned long long k = key_of(logits[i], i);
+    for (int i = blockIdx.x * THREADS + threadIdx.x; i < p.m; i += gridDim.x * THREADS) {
+        const unsigned long long k = key_of(p.logits[i], i);
         most = k > most ? k : most;
     }
     for (int step = 16; step > 0; step /= 2) {
@@ -26,13 +36,13 @@ extern "C" __global__ void __launch_bounds__(256) argmax(const float *logits, in
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = most;
     __syncthreads();
     if (threadIdx.x != 0) return;
-    for (int i = 1; i < 8; i++) most = warps[i] > most ? warps[i] : most;
-    atomicMax(best, most);
+    for (int i = 1; i < THREADS / 32; i++) most = warps[i] > most ? warps[i] : most;
+    atomicMax(p.best, most);
     __threadfence();
-    if (atomicAdd(arrived, 1) == gridDim.x - 1) {
+    if (atomicAdd(p.arrived, 1) == gridDim.x - 1) {
         __threadfence();
-        *token = 0xffffffffu - (u32)atomicExch(best, 0);
-        *arrived = 0;
+        *p.token = 0xffffffffu - (u32)atomicExch(p.best, 0);
+        *p.arrived = 0;
         __threadfence_system();
     }
 }

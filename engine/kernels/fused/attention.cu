@@ -2,30 +2,44 @@
 // head of the cache, the GROUP query heads that share it, and a share of the
 // keys; the last block of a head to finish puts the shares together, in the
 // order of the keys, so that the result does not depend on who was last.
-// Grid (G, splits), block 256.
-// q [H, D], caches [capacity, G, D], out [H, D]; partial [G, splits, GROUP, D + 2].
+// A tapped weight goes the way of the sums: it is written as it is multiplied with
+// its value, and rescaled, put together and divided by the total as they are.
+// Grid (G, SPLITS), block THREADS.
+// q [H, D], caches [capacity, G, D], out [H, D]; partial [G, SPLITS, GROUP, D + 2].
 
-#define KEYS 64     // of a tile
-#define FEWEST 32   // keys worth a block
-#define SPLITS 32   // blocks of a head at most: one lane each when shares are put together
+#include "fused/decode.cuh"
+#include "kv.cuh"
 
-struct AttentionTaps { // null where not wanted; weights need scores
-    float *scores, *weights;
+constexpr int THREADS = 256;
+constexpr int WARPS = THREADS / 32;
+constexpr int KEYS = 64;   // of a tile
+constexpr int FEWEST = 32; // keys worth a block
+constexpr int SPLITS = 32; // blocks of a head at most: one lane each when shares are put together
+
+struct AttentionParams {
+    const float *q;
+    const void *k, *v;
+    float *partial;
+    u32 *arrived;
+    float *out;
+    const int *position_at;
+    float *scores_tap, *weights_tap; // null where not wanted; [H, N]
+    float scale;
 };
 
 template <typename Kv, int D, int GROUP>
-__device__ void attention(const float *q, const typename Kv::Type *k, const typename Kv::Type *v, float *partial,
-                          u32 *arrived, float *out, const int *position_at, float scale, const AttentionTaps &taps) {
-    constexpr int LANES = D / 8;                          // threads that share a key
-    constexpr int OUTPUTS = (GROUP * D + 255) / 256;      // per thread
+__global__ void __launch_bounds__(THREADS, 1) attention(const __grid_constant__ AttentionParams p) {
+    constexpr int LANES = D / 8;                                // threads that share a key
+    constexpr int OUTPUTS = (GROUP * D + THREADS - 1) / THREADS; // per thread
+    const auto *k = (const typename Kv::Type *)p.k, *v = (const typename Kv::Type *)p.v;
     __shared__ __align__(16) float query[GROUP * D];
     __shared__ __align__(16) float values[KEYS * D];
-    __shared__ float p[GROUP][KEYS];
-    __shared__ float largest[GROUP], total[GROUP], fade[GROUP], factor[GROUP][SPLITS];
+    __shared__ float prob[GROUP][KEYS];
+    __shared__ float largest[GROUP], total[GROUP], rescale[GROUP], factor[GROUP][SPLITS];
     __shared__ bool last;
     const int kv_head = blockIdx.x, kv_heads = gridDim.x;
-    const int keys = *position_at + 1;
-    const int share = max((keys + (int)gridDim.y - 1) / (int)gridDim.y, FEWEST);
+    const int keys = *p.position_at + 1;
+    const int share = max((keys + SPLITS - 1) / SPLITS, FEWEST);
     const int live = (keys + share - 1) / share;
     const int begin = blockIdx.y * share, end = min(keys, begin + share);
     if (begin >= keys) return;
@@ -36,12 +50,13 @@ __device__ void attention(const float *q, const typename Kv::Type *k, const type
         Kv::get8(k + from, key);
         Kv::get8(v + from, value);
     };
+    auto weights_of = [&](int h) { return p.weights_tap ? p.weights_tap + (kv_head * GROUP + h) * keys : nullptr; };
     // The keys of earlier steps can be fetched before the kernel that writes
     // this step's is done.
     float key0[8] = {}, value0[8] = {};
     if (begin + at0 < end && begin + at0 < keys - 1) fetch(begin + at0, key0, value0);
     wait_for_previous();
-    for (int i = threadIdx.x; i < GROUP * D; i += 256) query[i] = q[kv_head * GROUP * D + i];
+    for (int i = threadIdx.x; i < GROUP * D; i += THREADS) query[i] = p.q[kv_head * GROUP * D + i];
     if (threadIdx.x < GROUP) {
         largest[threadIdx.x] = -3.402823466e38f;
         total[threadIdx.x] = 0.0f;
@@ -53,7 +68,7 @@ __device__ void attention(const float *q, const typename Kv::Type *k, const type
     for (int tile = begin; tile < end; tile += KEYS) {
         const int here = min(KEYS, end - tile);
         __syncthreads();
-        for (int at = at0; at < KEYS; at += 256 / LANES) {
+        for (int at = at0; at < KEYS; at += THREADS / LANES) {
             const bool early = tile == begin && at == at0 && tile + at < keys - 1;
             float key[8] = {}, value[8] = {};
             if (early) {
@@ -79,53 +94,58 @@ __device__ void attention(const float *q, const typename Kv::Type *k, const type
                 s = fmaf(key[7], x1.w, s);
                 for (int lanes = LANES / 2; lanes > 0; lanes /= 2) s += __shfl_xor_sync(0xffffffffu, s, lanes);
                 if (part == 0 && at < here) {
-                    p[h][at] = s * scale;
-                    tap(taps.scores, (kv_head * GROUP + h) * keys + tile + at, s);
+                    s = tap(p.scores_tap, (kv_head * GROUP + h) * keys + tile + at, s);
+                    prob[h][at] = __fmul_rn(s, p.scale);
                 }
             }
         }
         __syncthreads();
-        for (int h = warp; h < GROUP; h += 8) {
+        for (int h = warp; h < GROUP; h += WARPS) {
             float most = largest[h];
-            for (int i = lane; i < here; i += 32) most = fmaxf(most, p[h][i]);
+            for (int i = lane; i < here; i += 32) most = fmaxf(most, prob[h][i]);
             for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+            const float less = expf(largest[h] - most);
+            float *weights = weights_of(h);
+            if (weights && less != 1.0f) {
+                for (int n = begin + lane; n < tile; n += 32) weights[n] *= less;
+            }
             float e = 0.0f;
             for (int i = lane; i < here; i += 32) {
-                p[h][i] = expf(p[h][i] - most);
-                e += p[h][i];
+                prob[h][i] = tap(weights, tile + i, expf(prob[h][i] - most));
+                e += prob[h][i];
             }
             e = warp_sum(e);
             __syncwarp();
             if (lane == 0) {
-                fade[h] = expf(largest[h] - most);
-                total[h] = total[h] * fade[h] + e;
+                rescale[h] = less;
+                total[h] = total[h] * less + e;
                 largest[h] = most;
             }
         }
         __syncthreads();
 #pragma unroll
         for (int r = 0; r < OUTPUTS; r++) {
-            const int at = threadIdx.x + 256 * r;
+            const int at = threadIdx.x + THREADS * r;
             if (at >= GROUP * D) break;
             const int h = at / D;
             const float *value = values + at % D;
-            float s[4] = {sum[r] * fade[h], 0.0f, 0.0f, 0.0f};
+            float s[4] = {sum[r] * rescale[h], 0.0f, 0.0f, 0.0f};
             int i = 0;
             for (; i + 4 <= here; i += 4) {
 #pragma unroll
-                for (int j = 0; j < 4; j++) s[j] = fmaf(p[h][i + j], value[(i + j) * D], s[j]);
+                for (int j = 0; j < 4; j++) s[j] = fmaf(prob[h][i + j], value[(i + j) * D], s[j]);
             }
-            for (; i < here; i++) s[0] = fmaf(p[h][i], value[i * D], s[0]);
+            for (; i < here; i++) s[0] = fmaf(prob[h][i], value[i * D], s[0]);
             sum[r] = (s[0] + s[1]) + (s[2] + s[3]);
         }
     }
     __syncthreads();
 
     if (live > 1) {
-        float *mine = partial + ((size_t)kv_head * gridDim.y + blockIdx.y) * GROUP * (D + 2);
+        float *mine = p.partial + ((size_t)kv_head * SPLITS + blockIdx.y) * GROUP * (D + 2);
 #pragma unroll
         for (int r = 0; r < OUTPUTS; r++) {
-            const int at = threadIdx.x + 256 * r;
+            const int at = threadIdx.x + THREADS * r;
             if (at < GROUP * D) mine[(at / D) * (D + 2) + at % D] = sum[r];
         }
         if (threadIdx.x < GROUP) {
@@ -134,12 +154,12 @@ __device__ void attention(const float *q, const typename Kv::Type *k, const type
         }
         __threadfence();
         __syncthreads();
-        if (threadIdx.x == 0) last = atomicAdd(arrived + kv_head, 1) == (u32)live - 1;
+        if (threadIdx.x == 0) last = atomicAdd(p.arrived + kv_head, 1) == (u32)live - 1;
         __syncthreads();
         if (!last) return;
         __threadfence();
-        const float *all = partial + (size_t)kv_head * gridDim.y * GROUP * (D + 2);
-        for (int h = warp; h < GROUP; h += 8) {
+        const float *all = p.partial + (size_t)kv_head * SPLITS * GROUP * (D + 2);
+        for (int h = warp; h < GROUP; h += WARPS) {
             const float *of = all + (lane * GROUP + h) * (D + 2) + D;
             const float mine = lane < live ? __ldcg(of) : -3.402823466e38f;
             float most = mine;
@@ -152,11 +172,11 @@ __device__ void attention(const float *q, const typename Kv::Type *k, const type
                 total[h] = e;
             }
         }
-        if (threadIdx.x == 0) arrived[kv_head] = 0;
+        if (threadIdx.x == 0) p.arrived[kv_head] = 0;
         __syncthreads();
 #pragma unroll
         for (int r = 0; r < OUTPUTS; r++) {
-            const int at = threadIdx.x + 256 * r;
+            const int at = threadIdx.x + THREADS * r;
             if (at >= GROUP * D) break;
             const int h = at / D;
             const float *of = all + h * (D + 2) + at % D;
@@ -174,23 +194,15 @@ __device__ void attention(const float *q, const typename Kv::Type *k, const type
     }
 #pragma unroll
     for (int r = 0; r < OUTPUTS; r++) {
-        const int at = threadIdx.x + 256 * r;
+        const int at = threadIdx.x + THREADS * r;
         if (at >= GROUP * D) break;
-        out[kv_head * GROUP * D + at] = sum[r] / total[at / D];
+        p.out[kv_head * GROUP * D + at] = sum[r] / total[at / D];
     }
-    if (taps.weights) {
-        for (int h = 0; h < GROUP; h++) {
-            const int row = (kv_head * GROUP + h) * keys;
-            for (int i = threadIdx.x; i < keys; i += 256) {
-                taps.weights[row + i] = expf(__ldcg(taps.scores + row + i) * scale - largest[h]) / total[h];
-            }
+    for (int h = 0; h < GROUP; h++) {
+        float *weights = weights_of(h);
+        if (!weights) break;
+        for (int n = threadIdx.x; n < keys; n += THREADS) {
+            weights[n] = __ldcg(weights + n) * (live > 1 ? factor[h][n / share] : 1.0f) / total[h];
         }
     }
 }
-
-#define INSTANCE(NAME, KV, D, GROUP)                                                                             \
-    extern "C" __global__ void __launch_bounds__(256, 1)                                                         \
-    NAME(const float *q, const KV::Type *k, const KV::Type *v, float *partial, u32 *arrived, float *out,        \
-         const int *position_at, float scale, const AttentionTaps taps) {                                             \
-        attention<KV, D, GROUP>(q, k, v, partial, arrived, out, position_at, scale, taps);                             \
-    }

@@ -1,3 +1,8 @@
+#pragma once
+
+#include "blocks.cuh"
+#include "reduce.cuh"
+
 // What the fused kernels of a decode step share. All run one token; its
 // position stands in device memory, so that a captured graph stays valid.
 //
@@ -17,10 +22,16 @@ __device__ __forceinline__ void wait_for_previous() {
 
 // A vector in shared memory has four floats of padding after every 32: lanes
 // that read one group each then share no bank.
-__device__ __forceinline__ int padded(int i) { return i + 4 * (i / 32); }
+constexpr int PADDED_GROUP = 36;
+__device__ __forceinline__ int padded(int i) { return i + (PADDED_GROUP - 32) * (i / 32); }
 
-__device__ __forceinline__ void tap(float *to, int i, float v) {
+// Writes v out where it is asked for and gives it on, opaque to the compiler, so
+// that no later operation is fused with the one that made it: what is tapped is
+// what is used.
+__device__ __forceinline__ float tap(float *to, size_t i, float v) {
+    asm("" : "+f"(v));
     if (to) to[i] = v;
+    return v;
 }
 
 // RMSNorm of x into shared memory; every block makes its own, block 0 taps it.
@@ -34,9 +45,7 @@ __device__ __forceinline__ void norm_to_shared(const float *x, const float *weig
     }
     const float scale = 1.0f / sqrtf(reduce_sum(squares) / (float)n + eps);
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        const float v = shared[padded(i)] * scale * weight[i];
-        shared[padded(i)] = v;
-        if (blockIdx.x == 0) tap(tapped, i, v);
+        shared[padded(i)] = tap(blockIdx.x == 0 ? tapped : nullptr, i, shared[padded(i)] * scale * weight[i]);
     }
     __syncthreads();
 }
@@ -61,7 +70,7 @@ struct RowDot {
         for (int g = lane; g < groups; g += lanes) {
             const typename Format::Raw now = raw;
             if (g + lanes < groups) raw = Format::load(w, (size_t)row * groups + g + lanes);
-            sum += Format::dot(now, g % 8, (const float4 *)(shared + 36 * g));
+            sum += Format::dot(now, g % 8, (const float4 *)(shared + PADDED_GROUP * g));
         }
         return sum;
     }

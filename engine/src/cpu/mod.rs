@@ -87,7 +87,7 @@ impl<'a> CpuEngine<'a> {
                 self.kept[index] = keeps.then(|| value.clone());
             }
             if taps.wants(node.id) {
-                taps.tap(node.id, &value.shape, &value.data);
+                taps.tap(node.id, Tensor::clone(&value));
             }
             for input in node.reads() {
                 if self.last_use[input] == index {

@@ -5,61 +5,68 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _, DriverE
 use std::sync::Arc;
 
 /// Alignment of every part, in bytes: what `cudaMalloc` gives.
-const ALIGN: usize = 256;
+const ALIGN: u64 = 256;
 
-/// A part of the arena: where it begins, and its length in bytes.
+/// A part of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    offset: usize,
+    /// Where it begins.
+    pub at: u64,
     /// Length in bytes.
     pub bytes: usize,
 }
 
-/// Adds up what will be needed, before anything is taken.
-#[derive(Debug, Default)]
+/// Hands out parts one after another, from an address on.
+#[derive(Debug)]
 pub struct Plan {
-    total: usize,
+    start: u64,
+    end: u64,
 }
 
 impl Plan {
-    /// Room for `bytes`.
-    pub fn take(&mut self, bytes: usize) -> Part {
-        let offset = self.total.next_multiple_of(ALIGN);
-        self.total = offset + bytes;
-        Part { offset, bytes }
+    /// Nothing yet, from the aligned address `start` on.
+    pub fn from(start: u64) -> Self {
+        Self { start, end: start }
     }
 
-    /// Takes it all at once.
-    ///
-    /// # Errors
-    /// If the device has less memory free: how much is needed, and how much is
-    /// there.
-    pub fn allocate(self, context: &Arc<CudaContext>, stream: &Arc<CudaStream>) -> Result<Arena, CudaError> {
-        let failed = |what| move |e: DriverError| CudaError::Driver(e, what);
-        let (free, _) = context.mem_get_info().map_err(failed("asking for free memory"))?;
-        if self.total > free {
-            return Err(CudaError::Memory { needed: self.total.div_ceil(1 << 20), free: free >> 20 });
-        }
-        let memory = stream.alloc_zeros::<u8>(self.total.max(1)).map_err(failed("taking device memory"))?;
-        // The zeros are written in the stream's own time, and copies from the host
-        // are not ordered with it: without this they may be written over weights
-        // already there (seen as zeros in `embed`: DIVERGENCES.md).
-        stream.synchronize().map_err(failed("clearing device memory"))?;
-        let base = memory.device_ptr(stream).0;
-        Ok(Arena { base, _memory: memory })
+    /// Room for `bytes`.
+    pub fn take(&mut self, bytes: usize) -> Part {
+        let at = self.end.next_multiple_of(ALIGN);
+        self.end = at + bytes as u64;
+        Part { at, bytes }
+    }
+
+    /// Bytes handed out, with what lies between them.
+    pub fn bytes(&self) -> usize {
+        (self.end - self.start) as usize
     }
 }
 
 /// The memory.
 pub struct Arena {
-    base: u64,
+    /// Where it begins.
+    pub start: u64,
     _memory: CudaSlice<u8>,
 }
 
 impl Arena {
-    /// Device address of a part.
-    pub fn at(&self, part: Part) -> u64 {
-        self.base + part.offset as u64
+    /// Takes `bytes`, all zero.
+    ///
+    /// # Errors
+    /// If the device has less memory free: how much is needed, and how much is there.
+    pub fn take(bytes: usize, context: &Arc<CudaContext>, stream: &Arc<CudaStream>) -> Result<Self, CudaError> {
+        let failed = |what| move |e: DriverError| CudaError::Driver(e, what);
+        let (free, _) = context.mem_get_info().map_err(failed("asking for free memory"))?;
+        if bytes > free {
+            return Err(CudaError::Memory { needed: bytes.div_ceil(1 << 20), free: free >> 20 });
+        }
+        let memory = stream.alloc_zeros::<u8>(bytes.max(1)).map_err(failed("taking device memory"))?;
+        // The zeros are written in the stream's own time, and copies from the host
+        // are not ordered with it: without this they may be written over weights
+        // already there (seen as zeros in `embed`: DIVERGENCES.md).
+        stream.synchronize().map_err(failed("clearing device memory"))?;
+        let start = memory.device_ptr(stream).0;
+        Ok(Self { start, _memory: memory })
     }
 }
 
@@ -69,12 +76,12 @@ mod tests {
 
     #[test]
     fn parts_are_aligned_and_do_not_overlap() {
-        let mut plan = Plan::default();
+        let mut plan = Plan::from(512);
         let parts = [plan.take(1), plan.take(300), plan.take(0), plan.take(256)];
         for pair in parts.windows(2) {
-            assert!(pair[0].offset + pair[0].bytes <= pair[1].offset);
+            assert!(pair[0].at + pair[0].bytes as u64 <= pair[1].at);
         }
-        assert!(parts.iter().all(|p| p.offset % 256 == 0));
-        assert_eq!(plan.total, parts[3].offset + 256);
+        assert!(parts.iter().all(|p| p.at % 256 == 0));
+        assert_eq!(512 + plan.bytes() as u64, parts[3].at + 256);
     }
 }

@@ -10,7 +10,7 @@ use cudarc::cublas::{result, sys};
 use cudarc::driver::CudaStream;
 
 /// A matrix product as cuBLAS is told of it, column-major: `c = op(a) · op(b)`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product {
     /// Whether `a` is transposed.
     pub transposed: bool,

@@ -2,30 +2,36 @@
 
 use super::CudaError;
 use super::blas::Product;
-use super::launch::{Args, Call};
-use super::memory::{Buffer, Memory, PARTS, Weight};
-use super::options::{Gemm, Options, Path};
+use super::functions::Functions;
+use super::kernels::*;
+use super::launch::{Call, Ptr};
+use super::memory::{Memory, PARTS, Weight};
+use super::options::{Gemm, KvType, Options, Path};
 use crate::model::{Graph, Node, row_len};
-use crate::ops::{Attention, KvCache, Op, Pairing, RmsNorm, Rope, Softmax};
+use crate::ops::{KvCache, Op, Pairing, RmsNorm, Rope, Softmax};
 
-/// Threads of an elementwise block.
-const THREADS: u32 = 256;
+/// Threads of a block that makes a row together.
+const ROW_THREADS: u32 = 256;
+/// Threads of a block that brings a token's embedding, group by group.
+const EMBED_THREADS: u32 = 128;
+/// Threads of a block that makes a head's context.
+const CONTEXT_THREADS: u32 = 64;
 /// Warps of a block where a warp makes one output.
 const WARPS: usize = 8;
 /// Tokens that `linear.cu` takes at a time.
-const LINEAR_TOKENS: usize = 8;
-/// Edge of a tile of `gemm.cu`.
-const GEMM_TILE: usize = 64;
-/// Shared memory of a block of `gemm.cu`: two stages of two operands in two
-/// parts, rows of 36 words.
-pub const GEMM_SHARED: u32 = 2 * 2 * 2 * 4 * 36 * GEMM_TILE as u32;
-/// Blocks of `gemm.cu` that fill a large card.
-const GEMM_BLOCKS: usize = 396;
-/// Steps of 32 elements that make a share worth its while.
+const LINEAR_TOKENS: usize = constant!("linear.cu", "TOKENS") as usize;
+/// Edge of a tile of `gemm.cu`, and threads and shared memory of a block.
+const GEMM_TILE: usize = constant!("gemm.cu", "TILE") as usize;
+const GEMM_THREADS: u32 = constant!("gemm.cu", "THREADS");
+const GEMM_SHARED: u32 = constant!("gemm.cu", "SHARED_BYTES");
+/// Steps of 32 elements that make a share of a sum worth its while.
 const GEMM_STEPS: usize = 7;
 
+/// Tokens of a step at most: so many blocks CUDA takes along the second axis of a grid.
+pub const MOST_TOKENS: usize = 65_535 * LINEAR_TOKENS;
+
 /// The tokens of a step: how many, and the position of the first.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Tokens.
     pub tokens: usize,
@@ -41,32 +47,20 @@ impl Span {
 }
 
 /// Something queued on the stream.
-#[derive(Clone, Debug)]
-pub enum Work {
+#[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a few hundred bytes in a few hundred launches, and products are rare")]
+pub enum Job {
     /// A kernel.
     Kernel(Call),
-    /// Two kernels, one after the other.
-    Two(Call, Call),
-    /// A kernel that dequantises a weight, then a product by cuBLAS.
-    Product(Call, Product),
+    /// A product by cuBLAS.
+    Product(Product),
 }
 
-/// Makes the launches of single nodes.
-#[derive(Clone, Copy)]
-pub struct Calls<'a> {
-    /// The model.
-    pub graph: &'a Graph,
-    /// Where everything is.
-    pub memory: &'a Memory,
-    /// Which kernels.
-    pub options: &'a Options,
-}
-
-/// What of a graph the kernels cannot do, if anything.
+/// Refuses a graph with an op that the kernels cannot do as it stands.
 ///
 /// # Errors
-/// The first stage that none of them computes.
-pub fn refuse(graph: &Graph) -> Result<(), CudaError> {
+/// The stage, what stands against it, and what to use instead.
+pub fn check_ops(graph: &Graph) -> Result<(), CudaError> {
     for node in &graph.nodes {
         match &node.op {
             Op::Rope(rope) if rope.rotated != rope.head_dim => {
@@ -91,131 +85,138 @@ pub fn refuse(graph: &Graph) -> Result<(), CudaError> {
     Ok(())
 }
 
+/// Makes the launches of single nodes.
+#[derive(Clone, Copy)]
+pub struct Calls<'a> {
+    /// The model.
+    pub graph: &'a Graph,
+    /// Where everything is.
+    pub memory: &'a Memory,
+    /// Which kernels.
+    pub options: &'a Options,
+    /// The card.
+    pub functions: &'a Functions,
+}
+
 impl Calls<'_> {
-    fn input(&self, node: &Node, i: usize) -> u64 {
+    /// Where input `i` of a node stands.
+    pub fn input(&self, node: &Node, i: usize) -> Ptr {
         self.memory.outputs[node.inputs[i]].at
     }
 
-    fn weight(&self, node: &Node) -> &Weight {
-        &self.memory.weights[&node.weights[0].name]
-    }
-
-    /// The work of node `index` over `span`, its result in the node's buffer.
-    /// Of the fast path the fused attention stands for three nodes and is made
-    /// by [`Self::attention`].
-    pub fn of(&self, index: usize, span: Span) -> Work {
+    /// What computes node `index` over `span`, its result in the node's buffer.
+    pub fn of(&self, index: usize, span: Span) -> Vec<Job> {
         let node = &self.graph.nodes[index];
-        let Buffer { at: y, .. } = self.memory.outputs[index];
-        let Span { tokens, first } = span;
-        let elements = row_len(node) * tokens;
-        let (count, start, keys) = (tokens as i32, first as i32, span.keys() as i32);
+        let y = self.memory.outputs[index].at;
+        let elements = row_len(node) * span.tokens;
+        let count = elements as i32;
+        let (tokens, first, keys) = (span.tokens as i32, span.first as i32, span.keys() as i32);
+        let x = |i| self.input(node, i);
         let kv = self.options.kv.kernel();
-        let args = Args::default;
-        Work::Kernel(match &node.op {
+        vec![Job::Kernel(match &node.op {
             Op::Embed => {
-                let w = self.weight(node);
-                let args = args().with(self.memory.tokens).with(w.planes).with(y);
-                let grid = (tokens as u32, 1, 1);
-                Call::new(format!("embed_{}", w.ty), grid, 128, args.with(w.n as i32))
+                let w = self.memory.weight(node);
+                let params = EmbedParams { tokens: self.memory.tokens, w: w.planes, y, width: w.n as i32 };
+                Call::new(params, (span.tokens as u32, 1, 1), EMBED_THREADS).of(&[&w.ty])
             }
             Op::RmsNorm(RmsNorm { eps, groups }) => {
                 let n = (row_len(node) / groups) as i32;
-                let args = args().with(self.input(node, 0)).with(self.weight(node).planes[0]);
-                let args = args.with(y).with(n).with(*eps as f32);
-                let grid = ((tokens * groups) as u32, 1, 1);
-                Call::new("rms_norm", grid, THREADS, args)
+                let w = self.memory.weight(node).planes[0];
+                let params = RmsNormParams { x: x(0), w, y, n, eps: *eps as f32 };
+                Call::new(params, ((span.tokens * groups) as u32, 1, 1), ROW_THREADS)
             }
-            Op::Linear => return self.linear(node, self.input(node, 0), y, tokens),
+            Op::Linear => return self.linear(self.memory.weight(node), x(0), y, span.tokens),
             Op::Bias => {
-                let w = self.weight(node);
-                let args = args().with(self.input(node, 0)).with(w.planes[0]).with(y);
-                Call::flat("bias", elements, args.with(w.n as i32).with(elements as i32))
+                let w = self.memory.weight(node);
+                Call::flat(BiasParams { x: x(0), b: w.planes[0], y, n: w.n as i32, count }, elements)
             }
-            // The base is in the table of frequencies; see `refuse` for the rest.
+            // The base is in the table of frequencies; see `check_ops` for the rest.
             Op::Rope(Rope { base: _, head_dim, rotated: _, pairing }) => {
-                let heads = (row_len(node) / head_dim) as i32;
-                let adjacent = i32::from(*pairing == Pairing::Norm);
-                let args = args().with(self.input(node, 0)).with(self.memory.frequencies[&index]);
-                let args = args.with(y).with(heads).with(*head_dim as i32).with(adjacent);
-                Call::flat("rope", elements / 2, args.with(start).with(count))
+                let params = RopeParams {
+                    x: x(0),
+                    frequency: self.memory.frequencies[&index],
+                    y,
+                    heads: (row_len(node) / head_dim) as i32,
+                    d: *head_dim as i32,
+                    adjacent: i32::from(*pairing == Pairing::Norm),
+                    first,
+                    tokens,
+                };
+                Call::flat(params, elements / 2)
             }
             Op::KvCache(KvCache { n_kv_heads, head_dim }) => {
                 let width = (n_kv_heads * head_dim) as i32;
-                let args = args().with(self.input(node, 0)).with(y);
-                let args = args.with(width).with(start).with(count);
-                Call::flat(format!("kv_cache_{kv}"), elements, args)
+                let params = KvCacheParams { rows: x(0), cache: y, width, first, tokens };
+                Call::flat(params, elements).of(&[&kv])
             }
             Op::AttnScores(a) => {
-                let grid = (span.keys().div_ceil(WARPS) as u32, tokens as u32, a.n_heads as u32);
-                let args = self.attention_args(node, y, a);
-                let args = args.with(start).with(count).with(keys);
-                Call::new(format!("attn_scores_{kv}"), grid, 32 * WARPS as u32, args)
+                let (heads, kv_heads, d) = (a.n_heads as i32, a.n_kv_heads as i32, a.head_dim as i32);
+                let params = AttnScoresParams { q: x(0), k: x(1), s: y, heads, kv_heads, d, first, tokens, keys };
+                let blocks = span.tokens * span.keys().div_ceil(WARPS);
+                Call::new(params, (blocks as u32, heads as u32, 1), 32 * WARPS as u32).of(&[&kv])
             }
             Op::AttnWeights(Softmax { scale }) => {
-                let heads = Graph::extent(node, tokens, span.keys())[0] as u32;
-                let args = args().with(self.input(node, 0)).with(y).with(*scale as f32);
-                let args = args.with(start).with(count).with(keys);
-                Call::new("attn_weights", (tokens as u32, heads, 1), THREADS, args)
+                let heads = Graph::extent(node, span.tokens, span.keys())[0] as u32;
+                let params = AttnWeightsParams { s: x(0), y, scale: *scale as f32, first, tokens, keys };
+                Call::new(params, (span.tokens as u32, heads, 1), ROW_THREADS)
             }
             Op::AttnContext(a) => {
-                let grid = (tokens as u32, a.n_heads as u32, 1);
-                let args = self.attention_args(node, y, a);
-                let args = args.with(start).with(count).with(keys);
-                Call::new(format!("attn_context_{kv}"), grid, 64, args)
+                let (heads, kv_heads, d) = (a.n_heads as i32, a.n_kv_heads as i32, a.head_dim as i32);
+                let params = AttnContextParams { w: x(0), v: x(1), c: y, heads, kv_heads, d, first, tokens, keys };
+                Call::new(params, (span.tokens as u32, heads as u32, 1), CONTEXT_THREADS).of(&[&kv])
             }
-            Op::Residual | Op::SwiGlu => {
-                let args = args().with(self.input(node, 0)).with(self.input(node, 1));
-                Call::flat(node.op.name(), elements, args.with(y).with(elements as i32))
-            }
-        })
+            Op::Residual => Call::flat(ResidualParams { a: x(0), b: x(1), y, count }, elements),
+            Op::SwiGlu => Call::flat(SwiGluParams { gate: x(0), up: x(1), y, count }, elements),
+        })]
     }
 
-    /// `y [T, m]` of the linear layer `node` on `x [T, n]`.
-    pub fn linear(&self, node: &Node, x: u64, y: u64, tokens: usize) -> Work {
-        let w = self.weight(node);
-        let tail = |args: Args| args.with(w.n as i32).with(w.m as i32).with(tokens as i32);
+    /// `y [T, m] = x [T, n] · Wᵀ`.
+    pub fn linear(&self, weight: &Weight, x: Ptr, y: Ptr, tokens: usize) -> Vec<Job> {
+        let Weight { planes: w, n, m, ref ty, .. } = *weight;
         if self.options.gemm == Gemm::Cublas {
-            let groups = w.n * w.m / 32;
-            let args = Args::default().with(w.planes).with(self.memory.dequantised);
-            let name = format!("dequantise_{}", w.ty);
-            return Work::Product(
-                Call::flat(name, groups, args.with(groups as i32)),
-                Product::linear(self.memory.dequantised, x, y, w.n, w.m, tokens),
-            );
+            let plain = self.memory.dequantised;
+            return vec![self.dequantise(weight), Job::Product(Product::linear(plain, x, y, n, m, tokens))];
         }
         if self.options.path == Path::Fast {
-            return self.gemm(w, x, y, tokens);
+            return self.gemm(weight, x, y, tokens);
         }
-        let args = tail(Args::default().with(x).with(w.planes).with(y));
-        let grid = (w.m.div_ceil(WARPS) as u32, tokens.div_ceil(LINEAR_TOKENS) as u32, 1);
-        Work::Kernel(Call::new(format!("linear_{}", w.ty), grid, 32 * WARPS as u32, args))
+        let params = LinearParams { x, w, y, n: n as i32, m: m as i32, tokens: tokens as i32 };
+        let grid = (m.div_ceil(WARPS) as u32, tokens.div_ceil(LINEAR_TOKENS) as u32, 1);
+        vec![Job::Kernel(Call::new(params, grid, 32 * WARPS as u32).of(&[ty]))]
     }
 
-    /// The product on the tensor cores. Where its tiles are too few for the
-    /// card, each sum is made in shares, which a second kernel adds up.
-    fn gemm(&self, w: &Weight, x: u64, y: u64, tokens: usize) -> Work {
-        let tiles = w.m.div_ceil(GEMM_TILE) * tokens.div_ceil(GEMM_TILE);
-        let steps = w.n / 32;
-        let shares = (GEMM_BLOCKS / tiles).min(steps / GEMM_STEPS).min(PARTS / (w.m * tokens));
-        let shares = shares.max(1);
-        let to = if shares > 1 { self.memory.parts } else { y };
-        let args = Args::default().with(x).with(w.planes).with(to);
-        let args = args.with(w.n as i32).with(w.m as i32).with(tokens as i32);
-        let grid = (w.m.div_ceil(GEMM_TILE) as u32, tokens.div_ceil(GEMM_TILE) as u32, shares as u32);
-        let call = Call::new(format!("gemm_{}", w.ty), grid, 128, args).shared(GEMM_SHARED);
-        if shares == 1 {
-            return Work::Kernel(call);
-        }
-        let count = w.m * tokens;
-        let args = Args::default().with(self.memory.parts).with(y);
-        let args = args.with(shares as i32).with(count as i32);
-        Work::Two(call, Call::flat("sum_parts", count, args))
+    /// A weight as plain f32, in the memory kept for one.
+    pub fn dequantise(&self, weight: &Weight) -> Job {
+        let groups = weight.n * weight.m / 32;
+        let params = DequantiseParams { w: weight.planes, y: self.memory.dequantised, groups: groups as i32 };
+        Job::Kernel(Call::flat(params, groups).of(&[&weight.ty]))
     }
 
-    fn attention_args(&self, node: &Node, y: u64, a: &Attention) -> Args {
-        let Attention { n_heads, n_kv_heads, head_dim } = *a;
-        let args = Args::default().with(self.input(node, 0)).with(self.input(node, 1));
-        let args = args.with(y).with(n_heads as i32).with(n_kv_heads as i32);
-        args.with(head_dim as i32)
+    /// The product on the tensor cores. Where its tiles are too few for the card, each sum is made in shares, which a
+    /// second kernel adds up.
+    fn gemm(&self, weight: &Weight, x: Ptr, y: Ptr, tokens: usize) -> Vec<Job> {
+        let (n, m) = (weight.n, weight.m);
+        let (across, down) = (m.div_ceil(GEMM_TILE), tokens.div_ceil(GEMM_TILE));
+        let params = GemmParams { x, w: weight.planes, y, n: n as i32, m: m as i32, tokens: tokens as i32 };
+        let mut call = Call::new(params, (across as u32, down as u32, 1), GEMM_THREADS);
+        call = call.of(&[&weight.ty]).shared(GEMM_SHARED);
+        let free = self.functions.resident(&call) as usize / (across * down);
+        // Fewer with more tokens, so that whatever a step may need a step of one token does.
+        let shares = free.min(n / 32 / GEMM_STEPS).min(PARTS / (m * tokens));
+        if shares <= 1 {
+            return vec![Job::Kernel(call)];
+        }
+        let parts = self.memory.parts;
+        call.params = GemmParams { y: parts, ..params }.into();
+        call.grid.2 = shares as u32;
+        let sum = SumPartsParams { parts, y, shares: shares as i32, count: (m * tokens) as i32 };
+        vec![Job::Kernel(call), Job::Kernel(Call::flat(sum, m * tokens))]
+    }
+
+    /// Brings a cache of `elements` at `from` to where it stands as f32, if it is not f32 itself.
+    pub fn read_cache(&self, from: Ptr, elements: usize) -> Option<Call> {
+        let kv = self.options.kv;
+        let params = KvReadParams { cache: from, out: self.memory.cache_f32, count: elements as i32 };
+        (kv != KvType::F32).then(|| Call::flat(params, elements).of(&[&kv.kernel()]))
     }
 }

@@ -46,6 +46,15 @@ pub struct Layer {
     pub out: usize,
 }
 
+impl Layer {
+    /// The nodes from the first norm to the caches.
+    pub fn up_to_caches(&self) -> Vec<usize> {
+        let made = [self.attn_norm].into_iter().chain(self.proj);
+        let made = made.chain(self.biased.into_iter().chain(self.normed).flatten());
+        made.chain(self.rope).chain(self.cache).collect()
+    }
+}
+
 /// The nodes of a model.
 #[derive(Clone, Debug)]
 pub struct Decoder {
@@ -151,6 +160,11 @@ fn bias(op: &Op) -> bool {
 }
 
 impl Decoder {
+    /// The layer whose scores, weights or context node `index` is.
+    pub fn attention_of(&self, index: usize) -> Option<&Layer> {
+        self.layers.iter().find(|l| [l.scores, l.weights, l.context].contains(&index))
+    }
+
     /// The decoder that `graph` is; `None` if it is another kind of model.
     pub fn of(graph: &Graph) -> Option<Self> {
         let walk = Walk(graph);

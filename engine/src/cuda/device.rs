@@ -19,6 +19,32 @@ pub enum CudaError {
          and put its folder on LD_LIBRARY_PATH"
     )]
     NoNvrtc,
+    /// A driver from before what is asked of it.
+    #[error("the CUDA driver is for CUDA {major}.{minor}, and qdiff needs that of CUDA 13; update the NVIDIA driver")]
+    OldDriver {
+        /// Version of CUDA.
+        major: i32,
+        /// Its second number.
+        minor: i32,
+    },
+    /// A kernel whose compiled parameters are not those that launches give.
+    #[error("kernel {kernel} takes parameters of {compiled} bytes, and is given {declared}: a bug in qdiff")]
+    Params {
+        /// The kernel.
+        kernel: String,
+        /// Bytes in the machine code.
+        compiled: usize,
+        /// Bytes of the struct in Rust.
+        declared: usize,
+    },
+    /// A token that the model does not know.
+    #[error("token {token} is not in the model's vocabulary of {vocabulary} tokens")]
+    Token {
+        /// Id.
+        token: u32,
+        /// Number of ids.
+        vocabulary: usize,
+    },
     /// A kernel that does not compile.
     #[error("kernel {name} does not compile for {arch}: {log}")]
     Compile {

@@ -5,63 +5,98 @@
 //! graph of fused kernels for a decode step, and for longer steps walks the graph
 //! with a matrix product on the tensor cores and the fused attention.
 
+use super::arena::Arena;
 use super::blas::Blas;
-use super::calls::{Calls, GEMM_SHARED, Span, Work};
+use super::calls::{Calls, Job, MOST_TOKENS, check_ops};
+use super::compile::target;
 use super::decoder::Decoder;
-use super::fast::{self, Fused, Schedule};
+use super::fast::{Fused, decoder_of};
 #[cfg(feature = "faults")]
 use super::faults::{Fault, Planted};
-use super::kernels::{self, Instances, Source, TEMPLATES, cached, template};
-use super::launch::{Args, Call};
+use super::functions::Functions;
+use super::launch::Call;
 use super::memory::Memory;
-use super::options::{Gemm, KvType, Options, Path};
+use super::options::{Gemm, Options, Path};
 use super::readback::Readback;
+use super::schedule::{Launch, Schedule, calls_of};
 use super::{CudaError, devices};
-use crate::model::{Graph, Model};
+use crate::model::{Axis, Graph, Model, row_len};
 use crate::ops::Op;
 use crate::quant::GgmlType;
 use crate::tap::TapSink;
-use cudarc::driver::{CudaContext, CudaFunction, CudaGraph, CudaStream, DriverError, PinnedHostSlice, result, sys};
-use cudarc::nvrtc::Ptx;
-use rayon::prelude::*;
-use std::collections::HashMap;
+use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, PinnedHostSlice, result, sys};
+use std::cell::OnceCell;
 use std::sync::Arc;
-
-/// Dynamic shared memory that a kernel gets without asking, in bytes.
-const PLAIN_SHARED: u32 = 48 << 10;
 
 /// A model on a GPU, at some position.
 pub struct CudaEngine {
     graph: Graph,
     options: Options,
     // Dropped in this order: the captured graph and the handle before the memory.
-    captured: Option<Captured>,
+    route: Route,
     blas: Option<Blas>,
     readback: Option<Readback>,
-    /// The token that the last decode step of the fast path chose.
-    next_token: PinnedHostSlice<u32>,
-    decoder: Option<Decoder>,
     #[cfg(feature = "faults")]
     planted: Option<Planted>,
-    functions: HashMap<String, CudaFunction>,
+    functions: Functions,
     memory: Memory,
+    _arena: Arena,
     position: usize,
-    processors: u32,
     device: String,
+    /// What kernels are compiled for.
+    arch: String,
     stream: Arc<CudaStream>,
     context: Arc<CudaContext>,
+}
+
+/// Which way a step goes, with what it takes.
+enum Route {
+    /// Node by node.
+    Tapped,
+    /// Through fused kernels.
+    Fast(Fast),
+}
+
+/// What the fast path takes.
+struct Fast {
+    /// Which node is which.
+    decoder: Decoder,
+    /// The token that the last decode step chose.
+    next_token: PinnedHostSlice<u32>,
+    /// A decode step as one graph, once there was one.
+    captured: OnceCell<Captured>,
+}
+
+/// A decode step as one graph; its first node takes token and position.
+struct Captured {
+    graph: CudaGraph,
+    first: sys::CUgraphNode,
 }
 
 fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
     move |e| CudaError::Driver(e, what)
 }
 
+/// That the kernels can count what a step has: elements in 32 bits, and tokens in a grid.
+fn check_step(graph: &Graph, options: &Options) -> Result<(), CudaError> {
+    // Logits and what belongs to pairs of tokens is counted in 64.
+    let counted = graph.nodes.iter().filter(|n| n.op != Op::Linear && n.shape.contains(&Axis::Tokens));
+    let widest = counted.map(row_len).max().unwrap_or(1).max(1);
+    let most = MOST_TOKENS.min(i32::MAX as usize / widest);
+    if options.step <= most {
+        return Ok(());
+    }
+    Err(CudaError::Unsupported(format!(
+        "a step of {} tokens, and the CUDA kernels take {most} at once for this model; lower --ubatch",
+        options.step
+    )))
+}
+
 impl CudaEngine {
     /// Puts `model` on the first GPU.
     ///
     /// # Errors
-    /// Whatever is missing, too little memory, or a model that the kernels are
-    /// not made for.
+    /// Whatever is missing, too little memory, or a model or a length of step that the kernels are not made for.
     pub fn new(model: &Model, options: Options) -> Result<Self, CudaError> {
         let device = devices()?.swap_remove(0);
         let context = CudaContext::new(device.ordinal).map_err(failed("opening the device"))?;
@@ -69,45 +104,51 @@ impl CudaEngine {
         // own would break a capture.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(failed("making a stream"))?;
+        let functions = Functions::new(&context)?;
         let graph = model.graph().clone();
-        let decoder = match options.path {
-            Path::Tapped => None,
-            Path::Fast => Some(Decoder::of(&graph).ok_or_else(|| {
-                CudaError::Unsupported(format!(
-                    "the fused kernels know the decoder of Qwen2 and Qwen3, not that of {}; use --subject cuda",
-                    graph.config.arch
-                ))
-            })?),
+        check_ops(&graph)?;
+        check_step(&graph, &options)?;
+        let route = match options.path {
+            Path::Tapped => Route::Tapped,
+            Path::Fast => Route::Fast(Fast {
+                decoder: decoder_of(&graph)?,
+                // SAFETY: written by `argmax` alone; not read before a step has ended.
+                next_token: unsafe { context.alloc_pinned_with_flags::<u32>(1, 0) }
+                    .map_err(failed("taking pinned memory"))?,
+                captured: OnceCell::new(),
+            }),
         };
-        let memory = Memory::new(model, &options, &context, &stream)?;
-        // SAFETY: written by `argmax` alone; not read before a step has ended.
-        let next_token =
-            unsafe { context.alloc_pinned_with_flags::<u32>(1, 0) }.map_err(failed("taking pinned memory"))?;
+        let arena = Arena::take(Memory::at(0, &graph, model, &options)?.bytes, &context, &stream)?;
+        let memory = Memory::at(arena.start, &graph, model, &options)?;
+        memory.fill(model)?;
         let mut engine = Self {
-            captured: None,
+            route,
             blas: match options.gemm {
                 Gemm::Own => None,
                 Gemm::Cublas => Some(Blas::new(&stream)?),
             },
             readback: None,
-            next_token,
-            decoder,
             #[cfg(feature = "faults")]
             planted: None,
-            functions: HashMap::new(),
+            functions,
             memory,
+            _arena: arena,
             position: 0,
-            processors: context
-                .attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
-                .map_err(failed("asking for the number of multiprocessors"))? as u32,
             device: device.name,
+            arch: target(device.capability),
             graph,
             options,
             stream,
             context,
         };
-        engine.load_kernels(&kernels::target(device.capability))?;
+        engine.load_kernels()?;
         Ok(engine)
+    }
+
+    /// Loads every kernel that a step may launch.
+    fn load_kernels(&mut self) -> Result<(), CudaError> {
+        let calls = self.schedule(&|_| false).kernels();
+        self.functions.load(&self.context, &self.arch, &calls)
     }
 
     /// Name of the GPU.
@@ -120,14 +161,14 @@ impl CudaEngine {
         self.position
     }
 
-    /// Plants faults at nodes of the graph, by index, in the tapped path.
+    /// Plants faults at nodes of the graph, by index, in the tapped path with its own kernels on a cache of f32.
     ///
     /// # Errors
-    /// If CUDA fails.
+    /// If CUDA fails, or a kernel with a bug does not compile.
     #[cfg(feature = "faults")]
     pub fn plant(&mut self, places: Vec<(usize, &'static Fault)>) -> Result<(), CudaError> {
-        self.planted = Some(Planted::new(places, &self.calls(), &self.stream)?);
-        Ok(())
+        self.planted = Some(Planted::new(places, &self.graph, &self.stream)?);
+        self.load_kernels()
     }
 
     /// Goes back to position `to`, forgetting what came after.
@@ -154,189 +195,116 @@ impl CudaEngine {
     /// Bytes of weights that a decode step reads: every tensor but the rows of
     /// the embedding that are not the token's.
     pub fn weight_bytes(&self) -> usize {
-        let mut total = 0;
-        for node in &self.graph.nodes {
-            for w in node.weights.iter().map(|w| &self.memory.weights[&w.name]) {
-                let rows = if node.op == Op::Embed { 1 } else { w.m };
-                total += rows * w.ty.row_bytes(w.n);
-            }
-        }
-        total
+        let read = self.graph.nodes.iter().filter(|node| !node.weights.is_empty()).map(|node| {
+            let w = self.memory.weight(node);
+            let rows = if node.op == Op::Embed { 1 } else { w.m };
+            rows * w.ty.row_bytes(w.n)
+        });
+        read.sum()
     }
 
-    /// How long each kernel of a decode step takes at this position, in the
-    /// order of the step: its name, and seconds per launch over `repeats`
-    /// launches in a row. Nothing for the tapped path.
+    /// How long each kernel of a decode step takes at this position, in the order of the step: its name, and seconds
+    /// per launch over `repeats` launches in a row. Nothing for the tapped path. A full context forgets its last
+    /// token, to have a position to run at.
     ///
     /// # Errors
     /// If CUDA fails.
     pub fn time_kernels(&mut self, repeats: usize) -> Result<Vec<(String, f64)>, CudaError> {
-        let Some(decoder) = &self.decoder else {
+        if let Route::Tapped = self.route {
             return Ok(Vec::new());
-        };
-        let all = self.schedule(decoder).decode(0, self.position, &|_| false);
+        }
+        self.rewind(self.position.min(self.options.context.saturating_sub(1)));
         let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
         let event = || self.context.new_event(timed).map_err(failed("making an event"));
         let (start, end) = (event()?, event()?);
-        all.into_iter()
-            .map(|fused| {
-                self.launch(&fused.call, true)?;
-                start.record(&self.stream).map_err(failed("recording an event"))?;
-                for _ in 0..repeats {
-                    self.launch(&fused.call, true)?;
-                }
-                end.record(&self.stream).map_err(failed("recording an event"))?;
-                end.synchronize().map_err(failed("timing a kernel"))?;
-                let ms = start.elapsed_ms(&end).map_err(failed("reading a time"))?;
-                Ok((fused.call.kernel, f64::from(ms) / 1e3 / repeats as f64))
-            })
-            .collect()
+        let launches = self.schedule(&|_| false).step(&[0], self.position);
+        let time = |call: Call| {
+            self.launch(&call, true)?;
+            start.record(&self.stream).map_err(failed("recording an event"))?;
+            for _ in 0..repeats {
+                self.launch(&call, true)?;
+            }
+            end.record(&self.stream).map_err(failed("recording an event"))?;
+            end.synchronize().map_err(failed("timing a kernel"))?;
+            let ms = start.elapsed_ms(&end).map_err(failed("reading a time"))?;
+            Ok((call.kernel().to_string(), f64::from(ms) / 1e3 / repeats as f64))
+        };
+        calls_of(launches).map(time).collect()
     }
 
     /// The most probable next token after a decode step of the fast path.
     pub fn next_token(&self) -> Option<u32> {
-        let token = self.next_token.as_slice().ok()?;
-        (self.options.path == Path::Fast).then(|| token[0])
+        match &self.route {
+            Route::Tapped => None,
+            Route::Fast(fast) => fast.next_token.as_slice().ok().map(|token| token[0]),
+        }
     }
 
     /// Runs `tokens` at the next positions.
     ///
     /// # Errors
-    /// If CUDA fails.
+    /// If CUDA fails, or a token is not of the vocabulary.
     ///
     /// # Panics
     /// If there are more tokens than there is room for.
     pub fn step(&mut self, tokens: &[u32], taps: &mut dyn TapSink) -> Result<(), CudaError> {
-        let span = Span { tokens: tokens.len(), first: self.position };
-        assert!(
-            span.tokens <= self.options.step && span.keys() <= self.options.context,
-            "a step beyond the room taken"
-        );
+        let end = self.position + tokens.len();
+        assert!(tokens.len() <= self.options.step && end <= self.options.context, "a step beyond the room taken");
+        let vocabulary = self.graph.config.n_vocab;
+        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
+            return Err(CudaError::Token { token, vocabulary });
+        }
         let wanted: Vec<bool> = self.graph.nodes.iter().map(|n| taps.wants(n.id)).collect();
         let tapped = wanted.contains(&true);
-        if tapped && self.readback.is_none() {
-            let ring = Readback::new(&self.context, &self.stream, self.memory.ring, self.options.keep_taps)?;
-            self.readback = Some(ring);
-        }
-        match (self.options.path, span.tokens) {
-            (Path::Fast, 1) if !tapped => self.replay(tokens[0])?,
-            (Path::Fast, 1) => self.decode(tokens[0], &wanted, taps)?,
-            _ => self.walk(tokens, span, &wanted, taps)?,
+        match (&self.route, tokens) {
+            (Route::Fast(fast), &[token]) if !tapped => self.replay(fast, token)?,
+            _ => self.walk(tokens, &wanted, taps)?,
         }
         if let (true, Some(readback)) = (tapped, &mut self.readback) {
             readback.finish(taps)?;
         }
         self.stream.synchronize().map_err(failed("running a step"))?;
-        self.position = span.keys();
+        self.position = end;
         Ok(())
     }
 
-    /// A node at a time.
-    fn walk(&mut self, tokens: &[u32], span: Span, wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
+    /// A launch at a time.
+    fn walk(&mut self, tokens: &[u32], wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
         // SAFETY: the buffer holds `options.step` ids; the source outlives the
         // copy, which the step waits for.
         unsafe { result::memcpy_htod_async(self.memory.tokens, tokens, self.stream.cu_stream()) }
             .map_err(failed("copying tokens to the device"))?;
         let tapped = wanted.contains(&true);
-        for index in 0..self.graph.nodes.len() {
-            let span = self.span(index, span);
-            let of = match self.fused_attention(index, span, wanted) {
-                Attention::Part => continue,
-                Attention::Whole(fused) => {
-                    self.poison(&fused.nodes, tapped)?;
-                    self.launch(&fused.call, false)?;
-                    fused.nodes
-                }
-                Attention::None => {
-                    self.poison(&[index], tapped && !self.keeps(index))?;
-                    let work = self.work(index, span);
-                    self.run(&work)?;
-                    vec![index]
-                }
-            };
-            self.send(&of, span, wanted, taps)?;
-        }
-        Ok(())
-    }
-
-    /// The work of a node; of the fast path the last norm and the logits may be
-    /// those of the last token alone.
-    fn work(&self, index: usize, span: Span) -> Work {
-        let calls = self.calls();
-        let last = self.graph.nodes.len() - 1;
-        if self.options.last_logits && index == last {
-            let node = &self.graph.nodes[index];
-            let width = crate::model::row_len(&self.graph.nodes[node.inputs[0]]);
-            let x = self.memory.outputs[node.inputs[0]].at + (4 * width * (span.tokens - 1)) as u64;
-            return calls.linear(node, x, self.memory.outputs[index].at, 1);
-        }
-        #[cfg_attr(not(feature = "faults"), expect(unused_mut))]
-        let mut work = calls.of(index, span);
-        #[cfg(feature = "faults")]
-        if let Some(planted) = &self.planted {
-            planted.spoil(calls, index, span, &mut work);
-        }
-        work
-    }
-
-    /// The span of node `index` in a step over `span`: the same, but for faults.
-    fn span(&self, index: usize, span: Span) -> Span {
-        #[cfg(feature = "faults")]
-        if let Some(planted) = &self.planted {
-            return planted.span(&self.calls(), index, span);
-        }
-        let _ = index;
-        span
-    }
-
-    /// Whether a fault wants the node's buffer as the step before left it.
-    fn keeps(&self, index: usize) -> bool {
-        #[cfg(feature = "faults")]
-        if let Some(planted) = &self.planted {
-            return planted.keeps(index);
-        }
-        let _ = index;
-        false
-    }
-
-    fn fused_attention(&self, index: usize, span: Span, wanted: &[bool]) -> Attention {
-        let Some(decoder) = &self.decoder else {
-            return Attention::None;
-        };
-        match &self.graph.nodes[index].op {
-            Op::AttnScores(_) | Op::AttnWeights(_) => Attention::Part,
-            Op::AttnContext(_) => {
-                let layer = decoder.layers.iter().find(|l| l.context == index);
-                let layer = layer.expect("every context belongs to a layer");
-                let schedule = self.schedule(decoder);
-                Attention::Whole(schedule.prefill_attention(layer, span, &|i| wanted[i]))
+        for launch in self.schedule(&|i| wanted[i]).step(tokens, self.position) {
+            if tapped && !launch.keeps {
+                self.poison(&launch.nodes)?;
             }
-            _ => Attention::None,
-        }
-    }
-
-    /// A decode step with taps: the same kernels, one after another.
-    fn decode(&mut self, token: u32, wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
-        let decoder = self.decoder.as_ref().expect("the fast path has one");
-        let all = self.schedule(decoder).decode(token, self.position, &|i| wanted[i]);
-        let span = Span { tokens: 1, first: self.position };
-        for fused in all {
-            self.poison(&fused.nodes, true)?;
-            self.launch(&fused.call, false)?;
-            self.send(&fused.nodes, span, wanted, taps)?;
+            for job in &launch.jobs {
+                match job {
+                    Job::Kernel(call) => self.launch(call, false)?,
+                    Job::Product(product) => {
+                        let blas = self.blas.as_ref().expect("made for --gemm cublas");
+                        // SAFETY: the addresses are buffers of the extents of the graph.
+                        unsafe { blas.multiply(product)? };
+                    }
+                }
+            }
+            self.send(&launch, wanted, taps)?;
         }
         Ok(())
     }
 
     /// A decode step without taps: one launch of the captured graph.
-    fn replay(&mut self, token: u32) -> Result<(), CudaError> {
-        if self.captured.is_none() {
-            self.captured = Some(self.capture()?);
-        }
-        let captured = self.captured.as_ref().expect("just captured");
-        let decoder = self.decoder.as_ref().expect("the fast path has one");
-        let first = self.schedule(decoder).first(token, self.position).call;
-        let function = &self.functions[&first.kernel];
+    fn replay(&self, fast: &Fast, token: u32) -> Result<(), CudaError> {
+        let captured = match fast.captured.get() {
+            Some(captured) => captured,
+            None => {
+                let now = self.capture()?;
+                fast.captured.get_or_init(|| now)
+            }
+        };
+        let first = self.fused(fast, &|_| false).embed_token(token, self.position);
+        let function = self.functions.get(&first.kernel());
         // SAFETY: the parameters are the captured ones but for two numbers, and
         // the node is the graph's first.
         unsafe { first.update(function, captured.graph.cu_graph_exec(), captured.first)? };
@@ -344,13 +312,12 @@ impl CudaEngine {
     }
 
     fn capture(&self) -> Result<Captured, CudaError> {
-        let decoder = self.decoder.as_ref().expect("the fast path has one");
-        let all = self.schedule(decoder).decode(0, 0, &|_| false);
+        let launches = self.schedule(&|_| false).step(&[0], 0);
         self.stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .map_err(failed("capturing a decode step"))?;
-        for fused in &all {
-            self.launch(&fused.call, true)?;
+        for call in calls_of(launches) {
+            self.launch(&call, true)?;
         }
         let graph = self
             .stream
@@ -366,24 +333,29 @@ impl CudaEngine {
     }
 
     fn calls(&self) -> Calls<'_> {
-        Calls { graph: &self.graph, memory: &self.memory, options: &self.options }
+        Calls { graph: &self.graph, memory: &self.memory, options: &self.options, functions: &self.functions }
     }
 
-    fn schedule<'a>(&'a self, decoder: &'a Decoder) -> Schedule<'a> {
+    fn fused<'a>(&'a self, fast: &'a Fast, wants: &'a dyn Fn(usize) -> bool) -> Fused<'a> {
+        let next_token = fast.next_token.as_slice().map_or(0, |s| s.as_ptr() as u64);
+        Fused { calls: self.calls(), decoder: &fast.decoder, next_token, wants }
+    }
+
+    fn schedule<'a>(&'a self, wants: &'a dyn Fn(usize) -> bool) -> Schedule<'a> {
         Schedule {
             calls: self.calls(),
-            decoder,
-            next_token: self.next_token.as_slice().map_or(0, |s| s.as_ptr() as u64),
-            processors: self.processors,
+            fused: match &self.route {
+                Route::Tapped => None,
+                Route::Fast(fast) => Some(self.fused(fast, wants)),
+            },
+            #[cfg(feature = "faults")]
+            planted: self.planted.as_ref(),
         }
     }
 
     /// Fills outputs with NaN, so that what a kernel leaves unwritten shows. A
     /// cache keeps its rows.
-    fn poison(&self, nodes: &[usize], tapped: bool) -> Result<(), CudaError> {
-        if !tapped {
-            return Ok(());
-        }
+    fn poison(&self, nodes: &[usize]) -> Result<(), CudaError> {
         for &i in nodes {
             let buffer = self.memory.outputs[i];
             if self.graph.nodes[i].op.has_state() || buffer.bytes == 0 {
@@ -397,133 +369,33 @@ impl CudaEngine {
         Ok(())
     }
 
-    /// Sends the wanted outputs among `nodes` to the host.
-    fn send(&mut self, nodes: &[usize], span: Span, wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
-        for &i in nodes {
-            if !wanted[i] {
-                continue;
-            }
+    /// Sends what is wanted of a launch's outputs to the host.
+    fn send(&mut self, launch: &Launch, wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
+        for &i in launch.nodes.iter().filter(|&&i| wanted[i]) {
             let node = &self.graph.nodes[i];
-            let last = self.options.last_logits && i + 1 == self.graph.nodes.len();
-            let tokens = if last { 1 } else { span.tokens };
-            let shape = Graph::extent(node, tokens, span.keys());
+            let shape = Graph::extent(node, launch.span.tokens, launch.span.keys());
             let (id, mut from) = (node.id, self.memory.outputs[i].at);
-            if node.op.has_state() && self.options.kv != KvType::F32 {
-                let count: usize = shape.iter().product();
-                let args = Args::default().with(from).with(self.memory.cache_f32);
-                let name = format!("kv_read_{}", self.options.kv.kernel());
-                self.launch(&Call::flat(name, count, args.with(count as i32)), false)?;
+            if node.op.has_state()
+                && let Some(read) = self.calls().read_cache(from, shape.iter().product())
+            {
+                self.launch(&read, false)?;
                 from = self.memory.cache_f32;
             }
-            let readback = self.readback.as_mut().expect("made for a tapped step");
-            readback.send(id, shape, from, taps)?;
+            if self.readback.is_none() {
+                let keep = self.options.keep_taps;
+                self.readback = Some(Readback::new(&self.context, &self.stream, self.memory.ring, keep)?);
+            }
+            if let Some(readback) = &mut self.readback {
+                readback.send(id, shape, from, taps)?;
+            }
         }
         Ok(())
-    }
-
-    fn run(&self, work: &Work) -> Result<(), CudaError> {
-        match work {
-            Work::Kernel(call) => self.launch(call, false),
-            Work::Two(first, second) => {
-                self.launch(first, false)?;
-                self.launch(second, false)
-            }
-            Work::Product(dequantise, product) => {
-                self.launch(dequantise, false)?;
-                let blas = self.blas.as_ref().expect("made for --gemm cublas");
-                // SAFETY: the addresses are buffers of the extents of the graph.
-                unsafe { blas.multiply(product) }
-            }
-        }
     }
 
     fn launch(&self, call: &Call, early: bool) -> Result<(), CudaError> {
-        let function = &self.functions[&call.kernel];
-        // SAFETY: `calls` and `fast` give each kernel its parameters in type and
-        // order, and addresses of buffers with the extents of the graph.
+        let function = self.functions.get(&call.kernel());
+        // SAFETY: the function takes the parameters by their size and fields, which were checked when it was compiled
+        // and loaded; `calls` and `fast` give addresses of buffers with the extents of the graph.
         unsafe { call.launch(function, &self.stream, early) }
     }
-
-    fn load_kernels(&mut self, arch: &str) -> Result<(), CudaError> {
-        let sources = self.sources()?;
-        let cubins = sources.par_iter().map(|source| cached(source, arch)).collect::<Result<Vec<_>, _>>()?;
-        for (source, cubin) in sources.iter().zip(cubins) {
-            let module = self.context.load_module(Ptx::from_binary(cubin)).map_err(failed("loading a kernel"))?;
-            for name in &source.entries {
-                let function = module.load_function(name).map_err(failed("finding a kernel"))?;
-                self.functions.insert(name.clone(), function);
-            }
-        }
-        if let Some(decoder) = &self.decoder {
-            // Long vectors need more shared memory than a kernel gets unasked.
-            for fused in self.schedule(decoder).decode(0, self.position, &|_| false) {
-                self.allow_shared(&fused.call.kernel, fused.call.shared)?;
-            }
-            for name in self.functions.keys().filter(|n| n.starts_with("gemm_")) {
-                self.allow_shared(name, GEMM_SHARED)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn allow_shared(&self, kernel: &str, bytes: u32) -> Result<(), CudaError> {
-        if bytes <= PLAIN_SHARED {
-            return Ok(());
-        }
-        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        self.functions[kernel].set_attribute(attribute, bytes as i32).map_err(failed("asking for shared memory"))
-    }
-
-    /// The kernel files with what this model and these options need of them.
-    fn sources(&self) -> Result<Vec<Source>, CudaError> {
-        let mut formats: Vec<String> = Vec::new();
-        for weight in self.memory.weights.values().filter(|w| w.m > 1) {
-            formats.push(weight.ty.to_string());
-        }
-        formats.sort();
-        let formats: Vec<[&str; 1]> = formats.iter().map(|f| [f.as_str()]).collect();
-        let cache = [self.options.kv.kernel()];
-        let mut chosen: Vec<(&str, Vec<String>)> = Vec::new();
-        if let Some(decoder) = &self.decoder {
-            let schedule = self.schedule(decoder);
-            fast::check(&schedule.calls, decoder)?;
-            chosen = schedule.kernels();
-        }
-        let fused: Vec<&str> = chosen.iter().map(|(file, _)| *file).collect();
-        let files = TEMPLATES.iter();
-        #[cfg(feature = "faults")]
-        let files = files.chain(kernels::FAULTS);
-        let mut sources: Vec<Source> = files
-            .filter(|t| t.instances != Instances::Chosen && t.folder != "fused/")
-            .map(|t| match t.instances {
-                Instances::Caches => t.source([&cache[..]]),
-                _ => t.source(formats.iter().map(|f| &f[..])),
-            })
-            .collect();
-        for (i, file) in fused.iter().enumerate() {
-            if fused[..i].contains(file) {
-                continue;
-            }
-            let wanted: Vec<Vec<&str>> =
-                chosen.iter().filter(|(f, _)| f == file).map(|(_, a)| a.iter().map(String::as_str).collect()).collect();
-            sources.push(template(file).source(wanted.iter().map(Vec::as_slice)));
-        }
-        Ok(sources)
-    }
-}
-
-/// A decode step as one graph; its first node takes token and position.
-struct Captured {
-    graph: CudaGraph,
-    first: sys::CUgraphNode,
-}
-
-/// How a node takes part in the fused attention.
-enum Attention {
-    /// Not at all.
-    None,
-    /// Made together with the context.
-    Part,
-    /// The launch that makes all three.
-    Whole(Fused),
 }

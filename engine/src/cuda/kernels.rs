@@ -1,245 +1,330 @@
-//! The kernels: one `.cu` per op, compiled by NVRTC to a cubin for the card
-//! at hand, and kept on disk by what they were compiled from.
+//! The kernels of `engine/kernels`, and the parameters of each, declared once.
+//!
+//! A kernel takes one struct by value. Its fields stand here as Rust lays them out and in the kernel's file as CUDA
+//! does; [`File::checks`] has the compiler compare the two, and [`super::functions`] asks the driver for the size of
+//! what was compiled.
 
-use super::CudaError;
-use cudarc::nvrtc::{result, sys};
-use std::ffi::{CStr, CString};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::path::PathBuf;
+use super::launch::Ptr;
+use super::weights::Planes;
+use std::ffi::c_void;
+use std::fmt;
+use std::mem::offset_of;
 
-/// A file of `engine/kernels` with the shared parts it needs.
-#[derive(Debug)]
-pub struct Template {
-    /// Name of the op, and of the file without `.cu`.
-    pub name: &'static str,
-    /// Shared parts, then the file.
-    text: &'static str,
-    /// What its kernels are made for.
-    pub instances: Instances,
-    /// Folder of `engine/kernels`, with the slash: `fused/` for the fused path,
-    /// `faults/` for kernels with bugs in them.
-    pub folder: &'static str,
-}
+/// A field of a kernel's parameters: name, type, offset and size in bytes.
+type Field = (&'static str, &'static str, usize, usize);
 
-/// What the kernels of a file are made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Instances {
-    /// One kernel, named as the file.
-    One,
-    /// A kernel per weight format.
-    Formats,
-    /// A kernel per type of the KV cache.
-    Caches,
-    /// A kernel per combination of formats, types and numbers that a model has.
-    Chosen,
-}
-
-/// What is compiled: a template with its kernels spelled out.
-#[derive(Clone, Debug)]
-pub struct Source {
-    /// Name of the op.
-    pub name: &'static str,
-    /// The whole text.
-    pub text: String,
-    /// Names of the kernels.
-    pub entries: Vec<String>,
-}
-
-/// Name of the kernel that `file` makes for these arguments.
-pub fn entry(file: &str, arguments: &[&str]) -> String {
-    let mut name = file.to_owned();
-    for argument in arguments {
-        name.push('_');
-        name.push_str(argument);
-    }
-    name
-}
-
-impl Template {
-    /// The file with a kernel for each list of arguments.
-    pub fn source<'a>(&self, wanted: impl IntoIterator<Item = &'a [&'a str]>) -> Source {
-        let mut source = Source { name: self.name, text: self.text.to_owned(), entries: Vec::new() };
-        if self.instances == Instances::One {
-            source.entries.push(self.name.to_owned());
-            return source;
+/// Declares the kernel files: `Variant(Parameters) "path" { field: type, ... }`.
+macro_rules! kernels {
+    ($($(#[$meta:meta])* $file:ident($params:ident) $path:literal {
+        $($field:ident: $ty:ty,)*
+    })*) => {
+        /// A file of `engine/kernels` with one kernel in it, which is named as the file.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum File {
+            $($(#[$meta])* #[doc = concat!("`", $path, "`.")] $file,)*
         }
-        for arguments in wanted {
-            let name = entry(self.name, arguments);
-            if source.entries.contains(&name) {
-                continue;
+
+        impl File {
+            /// Every file.
+            pub const ALL: &[Self] = &[$($(#[$meta])* Self::$file,)*];
+
+            /// Path below `engine/kernels`.
+            pub fn path(self) -> &'static str {
+                match self {
+                    $($(#[$meta])* Self::$file => $path,)*
+                }
             }
-            let list = arguments.join(", ");
-            // One argument is pasted to the name by the macro itself.
-            let line = match arguments.len() {
-                1 => format!("INSTANCE({list})\n"),
-                _ => format!("INSTANCE({name}, {list})\n"),
-            };
-            source.text.push_str(&line);
-            source.entries.push(name);
-        }
-        source
-    }
-}
 
-macro_rules! template {
-    ($instances:ident $folder:literal $name:literal $(, $part:literal)*) => {
-        Template {
-            name: $name,
-            text: concat!(
-                $(include_str!(concat!("../../kernels/", $part)),)*
-                include_str!(concat!("../../kernels/", $folder, $name, ".cu"))
-            ),
-            instances: Instances::$instances,
-            folder: $folder,
+            fn text(self) -> &'static str {
+                match self {
+                    $($(#[$meta])* Self::$file => include_str!(concat!("../../kernels/", $path)),)*
+                }
+            }
+
+            /// Name and size in bytes of the kernel's parameters, and their fields.
+            fn params(self) -> (&'static str, usize, &'static [Field]) {
+                match self {
+                    $($(#[$meta])* Self::$file => (stringify!($params), size_of::<$params>(), const {
+                        &[$((
+                            stringify!($field),
+                            stringify!($ty),
+                            offset_of!($params, $field),
+                            size_of::<$ty>(),
+                        ),)*]
+                    }),)*
+                }
+            }
+        }
+
+        $(
+            $(#[$meta])*
+            #[doc = concat!("Parameters of the kernel in `", $path, "`, which says what they are.")]
+            #[repr(C)]
+            #[derive(Clone, Copy, Debug, PartialEq)]
+            #[expect(missing_docs, reason = "the kernel's file says what each is")]
+            pub struct $params {
+                $(pub $field: $ty,)*
+            }
+
+            $(#[$meta])*
+            impl From<$params> for Params {
+                fn from(params: $params) -> Self {
+                    Self::$file(params)
+                }
+            }
+        )*
+
+        /// Parameters of a kernel.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum Params {
+            $($(#[$meta])* #[doc = concat!("Of `", $path, "`.")] $file($params),)*
+        }
+
+        impl Params {
+            /// The file of the kernel that takes them.
+            pub fn file(&self) -> File {
+                match self {
+                    $($(#[$meta])* Self::$file(_) => File::$file,)*
+                }
+            }
+
+            /// Where they stand, as CUDA wants to be told.
+            pub fn address(&self) -> *const c_void {
+                match self {
+                    $($(#[$meta])* Self::$file(params) => std::ptr::from_ref(params).cast(),)*
+                }
+            }
         }
     };
 }
 
-/// Every kernel file.
-pub const TEMPLATES: &[Template] = &[
-    template!(Formats "" "embed", "blocks.cuh"),
-    template!(One "" "rms_norm", "reduce.cuh"),
-    template!(Formats "" "linear", "blocks.cuh"),
-    template!(Formats "" "gemm", "blocks.cuh"),
-    template!(One "" "sum_parts"),
-    template!(Formats "" "dequantise", "blocks.cuh"),
-    template!(One "" "bias"),
-    template!(One "" "rope"),
-    template!(Caches "" "kv_cache", "kv.cuh"),
-    template!(Caches "" "kv_read", "kv.cuh"),
-    template!(Caches "" "attn_scores", "kv.cuh"),
-    template!(One "" "attn_weights", "reduce.cuh"),
-    template!(Caches "" "attn_context", "kv.cuh"),
-    template!(One "" "residual"),
-    template!(One "" "swiglu"),
-    template!(Formats "fused/" "first", "blocks.cuh", "reduce.cuh", "fused/decode.cuh"),
-    template!(Chosen "fused/" "attn_qkv", "blocks.cuh", "reduce.cuh", "kv.cuh", "fused/decode.cuh"),
-    template!(Chosen "fused/" "attention", "blocks.cuh", "reduce.cuh", "kv.cuh", "fused/decode.cuh"),
-    template!(Chosen "fused/" "attn_prefill", "blocks.cuh", "reduce.cuh", "kv.cuh", "fused/decode.cuh"),
-    template!(Formats "fused/" "linear_residual", "blocks.cuh", "reduce.cuh", "fused/decode.cuh"),
-    template!(Chosen "fused/" "ffn_act", "blocks.cuh", "reduce.cuh", "fused/decode.cuh"),
-    template!(Formats "fused/" "head", "blocks.cuh", "reduce.cuh", "fused/decode.cuh"),
-    template!(One "fused/" "argmax", "blocks.cuh", "reduce.cuh", "fused/decode.cuh"),
+kernels! {
+    Embed(EmbedParams) "embed.cu" { tokens: Ptr, w: Planes, y: Ptr, width: i32, }
+    RmsNorm(RmsNormParams) "rms_norm.cu" { x: Ptr, w: Ptr, y: Ptr, n: i32, eps: f32, }
+    Linear(LinearParams) "linear.cu" { x: Ptr, w: Planes, y: Ptr, n: i32, m: i32, tokens: i32, }
+    Gemm(GemmParams) "gemm.cu" { x: Ptr, w: Planes, y: Ptr, n: i32, m: i32, tokens: i32, }
+    SumParts(SumPartsParams) "sum_parts.cu" { parts: Ptr, y: Ptr, shares: i32, count: i32, }
+    Dequantise(DequantiseParams) "dequantise.cu" { w: Planes, y: Ptr, groups: i32, }
+    Bias(BiasParams) "bias.cu" { x: Ptr, b: Ptr, y: Ptr, n: i32, count: i32, }
+    Rope(RopeParams) "rope.cu" {
+        x: Ptr, frequency: Ptr, y: Ptr, heads: i32, d: i32, adjacent: i32, first: i32, tokens: i32,
+    }
+    KvCache(KvCacheParams) "kv_cache.cu" { rows: Ptr, cache: Ptr, width: i32, first: i32, tokens: i32, }
+    KvRead(KvReadParams) "kv_read.cu" { cache: Ptr, out: Ptr, count: i32, }
+    AttnScores(AttnScoresParams) "attn_scores.cu" {
+        q: Ptr, k: Ptr, s: Ptr, heads: i32, kv_heads: i32, d: i32, first: i32, tokens: i32, keys: i32,
+    }
+    AttnWeights(AttnWeightsParams) "attn_weights.cu" {
+        s: Ptr, y: Ptr, scale: f32, first: i32, tokens: i32, keys: i32,
+    }
+    AttnContext(AttnContextParams) "attn_context.cu" {
+        w: Ptr, v: Ptr, c: Ptr, heads: i32, kv_heads: i32, d: i32, first: i32, tokens: i32, keys: i32,
+    }
+    Residual(ResidualParams) "residual.cu" { a: Ptr, b: Ptr, y: Ptr, count: i32, }
+    SwiGlu(SwiGluParams) "swiglu.cu" { gate: Ptr, up: Ptr, y: Ptr, count: i32, }
+    EmbedToken(EmbedTokenParams) "fused/embed_token.cu" {
+        w: Planes, x: Ptr, position_at: Ptr, width: i32, token: u32, position: i32,
+    }
+    AttnQkv(AttnQkvParams) "fused/attn_qkv.cu" {
+        x: Ptr, norm: Ptr, bias: [Ptr; 3], head_norm: [Ptr; 2], frequency: Ptr, w: [Planes; 3], position_at: Ptr,
+        q: Ptr, k_cache: Ptr, v_cache: Ptr, norm_tap: Ptr, proj_tap: [Ptr; 3], biased_tap: [Ptr; 3],
+        normed_tap: [Ptr; 2], k_rope_tap: Ptr, n: i32, heads: i32, kv_heads: i32, eps: f32,
+    }
+    Attention(AttentionParams) "fused/attention.cu" {
+        q: Ptr, k: Ptr, v: Ptr, partial: Ptr, arrived: Ptr, out: Ptr, position_at: Ptr, scores_tap: Ptr,
+        weights_tap: Ptr, scale: f32,
+    }
+    AttnPrefill(AttnPrefillParams) "fused/attn_prefill.cu" {
+        q: Ptr, k: Ptr, v: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, kv_heads: i32, first: i32,
+        tokens: i32, scale: f32,
+    }
+    LinearResidual(LinearResidualParams) "fused/linear_residual.cu" {
+        x: Ptr, w: Planes, a: Ptr, y: Ptr, product_tap: Ptr, n: i32, m: i32,
+    }
+    FfnAct(FfnActParams) "fused/ffn_act.cu" {
+        x: Ptr, norm: Ptr, gate: Planes, up: Planes, y: Ptr, norm_tap: Ptr, gate_tap: Ptr, up_tap: Ptr, n: i32,
+        m: i32, eps: f32,
+    }
+    LmHead(LmHeadParams) "fused/lm_head.cu" {
+        x: Ptr, norm: Ptr, w: Planes, logits: Ptr, norm_tap: Ptr, n: i32, m: i32, eps: f32,
+    }
+    Argmax(ArgmaxParams) "fused/argmax.cu" { logits: Ptr, best: Ptr, arrived: Ptr, token: Ptr, m: i32, }
+    #[cfg(feature = "faults")]
+    LinearTransposed(LinearTransposedParams) "faults/linear_transposed.cu" {
+        w: Ptr, x: Ptr, y: Ptr, n: i32, m: i32,
+    }
+    #[cfg(feature = "faults")]
+    ScoresInterleaved(ScoresInterleavedParams) "faults/scores_interleaved.cu" {
+        q: Ptr, k: Ptr, s: Ptr, heads: i32, kv_heads: i32, d: i32, first: i32, tokens: i32, keys: i32,
+    }
+    #[cfg(feature = "faults")]
+    Gelu(GeluParams) "faults/gelu.cu" { gate: Ptr, up: Ptr, y: Ptr, count: i32, }
+    #[cfg(feature = "faults")]
+    LeftOut(LeftOutParams) "faults/left_out.cu" {
+        x: Ptr, y: Ptr, width: i32, stride: i32, phase: i32, count: i32,
+    }
+    #[cfg(feature = "faults")]
+    ZeroedHead(ZeroedHeadParams) "faults/zeroed_head.cu" { y: Ptr, heads: i32, d: i32, head: i32, count: i32, }
+    #[cfg(feature = "faults")]
+    Copy(CopyParams) "faults/copy.cu" { x: Ptr, y: Ptr, count: i32, }
+}
+
+/// What kernels include, by path below `engine/kernels`.
+const HEADERS: [(&str, &str); 4] = [
+    ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
+    ("kv.cuh", include_str!("../../kernels/kv.cuh")),
+    ("reduce.cuh", include_str!("../../kernels/reduce.cuh")),
+    ("fused/decode.cuh", include_str!("../../kernels/fused/decode.cuh")),
 ];
 
-/// The kernels with bugs in them, which only an engine that carries faults runs.
-pub const FAULTS: &[Template] = &[
-    template!(One "faults/" "linear_transposed"),
-    template!(One "faults/" "scores_interleaved"),
-    template!(One "faults/" "gelu"),
-    template!(One "faults/" "left_out"),
-    template!(One "faults/" "zeroed_head"),
-    template!(One "faults/" "copy"),
-];
-
-/// The template of this name.
-///
-/// # Panics
-/// If there is none: names are written in this crate only.
-pub fn template(name: &str) -> &'static Template {
-    TEMPLATES.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("no kernel file `{name}`"))
+/// Every file that an `#include` may name, with its text.
+pub fn included() -> impl Iterator<Item = (&'static str, &'static str)> {
+    HEADERS.into_iter().chain(File::ALL.iter().map(|file| (file.path(), file.text())))
 }
 
-/// The compiler's target for a card, with the features of its architecture
-/// from Hopper on.
-pub fn target((major, minor): (i32, i32)) -> String {
-    let own = if major >= 9 { "a" } else { "" };
-    format!("sm_{major}{minor}{own}")
-}
-
-/// A compiled kernel file.
-#[derive(Debug)]
-pub struct Compiled {
-    /// Machine code.
-    pub cubin: Vec<u8>,
-    /// The compiler's words: registers and spills with `-v` to ptxas.
-    pub log: String,
-}
-
-/// Compiles one file for `arch`, e.g. `sm_90a`.
-///
-/// # Errors
-/// If NVRTC is missing or refuses the source.
-pub fn compile(source: &Source, arch: &str) -> Result<Compiled, CudaError> {
-    // SAFETY: only tries to open the library; without it cudarc would panic.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(CudaError::NoNvrtc);
+impl File {
+    /// Name of the kernel.
+    pub fn name(self) -> &'static str {
+        let path = self.path();
+        path.rsplit('/').next().unwrap_or(path).trim_end_matches(".cu")
     }
-    let problem = |log: String| CudaError::Compile { name: source.name, arch: arch.to_owned(), log };
-    let text = CString::new(source.text.as_str()).expect("sources hold no NUL");
-    let name = CString::new(format!("{}.cu", source.name)).expect("names hold no NUL");
-    let options = [format!("--gpu-architecture={arch}"), "--std=c++17".to_owned(), "--ptxas-options=-v".to_owned()];
-    let program = result::create_program(&text, Some(&name)).map_err(|e| problem(format!("{e:?}")))?;
-    // SAFETY: the program was created above and is destroyed below; every
-    // buffer has the size that was asked for.
-    unsafe {
-        let compiled = result::compile_program(program, &options);
-        let log = log_of(program);
-        let cubin = compiled.map_err(|_| problem(log.clone())).and_then(|()| {
-            let mut size = 0;
-            let mut cubin = Vec::new();
-            let mut code = sys::nvrtcGetCUBINSize(program, &mut size);
-            if code == sys::nvrtcResult::NVRTC_SUCCESS {
-                cubin = vec![0u8; size];
-                code = sys::nvrtcGetCUBIN(program, cubin.as_mut_ptr().cast());
-            }
-            match code {
-                sys::nvrtcResult::NVRTC_SUCCESS => Ok(cubin),
-                code => Err(problem(format!("{code:?}"))),
-            }
-        });
-        let _ = result::destroy_program(program);
-        Ok(Compiled { cubin: cubin?, log })
-    }
-}
 
-unsafe fn log_of(program: sys::nvrtcProgram) -> String {
-    let mut size = 0;
-    // SAFETY: as the caller's; the buffer has the size that was asked for.
-    unsafe {
-        if sys::nvrtcGetProgramLogSize(program, &mut size) != sys::nvrtcResult::NVRTC_SUCCESS || size == 0 {
-            return String::new();
+    /// Bytes of the kernel's parameters.
+    pub fn params_size(self) -> usize {
+        self.params().1
+    }
+
+    /// What the compiler must find true of the kernel's parameters: the size of the struct, and the offset, size and
+    /// type of each field.
+    pub fn checks(self) -> String {
+        let (name, size, fields) = self.params();
+        let mut text = format!("{SAME}static_assert(sizeof({name}) == {size}, \"size of {name}\");\n");
+        for (field, ty, offset, size) in fields {
+            // NVRTC's own spelling of offsetof: it has neither the macro nor a header that brings it.
+            let at = format!("__INTADDR__(&(({name} *)0)->{field})");
+            let same = match *ty {
+                "i32" => format!(" && same<decltype({name}::{field}), int>"),
+                "u32" => format!(" && same<decltype({name}::{field}), unsigned>"),
+                "f32" => format!(" && same<decltype({name}::{field}), float>"),
+                _ => String::new(),
+            };
+            text += &format!(
+                "static_assert({at} == {offset} && sizeof({name}::{field}) == {size}{same}, \
+                 \"{name}::{field} is {ty} at {offset} in Rust\");\n"
+            );
         }
-        let mut log = vec![0u8; size];
-        sys::nvrtcGetProgramLog(program, log.as_mut_ptr().cast());
-        CStr::from_bytes_until_nul(&log).map_or_else(|_| String::new(), |s| s.to_string_lossy().into_owned())
+        text
     }
 }
 
-/// As [`compile`], from the cache on disk where it has been compiled before by
-/// the same compiler. A cache that cannot be used is no error.
-///
-/// # Errors
-/// As [`compile`].
-pub fn cached(source: &Source, arch: &str) -> Result<Vec<u8>, CudaError> {
-    let (mut major, mut minor) = (0, 0);
-    // SAFETY: only tries to open the library, then asks for two integers.
-    unsafe {
-        if !sys::is_culib_present() {
-            return Err(CudaError::NoNvrtc);
+/// Whether two types are one, for [`File::checks`].
+const SAME: &str = "template <typename, typename> constexpr bool same = false;\n\
+                    template <typename T> constexpr bool same<T, T> = true;\n";
+
+/// A kernel: a file's, with the formats, types and numbers that it is made for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    /// The file.
+    pub file: File,
+    /// Arguments of the template, e.g. `Q4_K, KvF16`; empty for a kernel that is none.
+    pub arguments: String,
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.arguments.as_str() {
+            "" => f.write_str(self.file.name()),
+            arguments => write!(f, "{}<{arguments}>", self.file.name()),
         }
-        sys::nvrtcVersion(&mut major, &mut minor);
     }
-    let mut hash = DefaultHasher::new();
-    (&source.text, arch, major, minor, env!("CARGO_PKG_VERSION")).hash(&mut hash);
-    let file = cache_folder().map(|f| f.join(format!("{}-{arch}-{:016x}.cubin", source.name, hash.finish())));
-    if let Some(cubin) = file.as_ref().and_then(|f| std::fs::read(f).ok()) {
-        return Ok(cubin);
-    }
-    let cubin = compile(source, arch)?.cubin;
-    if let Some(file) = file {
-        // Written beside and renamed: a reader never sees half a cubin.
-        let part = file.with_extension(format!("{}.part", std::process::id()));
-        let _ = std::fs::write(&part, &cubin).and_then(|()| std::fs::rename(&part, &file));
-    }
-    Ok(cubin)
 }
 
-fn cache_folder() -> Option<PathBuf> {
-    let base = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".cache")))?;
-    let folder = base.join("qdiff").join("kernels");
-    std::fs::create_dir_all(&folder).ok()?;
-    Some(folder)
+/// The value of `constexpr int NAME = ...;` in a kernel's file, so that a number which both sides need stands there
+/// alone. The value may be a number, another such constant, or a product of these. Evaluated at compile time, which
+/// fails where the file says nothing of the name.
+pub const fn value_of(text: &str, name: &str) -> u32 {
+    find(text.as_bytes(), name.as_bytes())
+}
+
+const fn find(text: &[u8], name: &[u8]) -> u32 {
+    const DECLARED: &[u8] = b"constexpr int ";
+    let mut at = 0;
+    while at < text.len() {
+        let end = at + DECLARED.len() + name.len();
+        if starts(text, at, DECLARED) && starts(text, at + DECLARED.len(), name) && starts(text, end, b" = ") {
+            return product(text, end + 3);
+        }
+        at += 1;
+    }
+    panic!("no such constant in the kernel's file")
+}
+
+const fn starts(text: &[u8], at: usize, with: &[u8]) -> bool {
+    let mut i = 0;
+    while i < with.len() {
+        if at + i >= text.len() || text[at + i] != with[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+
+/// The product that stands at `at` and ends with a semicolon.
+const fn product(text: &[u8], mut at: usize) -> u32 {
+    let mut value = 1;
+    loop {
+        let mut end = at;
+        while text[end].is_ascii_alphanumeric() || text[end] == b'_' {
+            end += 1;
+        }
+        let factor = text.split_at(end).0.split_at(at).1;
+        value *= if factor[0].is_ascii_digit() { number(factor) } else { find(text, factor) };
+        if text[end] == b';' {
+            return value;
+        }
+        assert!(starts(text, end, b" * "), "a constant that is no product");
+        at = end + 3;
+    }
+}
+
+const fn number(digits: &[u8]) -> u32 {
+    let (mut value, mut i) = (0, 0);
+    while i < digits.len() {
+        value = 10 * value + (digits[i] - b'0') as u32;
+        i += 1;
+    }
+    value
+}
+
+/// [`value_of`] in a file of `engine/kernels`, by its path.
+macro_rules! constant {
+    ($path:literal, $name:literal) => {
+        const { $crate::cuda::kernels::value_of(include_str!(concat!("../../kernels/", $path)), $name) }
+    };
+}
+pub(super) use constant;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_are_read_where_they_stand() {
+        const TEXT: &str = "constexpr int A = 3; // that\nconstexpr int AB = 4 * A * A;\n";
+        assert_eq!([value_of(TEXT, "A"), value_of(TEXT, "AB")], [3, 36]);
+    }
+
+    #[test]
+    fn no_kernel_file_is_forgotten() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+        for sub in ["", "fused", "faults"] {
+            for entry in std::fs::read_dir(folder.join(sub)).expect("a folder of kernels") {
+                let path = entry.expect("an entry").path();
+                let known = included().any(|(known, _)| folder.join(known) == path);
+                let code = path.extension().is_some_and(|e| e == "cu" || e == "cuh");
+                assert!(known || !code || sub == "faults" && cfg!(not(feature = "faults")), "{}", path.display());
+            }
+        }
+    }
 }

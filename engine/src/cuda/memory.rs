@@ -1,16 +1,16 @@
 //! What an engine keeps on the device, and where.
 
-use super::arena::{Arena, Part, Plan};
-use super::calls::refuse;
+use super::arena::{Part, Plan};
+use super::kernels::constant;
+use super::launch::Ptr;
 use super::options::{Gemm, Options, Path};
 use super::weights::{self, PLANES, Planes};
 use super::{CudaError, readback};
-use crate::model::{Graph, Model, Node, StageId, WeightSource as _};
+use crate::model::{Graph, Model, Node, StageId, WeightSource};
 use crate::ops::{Op, Rope};
 use crate::quant::GgmlType;
-use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+use cudarc::driver::{DriverError, result};
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// A tensor on the device.
 #[derive(Clone, Debug)]
@@ -26,49 +26,43 @@ pub struct Weight {
     pub m: usize,
 }
 
-/// Device memory of an engine.
+/// Where everything of an engine stands on the device.
 pub struct Memory {
-    arena: Arena,
+    /// Length in bytes of it all.
+    pub bytes: usize,
     /// Tensors by name.
     pub weights: HashMap<String, Weight>,
-    /// Per node, the buffer it writes.
-    pub outputs: Vec<Buffer>,
+    /// Per node, the buffer it writes: one per stage name, which the layers share; caches have one each.
+    pub outputs: Vec<Part>,
     /// Per rotating node, `base^(−2i/d)` of each plane.
-    pub frequencies: HashMap<usize, u64>,
+    pub frequencies: HashMap<usize, Ptr>,
     /// Token ids of a step.
-    pub tokens: u64,
+    pub tokens: Ptr,
     /// A weight dequantised for cuBLAS.
-    pub dequantised: u64,
+    pub dequantised: Ptr,
     /// Shares of the sums of a product on the tensor cores.
-    pub parts: u64,
+    pub parts: Ptr,
     /// A cache as f32, for taps.
-    pub cache_f32: u64,
+    pub cache_f32: Ptr,
     /// The ring of taps.
-    pub ring: u64,
+    pub ring: Ptr,
     /// Scratch of the fused kernels.
     pub scratch: Scratch,
-}
-
-/// A stage's output on the device.
-#[derive(Clone, Copy, Debug)]
-pub struct Buffer {
-    /// Address.
-    pub at: u64,
-    /// Length in bytes.
-    pub bytes: usize,
 }
 
 /// Scratch of the fused kernels; all of it starts as zero.
 #[derive(Clone, Copy, Debug)]
 pub struct Scratch {
     /// Position of the step's token.
-    pub position: u64,
+    pub position: Ptr,
     /// Shares of the attention.
-    pub partial: u64,
-    /// Counters of blocks that are done: one per head of the cache, one more.
-    pub arrived: u64,
+    pub partial: Ptr,
+    /// Counters of blocks that are done, one per head of the cache.
+    pub arrived: Ptr,
+    /// Counter of the blocks of `argmax` that are done.
+    pub argmax_arrived: Ptr,
     /// Largest logit so far.
-    pub best: u64,
+    pub best: Ptr,
 }
 
 /// Elements of all shares of a product on the tensor cores: few outputs are
@@ -76,96 +70,94 @@ pub struct Scratch {
 pub const PARTS: usize = 4 << 20;
 
 /// Shares of the keys that the fused attention makes at most.
-pub const SPLITS: usize = 32;
+pub const SPLITS: u32 = constant!("fused/attention.cu", "SPLITS");
 
 fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
     move |e| CudaError::Driver(e, what)
 }
 
 impl Memory {
-    /// Takes everything at once and brings the weights.
+    /// Where everything would stand from address `start` on: needs no device. `source` tells the tensors' extents and
+    /// formats.
     ///
     /// # Errors
-    /// Too little memory, or a tensor the kernels cannot read.
-    pub fn new(
-        model: &Model,
-        options: &Options,
-        context: &Arc<CudaContext>,
-        stream: &Arc<CudaStream>,
-    ) -> Result<Self, CudaError> {
-        let graph = model.graph();
-        refuse(graph)?;
+    /// A tensor the kernels cannot read.
+    pub fn at(start: u64, graph: &Graph, source: &dyn WeightSource, options: &Options) -> Result<Self, CudaError> {
         let config = &graph.config;
-        let mut plan = Plan::default();
-        let mut planned = Vec::new();
+        let mut plan = Plan::from(start);
+        let mut weights = HashMap::new();
         for weight in graph.weights() {
-            planned.push((weight.name.clone(), plan_weight(model, &weight.name, &mut plan)?));
+            let planned = plan_weight(source, &weight.name, &mut plan)?;
+            weights.insert(weight.name.clone(), planned);
         }
-        let (buffers, buffer_of) = plan_buffers(graph, options, &mut plan);
-        let mut rotations = Vec::new();
+        let outputs = plan_outputs(graph, options, &mut plan);
+        let mut frequencies = HashMap::new();
         for (index, node) in graph.nodes.iter().enumerate() {
             if let Op::Rope(rope) = &node.op {
-                rotations.push((index, rope.clone(), plan.take(2 * rope.head_dim)));
+                frequencies.insert(index, plan.take(2 * rope.head_dim).at);
             }
         }
-        let tokens = plan.take(4 * options.step.max(1));
-        let largest = planned.iter().map(|(_, (_, n, m, _))| 4 * n * m).max();
-        let largest = largest.unwrap_or(0);
-        let dequantised = plan.take(match options.gemm {
+        let largest = weights.values().map(|w| 4 * w.n * w.m).max().unwrap_or(0);
+        let dequantised = match options.gemm {
             Gemm::Cublas => largest,
             // Some faults read a weight as plain f32.
             Gemm::Own if cfg!(feature = "faults") => largest,
             Gemm::Own => 0,
-        });
-        let parts = plan.take(match options.path {
+        };
+        let parts = match options.path {
             Path::Fast => 4 * PARTS,
             Path::Tapped => 0,
-        });
-        let cache_f32 = plan.take(4 * options.context * config.n_kv_heads * config.head_dim);
-        let ring = readback::plan(&mut plan);
-        let scratch = [8, 4 * SPLITS * config.n_heads * (config.head_dim + 2), 4 * (config.n_kv_heads + 1), 8]
-            .map(|bytes| plan.take(bytes));
+        };
+        let mut take = |bytes| plan.take(bytes).at;
+        let memory = Self {
+            bytes: 0,
+            weights,
+            outputs,
+            frequencies,
+            tokens: take(4 * options.step.max(1)),
+            dequantised: take(dequantised),
+            parts: take(parts),
+            cache_f32: take(4 * options.context * config.n_kv_heads * config.head_dim),
+            ring: take(readback::RING_BYTES),
+            scratch: Scratch {
+                position: take(8),
+                partial: take(4 * SPLITS as usize * config.n_heads * (config.head_dim + 2)),
+                arrived: take(4 * config.n_kv_heads),
+                argmax_arrived: take(4),
+                best: take(8),
+            },
+        };
+        Ok(Self { bytes: plan.bytes(), ..memory })
+    }
 
-        let arena = plan.allocate(context, stream)?;
-        let mut weights = HashMap::new();
-        for (name, (ty, n, m, parts)) in planned {
-            let mut planes: Planes = [0; PLANES];
-            for (plane, part) in planes.iter_mut().zip(&parts) {
-                *plane = arena.at(*part);
-            }
-            for (part, bytes) in parts.iter().zip(bytes_of(model, &name, ty)) {
+    /// Brings the weights, and the tables that stages need.
+    ///
+    /// # Errors
+    /// If CUDA fails.
+    pub fn fill(&self, model: &Model) -> Result<(), CudaError> {
+        for (name, weight) in &self.weights {
+            for (part, bytes) in weight.parts.iter().zip(bytes_of(model, name, weight.ty)) {
                 // SAFETY: the part was planned with the plane's length.
-                unsafe { result::memcpy_htod_sync(arena.at(*part), &bytes) }
+                unsafe { result::memcpy_htod_sync(part.at, &bytes) }
                     .map_err(failed("copying weights to the device"))?;
             }
-            weights.insert(name, Weight { planes, parts, ty, n, m });
         }
-        let mut frequencies = HashMap::new();
-        for (index, rope, part) in rotations {
-            // SAFETY: the part was planned with the table's length.
-            unsafe { result::memcpy_htod_sync(arena.at(part), &frequency_table(&rope)) }
-                .map_err(failed("copying frequencies to the device"))?;
-            frequencies.insert(index, arena.at(part));
+        for (index, node) in model.graph().nodes.iter().enumerate() {
+            if let Op::Rope(rope) = &node.op {
+                // SAFETY: the part was planned with the table's length.
+                unsafe { result::memcpy_htod_sync(self.frequencies[&index], &frequency_table(rope)) }
+                    .map_err(failed("copying frequencies to the device"))?;
+            }
         }
-        let buffers: Vec<Buffer> =
-            buffers.iter().map(|part| Buffer { at: arena.at(*part), bytes: part.bytes }).collect();
-        Ok(Self {
-            weights,
-            outputs: buffer_of.iter().map(|&i| buffers[i]).collect(),
-            frequencies,
-            tokens: arena.at(tokens),
-            dequantised: arena.at(dequantised),
-            parts: arena.at(parts),
-            cache_f32: arena.at(cache_f32),
-            ring: arena.at(ring),
-            scratch: Scratch {
-                position: arena.at(scratch[0]),
-                partial: arena.at(scratch[1]),
-                arrived: arena.at(scratch[2]),
-                best: arena.at(scratch[3]),
-            },
-            arena,
-        })
+        Ok(())
+    }
+
+    /// The tensor of a node, of which every op here takes one at most.
+    ///
+    /// # Panics
+    /// If its op takes none.
+    pub fn weight(&self, node: &Node) -> &Weight {
+        &self.weights[&node.weights[0].name]
     }
 
     /// The bytes of a tensor as the file has them, read back from the device.
@@ -184,8 +176,7 @@ impl Memory {
             .map(|part| {
                 let mut bytes = vec![0u8; part.bytes];
                 // SAFETY: the part's own address and length.
-                unsafe { result::memcpy_dtoh_sync(&mut bytes, self.arena.at(*part)) }
-                    .map_err(failed("reading weights back"))?;
+                unsafe { result::memcpy_dtoh_sync(&mut bytes, part.at) }.map_err(failed("reading weights back"))?;
                 Ok(bytes)
             })
             .collect::<Result<Vec<_>, CudaError>>()?;
@@ -193,21 +184,23 @@ impl Memory {
     }
 }
 
-type Planned = (GgmlType, usize, usize, Vec<Part>);
-
-fn plan_weight(model: &Model, name: &str, plan: &mut Plan) -> Result<Planned, CudaError> {
-    let (n, m) = model.extent(name);
+fn plan_weight(source: &dyn WeightSource, name: &str, plan: &mut Plan) -> Result<Weight, CudaError> {
+    let (n, m) = source.extent(name);
     let ty = match m {
         1 => GgmlType::F32,
-        _ => model.ggml_type(name),
+        _ => source.ggml_type(name),
     };
     if m > 1 && n % 32 != 0 {
         return Err(CudaError::Unsupported(format!(
             "tensor `{name}` has rows of {n} weights, and the CUDA kernels take multiples of 32; use --subject cpu"
         )));
     }
-    let blocks = n * m / ty.block_size();
-    Ok((ty, n, m, weights::plan(ty, blocks, plan)))
+    let parts = weights::plan(ty, n * m / ty.block_size(), plan);
+    let mut planes: Planes = [0; PLANES];
+    for (plane, part) in planes.iter_mut().zip(&parts) {
+        *plane = part.at;
+    }
+    Ok(Weight { planes, parts, ty, n, m })
 }
 
 /// The planes of a tensor; a vector is one plane of f32.
@@ -222,23 +215,13 @@ fn bytes_of(model: &Model, name: &str, ty: GgmlType) -> Vec<Vec<u8>> {
     weights::split(ty, model.gguf().data(tensor))
 }
 
-/// A buffer per stage name, which the layers share; states last, and have one
-/// each. Gives the buffers and, per node, which is its own.
-fn plan_buffers(graph: &Graph, options: &Options, plan: &mut Plan) -> (Vec<Part>, Vec<usize>) {
-    let mut parts = Vec::new();
-    let mut by_name: HashMap<StageId, usize> = HashMap::new();
-    let buffer_of = graph
-        .nodes
-        .iter()
-        .map(|node| {
-            let key = if node.op.has_state() { node.id } else { StageId::global(node.id.name) };
-            *by_name.entry(key).or_insert_with(|| {
-                parts.push(plan.take(output_bytes(node, graph, options)));
-                parts.len() - 1
-            })
-        })
-        .collect();
-    (parts, buffer_of)
+fn plan_outputs(graph: &Graph, options: &Options, plan: &mut Plan) -> Vec<Part> {
+    let mut by_name: HashMap<StageId, Part> = HashMap::new();
+    let part_of = |node: &Node| {
+        let key = if node.op.has_state() { node.id } else { StageId::global(node.id.name) };
+        *by_name.entry(key).or_insert_with(|| plan.take(output_bytes(node, graph, options)))
+    };
+    graph.nodes.iter().map(part_of).collect()
 }
 
 fn output_bytes(node: &Node, graph: &Graph, options: &Options) -> usize {

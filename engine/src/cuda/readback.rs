@@ -7,8 +7,8 @@
 //! host has taken its piece.
 
 use super::CudaError;
-use super::arena::{Part, Plan};
 use crate::model::StageId;
+use crate::ops::Tensor;
 use crate::tap::TapSink;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, PinnedHostSlice, result, sys};
 use std::collections::VecDeque;
@@ -19,10 +19,8 @@ const SLOT: usize = 4 << 20;
 /// Slots of the ring.
 const SLOTS: usize = 4;
 
-/// Room for the ring on the device.
-pub fn plan(plan: &mut Plan) -> Part {
-    plan.take(4 * SLOT * SLOTS)
-}
+/// Bytes of the ring on the device.
+pub const RING_BYTES: usize = 4 * SLOT * SLOTS;
 
 /// The ring.
 pub struct Readback {
@@ -37,14 +35,13 @@ pub struct Readback {
     keep: bool,
     next: usize,
     flying: VecDeque<(usize, usize)>,
-    tensors: VecDeque<Tensor>,
+    tensors: VecDeque<Arriving>,
 }
 
 /// A tensor of which not all has arrived.
-struct Tensor {
+struct Arriving {
     id: StageId,
-    shape: Vec<usize>,
-    data: Vec<f32>,
+    value: Tensor<f32>,
     len: usize,
 }
 
@@ -53,7 +50,7 @@ fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
 }
 
 impl Readback {
-    /// A ring over the device memory at `device`, planned with [`plan`]; with
+    /// A ring over the [`RING_BYTES`] of device memory at `device`; with
     /// `keep`, nothing is brought to the host.
     ///
     /// # Errors
@@ -93,7 +90,7 @@ impl Readback {
     pub fn send(&mut self, id: StageId, shape: Vec<usize>, from: u64, taps: &mut dyn TapSink) -> Result<(), CudaError> {
         let len = shape.iter().product();
         if !self.keep {
-            self.tensors.push_back(Tensor { id, shape, data: Vec::with_capacity(len), len });
+            self.tensors.push_back(Arriving { id, value: Tensor { shape, data: Vec::with_capacity(len) }, len });
         }
         for start in (0..len).step_by(SLOT) {
             if self.flying.len() == SLOTS {
@@ -142,10 +139,10 @@ impl Readback {
         self.arrived[slot].synchronize().map_err(failed("running a stage"))?;
         let piece = self.pinned[slot].as_slice().map_err(failed("reading a tap"))?;
         let tensor = self.tensors.front_mut().expect("a piece has its tensor");
-        tensor.data.extend_from_slice(&piece[..count]);
-        if tensor.data.len() == tensor.len {
+        tensor.value.data.extend_from_slice(&piece[..count]);
+        if tensor.value.data.len() == tensor.len {
             let tensor = self.tensors.pop_front().expect("just seen");
-            taps.tap(tensor.id, &tensor.shape, &tensor.data);
+            taps.tap(tensor.id, tensor.value);
         }
         Ok(())
     }

@@ -142,8 +142,8 @@ impl TapSink for Collector {
         rows && self.want.stages.contains_key(&id) || Some(id) == self.want.choice
     }
 
-    fn tap(&mut self, id: StageId, shape: &[usize], data: &[f32]) {
-        self.take(id, Tensor { shape: shape.to_vec(), data: data.to_vec() });
+    fn tap(&mut self, id: StageId, value: Tensor<f32>) {
+        self.take(id, value);
     }
 }
 

@@ -1,241 +1,201 @@
-//! The faults, as changes of a launch. Parameter numbers are those of the
-//! kernels in `kernels/`.
+//! The faults, as changes of a launch.
 
-use super::{Fault, Site};
-use crate::cuda::calls::Work;
-use crate::cuda::launch::{Args, Call};
-use crate::model::{Graph, Node, Role, StageId, row_len};
-use crate::ops::{Attention, Op};
+use super::{Fault, Site, places};
+use crate::cuda::calls::Job;
+use crate::cuda::kernels::*;
+use crate::cuda::launch::{Call, Ptr};
+use crate::cuda::memory::Weight;
+use crate::model::{Node, row_len};
+use crate::ops::Op;
 
 /// The cache whose length does not advance.
 pub(super) const STUCK: &str = "kv-position-stuck";
-/// The logits of which some are not written.
-pub(super) const STALE: &str = "logits-stale:stride=96,phase=5";
 
-fn rope(_: &Graph, n: &Node) -> bool {
-    matches!(n.op, Op::Rope(_))
-}
-
-fn norm(_: &Graph, n: &Node) -> bool {
-    matches!(n.op, Op::RmsNorm(_))
-}
-
-fn softmax(_: &Graph, n: &Node) -> bool {
-    matches!(n.op, Op::AttnWeights(_))
-}
-
-fn head(_: &Graph, n: &Node) -> bool {
-    matches!((&n.op, n.role), (Op::Linear, Role::Logits))
-}
-
-fn swiglu(_: &Graph, n: &Node) -> bool {
-    n.op == Op::SwiGlu
-}
+/// Threads of a block of `linear_transposed`.
+const TRANSPOSED_THREADS: u32 = 256;
 
 impl Site<'_> {
+    fn node(&self) -> &Node {
+        &self.calls.graph.nodes[self.index]
+    }
+
     fn call(&mut self) -> &mut Call {
-        match self.work {
-            Work::Kernel(call) | Work::Two(call, _) | Work::Product(call, _) => call,
+        self.launch.first_call()
+    }
+
+    /// Parameters of the node's kernel.
+    pub(super) fn params(&mut self) -> &mut Params {
+        &mut self.call().params
+    }
+
+    fn rope(&mut self) -> &mut RopeParams {
+        match self.params() {
+            Params::Rope(params) => params,
+            other => unreachable!("{other:?} of a rotation"),
         }
     }
 
-    fn input(&self, i: usize) -> u64 {
-        self.calls.memory.outputs[self.node().inputs[i]].at
+    fn softmax(&mut self) -> &mut AttnWeightsParams {
+        match self.params() {
+            Params::AttnWeights(params) => params,
+            other => unreachable!("{other:?} of a softmax"),
+        }
     }
 
-    fn output(&self) -> u64 {
+    fn norm(&mut self) -> &mut RmsNormParams {
+        match self.params() {
+            Params::RmsNorm(params) => params,
+            other => unreachable!("{other:?} of a norm"),
+        }
+    }
+
+    fn swiglu(&mut self) -> &mut SwiGluParams {
+        match self.params() {
+            Params::SwiGlu(params) => params,
+            other => unreachable!("{other:?} of an activation"),
+        }
+    }
+
+    fn input(&self, i: usize) -> Ptr {
+        self.calls.input(self.node(), i)
+    }
+
+    fn output(&self) -> Ptr {
         self.calls.memory.outputs[self.index].at
     }
 
     fn elements(&self) -> usize {
-        row_len(self.node()) * self.span.tokens
+        row_len(self.node()) * self.launch.span.tokens
+    }
+
+    fn weight(&self) -> &Weight {
+        self.calls.memory.weight(self.node())
     }
 
     /// The op left out: its first input, copied.
     fn leave_out(&mut self) {
-        let args = Args::default().with(self.input(0)).with(self.output());
         let count = self.elements();
-        *self.work = Work::Kernel(Call::flat("copy", count, args.with(count as i32)));
+        let params = CopyParams { x: self.input(0), y: self.output(), count: count as i32 };
+        self.launch.jobs = vec![Job::Kernel(Call::flat(params, count))];
     }
 
-    /// Has `attn_context` sum the first `n` keys of every query.
-    pub(super) fn sum_keys(&mut self, n: usize) {
-        let call = self.call();
-        let keys = call.args.get::<i32>(8).min(n as i32);
-        // A query sees as many keys as there are before its step, and its own.
-        call.args.set(6, keys - 1);
+    /// Another launch after the node's.
+    fn then(&mut self, call: Call) {
+        self.launch.jobs.push(Job::Kernel(call));
     }
 
-    /// The weight of another node in place of this one's, by whatever kernel
-    /// reads its format.
-    fn take_weight_of(&mut self, other: usize) {
-        let mut node = self.node().clone();
-        node.weights = self.calls.graph.nodes[other].weights.clone();
-        *self.work = self.calls.linear(&node, self.input(0), self.output(), self.span.tokens);
+    /// The weight of another node in place of this one's, by whatever kernel reads its format.
+    fn take_weight_of(&mut self, other: &Node) {
+        let weight = self.calls.memory.weight(other);
+        self.launch.jobs = self.calls.linear(weight, self.input(0), self.output(), self.launch.span.tokens);
     }
 }
 
 fn transposed(site: &mut Site<'_>) {
-    let w = &site.calls.memory.weights[&site.node().weights[0].name];
-    let (n, m, groups) = (w.n, w.m, w.n * w.m / 32);
-    let flat = site.calls.memory.dequantised;
-    let first = Args::default().with(w.planes).with(flat).with(groups as i32);
-    let first = Call::flat(format!("dequantise_{}", w.ty), groups, first);
-    let args = Args::default().with(flat).with(site.input(0)).with(site.output());
-    let grid = ((m as u32).div_ceil(256), site.span.tokens as u32, 1);
-    let args = args.with(n as i32).with(m as i32);
-    *site.work = Work::Two(first, Call::new("linear_transposed", grid, 256, args));
+    let weight = site.weight();
+    let (n, m) = (weight.n as i32, weight.m as i32);
+    let plain = site.calls.dequantise(weight);
+    let params = LinearTransposedParams { w: site.calls.memory.dequantised, x: site.input(0), y: site.output(), n, m };
+    let grid = (site.launch.span.tokens as u32, (m as u32).div_ceil(TRANSPOSED_THREADS), 1);
+    site.launch.jobs = vec![plain, Job::Kernel(Call::new(params, grid, TRANSPOSED_THREADS))];
 }
 
+/// Gate for up, and up for gate.
 fn other_of_pair(site: &mut Site<'_>) {
-    let (graph, index) = (site.calls.graph, site.index);
-    let pair = graph.nodes.iter().find(|n| n.op == Op::SwiGlu && n.inputs.contains(&index));
-    if let Some(other) = pair.and_then(|p| p.inputs.iter().find(|&&i| i != index)) {
-        site.take_weight_of(*other);
+    let nodes = &site.calls.graph.nodes;
+    let pairs = nodes.iter().filter(|n| n.op == Op::SwiGlu && n.inputs.contains(&site.index));
+    if let Some(&other) = pairs.flat_map(|pair| &pair.inputs).find(|&&i| i != site.index) {
+        site.take_weight_of(&nodes[other]);
     }
 }
 
 fn next_layer(site: &mut Site<'_>) {
-    let (graph, id) = (site.calls.graph, site.node().id);
-    let last = graph.config.n_layers as u16 - 1;
-    let layer = id.layer.map(|l| if l == last { l - 1 } else { l + 1 });
-    if let Some(other) = graph.index(StageId { layer, ..id }) {
+    let (id, nodes) = (site.node().id, &site.calls.graph.nodes);
+    let last = site.calls.graph.config.n_layers as u16 - 1;
+    let layer = id.layer.map(|l| if l == last { l.saturating_sub(1) } else { l + 1 });
+    if let Some(other) = nodes.iter().find(|n| n.id.name == id.name && n.id.layer == layer) {
         site.take_weight_of(other);
     }
 }
 
 fn stale(site: &mut Site<'_>) {
     let aside = site.calls.memory.dequantised;
-    let (y, width, count) = (site.output(), row_len(site.node()), site.elements());
-    site.call().args.set(2, aside);
-    let args = Args::default().with(aside).with(y).with(width as i32);
-    let args = args.with(96i32).with(5i32).with(count as i32);
-    *site.work = Work::Two(site.call().clone(), Call::flat("left_out", count, args));
+    let (y, width, count) = (site.output(), row_len(site.node()) as i32, site.elements());
+    match site.params() {
+        Params::Linear(params) => params.y = aside,
+        other => unreachable!("{other:?} of a linear layer"),
+    }
+    let params = LeftOutParams { x: aside, y, width, stride: 96, phase: 5, count: count as i32 };
+    site.then(Call::flat(params, count));
+    site.launch.keeps = true;
 }
 
 fn rotated_twice(site: &mut Site<'_>) {
-    let first = site.call().clone();
-    let mut second = first.clone();
-    second.args.set(0, site.output());
-    *site.work = Work::Two(first, second);
+    let y = site.output();
+    let mut again = site.call().clone();
+    if let Params::Rope(params) = &mut again.params {
+        params.x = y;
+    }
+    site.then(again);
 }
 
 fn zeroed_head(site: &mut Site<'_>) {
     let d = site.calls.graph.config.head_dim;
-    let (y, heads, count) = (site.output(), row_len(site.node()) / d, site.elements());
-    let args = Args::default().with(y).with(y).with(heads as i32).with(d as i32);
-    let args = args.with(1i32).with(count as i32);
-    *site.work = Work::Two(site.call().clone(), Call::flat("zeroed_head", count, args));
+    let (heads, count) = (row_len(site.node()) / d, site.elements());
+    let params = ZeroedHeadParams { y: site.output(), heads: heads as i32, d: d as i32, head: 1, count: count as i32 };
+    site.then(Call::flat(params, count));
 }
 
-pub(super) const FAULTS: &[Fault] = &[
-    Fault { cause: "qkv-bias-omitted", fits: |_, n| n.op == Op::Bias, spoil: |site| site.leave_out() },
-    Fault {
-        cause: "qkv-weight-transposed",
-        fits: |_, n| matches!((&n.op, n.role), (Op::Linear, Role::Query | Role::Key | Role::Value)),
-        spoil: transposed,
-    },
-    Fault {
-        cause: "linear-weight-transposed",
-        fits: |_, n| {
-            matches!((&n.op, n.role), (Op::Linear, Role::AttnOutput | Role::Gate | Role::Up | Role::FfnOutput))
-        },
-        spoil: transposed,
-    },
-    Fault { cause: "lm-head-transposed", fits: head, spoil: transposed },
-    Fault {
-        cause: "gate-up-weights-swapped",
-        fits: |_, n| matches!((&n.op, n.role), (Op::Linear, Role::Gate | Role::Up)),
-        spoil: other_of_pair,
-    },
-    Fault {
-        cause: "tensor-mapped-wrong",
-        fits: |g, n| n.op == Op::Linear && n.id.layer.is_some() && g.config.n_layers > 1,
-        spoil: next_layer,
-    },
-    Fault { cause: STALE, fits: head, spoil: stale },
-    Fault {
-        cause: STUCK,
-        fits: |_, n| matches!(n.op, Op::KvCache(_)),
-        // In the span alone: see `Planted::span`.
-        spoil: |_| {},
-    },
-    Fault {
-        cause: "rope-base:base=10000",
-        fits: rope,
-        spoil: |site| {
-            let table = site.extra.frequencies();
-            site.call().args.set(1, table);
-        },
-    },
-    Fault { cause: "rope-pairing", fits: rope, spoil: |site| site.call().args.set(5, 1i32) },
-    Fault {
-        cause: "rope-position-off-by-one:by=1",
-        fits: rope,
-        spoil: |site| {
-            let first = site.call().args.get::<i32>(6);
-            site.call().args.set(6, first + 1);
-        },
-    },
-    Fault {
-        cause: "decode-offset:by=11",
-        fits: rope,
-        spoil: |site| {
-            let first = site.call().args.get::<i32>(6);
-            let by = if first > 0 { 11 } else { 0 };
-            site.call().args.set(6, first + by);
-        },
-    },
-    Fault { cause: "rope-not-on-q", fits: |g, n| rope(g, n) && n.role == Role::Query, spoil: |site| site.leave_out() },
-    Fault { cause: "rope-not-on-k", fits: |g, n| rope(g, n) && n.role == Role::Key, spoil: |site| site.leave_out() },
-    Fault { cause: "rope-twice", fits: rope, spoil: rotated_twice },
-    Fault { cause: "zeroed", fits: rope, spoil: zeroed_head },
-    Fault { cause: "attn-scale-missing", fits: softmax, spoil: |site| site.call().args.set(2, 1f32) },
-    Fault {
-        cause: "mask-off-by-one:by=1",
-        fits: softmax,
-        spoil: |site| {
-            let first = site.call().args.get::<i32>(3);
-            site.call().args.set(3, first + 1);
-        },
-    },
-    Fault {
-        cause: "mask-missing",
-        fits: softmax,
-        spoil: |site| {
-            let keys = site.call().args.get::<i32>(5);
-            site.call().args.set(3, keys);
-        },
-    },
-    Fault {
-        cause: "gqa-head-map",
-        // With as many KV heads as heads, or with one, the two maps are one.
-        fits: |_, n| matches!(n.op, Op::AttnScores(Attention { n_heads, n_kv_heads, .. }) if (2..n_heads).contains(&n_kv_heads)),
-        spoil: |site| {
-            let keys = site.span.keys() as u32;
-            let call = site.call();
-            call.kernel = "scores_interleaved".to_owned();
-            (call.grid.0, call.block) = (keys, (32, 1, 1));
-        },
-    },
-    Fault { cause: "rms-eps-wrong:eps=0.01", fits: norm, spoil: |site| site.call().args.set(4, 0.01f32) },
-    Fault {
-        cause: "rms-weight-missing",
-        fits: norm,
-        spoil: |site| {
-            let ones = site.extra.ones();
-            site.call().args.set(1, ones);
-        },
-    },
-    Fault {
-        cause: "gate-up-operands-swapped",
-        fits: swiglu,
-        spoil: |site| {
-            let (gate, up) = (site.input(0), site.input(1));
-            site.call().args.set(0, up);
-            site.call().args.set(1, gate);
-        },
-    },
-    Fault { cause: "gelu-for-silu:kind=0", fits: swiglu, spoil: |site| site.call().kernel = "gelu".to_owned() },
-    Fault { cause: "residual-missing", fits: |_, n| n.op == Op::Residual, spoil: |site| site.leave_out() },
-];
+fn interleaved(site: &mut Site<'_>) {
+    let span = site.launch.span;
+    let call = site.call();
+    let Params::AttnScores(AttnScoresParams { q, k, s, heads, kv_heads, d, first, tokens, keys }) = call.params else {
+        unreachable!("{:?} of scores", call.params)
+    };
+    let params = ScoresInterleavedParams { q, k, s, heads, kv_heads, d, first, tokens, keys };
+    *call = Call::new(params, ((span.tokens * span.keys()) as u32, heads as u32, 1), 32);
+}
+
+fn gelu(site: &mut Site<'_>) {
+    let SwiGluParams { gate, up, y, count } = *site.swiglu();
+    *site.params() = GeluParams { gate, up, y, count }.into();
+}
+
+/// A list of `cause, place, change`.
+macro_rules! faults {
+    ($($cause:expr, $place:ident, $spoil:expr;)*) => {
+        &[$(Fault { cause: $cause, fits: places::$place, spoil: $spoil },)*]
+    };
+}
+
+pub(super) const FAULTS: &[Fault] = faults! {
+    "qkv-bias-omitted", bias, |site| site.leave_out();
+    "qkv-weight-transposed", qkv, transposed;
+    "linear-weight-transposed", other_linear, transposed;
+    "lm-head-transposed", lm_head, transposed;
+    "gate-up-weights-swapped", gate_or_up, other_of_pair;
+    "tensor-mapped-wrong", linear_of_several_layers, next_layer;
+    "logits-stale:stride=96,phase=5", lm_head, stale;
+    // In what reads and writes it: see `Planted::takes_step_for_first`.
+    STUCK, cache, |_| {};
+    "rope-base:base=10000", rope, |site| site.rope().frequency = site.extra.frequencies;
+    "rope-pairing", rope, |site| site.rope().adjacent = 1;
+    "rope-position-off-by-one:by=1", rope, |site| site.rope().first += 1;
+    "decode-offset:by=11", rope, |site| site.rope().first += if site.launch.span.first > 0 { 11 } else { 0 };
+    "rope-not-on-q", rope_of_queries, |site| site.leave_out();
+    "rope-not-on-k", rope_of_keys, |site| site.leave_out();
+    "rope-twice", rope, rotated_twice;
+    "zeroed", rope, zeroed_head;
+    "attn-scale-missing", softmax, |site| site.softmax().scale = 1.0;
+    "mask-off-by-one:by=1", softmax, |site| site.softmax().first += 1;
+    "mask-missing", softmax, |site| site.softmax().first = site.softmax().keys;
+    "gqa-head-map", grouped_scores, interleaved;
+    "rms-eps-wrong:eps=0.01", norm, |site| site.norm().eps = 0.01;
+    "rms-weight-missing", norm, |site| site.norm().w = site.extra.ones;
+    "gate-up-operands-swapped", swiglu, |site| {
+        let params = site.swiglu();
+        (params.gate, params.up) = (params.up, params.gate);
+    };
+    "gelu-for-silu:kind=0", swiglu, gelu;
+    "residual-missing", residual, |site| site.leave_out();
+};

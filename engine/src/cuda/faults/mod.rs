@@ -5,9 +5,15 @@
 //! another buffer, or runs a kernel of `kernels/faults` that has the bug in it.
 
 mod launches;
+mod places;
+#[cfg(test)]
+mod tests;
 
 use super::CudaError;
-use super::calls::{Calls, Span, Work};
+use super::calls::Calls;
+use super::kernels::Params;
+use super::launch::Ptr;
+use super::schedule::Launch;
 use crate::model::{Graph, Node};
 use crate::ops::Op;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
@@ -18,17 +24,10 @@ use std::sync::Arc;
 pub struct Fault {
     /// The mutation that a diagnosis should name, with its parameters.
     pub cause: &'static str,
-    /// Stages of a model that it can be planted in.
+    /// Whether it can be planted at a node of a graph.
     pub fits: fn(&Graph, &Node) -> bool,
     /// Does it.
     spoil: fn(&mut Site<'_>),
-}
-
-impl Fault {
-    /// Whether it gives weight to keys that a query must not see.
-    fn unmasks(&self) -> bool {
-        self.cause.starts_with("mask-")
-    }
 }
 
 /// Every fault.
@@ -38,36 +37,19 @@ pub fn all() -> &'static [Fault] {
 
 /// A launch in the hands of a fault.
 struct Site<'a> {
-    calls: Calls<'a>,
+    calls: &'a Calls<'a>,
     index: usize,
-    span: Span,
     extra: &'a Extra,
-    work: &'a mut Work,
-}
-
-impl Site<'_> {
-    fn node(&self) -> &Node {
-        &self.calls.graph.nodes[self.index]
-    }
+    launch: &'a mut Launch,
 }
 
 /// Device memory that only faults need.
 struct Extra {
     /// Frequencies of RoPE with base 10,000.
-    frequencies: CudaSlice<f32>,
+    frequencies: Ptr,
     /// Ones.
-    ones: CudaSlice<f32>,
-    stream: Arc<CudaStream>,
-}
-
-impl Extra {
-    fn frequencies(&self) -> u64 {
-        self.frequencies.device_ptr(&self.stream).0
-    }
-
-    fn ones(&self) -> u64 {
-        self.ones.device_ptr(&self.stream).0
-    }
+    ones: Ptr,
+    _memory: Vec<CudaSlice<f32>>,
 }
 
 /// The faults that an engine carries.
@@ -83,15 +65,17 @@ impl Planted {
     /// If CUDA fails.
     pub fn new(
         places: Vec<(usize, &'static Fault)>,
-        calls: &Calls<'_>,
+        graph: &Graph,
         stream: &Arc<CudaStream>,
     ) -> Result<Self, CudaError> {
-        let config = &calls.graph.config;
+        let config = &graph.config;
         let d = config.head_dim;
         let table: Vec<f32> = (0..d / 2).map(|i| (1e4f64).powf(-2.0 * i as f64 / d as f64) as f32).collect();
         let ones = vec![1f32; config.n_embd.max(d)];
         let bring = |values: &[f32]| stream.clone_htod(values).map_err(|e| CudaError::Driver(e, "planting a fault"));
-        Ok(Self { places, extra: Extra { frequencies: bring(&table)?, ones: bring(&ones)?, stream: stream.clone() } })
+        let memory = vec![bring(&table)?, bring(&ones)?];
+        let at = |i: usize| memory[i].device_ptr(stream).0;
+        Ok(Self { places, extra: Extra { frequencies: at(0), ones: at(1), _memory: memory } })
     }
 
     fn at(&self, index: usize) -> impl Iterator<Item = &'static Fault> {
@@ -99,46 +83,53 @@ impl Planted {
         here.map(|(_, fault)| *fault)
     }
 
-    /// The span that node `index` takes itself to run over: with a cache that
-    /// does not advance, every step is the first to whoever reads it.
-    pub fn span(&self, calls: &Calls<'_>, index: usize, span: Span) -> Span {
-        let node = &calls.graph.nodes[index];
-        let nodes = &calls.graph.nodes;
-        let keys_of = |weights: usize| nodes[nodes[weights].inputs[0]].inputs[1];
-        let reads = match &node.op {
+    /// Whether what node `index` reads or writes is a cache that does not advance: to it every step is the first.
+    fn takes_step_for_first(&self, graph: &Graph, index: usize) -> bool {
+        let node = &graph.nodes[index];
+        let keys_of = |weights: usize| graph.nodes[graph.nodes[weights].inputs[0]].inputs[1];
+        match &node.op {
             Op::KvCache(_) => self.stuck(index),
             Op::AttnScores(_) => self.stuck(node.inputs[1]),
             Op::AttnWeights(_) => self.stuck(keys_of(index)),
             // As many weights as there are scores.
             Op::AttnContext(_) => self.stuck(keys_of(node.inputs[0])),
             _ => false,
-        };
-        Span { first: if reads { 0 } else { span.first }, ..span }
+        }
     }
 
     fn stuck(&self, cache: usize) -> bool {
         self.at(cache).any(|f| f.cause == launches::STUCK)
     }
 
-    /// Whether the output of node `index` keeps what the step before left.
-    pub fn keeps(&self, index: usize) -> bool {
-        self.at(index).any(|f| f.cause == launches::STALE)
-    }
-
-    /// Spoils the work of node `index`. The context goes along with what its
-    /// inputs are: it is no second fault that it sums the weights it is given.
-    pub fn spoil(&self, calls: Calls<'_>, index: usize, span: Span, work: &mut Work) {
-        let mut site = Site { calls, index, span, extra: &self.extra, work };
+    /// Spoils the launch of node `index`.
+    pub fn spoil(&self, calls: &Calls<'_>, index: usize, launch: &mut Launch) {
+        if self.takes_step_for_first(calls.graph, index) {
+            launch.span.first = 0;
+            launch.jobs = calls.of(index, launch.span);
+        }
+        let mut site = Site { calls, index, extra: &self.extra, launch };
         for fault in self.at(index) {
             (fault.spoil)(&mut site);
         }
         let node = &calls.graph.nodes[index];
-        if matches!(node.op, Op::AttnContext(_)) {
-            if self.stuck(node.inputs[1]) {
-                site.sum_keys(span.tokens);
-            } else if self.at(node.inputs[0]).any(|f| f.unmasks()) {
-                site.sum_keys(span.keys());
-            }
+        if let Op::AttnContext(_) = node.op {
+            self.go_along(&mut site, node);
+        }
+    }
+
+    /// The context goes along with what its inputs are: it is no second fault that it sums the weights it is given.
+    fn go_along(&self, site: &mut Site<'_>, node: &Node) {
+        let span = site.launch.span;
+        let &[weights, values] = node.inputs.as_slice() else { unreachable!("a context has two inputs") };
+        let jobs = site.calls.of(weights, span);
+        let mut of_weights = Launch { jobs, nodes: vec![weights], span, keeps: false };
+        self.spoil(site.calls, weights, &mut of_weights);
+        let stuck = self.stuck(values);
+        if let (Params::AttnContext(context), Params::AttnWeights(weights)) =
+            (site.params(), &of_weights.first_call().params)
+        {
+            // A query sees as many keys as there are before its step, and its own.
+            context.first = if stuck { context.keys.min(span.tokens as i32) - 1 } else { weights.first };
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::report::book::{Bench, BenchRow as Row, Kernel, RESULTS_VERSION};
 use anyhow::{Context as _, Result};
 use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path as PathOf, bandwidth};
 use qdiff_engine::model::StageId;
+use qdiff_engine::ops::Tensor;
 use qdiff_engine::tap::{NoTaps, TapSink};
 use std::sync::Arc;
 use std::time::Instant;
@@ -44,7 +45,7 @@ impl TapSink for Every {
     fn wants(&self, _: StageId) -> bool {
         true
     }
-    fn tap(&mut self, _: StageId, _: &[usize], _: &[f32]) {}
+    fn tap(&mut self, _: StageId, _: Tensor<f32>) {}
 }
 
 #[derive(Clone, Copy, PartialEq)]

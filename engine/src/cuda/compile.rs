@@ -1,0 +1,175 @@
+//! Kernels compiled by NVRTC to a cubin for the card at hand, and kept on disk by what they were compiled from.
+
+use super::CudaError;
+use super::kernels::{File, Kernel, included};
+use cudarc::nvrtc::{result, sys};
+use std::ffi::{CStr, CString};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::PathBuf;
+
+/// A program for NVRTC: some kernels of one file.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Name of the kernels.
+    pub name: &'static str,
+    /// Includes the kernel's file, and has the compiler check its parameters.
+    pub text: String,
+    /// The kernels wanted, as C++ spells them, e.g. `embed<Q4_K>`.
+    pub kernels: Vec<String>,
+}
+
+impl Source {
+    /// The program of `kernels`, all of `file`.
+    pub fn new<'a>(file: File, kernels: impl IntoIterator<Item = &'a Kernel>) -> Self {
+        Self {
+            name: file.name(),
+            text: format!("#include \"{}\"\n{}", file.path(), file.checks()),
+            kernels: kernels.into_iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+/// The compiler's target for a card, with the features of its architecture from Hopper on.
+pub fn target((major, minor): (i32, i32)) -> String {
+    let own = if major >= 9 { "a" } else { "" };
+    format!("sm_{major}{minor}{own}")
+}
+
+/// Compiled kernels.
+#[derive(Debug)]
+pub struct Compiled {
+    /// Names of the kernels in the machine code, in the order they were asked for.
+    pub names: Vec<String>,
+    /// Machine code.
+    pub cubin: Vec<u8>,
+    /// The compiler's words: registers and spills with `-v` to ptxas. Empty from the cache.
+    pub log: String,
+}
+
+/// Compiles one program for `arch`, e.g. `sm_90a`.
+///
+/// # Errors
+/// If NVRTC is missing or refuses the source.
+pub fn compile(source: &Source, arch: &str) -> Result<Compiled, CudaError> {
+    // SAFETY: only tries to open the library; without it cudarc would panic.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(CudaError::NoNvrtc);
+    }
+    let problem = |log: String| CudaError::Compile { name: source.name, arch: arch.to_owned(), log };
+    let c = |text: &str| CString::new(text).expect("sources hold no NUL");
+    let (text, name) = (c(&source.text), c(source.name));
+    let kernels: Vec<CString> = source.kernels.iter().map(|k| c(k)).collect();
+    let (paths, texts): (Vec<CString>, Vec<CString>) = included().map(|(path, text)| (c(path), c(text))).unzip();
+    let addresses = |all: &[CString]| all.iter().map(|s| s.as_ptr()).collect::<Vec<_>>();
+    let options = [format!("--gpu-architecture={arch}"), "--std=c++17".to_owned(), "--ptxas-options=-v".to_owned()];
+    let mut program = std::ptr::null_mut();
+    // SAFETY: every text outlives the program, which is created here and destroyed below; every buffer has the size
+    // that was asked for.
+    unsafe {
+        let create = sys::nvrtcCreateProgram(
+            &raw mut program,
+            text.as_ptr(),
+            name.as_ptr(),
+            paths.len() as i32,
+            addresses(&texts).as_ptr(),
+            addresses(&paths).as_ptr(),
+        );
+        create.result().map_err(|e| problem(e.to_string()))?;
+        let build = || -> Result<_, result::NvrtcError> {
+            for kernel in &kernels {
+                sys::nvrtcAddNameExpression(program, kernel.as_ptr()).result()?;
+            }
+            result::compile_program(program, &options)?;
+            let names = kernels.iter().map(|kernel| lowered(program, kernel)).collect::<Result<Vec<_>, _>>()?;
+            let mut size = 0;
+            sys::nvrtcGetCUBINSize(program, &raw mut size).result()?;
+            let mut cubin = vec![0u8; size];
+            sys::nvrtcGetCUBIN(program, cubin.as_mut_ptr().cast()).result()?;
+            Ok((names, cubin))
+        };
+        let built = build();
+        let log = log_of(program);
+        let _ = result::destroy_program(program);
+        match built {
+            Ok((names, cubin)) => Ok(Compiled { names, cubin, log }),
+            Err(e) if log.trim().is_empty() => Err(problem(e.to_string())),
+            Err(_) => Err(problem(log)),
+        }
+    }
+}
+
+/// The name that the compiler gave to a kernel.
+unsafe fn lowered(program: sys::nvrtcProgram, kernel: &CStr) -> Result<String, result::NvrtcError> {
+    let mut name = std::ptr::null();
+    // SAFETY: as the caller's; the name lives as long as the program and is copied.
+    unsafe {
+        sys::nvrtcGetLoweredName(program, kernel.as_ptr(), &raw mut name).result()?;
+        Ok(CStr::from_ptr(name).to_string_lossy().into_owned())
+    }
+}
+
+unsafe fn log_of(program: sys::nvrtcProgram) -> String {
+    let mut size = 0;
+    // SAFETY: as the caller's; the buffer has the size that was asked for.
+    unsafe {
+        if sys::nvrtcGetProgramLogSize(program, &raw mut size) != sys::nvrtcResult::NVRTC_SUCCESS || size == 0 {
+            return String::new();
+        }
+        let mut log = vec![0u8; size];
+        sys::nvrtcGetProgramLog(program, log.as_mut_ptr().cast());
+        CStr::from_bytes_until_nul(&log).map_or_else(|_| String::new(), |s| s.to_string_lossy().into_owned())
+    }
+}
+
+/// As [`compile`], from the cache on disk where it has been compiled before by the same compiler from the same files. A
+/// cache that cannot be used is no error.
+///
+/// # Errors
+/// As [`compile`].
+pub fn cached(source: &Source, arch: &str) -> Result<Compiled, CudaError> {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: only tries to open the library, then asks for two integers.
+    unsafe {
+        if !sys::is_culib_present() {
+            return Err(CudaError::NoNvrtc);
+        }
+        sys::nvrtcVersion(&raw mut major, &raw mut minor);
+    }
+    let mut hash = DefaultHasher::new();
+    (&source.text, &source.kernels, arch, major, minor, env!("CARGO_PKG_VERSION")).hash(&mut hash);
+    included().for_each(|file| file.hash(&mut hash));
+    let file = cache_folder().map(|f| f.join(format!("{}-{arch}-{:016x}.cubin", source.name, hash.finish())));
+    if let Some(kept) = file.as_ref().and_then(|f| std::fs::read(f).ok()).and_then(|bytes| unpack(&bytes)) {
+        return Ok(kept);
+    }
+    let compiled = compile(source, arch)?;
+    if let Some(file) = file {
+        // Written beside and renamed: a reader never sees half a cubin.
+        let part = file.with_extension(format!("{}.part", std::process::id()));
+        let _ = std::fs::write(&part, pack(&compiled)).and_then(|()| std::fs::rename(&part, &file));
+    }
+    Ok(compiled)
+}
+
+/// A line with the names, then the machine code.
+fn pack(compiled: &Compiled) -> Vec<u8> {
+    let mut bytes = compiled.names.join(" ").into_bytes();
+    bytes.push(b'\n');
+    bytes.extend(&compiled.cubin);
+    bytes
+}
+
+fn unpack(bytes: &[u8]) -> Option<Compiled> {
+    let end = bytes.iter().position(|&b| b == b'\n')?;
+    let names = std::str::from_utf8(&bytes[..end]).ok()?.split(' ').map(str::to_owned).collect();
+    Some(Compiled { names, cubin: bytes[end + 1..].to_vec(), log: String::new() })
+}
+
+fn cache_folder() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".cache")))?;
+    let folder = base.join("qdiff").join("kernels");
+    std::fs::create_dir_all(&folder).ok()?;
+    Some(folder)
+}

@@ -1,0 +1,146 @@
+//! Kernels loaded on a card, and how many blocks of each it holds at once.
+
+use super::CudaError;
+use super::compile::{Source, cached};
+use super::kernels::{File, Kernel};
+use super::launch::Call;
+use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
+use cudarc::nvrtc::Ptx;
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The driver that can say how large a kernel's parameters are, as CUDA counts versions.
+const FIRST_DRIVER: i32 = 12_040;
+
+/// The card's multiprocessors, and the kernels loaded on it.
+#[derive(Debug)]
+pub struct Functions {
+    /// Multiprocessors.
+    pub processors: u32,
+    /// Threads that a multiprocessor holds at most.
+    threads: u32,
+    loaded: HashMap<Kernel, CudaFunction>,
+}
+
+fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
+    move |e| CudaError::Driver(e, what)
+}
+
+impl Functions {
+    /// None yet, for the card of `context`.
+    ///
+    /// # Errors
+    /// If CUDA does not say what the card has, or the driver is too old.
+    pub fn new(context: &CudaContext) -> Result<Self, CudaError> {
+        use sys::CUdevice_attribute as About;
+        let mut driver = 0;
+        // SAFETY: room for one number.
+        unsafe { sys::cuDriverGetVersion(&raw mut driver) }
+            .result()
+            .map_err(failed("asking for the driver's version"))?;
+        if driver < FIRST_DRIVER {
+            return Err(CudaError::OldDriver { major: driver / 1000, minor: driver % 1000 / 10 });
+        }
+        let about = |what| context.attribute(what).map_err(failed("asking what the device has"));
+        Ok(Self::bare(
+            about(About::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
+            about(About::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)? as u32,
+        ))
+    }
+
+    /// None, for a card with this many multiprocessors that hold `threads` threads each.
+    pub fn bare(processors: u32, threads: u32) -> Self {
+        Self { processors, threads, loaded: HashMap::new() }
+    }
+
+    /// Blocks of a launch that the card holds at once. Of a kernel that is not loaded, as many as its threads alone
+    /// would allow, which is never fewer.
+    pub fn resident(&self, call: &Call) -> u32 {
+        let threads = call.block.0 * call.block.1 * call.block.2;
+        let function = self.loaded.get(&call.kernel());
+        let asked =
+            function.map(|f| f.occupancy_max_active_blocks_per_multiprocessor(threads, call.shared as usize, None));
+        let blocks = match asked {
+            Some(Ok(blocks)) => blocks,
+            // A grid of any size is right, this one only fills the card.
+            Some(Err(_)) | None => self.threads / threads,
+        };
+        self.processors * blocks.max(1)
+    }
+
+    /// Compiles and loads the kernels of `calls` that are not there yet, and allows each the most shared memory that
+    /// any of them asks for.
+    ///
+    /// # Errors
+    /// If a kernel does not compile or load, takes other parameters than are declared, or wants more shared memory
+    /// than the card has.
+    pub fn load(&mut self, context: &Arc<CudaContext>, arch: &str, calls: &[Call]) -> Result<(), CudaError> {
+        let mut shared: HashMap<Kernel, u32> = HashMap::new();
+        for call in calls {
+            let most = shared.entry(call.kernel()).or_default();
+            *most = call.shared.max(*most);
+        }
+        let missing = |file: &File| {
+            let of = shared.keys().filter(|k| k.file == *file && !self.loaded.contains_key(k));
+            let mut kernels: Vec<&Kernel> = of.collect();
+            // In an order of their own, so that the cache finds them again.
+            kernels.sort_by(|a, b| a.arguments.cmp(&b.arguments));
+            (!kernels.is_empty()).then(|| (Source::new(*file, kernels.iter().copied()), kernels))
+        };
+        let sources: Vec<(Source, Vec<&Kernel>)> = File::ALL.iter().filter_map(missing).collect();
+        let compiled = sources.par_iter().map(|(source, _)| cached(source, arch)).collect::<Result<Vec<_>, _>>()?;
+        for ((_, kernels), compiled) in sources.iter().zip(compiled) {
+            let module = context.load_module(Ptx::from_binary(compiled.cubin)).map_err(failed("loading a kernel"))?;
+            for (&kernel, name) in kernels.iter().zip(&compiled.names) {
+                let function = module.load_function(name).map_err(failed("finding a kernel"))?;
+                check_params(&function, kernel)?;
+                self.loaded.insert(kernel.clone(), function);
+            }
+        }
+        let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let most = context.attribute(attribute).map_err(failed("asking what the device has"))?;
+        for (kernel, bytes) in shared {
+            if bytes as i32 > most {
+                return Err(CudaError::Unsupported(format!(
+                    "the kernel {kernel} needs {} KiB of shared memory a block for rows as long as this model's, and \
+                     this GPU has {}; use --subject cuda",
+                    bytes.div_ceil(1024),
+                    most / 1024
+                )));
+            }
+            let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let function = self.get(&kernel);
+            let has = function.get_attribute(attribute).map_err(failed("asking for a kernel's shared memory"))?;
+            if bytes as i32 > has {
+                function.set_attribute(attribute, bytes as i32).map_err(failed("asking for shared memory"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A kernel that was loaded.
+    ///
+    /// # Panics
+    /// If it was not: all that a schedule may launch is loaded before its first launch.
+    pub fn get(&self, kernel: &Kernel) -> &CudaFunction {
+        self.loaded.get(kernel).unwrap_or_else(|| panic!("{kernel} was not loaded"))
+    }
+}
+
+/// That the compiled kernel takes one parameter, of the size that is declared.
+fn check_params(function: &CudaFunction, kernel: &Kernel) -> Result<(), CudaError> {
+    let size = |i| {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: a live function, and room for two numbers.
+        unsafe { sys::cuFuncGetParamInfo(function.cu_function(), i, &raw mut offset, &raw mut size) }
+            .result()
+            .map(|()| size)
+    };
+    let compiled = size(0).map_err(failed("asking for a kernel's parameters"))?;
+    let declared = kernel.file.params_size();
+    if compiled != declared || size(1).is_ok() {
+        return Err(CudaError::Params { kernel: kernel.to_string(), compiled, declared });
+    }
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! A step as launches: the one list from which they are run, timed, and their kernels compiled.
+
+use super::calls::{Calls, Job, Span};
+use super::fast::Fused;
+#[cfg(feature = "faults")]
+use super::faults::Planted;
+use super::launch::Call;
+use crate::model::row_len;
+
+/// What is queued together, and the nodes whose outputs it makes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// One after another.
+    pub jobs: Vec<Job>,
+    /// Nodes by index.
+    pub nodes: Vec<usize>,
+    /// The tokens of their outputs: the step's, but for faults.
+    pub span: Span,
+    /// Whether a fault wants the outputs as the step before left them.
+    pub keeps: bool,
+}
+
+#[cfg(feature = "faults")]
+impl Launch {
+    /// Its first kernel.
+    ///
+    /// # Panics
+    /// If it begins with a product by cuBLAS: none does.
+    pub fn first_call(&mut self) -> &mut Call {
+        match self.jobs.first_mut() {
+            Some(Job::Kernel(call)) => call,
+            other => unreachable!("{other:?} before any kernel"),
+        }
+    }
+}
+
+/// The kernels among what is launched.
+pub fn calls_of(launches: Vec<Launch>) -> impl Iterator<Item = Call> {
+    launches.into_iter().flat_map(|launch| launch.jobs).filter_map(|job| match job {
+        Job::Kernel(call) => Some(call),
+        Job::Product(_) => None,
+    })
+}
+
+/// Makes the launches of steps.
+pub struct Schedule<'a> {
+    /// The launches of single nodes.
+    pub calls: Calls<'a>,
+    /// The fused ones, for the fast path.
+    pub fused: Option<Fused<'a>>,
+    /// Faults in the launches.
+    #[cfg(feature = "faults")]
+    pub planted: Option<&'a Planted>,
+}
+
+impl Schedule<'_> {
+    /// A step of `token`, or a longer one.
+    pub fn step(&self, tokens: &[u32], first: usize) -> Vec<Launch> {
+        match (&self.fused, tokens) {
+            (Some(fused), [token]) => fused.decode(*token, first),
+            _ => self.walk(Span { tokens: tokens.len(), first }),
+        }
+    }
+
+    /// A node at a time; of the fast path, attention at once.
+    fn walk(&self, span: Span) -> Vec<Launch> {
+        let mut all = Vec::new();
+        for index in 0..self.calls.graph.nodes.len() {
+            let attention = self.fused.and_then(|f| Some((f, f.decoder.attention_of(index)?)));
+            match attention {
+                Some((fused, layer)) if layer.context == index => all.push(fused.prefill_attention(layer, span)),
+                Some(_) => {}
+                None => all.push(self.node(index, span)),
+            }
+        }
+        all
+    }
+
+    fn node(&self, index: usize, span: Span) -> Launch {
+        let calls = &self.calls;
+        let node = &calls.graph.nodes[index];
+        let launch = |jobs, span| Launch { jobs, nodes: vec![index], span, keeps: false };
+        if calls.options.last_logits && index + 1 == calls.graph.nodes.len() {
+            let (x, w) = (calls.input(node, 0), calls.memory.weight(node));
+            let last = x + (4 * w.n * (span.tokens - 1)) as u64;
+            let only = Span { tokens: 1, first: span.first + span.tokens - 1 };
+            return launch(calls.linear(w, last, calls.memory.outputs[index].at, 1), only);
+        }
+        #[cfg_attr(not(feature = "faults"), expect(unused_mut))]
+        let mut launch = launch(calls.of(index, span), span);
+        #[cfg(feature = "faults")]
+        if let Some(planted) = self.planted {
+            planted.spoil(calls, index, &mut launch);
+        }
+        launch
+    }
+
+    /// Every launch of a kernel that a step may need, whatever its tokens: of a step of one token by this path, and
+    /// of one that walks the graph.
+    pub fn kernels(&self) -> Vec<Call> {
+        let one = Span { tokens: 1, first: 0 };
+        let nodes = self.calls.graph.nodes.iter();
+        let caches = nodes.filter(|n| n.op.has_state());
+        let read = caches.filter_map(|n| self.calls.read_cache(0, row_len(n)));
+        calls_of(self.step(&[0], 0)).chain(calls_of(self.walk(one))).chain(read).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::fast::decoder_of;
+    use crate::cuda::functions::Functions;
+    use crate::cuda::memory::Memory;
+    use crate::cuda::options::{KvType, Options, Path};
+    use crate::cuda::testing::{Extents, graphs};
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_step_makes_each_stage_once_of_kernels_that_are_known_before() {
+        for graph in &graphs() {
+            for (path, kv) in [(Path::Tapped, KvType::F32), (Path::Fast, KvType::F16)] {
+                let options = Options { step: 300, context: 400, path, kv, ..Options::default() };
+                let memory = Memory::at(0, graph, &Extents::of(graph), &options).expect("a layout");
+                let functions = Functions::bare(100, 2048);
+                let calls = Calls { graph, memory: &memory, options: &options, functions: &functions };
+                let decoder = decoder_of(graph).expect("a decoder");
+                let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false };
+                let schedule = Schedule {
+                    calls,
+                    fused: (path == Path::Fast).then_some(fused),
+                    #[cfg(feature = "faults")]
+                    planted: None,
+                };
+                let known: HashSet<_> = schedule.kernels().iter().map(Call::kernel).collect();
+                for tokens in [1, 2, 63, 300] {
+                    let launches = schedule.step(&vec![0; tokens], 100);
+                    let mut nodes: Vec<usize> = launches.iter().flat_map(|l| l.nodes.clone()).collect();
+                    nodes.sort_unstable();
+                    assert_eq!(nodes, (0..graph.nodes.len()).collect::<Vec<_>>(), "{path:?}, {tokens} tokens");
+                    assert!(calls_of(launches).all(|call| known.contains(&call.kernel())), "{path:?}, {tokens} tokens");
+                }
+            }
+        }
+    }
+}
