@@ -81,7 +81,7 @@ impl Cli {
         let mut matches = command.try_get_matches_from_mut(std::env::args_os())?;
         let project = match Project::find() {
             Ok(project) => project,
-            Err(e) => return Err(command.error(ErrorKind::Io, format!("{e:#}"))),
+            Err(e) => return Err(clap::Error::raw(ErrorKind::Io, format!("{e:#}\n"))),
         };
         if let Some(project) = &project {
             command = project.apply(Self::command());
