@@ -22,7 +22,7 @@ pub use dequantise::DequantiseArgs;
 pub use generate::GenerateArgs;
 pub use inspect::InspectArgs;
 pub use logits::LogitsArgs;
-pub use mutations::{MutationsArgs, MutationsCommand, ScoreArgs, ScoreSubject};
+pub use mutations::{MutationsArgs, MutationsCommand, ScoreArgs};
 pub use oracle::OracleArgs;
 pub use output::{Ci, JsonArgs, OutputArgs};
 pub use record::RecordArgs;
