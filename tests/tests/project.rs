@@ -43,6 +43,29 @@ fn a_project_sets_what_is_not_said() {
     assert_eq!(report(&below)["run"]["tolerance"], serde_json::json!(["logits=1"]));
 }
 
+/// The documented file is taken as it stands.
+#[test]
+fn the_example_is_a_project() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/qdiff.toml");
+    let folder = project(&std::fs::read_to_string(example).unwrap());
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("models")).unwrap();
+    std::fs::rename(folder.join("model.gguf"), folder.join("models/model.gguf")).unwrap();
+    let recorded = qdiff(folder, &["record", "-n", "0", "--out", "dump"]);
+    assert_eq!(recorded.status.code(), Some(0), "{}", stderr(&recorded));
+    let judged = qdiff(folder, &["run"]);
+    assert_eq!(judged.status.code(), Some(0), "{}{}", stdout(&judged), stderr(&judged));
+    // Sides that run do not take the project's capture.
+    let generated = qdiff(folder, &["generate", "--subject", "cpu", "-n", "1"]);
+    assert_eq!(generated.status.code(), Some(0), "{}", stderr(&generated));
+    let weights = qdiff(folder, &["weights"]);
+    assert_eq!(weights.status.code(), Some(0), "{}", stderr(&weights));
+    let swept = qdiff(folder, &["sweep", "-n", "1", "--sizes", "2", "--prompt", "one-token", "--length", "4"]);
+    assert_eq!(swept.status.code(), Some(0), "{}", stderr(&swept));
+    // Its report does not take the place of another capture's.
+    assert!(folder.join("qdiff-report/dump/report.json").is_file());
+}
+
 #[test]
 fn prompts_of_a_project() {
     let folder = project("model = \"model.gguf\"\nprompts = \"prompts.txt\"\n");
@@ -69,6 +92,7 @@ fn a_file_that_cannot_be_read_names_itself_and_the_key() {
         for word in expected {
             assert!(stderr(&output).contains(word), "{text}: {}", stderr(&output));
         }
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
         // Help is given all the same.
         assert!(qdiff(folder.path(), &["run", "--help"]).status.success());
     }
@@ -150,7 +174,7 @@ fn options_are_grouped() {
     let headings: Vec<&str> = help.lines().filter(|l| l.ends_with(':') && !l.starts_with(' ')).collect();
     assert_eq!(
         headings,
-        ["Options:", "What to run:", "How to run it:", "Sides:", "Many prompts:", "What is judged:", "Output:"],
+        ["Options:", "What to run:", "Sides:", "How to run it:", "Many prompts:", "What is judged:", "Output:"],
         "{help}"
     );
 }

@@ -6,6 +6,7 @@ use crate::verdict::tolerance;
 use anyhow::{Context as _, Result, bail};
 use clap::{Arg, ArgMatches, Command};
 use serde::Deserialize;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// The file's name, in the working directory or a folder above it.
@@ -73,22 +74,27 @@ impl Project {
 
     /// The commands with the project's settings where nothing else is said.
     pub(super) fn apply(&self, command: Command) -> Command {
-        let text = |path: &Path| path.display().to_string();
-        let settings = [
-            ("model", self.keys.model.as_deref().map(text).into_iter().collect::<Vec<_>>()),
-            ("subject", self.keys.subject.iter().cloned().collect()),
-            ("reference", self.keys.reference.iter().cloned().collect()),
-            ("tolerance", self.keys.tolerance.clone()),
+        let keys = &self.keys;
+        let model = keys.model.iter().map(|path| path.display().to_string()).collect();
+        let settings: [(&str, Option<&str>, Vec<String>); 4] = [
+            ("model", Some("QDIFF_MODEL"), model),
+            ("subject", Some("QDIFF_SUBJECT"), keys.subject.iter().cloned().collect()),
+            ("reference", Some("QDIFF_REFERENCE"), keys.reference.iter().cloned().collect()),
+            ("tolerance", None, keys.tolerance.clone()),
         ];
-        let mut command = command;
-        for sub in command.clone().get_subcommands() {
-            for (id, values) in settings.iter().filter(|(id, values)| !values.is_empty() && takes(sub, id)) {
-                let values: Vec<clap::builder::OsStr> = values.iter().map(|v| leaked(v).into()).collect();
-                let default = |arg: Arg| arg.default_values(values);
-                command = command.mut_subcommand(sub.get_name(), |sub| sub.mut_arg(*id, default));
+        let mut changed = command.clone();
+        for sub in command.get_subcommands() {
+            for (id, variable, values) in &settings {
+                // What shares the name and is another thing is read from another variable.
+                let same = |a: &&Arg| a.get_id() == id && a.get_env() == variable.map(OsStr::new);
+                let arg = sub.get_arguments().find(same);
+                if arg.is_some_and(|arg| !values.is_empty() && accepts(arg, values)) {
+                    let values: Vec<clap::builder::OsStr> = values.iter().map(|v| leaked(v).into()).collect();
+                    changed = changed.mut_subcommand(sub.get_name(), |s| s.mut_arg(*id, |a| a.default_values(values)));
+                }
             }
         }
-        command
+        changed
     }
 
     /// The prompts of the project, where the command line and the environment
@@ -110,10 +116,12 @@ impl Project {
     }
 }
 
-/// Whether a project may set this argument of the command: the others that
-/// share its name are read from the environment as well.
-fn takes(command: &Command, id: &str) -> bool {
-    command.get_arguments().any(|a| a.get_id() == id && (a.get_env().is_some() || id == "tolerance"))
+/// Whether an argument takes these values: a side that runs is no capture.
+fn accepts(arg: &Arg, values: &[String]) -> bool {
+    let recorded = |value: &str| matches!(Source::of(value), Some(Source::Recorded(_)));
+    let named = arg.get_possible_values();
+    let takes_captures = named.is_empty() || named.iter().any(|v| recorded(v.get_name()));
+    takes_captures || !values.iter().any(|v| recorded(v))
 }
 
 /// Defaults of the command line live as long as the process.

@@ -16,6 +16,7 @@ pub mod record;
 mod repeat;
 pub mod request;
 pub mod run;
+pub mod score;
 mod sides;
 pub mod sweep;
 pub mod values;

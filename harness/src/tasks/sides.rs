@@ -24,9 +24,6 @@ pub struct SidesRequest {
     /// Model and tokens
     #[command(flatten)]
     pub tokens: TokensRequest,
-    /// Steps and memory
-    #[command(flatten)]
-    pub capture: CaptureRequest,
     /// The runner under suspicion
     #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::subject(), help_heading = "Sides")]
     pub subject: Source,
@@ -39,6 +36,9 @@ pub struct SidesRequest {
     /// Faults
     #[command(flatten)]
     pub faults: FaultRequest,
+    /// Steps and memory
+    #[command(flatten)]
+    pub capture: CaptureRequest,
     /// The search for causes
     #[command(flatten)]
     pub why: WhyRequest,

@@ -22,7 +22,7 @@ pub use dequantise::DequantiseArgs;
 pub use generate::GenerateArgs;
 pub use inspect::InspectArgs;
 pub use logits::LogitsArgs;
-pub use mutations::{MutationsArgs, MutationsCommand, ScoreArgs, ScoreSubject};
+pub use mutations::{MutationsArgs, MutationsCommand, ScoreArgs};
 pub use oracle::OracleArgs;
 pub use output::{Ci, JsonArgs, OutputArgs};
 pub use record::RecordArgs;
@@ -83,7 +83,7 @@ impl Cli {
         let mut matches = command.try_get_matches_from_mut(&words)?;
         let project = match Project::find() {
             Ok(project) => project,
-            Err(e) => return Err(command.error(ErrorKind::Io, format!("{e:#}"))),
+            Err(e) => return Err(clap::Error::raw(ErrorKind::Io, format!("{e:#}\n"))),
         };
         if let Some(project) = &project {
             command = project.apply(Self::command());

@@ -1,10 +1,9 @@
 //! Arguments of `qdiff mutations`.
 
 use super::JsonArgs;
-use crate::tasks::request::ThreadsRequest;
+use crate::tasks::score::ScoreRequest;
 use crate::tasks::values;
-use clap::{Args, Subcommand, ValueEnum};
-use std::path::PathBuf;
+use clap::{Args, Subcommand};
 
 /// `qdiff mutations`.
 #[derive(Debug, Args)]
@@ -59,34 +58,10 @@ Examples:
   qdiff mutations score --json score.json
   qdiff mutations score --model model.gguf --pairs 4")]
 pub struct ScoreArgs {
-    /// GGUF file to plant the faults in [default: small synthetic models]
-    #[arg(short, long, value_name = "MODEL")]
-    pub model: Option<PathBuf>,
-    /// Whose faults: cpu, or cuda (its launches and kernels; needs a GPU and a build with --features faults)
-    #[arg(long, value_enum, default_value_t = ScoreSubject::Cpu, env = "QDIFF_SUBJECT")]
-    pub subject: ScoreSubject,
-    /// A built-in prompt or text
-    #[arg(short, long, default_value = "haiku", requires = "model")]
-    pub prompt: String,
-    /// One layer for each fault instead of first, middle and last
-    #[arg(long)]
-    pub quick: bool,
-    /// Pairs of faults at once, for each source of faults
-    #[arg(long, default_value_t = 12, value_name = "NUMBER")]
-    pub pairs: usize,
-    /// Also write the score as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Threads
+    /// Which faults to plant where
     #[command(flatten)]
-    pub threads: ThreadsRequest,
-}
-
-/// Whose faults are scored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ScoreSubject {
-    /// The CPU engine's
-    Cpu,
-    /// The CUDA engine's
-    Cuda,
+    pub request: ScoreRequest,
+    /// JSON
+    #[command(flatten)]
+    pub json: JsonArgs,
 }

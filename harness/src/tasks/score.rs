@@ -1,0 +1,274 @@
+//! The score of the diagnosis: faults are planted in small synthetic models or in
+//! a real one, diagnosed, and counted.
+
+use super::Console;
+use super::request::ThreadsRequest;
+use super::values;
+use crate::arithmetic::Number;
+use crate::loaded::LoadedModel;
+use crate::machine::Machine;
+use crate::prompts::{self, Style};
+use crate::report::book::RESULTS_VERSION;
+use crate::score::{Clean, FaultSource, Group, IndependentFaults, Plant, RoundTrips, Sampling, Score, ScoreRun};
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use qdiff_engine::model::{Node, Role};
+use qdiff_engine::ops::Op;
+use qdiff_synth::{Synth, WeightType};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Decode steps of every run: enough that what is stale or stuck shows.
+const DECODE: usize = 3;
+
+/// Tokens of the prompt on synthetic models.
+const PROMPT: usize = 24;
+
+/// Which faults to plant where.
+#[derive(Clone, Debug, Args)]
+pub struct ScoreRequest {
+    /// GGUF file to plant the faults in [default: small synthetic models]
+    #[arg(short, long, value_name = "MODEL", help_heading = "What to run")]
+    pub model: Option<PathBuf>,
+    /// A built-in prompt or text
+    #[arg(
+        short,
+        long,
+        default_value = "haiku",
+        requires = "model",
+        value_parser = values::prompt(),
+        hide_possible_values = true,
+        help_heading = "What to run"
+    )]
+    pub prompt: String,
+    /// Whose faults: cpu, or cuda (its launches and kernels; needs a GPU and a build with --features faults)
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = ScoreSubject::Cpu,
+        env = "QDIFF_SUBJECT",
+        help_heading = "Sides"
+    )]
+    pub subject: ScoreSubject,
+    /// One layer for each fault instead of first, middle and last
+    #[arg(long, help_heading = "What is judged")]
+    pub quick: bool,
+    /// Pairs of faults at once, for each source of faults
+    #[arg(long, default_value_t = 12, value_name = "NUMBER", help_heading = "What is judged")]
+    pub pairs: usize,
+    /// Threads
+    #[command(flatten)]
+    pub threads: ThreadsRequest,
+}
+
+/// Whose faults are scored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScoreSubject {
+    /// The CPU engine's
+    Cpu,
+    /// The CUDA engine's
+    Cuda,
+}
+
+/// Plants, diagnoses and counts.
+///
+/// # Errors
+/// Whatever keeps a model from being run; a card or a build that lacks the
+/// CUDA engine's faults.
+pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
+    let threads = request.threads.apply()?;
+    let start = Instant::now();
+    let mut tally = Tally {
+        sources: sources(request.subject)?,
+        score: Score {
+            kind: "score".to_owned(),
+            schema_version: RESULTS_VERSION,
+            subject: match request.subject {
+                ScoreSubject::Cpu => "cpu".to_owned(),
+                ScoreSubject::Cuda => "cuda".to_owned(),
+            },
+            on: on(request)?,
+            command: command(request),
+            machine: Machine::this(),
+            models: Vec::new(),
+            groups: Vec::new(),
+            clean: Clean::default(),
+            graded: Vec::new(),
+            seconds: 0.0,
+        },
+        threads,
+        progress: console.progress,
+    };
+    match &request.model {
+        Some(path) => tally.real(path, request)?,
+        None => tally.synthetic(request)?,
+    }
+    (console.progress)("score", 1, 1);
+    Ok(Score { seconds: start.elapsed().as_secs_f64(), ..tally.score })
+}
+
+/// What kind of models the faults are planted in, and on which card.
+fn on(request: &ScoreRequest) -> Result<String> {
+    let models = match &request.model {
+        Some(_) => "on a real model",
+        None => "on synthetic models",
+    };
+    Ok(match request.subject {
+        ScoreSubject::Cpu => models.to_owned(),
+        ScoreSubject::Cuda => {
+            let devices = qdiff_engine::cuda::devices()?;
+            let name = devices.first().map_or("a card", |d| d.name.as_str());
+            format!("{models}, on {name}")
+        }
+    })
+}
+
+/// The command that measures the same again; a model by its file name.
+fn command(request: &ScoreRequest) -> String {
+    let mut words = vec!["qdiff mutations score".to_owned()];
+    if request.subject == ScoreSubject::Cuda {
+        words.push("--subject cuda".to_owned());
+    }
+    if let Some(name) = request.model.as_deref().and_then(Path::file_name) {
+        words.push(format!("--model {} --prompt {}", name.display(), request.prompt));
+    }
+    if request.quick {
+        words.push("--quick".to_owned());
+    }
+    words.push(format!("--pairs {}", request.pairs));
+    words.join(" ")
+}
+
+/// Who plants faults in the engine that is asked for.
+fn sources(subject: ScoreSubject) -> Result<Vec<&'static dyn FaultSource>> {
+    match subject {
+        ScoreSubject::Cpu => Ok(vec![&IndependentFaults, &RoundTrips]),
+        #[cfg(feature = "faults")]
+        ScoreSubject::Cuda => {
+            qdiff_engine::cuda::devices()?;
+            Ok(vec![&crate::score::CudaFaults])
+        }
+        #[cfg(not(feature = "faults"))]
+        ScoreSubject::Cuda => anyhow::bail!(
+            "this qdiff was built without the CUDA engine's faults; build it with `cargo build --release -p qdiff --features faults`"
+        ),
+    }
+}
+
+struct Tally<'a> {
+    sources: Vec<&'static dyn FaultSource>,
+    score: Score,
+    threads: usize,
+    progress: &'a dyn Fn(&str, usize, usize),
+}
+
+impl Tally<'_> {
+    fn add(&mut self, group: Group) {
+        let known = self.score.groups.iter_mut().find(|g| g.source == group.source);
+        match known {
+            Some(known) => {
+                known.cases.extend(group.cases);
+                known.pairs.extend(group.pairs);
+            }
+            None => self.score.groups.push(group),
+        }
+    }
+
+    fn groups(&mut self, run: &ScoreRun<'_>, sampling: Sampling, wanted: &dyn Fn(&Plant, &Node) -> bool) -> Result<()> {
+        for source in self.sources.clone() {
+            let group = run.group(source, sampling, wanted, self.progress)?;
+            self.add(group);
+        }
+        self.score.models.push(run.name.clone());
+        Ok(())
+    }
+
+    /// Everything on one small model; what depends on the block format or on
+    /// the architecture on others; clean runs on all of them.
+    fn synthetic(&mut self, request: &ScoreRequest) -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let _cleanup = crate::cleanup::guard(folder.path());
+        let open = |name: &str, model: &Synth| -> Result<LoadedModel> {
+            let path = folder.path().join(format!("{name}.gguf"));
+            model.write(&path)?;
+            LoadedModel::new(&path)
+        };
+        let sampling = Sampling { all_three: !request.quick, pairs: request.pairs };
+
+        let main = open("main", &Synth { n_layers: 3, ..Synth::default() })?;
+        let run = self.run("qwen2 Q8_0, 3 layers", &main, &some_tokens(PROMPT))?;
+        self.groups(&run, sampling, &|_, _| true)?;
+        self.score.graded = run.graded()?;
+
+        let alone = Sampling { all_three: false, pairs: 0 };
+        let qwen3 = open("qwen3", &Synth { arch: "qwen3", ..Synth::default() })?;
+        let run = self.run("qwen3 Q8_0, 2 layers", &qwen3, &some_tokens(PROMPT))?;
+        self.groups(&run, alone, &|p, n| {
+            matches!((&n.op, n.role), (Op::RmsNorm(_), Role::Query | Role::Key)) || p.name() == "qk-norm-after-rope"
+        })?;
+
+        for weight_type in WeightType::ALL {
+            let name = format!("qwen2 {weight_type:?}, 2 layers");
+            let model = Synth { weight_type, ..Synth::default() };
+            let opened = open(&format!("{weight_type:?}"), &model)?;
+            let blocks = weight_type.block_len() > 1 && weight_type != WeightType::Q8_0;
+            if blocks {
+                let run = self.run(&name, &opened, &some_tokens(PROMPT))?;
+                self.groups(&run, alone, &|p, _| p.of_format)?;
+            }
+            self.clean(&name, &opened)?;
+        }
+        self.clean("qwen3 Q8_0, 2 layers", &qwen3)
+    }
+
+    /// Prompts of several lengths, whole and in parts, llama.cpp on one and two
+    /// threads, with every type of cache.
+    fn clean(&mut self, name: &str, opened: &LoadedModel) -> Result<()> {
+        (self.progress)(&format!("{name}: clean runs"), 0, 1);
+        let f32 = Number::F32;
+        for (threads, kv, length, ubatches) in [
+            (1, f32, 1, &[1][..]),
+            (2, f32, 1, &[1]),
+            (1, f32, 9, &[9]),
+            (2, f32, 9, &[9]),
+            (1, f32, 40, &[40, 16, 7]),
+            (2, f32, 40, &[40, 16, 7]),
+            (1, Number::F16, 40, &[40, 16]),
+            (1, Number::Bf16, 40, &[40]),
+        ] {
+            let prompt = some_tokens(length);
+            let run = ScoreRun::new(name.to_owned(), opened, &prompt, DECODE, (threads, kv))?;
+            run.clean(ubatches, &mut self.score.clean)?;
+        }
+        Ok(())
+    }
+
+    fn run<'o>(&self, name: &str, opened: &'o LoadedModel, prompt: &[u32]) -> Result<ScoreRun<'o>> {
+        let settings = (self.threads, Number::F32);
+        ScoreRun::new(name.to_owned(), opened, prompt, DECODE, settings)
+    }
+
+    /// Each independent fault in one layer of a real model, and clean runs of
+    /// its prompts. Round trips say nothing more there than on small models.
+    fn real(&mut self, path: &Path, request: &ScoreRequest) -> Result<()> {
+        self.sources.retain(|s| s.independent());
+        let opened = LoadedModel::new(path)?;
+        let prompt = prompts::resolve(&opened, &request.prompt, Style::default())?.tokens;
+        opened.check(&prompt, DECODE)?;
+        let name = opened.model.graph().config.name.clone();
+        let run = self.run(&name, &opened, &prompt)?;
+        let sampling = Sampling { all_three: false, pairs: request.pairs };
+        self.groups(&run, sampling, &|_, _| true)?;
+        self.score.graded = run.graded()?;
+        for ubatch in [prompt.len(), 8] {
+            run.clean(&[ubatch], &mut self.score.clean)?;
+        }
+        Ok(())
+    }
+}
+
+/// Tokens that every synthetic vocabulary has.
+fn some_tokens(n: usize) -> Vec<u32> {
+    let ids = qdiff_synth::base_vocab() as u32;
+    (0..n as u32).map(|i| (i * 37 + 11) % ids).collect()
+}
