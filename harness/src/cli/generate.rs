@@ -1,9 +1,10 @@
 //! `qdiff generate`.
 
 use super::args::GenerateArgs;
+use super::output::Output;
 use super::planted::{self, Planted};
 use super::setup::{self, Bar};
-use super::{exit, run, say, sides};
+use super::{run, say, sides};
 use crate::capture::Filter;
 use crate::generate::{self, Generation, Plan};
 use crate::loaded::{LoadedModel, sha256};
@@ -13,7 +14,7 @@ use crate::oracle::Oracle;
 use crate::pair::Pair;
 use crate::prompts::{self, Ready};
 use crate::report::generation::{Cause, GenerationReport, TeacherForced};
-use crate::report::{Outcome, file, generation, json};
+use crate::report::{Outcome, generation};
 use crate::runners::Spec;
 use crate::tokens;
 use crate::verdict::Policy;
@@ -23,9 +24,7 @@ use anyhow::{Result, bail};
 /// Generates on both sides, says where the texts part; gives the exit code.
 pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
     let injections = planted::read(&args.inject)?;
-    if let Some(path) = &args.json {
-        file::check(path, "--json")?;
-    }
+    let output = Output::files(&args.files, 1)?;
     let rewriting = planted::rewriting(&injections, &args.subject)?;
     let (subject, reference) = sides::resolve(&args.subject, &args.reference, rewriting)?;
     for spec in [&subject, &reference] {
@@ -87,21 +86,20 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         }
         None => None,
     };
-    let (cause, forced, mut code) = match (&spoken.sampler_differs, spoken.parts_at()) {
-        (Some(other), _) => (Some(Cause::Sampler(other.clone())), None, exit::DIVERGED),
-        (None, None) => (None, None, exit::MATCH),
+    let (cause, forced, mut outcome) = match (&spoken.sampler_differs, spoken.parts_at()) {
+        (Some(other), _) => (Some(Cause::Sampler(other.clone())), None, Outcome::Diverged),
+        (None, None) => (None, None, Outcome::Match),
         (None, Some(at)) => {
             let sides = (&subject, &reference);
-            let (cause, forced, code) = explain(&pair, plan, &spoken, at, sides, faults.clone())?;
-            (Some(cause), Some(forced), code)
+            let (cause, forced, outcome) = explain(&pair, plan, &spoken, at, sides, faults.clone())?;
+            (Some(cause), Some(forced), outcome)
         }
     };
     if changes.as_ref().is_some_and(Changes::stale) || check.as_ref().is_some_and(|c| c.diverged()) {
-        code = exit::DIVERGED;
+        outcome = Outcome::Diverged;
     }
     let report = GenerationReport {
-        schema_version: generation::SCHEMA_VERSION,
-        kind: generation::Kind::Generation,
+        outcome,
         model: run::describe(&opened, sha256(opened.bytes())),
         prompt: ready.name,
         prompt_text: ready.text,
@@ -115,12 +113,8 @@ pub(super) fn run(args: &GenerateArgs) -> Result<u8> {
         forced,
         changes,
     };
-    say(&generation::render(&report))?;
-    if let Some(path) = &args.json {
-        file::write(path, json::text(&report)?.as_bytes())?;
-        say(&format!("report     {}\n", setup::show(path)))?;
-    }
-    Ok(code)
+    say("\n")?;
+    output.tell(&report)
 }
 
 /// Both sides on the same tokens: which stage made the fork, if any.
@@ -131,13 +125,13 @@ fn explain(
     at: usize,
     (subject, reference): (&Spec, &Spec),
     faults: crate::runners::Faults,
-) -> Result<(Cause, TeacherForced, u8)> {
+) -> Result<(Cause, TeacherForced, Outcome)> {
     let (diagnosis, recording) = generate::judge_fork(pair, plan, spoken, at, subject, reference, faults)?;
     let doubt = run::doubt(pair, &diagnosis.verdict, &recording, plan.prompt);
     let outcome = Outcome::of(&WeightCheck::default(), None, &diagnosis.verdict, doubt.as_ref());
     let cause = Cause::of(&diagnosis, outcome, doubt);
     let forced = TeacherForced::of(&diagnosis.verdict, at);
-    Ok((cause, forced, exit::of(outcome)))
+    Ok((cause, forced, outcome))
 }
 
 fn nonce_prompt(opened: &LoadedModel, args: &GenerateArgs, number: u32) -> Result<Ready> {

@@ -1,16 +1,17 @@
 //! `qdiff logits`.
 
 use super::args::LogitsArgs;
+use super::output::Output;
+use super::run;
 use super::setup::{self, Bar};
 use super::sides::SideChoice;
-use super::{exit, run, say};
 use crate::capture::Filter;
 use crate::loaded::sha256;
 use crate::logits::study;
 use crate::oracle::Oracle;
 use crate::pair::Pair;
-use crate::report::logits::{Kind, LogitsReport, SCHEMA_VERSION, render};
-use crate::report::{Outcome, file, json};
+use crate::report::Outcome;
+use crate::report::logits::LogitsReport;
 use crate::runners::Manifest;
 use crate::verdict::Policy;
 use crate::weights::WeightCheck;
@@ -19,9 +20,7 @@ use anyhow::{Context as _, Result};
 /// Runs both sides for their logits alone, and looks at every one; gives the
 /// exit code.
 pub(super) fn run(args: &LogitsArgs) -> Result<u8> {
-    if let Some(path) = &args.json {
-        file::check(path, "--json")?;
-    }
+    let output = Output::files(&args.files, 1)?;
     let parties = SideChoice::new(&args.sides)?;
     let threads = setup::threads(args.sides.prompt.threads)?;
     let opened = setup::open(args.sides.prompt.model.as_ref())?;
@@ -56,9 +55,7 @@ pub(super) fn run(args: &LogitsArgs) -> Result<u8> {
     store.trouble()?;
     let doubt = reference.as_ref().and_then(|r| run::doubt(&pair, &diagnosis.verdict, r, &input.ready.tokens));
     let outcome = Outcome::of(&WeightCheck::default(), None, &diagnosis.verdict, doubt.as_ref());
-    let report = LogitsReport {
-        schema_version: SCHEMA_VERSION,
-        kind: Kind::Logits,
+    let mut report = LogitsReport {
         outcome,
         model: run::describe(&opened, hash),
         prompt: input.ready.name,
@@ -69,11 +66,8 @@ pub(super) fn run(args: &LogitsArgs) -> Result<u8> {
         study,
         diagnosis,
         doubt,
+        text: Default::default(),
     };
-    say(&render(&report, &|id| opened.llama.piece(id as u32)))?;
-    if let Some(path) = &args.json {
-        file::write(path, json::text(&report)?.as_bytes())?;
-        say(&format!("report     {}\n", setup::show(path)))?;
-    }
-    Ok(exit::of(outcome))
+    report.spell(|id| opened.llama.piece(id as u32));
+    output.tell(&report)
 }

@@ -2,7 +2,7 @@
 
 use super::args::{MutationsArgs, MutationsCommand};
 use super::{exit, say};
-use crate::mutations::{Mutation, Part, catalogue, find};
+use crate::mutations::{CauseId, Mutation, Part, catalogue, find};
 use anyhow::Context as _;
 use std::fmt::Write as _;
 
@@ -55,6 +55,6 @@ fn page(m: &Mutation) -> String {
         Part::Tokenizer => "qdiff run --template model",
         Part::Samplers => "qdiff generate",
     };
-    let _ = writeln!(out, "  inject     {command} --inject {}", m.with(&m.defaults()));
+    let _ = writeln!(out, "  inject     {command} --inject {}", CauseId::new(m, &m.defaults()));
     out
 }

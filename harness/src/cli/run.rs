@@ -13,9 +13,7 @@ use crate::mutations::Part;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording};
 use crate::prompts::Ready;
-use crate::report::{
-    Doubt, Failure, Kind, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect, file, json, terminal,
-};
+use crate::report::{Doubt, Failure, ModelInfo, Outcome, Report, RunInfo, Suspect, Told, file, terminal};
 use crate::runners::{Manifest, Spec};
 use crate::tokens;
 use crate::verdict::{Policy, Verdict};
@@ -89,7 +87,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
             let file = format!("{}/report.json", batch::file_name(&input.ready.name));
             let report = runs.judge(input)?;
             let courtesy = Path::new("qdiff-report").join(file);
-            output.serve(std::slice::from_ref(&report), &[], Some(courtesy))?;
+            output.serve(&[&report], &[], Some(courtesy))?;
             exit::of(report.outcome)
         }
     };
@@ -139,11 +137,10 @@ impl Runs<'_> {
             text: BTreeMap::new(),
             command: words::command(args, &input.given),
             filters: words::filters(args),
+            tolerances: args.tolerance.clone(),
         };
         run.spell(&diagnosis.verdict, |token| opened.llama.piece(token));
         Ok(Report {
-            schema_version: SCHEMA_VERSION,
-            kind: Kind::Run,
             qdiff: env!("CARGO_PKG_VERSION").to_owned(),
             outcome: match repeated.as_ref().and_then(|r| r.race.as_ref()) {
                 Some(_) => Outcome::Diverged,
@@ -184,7 +181,7 @@ impl Runs<'_> {
                 Ok(mut report) => {
                     report.batch = Some(place);
                     if let Some(folder) = folder {
-                        let text = json::text(&report)?;
+                        let text = report.json()?;
                         file::write(&folder.join(entry.file()), text.as_bytes())?;
                     }
                     codes.push(exit::of(report.outcome));
@@ -194,7 +191,7 @@ impl Runs<'_> {
                     let failure = Failure::new(place, &entry.name, format!("{e:#}"));
                     complain(&failure.line());
                     if let Some(folder) = folder {
-                        let text = json::text(&failure)?;
+                        let text = failure.json()?;
                         file::write(&folder.join(entry.file()), text.as_bytes())?;
                     }
                     absent.push(failure.line());
@@ -203,7 +200,8 @@ impl Runs<'_> {
             }
         }
         if !reports.is_empty() {
-            output.serve(&reports, &absent, None)?;
+            let told: Vec<&dyn Told> = reports.iter().map(|r| r as &dyn Told).collect();
+            output.serve(&told, &absent, None)?;
         }
         if let Some(folder) = folder.filter(|_| !reports.is_empty()) {
             let line = format!("{} files in {}", reports.len(), setup::show(folder));
@@ -235,13 +233,10 @@ pub(super) fn doubt(pair: &Pair<'_>, verdict: &Verdict, reference: &Recording, t
     }
     let failing = verify_oracle::failing(pair.opened, tokens, &reference.fed, pair.threads);
     let (suspect, reason) = match failing {
-        Ok(failing) if suspects.iter().any(|s| failing.contains(s)) => (
-            Suspect::Oracle,
-            "oracle-suspect: llama.cpp misses f64 with F32 weights too; qdiff itself is in doubt".to_owned(),
-        ),
-        Ok(_) => {
-            (Suspect::Reference, "reference-suspect: with F32 weights llama.cpp meets f64 on these tokens".to_owned())
+        Ok(failing) if suspects.iter().any(|s| failing.contains(s)) => {
+            (Suspect::Oracle, "llama.cpp misses f64 with F32 weights too, so qdiff itself is in doubt".to_owned())
         }
+        Ok(_) => (Suspect::Reference, "with F32 weights llama.cpp meets f64 on these tokens".to_owned()),
         Err(e) => (Suspect::Unknown, format!("which of the two is wrong could not be tested: {e:#}")),
     };
     Some(Doubt { suspect, reason })

@@ -1,16 +1,14 @@
 //! `qdiff mutations score`.
 
 use super::args::{ScoreArgs, ScoreSubject};
+use super::output::Output;
 use super::setup::{self, Bar};
-use super::{exit, say};
 use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
 use crate::machine::Machine;
 use crate::mutations::decoding;
 use crate::prompts::{self, Style};
-use crate::report::book::RESULTS_VERSION;
-use crate::report::{file, json};
-use crate::score::{Bench, Clean, FaultSource, GraphFaults, Group, Plan, Plant, PlantedFaults, Score, render};
+use crate::score::{Bench, Clean, FaultSource, GraphFaults, Group, Plan, Plant, PlantedFaults, Score};
 use anyhow::Result;
 use qdiff_synth::{Synth, WeightType};
 use std::time::Instant;
@@ -22,17 +20,13 @@ const DECODE: usize = 3;
 const PROMPT: usize = 24;
 
 pub(super) fn run(args: &ScoreArgs) -> Result<u8> {
-    if let Some(path) = &args.json {
-        file::check(path, "--json")?;
-    }
+    let output = Output::files(&args.files, 1)?;
     let threads = setup::threads(args.threads)?;
     let start = Instant::now();
     let bar = Bar::new();
     let mut tally = Tally {
         sources: sources(args.subject)?,
         score: Score {
-            kind: "score".to_owned(),
-            schema_version: RESULTS_VERSION,
             subject: match args.subject {
                 ScoreSubject::Cpu => "cpu".to_owned(),
                 ScoreSubject::Cuda => "cuda".to_owned(),
@@ -56,11 +50,7 @@ pub(super) fn run(args: &ScoreArgs) -> Result<u8> {
     let mut score = tally.score;
     bar.show("score", 1, 1);
     score.seconds = start.elapsed().as_secs_f64();
-    say(&render(&score))?;
-    if let Some(path) = &args.json {
-        file::write(path, json::text(&score)?.as_bytes())?;
-    }
-    Ok(if score.reached() { exit::MATCH } else { exit::DIVERGED })
+    output.tell(&score)
 }
 
 /// What kind of models the faults are planted in, and on which card.

@@ -6,15 +6,15 @@
 //! stage is named.
 
 use super::args::OracleArgs;
+use super::output::Output;
 use super::setup;
-use super::{exit, say};
 use crate::capture::{Capture, Filter, Store, Want};
 use crate::cleanup;
 use crate::llama;
 use crate::llama::gguf::{CopyType, write_copy};
 use crate::loaded::LoadedModel;
-use crate::number::number;
 use crate::oracle::Oracle;
+use crate::report::{OracleReport, OracleStage};
 use crate::room::Room;
 use crate::runners::{self, Runner as _, Tokens, llama::Llama};
 use crate::verdict::{Local, Policy, Side, residuals};
@@ -22,62 +22,17 @@ use anyhow::{Context as _, Result};
 use qdiff_engine::model::{Model, StageId};
 use rayon::prelude::*;
 use std::collections::HashSet;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(super) fn run(args: &OracleArgs) -> Result<u8> {
+    let output = Output::new(&args.output, 1)?;
     let threads = setup::threads(args.prompt.threads)?;
     let opened = setup::open(args.prompt.model.as_ref())?;
     let (name, tokens) = setup::tokens(&opened, &args.prompt)?;
     let results = verify(&opened, &tokens, args.prompt.decode, None, threads, args.tmp.as_deref())?;
-    let mut out = String::new();
-    let mut names: Vec<&str> = Vec::new();
-    for (id, _) in &results {
-        if !names.contains(&id.name) {
-            names.push(id.name);
-        }
-    }
-    let bad: Vec<_> = results.iter().filter(|(_, l)| !l.ok()).collect();
-    match bad.first() {
-        None => {
-            let worst = results.iter().fold(0f64, |m, (_, l)| m.max(l.residual));
-            let _ = writeln!(
-                out,
-                "MATCH: llama.cpp on F32 weights meets f64 in all {} stages; largest residual {}",
-                results.len(),
-                number(worst)
-            );
-        }
-        Some((id, _)) => {
-            let _ = writeln!(out, "ORACLE SUSPECT at {id}: llama.cpp on F32 weights does not meet f64");
-        }
-    }
-    let _ = writeln!(
-        out,
-        "\nrun        {name}: {} prompt tokens + {} decode steps\n\n{:<15} {:>6} {:>12} {:>9} {:>6}",
-        tokens.len(),
-        args.prompt.decode,
-        "stage",
-        "layers",
-        "local, worst",
-        "allowed",
-        "used"
-    );
-    for name in names {
-        let group: Vec<&Local> = results.iter().filter(|(id, _)| id.name == name).map(|(_, l)| l).collect();
-        let worst = group.iter().max_by(|a, b| a.used.total_cmp(&b.used)).expect("a name has stages");
-        let _ = writeln!(
-            out,
-            "{name:<15} {:>6} {:>12} {:>9} {:>4.0} %",
-            group.len(),
-            number(worst.residual),
-            number(worst.allowed),
-            worst.used * 100.0
-        );
-    }
-    say(&out)?;
-    Ok(if bad.is_empty() { exit::MATCH } else { exit::TROUBLE })
+    let stages = results.into_iter().map(|(stage, local)| OracleStage { stage, local }).collect();
+    output.tell(&OracleReport { prompt: name, tokens: tokens.len(), decode: args.prompt.decode, stages })
 }
 
 /// Names of the stages where llama.cpp misses f64 even with F32 weights.

@@ -1,14 +1,13 @@
 //! `qdiff weights`.
 
 use super::args::WeightsArgs;
+use super::output::Output;
 use super::planted;
 use super::setup::{self, Bar};
-use super::{exit, say};
 use crate::llama::gguf::GgmlWeights;
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
-use crate::report::weights::{Kind, SCHEMA_VERSION, WeightsReport, render};
-use crate::report::{file, json};
+use crate::report::weights::WeightsReport;
 use crate::runners::Spec;
 use crate::weights::{self, Misreading, WeightCheck};
 use anyhow::{Result, bail};
@@ -28,9 +27,7 @@ struct Outcome {
 /// Compares; gives the exit code.
 pub(super) fn run(args: &WeightsArgs) -> Result<u8> {
     let injections = planted::read(&args.inject)?;
-    if let Some(path) = &args.json {
-        file::check(path, "--json")?;
-    }
+    let output = Output::files(&args.files, 1)?;
     let device = match &args.subject {
         Spec::Cpu => false,
         Spec::Cuda | Spec::CudaFast => true,
@@ -52,25 +49,14 @@ pub(super) fn run(args: &WeightsArgs) -> Result<u8> {
         Some(other) => against(&path, other, &progress)?,
         None => against_ggml(&path, &injections, device, &progress)?,
     };
-    let code = match outcome.check.diverged() {
-        true => exit::DIVERGED,
-        false => exit::MATCH,
-    };
     let report = WeightsReport {
-        schema_version: SCHEMA_VERSION,
-        kind: Kind::Weights,
         model: setup::show(&path),
         subject: outcome.subject,
         reference: outcome.reference,
         injected: outcome.injected,
         check: outcome.check,
     };
-    say(&render(&report))?;
-    if let Some(path) = &args.json {
-        file::write(path, json::text(&report)?.as_bytes())?;
-        say(&format!("report     {}\n", setup::show(path)))?;
-    }
-    Ok(code)
+    output.tell(&report)
 }
 
 /// What the engine reads, or holds on the device, against ggml.

@@ -1,8 +1,10 @@
 //! Several reports on one screen: how many of each outcome, and a row per run,
 //! the worst first.
 
+use super::origin::UNKNOWN;
 use super::{Outcome, Report};
-use crate::number::number;
+use crate::metrics::largest;
+use crate::number::percent;
 use crate::verdict::Verdict;
 use std::fmt::Write as _;
 
@@ -11,8 +13,8 @@ const NAME: usize = 24;
 
 /// The reports as text; the worst outcome first, then the run that used most
 /// of what is allowed.
-pub fn render(reports: &[Report]) -> String {
-    let mut order: Vec<&Report> = reports.iter().collect();
+pub fn render(reports: &[&Report]) -> String {
+    let mut order = reports.to_vec();
     order.sort_by(|a, b| {
         let used = used(&b.diagnosis.verdict).total_cmp(&used(&a.diagnosis.verdict));
         rank(a.outcome).cmp(&rank(b.outcome)).then(used)
@@ -36,21 +38,11 @@ fn rank(outcome: Outcome) -> usize {
     order.iter().position(|o| *o == outcome).unwrap_or(0)
 }
 
-pub(super) fn word(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Diverged => "DIVERGED",
-        Outcome::OracleSuspect => "ORACLE-SUSPECT",
-        Outcome::ReferenceSuspect => "REFERENCE-SUSPECT",
-        Outcome::Incomplete => "INCOMPLETE",
-        Outcome::Match => "match",
-    }
-}
-
 fn counts(order: &[&Report]) -> String {
     let mut text = format!("{} runs:", order.len());
     for group in order.chunk_by(|a, b| a.outcome == b.outcome) {
         let comma = if text.ends_with(':') { "" } else { "," };
-        let _ = write!(text, "{comma} {} {}", group.len(), word(group[0].outcome));
+        let _ = write!(text, "{comma} {} {}", group.len(), group[0].outcome.word());
     }
     text
 }
@@ -58,16 +50,16 @@ fn counts(order: &[&Report]) -> String {
 /// Largest share of what is allowed that a stage used.
 fn used(verdict: &Verdict) -> f64 {
     let locals = verdict.stages.iter().filter_map(|s| s.subject.as_ref());
-    locals.fold(0f64, |m, l| m.max(l.used))
+    largest(locals.map(|l| l.used))
 }
 
 fn row(report: &Report) -> String {
     let verdict = &report.diagnosis.verdict;
     let used = used(verdict);
-    let used = if used > 10.0 { number(used) } else { format!("{:.0} %", (used * 100.0).ceil()) };
+    let used = percent(used);
     let flips = verdict.tokens.iter().filter(|t| t.subject != t.reference);
     let origin = report.diagnosis.findings.first().map_or(String::new(), |f| {
-        let cause = f.cause.as_ref().map_or("no known cause", |c| c.name.as_str());
+        let cause = f.cause.as_ref().map_or_else(|| UNKNOWN.to_owned(), |c| c.name.to_string());
         format!("{} {cause}", f.id)
     });
     let weights = report.weights.mismatches.first();
@@ -79,7 +71,7 @@ fn row(report: &Report) -> String {
     format!(
         "{:<NAME$}  {:<17}  {:>9}  {used:>6}  {:>5}  {origin}",
         shorten(&report.run.prompt),
-        word(report.outcome),
+        report.outcome.word(),
         format!("{}+{}", report.run.tokens.len(), report.run.decoded.len()),
         flips.count(),
     )

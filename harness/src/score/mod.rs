@@ -12,15 +12,12 @@ pub mod faults;
 mod plan;
 mod run;
 mod source;
-mod table;
 
 #[cfg(feature = "faults")]
 pub use cuda::CudaFaults;
 pub use plan::Plan;
 pub use run::Bench;
 pub use source::{FaultSource, GraphFaults, Plant, PlantedFaults};
-pub(crate) use table::median;
-pub use table::render;
 
 use crate::machine::Machine;
 use crate::number::Real;
@@ -89,6 +86,13 @@ impl Case {
             None => "another hypothesis fits".to_owned(),
         }
     }
+}
+
+/// The middle of the times of these diagnoses, in seconds.
+pub(crate) fn median(cases: &[&Case]) -> f64 {
+    let mut seconds: Vec<f64> = cases.iter().map(|c| c.seconds).collect();
+    seconds.sort_by(f64::total_cmp);
+    seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// Two faults at once.
@@ -172,10 +176,6 @@ pub struct Graded {
 /// All of it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Score {
-    /// `score`: what kind of JSON this is.
-    pub kind: String,
-    /// Version of this layout.
-    pub schema_version: u32,
     /// The engine that the faults are planted in.
     pub subject: String,
     /// What kind of models, and the card if it takes one.

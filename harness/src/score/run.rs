@@ -137,8 +137,8 @@ impl<'a> Bench<'a> {
             fault: plant.cause.clone(),
             stage: plant.stage,
             found: first.map(|f| f.id),
-            cause: cause.map(|c| c.name.clone()),
-            ties: cause.map_or_else(Vec::new, |c| c.ties.clone()),
+            cause: cause.map(|c| c.name.to_string()),
+            ties: cause.map_or_else(Vec::new, |c| c.ties.iter().map(ToString::to_string).collect()),
             others: diagnosis.findings.len().saturating_sub(1),
             detected: first.is_some(),
             stage_right: false,
@@ -186,7 +186,7 @@ impl<'a> Bench<'a> {
         planted.sort();
         found.sort();
         let cause = |f: &Finding| match &f.cause {
-            Some(c) => c.name.clone(),
+            Some(c) => c.name.to_string(),
             None => f.shape.clone(),
         };
         let right = |p: &Plant| {
@@ -301,7 +301,7 @@ impl<'a> Bench<'a> {
                     break;
                 };
                 found = Some(Real(m));
-                let name = |f: &Finding| f.cause.as_ref().map(|c| c.name.clone());
+                let name = |f: &Finding| f.cause.as_ref().map(|c| c.name.to_string());
                 if name(first).is_some_and(|c| c.split(':').next() == Some(plant.name())) {
                     cause = Some(Real(m));
                 }
@@ -328,7 +328,7 @@ fn named(finding: &Finding, plant: &Plant) -> bool {
     let same = |name: &str| {
         if exact { equal(name, &plant.cause) } else { name.split(':').next() == Some(plant.name()) }
     };
-    same(&cause.name)
+    same(&cause.name.to_string())
 }
 
 /// The same mutation with the same values, whatever the order and the digits

@@ -3,7 +3,7 @@
 use super::faults::{self, Planted};
 use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
-use crate::mutations::{Injection, catalogue, decoding};
+use crate::mutations::{CauseId, Injection, catalogue, decoding};
 use crate::room::Room;
 use crate::runners::{Runner, cpu::Cpu};
 use anyhow::Result;
@@ -92,7 +92,7 @@ impl FaultSource for GraphFaults {
     fn plants(&self, graph: &Graph, model: &Model) -> Vec<Plant> {
         let mut plants = Vec::new();
         for (index, m) in catalogue().enumerate() {
-            let cause = m.with(&m.defaults());
+            let cause = CauseId::new(m, &m.defaults()).to_string();
             let stages = graph.nodes.iter().filter(|n| m.may_explain(n.id.name));
             for node in stages {
                 let applies = (m.apply)(&mut node.clone(), &m.defaults(), graph);

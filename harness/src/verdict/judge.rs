@@ -6,7 +6,7 @@ use super::{
     residuals,
 };
 use crate::capture::{Filter, Step};
-use crate::metrics::argmax;
+use crate::metrics::{argmax, largest_difference, margin};
 use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::progress::Progress;
@@ -253,7 +253,7 @@ fn within(graph: &Graph, stages: &mut [StageResult], alone: bool) -> Vec<bool> {
     let mut inside = [vec![false; graph.nodes.len()], vec![false; graph.nodes.len()]];
     for stage in stages.iter() {
         for (inside, local) in inside.iter_mut().zip([&stage.subject, &stage.reference]) {
-            let judged = local.as_ref().filter(|l| l.vague == 0);
+            let judged = local.as_ref().filter(|l| l.inconclusive == 0);
             if let Some(segment) = judged.and_then(|l| l.segment.as_ref()) {
                 let nodes = segment.stages.iter().filter_map(|id| graph.index(*id));
                 nodes.for_each(|i| inside[i] = true);
@@ -391,13 +391,12 @@ fn tokens(subject: Side<'_>, reference: Side<'_>) -> Vec<TokenCheck> {
             let (a, b) = (s.choice.as_ref()?.get(), r.choice.as_ref()?.get());
             let (a, b) = (a.data.as_slice(), b.data.as_slice());
             let (ours, theirs) = (argmax(a), argmax(b));
-            let error = a.iter().zip(b).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
             Some(TokenCheck {
                 step: s.index,
                 reference: theirs as u32,
                 subject: ours as u32,
-                margin: f64::from(a[ours] - a[theirs]),
-                error: f64::from(error),
+                margin: margin(a, ours, theirs),
+                error: largest_difference(a, b),
             })
         })
         .collect()

@@ -4,7 +4,7 @@
 use super::evaluate::evaluate;
 use super::operands::{Block, Side, rows_of};
 use super::rows::{judged_len, place, row_len};
-use super::tolerance::{ELEMENT_FACTOR, ROW_FACTOR, VAGUE};
+use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, ROW_FACTOR};
 use super::{Place, Policy, Segment, Spread};
 use crate::capture::Filter;
 use crate::number::Real;
@@ -77,7 +77,8 @@ pub struct Local {
     pub rows: usize,
     /// Rows that were not judged: over so long a segment, rounding alone may
     /// change them.
-    pub vague: usize,
+    #[serde(alias = "vague")]
+    pub inconclusive: usize,
     /// Rows beyond what is allowed.
     pub bad_rows: usize,
     /// Rows judged of the prefill.
@@ -149,7 +150,7 @@ impl<'a> Check<'a> {
     /// The residual; `None` if the stage or its operands were captured in no
     /// step.
     pub fn finish(self) -> Option<Local> {
-        let judged = self.local.rows > 0 || self.local.vague == 0;
+        let judged = self.local.rows > 0 || self.local.inconclusive == 0;
         (self.seen && judged).then_some(self.local)
     }
 
@@ -223,11 +224,11 @@ impl<'a> Check<'a> {
     fn row(&mut self, at: Place, (got, want, bound): (&[f32], &[f64], &[f32]), block: &Block<'_>) {
         let local = &mut self.local;
         let row = Row::new(got, want, bound, self.rule, &mut local.spread);
-        let vague = block.segment
+        let inconclusive = block.segment
             && self.rule.is_none()
-            && !(row.allowed <= VAGUE || row.used > 1.0 && row.allowed.is_finite());
-        if vague && got.iter().all(|v| v.is_finite()) && want.iter().all(|v| v.is_finite()) {
-            local.vague += 1;
+            && !(row.allowed <= INCONCLUSIVE || row.used > 1.0 && row.allowed.is_finite());
+        if inconclusive && got.iter().all(|v| v.is_finite()) && want.iter().all(|v| v.is_finite()) {
+            local.inconclusive += 1;
             return;
         }
         local.rows += 1;

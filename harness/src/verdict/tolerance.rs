@@ -14,7 +14,7 @@ pub const ROW_FACTOR: f64 = 1.0;
 
 /// Share of a row's norm beyond which what a segment is allowed says nothing:
 /// such a row is not judged, and is missing from the coverage.
-pub const VAGUE: f64 = 0.1;
+pub const INCONCLUSIVE: f64 = 0.1;
 
 /// The factors, and rules that replace them for chosen stages.
 #[derive(Clone, Debug, Default)]

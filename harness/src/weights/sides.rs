@@ -2,7 +2,7 @@
 //! through a fault.
 
 use super::Reading;
-use crate::mutations::Injection;
+use crate::mutations::{CauseId, Injection};
 use anyhow::{Result, bail};
 use qdiff_engine::model::{Model, WeightSource};
 use qdiff_engine::quant::{self, GgmlType};
@@ -75,7 +75,7 @@ impl<'a> Misreading<'a> {
                 readings.insert(tensor.clone(), reading);
                 tensors += 1;
             }
-            let what = injection.mutation().with(injection.values());
+            let what = CauseId::new(injection.mutation(), injection.values());
             words.push(format!("{what} in {tensors} tensors"));
         }
         Ok((Self { model, readings }, words))

@@ -1,10 +1,9 @@
 //! Arguments of `qdiff generate`.
 
-use super::{CaptureArgs, PromptArgs};
+use super::{CaptureArgs, FileArgs, PromptArgs};
 use crate::runners::Spec;
 use clap::Args;
 use qdiff_engine::sampler::Settings;
-use std::path::PathBuf;
 
 /// `qdiff generate`.
 #[derive(Debug, Args)]
@@ -43,9 +42,9 @@ pub struct GenerateArgs {
     /// Inject a fault into the subject, as `qdiff run` does; repeatable
     #[arg(long, value_name = "FAULT", env = "QDIFF_INJECT")]
     pub inject: Vec<String>,
-    /// Also write the outcome as JSON
-    #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
-    pub json: Option<PathBuf>,
+    /// Where the report goes
+    #[command(flatten)]
+    pub files: FileArgs,
 }
 
 /// How tokens are drawn, by llama.cpp's names and defaults.

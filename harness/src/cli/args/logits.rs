@@ -1,8 +1,7 @@
 //! Arguments of `qdiff logits`.
 
-use super::SidesArgs;
+use super::{FileArgs, SidesArgs};
 use clap::Args;
-use std::path::PathBuf;
 
 /// `qdiff logits`.
 #[derive(Clone, Debug, Args)]
@@ -19,7 +18,7 @@ pub struct LogitsArgs {
     /// Only the logits after these token positions, such as 0,12-15
     #[arg(long, value_name = "LIST", env = "QDIFF_POSITIONS")]
     pub positions: Option<String>,
-    /// Also write what was found as JSON
-    #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
-    pub json: Option<PathBuf>,
+    /// Where the report goes
+    #[command(flatten)]
+    pub files: FileArgs,
 }

@@ -1,5 +1,6 @@
 //! Arguments of `qdiff mutations`.
 
+use super::FileArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -62,9 +63,9 @@ pub struct ScoreArgs {
     /// Pairs of faults at once, for each source of faults
     #[arg(long, default_value_t = 12, value_name = "NUMBER")]
     pub pairs: usize,
-    /// Also write the score as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where the report goes
+    #[command(flatten)]
+    pub files: FileArgs,
     /// Threads for llama.cpp and the CPU engine [default: all cores]
     #[arg(short, long, env = "QDIFF_THREADS")]
     pub threads: Option<usize>,

@@ -1,6 +1,6 @@
 //! Arguments of `qdiff verify-oracle`.
 
-use super::PromptArgs;
+use super::{OutputArgs, PromptArgs};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -16,4 +16,7 @@ pub struct OracleArgs {
     /// Folder for the dequantised copy of the model (four bytes a weight) [default: the system's]
     #[arg(long, value_name = "DIR", env = "QDIFF_TMP")]
     pub tmp: Option<PathBuf>,
+    /// Where the report goes
+    #[command(flatten)]
+    pub output: OutputArgs,
 }

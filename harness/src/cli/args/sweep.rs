@@ -1,6 +1,6 @@
 //! Arguments of `qdiff sweep`.
 
-use super::{MemoryArgs, PromptArgs, at_least_one};
+use super::{FileArgs, MemoryArgs, PromptArgs, at_least_one};
 use crate::runners::Spec;
 use clap::Args;
 
@@ -42,4 +42,7 @@ pub struct SweepArgs {
     /// Memory
     #[command(flatten)]
     pub memory: MemoryArgs,
+    /// Where the report goes
+    #[command(flatten)]
+    pub files: FileArgs,
 }

@@ -1,6 +1,6 @@
 //! Arguments of `qdiff weights`.
 
-use super::ModelArg;
+use super::{FileArgs, ModelArg};
 use crate::runners::Spec;
 use clap::Args;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub struct WeightsArgs {
     /// Read weights wrongly: NAME[:PARAM=VALUE,…][@L07, @L07.q_proj or @TENSOR]; repeatable (see `qdiff mutations`)
     #[arg(long, value_name = "FAULT")]
     pub inject: Vec<String>,
-    /// Also write what was found as JSON
-    #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
-    pub json: Option<PathBuf>,
+    /// Where the report goes
+    #[command(flatten)]
+    pub files: FileArgs,
 }

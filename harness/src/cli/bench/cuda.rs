@@ -6,7 +6,7 @@ use crate::cli::args::BenchArgs;
 use crate::cli::{say, setup};
 use crate::llama::plain::Plain;
 use crate::loaded::LoadedModel;
-use crate::report::book::{Bench, BenchRow as Row, Kernel, RESULTS_VERSION};
+use crate::report::book::{Bench, BenchRow as Row, Kernel};
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path as PathOf, bandwidth};
@@ -128,8 +128,6 @@ pub(super) fn measure(args: &BenchArgs, before: Option<&Bench>) -> Result<Bench>
     let prompt: Vec<u32> = tokens.iter().copied().cycle().take(CONTEXT).collect();
     let rounds = usize::from(args.rounds);
     let mut bench = Bench {
-        kind: "bench".to_owned(),
-        schema_version: RESULTS_VERSION,
         device: String::new(),
         bandwidth: bandwidth()?,
         model: opened.model.graph().config.name.clone(),

@@ -9,7 +9,8 @@ use super::{exit, say};
 use crate::capture::{Filter, Store, Want};
 use crate::llama::context::TappedContext;
 use crate::loaded::LoadedModel;
-use crate::report::{file, json};
+use crate::report::bench::BenchReport;
+use crate::report::{Told as _, file};
 use crate::room::Room;
 use anyhow::{Context as _, Result};
 use qdiff_engine::cpu::CpuEngine;
@@ -35,7 +36,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
             let before = args.baseline.as_deref().map(cuda::read).transpose()?;
             let bench = cuda::measure(args, before.as_ref())?;
             if let Some(path) = &args.json {
-                file::write(path, json::text(&bench)?.as_bytes())?;
+                file::write(path, BenchReport::Cuda { now: bench, before }.json()?.as_bytes())?;
             }
         }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Totals, a line for each independent fault, everything that was missed with the
 /// reason, what is inert, false alarms, smallest magnitudes.
-pub(super) fn tables(score: &Score) -> Tables {
+pub(in crate::report) fn tables(score: &Score) -> Tables {
     let word = if score.reached() { "Reached" } else { "Missed" };
     let mut tables = vec![totals(score)];
     for group in &score.groups {

@@ -1,6 +1,7 @@
 //! One HTML file that needs nothing else: no network, no fonts, no library.
 
-use super::{Format, Report, Summary, json, table};
+use super::json::{self, Written};
+use super::{Document as _, Report, stages};
 use crate::verdict::BIN_OF_ONE;
 use anyhow::{Result, bail};
 use serde_json::json;
@@ -14,52 +15,39 @@ const SCRIPT: &str = concat!(
     include_str!("script/page.js"),
 );
 
-/// The HTML format.
-pub struct Html;
-
-impl Format for Html {
-    fn extension(&self) -> &'static str {
-        "html"
-    }
-
-    fn several(&self) -> bool {
-        false
-    }
-
-    fn render(&self, reports: &[Report], _: &[String]) -> Result<String> {
-        let [report] = reports else {
-            bail!("an HTML report holds one run");
-        };
-        let summary = Summary::new(report);
-        let rows = table::rows(&report.diagnosis.verdict, false);
-        let data = json!({
-            "report": report,
-            "summary": {
-                "word": summary.word.trim_end_matches(':'),
-                "headline": summary.headline,
-                "lines": [summary.more, summary.facts, summary.evidence],
-                "next": summary.next,
-                "repeat": report.run.repeat(),
-            },
-            "table": {
-                "head": table::COLUMNS,
-                "numbers": table::NUMBERS,
-                "rows": rows.iter().map(|r| r.cells().collect::<Vec<_>>()).collect::<Vec<_>>(),
-            },
-            "bin_of_one": BIN_OF_ONE,
-        });
-        Ok(fill(
-            include_str!("template.html"),
-            &[
-                ("STYLE-HASH", &hash(STYLE)),
-                ("SCRIPT-HASH", &hash(SCRIPT)),
-                ("TITLE", &escape(&title(report, &summary))),
-                ("/*STYLE*/", STYLE),
-                ("/*DATA*/", &inert(&json::text(&data)?)),
-                ("/*SCRIPT*/", SCRIPT),
-            ],
-        ))
-    }
+/// The page of a run.
+///
+/// # Errors
+/// If it is not one run.
+pub(super) fn render(reports: &[&Report], _: &[String]) -> Result<String> {
+    let [report] = reports else {
+        bail!("an HTML report holds one run");
+    };
+    let screen = report.screen(false);
+    let table = stages::table(&report.diagnosis.verdict, false);
+    let data = json!({
+        "report": Written::of(*report),
+        "summary": {
+            "word": screen.word,
+            "headline": screen.headline,
+            "lines": screen.sections.iter().map(|s| &s.lines).collect::<Vec<_>>(),
+            "next": screen.next.as_ref().map(|n| [n.command.as_str(), n.why]),
+            "repeat": screen.repeat,
+        },
+        "table": { "head": table.columns, "numbers": table.numbers, "rows": table.rows },
+        "bin_of_one": BIN_OF_ONE,
+    });
+    Ok(fill(
+        include_str!("template.html"),
+        &[
+            ("STYLE-HASH", &hash(STYLE)),
+            ("SCRIPT-HASH", &hash(SCRIPT)),
+            ("TITLE", &escape(&format!("qdiff: {} {}", screen.word, screen.title))),
+            ("/*STYLE*/", STYLE),
+            ("/*DATA*/", &inert(&json::text(&data)?)),
+            ("/*SCRIPT*/", SCRIPT),
+        ],
+    ))
 }
 
 /// Puts each text in the place of its mark, in the order in which the marks
@@ -73,10 +61,6 @@ fn fill(template: &str, parts: &[(&str, &str)]) -> String {
         rest = after;
     }
     out + rest
-}
-
-fn title(report: &Report, summary: &Summary) -> String {
-    format!("qdiff: {} {} {}", summary.word.trim_end_matches(':'), report.model.name, report.run.prompt)
 }
 
 /// What the page's policy knows its style and script by; any other is refused
