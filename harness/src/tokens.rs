@@ -4,6 +4,7 @@
 use crate::generate::quoted;
 use crate::loaded::LoadedModel;
 use crate::mutations::{Entry, Mutation, catalogue};
+use crate::number::counted;
 use crate::prompts::Ready;
 use anyhow::{Context as _, Result, bail};
 use qdiff_engine::tokenizer::Tokenizer;
@@ -62,7 +63,7 @@ impl TokensCheck {
             return format!("not checked: {why}");
         }
         let Some(d) = &self.difference else {
-            return format!("the engine's gives llama.cpp's {} tokens", self.same);
+            return format!("same {} as llama.cpp", counted(self.same, "token"));
         };
         let side = |token: &Option<NamedToken>| match token {
             Some(t) => format!("{} (id {})", t.text, t.id),

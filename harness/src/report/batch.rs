@@ -49,14 +49,9 @@ impl Document for Failure {
 
     fn screen(&self, _: bool) -> Screen {
         Screen {
-            title: self.prompt.clone(),
-            outcome: Outcome::Incomplete,
             word: Outcome::Incomplete.word(),
-            headline: self.error.clone(),
-            sections: Vec::new(),
             checks: vec![Check::new("batch", self.prompt.as_str(), Fate::Error(self.error.clone()))],
-            next: None,
-            repeat: String::new(),
+            ..Screen::new(self.prompt.clone(), Outcome::Incomplete, self.error.clone())
         }
     }
 }

@@ -106,14 +106,9 @@ impl Document for BenchReport {
         };
         Screen {
             checks: vec![Check::new("bench", title.as_str(), Fate::Passed(headline.clone()))],
-            title,
-            // A measurement is neither right nor wrong.
-            outcome: Outcome::Match,
             word: "MEASURED",
-            headline,
             sections,
-            next: None,
-            repeat: String::new(),
+            ..Screen::new(title, Outcome::Match, headline)
         }
     }
 }

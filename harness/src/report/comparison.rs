@@ -46,17 +46,13 @@ impl Document for Comparison {
             Check::new(class(r.id), r.id.to_string(), fate)
         };
         Screen {
-            title: format!("{a} against {b}"),
-            outcome: self.outcome(),
-            word: self.outcome().word(),
-            headline,
             sections: vec![Section::lines("Captures", facts), Section::table("Stages", table)],
             checks: rows.iter().map(check).collect(),
             next: Some(Next {
                 command: "qdiff compare -m MODEL.gguf … (the same folders)".to_owned(),
                 why: "every stage judged",
             }),
-            repeat: String::new(),
+            ..Screen::new(format!("{a} against {b}"), self.outcome(), headline)
         }
     }
 }

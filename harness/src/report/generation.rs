@@ -156,10 +156,7 @@ impl Document for GenerationReport {
         let (word, headline) = said.remove(0);
         let also = said.into_iter().map(|(word, text)| ("also", format!("{word}: {text}"))).collect();
         Screen {
-            title: format!("{}, {}", self.model.name, self.prompt),
-            outcome: self.outcome,
             word,
-            headline,
             sections: vec![
                 Section::lines("", also),
                 Section::lines("Run", facts(self)),
@@ -167,8 +164,7 @@ impl Document for GenerationReport {
                 Section::lines("Texts", texts(&self.generation)),
             ],
             checks: checks(self),
-            next: None,
-            repeat: String::new(),
+            ..Screen::new(format!("{}, {}", self.model.name, self.prompt), self.outcome, headline)
         }
     }
 }

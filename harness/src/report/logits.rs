@@ -55,10 +55,6 @@ impl Document for LogitsReport {
         let wrong = (self.study.wrong > 0).then(|| wrong(&self.study));
         let ended = origin::ended(self.outcome, headline(self));
         Screen {
-            title: format!("{}, logits of {}", self.model.name, self.prompt),
-            outcome: self.outcome,
-            word: self.outcome.word(),
-            headline: headline(self),
             sections: vec![
                 Section::lines("", causes(self)),
                 Section::lines("Logits", facts(self)),
@@ -66,7 +62,7 @@ impl Document for LogitsReport {
             ],
             checks: vec![Check::new("model", "logits", ended), Check::new("model", "products", Fate::of(wrong))],
             next: Some(next(self)),
-            repeat: String::new(),
+            ..Screen::new(format!("{}, logits of {}", self.model.name, self.prompt), self.outcome, headline(self))
         }
     }
 }
@@ -238,9 +234,9 @@ fn padding(report: &LogitsReport) -> String {
     );
     let lead = padding.lead.map_or_else(String::new, |l| format!(", at least {:.3} below the choice", l.0));
     let theory = match (padding.wins, padding.reference_wins) {
-        (0, _) => "leaving it out changes no choice: that the argmax falls for padding is wrong here",
-        (_, Some(0)) => "its values are wrong, not the scan: the reference scans them too, and they do not win",
-        (ours, Some(theirs)) if ours == theirs => "as often as with the reference: the scan is not what is wrong",
+        (0, _) => "leaving it out changes no choice: padding is not what goes wrong here",
+        (_, Some(0)) => "the reference scans it too, and there it does not win: its values are wrong, not the scan",
+        (ours, Some(theirs)) if ours == theirs => "as often as with the reference: the scan is not what goes wrong",
         _ => "compare its logits with their products below",
     };
     format!("{wins}{lead}; {theory}")

@@ -80,17 +80,12 @@ impl Document for OracleReport {
             Check::new(class(s.stage), s.stage.to_string(), fate)
         };
         Screen {
-            title: format!("the oracle, {}", self.prompt),
-            outcome: self.outcome(),
-            word: self.outcome().word(),
-            headline,
             sections: vec![
                 Section::lines("Run", vec![("run", format!("{}: {tokens} + {steps}", self.prompt))]),
                 Section::table("Stages", table),
             ],
             checks: self.stages.iter().map(check).collect(),
-            next: None,
-            repeat: String::new(),
+            ..Screen::new(format!("the oracle, {}", self.prompt), self.outcome(), headline)
         }
     }
 }

@@ -27,14 +27,11 @@ impl Document for Report {
         let before = [Check::new("model", "weights", Fate::of(weights(&self.weights)))];
         let tokens = self.tokens.as_ref().map(tokens_check);
         Screen {
-            title: format!("{}, {}", self.model.name, self.run.prompt),
-            outcome: self.outcome,
-            word: self.outcome.word(),
-            headline: headline(self),
             sections,
             checks: before.into_iter().chain(tokens).chain(stages::checks(self)).collect(),
             next: Some(next(self)),
             repeat: self.run.repeat(),
+            ..Screen::new(format!("{}, {}", self.model.name, self.run.prompt), self.outcome, headline(self))
         }
     }
 

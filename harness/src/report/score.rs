@@ -37,14 +37,11 @@ impl Document for Score {
             Check::new(c.model.as_str(), format!("{i} {}@{}", c.fault, c.stage), Fate::of(wrong))
         };
         Screen {
-            title: tables.title.clone(),
-            outcome,
             word,
-            headline,
             sections: std::iter::once(Section::lines("Score", facts)).chain(sections).collect(),
             checks: independent().enumerate().map(check).collect(),
-            next: None,
             repeat: self.command.clone(),
+            ..Screen::new(tables.title.clone(), outcome, headline)
         }
     }
 }

@@ -30,6 +30,20 @@ pub struct Screen {
 }
 
 impl Screen {
+    /// A screen that says what came out, and nothing more.
+    pub fn new(title: impl Into<String>, outcome: Outcome, headline: impl Into<String>) -> Self {
+        Self {
+            title: title.into(),
+            outcome,
+            word: outcome.word(),
+            headline: headline.into(),
+            sections: Vec::new(),
+            checks: Vec::new(),
+            next: None,
+            repeat: String::new(),
+        }
+    }
+
     /// The verdict as one line: `DIVERGED at L07.q_rope, …`, `MATCH: …`.
     pub fn line(&self) -> String {
         let joined = ["at ", "with "].iter().any(|word| self.headline.starts_with(word));

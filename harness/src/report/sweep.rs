@@ -134,18 +134,13 @@ impl Document for SweepReport {
         let meaning = "largest relative L2 distance of a row from the same row in one batch";
         let check = |pass: &PassReport| Check::new("sweep", fed(pass), origin::ended(pass.outcome(), pass.words()));
         Screen {
-            title: format!("{}, in steps of different size", self.prompt),
-            outcome: self.outcome,
-            word: self.outcome.word(),
-            headline: self.headline.clone(),
             sections: vec![
                 Section::lines("Run", run),
                 Section::table("Passes", table),
                 Section::lines("", vec![("difference", meaning.to_owned())]),
             ],
             checks: self.passes.iter().map(check).collect(),
-            next: None,
-            repeat: String::new(),
+            ..Screen::new(format!("{}, in steps of different size", self.prompt), self.outcome, self.headline.clone())
         }
     }
 }

@@ -58,14 +58,9 @@ impl Document for WeightsReport {
         let equal = counted(check.tensors - check.mismatches.len(), "tensor");
         let equal = Check::new("weights", "all others", Fate::Passed(format!("{equal} equal, bit for bit")));
         Screen {
-            title: format!("weights of {}", self.model),
-            outcome,
-            word: outcome.word(),
-            headline,
             sections,
             checks: failed.chain([equal]).collect(),
-            next: None,
-            repeat: String::new(),
+            ..Screen::new(format!("weights of {}", self.model), outcome, headline)
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::Reading;
 use crate::mutations::{CauseId, Injection};
+use crate::number::counted;
 use anyhow::{Result, bail};
 use qdiff_engine::model::{Model, WeightSource};
 use qdiff_engine::quant::{self, GgmlType};
@@ -76,7 +77,7 @@ impl<'a> Misreading<'a> {
                 tensors += 1;
             }
             let what = CauseId::new(injection.mutation(), injection.values());
-            words.push(format!("{what} in {tensors} tensors"));
+            words.push(format!("{what} in {}", counted(tensors, "tensor")));
         }
         Ok((Self { model, readings }, words))
     }
