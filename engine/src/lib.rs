@@ -9,6 +9,7 @@ pub mod gguf;
 pub mod model;
 pub mod ops;
 pub mod quant;
+pub mod rounding;
 pub mod sampler;
 pub mod tap;
 pub mod tokenizer;

@@ -2,7 +2,7 @@
 //! follow from it.
 
 use anyhow::{Result, ensure};
-use qdiff_engine::model::{Graph, WeightSource};
+use qdiff_engine::model::{Graph, Weight, WeightSource};
 use qdiff_engine::ops::Op;
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
 use schemars::JsonSchema;
@@ -165,8 +165,8 @@ impl Arithmetic {
                 rule.context
             );
         }
-        for node in graph.nodes.iter().filter(|n| matches!(n.op, Op::Linear(_))) {
-            let name = node.weight.as_deref().unwrap_or("");
+        let linear = graph.nodes.iter().filter(|n| n.op == Op::Linear);
+        for Weight { name, .. } in linear.flat_map(|n| &n.weights) {
             let (n, ty) = (weights.extent(name).0, weights.ggml_type(name));
             for rule in &self.linear {
                 let block = rule.activations.block_size();

@@ -2,7 +2,7 @@
 //! must change.
 
 use crate::pair::{Pair, Recording, Tokens};
-use crate::runners::{Faults, Spec};
+use crate::runners::{Faults, RunnerKind};
 use anyhow::{Result, bail};
 use qdiff_engine::model::Graph;
 use schemars::JsonSchema;
@@ -77,8 +77,8 @@ pub fn check(
     pair: &Pair<'_>,
     prompts: [&[u32]; 2],
     ubatch: usize,
-    subject: &Spec,
-    reference: &Spec,
+    subject: &RunnerKind,
+    reference: &RunnerKind,
     faults: &Faults,
 ) -> Result<Changes> {
     let [a, b] = prompts;
@@ -89,13 +89,13 @@ pub fn check(
     }
     let mut changes = Changes::default();
     let sides = [(reference, Faults::default()), (subject, faults.clone())];
-    for (spec, faults) in sides {
+    for (kind, faults) in sides {
         let run = |prompt| {
             let tokens = Tokens { prompt, ubatch, decode: 0, forced: None };
-            pair.run(spec, tokens, faults.clone())
+            pair.run(kind, tokens, faults.clone())
         };
         changes.compare(&pair.oracle.graph, &run(a)?, &run(b)?);
-        pair.store.trouble()?;
+        pair.settings.store.trouble()?;
     }
     Ok(changes)
 }

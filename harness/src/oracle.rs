@@ -4,7 +4,7 @@
 use crate::llama::Model;
 use crate::llama::gguf::GgmlWeights;
 use anyhow::{Context as _, Result, bail};
-use qdiff_engine::model::{self, Graph, Metadata};
+use qdiff_engine::model::{self, Graph, Metadata, Weight, same_extent};
 use std::path::Path;
 
 /// The graph as llama.cpp's metadata describe it, with ggml's weights.
@@ -44,9 +44,10 @@ impl<'a> Oracle<'a> {
         let weights = GgmlWeights::open(path, bytes)?;
         let described = Described { model, weights: &weights };
         let graph = model::build(&described).context("llama.cpp's view of the metadata")?;
-        for (name, expected) in graph.weights() {
-            if weights.dims(&name) != Some(expected.as_slice()) {
-                bail!("tensor `{name}`: ggml reads shape {:?}, its metadata say {expected:?}", weights.dims(&name));
+        for Weight { name, extent } in graph.weights() {
+            let found = weights.dims(name);
+            if !found.is_some_and(|dims| same_extent(dims, extent)) {
+                bail!("tensor `{name}`: ggml reads shape {found:?}, its metadata say {extent:?}");
             }
         }
         Ok(Self { graph, weights })

@@ -7,41 +7,54 @@
 use crate::arithmetic::Number;
 use crate::capture::npz::{self, Shapes};
 use crate::capture::{Capture, Filter, Names, Step, Store, Want};
-use crate::diagnose::{Diagnosis, explain};
+use crate::diagnose::{BUDGET, Diagnosis, explain};
 use crate::loaded::LoadedModel;
 use crate::oracle::Oracle;
 use crate::progress::Progress;
 use crate::room::Room;
 pub use crate::runners::Tokens;
-use crate::runners::{self, Faults, Manifest, Runner, Spec};
+use crate::runners::{self, Faults, Manifest, Runner, RunnerKind};
 use crate::verdict::{Policy, Race, Repeated, Side, judge};
 use anyhow::{Context as _, Result};
 use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Node;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// What both runners share.
-pub struct Pair<'a> {
-    /// The model.
-    pub opened: &'a LoadedModel,
-    /// The third opinion.
-    pub oracle: &'a Oracle<'a>,
-    /// What is asked for.
-    pub filter: &'a Filter,
-    /// What is allowed.
-    pub policy: &'a Policy,
-    /// Where captured tensors stay.
-    pub store: &'a Arc<Store>,
-    /// Time that the search for causes may take.
-    pub budget: Duration,
+/// How both runners run.
+#[derive(Clone, Debug)]
+pub struct Settings {
     /// Threads of llama.cpp.
     pub threads: usize,
     /// Linear layers of the CUDA engine.
     pub gemm: Gemm,
     /// Type of both sides' KV caches.
     pub kv: Number,
+    /// Where captured tensors stay.
+    pub store: Arc<Store>,
+    /// Time that the search for causes may take.
+    pub budget: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { threads: 1, gemm: Gemm::Own, kv: Number::F32, store: Store::usual(None), budget: BUDGET }
+    }
+}
+
+/// What both runners share.
+pub struct Pair<'a> {
+    /// The model.
+    pub opened: &'a LoadedModel,
+    /// The third opinion.
+    pub oracle: Oracle<'a>,
+    /// What is asked for.
+    pub filter: Filter,
+    /// What is allowed.
+    pub policy: Policy,
+    /// How they run.
+    pub settings: Settings,
     /// Where progress is told.
     pub progress: Progress<'a>,
 }
@@ -54,6 +67,8 @@ pub struct Recording {
     pub manifest: Manifest,
     /// The token fed at each decode step.
     pub fed: Vec<u32>,
+    /// Seconds that running or reading it took.
+    pub seconds: f64,
 }
 
 impl Recording {
@@ -63,29 +78,54 @@ impl Recording {
     }
 }
 
-impl Pair<'_> {
-    /// Makes the runner that `spec` names and runs it.
+impl<'a> Pair<'a> {
+    /// On this model; every stage is asked for, and no rule allows more than
+    /// the bounds.
     ///
     /// # Errors
-    /// As [`Spec::create`] and [`Runner::step`].
-    pub fn run(&self, spec: &Spec, tokens: Tokens<'_>, faults: Faults) -> Result<Recording> {
-        let mut runner = self.runner(spec, tokens, faults)?;
+    /// As [`Oracle::new`].
+    pub fn new(opened: &'a LoadedModel, settings: Settings, progress: Progress<'a>) -> Result<Self> {
+        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
+        let (filter, policy) = (Filter::default(), Policy::default());
+        Ok(Self { opened, oracle, filter, policy, settings, progress })
+    }
+
+    /// Makes a runner and runs it.
+    ///
+    /// # Errors
+    /// As [`RunnerKind::create`] and [`Runner::step`].
+    pub fn run(&self, kind: &RunnerKind, tokens: Tokens<'_>, faults: Faults) -> Result<Recording> {
+        let mut runner = self.runner(kind, tokens, faults)?;
         self.record(runner.as_mut(), tokens)
     }
 
-    /// Makes the runner that `spec` names, with room for `tokens`.
+    /// The tokens that a runner decodes, with nothing tapped.
     ///
     /// # Errors
-    /// As [`Spec::create`].
-    pub fn runner(&self, spec: &Spec, tokens: Tokens<'_>, faults: Faults) -> Result<Box<dyn Runner + '_>> {
-        let room = Room {
+    /// As [`Self::run`].
+    pub fn decode(&self, kind: &RunnerKind, tokens: Tokens<'_>) -> Result<Vec<u32>> {
+        let mut runner = self.runner(kind, tokens, Faults::default())?;
+        let want = Want::choice(&self.oracle.graph, &self.settings.store);
+        runners::run(runner.as_mut(), tokens, &want, |_| Ok(()))
+    }
+
+    /// Makes a runner with room for `tokens`.
+    ///
+    /// # Errors
+    /// As [`RunnerKind::create`].
+    pub fn runner(&self, kind: &RunnerKind, tokens: Tokens<'_>, faults: Faults) -> Result<Box<dyn Runner + 'a>> {
+        (kind.create)(self.opened, &self.oracle.graph, self.room(tokens), faults)
+    }
+
+    /// Room for `tokens`.
+    pub fn room(&self, tokens: Tokens<'_>) -> Room {
+        Room {
             step: tokens.longest(),
             context: tokens.prompt.len() + tokens.decode,
-            threads: self.threads,
-            gemm: self.gemm,
-            kv: self.kv,
-        };
-        spec.create(self.opened, &self.oracle.graph, room, faults)
+            threads: self.settings.threads,
+            gemm: self.settings.gemm,
+            kv: self.settings.kv,
+        }
     }
 
     /// Runs `runner`, from where it stands.
@@ -93,12 +133,13 @@ impl Pair<'_> {
     /// # Errors
     /// As [`Runner::step`].
     pub fn record(&self, runner: &mut dyn Runner, tokens: Tokens<'_>) -> Result<Recording> {
-        let mut capture = Capture::new(self.store.clone());
+        let (start, mut capture) = (Instant::now(), Capture::new(self.settings.store.clone()));
         let fed = self.steps(runner, tokens, |step| {
             capture.steps.push(step);
             Ok(())
         })?;
-        Ok(Recording { capture, manifest: runner.manifest().clone(), fed })
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(Recording { capture, manifest: runner.manifest().clone(), fed, seconds })
     }
 
     /// Runs `runner`, from where it stands, and hands over each step when it is
@@ -113,7 +154,7 @@ impl Pair<'_> {
         mut each: impl FnMut(Step) -> Result<()>,
     ) -> Result<Vec<u32>> {
         let taps = |node: &Node| runner.taps(node);
-        let want = Want::new(&self.oracle.graph, self.filter, &taps, self.store);
+        let want = Want::new(&self.oracle.graph, &self.filter, &taps, &self.settings.store);
         let what = format!("running {}", runner.manifest().name);
         let (mut done, total) = (0, tokens.steps());
         (self.progress)(&what, done, total);
@@ -129,11 +170,12 @@ impl Pair<'_> {
     /// # Errors
     /// As [`npz::read`].
     pub fn read(&self, folder: &Path, manifest: &npz::Manifest, names: &Names) -> Result<Recording> {
+        let start = Instant::now();
         let arithmetic = manifest.arithmetic.clone().unwrap_or_default();
         arithmetic
             .check(&self.oracle.graph, &self.oracle.weights)
             .with_context(|| format!("arithmetic of {}", folder.display()))?;
-        let capture = npz::read(folder, manifest, (&self.oracle.graph, names), Shapes::Known, self.store)?;
+        let capture = npz::read(folder, manifest, (&self.oracle.graph, names), Shapes::Known, &self.settings.store)?;
         let declared = if manifest.arithmetic.is_some() { "" } else { ", arithmetic not declared: f32 assumed" };
         Ok(Recording {
             capture,
@@ -143,24 +185,25 @@ impl Pair<'_> {
                 injected: Vec::new(),
             },
             fed: manifest.decoded.clone(),
+            seconds: start.elapsed().as_secs_f64(),
         })
     }
 
-    /// Runs `spec` again, `runs` times in all, and compares with `first` bit by
+    /// Runs `kind` again, `runs` times in all, and compares with `first` bit by
     /// bit. Stops at the first difference.
     ///
     /// # Errors
-    /// As [`Spec::create`] and [`Runner::step`].
+    /// As [`Self::run`].
     pub fn repeat(
         &self,
-        spec: &Spec,
+        kind: &RunnerKind,
         tokens: Tokens<'_>,
         faults: &Faults,
         first: &Recording,
         runs: usize,
     ) -> Result<Repeated> {
         for run in 2..=runs {
-            let again = self.run(spec, tokens, faults.clone())?;
+            let again = self.run(kind, tokens, faults.clone())?;
             let graph = &self.oracle.graph;
             let race = Race::between(graph, &first.capture, &again.capture, run);
             if race.is_some() {
@@ -177,8 +220,9 @@ impl Pair<'_> {
     /// As [`judge`]; captured tensors that could not be read back.
     pub fn judge(&self, subject: &Recording, reference: Option<&Recording>) -> Result<Diagnosis> {
         let (side, other) = (subject.side(), reference.map(Recording::side));
-        let verdict = judge(self.oracle, side, other, self.filter, self.policy, self.progress)?;
-        let diagnosis = explain(self.oracle, &side, verdict, (self.filter, self.policy), self.budget, self.progress);
+        let (rules, budget) = ((&self.filter, &self.policy), self.settings.budget);
+        let verdict = judge(&self.oracle, side, other, rules.0, rules.1, self.progress)?;
+        let diagnosis = explain(&self.oracle, &side, verdict, rules, budget, self.progress);
         subject.capture.store.trouble()?;
         Ok(diagnosis)
     }

@@ -3,7 +3,7 @@
 
 use crate::diagnose::Diagnosis;
 use crate::pair::{Pair, Tokens};
-use crate::runners::{Faults, Spec};
+use crate::runners::{Faults, RunnerKind};
 use crate::verdict::{Global, largest_difference};
 use anyhow::Result;
 use qdiff_engine::model::StageId;
@@ -37,14 +37,14 @@ impl Pass {
 /// As [`Pair::run`] and [`Pair::judge`].
 pub fn sweep(
     pair: &Pair<'_>,
-    (subject, reference): (&Spec, &Spec),
+    (subject, reference): (&RunnerKind, &RunnerKind),
     tokens: &[u32],
     sizes: &[usize],
     faults: &Faults,
 ) -> Result<Vec<Pass>> {
-    let run = |spec: &Spec, ubatch: usize, faults: Faults| {
+    let run = |kind: &RunnerKind, ubatch: usize, faults: Faults| {
         let what = Tokens { prompt: tokens, ubatch, decode: 0, forced: None };
-        pair.run(spec, what, faults)
+        pair.run(kind, what, faults)
     };
     let one = (run(subject, tokens.len(), faults.clone())?, run(reference, tokens.len(), Faults::default())?);
     let mut passes = vec![Pass {
@@ -55,7 +55,7 @@ pub fn sweep(
     }];
     for &ubatch in sizes.iter().filter(|&&n| n < tokens.len()) {
         let parts = (run(subject, ubatch, faults.clone())?, run(reference, ubatch, Faults::default())?);
-        let (graph, filter) = (&pair.oracle.graph, pair.filter);
+        let (graph, filter) = (&pair.oracle.graph, &pair.filter);
         passes.push(Pass {
             ubatch,
             diagnosis: pair.judge(&parts.0, Some(&parts.1))?,
@@ -63,7 +63,7 @@ pub fn sweep(
             reference: largest_difference(graph, &parts.1.capture, &one.1.capture, filter),
         });
     }
-    pair.store.trouble()?;
+    pair.settings.store.trouble()?;
     Ok(passes)
 }
 

@@ -3,7 +3,7 @@
 
 use crate::generate::quoted;
 use crate::loaded::LoadedModel;
-use crate::mutations::{Entry, Mutation, catalogue};
+use crate::mutations::{CatalogueEntry, Mutation, catalogue};
 use crate::number::counted;
 use crate::prompts::Ready;
 use anyhow::{Context as _, Result, bail};
@@ -21,7 +21,11 @@ pub struct TokensCheck {
     pub difference: Option<TokenDifference>,
     /// What makes the engine's tokens of the prompt.
     #[serde(default)]
-    pub cause: Option<Entry>,
+    pub cause: Option<CatalogueEntry>,
+    /// Tokens of the run, where they are not those of the text but repeated or
+    /// cut from them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<usize>,
     /// Why nothing was compared, if so.
     pub unchecked: Option<String>,
 }
@@ -63,7 +67,12 @@ impl TokensCheck {
             return format!("not checked: {why}");
         }
         let Some(d) = &self.difference else {
-            return format!("same {} as llama.cpp", counted(self.same, "token"));
+            let run = match self.run {
+                Some(n) if n > self.same => format!(", which the run repeats to {n}"),
+                Some(n) => format!(", of which the run takes {n}"),
+                None => String::new(),
+            };
+            return format!("same {} as llama.cpp{run}", counted(self.same, "token"));
         };
         let side = |token: &Option<NamedToken>| match token {
             Some(t) => format!("{} (id {})", t.text, t.id),
@@ -151,7 +160,8 @@ pub fn compare(
 ) -> TokensCheck {
     let same = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
     if same == ours.len().max(theirs.len()) {
-        return TokensCheck { same, ..TokensCheck::default() };
+        let run = (prompt.tokens.len() != same).then_some(prompt.tokens.len());
+        return TokensCheck { same, run, ..TokensCheck::default() };
     }
     let text = prompt.text.as_str();
     let right = tokenizer.encode(text, true);
@@ -175,8 +185,8 @@ pub fn compare(
     TokensCheck {
         same,
         difference: Some(difference),
-        cause: catalogue().find(explains).map(Entry::from),
-        unchecked: None,
+        cause: catalogue().find(explains).map(CatalogueEntry::from),
+        ..TokensCheck::default()
     }
 }
 

@@ -19,6 +19,8 @@ pub use image::{patch, tensor_range};
 pub use weight_type::WeightType;
 
 use kv::{Kv, pad, put_str, put_u32, put_u64};
+use qdiff_engine::model::{self, Metadata, Role, Weight, qwen2, qwen3};
+use qdiff_engine::ops::Op;
 use rng::Rng;
 use std::path::Path;
 use weight_type::quantize;
@@ -68,7 +70,7 @@ pub struct Synth {
 impl Default for Synth {
     fn default() -> Self {
         Self {
-            arch: "qwen2",
+            arch: qwen2::ARCH,
             n_embd: 256,
             n_layers: 2,
             n_heads: 4,
@@ -186,57 +188,38 @@ impl Synth {
     }
 
     fn check(&self) {
-        assert!(matches!(self.arch, "qwen2" | "qwen3"), "unknown architecture {:?}", self.arch);
+        assert!([qwen2::ARCH, qwen3::ARCH].contains(&self.arch), "unknown architecture {:?}", self.arch);
         assert!(self.n_vocab >= base_vocab(), "n_vocab must be at least {}", base_vocab());
         assert!(self.n_heads.is_multiple_of(self.n_kv_heads), "n_heads must be a multiple of n_kv_heads");
         assert!(self.head_dim.is_multiple_of(2), "head_dim must be even");
         assert!(
-            self.arch != "qwen2" || self.head_dim * self.n_heads == self.n_embd,
+            self.arch != qwen2::ARCH || self.head_dim * self.n_heads == self.n_embd,
             "qwen2 needs head_dim * n_heads = n_embd"
         );
     }
 
     fn tensors(&self) -> Vec<Tensor> {
-        let (embd, ff) = (self.n_embd, self.n_ff);
-        let (q, kv) = (self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim);
-        let mut list = Vec::new();
-        let mut add = |name: String, ne: Vec<usize>, fill: Fill| {
-            let usual = if ne.len() == 2 { self.weight_type } else { WeightType::F32 };
-            let own = self.overrides.iter().rev().find(|(n, _)| *n == name);
-            list.push(Tensor { ty: own.map_or(usual, |o| o.1), name, ne, fill });
-        };
         // Logits with a spread of about 3, so that one token tends to stand out.
-        let head = Fill::Matrix { gain: 3.0 };
-        let matrix = Fill::Matrix { gain: 1.0 };
-        add("token_embd.weight".into(), vec![embd, self.n_vocab], head);
-        for i in 0..self.n_layers {
-            let n = |part: &str| format!("blk.{i}.{part}");
-            add(n("attn_norm.weight"), vec![embd], Fill::Norm);
-            add(n("attn_q.weight"), vec![embd, q], matrix);
-            add(n("attn_k.weight"), vec![embd, kv], matrix);
-            add(n("attn_v.weight"), vec![embd, kv], matrix);
-            if self.arch == "qwen2" {
-                let head = self.head_dim;
-                let large = (head / 32).max(1);
-                let qk = Fill::Bias { head, large, lo: 10.0, hi: 30.0 };
-                add(n("attn_q.bias"), vec![q], qk);
-                add(n("attn_k.bias"), vec![kv], qk);
+        let (head, matrix) = (Fill::Matrix { gain: 3.0 }, Fill::Matrix { gain: 1.0 });
+        let large = (self.head_dim / 32).max(1);
+        let graph = model::build(self).expect("the description is one of a model");
+        let mut list: Vec<Tensor> = Vec::new();
+        for node in graph.nodes.iter().filter(|n| !(self.tied && n.role == Role::Logits)) {
+            let fill = match (&node.op, node.role) {
+                (Op::Embed, _) | (Op::Linear, Role::Logits) => head,
+                (Op::RmsNorm(_), _) => Fill::Norm,
                 // Value biases stay moderate, as in Qwen: a large one would
                 // drown the content in a constant.
-                add(n("attn_v.bias"), vec![kv], Fill::Bias { head, large: 1, lo: 2.0, hi: 4.0 });
-            } else {
-                add(n("attn_q_norm.weight"), vec![self.head_dim], Fill::Norm);
-                add(n("attn_k_norm.weight"), vec![self.head_dim], Fill::Norm);
+                (Op::Bias, Role::Value) => Fill::Bias { head: self.head_dim, large: 1, lo: 2.0, hi: 4.0 },
+                (Op::Bias, _) => Fill::Bias { head: self.head_dim, large, lo: 10.0, hi: 30.0 },
+                _ => matrix,
+            };
+            for Weight { name, extent } in &node.weights {
+                let usual = if extent.len() > 1 { self.weight_type } else { WeightType::F32 };
+                let own = self.overrides.iter().rev().find(|(n, _)| n == name);
+                let ty = own.map_or(usual, |o| o.1);
+                list.push(Tensor { ty, name: name.clone(), ne: extent.clone(), fill });
             }
-            add(n("attn_output.weight"), vec![q, embd], matrix);
-            add(n("ffn_norm.weight"), vec![embd], Fill::Norm);
-            add(n("ffn_gate.weight"), vec![embd, ff], matrix);
-            add(n("ffn_up.weight"), vec![embd, ff], matrix);
-            add(n("ffn_down.weight"), vec![ff, embd], matrix);
-        }
-        add("output_norm.weight".into(), vec![embd], Fill::Norm);
-        if !self.tied {
-            add("output.weight".into(), vec![embd, self.n_vocab], head);
         }
         list
     }
@@ -269,26 +252,39 @@ impl Synth {
         }
     }
 
+    /// Hyperparameters, without the architecture before their names.
+    fn integers(&self) -> Vec<(&'static str, usize)> {
+        let mut all = vec![
+            ("block_count", self.n_layers),
+            ("context_length", self.context),
+            ("embedding_length", self.n_embd),
+            ("feed_forward_length", self.n_ff),
+            ("attention.head_count", self.n_heads),
+            ("attention.head_count_kv", self.n_kv_heads),
+        ];
+        if self.arch == qwen3::ARCH {
+            all.extend([("attention.key_length", self.head_dim), ("attention.value_length", self.head_dim)]);
+        }
+        all
+    }
+
+    fn reals(&self) -> [(&'static str, f32); 2] {
+        [("attention.layer_norm_rms_epsilon", self.eps), ("rope.freq_base", self.rope_base)]
+    }
+
     fn metadata(&self) -> Kv {
         let mut kv = Kv::default();
         kv.string("general.architecture", self.arch);
         kv.string("general.name", &format!("synthetic {}", self.arch));
-        kv.u32("general.file_type", self.weight_type.file_type());
         kv.u32("general.quantization_version", 2);
 
         let key = |k: &str| format!("{}.{k}", self.arch);
-        kv.u32(&key("block_count"), self.n_layers as u32);
-        kv.u32(&key("context_length"), self.context as u32);
-        kv.u32(&key("embedding_length"), self.n_embd as u32);
-        kv.u32(&key("feed_forward_length"), self.n_ff as u32);
-        kv.u32(&key("attention.head_count"), self.n_heads as u32);
-        kv.u32(&key("attention.head_count_kv"), self.n_kv_heads as u32);
-        if self.arch == "qwen3" {
-            kv.u32(&key("attention.key_length"), self.head_dim as u32);
-            kv.u32(&key("attention.value_length"), self.head_dim as u32);
+        for (name, value) in self.integers() {
+            kv.u32(&key(name), value as u32);
         }
-        kv.f32(&key("attention.layer_norm_rms_epsilon"), self.eps);
-        kv.f32(&key("rope.freq_base"), self.rope_base);
+        for (name, value) in self.reals() {
+            kv.f32(&key(name), value);
+        }
 
         let mut vocab = vocab::Vocab::build();
         vocab.pad_to(self.n_vocab);
@@ -305,5 +301,24 @@ impl Synth {
             kv.string("tokenizer.chat_template", &self.chat_template);
         }
         kv
+    }
+}
+
+/// So that the graph of the architecture says which tensors there are. The head
+/// is not tied there: whether it is, is [`Synth::tied`].
+impl Metadata for Synth {
+    fn integer(&self, key: &str) -> Option<u64> {
+        let name = key.strip_prefix(self.arch)?.strip_prefix('.')?;
+        self.integers().into_iter().find(|(n, _)| *n == name).map(|(_, value)| value as u64)
+    }
+    fn real(&self, key: &str) -> Option<f64> {
+        let name = key.strip_prefix(self.arch)?.strip_prefix('.')?;
+        self.reals().into_iter().find(|(n, _)| *n == name).map(|(_, value)| f64::from(value))
+    }
+    fn text(&self, key: &str) -> Option<String> {
+        (key == "general.architecture").then(|| self.arch.to_owned())
+    }
+    fn extent(&self, _: &str) -> Option<Vec<u64>> {
+        Some(vec![self.n_embd as u64, self.n_vocab as u64])
     }
 }

@@ -125,16 +125,6 @@ fn qwen3() -> Synth {
 }
 
 #[test]
-fn block_sizes_are_those_of_ggml() {
-    for ty in WeightType::ALL {
-        let id = ty.id() as sys::ggml_type;
-        // SAFETY: the id is one of ggml's.
-        let (len, bytes) = unsafe { (sys::ggml_blck_size(id), sys::ggml_type_size(id)) };
-        assert_eq!((ty.block_len(), ty.block_bytes()), (len as usize, bytes), "{ty:?}");
-    }
-}
-
-#[test]
 fn every_weight_type_runs_close_to_f32() {
     for base in [Synth::default(), qwen3()] {
         let exact = run(&Synth { weight_type: WeightType::F32, ..base.clone() }.to_bytes());

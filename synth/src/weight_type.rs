@@ -5,30 +5,31 @@ use llama_cpp_sys_2 as sys;
 
 /// The storage type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
 #[allow(non_camel_case_types, reason = "ggml's own names")]
 pub enum WeightType {
     /// 32-bit floats.
-    F32,
+    F32 = sys::GGML_TYPE_F32,
     /// IEEE half precision.
-    F16,
+    F16 = sys::GGML_TYPE_F16,
     /// bfloat16.
-    BF16,
+    BF16 = sys::GGML_TYPE_BF16,
     /// 4 bits in blocks of 32, scale.
-    Q4_0,
+    Q4_0 = sys::GGML_TYPE_Q4_0,
     /// 4 bits in blocks of 32, scale and minimum.
-    Q4_1,
+    Q4_1 = sys::GGML_TYPE_Q4_1,
     /// 5 bits in blocks of 32, scale.
-    Q5_0,
+    Q5_0 = sys::GGML_TYPE_Q5_0,
     /// 5 bits in blocks of 32, scale and minimum.
-    Q5_1,
+    Q5_1 = sys::GGML_TYPE_Q5_1,
     /// 8 bits in blocks of 32, scale.
-    Q8_0,
+    Q8_0 = sys::GGML_TYPE_Q8_0,
     /// 4 bits in super-blocks of 256.
-    Q4_K,
+    Q4_K = sys::GGML_TYPE_Q4_K,
     /// 5 bits in super-blocks of 256.
-    Q5_K,
+    Q5_K = sys::GGML_TYPE_Q5_K,
     /// 6 bits in super-blocks of 256.
-    Q6_K,
+    Q6_K = sys::GGML_TYPE_Q6_K,
 }
 
 impl WeightType {
@@ -49,61 +50,13 @@ impl WeightType {
 
     /// The type's number in ggml and in GGUF files.
     pub const fn id(self) -> u32 {
-        match self {
-            Self::F32 => sys::GGML_TYPE_F32,
-            Self::F16 => sys::GGML_TYPE_F16,
-            Self::BF16 => sys::GGML_TYPE_BF16,
-            Self::Q4_0 => sys::GGML_TYPE_Q4_0,
-            Self::Q4_1 => sys::GGML_TYPE_Q4_1,
-            Self::Q5_0 => sys::GGML_TYPE_Q5_0,
-            Self::Q5_1 => sys::GGML_TYPE_Q5_1,
-            Self::Q8_0 => sys::GGML_TYPE_Q8_0,
-            Self::Q4_K => sys::GGML_TYPE_Q4_K,
-            Self::Q5_K => sys::GGML_TYPE_Q5_K,
-            Self::Q6_K => sys::GGML_TYPE_Q6_K,
-        }
+        self as u32
     }
 
     /// Values per block.
-    pub const fn block_len(self) -> usize {
-        match self {
-            Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
-            Self::Q4_K | Self::Q5_K | Self::Q6_K => 256,
-        }
-    }
-
-    /// Bytes per block.
-    pub const fn block_bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::BF16 => 2,
-            Self::Q4_0 => 18,
-            Self::Q4_1 => 20,
-            Self::Q5_0 => 22,
-            Self::Q5_1 => 24,
-            Self::Q8_0 => 34,
-            Self::Q4_K => 144,
-            Self::Q5_K => 176,
-            Self::Q6_K => 210,
-        }
-    }
-
-    /// `general.file_type` of a file whose matrices mostly have this type.
-    pub(crate) const fn file_type(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
-            Self::Q4_0 => 2,
-            Self::Q4_1 => 3,
-            Self::Q8_0 => 7,
-            Self::Q5_0 => 8,
-            Self::Q5_1 => 9,
-            Self::Q4_K => 14,
-            Self::Q5_K => 16,
-            Self::Q6_K => 18,
-            Self::BF16 => 32,
-        }
+    pub fn block_len(self) -> usize {
+        // SAFETY: the number of a type is a valid index of ggml's static table.
+        unsafe { sys::ggml_blck_size(self.id()) as usize }
     }
 }
 
@@ -117,16 +70,16 @@ pub(crate) fn quantize(t: &Tensor, values: &[f32]) -> Vec<u8> {
         t.name,
         t.ty
     );
-    let size = values.len() / t.ty.block_len() * t.ty.block_bytes();
+    // SAFETY: the type is one of ggml's, and rows are whole blocks.
+    let size = unsafe { sys::ggml_row_size(t.ty.id(), per_row as i64) } * rows;
     // Of u64, so that the blocks' own fields are aligned.
     let mut buffer = vec![0_u64; size.div_ceil(8)];
-    // SAFETY: `values` has `rows * per_row` floats, `buffer` at least `size`
-    // bytes, what ggml's row size makes of them (checked below); none of the
-    // supported types needs an importance matrix.
+    // SAFETY: `values` has `rows * per_row` floats, `buffer` at least the `size`
+    // bytes that ggml needs for them; none of the types needs an importance
+    // matrix.
     let written = unsafe {
-        assert_eq!(sys::ggml_row_size(t.ty.id() as sys::ggml_type, per_row as i64) * rows, size);
         sys::ggml_quantize_chunk(
-            t.ty.id() as sys::ggml_type,
+            t.ty.id(),
             values.as_ptr(),
             buffer.as_mut_ptr().cast(),
             0,

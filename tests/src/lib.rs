@@ -7,8 +7,11 @@ pub mod schema;
 
 pub use qdiff_synth as synth;
 
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use synth::Synth;
+use tempfile::TempDir;
 
 /// The `qdiff` binary that belongs to this build.
 ///
@@ -42,6 +45,44 @@ pub fn qdiff_with(folder: &Path, environment: &[(&str, &str)], args: &[&str]) ->
         }
     }
     command.envs(environment.iter().copied()).current_dir(folder).args(args).output().expect("qdiff starts")
+}
+
+/// A folder with `model` in it, as `model.gguf`.
+///
+/// # Panics
+/// If it cannot be written.
+pub fn folder_with(model: &Synth) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    model.write(&folder.path().join("model.gguf")).unwrap();
+    folder
+}
+
+/// A folder with the small model that most tests run.
+///
+/// # Panics
+/// If it cannot be written.
+pub fn folder() -> TempDir {
+    folder_with(&Synth::default())
+}
+
+/// Runs a command of `qdiff` that reaches a verdict: exit code, JSON, screen.
+///
+/// # Panics
+/// If it does not get as far as a verdict.
+pub fn told(folder: &Path, args: &[&str]) -> (i32, Value, String) {
+    let output = qdiff(folder, &[args, &["--json", "out.json"]].concat());
+    let code = output.status.code().expect("qdiff exits");
+    assert_ne!(code, 2, "{args:?}: {}", stderr(&output));
+    let json = serde_json::from_slice(&std::fs::read(folder.join("out.json")).unwrap()).unwrap();
+    (code, json, stdout(&output))
+}
+
+/// `qdiff run` of the model in `folder`, as [`told`].
+///
+/// # Panics
+/// If it does not get as far as a verdict.
+pub fn judged(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
+    told(folder, &[&["run", "-m", "model.gguf"], extra].concat())
 }
 
 /// The real default model, which `./scripts/test` fetches and names.

@@ -1,32 +1,17 @@
 //! A subject by itself: without a reference, repeated, and with another type
 //! of KV cache on both sides.
 
-use qdiff::arithmetic::Number;
-use qdiff::capture::{Filter, Store};
 use qdiff::loaded::LoadedModel;
-use qdiff::oracle::Oracle;
-use qdiff::pair::{Pair, Tokens};
+use qdiff::pair::{Pair, Settings, Tokens};
 use qdiff::progress::silent;
-use qdiff::runners::{Faults, Spec};
-use qdiff::verdict::{Policy, Race};
-use qdiff_tests::synth::Synth;
-use qdiff_tests::{headline, qdiff, stderr, stdout};
+use qdiff::runners::{CPU, Faults};
+use qdiff::verdict::Race;
+use qdiff_tests::{folder, judged};
 use serde_json::Value;
 use std::path::Path;
 
 fn run(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
-    let args = ["run", "-m", "model.gguf", "--json", "r.json", "--subject", "cpu"];
-    let output = qdiff(folder, &[&args, extra].concat());
-    let code = output.status.code().unwrap();
-    assert_ne!(code, 2, "{}", stderr(&output));
-    let json = serde_json::from_slice(&std::fs::read(folder.join("r.json")).unwrap()).unwrap();
-    (code, json, stdout(&output))
-}
-
-fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    Synth::default().write(&folder.path().join("model.gguf")).unwrap();
-    folder
+    judged(folder, &[&["--subject", "cpu"], extra].concat())
 }
 
 #[test]
@@ -34,7 +19,7 @@ fn without_a_reference_nothing_is_a_full_match() {
     let folder = folder();
     let (code, report, text) = run(folder.path(), &["--reference", "none", "-n", "3"]);
     assert_eq!(code, 3, "{text}");
-    assert!(text.starts_with("INCOMPLETE: ") && headline(&text).contains("no reference ran"), "{text}");
+    assert!(text.starts_with("INCOMPLETE: no reference"), "{text}");
     assert_eq!(report["reference"]["name"], "none");
     assert_eq!(report["verdict"]["coverage"]["alone"], true);
     for stage in report["verdict"]["stages"].as_array().unwrap() {
@@ -113,29 +98,16 @@ fn a_race_is_told_first() {
 fn runs_that_differ_are_located() {
     let folder = folder();
     let opened = LoadedModel::new(&folder.path().join("model.gguf")).unwrap();
-    let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
-    let (filter, policy) = (Filter::default(), Policy::default());
-    let store = Store::usual(None);
-    let pair = Pair {
-        opened: &opened,
-        oracle: &oracle,
-        filter: &filter,
-        policy: &policy,
-        budget: qdiff::diagnose::BUDGET,
-        store: &store,
-        threads: 1,
-        kv: Number::F32,
-        gemm: qdiff_engine::cuda::Gemm::Own,
-        progress: &silent,
-    };
+    let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
+    let oracle = &pair.oracle;
     let tokens = Tokens { prompt: &[1, 2, 3], ubatch: 512, decode: 1, forced: Some(&[4]) };
-    let first = pair.run(&Spec::Cpu, tokens, Faults::default()).unwrap();
-    let mut other = pair.run(&Spec::Cpu, tokens, Faults::default()).unwrap();
+    let first = pair.run(&CPU, tokens, Faults::default()).unwrap();
+    let mut other = pair.run(&CPU, tokens, Faults::default()).unwrap();
     assert!(Race::between(&oracle.graph, &first.capture, &other.capture, 2).is_none());
     let node = oracle.graph.nodes.iter().find(|n| n.id.to_string() == "L01.ffn_act").unwrap();
     let mut moved = other.capture.steps[1].get(node.id).unwrap().into_owned();
     moved.data[5] = f32::from_bits(moved.data[5].to_bits() ^ 1);
-    other.capture.steps[1].stages.insert(node.id, store.keep(moved));
+    other.capture.steps[1].stages.insert(node.id, pair.settings.store.keep(moved));
     let race = Race::between(&oracle.graph, &first.capture, &other.capture, 2).unwrap();
     assert_eq!(race.stage.to_string(), "L01.ffn_act");
     assert_eq!((race.at.step, race.at.position, race.index), (1, 3, 5));

@@ -2,8 +2,8 @@
 //! judged honestly.
 
 use qdiff_tests::npz::tamper;
-use qdiff_tests::recording::{judge, record, setup};
-use qdiff_tests::{headline, qdiff, screen, stderr, stdout};
+use qdiff_tests::recording::record;
+use qdiff_tests::{folder, headline, judged, qdiff, qdiff_with, screen, stderr, stdout};
 use serde_json::Value;
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn statuses(report: &Value) -> Vec<(String, String)> {
 
 #[test]
 fn a_recorded_run_gets_the_verdict_of_the_live_one() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     for (name, fault) in [("clean", None), ("faulty", Some("rope-base@L01"))] {
         let inject: Vec<&str> = fault.map_or(vec![], |f| vec!["--inject", f]);
@@ -23,9 +23,9 @@ fn a_recorded_run_gets_the_verdict_of_the_live_one() {
         // the subject on the same ones.
         record(folder, &format!("{name}-llama"), &["--runner", "llama"]);
         record(folder, name, &inject);
-        let (live_code, live, _) = judge(folder, &[&["-n", "2"], &inject[..]].concat());
+        let (live_code, live, _) = judged(folder, &[&["-n", "2"], &inject[..]].concat());
         let subject = format!("capture:{name}");
-        let (code, recorded, text) = judge(folder, &["--subject", &subject]);
+        let (code, recorded, text) = judged(folder, &["--subject", &subject]);
         assert_eq!(code, live_code, "{text}");
         assert_eq!(code, i32::from(fault.is_some()), "{text}");
         assert_eq!(statuses(&recorded), statuses(&live), "{text}");
@@ -35,17 +35,17 @@ fn a_recorded_run_gets_the_verdict_of_the_live_one() {
         }
     }
     // New tolerances on an old capture.
-    let (code, ..) = judge(folder, &["--subject", "capture:faulty", "--tolerance", "*_rope=5"]);
+    let (code, ..) = judged(folder, &["--subject", "capture:faulty", "--tolerance", "*_rope=5"]);
     assert_eq!(code, 0);
 }
 
 #[test]
 fn two_captures_need_no_engine() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     record(folder, "a", &["-n", "0"]);
     record(folder, "b", &["-n", "0", "--runner", "llama"]);
-    let (code, report, text) = judge(folder, &["--subject", "capture:a", "--reference", "capture:b"]);
+    let (code, report, text) = judged(folder, &["--subject", "capture:a", "--reference", "capture:b"]);
     assert_eq!(code, 0, "{text}");
     assert_eq!(report["reference"]["name"], "llama.cpp (cpu) (recorded)");
 }
@@ -54,10 +54,10 @@ fn two_captures_need_no_engine() {
 /// the coverage says so.
 #[test]
 fn a_part_is_judged_as_a_part() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     record(folder, "part", &["--stages", "q_*"]);
-    let (code, report, text) = judge(folder, &["--subject", "capture:part"]);
+    let (code, report, text) = judged(folder, &["--subject", "capture:part"]);
     assert_eq!(code, 3, "{text}");
     let of = |stage: &str| statuses(&report).into_iter().find(|(s, _)| s == stage).unwrap().1;
     assert_eq!(of("L00.q_biased"), "match");
@@ -66,6 +66,18 @@ fn a_part_is_judged_as_a_part() {
     let coverage = &report["verdict"]["coverage"];
     assert!(coverage["judged"].as_u64() < coverage["asked"].as_u64());
     assert!(text.starts_with("INCOMPLETE"), "{text}");
+    // What is missing is told, and the least to capture as well is enough.
+    let gap = &report["gap"];
+    assert_eq!(
+        gap["rows"].as_u64().unwrap(),
+        coverage["asked"].as_u64().unwrap() - coverage["judged"].as_u64().unwrap()
+    );
+    assert!(gap["stages"].as_array().unwrap().contains(&"L01.ffn_down".into()), "{gap}");
+    assert_eq!(gap["add"], serde_json::json!(["logits"]), "{text}");
+    assert!(text.contains("missing ") && text.contains("logits to what is captured of the subject"), "{text}");
+    record(folder, "enough", &["--stages", "q_*,logits"]);
+    let (code, report, text) = judged(folder, &["--subject", "capture:enough"]);
+    assert_eq!((code, &report["gap"]), (0, &Value::Null), "{text}");
 }
 
 /// Changes the values of an array.
@@ -82,7 +94,7 @@ fn changes_are_found(folder: &Path, good: &str, cases: &[(&str, &str, Change, &[
         let mut bytes = std::fs::read(folder.join(good).join("capture.npz")).unwrap();
         tamper(&mut bytes, array, *change);
         std::fs::write(target.join("capture.npz"), bytes).unwrap();
-        let (code, report, text) = judge(folder, &["--subject", &format!("capture:{name}")]);
+        let (code, report, text) = judged(folder, &["--subject", &format!("capture:{name}")]);
         assert_eq!(code, 1, "{name}\n{text}");
         // The engine computed on from the right values: what reads the changed
         // tensor does not follow from it any more, and is the only other origin.
@@ -99,7 +111,7 @@ fn changes_are_found(folder: &Path, good: &str, cases: &[(&str, &str, Change, &[
 /// from outside. Each is found at its stage, and described.
 #[test]
 fn a_tampered_capture_is_located_and_described() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     record(folder, "good", &[]);
     let cases: [(&str, &str, Change, &[&str]); 5] = [
@@ -126,7 +138,7 @@ fn a_tampered_capture_is_located_and_described() {
 /// is found, and said exactly.
 #[test]
 fn one_head_and_one_position_are_located_exactly() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     record(folder, "good", &["-n", "5"]);
     let cases: [(&str, &str, Change, &[&str]); 2] = [
@@ -161,7 +173,7 @@ fn one_head_and_one_position_are_located_exactly() {
 /// apart they are, what is wrong whatever the weights are, and never a pass.
 #[test]
 fn two_captures_are_compared() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     record(folder, "mine", &[]);
     // On the same tokens, those of the decode steps too.
@@ -216,6 +228,10 @@ fn two_captures_are_compared() {
             assert!(text.contains(why), "{other}: {text}");
         }
     }
+    // What is set for every run does not turn the one into the other.
+    let ambient = qdiff_with(folder, &[("QDIFF_MODEL", "model.gguf")], &["compare", "mine", "theirs"]);
+    assert_eq!(ambient.status.code(), Some(3));
+    assert!(stdout(&ambient).contains("mode       without a model"), "{}", stdout(&ambient));
     let (code, text) = compare(&["mine", "theirs", "--tolerance", "logits=1"]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("need the model"), "{text}");
@@ -224,7 +240,7 @@ fn two_captures_are_compared() {
 /// What a capture says of its tokens is not asked for a second time.
 #[test]
 fn a_capture_and_a_prompt_exclude_each_other() {
-    let folder = setup();
+    let folder = folder();
     let run = ["run", "-m", "model.gguf", "--subject", "capture:mine"];
     let against = ["run", "-m", "model.gguf", "--reference", "capture:mine"];
     let logits = ["logits", "-m", "model.gguf", "--reference", "capture:mine"];
@@ -235,12 +251,17 @@ fn a_capture_and_a_prompt_exclude_each_other() {
         (&run[..], ["--length", "9"]),
         (&run[..], ["-n", "2"]),
         (&logits[..], ["-n", "2"]),
-        (&compare[..], ["--ubatch", "8"]),
     ] {
         let output = qdiff(folder.path(), &[command, &extra].concat());
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{said}");
         let expected = format!("'{}' cannot be used with a capture", extra[0]);
         assert!(said.contains(&expected), "{said}");
+    }
+    // A command that is about captures alone does not know such options.
+    for extra in [["--ubatch", "8"], ["--prompt", "haiku"], ["--inject", "rope-base"], ["--subject", "cpu"]] {
+        let output = qdiff(folder.path(), &[&compare[..], &extra].concat());
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains(&format!("unexpected argument '{}'", extra[0])), "{}", stderr(&output));
     }
 }

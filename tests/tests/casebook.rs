@@ -2,7 +2,8 @@
 //! that the command injects, and the figures of the biases are the file's.
 
 use qdiff_engine::gguf::Gguf;
-use qdiff_tests::{qdiff, real_model, stderr, stdout};
+use qdiff_tests::recording::record;
+use qdiff_tests::{folder, qdiff, real_model, stderr, stdout};
 use std::path::Path;
 
 /// A command of the book, and what stands below it.
@@ -95,6 +96,26 @@ fn every_output_names_stage_and_cause() {
             }
         }
     }
+}
+
+/// What the book says to do with an engine of one's own works for every command
+/// in it: without `--inject` and `-n`, on a recording.
+#[test]
+fn every_command_takes_a_recording_instead() {
+    let folder = folder();
+    record(folder.path(), "mine", &["-n", "1"]);
+    let mut taken = 0;
+    for case in cases().iter().filter(|c| c.command.contains(" --inject ") && !c.command.contains(" --prompt ")) {
+        let words: Vec<&str> = case.command.split_whitespace().skip(1).collect();
+        let dropped =
+            |i: usize| ["--inject", "-n"].contains(&words[i]) || (i > 0 && ["--inject", "-n"].contains(&words[i - 1]));
+        let mut args: Vec<&str> = (0..words.len()).filter(|i| !dropped(*i)).map(|i| words[i]).collect();
+        args.extend(["--subject", "capture:mine", "-m", "model.gguf"]);
+        let output = qdiff(folder.path(), &args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+        taken += 1;
+    }
+    assert!(taken > 10, "{taken}");
 }
 
 /// Each case of the team's morning is in the book under its name in the catalogue.

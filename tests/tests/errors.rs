@@ -130,12 +130,14 @@ fn requests_that_select_nothing() {
         all.extend(args);
         refused(folder, &all, expected);
     };
-    refuse(&["--stages", "q_rop"], &["q_rop", "q_rope", "attn_scores"]);
+    refuse(&["--stages", "q_rop"], &["`q_rop`", "did you mean `q_rope`", "qdiff inspect"]);
+    refuse(&["--stages", "L01.ffn_donw"], &["did you mean `ffn_down`"]);
     refuse(&["--layers", "2"], &["layer 2", "0 to 1"]);
     refuse(&["--layers", "x"], &["`x`"]);
     refuse(&["--tolerance", "nothing=1e-3"], &["nothing"]);
     refuse(&["--tolerance", "q_rope"], &["GLOB=NUMBER"]);
-    refuse(&["--inject", "no-such-bug"], &["no-such-bug", "rope-base"]);
+    refuse(&["--inject", "no-such-bug"], &["no-such-bug", "`qdiff mutations` lists them"]);
+    refuse(&["--inject", "rope-bsae@L01"], &["did you mean `rope-base`"]);
     refuse(&["--inject", "rope-base@L09"], &["layer 9", "0 to 1"]);
     refuse(&["--inject", "rope-base:theta=3"], &["base=NUMBER"]);
     refuse(&["--json", "absent/report.json"], &["absent/report.json", "folder you can write to"]);
@@ -189,4 +191,47 @@ fn bisect_skips_what_cannot_be_judged() {
         let output = qdiff(folder.path(), args);
         assert_eq!(output.status.code(), Some(125), "{args:?}: {}", stderr(&output));
     }
+}
+
+/// A slip in a runner's name names the one that was meant.
+#[test]
+fn a_runner_that_does_not_exist() {
+    let folder = tempfile::tempdir().unwrap();
+    for (args, expected) in [
+        (&["run", "--subject", "cdua"][..], "'cuda'"),
+        (&["run", "--subject", "none"], "capture:DIR"),
+        (&["record", "--runner", "lama", "--out", "x"], "'llama'"),
+        (&["generate", "--subject", "capture:mine"], "qdiff run --subject capture:mine"),
+        (&["mutations", "show", "rope-bsae"], "did you mean `rope-base`"),
+    ] {
+        let output = qdiff(folder.path(), args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+    }
+}
+
+/// What `bench` would pass over is refused.
+#[test]
+fn options_that_say_nothing_about_what_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    for args in [
+        &["--length", "99"][..],
+        &["--gemm", "cublas"],
+        &["--alone"],
+        &["--json", "x.json"],
+        &["--measure", "soak", "--rounds", "2"],
+        &["--measure", "cuda", "--threads", "1"],
+        &["--measure", "run", "--raw"],
+        &["--measure", "tapped-prefill", "--baseline", "x.json"],
+    ] {
+        let output = qdiff(folder.path(), &[&["bench", "-m", "absent.gguf"], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let option = args.iter().rfind(|a| a.starts_with("--") && **a != "--measure").unwrap();
+        let said = stderr(&output);
+        assert!(said.contains(&format!("'{option}' says nothing about what")), "{args:?}: {said}");
+    }
+    let decode = qdiff(folder.path(), &["bench", "-n", "2"]);
+    assert!(stderr(&decode).contains("unexpected argument '-n'"), "{}", stderr(&decode));
+    let prompt = qdiff(folder.path(), &["mutations", "score", "--prompt", "code"]);
+    assert!(stderr(&prompt).contains("--model"), "{}", stderr(&prompt));
 }

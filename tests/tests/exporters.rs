@@ -1,8 +1,8 @@
 //! Captures from Python: numpy reads what qdiff writes and the other way
 //! round, with the exporter that the documentation shows.
 
-use qdiff_tests::synth::Synth;
-use qdiff_tests::{qdiff, stderr, stdout};
+use qdiff_tests::recording::record;
+use qdiff_tests::{folder, qdiff, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -71,11 +71,8 @@ open("map", "w").write("\n".join(lines) + "\n")
 }
 
 fn setup() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    Synth::default().write(&folder.path().join("model.gguf")).unwrap();
-    let record = ["record", "-m", "model.gguf", "-n", "2", "--out", "recorded"];
-    let output = qdiff(folder.path(), &record);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let folder = folder();
+    record(folder.path(), "recorded", &[]);
     write_map(folder.path());
     folder
 }

@@ -2,13 +2,13 @@
 //! believed.
 
 use qdiff_tests::npz::{retitle, tamper};
-use qdiff_tests::recording::{judge, record, setup};
-use qdiff_tests::{qdiff, stderr, stdout};
+use qdiff_tests::recording::record;
+use qdiff_tests::{folder, judged, qdiff, stderr, stdout};
 use serde_json::{Value, json};
 
 #[test]
 fn what_is_no_capture_is_refused() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     record(folder, "good", &["--stages", "logits"]);
     let refused = |extra: &[&str], expected: &[&str]| {
@@ -70,14 +70,14 @@ fn what_is_no_capture_is_refused() {
 /// A finite value computed from an infinite one is no match.
 #[test]
 fn garbage_after_infinity_is_no_pass() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     record(folder, "bad", &[]);
     let mut bytes = std::fs::read(folder.join("bad/capture.npz")).unwrap();
     tamper(&mut bytes, "prefill/L01.q_proj", |x| x.fill(f32::INFINITY));
     tamper(&mut bytes, "prefill/L01.q_biased", |x| x.fill(7.0));
     std::fs::write(folder.join("bad/capture.npz"), bytes).unwrap();
-    let (code, _, text) = judge(folder, &["--subject", "capture:bad", "--stages", "q_biased"]);
+    let (code, _, text) = judged(folder, &["--subject", "capture:bad", "--stages", "q_biased"]);
     assert_eq!(code, 1, "{text}");
 }
 
@@ -85,7 +85,7 @@ fn garbage_after_infinity_is_no_pass() {
 /// the number of elements is right: numpy's header is edited in place.
 #[test]
 fn shapes_that_lie_are_refused() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     for (name, array, from, to) in [
         ("scores", "prefill/L00.attn_scores", "(4, 35, 35, )", "(140, 1, 35,)"),
@@ -104,12 +104,10 @@ fn shapes_that_lie_are_refused() {
     }
 }
 
-/// An archive that unpacks to far more than any stage has is refused, also
-/// where no model says what a stage has.
 /// A name from a manifest or of a file steers no terminal, coloured or not.
 #[test]
 fn hostile_names_are_shown_not_obeyed() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     for name in ["mine", "theirs"] {
         record(folder, name, &["-n", "0", "--stages", "logits"]);
@@ -129,9 +127,11 @@ fn hostile_names_are_shown_not_obeyed() {
     }
 }
 
+/// An archive that unpacks to far more than any stage has is refused, also
+/// where no model says what a stage has.
 #[test]
 fn bombs_are_refused_without_a_model() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     record(folder, "good", &["-n", "0", "--stages", "logits", "--compress"]);
     record(folder, "bomb", &["-n", "0", "--stages", "logits", "--compress"]);
@@ -165,5 +165,59 @@ fn bombs_are_refused_without_a_model() {
         let message = stderr(&output);
         assert!(message.contains(expected), "{message}");
         assert!(message.len() < 1000, "{} bytes", message.len());
+    }
+}
+
+/// What numpy refuses is refused: a wrong checksum, and elements after the last.
+/// Two arrays of one name, of which numpy takes either, are refused too.
+#[test]
+fn archives_that_do_not_agree_with_themselves_are_refused() {
+    let folder = folder();
+    let folder = folder.path();
+    record(folder, "good", &["-n", "0", "--stages", "logits"]);
+    let path = folder.join("good/capture.npz");
+    let good = std::fs::read(&path).unwrap();
+    let refused = |bytes: &[u8], expected: &str| {
+        std::fs::write(&path, bytes).unwrap();
+        let output = qdiff(folder, &["run", "-m", "model.gguf", "--subject", "capture:good"]);
+        assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    };
+    let mut bytes = good.clone();
+    let values = bytes.windows(6).position(|w| w == b"\x93NUMPY").unwrap() + 128;
+    bytes[values] ^= 1;
+    refused(&bytes, "checksum");
+
+    let rewritten = |python: &str| {
+        std::fs::write(&path, &good).unwrap();
+        let script = format!(
+            "import warnings, zipfile; warnings.simplefilter('ignore')\n\
+             z = zipfile.ZipFile('good/capture.npz'); name = z.namelist()[0]; data = z.read(name); z.close()\n\
+             z = zipfile.ZipFile('good/capture.npz', {python}); z.close()"
+        );
+        let output = std::process::Command::new("python3").current_dir(folder).args(["-c", &script]).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        std::fs::read(&path).unwrap()
+    };
+    refused(&rewritten("'a'); z.writestr(name, data"), "two arrays of one name");
+    refused(&rewritten("'w'); z.writestr(name, data + b'more'"), "goes on after its last element");
+}
+
+/// A header of many brackets is refused at once; its parser would never end.
+#[test]
+fn brackets_within_brackets_are_refused() {
+    let folder = folder();
+    let folder = folder.path();
+    record(folder, "deep", &["-n", "0", "--stages", "logits"]);
+    let path = folder.join("deep/capture.npz");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let padded = |text: &str| format!("{text:<62}");
+    let deep = padded(&format!(" 'shape': {}", "(".repeat(40)));
+    retitle(&mut bytes, "prefill/logits", &padded(" 'shape': (35, 512, ), }"), &deep);
+    std::fs::write(&path, bytes).unwrap();
+    for args in [&["run", "-m", "model.gguf", "--subject", "capture:deep"][..], &["compare", "deep", "deep"]] {
+        let output = qdiff(folder, args);
+        assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+        assert!(stderr(&output).contains("nests brackets deeper"), "{}", stderr(&output));
     }
 }

@@ -1,5 +1,6 @@
 //! What keeps the house in order, read from its source.
 
+use qdiff_engine::model::{ARCHITECTURES, skeleton};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -112,7 +113,7 @@ fn circle(graph: &BTreeMap<String, BTreeMap<String, PathBuf>>, module: &str) -> 
 #[test]
 fn no_folder_imports_in_a_circle() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for (part, least) in [("engine/src", 8), ("harness/src", 20), ("synth/src", 1)] {
+    for (part, least) in [("engine/src", 8), ("harness/src", 20)] {
         let graph = imports(&root.join(part));
         let edges: usize = graph.values().map(BTreeMap::len).sum();
         assert!(edges >= least, "only {edges} imports were found in {part}: they are no longer read");
@@ -130,4 +131,80 @@ fn every_form_of_an_import_is_read() {
     assert_eq!(named(code, "crate::"), ["a", "b", "e", "f"]);
     assert_eq!(named(code, "super::super::"), ["h"]);
     assert_eq!(named(code, "super::"), ["super"]);
+}
+
+/// The string literals of `code`, as they are written.
+fn literals(code: &str) -> Vec<&str> {
+    let (mut found, mut rest) = (Vec::new(), code);
+    while let Some(at) = rest.find('"') {
+        let (before, text) = (&rest[..at], &rest[at + 1..]);
+        if before.ends_with('\'') {
+            rest = text;
+            continue;
+        }
+        // `r#"` ends with as many marks as it began with, and escapes nothing.
+        let marks = before.len() - before.trim_end_matches('#').len();
+        let raw = before.trim_end_matches('#').ends_with('r');
+        let end = match raw {
+            true => text.find(&format!("\"{}", "#".repeat(marks))),
+            false => text
+                .char_indices()
+                .scan(false, |escaped, (i, c)| {
+                    let open = *escaped || c != '"';
+                    *escaped = c == '\\' && !*escaped;
+                    Some((i, open))
+                })
+                .find(|(_, open)| !open)
+                .map(|(i, _)| i),
+        };
+        let end = end.expect("a literal ends");
+        found.push(&text[..end]);
+        rest = &text[end + 1..];
+    }
+    found
+}
+
+#[test]
+fn every_form_of_a_literal_is_read() {
+    let code = r##"f("a", '"', "b\"c\\", r"d\", r#"e"f"#, b"g")"##;
+    assert_eq!(literals(code), ["a", "b\\\"c\\\\", "d\\", "e\"f", "g"]);
+}
+
+/// A stage or a tensor is spelled where its graph declares it, and nowhere else:
+/// who knows of one by its name knows nothing of the next architecture's.
+#[test]
+fn stages_and_tensors_are_spelled_in_the_model_alone() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let (mut stages, mut tensors, mut files) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for (_, build) in ARCHITECTURES {
+        for node in skeleton(*build, 1).nodes {
+            stages.insert(node.id.name);
+            // An op and a kernel are called as their files.
+            files.insert(node.op.name().to_owned());
+            tensors.extend(node.weights.iter().map(|w| w.name.trim_start_matches("blk.0.").to_owned()));
+        }
+    }
+    for folder in ["engine/kernels", "engine/kernels/fused"] {
+        let names = std::fs::read_dir(root.join(folder)).unwrap();
+        files.extend(names.map(|f| f.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned()));
+    }
+    // A command is called so as well.
+    assert!(stages.remove("logits") && stages.len() > 20 && tensors.len() > 15);
+    let mut spelled = Vec::new();
+    for part in ["engine/src", "harness/src", "synth/src"] {
+        for (file, code) in sources(&root.join(part)) {
+            if file.starts_with("model") || file.ends_with("tests.rs") {
+                continue;
+            }
+            // Of the command line, examples in its help.
+            let help = file.starts_with("cli/args");
+            for literal in literals(&code) {
+                let stage = stages.contains(literal) && !(part == "engine/src" && files.contains(literal));
+                if stage || (!help && tensors.iter().any(|t| literal.contains(t.as_str()))) {
+                    spelled.push(format!("{part}/{}: {literal:?}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(spelled.is_empty(), "{}", spelled.join("\n"));
 }

@@ -162,12 +162,24 @@ fn completions_know_every_command() {
             }
         }
     }
-    // The shell that every machine has takes them.
+    // The shell that every machine has takes them: commands, and names of every kind.
     let script = stdout(&qdiff(folder.path(), &["completions", "bash"]));
-    let script =
-        format!("{script}\nCOMP_WORDS=(qdiff ru); COMP_CWORD=1; _qdiff qdiff ru qdiff; echo \"${{COMPREPLY[@]}}\"");
-    let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
-    assert_eq!(stdout(&output).trim(), "run", "{}", stderr(&output));
+    for (typed, expected) in [
+        ("ru", "run"),
+        ("run --inject qkv-bias-o", "qkv-bias-omitted"),
+        ("run --stages attn_sc", "attn_scores"),
+        ("run --subject llama-", "llama-cuda"),
+        ("sweep --prompt hai", "haiku"),
+    ] {
+        let words: Vec<&str> = typed.split(' ').collect();
+        let (at, last) = (words.len(), words.last().unwrap());
+        let before = if at == 1 { "qdiff" } else { words[at - 2] };
+        let script = format!(
+            "{script}\nCOMP_WORDS=(qdiff {typed}); COMP_CWORD={at}; _qdiff qdiff '{last}' '{before}'; echo \"${{COMPREPLY[@]}}\""
+        );
+        let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
+        assert_eq!(stdout(&output).trim(), expected, "{typed}: {}", stderr(&output));
+    }
 }
 
 #[test]

@@ -1,37 +1,19 @@
 //! Prompts in ubatches, and faults that begin at a position.
 
-use qdiff_tests::synth::Synth;
-use qdiff_tests::{headline, qdiff, screen, stderr, stdout};
+use qdiff_tests::{folder, headline, judged, qdiff, screen, stderr, stdout};
 use serde_json::Value;
-use std::path::Path;
-
-fn setup() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    Synth::default().write(&folder.path().join("model.gguf")).unwrap();
-    folder
-}
-
-fn run(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
-    let mut args = vec!["run", "-m", "model.gguf", "--json", "report.json"];
-    args.extend(extra);
-    let output = qdiff(folder, &args);
-    let code = output.status.code().unwrap();
-    assert_ne!(code, 2, "{extra:?}: {}", stderr(&output));
-    let json = serde_json::from_slice(&std::fs::read(folder.join("report.json")).unwrap()).unwrap();
-    (code, json, stdout(&output))
-}
 
 /// Of a stage whose operands are too large only some rows are looked at, and
 /// they keep their positions; operands close by need not have been captured.
 #[test]
 fn causes_are_named_from_few_rows_and_few_stages() {
-    let folder = setup();
+    let folder = folder();
     let long = &["--prompt", "long", "--length", "600", "-n", "0"][..];
     for (which, stages, fault, stage, cause) in [
         (long, "attn_context", "one-row-wrong:position=500@L01", "L01.attn_context", "one-row-wrong:position=500"),
         (&["-n", "1"], "attn_residual", "residual-wrong-side@L01", "L01.attn_residual", "residual-wrong-side"),
     ] {
-        let (code, report, text) = run(folder.path(), &[which, &["--stages", stages, "--inject", fault]].concat());
+        let (code, report, text) = judged(folder.path(), &[which, &["--stages", stages, "--inject", fault]].concat());
         assert_eq!(code, 1, "{fault}\n{text}");
         let first = &report["verdict"]["findings"][0];
         assert_eq!(first["stage"], stage, "{text}");
@@ -42,9 +24,9 @@ fn causes_are_named_from_few_rows_and_few_stages() {
 /// Whatever the size of the parts, both sides match and every row is judged.
 #[test]
 fn ubatches_of_any_size_match() {
-    let folder = setup();
+    let folder = folder();
     for ubatch in ["1", "7", "35", "512"] {
-        let (code, report, text) = run(folder.path(), &["--ubatch", ubatch, "-n", "2"]);
+        let (code, report, text) = judged(folder.path(), &["--ubatch", ubatch, "-n", "2"]);
         assert_eq!(code, 0, "{ubatch}\n{text}");
         let coverage = &report["verdict"]["coverage"];
         assert_eq!(coverage["asked"], coverage["judged"], "{ubatch}\n{text}");
@@ -55,9 +37,9 @@ fn ubatches_of_any_size_match() {
 /// its cause is named with the position, in whichever ubatch it falls.
 #[test]
 fn a_fault_from_a_position_on_is_found_there() {
-    let folder = setup();
+    let folder = folder();
     for (fault, stage) in [("rope-base@L01.q_rope,p200..", "L01.q_rope"), ("logits-stale@p200..", "logits")] {
-        let (code, report, text) = run(
+        let (code, report, text) = judged(
             folder.path(),
             &["--prompt", "long", "--raw", "--length", "300", "--ubatch", "64", "-n", "1", "--inject", fault],
         );
@@ -79,7 +61,7 @@ fn a_fault_from_a_position_on_is_found_there() {
 /// Only the rows of the positions asked for are kept, and that is what is judged.
 #[test]
 fn rows_of_chosen_positions_are_judged_alone() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     let output = qdiff(
         folder,
@@ -100,10 +82,10 @@ fn rows_of_chosen_positions_are_judged_alone() {
     );
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let chosen = ["--subject", "capture:part", "--positions", "9,34-35"];
-    let (code, report, text) = run(folder, &chosen);
+    let (code, report, text) = judged(folder, &chosen);
     assert_eq!(code, 0, "{text}");
     // Of a whole run that is a part, and said to be one.
-    let (code, whole, text) = run(folder, &chosen[..2]);
+    let (code, whole, text) = judged(folder, &chosen[..2]);
     assert_eq!(code, 3, "{text}");
     let judged = |r: &Value| r["verdict"]["coverage"]["judged"].as_u64().unwrap();
     assert!(judged(&report) > 200, "{text}");
@@ -114,7 +96,7 @@ fn rows_of_chosen_positions_are_judged_alone() {
 /// differ says whether prefill, decode or the cache is to blame, in words.
 #[test]
 fn prefill_is_held_against_decode() {
-    let folder = setup();
+    let folder = folder();
     for (fault, code, words) in [
         (None, 0, "MATCH: the same in one batch, in parts of 7 and token by token"),
         (
@@ -148,15 +130,15 @@ fn prefill_is_held_against_decode() {
 /// A run says in its first line where prefill and decode part.
 #[test]
 fn the_headline_tells_decode_from_prefill() {
-    let folder = setup();
-    let (_, _, text) = run(folder.path(), &["-n", "3", "--inject", "kv-position-stuck@L01"]);
+    let folder = folder();
+    let (_, _, text) = judged(folder.path(), &["-n", "3", "--inject", "kv-position-stuck@L01"]);
     assert!(headline(&text).contains("from decode step 1 on (the prefill is right: decode or cache)"), "{text}");
 }
 
 /// All positions of the model's context, rows of a few of them kept.
 #[test]
 fn positions_up_to_the_limit_of_the_model() {
-    let folder = setup();
+    let folder = folder();
     let output = qdiff(
         folder.path(),
         &[

@@ -6,7 +6,7 @@ use half::f16;
 use llama_cpp_sys_2 as sys;
 use proptest::prelude::*;
 use proptest::sample::select;
-use qdiff_engine::quant::{self, ActivationFormat, GgmlType};
+use qdiff_engine::quant::{self, ActivationFormat, FORMATS, GgmlType, Offset, Part};
 
 fn traits(ty: GgmlType) -> &'static sys::ggml_type_traits {
     // SAFETY: the id is valid, so this is a pointer into ggml's static table.
@@ -50,7 +50,7 @@ fn from_float(id: sys::ggml_type, x: &[f32], per: usize, size: usize) -> Vec<u8>
 fn check_dequantize(ty: GgmlType, bytes: &[u8], n: usize) -> Result<(), TestCaseError> {
     let want = to_float(ty, bytes, n);
     let mut got = vec![0.0; n];
-    quant::dequantize(ty, bytes, &mut got).expect("supported");
+    quant::dequantize(ty, bytes, &mut got);
     for (i, (got, want)) in got.iter().zip(&want).enumerate() {
         prop_assert!(
             got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()),
@@ -76,6 +76,16 @@ fn activations() -> impl Strategy<Value = Vec<f32>> {
         1 => Just(vec![0.0; 512]),
     ]
 }
+
+/// The formats of activations of ggml's CPU backend.
+const CPU: [ActivationFormat; 6] = [
+    ActivationFormat::F32,
+    ActivationFormat::F16,
+    ActivationFormat::Bf16,
+    ActivationFormat::Q8_0,
+    ActivationFormat::Q8_1,
+    ActivationFormat::Q8K,
+];
 
 /// (id, elements per block, bytes per block) of ggml's formats of activations.
 fn layout(fmt: ActivationFormat) -> (sys::ggml_type, usize, usize) {
@@ -141,12 +151,48 @@ fn the_type_table_is_ggmls() {
 }
 
 #[test]
-fn activation_formats_are_those_that_ggml_multiplies_with() {
+fn what_ggml_multiplies_with_can_be_emulated() {
     for ty in GgmlType::ALL_SUPPORTED {
         // SAFETY: the id is valid, so this is a pointer into a static table.
         let want = unsafe { (*sys::ggml_get_type_traits_cpu(ty.id())).vec_dot_type };
-        let fmt = ActivationFormat::of_weights(*ty).expect("supported");
-        assert_eq!(layout(fmt).0, want, "{ty}");
+        assert!(CPU.iter().any(|fmt| layout(*fmt).0 == want), "{ty}");
+    }
+}
+
+/// What a format's description says of quants is true of the blocks as ggml
+/// reads them: a quant at the zero point is worth nothing, a run shares a scale,
+/// and a byte of the low bits holds weights a stride apart.
+#[test]
+fn the_descriptions_are_ggmls() {
+    for format in FORMATS {
+        let (ty, Some(quants)) = (format.ty, format.quants()) else {
+            continue;
+        };
+        let n = ty.block_size();
+        let read = |block: &[u8]| to_float(ty, block, n);
+        let mut block: Vec<u8> = (0..ty.type_size()).map(|i| 0x11 + (i % 7) as u8).collect();
+        let zero = if let Offset::ZeroPoint(zero) = quants.offset { zero } else { 0 };
+        format.set_quants(&mut block, zero);
+        let base = read(&block);
+        if !matches!(quants.offset, Offset::PerBlock | Offset::PerSubBlock) {
+            assert!(base.iter().all(|v| *v == 0.0), "{ty}: {base:?}");
+        }
+        format.set_quants(&mut block, zero + 1);
+        let one = read(&block);
+        for (run, base) in one.chunks(quants.run).zip(base.chunks(quants.run)) {
+            assert!(run.iter().all(|v| v == &run[0]) && run[0] != base[0], "{ty}: {run:?}");
+        }
+        let low = format.field(Part::Quants).expect("its quants stand somewhere");
+        let per_byte = 8 / format.bits(Part::Quants);
+        for (i, at) in low.bytes.clone().enumerate() {
+            let mut other = block.clone();
+            other[at] = !other[at];
+            let first = i / quants.stride * quants.stride * per_byte + i % quants.stride;
+            let changed: Vec<usize> =
+                read(&other).iter().zip(&one).enumerate().filter(|(_, (a, b))| a != b).map(|(i, _)| i).collect();
+            let want: Vec<usize> = (0..per_byte).map(|k| first + k * quants.stride).collect();
+            assert_eq!(changed, want, "{ty}, byte {i} of its quants");
+        }
     }
 }
 
@@ -189,17 +235,12 @@ proptest! {
     ) {
         let mut bytes = seed[..ty.row_bytes(512)].to_vec();
         if sane {
-            // The scales' places: (first byte, how many f16).
-            let (at, halves) = match ty {
-                GgmlType::Q4_1 | GgmlType::Q5_1 | GgmlType::Q4_K | GgmlType::Q5_K => (0, 2),
-                GgmlType::Q6_K => (208, 1),
-                GgmlType::Q4_0 | GgmlType::Q5_0 | GgmlType::Q8_0 => (0, 1),
-                _ => (0, 0),
-            };
+            let fields = ty.format().expect("supported").fields.iter();
+            let halves: Vec<_> = fields.filter(|f| matches!(f.part, Part::Scale | Part::Offset)).collect();
             for (i, block) in bytes.chunks_exact_mut(ty.type_size()).enumerate() {
-                for half in 0..halves {
+                for (half, field) in halves.iter().enumerate() {
                     let value = f16::from_f32(scale / (1.0 + (i + half) as f32));
-                    block[at + 2 * half..][..2].copy_from_slice(&value.to_le_bytes());
+                    block[field.bytes.clone()].copy_from_slice(&value.to_le_bytes());
                 }
             }
         }
@@ -208,13 +249,7 @@ proptest! {
 
     #[test]
     fn emulated_activations_are_ggmls(x in activations()) {
-        for fmt in [
-            ActivationFormat::F16,
-            ActivationFormat::Bf16,
-            ActivationFormat::Q8_0,
-            ActivationFormat::Q8_1,
-            ActivationFormat::Q8K,
-        ] {
+        for fmt in CPU.into_iter().filter(|fmt| *fmt != ActivationFormat::F32) {
             let (id, per, size) = layout(fmt);
             let want = decode(fmt, &from_float(id, &x, per, size));
             let mut got = vec![0.0; x.len()];

@@ -1,18 +1,11 @@
 //! The real 491 MB model, end to end. `./scripts/test` fetches it.
 
-use qdiff_tests::{qdiff, real_model, stderr, stdout};
+use qdiff_tests::{qdiff, real_model, stderr, stdout, told};
 use serde_json::Value;
 
 fn run(extra: &[&str]) -> (i32, Value, String) {
     let folder = tempfile::tempdir().unwrap();
-    let model = real_model();
-    let mut args = vec!["run", "-m", &model, "--json", "report.json"];
-    args.extend(extra);
-    let output = qdiff(folder.path(), &args);
-    let code = output.status.code().expect("qdiff exits");
-    assert_ne!(code, 2, "{extra:?}: {}", stderr(&output));
-    let json = serde_json::from_slice(&std::fs::read(folder.path().join("report.json")).unwrap()).unwrap();
-    (code, json, stdout(&output))
+    told(folder.path(), &[&["run", "-m", &real_model()], extra].concat())
 }
 
 fn stages(report: &Value) -> &Vec<Value> {

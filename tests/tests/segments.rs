@@ -2,8 +2,7 @@
 //! the nearest captured ones: clean runs pass, faults are found in the segment
 //! that holds them.
 
-use qdiff_tests::synth::Synth;
-use qdiff_tests::{qdiff, stderr, stdout};
+use qdiff_tests::{folder, judged, qdiff, stderr};
 use serde_json::Value;
 use std::fs::File;
 use std::path::Path;
@@ -29,14 +28,8 @@ fn thin(folder: &Path, out: &str, extra: &[&str], keep: impl Fn(&str) -> bool) {
     std::fs::rename(part, path).unwrap();
 }
 
-fn judge(folder: &Path, subject: &str, extra: &[&str]) -> (i32, Value, String) {
-    let subject = format!("capture:{subject}");
-    let args = ["run", "-m", "model.gguf", "--json", "r.json", "--subject", &subject];
-    let output = qdiff(folder, &[&args, extra].concat());
-    let code = output.status.code().unwrap();
-    assert_ne!(code, 2, "{}", stderr(&output));
-    let json = serde_json::from_slice(&std::fs::read(folder.join("r.json")).unwrap()).unwrap();
-    (code, json, stdout(&output))
+fn judge(folder: &Path, subject: &str) -> (i32, Value, String) {
+    judged(folder, &["--subject", &format!("capture:{subject}")])
 }
 
 /// What fused engines and third-party dumps hand out: layer outputs, and
@@ -53,14 +46,13 @@ fn keeps(taps: &[&str], stage: &str) -> bool {
 
 #[test]
 fn a_clean_run_passes_over_segments() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let folder = folder.path();
-    Synth::default().write(&folder.join("model.gguf")).unwrap();
     for (i, taps) in TAPS.iter().enumerate() {
         for runner in ["cpu", "llama"] {
             let name = format!("{runner}{i}");
             thin(folder, &name, &["--runner", runner], |s| keeps(taps, s));
-            let (code, report, text) = judge(folder, &name, &[]);
+            let (code, report, text) = judge(folder, &name);
             assert_eq!(code, 0, "{taps:?}\n{text}");
             let coverage = &report["verdict"]["coverage"];
             assert_eq!(coverage["judged"], coverage["asked"], "{text}");
@@ -77,23 +69,18 @@ fn a_clean_run_passes_over_segments() {
 /// The same of a live subject of which little is tapped.
 #[test]
 fn a_live_subject_with_few_taps() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let folder = folder.path();
-    Synth::default().write(&folder.join("model.gguf")).unwrap();
-    let judge = |extra: &[&str]| {
-        let args = ["run", "-m", "model.gguf", "--subject", "cpu", "--json", "r.json", "--taps", "L*.layer_out,logits"];
-        let output = qdiff(folder, &[&args[..], extra].concat());
-        let json: Value = serde_json::from_slice(&std::fs::read(folder.join("r.json")).unwrap()).unwrap();
-        (output.status.code(), json, stdout(&output))
-    };
+    let judge =
+        |extra: &[&str]| judged(folder, &[&["--subject", "cpu", "--taps", "L*.layer_out,logits"], extra].concat());
     let (code, report, text) = judge(&[]);
-    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(code, 0, "{text}");
     let coverage = &report["verdict"]["coverage"];
     assert_eq!(coverage["judged"], coverage["asked"], "{text}");
     assert!(coverage["within"].as_u64() > Some(0), "{text}");
     assert!(text.contains("--taps 'L*.layer_out,logits'"), "{text}");
     let (code, _, text) = judge(&["--inject", "rope-base@L01"]);
-    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(code, 1, "{text}");
     assert!(text.starts_with("DIVERGED at L01.attn_norm..L01.layer_out"), "{text}");
     let capture = ["record", "-m", "model.gguf", "--runner", "cpu", "--out", "c"];
     assert_eq!(qdiff(folder, &capture).status.code(), Some(0));
@@ -105,9 +92,8 @@ fn a_live_subject_with_few_taps() {
 
 #[test]
 fn a_fault_is_found_in_its_segment() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let folder = folder.path();
-    Synth::default().write(&folder.join("model.gguf")).unwrap();
     let cases = [
         ("rope-base@L01", 0, "L01.attn_norm..L01.layer_out"),
         ("gelu-for-silu@L00", 1, "L00.ffn_norm..L00.layer_out"),
@@ -118,7 +104,7 @@ fn a_fault_is_found_in_its_segment() {
     for (fault, taps, segment) in cases {
         let out = fault.replace('@', "-");
         thin(folder, &out, &["--inject", fault], |s| keeps(TAPS[taps], s));
-        let (code, report, text) = judge(folder, &out, &[]);
+        let (code, report, text) = judge(folder, &out);
         assert_eq!(code, 1, "{fault}\n{text}");
         let findings = report["verdict"]["findings"].as_array().unwrap();
         let (_, last) = segment.split_once("..").unwrap();

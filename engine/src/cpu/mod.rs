@@ -4,9 +4,9 @@
 //! hands the result to the taps. A fault injected by rewriting a node is
 //! therefore run like any other node.
 
-use crate::model::fault::{Misread, Output};
+use crate::model::fault::{FaultyWeights, Output};
 use crate::model::{Graph, Node, WeightSource};
-use crate::ops::{self, Context, KvCache, Op, Tensor, kv_cache};
+use crate::ops::{self, Context, Op, Tensor};
 use crate::quant::{self, ActivationFormat};
 use crate::tap::{Intervene, Site, TapSink};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ pub struct CpuEngine<'a> {
     graph: Graph,
     weights: &'a dyn WeightSource,
     last_use: Vec<usize>,
-    /// Per node, for the caches and for stages that keep stale elements.
+    /// Per node, for states and for stages that keep stale elements.
     kept: Vec<Option<Arc<Tensor<f32>>>>,
     intervention: Option<Box<dyn Intervene + 'a>>,
     position: usize,
-    /// What rows become on their way into a cache.
+    /// What operands become on their way into a state.
     kv: ActivationFormat,
 }
 
@@ -73,12 +73,7 @@ impl<'a> CpuEngine<'a> {
         let mut output = None;
         for index in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[index];
-            let context = Context {
-                tokens,
-                positions: &positions,
-                weights: self.weights,
-                weight: node.weight.as_deref().unwrap_or(""),
-            };
+            let context = Context { tokens, positions: &positions, source: self.weights, weights: &node.weights };
             let mut value = evaluate(node, &values, &context, self.kv, &mut self.kept[index]);
             if let Some(intervention) = &mut self.intervention {
                 // What is kept is changed with it, not a copy of it.
@@ -127,24 +122,24 @@ fn evaluate(
             let old = evaluate(&before.node, values, context, kv, kept);
             let mixed = match node.token_axis() {
                 Some(axis) if earlier < context.tokens.len() => {
-                    let mut value = Arc::unwrap_or_clone(itself(node, values, context, kv, kept));
+                    let mut value = Arc::unwrap_or_clone(evaluate_node(node, values, context, kv, kept));
                     copy_rows(&mut value, &old, axis, earlier);
                     Arc::new(value)
                 }
                 _ => old,
             };
-            if node.faults.write.is_some() {
+            if node.faults.write.is_some() && !node.has_state() {
                 // What the next step finds in the buffer.
                 *kept = Some(mixed.clone());
             }
             return mixed;
         }
     }
-    itself(node, values, context, kv, kept)
+    evaluate_node(node, values, context, kv, kept)
 }
 
 /// The node, whatever it was before some position.
-fn itself(
+fn evaluate_node(
     node: &Node,
     values: &[Option<Arc<Tensor<f32>>>],
     context: &Context<'_>,
@@ -153,15 +148,15 @@ fn itself(
 ) -> Arc<Tensor<f32>> {
     let inputs = operands(node, values);
     if !node.faults.none() {
-        return spoiled(node, &inputs, context, kv, kept);
-    }
-    if let Op::KvCache(cache) = &node.op {
-        let state = kept.get_or_insert_with(Arc::default);
-        // No reader of the last step holds the cache any more: appended in place.
-        append(cache, Arc::make_mut(state), &inputs[0], kv, node);
-        return state.clone();
+        return evaluate_faulty(node, &inputs, context, kv, kept);
     }
     let operands: Vec<&Tensor<f32>> = inputs.iter().map(AsRef::as_ref).collect();
+    if node.has_state() {
+        let state = kept.get_or_insert_with(Arc::default);
+        // No reader of the last step holds it any more: changed in place.
+        advance(&node.op, Arc::make_mut(state), &operands, kv);
+        return state.clone();
+    }
     Arc::new(ops::forward(&node.op, &operands, context))
 }
 
@@ -176,19 +171,22 @@ fn copy_rows(to: &mut Tensor<f32>, from: &Tensor<f32>, axis: usize, count: usize
     }
 }
 
-/// Appends rows to a cache as it holds them in its format.
-fn append(cache: &KvCache, state: &mut Tensor<f32>, rows: &Tensor<f32>, format: ActivationFormat, node: &Node) {
-    let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
+/// Goes on from a state with operands as it holds them in its format.
+fn advance(op: &Op, state: &mut Tensor<f32>, operands: &[&Tensor<f32>], format: ActivationFormat) {
     if format == ActivationFormat::F32 {
-        return kv_cache::append(cache, state, rows, &row_shape);
+        return ops::advance(op, state, operands);
     }
-    let mut held = Tensor::<f64>::zeros(rows.shape.clone());
-    quant::emulate(format, &rows.data, &mut held.data);
-    kv_cache::append(cache, state, &held.narrow(), &row_shape);
+    let held = operands.iter().map(|x| {
+        let mut held = Tensor::<f64>::zeros(x.shape.clone());
+        quant::emulate(format, &x.data, &mut held.data);
+        held.narrow()
+    });
+    let held: Vec<Tensor<f32>> = held.collect();
+    ops::advance(op, state, &held.iter().collect::<Vec<_>>());
 }
 
 /// A node with faults: its operands widened, its result narrowed again.
-fn spoiled(
+fn evaluate_faulty(
     node: &Node,
     inputs: &[Arc<Tensor<f32>>],
     context: &Context<'_>,
@@ -200,30 +198,30 @@ fn spoiled(
         let wide: Vec<Tensor<f64>> = operands.iter().map(|t| t.wide()).collect();
         fault.evaluate(&wide.iter().collect::<Vec<_>>(), context).0
     });
-    let mut value = if let Op::KvCache(cache) = &node.op {
+    let mut value = if node.has_state() {
         let state = kept.get_or_insert_with(Arc::default);
         let rows = computed.map(|t| t.narrow());
-        let rows = rows.as_ref().unwrap_or(operands[0]);
-        append(cache, Arc::make_mut(state), rows, kv, node);
+        let operands = rows.as_ref().map_or(operands, |rows| vec![rows]);
+        advance(&node.op, Arc::make_mut(state), &operands, kv);
         Tensor::clone(state)
     } else if let Some(computed) = computed {
         computed.narrow()
+    } else if node.faults.left_out {
+        operands[0].clone()
     } else if let Some(fault) = &node.faults.read {
-        let weights = Misread { source: context.weights, fault: fault.as_ref() };
-        let context = Context { weights: &weights, ..*context };
-        ops::forward(&node.op, &operands, &context)
+        let source = FaultyWeights { source: context.source, fault: fault.as_ref() };
+        ops::forward(&node.op, &operands, &Context { source: &source, ..*context })
     } else {
         ops::forward(&node.op, &operands, context)
     };
     if let Some(fault) = &node.faults.write {
-        // A cache keeps its own rows; another stage keeps what its buffer holds.
-        let cache = matches!(node.op, Op::KvCache(_));
-        let old = kept.as_ref().filter(|_| !cache).map(|t| t.data.as_slice());
+        // A state keeps what it was; another stage keeps what its buffer holds.
+        let old = kept.as_ref().filter(|_| !node.has_state()).map(|t| t.data.as_slice());
         let mut wide = value.wide();
         let mut bound = vec![0f32; wide.data.len()];
         fault.write(Output { value: &mut wide, bound: &mut bound, old, positions: context.positions });
         value = wide.narrow();
-        if !cache {
+        if !node.has_state() {
             *kept = Some(Arc::new(value.clone()));
         }
     }

@@ -1,11 +1,12 @@
 //! From a node of the graph to the launches that compute it.
 
+use super::CudaError;
 use super::blas::Product;
 use super::launch::{Args, Call};
 use super::memory::{Buffer, Memory, PARTS, Weight};
 use super::options::{Gemm, Options, Path};
 use crate::model::{Graph, Node, row_len};
-use crate::ops::{Attention, Op, Pairing};
+use crate::ops::{Attention, KvCache, Op, Pairing, RmsNorm, Rope, Softmax};
 
 /// Threads of an elementwise block.
 const THREADS: u32 = 256;
@@ -61,13 +62,31 @@ pub struct Calls<'a> {
     pub options: &'a Options,
 }
 
+/// What of a graph the kernels cannot do, if anything.
+///
+/// # Errors
+/// The first stage that none of them computes.
+pub fn refuse(graph: &Graph) -> Result<(), CudaError> {
+    for node in &graph.nodes {
+        if let Op::Rope(rope) = &node.op
+            && rope.rotated != rope.head_dim
+        {
+            return Err(CudaError::Unsupported(format!(
+                "{} rotates {} of {} elements of a head, and the CUDA kernels rotate all; use --subject cpu",
+                node.id, rope.rotated, rope.head_dim
+            )));
+        }
+    }
+    Ok(())
+}
+
 impl Calls<'_> {
     fn input(&self, node: &Node, i: usize) -> u64 {
         self.memory.outputs[node.inputs[i]].at
     }
 
     fn weight(&self, node: &Node) -> &Weight {
-        &self.memory.weights[node.weight.as_deref().unwrap_or("")]
+        &self.memory.weights[&node.weights[0].name]
     }
 
     /// The work of node `index` over `span`, its result in the node's buffer.
@@ -82,35 +101,37 @@ impl Calls<'_> {
         let kv = self.options.kv.kernel();
         let args = Args::default;
         Work::Kernel(match &node.op {
-            Op::Embed { .. } => {
+            Op::Embed => {
                 let w = self.weight(node);
                 let args = args().with(self.memory.tokens).with(w.planes).with(y);
                 let grid = (tokens as u32, 1, 1);
                 Call::new(format!("embed_{}", w.ty), grid, 128, args.with(w.n as i32))
             }
-            Op::RmsNorm(norm) => {
-                let n = (row_len(node) / norm.groups) as i32;
+            Op::RmsNorm(RmsNorm { eps, groups }) => {
+                let n = (row_len(node) / groups) as i32;
                 let args = args().with(self.input(node, 0)).with(self.weight(node).planes[0]);
-                let args = args.with(y).with(n).with(norm.eps as f32);
-                let grid = ((tokens * norm.groups) as u32, 1, 1);
+                let args = args.with(y).with(n).with(*eps as f32);
+                let grid = ((tokens * groups) as u32, 1, 1);
                 Call::new("rms_norm", grid, THREADS, args)
             }
-            Op::Linear(_) => return self.linear(node, self.input(node, 0), y, tokens),
+            Op::Linear => return self.linear(node, self.input(node, 0), y, tokens),
             Op::Bias => {
                 let w = self.weight(node);
                 let args = args().with(self.input(node, 0)).with(w.planes[0]).with(y);
                 Call::flat("bias", elements, args.with(w.n as i32).with(elements as i32))
             }
-            Op::Rope(rope) => {
-                let heads = (row_len(node) / rope.head_dim) as i32;
-                let adjacent = i32::from(rope.pairing == Pairing::Norm);
+            // The base is in the table of frequencies; see `refuse` for the rest.
+            Op::Rope(Rope { base: _, head_dim, rotated: _, pairing }) => {
+                let heads = (row_len(node) / head_dim) as i32;
+                let adjacent = i32::from(*pairing == Pairing::Norm);
                 let args = args().with(self.input(node, 0)).with(self.memory.frequencies[&index]);
-                let args = args.with(y).with(heads).with(rope.head_dim as i32).with(adjacent);
+                let args = args.with(y).with(heads).with(*head_dim as i32).with(adjacent);
                 Call::flat("rope", elements / 2, args.with(start).with(count))
             }
-            Op::KvCache(_) => {
+            Op::KvCache(KvCache { n_kv_heads, head_dim }) => {
+                let width = (n_kv_heads * head_dim) as i32;
                 let args = args().with(self.input(node, 0)).with(y);
-                let args = args.with(row_len(node) as i32).with(start).with(count);
+                let args = args.with(width).with(start).with(count);
                 Call::flat(format!("kv_cache_{kv}"), elements, args)
             }
             Op::AttnScores(a) => {
@@ -119,9 +140,9 @@ impl Calls<'_> {
                 let args = args.with(start).with(count).with(keys);
                 Call::new(format!("attn_scores_{kv}"), grid, 32 * WARPS as u32, args)
             }
-            Op::AttnWeights(softmax) => {
+            Op::AttnWeights(Softmax { scale }) => {
                 let heads = Graph::extent(node, tokens, span.keys())[0] as u32;
-                let args = args().with(self.input(node, 0)).with(y).with(softmax.scale as f32);
+                let args = args().with(self.input(node, 0)).with(y).with(*scale as f32);
                 let args = args.with(start).with(count).with(keys);
                 Call::new("attn_weights", (tokens as u32, heads, 1), THREADS, args)
             }
@@ -131,11 +152,10 @@ impl Calls<'_> {
                 let args = args.with(start).with(count).with(keys);
                 Call::new(format!("attn_context_{kv}"), grid, 64, args)
             }
-            Op::Residual | Op::SwiGlu(_) => {
+            Op::Residual | Op::SwiGlu => {
                 let args = args().with(self.input(node, 0)).with(self.input(node, 1));
                 Call::flat(node.op.name(), elements, args.with(y).with(elements as i32))
             }
-            Op::Copy => unreachable!("no clean graph leaves an op out"),
         })
     }
 
@@ -182,8 +202,9 @@ impl Calls<'_> {
     }
 
     fn attention_args(&self, node: &Node, y: u64, a: &Attention) -> Args {
+        let Attention { n_heads, n_kv_heads, head_dim } = *a;
         let args = Args::default().with(self.input(node, 0)).with(self.input(node, 1));
-        let args = args.with(y).with(a.n_heads as i32).with(a.n_kv_heads as i32);
-        args.with(a.head_dim as i32)
+        let args = args.with(y).with(n_heads as i32).with(n_kv_heads as i32);
+        args.with(head_dim as i32)
     }
 }

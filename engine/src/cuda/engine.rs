@@ -156,14 +156,10 @@ impl CudaEngine {
     pub fn weight_bytes(&self) -> usize {
         let mut total = 0;
         for node in &self.graph.nodes {
-            let Some(w) = node.weight.as_ref().map(|name| &self.memory.weights[name]) else {
-                continue;
-            };
-            let rows = match node.op {
-                Op::Embed { .. } => 1,
-                _ => w.m,
-            };
-            total += rows * w.ty.row_bytes(w.n);
+            for w in node.weights.iter().map(|w| &self.memory.weights[&w.name]) {
+                let rows = if node.op == Op::Embed { 1 } else { w.m };
+                total += rows * w.ty.row_bytes(w.n);
+            }
         }
         total
     }
@@ -390,7 +386,7 @@ impl CudaEngine {
         }
         for &i in nodes {
             let buffer = self.memory.outputs[i];
-            if matches!(self.graph.nodes[i].op, Op::KvCache(_)) || buffer.bytes == 0 {
+            if self.graph.nodes[i].op.has_state() || buffer.bytes == 0 {
                 continue;
             }
             // SAFETY: the buffer's own address and length; the stream orders it
@@ -412,7 +408,7 @@ impl CudaEngine {
             let tokens = if last { 1 } else { span.tokens };
             let shape = Graph::extent(node, tokens, span.keys());
             let (id, mut from) = (node.id, self.memory.outputs[i].at);
-            if matches!(node.op, Op::KvCache(_)) && self.options.kv != KvType::F32 {
+            if node.op.has_state() && self.options.kv != KvType::F32 {
                 let count: usize = shape.iter().product();
                 let args = Args::default().with(from).with(self.memory.cache_f32);
                 let name = format!("kv_read_{}", self.options.kv.kernel());

@@ -89,7 +89,7 @@ impl Schedule<'_> {
     }
 
     fn weight(&self, i: usize) -> &Weight {
-        &self.calls.memory.weights[self.node(i).weight.as_deref().unwrap_or("")]
+        &self.calls.memory.weights[&self.node(i).weights[0].name]
     }
 
     fn vector(&self, i: Option<usize>) -> u64 {

@@ -1,6 +1,7 @@
 //! What an engine keeps on the device, and where.
 
 use super::arena::{Arena, Part, Plan};
+use super::calls::refuse;
 use super::options::{Gemm, Options, Path};
 use super::weights::{self, PLANES, Planes};
 use super::{CudaError, readback};
@@ -93,11 +94,12 @@ impl Memory {
         stream: &Arc<CudaStream>,
     ) -> Result<Self, CudaError> {
         let graph = model.graph();
+        refuse(graph)?;
         let config = &graph.config;
         let mut plan = Plan::default();
         let mut planned = Vec::new();
-        for (name, _) in graph.weights() {
-            planned.push((name.clone(), plan_weight(model, &name, &mut plan)?));
+        for weight in graph.weights() {
+            planned.push((weight.name.clone(), plan_weight(model, &weight.name, &mut plan)?));
         }
         let (buffers, buffer_of) = plan_buffers(graph, options, &mut plan);
         let mut rotations = Vec::new();
@@ -220,7 +222,7 @@ fn bytes_of(model: &Model, name: &str, ty: GgmlType) -> Vec<Vec<u8>> {
     weights::split(ty, model.gguf().data(tensor))
 }
 
-/// A buffer per stage name, which the layers share; caches last, and have one
+/// A buffer per stage name, which the layers share; states last, and have one
 /// each. Gives the buffers and, per node, which is its own.
 fn plan_buffers(graph: &Graph, options: &Options, plan: &mut Plan) -> (Vec<Part>, Vec<usize>) {
     let mut parts = Vec::new();
@@ -229,10 +231,7 @@ fn plan_buffers(graph: &Graph, options: &Options, plan: &mut Plan) -> (Vec<Part>
         .nodes
         .iter()
         .map(|node| {
-            let key = match node.op {
-                Op::KvCache(_) => node.id,
-                _ => StageId::global(node.id.name),
-            };
+            let key = if node.op.has_state() { node.id } else { StageId::global(node.id.name) };
             *by_name.entry(key).or_insert_with(|| {
                 parts.push(plan.take(output_bytes(node, graph, options)));
                 parts.len() - 1
@@ -251,10 +250,8 @@ fn output_bytes(node: &Node, graph: &Graph, options: &Options) -> usize {
         _ => options.step,
     };
     let elements: usize = Graph::extent(node, tokens, options.context).iter().product();
-    match node.op {
-        Op::KvCache(_) => options.kv.bytes() * elements,
-        _ => 4 * elements,
-    }
+    let bytes = if node.op.has_state() { options.kv.bytes() } else { 4 };
+    bytes * elements
 }
 
 /// `base^(−2i/d)` per plane, rounded once from f64.

@@ -5,7 +5,7 @@
 //! weight is changed: the file's bytes come back from [`join`].
 
 use super::arena::{Part, Plan};
-use crate::quant::GgmlType;
+use crate::quant::{self, GgmlType};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -15,34 +15,33 @@ pub const PLANES: usize = 4;
 /// Addresses of a tensor's planes: `struct Weights` of `blocks.cuh`.
 pub type Planes = [u64; PLANES];
 
-/// The fields of a block, in the order of the planes; a plain number is one. Source: the block structures in
-/// ggml-common.h.
-#[expect(clippy::single_range_in_vec_init, reason = "a number is a block of one field")]
-fn fields(ty: GgmlType) -> &'static [Range<usize>] {
-    match ty {
-        GgmlType::F32 => &[0..4],
-        GgmlType::F16 | GgmlType::BF16 => &[0..2],
-        GgmlType::Q8_0 => &[2..34, 0..2],
-        GgmlType::Q4_0 => &[2..18, 0..2],
-        GgmlType::Q4_1 => &[4..20, 0..4],
-        GgmlType::Q5_0 => &[6..22, 2..6, 0..2],
-        GgmlType::Q5_1 => &[8..24, 4..8, 0..4],
-        GgmlType::Q4_K => &[16..144, 0..16],
-        GgmlType::Q5_K => &[48..176, 16..48, 0..16],
-        GgmlType::Q6_K => &[0..128, 128..192, 192..208, 208..210],
-        other => unreachable!("{other} is refused when a model is opened"),
+/// The bytes of a block by plane: the quants, their upper bits, and its scales, these in one plane where a power of two
+/// keeps them aligned, else each in its own. A plain number is one plane.
+fn ranges(ty: GgmlType) -> Vec<Range<usize>> {
+    let format = ty.format().unwrap_or_else(|| unreachable!("{ty} is refused when a model is opened"));
+    let is_quants = |part| matches!(part, quant::Part::Quants | quant::Part::HighBits);
+    let of = |part| format.field(part).map(|f| f.bytes.clone());
+    let mut planes: Vec<_> = [quant::Part::Quants, quant::Part::HighBits].into_iter().filter_map(of).collect();
+    let scales: Vec<_> = format.fields.iter().filter(|f| !is_quants(f.part)).map(|f| f.bytes.clone()).collect();
+    let (start, end) = (scales[0].start, scales[scales.len() - 1].end);
+    let adjacent = scales.iter().map(Range::len).sum::<usize>() == end - start;
+    if adjacent && (end - start).is_power_of_two() {
+        planes.push(start..end);
+    } else {
+        planes.extend(scales);
     }
+    planes
 }
 
 /// The planes of a tensor of `blocks` blocks, each a part of the plan.
 pub fn plan(ty: GgmlType, blocks: usize, plan: &mut Plan) -> Vec<Part> {
-    fields(ty).iter().map(|field| plan.take(field.len() * blocks)).collect()
+    ranges(ty).iter().map(|field| plan.take(field.len() * blocks)).collect()
 }
 
 /// The planes of a tensor's bytes.
 pub fn split(ty: GgmlType, bytes: &[u8]) -> Vec<Vec<u8>> {
     let size = ty.type_size();
-    fields(ty)
+    ranges(ty)
         .iter()
         .map(|field| {
             if field.len() == size {
@@ -62,9 +61,9 @@ pub fn split(ty: GgmlType, bytes: &[u8]) -> Vec<Vec<u8>> {
 /// A tensor's bytes from its planes: undoes [`split`].
 pub fn join(ty: GgmlType, planes: &[Vec<u8>]) -> Vec<u8> {
     let size = ty.type_size();
-    let blocks = planes[0].len() / fields(ty)[0].len();
+    let blocks = planes[0].len() / ranges(ty)[0].len();
     let mut bytes = vec![0; blocks * size];
-    for (field, plane) in fields(ty).iter().zip(planes) {
+    for (field, plane) in ranges(ty).iter().zip(planes) {
         for (block, from) in bytes.chunks_mut(size).zip(plane.chunks(field.len())) {
             block[field.clone()].copy_from_slice(from);
         }
@@ -81,12 +80,12 @@ mod tests {
     fn the_fields_of_a_block_are_all_of_it_and_aligned() {
         for &ty in GgmlType::ALL_SUPPORTED {
             let mut seen = vec![0; ty.type_size()];
-            for field in fields(ty) {
+            for field in ranges(ty) {
                 seen[field.clone()].iter_mut().for_each(|n| *n += 1);
                 assert!(field.len().is_power_of_two(), "{ty}: {field:?}");
             }
             assert!(seen.iter().all(|&n| n == 1), "{ty}: {seen:?}");
-            assert!(fields(ty).len() <= PLANES);
+            assert!(ranges(ty).len() <= PLANES);
         }
     }
 

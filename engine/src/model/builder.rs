@@ -1,9 +1,9 @@
 //! The small vocabulary in which an architecture declares its graph.
 
 use super::fault::Faults;
-use super::graph::{Axis, Emission, EmittedLayout, Graph, Node};
+use super::graph::{Axis, Emission, EmittedLayout, Graph, Node, Role};
 use super::{Config, StageId};
-use crate::ops::Op;
+use crate::ops::{Op, Weight};
 
 /// Collects nodes in order.
 pub(super) struct Builder {
@@ -29,14 +29,22 @@ impl Builder {
     }
 
     /// Begins a stage that reads `inputs` and gives `[T, width…]`.
-    pub(super) fn stage(&mut self, name: &'static str, op: Op, inputs: &[usize], width: &[usize]) -> NodeBuilder<'_> {
+    pub(super) fn stage(
+        &mut self,
+        name: &'static str,
+        role: Role,
+        op: Op,
+        inputs: &[usize],
+        width: &[usize],
+    ) -> NodeBuilder<'_> {
         let mut shape = vec![Axis::Tokens];
         shape.extend(width.iter().map(|&n| Axis::Fixed(n)));
         let node = Node {
             id: StageId { layer: self.layer, name },
+            role,
             op,
             inputs: inputs.to_vec(),
-            weight: None,
+            weights: Vec::new(),
             shape,
             emission: Emission { name: String::new(), op: "", layout: EmittedLayout::Rows },
             faults: Faults::default(),
@@ -51,12 +59,14 @@ impl Builder {
 }
 
 impl NodeBuilder<'_> {
-    /// Reads the GGUF tensor `blk.N.<suffix>`, or `<suffix>` outside layers.
-    pub(super) fn weight(mut self, suffix: &str) -> Self {
-        self.node.weight = Some(match self.builder.layer {
+    /// Reads the GGUF tensor `blk.N.<suffix>`, or `<suffix>` outside layers, of
+    /// this extent in ggml's order: the contiguous axis first, experts last.
+    pub(super) fn weight(mut self, suffix: &str, extent: &[usize]) -> Self {
+        let name = match self.builder.layer {
             Some(layer) => format!("blk.{layer}.{suffix}"),
             None => suffix.to_owned(),
-        });
+        };
+        self.node.weights.push(Weight { name, extent: extent.to_vec() });
         self
     }
 

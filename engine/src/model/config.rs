@@ -66,7 +66,12 @@ pub enum ConfigError {
     RopeScaling(String),
 }
 
-/// Hyperparameters of a dense Qwen model.
+/// Tensor of the embedding table, whose rows are the vocabulary of every model.
+pub(super) const EMBEDDING: &str = "token_embd.weight";
+
+/// What every model has, whatever its layers are made of. What only some have
+/// (the width of a feed-forward network, the number of experts) an architecture
+/// reads itself and keeps in its nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// `general.architecture`.
@@ -83,8 +88,6 @@ pub struct Config {
     pub n_kv_heads: usize,
     /// Length of one head, D.
     pub head_dim: usize,
-    /// Width of the feed-forward hidden layer, F.
-    pub n_ff: usize,
     /// Number of token ids, V: the rows of the embedding table.
     pub n_vocab: usize,
     /// Longest context the model was trained on, in tokens.
@@ -93,43 +96,37 @@ pub struct Config {
     pub rope_base: f64,
     /// Epsilon of RMSNorm.
     pub rms_eps: f64,
-    /// True where the output projection is the embedding table.
-    pub tied_head: bool,
 }
 
 impl Config {
-    /// The smallest model of `arch` that has a graph: for its list of stages.
-    pub(super) fn smallest(arch: &str) -> Self {
-        Self {
-            arch: arch.to_owned(),
-            name: String::new(),
-            n_layers: 1,
-            n_embd: 2,
-            n_heads: 1,
-            n_kv_heads: 1,
-            head_dim: 2,
-            n_ff: 1,
-            n_vocab: 1,
-            context: 1,
-            rope_base: 1.0,
-            rms_eps: 1.0,
-            tied_head: true,
+    /// The integer `<arch>.<suffix>` of `source`.
+    ///
+    /// # Errors
+    /// If it is missing, 0, or beyond 2^24, which bounds a graph's size by
+    /// something that no real model reaches.
+    pub fn integer(arch: &str, suffix: &str, source: &dyn Metadata) -> Result<usize, ConfigError> {
+        let key = format!("{arch}.{suffix}");
+        let value = source.integer(&key).ok_or_else(|| ConfigError::Missing(key.clone()))?;
+        if value == 0 || value > 1 << 24 {
+            return Err(ConfigError::Invalid { key, value: value.to_string(), why: "expected between 1 and 2^24" });
         }
+        Ok(value as usize)
     }
 
     /// Reads the hyperparameters of `arch` from `source`.
     ///
     /// # Errors
-    /// A missing key, or a value no dense Qwen model can have.
+    /// A missing key, or a value that no such model can have.
     pub fn read(arch: &str, source: &dyn Metadata) -> Result<Self, ConfigError> {
-        let integer = |suffix: &str| -> Result<usize, ConfigError> {
-            let key = format!("{arch}.{suffix}");
-            let value = source.integer(&key).ok_or_else(|| ConfigError::Missing(key.clone()))?;
-            // Bounds the graph's size by something a real model cannot reach.
-            if value == 0 || value > 1 << 24 {
-                return Err(ConfigError::Invalid { key, value: value.to_string(), why: "expected between 1 and 2^24" });
-            }
-            Ok(value as usize)
+        let integer = |suffix: &str| Self::integer(arch, suffix, source);
+        let or = |suffix: &str, usual: usize| match integer(suffix) {
+            Err(ConfigError::Missing(_)) => Ok(usual),
+            read => read,
+        };
+        let invalid = |suffix: &str, value: usize, why| ConfigError::Invalid {
+            key: format!("{arch}.{suffix}"),
+            value: value.to_string(),
+            why,
         };
         let real = |suffix: &str| -> Result<f64, ConfigError> {
             let key = format!("{arch}.{suffix}");
@@ -142,40 +139,20 @@ impl Config {
         }
         let n_embd = integer("embedding_length")?;
         let n_heads = integer("attention.head_count")?;
-        let n_kv_heads = integer("attention.head_count_kv").or_else(|e| match e {
-            ConfigError::Missing(_) => Ok(n_heads),
-            e => Err(e),
-        })?;
+        let n_kv_heads = or("attention.head_count_kv", n_heads)?;
         if n_heads % n_kv_heads != 0 {
-            return Err(ConfigError::Invalid {
-                key: format!("{arch}.attention.head_count_kv"),
-                value: n_kv_heads.to_string(),
-                why: "the number of query heads must be a multiple of it",
-            });
+            let why = "the number of query heads must be a multiple of it";
+            return Err(invalid("attention.head_count_kv", n_kv_heads, why));
         }
-        let head_dim = integer("attention.key_length").or_else(|e| match e {
-            ConfigError::Missing(_) => Ok(n_embd / n_heads),
-            e => Err(e),
-        })?;
+        let head_dim = or("attention.key_length", n_embd / n_heads)?;
         if head_dim % 2 != 0 || head_dim == 0 {
-            return Err(ConfigError::Invalid {
-                key: format!("{arch}.attention.key_length"),
-                value: head_dim.to_string(),
-                why: "rotary embedding needs an even head length",
-            });
+            return Err(invalid("attention.key_length", head_dim, "rotary embedding needs an even head length"));
         }
-        let embd = "token_embd.weight";
-        let n_vocab = source
-            .extent(embd)
-            .and_then(|dims| dims.get(1).copied())
-            .ok_or_else(|| ConfigError::Missing(embd.to_owned()))? as usize;
+        let table = source.extent(EMBEDDING).and_then(|dims| dims.get(1).copied());
+        let n_vocab = table.ok_or_else(|| ConfigError::Missing(EMBEDDING.to_owned()))? as usize;
         let n_layers = integer("block_count")?;
         if n_layers > usize::from(u16::MAX) {
-            return Err(ConfigError::Invalid {
-                key: format!("{arch}.block_count"),
-                value: n_layers.to_string(),
-                why: "more layers than any model has",
-            });
+            return Err(invalid("block_count", n_layers, "more layers than any model has"));
         }
         Ok(Self {
             arch: arch.to_owned(),
@@ -185,12 +162,10 @@ impl Config {
             n_heads,
             n_kv_heads,
             head_dim,
-            n_ff: integer("feed_forward_length")?,
             n_vocab,
             context: integer("context_length")?,
             rope_base: real("rope.freq_base").unwrap_or(10_000.0),
             rms_eps: real("attention.layer_norm_rms_epsilon")?,
-            tied_head: source.extent("output.weight").is_none(),
         })
     }
 }

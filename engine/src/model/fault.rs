@@ -5,8 +5,8 @@
 //! the wrongness along. All of them work in f64 and are narrowed by whoever
 //! runs in f32: one fault serves as an injection and as a hypothesis.
 
-use super::WeightSource;
-use crate::ops::{Context, Tensor};
+use super::{Node, WeightSource};
+use crate::ops::{Context, Op, Tensor};
 use crate::quant::GgmlType;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -30,25 +30,28 @@ pub struct Output<'a> {
     /// What was computed.
     pub value: &'a mut Tensor<f64>,
     /// Error bound of each element; infinity leaves an element open.
-    pub bound: &'a mut [f32],
+    pub bound: &'a mut Vec<f32>,
     /// What the buffer held after the step before, by address; `None` before
     /// the first.
     pub old: Option<&'a [f32]>,
     /// Position of each row, where an axis counts tokens; of a cache, of the
-    /// rows that were added.
+    /// rows that this step added.
     pub positions: &'a [u32],
 }
 
 /// Leaves something else in the output than what was computed.
 pub trait Write: Debug + Send + Sync {
-    /// Changes values and, beside them, their bounds.
+    /// Changes values and, beside them, their bounds. What a cache keeps for
+    /// the next step is not changed with its output.
     fn write(&self, output: Output<'_>);
 }
 
 /// The faults of one node.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// How its weight is read.
+    /// Whether the op is left out: the stage shows its first input.
+    pub left_out: bool,
+    /// How its weights are read.
     pub read: Option<Arc<dyn Read>>,
     /// What is computed.
     pub compute: Option<Arc<dyn Compute>>,
@@ -59,19 +62,47 @@ pub struct Faults {
 impl Faults {
     /// Whether the node is as the op says.
     pub fn none(&self) -> bool {
-        self.read.is_none() && self.compute.is_none() && self.write.is_none()
+        !self.left_out && self.read.is_none() && self.compute.is_none() && self.write.is_none()
+    }
+}
+
+/// The node with one thing changed.
+impl Node {
+    /// Another op, or other parameters of it.
+    pub fn with(&self, op: Op) -> Node {
+        Node { op, ..self.clone() }
+    }
+
+    /// The op left out.
+    pub fn left_out(&self) -> Node {
+        Node { faults: Faults { left_out: true, ..self.faults.clone() }, ..self.clone() }
+    }
+
+    /// Its weights read in another way.
+    pub fn reading(&self, fault: impl Read + 'static) -> Node {
+        Node { faults: Faults { read: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
+    }
+
+    /// Something else computed.
+    pub fn computing(&self, fault: impl Compute + 'static) -> Node {
+        Node { faults: Faults { compute: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
+    }
+
+    /// Something else written.
+    pub fn writing(&self, fault: impl Write + 'static) -> Node {
+        Node { faults: Faults { write: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
     }
 }
 
 /// A source of weights seen through a fault.
-pub struct Misread<'a> {
+pub struct FaultyWeights<'a> {
     /// The weights as they are.
     pub source: &'a dyn WeightSource,
     /// How they are seen.
     pub fault: &'a dyn Read,
 }
 
-impl WeightSource for Misread<'_> {
+impl WeightSource for FaultyWeights<'_> {
     fn extent(&self, tensor: &str) -> (usize, usize) {
         self.source.extent(tensor)
     }

@@ -2,11 +2,11 @@
 //!
 //! Everything that needs to know the stages walks this list: the CPU
 //! interpreter, the llama.cpp runner, the local check, the mutations, the
-//! reports. Nothing else spells a stage or tensor name.
+//! reports. Nothing outside this folder spells a stage or tensor name.
 
 use super::fault::Faults;
 use super::{Config, StageId};
-use crate::ops::Op;
+use crate::ops::{Op, Weight};
 use std::collections::BTreeSet;
 
 /// One axis of a stage's shape, outermost first.
@@ -48,17 +48,53 @@ pub struct Emission {
     pub layout: EmittedLayout,
 }
 
+/// What a stage's value is to the model, whatever op gave it. Role and op
+/// together name one stage of a layer, in any architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Rows of the embedding table.
+    Embedding,
+    /// What a layer's attention reads: the normed residual stream.
+    AttnInput,
+    /// Queries: projected, biased or normed, rotated.
+    Query,
+    /// Keys: as queries, and cached.
+    Key,
+    /// Values: projected, biased, cached.
+    Value,
+    /// Scores, weights and context of the attention.
+    Attention,
+    /// What attention adds to the residual stream, and the sum.
+    AttnOutput,
+    /// What a layer's feed-forward network reads: the normed residual stream.
+    FfnInput,
+    /// The projection that goes through the activation.
+    Gate,
+    /// The projection that the activated gate is multiplied with.
+    Up,
+    /// Their product.
+    FfnHidden,
+    /// What the feed-forward network adds to the residual stream, and the sum.
+    FfnOutput,
+    /// What the output projection reads: the normed residual stream.
+    HeadInput,
+    /// A logit per token id.
+    Logits,
+}
+
 /// One stage of the model.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// What it is called.
     pub id: StageId,
+    /// What it is to the model.
+    pub role: Role,
     /// The mathematics, with its parameters.
     pub op: Op,
     /// Indices of the nodes it reads, in the order the op takes them.
     pub inputs: Vec<usize>,
-    /// GGUF tensor it uses.
-    pub weight: Option<String>,
+    /// GGUF tensors that the op reads, in the order it takes them.
+    pub weights: Vec<Weight>,
     /// Symbolic shape, outermost axis first.
     pub shape: Vec<Axis>,
     /// How llama.cpp emits it.
@@ -85,6 +121,12 @@ impl Node {
     /// have none.
     pub fn token_axis(&self) -> Option<usize> {
         self.shape.iter().position(|a| *a == Axis::Tokens)
+    }
+
+    /// Whether it goes on from what it gave a step before: see
+    /// [`Op::has_state`].
+    pub fn has_state(&self) -> bool {
+        self.op.has_state() && !self.faults.left_out
     }
 
     /// All nodes it reads, whatever the position.
@@ -169,28 +211,26 @@ impl Graph {
         found
     }
 
-    /// GGUF tensors that the graph reads, each once, with the extent the
-    /// graph expects (ggml order: contiguous axis first).
-    pub fn weights(&self) -> Vec<(String, Vec<u64>)> {
-        let mut all: Vec<(String, Vec<u64>)> = Vec::new();
-        for node in &self.nodes {
-            let Some(name) = &node.weight else { continue };
-            if all.iter().any(|(seen, _)| seen == name) {
-                continue;
+    /// GGUF tensors that the graph reads, each once.
+    pub fn weights(&self) -> Vec<&Weight> {
+        let mut all: Vec<&Weight> = Vec::new();
+        for weight in self.nodes.iter().flat_map(|n| &n.weights) {
+            if all.iter().all(|seen| seen.name != weight.name) {
+                all.push(weight);
             }
-            all.push((name.clone(), self.expected_extent(node)));
         }
         all
     }
 
-    fn expected_extent(&self, node: &Node) -> Vec<u64> {
-        let out = row_len(node) as u64;
-        match &node.op {
-            Op::Embed { .. } => vec![out, self.config.n_vocab as u64],
-            Op::RmsNorm(norm) => vec![out / norm.groups as u64],
-            Op::Linear(_) => vec![row_len(&self.nodes[node.inputs[0]]) as u64, out],
-            _ => vec![out],
-        }
+    /// The first stage of a role, which a model may have in every layer.
+    pub fn first(&self, role: Role) -> Option<&Node> {
+        self.nodes.iter().find(|n| n.role == role)
+    }
+
+    /// Whether the output projection is the embedding table.
+    pub fn tied_head(&self) -> bool {
+        let table = |role| self.first(role).and_then(|n| n.weights.first());
+        table(Role::Embedding) == table(Role::Logits)
     }
 
     /// Concrete shape of a node for `tokens` tokens this step and `keys` so far.
@@ -212,7 +252,7 @@ pub fn row_len(node: &Node) -> usize {
         .iter()
         .map(|axis| match axis {
             Axis::Fixed(n) => *n,
-            _ => 1,
+            Axis::Tokens | Axis::Keys => 1,
         })
         .product()
 }

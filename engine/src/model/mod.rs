@@ -11,14 +11,15 @@ mod stage;
 mod weights;
 
 pub use config::{Config, ConfigError, Metadata};
-pub use graph::{Axis, Before, Emission, EmittedLayout, Graph, Node, row_len};
+pub use graph::{Axis, Before, Emission, EmittedLayout, Graph, Node, Role, row_len};
 pub use stage::{StageId, UnknownStage};
-pub use weights::{LoadError, Model};
+pub use weights::{LoadError, Model, same_extent};
 
+pub use crate::ops::Weight;
 pub use crate::quant::WeightSource;
 
-/// Builds a graph from hyperparameters.
-pub type BuildGraph = fn(&Config) -> Graph;
+/// Builds the graph of the model that a file's metadata describe.
+pub type BuildGraph = fn(&dyn Metadata) -> Result<Graph, ConfigError>;
 
 /// Architectures that have a graph, with the function that builds it.
 pub const ARCHITECTURES: &[(&str, BuildGraph)] = &[(qwen2::ARCH, qwen2::graph), (qwen3::ARCH, qwen3::graph)];
@@ -27,10 +28,11 @@ pub const ARCHITECTURES: &[(&str, BuildGraph)] = &[(qwen2::ARCH, qwen2::graph), 
 pub(crate) fn stages() -> &'static [StageId] {
     static STAGES: std::sync::LazyLock<Vec<StageId>> = std::sync::LazyLock::new(|| {
         let mut all = Vec::new();
-        for (arch, graph) in ARCHITECTURES {
-            for node in graph(&Config::smallest(arch)).nodes {
-                if !all.contains(&node.id) {
-                    all.push(node.id);
+        for (_, build) in ARCHITECTURES {
+            for node in skeleton(*build, SMALL).nodes {
+                let id = StageId { layer: node.id.layer.map(|_| 0), ..node.id };
+                if !all.contains(&id) {
+                    all.push(id);
                 }
             }
         }
@@ -47,30 +49,42 @@ pub(crate) fn stages() -> &'static [StageId] {
 pub fn build(source: &dyn Metadata) -> Result<Graph, ConfigError> {
     let found =
         source.text("general.architecture").ok_or_else(|| ConfigError::Missing("general.architecture".into()))?;
-    let (arch, graph) =
+    let (_, graph) =
         ARCHITECTURES.iter().find(|(arch, _)| *arch == found).ok_or_else(|| ConfigError::Architecture {
             found: found.clone(),
             known: ARCHITECTURES.iter().map(|(a, _)| *a).collect::<Vec<_>>().join(", "),
         })?;
-    Ok(graph(&Config::read(arch, source)?))
+    graph(source)
 }
 
 /// The graph of an architecture of which nothing is known but the number of
-/// layers: its stages in order, with extents of 1 where a model has its own.
+/// layers: its stages in order, and extents that say nothing.
+///
+/// # Panics
+/// If the architecture cannot be so small.
 pub fn skeleton(build: BuildGraph, n_layers: usize) -> Graph {
-    build(&Config {
-        arch: String::new(),
-        name: String::new(),
-        n_layers,
-        n_embd: 1,
-        n_heads: 1,
-        n_kv_heads: 1,
-        head_dim: 1,
-        n_ff: 1,
-        n_vocab: 1,
-        context: usize::MAX,
-        rope_base: 1.0,
-        rms_eps: 1.0,
-        tied_head: false,
-    })
+    build(&Smallest { n_layers }).expect("an architecture is there in any size")
+}
+
+/// Extent of every axis of a skeleton, and the value of its hyperparameters.
+const SMALL: usize = 2;
+
+/// The metadata of the smallest model of any architecture.
+struct Smallest {
+    n_layers: usize,
+}
+
+impl Metadata for Smallest {
+    fn integer(&self, key: &str) -> Option<u64> {
+        Some(if key.ends_with(".block_count") { self.n_layers } else { SMALL } as u64)
+    }
+    fn real(&self, _: &str) -> Option<f64> {
+        Some(1.0)
+    }
+    fn text(&self, _: &str) -> Option<String> {
+        None
+    }
+    fn extent(&self, _: &str) -> Option<Vec<u64>> {
+        Some(vec![SMALL as u64; 2])
+    }
 }

@@ -1,12 +1,15 @@
 //! Qwen2 and Qwen2.5: biases on q, k and v.
 
 use super::dense::{self, Traits};
-use super::{Config, Graph};
+use super::{ConfigError, Graph, Metadata};
 
 /// Name in `general.architecture`.
 pub const ARCH: &str = "qwen2";
 
-/// The graph of a model with these hyperparameters.
-pub fn graph(config: &Config) -> Graph {
-    dense::graph(config, &Traits { qkv_bias: true, qk_norm: false })
+/// The graph of the model that `source` describes.
+///
+/// # Errors
+/// A missing key, or a value that no such model can have.
+pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
+    dense::graph(ARCH, source, &Traits { qkv_bias: true, qk_norm: false })
 }

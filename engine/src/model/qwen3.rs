@@ -1,12 +1,15 @@
 //! Qwen3 (dense): RMSNorm over each head of q and k, no biases.
 
 use super::dense::{self, Traits};
-use super::{Config, Graph};
+use super::{ConfigError, Graph, Metadata};
 
 /// Name in `general.architecture`.
 pub const ARCH: &str = "qwen3";
 
-/// The graph of a model with these hyperparameters.
-pub fn graph(config: &Config) -> Graph {
-    dense::graph(config, &Traits { qkv_bias: false, qk_norm: true })
+/// The graph of the model that `source` describes.
+///
+/// # Errors
+/// A missing key, or a value that no such model can have.
+pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
+    dense::graph(ARCH, source, &Traits { qkv_bias: false, qk_norm: true })
 }

@@ -2,6 +2,7 @@
 
 use super::{ConfigError, Graph};
 use crate::gguf::{Gguf, GgufError};
+use crate::ops::Weight;
 use crate::quant::{self, GgmlType, WeightSource};
 use std::path::Path;
 use thiserror::Error;
@@ -18,6 +19,13 @@ pub enum LoadError {
     /// Tensors do not fit the graph.
     #[error("{0}")]
     Tensors(String),
+}
+
+/// Whether a tensor of `found` has the extent that a graph declares. GGUF leaves
+/// out trailing axes of length 1, or keeps them.
+pub fn same_extent(found: &[u64], declared: &[usize]) -> bool {
+    let axes = found.len().max(declared.len());
+    (0..axes).all(|i| found.get(i).map_or(1, |&n| n as usize) == declared.get(i).copied().unwrap_or(1))
 }
 
 /// A GGUF file with its graph: all an engine needs to run.
@@ -41,20 +49,17 @@ impl Model {
     /// As [`Self::open`].
     pub fn new(gguf: Gguf) -> Result<Self, LoadError> {
         let graph = super::build(&gguf)?;
-        for (name, expected) in graph.weights() {
-            let tensor = gguf.tensor(&name).ok_or_else(|| {
+        for Weight { name, extent } in graph.weights() {
+            let tensor = gguf.tensor(name).ok_or_else(|| {
                 LoadError::Tensors(format!(
                     "tensor `{name}` is missing, and a {} model needs it; convert the model again",
                     graph.config.arch
                 ))
             })?;
-            let mut dims = tensor.dims.clone();
-            while dims.len() > 1 && dims.last() == Some(&1) {
-                dims.pop();
-            }
-            if dims != expected {
+            if !same_extent(&tensor.dims, extent) {
                 return Err(LoadError::Tensors(format!(
-                    "tensor `{name}` has shape {dims:?}, and the metadata say {expected:?}; convert the model again"
+                    "tensor `{name}` has shape {:?}, and the metadata say {extent:?}; convert the model again",
+                    tensor.dims
                 )));
             }
             if !tensor.ggml_type.is_supported() {
@@ -99,7 +104,7 @@ impl WeightSource for Model {
         let stride = info.ggml_type.row_bytes(info.row_len());
         let count = out.len() / info.row_len();
         let bytes = &self.gguf.data(info)[first * stride..(first + count) * stride];
-        quant::dequantize(info.ggml_type, bytes, out).expect("type was checked at load");
+        quant::dequantize(info.ggml_type, bytes, out);
     }
 
     fn row_bytes(&self, tensor: &str, row: usize) -> &[u8] {

@@ -38,7 +38,7 @@ pub fn bound(a: &Attention, w: &Tensor<f64>, v: &Tensor<f64>) -> Vec<f32> {
 }
 
 /// How uncertain operands make the context: `dc² = Σ (v·dw)² + (w·dv)²`.
-pub fn spread(a: &Attention, (w, v): (&Tensor<f64>, &Tensor<f64>), (dw, dv): (&[f32], &[f32])) -> Vec<f32> {
+pub fn propagate_error(a: &Attention, (w, v): (&Tensor<f64>, &Tensor<f64>), (dw, dv): (&[f32], &[f32])) -> Vec<f32> {
     let square = |t: &Tensor<f64>| Tensor { shape: t.shape.clone(), data: t.data.iter().map(|v| v * v).collect() };
     let squares = |like: &Tensor<f64>, d: &[f32]| Tensor {
         shape: like.shape.clone(),
@@ -60,7 +60,7 @@ mod tests {
         /// constant value comes out as itself for any distribution.
         #[test]
         fn picks_and_averages(v in prop::collection::vec(-3f64..3.0, 4 * 2 * 2), n in 0usize..4, h in 0usize..4) {
-            let a = Attention { n_heads: 4, n_kv_heads: 2, head_dim: 2, interleaved: false };
+            let a = Attention { n_heads: 4, n_kv_heads: 2, head_dim: 2 };
             let v = Tensor { shape: vec![4, 2, 2], data: v };
             let mut w = Tensor::zeros(vec![4, 1, 4]);
             for head in 0..4 {

@@ -17,20 +17,18 @@ pub struct Attention {
     pub n_kv_heads: usize,
     /// Length of a head, D.
     pub head_dim: usize,
-    /// Whether query head h reads key head h mod G instead of h / (H/G).
-    pub interleaved: bool,
 }
 
 impl Attention {
     /// The key head that query head `h` reads.
     pub fn kv_head(&self, h: usize) -> usize {
-        if self.interleaved { h % self.n_kv_heads } else { h / (self.n_heads / self.n_kv_heads) }
+        h / (self.n_heads / self.n_kv_heads)
     }
 }
 
 /// Keys that the query at `position` may see, of `keys` cached.
 pub fn causal(position: u32, keys: usize) -> usize {
-    keys.min(position as usize + 1)
+    keys.min((position as usize).saturating_add(1))
 }
 
 /// Applies `f(query, key) -> score` to every pair, heads in parallel.
@@ -70,7 +68,7 @@ pub fn bound(a: &Attention, q: &Tensor<f64>, k: &Tensor<f64>) -> Vec<f32> {
 }
 
 /// How uncertain operands make the scores: `ds² = Σ (k·dq)² + (q·dk)²`.
-pub fn spread(a: &Attention, (q, k): (&Tensor<f64>, &Tensor<f64>), (dq, dk): (&[f32], &[f32])) -> Vec<f32> {
+pub fn propagate_error(a: &Attention, (q, k): (&Tensor<f64>, &Tensor<f64>), (dq, dk): (&[f32], &[f32])) -> Vec<f32> {
     let square = |t: &Tensor<f64>| Tensor { shape: t.shape.clone(), data: t.data.iter().map(|v| v * v).collect() };
     let squares = |like: &Tensor<f64>, d: &[f32]| Tensor {
         shape: like.shape.clone(),
@@ -94,7 +92,7 @@ mod tests {
         fn heads_meet_their_group(
             q in prop::collection::vec(-3f32..3.0, 2 * 4 * 8), k in prop::collection::vec(-3f32..3.0, 5 * 2 * 8), by in 1f64..4.0,
         ) {
-            let a = Attention { n_heads: 4, n_kv_heads: 2, head_dim: 8, interleaved: false };
+            let a = Attention { n_heads: 4, n_kv_heads: 2, head_dim: 8 };
             let wide = |x: &[f32], shape: &[usize], by: f64| Tensor {
                 shape: shape.to_vec(),
                 data: x.iter().map(|&v| f64::from(v) * by).collect::<Vec<f64>>(),

@@ -6,44 +6,11 @@
 use super::attn_scores::causal;
 use super::{Real, TINY, Tensor, UNIT, real};
 
-/// Which keys a query sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mask {
-    /// Those at or before its own position.
-    Causal,
-    /// All of them.
-    None,
-    /// One more than the causal ones: its successor too.
-    Ahead,
-    /// One less: not itself (the first query sees itself all the same).
-    Behind,
-}
-
-impl Mask {
-    fn visible(self, position: u32, keys: usize) -> usize {
-        match self {
-            Mask::Causal => causal(position, keys),
-            Mask::None => keys,
-            Mask::Ahead => causal(position + 1, keys),
-            Mask::Behind => causal(position.saturating_sub(1), keys),
-        }
-    }
-}
-
 /// Parameters of the softmax.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Softmax {
     /// Factor of the scores, 1/√D in every Qwen.
     pub scale: f64,
-    /// Visible keys.
-    pub mask: Mask,
-}
-
-impl Softmax {
-    /// With the causal mask.
-    pub fn causal(scale: f64) -> Self {
-        Self { scale, mask: Mask::Causal }
-    }
 }
 
 /// Softmax of every row, the maximum subtracted first.
@@ -53,7 +20,7 @@ pub fn forward<F: Real>(softmax: &Softmax, scores: &Tensor<F>, positions: &[u32]
     let scale = F::of(softmax.scale);
     let mut y = Tensor::zeros(scores.shape.clone());
     for (row, (out, s)) in y.data.chunks_mut(keys.max(1)).zip(scores.data.chunks(keys.max(1))).enumerate() {
-        let seen = softmax.mask.visible(positions[row % tokens], keys);
+        let seen = causal(positions[row % tokens], keys);
         let largest = s[..seen].iter().fold(F::neg_infinity(), |m, &s| m.max(s * scale));
         for (o, &s) in out[..seen].iter_mut().zip(s) {
             *o = (s * scale - largest).exp();
@@ -86,7 +53,7 @@ pub fn bound(softmax: &Softmax, scores: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f3
 }
 
 /// How uncertain scores make the weights: `dy_i = y_i·scale·(ds_i − Σ y_j·ds_j)`.
-pub fn spread(softmax: &Softmax, y: &Tensor<f64>, ds: &[f32]) -> Vec<f32> {
+pub fn propagate_error(softmax: &Softmax, y: &Tensor<f64>, ds: &[f32]) -> Vec<f32> {
     let keys = y.shape[2].max(1);
     let mut out = Vec::with_capacity(ds.len());
     for (y, ds) in y.data.chunks(keys).zip(ds.chunks(keys)) {
@@ -113,7 +80,7 @@ mod tests {
         fn is_a_distribution(
             s in prop::collection::vec(-40f64..40.0, 2 * 3 * 5), shift in -9f64..9.0, first in 0u32..3,
         ) {
-            let softmax = Softmax::causal(0.5);
+            let softmax = Softmax { scale: 0.5 };
             let positions = [first, first + 1, first + 2];
             let t = |k: f64| Tensor { shape: vec![2, 3, 5], data: s.iter().map(|v| v + k).collect::<Vec<_>>() };
             let (y, z) = (forward(&softmax, &t(0.0), &positions), forward(&softmax, &t(shift), &positions));

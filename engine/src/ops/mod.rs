@@ -22,21 +22,15 @@ pub mod swiglu;
 mod testing;
 
 pub use attn_scores::Attention;
-pub use attn_weights::{Mask, Softmax};
+pub use attn_weights::Softmax;
 pub use kv_cache::KvCache;
-pub use linear::{Layout, Linear};
 pub use real::Real;
-pub use rms_norm::{NormWeight, RmsNorm};
+pub use rms_norm::RmsNorm;
 pub use rope::{Pairing, Rope};
-pub use swiglu::Gate;
+
+pub use crate::rounding::{TINY, UNIT};
 
 use crate::quant::WeightSource;
-
-/// Unit roundoff of f32, 2⁻²⁴: half a ULP of 1.
-pub const UNIT: f64 = 5.960_464_477_539_063e-8;
-
-/// Smallest normal f32: results below it may be flushed to zero.
-pub const TINY: f64 = f32::MIN_POSITIVE as f64;
 
 /// A dense row-major tensor.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -89,18 +83,13 @@ impl Tensor<f64> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// Row of the embedding table per token.
-    Embed {
-        /// Whether the table is read across.
-        transposed: bool,
-    },
+    Embed,
     /// Root mean square normalisation times a weight.
     RmsNorm(RmsNorm),
     /// Matrix times vector.
-    Linear(Linear),
+    Linear,
     /// Plus a vector.
     Bias,
-    /// The input, unchanged: what a stage does when its op is left out.
-    Copy,
     /// Rotary position embedding.
     Rope(Rope),
     /// The key or value cache after this step.
@@ -114,27 +103,55 @@ pub enum Op {
     /// Sum of two tensors.
     Residual,
     /// The gate, through SiLU, times up.
-    SwiGlu(Gate),
+    SwiGlu,
 }
 
 impl Op {
     /// Name of the op, which is the name of its file and of its kernel.
     pub fn name(&self) -> &'static str {
         match self {
-            Op::Embed { .. } => "embed",
+            Op::Embed => "embed",
             Op::RmsNorm(_) => "rms_norm",
-            Op::Linear(_) => "linear",
+            Op::Linear => "linear",
             Op::Bias => "bias",
-            Op::Copy => "copy",
             Op::Rope(_) => "rope",
             Op::KvCache(_) => "kv_cache",
             Op::AttnScores(_) => "attn_scores",
             Op::AttnWeights(_) => "attn_weights",
             Op::AttnContext(_) => "attn_context",
             Op::Residual => "residual",
-            Op::SwiGlu(_) => "swiglu",
+            Op::SwiGlu => "swiglu",
         }
     }
+
+    /// Whether its value is a state: what it gave a step before goes into what
+    /// it gives next ([`advance`]). All other ops are functions of their inputs
+    /// ([`forward`]).
+    pub fn has_state(&self) -> bool {
+        match self {
+            Op::KvCache(_) => true,
+            Op::Embed
+            | Op::RmsNorm(_)
+            | Op::Linear
+            | Op::Bias
+            | Op::Rope(_)
+            | Op::AttnScores(_)
+            | Op::AttnWeights(_)
+            | Op::AttnContext(_)
+            | Op::Residual
+            | Op::SwiGlu => false,
+        }
+    }
+}
+
+/// A tensor of the model file that an op reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weight {
+    /// Its name.
+    pub name: String,
+    /// Its extent in ggml's order: the contiguous axis first. Axes beyond the
+    /// second (experts) are further rows to whoever reads row by row.
+    pub extent: Vec<usize>,
 }
 
 /// What an op reads besides its inputs.
@@ -144,41 +161,74 @@ pub struct Context<'a> {
     pub tokens: &'a [u32],
     /// Positions of these tokens, `[T]`.
     pub positions: &'a [u32],
-    /// Where weights come from.
-    pub weights: &'a dyn WeightSource,
-    /// Name of the op's own weight, empty where it has none.
-    pub weight: &'a str,
+    /// Where the values of weights come from.
+    pub source: &'a dyn WeightSource,
+    /// The op's own weights, in the order that it takes them.
+    pub weights: &'a [Weight],
 }
 
 impl Context<'_> {
-    /// The op's weight as one vector.
-    pub(crate) fn vector<F: Real>(&self) -> Vec<F> {
-        let (len, rows) = self.weights.extent(self.weight);
+    /// Length of a row and number of rows of the op's weight `i`.
+    pub fn extent(&self, i: usize) -> (usize, usize) {
+        self.source.extent(&self.weights[i].name)
+    }
+
+    /// Dequantises rows of the op's weight `i`, as many as `out` has room for.
+    pub fn rows(&self, i: usize, first: usize, out: &mut [f32]) {
+        self.source.rows(&self.weights[i].name, first, out);
+    }
+
+    /// The op's weight `i` as one vector.
+    pub fn vector<F: Real>(&self, i: usize) -> Vec<F> {
+        let (len, rows) = self.extent(i);
         let mut raw = vec![0f32; len * rows];
-        self.weights.rows(self.weight, 0, &mut raw);
+        self.rows(i, 0, &mut raw);
         raw.iter().map(|&w| F::of(f64::from(w))).collect()
     }
 }
 
-/// Evaluates `op`, all but the cache, whose state the caller keeps (see
-/// [`kv_cache::append`]).
+fn reals(positions: &[u32]) -> Vec<f64> {
+    positions.iter().map(|&p| f64::from(p)).collect()
+}
+
+/// Evaluates `op`, one without a state.
 ///
 /// # Panics
 /// If the inputs do not have the shapes that the graph declares.
-pub fn forward<F: Real>(op: &Op, inputs: &[&Tensor<F>], context: &Context<'_>) -> Tensor<F> {
+pub fn forward<F: Real>(op: &Op, inputs: &[&Tensor<F>], c: &Context<'_>) -> Tensor<F> {
     match op {
-        Op::Embed { transposed } => embed::forward(*transposed, context),
-        Op::RmsNorm(norm) => rms_norm::forward(norm, inputs[0], &context.vector::<F>()),
-        Op::Linear(linear) => linear::forward(linear, inputs[0], context),
-        Op::Bias => bias::forward(inputs[0], &context.vector::<F>()),
-        Op::Copy => inputs[0].clone(),
-        Op::Rope(rope) => rope::forward(rope, inputs[0], context.positions),
-        Op::KvCache(_) => unreachable!("the cache has state: use kv_cache::append"),
+        Op::Embed => embed::forward(c),
+        Op::RmsNorm(norm) => rms_norm::forward(norm, inputs[0], &c.vector::<F>(0)),
+        Op::Linear => linear::forward(inputs[0], c),
+        Op::Bias => bias::forward(inputs[0], &c.vector::<F>(0)),
+        Op::Rope(rope) => rope::forward(rope, inputs[0], &reals(c.positions)),
+        Op::KvCache(_) => unreachable!("a state is not forwarded but advanced"),
         Op::AttnScores(a) => attn_scores::forward(a, inputs[0], inputs[1]),
-        Op::AttnWeights(s) => attn_weights::forward(s, inputs[0], context.positions),
+        Op::AttnWeights(s) => attn_weights::forward(s, inputs[0], c.positions),
         Op::AttnContext(a) => attn_context::forward(a, inputs[0], inputs[1]),
         Op::Residual => residual::forward(inputs[0], inputs[1]),
-        Op::SwiGlu(gate) => swiglu::forward(*gate, inputs[0], inputs[1]),
+        Op::SwiGlu => swiglu::forward(inputs[0], inputs[1]),
+    }
+}
+
+/// Evaluates `op`, one with a state. `state` is what it gave a step before,
+/// empty before the first, and becomes what it gives now.
+///
+/// # Panics
+/// As [`forward`].
+pub fn advance<F: Real>(op: &Op, state: &mut Tensor<F>, inputs: &[&Tensor<F>]) {
+    match op {
+        Op::KvCache(cache) => kv_cache::append(cache, state, inputs[0]),
+        Op::Embed
+        | Op::RmsNorm(_)
+        | Op::Linear
+        | Op::Bias
+        | Op::Rope(_)
+        | Op::AttnScores(_)
+        | Op::AttnWeights(_)
+        | Op::AttnContext(_)
+        | Op::Residual
+        | Op::SwiGlu => unreachable!("{} has no state", op.name()),
     }
 }
 
@@ -186,16 +236,16 @@ pub fn forward<F: Real>(op: &Op, inputs: &[&Tensor<F>], context: &Context<'_>) -
 /// element; `None` where an operand is exact) make the result uncertain:
 /// first order, `δy² = Σ (∂y/∂x · δx)²`. Squares are summed and not
 /// magnitudes, as errors of different elements are independent roundings.
-/// `y` is the result. The cache is the caller's, as in [`forward`].
+/// `y` is the result. Of ops without a state, as [`forward`].
 ///
 /// # Panics
 /// As [`forward`].
-pub fn spread(
+pub fn propagate_error(
     op: &Op,
     inputs: &[&Tensor<f64>],
     deltas: &[Option<&[f32]>],
     y: &Tensor<f64>,
-    context: &Context<'_>,
+    c: &Context<'_>,
 ) -> Vec<f32> {
     if deltas.iter().all(Option::is_none) {
         return vec![0.0; y.data.len()];
@@ -204,43 +254,44 @@ pub fn spread(
         inputs.iter().zip(deltas).map(|(x, d)| vec![0.0; if d.is_some() { 0 } else { x.data.len() }]).collect();
     let d = |i: usize| deltas[i].unwrap_or(&exact[i]);
     match op {
-        Op::Embed { .. } => vec![0.0; y.data.len()],
-        Op::RmsNorm(norm) => rms_norm::spread(norm, inputs[0], d(0), &context.vector::<f64>()),
-        Op::Linear(layer) => {
+        Op::Embed => vec![0.0; y.data.len()],
+        Op::RmsNorm(norm) => rms_norm::propagate_error(norm, inputs[0], d(0), &c.vector::<f64>(0)),
+        Op::Linear => {
             let dx = Tensor { shape: inputs[0].shape.clone(), data: d(0).to_vec() };
-            linear::spread(layer, &dx, context)
+            linear::propagate_error(&dx, c)
         }
-        Op::Bias | Op::Copy => d(0).to_vec(),
-        Op::Rope(rope) => rope::spread(rope, d(0), inputs[0].row_len(), context.positions),
-        Op::KvCache(_) => unreachable!("the cache has state: its caller keeps it"),
-        Op::AttnScores(a) => attn_scores::spread(a, (inputs[0], inputs[1]), (d(0), d(1))),
-        Op::AttnWeights(s) => attn_weights::spread(s, y, d(0)),
-        Op::AttnContext(a) => attn_context::spread(a, (inputs[0], inputs[1]), (d(0), d(1))),
+        Op::Bias => d(0).to_vec(),
+        Op::Rope(rope) => rope::propagate_error(rope, d(0), inputs[0].row_len(), &reals(c.positions)),
+        Op::KvCache(_) => unreachable!("the uncertainty of a state is its caller's"),
+        Op::AttnScores(a) => attn_scores::propagate_error(a, (inputs[0], inputs[1]), (d(0), d(1))),
+        Op::AttnWeights(s) => attn_weights::propagate_error(s, y, d(0)),
+        Op::AttnContext(a) => attn_context::propagate_error(a, (inputs[0], inputs[1]), (d(0), d(1))),
         Op::Residual => d(0).iter().zip(d(1)).map(|(a, b)| a.hypot(*b)).collect(),
-        Op::SwiGlu(gate) => swiglu::spread(*gate, (inputs[0], inputs[1]), (d(0), d(1))),
+        Op::SwiGlu => swiglu::propagate_error((inputs[0], inputs[1]), (d(0), d(1))),
     }
 }
 
-/// Evaluates `op` in f64, with the forward error bound of f32 arithmetic on
-/// these operands.
+/// Evaluates `op`, one without a state, in f64, with the forward error bound of
+/// f32 arithmetic on these operands.
 ///
 /// # Panics
 /// As [`forward`].
-pub fn forward_with_bound(op: &Op, inputs: &[&Tensor<f64>], context: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
-    if let Op::Linear(linear) = op {
-        return linear::forward_with_bound(linear, inputs[0], context);
+pub fn forward_with_bound(op: &Op, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+    if matches!(op, Op::Linear) {
+        // Value and bound in one pass over the weight.
+        return linear::forward_with_bound(inputs[0], c);
     }
-    let y = forward(op, inputs, context);
+    let y = forward(op, inputs, c);
     let bound = match op {
-        Op::Embed { .. } => embed::bound(&y),
-        Op::RmsNorm(norm) => rms_norm::bound(norm, inputs[0], &y),
+        Op::Embed => embed::bound(&y),
+        Op::RmsNorm(norm) => rms_norm::bound(norm, &y),
         Op::Bias | Op::Residual => residual::bound(&y),
-        Op::Rope(rope) => rope::bound(rope, &y, context.positions),
+        Op::Rope(rope) => rope::bound(rope, &y, &reals(c.positions)),
         Op::AttnScores(a) => attn_scores::bound(a, inputs[0], inputs[1]),
         Op::AttnWeights(s) => attn_weights::bound(s, inputs[0], &y),
         Op::AttnContext(a) => attn_context::bound(a, inputs[0], inputs[1]),
-        Op::SwiGlu(gate) => swiglu::bound(*gate, inputs[0], inputs[1], &y),
-        Op::Copy | Op::KvCache(_) | Op::Linear(_) => vec![0.0; y.data.len()],
+        Op::SwiGlu => swiglu::bound(inputs[0], &y),
+        Op::KvCache(_) | Op::Linear => unreachable!("evaluated before"),
     };
     (y, bound)
 }

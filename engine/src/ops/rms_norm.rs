@@ -13,33 +13,13 @@ pub struct RmsNorm {
     pub eps: f64,
     /// Runs per row.
     pub groups: usize,
-    /// What the normalised value is multiplied by.
-    pub weight: NormWeight,
-    /// Whether the mean is subtracted first, as LayerNorm does and RMSNorm
-    /// does not.
-    pub centred: bool,
-}
-
-/// What a normalised value is multiplied by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormWeight {
-    /// The weight, as in every Qwen.
-    Weight,
-    /// One plus the weight, as in Gemma.
-    PlusOne,
-    /// Nothing.
-    Missing,
 }
 
 impl RmsNorm {
-    /// Over whole rows.
-    pub fn rows(eps: f64) -> Self {
-        Self::per_head(eps, 1)
-    }
-
-    /// Over each of `heads` heads.
-    pub fn per_head(eps: f64, heads: usize) -> Self {
-        Self { eps, groups: heads, weight: NormWeight::Weight, centred: false }
+    /// Roundings that a value of a row of `width` elements is good to.
+    pub fn roundings(&self, width: usize) -> f64 {
+        let run = (width / self.groups).max(1);
+        4.0 + 0.5 * (run as f64).log2()
     }
 }
 
@@ -48,19 +28,10 @@ pub fn forward<F: Real>(norm: &RmsNorm, x: &Tensor<F>, w: &[F]) -> Tensor<F> {
     let run = x.row_len() / norm.groups;
     let mut y = x.clone();
     for row in y.data.chunks_mut(run.max(1)) {
-        if norm.centred {
-            let mean = real::sum(row.iter().copied()) / F::of(run as f64);
-            row.iter_mut().for_each(|v| *v = *v - mean);
-        }
         let mean = real::sum(row.iter().map(|&v| v * v)) / F::of(run as f64);
         let scale = F::one() / (mean + F::of(norm.eps)).sqrt();
         for (v, &w) in row.iter_mut().zip(w) {
-            *v = *v * scale;
-            match norm.weight {
-                NormWeight::Weight => *v = *v * w,
-                NormWeight::PlusOne => *v = *v * (F::one() + w),
-                NormWeight::Missing => {}
-            }
+            *v = *v * scale * w;
         }
     }
     y
@@ -68,47 +39,27 @@ pub fn forward<F: Real>(norm: &RmsNorm, x: &Tensor<F>, w: &[F]) -> Tensor<F> {
 
 /// The squares are positive, so a tree sum is good to log₂ n roundings, of
 /// which the square root keeps half; division, root and two products follow.
-/// Where the mean is subtracted, that difference rounds in units of its terms,
-/// the mean's own being all of the run.
-pub fn bound(norm: &RmsNorm, x: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f32> {
-    let run = (y.row_len() / norm.groups).max(1);
-    let factor = 4.0 + 0.5 * (run as f64).log2();
-    let mut bound = Vec::with_capacity(y.data.len());
-    for (x, y) in x.data.chunks(run).zip(y.data.chunks(run)) {
-        let mean = x.iter().sum::<f64>() / run as f64;
-        let reach = x.iter().map(|x| x.abs()).sum::<f64>() / run as f64;
-        bound.extend(x.iter().zip(y).map(|(x, y)| {
-            let cancelled =
-                if norm.centred { factor * (x.abs() + reach) / (x - mean).abs().max(f64::MIN_POSITIVE) } else { 0.0 };
-            (UNIT * (factor + cancelled) * y.abs()) as f32
-        }));
-    }
-    bound
+pub fn bound(norm: &RmsNorm, y: &Tensor<f64>) -> Vec<f32> {
+    let factor = UNIT * norm.roundings(y.row_len());
+    y.data.iter().map(|y| (factor * y.abs()) as f32).collect()
 }
 
 /// How uncertain operands make the result, first order in mean square:
 /// `dy_i = w_i·s·(dx_i − x_i·s²·mean(x·dx))`, with s the reciprocal root.
-pub fn spread(norm: &RmsNorm, x: &Tensor<f64>, dx: &[f32], w: &[f64]) -> Vec<f32> {
+pub fn propagate_error(norm: &RmsNorm, x: &Tensor<f64>, dx: &[f32], w: &[f64]) -> Vec<f32> {
     let run = (x.row_len() / norm.groups).max(1);
     let n = run as f64;
     let mut out = Vec::with_capacity(dx.len());
     for (x, dx) in x.data.chunks(run).zip(dx.chunks(run)) {
-        let mean = if norm.centred { x.iter().sum::<f64>() / n } else { 0.0 };
-        let squares: f64 = x.iter().map(|x| (x - mean).powi(2)).sum();
+        let squares: f64 = x.iter().map(|x| x.powi(2)).sum();
         let s = 1.0 / (squares / n + norm.eps).sqrt();
-        let common: f64 = x.iter().zip(dx).map(|(x, d)| ((x - mean) * f64::from(*d)).powi(2)).sum();
+        let common: f64 = x.iter().zip(dx).map(|(x, d)| (x * f64::from(*d)).powi(2)).sum();
         let of_scale = common * (s * s / n).powi(2);
         out.extend(x.iter().zip(dx).zip(w).map(|((x, d), w)| {
-            let factor = match norm.weight {
-                NormWeight::Weight => *w,
-                NormWeight::PlusOne => 1.0 + w,
-                NormWeight::Missing => 1.0,
-            };
             // Its own share of the mean is subtracted, not added.
-            let square = (x - mean).powi(2);
-            let own = (1.0 - 2.0 * square * s * s / n) * f64::from(*d).powi(2);
-            let reach = (own + square * of_scale).max(0.0).sqrt();
-            ((factor * s).abs() * reach) as f32
+            let own = (1.0 - 2.0 * x * x * s * s / n) * f64::from(*d).powi(2);
+            let reach = (own + x * x * of_scale).max(0.0).sqrt();
+            ((w * s).abs() * reach) as f32
         }));
     }
     out
@@ -126,7 +77,7 @@ mod tests {
         fn normalises_and_is_scale_free(
             x in prop::collection::vec(0.1f64..100.0, 16), groups in prop::sample::select(vec![1usize, 2, 4]), by in 1.0f64..50.0,
         ) {
-            let norm = RmsNorm::per_head(0.0, groups);
+            let norm = RmsNorm { eps: 0.0, groups };
             let t = |k: f64| Tensor { shape: vec![1, 16], data: x.iter().map(|v| v * k).collect::<Vec<_>>() };
             let one = vec![1.0; 16 / groups];
             let (a, b) = (forward(&norm, &t(1.0), &one), forward(&norm, &t(by), &one));

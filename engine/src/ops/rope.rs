@@ -27,16 +27,12 @@ pub struct Rope {
     pub rotated: usize,
     /// Order of the pairs.
     pub pairing: Pairing,
-    /// Added to every position: 0.
-    pub offset: f64,
-    /// How often the rotation is applied: 1.
-    pub turns: f64,
 }
 
 impl Rope {
     /// Split halves, over the whole head.
     pub fn neox(base: f64, head_dim: usize) -> Self {
-        Self { base, head_dim, rotated: head_dim, pairing: Pairing::Neox, offset: 0.0, turns: 1.0 }
+        Self { base, head_dim, rotated: head_dim, pairing: Pairing::Neox }
     }
 
     fn pair(&self, i: usize) -> (usize, usize) {
@@ -46,15 +42,14 @@ impl Rope {
         }
     }
 
-    fn angle<F: Real>(&self, position: u32, i: usize) -> F {
+    fn angle<F: Real>(&self, position: f64, i: usize) -> F {
         let exponent = F::of(-2.0 * i as f64 / self.rotated as f64);
-        let position = self.turns * (f64::from(position) + self.offset);
         F::of(position) * F::of(self.base).powf(exponent)
     }
 }
 
-/// Rotates every head of `x` by its token's position.
-pub fn forward<F: Real>(rope: &Rope, x: &Tensor<F>, positions: &[u32]) -> Tensor<F> {
+/// Rotates every head of `x` by its token's position, one per row.
+pub fn forward<F: Real>(rope: &Rope, x: &Tensor<F>, positions: &[f64]) -> Tensor<F> {
     let d = rope.head_dim;
     let heads = x.row_len() / d;
     let mut y = Tensor { shape: vec![x.rows(), heads, d], data: x.data.clone() };
@@ -77,7 +72,7 @@ pub fn forward<F: Real>(rope: &Rope, x: &Tensor<F>, positions: &[u32]) -> Tensor
 /// and one per multiplication where the frequencies are made by repeated
 /// multiplication, as ggml does. A wrong angle turns the plane by that much;
 /// the rotation itself rounds three times.
-pub fn bound(rope: &Rope, y: &Tensor<f64>, positions: &[u32]) -> Vec<f32> {
+pub fn bound(rope: &Rope, y: &Tensor<f64>, positions: &[f64]) -> Vec<f32> {
     let d = rope.head_dim;
     let width = y.row_len();
     let mut bound = vec![0f32; y.data.len()];
@@ -98,7 +93,7 @@ pub fn bound(rope: &Rope, y: &Tensor<f64>, positions: &[u32]) -> Vec<f32> {
 
 /// How uncertain operands make the result: each plane's two are turned into
 /// each other.
-pub fn spread(rope: &Rope, dx: &[f32], width: usize, positions: &[u32]) -> Vec<f32> {
+pub fn propagate_error(rope: &Rope, dx: &[f32], width: usize, positions: &[f64]) -> Vec<f32> {
     let mut out = dx.to_vec();
     for (row, &p) in out.chunks_mut(width.max(1)).zip(positions) {
         for i in 0..rope.rotated / 2 {
@@ -120,7 +115,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn rotate(rope: &Rope, x: &[f64], p: u32) -> Vec<f64> {
+    fn rotate(rope: &Rope, x: &[f64], p: f64) -> Vec<f64> {
         let t = Tensor { shape: vec![1, x.len()], data: x.to_vec() };
         forward(rope, &t, &[p]).data
     }
@@ -131,14 +126,14 @@ mod tests {
         #[test]
         fn rotates(
             q in prop::collection::vec(-2f64..2.0, 8), k in prop::collection::vec(-2f64..2.0, 8),
-            p in 0u32..500, distance in 0u32..50, shift in 0u32..500, neox: bool,
+            p in 0f64..500.0, distance in 0f64..50.0, shift in 0f64..500.0, neox: bool,
         ) {
             let pairing = if neox { Pairing::Neox } else { Pairing::Norm };
             let rope = Rope { pairing, ..Rope::neox(1e4, 8) };
             let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
             let y = rotate(&rope, &q, p);
             prop_assert!((dot(&y, &y) - dot(&q, &q)).abs() < 1e-9);
-            prop_assert_eq!(rotate(&rope, &q, 0), q.clone());
+            prop_assert_eq!(rotate(&rope, &q, 0.0), q.clone());
             let near = dot(&rotate(&rope, &q, p + distance), &rotate(&rope, &k, p));
             let far = dot(&rotate(&rope, &q, p + distance + shift), &rotate(&rope, &k, p + shift));
             prop_assert!((near - far).abs() < 1e-9);

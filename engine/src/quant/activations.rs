@@ -12,8 +12,6 @@
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use super::GgmlType;
-
 /// A format of activations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ActivationFormat {
@@ -57,20 +55,6 @@ pub enum ActivationFormat {
 }
 
 impl ActivationFormat {
-    /// The format that llama.cpp's CPU backend multiplies weights of type `ty`
-    /// with; `None` for a type that is not in [`GgmlType::ALL_SUPPORTED`].
-    pub fn of_weights(ty: GgmlType) -> Option<Self> {
-        Some(match ty {
-            GgmlType::F32 => Self::F32,
-            GgmlType::F16 => Self::F16,
-            GgmlType::BF16 => Self::Bf16,
-            GgmlType::Q4_0 | GgmlType::Q5_0 | GgmlType::Q8_0 => Self::Q8_0,
-            GgmlType::Q4_1 | GgmlType::Q5_1 => Self::Q8_1,
-            GgmlType::Q4_K | GgmlType::Q5_K | GgmlType::Q6_K => Self::Q8K,
-            _ => return None,
-        })
-    }
-
     /// Elements that share a scale (1 where there is none); the length of an
     /// activation row must be a multiple of it.
     pub fn block_size(self) -> usize {
@@ -90,7 +74,7 @@ impl ActivationFormat {
     /// not follow: CUDA is compiled with fast division (2 ULP, twice).
     fn slack(self) -> f64 {
         match self {
-            Self::Q8_1Mmvq | Self::Q8_1MmqD4 | Self::Q8_1MmqDs4 => 8.0 * crate::ops::UNIT,
+            Self::Q8_1Mmvq | Self::Q8_1MmqD4 | Self::Q8_1MmqDs4 => 8.0 * crate::rounding::UNIT,
             _ => 0.0,
         }
     }

@@ -1,8 +1,13 @@
 //! F16: plain numbers, 2 bytes each, little-endian IEEE binary16.
 
+use super::{Content, Field, Format, GgmlType, Part};
+
+pub(super) const FORMAT: Format =
+    Format { ty: GgmlType::F16, fields: &[Field::first("number", Part::Number, 2)], content: Content::F16 };
+
 /// Reads one number; exact.
 #[inline(always)]
-pub fn dequantize_block(b: &[u8; 2], out: &mut [f32; 1]) {
+pub(super) fn dequantize_block(b: &[u8; 2], out: &mut [f32; 1]) {
     out[0] = to_f32(u16::from_le_bytes(*b));
 }
 
@@ -27,10 +32,10 @@ pub fn to_f32(h: u16) -> f32 {
     f32::from_bits(bits | u32::from(h & 0x8000) << 16)
 }
 
-/// The little-endian f16 at byte `at` of a block.
+/// The little-endian f16 that is a field of block `b`.
 #[inline(always)]
-pub(super) fn at(b: &[u8], at: usize) -> f32 {
-    to_f32(u16::from_le_bytes([b[at], b[at + 1]]))
+pub(super) fn at(b: &[u8], field: &Field) -> f32 {
+    to_f32(u16::from_le_bytes(*field.of(b)))
 }
 
 /// The nearest value that f16 holds.

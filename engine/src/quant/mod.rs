@@ -1,19 +1,20 @@
 //! ggml's number formats: what a type is, and how its blocks become `f32`.
 //!
-//! One file per block format, each with `dequantize_block`. The results are
-//! bit-equal to ggml's `to_float`: the same operations in the same order, each
-//! rounded once (no fused multiply-add).
+//! One file per block format, each with its description, a [`Format`], and
+//! `dequantize_block`. The results are bit-equal to ggml's `to_float`: the same
+//! operations in the same order, each rounded once (no fused multiply-add).
 //!
 //! [`activations`] is the other side of a dot product: what engines turn `f32`
 //! activations into before they multiply; [`AsMultiplied`] and [`block_offsets`]
 //! say what kernels do to the weights themselves.
 
 pub mod activations;
-pub mod bf16;
-pub mod f16;
-pub mod f32;
-mod k_scales;
-mod layout;
+mod bf16;
+mod f16;
+mod f32;
+mod format;
+mod k_blocks;
+mod nibbles;
 mod products;
 mod q4_0;
 mod q4_1;
@@ -30,17 +31,38 @@ mod types;
 mod tests;
 
 pub use activations::{ActivationFormat, Tie, emulate, settled, sum_residuals, ties, uncertainty};
-pub use layout::{Field, Part, fields, part};
+pub use format::{Content, Field, Format, Offset, Part, Quants};
 pub use products::{AsMultiplied, WithoutOffsets, block_offsets, half_products, takes_sums};
 pub use source::WeightSource;
 pub use types::GgmlType;
 
-/// A valid ggml type whose blocks this crate does not unpack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "tensor type {0} is not supported; use a file of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K"
-)]
-pub struct UnsupportedType(pub GgmlType);
+/// The formats by the modules that describe them.
+macro_rules! formats {
+    ($($module:ident)*) => {
+        /// Every format that [`dequantize`] unpacks.
+        pub static FORMATS: &[Format] = &[$($module::FORMAT),*];
+
+        impl GgmlType {
+            /// The types of [`FORMATS`].
+            pub const ALL_SUPPORTED: &'static [Self] = &[$($module::FORMAT.ty),*];
+        }
+
+        $(const _: () = assert!($module::FORMAT.fills_its_block(), "fields and block differ in length");)*
+
+        /// Unpacks rows of a supported type; lengths are checked by the caller.
+        #[inline(always)]
+        fn unpack(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
+            $(
+                if ty == $module::FORMAT.ty {
+                    const TY: GgmlType = $module::FORMAT.ty;
+                    return blocks::<{ TY.type_size() }, { TY.block_size() }>(bytes, out, $module::dequantize_block);
+                }
+            )*
+        }
+    };
+}
+
+formats! { f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k }
 
 /// Unpacks `bytes`, whole blocks of type `ty`, into `out`.
 ///
@@ -50,17 +72,12 @@ pub struct UnsupportedType(pub GgmlType);
 /// unpacked by one call, since rows are whole blocks. The result is bit-equal
 /// to ggml's `to_float` (a NaN may differ in its payload).
 ///
-/// # Errors
-/// [`UnsupportedType`] if `ty` is not in [`GgmlType::ALL_SUPPORTED`].
-///
 /// # Panics
-/// If the two lengths do not match.
-pub fn dequantize(ty: GgmlType, bytes: &[u8], out: &mut [f32]) -> Result<(), UnsupportedType> {
-    if !ty.is_supported() {
-        return Err(UnsupportedType(ty));
-    }
+/// If the two lengths do not match, or `ty` is not in
+/// [`GgmlType::ALL_SUPPORTED`]: a model of such a type is refused at load.
+pub fn dequantize(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
     assert!(
-        out.len().is_multiple_of(ty.block_size()) && bytes.len() == ty.row_bytes(out.len()),
+        ty.is_supported() && out.len().is_multiple_of(ty.block_size()) && bytes.len() == ty.row_bytes(out.len()),
         "{} bytes of {ty} do not unpack to {} weights",
         bytes.len(),
         out.len()
@@ -68,11 +85,9 @@ pub fn dequantize(ty: GgmlType, bytes: &[u8], out: &mut [f32]) -> Result<(), Uns
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c") {
         // SAFETY: the CPU was just found to have the features the function is compiled for.
-        unsafe { unpack_avx2(ty, bytes, out) };
-        return Ok(());
+        return unsafe { unpack_avx2(ty, bytes, out) };
     }
     unpack(ty, bytes, out);
-    Ok(())
 }
 
 /// [`unpack`] compiled for AVX2, so that LLVM's vectoriser may use it. Without
@@ -81,25 +96,6 @@ pub fn dequantize(ty: GgmlType, bytes: &[u8], out: &mut [f32]) -> Result<(), Uns
 #[target_feature(enable = "avx2,f16c")]
 fn unpack_avx2(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
     unpack(ty, bytes, out);
-}
-
-/// Unpacks rows of a supported type; lengths are checked by the caller.
-#[inline(always)]
-fn unpack(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
-    match ty {
-        GgmlType::F32 => blocks(bytes, out, f32::dequantize_block),
-        GgmlType::F16 => blocks(bytes, out, f16::dequantize_block),
-        GgmlType::BF16 => blocks(bytes, out, bf16::dequantize_block),
-        GgmlType::Q4_0 => blocks(bytes, out, q4_0::dequantize_block),
-        GgmlType::Q4_1 => blocks(bytes, out, q4_1::dequantize_block),
-        GgmlType::Q5_0 => blocks(bytes, out, q5_0::dequantize_block),
-        GgmlType::Q5_1 => blocks(bytes, out, q5_1::dequantize_block),
-        GgmlType::Q8_0 => blocks(bytes, out, q8_0::dequantize_block),
-        GgmlType::Q4_K => blocks(bytes, out, q4_k::dequantize_block),
-        GgmlType::Q5_K => blocks(bytes, out, q5_k::dequantize_block),
-        GgmlType::Q6_K => blocks(bytes, out, q6_k::dequantize_block),
-        _ => unreachable!("the caller checked that {ty} is supported"),
-    }
 }
 
 /// Applies `block` to each block of `B` bytes and `W` weights.

@@ -1,35 +1,32 @@
 //! What a kernel does to the weights of a product besides unpacking them.
 
 use super::activations::round;
-use super::{ActivationFormat, GgmlType, WeightSource, dequantize, f16, k_scales, q4_k, q5_k};
+use super::{ActivationFormat, Field, GgmlType, Offset, Part, WeightSource, dequantize, f16, k_blocks};
 
-/// Whether a kernel multiplies the offsets of these weights, block by block,
-/// with the sum that the activations store, and where the offset is from.
-fn offset(ty: GgmlType, fmt: ActivationFormat) -> Option<Offset> {
+/// The offset of weights of type `ty` that a kernel multiplies with the sums
+/// that `fmt` activations store, if it does.
+fn summed(ty: GgmlType, fmt: ActivationFormat) -> Option<Offset> {
     use ActivationFormat as A;
-    match (fmt, ty) {
-        (A::Q8_1 | A::Q8_1Mmvq | A::Q8_1MmqDs4, GgmlType::Q4_1 | GgmlType::Q5_1) => Some(Offset::Stored),
-        // Quants are taken unsigned; their zero point is subtracted by the sum.
-        (A::Q8_1Mmvq, GgmlType::Q4_0) => Some(Offset::ZeroPoint(-8.0)),
-        (A::Q8_1Mmvq, GgmlType::Q5_0) => Some(Offset::ZeroPoint(-16.0)),
-        (A::Q8_1MmqDs4, GgmlType::Q4_K | GgmlType::Q5_K) => Some(Offset::SubBlocks),
-        _ => None,
-    }
+    let quants = ty.format()?.quants()?;
+    let takes = match quants.offset {
+        Offset::None => false,
+        Offset::PerBlock => matches!(fmt, A::Q8_1 | A::Q8_1Mmvq | A::Q8_1MmqDs4),
+        // Quants are taken unsigned and their zero point by the sum, where the weights of a sum share a scale.
+        Offset::ZeroPoint(_) => fmt == A::Q8_1Mmvq && quants.run == 32,
+        Offset::PerSubBlock => fmt == A::Q8_1MmqDs4,
+    };
+    takes.then_some(quants.offset)
 }
 
 /// Whether a kernel multiplies offsets of weights of type `ty` with the sums
 /// that `fmt` activations store.
 pub fn takes_sums(ty: GgmlType, fmt: ActivationFormat) -> bool {
-    offset(ty, fmt).is_some()
+    summed(ty, fmt).is_some()
 }
 
-enum Offset {
-    /// The f16 at byte 2.
-    Stored,
-    /// The scale times this.
-    ZeroPoint(f32),
-    /// The eight offsets of a K block, each product rounded to f16.
-    SubBlocks,
+/// The field of a type's block that says `part`, which its description has.
+fn field(ty: GgmlType, part: Part) -> &'static Field {
+    ty.format().and_then(|f| f.field(part)).unwrap_or_else(|| unreachable!("{ty} has {part:?}"))
 }
 
 /// The offset of each run of 32 weights of a row that the kernel multiplies
@@ -42,18 +39,19 @@ enum Offset {
 /// (`ggml_cuda_mmq_vec_dot_q8_1_q8_1_mma`) in ggml-cuda.
 pub fn block_offsets(ty: GgmlType, fmt: ActivationFormat, bytes: &[u8], out: &mut Vec<f32>) {
     out.clear();
-    let Some(offset) = offset(ty, fmt) else {
+    let Some(offset) = summed(ty, fmt) else {
         return;
     };
+    let part = if let Offset::ZeroPoint(_) = offset { Part::Scale } else { Part::Offset };
+    let field = field(ty, part);
     for b in bytes.chunks_exact(ty.type_size()) {
-        let half = |at: usize| f16::to_f32(u16::from_le_bytes([b[at], b[at + 1]]));
+        let half = f16::at(b, field);
         match offset {
-            Offset::Stored => out.push(half(2)),
-            Offset::ZeroPoint(by) => out.push(by * half(0)),
-            Offset::SubBlocks => {
-                let (_, mins) = k_scales::of_bytes(b);
-                out.extend(mins.map(|m| -f16::rounded(half(2) * f32::from(m))));
-            }
+            Offset::None => {}
+            Offset::PerBlock => out.push(half),
+            Offset::ZeroPoint(zero) => out.push(-f32::from(zero) * half),
+            // Each product is rounded to f16.
+            Offset::PerSubBlock => out.extend(k_blocks::scales(b).1.map(|m| -f16::rounded(half * f32::from(m)))),
         }
     }
 }
@@ -76,18 +74,17 @@ impl WeightSource for AsMultiplied<'_> {
 
     fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
         let Self(weights, fmt) = *self;
-        match (self.ggml_type(tensor), fmt) {
-            (ty @ (GgmlType::Q4_K | GgmlType::Q5_K), ActivationFormat::Q8_1MmqDs4) => {
-                let n = self.extent(tensor).0;
-                for (r, out) in out.chunks_exact_mut(n).enumerate() {
-                    half_scales(ty, weights.row_bytes(tensor, first + r), out);
-                }
+        let ty = self.ggml_type(tensor);
+        if let Some(Offset::PerSubBlock) = summed(ty, fmt) {
+            let n = self.extent(tensor).0;
+            for (r, out) in out.chunks_exact_mut(n).enumerate() {
+                half_scales(ty, weights.row_bytes(tensor, first + r), out);
             }
-            (GgmlType::F32, fmt) if fmt.block_size() == 1 => {
-                weights.rows(tensor, first, out);
-                out.iter_mut().for_each(|w| *w = round(fmt, *w) as f32);
-            }
-            _ => weights.rows(tensor, first, out),
+            return;
+        }
+        weights.rows(tensor, first, out);
+        if ty == GgmlType::F32 && fmt.block_size() == 1 {
+            out.iter_mut().for_each(|w| *w = round(fmt, *w) as f32);
         }
     }
 
@@ -128,36 +125,39 @@ impl WeightSource for WithoutOffsets<'_> {
     }
 }
 
-/// Unpacks a row of Q4_K or Q5_K blocks.
+/// Unpacks a row of blocks with offsets per sub-block, the products of their
+/// scales rounded to f16.
 fn half_scales(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
+    let quants = field(ty, Part::Quants);
+    let high = ty.format().and_then(|f| f.field(Part::HighBits));
     let (blocks, _) = out.as_chunks_mut::<256>();
     for (b, out) in bytes.chunks_exact(ty.type_size()).zip(blocks) {
-        if let Ok(b) = b.try_into() {
-            q4_k::unpack(b, out, f16::rounded);
-        } else if let Ok(b) = b.try_into() {
-            q5_k::unpack(b, out, f16::rounded);
-        }
+        k_blocks::unpack(b, quants.of(b), high.map(|h| h.of(b)), f16::rounded, out);
     }
 }
 
 /// What CUDA's matrix-vector kernels for Q4_1 and Q5_1 add to a row's exact
 /// product: they round `d·d8` and `m·s` of every block to f16
 /// (`vec_dot_q4_1_q8_1_impl` in vecdotq.cuh). `emulated` are the activations
-/// in the format, `stored` their stored sums per block.
+/// in the format, `stored` their stored sums per block. Other kernels and other
+/// weights: nothing.
 ///
 /// # Panics
 /// If `bytes` is no whole row of `emulated.len()` weights.
-pub fn half_products(ty: GgmlType, bytes: &[u8], emulated: &[f64], stored: &[f64]) -> f64 {
+pub fn half_products(ty: GgmlType, fmt: ActivationFormat, bytes: &[u8], emulated: &[f64], stored: &[f64]) -> f64 {
+    if fmt != ActivationFormat::Q8_1Mmvq || summed(ty, fmt) != Some(Offset::PerBlock) {
+        return 0.0;
+    }
+    let (scale, offset) = (field(ty, Part::Scale), field(ty, Part::Offset));
     let mut weights = vec![0f32; emulated.len()];
-    dequantize(ty, bytes, &mut weights).expect("a format with scale and offset");
+    dequantize(ty, bytes, &mut weights);
     let blocks = bytes.chunks_exact(ty.type_size());
     let operands = weights.chunks_exact(32).zip(emulated.chunks_exact(32));
     blocks
         .zip(operands)
         .zip(stored)
         .map(|((b, (w, x)), s)| {
-            let half = |at: usize| f64::from(f16::to_f32(u16::from_le_bytes([b[at], b[at + 1]])));
-            let (d, m) = (half(0), half(2));
+            let (d, m) = (f64::from(f16::at(b, scale)), f64::from(f16::at(b, offset)));
             let sum: f64 = x.iter().sum();
             let product: f64 = w.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum();
             // The activations' scale is their largest over 127.

@@ -1,25 +1,28 @@
 //! Q5_0: 32 weights in 22 bytes.
 //!
-//! | bytes | content |
-//! | --- | --- |
-//! | 0..2 | `d`, f16 scale |
-//! | 2..6 | the fifth (highest) bit of each quant; weight `j` at bit `j` of a little-endian u32 |
-//! | 6..22 | the low 4 bits; weight `j` in the low, `j + 16` in the high half of byte `j` |
-//!
 //! weight = (q - 16) * d. Source: `dequantize_row_q5_0` in ggml-quants.c.
 
-use super::f16;
+use super::{Content, Field, Format, GgmlType, Offset, Part, Quants, f16, nibbles};
+
+/// The scale.
+const D: Field = Field::first("d", Part::Scale, 2);
+/// The fifth (highest) bit of each quant, a little-endian u32.
+const QH: Field = D.then("qh", Part::HighBits, 4);
+/// 4 bits of each quant (see `nibbles.rs`).
+const QS: Field = QH.then("qs", Part::Quants, 16);
+
+const ZERO: u8 = 16;
+
+pub(super) const FORMAT: Format = Format {
+    ty: GgmlType::Q5_0,
+    fields: &[D, QH, QS],
+    content: Content::Quants(Quants { offset: Offset::ZeroPoint(ZERO), run: 32, stride: 16, mmq_sums: false }),
+};
 
 /// Unpacks one block.
 #[inline(always)]
-pub fn dequantize_block(b: &[u8; 22], out: &mut [f32; 32]) {
-    let d = f16::at(b, 0);
-    let high = u32::from_le_bytes([b[2], b[3], b[4], b[5]]);
-    for j in 0..16 {
-        let q = u32::from(b[6 + j]);
-        let low = (q & 0x0f) | ((high >> j) & 1) << 4;
-        let up = (q >> 4) | ((high >> (j + 16)) & 1) << 4;
-        out[j] = (low as i32 - 16) as f32 * d;
-        out[j + 16] = (up as i32 - 16) as f32 * d;
-    }
+pub(super) fn dequantize_block(b: &[u8; 22], out: &mut [f32; 32]) {
+    let d = f16::at(b, &D);
+    let high = u32::from_le_bytes(*QH.of(b));
+    nibbles::unpack(QS.of(b), high, out, |q| (q - i32::from(ZERO)) as f32 * d);
 }

@@ -1,27 +1,28 @@
 //! Q5_1: 32 weights in 24 bytes.
 //!
-//! | bytes | content |
-//! | --- | --- |
-//! | 0..2 | `d`, f16 scale |
-//! | 2..4 | `m`, f16 offset |
-//! | 4..8 | the fifth (highest) bit of each quant; weight `j` at bit `j` of a little-endian u32 |
-//! | 8..24 | the low 4 bits; weight `j` in the low, `j + 16` in the high half of byte `j` |
-//!
 //! weight = q * d + m. Source: `dequantize_row_q5_1` in ggml-quants.c.
 
-use super::f16;
+use super::{Content, Field, Format, GgmlType, Offset, Part, Quants, f16, nibbles};
+
+/// The scale.
+const D: Field = Field::first("d", Part::Scale, 2);
+/// The offset.
+const M: Field = D.then("m", Part::Offset, 2);
+/// The fifth (highest) bit of each quant, a little-endian u32.
+const QH: Field = M.then("qh", Part::HighBits, 4);
+/// 4 bits of each quant (see `nibbles.rs`).
+const QS: Field = QH.then("qs", Part::Quants, 16);
+
+pub(super) const FORMAT: Format = Format {
+    ty: GgmlType::Q5_1,
+    fields: &[D, M, QH, QS],
+    content: Content::Quants(Quants { offset: Offset::PerBlock, run: 32, stride: 16, mmq_sums: true }),
+};
 
 /// Unpacks one block.
 #[inline(always)]
-pub fn dequantize_block(b: &[u8; 24], out: &mut [f32; 32]) {
-    let d = f16::at(b, 0);
-    let m = f16::at(b, 2);
-    let high = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
-    for j in 0..16 {
-        let q = u32::from(b[8 + j]);
-        let low = (q & 0x0f) | ((high >> j) & 1) << 4;
-        let up = (q >> 4) | ((high >> (j + 16)) & 1) << 4;
-        out[j] = low as i32 as f32 * d + m;
-        out[j + 16] = up as i32 as f32 * d + m;
-    }
+pub(super) fn dequantize_block(b: &[u8; 24], out: &mut [f32; 32]) {
+    let (d, m) = (f16::at(b, &D), f16::at(b, &M));
+    let high = u32::from_le_bytes(*QH.of(b));
+    nibbles::unpack(QS.of(b), high, out, |q| q as f32 * d + m);
 }

@@ -1,43 +1,21 @@
-//! Q5_K: 256 weights in 176 bytes, as eight sub-blocks of 32.
-//!
-//! | bytes | content |
-//! | --- | --- |
-//! | 0..2 | `d`, f16 scale of the scales |
-//! | 2..4 | `dmin`, f16 scale of the offsets |
-//! | 4..16 | eight 6-bit scales and eight 6-bit offsets (see `k_scales.rs`) |
-//! | 16..48 | the fifth (highest) bits: weight `l` of sub-block `s` at bit `s` of byte `l` |
-//! | 48..176 | the low 4 bits: 32 bytes per pair of sub-blocks, the even one in the low halves |
-//!
-//! weight = (d * scale) * q - (dmin * offset). Source: `dequantize_row_q5_K`
-//! in ggml-quants.c.
+//! Q5_K: 256 weights in 176 bytes (see `k_blocks.rs`).
 
-use super::{f16, k_scales};
+use super::k_blocks::{self, D, DMIN, SCALES};
+use super::{Content, Field, Format, GgmlType, Offset, Part, Quants};
+
+/// The fifth (highest) bits: weight `l` of sub-block `s` at bit `s` of byte `l`.
+const QH: Field = SCALES.then("qh", Part::HighBits, 32);
+/// The low 4 bits: 32 bytes per pair of sub-blocks, the even one in the low halves.
+const QS: Field = QH.then("qs", Part::Quants, 128);
+
+pub(super) const FORMAT: Format = Format {
+    ty: GgmlType::Q5_K,
+    fields: &[D, DMIN, SCALES, QH, QS],
+    content: Content::Quants(Quants { offset: Offset::PerSubBlock, run: 32, stride: 32, mmq_sums: true }),
+};
 
 /// Unpacks one block.
 #[inline(always)]
-pub fn dequantize_block(b: &[u8; 176], out: &mut [f32; 256]) {
-    unpack(b, out, |product| product);
-}
-
-/// Unpacks one block, the products `d * scale` and `dmin * offset` passed
-/// through `product` before they are used.
-#[inline(always)]
-pub(super) fn unpack(b: &[u8; 176], out: &mut [f32; 256], product: impl Fn(f32) -> f32) {
-    let d = f16::at(b, 0);
-    let dmin = f16::at(b, 2);
-    let (scales, mins) = k_scales::of_block(b);
-    for pair in 0..4 {
-        let d0 = product(d * f32::from(scales[2 * pair]));
-        let m0 = product(dmin * f32::from(mins[2 * pair]));
-        let d1 = product(d * f32::from(scales[2 * pair + 1]));
-        let m1 = product(dmin * f32::from(mins[2 * pair + 1]));
-        for l in 0..32 {
-            let high = b[16 + l] >> (2 * pair);
-            let q = b[48 + 32 * pair + l];
-            let q0 = (q & 0x0f) | (high & 1) << 4;
-            let q1 = (q >> 4) | (high & 2) << 3;
-            out[64 * pair + l] = d0 * i32::from(q0) as f32 - m0;
-            out[64 * pair + 32 + l] = d1 * i32::from(q1) as f32 - m1;
-        }
-    }
+pub(super) fn dequantize_block(b: &[u8; 176], out: &mut [f32; 256]) {
+    k_blocks::unpack(b, QS.of(b), Some(QH.of(b)), |product| product, out);
 }

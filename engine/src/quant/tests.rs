@@ -27,13 +27,6 @@ fn every_f16_reads_as_the_half_crate_says() {
 }
 
 #[test]
-fn unsupported_types_are_named() {
-    let ty = GgmlType::from_id(10).unwrap();
-    let error = dequantize(ty, &[0; 84], &mut [0.0; 256]).unwrap_err();
-    assert!(error.to_string().starts_with("tensor type Q2_K is not supported"), "{error}");
-}
-
-#[test]
 fn mins_are_read_for_the_formats_that_have_them() {
     let mut block = [0_u8; 20];
     block[2..4].copy_from_slice(&half::f16::from_f32(-1.5).to_le_bytes());
@@ -92,7 +85,7 @@ proptest! {
         let weights = if ty.block_size() == 1 { 77 } else { 2 * ty.block_size() };
         let bytes: Vec<u8> = seed.iter().copied().cycle().take(ty.row_bytes(weights)).collect();
         let (mut a, mut b) = (vec![0.0; weights], vec![0.0; weights]);
-        dequantize(ty, &bytes, &mut a).unwrap();
+        dequantize(ty, &bytes, &mut a);
         unpack(ty, &bytes, &mut b);
         for (a, b) in a.iter().zip(&b) {
             prop_assert!(a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()));

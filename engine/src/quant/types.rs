@@ -81,21 +81,6 @@ impl GgmlType {
     /// The upper halves of 32-bit floats.
     pub const BF16: Self = Self(30);
 
-    /// The types that [`super::dequantize`] unpacks.
-    pub const ALL_SUPPORTED: &'static [Self] = &[
-        Self::F32,
-        Self::F16,
-        Self::BF16,
-        Self::Q4_0,
-        Self::Q4_1,
-        Self::Q5_0,
-        Self::Q5_1,
-        Self::Q8_0,
-        Self::Q4_K,
-        Self::Q5_K,
-        Self::Q6_K,
-    ];
-
     /// The type of ggml's number `id`; `None` if there is none or it was removed.
     pub fn from_id(id: u32) -> Option<Self> {
         let known = TABLE.get(id as usize).is_some_and(|row| row.1 > 0);
@@ -113,18 +98,13 @@ impl GgmlType {
     }
 
     /// Weights per block (1 for plain numbers).
-    pub fn block_size(self) -> usize {
-        usize::from(TABLE[usize::from(self.0)].1)
+    pub const fn block_size(self) -> usize {
+        TABLE[self.0 as usize].1 as usize
     }
 
     /// Bytes per block.
-    pub fn type_size(self) -> usize {
-        usize::from(TABLE[usize::from(self.0)].2)
-    }
-
-    /// Whether [`super::dequantize`] unpacks it.
-    pub fn is_supported(self) -> bool {
-        Self::ALL_SUPPORTED.contains(&self)
+    pub const fn type_size(self) -> usize {
+        TABLE[self.0 as usize].2 as usize
     }
 
     /// Bytes that `n` weights take; `n` must be a multiple of the block size.

@@ -1,5 +1,6 @@
 //! Which stages, layers and positions are asked for.
 
+use crate::nearest::hint;
 use globset::{Glob, GlobMatcher};
 use qdiff_engine::model::{Graph, Node, StageId};
 use std::collections::{BTreeSet, HashSet};
@@ -9,12 +10,12 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum FilterError {
     /// A stage pattern without a match.
-    #[error("no stage matches `{pattern}`; the stages are: {known}")]
+    #[error("no stage matches `{pattern}`{hint}")]
     Stage {
         /// As given.
         pattern: String,
-        /// Stage names of the graph.
-        known: String,
+        /// What may have been meant, and where the names stand.
+        hint: String,
     },
     /// A layer that the model does not have.
     #[error("layer {layer} does not exist; the model has layers 0 to {last}")]
@@ -62,7 +63,9 @@ impl Filter {
         for pattern in stages {
             let matcher = Glob::new(pattern).map_err(|e| FilterError::Pattern(pattern.clone(), e))?.compile_matcher();
             if !graph.nodes.iter().any(|n| matches(&matcher, n.id)) {
-                return Err(FilterError::Stage { pattern: pattern.clone(), known: graph.stage_names().join(" ") });
+                let bare = pattern.rsplit_once('.').map_or(pattern.as_str(), |(_, name)| name);
+                let hint = hint(bare, graph.stage_names(), "`qdiff inspect MODEL` lists the stages");
+                return Err(FilterError::Stage { pattern: pattern.clone(), hint });
             }
             filter.stages.push(matcher);
         }

@@ -3,6 +3,7 @@
 mod collector;
 mod filter;
 mod names;
+mod npy;
 pub mod npz;
 mod store;
 

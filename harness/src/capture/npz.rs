@@ -6,19 +6,20 @@
 //! ubatches has a step for each: `prefill`, `prefill@512`, `prefill@1024`, by
 //! the position of the first token.
 
-use super::names::{Named, Names};
+use super::names::Names;
+use super::npy;
+pub use super::npy::Shapes;
 use super::{Capture, Step, Store, Stored, steps};
 use crate::arithmetic::Arithmetic;
 use crate::cleanup;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use npyz::{DType, NpyFile, Order, TypeChar, WriterBuilder as _};
-use qdiff_engine::model::{Axis, Graph, Node};
-use qdiff_engine::ops::Tensor;
+use npyz::WriterBuilder as _;
+use qdiff_engine::model::{Graph, Node};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Cursor, Read};
+use std::io::{BufReader, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -30,9 +31,6 @@ pub const SCHEMA_VERSION: u32 = 2;
 /// How many times its size an archive may unpack to where no graph says what
 /// its arrays hold.
 const UNPACKED: u64 = 64;
-
-/// Longest header of an npy array in bytes: ours and numpy's have 128.
-const HEADER: u64 = 1 << 16;
 
 /// Most characters of a file's own text that an error repeats.
 const QUOTED: usize = 200;
@@ -64,6 +62,20 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// Refuses a capture, in `folder`, of another model than that of this hash.
+    ///
+    /// # Errors
+    /// Both hashes.
+    pub fn check_model(&self, folder: &Path, sha256: &str) -> Result<()> {
+        match self.model_sha256.as_ref().filter(|h| *h != sha256) {
+            Some(other) => bail!(
+                "{} was recorded on another model (sha256 {other}, this one has {sha256}); name that model with -m",
+                folder.display()
+            ),
+            None => Ok(()),
+        }
+    }
+
     /// The steps that the arrays belong to, without stages.
     pub fn steps(&self) -> Vec<Step> {
         let mut all = steps(&self.tokens, self.ubatch.unwrap_or(self.tokens.len()), &self.decoded);
@@ -232,21 +244,13 @@ pub fn stages(folder: &Path) -> Result<Vec<String>> {
     Ok(all)
 }
 
-/// What is known of the shapes that arrays must have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shapes {
-    /// Those that the graph says.
-    Known,
-    /// Only where tokens and cached rows stand: the model is not at hand.
-    Unknown,
-}
-
 /// Reads the arrays that belong to stages of `graph` into `store`.
 ///
 /// # Errors
 /// A file that is no npz; an array that belongs to no stage (with a map such
-/// arrays are passed over), is not f32 or f16, or holds more than a few times
-/// what its stage can have: an archive is never unpacked further than that.
+/// arrays are passed over), stands there twice, is not f32 or f16, has another
+/// checksum than the archive says, or holds more than a few times what its stage
+/// can have: an archive is never unpacked further than that.
 pub fn read(
     folder: &Path,
     manifest: &Manifest,
@@ -259,6 +263,7 @@ pub fn read(
     let file = File::open(&path).with_context(|| format!("cannot read {name}"))?;
     let most = file.metadata().map_or(0, |m| m.len()).saturating_mul(UNPACKED);
     let mut zip = ZipArchive::new(BufReader::new(file)).with_context(|| format!("{name} is no npz archive"))?;
+    ensure!(!zip.has_duplicate_names(), "{name} holds two arrays of one name; which of them counts cannot be told");
     let mut capture = Capture::new(store.clone());
     capture.steps = manifest.steps();
     let labels: HashMap<String, usize> = (capture.steps.iter().enumerate()).map(|(i, s)| (s.label(), i)).collect();
@@ -285,7 +290,7 @@ pub fn read(
         let node = &graph.nodes[named.node];
         let what = (node, named, shapes);
         // npyz repeats what it does not understand, however much that is.
-        let stored = array(entry, what, step, most, store)
+        let stored = npy::read(entry, what, step, most, store)
             .map_err(|e| anyhow!("{}", cut(&format!("{e:#}"))))
             .with_context(|| format!("{name}: `{}`", cut(&full)))?;
         if step.stages.insert(node.id, stored).is_some() {
@@ -317,130 +322,5 @@ fn cut(text: &str) -> String {
     match text.char_indices().nth(QUOTED) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
-    }
-}
-
-/// An npy array with a header of reasonable length. npyz allocates as much as
-/// the header claims to have, up to 4 GiB, before anything of it is read.
-fn bounded(mut entry: impl Read) -> Result<impl Read> {
-    let mut start = Vec::with_capacity(12);
-    // Magic and version, then the length: two bytes in version 1, four later.
-    entry.by_ref().take(8).read_to_end(&mut start)?;
-    let digits = if start.get(6) == Some(&1) { 2 } else { 4 };
-    entry.by_ref().take(digits).read_to_end(&mut start)?;
-    let length = start.iter().skip(8).rev();
-    let length = length.fold(0, |n, &byte| n << 8 | u64::from(byte));
-    ensure!(
-        length <= HEADER,
-        "is no npy array of ours: its header claims {length} bytes, and {HEADER} are read at most; write it with numpy.save"
-    );
-    Ok(Cursor::new(start).chain(entry))
-}
-
-fn array(
-    entry: impl Read,
-    (node, named, shapes): (&Node, &Named, Shapes),
-    step: &Step,
-    most: u64,
-    store: &Arc<Store>,
-) -> Result<Stored> {
-    let expected = step.extent(node);
-    let array = NpyFile::new(bounded(entry)?).context("is no npy array")?;
-    let given: Vec<usize> = array.shape().iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>()?;
-    ensure!(
-        named.axes.is_empty() || named.axes.len() == given.len(),
-        "has {} axes, and the map orders {}",
-        given.len(),
-        named.axes.len()
-    );
-    let mut shape: Vec<usize> =
-        if named.axes.is_empty() { given.clone() } else { named.axes.iter().map(|&a| given[a]).collect() };
-    if !fits(&shape, &expected, node, shapes) {
-        // The same elements in the same order, in other brackets.
-        let count = |s: &[usize]| s.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-        if !named.foreign || count(&shape) != count(&expected) {
-            bail!("has shape {given:?}, and the stage has {expected:?} elements");
-        }
-        shape.clone_from(&expected);
-    }
-    let bytes = shape.iter().try_fold(4u64, |n, &d| n.checked_mul(d as u64));
-    ensure!(
-        shapes == Shapes::Known || bytes.is_some_and(|b| b <= most),
-        "has shape {given:?}, which is more than such a file can hold"
-    );
-    if array.order() != Order::C && given.len() > 1 {
-        bail!("is stored in Fortran order; write it with numpy.ascontiguousarray");
-    }
-    let stored = match array.dtype() {
-        DType::Plain(t) if t.type_char() == TypeChar::Float && t.size_field() == 4 => {
-            let mut values = array.data::<f32>()?;
-            store.keep_parts(shape.clone(), |out| fill(out, &mut values, |v| v))
-        }
-        DType::Plain(t) if t.type_char() == TypeChar::Float && t.size_field() == 2 => {
-            let mut values = array.data::<half::f16>()?;
-            store.keep_parts(shape.clone(), |out| fill(out, &mut values, f32::from))
-        }
-        other => bail!("has dtype {}; write float32 or float16", other.descr()),
-    }?;
-    if named.axes.is_empty() {
-        return Ok(stored);
-    }
-    let data = permuted(&stored.get().data, &given, &named.axes);
-    Ok(store.keep(Tensor { shape, data }))
-}
-
-/// Whether an array of this shape can be the stage's. Only the number of
-/// cached rows is the engine's to get wrong (that is a finding), and only
-/// within reason; all else is refused unread.
-fn fits(shape: &[usize], expected: &[usize], node: &Node, shapes: Shapes) -> bool {
-    let axes = shape.iter().zip(expected).zip(&node.shape);
-    shape.len() == expected.len()
-        && axes.clone().all(|((got, want), axis)| match axis {
-            Axis::Keys => (1..=4 * want).contains(got),
-            Axis::Fixed(_) if shapes == Shapes::Unknown => *got > 0,
-            _ => got == want,
-        })
-}
-
-/// The elements of an array of `shape`, its axes taken in the order `axes`.
-fn permuted(data: &[f32], shape: &[usize], axes: &[usize]) -> Vec<f32> {
-    let stride = |axis: usize| shape[axis + 1..].iter().product::<usize>();
-    let strides: Vec<(usize, usize)> = axes.iter().map(|&a| (shape[a], stride(a))).collect();
-    (0..data.len())
-        .map(|mut i| {
-            let mut at = 0;
-            for &(extent, stride) in strides.iter().rev() {
-                at += i % extent * stride;
-                i /= extent;
-            }
-            data[at]
-        })
-        .collect()
-}
-
-/// Fills `out` with the next values.
-fn fill<T>(
-    out: &mut [f32],
-    values: &mut impl Iterator<Item = std::io::Result<T>>,
-    convert: fn(T) -> f32,
-) -> Result<()> {
-    for v in out {
-        *v = convert(values.next().context("ends before its header says")??);
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::permuted;
-
-    #[test]
-    fn axes_are_taken_in_the_order_asked_for() {
-        let data: Vec<f32> = (0..24).map(|i| i as f32).collect();
-        // [2,3,4] taken as (1,0,2) is [3,2,4].
-        let got = permuted(&data, &[2, 3, 4], &[1, 0, 2]);
-        assert_eq!(got[..8], [0.0, 1.0, 2.0, 3.0, 12.0, 13.0, 14.0, 15.0]);
-        let back = permuted(&got, &[3, 2, 4], &[1, 0, 2]);
-        assert_eq!(back, data);
     }
 }

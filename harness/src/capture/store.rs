@@ -48,6 +48,11 @@ impl Store {
         })
     }
 
+    /// Where temporary files go.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// With the usual budget, in `folder` or where the system puts temporary
     /// files.
     pub fn usual(folder: Option<&Path>) -> Arc<Self> {

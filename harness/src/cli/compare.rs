@@ -1,29 +1,22 @@
 //! `qdiff compare`.
 
-use super::args::{CompareArgs, RunArgs, SidesArgs};
+use super::args::CompareArgs;
+use super::exit;
 use super::output::Output;
-use super::{exit, run};
-use crate::compare::compare;
-use crate::runners::Spec;
-use anyhow::{Result, bail};
+use super::run::courtesy;
+use super::setup::console;
+use crate::tasks::compare::{Compared, compare};
+use anyhow::Result;
 
 /// With a model, as `run` judges two captures; without, only their distance.
 pub(super) fn run(args: &CompareArgs) -> Result<u8> {
-    if args.run.sides.prompt.model.is_some() {
-        return run::run(&RunArgs {
-            sides: SidesArgs {
-                subject: Spec::Capture(args.a.clone()),
-                reference: Spec::Capture(args.b.clone()),
-                ..args.run.sides.clone()
-            },
-            ..args.run.clone()
-        });
-    }
-    if args.run.sides.map.is_some() || !args.run.tolerance.is_empty() {
-        bail!("--map and --tolerance need the model: name it with -m");
-    }
-    let output = Output::new(&args.run.output, 1)?;
-    let store = args.run.sides.capture.memory.store();
-    let code = output.tell(&compare(&args.a, &args.b, &store)?)?;
-    Ok(if args.run.bisect && code == exit::INCOMPLETE { exit::SKIP } else { code })
+    let output = Output::new(&args.output, 1)?;
+    let code = match compare(&args.request, console())? {
+        Compared::Judged(report) => {
+            output.serve(&[&*report], &[], Some(courtesy(&report)))?;
+            exit::of(report.outcome)
+        }
+        Compared::Apart(comparison) => output.tell(&comparison)?,
+    };
+    Ok(exit::bisect(code, args.bisect))
 }

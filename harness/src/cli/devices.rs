@@ -1,22 +1,28 @@
 //! `qdiff devices`.
 
+use super::args::JsonArgs;
 use super::{exit, say};
+use crate::tasks::devices::devices;
 use anyhow::Result;
-use qdiff_engine::cuda;
 
-pub(super) fn run() -> Result<u8> {
+/// Lists what the engine can run on, and which runners that leaves.
+pub(super) fn run(json: &JsonArgs) -> Result<u8> {
+    json.check()?;
+    let found = devices();
     say("cpu   always\n")?;
-    match cuda::devices() {
-        Ok(devices) => {
-            for d in devices {
-                let (major, minor) = d.capability;
-                say(&format!(
-                    "cuda  {}: {}, compute capability {major}.{minor}, {} MiB\n",
-                    d.ordinal, d.name, d.memory
-                ))?;
-            }
-        }
-        Err(e) => say(&format!("cuda  none: {e}\n"))?,
+    for d in &found.cuda {
+        let (major, minor) = d.capability;
+        let memory = d.memory_mib;
+        say(&format!("cuda  {}: {}, compute capability {major}.{minor}, {memory} MiB\n", d.ordinal, d.name))?;
     }
+    if let Some(why) = &found.no_cuda {
+        say(&format!("cuda  none: {why}\n"))?;
+    }
+    say("\nrunners\n")?;
+    for runner in &found.runners {
+        let lacks = runner.lacks.as_ref().map_or_else(String::new, |_| " (not here)".to_owned());
+        say(&format!("  {:<11} {}{lacks}\n", runner.name, runner.about))?;
+    }
+    json.write(&found)?;
     Ok(exit::MATCH)
 }

@@ -31,3 +31,11 @@ pub fn worst(codes: impl IntoIterator<Item = u8>) -> u8 {
     let weight = |code: &u8| [MATCH, INCOMPLETE, DIVERGED, TROUBLE].iter().position(|c| c == code);
     codes.into_iter().max_by_key(weight).unwrap_or(MATCH)
 }
+
+/// The code for a script, or where `wanted` for `git bisect run`.
+pub fn bisect(code: u8, wanted: bool) -> u8 {
+    match code {
+        TROUBLE | INCOMPLETE if wanted => SKIP,
+        code => code,
+    }
+}

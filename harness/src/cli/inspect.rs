@@ -1,119 +1,84 @@
 //! `qdiff inspect`.
 
-use super::args::ModelArg;
-use super::{exit, say, setup};
-use anyhow::{Context as _, Result};
+use super::args::InspectArgs;
+use super::{exit, say};
+use crate::tasks::inspect::{Entry, Inspection, Usage, inspect};
+use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
-use qdiff_engine::gguf::{Gguf, Value};
-use qdiff_engine::model::Model;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-pub(super) fn run(args: &ModelArg) -> Result<u8> {
-    let path = setup::model_path(args.model.as_ref())?;
-    let gguf = Gguf::open(&path)?;
-    let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "{}: GGUF version {}, {} metadata keys, {} tensors, {} bytes\n\nmetadata",
-        setup::show(&path),
-        gguf.version(),
-        gguf.metadata().len(),
-        gguf.tensors().len(),
-        gguf.file_len()
-    );
-    for (key, value) in gguf.metadata() {
-        let _ = writeln!(out, "  {key} = {}", brief(value));
+/// Characters of a value shown at most.
+const WIDTH: usize = 80;
+
+/// Says what the file is; whether it can be run is said last.
+pub(super) fn run(args: &InspectArgs) -> Result<u8> {
+    args.json.check()?;
+    let (found, trouble) = inspect(&args.model)?;
+    say(&file(&found))?;
+    if let Some(graph) = &found.graph {
+        say(&usage(graph, found.tensors.len()))?;
     }
-    let mut types: BTreeMap<String, (usize, u64)> = BTreeMap::new();
-    for t in gguf.tensors() {
-        let entry = types.entry(t.ggml_type.to_string()).or_default();
-        entry.0 += 1;
-        entry.1 += t.size;
+    args.json.write(&found)?;
+    trouble.map_or(Ok(exit::MATCH), Err)
+}
+
+fn file(found: &Inspection) -> String {
+    let mut out = format!(
+        "{}: GGUF version {}, {} metadata keys, {} tensors, {} bytes\n\nmetadata\n",
+        found.path,
+        found.version,
+        found.metadata.len(),
+        found.tensors.len(),
+        found.bytes
+    );
+    for entry in &found.metadata {
+        let _ = writeln!(out, "  {} = {}", entry.key, brief(entry));
     }
     let _ = writeln!(out, "\nbytes per type");
-    for (name, (count, bytes)) in &types {
+    for (name, (count, bytes)) in &found.types {
         let _ = writeln!(out, "  {name:<6} {count:>5} tensors {bytes:>12} bytes");
     }
-    let _ = writeln!(out, "\ntensors");
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    for t in gguf.tensors() {
+    for t in &found.tensors {
         let dims: Vec<String> = t.dims.iter().map(ToString::to_string).collect();
-        table.add_row([
-            format!("  {}", t.name),
-            t.ggml_type.to_string(),
-            format!("[{}]", dims.join(", ")),
-            t.size.to_string(),
-        ]);
+        table.add_row([format!("  {}", t.name), t.of.clone(), format!("[{}]", dims.join(", ")), t.bytes.to_string()]);
     }
     if let Some(column) = table.column_mut(3) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let _ = writeln!(out, "{table}");
-    say(&out)?;
-
-    // Whether it can be run is said last: what it is was asked for first.
-    let model = Model::new(gguf).with_context(|| setup::show(&path))?;
-    say(&usage(&model))?;
-    Ok(exit::MATCH)
-}
-
-fn usage(model: &Model) -> String {
-    let graph = model.graph();
-    let c = &graph.config;
-    let used = graph.weights();
-    let size = |name: &str| model.gguf().tensor(name).map_or(0, |t| t.size);
-    let embed = size("token_embd.weight") / (c.n_vocab as u64).max(1);
-    // Decoding a token reads every weight once, and of the table one row,
-    // unless the table is the output projection as well.
-    let read: u64 = used
-        .iter()
-        .map(|(name, _)| match name.as_str() {
-            "token_embd.weight" if !c.tied_head => embed,
-            name => size(name),
-        })
-        .sum();
-    let unused: Vec<&str> = model
-        .gguf()
-        .tensors()
-        .iter()
-        .map(|t| t.name.as_str())
-        .filter(|name| !used.iter().any(|(u, _)| u == name))
-        .collect();
-    let mut out = format!(
-        "\ngraph\n  {} stages of {} kinds; {} layers, {} heads, {} KV heads of {}, width {}, feed-forward {}, vocabulary {}, {} head\n  \
-         uses {} of {} tensors; reads {read} bytes a decoded token\n",
-        graph.nodes.len(),
-        graph.stage_names().len(),
-        c.n_layers,
-        c.n_heads,
-        c.n_kv_heads,
-        c.head_dim,
-        c.n_embd,
-        c.n_ff,
-        c.n_vocab,
-        if c.tied_head { "tied" } else { "separate" },
-        used.len(),
-        model.gguf().tensors().len()
-    );
-    if !unused.is_empty() {
-        let _ = writeln!(out, "  leaves over: {}", unused.join(" "));
-    }
-    let _ = writeln!(out, "  stages: {}", graph.stage_names().join(" "));
+    let _ = writeln!(out, "\ntensors\n{table}");
     out
 }
 
-fn brief(value: &Value) -> String {
-    let text = match (value.as_str(), value.as_u64(), value.as_f64(), value.as_bool()) {
-        (Some(s), ..) => format!("{s:?}"),
-        (_, Some(n), ..) => n.to_string(),
-        (_, _, Some(x), _) => x.to_string(),
-        (.., Some(b)) => b.to_string(),
-        _ => value.type_name().to_owned(),
+fn usage(graph: &Usage, tensors: usize) -> String {
+    let mut out = format!(
+        "\ngraph\n  {} stages of {} kinds; {}\n  uses {} of {tensors} tensors; reads {} bytes a decoded token\n",
+        graph.stages,
+        graph.stage_names.len(),
+        graph.shape,
+        graph.used,
+        graph.bytes_a_token,
+    );
+    if !graph.unused.is_empty() {
+        let _ = writeln!(out, "  leaves over: {}", graph.unused.join(" "));
+    }
+    let _ = writeln!(out, "  stages: {}", graph.stage_names.join(" "));
+    out
+}
+
+/// A value on a line: of an array how many of what, and the first.
+fn brief(entry: &Entry) -> String {
+    let text = match (&entry.value, entry.count) {
+        (serde_json::Value::Array(first), Some(count)) => {
+            let first: Vec<String> = first.iter().map(ToString::to_string).collect();
+            let more = if first.len() < count { ", …" } else { "" };
+            format!("{count} {}: {}{more}", entry.of, first.join(", "))
+        }
+        (value, _) => value.to_string(),
     };
-    if text.chars().count() > 80 {
-        let head: String = text.chars().take(77).collect();
+    if text.chars().count() > WIDTH {
+        let head: String = text.chars().take(WIDTH - 3).collect();
         format!("{head}…")
     } else {
         text

@@ -1,7 +1,6 @@
 //! Arguments and exit codes; everything is validated before anything runs.
 
 mod args;
-mod batch;
 mod bench;
 mod compare;
 mod dequantise;
@@ -13,31 +12,29 @@ mod logits;
 mod manual;
 mod mutations;
 mod output;
-mod planted;
+mod project;
 mod prompts;
 mod record;
-mod recorded;
 mod report;
 mod run;
 mod score;
 mod setup;
-mod sides;
 mod sweep;
 mod verify_oracle;
 mod weights;
-mod words;
 
 use crate::report::terminal;
 pub use args::Cli;
 use args::{ColorChoice, Command};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Parses the command line, runs it, and gives the exit code.
 pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == crate::chat::COMMAND) {
         return ExitCode::from(crate::chat::serve());
     }
-    let cli = match Cli::read() {
+    let mut cli = match Cli::read() {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version are no trouble; a closed pipe is none either.
@@ -57,7 +54,14 @@ pub fn main() -> ExitCode {
         ColorChoice::Never => anstream::ColorChoice::Never.write_global(),
     }
     crate::cleanup::on_interrupt();
-    crate::llama::start(cli.verbose);
+    if let Err(e) = crate::log::start(cli.verbose, cli.log.as_deref()) {
+        complain(&format!("{e:#}"));
+        return ExitCode::from(exit::TROUBLE);
+    }
+    QUIET.store(cli.quiet, Ordering::Relaxed);
+    if let Some(slip) = cli.command.prompt().and_then(|request| prompts::slip(&request.prompt)) {
+        complain(&slip);
+    }
     // A panic is a bug of ours; to a script it must not look like a verdict.
     let result = std::panic::catch_unwind(|| dispatch(&cli.command)).unwrap_or_else(|_| {
         Err(anyhow::anyhow!("a bug in qdiff itself, see above; please report it with the command"))
@@ -66,7 +70,7 @@ pub fn main() -> ExitCode {
         complain(&format!("{e:#}"));
         match &cli.command {
             Command::Run(args) if args.bisect => exit::SKIP,
-            Command::Compare(args) if args.run.bisect => exit::SKIP,
+            Command::Compare(args) if args.bisect => exit::SKIP,
             _ => exit::TROUBLE,
         }
     }))
@@ -85,9 +89,9 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         Command::Compare(args) => compare::run(args),
         Command::Sweep(args) => sweep::run(args),
         Command::Dequantise(args) => dequantise::run(args),
-        Command::Prompts => prompts::run(),
+        Command::Prompts(request) => prompts::run(request),
         Command::Mutations(args) => mutations::run(args),
-        Command::Devices => devices::run(),
+        Command::Devices(json) => devices::run(json),
         Command::Bench(args) => bench::run(args),
         Command::Schema { of } => manual::schema(*of),
         Command::Completions { shell } => manual::completions(*shell),
@@ -95,14 +99,35 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
     }
 }
 
+/// Whether only the verdict is printed.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
 /// Prints a line to standard error.
-pub(crate) fn complain(text: &str) {
-    anstream::eprintln!("qdiff: {}", terminal::plain(text));
+fn complain(text: &str) {
+    let line = format!("qdiff: {}", terminal::plain(text));
+    anstream::eprintln!("{line}");
+    crate::log::said(&line);
+}
+
+/// Prints a screen whose first paragraph is the verdict; where only that is
+/// asked for, its first line, unwrapped lines included.
+fn tell(screen: &str) -> anyhow::Result<()> {
+    if !QUIET.load(Ordering::Relaxed) {
+        return say(screen);
+    }
+    let mut lines = screen.trim_start_matches('\n').split_inclusive('\n');
+    let first = lines.next().unwrap_or_default();
+    say(&lines.take_while(|l| l.starts_with("  ")).fold(first.to_owned(), |all, l| all + l))
+}
+
+/// Prints what stands beside a verdict.
+fn remark(text: &str) -> anyhow::Result<()> {
+    if QUIET.load(Ordering::Relaxed) { Ok(()) } else { say(text) }
 }
 
 /// Prints to standard output; a reader that went away is not an error. What
 /// steers a terminal is shown, but for line ends and our own colours.
-pub(crate) fn say(text: &str) -> anyhow::Result<()> {
+fn say(text: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
     match anstream::stdout().write_all(terminal::harmless(text).as_bytes()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),

@@ -1,60 +1,111 @@
 //! `qdiff mutations`.
 
-use super::args::{MutationsArgs, MutationsCommand};
+use super::args::{JsonArgs, MutationsArgs, MutationsCommand};
 use super::{exit, say};
-use crate::mutations::{CauseId, Mutation, Part, catalogue, find};
+use crate::mutations::{CauseId, FaultSite, Mutation, catalogue, find, told};
+use crate::nearest::hint;
 use anyhow::Context as _;
+use qdiff_engine::model::{ARCHITECTURES, skeleton};
+use serde_json::json;
 use std::fmt::Write as _;
 
 pub(super) fn run(args: &MutationsArgs) -> anyhow::Result<u8> {
     match &args.command {
-        None | Some(MutationsCommand::List) => list(),
-        Some(MutationsCommand::Show { name }) => show(name),
+        None => list(None),
+        Some(MutationsCommand::List { json }) => list(Some(json)),
+        Some(MutationsCommand::Show { name, json }) => show(name, json),
         Some(MutationsCommand::Score(args)) => super::score::run(args),
     }
 }
 
 /// A line each.
-fn list() -> anyhow::Result<u8> {
+fn list(json: Option<&JsonArgs>) -> anyhow::Result<u8> {
     let width = catalogue().map(|m| m.name.len()).max().unwrap_or(0);
     let mut out = String::new();
     for m in catalogue() {
-        let stages = match (m.part(), m.stages) {
-            (Part::Tokenizer, _) => "tokens".to_owned(),
-            (Part::Samplers, _) => "token".to_owned(),
-            (Part::Elsewhere, _) => "not a stage's".to_owned(),
-            (Part::Stage, ["*"]) => "any stage".to_owned(),
-            (Part::Stage, some) => some.join(" "),
+        let stages = match m.site() {
+            FaultSite::Tokenizer => "tokens".to_owned(),
+            FaultSite::Samplers => "token".to_owned(),
+            FaultSite::Elsewhere => "not a stage's".to_owned(),
+            FaultSite::Stage => stages(m),
         };
-        let _ = writeln!(out, "{:width$}  {} ({stages})", m.name, m.story);
+        let _ = writeln!(out, "{:width$}  {} ({stages})", m.name, generic(m, m.story));
     }
+    json.map_or(Ok(()), JsonArgs::check)?;
     say(&out)?;
+    json.map_or(Ok(()), |json| json.write(&catalogue().map(described).collect::<Vec<_>>()))?;
     Ok(exit::MATCH)
 }
 
-fn show(name: &str) -> anyhow::Result<u8> {
-    let m = find(name).with_context(|| format!("no mutation is called `{name}`; `qdiff mutations` lists them"))?;
+/// The stages that it happens to, over all architectures.
+fn stages(m: &Mutation) -> String {
+    let (mut fitting, mut others) = (Vec::new(), false);
+    for (_, build) in ARCHITECTURES {
+        let graph = skeleton(*build, 1);
+        for node in &graph.nodes {
+            match m.concerns(&graph, node) {
+                true if !fitting.contains(&node.id.name) => fitting.push(node.id.name),
+                true => {}
+                false => others = true,
+            }
+        }
+    }
+    if others { fitting.join(" ") } else { "any stage".to_owned() }
+}
+
+/// A text of the catalogue as it reads of the first stage that the mutation
+/// happens to.
+fn generic(m: &Mutation, text: &str) -> String {
+    for (_, build) in ARCHITECTURES {
+        let graph = skeleton(*build, 1);
+        if let Some(node) = graph.nodes.iter().find(|n| m.concerns(&graph, n)) {
+            return told(text, node, &graph);
+        }
+    }
+    text.to_owned()
+}
+
+fn show(name: &str, json: &JsonArgs) -> anyhow::Result<u8> {
+    let m = find(name).with_context(|| {
+        let hint = hint(name, catalogue().map(|m| m.name), "`qdiff mutations` lists them");
+        format!("no mutation is called `{name}`{hint}")
+    })?;
+    json.check()?;
     say(&page(m))?;
+    json.write(&described(m))?;
     Ok(exit::MATCH)
 }
 
 fn page(m: &Mutation) -> String {
-    let mut out = format!("{}\n\n  what       {}\n", m.name, m.story);
+    let mut out = format!("{}\n\n  what       {}\n", m.name, generic(m, m.story));
     if m.of_a_stage() {
-        let _ = writeln!(out, "  stages     {}", m.stages.join(" "));
+        let _ = writeln!(out, "  stages     {}", stages(m));
     }
     for p in m.params {
         let _ = writeln!(out, "  parameter  {} (default {}): {}", p.name, p.default, p.help);
     }
-    let _ = writeln!(out, "  seen       {}", m.seen);
-    let _ = writeln!(out, "  remedy     {}", m.remedy);
-    let command = match m.part() {
-        Part::Elsewhere => return out,
-        Part::Stage => "qdiff run",
+    let _ = writeln!(out, "  seen       {}", generic(m, m.seen));
+    let _ = writeln!(out, "  remedy     {}", generic(m, m.remedy));
+    let command = match m.site() {
+        FaultSite::Elsewhere => return out,
+        FaultSite::Stage => "qdiff run",
         // Where there are marks of turns to lose, and a system turn.
-        Part::Tokenizer => "qdiff run --template model",
-        Part::Samplers => "qdiff generate",
+        FaultSite::Tokenizer => "qdiff run --template model",
+        FaultSite::Samplers => "qdiff generate",
     };
     let _ = writeln!(out, "  inject     {command} --inject {}", CauseId::new(m, &m.defaults()));
     out
+}
+
+/// A mutation as JSON.
+fn described(m: &Mutation) -> serde_json::Value {
+    let params = m.params.iter().map(|p| json!({"name": p.name, "default": p.default, "about": p.help}));
+    json!({
+        "name": m.name,
+        "about": generic(m, m.story),
+        "stages": stages(m),
+        "params": params.collect::<Vec<_>>(),
+        "seen": generic(m, m.seen),
+        "remedy": generic(m, m.remedy),
+    })
 }

@@ -1,10 +1,25 @@
 //! Where a report goes: checked before anything runs, served at the end.
 
-use super::args::{Ci, FileArgs, OutputArgs};
-use super::{complain, exit, say};
-use crate::report::{self, Format, Told, file, github::GitHub, terminal};
+use super::args::{Ci, FileArgs, JsonArgs, OutputArgs};
+use super::{complain, exit, remark, say, tell};
+use crate::report::{self, Format, Told, file, github::GitHub, json, terminal};
 use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
+
+impl JsonArgs {
+    /// Refuses a file that could not be written, before anything runs.
+    pub(super) fn check(&self) -> Result<()> {
+        self.json.as_ref().map_or(Ok(()), |path| file::check(path, "--json"))
+    }
+
+    /// Writes `list`, and says so.
+    pub(super) fn write(&self, list: &impl Serialize) -> Result<()> {
+        let Some(path) = &self.json else { return Ok(()) };
+        file::write(path, json::text(list)?.as_bytes())?;
+        remark(&terminal::line("report", &path.display().to_string()))
+    }
+}
 
 /// Every place that a report goes to.
 pub(super) struct Output<'a> {
@@ -70,15 +85,15 @@ impl<'a> Output<'a> {
     pub(super) fn serve(&self, told: &[&dyn Told], absent: &[String], courtesy: Option<PathBuf>) -> Result<()> {
         if told.len() != 1 {
             let reports: Vec<_> = told.iter().filter_map(|t| t.run()).collect();
-            say(&report::overview(&reports))?;
+            tell(&report::overview(&reports))?;
         }
         if told.len() == 1 || self.full {
             let screens = told.iter().map(|t| terminal::render(&t.screen(self.full)));
-            say(&screens.collect::<Vec<_>>().join("\n"))?;
+            tell(&screens.collect::<Vec<_>>().join("\n"))?;
         }
         for (path, format) in &self.files {
             file::write(path, format.render(told, absent)?.as_bytes())?;
-            say(&terminal::line("report", &path.display().to_string()))?;
+            remark(&terminal::line("report", &path.display().to_string()))?;
         }
         if let Some(github) = &self.github {
             say(&github.publish(told, absent)?)?;
@@ -98,7 +113,7 @@ fn offer(told: &dyn Told, path: &Path) -> Result<()> {
         .and_then(|()| told.json())
         .and_then(|text| file::write(path, text.as_bytes()));
     match written {
-        Ok(()) => say(&terminal::line("report", &path.display().to_string())),
+        Ok(()) => remark(&terminal::line("report", &path.display().to_string())),
         Err(e) => {
             complain(&format!("no report file: {e:#}"));
             Ok(())

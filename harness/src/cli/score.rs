@@ -2,14 +2,15 @@
 
 use super::args::{ScoreArgs, ScoreSubject};
 use super::output::Output;
-use super::setup::{self, Bar};
+use super::setup::console;
 use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
 use crate::machine::Machine;
-use crate::mutations::decoding;
 use crate::prompts::{self, Style};
-use crate::score::{Bench, Clean, FaultSource, GraphFaults, Group, Plan, Plant, PlantedFaults, Score};
+use crate::score::{Clean, FaultSource, Group, IndependentFaults, Plant, RoundTrips, Sampling, Score, ScoreRun};
 use anyhow::Result;
+use qdiff_engine::model::{Node, Role};
+use qdiff_engine::ops::Op;
 use qdiff_synth::{Synth, WeightType};
 use std::time::Instant;
 
@@ -21,9 +22,8 @@ const PROMPT: usize = 24;
 
 pub(super) fn run(args: &ScoreArgs) -> Result<u8> {
     let output = Output::files(&args.files, 1)?;
-    let threads = setup::threads(args.threads)?;
+    let threads = args.threads.apply()?;
     let start = Instant::now();
-    let bar = Bar::new();
     let mut tally = Tally {
         sources: sources(args.subject)?,
         score: Score {
@@ -41,14 +41,14 @@ pub(super) fn run(args: &ScoreArgs) -> Result<u8> {
             seconds: 0.0,
         },
         threads,
-        progress: &|what, done, total| bar.show(what, done, total),
+        progress: console().progress,
     };
     match &args.model {
         Some(path) => tally.real(path, args)?,
         None => tally.synthetic(args)?,
     }
     let mut score = tally.score;
-    bar.show("score", 1, 1);
+    (console().progress)("score", 1, 1);
     score.seconds = start.elapsed().as_secs_f64();
     output.tell(&score)
 }
@@ -88,7 +88,7 @@ fn command(args: &ScoreArgs) -> String {
 /// Who plants faults in the engine that is asked for.
 fn sources(subject: ScoreSubject) -> Result<Vec<&'static dyn FaultSource>> {
     match subject {
-        ScoreSubject::Cpu => Ok(vec![&PlantedFaults, &GraphFaults]),
+        ScoreSubject::Cpu => Ok(vec![&IndependentFaults, &RoundTrips]),
         #[cfg(feature = "faults")]
         ScoreSubject::Cuda => {
             qdiff_engine::cuda::devices()?;
@@ -120,12 +120,12 @@ impl Tally<'_> {
         }
     }
 
-    fn groups(&mut self, bench: &Bench<'_>, plan: Plan, wanted: &dyn Fn(&Plant) -> bool) -> Result<()> {
+    fn groups(&mut self, run: &ScoreRun<'_>, sampling: Sampling, wanted: &dyn Fn(&Plant, &Node) -> bool) -> Result<()> {
         for source in self.sources.clone() {
-            let group = bench.group(source, plan, wanted, self.progress)?;
+            let group = run.group(source, sampling, wanted, self.progress)?;
             self.add(group);
         }
-        self.score.models.push(bench.name.clone());
+        self.score.models.push(run.name.clone());
         Ok(())
     }
 
@@ -139,17 +139,19 @@ impl Tally<'_> {
             model.write(&path)?;
             LoadedModel::new(&path)
         };
-        let plan = Plan { all_three: !args.quick, pairs: args.pairs };
+        let sampling = Sampling { all_three: !args.quick, pairs: args.pairs };
 
         let main = open("main", &Synth { n_layers: 3, ..Synth::default() })?;
-        let bench = self.bench("qwen2 Q8_0, 3 layers", &main, &some_tokens(PROMPT))?;
-        self.groups(&bench, plan, &|_| true)?;
-        self.score.graded = bench.graded()?;
+        let run = self.run("qwen2 Q8_0, 3 layers", &main, &some_tokens(PROMPT))?;
+        self.groups(&run, sampling, &|_, _| true)?;
+        self.score.graded = run.graded()?;
 
-        let alone = Plan { all_three: false, pairs: 0 };
+        let alone = Sampling { all_three: false, pairs: 0 };
         let qwen3 = open("qwen3", &Synth { arch: "qwen3", ..Synth::default() })?;
-        let bench = self.bench("qwen3 Q8_0, 2 layers", &qwen3, &some_tokens(PROMPT))?;
-        self.groups(&bench, alone, &|p| p.stage.name.ends_with("_normed") || p.name() == "qk-norm-after-rope")?;
+        let run = self.run("qwen3 Q8_0, 2 layers", &qwen3, &some_tokens(PROMPT))?;
+        self.groups(&run, alone, &|p, n| {
+            matches!((&n.op, n.role), (Op::RmsNorm(_), Role::Query | Role::Key)) || p.name() == "qk-norm-after-rope"
+        })?;
 
         for weight_type in WeightType::ALL {
             let name = format!("qwen2 {weight_type:?}, 2 layers");
@@ -157,8 +159,8 @@ impl Tally<'_> {
             let opened = open(&format!("{weight_type:?}"), &model)?;
             let blocks = weight_type.block_len() > 1 && weight_type != WeightType::Q8_0;
             if blocks {
-                let bench = self.bench(&name, &opened, &some_tokens(PROMPT))?;
-                self.groups(&bench, alone, &|p| decoding::knows(p.name()))?;
+                let run = self.run(&name, &opened, &some_tokens(PROMPT))?;
+                self.groups(&run, alone, &|p, _| p.of_format)?;
             }
             self.clean(&name, &opened)?;
         }
@@ -181,15 +183,15 @@ impl Tally<'_> {
             (1, Number::Bf16, 40, &[40]),
         ] {
             let prompt = some_tokens(length);
-            let bench = Bench::new(name.to_owned(), opened, &prompt, DECODE, (threads, kv))?;
-            bench.clean(ubatches, &mut self.score.clean)?;
+            let run = ScoreRun::new(name.to_owned(), opened, &prompt, DECODE, (threads, kv))?;
+            run.clean(ubatches, &mut self.score.clean)?;
         }
         Ok(())
     }
 
-    fn bench<'o>(&self, name: &str, opened: &'o LoadedModel, prompt: &[u32]) -> Result<Bench<'o>> {
+    fn run<'o>(&self, name: &str, opened: &'o LoadedModel, prompt: &[u32]) -> Result<ScoreRun<'o>> {
         let settings = (self.threads, Number::F32);
-        Bench::new(name.to_owned(), opened, prompt, DECODE, settings)
+        ScoreRun::new(name.to_owned(), opened, prompt, DECODE, settings)
     }
 
     /// Each independent fault in one layer of a real model, and clean runs of
@@ -200,12 +202,12 @@ impl Tally<'_> {
         let prompt = prompts::resolve(&opened, &args.prompt, Style::default())?.tokens;
         opened.check(&prompt, DECODE)?;
         let name = opened.model.graph().config.name.clone();
-        let bench = self.bench(&name, &opened, &prompt)?;
-        let plan = Plan { all_three: false, pairs: args.pairs };
-        self.groups(&bench, plan, &|_| true)?;
-        self.score.graded = bench.graded()?;
+        let run = self.run(&name, &opened, &prompt)?;
+        let sampling = Sampling { all_three: false, pairs: args.pairs };
+        self.groups(&run, sampling, &|_, _| true)?;
+        self.score.graded = run.graded()?;
         for ubatch in [prompt.len(), 8] {
-            bench.clean(&[ubatch], &mut self.score.clean)?;
+            run.clean(&[ubatch], &mut self.score.clean)?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 mod fit;
 
 use crate::capture::{Capture, Filter};
-use crate::mutations::{CauseId, Kind, Mutation, catalogue};
+use crate::mutations::{CauseId, Explains, Mutation, catalogue, told};
 use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::progress::Progress;
@@ -42,7 +42,7 @@ pub struct Cause {
     /// How to mend it.
     pub remedy: String,
     /// What it means that it fits.
-    pub kind: Kind,
+    pub kind: Explains,
     /// Residual of the stage as it should be.
     #[serde(with = "Real")]
     #[schemars(with = "Real")]
@@ -208,16 +208,16 @@ impl Searcher<'_> {
         };
         finding.cause = found.first().map(|((m, values), fit)| Cause {
             name: named(m, values, fit),
-            story: m.story.to_owned(),
-            remedy: m.remedy.to_owned(),
-            kind: m.kind,
+            story: told(m.story, node, graph),
+            remedy: told(m.remedy, node, graph),
+            kind: m.explains,
             before,
             after: fit.after,
             used: fit.used,
             whole: fit.whole,
             ties: ties(&found),
         });
-        if !whole || finding.cause.as_ref().is_some_and(|c| c.kind != Kind::Value) {
+        if !whole || finding.cause.as_ref().is_some_and(|c| c.kind != Explains::Value) {
             finding.shape = match &tried {
                 None => describe(&e),
                 // More of it is looked at than each hypothesis is tried on.
@@ -253,7 +253,7 @@ impl Searcher<'_> {
         let (cheap, costly): (Vec<_>, Vec<_>) =
             if heavy(e) { all.partition(|(_, c)| self.only_writes(e, c)) } else { (all.collect(), Vec::new()) };
         let mut found: Vec<(usize, Candidate, Fit)> = cheap.into_par_iter().filter_map(try_one).collect();
-        let explained = |f: &(usize, Candidate, Fit)| f.1.0.kind == Kind::Value && f.2.whole;
+        let explained = |f: &(usize, Candidate, Fit)| f.1.0.explains == Explains::Value && f.2.whole;
         // Each takes a pass over the weights: the first that explains all ends it.
         for candidate in costly {
             if found.iter().any(explained) {
@@ -266,23 +266,19 @@ impl Searcher<'_> {
         }
         // What reproduces the values goes before what reproduces their size;
         // what holds of the whole stage before what holds of a part of it.
-        found.sort_by_key(|(order, (m, _), fit)| (m.kind, !fit.whole, fit.since.is_some(), *order));
+        found.sort_by_key(|(order, (m, _), fit)| (m.explains, !fit.whole, fit.since.is_some(), *order));
         found.into_iter().map(|(_, c, fit)| (c, fit)).collect()
     }
 
     /// Whether a hypothesis takes what was computed as it is.
     fn only_writes(&self, e: &Evidence<'_>, (mutation, values): &Candidate) -> bool {
-        let mut node = e.node.clone();
-        (mutation.apply)(&mut node, values, &self.oracle.graph) && as_computed(&node, e)
+        mutation.applied(e.node, values, &self.oracle.graph).is_some_and(|node| as_computed(&node, e))
     }
 
     /// What the hypothesis leaves of the evidence; first of the sample of it,
     /// where there is one.
     fn test(&self, e: &Evidence<'_>, sample: Option<&Evidence<'_>>, (mutation, values): &Candidate) -> Option<Fit> {
-        let mut node = e.node.clone();
-        if !(mutation.apply)(&mut node, values, &self.oracle.graph) {
-            return None;
-        }
+        let node = mutation.applied(e.node, values, &self.oracle.graph)?;
         // Another operand that was not captured may have to be evaluated from far
         // away, which takes long and proves little.
         let weights: &dyn WeightSource = &self.oracle.weights;
@@ -297,9 +293,9 @@ impl Searcher<'_> {
             fit(small, &assume(&node, small))?;
         }
         let fit = fit(e, &assume(&node, e))?;
-        let plausible = match mutation.kind {
-            Kind::Rounding => looks_like_rounding(e),
-            Kind::Value | Kind::Place => fit.explains(),
+        let plausible = match mutation.explains {
+            Explains::Rounding => looks_like_rounding(e),
+            Explains::Value | Explains::Place => fit.explains(),
         };
         plausible.then_some(fit)
     }
@@ -320,18 +316,16 @@ fn assume(node: &Node, e: &Evidence<'_>) -> Expected {
 fn as_computed(node: &Node, e: &Evidence<'_>) -> bool {
     node.op == e.node.op
         && node.inputs == e.node.inputs
-        && node.weight == e.node.weight
+        && node.weights == e.node.weights
+        && !node.faults.left_out
         && node.faults.read.is_none()
         && node.faults.compute.is_none()
 }
 
 /// Whether one evaluation of the stage takes a noticeable time.
 fn heavy(e: &Evidence<'_>) -> bool {
-    let weight = e.node.weight.as_ref().filter(|_| matches!(e.node.op, Op::Linear(_)));
-    weight.is_some_and(|name| {
-        let (n, m) = e.oracle.weights.extent(name);
-        n * m > HEAVY
-    })
+    let products: usize = e.node.weights.iter().map(|w| w.extent.iter().product::<usize>()).sum();
+    e.node.op == Op::Linear && products > HEAVY
 }
 
 /// The cause that a candidate is where it fits so.
@@ -346,7 +340,8 @@ fn ties(found: &[(Candidate, Fit)]) -> Vec<CauseId> {
     };
     let mut names: Vec<CauseId> = Vec::new();
     for ((m, values), other) in &found[1..] {
-        let alike = m.kind == best.kind && other.whole == fit.whole && other.since == fit.since && m.name != best.name;
+        let alike =
+            m.explains == best.explains && other.whole == fit.whole && other.since == fit.since && m.name != best.name;
         if alike && !names.iter().any(|n| n.mutation == m.name) {
             names.push(named(m, values, other));
         }
@@ -357,7 +352,7 @@ fn ties(found: &[(Candidate, Fit)]) -> Vec<CauseId> {
 /// All hypotheses for a stage with the values to try, the likelier first.
 fn candidates(e: &Evidence<'_>) -> Vec<Candidate> {
     catalogue()
-        .filter(|m| m.may_explain(e.node.id.name))
+        .filter(|m| m.may_explain(&e.oracle.graph, e.node))
         .flat_map(|m| {
             let mut lists = match m.propose {
                 Some(propose) => propose(e),

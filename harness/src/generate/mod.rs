@@ -17,10 +17,9 @@ use crate::diagnose::Diagnosis;
 use crate::llama::Model;
 use crate::llama::sampler::LlamaSampler;
 use crate::metrics::{largest, largest_difference, margin};
-use crate::mutations::{Entry, Mutation};
+use crate::mutations::{CatalogueEntry, Mutation};
 use crate::pair::{Pair, Recording, Tokens};
-use crate::room::Room;
-use crate::runners::{Faults, Spec};
+use crate::runners::{Faults, RunnerKind};
 use anyhow::Result;
 use qdiff_engine::sampler::{Drawn, Settings};
 use replay::SamplerReplay;
@@ -84,7 +83,7 @@ pub struct OtherDraw {
     /// Index of the generated token.
     pub index: usize,
     /// The known faults of samplers that draw what these drew, up to there.
-    pub causes: Vec<Entry>,
+    pub causes: Vec<CatalogueEntry>,
 }
 
 impl OtherDraw {
@@ -197,32 +196,25 @@ pub struct Plan<'a> {
 pub fn generate(
     pair: &Pair<'_>,
     plan: Plan<'_>,
-    subject: &Spec,
-    reference: &Spec,
+    subject: &RunnerKind,
+    reference: &RunnerKind,
     faults: Faults,
     mut told: impl FnMut(Option<u32>, Option<u32>) -> Result<()>,
 ) -> Result<Generation> {
     let llama = &pair.opened.llama;
     let chain = plan.settings.chain();
     let ours = || SideSampler::Ours(plan.sampler(plan.spoiled, llama.n_tokens()));
-    let draw = |spec: &Spec| match spec {
-        Spec::Llama | Spec::LlamaCuda => SideSampler::Theirs(LlamaSampler::new(&chain, llama.n_tokens())),
-        _ => ours(),
+    let draw = |kind: &RunnerKind| match kind.llama {
+        true => SideSampler::Theirs(LlamaSampler::new(&chain, llama.n_tokens())),
+        false => ours(),
     };
-    let voice = |spec: &Spec, draw: SideSampler, faults: Faults| -> Result<GenerationSide<'_>> {
-        let room = Room {
-            step: plan.prompt.len().min(plan.ubatch.max(1)),
-            context: plan.prompt.len() + plan.most,
-            threads: pair.threads,
-            gemm: pair.gemm,
-            kv: pair.kv,
-        };
-        let runner = spec.create(pair.opened, &pair.oracle.graph, room, faults)?;
-        let want = Want::choice(&pair.oracle.graph, pair.store);
+    let tokens = Tokens { prompt: plan.prompt, ubatch: plan.ubatch, decode: plan.most, forced: None };
+    let voice = |kind: &RunnerKind, draw: SideSampler, faults: Faults| -> Result<GenerationSide<'_>> {
+        let runner = pair.runner(kind, tokens, faults)?;
+        let want = Want::choice(&pair.oracle.graph, &pair.settings.store);
         Ok(GenerationSide::new(runner, draw, want, plan.prompt, plan.ubatch, plan.most))
     };
-    let mut shadow =
-        matches!(reference, Spec::Llama | Spec::LlamaCuda).then(|| SamplerReplay::new(plan, llama.n_tokens()));
+    let mut shadow = reference.llama.then(|| SamplerReplay::new(plan, llama.n_tokens()));
     let mut left = voice(reference, draw(reference), Faults::default())?;
     let mut right = voice(subject, ours(), faults)?;
     let ends = |token| llama.ends_generation(token);
@@ -277,8 +269,8 @@ pub fn judge_fork(
     plan: Plan<'_>,
     generation: &Generation,
     index: usize,
-    subject: &Spec,
-    reference: &Spec,
+    subject: &RunnerKind,
+    reference: &RunnerKind,
     faults: Faults,
 ) -> Result<(Diagnosis, Recording)> {
     // The token at index i is drawn after decode step i.

@@ -2,7 +2,7 @@
 //! faults.
 
 use super::{OtherDraw, Plan};
-use crate::mutations::{Chain, Entry, Mutation, catalogue};
+use crate::mutations::{CatalogueEntry, Chain, Mutation, catalogue};
 use anyhow::Result;
 use qdiff_engine::sampler::{Drawn, Sampler};
 
@@ -40,7 +40,7 @@ impl SamplerReplay {
         let token = self.sampler.sample(logits)?;
         self.known.retain_mut(|(_, sampler)| sampler.sample(logits).is_ok_and(|t| t == token));
         Ok((token != theirs)
-            .then(|| OtherDraw { index, causes: self.known.iter().map(|(m, _)| Entry::from(*m)).collect() }))
+            .then(|| OtherDraw { index, causes: self.known.iter().map(|(m, _)| CatalogueEntry::from(*m)).collect() }))
     }
 
     /// Where its last draw fell.

@@ -30,7 +30,7 @@ impl<'a> GgmlWeights<'a> {
     /// # Errors
     /// If ggml refuses the file.
     pub fn open(path: &Path, bytes: &'a [u8]) -> Result<Self> {
-        super::start(false);
+        super::start();
         let name = CString::new(path.as_os_str().as_encoded_bytes())?;
         let mut entries = HashMap::new();
         let mut reals = HashMap::new();

@@ -10,6 +10,7 @@ pub mod sampler;
 mod taps;
 pub mod vocab;
 
+use crate::log::{self, Level};
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -17,24 +18,30 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
 
-static VERBOSE: AtomicBool = AtomicBool::new(false);
-
-unsafe extern "C" fn log(_: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
-    if VERBOSE.load(Ordering::Relaxed) && !text.is_null() {
-        // SAFETY: llama.cpp passes a NUL-terminated string.
-        let text = unsafe { CStr::from_ptr(text) };
-        eprint!("{}", text.to_string_lossy());
+/// Hands what llama.cpp says to the log.
+unsafe extern "C" fn tell(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
+    /// Whether the line that is being continued is notable.
+    static NOTABLE: AtomicBool = AtomicBool::new(false);
+    if text.is_null() {
+        return;
     }
+    let notable = match level {
+        sys::GGML_LOG_LEVEL_CONT => NOTABLE.load(Ordering::Relaxed),
+        level => matches!(level, sys::GGML_LOG_LEVEL_WARN | sys::GGML_LOG_LEVEL_ERROR),
+    };
+    NOTABLE.store(notable, Ordering::Relaxed);
+    // SAFETY: llama.cpp passes a NUL-terminated string.
+    let text = unsafe { CStr::from_ptr(text) };
+    log::text(if notable { Level::Notable } else { Level::Chatter }, &text.to_string_lossy());
 }
 
-/// Starts the library once; its chatter goes to stderr only if `verbose`.
-pub fn start(verbose: bool) {
+/// Starts the library once.
+pub fn start() {
     static START: Once = Once::new();
-    VERBOSE.store(verbose, Ordering::Relaxed);
     START.call_once(|| {
-        // SAFETY: called once, before any other call; `log` lives for ever.
+        // SAFETY: called once, before any other call; `tell` lives for ever.
         unsafe {
-            sys::llama_log_set(Some(log), std::ptr::null_mut());
+            sys::llama_log_set(Some(tell), std::ptr::null_mut());
             sys::llama_backend_init();
         }
     });
@@ -48,7 +55,10 @@ pub struct Model {
 
 /// Loads ggml's CUDA backend once, from the library that `QDIFF_GGML_CUDA`
 /// names: the ordinary build of llama.cpp has none.
-fn cuda_backend() -> Result<()> {
+///
+/// # Errors
+/// If none is named, or ggml cannot load it.
+pub fn cuda_backend() -> Result<()> {
     static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
         let remedy = "build it with scripts/build-ggml-cuda OUT and set QDIFF_GGML_CUDA=OUT/libggml-cuda.so";
@@ -90,7 +100,7 @@ impl Model {
     }
 
     fn open(path: &Path, vocab_only: bool) -> Result<Self> {
-        start(VERBOSE.load(Ordering::Relaxed));
+        start();
         // An empty list: no device, even where a CUDA backend has been loaded.
         let mut none = [std::ptr::null_mut()];
         // SAFETY: a call that only fills a structure.
@@ -106,7 +116,7 @@ impl Model {
     /// # Errors
     /// If the backend is not there or llama.cpp refuses the file.
     pub fn load_cuda(path: &Path) -> Result<Self> {
-        start(VERBOSE.load(Ordering::Relaxed));
+        start();
         cuda_backend()?;
         // SAFETY: a call that only fills a structure.
         let mut params = unsafe { sys::llama_model_default_params() };

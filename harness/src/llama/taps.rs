@@ -43,8 +43,9 @@ impl Taps {
         for (index, node) in graph.nodes.iter().enumerate() {
             let emission = &node.emission;
             if emission.name.is_empty() {
-                let weight = node.weight.clone().unwrap_or_default();
-                taps.by_weight.insert((weight, emission.op), index);
+                for weight in &node.weights {
+                    taps.by_weight.insert((weight.name.clone(), emission.op), index);
+                }
             } else {
                 taps.by_name.insert((emission.name.clone(), emission.op), index);
             }

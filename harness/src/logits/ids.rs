@@ -51,7 +51,7 @@ pub struct Padding {
 
 impl Ids {
     pub(super) fn of(opened: &LoadedModel, oracle: &Oracle<'_>, node: &Node) -> Self {
-        let (_, rows) = oracle.weights.extent(node.weight.as_deref().unwrap_or(""));
+        let (_, rows) = oracle.weights.extent(&node.weights[0].name);
         let gguf = opened.model.gguf();
         let (listed, is_padding) = listed(gguf, rows);
         let paddings = is_padding.iter().take(listed);

@@ -74,7 +74,7 @@ pub(super) fn go_through(
     reference: Option<Side<'_>>,
     filter: &Filter,
 ) -> Seen {
-    let width = oracle.weights.extent(node.weight.as_deref().unwrap_or("")).1;
+    let width = oracle.weights.extent(&node.weights[0].name).1;
     let mut seen = Seen {
         rows: 0,
         bad: vec![0; width],
@@ -238,7 +238,7 @@ pub(super) struct Product<'a> {
 impl<'a> Product<'a> {
     /// That of the logits `node`.
     pub(super) fn new(oracle: &'a Oracle<'a>, node: &'a Node) -> Option<Self> {
-        Some(Self { oracle, weight: node.weight.as_deref()?, hidden: hidden(&oracle.graph, node)? })
+        Some(Self { oracle, weight: &node.weights.first()?.name, hidden: hidden(&oracle.graph, node)? })
     }
 
     /// Σ w·h in f64, of one row of a step.

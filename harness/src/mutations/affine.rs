@@ -1,10 +1,10 @@
 //! A factor or an offset on everything.
 
+use super::places::anywhere;
 use super::position::rounded;
 use super::{Mutation, Param};
 use crate::verdict::Evidence;
 use qdiff_engine::model::fault::{Output, Write};
-use std::sync::Arc;
 
 /// Wrong elements that a rule must hold of to be one.
 const FEW: usize = 4;
@@ -57,26 +57,23 @@ fn digits(x: f64) -> [f64; 3] {
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "zeroed",
-        stages: &["*"],
+        fits: Some(anywhere),
         story: "the output is zero: it was cleared and never written",
         seen: "zeros where there should be values",
         remedy: "check that the kernel is launched, covers the output, and writes to this buffer",
-        apply: |node, _, _| {
-            node.faults.write = Some(Arc::new(Affine { scale: 0.0, offset: 0.0 }));
-            true
-        },
+        apply: |node, _, _| Some(node.writing(Affine { scale: 0.0, offset: 0.0 })),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "scaled",
-        stages: &["*"],
+        fits: Some(anywhere),
         story: "the output is multiplied by a constant",
         seen: "the direction is right, the length is not",
         remedy: "look for a factor that is applied twice, left out, or taken from another place",
         params: &[Param { name: "by", help: "the factor", default: 0.5, search: &[] }],
         apply: |node, values, _| {
-            node.faults.write = Some(Arc::new(Affine { scale: values[0], offset: 0.0 }));
-            values[0] != 1.0 && values[0] != 0.0
+            let scale = values[0];
+            (scale != 1.0 && scale != 0.0).then(|| node.writing(Affine { scale, offset: 0.0 }))
         },
         propose: Some(|e| {
             let scale = fitted(e, false).map(|(scale, _)| digits(scale));
@@ -86,7 +83,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "offset",
-        stages: &["*"],
+        fits: Some(anywhere),
         story: "a constant is added to the output",
         seen: "every element is off by the same amount",
         remedy: "look for a constant that is added twice or should have been taken off",
@@ -95,8 +92,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             Param { name: "scale", help: "the factor before it", default: 1.0, search: &[] },
         ],
         apply: |node, values, _| {
-            node.faults.write = Some(Arc::new(Affine { scale: values[1], offset: values[0] }));
-            values[0] != 0.0
+            let (offset, scale) = (values[0], values[1]);
+            (offset != 0.0).then(|| node.writing(Affine { scale, offset }))
         },
         propose: Some(|e| {
             let wrong = e.wrong();

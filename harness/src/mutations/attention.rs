@@ -1,21 +1,19 @@
 //! Scores, softmax and context.
 
+use super::places::{context, scores, softmax};
 use super::position::rounded;
 use super::{Mutation, Param};
 use crate::verdict::Evidence;
 use qdiff_engine::model::fault::Compute;
 use qdiff_engine::model::{Graph, Node};
-use qdiff_engine::ops::{self, Context, Mask, Op, Softmax, TINY, Tensor, UNIT};
-use std::sync::Arc;
+use qdiff_engine::ops::{self, Attention, Context, Op, Softmax, TINY, Tensor, UNIT};
 
-fn softmax(node: &mut Node, change: impl FnOnce(&mut Softmax)) -> bool {
-    match &mut node.op {
-        Op::AttnWeights(softmax) => {
-            change(softmax);
-            true
-        }
-        _ => false,
-    }
+fn own(node: &Node) -> Option<&Softmax> {
+    if let Op::AttnWeights(softmax) = &node.op { Some(softmax) } else { None }
+}
+
+fn scaled(node: &Node, scale: f64) -> Option<Node> {
+    (own(node)?.scale != scale).then(|| node.with(Op::AttnWeights(Softmax { scale })))
 }
 
 /// A softmax gone wrong in a way of its own.
@@ -27,6 +25,8 @@ enum Way {
     NoMaximum,
     /// The sum takes the first lanes of each group of 32 alone.
     Lanes(usize),
+    /// A query sees what one at another position should see.
+    SeesAs(fn(u32) -> u32),
 }
 
 #[derive(Debug)]
@@ -38,11 +38,14 @@ struct Softened {
 impl Compute for Softened {
     fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
         let scores = inputs[0];
-        let (right, bound) = ops::forward_with_bound(&Op::AttnWeights(self.softmax.clone()), inputs, c);
+        let right = |positions: &[u32]| {
+            ops::forward_with_bound(&Op::AttnWeights(self.softmax.clone()), inputs, &Context { positions, ..*c })
+        };
         match self.way {
+            Way::SeesAs(other) => right(&c.positions.iter().map(|&p| other(p)).collect::<Vec<_>>()),
             Way::OverQueries => self.over_queries(scores, c.positions),
-            Way::NoMaximum => self.no_maximum(scores, &right, bound),
-            Way::Lanes(kept) => lanes(right, bound, kept),
+            Way::NoMaximum => self.no_maximum(scores, right(c.positions)),
+            Way::Lanes(kept) => lanes(right(c.positions), kept),
         }
     }
 }
@@ -72,9 +75,9 @@ impl Softened {
 
     /// What overflows f32 on the way is not finite; the rest is as it should
     /// be, good to roundings of the whole exponent.
-    fn no_maximum(&self, s: &Tensor<f64>, right: &Tensor<f64>, mut bound: Vec<f32>) -> (Tensor<f64>, Vec<f32>) {
+    fn no_maximum(&self, s: &Tensor<f64>, right: (Tensor<f64>, Vec<f32>)) -> (Tensor<f64>, Vec<f32>) {
         let keys = s.shape[2].max(1);
-        let mut y = right.clone();
+        let (mut y, mut bound) = right;
         let rows = y.data.chunks_mut(keys).zip(bound.chunks_mut(keys));
         for ((y, bound), s) in rows.zip(s.data.chunks(keys)) {
             let seen = |y: f64| y > 0.0;
@@ -98,7 +101,7 @@ impl Softened {
 }
 
 /// Every weight divided by the sum over the kept lanes alone.
-fn lanes(mut y: Tensor<f64>, mut bound: Vec<f32>, kept: usize) -> (Tensor<f64>, Vec<f32>) {
+fn lanes((mut y, mut bound): (Tensor<f64>, Vec<f32>), kept: usize) -> (Tensor<f64>, Vec<f32>) {
     let keys = y.shape[2].max(1);
     for (y, bound) in y.data.chunks_mut(keys).zip(bound.chunks_mut(keys)) {
         let part = y.iter().enumerate().filter(|(n, _)| n % WARP < kept);
@@ -114,12 +117,8 @@ fn lanes(mut y: Tensor<f64>, mut bound: Vec<f32>, kept: usize) -> (Tensor<f64>, 
 /// Lanes of a warp.
 const WARP: usize = 32;
 
-fn soften(node: &mut Node, way: Way) -> bool {
-    let Op::AttnWeights(softmax) = &node.op else {
-        return false;
-    };
-    node.faults.compute = Some(Arc::new(Softened { softmax: softmax.clone(), way }));
-    true
+fn soften(node: &Node, way: Way) -> Option<Node> {
+    Some(node.computing(Softened { softmax: own(node)?.clone(), way }))
 }
 
 /// Scores or context over a cache that is seen in another order.
@@ -140,40 +139,60 @@ enum Seen {
     First,
     /// Zeros.
     Nothing,
+    /// As `[N, H, D]`, with head h the KV head h mod G, H being this many.
+    Interleaved(usize),
 }
 
 impl Compute for Reordered {
     fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
         let cache = inputs[1];
-        let (rows, width) = (cache.rows(), cache.row_len());
-        let d = cache.shape.last().copied().unwrap_or(1).max(1);
+        let (rows, kv_heads) = (cache.rows(), cache.shape[1]);
+        let d = cache.shape[2].max(1);
+        let heads = if let Seen::Interleaved(heads) = self.seen { heads } else { kv_heads };
         let from = |row: usize, i: usize| match self.seen {
             Seen::Transposed => cache.data[i * rows + row],
             Seen::HeadMajor => cache.data[(i / d * rows + row) * d + i % d],
             Seen::First => cache.data[i],
             Seen::Nothing => 0.0,
+            Seen::Interleaved(_) => cache.data[(row * kv_heads + i / d % kv_heads) * d + i % d],
         };
+        let width = heads * d;
         let seen = Tensor {
-            shape: cache.shape.clone(),
+            shape: vec![rows, heads, d],
             data: (0..rows * width).map(|at| from(at / width, at % width)).collect(),
         };
         ops::forward_with_bound(&self.op, &[inputs[0], &seen], c)
     }
 }
 
-fn reorder(node: &mut Node, seen: Seen) -> bool {
-    let reads_cache = matches!(node.op, Op::AttnScores(_) | Op::AttnContext(_));
-    node.faults.compute = Some(Arc::new(Reordered { op: node.op.clone(), seen }));
-    reads_cache
+fn reorder(node: &Node, seen: Seen) -> Option<Node> {
+    Some(node.computing(Reordered { op: node.op.clone(), seen }))
 }
 
-fn layouts(node: &mut Node, values: &[f64], graph: &Graph) -> bool {
+fn heads(node: &Node) -> Option<&Attention> {
+    match &node.op {
+        Op::AttnScores(a) | Op::AttnContext(a) => Some(a),
+        _ => None,
+    }
+}
+
+fn layouts(node: &Node, values: &[f64], _: &Graph) -> Option<Node> {
     match values[0] as i64 {
         0 => reorder(node, Seen::Transposed),
         // With one head the two orders are one.
-        1 => graph.config.n_kv_heads > 1 && reorder(node, Seen::HeadMajor),
-        _ => false,
+        1 if heads(node)?.n_kv_heads > 1 => reorder(node, Seen::HeadMajor),
+        _ => None,
     }
+}
+
+/// Query head h reads KV head h mod G; as many KV heads as heads, or one, leave
+/// it no choice.
+fn interleaved(node: &Node, _: &[f64], _: &Graph) -> Option<Node> {
+    let a = *heads(node)?;
+    let all = Attention { n_kv_heads: a.n_heads, ..a };
+    let op = if matches!(node.op, Op::AttnScores(_)) { Op::AttnScores(all) } else { Op::AttnContext(all) };
+    let seen = Seen::Interleaved(a.n_heads);
+    (2..a.n_heads).contains(&a.n_kv_heads).then(|| node.computing(Reordered { op, seen }))
 }
 
 const LAYOUT: Param =
@@ -205,16 +224,16 @@ fn fitted_scale(e: &Evidence<'_>) -> Option<f64> {
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "attn-scale-missing",
-        stages: &["attn_weights"],
+        fits: Some(softmax),
         story: "the scores are not scaled by 1/sqrt(head_dim), so the weights are nearly one-hot",
         seen: "attention weights are nearly one-hot in every head",
         remedy: "multiply the scores by 1/sqrt(head_dim) before the softmax",
-        apply: |node, _, _| softmax(node, |s| s.scale = 1.0),
+        apply: |node, _, _| scaled(node, 1.0),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "attn-uniform",
-        stages: &["attn_scores", "attn_weights"],
+        fits: Some(|g, n| scores(g, n) || softmax(g, n)),
         story: "all visible keys weigh alike: the keys are not read",
         seen: "attention weights are 1/n in every row",
         remedy: "check that the scores read the keys, and the softmax the scores, with the stride they were written with",
@@ -227,38 +246,36 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         apply: |node, values, _| match (&node.op, values[0] as i64) {
             (Op::AttnScores(_), 0) => reorder(node, Seen::Nothing),
             (Op::AttnScores(_), 1) => reorder(node, Seen::First),
-            (Op::AttnWeights(_), 0) => softmax(node, |s| s.scale = 0.0),
-            _ => false,
+            (Op::AttnWeights(_), 0) => scaled(node, 0.0),
+            _ => None,
         },
         ..Mutation::PLAIN
     },
     Mutation {
         name: "mask-missing",
-        stages: &["attn_weights"],
+        fits: Some(softmax),
         story: "the causal mask is left out: a query sees the tokens after it",
         seen: "the prefill is wrong at all but its last position, decode steps are right",
         remedy: "mask the keys after the query's position before the softmax",
-        apply: |node, _, _| softmax(node, |s| s.mask = Mask::None),
+        apply: |node, _, _| soften(node, Way::SeesAs(|_| u32::MAX)),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "mask-off-by-one",
-        stages: &["attn_weights"],
+        fits: Some(softmax),
         story: "the causal mask is off by one (1: the next token is seen, -1: the token itself is not)",
         seen: "the last position of the prefill is right with 1; no position but the first with -1",
         remedy: "a query at position p sees the keys 0 to p, p included",
         params: &[Param { name: "by", help: "1: one key too many, -1: one too few", default: 1.0, search: &[-1.0] }],
         apply: |node, values, _| {
             let ahead = values[0] > 0.0;
-            softmax(node, |s| {
-                s.mask = if ahead { Mask::Ahead } else { Mask::Behind };
-            })
+            soften(node, Way::SeesAs(if ahead { |p| p + 1 } else { |p| p.saturating_sub(1) }))
         },
         ..Mutation::PLAIN
     },
     Mutation {
         name: "softmax-wrong-axis",
-        stages: &["attn_weights"],
+        fits: Some(softmax),
         story: "the softmax runs over the queries instead of the keys",
         seen: "columns of the weights sum to 1, rows do not; every weight of a decode step is 1",
         remedy: "normalise over the keys, the contiguous axis of [H, T, N]",
@@ -267,7 +284,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "softmax-no-max",
-        stages: &["attn_weights"],
+        fits: Some(softmax),
         story: "the row's maximum is not subtracted before exp, which overflows f32 beyond 88.7",
         seen: "NaN in rows whose scaled score passes 88.7; nothing at all elsewhere",
         remedy: "subtract the largest visible score of the row first",
@@ -276,7 +293,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "softmax-lanes-dropped",
-        stages: &["attn_weights"],
+        fits: Some(softmax),
         story: "the sum of the softmax leaves lanes out, so that the weights sum to more than 1",
         seen: "rows of weights sum to more than 1 as soon as there are more keys than kept lanes",
         remedy: "reduce over all lanes of the warp, and over all warps of the block",
@@ -288,23 +305,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         }],
         apply: |node, values, _| {
             let kept = values[0] as usize;
-            (1..WARP).contains(&kept) && soften(node, Way::Lanes(kept))
+            if (1..WARP).contains(&kept) { soften(node, Way::Lanes(kept)) } else { None }
         },
         ..Mutation::PLAIN
     },
     Mutation {
         name: "attn-scale-wrong",
-        stages: &["attn_weights"],
+        fits: Some(softmax),
         story: "the scores are scaled by another factor than 1/sqrt(head_dim)",
         seen: "weights too sharp or too flat, the same order of keys",
         remedy: "head_dim is the length of one head, not of all: scale by 1/sqrt(head_dim)",
         params: &[Param { name: "scale", help: "factor of the scores", default: 0.1, search: &[] }],
         apply: |node, values, _| {
             let scale = values[0];
-            let own = matches!(&node.op, Op::AttnWeights(s) if s.scale == scale);
             // No scale at all, and nothing read, have names of their own.
             let named = scale == 0.0 || (scale - 1.0).abs() < 1e-3;
-            !own && !named && softmax(node, |s| s.scale = scale)
+            if named { None } else { scaled(node, scale) }
         },
         propose: Some(|e| {
             let scale = fitted_scale(e);
@@ -315,22 +331,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "gqa-head-map",
-        stages: &["attn_scores", "attn_context"],
+        fits: Some(|g, n| scores(g, n) || context(g, n)),
         story: "query head h reads KV head h mod n_kv instead of h / group",
         seen: "the first and the last head are right, heads between are not",
         remedy: "divide the query head by n_heads / n_kv_heads",
-        apply: |node, _, _| match &mut node.op {
-            Op::AttnScores(a) | Op::AttnContext(a) => {
-                a.interleaved = true;
-                a.n_kv_heads > 1 && a.n_kv_heads < a.n_heads
-            }
-            _ => false,
-        },
+        apply: interleaved,
         ..Mutation::PLAIN
     },
     Mutation {
         name: "v-cache-layout",
-        stages: &["attn_context"],
+        fits: Some(context),
         story: "the values are read in another order than they are cached in",
         seen: "the weights are right and the context is not; with one cached row it may be right",
         remedy: "read V with the strides it was written with; K's are not V's where V is kept transposed",
@@ -340,7 +350,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "k-cache-layout",
-        stages: &["attn_scores"],
+        fits: Some(scores),
         story: "the keys are read in another order than they are cached in",
         seen: "cache and queries are right and the scores are not",
         remedy: "read K with the strides it was written with",

@@ -1,10 +1,9 @@
 //! A stage that is not computed and shows what another left.
 
 use super::Mutation;
+use super::places::anywhere;
 use qdiff_engine::model::fault::{Output, Write};
 use qdiff_engine::model::{Graph, Node, StageId};
-use qdiff_engine::ops::Op;
-use std::sync::Arc;
 
 /// From the second step on, the buffer keeps what the step before left at the
 /// same addresses.
@@ -21,35 +20,26 @@ impl Write for Previous {
     }
 }
 
-fn previous_layer(node: &mut Node, _: &[f64], graph: &Graph) -> bool {
-    let source = node
-        .id
-        .layer
-        .and_then(|l| l.checked_sub(1))
-        .and_then(|layer| graph.index(StageId { layer: Some(layer), ..node.id }));
-    if let Some(source) = source {
-        node.inputs = vec![source];
-        node.op = Op::Copy;
-    }
-    source.is_some()
+fn previous_layer(node: &Node, _: &[f64], graph: &Graph) -> Option<Node> {
+    let layer = node.id.layer?.checked_sub(1)?;
+    let source = graph.index(StageId { layer: Some(layer), ..node.id })?;
+    Some(Node { inputs: vec![source], ..node.left_out() })
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "stale-from-previous-step",
-        stages: &["*"],
+        // A state is nothing else.
+        fits: Some(|_, n| !n.op.has_state()),
         story: "the stage is not computed after the first step: its buffer keeps what the step before left there",
         seen: "the prefill is right, and decode steps repeat it",
         remedy: "check that the kernel is launched, and into this buffer, at every decode step",
-        apply: |node, _, _| {
-            node.faults.write = Some(Arc::new(Previous));
-            !matches!(node.op, Op::KvCache(_))
-        },
+        apply: |node, _, _| Some(node.writing(Previous)),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "copied-from-previous-layer",
-        stages: &["*"],
+        fits: Some(anywhere),
         story: "the stage is not computed: it shows the same stage of the layer before",
         seen: "two layers give the same tensor bit by bit",
         remedy: "check that the layer's index enters the kernel's arguments and the buffer's address",

@@ -12,7 +12,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "vocab-padding",
         "ids beyond the tokenizer's last are scanned by the argmax",
         "`qdiff logits`: padded ids have logits of their own; where llama.cpp scans them too the theory is wrong, and inert",
-        "compare the vocabulary of the metadata with the rows of output.weight before cutting the scan short",
+        "compare the vocabulary of the metadata with the rows of the output projection before cutting the scan short",
     ),
     case(
         "ffn-allocates",

@@ -26,16 +26,6 @@ impl CauseId {
         let parameters = mutation.params.iter().zip(values).map(|(p, v)| (p.name.to_owned(), *v));
         Self { mutation: mutation.name.to_owned(), parameters: parameters.collect(), since: None }
     }
-
-    /// The same mutation with the same parameters, whatever their order and the
-    /// digits beyond the fourth.
-    pub fn agrees(&self, other: &Self) -> bool {
-        let close = |x: f64, y: f64| (x - y).abs() <= 1e-4 * x.abs().max(y.abs());
-        let has = |(name, x): &(String, f64)| other.parameters.iter().any(|(n, y)| n == name && close(*x, *y));
-        self.mutation == other.mutation
-            && self.parameters.len() == other.parameters.len()
-            && self.parameters.iter().all(has)
-    }
 }
 
 impl fmt::Display for CauseId {
@@ -103,13 +93,5 @@ mod tests {
         for text in ["a:b", "a:b=c", "a@p3", "a@pz.."] {
             assert!(text.parse::<CauseId>().is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn causes_agree_up_to_four_digits() {
-        let read = |text: &str| text.parse::<CauseId>().unwrap();
-        assert!(read("a:x=1.00001,y=2").agrees(&read("a:y=2,x=1")));
-        assert!(!read("a:x=1.001").agrees(&read("a:x=1")));
-        assert!(!read("a:x=1").agrees(&read("a")));
     }
 }

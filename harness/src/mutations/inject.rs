@@ -1,7 +1,8 @@
 //! Faults as they are written on the command line.
 
-use super::{CauseId, Mutation, Part, catalogue, find};
+use super::{CauseId, FaultSite, Mutation, catalogue, find};
 use crate::capture::matches;
+use crate::nearest::hint;
 use crate::number::counted;
 use anyhow::{Context as _, Result, bail};
 use globset::{Glob, GlobMatcher};
@@ -39,8 +40,7 @@ impl Target {
         match self {
             Self::Layer(layer) => node.id.layer == Some(*layer),
             Self::Stages(pattern) => {
-                let weight = node.weight.as_deref();
-                matches(pattern, node.id) || weight.is_some_and(|w| pattern.is_match(w))
+                matches(pattern, node.id) || node.weights.iter().any(|w| pattern.is_match(&w.name))
             }
         }
     }
@@ -76,12 +76,12 @@ impl Injection {
             None => (head, None),
         };
         let mutation = find(name).with_context(|| {
-            let known: Vec<_> = catalogue().filter(|m| m.part() != Part::Elsewhere).map(|m| m.name).collect();
-            format!("no mutation is called `{name}`; the mutations are: {}", known.join(" "))
+            let known = catalogue().filter(|m| m.site() != FaultSite::Elsewhere).map(|m| m.name);
+            format!("no mutation is called `{name}`{}", hint(name, known, "`qdiff mutations` lists them"))
         })?;
-        match mutation.part() {
-            Part::Elsewhere => bail!("`{name}` cannot be injected: {}", mutation.seen),
-            Part::Tokenizer | Part::Samplers if head.len() < text.len() => {
+        match mutation.site() {
+            FaultSite::Elsewhere => bail!("`{name}` cannot be injected: {}", mutation.seen),
+            FaultSite::Tokenizer | FaultSite::Samplers if head.len() < text.len() => {
                 bail!("`{name}` is the fault of no stage; leave `@{words}` out")
             }
             _ => {}
@@ -135,22 +135,28 @@ impl Injection {
                 _ => {}
             }
         }
-        let before = graph.clone();
+        let right = graph.clone();
         let mut changed = Vec::new();
-        for node in &mut graph.nodes {
-            let old = (self.since > 0).then(|| node.clone());
-            let aimed = self.targets.is_empty() || self.targets.iter().any(|t| t.covers(node));
-            if aimed && self.mutation.concerns(node.id.name) && (self.mutation.apply)(node, &self.values, &before) {
-                changed.push(node.id);
-                node.before = old.map(|node| Before { since: self.since, node: Box::new(node) });
-            }
+        for (node, old) in graph.nodes.iter_mut().zip(&right.nodes) {
+            let aimed = self.targets.is_empty() || self.targets.iter().any(|t| t.covers(old));
+            let Some(new) = self.mutation.applied(old, &self.values, &right).filter(|_| aimed) else {
+                continue;
+            };
+            *node = new;
+            node.before = (self.since > 0).then(|| Before { since: self.since, node: Box::new(old.clone()) });
+            changed.push(node.id);
         }
         if changed.is_empty() {
-            bail!(
-                "`{}` applies to {}, of which this model has none there",
-                self.mutation.name,
-                self.mutation.stages.join(" ")
-            );
+            let mut names: Vec<&str> = Vec::new();
+            for node in right.nodes.iter().filter(|n| self.mutation.concerns(&right, n)) {
+                if !names.contains(&node.id.name) {
+                    names.push(node.id.name);
+                }
+            }
+            match names.as_slice() {
+                [] => bail!("`{}` applies to no stage of this model", self.mutation.name),
+                names => bail!("`{}` applies to {}, and changes nothing there", self.mutation.name, names.join(" ")),
+            }
         }
         Ok(changed)
     }

@@ -1,13 +1,99 @@
 //! Memory read in another order than it was written in.
 
+use super::places::head;
 use super::{Mutation, Param};
 use crate::verdict::Evidence;
-use qdiff_engine::model::{Graph, Node, WeightSource as _};
-use qdiff_engine::ops::{Layout, Linear, Op};
+use qdiff_engine::model::fault::{Compute, Read};
+use qdiff_engine::model::{Role, WeightSource};
+use qdiff_engine::ops::{Context, Op, Real, Tensor, linear};
+use rayon::prelude::*;
 
-fn transpose(node: &mut Node, _: &[f64], _: &Graph) -> bool {
-    node.op = Op::Linear(Linear { layout: Layout::Transposed });
-    true
+/// A linear layer whose memory `[m, n]` is taken for `[n, m]`: weight (o, i) is
+/// read at i·m + o. For a square matrix this is the transpose, otherwise a
+/// scramble.
+#[derive(Debug)]
+struct Across;
+
+impl Compute for Across {
+    fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+        let x = inputs[0];
+        let magnitudes = Tensor { shape: x.shape.clone(), data: x.data.iter().map(|v| v.abs() as f32).collect() };
+        let factor = linear::bound_factor(x.row_len());
+        let reach = across(&magnitudes, c, f32::abs);
+        (across(x, c, |w| w), reach.data.iter().map(|v| factor * v).collect())
+    }
+}
+
+/// `y[t, o] = Σ_i seen(w[i·m + o])·x[t, i]`: walks the memory in order and once
+/// for all tokens, so that even the output projection needs no copy.
+fn across<F: Real>(x: &Tensor<F>, c: &Context<'_>, seen: fn(f32) -> f32) -> Tensor<F> {
+    let (n, m) = c.extent(0);
+    let zeros = || Tensor::zeros(vec![x.rows(), m]);
+    let parts = rayon::current_num_threads().max(1);
+    let share = m.div_ceil(parts).max(1);
+    let part = |first: usize| {
+        let mut y = zeros();
+        let mut narrow = vec![0f32; n];
+        let mut row = vec![F::zero(); n];
+        for r in first..m.min(first + share) {
+            c.rows(0, r, &mut narrow);
+            narrow.iter_mut().for_each(|w| *w = seen(*w));
+            F::widen(&narrow, &mut row);
+            let mut at = 0;
+            while at < n {
+                let flat = r * n + at;
+                let (i, o) = (flat / m, flat % m);
+                let run = (m - o).min(n - at);
+                for (t, y) in y.data.chunks_mut(m).enumerate() {
+                    F::axpy(x.row(t)[i], &row[at..at + run], &mut y[o..o + run]);
+                }
+                at += run;
+            }
+        }
+        y
+    };
+    let firsts: Vec<usize> = (0..m).step_by(share).collect();
+    let sum = |mut a: Tensor<F>, b: Tensor<F>| {
+        a.data.iter_mut().zip(b.data).for_each(|(a, b)| *a = *a + b);
+        a
+    };
+    firsts.into_par_iter().map(part).reduce(zeros, sum)
+}
+
+/// Row r of a table is read at r, r + rows, r + 2·rows and so on.
+#[derive(Debug)]
+struct Column;
+
+impl Read for Column {
+    fn row(&self, source: &dyn WeightSource, tensor: &str, row: usize, out: &mut [f32]) {
+        let (width, rows) = source.extent(tensor);
+        let mut stored = vec![0f32; width];
+        for (i, v) in out.iter_mut().enumerate() {
+            let flat = i * rows + row;
+            source.rows(tensor, flat / width, &mut stored);
+            *v = stored[flat % width];
+        }
+    }
+}
+
+/// Row r begins at r·(n + extra); beyond the end stands zero.
+#[derive(Debug)]
+struct Strided {
+    extra: i64,
+}
+
+impl Read for Strided {
+    fn row(&self, source: &dyn WeightSource, tensor: &str, row: usize, out: &mut [f32]) {
+        let (n, rows) = source.extent(tensor);
+        let start = row * (n as i64 + self.extra).max(0) as usize;
+        // A row of n from there touches two stored rows at most.
+        let stored = rows.saturating_sub(start / n).min(2);
+        let mut both = vec![0f32; 2 * n];
+        if stored > 0 {
+            source.rows(tensor, start / n, &mut both[..stored * n]);
+        }
+        out.copy_from_slice(&both[start % n..][..n]);
+    }
 }
 
 /// Leading dimensions that are looked for, as what they are too large by.
@@ -19,7 +105,7 @@ fn leading(e: &Evidence<'_>) -> Option<f64> {
     let row = e.bad_rows().next()?;
     let x = e.operand(row, 0)?;
     let (got, ..) = e.row(row);
-    let name = e.node.weight.as_deref()?;
+    let name = &e.node.weights.first()?.name;
     let weights = &e.oracle.weights;
     let (n, m) = weights.extent(name);
     // Outputs 1 and 2 lie within the first rows, whatever is searched.
@@ -47,37 +133,39 @@ fn leading(e: &Evidence<'_>) -> Option<f64> {
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "qkv-weight-transposed",
-        stages: &["q_proj", "k_proj", "v_proj"],
+        fits: Some(|_, n| matches!((&n.op, n.role), (Op::Linear, Role::Query | Role::Key | Role::Value))),
         story: "the weight is read transposed: a GGUF row of n_in contiguous weights is taken for a column",
         seen: "Q, K or V look plausible in size and are wrong everywhere; a biased value held against an unbiased one hides it",
         remedy: "a GGUF weight is [out][in]; to cuBLAS it is column-major [in, out]: use OP_T with lda = n_in",
-        apply: transpose,
+        apply: |node, _, _| Some(node.computing(Across)),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "linear-weight-transposed",
-        stages: &["attn_out", "ffn_gate", "ffn_up", "ffn_down"],
+        fits: Some(|_, n| {
+            matches!((&n.op, n.role), (Op::Linear, Role::AttnOutput | Role::Gate | Role::Up | Role::FfnOutput))
+        }),
         story: "the weight is read transposed: a GGUF row of n_in contiguous weights is taken for a column",
         seen: "plausible size, wrong everywhere, at every position",
         remedy: "a GGUF weight is [out][in]; to cuBLAS it is column-major [in, out]: use OP_T with lda = n_in",
-        apply: transpose,
+        apply: |node, _, _| Some(node.computing(Across)),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "lm-head-transposed",
-        stages: &["logits"],
+        fits: Some(head),
         story: "the output projection is read transposed, so every id is wrong and none is an outlier by itself",
         seen: "one token for ever; large logits at scattered ids that move with the position; a manual dot product with the same stride confirms the wrong value",
-        remedy: "output.weight is [vocab][n_embd]; to cuBLAS it is column-major [n_embd, vocab]: use OP_T with lda = n_embd",
-        apply: transpose,
+        remedy: "{weight} is [vocab][n_embd]; to cuBLAS it is column-major [n_embd, vocab]: use OP_T with lda = n_embd",
+        apply: |node, _, _| Some(node.computing(Across)),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "lm-head-ld",
-        stages: &["logits"],
+        fits: Some(head),
         story: "the output projection is read with the wrong leading dimension: each id starts further off",
         seen: "the first ids are nearly right, later ones are not; the choice falls on ids near the end of the vocabulary",
-        remedy: "the leading dimension of output.weight is n_embd",
+        remedy: "the leading dimension of {weight} is n_embd",
         params: &[Param {
             name: "extra",
             help: "elements by which the leading dimension is too large",
@@ -85,23 +173,71 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             search: &[],
         }],
         apply: |node, values, _| {
-            let extra = values[0] as i32;
-            node.op = Op::Linear(Linear { layout: Layout::Strided(extra) });
-            extra != 0
+            let extra = values[0] as i64;
+            (extra != 0).then(|| node.reading(Strided { extra }))
         },
         propose: Some(|e| leading(e).into_iter().map(|extra| vec![extra]).collect()),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "embed-transposed",
-        stages: &["embed"],
+        fits: Some(|_, n| n.op == Op::Embed),
         story: "the embedding table is read across: element i of a token at i * vocab + token",
         seen: "wrong from the first tensor on, and alike for neighbouring ids",
-        remedy: "token_embd.weight is [vocab][n_embd]: a token's row is contiguous",
-        apply: |node, _, _| {
-            node.op = Op::Embed { transposed: true };
-            true
-        },
+        remedy: "{weight} is [vocab][n_embd]: a token's row is contiguous",
+        apply: |node, _, _| Some(node.reading(Column)),
         ..Mutation::PLAIN
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use qdiff_engine::model::Weight;
+    use qdiff_engine::quant::GgmlType;
+
+    struct Matrix(usize, usize, Vec<f32>);
+
+    impl WeightSource for Matrix {
+        fn extent(&self, _: &str) -> (usize, usize) {
+            (self.0, self.1)
+        }
+        fn ggml_type(&self, _: &str) -> GgmlType {
+            GgmlType::F32
+        }
+        fn rows(&self, _: &str, first: usize, out: &mut [f32]) {
+            out.copy_from_slice(&self.2[first * self.0..][..out.len()]);
+        }
+        fn row_bytes(&self, _: &str, _: usize) -> &[u8] {
+            &[]
+        }
+    }
+
+    proptest! {
+        /// Each wrong way to read a matrix against its definition, for any shape.
+        #[test]
+        fn read_as_they_say(n in 1usize..40, m in 1usize..80, tokens in 1usize..4, extra in -3i64..4) {
+            let value = |i: usize| ((i as u32).wrapping_mul(2_654_435_761) >> 8) as f32 / 8e6 - 1.0;
+            let w = Matrix(n, m, (0..n * m).map(value).collect());
+            let x: Vec<f64> = (0..n * tokens).map(|i| f64::from(value(i + 7777))).collect();
+            let x = Tensor { shape: vec![tokens, n], data: x };
+            let weights = [Weight { name: "w".to_owned(), extent: vec![n, m] }];
+            let c = Context { tokens: &[], positions: &[], source: &w, weights: &weights };
+            let at = |flat: usize| w.2.get(flat).copied().unwrap_or(0.0);
+            let (y, _) = Across.evaluate(&[&x], &c);
+            let mut row = vec![0f32; n];
+            for o in 0..m {
+                for t in 0..tokens {
+                    let exact: f64 = (0..n).map(|i| f64::from(at(i * m + o)) * x.row(t)[i]).sum();
+                    prop_assert!((y.row(t)[o] - exact).abs() < 1e-9);
+                }
+                Column.row(&w, "w", o, &mut row);
+                prop_assert!((0..n).all(|i| row[i] == at(i * m + o)));
+                Strided { extra }.row(&w, "w", o, &mut row);
+                let stride = (n as i64 + extra).max(0) as usize;
+                prop_assert!((0..n).all(|i| row[i] == at(o * stride + i)));
+            }
+        }
+    }
+}

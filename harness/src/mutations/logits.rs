@@ -1,9 +1,9 @@
 //! Logits that are not written everywhere.
 
+use super::places::head;
 use super::{Mutation, Param};
 use qdiff_engine::model::fault::{Output, Write};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// In each row, the elements `phase`, `phase + stride`, … keep what the buffer
 /// held after the step before, zero before the first.
@@ -28,7 +28,7 @@ impl Write for Strided {
 
 pub(super) const MUTATIONS: &[Mutation] = &[Mutation {
     name: "logits-stale",
-    stages: &["logits"],
+    fits: Some(head),
     story: "some ids are not written and keep what the buffer held a step before",
     seen: "values at some ids change from step to step without reason, or never",
     remedy: "check that the grid covers all ids, the last partial tile included, with the stride it is read with",
@@ -39,9 +39,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[Mutation {
     apply: |node, values, _| {
         let stride = values[0].max(1.0) as usize;
         let phase = values[1].max(0.0) as usize % stride;
-        node.faults.write = Some(Arc::new(Strided { stride, phase }));
         // Every id would be the fault of a launch that never ran.
-        stride > 1
+        (stride > 1).then(|| node.writing(Strided { stride, phase }))
     },
     propose: Some(|e| {
         let ids: BTreeSet<usize> = e.wrong().iter().map(|w| w.index).collect();

@@ -1,6 +1,6 @@
 //! Mutations: named ways for an engine to be wrong.
 //!
-//! A mutation rewrites one node of the graph. Run by an engine it is an
+//! A mutation rewrites one node of the graph, one that it `fits` by op and role. Run by an engine it is an
 //! injected fault; evaluated on captured operands it is a hypothesis. One file
 //! per family; what is not the fault of a stage stands in `elsewhere`.
 
@@ -50,7 +50,7 @@ pub struct Param {
 /// What it means that a mutation fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum Explains {
     /// It reproduces the subject's values to f32 rounding.
     Value,
     /// It reproduces the size of the error, which is rounding of another
@@ -62,7 +62,7 @@ pub enum Kind {
 
 /// What of an engine a mutation is the fault of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum FaultSite {
     /// A stage: a node of the graph.
     Stage,
     /// What makes tokens of the prompt.
@@ -80,12 +80,21 @@ pub type Propose = fn(&Evidence<'_>) -> Vec<Vec<f64>>;
 /// nothing.
 pub type Encode = fn(&Tokenizer, &Ready) -> Option<Vec<u32>>;
 
-/// A named way for a stage to be wrong.
+/// Whether a stage is of the kind that a mutation happens to: by op and role.
+pub type Fits = fn(&Graph, &Node) -> bool;
+
+/// The node with the fault in it, for these values of the parameters; `None`
+/// where they are none that it can have there, or change nothing.
+pub type Apply = fn(&Node, &[f64], &Graph) -> Option<Node>;
+
+/// A named way to be wrong. In its texts `{stage}`, `{input}` and `{weight}`
+/// stand for the names of the stage that it is told of, of its first operand
+/// and of its first weight.
 pub struct Mutation {
     /// Name, as in `--inject NAME`.
     pub name: &'static str,
-    /// Stages it applies to; `*` for any.
-    pub stages: &'static [&'static str],
+    /// Stages it happens to, if it is the fault of a stage.
+    pub fits: Option<Fits>,
     /// What is wrong, in one sentence, as the report tells it.
     pub story: &'static str,
     /// How to recognise it without this tool, or where it is found.
@@ -94,11 +103,10 @@ pub struct Mutation {
     pub remedy: &'static str,
     /// Its parameters.
     pub params: &'static [Param],
-    /// What a fit means.
-    pub kind: Kind,
-    /// Rewrites the node with these values of the parameters; gives false
-    /// where it does not apply to it, or changes nothing.
-    pub apply: fn(&mut Node, &[f64], &Graph) -> bool,
+    /// What it means that it explains a stage.
+    pub explains: Explains,
+    /// Puts it into a node that it fits; see [`Mutation::applied`].
+    apply: Apply,
     /// Whether it gives the same values every time, and so can be recognised by
     /// evaluating it.
     pub recurs: bool,
@@ -115,42 +123,48 @@ impl Mutation {
     /// What most mutations have in common.
     const PLAIN: Mutation = Mutation {
         name: "",
-        stages: &[],
+        fits: None,
         story: "",
         seen: "",
         remedy: "",
         params: &[],
-        kind: Kind::Value,
-        apply: |_, _, _| false,
+        explains: Explains::Value,
+        apply: |_, _, _| None,
         recurs: true,
         chain: None,
         encode: None,
         propose: None,
     };
 
-    /// Whether it can happen to a stage of this name.
-    pub fn concerns(&self, stage: &str) -> bool {
-        self.stages.contains(&stage) || self.stages == ["*"]
+    /// Whether it can happen to this stage.
+    pub fn concerns(&self, graph: &Graph, node: &Node) -> bool {
+        self.fits.is_some_and(|fits| fits(graph, node))
     }
 
-    /// Whether it may explain a stage of this name.
-    pub fn may_explain(&self, stage: &str) -> bool {
-        self.recurs && self.concerns(stage)
+    /// Whether it may explain this stage.
+    pub fn may_explain(&self, graph: &Graph, node: &Node) -> bool {
+        self.recurs && self.concerns(graph, node)
+    }
+
+    /// The node with the fault in it; `None` where it does not happen to such a
+    /// stage, or changes nothing there.
+    pub fn applied(&self, node: &Node, values: &[f64], graph: &Graph) -> Option<Node> {
+        if self.concerns(graph, node) { (self.apply)(node, values, graph) } else { None }
     }
 
     /// What it is the fault of.
-    pub fn part(&self) -> Part {
+    pub fn site(&self) -> FaultSite {
         match self {
-            m if !m.stages.is_empty() => Part::Stage,
-            m if m.encode.is_some() => Part::Tokenizer,
-            m if m.chain.is_some() => Part::Samplers,
-            _ => Part::Elsewhere,
+            m if m.fits.is_some() => FaultSite::Stage,
+            m if m.encode.is_some() => FaultSite::Tokenizer,
+            m if m.chain.is_some() => FaultSite::Samplers,
+            _ => FaultSite::Elsewhere,
         }
     }
 
     /// Whether it is the fault of a stage.
     pub fn of_a_stage(&self) -> bool {
-        self.part() == Part::Stage
+        self.site() == FaultSite::Stage
     }
 
     /// The values of its parameters where none are given.
@@ -159,9 +173,22 @@ impl Mutation {
     }
 }
 
+/// `text` of a mutation as it reads of `node`, whose names stand in its
+/// placeholders.
+pub fn told(text: &str, node: &Node, graph: &Graph) -> String {
+    let input = node.inputs.first().map(|&i| graph.nodes[i].id.to_string());
+    let weight = node.weights.first().map(|w| w.name.clone());
+    let names = [("{stage}", Some(node.id.to_string())), ("{input}", input), ("{weight}", weight)];
+    let fill = |text: String, (mark, name): (&str, Option<String>)| match name {
+        Some(name) => text.replace(mark, &name),
+        None => text,
+    };
+    names.into_iter().fold(text.to_owned(), fill)
+}
+
 /// A mutation as reports name it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Entry {
+pub struct CatalogueEntry {
     /// Its name in the catalogue.
     pub name: String,
     /// What is wrong.
@@ -170,7 +197,7 @@ pub struct Entry {
     pub remedy: String,
 }
 
-impl From<&Mutation> for Entry {
+impl From<&Mutation> for CatalogueEntry {
     fn from(m: &Mutation) -> Self {
         Self { name: m.name.to_owned(), story: m.story.to_owned(), remedy: m.remedy.to_owned() }
     }
@@ -204,4 +231,51 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
 /// The mutation of this name.
 pub fn find(name: &str) -> Option<&'static Mutation> {
     catalogue().find(|m| m.name == name)
+}
+
+/// Where mutations may happen, for those that share it.
+mod places {
+    use qdiff_engine::model::{Graph, Node, Role};
+    use qdiff_engine::ops::Op;
+
+    pub(super) fn anywhere(_: &Graph, _: &Node) -> bool {
+        true
+    }
+
+    pub(super) fn norms(_: &Graph, n: &Node) -> bool {
+        matches!(n.op, Op::RmsNorm(_))
+    }
+
+    pub(super) fn rotations(_: &Graph, n: &Node) -> bool {
+        matches!(n.op, Op::Rope(_))
+    }
+
+    pub(super) fn softmax(_: &Graph, n: &Node) -> bool {
+        matches!(n.op, Op::AttnWeights(_))
+    }
+
+    pub(super) fn scores(_: &Graph, n: &Node) -> bool {
+        matches!(n.op, Op::AttnScores(_))
+    }
+
+    pub(super) fn context(_: &Graph, n: &Node) -> bool {
+        matches!(n.op, Op::AttnContext(_))
+    }
+
+    pub(super) fn activation(_: &Graph, n: &Node) -> bool {
+        n.op == Op::SwiGlu
+    }
+
+    pub(super) fn residuals(_: &Graph, n: &Node) -> bool {
+        n.op == Op::Residual
+    }
+
+    pub(super) fn head(_: &Graph, n: &Node) -> bool {
+        matches!((&n.op, n.role), (Op::Linear, Role::Logits))
+    }
+
+    /// Stages that read a matrix.
+    pub(super) fn matrices(_: &Graph, n: &Node) -> bool {
+        matches!(n.op, Op::Linear | Op::Embed)
+    }
 }

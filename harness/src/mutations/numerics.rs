@@ -1,32 +1,98 @@
 //! The right operands, through the wrong function.
 
+use super::places::{activation, norms, residuals};
 use super::position::rounded;
 use super::{Mutation, Param};
 use crate::verdict::Evidence;
-use qdiff_engine::model::{Node, WeightSource as _};
-use qdiff_engine::ops::{Gate, NormWeight, Op, RmsNorm};
+use qdiff_engine::model::fault::{Compute, Read};
+use qdiff_engine::model::{Node, WeightSource};
+use qdiff_engine::ops::{self, Context, Op, RmsNorm, TINY, Tensor, UNIT};
+use std::f64::consts::PI;
 
-const NORMS: &[&str] = &["attn_norm", "ffn_norm", "final_norm", "q_normed", "k_normed"];
+/// Reads a norm's weight as one value, or with one added.
+#[derive(Debug)]
+struct Unlike {
+    scale: f32,
+    offset: f32,
+}
 
-fn norm(node: &mut Node, change: impl FnOnce(&mut RmsNorm)) -> bool {
-    match &mut node.op {
-        Op::RmsNorm(norm) => {
-            change(norm);
-            true
-        }
-        _ => false,
+impl Read for Unlike {
+    fn row(&self, source: &dyn WeightSource, tensor: &str, row: usize, out: &mut [f32]) {
+        source.rows(tensor, row, out);
+        out.iter_mut().for_each(|w| *w = self.scale * *w + self.offset);
     }
+}
+
+/// The norm of what is left once the mean is taken off.
+#[derive(Debug)]
+struct Centred(RmsNorm);
+
+impl Compute for Centred {
+    /// The difference rounds in units of its terms, the mean's own being all of
+    /// the run.
+    fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+        let x = inputs[0];
+        let run = (x.row_len() / self.0.groups).max(1);
+        let mut apart = x.clone();
+        for row in apart.data.chunks_mut(run) {
+            let mean = row.iter().sum::<f64>() / run as f64;
+            row.iter_mut().for_each(|v| *v -= mean);
+        }
+        let (y, mut bound) = ops::forward_with_bound(&Op::RmsNorm(self.0.clone()), &[&apart], c);
+        let factor = self.0.roundings(x.row_len());
+        let rows = x.data.chunks(run).zip(apart.data.chunks(run)).zip(y.data.chunks(run).zip(bound.chunks_mut(run)));
+        for ((x, apart), (y, bound)) in rows {
+            let reach = x.iter().map(|x| x.abs()).sum::<f64>() / run as f64;
+            for (((x, apart), y), b) in x.iter().zip(apart).zip(y).zip(bound) {
+                let cancelled = factor * (x.abs() + reach) / apart.abs().max(f64::MIN_POSITIVE);
+                *b += (UNIT * cancelled * y.abs()) as f32;
+            }
+        }
+        (y, bound)
+    }
+}
+
+/// What stands in the place of SiLU.
+#[derive(Clone, Copy, Debug)]
+enum Activation {
+    /// GELU in its tanh form (Hendrycks & Gimpel 2016).
+    Gelu,
+    /// x · σ(1.702 x), GELU's quick form.
+    QuickGelu,
+    /// max(x, 0).
+    Relu,
+}
+
+impl Activation {
+    fn of(self, g: f64) -> f64 {
+        match self {
+            Self::Gelu => 0.5 * g * (1.0 + ((2.0 / PI).sqrt() * (g + 0.044_715 * g * g * g)).tanh()),
+            Self::QuickGelu => g / (1.0 + (-1.702 * g).exp()),
+            Self::Relu => g.max(0.0),
+        }
+    }
+}
+
+impl Compute for Activation {
+    /// These may cancel, and are good to roundings of |g|.
+    fn evaluate(&self, inputs: &[&Tensor<f64>], _: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+        let pairs = || inputs[0].data.iter().zip(&inputs[1].data);
+        let data = pairs().map(|(&g, u)| self.of(g) * u).collect();
+        let bound = pairs().map(|(g, u)| (UNIT * 8.0 * (g * u).abs() + TINY) as f32).collect();
+        (Tensor { shape: inputs[0].shape.clone(), data }, bound)
+    }
+}
+
+fn norm(node: &Node) -> Option<&RmsNorm> {
+    if let Op::RmsNorm(norm) = &node.op { Some(norm) } else { None }
 }
 
 /// The epsilon that makes the scale of each run, weighted by how far it can be
 /// told: 1/s² − mean(x²), with s the factor between w·x and the output.
 fn fitted_eps(e: &Evidence<'_>) -> Option<f64> {
-    let (Op::RmsNorm(norm), Some(name)) = (&e.node.op, &e.node.weight) else {
-        return None;
-    };
-    let (len, _) = e.oracle.weights.extent(name);
-    let mut weight = vec![0f32; len];
-    e.oracle.weights.rows(name, 0, &mut weight);
+    let (norm, first) = (norm(e.node)?, e.node.weights.first()?);
+    let mut weight = vec![0f32; e.oracle.weights.extent(&first.name).0];
+    e.oracle.weights.rows(&first.name, 0, &mut weight);
     let (mut top, mut bottom) = (0.0, 0.0);
     for row in e.bad_rows() {
         let x = e.operand(row, 0)?;
@@ -53,41 +119,41 @@ fn fitted_eps(e: &Evidence<'_>) -> Option<f64> {
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "rms-weight-missing",
-        stages: NORMS,
+        fits: Some(norms),
         story: "the norm's weight is not multiplied in",
         seen: "every row has a root mean square of 1",
         remedy: "multiply the normalised value by the norm's weight",
-        apply: |node, _, _| norm(node, |n| n.weight = NormWeight::Missing),
+        apply: |node, _, _| Some(node.reading(Unlike { scale: 0.0, offset: 1.0 })),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "rms-weight-plus-one",
-        stages: NORMS,
+        fits: Some(norms),
         story: "the norm multiplies by 1 + weight, as Gemma does",
         seen: "the output is too large by the normalised input",
         remedy: "Qwen multiplies by the weight itself",
-        apply: |node, _, _| norm(node, |n| n.weight = NormWeight::PlusOne),
+        apply: |node, _, _| Some(node.reading(Unlike { scale: 1.0, offset: 1.0 })),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "rms-mean-subtracted",
-        stages: NORMS,
+        fits: Some(norms),
         story: "the mean is subtracted, as LayerNorm does",
         seen: "the normalised input sums to zero",
         remedy: "RMSNorm divides by the root mean square and subtracts nothing",
-        apply: |node, _, _| norm(node, |n| n.centred = true),
+        apply: |node, _, _| Some(node.computing(Centred(norm(node)?.clone()))),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "rms-eps-wrong",
-        stages: NORMS,
+        fits: Some(norms),
         story: "epsilon of the norm is not the model's",
         seen: "early layers, where the input is small, are off by a factor near 1; late ones are not",
         remedy: "read <arch>.attention.layer_norm_rms_epsilon from the GGUF",
         params: &[Param { name: "eps", help: "epsilon", default: 1e-5, search: &[] }],
         apply: |node, values, _| {
-            let own = matches!(&node.op, Op::RmsNorm(n) if n.eps == values[0]);
-            !own && norm(node, |n| n.eps = values[0])
+            let (eps, own) = (values[0], norm(node)?);
+            (own.eps != eps).then(|| node.with(Op::RmsNorm(RmsNorm { eps, ..own.clone() })))
         },
         propose: Some(|e| {
             let mut all = vec![1e-5, 1e-6, 0.0];
@@ -100,61 +166,52 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "gelu-for-silu",
-        stages: &["ffn_act"],
+        fits: Some(activation),
         story: "another activation stands in the place of SiLU (0: GELU, 1: quick GELU, 2: ReLU)",
         seen: "right for large gates, wrong for small ones",
         remedy: "compute gate * sigmoid(gate) * up",
         params: &[Param { name: "kind", help: "0: GELU, 1: quick GELU, 2: ReLU", default: 0.0, search: &[1.0, 2.0] }],
         apply: |node, values, _| {
-            let gate = match values[0] as i64 {
-                0 => Gate::Gelu,
-                1 => Gate::QuickGelu,
-                2 => Gate::Relu,
-                _ => return false,
+            let other = match values[0] as i64 {
+                0 => Activation::Gelu,
+                1 => Activation::QuickGelu,
+                2 => Activation::Relu,
+                _ => return None,
             };
-            node.op = Op::SwiGlu(gate);
-            true
+            Some(node.computing(other))
         },
         ..Mutation::PLAIN
     },
     Mutation {
         name: "gate-up-operands-swapped",
-        stages: &["ffn_act"],
+        fits: Some(activation),
         story: "SiLU is applied to up instead of gate",
         seen: "gate and up are right and their product is not",
         remedy: "compute silu(gate) * up",
-        apply: |node, _, _| {
-            node.inputs.swap(0, 1);
-            true
-        },
+        apply: |node, _, _| Some(Node { inputs: node.inputs.iter().rev().copied().collect(), ..node.clone() }),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "residual-missing",
-        stages: &["attn_residual", "layer_out"],
+        fits: Some(residuals),
         story: "the residual is not added: the block's output stands alone",
         seen: "the hidden state forgets the token within a layer",
         remedy: "add the block's input to its output",
-        apply: |node, _, _| {
-            node.op = Op::Copy;
-            true
-        },
+        apply: |node, _, _| Some(node.left_out()),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "residual-wrong-side",
-        stages: &["attn_residual", "layer_out"],
+        fits: Some(residuals),
         story: "the residual is taken from the wrong side of the norm: what is added is the norm's output",
         seen: "the hidden state stays small and changes too fast from layer to layer",
         remedy: "add the input of the norm, not its output, to the block's output",
         apply: |node, _, graph| {
-            let normed = graph.nodes.iter().position(|n| {
-                matches!(n.op, Op::RmsNorm(_)) && n.id.layer == node.id.layer && n.inputs.first() == node.inputs.get(1)
-            });
-            if let Some(normed) = normed {
-                node.inputs[1] = normed;
-            }
-            normed.is_some()
+            let mut nodes = graph.nodes.iter();
+            let normed = nodes.position(|n| {
+                norm(n).is_some() && n.id.layer == node.id.layer && n.inputs.first() == node.inputs.get(1)
+            })?;
+            Some(Node { inputs: vec![node.inputs[0], normed], ..node.clone() })
         },
         ..Mutation::PLAIN
     },

@@ -1,10 +1,11 @@
 //! The right values at the wrong place of the output.
 
+use super::places::anywhere;
 use super::region::Parts;
 use super::{Mutation, Param};
 use crate::verdict::Evidence;
+use qdiff_engine::model::Node;
 use qdiff_engine::model::fault::{Output, Write};
-use std::sync::Arc;
 
 /// Two parts of the output stand in each other's place, or all of them are
 /// moved on by some.
@@ -85,15 +86,14 @@ fn proposals(e: &Evidence<'_>, parts: Option<Parts>) -> Vec<Vec<f64>> {
     }
 }
 
-fn apply(parts: Option<Parts>, values: &[f64]) -> Option<Arc<dyn Write>> {
+fn misplaced(node: &Node, parts: Parts, values: &[f64]) -> Option<Node> {
     let order = if values[2] == 0.0 {
         Order::Swapped(values[0] as usize, values[1] as usize)
     } else {
         Order::Moved(values[2] as i64)
     };
     let changes = values[2] != 0.0 || values[0] != values[1];
-    let parts = parts.filter(|_| changes)?;
-    Some(Arc::new(Misplaced { parts, order }))
+    changes.then(|| node.writing(Misplaced { parts, order }))
 }
 
 const PARAMS: &[Param] = &[
@@ -110,43 +110,34 @@ const PARAMS: &[Param] = &[
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "heads-misplaced",
-        stages: &["*"],
+        fits: Some(anywhere),
         story: "heads stand in each other's place",
         seen: "the wrong heads hold what other heads should",
         remedy: "check the order of heads in the reshape and in the kernel's grid",
         params: PARAMS,
-        apply: |node, values, graph| {
-            node.faults.write = apply(Parts::heads(node, graph), values);
-            node.faults.write.is_some()
-        },
+        apply: |node, values, graph| misplaced(node, Parts::heads(node, graph)?, values),
         propose: Some(|e| proposals(e, Parts::heads(e.node, &e.oracle.graph))),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "rows-misplaced",
-        stages: &["*"],
+        fits: Some(anywhere),
         story: "rows of tokens stand in each other's place",
         seen: "the wrong positions hold what other positions should; decode steps are right",
         remedy: "check the index of the token in the kernel's grid",
         params: PARAMS,
-        apply: |node, values, _| {
-            node.faults.write = apply(Some(Parts::rows(node)), values);
-            node.faults.write.is_some()
-        },
+        apply: |node, values, _| misplaced(node, Parts::rows(node), values),
         propose: Some(|e| proposals(e, Some(Parts::rows(e.node)))),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "columns-misplaced",
-        stages: &["*"],
+        fits: Some(anywhere),
         story: "columns stand in each other's place",
         seen: "the wrong columns hold what other columns should, at every position",
         remedy: "check the index of the output in the kernel's grid",
         params: PARAMS,
-        apply: |node, values, _| {
-            node.faults.write = apply(Some(Parts::Columns), values);
-            node.faults.write.is_some()
-        },
+        apply: |node, values, _| misplaced(node, Parts::Columns, values),
         propose: Some(|e| {
             // Looking every column up in every other is for narrow stages.
             let narrow = e.rows.first().is_some_and(|r| r.range.len() <= 1024);

@@ -1,42 +1,69 @@
 //! Positions: the rotation and the cache.
 
+use super::places::rotations;
 use super::{Mutation, Param};
 use crate::verdict::Evidence;
-use qdiff_engine::model::fault::Compute;
-use qdiff_engine::model::{Graph, Node};
-use qdiff_engine::ops::{self, Context, Op, Pairing, Rope, Tensor};
+use qdiff_engine::model::fault::{Compute, Output, Write};
+use qdiff_engine::model::{Graph, Node, Role};
+use qdiff_engine::ops::{Context, Op, Pairing, Rope, Tensor, rope as op};
 use std::collections::BTreeMap;
 use std::f64::consts::{PI, TAU};
-use std::sync::Arc;
 
 /// Offsets of a position that are looked for.
 const REACH: i32 = 1024;
 
-fn rope(node: &mut Node, change: impl FnOnce(&mut Rope)) -> bool {
-    match &mut node.op {
-        Op::Rope(rope) => {
-            change(rope);
-            true
-        }
-        _ => false,
-    }
+fn rope(node: &Node) -> Option<&Rope> {
+    if let Op::Rope(rope) = &node.op { Some(rope) } else { None }
 }
 
-/// The rotation, of any rows, at positions that later steps get wrong.
+/// Other parameters of the rotation.
+fn rotating(node: &Node, change: impl FnOnce(&mut Rope)) -> Option<Node> {
+    let own = rope(node)?;
+    let mut other = own.clone();
+    change(&mut other);
+    (other != *own).then(|| node.with(Op::Rope(other)))
+}
+
+/// The rotation, of any rows, at other positions than the tokens'.
 #[derive(Debug)]
 struct Rotated {
     rope: Rope,
+    /// Added to every position.
+    offset: f64,
     /// Added to the positions of every step but the first.
     later: f64,
+    /// How often the rotation is applied.
+    turns: f64,
+}
+
+impl Rotated {
+    const fn right(rope: Rope) -> Self {
+        Self { rope, offset: 0.0, later: 0.0, turns: 1.0 }
+    }
 }
 
 impl Compute for Rotated {
     fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
-        let mut rope = self.rope.clone();
-        if c.positions.first().is_some_and(|&p| p > 0) {
-            rope.offset += self.later;
-        }
-        ops::forward_with_bound(&Op::Rope(rope), inputs, c)
+        let later = if c.positions.first().is_some_and(|&p| p > 0) { self.later } else { 0.0 };
+        let at = |&p: &u32| self.turns * (f64::from(p) + self.offset + later);
+        let positions: Vec<f64> = c.positions.iter().map(at).collect();
+        let y = op::forward(&self.rope, inputs[0], &positions);
+        let bound = op::bound(&self.rope, &y, &positions);
+        (y, bound)
+    }
+}
+
+/// A cache that shows the rows of the last step alone.
+#[derive(Debug)]
+struct Stuck;
+
+impl Write for Stuck {
+    fn write(&self, out: Output<'_>) {
+        let rows = out.positions.len().min(out.value.rows());
+        let from = out.value.data.len() - rows * out.value.row_len();
+        out.value.data.drain(..from);
+        out.bound.drain(..from);
+        out.value.shape[0] = rows;
     }
 }
 
@@ -53,7 +80,7 @@ struct Turn {
 
 /// What the subject turned each plane by, all heads together.
 fn turns(e: &Evidence<'_>) -> Vec<Turn> {
-    let Op::Rope(rope) = &e.node.op else {
+    let Some(rope) = rope(e.node) else {
         return Vec::new();
     };
     let (d, half) = (rope.head_dim, rope.rotated / 2);
@@ -83,9 +110,7 @@ fn turns(e: &Evidence<'_>) -> Vec<Turn> {
 /// The base that makes the angles, by least squares on its logarithm: first
 /// from positions so small that no angle is ambiguous, then from all of them.
 fn fitted_base(e: &Evidence<'_>) -> Option<f64> {
-    let Op::Rope(rope) = &e.node.op else {
-        return None;
-    };
+    let rope = rope(e.node)?;
     let d = rope.rotated as f64;
     let turns = turns(e);
     let (mut top, mut bottom) = (0.0, 0.0);
@@ -136,9 +161,7 @@ pub(super) fn rounded(x: f64, digits: i32) -> f64 {
 /// The offset that best turns the right angles into those of the subject, of
 /// the steps that `chosen` names.
 fn fitted_offset(e: &Evidence<'_>, chosen: fn(usize) -> bool) -> Option<f64> {
-    let Op::Rope(rope) = &e.node.op else {
-        return None;
-    };
+    let rope = rope(e.node)?;
     let turns: Vec<Turn> = turns(e).into_iter().filter(|t| chosen(t.step)).collect();
     let misfit = |by: i32| -> f64 {
         let one = |t: &Turn| {
@@ -151,20 +174,14 @@ fn fitted_offset(e: &Evidence<'_>, chosen: fn(usize) -> bool) -> Option<f64> {
     (best != 0 && !turns.is_empty()).then_some(f64::from(best))
 }
 
-const ROPES: &[&str] = &["q_rope", "k_rope"];
-
-fn shifted(node: &mut Node, values: &[f64], _: &Graph) -> bool {
-    rope(node, |r| r.offset = values[0]) && values[0] != 0.0
-}
-
-fn not_rotated(node: &mut Node, _: &[f64], _: &Graph) -> bool {
-    rope(node, |r| r.turns = 0.0)
+fn not_rotated(node: &Node, _: &[f64], _: &Graph) -> Option<Node> {
+    Some(node.computing(Rotated { turns: 0.0, ..Rotated::right(rope(node)?.clone()) }))
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "rope-not-on-q",
-        stages: &["q_rope"],
+        fits: Some(|_, n| matches!((&n.op, n.role), (Op::Rope(_), Role::Query))),
         story: "queries are not rotated",
         seen: "the output of RoPE equals its input at every position",
         remedy: "apply RoPE to q as well as to k",
@@ -173,7 +190,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "rope-not-on-k",
-        stages: &["k_rope"],
+        fits: Some(|_, n| matches!((&n.op, n.role), (Op::Rope(_), Role::Key))),
         story: "keys are not rotated",
         seen: "the output of RoPE equals its input at every position",
         remedy: "apply RoPE to k before it enters the cache",
@@ -182,36 +199,39 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "rope-pairing",
-        stages: ROPES,
+        fits: Some(rotations),
         story: "adjacent elements are rotated (NORM) where Qwen rotates split halves (NEOX)",
         seen: "good at position 0, then ever worse; text loops after a few tokens",
         remedy: "pair element i with i + head_dim/2",
-        apply: |node, _, _| rope(node, |r| r.pairing = Pairing::Norm),
+        apply: |node, _, _| rotating(node, |r| r.pairing = Pairing::Norm),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "rope-twice",
-        stages: ROPES,
+        fits: Some(rotations),
         story: "the rotation is applied twice",
         seen: "angles are double; often the cache holds rotated keys and they are rotated again when read",
         remedy: "apply RoPE once, before the key enters the cache",
-        apply: |node, _, _| rope(node, |r| r.turns = 2.0),
+        apply: |node, _, _| Some(node.computing(Rotated { turns: 2.0, ..Rotated::right(rope(node)?.clone()) })),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "rope-position-off-by-one",
-        stages: ROPES,
+        fits: Some(rotations),
         story: "the rotation takes another position than the token's",
         seen: "position 0 is rotated although it must not be",
         remedy: "the first token of the prompt is at position 0; a decoded one at the number of tokens before it",
         params: &[Param { name: "by", help: "positions too far", default: 1.0, search: &[] }],
-        apply: shifted,
+        apply: |node, values, _| {
+            let (offset, rope) = (values[0], rope(node)?);
+            (offset != 0.0).then(|| node.computing(Rotated { offset, ..Rotated::right(rope.clone()) }))
+        },
         propose: Some(|e| fitted_offset(e, |_| true).map(|by| vec![by]).into_iter().collect()),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "decode-offset",
-        stages: ROPES,
+        fits: Some(rotations),
         story: "decode steps take a position that jumps, by the prompt's length for instance",
         seen: "the prefill is right and the first decoded token is not",
         remedy: "a decoded token is at the number of tokens before it; do not add the prompt's length again",
@@ -221,30 +241,21 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             default: 16.0,
             search: &[],
         }],
-        apply: |node, values, _| match &node.op {
-            Op::Rope(rope) => {
-                node.faults.compute = Some(Arc::new(Rotated { rope: rope.clone(), later: values[0] }));
-                values[0] != 0.0
-            }
-            _ => false,
+        apply: |node, values, _| {
+            let (later, rope) = (values[0], rope(node)?);
+            (later != 0.0).then(|| node.computing(Rotated { later, ..Rotated::right(rope.clone()) }))
         },
         propose: Some(|e| fitted_offset(e, |step| step > 0).map(|by| vec![by]).into_iter().collect()),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "rope-base",
-        stages: ROPES,
+        fits: Some(rotations),
         story: "the rotary base is not the model's",
         seen: "good for a few tokens, then loops; the error grows with the position",
         remedy: "read <arch>.rope.freq_base from the GGUF",
         params: &[Param { name: "base", help: "base of the rotary frequencies", default: 10_000.0, search: &[] }],
-        apply: |node, values, _| match &mut node.op {
-            Op::Rope(rope) if rope.base != values[0] => {
-                rope.base = values[0];
-                true
-            }
-            _ => false,
-        },
+        apply: |node, values, _| rotating(node, |r| r.base = values[0]),
         propose: Some(|e| {
             let mut bases = vec![10_000.0];
             if let Some(base) = fitted_base(e) {
@@ -257,15 +268,15 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "rope-partial",
-        stages: ROPES,
+        fits: Some(rotations),
         story: "only part of each head is rotated",
         seen: "the last elements of each head equal the input's",
         remedy: "rotate all head_dim elements; Qwen has no partial rotary factor",
         params: &[Param { name: "dims", help: "elements of a head that are rotated", default: 32.0, search: &[] }],
         apply: |node, values, _| {
             let dims = values[0] as usize;
-            let fits = matches!(&node.op, Op::Rope(r) if dims < r.head_dim && dims > 0 && dims.is_multiple_of(2));
-            fits && rope(node, |r| r.rotated = dims)
+            let part = dims < rope(node)?.head_dim && dims > 0 && dims.is_multiple_of(2);
+            if part { rotating(node, |r| r.rotated = dims) } else { None }
         },
         propose: Some(|e| {
             let d = e.oracle.graph.config.head_dim;
@@ -275,34 +286,23 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "rope-on-v",
-        stages: &["v_cache"],
+        fits: Some(|_, n| matches!((&n.op, n.role), (Op::KvCache(_), Role::Value))),
         story: "values are rotated as if they were keys",
         seen: "row 0 of the value cache is right, every other is turned",
         remedy: "apply RoPE to q and k alone",
         apply: |node, _, graph| {
-            let rope = graph.nodes.iter().find_map(|n| match &n.op {
-                Op::Rope(rope) if n.id.layer == node.id.layer => Some(rope.clone()),
-                _ => None,
-            });
-            let found = rope.map(|rope| Rotated { rope, later: 0.0 });
-            node.faults.compute = found.map(|f| Arc::new(f) as Arc<dyn Compute>);
-            node.faults.compute.is_some()
+            let mut layer = graph.nodes.iter().filter(|n| n.id.layer == node.id.layer);
+            Some(node.computing(Rotated::right(layer.find_map(rope)?.clone())))
         },
         ..Mutation::PLAIN
     },
     Mutation {
         name: "kv-position-stuck",
-        stages: &["k_cache", "v_cache"],
+        fits: Some(|_, n| matches!(n.op, Op::KvCache(_))),
         story: "the cache length never advances: each step overwrites the same rows and attention sees only its own tokens",
         seen: "every decode step alike, attention over one key; a single batched prefill hides it",
         remedy: "advance the cache position by the number of tokens after every step",
-        apply: |node, _, _| match &mut node.op {
-            Op::KvCache(cache) => {
-                cache.advance = false;
-                true
-            }
-            _ => false,
-        },
+        apply: |node, _, _| Some(node.writing(Stuck)),
         ..Mutation::PLAIN
     },
 ];

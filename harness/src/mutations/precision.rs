@@ -1,12 +1,12 @@
 //! The right sums in f16.
 
-use super::{Kind, Mutation, Param};
+use super::places::scores;
+use super::{Explains, Mutation, Param};
 use half::f16;
-use qdiff_engine::model::Node;
 use qdiff_engine::model::fault::Compute;
+use qdiff_engine::model::{Node, Role};
 use qdiff_engine::ops::{self, Context, Op, Tensor, UNIT};
 use rayon::prelude::*;
-use std::sync::Arc;
 
 /// Terms that are summed before the sum is rounded: what one tensor-core
 /// instruction takes.
@@ -15,7 +15,7 @@ const CHUNK: usize = 16;
 /// Unit roundoff of f16 over that of f32.
 const COARSER: f64 = 8192.0;
 
-/// An inner product that is accumulated in f16.
+/// An inner product, of scores or of a linear layer, that is accumulated in f16.
 #[derive(Debug)]
 struct InHalf {
     op: Op,
@@ -35,17 +35,17 @@ impl Compute for InHalf {
         if self.tokens > 0 && !c.positions.is_empty() && c.positions.len() != self.tokens {
             return (exact, bound);
         }
-        let terms = match &self.op {
-            Op::Linear(_) => inputs[0].row_len(),
-            Op::AttnScores(a) => a.head_dim,
-            _ => 1,
-        };
         let mut y = exact;
-        if let Op::Linear(_) = &self.op {
-            accumulate(inputs[0], c, &mut y);
-        } else {
-            y.data.iter_mut().for_each(|v| *v = round(*v));
-        }
+        let terms = match &self.op {
+            Op::AttnScores(a) => {
+                y.data.iter_mut().for_each(|v| *v = round(*v));
+                a.head_dim
+            }
+            _ => {
+                accumulate(inputs[0], c, &mut y);
+                inputs[0].row_len()
+            }
+        };
         let largest = f16::MAX.to_f64();
         let coarse = y.data.iter().zip(&bound).map(|(y, b)| {
             let reach = f64::from(*b) / (UNIT * (terms as f64).sqrt());
@@ -63,13 +63,13 @@ impl Compute for InHalf {
 
 /// The products of a linear layer, rounded to f16 after every chunk of terms.
 fn accumulate(x: &Tensor<f64>, c: &Context<'_>, y: &mut Tensor<f64>) {
-    let (n, m) = c.weights.extent(c.weight);
+    let (n, m) = c.extent(0);
     let tokens = x.rows();
     let columns: Vec<Vec<f64>> = (0..m)
         .into_par_iter()
         .map(|o| {
             let mut w = vec![0f32; n];
-            c.weights.rows(c.weight, o, &mut w);
+            c.rows(0, o, &mut w);
             let dot = |t: usize| {
                 let chunks = w.chunks(CHUNK).zip(x.row(t).chunks(CHUNK));
                 chunks.fold(0.0, |sum, (w, x)| {
@@ -87,27 +87,26 @@ fn accumulate(x: &Tensor<f64>, c: &Context<'_>, y: &mut Tensor<f64>) {
     }
 }
 
-fn in_half(node: &mut Node, tokens: usize) -> bool {
-    node.faults.compute = Some(Arc::new(InHalf { op: node.op.clone(), tokens }));
-    true
+fn in_half(node: &Node, tokens: usize) -> Option<Node> {
+    Some(node.computing(InHalf { op: node.op.clone(), tokens }))
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "kq-f16-overflow",
-        stages: &["attn_scores"],
+        fits: Some(scores),
         story: "the scores are kept in f16: coarse everywhere, and infinite where |q.k| passes 65504",
         seen: "NaN after the softmax, text of one repeated character; errors of 1e-3 where nothing overflows",
         remedy: "accumulate q.k in f32 (GGML_PREC_F32), or scale q before the product",
-        kind: Kind::Rounding,
+        explains: Explains::Rounding,
         apply: |node, _, _| in_half(node, 0),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "ffn-down-f16-overflow",
-        stages: &["ffn_down"],
+        fits: Some(|_, n| matches!((&n.op, n.role), (Op::Linear, Role::FfnOutput))),
         story: "the sums of the down projection are kept in f16, where they are coarse and overflow at 65504",
-        seen: "infinity or coarse values in ffn_down, often at one batch size alone",
+        seen: "infinity or coarse values, often at one batch size alone",
         remedy: "accumulate in f32, at every batch size",
         params: &[Param {
             name: "tokens",
@@ -115,17 +114,17 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             default: 0.0,
             search: &[],
         }],
-        kind: Kind::Rounding,
+        explains: Explains::Rounding,
         apply: |node, values, _| in_half(node, values[0] as usize),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "compute-16f",
-        stages: &["q_proj", "k_proj", "v_proj", "attn_out", "ffn_gate", "ffn_up", "logits"],
+        fits: Some(|_, n| n.op == Op::Linear && n.role != Role::FfnOutput),
         story: "sums are accumulated in f16 (COMPUTE_16F): small errors everywhere, larger in long sums",
         seen: "errors of 1e-3 in every product; FAST_16F only rounds the operands",
         remedy: "use CUBLAS_COMPUTE_32F, whatever the type of the operands",
-        kind: Kind::Rounding,
+        explains: Explains::Rounding,
         apply: |node, _, _| in_half(node, 0),
         ..Mutation::PLAIN
     },

@@ -2,8 +2,8 @@
 //! it; `--repeat` sees it.
 
 use super::Mutation;
+use super::places::anywhere;
 use qdiff_engine::model::fault::{Output, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Leaves one element out of order, another one each time.
@@ -28,14 +28,11 @@ impl Write for Unordered {
 
 pub(super) const MUTATIONS: &[Mutation] = &[Mutation {
     name: "race",
-    stages: &["*"],
+    fits: Some(anywhere),
     story: "the result changes from run to run",
     seen: "`qdiff run --repeat`: tested before any other verdict",
     remedy: "compute-sanitizer --tool racecheck; look for a missing barrier or an atomic sum",
     recurs: false,
-    apply: |node, _, _| {
-        node.faults.write = Some(Arc::new(Unordered::default()));
-        true
-    },
+    apply: |node, _, _| Some(node.writing(Unordered::default())),
     ..Mutation::PLAIN
 }];

@@ -1,11 +1,11 @@
 //! A part of the output that is wrong by itself: a head, a row, a column, a
 //! tile, the tail.
 
-use super::{Mutation, Param};
+use super::places::anywhere;
+use super::{Explains, Mutation, Param};
 use crate::verdict::{Evidence, Wrong, of_heads};
 use qdiff_engine::model::fault::{Output, Write};
 use qdiff_engine::model::{Axis, Graph, Node};
-use std::sync::Arc;
 
 /// A way to cut a stage's tensor into parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,9 +142,8 @@ impl Write for Spoiled {
     }
 }
 
-fn spoil(node: &mut Node, region: Region, left: Left) -> bool {
-    node.faults.write = Some(Arc::new(Spoiled { region, left }));
-    true
+fn spoil(node: &Node, region: Region, left: Left) -> Option<Node> {
+    Some(node.writing(Spoiled { region, left }))
 }
 
 /// The one value of `key` over all wrong elements.
@@ -169,7 +168,7 @@ const PLACE: &str = "which part is wrong is all that can be said; the values fol
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "tail-skipped",
-        stages: &["*"],
+        fits: Some(anywhere),
         story: "the last columns are not written: the last partial tile is skipped",
         seen: "the end of each row is zero or shows the step before",
         remedy: "round the grid up, and guard inside the kernel instead of leaving the rest out",
@@ -190,7 +189,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 Some(Axis::Fixed(width)) => from < *width,
                 _ => true,
             };
-            spoil(node, Region::Tail(from), left) && inside && from > 0
+            if inside && from > 0 { spoil(node, Region::Tail(from), left) } else { None }
         },
         propose: Some(|e| {
             let from = e.wrong().iter().map(|w| w.index).min();
@@ -201,12 +200,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "one-column-wrong",
-        stages: &["*"],
+        fits: Some(anywhere),
         story: "one column alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this output alone: its row of the weight, its bias, its thread",
         params: &[Param { name: "column", help: "the column, from 0", default: 0.0, search: &[] }],
-        kind: super::Kind::Place,
+        explains: Explains::Place,
         apply: |node, values, _| spoil(node, Region::One(Parts::Columns, values[0] as usize), Left::Anything),
         propose: Some(|e| {
             let column = only(&e.wrong(), |w| Some(w.index));
@@ -216,12 +215,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "one-row-wrong",
-        stages: &["*"],
+        fits: Some(anywhere),
         story: "one position alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this position alone: its block of the grid, its step, its row of the cache",
         params: &[Param { name: "position", help: "the position, from 0", default: 1.0, search: &[] }],
-        kind: super::Kind::Place,
+        explains: Explains::Place,
         apply: |node, values, _| {
             let position = values[0] as usize;
             // The rows of a cache are counted from 0 in every step.
@@ -239,22 +238,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "one-head-wrong",
-        stages: &["*"],
+        fits: Some(anywhere),
         story: "one head alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this head alone: its block of the grid, its offset, its KV head",
         params: &[Param { name: "head", help: "the head, from 0", default: 0.0, search: &[] }],
-        kind: super::Kind::Place,
-        apply: |node, values, graph| match Parts::heads(node, graph) {
-            Some(parts) => spoil(node, Region::One(parts, values[0] as usize), Left::Anything),
-            None => false,
+        explains: Explains::Place,
+        apply: |node, values, graph| {
+            let parts = Parts::heads(node, graph)?;
+            spoil(node, Region::One(parts, values[0] as usize), Left::Anything)
         },
         propose: Some(|e| head(e).map(|h| vec![h as f64]).into_iter().collect()),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "one-tile-wrong",
-        stages: &["*"],
+        fits: Some(anywhere),
         story: "one tile of the output alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this block of the grid alone",
@@ -264,12 +263,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             Param { name: "column", help: "its first column", default: 32.0, search: &[] },
             Param { name: "columns", help: "its columns", default: 32.0, search: &[] },
         ],
-        kind: super::Kind::Place,
+        explains: Explains::Place,
         apply: |node, v, _| {
             let range = |from: f64, n: f64| (from as usize, (from + n) as usize);
             let region = Region::Tile { rows: range(v[0], v[1]), columns: range(v[2], v[3]) };
             let flat = matches!(node.shape[..], [Axis::Tokens, Axis::Fixed(_)]);
-            flat && spoil(node, region, Left::Anything)
+            if flat { spoil(node, region, Left::Anything) } else { None }
         },
         propose: Some(|e| {
             let wrong = e.wrong();

@@ -1,25 +1,24 @@
 //! Weights left out, or taken for each other.
 
+use super::places::{head, norms, rotations};
 use super::{Mutation, Param};
 use qdiff_engine::model::fault::{Compute, Read};
-use qdiff_engine::model::{Graph, Node, WeightSource};
+use qdiff_engine::model::{Graph, Node, Role, StageId, Weight, WeightSource};
 use qdiff_engine::ops::{self, Context, Op, RmsNorm, Rope, Tensor};
-use std::sync::Arc;
 
-fn leave_out(node: &mut Node, _: &[f64], _: &Graph) -> bool {
-    node.op = Op::Copy;
-    true
-}
-
-/// Other tensors that `node` could take for its own: those of its layer that
-/// have the same extent, in the order of the graph.
-fn alike(node: &Node, graph: &Graph) -> Vec<String> {
-    let all = graph.weights();
-    let Some((own, extent)) = all.iter().find(|(n, _)| Some(n) == node.weight.as_ref()) else {
+/// Weights that `node` could take for its own first one: those of its layer
+/// that have the same extent, in the order of the graph.
+fn alike<'g>(node: &Node, graph: &'g Graph) -> Vec<&'g Weight> {
+    let Some(own) = node.weights.first() else {
         return Vec::new();
     };
-    let layer = |name: &str| name.rsplitn(3, '.').nth(2).map(str::to_owned);
-    all.iter().filter(|(n, e)| n != own && e == extent && layer(n) == layer(own)).map(|(n, _)| n.clone()).collect()
+    let of_layer = graph.nodes.iter().filter(|n| n.id.layer == node.id.layer);
+    of_layer.flat_map(|n| &n.weights).filter(|w| w.name != own.name && w.extent == own.extent).collect()
+}
+
+/// The node with the weights of another.
+fn with_weights_of(node: &Node, other: &Node) -> Option<Node> {
+    (other.weights != node.weights).then(|| Node { weights: other.weights.clone(), ..node.clone() })
 }
 
 /// A buffer that nothing was loaded into.
@@ -37,7 +36,7 @@ impl Read for Nothing {
 struct NormOfRotated {
     rope: Rope,
     norm: RmsNorm,
-    weight: String,
+    weights: Vec<Weight>,
 }
 
 impl Compute for NormOfRotated {
@@ -45,7 +44,7 @@ impl Compute for NormOfRotated {
         let (turned, first) = ops::forward_with_bound(&Op::Rope(self.rope.clone()), inputs, c);
         let shape = turned.shape.clone();
         let flat = Tensor { shape: vec![shape[0], shape[1] * shape[2]], data: turned.data };
-        let context = Context { weight: &self.weight, ..*c };
+        let context = Context { weights: &self.weights, ..*c };
         let (mut y, mut bound) = ops::forward_with_bound(&Op::RmsNorm(self.norm.clone()), &[&flat], &context);
         // What the rotation rounds is scaled as the value itself is.
         for ((b, first), (y, x)) in bound.iter_mut().zip(first).zip(y.data.iter().zip(&flat.data)) {
@@ -61,90 +60,76 @@ impl Compute for NormOfRotated {
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "qkv-bias-omitted",
-        stages: &["q_biased", "k_biased", "v_biased"],
+        fits: Some(|_, n| n.op == Op::Bias),
         story: "the bias is not added",
         seen: "fluent nonsense, tokens repeated; the biases look too large to be real and are real",
-        remedy: "add blk.N.attn_{q,k,v}.bias after the projection; values of -30 and beyond are real",
-        apply: leave_out,
+        remedy: "add {weight} after the projection; values of -30 and beyond are real",
+        apply: |node, _, _| Some(node.left_out()),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "qk-norm-omitted",
-        stages: &["q_normed", "k_normed"],
+        fits: Some(|_, n| matches!((&n.op, n.role), (Op::RmsNorm(_), Role::Query | Role::Key))),
         story: "the norm over each head is left out",
         seen: "q and k of Qwen3 are far too large, attention is nearly one-hot",
-        remedy: "apply RMSNorm with blk.N.attn_{q,k}_norm.weight to every head before RoPE (Qwen3)",
-        apply: leave_out,
+        remedy: "apply RMSNorm with {weight} to every head before RoPE (Qwen3)",
+        apply: |node, _, _| Some(node.left_out()),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "qk-norm-after-rope",
-        stages: &["q_rope", "k_rope"],
+        fits: Some(|g, n| rotations(g, n) && norms(g, &g.nodes[n.inputs[0]])),
         story: "the norm over each head is applied after the rotation",
         seen: "right at position 0 only, where nothing rotates, if the norm's weight were constant",
         remedy: "norm each head of q and k first, then rotate (Qwen3)",
         apply: |node, _, graph| {
             let input = &graph.nodes[node.inputs[0]];
-            let (Op::Rope(rope), Op::RmsNorm(norm), Some(weight)) = (&node.op, &input.op, &input.weight) else {
-                return false;
+            let (Op::Rope(rope), Op::RmsNorm(norm)) = (&node.op, &input.op) else {
+                return None;
             };
-            node.faults.compute =
-                Some(Arc::new(NormOfRotated { rope: rope.clone(), norm: norm.clone(), weight: weight.clone() }));
+            let (rope, norm, weights) = (rope.clone(), norm.clone(), input.weights.clone());
+            let late = node.computing(NormOfRotated { rope, norm, weights });
             // The operand of a norm that comes too late is what should have been normed.
-            node.inputs[0] = input.inputs[0];
-            true
+            Some(Node { inputs: vec![input.inputs[0]], ..late })
         },
         ..Mutation::PLAIN
     },
     Mutation {
         name: "gate-up-weights-swapped",
-        stages: &["ffn_gate", "ffn_up"],
-        story: "ffn_gate.weight and ffn_up.weight are taken for each other",
+        fits: Some(|_, n| matches!((&n.op, n.role), (Op::Linear, Role::Gate | Role::Up))),
+        story: "the weights of gate and up are taken for each other",
         seen: "both projections wrong, each equal to what the other should be",
-        remedy: "load blk.N.ffn_gate.weight as gate and blk.N.ffn_up.weight as up",
-        apply: |node, _, _| {
-            let Some(name) = &mut node.weight else {
-                return false;
-            };
-            *name = if name.contains("gate") { name.replace("gate", "up") } else { name.replace("up", "gate") };
-            true
+        remedy: "load {weight} for {stage}, and for the other its own",
+        apply: |node, _, graph| {
+            let role = if node.role == Role::Gate { Role::Up } else { Role::Gate };
+            let mut layer = graph.nodes.iter().filter(|n| n.id.layer == node.id.layer);
+            with_weights_of(node, layer.find(|n| n.role == role && n.op == node.op)?)
         },
         ..Mutation::PLAIN
     },
     Mutation {
         name: "tied-head-wrong",
-        stages: &["logits"],
-        story: "the token embedding serves as output projection although the file has output.weight",
+        fits: Some(head),
+        story: "the token embedding serves as output projection although the file has {weight}",
         seen: "everything is right up to the last norm; logits are plausible and wrong at every id",
-        remedy: "use output.weight where the file has it; token_embd.weight only where it has not",
-        apply: |node, _, graph| {
-            let embedding = graph.nodes.iter().find_map(|n| match &n.op {
-                Op::Embed { .. } => n.weight.clone(),
-                _ => None,
-            });
-            let other = embedding.is_some() && embedding != node.weight;
-            node.weight = embedding;
-            other
-        },
+        remedy: "use {weight} where the file has it; the token embedding only where it has not",
+        apply: |node, _, graph| with_weights_of(node, graph.first(Role::Embedding)?),
         ..Mutation::PLAIN
     },
     Mutation {
         name: "tensor-mapped-wrong",
-        stages: &["*"],
+        fits: Some(|_, n| n.id.layer.is_some() && !n.weights.is_empty()),
         story: "the weight of another layer is used",
         seen: "one stage, or all of a layer, wrong everywhere with the size of the right one",
-        remedy: "check the map from tensor names to layers: blk.N belongs to layer N",
+        remedy: "check the map from tensor names to layers: the number in {weight} is the layer's",
         params: &[Param { name: "off", help: "layers by which the weight is off", default: -1.0, search: &[] }],
         apply: |node, values, graph| {
-            let (Some(layer), Some(name)) = (node.id.layer, &mut node.weight) else {
-                return false;
-            };
-            let other = f64::from(layer) + values[0];
-            if values[0] == 0.0 || !(0.0..graph.config.n_layers as f64).contains(&other) {
-                return false;
+            let other = f64::from(node.id.layer?) + values[0];
+            if !(0.0..graph.config.n_layers as f64).contains(&other) {
+                return None;
             }
-            *name = name.replacen(&format!("blk.{layer}."), &format!("blk.{other}."), 1);
-            true
+            let other = graph.index(StageId { layer: Some(other as u16), ..node.id })?;
+            with_weights_of(node, &graph.nodes[other])
         },
         propose: Some(|e| {
             let layers = e.oracle.graph.config.n_layers as i32;
@@ -156,10 +141,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "tensor-taken-for-another",
-        stages: &["*"],
+        // Gate and up taken for each other have a name of their own.
+        fits: Some(|_, n| n.id.layer.is_some() && !n.weights.is_empty() && !matches!(n.role, Role::Gate | Role::Up)),
         story: "another tensor of the same extent in the same layer is used",
         seen: "one stage wrong everywhere with a plausible size: k for v, q for the attention output",
-        remedy: "check the names under which the layer's tensors are looked up",
+        remedy: "check the names under which the layer's tensors are looked up: {stage} takes {weight}",
         params: &[Param {
             name: "which",
             help: "number of the other tensor among those of the layer with this extent, from 0",
@@ -167,15 +153,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             search: &[],
         }],
         apply: |node, values, graph| {
-            // That pair has a name of its own.
-            if node.id.name == "ffn_gate" || node.id.name == "ffn_up" {
-                return false;
-            }
-            let Some(other) = alike(node, graph).into_iter().nth(values[0] as usize) else {
-                return false;
-            };
-            node.weight = Some(other);
-            node.id.layer.is_some()
+            let other = *alike(node, graph).get(values[0] as usize)?;
+            let rest = node.weights.iter().skip(1);
+            Some(Node { weights: [other].into_iter().chain(rest).cloned().collect(), ..node.clone() })
         },
         propose: Some(|e| {
             let count = alike(e.node, &e.oracle.graph).len();
@@ -185,15 +165,50 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "tensor-not-loaded",
-        stages: &["*"],
+        // A bias of zeros is a bias left out.
+        fits: Some(|_, n| !n.weights.is_empty() && n.op != Op::Bias),
         story: "the weight was never loaded: its buffer holds zeros",
-        seen: "a projection that is zero throughout, or a bias that does nothing",
-        remedy: "check that every tensor the graph names is found and copied before the first step",
-        apply: |node, _, _| {
-            node.faults.read = Some(Arc::new(Nothing));
-            // A bias of zeros is a bias left out.
-            node.weight.is_some() && node.op != Op::Bias
-        },
+        seen: "a projection that is zero throughout, or a norm that gives nothing",
+        remedy: "check that {weight} is found and copied before the first step, as every tensor the graph names",
+        apply: |node, _, _| Some(node.reading(Nothing)),
         ..Mutation::PLAIN
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use crate::mutations::Injection;
+    use qdiff_engine::model::{Role, StageId, qwen2, skeleton};
+    use qdiff_engine::ops::Op;
+
+    /// What an injection changes, in a graph of three layers.
+    fn changed(text: &str) -> Vec<StageId> {
+        let mut graph = skeleton(qwen2::graph, 3);
+        let right = graph.clone();
+        let told = Injection::parse(text).unwrap().rewrite(&mut graph).unwrap();
+        let touched = graph.nodes.iter().zip(&right.nodes);
+        let touched = touched.filter(|(new, old)| !new.faults.none() || new.weights != old.weights);
+        assert_eq!(touched.map(|(new, _)| new.id).collect::<Vec<_>>(), told, "{text}");
+        told
+    }
+
+    #[test]
+    fn a_tensor_that_is_not_loaded_leaves_biases_alone() {
+        let graph = skeleton(qwen2::graph, 3);
+        let found = changed("tensor-not-loaded@L01");
+        let of = |id: &StageId| &graph.nodes[graph.index(*id).unwrap()];
+        assert_eq!(found.len(), 9, "two norms and seven matrices: {found:?}");
+        assert!(found.iter().all(|id| of(id).op != Op::Bias));
+    }
+
+    #[test]
+    fn a_tensor_is_taken_for_another_of_its_layer_alone() {
+        let graph = skeleton(qwen2::graph, 3);
+        let found = changed("tensor-taken-for-another");
+        assert!(!found.is_empty() && found.iter().all(|id| id.layer.is_some()), "{found:?}");
+        for role in [Role::Embedding, Role::Logits, Role::Gate, Role::Up] {
+            let of_role = graph.nodes.iter().filter(|n| n.role == role);
+            assert!(of_role.into_iter().all(|n| !found.contains(&n.id)), "{role:?}");
+        }
+    }
+}

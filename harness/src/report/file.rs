@@ -67,3 +67,9 @@ pub fn temporary(path: &Path) -> Result<tempfile::NamedTempFile> {
         anyhow::anyhow!("cannot write {}: {}; give a path in a folder you can write to", path.display(), e.kind())
     })
 }
+
+/// `name` as part of a file's name.
+pub fn name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    name.chars().map(plain).collect()
+}

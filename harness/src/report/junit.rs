@@ -30,12 +30,13 @@ impl Format for JUnit {
         let missing = |what: &String| Check::new("batch", "every run is there", Fate::Error(what.clone()));
         let absent: Vec<Check> = absent.iter().map(missing).collect();
         let all = screens.iter().flat_map(|s| &s.checks).chain(&absent);
-        counted(&mut writer, "testsuites", "qdiff", all, |w| {
+        let seconds = screens.iter().map(|s| s.seconds).sum();
+        counted(&mut writer, "testsuites", "qdiff", all, seconds, |w| {
             screens.iter().try_for_each(|screen| suite(w, screen))?;
             if absent.is_empty() {
                 return Ok(());
             }
-            counted(w, "testsuite", "batch", absent.iter(), |w| absent.iter().try_for_each(|c| case(w, c)))
+            counted(w, "testsuite", "batch", absent.iter(), 0.0, |w| absent.iter().try_for_each(|c| case(w, c)))
         })?;
         Ok(String::from_utf8(writer.into_inner())? + "\n")
     }
@@ -49,6 +50,7 @@ fn counted<'a>(
     tag: &str,
     name: &str,
     checks: impl Iterator<Item = &'a Check>,
+    seconds: f64,
     inside: impl FnOnce(&mut Xml) -> io::Result<()>,
 ) -> io::Result<()> {
     let [mut tests, mut failures, mut errors, mut skipped] = [0; 4];
@@ -66,14 +68,13 @@ fn counted<'a>(
     w.create_element(tag)
         .with_attribute(("name", legal(name).as_str()))
         .with_attributes(counts.iter().map(|(k, v)| (*k, v.as_str())))
-        // Checks are made together: none has a time of its own.
-        .with_attribute(("time", "0"))
+        .with_attribute(("time", format!("{seconds:.3}").as_str()))
         .write_inner_content(inside)?;
     Ok(())
 }
 
 fn suite(w: &mut Xml, screen: &Screen) -> io::Result<()> {
-    counted(w, "testsuite", &screen.title, screen.checks.iter(), |w| {
+    counted(w, "testsuite", &screen.title, screen.checks.iter(), screen.seconds, |w| {
         w.create_element("properties").write_inner_content(|w| {
             let lines = screen.lines().map(|(label, text)| (*label, text.as_str()));
             let verdict = screen.line();
@@ -100,8 +101,8 @@ fn case(w: &mut Xml, check: &Check) -> io::Result<()> {
     let element = w
         .create_element("testcase")
         .with_attribute(("name", legal(&check.name).as_str()))
-        .with_attribute(("classname", legal(&check.class).as_str()))
-        .with_attribute(("time", "0"));
+        // Checks are made together: none has a time of its own.
+        .with_attribute(("classname", legal(&check.class).as_str()));
     let (tag, kind, message) = match &check.fate {
         Fate::Passed(words) if words.is_empty() => {
             element.write_empty()?;

@@ -34,7 +34,7 @@ pub mod weights;
 pub use batch::{Failure, Place, gaps};
 pub use generation::GenerationReport;
 pub use logits::LogitsReport;
-pub use model::{Doubt, Kind, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Suspect};
+pub use model::{Doubt, Kind, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Seconds, Suspect};
 pub use oracle::{OracleReport, OracleStage};
 pub use overview::render as overview;
 pub use screen::{Check, Document, Fate, Next, Screen, Section, Table, Told};

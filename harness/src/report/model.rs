@@ -5,7 +5,7 @@ use crate::diagnose::Diagnosis;
 use crate::machine::Machine;
 use crate::runners::Manifest;
 use crate::tokens::TokensCheck;
-use crate::verdict::{Repeated, Verdict};
+use crate::verdict::{Gap, Repeated, Verdict};
 use crate::weights::WeightCheck;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -72,6 +72,32 @@ pub struct Report {
     pub diagnosis: Diagnosis,
     /// Who is wrong where only the reference misses f64.
     pub doubt: Option<Doubt>,
+    /// What was not judged, and what to capture so that it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap: Option<Gap>,
+    /// How long it took.
+    #[serde(default)]
+    pub seconds: Seconds,
+}
+
+/// How long the parts of a run took, in seconds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Seconds {
+    /// Every weight against ggml's; once for all prompts of a batch.
+    pub weights: f64,
+    /// Running or reading the reference.
+    pub reference: f64,
+    /// Running or reading the subject, and its repetitions.
+    pub subject: f64,
+    /// Judging every stage, and looking for causes.
+    pub judging: f64,
+}
+
+impl Seconds {
+    /// All of it.
+    pub fn total(&self) -> f64 {
+        self.weights + self.reference + self.subject + self.judging
+    }
 }
 
 /// The outcome of a run; the exit code follows from it.
@@ -167,14 +193,15 @@ pub struct RunInfo {
     /// Text of every token that the report mentions; bytes that are no UTF-8
     /// are replaced.
     pub text: BTreeMap<u32, String>,
+    /// Rules that replace the bounds of chosen stages, and the file that set
+    /// them where it was not the command line.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tolerance: Vec<String>,
     /// Command line that repeats the run without its filters.
     pub command: String,
     /// Filters in force, as on the command line; empty if everything was asked
     /// for.
     pub filters: String,
-    /// Rules of `--tolerance`, which replace the bounds of stages.
-    #[serde(default)]
-    pub tolerances: Vec<String>,
 }
 
 impl RunInfo {

@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::screen::{Fate, Line};
 use crate::diagnose::{Cause, Diagnosis, Finding, Search};
-use crate::mutations::{CauseId, Kind};
+use crate::mutations::{CauseId, Explains};
 use crate::number::{counted, number};
 use crate::verdict::Verdict;
 
@@ -13,6 +13,12 @@ pub(super) const UNKNOWN: &str = "no known cause";
 /// `at L07.q_rope, all positions: STORY (NAME)`.
 pub(super) fn headline(verdict: &Verdict, finding: &Finding) -> String {
     format!("at {}, {}: {}", verdict.name(finding.id), positions(verdict, finding), story(finding))
+}
+
+/// Rules of the user's own, which stand in the place of bounds: the beginning of a
+/// headline.
+pub(super) fn loosened(rules: &[String]) -> String {
+    if rules.is_empty() { String::new() } else { format!("with tolerances set by hand, {}: ", rules.join(" ")) }
 }
 
 /// What an outcome and its headline make of a check.
@@ -67,11 +73,11 @@ fn explained(c: &Cause) -> String {
     // A stage that diverges without a residual has no finite values to take it of.
     let finite = c.before > 0.0;
     match c.kind {
-        Kind::Value if !finite => format!("{name} gives NaN or infinity in the same places"),
-        Kind::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
-        Kind::Value => format!("{name} explains every wrong element, but not the whole stage: {before} -> {after}"),
-        Kind::Rounding => format!("{name} explains the size of the residual, {before}, and not its values"),
-        Kind::Place => format!("location known, cause unknown: {name}; residual {before}"),
+        Explains::Value if !finite => format!("{name} gives NaN or infinity in the same places"),
+        Explains::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
+        Explains::Value => format!("{name} explains every wrong element, but not the whole stage: {before} -> {after}"),
+        Explains::Rounding => format!("{name} explains the size of the residual, {before}, and not its values"),
+        Explains::Place => format!("location known, cause unknown: {name}; residual {before}"),
     }
 }
 
@@ -143,7 +149,7 @@ fn causes(findings: &[Finding]) -> String {
     let mut known: Vec<CauseId> = Vec::new();
     let mut unknown = 0;
     for f in findings {
-        match f.cause.as_ref().filter(|c| c.kind != Kind::Place) {
+        match f.cause.as_ref().filter(|c| c.kind != Explains::Place) {
             Some(c) if known.contains(&c.name) => {}
             Some(c) => known.push(c.name.clone()),
             None => unknown += 1,

@@ -1,6 +1,6 @@
 //! What a run tells.
 
-use super::origin::{self, positions};
+use super::origin::{self, loosened, positions};
 use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
 use super::stages::{self, NONE};
 use super::{Kind, Outcome, Report};
@@ -9,11 +9,14 @@ use crate::diagnose::Finding;
 use crate::metrics::largest;
 use crate::number::{counted, number, percent};
 use crate::tokens::TokensCheck;
-use crate::verdict::{Element, Local, StageResult, Status};
+use crate::verdict::{Element, Gap, Local, StageResult, Status};
 use crate::weights::{Mismatch, WeightCheck};
 
 /// Findings listed; what follows is counted.
 const FINDINGS: usize = 20;
+
+/// Stages named of a gap at most.
+const NAMED: usize = 6;
 
 impl Document for Report {
     const KIND: Kind = Kind::Run;
@@ -31,6 +34,7 @@ impl Document for Report {
             checks: before.into_iter().chain(tokens).chain(stages::checks(self)).collect(),
             next: Some(next(self)),
             repeat: self.run.repeat(),
+            seconds: self.seconds.total(),
             ..Screen::new(format!("{}, {}", self.model.name, self.run.prompt), self.outcome, headline(self))
         }
     }
@@ -49,16 +53,8 @@ fn headline(report: &Report) -> String {
             let reason = report.doubt.as_ref().map_or("", |d| d.reason.as_str());
             format!("{at}the subject meets f64, the reference does not: {reason}")
         }
-        Outcome::Incomplete => loosened(report) + &incomplete(report),
-        Outcome::Match => loosened(report) + &correct(report),
-    }
-}
-
-/// Rules of the user's own, which stand in the place of bounds.
-fn loosened(report: &Report) -> String {
-    match report.run.tolerances.as_slice() {
-        [] => String::new(),
-        rules => format!("with tolerances set by hand, {}: ", rules.join(" ")),
+        Outcome::Incomplete => loosened(&report.run.tolerance) + &incomplete(report),
+        Outcome::Match => loosened(&report.run.tolerance) + &correct(report),
     }
 }
 
@@ -199,7 +195,25 @@ fn more(report: &Report) -> Vec<Line> {
     if findings.len() > 1 {
         more.push(("origins", origin::origins(findings)));
     }
+    if let Some(gap) = &report.gap {
+        more.push(("missing", missing(gap)));
+        if !gap.add.is_empty() {
+            let names: Vec<String> = gap.add.iter().map(ToString::to_string).collect();
+            let (names, side) = (names.join(", "), if gap.of_reference { "reference" } else { "subject" });
+            more.push(("add", format!("{names} to what is captured of the {side}: the least that closes the gap")));
+        }
+    }
     more
+}
+
+/// `24 stages, 600 rows not judged: L01.attn_norm L01.q_proj … logits`.
+fn missing(gap: &Gap) -> String {
+    let names: Vec<String> = gap.stages.iter().map(ToString::to_string).collect();
+    let named = match names.as_slice() {
+        [first @ .., last] if names.len() > NAMED => format!("{} … {last}", first[..NAMED - 1].join(" ")),
+        all => all.join(" "),
+    };
+    format!("{}, {} not judged: {named}", counted(names.len(), "stage"), counted(gap.rows, "row"))
 }
 
 fn facts(report: &Report) -> Vec<Line> {
@@ -220,6 +234,7 @@ fn facts(report: &Report) -> Vec<Line> {
         ),
     ];
     facts.extend(report.subject.injected.iter().map(|fault| ("injected", fault.clone())));
+    facts.extend(run.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
     facts.push(("coverage", coverage(report)));
     facts
 }
@@ -314,7 +329,7 @@ fn tokens(report: &Report) -> String {
     };
     // By itself a margin proves nothing; with every stage right, within its own
     // bounds, it does.
-    let whole = report.run.filters.is_empty() && report.run.tolerances.is_empty();
+    let whole = report.run.filters.is_empty() && report.run.tolerance.is_empty();
     let kind = if report.outcome == Outcome::Match && whole {
         "a flip: every stage is correct on both sides, so rounding made it, that of quantised activations included"
     } else {

@@ -27,6 +27,8 @@ pub struct Screen {
     pub next: Option<Next>,
     /// The command that makes this again; empty where it is not known.
     pub repeat: String,
+    /// Seconds that it took; 0 where that was not measured.
+    pub seconds: f64,
 }
 
 impl Screen {
@@ -41,6 +43,7 @@ impl Screen {
             checks: Vec::new(),
             next: None,
             repeat: String::new(),
+            seconds: 0.0,
         }
     }
 

@@ -27,6 +27,8 @@ pub struct SweepReport {
     pub reference: String,
     /// Faults injected into the subject, in words.
     pub injected: Vec<String>,
+    /// Rules that replace the bounds of chosen stages.
+    pub tolerance: Vec<String>,
     /// A pass per size, the whole in one batch first.
     pub passes: Vec<PassReport>,
 }
@@ -79,10 +81,14 @@ impl SweepReport {
     pub fn new(
         (prompt, tokens): (String, usize),
         [subject, reference]: [String; 2],
-        injected: Vec<String>,
+        (injected, tolerance): (Vec<String>, Vec<String>),
         passes: Vec<Pass>,
     ) -> Self {
         let (outcome, headline) = judged(&passes);
+        let headline = match outcome {
+            Outcome::Match | Outcome::Incomplete => origin::loosened(&tolerance) + &headline,
+            _ => headline,
+        };
         let whole = passes.first().map_or(0, |p| p.ubatch);
         let passes = passes.into_iter().map(|pass| {
             let first = pass.first_wrong();
@@ -98,7 +104,7 @@ impl SweepReport {
                 reference: pass.reference.map(Difference::of),
             }
         });
-        Self { outcome, headline, prompt, tokens, subject, reference, injected, passes: passes.collect() }
+        Self { outcome, headline, prompt, tokens, subject, reference, injected, tolerance, passes: passes.collect() }
     }
 }
 
@@ -125,6 +131,7 @@ impl Document for SweepReport {
         let (subject, reference) = (&self.subject, &self.reference);
         let mut run: Vec<Line> =
             vec![("run", format!("{}: {tokens}; subject {subject}, reference {reference}", self.prompt))];
+        run.extend(self.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
         run.extend(self.injected.iter().map(|fault| ("injected", fault.clone())));
         let table = Table::new(
             &["fed", "steps", "stages wrong", "first wrong", "difference, subject", "difference, reference"],

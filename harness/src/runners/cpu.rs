@@ -1,6 +1,6 @@
 //! The engine's CPU interpreter as a runner.
 
-use super::{Manifest, Runner};
+use super::{Manifest, Runner, RunnerKind};
 use crate::arithmetic::{Arithmetic, Number};
 use crate::capture::{Collector, Step, Want};
 use anyhow::Result;
@@ -8,6 +8,20 @@ use qdiff_engine::cpu::CpuEngine;
 use qdiff_engine::model::{Graph, Model};
 use qdiff_engine::tap::Intervene;
 use std::sync::Arc;
+
+/// The engine's CPU interpreter.
+pub const CPU: RunnerKind = RunnerKind {
+    name: "cpu",
+    about: "the engine's CPU interpreter",
+    faults: true,
+    llama: false,
+    device: false,
+    ready: || Ok(()),
+    create: |opened, _, room, faults| {
+        let graph = faults.graph.unwrap_or_else(|| opened.model.graph().clone());
+        Ok(Box::new(Cpu::new(&opened.model, graph, room.kv, faults.words)))
+    },
+};
 
 /// Runs a graph, possibly with faults in it, on the engine's own weights.
 pub struct Cpu<'a> {

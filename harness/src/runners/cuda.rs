@@ -1,12 +1,47 @@
 //! The engine's CUDA forward passes as runners.
 
-use super::{Manifest, Runner};
+use super::{Manifest, Runner, RunnerKind};
 use crate::arithmetic::{Arithmetic, Number};
 use crate::capture::{Collector, Step, Want};
-use anyhow::Result;
+use crate::room::Room;
+use anyhow::{Result, bail};
 use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path};
 use qdiff_engine::model::Model;
 use std::sync::Arc;
+
+/// The engine's CUDA forward pass, every stage materialised.
+pub const CUDA: RunnerKind = RunnerKind {
+    name: "cuda",
+    about: "the engine on a GPU, every stage materialised",
+    faults: false,
+    llama: false,
+    device: true,
+    ready,
+    create: |opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Tapped, room)?)?)),
+};
+
+/// The engine's fused CUDA forward pass.
+pub const CUDA_FAST: RunnerKind = RunnerKind {
+    name: "cuda-fast",
+    about: "the engine on a GPU, stages fused",
+    create: |opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Fast, room)?)?)),
+    ..CUDA
+};
+
+fn ready() -> Result<()> {
+    qdiff_engine::cuda::devices()?;
+    Ok(())
+}
+
+fn options(path: Path, room: Room) -> Result<Options> {
+    let kv = match room.kv {
+        Number::F32 => KvType::F32,
+        Number::F16 => KvType::F16,
+        Number::Bf16 => bail!("the CUDA engine has no KV cache in bf16; take --kv-type f16, or --subject cpu"),
+    };
+    let Room { step, context, gemm, .. } = room;
+    Ok(Options { step, context, path, gemm, kv, scores: true, ..Options::default() })
+}
 
 /// The engine on the first GPU, by either path.
 pub struct Cuda {

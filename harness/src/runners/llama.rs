@@ -1,16 +1,39 @@
 //! llama.cpp as a runner.
 
-use super::{Manifest, Runner};
+use super::{Manifest, Runner, RunnerKind};
 use crate::arithmetic::{Arithmetic, AttentionRule, LinearRule, Number};
 use crate::capture::{Step, Want};
-use crate::llama::Model;
 use crate::llama::context::TappedContext;
+use crate::llama::{Model, cuda_backend};
 use crate::room::Room;
 use anyhow::Result;
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::model::Graph;
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
 use std::sync::Arc;
+
+/// llama.cpp on the CPU.
+pub const LLAMA: RunnerKind = RunnerKind {
+    name: "llama",
+    about: "llama.cpp on the CPU",
+    faults: false,
+    llama: true,
+    device: false,
+    ready: || Ok(()),
+    create: |opened, graph, room, _| Ok(Box::new(Llama::new(&opened.llama, graph, room)?)),
+};
+
+/// llama.cpp on a GPU.
+pub const LLAMA_CUDA: RunnerKind = RunnerKind {
+    name: "llama-cuda",
+    about: "llama.cpp on a GPU (see scripts/build-ggml-cuda)",
+    ready: cuda_backend,
+    create: |opened, graph, room, _| {
+        let model = Arc::new(Model::load_cuda(&opened.path)?);
+        Ok(Box::new(Llama::new(&model, graph, room)?))
+    },
+    ..LLAMA
+};
 
 /// llama.cpp, every stage tapped.
 pub struct Llama {

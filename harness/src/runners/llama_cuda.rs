@@ -25,7 +25,7 @@
 //! and Blackwell, Volta and Orin (`ggml_cuda_should_use_mmvq`).
 
 use crate::arithmetic::{Accumulation, Arithmetic, AttentionRule, Functions, LinearRule, Number};
-use qdiff_engine::quant::{ActivationFormat, GgmlType};
+use qdiff_engine::quant::{ActivationFormat, Content, FORMATS, Format};
 
 /// Most tokens that the kernels for quantised vectors take.
 const MMVQ: usize = 8;
@@ -38,7 +38,7 @@ impl Arithmetic {
     /// llama.cpp's CUDA backend with a KV cache of type `kv`.
     pub fn llama_cuda(kv: Number) -> Self {
         Self {
-            linear: GgmlType::ALL_SUPPORTED.iter().flat_map(rules).collect(),
+            linear: FORMATS.iter().flat_map(rules).collect(),
             attention: attention(kv),
             kv,
             functions: Functions::Fast,
@@ -46,34 +46,28 @@ impl Arithmetic {
     }
 }
 
-fn rules(ty: &GgmlType) -> Vec<LinearRule> {
+fn rules(format: &Format) -> Vec<LinearRule> {
+    let weights = format.ty.name();
     let rule =
-        |up_to, activations| LinearRule { weights: ty.name().to_owned(), up_to, activations, ..LinearRule::default() };
+        |up_to, activations| LinearRule { weights: weights.to_owned(), up_to, activations, ..LinearRule::default() };
     let on_tensor_cores =
         |up_to, activations| LinearRule { accumulation: Accumulation::TensorCores, ..rule(up_to, activations) };
-    match *ty {
-        GgmlType::F32 => vec![
+    match format.content {
+        Content::F32 => vec![
             rule(Some(MMVF_F32), ActivationFormat::F32),
             on_tensor_cores(Some(MMF), ActivationFormat::Tf32Truncated),
             on_tensor_cores(None, ActivationFormat::Tf32),
         ],
-        GgmlType::F16 => vec![
+        Content::F16 => vec![
             LinearRule { accumulation: Accumulation::F16, ..rule(Some(1), ActivationFormat::F16) },
             on_tensor_cores(Some(MMF), ActivationFormat::F16),
             LinearRule { accumulation: Accumulation::F16, output: Number::F16, ..rule(None, ActivationFormat::F16) },
         ],
-        GgmlType::BF16 => vec![rule(Some(1), ActivationFormat::F32), on_tensor_cores(None, ActivationFormat::Bf16)],
-        _ => vec![rule(Some(MMVQ), ActivationFormat::Q8_1Mmvq), rule(None, layout(*ty))],
-    }
-}
-
-/// `mmq_get_q8_1_ds_layout` in mmq.cuh.
-fn layout(ty: GgmlType) -> ActivationFormat {
-    match ty {
-        GgmlType::Q4_0 | GgmlType::Q4_1 | GgmlType::Q5_1 | GgmlType::Q4_K | GgmlType::Q5_K => {
-            ActivationFormat::Q8_1MmqDs4
+        Content::Bf16 => vec![rule(Some(1), ActivationFormat::F32), on_tensor_cores(None, ActivationFormat::Bf16)],
+        Content::Quants(quants) => {
+            let mmq = if quants.mmq_sums { ActivationFormat::Q8_1MmqDs4 } else { ActivationFormat::Q8_1MmqD4 };
+            vec![rule(Some(MMVQ), ActivationFormat::Q8_1Mmvq), rule(None, mmq)]
         }
-        _ => ActivationFormat::Q8_1MmqD4,
     }
 }
 

@@ -4,9 +4,12 @@ pub mod cpu;
 pub mod cuda;
 pub mod llama;
 mod llama_cuda;
-mod spec;
+mod source;
 
-pub use spec::{Faults, Spec};
+pub use cpu::CPU;
+pub use cuda::{CUDA, CUDA_FAST};
+pub use llama::{LLAMA, LLAMA_CUDA};
+pub use source::{Create, Faults, RUNNERS, RunnerKind, Source};
 
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Filter, Step, Want};

@@ -2,7 +2,6 @@
 
 use super::source::{FaultSource, Plant};
 use crate::loaded::LoadedModel;
-use crate::mutations::catalogue;
 use crate::room::Room;
 use crate::runners::{Runner, cuda::Cuda};
 use anyhow::Result;
@@ -24,21 +23,12 @@ impl FaultSource for CudaFaults {
     fn plants(&self, graph: &Graph, _: &Model) -> Vec<Plant> {
         let mut plants = Vec::new();
         for (index, fault) in faults::all().iter().enumerate() {
-            let name = fault.cause.split(':').next().unwrap_or(fault.cause);
-            // The catalogue knows at which stages it is to be looked for.
-            let Some(mutation) = catalogue().find(|m| m.name == name) else {
-                continue;
-            };
-            let here = |n: &&qdiff_engine::model::Node| {
-                (fault.fits)(&n.op)
-                    && mutation.concerns(n.id.name)
-                    // No other layer's weight can be taken where there is no layer.
-                    && (n.id.layer.is_some() || name != "tensor-mapped-wrong")
-            };
-            plants.extend(graph.nodes.iter().filter(here).map(|node| Plant {
+            let here = graph.nodes.iter().filter(|n| (fault.fits)(graph, n));
+            plants.extend(here.map(|node| Plant {
                 fault: index,
-                cause: fault.cause.to_owned(),
+                cause: fault.cause.parse().expect("a planted fault states a cause"),
                 stage: node.id,
+                of_format: false,
             }));
         }
         plants

@@ -4,22 +4,24 @@
 //! What counts are faults that share no code with the hypotheses (the CPU
 //! engine's, in [`faults`]; the CUDA engine's own). Faults that rewrite the
 //! graph are round trips, fault and hypothesis being one function, and are
-//! counted apart; so are injections that change nothing beyond rounding.
+//! counted apart; so are faults that change their stage's own output by no
+//! more than rounding may, which is measured (`tests/inert-faults.txt` lists them).
 
 #[cfg(feature = "faults")]
 mod cuda;
 pub mod faults;
-mod plan;
 mod run;
+mod sampling;
 mod source;
 
 #[cfg(feature = "faults")]
 pub use cuda::CudaFaults;
-pub use plan::Plan;
-pub use run::Bench;
-pub use source::{FaultSource, GraphFaults, Plant, PlantedFaults};
+pub use run::ScoreRun;
+pub use sampling::Sampling;
+pub use source::{FaultSource, IndependentFaults, Plant, RoundTrips};
 
 use crate::machine::Machine;
+use crate::mutations::CauseId;
 use crate::number::Real;
 use crate::number::number;
 use crate::verdict::Status;
@@ -33,7 +35,7 @@ pub struct Case {
     /// Model it was planted in.
     pub model: String,
     /// The mutation that should be named.
-    pub fault: String,
+    pub fault: CauseId,
     /// Where it was planted.
     #[schemars(with = "String")]
     pub stage: StageId,
@@ -41,9 +43,9 @@ pub struct Case {
     #[schemars(with = "Option<String>")]
     pub found: Option<StageId>,
     /// The cause that it names there, with parameters.
-    pub cause: Option<String>,
+    pub cause: Option<CauseId>,
     /// Causes that fit as well.
-    pub ties: Vec<String>,
+    pub ties: Vec<CauseId>,
     /// Origins besides it.
     pub others: usize,
     /// Whether anything was found.
@@ -52,8 +54,9 @@ pub struct Case {
     pub stage_right: bool,
     /// Whether the cause named first is the planted one.
     pub cause_right: bool,
-    /// Of a fault that was not found: its effect in f64 as a share of what is
-    /// allowed. Below 1 it is inert.
+    /// Of a fault that was not found: what it changed of its stage's output,
+    /// against a run of the same engine without it, as a share of what is
+    /// allowed there. Up to 1 it is inert.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Real>,
     /// Time of the diagnosis, in seconds: verdict and search for the cause.
@@ -70,12 +73,12 @@ impl Case {
 
     /// Name of the mutation without its parameters.
     pub fn name(&self) -> &str {
-        self.fault.split(':').next().unwrap_or(&self.fault)
+        &self.fault.mutation
     }
 
     /// Why it is not told as it was planted; empty if it is.
     pub fn reason(&self) -> String {
-        let same = |tie: &String| tie.split(':').next() == Some(self.name());
+        let same = |tie: &CauseId| tie.mutation == self.fault.mutation;
         match self.effect {
             Some(effect) => format!("its effect is {} of what is allowed", number(effect.0)),
             None if !self.detected => "nothing was found".to_owned(),

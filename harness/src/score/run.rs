@@ -1,46 +1,35 @@
 //! Plants, diagnoses, and holds the diagnosis against what was planted.
 
-use super::source::{FaultSource, Plant, injection};
-use super::{Case, Clean, Graded, Group, PairCase, Plan};
+use super::source::{FaultSource, Plant, RoundTrips};
+use super::{Case, Clean, Graded, Group, PairCase, Sampling};
 use crate::arithmetic::Number;
-use crate::capture::{Filter, Store};
-use crate::diagnose::BUDGET;
 use crate::diagnose::{Diagnosis, Finding};
 use crate::loaded::LoadedModel;
-use crate::mutations::Injection;
+use crate::mutations::{CauseId, Injection};
 use crate::number::Real;
-use crate::oracle::Oracle;
-use crate::pair::{Pair, Recording};
+use crate::pair::{Pair, Recording, Settings};
 use crate::progress::silent;
-use crate::room::Room;
-use crate::runners::{Faults, Spec, Tokens};
-use crate::verdict::{Policy, Row, assembled, judged_rows};
+use crate::runners::{CPU, Faults, LLAMA, Tokens};
+use crate::verdict::{Row, assembled, judged_rows};
 use anyhow::Result;
-use qdiff_engine::cuda::Gemm;
-use qdiff_engine::model::StageId;
-use std::sync::Arc;
+use qdiff_engine::model::{Node, Role, StageId};
+use qdiff_engine::ops::Op;
 use std::time::Instant;
 
 /// Magnitudes that graded faults are injected at, the largest first.
 const MAGNITUDES: [f64; 8] = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7];
 
 /// A model with the tokens that it is run on, and the reference's run.
-pub struct Bench<'a> {
+pub struct ScoreRun<'a> {
     /// What the model is, in a few words.
     pub name: String,
-    opened: &'a LoadedModel,
-    oracle: Oracle<'a>,
+    pair: Pair<'a>,
     prompt: Vec<u32>,
     decode: usize,
-    threads: usize,
-    kv: Number,
     reference: Recording,
-    store: Arc<Store>,
-    filter: Filter,
-    policy: Policy,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> ScoreRun<'a> {
     /// Runs llama.cpp on `prompt` and `decode` steps more, with so many threads
     /// and its caches in `kv`.
     ///
@@ -53,53 +42,10 @@ impl<'a> Bench<'a> {
         decode: usize,
         (threads, kv): (usize, Number),
     ) -> Result<Self> {
-        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
-        let (filter, policy) = (Filter::default(), Policy::default());
-        let store = Store::usual(None);
-        let reference = {
-            let pair = Pair {
-                opened,
-                oracle: &oracle,
-                filter: &filter,
-                policy: &policy,
-                budget: BUDGET,
-                store: &store,
-                threads,
-                gemm: Gemm::Own,
-                kv,
-                progress: &silent,
-            };
-            let tokens = Tokens { prompt, ubatch: prompt.len(), decode, forced: None };
-            pair.run(&Spec::Llama, tokens, Faults::default())?
-        };
-        Ok(Self {
-            name,
-            opened,
-            oracle,
-            prompt: prompt.to_vec(),
-            decode,
-            threads,
-            kv,
-            reference,
-            store,
-            filter,
-            policy,
-        })
-    }
-
-    fn pair(&self) -> Pair<'_> {
-        Pair {
-            opened: self.opened,
-            oracle: &self.oracle,
-            filter: &self.filter,
-            policy: &self.policy,
-            budget: BUDGET,
-            store: &self.store,
-            threads: self.threads,
-            gemm: Gemm::Own,
-            kv: self.kv,
-            progress: &silent,
-        }
+        let pair = Pair::new(opened, Settings { threads, kv, ..Settings::default() }, &silent)?;
+        let tokens = Tokens { prompt, ubatch: prompt.len(), decode, forced: None };
+        let reference = pair.run(&LLAMA, tokens, Faults::default())?;
+        Ok(Self { name, pair, prompt: prompt.to_vec(), decode, reference })
     }
 
     fn tokens(&self) -> Tokens<'_> {
@@ -111,24 +57,24 @@ impl<'a> Bench<'a> {
         }
     }
 
+    /// What a subject that carries `plants` gives.
+    fn record(&self, source: &dyn FaultSource, plants: &[Plant]) -> Result<Recording> {
+        let mut runner = source.subject(self.pair.opened, plants, self.pair.room(self.tokens()))?;
+        self.pair.record(runner.as_mut(), self.tokens())
+    }
+
     /// The diagnosis of a subject that carries `plants`, what it gave, and the
     /// seconds that the diagnosis took.
     fn diagnose(&self, source: &dyn FaultSource, plants: &[Plant]) -> Result<(Diagnosis, Recording, f64)> {
-        let room = Room {
-            step: self.prompt.len(),
-            context: self.prompt.len() + self.decode,
-            threads: self.threads,
-            gemm: Gemm::Own,
-            kv: self.kv,
-        };
-        let mut runner = source.subject(self.opened, plants, room)?;
-        let subject = self.pair().record(runner.as_mut(), self.tokens())?;
+        let subject = self.record(source, plants)?;
         let start = Instant::now();
-        let diagnosis = self.pair().judge(&subject, Some(&self.reference))?;
+        let diagnosis = self.pair.judge(&subject, Some(&self.reference))?;
         Ok((diagnosis, subject, start.elapsed().as_secs_f64()))
     }
 
-    fn case(&self, source: &dyn FaultSource, plant: &Plant) -> Result<Case> {
+    /// One fault. `clean` is what the same engine gives without it, once that
+    /// is known.
+    fn case(&self, source: &dyn FaultSource, plant: &Plant, clean: &mut Option<Recording>) -> Result<Case> {
         let (diagnosis, subject, seconds) = self.diagnose(source, std::slice::from_ref(plant))?;
         let first = diagnosis.findings.first();
         let cause = first.and_then(|f| f.cause.as_ref());
@@ -137,8 +83,8 @@ impl<'a> Bench<'a> {
             fault: plant.cause.clone(),
             stage: plant.stage,
             found: first.map(|f| f.id),
-            cause: cause.map(|c| c.name.to_string()),
-            ties: cause.map_or_else(Vec::new, |c| c.ties.iter().map(ToString::to_string).collect()),
+            cause: cause.map(|c| c.name.clone()),
+            ties: cause.map_or_else(Vec::new, |c| c.ties.clone()),
             others: diagnosis.findings.len().saturating_sub(1),
             detected: first.is_some(),
             stage_right: false,
@@ -148,32 +94,32 @@ impl<'a> Bench<'a> {
         };
         case.stage_right = case.found == Some(plant.stage) && case.others == 0;
         if !case.detected {
-            case.effect = self.effect(plant, &subject).map(Real);
+            let clean = match clean {
+                Some(clean) => clean,
+                None => clean.insert(self.record(source, &[])?),
+            };
+            case.effect = self.effect(plant.stage, &subject, clean).map(Real);
         }
         Ok(case)
     }
 
-    /// How far the fault moves its stage in f64, on the operands that the
-    /// subject had, as a share of what is allowed there.
-    fn effect(&self, plant: &Plant, subject: &Recording) -> Option<f64> {
-        let mut graph = self.oracle.graph.clone();
-        injection(plant).ok()?.rewrite(&mut graph).ok()?;
-        let at = graph.index(plant.stage)?;
-        let (right, wrong) = (&self.oracle.graph.nodes[at], &graph.nodes[at]);
-        let of = |node| assembled(node, &graph, &self.oracle.weights, subject.side(), &self.filter);
-        let (want, moved) = (of(right), of(wrong));
+    /// What a fault changed of its stage's own output, as a share of what is
+    /// allowed there: two runs of one engine on the same tokens, so that all
+    /// that the stage read is the same. No hypothesis has a part in it.
+    fn effect(&self, stage: StageId, faulty: &Recording, clean: &Recording) -> Option<f64> {
+        let (graph, weights) = (&self.pair.oracle.graph, &self.pair.oracle.weights);
+        let node = &graph.nodes[graph.index(stage)?];
+        let expected = assembled(node, graph, weights, clean.side(), &self.pair.filter);
         let mut worst = 0f64;
-        for ((step, want), moved) in subject.capture.steps.iter().zip(&want).zip(&moved) {
-            let (Some((want, bound)), Some((moved, _))) = (want, moved) else {
-                continue;
-            };
-            if want.shape != moved.shape {
+        for ((faulty, clean), expected) in faulty.capture.steps.iter().zip(&clean.capture.steps).zip(&expected) {
+            let (got, right, (_, bound)) = (faulty.get(stage)?, clean.get(stage)?, expected.as_ref()?);
+            if got.shape != right.shape {
                 return Some(f64::INFINITY);
             }
-            let moved = moved.narrow();
-            for (_, range) in judged_rows(right, step, &moved) {
-                let row = Row::of(&moved.data[range.clone()], &want.data[range.clone()], &bound[range], None);
-                worst = worst.max(row.used);
+            let right = right.wide();
+            for (_, range) in judged_rows(node, clean, &got) {
+                let row = Row::of(&got.data[range.clone()], &right.data[range.clone()], &bound[range], None);
+                worst = worst.max(if row.used.is_nan() { f64::INFINITY } else { row.used });
             }
         }
         Some(worst)
@@ -202,43 +148,45 @@ impl<'a> Bench<'a> {
         Ok(PairCase {
             model: self.name.clone(),
             unfound: unfound.collect(),
-            faults: plants.clone().map(|p| (p.cause, p.stage.to_string())),
+            faults: plants.clone().map(|p| (p.cause.to_string(), p.stage.to_string())),
             found: diagnosis.findings.iter().map(|f| (f.id.to_string(), cause(f))).collect(),
             stages_right: planted == found,
             causes_right: plants.iter().all(right),
         })
     }
 
-    /// Faults of one source: one by one, then the pairs of the plan.
+    /// Faults of one source: one by one, then the pairs.
     ///
     /// # Errors
     /// If a subject cannot be run.
     pub fn group(
         &self,
         source: &dyn FaultSource,
-        plan: Plan,
-        wanted: impl Fn(&Plant) -> bool,
+        sampling: Sampling,
+        wanted: impl Fn(&Plant, &Node) -> bool,
         progress: &dyn Fn(&str, usize, usize),
     ) -> Result<Group> {
-        let mut plants = source.plants(self.opened.model.graph(), &self.opened.model);
-        plants.retain(wanted);
-        let plants = plan.choose(&plants, self.opened.model.graph());
+        let graph = self.pair.opened.model.graph();
+        let mut plants = source.plants(graph, &self.pair.opened.model);
+        plants.retain(|p| graph.index(p.stage).is_some_and(|i| wanted(p, &graph.nodes[i])));
+        let plants = sampling.choose(&plants, graph);
+        let mut clean = None;
         let mut group = Group {
             source: source.name().to_owned(),
             independent: source.independent(),
             cases: Vec::with_capacity(plants.len()),
             pairs: Vec::new(),
         };
-        let total = plants.len() + plan.pairs;
+        let total = plants.len() + sampling.pairs;
         for (done, plant) in plants.iter().enumerate() {
             progress(&format!("{}@{}", plant.name(), plant.stage), done, total);
-            group.cases.push(self.case(source, plant)?);
+            group.cases.push(self.case(source, plant, &mut clean)?);
         }
         // A pair of which one is inert is no pair.
         let strong: Vec<Plant> =
             plants.into_iter().zip(&group.cases).filter(|(_, c)| c.detected).map(|(p, _)| p).collect();
         let singles = group.cases.len();
-        for (done, pair) in plan.pairs(&strong).into_iter().enumerate() {
+        for (done, pair) in sampling.pairs(&strong).into_iter().enumerate() {
             let what = format!("{} and {}", pair[0].name(), pair[1].name());
             progress(&what, singles + done, total);
             group.pairs.push(self.pair_case(source, &pair)?);
@@ -253,10 +201,9 @@ impl<'a> Bench<'a> {
     pub fn clean(&self, ubatches: &[usize], clean: &mut Clean) -> Result<()> {
         for &ubatch in ubatches {
             let tokens = Tokens { ubatch, ..self.tokens() };
-            let pair = self.pair();
-            let reference = pair.run(&Spec::Llama, tokens, Faults::default())?;
-            let subject = pair.run(&Spec::Cpu, tokens, Faults::default())?;
-            let diagnosis = pair.judge(&subject, Some(&reference))?;
+            let reference = self.pair.run(&LLAMA, tokens, Faults::default())?;
+            let subject = self.pair.run(&CPU, tokens, Faults::default())?;
+            let diagnosis = self.pair.judge(&subject, Some(&reference))?;
             clean.runs += 1;
             let disputed = diagnosis.verdict.disputed().next().map(|s| s.id);
             let first = diagnosis.findings.first().map(|f| f.id).or(disputed);
@@ -265,8 +212,8 @@ impl<'a> Bench<'a> {
                     "{}, {} tokens in parts of {ubatch}, {} threads, cache in {:?}",
                     self.name,
                     self.prompt.len(),
-                    self.threads,
-                    self.kv
+                    self.pair.settings.threads,
+                    self.pair.settings.kv
                 );
                 clean.alarms.push((what, id.to_string()));
             }
@@ -279,39 +226,47 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// If a subject cannot be run.
     pub fn graded(&self) -> Result<Vec<Graded>> {
-        let config = &self.oracle.graph.config;
+        let config = &self.pair.oracle.graph.config;
         let scale = 1.0 / (config.head_dim as f64).sqrt();
         type Value<'v> = Box<dyn Fn(f64) -> f64 + 'v>;
-        let faults: [(&str, &str, Value<'_>); 5] = [
-            ("scaled:by", "ffn_up", Box::new(|m| 1.0 + m)),
-            ("offset:by", "attn_norm", Box::new(|m| m)),
-            ("rms-eps-wrong:eps", "ffn_norm", Box::new(|m| config.rms_eps + m)),
-            ("rope-base:base", "q_rope", Box::new(|m| config.rope_base * (1.0 + m))),
-            ("attn-scale-wrong:scale", "attn_weights", Box::new(move |m| scale * (1.0 + m))),
+        type Place = fn(&Node) -> bool;
+        let faults: [([&str; 2], Place, Value<'_>); 5] = [
+            (["scaled", "by"], |n| n.role == Role::Up, Box::new(|m| 1.0 + m)),
+            (["offset", "by"], |n| n.role == Role::AttnInput, Box::new(|m| m)),
+            (["rms-eps-wrong", "eps"], |n| n.role == Role::FfnInput, Box::new(|m| config.rms_eps + m)),
+            (
+                ["rope-base", "base"],
+                |n| matches!((&n.op, n.role), (Op::Rope(_), Role::Query)),
+                Box::new(|m| config.rope_base * (1.0 + m)),
+            ),
+            (
+                ["attn-scale-wrong", "scale"],
+                |n| matches!(n.op, Op::AttnWeights(_)),
+                Box::new(move |m| scale * (1.0 + m)),
+            ),
         ];
-        let layer = config.n_layers as u16 / 2;
+        let layer = Some(config.n_layers as u16 / 2);
         let mut graded = Vec::new();
-        for (fault, name, value) in &faults {
-            let stage = StageId::layer(layer, name);
+        for ([mutation, parameter], place, value) in &faults {
+            let mut nodes = self.pair.oracle.graph.nodes.iter().filter(|n| n.id.layer == layer);
+            let Some(stage) = nodes.find(|n| place(n)).map(|n| n.id) else {
+                continue;
+            };
             let (mut found, mut cause) = (None, None);
             for m in MAGNITUDES {
-                let plant = Plant { fault: 0, cause: format!("{fault}={}", value(m)), stage };
-                let (diagnosis, ..) = self.diagnose(&super::GraphFaults, std::slice::from_ref(&plant))?;
+                let parameters = vec![((*parameter).to_owned(), value(m))];
+                let id = CauseId { mutation: (*mutation).to_owned(), parameters, since: None };
+                let plant = Plant { fault: 0, cause: id, stage, of_format: false };
+                let (diagnosis, ..) = self.diagnose(&RoundTrips, std::slice::from_ref(&plant))?;
                 let Some(first) = diagnosis.findings.first().filter(|f| f.id == stage) else {
                     break;
                 };
                 found = Some(Real(m));
-                let name = |f: &Finding| f.cause.as_ref().map(|c| c.name.to_string());
-                if name(first).is_some_and(|c| c.split(':').next() == Some(plant.name())) {
+                if first.cause.as_ref().is_some_and(|c| c.name.mutation == plant.name()) {
                     cause = Some(Real(m));
                 }
             }
-            graded.push(Graded {
-                fault: fault.split(':').next().unwrap_or(fault).to_owned(),
-                stage,
-                found,
-                named: cause,
-            });
+            graded.push(Graded { fault: (*mutation).to_owned(), stage, found, named: cause });
         }
         Ok(graded)
     }
@@ -324,18 +279,17 @@ fn named(finding: &Finding, plant: &Plant) -> bool {
     let Some(cause) = &finding.cause else {
         return false;
     };
-    let exact = plant.cause.contains(':');
-    let same = |name: &str| {
-        if exact { equal(name, &plant.cause) } else { name.split(':').next() == Some(plant.name()) }
-    };
-    same(&cause.name.to_string())
+    match plant.cause.parameters.as_slice() {
+        [] => cause.name.mutation == plant.name(),
+        _ => equal(&cause.name, &plant.cause),
+    }
 }
 
 /// The same mutation with the same values, whatever the order and the digits
 /// beyond the fourth.
-fn equal(a: &str, b: &str) -> bool {
-    let values = |text: &str| {
-        let parsed = Injection::parse(text).ok()?;
+fn equal(a: &CauseId, b: &CauseId) -> bool {
+    let values = |id: &CauseId| {
+        let parsed = Injection::parse(&id.to_string()).ok()?;
         Some((parsed.mutation().name, parsed.values().to_vec()))
     };
     match (values(a), values(b)) {

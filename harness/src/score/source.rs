@@ -1,14 +1,13 @@
 //! Where faults come from, and the runner that carries them.
 
-use super::faults::{self, Planted};
+use super::faults::{self, FaultyStages};
 use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
 use crate::mutations::{CauseId, Injection, catalogue, decoding};
 use crate::room::Room;
 use crate::runners::{Runner, cpu::Cpu};
 use anyhow::Result;
-use qdiff_engine::model::{Graph, Model, StageId, WeightSource as _};
-use qdiff_engine::quant::GgmlType;
+use qdiff_engine::model::{Graph, Model, Node, StageId};
 
 /// A fault and the stage it is planted in.
 #[derive(Clone, Debug)]
@@ -16,15 +15,17 @@ pub struct Plant {
     /// Index among the faults of the source.
     pub fault: usize,
     /// The mutation that should be named, with parameters where they matter.
-    pub cause: String,
+    pub cause: CauseId,
     /// The stage.
     pub stage: StageId,
+    /// Whether it is the fault of decoding a block format.
+    pub of_format: bool,
 }
 
 impl Plant {
     /// Name of the mutation, without parameters.
     pub fn name(&self) -> &str {
-        self.cause.split(':').next().unwrap_or(&self.cause)
+        &self.cause.mutation
     }
 }
 
@@ -39,7 +40,7 @@ pub trait FaultSource {
     /// Every fault with every stage of `graph` it can be planted in.
     fn plants(&self, graph: &Graph, model: &Model) -> Vec<Plant>;
 
-    /// A subject that carries these.
+    /// A subject that carries these; a right one, where there are none.
     ///
     /// # Errors
     /// If the engine cannot be made.
@@ -47,9 +48,9 @@ pub trait FaultSource {
 }
 
 /// The CPU engine's independent faults.
-pub struct PlantedFaults;
+pub struct IndependentFaults;
 
-impl FaultSource for PlantedFaults {
+impl FaultSource for IndependentFaults {
     fn name(&self) -> &'static str {
         "independent faults (cpu)"
     }
@@ -61,26 +62,28 @@ impl FaultSource for PlantedFaults {
     fn plants(&self, graph: &Graph, model: &Model) -> Vec<Plant> {
         let mut plants = Vec::new();
         for (index, fault) in faults::all().enumerate() {
-            for node in &graph.nodes {
-                if fault.stages.contains(&node.id.name) && possible(fault.cause, node.id, graph, model) {
-                    plants.push(Plant { fault: index, cause: fault.cause.to_owned(), stage: node.id });
-                }
-            }
+            let here = graph.nodes.iter().filter(|n| (fault.places)(graph, n, model));
+            plants.extend(here.map(|node| Plant {
+                fault: index,
+                cause: fault.cause.parse().expect("a planted fault states a cause"),
+                stage: node.id,
+                of_format: faults::of_formats().iter().any(|f| f.cause == fault.cause),
+            }));
         }
         plants
     }
 
     fn subject<'a>(&self, opened: &'a LoadedModel, plants: &[Plant], _: Room) -> Result<Box<dyn Runner + 'a>> {
         let places = plants.iter().filter_map(|p| Some((faults::all().nth(p.fault)?, p.stage))).collect();
-        let planted = Planted::new(&opened.model, places);
-        Ok(Box::new(Cpu::intervened(&opened.model, Box::new(planted))))
+        let faulty = FaultyStages::new(&opened.model, places);
+        Ok(Box::new(Cpu::intervened(&opened.model, Box::new(faulty))))
     }
 }
 
 /// The catalogue itself, run by the CPU engine: round trips.
-pub struct GraphFaults;
+pub struct RoundTrips;
 
-impl FaultSource for GraphFaults {
+impl FaultSource for RoundTrips {
     fn name(&self) -> &'static str {
         "round trips (rewritten graph, cpu)"
     }
@@ -91,15 +94,16 @@ impl FaultSource for GraphFaults {
 
     fn plants(&self, graph: &Graph, model: &Model) -> Vec<Plant> {
         let mut plants = Vec::new();
-        for (index, m) in catalogue().enumerate() {
-            let cause = CauseId::new(m, &m.defaults()).to_string();
-            let stages = graph.nodes.iter().filter(|n| m.may_explain(n.id.name));
-            for node in stages {
-                let applies = (m.apply)(&mut node.clone(), &m.defaults(), graph);
-                if applies && possible(&cause, node.id, graph, model) {
-                    plants.push(Plant { fault: index, cause: cause.clone(), stage: node.id });
-                }
-            }
+        for (index, m) in catalogue().enumerate().filter(|(_, m)| m.recurs) {
+            let of_format = decoding::knows(m.name);
+            let applies = |n: &&Node| m.applied(n, &m.defaults(), graph).is_some();
+            let here = graph.nodes.iter().filter(applies).filter(|n| !of_format || exists(m.name, n, model));
+            plants.extend(here.map(|node| Plant {
+                fault: index,
+                cause: CauseId::new(m, &m.defaults()),
+                stage: node.id,
+                of_format,
+            }));
         }
         plants
     }
@@ -107,42 +111,14 @@ impl FaultSource for GraphFaults {
     fn subject<'a>(&self, opened: &'a LoadedModel, plants: &[Plant], _: Room) -> Result<Box<dyn Runner + 'a>> {
         let mut graph = opened.model.graph().clone();
         for plant in plants {
-            injection(plant)?.rewrite(&mut graph)?;
+            Injection::parse(&format!("{}@{}", plant.cause, plant.stage))?.rewrite(&mut graph)?;
         }
         Ok(Box::new(Cpu::new(&opened.model, graph, Number::F32, Vec::new())))
     }
 }
 
-/// The plant as a mutation of the graph.
-///
-/// # Errors
-/// If the catalogue has none of that name.
-pub(super) fn injection(plant: &Plant) -> Result<Injection> {
-    Injection::parse(&format!("{}@{}", plant.cause, plant.stage))
-}
-
-/// Whether the fault can exist in that stage of this model at all: a format
-/// that has no fifth bit cannot lose it, the first layer has none before it.
-fn possible(cause: &str, stage: StageId, graph: &Graph, model: &Model) -> bool {
-    let name = cause.split(':').next().unwrap_or(cause);
-    let Some(node) = graph.index(stage).map(|i| &graph.nodes[i]) else {
-        return false;
-    };
-    if let Some(weight) = &node.weight
-        && decoding::knows(name)
-    {
-        let (n, _) = model.extent(weight);
-        let mut row = vec![0f32; n];
-        return model.ggml_type(weight) != GgmlType::F32
-            && decoding::misdecode(name, 0.0, model, (weight, 0), &mut row);
-    }
-    let config = &graph.config;
-    match name {
-        "copied-from-previous-layer" => stage.layer.is_some_and(|l| l > 0),
-        "tensor-mapped-wrong" => config.n_layers > 1,
-        "tied-head-wrong" => !config.tied_head,
-        "gqa-head-map" => config.n_kv_heads > 1 && config.n_kv_heads < config.n_heads,
-        "k-cache-layout" | "v-cache-layout" => config.n_kv_heads > 1 || cause.ends_with("=0"),
-        _ => true,
-    }
+/// Whether the format of the stage's weight can be decoded so wrongly: one that
+/// has no fifth bit cannot lose it.
+fn exists(name: &str, node: &Node, model: &Model) -> bool {
+    node.weights.iter().all(|w| decoding::fits(name, model, &w.name))
 }

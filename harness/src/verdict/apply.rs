@@ -3,10 +3,11 @@
 
 use super::caches::{CacheState, caches};
 use super::linear;
-use super::operands::{Block, Operand, Sink, Source, forward};
+use super::operands::{Block, Operand, Sink, Source, forward, propagate_error};
 use qdiff_engine::model::{Graph, Node, WeightSource};
-use qdiff_engine::ops::{self, Context, Op, Tensor};
+use qdiff_engine::ops::{Context, Op, Tensor};
 use qdiff_engine::quant::ActivationFormat;
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 
 /// Elements that a stage evaluates at once, unless one row has more.
@@ -30,16 +31,29 @@ pub(super) fn apply(
     state: &mut State,
     sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
-    match &node.op {
-        Op::Linear(layer) => linear::layers((layer, node), graph, weights, sides, sink),
-        Op::KvCache(cache) => sides.iter().try_for_each(|side| {
-            let state = &mut state.0[side.index];
-            caches(cache, node, (graph, weights), side, state, sink)
-        }),
-        _ => sides.iter().try_for_each(|side| {
+    let mut one_by_one = || {
+        sides.iter().try_for_each(|side| {
             let mut steps = side.steps.iter();
             steps.try_for_each(|&step| pointwise(node, graph, weights, (side, step), sink))
-        }),
+        })
+    };
+    if node.faults.left_out {
+        return one_by_one();
+    }
+    match &node.op {
+        Op::Linear => linear::layers(node, graph, weights, sides, sink),
+        Op::KvCache(_) => {
+            sides.iter().try_for_each(|side| caches(node, (graph, weights), side, &mut state.0[side.index], sink))
+        }
+        Op::Embed
+        | Op::RmsNorm(_)
+        | Op::Bias
+        | Op::Rope(_)
+        | Op::AttnScores(_)
+        | Op::AttnWeights(_)
+        | Op::AttnContext(_)
+        | Op::Residual
+        | Op::SwiGlu => one_by_one(),
     }
 }
 
@@ -60,16 +74,16 @@ fn pointwise(
     };
     let arithmetic = source.side.arithmetic;
     let attention = arithmetic.attention(step.tokens.len());
-    let format = match &node.op {
-        Op::AttnScores(_) => attention.scores,
-        Op::AttnContext(_) => attention.context,
-        _ => ActivationFormat::F32,
+    let (format, factor) = match &node.op {
+        _ if node.faults.left_out => (ActivationFormat::F32, 1.0),
+        Op::AttnScores(_) => (attention.scores, attention.accumulation.factor()),
+        Op::AttnContext(_) => (attention.context, attention.accumulation.factor()),
+        Op::RmsNorm(_) | Op::Rope(_) | Op::AttnWeights(_) | Op::SwiGlu => {
+            (ActivationFormat::F32, arithmetic.functions.factor())
+        }
+        Op::Embed | Op::Linear | Op::Bias | Op::KvCache(_) | Op::Residual => (ActivationFormat::F32, 1.0),
     };
-    let factor = match &node.op {
-        Op::AttnScores(_) | Op::AttnContext(_) => attention.accumulation.factor(),
-        Op::RmsNorm(_) | Op::Rope(_) | Op::AttnWeights(_) | Op::SwiGlu(_) => arithmetic.functions.factor(),
-        _ => 1.0,
-    } as f32;
+    let factor = factor as f32;
     let (positions, tokens) = (step.positions(), step.kept_tokens());
     for from in (0..all).step_by(at_once) {
         let rows = from..all.min(from + at_once);
@@ -84,9 +98,17 @@ fn pointwise(
         // its own stage.
         let shape = |i: usize| operands[i].shape();
         let shapes_fit = match &node.op {
+            _ if node.faults.left_out => true,
             Op::AttnContext(_) => shape(0).get(2) == shape(1).first(),
-            Op::Residual | Op::SwiGlu(_) => shape(0) == shape(1),
-            _ => true,
+            Op::Residual | Op::SwiGlu => shape(0) == shape(1),
+            Op::Embed
+            | Op::RmsNorm(_)
+            | Op::Linear
+            | Op::Bias
+            | Op::Rope(_)
+            | Op::KvCache(_)
+            | Op::AttnScores(_)
+            | Op::AttnWeights(_) => true,
         };
         if !shapes_fit {
             return ControlFlow::Continue(());
@@ -94,8 +116,8 @@ fn pointwise(
         let context = Context {
             tokens: &tokens[rows.clone()],
             positions: &positions[rows.clone()],
-            weights,
-            weight: node.weight.as_deref().unwrap_or(""),
+            source: weights,
+            weights: &node.weights,
         };
         let rounded: Vec<_> = operands.iter().map(|x| x.rounded(format)).collect();
         let inputs: Vec<&Tensor<f64>> = rounded.iter().map(|(x, _)| x).collect();
@@ -103,9 +125,9 @@ fn pointwise(
         let (value, mut bound) = forward(node, &inputs, &context);
         bound.iter_mut().for_each(|b| *b *= factor);
         if deltas.iter().any(Option::is_some) {
-            let spread = ops::spread(&node.op, &inputs, &deltas, &value, &context);
-            for (b, s) in bound.iter_mut().zip(spread) {
-                *b = b.hypot(s);
+            let carried = propagate_error(node, &inputs, &deltas, &value, &context);
+            for (b, c) in bound.iter_mut().zip(carried) {
+                *b = b.hypot(c);
             }
         }
         sink(Block {
@@ -114,8 +136,8 @@ fn pointwise(
             index,
             rows,
             known: None,
-            value,
-            bound,
+            value: Cow::Owned(value),
+            bound: Cow::Owned(bound),
             poisoned: !operands.iter().all(Operand::finite),
             segment: source.computed.is_some(),
         })?;

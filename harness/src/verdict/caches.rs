@@ -2,7 +2,8 @@
 
 use super::operands::{Block, Sink, Source};
 use qdiff_engine::model::{Graph, Node, WeightSource};
-use qdiff_engine::ops::{Context, KvCache, Tensor, kv_cache};
+use qdiff_engine::ops::{self, Context, Tensor};
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 
 /// A cache as it grows: its rows, how uncertain they are, and which of them
@@ -19,7 +20,6 @@ pub(super) struct CacheState {
 /// The cache after each step, from all rows captured so far. A row that was
 /// not captured is not known; without a step's rows, no later cache is.
 pub(super) fn caches(
-    op: &KvCache,
     node: &Node,
     (graph, weights): (&Graph, &dyn WeightSource),
     source: &Source<'_>,
@@ -66,18 +66,17 @@ pub(super) fn caches(
         }
         if let Some(fault) = &node.faults.compute {
             let positions: Vec<u32> = (step.first..step.keys()).map(|p| p as u32).collect();
-            let context = Context { tokens: &step.tokens, positions: &positions, weights, weight: "" };
-            let (spoiled, bound) = fault.evaluate(&[&rows], &context);
-            rows = spoiled;
+            let context =
+                Context { tokens: &step.tokens, positions: &positions, source: weights, weights: &node.weights };
+            let (faulty, bound) = fault.evaluate(&[&rows], &context);
+            rows = faulty;
             for (d, b) in deltas.data.iter_mut().zip(bound) {
                 *d = d.hypot(b);
             }
         }
-        kv_cache::append(op, &mut state.values, &rows, &row_shape);
-        kv_cache::append(op, &mut state.deltas, &deltas, &row_shape);
-        if !op.advance {
-            state.known.clear();
-        }
+        ops::advance(&node.op, &mut state.values, &[&rows]);
+        // A cache is a copy, and so is what it is uncertain by.
+        ops::advance(&node.op, &mut state.deltas, &[&deltas]);
         state.known.extend(fresh);
         if step.rows() == 0 {
             continue;
@@ -88,9 +87,9 @@ pub(super) fn caches(
             index,
             rows: 0..state.values.rows(),
             known: Some(&state.known),
-            value: state.values.clone(),
-            // A cache is a copy: nothing but the uncertainty of its rows is allowed.
-            bound: state.deltas.data.clone(),
+            value: Cow::Borrowed(&state.values),
+            // Nothing but the uncertainty of its rows is allowed.
+            bound: Cow::Borrowed(&state.deltas.data),
             poisoned,
             segment: source.computed.is_some(),
         })?;

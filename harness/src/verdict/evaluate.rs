@@ -6,7 +6,7 @@ use super::apply::{State, apply};
 use super::operands::{Side, Sink, Source};
 use super::segment;
 use crate::capture::Filter;
-use qdiff_engine::model::fault::{Misread, Output};
+use qdiff_engine::model::fault::{FaultyWeights, Output};
 use qdiff_engine::model::{Graph, Node, WeightSource};
 use qdiff_engine::ops::Tensor;
 use std::borrow::Cow;
@@ -29,8 +29,8 @@ pub fn evaluate(
     filter: &Filter,
     sink: &mut Sink<'_>,
 ) {
-    let misread = node.faults.read.as_ref().map(|fault| Misread { source: weights, fault: fault.as_ref() });
-    let weights = misread.as_ref().map_or(weights, |m| m);
+    let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source: weights, fault: fault.as_ref() });
+    let weights = faulty.as_ref().map_or(weights, |m| m);
     let plans: Vec<segment::Plan> = sides.iter().map(|side| segment::Plan::new(node, graph, side.capture)).collect();
     let direct: Vec<Source<'_>> = sides
         .iter()
@@ -77,7 +77,7 @@ pub(crate) fn assembled(
                     bound[to..to + part].copy_from_slice(&block.bound[from]);
                 }
             }
-            _ => *slot = Some((block.value, block.bound)),
+            _ => *slot = Some((block.value.into_owned(), block.bound.into_owned())),
         }
         ControlFlow::Continue(())
     });
@@ -94,12 +94,13 @@ pub(crate) fn written(node: &Node, side: Side<'_>, expected: &mut Expected) {
     let mut old: Option<Cow<'_, Tensor<f32>>> = None;
     for (step, expected) in side.capture.steps.iter().zip(expected) {
         if let Some((value, bound)) = expected {
-            fault.write(Output {
-                value,
-                bound,
-                old: old.as_ref().map(|t| t.data.as_slice()),
-                positions: &step.positions(),
-            });
+            // A state takes every row of a step, whichever of them were kept.
+            let positions = match node.has_state() {
+                true => (step.first..step.keys()).map(|p| p as u32).collect(),
+                false => step.positions(),
+            };
+            let old = old.as_ref().map(|t| t.data.as_slice());
+            fault.write(Output { value, bound, old, positions: &positions });
         }
         old = step.get(node.id);
     }

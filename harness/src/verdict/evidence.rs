@@ -90,8 +90,8 @@ impl<'a> Evidence<'a> {
             }
             for (place, range) in judged_rows(node, step, got) {
                 let (g, w, b) = (&got.data[range.clone()], &want.data[range.clone()], &bound[range.clone()]);
-                // A cached row that nothing is known of.
-                let unknown = matches!(node.op, Op::KvCache(_)) && w.iter().all(|v| v.is_nan());
+                // A row of a state that nothing is known of.
+                let unknown = node.has_state() && w.iter().all(|v| v.is_nan());
                 if unknown || !filter.position(place.position) {
                     continue;
                 }
@@ -149,7 +149,7 @@ impl<'a> Evidence<'a> {
     /// For a linear stage: three of its bad rows alone, which is what a
     /// hypothesis is tried on first.
     pub fn sample(&self) -> Option<Capture> {
-        if !matches!(self.node.op, Op::Linear(_)) || self.node.shape.first() != Some(&Axis::Tokens) {
+        if self.node.op != Op::Linear || self.node.shape.first() != Some(&Axis::Tokens) {
             return None;
         }
         let bad: Vec<usize> = self.bad_rows().map(|r| r.place.position).collect();

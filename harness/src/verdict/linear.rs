@@ -6,10 +6,10 @@ use super::ties::{self, Undecided};
 use crate::arithmetic::LinearRule;
 use crate::capture::Step;
 use qdiff_engine::model::{Graph, Node, WeightSource};
-use qdiff_engine::ops::linear::{self, Layout};
-use qdiff_engine::ops::{Context, Linear, Tensor, UNIT};
-use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, GgmlType, WithoutOffsets};
+use qdiff_engine::ops::{Context, Tensor, UNIT, linear};
+use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, WithoutOffsets};
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
 
 /// Rows that a linear layer evaluates at once: enough to amortise
@@ -32,9 +32,9 @@ struct Part<'a> {
 /// A batch of rows of any steps and sides, of one arithmetic, for one pass
 /// over the weights.
 struct Batch<'a> {
-    layer: &'a Linear,
     node: &'a Node,
     weights: &'a dyn WeightSource,
+    /// Of the layer's weight.
     name: &'a str,
     rule: LinearRule,
     /// Inputs and outputs of the layer.
@@ -51,17 +51,16 @@ struct Batch<'a> {
 
 /// Evaluates the layer on all rows of all sides.
 pub(super) fn layers(
-    (layer, node): (&Linear, &Node),
+    node: &Node,
     graph: &Graph,
     weights: &dyn WeightSource,
     sides: &[Source<'_>],
     sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
-    let name = node.weight.as_deref().unwrap_or("");
+    let name = node.weights[0].name.as_str();
     let (ty, extent) = (weights.ggml_type(name), weights.extent(name));
     let source = node.inputs[0];
     let mut batch = Batch {
-        layer,
         node,
         weights,
         name,
@@ -165,7 +164,8 @@ impl<'a> Batch<'a> {
         let first = self.rows.len() / n - part.rows.len();
         let given = part.step.stages.get(&self.node.id);
         let given = given.filter(|g| *g.shape() == [part.step.rows(), m]);
-        let (Some(given), Layout::Rows) = (given, &self.layer.layout) else {
+        // What a tie would change is known of the layer itself alone.
+        let Some(given) = given.filter(|_| self.node.faults.compute.is_none()) else {
             return false;
         };
         for (r, x) in x.chunks_exact(n).enumerate() {
@@ -186,7 +186,7 @@ impl<'a> Batch<'a> {
         let weights = AsMultiplied(self.weights, self.rule.activations);
         // A doubt about an element does not reach the sum stored before.
         let by_element = WithoutOffsets(AsMultiplied(self.weights, self.rule.activations));
-        let context = Context { tokens: &[], positions: &[], weights: &weights, weight: self.name };
+        let context = Context { tokens: &[], positions: &[], source: &weights, weights: &self.node.weights };
         let shape = vec![self.rows.len() / n, n];
         let x = Tensor { shape: shape.clone(), data: std::mem::take(&mut self.rows) };
         let (mut y, mut bound) = forward(self.node, &[&x], &context);
@@ -195,9 +195,9 @@ impl<'a> Batch<'a> {
         let deltas = std::mem::take(&mut self.deltas);
         if deltas.iter().any(|d| *d > 0.0) {
             let dx = Tensor { shape, data: deltas };
-            let context = Context { weights: &by_element, ..context };
-            for (b, s) in bound.iter_mut().zip(linear::spread(self.layer, &dx, &context)) {
-                *b = b.hypot(s);
+            let context = Context { source: &by_element, ..context };
+            for (b, c) in bound.iter_mut().zip(linear::propagate_error(&dx, &context)) {
+                *b = b.hypot(c);
             }
         }
         self.add_sums(&x, &mut y.data, &mut bound);
@@ -220,8 +220,8 @@ impl<'a> Batch<'a> {
                 index: part.index,
                 rows: part.rows,
                 known: None,
-                value: Tensor { shape: vec![count, m], data: y.data[range.clone()].to_vec() },
-                bound: bound[range].to_vec(),
+                value: Cow::Owned(Tensor { shape: vec![count, m], data: y.data[range.clone()].to_vec() }),
+                bound: Cow::Borrowed(&bound[range]),
                 poisoned: part.poisoned,
                 segment: part.segment,
             })?;
@@ -238,7 +238,6 @@ impl<'a> Batch<'a> {
         if !quant::takes_sums(ty, format) {
             return;
         }
-        let halves = format == ActivationFormat::Q8_1Mmvq && matches!(ty, GgmlType::Q4_1 | GgmlType::Q5_1);
         let corrections: Vec<Vec<(f64, f64)>> = (0..m)
             .into_par_iter()
             .map(|o| {
@@ -258,9 +257,7 @@ impl<'a> Batch<'a> {
                         // The product rounds by itself, and may cancel.
                         reach += (m * u).powi(2) + (2.0 * UNIT * m * s).powi(2);
                     }
-                    if halves {
-                        extra += quant::half_products(ty, bytes, values, &stored);
-                    }
+                    extra += quant::half_products(ty, format, bytes, values, &stored);
                     (extra, reach)
                 })
                 .collect()

@@ -32,10 +32,10 @@ pub struct Block<'a> {
     /// Of a cache, which rows are known: those whose operands were captured.
     pub known: Option<&'a [bool]>,
     /// What the rows should be, shaped as the stage.
-    pub value: Tensor<f64>,
+    pub value: Cow<'a, Tensor<f64>>,
     /// What each element may be off by: the forward error bound of the op, and
     /// the uncertainty of operands that were not captured.
-    pub bound: Vec<f32>,
+    pub bound: Cow<'a, [f32]>,
     /// Whether an operand of these rows is not finite.
     pub poisoned: bool,
     /// Whether it was evaluated over a segment.
@@ -160,9 +160,27 @@ impl<'a> Source<'a> {
 
 /// What the node computes: its op, or the fault in the op's place.
 pub(super) fn forward(node: &Node, operands: &[&Tensor<f64>], context: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+    if node.faults.left_out {
+        return (operands[0].clone(), vec![0.0; operands[0].data.len()]);
+    }
     match &node.faults.compute {
         Some(fault) => fault.evaluate(operands, context),
         None => ops::forward_with_bound(&node.op, operands, context),
+    }
+}
+
+/// How uncertain operands make what the node computes: see
+/// [`ops::propagate_error`]. A fault in the op's place carries errors as the op.
+pub(super) fn propagate_error(
+    node: &Node,
+    operands: &[&Tensor<f64>],
+    deltas: &[Option<&[f32]>],
+    value: &Tensor<f64>,
+    context: &Context<'_>,
+) -> Vec<f32> {
+    match deltas.first() {
+        Some(delta) if node.faults.left_out => delta.map_or_else(|| vec![0.0; value.data.len()], <[f32]>::to_vec),
+        _ => ops::propagate_error(&node.op, operands, deltas, value, context),
     }
 }
 

@@ -6,7 +6,7 @@
 //! captured tensors in f64. What a correct runner may be off by follows the
 //! same path: each op's own forward error bound, and the uncertainty of its
 //! operands carried through its derivatives, first order in mean square
-//! ([`qdiff_engine::ops::spread`]); where activations are quantised on the
+//! ([`qdiff_engine::ops::propagate_error`]); where activations are quantised on the
 //! way, a value near a rounding tie is uncertain by a whole step
 //! ([`qdiff_engine::quant::uncertainty`]). This is no rigorous bound: it takes
 //! roundings for independent. It is sound in practice because the bounds it
@@ -94,11 +94,10 @@ impl Plan {
         known: &dyn Fn(usize, usize) -> bool,
     ) {
         for s in (0..steps.len()).filter(|&s| steps[s]) {
-            // A cache holds the rows of all steps before, back to where its
-            // own contents are known.
-            let first = match node.op {
-                Op::KvCache(_) => (0..s).rev().find(|&b| own(b)).map_or(0, |b| b + 1),
-                _ => s,
+            // A state is made of all steps before, back to where it is known.
+            let first = match node.has_state() {
+                true => (0..s).rev().find(|&b| own(b)).map_or(0, |b| b + 1),
+                false => s,
             };
             for &input in &node.inputs {
                 for at in (first..=s).filter(|&at| !known(input, at)) {
@@ -128,17 +127,24 @@ pub(crate) fn products_beyond(
         .map(|(&index, wanted)| {
             let node = &graph.nodes[index];
             let steps = capture.steps.iter().zip(wanted).filter(|(_, wanted)| **wanted);
-            steps.map(|(step, _)| products(node, step, (graph, weights))).sum::<usize>()
+            steps.map(|(step, _)| products(node, step, weights)).sum::<usize>()
         })
         .sum()
 }
 
-fn products(node: &Node, step: &Step, (graph, weights): (&Graph, &dyn WeightSource)) -> usize {
-    let each = match (&node.op, &node.weight) {
-        (Op::Linear(_), Some(weight)) => weights.extent(weight).0,
-        (Op::AttnScores(_), _) => graph.config.head_dim,
-        (Op::AttnContext(_), _) => step.keys(),
-        _ => 1,
+fn products(node: &Node, step: &Step, weights: &dyn WeightSource) -> usize {
+    let each = match &node.op {
+        Op::Linear => weights.extent(&node.weights[0].name).0,
+        Op::AttnScores(a) => a.head_dim,
+        Op::AttnContext(_) => step.keys(),
+        Op::Embed
+        | Op::RmsNorm(_)
+        | Op::Bias
+        | Op::Rope(_)
+        | Op::KvCache(_)
+        | Op::AttnWeights(_)
+        | Op::Residual
+        | Op::SwiGlu => 1,
     };
     each * step.extent(node).iter().product::<usize>()
 }
@@ -158,12 +164,11 @@ pub(super) fn evaluate(
         let mut computed = Computed::new();
         for (&inside, steps) in &plan.steps {
             let node = &graph.nodes[inside];
-            let cache = matches!(node.op, Op::KvCache(_));
             let source = Source {
                 index: 0,
                 side,
-                // A cache is filled by steps that nobody asks for.
-                steps: group.iter().copied().filter(|&s| cache || steps[s]).collect(),
+                // A state goes through steps that nobody asks for.
+                steps: group.iter().copied().filter(|&s| node.has_state() || steps[s]).collect(),
                 computed: Some(&computed),
                 resumes: true,
                 filter: None,
@@ -207,11 +212,11 @@ fn keep(block: Block<'_>, values: &mut HashMap<usize, (Tensor<f64>, Vec<f32>)>) 
         return;
     }
     if block.rows.start == 0 {
-        values.insert(block.index, (block.value, block.bound));
+        values.insert(block.index, (block.value.into_owned(), block.bound.into_owned()));
     } else if let Some((value, bound)) = values.get_mut(&block.index) {
         // Only linear layers come in parts, and their first axis is the rows.
         value.shape[0] += block.value.shape[0];
-        value.data.extend(block.value.data);
-        bound.extend(block.bound);
+        value.data.extend_from_slice(&block.value.data);
+        bound.extend_from_slice(&block.bound);
     }
 }

@@ -122,9 +122,10 @@ pub(crate) fn of_heads(node: &Node, graph: &Graph) -> bool {
     let feeds = |id, depth: usize| -> bool {
         let mut ids = vec![id];
         for _ in 0..depth {
-            let next = graph.nodes.iter().filter(|n| {
-                n.inputs.iter().any(|&i| ids.contains(&graph.nodes[i].id)) && !matches!(n.op, Op::Linear(_))
-            });
+            let next = graph
+                .nodes
+                .iter()
+                .filter(|n| n.inputs.iter().any(|&i| ids.contains(&graph.nodes[i].id)) && n.op != Op::Linear);
             ids = next.map(|n| n.id).collect();
             let reached = graph.nodes.iter().filter(|n| ids.contains(&n.id));
             if reached.into_iter().any(|n| matches!(n.op, Op::Rope(_) | Op::KvCache(_))) {
@@ -133,7 +134,7 @@ pub(crate) fn of_heads(node: &Node, graph: &Graph) -> bool {
         }
         false
     };
-    let weighted = matches!(node.op, Op::Linear(_) | Op::Bias | Op::RmsNorm(_));
+    let weighted = matches!(node.op, Op::Linear | Op::Bias | Op::RmsNorm(_));
     matches!(node.op, Op::AttnContext(_)) || (weighted && feeds(node.id, 2))
 }
 

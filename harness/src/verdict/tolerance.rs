@@ -16,6 +16,16 @@ pub const ROW_FACTOR: f64 = 1.0;
 /// such a row is not judged, and is missing from the coverage.
 pub const INCONCLUSIVE: f64 = 0.1;
 
+/// Reads a rule `GLOB=NUMBER`.
+///
+/// # Errors
+/// What is none.
+pub fn rule(text: &str) -> anyhow::Result<(&str, f64)> {
+    let parsed = text.rsplit_once('=').and_then(|(glob, value)| Some((glob, value.parse::<f64>().ok()?)));
+    let parsed = parsed.filter(|(_, v)| v.is_finite() && *v >= 0.0);
+    parsed.ok_or_else(|| anyhow::anyhow!("--tolerance `{text}` is not GLOB=NUMBER, such as 'L*.ffn_down=1e-3'"))
+}
+
 /// The factors, and rules that replace them for chosen stages.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
@@ -29,11 +39,8 @@ impl Policy {
     /// A rule that cannot be read, or matches no stage.
     pub fn new(graph: &Graph, rules: &[String]) -> anyhow::Result<Self> {
         let mut policy = Self::default();
-        for rule in rules {
-            let parsed = rule.rsplit_once('=').and_then(|(glob, value)| Some((glob, value.parse::<f64>().ok()?)));
-            let Some((pattern, value)) = parsed.filter(|(_, v)| v.is_finite() && *v >= 0.0) else {
-                anyhow::bail!("--tolerance `{rule}` is not GLOB=NUMBER, such as 'L*.ffn_down=1e-3'");
-            };
+        for text in rules {
+            let (pattern, value) = rule(text)?;
             // The filter's own check refuses a pattern that selects nothing.
             Filter::new(graph, &[pattern.to_owned()], None, None)?;
             let matcher =

@@ -4,7 +4,7 @@ use super::{Compared, DESCRIBED, Mismatch, cause, field};
 use crate::number::{Real, same};
 use half::f16;
 use qdiff_engine::model::Graph;
-use qdiff_engine::quant::{self, Field, GgmlType, Part};
+use qdiff_engine::quant::{Content, Field, Format, Part};
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,15 +47,15 @@ pub struct FieldDiff {
     /// What it says.
     pub meaning: String,
     /// First differing byte in the file; of the field's first, where bytes are
-    /// equal and it was misread.
+    /// equal and it was decoded wrongly.
     pub offset: u64,
     /// Bytes of it that differ.
     pub bytes: usize,
     /// Bits of it that differ.
     pub bits: u32,
-    /// The subject's content; empty where it was misread.
+    /// The subject's content; empty where it was decoded wrongly.
     pub got: String,
-    /// What belongs there; empty where it was misread.
+    /// What belongs there; empty where it was decoded wrongly.
     pub want: String,
 }
 
@@ -64,7 +64,7 @@ fn meaning(part: Part) -> &'static str {
     match part {
         Part::Scale => "scale of the block",
         Part::Offset => "offset of the block, or the scale of its offsets",
-        Part::SubScales => "scales of the sub-blocks",
+        Part::PackedScales | Part::ByteScales => "scales of the sub-blocks",
         Part::HighBits => "upper bits of the quants",
         Part::Quants => "quants",
         Part::Number => "the number itself",
@@ -173,11 +173,12 @@ fn describe(c: &Compared<'_>, row: usize, block: usize) -> BlockDiff {
     let want = c.reference.row_bytes(c.tensor, row);
     let offset = c.start + (row * want.len() + block * size) as u64;
     let want = &want[block * size..][..size];
-    let fields = if same_type(c) {
-        let got = &c.subject.row_bytes(c.tensor, row)[block * size..][..size];
-        fields(ty, (got, want), (&ours[from..to], &theirs[from..to]), offset)
-    } else {
-        Vec::new()
+    let fields = match ty.format() {
+        Some(format) if same_type(c) => {
+            let got = &c.subject.row_bytes(c.tensor, row)[block * size..][..size];
+            fields(format, (got, want), (&ours[from..to], &theirs[from..to]), offset)
+        }
+        _ => Vec::new(),
     };
     BlockDiff {
         row,
@@ -192,8 +193,13 @@ fn describe(c: &Compared<'_>, row: usize, block: usize) -> BlockDiff {
 }
 
 /// The fields in which the bytes differ; where they are equal, those that the
-/// values say were misread.
-fn fields(ty: GgmlType, (got, want): (&[u8], &[u8]), (ours, theirs): (&[f32], &[f32]), offset: u64) -> Vec<FieldDiff> {
+/// values say were decoded wrongly.
+fn fields(
+    format: &Format,
+    (got, want): (&[u8], &[u8]),
+    (ours, theirs): (&[f32], &[f32]),
+    offset: u64,
+) -> Vec<FieldDiff> {
     let diff = |field: &Field, first: usize| FieldDiff {
         name: field.name.to_owned(),
         meaning: meaning(field.part).to_owned(),
@@ -204,12 +210,12 @@ fn fields(ty: GgmlType, (got, want): (&[u8], &[u8]), (ours, theirs): (&[f32], &[
         want: String::new(),
     };
     if got == want {
-        let parts = field::misread(ty, want, ours, theirs);
-        let named = quant::fields(ty).iter().filter(|f| parts.contains(&f.part));
+        let parts = field::decoded_wrongly(format, want, ours, theirs);
+        let named = format.fields.iter().filter(|f| parts.contains(&f.part));
         return named.map(|f| diff(f, f.bytes.start)).collect();
     }
     let mut found = Vec::new();
-    for field in quant::fields(ty) {
+    for field in format.fields {
         let (g, w) = (&got[field.bytes.clone()], &want[field.bytes.clone()]);
         let Some(first) = g.iter().zip(w).position(|(a, b)| a != b) else {
             continue;
@@ -217,8 +223,8 @@ fn fields(ty: GgmlType, (got, want): (&[u8], &[u8]), (ours, theirs): (&[f32], &[
         found.push(FieldDiff {
             bytes: g.iter().zip(w).filter(|(a, b)| a != b).count(),
             bits: g.iter().zip(w).map(|(a, b)| (a ^ b).count_ones()).sum(),
-            got: content(ty, field, g, first),
-            want: content(ty, field, w, first),
+            got: content(format, field, g, first),
+            want: content(format, field, w, first),
             ..diff(field, field.bytes.start + first)
         });
     }
@@ -227,8 +233,12 @@ fn fields(ty: GgmlType, (got, want): (&[u8], &[u8]), (ours, theirs): (&[f32], &[
 
 /// What stands in a field: an f16 as a number, else the bytes from the first
 /// differing one on, four of them.
-fn content(ty: GgmlType, field: &Field, bytes: &[u8], first: usize) -> String {
-    let half = matches!(field.part, Part::Scale | Part::Offset) || (field.part == Part::Number && ty == GgmlType::F16);
+fn content(format: &Format, field: &Field, bytes: &[u8], first: usize) -> String {
+    let half = match field.part {
+        Part::Scale | Part::Offset => true,
+        Part::Number => format.content == Content::F16,
+        Part::PackedScales | Part::ByteScales | Part::HighBits | Part::Quants => false,
+    };
     match (half, bytes) {
         (true, [a, b]) => f16::from_le_bytes([*a, *b]).to_string(),
         _ => {

@@ -2,7 +2,7 @@
 //! the reading of a weight alone, tried on rows that differ.
 
 use super::Compared;
-use crate::mutations::{CauseId, Mutation, catalogue};
+use crate::mutations::{CauseId, Mutation, catalogue, told};
 use crate::number::same;
 use qdiff_engine::model::fault::Read;
 use qdiff_engine::model::{Graph, Node, WeightSource};
@@ -30,70 +30,63 @@ pub struct WeightCause {
     pub whole: bool,
 }
 
-/// How a node's weight is read: which tensor, and by which fault.
-pub struct Reading {
-    weight: String,
+/// A weight of a node read wrongly: another tensor, or its rows through a fault.
+pub struct WeightFault {
+    tensor: String,
     read: Option<Arc<dyn Read>>,
 }
 
-impl Reading {
-    /// What `new` reads where `old` reads its weight, if that is all in which
-    /// they differ.
-    pub fn of(old: &Node, new: &Node) -> Option<Self> {
+impl WeightFault {
+    /// What `new` reads where `old` reads `tensor`, if that is all in which they
+    /// differ.
+    pub fn of(old: &Node, new: &Node, tensor: &str) -> Option<Self> {
         let alike =
             old.op == new.op && old.inputs == new.inputs && new.faults.compute.is_none() && new.faults.write.is_none();
-        let changed = new.faults.read.is_some() || new.weight != old.weight;
-        (alike && changed).then_some(())?;
-        Some(Self { weight: new.weight.clone()?, read: new.faults.read.clone() })
+        let at = old.weights.iter().position(|w| w.name == tensor)?;
+        let other = new.weights.get(at).filter(|w| w.extent == old.weights[at].extent)?;
+        let changed = new.faults.read.is_some() || other.name != tensor;
+        (alike && !new.faults.left_out && changed)
+            .then(|| Self { tensor: other.name.clone(), read: new.faults.read.clone() })
     }
 
     /// Writes row `row` as it is read so.
     pub fn row(&self, source: &dyn WeightSource, row: usize, out: &mut [f32]) {
         match &self.read {
-            Some(fault) => fault.row(source, &self.weight, row, out),
-            None => source.rows(&self.weight, row, out),
+            Some(fault) => fault.row(source, &self.tensor, row, out),
+            None => source.rows(&self.tensor, row, out),
         }
     }
 }
 
 /// The likeliest fault that reads the rows `differing` as the subject does.
 pub(super) fn find(c: &Compared<'_>, graph: &Graph, differing: &[usize]) -> Option<WeightCause> {
-    let node = graph.nodes.iter().find(|n| n.weight.as_deref() == Some(c.tensor))?;
+    let node = graph.nodes.iter().find(|n| n.weights.iter().any(|w| w.name == c.tensor))?;
     let step = differing.len().div_ceil(ROWS).max(1);
     let sample: Vec<usize> = differing.iter().copied().step_by(step).collect();
     let (_, rows) = c.reference.extent(c.tensor);
     let right: Vec<usize> =
         (0..rows).step_by(rows.div_ceil(ROWS).max(1)).filter(|r| differing.binary_search(r).is_err()).collect();
-    let all: Vec<_> = readings(node, graph, c.reference).collect();
-    let (mutation, values, reading) =
-        all.into_par_iter().find_first(|(_, _, reading)| reproduces(c, reading, &sample))?;
+    let all: Vec<_> = candidates(node, graph, c.tensor).collect();
+    let (mutation, values, fault) = all.into_par_iter().find_first(|(_, _, fault)| reproduces(c, fault, &sample))?;
     Some(WeightCause {
         name: CauseId::new(mutation, &values),
-        story: mutation.story.to_owned(),
-        remedy: mutation.remedy.to_owned(),
+        story: told(mutation.story, node, graph),
+        remedy: told(mutation.remedy, node, graph),
         rows: sample.len(),
-        whole: reproduces(c, &reading, &right),
+        whole: reproduces(c, &fault, &right),
     })
 }
 
-type Candidate = (&'static Mutation, Vec<f64>, Reading);
+type Candidate = (&'static Mutation, Vec<f64>, WeightFault);
 
-/// Every way of the catalogue to read the weight of `node`.
-fn readings<'a>(
-    node: &'a Node,
-    graph: &'a Graph,
-    source: &'a dyn WeightSource,
-) -> impl Iterator<Item = Candidate> + 'a {
-    let concerned = catalogue().filter(|m| m.may_explain(node.id.name));
+/// Every way of the catalogue to read `tensor`, a weight of `node`, wrongly.
+fn candidates<'a>(node: &'a Node, graph: &'a Graph, tensor: &'a str) -> impl Iterator<Item = Candidate> + 'a {
+    let concerned = catalogue().filter(|m| m.may_explain(graph, node));
     concerned.flat_map(move |m| {
         let lists = values(m, graph);
         lists.into_iter().filter_map(move |values| {
-            let mut changed = node.clone();
-            (m.apply)(&mut changed, &values, graph).then_some(())?;
-            let reading = Reading::of(node, &changed)?;
-            let own = node.weight.as_deref()?;
-            let fits = source.extent(&reading.weight) == source.extent(own);
-            fits.then_some((m, values, reading))
+            let fault = WeightFault::of(node, &m.applied(node, &values, graph)?, tensor)?;
+            Some((m, values, fault))
         })
     })
 }
@@ -112,12 +105,12 @@ fn values(m: &Mutation, graph: &Graph) -> Vec<Vec<f64>> {
     lists
 }
 
-fn reproduces(c: &Compared<'_>, reading: &Reading, rows: &[usize]) -> bool {
+fn reproduces(c: &Compared<'_>, fault: &WeightFault, rows: &[usize]) -> bool {
     let (n, _) = c.reference.extent(c.tensor);
     let (mut got, mut assumed) = (vec![0f32; n], vec![0f32; n]);
     rows.iter().all(|&row| {
         c.subject.rows(c.tensor, row, &mut got);
-        reading.row(c.reference, row, &mut assumed);
+        fault.row(c.reference, row, &mut assumed);
         got.iter().zip(&assumed).all(|(a, b)| same(*a, *b))
     })
 }

@@ -1,12 +1,12 @@
-//! Which field of a block was misread, told from its values alone: where the
-//! bytes are equal and what is made of them is not.
+//! Which field of a block was decoded wrongly, told from its values alone: where
+//! the bytes are equal and what is made of them is not.
 //!
 //! A weight is `s·q − m` with a quant `q`, a scale `s` and an offset `m`. All
 //! three come out of ggml's own decoder, given the block with fields cleared or
 //! filled, so that no second decoder stands here.
 
 use crate::llama::gguf::to_float;
-use qdiff_engine::quant::{self, GgmlType, Part};
+use qdiff_engine::quant::{Format, Part};
 
 /// Share of a quant that rounding may take.
 const STEP: f64 = 1e-2;
@@ -26,58 +26,46 @@ struct Parts {
 
 /// The fields that must differ for `got` to come of `block`, which holds
 /// `want`; empty where no rule of one kind of field gives it.
-pub(super) fn misread(ty: GgmlType, block: &[u8], got: &[f32], want: &[f32]) -> Vec<Part> {
-    if quant::part(ty, Part::Number).is_some() {
+pub(super) fn decoded_wrongly(format: &Format, block: &[u8], got: &[f32], want: &[f32]) -> Vec<Part> {
+    let Some(run) = format.quants().map(|q| q.run) else {
         return vec![Part::Number];
-    }
+    };
     let wide = |v: &[f32]| v.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
     let (got, want) = (wide(got), wide(want));
-    let Some(parts) = Parts::of(ty, block).filter(|_| got.iter().all(|v| v.is_finite())) else {
+    let Some(parts) = Parts::of(format, block).filter(|_| got.iter().all(|v| v.is_finite())) else {
         return Vec::new();
     };
-    let run = match ty {
-        GgmlType::Q6_K => 16,
-        _ => 32,
-    };
-    if let Some(part) = scaled(&parts, &got, &want, run) {
-        return vec![part];
+    let of_scales = scaled(format, &parts, &got, &want, run)
+        .or_else(|| shifted(format, &parts, &got, &want, run))
+        .or_else(|| rescaled(format, &got, &want, run));
+    match of_scales {
+        Some(part) => vec![part],
+        None => requantised(format, &parts, &got, &want),
     }
-    if let Some(part) = shifted(ty, &parts, &got, &want, run) {
-        return vec![part];
-    }
-    if rescaled(ty, &got, &want, run) {
-        return vec![Part::SubScales];
-    }
-    requantised(ty, &parts, &got, &want)
 }
 
 impl Parts {
-    fn of(ty: GgmlType, block: &[u8]) -> Option<Self> {
-        let quants = quant::part(ty, Part::Quants)?;
-        let decode = |bytes: &[u8]| {
-            let mut out = vec![0f32; ty.block_size()];
-            to_float(ty.id() as _, bytes, &mut out);
+    fn of(format: &Format, block: &[u8]) -> Option<Self> {
+        let decode = |edit: &dyn Fn(&mut [u8])| {
+            let mut bytes = block.to_vec();
+            edit(&mut bytes);
+            let mut out = vec![0f32; format.ty.block_size()];
+            to_float(format.ty.id() as _, &bytes, &mut out);
             out.into_iter().map(f64::from).collect::<Vec<f64>>()
         };
-        let mut cleared = block.to_vec();
-        cleared[quants.clone()].fill(0);
-        if let Some(high) = quant::part(ty, Part::HighBits) {
-            cleared[high].fill(0);
-        }
-        let zero = decode(&cleared);
-        cleared[quants].fill(if ty == GgmlType::Q8_0 { 1 } else { 0x11 });
-        let one = decode(&cleared);
-        let mut still = block.to_vec();
-        still[quant::part(ty, Part::Scale)?].fill(0);
+        let scale = format.field(Part::Scale)?;
+        let zero = decode(&|block| format.set_quants(block, 0));
+        let one = decode(&|block| format.set_quants(block, 1));
+        let base = decode(&|block| block[scale.bytes.clone()].fill(0));
         let step: Vec<f64> = one.iter().zip(&zero).map(|(o, z)| o - z).collect();
         let plain = step.iter().all(|s| *s != 0.0 && s.is_finite());
-        plain.then(|| Self { zero, step, base: decode(&still) })
+        plain.then_some(Self { zero, step, base })
     }
 }
 
 /// One factor on the scaled part of every run: the scale of the block, or those
 /// of its sub-blocks.
-fn scaled(p: &Parts, got: &[f64], want: &[f64], run: usize) -> Option<Part> {
+fn scaled(format: &Format, p: &Parts, got: &[f64], want: &[f64], run: usize) -> Option<Part> {
     let mut factors = Vec::new();
     for at in (0..got.len()).step_by(run) {
         let range = at..at + run;
@@ -96,12 +84,12 @@ fn scaled(p: &Parts, got: &[f64], want: &[f64], run: usize) -> Option<Part> {
         pairs().all(|(g, c)| (g - factor * c).abs() <= FITTED * size).then_some(())?;
         factors.push(factor);
     }
-    alike(&factors, Part::Scale)
+    alike(format, &factors, Part::Scale)
 }
 
 /// Another offset in every run, the scaled part as it is.
-fn shifted(ty: GgmlType, p: &Parts, got: &[f64], want: &[f64], run: usize) -> Option<Part> {
-    quant::part(ty, Part::Offset)?;
+fn shifted(format: &Format, p: &Parts, got: &[f64], want: &[f64], run: usize) -> Option<Part> {
+    format.field(Part::Offset)?;
     let mut factors = Vec::new();
     for at in (0..got.len()).step_by(run) {
         let moved = got[at] - want[at];
@@ -114,40 +102,40 @@ fn shifted(ty: GgmlType, p: &Parts, got: &[f64], want: &[f64], run: usize) -> Op
             (moved.abs() <= FITTED * size).then_some(())?;
         }
     }
-    alike(&factors, Part::Offset)
+    alike(format, &factors, Part::Offset)
 }
 
 /// Another factor and another offset in every run: both stand packed in the
 /// sub-blocks' scales.
-fn rescaled(ty: GgmlType, got: &[f64], want: &[f64], run: usize) -> bool {
-    let packed = quant::part(ty, Part::SubScales).and(quant::part(ty, Part::Offset));
-    packed.is_some()
-        && got.chunks(run).zip(want.chunks(run)).all(|(got, want)| {
-            let n = got.len() as f64;
-            let (g, w) = (got.iter().sum::<f64>() / n, want.iter().sum::<f64>() / n);
-            let (mut ww, mut gw) = (0.0, 0.0);
-            for (got, want) in got.iter().zip(want) {
-                ww += (want - w).powi(2);
-                gw += (got - g) * (want - w);
-            }
-            let factor = gw / ww;
-            let size = got.iter().chain(want).fold(0.0, |m: f64, v| m.max(v.abs()));
-            // A factor of zero is no reading of the quants at all.
-            factor.abs() > FITTED
-                && got.iter().zip(want).all(|(got, want)| (got - g - factor * (want - w)).abs() <= FITTED * size)
-        })
+fn rescaled(format: &Format, got: &[f64], want: &[f64], run: usize) -> Option<Part> {
+    format.field(Part::PackedScales)?;
+    let fits = got.chunks(run).zip(want.chunks(run)).all(|(got, want)| {
+        let n = got.len() as f64;
+        let (g, w) = (got.iter().sum::<f64>() / n, want.iter().sum::<f64>() / n);
+        let (mut ww, mut gw) = (0.0, 0.0);
+        for (got, want) in got.iter().zip(want) {
+            ww += (want - w).powi(2);
+            gw += (got - g) * (want - w);
+        }
+        let factor = gw / ww;
+        let size = got.iter().chain(want).fold(0.0, |m: f64, v| m.max(v.abs()));
+        // A factor of zero is no reading of the quants at all.
+        factor.abs() > FITTED
+            && got.iter().zip(want).all(|(got, want)| (got - g - factor * (want - w)).abs() <= FITTED * size)
+    });
+    fits.then_some(Part::PackedScales)
 }
 
 /// `whole` where one factor holds of every run, the sub-blocks' scales where
 /// each has its own.
-fn alike(factors: &[f64], whole: Part) -> Option<Part> {
+fn alike(format: &Format, factors: &[f64], whole: Part) -> Option<Part> {
     let first = *factors.first()?;
     let one = factors.iter().all(|f| (f - first).abs() <= FITTED * first.abs().max(1.0));
-    Some(if one { whole } else { Part::SubScales })
+    if one { Some(whole) } else { format.sub_scales().map(|f| f.part) }
 }
 
 /// Other quants under the same scales: the low bits, the upper ones, or both.
-fn requantised(ty: GgmlType, p: &Parts, got: &[f64], want: &[f64]) -> Vec<Part> {
+fn requantised(format: &Format, p: &Parts, got: &[f64], want: &[f64]) -> Vec<Part> {
     let mut bits = 0i64;
     for i in 0..got.len() {
         let quant = |v: f64| (v - p.zero[i]) / p.step[i];
@@ -157,8 +145,9 @@ fn requantised(ty: GgmlType, p: &Parts, got: &[f64], want: &[f64]) -> Vec<Part> 
         }
         bits |= (g.round() as i64) ^ (w.round() as i64);
     }
-    let high = quant::part(ty, Part::HighBits).is_some();
-    match (high && bits & !15 != 0, !high || bits & 15 != 0) {
+    let high = format.field(Part::HighBits).is_some();
+    let low = (1 << format.bits(Part::Quants)) - 1;
+    match (high && bits & !low != 0, !high || bits & low != 0) {
         (true, false) => vec![Part::HighBits],
         (true, true) => vec![Part::Quants, Part::HighBits],
         _ => vec![Part::Quants],
@@ -169,6 +158,7 @@ fn requantised(ty: GgmlType, p: &Parts, got: &[f64], want: &[f64]) -> Vec<Part> 
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use qdiff_engine::quant::GgmlType;
 
     fn decode(ty: GgmlType, block: &[u8]) -> Vec<f32> {
         let mut out = vec![0f32; ty.block_size()];
@@ -177,26 +167,26 @@ mod tests {
     }
 
     /// A block of random quants under plain scales.
-    fn block(ty: GgmlType, seed: u64) -> Vec<u8> {
+    fn block(format: &Format, seed: u64) -> Vec<u8> {
         let mut state = seed | 1;
-        let mut bytes: Vec<u8> = (0..ty.type_size())
+        let mut bytes: Vec<u8> = (0..format.ty.type_size())
             .map(|_| {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 (state >> 56) as u8
             })
             .collect();
         for part in [Part::Scale, Part::Offset] {
-            if let Some(at) = quant::part(ty, part) {
+            if let Some(field) = format.field(part) {
                 // 1.5 and 0.75: neither is near the other.
-                bytes[at].copy_from_slice(match part {
+                bytes[field.bytes.clone()].copy_from_slice(match part {
                     Part::Scale => &[0x00, 0x3e],
                     _ => &[0x00, 0x3a],
                 });
             }
         }
-        if let Some(at) = quant::part(ty, Part::SubScales) {
+        if let Some(field) = format.sub_scales() {
             // No sub-block is switched off.
-            bytes[at].iter_mut().for_each(|b| *b = (*b & 0x33) | 0x11);
+            bytes[field.bytes.clone()].iter_mut().for_each(|b| *b = (*b & 0x33) | 0x11);
         }
         bytes
     }
@@ -206,17 +196,18 @@ mod tests {
         #[test]
         fn the_field_is_told_by_its_values(which in 0usize..6, seed: u64) {
             let ty = [GgmlType::Q4_0, GgmlType::Q5_0, GgmlType::Q5_1, GgmlType::Q4_K, GgmlType::Q5_K, GgmlType::Q6_K][which];
-            let right = block(ty, seed);
-            for field in quant::fields(ty) {
+            let format = ty.format().unwrap();
+            let right = block(format, seed);
+            for field in format.fields {
                 let mut wrong = right.clone();
                 let bytes = &mut wrong[field.bytes.clone()];
                 match field.part {
                     // Doubled: the exponent of the half goes up by one.
                     Part::Scale | Part::Offset => bytes[1] += 4,
-                    Part::SubScales => bytes[0] ^= 2,
+                    Part::PackedScales | Part::ByteScales => bytes[0] ^= 2,
                     _ => bytes.iter_mut().for_each(|b| *b ^= 0x5a),
                 }
-                let found = misread(ty, &right, &decode(ty, &wrong), &decode(ty, &right));
+                let found = decoded_wrongly(format, &right, &decode(ty, &wrong), &decode(ty, &right));
                 prop_assert_eq!(found, vec![field.part], "{} {}", ty, field.name);
             }
         }
@@ -224,9 +215,10 @@ mod tests {
 
     #[test]
     fn values_from_nowhere_are_of_no_field() {
-        let right = block(GgmlType::Q4_K, 7);
+        let format = GgmlType::Q4_K.format().unwrap();
+        let right = block(format, 7);
         let noise: Vec<f32> = (0..256).map(|i| (i as f32 * 0.37).sin() * 20.0).collect();
         let want = decode(GgmlType::Q4_K, &right);
-        assert_eq!(misread(GgmlType::Q4_K, &right, &noise, &want), vec![]);
+        assert_eq!(decoded_wrongly(format, &right, &noise, &want), vec![]);
     }
 }

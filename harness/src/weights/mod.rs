@@ -2,7 +2,7 @@
 //! reads it; where not, down to the block and the field of it.
 //!
 //! `blocks` finds and describes the blocks that differ, `field` says of values
-//! that differ over equal bytes which field was misread, `cause` looks for the
+//! that differ over equal bytes which field was decoded wrongly, `cause` looks for the
 //! fault of the catalogue that reads so, `sides` holds what is not a file.
 
 mod blocks;
@@ -11,15 +11,15 @@ mod field;
 mod sides;
 
 pub use blocks::{BlockDiff, FieldDiff};
-pub use cause::{Reading, WeightCause};
-pub use sides::{Misreading, ReadBack};
+pub use cause::{WeightCause, WeightFault};
+pub use sides::{FaultyWeights, ReadBack};
 
 use crate::llama::gguf::GgmlWeights;
 use crate::number::Real;
 use crate::oracle::Oracle;
 use anyhow::Result;
 use qdiff_engine::cuda::CudaEngine;
-use qdiff_engine::model::{Graph, Model, WeightSource};
+use qdiff_engine::model::{Graph, Model, Weight, WeightSource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -128,7 +128,7 @@ pub fn check_reader(
 ) -> WeightCheck {
     let used = model.graph().weights();
     let mut check = WeightCheck { unused: unused(model), ..WeightCheck::default() };
-    for (done, (tensor, _)) in used.iter().enumerate() {
+    for (done, Weight { name: tensor, .. }) in used.iter().enumerate() {
         progress(done, used.len());
         let compared = Compared {
             tensor,
@@ -156,7 +156,7 @@ pub fn check_device(
 ) -> Result<WeightCheck> {
     let used = model.graph().weights();
     let mut check = WeightCheck { unused: unused(model), ..WeightCheck::default() };
-    for (done, (tensor, _)) in used.iter().enumerate() {
+    for (done, Weight { name: tensor, .. }) in used.iter().enumerate() {
         progress(done, used.len());
         let (ty, bytes) = engine.read_weight(tensor)?;
         let subject = ReadBack::new(ty, model.extent(tensor), bytes);
@@ -207,5 +207,5 @@ pub fn check_files(
 fn unused(model: &Model) -> Vec<String> {
     let used = model.graph().weights();
     let tensors = model.gguf().tensors().iter();
-    tensors.filter(|t| !used.iter().any(|(name, _)| *name == t.name)).map(|t| t.name.clone()).collect()
+    tensors.filter(|t| !used.iter().any(|w| w.name == t.name)).map(|t| t.name.clone()).collect()
 }

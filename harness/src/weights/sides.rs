@@ -1,7 +1,7 @@
 //! Tensors that are not as a file holds them: read back from a device, or read
 //! through a fault.
 
-use super::Reading;
+use super::WeightFault;
 use crate::mutations::{CauseId, Injection};
 use crate::number::counted;
 use anyhow::{Result, bail};
@@ -36,7 +36,7 @@ impl WeightSource for ReadBack {
         let stride = self.ty.row_bytes(self.extent.0);
         let count = out.len() / self.extent.0;
         let bytes = &self.bytes[first * stride..(first + count) * stride];
-        quant::dequantize(self.ty, bytes, out).expect("type was checked at load");
+        quant::dequantize(self.ty, bytes, out);
     }
 
     fn row_bytes(&self, _: &str, row: usize) -> &[u8] {
@@ -46,12 +46,12 @@ impl WeightSource for ReadBack {
 }
 
 /// The engine's reader with faults in the reading of some tensors.
-pub struct Misreading<'a> {
+pub struct FaultyWeights<'a> {
     model: &'a Model,
-    readings: HashMap<String, Reading>,
+    faults: HashMap<String, WeightFault>,
 }
 
-impl<'a> Misreading<'a> {
+impl<'a> FaultyWeights<'a> {
     /// The reader of `model` with `injections`; gives it and the tensors that
     /// it reads otherwise, in words.
     ///
@@ -59,7 +59,7 @@ impl<'a> Misreading<'a> {
     /// An injection that applies nowhere, that does not change how a weight is
     /// read, or that begins at a position.
     pub fn new(model: &'a Model, injections: &[Injection]) -> Result<(Self, Vec<String>)> {
-        let (mut readings, mut words) = (HashMap::new(), Vec::new());
+        let (mut faults, mut words) = (HashMap::new(), Vec::new());
         for injection in injections {
             let mut graph = model.graph().clone();
             let name = injection.mutation().name;
@@ -67,23 +67,25 @@ impl<'a> Misreading<'a> {
             for id in injection.rewrite(&mut graph)? {
                 let at = graph.index(id).expect("a stage that was just rewritten");
                 let (old, new) = (&model.graph().nodes[at], &graph.nodes[at]);
-                let reading = Reading::of(old, new).filter(|_| new.before.is_none());
-                let (Some(tensor), Some(reading)) = (&old.weight, reading) else {
+                let read =
+                    old.weights.iter().filter_map(|w| Some((w.name.clone(), WeightFault::of(old, new, &w.name)?)));
+                let read: Vec<_> = read.filter(|_| new.before.is_none()).collect();
+                if read.is_empty() {
                     bail!(
                         "`{name}` at {id} is no way to read a weight alone; inject it into a run: qdiff run --inject"
                     );
-                };
-                readings.insert(tensor.clone(), reading);
-                tensors += 1;
+                }
+                tensors += read.len();
+                faults.extend(read);
             }
             let what = CauseId::new(injection.mutation(), injection.values());
             words.push(format!("{what} in {}", counted(tensors, "tensor")));
         }
-        Ok((Self { model, readings }, words))
+        Ok((Self { model, faults }, words))
     }
 }
 
-impl WeightSource for Misreading<'_> {
+impl WeightSource for FaultyWeights<'_> {
     fn extent(&self, tensor: &str) -> (usize, usize) {
         self.model.extent(tensor)
     }
@@ -93,12 +95,12 @@ impl WeightSource for Misreading<'_> {
     }
 
     fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
-        let Some(reading) = self.readings.get(tensor) else {
+        let Some(fault) = self.faults.get(tensor) else {
             return self.model.rows(tensor, first, out);
         };
         let (n, _) = self.extent(tensor);
         for (i, row) in out.chunks_mut(n).enumerate() {
-            reading.row(self.model, first + i, row);
+            fault.row(self.model, first + i, row);
         }
     }
 

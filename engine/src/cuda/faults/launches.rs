@@ -4,28 +4,32 @@
 use super::{Fault, Site};
 use crate::cuda::calls::Work;
 use crate::cuda::launch::{Args, Call};
-use crate::model::{Node, row_len};
-use crate::ops::Op;
+use crate::model::{Graph, Node, Role, StageId, row_len};
+use crate::ops::{Attention, Op};
 
 /// The cache whose length does not advance.
 pub(super) const STUCK: &str = "kv-position-stuck";
 /// The logits of which some are not written.
 pub(super) const STALE: &str = "logits-stale:stride=96,phase=5";
 
-fn linear(op: &Op) -> bool {
-    matches!(op, Op::Linear(_))
+fn rope(_: &Graph, n: &Node) -> bool {
+    matches!(n.op, Op::Rope(_))
 }
 
-fn rope(op: &Op) -> bool {
-    matches!(op, Op::Rope(_))
+fn norm(_: &Graph, n: &Node) -> bool {
+    matches!(n.op, Op::RmsNorm(_))
 }
 
-fn norm(op: &Op) -> bool {
-    matches!(op, Op::RmsNorm(_))
+fn softmax(_: &Graph, n: &Node) -> bool {
+    matches!(n.op, Op::AttnWeights(_))
 }
 
-fn softmax(op: &Op) -> bool {
-    matches!(op, Op::AttnWeights(_))
+fn head(_: &Graph, n: &Node) -> bool {
+    matches!((&n.op, n.role), (Op::Linear, Role::Logits))
+}
+
+fn swiglu(_: &Graph, n: &Node) -> bool {
+    n.op == Op::SwiGlu
 }
 
 impl Site<'_> {
@@ -62,22 +66,17 @@ impl Site<'_> {
         call.args.set(6, keys - 1);
     }
 
-    /// The weight of another node in place of this one's.
-    fn take_weight_of(&mut self, pick: impl Fn(&Node) -> bool) {
-        let mut nodes = self.calls.graph.nodes.iter();
-        let Some(name) = nodes.find(|n| pick(n)).and_then(|n| n.weight.clone()) else {
-            return;
-        };
-        // By whatever kernel reads the other's format.
+    /// The weight of another node in place of this one's, by whatever kernel
+    /// reads its format.
+    fn take_weight_of(&mut self, other: usize) {
         let mut node = self.node().clone();
-        node.weight = Some(name);
+        node.weights = self.calls.graph.nodes[other].weights.clone();
         *self.work = self.calls.linear(&node, self.input(0), self.output(), self.span.tokens);
     }
 }
 
 fn transposed(site: &mut Site<'_>) {
-    let name = site.node().weight.clone().unwrap_or_default();
-    let w = &site.calls.memory.weights[&name];
+    let w = &site.calls.memory.weights[&site.node().weights[0].name];
     let (n, m, groups) = (w.n, w.m, w.n * w.m / 32);
     let flat = site.calls.memory.dequantised;
     let first = Args::default().with(w.planes).with(flat).with(groups as i32);
@@ -89,21 +88,20 @@ fn transposed(site: &mut Site<'_>) {
 }
 
 fn other_of_pair(site: &mut Site<'_>) {
-    let graph = site.calls.graph;
-    let index = site.index;
-    let pair = graph.nodes.iter().find(|n| matches!(n.op, Op::SwiGlu(_)) && n.inputs.contains(&index));
-    let Some(other) = pair.and_then(|p| p.inputs.iter().find(|&&i| i != index)) else {
-        return;
-    };
-    let id = graph.nodes[*other].id;
-    site.take_weight_of(|n| n.id == id);
+    let (graph, index) = (site.calls.graph, site.index);
+    let pair = graph.nodes.iter().find(|n| n.op == Op::SwiGlu && n.inputs.contains(&index));
+    if let Some(other) = pair.and_then(|p| p.inputs.iter().find(|&&i| i != index)) {
+        site.take_weight_of(*other);
+    }
 }
 
 fn next_layer(site: &mut Site<'_>) {
-    let id = site.node().id;
-    let last = site.calls.graph.config.n_layers as u16 - 1;
+    let (graph, id) = (site.calls.graph, site.node().id);
+    let last = graph.config.n_layers as u16 - 1;
     let layer = id.layer.map(|l| if l == last { l - 1 } else { l + 1 });
-    site.take_weight_of(|n| n.id.name == id.name && n.id.layer == layer);
+    if let Some(other) = graph.index(StageId { layer, ..id }) {
+        site.take_weight_of(other);
+    }
 }
 
 fn stale(site: &mut Site<'_>) {
@@ -131,16 +129,34 @@ fn zeroed_head(site: &mut Site<'_>) {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault { cause: "qkv-bias-omitted", fits: |op| matches!(op, Op::Bias), spoil: |site| site.leave_out() },
-    Fault { cause: "qkv-weight-transposed", fits: linear, spoil: transposed },
-    Fault { cause: "linear-weight-transposed", fits: linear, spoil: transposed },
-    Fault { cause: "lm-head-transposed", fits: linear, spoil: transposed },
-    Fault { cause: "gate-up-weights-swapped", fits: linear, spoil: other_of_pair },
-    Fault { cause: "tensor-mapped-wrong", fits: linear, spoil: next_layer },
-    Fault { cause: STALE, fits: linear, spoil: stale },
+    Fault { cause: "qkv-bias-omitted", fits: |_, n| n.op == Op::Bias, spoil: |site| site.leave_out() },
+    Fault {
+        cause: "qkv-weight-transposed",
+        fits: |_, n| matches!((&n.op, n.role), (Op::Linear, Role::Query | Role::Key | Role::Value)),
+        spoil: transposed,
+    },
+    Fault {
+        cause: "linear-weight-transposed",
+        fits: |_, n| {
+            matches!((&n.op, n.role), (Op::Linear, Role::AttnOutput | Role::Gate | Role::Up | Role::FfnOutput))
+        },
+        spoil: transposed,
+    },
+    Fault { cause: "lm-head-transposed", fits: head, spoil: transposed },
+    Fault {
+        cause: "gate-up-weights-swapped",
+        fits: |_, n| matches!((&n.op, n.role), (Op::Linear, Role::Gate | Role::Up)),
+        spoil: other_of_pair,
+    },
+    Fault {
+        cause: "tensor-mapped-wrong",
+        fits: |g, n| n.op == Op::Linear && n.id.layer.is_some() && g.config.n_layers > 1,
+        spoil: next_layer,
+    },
+    Fault { cause: STALE, fits: head, spoil: stale },
     Fault {
         cause: STUCK,
-        fits: |op| matches!(op, Op::KvCache(_)),
+        fits: |_, n| matches!(n.op, Op::KvCache(_)),
         // In the span alone: see `Planted::span`.
         spoil: |_| {},
     },
@@ -170,8 +186,8 @@ pub(super) const FAULTS: &[Fault] = &[
             site.call().args.set(6, first + by);
         },
     },
-    Fault { cause: "rope-not-on-q", fits: rope, spoil: |site| site.leave_out() },
-    Fault { cause: "rope-not-on-k", fits: rope, spoil: |site| site.leave_out() },
+    Fault { cause: "rope-not-on-q", fits: |g, n| rope(g, n) && n.role == Role::Query, spoil: |site| site.leave_out() },
+    Fault { cause: "rope-not-on-k", fits: |g, n| rope(g, n) && n.role == Role::Key, spoil: |site| site.leave_out() },
     Fault { cause: "rope-twice", fits: rope, spoil: rotated_twice },
     Fault { cause: "zeroed", fits: rope, spoil: zeroed_head },
     Fault { cause: "attn-scale-missing", fits: softmax, spoil: |site| site.call().args.set(2, 1f32) },
@@ -193,7 +209,8 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         cause: "gqa-head-map",
-        fits: |op| matches!(op, Op::AttnScores(_)),
+        // With as many KV heads as heads, or with one, the two maps are one.
+        fits: |_, n| matches!(n.op, Op::AttnScores(Attention { n_heads, n_kv_heads, .. }) if (2..n_heads).contains(&n_kv_heads)),
         spoil: |site| {
             let keys = site.span.keys() as u32;
             let call = site.call();
@@ -212,17 +229,13 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         cause: "gate-up-operands-swapped",
-        fits: |op| matches!(op, Op::SwiGlu(_)),
+        fits: swiglu,
         spoil: |site| {
             let (gate, up) = (site.input(0), site.input(1));
             site.call().args.set(0, up);
             site.call().args.set(1, gate);
         },
     },
-    Fault {
-        cause: "gelu-for-silu:kind=0",
-        fits: |op| matches!(op, Op::SwiGlu(_)),
-        spoil: |site| site.call().kernel = "gelu".to_owned(),
-    },
-    Fault { cause: "residual-missing", fits: |op| matches!(op, Op::Residual), spoil: |site| site.leave_out() },
+    Fault { cause: "gelu-for-silu:kind=0", fits: swiglu, spoil: |site| site.call().kernel = "gelu".to_owned() },
+    Fault { cause: "residual-missing", fits: |_, n| n.op == Op::Residual, spoil: |site| site.leave_out() },
 ];

@@ -8,7 +8,7 @@ mod launches;
 
 use super::CudaError;
 use super::calls::{Calls, Span, Work};
-use crate::model::Node;
+use crate::model::{Graph, Node};
 use crate::ops::Op;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use std::sync::Arc;
 pub struct Fault {
     /// The mutation that a diagnosis should name, with its parameters.
     pub cause: &'static str,
-    /// Ops it can be planted in.
-    pub fits: fn(&Op) -> bool,
+    /// Stages of a model that it can be planted in.
+    pub fits: fn(&Graph, &Node) -> bool,
     /// Does it.
     spoil: fn(&mut Site<'_>),
 }

@@ -1,11 +1,11 @@
 //! Arguments of `qdiff compare`.
 
-use super::RunArgs;
+use super::OutputArgs;
+use crate::tasks::compare::CompareRequest;
 use clap::Args;
-use std::path::PathBuf;
 
 /// `qdiff compare`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   qdiff compare mine llama -m model.gguf
@@ -14,13 +14,13 @@ Examples:
 
 Without a model only how far the two are apart can be told.")]
 pub struct CompareArgs {
-    /// Folder of the capture under suspicion
-    #[arg(value_name = "SUBJECT")]
-    pub a: PathBuf,
-    /// Folder of the capture it is held against
-    #[arg(value_name = "REFERENCE")]
-    pub b: PathBuf,
-    /// How to judge and report, as for `run`; the captures name the tokens
+    /// What to compare
     #[command(flatten)]
-    pub run: RunArgs,
+    pub request: CompareRequest,
+    /// Where the report goes
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Exit with 125 instead of 2 and 3, for `git bisect run`
+    #[arg(long, help_heading = "Output")]
+    pub bisect: bool,
 }

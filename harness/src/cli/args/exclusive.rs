@@ -4,11 +4,12 @@
 //! from the environment; here only what was typed clashes, and a setting of
 //! the environment gives way.
 
-use super::PromptArgs;
-use crate::runners::Spec;
+use crate::runners::Source;
+use crate::tasks::bench::Measure;
+use crate::tasks::request::PromptRequest;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Command, Error};
+use clap::{ArgMatches, Command, Error, ValueEnum as _};
 
 /// Of a command, an option and those that it replaces.
 const EXCLUSIVE: &[(&str, &str, &[&str])] = &[
@@ -30,14 +31,14 @@ const RECORDED: &[(&str, &str)] =
 
 /// Whether this runner is a capture.
 fn capture(of: &ArgMatches, id: &str) -> bool {
-    let spec = of.try_get_one::<Spec>(id);
-    matches!(spec, Ok(Some(Spec::Capture(_))))
+    let spec = of.try_get_one::<Source>(id);
+    matches!(spec, Ok(Some(Source::Recorded(_))))
 }
 
 /// Whether the command is about the tokens of a capture.
 fn recorded(name: &str, of: &ArgMatches) -> bool {
     let runners = RUNNERS.iter().find(|(c, _)| *c == name);
-    name == "compare" || runners.is_some_and(|(_, ids)| ids.iter().any(|id| capture(of, id)))
+    runners.is_some_and(|(_, ids)| ids.iter().any(|id| capture(of, id)))
 }
 
 fn typed(of: &ArgMatches, id: &str) -> bool {
@@ -45,7 +46,7 @@ fn typed(of: &ArgMatches, id: &str) -> bool {
 }
 
 /// Lets settings of the environment give way to a prompt that was typed.
-pub(super) fn give_way(prompt: &mut PromptArgs, matches: &ArgMatches) {
+pub(super) fn give_way(prompt: &mut PromptRequest, matches: &ArgMatches) {
     let Some((_, of)) = matches.subcommand() else {
         return;
     };
@@ -58,6 +59,32 @@ pub(super) fn give_way(prompt: &mut PromptArgs, matches: &ArgMatches) {
     }
 }
 
+/// Refuses options of `bench` that say nothing about what is measured.
+fn unheard(command: &mut Command, of: &ArgMatches) -> Result<(), Error> {
+    let Some(measure) = of.get_one::<Measure>("measure") else { return Ok(()) };
+    let heard: &[&str] = match measure {
+        Measure::Speed => &["prompt", "raw", "system", "template", "tokens", "threads", "rounds"],
+        Measure::Cuda => {
+            &["prompt", "raw", "system", "template", "tokens", "gemm", "rounds", "alone", "json", "baseline"]
+        }
+        Measure::Soak => &["prompt", "raw", "system", "template", "tokens", "gemm"],
+        Measure::Run => &["prompt", "length", "rounds"],
+        Measure::TappedPrefill => &["prompt", "raw", "system", "template", "tokens", "length", "threads"],
+    };
+    let always = ["measure", "model", "color", "quiet", "verbose", "log"];
+    let bench = command.get_subcommands().find(|c| c.get_name() == "bench");
+    let ids: Vec<String> = bench.into_iter().flat_map(Command::get_arguments).map(|a| a.get_id().to_string()).collect();
+    let known = |id: &str| heard.contains(&id) || always.contains(&id);
+    match ids.iter().find(|id| typed(of, id) && !known(id)) {
+        Some(id) => {
+            let measure = measure.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());
+            let text = format!("'--{id}' says nothing about what `bench --measure {measure}` measures; leave it out");
+            Err(command.error(ErrorKind::ArgumentConflict, text))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Refuses what cannot be said together.
 ///
 /// # Errors
@@ -66,6 +93,9 @@ pub(super) fn check(command: &mut Command, matches: &ArgMatches) -> Result<(), E
     let Some((name, of)) = matches.subcommand() else {
         return Ok(());
     };
+    if name == "bench" {
+        unheard(command, of)?;
+    }
     let typed = |id: &str| typed(of, id);
     let named = typed("prompt") || typed("tokens");
     let held = name == "run" && capture(of, "subject") && named;

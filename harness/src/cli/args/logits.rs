@@ -1,6 +1,7 @@
 //! Arguments of `qdiff logits`.
 
-use super::{FileArgs, SidesArgs};
+use super::FileArgs;
+use crate::tasks::logits::LogitsRequest;
 use clap::Args;
 
 /// `qdiff logits`.
@@ -12,12 +13,9 @@ Examples:
   qdiff logits --inject one-column-wrong:column=77 --positions 0-3 --json logits.json
   qdiff logits --subject capture:mine -m model.gguf")]
 pub struct LogitsArgs {
-    /// The two sides, on which tokens
+    /// Whose logits
     #[command(flatten)]
-    pub sides: SidesArgs,
-    /// Only the logits after these token positions, such as 0,12-15
-    #[arg(long, value_name = "LIST", env = "QDIFF_POSITIONS")]
-    pub positions: Option<String>,
+    pub request: LogitsRequest,
     /// Where the report goes
     #[command(flatten)]
     pub files: FileArgs,

@@ -1,6 +1,8 @@
 //! Arguments of `qdiff mutations`.
 
-use super::FileArgs;
+use super::{FileArgs, JsonArgs};
+use crate::tasks::request::ThreadsRequest;
+use crate::tasks::values;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -24,15 +26,24 @@ pub enum MutationsCommand {
     /// A line for each fault that can be injected and recognised
     #[command(after_help = "\
 Examples:
-  qdiff mutations list")]
-    List,
+  qdiff mutations list
+  qdiff mutations list --json mutations.json")]
+    List {
+        /// JSON
+        #[command(flatten)]
+        json: JsonArgs,
+    },
     /// All about one of them
     #[command(after_help = "\
 Examples:
   qdiff mutations show rope-base")]
     Show {
         /// Its name
+        #[arg(value_parser = values::mutation(), hide_possible_values = true)]
         name: String,
+        /// JSON
+        #[command(flatten)]
+        json: JsonArgs,
     },
     /// Plant faults, diagnose them, and say how often the diagnosis is right
     Score(ScoreArgs),
@@ -54,8 +65,8 @@ pub struct ScoreArgs {
     /// Whose faults: cpu, or cuda (its launches and kernels; needs a GPU and a build with --features faults)
     #[arg(long, value_enum, default_value_t = ScoreSubject::Cpu, env = "QDIFF_SUBJECT")]
     pub subject: ScoreSubject,
-    /// A built-in prompt or text, with --model
-    #[arg(short, long, default_value = "haiku")]
+    /// A built-in prompt or text
+    #[arg(short, long, default_value = "haiku", requires = "model")]
     pub prompt: String,
     /// One layer for each fault instead of first, middle and last
     #[arg(long)]
@@ -63,12 +74,12 @@ pub struct ScoreArgs {
     /// Pairs of faults at once, for each source of faults
     #[arg(long, default_value_t = 12, value_name = "NUMBER")]
     pub pairs: usize,
-    /// Where the report goes
+    /// Where the score goes
     #[command(flatten)]
     pub files: FileArgs,
-    /// Threads for llama.cpp and the CPU engine [default: all cores]
-    #[arg(short, long, env = "QDIFF_THREADS")]
-    pub threads: Option<usize>,
+    /// Threads
+    #[command(flatten)]
+    pub threads: ThreadsRequest,
 }
 
 /// Whose faults are scored.

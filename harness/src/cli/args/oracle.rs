@@ -1,21 +1,18 @@
 //! Arguments of `qdiff verify-oracle`.
 
-use super::{OutputArgs, PromptArgs};
+use super::OutputArgs;
+use crate::tasks::verify::VerifyRequest;
 use clap::Args;
-use std::path::PathBuf;
 
 /// `qdiff verify-oracle`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   qdiff verify-oracle -n 2")]
 pub struct OracleArgs {
-    /// Model and tokens
+    /// What to run
     #[command(flatten)]
-    pub prompt: PromptArgs,
-    /// Folder for the dequantised copy of the model (four bytes a weight) [default: the system's]
-    #[arg(long, value_name = "DIR", env = "QDIFF_TMP")]
-    pub tmp: Option<PathBuf>,
+    pub request: VerifyRequest,
     /// Where the report goes
     #[command(flatten)]
     pub output: OutputArgs,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Args)]
 pub struct OutputArgs {
     /// Show a row per stage and layer
-    #[arg(long, help_heading = "Report")]
+    #[arg(long, help_heading = "Output")]
     pub full: bool,
     /// Files
     #[command(flatten)]
@@ -16,7 +16,7 @@ pub struct OutputArgs {
 
 /// Where a report goes, beside the screen.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Report")]
+#[command(next_help_heading = "Output")]
 pub struct FileArgs {
     /// Also write the report; the extension says how: .md, .html, .json or .xml (JUnit); repeatable
     #[arg(long, value_name = "FILE", env = "QDIFF_REPORT")]
@@ -44,6 +44,15 @@ impl FileArgs {
         let all = [("json", &self.json), ("markdown", &self.markdown), ("html", &self.html), ("junit", &self.junit)];
         all.into_iter().filter_map(|(name, path)| Some((name, path.as_deref()?)))
     }
+}
+
+/// What a list holds, as JSON.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct JsonArgs {
+    /// Also write what is listed as JSON
+    #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
+    pub json: Option<PathBuf>,
 }
 
 /// A CI system that can be told.

@@ -20,7 +20,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "FILE")]
     pub digest: Option<PathBuf>,
     /// Heading of the digest
-    #[arg(long, value_name = "TEXT", default_value = "Runs")]
+    #[arg(long, value_name = "TEXT", default_value = "Runs", requires = "digest")]
     pub title: String,
     /// Where they go
     #[command(flatten)]

@@ -1,7 +1,8 @@
 //! Scores, softmax and context.
 
-use super::{Fault, Spot};
+use super::{Fault, Spot, context, scores, softmax};
 use half::f16;
+use qdiff_engine::model::Graph;
 
 /// Weights of every row from its scores: `f(scores of the row, query's
 /// position, row of weights)`.
@@ -226,25 +227,30 @@ fn values_by_head(s: &mut Spot<'_>) {
     mix(s, |head, n, i| (head / group * keys + n) * d + i);
 }
 
-const WEIGHTS: &[&str] = &["attn_weights"];
-const SCORES: &[&str] = &["attn_scores"];
-const CONTEXT: &[&str] = &["attn_context"];
+/// Whether h / (H/G) and h mod G differ.
+fn grouped(g: &Graph) -> bool {
+    (2..g.config.n_heads).contains(&g.config.n_kv_heads)
+}
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault { cause: "attn-scale-missing", stages: WEIGHTS, spoil: unscaled },
-    Fault { cause: "attn-scale-wrong", stages: WEIGHTS, spoil: scaled_by_width },
-    Fault { cause: "attn-uniform", stages: SCORES, spoil: keys_unread },
-    Fault { cause: "attn-uniform:read=1", stages: SCORES, spoil: first_key },
-    Fault { cause: "mask-missing", stages: WEIGHTS, spoil: unmasked },
-    Fault { cause: "mask-off-by-one:by=1", stages: WEIGHTS, spoil: sees_next },
-    Fault { cause: "mask-off-by-one:by=-1", stages: WEIGHTS, spoil: misses_itself },
-    Fault { cause: "softmax-wrong-axis", stages: WEIGHTS, spoil: over_queries },
-    Fault { cause: "softmax-no-max", stages: WEIGHTS, spoil: no_maximum },
-    Fault { cause: "softmax-lanes-dropped:kept=8", stages: WEIGHTS, spoil: lanes_lost },
-    Fault { cause: "gqa-head-map", stages: SCORES, spoil: heads_modulo },
-    Fault { cause: "gqa-head-map", stages: CONTEXT, spoil: values_modulo },
-    Fault { cause: "k-cache-layout:as=0", stages: SCORES, spoil: keys_transposed },
-    Fault { cause: "v-cache-layout:as=0", stages: CONTEXT, spoil: values_transposed },
-    Fault { cause: "v-cache-layout:as=1", stages: CONTEXT, spoil: values_by_head },
-    Fault { cause: "kq-f16-overflow", stages: SCORES, spoil: scores_in_half },
+    Fault { cause: "attn-scale-missing", places: |_, n, _| softmax(n), spoil: unscaled },
+    Fault { cause: "attn-scale-wrong", places: |_, n, _| softmax(n), spoil: scaled_by_width },
+    Fault { cause: "attn-uniform", places: |_, n, _| scores(n), spoil: keys_unread },
+    Fault { cause: "attn-uniform:read=1", places: |_, n, _| scores(n), spoil: first_key },
+    Fault { cause: "mask-missing", places: |_, n, _| softmax(n), spoil: unmasked },
+    Fault { cause: "mask-off-by-one:by=1", places: |_, n, _| softmax(n), spoil: sees_next },
+    Fault { cause: "mask-off-by-one:by=-1", places: |_, n, _| softmax(n), spoil: misses_itself },
+    Fault { cause: "softmax-wrong-axis", places: |_, n, _| softmax(n), spoil: over_queries },
+    Fault { cause: "softmax-no-max", places: |_, n, _| softmax(n), spoil: no_maximum },
+    Fault { cause: "softmax-lanes-dropped:kept=8", places: |_, n, _| softmax(n), spoil: lanes_lost },
+    Fault { cause: "gqa-head-map", places: |g, n, _| scores(n) && grouped(g), spoil: heads_modulo },
+    Fault { cause: "gqa-head-map", places: |g, n, _| context(n) && grouped(g), spoil: values_modulo },
+    Fault { cause: "k-cache-layout:as=0", places: |_, n, _| scores(n), spoil: keys_transposed },
+    Fault { cause: "v-cache-layout:as=0", places: |_, n, _| context(n), spoil: values_transposed },
+    Fault {
+        cause: "v-cache-layout:as=1",
+        places: |g, n, _| context(n) && g.config.n_kv_heads > 1,
+        spoil: values_by_head,
+    },
+    Fault { cause: "kq-f16-overflow", places: |_, n, _| scores(n), spoil: scores_in_half },
 ];

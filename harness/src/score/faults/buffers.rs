@@ -1,7 +1,8 @@
 //! Outputs that are not written, not everywhere, or not where they belong.
 
-use super::{Fault, Spot};
-use qdiff_engine::model::StageId;
+use super::{Fault, Spot, context, linear, norm, residual, rope, softmax};
+use qdiff_engine::model::{Node, Role, StageId};
+use qdiff_engine::ops::Op;
 
 fn stale(s: &mut Spot<'_>) {
     if let Some(old) = s.old {
@@ -22,8 +23,8 @@ fn ids_unwritten(s: &mut Spot<'_>) {
 }
 
 fn layer_before(s: &mut Spot<'_>) {
-    let before = s.id.layer.and_then(|l| l.checked_sub(1));
-    let id = StageId { layer: before, ..s.id };
+    let before = s.node.id.layer.and_then(|l| l.checked_sub(1));
+    let id = StageId { layer: before, ..s.node.id };
     if let Some(other) = s.others.get(&id) {
         s.out.copy_from_slice(other);
     }
@@ -146,21 +147,66 @@ fn one_tile(s: &mut Spot<'_>) {
     }
 }
 
+fn hidden(n: &Node) -> bool {
+    n.op == Op::SwiGlu
+}
+
 pub(super) const FAULTS: &[Fault] = &[
-    Fault { cause: "stale-from-previous-step", stages: &["attn_norm", "k_rope", "ffn_act", "layer_out"], spoil: stale },
-    Fault { cause: "logits-stale:stride=96,phase=5", stages: &["logits"], spoil: ids_unwritten },
-    Fault { cause: "copied-from-previous-layer", stages: &["v_proj", "k_rope", "ffn_up"], spoil: layer_before },
-    Fault { cause: "zeroed", stages: &["attn_residual", "ffn_act"], spoil: cleared },
-    Fault { cause: "tail-skipped", stages: &["q_proj", "ffn_gate"], spoil: tail_zero },
-    Fault { cause: "tail-skipped", stages: &["ffn_up"], spoil: tail_old },
-    Fault { cause: "heads-misplaced", stages: &["q_proj", "q_rope", "attn_context"], spoil: heads_swapped },
-    Fault { cause: "rows-misplaced", stages: &["ffn_norm", "ffn_down"], spoil: rows_swapped },
-    Fault { cause: "columns-misplaced", stages: &["attn_out"], spoil: columns_rotated },
-    Fault { cause: "scaled:by=2", stages: &["attn_out", "ffn_down"], spoil: times_two },
-    Fault { cause: "offset:by=0.25,scale=1", stages: &["ffn_up", "attn_residual"], spoil: plus_quarter },
-    Fault { cause: "one-head-wrong", stages: &["q_rope", "attn_context"], spoil: one_head },
-    Fault { cause: "one-head-wrong:head=1", stages: &["attn_weights"], spoil: one_plane },
-    Fault { cause: "one-column-wrong", stages: &["ffn_down", "v_proj"], spoil: one_column },
-    Fault { cause: "one-row-wrong:position=3", stages: &["attn_norm", "ffn_act"], spoil: one_row },
-    Fault { cause: "one-tile-wrong:row=4,rows=4,column=32,columns=16", stages: &["ffn_gate"], spoil: one_tile },
+    Fault {
+        cause: "stale-from-previous-step",
+        places: |_, n, _| {
+            norm(n, &[Role::AttnInput]) || rope(n, &[Role::Key]) || hidden(n) || residual(n, &[Role::FfnOutput])
+        },
+        spoil: stale,
+    },
+    Fault {
+        cause: "logits-stale:stride=96,phase=5",
+        places: |_, n, _| linear(n, &[Role::Logits]),
+        spoil: ids_unwritten,
+    },
+    Fault {
+        cause: "copied-from-previous-layer",
+        places: |_, n, _| {
+            let of_kind = linear(n, &[Role::Value, Role::Up]) || rope(n, &[Role::Key]);
+            of_kind && n.id.layer.is_some_and(|l| l > 0)
+        },
+        spoil: layer_before,
+    },
+    Fault { cause: "zeroed", places: |_, n, _| residual(n, &[Role::AttnOutput]) || hidden(n), spoil: cleared },
+    Fault { cause: "tail-skipped", places: |_, n, _| linear(n, &[Role::Query, Role::Gate]), spoil: tail_zero },
+    Fault { cause: "tail-skipped", places: |_, n, _| linear(n, &[Role::Up]), spoil: tail_old },
+    Fault {
+        cause: "heads-misplaced",
+        places: |_, n, _| linear(n, &[Role::Query]) || rope(n, &[Role::Query]) || context(n),
+        spoil: heads_swapped,
+    },
+    Fault {
+        cause: "rows-misplaced",
+        places: |_, n, _| norm(n, &[Role::FfnInput]) || linear(n, &[Role::FfnOutput]),
+        spoil: rows_swapped,
+    },
+    Fault { cause: "columns-misplaced", places: |_, n, _| linear(n, &[Role::AttnOutput]), spoil: columns_rotated },
+    Fault { cause: "scaled:by=2", places: |_, n, _| linear(n, &[Role::AttnOutput, Role::FfnOutput]), spoil: times_two },
+    Fault {
+        cause: "offset:by=0.25,scale=1",
+        places: |_, n, _| linear(n, &[Role::Up]) || residual(n, &[Role::AttnOutput]),
+        spoil: plus_quarter,
+    },
+    Fault { cause: "one-head-wrong", places: |_, n, _| rope(n, &[Role::Query]) || context(n), spoil: one_head },
+    Fault { cause: "one-head-wrong:head=1", places: |_, n, _| softmax(n), spoil: one_plane },
+    Fault {
+        cause: "one-column-wrong",
+        places: |_, n, _| linear(n, &[Role::FfnOutput, Role::Value]),
+        spoil: one_column,
+    },
+    Fault {
+        cause: "one-row-wrong:position=3",
+        places: |_, n, _| norm(n, &[Role::AttnInput]) || hidden(n),
+        spoil: one_row,
+    },
+    Fault {
+        cause: "one-tile-wrong:row=4,rows=4,column=32,columns=16",
+        places: |_, n, _| linear(n, &[Role::Gate]),
+        spoil: one_tile,
+    },
 ];

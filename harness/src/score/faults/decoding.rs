@@ -1,8 +1,8 @@
 //! Blocks decoded byte by byte, wrongly.
 
-use super::{Fault, Spot};
+use super::{Fault, Spot, linear};
 use half::f16;
-use qdiff_engine::model::WeightSource as _;
+use qdiff_engine::model::{Model, Node, Role, WeightSource as _};
 use qdiff_engine::quant::GgmlType;
 
 fn half(b: &[u8], at: usize) -> f32 {
@@ -131,22 +131,26 @@ fn decode(ty: GgmlType, b: &[u8], slip: Slip, out: &mut [f32]) -> bool {
     }
 }
 
-/// Multiplies with rows whose blocks are decoded with a slip; leaves the
-/// stage as it is where the weight's format knows none such.
+/// Whether the weight of a stage is of a format that can be decoded with a slip.
+fn knows(node: &Node, model: &Model, slip: Slip) -> bool {
+    let ty = model.ggml_type(&node.weights[0].name);
+    let (block, mut out) = (vec![0; ty.type_size()], vec![0f32; ty.block_size()]);
+    decode(ty, &block, slip, &mut out)
+}
+
+/// Multiplies with rows whose blocks are decoded with a slip.
 fn slipped(s: &mut Spot<'_>, slip: Slip) {
-    let (model, weight) = (s.model, s.weight.to_owned());
-    let (n, _) = s.extent(&weight);
-    let ty = model.ggml_type(&weight);
-    let row = |r: usize| {
+    let (model, weight) = (s.model, s.weight());
+    let (n, _) = s.extent(weight);
+    let ty = model.ggml_type(weight);
+    s.multiply(|r| {
         let mut out = vec![0f32; n];
-        let blocks = model.row_bytes(&weight, r).chunks(ty.type_size());
-        let all = blocks.zip(out.chunks_mut(ty.block_size()));
-        let known = all.fold(true, |known, (b, out)| decode(ty, b, slip, out) && known);
-        known.then_some(out)
-    };
-    if row(0).is_some() {
-        s.multiply(|o| row(o).unwrap_or_default());
-    }
+        let blocks = model.row_bytes(weight, r).chunks(ty.type_size());
+        blocks.zip(out.chunks_mut(ty.block_size())).for_each(|(b, out)| {
+            decode(ty, b, slip, out);
+        });
+        out
+    });
 }
 
 fn high_bits(s: &mut Spot<'_>) {
@@ -173,18 +177,15 @@ fn unsigned(s: &mut Spot<'_>) {
     slipped(s, Slip::Unsigned);
 }
 
-/// Whether the weight is stored in blocks of so many.
-fn blocks_of(s: &Spot<'_>, size: usize) -> bool {
-    s.model.ggml_type(s.weight).block_size() == size
+/// Length of the blocks that the weight of a stage is stored in.
+fn block(node: &Node, model: &Model) -> usize {
+    model.ggml_type(&node.weights[0].name).block_size()
 }
 
 /// The loop over the blocks of a row returns after the first.
 fn first_block(s: &mut Spot<'_>) {
-    let (n, _) = s.extent(s.weight);
-    if !blocks_of(s, 256) || n <= 256 {
-        return;
-    }
-    let w = s.values(s.weight);
+    let (n, _) = s.extent(s.weight());
+    let w = s.values(s.weight());
     s.multiply(|o| {
         let mut row = w[o * n..(o + 1) * n].to_vec();
         row[256..].iter_mut().for_each(|v| *v = 0.0);
@@ -194,12 +195,9 @@ fn first_block(s: &mut Spot<'_>) {
 
 /// The tensor's bytes as f16, row after row of two bytes a weight.
 fn bytes_as_half(s: &mut Spot<'_>) {
-    let (model, weight) = (s.model, s.weight.to_owned());
-    let (n, m) = s.extent(&weight);
-    if blocks_of(s, 1) {
-        return;
-    }
-    let bytes: Vec<u8> = (0..m).flat_map(|r| model.row_bytes(&weight, r).to_vec()).collect();
+    let (model, weight) = (s.model, s.weight());
+    let (n, m) = s.extent(weight);
+    let bytes: Vec<u8> = (0..m).flat_map(|r| model.row_bytes(weight, r).to_vec()).collect();
     let stride = bytes.len() / m;
     s.multiply(|o| {
         let value = |i: usize| {
@@ -210,30 +208,52 @@ fn bytes_as_half(s: &mut Spot<'_>) {
     });
 }
 
+const OUT: &[Role] = &[Role::AttnOutput, Role::FfnOutput];
+
+fn six_bits(node: &Node, model: &Model) -> bool {
+    model.ggml_type(&node.weights[0].name) == GgmlType::Q6_K
+}
+
 pub(super) const FAULTS: &[Fault] = &[
     Fault {
         cause: "q5-high-bit",
-        stages: &["attn_out", "ffn_down"],
-        spoil: |s| {
-            if s.model.ggml_type(s.weight) != GgmlType::Q6_K {
-                high_bits(s);
-            }
-        },
+        places: |_, n, m| linear(n, OUT) && knows(n, m, Slip::HighBits) && !six_bits(n, m),
+        spoil: high_bits,
+    },
+    Fault { cause: "q6k-high-bits", places: |_, n, m| linear(n, OUT) && six_bits(n, m), spoil: high_bits },
+    Fault {
+        cause: "nibble-order:kind=0",
+        places: |_, n, m| linear(n, &[Role::Query, Role::FfnOutput]) && knows(n, m, Slip::Halves),
+        spoil: halves,
     },
     Fault {
-        cause: "q6k-high-bits",
-        stages: &["attn_out", "ffn_down"],
-        spoil: |s| {
-            if s.model.ggml_type(s.weight) == GgmlType::Q6_K {
-                high_bits(s);
-            }
-        },
+        cause: "quant-offset-missing",
+        places: |_, n, m| linear(n, &[Role::Key, Role::Up]) && knows(n, m, Slip::Uncentred),
+        spoil: uncentred,
     },
-    Fault { cause: "nibble-order:kind=0", stages: &["q_proj", "ffn_down"], spoil: halves },
-    Fault { cause: "quant-offset-missing", stages: &["k_proj", "ffn_up"], spoil: uncentred },
-    Fault { cause: "q4k-scale-min-swapped", stages: &["v_proj", "ffn_down"], spoil: scales_for_mins },
-    Fault { cause: "kquant-scale-bits", stages: &["attn_out", "ffn_gate"], spoil: scale_bits },
-    Fault { cause: "q8-unsigned", stages: &["q_proj", "ffn_down"], spoil: unsigned },
-    Fault { cause: "kquant-early-return", stages: &["ffn_down"], spoil: first_block },
-    Fault { cause: "quant-bytes-as-f16", stages: &["ffn_up"], spoil: bytes_as_half },
+    Fault {
+        cause: "q4k-scale-min-swapped",
+        places: |_, n, m| linear(n, &[Role::Value, Role::FfnOutput]) && knows(n, m, Slip::ScalesForMins),
+        spoil: scales_for_mins,
+    },
+    Fault {
+        cause: "kquant-scale-bits",
+        places: |_, n, m| linear(n, &[Role::AttnOutput, Role::Gate]) && knows(n, m, Slip::ScaleBits),
+        spoil: scale_bits,
+    },
+    Fault {
+        cause: "q8-unsigned",
+        places: |_, n, m| linear(n, &[Role::Query, Role::FfnOutput]) && knows(n, m, Slip::Unsigned),
+        spoil: unsigned,
+    },
+    Fault {
+        cause: "kquant-early-return",
+        places: |_, n, m| linear(n, &[Role::FfnOutput]) && block(n, m) == 256 && n.weights[0].extent[0] > 256,
+        spoil: first_block,
+    },
+    Fault {
+        cause: "quant-bytes-as-f16",
+        places: |_, n, m| linear(n, &[Role::Up]) && block(n, m) > 1,
+        spoil: bytes_as_half,
+    },
 ];

@@ -15,8 +15,8 @@ mod numerics;
 mod position;
 mod weights;
 
-use qdiff_engine::model::{Config, Graph, Model, StageId, WeightSource as _};
-use qdiff_engine::ops::Tensor;
+use qdiff_engine::model::{Config, Graph, Model, Node, Role, StageId, WeightSource as _};
+use qdiff_engine::ops::{Op, Tensor};
 use qdiff_engine::tap::{Intervene, Site};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,8 +26,9 @@ pub struct Fault {
     /// The mutation that should be named, with its parameters where the right
     /// ones are to be found.
     pub cause: &'static str,
-    /// Stages it can be planted in.
-    pub stages: &'static [&'static str],
+    /// Stages of a model that it can be planted in, by what they are and by the
+    /// formats of their weights.
+    pub places: fn(&Graph, &Node, &Model) -> bool,
     /// Does it.
     pub spoil: fn(&mut Spot<'_>),
 }
@@ -47,10 +48,45 @@ pub fn all() -> impl Iterator<Item = &'static Fault> {
     .flatten()
 }
 
+/// The faults in how blocks of weights are decoded.
+pub fn of_formats() -> &'static [Fault] {
+    decoding::FAULTS
+}
+
+fn linear(node: &Node, roles: &[Role]) -> bool {
+    node.op == Op::Linear && roles.contains(&node.role)
+}
+
+fn rope(node: &Node, roles: &[Role]) -> bool {
+    matches!(node.op, Op::Rope(_)) && roles.contains(&node.role)
+}
+
+fn norm(node: &Node, roles: &[Role]) -> bool {
+    matches!(node.op, Op::RmsNorm(_)) && roles.contains(&node.role)
+}
+
+fn residual(node: &Node, roles: &[Role]) -> bool {
+    node.op == Op::Residual && roles.contains(&node.role)
+}
+
+fn scores(node: &Node) -> bool {
+    matches!(node.op, Op::AttnScores(_))
+}
+
+fn softmax(node: &Node) -> bool {
+    matches!(node.op, Op::AttnWeights(_))
+}
+
+fn context(node: &Node) -> bool {
+    matches!(node.op, Op::AttnContext(_))
+}
+
 /// A stage in the hands of a fault.
 pub struct Spot<'a> {
     /// The stage.
-    id: StageId,
+    node: &'a Node,
+    /// All stages, as they should be.
+    graph: &'a Graph,
     /// Hyperparameters.
     config: &'a Config,
     /// What it read, in the order of its inputs.
@@ -58,8 +94,6 @@ pub struct Spot<'a> {
     /// Token ids and positions of the step.
     tokens: &'a [u32],
     positions: &'a [u32],
-    /// Name of its weight, empty where it has none.
-    weight: &'a str,
     /// All weights.
     model: &'a Model,
     /// What other stages gave in this step.
@@ -71,7 +105,18 @@ pub struct Spot<'a> {
     shape: &'a mut Vec<usize>,
 }
 
-impl Spot<'_> {
+impl<'a> Spot<'a> {
+    /// Name of its weight.
+    fn weight(&self) -> &'a str {
+        &self.node.weights[0].name
+    }
+
+    /// The stage of the same op in another layer, or of another role in this one.
+    fn other(&self, layer: Option<u16>, role: Role) -> Option<&'a Node> {
+        let alike = |n: &&Node| n.id.layer == layer && n.role == role && n.op.name() == self.node.op.name();
+        self.graph.nodes.iter().find(alike)
+    }
+
     /// Inputs and outputs of the weight.
     fn extent(&self, weight: &str) -> (usize, usize) {
         self.model.extent(weight)
@@ -103,42 +148,41 @@ impl Spot<'_> {
     }
 }
 
-/// Faults in the places where they are planted; changes what those stages give.
-pub struct Planted<'a> {
+/// Faults in the stages where they are planted; changes what those give.
+pub struct FaultyStages<'a> {
     model: &'a Model,
-    graph: Graph,
     places: Vec<(&'static Fault, StageId)>,
     others: HashMap<StageId, Vec<f32>>,
     old: HashMap<StageId, Vec<f32>>,
 }
 
-impl<'a> Planted<'a> {
+impl<'a> FaultyStages<'a> {
     /// Each fault in its stage.
     pub fn new(model: &'a Model, places: Vec<(&'static Fault, StageId)>) -> Self {
-        Self { model, graph: model.graph().clone(), places, others: HashMap::new(), old: HashMap::new() }
+        Self { model, places, others: HashMap::new(), old: HashMap::new() }
     }
 
     /// Whether a fault may want to see what this stage gives.
-    fn seen_later(&self, id: StageId) -> bool {
+    fn seen_later(&self, node: &Node) -> bool {
         self.places.iter().any(|(_, at)| {
-            let before = id.name == at.name && at.layer > id.layer;
-            before || (id.layer == at.layer && id.name.ends_with("_norm"))
+            let before = node.id.name == at.name && at.layer > node.id.layer;
+            before || (node.id.layer == at.layer && matches!(node.op, Op::RmsNorm(_)))
         })
     }
 }
 
-impl Intervene for Planted<'_> {
+impl Intervene for FaultyStages<'_> {
     fn change(&mut self, site: Site<'_>) {
         let id = site.node.id;
         for (fault, _) in self.places.iter().filter(|(_, at)| *at == id) {
             let mut shape = std::mem::take(&mut site.output.shape);
             (fault.spoil)(&mut Spot {
-                id,
-                config: &self.graph.config,
+                node: site.node,
+                graph: self.model.graph(),
+                config: &self.model.graph().config,
                 inputs: site.inputs,
                 tokens: site.context.tokens,
                 positions: site.context.positions,
-                weight: site.context.weight,
                 model: self.model,
                 others: &self.others,
                 old: self.old.get(&id).map(Vec::as_slice),
@@ -148,7 +192,7 @@ impl Intervene for Planted<'_> {
             site.output.shape = shape;
             self.old.insert(id, site.output.data.clone());
         }
-        if self.seen_later(id) {
+        if self.seen_later(site.node) {
             self.others.insert(id, site.output.data.clone());
         }
     }

@@ -1,12 +1,13 @@
 //! The right operands, through the wrong function.
 
-use super::{Fault, Spot};
+use super::{Fault, Spot, linear, norm};
 use half::f16;
-use qdiff_engine::model::StageId;
+use qdiff_engine::model::{Graph, Model, Node, Role};
+use qdiff_engine::ops::Op;
 
 /// Normalises runs as long as the weight: `f(run, weight, out)`.
 fn runs(s: &mut Spot<'_>, f: impl Fn(&[f32], &[f32], &mut [f32])) {
-    let w = s.values(s.weight);
+    let w = s.values(s.weight());
     let x = &s.inputs[0].data;
     for at in (0..x.len()).step_by(w.len()) {
         f(&x[at..at + w.len()], &w, &mut s.out[at..at + w.len()]);
@@ -99,11 +100,10 @@ fn block_alone(s: &mut Spot<'_>) {
 
 /// What is added is what the norm of the block gave.
 fn normed_added(s: &mut Spot<'_>) {
-    let name = match s.id.name {
-        "attn_residual" => "attn_norm",
-        _ => "ffn_norm",
-    };
-    let Some(normed) = s.others.get(&StageId { name, ..s.id }) else {
+    let of_block = if s.node.role == Role::AttnOutput { Role::AttnInput } else { Role::FfnInput };
+    let mut layer = s.graph.nodes.iter().filter(|n| n.id.layer == s.node.id.layer);
+    let normed = layer.find(|n| norm(n, &[of_block])).and_then(|n| s.others.get(&n.id));
+    let Some(normed) = normed else {
         return;
     };
     for i in 0..s.out.len() {
@@ -113,8 +113,8 @@ fn normed_added(s: &mut Spot<'_>) {
 
 /// Sums kept in f16, term by term.
 fn in_half(s: &mut Spot<'_>) {
-    let w = s.values(s.weight);
-    let (n, m) = s.extent(s.weight);
+    let w = s.values(s.weight());
+    let (n, m) = s.extent(s.weight());
     let x = &s.inputs[0].data;
     for t in 0..s.positions.len() {
         for o in 0..m {
@@ -127,19 +127,21 @@ fn in_half(s: &mut Spot<'_>) {
     }
 }
 
-const NORMS: &[&str] = &["attn_norm", "ffn_norm", "final_norm", "q_normed", "k_normed"];
+fn norms(_: &Graph, n: &Node, _: &Model) -> bool {
+    matches!(n.op, Op::RmsNorm(_))
+}
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault { cause: "rms-weight-missing", stages: NORMS, spoil: unweighted },
-    Fault { cause: "rms-weight-plus-one", stages: NORMS, spoil: plus_one },
-    Fault { cause: "rms-mean-subtracted", stages: NORMS, spoil: centred },
-    Fault { cause: "rms-eps-wrong", stages: NORMS, spoil: eps_1e5 },
-    Fault { cause: "rms-eps-wrong:eps=0.01", stages: NORMS, spoil: eps_1e2 },
-    Fault { cause: "gelu-for-silu:kind=0", stages: &["ffn_act"], spoil: gelu },
-    Fault { cause: "gelu-for-silu:kind=2", stages: &["ffn_act"], spoil: relu },
-    Fault { cause: "gate-up-operands-swapped", stages: &["ffn_act"], spoil: operands_swapped },
-    Fault { cause: "residual-missing", stages: &["attn_residual", "layer_out"], spoil: block_alone },
-    Fault { cause: "residual-wrong-side", stages: &["attn_residual", "layer_out"], spoil: normed_added },
-    Fault { cause: "ffn-down-f16-overflow", stages: &["ffn_down"], spoil: in_half },
-    Fault { cause: "compute-16f", stages: &["k_proj", "ffn_up"], spoil: in_half },
+    Fault { cause: "rms-weight-missing", places: norms, spoil: unweighted },
+    Fault { cause: "rms-weight-plus-one", places: norms, spoil: plus_one },
+    Fault { cause: "rms-mean-subtracted", places: norms, spoil: centred },
+    Fault { cause: "rms-eps-wrong", places: norms, spoil: eps_1e5 },
+    Fault { cause: "rms-eps-wrong:eps=0.01", places: norms, spoil: eps_1e2 },
+    Fault { cause: "gelu-for-silu:kind=0", places: |_, n, _| n.op == Op::SwiGlu, spoil: gelu },
+    Fault { cause: "gelu-for-silu:kind=2", places: |_, n, _| n.op == Op::SwiGlu, spoil: relu },
+    Fault { cause: "gate-up-operands-swapped", places: |_, n, _| n.op == Op::SwiGlu, spoil: operands_swapped },
+    Fault { cause: "residual-missing", places: |_, n, _| n.op == Op::Residual, spoil: block_alone },
+    Fault { cause: "residual-wrong-side", places: |_, n, _| n.op == Op::Residual, spoil: normed_added },
+    Fault { cause: "ffn-down-f16-overflow", places: |_, n, _| linear(n, &[Role::FfnOutput]), spoil: in_half },
+    Fault { cause: "compute-16f", places: |_, n, _| linear(n, &[Role::Key, Role::Up]), spoil: in_half },
 ];

@@ -1,6 +1,8 @@
 //! Positions: the rotation and the cache.
 
-use super::{Fault, Spot};
+use super::{Fault, Spot, rope};
+use qdiff_engine::model::{Graph, Model, Node, Role};
+use qdiff_engine::ops::Op;
 
 /// Rotates the split halves of every head of the input, plane i of a token at
 /// position p by `angle(p, i)`.
@@ -116,18 +118,24 @@ fn stuck(s: &mut Spot<'_>) {
     s.shape[0] = s.positions.len();
 }
 
-const ROPES: &[&str] = &["q_rope", "k_rope"];
+fn both(_: &Graph, n: &Node, _: &Model) -> bool {
+    rope(n, &[Role::Query, Role::Key])
+}
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault { cause: "rope-base:base=10000", stages: ROPES, spoil: base_10000 },
-    Fault { cause: "rope-base:base=250000", stages: ROPES, spoil: base_250000 },
-    Fault { cause: "rope-pairing", stages: ROPES, spoil: adjacent },
-    Fault { cause: "rope-twice", stages: ROPES, spoil: twice },
-    Fault { cause: "rope-position-off-by-one:by=1", stages: ROPES, spoil: one_on },
-    Fault { cause: "decode-offset:by=11", stages: ROPES, spoil: jump },
-    Fault { cause: "rope-not-on-q", stages: &["q_rope"], spoil: unturned },
-    Fault { cause: "rope-not-on-k", stages: &["k_rope"], spoil: unturned },
-    Fault { cause: "rope-partial", stages: ROPES, spoil: half_turned },
-    Fault { cause: "rope-on-v", stages: &["v_cache"], spoil: values_turned },
-    Fault { cause: "kv-position-stuck", stages: &["k_cache", "v_cache"], spoil: stuck },
+    Fault { cause: "rope-base:base=10000", places: both, spoil: base_10000 },
+    Fault { cause: "rope-base:base=250000", places: both, spoil: base_250000 },
+    Fault { cause: "rope-pairing", places: both, spoil: adjacent },
+    Fault { cause: "rope-twice", places: both, spoil: twice },
+    Fault { cause: "rope-position-off-by-one:by=1", places: both, spoil: one_on },
+    Fault { cause: "decode-offset:by=11", places: both, spoil: jump },
+    Fault { cause: "rope-not-on-q", places: |_, n, _| rope(n, &[Role::Query]), spoil: unturned },
+    Fault { cause: "rope-not-on-k", places: |_, n, _| rope(n, &[Role::Key]), spoil: unturned },
+    Fault { cause: "rope-partial", places: both, spoil: half_turned },
+    Fault {
+        cause: "rope-on-v",
+        places: |_, n, _| matches!((&n.op, n.role), (Op::KvCache(_), Role::Value)),
+        spoil: values_turned,
+    },
+    Fault { cause: "kv-position-stuck", places: |_, n, _| matches!(n.op, Op::KvCache(_)), spoil: stuck },
 ];

@@ -1,6 +1,8 @@
 //! Weights left out, or taken for each other.
 
-use super::{Fault, Spot};
+use super::{Fault, Spot, linear, norm};
+use qdiff_engine::model::Role;
+use qdiff_engine::ops::Op;
 
 fn input_alone(s: &mut Spot<'_>) {
     s.out.clone_from(&s.inputs[0].data);
@@ -12,32 +14,33 @@ fn by(s: &mut Spot<'_>, weight: &str) {
     s.multiply(|o| w[o * n..(o + 1) * n].to_vec());
 }
 
+/// With the weight of another stage of the layer.
+fn by_role(s: &mut Spot<'_>, role: Role) {
+    if let Some(other) = s.other(s.node.id.layer, role) {
+        by(s, &other.weights[0].name);
+    }
+}
+
 fn gate_for_up(s: &mut Spot<'_>) {
-    let other = match s.id.name {
-        "ffn_gate" => s.weight.replace("ffn_gate", "ffn_up"),
-        _ => s.weight.replace("ffn_up", "ffn_gate"),
-    };
-    by(s, &other);
+    by_role(s, if s.node.role == Role::Gate { Role::Up } else { Role::Gate });
 }
 
 fn k_for_v(s: &mut Spot<'_>) {
-    let other = match s.id.name {
-        "k_proj" => s.weight.replace("attn_k", "attn_v"),
-        _ => s.weight.replace("attn_v", "attn_k"),
-    };
-    by(s, &other);
+    by_role(s, if s.node.role == Role::Key { Role::Value } else { Role::Key });
 }
 
 fn tied(s: &mut Spot<'_>) {
-    by(s, "token_embd.weight");
+    if let Some(table) = s.graph.first(Role::Embedding) {
+        by(s, &table.weights[0].name);
+    }
 }
 
 /// The layer after; of the last, the first.
 fn next_layer(s: &mut Spot<'_>) {
-    let own = s.id.layer.unwrap_or(0);
-    let other = (usize::from(own) + 1) % s.config.n_layers;
-    let name = s.weight.replace(&format!("blk.{own}."), &format!("blk.{other}."));
-    by(s, &name);
+    let next = s.node.id.layer.map(|own| (own + 1) % s.config.n_layers as u16);
+    if let Some(other) = s.other(next, s.node.role) {
+        by(s, &other.weights[0].name);
+    }
 }
 
 fn nothing_loaded(s: &mut Spot<'_>) {
@@ -46,15 +49,26 @@ fn nothing_loaded(s: &mut Spot<'_>) {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault { cause: "qkv-bias-omitted", stages: &["q_biased", "k_biased", "v_biased"], spoil: input_alone },
-    Fault { cause: "qk-norm-omitted", stages: &["q_normed", "k_normed"], spoil: input_alone },
-    Fault { cause: "gate-up-weights-swapped", stages: &["ffn_gate", "ffn_up"], spoil: gate_for_up },
-    Fault { cause: "tensor-taken-for-another", stages: &["k_proj", "v_proj"], spoil: k_for_v },
-    Fault { cause: "tied-head-wrong", stages: &["logits"], spoil: tied },
+    Fault { cause: "qkv-bias-omitted", places: |_, n, _| n.op == Op::Bias, spoil: input_alone },
+    Fault { cause: "qk-norm-omitted", places: |_, n, _| norm(n, &[Role::Query, Role::Key]), spoil: input_alone },
+    Fault {
+        cause: "gate-up-weights-swapped",
+        places: |_, n, _| linear(n, &[Role::Gate, Role::Up]),
+        spoil: gate_for_up,
+    },
+    Fault { cause: "tensor-taken-for-another", places: |_, n, _| linear(n, &[Role::Key, Role::Value]), spoil: k_for_v },
+    Fault { cause: "tied-head-wrong", places: |g, n, _| linear(n, &[Role::Logits]) && !g.tied_head(), spoil: tied },
     Fault {
         cause: "tensor-mapped-wrong",
-        stages: &["q_proj", "v_proj", "attn_out", "ffn_gate", "ffn_down"],
+        places: |g, n, _| {
+            let roles = [Role::Query, Role::Value, Role::AttnOutput, Role::Gate, Role::FfnOutput];
+            linear(n, &roles) && g.config.n_layers > 1
+        },
         spoil: next_layer,
     },
-    Fault { cause: "tensor-not-loaded", stages: &["attn_out", "ffn_up"], spoil: nothing_loaded },
+    Fault {
+        cause: "tensor-not-loaded",
+        places: |_, n, _| linear(n, &[Role::AttnOutput, Role::Up]),
+        spoil: nothing_loaded,
+    },
 ];

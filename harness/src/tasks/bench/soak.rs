@@ -1,7 +1,8 @@
 //! `qdiff bench --measure soak`: decode steps to the end of the context.
 
-use crate::cli::args::BenchArgs;
-use crate::cli::{say, setup};
+use super::BenchRequest;
+use crate::report::bench::Soaked;
+use crate::tasks::Console;
 use anyhow::{Context as _, Result, ensure};
 use qdiff_engine::cuda::{CudaEngine, Options, Path, free_memory};
 use qdiff_engine::tap::NoTaps;
@@ -21,18 +22,17 @@ fn memory() -> Result<(u64, u64)> {
 }
 
 /// Runs to the end of the context, each step on the token the one before chose.
-pub(super) fn run(args: &BenchArgs) -> Result<()> {
-    let opened = setup::open(args.prompt.model.as_ref())?;
+pub(super) fn run(request: &BenchRequest, console: Console<'_>) -> Result<Soaked> {
+    let opened = request.prompt.model.open()?;
     let config = &opened.model.graph().config;
-    let (_, tokens) = setup::tokens(&opened, &args.prompt)?;
-    let prompt: Vec<u32> = tokens.iter().copied().cycle().take(FIRST).collect();
+    let prompt = request.cycled(&opened, FIRST)?;
     let mut engine = CudaEngine::new(
         &opened.model,
         Options {
             step: FIRST,
             context: config.context,
             path: Path::Fast,
-            gemm: args.prompt.gemm,
+            gemm: request.gemm.gemm,
             last_logits: true,
             ..Options::default()
         },
@@ -53,7 +53,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
             let (host, free) = memory()?;
             let rate = STRIDE as f64 / at.elapsed().as_secs_f64();
             at = Instant::now();
-            say(&format!(
+            (console.say)(&format!(
                 "position {:>6}  host {:>6} MiB  device free {:>7} MiB  {rate:>6.0} tok/s\n",
                 engine.position(),
                 host >> 20,
@@ -70,9 +70,5 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
             );
         }
     }
-    say(&format!(
-        "{}: to position {}, the end of the context; memory stayed flat\n",
-        engine.device(),
-        engine.position()
-    ))
+    Ok(Soaked { device: engine.device().to_owned(), position: engine.position() })
 }

@@ -1,13 +1,13 @@
 //! The faults that `--inject` puts into the subject, by the part that has them.
 
 use crate::loaded::LoadedModel;
-use crate::mutations::{Injection, Mutation, Part};
-use crate::runners::{Faults, Spec};
+use crate::mutations::{FaultSite, Injection, Mutation};
+use crate::runners::{Faults, Source};
 use anyhow::{Result, bail};
 
 /// Faults of a subject.
 #[derive(Default)]
-pub(super) struct Planted {
+pub(super) struct InjectedFaults {
     /// Of its stages.
     pub(super) stages: Faults,
     /// Of what makes tokens of the prompt.
@@ -29,26 +29,26 @@ pub(super) fn read(given: &[String]) -> Result<Vec<Injection>> {
 ///
 /// # Errors
 /// A subject that can take none of them.
-pub(super) fn rewriting(injections: &[Injection], subject: &Spec) -> Result<bool> {
+pub(super) fn rewriting(injections: &[Injection], subject: &Source) -> Result<bool> {
     let rewriting = injections.iter().any(|i| i.mutation().of_a_stage());
-    if rewriting || (!injections.is_empty() && matches!(subject, Spec::Capture(_))) {
+    if rewriting || (!injections.is_empty() && matches!(subject, Source::Recorded(_))) {
         subject.check_faults()?;
     }
     Ok(rewriting)
 }
 
-impl Planted {
+impl InjectedFaults {
     /// The faults to inject: of stages, and of those `parts` that the command runs.
     ///
     /// # Errors
     /// A fault that applies nowhere in the model, or of a part that is not run;
     /// two of the tokenizer.
-    pub(super) fn new(opened: &LoadedModel, injections: &[Injection], parts: &[Part]) -> Result<Self> {
+    pub(super) fn new(opened: &LoadedModel, injections: &[Injection], parts: &[FaultSite]) -> Result<Self> {
         let mut planted = Self::default();
         for injection in injections {
             let mutation = injection.mutation();
-            match mutation.part() {
-                part @ Part::Tokenizer if parts.contains(&part) => {
+            match mutation.site() {
+                part @ FaultSite::Tokenizer if parts.contains(&part) => {
                     if let Some(other) = planted.tokenizer.replace(mutation) {
                         bail!(
                             "`{}` and `{}` cannot be injected together: each says what the whole prompt becomes",
@@ -57,7 +57,7 @@ impl Planted {
                         );
                     }
                 }
-                part @ Part::Samplers if parts.contains(&part) => planted.samplers.push(mutation),
+                part @ FaultSite::Samplers if parts.contains(&part) => planted.samplers.push(mutation),
                 _ => {
                     let whole = || opened.model.graph().clone();
                     let graph = planted.stages.graph.get_or_insert_with(whole);

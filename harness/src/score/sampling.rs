@@ -5,7 +5,7 @@ use qdiff_engine::model::Graph;
 
 /// How much is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct Sampling {
     /// Layers that each fault is planted in: first, middle and last, or one of
     /// them in turn.
     pub all_three: bool,
@@ -13,7 +13,7 @@ pub struct Plan {
     pub pairs: usize,
 }
 
-impl Plan {
+impl Sampling {
     /// Plants of first, middle and last layer, or of one of them in turn.
     pub fn choose(self, plants: &[Plant], graph: &Graph) -> Vec<Plant> {
         let last = graph.config.n_layers.saturating_sub(1) as u16;

@@ -1,27 +1,24 @@
 //! `qdiff bench --measure cuda`: the CUDA engine on its own card, by both paths
 //! and with and without taps.
 
-use super::median;
-use crate::cli::args::BenchArgs;
-use crate::cli::{say, setup};
+use super::{BenchRequest, median};
 use crate::llama::plain::Plain;
 use crate::loaded::LoadedModel;
 use crate::report::book::{Bench, BenchRow as Row, Kernel};
 use anyhow::{Context as _, Result};
-use comfy_table::{CellAlignment, Table, presets};
 use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path as PathOf, bandwidth};
 use qdiff_engine::model::StageId;
 use qdiff_engine::tap::{NoTaps, TapSink};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Tokens of the context before the first timed decode step, which is also the
-/// timed prefill, and decode steps.
-const CONTEXT: usize = 512;
-const DECODE: usize = 128;
+/// timed prefill.
+pub const CONTEXT: usize = 512;
+/// Decode steps timed.
+pub const DECODE: usize = 128;
 /// Steps of a measurement with taps: they are slow.
-const TAPPED: usize = 8;
+pub const TAPPED: usize = 8;
 
 /// Launches of a kernel in a row when it is timed.
 const REPEATS: usize = 50;
@@ -106,27 +103,15 @@ fn time(engine: &mut CudaEngine, prompt: &[u32], taps: Taps) -> Result<(f64, f64
     Ok((prefill, start.elapsed().as_secs_f64() / steps as f64))
 }
 
-/// Reads an earlier bench.
-///
-/// # Errors
-/// A file that is not there or is none.
-pub(super) fn read(path: &Path) -> Result<Bench> {
-    let shown = path.display();
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {shown}"))?;
-    serde_json::from_slice(&bytes)
-        .with_context(|| format!("{shown} is no file that `qdiff bench --measure cuda --json` wrote"))
-}
-
 /// Seconds per token of prefill and of decode, a pair a round.
 type Times = Vec<(f64, f64)>;
 
-/// Times everything, prints it, and gives it for a file. Every engine runs
-/// between two runs of llama.cpp, round by round.
-pub(super) fn measure(args: &BenchArgs, before: Option<&Bench>) -> Result<Bench> {
-    let opened = setup::open(args.prompt.model.as_ref())?;
-    let (_, tokens) = setup::tokens(&opened, &args.prompt)?;
-    let prompt: Vec<u32> = tokens.iter().copied().cycle().take(CONTEXT).collect();
-    let rounds = usize::from(args.rounds);
+/// Times everything. Every engine runs between two runs of llama.cpp, round by
+/// round.
+pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
+    let opened = request.prompt.model.open()?;
+    let prompt = request.cycled(&opened, CONTEXT)?;
+    let rounds = usize::from(request.rounds());
     let mut bench = Bench {
         device: String::new(),
         bandwidth: bandwidth()?,
@@ -137,7 +122,7 @@ pub(super) fn measure(args: &BenchArgs, before: Option<&Bench>) -> Result<Bench>
         rows: Vec::new(),
         kernels: Vec::new(),
     };
-    let mut llama = match args.alone {
+    let mut llama = match request.alone {
         true => None,
         false => {
             let model = Arc::new(crate::llama::Model::load_cuda(&opened.path)?);
@@ -147,7 +132,7 @@ pub(super) fn measure(args: &BenchArgs, before: Option<&Bench>) -> Result<Bench>
         }
     };
     let mut theirs = Times::new();
-    for entry in entries(args.prompt.gemm, KvType::F32) {
+    for entry in entries(request.gemm.gemm, KvType::F32) {
         let ours = one(&opened, &prompt, &entry, rounds, &mut bench, || {
             if let (Some(plain), Taps::Off) = (&mut llama, entry.taps) {
                 theirs.push(time_llama(plain, &prompt)?);
@@ -160,10 +145,6 @@ pub(super) fn measure(args: &BenchArgs, before: Option<&Bench>) -> Result<Bench>
     if !theirs.is_empty() {
         bench.add("llama.cpp (cuda)", &theirs);
         bench.compare("llama.cpp (cuda)");
-    }
-    say(&render(&bench))?;
-    if let Some(before) = before {
-        say(&changes(&bench, before))?;
     }
     Ok(bench)
 }
@@ -228,64 +209,4 @@ impl Bench {
             row.ratio = other.map(|t| row.tokens_per_second / t.tokens_per_second);
         }
     }
-}
-
-/// The change of every figure that both have.
-fn changes(now: &Bench, before: &Bench) -> String {
-    let mut out = format!("\nagainst the baseline ({}, {} {})\n", before.device, before.model, before.format);
-    for row in &now.rows {
-        let same = |r: &&Row| r.what == row.what && r.who == row.who;
-        let Some(old) = before.rows.iter().find(same) else {
-            continue;
-        };
-        let change = 100.0 * (row.tokens_per_second / old.tokens_per_second - 1.0);
-        out += &format!(
-            " {:<8} {:<30} {:>8.0} -> {:>8.0} tok/s  {change:+.1} %\n",
-            row.what, row.who, old.tokens_per_second, row.tokens_per_second
-        );
-    }
-    out
-}
-
-fn render(bench: &Bench) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["", "", "tok/s", "of bandwidth", "of llama.cpp"]);
-    let share = |x: Option<f64>| x.map_or(String::new(), |x| format!("{:.1} %", 100.0 * x));
-    let ratio = |x: Option<f64>| x.map_or(String::new(), |x| format!("{x:.2}"));
-    for row in &bench.rows {
-        table.add_row([
-            row.what.clone(),
-            row.who.clone(),
-            format!("{:.0}", row.tokens_per_second),
-            share(row.of_bandwidth),
-            ratio(row.ratio),
-        ]);
-    }
-    for column in 2..5 {
-        if let Some(c) = table.column_mut(column) {
-            c.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let mut inside = Table::new();
-    inside.load_style(presets::NOTHING);
-    inside.set_header(["kernel", "launches", "µs each", "µs a step"]);
-    for k in &bench.kernels {
-        inside.add_row([
-            k.name.clone(),
-            k.launches.to_string(),
-            format!("{:.2}", 1e6 * k.seconds / k.launches as f64),
-            format!("{:.1}", 1e6 * k.seconds),
-        ]);
-    }
-    format!(
-        "{}, a copy moves {:.0} GB/s; {} {}: {:.1} MB of weights a token\n\
-         decode of {DECODE} ({TAPPED} with taps) after {CONTEXT}, prefill of {CONTEXT}; medians of {} rounds\n\n{table}\n\n{inside}\n",
-        bench.device,
-        bench.bandwidth / 1e9,
-        bench.model,
-        bench.format,
-        bench.weight_bytes as f64 / 1e6,
-        bench.rounds
-    )
 }

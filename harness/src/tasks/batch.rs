@@ -1,9 +1,8 @@
 //! Many prompts in one run, with the model loaded once: `run --prompts`.
 
-use super::setup;
 use crate::loaded::{LoadedModel, sha256};
 use crate::prompts::{self, Ready, Style};
-use crate::report::Place;
+use crate::report::{Place, file};
 use anyhow::{Context as _, Result, bail};
 use std::path::Path;
 use std::str::FromStr;
@@ -35,6 +34,7 @@ impl Shard {
 }
 
 /// The prompts of a run.
+#[derive(Default)]
 pub(super) struct Batch {
     /// Those of this part.
     pub(super) entries: Vec<Entry>,
@@ -85,7 +85,7 @@ impl Entry {
 
     /// Name of its file of results: unlike that of every other prompt.
     pub(super) fn file(&self) -> String {
-        format!("{:04}-{}.json", self.index, file_name(&self.name))
+        format!("{:04}-{}.json", self.index, file::name(&self.name))
     }
 }
 
@@ -95,7 +95,7 @@ impl Entry {
 /// # Errors
 /// What cannot be read, or holds no prompt; a part without any.
 pub(super) fn read(source: &Path, shard: Option<Shard>) -> Result<Batch> {
-    let shown = setup::show(source);
+    let shown = source.display();
     let mut all = if source.is_dir() {
         of_folder(source)?
     } else {
@@ -119,7 +119,7 @@ pub(super) fn read(source: &Path, shard: Option<Shard>) -> Result<Batch> {
 }
 
 fn of_folder(folder: &Path) -> Result<Vec<Entry>> {
-    let shown = setup::show(folder);
+    let shown = folder.display();
     let problem = || format!("cannot list {shown}");
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(problem)? {
@@ -149,14 +149,6 @@ fn of_lines(file: &Path, text: &str) -> Result<Vec<Entry>> {
             Ok(Entry { index, given: given.to_owned(), name: format!("{file}:{}", line + 1) })
         })
         .collect()
-}
-
-/// `name` as part of a file's name.
-pub(super) fn file_name(name: &str) -> String {
-    let plain = |c: char| {
-        if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }
-    };
-    name.chars().map(plain).collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,122 @@
+//! `qdiff.toml`: what a project sets for every run in its folder. The command
+//! line wins over the environment, and the environment over the file.
+
+use crate::runners::Source;
+use crate::verdict::tolerance;
+use anyhow::{Context as _, Result, bail};
+use clap::{Arg, ArgMatches, Command};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// The file's name, in the working directory or a folder above it.
+const NAME: &str = "qdiff.toml";
+
+/// What the file may hold.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    /// GGUF file.
+    model: Option<PathBuf>,
+    /// As `--subject`.
+    subject: Option<String>,
+    /// As `--reference`.
+    reference: Option<String>,
+    /// As `--tolerance`, a list.
+    #[serde(default)]
+    tolerance: Vec<String>,
+    /// As `--prompts`: what `run` runs where no prompt is named.
+    prompts: Option<PathBuf>,
+}
+
+/// A project's settings.
+#[derive(Debug)]
+pub(super) struct Project {
+    /// The file.
+    pub(super) path: PathBuf,
+    keys: Keys,
+}
+
+impl Project {
+    /// The settings that hold in the working directory, if any do.
+    ///
+    /// # Errors
+    /// The file and the key that cannot be read.
+    pub(super) fn find() -> Result<Option<Self>> {
+        let here = std::env::current_dir().context("cannot tell the working directory")?;
+        let path = here.ancestors().map(|folder| folder.join(NAME)).find(|path| path.is_file());
+        path.map(Self::read).transpose()
+    }
+
+    fn read(path: PathBuf) -> Result<Self> {
+        let shown = path.display().to_string();
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {shown}"))?;
+        let mut keys: Keys = toml::from_str(&text).map_err(|e| {
+            let line = e.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+            anyhow::anyhow!("{shown}, line {line}: {}", e.message().replace('\n', " "))
+        })?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        keys.model = keys.model.map(|p| folder.join(p));
+        keys.prompts = keys.prompts.map(|p| folder.join(p));
+        for (key, named) in [("subject", &mut keys.subject), ("reference", &mut keys.reference)] {
+            let Some(name) = named else { continue };
+            match Source::of(name) {
+                Some(Source::Recorded(capture)) => *name = Source::Recorded(folder.join(capture)).to_string(),
+                Some(_) => {}
+                None => bail!("{shown}: key `{key}`: no runner is called `{name}`; see `qdiff run --help`"),
+            }
+        }
+        for rule in &keys.tolerance {
+            tolerance::rule(rule).with_context(|| format!("{shown}: key `tolerance`"))?;
+        }
+        Ok(Self { path, keys })
+    }
+
+    /// The commands with the project's settings where nothing else is said.
+    pub(super) fn apply(&self, command: Command) -> Command {
+        let text = |path: &Path| path.display().to_string();
+        let settings = [
+            ("model", self.keys.model.as_deref().map(text).into_iter().collect::<Vec<_>>()),
+            ("subject", self.keys.subject.iter().cloned().collect()),
+            ("reference", self.keys.reference.iter().cloned().collect()),
+            ("tolerance", self.keys.tolerance.clone()),
+        ];
+        let mut command = command;
+        for sub in command.clone().get_subcommands() {
+            for (id, values) in settings.iter().filter(|(id, values)| !values.is_empty() && takes(sub, id)) {
+                let values: Vec<clap::builder::OsStr> = values.iter().map(|v| leaked(v).into()).collect();
+                let default = |arg: Arg| arg.default_values(values);
+                command = command.mut_subcommand(sub.get_name(), |sub| sub.mut_arg(*id, default));
+            }
+        }
+        command
+    }
+
+    /// The prompts of the project, where the command line and the environment
+    /// name none, and no capture names the tokens.
+    pub(super) fn prompts(&self, matches: &ArgMatches) -> Option<PathBuf> {
+        let ("run", of) = matches.subcommand()? else { return None };
+        let named = |id: &str| of.value_source(id).is_some_and(|s| s != clap::parser::ValueSource::DefaultValue);
+        let recorded = |id: &str| matches!(of.get_one::<Source>(id), Some(Source::Recorded(_)));
+        let free = !["prompt", "tokens", "prompts"].iter().any(|id| named(id));
+        self.keys.prompts.clone().filter(|_| free && !recorded("subject") && !recorded("reference"))
+    }
+
+    /// Whether a command's tolerances are the project's.
+    pub(super) fn sets_tolerance(matches: &ArgMatches) -> bool {
+        let of = matches.subcommand().map(|(_, of)| of);
+        let source =
+            of.filter(|of| of.try_contains_id("tolerance").is_ok()).and_then(|of| of.value_source("tolerance"));
+        source == Some(clap::parser::ValueSource::DefaultValue)
+    }
+}
+
+/// Whether a project may set this argument of the command: the others that
+/// share its name are read from the environment as well.
+fn takes(command: &Command, id: &str) -> bool {
+    command.get_arguments().any(|a| a.get_id() == id && (a.get_env().is_some() || id == "tolerance"))
+}
+
+/// Defaults of the command line live as long as the process.
+fn leaked(text: &str) -> &'static str {
+    Box::leak(text.to_owned().into_boxed_str())
+}

@@ -1,0 +1,128 @@
+//! Runners by name, and where the tensors of a side come from.
+
+use super::{Runner, cpu, cuda, llama};
+use crate::loaded::LoadedModel;
+use crate::room::Room;
+use anyhow::{Result, bail};
+use qdiff_engine::model::Graph;
+use std::path::PathBuf;
+
+/// A graph with faults in it, and the faults in words.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// The faulty graph; `None` where nothing is injected.
+    pub graph: Option<Graph>,
+    /// One line per injection.
+    pub words: Vec<String>,
+}
+
+/// Makes a runner of a model, with its graph as the oracle has it, room for a
+/// run, and faults to inject.
+pub type Create = for<'a> fn(&'a LoadedModel, &Graph, Room, Faults) -> Result<Box<dyn Runner + 'a>>;
+
+/// What there is to know of a runner before it runs: a row of [`RUNNERS`].
+#[derive(Debug)]
+pub struct RunnerKind {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+    /// Whether it interprets a graph, and so can be given one with faults.
+    pub faults: bool,
+    /// Whether it is llama.cpp, whose own samplers draw its tokens.
+    pub llama: bool,
+    /// Whether its weights stand on a device, from where they can be read back.
+    pub device: bool,
+    /// Refuses where this machine lacks what it needs.
+    pub ready: fn() -> Result<()>,
+    /// Makes it.
+    pub create: Create,
+}
+
+impl PartialEq for RunnerKind {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl std::fmt::Display for RunnerKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name)
+    }
+}
+
+/// Every runner. Names, help, messages and completions follow from it.
+pub const RUNNERS: [&RunnerKind; 5] = [&cpu::CPU, &cuda::CUDA, &cuda::CUDA_FAST, &llama::LLAMA, &llama::LLAMA_CUDA];
+
+/// Where the tensors of a side come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// CUDA where there is a GPU, else the CPU.
+    Auto,
+    /// A runner that runs.
+    Live(&'static RunnerKind),
+    /// A recorded capture, of whatever engine, in this folder.
+    Recorded(PathBuf),
+    /// Nobody: the other side is judged by itself.
+    Nobody,
+}
+
+/// What stands before the folder of a capture.
+const CAPTURE: &str = "capture:";
+
+impl Source {
+    /// The source of this name, if there is one.
+    pub fn of(name: &str) -> Option<Self> {
+        match (name, name.strip_prefix(CAPTURE)) {
+            ("auto", _) => Some(Self::Auto),
+            ("none", _) => Some(Self::Nobody),
+            (_, Some(folder)) => (!folder.is_empty()).then(|| Self::Recorded(PathBuf::from(folder))),
+            _ => RUNNERS.iter().find(|r| r.name == name).map(|r| Self::Live(r)),
+        }
+    }
+
+    /// The runner to take: `auto` resolved, with why it is not CUDA where it is
+    /// the CPU. With `faults`, `auto` is a runner that takes them.
+    ///
+    /// # Errors
+    /// A capture or nobody, who do not run; a runner that this machine lacks
+    /// something for.
+    pub fn runner(&self, faults: bool) -> Result<(&'static RunnerKind, Option<String>)> {
+        match self {
+            Self::Auto if faults => Ok((&cpu::CPU, None)),
+            Self::Auto => Ok(match (cuda::CUDA.ready)() {
+                Ok(()) => (&cuda::CUDA, None),
+                Err(e) => (&cpu::CPU, Some(e.to_string())),
+            }),
+            Self::Live(kind) => (kind.ready)().map(|()| (*kind, None)),
+            Self::Recorded(_) | Self::Nobody => bail!("{self} does not run; name a runner"),
+        }
+    }
+
+    /// Whether faults can be injected into it.
+    ///
+    /// # Errors
+    /// If not: why, and what to take instead.
+    pub fn check_faults(&self) -> Result<()> {
+        match self {
+            Self::Recorded(_) => {
+                bail!("--inject cannot change a recorded capture; inject into the runner cpu (--subject cpu)")
+            }
+            Self::Live(kind) if !kind.faults => bail!(
+                "--inject rewrites the graph that the CPU engine interprets, not that of {kind}; inject into the runner cpu (--subject cpu)"
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Auto => f.pad("auto"),
+            Self::Live(kind) => kind.fmt(f),
+            Self::Recorded(folder) => write!(f, "{CAPTURE}{}", folder.display()),
+            Self::Nobody => f.pad("none"),
+        }
+    }
+}

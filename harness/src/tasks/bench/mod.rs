@@ -1,0 +1,208 @@
+//! Time and memory against llama.cpp, both sides in one run.
+
+mod cuda;
+mod soak;
+
+use super::Console;
+use super::request::{GemmRequest, PromptRequest, ThreadsRequest, model_path};
+use crate::capture::{Filter, Store, Want};
+use crate::llama::context::TappedContext;
+use crate::loaded::LoadedModel;
+use crate::report::bench::{BenchReport, Speed, SpeedRow, WholeRun};
+use crate::room::Room;
+use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum};
+use qdiff_engine::cpu::CpuEngine;
+use qdiff_engine::tap::NoTaps;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Prompt length and decode steps of the speed measurement, in tokens.
+const PREFILL: usize = 64;
+const STEPS: usize = 16;
+
+/// Rounds unless told otherwise.
+const ROUNDS: u16 = 3;
+
+/// What to measure.
+#[derive(Clone, Debug, Args)]
+pub struct BenchRequest {
+    /// What to measure
+    #[arg(long, value_enum, default_value_t = Measure::Speed)]
+    pub measure: Measure,
+    /// Model and tokens
+    #[command(flatten)]
+    pub prompt: PromptRequest,
+    /// Threads
+    #[command(flatten)]
+    pub threads: ThreadsRequest,
+    /// Linear layers
+    #[command(flatten)]
+    pub gemm: GemmRequest,
+    /// Rounds; both sides run in each, and the medians are printed [default: 3]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..), help_heading = "How to run it")]
+    pub rounds: Option<u16>,
+    /// Leave llama.cpp out, and so the ratios (`--measure cuda`)
+    #[arg(long, env = "QDIFF_ALONE", help_heading = "How to run it")]
+    pub alone: bool,
+}
+
+impl BenchRequest {
+    fn rounds(&self) -> u16 {
+        self.rounds.unwrap_or(ROUNDS)
+    }
+
+    /// The prompt's tokens, repeated or cut to `length`.
+    fn cycled(&self, opened: &LoadedModel, length: usize) -> Result<Vec<u32>> {
+        let ready = self.prompt.ready(opened, 0)?;
+        Ok(ready.tokens.iter().copied().cycle().take(length).collect())
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Measure {
+    /// Prefill and decode of the CPU engine, untapped, against llama.cpp
+    Speed,
+    /// Prefill and decode of the CUDA engine, with and without taps, against
+    /// llama.cpp on the same card
+    Cuda,
+    /// Decode steps of the fused CUDA path to the end of the context: host and
+    /// device memory must stay flat
+    Soak,
+    /// Wall time and peak memory of a whole `run -n 0` against llama.cpp
+    /// loading and doing the tapped prefill alone
+    Run,
+    /// That tapped prefill alone: what `run` is measured against
+    TappedPrefill,
+}
+
+/// Measures.
+///
+/// # Errors
+/// Whatever keeps a side from running; of a soak, memory that grows.
+pub fn bench(request: &BenchRequest, console: Console<'_>) -> Result<BenchReport> {
+    Ok(match request.measure {
+        Measure::Speed => BenchReport::Speed(speed(request)?),
+        Measure::Run => BenchReport::Run(whole_run(request)?),
+        Measure::TappedPrefill => tapped_prefill(request)?,
+        Measure::Soak => BenchReport::Soak(soak::run(request, console)?),
+        Measure::Cuda => BenchReport::Cuda { now: cuda::measure(request)?, before: None },
+    })
+}
+
+fn median(mut x: Vec<f64>) -> f64 {
+    x.sort_by(f64::total_cmp);
+    x[x.len() / 2]
+}
+
+fn speed(request: &BenchRequest) -> Result<Speed> {
+    let threads = request.threads.apply()?;
+    let opened = request.prompt.model.open()?;
+    let prompt = request.cycled(&opened, PREFILL)?;
+    // Seconds of (prefill, decode), of the CPU engine and of llama.cpp.
+    let mut rounds: Vec<((f64, f64), (f64, f64))> = Vec::new();
+    for _ in 0..request.rounds() {
+        rounds.push((cpu(&opened, &prompt), llama(&opened, &prompt, threads)?));
+    }
+    let row = |what, tokens: usize, pick: fn(&(f64, f64)) -> f64| {
+        let of = |f: &dyn Fn(f64, f64) -> f64| median(rounds.iter().map(|(a, b)| f(pick(a), pick(b))).collect());
+        let n = tokens as f64;
+        SpeedRow { what, tokens, cpu: n / of(&|a, _| a), llama: n / of(&|_, b| b), ratio: of(&|a, b| b / a) }
+    };
+    let rows = vec![row("prefill", PREFILL, |t| t.0), row("decode", STEPS, |t| t.1)];
+    Ok(Speed { threads, rounds: request.rounds(), rows })
+}
+
+/// Seconds of prefill and decode.
+fn cpu(opened: &LoadedModel, prompt: &[u32]) -> (f64, f64) {
+    let mut engine = CpuEngine::new(opened.model.graph().clone(), &opened.model);
+    let start = Instant::now();
+    engine.step(prompt, &mut NoTaps);
+    let prefill = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    for i in 0..STEPS {
+        engine.step(&prompt[i..=i], &mut NoTaps);
+    }
+    (prefill, start.elapsed().as_secs_f64())
+}
+
+fn llama(opened: &LoadedModel, prompt: &[u32], threads: usize) -> Result<(f64, f64)> {
+    let graph = opened.model.graph();
+    let room = Room { step: PREFILL, context: PREFILL + STEPS, threads, ..Room::default() };
+    let mut session = TappedContext::new(&opened.llama, graph, room)?;
+    let none = Want::nothing();
+    let start = Instant::now();
+    session.step(prompt, &none)?;
+    let prefill = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    for i in 0..STEPS {
+        session.step(&prompt[i..=i], &none)?;
+    }
+    Ok((prefill, start.elapsed().as_secs_f64()))
+}
+
+/// What `run` is measured against: llama.cpp loads and does the fully tapped
+/// prefill, and nothing else happens.
+fn tapped_prefill(request: &BenchRequest) -> Result<BenchReport> {
+    let threads = request.threads.apply()?;
+    let opened = request.prompt.model.open()?;
+    let prompt = request.prompt.ready(&opened, 0)?;
+    let graph = opened.model.graph();
+    let room = Room { step: prompt.tokens.len(), context: prompt.tokens.len(), threads, ..Room::default() };
+    let mut session = TappedContext::new(&opened.llama, graph, room)?;
+    let want = Want::new(graph, &Filter::default(), &|_| true, &Store::usual(None));
+    let step = session.step(&prompt.tokens, &want)?;
+    Ok(BenchReport::TappedPrefill { prompt: prompt.name, stages: step.stages.len() })
+}
+
+fn whole_run(request: &BenchRequest) -> Result<WholeRun> {
+    let model = model_path(request.prompt.model.model.as_ref())?;
+    let program = std::env::current_exe().context("cannot find the qdiff program itself")?;
+    let folder = tempfile::tempdir()?;
+    let _cleanup = crate::cleanup::guard(folder.path());
+    let json = folder.path().join("report.json");
+    let common = |words: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(words).arg("--model").arg(&model).arg("--prompt").arg(&request.prompt.prompt);
+        if let Some(n) = request.prompt.length {
+            command.arg("--length").arg(n.to_string());
+        }
+        command
+    };
+    let (mut ratio, mut a, mut b) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..request.rounds() {
+        let theirs = measure(common(&["bench", "--measure", "tapped-prefill"]))?;
+        let mut command = common(&["run", "-n", "0"]);
+        command.arg("--json").arg(&json);
+        let ours = measure(command)?;
+        ratio.push(ours.0 / theirs.0);
+        a.push(ours);
+        b.push(theirs);
+    }
+    let of = |x: &[(f64, f64)], pick: fn(&(f64, f64)) -> f64| median(x.iter().map(pick).collect());
+    Ok(WholeRun {
+        prompt: request.prompt.prompt.clone(),
+        whole: (of(&a, |x| x.0), of(&a, |x| x.1)),
+        llama: (of(&b, |x| x.0), of(&b, |x| x.1)),
+        ratio: median(ratio),
+        rounds: request.rounds(),
+    })
+}
+
+/// Wall seconds and peak resident KiB of a whole process.
+fn measure(mut command: Command) -> Result<(f64, f64)> {
+    let start = Instant::now();
+    let child = command.stdout(Stdio::null()).spawn()?;
+    let mut status = 0;
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: our own child's id, and memory for the result.
+    let waited = unsafe { libc::wait4(child.id() as i32, &mut status, 0, usage.as_mut_ptr()) };
+    let wall = start.elapsed().as_secs_f64();
+    if waited < 0 || !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) != 0 {
+        anyhow::bail!("{:?} failed", command.get_args().collect::<Vec<_>>());
+    }
+    // SAFETY: wait4 succeeded and filled it.
+    let usage = unsafe { usage.assume_init() };
+    Ok((wall, usage.ru_maxrss as f64))
+}

@@ -1,0 +1,183 @@
+//! What a GGUF file is, and what the graph uses of it.
+
+use super::request::{ModelArgument, model_path};
+use anyhow::{Context as _, Result};
+use qdiff_engine::gguf::{ArrayValue, Gguf, Value};
+use qdiff_engine::model::{Model, Role, Weight, row_len};
+use qdiff_engine::ops::Op;
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
+
+/// Entries given of an array at most.
+const SHOWN: usize = 8;
+
+/// A file.
+#[derive(Debug, Serialize)]
+pub struct Inspection {
+    /// Its path as given.
+    pub path: String,
+    /// Version of the format.
+    pub version: u32,
+    /// Its size.
+    pub bytes: u64,
+    /// Its metadata, in the file's order.
+    pub metadata: Vec<Entry>,
+    /// Tensors and bytes of each type.
+    pub types: BTreeMap<String, (usize, u64)>,
+    /// Its tensors, in the file's order.
+    pub tensors: Vec<Tensor>,
+    /// What the graph uses; absent where no graph can be made of it.
+    pub graph: Option<Usage>,
+}
+
+/// A metadata value.
+#[derive(Debug, Serialize)]
+pub struct Entry {
+    /// Its key.
+    pub key: String,
+    /// Its type, of an array that of its elements, as llama.cpp names it.
+    pub of: &'static str,
+    /// Elements, of an array.
+    pub count: Option<usize>,
+    /// It; of an array the first elements.
+    pub value: Json,
+}
+
+/// A tensor.
+#[derive(Debug, Serialize)]
+pub struct Tensor {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub of: String,
+    /// Its extents, the contiguous one first.
+    pub dims: Vec<u64>,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// What a graph uses of a file.
+#[derive(Debug, Serialize)]
+pub struct Usage {
+    /// Stages of the graph.
+    pub stages: usize,
+    /// Their names, without layers.
+    pub stage_names: Vec<&'static str>,
+    /// The model in a line.
+    pub shape: String,
+    /// Tensors it uses.
+    pub used: usize,
+    /// Tensors that it does not.
+    pub unused: Vec<String>,
+    /// Bytes read for a decoded token.
+    pub bytes_a_token: u64,
+}
+
+/// Reads the file; what keeps it from being run stands beside it.
+///
+/// # Errors
+/// If it is none.
+pub fn inspect(request: &ModelArgument) -> Result<(Inspection, Option<anyhow::Error>)> {
+    let path = model_path(request.model.as_ref())?;
+    let gguf = Gguf::open(&path)?;
+    let mut types: BTreeMap<String, (usize, u64)> = BTreeMap::new();
+    for t in gguf.tensors() {
+        let entry = types.entry(t.ggml_type.to_string()).or_default();
+        entry.0 += 1;
+        entry.1 += t.size;
+    }
+    let tensor = |t: &qdiff_engine::gguf::TensorInfo| Tensor {
+        name: t.name.clone(),
+        of: t.ggml_type.to_string(),
+        dims: t.dims.clone(),
+        bytes: t.size,
+    };
+    let inspection = Inspection {
+        path: path.display().to_string(),
+        version: gguf.version(),
+        bytes: gguf.file_len(),
+        metadata: gguf.metadata().iter().map(|(key, value)| entry(key, value)).collect(),
+        types,
+        tensors: gguf.tensors().iter().map(tensor).collect(),
+        graph: None,
+    };
+    Ok(match Model::new(gguf).with_context(|| path.display().to_string()) {
+        Ok(model) => (Inspection { graph: Some(usage(&model)), ..inspection }, None),
+        Err(e) => (inspection, Some(e)),
+    })
+}
+
+fn usage(model: &Model) -> Usage {
+    let graph = model.graph();
+    let c = &graph.config;
+    let used = graph.weights();
+    // Decoding a token reads every weight once, but of a table that is looked
+    // up alone one row.
+    let looked_up = |w: &Weight| {
+        let mut readers = graph.nodes.iter().filter(|n| n.weights.contains(w));
+        readers.all(|n| n.op == Op::Embed)
+    };
+    let size = |w: &Weight| {
+        model.gguf().tensor(&w.name).map_or(0, |t| if looked_up(w) { t.size / t.rows() as u64 } else { t.size })
+    };
+    let read: u64 = used.iter().map(|w| size(w)).sum();
+    let names = model.gguf().tensors().iter().map(|t| t.name.as_str());
+    Usage {
+        stages: graph.nodes.len(),
+        stage_names: graph.stage_names(),
+        shape: format!(
+            "{} layers, {} heads, {} KV heads of {}, width {}, feed-forward {}, vocabulary {}, {} head",
+            c.n_layers,
+            c.n_heads,
+            c.n_kv_heads,
+            c.head_dim,
+            c.n_embd,
+            graph.first(Role::FfnHidden).map_or(0, row_len),
+            c.n_vocab,
+            if graph.tied_head() { "tied" } else { "separate" }
+        ),
+        used: used.len(),
+        unused: names.filter(|name| !used.iter().any(|w| w.name == *name)).map(str::to_owned).collect(),
+        bytes_a_token: read,
+    }
+}
+
+fn entry(key: &str, value: &Value) -> Entry {
+    let (of, count, value) = match value {
+        Value::Array(array) => {
+            let (of, first) = first(array);
+            (of, Some(array.len()), Json::Array(first))
+        }
+        plain => {
+            let number = plain.as_f64().map(|v| json!(v)).or_else(|| plain.as_i64().map(|v| json!(v)));
+            let text = match plain {
+                Value::String(bytes) => Some(json!(String::from_utf8_lossy(bytes.as_bytes()))),
+                _ => plain.as_u64().map(|v| json!(v)).or_else(|| plain.as_bool().map(|v| json!(v))),
+            };
+            (plain.type_name(), None, text.or(number).unwrap_or(Json::Null))
+        }
+    };
+    Entry { key: key.to_owned(), of, count, value }
+}
+
+/// The element type of an array, and its first elements.
+fn first(array: &ArrayValue) -> (&'static str, Vec<Json>) {
+    fn some<T: Serialize>(of: &'static str, values: &[T]) -> (&'static str, Vec<Json>) {
+        (of, values.iter().take(SHOWN).map(|v| json!(v)).collect())
+    }
+    match array {
+        ArrayValue::U8(v) => some("u8", v),
+        ArrayValue::I8(v) => some("i8", v),
+        ArrayValue::U16(v) => some("u16", v),
+        ArrayValue::I16(v) => some("i16", v),
+        ArrayValue::U32(v) => some("u32", v),
+        ArrayValue::I32(v) => some("i32", v),
+        ArrayValue::F32(v) => some("f32", v),
+        ArrayValue::Bool(v) => some("bool", v),
+        ArrayValue::U64(v) => some("u64", v),
+        ArrayValue::I64(v) => some("i64", v),
+        ArrayValue::F64(v) => some("f64", v),
+        ArrayValue::String(v) => ("str", v.iter().take(SHOWN).map(|s| json!(String::from_utf8_lossy(s))).collect()),
+    }
+}

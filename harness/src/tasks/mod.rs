@@ -1,0 +1,39 @@
+//! The tasks of qdiff, one file each: a request, and the function that does
+//! what it asks and gives what was found. A request is read from the command
+//! line as its fields say; nothing here prints or chooses an exit code.
+
+mod batch;
+pub mod bench;
+pub mod compare;
+pub mod dequantise;
+pub mod devices;
+mod faults;
+pub mod generate;
+pub mod inspect;
+pub mod logits;
+pub mod prompts;
+pub mod record;
+mod repeat;
+pub mod request;
+pub mod run;
+mod sides;
+pub mod sweep;
+pub mod values;
+pub mod verify;
+pub mod weights;
+
+pub use sides::SidesRequest;
+
+use crate::progress::Progress;
+use anyhow::Result;
+
+/// Where a task tells what it does while it works.
+#[derive(Clone, Copy)]
+pub struct Console<'a> {
+    /// How much of it is done.
+    pub progress: Progress<'a>,
+    /// What whoever asked should know at once: a line.
+    pub note: &'a (dyn Fn(&str) + Sync),
+    /// What is found, as soon as it is: whole lines.
+    pub say: &'a dyn Fn(&str) -> Result<()>,
+}

@@ -1,0 +1,28 @@
+//! The built-in prompts, and their tokens in a model's vocabulary.
+
+use crate::loaded::LoadedModel;
+use crate::prompts::{BUILT_IN, Prompt, Style, resolve};
+use anyhow::Result;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Whose tokens of the built-in prompts.
+#[derive(Clone, Debug, Args)]
+pub struct PromptsRequest {
+    /// GGUF file whose vocabulary gives the token ids
+    #[arg(short, long)]
+    pub model: Option<PathBuf>,
+}
+
+/// Every built-in prompt, with its tokens where there is a model.
+///
+/// # Errors
+/// A model that cannot be read.
+pub fn prompts(request: &PromptsRequest) -> Result<Vec<(&'static Prompt, Option<Vec<u32>>)>> {
+    let opened = request.model.as_deref().map(LoadedModel::new).transpose()?;
+    let tokens = |prompt: &Prompt| match &opened {
+        Some(opened) => resolve(opened, prompt.name, Style::default()).map(|ready| Some(ready.tokens)),
+        None => Ok(None),
+    };
+    BUILT_IN.iter().map(|prompt| Ok((prompt, tokens(prompt)?))).collect()
+}

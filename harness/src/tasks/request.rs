@@ -1,0 +1,300 @@
+//! What several tasks ask for alike: the model, the tokens, the stages, how
+//! runners run.
+
+use super::values;
+use crate::arithmetic::Number;
+use crate::capture::{BUDGET, Filter, FilterError, Store};
+use crate::loaded::LoadedModel;
+use crate::pair::Settings;
+use crate::prompts::{self, Ready, Style, Template};
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use qdiff_engine::cuda::Gemm;
+use qdiff_engine::model::Graph;
+use std::path::PathBuf;
+
+/// The model.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "What to run")]
+pub struct ModelRequest {
+    /// GGUF file (or QDIFF_MODEL; `./scripts/qdiff` fetches a default)
+    #[arg(short, long, env = "QDIFF_MODEL", hide_env_values = true)]
+    pub model: Option<PathBuf>,
+}
+
+/// The model, as the first argument.
+#[derive(Clone, Debug, Args)]
+pub struct ModelArgument {
+    /// GGUF file (or QDIFF_MODEL; `./scripts/qdiff` fetches a default)
+    #[arg(value_name = "MODEL", env = "QDIFF_MODEL", hide_env_values = true)]
+    pub model: Option<PathBuf>,
+}
+
+/// The file to work on.
+///
+/// # Errors
+/// If none is named.
+pub fn model_path(given: Option<&PathBuf>) -> Result<PathBuf> {
+    given
+        .cloned()
+        .context("no model: give --model FILE.gguf or set QDIFF_MODEL; ./scripts/fetch-model fetches the default one")
+}
+
+impl ModelRequest {
+    /// Opens the model.
+    ///
+    /// # Errors
+    /// If none is named, or either side refuses the file.
+    pub fn open(&self) -> Result<LoadedModel> {
+        LoadedModel::new(&model_path(self.model.as_ref())?)
+    }
+}
+
+/// Which tokens to run, on which model.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "What to run")]
+pub struct PromptRequest {
+    /// The model
+    #[command(flatten)]
+    pub model: ModelRequest,
+    /// A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input; of a recorded subject, the prompt that its tokens should be of
+    #[arg(short, long, default_value = "haiku", env = "QDIFF_PROMPT", value_parser = values::prompt(), hide_possible_values = true)]
+    pub prompt: String,
+    /// Whether a prompt or tokens were typed.
+    #[arg(skip)]
+    pub typed: bool,
+    /// Take the text as it stands instead of as a user turn
+    #[arg(long, env = "QDIFF_RAW")]
+    pub raw: bool,
+    /// A system prompt before the user turn
+    #[arg(long, value_name = "TEXT", env = "QDIFF_SYSTEM")]
+    pub system: Option<String>,
+    /// What makes a turn of the text
+    #[arg(long, value_enum, default_value_t = Template::Bare, env = "QDIFF_TEMPLATE")]
+    pub template: Template,
+    /// Token ids, such as 1,2,3; they take precedence over a prompt
+    #[arg(long, value_delimiter = ',', env = "QDIFF_TOKENS")]
+    pub tokens: Vec<u32>,
+    /// Repeat or cut the tokens to this many
+    #[arg(long, value_name = "N", env = "QDIFF_LENGTH", value_parser = values::at_least_one)]
+    pub length: Option<usize>,
+}
+
+impl PromptRequest {
+    /// The prompt and its tokens, checked against the model with `decode` steps
+    /// after them; token ids have no text.
+    ///
+    /// # Errors
+    /// Ids beyond the vocabulary; no token at all; more than the context holds.
+    pub fn ready(&self, opened: &LoadedModel, decode: usize) -> Result<Ready> {
+        let mut ready = if self.tokens.is_empty() {
+            prompts::resolve(opened, &self.prompt, self.style())?
+        } else {
+            Ready { name: "tokens".to_owned(), text: String::new(), message: None, tokens: self.tokens.clone() }
+        };
+        if let Some(n) = self.length {
+            let context = opened.model.graph().config.context;
+            if n > context {
+                bail!("--length {n} exceeds the model's context of {context} tokens");
+            }
+            ready.tokens = ready.tokens.iter().copied().cycle().take(n).collect();
+            // They are no longer what the text makes.
+            ready.text.clear();
+        }
+        opened.check(&ready.tokens, decode)?;
+        Ok(ready)
+    }
+
+    /// How texts become prompts.
+    pub fn style(&self) -> Style<'_> {
+        Style { raw: self.raw, system: self.system.as_deref(), template: self.template }
+    }
+}
+
+/// Which tokens to run, and how many decode steps after them.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "What to run")]
+pub struct TokensRequest {
+    /// Model and tokens
+    #[command(flatten)]
+    pub prompt: PromptRequest,
+    /// Decode steps after the prompt, forced on the reference's choices
+    #[arg(short = 'n', long, default_value_t = 8, env = "QDIFF_DECODE")]
+    pub decode: usize,
+}
+
+impl TokensRequest {
+    /// As [`PromptRequest::ready`].
+    ///
+    /// # Errors
+    /// As [`PromptRequest::ready`].
+    pub fn ready(&self, opened: &LoadedModel) -> Result<Ready> {
+        self.prompt.ready(opened, self.decode)
+    }
+}
+
+/// Threads of this process.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "How to run it")]
+pub struct ThreadsRequest {
+    /// Threads for llama.cpp and the CPU engine [default: all cores]
+    #[arg(short, long, env = "QDIFF_THREADS")]
+    pub threads: Option<usize>,
+}
+
+impl ThreadsRequest {
+    /// Sets the number of threads for both engines and gives it.
+    ///
+    /// # Errors
+    /// If it is zero.
+    pub fn apply(&self) -> Result<usize> {
+        let n = self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        if n == 0 {
+            bail!("--threads must be at least 1");
+        }
+        // A second call in one process (tests) keeps the first pool.
+        let _ = rayon::ThreadPoolBuilder::new().num_threads(n).build_global();
+        Ok(n)
+    }
+}
+
+/// Linear layers of the CUDA engine.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "How to run it")]
+pub struct GemmRequest {
+    /// Linear layers of the CUDA engine: own kernels, or cublas
+    #[arg(long, value_name = "GEMM", default_value = "own", env = "QDIFF_GEMM")]
+    pub gemm: Gemm,
+}
+
+/// Folder for files that exist while qdiff runs.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "How to run it")]
+pub struct TmpRequest {
+    /// Folder for temporary files: what exceeds --memory, or a dequantised copy of the model [default: the system's]
+    #[arg(long, value_name = "DIR", env = "QDIFF_TMP")]
+    pub tmp: Option<PathBuf>,
+}
+
+/// How runners run, and where captured stages stay.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "How to run it")]
+pub struct RunnerRequest {
+    /// Threads
+    #[command(flatten)]
+    pub threads: ThreadsRequest,
+    /// Linear layers
+    #[command(flatten)]
+    pub gemm: GemmRequest,
+    /// Memory for captured stages, in MiB; what exceeds it goes to an unlinked temporary file
+    #[arg(long, value_name = "MIB", default_value_t = BUDGET >> 20, env = "QDIFF_MEMORY")]
+    pub memory: usize,
+    /// Temporary files
+    #[command(flatten)]
+    pub tmp: TmpRequest,
+}
+
+impl RunnerRequest {
+    /// Where captured stages go.
+    pub fn store(&self) -> std::sync::Arc<Store> {
+        let folder = self.tmp.tmp.clone().unwrap_or_else(std::env::temp_dir);
+        Store::new(folder, self.memory.saturating_mul(1 << 20))
+    }
+
+    /// As both runners take it.
+    ///
+    /// # Errors
+    /// As [`ThreadsRequest::apply`].
+    pub fn settings(&self) -> Result<Settings> {
+        let threads = self.threads.apply()?;
+        Ok(Settings { threads, gemm: self.gemm.gemm, store: self.store(), ..Settings::default() })
+    }
+}
+
+/// How captured stages come about.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "How to run it")]
+pub struct CaptureRequest {
+    /// How runners run
+    #[command(flatten)]
+    pub runner: RunnerRequest,
+    /// Most tokens of the prompt that are run at once, on both sides; 1 is token by token
+    #[arg(long, value_name = "N", default_value_t = 512, env = "QDIFF_UBATCH", value_parser = values::at_least_one)]
+    pub ubatch: usize,
+    /// Type of the KV cache on both sides: its rows are rounded to it
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t, env = "QDIFF_KV_TYPE")]
+    pub kv_type: Number,
+}
+
+impl CaptureRequest {
+    /// As both runners take it.
+    ///
+    /// # Errors
+    /// As [`RunnerRequest::settings`].
+    pub fn settings(&self) -> Result<Settings> {
+        Ok(Settings { kv: self.kv_type, ..self.runner.settings()? })
+    }
+}
+
+/// Which token positions.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "What is judged")]
+pub struct PositionsRequest {
+    /// Only these token positions, such as 0,12-15
+    #[arg(long, value_name = "LIST", env = "QDIFF_POSITIONS")]
+    pub positions: Option<String>,
+}
+
+/// Which stages, layers and positions.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "What is judged")]
+pub struct FilterRequest {
+    /// Only stages that match the pattern, such as 'L07.*' or 'attn_*', and their operands; repeatable
+    #[arg(long, value_name = "GLOB", value_delimiter = ',', env = "QDIFF_STAGES", value_parser = values::stage(), hide_possible_values = true)]
+    pub stages: Vec<String>,
+    /// Only these layers, such as 0,5-7
+    #[arg(long, value_name = "LIST", env = "QDIFF_LAYERS")]
+    pub layers: Option<String>,
+    /// Positions
+    #[command(flatten)]
+    pub positions: PositionsRequest,
+}
+
+impl FilterRequest {
+    /// Read against the graph it is for.
+    ///
+    /// # Errors
+    /// As [`Filter::new`].
+    pub fn filter(&self, graph: &Graph) -> Result<Filter, FilterError> {
+        Filter::new(graph, &self.stages, self.layers.as_deref(), self.positions.positions.as_deref())
+    }
+}
+
+/// What stages are allowed.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "What is judged")]
+pub struct ToleranceRequest {
+    /// Allow a stage this relative L2 per row instead of its bound; repeatable, the last rule that matches wins
+    #[arg(long, value_name = "GLOB=NUMBER")]
+    pub tolerance: Vec<String>,
+    /// The file that set them, where it was not the command line.
+    #[arg(skip)]
+    pub from: Option<PathBuf>,
+}
+
+impl ToleranceRequest {
+    /// The rules as reports tell them, with the file that set them.
+    pub fn words(&self) -> Vec<String> {
+        let from = self.from.as_ref().map_or_else(String::new, |path| format!(" (set by {})", path.display()));
+        self.tolerance.iter().map(|rule| format!("{rule}{from}")).collect()
+    }
+}
+
+/// Faults to inject.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Sides")]
+pub struct FaultRequest {
+    /// Inject a fault into the subject: NAME[:PARAM=VALUE,…][@L07, @L07.q_rope or @p3000..]; repeatable (see `qdiff mutations`)
+    #[arg(long, value_name = "FAULT", value_parser = values::fault(), hide_possible_values = true)]
+    pub inject: Vec<String>,
+}

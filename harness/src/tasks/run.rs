@@ -1,0 +1,282 @@
+//! Both sides on the same tokens, every stage judged: one prompt, or many with
+//! the model loaded once.
+
+use super::batch::{self, Batch, Shard};
+use super::request::{FilterRequest, ToleranceRequest};
+use super::sides::{Input, SideChoice, Sides, SidesRequest};
+use super::{Console, repeat, verify};
+use crate::capture::Filter;
+use crate::loaded::{LoadedModel, sha256};
+use crate::machine::Machine;
+use crate::mutations::FaultSite;
+use crate::pair::Pair;
+use crate::prompts::Ready;
+use crate::report::{Failure, ModelInfo, Outcome, Report, RunInfo, Seconds, Told as _, file};
+use crate::runners::Manifest;
+use crate::tokens;
+use crate::verdict::Policy;
+use crate::weights::{self, WeightCheck};
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Folder of reports where none is named.
+pub const REPORTS: &str = "qdiff-report";
+
+/// What to run and judge.
+#[derive(Clone, Debug, Args)]
+pub struct RunRequest {
+    /// The two sides, on which tokens
+    #[command(flatten)]
+    pub sides: SidesRequest,
+    /// Many prompts
+    #[command(flatten)]
+    pub batch: BatchRequest,
+    /// Which stages
+    #[command(flatten)]
+    pub filter: FilterRequest,
+    /// What they are allowed
+    #[command(flatten)]
+    pub tolerance: ToleranceRequest,
+    /// Tap only these stages of the subject, such as 'L*.layer_out,logits': the rest runs as it does untapped, and is
+    /// judged within the segment that ends in the next tapped stage; repeatable
+    #[arg(
+        long,
+        value_name = "GLOB",
+        value_delimiter = ',',
+        conflicts_with = "repeat",
+        env = "QDIFF_TAPS",
+        value_parser = super::values::stage(),
+        hide_possible_values = true,
+        help_heading = "What is judged"
+    )]
+    pub taps: Vec<String>,
+    /// Run the subject so often first, and compare the runs bit by bit: a race shows before all else
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..),
+        env = "QDIFF_REPEAT",
+        help_heading = "What is judged"
+    )]
+    pub repeat: u16,
+}
+
+/// Many prompts, with the model loaded once.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Many prompts")]
+pub struct BatchRequest {
+    /// Many prompts, with the model loaded once: a file with a prompt a line, each as --prompt takes it, or a folder of .txt files
+    #[arg(long, value_name = "FILE|DIR")]
+    pub prompts: Option<PathBuf>,
+    /// Only this part of --prompts, such as 1/4: for CI matrices
+    #[arg(long, value_name = "PART/PARTS", requires = "prompts")]
+    pub shard: Option<Shard>,
+    /// Where --prompts writes a JSON report per prompt, which `qdiff report` puts together
+    #[arg(
+        long,
+        value_name = "DIR",
+        requires = "prompts",
+        default_value_if("prompts", clap::builder::ArgPredicate::IsPresent, REPORTS)
+    )]
+    pub json_dir: Option<PathBuf>,
+}
+
+/// What a run gave.
+pub struct Ran {
+    /// A report per prompt that could be run.
+    pub reports: Vec<Report>,
+    /// What stands in the place of the others.
+    pub failures: Vec<Failure>,
+}
+
+/// Runs both sides and judges them, prompt after prompt. One of several that
+/// cannot be run is told of, and the others are run all the same.
+///
+/// # Errors
+/// Whatever keeps all of them from being run; of a single prompt, whatever keeps
+/// it from being judged.
+pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
+    let source = request.batch.prompts.as_deref();
+    let batch = source.map(|p| batch::read(p, request.batch.shard)).transpose()?;
+    let chosen = SideChoice::new(&request.sides, console)?;
+    if batch.is_some() && chosen.recorded().is_some() {
+        bail!("a recorded capture has its own tokens; leave --prompts out");
+    }
+    if chosen.recorded_subject() && request.repeat > 1 {
+        bail!("--repeat runs the subject again, and a recorded capture cannot; leave it out");
+    }
+    if chosen.recorded_subject() && !request.taps.is_empty() {
+        bail!("--taps is about a subject that runs; a recorded capture holds what was tapped");
+    }
+    let settings = request.sides.settings()?;
+    let opened = request.sides.tokens.prompt.model.open()?;
+    let mut pair = Pair::new(&opened, settings, console.progress)?;
+    pair.filter = request.filter.filter(&pair.oracle.graph)?;
+    pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance)?;
+    let single = match batch {
+        None => Some(chosen.input(&request.sides, &opened)?),
+        Some(_) => None,
+    };
+    if let Some(input) = &single {
+        input.check(&pair)?;
+    }
+    let mut sides = chosen.on(&request.sides, &pair, &[FaultSite::Tokenizer])?;
+    sides.taps = Filter::new(&pair.oracle.graph, &request.taps, None, None).context("--taps")?;
+
+    let start = Instant::now();
+    let (hash, weights) = std::thread::scope(|scope| {
+        let hash = scope.spawn(|| sha256(opened.bytes()));
+        let weights = weights::check(&opened.model, &pair.oracle);
+        (hash.join().expect("hashing does not panic"), weights)
+    });
+    let weights_took = start.elapsed().as_secs_f64();
+    sides.check_model(&hash)?;
+    let runs = Runs { request, sides, model: describe(&opened, hash), weights, weights_took, pair };
+    match (single, batch) {
+        (Some(input), _) => Ok(Ran { reports: vec![runs.judge(input)?], failures: Vec::new() }),
+        (None, batch) => runs.batch(&batch.unwrap_or_default(), console),
+    }
+}
+
+/// What every prompt of a run shares.
+struct Runs<'a> {
+    request: &'a RunRequest,
+    pair: Pair<'a>,
+    sides: Sides,
+    model: ModelInfo,
+    weights: WeightCheck,
+    /// Seconds that comparing them took.
+    weights_took: f64,
+}
+
+impl Runs<'_> {
+    /// One prompt: both sides run, and judged.
+    fn judge(&self, input: Input) -> Result<Report> {
+        let Self { request, pair, .. } = self;
+        let opened = pair.opened;
+        let Ready { name, tokens, .. } = &input.ready;
+        let same_tokens = match &input.asked {
+            Some(asked) => Some(tokens::recorded(opened, asked, tokens)),
+            None => tokens::check(opened, &input.ready, self.sides.faults.tokenizer)?,
+        };
+        let (mut subject, reference) = self.sides.record(pair, &input)?;
+        subject.manifest.injected.extend(self.sides.faults.beside());
+        let repeating = Instant::now();
+        let repeated = match usize::from(request.repeat) {
+            1 => None,
+            runs => {
+                let tokens = input.tokens(Some(&subject.fed));
+                let kind = self.sides.live_subject()?;
+                Some(pair.repeat(kind, tokens, &self.sides.faults.stages, &subject, runs)?)
+            }
+        };
+        let (repeating, judging) = (repeating.elapsed(), Instant::now());
+        let diagnosis = pair.judge(&subject, reference.as_ref())?;
+        let doubt = reference.as_ref().and_then(|reference| verify::doubt(pair, &diagnosis.verdict, reference, tokens));
+        let seconds = Seconds {
+            weights: self.weights_took,
+            reference: reference.as_ref().map_or(0.0, |r| r.seconds),
+            subject: subject.seconds + repeating.as_secs_f64(),
+            judging: judging.elapsed().as_secs_f64(),
+        };
+        let graph = &pair.oracle.graph;
+        let gap = diagnosis.verdict.gap(graph, &subject.capture, reference.as_ref().map(|r| &r.capture));
+        let fed = subject.fed;
+        let manifest = reference.map_or_else(Manifest::nobody, |r| r.manifest);
+        let mut run = RunInfo {
+            prompt: name.clone(),
+            tokens: tokens.clone(),
+            decoded: fed,
+            text: BTreeMap::new(),
+            tolerance: request.tolerance.words(),
+            command: repeat::command(request, &input.given),
+            filters: repeat::filters(request),
+        };
+        run.spell(&diagnosis.verdict, |token| opened.llama.piece(token));
+        Ok(Report {
+            qdiff: env!("CARGO_PKG_VERSION").to_owned(),
+            outcome: match repeated.as_ref().and_then(|r| r.race.as_ref()) {
+                Some(_) => Outcome::Diverged,
+                None => Outcome::of(&self.weights, same_tokens.as_ref(), &diagnosis.verdict, doubt.as_ref()),
+            },
+            machine: Machine::this(),
+            model: self.model.clone(),
+            run,
+            batch: None,
+            subject: subject.manifest,
+            reference: manifest,
+            repeated,
+            weights: self.weights.clone(),
+            tokens: same_tokens,
+            diagnosis,
+            doubt,
+            gap,
+            seconds,
+        })
+    }
+
+    /// Prompt after prompt. What each gave is written at once, so that nothing
+    /// is lost with the ones that follow.
+    fn batch(&self, batch: &Batch, console: Console<'_>) -> Result<Ran> {
+        let folder = self.request.batch.json_dir.as_deref();
+        if let Some(folder) = folder {
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        }
+        let write = |entry: &batch::Entry, text: String| {
+            folder.map_or(Ok(()), |folder| file::write(&folder.join(entry.file()), text.as_bytes()))
+        };
+        // Of an earlier run nothing may stand for what this one does not reach.
+        for path in folder.iter().flat_map(|f| batch.entries.iter().map(|e| f.join(e.file()))) {
+            file::remove(&path)?;
+        }
+        let mut ran = Ran { reports: Vec::new(), failures: Vec::new() };
+        for entry in &batch.entries {
+            let place = batch.place(entry, &self.model.sha256);
+            match self.entry(entry) {
+                Ok(mut report) => {
+                    report.batch = Some(place);
+                    write(entry, report.json()?)?;
+                    ran.reports.push(report);
+                }
+                Err(e) => {
+                    let failure = Failure::new(place, &entry.name, format!("{e:#}"));
+                    (console.note)(&failure.line());
+                    write(entry, failure.json()?)?;
+                    ran.failures.push(failure);
+                }
+            }
+        }
+        Ok(ran)
+    }
+
+    fn entry(&self, entry: &batch::Entry) -> Result<Report> {
+        let tokens = &self.request.sides.tokens;
+        let input = Input {
+            ready: entry.resolve(self.pair.opened, tokens.prompt.style(), tokens.decode)?,
+            asked: None,
+            given: entry.given.clone(),
+            decode: tokens.decode,
+            ubatch: self.request.sides.capture.ubatch,
+            forced: None,
+        };
+        input.check(&self.pair)?;
+        self.judge(input)
+    }
+}
+
+/// The model as reports name it.
+pub(super) fn describe(opened: &LoadedModel, sha256: String) -> ModelInfo {
+    let config = &opened.model.graph().config;
+    ModelInfo {
+        path: opened.path.display().to_string(),
+        name: config.name.clone(),
+        arch: config.arch.clone(),
+        layers: config.n_layers,
+        format: format!("(mostly {})", opened.main_format()),
+        sha256,
+    }
+}

@@ -1,0 +1,89 @@
+//! Prefill against decode: the same tokens in one batch, in parts and token by
+//! token.
+
+use super::faults::InjectedFaults;
+use super::request::{FaultRequest, FilterRequest, RunnerRequest, TokensRequest, ToleranceRequest};
+use super::{Console, sides, values};
+use crate::pair::{Pair, Tokens};
+use crate::report::SweepReport;
+use crate::runners::Source;
+use crate::sweep::sweep as passes;
+use crate::verdict::Policy;
+use anyhow::Result;
+use clap::Args;
+
+/// What to run in steps of which size.
+#[derive(Clone, Debug, Args)]
+pub struct SweepRequest {
+    /// Model and tokens; the decode steps become part of the tokens
+    #[command(flatten)]
+    pub tokens: TokensRequest,
+    /// Tokens fed at once, besides all of them; 1 is token by token
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "7,1",
+        env = "QDIFF_SIZES",
+        value_parser = values::at_least_one,
+        help_heading = "What to run"
+    )]
+    pub sizes: Vec<usize>,
+    /// The runner under suspicion
+    #[arg(
+        long,
+        value_name = "RUNNER",
+        default_value = "auto",
+        env = "QDIFF_SUBJECT",
+        value_parser = values::live(),
+        help_heading = "Sides"
+    )]
+    pub subject: Source,
+    /// The runner it is held against
+    #[arg(
+        long,
+        value_name = "RUNNER",
+        default_value = "llama",
+        env = "QDIFF_REFERENCE",
+        value_parser = values::live(),
+        help_heading = "Sides"
+    )]
+    pub reference: Source,
+    /// Faults
+    #[command(flatten)]
+    pub faults: FaultRequest,
+    /// Which stages
+    #[command(flatten)]
+    pub filter: FilterRequest,
+    /// What they are allowed
+    #[command(flatten)]
+    pub tolerance: ToleranceRequest,
+    /// How to run
+    #[command(flatten)]
+    pub runner: RunnerRequest,
+}
+
+/// Runs both sides once per size, and judges each pass.
+///
+/// # Errors
+/// Whatever keeps a side from running.
+pub fn sweep(request: &SweepRequest, console: Console<'_>) -> Result<SweepReport> {
+    let given = (&request.subject, &request.reference);
+    let (subject, reference, injections) = sides::both_live(given, &request.faults, console)?;
+    let settings = request.runner.settings()?;
+    let opened = request.tokens.prompt.model.open()?;
+    let mut pair = Pair::new(&opened, settings, console.progress)?;
+    pair.filter = request.filter.filter(&pair.oracle.graph)?;
+    pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance)?;
+    let prompt = request.tokens.ready(&opened)?;
+    let decode = request.tokens.decode;
+    pair.filter.check(&pair.oracle.graph, prompt.tokens.len() + decode)?;
+    let faults = InjectedFaults::new(&opened, &injections, &[])?.stages;
+    let what = Tokens { prompt: &prompt.tokens, ubatch: prompt.tokens.len(), decode, forced: None };
+    let decoded = pair.decode(reference, what)?;
+    let tokens = [prompt.tokens, decoded].concat();
+    let passes = passes(&pair, (subject, reference), &tokens, &request.sizes, &faults)?;
+    let sides = [subject.to_string(), reference.to_string()];
+    let given = (faults.words, request.tolerance.words());
+    Ok(SweepReport::new((prompt.name, tokens.len()), sides, given, passes))
+}

@@ -1,0 +1,144 @@
+//! How values are read from the command line, and what a shell may complete
+//! them to.
+
+use crate::mutations::{FaultSite, catalogue};
+use crate::nearest::nearest;
+use crate::prompts::BUILT_IN;
+use crate::runners::{RUNNERS, Source};
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command, Error};
+use qdiff_engine::model::{ARCHITECTURES, skeleton};
+use std::ffi::OsStr;
+
+/// A count.
+pub fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("it must be at least 1".to_owned()),
+        Ok(n) => Ok(n),
+        Err(_) => Err("it is not a number".to_owned()),
+    }
+}
+
+/// Text of which some is known by name: shells complete it, and what is not
+/// among it may be a pattern, or a name with parameters.
+#[derive(Clone)]
+pub struct Known(fn() -> Vec<PossibleValue>);
+
+/// Faults to inject.
+pub fn fault() -> Known {
+    Known(|| {
+        let faults = catalogue().filter(|m| m.site() != FaultSite::Elsewhere);
+        faults.map(|m| PossibleValue::new(m.name).help(m.story)).collect()
+    })
+}
+
+/// Names of mutations.
+pub fn mutation() -> Known {
+    Known(|| catalogue().map(|m| PossibleValue::new(m.name).help(m.story)).collect())
+}
+
+/// Stages, by name or pattern.
+pub fn stage() -> Known {
+    Known(|| {
+        let mut names: Vec<&'static str> = Vec::new();
+        for (_, build) in ARCHITECTURES {
+            for name in skeleton(*build, 1).stage_names() {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        names.into_iter().map(PossibleValue::new).collect()
+    })
+}
+
+/// Prompts: those that are built in, or text.
+pub fn prompt() -> Known {
+    Known(|| BUILT_IN.iter().map(|p| PossibleValue::new(p.name).help(p.about)).collect())
+}
+
+impl TypedValueParser for Known {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, Error> {
+        clap::builder::StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new((self.0)().into_iter()))
+    }
+}
+
+/// Reads where a side comes from. Help and completions follow from the table of
+/// runners.
+#[derive(Clone, Copy)]
+pub struct SourceParser {
+    auto: bool,
+    recorded: bool,
+    nobody: bool,
+}
+
+/// A subject: `auto`, a runner or a capture.
+pub fn subject() -> SourceParser {
+    SourceParser { auto: true, recorded: true, nobody: false }
+}
+
+/// A reference: as a subject, or nobody.
+pub fn reference() -> SourceParser {
+    SourceParser { auto: true, recorded: true, nobody: true }
+}
+
+/// A side that runs.
+pub fn live() -> SourceParser {
+    SourceParser { auto: true, recorded: false, nobody: false }
+}
+
+impl SourceParser {
+    fn accepts(self, source: &Source) -> bool {
+        match source {
+            Source::Auto => self.auto,
+            Source::Live(_) => true,
+            Source::Recorded(_) => self.recorded,
+            Source::Nobody => self.nobody,
+        }
+    }
+}
+
+impl TypedValueParser for SourceParser {
+    type Value = Source;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Source, Error> {
+        let text = value.to_string_lossy();
+        if let Some(source) = Source::of(&text).filter(|s| self.accepts(s)) {
+            return Ok(source);
+        }
+        if let Some(recorded @ Source::Recorded(_)) = Source::of(&text) {
+            let text = format!("a recorded capture does not run; judge it with `qdiff run --subject {recorded}`");
+            return Err(command.clone().error(ErrorKind::ValueValidation, text));
+        }
+        let valid: Vec<String> =
+            self.possible_values().into_iter().flatten().map(|v| v.get_name().to_owned()).collect();
+        let near = nearest(&text, valid.iter().map(String::as_str));
+        let mut error = Error::new(ErrorKind::InvalidValue).with_cmd(command);
+        if let Some(arg) = arg {
+            error.insert(ContextKind::InvalidArg, ContextValue::String(arg.to_string()));
+        }
+        error.insert(ContextKind::InvalidValue, ContextValue::String(text.into_owned()));
+        if let Some(near) = near.first() {
+            error.insert(ContextKind::SuggestedValue, ContextValue::String((*near).to_owned()));
+        }
+        error.insert(ContextKind::ValidValue, ContextValue::Strings(valid));
+        Err(error)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let auto = PossibleValue::new("auto").help("CUDA where there is a GPU, else the CPU");
+        let live = RUNNERS.iter().map(|r| PossibleValue::new(r.name).help(r.about));
+        let recorded = PossibleValue::new("capture:DIR").help("a recorded capture, of whatever engine");
+        let nobody = PossibleValue::new("none").help("nobody: by its own operands, and by what no correct model does");
+        let auto = self.auto.then_some(auto).into_iter();
+        let beside = self.recorded.then_some(recorded).into_iter().chain(self.nobody.then_some(nobody));
+        Some(Box::new(auto.chain(live).chain(beside)))
+    }
+}

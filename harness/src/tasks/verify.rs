@@ -1,0 +1,108 @@
+//! Is the f64 evaluation itself right?
+//!
+//! llama.cpp runs a copy of the model with every weight dequantised to F32,
+//! so that nothing is quantised on the way; then each of its stages must meet
+//! f64 to f32 rounding. Two implementations that share no code agree, or the
+//! stage is named.
+
+use super::Console;
+use super::request::{ThreadsRequest, TmpRequest, TokensRequest};
+use crate::arithmetic::Number;
+use crate::capture::Store;
+use crate::cleanup;
+use crate::llama::gguf::{CopyType, write_copy};
+use crate::loaded::LoadedModel;
+use crate::oracle::Oracle;
+use crate::pair::{Pair, Recording, Settings};
+use crate::progress::Progress;
+use crate::report::{Doubt, OracleReport, OracleStage, Suspect};
+use crate::runners::{Faults, LLAMA, Tokens};
+use crate::verdict::{Local, Verdict, residuals};
+use anyhow::{Context as _, Result};
+use clap::Args;
+use qdiff_engine::model::StageId;
+use rayon::prelude::*;
+use std::collections::HashSet;
+
+/// What llama.cpp is to run on F32 weights.
+#[derive(Clone, Debug, Args)]
+pub struct VerifyRequest {
+    /// Model and tokens
+    #[command(flatten)]
+    pub tokens: TokensRequest,
+    /// Threads
+    #[command(flatten)]
+    pub threads: ThreadsRequest,
+    /// Where the copy of the model goes, four bytes a weight
+    #[command(flatten)]
+    pub tmp: TmpRequest,
+}
+
+/// Holds llama.cpp, on weights dequantised to F32, against f64.
+///
+/// # Errors
+/// If the copy cannot be written, or llama.cpp cannot run it.
+pub fn verify_oracle(request: &VerifyRequest, console: Console<'_>) -> Result<OracleReport> {
+    let threads = request.threads.apply()?;
+    let opened = request.tokens.prompt.model.open()?;
+    let prompt = request.tokens.ready(&opened)?;
+    let decode = request.tokens.decode;
+    let tokens = Tokens { prompt: &prompt.tokens, ubatch: prompt.tokens.len(), decode, forced: None };
+    let settings = Settings { threads, store: Store::usual(request.tmp.tmp.as_deref()), ..Settings::default() };
+    let stages = on_f32(&opened, tokens, settings, console.progress)?;
+    let stages = stages.into_iter().map(|(stage, local)| OracleStage { stage, local }).collect();
+    Ok(OracleReport { tokens: prompt.tokens.len(), prompt: prompt.name, decode, stages })
+}
+
+/// Where only the reference misses f64: what F32 weights say of it.
+pub(super) fn doubt(pair: &Pair<'_>, verdict: &Verdict, reference: &Recording, tokens: &[u32]) -> Option<Doubt> {
+    let suspects: Vec<_> = verdict.disputed().map(|s| s.id.name).collect();
+    if verdict.diverged() || suspects.is_empty() {
+        return None;
+    }
+    let (suspect, reason) = match failing(pair, tokens, &reference.fed) {
+        Ok(failing) if suspects.iter().any(|s| failing.contains(s)) => {
+            (Suspect::Oracle, "llama.cpp misses f64 with F32 weights too, so qdiff itself is in doubt".to_owned())
+        }
+        Ok(_) => (Suspect::Reference, "with F32 weights llama.cpp meets f64 on these tokens".to_owned()),
+        Err(e) => (Suspect::Unknown, format!("which of the two is wrong could not be tested: {e:#}")),
+    };
+    Some(Doubt { suspect, reason })
+}
+
+/// Names of the stages where llama.cpp misses f64 even with F32 weights.
+fn failing(pair: &Pair<'_>, prompt: &[u32], fed: &[u32]) -> Result<HashSet<&'static str>> {
+    let tokens = Tokens { prompt, ubatch: prompt.len(), decode: fed.len(), forced: Some(fed) };
+    let settings = Settings { kv: Number::F32, ..pair.settings.clone() };
+    let stages = on_f32(pair.opened, tokens, settings, pair.progress)?;
+    Ok(stages.into_iter().filter(|(_, l)| !l.ok()).map(|(id, _)| id.name).collect())
+}
+
+/// The residuals of llama.cpp's stages on a copy of the model in F32.
+fn on_f32(
+    opened: &LoadedModel,
+    tokens: Tokens<'_>,
+    settings: Settings,
+    progress: Progress<'_>,
+) -> Result<Vec<(StageId, Local)>> {
+    let folder = settings.store.folder().to_path_buf();
+    let copy =
+        tempfile::Builder::new().prefix("qdiff-f32-").suffix(".gguf").tempfile_in(&folder).with_context(|| {
+            format!("cannot write the dequantised copy to {}: name a folder with --tmp", folder.display())
+        })?;
+    let _cleanup = cleanup::guard(copy.path());
+    let source = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
+    write_copy(&opened.path, &source.weights, CopyType::F32, copy.path()).with_context(|| {
+        format!("writing the dequantised copy to {} (--tmp names another folder)", folder.display())
+    })?;
+    let plain = LoadedModel::new(copy.path())?;
+    let pair = Pair::new(&plain, settings, progress)?;
+    let llama = pair.run(&LLAMA, tokens, Faults::default())?;
+    let stages = pair.oracle.graph.nodes.par_iter().filter_map(|node| {
+        let local = residuals(node, &pair.oracle, &[llama.side()], &pair.filter, &pair.policy).pop()?;
+        Some((node.id, local?))
+    });
+    let stages = stages.collect();
+    pair.settings.store.trouble()?;
+    Ok(stages)
+}

@@ -1,0 +1,122 @@
+//! The stage before all others: every weight against ggml's reading, or against
+//! another file.
+
+use super::request::{ModelArgument, ThreadsRequest, model_path};
+use super::{Console, faults, values};
+use crate::llama::gguf::GgmlWeights;
+use crate::loaded::LoadedModel;
+use crate::mutations::Injection;
+use crate::oracle::Oracle;
+use crate::report::weights::WeightsReport;
+use crate::runners::Source;
+use crate::weights::{self, FaultyWeights, WeightCheck};
+use anyhow::{Result, bail};
+use clap::Args;
+use qdiff_engine::cuda::{CudaEngine, Options};
+use qdiff_engine::gguf::Gguf;
+use qdiff_engine::model::Model;
+use std::path::{Path, PathBuf};
+
+/// Whose weights to compare with whose.
+#[derive(Clone, Debug, Args)]
+pub struct WeightsRequest {
+    /// The file
+    #[command(flatten)]
+    pub model: ModelArgument,
+    /// Whose reading is held against ggml's: cpu (the engine's reader), or cuda (bytes and values read back from the device)
+    #[arg(
+        long,
+        value_name = "RUNNER",
+        default_value = "cpu",
+        env = "QDIFF_WEIGHTS_SUBJECT",
+        value_parser = values::live(),
+        hide_possible_values = true
+    )]
+    pub subject: Source,
+    /// Hold the file against another one instead, byte by byte and value by value
+    #[arg(long, value_name = "FILE.gguf", conflicts_with_all = ["subject", "inject"])]
+    pub against: Option<PathBuf>,
+    /// Read weights wrongly: NAME[:PARAM=VALUE,…][@L07, @L07.q_proj or @TENSOR]; repeatable (see `qdiff mutations`)
+    #[arg(long, value_name = "FAULT", value_parser = values::fault(), hide_possible_values = true)]
+    pub inject: Vec<String>,
+}
+
+/// Who was compared with whom, and what was found.
+struct Compared {
+    subject: String,
+    reference: String,
+    injected: Vec<String>,
+    check: WeightCheck,
+}
+
+/// Compares.
+///
+/// # Errors
+/// Files that cannot be read, or a runner that keeps no weights of its own.
+pub fn weights(request: &WeightsRequest, console: Console<'_>) -> Result<WeightsReport> {
+    let injections = faults::read(&request.inject)?;
+    let (kind, _) = match &request.subject {
+        Source::Live(kind) if !kind.llama => {
+            if kind.device && !injections.is_empty() {
+                request.subject.check_faults()?;
+            }
+            request.subject.runner(false)?
+        }
+        other => bail!(
+            "--subject {other} keeps no weights that can be compared; name cpu or cuda, or another file with --against"
+        ),
+    };
+    ThreadsRequest { threads: None }.apply()?;
+    let path = model_path(request.model.model.as_ref())?;
+    let progress = |done, total| (console.progress)("comparing weights", done, total);
+    let compared = match &request.against {
+        Some(other) => against(&path, other, &progress)?,
+        None => against_ggml(&path, &injections, kind.device, &progress)?,
+    };
+    Ok(WeightsReport {
+        model: path.display().to_string(),
+        subject: compared.subject,
+        reference: compared.reference,
+        injected: compared.injected,
+        check: compared.check,
+    })
+}
+
+/// What the engine reads, or holds on the device, against ggml.
+fn against_ggml(
+    path: &Path,
+    injections: &[Injection],
+    device: bool,
+    progress: weights::Progress<'_>,
+) -> Result<Compared> {
+    let opened = LoadedModel::new(path)?;
+    let oracle = Oracle::new(path, opened.bytes(), &opened.llama)?;
+    let (reader, injected) = FaultyWeights::new(&opened.model, injections)?;
+    let (subject, check) = if device {
+        // Room for one token: only the weights are looked at.
+        let options = Options { step: 1, context: 1, ..Options::default() };
+        let engine = CudaEngine::new(&opened.model, options)?;
+        let check = weights::check_device(&opened.model, &engine, &oracle, progress)?;
+        (format!("cuda ({})", engine.device()), check)
+    } else {
+        let check = weights::check_reader(&opened.model, &reader, &oracle, progress);
+        ("engine".to_owned(), check)
+    };
+    Ok(Compared { subject, reference: "ggml".to_owned(), injected, check })
+}
+
+/// One file against another. Neither need be a model that can be run; where
+/// the first is, decoding errors are looked for as well.
+fn against(path: &Path, other: &Path, progress: weights::Progress<'_>) -> Result<Compared> {
+    let (ours, theirs) = (Gguf::open(path)?, Gguf::open(other)?);
+    let subject = GgmlWeights::open(path, ours.bytes())?;
+    let reference = GgmlWeights::open(other, theirs.bytes())?;
+    let model = Model::open(path).ok();
+    let graph = model.as_ref().map(Model::graph);
+    Ok(Compared {
+        subject: path.display().to_string(),
+        reference: other.display().to_string(),
+        injected: Vec::new(),
+        check: weights::check_files(&subject, &reference, graph, progress),
+    })
+}
