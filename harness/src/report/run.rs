@@ -103,7 +103,7 @@ fn incomplete(report: &Report) -> String {
     }
     let judged = count(report, Status::Alone) + count(report, Status::Covered);
     let but = if lacking.is_empty() { lacking } else { format!("; {lacking}") };
-    format!("{} correct against f64{}, no invariant is broken, and no reference ran{but}", are(judged), inside(report))
+    format!("no reference ran; {} correct against f64{}, and no invariant is broken{but}", are(judged), inside(report))
 }
 
 fn are(stages: usize) -> String {
