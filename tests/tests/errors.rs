@@ -218,7 +218,6 @@ fn options_that_say_nothing_about_what_is_measured() {
         &["--length", "99"][..],
         &["--gemm", "cublas"],
         &["--alone"],
-        &["--json", "x.json"],
         &["--measure", "soak", "--rounds", "2"],
         &["--measure", "cuda", "--threads", "1"],
         &["--measure", "run", "--raw"],
