@@ -9,6 +9,8 @@ use crate::capture::{Capture, Filter, Names, Store};
 use crate::verdict::{Global, compare_rows};
 use anyhow::{Context as _, Result, bail, ensure};
 use qdiff_engine::model::{ARCHITECTURES, Graph, StageId, skeleton};
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,9 +19,11 @@ use std::sync::Arc;
 const MOST_LAYERS: usize = 1000;
 
 /// What can be said of a stage.
-#[derive(Debug)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Row {
     /// The stage.
+    #[serde(rename = "stage")]
+    #[schemars(with = "String")]
     pub id: StageId,
     /// How far the two are apart; `None` where one of them does not have it.
     pub global: Option<Global>,
@@ -28,7 +32,7 @@ pub struct Row {
 }
 
 /// What can be said of two captures.
-#[derive(Debug)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Comparison {
     /// Stages that either has, in graph order.
     pub rows: Vec<Row>,

@@ -1,12 +1,108 @@
 //! Distances between what two sides gave, and how NaN counts in them.
+//!
+//! One rule everywhere: NaN is never dropped. A distance that has no value, since
+//! one side holds NaN or two infinities part, is infinite; so is the largest of
+//! any that includes one. Only a choice passes NaN over: no sampler draws it.
+
+/// Distance of one value from another: 0 of equals, infinities included.
+fn apart(a: f32, b: f32) -> f64 {
+    if a == b { 0.0 } else { known(f64::from(a) - f64::from(b)).abs() }
+}
+
+/// `x`, or infinity where it is NaN.
+fn known(x: f64) -> f64 {
+    if x.is_nan() { f64::INFINITY } else { x }
+}
+
+/// The largest of `values`, none of them negative; 0 of none.
+pub fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
+    values.into_iter().fold(0.0, |m, x| m.max(known(x)))
+}
+
+/// Relative L2 distance of row `a` from row `b`: ‖a − b‖ / ‖b‖, or ‖a − b‖ where
+/// `b` is zero.
+pub fn distance(a: &[f32], b: &[f32]) -> f64 {
+    let (mut d2, mut b2) = (0f64, 0f64);
+    for (a, b) in a.iter().zip(b) {
+        d2 += apart(*a, *b).powi(2);
+        b2 += f64::from(*b).powi(2);
+    }
+    known(d2.sqrt() / if b2 > 0.0 { b2.sqrt() } else { 1.0 })
+}
+
+/// Largest difference between elements of `a` and `b` at the same place.
+pub fn largest_difference(a: &[f32], b: &[f32]) -> f64 {
+    largest(a.iter().zip(b).map(|(a, b)| apart(*a, *b)))
+}
+
+/// By how much `x` prefers the element `own` to `other`; infinite where one has no
+/// value.
+pub fn margin(x: &[f32], own: usize, other: usize) -> f64 {
+    if x[own] == x[other] { 0.0 } else { known(f64::from(x[own]) - f64::from(x[other])) }
+}
 
 /// Index of the largest value, the lowest among equals; NaN never wins.
-pub fn argmax(x: &[f32]) -> usize {
-    let mut best = 0;
-    for (i, v) in x.iter().enumerate() {
-        if *v > x[best] || x[best].is_nan() {
-            best = i;
-        }
+pub fn argmax<T: Copy + PartialOrd>(x: &[T]) -> usize {
+    let nan = |v: T| v.partial_cmp(&v).is_none();
+    (1..x.len()).fold(0, |best, i| if x[i] > x[best] || nan(x[best]) { i } else { best })
+}
+
+/// Natural logarithm of Σ exp(x).
+pub fn log_sum_exp(x: &[f32]) -> f64 {
+    let max = f64::from(x.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    max + x.iter().map(|v| (f64::from(*v) - max).exp()).sum::<f64>().ln()
+}
+
+/// Kullback-Leibler divergence, in nats, of the distribution with the logits `q`
+/// from that with the logits `p`: Σ p · (ln p − ln q).
+pub fn divergence(p: &[f32], q: &[f32]) -> f64 {
+    let (zp, zq) = (log_sum_exp(p), log_sum_exp(q));
+    let term = |(p, q): (&f32, &f32)| {
+        let (p, q) = (f64::from(*p) - zp, f64::from(*q) - zq);
+        p.exp() * (p - q)
+    };
+    known(p.iter().zip(q).map(term).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAN: f32 = f32::NAN;
+    const INF: f32 = f32::INFINITY;
+
+    #[test]
+    fn nan_is_no_small_difference() {
+        assert_eq!(largest_difference(&[NAN, 1.0], &[0.0, 5.0]), f64::INFINITY);
+        assert_eq!(largest_difference(&[0.0, 1.0], &[NAN, 5.0]), f64::INFINITY);
+        assert_eq!(largest_difference(&[NAN], &[NAN]), f64::INFINITY);
+        assert_eq!(largest_difference(&[INF, -INF], &[INF, INF]), f64::INFINITY);
+        assert_eq!(largest_difference(&[0.0, -INF, 1.0], &[0.5, -INF, 5.0]), 4.0);
+        assert_eq!(largest([1.0, f64::NAN, 2.0]), f64::INFINITY);
+        assert_eq!(distance(&[NAN, 1.0], &[1.0, 1.0]), f64::INFINITY);
+        assert_eq!(margin(&[1.0, NAN], 0, 1), f64::INFINITY);
+        assert_eq!(divergence(&[0.0, 0.0], &[NAN, 0.0]), f64::INFINITY);
     }
-    best
+
+    #[test]
+    fn distances_are_relative_to_the_second() {
+        assert_eq!(distance(&[3.0, 0.0], &[0.0, 4.0]), 1.25);
+        assert_eq!(distance(&[3.0, 4.0], &[0.0, 0.0]), 5.0);
+        assert_eq!(distance(&[0.0], &[0.0]), 0.0);
+    }
+
+    #[test]
+    fn the_lowest_of_equals_is_chosen_and_nan_never() {
+        assert_eq!(argmax(&[NAN, 1.0, 3.0, 3.0]), 2);
+        assert_eq!(argmax(&[f64::NAN, f64::NAN]), 0);
+    }
+
+    #[test]
+    fn divergence_of_two_coins() {
+        // ln odds 0 and ln 3: fair against three to one.
+        let (fair, biased) = ([0.0, 0.0], [3f32.ln(), 0.0]);
+        let expected = 0.5 * (0.5f64 / 0.75).ln() + 0.5 * (0.5f64 / 0.25).ln();
+        assert!((divergence(&fair, &biased) - expected).abs() < 1e-7);
+        assert!(divergence(&fair, &fair).abs() < 1e-15);
+    }
 }

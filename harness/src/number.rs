@@ -22,9 +22,21 @@ pub fn number(x: f64) -> String {
     }
 }
 
-/// A share of what is allowed; `-` where it is too large to mean anything.
+/// A share of what is allowed, rounded up; beyond 999 % how much is beside the point.
 pub fn percent(used: f64) -> String {
-    if used > 10.0 || used.is_nan() { "-".to_owned() } else { format!("{:.0} %", (used * 100.0).ceil()) }
+    if used <= 9.99 { format!("{:.0} %", (used * 100.0).ceil()) } else { ">999 %".to_owned() }
+}
+
+/// `1st`, `2nd`, `32nd`, `111th`.
+pub fn ordinal(n: usize) -> String {
+    let end = match (n % 100, n % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        _ => "th",
+    };
+    format!("{n}{end}")
 }
 
 /// Whether two values are one: bit by bit, but NaN is NaN.

@@ -86,7 +86,7 @@ pub fn words(passes: &[Pass]) -> String {
         (None, Some(Some(_))) => smallest.and_then(wrong).unwrap_or_default(),
         (None, _) => any.and_then(wrong).unwrap_or_else(|| {
             let fed: Vec<String> = parts.iter().map(|p| by(p.ubatch)).collect();
-            format!("the same in one batch{}", join(&fed))
+            format!("every stage is correct, in one batch{}", join(&fed))
         }),
         (Some((stage, position)), Some(None)) => format!(
             "wrong from token {position} on in a batch: prefill, at {stage}; fed {} the same tokens are right, so look at the mask and at what the rows of a batch share",

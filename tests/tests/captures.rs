@@ -119,7 +119,7 @@ fn a_tampered_capture_is_located_and_described() {
             "head",
             "step2/L01.attn_context",
             |x| x[64..128].fill(0.0),
-            &["L01.attn_context", "positions 36 from decode step 2", "head 1", "are zero"],
+            &["L01.attn_context", "position 36, at decode step 2", "head 1", "are zero"],
         ),
         ("logit", "prefill/logits", |x| x[5 * 512 + 300] += 1.0, &["logits", "positions 5", "1 of", "one column, 300"]),
         (
@@ -163,7 +163,7 @@ fn one_head_and_one_position_are_located_exactly() {
                     *v = (i as f32).cos();
                 }
             },
-            &["L00.ffn_act", "from decode step 5 on", "one-row-wrong:position=39", "position 39 at step 5 alone"],
+            &["L00.ffn_act", "at decode step 5", "one-row-wrong:position=39", "position 39 at step 5 alone"],
         ),
     ];
     changes_are_found(folder, "good", &cases);

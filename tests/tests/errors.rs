@@ -175,7 +175,7 @@ fn a_report_is_written_whole_or_not_at_all() {
     assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
     let text = std::fs::read(folder.join("report.json")).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap();
-    assert_eq!(json["schema_version"], 2);
+    assert_eq!(json["schema_version"], 3);
     assert_eq!(files(folder), ["good.gguf", "report.json"]);
 }
 
@@ -218,7 +218,6 @@ fn options_that_say_nothing_about_what_is_measured() {
         &["--length", "99"][..],
         &["--gemm", "cublas"],
         &["--alone"],
-        &["--json", "x.json"],
         &["--measure", "soak", "--rounds", "2"],
         &["--measure", "cuda", "--threads", "1"],
         &["--measure", "run", "--raw"],

@@ -248,7 +248,7 @@ fn json_is_what_the_schema_says() {
     }
 }
 
-/// A text that the subject alone turns in a circle is said to.
+/// Output that is repetitive on the subject's side alone is reported.
 #[test]
 fn a_circle_is_told() {
     let folder = with(&exact());
@@ -258,8 +258,8 @@ fn a_circle_is_told() {
     let circle = &report["generation"]["subject"]["repetition"];
     assert_eq!(circle["period"], 1, "{text}");
     assert!(report["generation"]["reference"]["repetition"].is_null(), "{text}");
-    assert!(text.contains("LOOP: only the subject's text turns in a circle"), "{text}");
-    assert!(text.contains("; a circle: 1 tokens 39 times from token 1 on"), "{text}");
+    assert!(text.contains("LOOP: the subject's output is repetitive, the reference's is not"), "{text}");
+    assert!(text.contains("; repetitive: 1 token 39 times from token 1 on"), "{text}");
 }
 
 /// And so is one that ends before it began: of an answer that is complete.
@@ -273,5 +273,5 @@ fn a_text_that_ends_at_once_is_told() {
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
     assert!(text.contains("SAME TEXT"), "{text}");
-    assert!(text.contains("1 tokens, ended at once, without a text"), "{text}");
+    assert!(text.contains("1 token, ended at once, without a text"), "{text}");
 }

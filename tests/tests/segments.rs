@@ -57,7 +57,7 @@ fn a_clean_run_passes_over_segments() {
             let coverage = &report["verdict"]["coverage"];
             assert_eq!(coverage["judged"], coverage["asked"], "{text}");
             assert!(coverage["within"].as_u64() > Some(0), "{text}");
-            assert!(text.contains("within the segment of a later stage"), "{text}");
+            assert!(text.contains("checked as part of the next dumped stage"), "{text}");
             for stage in report["verdict"]["stages"].as_array().unwrap() {
                 let status = stage["status"].as_str().unwrap();
                 assert!(["match", "covered"].contains(&status), "{stage}");

@@ -3,19 +3,29 @@
 
 use super::args::{Cli, Schema};
 use super::{exit, say};
-use crate::report::{file, schema};
+use crate::compare::Comparison;
+use crate::report::bench::BenchReport;
+use crate::report::{
+    Failure, GenerationReport, LogitsReport, OracleReport, Report, SweepReport, WeightsReport, file, schema,
+};
+use crate::score::Score;
 use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
 use std::path::Path;
 
 pub(super) fn schema(of: Schema) -> Result<u8> {
     let schema = match of {
-        Schema::Report => schema::report(),
-        Schema::Failure => schema::failure(),
+        Schema::Run => schema::document::<Report>(),
+        Schema::Failure => schema::document::<Failure>(),
+        Schema::Generate => schema::document::<GenerationReport>(),
+        Schema::Weights => schema::document::<WeightsReport>(),
+        Schema::Logits => schema::document::<LogitsReport>(),
+        Schema::Sweep => schema::document::<SweepReport>(),
+        Schema::Compare => schema::document::<Comparison>(),
+        Schema::VerifyOracle => schema::document::<OracleReport>(),
+        Schema::Score => schema::document::<Score>(),
+        Schema::Bench => schema::document::<BenchReport>(),
         Schema::Capture => schema::capture(),
-        Schema::Generation => schema::generation(),
-        Schema::Weights => schema::weights(),
-        Schema::Logits => schema::logits(),
     };
     say(&(serde_json::to_string_pretty(&schema)? + "\n"))?;
     Ok(exit::MATCH)

@@ -2,7 +2,7 @@
 
 use super::args::{JsonArgs, MutationsArgs, MutationsCommand};
 use super::{exit, say};
-use crate::mutations::{FaultSite, Mutation, catalogue, find, told};
+use crate::mutations::{CauseId, FaultSite, Mutation, catalogue, find, told};
 use crate::nearest::hint;
 use anyhow::Context as _;
 use qdiff_engine::model::{ARCHITECTURES, skeleton};
@@ -93,7 +93,7 @@ fn page(m: &Mutation) -> String {
         FaultSite::Tokenizer => "qdiff run --template model",
         FaultSite::Samplers => "qdiff generate",
     };
-    let _ = writeln!(out, "  inject     {command} --inject {}", m.with(&m.defaults()));
+    let _ = writeln!(out, "  inject     {command} --inject {}", CauseId::new(m, &m.defaults()));
     out
 }
 

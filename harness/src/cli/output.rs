@@ -1,9 +1,9 @@
 //! Where a report goes: checked before anything runs, served at the end.
 
-use super::args::{Ci, JsonArgs, OutputArgs};
-use super::{complain, remark, say, tell};
-use crate::report::{self, Format, Report, file, github::GitHub, json, terminal};
-use anyhow::{Result, bail};
+use super::args::{Ci, FileArgs, JsonArgs, OutputArgs};
+use super::{complain, exit, remark, say, tell};
+use crate::report::{self, Format, Told, file, github::GitHub, json, terminal};
+use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ impl JsonArgs {
         self.json.as_ref().map_or(Ok(()), |path| file::check(path, "--json"))
     }
 
-    /// Writes `report`, and says so.
-    pub(super) fn write(&self, report: &impl Serialize) -> Result<()> {
+    /// Writes `list`, and says so.
+    pub(super) fn write(&self, list: &impl Serialize) -> Result<()> {
         let Some(path) = &self.json else { return Ok(()) };
-        file::write(path, json::text(report)?.as_bytes())?;
+        file::write(path, json::text(list)?.as_bytes())?;
         remark(&terminal::line("report", &path.display().to_string()))
     }
 }
@@ -35,15 +35,23 @@ impl<'a> Output<'a> {
     /// A file of no known format, one that could not be written, one format
     /// that cannot hold as many reports, or no CI to tell.
     pub(super) fn new(args: &'a OutputArgs, reports: usize) -> Result<Self> {
+        Ok(Self { full: args.full, ..Self::files(&args.files, reports)? })
+    }
+
+    /// The same for a command of which there is no longer screen.
+    ///
+    /// # Errors
+    /// As [`Output::new`].
+    pub(super) fn files(args: &'a FileArgs, reports: usize) -> Result<Self> {
         let mut files = Vec::new();
         for path in &args.report {
-            files.push(("--report", path.as_path(), report::format_of(path)?));
+            files.push(("report", path.as_path(), report::format_of(path)?));
         }
-        if let Some(path) = &args.json.json {
-            files.push(("--json", path.as_path(), &json::Json as &dyn Format));
+        for (name, path) in args.named() {
+            files.push((name, path, report::format_named(name).context("an option without its format")?));
         }
         for (flag, path, format) in &files {
-            file::check(path, flag)?;
+            file::check(path, &format!("--{flag}"))?;
             if reports != 1 && !format.several() {
                 bail!(
                     "{} would hold a report for each prompt or file, and its format holds one; write one file each",
@@ -56,49 +64,59 @@ impl<'a> Output<'a> {
             None => None,
         };
         let files = files.into_iter().map(|(_, path, format)| (path, format));
-        Ok(Self { full: args.full, files: files.collect(), github })
+        Ok(Self { full: false, files: files.collect(), github })
     }
 
-    /// Shows `reports` and writes every file, with what is `absent` among them.
+    /// Shows what a command has to tell and writes every file; gives the exit code.
+    ///
+    /// # Errors
+    /// As [`Output::serve`].
+    pub(super) fn tell(&self, told: &dyn Told) -> Result<u8> {
+        self.serve(&[told], &[], None)?;
+        Ok(exit::of(told.screen(false).outcome))
+    }
+
+    /// Shows what is told and writes every file, with what is `absent` among it.
     /// `courtesy` is written where no file was asked for, and fails with a remark
     /// only.
     ///
     /// # Errors
     /// A file that cannot be written, or a screen that is gone.
-    pub(super) fn serve(&self, reports: &[Report], absent: &[String], courtesy: Option<PathBuf>) -> Result<()> {
-        if reports.len() != 1 {
-            tell(&report::overview(reports))?;
+    pub(super) fn serve(&self, told: &[&dyn Told], absent: &[String], courtesy: Option<PathBuf>) -> Result<()> {
+        if told.len() != 1 {
+            let reports: Vec<_> = told.iter().filter_map(|t| t.run()).collect();
+            tell(&report::overview(&reports))?;
         }
-        if reports.len() == 1 || self.full {
-            let screens = reports.iter().map(|r| terminal::render(r, self.full));
+        if told.len() == 1 || self.full {
+            let screens = told.iter().map(|t| terminal::render(&t.screen(self.full)));
             tell(&screens.collect::<Vec<_>>().join("\n"))?;
         }
         for (path, format) in &self.files {
-            file::write(path, format.render(reports, absent)?.as_bytes())?;
+            file::write(path, format.render(told, absent)?.as_bytes())?;
             remark(&terminal::line("report", &path.display().to_string()))?;
         }
         if let Some(github) = &self.github {
-            say(&github.publish(reports, absent)?)?;
+            say(&github.publish(told, absent)?)?;
         }
-        match courtesy {
-            Some(path) if self.files.is_empty() => self.offer(reports, &path),
+        match (courtesy, told) {
+            (Some(path), [one]) if self.files.is_empty() => offer(*one, &path),
             _ => Ok(()),
         }
     }
+}
 
-    fn offer(&self, reports: &[Report], path: &Path) -> Result<()> {
-        let written = path
-            .parent()
-            .map_or(Ok(()), std::fs::create_dir_all)
-            .map_err(Into::into)
-            .and_then(|()| json::Json.render(reports, &[]))
-            .and_then(|text| file::write(path, text.as_bytes()));
-        match written {
-            Ok(()) => remark(&terminal::line("report", &path.display().to_string())),
-            Err(e) => {
-                complain(&format!("no report file: {e:#}"));
-                Ok(())
-            }
+fn offer(told: &dyn Told, path: &Path) -> Result<()> {
+    let written = path
+        .parent()
+        .map_or(Ok(()), std::fs::create_dir_all)
+        .map_err(Into::into)
+        .and_then(|()| told.json())
+        .and_then(|text| file::write(path, text.as_bytes()));
+    match written {
+        Ok(()) => remark(&terminal::line("report", &path.display().to_string())),
+        Err(e) => {
+            complain(&format!("no report file: {e:#}"));
+            Ok(())
         }
     }
 }

@@ -5,7 +5,7 @@ use super::output::Output;
 use super::{complain, exit, say, setup};
 use crate::report::book::{Book, Runs};
 use crate::report::json::{self, Saved};
-use crate::report::{Outcome, Report, file, format_of, gaps, terminal};
+use crate::report::{Outcome, Report, Told, file, format_of, gaps, terminal};
 use anyhow::{Result, bail};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -43,11 +43,13 @@ pub(super) fn run(args: &ReportArgs) -> Result<u8> {
         }
     }
     for gap in gaps {
-        say(&terminal::verdict(Outcome::Incomplete, &gap))?;
+        let word = Outcome::Incomplete.word();
+        say(&terminal::verdict(Outcome::Incomplete, word, &format!("{word}: {gap}")))?;
         absent.push(gap);
     }
     if !reports.is_empty() {
-        output.serve(&reports, &absent, None)?;
+        let told: Vec<&dyn Told> = reports.iter().map(|r| r as &dyn Told).collect();
+        output.serve(&told, &absent, None)?;
     }
     if let Some(path) = &args.digest {
         let digest = json::text(&Runs::new(&args.title, &reports))?;
@@ -79,20 +81,20 @@ fn document(args: &ReportArgs) -> Result<u8> {
         bail!("{} is no folder; give reports or folders of results, not both", setup::show(path));
     }
     let output = &args.output;
-    if output.json.json.is_some() || output.ci.is_some() || output.full || args.digest.is_some() {
+    if output.files.named().next().is_some() || output.files.ci.is_some() || output.full || args.digest.is_some() {
         bail!("folders of results are told in markdown: --report FILE.md is the only option");
     }
-    for path in &output.report {
+    for path in &output.files.report {
         if format_of(path)?.extension() != "md" {
             bail!("{}: folders of results are told in markdown", setup::show(path));
         }
         file::check(path, "--report")?;
     }
     let text = Book::read(&args.inputs)?.render();
-    if output.report.is_empty() {
+    if output.files.report.is_empty() {
         say(&text)?;
     }
-    for path in &output.report {
+    for path in &output.files.report {
         file::write(path, text.as_bytes())?;
     }
     Ok(exit::MATCH)

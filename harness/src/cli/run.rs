@@ -4,7 +4,7 @@ use super::args::RunArgs;
 use super::output::Output;
 use super::setup::console;
 use super::{exit, remark};
-use crate::report::{Failure, Report, terminal};
+use crate::report::{Failure, Report, Told, terminal};
 use crate::tasks::run::{REPORTS, Ran, run as judge};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,8 @@ pub(super) fn run(args: &RunArgs) -> Result<u8> {
     let absent: Vec<String> = failures.iter().map(Failure::line).collect();
     let single = reports.first().filter(|_| batch.prompts.is_none());
     if !reports.is_empty() {
-        output.serve(&reports, &absent, single.map(courtesy))?;
+        let told: Vec<&dyn Told> = reports.iter().map(|r| r as &dyn Told).collect();
+        output.serve(&told, &absent, single.map(courtesy))?;
     }
     if let Some(folder) = batch.json_dir.as_ref().filter(|_| !reports.is_empty()) {
         remark(&terminal::line("reports", &format!("{} files in {}", reports.len(), folder.display())))?;

@@ -4,7 +4,7 @@
 mod fit;
 
 use crate::capture::{Capture, Filter};
-use crate::mutations::{Explains, Mutation, catalogue, told};
+use crate::mutations::{CauseId, Explains, Mutation, catalogue, told};
 use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::progress::Progress;
@@ -36,7 +36,7 @@ const BEYOND: usize = 1 << 28;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Cause {
     /// Name of the mutation, with its parameters.
-    pub name: String,
+    pub name: CauseId,
     /// What is wrong, in one sentence.
     pub story: String,
     /// How to mend it.
@@ -59,7 +59,7 @@ pub struct Cause {
     pub whole: bool,
     /// Other mutations that fit as well, the simpler first; of a stage with
     /// a very large weight, those that take no second pass over it.
-    pub ties: Vec<String>,
+    pub ties: Vec<CauseId>,
 }
 
 /// What the search for causes took.
@@ -207,7 +207,7 @@ impl Searcher<'_> {
             _ => None,
         };
         finding.cause = found.first().map(|((m, values), fit)| Cause {
-            name: m.with(values) + &since(fit),
+            name: named(m, values, fit),
             story: told(m.story, node, graph),
             remedy: told(m.remedy, node, graph),
             kind: m.explains,
@@ -328,23 +328,22 @@ fn heavy(e: &Evidence<'_>) -> bool {
     e.node.op == Op::Linear && products > HEAVY
 }
 
-/// `@p200..` for a fault that begins at a position.
-fn since(fit: &Fit) -> String {
-    let range = |position: usize| format!("@p{position}..");
-    fit.since.map_or_else(String::new, range)
+/// The cause that a candidate is where it fits so.
+fn named(mutation: &Mutation, values: &[f64], fit: &Fit) -> CauseId {
+    CauseId { since: fit.since, ..CauseId::new(mutation, values) }
 }
 
 /// Others that fit as well as the best: by value, and of as much of the stage.
-fn ties(found: &[(Candidate, Fit)]) -> Vec<String> {
+fn ties(found: &[(Candidate, Fit)]) -> Vec<CauseId> {
     let Some(((best, _), fit)) = found.first() else {
         return Vec::new();
     };
-    let mut names: Vec<String> = Vec::new();
+    let mut names: Vec<CauseId> = Vec::new();
     for ((m, values), other) in &found[1..] {
         let alike =
             m.explains == best.explains && other.whole == fit.whole && other.since == fit.since && m.name != best.name;
-        if alike && !names.iter().any(|n| n.split(':').next() == Some(m.name)) {
-            names.push(m.with(values) + &since(other));
+        if alike && !names.iter().any(|n| n.mutation == m.name) {
+            names.push(named(m, values, other));
         }
     }
     names

@@ -16,6 +16,7 @@ use crate::capture::Want;
 use crate::diagnose::Diagnosis;
 use crate::llama::Model;
 use crate::llama::sampler::LlamaSampler;
+use crate::metrics::{largest, largest_difference, margin};
 use crate::mutations::{CatalogueEntry, Mutation};
 use crate::pair::{Pair, Recording, Tokens};
 use crate::runners::{Faults, RunnerKind};
@@ -237,7 +238,7 @@ pub fn generate(
         if let (None, Some((b, there)), Some((a, here))) = (&fork, theirs, our) {
             let error = largest_difference(&here, &there);
             if a == b {
-                error_before = error_before.max(error);
+                error_before = largest([error_before, error]);
             } else {
                 let reference = choice(llama, &there, b, a, told_by);
                 fork = Some(Fork {
@@ -281,11 +282,6 @@ pub fn judge_fork(
     Ok((pair.judge(&subject, Some(&reference))?, reference))
 }
 
-fn largest_difference(a: &[f32], b: &[f32]) -> f64 {
-    let pairs = a.iter().zip(b);
-    pairs.fold(0f64, |m, (a, b)| m.max((f64::from(*a) - f64::from(*b)).abs()))
-}
-
 fn choice(llama: &Model, logits: &[f32], own: u32, other: u32, drawn: Option<Drawn>) -> Choice {
     let max = logits.iter().fold(f32::NEG_INFINITY, |m, l| m.max(*l));
     let weight = |l: f32| f64::from(l - max).exp();
@@ -300,7 +296,7 @@ fn choice(llama: &Model, logits: &[f32], own: u32, other: u32, drawn: Option<Dra
     Choice {
         drawn: show(own),
         best: order.iter().take(BEST).map(|id| show(*id)).collect(),
-        margin: f64::from(logits[own as usize]) - f64::from(logits[other as usize]),
+        margin: margin(logits, own as usize, other as usize),
         draw: drawn.map(Share::from),
     }
 }

@@ -1,9 +1,9 @@
-//! Texts that turn in a circle.
+//! Repetitive text.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Tokens that must repeat for a circle to be called one.
+/// Tokens that must repeat for a text to be called repetitive.
 const LEAST_TOKENS: usize = 12;
 /// How often the same tokens must stand in a row.
 const LEAST_TIMES: usize = 3;
@@ -19,7 +19,7 @@ pub struct Loop {
     pub times: usize,
 }
 
-/// Whether `tokens` end in a circle: the shortest one.
+/// Whether `tokens` end in a repetition: the shortest one.
 pub fn find(tokens: &[u32]) -> Option<Loop> {
     let end = tokens.len();
     (1..=end / LEAST_TIMES).find_map(|period| {

@@ -66,7 +66,7 @@ pub struct GeneratedText {
     pub text: String,
     /// Why it ended.
     pub stop: Stop,
-    /// The circle it turns in at the end.
+    /// The repetition it ends in.
     pub repetition: Option<Loop>,
     /// Prompt tokens per second.
     pub prefill_speed: f64,

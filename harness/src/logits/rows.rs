@@ -2,6 +2,7 @@
 
 use super::row_of;
 use crate::capture::{Filter, Step};
+use crate::metrics::{argmax, distance, largest};
 use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::pair::Recording;
@@ -184,7 +185,7 @@ impl Seen {
             }
         };
         self.outliers(at, got, beside, |id| !right(got[id], want[id], bound[id]));
-        self.rightly.push(((at.index, at.row), top(want)));
+        self.rightly.push(((at.index, at.row), argmax(want)));
     }
 
     /// Ids whose difference to the other side is far from those of the others.
@@ -225,12 +226,6 @@ fn median(mut values: Vec<f32>) -> f32 {
     }
     let middle = values.len() / 2;
     *values.select_nth_unstable_by(middle, f32::total_cmp).1
-}
-
-/// The largest, the lowest id among equals.
-fn top(values: &[f64]) -> usize {
-    let better = |best: usize, i: usize| if values[i] > values[best] { i } else { best };
-    (0..values.len()).fold(0, better)
 }
 
 /// The product that a logit is.
@@ -275,13 +270,7 @@ pub(super) fn hidden_apart(
             let (Some(a), Some(b)) = (row_of(hidden, s, row), row_of(hidden, r, row)) else {
                 continue;
             };
-            let square = |x: f64| x * x;
-            let apart: f64 = a.iter().zip(&b).map(|(a, b)| square(f64::from(a - b))).sum();
-            let size: f64 = b.iter().map(|b| square(f64::from(*b))).sum();
-            let distance = (apart / size).sqrt();
-            if worst.is_none_or(|w| distance > w || distance.is_nan()) {
-                worst = Some(distance);
-            }
+            worst = Some(largest(worst.into_iter().chain([distance(&a, &b)])));
         }
     }
     worst.map(Real)

@@ -1,6 +1,6 @@
 //! Faults as they are written on the command line.
 
-use super::{FaultSite, Mutation, catalogue, find};
+use super::{CauseId, FaultSite, Mutation, catalogue, find};
 use crate::capture::matches;
 use crate::nearest::hint;
 use crate::number::counted;
@@ -167,7 +167,7 @@ impl Injection {
     /// As [`Self::rewrite`].
     pub fn apply(&self, graph: &mut Graph) -> Result<String> {
         let changed = self.rewrite(graph)?.len();
-        let what = self.mutation.with(&self.values);
+        let what = CauseId::new(self.mutation, &self.values);
         let from = match self.since {
             0 => String::new(),
             position => format!(" from position {position} on"),

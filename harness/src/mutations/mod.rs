@@ -9,6 +9,7 @@ mod attention;
 mod copies;
 pub mod decoding;
 mod elsewhere;
+mod id;
 mod inject;
 mod layout;
 mod logits;
@@ -22,6 +23,7 @@ mod samplers;
 mod tokenizer;
 mod weights;
 
+pub use id::CauseId;
 pub use inject::Injection;
 pub use samplers::Chain;
 
@@ -168,15 +170,6 @@ impl Mutation {
     /// The values of its parameters where none are given.
     pub fn defaults(&self) -> Vec<f64> {
         self.params.iter().map(|p| p.default).collect()
-    }
-
-    /// Its name with the values of its parameters.
-    pub fn with(&self, values: &[f64]) -> String {
-        let list: Vec<String> = self.params.iter().zip(values).map(|(p, v)| format!("{}={v}", p.name)).collect();
-        match list.as_slice() {
-            [] => self.name.to_owned(),
-            list => format!("{}:{}", self.name, list.join(",")),
-        }
     }
 }
 

@@ -3,10 +3,9 @@
 
 use super::places::anywhere;
 use super::{Explains, Mutation, Param};
-use crate::verdict::{Evidence, Wrong};
+use crate::verdict::{Evidence, Wrong, of_heads};
 use qdiff_engine::model::fault::{Output, Write};
 use qdiff_engine::model::{Axis, Graph, Node};
-use qdiff_engine::ops::Op;
 
 /// A way to cut a stage's tensor into parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,28 +71,6 @@ impl Parts {
         };
         at + part * stride - self.part(shape, at) * stride
     }
-}
-
-/// Whether the rows of a stage are made of heads: what attention reads and
-/// gives, as it stands before the rotation.
-fn of_heads(node: &Node, graph: &Graph) -> bool {
-    let feeds = |id, depth: usize| -> bool {
-        let mut ids = vec![id];
-        for _ in 0..depth {
-            let next = graph
-                .nodes
-                .iter()
-                .filter(|n| n.inputs.iter().any(|&i| ids.contains(&graph.nodes[i].id)) && n.op != Op::Linear);
-            ids = next.map(|n| n.id).collect();
-            let reached = graph.nodes.iter().filter(|n| ids.contains(&n.id));
-            if reached.into_iter().any(|n| matches!(n.op, Op::Rope(_) | Op::KvCache(_))) {
-                return true;
-            }
-        }
-        false
-    };
-    let weighted = matches!(node.op, Op::Linear | Op::Bias | Op::RmsNorm(_));
-    matches!(node.op, Op::AttnContext(_)) || (weighted && feeds(node.id, 2))
 }
 
 /// What is left in a region instead of its values.

@@ -1,7 +1,7 @@
 //! Runs that belong together: `run --prompts`, perhaps in parts. Each says
 //! which of how many it is, so that one that is not there is missed.
 
-use super::{Kind, SCHEMA_VERSION};
+use super::{Check, Document, Fate, Kind, Outcome, Screen};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -24,10 +24,6 @@ pub struct Place {
 /// What stands in the place of a report where the run failed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
-    /// Version of this layout.
-    pub schema_version: u32,
-    /// Always `failure`.
-    pub kind: Kind,
     /// Its place in the batch.
     pub batch: Place,
     /// Name of the prompt.
@@ -39,12 +35,24 @@ pub struct Failure {
 impl Failure {
     /// The run of `prompt` failed with `error`.
     pub fn new(batch: Place, prompt: &str, error: String) -> Self {
-        Self { schema_version: SCHEMA_VERSION, kind: Kind::Failure, batch, prompt: prompt.to_owned(), error }
+        Self { batch, prompt: prompt.to_owned(), error }
     }
 
     /// As it is told in a line.
     pub fn line(&self) -> String {
         format!("{}: {}", self.prompt, self.error)
+    }
+}
+
+impl Document for Failure {
+    const KIND: Kind = Kind::Failure;
+
+    fn screen(&self, _: bool) -> Screen {
+        Screen {
+            word: Outcome::Incomplete.word(),
+            checks: vec![Check::new("batch", self.prompt.as_str(), Fate::Error(self.error.clone()))],
+            ..Screen::new(self.prompt.clone(), Outcome::Incomplete, self.error.clone())
+        }
     }
 }
 

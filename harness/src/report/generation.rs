@@ -1,44 +1,25 @@
 //! What `qdiff generate` tells: the texts as they come, then the outcome.
 
-use super::{Doubt, ModelInfo, Outcome};
+use super::origin::UNKNOWN;
+use super::screen::{Check, Document, Fate, Line, Screen, Section};
+use super::{Doubt, Kind, ModelInfo, Outcome};
 use crate::diagnose::Diagnosis;
 use crate::generate::{Choice, Fork, GeneratedText, Generation, OtherDraw, Stop};
 use crate::nonce::Changes;
-use crate::number::number;
-use crate::runners::RunnerKind;
+use crate::number::{counted, number};
 use crate::tokens::TokensCheck;
 use crate::verdict::{TokenCheck, Verdict};
-use anstyle::{AnsiColor, Style};
 use qdiff_engine::sampler::Settings;
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::fmt::Write as _;
-
-const RED: Style = AnsiColor::Red.on_default().bold();
-const GREEN: Style = AnsiColor::Green.on_default().bold();
-const YELLOW: Style = AnsiColor::Yellow.on_default().bold();
-
-/// Version of the JSON layout.
-pub const SCHEMA_VERSION: u32 = 1;
+use std::fmt::{Display, Write as _};
 
 /// Width of a column of the table of tokens.
 const WIDTH: usize = 28;
 
-/// What the file is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// Two texts.
-    Generation,
-}
-
 /// All that is told of a generation.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct GenerationReport {
-    /// Version of this layout; raised when a field changes its meaning.
-    pub schema_version: u32,
-    /// What this file is.
-    pub kind: Kind,
     /// The outcome in one word; the exit code follows from it.
     pub outcome: Outcome,
     /// The model.
@@ -102,8 +83,8 @@ impl From<Settings> for Sampling {
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Cause {
-    /// Every stage does its mathematics on both sides: rounding and quantised
-    /// activations alone made it.
+    /// Every stage is correct on both sides: rounding made it, that of quantised
+    /// activations included.
     Flip,
     /// A stage of the subject is wrong.
     Divergence {
@@ -156,7 +137,7 @@ impl TeacherForced {
 }
 
 /// The heading of the table of tokens.
-pub fn columns(reference: &RunnerKind, subject: &RunnerKind) -> String {
+pub fn columns(reference: &impl Display, subject: &impl Display) -> String {
     format!("token  {:<WIDTH$}  {subject}\n", reference.to_string(), subject = subject)
 }
 
@@ -167,98 +148,129 @@ pub fn row(index: usize, reference: &str, subject: &str, same: bool) -> String {
     format!("{index:>5}  {reference}{:pad$}  {subject}{mark}\n", "")
 }
 
-/// The outcome as text with colours, the verdict first.
-pub fn render(report: &GenerationReport) -> String {
-    let mut out = String::from("\n");
-    headline(report, &mut out);
-    let m = &report.model;
-    let mut line = |name: &str, text: String| {
-        let _ = writeln!(out, "{name:<10} {text}");
-    };
-    let spoken = &report.generation;
-    line("model", format!("{} {}", m.name, m.format));
-    line("prompt", format!("{}: {} tokens; {}", report.prompt, report.prompt_tokens.len(), sampling(&report.sampling)));
-    for fault in &report.injected {
-        line("injected", fault.clone());
-    }
-    if let Some(check) = &report.tokens {
-        line("tokenizer", check.words());
-        if let Some(cause) = &check.cause {
-            line("remedy", cause.remedy.clone());
+impl Document for GenerationReport {
+    const KIND: Kind = Kind::Generation;
+
+    fn screen(&self, _: bool) -> Screen {
+        let mut said = said(self);
+        let (word, headline) = said.remove(0);
+        let also = said.into_iter().map(|(word, text)| ("also", format!("{word}: {text}"))).collect();
+        Screen {
+            word,
+            sections: vec![
+                Section::lines("", also),
+                Section::lines("Run", facts(self)),
+                Section::lines("Where the texts part", fork(self)),
+                Section::lines("Texts", texts(&self.generation)),
+            ],
+            checks: checks(self),
+            ..Screen::new(format!("{}, {}", self.model.name, self.prompt), self.outcome, headline)
         }
     }
-    if let Some(fork) = &spoken.fork {
-        for (name, choice) in [("reference", &fork.reference), ("subject", &fork.subject)] {
-            line(name, best(choice));
-        }
-        // Of a stage that is wrong the logits' error says nothing.
-        let reach = match report.cause {
-            Some(Cause::Divergence { .. }) => String::new(),
-            _ => reach(fork),
-        };
-        line(
-            "logits",
-            format!("differ by at most {} here, {} before{reach}", number(fork.error), number(fork.error_before),),
-        );
-    }
-    if let Some(forced) = &report.forced {
-        line("forced", same_tokens(forced));
-    }
-    if let Some(changes) = &report.changes {
-        line("nonce", nonce(changes));
-    }
-    for speech in [&spoken.reference, &spoken.subject] {
-        line(&speech.name, format!("{:?}", speech.text));
-        line("", ending(speech));
-    }
-    out
 }
 
-fn headline(report: &GenerationReport, out: &mut String) {
+/// What there is to say, the gravest first, each with its word.
+fn said(report: &GenerationReport) -> Vec<(&'static str, String)> {
     let spoken = &report.generation;
+    let mut said = Vec::new();
     if let Some(first) = report.changes.as_ref().and_then(|c| c.unchanged.first()) {
-        let _ =
-            writeln!(out, "{RED}DIVERGED{RED:#}: {first} does not change with the prompt; it is not computed from it");
+        said.push(("DIVERGED", format!("{first} does not change with the prompt; it is not computed from it")));
     }
     if let Some(check) = report.tokens.as_ref().filter(|c| c.diverged()) {
-        let _ = writeln!(out, "{RED}DIVERGED{RED:#} at tokens: {}", check.words());
+        said.push(("DIVERGED", format!("at tokens: {}", check.words())));
     }
+    said.push(parting(report));
+    if let (Some(_), None) = (&spoken.subject.repetition, &spoken.reference.repetition) {
+        said.push(("LOOP", "the subject's output is repetitive, the reference's is not".to_owned()));
+    }
+    said
+}
+
+/// Where and why the texts part, or that they do not.
+fn parting(report: &GenerationReport) -> (&'static str, String) {
+    let spoken = &report.generation;
     let fork = match (&spoken.fork, spoken.parts_at()) {
         (Some(f), _) => format!("token {}, {} for {}", f.index, f.subject.drawn.text, f.reference.drawn.text),
         (None, Some(at)) => format!("token {at}, where a logit is NaN"),
-        (None, None) => String::new(),
+        (None, None) => "no token".to_owned(),
     };
-    let _ = match &report.cause {
-        None => writeln!(out, "{GREEN}SAME TEXT{GREEN:#}: {} tokens on both sides", spoken.subject.tokens.len()),
-        Some(Cause::Flip) => writeln!(
-            out,
-            "{YELLOW}FLIP{YELLOW:#} at {fork}: every stage does its mathematics on both sides, so rounding and quantised activations alone made it"
+    match &report.cause {
+        None => ("SAME TEXT", format!("{} on both sides", counted(spoken.subject.tokens.len(), "token"))),
+        Some(Cause::Flip) => (
+            "FLIP",
+            format!(
+                "at {fork}: every stage is correct on both sides, so rounding made it, that of quantised activations included"
+            ),
         ),
-        Some(Cause::Divergence { stage, why, origins }) => writeln!(
-            out,
-            "{RED}DIVERGED{RED:#} at {fork}: {stage}, {}{}",
-            why.as_deref().unwrap_or("no known cause"),
-            match origins {
-                1 => String::new(),
-                n => format!(" (the first of {n} origins)"),
-            }
-        ),
-        Some(Cause::Sampler(other)) => writeln!(
-            out,
-            "{RED}DIVERGED{RED:#} at token {}: from the same logits the engine's samplers draw another token than llama.cpp's{}",
-            other.index,
-            match other.causes.first() {
-                Some(first) => format!(": {} ({})", first.story, other.names()),
-                None => "; no known cause".to_owned(),
-            }
-        ),
-        Some(Cause::Undecided { why }) => {
-            writeln!(out, "{YELLOW}UNDECIDED{YELLOW:#} at {fork}: {why}")
+        Some(Cause::Divergence { stage, why, origins }) => {
+            let more = if *origins > 1 { format!(" (the first of {origins} origins)") } else { String::new() };
+            ("DIVERGED", format!("at {fork}: {stage}, {}{more}", why.as_deref().unwrap_or(UNKNOWN)))
         }
-    };
-    if let (Some(_), None) = (&spoken.subject.repetition, &spoken.reference.repetition) {
-        let _ = writeln!(out, "{YELLOW}LOOP{YELLOW:#}: only the subject's text turns in a circle");
+        Some(Cause::Sampler(other)) => {
+            let why = match other.causes.first() {
+                Some(first) => format!("{} ({})", first.story, other.names()),
+                None => UNKNOWN.to_owned(),
+            };
+            let at = other.index;
+            let text = "from the same logits the engine's samplers draw another token than llama.cpp's";
+            ("DIVERGED", format!("at token {at}: {text}: {why}"))
+        }
+        Some(Cause::Undecided { why }) => ("UNDECIDED", format!("at {fork}: {why}")),
     }
+}
+
+fn facts(report: &GenerationReport) -> Vec<Line> {
+    let m = &report.model;
+    let tokens = counted(report.prompt_tokens.len(), "token");
+    let mut lines = vec![
+        ("model", format!("{} {}", m.name, m.format)),
+        ("prompt", format!("{}: {tokens}; {}", report.prompt, sampling(&report.sampling))),
+    ];
+    lines.extend(report.injected.iter().map(|fault| ("injected", fault.clone())));
+    if let Some(check) = &report.tokens {
+        lines.push(("tokenizer", check.words()));
+        lines.extend(check.cause.iter().map(|c| ("remedy", c.remedy.clone())));
+    }
+    lines
+}
+
+fn fork(report: &GenerationReport) -> Vec<Line> {
+    let mut lines = Vec::new();
+    if let Some(fork) = &report.generation.fork {
+        lines.push(("reference", best(&fork.reference)));
+        lines.push(("subject", best(&fork.subject)));
+        // The errors of logits account for a flip alone; of a stage that is wrong
+        // they say nothing.
+        let reach = if report.cause == Some(Cause::Flip) { reach(fork) } else { String::new() };
+        let errors = (number(fork.error), number(fork.error_before));
+        lines.push(("logits", format!("differ by at most {} here, {} before{reach}", errors.0, errors.1)));
+    }
+    lines.extend(report.forced.iter().filter(|f| f.compared > 0).map(|forced| ("forced", same_tokens(forced))));
+    lines.extend(report.changes.iter().map(|changes| ("nonce", nonce(changes))));
+    lines
+}
+
+fn texts(spoken: &Generation) -> Vec<Line> {
+    let of = |side, text: &GeneratedText| [(side, format!("{}: {:?}", text.name, text.text)), ("", ending(text))];
+    [of("reference", &spoken.reference), of("subject", &spoken.subject)].concat()
+}
+
+fn checks(report: &GenerationReport) -> Vec<Check> {
+    let tokens = report.tokens.iter().filter(|c| c.unchecked.is_none());
+    let tokens = tokens.map(|c| Check::new("model", "tokens", Fate::of(c.diverged().then(|| c.words()))));
+    let changes = report.changes.iter().map(|c| {
+        let stale =
+            (!c.unchanged.is_empty()).then(|| format!("not computed from the prompt: {}", c.unchanged.join(", ")));
+        Check::new("model", "every stage changes with the prompt", Fate::of(stale))
+    });
+    let (word, words) = parting(report);
+    let words = format!("{word} {words}");
+    let text = match &report.cause {
+        None | Some(Cause::Flip) => Fate::Passed(words),
+        Some(Cause::Undecided { .. }) => Fate::Skipped(words),
+        Some(Cause::Divergence { .. } | Cause::Sampler(_)) => Fate::of(Some(words)),
+    };
+    tokens.chain(changes).chain([Check::new("model", "the same text", text)]).collect()
 }
 
 fn sampling(s: &Sampling) -> String {
@@ -321,16 +333,17 @@ fn nonce(changes: &Changes) -> String {
     format!("with another number {} of {} stages change", changes.compared - changes.unchanged.len(), changes.compared)
 }
 
-fn ending(speech: &GeneratedText) -> String {
-    let stop = match speech.stop {
-        Stop::EndOfGeneration if speech.tokens.len() == 1 => "ended at once, without a text",
+fn ending(text: &GeneratedText) -> String {
+    let stop = match text.stop {
+        Stop::EndOfGeneration if text.tokens.len() == 1 => "ended at once, without a text",
         Stop::EndOfGeneration => "ended by the model",
         Stop::Length => "cut at -n",
         Stop::NotANumber => "ended where a logit is NaN",
     };
-    let repetition = speech.repetition.map_or(String::new(), |l| {
-        format!("; a circle: {} tokens {} times from token {} on", l.period, l.times, l.from)
+    let repetition = text.repetition.map_or(String::new(), |l| {
+        format!("; repetitive: {} {} times from token {} on", counted(l.period, "token"), l.times, l.from)
     });
-    let decode = speech.decode_speed.map_or(String::new(), |s| format!(", decode {s:.1}"));
-    format!("{} tokens, {stop}{repetition}; prefill {:.1}{decode} tok/s", speech.tokens.len(), speech.prefill_speed)
+    let decode = text.decode_speed.map_or(String::new(), |s| format!(", decode {s:.1}"));
+    let tokens = counted(text.tokens.len(), "token");
+    format!("{tokens}, {stop}{repetition}; prefill {:.1}{decode} tok/s", text.prefill_speed)
 }

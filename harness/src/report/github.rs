@@ -1,6 +1,6 @@
 //! GitHub Actions: the job summary, and an annotation for the first origin.
 
-use super::{Outcome, Report, Summary, markdown};
+use super::{Outcome, Screen, Told, markdown};
 use anyhow::{Context as _, Result};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -31,22 +31,23 @@ impl GitHub {
         Ok(Self { summary })
     }
 
-    /// Appends `reports` to the job summary, and gives the workflow commands
+    /// Appends what is told to the job summary, and gives the workflow commands
     /// to print.
     ///
     /// # Errors
     /// If the summary cannot be written.
-    pub fn publish(&self, reports: &[Report], absent: &[String]) -> Result<String> {
+    pub fn publish(&self, told: &[&dyn Told], absent: &[String]) -> Result<String> {
+        let screens: Vec<Screen> = told.iter().map(|t| t.screen(false)).collect();
         let mut file = open(&self.summary)?;
         let used = file.metadata().map_or(0, |m| m.len() as usize);
-        let text = markdown::several(reports, absent);
+        let text = markdown::several(&screens, absent);
         let text = cut(&text, LIMIT.saturating_sub(used));
         file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", self.summary.display()))?;
         let absent = absent.iter().map(|what| {
             let what = data(what);
             format!("::error title=qdiff: incomplete::{what}\n")
         });
-        Ok(absent.chain(reports.iter().map(annotation)).collect())
+        Ok(absent.chain(screens.iter().map(annotation)).collect())
     }
 }
 
@@ -71,16 +72,14 @@ fn cut(text: &str, limit: usize) -> String {
     }
 }
 
-/// The workflow command that marks the run, nothing for a match.
-fn annotation(report: &Report) -> String {
-    let summary = Summary::new(report);
-    let level = match report.outcome {
+/// The workflow command that marks the job, nothing for a match.
+fn annotation(screen: &Screen) -> String {
+    let level = match screen.outcome {
         Outcome::Match => return String::new(),
         Outcome::Diverged | Outcome::ReferenceSuspect | Outcome::OracleSuspect => "error",
         Outcome::Incomplete => "warning",
     };
-    let title = format!("qdiff: {} on {}", report.subject.name, report.run.prompt);
-    format!("::{level} title={}::{}\n", property(&title), data(&summary.line()))
+    format!("::{level} title={}::{}\n", property(&format!("qdiff: {}", screen.title)), data(&screen.line()))
 }
 
 /// The value of a workflow command, escaped as the runner unescapes it.

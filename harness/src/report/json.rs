@@ -1,8 +1,9 @@
 //! JSON: the report itself. Written with the lists of numbers on one line
 //! each, so that it can be read, and read back.
 
-use super::{Failure, Format, Place, Report, SCHEMA_VERSION};
+use super::{Document, Failure, Format, Kind, Place, Report, SCHEMA_VERSION, Told};
 use anyhow::{Context as _, Result, bail};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, Serializer};
 use std::io::{self, Write};
@@ -12,6 +13,10 @@ use std::path::Path;
 pub struct Json;
 
 impl Format for Json {
+    fn name(&self) -> &'static str {
+        "json"
+    }
+
     fn extension(&self) -> &'static str {
         "json"
     }
@@ -20,11 +25,27 @@ impl Format for Json {
         false
     }
 
-    fn render(&self, reports: &[Report], _: &[String]) -> Result<String> {
-        match reports {
-            [one] => text(one),
+    fn render(&self, told: &[&dyn Told], _: &[String]) -> Result<String> {
+        match told {
+            [one] => one.json(),
             _ => bail!("a JSON report holds one run"),
         }
+    }
+}
+
+/// A document as it is written: its fields behind what identifies the layout.
+#[derive(Serialize, JsonSchema)]
+pub struct Written<'a, T> {
+    schema_version: u32,
+    kind: Kind,
+    #[serde(flatten)]
+    document: &'a T,
+}
+
+impl<'a, T: Document> Written<'a, T> {
+    /// `document` in today's layout.
+    pub fn of(document: &'a T) -> Self {
+        Self { schema_version: SCHEMA_VERSION, kind: T::KIND, document }
     }
 }
 
@@ -58,6 +79,10 @@ impl Saved {
     }
 }
 
+/// The oldest layout that is read as well: fields were renamed since, and read
+/// by either name.
+const OLDEST: u32 = 2;
+
 /// Reads a report, or what was written in its place.
 ///
 /// # Errors
@@ -76,8 +101,8 @@ pub fn read(path: &Path) -> Result<Saved> {
         None => {
             bail!("{shown} has no schema_version: it is no report that `qdiff run --json` wrote")
         }
-        Some(v) if v != u64::from(SCHEMA_VERSION) => {
-            bail!("{shown} has schema_version {v}, this qdiff reads {SCHEMA_VERSION}; run it again")
+        Some(v) if !(OLDEST.into()..=SCHEMA_VERSION.into()).contains(&v) => {
+            bail!("{shown} has schema_version {v}, this qdiff reads {OLDEST} to {SCHEMA_VERSION}; run it again")
         }
         Some(_) => {}
     }

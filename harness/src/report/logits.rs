@@ -1,39 +1,28 @@
 //! What `qdiff logits` tells, on one screen: the products first, then what only
 //! looks suspicious.
 
-use super::summary::{explained, positions};
-use super::terminal::{self, line};
-use super::{Doubt, ModelInfo, Outcome};
+use super::origin;
+use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
+use super::stages::NONE;
+use super::{Doubt, Kind, ModelInfo, Outcome};
 use crate::diagnose::Diagnosis;
 use crate::logits::{Pick, Study, Suspect, Why};
-use crate::number::number;
+use crate::number::{counted, number};
 use crate::runners::Manifest;
-use comfy_table::{Table, presets};
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Version of the JSON layout.
-pub const SCHEMA_VERSION: u32 = 1;
+/// Distance between the hidden states from which on rounding has not made it.
+const UPSTREAM: f64 = 0.1;
 
 /// Characters of a token's text that are shown.
 const TEXT: usize = 16;
 
-/// What the file is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// Logits, looked into.
-    Logits,
-}
-
 /// All that is told of the logits of a run.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct LogitsReport {
-    /// Version of this layout; raised when a field changes its meaning.
-    pub schema_version: u32,
-    /// What this file is.
-    pub kind: Kind,
     /// What it comes to.
     pub outcome: Outcome,
     /// The model.
@@ -55,55 +44,46 @@ pub struct LogitsReport {
     pub diagnosis: Diagnosis,
     /// Where only the reference is wrong: who is.
     pub doubt: Option<Doubt>,
+    /// Text of every id that is told of as a choice.
+    pub text: BTreeMap<usize, String>,
 }
 
-/// The screen: at most one, of 100 columns. `text` gives the text of a token.
-pub fn render(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> String {
-    let mut out = terminal::verdict(report.outcome, &headline(report));
-    out.push_str(&labelled(&causes(report)));
-    out.push('\n');
-    out.push_str(&labelled(&facts(report, text)));
-    let (next, command) = next(report);
-    let next = line("next", &format!("{next}: {command}"));
-    let _ = write!(out, "\n{}\n\n{next}", table(report));
-    out
-}
+impl Document for LogitsReport {
+    const KIND: Kind = Kind::Logits;
 
-fn labelled(lines: &[(&str, String)]) -> String {
-    lines.iter().map(|(label, text)| line(label, text)).collect()
+    fn screen(&self, _: bool) -> Screen {
+        let wrong = (self.study.wrong > 0).then(|| wrong(&self.study));
+        let ended = origin::ended(self.outcome, headline(self));
+        Screen {
+            sections: vec![
+                Section::lines("", causes(self)),
+                Section::lines("Logits", facts(self)),
+                Section::table("Ids", table(self)),
+            ],
+            checks: vec![Check::new("model", "logits", ended), Check::new("model", "products", Fate::of(wrong))],
+            next: Some(next(self)),
+            ..Screen::new(format!("{}, logits of {}", self.model.name, self.prompt), self.outcome, headline(self))
+        }
+    }
 }
 
 /// Why, as far as it is known.
-fn causes(report: &LogitsReport) -> Vec<(&'static str, String)> {
-    let (diagnosis, mut lines) = (&report.diagnosis, Vec::new());
-    if let Some(cause) = diagnosis.findings.first().and_then(|f| f.cause.as_ref()) {
-        lines.push(("why", explained(cause)));
-        lines.push(("remedy", cause.remedy.clone()));
-        if !cause.ties.is_empty() {
-            lines.push(("fits too", cause.ties.join(", ")));
-        }
-    }
-    if diagnosis.search.unfinished > 0 {
-        let text = "the search for a cause ran out of time; --why-budget gives it more";
-        lines.push(("search", text.to_owned()));
-    }
-    if let Some(doubt) = &report.doubt {
-        lines.push(("doubt", doubt.reason.clone()));
-    }
+fn causes(report: &LogitsReport) -> Vec<Line> {
+    let mut lines = origin::why(&report.diagnosis);
     // Where every logit is right, the theories about ids are the question.
-    if diagnosis.findings.is_empty() {
+    if report.diagnosis.findings.is_empty() {
         lines.extend(theories(report));
     }
     lines
 }
 
 /// What the ids are, and whether any could win by mistake.
-fn theories(report: &LogitsReport) -> [(&'static str, String); 2] {
+fn theories(report: &LogitsReport) -> [Line; 2] {
     [("ids", ids(&report.study)), ("padding", padding(report))]
 }
 
 /// The products first, then what looks suspicious, then what is chosen.
-fn facts(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> Vec<(&'static str, String)> {
+fn facts(report: &LogitsReport) -> Vec<Line> {
     let study = &report.study;
     let mut lines = vec![("products", products(report))];
     if study.wrong > 0 {
@@ -120,25 +100,33 @@ fn facts(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> Vec<(&'static
     if !report.diagnosis.findings.is_empty() {
         lines.extend(theories(report));
     }
-    lines.push(("choice", choice(report, text)));
+    lines.push(("choice", choice(report)));
     lines
 }
 
 fn headline(report: &LogitsReport) -> String {
     let (study, verdict) = (&report.study, &report.diagnosis.verdict);
-    let Some(finding) = report.diagnosis.findings.first() else {
-        return match report.outcome {
-            Outcome::Match => format!(
-                "all {} logits at {} positions are the product of their row with the hidden state",
-                study.ids.rows, study.rows
-            ),
-            _ => "the subject's logits are what they should be; see below".to_owned(),
-        };
+    if let Some(finding) = report.diagnosis.findings.first() {
+        return origin::headline(verdict, finding);
+    }
+    if let Some(symptom) = verdict.ailment() {
+        return format!("at {symptom} (an invariant is broken; no reference ran)");
+    }
+    let right = match study.wrong {
+        0 => format!(
+            "all {} logits at {} are the product of their row with the hidden state",
+            study.ids.rows,
+            counted(study.rows, "position")
+        ),
+        n => {
+            format!("{n} of {} logits are not their product, within what the stage as a whole is allowed", study.logits)
+        }
     };
-    let at = format!("at {}, {}", finding.id, positions(verdict, finding));
-    match &finding.cause {
-        Some(cause) => format!("{at}: {} ({})", cause.story, cause.name),
-        None => format!("{at}: no known cause: {}", finding.shape),
+    match (report.outcome, &report.doubt) {
+        (_, Some(doubt)) => format!("the subject meets f64, the reference does not: {}", doubt.reason),
+        (Outcome::Incomplete, None) if verdict.coverage.alone => format!("{right}; no reference ran"),
+        (Outcome::Incomplete, None) => format!("{right}; not every one could be judged on both sides"),
+        (_, None) => right,
     }
 }
 
@@ -152,8 +140,11 @@ fn products(report: &LogitsReport) -> String {
         false => String::new(),
     };
     format!(
-        "{} of {} logits ({} ids at {} positions) are not Σ w·h in f64{residual}{other}",
-        study.wrong, study.logits, study.ids.rows, study.rows
+        "{} of {} logits ({} ids at {}) are not Σ w·h in f64{residual}{other}",
+        study.wrong,
+        study.logits,
+        study.ids.rows,
+        counted(study.rows, "position")
     )
 }
 
@@ -163,8 +154,7 @@ fn wrong(study: &Study) -> String {
     } else {
         let shown: Vec<String> = study.listed.iter().take(6).map(ToString::to_string).collect();
         let dots = if study.wrong_ids > 6 { " …" } else { "" };
-        let s = if study.wrong_ids == 1 { "" } else { "s" };
-        format!("{} id{s}: {}{dots}", study.wrong_ids, shown.join(" "))
+        format!("{}: {}{dots}", counted(study.wrong_ids, "id"), shown.join(" "))
     };
     let positions: Vec<String> = study.places.positions.iter().take(6).map(ToString::to_string).collect();
     let at = match study.places.rows {
@@ -204,7 +194,7 @@ fn outliers(report: &LogitsReport) -> String {
 }
 
 fn hidden_state(report: &LogitsReport, apart: f64) -> String {
-    let upstream = apart.is_nan() || apart > 0.1;
+    let upstream = apart > UPSTREAM;
     let note = match (upstream, report.study.wrong) {
         (false, _) => "",
         (true, 0) => ": the logits are right products of a hidden state that is not; look upstream",
@@ -244,23 +234,24 @@ fn padding(report: &LogitsReport) -> String {
     );
     let lead = padding.lead.map_or_else(String::new, |l| format!(", at least {:.3} below the choice", l.0));
     let theory = match (padding.wins, padding.reference_wins) {
-        (0, _) => "leaving it out changes no choice: that the argmax falls for padding is wrong here",
-        (_, Some(0)) => "its values are wrong, not the scan: the reference scans them too, and they do not win",
-        (ours, Some(theirs)) if ours == theirs => "as often as with the reference: the scan is not what is wrong",
+        (0, _) => "leaving it out changes no choice: padding is not what goes wrong here",
+        (_, Some(0)) => "the reference scans it too, and there it does not win: its values are wrong, not the scan",
+        (ours, Some(theirs)) if ours == theirs => "as often as with the reference: the scan is not what goes wrong",
         _ => "compare its logits with their products below",
     };
     format!("{wins}{lead}; {theory}")
 }
 
-fn choice(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> String {
+fn choice(report: &LogitsReport) -> String {
     let (study, choices) = (&report.study, &report.study.choices);
     let Some(row) = choices.telling() else {
         return "none".to_owned();
     };
-    let told = |p: &Pick| format!("{} {} (margin {:.3})", p.id, shown(&text(p.id)), p.margin);
+    let text = |id: usize| report.text.get(&id).map_or_else(String::new, |text| shown(text));
+    let told = |p: &Pick| format!("{} {} (margin {:.3})", p.id, text(p.id), p.margin);
     let mut words = match row.reference {
-        Some(_) => format!("alike at {} of {} positions", choices.alike, study.rows),
-        None => format!("as computed in f64 at {} of {} positions", choices.as_computed, study.rows),
+        Some(_) => format!("the same at {} of {}", choices.alike, counted(study.rows, "position")),
+        None => format!("as computed in f64 at {} of {}", choices.as_computed, counted(study.rows, "position")),
     };
     let _ = write!(words, "; at position {}: {}", row.position, told(&row.subject));
     match &row.reference {
@@ -270,7 +261,7 @@ fn choice(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> String {
         _ => {}
     }
     if row.rightly != row.subject.id {
-        let _ = write!(words, ", the products choose {} {}", row.rightly, shown(&text(row.rightly)));
+        let _ = write!(words, ", the products choose {} {}", row.rightly, text(row.rightly));
     }
     if choices.left_out > 0 {
         let changed = match row.without.id == row.subject.id {
@@ -279,7 +270,7 @@ fn choice(report: &LogitsReport, text: &dyn Fn(usize) -> String) -> String {
         };
         let _ = write!(words, "; without the wrong ids {changed}");
         if row.reference.is_some() {
-            let _ = write!(words, ", alike at {}", choices.alike_without);
+            let _ = write!(words, ", the same at {}", choices.alike_without);
         }
     }
     words
@@ -294,20 +285,16 @@ fn shown(text: &str) -> String {
     }
 }
 
-fn table(report: &LogitsReport) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["id", "text", "position", "why", "subject", "Σ w·h in f64", "reference"]);
-    for s in &report.study.suspects {
-        table.add_row(row(s));
-    }
-    let lines = table.to_string();
-    let lines: Vec<&str> = lines.lines().map(str::trim_end).collect();
-    lines.join("\n")
+fn table(report: &LogitsReport) -> Table {
+    Table::new(
+        &["id", "text", "position", "looks", "subject", "Σ w·h in f64", "reference"],
+        &[],
+        report.study.suspects.iter().map(row),
+    )
 }
 
 fn row(s: &Suspect) -> Vec<String> {
-    let value = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| format!("{v:.4}"));
+    let value = |v: Option<f64>| v.map_or_else(|| NONE.to_owned(), |v| format!("{v:.4}"));
     let why = match s.why {
         Why::NonFinite => "not finite",
         Why::Wrong => "wrong",
@@ -330,16 +317,25 @@ fn row(s: &Suspect) -> Vec<String> {
     ]
 }
 
-fn next(report: &LogitsReport) -> (&'static str, &'static str) {
-    let apart = report.study.hidden.is_some_and(|h| h.0.is_nan() || h.0 > 0.1);
-    match (report.study.wrong, apart) {
+fn next(report: &LogitsReport) -> Next {
+    let apart = report.study.hidden.is_some_and(|h| h.0 > UPSTREAM);
+    let (why, command) = match (report.study.wrong, apart) {
         (0, true) => ("which stage made the hidden state wrong", "qdiff run"),
         (0, false) => ("every other stage", "qdiff run"),
-        _ => ("that the projection is stored and read as it should be", "qdiff weights"),
-    }
+        _ => ("whether the projection is stored and read as it should be", "qdiff weights"),
+    };
+    Next { command: command.to_owned(), why }
 }
 
 impl LogitsReport {
+    /// Fills [`LogitsReport::text`]; `piece` gives the text of an id.
+    pub fn spell(&mut self, piece: impl Fn(usize) -> String) {
+        let rows = self.study.choices.telling().into_iter();
+        let ids =
+            rows.flat_map(|r| [r.subject.id, r.rightly, r.without.id].into_iter().chain(r.reference.map(|p| p.id)));
+        self.text = ids.map(|id| (id, piece(id))).collect();
+    }
+
     fn has_reference(&self) -> bool {
         !self.diagnosis.verdict.coverage.alone
     }

@@ -1,20 +1,18 @@
 //! Markdown, for pull requests, job summaries and notes.
 
-use super::table::{self, COLUMNS, NUMBERS};
-use super::{Format, Report, Summary};
-use crate::diagnose::Finding;
-use crate::number::number;
-use crate::verdict::Element;
+use super::{Format, Screen, Section, Told};
 use anyhow::Result;
+use std::borrow::Cow;
 use std::fmt::Write as _;
-
-/// Findings listed; what follows is counted.
-const FINDINGS: usize = 20;
 
 /// The markdown format.
 pub struct Markdown;
 
 impl Format for Markdown {
+    fn name(&self) -> &'static str {
+        "markdown"
+    }
+
     fn extension(&self) -> &'static str {
         "md"
     }
@@ -23,127 +21,66 @@ impl Format for Markdown {
         true
     }
 
-    fn render(&self, reports: &[Report], absent: &[String]) -> Result<String> {
-        Ok(several(reports, absent))
+    fn render(&self, told: &[&dyn Told], absent: &[String]) -> Result<String> {
+        let screens: Vec<Screen> = told.iter().map(|t| t.screen(false)).collect();
+        Ok(several(&screens, absent))
     }
 }
 
-/// What is absent, and a section for each report.
-pub(super) fn several(reports: &[Report], absent: &[String]) -> String {
+/// What is absent, and a section for each screen.
+pub(super) fn several(screens: &[Screen], absent: &[String]) -> String {
     let absent = absent.iter().map(|what| {
         let what = escape(what);
         format!("**INCOMPLETE:** {what}\n")
     });
-    let parts: Vec<String> = absent.chain(reports.iter().map(render)).collect();
+    let parts: Vec<String> = absent.chain(screens.iter().map(one)).collect();
     parts.join("\n")
 }
 
-/// One report as a section of its own.
-pub fn render(report: &Report) -> String {
-    let summary = Summary::new(report);
-    let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "# qdiff: {}, {}\n\n**{}** {}\n",
-        escape(&report.model.name),
-        escape(&report.run.prompt),
-        summary.word,
-        escape(&summary.headline)
-    );
-    list(&summary.more, &mut out);
-    list(&summary.facts, &mut out);
-    stages(report, &mut out);
-    findings(report, &mut out);
-    elements(report, &mut out);
-    out.push_str("\n## Evidence\n\n");
-    list(&summary.evidence, &mut out);
-    let (next, why) = &summary.next;
-    let _ = writeln!(out, "\n## To repeat\n\n{}\n\nNext, {why}:\n\n{}", code(&report.run.repeat()), code(next));
+/// One screen as a section of its own.
+fn one(screen: &Screen) -> String {
+    // The word in bold, with the colon that may follow it.
+    let line = screen.line();
+    let (word, headline) = line.split_at(line.len() - screen.headline.len());
+    let mut out = format!("# qdiff: {}\n\n**{}** {}\n", escape(&screen.title), word.trim_end(), escape(headline));
+    for part in screen.sections.iter().filter(|s| !s.is_empty()) {
+        section(part, &mut out);
+    }
+    if !screen.repeat.is_empty() {
+        let _ = writeln!(out, "\n## To repeat\n\n{}", code(&screen.repeat));
+    }
+    if let Some(next) = &screen.next {
+        let _ = writeln!(out, "\nNext, {}:\n\n{}", escape(next.why), code(&next.command));
+    }
     out
 }
 
-fn list(lines: &[(&str, String)], out: &mut String) {
-    for (label, text) in lines {
-        let _ = writeln!(out, "- {label}: {}", escape(text));
+fn section(section: &Section, out: &mut String) {
+    if !section.title.is_empty() {
+        let _ = writeln!(out, "\n## {}", escape(&section.title));
+    }
+    if !section.lines.is_empty() {
+        out.push('\n');
+        for (label, text) in &section.lines {
+            let _ = writeln!(out, "- {label}: {}", escape(text));
+        }
+    }
+    if let Some(t) = section.table.as_ref().filter(|t| !t.rows.is_empty()) {
+        out.push('\n');
+        let rows = t.rows.iter().map(|row| row.iter().map(|cell| escape(cell).into()).collect());
+        let head: Vec<&str> = t.columns.iter().map(String::as_str).collect();
+        table(&head, &t.numbers, rows, out);
     }
 }
 
 /// A table with the columns `numbers` set to the right. The cells are markdown.
-pub fn table<'a>(
-    head: &[&str],
-    numbers: &[usize],
-    rows: impl Iterator<Item = Vec<std::borrow::Cow<'a, str>>>,
-    out: &mut String,
-) {
+pub fn table<'a>(head: &[&str], numbers: &[usize], rows: impl Iterator<Item = Vec<Cow<'a, str>>>, out: &mut String) {
     let _ = writeln!(out, "| {} |", head.join(" | "));
     let rule: Vec<&str> = (0..head.len()).map(|i| if numbers.contains(&i) { "---:" } else { "---" }).collect();
     let _ = writeln!(out, "| {} |", rule.join(" | "));
     for row in rows {
         let _ = writeln!(out, "| {} |", row.join(" | "));
     }
-}
-
-fn stages(report: &Report, out: &mut String) {
-    out.push_str("\n## Stages\n\n");
-    let rows = table::rows(&report.diagnosis.verdict, false);
-    let rows = rows.iter().map(|row| row.cells().map(|cell| escape(cell).into()).collect());
-    table(&COLUMNS, &NUMBERS, rows, out);
-}
-
-fn findings(report: &Report, out: &mut String) {
-    let all = &report.diagnosis.findings;
-    if all.is_empty() {
-        return;
-    }
-    out.push_str("\n## Origins\n\n");
-    let rows = all.iter().take(FINDINGS).map(|f| finding(report, f));
-    let head = ["stage", "where", "cause", "residual", "explained to", "remedy"];
-    table(&head, &[3, 4], rows, out);
-    if all.len() > FINDINGS {
-        let _ = writeln!(out, "\nand {} more.", all.len() - FINDINGS);
-    }
-}
-
-fn finding<'a>(report: &Report, f: &Finding) -> Vec<std::borrow::Cow<'a, str>> {
-    let place = super::summary::positions(&report.diagnosis.verdict, f);
-    let (cause, before, after, remedy) = match &f.cause {
-        Some(c) => (format!("{}: {}", c.name, c.story), number(c.before), number(c.after), c.remedy.clone()),
-        None => (format!("no known cause. {}", f.shape), String::new(), String::new(), String::new()),
-    };
-    [report.diagnosis.verdict.name(f.id), place, cause, before, after, remedy]
-        .iter()
-        .map(|cell| escape(cell).into())
-        .collect()
-}
-
-fn elements(report: &Report, out: &mut String) {
-    let verdict = &report.diagnosis.verdict;
-    let Some(first) = report.diagnosis.findings.first() else {
-        return;
-    };
-    let stage = verdict.stages.iter().find(|s| s.id == first.id);
-    let Some(local) = stage.and_then(|s| s.subject.as_ref()) else {
-        return;
-    };
-    if local.spread.worst.is_empty() {
-        return;
-    }
-    let _ = writeln!(out, "\n## Worst elements of {}\n", first.id);
-    let row = |e: &Element| {
-        let other = e.other.map_or_else(|| "-".to_owned(), |v| format!("{:.6}", v.0));
-        [
-            e.place.to_string(),
-            e.index.to_string(),
-            format!("{:.6}", e.got),
-            format!("{:.6}", e.want),
-            other,
-            number(e.allowed),
-        ]
-        .map(Into::into)
-        .to_vec()
-    };
-    let head = ["row", "index", "subject", "f64", "reference", "allowed"];
-    table(&head, &[1, 2, 3, 4, 5], local.spread.worst.iter().map(row), out);
 }
 
 /// Text that markdown takes literally, on one line.

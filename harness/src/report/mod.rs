@@ -1,11 +1,14 @@
-//! Reports: one model of what is told, one file per format.
+//! Reports: whatever a command makes is data ([`Document`]) and says what it has
+//! to tell as a [`Screen`]; one file per format lays any screen out.
 //!
-//! A [`Report`] is data: it is written as JSON, read back, and told by any
-//! [`Format`]. `summary` and `table` are what all formats say alike; a format
-//! decides nothing and computes no metric of its own.
+//! `run`, `generation`, `logits`, `weights`, `sweep`, `comparison`, `oracle`,
+//! `score` and `bench` make the screens; `stages` and `origin` are what several of
+//! them say. A [`Format`] decides nothing and computes no metric of its own.
 
 mod batch;
+pub mod bench;
 pub mod book;
+mod comparison;
 pub mod file;
 pub mod generation;
 pub mod github;
@@ -15,40 +18,54 @@ mod junit;
 pub mod logits;
 mod markdown;
 mod model;
+mod oracle;
+mod origin;
 mod overview;
+mod page;
+mod run;
 pub mod schema;
-mod summary;
-mod table;
+mod score;
+mod screen;
+mod stages;
+mod sweep;
 pub mod terminal;
 pub mod weights;
 
 pub use batch::{Failure, Place, gaps};
+pub use generation::GenerationReport;
+pub use logits::LogitsReport;
 pub use model::{Doubt, Kind, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Seconds, Suspect};
+pub use oracle::{OracleReport, OracleStage};
 pub use overview::render as overview;
-pub use summary::Summary;
+pub use screen::{Check, Document, Fate, Next, Screen, Section, Table, Told};
+pub use sweep::SweepReport;
+pub use weights::WeightsReport;
 
 use anyhow::{Result, bail};
 use std::path::Path;
 
-/// A way to tell what was found.
+/// A way to lay out what is told.
 pub trait Format: Sync {
+    /// What it is called, as an option of the command line: `--markdown`.
+    fn name(&self) -> &'static str;
+
     /// Extension of its files, without the dot.
     fn extension(&self) -> &'static str;
 
-    /// Whether one file can hold several reports.
+    /// Whether one file can hold several documents.
     fn several(&self) -> bool;
 
-    /// The whole file. `absent` is what should be among the reports and is not,
-    /// a sentence each: a format of several reports tells it, so that none of
-    /// them passes for all.
+    /// The whole file. `absent` is what should be among the documents and is not,
+    /// a sentence each: a format of several tells it, so that none of them passes
+    /// for all.
     ///
     /// # Errors
-    /// If the report cannot be put in this format.
-    fn render(&self, reports: &[Report], absent: &[String]) -> Result<String>;
+    /// If the documents cannot be put in this format.
+    fn render(&self, told: &[&dyn Told], absent: &[String]) -> Result<String>;
 }
 
 /// Every format that is a file.
-pub const FORMATS: &[&dyn Format] = &[&markdown::Markdown, &html::Html, &json::Json, &junit::JUnit];
+pub const FORMATS: &[&dyn Format] = &[&json::Json, &markdown::Markdown, &page::Html, &junit::JUnit];
 
 /// The format that the extension of `path` stands for.
 ///
@@ -63,4 +80,9 @@ pub fn format_of(path: &Path) -> Result<&'static dyn Format> {
             bail!("cannot tell the format of {} from its extension; it takes {}", path.display(), known.join(", "))
         }
     }
+}
+
+/// The format of this name.
+pub fn format_named(name: &str) -> Option<&'static dyn Format> {
+    FORMATS.iter().find(|f| f.name() == name).copied()
 }

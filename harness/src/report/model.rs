@@ -12,25 +12,37 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Version of the JSON layout; raised when a field changes its meaning.
-pub const SCHEMA_VERSION: u32 = 2;
+pub const SCHEMA_VERSION: u32 = 3;
 
 /// What a JSON file of qdiff holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A run, judged.
     Run,
     /// A run of a batch that could not be made.
     Failure,
+    /// Two texts, compared.
+    Generation,
+    /// The logits of a run, looked into.
+    Logits,
+    /// Weights, compared.
+    Weights,
+    /// The same tokens in steps of different size.
+    Sweep,
+    /// Two captures, without a model.
+    Comparison,
+    /// The f64 evaluation, held against llama.cpp on F32 weights.
+    Oracle,
+    /// How often the diagnosis is right.
+    Score,
+    /// Time and memory.
+    Bench,
 }
 
 /// One run, judged.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
-    /// Version of this layout.
-    pub schema_version: u32,
-    /// What this file is: always `run`.
-    pub kind: Kind,
     /// Version of the qdiff that wrote it.
     pub qdiff: String,
     /// The outcome in one word.
@@ -105,6 +117,17 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// As every format calls it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Match => "MATCH",
+            Self::Diverged => "DIVERGED",
+            Self::ReferenceSuspect => "REFERENCE-SUSPECT",
+            Self::OracleSuspect => "ORACLE-SUSPECT",
+            Self::Incomplete => "INCOMPLETE",
+        }
+    }
+
     /// What weights, tokens, verdict and doubt come to.
     pub fn of(weights: &WeightCheck, tokens: Option<&TokensCheck>, verdict: &Verdict, doubt: Option<&Doubt>) -> Self {
         let before = !weights.mismatches.is_empty() || tokens.is_some_and(TokensCheck::diverged);

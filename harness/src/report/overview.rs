@@ -1,8 +1,10 @@
 //! Several reports on one screen: how many of each outcome, and a row per run,
 //! the worst first.
 
+use super::origin::UNKNOWN;
 use super::{Outcome, Report};
-use crate::number::{counted, number};
+use crate::metrics::largest;
+use crate::number::{counted, percent};
 use crate::verdict::Verdict;
 use std::fmt::Write as _;
 
@@ -25,8 +27,8 @@ pub(super) struct Row<'a> {
 
 /// A row for each report: the worst outcome first, then the run that used most
 /// of what is allowed.
-pub(super) fn rows(reports: &[Report]) -> Vec<Row<'_>> {
-    let row = |(index, report)| Row { report, index, cells: cells(report) };
+pub(super) fn rows<'a>(reports: &[&'a Report]) -> Vec<Row<'a>> {
+    let row = |(index, report): (usize, &&'a Report)| Row { report, index, cells: cells(report) };
     let mut rows: Vec<Row<'_>> = reports.iter().enumerate().map(row).collect();
     rows.sort_by(|a, b| {
         let used = used(&b.report.diagnosis.verdict).total_cmp(&used(&a.report.diagnosis.verdict));
@@ -36,7 +38,7 @@ pub(super) fn rows(reports: &[Report]) -> Vec<Row<'_>> {
 }
 
 /// The reports as text.
-pub fn render(reports: &[Report]) -> String {
+pub fn render(reports: &[&Report]) -> String {
     let rows = rows(reports);
     let mut out = format!("{}\n\n", counts(&rows));
     for [name, outcome, tokens, used, flips, origin] in
@@ -56,22 +58,12 @@ fn rank(outcome: Outcome) -> usize {
     order.iter().position(|o| *o == outcome).unwrap_or(0)
 }
 
-pub(super) fn word(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Diverged => "DIVERGED",
-        Outcome::OracleSuspect => "ORACLE-SUSPECT",
-        Outcome::ReferenceSuspect => "REFERENCE-SUSPECT",
-        Outcome::Incomplete => "INCOMPLETE",
-        Outcome::Match => "match",
-    }
-}
-
 /// How many there are of each outcome.
 pub(super) fn counts(rows: &[Row<'_>]) -> String {
     let mut text = format!("{}:", counted(rows.len(), "run"));
     for group in rows.chunk_by(|a, b| a.report.outcome == b.report.outcome) {
         let comma = if text.ends_with(':') { "" } else { "," };
-        let _ = write!(text, "{comma} {} {}", group.len(), word(group[0].report.outcome));
+        let _ = write!(text, "{comma} {} {}", group.len(), group[0].report.outcome.word());
     }
     text
 }
@@ -79,16 +71,16 @@ pub(super) fn counts(rows: &[Row<'_>]) -> String {
 /// Largest share of what is allowed that a stage used.
 fn used(verdict: &Verdict) -> f64 {
     let locals = verdict.stages.iter().filter_map(|s| s.subject.as_ref());
-    locals.fold(0f64, |m, l| m.max(l.used))
+    largest(locals.map(|l| l.used))
 }
 
 fn cells(report: &Report) -> [String; 6] {
     let verdict = &report.diagnosis.verdict;
     let used = used(verdict);
-    let used = if used > 10.0 { number(used) } else { format!("{:.0} %", (used * 100.0).ceil()) };
+    let used = percent(used);
     let flips = verdict.tokens.iter().filter(|t| t.subject != t.reference);
     let origin = report.diagnosis.findings.first().map_or(String::new(), |f| {
-        let cause = f.cause.as_ref().map_or("no known cause", |c| c.name.as_str());
+        let cause = f.cause.as_ref().map_or_else(|| UNKNOWN.to_owned(), |c| c.name.to_string());
         format!("{} {cause}", f.id)
     });
     let weights = report.weights.mismatches.first();
@@ -99,7 +91,7 @@ fn cells(report: &Report) -> [String; 6] {
     };
     [
         report.run.prompt.clone(),
-        word(report.outcome).to_owned(),
+        report.outcome.word().to_owned(),
         format!("{}+{}", report.run.tokens.len(), report.run.decoded.len()),
         used,
         flips.count().to_string(),

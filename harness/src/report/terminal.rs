@@ -1,11 +1,10 @@
-//! The first screen: the verdict, then a row per stage, then what to do next.
-//! It fits 100 columns.
+//! The terminal: the verdict, then section by section, then what to do next. It
+//! fits 100 columns.
 
-use super::table::{self, COLUMNS, NUMBERS};
-use super::{Outcome, Report, Summary};
-use crate::verdict::Verdict;
+use super::Outcome;
+use super::screen::{Line, Screen, Table};
 use anstyle::{AnsiColor, Style};
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, presets};
 use std::fmt::Write as _;
 
 /// Columns that everything fits in.
@@ -18,20 +17,28 @@ const RED: Style = AnsiColor::Red.on_default().bold();
 const GREEN: Style = AnsiColor::Green.on_default().bold();
 const YELLOW: Style = AnsiColor::Yellow.on_default().bold();
 
-/// The report as text with colours; the stream it is printed to strips them.
-/// `full` prints a row per stage and layer instead of per stage.
-pub fn render(report: &Report, full: bool) -> String {
-    let summary = Summary::new(report);
-    let mut out = String::new();
-    headline(report.outcome, &summary, &mut out);
-    lines(&summary.more, &mut out);
-    out.push('\n');
-    lines(&summary.facts, &mut out);
-    let _ = writeln!(out, "\n{}\n", stages(&report.diagnosis.verdict, full));
-    lines(&summary.evidence, &mut out);
-    let (command, why) = &summary.next;
-    let _ = write!(out, "\n{}", line("next", &format!("{why}:")));
-    let _ = writeln!(out, "{}", shell(command));
+/// The screen as text with colours; the stream it is printed to strips them.
+pub fn render(screen: &Screen) -> String {
+    let mut out = verdict(screen.outcome, screen.word, &screen.line());
+    let shown: Vec<_> = screen.sections.iter().filter(|s| !s.at_length && !s.is_empty()).collect();
+    let tables = shown.iter().filter(|s| s.table.is_some()).count();
+    for (i, section) in shown.iter().enumerate() {
+        // Lines that begin without a heading belong to the verdict.
+        if i > 0 || !section.title.is_empty() {
+            out.push('\n');
+        }
+        if tables > 1 && section.table.is_some() && !section.title.is_empty() {
+            out.push_str(&first_line(&section.title));
+        }
+        lines(&section.lines, &mut out);
+        if let Some(table) = &section.table {
+            let _ = writeln!(out, "{}", draw(table));
+        }
+    }
+    if let Some(next) = &screen.next {
+        let _ = write!(out, "\n{}", line("next", &format!("{}:", next.why)));
+        let _ = writeln!(out, "{}", shell(&next.command));
+    }
     out
 }
 
@@ -43,29 +50,16 @@ fn color(outcome: Outcome) -> Style {
     }
 }
 
-/// The first line of a screen of its own: the outcome in a word, then `text`.
-pub(crate) fn verdict(outcome: Outcome, text: &str) -> String {
-    let style = color(outcome);
-    let word = &super::overview::word(outcome).to_uppercase();
-    let colon = if outcome == Outcome::Diverged { "" } else { ":" };
-    let whole = wrap(&plain(&format!("{word}{colon} {text}")), "", "  ");
-    let rest = whole.strip_prefix(word.as_str()).unwrap_or(&whole);
-    format!("{style}{word}{style:#}{rest}\n")
-}
-
-fn headline(outcome: Outcome, summary: &Summary, out: &mut String) {
+/// A first line: `text`, which begins with `word`, in the colour of the outcome.
+pub(crate) fn verdict(outcome: Outcome, word: &str, text: &str) -> String {
     let style = color(outcome);
     // Wrapped without the escapes, which take no room.
-    let text = wrap(&plain(&summary.line()), "", "  ");
-    let rest = text.strip_prefix(summary.word).unwrap_or(&text);
-    let (word, colon) = match summary.word.strip_suffix(':') {
-        Some(word) => (word, ":"),
-        None => (summary.word, ""),
-    };
-    let _ = writeln!(out, "{style}{word}{style:#}{colon}{rest}");
+    let whole = first_line(text);
+    let rest = whole.strip_prefix(word).unwrap_or(&whole);
+    format!("{style}{word}{style:#}{rest}")
 }
 
-fn lines(labelled: &[(&str, String)], out: &mut String) {
+fn lines(labelled: &[Line], out: &mut String) {
     for (label, text) in labelled {
         out.push_str(&line(label, text));
     }
@@ -77,8 +71,8 @@ pub(crate) fn line(label: &str, text: &str) -> String {
     wrap(&plain(text), &first, &" ".repeat(LABEL)) + "\n"
 }
 
-/// A first line of its own, as that of a report is wrapped.
-pub(crate) fn first_line(text: &str) -> String {
+/// A line of its own, wrapped as a verdict is.
+fn first_line(text: &str) -> String {
     wrap(&plain(text), "", "  ") + "\n"
 }
 
@@ -169,15 +163,14 @@ fn words(command: &str) -> Vec<&str> {
     words
 }
 
-fn stages(verdict: &Verdict, full: bool) -> String {
-    let rows = table::rows(verdict, full);
+fn draw(table: &Table) -> String {
     // Two blanks between columns where they fit, else one.
-    let roomy = layout(&rows, 2).to_string();
+    let roomy = layout(table, 2).to_string();
     let fits = |text: &str| text.lines().all(|l| textwrap::core::display_width(l) <= WIDTH);
     let text = if fits(&roomy) {
         roomy
     } else {
-        let mut tight = layout(&rows, 1);
+        let mut tight = layout(table, 1);
         tight.set_content_arrangement(ContentArrangement::Dynamic);
         tight.set_width(WIDTH as u16);
         tight.to_string()
@@ -186,22 +179,22 @@ fn stages(verdict: &Verdict, full: bool) -> String {
     trimmed.join("\n")
 }
 
-fn layout(rows: &[table::Row], gap: u16) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(COLUMNS);
-    for row in rows {
-        table.add_row(row.cells().map(Cell::new));
+fn layout(table: &Table, gap: u16) -> comfy_table::Table {
+    let mut drawn = comfy_table::Table::new();
+    drawn.load_style(presets::NOTHING);
+    drawn.set_header(&table.columns);
+    for row in &table.rows {
+        drawn.add_row(row.iter().map(|cell| Cell::new(plain(cell))));
     }
-    for i in NUMBERS {
-        if let Some(column) = table.column_mut(i) {
+    for &i in &table.numbers {
+        if let Some(column) = drawn.column_mut(i) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    for column in table.column_iter_mut() {
+    for column in drawn.column_iter_mut() {
         column.set_padding((0, gap));
     }
-    table
+    drawn
 }
 
 #[cfg(test)]
@@ -234,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_screen_keeps_its_own_colours_and_no_others() {
-        let own = verdict(Outcome::Diverged, "at \u{1b}]0;title\u{7}");
+        let own = verdict(Outcome::Diverged, "DIVERGED", "DIVERGED at \u{1b}]0;title\u{7}");
         assert!(own.starts_with(&format!("{RED}DIVERGED{RED:#}")));
         assert_eq!(harmless(&own), own);
         assert_eq!(harmless("a\tb\n\u{1b}[8mhidden\u{9b}2J\u{1b}"), "a\tb\n\\u{1b}[8mhidden\\u{9b}2J\\u{1b}");

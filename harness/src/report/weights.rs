@@ -1,34 +1,20 @@
 //! What `qdiff weights` tells: each tensor that differs, down to the block, and
 //! the decoding error that reads it so.
 
-use super::terminal::line;
+use super::screen::{Check, Document, Fate, Line, Screen, Section};
+use super::{Kind, Outcome};
+use crate::number::counted;
 use crate::weights::{BlockDiff, FieldDiff, Mismatch, WeightCheck};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-
-/// Version of the JSON layout.
-pub const SCHEMA_VERSION: u32 = 1;
 
 /// Tensors told one by one on the screen.
 const TENSORS: usize = 8;
 
-/// What the file is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// Weights, compared.
-    Weights,
-}
-
 /// All that is told of a comparison of weights.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct WeightsReport {
-    /// Version of this layout; raised when a field changes its meaning.
-    pub schema_version: u32,
-    /// What this file is.
-    pub kind: Kind,
     /// The file.
     pub model: String,
     /// Whose weights are under suspicion.
@@ -41,99 +27,99 @@ pub struct WeightsReport {
     pub check: WeightCheck,
 }
 
-/// The screen.
-pub fn render(report: &WeightsReport) -> String {
-    let (check, mut out) = (&report.check, String::new());
-    let sides = format!("{} against {}", report.subject, report.reference);
-    if !check.diverged() {
-        let _ = writeln!(
-            out,
-            "MATCH: {} tensors present, typed, shaped and read once; {} values equal {}'s bit for bit",
-            check.tensors, check.values, report.reference
-        );
-    }
-    for m in check.mismatches.iter().take(TENSORS) {
-        out.push_str(&tensor(m));
-        out.push('\n');
-    }
-    if let Some(more) = check.mismatches.len().checked_sub(TENSORS + 1) {
-        let rest = &check.mismatches[TENSORS..];
-        let names: Vec<&str> = rest.iter().take(6).map(|m| m.tensor.as_str()).collect();
-        let dots = if more >= 6 { " …" } else { "" };
-        let text = format!("{} more tensors differ: {}{dots}", more + 1, names.join(" "));
-        out.push_str(&line("and", &text));
-        out.push('\n');
-    }
-    for words in &check.unpaired {
-        let _ = writeln!(out, "DIVERGED {words}");
-    }
-    if !check.unused.is_empty() {
-        let text = format!("no stage reads {}", check.unused.join(" "));
-        out.push_str(&line("left over", &text));
-    }
-    if check.diverged() {
-        let text = format!("{} of {} tensors differ; {sides}", check.mismatches.len(), check.tensors);
-        out.push_str(&line("compared", &text));
-    }
-    for words in &report.injected {
-        out.push_str(&line("injected", words));
-    }
-    out
-}
+impl Document for WeightsReport {
+    const KIND: Kind = Kind::Weights;
 
-fn count(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
-}
-
-fn tensor(m: &Mismatch) -> String {
-    let mut out = format!(
-        "DIVERGED {} ({}): {} of {} {} in {} of {}\n",
-        m.tensor,
-        m.format,
-        count(m.blocks, "block"),
-        m.blocks_total,
-        if m.blocks == 1 { "differs," } else { "differ," },
-        count(m.rows, "row"),
-        m.rows_total
-    );
-    if let Some(first) = m.located.first() {
-        let label = if m.blocks == 1 { "block" } else { "first" };
-        out.push_str(&line(label, &place(first)));
-        for field in &first.fields {
-            out.push_str(&line("field", &self::field(field)));
+    fn screen(&self, _: bool) -> Screen {
+        let check = &self.check;
+        let outcome = if check.diverged() { Outcome::Diverged } else { Outcome::Match };
+        let (first, others) = match check.mismatches.split_first() {
+            Some((first, others)) => (Some(first), others),
+            None => (None, &[][..]),
+        };
+        let headline = match (first, check.unpaired.first()) {
+            (Some(first), _) => format!("at {}", differs(first)),
+            (None, Some(words)) => format!("at {words}"),
+            (None, None) => format!(
+                "{} compared, all {} values equal to {}'s bit for bit",
+                counted(check.tensors, "tensor"),
+                check.values,
+                self.reference
+            ),
+        };
+        let told = others.iter().take(TENSORS - 1);
+        let told = told.map(|m| Section::lines("", [vec![("tensor", differs(m))], tensor(m)].concat()));
+        let mut sections = vec![Section::lines("", first.map_or_else(Vec::new, tensor))];
+        sections.extend(told);
+        sections.push(Section::lines("Compared", compared(self, others)));
+        let wrong = check.mismatches.iter().map(|m| (m.tensor.as_str(), differs(m)));
+        let unpaired = check.unpaired.iter().map(|words| (words.split(": ").next().unwrap_or(words), words.clone()));
+        let failed = wrong.chain(unpaired).map(|(tensor, words)| Check::new("weights", tensor, Fate::of(Some(words))));
+        let equal = counted(check.tensors - check.mismatches.len(), "tensor");
+        let equal = Check::new("weights", "all others", Fate::Passed(format!("{equal} equal, bit for bit")));
+        Screen {
+            sections,
+            checks: failed.chain([equal]).collect(),
+            ..Screen::new(format!("weights of {}", self.model), outcome, headline)
         }
+    }
+}
+
+/// What was held against what, and what is not told one by one.
+fn compared(report: &WeightsReport, others: &[Mismatch]) -> Vec<Line> {
+    let check = &report.check;
+    let mut lines = Vec::new();
+    if let Some(rest) = others.get(TENSORS - 1..).filter(|rest| !rest.is_empty()) {
+        let names: Vec<&str> = rest.iter().take(6).map(|m| m.tensor.as_str()).collect();
+        let dots = if rest.len() > names.len() { " …" } else { "" };
+        lines.push(("and", format!("{} more: {}{dots}", counted(rest.len(), "tensor"), names.join(" "))));
+    }
+    lines.extend(check.unpaired.iter().map(|words| ("unpaired", words.clone())));
+    if !check.unused.is_empty() {
+        lines.push(("left over", format!("no stage reads {}", check.unused.join(" "))));
+    }
+    let (different, sides) = (check.mismatches.len(), format!("{} against {}", report.subject, report.reference));
+    lines.push(("compared", format!("{sides}; {different} of {} differ", counted(check.tensors, "tensor"))));
+    lines.extend(report.injected.iter().map(|words| ("injected", words.clone())));
+    lines
+}
+
+/// Which tensor differs, and in how much of it.
+fn differs(m: &Mismatch) -> String {
+    let verb = if m.blocks == 1 { "differs" } else { "differ" };
+    let (tensor, format, rows) = (&m.tensor, &m.format, counted(m.rows, "row"));
+    format!(
+        "{tensor} ({format}): {} of {} {verb}, in {rows} of {}",
+        counted(m.blocks, "block"),
+        m.blocks_total,
+        m.rows_total
+    )
+}
+
+fn tensor(m: &Mismatch) -> Vec<Line> {
+    let mut lines = Vec::new();
+    if let Some(first) = m.located.first() {
+        lines.push((if m.blocks == 1 { "block" } else { "first" }, place(first)));
+        lines.extend(first.fields.iter().map(|field| ("field", self::field(field))));
         if first.fields.is_empty() {
-            let text = "no single field: the values follow no rule of one";
-            out.push_str(&line("field", text));
+            lines.push(("field", "no single field: the values follow no rule of one".to_owned()));
         }
     }
     if m.located.len() > 1 {
-        out.push_str(&line("fields", &fields(m)));
+        lines.push(("fields", fields(m)));
     }
-    let values = format!("row {} [{}]: {} where {} belongs", m.row, m.index, m.got, m.want);
-    out.push_str(&line("value", &values));
-    let cause = match (&m.cause, m.bytes_differ) {
-        (Some(c), _) => {
-            let part = if c.whole { "" } else { "; other rows are read rightly" };
-            format!(
-                "{}: {} (tried on {} that differ: all their values come out, bit by bit{part}); {}",
-                c.name,
-                c.story,
-                count(c.rows, "row"),
-                c.remedy
-            )
-        }
-        (None, true) => {
-            "no known cause: the stored bytes differ, and no decoding error makes these values of the right ones"
-                .to_owned()
-        }
-        (None, false) => {
-            "no known cause: the bytes are equal, and no decoding error of the catalogue makes these values of them"
-                .to_owned()
-        }
+    lines.push(("value", format!("row {} [{}]: {} where {} belongs", m.row, m.index, m.got, m.want)));
+    let Some(c) = &m.cause else {
+        let bytes = if m.bytes_differ { "the stored bytes differ" } else { "the bytes are equal" };
+        let text = "and no decoding error of the catalogue makes these values of the right ones";
+        lines.push(("cause", format!("{}: {bytes}, {text}", super::origin::UNKNOWN)));
+        return lines;
     };
-    out.push_str(&line("cause", &cause));
-    out
+    let part = if c.whole { "" } else { "; other rows are read rightly" };
+    let tried = format!("all values of {} that differ come out so, bit by bit{part}", counted(c.rows, "row"));
+    lines.push(("cause", format!("{}: {} ({tried})", c.name, c.story)));
+    lines.push(("remedy", c.remedy.clone()));
+    lines
 }
 
 fn place(b: &BlockDiff) -> String {
@@ -142,7 +128,7 @@ fn place(b: &BlockDiff) -> String {
         b.row,
         b.block,
         b.offset,
-        count(b.values, "value")
+        counted(b.values, "value")
     )
 }
 
@@ -157,8 +143,8 @@ fn field(f: &FieldDiff) -> String {
         f.offset,
         f.got,
         f.want,
-        count(f.bits as usize, "bit"),
-        count(f.bytes, "byte")
+        counted(f.bits as usize, "bit"),
+        counted(f.bytes, "byte")
     )
 }
 
@@ -174,5 +160,5 @@ fn fields(m: &Mismatch) -> String {
         }
     }
     let list: Vec<String> = times.iter().map(|(f, n)| format!("{f} in {n}")).collect();
-    format!("of {} looked into: {}", count(m.located.len(), "block"), list.join(", "))
+    format!("of {} looked into: {}", counted(m.located.len(), "block"), list.join(", "))
 }

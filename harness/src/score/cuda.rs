@@ -26,7 +26,7 @@ impl FaultSource for CudaFaults {
             let here = graph.nodes.iter().filter(|n| (fault.fits)(graph, n));
             plants.extend(here.map(|node| Plant {
                 fault: index,
-                cause: fault.cause.to_owned(),
+                cause: fault.cause.parse().expect("a planted fault states a cause"),
                 stage: node.id,
                 of_format: false,
             }));

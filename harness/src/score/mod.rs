@@ -13,17 +13,15 @@ pub mod faults;
 mod run;
 mod sampling;
 mod source;
-mod table;
 
 #[cfg(feature = "faults")]
 pub use cuda::CudaFaults;
 pub use run::ScoreRun;
 pub use sampling::Sampling;
 pub use source::{FaultSource, IndependentFaults, Plant, RoundTrips};
-pub(crate) use table::median;
-pub use table::render;
 
 use crate::machine::Machine;
+use crate::mutations::CauseId;
 use crate::number::Real;
 use crate::number::number;
 use crate::verdict::Status;
@@ -37,7 +35,7 @@ pub struct Case {
     /// Model it was planted in.
     pub model: String,
     /// The mutation that should be named.
-    pub fault: String,
+    pub fault: CauseId,
     /// Where it was planted.
     #[schemars(with = "String")]
     pub stage: StageId,
@@ -45,9 +43,9 @@ pub struct Case {
     #[schemars(with = "Option<String>")]
     pub found: Option<StageId>,
     /// The cause that it names there, with parameters.
-    pub cause: Option<String>,
+    pub cause: Option<CauseId>,
     /// Causes that fit as well.
-    pub ties: Vec<String>,
+    pub ties: Vec<CauseId>,
     /// Origins besides it.
     pub others: usize,
     /// Whether anything was found.
@@ -75,12 +73,12 @@ impl Case {
 
     /// Name of the mutation without its parameters.
     pub fn name(&self) -> &str {
-        self.fault.split(':').next().unwrap_or(&self.fault)
+        &self.fault.mutation
     }
 
     /// Why it is not told as it was planted; empty if it is.
     pub fn reason(&self) -> String {
-        let same = |tie: &String| tie.split(':').next() == Some(self.name());
+        let same = |tie: &CauseId| tie.mutation == self.fault.mutation;
         match self.effect {
             Some(effect) => format!("its effect is {} of what is allowed", number(effect.0)),
             None if !self.detected => "nothing was found".to_owned(),
@@ -91,6 +89,13 @@ impl Case {
             None => "another hypothesis fits".to_owned(),
         }
     }
+}
+
+/// The middle of the times of these diagnoses, in seconds.
+pub(crate) fn median(cases: &[&Case]) -> f64 {
+    let mut seconds: Vec<f64> = cases.iter().map(|c| c.seconds).collect();
+    seconds.sort_by(f64::total_cmp);
+    seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// Two faults at once.
@@ -174,10 +179,6 @@ pub struct Graded {
 /// All of it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Score {
-    /// `score`: what kind of JSON this is.
-    pub kind: String,
-    /// Version of this layout.
-    pub schema_version: u32,
     /// The engine that the faults are planted in.
     pub subject: String,
     /// What kind of models, and the card if it takes one.

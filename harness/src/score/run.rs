@@ -5,7 +5,7 @@ use super::{Case, Clean, Graded, Group, PairCase, Sampling};
 use crate::arithmetic::Number;
 use crate::diagnose::{Diagnosis, Finding};
 use crate::loaded::LoadedModel;
-use crate::mutations::Injection;
+use crate::mutations::{CauseId, Injection};
 use crate::number::Real;
 use crate::pair::{Pair, Recording, Settings};
 use crate::progress::silent;
@@ -132,7 +132,7 @@ impl<'a> ScoreRun<'a> {
         planted.sort();
         found.sort();
         let cause = |f: &Finding| match &f.cause {
-            Some(c) => c.name.clone(),
+            Some(c) => c.name.to_string(),
             None => f.shape.clone(),
         };
         let right = |p: &Plant| {
@@ -148,7 +148,7 @@ impl<'a> ScoreRun<'a> {
         Ok(PairCase {
             model: self.name.clone(),
             unfound: unfound.collect(),
-            faults: plants.clone().map(|p| (p.cause, p.stage.to_string())),
+            faults: plants.clone().map(|p| (p.cause.to_string(), p.stage.to_string())),
             found: diagnosis.findings.iter().map(|f| (f.id.to_string(), cause(f))).collect(),
             stages_right: planted == found,
             causes_right: plants.iter().all(right),
@@ -230,44 +230,43 @@ impl<'a> ScoreRun<'a> {
         let scale = 1.0 / (config.head_dim as f64).sqrt();
         type Value<'v> = Box<dyn Fn(f64) -> f64 + 'v>;
         type Place = fn(&Node) -> bool;
-        let faults: [(&str, Place, Value<'_>); 5] = [
-            ("scaled:by", |n| n.role == Role::Up, Box::new(|m| 1.0 + m)),
-            ("offset:by", |n| n.role == Role::AttnInput, Box::new(|m| m)),
-            ("rms-eps-wrong:eps", |n| n.role == Role::FfnInput, Box::new(|m| config.rms_eps + m)),
+        let faults: [([&str; 2], Place, Value<'_>); 5] = [
+            (["scaled", "by"], |n| n.role == Role::Up, Box::new(|m| 1.0 + m)),
+            (["offset", "by"], |n| n.role == Role::AttnInput, Box::new(|m| m)),
+            (["rms-eps-wrong", "eps"], |n| n.role == Role::FfnInput, Box::new(|m| config.rms_eps + m)),
             (
-                "rope-base:base",
+                ["rope-base", "base"],
                 |n| matches!((&n.op, n.role), (Op::Rope(_), Role::Query)),
                 Box::new(|m| config.rope_base * (1.0 + m)),
             ),
-            ("attn-scale-wrong:scale", |n| matches!(n.op, Op::AttnWeights(_)), Box::new(move |m| scale * (1.0 + m))),
+            (
+                ["attn-scale-wrong", "scale"],
+                |n| matches!(n.op, Op::AttnWeights(_)),
+                Box::new(move |m| scale * (1.0 + m)),
+            ),
         ];
         let layer = Some(config.n_layers as u16 / 2);
         let mut graded = Vec::new();
-        for (fault, place, value) in &faults {
+        for ([mutation, parameter], place, value) in &faults {
             let mut nodes = self.pair.oracle.graph.nodes.iter().filter(|n| n.id.layer == layer);
             let Some(stage) = nodes.find(|n| place(n)).map(|n| n.id) else {
                 continue;
             };
             let (mut found, mut cause) = (None, None);
             for m in MAGNITUDES {
-                let cause_of = format!("{fault}={}", value(m));
-                let plant = Plant { fault: 0, cause: cause_of, stage, of_format: false };
+                let parameters = vec![((*parameter).to_owned(), value(m))];
+                let id = CauseId { mutation: (*mutation).to_owned(), parameters, since: None };
+                let plant = Plant { fault: 0, cause: id, stage, of_format: false };
                 let (diagnosis, ..) = self.diagnose(&RoundTrips, std::slice::from_ref(&plant))?;
                 let Some(first) = diagnosis.findings.first().filter(|f| f.id == stage) else {
                     break;
                 };
                 found = Some(Real(m));
-                let name = |f: &Finding| f.cause.as_ref().map(|c| c.name.clone());
-                if name(first).is_some_and(|c| c.split(':').next() == Some(plant.name())) {
+                if first.cause.as_ref().is_some_and(|c| c.name.mutation == plant.name()) {
                     cause = Some(Real(m));
                 }
             }
-            graded.push(Graded {
-                fault: fault.split(':').next().unwrap_or(fault).to_owned(),
-                stage,
-                found,
-                named: cause,
-            });
+            graded.push(Graded { fault: (*mutation).to_owned(), stage, found, named: cause });
         }
         Ok(graded)
     }
@@ -280,18 +279,17 @@ fn named(finding: &Finding, plant: &Plant) -> bool {
     let Some(cause) = &finding.cause else {
         return false;
     };
-    let exact = plant.cause.contains(':');
-    let same = |name: &str| {
-        if exact { equal(name, &plant.cause) } else { name.split(':').next() == Some(plant.name()) }
-    };
-    same(&cause.name)
+    match plant.cause.parameters.as_slice() {
+        [] => cause.name.mutation == plant.name(),
+        _ => equal(&cause.name, &plant.cause),
+    }
 }
 
 /// The same mutation with the same values, whatever the order and the digits
 /// beyond the fourth.
-fn equal(a: &str, b: &str) -> bool {
-    let values = |text: &str| {
-        let parsed = Injection::parse(text).ok()?;
+fn equal(a: &CauseId, b: &CauseId) -> bool {
+    let values = |id: &CauseId| {
+        let parsed = Injection::parse(&id.to_string()).ok()?;
         Some((parsed.mutation().name, parsed.values().to_vec()))
     };
     match (values(a), values(b)) {

@@ -3,7 +3,7 @@
 use super::faults::{self, FaultyStages};
 use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
-use crate::mutations::{Injection, catalogue, decoding};
+use crate::mutations::{CauseId, Injection, catalogue, decoding};
 use crate::room::Room;
 use crate::runners::{Runner, cpu::Cpu};
 use anyhow::Result;
@@ -15,7 +15,7 @@ pub struct Plant {
     /// Index among the faults of the source.
     pub fault: usize,
     /// The mutation that should be named, with parameters where they matter.
-    pub cause: String,
+    pub cause: CauseId,
     /// The stage.
     pub stage: StageId,
     /// Whether it is the fault of decoding a block format.
@@ -25,7 +25,7 @@ pub struct Plant {
 impl Plant {
     /// Name of the mutation, without parameters.
     pub fn name(&self) -> &str {
-        self.cause.split(':').next().unwrap_or(&self.cause)
+        &self.cause.mutation
     }
 }
 
@@ -65,7 +65,7 @@ impl FaultSource for IndependentFaults {
             let here = graph.nodes.iter().filter(|n| (fault.places)(graph, n, model));
             plants.extend(here.map(|node| Plant {
                 fault: index,
-                cause: fault.cause.to_owned(),
+                cause: fault.cause.parse().expect("a planted fault states a cause"),
                 stage: node.id,
                 of_format: faults::of_formats().iter().any(|f| f.cause == fault.cause),
             }));
@@ -100,7 +100,7 @@ impl FaultSource for RoundTrips {
             let here = graph.nodes.iter().filter(applies).filter(|n| !of_format || exists(m.name, n, model));
             plants.extend(here.map(|node| Plant {
                 fault: index,
-                cause: m.with(&m.defaults()),
+                cause: CauseId::new(m, &m.defaults()),
                 stage: node.id,
                 of_format,
             }));

@@ -189,8 +189,6 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
         outcome = Outcome::Diverged;
     }
     Ok(GenerationReport {
-        schema_version: generation::SCHEMA_VERSION,
-        kind: generation::Kind::Generation,
         outcome,
         model: run::describe(&opened, sha256(opened.bytes())),
         prompt: ready.name,

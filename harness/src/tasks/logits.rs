@@ -4,17 +4,16 @@ use super::request::PositionsRequest;
 use super::sides::{SideChoice, SidesRequest};
 use super::{Console, run, verify};
 use crate::capture::Filter;
-use crate::llama::Model;
 use crate::loaded::sha256;
 use crate::logits::study;
 use crate::pair::Pair;
 use crate::report::Outcome;
-use crate::report::logits::{Kind, LogitsReport, SCHEMA_VERSION};
+use crate::report::logits::LogitsReport;
 use crate::runners::Manifest;
 use crate::weights::WeightCheck;
 use anyhow::{Context as _, Result};
 use clap::Args;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 /// Whose logits, after which tokens.
 #[derive(Clone, Debug, Args)]
@@ -27,12 +26,11 @@ pub struct LogitsRequest {
     pub positions: PositionsRequest,
 }
 
-/// Looks at every logit; gives what was found, and the model that spells the
-/// ids.
+/// Looks at every logit.
 ///
 /// # Errors
 /// Whatever keeps a side from running.
-pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<(LogitsReport, Arc<Model>)> {
+pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<LogitsReport> {
     let chosen = SideChoice::new(&request.sides, console)?;
     let settings = request.sides.settings()?;
     let opened = request.sides.tokens.prompt.model.open()?;
@@ -50,9 +48,7 @@ pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<(LogitsRe
     let study = study(&opened, &pair.oracle, &subject, reference.as_ref(), &pair.filter)?;
     pair.settings.store.trouble()?;
     let doubt = reference.as_ref().and_then(|r| verify::doubt(&pair, &diagnosis.verdict, r, &input.ready.tokens));
-    let report = LogitsReport {
-        schema_version: SCHEMA_VERSION,
-        kind: Kind::Logits,
+    let mut report = LogitsReport {
         outcome: Outcome::of(&WeightCheck::default(), None, &diagnosis.verdict, doubt.as_ref()),
         model: run::describe(&opened, hash),
         prompt: input.ready.name,
@@ -63,6 +59,8 @@ pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<(LogitsRe
         study,
         diagnosis,
         doubt,
+        text: BTreeMap::new(),
     };
-    Ok((report, opened.llama.clone()))
+    report.spell(|id| opened.llama.piece(id as u32));
+    Ok(report)
 }

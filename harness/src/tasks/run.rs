@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::mutations::FaultSite;
 use crate::pair::Pair;
 use crate::prompts::Ready;
-use crate::report::{Failure, Kind, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Seconds, file, json};
+use crate::report::{Failure, ModelInfo, Outcome, Report, RunInfo, Seconds, Told as _, file};
 use crate::runners::Manifest;
 use crate::tokens;
 use crate::verdict::Policy;
@@ -198,8 +198,6 @@ impl Runs<'_> {
         };
         run.spell(&diagnosis.verdict, |token| opened.llama.piece(token));
         Ok(Report {
-            schema_version: SCHEMA_VERSION,
-            kind: Kind::Run,
             qdiff: env!("CARGO_PKG_VERSION").to_owned(),
             outcome: match repeated.as_ref().and_then(|r| r.race.as_ref()) {
                 Some(_) => Outcome::Diverged,
@@ -241,13 +239,13 @@ impl Runs<'_> {
             match self.entry(entry) {
                 Ok(mut report) => {
                     report.batch = Some(place);
-                    write(entry, json::text(&report)?)?;
+                    write(entry, report.json()?)?;
                     ran.reports.push(report);
                 }
                 Err(e) => {
                     let failure = Failure::new(place, &entry.name, format!("{e:#}"));
                     (console.note)(&failure.line());
-                    write(entry, json::text(&failure)?)?;
+                    write(entry, failure.json()?)?;
                     ran.failures.push(failure);
                 }
             }

@@ -8,7 +8,6 @@ use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
 use crate::machine::Machine;
 use crate::prompts::{self, Style};
-use crate::report::book::RESULTS_VERSION;
 use crate::score::{Clean, FaultSource, Group, IndependentFaults, Plant, RoundTrips, Sampling, Score, ScoreRun};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -81,8 +80,6 @@ pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
     let mut tally = Tally {
         sources: sources(request.subject)?,
         score: Score {
-            kind: "score".to_owned(),
-            schema_version: RESULTS_VERSION,
             subject: match request.subject {
                 ScoreSubject::Cpu => "cpu".to_owned(),
                 ScoreSubject::Cuda => "cuda".to_owned(),

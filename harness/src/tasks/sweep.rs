@@ -5,8 +5,9 @@ use super::faults::InjectedFaults;
 use super::request::{FaultRequest, FilterRequest, RunnerRequest, TokensRequest, ToleranceRequest};
 use super::{Console, sides, values};
 use crate::pair::{Pair, Tokens};
-use crate::runners::{RunnerKind, Source};
-use crate::sweep::{Pass, sweep as passes};
+use crate::report::SweepReport;
+use crate::runners::Source;
+use crate::sweep::sweep as passes;
 use crate::verdict::Policy;
 use anyhow::Result;
 use clap::Args;
@@ -62,29 +63,11 @@ pub struct SweepRequest {
     pub runner: RunnerRequest,
 }
 
-/// What a sweep gave.
-pub struct Swept {
-    /// Name of the prompt.
-    pub prompt: String,
-    /// Tokens of the run, those that were decoded included.
-    pub tokens: usize,
-    /// Who ran.
-    pub subject: &'static RunnerKind,
-    /// Whom it was held against.
-    pub reference: &'static RunnerKind,
-    /// Faults injected, in words.
-    pub injected: Vec<String>,
-    /// Rules that replace the bounds of chosen stages.
-    pub tolerance: Vec<String>,
-    /// A pass per size, the whole in one batch first.
-    pub passes: Vec<Pass>,
-}
-
 /// Runs both sides once per size, and judges each pass.
 ///
 /// # Errors
 /// Whatever keeps a side from running.
-pub fn sweep(request: &SweepRequest, console: Console<'_>) -> Result<Swept> {
+pub fn sweep(request: &SweepRequest, console: Console<'_>) -> Result<SweepReport> {
     let given = (&request.subject, &request.reference);
     let (subject, reference, injections) = sides::both_live(given, &request.faults, console)?;
     let settings = request.runner.settings()?;
@@ -100,13 +83,7 @@ pub fn sweep(request: &SweepRequest, console: Console<'_>) -> Result<Swept> {
     let decoded = pair.decode(reference, what)?;
     let tokens = [prompt.tokens, decoded].concat();
     let passes = passes(&pair, (subject, reference), &tokens, &request.sizes, &faults)?;
-    Ok(Swept {
-        prompt: prompt.name,
-        tokens: tokens.len(),
-        subject,
-        reference,
-        injected: faults.words,
-        tolerance: request.tolerance.words(),
-        passes,
-    })
+    let sides = [subject.to_string(), reference.to_string()];
+    let given = (faults.words, request.tolerance.words());
+    Ok(SweepReport::new((prompt.name, tokens.len()), sides, given, passes))
 }

@@ -15,8 +15,7 @@ use crate::loaded::LoadedModel;
 use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording, Settings};
 use crate::progress::Progress;
-use crate::prompts::Ready;
-use crate::report::{Doubt, Suspect};
+use crate::report::{Doubt, OracleReport, OracleStage, Suspect};
 use crate::runners::{Faults, LLAMA, Tokens};
 use crate::verdict::{Local, Verdict, residuals};
 use anyhow::{Context as _, Result};
@@ -39,28 +38,11 @@ pub struct VerifyRequest {
     pub tmp: TmpRequest,
 }
 
-/// How llama.cpp on F32 weights meets f64.
-pub struct Verified {
-    /// What was run.
-    pub prompt: Ready,
-    /// Decode steps after it.
-    pub decode: usize,
-    /// Every stage that could be held against f64, in graph order.
-    pub stages: Vec<(StageId, Local)>,
-}
-
-impl Verified {
-    /// The first stage that does not meet f64.
-    pub fn first_wrong(&self) -> Option<StageId> {
-        self.stages.iter().find(|(_, local)| !local.ok()).map(|(id, _)| *id)
-    }
-}
-
 /// Holds llama.cpp, on weights dequantised to F32, against f64.
 ///
 /// # Errors
 /// If the copy cannot be written, or llama.cpp cannot run it.
-pub fn verify_oracle(request: &VerifyRequest, console: Console<'_>) -> Result<Verified> {
+pub fn verify_oracle(request: &VerifyRequest, console: Console<'_>) -> Result<OracleReport> {
     let threads = request.threads.apply()?;
     let opened = request.tokens.prompt.model.open()?;
     let prompt = request.tokens.ready(&opened)?;
@@ -68,7 +50,8 @@ pub fn verify_oracle(request: &VerifyRequest, console: Console<'_>) -> Result<Ve
     let tokens = Tokens { prompt: &prompt.tokens, ubatch: prompt.tokens.len(), decode, forced: None };
     let settings = Settings { threads, store: Store::usual(request.tmp.tmp.as_deref()), ..Settings::default() };
     let stages = on_f32(&opened, tokens, settings, console.progress)?;
-    Ok(Verified { decode, stages, prompt })
+    let stages = stages.into_iter().map(|(stage, local)| OracleStage { stage, local }).collect();
+    Ok(OracleReport { tokens: prompt.tokens.len(), prompt: prompt.name, decode, stages })
 }
 
 /// Where only the reference misses f64: what F32 weights say of it.
@@ -78,13 +61,10 @@ pub(super) fn doubt(pair: &Pair<'_>, verdict: &Verdict, reference: &Recording, t
         return None;
     }
     let (suspect, reason) = match failing(pair, tokens, &reference.fed) {
-        Ok(failing) if suspects.iter().any(|s| failing.contains(s)) => (
-            Suspect::Oracle,
-            "oracle-suspect: llama.cpp misses f64 with F32 weights too; qdiff itself is in doubt".to_owned(),
-        ),
-        Ok(_) => {
-            (Suspect::Reference, "reference-suspect: with F32 weights llama.cpp meets f64 on these tokens".to_owned())
+        Ok(failing) if suspects.iter().any(|s| failing.contains(s)) => {
+            (Suspect::Oracle, "llama.cpp misses f64 with F32 weights too, so qdiff itself is in doubt".to_owned())
         }
+        Ok(_) => (Suspect::Reference, "with F32 weights llama.cpp meets f64 on these tokens".to_owned()),
         Err(e) => (Suspect::Unknown, format!("which of the two is wrong could not be tested: {e:#}")),
     };
     Some(Doubt { suspect, reason })

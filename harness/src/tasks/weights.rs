@@ -7,7 +7,7 @@ use crate::llama::gguf::GgmlWeights;
 use crate::loaded::LoadedModel;
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
-use crate::report::weights::{Kind, SCHEMA_VERSION, WeightsReport};
+use crate::report::weights::WeightsReport;
 use crate::runners::Source;
 use crate::weights::{self, FaultyWeights, WeightCheck};
 use anyhow::{Result, bail};
@@ -74,8 +74,6 @@ pub fn weights(request: &WeightsRequest, console: Console<'_>) -> Result<Weights
         None => against_ggml(&path, &injections, kind.device, &progress)?,
     };
     Ok(WeightsReport {
-        schema_version: SCHEMA_VERSION,
-        kind: Kind::Weights,
         model: path.display().to_string(),
         subject: compared.subject,
         reference: compared.reference,

@@ -1,10 +1,10 @@
 //! The same tokens in steps of different size: how far one run is from
 //! another, row by row, whatever step a row was computed in.
 
-use super::global::distance;
 use super::rows::row_len;
 use super::{Global, Place};
 use crate::capture::{Capture, Filter, Step};
+use crate::metrics::distance;
 use qdiff_engine::model::{Axis, Graph, Node, StageId};
 use std::collections::HashMap;
 

@@ -1,10 +1,11 @@
-//! The global error: what a difference did to the result. Shown; decides
-//! nothing where local residuals exist.
+//! The global error: what a difference did to the result. Informational where
+//! local residuals exist.
 
 use super::Place;
 use super::operands::rows_of;
 use super::rows::{judged_len, place, row_len};
 use crate::capture::{Capture, Filter, Step};
+use crate::metrics::distance;
 use crate::number::Real;
 use qdiff_engine::model::Node;
 use schemars::JsonSchema;
@@ -82,15 +83,4 @@ pub(super) fn common(node: &Node, a: &Step, b: &Step) -> Vec<(Range<usize>, Rang
         }
     }
     parts
-}
-
-/// Relative L2 distance of `a` from `b`.
-pub(super) fn distance(a: &[f32], b: &[f32]) -> f64 {
-    let (mut d2, mut b2) = (0f64, 0f64);
-    for (a, b) in a.iter().zip(b) {
-        d2 += (f64::from(*a) - f64::from(*b)).powi(2);
-        b2 += f64::from(*b).powi(2);
-    }
-    let error = d2.sqrt() / if b2 > 0.0 { b2.sqrt() } else { 1.0 };
-    if error.is_nan() { f64::INFINITY } else { error }
 }

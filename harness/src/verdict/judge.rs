@@ -6,7 +6,7 @@ use super::{
     health, logits, residuals,
 };
 use crate::capture::{Filter, Step};
-use crate::metrics::argmax;
+use crate::metrics::{argmax, largest_difference, margin};
 use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::progress::Progress;
@@ -406,13 +406,12 @@ fn tokens(subject: Side<'_>, reference: Side<'_>) -> Vec<TokenCheck> {
             let (a, b) = (s.choice.as_ref()?.get(), r.choice.as_ref()?.get());
             let (a, b) = (a.data.as_slice(), b.data.as_slice());
             let (ours, theirs) = (argmax(a), argmax(b));
-            let error = a.iter().zip(b).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
             Some(TokenCheck {
                 step: s.index,
                 reference: theirs as u32,
                 subject: ours as u32,
-                margin: f64::from(a[ours] - a[theirs]),
-                error: f64::from(error),
+                margin: margin(a, ours, theirs),
+                error: largest_difference(a, b),
             })
         })
         .collect()

@@ -3,6 +3,7 @@
 use super::global::common;
 use super::operands::rows_of;
 use crate::capture::{Capture, Filter};
+use crate::metrics::{divergence, largest_difference, log_sum_exp};
 use crate::number::Real;
 use qdiff_engine::model::Node;
 use rayon::prelude::*;
@@ -69,39 +70,12 @@ pub(super) fn compare(node: &Node, subject: &Capture, reference: &Capture, filte
                 step: s.index,
                 position,
                 kl: divergence(&b.data, &a.data) as f32,
-                error: largest_difference(&a.data, &b.data),
+                error: largest_difference(&a.data, &b.data) as f32,
                 subject: top(&a.data),
                 reference: top(&b.data),
             })
         })
         .collect()
-}
-
-/// Natural logarithm of Σ exp(x).
-fn log_sum_exp(x: &[f32]) -> f64 {
-    let max = x.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
-    let max = f64::from(max);
-    max + x.iter().map(|v| (f64::from(*v) - max).exp()).sum::<f64>().ln()
-}
-
-/// KL(p ‖ q) of the distributions with these logits.
-fn divergence(p: &[f32], q: &[f32]) -> f64 {
-    let (zp, zq) = (log_sum_exp(p), log_sum_exp(q));
-    p.iter()
-        .zip(q)
-        .map(|(p, q)| {
-            let (p, q) = (f64::from(*p) - zp, f64::from(*q) - zq);
-            p.exp() * (p - q)
-        })
-        .sum()
-}
-
-fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
-    // `f32::max` drops a NaN; a report must not.
-    a.iter().zip(b).fold(0.0, |m: f32, (a, b)| {
-        let d = (a - b).abs();
-        if d.is_nan() || m.is_nan() { f32::NAN } else { m.max(d) }
-    })
 }
 
 /// The largest logits; among equals the lowest id first, NaN never.
@@ -130,21 +104,5 @@ mod tests {
         let found = top(&[1.0, 3.0, f32::NAN, 3.0, 2.0, 0.5, -1.0, 2.5]);
         let ids: Vec<u32> = found.iter().map(|c| c.token).collect();
         assert_eq!(ids, [1, 3, 7, 4, 0]);
-    }
-
-    #[test]
-    fn divergence_of_two_coins() {
-        // ln odds 0 and ln 3: fair against three to one.
-        let (fair, biased) = ([0.0, 0.0], [3f32.ln(), 0.0]);
-        let expected = 0.5 * (0.5f64 / 0.75).ln() + 0.5 * (0.5f64 / 0.25).ln();
-        assert!((divergence(&fair, &biased) - expected).abs() < 1e-7);
-        assert!(divergence(&fair, &fair).abs() < 1e-15);
-        assert!(divergence(&fair, &[f32::NAN, 0.0]).is_nan());
-    }
-
-    #[test]
-    fn a_nan_is_no_small_difference() {
-        assert!(largest_difference(&[f32::NAN, 1.0], &[0.0, 5.0]).is_nan());
-        assert_eq!(largest_difference(&[0.0, 1.0], &[0.5, 5.0]), 4.0);
     }
 }

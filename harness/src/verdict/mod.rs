@@ -51,7 +51,7 @@ pub use repeat::{Race, Repeated};
 pub use segment::Segment;
 pub(crate) use segment::products_beyond;
 pub use shape::describe;
-pub(crate) use shape::{looks_like_rounding, pattern};
+pub(crate) use shape::{looks_like_rounding, of_heads, pattern};
 pub use spread::{BEYOND, BIN_OF_ONE, Spread};
 pub use tolerance::Policy;
 

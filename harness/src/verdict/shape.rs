@@ -4,6 +4,7 @@
 //! residual is.
 
 use super::evidence::{Evidence, Wrong, right};
+use crate::number::ordinal;
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::{Op, Tensor};
 use std::borrow::Cow;
@@ -61,7 +62,7 @@ pub(crate) fn pattern(columns: &[usize], width: usize) -> String {
         _ => {
             let step = columns[1] - columns[0];
             if columns.len() > 2 && columns.windows(2).all(|w| w[1] - w[0] == step) {
-                format!("every {step}th column from {first} on")
+                format!("every {} column from {first} on", ordinal(step))
             } else {
                 format!("{} columns of {width}, scattered", columns.len())
             }
@@ -115,12 +116,26 @@ fn heads(e: &Evidence<'_>, columns: &[usize], width: usize) -> Option<String> {
     Some(format!("head{s} {}", list.join(", ")))
 }
 
-fn of_heads(node: &Node, graph: &Graph) -> bool {
-    matches!(node.op, Op::AttnContext(_) | Op::Bias)
-        || graph
-            .nodes
-            .iter()
-            .any(|n| matches!(n.op, Op::Rope(_) | Op::Bias) && n.inputs.iter().any(|&i| graph.nodes[i].id == node.id))
+/// Whether the rows of a stage are made of heads: what attention reads and
+/// gives, as it stands before the rotation.
+pub(crate) fn of_heads(node: &Node, graph: &Graph) -> bool {
+    let feeds = |id, depth: usize| -> bool {
+        let mut ids = vec![id];
+        for _ in 0..depth {
+            let next = graph
+                .nodes
+                .iter()
+                .filter(|n| n.inputs.iter().any(|&i| ids.contains(&graph.nodes[i].id)) && n.op != Op::Linear);
+            ids = next.map(|n| n.id).collect();
+            let reached = graph.nodes.iter().filter(|n| ids.contains(&n.id));
+            if reached.into_iter().any(|n| matches!(n.op, Op::Rope(_) | Op::KvCache(_))) {
+                return true;
+            }
+        }
+        false
+    };
+    let weighted = matches!(node.op, Op::Linear | Op::Bias | Op::RmsNorm(_));
+    matches!(node.op, Op::AttnContext(_)) || (weighted && feeds(node.id, 2))
 }
 
 /// A filled rectangle of positions and columns that is neither all rows nor
@@ -340,7 +355,8 @@ mod tests {
         assert_eq!(pattern(&(0..9).collect::<Vec<_>>(), 9), "in every column");
         assert_eq!(pattern(&(96..100).collect::<Vec<_>>(), 100), "a tail, columns 96 to 99");
         assert_eq!(pattern(&(32..64).collect::<Vec<_>>(), 100), "a run of 32 columns, 32 to 63");
-        assert_eq!(pattern(&[3, 35, 67, 99], 100), "every 32th column from 3 on");
+        assert_eq!(pattern(&[3, 35, 67, 99], 100), "every 32nd column from 3 on");
+        assert_eq!(pattern(&[1, 12, 23], 100), "every 11th column from 1 on");
         assert_eq!(pattern(&[3, 5, 67], 100), "3 columns of 100, scattered");
     }
 

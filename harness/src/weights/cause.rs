@@ -2,7 +2,7 @@
 //! the reading of a weight alone, tried on rows that differ.
 
 use super::Compared;
-use crate::mutations::{Mutation, catalogue, told};
+use crate::mutations::{CauseId, Mutation, catalogue, told};
 use crate::number::same;
 use qdiff_engine::model::fault::Read;
 use qdiff_engine::model::{Graph, Node, WeightSource};
@@ -18,7 +18,7 @@ const ROWS: usize = 64;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WeightCause {
     /// Name of the mutation, with its parameters.
-    pub name: String,
+    pub name: CauseId,
     /// What is wrong, in one sentence.
     pub story: String,
     /// How to mend it.
@@ -69,7 +69,7 @@ pub(super) fn find(c: &Compared<'_>, graph: &Graph, differing: &[usize]) -> Opti
     let all: Vec<_> = candidates(node, graph, c.tensor).collect();
     let (mutation, values, fault) = all.into_par_iter().find_first(|(_, _, fault)| reproduces(c, fault, &sample))?;
     Some(WeightCause {
-        name: mutation.with(&values),
+        name: CauseId::new(mutation, &values),
         story: told(mutation.story, node, graph),
         remedy: told(mutation.remedy, node, graph),
         rows: sample.len(),

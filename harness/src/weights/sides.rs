@@ -2,7 +2,8 @@
 //! through a fault.
 
 use super::WeightFault;
-use crate::mutations::Injection;
+use crate::mutations::{CauseId, Injection};
+use crate::number::counted;
 use anyhow::{Result, bail};
 use qdiff_engine::model::{Model, WeightSource};
 use qdiff_engine::quant::{self, GgmlType};
@@ -77,8 +78,8 @@ impl<'a> FaultyWeights<'a> {
                 tensors += read.len();
                 faults.extend(read);
             }
-            let what = injection.mutation().with(injection.values());
-            words.push(format!("{what} in {tensors} tensors"));
+            let what = CauseId::new(injection.mutation(), injection.values());
+            words.push(format!("{what} in {}", counted(tensors, "tensor")));
         }
         Ok((Self { model, faults }, words))
     }

@@ -1,6 +1,6 @@
 //! Arguments of `qdiff bench`.
 
-use super::JsonArgs;
+use super::FileArgs;
 use crate::tasks::bench::BenchRequest;
 use clap::Args;
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ pub struct BenchArgs {
     /// What to measure
     #[command(flatten)]
     pub request: BenchRequest,
-    /// JSON, of `--measure cuda`
+    /// Where the figures go
     #[command(flatten)]
-    pub json: JsonArgs,
+    pub files: FileArgs,
     /// Print the change against the figures of an earlier --json file (`--measure cuda`)
     #[arg(long, value_name = "FILE", env = "QDIFF_BASELINE", help_heading = "Output")]
     pub baseline: Option<PathBuf>,

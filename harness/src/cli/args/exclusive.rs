@@ -64,17 +64,16 @@ fn unheard(command: &mut Command, of: &ArgMatches) -> Result<(), Error> {
     let Some(measure) = of.get_one::<Measure>("measure") else { return Ok(()) };
     let heard: &[&str] = match measure {
         Measure::Speed => &["prompt", "raw", "system", "template", "tokens", "threads", "rounds"],
-        Measure::Cuda => {
-            &["prompt", "raw", "system", "template", "tokens", "gemm", "rounds", "alone", "json", "baseline"]
-        }
+        Measure::Cuda => &["prompt", "raw", "system", "template", "tokens", "gemm", "rounds", "alone", "baseline"],
         Measure::Soak => &["prompt", "raw", "system", "template", "tokens", "gemm"],
         Measure::Run => &["prompt", "length", "rounds"],
         Measure::TappedPrefill => &["prompt", "raw", "system", "template", "tokens", "length", "threads"],
     };
-    let always = ["measure", "model", "color", "quiet", "verbose", "log"];
+    let everywhere = ["measure", "model", "color", "quiet", "verbose", "log"];
+    let files = ["report", "json", "markdown", "html", "junit", "ci"];
     let bench = command.get_subcommands().find(|c| c.get_name() == "bench");
     let ids: Vec<String> = bench.into_iter().flat_map(Command::get_arguments).map(|a| a.get_id().to_string()).collect();
-    let known = |id: &str| heard.contains(&id) || always.contains(&id);
+    let known = |id: &str| heard.contains(&id) || everywhere.contains(&id) || files.contains(&id);
     match ids.iter().find(|id| typed(of, id) && !known(id)) {
         Some(id) => {
             let measure = measure.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());

@@ -1,6 +1,6 @@
 //! Arguments of `qdiff generate`.
 
-use super::JsonArgs;
+use super::FileArgs;
 use crate::tasks::generate::GenerateRequest;
 use clap::Args;
 
@@ -22,7 +22,7 @@ pub struct GenerateArgs {
     /// What to generate
     #[command(flatten)]
     pub request: GenerateRequest,
-    /// JSON
+    /// Where the report goes
     #[command(flatten)]
-    pub json: JsonArgs,
+    pub files: FileArgs,
 }

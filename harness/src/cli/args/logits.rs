@@ -1,6 +1,6 @@
 //! Arguments of `qdiff logits`.
 
-use super::JsonArgs;
+use super::FileArgs;
 use crate::tasks::logits::LogitsRequest;
 use clap::Args;
 
@@ -16,7 +16,7 @@ pub struct LogitsArgs {
     /// Whose logits
     #[command(flatten)]
     pub request: LogitsRequest,
-    /// JSON
+    /// Where the report goes
     #[command(flatten)]
-    pub json: JsonArgs,
+    pub files: FileArgs,
 }

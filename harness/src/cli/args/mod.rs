@@ -24,7 +24,7 @@ pub use inspect::InspectArgs;
 pub use logits::LogitsArgs;
 pub use mutations::{MutationsArgs, MutationsCommand, ScoreArgs};
 pub use oracle::OracleArgs;
-pub use output::{Ci, JsonArgs, OutputArgs};
+pub use output::{Ci, FileArgs, JsonArgs, OutputArgs};
 pub use record::RecordArgs;
 pub use report::ReportArgs;
 pub use run::RunArgs;
@@ -191,11 +191,11 @@ Examples:
     /// Print the JSON schema of what qdiff writes and reads
     #[command(after_help = "\
 Examples:
-  qdiff schema report
+  qdiff schema run
   qdiff schema capture")]
     Schema {
         /// Of what
-        #[arg(value_enum, default_value_t = Schema::Report)]
+        #[arg(value_enum, default_value_t = Schema::Run)]
         of: Schema,
     },
     /// Print the completions of a shell
@@ -223,15 +223,27 @@ Examples:
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Schema {
     /// What `run --json` writes
-    Report,
+    #[value(alias = "report")]
+    Run,
     /// What `run --prompts` writes for a prompt that failed
     Failure,
-    /// The manifest.json of a capture
-    Capture,
     /// What `generate --json` writes
-    Generation,
-    /// What `weights --json` writes
-    Weights,
+    #[value(alias = "generation")]
+    Generate,
     /// What `logits --json` writes
     Logits,
+    /// What `weights --json` writes
+    Weights,
+    /// What `sweep --json` writes
+    Sweep,
+    /// What `compare --json` writes without a model
+    Compare,
+    /// What `verify-oracle --json` writes
+    VerifyOracle,
+    /// What `mutations score --json` writes
+    Score,
+    /// What `bench --json` writes
+    Bench,
+    /// The manifest.json of a capture
+    Capture,
 }

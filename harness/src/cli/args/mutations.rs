@@ -1,6 +1,6 @@
 //! Arguments of `qdiff mutations`.
 
-use super::JsonArgs;
+use super::{FileArgs, JsonArgs};
 use crate::tasks::score::ScoreRequest;
 use crate::tasks::values;
 use clap::{Args, Subcommand};
@@ -61,7 +61,7 @@ pub struct ScoreArgs {
     /// Which faults to plant where
     #[command(flatten)]
     pub request: ScoreRequest,
-    /// JSON
+    /// Where the score goes
     #[command(flatten)]
-    pub json: JsonArgs,
+    pub files: FileArgs,
 }

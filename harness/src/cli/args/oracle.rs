@@ -1,5 +1,6 @@
 //! Arguments of `qdiff verify-oracle`.
 
+use super::OutputArgs;
 use crate::tasks::verify::VerifyRequest;
 use clap::Args;
 
@@ -12,4 +13,7 @@ pub struct OracleArgs {
     /// What to run
     #[command(flatten)]
     pub request: VerifyRequest,
+    /// Where the report goes
+    #[command(flatten)]
+    pub output: OutputArgs,
 }

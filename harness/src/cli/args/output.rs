@@ -1,31 +1,56 @@
 //! Where a report goes: shared by the commands that make one.
 
 use clap::{Args, ValueEnum};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Where a report goes, beside the screen, and how long it is.
+#[derive(Clone, Debug, Args)]
+pub struct OutputArgs {
+    /// Show a row per stage and layer
+    #[arg(long, help_heading = "Output")]
+    pub full: bool,
+    /// Files
+    #[command(flatten)]
+    pub files: FileArgs,
+}
 
 /// Where a report goes, beside the screen.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Output")]
-pub struct OutputArgs {
-    /// Show a row per stage and layer
-    #[arg(long)]
-    pub full: bool,
+pub struct FileArgs {
     /// Also write the report; the extension says how: .md, .html, .json or .xml (JUnit); repeatable
     #[arg(long, value_name = "FILE", env = "QDIFF_REPORT")]
     pub report: Vec<PathBuf>,
-    /// JSON
-    #[command(flatten)]
-    pub json: JsonArgs,
+    /// Also write the report as JSON, whatever the name of the file
+    #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
+    pub json: Option<PathBuf>,
+    /// The same as markdown
+    #[arg(long, value_name = "FILE", env = "QDIFF_MARKDOWN")]
+    pub markdown: Option<PathBuf>,
+    /// The same as an HTML page
+    #[arg(long, value_name = "FILE", env = "QDIFF_HTML")]
+    pub html: Option<PathBuf>,
+    /// The same as JUnit XML
+    #[arg(long, value_name = "FILE", env = "QDIFF_JUNIT")]
+    pub junit: Option<PathBuf>,
     /// Also tell a CI system
     #[arg(long, value_enum, value_name = "SYSTEM", env = "QDIFF_CI")]
     pub ci: Option<Ci>,
 }
 
-/// What was found, as JSON.
+impl FileArgs {
+    /// The files by the names of their formats.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let all = [("json", &self.json), ("markdown", &self.markdown), ("html", &self.html), ("junit", &self.junit)];
+        all.into_iter().filter_map(|(name, path)| Some((name, path.as_deref()?)))
+    }
+}
+
+/// What a list holds, as JSON.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct JsonArgs {
-    /// Also write what was found as JSON, whatever the name of the file
+    /// Also write what is listed as JSON
     #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
     pub json: Option<PathBuf>,
 }

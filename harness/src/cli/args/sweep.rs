@@ -1,5 +1,6 @@
 //! Arguments of `qdiff sweep`.
 
+use super::FileArgs;
 use crate::tasks::sweep::SweepRequest;
 use clap::Args;
 
@@ -14,4 +15,7 @@ pub struct SweepArgs {
     /// What to sweep
     #[command(flatten)]
     pub request: SweepRequest,
+    /// Where the report goes
+    #[command(flatten)]
+    pub files: FileArgs,
 }

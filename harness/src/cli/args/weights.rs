@@ -1,6 +1,6 @@
 //! Arguments of `qdiff weights`.
 
-use super::JsonArgs;
+use super::FileArgs;
 use crate::tasks::weights::WeightsRequest;
 use clap::Args;
 
@@ -16,7 +16,7 @@ pub struct WeightsArgs {
     /// Whose weights
     #[command(flatten)]
     pub request: WeightsRequest,
-    /// JSON
+    /// Where the report goes
     #[command(flatten)]
-    pub json: JsonArgs,
+    pub files: FileArgs,
 }

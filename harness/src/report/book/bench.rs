@@ -9,10 +9,6 @@ use std::fmt::Write as _;
 /// A bench on file.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Bench {
-    /// What this file is.
-    pub kind: String,
-    /// Version of this layout.
-    pub schema_version: u32,
     /// Name of the card.
     pub device: String,
     /// Bytes per second that a copy within the card moves, read and written.

@@ -12,8 +12,10 @@ mod verdicts;
 pub use bench::{Bench, BenchRow, Kernel};
 pub use field::{Field, FieldFinding, Judgement};
 pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
+pub(super) use score::tables as score_tables;
 pub use tables::{Cell, Table, Tables};
 
+use super::SCHEMA_VERSION;
 use crate::score::Score;
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
@@ -62,9 +64,9 @@ impl Book {
         let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
         let head: Head = serde_json::from_slice(&bytes)
             .with_context(|| format!("{name} is no result: it has no `schema_version` and `kind`"))?;
-        if head.schema_version != RESULTS_VERSION {
+        if ![RESULTS_VERSION, SCHEMA_VERSION].contains(&head.schema_version) {
             bail!(
-                "{name} has schema_version {}, this qdiff reads {RESULTS_VERSION}; measure it again",
+                "{name} has schema_version {}, this qdiff reads {RESULTS_VERSION} and {SCHEMA_VERSION}; measure it again",
                 head.schema_version
             );
         }

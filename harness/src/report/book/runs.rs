@@ -1,6 +1,6 @@
 //! Runs, each in its figures per stage: small enough to be committed.
 
-use super::super::{ModelInfo, Outcome, Report, Summary};
+use super::super::{Document as _, ModelInfo, Outcome, Report};
 use crate::machine::Machine;
 use crate::number::{Real, rounded};
 use crate::verdict::{Local, StageResult};
@@ -126,7 +126,7 @@ impl Digest {
             subject: report.subject.name.clone(),
             reference: report.reference.name.clone(),
             outcome: report.outcome,
-            verdict: Summary::new(report).line(),
+            verdict: report.screen(false).line(),
             coverage: Rows { asked: verdict.coverage.asked, judged: verdict.coverage.judged },
             agreed: (same.count(), verdict.tokens.len()),
             kl: Real(rounded(

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Totals, a line for each independent fault, everything that was missed with the
 /// reason, what is inert, false alarms, smallest magnitudes.
-pub(super) fn tables(score: &Score) -> Tables {
+pub(in crate::report) fn tables(score: &Score) -> Tables {
     let word = if score.reached() { "Reached" } else { "Missed" };
     let mut tables = vec![totals(score)];
     for group in &score.groups {
@@ -111,7 +111,7 @@ fn missed(group: &Group) -> Table {
             text(&format!("{}@{}", c.fault, c.stage)),
             text(&c.model),
             text(&found),
-            text(c.cause.as_deref().unwrap_or("no known cause")),
+            text(&c.cause.as_ref().map_or_else(|| "no known cause".to_owned(), ToString::to_string)),
             text(&c.reason()),
         ]
     });
@@ -124,8 +124,7 @@ fn missed(group: &Group) -> Table {
 fn named_otherwise(group: &Group) -> Table {
     let mut of: BTreeMap<[String; 3], usize> = BTreeMap::new();
     for c in group.counted().filter(|c| !(c.stage_right && c.cause_right)) {
-        let named = c.cause.as_deref().unwrap_or("no known cause");
-        let named = named.split(':').next().unwrap_or(named);
+        let named = c.cause.as_ref().map_or("no known cause", |c| c.mutation.as_str());
         *of.entry([c.name().to_owned(), named.to_owned(), c.reason()]).or_default() += 1;
     }
     let rows =
@@ -148,13 +147,13 @@ fn missed_pairs(group: &Group) -> Table {
 }
 
 fn inert(group: &Group) -> Table {
-    let mut of: BTreeMap<&str, (usize, f64)> = BTreeMap::new();
+    let mut of: BTreeMap<String, (usize, f64)> = BTreeMap::new();
     for case in group.cases.iter().filter(|c| c.inert()) {
-        let (count, largest) = of.entry(&case.fault).or_default();
+        let (count, largest) = of.entry(case.fault.to_string()).or_default();
         *count += 1;
         *largest = case.effect.map_or(*largest, |e| largest.max(e.0));
     }
-    let rows = of.into_iter().map(|(fault, (count, largest))| vec![text(fault), n(count), text(&number(largest))]);
+    let rows = of.into_iter().map(|(fault, (count, largest))| vec![text(&fault), n(count), text(&number(largest))]);
     let caption = format!(
         "Inert, so that no verdict could find them, {}; largest effect as a share of what is allowed:",
         group.source

@@ -1,7 +1,8 @@
 //! One HTML file that needs nothing else: no network, no fonts, no library.
 //! Several runs stand behind an overview, each parsed when it is opened.
 
-use super::{Format, Report, Summary, overview, table};
+use super::json::Written;
+use super::{Document as _, Report, Screen, overview, stages};
 use crate::verdict::BIN_OF_ONE;
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -18,87 +19,72 @@ const SCRIPT: &str = concat!(
     include_str!("script/page.js"),
 );
 
-/// Lines of the summary that are folded away: what was run, and what is only of
+/// Lines of the screen that are folded away: what was run, and what is only of
 /// interest where nothing else is.
 const FOLDED: [&str; 6] = ["model", "injected", "tolerance", "tokenizer", "repeat", "health"];
 
-/// The HTML format.
-pub struct Html;
-
-impl Format for Html {
-    fn extension(&self) -> &'static str {
-        "html"
-    }
-
-    fn several(&self) -> bool {
-        true
-    }
-
-    fn render(&self, reports: &[Report], absent: &[String]) -> Result<String> {
-        let rows = overview::rows(reports);
-        let counts = overview::counts(&rows);
-        let title = match reports {
-            [one] => title(one, &Summary::new(one)),
-            _ => format!("qdiff: {counts}"),
-        };
-        let index = json!({
-            "counts": counts,
-            "absent": absent,
-            "head": overview::COLUMNS,
-            "numbers": overview::NUMBERS,
-            "rows": rows.iter().map(|r| json!({
-                "run": r.index,
-                "outcome": r.report.outcome,
-                "subject": r.report.subject.name,
-                "model": r.report.model.name,
-                "cells": r.cells,
-            })).collect::<Vec<_>>(),
-            "bin_of_one": BIN_OF_ONE,
-        });
-        let runs = reports.iter().map(run).collect::<Result<Vec<_>>>()?;
-        Ok(fill(
-            include_str!("template.html"),
-            &[
-                ("STYLE-HASH", &hash(STYLE)),
-                ("SCRIPT-HASH", &hash(SCRIPT)),
-                ("TITLE", &escape(&title)),
-                ("/*STYLE*/", STYLE),
-                ("<!--INDEX-->", &element("index", &index)?),
-                ("<!--RUNS-->", &runs.join("\n")),
-                ("/*SCRIPT*/", SCRIPT),
-            ],
-        ))
-    }
+/// The page of one run, or of several behind an overview. `absent` is what
+/// should be among them and is not.
+///
+/// # Errors
+/// If a report has no form in JSON.
+pub(super) fn render(reports: &[&Report], absent: &[String]) -> Result<String> {
+    let rows = overview::rows(reports);
+    let counts = overview::counts(&rows);
+    let title = match reports {
+        [one] => title(one, &one.screen(false)),
+        _ => format!("qdiff: {counts}"),
+    };
+    let index = json!({
+        "counts": counts,
+        "absent": absent,
+        "head": overview::COLUMNS,
+        "numbers": overview::NUMBERS,
+        "rows": rows.iter().map(|r| json!({
+            "run": r.index,
+            "outcome": r.report.outcome,
+            "subject": r.report.subject.name,
+            "model": r.report.model.name,
+            "cells": r.cells,
+        })).collect::<Vec<_>>(),
+        "bin_of_one": BIN_OF_ONE,
+    });
+    let runs = reports.iter().map(|r| run(r)).collect::<Result<Vec<_>>>()?;
+    Ok(fill(
+        include_str!("template.html"),
+        &[
+            ("STYLE-HASH", &hash(STYLE)),
+            ("SCRIPT-HASH", &hash(SCRIPT)),
+            ("TITLE", &escape(&title)),
+            ("/*STYLE*/", STYLE),
+            ("<!--INDEX-->", &element("index", &index)?),
+            ("<!--RUNS-->", &runs.join("\n")),
+            ("/*SCRIPT*/", SCRIPT),
+        ],
+    ))
 }
 
 /// The data of one run.
 fn run(report: &Report) -> Result<String> {
-    let summary = Summary::new(report);
-    let (remedies, lines): (Vec<_>, Vec<_>) = [&summary.more, &summary.facts, &summary.evidence]
-        .into_iter()
-        .flatten()
-        .partition(|(label, _)| *label == "remedy");
+    let screen = report.screen(false);
+    let (remedies, lines): (Vec<_>, Vec<_>) = screen.lines().partition(|(label, _)| *label == "remedy");
     let (folded, open): (Vec<_>, Vec<_>) = lines.into_iter().partition(|(label, _)| FOLDED.contains(label));
-    let rows = table::rows(&report.diagnosis.verdict, false);
+    let table = stages::table(&report.diagnosis.verdict, false);
     element(
         "run",
         &json!({
-            "report": report,
-            "title": title(report, &summary),
+            "report": Written::of(report),
+            "title": title(report, &screen),
             "summary": {
-                "word": summary.word.trim_end_matches(':'),
-                "headline": summary.headline,
+                "word": screen.word,
+                "headline": screen.headline,
                 "remedies": remedies.iter().map(|(_, text)| text).collect::<Vec<_>>(),
                 "open": open,
                 "folded": folded,
-                "next": summary.next,
-                "repeat": report.run.repeat(),
+                "next": screen.next.as_ref().map(|n| [n.command.as_str(), n.why]),
+                "repeat": screen.repeat,
             },
-            "table": {
-                "head": table::COLUMNS,
-                "numbers": table::NUMBERS,
-                "rows": rows.iter().map(|r| r.cells().collect::<Vec<_>>()).collect::<Vec<_>>(),
-            },
+            "table": { "head": table.columns, "numbers": table.numbers, "rows": table.rows },
         }),
     )
 }
@@ -122,8 +108,8 @@ fn fill(template: &str, parts: &[(&str, &str)]) -> String {
     out + rest
 }
 
-fn title(report: &Report, summary: &Summary) -> String {
-    format!("qdiff: {} {} {}", summary.word.trim_end_matches(':'), report.model.name, report.run.prompt)
+fn title(report: &Report, screen: &Screen) -> String {
+    format!("qdiff: {} {} {}", screen.word, report.model.name, report.run.prompt)
 }
 
 /// What the page's policy knows its style and script by; any other is refused

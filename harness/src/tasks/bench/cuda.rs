@@ -4,7 +4,7 @@
 use super::{BenchRequest, median};
 use crate::llama::plain::Plain;
 use crate::loaded::LoadedModel;
-use crate::report::book::{Bench, BenchRow as Row, Kernel, RESULTS_VERSION};
+use crate::report::book::{Bench, BenchRow as Row, Kernel};
 use anyhow::{Context as _, Result};
 use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path as PathOf, bandwidth};
 use qdiff_engine::model::StageId;
@@ -114,8 +114,6 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
     let prompt = request.cycled(&opened, CONTEXT)?;
     let rounds = usize::from(request.rounds());
     let mut bench = Bench {
-        kind: "bench".to_owned(),
-        schema_version: RESULTS_VERSION,
         device: String::new(),
         bandwidth: bandwidth()?,
         model: opened.model.graph().config.name.clone(),

@@ -3,15 +3,12 @@
 mod cuda;
 mod soak;
 
-pub use cuda::{CONTEXT, DECODE, TAPPED};
-pub use soak::Soaked;
-
 use super::Console;
 use super::request::{GemmRequest, PromptRequest, ThreadsRequest, model_path};
 use crate::capture::{Filter, Store, Want};
 use crate::llama::context::TappedContext;
 use crate::loaded::LoadedModel;
-use crate::report::book::Bench;
+use crate::report::bench::{BenchReport, Speed, SpeedRow, WholeRun};
 use crate::room::Room;
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
@@ -80,74 +77,17 @@ pub enum Measure {
     TappedPrefill,
 }
 
-/// What was measured.
-pub enum Measured {
-    /// Tokens per second.
-    Speed(Speed),
-    /// The CUDA engine on its card.
-    Cuda(Bench),
-    /// Memory that stayed flat.
-    Soak(Soaked),
-    /// A whole run.
-    Run(WholeRun),
-    /// llama.cpp tapped.
-    TappedPrefill {
-        /// Name of the prompt.
-        prompt: String,
-        /// Stages tapped.
-        stages: usize,
-    },
-}
-
-/// Speeds of the CPU engine and of llama.cpp.
-pub struct Speed {
-    /// Threads of either.
-    pub threads: usize,
-    /// Rounds measured.
-    pub rounds: u16,
-    /// Prefill and decode.
-    pub rows: Vec<SpeedRow>,
-}
-
-/// A speed, the median of all rounds.
-pub struct SpeedRow {
-    /// `prefill` or `decode`.
-    pub what: &'static str,
-    /// Of how many tokens.
-    pub tokens: usize,
-    /// Tokens per second of the CPU engine.
-    pub cpu: f64,
-    /// Of llama.cpp.
-    pub llama: f64,
-    /// The median of the rounds' ratios, the engine's by llama.cpp's.
-    pub ratio: f64,
-}
-
-/// A whole run against llama.cpp alone.
-pub struct WholeRun {
-    /// The prompt as given.
-    pub prompt: String,
-    /// Seconds, and peak resident memory in KiB, of `run`.
-    pub whole: (f64, f64),
-    /// Of llama.cpp's tapped prefill.
-    pub llama: (f64, f64),
-    /// The median of the rounds' ratios of wall time.
-    pub ratio: f64,
-    /// Rounds measured.
-    pub rounds: u16,
-}
-
 /// Measures.
 ///
 /// # Errors
 /// Whatever keeps a side from running; of a soak, memory that grows.
-pub fn bench(request: &BenchRequest, console: Console<'_>) -> Result<Measured> {
+pub fn bench(request: &BenchRequest, console: Console<'_>) -> Result<BenchReport> {
     Ok(match request.measure {
-        Measure::Speed => Measured::Speed(speed(request)?),
-        Measure::Run => Measured::Run(whole_run(request)?),
+        Measure::Speed => BenchReport::Speed(speed(request)?),
+        Measure::Run => BenchReport::Run(whole_run(request)?),
         Measure::TappedPrefill => tapped_prefill(request)?,
-        Measure::Soak => Measured::Soak(soak::run(request, console)?),
-        Measure::Cuda => Measured::Cuda(cuda::measure(request)?),
+        Measure::Soak => BenchReport::Soak(soak::run(request, console)?),
+        Measure::Cuda => BenchReport::Cuda { now: cuda::measure(request)?, before: None },
     })
 }
 
@@ -204,7 +144,7 @@ fn llama(opened: &LoadedModel, prompt: &[u32], threads: usize) -> Result<(f64, f
 
 /// What `run` is measured against: llama.cpp loads and does the fully tapped
 /// prefill, and nothing else happens.
-fn tapped_prefill(request: &BenchRequest) -> Result<Measured> {
+fn tapped_prefill(request: &BenchRequest) -> Result<BenchReport> {
     let threads = request.threads.apply()?;
     let opened = request.prompt.model.open()?;
     let prompt = request.prompt.ready(&opened, 0)?;
@@ -213,7 +153,7 @@ fn tapped_prefill(request: &BenchRequest) -> Result<Measured> {
     let mut session = TappedContext::new(&opened.llama, graph, room)?;
     let want = Want::new(graph, &Filter::default(), &|_| true, &Store::usual(None));
     let step = session.step(&prompt.tokens, &want)?;
-    Ok(Measured::TappedPrefill { prompt: prompt.name, stages: step.stages.len() })
+    Ok(BenchReport::TappedPrefill { prompt: prompt.name, stages: step.stages.len() })
 }
 
 fn whole_run(request: &BenchRequest) -> Result<WholeRun> {

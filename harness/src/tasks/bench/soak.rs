@@ -1,6 +1,7 @@
 //! `qdiff bench --measure soak`: decode steps to the end of the context.
 
 use super::BenchRequest;
+use crate::report::bench::Soaked;
 use crate::tasks::Console;
 use anyhow::{Context as _, Result, ensure};
 use qdiff_engine::cuda::{CudaEngine, Options, Path, free_memory};
@@ -18,14 +19,6 @@ fn memory() -> Result<(u64, u64)> {
     let statm = std::fs::read_to_string("/proc/self/statm").context("reading /proc/self/statm")?;
     let pages: u64 = statm.split(' ').nth(1).and_then(|p| p.parse().ok()).context("reading /proc/self/statm")?;
     Ok((4096 * pages, free_memory()?))
-}
-
-/// An engine whose memory stayed flat.
-pub struct Soaked {
-    /// The device.
-    pub device: String,
-    /// The end of the context, in tokens.
-    pub position: usize,
 }
 
 /// Runs to the end of the context, each step on the token the one before chose.

@@ -1,0 +1,164 @@
+//! An origin in words: at which positions, why, and what the cause explains.
+
+use super::Outcome;
+use super::screen::{Fate, Line};
+use crate::diagnose::{Cause, Diagnosis, Finding, Search};
+use crate::mutations::{CauseId, Explains};
+use crate::number::{counted, number};
+use crate::verdict::Verdict;
+
+/// What is said where nothing in the catalogue fits.
+pub(super) const UNKNOWN: &str = "no known cause";
+
+/// `at L07.q_rope, all positions: STORY (NAME)`.
+pub(super) fn headline(verdict: &Verdict, finding: &Finding) -> String {
+    format!("at {}, {}: {}", verdict.name(finding.id), positions(verdict, finding), story(finding))
+}
+
+/// Rules of the user's own, which stand in the place of bounds: the beginning of a
+/// headline.
+pub(super) fn loosened(rules: &[String]) -> String {
+    if rules.is_empty() { String::new() } else { format!("with tolerances set by hand, {}: ", rules.join(" ")) }
+}
+
+/// What an outcome and its headline make of a check.
+pub(super) fn ended(outcome: Outcome, headline: String) -> Fate {
+    match outcome {
+        Outcome::Match => Fate::Passed(headline),
+        Outcome::Diverged | Outcome::ReferenceSuspect => Fate::of(Some(headline)),
+        Outcome::OracleSuspect => Fate::Error(headline),
+        Outcome::Incomplete => Fate::Skipped(headline),
+    }
+}
+
+/// What is wrong of a finding: the cause, and what the residual looks like where
+/// the cause does not say all of it.
+pub(super) fn story(finding: &Finding) -> String {
+    let cause = match &finding.cause {
+        Some(c) => format!("{} ({})", c.story, c.name),
+        None => UNKNOWN.to_owned(),
+    };
+    if finding.shape.is_empty() { cause } else { format!("{cause}: {}", finding.shape) }
+}
+
+/// The cause of the first origin, what fits as well, the remedy, and whether the
+/// search was cut short.
+pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
+    let mut lines = Vec::new();
+    if let Some(c) = diagnosis.findings.first().and_then(|f| f.cause.as_ref()) {
+        lines.push(("cause", explained(c)));
+        if !c.ties.is_empty() {
+            lines.push(("fits too", list(&c.ties)));
+        }
+        lines.push(("remedy", c.remedy.clone()));
+    }
+    let Search { seconds, unfinished, .. } = diagnosis.search;
+    if unfinished > 0 {
+        let origins = counted(unfinished, "origin");
+        let seconds = number(seconds);
+        let text = format!("stopped after {seconds} s with {origins} unfinished; --why-budget gives it more");
+        lines.push(("search", text));
+    }
+    lines
+}
+
+fn list(causes: &[CauseId]) -> String {
+    let names: Vec<String> = causes.iter().map(ToString::to_string).collect();
+    names.join(", ")
+}
+
+/// What it means that a cause fits.
+fn explained(c: &Cause) -> String {
+    let (name, before, after) = (&c.name, number(c.before), number(c.after));
+    // A stage that diverges without a residual has no finite values to take it of.
+    let finite = c.before > 0.0;
+    match c.kind {
+        Explains::Value if !finite => format!("{name} gives NaN or infinity in the same places"),
+        Explains::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
+        Explains::Value => format!("{name} explains every wrong element, but not the whole stage: {before} -> {after}"),
+        Explains::Rounding => format!("{name} explains the size of the residual, {before}, and not its values"),
+        Explains::Place => format!("location known, cause unknown: {name}; residual {before}"),
+    }
+}
+
+/// `all positions from decode step 1 on`, or which.
+pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
+    let stage = verdict.stages.iter().find(|s| s.id == finding.id);
+    let Some(local) = stage.and_then(|s| s.subject.as_ref()) else {
+        return "positions unknown".to_owned();
+    };
+    let decode_rows = local.rows - local.prefill_rows;
+    let first = local.first_bad.map_or(0, |p| p.step);
+    // One position is wrong at one step; of several the first is told.
+    let from = |n| {
+        if local.bad_positions.len() == 1 {
+            format!(", at decode step {n}")
+        } else {
+            format!(" from decode step {n} on")
+        }
+    };
+    let since = match (first, local.bad_prefill_rows) {
+        (n, 0) if n > 0 && local.prefill_rows > 0 => from(n) + " (the prefill is right: decode or cache)",
+        (0, bad) if bad == local.bad_rows && decode_rows > 0 => " in the prefill only (decode is right)".to_owned(),
+        (0, _) => String::new(),
+        (n, _) => from(n),
+    };
+    if local.bad_rows >= local.rows {
+        return format!("all positions{since}");
+    }
+    let shown = local.bad_positions.iter().take(6);
+    let list: Vec<String> = shown.map(ToString::to_string).collect();
+    let more = if local.bad_positions.len() > 6 { ", …" } else { "" };
+    let s = if local.bad_positions.len() == 1 { "" } else { "s" };
+    format!("position{s} {}{more}{since}", list.join(", "))
+}
+
+/// `72: q_biased k_biased v_biased in 24 layers, L00..L23: one cause, qkv-bias-omitted`.
+pub(super) fn origins(findings: &[Finding]) -> String {
+    // Stages of the same layers are told together.
+    let mut groups: Vec<(Vec<&str>, Vec<u16>)> = Vec::new();
+    for (i, f) in findings.iter().enumerate() {
+        if findings[..i].iter().any(|o| o.id.name == f.id.name) {
+            continue;
+        }
+        let same = findings.iter().filter(|o| o.id.name == f.id.name);
+        let mut layers: Vec<u16> = same.filter_map(|o| o.id.layer).collect();
+        layers.sort_unstable();
+        match groups.iter_mut().find(|(_, l)| *l == layers) {
+            Some((names, _)) => names.push(f.id.name),
+            None => groups.push((vec![f.id.name], layers)),
+        }
+    }
+    let places: Vec<String> = groups
+        .iter()
+        .map(|(names, layers)| {
+            let range = match layers.as_slice() {
+                [] => String::new(),
+                [one] => format!(" in L{one:02}"),
+                [a, .., b] => format!(" in {} layers, L{a:02}..L{b:02}", layers.len()),
+            };
+            format!("{}{range}", names.join(" "))
+        })
+        .collect();
+    format!("{}: {}: {}", findings.len(), places.join("; "), causes(findings))
+}
+
+/// `one cause, NAME`; where nothing fits, or where it is known and no more, that
+/// is no cause.
+fn causes(findings: &[Finding]) -> String {
+    let mut known: Vec<CauseId> = Vec::new();
+    let mut unknown = 0;
+    for f in findings {
+        match f.cause.as_ref().filter(|c| c.kind != Explains::Place) {
+            Some(c) if known.contains(&c.name) => {}
+            Some(c) => known.push(c.name.clone()),
+            None => unknown += 1,
+        }
+    }
+    match (known.len(), unknown) {
+        (0, _) => UNKNOWN.to_owned(),
+        (1, 0) => format!("one cause, {}", known[0]),
+        (n, 0) => format!("{n} causes: {}", list(&known)),
+        (n, _) => format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "cause"), list(&known)),
+    }
+}

@@ -1,0 +1,402 @@
+//! What a run tells.
+
+use super::origin::{self, loosened, positions};
+use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
+use super::stages::{self, NONE};
+use super::{Kind, Outcome, Report};
+use crate::arithmetic::{Accumulation, Arithmetic, Functions, Number};
+use crate::diagnose::Finding;
+use crate::metrics::largest;
+use crate::number::{counted, number, percent};
+use crate::tokens::TokensCheck;
+use crate::verdict::{Element, Gap, Local, StageResult, Status};
+use crate::weights::{Mismatch, WeightCheck};
+
+/// Findings listed; what follows is counted.
+const FINDINGS: usize = 20;
+
+/// Stages named of a gap at most.
+const NAMED: usize = 6;
+
+impl Document for Report {
+    const KIND: Kind = Kind::Run;
+
+    fn screen(&self, full: bool) -> Screen {
+        let table = Section::table("Stages", stages::table(&self.diagnosis.verdict, full));
+        let mut sections = vec![Section::lines("", more(self)), Section::lines("Run", facts(self)), table];
+        sections.extend(findings(self));
+        sections.extend(elements(self));
+        sections.push(Section::lines("Evidence", evidence(self)));
+        let before = [Check::new("model", "weights", Fate::of(weights(&self.weights)))];
+        let tokens = self.tokens.as_ref().map(tokens_check);
+        Screen {
+            sections,
+            checks: before.into_iter().chain(tokens).chain(stages::checks(self)).collect(),
+            next: Some(next(self)),
+            repeat: self.run.repeat(),
+            seconds: self.seconds.total(),
+            ..Screen::new(format!("{}, {}", self.model.name, self.run.prompt), self.outcome, headline(self))
+        }
+    }
+
+    fn run(&self) -> Option<&Report> {
+        Some(self)
+    }
+}
+
+fn headline(report: &Report) -> String {
+    let verdict = &report.diagnosis.verdict;
+    match report.outcome {
+        Outcome::Diverged => diverged(report),
+        Outcome::ReferenceSuspect | Outcome::OracleSuspect => {
+            let at = verdict.disputed().next().map_or_else(String::new, |s| format!("at {}: ", s.id));
+            let reason = report.doubt.as_ref().map_or("", |d| d.reason.as_str());
+            format!("{at}the subject meets f64, the reference does not: {reason}")
+        }
+        Outcome::Incomplete => loosened(&report.run.tolerance) + &incomplete(report),
+        Outcome::Match => loosened(&report.run.tolerance) + &correct(report),
+    }
+}
+
+/// `all 531 stages are correct on both sides; …`.
+fn correct(report: &Report) -> String {
+    let verdict = &report.diagnosis.verdict;
+    let asked = if report.run.filters.is_empty() { "" } else { " asked for" };
+    let used = |pick: fn(&StageResult) -> &Option<Local>| {
+        percent(largest(verdict.stages.iter().filter_map(|s| pick(s).as_ref()).map(|l| l.used)))
+    };
+    format!(
+        "all {}{asked} are correct on both sides{}; the worst error is {} of what {} allows, the reference's {}",
+        counted(verdict.stages.len(), "stage"),
+        inside(report),
+        used(|s| &s.subject),
+        arithmetic(&report.subject.arithmetic),
+        used(|s| &s.reference)
+    )
+}
+
+/// How many stages were judged with a later one.
+fn inside(report: &Report) -> String {
+    match count(report, Status::Covered) {
+        0 => String::new(),
+        n => format!(" ({n} not dumped, and checked as part of the next dumped stage)"),
+    }
+}
+
+fn count(report: &Report, status: Status) -> usize {
+    report.diagnosis.verdict.stages.iter().filter(|s| s.status == status).count()
+}
+
+fn incomplete(report: &Report) -> String {
+    let verdict = &report.diagnosis.verdict;
+    let (stages, coverage) = (&verdict.stages, &verdict.coverage);
+    let unjudged = coverage.asked - coverage.judged;
+    let lacking = match (stages.iter().find(|s| s.status == Status::Missing), count(report, Status::Missing)) {
+        _ if coverage.asked == 0 => "there was nothing to judge".to_owned(),
+        (Some(first), 1) => format!("{} could not be judged", first.id),
+        (Some(first), n) => format!("{n} of {} stages could not be judged, first {}", stages.len(), first.id),
+        (None, _) if unjudged > 0 => format!("{unjudged} of {} stage rows could not be judged", coverage.asked),
+        (None, _) => String::new(),
+    };
+    if !coverage.alone {
+        return format!("no divergence, but {lacking}");
+    }
+    let judged = count(report, Status::Alone) + count(report, Status::Covered);
+    let but = if lacking.is_empty() { lacking } else { format!("; {lacking}") };
+    format!("no reference ran; {} correct against f64{}, and no invariant is broken{but}", are(judged), inside(report))
+}
+
+fn are(stages: usize) -> String {
+    format!("{} {}", counted(stages, "stage"), if stages == 1 { "is" } else { "are" })
+}
+
+/// What the subject declares, where it is not f32 throughout.
+fn arithmetic(a: &Arithmetic) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let mut add = |part: String| {
+        if !parts.contains(&part) {
+            parts.push(part);
+        }
+    };
+    for rule in &a.linear {
+        if rule.activations != Number::F32.format() {
+            add(format!("{:?} activations", rule.activations).to_lowercase());
+        }
+        if rule.output != Number::F32 {
+            add(format!("{:?} products", rule.output).to_lowercase());
+        }
+    }
+    for accumulation in a.linear.iter().map(|r| r.accumulation).chain(a.attention.iter().map(|r| r.accumulation)) {
+        match accumulation {
+            Accumulation::F32 => {}
+            Accumulation::TensorCores => add("sums of tensor cores".to_owned()),
+            Accumulation::F16 => add("f16 sums".to_owned()),
+        }
+    }
+    for format in a.attention.iter().flat_map(|r| [r.scores, r.context]).filter(|f| *f != Number::F32.format()) {
+        add(format!("{format:?} attention").to_lowercase());
+    }
+    if a.kv != Number::F32 {
+        add(format!("{:?} cache", a.kv).to_lowercase());
+    }
+    if a.functions == Functions::Fast {
+        add("fast functions".to_owned());
+    }
+    if parts.is_empty() { "f32".to_owned() } else { format!("its arithmetic ({})", parts.join(", ")) }
+}
+
+fn diverged(report: &Report) -> String {
+    if let Some(race) = report.repeated.as_ref().and_then(|r| r.race.as_ref()) {
+        return race.words();
+    }
+    if let Some(text) = weights(&report.weights) {
+        return format!("at weights: {text}");
+    }
+    if let Some(check) = report.tokens.as_ref().filter(|c| c.diverged()) {
+        return format!("at tokens: {}", check.words());
+    }
+    let verdict = &report.diagnosis.verdict;
+    match (report.diagnosis.findings.first(), verdict.ailment()) {
+        (Some(first), _) => origin::headline(verdict, first),
+        (None, Some(symptom)) => format!("at {symptom} (an invariant is broken; no reference ran)"),
+        (None, None) => String::new(),
+    }
+}
+
+/// What is wrong with the weights, if anything is.
+fn weights(check: &WeightCheck) -> Option<String> {
+    let Mismatch { tensor, format, row, index, got, want, .. } = check.mismatches.first()?;
+    let others = match check.mismatches.len() {
+        1 => String::new(),
+        n => format!("; {n} tensors differ"),
+    };
+    Some(format!("{tensor} ({format}) row {row} [{index}] is {got} to the engine, {want} to ggml{others}"))
+}
+
+fn tokens_check(check: &TokensCheck) -> Check {
+    let fate = match (&check.unchecked, check.diverged()) {
+        (Some(_), _) => Fate::Skipped(check.words()),
+        (None, wrong) => Fate::of(wrong.then(|| check.words())),
+    };
+    Check::new("model", "tokens", fate)
+}
+
+fn more(report: &Report) -> Vec<Line> {
+    let mut more = Vec::new();
+    let findings = &report.diagnosis.findings;
+    if let Some(first) = findings.first() {
+        let race = report.repeated.as_ref().is_some_and(|r| r.race.is_some());
+        let tokens = report.tokens.as_ref().is_some_and(TokensCheck::diverged);
+        if race || tokens || !report.weights.mismatches.is_empty() {
+            more.push(("then", origin::headline(&report.diagnosis.verdict, first)));
+        }
+    }
+    more.extend(origin::why(&report.diagnosis));
+    if findings.len() > 1 {
+        more.push(("origins", origin::origins(findings)));
+    }
+    if let Some(gap) = &report.gap {
+        more.push(("missing", missing(gap)));
+        if !gap.add.is_empty() {
+            let names: Vec<String> = gap.add.iter().map(ToString::to_string).collect();
+            let (names, side) = (names.join(", "), if gap.of_reference { "reference" } else { "subject" });
+            more.push(("add", format!("{names} to what is captured of the {side}: the least that closes the gap")));
+        }
+    }
+    more
+}
+
+/// `24 stages, 600 rows not judged: L01.attn_norm L01.q_proj … logits`.
+fn missing(gap: &Gap) -> String {
+    let names: Vec<String> = gap.stages.iter().map(ToString::to_string).collect();
+    let named = match names.as_slice() {
+        [first @ .., last] if names.len() > NAMED => format!("{} … {last}", first[..NAMED - 1].join(" ")),
+        all => all.join(" "),
+    };
+    format!("{}, {} not judged: {named}", counted(names.len(), "stage"), counted(gap.rows, "row"))
+}
+
+fn facts(report: &Report) -> Vec<Line> {
+    let m = &report.model;
+    let run = &report.run;
+    let mut facts = vec![
+        ("model", format!("{} {}, {}, sha256 {}", m.name, m.format, counted(m.layers, "layer"), shorten(&m.sha256))),
+        (
+            "run",
+            format!(
+                "{}: {} + {}; subject {}, reference {}",
+                run.prompt,
+                counted(run.tokens.len(), "prompt token"),
+                counted(run.decoded.len(), "decode step"),
+                report.subject.name,
+                report.reference.name
+            ),
+        ),
+    ];
+    facts.extend(report.subject.injected.iter().map(|fault| ("injected", fault.clone())));
+    facts.extend(run.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
+    facts.push(("coverage", coverage(report)));
+    facts
+}
+
+fn coverage(report: &Report) -> String {
+    let verdict = &report.diagnosis.verdict;
+    let c = &verdict.coverage;
+    let share = if c.asked == 0 { 0.0 } else { 100.0 * c.judged as f64 / c.asked as f64 };
+    // Rounded down: 100 % is said of nothing less.
+    let share = (share * 10.0).floor() / 10.0;
+    let what = if !report.run.filters.is_empty() {
+        format!("of {} out of {} stages: {}", c.stages, c.stages_total, report.run.filters)
+    } else if c.asked > 0 && c.asked == c.judged {
+        "every stage, layer, position; nothing skipped".to_owned()
+    } else {
+        "of every stage, layer, position".to_owned()
+    };
+    let within = match c.within {
+        0 => String::new(),
+        n => format!(", {n} of them not dumped and checked as part of the next dumped stage"),
+    };
+    let locals = verdict.stages.iter().filter_map(|s| s.subject.as_ref());
+    let inconclusive = match locals.map(|l| l.inconclusive).sum() {
+        0 => String::new(),
+        n => format!("; {n} inconclusive: rounding alone may move them as far as a fault would"),
+    };
+    format!("{share} % ({what}); {} of {} stage rows{within}{inconclusive}", c.judged, c.asked)
+}
+
+fn evidence(report: &Report) -> Vec<Line> {
+    let verdict = &report.diagnosis.verdict;
+    let mut lines = Vec::new();
+    if let Some((first, local)) = first_origin(report) {
+        of_origin(first, local, &mut lines);
+    }
+    if let Some(check) = &report.tokens {
+        lines.push(("tokenizer", check.words()));
+        lines.extend(check.cause.iter().map(|c| ("remedy", c.remedy.clone())));
+    }
+    lines.push(("tokens", tokens(report)));
+    if let Some(repeated) = report.repeated.as_ref().filter(|r| r.race.is_none()) {
+        let words = format!("{} of the subject, bit for bit the same", counted(repeated.runs, "run"));
+        lines.push(("repeat", words));
+    }
+    let health = match verdict.health.as_slice() {
+        [] => "nothing suspicious".to_owned(),
+        [one] => one.to_string(),
+        [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
+    };
+    lines.push(("health", health));
+    lines
+}
+
+/// The first origin with its residual.
+fn first_origin(report: &Report) -> Option<(&Finding, &Local)> {
+    let first = report.diagnosis.findings.first()?;
+    let stage = report.diagnosis.verdict.stages.iter().find(|s| s.id == first.id)?;
+    Some((first, stage.subject.as_ref()?))
+}
+
+fn of_origin(finding: &Finding, local: &Local, lines: &mut Vec<Line>) {
+    if let Some(extent) = &local.extent {
+        lines.push(("extent", format!("{}: {extent}", finding.id)));
+    }
+    let told = |which: &str, e: &Element, allowed: String| {
+        let other = e.other.map_or_else(String::new, |v| format!(", reference {:.6}", v.0));
+        let (id, at) = (finding.id, e.place);
+        format!("{which} of {id}: {at} [{}]: subject {:.6}, f64 {:.6}{other}{allowed}", e.index, e.got, e.want)
+    };
+    match (&local.non_finite, &local.worst) {
+        (Some(e), _) => lines.push(("element", told("first NaN or infinity", e, String::new()))),
+        (None, Some(e)) => lines.push(("element", told("worst", e, format!(", allowed {}", number(e.allowed))))),
+        (None, None) => {}
+    }
+    if let Some(least) = local.least_tolerance() {
+        let used = percent(local.used);
+        let text = format!("{used} of what is allowed; would pass with --tolerance '{}={least:.1e}'", finding.id);
+        lines.push(("tolerance", text));
+    }
+}
+
+fn tokens(report: &Report) -> String {
+    let verdict = &report.diagnosis.verdict;
+    if verdict.coverage.alone {
+        return "the subject's own choices; no reference ran to compare them with".to_owned();
+    }
+    if verdict.tokens.is_empty() {
+        return "no choice to compare: a side's logits were not captured".to_owned();
+    }
+    let Some(t) = verdict.tokens.iter().find(|t| t.subject != t.reference) else {
+        return format!("the same choice after {}", counted(verdict.tokens.len(), "step"));
+    };
+    // By itself a margin proves nothing; with every stage right, within its own
+    // bounds, it does.
+    let whole = report.run.filters.is_empty() && report.run.tolerance.is_empty();
+    let kind = if report.outcome == Outcome::Match && whole {
+        "a flip: every stage is correct on both sides, so rounding made it, that of quantised activations included"
+    } else {
+        "not shown to be a flip"
+    };
+    format!(
+        "first other choice after step {}: {} for {} (margin {}, logits differ by {}): {kind}",
+        t.step,
+        report.run.name(t.subject),
+        report.run.name(t.reference),
+        number(t.margin),
+        number(t.error)
+    )
+}
+
+fn next(report: &Report) -> Next {
+    match report.diagnosis.findings.first() {
+        Some(f) => {
+            let layer = f.id.layer.map_or_else(String::new, |l| format!(" --layers {l}"));
+            let command = format!("{} --stages '{}'{layer} --full", report.run.command, f.id.name);
+            Next { command, why: "the first origin alone" }
+        }
+        None => Next { command: format!("{} --full", report.run.repeat()), why: "a row per layer" },
+    }
+}
+
+/// Every origin with its cause.
+fn findings(report: &Report) -> Option<Section> {
+    let all = &report.diagnosis.findings;
+    let verdict = &report.diagnosis.verdict;
+    let row = |f: &Finding| {
+        let (before, after, remedy) = match &f.cause {
+            Some(c) => (number(c.before), number(c.after), c.remedy.clone()),
+            None => (NONE.to_owned(), NONE.to_owned(), String::new()),
+        };
+        vec![verdict.name(f.id), positions(verdict, f), origin::story(f), before, after, remedy]
+    };
+    let table = Table::new(
+        &["stage", "where", "cause", "residual", "explained to", "remedy"],
+        &[3, 4],
+        all.iter().take(FINDINGS).map(row),
+    );
+    let more = all.len().checked_sub(FINDINGS + 1).map(|n| ("and", format!("{} more", n + 1)));
+    let section = Section { lines: more.into_iter().collect(), ..Section::table("Origins", table).at_length() };
+    (!all.is_empty()).then_some(section)
+}
+
+/// The worst elements of the first origin.
+fn elements(report: &Report) -> Option<Section> {
+    let (first, local) = first_origin(report)?;
+    let row = |e: &Element| {
+        let other = e.other.map_or_else(|| NONE.to_owned(), |v| format!("{:.6}", v.0));
+        let (got, want) = (format!("{:.6}", e.got), format!("{:.6}", e.want));
+        vec![e.place.to_string(), e.index.to_string(), got, want, other, number(e.allowed)]
+    };
+    let table = Table::new(
+        &["row", "index", "subject", "f64", "reference", "allowed"],
+        &[1, 2, 3, 4, 5],
+        local.spread.worst.iter().map(row),
+    );
+    let title = format!("Worst elements of {}", first.id);
+    (!table.rows.is_empty()).then(|| Section::table(&title, table).at_length())
+}
+
+fn shorten(hash: &str) -> String {
+    match (hash.get(..4), hash.get(hash.len().saturating_sub(4)..)) {
+        (Some(head), Some(tail)) if hash.len() >= 12 => format!("{head}…{tail}"),
+        _ => hash.to_owned(),
+    }
+}

@@ -1,0 +1,153 @@
+//! The stages: as the table that every format shows, and as checks one by one.
+
+use super::origin::{positions, story};
+use super::screen::{Check, Fate, Table};
+use super::{Outcome, Report};
+use crate::number::{number, percent};
+use crate::verdict::{Local, Place, StageResult, Status, Verdict};
+use qdiff_engine::model::StageId;
+
+const COLUMNS: &[&str] = &["stage", "local", "worst at", "allowed", "used", "ref.", "used", "global", "status"];
+const NUMBERS: &[usize] = &[1, 3, 4, 5, 6, 7];
+
+/// What stands where nothing was measured.
+pub(super) const NONE: &str = "-";
+
+/// A row for the stages of one name over all layers; `full` gives a row per stage
+/// and layer.
+pub(super) fn table(verdict: &Verdict, full: bool) -> Table {
+    let key = |s: &StageResult| if full { s.name() } else { s.id.name.to_owned() };
+    let rows = grouped(&verdict.stages, key).into_iter().map(|(name, group)| row(name, &group, !full));
+    Table::new(COLUMNS, NUMBERS, rows)
+}
+
+/// `items` by `key`, in the order in which the keys first occur.
+pub(super) fn grouped<T>(items: &[T], key: impl Fn(&T) -> String) -> Vec<(String, Vec<&T>)> {
+    let mut groups: Vec<(String, Vec<&T>)> = Vec::new();
+    for item in items {
+        let name = key(item);
+        match groups.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, group)) => group.push(item),
+            None => groups.push((name, vec![item])),
+        }
+    }
+    groups
+}
+
+/// The one that takes most of what it is allowed.
+pub(super) fn worst<'a>(locals: impl Iterator<Item = (StageId, &'a Local)>) -> Option<(StageId, &'a Local)> {
+    locals.max_by(|a, b| a.1.used.total_cmp(&b.1.used))
+}
+
+fn row(name: String, group: &[&StageResult], layers: bool) -> Vec<String> {
+    let subject = worst(group.iter().filter_map(|s| Some((s.id, s.subject.as_ref()?))));
+    let reference = worst(group.iter().filter_map(|s| Some((s.id, s.reference.as_ref()?))));
+    let place = |id: StageId, at: String| match id.layer {
+        Some(l) if layers => format!("L{l:02} {at}"),
+        _ => at,
+    };
+    let global = group.iter().filter_map(|s| Some((s.id, s.global?))).max_by(|a, b| a.1.error.total_cmp(&b.1.error));
+    let figure = |side: Option<(StageId, &Local)>, figure: fn(&Local) -> String| {
+        side.map_or_else(|| NONE.to_owned(), |(_, l)| figure(l))
+    };
+    let at = subject.and_then(|(id, l)| Some(place(id, short(l.at.or(l.first_bad)?))));
+    vec![
+        name,
+        figure(subject, |l| number(l.residual)),
+        at.unwrap_or_default(),
+        figure(subject, |l| number(l.allowed)),
+        figure(subject, |l| percent(l.used)),
+        figure(reference, |l| number(l.residual)),
+        figure(reference, |l| percent(l.used)),
+        global.map_or_else(
+            || NONE.to_owned(),
+            |(id, g)| format!("{} {}", number(g.error), place(id, format!("p{}", g.at.position))),
+        ),
+        status(group),
+    ]
+}
+
+/// A place as the table has room for it: `p12 h3 s1`.
+fn short(at: Place) -> String {
+    at.to_string().replace("step", "s")
+}
+
+/// Statuses, the worst first.
+const BY_WEIGHT: [Status; 8] = [
+    Status::Poisoned,
+    Status::Diverged,
+    Status::Disputed,
+    Status::Missing,
+    Status::Inherited,
+    Status::Covered,
+    Status::Alone,
+    Status::Match,
+];
+
+/// What a status is called in a table; in capitals where it is alarming.
+fn word(status: Status) -> &'static str {
+    match status {
+        Status::Poisoned => "POISONED",
+        Status::Diverged => "DIVERGED",
+        Status::Disputed => "DISPUTED",
+        Status::Missing => "missing",
+        Status::Inherited => "inherited",
+        Status::Covered => "covered",
+        Status::Alone => "correct",
+        Status::Match => "match",
+    }
+}
+
+fn status(group: &[&StageResult]) -> String {
+    let worst = BY_WEIGHT.into_iter().find(|status| group.iter().any(|s| s.status == *status));
+    let status = worst.unwrap_or(Status::Missing);
+    let first = group.iter().find(|s| s.status == status);
+    match first.and_then(|s| s.id.layer) {
+        Some(l) if group.len() > 1 && !matches!(status, Status::Match | Status::Alone) => {
+            format!("{} L{l:02}", word(status))
+        }
+        _ => word(status).to_owned(),
+    }
+}
+
+/// The layer that a stage belongs to, as the class of a check.
+pub(super) fn class(id: StageId) -> String {
+    id.layer.map_or_else(|| "model".to_owned(), |layer| format!("L{layer:02}"))
+}
+
+/// A check for each stage.
+pub(super) fn checks(report: &Report) -> impl Iterator<Item = Check> {
+    let stages = &report.diagnosis.verdict.stages;
+    stages.iter().map(|stage| Check::new(class(stage.id), stage.id.to_string(), fate(report, stage)))
+}
+
+fn fate(report: &Report, stage: &StageResult) -> Fate {
+    let why = || {
+        let finding = report.diagnosis.findings.iter().find(|f| f.id == stage.id);
+        let told = finding.map(|f| format!("{}: {}; ", positions(&report.diagnosis.verdict, f), story(f)));
+        let local = stage.subject.as_ref();
+        let figures = local.map(|l| format!("local residual {}, allowed {}", number(l.residual), number(l.allowed)));
+        told.unwrap_or_default() + &figures.unwrap_or_default()
+    };
+    let passed = |words: &str| Fate::Passed(words.to_owned());
+    match stage.status {
+        Status::Match => passed(""),
+        Status::Inherited => passed("inherited: correct on operands that an origin made wrong"),
+        Status::Alone => passed("correct against f64; no reference ran"),
+        Status::Covered => passed("not dumped; checked as part of the next dumped stage"),
+        Status::Diverged => Fate::Failed { kind: "diverged", message: why() },
+        Status::Poisoned if stage.origin => {
+            Fate::Failed { kind: "poisoned", message: format!("the first NaN or infinity; {}", why()) }
+        }
+        Status::Poisoned => Fate::Skipped("poisoned by a stage before it".to_owned()),
+        Status::Disputed => {
+            let reason = report.doubt.as_ref().map_or("", |d| d.reason.as_str());
+            let message = format!("the subject meets f64, the reference does not: {reason}");
+            match report.outcome {
+                Outcome::OracleSuspect => Fate::Error(message),
+                _ => Fate::Failed { kind: "disputed", message },
+            }
+        }
+        Status::Missing => Fate::Skipped("not judged: not captured, or its operands are not".to_owned()),
+    }
+}

@@ -1,0 +1,189 @@
+//! What `qdiff sweep` tells: the same tokens in steps of different size.
+
+use super::screen::{Check, Document, Line, Screen, Section, Table};
+use super::stages::NONE;
+use super::{Kind, Outcome, origin};
+use crate::number::{Real, counted, number};
+use crate::sweep::{Pass, by, words};
+use crate::verdict::{Coverage, Global, Place};
+use qdiff_engine::model::StageId;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// All that is told of a sweep.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct SweepReport {
+    /// What it comes to.
+    pub outcome: Outcome,
+    /// Where the first pass that tells something is wrong, or that none is.
+    pub headline: String,
+    /// Name of the prompt.
+    pub prompt: String,
+    /// Tokens of the run, those that were decoded included.
+    pub tokens: usize,
+    /// Who was under suspicion.
+    pub subject: String,
+    /// What it was held against.
+    pub reference: String,
+    /// Faults injected into the subject, in words.
+    pub injected: Vec<String>,
+    /// Rules that replace the bounds of chosen stages.
+    pub tolerance: Vec<String>,
+    /// A pass per size, the whole in one batch first.
+    pub passes: Vec<PassReport>,
+}
+
+/// One way of feeding the tokens.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct PassReport {
+    /// Tokens fed at once.
+    pub ubatch: usize,
+    /// Steps that takes.
+    pub steps: usize,
+    /// Stages of the subject that are wrong.
+    pub wrong: usize,
+    /// The first of them.
+    #[schemars(with = "Option<String>")]
+    pub first_wrong: Option<StageId>,
+    /// Its first wrong position.
+    pub position: Option<usize>,
+    /// The first stage in which the reference alone misses f64.
+    #[schemars(with = "Option<String>")]
+    pub disputed: Option<StageId>,
+    /// What was judged.
+    pub coverage: Coverage,
+    /// The subject's largest difference from its own run in one batch.
+    pub subject: Option<Difference>,
+    /// The reference's.
+    pub reference: Option<Difference>,
+}
+
+/// The largest relative L2 distance of a row from the same row in one batch.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Difference {
+    /// The stage.
+    #[schemars(with = "String")]
+    pub stage: StageId,
+    /// The distance.
+    pub error: Real,
+    /// The row.
+    pub at: Place,
+}
+
+impl Difference {
+    fn of((stage, Global { error, at }): (StageId, Global)) -> Self {
+        Self { stage, error: Real(error), at }
+    }
+}
+
+impl SweepReport {
+    /// What `passes` on so many `tokens` come to.
+    pub fn new(
+        (prompt, tokens): (String, usize),
+        [subject, reference]: [String; 2],
+        (injected, tolerance): (Vec<String>, Vec<String>),
+        passes: Vec<Pass>,
+    ) -> Self {
+        let (outcome, headline) = judged(&passes);
+        let headline = match outcome {
+            Outcome::Match | Outcome::Incomplete => origin::loosened(&tolerance) + &headline,
+            _ => headline,
+        };
+        let whole = passes.first().map_or(0, |p| p.ubatch);
+        let passes = passes.into_iter().map(|pass| {
+            let first = pass.first_wrong();
+            PassReport {
+                ubatch: pass.ubatch,
+                steps: whole.div_ceil(pass.ubatch.max(1)),
+                wrong: pass.diagnosis.findings.len(),
+                first_wrong: first.map(|f| f.0),
+                position: first.map(|f| f.1),
+                disputed: pass.diagnosis.verdict.disputed().next().map(|s| s.id),
+                coverage: pass.diagnosis.verdict.coverage,
+                subject: pass.subject.map(Difference::of),
+                reference: pass.reference.map(Difference::of),
+            }
+        });
+        Self { outcome, headline, prompt, tokens, subject, reference, injected, tolerance, passes: passes.collect() }
+    }
+}
+
+fn judged(passes: &[Pass]) -> (Outcome, String) {
+    let verdicts = || passes.iter().map(|p| &p.diagnosis.verdict);
+    if verdicts().any(|v| v.diverged()) {
+        return (Outcome::Diverged, words(passes));
+    }
+    if let Some(stage) = verdicts().flat_map(|v| v.disputed()).next() {
+        let text = "the subject meets f64, the reference does not: `qdiff run` tests which of the two is wrong";
+        return (Outcome::OracleSuspect, format!("at {}: {text}", stage.id));
+    }
+    if verdicts().all(|v| v.coverage.complete()) {
+        return (Outcome::Match, words(passes));
+    }
+    (Outcome::Incomplete, "no divergence, but not everything asked for could be judged".to_owned())
+}
+
+impl Document for SweepReport {
+    const KIND: Kind = Kind::Sweep;
+
+    fn screen(&self, _: bool) -> Screen {
+        let tokens = counted(self.tokens, "token");
+        let (subject, reference) = (&self.subject, &self.reference);
+        let mut run: Vec<Line> =
+            vec![("run", format!("{}: {tokens}; subject {subject}, reference {reference}", self.prompt))];
+        run.extend(self.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
+        run.extend(self.injected.iter().map(|fault| ("injected", fault.clone())));
+        let table = Table::new(
+            &["fed", "steps", "stages wrong", "first wrong", "difference, subject", "difference, reference"],
+            &[1, 2],
+            self.passes.iter().map(row),
+        );
+        let meaning = "largest relative L2 distance of a row from the same row in one batch";
+        let check = |pass: &PassReport| Check::new("sweep", fed(pass), origin::ended(pass.outcome(), pass.words()));
+        Screen {
+            sections: vec![
+                Section::lines("Run", run),
+                Section::table("Passes", table),
+                Section::lines("", vec![("difference", meaning.to_owned())]),
+            ],
+            checks: self.passes.iter().map(check).collect(),
+            ..Screen::new(format!("{}, in steps of different size", self.prompt), self.outcome, self.headline.clone())
+        }
+    }
+}
+
+impl PassReport {
+    fn outcome(&self) -> Outcome {
+        match (self.wrong, self.disputed) {
+            (0, None) if self.coverage.complete() => Outcome::Match,
+            (0, None) => Outcome::Incomplete,
+            (0, Some(_)) => Outcome::OracleSuspect,
+            _ => Outcome::Diverged,
+        }
+    }
+
+    fn words(&self) -> String {
+        let at = self.first_wrong.or(self.disputed).map_or_else(String::new, |id| format!(", first {id}"));
+        format!("{} wrong{at}", counted(self.wrong, "stage"))
+    }
+}
+
+fn fed(pass: &PassReport) -> String {
+    if pass.steps == 1 { "in one batch".to_owned() } else { by(pass.ubatch) }
+}
+
+fn row(pass: &PassReport) -> Vec<String> {
+    let none = || NONE.to_owned();
+    let difference = |d: &Option<Difference>| {
+        d.as_ref().map_or_else(none, |d| format!("{} {} {}", number(d.error.0), d.stage, d.at))
+    };
+    let first = pass.first_wrong.zip(pass.position);
+    vec![
+        fed(pass),
+        pass.steps.to_string(),
+        pass.wrong.to_string(),
+        first.map_or_else(none, |(stage, p)| format!("{stage} p{p}")),
+        difference(&pass.subject),
+        difference(&pass.reference),
+    ]
+}
