@@ -2,7 +2,7 @@
 //! the prompt, another token drawn from the logits.
 
 use qdiff::loaded::LoadedModel;
-use qdiff::mutations::{Part, catalogue};
+use qdiff::mutations::{FaultSite, catalogue};
 use qdiff::prompts::{self, Style};
 use qdiff::tokens;
 use qdiff_engine::gguf::Gguf;
@@ -47,7 +47,7 @@ fn the_first_different_token_is_shown_with_its_rule() {
 fn faults_of_the_tokenizer_are_named() {
     let folder = with(&exact());
     let given = ["-n", "1", "--prompt", "Hi", "--system", "Be brief"];
-    for fault in catalogue().filter(|m| m.part() == Part::Tokenizer) {
+    for fault in catalogue().filter(|m| m.site() == FaultSite::Tokenizer) {
         let inject = ["--inject", fault.name];
         for command in ["run", "generate"] {
             let file = ["--json", "tokens.json", "-m", "model.gguf"];
