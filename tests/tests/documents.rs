@@ -138,3 +138,74 @@ fn every_command_that_takes_a_model_gets_the_default_one() {
     assert!(wants_model(&["run", "--prompt", "compare"]));
     assert!(!wants_model(&["weights", "mine.gguf", "--against", "theirs.gguf"]));
 }
+
+/// Commands of a document: lines in fenced blocks that call qdiff.
+fn commands(text: &str) -> Vec<String> {
+    let blocks = text.split("```").skip(1).step_by(2);
+    let lines = blocks.flat_map(str::lines).map(|l| l.trim_start_matches("$ ").replacen("./scripts/qdiff", "qdiff", 1));
+    lines.filter(|l| l.starts_with("qdiff ")).collect()
+}
+
+/// Makes what a command reads, and removes what it writes: captures by any
+/// name, those that stand for another one among them.
+fn stage(folder: &Path, command: &str) -> String {
+    let named = [("RUNNER", "cpu"), ("DIR", "mine"), ("OTHER", "other"), (" A B", " mine llama")];
+    let command = named.iter().fold(command.to_owned(), |text, (name, value)| text.replace(name, value));
+    let words: Vec<&str> = command.split_whitespace().collect();
+    for pair in words.windows(2).filter(|p| p[0] == "--out") {
+        let _ = std::fs::remove_dir_all(folder.join(pair[1]));
+    }
+    for capture in words.iter().filter_map(|w| w.strip_prefix("capture:")).filter(|c| !folder.join(c).exists()) {
+        std::fs::create_dir(folder.join(capture)).unwrap();
+        for file in ["manifest.json", "capture.npz"] {
+            std::fs::copy(folder.join("mine").join(file), folder.join(capture).join(file)).unwrap();
+        }
+    }
+    command
+}
+
+/// Every command of every document is one that qdiff takes, with the options it
+/// is written with. What would run a model ends at `QDIFF_THREADS=0`, after
+/// all that was written has been read.
+#[test]
+fn every_command_of_the_documents_is_taken() {
+    let folder = model();
+    let folder = folder.path();
+    for (out, runner) in [("mine", "cpu"), ("llama", "llama")] {
+        let record = ["record", "-m", "model.gguf", "-n", "0", "--runner", runner, "--out", out];
+        assert!(qdiff(folder, &record).status.success());
+    }
+    std::fs::create_dir(folder.join("reports")).unwrap();
+    for report in ["haiku.json", "reports/a.json", "reports/b.json"] {
+        let made = qdiff(folder, &["run", "-m", "model.gguf", "-n", "0", "--json", report]);
+        assert!(made.status.success(), "{}", stderr(&made));
+    }
+    std::fs::write(folder.join("prompts.txt"), "one\ntwo\nthree\nfour\n").unwrap();
+    std::fs::copy(folder.join("model.gguf"), folder.join("damaged.gguf")).unwrap();
+    std::fs::create_dir(folder.join("bin")).unwrap();
+    std::os::unix::fs::symlink(qdiff_tests::binary(), folder.join("bin/qdiff")).unwrap();
+    let path = format!("{}:{}", folder.join("bin").display(), std::env::var("PATH").unwrap());
+
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let guides = std::fs::read_dir(root.join("docs")).unwrap().map(|e| e.unwrap().path());
+    let documents = guides.chain(["README.md", "CONTRIBUTING.md"].map(|f| root.join(f)));
+    let mut taken = 0;
+    for document in documents.filter(|d| d.extension().is_some_and(|e| e == "md")) {
+        for command in commands(&read(&document)) {
+            let command = stage(folder, &command);
+            let mut shell = std::process::Command::new("bash");
+            for (name, _) in std::env::vars().filter(|(n, _)| n.starts_with("QDIFF_")) {
+                shell.env_remove(name);
+            }
+            shell.envs([("PATH", path.as_str()), ("QDIFF_MODEL", "model.gguf"), ("QDIFF_THREADS", "0")]);
+            let output = shell.current_dir(folder).args(["-c", &command]).output().unwrap();
+            let (code, said) = (output.status.code(), stderr(&output));
+            let unthreaded = said == "qdiff: --threads must be at least 1\n";
+            let no_gpu = command.contains("cuda") || command.contains("soak");
+            let gpu = no_gpu && said.lines().count() == 1 && said.to_lowercase().contains("cuda");
+            assert!(code != Some(2) || unthreaded || gpu, "{}: {command}: {said}", document.display());
+            taken += 1;
+        }
+    }
+    assert!(taken > 30, "{taken}");
+}
