@@ -59,13 +59,19 @@ enum Fate {
 struct Case {
     class: String,
     name: String,
+    seconds: f64,
     result: Fate,
 }
 
 impl Case {
     /// A run that should be there and is not.
     fn absent(what: &str) -> Self {
-        Self { class: "batch".to_owned(), name: "every run is there".to_owned(), result: Fate::Error(what.to_owned()) }
+        Self {
+            class: "batch".to_owned(),
+            name: "every run is there".to_owned(),
+            seconds: 0.0,
+            result: Fate::Error(what.to_owned()),
+        }
     }
 }
 
@@ -99,7 +105,7 @@ impl Counts {
             ("failures", self.failures.to_string()),
             ("errors", self.errors.to_string()),
             ("skipped", self.skipped.to_string()),
-            ("time", format!("{:.3}", self.seconds)),
+            ("time", time(self.seconds)),
         ]
     }
 }
@@ -147,7 +153,8 @@ fn case(w: &mut Writer<Vec<u8>>, case: &Case) -> io::Result<()> {
     let element = w
         .create_element("testcase")
         .with_attribute(("name", case.name.as_str()))
-        .with_attribute(("classname", case.class.as_str()));
+        .with_attribute(("classname", case.class.as_str()))
+        .with_attribute(("time", time(case.seconds).as_str()));
     let (tag, kind, message) = match &case.result {
         Fate::Passed(words) if words.is_empty() => {
             element.write_empty()?;
@@ -180,6 +187,7 @@ fn cases(report: &Report) -> Vec<Case> {
     let weights = Case {
         class: "model".to_owned(),
         name: "weights".to_owned(),
+        seconds: report.seconds.weights,
         result: match report.weights.mismatches.first() {
             None => Fate::Passed(String::new()),
             Some(m) => Fate::Failed {
@@ -203,15 +211,20 @@ fn cases(report: &Report) -> Vec<Case> {
             None => "model".to_owned(),
         },
         name: stage.id.to_string(),
+        seconds: stage.seconds,
         result: result(report, stage),
     });
-    std::iter::once(weights).chain(report.tokens.as_ref().map(tokens)).chain(stages).collect()
+    std::iter::once(weights)
+        .chain(report.tokens.as_ref().map(|check| tokens(check, report.seconds.tokens)))
+        .chain(stages)
+        .collect()
 }
 
-fn tokens(check: &TokensCheck) -> Case {
+fn tokens(check: &TokensCheck, seconds: f64) -> Case {
     Case {
         class: "model".to_owned(),
         name: "tokens".to_owned(),
+        seconds,
         result: match (&check.unchecked, check.diverged()) {
             (Some(_), _) => Fate::Skipped(check.words()),
             (None, true) => Fate::Failed { kind: "diverged", message: check.words() },
@@ -256,6 +269,11 @@ fn result(report: &Report, stage: &StageResult) -> Fate {
         }
         Status::Missing => Fate::Skipped("not judged: not captured, or its operands are not".to_owned()),
     }
+}
+
+/// Seconds as JUnit has them.
+fn time(seconds: f64) -> String {
+    format!("{seconds:.3}")
 }
 
 /// Without the characters that XML 1.0 has no way to write.
