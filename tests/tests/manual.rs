@@ -148,6 +148,18 @@ fn the_environment_clashes_with_nothing() {
     }
 }
 
+/// What every command takes, under which heading, on one screen each.
+#[test]
+fn the_help_of_every_command() {
+    let folder = tempfile::tempdir().unwrap();
+    for (command, _) in commands(folder.path(), &[]) {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let short = stdout(&qdiff(folder.path(), &[&words[..], &["-h"]].concat()));
+        let name = std::iter::once("help").chain(words).collect::<Vec<_>>().join("_");
+        insta::assert_snapshot!(name, short);
+    }
+}
+
 #[test]
 fn completions_know_every_command() {
     let folder = tempfile::tempdir().unwrap();

@@ -165,16 +165,3 @@ fn prompts_show_their_text_and_ids() {
     assert!(ids.contains("1 token: "), "{ids}");
     assert!(ids.contains("512 tokens: "), "{ids}");
 }
-
-/// Options stand under headings, and every heading that is used is a known one.
-#[test]
-fn options_are_grouped() {
-    let folder = project("");
-    let help = stdout(&qdiff(folder.path(), &["run", "-h"]));
-    let headings: Vec<&str> = help.lines().filter(|l| l.ends_with(':') && !l.starts_with(' ')).collect();
-    assert_eq!(
-        headings,
-        ["Options:", "What to run:", "Sides:", "How to run it:", "Many prompts:", "What is judged:", "Output:"],
-        "{help}"
-    );
-}

@@ -60,7 +60,7 @@ pub fn main() -> ExitCode {
     }
     QUIET.store(cli.quiet, Ordering::Relaxed);
     if let Some(slip) = cli.command.prompt().and_then(|request| prompts::slip(&request.prompt)) {
-        complain(&slip);
+        setup::aside(&slip);
     }
     // A panic is a bug of ours; to a script it must not look like a verdict.
     let result = std::panic::catch_unwind(|| dispatch(&cli.command)).unwrap_or_else(|_| {

@@ -4,6 +4,7 @@ use super::{complain, remark};
 use crate::log::{self, Level};
 use crate::tasks::Console;
 use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -34,9 +35,17 @@ fn progress(what: &str, done: usize, total: usize) {
     }
 }
 
+/// A line on standard error where someone reads it, else in the log.
+pub(super) fn aside(text: &str) {
+    match std::io::stderr().is_terminal() {
+        true => complain(text),
+        false => log::line(Level::Notable, text),
+    }
+}
+
 /// The terminal.
 pub(super) fn console() -> Console<'static> {
-    Console { progress: &progress, note: &complain, say: &remark }
+    Console { progress: &progress, aside: &aside, note: &complain, say: &remark }
 }
 
 /// `path` for messages.

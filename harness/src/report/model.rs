@@ -85,6 +85,8 @@ pub struct Report {
 pub struct Seconds {
     /// Every weight against ggml's; once for all prompts of a batch.
     pub weights: f64,
+    /// The engine's tokens against llama.cpp's.
+    pub tokens: f64,
     /// Running or reading the reference.
     pub reference: f64,
     /// Running or reading the subject, and its repetitions.
@@ -96,7 +98,7 @@ pub struct Seconds {
 impl Seconds {
     /// All of it.
     pub fn total(&self) -> f64 {
-        self.weights + self.reference + self.subject + self.judging
+        self.weights + self.tokens + self.reference + self.subject + self.judging
     }
 }
 

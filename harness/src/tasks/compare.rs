@@ -2,8 +2,8 @@
 
 use super::Console;
 use super::request::{
-    CaptureRequest, FaultRequest, FilterRequest, ModelRequest, PromptRequest, RunnerRequest, TokensRequest,
-    ToleranceRequest,
+    CaptureRequest, FaultRequest, FilterRequest, GemmRequest, MemoryRequest, ModelRequest, PromptRequest,
+    RunnerRequest, ThreadsRequest, TokensRequest, ToleranceRequest,
 };
 use super::run::{BatchRequest, RunRequest, run};
 use super::sides::{MapRequest, SidesRequest, WhyRequest};
@@ -12,8 +12,9 @@ use crate::compare::{Comparison, compare as apart};
 use crate::prompts::Template;
 use crate::report::Report;
 use crate::runners::Source;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::Args;
+use qdiff_engine::cuda::Gemm;
 use std::path::PathBuf;
 
 /// Which captures to compare.
@@ -41,9 +42,12 @@ pub struct CompareRequest {
     /// The search for causes
     #[command(flatten)]
     pub why: WhyRequest,
+    /// Threads
+    #[command(flatten)]
+    pub threads: ThreadsRequest,
     /// Memory
     #[command(flatten)]
-    pub runner: RunnerRequest,
+    pub memory: MemoryRequest,
 }
 
 /// What two captures came to.
@@ -63,10 +67,7 @@ pub fn compare(request: &CompareRequest, console: Console<'_>) -> Result<Compare
         let mut reports = run(&of_captures(request), console)?.reports;
         return Ok(Compared::Judged(Box::new(reports.pop().context("nothing was judged")?)));
     }
-    if request.map.map.is_some() || !request.tolerance.tolerance.is_empty() {
-        bail!("--map and --tolerance need the model: name it with -m");
-    }
-    Ok(Compared::Apart(apart(&request.a, &request.b, &request.runner.store())?))
+    Ok(Compared::Apart(apart(&request.a, &request.b, &request.memory.store())?))
 }
 
 /// The run that judges them: everything about tokens and steps is the captures'.
@@ -81,7 +82,12 @@ fn of_captures(request: &CompareRequest) -> RunRequest {
         tokens: Vec::new(),
         length: None,
     };
-    let capture = CaptureRequest { runner: request.runner.clone(), ubatch: usize::MAX, kv_type: Number::F32 };
+    let runner = RunnerRequest {
+        threads: request.threads.clone(),
+        gemm: GemmRequest { gemm: Gemm::Own },
+        memory: request.memory.clone(),
+    };
+    let capture = CaptureRequest { runner, ubatch: usize::MAX, kv_type: Number::F32 };
     RunRequest {
         sides: SidesRequest {
             tokens: TokensRequest { prompt, decode: 0 },

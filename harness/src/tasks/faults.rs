@@ -44,12 +44,12 @@ impl InjectedFaults {
     /// A fault that applies nowhere in the model, or of a part that is not run;
     /// two of the tokenizer.
     pub(super) fn new(opened: &LoadedModel, injections: &[Injection], parts: &[FaultSite]) -> Result<Self> {
-        let mut planted = Self::default();
+        let mut injected = Self::default();
         for injection in injections {
             let mutation = injection.mutation();
             match mutation.site() {
                 part @ FaultSite::Tokenizer if parts.contains(&part) => {
-                    if let Some(other) = planted.tokenizer.replace(mutation) {
+                    if let Some(other) = injected.tokenizer.replace(mutation) {
                         bail!(
                             "`{}` and `{}` cannot be injected together: each says what the whole prompt becomes",
                             other.name,
@@ -57,16 +57,16 @@ impl InjectedFaults {
                         );
                     }
                 }
-                part @ FaultSite::Samplers if parts.contains(&part) => planted.samplers.push(mutation),
+                part @ FaultSite::Samplers if parts.contains(&part) => injected.samplers.push(mutation),
                 _ => {
                     let whole = || opened.model.graph().clone();
-                    let graph = planted.stages.graph.get_or_insert_with(whole);
+                    let graph = injected.stages.graph.get_or_insert_with(whole);
                     let words = injection.apply(graph)?;
-                    planted.stages.words.push(words);
+                    injected.stages.words.push(words);
                 }
             }
         }
-        Ok(planted)
+        Ok(injected)
     }
 
     /// What no runner knows of, in words.

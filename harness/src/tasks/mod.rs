@@ -33,7 +33,9 @@ use anyhow::Result;
 pub struct Console<'a> {
     /// How much of it is done.
     pub progress: Progress<'a>,
-    /// What whoever asked should know at once: a line.
+    /// What a person who watches may want to know: a line.
+    pub aside: &'a (dyn Fn(&str) + Sync),
+    /// What whoever asked must know at once: a line.
     pub note: &'a (dyn Fn(&str) + Sync),
     /// What is found, as soon as it is: whole lines.
     pub say: &'a dyn Fn(&str) -> Result<()>,

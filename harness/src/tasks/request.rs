@@ -12,6 +12,7 @@ use clap::Args;
 use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Graph;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The model.
 #[derive(Clone, Debug, Args)]
@@ -176,7 +177,27 @@ pub struct TmpRequest {
     pub tmp: Option<PathBuf>,
 }
 
-/// How runners run, and where captured stages stay.
+/// Where captured stages stay.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "How to run it")]
+pub struct MemoryRequest {
+    /// Memory for captured stages, in MiB; what exceeds it goes to an unlinked temporary file
+    #[arg(long, value_name = "MIB", default_value_t = BUDGET >> 20, env = "QDIFF_MEMORY")]
+    pub memory: usize,
+    /// Temporary files
+    #[command(flatten)]
+    pub tmp: TmpRequest,
+}
+
+impl MemoryRequest {
+    /// Where captured stages go.
+    pub fn store(&self) -> Arc<Store> {
+        let folder = self.tmp.tmp.clone().unwrap_or_else(std::env::temp_dir);
+        Store::new(folder, self.memory.saturating_mul(1 << 20))
+    }
+}
+
+/// How runners run.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct RunnerRequest {
@@ -186,28 +207,19 @@ pub struct RunnerRequest {
     /// Linear layers
     #[command(flatten)]
     pub gemm: GemmRequest,
-    /// Memory for captured stages, in MiB; what exceeds it goes to an unlinked temporary file
-    #[arg(long, value_name = "MIB", default_value_t = BUDGET >> 20, env = "QDIFF_MEMORY")]
-    pub memory: usize,
-    /// Temporary files
+    /// Memory
     #[command(flatten)]
-    pub tmp: TmpRequest,
+    pub memory: MemoryRequest,
 }
 
 impl RunnerRequest {
-    /// Where captured stages go.
-    pub fn store(&self) -> std::sync::Arc<Store> {
-        let folder = self.tmp.tmp.clone().unwrap_or_else(std::env::temp_dir);
-        Store::new(folder, self.memory.saturating_mul(1 << 20))
-    }
-
     /// As both runners take it.
     ///
     /// # Errors
     /// As [`ThreadsRequest::apply`].
     pub fn settings(&self) -> Result<Settings> {
         let threads = self.threads.apply()?;
-        Ok(Settings { threads, gemm: self.gemm.gemm, store: self.store(), ..Settings::default() })
+        Ok(Settings { threads, gemm: self.gemm.gemm, store: self.memory.store(), ..Settings::default() })
     }
 }
 

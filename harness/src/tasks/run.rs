@@ -159,10 +159,12 @@ impl Runs<'_> {
         let Self { request, pair, .. } = self;
         let opened = pair.opened;
         let Ready { name, tokens, .. } = &input.ready;
+        let tokenizing = Instant::now();
         let same_tokens = match &input.asked {
             Some(asked) => Some(tokens::recorded(opened, asked, tokens)),
             None => tokens::check(opened, &input.ready, self.sides.faults.tokenizer)?,
         };
+        let tokenizing = tokenizing.elapsed().as_secs_f64();
         let (mut subject, reference) = self.sides.record(pair, &input)?;
         subject.manifest.injected.extend(self.sides.faults.beside());
         let repeating = Instant::now();
@@ -179,6 +181,7 @@ impl Runs<'_> {
         let doubt = reference.as_ref().and_then(|reference| verify::doubt(pair, &diagnosis.verdict, reference, tokens));
         let seconds = Seconds {
             weights: self.weights_took,
+            tokens: tokenizing,
             reference: reference.as_ref().map_or(0.0, |r| r.seconds),
             subject: subject.seconds + repeating.as_secs_f64(),
             judging: judging.elapsed().as_secs_f64(),

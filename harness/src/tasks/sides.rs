@@ -136,20 +136,20 @@ pub(super) struct Input {
 pub(super) fn subject(source: &Source, faults: bool, console: Console<'_>) -> Result<&'static RunnerKind> {
     let (kind, instead) = source.runner(faults)?;
     if let Some(why) = instead {
-        (console.note)(&format!("the subject is the CPU engine: {why}"));
+        (console.aside)(&format!("the subject is the CPU engine: {why}"));
     }
     Ok(kind)
 }
 
 /// Two sides that run, and the faults to inject.
 pub(super) fn both_live(
-    (subject_of, reference): (&Source, &Source),
+    (of_subject, reference): (&Source, &Source),
     given: &FaultRequest,
     console: Console<'_>,
 ) -> Result<(&'static RunnerKind, &'static RunnerKind, Vec<Injection>)> {
     let injections = faults::read(&given.inject)?;
-    let rewriting = faults::rewriting(&injections, subject_of)?;
-    let subject = subject(subject_of, rewriting, console)?;
+    let rewriting = faults::rewriting(&injections, of_subject)?;
+    let subject = subject(of_subject, rewriting, console)?;
     Ok((subject, reference.runner(false)?.0, injections))
 }
 

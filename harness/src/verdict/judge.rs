@@ -17,6 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// What is said of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -63,6 +64,9 @@ pub struct StageResult {
     pub reference: Option<Local>,
     /// Distance between the two.
     pub global: Option<Global>,
+    /// Seconds that judging it took; stages are judged at the same time.
+    #[serde(default)]
+    pub seconds: f64,
 }
 
 impl StageResult {
@@ -197,6 +201,7 @@ pub fn judge(
     let mut stages: Vec<StageResult> = asked
         .par_iter()
         .map(|node| {
+            let start = Instant::now();
             let mut locals = residuals(node, oracle, &[subject, reference], filter, policy).into_iter();
             let (mut of_subject, of_reference) = (locals.next().flatten(), locals.next().flatten());
             if let Some(local) = &mut of_subject {
@@ -212,6 +217,7 @@ pub fn judge(
                 global: global::compare(node, subject.capture, reference.capture, filter),
                 subject: of_subject,
                 reference: of_reference,
+                seconds: start.elapsed().as_secs_f64(),
             }
         })
         .collect();

@@ -29,6 +29,10 @@ const OF_THE_SUBJECT: &[&str] = &["prompt", "tokens", "length"];
 const RECORDED: &[(&str, &str)] =
     &[("prompt", "--prompt"), ("tokens", "--tokens"), ("length", "--length"), ("decode", "-n"), ("ubatch", "--ubatch")];
 
+/// What `compare` takes where it judges, which it does with a model alone.
+const JUDGING: &[&str] =
+    &["map", "stages", "layers", "positions", "tolerance", "why_budget", "threads", "full", "report", "json", "ci"];
+
 /// Whether this runner is a capture.
 fn capture(of: &ArgMatches, id: &str) -> bool {
     let spec = of.try_get_one::<Source>(id);
@@ -96,6 +100,11 @@ pub(super) fn check(command: &mut Command, matches: &ArgMatches) -> Result<(), E
         unheard(command, of)?;
     }
     let typed = |id: &str| typed(of, id);
+    let judging = JUDGING.iter().find(|id| name == "compare" && typed(id) && !typed("model"));
+    if let Some(id) = judging {
+        let text = format!("'--{}' would need the model: name it with -m", id.replace('_', "-"));
+        return Err(command.error(ErrorKind::MissingRequiredArgument, text));
+    }
     let named = typed("prompt") || typed("tokens");
     let held = name == "run" && capture(of, "subject") && named;
     let compared = |id: &str| held && OF_THE_SUBJECT.contains(&id);
