@@ -129,6 +129,7 @@ pub fn screen() -> insta::Settings {
     settings.add_filter(r"(?m) +$", "");
     // Where the largest distance is depends on the rounding of the machine.
     settings.add_filter(r"# (L\d\d\.)?\w+ @", "# @");
+    settings.add_filter(r"# L\d\d\.\w+", "# @");
     settings
 }
 

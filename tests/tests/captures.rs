@@ -121,7 +121,7 @@ fn a_tampered_capture_is_located_and_described() {
             |x| x[64..128].fill(0.0),
             &["L01.attn_context", "position 36, at decode step 2", "head 1", "are zero"],
         ),
-        ("logit", "prefill/logits", |x| x[5 * 512 + 300] += 1.0, &["logits", "positions 5", "1 of", "one column, 300"]),
+        ("logit", "prefill/logits", |x| x[5 * 512 + 300] += 1.0, &["logits", "position 5", "1 of", "one column, 300"]),
         (
             "scaled",
             "prefill/L00.ffn_down",
@@ -129,7 +129,7 @@ fn a_tampered_capture_is_located_and_described() {
             &["L00.ffn_down", "in every column", "scaled by 0.500000"],
         ),
         ("tail", "step1/L00.ffn_up", |x| x[480..].fill(9.0), &["L00.ffn_up", "a tail, columns 480 to 511"]),
-        ("nan", "step1/L01.q_proj", |x| x[3] = f32::NAN, &["L01.q_proj", "positions 35"]),
+        ("nan", "step1/L01.q_proj", |x| x[3] = f32::NAN, &["L01.q_proj", "position 35"]),
     ];
     changes_are_found(folder, "good", &cases);
 }

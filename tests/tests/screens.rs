@@ -56,12 +56,11 @@ fn every_command_in_every_format() {
 
         let xml = text(folder, "told.xml");
         let line = verdict(name, &xml);
-        let (word, rest) = line.split_once(' ').unwrap();
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words(&said).contains(&words(&line)), "{name}: {line}\n{said}");
         let markdown = text(folder, "told.md");
-        let told = markdown.replace('\\', "").replace("&lt;", "<").replace("&amp;", "&");
-        assert!(told.contains(rest) && told.contains(word), "{name}: {line}\n{told}");
+        let told = markdown.replace('\\', "").replace("**", "").replace("&lt;", "<").replace("&amp;", "&");
+        assert!(told.contains(&line), "{name}: {line}\n{told}");
         let html = text(folder, "told.html");
         assert!(!html.contains("<script") && html.contains("default-src 'none'"), "{name}");
         let told = html.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&");

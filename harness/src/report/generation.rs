@@ -251,7 +251,7 @@ fn fork(report: &GenerationReport) -> Vec<Line> {
 }
 
 fn texts(spoken: &Generation) -> Vec<Line> {
-    let of = |side, text: &GeneratedText| [(side, format!("{}: {:?}", text.name, text.text)), ("", ending(text))];
+    let of = |side, text: &GeneratedText| [(side, format!("{}: {:?}", text.name, text.text)), ("ended", ending(text))];
     [of("reference", &spoken.reference), of("subject", &spoken.subject)].concat()
 }
 

@@ -10,6 +10,7 @@ use schemars::{JsonSchema, Schema};
 /// The schema of a document as it is written.
 pub fn document<T: Document + 'static>() -> Schema {
     let mut schema = of::<Written<'static, T>>(SCHEMA_VERSION);
+    schema.insert("title".to_owned(), serde_json::json!(T::KIND));
     if let Some(field) = schema.pointer_mut("/properties/kind") {
         *field = serde_json::json!({ "const": T::KIND, "description": "What this file is." });
     }

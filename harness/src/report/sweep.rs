@@ -174,9 +174,8 @@ fn fed(pass: &PassReport) -> String {
 
 fn row(pass: &PassReport) -> Vec<String> {
     let none = || NONE.to_owned();
-    let difference = |d: &Option<Difference>| {
-        d.as_ref().map_or_else(none, |d| format!("{} {} {}", number(d.error.0), d.stage, d.at))
-    };
+    let difference =
+        |d: &Option<Difference>| d.as_ref().map_or_else(none, |d| format!("{} {}", number(d.error.0), d.stage));
     let first = pass.first_wrong.zip(pass.position);
     vec![
         fed(pass),
