@@ -205,13 +205,13 @@ fn cases(report: &Report) -> Vec<Case> {
             },
         },
     };
-    let stages = report.diagnosis.verdict.stages.iter().map(|stage| Case {
+    let stages = report.diagnosis.verdict.stages.iter().enumerate().map(|(i, stage)| Case {
         class: match stage.id.layer {
             Some(layer) => format!("L{layer:02}"),
             None => "model".to_owned(),
         },
         name: stage.id.to_string(),
-        seconds: stage.seconds,
+        seconds: report.seconds.stages.get(i).copied().unwrap_or_default(),
         result: result(report, stage),
     });
     std::iter::once(weights)
