@@ -191,7 +191,7 @@ fn hostile_templates_are_stopped() {
 fn wrong_arguments() {
     let folder = with(&exact());
     for (args, expected) in [
-        (&["--subject", "capture:x"][..], "cannot generate"),
+        (&["--subject", "capture:x"][..], "`qdiff run --subject capture:x`"),
         (&["-n", "0"], "-n 0"),
         (&["-n", "99999"], "context"),
         (&["--temp", "-1"], "from 0 on"),

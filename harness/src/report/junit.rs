@@ -65,8 +65,7 @@ fn counted<'a>(
     }
     let counts = [("tests", tests), ("failures", failures), ("errors", errors), ("skipped", skipped)];
     let counts = counts.map(|(key, n): (_, usize)| (key, n.to_string()));
-    // A time that nobody took is left out.
-    let time = (seconds > 0.0).then(|| ("time", format!("{seconds:.3}")));
+    let time = time(seconds);
     w.create_element(tag)
         .with_attribute(("name", legal(name).as_str()))
         .with_attributes(counts.iter().chain(&time).map(|(k, v)| (*k, v.as_str())))
@@ -98,12 +97,17 @@ fn said(w: &mut Xml, text: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// A time that nobody took is left out.
+fn time(seconds: f64) -> Option<(&'static str, String)> {
+    (seconds > 0.0).then(|| ("time", format!("{seconds:.3}")))
+}
+
 fn case(w: &mut Xml, check: &Check) -> io::Result<()> {
     let element = w
         .create_element("testcase")
         .with_attribute(("name", legal(&check.name).as_str()))
-        // Checks are made together: none has a time of its own.
-        .with_attribute(("classname", legal(&check.class).as_str()));
+        .with_attribute(("classname", legal(&check.class).as_str()))
+        .with_attributes(time(check.seconds).iter().map(|(k, v)| (*k, v.as_str())));
     let (tag, kind, message) = match &check.fate {
         Fate::Passed(words) if words.is_empty() => {
             element.write_empty()?;

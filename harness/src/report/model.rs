@@ -81,7 +81,7 @@ pub struct Report {
 }
 
 /// How long the parts of a run took, in seconds.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Seconds {
     /// Every weight against ggml's; once for all prompts of a batch.
     pub weights: f64,
@@ -93,6 +93,10 @@ pub struct Seconds {
     pub subject: f64,
     /// Judging every stage, and looking for causes.
     pub judging: f64,
+    /// Judging each stage, in the order of the verdict; several are judged at
+    /// the same time.
+    #[serde(default)]
+    pub stages: Vec<f64>,
 }
 
 impl Seconds {

@@ -27,14 +27,17 @@ impl Document for Report {
         sections.extend(findings(self));
         sections.extend(elements(self));
         sections.push(Section::lines("Evidence", evidence(self)));
-        let before = [Check::new("model", "weights", Fate::of(weights(&self.weights)))];
-        let tokens = self.tokens.as_ref().map(tokens_check);
+        let seconds = &self.seconds;
+        let before = [Check::new("model", "weights", Fate::of(weights(&self.weights))).took(seconds.weights)];
+        let tokens = self.tokens.as_ref().map(|check| tokens_check(check).took(seconds.tokens));
+        let stages = stages::checks(self).enumerate();
+        let stages = stages.map(|(i, check)| check.took(seconds.stages.get(i).copied().unwrap_or_default()));
         Screen {
             sections,
-            checks: before.into_iter().chain(tokens).chain(stages::checks(self)).collect(),
+            checks: before.into_iter().chain(tokens).chain(stages).collect(),
             next: Some(next(self)),
             repeat: self.run.repeat(),
-            seconds: self.seconds.total(),
+            seconds: seconds.total(),
             ..Screen::new(format!("{}, {}", self.model.name, self.run.prompt), self.outcome, headline(self))
         }
     }

@@ -131,12 +131,19 @@ pub struct Check {
     pub name: String,
     /// What became of it.
     pub fate: Fate,
+    /// Seconds that it took; 0 where that was not measured.
+    pub seconds: f64,
 }
 
 impl Check {
     /// A check with what became of it.
     pub fn new(class: impl Into<String>, name: impl Into<String>, fate: Fate) -> Self {
-        Self { class: class.into(), name: name.into(), fate }
+        Self { class: class.into(), name: name.into(), fate, seconds: 0.0 }
+    }
+
+    /// The same, with the time that it took.
+    pub fn took(self, seconds: f64) -> Self {
+        Self { seconds, ..self }
     }
 }
 

@@ -185,6 +185,7 @@ impl Runs<'_> {
             reference: reference.as_ref().map_or(0.0, |r| r.seconds),
             subject: subject.seconds + repeating.as_secs_f64(),
             judging: judging.elapsed().as_secs_f64(),
+            stages: diagnosis.verdict.stages.iter().map(|s| s.seconds).collect(),
         };
         let graph = &pair.oracle.graph;
         let gap = diagnosis.verdict.gap(graph, &subject.capture, reference.as_ref().map(|r| &r.capture));

@@ -64,8 +64,9 @@ pub struct StageResult {
     pub reference: Option<Local>,
     /// Distance between the two.
     pub global: Option<Global>,
-    /// Seconds that judging it took; stages are judged at the same time.
-    #[serde(default)]
+    /// Seconds that judging it took: no part of the verdict, which is the same
+    /// every time.
+    #[serde(skip)]
     pub seconds: f64,
 }
 
