@@ -25,7 +25,7 @@ fn what_is_no_capture_is_refused() {
     refused(&["--subject", "capture:absent"], &["absent", "manifest.json and capture.npz"]);
     refused(
         &["--subject", "nonsense"],
-        &["auto, cpu, cuda, cuda-fast, llama, llama-cuda, capture:DIR or (as reference) none"],
+        &["possible values: auto, cpu, cuda, cuda-fast, llama, llama-cuda, capture:DIR"],
     );
     refused(&["--subject", "capture:good", "--inject", "rope-base"], &["--inject"]);
 
