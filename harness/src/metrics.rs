@@ -44,7 +44,7 @@ pub fn margin(x: &[f32], own: usize, other: usize) -> f64 {
 /// Index of the largest value, the lowest among equals; NaN never wins.
 pub fn argmax<T: Copy + PartialOrd>(x: &[T]) -> usize {
     let nan = |v: T| v.partial_cmp(&v).is_none();
-    (1..x.len()).fold(0, |best, i| if x[i] > x[best] || nan(x[best]) { i } else { best })
+    (1..x.len()).fold(0, |best, i| if x[i] > x[best] || (nan(x[best]) && !nan(x[i])) { i } else { best })
 }
 
 /// Natural logarithm of Σ exp(x).

@@ -90,7 +90,7 @@ fn a_race_is_told_first() {
     let (code, report, text) = run(folder.path(), &race);
     assert_eq!(code, 1, "{text}");
     assert_eq!(report["repeated"]["race"]["stage"], "L01.ffn_act", "{text}");
-    assert!(text.starts_with("DIVERGED nondeterministic at L01.ffn_act"), "{text}");
+    assert!(text.starts_with("DIVERGED: nondeterministic at L01.ffn_act"), "{text}");
 }
 
 /// Two runs that differ in one bit: the first difference by step and stage.

@@ -44,7 +44,7 @@ fn prompts_of_a_file() {
     let folder = folder();
     let (code, screen, said) = run(folder.path(), &["--prompts", "prompts.txt", "--json-dir", "out"]);
     assert_eq!(code, Some(0), "{screen}{said}");
-    assert!(screen.starts_with("3 runs: 3 match"), "{screen}");
+    assert!(screen.starts_with("3 runs: 3 MATCH"), "{screen}");
     let mut names: Vec<String> = rows(&screen).into_iter().map(|r| r.0).collect();
     names.sort();
     assert_eq!(names, ["haiku", "one-token", "prompts.txt:3"]);
@@ -82,7 +82,7 @@ fn parts_are_put_together_and_the_worst_comes_first() {
     let output = qdiff(folder.path(), &args);
     let screen = stdout(&output);
     assert_eq!(output.status.code(), Some(1), "{screen}");
-    assert!(screen.starts_with("3 runs: 1 DIVERGED, 2 match"), "{screen}");
+    assert!(screen.starts_with("3 runs: 1 DIVERGED, 2 MATCH"), "{screen}");
     assert_eq!(rows(&screen)[0], ("prompts/b.txt".into(), "DIVERGED".into()));
     assert!(screen.contains("L01.q_rope rope-base"), "{screen}");
     assert!(folder.path().join("all.md").is_file());
@@ -178,7 +178,7 @@ fn a_batch_with_gaps_is_no_pass() {
     let (code, screen, said) = together(folder, &names);
     assert_eq!(code, Some(2), "{screen}{said}");
     assert!(said.contains("absent.txt"), "{said}");
-    assert!(screen.starts_with("2 runs: 2 match"), "{screen}");
+    assert!(screen.starts_with("2 runs: 2 MATCH"), "{screen}");
     // What is left of a longer batch does not count into a shorter one.
     write(&all[..2]);
     assert_eq!(run(folder, &batch).0, Some(0));

@@ -98,7 +98,7 @@ fn rows_of_chosen_positions_are_judged_alone() {
 fn prefill_is_held_against_decode() {
     let folder = folder();
     for (fault, code, words) in [
-        (None, 0, "MATCH: the same in one batch, in parts of 7 and token by token"),
+        (None, 0, "MATCH: every stage is correct, in one batch, in parts of 7 and token by token"),
         (
             Some("qkv-bias-omitted@L01"),
             1,

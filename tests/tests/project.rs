@@ -72,7 +72,7 @@ fn prompts_of_a_project() {
     let folder = folder.path();
     std::fs::write(folder.join("prompts.txt"), "one-token\nHello there\n").unwrap();
     let all = qdiff(folder, &["run", "-n", "0", "--subject", "cpu"]);
-    assert!(stdout(&all).starts_with("2 runs: 2 match"), "{}{}", stdout(&all), stderr(&all));
+    assert!(stdout(&all).starts_with("2 runs: 2 MATCH"), "{}{}", stdout(&all), stderr(&all));
     let one = qdiff(folder, &["run", "-n", "0", "--subject", "cpu", "--prompt", "one-token"]);
     assert!(stdout(&one).starts_with("MATCH"), "{}{}", stdout(&one), stderr(&one));
 }

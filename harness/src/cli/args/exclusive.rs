@@ -30,8 +30,7 @@ const RECORDED: &[(&str, &str)] =
     &[("prompt", "--prompt"), ("tokens", "--tokens"), ("length", "--length"), ("decode", "-n"), ("ubatch", "--ubatch")];
 
 /// What `compare` takes where it judges, which it does with a model alone.
-const JUDGING: &[&str] =
-    &["map", "stages", "layers", "positions", "tolerance", "why_budget", "threads", "full", "report", "json", "ci"];
+const JUDGING: &[&str] = &["map", "stages", "layers", "positions", "tolerance", "why_budget", "threads"];
 
 /// Whether this runner is a capture.
 fn capture(of: &ArgMatches, id: &str) -> bool {
