@@ -1,7 +1,7 @@
 //! The kernels of `engine/kernels`, and the parameters of each, declared once.
 //!
 //! A kernel takes one struct by value. Its fields stand here as Rust lays them out and in the kernel's file as CUDA
-//! does; [`File::checks`] has the compiler compare the two, and [`super::functions`] asks the driver for the size of
+//! does; [`File::checks`] has the compiler compare the two, and `functions` asks the driver for the size of
 //! what was compiled.
 
 use super::launch::Ptr;

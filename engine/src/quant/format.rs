@@ -103,7 +103,7 @@ impl Field {
     /// Its `N` bytes, which is its length.
     #[inline(always)]
     pub(super) fn of<'a, const N: usize>(&self, block: &'a [u8]) -> &'a [u8; N] {
-        block[self.bytes.clone()].as_array().expect("the field has this length")
+        block[self.bytes.clone()].try_into().expect("the field has this length")
     }
 
     /// Where its byte `i` stands in the block.

@@ -11,6 +11,7 @@ use serde::Serialize;
 /// What was measured.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
+#[expect(clippy::large_enum_variant, reason = "one of them a process")]
 pub enum BenchReport {
     /// The CPU engine.
     Speed(Speed),

@@ -14,11 +14,14 @@ pub struct PromptsRequest {
     pub model: Option<PathBuf>,
 }
 
-/// Every built-in prompt, with its tokens where there is a model.
+/// A built-in prompt, with its tokens where there is a model.
+pub type Shown = (&'static Prompt, Option<Vec<u32>>);
+
+/// Every built-in prompt.
 ///
 /// # Errors
 /// A model that cannot be read.
-pub fn prompts(request: &PromptsRequest) -> Result<Vec<(&'static Prompt, Option<Vec<u32>>)>> {
+pub fn prompts(request: &PromptsRequest) -> Result<Vec<Shown>> {
     let opened = request.model.as_deref().map(LoadedModel::new).transpose()?;
     let tokens = |prompt: &Prompt| match &opened {
         Some(opened) => resolve(opened, prompt.name, Style::default()).map(|ready| Some(ready.tokens)),

@@ -306,7 +306,7 @@ impl ToleranceRequest {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sides")]
 pub struct FaultRequest {
-    /// Inject a fault into the subject: NAME[:PARAM=VALUE,…][@L07, @L07.q_rope or @p3000..]; repeatable (see `qdiff mutations`)
-    #[arg(long, value_name = "FAULT", value_parser = values::fault(), hide_possible_values = true)]
+    /// Faults, as `--inject` writes them.
+    #[arg(help = "Inject a fault into the subject: NAME[:PARAM=VALUE,…][@L07, @L07.q_rope or @p3000..]; repeatable (see `qdiff mutations`)", long, value_name = "FAULT", value_parser = values::fault(), hide_possible_values = true)]
     pub inject: Vec<String>,
 }

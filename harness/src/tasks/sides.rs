@@ -75,6 +75,7 @@ impl SidesRequest {
 }
 
 /// Where one side comes from, as far as it can be told without the model.
+#[expect(clippy::large_enum_variant, reason = "two of them a process")]
 enum Side {
     /// A runner.
     Live(&'static RunnerKind),

@@ -36,8 +36,8 @@ pub struct WeightsRequest {
     /// Hold the file against another one instead, byte by byte and value by value
     #[arg(long, value_name = "FILE.gguf", conflicts_with_all = ["subject", "inject"])]
     pub against: Option<PathBuf>,
-    /// Read weights wrongly: NAME[:PARAM=VALUE,…][@L07, @L07.q_proj or @TENSOR]; repeatable (see `qdiff mutations`)
-    #[arg(long, value_name = "FAULT", value_parser = values::fault(), hide_possible_values = true)]
+    /// Faults, as `--inject` writes them.
+    #[arg(help = "Read weights wrongly: NAME[:PARAM=VALUE,…][@L07, @L07.q_proj or @TENSOR]; repeatable (see `qdiff mutations`)", long, value_name = "FAULT", value_parser = values::fault(), hide_possible_values = true)]
     pub inject: Vec<String>,
 }
 
