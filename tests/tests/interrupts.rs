@@ -2,17 +2,12 @@
 //! reads, and never looks like a pass.
 
 use qdiff_tests::synth::Synth;
-use qdiff_tests::{binary, qdiff, stderr};
+use qdiff_tests::{binary, folder, qdiff, stderr};
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-fn setup() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    Synth::default().write(&folder.path().join("model.gguf")).unwrap();
-    folder
-}
 
 fn command(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(binary());
@@ -74,7 +69,7 @@ fn send(child: &Child, signal: i32) {
 #[test]
 fn an_interrupt_leaves_nothing() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        let folder = setup();
+        let folder = folder();
         let mut child = start_writing(folder.path());
         send(&child, signal);
         // Ended by the signal, so that a shell stops its loop as well.
@@ -115,7 +110,7 @@ fn an_interrupted_copy_leaves_nothing() {
 
 #[test]
 fn an_interrupted_run_is_no_pass() {
-    let folder = setup();
+    let folder = folder();
     let args = [
         "run",
         "-m",
@@ -129,9 +124,13 @@ fn an_interrupted_run_is_no_pass() {
         "0",
         "--report",
         "report.json",
+        "-v",
     ];
-    let mut child = command(folder.path(), &args).stdout(Stdio::null()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(700));
+    let mut child = command(folder.path(), &args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // Kept open to the end: who speaks to nobody ends otherwise.
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    let running = said.by_ref().map(|line| line.unwrap()).any(|line| line.contains("] running "));
+    assert!(running, "it never said that it runs");
     send(&child, libc::SIGINT);
     let status = child.wait().unwrap();
     assert_eq!(status.signal(), Some(libc::SIGINT), "{status}");
@@ -142,7 +141,7 @@ fn an_interrupted_run_is_no_pass() {
 /// and what is left is no capture.
 #[test]
 fn a_killed_recording_is_no_capture() {
-    let folder = setup();
+    let folder = folder();
     let mut child = start_writing(folder.path());
     send(&child, libc::SIGKILL);
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
@@ -175,7 +174,7 @@ fn with_full_disk(mut command: Command, bytes: u64) -> std::process::Output {
 
 #[test]
 fn a_full_disk_is_told_and_leaves_nothing() {
-    let folder = setup();
+    let folder = folder();
     let folder = folder.path();
     let run = ["run", "-m", "model.gguf", "-n", "1", "--report", "report.json"];
     for (args, bytes, expected) in [
@@ -194,7 +193,7 @@ fn a_full_disk_is_told_and_leaves_nothing() {
 /// The verdict does not depend on whether somebody reads it.
 #[test]
 fn a_closed_pipe_changes_no_verdict() {
-    let folder = setup();
+    let folder = folder();
     for (fault, code) in [(None, 0), (Some("rope-base@L00"), 1)] {
         let mut args = vec!["run", "-m", "model.gguf", "-n", "1", "--report", "report.json"];
         args.extend(fault.map_or([].as_slice(), |_| ["--inject"].as_slice()));
@@ -210,7 +209,7 @@ fn a_closed_pipe_changes_no_verdict() {
 /// What does not fit the memory set aside goes to a file, and the verdict stays.
 #[test]
 fn memory_changes_no_verdict() {
-    let folder = setup();
+    let folder = folder();
     let verdict = |memory: &str| {
         let args = ["run", "-m", "model.gguf", "-n", "2", "--memory", memory, "--report", "report.json"];
         let output = qdiff(folder.path(), &args);

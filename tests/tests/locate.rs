@@ -150,13 +150,16 @@ fn what_reads_no_weight_is_refused() {
 fn the_weights_on_the_device() {
     let folder = with(&Synth { weight_type: WeightType::Q4_K, ..Synth::default() });
     let output = qdiff(folder.path(), &["weights", "model.gguf", "--subject", "cuda"]);
-    match output.status.code() {
-        Some(0) => assert!(stdout(&output).starts_with("MATCH"), "{}", stdout(&output)),
-        code => {
-            let text = stderr(&output);
-            assert_eq!(code, Some(2), "{}", stdout(&output));
-            assert_eq!(text.lines().count(), 1, "{text}");
-            assert!(text.contains("CUDA") || text.contains("NVRTC"), "{text}");
+    let text = stderr(&output);
+    // What must come out depends on the machine, and not on what comes out.
+    match qdiff_engine::cuda::devices() {
+        Ok(_) => {
+            assert_eq!(output.status.code(), Some(0), "{text}");
+            assert!(stdout(&output).starts_with("MATCH"), "{}", stdout(&output));
+        }
+        Err(missing) => {
+            assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+            assert_eq!(text.trim_end(), format!("qdiff: {missing}"));
         }
     }
 }
