@@ -5,8 +5,6 @@ use crate::told;
 use serde_json::Value;
 use std::path::Path;
 
-pub use crate::folder_with as with;
-
 /// Weights that both sides take as they are, so that rounding alone differs.
 pub fn exact() -> Synth {
     Synth { weight_type: WeightType::F32, ..Synth::default() }

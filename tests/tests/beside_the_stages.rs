@@ -7,13 +7,13 @@ use qdiff::prompts::{self, Style};
 use qdiff::tokens;
 use qdiff_engine::gguf::Gguf;
 use qdiff_engine::tokenizer::Tokenizer;
-use qdiff_tests::generation::{exact, generate, with};
-use qdiff_tests::{qdiff, qdiff_with, stderr, stdout};
+use qdiff_tests::generation::{exact, generate};
+use qdiff_tests::{folder_with, qdiff, qdiff_with, stderr, stdout};
 use serde_json::Value;
 
 #[test]
 fn the_first_different_token_is_shown_with_its_rule() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     let opened = LoadedModel::new(&folder.path().join("model.gguf")).unwrap();
     let tokenizer = Tokenizer::new(opened.model.gguf()).unwrap();
     let style = Style { raw: true, ..Style::default() };
@@ -45,7 +45,7 @@ fn the_first_different_token_is_shown_with_its_rule() {
 /// Each fault of the tokenizer is found at the tokens, and named.
 #[test]
 fn faults_of_the_tokenizer_are_named() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     let given = ["-n", "1", "--prompt", "Hi", "--system", "Be brief"];
     for fault in catalogue().filter(|m| m.site() == FaultSite::Tokenizer) {
         let inject = ["--inject", fault.name];
@@ -67,7 +67,7 @@ fn faults_of_the_tokenizer_are_named() {
 /// One that does nothing is refused, and so are two.
 #[test]
 fn faults_of_the_tokenizer_do_something() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     for (args, expected) in [
         (&["--prompt", "Hi", "--inject", "system-prompt-missing"][..], "changes nothing about the prompt"),
         (&["--tokens", "1,2", "--inject", "bos-added"], "tokens are given here"),
@@ -85,7 +85,7 @@ fn faults_of_the_tokenizer_do_something() {
 /// A capture is held against the prompt that it is said to be of.
 #[test]
 fn the_tokens_of_a_capture_are_named() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     let run = |args: &[&str]| {
         let output = qdiff(folder.path(), &[args, &["-m", "model.gguf"]].concat());
         (output.status.code(), stdout(&output) + &stderr(&output))
@@ -118,7 +118,7 @@ fn the_tokens_of_a_capture_are_named() {
 /// A fault of the samplers is told from one of the model, and named.
 #[test]
 fn faults_of_the_samplers_are_named() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     for (fault, more) in [
         ("sampler-seed", &["--temp", "1"][..]),
         ("sampler-order", &["--temp", "4", "--min-p", "0.2"]),

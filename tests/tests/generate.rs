@@ -5,10 +5,10 @@ use qdiff::nonce::Changes;
 use qdiff::pair::{Pair, Settings, Tokens};
 use qdiff::progress::silent;
 use qdiff::runners::{CPU, Faults};
-use qdiff_tests::generation::{exact, generate, with};
+use qdiff_tests::generation::{exact, generate};
 use qdiff_tests::schema::Schema;
 use qdiff_tests::synth::Synth;
-use qdiff_tests::{qdiff, real_model, stderr, stdout};
+use qdiff_tests::{folder_with, qdiff, real_model, stderr, stdout};
 use serde_json::Value;
 
 fn tokens_of(report: &Value, side: &str) -> Vec<u64> {
@@ -47,7 +47,7 @@ fn assert_same_or_flip(code: i32, report: &Value, text: &str) {
 
 #[test]
 fn greedy_and_drawn_text_is_the_same() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     for extra in [
         &["-n", "24"][..],
         &["-n", "24", "--temp", "0.8", "--seed", "7"],
@@ -64,7 +64,7 @@ fn greedy_and_drawn_text_is_the_same() {
 
 #[test]
 fn seeds_give_different_texts() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     let texts: std::collections::HashSet<Vec<u64>> = ["1", "2", "3"]
         .iter()
         .map(|seed| {
@@ -77,7 +77,7 @@ fn seeds_give_different_texts() {
 
 #[test]
 fn a_fault_that_changes_the_text_is_named() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     for (fault, stage) in [("lm-head-transposed", "logits"), ("qkv-bias-omitted@L00", "L00.q_biased")] {
         let (code, report, text) = generate(folder.path(), &["-n", "12", "--inject", fault]);
         assert_eq!(code, 1, "{text}");
@@ -95,7 +95,7 @@ fn a_fault_that_changes_the_text_is_named() {
 /// Nothing can be drawn from NaN; the stage that made it is found all the same.
 #[test]
 fn a_side_that_can_say_nothing() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     let fault = ["-n", "4", "--inject", "rope-base:base=nan@L01"];
     let (code, report, text) = generate(folder.path(), &fault);
     assert_eq!(code, 1, "{text}");
@@ -106,7 +106,7 @@ fn a_side_that_can_say_nothing() {
 
 #[test]
 fn every_stage_changes_with_the_nonce() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     let (code, report, text) = generate(folder.path(), &["--nonce", "12345678", "-n", "6"]);
     assert_same_or_flip(code, &report, &text);
     assert_eq!(report["nonce"], 12_345_678);
@@ -122,7 +122,7 @@ fn every_stage_changes_with_the_nonce() {
 /// An engine that answers from memory, whatever it is asked.
 #[test]
 fn a_stage_that_does_not_change_is_stale() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     let opened = LoadedModel::new(&folder.path().join("model.gguf")).unwrap();
     let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
     let oracle = &pair.oracle;
@@ -141,7 +141,7 @@ fn a_stage_that_does_not_change_is_stale() {
 
 #[test]
 fn the_models_own_template_and_a_system_prompt() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     let prompt = |extra: &[&str]| {
         let mut args = vec!["-n", "1"];
         args.extend(extra);
@@ -175,7 +175,7 @@ fn hostile_templates_are_stopped() {
         ("{% if %}", "fails in line 1"),
         ("", "has no tokenizer.chat_template"),
     ] {
-        let folder = with(&Synth { chat_template: template.to_owned(), ..exact() });
+        let folder = folder_with(&Synth { chat_template: template.to_owned(), ..exact() });
         let args = ["generate", "-m", "model.gguf", "-n", "1", "--template", "model"];
         let output = qdiff(folder.path(), &args);
         let message = stderr(&output);
@@ -189,7 +189,7 @@ fn hostile_templates_are_stopped() {
 
 #[test]
 fn wrong_arguments() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     for (args, expected) in [
         (&["--subject", "capture:x"][..], "`qdiff run --subject capture:x`"),
         (&["-n", "0"], "-n 0"),
@@ -237,7 +237,7 @@ fn the_haiku_test() {
 
 #[test]
 fn json_is_what_the_schema_says() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     let schema = Schema::printed("generation");
     for extra in [&["--nonce", "1", "-n", "2"][..], &["-n", "12", "--temp", "0.5", "--inject", "lm-head-transposed"]] {
         let (_, report, _) = generate(folder.path(), extra);
@@ -251,7 +251,7 @@ fn json_is_what_the_schema_says() {
 /// Output that is repetitive on the subject's side alone is reported.
 #[test]
 fn a_circle_is_told() {
-    let folder = with(&exact());
+    let folder = folder_with(&exact());
     let stale = ["-n", "40", "--inject", "stale-from-previous-step@logits"];
     let (code, report, text) = generate(folder.path(), &stale);
     assert_eq!(code, 1, "{text}");

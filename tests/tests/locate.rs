@@ -4,24 +4,8 @@
 
 use qdiff_tests::schema::Schema;
 use qdiff_tests::synth::{Synth, WeightType, tensor_range};
-use qdiff_tests::{headline, qdiff, real_model, stderr, stdout};
+use qdiff_tests::{folder_with, headline, qdiff, real_model, stderr, stdout, told};
 use serde_json::Value;
-use std::path::Path;
-
-/// Runs `qdiff … --json out.json`; gives the exit code, the JSON, the screen.
-fn told(folder: &Path, args: &[&str]) -> (i32, Value, String) {
-    let output = qdiff(folder, &[args, &["--json", "out.json"]].concat());
-    let code = output.status.code().expect("qdiff exits");
-    assert_ne!(code, 2, "{args:?}: {}", stderr(&output));
-    let json = serde_json::from_slice(&std::fs::read(folder.join("out.json")).unwrap()).unwrap();
-    (code, json, stdout(&output))
-}
-
-fn with(model: &Synth) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    model.write(&folder.path().join("model.gguf")).unwrap();
-    folder
-}
 
 fn fits_a_screen(text: &str) {
     assert!(text.lines().count() <= 45, "{text}");
@@ -41,7 +25,7 @@ fn one_damaged_block_of_a_file() {
         (WeightType::Q5_0, 22, &[("d", 1), ("qh", 4), ("qs", 12)]),
         (WeightType::Q8_0, 34, &[("d", 0), ("qs", 20)]),
     ] {
-        let folder = with(&Synth { weight_type: ty, ..Synth::default() });
+        let folder = folder_with(&Synth { weight_type: ty, ..Synth::default() });
         let folder = folder.path();
         let file = std::fs::read(folder.join("model.gguf")).unwrap();
         let range = tensor_range(&file, TENSOR);
@@ -82,7 +66,7 @@ fn one_damaged_block_of_a_file() {
 /// Whatever two files do not share is said.
 #[test]
 fn files_of_other_tensors_are_told_apart() {
-    let folder = with(&Synth::default());
+    let folder = folder_with(&Synth::default());
     let other = Synth { tied: true, n_ff: 256, ..Synth::default() };
     other.write(&folder.path().join("other.gguf")).unwrap();
     let (code, json, text) = told(folder.path(), &["weights", "model.gguf", "--against", "other.gguf"]);
@@ -109,7 +93,7 @@ fn a_misread_tensor_is_named_with_field_and_cause() {
         (WeightType::Q8_0, "q8-unsigned@embed", "token_embd.weight", &["qs"]),
         (WeightType::Q8_0, "tensor-mapped-wrong@L01.ffn_gate", "blk.1.ffn_gate.weight", &[]),
     ] {
-        let folder = with(&Synth { weight_type: ty, ..Synth::default() });
+        let folder = folder_with(&Synth { weight_type: ty, ..Synth::default() });
         let (code, json, text) = told(folder.path(), &["weights", "model.gguf", "--inject", fault]);
         assert_eq!(code, 1, "{text}");
         let mismatches = json["check"]["mismatches"].as_array().unwrap();
@@ -127,7 +111,7 @@ fn a_misread_tensor_is_named_with_field_and_cause() {
 
 #[test]
 fn what_reads_no_weight_is_refused() {
-    let folder = with(&Synth::default());
+    let folder = folder_with(&Synth::default());
     for (args, part) in [
         (&["--inject", "rope-base@L00"][..], "is no way to read a weight alone"),
         (&["--inject", "nibble-order@p3.."], "is no way to read a weight alone"),
@@ -148,7 +132,7 @@ fn what_reads_no_weight_is_refused() {
 /// what is missing is said in a line.
 #[test]
 fn the_weights_on_the_device() {
-    let folder = with(&Synth { weight_type: WeightType::Q4_K, ..Synth::default() });
+    let folder = folder_with(&Synth { weight_type: WeightType::Q4_K, ..Synth::default() });
     let output = qdiff(folder.path(), &["weights", "model.gguf", "--subject", "cuda"]);
     let text = stderr(&output);
     // What must come out depends on the machine, and not on what comes out.
@@ -211,7 +195,7 @@ fn one_wrong_logit_of_the_real_vocabulary() {
 /// Every id is wrong and none is an outlier; some ids are stale; one is NaN.
 #[test]
 fn the_kinds_of_garbage_are_told_apart() {
-    let folder = with(&Synth::default());
+    let folder = folder_with(&Synth::default());
     let run = |fault: &str| {
         let args = ["logits", "-m", "model.gguf", "-n", "3", "--inject", fault];
         let (code, json, text) = told(folder.path(), &args);
@@ -244,7 +228,7 @@ fn the_kinds_of_garbage_are_told_apart() {
 /// what is said.
 #[test]
 fn a_wrong_hidden_state_is_no_wrong_logit() {
-    let folder = with(&Synth::default());
+    let folder = folder_with(&Synth::default());
     let args = ["logits", "-m", "model.gguf", "--inject", "residual-missing@L00"];
     let (code, json, text) = told(folder.path(), &args);
     assert_eq!(code, 0, "{text}");
@@ -255,7 +239,7 @@ fn a_wrong_hidden_state_is_no_wrong_logit() {
 
 /// The one finding of a run with this fault: stage, cause and the JSON of it.
 fn finding(fault: &str, decode: &str) -> (Value, Value, String) {
-    let folder = with(&Synth { n_layers: 6, n_heads: 8, head_dim: 32, ..Synth::default() });
+    let folder = folder_with(&Synth { n_layers: 6, n_heads: 8, head_dim: 32, ..Synth::default() });
     let args = ["run", "-m", "model.gguf", "-n", decode, "--inject", fault];
     let (code, json, text) = told(folder.path(), &args);
     assert_eq!(code, 1, "{text}");
@@ -280,7 +264,7 @@ fn one_wrong_head_of_one_layer() {
 #[test]
 fn one_wrong_position_at_decode_step_5() {
     // The haiku's tokens come first.
-    let folder = with(&Synth::default());
+    let folder = folder_with(&Synth::default());
     let (_, json, _) = told(folder.path(), &["run", "-m", "model.gguf", "-n", "0"]);
     let position = json["run"]["tokens"].as_array().unwrap().len() + 4;
     for stage in ["L02.ffn_down", "L03.k_rope"] {

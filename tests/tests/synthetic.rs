@@ -2,7 +2,7 @@
 //! every mutation, and what the screen shows.
 
 use qdiff_tests::synth::{Synth, WeightType};
-use qdiff_tests::{qdiff, screen, stderr, stdout};
+use qdiff_tests::{folder_with, qdiff, screen, stderr, stdout};
 use serde_json::Value;
 use std::path::Path;
 
@@ -16,12 +16,6 @@ fn run(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
     (code, json, stdout(&output))
 }
 
-fn with(model: &Synth) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    model.write(&folder.path().join("model.gguf")).unwrap();
-    folder
-}
-
 fn origins(report: &Value) -> Vec<String> {
     let stages = report["verdict"]["stages"].as_array().unwrap();
     stages.iter().filter(|s| s["origin"] == true).map(|s| s["stage"].as_str().unwrap().to_owned()).collect()
@@ -32,7 +26,7 @@ fn origins(report: &Value) -> Vec<String> {
 #[test]
 fn every_block_format_matches() {
     for weight_type in WeightType::ALL {
-        let folder = with(&Synth { weight_type, ..Synth::default() });
+        let folder = folder_with(&Synth { weight_type, ..Synth::default() });
         let (code, report, text) = run(folder.path(), &[]);
         assert_eq!(code, 0, "{weight_type:?}\n{text}");
         let coverage = &report["verdict"]["coverage"];
@@ -49,7 +43,7 @@ fn a_tied_head_and_qwen3_match() {
         Synth { arch: "qwen3", ..Synth::default() },
         Synth { arch: "qwen3", tied: true, weight_type: WeightType::Q4_K, n_heads: 8, ..Synth::default() },
     ] {
-        let folder = with(&model);
+        let folder = folder_with(&model);
         let (code, _, text) = run(folder.path(), &[]);
         assert_eq!(code, 0, "{model:?}\n{text}");
     }
@@ -58,7 +52,7 @@ fn a_tied_head_and_qwen3_match() {
 #[test]
 fn the_oracle_holds_on_both_architectures() {
     for arch in ["qwen2", "qwen3"] {
-        let folder = with(&Synth { arch, weight_type: WeightType::Q6_K, ..Synth::default() });
+        let folder = folder_with(&Synth { arch, weight_type: WeightType::Q6_K, ..Synth::default() });
         let output = qdiff(folder.path(), &["verify-oracle", "-m", "model.gguf", "-n", "2"]);
         assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
         assert!(stdout(&output).starts_with("MATCH"));
@@ -69,7 +63,7 @@ fn the_oracle_holds_on_both_architectures() {
 /// nothing else is an origin, and the cause is named.
 #[test]
 fn each_fault_is_found_and_named() {
-    let folder = with(&Synth { n_layers: 3, ..Synth::default() });
+    let folder = folder_with(&Synth { n_layers: 3, ..Synth::default() });
     let mut missed = Vec::new();
     for (fault, first, count) in [
         ("qkv-bias-omitted@L01", "L01.q_biased", 3),
@@ -124,7 +118,7 @@ fn each_fault_is_found_and_named() {
 /// The weight of another layer, stage by stage: each stage that has one.
 #[test]
 fn a_weight_of_another_layer_is_found() {
-    let folder = with(&Synth { n_layers: 3, ..Synth::default() });
+    let folder = folder_with(&Synth { n_layers: 3, ..Synth::default() });
     let (code, report, text) = run(folder.path(), &["--inject", "tensor-mapped-wrong@L01"]);
     assert_eq!(code, 1, "{text}");
     let found = origins(&report);
@@ -140,7 +134,7 @@ fn a_weight_of_another_layer_is_found() {
 /// What a stage computed a step before, once for every stage of a layer.
 #[test]
 fn stale_stages_are_found_at_decode() {
-    let folder = with(&Synth::default());
+    let folder = folder_with(&Synth::default());
     for stage in ["q_proj", "attn_norm", "k_rope", "attn_out", "ffn_act", "layer_out"] {
         let fault = format!("stale-from-previous-step@L01.{stage}");
         let (code, report, text) = run(folder.path(), &["--inject", &fault]);
@@ -153,7 +147,7 @@ fn stale_stages_are_found_at_decode() {
 
 #[test]
 fn the_head_norm_of_qwen3_is_missed() {
-    let folder = with(&Synth { arch: "qwen3", ..Synth::default() });
+    let folder = folder_with(&Synth { arch: "qwen3", ..Synth::default() });
     let (code, report, text) = run(folder.path(), &["--inject", "qk-norm-omitted@L00"]);
     assert_eq!(code, 1, "{text}");
     assert_eq!(origins(&report), ["L00.q_normed", "L00.k_normed"]);
@@ -163,7 +157,7 @@ fn the_head_norm_of_qwen3_is_missed() {
 /// Several bugs at once are all found, each at its own stage.
 #[test]
 fn two_faults_are_two_origins() {
-    let folder = with(&Synth::default());
+    let folder = folder_with(&Synth::default());
     let (code, report, _) =
         run(folder.path(), &["--inject", "attn-scale-missing@L00", "--inject", "gate-up-operands-swapped@L01"]);
     assert_eq!(code, 1);
@@ -174,7 +168,7 @@ fn two_faults_are_two_origins() {
 /// a tolerance that would have passed is the one that passes.
 #[test]
 fn the_least_tolerance_passes() {
-    let folder = with(&Synth::default());
+    let folder = folder_with(&Synth::default());
     let fault = ["--inject", "attn-scale-missing@L00"];
     let (_, report, text) = run(folder.path(), &fault);
     assert_eq!(origins(&report), ["L00.attn_weights"]);
@@ -187,7 +181,7 @@ fn the_least_tolerance_passes() {
 /// NaN is never a pass, wherever it came from and whatever is looked at.
 #[test]
 fn poison_is_an_origin_where_it_is_first_seen() {
-    let folder = with(&Synth { n_layers: 3, ..Synth::default() });
+    let folder = folder_with(&Synth { n_layers: 3, ..Synth::default() });
     let fault = ["--inject", "rope-base:base=nan@L01"];
     let (code, report, text) = run(folder.path(), &fault);
     assert_eq!(code, 1, "{text}");
@@ -200,7 +194,7 @@ fn poison_is_an_origin_where_it_is_first_seen() {
 /// A rule too tight for both sides convicts the subject, not the reference.
 #[test]
 fn a_rule_that_both_miss_is_no_dispute() {
-    let folder = with(&Synth::default());
+    let folder = folder_with(&Synth::default());
     let (code, report, text) = run(folder.path(), &["--tolerance", "L00.ffn_down=1e-12"]);
     assert_eq!(code, 1, "{text}");
     assert_eq!(origins(&report), ["L00.ffn_down"], "{text}");
@@ -209,7 +203,7 @@ fn a_rule_that_both_miss_is_no_dispute() {
 /// Filters narrow what is judged, and the report says so.
 #[test]
 fn filters_narrow_and_say_so() {
-    let folder = with(&Synth::default());
+    let folder = folder_with(&Synth::default());
     let fault = ["--inject", "gate-up-operands-swapped@L01"];
     let (code, report, text) = run(folder.path(), &[&fault[..], &["--stages", "attn_*", "--layers", "0"]].concat());
     assert_eq!(code, 0, "{text}");
@@ -224,7 +218,7 @@ fn filters_narrow_and_say_so() {
 /// The first screen, with figures, hashes and paths struck out.
 #[test]
 fn the_screen() {
-    let folder = with(&Synth::default());
+    let folder = folder_with(&Synth::default());
     screen().bind(|| {
         let (_, _, clean) = run(folder.path(), &["--stages", "*_proj,*_rope,layer_out,logits"]);
         insta::assert_snapshot!("clean", clean);
