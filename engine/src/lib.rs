@@ -13,3 +13,11 @@ pub mod rounding;
 pub mod sampler;
 pub mod tap;
 pub mod tokenizer;
+
+/// Where compiled kernels and the like are kept between runs: `qdiff` in the user's folder for caches. `None` without a
+/// home.
+pub fn cache_folder() -> Option<std::path::PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| std::path::PathBuf::from(home).join(".cache"));
+    let base = std::env::var_os("XDG_CACHE_HOME").map(std::path::PathBuf::from).or_else(home)?;
+    Some(base.join("qdiff"))
+}

@@ -12,6 +12,7 @@ mod cleanup;
 pub mod cli;
 pub mod compare;
 pub mod diagnose;
+mod file_hash;
 pub mod generate;
 pub mod llama;
 pub mod loaded;

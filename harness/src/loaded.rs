@@ -1,6 +1,6 @@
 //! A model open on both sides: the engine's reader and llama.cpp's.
 
-use crate::llama;
+use crate::{file_hash, llama};
 use anyhow::{Result, bail};
 use qdiff_engine::model::{LoadError, Model};
 use std::collections::BTreeMap;
@@ -41,6 +41,11 @@ impl LoadedModel {
     /// The whole file.
     pub fn bytes(&self) -> &[u8] {
         self.model.gguf().bytes()
+    }
+
+    /// SHA-256 of the file in hexadecimal.
+    pub fn sha256(&self) -> String {
+        file_hash::of_file(&self.path, self.bytes())
     }
 
     /// Refuses tokens that the model does not have.

@@ -42,7 +42,7 @@ pub struct Compiled {
     pub names: Vec<String>,
     /// Machine code.
     pub cubin: Vec<u8>,
-    /// The compiler's words: registers and spills with `-v` to ptxas. Empty from the cache.
+    /// The compiler's words: registers and spills with `-v` to ptxas.
     pub log: String,
 }
 
@@ -61,7 +61,7 @@ pub fn compile(source: &Source, arch: &str) -> Result<Compiled, CudaError> {
     let kernels: Vec<CString> = source.kernels.iter().map(|k| c(k)).collect();
     let (paths, texts): (Vec<CString>, Vec<CString>) = included().map(|(path, text)| (c(path), c(text))).unzip();
     let addresses = |all: &[CString]| all.iter().map(|s| s.as_ptr()).collect::<Vec<_>>();
-    let options = [format!("--gpu-architecture={arch}"), "--std=c++17".to_owned(), "--ptxas-options=-v".to_owned()];
+    let options = options(arch);
     let mut program = std::ptr::null_mut();
     // SAFETY: every text outlives the program, which is created here and destroyed below; every buffer has the size
     // that was asked for.
@@ -96,6 +96,10 @@ pub fn compile(source: &Source, arch: &str) -> Result<Compiled, CudaError> {
             Err(_) => Err(problem(log)),
         }
     }
+}
+
+fn options(arch: &str) -> [String; 3] {
+    [format!("--gpu-architecture={arch}"), "--std=c++17".to_owned(), "--ptxas-options=-v".to_owned()]
 }
 
 /// The name that the compiler gave to a kernel.
@@ -136,7 +140,7 @@ pub fn cached(source: &Source, arch: &str) -> Result<Compiled, CudaError> {
         sys::nvrtcVersion(&raw mut major, &raw mut minor);
     }
     let mut hash = DefaultHasher::new();
-    (&source.text, &source.kernels, arch, major, minor, env!("CARGO_PKG_VERSION")).hash(&mut hash);
+    (&source.text, &source.kernels, options(arch), major, minor, env!("CARGO_PKG_VERSION")).hash(&mut hash);
     included().for_each(|file| file.hash(&mut hash));
     let file = cache_folder().map(|f| f.join(format!("{}-{arch}-{:016x}.cubin", source.name, hash.finish())));
     if let Some(kept) = file.as_ref().and_then(|f| std::fs::read(f).ok()).and_then(|bytes| unpack(&bytes)) {
@@ -151,25 +155,42 @@ pub fn cached(source: &Source, arch: &str) -> Result<Compiled, CudaError> {
     Ok(compiled)
 }
 
-/// A line with the names, then the machine code.
+/// A line with the names, a line with the length of the log, the log, then the machine code.
 fn pack(compiled: &Compiled) -> Vec<u8> {
-    let mut bytes = compiled.names.join(" ").into_bytes();
-    bytes.push(b'\n');
-    bytes.extend(&compiled.cubin);
-    bytes
+    let head = format!("{}\n{}\n{}", compiled.names.join(" "), compiled.log.len(), compiled.log);
+    [head.as_bytes(), &compiled.cubin].concat()
 }
 
 fn unpack(bytes: &[u8]) -> Option<Compiled> {
-    let end = bytes.iter().position(|&b| b == b'\n')?;
-    let names = std::str::from_utf8(&bytes[..end]).ok()?.split(' ').map(str::to_owned).collect();
-    Some(Compiled { names, cubin: bytes[end + 1..].to_vec(), log: String::new() })
+    let mut parts = bytes.splitn(3, |&b| b == b'\n');
+    let mut line = || std::str::from_utf8(parts.next()?).ok();
+    let (names, length) = (line()?, line()?.parse().ok()?);
+    let (log, cubin) = parts.next()?.split_at_checked(length)?;
+    let log = String::from_utf8(log.to_vec()).ok()?;
+    Some(Compiled { names: names.split(' ').map(str::to_owned).collect(), cubin: cubin.to_vec(), log })
 }
 
 fn cache_folder() -> Option<PathBuf> {
-    let base = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".cache")))?;
-    let folder = base.join("qdiff").join("kernels");
+    let folder = crate::cache_folder()?.join("kernels");
     std::fs::create_dir_all(&folder).ok()?;
     Some(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_cache_holds_is_what_was_compiled() {
+        let compiled = Compiled {
+            names: vec!["_Z5embed".to_owned(), "_Z6linear".to_owned()],
+            cubin: b"\x7fELF\n\0\xff".to_vec(),
+            log: "ptxas info: Used 32 registers\n0 bytes spill stores\n".to_owned(),
+        };
+        let packed = pack(&compiled);
+        let kept = unpack(&packed).expect("it was packed");
+        assert_eq!((kept.names, kept.cubin, kept.log), (compiled.names, compiled.cubin, compiled.log));
+        // Another writer's file, as that of an older version: compiled anew.
+        assert!(unpack(b"_Z5embed\n\x7fELF\n").is_none());
+    }
 }

@@ -4,7 +4,7 @@ use super::faults::InjectedFaults;
 use super::request::{CaptureRequest, FaultRequest, TokensRequest};
 use super::{Console, run, sides, values, verify};
 use crate::generate::{self as texts, Generation, Plan};
-use crate::loaded::{LoadedModel, sha256};
+use crate::loaded::LoadedModel;
 use crate::mutations::FaultSite;
 use crate::nonce::{self, Changes};
 use crate::pair::Pair;
@@ -190,7 +190,7 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
     }
     Ok(GenerationReport {
         outcome,
-        model: run::describe(&opened, sha256(opened.bytes())),
+        model: run::describe(&opened, opened.sha256()),
         prompt: ready.name,
         prompt_text: ready.text,
         prompt_tokens: ready.tokens,

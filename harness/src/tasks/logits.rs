@@ -4,7 +4,6 @@ use super::request::PositionsRequest;
 use super::sides::{SideChoice, SidesRequest};
 use super::{Console, run, verify};
 use crate::capture::Filter;
-use crate::loaded::sha256;
 use crate::logits::study;
 use crate::pair::Pair;
 use crate::report::Outcome;
@@ -41,7 +40,7 @@ pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<LogitsRep
     let input = chosen.input(&request.sides, &opened)?;
     input.check(&pair)?;
     let sides = chosen.on(&request.sides, &pair, &[])?;
-    let hash = sha256(opened.bytes());
+    let hash = opened.sha256();
     sides.check_model(&hash)?;
     let (subject, reference) = sides.record(&pair, &input)?;
     let diagnosis = pair.judge(&subject, reference.as_ref())?;

@@ -4,7 +4,7 @@ use super::faults::{self, InjectedFaults};
 use super::request::{CaptureRequest, FaultRequest, FilterRequest, TokensRequest};
 use super::{Console, sides, values};
 use crate::capture::npz;
-use crate::loaded::{LoadedModel, sha256};
+use crate::loaded::LoadedModel;
 use crate::pair::{Pair, Tokens};
 use crate::runners::Source;
 use anyhow::Result;
@@ -99,7 +99,7 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
     let manifest = npz::Manifest {
         schema_version: npz::SCHEMA_VERSION,
         engine: engine.clone(),
-        model_sha256: Some(sha256(opened.bytes())),
+        model_sha256: Some(opened.sha256()),
         ubatch: (what.longest() < tokens.len()).then_some(what.ubatch),
         positions: pair.filter.kept(tokens.len() + fed.len()),
         tokens: tokens.clone(),
@@ -112,7 +112,7 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
 /// The tokens of the capture in `folder`, in its steps.
 fn like(opened: &LoadedModel, folder: &Path) -> Result<Like> {
     let manifest = npz::manifest(folder)?;
-    manifest.check_model(folder, &sha256(opened.bytes()))?;
+    manifest.check_model(folder, &opened.sha256())?;
     opened.check(&[manifest.tokens.as_slice(), &manifest.decoded].concat(), 0)?;
     Ok(Like {
         ubatch: manifest.ubatch.unwrap_or(manifest.tokens.len()),

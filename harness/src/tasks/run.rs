@@ -6,7 +6,7 @@ use super::request::{FilterRequest, ToleranceRequest};
 use super::sides::{Input, SideChoice, Sides, SidesRequest};
 use super::{Console, repeat, verify};
 use crate::capture::Filter;
-use crate::loaded::{LoadedModel, sha256};
+use crate::loaded::LoadedModel;
 use crate::machine::Machine;
 use crate::mutations::FaultSite;
 use crate::pair::Pair;
@@ -129,7 +129,7 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
 
     let start = Instant::now();
     let (hash, weights) = std::thread::scope(|scope| {
-        let hash = scope.spawn(|| sha256(opened.bytes()));
+        let hash = scope.spawn(|| opened.sha256());
         let weights = weights::check(&opened.model, &pair.oracle);
         (hash.join().expect("hashing does not panic"), weights)
     });

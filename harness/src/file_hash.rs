@@ -1,0 +1,87 @@
+//! The SHA-256 of a model, read anew only where the file may have changed: hashing gigabytes takes longer than a prompt.
+
+use crate::loaded::sha256;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Smaller files are hashed in less time than a look into the cache is worth.
+const LEAST: u64 = 1 << 26;
+
+/// A change this soon after another may leave the file system's time as it was, in seconds.
+const GRAIN: i64 = 2;
+
+/// SHA-256 of `bytes`, the content of the file at `path`, in hexadecimal: from the cache if the file system says that the
+/// file is the one hashed before (device, inode, size, and times of the last change to content and to inode, which no
+/// program sets back). A cache that cannot be used is no error.
+pub fn of_file(path: &Path, bytes: &[u8]) -> String {
+    let Some((line, changed)) = identity(path) else { return sha256(bytes) };
+    let Some(kept) = folder().map(|folder| folder.join(&sha256(line.as_bytes())[..32])) else { return sha256(bytes) };
+    if let Some(hash) = std::fs::read_to_string(&kept).ok().and_then(|text| read(&text, &line)) {
+        return hash;
+    }
+    let hash = sha256(bytes);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs() as i64);
+    if changed + GRAIN < now && identity(path).is_some_and(|(after, _)| after == line) {
+        // Written beside and renamed: a reader never sees half a line.
+        let part = kept.with_extension(format!("{}.part", std::process::id()));
+        let _ = std::fs::write(&part, format!("{hash} {line}\n")).and_then(|()| std::fs::rename(&part, &kept));
+    }
+    hash
+}
+
+/// The hash in a file of the cache, if it is of the file that `line` describes.
+fn read(text: &str, line: &str) -> Option<String> {
+    let (hash, of) = text.strip_suffix('\n')?.split_once(' ')?;
+    (of == line && hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit())).then(|| hash.to_owned())
+}
+
+/// What the file system says of a file that is worth a place in the cache, and when it changed last.
+fn identity(path: &Path) -> Option<(String, i64)> {
+    let m = std::fs::metadata(path).ok().filter(|m| m.len() >= LEAST)?;
+    let line = format!(
+        "{} {} {} {}.{:09} {}.{:09}",
+        m.dev(),
+        m.ino(),
+        m.len(),
+        m.mtime(),
+        m.mtime_nsec(),
+        m.ctime(),
+        m.ctime_nsec()
+    );
+    Some((line, m.ctime()))
+}
+
+fn folder() -> Option<PathBuf> {
+    let folder = qdiff_engine::cache_folder()?.join("hashes");
+    std::fs::create_dir_all(&folder).ok()?;
+    Some(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_is_kept_for_the_very_file_only() {
+        let hash = sha256(b"");
+        assert_eq!(read(&format!("{hash} 1 2 3\n"), "1 2 3"), Some(hash.clone()));
+        assert_eq!(read(&format!("{hash} 1 2 3\n"), "1 2 4"), None);
+        // Half a line, and no hash.
+        assert_eq!(read(&format!("{hash} 1 2 3"), "1 2 3"), None);
+        assert_eq!(read("0123 1 2 3\n", "1 2 3"), None);
+    }
+
+    #[test]
+    fn a_file_that_changes_has_another_identity() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        // Sparse: the sizes matter, not the bytes.
+        let identity_at = |length| {
+            file.as_file().set_len(length).expect("the file grows");
+            identity(file.path()).map(|(line, _)| line)
+        };
+        assert_eq!(identity_at(LEAST - 1), None);
+        let (one, other) = (identity_at(LEAST), identity_at(LEAST + 1));
+        assert!(one.is_some() && other.is_some() && one != other, "{one:?} {other:?}");
+    }
+}
