@@ -2,8 +2,9 @@
 //!
 //! Destructors remove them when a command fails; an interrupt runs none, so it
 //! is caught, the paths are removed, and the process ends as the signal says.
+//! What a crash leaves, the supervisor removes.
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use crate::supervisor::{self, Posted, TOLD_TO_END};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -11,12 +12,12 @@ static PATHS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A path that is removed if the process is interrupted before this is dropped.
 #[derive(Debug)]
-pub struct Guard(PathBuf);
+pub struct Guard(PathBuf, Option<Posted>);
 
 /// Guards `path`.
 pub fn guard(path: &Path) -> Guard {
     paths(|all| all.push(path.to_path_buf()));
-    Guard(path.to_path_buf())
+    Guard(path.to_path_buf(), supervisor::path(path))
 }
 
 impl Drop for Guard {
@@ -31,16 +32,14 @@ fn paths(change: impl FnOnce(&mut Vec<PathBuf>)) {
 
 /// Removes what is guarded once the process is interrupted or told to end.
 pub fn on_interrupt() {
-    let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) else {
+    let Ok(mut signals) = signal_hook::iterator::Signals::new(TOLD_TO_END) else {
         // Then an interrupt ends the process at once, as if nobody listened.
         return;
     };
     std::thread::spawn(move || {
         for signal in signals.forever() {
             paths(|all| {
-                for path in all.drain(..) {
-                    let _ = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
-                }
+                all.drain(..).for_each(|path| supervisor::remove(&path));
             });
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }

@@ -24,6 +24,7 @@ mod verify_oracle;
 mod weights;
 
 use crate::report::terminal;
+use crate::supervisor::{self, Ended};
 pub use args::Cli;
 use args::{ColorChoice, Command};
 use std::process::ExitCode;
@@ -53,6 +54,9 @@ pub fn main() -> ExitCode {
         ColorChoice::Always => anstream::ColorChoice::Always.write_global(),
         ColorChoice::Never => anstream::ColorChoice::Never.write_global(),
     }
+    if let Some(ended) = supervisor::split() {
+        return after(ended, &cli.command);
+    }
     crate::cleanup::on_interrupt();
     if let Err(e) = crate::log::start(cli.verbose, cli.log.as_deref()) {
         complain(&format!("{e:#}"));
@@ -68,12 +72,33 @@ pub fn main() -> ExitCode {
     });
     ExitCode::from(result.unwrap_or_else(|e| {
         complain(&format!("{e:#}"));
-        match &cli.command {
-            Command::Run(args) if args.bisect => exit::SKIP,
-            Command::Compare(args) if args.bisect => exit::SKIP,
-            _ => exit::TROUBLE,
-        }
+        trouble(&cli.command)
     }))
+}
+
+/// The exit code where a command cannot say anything.
+fn trouble(command: &Command) -> u8 {
+    match command {
+        Command::Run(args) => exit::bisect(exit::TROUBLE, args.bisect),
+        Command::Compare(args) => exit::bisect(exit::TROUBLE, args.bisect),
+        _ => exit::TROUBLE,
+    }
+}
+
+/// What the process that waited for the work has left to do.
+fn after(ended: Ended, command: &Command) -> ExitCode {
+    match ended {
+        Ended::Code(code) => ExitCode::from(code),
+        // Ended by the signal itself, so that a shell stops its loop as well.
+        Ended::Told(signal) => {
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+            ExitCode::from(trouble(command))
+        }
+        Ended::Died(how) => {
+            complain(&how);
+            ExitCode::from(trouble(command))
+        }
+    }
 }
 
 fn dispatch(command: &Command) -> anyhow::Result<u8> {

@@ -5,6 +5,7 @@ use super::taps::{Taps, callback};
 use crate::arithmetic::Number;
 use crate::capture::{Collector, Step, Want};
 use crate::room::Room;
+use crate::supervisor;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::model::Graph;
@@ -32,6 +33,7 @@ impl TappedContext {
             Number::F16 => sys::GGML_TYPE_F16,
             Number::Bf16 => sys::GGML_TYPE_BF16,
         };
+        let _doing = supervisor::doing(|| "llama.cpp was making a context".to_owned());
         // SAFETY: plain C calls; the taps are boxed, so their address holds,
         // and outlive the context (see Drop).
         let ctx = unsafe {
@@ -70,6 +72,7 @@ impl TappedContext {
     /// a wanted stage never appeared: llama.cpp's names drift.
     pub fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
         self.taps.begin(Collector::new(want, self.position, tokens));
+        let _doing = supervisor::doing(|| format!("llama.cpp was running position {}", self.position));
         // SAFETY: the batch has room for every token, and is freed below.
         let code = unsafe {
             let mut batch = sys::llama_batch_init(tokens.len() as i32, 0, 1);

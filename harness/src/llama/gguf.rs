@@ -1,5 +1,6 @@
 //! A GGUF file as ggml itself reads it: the oracle's weights.
 
+use crate::supervisor;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::model::WeightSource;
@@ -34,6 +35,7 @@ impl<'a> GgmlWeights<'a> {
         let name = CString::new(path.as_os_str().as_encoded_bytes())?;
         let mut entries = HashMap::new();
         let mut reals = HashMap::new();
+        let _doing = supervisor::doing(|| format!("ggml was reading {}", path.display()));
         // SAFETY: plain C calls; the context is freed below and nothing of it
         // is kept.
         unsafe {

@@ -11,6 +11,7 @@ mod taps;
 pub mod vocab;
 
 use crate::log::{self, Level};
+use crate::supervisor;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -35,6 +36,14 @@ unsafe extern "C" fn tell(level: sys::ggml_log_level, text: *const c_char, _: *m
     log::text(if notable { Level::Notable } else { Level::Chatter }, &text.to_string_lossy());
 }
 
+/// Keeps what ggml says before it aborts: there is no other word of it.
+unsafe extern "C" fn gives_up(text: *const c_char) {
+    if !text.is_null() {
+        // SAFETY: ggml passes a NUL-terminated string.
+        supervisor::words(unsafe { CStr::from_ptr(text) }.to_bytes());
+    }
+}
+
 /// Starts the library once.
 pub fn start() {
     static START: Once = Once::new();
@@ -42,6 +51,7 @@ pub fn start() {
         // SAFETY: called once, before any other call; `tell` lives for ever.
         unsafe {
             sys::llama_log_set(Some(tell), std::ptr::null_mut());
+            sys::ggml_set_abort_callback(Some(gives_up));
             sys::llama_backend_init();
         }
     });
@@ -127,6 +137,7 @@ impl Model {
     fn with(path: &Path, mut params: sys::llama_model_params, on_gpu: bool) -> Result<Self> {
         params.use_extra_bufts = false;
         let name = CString::new(path.as_os_str().as_encoded_bytes())?;
+        let _doing = supervisor::doing(|| format!("llama.cpp was loading {}", path.display()));
         // SAFETY: a NUL-terminated path; the result is checked.
         let raw = unsafe { sys::llama_model_load_from_file(name.as_ptr(), params) };
         if raw.is_null() {

@@ -2,6 +2,7 @@
 //! cache in f16. For measuring speed.
 
 use super::Model;
+use crate::supervisor;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ impl Plain {
     /// # Errors
     /// If llama.cpp cannot make it.
     pub fn new(model: &Arc<Model>, n_ctx: usize, n_step: usize) -> Result<Self> {
+        let _doing = supervisor::doing(|| "llama.cpp was making a context".to_owned());
         // SAFETY: plain C calls; the result is checked.
         let ctx = unsafe {
             let mut params = sys::llama_context_default_params();

@@ -1,6 +1,7 @@
 //! Tokens as llama.cpp makes them.
 
 use super::Model;
+use crate::supervisor;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
 
@@ -31,6 +32,7 @@ impl Model {
     /// If llama.cpp refuses the text.
     pub fn tokenize_bytes(&self, text: &[u8], parse_special: bool) -> Result<Vec<u32>> {
         let mut tokens = vec![0; text.len() + 8];
+        let _doing = supervisor::doing(|| "llama.cpp was splitting the prompt into tokens".to_owned());
         // SAFETY: both lengths are passed along.
         let n = unsafe {
             sys::llama_tokenize(
