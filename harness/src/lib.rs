@@ -31,6 +31,7 @@ pub mod report;
 pub mod room;
 pub mod runners;
 pub mod score;
+pub mod shown;
 pub mod sweep;
 pub mod tasks;
 pub mod tokens;

@@ -1,7 +1,7 @@
 //! JSON: the report itself. Written with the lists of numbers on one line
 //! each, so that it can be read, and read back.
 
-use super::{Document, Failure, Format, Kind, Place, Report, SCHEMA_VERSION, Told};
+use super::{Document, Failure, Kind, Place, Report, SCHEMA_VERSION, Told};
 use anyhow::{Context as _, Result, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,27 +9,14 @@ use serde_json::ser::{Formatter, Serializer};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The JSON format.
-pub struct Json;
-
-impl Format for Json {
-    fn name(&self) -> &'static str {
-        "json"
-    }
-
-    fn extension(&self) -> &'static str {
-        "json"
-    }
-
-    fn several(&self) -> bool {
-        false
-    }
-
-    fn render(&self, told: &[&dyn Told], _: &[String]) -> Result<String> {
-        match told {
-            [one] => one.json(),
-            _ => bail!("a JSON report holds one run"),
-        }
+/// The one document as a file.
+///
+/// # Errors
+/// Of several, or if it has no form in JSON.
+pub(super) fn render(told: &[&dyn Told], _: &[String]) -> Result<String> {
+    match told {
+        [one] => one.json(),
+        _ => bail!("a JSON report holds one run"),
     }
 }
 

@@ -41,48 +41,43 @@ pub use screen::{Check, Document, Fate, Next, Screen, Section, Table, Told};
 pub use sweep::SweepReport;
 pub use weights::WeightsReport;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result};
 use std::path::Path;
 
-/// A way to lay out what is told.
-pub trait Format: Sync {
+/// A way to lay out what is told in a file.
+pub struct Format {
     /// What it is called, as an option of the command line: `--markdown`.
-    fn name(&self) -> &'static str;
-
+    pub name: &'static str,
     /// Extension of its files, without the dot.
-    fn extension(&self) -> &'static str;
-
+    pub extension: &'static str,
     /// Whether one file can hold several documents.
-    fn several(&self) -> bool;
-
-    /// The whole file. `absent` is what should be among the documents and is not,
-    /// a sentence each: a format of several tells it, so that none of them passes
-    /// for all.
-    ///
-    /// # Errors
-    /// If the documents cannot be put in this format.
-    fn render(&self, told: &[&dyn Told], absent: &[String]) -> Result<String>;
+    pub several: bool,
+    /// The whole file. What should be among the documents and is not comes second, a sentence each: a format of
+    /// several tells it, so that none of them passes for all.
+    pub render: fn(&[&dyn Told], &[String]) -> Result<String>,
 }
 
 /// Every format that is a file.
-pub const FORMATS: &[&dyn Format] = &[&json::Json, &markdown::Markdown, &page::Html, &junit::JUnit];
+pub static FORMATS: [Format; 4] = [
+    Format { name: "json", extension: "json", several: false, render: json::render },
+    Format { name: "markdown", extension: "md", several: true, render: markdown::render },
+    Format { name: "html", extension: "html", several: true, render: page::render },
+    Format { name: "junit", extension: "xml", several: true, render: junit::render },
+];
 
 /// The format that the extension of `path` stands for.
 ///
 /// # Errors
 /// An extension that stands for none.
-pub fn format_of(path: &Path) -> Result<&'static dyn Format> {
+pub fn format_of(path: &Path) -> Result<&'static Format> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
-    match FORMATS.iter().find(|f| f.extension() == extension) {
-        Some(format) => Ok(*format),
-        None => {
-            let known: Vec<String> = FORMATS.iter().map(|f| format!(".{}", f.extension())).collect();
-            bail!("cannot tell the format of {} from its extension; it takes {}", path.display(), known.join(", "))
-        }
-    }
+    FORMATS.iter().find(|f| f.extension == extension).with_context(|| {
+        let known = FORMATS.each_ref().map(|f| format!(".{}", f.extension)).join(", ");
+        format!("cannot tell the format of {} from its extension; it takes {known}", path.display())
+    })
 }
 
 /// The format of this name.
-pub fn format_named(name: &str) -> Option<&'static dyn Format> {
-    FORMATS.iter().find(|f| f.name() == name).copied()
+pub fn format_named(name: &str) -> Option<&'static Format> {
+    FORMATS.iter().find(|f| f.name == name)
 }

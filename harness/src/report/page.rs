@@ -1,31 +1,19 @@
 //! One HTML file that needs nothing else. The report of a run has a page with
 //! charts (`html/`); whatever else is told has a plain one.
 
-use super::{Format, Screen, Section, Told, html};
+use super::{Screen, Section, Told, html};
+use crate::shown::shown;
 use anyhow::Result;
 use std::fmt::Write as _;
 
-/// The HTML format.
-pub struct Html;
-
-impl Format for Html {
-    fn name(&self) -> &'static str {
-        "html"
-    }
-
-    fn extension(&self) -> &'static str {
-        "html"
-    }
-
-    fn several(&self) -> bool {
-        true
-    }
-
-    fn render(&self, told: &[&dyn Told], absent: &[String]) -> Result<String> {
-        match told.iter().map(|t| t.run()).collect::<Option<Vec<_>>>() {
-            Some(runs) => html::render(&runs, absent),
-            None => Ok(plain(told.iter().map(|t| t.screen(true)))),
-        }
+/// The whole file.
+///
+/// # Errors
+/// As [`html::render`].
+pub(super) fn render(told: &[&dyn Told], absent: &[String]) -> Result<String> {
+    match told.iter().map(|t| t.run()).collect::<Option<Vec<_>>>() {
+        Some(runs) => html::render(&runs, absent),
+        None => Ok(plain(told.iter().map(|t| t.screen(true)))),
     }
 }
 
@@ -60,16 +48,10 @@ fn one(screen: &Screen, out: &mut String) {
     for part in screen.sections.iter().filter(|s| !s.is_empty()) {
         section(part, out);
     }
-    for (what, command) in [
-        ("To repeat:".to_owned(), Some(&screen.repeat).filter(|c| !c.is_empty())),
-        (
-            screen.next.as_ref().map_or_else(String::new, |n| format!("Next, {}:", n.why)),
-            screen.next.as_ref().map(|n| &n.command),
-        ),
-    ] {
-        if let Some(command) = command {
-            let _ = writeln!(out, "<p>{}</p>\n<pre>{}</pre>", escape(&what), escape(command));
-        }
+    let repeat = (!screen.repeat.is_empty()).then(|| ("To repeat:".to_owned(), &screen.repeat));
+    let next = screen.next.as_ref().map(|next| (format!("Next, {}:", next.why), &next.command));
+    for (what, command) in repeat.into_iter().chain(next) {
+        let _ = writeln!(out, "<p>{}</p>\n<pre>{}</pre>", escape(&what), escape(command));
     }
 }
 
@@ -84,24 +66,20 @@ fn section(section: &Section, out: &mut String) {
         }
         out.push_str("</dl>\n");
     }
-    let Some(table) = section.table.as_ref().filter(|t| !t.rows.is_empty()) else {
-        return;
-    };
-    let row = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
-        let cells = cells.enumerate().map(|(i, cell)| {
+    let Some(table) = section.table.as_ref().filter(|t| !t.rows.is_empty()) else { return };
+    let row = |tag: &str, cells: &[String]| {
+        let cells = cells.iter().enumerate().map(|(i, cell)| {
             let class = if table.numbers.contains(&i) { " class=\"n\"" } else { "" };
             format!("<{tag}{class}>{}</{tag}>", escape(cell))
         });
-        format!("<tr>{}</tr>", cells.collect::<String>())
+        format!("<tr>{}</tr>\n", cells.collect::<String>())
     };
-    let _ = writeln!(out, "<div class=\"wide\"><table>\n{}", row("th", &mut table.columns.iter().map(String::as_str)));
-    for cells in &table.rows {
-        let _ = writeln!(out, "{}", row("td", &mut cells.iter().map(String::as_str)));
-    }
+    let _ = write!(out, "<div class=\"wide\"><table>\n{}", row("th", &table.columns));
+    out.extend(table.rows.iter().map(|cells| row("td", cells)));
     out.push_str("</table></div>\n");
 }
 
-fn escape(text: &str) -> String {
-    let text: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+/// Text as it stands in an element or in the quotes of an attribute.
+pub(super) fn escape(text: &str) -> String {
+    shown(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

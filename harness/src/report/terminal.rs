@@ -2,7 +2,8 @@
 //! fits 100 columns.
 
 use super::Outcome;
-use super::screen::{Line, Screen, Table};
+use super::screen::{Screen, Table};
+use crate::shown::{shown, shown_lines};
 use anstyle::{AnsiColor, Style};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, presets};
 use std::fmt::Write as _;
@@ -30,7 +31,7 @@ pub fn render(screen: &Screen) -> String {
         if tables > 1 && section.table.is_some() && !section.title.is_empty() {
             out.push_str(&first_line(&section.title));
         }
-        lines(&section.lines, &mut out);
+        out.extend(section.lines.iter().map(|(label, text)| line(label, text)));
         if let Some(table) = &section.table {
             let _ = writeln!(out, "{}", draw(table));
         }
@@ -59,21 +60,15 @@ pub(crate) fn verdict(outcome: Outcome, word: &str, text: &str) -> String {
     format!("{style}{word}{style:#}{rest}")
 }
 
-fn lines(labelled: &[Line], out: &mut String) {
-    for (label, text) in labelled {
-        out.push_str(&line(label, text));
-    }
-}
-
 /// `label      text`, the text wrapped beside its label.
 pub(crate) fn line(label: &str, text: &str) -> String {
     let first = format!("{label:<LABEL$}");
-    wrap(&plain(text), &first, &" ".repeat(LABEL)) + "\n"
+    wrap(&shown(text), &first, &" ".repeat(LABEL)) + "\n"
 }
 
 /// A line of its own, wrapped as a verdict is.
 fn first_line(text: &str) -> String {
-    wrap(&plain(text), "", "  ") + "\n"
+    wrap(&shown(text), "", "  ") + "\n"
 }
 
 fn wrap(text: &str, first: &str, rest: &str) -> String {
@@ -85,42 +80,26 @@ fn wrap(text: &str, first: &str, rest: &str) -> String {
     textwrap::fill(text, options)
 }
 
-/// Names come from files: what steers a terminal is shown instead of obeyed.
-pub(crate) fn plain(text: &str) -> String {
-    shown(text, |_| false)
-}
-
-/// As [`plain`], of a whole screen: it keeps line ends, tabs, and the colours
-/// of a verdict. These are all that is drawn with, and can hide nothing.
+/// A whole screen, which keeps its line ends, tabs, and the colours of a verdict. These are all that is drawn with,
+/// and can hide nothing.
 pub(crate) fn harmless(text: &str) -> String {
-    let escapes: Vec<String> =
-        [RED, GREEN, YELLOW].iter().flat_map(|style| [format!("{style}"), format!("{style:#}")]).collect();
-    let keep = |c| matches!(c, '\n' | '\t');
+    let own = [RED, GREEN, YELLOW].iter().flat_map(|style| [format!("{style}"), format!("{style:#}")]);
+    let own: Vec<String> = own.collect();
     let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('\u{1b}') {
-        out.push_str(&shown(&rest[..at], keep));
-        rest = &rest[at..];
-        let own = escapes.iter().find(|e| rest.starts_with(e.as_str()));
-        // Anything else that begins so loses its first character alone.
-        let (text, length) = own.map_or((r"\u{1b}", 1), |e| (e.as_str(), e.len()));
-        out.push_str(text);
-        rest = &rest[length..];
-    }
-    out + &shown(rest, keep)
-}
-
-/// `text` with its control characters written out, but for those to `keep`.
-fn shown(text: &str, keep: impl Fn(char) -> bool) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() && !keep(c) {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
+    let (mut from, mut at) = (0, 0);
+    while let Some(found) = text[at..].find('\u{1b}') {
+        at += found;
+        match own.iter().find(|escape| text[at..].starts_with(escape.as_str())) {
+            Some(escape) => {
+                out += &shown_lines(&text[from..at]);
+                out += escape;
+                at += escape.len();
+                from = at;
+            }
+            None => at += 1,
         }
     }
-    out
+    out + &shown_lines(&text[from..])
 }
 
 /// A command over several lines, as a shell takes it.
@@ -128,7 +107,7 @@ fn shell(command: &str) -> String {
     let indent = " ".repeat(LABEL);
     let mut out = indent.clone();
     let mut used = LABEL;
-    for word in words(&plain(command)) {
+    for word in words(&shown(command)) {
         let width = textwrap::core::display_width(word);
         // Room for the word, a space and the backslash.
         if used > LABEL && used + width + 3 > WIDTH {
@@ -184,7 +163,7 @@ fn layout(table: &Table, gap: u16) -> comfy_table::Table {
     drawn.load_style(presets::NOTHING);
     drawn.set_header(&table.columns);
     for row in &table.rows {
-        drawn.add_row(row.iter().map(|cell| Cell::new(plain(cell))));
+        drawn.add_row(row.iter().map(|cell| Cell::new(shown(cell))));
     }
     for &i in &table.numbers {
         if let Some(column) = drawn.column_mut(i) {

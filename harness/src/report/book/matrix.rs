@@ -1,11 +1,9 @@
 //! The first table of the book: every model on every path, in one line each.
 
-use super::super::markdown::{self, escape};
+use super::super::{Section, Table, markdown};
 use super::runs::{Digest, Figures, Runs, StageDigest};
 use super::verdicts::share;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 /// A line for each model and path, over all prompts.
 pub(super) fn render(all: &[Runs], out: &mut String) {
@@ -24,14 +22,12 @@ pub(super) fn render(all: &[Runs], out: &mut String) {
          The reference is llama.cpp on the CPU where the path names no other. A share is how much of the error that\n\
          correct f32 arithmetic may make, computed from the operands, the worst row or element of any stage took:\n\
          above 100 % a stage would be wrong. Rows judged include those of stages that were not tapped and are checked\n\
-         as part of the next tapped one.\n\n",
+         as part of the next tapped one.\n",
     );
-    if lines.is_empty() {
-        super::missing("runs", true, out);
-        return;
-    }
+    super::missing("runs", lines.is_empty(), out);
     let head = ["model", "path", "on", "prompts", "verdict", "rows judged", "worst share, subject", "reference"];
-    markdown::table(&head, &[3, 5, 6, 7], lines.iter().map(Line::cells), out);
+    let table = Table::new(&head, &[3, 5, 6, 7], lines.iter().map(Line::cells));
+    markdown::section(&Section::table("", table), 3, out);
 }
 
 /// The runs of one model on one path.
@@ -51,20 +47,19 @@ impl<'a> Line<'a> {
         (&first.model.sha256, &first.subject, &self.path) == (&run.model.sha256, &run.subject, &run.path())
     }
 
-    fn cells(&self) -> Vec<Cow<'a, str>> {
+    fn cells(&self) -> Vec<String> {
         let first = self.runs[0];
         let sum = |of: fn(&Digest) -> usize| self.runs.iter().map(|r| of(r)).sum::<usize>();
-        let cells = [
-            escape(&format!("{} {}", first.model.name, first.model.format)),
-            escape(&self.path),
-            escape(&first.subject),
+        vec![
+            format!("{} {}", first.model.name, first.model.format),
+            self.path.clone(),
+            first.subject.clone(),
             self.runs.len().to_string(),
-            escape(&self.verdict()),
+            self.verdict(),
             format!("{} of {}", sum(|r| r.coverage.judged), sum(|r| r.coverage.asked)),
             self.worst(|s| s.subject),
             self.worst(|s| s.reference),
-        ];
-        cells.into_iter().map(Cow::from).collect()
+        ]
     }
 
     /// The verdict of all prompts, or how many have which.
@@ -74,12 +69,8 @@ impl<'a> Line<'a> {
             *counts.entry(run.word()).or_default() += 1;
         }
         let alone = counts.len() == 1;
-        let mut told = String::new();
-        for (word, count) in counts {
-            let comma = if told.is_empty() { "" } else { ", " };
-            let _ = if alone { write!(told, "{word}") } else { write!(told, "{comma}{count} {word}") };
-        }
-        told
+        let told = counts.iter().map(|(word, n)| if alone { (*word).to_owned() } else { format!("{n} {word}") });
+        told.collect::<Vec<_>>().join(", ")
     }
 
     fn worst(&self, side: fn(&StageDigest) -> Option<Figures>) -> String {

@@ -2,10 +2,15 @@
 //! Several runs stand behind an overview, each parsed when it is opened.
 
 use super::json::Written;
+use super::page::escape;
 use super::{Document as _, Report, Screen, overview, stages};
+use crate::shown::shown;
 use crate::verdict::BIN_OF_ONE;
 use anyhow::Result;
+use serde::Serialize as _;
+use serde_json::ser::{CharEscape, CompactFormatter, Formatter, Serializer};
 use serde_json::{Value, json};
+use std::io;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -90,9 +95,30 @@ fn run(report: &Report) -> Result<String> {
 }
 
 /// An element that holds `data` and runs nothing.
-fn element(class: &str, data: &Value) -> Result<String> {
-    let data = inert(&serde_json::to_string(data)?);
-    Ok(format!(r#"<script type="application/json" class="{class}">{data}</script>"#))
+pub(super) fn element(class: &str, data: &Value) -> Result<String> {
+    let mut json = Vec::new();
+    data.serialize(&mut Serializer::with_formatter(&mut json, Inert))?;
+    Ok(format!(r#"<script type="application/json" class="{class}">{}</script>"#, String::from_utf8(json)?))
+}
+
+/// JSON of which no string can end the element it stands in, or hide from whoever reads the page.
+struct Inert;
+
+impl Formatter for Inert {
+    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, to: &mut W, text: &str) -> io::Result<()> {
+        // A backslash in the string itself comes as an escape, below: these are ours.
+        to.write_all(shown(text).replace('\\', r"\\").replace('<', r"\u003c").as_bytes())
+    }
+
+    fn write_char_escape<W: ?Sized + io::Write>(&mut self, to: &mut W, escape: CharEscape) -> io::Result<()> {
+        match escape {
+            CharEscape::Backspace => to.write_all(br"\\u{8}"),
+            CharEscape::FormFeed => to.write_all(br"\\u{c}"),
+            CharEscape::AsciiControl(byte) => write!(to, r"\\u{{{byte:x}}}"),
+            // Line ends and tabs: the page spells them as it does quotes.
+            other => CompactFormatter.write_char_escape(to, other),
+        }
+    }
 }
 
 /// Puts each text in the place of its mark, in the order in which the marks
@@ -122,24 +148,17 @@ fn hash(text: &str) -> String {
     format!("sha256-{encoded}")
 }
 
-/// JSON that cannot end the element it stands in: `<` only occurs in strings.
-fn inert(json: &str) -> String {
-    json.replace('<', "\\u003c")
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn data_cannot_leave_its_element() {
-        let hostile = serde_json::json!("</script><script>alert(1)</script><!--");
-        let text = inert(&hostile.to_string());
+        let hostile = serde_json::json!("</script><script>alert(1)</script><!--\\\"\n");
+        let text = element("x", &hostile).unwrap();
+        let (_, text) = text.split_once('>').unwrap();
+        let text = text.strip_suffix("</script>").unwrap();
         assert!(!text.contains('<'));
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), hostile);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(text).unwrap(), hostile);
     }
 }
