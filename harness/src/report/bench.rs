@@ -1,8 +1,8 @@
 //! What `qdiff bench` tells: time and memory, against llama.cpp in the same run.
 
+use super::Outcome;
 use super::screen::{Check, Document, Fate, Screen, Section, Table};
 use super::stages::NONE;
-use super::{Kind, Outcome};
 use crate::number::counted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -136,7 +136,7 @@ pub struct BenchRow {
 }
 
 impl Document for BenchReport {
-    const KIND: Kind = Kind::Bench;
+    const KIND: &'static str = "bench";
 
     fn screen(&self, _: bool) -> Screen {
         match self {

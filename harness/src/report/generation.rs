@@ -2,7 +2,7 @@
 
 use super::origin::UNKNOWN;
 use super::screen::{Check, Document, Fate, Line, Screen, Section};
-use super::{Doubt, Kind, ModelInfo, Outcome};
+use super::{Doubt, ModelInfo, Outcome};
 use crate::diagnose::Diagnosis;
 use crate::generate::{Choice, Fork, GeneratedText, Generation, OtherDraw, Stop};
 use crate::nonce::Changes;
@@ -136,7 +136,7 @@ pub fn row(index: usize, reference: &str, subject: &str, same: bool) -> String {
 }
 
 impl Document for GenerationReport {
-    const KIND: Kind = Kind::Generation;
+    const KIND: &'static str = "generation";
 
     fn screen(&self, _: bool) -> Screen {
         let mut said = said(self);
@@ -274,7 +274,10 @@ fn sampling(s: &Settings) -> String {
     if s.temperature <= 0.0 {
         return format!("greedy{penalties}");
     }
-    format!("seed {}, temp {}, top-k {}, top-p {}, min-p {}{penalties}", s.seed, s.temperature, s.top_k, s.top_p, s.min_p)
+    format!(
+        "seed {}, temp {}, top-k {}, top-p {}, min-p {}{penalties}",
+        s.seed, s.temperature, s.top_k, s.top_p, s.min_p
+    )
 }
 
 fn best(choice: &Choice) -> String {

@@ -8,9 +8,6 @@ use quick_xml::events::{BytesDecl, BytesText, Event};
 use std::io;
 
 /// The whole file.
-///
-/// # Errors
-/// If what is told cannot be written as XML.
 pub(super) fn render(told: &[&dyn Told], absent: &[String]) -> Result<String> {
     let mut writer = Writer::new_with_indent(Vec::new(), b' ', 2);
     writer.write_event(Event::Decl(BytesDecl::new("1.0", Some("UTF-8"), None)))?;

@@ -1,10 +1,10 @@
 //! What `qdiff logits` tells, on one screen: the products first, then what only
 //! looks suspicious.
 
-use super::origin;
+use super::origin::{self, few};
 use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
 use super::stages::NONE;
-use super::{Doubt, Kind, ModelInfo, Outcome};
+use super::{Doubt, ModelInfo, Outcome};
 use crate::diagnose::Diagnosis;
 use crate::logits::{Pick, Study, Suspect, Why};
 use crate::number::{counted, number};
@@ -49,7 +49,7 @@ pub struct LogitsReport {
 }
 
 impl Document for LogitsReport {
-    const KIND: Kind = Kind::Logits;
+    const KIND: &'static str = "logits";
 
     fn screen(&self, _: bool) -> Screen {
         let wrong = (self.study.seen.wrong > 0).then(|| wrong(&self.study));
@@ -152,15 +152,13 @@ fn wrong(study: &Study) -> String {
     let who = if study.everywhere() {
         format!("{} ids of {}: none is special, whichever stand out", study.wrong_ids, study.ids.rows)
     } else {
-        let shown: Vec<String> = study.listed.iter().take(6).map(ToString::to_string).collect();
-        let dots = if study.wrong_ids > 6 { " …" } else { "" };
-        format!("{}: {}{dots}", counted(study.wrong_ids, "id"), shown.join(" "))
+        format!("{}: {}", counted(study.wrong_ids, "id"), few(&study.listed, study.wrong_ids, " "))
     };
-    let positions: Vec<String> = study.seen.places.positions.iter().take(6).map(ToString::to_string).collect();
+    let positions = few(&study.seen.places.positions, study.seen.places.rows, " ");
     let at = match study.seen.places.rows {
         n if n == study.seen.rows => "at every position".to_owned(),
-        1 => format!("at position {} alone", positions.join(" ")),
-        n => format!("at {n} positions: {}{}", positions.join(" "), if n > 6 { " …" } else { "" }),
+        1 => format!("at position {positions} alone"),
+        n => format!("at {n} positions: {positions}"),
     };
     let mut text = format!("{who}; {at}; pattern: {}", study.pattern);
     for (n, what) in [

@@ -7,9 +7,6 @@ use anyhow::Result;
 use std::fmt::Write as _;
 
 /// The whole file.
-///
-/// # Errors
-/// As [`html::render`].
 pub(super) fn render(told: &[&dyn Told], absent: &[String]) -> Result<String> {
     match told.iter().map(|t| t.run()).collect::<Option<Vec<_>>>() {
         Some(runs) => html::render(&runs, absent),
@@ -29,7 +26,7 @@ th, td { text-align: left; padding: .2em .8em .2em 0; white-space: nowrap; borde
 
 fn plain(screens: impl Iterator<Item = Screen>) -> String {
     let screens: Vec<Screen> = screens.collect();
-    let title = screens.first().map_or_else(String::new, |s| format!("qdiff: {} {}", s.word, s.title));
+    let title = screens.first().map_or_else(String::new, title);
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n\
@@ -41,6 +38,11 @@ fn plain(screens: impl Iterator<Item = Screen>) -> String {
         one(screen, &mut out);
     }
     out + "</main>\n</html>\n"
+}
+
+/// What a browser calls it.
+pub(super) fn title(screen: &Screen) -> String {
+    format!("qdiff: {} {}", screen.word, screen.title)
 }
 
 fn one(screen: &Screen, out: &mut String) {

@@ -1,16 +1,16 @@
 //! What `qdiff mutations score` tells: how often the diagnosis is right. Totals, a line for each independent fault,
 //! everything that was missed with the reason, what is inert, false alarms, smallest magnitudes.
 
+use super::Outcome;
 use super::origin::UNKNOWN;
 use super::screen::{Check, Document, Fate, Screen, Section, Table};
 use super::stages::NONE;
-use super::{Kind, Outcome};
 use crate::number::{Real, counted, number};
 use crate::score::{Case, Group, PairCase, Score, median};
 use std::collections::BTreeMap;
 
 impl Document for Score {
-    const KIND: Kind = Kind::Score;
+    const KIND: &'static str = "score";
 
     fn screen(&self, _: bool) -> Screen {
         let (word, outcome) = if self.reached() { ("REACHED", Outcome::Match) } else { ("MISSED", Outcome::Diverged) };

@@ -7,6 +7,8 @@ use crate::shown::{shown, shown_lines};
 use anstyle::{AnsiColor, Style};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, presets};
 use std::fmt::Write as _;
+use textwrap::core::{Word, display_width};
+use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
 /// Columns that everything fits in.
 const WIDTH: usize = 100;
@@ -72,11 +74,11 @@ fn first_line(text: &str) -> String {
 }
 
 fn wrap(text: &str, first: &str, rest: &str) -> String {
-    let options = textwrap::Options::new(WIDTH)
+    let options = Options::new(WIDTH)
         .initial_indent(first)
         .subsequent_indent(rest)
-        .word_splitter(textwrap::WordSplitter::NoHyphenation)
-        .word_separator(textwrap::WordSeparator::AsciiSpace);
+        .word_splitter(WordSplitter::NoHyphenation)
+        .word_separator(WordSeparator::AsciiSpace);
     textwrap::fill(text, options)
 }
 
@@ -104,48 +106,38 @@ pub(crate) fn harmless(text: &str) -> String {
 
 /// A command over several lines, as a shell takes it.
 fn shell(command: &str) -> String {
-    let indent = " ".repeat(LABEL);
-    let mut out = indent.clone();
-    let mut used = LABEL;
-    for word in words(&shown(command)) {
-        let width = textwrap::core::display_width(word);
-        // Room for the word, a space and the backslash.
-        if used > LABEL && used + width + 3 > WIDTH {
-            let _ = write!(out, "\\\n{indent}  ");
-            used = LABEL + 2;
-        }
-        out.push_str(word);
-        out.push(' ');
-        used += width + 1;
-    }
-    out.trim_end().to_owned()
+    let (first, rest) = (" ".repeat(LABEL), " ".repeat(LABEL + 2));
+    // Room for a space and the backslash.
+    let options = Options::new(WIDTH - 3)
+        .initial_indent(&first)
+        .subsequent_indent(&rest)
+        .break_words(false)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .word_separator(WordSeparator::Custom(words))
+        .wrap_algorithm(WrapAlgorithm::FirstFit);
+    textwrap::wrap(&shown(command), options).join(" \\\n")
 }
 
 /// Splits at blanks outside single quotes: inside them a shell would keep the
 /// backslash of a continued line.
-fn words(command: &str) -> Vec<&str> {
-    let (mut words, mut start) = (Vec::new(), 0);
+fn words(command: &str) -> Box<dyn Iterator<Item = Word<'_>> + '_> {
     let (mut quoted, mut escaped) = (false, false);
-    for (at, c) in command.char_indices() {
+    let blank = move |c| {
+        let plain = !std::mem::take(&mut escaped);
         match c {
-            _ if escaped => escaped = false,
-            '\\' if !quoted => escaped = true,
-            '\'' => quoted = !quoted,
-            ' ' if !quoted => {
-                words.push(&command[start..at]);
-                start = at + 1;
-            }
+            '\\' if plain && !quoted => escaped = true,
+            '\'' if plain => quoted = !quoted,
             _ => {}
         }
-    }
-    words.push(&command[start..]);
-    words
+        c == ' ' && plain && !quoted
+    };
+    Box::new(command.split_inclusive(blank).map(Word::from))
 }
 
-fn draw(table: &Table) -> String {
+pub(super) fn draw(table: &Table) -> String {
     // Two blanks between columns where they fit, else one.
     let roomy = layout(table, 2).to_string();
-    let fits = |text: &str| text.lines().all(|l| textwrap::core::display_width(l) <= WIDTH);
+    let fits = |text: &str| text.lines().all(|l| display_width(l) <= WIDTH);
     let text = if fits(&roomy) {
         roomy
     } else {
@@ -161,7 +153,7 @@ fn draw(table: &Table) -> String {
 fn layout(table: &Table, gap: u16) -> comfy_table::Table {
     let mut drawn = comfy_table::Table::new();
     drawn.load_style(presets::NOTHING);
-    drawn.set_header(&table.columns);
+    drawn.set_header(table.columns.iter().map(|heading| shown(heading)));
     for row in &table.rows {
         drawn.add_row(row.iter().map(|cell| Cell::new(shown(cell))));
     }
@@ -193,15 +185,8 @@ mod tests {
 
     #[test]
     fn quoted_text_stays_whole() {
-        assert_eq!(
-            words(r"qdiff run --prompt 'it'\''s a b' -n 3"),
-            ["qdiff", "run", "--prompt", r"'it'\''s a b'", "-n", "3"]
-        );
-    }
-
-    #[test]
-    fn escapes_are_shown_not_obeyed() {
-        assert_eq!(line("model", "\u{1b}[31mred\r\n"), "model      \\u{1b}[31mred\\r\\n\n");
+        let told: Vec<_> = words(r"qdiff run --prompt 'it'\''s a b' -n 3").map(|w| w.word).collect();
+        assert_eq!(told, ["qdiff", "run", "--prompt", r"'it'\''s a b'", "-n", "3"]);
     }
 
     #[test]

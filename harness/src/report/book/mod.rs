@@ -44,7 +44,8 @@ impl Book {
             }
         }
         if !any {
-            bail!("{}: no result in it, a JSON file with a `kind`", shown(folders));
+            let folders: Vec<String> = folders.iter().map(|f| f.display().to_string()).collect();
+            bail!("{}: no result in it, a JSON file with a `kind`", folders.join(", "));
         }
         Ok(book)
     }
@@ -118,9 +119,4 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     paths.sort();
     Ok(paths)
-}
-
-fn shown(folders: &[PathBuf]) -> String {
-    let shown: Vec<String> = folders.iter().map(|f| f.display().to_string()).collect();
-    shown.join(", ")
 }

@@ -1,5 +1,6 @@
 //! Runs, each in its figures per stage: small enough to be committed.
 
+use super::super::stages::grouped;
 use super::super::{Document as _, ModelInfo, Outcome, Report};
 use crate::machine::Machine;
 use crate::metrics::largest;
@@ -149,18 +150,14 @@ impl StageDigest {
 /// Stages of one name in one: the worst of each side, and as many layers as `layers` makes of those of two.
 fn folded(stages: impl Iterator<Item = StageDigest>, layers: fn(usize, usize) -> usize) -> Vec<StageDigest> {
     let worse = |a: Option<Figures>, b| a.into_iter().chain(b).reduce(Figures::or);
-    let mut all: Vec<StageDigest> = Vec::new();
-    for stage in stages {
-        match all.iter_mut().find(|s| s.stage == stage.stage) {
-            Some(seen) => {
-                seen.layers = layers(seen.layers, stage.layers);
-                seen.subject = worse(seen.subject, stage.subject);
-                seen.reference = worse(seen.reference, stage.reference);
-            }
-            None => all.push(stage),
-        }
-    }
-    all
+    let one = |a: StageDigest, b: StageDigest| StageDigest {
+        layers: layers(a.layers, b.layers),
+        subject: worse(a.subject, b.subject),
+        reference: worse(a.reference, b.reference),
+        stage: a.stage,
+    };
+    let groups = grouped(stages, |s| s.stage.clone()).into_iter();
+    groups.filter_map(|(_, group)| group.into_iter().reduce(one)).collect()
 }
 
 impl Runs {

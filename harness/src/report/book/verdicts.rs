@@ -1,7 +1,8 @@
 //! What was run, the verdict on each prompt, and the arithmetic of each stage.
 
 use super::super::markdown::{self, escape};
-use super::super::{ModelInfo, Section, Table};
+use super::super::stages::grouped;
+use super::super::{Section, Table};
 use super::runs::{Digest, Figures, Runs, StageDigest};
 use crate::number::{number, percent};
 use crate::shown::shown;
@@ -31,22 +32,11 @@ pub(super) fn render(all: &[Runs], out: &mut String) {
 }
 
 fn tested(all: &[Runs], out: &mut String) {
-    let mut models: Vec<&ModelInfo> = Vec::new();
-    for run in all.iter().flat_map(|runs| &runs.runs) {
-        if !models.iter().any(|m| m.sha256 == run.model.sha256) {
-            models.push(&run.model);
-        }
-    }
     out.push('\n');
-    for m in models {
-        let _ = writeln!(
-            out,
-            "- {} {}, {} layers, sha256 `{}`",
-            escape(&m.name),
-            escape(&m.format),
-            m.layers,
-            shown(&m.sha256)
-        );
+    for (_, runs) in grouped(all.iter().flat_map(|runs| &runs.runs), |run| &run.model.sha256) {
+        let m = &runs[0].model;
+        let (name, format, hash) = (escape(&m.name), escape(&m.format), shown(&m.sha256));
+        let _ = writeln!(out, "- {name} {format}, {} layers, sha256 `{hash}`", m.layers);
     }
     out.push_str("\nOn:\n\n");
     for runs in all {

@@ -2,8 +2,8 @@
 //! Several runs stand behind an overview, each parsed when it is opened.
 
 use super::json::Written;
-use super::page::escape;
-use super::{Document as _, Report, Screen, overview, stages};
+use super::page::{escape, title};
+use super::{Document as _, Report, overview, stages};
 use crate::shown::shown;
 use crate::verdict::BIN_OF_ONE;
 use anyhow::Result;
@@ -30,27 +30,24 @@ const FOLDED: [&str; 6] = ["model", "injected", "tolerance", "tokenizer", "repea
 
 /// The page of one run, or of several behind an overview. `absent` is what
 /// should be among them and is not.
-///
-/// # Errors
-/// If a report has no form in JSON.
 pub(super) fn render(reports: &[&Report], absent: &[String]) -> Result<String> {
-    let rows = overview::rows(reports);
-    let counts = overview::counts(&rows);
+    let sorted = overview::sorted(reports);
+    let (counts, table) = (overview::counts(&sorted), overview::table(&sorted));
     let title = match reports {
-        [one] => title(one, &one.screen(false)),
+        [one] => title(&one.screen(false)),
         _ => format!("qdiff: {counts}"),
     };
     let index = json!({
         "counts": counts,
         "absent": absent,
-        "head": overview::COLUMNS,
-        "numbers": overview::NUMBERS,
-        "rows": rows.iter().map(|r| json!({
-            "run": r.index,
-            "outcome": r.report.outcome,
-            "subject": r.report.subject.name,
-            "model": r.report.model.name,
-            "cells": r.cells,
+        "head": table.columns,
+        "numbers": table.numbers,
+        "rows": sorted.iter().zip(&table.rows).map(|((index, report), cells)| json!({
+            "run": index,
+            "outcome": report.outcome,
+            "subject": report.subject.name,
+            "model": report.model.name,
+            "cells": cells,
         })).collect::<Vec<_>>(),
         "bin_of_one": BIN_OF_ONE,
     });
@@ -79,7 +76,7 @@ fn run(report: &Report) -> Result<String> {
         "run",
         &json!({
             "report": Written::of(report),
-            "title": title(report, &screen),
+            "title": title(&screen),
             "summary": {
                 "word": screen.word,
                 "headline": screen.headline,
@@ -132,10 +129,6 @@ fn fill(template: &str, parts: &[(&str, &str)]) -> String {
         rest = after;
     }
     out + rest
-}
-
-fn title(report: &Report, screen: &Screen) -> String {
-    format!("qdiff: {} {} {}", screen.word, report.model.name, report.run.prompt)
 }
 
 /// What the page's policy knows its style and script by; any other is refused
