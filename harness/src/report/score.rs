@@ -24,9 +24,9 @@ impl Document for Score {
             counted(self.clean.alarms.len(), "false alarm")
         );
         let facts = vec![
-            ("models", self.models.join(", ")),
+            ("models", self.models.join("; ")),
             ("clean", format!("{} without a fault", counted(self.clean.runs, "run"))),
-            ("measured", format!("on {} in {:.0} s", self.machine, self.seconds)),
+            ("measured", format!("in {:.0} s on {}", self.seconds, self.machine)),
         ];
         let mut sections = vec![Section::lines("", facts), totals(self)];
         for group in &self.groups {
