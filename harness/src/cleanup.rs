@@ -12,17 +12,20 @@ static PATHS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A path that is removed if the process is interrupted before this is dropped.
 #[derive(Debug)]
-pub struct Guard(PathBuf, Option<Posted>);
+pub struct Guard {
+    path: PathBuf,
+    _posted: Option<Posted>,
+}
 
 /// Guards `path`.
 pub fn guard(path: &Path) -> Guard {
     paths(|all| all.push(path.to_path_buf()));
-    Guard(path.to_path_buf(), supervisor::path(path))
+    Guard { path: path.to_path_buf(), _posted: supervisor::path(path) }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        paths(|all| all.retain(|p| *p != self.0));
+        paths(|all| all.retain(|p| *p != self.path));
     }
 }
 

@@ -32,6 +32,7 @@ pub mod report;
 pub mod room;
 pub mod runners;
 pub mod score;
+pub mod shown;
 pub mod supervisor;
 pub mod sweep;
 pub mod tasks;

@@ -1,6 +1,7 @@
 //! What is said beside the outcome: on standard error as far as it is asked
 //! for, and whole in a log file.
 
+use crate::shown::shown_lines;
 use anyhow::{Context as _, Result};
 use std::fs::File;
 use std::io::Write as _;
@@ -45,9 +46,10 @@ pub fn start(verbosity: u8, file: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Adds text as it is, which need not be whole lines.
+/// Adds text, which need not be whole lines; names from a file in it can steer nothing.
 pub(crate) fn text(level: Level, text: &str) {
     let Some(log) = LOG.get() else { return };
+    let text = &shown_lines(text);
     if log.shown.is_some_and(|shown| level <= shown) {
         eprint!("{text}");
     }

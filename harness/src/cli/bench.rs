@@ -3,8 +3,7 @@
 use super::args::BenchArgs;
 use super::output::Output;
 use super::setup::console;
-use crate::report::bench::BenchReport;
-use crate::report::book::Bench;
+use crate::report::bench::{Bench, BenchReport};
 use crate::tasks::bench::bench;
 use anyhow::{Context as _, Result};
 use std::path::Path;

@@ -24,6 +24,7 @@ mod verify_oracle;
 mod weights;
 
 use crate::report::terminal;
+use crate::shown::shown;
 use crate::supervisor::{self, Ended};
 pub use args::Cli;
 use args::{ColorChoice, Command};
@@ -129,7 +130,7 @@ static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// Prints a line to standard error.
 fn complain(text: &str) {
-    let line = format!("qdiff: {}", terminal::plain(text));
+    let line = format!("qdiff: {}", shown(text));
     anstream::eprintln!("{line}");
     crate::log::said(&line);
 }
@@ -150,11 +151,16 @@ fn remark(text: &str) -> anyhow::Result<()> {
     if QUIET.load(Ordering::Relaxed) { Ok(()) } else { say(text) }
 }
 
-/// Prints to standard output; a reader that went away is not an error. What
-/// steers a terminal is shown, but for line ends and our own colours.
+/// Prints to standard output. What steers a terminal or a workflow is shown, but
+/// for line ends and our own colours.
 fn say(text: &str) -> anyhow::Result<()> {
+    put(&terminal::harmless(text))
+}
+
+/// Prints as it is; a reader that went away is not an error.
+fn put(text: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
-    match anstream::stdout().write_all(terminal::harmless(text).as_bytes()) {
+    match anstream::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),
         _ => Ok(()),
     }

@@ -1,7 +1,7 @@
 //! Where a report goes: checked before anything runs, served at the end.
 
 use super::args::{Ci, FileArgs, JsonArgs, OutputArgs};
-use super::{complain, exit, remark, say, tell};
+use super::{complain, exit, put, remark, tell};
 use crate::report::{self, Format, Told, file, github::GitHub, json, terminal};
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
@@ -24,7 +24,7 @@ impl JsonArgs {
 /// Every place that a report goes to.
 pub(super) struct Output<'a> {
     full: bool,
-    files: Vec<(&'a Path, &'static dyn Format)>,
+    files: Vec<(&'a Path, &'static Format)>,
     github: Option<GitHub>,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Output<'a> {
         }
         for (flag, path, format) in &files {
             file::check(path, &format!("--{flag}"))?;
-            if reports != 1 && !format.several() {
+            if reports != 1 && !format.several {
                 bail!(
                     "{} would hold a report for each prompt or file, and its format holds one; write one file each",
                     path.display()
@@ -92,11 +92,11 @@ impl<'a> Output<'a> {
             tell(&screens.collect::<Vec<_>>().join("\n"))?;
         }
         for (path, format) in &self.files {
-            file::write(path, format.render(told, absent)?.as_bytes())?;
+            file::write(path, (format.render)(told, absent)?.as_bytes())?;
             remark(&terminal::line("report", &path.display().to_string()))?;
         }
         if let Some(github) = &self.github {
-            say(&github.publish(told, absent)?)?;
+            put(&github.publish(told, absent)?)?;
         }
         match (courtesy, told) {
             (Some(path), [one]) if self.files.is_empty() => offer(*one, &path),

@@ -85,7 +85,7 @@ fn document(args: &ReportArgs) -> Result<u8> {
         bail!("folders of results are told in markdown: --report FILE.md is the only option");
     }
     for path in &output.files.report {
-        if format_of(path)?.extension() != "md" {
+        if format_of(path)?.extension != "md" {
             bail!("{}: folders of results are told in markdown", setup::show(path));
         }
         file::check(path, "--report")?;

@@ -212,7 +212,7 @@ pub fn generate(
     let voice = |kind: &RunnerKind, draw: SideSampler, faults: Faults| -> Result<GenerationSide<'_>> {
         let runner = pair.runner(kind, tokens, faults)?;
         let want = Want::choice(&pair.oracle.graph, &pair.settings.store);
-        Ok(GenerationSide::new(runner, draw, want, plan.prompt, plan.ubatch, plan.most))
+        Ok(GenerationSide::new(runner, draw, want, plan))
     };
     let mut shadow = reference.llama.then(|| SamplerReplay::new(plan, llama.n_tokens()));
     let mut left = voice(reference, draw(reference), Faults::default())?;

@@ -1,5 +1,6 @@
 //! One side of a generation: a runner, and what draws from its logits.
 
+use super::Plan;
 use super::repetition::{self, Loop};
 use crate::capture::Want;
 use crate::llama::sampler::LlamaSampler;
@@ -79,10 +80,8 @@ pub struct GenerationSide<'a> {
     runner: Box<dyn Runner + 'a>,
     draw: SideSampler,
     want: Arc<Want>,
+    plan: Plan<'a>,
     feed: Vec<u32>,
-    ubatch: usize,
-    prompt: usize,
-    most: usize,
     tokens: Vec<u32>,
     stop: Option<Stop>,
     prefill: f64,
@@ -90,29 +89,17 @@ pub struct GenerationSide<'a> {
 }
 
 impl<'a> GenerationSide<'a> {
-    /// Speaks after `prompt`, run in parts of `ubatch` tokens, at most `most`
-    /// tokens. `want` asks for the logits.
-    pub fn new(
-        runner: Box<dyn Runner + 'a>,
-        mut draw: SideSampler,
-        want: Arc<Want>,
-        prompt: &[u32],
-        ubatch: usize,
-        most: usize,
-    ) -> Self {
-        for token in prompt {
-            draw.accept(*token);
-        }
+    /// Speaks after the prompt of `plan`. `want` asks for the logits.
+    pub fn new(runner: Box<dyn Runner + 'a>, mut draw: SideSampler, want: Arc<Want>, plan: Plan<'a>) -> Self {
+        plan.prompt.iter().for_each(|token| draw.accept(*token));
         Self {
             runner,
             draw,
             want,
-            ubatch: ubatch.max(1),
-            feed: prompt.to_vec(),
-            prompt: prompt.len(),
-            most,
+            plan,
+            feed: plan.prompt.to_vec(),
             tokens: Vec::new(),
-            stop: (most == 0).then_some(Stop::Length),
+            stop: (plan.most == 0).then_some(Stop::Length),
             prefill: 0.0,
             decode: 0.0,
         }
@@ -132,7 +119,7 @@ impl<'a> GenerationSide<'a> {
         let name = &self.runner.manifest().name;
         let problem = format!("{name}, token {} of the text", self.tokens.len());
         let mut choice = None;
-        for part in self.feed.chunks(self.ubatch) {
+        for part in self.feed.chunks(self.plan.ubatch.max(1)) {
             choice = self.runner.step(part, &self.want)?.choice;
         }
         self.want.store().trouble()?;
@@ -153,7 +140,7 @@ impl<'a> GenerationSide<'a> {
         self.feed = vec![token];
         if ends(token) {
             self.stop = Some(Stop::EndOfGeneration);
-        } else if self.tokens.len() == self.most {
+        } else if self.tokens.len() == self.plan.most {
             self.stop = Some(Stop::Length);
         }
         Ok(Some((token, logits)))
@@ -172,7 +159,7 @@ impl<'a> GenerationSide<'a> {
             text: text(&self.tokens),
             stop: self.stop.unwrap_or(Stop::Length),
             repetition: repetition::find(&self.tokens),
-            prefill_speed: self.prompt as f64 / self.prefill.max(f64::MIN_POSITIVE),
+            prefill_speed: self.plan.prompt.len() as f64 / self.prefill.max(f64::MIN_POSITIVE),
             decode_speed: (steps > 0).then(|| steps as f64 / self.decode.max(f64::MIN_POSITIVE)),
             tokens: self.tokens,
         }

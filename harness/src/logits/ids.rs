@@ -1,10 +1,8 @@
 //! What the ids of a vocabulary are: listed or not, padding or not; and whether
 //! padding ever wins.
 
-use super::picks::pick;
+use super::picks::{Pick, pick};
 use super::rows::At;
-use super::{Sides, asked, row_of};
-use crate::capture::Filter;
 use crate::loaded::LoadedModel;
 use crate::number::Real;
 use crate::oracle::Oracle;
@@ -65,38 +63,36 @@ impl Ids {
         }
     }
 
-    /// Whether padding and unlisted ids change what is chosen.
-    pub(super) fn padding(&self, node: &Node, (subject, reference): Sides<'_>, filter: &Filter) -> Padding {
-        let mut padding =
-            Padding { wins: 0, reference_wins: reference.map(|_| 0), largest: None, lead: None, largest_at: None };
-        let padded = |id: usize| self.is_padding.get(id).copied().unwrap_or(true);
-        for (index, row) in asked(node, subject.side(), filter) {
-            let Some(got) = row_of(node, &subject.capture.steps[index], row) else {
-                continue;
-            };
-            let other = reference.and_then(|r| row_of(node, r.capture.steps.get(index)?, row));
-            if let (Some(wins), Some(other)) = (&mut padding.reference_wins, other) {
-                let choice = pick(&other, |_| true);
-                *wins += usize::from(choice.is_some_and(|c| padded(c.id)));
-            }
-            let (Some(best), Some(of_padding)) = (pick(&got, |_| true), pick(&got, padded)) else {
-                continue;
-            };
-            let value = f64::from(got[of_padding.id]);
-            if padding.largest.is_none_or(|l| value > l.0) {
-                padding.largest = Some(Real(value));
-                padding.largest_at = Some(At { index, row, id: of_padding.id });
-            }
-            if padded(best.id) {
-                padding.wins += 1;
-                continue;
-            }
-            let lead = f64::from(got[best.id]) - value;
-            if padding.lead.is_none_or(|l| lead < l.0) {
-                padding.lead = Some(Real(lead));
-            }
+    fn padded(&self, id: usize) -> bool {
+        self.is_padding.get(id).copied().unwrap_or(true)
+    }
+}
+
+impl Padding {
+    /// Before any row was seen.
+    pub(super) fn new(reference: bool) -> Self {
+        Self { wins: 0, reference_wins: reference.then_some(0), largest: None, lead: None, largest_at: None }
+    }
+
+    /// One row more: the logits `got` of the subject, and what both sides choose.
+    pub(super) fn add(&mut self, ids: &Ids, at: (usize, usize), got: &[f32], own: Pick, other: Option<Pick>) {
+        if let (Some(wins), Some(other)) = (&mut self.reference_wins, other) {
+            *wins += usize::from(ids.padded(other.id));
         }
-        padding
+        let Some(of_padding) = pick(got, |id| ids.padded(id)) else { return };
+        let value = f64::from(got[of_padding.id]);
+        if self.largest.is_none_or(|l| value > l.0) {
+            self.largest = Some(Real(value));
+            self.largest_at = Some(At { index: at.0, row: at.1, id: of_padding.id });
+        }
+        if ids.padded(own.id) {
+            self.wins += 1;
+            return;
+        }
+        let lead = f64::from(got[own.id]) - value;
+        if self.lead.is_none_or(|l| lead < l.0) {
+            self.lead = Some(Real(lead));
+        }
     }
 }
 

@@ -12,10 +12,9 @@ mod rows;
 
 pub use ids::{Ids, Padding};
 pub use picks::{Choices, Pick, RowChoice};
-pub use rows::Places;
+pub use rows::{Places, Seen};
 
-use crate::capture::Filter;
-use crate::capture::Step;
+use crate::capture::{Filter, Step};
 use crate::loaded::LoadedModel;
 use crate::number::Real;
 use crate::oracle::Oracle;
@@ -23,7 +22,6 @@ use crate::pair::Recording;
 use crate::verdict::{Side, pattern};
 use anyhow::{Context as _, Result};
 use qdiff_engine::model::Node;
-use rows::{Product, Seen};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -77,38 +75,17 @@ pub struct Suspect {
 pub struct Study {
     /// What the ids are.
     pub ids: Ids,
-    /// Rows of logits looked at: positions, over all steps.
-    pub rows: usize,
+    /// Every logit, counted.
+    #[serde(flatten)]
+    pub seen: Seen,
     /// Logits looked at.
     pub logits: usize,
-    /// Logits of the subject that are not the product they should be.
-    pub wrong: usize,
     /// Ids that are wrong somewhere.
     pub wrong_ids: usize,
     /// The first of them, at most a thousand.
     pub listed: Vec<usize>,
     /// Which ids these are, in words; empty where there are none.
     pub pattern: String,
-    /// The rows in which an id is wrong.
-    pub places: Places,
-    /// Ids wrong in the row that has most of them.
-    pub most_in_a_row: usize,
-    /// Logits of the reference that are not the product they should be.
-    pub reference_wrong: usize,
-    /// Logits that are NaN or infinite.
-    pub non_finite: usize,
-    /// Wrong logits that are exactly zero: never written.
-    pub zero: usize,
-    /// Other wrong logits that equal, bit by bit, what the step before left at
-    /// their address.
-    pub stale: usize,
-    /// Of these others, those that equal the position before, bit by bit.
-    pub repeated: usize,
-    /// Logits that lie further from the other side's than the others of their
-    /// row: beyond 12 robust deviations.
-    pub outliers: usize,
-    /// Of these, how many are wrong by their own product.
-    pub outliers_wrong: usize,
     /// Largest distance between the hidden states of both sides, relative L2
     /// over a row; `None` where a side did not capture it.
     pub hidden: Option<Real>,
@@ -123,7 +100,7 @@ pub struct Study {
 impl Study {
     /// Whether most ids of a row are wrong: then none is special.
     pub fn everywhere(&self) -> bool {
-        2 * self.most_in_a_row > self.ids.rows
+        2 * self.seen.most_in_a_row > self.ids.rows
     }
 }
 
@@ -155,13 +132,10 @@ pub fn study(
         false => wrong_ids.iter().copied().collect(),
     };
     let sides = (subject, reference);
-    let choices = picks::choices(node, sides, &without, &seen, filter);
-    let padding = ids.padding(node, sides, filter);
+    let (choices, padding) = picks::choices(node, sides, &without, &ids, &seen, filter);
     let suspects = suspects(opened, oracle, node, sides, &seen, &choices, &padding);
     Ok(Study {
-        rows: seen.rows,
         logits: seen.rows * ids.rows,
-        wrong: seen.wrong,
         wrong_ids: wrong_ids.len(),
         pattern: match wrong_ids.as_slice() {
             [] => String::new(),
@@ -169,17 +143,9 @@ pub fn study(
             list => pattern(list, ids.rows).replace("column", "id"),
         },
         listed: wrong_ids.into_iter().take(1000).collect(),
-        places: seen.places.clone(),
-        most_in_a_row: seen.most_in_a_row,
-        reference_wrong: seen.reference_wrong,
-        non_finite: seen.non_finite,
-        zero: seen.zero,
-        stale: seen.stale,
-        repeated: seen.repeated,
-        outliers: seen.outliers,
-        outliers_wrong: seen.outliers_wrong,
         hidden: reference.and_then(|r| rows::hidden_apart(oracle, node, subject, r)),
         ids,
+        seen,
         suspects,
         choices,
         padding,
@@ -223,7 +189,7 @@ fn suspects(
                 position: step.first + step.offset(at.row),
                 why,
                 subject: value(subject)?,
-                product: Product::new(oracle, node).and_then(|p| p.of(step, at.row, at.id)).map(Real),
+                product: rows::product(oracle, node, step, at.row, at.id).map(Real),
                 reference: reference.and_then(value).map(|v| Real(f64::from(v))),
             })
         })

@@ -1,7 +1,7 @@
 //! What would be chosen next: on both sides, and without some ids.
 
 use super::rows::{At, Seen};
-use super::{Sides, asked, row_of};
+use super::{Ids, Padding, Sides, asked, row_of};
 use crate::capture::Filter;
 use crate::number::Real;
 use qdiff_engine::model::Node;
@@ -83,26 +83,24 @@ pub(super) fn pick(row: &[f32], counts: impl Fn(usize) -> bool) -> Option<Pick> 
     best.map(|id| Pick { id, margin: row[id] - second })
 }
 
-/// The choices of every row, with and without the ids `without`.
+/// The choices of every row, with and without the ids `without`, and what padding does to them.
 pub(super) fn choices(
     node: &Node,
     (subject, reference): Sides<'_>,
     without: &BTreeSet<usize>,
+    ids: &Ids,
     seen: &Seen,
     filter: &Filter,
-) -> Choices {
-    let mut rows = Vec::new();
-    let mut last = None;
+) -> (Choices, Padding) {
+    let (mut rows, mut last) = (Vec::new(), None);
+    let mut padding = Padding::new(reference.is_some());
+    let all = |_: usize| true;
     for (index, row) in asked(node, subject.side(), filter) {
         let step = &subject.capture.steps[index];
-        let all = |_: usize| true;
-        let Some(got) = row_of(node, step, row) else {
-            continue;
-        };
-        let (Some(own), Some(kept)) = (pick(&got, all), pick(&got, |id| !without.contains(&id))) else {
-            continue;
-        };
+        let Some(got) = row_of(node, step, row) else { continue };
+        let Some((own, kept)) = pick(&got, all).zip(pick(&got, |id| !without.contains(&id))) else { continue };
         let other = reference.and_then(|r| row_of(node, r.capture.steps.get(index)?, row)).and_then(|r| pick(&r, all));
+        padding.add(ids, (index, row), &got, own, other);
         let rightly = seen.rightly.iter().find(|(at, _)| *at == (index, row));
         rows.push(RowChoice {
             step: step.index,
@@ -116,14 +114,15 @@ pub(super) fn choices(
     }
     let count = |holds: &dyn Fn(&RowChoice) -> bool| rows.iter().filter(|r| holds(r)).count();
     let same = |a: usize, b: Option<Pick>| b.is_none_or(|b| a == b.id);
-    Choices {
+    let choices = Choices {
         left_out: without.len(),
         alike: count(&|r| same(r.subject.id, r.reference)),
         as_computed: count(&|r| r.subject.id == r.rightly),
         alike_without: count(&|r| same(r.without.id, r.reference)),
         rows,
         last,
-    }
+    };
+    (choices, padding)
 }
 
 #[cfg(test)]

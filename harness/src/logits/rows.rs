@@ -42,27 +42,46 @@ pub struct Places {
     pub first_step: Option<usize>,
 }
 
-/// What was seen of all rows.
-pub(super) struct Seen {
-    pub(super) rows: usize,
+/// What was seen of all rows: every logit beside its f64 value.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct Seen {
+    /// Rows of logits looked at: positions, over all steps.
+    pub rows: usize,
+    /// Logits of the subject that are not the product they should be.
+    pub wrong: usize,
+    /// The rows in which an id is wrong.
+    pub places: Places,
+    /// Ids wrong in the row that has most of them.
+    pub most_in_a_row: usize,
+    /// Logits of the reference that are not the product they should be.
+    pub reference_wrong: usize,
+    /// Logits that are NaN or infinite.
+    pub non_finite: usize,
+    /// Wrong logits that are exactly zero: never written.
+    pub zero: usize,
+    /// Other wrong logits that equal, bit by bit, what the step before left at
+    /// their address.
+    pub stale: usize,
+    /// Of these others, those that equal the position before, bit by bit.
+    pub repeated: usize,
+    /// Logits that lie further from the other side's than the others of their
+    /// row: beyond 12 robust deviations.
+    pub outliers: usize,
+    /// Of these, how many are wrong by their own product.
+    pub outliers_wrong: usize,
     /// Per id, in how many rows it is wrong.
+    #[serde(skip)]
     pub(super) bad: Vec<u32>,
-    pub(super) wrong: usize,
-    pub(super) most_in_a_row: usize,
-    pub(super) places: Places,
-    pub(super) reference_wrong: usize,
-    pub(super) non_finite: usize,
+    #[serde(skip)]
     pub(super) first_non_finite: Option<At>,
-    pub(super) zero: usize,
-    pub(super) stale: usize,
-    pub(super) repeated: usize,
-    pub(super) outliers: usize,
-    pub(super) outliers_wrong: usize,
     /// The worst by share of what is allowed, the worst first; an id once.
+    #[serde(skip)]
     pub(super) worst: Vec<(f64, At)>,
     /// The furthest outliers.
+    #[serde(skip)]
     pub(super) furthest: Vec<(f64, At)>,
     /// Per row, the id that the f64 values choose.
+    #[serde(skip)]
     pub(super) rightly: Vec<((usize, usize), usize)>,
 }
 
@@ -75,24 +94,7 @@ pub(super) fn go_through(
     filter: &Filter,
 ) -> Seen {
     let width = oracle.weights.extent(&node.weights[0].name).1;
-    let mut seen = Seen {
-        rows: 0,
-        bad: vec![0; width],
-        wrong: 0,
-        most_in_a_row: 0,
-        places: Places::default(),
-        reference_wrong: 0,
-        non_finite: 0,
-        first_non_finite: None,
-        zero: 0,
-        stale: 0,
-        repeated: 0,
-        outliers: 0,
-        outliers_wrong: 0,
-        worst: Vec::new(),
-        furthest: Vec::new(),
-        rightly: Vec::new(),
-    };
+    let mut seen = Seen { bad: vec![0; width], ..Seen::default() };
     let sides: Vec<Side<'_>> = [Some(subject), reference].into_iter().flatten().collect();
     let mut sink = |block: Block<'_>| {
         for (i, row) in block.rows.clone().enumerate() {
@@ -177,12 +179,11 @@ impl Seen {
             }
         }
         let narrow: Vec<f32>;
-        let beside = match other {
-            Some(other) => other,
-            None => {
-                narrow = want.iter().map(|w| *w as f32).collect();
-                &narrow
-            }
+        let beside = if let Some(other) = other {
+            other
+        } else {
+            narrow = want.iter().map(|w| *w as f32).collect();
+            &narrow
         };
         self.outliers(at, got, beside, |id| !right(got[id], want[id], bound[id]));
         self.rightly.push(((at.index, at.row), argmax(want)));
@@ -228,32 +229,18 @@ fn median(mut values: Vec<f32>) -> f32 {
     *values.select_nth_unstable_by(middle, f32::total_cmp).1
 }
 
-/// The product that a logit is.
-pub(super) struct Product<'a> {
-    oracle: &'a Oracle<'a>,
-    weight: &'a str,
-    hidden: &'a Node,
-}
-
-impl<'a> Product<'a> {
-    /// That of the logits `node`.
-    pub(super) fn new(oracle: &'a Oracle<'a>, node: &'a Node) -> Option<Self> {
-        Some(Self { oracle, weight: &node.weights.first()?.name, hidden: hidden(&oracle.graph, node)? })
-    }
-
-    /// Σ w·h in f64, of one row of a step.
-    pub(super) fn of(&self, step: &Step, row: usize, id: usize) -> Option<f64> {
-        let h = row_of(self.hidden, step, row)?;
-        let mut w = vec![0f32; self.oracle.weights.extent(self.weight).0];
-        self.oracle.weights.rows(self.weight, id, &mut w);
-        let pairs = w.iter().zip(&h);
-        Some(pairs.map(|(w, h)| f64::from(*w) * f64::from(*h)).sum())
-    }
-}
-
 /// The stage that the logits are made of.
 fn hidden<'a>(graph: &'a Graph, node: &Node) -> Option<&'a Node> {
     node.inputs.first().map(|&i| &graph.nodes[i])
+}
+
+/// The product that a logit is: Σ w·h in f64, of one row of a step.
+pub(super) fn product(oracle: &Oracle<'_>, node: &Node, step: &Step, row: usize, id: usize) -> Option<f64> {
+    let weight = &node.weights.first()?.name;
+    let h = row_of(hidden(&oracle.graph, node)?, step, row)?;
+    let mut w = vec![0f32; oracle.weights.extent(weight).0];
+    oracle.weights.rows(weight, id, &mut w);
+    Some(w.iter().zip(&h).map(|(w, h)| f64::from(*w) * f64::from(*h)).sum())
 }
 
 /// How far the hidden states of the two are apart at most.

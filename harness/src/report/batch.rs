@@ -1,7 +1,7 @@
 //! Runs that belong together: `run --prompts`, perhaps in parts. Each says
 //! which of how many it is, so that one that is not there is missed.
 
-use super::{Check, Document, Fate, Kind, Outcome, Screen};
+use super::{Check, Document, Fate, Outcome, Screen};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ impl Failure {
 }
 
 impl Document for Failure {
-    const KIND: Kind = Kind::Failure;
+    const KIND: &'static str = "failure";
 
     fn screen(&self, _: bool) -> Screen {
         Screen {

@@ -1,12 +1,11 @@
 //! What `qdiff bench` tells: time and memory, against llama.cpp in the same run.
 
-use super::book::{Bench, BenchRow};
-use super::screen::{Check, Document, Fate, Line, Screen, Section, Table};
+use super::Outcome;
+use super::screen::{Check, Document, Fate, Screen, Section, Table};
 use super::stages::NONE;
-use super::{Kind, Outcome};
 use crate::number::counted;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What was measured.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -88,109 +87,162 @@ pub struct WholeRun {
     pub rounds: u16,
 }
 
+/// What was measured of the CUDA engine; on file, what REPORT.md tells.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Bench {
+    /// Name of the card.
+    pub device: String,
+    /// Bytes per second that a copy within the card moves, read and written.
+    pub bandwidth: f64,
+    /// Name of the model.
+    pub model: String,
+    /// Its most frequent weight format.
+    pub format: String,
+    /// Bytes of weights that a decode step reads.
+    pub weight_bytes: usize,
+    /// Rounds; every figure is a median over them.
+    pub rounds: usize,
+    /// The figures.
+    pub rows: Vec<BenchRow>,
+    /// The kernels of a decode step of the fast path.
+    pub kernels: Vec<Kernel>,
+}
+
+/// A kernel of a decode step, over all its launches.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Kernel {
+    /// Its name.
+    pub name: String,
+    /// Launches in a step.
+    pub launches: usize,
+    /// Seconds they take in a step, each timed in a row with itself.
+    pub seconds: f64,
+}
+
+/// One figure.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct BenchRow {
+    /// `decode` or `prefill`.
+    pub what: String,
+    /// Who, and how: `cuda-fast`, `cuda, taps read back`, `llama.cpp`.
+    pub who: String,
+    /// Tokens per second.
+    pub tokens_per_second: f64,
+    /// Of the bytes per second that the card copies, those of the weights of a
+    /// decode step; for prefill nothing.
+    pub of_bandwidth: Option<f64>,
+    /// Against llama.cpp on the same card in the same run.
+    pub ratio: Option<f64>,
+}
+
 impl Document for BenchReport {
-    const KIND: Kind = Kind::Bench;
+    const KIND: &'static str = "bench";
 
     fn screen(&self, _: bool) -> Screen {
-        let (title, headline, sections) = match self {
+        match self {
             Self::Speed(speed) => of_speed(speed),
-            Self::Cuda { now, before } => of_cuda(now, before.as_ref()),
+            Self::Cuda { now, before } => now.screen(before.as_ref()),
             Self::Run(run) => of_run(run),
-            Self::Soak(Soaked { device, position }) => (
-                device.clone(),
-                format!("memory stayed flat to position {position}, the end of the context"),
-                Vec::new(),
-            ),
-            Self::TappedPrefill { prompt, stages } => {
-                (prompt.clone(), format!("{} tapped", counted(*stages, "stage")), Vec::new())
+            Self::Soak(Soaked { device, position }) => {
+                let headline = format!("memory stayed flat to position {position}, the end of the context");
+                measured(device.clone(), headline, Vec::new())
             }
-        };
-        Screen {
-            checks: vec![Check::new("bench", title.as_str(), Fate::Passed(headline.clone()))],
-            word: "MEASURED",
-            sections,
-            ..Screen::new(title, Outcome::Match, headline)
+            Self::TappedPrefill { prompt, stages } => {
+                measured(prompt.clone(), format!("{} tapped", counted(*stages, "stage")), Vec::new())
+            }
         }
     }
 }
 
-type Told = (String, String, Vec<Section>);
+fn measured(title: String, headline: String, sections: Vec<Section>) -> Screen {
+    Screen {
+        checks: vec![Check::new("bench", title.as_str(), Fate::Passed(headline.clone()))],
+        word: "MEASURED",
+        sections,
+        ..Screen::new(title, Outcome::Match, headline)
+    }
+}
 
-fn of_speed(speed: &Speed) -> Told {
+fn of_speed(speed: &Speed) -> Screen {
     let row = |r: &SpeedRow| {
         let what = format!("{} of {}", r.what, r.tokens);
         vec![what, format!("{:.1}", r.cpu), format!("{:.1}", r.llama), format!("{:.2}", r.ratio)]
     };
     let columns = ["", "cpu, tok/s", "llama.cpp, tok/s", "ratio"];
     let ratios: Vec<String> = speed.rows.iter().map(|r| format!("{} {:.2}", r.what, r.ratio)).collect();
-    (
+    let how = format!("untapped, {}, {}", counted(speed.threads, "thread"), medians(speed.rounds.into()));
+    measured(
         "the CPU engine against llama.cpp".to_owned(),
         format!("tokens per second, llama.cpp's being 1: {}", ratios.join(", ")),
         vec![
-            Section::lines("", vec![("how", how(speed.threads, speed.rounds))]),
+            Section::lines("", vec![("how", how)]),
             Section::table("Speed", Table::new(&columns, &[1, 2, 3], speed.rows.iter().map(row))),
         ],
     )
 }
 
-fn how(threads: usize, rounds: u16) -> String {
-    format!("untapped, {}, medians of {}", counted(threads, "thread"), counted(usize::from(rounds), "round"))
+fn medians(rounds: usize) -> String {
+    format!("medians of {}", counted(rounds, "round"))
 }
 
-fn of_run(run: &WholeRun) -> Told {
+fn of_run(run: &WholeRun) -> Screen {
     let row = |what: String, (seconds, kib): (f64, f64)| {
         vec![what, format!("{seconds:.2}"), format!("{:.2}", kib / 1024.0 / 1024.0)]
     };
     let whole = row(format!("run --prompt {} -n 0", run.prompt), run.whole);
     let rows = [whole, row("llama.cpp, tapped prefill alone".to_owned(), run.llama)];
-    (
+    measured(
         format!("a whole run of {}", run.prompt),
         format!("it takes {:.2} times as long as llama.cpp's tapped prefill alone", run.ratio),
         vec![
-            Section::lines("", vec![("how", format!("medians of {}", counted(usize::from(run.rounds), "round")))]),
+            Section::lines("", vec![("how", medians(run.rounds.into()))]),
             Section::table("Time and memory", Table::new(&["", "seconds", "GiB, peak"], &[1, 2], rows.into_iter())),
         ],
     )
 }
 
-fn of_cuda(bench: &Bench, before: Option<&Bench>) -> Told {
-    let none = || NONE.to_owned();
-    let row = |r: &BenchRow| {
-        let change = before.and_then(|b| b.rows.iter().find(|old| old.what == r.what && old.who == r.who));
-        let change = change.map(|old| 100.0 * (r.tokens_per_second / old.tokens_per_second - 1.0));
-        vec![
-            r.what.clone(),
-            r.who.clone(),
-            format!("{:.0}", r.tokens_per_second),
-            r.of_bandwidth.map_or_else(none, |x| format!("{:.1} %", 100.0 * x)),
-            r.ratio.map_or_else(none, |x| format!("{x:.2}")),
-            change.map_or_else(none, |x| format!("{x:+.1} %")),
-        ]
-    };
-    let columns = ["what", "who", "tok/s", "of bandwidth", "of llama.cpp", "against the baseline"];
-    let kernels = bench.kernels.iter().map(|k| {
-        let each = 1e6 * k.seconds / k.launches as f64;
-        vec![k.name.clone(), k.launches.to_string(), format!("{each:.2}"), format!("{:.1}", 1e6 * k.seconds)]
-    });
-    let mut lines: Vec<Line> = vec![
-        ("model", format!("{} {}", bench.model, bench.format)),
-        ("how", format!("medians of {}", counted(bench.rounds, "round"))),
-    ];
-    lines.extend(before.map(|b| ("baseline", format!("{}, {} {}", b.device, b.model, b.format))));
-    (
-        format!("the CUDA engine on {}", bench.device),
-        format!(
-            "a decode step reads {:.1} MB of weights; a copy on the card moves {:.0} GB/s",
-            bench.weight_bytes as f64 / 1e6,
-            bench.bandwidth / 1e9
-        ),
-        vec![
-            Section::lines("", lines),
-            Section::table("Speed", Table::new(&columns, &[2, 3, 4, 5], bench.rows.iter().map(row))),
-            Section::table(
-                "Kernels of a decode step",
-                Table::new(&["kernel", "launches", "µs each", "µs a step"], &[1, 2, 3], kernels),
+impl Bench {
+    /// What it tells, beside an earlier one.
+    pub(super) fn screen(&self, before: Option<&Self>) -> Screen {
+        let none = || NONE.to_owned();
+        let row = |r: &BenchRow| {
+            let mut cells = vec![
+                r.what.clone(),
+                r.who.clone(),
+                format!("{:.1}", r.tokens_per_second),
+                r.of_bandwidth.map_or_else(none, |x| format!("{:.1} %", 100.0 * x)),
+                r.ratio.map_or_else(none, |x| format!("{x:.2}")),
+            ];
+            cells.extend(before.map(|b| {
+                let old = b.rows.iter().find(|old| old.what == r.what && old.who == r.who);
+                let change = old.map(|old| 100.0 * (r.tokens_per_second / old.tokens_per_second - 1.0));
+                change.map_or_else(none, |x| format!("{x:+.1} %"))
+            }));
+            cells
+        };
+        let columns = ["what", "who", "tok/s", "of bandwidth", "of llama.cpp", "against the baseline"];
+        let columns = &columns[..if before.is_some() { 6 } else { 5 }];
+        let kernels = self.kernels.iter().map(|k| {
+            let each = 1e6 * k.seconds / k.launches as f64;
+            vec![k.name.clone(), k.launches.to_string(), format!("{each:.2}"), format!("{:.1}", 1e6 * k.seconds)]
+        });
+        let mut lines = vec![("model", format!("{} {}", self.model, self.format)), ("how", medians(self.rounds))];
+        lines.extend(before.map(|b| ("baseline", format!("{}, {} {}", b.device, b.model, b.format))));
+        measured(
+            format!("the CUDA engine on {}", self.device),
+            format!(
+                "a decode step reads {:.1} MB of weights; a copy on the card moves {:.0} GB/s",
+                self.weight_bytes as f64 / 1e6,
+                self.bandwidth / 1e9
             ),
-        ],
-    )
+            vec![
+                Section::lines("", lines),
+                Section::table("Speed", Table::new(columns, &[2, 3, 4, 5], self.rows.iter().map(row))),
+                Section::table(
+                    "Kernels of a decode step",
+                    Table::new(&["kernel", "launches", "µs each", "µs a step"], &[1, 2, 3], kernels),
+                ),
+            ],
+        )
+    }
 }

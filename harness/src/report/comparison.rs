@@ -1,8 +1,8 @@
 //! What `qdiff compare` tells without a model: how far two captures are apart.
 
+use super::Outcome;
 use super::screen::{Check, Document, Fate, Next, Screen, Section, Table};
 use super::stages::{NONE, class, grouped};
-use super::{Kind, Outcome};
 use crate::compare::{Comparison, Row};
 use crate::number::{counted, number};
 
@@ -15,7 +15,7 @@ impl Comparison {
 }
 
 impl Document for Comparison {
-    const KIND: Kind = Kind::Comparison;
+    const KIND: &'static str = "comparison";
 
     fn screen(&self, full: bool) -> Screen {
         let rows = &self.rows;
@@ -32,7 +32,7 @@ impl Document for Comparison {
             ("mode", "without a model: how far the two are apart, and nothing is judged".to_owned()),
             ("coverage", format!("0 % judged; {both} of {} are in both captures", counted(rows.len(), "stage"))),
         ];
-        let key = |r: &Row| if full { r.id.to_string() } else { r.id.name.to_owned() };
+        let key = |r: &&Row| if full { r.id.to_string() } else { r.id.name.to_owned() };
         let table = Table::new(
             &["stage", "layers", "global, worst", "identical"],
             &[1, 3],

@@ -2,7 +2,7 @@
 
 use super::origin::UNKNOWN;
 use super::screen::{Check, Document, Fate, Line, Screen, Section};
-use super::{Doubt, Kind, ModelInfo, Outcome};
+use super::{Doubt, ModelInfo, Outcome};
 use crate::diagnose::Diagnosis;
 use crate::generate::{Choice, Fork, GeneratedText, Generation, OtherDraw, Stop};
 use crate::nonce::Changes;
@@ -31,7 +31,9 @@ pub struct GenerationReport {
     /// Its tokens.
     pub prompt_tokens: Vec<u32>,
     /// How tokens were drawn.
-    pub sampling: Sampling,
+    #[serde(with = "Sampling")]
+    #[schemars(with = "Sampling")]
+    pub sampling: Settings,
     /// The number in the prompt, if it was to have one.
     pub nonce: Option<u32>,
     /// The engine's tokenizer against llama.cpp's.
@@ -48,35 +50,20 @@ pub struct GenerationReport {
     pub changes: Option<Changes>,
 }
 
-/// The samplers, as llama.cpp's options name them.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-#[allow(missing_docs, reason = "the fields are those of Settings")]
-pub struct Sampling {
-    pub temp: f32,
-    pub top_k: usize,
-    pub top_p: f32,
-    pub min_p: f32,
-    pub repeat_last_n: usize,
-    pub repeat_penalty: f32,
-    pub frequency_penalty: f32,
-    pub presence_penalty: f32,
-    pub seed: u32,
-}
-
-impl From<Settings> for Sampling {
-    fn from(s: Settings) -> Self {
-        Self {
-            temp: s.temperature,
-            top_k: s.top_k,
-            top_p: s.top_p,
-            min_p: s.min_p,
-            repeat_last_n: s.repeat_last_n,
-            repeat_penalty: s.repeat_penalty,
-            frequency_penalty: s.frequency_penalty,
-            presence_penalty: s.presence_penalty,
-            seed: s.seed,
-        }
-    }
+/// The samplers as JSON, named as llama.cpp's options are.
+#[derive(Serialize, JsonSchema)]
+#[serde(remote = "Settings")]
+struct Sampling {
+    #[serde(rename = "temp")]
+    temperature: f32,
+    top_k: usize,
+    top_p: f32,
+    min_p: f32,
+    repeat_last_n: usize,
+    repeat_penalty: f32,
+    frequency_penalty: f32,
+    presence_penalty: f32,
+    seed: u32,
 }
 
 /// Why two texts part.
@@ -149,7 +136,7 @@ pub fn row(index: usize, reference: &str, subject: &str, same: bool) -> String {
 }
 
 impl Document for GenerationReport {
-    const KIND: Kind = Kind::Generation;
+    const KIND: &'static str = "generation";
 
     fn screen(&self, _: bool) -> Screen {
         let mut said = said(self);
@@ -273,7 +260,7 @@ fn checks(report: &GenerationReport) -> Vec<Check> {
     tokens.chain(changes).chain([Check::new("model", "the same text", text)]).collect()
 }
 
-fn sampling(s: &Sampling) -> String {
+fn sampling(s: &Settings) -> String {
     let penalties = if s.repeat_last_n > 0
         && (s.repeat_penalty != 1.0 || s.frequency_penalty != 0.0 || s.presence_penalty != 0.0)
     {
@@ -284,10 +271,13 @@ fn sampling(s: &Sampling) -> String {
     } else {
         String::new()
     };
-    if s.temp <= 0.0 {
+    if s.temperature <= 0.0 {
         return format!("greedy{penalties}");
     }
-    format!("seed {}, temp {}, top-k {}, top-p {}, min-p {}{penalties}", s.seed, s.temp, s.top_k, s.top_p, s.min_p)
+    format!(
+        "seed {}, temp {}, top-k {}, top-p {}, min-p {}{penalties}",
+        s.seed, s.temperature, s.top_k, s.top_p, s.min_p
+    )
 }
 
 fn best(choice: &Choice) -> String {

@@ -1,6 +1,7 @@
 //! GitHub Actions: the job summary, and an annotation for the first origin.
 
 use super::{Outcome, Screen, Told, markdown};
+use crate::shown::shown;
 use anyhow::{Context as _, Result};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -37,17 +38,11 @@ impl GitHub {
     /// # Errors
     /// If the summary cannot be written.
     pub fn publish(&self, told: &[&dyn Told], absent: &[String]) -> Result<String> {
-        let screens: Vec<Screen> = told.iter().map(|t| t.screen(false)).collect();
         let mut file = open(&self.summary)?;
         let used = file.metadata().map_or(0, |m| m.len() as usize);
-        let text = markdown::several(&screens, absent);
-        let text = cut(&text, LIMIT.saturating_sub(used));
+        let text = cut(&markdown::render(told, absent)?, LIMIT.saturating_sub(used));
         file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", self.summary.display()))?;
-        let absent = absent.iter().map(|what| {
-            let what = data(what);
-            format!("::error title=qdiff: incomplete::{what}\n")
-        });
-        Ok(absent.chain(screens.iter().map(annotation)).collect())
+        Ok(annotations(told, absent))
     }
 }
 
@@ -72,7 +67,13 @@ fn cut(text: &str, limit: usize) -> String {
     }
 }
 
-/// The workflow command that marks the job, nothing for a match.
+/// The workflow commands that mark the job.
+pub(super) fn annotations(told: &[&dyn Told], absent: &[String]) -> String {
+    let absent = absent.iter().map(|what| format!("::error title=qdiff: incomplete::{}\n", data(what)));
+    absent.chain(told.iter().map(|t| annotation(&t.screen(false)))).collect()
+}
+
+/// That of one document, nothing for a match.
 fn annotation(screen: &Screen) -> String {
     let level = match screen.outcome {
         Outcome::Match => return String::new(),
@@ -82,9 +83,9 @@ fn annotation(screen: &Screen) -> String {
     format!("::{level} title={}::{}\n", property(&format!("qdiff: {}", screen.title)), data(&screen.line()))
 }
 
-/// The value of a workflow command, escaped as the runner unescapes it.
+/// The value of a workflow command, on one line and escaped as the runner unescapes it.
 fn data(text: &str) -> String {
-    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+    shown(text).replace('%', "%25")
 }
 
 /// A property of a workflow command, escaped likewise.
@@ -98,7 +99,7 @@ mod tests {
 
     #[test]
     fn commands_are_escaped() {
-        assert_eq!(data("50 %\r\n::error::x"), "50 %25%0D%0A::error::x");
+        assert_eq!(data("50 %\r\n::error::x"), "50 %25\\r\\n::error::x");
         assert_eq!(property("a: b, c"), "a%3A b%2C c");
     }
 

@@ -1,7 +1,7 @@
 //! JSON: the report itself. Written with the lists of numbers on one line
 //! each, so that it can be read, and read back.
 
-use super::{Document, Failure, Format, Kind, Place, Report, SCHEMA_VERSION, Told};
+use super::{Document, Failure, Place, Report, SCHEMA_VERSION, Told};
 use anyhow::{Context as _, Result, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,27 +9,11 @@ use serde_json::ser::{Formatter, Serializer};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The JSON format.
-pub struct Json;
-
-impl Format for Json {
-    fn name(&self) -> &'static str {
-        "json"
-    }
-
-    fn extension(&self) -> &'static str {
-        "json"
-    }
-
-    fn several(&self) -> bool {
-        false
-    }
-
-    fn render(&self, told: &[&dyn Told], _: &[String]) -> Result<String> {
-        match told {
-            [one] => one.json(),
-            _ => bail!("a JSON report holds one run"),
-        }
+/// The one document as a file.
+pub(super) fn render(told: &[&dyn Told], _: &[String]) -> Result<String> {
+    match told {
+        [one] => one.json(),
+        _ => bail!("a JSON report holds one run"),
     }
 }
 
@@ -37,7 +21,7 @@ impl Format for Json {
 #[derive(Serialize, JsonSchema)]
 pub struct Written<'a, T> {
     schema_version: u32,
-    kind: Kind,
+    kind: &'static str,
     #[serde(flatten)]
     document: &'a T,
 }
@@ -132,15 +116,14 @@ impl Indented {
         Ok(())
     }
 
-    /// Something begins that is no plain value: in a list it takes a line.
-    fn nested<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        match self.open.last_mut() {
-            Some((true, lines)) => {
-                *lines = true;
-                self.line(writer)
-            }
-            _ => Ok(()),
+    /// A list or an object begins: in a list it takes a line.
+    fn begin<W: ?Sized + Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
+        if let Some((true, lines)) = self.open.last_mut() {
+            *lines = true;
+            self.line(writer)?;
         }
+        self.open.push((bracket == b"[", false));
+        writer.write_all(bracket)
     }
 
     fn close<W: ?Sized + Write>(&mut self, writer: &mut W, end: &[u8]) -> io::Result<()> {
@@ -153,9 +136,7 @@ impl Indented {
 
 impl Formatter for Indented {
     fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.nested(writer)?;
-        self.open.push((true, false));
-        writer.write_all(b"[")
+        self.begin(writer, b"[")
     }
 
     fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
@@ -167,9 +148,7 @@ impl Formatter for Indented {
     }
 
     fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.nested(writer)?;
-        self.open.push((false, false));
-        writer.write_all(b"{")
+        self.begin(writer, b"{")
     }
 
     fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {

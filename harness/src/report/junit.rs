@@ -1,45 +1,30 @@
 //! JUnit XML: a suite per document, a case per check.
 
-use super::{Check, Fate, Format, Screen, Told};
+use super::{Check, Fate, Screen, Told};
+use crate::shown::shown;
 use anyhow::Result;
 use quick_xml::Writer;
 use quick_xml::events::{BytesDecl, BytesText, Event};
 use std::io;
 
-/// The JUnit format.
-pub struct JUnit;
-
-impl Format for JUnit {
-    fn name(&self) -> &'static str {
-        "junit"
-    }
-
-    fn extension(&self) -> &'static str {
-        "xml"
-    }
-
-    fn several(&self) -> bool {
-        true
-    }
-
-    fn render(&self, told: &[&dyn Told], absent: &[String]) -> Result<String> {
-        let mut writer = Writer::new_with_indent(Vec::new(), b' ', 2);
-        writer.write_event(Event::Decl(BytesDecl::new("1.0", Some("UTF-8"), None)))?;
-        let screens: Vec<Screen> = told.iter().map(|t| t.screen(false)).collect();
-        // A run that should be there and is not.
-        let missing = |what: &String| Check::new("batch", "every run is there", Fate::Error(what.clone()));
-        let absent: Vec<Check> = absent.iter().map(missing).collect();
-        let all = screens.iter().flat_map(|s| &s.checks).chain(&absent);
-        let seconds = screens.iter().map(|s| s.seconds).sum();
-        counted(&mut writer, "testsuites", "qdiff", all, seconds, |w| {
-            screens.iter().try_for_each(|screen| suite(w, screen))?;
-            if absent.is_empty() {
-                return Ok(());
-            }
-            counted(w, "testsuite", "batch", absent.iter(), 0.0, |w| absent.iter().try_for_each(|c| case(w, c)))
-        })?;
-        Ok(String::from_utf8(writer.into_inner())? + "\n")
-    }
+/// The whole file.
+pub(super) fn render(told: &[&dyn Told], absent: &[String]) -> Result<String> {
+    let mut writer = Writer::new_with_indent(Vec::new(), b' ', 2);
+    writer.write_event(Event::Decl(BytesDecl::new("1.0", Some("UTF-8"), None)))?;
+    let screens: Vec<Screen> = told.iter().map(|t| t.screen(false)).collect();
+    // A run that should be there and is not.
+    let missing = |what: &String| Check::new("batch", "every run is there", Fate::Error(what.clone()));
+    let absent: Vec<Check> = absent.iter().map(missing).collect();
+    let all = screens.iter().flat_map(|s| &s.checks).chain(&absent);
+    let seconds = screens.iter().map(|s| s.seconds).sum();
+    counted(&mut writer, "testsuites", "qdiff", all, seconds, |w| {
+        screens.iter().try_for_each(|screen| suite(w, screen))?;
+        if absent.is_empty() {
+            return Ok(());
+        }
+        counted(w, "testsuite", "batch", absent.iter(), 0.0, |w| absent.iter().try_for_each(|c| case(w, c)))
+    })?;
+    Ok(String::from_utf8(writer.into_inner())? + "\n")
 }
 
 type Xml = Writer<Vec<u8>>;
@@ -67,7 +52,7 @@ fn counted<'a>(
     let counts = counts.map(|(key, n): (_, usize)| (key, n.to_string()));
     let time = time(seconds);
     w.create_element(tag)
-        .with_attribute(("name", legal(name).as_str()))
+        .with_attribute(("name", shown(name).as_str()))
         .with_attributes(counts.iter().chain(&time).map(|(k, v)| (*k, v.as_str())))
         .write_inner_content(inside)?;
     Ok(())
@@ -82,7 +67,7 @@ fn suite(w: &mut Xml, screen: &Screen) -> io::Result<()> {
             for (name, value) in lines.chain(whole).filter(|(_, value)| !value.is_empty()) {
                 w.create_element("property")
                     .with_attribute(("name", name))
-                    .with_attribute(("value", legal(value).as_str()))
+                    .with_attribute(("value", shown(value).as_str()))
                     .write_empty()?;
             }
             Ok(())
@@ -93,7 +78,7 @@ fn suite(w: &mut Xml, screen: &Screen) -> io::Result<()> {
 }
 
 fn said(w: &mut Xml, text: &str) -> io::Result<()> {
-    w.create_element("system-out").write_text_content(BytesText::new(&legal(text)))?;
+    w.create_element("system-out").write_text_content(BytesText::new(&shown(text)))?;
     Ok(())
 }
 
@@ -105,41 +90,18 @@ fn time(seconds: f64) -> Option<(&'static str, String)> {
 fn case(w: &mut Xml, check: &Check) -> io::Result<()> {
     let element = w
         .create_element("testcase")
-        .with_attribute(("name", legal(&check.name).as_str()))
-        .with_attribute(("classname", legal(&check.class).as_str()))
+        .with_attribute(("name", shown(&check.name).as_str()))
+        .with_attribute(("classname", shown(&check.class).as_str()))
         .with_attributes(time(check.seconds).iter().map(|(k, v)| (*k, v.as_str())));
     let (tag, kind, message) = match &check.fate {
-        Fate::Passed(words) if words.is_empty() => {
-            element.write_empty()?;
-            return Ok(());
-        }
-        Fate::Passed(words) => {
-            element.write_inner_content(|w| said(w, words))?;
-            return Ok(());
-        }
+        Fate::Passed(words) if words.is_empty() => return element.write_empty().map(drop),
+        Fate::Passed(words) => return element.write_inner_content(|w| said(w, words)).map(drop),
         Fate::Failed { kind, message } => ("failure", Some(*kind), message),
         Fate::Error(message) => ("error", Some("in-doubt"), message),
         Fate::Skipped(message) => ("skipped", None, message),
     };
-    element.write_inner_content(|w| {
-        let message = legal(message);
-        let mut inner = w.create_element(tag).with_attribute(("message", message.as_str()));
-        if let Some(kind) = kind {
-            inner = inner.with_attribute(("type", kind));
-        }
-        inner.write_empty()?;
-        Ok(())
-    })?;
-    Ok(())
-}
-
-/// Without the characters that XML 1.0 has no way to write.
-fn legal(text: &str) -> String {
-    text.chars()
-        .map(|c| match c {
-            '\t' | '\n' | '\r' => c,
-            c if c < ' ' || matches!(c, '\u{fffe}' | '\u{ffff}') => '\u{fffd}',
-            c => c,
-        })
-        .collect()
+    let message = shown(message);
+    let attributes = [("message", message.as_str())].into_iter().chain(kind.map(|kind| ("type", kind)));
+    let inside = |w: &mut Xml| w.create_element(tag).with_attributes(attributes).write_empty().map(drop);
+    element.write_inner_content(inside).map(drop)
 }

@@ -1,10 +1,10 @@
 //! What `qdiff logits` tells, on one screen: the products first, then what only
 //! looks suspicious.
 
-use super::origin;
+use super::origin::{self, few};
 use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
 use super::stages::NONE;
-use super::{Doubt, Kind, ModelInfo, Outcome};
+use super::{Doubt, ModelInfo, Outcome};
 use crate::diagnose::Diagnosis;
 use crate::logits::{Pick, Study, Suspect, Why};
 use crate::number::{counted, number};
@@ -49,10 +49,10 @@ pub struct LogitsReport {
 }
 
 impl Document for LogitsReport {
-    const KIND: Kind = Kind::Logits;
+    const KIND: &'static str = "logits";
 
     fn screen(&self, _: bool) -> Screen {
-        let wrong = (self.study.wrong > 0).then(|| wrong(&self.study));
+        let wrong = (self.study.seen.wrong > 0).then(|| wrong(&self.study));
         let ended = origin::ended(self.outcome, headline(self));
         Screen {
             sections: vec![
@@ -86,11 +86,11 @@ fn theories(report: &LogitsReport) -> [Line; 2] {
 fn facts(report: &LogitsReport) -> Vec<Line> {
     let study = &report.study;
     let mut lines = vec![("products", products(report))];
-    if study.wrong > 0 {
+    if study.seen.wrong > 0 {
         lines.push(("wrong", wrong(study)));
     }
-    if study.non_finite > 0 {
-        let text = format!("{} logits are NaN or infinite", study.non_finite);
+    if study.seen.non_finite > 0 {
+        let text = format!("{} logits are NaN or infinite", study.seen.non_finite);
         lines.push(("not finite", text));
     }
     lines.push(("outliers", outliers(report)));
@@ -112,11 +112,11 @@ fn headline(report: &LogitsReport) -> String {
     if let Some(symptom) = verdict.ailment() {
         return format!("at {symptom} (an invariant is broken; no reference ran)");
     }
-    let right = match study.wrong {
+    let right = match study.seen.wrong {
         0 => format!(
             "all {} logits at {} are the product of their row with the hidden state",
             study.ids.rows,
-            counted(study.rows, "position")
+            counted(study.seen.rows, "position")
         ),
         n => {
             format!("{n} of {} logits are not their product, within what the stage as a whole is allowed", study.logits)
@@ -136,15 +136,15 @@ fn products(report: &LogitsReport) -> String {
     let residual = local
         .map_or_else(String::new, |l| format!("; residual {} of {} allowed", number(l.residual), number(l.allowed)));
     let other = match report.has_reference() {
-        true => format!("; of {}: {}", report.reference.name, study.reference_wrong),
+        true => format!("; of {}: {}", report.reference.name, study.seen.reference_wrong),
         false => String::new(),
     };
     format!(
         "{} of {} logits ({} ids at {}) are not Σ w·h in f64{residual}{other}",
-        study.wrong,
+        study.seen.wrong,
         study.logits,
         study.ids.rows,
-        counted(study.rows, "position")
+        counted(study.seen.rows, "position")
     )
 }
 
@@ -152,21 +152,19 @@ fn wrong(study: &Study) -> String {
     let who = if study.everywhere() {
         format!("{} ids of {}: none is special, whichever stand out", study.wrong_ids, study.ids.rows)
     } else {
-        let shown: Vec<String> = study.listed.iter().take(6).map(ToString::to_string).collect();
-        let dots = if study.wrong_ids > 6 { " …" } else { "" };
-        format!("{}: {}{dots}", counted(study.wrong_ids, "id"), shown.join(" "))
+        format!("{}: {}", counted(study.wrong_ids, "id"), few(&study.listed, study.wrong_ids, " "))
     };
-    let positions: Vec<String> = study.places.positions.iter().take(6).map(ToString::to_string).collect();
-    let at = match study.places.rows {
-        n if n == study.rows => "at every position".to_owned(),
-        1 => format!("at position {} alone", positions.join(" ")),
-        n => format!("at {n} positions: {}{}", positions.join(" "), if n > 6 { " …" } else { "" }),
+    let positions = few(&study.seen.places.positions, study.seen.places.rows, " ");
+    let at = match study.seen.places.rows {
+        n if n == study.seen.rows => "at every position".to_owned(),
+        1 => format!("at position {positions} alone"),
+        n => format!("at {n} positions: {positions}"),
     };
     let mut text = format!("{who}; {at}; pattern: {}", study.pattern);
     for (n, what) in [
-        (study.zero, "are exactly zero: never written"),
-        (study.stale, "are what the step before left at their address"),
-        (study.repeated, "are those of the position before"),
+        (study.seen.zero, "are exactly zero: never written"),
+        (study.seen.stale, "are what the step before left at their address"),
+        (study.seen.repeated, "are those of the position before"),
     ] {
         if n > 0 {
             let _ = write!(text, "; {n} {what}");
@@ -181,21 +179,21 @@ fn outliers(report: &LogitsReport) -> String {
         true => format!("{}'s", report.reference.name),
         false => "their products".to_owned(),
     };
-    match (study.outliers, study.everywhere()) {
+    match (study.seen.outliers, study.everywhere()) {
         (0, true) => {
             format!("none: no logit is further from {from} than the others are, and all the same they are wrong")
         }
         (0, false) => format!("none: no logit is further from {from} than the others are"),
         (n, _) => format!(
             "{n} logits are further from {from} than the others are; {} of them are wrong products",
-            study.outliers_wrong
+            study.seen.outliers_wrong
         ),
     }
 }
 
 fn hidden_state(report: &LogitsReport, apart: f64) -> String {
     let upstream = apart > UPSTREAM;
-    let note = match (upstream, report.study.wrong) {
+    let note = match (upstream, report.study.seen.wrong) {
         (false, _) => "",
         (true, 0) => ": the logits are right products of a hidden state that is not; look upstream",
         (true, _) => ": something upstream is wrong as well",
@@ -228,7 +226,7 @@ fn padding(report: &LogitsReport) -> String {
     let wins = format!(
         "wins at {} of {} positions{}; its largest logit is {:.3}",
         padding.wins,
-        study.rows,
+        study.seen.rows,
         padding.reference_wins.map_or_else(String::new, |n| format!(" (reference: {n})")),
         largest.0
     );
@@ -250,8 +248,8 @@ fn choice(report: &LogitsReport) -> String {
     let text = |id: usize| report.text.get(&id).map_or_else(String::new, |text| shown(text));
     let told = |p: &Pick| format!("{} {} (margin {:.3})", p.id, text(p.id), p.margin);
     let mut words = match row.reference {
-        Some(_) => format!("the same at {} of {}", choices.alike, counted(study.rows, "position")),
-        None => format!("as computed in f64 at {} of {}", choices.as_computed, counted(study.rows, "position")),
+        Some(_) => format!("the same at {} of {}", choices.alike, counted(study.seen.rows, "position")),
+        None => format!("as computed in f64 at {} of {}", choices.as_computed, counted(study.seen.rows, "position")),
     };
     let _ = write!(words, "; at position {}: {}", row.position, told(&row.subject));
     match &row.reference {
@@ -319,7 +317,7 @@ fn row(s: &Suspect) -> Vec<String> {
 
 fn next(report: &LogitsReport) -> Next {
     let apart = report.study.hidden.is_some_and(|h| h.0 > UPSTREAM);
-    let (why, command) = match (report.study.wrong, apart) {
+    let (why, command) = match (report.study.seen.wrong, apart) {
         (0, true) => ("which stage made the hidden state wrong", "qdiff run"),
         (0, false) => ("every other stage", "qdiff run"),
         _ => ("whether the projection is stored and read as it should be", "qdiff weights"),

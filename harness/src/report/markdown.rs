@@ -1,53 +1,30 @@
 //! Markdown, for pull requests, job summaries and notes.
 
-use super::{Format, Screen, Section, Told};
+use super::{Screen, Section, Told};
+use crate::shown::shown;
 use anyhow::Result;
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// The markdown format.
-pub struct Markdown;
-
-impl Format for Markdown {
-    fn name(&self) -> &'static str {
-        "markdown"
-    }
-
-    fn extension(&self) -> &'static str {
-        "md"
-    }
-
-    fn several(&self) -> bool {
-        true
-    }
-
-    fn render(&self, told: &[&dyn Told], absent: &[String]) -> Result<String> {
-        let screens: Vec<Screen> = told.iter().map(|t| t.screen(false)).collect();
-        Ok(several(&screens, absent))
-    }
+/// What is absent, and a section for each document.
+pub(super) fn render(told: &[&dyn Told], absent: &[String]) -> Result<String> {
+    let absent = absent.iter().map(|what| format!("**INCOMPLETE:** {}\n", escape(what)));
+    let parts: Vec<String> = absent.chain(told.iter().map(|t| screen(&t.screen(false), 1))).collect();
+    Ok(parts.join("\n"))
 }
 
-/// What is absent, and a section for each screen.
-pub(super) fn several(screens: &[Screen], absent: &[String]) -> String {
-    let absent = absent.iter().map(|what| {
-        let what = escape(what);
-        format!("**INCOMPLETE:** {what}\n")
-    });
-    let parts: Vec<String> = absent.chain(screens.iter().map(one)).collect();
-    parts.join("\n")
-}
-
-/// One screen as a section of its own.
-fn one(screen: &Screen) -> String {
+/// A screen as a section of its own, its heading of this level.
+pub(super) fn screen(screen: &Screen, level: usize) -> String {
     // The word in bold, with the colon that may follow it.
     let line = screen.line();
     let (word, headline) = line.split_at(line.len() - screen.headline.len());
-    let mut out = format!("# qdiff: {}\n\n**{}** {}\n", escape(&screen.title), word.trim_end(), escape(headline));
+    let (marks, program) = ("#".repeat(level), if level == 1 { "qdiff: " } else { "" });
+    let (title, headline) = (escape(&screen.title), escape(headline));
+    let mut out = format!("{marks} {program}{title}\n\n**{}** {headline}\n", word.trim_end());
     for part in screen.sections.iter().filter(|s| !s.is_empty()) {
-        section(part, &mut out);
+        section(part, level + 1, &mut out);
     }
     if !screen.repeat.is_empty() {
-        let _ = writeln!(out, "\n## To repeat\n\n{}", code(&screen.repeat));
+        let _ = writeln!(out, "\n{marks}# To repeat\n\n{}", code(&screen.repeat));
     }
     if let Some(next) = &screen.next {
         let _ = writeln!(out, "\nNext, {}:\n\n{}", escape(next.why), code(&next.command));
@@ -55,9 +32,10 @@ fn one(screen: &Screen) -> String {
     out
 }
 
-fn section(section: &Section, out: &mut String) {
+/// Lines and table under a heading of this level.
+pub(super) fn section(section: &Section, level: usize, out: &mut String) {
     if !section.title.is_empty() {
-        let _ = writeln!(out, "\n## {}", escape(&section.title));
+        let _ = writeln!(out, "\n{} {}", "#".repeat(level), escape(&section.title));
     }
     if !section.lines.is_empty() {
         out.push('\n');
@@ -65,41 +43,29 @@ fn section(section: &Section, out: &mut String) {
             let _ = writeln!(out, "- {label}: {}", escape(text));
         }
     }
-    if let Some(t) = section.table.as_ref().filter(|t| !t.rows.is_empty()) {
-        out.push('\n');
-        let rows = t.rows.iter().map(|row| row.iter().map(|cell| escape(cell).into()).collect());
-        let head: Vec<&str> = t.columns.iter().map(String::as_str).collect();
-        table(&head, &t.numbers, rows, out);
-    }
-}
-
-/// A table with the columns `numbers` set to the right. The cells are markdown.
-pub fn table<'a>(head: &[&str], numbers: &[usize], rows: impl Iterator<Item = Vec<Cow<'a, str>>>, out: &mut String) {
-    let _ = writeln!(out, "| {} |", head.join(" | "));
-    let rule: Vec<&str> = (0..head.len()).map(|i| if numbers.contains(&i) { "---:" } else { "---" }).collect();
-    let _ = writeln!(out, "| {} |", rule.join(" | "));
-    for row in rows {
-        let _ = writeln!(out, "| {} |", row.join(" | "));
+    let Some(table) = section.table.as_ref().filter(|t| !t.rows.is_empty()) else { return };
+    out.push('\n');
+    let rule = (0..table.columns.len()).map(|i| if table.numbers.contains(&i) { "---:" } else { "---" });
+    let escaped = |cells: &[String]| cells.iter().map(|cell| escape(cell)).collect::<Vec<_>>();
+    let head = [escaped(&table.columns), rule.map(str::to_owned).collect()];
+    for cells in head.into_iter().chain(table.rows.iter().map(|row| escaped(row))) {
+        let _ = writeln!(out, "| {} |", cells.join(" | "));
     }
 }
 
 /// Text that markdown takes literally, on one line.
-pub fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
+    let text = shown(text);
     let mut out = String::with_capacity(text.len());
     let mut before = ' ';
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
-        let inside = before.is_alphanumeric() && rest.peek().is_some_and(|n| n.is_alphanumeric());
+        // `q_proj` has no emphasis in it.
+        let inside = c == '_' && before.is_alphanumeric() && rest.peek().is_some_and(|n| n.is_alphanumeric());
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
-            // `q_proj` has no emphasis in it.
-            '_' if inside => out.push(c),
-            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' | '#' | '$' => {
-                out.push('\\');
-                out.push(c);
-            }
-            c if c.is_control() => out.push(' '),
+            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' | '#' | '$' if !inside => out.extend(['\\', c]),
             c => out.push(c),
         }
         before = c;
@@ -108,7 +74,8 @@ pub fn escape(text: &str) -> String {
 }
 
 /// A block of code that its content cannot end.
-pub fn code(text: &str) -> String {
+pub(super) fn code(text: &str) -> String {
+    let text = text.split('\n').map(shown).collect::<Vec<_>>().join("\n");
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(3.max(longest + 1));
     format!("{fence}\n{text}\n{fence}")
@@ -122,7 +89,7 @@ mod tests {
     fn hostile_names_stay_text() {
         assert_eq!(
             escape("<img src=x>|[a](b)\n# `q_proj` _x_"),
-            "&lt;img src=x>\\|\\[a\\](b) \\# \\`q_proj\\` \\_x\\_"
+            "&lt;img src=x>\\|\\[a\\](b)\\\\n\\# \\`q_proj\\` \\_x\\_"
         );
         assert_eq!(code("a ``` b"), "````\na ``` b\n````");
     }

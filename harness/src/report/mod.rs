@@ -34,55 +34,142 @@ pub mod weights;
 pub use batch::{Failure, Place, gaps};
 pub use generation::GenerationReport;
 pub use logits::LogitsReport;
-pub use model::{Doubt, Kind, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Seconds, Suspect};
+pub use model::{Doubt, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Seconds, Suspect};
 pub use oracle::{OracleReport, OracleStage};
 pub use overview::render as overview;
 pub use screen::{Check, Document, Fate, Next, Screen, Section, Table, Told};
 pub use sweep::SweepReport;
 pub use weights::WeightsReport;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result};
 use std::path::Path;
 
-/// A way to lay out what is told.
-pub trait Format: Sync {
+/// A way to lay out what is told in a file.
+pub struct Format {
     /// What it is called, as an option of the command line: `--markdown`.
-    fn name(&self) -> &'static str;
-
+    pub name: &'static str,
     /// Extension of its files, without the dot.
-    fn extension(&self) -> &'static str;
-
+    pub extension: &'static str,
     /// Whether one file can hold several documents.
-    fn several(&self) -> bool;
-
-    /// The whole file. `absent` is what should be among the documents and is not,
-    /// a sentence each: a format of several tells it, so that none of them passes
-    /// for all.
-    ///
-    /// # Errors
-    /// If the documents cannot be put in this format.
-    fn render(&self, told: &[&dyn Told], absent: &[String]) -> Result<String>;
+    pub several: bool,
+    /// The whole file. What should be among the documents and is not comes second, a sentence each: a format of
+    /// several tells it, so that none of them passes for all.
+    pub render: fn(&[&dyn Told], &[String]) -> Result<String>,
 }
 
 /// Every format that is a file.
-pub const FORMATS: &[&dyn Format] = &[&json::Json, &markdown::Markdown, &page::Html, &junit::JUnit];
+pub static FORMATS: [Format; 4] = [
+    Format { name: "json", extension: "json", several: false, render: json::render },
+    Format { name: "markdown", extension: "md", several: true, render: markdown::render },
+    Format { name: "html", extension: "html", several: true, render: page::render },
+    Format { name: "junit", extension: "xml", several: true, render: junit::render },
+];
 
 /// The format that the extension of `path` stands for.
 ///
 /// # Errors
 /// An extension that stands for none.
-pub fn format_of(path: &Path) -> Result<&'static dyn Format> {
+pub fn format_of(path: &Path) -> Result<&'static Format> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
-    match FORMATS.iter().find(|f| f.extension() == extension) {
-        Some(format) => Ok(*format),
-        None => {
-            let known: Vec<String> = FORMATS.iter().map(|f| format!(".{}", f.extension())).collect();
-            bail!("cannot tell the format of {} from its extension; it takes {}", path.display(), known.join(", "))
-        }
-    }
+    FORMATS.iter().find(|f| f.extension == extension).with_context(|| {
+        let known = FORMATS.each_ref().map(|f| format!(".{}", f.extension)).join(", ");
+        format!("cannot tell the format of {} from its extension; it takes {known}", path.display())
+    })
 }
 
 /// The format of this name.
-pub fn format_named(name: &str) -> Option<&'static dyn Format> {
-    FORMATS.iter().find(|f| f.name() == name).copied()
+pub fn format_named(name: &str) -> Option<&'static Format> {
+    FORMATS.iter().find(|f| f.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shown::unseen;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    /// A document of which every text comes from a hostile file.
+    #[derive(serde::Serialize, schemars::JsonSchema)]
+    struct Hostile {
+        text: String,
+    }
+
+    impl Document for Hostile {
+        const KIND: &'static str = "hostile";
+
+        fn screen(&self, _: bool) -> Screen {
+            let text = || self.text.clone();
+            let table = Table { columns: vec![text()], numbers: vec![], rows: vec![vec![text()]] };
+            let fates = [Fate::Passed(text()), Fate::of(Some(text())), Fate::Error(text()), Fate::Skipped(text())];
+            Screen {
+                sections: vec![Section { lines: vec![("label", text())], ..Section::table(&text(), table) }],
+                checks: fates.into_iter().map(|fate| Check::new(text(), text(), fate)).collect(),
+                next: Some(Next { command: text(), why: "so" }),
+                repeat: text(),
+                ..Screen::new(text(), Outcome::Diverged, text())
+            }
+        }
+    }
+
+    fn hostile() -> impl Strategy<Value = String> {
+        let known = select(vec![
+            "\u{1b}[31m",
+            "\u{9b}2J",
+            "\r\n",
+            "\t",
+            "\0",
+            "\u{202e}",
+            "\u{2066}",
+            "\u{200f}",
+            "\u{61c}",
+            "\u{200b}",
+            "\u{feff}",
+            "\u{fffe}",
+            "\u{e0041}",
+            "\n::error::x\n",
+            " ::add-mask::y ",
+            "##[error]",
+            "</script>",
+            "]]>",
+            "%0A",
+            "blk.0.attn_q.weight ",
+            "'",
+            "\\",
+        ]);
+        let part = prop_oneof![known.prop_map(str::to_owned), any::<char>().prop_map(String::from)];
+        prop::collection::vec(part, 0..24).prop_map(|parts| parts.concat())
+    }
+
+    proptest! {
+        /// In no format can text from a file hide, steer a terminal, or give orders to a workflow.
+        #[test]
+        fn text_from_files_is_shown_in_every_format(text in hostile()) {
+            let hidden = |out: &str| out.chars().find(|c| unseen(*c) && *c != '\n');
+            let document = Hostile { text: text.clone() };
+            let (told, absent): ([&dyn Told; 1], _) = ([&document], [text.clone()]);
+            for format in FORMATS.iter().filter(|f| f.several) {
+                let out = (format.render)(&told, &absent).unwrap();
+                prop_assert_eq!(hidden(&out), None, "{}: {}", format.name, out);
+            }
+            let page = html::element("run", &serde_json::json!({ &text: &text })).unwrap();
+            prop_assert_eq!(hidden(&page), None, "{}", page);
+            prop_assert_eq!(page.matches('<').count(), 2, "{}", page);
+            let (_, json) = page.trim_end_matches("</script>").split_once('>').unwrap();
+            let read: std::collections::BTreeMap<String, String> = serde_json::from_str(json).unwrap();
+            let told_there: String = read.into_iter().flat_map(|(key, value)| [key, value]).collect();
+            prop_assert_eq!(hidden(&told_there.replace(['\t', '\r'], "")), None, "{}", page);
+
+            let screen = terminal::harmless(&terminal::render(&Told::screen(&document, true)));
+            let screen = anstream::adapter::strip_str(&screen).to_string();
+            prop_assert_eq!(hidden(&screen), None, "{}", screen);
+            let order = screen.lines().find(|l| l.trim_start().starts_with("::") || l.contains("##["));
+            prop_assert_eq!(order, None);
+
+            let annotations = github::annotations(&told, &absent);
+            prop_assert_eq!(hidden(&annotations), None, "{}", annotations);
+            prop_assert!(annotations.lines().count() == 2, "{}", annotations);
+            prop_assert!(annotations.lines().all(|l| l.starts_with("::error title=qdiff")), "{}", annotations);
+        }
+    }
 }

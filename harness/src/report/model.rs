@@ -14,32 +14,6 @@ use std::collections::BTreeMap;
 /// Version of the JSON layout; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 3;
 
-/// What a JSON file of qdiff holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// A run, judged.
-    Run,
-    /// A run of a batch that could not be made.
-    Failure,
-    /// Two texts, compared.
-    Generation,
-    /// The logits of a run, looked into.
-    Logits,
-    /// Weights, compared.
-    Weights,
-    /// The same tokens in steps of different size.
-    Sweep,
-    /// Two captures, without a model.
-    Comparison,
-    /// The f64 evaluation, held against llama.cpp on F32 weights.
-    Oracle,
-    /// How often the diagnosis is right.
-    Score,
-    /// Time and memory.
-    Bench,
-}
-
 /// One run, judged.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
@@ -211,11 +185,6 @@ pub struct RunInfo {
 }
 
 impl RunInfo {
-    /// The token at `position`, prompt and decoded ones counted through.
-    pub fn token(&self, position: usize) -> Option<u32> {
-        self.tokens.iter().chain(&self.decoded).nth(position).copied()
-    }
-
     /// The token as a person reads it: its text in quotes where it is known,
     /// and its id.
     pub fn name(&self, token: u32) -> String {
@@ -238,12 +207,5 @@ impl RunInfo {
         let chosen = verdict.tokens.iter().flat_map(|t| [t.subject, t.reference]);
         let mentioned = of_run.chain(choices.map(|c| c.token)).chain(chosen);
         self.text = mentioned.map(|token| (token, piece(token))).collect();
-    }
-}
-
-impl Report {
-    /// Positions judged: those of the prompt and of the decode steps.
-    pub fn positions(&self) -> usize {
-        self.run.tokens.len() + self.run.decoded.len()
     }
 }

@@ -1,8 +1,8 @@
 //! What `qdiff verify-oracle` tells: whether the f64 evaluation itself is right.
 
+use super::Outcome;
 use super::screen::{Check, Document, Fate, Screen, Section, Table};
 use super::stages::{class, grouped, worst};
-use super::{Kind, Outcome};
 use crate::metrics::largest;
 use crate::number::{counted, number, percent};
 use crate::verdict::Local;
@@ -50,7 +50,7 @@ impl OracleReport {
 }
 
 impl Document for OracleReport {
-    const KIND: Kind = Kind::Oracle;
+    const KIND: &'static str = "oracle";
 
     fn screen(&self, full: bool) -> Screen {
         let headline = match (self.first_wrong(), self.stages.len()) {
@@ -63,7 +63,7 @@ impl Document for OracleReport {
             ),
         };
         let (tokens, steps) = (counted(self.tokens, "prompt token"), counted(self.decode, "decode step"));
-        let key = |s: &OracleStage| if full { s.stage.to_string() } else { s.stage.name.to_owned() };
+        let key = |s: &&OracleStage| if full { s.stage.to_string() } else { s.stage.name.to_owned() };
         let row = |(name, group): (String, Vec<&OracleStage>)| {
             let worst = worst(group.iter().map(|s| (s.stage, &s.local)));
             let figures = worst.map(|(_, l)| [number(l.residual), number(l.allowed), percent(l.used)]);

@@ -2,6 +2,7 @@
 
 use super::Outcome;
 use super::screen::{Fate, Line};
+use super::stages::grouped;
 use crate::diagnose::{Cause, Diagnosis, Finding, Search};
 use crate::mutations::{CauseId, Explains};
 use crate::number::{counted, number};
@@ -63,8 +64,7 @@ pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
 }
 
 fn list(causes: &[CauseId]) -> String {
-    let names: Vec<String> = causes.iter().map(ToString::to_string).collect();
-    names.join(", ")
+    causes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// What it means that a cause fits.
@@ -106,32 +106,32 @@ pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
     if local.bad_rows >= local.rows {
         return format!("all positions{since}");
     }
-    let shown = local.bad_positions.iter().take(6);
-    let list: Vec<String> = shown.map(ToString::to_string).collect();
-    let more = if local.bad_positions.len() > 6 { ", …" } else { "" };
     let s = if local.bad_positions.len() == 1 { "" } else { "s" };
-    format!("position{s} {}{more}{since}", list.join(", "))
+    format!("position{s} {}{since}", few(&local.bad_positions, local.bad_positions.len(), ", "))
+}
+
+/// The first six of `all` in words, and a sign that there are more.
+pub(super) fn few<T: ToString>(items: impl IntoIterator<Item = T>, all: usize, between: &str) -> String {
+    let mut list: Vec<String> = items.into_iter().take(6).map(|item| item.to_string()).collect();
+    if all > list.len() {
+        list.push("…".to_owned());
+    }
+    list.join(between)
 }
 
 /// `72: q_biased k_biased v_biased in 24 layers, L00..L23: one cause, qkv-bias-omitted`.
 pub(super) fn origins(findings: &[Finding]) -> String {
-    // Stages of the same layers are told together.
-    let mut groups: Vec<(Vec<&str>, Vec<u16>)> = Vec::new();
-    for (i, f) in findings.iter().enumerate() {
-        if findings[..i].iter().any(|o| o.id.name == f.id.name) {
-            continue;
-        }
-        let same = findings.iter().filter(|o| o.id.name == f.id.name);
-        let mut layers: Vec<u16> = same.filter_map(|o| o.id.layer).collect();
+    let layers_of = |(name, group): (&'static str, Vec<&Finding>)| {
+        let mut layers: Vec<u16> = group.iter().filter_map(|f| f.id.layer).collect();
         layers.sort_unstable();
-        match groups.iter_mut().find(|(_, l)| *l == layers) {
-            Some((names, _)) => names.push(f.id.name),
-            None => groups.push((vec![f.id.name], layers)),
-        }
-    }
-    let places: Vec<String> = groups
-        .iter()
-        .map(|(names, layers)| {
+        (name, layers)
+    };
+    let named = grouped(findings, |f| f.id.name).into_iter().map(layers_of);
+    // Stages of the same layers are told together.
+    let places: Vec<String> = grouped(named, |(_, layers)| layers.clone())
+        .into_iter()
+        .map(|(layers, names)| {
+            let names: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
             let range = match layers.as_slice() {
                 [] => String::new(),
                 [one] => format!(" in L{one:02}"),

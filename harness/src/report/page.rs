@@ -1,31 +1,16 @@
 //! One HTML file that needs nothing else. The report of a run has a page with
 //! charts (`html/`); whatever else is told has a plain one.
 
-use super::{Format, Screen, Section, Told, html};
+use super::{Screen, Section, Told, html};
+use crate::shown::shown;
 use anyhow::Result;
 use std::fmt::Write as _;
 
-/// The HTML format.
-pub struct Html;
-
-impl Format for Html {
-    fn name(&self) -> &'static str {
-        "html"
-    }
-
-    fn extension(&self) -> &'static str {
-        "html"
-    }
-
-    fn several(&self) -> bool {
-        true
-    }
-
-    fn render(&self, told: &[&dyn Told], absent: &[String]) -> Result<String> {
-        match told.iter().map(|t| t.run()).collect::<Option<Vec<_>>>() {
-            Some(runs) => html::render(&runs, absent),
-            None => Ok(plain(told.iter().map(|t| t.screen(true)))),
-        }
+/// The whole file.
+pub(super) fn render(told: &[&dyn Told], absent: &[String]) -> Result<String> {
+    match told.iter().map(|t| t.run()).collect::<Option<Vec<_>>>() {
+        Some(runs) => html::render(&runs, absent),
+        None => Ok(plain(told.iter().map(|t| t.screen(true)))),
     }
 }
 
@@ -41,7 +26,7 @@ th, td { text-align: left; padding: .2em .8em .2em 0; white-space: nowrap; borde
 
 fn plain(screens: impl Iterator<Item = Screen>) -> String {
     let screens: Vec<Screen> = screens.collect();
-    let title = screens.first().map_or_else(String::new, |s| format!("qdiff: {} {}", s.word, s.title));
+    let title = screens.first().map_or_else(String::new, title);
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n\
@@ -55,21 +40,20 @@ fn plain(screens: impl Iterator<Item = Screen>) -> String {
     out + "</main>\n</html>\n"
 }
 
+/// What a browser calls it.
+pub(super) fn title(screen: &Screen) -> String {
+    format!("qdiff: {} {}", screen.word, screen.title)
+}
+
 fn one(screen: &Screen, out: &mut String) {
     let _ = writeln!(out, "<p>{}</p>\n<h1>{}</h1>", escape(&screen.title), escape(&screen.line()));
     for part in screen.sections.iter().filter(|s| !s.is_empty()) {
         section(part, out);
     }
-    for (what, command) in [
-        ("To repeat:".to_owned(), Some(&screen.repeat).filter(|c| !c.is_empty())),
-        (
-            screen.next.as_ref().map_or_else(String::new, |n| format!("Next, {}:", n.why)),
-            screen.next.as_ref().map(|n| &n.command),
-        ),
-    ] {
-        if let Some(command) = command {
-            let _ = writeln!(out, "<p>{}</p>\n<pre>{}</pre>", escape(&what), escape(command));
-        }
+    let repeat = (!screen.repeat.is_empty()).then(|| ("To repeat:".to_owned(), &screen.repeat));
+    let next = screen.next.as_ref().map(|next| (format!("Next, {}:", next.why), &next.command));
+    for (what, command) in repeat.into_iter().chain(next) {
+        let _ = writeln!(out, "<p>{}</p>\n<pre>{}</pre>", escape(&what), escape(command));
     }
 }
 
@@ -84,24 +68,20 @@ fn section(section: &Section, out: &mut String) {
         }
         out.push_str("</dl>\n");
     }
-    let Some(table) = section.table.as_ref().filter(|t| !t.rows.is_empty()) else {
-        return;
-    };
-    let row = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
-        let cells = cells.enumerate().map(|(i, cell)| {
+    let Some(table) = section.table.as_ref().filter(|t| !t.rows.is_empty()) else { return };
+    let row = |tag: &str, cells: &[String]| {
+        let cells = cells.iter().enumerate().map(|(i, cell)| {
             let class = if table.numbers.contains(&i) { " class=\"n\"" } else { "" };
             format!("<{tag}{class}>{}</{tag}>", escape(cell))
         });
-        format!("<tr>{}</tr>", cells.collect::<String>())
+        format!("<tr>{}</tr>\n", cells.collect::<String>())
     };
-    let _ = writeln!(out, "<div class=\"wide\"><table>\n{}", row("th", &mut table.columns.iter().map(String::as_str)));
-    for cells in &table.rows {
-        let _ = writeln!(out, "{}", row("td", &mut cells.iter().map(String::as_str)));
-    }
+    let _ = write!(out, "<div class=\"wide\"><table>\n{}", row("th", &table.columns));
+    out.extend(table.rows.iter().map(|cells| row("td", cells)));
     out.push_str("</table></div>\n");
 }
 
-fn escape(text: &str) -> String {
-    let text: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+/// Text as it stands in an element or in the quotes of an attribute.
+pub(super) fn escape(text: &str) -> String {
+    shown(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

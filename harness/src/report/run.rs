@@ -2,8 +2,8 @@
 
 use super::origin::{self, loosened, positions};
 use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
-use super::stages::{self, NONE};
-use super::{Kind, Outcome, Report};
+use super::stages::{self, NONE, grouped};
+use super::{Outcome, Report};
 use crate::arithmetic::{Accumulation, Arithmetic, Functions, Number};
 use crate::diagnose::Finding;
 use crate::metrics::largest;
@@ -11,6 +11,7 @@ use crate::number::{counted, number, percent};
 use crate::tokens::TokensCheck;
 use crate::verdict::{Element, Gap, Local, StageResult, Status};
 use crate::weights::{Mismatch, WeightCheck};
+use std::fmt::Debug;
 
 /// Findings listed; what follows is counted.
 const FINDINGS: usize = 20;
@@ -19,7 +20,7 @@ const FINDINGS: usize = 20;
 const NAMED: usize = 6;
 
 impl Document for Report {
-    const KIND: Kind = Kind::Run;
+    const KIND: &'static str = "run";
 
     fn screen(&self, full: bool) -> Screen {
         let table = Section::table("Stages", stages::table(&self.diagnosis.verdict, full));
@@ -115,36 +116,24 @@ fn are(stages: usize) -> String {
 
 /// What the subject declares, where it is not f32 throughout.
 fn arithmetic(a: &Arithmetic) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    let mut add = |part: String| {
-        if !parts.contains(&part) {
-            parts.push(part);
-        }
-    };
-    for rule in &a.linear {
-        if rule.activations != Number::F32.format() {
-            add(format!("{:?} activations", rule.activations).to_lowercase());
-        }
-        if rule.output != Number::F32 {
-            add(format!("{:?} products", rule.output).to_lowercase());
-        }
-    }
-    for accumulation in a.linear.iter().map(|r| r.accumulation).chain(a.attention.iter().map(|r| r.accumulation)) {
-        match accumulation {
-            Accumulation::F32 => {}
-            Accumulation::TensorCores => add("sums of tensor cores".to_owned()),
-            Accumulation::F16 => add("f16 sums".to_owned()),
-        }
-    }
-    for format in a.attention.iter().flat_map(|r| [r.scores, r.context]).filter(|f| *f != Number::F32.format()) {
-        add(format!("{format:?} attention").to_lowercase());
-    }
-    if a.kv != Number::F32 {
-        add(format!("{:?} cache", a.kv).to_lowercase());
-    }
-    if a.functions == Functions::Fast {
-        add("fast functions".to_owned());
-    }
+    let named = |what: &dyn Debug, of: &str| format!("{what:?} {of}").to_lowercase();
+    let f32 = Number::F32.format();
+    let products = a.linear.iter().flat_map(|r| {
+        let activations = (r.activations != f32).then(|| named(&r.activations, "activations"));
+        [activations, (r.output != Number::F32).then(|| named(&r.output, "products"))]
+    });
+    let sums = a.linear.iter().map(|r| r.accumulation).chain(a.attention.iter().map(|r| r.accumulation));
+    let sums = sums.map(|accumulation| match accumulation {
+        Accumulation::F32 => None,
+        Accumulation::TensorCores => Some("sums of tensor cores".to_owned()),
+        Accumulation::F16 => Some("f16 sums".to_owned()),
+    });
+    let attention = a.attention.iter().flat_map(|r| [r.scores, r.context]);
+    let attention = attention.map(|format| (format != f32).then(|| named(&format, "attention")));
+    let cache = (a.kv != Number::F32).then(|| named(&a.kv, "cache"));
+    let functions = (a.functions == Functions::Fast).then(|| "fast functions".to_owned());
+    let parts = products.chain(sums).chain(attention).chain([cache, functions]).flatten();
+    let parts: Vec<String> = grouped(parts, String::clone).into_iter().map(|(part, _)| part).collect();
     if parts.is_empty() { "f32".to_owned() } else { format!("its arithmetic ({})", parts.join(", ")) }
 }
 

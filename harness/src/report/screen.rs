@@ -1,7 +1,7 @@
 //! What a command has to tell, as plain data. What is said is decided here and
 //! nowhere else; a [`super::Format`] lays it out.
 
-use super::{Kind, Outcome, Report};
+use super::{Outcome, Report};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -178,7 +178,7 @@ impl Fate {
 /// What a command makes: it can be shown, and written in every format.
 pub trait Document: Serialize + JsonSchema {
     /// What its JSON is called.
-    const KIND: Kind;
+    const KIND: &'static str;
 
     /// What it tells; `full` asks for a row per stage and layer.
     fn screen(&self, full: bool) -> Screen;

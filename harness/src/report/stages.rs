@@ -16,19 +16,19 @@ pub(super) const NONE: &str = "-";
 /// A row for the stages of one name over all layers; `full` gives a row per stage
 /// and layer.
 pub(super) fn table(verdict: &Verdict, full: bool) -> Table {
-    let key = |s: &StageResult| if full { s.name() } else { s.id.name.to_owned() };
+    let key = |s: &&StageResult| if full { s.name() } else { s.id.name.to_owned() };
     let rows = grouped(&verdict.stages, key).into_iter().map(|(name, group)| row(name, &group, !full));
     Table::new(COLUMNS, NUMBERS, rows)
 }
 
 /// `items` by `key`, in the order in which the keys first occur.
-pub(super) fn grouped<T>(items: &[T], key: impl Fn(&T) -> String) -> Vec<(String, Vec<&T>)> {
-    let mut groups: Vec<(String, Vec<&T>)> = Vec::new();
+pub(super) fn grouped<T, K: PartialEq>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> Vec<(K, Vec<T>)> {
+    let mut groups: Vec<(K, Vec<T>)> = Vec::new();
     for item in items {
-        let name = key(item);
-        match groups.iter_mut().find(|(n, _)| *n == name) {
+        let key = key(&item);
+        match groups.iter_mut().find(|(k, _)| *k == key) {
             Some((_, group)) => group.push(item),
-            None => groups.push((name, vec![item])),
+            None => groups.push((key, vec![item])),
         }
     }
     groups

@@ -2,10 +2,10 @@
 
 use super::screen::{Check, Document, Line, Screen, Section, Table};
 use super::stages::NONE;
-use super::{Kind, Outcome, origin};
-use crate::number::{Real, counted, number};
+use super::{Outcome, origin};
+use crate::number::{counted, number};
 use crate::sweep::{Pass, by, words};
-use crate::verdict::{Coverage, Global, Place};
+use crate::verdict::{Coverage, Global};
 use qdiff_engine::model::StageId;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -64,16 +64,9 @@ pub struct Difference {
     /// The stage.
     #[schemars(with = "String")]
     pub stage: StageId,
-    /// The distance.
-    pub error: Real,
-    /// The row.
-    pub at: Place,
-}
-
-impl Difference {
-    fn of((stage, Global { error, at }): (StageId, Global)) -> Self {
-        Self { stage, error: Real(error), at }
-    }
+    /// The distance, and the row.
+    #[serde(flatten)]
+    pub global: Global,
 }
 
 impl SweepReport {
@@ -90,6 +83,7 @@ impl SweepReport {
             _ => headline,
         };
         let whole = passes.first().map_or(0, |p| p.ubatch);
+        let difference = |(stage, global)| Difference { stage, global };
         let passes = passes.into_iter().map(|pass| {
             let first = pass.first_wrong();
             PassReport {
@@ -100,8 +94,8 @@ impl SweepReport {
                 position: first.map(|f| f.1),
                 disputed: pass.diagnosis.verdict.disputed().next().map(|s| s.id),
                 coverage: pass.diagnosis.verdict.coverage,
-                subject: pass.subject.map(Difference::of),
-                reference: pass.reference.map(Difference::of),
+                subject: pass.subject.map(difference),
+                reference: pass.reference.map(difference),
             }
         });
         Self { outcome, headline, prompt, tokens, subject, reference, injected, tolerance, passes: passes.collect() }
@@ -124,7 +118,7 @@ fn judged(passes: &[Pass]) -> (Outcome, String) {
 }
 
 impl Document for SweepReport {
-    const KIND: Kind = Kind::Sweep;
+    const KIND: &'static str = "sweep";
 
     fn screen(&self, _: bool) -> Screen {
         let tokens = counted(self.tokens, "token");
@@ -175,7 +169,7 @@ fn fed(pass: &PassReport) -> String {
 fn row(pass: &PassReport) -> Vec<String> {
     let none = || NONE.to_owned();
     let difference =
-        |d: &Option<Difference>| d.as_ref().map_or_else(none, |d| format!("{} {}", number(d.error.0), d.stage));
+        |d: &Option<Difference>| d.as_ref().map_or_else(none, |d| format!("{} {}", number(d.global.error), d.stage));
     let first = pass.first_wrong.zip(pass.position);
     vec![
         fed(pass),

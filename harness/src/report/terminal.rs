@@ -2,10 +2,13 @@
 //! fits 100 columns.
 
 use super::Outcome;
-use super::screen::{Line, Screen, Table};
+use super::screen::{Screen, Table};
+use crate::shown::{shown, shown_lines};
 use anstyle::{AnsiColor, Style};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, presets};
 use std::fmt::Write as _;
+use textwrap::core::{Word, display_width};
+use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
 /// Columns that everything fits in.
 const WIDTH: usize = 100;
@@ -30,7 +33,7 @@ pub fn render(screen: &Screen) -> String {
         if tables > 1 && section.table.is_some() && !section.title.is_empty() {
             out.push_str(&first_line(&section.title));
         }
-        lines(&section.lines, &mut out);
+        out.extend(section.lines.iter().map(|(label, text)| line(label, text)));
         if let Some(table) = &section.table {
             let _ = writeln!(out, "{}", draw(table));
         }
@@ -59,114 +62,82 @@ pub(crate) fn verdict(outcome: Outcome, word: &str, text: &str) -> String {
     format!("{style}{word}{style:#}{rest}")
 }
 
-fn lines(labelled: &[Line], out: &mut String) {
-    for (label, text) in labelled {
-        out.push_str(&line(label, text));
-    }
-}
-
 /// `label      text`, the text wrapped beside its label.
 pub(crate) fn line(label: &str, text: &str) -> String {
     let first = format!("{label:<LABEL$}");
-    wrap(&plain(text), &first, &" ".repeat(LABEL)) + "\n"
+    wrap(&shown(text), &first, &" ".repeat(LABEL)) + "\n"
 }
 
 /// A line of its own, wrapped as a verdict is.
 fn first_line(text: &str) -> String {
-    wrap(&plain(text), "", "  ") + "\n"
+    wrap(&shown(text), "", "  ") + "\n"
 }
 
 fn wrap(text: &str, first: &str, rest: &str) -> String {
-    let options = textwrap::Options::new(WIDTH)
+    let options = Options::new(WIDTH)
         .initial_indent(first)
         .subsequent_indent(rest)
-        .word_splitter(textwrap::WordSplitter::NoHyphenation)
-        .word_separator(textwrap::WordSeparator::AsciiSpace);
+        .word_splitter(WordSplitter::NoHyphenation)
+        .word_separator(WordSeparator::AsciiSpace);
     textwrap::fill(text, options)
 }
 
-/// Names come from files: what steers a terminal is shown instead of obeyed.
-pub(crate) fn plain(text: &str) -> String {
-    shown(text, |_| false)
-}
-
-/// As [`plain`], of a whole screen: it keeps line ends, tabs, and the colours
-/// of a verdict. These are all that is drawn with, and can hide nothing.
+/// A whole screen, which keeps its line ends, tabs, and the colours of a verdict. These are all that is drawn with,
+/// and can hide nothing.
 pub(crate) fn harmless(text: &str) -> String {
-    let escapes: Vec<String> =
-        [RED, GREEN, YELLOW].iter().flat_map(|style| [format!("{style}"), format!("{style:#}")]).collect();
-    let keep = |c| matches!(c, '\n' | '\t');
+    let own = [RED, GREEN, YELLOW].iter().flat_map(|style| [format!("{style}"), format!("{style:#}")]);
+    let own: Vec<String> = own.collect();
     let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('\u{1b}') {
-        out.push_str(&shown(&rest[..at], keep));
-        rest = &rest[at..];
-        let own = escapes.iter().find(|e| rest.starts_with(e.as_str()));
-        // Anything else that begins so loses its first character alone.
-        let (text, length) = own.map_or((r"\u{1b}", 1), |e| (e.as_str(), e.len()));
-        out.push_str(text);
-        rest = &rest[length..];
-    }
-    out + &shown(rest, keep)
-}
-
-/// `text` with its control characters written out, but for those to `keep`.
-fn shown(text: &str, keep: impl Fn(char) -> bool) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() && !keep(c) {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
+    let (mut from, mut at) = (0, 0);
+    while let Some(found) = text[at..].find('\u{1b}') {
+        at += found;
+        match own.iter().find(|escape| text[at..].starts_with(escape.as_str())) {
+            Some(escape) => {
+                out += &shown_lines(&text[from..at]);
+                out += escape;
+                at += escape.len();
+                from = at;
+            }
+            None => at += 1,
         }
     }
-    out
+    out + &shown_lines(&text[from..])
 }
 
 /// A command over several lines, as a shell takes it.
 fn shell(command: &str) -> String {
-    let indent = " ".repeat(LABEL);
-    let mut out = indent.clone();
-    let mut used = LABEL;
-    for word in words(&plain(command)) {
-        let width = textwrap::core::display_width(word);
-        // Room for the word, a space and the backslash.
-        if used > LABEL && used + width + 3 > WIDTH {
-            let _ = write!(out, "\\\n{indent}  ");
-            used = LABEL + 2;
-        }
-        out.push_str(word);
-        out.push(' ');
-        used += width + 1;
-    }
-    out.trim_end().to_owned()
+    let (first, rest) = (" ".repeat(LABEL), " ".repeat(LABEL + 2));
+    // Room for a space and the backslash.
+    let options = Options::new(WIDTH - 3)
+        .initial_indent(&first)
+        .subsequent_indent(&rest)
+        .break_words(false)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .word_separator(WordSeparator::Custom(words))
+        .wrap_algorithm(WrapAlgorithm::FirstFit);
+    textwrap::wrap(&shown(command), options).join(" \\\n")
 }
 
 /// Splits at blanks outside single quotes: inside them a shell would keep the
 /// backslash of a continued line.
-fn words(command: &str) -> Vec<&str> {
-    let (mut words, mut start) = (Vec::new(), 0);
+fn words(command: &str) -> Box<dyn Iterator<Item = Word<'_>> + '_> {
     let (mut quoted, mut escaped) = (false, false);
-    for (at, c) in command.char_indices() {
+    let blank = move |c| {
+        let plain = !std::mem::take(&mut escaped);
         match c {
-            _ if escaped => escaped = false,
-            '\\' if !quoted => escaped = true,
-            '\'' => quoted = !quoted,
-            ' ' if !quoted => {
-                words.push(&command[start..at]);
-                start = at + 1;
-            }
+            '\\' if plain && !quoted => escaped = true,
+            '\'' if plain => quoted = !quoted,
             _ => {}
         }
-    }
-    words.push(&command[start..]);
-    words
+        c == ' ' && plain && !quoted
+    };
+    Box::new(command.split_inclusive(blank).map(Word::from))
 }
 
-fn draw(table: &Table) -> String {
+pub(super) fn draw(table: &Table) -> String {
     // Two blanks between columns where they fit, else one.
     let roomy = layout(table, 2).to_string();
-    let fits = |text: &str| text.lines().all(|l| textwrap::core::display_width(l) <= WIDTH);
+    let fits = |text: &str| text.lines().all(|l| display_width(l) <= WIDTH);
     let text = if fits(&roomy) {
         roomy
     } else {
@@ -182,9 +153,9 @@ fn draw(table: &Table) -> String {
 fn layout(table: &Table, gap: u16) -> comfy_table::Table {
     let mut drawn = comfy_table::Table::new();
     drawn.load_style(presets::NOTHING);
-    drawn.set_header(&table.columns);
+    drawn.set_header(table.columns.iter().map(|heading| shown(heading)));
     for row in &table.rows {
-        drawn.add_row(row.iter().map(|cell| Cell::new(plain(cell))));
+        drawn.add_row(row.iter().map(|cell| Cell::new(shown(cell))));
     }
     for &i in &table.numbers {
         if let Some(column) = drawn.column_mut(i) {
@@ -214,15 +185,8 @@ mod tests {
 
     #[test]
     fn quoted_text_stays_whole() {
-        assert_eq!(
-            words(r"qdiff run --prompt 'it'\''s a b' -n 3"),
-            ["qdiff", "run", "--prompt", r"'it'\''s a b'", "-n", "3"]
-        );
-    }
-
-    #[test]
-    fn escapes_are_shown_not_obeyed() {
-        assert_eq!(line("model", "\u{1b}[31mred\r\n"), "model      \\u{1b}[31mred\\r\\n\n");
+        let told: Vec<_> = words(r"qdiff run --prompt 'it'\''s a b' -n 3").map(|w| w.word).collect();
+        assert_eq!(told, ["qdiff", "run", "--prompt", r"'it'\''s a b'", "-n", "3"]);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! What `qdiff weights` tells: each tensor that differs, down to the block, and
 //! the decoding error that reads it so.
 
+use super::Outcome;
+use super::origin::{UNKNOWN, few};
 use super::screen::{Check, Document, Fate, Line, Screen, Section};
-use super::{Kind, Outcome};
 use crate::number::counted;
 use crate::weights::{BlockDiff, FieldDiff, Mismatch, WeightCheck};
 use schemars::JsonSchema;
@@ -28,15 +29,12 @@ pub struct WeightsReport {
 }
 
 impl Document for WeightsReport {
-    const KIND: Kind = Kind::Weights;
+    const KIND: &'static str = "weights";
 
     fn screen(&self, _: bool) -> Screen {
         let check = &self.check;
         let outcome = if check.diverged() { Outcome::Diverged } else { Outcome::Match };
-        let (first, others) = match check.mismatches.split_first() {
-            Some((first, others)) => (Some(first), others),
-            None => (None, &[][..]),
-        };
+        let (first, others) = (check.mismatches.first(), check.mismatches.get(1..).unwrap_or_default());
         let headline = match (first, check.unpaired.first()) {
             (Some(first), _) => format!("at {}", differs(first)),
             (None, Some(words)) => format!("at {words}"),
@@ -70,9 +68,8 @@ fn compared(report: &WeightsReport, others: &[Mismatch]) -> Vec<Line> {
     let check = &report.check;
     let mut lines = Vec::new();
     if let Some(rest) = others.get(TENSORS - 1..).filter(|rest| !rest.is_empty()) {
-        let names: Vec<&str> = rest.iter().take(6).map(|m| m.tensor.as_str()).collect();
-        let dots = if rest.len() > names.len() { " …" } else { "" };
-        lines.push(("and", format!("{} more: {}{dots}", counted(rest.len(), "tensor"), names.join(" "))));
+        let names = few(rest.iter().map(|m| &m.tensor), rest.len(), " ");
+        lines.push(("and", format!("{} more: {names}", counted(rest.len(), "tensor"))));
     }
     lines.extend(check.unpaired.iter().map(|words| ("unpaired", words.clone())));
     if !check.unused.is_empty() {
@@ -112,7 +109,7 @@ fn tensor(m: &Mismatch) -> Vec<Line> {
     let Some(c) = &m.cause else {
         let bytes = if m.bytes_differ { "the stored bytes differ" } else { "the bytes are equal" };
         let text = "and no decoding error of the catalogue makes these values of the right ones";
-        lines.push(("cause", format!("{}: {bytes}, {text}", super::origin::UNKNOWN)));
+        lines.push(("cause", format!("{}: {bytes}, {text}", UNKNOWN)));
         return lines;
     };
     let part = if c.whole { "" } else { "; other rows are read rightly" };

@@ -194,7 +194,7 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
         prompt: ready.name,
         prompt_text: ready.text,
         prompt_tokens: ready.tokens,
-        sampling: settings.into(),
+        sampling: settings,
         nonce: number,
         tokens: check,
         injected: faults.words.iter().cloned().chain(injected.beside()).collect(),

@@ -4,6 +4,7 @@ use super::run::RunRequest;
 use crate::arithmetic::Number;
 use crate::prompts::Template;
 use crate::runners::{LLAMA, Source};
+use crate::shown::unseen;
 use clap::ValueEnum as _;
 use qdiff_engine::cuda::Gemm;
 
@@ -77,6 +78,11 @@ fn quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         text.to_owned()
+    } else if text.chars().any(unseen) {
+        // Such a character is shown as an escape, so it is given as one that the shell undoes.
+        let escaped = |c: char| format!("\\U{:08x}", u32::from(c));
+        let word = text.chars().map(|c| if unseen(c) || "'\\".contains(c) { escaped(c) } else { c.to_string() });
+        format!("$'{}'", word.collect::<String>())
     } else {
         format!("'{}'", text.replace('\'', r"'\''"))
     }

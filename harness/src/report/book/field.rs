@@ -1,6 +1,7 @@
 //! What was found in engines and files as they were, with nothing planted.
 
 use super::super::markdown::escape;
+use crate::shown::shown;
 use serde::Deserialize;
 use std::fmt::Write as _;
 
@@ -64,7 +65,7 @@ pub(super) fn render(all: &[Field], out: &mut String) {
                 "- **{}.** {} {by} by `{}`; evidence: {}.",
                 escape(&f.subject),
                 escape(&f.what),
-                f.command.replace('`', "'"),
+                shown(&f.command).replace('`', "'"),
                 evidence.join(", ")
             );
         }

@@ -1,21 +1,16 @@
 //! `REPORT.md`: committed results told as one document. It is a function of
 //! the JSON files of its folders and of nothing else.
 
-mod bench;
 mod field;
 mod matrix;
 mod runs;
-mod score;
-mod tables;
 mod verdicts;
 
-pub use bench::{Bench, BenchRow, Kernel};
 pub use field::{Field, FieldFinding, Judgement};
 pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
-pub(super) use score::tables as score_tables;
-pub use tables::{Cell, Table, Tables};
 
-use super::SCHEMA_VERSION;
+use super::bench::Bench;
+use super::{Document as _, SCHEMA_VERSION, markdown};
 use crate::score::Score;
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
@@ -49,7 +44,8 @@ impl Book {
             }
         }
         if !any {
-            bail!("{}: no result in it, a JSON file with a `kind`", shown(folders));
+            let folders: Vec<String> = folders.iter().map(|f| f.display().to_string()).collect();
+            bail!("{}: no result in it, a JSON file with a `kind`", folders.join(", "));
         }
         Ok(book)
     }
@@ -92,12 +88,12 @@ impl Book {
         field::render(&self.field, &mut out);
         out.push_str("\n## How often a fault is found and named\n");
         for score in &self.scores {
-            score::tables(score).render(&mut out);
+            out = out + "\n" + &markdown::screen(&score.screen(true), 3);
         }
         missing("score", self.scores.is_empty(), &mut out);
         out.push_str("\n## Speed\n");
         for bench in &self.benches {
-            bench.render(&mut out);
+            out = out + "\n" + &markdown::screen(&bench.screen(None), 3);
         }
         missing("bench", self.benches.is_empty(), &mut out);
         verdicts::render(&self.runs, &mut out);
@@ -123,9 +119,4 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     paths.sort();
     Ok(paths)
-}
-
-fn shown(folders: &[PathBuf]) -> String {
-    let shown: Vec<String> = folders.iter().map(|f| f.display().to_string()).collect();
-    shown.join(", ")
 }

@@ -1,7 +1,9 @@
 //! Runs, each in its figures per stage: small enough to be committed.
 
+use super::super::stages::grouped;
 use super::super::{Document as _, ModelInfo, Outcome, Report};
 use crate::machine::Machine;
+use crate::metrics::largest;
 use crate::number::{Real, rounded};
 use crate::verdict::{Local, StageResult};
 use schemars::JsonSchema;
@@ -92,27 +94,11 @@ impl Figures {
     }
 }
 
-/// The worse of what is there.
-fn worse(a: Option<Figures>, b: Option<Figures>) -> Option<Figures> {
-    a.into_iter().chain(b).reduce(Figures::or)
-}
-
 impl Digest {
     /// The figures of `report`.
     pub fn new(report: &Report) -> Self {
         let verdict = &report.diagnosis.verdict;
-        let mut stages: Vec<StageDigest> = Vec::new();
-        for stage in &verdict.stages {
-            match stages.iter_mut().find(|s| s.stage == stage.id.name) {
-                Some(seen) => seen.add(stage),
-                None => {
-                    let mut new =
-                        StageDigest { stage: stage.id.name.to_owned(), layers: 0, subject: None, reference: None };
-                    new.add(stage);
-                    stages.push(new);
-                }
-            }
-        }
+        let stages = folded(verdict.stages.iter().map(StageDigest::new), |a, b| a + b);
         let same = verdict.tokens.iter().filter(|t| t.subject == t.reference);
         let mut model = report.model.clone();
         // Where the file lay on the machine that ran is nobody's concern.
@@ -129,20 +115,12 @@ impl Digest {
             verdict: report.screen(false).line(),
             coverage: Rows { asked: verdict.coverage.asked, judged: verdict.coverage.judged },
             agreed: (same.count(), verdict.tokens.len()),
-            kl: Real(rounded(
-                verdict
-                    .logits
-                    .iter()
-                    .map(|r| f64::from(r.kl))
-                    .fold(0.0, |m: f64, kl| if kl.is_nan() || m.is_nan() { f64::NAN } else { m.max(kl) }),
-            )),
+            kl: Real(rounded(largest(verdict.logits.iter().map(|r| f64::from(r.kl))))),
             command: report.run.repeat(),
             stages,
         }
     }
-}
 
-impl Digest {
     /// The verdict in one word.
     pub(super) fn word(&self) -> &str {
         self.verdict.split([':', ' ']).next().unwrap_or("")
@@ -162,14 +140,24 @@ impl Digest {
 }
 
 impl StageDigest {
-    fn add(&mut self, stage: &StageResult) {
-        let figures = |local: &Option<Local>| {
-            local.as_ref().map(|l| Figures { residual: Real(rounded(l.residual)), used: Real(rounded(l.used)) })
-        };
-        self.layers += 1;
-        self.subject = worse(self.subject, figures(&stage.subject));
-        self.reference = worse(self.reference, figures(&stage.reference));
+    fn new(stage: &StageResult) -> Self {
+        let figures = |l: &Local| Figures { residual: Real(rounded(l.residual)), used: Real(rounded(l.used)) };
+        let [subject, reference] = [&stage.subject, &stage.reference].map(|side| side.as_ref().map(figures));
+        Self { stage: stage.id.name.to_owned(), layers: 1, subject, reference }
     }
+}
+
+/// Stages of one name in one: the worst of each side, and as many layers as `layers` makes of those of two.
+fn folded(stages: impl Iterator<Item = StageDigest>, layers: fn(usize, usize) -> usize) -> Vec<StageDigest> {
+    let worse = |a: Option<Figures>, b| a.into_iter().chain(b).reduce(Figures::or);
+    let one = |a: StageDigest, b: StageDigest| StageDigest {
+        layers: layers(a.layers, b.layers),
+        subject: worse(a.subject, b.subject),
+        reference: worse(a.reference, b.reference),
+        stage: a.stage,
+    };
+    let groups = grouped(stages, |s| s.stage.clone()).into_iter();
+    groups.filter_map(|(_, group)| group.into_iter().reduce(one)).collect()
 }
 
 impl Runs {
@@ -184,19 +172,8 @@ impl Runs {
         }
     }
 
-    /// Stages over all runs: the worst of each side.
+    /// Stages over all runs.
     pub(super) fn stages(&self) -> Vec<StageDigest> {
-        let mut all: Vec<StageDigest> = Vec::new();
-        for stage in self.runs.iter().flat_map(|r| &r.stages) {
-            match all.iter_mut().find(|s| s.stage == stage.stage) {
-                Some(seen) => {
-                    seen.layers = seen.layers.max(stage.layers);
-                    seen.subject = worse(seen.subject, stage.subject);
-                    seen.reference = worse(seen.reference, stage.reference);
-                }
-                None => all.push(stage.clone()),
-            }
-        }
-        all
+        folded(self.runs.iter().flat_map(|r| r.stages.iter().cloned()), usize::max)
     }
 }

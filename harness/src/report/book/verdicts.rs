@@ -1,10 +1,11 @@
 //! What was run, the verdict on each prompt, and the arithmetic of each stage.
 
-use super::super::ModelInfo;
 use super::super::markdown::{self, escape};
+use super::super::stages::grouped;
+use super::super::{Section, Table};
 use super::runs::{Digest, Figures, Runs, StageDigest};
 use crate::number::{number, percent};
-use std::borrow::Cow;
+use crate::shown::shown;
 use std::fmt::Write as _;
 
 /// The models and machines, the verdicts, and the arithmetic.
@@ -31,16 +32,11 @@ pub(super) fn render(all: &[Runs], out: &mut String) {
 }
 
 fn tested(all: &[Runs], out: &mut String) {
-    let mut models: Vec<&ModelInfo> = Vec::new();
-    for run in all.iter().flat_map(|runs| &runs.runs) {
-        if !models.iter().any(|m| m.sha256 == run.model.sha256) {
-            models.push(&run.model);
-        }
-    }
     out.push('\n');
-    for m in models {
-        let _ =
-            writeln!(out, "- {} {}, {} layers, sha256 `{}`", escape(&m.name), escape(&m.format), m.layers, m.sha256);
+    for (_, runs) in grouped(all.iter().flat_map(|runs| &runs.runs), |run| &run.model.sha256) {
+        let m = &runs[0].model;
+        let (name, format, hash) = (escape(&m.name), escape(&m.format), shown(&m.sha256));
+        let _ = writeln!(out, "- {name} {format}, {} layers, sha256 `{hash}`", m.layers);
     }
     out.push_str("\nOn:\n\n");
     for runs in all {
@@ -55,24 +51,20 @@ pub(super) fn share(figures: Option<Figures>) -> String {
 }
 
 fn verdicts(runs: &Runs, out: &mut String) {
-    let _ = writeln!(out, "\n### {}\n", escape(&runs.title));
     let row = |run: &Digest| {
         let c = run.coverage;
         vec![
-            escape(&run.prompt),
+            run.prompt.clone(),
             format!("{} + {}", run.tokens, run.decode),
-            escape(&run.subject),
-            escape(&run.reference),
-            escape(run.word()),
+            run.subject.clone(),
+            run.reference.clone(),
+            run.word().to_owned(),
             format!("{} of {}", c.judged, c.asked),
             share(run.worst(|s| s.subject)),
             share(run.worst(|s| s.reference)),
             format!("{} of {}", run.agreed.0, run.agreed.1),
             number(run.kl.0),
         ]
-        .into_iter()
-        .map(Cow::from)
-        .collect()
     };
     let head = [
         "prompt",
@@ -86,23 +78,20 @@ fn verdicts(runs: &Runs, out: &mut String) {
         "same choice",
         "KL, worst",
     ];
-    markdown::table(&head, &[1, 5, 6, 7, 8, 9], runs.runs.iter().map(row), out);
+    let table = Table::new(&head, &[1, 5, 6, 7, 8, 9], runs.runs.iter().map(row));
+    markdown::section(&Section::table(&runs.title, table), 3, out);
     let commands: Vec<&str> = runs.runs.iter().map(|r| r.command.as_str()).collect();
     let _ = writeln!(out, "\n{}", markdown::code(&commands.join("\n")));
 }
 
 fn arithmetic(runs: &Runs, out: &mut String) {
-    let _ = writeln!(out, "\n### {}\n", escape(&runs.title));
-    let row = |s: &StageDigest| {
-        let residual = |f: Option<Figures>| f.map_or_else(|| "-".to_owned(), |f| number(f.residual.0));
-        let layers = s.layers.to_string();
+    let residual = |f: Option<Figures>| f.map_or_else(|| "-".to_owned(), |f| number(f.residual.0));
+    let row = |s: StageDigest| {
         let (subject, reference) = (s.subject, s.reference);
-        [escape(&s.stage), layers, residual(subject), share(subject), residual(reference), share(reference)]
-            .into_iter()
-            .map(Cow::from)
-            .collect()
+        let figures = [residual(subject), share(subject), residual(reference), share(reference)];
+        [s.stage, s.layers.to_string()].into_iter().chain(figures).collect()
     };
-    let stages = runs.stages();
     let head = ["stage", "layers", "subject", "used", "reference", "used"];
-    markdown::table(&head, &[1, 2, 3, 4, 5], stages.iter().map(row), out);
+    let table = Table::new(&head, &[1, 2, 3, 4, 5], runs.stages().into_iter().map(row));
+    markdown::section(&Section::table(&runs.title, table), 3, out);
 }

@@ -2,10 +2,15 @@
 //! Several runs stand behind an overview, each parsed when it is opened.
 
 use super::json::Written;
-use super::{Document as _, Report, Screen, overview, stages};
+use super::page::{escape, title};
+use super::{Document as _, Report, overview, stages};
+use crate::shown::shown;
 use crate::verdict::BIN_OF_ONE;
 use anyhow::Result;
+use serde::Serialize as _;
+use serde_json::ser::{CharEscape, CompactFormatter, Formatter, Serializer};
 use serde_json::{Value, json};
+use std::io;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -25,27 +30,24 @@ const FOLDED: [&str; 6] = ["model", "injected", "tolerance", "tokenizer", "repea
 
 /// The page of one run, or of several behind an overview. `absent` is what
 /// should be among them and is not.
-///
-/// # Errors
-/// If a report has no form in JSON.
 pub(super) fn render(reports: &[&Report], absent: &[String]) -> Result<String> {
-    let rows = overview::rows(reports);
-    let counts = overview::counts(&rows);
+    let sorted = overview::sorted(reports);
+    let (counts, table) = (overview::counts(&sorted), overview::table(&sorted));
     let title = match reports {
-        [one] => title(one, &one.screen(false)),
+        [one] => title(&one.screen(false)),
         _ => format!("qdiff: {counts}"),
     };
     let index = json!({
         "counts": counts,
         "absent": absent,
-        "head": overview::COLUMNS,
-        "numbers": overview::NUMBERS,
-        "rows": rows.iter().map(|r| json!({
-            "run": r.index,
-            "outcome": r.report.outcome,
-            "subject": r.report.subject.name,
-            "model": r.report.model.name,
-            "cells": r.cells,
+        "head": table.columns,
+        "numbers": table.numbers,
+        "rows": sorted.iter().zip(&table.rows).map(|((index, report), cells)| json!({
+            "run": index,
+            "outcome": report.outcome,
+            "subject": report.subject.name,
+            "model": report.model.name,
+            "cells": cells,
         })).collect::<Vec<_>>(),
         "bin_of_one": BIN_OF_ONE,
     });
@@ -74,7 +76,7 @@ fn run(report: &Report) -> Result<String> {
         "run",
         &json!({
             "report": Written::of(report),
-            "title": title(report, &screen),
+            "title": title(&screen),
             "summary": {
                 "word": screen.word,
                 "headline": screen.headline,
@@ -90,9 +92,30 @@ fn run(report: &Report) -> Result<String> {
 }
 
 /// An element that holds `data` and runs nothing.
-fn element(class: &str, data: &Value) -> Result<String> {
-    let data = inert(&serde_json::to_string(data)?);
-    Ok(format!(r#"<script type="application/json" class="{class}">{data}</script>"#))
+pub(super) fn element(class: &str, data: &Value) -> Result<String> {
+    let mut json = Vec::new();
+    data.serialize(&mut Serializer::with_formatter(&mut json, Inert))?;
+    Ok(format!(r#"<script type="application/json" class="{class}">{}</script>"#, String::from_utf8(json)?))
+}
+
+/// JSON of which no string can end the element it stands in, or hide from whoever reads the page.
+struct Inert;
+
+impl Formatter for Inert {
+    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, to: &mut W, text: &str) -> io::Result<()> {
+        // A backslash in the string itself comes as an escape, below: these are ours.
+        to.write_all(shown(text).replace('\\', r"\\").replace('<', r"\u003c").as_bytes())
+    }
+
+    fn write_char_escape<W: ?Sized + io::Write>(&mut self, to: &mut W, escape: CharEscape) -> io::Result<()> {
+        match escape {
+            CharEscape::Backspace => to.write_all(br"\\u{8}"),
+            CharEscape::FormFeed => to.write_all(br"\\u{c}"),
+            CharEscape::AsciiControl(byte) => write!(to, r"\\u{{{byte:x}}}"),
+            // Line ends and tabs: the page spells them as it does quotes.
+            other => CompactFormatter.write_char_escape(to, other),
+        }
+    }
 }
 
 /// Puts each text in the place of its mark, in the order in which the marks
@@ -108,10 +131,6 @@ fn fill(template: &str, parts: &[(&str, &str)]) -> String {
     out + rest
 }
 
-fn title(report: &Report, screen: &Screen) -> String {
-    format!("qdiff: {} {} {}", screen.word, report.model.name, report.run.prompt)
-}
-
 /// What the page's policy knows its style and script by; any other is refused
 /// by the browser, whatever the report holds.
 fn hash(text: &str) -> String {
@@ -122,24 +141,17 @@ fn hash(text: &str) -> String {
     format!("sha256-{encoded}")
 }
 
-/// JSON that cannot end the element it stands in: `<` only occurs in strings.
-fn inert(json: &str) -> String {
-    json.replace('<', "\\u003c")
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn data_cannot_leave_its_element() {
-        let hostile = serde_json::json!("</script><script>alert(1)</script><!--");
-        let text = inert(&hostile.to_string());
+        let hostile = serde_json::json!("</script><script>alert(1)</script><!--\\\"\n");
+        let text = element("x", &hostile).unwrap();
+        let (_, text) = text.split_once('>').unwrap();
+        let text = text.strip_suffix("</script>").unwrap();
         assert!(!text.contains('<'));
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), hostile);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(text).unwrap(), hostile);
     }
 }

@@ -4,7 +4,7 @@
 use super::{BenchRequest, median};
 use crate::llama::plain::Plain;
 use crate::loaded::LoadedModel;
-use crate::report::book::{Bench, BenchRow as Row, Kernel};
+use crate::report::bench::{Bench, BenchRow as Row, Kernel};
 use anyhow::{Context as _, Result};
 use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path as PathOf, bandwidth};
 use qdiff_engine::model::StageId;
