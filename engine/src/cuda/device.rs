@@ -86,6 +86,18 @@ pub enum CudaError {
     Driver(DriverError, &'static str),
 }
 
+/// Says of a call that failed what it was for.
+pub(super) trait Doing<T> {
+    /// `what` reads on from "in", e.g. `making a stream`.
+    fn doing(self, what: &'static str) -> Result<T, CudaError>;
+}
+
+impl<T> Doing<T> for Result<T, DriverError> {
+    fn doing(self, what: &'static str) -> Result<T, CudaError> {
+        self.map_err(|e| CudaError::Driver(e, what))
+    }
+}
+
 /// A GPU.
 #[derive(Clone, Debug)]
 pub struct Device {
@@ -118,13 +130,12 @@ pub fn devices() -> Result<Vec<Device>, CudaError> {
     }
     (0..count as usize)
         .map(|ordinal| {
-            let failed = |what| move |e| CudaError::Driver(e, what);
-            let context = CudaContext::new(ordinal).map_err(failed("opening the device"))?;
+            let context = CudaContext::new(ordinal).doing("opening the device")?;
             Ok(Device {
                 ordinal,
-                name: context.name().map_err(failed("asking for the device's name"))?,
-                capability: context.compute_capability().map_err(failed("asking for the compute capability"))?,
-                memory: context.total_mem().map_err(failed("asking for the device's memory"))? >> 20,
+                name: context.name().doing("asking for the device's name")?,
+                capability: context.compute_capability().doing("asking for the compute capability")?,
+                memory: context.total_mem().doing("asking for the device's memory")? >> 20,
             })
         })
         .collect()
@@ -137,22 +148,21 @@ pub fn devices() -> Result<Vec<Device>, CudaError> {
 /// If CUDA fails.
 pub fn bandwidth() -> Result<f64, CudaError> {
     const BYTES: usize = 1 << 30;
-    let failed = |what| move |e| CudaError::Driver(e, what);
     let device = devices()?.swap_remove(0);
-    let context = CudaContext::new(device.ordinal).map_err(failed("opening the device"))?;
-    let stream = context.new_stream().map_err(failed("making a stream"))?;
-    let take = || stream.alloc_zeros::<u8>(BYTES).map_err(failed("taking device memory"));
+    let context = CudaContext::new(device.ordinal).doing("opening the device")?;
+    let stream = context.new_stream().doing("making a stream")?;
+    let take = || stream.alloc_zeros::<u8>(BYTES).doing("taking device memory");
     let (from, mut to) = (take()?, take()?);
     let timed = Some(driver::sys::CUevent_flags::CU_EVENT_DEFAULT);
-    let event = || context.new_event(timed).map_err(failed("making an event"));
+    let event = || context.new_event(timed).doing("making an event");
     let (start, end) = (event()?, event()?);
     let mut best = f64::INFINITY;
     for _ in 0..8 {
-        start.record(&stream).map_err(failed("recording an event"))?;
-        stream.memcpy_dtod(&from, &mut to).map_err(failed("copying device memory"))?;
-        end.record(&stream).map_err(failed("recording an event"))?;
-        end.synchronize().map_err(failed("copying device memory"))?;
-        let ms = start.elapsed_ms(&end).map_err(failed("reading a time"))?;
+        start.record(&stream).doing("recording an event")?;
+        stream.memcpy_dtod(&from, &mut to).doing("copying device memory")?;
+        end.record(&stream).doing("recording an event")?;
+        end.synchronize().doing("copying device memory")?;
+        let ms = start.elapsed_ms(&end).doing("reading a time")?;
         best = best.min(f64::from(ms) / 1e3);
     }
     Ok(2.0 * BYTES as f64 / best)
@@ -163,8 +173,7 @@ pub fn bandwidth() -> Result<f64, CudaError> {
 /// # Errors
 /// If CUDA fails.
 pub fn free_memory() -> Result<u64, CudaError> {
-    let failed = |what| move |e| CudaError::Driver(e, what);
-    let context = CudaContext::new(0).map_err(failed("opening the device"))?;
-    let (free, _) = context.mem_get_info().map_err(failed("asking for free memory"))?;
+    let context = CudaContext::new(0).doing("opening the device")?;
+    let (free, _) = context.mem_get_info().doing("asking for free memory")?;
     Ok(free as u64)
 }

@@ -2,7 +2,7 @@
 
 use super::calls::{Calls, Job, Span};
 use super::fast::Fused;
-#[cfg(feature = "faults")]
+#[cfg(any(test, feature = "faults"))]
 use super::faults::Planted;
 use super::launch::Call;
 use crate::model::row_len;
@@ -20,7 +20,7 @@ pub struct Launch {
     pub keeps: bool,
 }
 
-#[cfg(feature = "faults")]
+#[cfg(any(test, feature = "faults"))]
 impl Launch {
     /// Its first kernel.
     ///
@@ -49,7 +49,7 @@ pub struct Schedule<'a> {
     /// The fused ones, for the fast path.
     pub fused: Option<Fused<'a>>,
     /// Faults in the launches.
-    #[cfg(feature = "faults")]
+    #[cfg(any(test, feature = "faults"))]
     pub planted: Option<&'a Planted>,
 }
 
@@ -86,9 +86,9 @@ impl Schedule<'_> {
             let only = Span { tokens: 1, first: span.first + span.tokens - 1 };
             return launch(calls.linear(w, last, calls.memory.outputs[index].at, 1), only);
         }
-        #[cfg_attr(not(feature = "faults"), expect(unused_mut))]
+        #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
         let mut launch = launch(calls.of(index, span), span);
-        #[cfg(feature = "faults")]
+        #[cfg(any(test, feature = "faults"))]
         if let Some(planted) = self.planted {
             planted.spoil(calls, index, &mut launch);
         }
@@ -129,7 +129,7 @@ mod tests {
                 let schedule = Schedule {
                     calls,
                     fused: (path == Path::Fast).then_some(fused),
-                    #[cfg(feature = "faults")]
+                    #[cfg(any(test, feature = "faults"))]
                     planted: None,
                 };
                 let known: HashSet<_> = schedule.kernels().iter().map(Call::kernel).collect();

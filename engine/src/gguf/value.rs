@@ -1,33 +1,5 @@
 //! Metadata values, typed as in the file.
 
-use std::fmt;
-
-/// The bytes of a string: GGUF says UTF-8, files say what they like.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Bytes(Box<[u8]>);
-
-impl Bytes {
-    pub(super) fn new(bytes: &[u8]) -> Self {
-        Self(bytes.into())
-    }
-
-    /// The bytes as they are.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// The text; `None` if it is not UTF-8.
-    pub fn as_str(&self) -> Option<&str> {
-        std::str::from_utf8(&self.0).ok()
-    }
-}
-
-impl fmt::Debug for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", String::from_utf8_lossy(&self.0))
-    }
-}
-
 /// Many strings in one piece of memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StringArray {
@@ -119,7 +91,8 @@ pub enum Value {
     I32(i32),
     F32(f32),
     Bool(bool),
-    String(Bytes),
+    /// Of any bytes: GGUF says UTF-8, files say what they like.
+    String(Box<[u8]>),
     Array(ArrayValue),
     U64(u64),
     I64(i64),
@@ -146,30 +119,28 @@ impl Value {
         }
     }
 
-    /// An integer of any width that is not negative.
-    pub fn as_u64(&self) -> Option<u64> {
+    fn integer(&self) -> Option<i128> {
         match *self {
             Self::U8(v) => Some(v.into()),
+            Self::I8(v) => Some(v.into()),
             Self::U16(v) => Some(v.into()),
+            Self::I16(v) => Some(v.into()),
             Self::U32(v) => Some(v.into()),
-            Self::U64(v) => Some(v),
-            _ => self.as_i64().and_then(|v| v.try_into().ok()),
+            Self::I32(v) => Some(v.into()),
+            Self::U64(v) => Some(v.into()),
+            Self::I64(v) => Some(v.into()),
+            _ => None,
         }
+    }
+
+    /// An integer of any width that is not negative.
+    pub fn as_u64(&self) -> Option<u64> {
+        self.integer()?.try_into().ok()
     }
 
     /// An integer of any width that fits.
     pub fn as_i64(&self) -> Option<i64> {
-        match *self {
-            Self::I8(v) => Some(v.into()),
-            Self::I16(v) => Some(v.into()),
-            Self::I32(v) => Some(v.into()),
-            Self::I64(v) => Some(v),
-            Self::U8(v) => Some(v.into()),
-            Self::U16(v) => Some(v.into()),
-            Self::U32(v) => Some(v.into()),
-            Self::U64(v) => v.try_into().ok(),
-            _ => None,
-        }
+        self.integer()?.try_into().ok()
     }
 
     /// A float of either width, exactly; integers are none.
@@ -188,7 +159,7 @@ impl Value {
 
     /// A string that is UTF-8.
     pub fn as_str(&self) -> Option<&str> {
-        if let Self::String(v) = self { v.as_str() } else { None }
+        if let Self::String(v) = self { std::str::from_utf8(v).ok() } else { None }
     }
 
     /// An array of any element type.
@@ -201,18 +172,8 @@ impl Value {
         if let Self::Array(ArrayValue::String(v)) = self { Some(v) } else { None }
     }
 
-    /// An array of strings that are all UTF-8.
-    pub fn as_str_array(&self) -> Option<Vec<&str>> {
-        self.as_strings()?.iter().map(|s| std::str::from_utf8(s).ok()).collect()
-    }
-
     /// An array of `i32`.
     pub fn as_i32_array(&self) -> Option<&[i32]> {
         if let Self::Array(ArrayValue::I32(v)) = self { Some(v) } else { None }
-    }
-
-    /// An array of `f32`.
-    pub fn as_f32_array(&self) -> Option<&[f32]> {
-        if let Self::Array(ArrayValue::F32(v)) = self { Some(v) } else { None }
     }
 }

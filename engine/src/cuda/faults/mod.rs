@@ -5,13 +5,12 @@
 //! another buffer, or runs a kernel of `kernels/faults` that has the bug in it.
 
 mod launches;
-mod places;
 #[cfg(test)]
 mod tests;
 
 use super::CudaError;
 use super::calls::Calls;
-use super::kernels::Params;
+use super::kernels::{AttnContextParams, AttnWeightsParams};
 use super::launch::Ptr;
 use super::schedule::Launch;
 use crate::model::{Graph, Node};
@@ -93,7 +92,7 @@ impl Planted {
             Op::AttnWeights(_) => self.stuck(keys_of(index)),
             // As many weights as there are scores.
             Op::AttnContext(_) => self.stuck(keys_of(node.inputs[0])),
-            _ => false,
+            Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias | Op::Rope(_) | Op::Residual | Op::SwiGlu => false,
         }
     }
 
@@ -125,11 +124,10 @@ impl Planted {
         let mut of_weights = Launch { jobs, nodes: vec![weights], span, keeps: false };
         self.spoil(site.calls, weights, &mut of_weights);
         let stuck = self.stuck(values);
-        if let (Params::AttnContext(context), Params::AttnWeights(weights)) =
-            (site.params(), &of_weights.first_call().params)
-        {
-            // A query sees as many keys as there are before its step, and its own.
-            context.first = if stuck { context.keys.min(span.tokens as i32) - 1 } else { weights.first };
-        }
+        let mut of_weights = Site { index: weights, launch: &mut of_weights, ..*site };
+        let first = of_weights.params::<AttnWeightsParams>().first;
+        let context: &mut AttnContextParams = site.params();
+        // A query sees as many keys as there are before its step, and its own.
+        context.first = if stuck { context.keys.min(span.tokens as i32) - 1 } else { first };
     }
 }
