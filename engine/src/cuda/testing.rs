@@ -1,37 +1,19 @@
 //! Models without a file, whose launches can be made without a device.
 
-use crate::model::{Graph, Metadata, WeightSource, qwen2, qwen3};
+use crate::model::{Graph, Invented, WeightSource, qwen2, qwen3};
 use crate::ops::Weight;
 use crate::quant::GgmlType;
 
 /// Small models of both architectures.
 pub fn graphs() -> [Graph; 2] {
-    [qwen2::graph(&Small), qwen3::graph(&Small)].map(|graph| graph.expect("a small model is one"))
-}
-
-/// The metadata of a small model, whatever its architecture.
-struct Small;
-
-impl Metadata for Small {
-    fn integer(&self, key: &str) -> Option<u64> {
-        let (_, key) = key.split_once('.')?;
-        Some(match key {
-            "block_count" | "attention.head_count_kv" => 2,
-            "attention.head_count" => 4,
-            "attention.key_length" => 32,
-            "feed_forward_length" => 96,
-            _ => 64,
-        })
-    }
-    fn real(&self, key: &str) -> Option<f64> {
-        Some(if key.ends_with("freq_base") { 1e6 } else { 1e-6 })
-    }
-    fn text(&self, _: &str) -> Option<String> {
-        None
-    }
-    fn extent(&self, _: &str) -> Option<Vec<u64>> {
-        Some(vec![64, 100])
-    }
+    let metadata = Invented(|key: &str| match key {
+        "block_count" | "attention.head_count_kv" => 2,
+        "attention.head_count" => 4,
+        "attention.key_length" => 32,
+        "feed_forward_length" => 96,
+        _ => 64,
+    });
+    [qwen2::graph(&metadata), qwen3::graph(&metadata)].map(|graph| graph.expect("a small model is one"))
 }
 
 /// The extents of a graph's weights, all of one format, and no bytes.

@@ -1,7 +1,7 @@
 //! Refused and accepted files; `tests/tests/gguf_vs_ggml.rs` compares with
 //! llama.cpp itself.
 
-mod writer;
+pub(crate) mod writer;
 
 use proptest::prelude::*;
 
@@ -15,12 +15,7 @@ fn small() -> Vec<u8> {
         .str(b"name")
         .u32(8)
         .str(b"not utf-8: \xff")
-        .str(b"tokens")
-        .u32(9)
-        .u32(8)
-        .i64(2)
-        .str(b"a")
-        .str(b"bc")
+        .kv_texts("tokens", &[b"a", b"bc"])
         .str(b"flag")
         .u32(7)
         .raw(&[5])

@@ -67,19 +67,6 @@ pub fn bound(a: &Attention, q: &Tensor<f64>, k: &Tensor<f64>) -> Vec<f32> {
     })
 }
 
-/// How uncertain operands make the scores: `ds² = Σ (k·dq)² + (q·dk)²`.
-pub fn propagate_error(a: &Attention, (q, k): (&Tensor<f64>, &Tensor<f64>), (dq, dk): (&[f32], &[f32])) -> Vec<f32> {
-    let square = |t: &Tensor<f64>| Tensor { shape: t.shape.clone(), data: t.data.iter().map(|v| v * v).collect() };
-    let squares = |like: &Tensor<f64>, d: &[f32]| Tensor {
-        shape: like.shape.clone(),
-        data: d.iter().map(|d| f64::from(*d).powi(2)).collect(),
-    };
-    let of_q = pairs(a, &squares(q, dq), &square(k), f64::dot);
-    let of_k = pairs(a, &square(q), &squares(k, dk), f64::dot);
-    let both = of_q.iter().zip(&of_k);
-    both.map(|(q, k)| (q + k).sqrt() as f32).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,15 +80,11 @@ mod tests {
             q in prop::collection::vec(-3f32..3.0, 2 * 4 * 8), k in prop::collection::vec(-3f32..3.0, 5 * 2 * 8), by in 1f64..4.0,
         ) {
             let a = Attention { n_heads: 4, n_kv_heads: 2, head_dim: 8 };
-            let wide = |x: &[f32], shape: &[usize], by: f64| Tensor {
-                shape: shape.to_vec(),
-                data: x.iter().map(|&v| f64::from(v) * by).collect::<Vec<f64>>(),
-            };
-            let (wq, wk) = (wide(&q, &[2, 4, 8], 1.0), wide(&k, &[5, 2, 8], 1.0));
+            let (q, k) = (Tensor { shape: vec![2, 4, 8], data: q }, Tensor { shape: vec![5, 2, 8], data: k });
+            let (wq, wk) = (q.wide(), k.wide());
             let s = forward(&a, &wq, &wk);
-            let scaled = forward(&a, &wide(&q, &[2, 4, 8], by), &wk);
-            let narrow = |x: &[f32], shape: &[usize]| Tensor { shape: shape.to_vec(), data: x.to_vec() };
-            let f = forward(&a, &narrow(&q, &[2, 4, 8]), &narrow(&k, &[5, 2, 8]));
+            let scaled = forward(&a, &wq.map(|v| v * by), &wk);
+            let f = forward(&a, &q, &k);
             let bound = bound(&a, &wq, &wk);
             for h in 0..4 {
                 for t in 0..2 {

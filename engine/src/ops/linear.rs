@@ -158,8 +158,7 @@ mod tests {
                     prop_assert!((y.row(t)[o] - exact(o, t)).abs() < 1e-9);
                 }
             }
-            let narrow = Tensor { shape: x.shape.clone(), data: x.data.iter().map(|&v| v as f32).collect() };
-            let f = forward(&narrow, &c);
+            let f = forward(&x.narrow(), &c);
             for ((f, y), b) in f.data.iter().zip(&y.data).zip(&bound) {
                 prop_assert!((f64::from(*f) - y).abs() <= 4.0 * f64::from(*b));
             }

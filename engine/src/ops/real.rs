@@ -160,6 +160,21 @@ fn axpy_body<F: Real, const FUSED: bool>(a: F, x: &[F], y: &mut [F]) {
     }
 }
 
+/// What this processor can run best of three.
+macro_rules! by_isa {
+    ($avx512:expr, $avx2:expr, $baseline:expr) => {
+        match isa() {
+            // SAFETY: `isa` saw the features on this processor.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { $avx512 },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { $avx2 },
+            _ => $baseline,
+        }
+    };
+}
+
 macro_rules! real {
     ($t:ty, $avx512:ident, $avx2:ident, $tile512:ident, $tile256:ident, $wide:literal, $narrow:literal) => {
         #[cfg(target_arch = "x86_64")]
@@ -201,37 +216,13 @@ macro_rules! real {
                 x as $t
             }
             fn dot(w: &[Self], x: &[Self]) -> Self {
-                match isa() {
-                    // SAFETY: `isa` saw the features on this processor.
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => unsafe { $avx512::dot(w, x) },
-                    // SAFETY: as above.
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => unsafe { $avx2::dot(w, x) },
-                    _ => dot_body::<$t, $narrow, false>(w, x),
-                }
+                by_isa!($avx512::dot(w, x), $avx2::dot(w, x), dot_body::<$t, $narrow, false>(w, x))
             }
             fn tile(w: [&[Self]; 4], x: [&[Self]; 4]) -> [[Self; 4]; 4] {
-                match isa() {
-                    // SAFETY: `isa` saw the features on this processor.
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => unsafe { $avx512::tile(w, x) },
-                    // SAFETY: as above.
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => unsafe { $avx2::tile(w, x) },
-                    _ => tile_of_dots::<$t, $narrow>(w, x),
-                }
+                by_isa!($avx512::tile(w, x), $avx2::tile(w, x), tile_of_dots::<$t, $narrow>(w, x))
             }
             fn axpy(a: Self, x: &[Self], y: &mut [Self]) {
-                match isa() {
-                    // SAFETY: `isa` saw the features on this processor.
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => unsafe { $avx512::axpy(a, x, y) },
-                    // SAFETY: as above.
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => unsafe { $avx2::axpy(a, x, y) },
-                    _ => axpy_body::<$t, false>(a, x, y),
-                }
+                by_isa!($avx512::axpy(a, x, y), $avx2::axpy(a, x, y), axpy_body::<$t, false>(a, x, y))
             }
             fn widen(from: &[f32], to: &mut [Self]) {
                 for (to, &from) in to.iter_mut().zip(from) {
