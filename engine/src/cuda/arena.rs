@@ -58,7 +58,12 @@ impl Arena {
     pub fn take(bytes: usize, context: &Arc<CudaContext>, stream: &Arc<CudaStream>) -> Result<Self, CudaError> {
         let (free, _) = context.mem_get_info().doing("asking for free memory")?;
         if bytes > free {
-            return Err(CudaError::Memory { needed: bytes.div_ceil(1 << 20), free: free >> 20 });
+            return Err(CudaError::Unsupported(format!(
+                "the model and its buffers need {} MiB of device memory and {} MiB are free; shorten the prompt, lower \
+                 -n or --ubatch, take --kv-type f16, or free the device",
+                bytes.div_ceil(1 << 20),
+                free >> 20
+            )));
         }
         let memory = stream.alloc_zeros::<u8>(bytes.max(1)).doing("taking device memory")?;
         // The zeros are written in the stream's own time, and copies from the host

@@ -35,7 +35,7 @@ pub struct Blas {
 
 impl<T> Doing<T> for Result<T, result::CublasError> {
     fn doing(self, what: &'static str) -> Result<T, CudaError> {
-        self.map_err(|e| CudaError::Cublas(format!("{:?}", e.0), what))
+        self.map_err(|e| CudaError::Failed(format!("cuBLAS: {:?} in {what}", e.0)))
     }
 }
 

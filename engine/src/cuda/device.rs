@@ -1,7 +1,8 @@
 //! What CUDA there is on this machine.
 
-use cudarc::driver::{CudaContext, DriverError};
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
 use cudarc::{driver, nvrtc};
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Why CUDA cannot be used, with the remedy.
@@ -19,32 +20,6 @@ pub enum CudaError {
          and put its folder on LD_LIBRARY_PATH"
     )]
     NoNvrtc,
-    /// A driver from before what is asked of it.
-    #[error("the CUDA driver is for CUDA {major}.{minor}, and qdiff needs that of CUDA 13; update the NVIDIA driver")]
-    OldDriver {
-        /// Version of CUDA.
-        major: i32,
-        /// Its second number.
-        minor: i32,
-    },
-    /// A kernel whose compiled parameters are not those that launches give.
-    #[error("kernel {kernel} takes parameters of {compiled} bytes, and is given {declared}: a bug in qdiff")]
-    Params {
-        /// The kernel.
-        kernel: String,
-        /// Bytes in the machine code.
-        compiled: usize,
-        /// Bytes of the struct in Rust.
-        declared: usize,
-    },
-    /// A token that the model does not know.
-    #[error("token {token} is not in the model's vocabulary of {vocabulary} tokens")]
-    Token {
-        /// Id.
-        token: u32,
-        /// Number of ids.
-        vocabulary: usize,
-    },
     /// A kernel that does not compile.
     #[error("kernel {name} does not compile for {arch}: {log}")]
     Compile {
@@ -55,35 +30,18 @@ pub enum CudaError {
         /// The compiler's words.
         log: String,
     },
-    /// More memory than the device has free.
-    #[error(
-        "the model and its buffers need {needed} MiB of device memory and {free} MiB are free; shorten the prompt, lower \
-         -n or --ubatch, take --kv-type f16, or free the device"
-    )]
-    Memory {
-        /// MiB needed.
-        needed: usize,
-        /// MiB free.
-        free: usize,
-    },
     /// No cuBLAS, and it was asked for.
     #[error(
         "no cuBLAS: libcublas.so.13 is not found; install the CUDA 13 toolkit or `pip install nvidia-cublas==13.*` and put \
          its folder on LD_LIBRARY_PATH, or leave --gemm at own"
     )]
     NoCublas,
-    /// A cuBLAS call that failed.
-    #[error("cuBLAS: {0} in {1}")]
-    Cublas(String, &'static str),
-    /// A model that the kernels were not made for.
+    /// A model, a step or a device that the kernels were not made for: what stands against it, and the remedy.
     #[error("{0}")]
     Unsupported(String),
-    /// A kernel that could not be launched.
-    #[error("CUDA: {0:?} in launching {1}")]
-    Launch(DriverError, String),
     /// A call that failed.
-    #[error("CUDA: {0:?} in {1}")]
-    Driver(DriverError, &'static str),
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// Says of a call that failed what it was for.
@@ -94,7 +52,7 @@ pub(super) trait Doing<T> {
 
 impl<T> Doing<T> for Result<T, DriverError> {
     fn doing(self, what: &'static str) -> Result<T, CudaError> {
-        self.map_err(|e| CudaError::Driver(e, what))
+        self.map_err(|e| CudaError::Failed(format!("CUDA: {e:?} in {what}")))
     }
 }
 
@@ -153,19 +111,28 @@ pub fn bandwidth() -> Result<f64, CudaError> {
     let stream = context.new_stream().doing("making a stream")?;
     let take = || stream.alloc_zeros::<u8>(BYTES).doing("taking device memory");
     let (from, mut to) = (take()?, take()?);
+    let mut best = f64::INFINITY;
+    for _ in 0..8 {
+        let copy = || stream.memcpy_dtod(&from, &mut to).doing("copying device memory");
+        best = best.min(time(&context, &stream, copy)?);
+    }
+    Ok(2.0 * BYTES as f64 / best)
+}
+
+/// Seconds that `stream` takes for what `queue` gives it to do.
+pub(super) fn time(
+    context: &Arc<CudaContext>,
+    stream: &CudaStream,
+    queue: impl FnOnce() -> Result<(), CudaError>,
+) -> Result<f64, CudaError> {
     let timed = Some(driver::sys::CUevent_flags::CU_EVENT_DEFAULT);
     let event = || context.new_event(timed).doing("making an event");
     let (start, end) = (event()?, event()?);
-    let mut best = f64::INFINITY;
-    for _ in 0..8 {
-        start.record(&stream).doing("recording an event")?;
-        stream.memcpy_dtod(&from, &mut to).doing("copying device memory")?;
-        end.record(&stream).doing("recording an event")?;
-        end.synchronize().doing("copying device memory")?;
-        let ms = start.elapsed_ms(&end).doing("reading a time")?;
-        best = best.min(f64::from(ms) / 1e3);
-    }
-    Ok(2.0 * BYTES as f64 / best)
+    start.record(stream).doing("recording an event")?;
+    queue()?;
+    end.record(stream).doing("recording an event")?;
+    end.synchronize().doing("timing what was queued")?;
+    Ok(f64::from(start.elapsed_ms(&end).doing("reading a time")?) / 1e3)
 }
 
 /// Bytes of the first GPU's memory that are free.

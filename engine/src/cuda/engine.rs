@@ -10,7 +10,7 @@ use super::blas::Blas;
 use super::calls::{Calls, Job, check};
 use super::compile::target;
 use super::decoder::Decoder;
-use super::device::Doing as _;
+use super::device::{Doing as _, time};
 use super::fast::{Fused, decoder_of};
 #[cfg(any(test, feature = "faults"))]
 use super::faults::{Fault, Planted};
@@ -34,7 +34,8 @@ pub struct CudaEngine {
     graph: Graph,
     options: Options,
     // Dropped in this order: the captured graph and the handle before the memory.
-    route: Route,
+    /// For the fast path.
+    fast: Option<Fast>,
     blas: Option<Blas>,
     readback: Option<Readback>,
     #[cfg(any(test, feature = "faults"))]
@@ -48,14 +49,6 @@ pub struct CudaEngine {
     arch: String,
     stream: Arc<CudaStream>,
     context: Arc<CudaContext>,
-}
-
-/// Which way a step goes, with what it takes.
-enum Route {
-    /// Node by node.
-    Tapped,
-    /// Through fused kernels.
-    Fast(Fast),
 }
 
 /// What the fast path takes.
@@ -89,9 +82,9 @@ impl CudaEngine {
         let functions = Functions::new(&context)?;
         let graph = model.graph().clone();
         check(&graph, &options)?;
-        let route = match options.path {
-            Path::Tapped => Route::Tapped,
-            Path::Fast => Route::Fast(Fast {
+        let fast = match options.path {
+            Path::Tapped => None,
+            Path::Fast => Some(Fast {
                 decoder: decoder_of(&graph)?,
                 // SAFETY: written by `argmax` alone; not read before a step has ended.
                 next_token: unsafe { context.alloc_pinned_with_flags::<u32>(1, 0) }.doing("taking pinned memory")?,
@@ -102,7 +95,7 @@ impl CudaEngine {
         let memory = Memory::at(arena.start, &graph, model, &options)?;
         memory.fill(model)?;
         let mut engine = Self {
-            route,
+            fast,
             blas: match options.gemm {
                 Gemm::Own => None,
                 Gemm::Cublas => Some(Blas::new(&stream)?),
@@ -194,34 +187,23 @@ impl CudaEngine {
     /// # Errors
     /// If CUDA fails.
     pub fn time_kernels(&mut self, repeats: usize) -> Result<Vec<(String, f64)>, CudaError> {
-        if let Route::Tapped = self.route {
+        if self.fast.is_none() {
             return Ok(Vec::new());
         }
         self.rewind(self.position.min(self.options.context.saturating_sub(1)));
-        let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        let event = || self.context.new_event(timed).doing("making an event");
-        let (start, end) = (event()?, event()?);
         let launches = self.schedule(&|_| false).step(&[0], self.position);
-        let time = |call: Call| {
+        let measure = |call: Call| {
             self.launch(&call, true)?;
-            start.record(&self.stream).doing("recording an event")?;
-            for _ in 0..repeats {
-                self.launch(&call, true)?;
-            }
-            end.record(&self.stream).doing("recording an event")?;
-            end.synchronize().doing("timing a kernel")?;
-            let ms = start.elapsed_ms(&end).doing("reading a time")?;
-            Ok((call.kernel().to_string(), f64::from(ms) / 1e3 / repeats as f64))
+            let seconds =
+                time(&self.context, &self.stream, || (0..repeats).try_for_each(|_| self.launch(&call, true)))?;
+            Ok((call.kernel().to_string(), seconds / repeats as f64))
         };
-        calls_of(launches).map(time).collect()
+        calls_of(launches).map(measure).collect()
     }
 
     /// The most probable next token after a decode step of the fast path.
     pub fn next_token(&self) -> Option<u32> {
-        match &self.route {
-            Route::Tapped => None,
-            Route::Fast(fast) => fast.next_token.as_slice().ok().map(|token| token[0]),
-        }
+        self.fast.as_ref()?.next_token.as_slice().ok().map(|token| token[0])
     }
 
     /// Runs `tokens` at the next positions.
@@ -236,12 +218,14 @@ impl CudaEngine {
         assert!(tokens.len() <= self.options.step && end <= self.options.context, "a step beyond the room taken");
         let vocabulary = self.graph.config.n_vocab;
         if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
-            return Err(CudaError::Token { token, vocabulary });
+            return Err(CudaError::Unsupported(format!(
+                "token {token} is not in the model's vocabulary of {vocabulary} tokens"
+            )));
         }
         let wanted: Vec<bool> = self.graph.nodes.iter().map(|n| taps.wants(n.id)).collect();
         let tapped = wanted.contains(&true);
-        match (&self.route, tokens) {
-            (Route::Fast(fast), &[token]) if !tapped => self.replay(fast, token)?,
+        match (&self.fast, tokens) {
+            (Some(fast), &[token]) if !tapped => self.replay(fast, token)?,
             _ => self.walk(tokens, &wanted, taps)?,
         }
         if let (true, Some(readback)) = (tapped, &mut self.readback) {
@@ -328,10 +312,7 @@ impl CudaEngine {
     fn schedule<'a>(&'a self, wants: &'a dyn Fn(usize) -> bool) -> Schedule<'a> {
         Schedule {
             calls: self.calls(),
-            fused: match &self.route {
-                Route::Tapped => None,
-                Route::Fast(fast) => Some(self.fused(fast, wants)),
-            },
+            fused: self.fast.as_ref().map(|fast| self.fused(fast, wants)),
             #[cfg(any(test, feature = "faults"))]
             planted: self.planted.as_ref(),
         }

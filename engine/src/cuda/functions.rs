@@ -35,7 +35,10 @@ impl Functions {
         // SAFETY: room for one number.
         unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result().doing("asking for the driver's version")?;
         if driver < FIRST_DRIVER {
-            return Err(CudaError::OldDriver { major: driver / 1000, minor: driver % 1000 / 10 });
+            let (major, minor) = (driver / 1000, driver % 1000 / 10);
+            return Err(CudaError::Unsupported(format!(
+                "the CUDA driver is for CUDA {major}.{minor}, and qdiff needs that of CUDA 13; update the NVIDIA driver"
+            )));
         }
         let about = |what| context.attribute(what).doing("asking what the device has");
         Ok(Self::bare(
@@ -134,7 +137,9 @@ fn check_params(function: &CudaFunction, kernel: &Kernel) -> Result<(), CudaErro
         .doing("asking for a kernel's parameters")?;
     let declared = kernel.file.params_size();
     if compiled != declared {
-        return Err(CudaError::Params { kernel: kernel.to_string(), compiled, declared });
+        return Err(CudaError::Failed(format!(
+            "kernel {kernel} takes parameters of {compiled} bytes, and is given {declared}: a bug in qdiff"
+        )));
     }
     Ok(())
 }

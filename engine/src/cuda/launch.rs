@@ -2,7 +2,7 @@
 
 use super::CudaError;
 use super::kernels::{Kernel, Params};
-use cudarc::driver::{CudaFunction, CudaStream, sys};
+use cudarc::driver::{CudaFunction, CudaStream, DriverError, sys};
 use std::ffi::c_void;
 use std::fmt::Display;
 
@@ -63,6 +63,10 @@ impl Call {
         Kernel { file: self.params.file(), arguments: self.arguments.clone() }
     }
 
+    fn failed(&self, error: DriverError) -> CudaError {
+        CudaError::Failed(format!("CUDA: {error:?} in launching {}", self.kernel()))
+    }
+
     /// Gives the parameters to `node`, a launch of the same kernel in a captured graph, for the launches of the graph
     /// to come.
     ///
@@ -95,7 +99,7 @@ impl Call {
         // SAFETY: the caller vouches for parameters and node; CUDA only reads the parameters, before it returns.
         unsafe { sys::cuGraphExecKernelNodeSetParams_v2(graph, node, &raw const launch) }
             .result()
-            .map_err(|e| CudaError::Launch(e, self.kernel().to_string()))
+            .map_err(|e| self.failed(e))
     }
 
     /// Runs it. `early` lets it begin while the kernel before it ends; it must then wait for that kernel itself (see
@@ -132,6 +136,6 @@ impl Call {
             sys::cuLaunchKernelEx(&raw const config, function.cu_function(), &raw mut params, std::ptr::null_mut())
         }
         .result()
-        .map_err(|e| CudaError::Launch(e, self.kernel().to_string()))
+        .map_err(|e| self.failed(e))
     }
 }

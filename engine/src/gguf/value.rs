@@ -162,11 +162,6 @@ impl Value {
         if let Self::String(v) = self { std::str::from_utf8(v).ok() } else { None }
     }
 
-    /// An array of any element type.
-    pub fn as_array(&self) -> Option<&ArrayValue> {
-        if let Self::Array(v) = self { Some(v) } else { None }
-    }
-
     /// An array of strings, UTF-8 or not.
     pub fn as_strings(&self) -> Option<&StringArray> {
         if let Self::Array(ArrayValue::String(v)) = self { Some(v) } else { None }

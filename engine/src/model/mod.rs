@@ -49,11 +49,12 @@ pub(crate) fn stages() -> &'static [StageId] {
 pub fn build(source: &dyn Metadata) -> Result<Graph, ConfigError> {
     let found =
         source.text("general.architecture").ok_or_else(|| ConfigError::Missing("general.architecture".into()))?;
-    let (_, graph) =
-        ARCHITECTURES.iter().find(|(arch, _)| *arch == found).ok_or_else(|| ConfigError::Architecture {
-            found: found.clone(),
-            known: ARCHITECTURES.iter().map(|(a, _)| *a).collect::<Vec<_>>().join(", "),
-        })?;
+    let Some((_, graph)) = ARCHITECTURES.iter().find(|(arch, _)| *arch == found) else {
+        let known = ARCHITECTURES.iter().map(|(arch, _)| *arch).collect::<Vec<_>>().join(", ");
+        return Err(ConfigError::Invalid(format!(
+            "architecture `{found}` is not supported; qdiff knows {known}. Use a Qwen2, Qwen2.5 or Qwen3 (dense) model"
+        )));
+    };
     graph(source)
 }
 

@@ -10,6 +10,7 @@ mod tests;
 
 use super::CudaError;
 use super::calls::Calls;
+use super::device::Doing as _;
 use super::kernels::{AttnContextParams, AttnWeightsParams};
 use super::launch::Ptr;
 use super::schedule::Launch;
@@ -71,7 +72,7 @@ impl Planted {
         let d = config.head_dim;
         let table: Vec<f32> = (0..d / 2).map(|i| (1e4f64).powf(-2.0 * i as f64 / d as f64) as f32).collect();
         let ones = vec![1f32; config.n_embd.max(d)];
-        let bring = |values: &[f32]| stream.clone_htod(values).map_err(|e| CudaError::Driver(e, "planting a fault"));
+        let bring = |values: &[f32]| stream.clone_htod(values).doing("planting a fault");
         let memory = vec![bring(&table)?, bring(&ones)?];
         let at = |i: usize| memory[i].device_ptr(stream).0;
         Ok(Self { places, extra: Extra { frequencies: at(0), ones: at(1), _memory: memory } })
