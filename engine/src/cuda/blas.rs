@@ -41,9 +41,6 @@ impl<T> Doing<T> for Result<T, result::CublasError> {
 
 impl Blas {
     /// Opens cuBLAS.
-    ///
-    /// # Errors
-    /// If the library is missing or refuses.
     pub fn new(stream: &CudaStream) -> Result<Self, CudaError> {
         // SAFETY: only tries to open the library; without it cudarc would panic.
         if !unsafe { sys::is_culib_present() } {
@@ -62,9 +59,6 @@ impl Blas {
     }
 
     /// Queues the product.
-    ///
-    /// # Errors
-    /// If cuBLAS refuses it.
     ///
     /// # Safety
     /// The addresses must be good for the extents that the product names.

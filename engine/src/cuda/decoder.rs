@@ -7,10 +7,9 @@
 use crate::model::{Graph, Node};
 use crate::ops::Op;
 
-/// Nodes of a layer, by index.
+/// Nodes of a layer, by index: named as the stages, or for several of them.
 #[derive(Clone, Debug)]
 pub struct Layer {
-    /// Norm before attention.
     pub attn_norm: usize,
     /// Projections to q, k and v.
     pub proj: [usize; 3],
@@ -22,25 +21,17 @@ pub struct Layer {
     pub rope: [usize; 2],
     /// Caches, of k and v.
     pub cache: [usize; 2],
-    /// Scores.
     pub scores: usize,
     /// Softmax of the scores.
     pub weights: usize,
-    /// Weights times values.
     pub context: usize,
-    /// Projection of the context.
     pub attn_out: usize,
-    /// Sum with the layer's input.
     pub attn_residual: usize,
-    /// Norm before the feed-forward.
     pub ffn_norm: usize,
-    /// Gate projection.
     pub gate: usize,
-    /// Up projection.
     pub up: usize,
     /// Gated up.
     pub act: usize,
-    /// Down projection.
     pub down: usize,
     /// Sum with the attention's result.
     pub out: usize,
@@ -55,16 +46,12 @@ impl Layer {
     }
 }
 
-/// The nodes of a model.
+/// The nodes of a model, by index; layers first first.
 #[derive(Clone, Debug)]
 pub struct Decoder {
-    /// The embedding.
     pub embed: usize,
-    /// Layers, first first.
     pub layers: Vec<Layer>,
-    /// The last norm.
     pub final_norm: usize,
-    /// The output projection.
     pub logits: usize,
 }
 

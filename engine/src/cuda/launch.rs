@@ -70,9 +70,6 @@ impl Call {
     /// Gives the parameters to `node`, a launch of the same kernel in a captured graph, for the launches of the graph
     /// to come.
     ///
-    /// # Errors
-    /// If CUDA refuses them.
-    ///
     /// # Safety
     /// As [`Self::launch`]; and the node must belong to `graph`.
     pub unsafe fn update(
@@ -104,9 +101,6 @@ impl Call {
 
     /// Runs it. `early` lets it begin while the kernel before it ends; it must then wait for that kernel itself (see
     /// `decode.cuh`).
-    ///
-    /// # Errors
-    /// If CUDA refuses the launch.
     ///
     /// # Safety
     /// The function must be that of [`Self::kernel`], and every address among the parameters must be good for what the

@@ -135,9 +135,6 @@ impl Memory {
     }
 
     /// Brings the weights, and the tables that stages need.
-    ///
-    /// # Errors
-    /// If CUDA fails.
     pub fn fill(&self, model: &Model) -> Result<(), CudaError> {
         for (name, weight) in &self.weights {
             for (part, bytes) in weight.parts.iter().zip(bytes_of(model, name, weight.ty)) {
@@ -163,26 +160,16 @@ impl Memory {
         &self.weights[&node.weights[0].name]
     }
 
-    /// The bytes of a tensor as the file has them, read back from the device.
-    /// Vectors come as f32, which is how they are kept.
-    ///
-    /// # Errors
-    /// If CUDA fails.
-    ///
-    /// # Panics
-    /// If the graph uses no such tensor.
+    /// See [`super::CudaEngine::read_weight`].
     pub fn read_weight(&self, name: &str) -> Result<(GgmlType, Vec<u8>), CudaError> {
         let weight = &self.weights[name];
-        let planes = weight
-            .parts
-            .iter()
-            .map(|part| {
-                let mut bytes = vec![0u8; part.bytes];
-                // SAFETY: the part's own address and length.
-                unsafe { result::memcpy_dtoh_sync(&mut bytes, part.at) }.doing("reading weights back")?;
-                Ok(bytes)
-            })
-            .collect::<Result<Vec<_>, CudaError>>()?;
+        let mut planes = Vec::new();
+        for part in &weight.parts {
+            let mut bytes = vec![0u8; part.bytes];
+            // SAFETY: the part's own address and length.
+            unsafe { result::memcpy_dtoh_sync(&mut bytes, part.at) }.doing("reading weights back")?;
+            planes.push(bytes);
+        }
         Ok((weight.ty, weights::join(weight.ty, &planes)))
     }
 }

@@ -49,9 +49,6 @@ struct Arriving {
 impl Readback {
     /// A ring over the [`RING_BYTES`] of device memory at `device`; with
     /// `keep`, nothing is brought to the host.
-    ///
-    /// # Errors
-    /// If pinned memory or a stream cannot be had.
     pub fn new(
         context: &Arc<CudaContext>,
         compute: &Arc<CudaStream>,
@@ -80,9 +77,6 @@ impl Readback {
 
     /// Sends the tensor at `from`, of f32, on its way; hands out whatever has
     /// arrived if room is needed.
-    ///
-    /// # Errors
-    /// If CUDA fails.
     pub fn send(&mut self, id: StageId, shape: Vec<usize>, from: u64, taps: &mut dyn TapSink) -> Result<(), CudaError> {
         let len = shape.iter().product();
         if !self.keep {
@@ -116,9 +110,6 @@ impl Readback {
     }
 
     /// Hands out all that was sent.
-    ///
-    /// # Errors
-    /// If CUDA fails, in a copy or in a kernel before it.
     pub fn finish(&mut self, taps: &mut dyn TapSink) -> Result<(), CudaError> {
         while !self.flying.is_empty() {
             self.land(taps)?;

@@ -1,5 +1,9 @@
 //! Models without a file, whose launches can be made without a device.
 
+use super::calls::Calls;
+use super::functions::Functions;
+use super::memory::Memory;
+use super::options::Options;
 use crate::model::{Graph, Invented, WeightSource, qwen2, qwen3};
 use crate::ops::Weight;
 use crate::quant::GgmlType;
@@ -16,15 +20,16 @@ pub fn graphs() -> [Graph; 2] {
     [qwen2::graph(&metadata), qwen3::graph(&metadata)].map(|graph| graph.expect("a small model is one"))
 }
 
-/// The extents of a graph's weights, all of one format, and no bytes.
-pub struct Extents(Vec<Weight>);
-
-impl Extents {
-    /// Of this graph's weights.
-    pub fn of(graph: &Graph) -> Self {
-        Self(graph.weights().into_iter().cloned().collect())
-    }
+/// Gives `f` what makes the launches of single nodes, on a card that is not there.
+pub fn with_calls<T>(graph: &Graph, options: &Options, f: impl FnOnce(Calls<'_>) -> T) -> T {
+    let extents = Extents(graph.weights().into_iter().cloned().collect());
+    let memory = Memory::at(1 << 20, graph, &extents, options).expect("a layout");
+    let functions = Functions::bare(100, 2048);
+    f(Calls { graph, memory: &memory, options, functions: &functions })
 }
+
+/// The extents of a graph's weights, all of one format, and no bytes.
+struct Extents(Vec<Weight>);
 
 impl WeightSource for Extents {
     fn extent(&self, tensor: &str) -> (usize, usize) {

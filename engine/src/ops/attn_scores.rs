@@ -31,40 +31,27 @@ pub fn causal(position: u32, keys: usize) -> usize {
     keys.min((position as usize).saturating_add(1))
 }
 
-/// Applies `f(query, key) -> score` to every pair, heads in parallel.
-fn pairs<F: Real, S: Copy + Default + Send>(
-    a: &Attention,
-    q: &Tensor<F>,
-    k: &Tensor<F>,
-    f: impl Fn(&[F], &[F]) -> S + Sync,
-) -> Vec<S> {
+/// Scores of every query with every key, heads in parallel.
+pub fn forward<F: Real>(a: &Attention, q: &Tensor<F>, k: &Tensor<F>) -> Tensor<F> {
     let (tokens, keys, d) = (q.rows(), k.rows(), a.head_dim);
-    let mut scores = vec![S::default(); a.n_heads * tokens * keys];
-    scores.par_chunks_mut((tokens * keys).max(1)).enumerate().for_each(|(h, plane)| {
+    let mut scores = Tensor::zeros(vec![a.n_heads, tokens, keys]);
+    scores.data.par_chunks_mut((tokens * keys).max(1)).enumerate().for_each(|(h, plane)| {
         let kv = a.kv_head(h);
         for (t, row) in plane.chunks_mut(keys.max(1)).enumerate() {
             let query = &q.row(t)[h * d..(h + 1) * d];
             for (n, s) in row.iter_mut().enumerate() {
-                *s = f(query, &k.row(n)[kv * d..(kv + 1) * d]);
+                *s = F::dot(query, &k.row(n)[kv * d..(kv + 1) * d]);
             }
         }
     });
     scores
 }
 
-/// Scores of every query with every key.
-pub fn forward<F: Real>(a: &Attention, q: &Tensor<F>, k: &Tensor<F>) -> Tensor<F> {
-    Tensor { shape: vec![a.n_heads, q.rows(), k.rows()], data: pairs(a, q, k, F::dot) }
-}
-
 /// `u·√D·Σ|q·k|`: the probabilistic bound of an inner product of D terms in
 /// any order (Higham & Mary 2019).
 pub fn bound(a: &Attention, q: &Tensor<f64>, k: &Tensor<f64>) -> Vec<f32> {
     let factor = UNIT * (a.head_dim as f64).sqrt();
-    pairs(a, q, k, |q, k| {
-        let reach: f64 = q.iter().zip(k).map(|(q, k)| (q * k).abs()).sum();
-        (factor * reach) as f32
-    })
+    forward(a, &q.map(f64::abs), &k.map(f64::abs)).data.iter().map(|reach| (factor * reach) as f32).collect()
 }
 
 #[cfg(test)]
