@@ -13,6 +13,10 @@ use crate::quant::GgmlType;
 const MAX_NAME: usize = 64;
 const MAX_DIMS: u32 = 4;
 const DEFAULT_ALIGNMENT: u32 = 32;
+/// Numbers of the types whose length is not fixed, and of the last of all types.
+const STRING: u32 = 8;
+const ARRAY: u32 = 9;
+const LAST_TYPE: u32 = 12;
 
 /// What a file says before its data.
 pub(super) struct Header {
@@ -129,59 +133,34 @@ fn alignment(value: Option<&Value>) -> Result<u64, Problem> {
 }
 
 fn value(r: &mut Reader<'_>, key: &str) -> Result<Value, Problem> {
-    const WHAT: &str = "a metadata value";
-    Ok(match r.u32("a value's type")? {
-        0 => Value::U8(r.array(WHAT).map(u8::from_le_bytes)?),
-        1 => Value::I8(r.array(WHAT).map(i8::from_le_bytes)?),
-        2 => Value::U16(r.array(WHAT).map(u16::from_le_bytes)?),
-        3 => Value::I16(r.array(WHAT).map(i16::from_le_bytes)?),
-        4 => Value::U32(r.array(WHAT).map(u32::from_le_bytes)?),
-        5 => Value::I32(r.array(WHAT).map(i32::from_le_bytes)?),
-        6 => Value::F32(r.array(WHAT).map(f32::from_le_bytes)?),
-        7 => Value::Bool(r.array(WHAT).map(|[b]| b != 0)?),
-        8 => Value::String(r.string(WHAT)?.into()),
-        9 => Value::Array(array(r, key)?),
-        10 => Value::U64(r.array(WHAT).map(u64::from_le_bytes)?),
-        11 => Value::I64(r.array(WHAT).map(i64::from_le_bytes)?),
-        12 => Value::F64(r.array(WHAT).map(f64::from_le_bytes)?),
-        id => return Err(invalid_type(key, id)),
-    })
+    match r.u32("a value's type")? {
+        STRING => Ok(Value::String(r.string("a metadata value")?.into())),
+        ARRAY => Ok(Value::Array(array(r, key)?)),
+        id => Value::read(r, id)?.ok_or_else(|| invalid_type(key, id)),
+    }
 }
 
 fn invalid_type(key: &str, id: u32) -> Problem {
-    let nested = if id == 9 { " (an array in an array)" } else { "" };
+    let nested = if id == ARRAY { " (an array in an array)" } else { "" };
     Problem::Made(format!("key {key:?} has invalid type {id}{nested}"))
 }
 
 fn array(r: &mut Reader<'_>, key: &str) -> Result<ArrayValue, Problem> {
     let id = r.u32("an array's type")?;
     let n = r.u64("an array's length")?;
-    if n > MAX_LENGTH && id != 9 && id <= 12 {
+    if n > MAX_LENGTH && id != ARRAY && id <= LAST_TYPE {
         return Err(Problem::Damaged(format!("key {key:?} is an array of {n} elements, above the limit of 2^30")));
     }
-    Ok(match id {
-        0 => ArrayValue::U8(r.numbers(n, u8::from_le_bytes)?),
-        1 => ArrayValue::I8(r.numbers(n, i8::from_le_bytes)?),
-        2 => ArrayValue::U16(r.numbers(n, u16::from_le_bytes)?),
-        3 => ArrayValue::I16(r.numbers(n, i16::from_le_bytes)?),
-        4 => ArrayValue::U32(r.numbers(n, u32::from_le_bytes)?),
-        5 => ArrayValue::I32(r.numbers(n, i32::from_le_bytes)?),
-        6 => ArrayValue::F32(r.numbers(n, f32::from_le_bytes)?),
-        7 => ArrayValue::Bool(r.numbers(n, |[b]| b != 0)?),
-        8 => {
-            // Each string takes at least the 8 bytes of its length.
-            r.check("an array of strings", r.position().saturating_add(n * 8))?;
-            let mut strings = StringArray::default();
-            for _ in 0..n {
-                strings.push(r.string("a string in an array")?);
-            }
-            ArrayValue::String(strings)
-        }
-        10 => ArrayValue::U64(r.numbers(n, u64::from_le_bytes)?),
-        11 => ArrayValue::I64(r.numbers(n, i64::from_le_bytes)?),
-        12 => ArrayValue::F64(r.numbers(n, f64::from_le_bytes)?),
-        id => return Err(invalid_type(key, id)),
-    })
+    if id != STRING {
+        return ArrayValue::read(r, id, n)?.ok_or_else(|| invalid_type(key, id));
+    }
+    // Each string takes at least the 8 bytes of its length.
+    r.check("an array of strings", r.position().saturating_add(n * 8))?;
+    let mut strings = StringArray::default();
+    for _ in 0..n {
+        strings.push(r.string("a string in an array")?);
+    }
+    Ok(ArrayValue::String(strings))
 }
 
 fn tensor(r: &mut Reader<'_>) -> Result<TensorInfo, Problem> {
