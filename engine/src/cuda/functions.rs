@@ -135,7 +135,7 @@ fn check_params(function: &CudaFunction, kernel: &Kernel) -> Result<(), CudaErro
     unsafe { sys::cuFuncGetParamInfo(function.cu_function(), 0, &raw mut offset, &raw mut compiled) }
         .result()
         .doing("asking for a kernel's parameters")?;
-    let declared = kernel.file.params_size();
+    let (_, declared, _) = kernel.file.params();
     if compiled != declared {
         return Err(CudaError::Failed(format!(
             "kernel {kernel} takes parameters of {compiled} bytes, and is given {declared}: a bug in qdiff"

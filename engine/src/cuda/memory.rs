@@ -113,8 +113,7 @@ impl Memory {
             Path::Tapped => 0,
         };
         let mut take = |bytes| plan.take(bytes).at;
-        let memory = Self {
-            bytes: 0,
+        Ok(Self {
             weights,
             outputs,
             frequencies,
@@ -130,8 +129,8 @@ impl Memory {
                 argmax_arrived: take(4),
                 best: take(8),
             },
-        };
-        Ok(Self { bytes: plan.bytes(), ..memory })
+            bytes: plan.bytes(),
+        })
     }
 
     /// Brings the weights, and the tables that stages need.
