@@ -77,7 +77,7 @@ impl Candidates {
 
     /// Lowers the logits of the `recent` tokens: see [`super::Step::Penalties`].
     pub(super) fn penalise(&mut self, recent: &[u32], repeat: f32, frequency: f32, presence: f32) {
-        if recent.is_empty() || (repeat, frequency, presence) == (1.0, 0.0, 0.0) {
+        if (repeat, frequency, presence) == (1.0, 0.0, 0.0) {
             return;
         }
         let mut counts: HashMap<u32, usize> = HashMap::new();

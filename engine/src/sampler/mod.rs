@@ -175,7 +175,7 @@ impl Sampler {
         let (mut left, mut place) = (Candidates::new(logits), 0);
         for step in &self.chain {
             match *step {
-                Step::Penalties { last, repeat, frequency, presence } => {
+                Step::Penalties { last, repeat, frequency, presence } if last > 0 => {
                     let recent = &self.accepted[self.accepted.len().saturating_sub(last)..];
                     left.penalise(recent, repeat, frequency, presence);
                 }
@@ -183,7 +183,7 @@ impl Sampler {
                 Step::TopP(p) if p < 1.0 => left.top_p(p),
                 Step::MinP(p) if p > 0.0 => left.min_p(p),
                 Step::Temperature(t) if t != 1.0 => left.temperature(t),
-                Step::TopK(_) | Step::TopP(_) | Step::MinP(_) | Step::Temperature(_) => {}
+                Step::Penalties { .. } | Step::TopK(_) | Step::TopP(_) | Step::MinP(_) | Step::Temperature(_) => {}
                 Step::Greedy => place = left.largest(self.last_of_equals),
                 Step::Draw(_) => {
                     let random = self.random.as_mut().expect("seeded where a chain draws");
