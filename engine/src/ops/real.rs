@@ -134,7 +134,7 @@ macro_rules! vectorised {
                 let full = n / $lanes * $lanes;
                 let mut at = 0;
                 while at < full {
-                    // SAFETY: `at + lanes <= full <= n`, the length of every slice.
+                    // SAFETY: `at + lanes <= full <= n`, to which `tile` cut every slice.
                     let b = x.map(|x| unsafe { $load(x.as_ptr().add(at)) });
                     for r in 0..$rows {
                         // SAFETY: as above.
