@@ -4,7 +4,7 @@
 //! hands the result to the taps. A fault injected by rewriting a node is
 //! therefore run like any other node.
 
-use crate::model::fault::{FaultyWeights, Output};
+use crate::model::fault::{Faults, FaultyWeights, Output};
 use crate::model::{Graph, Node, WeightSource};
 use crate::ops::{self, Context, Op, Tensor};
 use crate::quant::{self, ActivationFormat};
@@ -74,7 +74,8 @@ impl<'a> CpuEngine<'a> {
         for index in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[index];
             let context = Context { tokens, positions: &positions, source: self.weights, weights: &node.weights };
-            let mut value = evaluate(node, &values, &context, self.kv, &mut self.kept[index]);
+            let mut evaluation = Evaluation { values: &values, context, kv: self.kv, kept: &mut self.kept[index] };
+            let mut value = evaluation.of(node);
             if let Some(intervention) = &mut self.intervention {
                 // What is kept is changed with it, not a copy of it.
                 let keeps = self.kept[index].take().is_some();
@@ -108,56 +109,77 @@ fn operands(node: &Node, values: &[Option<Arc<Tensor<f32>>>]) -> Vec<Arc<Tensor<
     node.inputs.iter().map(read).collect()
 }
 
-fn evaluate(
-    node: &Node,
-    values: &[Option<Arc<Tensor<f32>>>],
-    context: &Context<'_>,
+/// What a node is evaluated with.
+struct Evaluation<'a> {
+    values: &'a [Option<Arc<Tensor<f32>>>],
+    context: Context<'a>,
     kv: ActivationFormat,
-    kept: &mut Option<Arc<Tensor<f32>>>,
-) -> Arc<Tensor<f32>> {
-    if let Some(before) = &node.before {
-        let since = before.since as u32;
-        let earlier = context.positions.iter().filter(|&&p| p < since).count();
-        if earlier > 0 {
-            let old = evaluate(&before.node, values, context, kv, kept);
-            let mixed = match node.token_axis() {
-                Some(axis) if earlier < context.tokens.len() => {
-                    let mut value = Arc::unwrap_or_clone(evaluate_node(node, values, context, kv, kept));
-                    copy_rows(&mut value, &old, axis, earlier);
-                    Arc::new(value)
-                }
-                _ => old,
-            };
-            if node.faults.write.is_some() && !node.has_state() {
-                // What the next step finds in the buffer.
-                *kept = Some(mixed.clone());
-            }
-            return mixed;
-        }
-    }
-    evaluate_node(node, values, context, kv, kept)
+    /// What the node keeps from one step to the next.
+    kept: &'a mut Option<Arc<Tensor<f32>>>,
 }
 
-/// The node, whatever it was before some position.
-fn evaluate_node(
-    node: &Node,
-    values: &[Option<Arc<Tensor<f32>>>],
-    context: &Context<'_>,
-    kv: ActivationFormat,
-    kept: &mut Option<Arc<Tensor<f32>>>,
-) -> Arc<Tensor<f32>> {
-    let inputs = operands(node, values);
-    if !node.faults.none() {
-        return evaluate_faulty(node, &inputs, context, kv, kept);
+impl Evaluation<'_> {
+    /// The node, for early positions whatever it was before.
+    fn of(&mut self, node: &Node) -> Arc<Tensor<f32>> {
+        let since = node.before.as_ref().map_or(0, |before| before.since as u32);
+        let earlier = self.context.positions.iter().filter(|&&p| p < since).count();
+        let Some(before) = node.before.as_ref().filter(|_| earlier > 0) else {
+            return self.of_itself(node);
+        };
+        let old = self.of(&before.node);
+        let mixed = match node.token_axis() {
+            Some(axis) if earlier < self.context.tokens.len() => {
+                let mut value = Arc::unwrap_or_clone(self.of_itself(node));
+                copy_rows(&mut value, &old, axis, earlier);
+                Arc::new(value)
+            }
+            _ => old,
+        };
+        if node.faults.write.is_some() && !node.has_state() {
+            // What the next step finds in the buffer.
+            *self.kept = Some(mixed.clone());
+        }
+        mixed
     }
-    let operands: Vec<&Tensor<f32>> = inputs.iter().map(AsRef::as_ref).collect();
-    if node.has_state() {
-        let state = kept.get_or_insert_with(Arc::default);
-        // No reader of the last step holds it any more: changed in place.
-        advance(&node.op, Arc::make_mut(state), &operands, kv);
-        return state.clone();
+
+    /// The node, whatever it was before some position. What a fault computes or writes is f64, narrowed again.
+    fn of_itself(&mut self, node: &Node) -> Arc<Tensor<f32>> {
+        let inputs = operands(node, self.values);
+        let operands: Vec<&Tensor<f32>> = inputs.iter().map(AsRef::as_ref).collect();
+        let Faults { left_out, read, compute, write } = &node.faults;
+        let computed = compute.as_ref().map(|fault| {
+            let wide: Vec<Tensor<f64>> = operands.iter().map(|t| t.wide()).collect();
+            fault.evaluate(&wide.iter().collect::<Vec<_>>(), &self.context).0.narrow()
+        });
+        let mut value = if node.has_state() {
+            let state = self.kept.get_or_insert_with(Arc::default);
+            let operands = computed.as_ref().map_or(operands, |rows| vec![rows]);
+            // No reader of the last step holds it any more: changed in place.
+            advance(&node.op, Arc::make_mut(state), &operands, self.kv);
+            state.clone()
+        } else if let Some(computed) = computed {
+            Arc::new(computed)
+        } else if *left_out {
+            inputs[0].clone()
+        } else if let Some(fault) = read {
+            let source = FaultyWeights { source: self.context.source, fault: fault.as_ref() };
+            Arc::new(ops::forward(&node.op, &operands, &Context { source: &source, ..self.context }))
+        } else {
+            Arc::new(ops::forward(&node.op, &operands, &self.context))
+        };
+        if let Some(fault) = write {
+            // A state keeps what it was; another stage keeps what its buffer holds.
+            let old = self.kept.as_ref().filter(|_| !node.has_state()).map(|t| t.data.as_slice());
+            let mut wide = value.wide();
+            let mut bound = vec![0f32; wide.data.len()];
+            fault.write(Output { value: &mut wide, bound: &mut bound, old, positions: self.context.positions });
+            value = Arc::new(wide.narrow());
+            if !node.has_state() {
+                *self.kept = Some(value.clone());
+            }
+        }
+        value
     }
-    Arc::new(ops::forward(&node.op, &operands, context))
 }
 
 /// Copies the first `count` entries along `axis` from one tensor to another of
@@ -183,47 +205,4 @@ fn advance(op: &Op, state: &mut Tensor<f32>, operands: &[&Tensor<f32>], format: 
     });
     let held: Vec<Tensor<f32>> = held.collect();
     ops::advance(op, state, &held.iter().collect::<Vec<_>>());
-}
-
-/// A node with faults: its operands widened, its result narrowed again.
-fn evaluate_faulty(
-    node: &Node,
-    inputs: &[Arc<Tensor<f32>>],
-    context: &Context<'_>,
-    kv: ActivationFormat,
-    kept: &mut Option<Arc<Tensor<f32>>>,
-) -> Arc<Tensor<f32>> {
-    let operands: Vec<&Tensor<f32>> = inputs.iter().map(AsRef::as_ref).collect();
-    let computed = node.faults.compute.as_ref().map(|fault| {
-        let wide: Vec<Tensor<f64>> = operands.iter().map(|t| t.wide()).collect();
-        fault.evaluate(&wide.iter().collect::<Vec<_>>(), context).0
-    });
-    let mut value = if node.has_state() {
-        let state = kept.get_or_insert_with(Arc::default);
-        let rows = computed.map(|t| t.narrow());
-        let operands = rows.as_ref().map_or(operands, |rows| vec![rows]);
-        advance(&node.op, Arc::make_mut(state), &operands, kv);
-        Tensor::clone(state)
-    } else if let Some(computed) = computed {
-        computed.narrow()
-    } else if node.faults.left_out {
-        operands[0].clone()
-    } else if let Some(fault) = &node.faults.read {
-        let source = FaultyWeights { source: context.source, fault: fault.as_ref() };
-        ops::forward(&node.op, &operands, &Context { source: &source, ..*context })
-    } else {
-        ops::forward(&node.op, &operands, context)
-    };
-    if let Some(fault) = &node.faults.write {
-        // A state keeps what it was; another stage keeps what its buffer holds.
-        let old = kept.as_ref().filter(|_| !node.has_state()).map(|t| t.data.as_slice());
-        let mut wide = value.wide();
-        let mut bound = vec![0f32; wide.data.len()];
-        fault.write(Output { value: &mut wide, bound: &mut bound, old, positions: context.positions });
-        value = wide.narrow();
-        if !node.has_state() {
-            *kept = Some(Arc::new(value.clone()));
-        }
-    }
-    Arc::new(value)
 }

@@ -1,7 +1,8 @@
 //! One allocation for everything an engine keeps on the device.
 
 use super::CudaError;
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _, DriverError};
+use super::device::Doing as _;
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _};
 use std::sync::Arc;
 
 /// Alignment of every part, in bytes: what `cudaMalloc` gives.
@@ -55,16 +56,20 @@ impl Arena {
     /// # Errors
     /// If the device has less memory free: how much is needed, and how much is there.
     pub fn take(bytes: usize, context: &Arc<CudaContext>, stream: &Arc<CudaStream>) -> Result<Self, CudaError> {
-        let failed = |what| move |e: DriverError| CudaError::Driver(e, what);
-        let (free, _) = context.mem_get_info().map_err(failed("asking for free memory"))?;
+        let (free, _) = context.mem_get_info().doing("asking for free memory")?;
         if bytes > free {
-            return Err(CudaError::Memory { needed: bytes.div_ceil(1 << 20), free: free >> 20 });
+            return Err(CudaError::Unsupported(format!(
+                "the model and its buffers need {} MiB of device memory and {} MiB are free; shorten the prompt, lower \
+                 -n or --ubatch, take --kv-type f16, or free the device",
+                bytes.div_ceil(1 << 20),
+                free >> 20
+            )));
         }
-        let memory = stream.alloc_zeros::<u8>(bytes.max(1)).map_err(failed("taking device memory"))?;
+        let memory = stream.alloc_zeros::<u8>(bytes.max(1)).doing("taking device memory")?;
         // The zeros are written in the stream's own time, and copies from the host
         // are not ordered with it: without this they may be written over weights
         // already there (seen as zeros in `embed`: DIVERGENCES.md).
-        stream.synchronize().map_err(failed("clearing device memory"))?;
+        stream.synchronize().doing("clearing device memory")?;
         let start = memory.device_ptr(stream).0;
         Ok(Self { start, _memory: memory })
     }

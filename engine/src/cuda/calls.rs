@@ -28,7 +28,7 @@ const GEMM_SHARED: u32 = constant!("gemm.cu", "SHARED_BYTES");
 const GEMM_STEPS: usize = 7;
 
 /// Tokens of a step at most: so many blocks CUDA takes along the second axis of a grid.
-pub const MOST_TOKENS: usize = 65_535 * LINEAR_TOKENS;
+const MOST_TOKENS: usize = 65_535 * LINEAR_TOKENS;
 
 /// The tokens of a step: how many, and the position of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +56,13 @@ pub enum Job {
     Product(Product),
 }
 
-/// Refuses a graph with an op that the kernels cannot do as it stands.
+/// Refuses a graph with an op that the kernels cannot do as it stands, and steps too long for them: they count elements
+/// in 32 bits, and tokens in a grid.
 ///
 /// # Errors
-/// The stage, what stands against it, and what to use instead.
-pub fn check_ops(graph: &Graph) -> Result<(), CudaError> {
+/// What stands against it, and what to use instead.
+pub fn check(graph: &Graph, options: &Options) -> Result<(), CudaError> {
+    let mut most = MOST_TOKENS;
     for node in &graph.nodes {
         match &node.op {
             Op::Rope(rope) if rope.rotated != rope.head_dim => {
@@ -69,18 +71,19 @@ pub fn check_ops(graph: &Graph) -> Result<(), CudaError> {
                     node.id, rope.rotated, rope.head_dim
                 )));
             }
-            Op::Embed
-            | Op::RmsNorm(_)
-            | Op::Linear
-            | Op::Bias
-            | Op::Rope(_)
-            | Op::KvCache(_)
-            | Op::AttnScores(_)
-            | Op::AttnWeights(_)
-            | Op::AttnContext(_)
-            | Op::Residual
-            | Op::SwiGlu => {}
+            Op::Embed | Op::RmsNorm(_) | Op::Bias | Op::Rope(_) | Op::AttnContext(_) | Op::Residual | Op::SwiGlu => {
+                most = most.min(i32::MAX as usize / row_len(node).max(1));
+            }
+            // Logits are counted in 64 bits, and so is what belongs to pairs of tokens; a cache is as wide as what
+            // goes into it.
+            Op::Linear | Op::KvCache(_) | Op::AttnScores(_) | Op::AttnWeights(_) => {}
         }
+    }
+    if options.step > most {
+        return Err(CudaError::Unsupported(format!(
+            "a step of {} tokens, and the CUDA kernels take {most} at once for this model; lower --ubatch",
+            options.step
+        )));
     }
     Ok(())
 }
@@ -175,7 +178,7 @@ impl Calls<'_> {
         let Weight { planes: w, n, m, ref ty, .. } = *weight;
         if self.options.gemm == Gemm::Cublas {
             let plain = self.memory.dequantised;
-            return vec![self.dequantise(weight), Job::Product(Product::linear(plain, x, y, n, m, tokens))];
+            return vec![self.dequantise(weight), Job::Product(Product { w: plain, x, y, n, m, tokens })];
         }
         if self.options.path == Path::Fast {
             return self.gemm(weight, x, y, tokens);

@@ -88,7 +88,10 @@ pub fn compile(source: &Source, arch: &str) -> Result<Compiled, CudaError> {
             Ok((names, cubin))
         };
         let built = build();
-        let log = log_of(program);
+        // A text with a NUL at its end.
+        let log = result::get_program_log(program).unwrap_or_default();
+        let log = log.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect::<Vec<u8>>();
+        let log = String::from_utf8_lossy(&log).into_owned();
         let _ = result::destroy_program(program);
         match built {
             Ok((names, cubin)) => Ok(Compiled { names, cubin, log }),
@@ -109,19 +112,6 @@ unsafe fn lowered(program: sys::nvrtcProgram, kernel: &CStr) -> Result<String, r
     unsafe {
         sys::nvrtcGetLoweredName(program, kernel.as_ptr(), &raw mut name).result()?;
         Ok(CStr::from_ptr(name).to_string_lossy().into_owned())
-    }
-}
-
-unsafe fn log_of(program: sys::nvrtcProgram) -> String {
-    let mut size = 0;
-    // SAFETY: as the caller's; the buffer has the size that was asked for.
-    unsafe {
-        if sys::nvrtcGetProgramLogSize(program, &raw mut size) != sys::nvrtcResult::NVRTC_SUCCESS || size == 0 {
-            return String::new();
-        }
-        let mut log = vec![0u8; size];
-        sys::nvrtcGetProgramLog(program, log.as_mut_ptr().cast());
-        CStr::from_bytes_until_nul(&log).map_or_else(|_| String::new(), |s| s.to_string_lossy().into_owned())
     }
 }
 

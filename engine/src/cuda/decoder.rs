@@ -7,10 +7,9 @@
 use crate::model::{Graph, Node};
 use crate::ops::Op;
 
-/// Nodes of a layer, by index.
+/// Nodes of a layer, by index: named as the stages, or for several of them.
 #[derive(Clone, Debug)]
 pub struct Layer {
-    /// Norm before attention.
     pub attn_norm: usize,
     /// Projections to q, k and v.
     pub proj: [usize; 3],
@@ -22,25 +21,17 @@ pub struct Layer {
     pub rope: [usize; 2],
     /// Caches, of k and v.
     pub cache: [usize; 2],
-    /// Scores.
     pub scores: usize,
     /// Softmax of the scores.
     pub weights: usize,
-    /// Weights times values.
     pub context: usize,
-    /// Projection of the context.
     pub attn_out: usize,
-    /// Sum with the layer's input.
     pub attn_residual: usize,
-    /// Norm before the feed-forward.
     pub ffn_norm: usize,
-    /// Gate projection.
     pub gate: usize,
-    /// Up projection.
     pub up: usize,
     /// Gated up.
     pub act: usize,
-    /// Down projection.
     pub down: usize,
     /// Sum with the attention's result.
     pub out: usize,
@@ -55,18 +46,21 @@ impl Layer {
     }
 }
 
-/// The nodes of a model.
+/// The nodes of a model, by index; layers first first.
 #[derive(Clone, Debug)]
 pub struct Decoder {
-    /// The embedding.
     pub embed: usize,
-    /// Layers, first first.
     pub layers: Vec<Layer>,
-    /// The last norm.
     pub final_norm: usize,
-    /// The output projection.
     pub logits: usize,
 }
+
+/// Ops that more than one of a layer's nodes has.
+const LINEAR: fn(&Op) -> bool = |op| matches!(op, Op::Linear);
+const NORM: fn(&Op) -> bool = |op| matches!(op, Op::RmsNorm(_));
+const CACHE: fn(&Op) -> bool = |op| matches!(op, Op::KvCache(_));
+const ROPE: fn(&Op) -> bool = |op| matches!(op, Op::Rope(_));
+const BIAS: fn(&Op) -> bool = |op| matches!(op, Op::Bias);
 
 struct Walk<'a>(&'a Graph);
 
@@ -90,26 +84,26 @@ impl Walk<'_> {
     }
 
     fn layer(&self, out: usize) -> Option<(Layer, usize)> {
-        let down = self.input(out, 0, linear)?;
+        let down = self.input(out, 0, LINEAR)?;
         let attn_residual = self.input(out, 1, |op| matches!(op, Op::Residual))?;
         let act = self.input(down, 0, |op| matches!(op, Op::SwiGlu))?;
-        let (gate, up) = (self.input(act, 0, linear)?, self.input(act, 1, linear)?);
-        let ffn_norm = self.input(gate, 0, norm)?;
-        let attn_out = self.input(attn_residual, 0, linear)?;
+        let (gate, up) = (self.input(act, 0, LINEAR)?, self.input(act, 1, LINEAR)?);
+        let ffn_norm = self.input(gate, 0, NORM)?;
+        let attn_out = self.input(attn_residual, 0, LINEAR)?;
         let context = self.input(attn_out, 0, |op| matches!(op, Op::AttnContext(_)))?;
         let weights = self.input(context, 0, |op| matches!(op, Op::AttnWeights(_)))?;
-        let v_cache = self.input(context, 1, cache)?;
+        let v_cache = self.input(context, 1, CACHE)?;
         let scores = self.input(weights, 0, |op| matches!(op, Op::AttnScores(_)))?;
-        let q_rope = self.input(scores, 0, rope)?;
-        let k_cache = self.input(scores, 1, cache)?;
-        let k_rope = self.input(k_cache, 0, rope)?;
-        let (q_normed, q) = self.skip(q_rope, norm);
-        let (k_normed, k) = self.skip(k_rope, norm);
-        let (q_biased, q) = self.skip(q, bias);
-        let (k_biased, k) = self.skip(k, bias);
-        let (v_biased, v) = self.skip(v_cache, bias);
-        let proj = [self.input(q, 0, linear)?, self.input(k, 0, linear)?, self.input(v, 0, linear)?];
-        let attn_norm = self.input(proj[0], 0, norm)?;
+        let q_rope = self.input(scores, 0, ROPE)?;
+        let k_cache = self.input(scores, 1, CACHE)?;
+        let k_rope = self.input(k_cache, 0, ROPE)?;
+        let (q_normed, q) = self.skip(q_rope, NORM);
+        let (k_normed, k) = self.skip(k_rope, NORM);
+        let (q_biased, q) = self.skip(q, BIAS);
+        let (k_biased, k) = self.skip(k, BIAS);
+        let (v_biased, v) = self.skip(v_cache, BIAS);
+        let proj = [self.input(q, 0, LINEAR)?, self.input(k, 0, LINEAR)?, self.input(v, 0, LINEAR)?];
+        let attn_norm = self.input(proj[0], 0, NORM)?;
         let below = *self.node(attn_norm).inputs.first()?;
         let same = |x: &[usize], y: usize| x.iter().all(|&i| self.node(i).inputs[0] == y);
         let whole = same(&proj, attn_norm)
@@ -139,26 +133,6 @@ impl Walk<'_> {
     }
 }
 
-fn linear(op: &Op) -> bool {
-    matches!(op, Op::Linear)
-}
-
-fn norm(op: &Op) -> bool {
-    matches!(op, Op::RmsNorm(_))
-}
-
-fn cache(op: &Op) -> bool {
-    matches!(op, Op::KvCache(_))
-}
-
-fn rope(op: &Op) -> bool {
-    matches!(op, Op::Rope(_))
-}
-
-fn bias(op: &Op) -> bool {
-    matches!(op, Op::Bias)
-}
-
 impl Decoder {
     /// The layer whose scores, weights or context node `index` is.
     pub fn attention_of(&self, index: usize) -> Option<&Layer> {
@@ -169,7 +143,7 @@ impl Decoder {
     pub fn of(graph: &Graph) -> Option<Self> {
         let walk = Walk(graph);
         let logits = graph.nodes.len().checked_sub(1)?;
-        let final_norm = walk.input(logits, 0, norm)?;
+        let final_norm = walk.input(logits, 0, NORM)?;
         let mut layers = Vec::new();
         let mut at = *walk.node(final_norm).inputs.first()?;
         while !matches!(walk.node(at).op, Op::Embed) {

@@ -1,7 +1,8 @@
 //! What CUDA there is on this machine.
 
-use cudarc::driver::{CudaContext, DriverError};
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
 use cudarc::{driver, nvrtc};
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Why CUDA cannot be used, with the remedy.
@@ -19,32 +20,6 @@ pub enum CudaError {
          and put its folder on LD_LIBRARY_PATH"
     )]
     NoNvrtc,
-    /// A driver from before what is asked of it.
-    #[error("the CUDA driver is for CUDA {major}.{minor}, and qdiff needs that of CUDA 13; update the NVIDIA driver")]
-    OldDriver {
-        /// Version of CUDA.
-        major: i32,
-        /// Its second number.
-        minor: i32,
-    },
-    /// A kernel whose compiled parameters are not those that launches give.
-    #[error("kernel {kernel} takes parameters of {compiled} bytes, and is given {declared}: a bug in qdiff")]
-    Params {
-        /// The kernel.
-        kernel: String,
-        /// Bytes in the machine code.
-        compiled: usize,
-        /// Bytes of the struct in Rust.
-        declared: usize,
-    },
-    /// A token that the model does not know.
-    #[error("token {token} is not in the model's vocabulary of {vocabulary} tokens")]
-    Token {
-        /// Id.
-        token: u32,
-        /// Number of ids.
-        vocabulary: usize,
-    },
     /// A kernel that does not compile.
     #[error("kernel {name} does not compile for {arch}: {log}")]
     Compile {
@@ -55,35 +30,30 @@ pub enum CudaError {
         /// The compiler's words.
         log: String,
     },
-    /// More memory than the device has free.
-    #[error(
-        "the model and its buffers need {needed} MiB of device memory and {free} MiB are free; shorten the prompt, lower \
-         -n or --ubatch, take --kv-type f16, or free the device"
-    )]
-    Memory {
-        /// MiB needed.
-        needed: usize,
-        /// MiB free.
-        free: usize,
-    },
     /// No cuBLAS, and it was asked for.
     #[error(
         "no cuBLAS: libcublas.so.13 is not found; install the CUDA 13 toolkit or `pip install nvidia-cublas==13.*` and put \
          its folder on LD_LIBRARY_PATH, or leave --gemm at own"
     )]
     NoCublas,
-    /// A cuBLAS call that failed.
-    #[error("cuBLAS: {0} in {1}")]
-    Cublas(String, &'static str),
-    /// A model that the kernels were not made for.
+    /// A model, a step or a device that the kernels were not made for: what stands against it, and the remedy.
     #[error("{0}")]
     Unsupported(String),
-    /// A kernel that could not be launched.
-    #[error("CUDA: {0:?} in launching {1}")]
-    Launch(DriverError, String),
     /// A call that failed.
-    #[error("CUDA: {0:?} in {1}")]
-    Driver(DriverError, &'static str),
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Says of a call that failed what it was for.
+pub(super) trait Doing<T> {
+    /// `what` reads on from "in", e.g. `making a stream`.
+    fn doing(self, what: &'static str) -> Result<T, CudaError>;
+}
+
+impl<T> Doing<T> for Result<T, DriverError> {
+    fn doing(self, what: &'static str) -> Result<T, CudaError> {
+        self.map_err(|e| CudaError::Failed(format!("CUDA: {e:?} in {what}")))
+    }
 }
 
 /// A GPU.
@@ -118,13 +88,12 @@ pub fn devices() -> Result<Vec<Device>, CudaError> {
     }
     (0..count as usize)
         .map(|ordinal| {
-            let failed = |what| move |e| CudaError::Driver(e, what);
-            let context = CudaContext::new(ordinal).map_err(failed("opening the device"))?;
+            let context = CudaContext::new(ordinal).doing("opening the device")?;
             Ok(Device {
                 ordinal,
-                name: context.name().map_err(failed("asking for the device's name"))?,
-                capability: context.compute_capability().map_err(failed("asking for the compute capability"))?,
-                memory: context.total_mem().map_err(failed("asking for the device's memory"))? >> 20,
+                name: context.name().doing("asking for the device's name")?,
+                capability: context.compute_capability().doing("asking for the compute capability")?,
+                memory: context.total_mem().doing("asking for the device's memory")? >> 20,
             })
         })
         .collect()
@@ -137,25 +106,33 @@ pub fn devices() -> Result<Vec<Device>, CudaError> {
 /// If CUDA fails.
 pub fn bandwidth() -> Result<f64, CudaError> {
     const BYTES: usize = 1 << 30;
-    let failed = |what| move |e| CudaError::Driver(e, what);
     let device = devices()?.swap_remove(0);
-    let context = CudaContext::new(device.ordinal).map_err(failed("opening the device"))?;
-    let stream = context.new_stream().map_err(failed("making a stream"))?;
-    let take = || stream.alloc_zeros::<u8>(BYTES).map_err(failed("taking device memory"));
+    let context = CudaContext::new(device.ordinal).doing("opening the device")?;
+    let stream = context.new_stream().doing("making a stream")?;
+    let take = || stream.alloc_zeros::<u8>(BYTES).doing("taking device memory");
     let (from, mut to) = (take()?, take()?);
-    let timed = Some(driver::sys::CUevent_flags::CU_EVENT_DEFAULT);
-    let event = || context.new_event(timed).map_err(failed("making an event"));
-    let (start, end) = (event()?, event()?);
     let mut best = f64::INFINITY;
     for _ in 0..8 {
-        start.record(&stream).map_err(failed("recording an event"))?;
-        stream.memcpy_dtod(&from, &mut to).map_err(failed("copying device memory"))?;
-        end.record(&stream).map_err(failed("recording an event"))?;
-        end.synchronize().map_err(failed("copying device memory"))?;
-        let ms = start.elapsed_ms(&end).map_err(failed("reading a time"))?;
-        best = best.min(f64::from(ms) / 1e3);
+        let copy = || stream.memcpy_dtod(&from, &mut to).doing("copying device memory");
+        best = best.min(time(&context, &stream, copy)?);
     }
     Ok(2.0 * BYTES as f64 / best)
+}
+
+/// Seconds that `stream` takes for what `queue` gives it to do.
+pub(super) fn time(
+    context: &Arc<CudaContext>,
+    stream: &CudaStream,
+    queue: impl FnOnce() -> Result<(), CudaError>,
+) -> Result<f64, CudaError> {
+    let timed = Some(driver::sys::CUevent_flags::CU_EVENT_DEFAULT);
+    let event = || context.new_event(timed).doing("making an event");
+    let (start, end) = (event()?, event()?);
+    start.record(stream).doing("recording an event")?;
+    queue()?;
+    end.record(stream).doing("recording an event")?;
+    end.synchronize().doing("timing what was queued")?;
+    Ok(f64::from(start.elapsed_ms(&end).doing("reading a time")?) / 1e3)
 }
 
 /// Bytes of the first GPU's memory that are free.
@@ -163,8 +140,7 @@ pub fn bandwidth() -> Result<f64, CudaError> {
 /// # Errors
 /// If CUDA fails.
 pub fn free_memory() -> Result<u64, CudaError> {
-    let failed = |what| move |e| CudaError::Driver(e, what);
-    let context = CudaContext::new(0).map_err(failed("opening the device"))?;
-    let (free, _) = context.mem_get_info().map_err(failed("asking for free memory"))?;
+    let context = CudaContext::new(0).doing("opening the device")?;
+    let (free, _) = context.mem_get_info().doing("asking for free memory")?;
     Ok(free as u64)
 }

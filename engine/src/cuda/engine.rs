@@ -7,11 +7,12 @@
 
 use super::arena::Arena;
 use super::blas::Blas;
-use super::calls::{Calls, Job, MOST_TOKENS, check_ops};
+use super::calls::{Calls, Job, check};
 use super::compile::target;
 use super::decoder::Decoder;
+use super::device::{Doing as _, time};
 use super::fast::{Fused, decoder_of};
-#[cfg(feature = "faults")]
+#[cfg(any(test, feature = "faults"))]
 use super::faults::{Fault, Planted};
 use super::functions::Functions;
 use super::launch::Call;
@@ -20,11 +21,11 @@ use super::options::{Gemm, Options, Path};
 use super::readback::Readback;
 use super::schedule::{Launch, Schedule, calls_of};
 use super::{CudaError, devices};
-use crate::model::{Axis, Graph, Model, row_len};
+use crate::model::{Graph, Model, Node};
 use crate::ops::Op;
 use crate::quant::GgmlType;
 use crate::tap::TapSink;
-use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, PinnedHostSlice, result, sys};
+use cudarc::driver::{CudaContext, CudaGraph, CudaStream, PinnedHostSlice, result, sys};
 use std::cell::OnceCell;
 use std::sync::Arc;
 
@@ -33,10 +34,11 @@ pub struct CudaEngine {
     graph: Graph,
     options: Options,
     // Dropped in this order: the captured graph and the handle before the memory.
-    route: Route,
+    /// For the fast path.
+    fast: Option<Fast>,
     blas: Option<Blas>,
     readback: Option<Readback>,
-    #[cfg(feature = "faults")]
+    #[cfg(any(test, feature = "faults"))]
     planted: Option<Planted>,
     functions: Functions,
     memory: Memory,
@@ -47,14 +49,6 @@ pub struct CudaEngine {
     arch: String,
     stream: Arc<CudaStream>,
     context: Arc<CudaContext>,
-}
-
-/// Which way a step goes, with what it takes.
-enum Route {
-    /// Node by node.
-    Tapped,
-    /// Through fused kernels.
-    Fast(Fast),
 }
 
 /// What the fast path takes.
@@ -73,25 +67,6 @@ struct Captured {
     first: sys::CUgraphNode,
 }
 
-fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
-    move |e| CudaError::Driver(e, what)
-}
-
-/// That the kernels can count what a step has: elements in 32 bits, and tokens in a grid.
-fn check_step(graph: &Graph, options: &Options) -> Result<(), CudaError> {
-    // Logits and what belongs to pairs of tokens is counted in 64.
-    let counted = graph.nodes.iter().filter(|n| n.op != Op::Linear && n.shape.contains(&Axis::Tokens));
-    let widest = counted.map(row_len).max().unwrap_or(1).max(1);
-    let most = MOST_TOKENS.min(i32::MAX as usize / widest);
-    if options.step <= most {
-        return Ok(());
-    }
-    Err(CudaError::Unsupported(format!(
-        "a step of {} tokens, and the CUDA kernels take {most} at once for this model; lower --ubatch",
-        options.step
-    )))
-}
-
 impl CudaEngine {
     /// Puts `model` on the first GPU.
     ///
@@ -99,22 +74,20 @@ impl CudaEngine {
     /// Whatever is missing, too little memory, or a model or a length of step that the kernels are not made for.
     pub fn new(model: &Model, options: Options) -> Result<Self, CudaError> {
         let device = devices()?.swap_remove(0);
-        let context = CudaContext::new(device.ordinal).map_err(failed("opening the device"))?;
+        let context = CudaContext::new(device.ordinal).doing("opening the device")?;
         // SAFETY: events between streams are placed by hand (`readback`); cudarc's
         // own would break a capture.
         unsafe { context.disable_event_tracking() };
-        let stream = context.new_stream().map_err(failed("making a stream"))?;
+        let stream = context.new_stream().doing("making a stream")?;
         let functions = Functions::new(&context)?;
         let graph = model.graph().clone();
-        check_ops(&graph)?;
-        check_step(&graph, &options)?;
-        let route = match options.path {
-            Path::Tapped => Route::Tapped,
-            Path::Fast => Route::Fast(Fast {
+        check(&graph, &options)?;
+        let fast = match options.path {
+            Path::Tapped => None,
+            Path::Fast => Some(Fast {
                 decoder: decoder_of(&graph)?,
                 // SAFETY: written by `argmax` alone; not read before a step has ended.
-                next_token: unsafe { context.alloc_pinned_with_flags::<u32>(1, 0) }
-                    .map_err(failed("taking pinned memory"))?,
+                next_token: unsafe { context.alloc_pinned_with_flags::<u32>(1, 0) }.doing("taking pinned memory")?,
                 captured: OnceCell::new(),
             }),
         };
@@ -122,13 +95,13 @@ impl CudaEngine {
         let memory = Memory::at(arena.start, &graph, model, &options)?;
         memory.fill(model)?;
         let mut engine = Self {
-            route,
+            fast,
             blas: match options.gemm {
                 Gemm::Own => None,
                 Gemm::Cublas => Some(Blas::new(&stream)?),
             },
             readback: None,
-            #[cfg(feature = "faults")]
+            #[cfg(any(test, feature = "faults"))]
             planted: None,
             functions,
             memory,
@@ -165,7 +138,7 @@ impl CudaEngine {
     ///
     /// # Errors
     /// If CUDA fails, or a kernel with a bug does not compile.
-    #[cfg(feature = "faults")]
+    #[cfg(any(test, feature = "faults"))]
     pub fn plant(&mut self, places: Vec<(usize, &'static Fault)>) -> Result<(), CudaError> {
         self.planted = Some(Planted::new(places, &self.graph, &self.stream)?);
         self.load_kernels()
@@ -195,12 +168,16 @@ impl CudaEngine {
     /// Bytes of weights that a decode step reads: every tensor but the rows of
     /// the embedding that are not the token's.
     pub fn weight_bytes(&self) -> usize {
-        let read = self.graph.nodes.iter().filter(|node| !node.weights.is_empty()).map(|node| {
-            let w = self.memory.weight(node);
-            let rows = if node.op == Op::Embed { 1 } else { w.m };
-            rows * w.ty.row_bytes(w.n)
-        });
-        read.sum()
+        let read = |node: &Node| match &node.op {
+            Op::Embed => self.memory.weight(node).row_bytes(),
+            Op::RmsNorm(_) | Op::Linear | Op::Bias => {
+                let weight = self.memory.weight(node);
+                weight.m * weight.row_bytes()
+            }
+            Op::Rope(_) | Op::KvCache(_) | Op::AttnScores(_) | Op::AttnWeights(_) | Op::AttnContext(_) => 0,
+            Op::Residual | Op::SwiGlu => 0,
+        };
+        self.graph.nodes.iter().map(read).sum()
     }
 
     /// How long each kernel of a decode step takes at this position, in the order of the step: its name, and seconds
@@ -210,34 +187,23 @@ impl CudaEngine {
     /// # Errors
     /// If CUDA fails.
     pub fn time_kernels(&mut self, repeats: usize) -> Result<Vec<(String, f64)>, CudaError> {
-        if let Route::Tapped = self.route {
+        if self.fast.is_none() {
             return Ok(Vec::new());
         }
         self.rewind(self.position.min(self.options.context.saturating_sub(1)));
-        let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        let event = || self.context.new_event(timed).map_err(failed("making an event"));
-        let (start, end) = (event()?, event()?);
         let launches = self.schedule(&|_| false).step(&[0], self.position);
-        let time = |call: Call| {
+        let measure = |call: Call| {
             self.launch(&call, true)?;
-            start.record(&self.stream).map_err(failed("recording an event"))?;
-            for _ in 0..repeats {
-                self.launch(&call, true)?;
-            }
-            end.record(&self.stream).map_err(failed("recording an event"))?;
-            end.synchronize().map_err(failed("timing a kernel"))?;
-            let ms = start.elapsed_ms(&end).map_err(failed("reading a time"))?;
-            Ok((call.kernel().to_string(), f64::from(ms) / 1e3 / repeats as f64))
+            let seconds =
+                time(&self.context, &self.stream, || (0..repeats).try_for_each(|_| self.launch(&call, true)))?;
+            Ok((call.kernel().to_string(), seconds / repeats as f64))
         };
-        calls_of(launches).map(time).collect()
+        calls_of(launches).map(measure).collect()
     }
 
     /// The most probable next token after a decode step of the fast path.
     pub fn next_token(&self) -> Option<u32> {
-        match &self.route {
-            Route::Tapped => None,
-            Route::Fast(fast) => fast.next_token.as_slice().ok().map(|token| token[0]),
-        }
+        self.fast.as_ref()?.next_token.as_slice().ok().map(|token| token[0])
     }
 
     /// Runs `tokens` at the next positions.
@@ -252,18 +218,20 @@ impl CudaEngine {
         assert!(tokens.len() <= self.options.step && end <= self.options.context, "a step beyond the room taken");
         let vocabulary = self.graph.config.n_vocab;
         if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
-            return Err(CudaError::Token { token, vocabulary });
+            return Err(CudaError::Unsupported(format!(
+                "token {token} is not in the model's vocabulary of {vocabulary} tokens"
+            )));
         }
         let wanted: Vec<bool> = self.graph.nodes.iter().map(|n| taps.wants(n.id)).collect();
         let tapped = wanted.contains(&true);
-        match (&self.route, tokens) {
-            (Route::Fast(fast), &[token]) if !tapped => self.replay(fast, token)?,
+        match (&self.fast, tokens) {
+            (Some(fast), &[token]) if !tapped => self.replay(fast, token)?,
             _ => self.walk(tokens, &wanted, taps)?,
         }
         if let (true, Some(readback)) = (tapped, &mut self.readback) {
             readback.finish(taps)?;
         }
-        self.stream.synchronize().map_err(failed("running a step"))?;
+        self.stream.synchronize().doing("running a step")?;
         self.position = end;
         Ok(())
     }
@@ -273,7 +241,7 @@ impl CudaEngine {
         // SAFETY: the buffer holds `options.step` ids; the source outlives the
         // copy, which the step waits for.
         unsafe { result::memcpy_htod_async(self.memory.tokens, tokens, self.stream.cu_stream()) }
-            .map_err(failed("copying tokens to the device"))?;
+            .doing("copying tokens to the device")?;
         let tapped = wanted.contains(&true);
         for launch in self.schedule(&|i| wanted[i]).step(tokens, self.position) {
             if tapped && !launch.keeps {
@@ -308,27 +276,27 @@ impl CudaEngine {
         // SAFETY: the parameters are the captured ones but for two numbers, and
         // the node is the graph's first.
         unsafe { first.update(function, captured.graph.cu_graph_exec(), captured.first)? };
-        captured.graph.launch().map_err(failed("launching a decode step"))
+        captured.graph.launch().doing("launching a decode step")
     }
 
     fn capture(&self) -> Result<Captured, CudaError> {
         let launches = self.schedule(&|_| false).step(&[0], 0);
         self.stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-            .map_err(failed("capturing a decode step"))?;
+            .doing("capturing a decode step")?;
         for call in calls_of(launches) {
             self.launch(&call, true)?;
         }
         let graph = self
             .stream
             .end_capture(sys::CUgraphInstantiate_flags(0))
-            .map_err(failed("capturing a decode step"))?
+            .doing("capturing a decode step")?
             .ok_or_else(|| CudaError::Unsupported("CUDA captured nothing".to_owned()))?;
         let (mut first, mut count) = (std::ptr::null_mut(), 1);
         // SAFETY: a live graph, and room for the one node it begins with.
         unsafe { sys::cuGraphGetRootNodes(graph.cu_graph(), &raw mut first, &raw mut count) }
             .result()
-            .map_err(failed("capturing a decode step"))?;
+            .doing("capturing a decode step")?;
         Ok(Captured { graph, first })
     }
 
@@ -344,11 +312,8 @@ impl CudaEngine {
     fn schedule<'a>(&'a self, wants: &'a dyn Fn(usize) -> bool) -> Schedule<'a> {
         Schedule {
             calls: self.calls(),
-            fused: match &self.route {
-                Route::Tapped => None,
-                Route::Fast(fast) => Some(self.fused(fast, wants)),
-            },
-            #[cfg(feature = "faults")]
+            fused: self.fast.as_ref().map(|fast| self.fused(fast, wants)),
+            #[cfg(any(test, feature = "faults"))]
             planted: self.planted.as_ref(),
         }
     }
@@ -364,7 +329,7 @@ impl CudaEngine {
             // SAFETY: the buffer's own address and length; the stream orders it
             // before the kernel that writes.
             unsafe { result::memset_d8_async(buffer.at, 0xFF, buffer.bytes, self.stream.cu_stream()) }
-                .map_err(failed("clearing a buffer"))?;
+                .doing("clearing a buffer")?;
         }
         Ok(())
     }

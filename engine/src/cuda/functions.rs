@@ -2,9 +2,10 @@
 
 use super::CudaError;
 use super::compile::{Source, cached};
+use super::device::Doing as _;
 use super::kernels::{File, Kernel};
 use super::launch::Call;
-use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
+use cudarc::driver::{CudaContext, CudaFunction, sys};
 use cudarc::nvrtc::Ptx;
 use rayon::prelude::*;
 use std::collections::HashMap;
@@ -23,10 +24,6 @@ pub struct Functions {
     loaded: HashMap<Kernel, CudaFunction>,
 }
 
-fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
-    move |e| CudaError::Driver(e, what)
-}
-
 impl Functions {
     /// None yet, for the card of `context`.
     ///
@@ -36,13 +33,14 @@ impl Functions {
         use sys::CUdevice_attribute as About;
         let mut driver = 0;
         // SAFETY: room for one number.
-        unsafe { sys::cuDriverGetVersion(&raw mut driver) }
-            .result()
-            .map_err(failed("asking for the driver's version"))?;
+        unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result().doing("asking for the driver's version")?;
         if driver < FIRST_DRIVER {
-            return Err(CudaError::OldDriver { major: driver / 1000, minor: driver % 1000 / 10 });
+            let (major, minor) = (driver / 1000, driver % 1000 / 10);
+            return Err(CudaError::Unsupported(format!(
+                "the CUDA driver is for CUDA {major}.{minor}, and qdiff needs that of CUDA 13; update the NVIDIA driver"
+            )));
         }
-        let about = |what| context.attribute(what).map_err(failed("asking what the device has"));
+        let about = |what| context.attribute(what).doing("asking what the device has");
         Ok(Self::bare(
             about(About::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
             about(About::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)? as u32,
@@ -91,15 +89,15 @@ impl Functions {
         let sources: Vec<(Source, Vec<&Kernel>)> = File::ALL.iter().filter_map(missing).collect();
         let compiled = sources.par_iter().map(|(source, _)| cached(source, arch)).collect::<Result<Vec<_>, _>>()?;
         for ((_, kernels), compiled) in sources.iter().zip(compiled) {
-            let module = context.load_module(Ptx::from_binary(compiled.cubin)).map_err(failed("loading a kernel"))?;
+            let module = context.load_module(Ptx::from_binary(compiled.cubin)).doing("loading a kernel")?;
             for (&kernel, name) in kernels.iter().zip(&compiled.names) {
-                let function = module.load_function(name).map_err(failed("finding a kernel"))?;
+                let function = module.load_function(name).doing("finding a kernel")?;
                 check_params(&function, kernel)?;
                 self.loaded.insert(kernel.clone(), function);
             }
         }
         let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-        let most = context.attribute(attribute).map_err(failed("asking what the device has"))?;
+        let most = context.attribute(attribute).doing("asking what the device has")?;
         for (kernel, bytes) in shared {
             if bytes as i32 > most {
                 return Err(CudaError::Unsupported(format!(
@@ -111,9 +109,9 @@ impl Functions {
             }
             let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let function = self.get(&kernel);
-            let has = function.get_attribute(attribute).map_err(failed("asking for a kernel's shared memory"))?;
+            let has = function.get_attribute(attribute).doing("asking for a kernel's shared memory")?;
             if bytes as i32 > has {
-                function.set_attribute(attribute, bytes as i32).map_err(failed("asking for shared memory"))?;
+                function.set_attribute(attribute, bytes as i32).doing("asking for shared memory")?;
             }
         }
         Ok(())
@@ -136,10 +134,12 @@ fn check_params(function: &CudaFunction, kernel: &Kernel) -> Result<(), CudaErro
     // SAFETY: a live function, and room for two numbers.
     unsafe { sys::cuFuncGetParamInfo(function.cu_function(), 0, &raw mut offset, &raw mut compiled) }
         .result()
-        .map_err(failed("asking for a kernel's parameters"))?;
-    let declared = kernel.file.params_size();
+        .doing("asking for a kernel's parameters")?;
+    let (_, declared, _) = kernel.file.params();
     if compiled != declared {
-        return Err(CudaError::Params { kernel: kernel.to_string(), compiled, declared });
+        return Err(CudaError::Failed(format!(
+            "kernel {kernel} takes parameters of {compiled} bytes, and is given {declared}: a bug in qdiff"
+        )));
     }
     Ok(())
 }

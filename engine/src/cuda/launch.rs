@@ -2,7 +2,7 @@
 
 use super::CudaError;
 use super::kernels::{Kernel, Params};
-use cudarc::driver::{CudaFunction, CudaStream, sys};
+use cudarc::driver::{CudaFunction, CudaStream, DriverError, sys};
 use std::ffi::c_void;
 use std::fmt::Display;
 
@@ -39,6 +39,11 @@ impl Call {
         Self::new(params, (blocks, 1, 1), FLAT_THREADS)
     }
 
+    /// A launch of one warp per row, in blocks of `threads`.
+    pub fn rows(params: impl Into<Params>, rows: usize, threads: u32) -> Self {
+        Self::new(params, ((rows as u32).div_ceil(threads / 32), 1, 1), threads)
+    }
+
     /// Of the template's kernel for these formats, types and numbers.
     #[must_use]
     pub fn of(mut self, arguments: &[&dyn Display]) -> Self {
@@ -58,11 +63,12 @@ impl Call {
         Kernel { file: self.params.file(), arguments: self.arguments.clone() }
     }
 
+    fn failed(&self, error: DriverError) -> CudaError {
+        CudaError::Failed(format!("CUDA: {error:?} in launching {}", self.kernel()))
+    }
+
     /// Gives the parameters to `node`, a launch of the same kernel in a captured graph, for the launches of the graph
     /// to come.
-    ///
-    /// # Errors
-    /// If CUDA refuses them.
     ///
     /// # Safety
     /// As [`Self::launch`]; and the node must belong to `graph`.
@@ -90,14 +96,11 @@ impl Call {
         // SAFETY: the caller vouches for parameters and node; CUDA only reads the parameters, before it returns.
         unsafe { sys::cuGraphExecKernelNodeSetParams_v2(graph, node, &raw const launch) }
             .result()
-            .map_err(|e| CudaError::Launch(e, self.kernel().to_string()))
+            .map_err(|e| self.failed(e))
     }
 
     /// Runs it. `early` lets it begin while the kernel before it ends; it must then wait for that kernel itself (see
     /// `decode.cuh`).
-    ///
-    /// # Errors
-    /// If CUDA refuses the launch.
     ///
     /// # Safety
     /// The function must be that of [`Self::kernel`], and every address among the parameters must be good for what the
@@ -127,6 +130,6 @@ impl Call {
             sys::cuLaunchKernelEx(&raw const config, function.cu_function(), &raw mut params, std::ptr::null_mut())
         }
         .result()
-        .map_err(|e| CudaError::Launch(e, self.kernel().to_string()))
+        .map_err(|e| self.failed(e))
     }
 }

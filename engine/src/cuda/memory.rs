@@ -1,15 +1,16 @@
 //! What an engine keeps on the device, and where.
 
 use super::arena::{Part, Plan};
+use super::device::Doing as _;
 use super::kernels::constant;
 use super::launch::Ptr;
 use super::options::{Gemm, Options, Path};
 use super::weights::{self, PLANES, Planes};
 use super::{CudaError, readback};
-use crate::model::{Graph, Model, Node, StageId, WeightSource};
+use crate::model::{Axis, Graph, Model, Node, Role, StageId, WeightSource};
 use crate::ops::{Op, Rope};
 use crate::quant::GgmlType;
-use cudarc::driver::{DriverError, result};
+use cudarc::driver::result;
 use std::collections::HashMap;
 
 /// A tensor on the device.
@@ -24,6 +25,13 @@ pub struct Weight {
     pub n: usize,
     /// Rows.
     pub m: usize,
+}
+
+impl Weight {
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.ty.row_bytes(self.n)
+    }
 }
 
 /// Where everything of an engine stands on the device.
@@ -72,10 +80,6 @@ pub const PARTS: usize = 4 << 20;
 /// Shares of the keys that the fused attention makes at most.
 pub const SPLITS: u32 = constant!("fused/attention.cu", "SPLITS");
 
-fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
-    move |e| CudaError::Driver(e, what)
-}
-
 impl Memory {
     /// Where everything would stand from address `start` on: needs no device. `source` tells the tensors' extents and
     /// formats.
@@ -101,7 +105,7 @@ impl Memory {
         let dequantised = match options.gemm {
             Gemm::Cublas => largest,
             // Some faults read a weight as plain f32.
-            Gemm::Own if cfg!(feature = "faults") => largest,
+            Gemm::Own if cfg!(any(test, feature = "faults")) => largest,
             Gemm::Own => 0,
         };
         let parts = match options.path {
@@ -109,8 +113,7 @@ impl Memory {
             Path::Tapped => 0,
         };
         let mut take = |bytes| plan.take(bytes).at;
-        let memory = Self {
-            bytes: 0,
+        Ok(Self {
             weights,
             outputs,
             frequencies,
@@ -126,27 +129,23 @@ impl Memory {
                 argmax_arrived: take(4),
                 best: take(8),
             },
-        };
-        Ok(Self { bytes: plan.bytes(), ..memory })
+            bytes: plan.bytes(),
+        })
     }
 
     /// Brings the weights, and the tables that stages need.
-    ///
-    /// # Errors
-    /// If CUDA fails.
     pub fn fill(&self, model: &Model) -> Result<(), CudaError> {
         for (name, weight) in &self.weights {
             for (part, bytes) in weight.parts.iter().zip(bytes_of(model, name, weight.ty)) {
                 // SAFETY: the part was planned with the plane's length.
-                unsafe { result::memcpy_htod_sync(part.at, &bytes) }
-                    .map_err(failed("copying weights to the device"))?;
+                unsafe { result::memcpy_htod_sync(part.at, &bytes) }.doing("copying weights to the device")?;
             }
         }
         for (index, node) in model.graph().nodes.iter().enumerate() {
             if let Op::Rope(rope) = &node.op {
                 // SAFETY: the part was planned with the table's length.
                 unsafe { result::memcpy_htod_sync(self.frequencies[&index], &frequency_table(rope)) }
-                    .map_err(failed("copying frequencies to the device"))?;
+                    .doing("copying frequencies to the device")?;
             }
         }
         Ok(())
@@ -160,26 +159,16 @@ impl Memory {
         &self.weights[&node.weights[0].name]
     }
 
-    /// The bytes of a tensor as the file has them, read back from the device.
-    /// Vectors come as f32, which is how they are kept.
-    ///
-    /// # Errors
-    /// If CUDA fails.
-    ///
-    /// # Panics
-    /// If the graph uses no such tensor.
+    /// See [`super::CudaEngine::read_weight`].
     pub fn read_weight(&self, name: &str) -> Result<(GgmlType, Vec<u8>), CudaError> {
         let weight = &self.weights[name];
-        let planes = weight
-            .parts
-            .iter()
-            .map(|part| {
-                let mut bytes = vec![0u8; part.bytes];
-                // SAFETY: the part's own address and length.
-                unsafe { result::memcpy_dtoh_sync(&mut bytes, part.at) }.map_err(failed("reading weights back"))?;
-                Ok(bytes)
-            })
-            .collect::<Result<Vec<_>, CudaError>>()?;
+        let mut planes = Vec::new();
+        for part in &weight.parts {
+            let mut bytes = vec![0u8; part.bytes];
+            // SAFETY: the part's own address and length.
+            unsafe { result::memcpy_dtoh_sync(&mut bytes, part.at) }.doing("reading weights back")?;
+            planes.push(bytes);
+        }
         Ok((weight.ty, weights::join(weight.ty, &planes)))
     }
 }
@@ -219,19 +208,17 @@ fn plan_outputs(graph: &Graph, options: &Options, plan: &mut Plan) -> Vec<Part> 
     let mut by_name: HashMap<StageId, Part> = HashMap::new();
     let part_of = |node: &Node| {
         let key = if node.op.has_state() { node.id } else { StageId::global(node.id.name) };
-        *by_name.entry(key).or_insert_with(|| plan.take(output_bytes(node, graph, options)))
+        *by_name.entry(key).or_insert_with(|| plan.take(output_bytes(node, options)))
     };
     graph.nodes.iter().map(part_of).collect()
 }
 
-fn output_bytes(node: &Node, graph: &Graph, options: &Options) -> usize {
-    let fast = options.path == Path::Fast;
-    let last = graph.nodes.len() - 1;
-    let tokens = match node.op {
-        Op::AttnScores(_) | Op::AttnWeights(_) if fast && !options.scores => return 0,
-        _ if options.last_logits && node.id == graph.nodes[last].id => 1,
-        _ => options.step,
-    };
+fn output_bytes(node: &Node, options: &Options) -> usize {
+    let of_pairs = node.shape.contains(&Axis::Tokens) && node.shape.contains(&Axis::Keys);
+    if of_pairs && options.path == Path::Fast && !options.scores {
+        return 0;
+    }
+    let tokens = if options.last_logits && node.role == Role::Logits { 1 } else { options.step };
     let elements: usize = Graph::extent(node, tokens, options.context).iter().product();
     let bytes = if node.op.has_state() { options.kv.bytes() } else { 4 };
     bytes * elements

@@ -13,7 +13,7 @@ mod decoder;
 mod device;
 mod engine;
 mod fast;
-#[cfg(feature = "faults")]
+#[cfg(any(test, feature = "faults"))]
 pub mod faults;
 mod functions;
 pub mod kernels;

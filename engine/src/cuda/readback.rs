@@ -7,10 +7,11 @@
 //! host has taken its piece.
 
 use super::CudaError;
+use super::device::Doing as _;
 use crate::model::StageId;
 use crate::ops::Tensor;
 use crate::tap::TapSink;
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, PinnedHostSlice, result, sys};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, PinnedHostSlice, result, sys};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -45,32 +46,24 @@ struct Arriving {
     len: usize,
 }
 
-fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
-    move |e| CudaError::Driver(e, what)
-}
-
 impl Readback {
     /// A ring over the [`RING_BYTES`] of device memory at `device`; with
     /// `keep`, nothing is brought to the host.
-    ///
-    /// # Errors
-    /// If pinned memory or a stream cannot be had.
     pub fn new(
         context: &Arc<CudaContext>,
         compute: &Arc<CudaStream>,
         device: u64,
         keep: bool,
     ) -> Result<Self, CudaError> {
-        let event =
-            |_| context.new_event(Some(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)).map_err(failed("making an event"));
+        let event = |_| context.new_event(Some(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)).doing("making an event");
         let pinned = |_| {
             // SAFETY: every element is written by a copy before it is read. Not
             // write-combined: the host reads it.
-            unsafe { context.alloc_pinned_with_flags::<f32>(SLOT, 0) }.map_err(failed("taking pinned memory"))
+            unsafe { context.alloc_pinned_with_flags::<f32>(SLOT, 0) }.doing("taking pinned memory")
         };
         Ok(Self {
             compute: compute.clone(),
-            copies: context.new_stream().map_err(failed("making a stream"))?,
+            copies: context.new_stream().doing("making a stream")?,
             device,
             keep,
             pinned: (0..SLOTS).map(pinned).collect::<Result<_, _>>()?,
@@ -84,9 +77,6 @@ impl Readback {
 
     /// Sends the tensor at `from`, of f32, on its way; hands out whatever has
     /// arrived if room is needed.
-    ///
-    /// # Errors
-    /// If CUDA fails.
     pub fn send(&mut self, id: StageId, shape: Vec<usize>, from: u64, taps: &mut dyn TapSink) -> Result<(), CudaError> {
         let len = shape.iter().product();
         if !self.keep {
@@ -102,27 +92,24 @@ impl Readback {
             // SAFETY: both addresses are good for `count` elements, and the slot
             // is not in flight.
             unsafe { result::memcpy_dtod_async(aside, from + 4 * start as u64, 4 * count, self.compute.cu_stream()) }
-                .map_err(failed("copying a tap aside"))?;
+                .doing("copying a tap aside")?;
             if self.keep {
                 continue;
             }
-            self.filled[slot].record(&self.compute).map_err(failed("recording an event"))?;
-            self.copies.wait(&self.filled[slot]).map_err(failed("ordering a tap"))?;
-            let to = self.pinned[slot].as_mut_slice().map_err(failed("reading a tap"))?;
+            self.filled[slot].record(&self.compute).doing("recording an event")?;
+            self.copies.wait(&self.filled[slot]).doing("ordering a tap")?;
+            let to = self.pinned[slot].as_mut_slice().doing("reading a tap")?;
             // SAFETY: the slot's own pinned memory, which nobody reads before
             // `arrived` has happened.
             unsafe { result::memcpy_dtoh_async(&mut to[..count], aside, self.copies.cu_stream()) }
-                .map_err(failed("reading a tap"))?;
-            self.arrived[slot].record(&self.copies).map_err(failed("recording an event"))?;
+                .doing("reading a tap")?;
+            self.arrived[slot].record(&self.copies).doing("recording an event")?;
             self.flying.push_back((slot, count));
         }
         Ok(())
     }
 
     /// Hands out all that was sent.
-    ///
-    /// # Errors
-    /// If CUDA fails, in a copy or in a kernel before it.
     pub fn finish(&mut self, taps: &mut dyn TapSink) -> Result<(), CudaError> {
         while !self.flying.is_empty() {
             self.land(taps)?;
@@ -136,8 +123,8 @@ impl Readback {
         let Some((slot, count)) = self.flying.pop_front() else {
             return Ok(());
         };
-        self.arrived[slot].synchronize().map_err(failed("running a stage"))?;
-        let piece = self.pinned[slot].as_slice().map_err(failed("reading a tap"))?;
+        self.arrived[slot].synchronize().doing("running a stage")?;
+        let piece = self.pinned[slot].as_slice().doing("reading a tap")?;
         let tensor = self.tensors.front_mut().expect("a piece has its tensor");
         tensor.value.data.extend_from_slice(&piece[..count]);
         if tensor.value.data.len() == tensor.len {

@@ -2,7 +2,7 @@
 
 use super::calls::{Calls, Job, Span};
 use super::fast::Fused;
-#[cfg(feature = "faults")]
+#[cfg(any(test, feature = "faults"))]
 use super::faults::Planted;
 use super::launch::Call;
 use crate::model::row_len;
@@ -20,7 +20,7 @@ pub struct Launch {
     pub keeps: bool,
 }
 
-#[cfg(feature = "faults")]
+#[cfg(any(test, feature = "faults"))]
 impl Launch {
     /// Its first kernel.
     ///
@@ -49,7 +49,7 @@ pub struct Schedule<'a> {
     /// The fused ones, for the fast path.
     pub fused: Option<Fused<'a>>,
     /// Faults in the launches.
-    #[cfg(feature = "faults")]
+    #[cfg(any(test, feature = "faults"))]
     pub planted: Option<&'a Planted>,
 }
 
@@ -86,9 +86,9 @@ impl Schedule<'_> {
             let only = Span { tokens: 1, first: span.first + span.tokens - 1 };
             return launch(calls.linear(w, last, calls.memory.outputs[index].at, 1), only);
         }
-        #[cfg_attr(not(feature = "faults"), expect(unused_mut))]
+        #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
         let mut launch = launch(calls.of(index, span), span);
-        #[cfg(feature = "faults")]
+        #[cfg(any(test, feature = "faults"))]
         if let Some(planted) = self.planted {
             planted.spoil(calls, index, &mut launch);
         }
@@ -110,10 +110,8 @@ impl Schedule<'_> {
 mod tests {
     use super::*;
     use crate::cuda::fast::decoder_of;
-    use crate::cuda::functions::Functions;
-    use crate::cuda::memory::Memory;
     use crate::cuda::options::{KvType, Options, Path};
-    use crate::cuda::testing::{Extents, graphs};
+    use crate::cuda::testing::{graphs, with_calls};
     use std::collections::HashSet;
 
     #[test]
@@ -121,25 +119,20 @@ mod tests {
         for graph in &graphs() {
             for (path, kv) in [(Path::Tapped, KvType::F32), (Path::Fast, KvType::F16)] {
                 let options = Options { step: 300, context: 400, path, kv, ..Options::default() };
-                let memory = Memory::at(0, graph, &Extents::of(graph), &options).expect("a layout");
-                let functions = Functions::bare(100, 2048);
-                let calls = Calls { graph, memory: &memory, options: &options, functions: &functions };
-                let decoder = decoder_of(graph).expect("a decoder");
-                let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false };
-                let schedule = Schedule {
-                    calls,
-                    fused: (path == Path::Fast).then_some(fused),
-                    #[cfg(feature = "faults")]
-                    planted: None,
-                };
-                let known: HashSet<_> = schedule.kernels().iter().map(Call::kernel).collect();
-                for tokens in [1, 2, 63, 300] {
-                    let launches = schedule.step(&vec![0; tokens], 100);
-                    let mut nodes: Vec<usize> = launches.iter().flat_map(|l| l.nodes.clone()).collect();
-                    nodes.sort_unstable();
-                    assert_eq!(nodes, (0..graph.nodes.len()).collect::<Vec<_>>(), "{path:?}, {tokens} tokens");
-                    assert!(calls_of(launches).all(|call| known.contains(&call.kernel())), "{path:?}, {tokens} tokens");
-                }
+                with_calls(graph, &options, |calls| {
+                    let decoder = decoder_of(graph).expect("a decoder");
+                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false };
+                    let schedule = Schedule { calls, fused: (path == Path::Fast).then_some(fused), planted: None };
+                    let known: HashSet<_> = schedule.kernels().iter().map(Call::kernel).collect();
+                    for tokens in [1, 2, 63, 300] {
+                        let launches = schedule.step(&vec![0; tokens], 100);
+                        let mut nodes: Vec<usize> = launches.iter().flat_map(|l| l.nodes.clone()).collect();
+                        nodes.sort_unstable();
+                        assert_eq!(nodes, (0..graph.nodes.len()).collect::<Vec<_>>(), "{path:?}, {tokens} tokens");
+                        let mut calls = calls_of(launches);
+                        assert!(calls.all(|call| known.contains(&call.kernel())), "{path:?}, {tokens} tokens");
+                    }
+                });
             }
         }
     }

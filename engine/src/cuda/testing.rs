@@ -1,48 +1,35 @@
 //! Models without a file, whose launches can be made without a device.
 
-use crate::model::{Graph, Metadata, WeightSource, qwen2, qwen3};
+use super::calls::Calls;
+use super::functions::Functions;
+use super::memory::Memory;
+use super::options::Options;
+use crate::model::{Graph, Invented, WeightSource, qwen2, qwen3};
 use crate::ops::Weight;
 use crate::quant::GgmlType;
 
 /// Small models of both architectures.
 pub fn graphs() -> [Graph; 2] {
-    [qwen2::graph(&Small), qwen3::graph(&Small)].map(|graph| graph.expect("a small model is one"))
+    let metadata = Invented(|key: &str| match key {
+        "block_count" | "attention.head_count_kv" => 2,
+        "attention.head_count" => 4,
+        "attention.key_length" => 32,
+        "feed_forward_length" => 96,
+        _ => 64,
+    });
+    [qwen2::graph(&metadata), qwen3::graph(&metadata)].map(|graph| graph.expect("a small model is one"))
 }
 
-/// The metadata of a small model, whatever its architecture.
-struct Small;
-
-impl Metadata for Small {
-    fn integer(&self, key: &str) -> Option<u64> {
-        let (_, key) = key.split_once('.')?;
-        Some(match key {
-            "block_count" | "attention.head_count_kv" => 2,
-            "attention.head_count" => 4,
-            "attention.key_length" => 32,
-            "feed_forward_length" => 96,
-            _ => 64,
-        })
-    }
-    fn real(&self, key: &str) -> Option<f64> {
-        Some(if key.ends_with("freq_base") { 1e6 } else { 1e-6 })
-    }
-    fn text(&self, _: &str) -> Option<String> {
-        None
-    }
-    fn extent(&self, _: &str) -> Option<Vec<u64>> {
-        Some(vec![64, 100])
-    }
+/// Gives `f` what makes the launches of single nodes, on a card that is not there.
+pub fn with_calls<T>(graph: &Graph, options: &Options, f: impl FnOnce(Calls<'_>) -> T) -> T {
+    let extents = Extents(graph.weights().into_iter().cloned().collect());
+    let memory = Memory::at(1 << 20, graph, &extents, options).expect("a layout");
+    let functions = Functions::bare(100, 2048);
+    f(Calls { graph, memory: &memory, options, functions: &functions })
 }
 
 /// The extents of a graph's weights, all of one format, and no bytes.
-pub struct Extents(Vec<Weight>);
-
-impl Extents {
-    /// Of this graph's weights.
-    pub fn of(graph: &Graph) -> Self {
-        Self(graph.weights().into_iter().cloned().collect())
-    }
-}
+struct Extents(Vec<Weight>);
 
 impl WeightSource for Extents {
     fn extent(&self, tensor: &str) -> (usize, usize) {

@@ -19,22 +19,22 @@
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 mod error;
-mod mmap;
 mod parse;
 mod reader;
 mod value;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
-use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub use error::{GgufError, Problem};
-pub use value::{ArrayValue, Bytes, StringArray, Value};
+pub use value::{ArrayValue, StringArray, Value};
 
 use crate::quant::GgmlType;
+use memmap2::Mmap;
 
 /// One tensor's entry in the file.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,28 +69,12 @@ impl TensorInfo {
     }
 }
 
-/// The bytes of a file, wherever they lie.
-enum Storage {
-    Mapped(mmap::Mapping),
-    Owned(Vec<u8>),
-}
-
-impl Storage {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Mapped(mapping) => mapping.bytes(),
-            Self::Owned(bytes) => bytes,
-        }
-    }
-}
-
 /// A GGUF file, parsed and checked; its tensor data stays where it is.
 pub struct Gguf {
     path: Option<PathBuf>,
-    storage: Storage,
+    /// Mapped or in memory.
+    bytes: Box<dyn AsRef<[u8]> + Send + Sync>,
     header: parse::Header,
-    keys: HashMap<String, usize>,
-    names: HashMap<String, usize>,
 }
 
 impl Gguf {
@@ -99,9 +83,12 @@ impl Gguf {
     /// # Errors
     /// [`GgufError`], naming the file, if it cannot be read or is refused.
     pub fn open(path: &Path) -> Result<Self, GgufError> {
-        Self::map(path)
-            .and_then(|mapping| Self::new(Some(path.to_owned()), Storage::Mapped(mapping)))
-            .map_err(|problem| GgufError::new(Some(path), problem))
+        let file = Some(path.to_owned());
+        let parsed = map(path).and_then(|map| Ok((parse::parse(&map)?, map)));
+        match parsed {
+            Ok((header, map)) => Ok(Self { path: file, header, bytes: Box::new(map) }),
+            Err(problem) => Err(GgufError { file, problem }),
+        }
     }
 
     /// Parses a file that is already in memory.
@@ -109,29 +96,10 @@ impl Gguf {
     /// # Errors
     /// [`GgufError`] if it is refused.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, GgufError> {
-        Self::new(None, Storage::Owned(bytes)).map_err(|problem| GgufError::new(None, problem))
-    }
-
-    fn map(path: &Path) -> Result<mmap::Mapping, Problem> {
-        let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Problem::Missing,
-            _ => Problem::Unreadable(error),
-        })?;
-        if metadata.is_dir() {
-            return Err(Problem::Directory);
+        match parse::parse(&bytes) {
+            Ok(header) => Ok(Self { path: None, header, bytes: Box::new(bytes) }),
+            Err(problem) => Err(GgufError { file: None, problem }),
         }
-        if !metadata.is_file() {
-            return Err(Problem::NotAFile);
-        }
-        if metadata.len() == 0 {
-            return Err(Problem::Empty);
-        }
-        mmap::Mapping::open(path).map_err(Problem::Unreadable)
-    }
-
-    fn new(path: Option<PathBuf>, storage: Storage) -> Result<Self, Problem> {
-        let (header, keys, names) = parse::parse(storage.bytes())?;
-        Ok(Self { path, storage, header, keys, names })
     }
 
     /// Where the file lies, if it was opened by path.
@@ -161,7 +129,7 @@ impl Gguf {
 
     /// The whole file.
     pub fn bytes(&self) -> &[u8] {
-        self.storage.bytes()
+        (*self.bytes).as_ref()
     }
 
     /// All keys and values, in the file's order.
@@ -171,7 +139,7 @@ impl Gguf {
 
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.keys.get(key).map(|i| &self.header.metadata[*i].1)
+        self.header.keys.get(key).map(|i| &self.header.metadata[*i].1)
     }
 
     /// All tensors, in the file's order.
@@ -181,7 +149,7 @@ impl Gguf {
 
     /// The tensor called `name`.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.names.get(name).map(|i| &self.header.tensors[*i])
+        self.header.names.get(name).map(|i| &self.header.tensors[*i])
     }
 
     /// The bytes of one of this file's tensors: [`TensorInfo::size`] of them.
@@ -192,6 +160,26 @@ impl Gguf {
         let start = (self.header.data_offset + t.offset) as usize;
         &self.bytes()[start..][..t.size as usize]
     }
+}
+
+/// Maps the whole file at `path`.
+fn map(path: &Path) -> Result<Mmap, Problem> {
+    let unreadable = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Problem::NotGguf("no such file; check the path".to_owned()),
+        _ => Problem::NotGguf(format!("cannot be read: {error}")),
+    };
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
+    if metadata.is_dir() {
+        return Err(Problem::NotGguf("is a directory; name a .gguf file in it".to_owned()));
+    }
+    if !metadata.is_file() {
+        return Err(Problem::NotGguf("is not a regular file; save it to disk first".to_owned()));
+    }
+    let file = File::open(path).map_err(unreadable)?;
+    // SAFETY: the mapping is only ever read, as plain bytes, for which every value is valid. That nobody changes or
+    // cuts the file while it is open cannot be enforced; as with every program that maps its models, cutting it ends
+    // the process (SIGBUS).
+    unsafe { Mmap::map(&file) }.map_err(unreadable)
 }
 
 impl std::fmt::Debug for Gguf {

@@ -4,15 +4,19 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::TensorInfo;
-use super::error::Problem;
+use super::error::{Problem, remedy};
 use super::reader::{MAX_LENGTH, Reader};
-use super::value::{ArrayValue, Bytes, StringArray, Value};
+use super::value::{ArrayValue, StringArray, Value};
 use crate::quant::GgmlType;
 
 /// Bytes of a tensor name, with the NUL that C adds (`GGML_MAX_NAME`).
-const MAX_NAME: u64 = 64;
+const MAX_NAME: usize = 64;
 const MAX_DIMS: u32 = 4;
 const DEFAULT_ALIGNMENT: u32 = 32;
+/// Numbers of the types whose length is not fixed, and of the last of all types.
+const STRING: u32 = 8;
+const ARRAY: u32 = 9;
+const LAST_TYPE: u32 = 12;
 
 /// What a file says before its data.
 pub(super) struct Header {
@@ -21,18 +25,21 @@ pub(super) struct Header {
     pub(super) data_offset: u64,
     pub(super) metadata: Vec<(String, Value)>,
     pub(super) tensors: Vec<TensorInfo>,
+    /// Where each key stands.
+    pub(super) keys: HashMap<String, usize>,
+    /// Where each tensor stands.
+    pub(super) names: HashMap<String, usize>,
 }
 
-/// Positions by name.
-type Index = HashMap<String, usize>;
-
-/// Parses a whole file; also returns where each key and each tensor is.
-pub(super) fn parse(bytes: &[u8]) -> Result<(Header, Index, Index), Problem> {
+/// Parses a whole file.
+pub(super) fn parse(bytes: &[u8]) -> Result<Header, Problem> {
     if bytes.is_empty() {
-        return Err(Problem::Empty);
+        return Err(Problem::Damaged("is empty".to_owned()));
     }
     if !bytes.starts_with(b"GGUF") && !b"GGUF".starts_with(bytes) {
-        return Err(Problem::NotGguf { start: shown(bytes) });
+        let start = shown(bytes);
+        let remedy = remedy(&start);
+        return Err(Problem::NotGguf(format!("is not a GGUF file: it starts with \"{start}\"; {remedy}")));
     }
     let mut r = Reader::new(bytes);
     r.take(4, "the magic")?;
@@ -41,15 +48,15 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Header, Index, Index), Problem> {
     let n_kv = count("metadata entries", r.u64("the number of metadata entries")?)?;
 
     let mut metadata = Vec::new();
-    let mut keys = Index::new();
+    let mut keys = HashMap::new();
     for i in 0..n_kv {
         let key = r.string("a key")?;
         if key.is_empty() {
-            return Err(Problem::EmptyKey(i));
+            return Err(Problem::Made(format!("metadata entry {i} has an empty key")));
         }
         let key = name("key", key)?;
         let Entry::Vacant(place) = keys.entry(key.clone()) else {
-            return Err(Problem::DuplicateKey(key));
+            return Err(Problem::Made(format!("key {key:?} occurs twice")));
         };
         place.insert(metadata.len());
         let value = value(&mut r, &key)?;
@@ -58,11 +65,11 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Header, Index, Index), Problem> {
     let alignment = alignment(keys.get("general.alignment").map(|i| &metadata[*i].1))?;
 
     let mut tensors = Vec::new();
-    let mut names = Index::new();
+    let mut names = HashMap::new();
     for _ in 0..n_tensors {
         let tensor = tensor(&mut r)?;
         let Entry::Vacant(place) = names.entry(tensor.name.clone()) else {
-            return Err(Problem::DuplicateTensor(tensor.name));
+            return Err(Problem::Made(format!("tensor {:?} occurs twice", tensor.name)));
         };
         place.insert(tensors.len());
         tensors.push(tensor);
@@ -74,7 +81,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Header, Index, Index), Problem> {
         r.check("the start of the tensor data", data_offset)?;
     }
     check_data(&r, data_offset, alignment, &tensors)?;
-    Ok((Header { version, alignment, data_offset, metadata, tensors }, keys, names))
+    Ok(Header { version, alignment, data_offset, metadata, tensors, keys, names })
 }
 
 /// Tensors must follow each other without gaps but padding, inside the file.
@@ -83,7 +90,8 @@ fn check_data(r: &Reader<'_>, data_offset: u64, alignment: u64, tensors: &[Tenso
     let mut needed = 0;
     for t in tensors {
         if t.offset != expected {
-            return Err(Problem::Offset { name: t.name.clone(), offset: t.offset, expected });
+            let TensorInfo { name, offset, .. } = t;
+            return Err(Problem::Made(format!("tensor {name:?} is at offset {offset}, expected {expected}")));
         }
         let end = expected.checked_add(t.size).and_then(|end| end.checked_add(data_offset));
         let padded = t.size.checked_next_multiple_of(alignment);
@@ -101,96 +109,77 @@ fn check_data(r: &Reader<'_>, data_offset: u64, alignment: u64, tensors: &[Tenso
 fn version(version: u32) -> Result<u32, Problem> {
     match version {
         2 | 3 => Ok(version),
-        v if v != 0 && v & 0xffff == 0 => Err(Problem::BigEndian),
-        v => Err(Problem::Version(v)),
+        v if v != 0 && v & 0xffff == 0 => {
+            Err(Problem::NotGguf("is a big-endian GGUF file; convert the model again without --bigendian".to_owned()))
+        }
+        v => Err(Problem::Made(format!("is GGUF version {v}, but only 2 and 3 are supported"))),
     }
 }
 
 fn count(what: &'static str, n: u64) -> Result<u64, Problem> {
     let signed = n as i64;
-    if signed < 0 { Err(Problem::Count { what, n: signed }) } else { Ok(n) }
+    if signed < 0 { Err(Problem::Damaged(format!("has an impossible number of {what}, {signed}"))) } else { Ok(n) }
 }
 
 fn alignment(value: Option<&Value>) -> Result<u64, Problem> {
     match value {
         None => Ok(DEFAULT_ALIGNMENT.into()),
         Some(Value::U32(a)) if a.is_power_of_two() => Ok(u64::from(*a)),
-        Some(Value::U32(a)) => Err(Problem::Alignment(*a)),
-        Some(other) => Err(Problem::AlignmentType(other.type_name())),
+        Some(Value::U32(a)) => Err(Problem::Made(format!("general.alignment is {a} but must be a power of 2"))),
+        Some(other) => {
+            Err(Problem::Made(format!("general.alignment is of type {} but must be u32", other.type_name())))
+        }
     }
 }
 
 fn value(r: &mut Reader<'_>, key: &str) -> Result<Value, Problem> {
-    const WHAT: &str = "a metadata value";
-    Ok(match r.u32("a value's type")? {
-        0 => Value::U8(r.array(WHAT).map(u8::from_le_bytes)?),
-        1 => Value::I8(r.array(WHAT).map(i8::from_le_bytes)?),
-        2 => Value::U16(r.array(WHAT).map(u16::from_le_bytes)?),
-        3 => Value::I16(r.array(WHAT).map(i16::from_le_bytes)?),
-        4 => Value::U32(r.array(WHAT).map(u32::from_le_bytes)?),
-        5 => Value::I32(r.array(WHAT).map(i32::from_le_bytes)?),
-        6 => Value::F32(r.array(WHAT).map(f32::from_le_bytes)?),
-        7 => Value::Bool(r.array(WHAT).map(|[b]| b != 0)?),
-        8 => Value::String(Bytes::new(r.string(WHAT)?)),
-        9 => Value::Array(array(r, key)?),
-        10 => Value::U64(r.array(WHAT).map(u64::from_le_bytes)?),
-        11 => Value::I64(r.array(WHAT).map(i64::from_le_bytes)?),
-        12 => Value::F64(r.array(WHAT).map(f64::from_le_bytes)?),
-        id => {
-            return Err(Problem::ValueType { key: key.to_owned(), id });
-        }
-    })
+    match r.u32("a value's type")? {
+        STRING => Ok(Value::String(r.string("a metadata value")?.into())),
+        ARRAY => Ok(Value::Array(array(r, key)?)),
+        id => Value::read(r, id)?.ok_or_else(|| invalid_type(key, id)),
+    }
+}
+
+fn invalid_type(key: &str, id: u32) -> Problem {
+    let nested = if id == ARRAY { " (an array in an array)" } else { "" };
+    Problem::Made(format!("key {key:?} has invalid type {id}{nested}"))
 }
 
 fn array(r: &mut Reader<'_>, key: &str) -> Result<ArrayValue, Problem> {
     let id = r.u32("an array's type")?;
     let n = r.u64("an array's length")?;
-    if n > MAX_LENGTH && id != 9 && id <= 12 {
-        return Err(Problem::ArrayLength { key: key.to_owned(), len: n });
+    if n > MAX_LENGTH && id != ARRAY && id <= LAST_TYPE {
+        return Err(Problem::Damaged(format!("key {key:?} is an array of {n} elements, above the limit of 2^30")));
     }
-    Ok(match id {
-        0 => ArrayValue::U8(r.numbers(n, u8::from_le_bytes)?),
-        1 => ArrayValue::I8(r.numbers(n, i8::from_le_bytes)?),
-        2 => ArrayValue::U16(r.numbers(n, u16::from_le_bytes)?),
-        3 => ArrayValue::I16(r.numbers(n, i16::from_le_bytes)?),
-        4 => ArrayValue::U32(r.numbers(n, u32::from_le_bytes)?),
-        5 => ArrayValue::I32(r.numbers(n, i32::from_le_bytes)?),
-        6 => ArrayValue::F32(r.numbers(n, f32::from_le_bytes)?),
-        7 => ArrayValue::Bool(r.numbers(n, |[b]| b != 0)?),
-        8 => {
-            // Each string takes at least the 8 bytes of its length.
-            r.check("an array of strings", r.position().saturating_add(n * 8))?;
-            let mut strings = StringArray::default();
-            for _ in 0..n {
-                strings.push(r.string("a string in an array")?);
-            }
-            ArrayValue::String(strings)
-        }
-        10 => ArrayValue::U64(r.numbers(n, u64::from_le_bytes)?),
-        11 => ArrayValue::I64(r.numbers(n, i64::from_le_bytes)?),
-        12 => ArrayValue::F64(r.numbers(n, f64::from_le_bytes)?),
-        id => {
-            return Err(Problem::ValueType { key: key.to_owned(), id });
-        }
-    })
+    if id != STRING {
+        return ArrayValue::read(r, id, n)?.ok_or_else(|| invalid_type(key, id));
+    }
+    // Each string takes at least the 8 bytes of its length.
+    r.check("an array of strings", r.position().saturating_add(n * 8))?;
+    let mut strings = StringArray::default();
+    for _ in 0..n {
+        strings.push(r.string("a string in an array")?);
+    }
+    Ok(ArrayValue::String(strings))
 }
 
 fn tensor(r: &mut Reader<'_>) -> Result<TensorInfo, Problem> {
     let raw = r.string("a tensor's name")?;
-    if raw.len() as u64 >= MAX_NAME {
-        return Err(Problem::NameLength { name: shown(raw), len: raw.len() as u64 });
+    if raw.len() >= MAX_NAME {
+        let (start, len) = (shown(raw), raw.len());
+        return Err(Problem::Made(format!("tensor name \"{start}\" has {len} bytes, above the limit of 63")));
     }
     let name = name("tensor name", raw)?;
 
     let n = r.u32("a tensor's dimensions")?;
     if n > MAX_DIMS {
-        return Err(Problem::Dimensions { name, n });
+        return Err(Problem::Made(format!("tensor {name:?} has {n} dimensions, above the limit of 4")));
     }
     let mut dims = Vec::new();
     for _ in 0..n {
         let dim = r.u64("a tensor's dimensions")?;
         if (dim as i64) < 0 {
-            return Err(Problem::NegativeDimension { name, n: dim as i64 });
+            return Err(Problem::Made(format!("tensor {name:?} has a negative dimension, {}", dim as i64)));
         }
         dims.push(dim);
     }
@@ -205,12 +194,14 @@ fn tensor(r: &mut Reader<'_>) -> Result<TensorInfo, Problem> {
 
     let id = r.u32("a tensor's type")?;
     let Some(ty) = GgmlType::from_id(id) else {
-        return Err(Problem::TensorType { name, id });
+        return Err(Problem::Made(format!("tensor {name:?} has unknown or removed type {id}")));
     };
     let row = dims.first().copied().unwrap_or(1);
     let block = ty.block_size() as u64;
     if !row.is_multiple_of(block) {
-        return Err(Problem::Row { name, row, ty });
+        return Err(Problem::Made(format!(
+            "tensor {name:?} has rows of {row}, no multiple of {ty}'s block of {block}"
+        )));
     }
     let Some(size) = (elements / block).checked_mul(ty.type_size() as u64) else {
         return Err(Problem::Overflow(name));
@@ -223,7 +214,7 @@ fn tensor(r: &mut Reader<'_>) -> Result<TensorInfo, Problem> {
 fn name(what: &'static str, bytes: &[u8]) -> Result<String, Problem> {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains('\0') => Ok(text.to_owned()),
-        _ => Err(Problem::Name { what, name: shown(bytes) }),
+        _ => Err(Problem::Name(what, shown(bytes))),
     }
 }
 

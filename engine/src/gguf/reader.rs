@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
     pub(super) fn string(&mut self, what: &'static str) -> Result<&'a [u8], Problem> {
         let len = self.u64(what)?;
         if len > MAX_LENGTH {
-            return Err(Problem::StringLength { len });
+            return Err(Problem::Damaged(format!("has a string of {len} bytes, above the limit of 2^30")));
         }
         self.take(len, what)
     }

@@ -1,7 +1,7 @@
 //! Refused and accepted files; `tests/tests/gguf_vs_ggml.rs` compares with
 //! llama.cpp itself.
 
-mod writer;
+pub(crate) mod writer;
 
 use proptest::prelude::*;
 
@@ -15,12 +15,7 @@ fn small() -> Vec<u8> {
         .str(b"name")
         .u32(8)
         .str(b"not utf-8: \xff")
-        .str(b"tokens")
-        .u32(9)
-        .u32(8)
-        .i64(2)
-        .str(b"a")
-        .str(b"bc")
+        .kv_texts("tokens", &[b"a", b"bc"])
         .str(b"flag")
         .u32(7)
         .raw(&[5])
@@ -38,7 +33,8 @@ fn a_small_file_reads_back() {
     assert_eq!(f.file_len(), f.data_offset() + 140);
     assert_eq!(f.get("general.alignment").and_then(Value::as_u64), Some(64));
     assert_eq!(f.get("name").and_then(Value::as_str), None);
-    assert_eq!(f.get("tokens").and_then(Value::as_str_array), Some(vec!["a", "bc"]));
+    let tokens = f.get("tokens").and_then(Value::as_strings).unwrap();
+    assert_eq!(tokens.iter().collect::<Vec<_>>(), [&b"a"[..], b"bc"]);
     assert_eq!(f.get("flag").and_then(Value::as_bool), Some(true));
     let a = f.tensor("a").unwrap();
     assert_eq!((a.elements(), a.row_len(), a.rows(), a.size), (64, 32, 2, 68));

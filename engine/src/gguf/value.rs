@@ -1,32 +1,7 @@
 //! Metadata values, typed as in the file.
 
-use std::fmt;
-
-/// The bytes of a string: GGUF says UTF-8, files say what they like.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Bytes(Box<[u8]>);
-
-impl Bytes {
-    pub(super) fn new(bytes: &[u8]) -> Self {
-        Self(bytes.into())
-    }
-
-    /// The bytes as they are.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// The text; `None` if it is not UTF-8.
-    pub fn as_str(&self) -> Option<&str> {
-        std::str::from_utf8(&self.0).ok()
-    }
-}
-
-impl fmt::Debug for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", String::from_utf8_lossy(&self.0))
-    }
-}
+use super::error::Problem;
+use super::reader::Reader;
 
 /// Many strings in one piece of memory.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -64,112 +39,109 @@ impl StringArray {
     }
 }
 
-/// An array of one element type. GGUF has no arrays of arrays.
-#[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "each variant is named after its element type")]
-pub enum ArrayValue {
-    U8(Vec<u8>),
-    I8(Vec<i8>),
-    U16(Vec<u16>),
-    I16(Vec<i16>),
-    U32(Vec<u32>),
-    I32(Vec<i32>),
-    F32(Vec<f32>),
-    Bool(Vec<bool>),
-    String(StringArray),
-    U64(Vec<u64>),
-    I64(Vec<i64>),
-    F64(Vec<f64>),
-}
-
-impl ArrayValue {
-    /// How many elements.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::U8(v) => v.len(),
-            Self::I8(v) => v.len(),
-            Self::U16(v) => v.len(),
-            Self::I16(v) => v.len(),
-            Self::U32(v) => v.len(),
-            Self::I32(v) => v.len(),
-            Self::F32(v) => v.len(),
-            Self::Bool(v) => v.len(),
-            Self::String(v) => v.len(),
-            Self::U64(v) => v.len(),
-            Self::I64(v) => v.len(),
-            Self::F64(v) => v.len(),
+/// Makes the values of a list of types of fixed length: number in a file, variant, type, name, and how its bytes are
+/// read.
+macro_rules! values {
+    ($($id:literal $variant:ident($ty:ty) $name:literal $read:expr;)*) => {
+        /// An array of one element type. GGUF has no arrays of arrays.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs, reason = "each variant is named after its element type")]
+        pub enum ArrayValue {
+            $($variant(Vec<$ty>),)*
+            String(StringArray),
         }
-    }
 
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
+        impl ArrayValue {
+            /// How many elements.
+            pub fn len(&self) -> usize {
+                match self {
+                    $(Self::$variant(v) => v.len(),)*
+                    Self::String(v) => v.len(),
+                }
+            }
+
+            /// Whether there is none.
+            pub fn is_empty(&self) -> bool {
+                self.len() == 0
+            }
+
+            /// `n` elements of the type of fixed length with this number, if there is one.
+            pub(super) fn read(r: &mut Reader<'_>, id: u32, n: u64) -> Result<Option<Self>, Problem> {
+                Ok(match id {
+                    $($id => Some(Self::$variant(r.numbers(n, $read)?)),)*
+                    _ => None,
+                })
+            }
+        }
+
+        /// A metadata value.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs, reason = "each variant is named after its type")]
+        pub enum Value {
+            $($variant($ty),)*
+            /// Of any bytes: GGUF says UTF-8, files say what they like.
+            String(Box<[u8]>),
+            Array(ArrayValue),
+        }
+
+        impl Value {
+            /// The type's name as in llama.cpp's messages: "u32", "str", "arr", ...
+            pub fn type_name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant(_) => $name,)*
+                    Self::String(_) => "str",
+                    Self::Array(_) => "arr",
+                }
+            }
+
+            /// A value of the type of fixed length with this number, if there is one.
+            pub(super) fn read(r: &mut Reader<'_>, id: u32) -> Result<Option<Self>, Problem> {
+                Ok(match id {
+                    $($id => Some(Self::$variant(r.array("a metadata value").map($read)?)),)*
+                    _ => None,
+                })
+            }
+        }
+    };
 }
 
-/// A metadata value.
-#[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "each variant is named after its type")]
-pub enum Value {
-    U8(u8),
-    I8(i8),
-    U16(u16),
-    I16(i16),
-    U32(u32),
-    I32(i32),
-    F32(f32),
-    Bool(bool),
-    String(Bytes),
-    Array(ArrayValue),
-    U64(u64),
-    I64(i64),
-    F64(f64),
+values! {
+    0 U8(u8) "u8" u8::from_le_bytes;
+    1 I8(i8) "i8" i8::from_le_bytes;
+    2 U16(u16) "u16" u16::from_le_bytes;
+    3 I16(i16) "i16" i16::from_le_bytes;
+    4 U32(u32) "u32" u32::from_le_bytes;
+    5 I32(i32) "i32" i32::from_le_bytes;
+    6 F32(f32) "f32" f32::from_le_bytes;
+    7 Bool(bool) "bool" |[byte]| byte != 0;
+    10 U64(u64) "u64" u64::from_le_bytes;
+    11 I64(i64) "i64" i64::from_le_bytes;
+    12 F64(f64) "f64" f64::from_le_bytes;
 }
 
 impl Value {
-    /// The type's name as in llama.cpp's messages: "u32", "str", "arr", ...
-    pub fn type_name(&self) -> &'static str {
-        match self {
-            Self::U8(_) => "u8",
-            Self::I8(_) => "i8",
-            Self::U16(_) => "u16",
-            Self::I16(_) => "i16",
-            Self::U32(_) => "u32",
-            Self::I32(_) => "i32",
-            Self::F32(_) => "f32",
-            Self::Bool(_) => "bool",
-            Self::String(_) => "str",
-            Self::Array(_) => "arr",
-            Self::U64(_) => "u64",
-            Self::I64(_) => "i64",
-            Self::F64(_) => "f64",
+    fn integer(&self) -> Option<i128> {
+        match *self {
+            Self::U8(v) => Some(v.into()),
+            Self::I8(v) => Some(v.into()),
+            Self::U16(v) => Some(v.into()),
+            Self::I16(v) => Some(v.into()),
+            Self::U32(v) => Some(v.into()),
+            Self::I32(v) => Some(v.into()),
+            Self::U64(v) => Some(v.into()),
+            Self::I64(v) => Some(v.into()),
+            _ => None,
         }
     }
 
     /// An integer of any width that is not negative.
     pub fn as_u64(&self) -> Option<u64> {
-        match *self {
-            Self::U8(v) => Some(v.into()),
-            Self::U16(v) => Some(v.into()),
-            Self::U32(v) => Some(v.into()),
-            Self::U64(v) => Some(v),
-            _ => self.as_i64().and_then(|v| v.try_into().ok()),
-        }
+        self.integer()?.try_into().ok()
     }
 
     /// An integer of any width that fits.
     pub fn as_i64(&self) -> Option<i64> {
-        match *self {
-            Self::I8(v) => Some(v.into()),
-            Self::I16(v) => Some(v.into()),
-            Self::I32(v) => Some(v.into()),
-            Self::I64(v) => Some(v),
-            Self::U8(v) => Some(v.into()),
-            Self::U16(v) => Some(v.into()),
-            Self::U32(v) => Some(v.into()),
-            Self::U64(v) => v.try_into().ok(),
-            _ => None,
-        }
+        self.integer()?.try_into().ok()
     }
 
     /// A float of either width, exactly; integers are none.
@@ -188,12 +160,7 @@ impl Value {
 
     /// A string that is UTF-8.
     pub fn as_str(&self) -> Option<&str> {
-        if let Self::String(v) = self { v.as_str() } else { None }
-    }
-
-    /// An array of any element type.
-    pub fn as_array(&self) -> Option<&ArrayValue> {
-        if let Self::Array(v) = self { Some(v) } else { None }
+        if let Self::String(v) = self { std::str::from_utf8(v).ok() } else { None }
     }
 
     /// An array of strings, UTF-8 or not.
@@ -201,18 +168,8 @@ impl Value {
         if let Self::Array(ArrayValue::String(v)) = self { Some(v) } else { None }
     }
 
-    /// An array of strings that are all UTF-8.
-    pub fn as_str_array(&self) -> Option<Vec<&str>> {
-        self.as_strings()?.iter().map(|s| std::str::from_utf8(s).ok()).collect()
-    }
-
     /// An array of `i32`.
     pub fn as_i32_array(&self) -> Option<&[i32]> {
         if let Self::Array(ArrayValue::I32(v)) = self { Some(v) } else { None }
-    }
-
-    /// An array of `f32`.
-    pub fn as_f32_array(&self) -> Option<&[f32]> {
-        if let Self::Array(ArrayValue::F32(v)) = self { Some(v) } else { None }
     }
 }

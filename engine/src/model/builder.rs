@@ -70,39 +70,25 @@ impl NodeBuilder<'_> {
         self
     }
 
-    /// Replaces the symbolic shape.
-    pub(super) fn shape(mut self, shape: Vec<Axis>) -> Self {
-        self.node.shape = shape;
+    /// Of another symbolic shape, emitted in this layout.
+    pub(super) fn laid_out(mut self, shape: &[Axis], layout: EmittedLayout) -> Self {
+        self.node.shape = shape.to_vec();
+        self.node.emission.layout = layout;
         self
     }
 
-    /// llama.cpp announces it as `name` (with the layer's suffix) of operation `op`.
-    pub(super) fn emitted(mut self, name: &str, op: &'static str) -> Self {
-        self.node.emission.name = match self.builder.layer {
-            Some(layer) if !name.is_empty() => format!("{name}-{layer}"),
+    /// Adds the stage to the graph and gives its index. llama.cpp announces it as `name`, with the layer's suffix, of
+    /// operation `op`; an empty name stays empty.
+    pub(super) fn add(mut self, name: &str, op: &'static str) -> usize {
+        let emission = &mut self.node.emission;
+        emission.op = op;
+        emission.name = match (self.builder.layer, emission.layout) {
+            (Some(layer), EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed) => format!("{name}_l{layer}"),
+            (Some(layer), EmittedLayout::Rows | EmittedLayout::PaddedKeys) if !name.is_empty() => {
+                format!("{name}-{layer}")
+            }
             _ => name.to_owned(),
         };
-        self.node.emission.op = op;
-        self
-    }
-
-    /// As [`Self::emitted`], for the caches, whose names end in `_l<layer>`.
-    pub(super) fn emitted_cache(mut self, name: &str, layout: EmittedLayout) -> Self {
-        let layer = self.builder.layer.unwrap_or_default();
-        self.node.emission.name = format!("{name}_l{layer}");
-        self.node.emission.op = "SET_ROWS";
-        self.node.emission.layout = layout;
-        self
-    }
-
-    /// The emitted tensor is laid out as `layout`.
-    pub(super) fn layout(mut self, layout: EmittedLayout) -> Self {
-        self.node.emission.layout = layout;
-        self
-    }
-
-    /// Adds the stage to the graph and gives its index.
-    pub(super) fn add(self) -> usize {
         self.builder.nodes.push(self.node);
         self.builder.nodes.len() - 1
     }

@@ -36,34 +36,18 @@ impl Metadata for Gguf {
 /// Why a GGUF file cannot be run.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// The architecture has no graph here.
-    #[error(
-        "architecture `{found}` is not supported; qdiff knows {known}. Use a Qwen2, Qwen2.5 or Qwen3 (dense) model"
-    )]
-    Architecture {
-        /// `general.architecture` of the file.
-        found: String,
-        /// The architectures that have a graph.
-        known: String,
-    },
     /// A key the graph needs is absent or of another type.
     #[error(
         "metadata key `{0}` is missing or not a number; the file is incomplete: convert the model again with llama.cpp's converter"
     )]
     Missing(String),
-    /// A key has a value that no such model can have.
-    #[error("metadata key `{key}` is {value}: {why}")]
-    Invalid {
-        /// The key.
-        key: String,
-        /// Its value.
-        value: String,
-        /// What is wrong with it.
-        why: &'static str,
-    },
-    /// Rotary scaling that this engine does not implement.
-    #[error("rope scaling `{0}` is not supported; use a model without context extension")]
-    RopeScaling(String),
+    /// A key has a value that no such model can have, or none that this engine can run.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+fn invalid(key: &str, value: u64, why: &str) -> ConfigError {
+    ConfigError::Invalid(format!("metadata key `{key}` is {value}: {why}"))
 }
 
 /// Tensor of the embedding table, whose rows are the vocabulary of every model.
@@ -108,7 +92,7 @@ impl Config {
         let key = format!("{arch}.{suffix}");
         let value = source.integer(&key).ok_or_else(|| ConfigError::Missing(key.clone()))?;
         if value == 0 || value > 1 << 24 {
-            return Err(ConfigError::Invalid { key, value: value.to_string(), why: "expected between 1 and 2^24" });
+            return Err(invalid(&key, value, "expected between 1 and 2^24"));
         }
         Ok(value as usize)
     }
@@ -123,11 +107,7 @@ impl Config {
             Err(ConfigError::Missing(_)) => Ok(usual),
             read => read,
         };
-        let invalid = |suffix: &str, value: usize, why| ConfigError::Invalid {
-            key: format!("{arch}.{suffix}"),
-            value: value.to_string(),
-            why,
-        };
+        let refused = |suffix, value: usize, why| Err(invalid(&format!("{arch}.{suffix}"), value as u64, why));
         let real = |suffix: &str| -> Result<f64, ConfigError> {
             let key = format!("{arch}.{suffix}");
             source.real(&key).ok_or(ConfigError::Missing(key))
@@ -135,24 +115,26 @@ impl Config {
         if let Some(kind) = source.text(&format!("{arch}.rope.scaling.type"))
             && kind != "none"
         {
-            return Err(ConfigError::RopeScaling(kind));
+            return Err(ConfigError::Invalid(format!(
+                "rope scaling `{kind}` is not supported; use a model without context extension"
+            )));
         }
         let n_embd = integer("embedding_length")?;
         let n_heads = integer("attention.head_count")?;
         let n_kv_heads = or("attention.head_count_kv", n_heads)?;
         if n_heads % n_kv_heads != 0 {
             let why = "the number of query heads must be a multiple of it";
-            return Err(invalid("attention.head_count_kv", n_kv_heads, why));
+            return refused("attention.head_count_kv", n_kv_heads, why);
         }
         let head_dim = or("attention.key_length", n_embd / n_heads)?;
         if head_dim % 2 != 0 || head_dim == 0 {
-            return Err(invalid("attention.key_length", head_dim, "rotary embedding needs an even head length"));
+            return refused("attention.key_length", head_dim, "rotary embedding needs an even head length");
         }
         let table = source.extent(EMBEDDING).and_then(|dims| dims.get(1).copied());
         let n_vocab = table.ok_or_else(|| ConfigError::Missing(EMBEDDING.to_owned()))? as usize;
         let n_layers = integer("block_count")?;
         if n_layers > usize::from(u16::MAX) {
-            return Err(invalid("block_count", n_layers, "more layers than any model has"));
+            return refused("block_count", n_layers, "more layers than any model has");
         }
         Ok(Self {
             arch: arch.to_owned(),

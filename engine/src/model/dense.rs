@@ -15,18 +15,6 @@ pub(super) struct Traits {
     pub(super) qk_norm: bool,
 }
 
-/// How the projections to one of q, k and v are called.
-struct Projection {
-    role: Role,
-    /// Stages: projected, biased, normed where heads of it are.
-    stages: [&'static str; 2],
-    normed: Option<&'static str>,
-    /// Tensors, without `.weight`, `.bias` and `_norm.weight`.
-    tensor: &'static str,
-    /// Name that llama.cpp announces all of them by.
-    emitted: &'static str,
-}
-
 /// Tensor of the output projection; a file without it uses the embedding table.
 const HEAD: &str = "output.weight";
 
@@ -35,157 +23,91 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
     let (e, h, g, d) = (c.n_embd, c.n_heads, c.n_kv_heads, c.head_dim);
     let f = Config::integer(arch, "feed_forward_length", source)?;
     let v = c.n_vocab;
-    let norm = Op::RmsNorm(RmsNorm { eps: c.rms_eps, groups: 1 });
     let rope = Op::Rope(Rope::neox(c.rope_base, d));
     let cache = Op::KvCache(KvCache { n_kv_heads: g, head_dim: d });
     let attention = Attention { n_heads: h, n_kv_heads: g, head_dim: d };
     let (n_layers, rms_eps) = (c.n_layers, c.rms_eps);
 
+    let linear = |b: &mut Builder, name, role, x, tensor: &str, [n, m]: [usize; 2], emitted: &str| {
+        b.stage(name, role, Op::Linear, &[x], &[m]).weight(tensor, &[n, m]).add(emitted, "MUL_MAT")
+    };
+    let norm = |b: &mut Builder, name, role, x, tensor: &str, emitted: &str| {
+        let op = Op::RmsNorm(RmsNorm { eps: rms_eps, groups: 1 });
+        b.stage(name, role, op, &[x], &[e]).weight(tensor, &[e]).add(emitted, "MUL")
+    };
+
     let mut b = Builder::new(c);
-    let embed = b
-        .stage("embed", Role::Embedding, Op::Embed, &[], &[e])
-        .weight(EMBEDDING, &[e, v])
-        .emitted("embd", "GET_ROWS")
-        .add();
+    let embed =
+        b.stage("embed", Role::Embedding, Op::Embed, &[], &[e]).weight(EMBEDDING, &[e, v]).add("embd", "GET_ROWS");
 
     let mut residual = embed;
     for layer in 0..n_layers {
         b.enter(Some(layer as u16));
-        let normed = b
-            .stage("attn_norm", Role::AttnInput, norm.clone(), &[residual], &[e])
-            .weight("attn_norm.weight", &[e])
-            .emitted("attn_norm", "MUL")
-            .add();
+        let normed = norm(&mut b, "attn_norm", Role::AttnInput, residual, "attn_norm.weight", "attn_norm");
 
-        // Projection, then bias or per-head norm, as the architecture has it.
-        let project = |b: &mut Builder, p: Projection, n: usize| {
-            let mut x = b
-                .stage(p.stages[0], p.role, Op::Linear, &[normed], &[n])
-                .weight(&format!("{}.weight", p.tensor), &[e, n])
-                .emitted(p.emitted, "MUL_MAT")
-                .add();
+        // Projection, then bias or per-head norm, as the architecture has it: the stages' names, that of the tensors
+        // without `.weight`, `.bias` and `_norm.weight`, and the one by which llama.cpp announces all of them.
+        let project = |b: &mut Builder, role, stages: &[&'static str], tensor: &str, emitted: &str, n: usize| {
+            let mut x = linear(b, stages[0], role, normed, &format!("{tensor}.weight"), [e, n], emitted);
             if traits.qkv_bias {
-                x = b
-                    .stage(p.stages[1], p.role, Op::Bias, &[x], &[n])
-                    .weight(&format!("{}.bias", p.tensor), &[n])
-                    .emitted(p.emitted, "ADD")
-                    .add();
+                let bias = format!("{tensor}.bias");
+                x = b.stage(stages[1], role, Op::Bias, &[x], &[n]).weight(&bias, &[n]).add(emitted, "ADD");
             }
-            if let Some(name) = p.normed.filter(|_| traits.qk_norm) {
+            if let Some(name) = stages.get(2).filter(|_| traits.qk_norm) {
                 let per_head = Op::RmsNorm(RmsNorm { eps: rms_eps, groups: n / d });
                 x = b
-                    .stage(name, p.role, per_head, &[x], &[n])
-                    .weight(&format!("{}_norm.weight", p.tensor), &[d])
-                    .emitted(&format!("{}_normed", p.emitted), "MUL")
-                    .add();
+                    .stage(name, role, per_head, &[x], &[n])
+                    .weight(&format!("{tensor}_norm.weight"), &[d])
+                    .add(&format!("{emitted}_normed"), "MUL");
             }
             x
         };
-        let query = Projection {
-            role: Role::Query,
-            stages: ["q_proj", "q_biased"],
-            normed: Some("q_normed"),
-            tensor: "attn_q",
-            emitted: "Qcur",
-        };
-        let key = Projection {
-            role: Role::Key,
-            stages: ["k_proj", "k_biased"],
-            normed: Some("k_normed"),
-            tensor: "attn_k",
-            emitted: "Kcur",
-        };
-        let value = Projection {
-            role: Role::Value,
-            stages: ["v_proj", "v_biased"],
-            normed: None,
-            tensor: "attn_v",
-            emitted: "Vcur",
-        };
-        let q = project(&mut b, query, h * d);
-        let k = project(&mut b, key, g * d);
-        let v = project(&mut b, value, g * d);
+        let q = project(&mut b, Role::Query, &["q_proj", "q_biased", "q_normed"], "attn_q", "Qcur", h * d);
+        let k = project(&mut b, Role::Key, &["k_proj", "k_biased", "k_normed"], "attn_k", "Kcur", g * d);
+        let v = project(&mut b, Role::Value, &["v_proj", "v_biased"], "attn_v", "Vcur", g * d);
 
-        let q_rope = b.stage("q_rope", Role::Query, rope.clone(), &[q], &[h, d]).emitted("Qcur", "ROPE").add();
-        let k_rope = b.stage("k_rope", Role::Key, rope.clone(), &[k], &[g, d]).emitted("Kcur", "ROPE").add();
+        let q_rope = b.stage("q_rope", Role::Query, rope.clone(), &[q], &[h, d]).add("Qcur", "ROPE");
+        let k_rope = b.stage("k_rope", Role::Key, rope.clone(), &[k], &[g, d]).add("Kcur", "ROPE");
 
-        let cached = vec![Axis::Keys, Axis::Fixed(g), Axis::Fixed(d)];
+        let cached = [Axis::Keys, Axis::Fixed(g), Axis::Fixed(d)];
         let k_cache = b
             .stage("k_cache", Role::Key, cache.clone(), &[k_rope], &[])
-            .shape(cached.clone())
-            .emitted_cache("cache_k", EmittedLayout::KeyCache)
-            .add();
+            .laid_out(&cached, EmittedLayout::KeyCache)
+            .add("cache_k", "SET_ROWS");
         let v_cache = b
             .stage("v_cache", Role::Value, cache.clone(), &[v], &[])
-            .shape(cached)
-            .emitted_cache("cache_v", EmittedLayout::ValueCacheTransposed)
-            .add();
+            .laid_out(&cached, EmittedLayout::ValueCacheTransposed)
+            .add("cache_v", "SET_ROWS");
 
-        let scores = vec![Axis::Fixed(h), Axis::Tokens, Axis::Keys];
-        let attn_scores = b
+        let pairs = [Axis::Fixed(h), Axis::Tokens, Axis::Keys];
+        let scores = b
             .stage("attn_scores", Role::Attention, Op::AttnScores(attention), &[q_rope, k_cache], &[])
-            .shape(scores.clone())
-            .emitted("kq", "MUL_MAT")
-            .layout(EmittedLayout::PaddedKeys)
-            .add();
+            .laid_out(&pairs, EmittedLayout::PaddedKeys)
+            .add("kq", "MUL_MAT");
         let softmax = Op::AttnWeights(Softmax { scale: 1.0 / (d as f64).sqrt() });
-        let attn_weights = b
-            .stage("attn_weights", Role::Attention, softmax, &[attn_scores], &[])
-            .shape(scores)
-            .emitted("kq_soft_max", "SOFT_MAX")
-            .layout(EmittedLayout::PaddedKeys)
-            .add();
+        let weights = b
+            .stage("attn_weights", Role::Attention, softmax, &[scores], &[])
+            .laid_out(&pairs, EmittedLayout::PaddedKeys)
+            .add("kq_soft_max", "SOFT_MAX");
         let context = b
-            .stage("attn_context", Role::Attention, Op::AttnContext(attention), &[attn_weights, v_cache], &[h * d])
-            .emitted("kqv_out", "CONT")
-            .add();
-        let attn_out = b
-            .stage("attn_out", Role::AttnOutput, Op::Linear, &[context], &[e])
-            .weight("attn_output.weight", &[h * d, e])
-            .emitted("", "MUL_MAT")
-            .add();
-        let attn_residual = b
-            .stage("attn_residual", Role::AttnOutput, Op::Residual, &[attn_out, residual], &[e])
-            .emitted("ffn_inp", "ADD")
-            .add();
+            .stage("attn_context", Role::Attention, Op::AttnContext(attention), &[weights, v_cache], &[h * d])
+            .add("kqv_out", "CONT");
+        let attn_out = linear(&mut b, "attn_out", Role::AttnOutput, context, "attn_output.weight", [h * d, e], "");
+        let attn_residual =
+            b.stage("attn_residual", Role::AttnOutput, Op::Residual, &[attn_out, residual], &[e]).add("ffn_inp", "ADD");
 
-        let ffn_norm = b
-            .stage("ffn_norm", Role::FfnInput, norm.clone(), &[attn_residual], &[e])
-            .weight("ffn_norm.weight", &[e])
-            .emitted("ffn_norm", "MUL")
-            .add();
-        let gate = b
-            .stage("ffn_gate", Role::Gate, Op::Linear, &[ffn_norm], &[f])
-            .weight("ffn_gate.weight", &[e, f])
-            .emitted("ffn_gate", "MUL_MAT")
-            .add();
-        let up = b
-            .stage("ffn_up", Role::Up, Op::Linear, &[ffn_norm], &[f])
-            .weight("ffn_up.weight", &[e, f])
-            .emitted("ffn_up", "MUL_MAT")
-            .add();
-        let act = b.stage("ffn_act", Role::FfnHidden, Op::SwiGlu, &[gate, up], &[f]).emitted("ffn_swiglu", "GLU").add();
-        let down = b
-            .stage("ffn_down", Role::FfnOutput, Op::Linear, &[act], &[e])
-            .weight("ffn_down.weight", &[f, e])
-            .emitted("ffn_out", "MUL_MAT")
-            .add();
-        residual = b
-            .stage("layer_out", Role::FfnOutput, Op::Residual, &[down, attn_residual], &[e])
-            .emitted("l_out", "ADD")
-            .add();
+        let ffn_norm = norm(&mut b, "ffn_norm", Role::FfnInput, attn_residual, "ffn_norm.weight", "ffn_norm");
+        let gate = linear(&mut b, "ffn_gate", Role::Gate, ffn_norm, "ffn_gate.weight", [e, f], "ffn_gate");
+        let up = linear(&mut b, "ffn_up", Role::Up, ffn_norm, "ffn_up.weight", [e, f], "ffn_up");
+        let act = b.stage("ffn_act", Role::FfnHidden, Op::SwiGlu, &[gate, up], &[f]).add("ffn_swiglu", "GLU");
+        let down = linear(&mut b, "ffn_down", Role::FfnOutput, act, "ffn_down.weight", [f, e], "ffn_out");
+        residual =
+            b.stage("layer_out", Role::FfnOutput, Op::Residual, &[down, attn_residual], &[e]).add("l_out", "ADD");
     }
 
     b.enter(None);
-    let final_norm = b
-        .stage("final_norm", Role::HeadInput, norm, &[residual], &[e])
-        .weight("output_norm.weight", &[e])
-        .emitted("result_norm", "MUL")
-        .add();
+    let last = norm(&mut b, "final_norm", Role::HeadInput, residual, "output_norm.weight", "result_norm");
     let head = if source.extent(HEAD).is_some() { HEAD } else { EMBEDDING };
-    b.stage("logits", Role::Logits, Op::Linear, &[final_norm], &[v])
-        .weight(head, &[e, v])
-        .emitted("result_output", "MUL_MAT")
-        .add();
+    linear(&mut b, "logits", Role::Logits, last, head, [e, v], "result_output");
     Ok(b.finish())
 }

@@ -49,11 +49,12 @@ pub(crate) fn stages() -> &'static [StageId] {
 pub fn build(source: &dyn Metadata) -> Result<Graph, ConfigError> {
     let found =
         source.text("general.architecture").ok_or_else(|| ConfigError::Missing("general.architecture".into()))?;
-    let (_, graph) =
-        ARCHITECTURES.iter().find(|(arch, _)| *arch == found).ok_or_else(|| ConfigError::Architecture {
-            found: found.clone(),
-            known: ARCHITECTURES.iter().map(|(a, _)| *a).collect::<Vec<_>>().join(", "),
-        })?;
+    let Some((_, graph)) = ARCHITECTURES.iter().find(|(arch, _)| *arch == found) else {
+        let known = ARCHITECTURES.iter().map(|(arch, _)| *arch).collect::<Vec<_>>().join(", ");
+        return Err(ConfigError::Invalid(format!(
+            "architecture `{found}` is not supported; qdiff knows {known}. Use a Qwen2, Qwen2.5 or Qwen3 (dense) model"
+        )));
+    };
     graph(source)
 }
 
@@ -63,20 +64,19 @@ pub fn build(source: &dyn Metadata) -> Result<Graph, ConfigError> {
 /// # Panics
 /// If the architecture cannot be so small.
 pub fn skeleton(build: BuildGraph, n_layers: usize) -> Graph {
-    build(&Smallest { n_layers }).expect("an architecture is there in any size")
+    let integer = |key: &str| if key == "block_count" { n_layers } else { SMALL };
+    build(&Invented(integer)).expect("an architecture is there in any size")
 }
 
 /// Extent of every axis of a skeleton, and the value of its hyperparameters.
 const SMALL: usize = 2;
 
-/// The metadata of the smallest model of any architecture.
-struct Smallest {
-    n_layers: usize,
-}
+/// The metadata of a model that is not there: its integers by key, without the architecture's name before them.
+pub(crate) struct Invented<F>(pub(crate) F);
 
-impl Metadata for Smallest {
+impl<F: Fn(&str) -> usize> Metadata for Invented<F> {
     fn integer(&self, key: &str) -> Option<u64> {
-        Some(if key.ends_with(".block_count") { self.n_layers } else { SMALL } as u64)
+        Some(self.0(key.split_once('.')?.1) as u64)
     }
     fn real(&self, _: &str) -> Option<f64> {
         Some(1.0)

@@ -1,9 +1,10 @@
 //! The weights of a model file, checked against its graph.
 
 use super::{ConfigError, Graph};
-use crate::gguf::{Gguf, GgufError};
+use crate::gguf::{Gguf, GgufError, TensorInfo};
 use crate::ops::Weight;
 use crate::quant::{self, GgmlType, WeightSource};
+use std::ops::Range;
 use std::path::Path;
 use thiserror::Error;
 
@@ -50,25 +51,20 @@ impl Model {
     pub fn new(gguf: Gguf) -> Result<Self, LoadError> {
         let graph = super::build(&gguf)?;
         for Weight { name, extent } in graph.weights() {
-            let tensor = gguf.tensor(name).ok_or_else(|| {
-                LoadError::Tensors(format!(
-                    "tensor `{name}` is missing, and a {} model needs it; convert the model again",
-                    graph.config.arch
-                ))
-            })?;
-            if !same_extent(&tensor.dims, extent) {
-                return Err(LoadError::Tensors(format!(
-                    "tensor `{name}` has shape {:?}, and the metadata say {extent:?}; convert the model again",
-                    tensor.dims
-                )));
+            let refuse = |what: String| Err(LoadError::Tensors(format!("tensor `{name}` {what}")));
+            let Some(TensorInfo { dims, ggml_type, .. }) = gguf.tensor(name) else {
+                let arch = &graph.config.arch;
+                return refuse(format!("is missing, and a {arch} model needs it; convert the model again"));
+            };
+            if !same_extent(dims, extent) {
+                return refuse(format!("has shape {dims:?}, and the metadata say {extent:?}; convert the model again"));
             }
-            if !tensor.ggml_type.is_supported() {
+            if !ggml_type.is_supported() {
                 let known: Vec<String> = GgmlType::ALL_SUPPORTED.iter().map(ToString::to_string).collect();
-                return Err(LoadError::Tensors(format!(
-                    "tensor `{name}` is stored as {}, which is not supported; requantise the model to one of {}",
-                    tensor.ggml_type,
-                    known.join(", ")
-                )));
+                let known = known.join(", ");
+                return refuse(format!(
+                    "is stored as {ggml_type}, which is not supported; requantise the model to one of {known}"
+                ));
             }
         }
         Ok(Self { gguf, graph })
@@ -84,8 +80,14 @@ impl Model {
         &self.graph
     }
 
-    fn info(&self, tensor: &str) -> &crate::gguf::TensorInfo {
+    fn info(&self, tensor: &str) -> &TensorInfo {
         self.gguf.tensor(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"))
+    }
+
+    /// The stored bytes of rows of a tensor.
+    fn stored(&self, info: &TensorInfo, rows: Range<usize>) -> &[u8] {
+        let stride = info.ggml_type.row_bytes(info.row_len());
+        &self.gguf.data(info)[rows.start * stride..rows.end * stride]
     }
 }
 
@@ -101,15 +103,11 @@ impl WeightSource for Model {
 
     fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
         let info = self.info(tensor);
-        let stride = info.ggml_type.row_bytes(info.row_len());
-        let count = out.len() / info.row_len();
-        let bytes = &self.gguf.data(info)[first * stride..(first + count) * stride];
-        quant::dequantize(info.ggml_type, bytes, out);
+        let last = first + out.len() / info.row_len();
+        quant::dequantize(info.ggml_type, self.stored(info, first..last), out);
     }
 
     fn row_bytes(&self, tensor: &str, row: usize) -> &[u8] {
-        let info = self.info(tensor);
-        let stride = info.ggml_type.row_bytes(info.row_len());
-        &self.gguf.data(info)[row * stride..(row + 1) * stride]
+        self.stored(self.info(tensor), row..row + 1)
     }
 }

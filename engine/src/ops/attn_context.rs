@@ -31,23 +31,9 @@ pub fn forward<F: Real>(a: &Attention, w: &Tensor<F>, v: &Tensor<F>) -> Tensor<F
 /// N = 3768, on four times this bound). A product below the smallest normal f32
 /// may be flushed.
 pub fn bound(a: &Attention, w: &Tensor<f64>, v: &Tensor<f64>) -> Vec<f32> {
-    let magnitude = |t: &Tensor<f64>| Tensor { shape: t.shape.clone(), data: t.data.iter().map(|v| v.abs()).collect() };
     let n = v.rows() as f64;
     let factor = UNIT * (n.sqrt() + n / 16.0).max(1.0);
-    forward(a, &magnitude(w), &magnitude(v)).data.iter().map(|reach| (factor * reach + n * TINY) as f32).collect()
-}
-
-/// How uncertain operands make the context: `dc² = Σ (v·dw)² + (w·dv)²`.
-pub fn propagate_error(a: &Attention, (w, v): (&Tensor<f64>, &Tensor<f64>), (dw, dv): (&[f32], &[f32])) -> Vec<f32> {
-    let square = |t: &Tensor<f64>| Tensor { shape: t.shape.clone(), data: t.data.iter().map(|v| v * v).collect() };
-    let squares = |like: &Tensor<f64>, d: &[f32]| Tensor {
-        shape: like.shape.clone(),
-        data: d.iter().map(|d| f64::from(*d).powi(2)).collect(),
-    };
-    let of_w = forward(a, &squares(w, dw), &square(v));
-    let of_v = forward(a, &square(w), &squares(v, dv));
-    let both = of_w.data.iter().zip(&of_v.data);
-    both.map(|(w, v)| (w + v).sqrt() as f32).collect()
+    forward(a, &w.map(f64::abs), &v.map(f64::abs)).data.iter().map(|reach| (factor * reach + n * TINY) as f32).collect()
 }
 
 #[cfg(test)]

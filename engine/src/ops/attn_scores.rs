@@ -31,53 +31,27 @@ pub fn causal(position: u32, keys: usize) -> usize {
     keys.min((position as usize).saturating_add(1))
 }
 
-/// Applies `f(query, key) -> score` to every pair, heads in parallel.
-fn pairs<F: Real, S: Copy + Default + Send>(
-    a: &Attention,
-    q: &Tensor<F>,
-    k: &Tensor<F>,
-    f: impl Fn(&[F], &[F]) -> S + Sync,
-) -> Vec<S> {
+/// Scores of every query with every key, heads in parallel.
+pub fn forward<F: Real>(a: &Attention, q: &Tensor<F>, k: &Tensor<F>) -> Tensor<F> {
     let (tokens, keys, d) = (q.rows(), k.rows(), a.head_dim);
-    let mut scores = vec![S::default(); a.n_heads * tokens * keys];
-    scores.par_chunks_mut((tokens * keys).max(1)).enumerate().for_each(|(h, plane)| {
+    let mut scores = Tensor::zeros(vec![a.n_heads, tokens, keys]);
+    scores.data.par_chunks_mut((tokens * keys).max(1)).enumerate().for_each(|(h, plane)| {
         let kv = a.kv_head(h);
         for (t, row) in plane.chunks_mut(keys.max(1)).enumerate() {
             let query = &q.row(t)[h * d..(h + 1) * d];
             for (n, s) in row.iter_mut().enumerate() {
-                *s = f(query, &k.row(n)[kv * d..(kv + 1) * d]);
+                *s = F::dot(query, &k.row(n)[kv * d..(kv + 1) * d]);
             }
         }
     });
     scores
 }
 
-/// Scores of every query with every key.
-pub fn forward<F: Real>(a: &Attention, q: &Tensor<F>, k: &Tensor<F>) -> Tensor<F> {
-    Tensor { shape: vec![a.n_heads, q.rows(), k.rows()], data: pairs(a, q, k, F::dot) }
-}
-
 /// `u·√D·Σ|q·k|`: the probabilistic bound of an inner product of D terms in
 /// any order (Higham & Mary 2019).
 pub fn bound(a: &Attention, q: &Tensor<f64>, k: &Tensor<f64>) -> Vec<f32> {
     let factor = UNIT * (a.head_dim as f64).sqrt();
-    pairs(a, q, k, |q, k| {
-        let reach: f64 = q.iter().zip(k).map(|(q, k)| (q * k).abs()).sum();
-        (factor * reach) as f32
-    })
-}
-
-/// How uncertain operands make the scores: `ds² = Σ (k·dq)² + (q·dk)²`.
-pub fn propagate_error(a: &Attention, (q, k): (&Tensor<f64>, &Tensor<f64>), (dq, dk): (&[f32], &[f32])) -> Vec<f32> {
-    let square = |t: &Tensor<f64>| Tensor { shape: t.shape.clone(), data: t.data.iter().map(|v| v * v).collect() };
-    let squares = |like: &Tensor<f64>, d: &[f32]| Tensor {
-        shape: like.shape.clone(),
-        data: d.iter().map(|d| f64::from(*d).powi(2)).collect(),
-    };
-    let of_q = pairs(a, &squares(q, dq), &square(k), f64::dot);
-    let of_k = pairs(a, &square(q), &squares(k, dk), f64::dot);
-    let both = of_q.iter().zip(&of_k);
-    both.map(|(q, k)| (q + k).sqrt() as f32).collect()
+    forward(a, &q.map(f64::abs), &k.map(f64::abs)).data.iter().map(|reach| (factor * reach) as f32).collect()
 }
 
 #[cfg(test)]
@@ -93,15 +67,11 @@ mod tests {
             q in prop::collection::vec(-3f32..3.0, 2 * 4 * 8), k in prop::collection::vec(-3f32..3.0, 5 * 2 * 8), by in 1f64..4.0,
         ) {
             let a = Attention { n_heads: 4, n_kv_heads: 2, head_dim: 8 };
-            let wide = |x: &[f32], shape: &[usize], by: f64| Tensor {
-                shape: shape.to_vec(),
-                data: x.iter().map(|&v| f64::from(v) * by).collect::<Vec<f64>>(),
-            };
-            let (wq, wk) = (wide(&q, &[2, 4, 8], 1.0), wide(&k, &[5, 2, 8], 1.0));
+            let (q, k) = (Tensor { shape: vec![2, 4, 8], data: q }, Tensor { shape: vec![5, 2, 8], data: k });
+            let (wq, wk) = (q.wide(), k.wide());
             let s = forward(&a, &wq, &wk);
-            let scaled = forward(&a, &wide(&q, &[2, 4, 8], by), &wk);
-            let narrow = |x: &[f32], shape: &[usize]| Tensor { shape: shape.to_vec(), data: x.to_vec() };
-            let f = forward(&a, &narrow(&q, &[2, 4, 8]), &narrow(&k, &[5, 2, 8]));
+            let scaled = forward(&a, &wq.map(|v| v * by), &wk);
+            let f = forward(&a, &q, &k);
             let bound = bound(&a, &wq, &wk);
             for h in 0..4 {
                 for t in 0..2 {

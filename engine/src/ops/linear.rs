@@ -13,35 +13,30 @@ const ROWS_PER_TASK: usize = 32;
 
 /// Applies the layer to every row of `x`.
 pub fn forward<F: Real>(x: &Tensor<F>, c: &Context<'_>) -> Tensor<F> {
-    let columns: Vec<&[F]> = (0..x.rows()).map(|t| x.row(t)).collect();
-    let (n, m) = c.extent(0);
-    let by_output = products(&columns, n, m, c, |rows, columns, out| {
+    let by_output = products(&columns(x), c, |rows, columns, out| {
         let mut wide = vec![F::zero(); rows.len()];
         F::widen(rows, &mut wide);
         dots(&wide, columns, |r, t, v| out[r * columns.len() + t] = v);
     });
-    transpose(by_output, x.rows(), m)
+    transpose(by_output, x.rows())
 }
 
 /// In f64, with `u·√n·Σ|W·x|` per element: the probabilistic bound of an
 /// inner product of n terms in any order of summation (Higham & Mary 2019).
 pub fn forward_with_bound(x: &Tensor<f64>, c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
-    let (n, m) = c.extent(0);
-    let factor = bound_factor(n);
-    let columns: Vec<&[f64]> = (0..x.rows()).map(|t| x.row(t)).collect();
-    let magnitudes: Vec<Vec<f32>> = columns.iter().map(|x| x.iter().map(|v| v.abs() as f32).collect()).collect();
-    let magnitudes: Vec<&[f32]> = magnitudes.iter().map(Vec::as_slice).collect();
-    let tokens = x.rows();
-    let both = products(&columns, n, m, c, |rows, columns, out: &mut [(f64, f32)]| {
+    let factor = bound_factor(c.extent(0).0);
+    let magnitudes = x.map(|v| v.abs() as f32);
+    let (magnitudes, tokens) = (columns(&magnitudes), x.rows());
+    let both = products(&columns(x), c, |rows, columns, out: &mut [(f64, f32)]| {
         let mut wide = vec![0f64; rows.len()];
         f64::widen(rows, &mut wide);
         dots(&wide, columns, |r, t, v| out[r * tokens + t].0 = v);
         let reach: Vec<f32> = rows.iter().map(|w| w.abs()).collect();
         dots(&reach, &magnitudes, |r, t, v| out[r * tokens + t].1 = factor * v);
     });
-    let both = transpose(both, x.rows(), m);
+    let both = transpose(both, tokens);
     let (y, bound) = both.data.into_iter().unzip();
-    (Tensor { shape: vec![x.rows(), m], data: y }, bound)
+    (Tensor { shape: both.shape, data: y }, bound)
 }
 
 /// What the bound of a sum of n products takes of `Σ|W·x|`.
@@ -60,25 +55,27 @@ pub fn propagate_error(dx: &Tensor<f32>, c: &Context<'_>) -> Vec<f32> {
         row.iter_mut().for_each(|d| *d = if unit > 0.0 { (*d / unit).powi(2) } else { 0.0 });
         largest.push(unit);
     }
-    let columns: Vec<&[f32]> = (0..dx.rows()).map(|t| squares.row(t)).collect();
-    let by_output = products(&columns, n, m, c, |rows, columns, out| {
+    let by_output = products(&columns(&squares), c, |rows, columns, out| {
         let wide: Vec<f32> = rows.iter().map(|w| w * w).collect();
         dots(&wide, columns, |r, t, v| out[r * columns.len() + t] = v);
     });
-    let sums = transpose(by_output, dx.rows(), m);
+    let sums = transpose(by_output, dx.rows());
     let rows = sums.data.chunks(m.max(1)).zip(largest);
     rows.flat_map(|(row, unit)| row.iter().map(move |v| unit * v.sqrt())).collect()
+}
+
+fn columns<F: Real>(x: &Tensor<F>) -> Vec<&[F]> {
+    (0..x.rows()).map(|t| x.row(t)).collect()
 }
 
 /// Runs `f(weight rows, columns, out)` for up to four outputs at a time, in
 /// parallel. Gives `[m, T]`.
 fn products<F: Real, S: Copy + Default + Send>(
     columns: &[&[F]],
-    n: usize,
-    m: usize,
     c: &Context<'_>,
     f: impl Fn(&[f32], &[&[F]], &mut [S]) + Sync,
 ) -> Vec<S> {
+    let (n, m) = c.extent(0);
     let tokens = columns.len().max(1);
     let mut out = vec![S::default(); m * tokens];
     out.par_chunks_mut(tokens * ROWS_PER_TASK).enumerate().for_each(|(task, out)| {
@@ -121,17 +118,17 @@ fn dots<F: Real>(w: &[F], columns: &[&[F]], mut put: impl FnMut(usize, usize, F)
     }
 }
 
-fn transpose<S: Copy>(by_output: Vec<S>, tokens: usize, m: usize) -> Tensor<S> {
-    let data = if tokens == 1 {
-        by_output
-    } else {
-        let mut data = Vec::with_capacity(by_output.len());
-        for t in 0..tokens {
-            data.extend((0..m).map(|o| by_output[o * tokens + t]));
-        }
-        data
-    };
-    Tensor { shape: vec![tokens, m], data }
+fn transpose<S: Copy>(by_output: Vec<S>, tokens: usize) -> Tensor<S> {
+    let m = by_output.len() / tokens.max(1);
+    let shape = vec![tokens, m];
+    if tokens == 1 {
+        return Tensor { shape, data: by_output };
+    }
+    let mut data = Vec::with_capacity(by_output.len());
+    for t in 0..tokens {
+        data.extend((0..m).map(|o| by_output[o * tokens + t]));
+    }
+    Tensor { shape, data }
 }
 
 #[cfg(test)]
@@ -158,8 +155,7 @@ mod tests {
                     prop_assert!((y.row(t)[o] - exact(o, t)).abs() < 1e-9);
                 }
             }
-            let narrow = Tensor { shape: x.shape.clone(), data: x.data.iter().map(|&v| v as f32).collect() };
-            let f = forward(&narrow, &c);
+            let f = forward(&x.narrow(), &c);
             for ((f, y), b) in f.data.iter().zip(&y.data).zip(&bound) {
                 prop_assert!((f64::from(*f) - y).abs() <= 4.0 * f64::from(*b));
             }

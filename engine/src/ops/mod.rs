@@ -65,18 +65,41 @@ impl<F: Real> Tensor<F> {
     }
 }
 
+impl<F: Copy> Tensor<F> {
+    /// `f` of every element.
+    pub fn map<G>(&self, f: impl Fn(F) -> G) -> Tensor<G> {
+        Tensor { shape: self.shape.clone(), data: self.data.iter().map(|&v| f(v)).collect() }
+    }
+}
+
 impl Tensor<f32> {
     /// The same values in f64, exactly.
     pub fn wide(&self) -> Tensor<f64> {
-        Tensor { shape: self.shape.clone(), data: self.data.iter().map(|&v| f64::from(v)).collect() }
+        self.map(f64::from)
     }
 }
 
 impl Tensor<f64> {
     /// The nearest values in f32.
     pub fn narrow(&self) -> Tensor<f32> {
-        Tensor { shape: self.shape.clone(), data: self.data.iter().map(|&v| v as f32).collect() }
+        self.map(|v| v as f32)
     }
+}
+
+/// How uncertain operands make sums of products of their elements, of which `sums` is the definition:
+/// `√Σ (b·da)² + (a·db)²`.
+fn error_of_products(
+    inputs: &[&Tensor<f64>],
+    deltas: [&[f32]; 2],
+    sums: impl Fn(&Tensor<f64>, &Tensor<f64>) -> Tensor<f64>,
+) -> Vec<f32> {
+    let square = |i: usize| inputs[i].map(|v| v * v);
+    let of_delta = |i: usize| Tensor {
+        shape: inputs[i].shape.clone(),
+        data: deltas[i].iter().map(|d| f64::from(*d).powi(2)).collect(),
+    };
+    let (of_a, of_b) = (sums(&of_delta(0), &square(1)), sums(&square(0), &of_delta(1)));
+    of_a.data.iter().zip(&of_b.data).map(|(a, b)| (a + b).sqrt() as f32).collect()
 }
 
 /// The mathematics of a stage, with its parameters.
@@ -263,9 +286,9 @@ pub fn propagate_error(
         Op::Bias => d(0).to_vec(),
         Op::Rope(rope) => rope::propagate_error(rope, d(0), inputs[0].row_len(), &reals(c.positions)),
         Op::KvCache(_) => unreachable!("the uncertainty of a state is its caller's"),
-        Op::AttnScores(a) => attn_scores::propagate_error(a, (inputs[0], inputs[1]), (d(0), d(1))),
+        Op::AttnScores(a) => error_of_products(inputs, [d(0), d(1)], |q, k| attn_scores::forward(a, q, k)),
         Op::AttnWeights(s) => attn_weights::propagate_error(s, y, d(0)),
-        Op::AttnContext(a) => attn_context::propagate_error(a, (inputs[0], inputs[1]), (d(0), d(1))),
+        Op::AttnContext(a) => error_of_products(inputs, [d(0), d(1)], |w, v| attn_context::forward(a, w, v)),
         Op::Residual => d(0).iter().zip(d(1)).map(|(a, b)| a.hypot(*b)).collect(),
         Op::SwiGlu => swiglu::propagate_error((inputs[0], inputs[1]), (d(0), d(1))),
     }

@@ -85,74 +85,6 @@ fn tile_of_dots<F: Real, const N: usize>(w: [&[F]; 4], x: [&[F]; 4]) -> [[F; 4];
     w.map(|w| x.map(|x| dot_body::<F, N, false>(w, x)))
 }
 
-/// A tile of `$rows` by four vectors in registers. Every loaded value is used
-/// `$rows` or four times, so that the arithmetic and not the cache sets the
-/// pace; `$rows` is what fits the registers. Written in intrinsics because the
-/// optimiser does not keep the accumulators in registers by itself.
-macro_rules! tile {
-    ($name:ident, $t:ty, $rows:literal, $lanes:literal, $feature:literal,
-     $zero:ident, $load:ident, $store:ident, $fma:ident) => {
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = $feature)]
-        fn $name(w: [&[$t]; $rows], x: [&[$t]; 4]) -> [[$t; 4]; $rows] {
-            use std::arch::x86_64::*;
-            let n = w[0].len();
-            let (w, x) = (w.map(|w| &w[..n]), x.map(|x| &x[..n]));
-            let mut acc = [[$zero(); 4]; $rows];
-            let full = n / $lanes * $lanes;
-            let mut at = 0;
-            while at < full {
-                // SAFETY: `at + lanes <= full <= n`, the length of every slice.
-                let b = x.map(|x| unsafe { $load(x.as_ptr().add(at)) });
-                for r in 0..$rows {
-                    // SAFETY: as above.
-                    let a = unsafe { $load(w[r].as_ptr().add(at)) };
-                    for t in 0..4 {
-                        acc[r][t] = $fma(a, b[t], acc[r][t]);
-                    }
-                }
-                at += $lanes;
-            }
-            let mut out = [[0.0; 4]; $rows];
-            for r in 0..$rows {
-                for t in 0..4 {
-                    let mut lanes = [0.0; $lanes];
-                    // SAFETY: the array holds one vector.
-                    unsafe { $store(lanes.as_mut_ptr(), acc[r][t]) };
-                    let rest = dot_body::<$t, 1, true>(&w[r][full..], &x[t][full..]);
-                    out[r][t] = fold(lanes) + rest;
-                }
-            }
-            out
-        }
-    };
-}
-
-tile!(
-    tile_f32_avx512,
-    f32,
-    4,
-    16,
-    "avx512f,avx2,fma",
-    _mm512_setzero_ps,
-    _mm512_loadu_ps,
-    _mm512_storeu_ps,
-    _mm512_fmadd_ps
-);
-tile!(
-    tile_f64_avx512,
-    f64,
-    4,
-    8,
-    "avx512f,avx2,fma",
-    _mm512_setzero_pd,
-    _mm512_loadu_pd,
-    _mm512_storeu_pd,
-    _mm512_fmadd_pd
-);
-tile!(tile_f32_avx2, f32, 2, 8, "avx2,fma", _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);
-tile!(tile_f64_avx2, f64, 2, 4, "avx2,fma", _mm256_setzero_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd);
-
 #[inline(always)]
 fn axpy_body<F: Real, const FUSED: bool>(a: F, x: &[F], y: &mut [F]) {
     for (y, &x) in y.iter_mut().zip(x) {
@@ -160,78 +92,112 @@ fn axpy_body<F: Real, const FUSED: bool>(a: F, x: &[F], y: &mut [F]) {
     }
 }
 
+/// The loops for one type and instruction set. A tile is made `rows` by four
+/// vectors at a time in registers: every loaded value is used `rows` or four
+/// times, so that the arithmetic and not the cache sets the pace; `rows` is what
+/// fits the registers. Written in intrinsics because the optimiser does not keep
+/// the accumulators in registers by itself.
+macro_rules! vectorised {
+    ($name:ident, $t:ty, $feature:literal, dot: $dot:literal, rows: $rows:literal, lanes: $lanes:literal,
+     $zero:ident, $load:ident, $store:ident, $fma:ident) => {
+        #[cfg(target_arch = "x86_64")]
+        mod $name {
+            use super::{axpy_body, dot_body, fold};
+            use std::arch::x86_64::*;
+
+            #[target_feature(enable = $feature)]
+            pub fn dot(w: &[$t], x: &[$t]) -> $t {
+                dot_body::<$t, $dot, true>(w, x)
+            }
+
+            #[target_feature(enable = $feature)]
+            pub fn axpy(a: $t, x: &[$t], y: &mut [$t]) {
+                axpy_body::<$t, true>(a, x, y);
+            }
+
+            #[target_feature(enable = $feature)]
+            pub fn tile(w: [&[$t]; 4], x: [&[$t]; 4]) -> [[$t; 4]; 4] {
+                let n = w[0].len();
+                let (w, x) = (w.map(|w| &w[..n]), x.map(|x| &x[..n]));
+                let mut out = [[0.0; 4]; 4];
+                for first in (0..4).step_by($rows) {
+                    let made = rows(std::array::from_fn(|r| w[first + r]), x);
+                    out[first..first + $rows].copy_from_slice(&made);
+                }
+                out
+            }
+
+            #[target_feature(enable = $feature)]
+            fn rows(w: [&[$t]; $rows], x: [&[$t]; 4]) -> [[$t; 4]; $rows] {
+                let n = x[0].len();
+                let mut acc = [[$zero(); 4]; $rows];
+                let full = n / $lanes * $lanes;
+                let mut at = 0;
+                while at < full {
+                    // SAFETY: `at + lanes <= full <= n`, to which `tile` cut every slice.
+                    let b = x.map(|x| unsafe { $load(x.as_ptr().add(at)) });
+                    for r in 0..$rows {
+                        // SAFETY: as above.
+                        let a = unsafe { $load(w[r].as_ptr().add(at)) };
+                        for t in 0..4 {
+                            acc[r][t] = $fma(a, b[t], acc[r][t]);
+                        }
+                    }
+                    at += $lanes;
+                }
+                let mut out = [[0.0; 4]; $rows];
+                for r in 0..$rows {
+                    for t in 0..4 {
+                        let mut lanes = [0.0; $lanes];
+                        // SAFETY: the array holds one vector.
+                        unsafe { $store(lanes.as_mut_ptr(), acc[r][t]) };
+                        out[r][t] = fold(lanes) + dot_body::<$t, 1, true>(&w[r][full..], &x[t][full..]);
+                    }
+                }
+                out
+            }
+        }
+    };
+}
+
+vectorised! { f32_avx512, f32, "avx512f,avx2,fma", dot: 32, rows: 4, lanes: 16,
+_mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps }
+vectorised! { f64_avx512, f64, "avx512f,avx2,fma", dot: 16, rows: 4, lanes: 8,
+_mm512_setzero_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_fmadd_pd }
+vectorised! { f32_avx2, f32, "avx2,fma", dot: 16, rows: 2, lanes: 8,
+_mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps }
+vectorised! { f64_avx2, f64, "avx2,fma", dot: 8, rows: 2, lanes: 4,
+_mm256_setzero_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd }
+
+/// What this processor can run best of three.
+macro_rules! by_isa {
+    ($avx512:expr, $avx2:expr, $baseline:expr) => {
+        match isa() {
+            // SAFETY: `isa` saw the features on this processor.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { $avx512 },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { $avx2 },
+            _ => $baseline,
+        }
+    };
+}
+
 macro_rules! real {
-    ($t:ty, $avx512:ident, $avx2:ident, $tile512:ident, $tile256:ident, $wide:literal, $narrow:literal) => {
-        #[cfg(target_arch = "x86_64")]
-        mod $avx512 {
-            use super::*;
-            #[target_feature(enable = "avx512f,avx2,fma")]
-            pub fn dot(w: &[$t], x: &[$t]) -> $t {
-                dot_body::<$t, $wide, true>(w, x)
-            }
-            #[target_feature(enable = "avx512f,avx2,fma")]
-            pub fn tile(w: [&[$t]; 4], x: [&[$t]; 4]) -> [[$t; 4]; 4] {
-                $tile512(w, x)
-            }
-            #[target_feature(enable = "avx512f,avx2,fma")]
-            pub fn axpy(a: $t, x: &[$t], y: &mut [$t]) {
-                axpy_body::<$t, true>(a, x, y);
-            }
-        }
-        #[cfg(target_arch = "x86_64")]
-        mod $avx2 {
-            use super::*;
-            #[target_feature(enable = "avx2,fma")]
-            pub fn dot(w: &[$t], x: &[$t]) -> $t {
-                dot_body::<$t, $narrow, true>(w, x)
-            }
-            #[target_feature(enable = "avx2,fma")]
-            pub fn tile(w: [&[$t]; 4], x: [&[$t]; 4]) -> [[$t; 4]; 4] {
-                let [a, b] = $tile256([w[0], w[1]], x);
-                let [c, d] = $tile256([w[2], w[3]], x);
-                [a, b, c, d]
-            }
-            #[target_feature(enable = "avx2,fma")]
-            pub fn axpy(a: $t, x: &[$t], y: &mut [$t]) {
-                axpy_body::<$t, true>(a, x, y);
-            }
-        }
+    ($t:ty, $avx512:ident, $avx2:ident, $lanes:literal) => {
         impl Real for $t {
             fn of(x: f64) -> Self {
                 x as $t
             }
             fn dot(w: &[Self], x: &[Self]) -> Self {
-                match isa() {
-                    // SAFETY: `isa` saw the features on this processor.
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => unsafe { $avx512::dot(w, x) },
-                    // SAFETY: as above.
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => unsafe { $avx2::dot(w, x) },
-                    _ => dot_body::<$t, $narrow, false>(w, x),
-                }
+                by_isa!($avx512::dot(w, x), $avx2::dot(w, x), dot_body::<$t, $lanes, false>(w, x))
             }
             fn tile(w: [&[Self]; 4], x: [&[Self]; 4]) -> [[Self; 4]; 4] {
-                match isa() {
-                    // SAFETY: `isa` saw the features on this processor.
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => unsafe { $avx512::tile(w, x) },
-                    // SAFETY: as above.
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => unsafe { $avx2::tile(w, x) },
-                    _ => tile_of_dots::<$t, $narrow>(w, x),
-                }
+                by_isa!($avx512::tile(w, x), $avx2::tile(w, x), tile_of_dots::<$t, $lanes>(w, x))
             }
             fn axpy(a: Self, x: &[Self], y: &mut [Self]) {
-                match isa() {
-                    // SAFETY: `isa` saw the features on this processor.
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => unsafe { $avx512::axpy(a, x, y) },
-                    // SAFETY: as above.
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => unsafe { $avx2::axpy(a, x, y) },
-                    _ => axpy_body::<$t, false>(a, x, y),
-                }
+                by_isa!($avx512::axpy(a, x, y), $avx2::axpy(a, x, y), axpy_body::<$t, false>(a, x, y))
             }
             fn widen(from: &[f32], to: &mut [Self]) {
                 for (to, &from) in to.iter_mut().zip(from) {
@@ -242,8 +208,8 @@ macro_rules! real {
     };
 }
 
-real!(f32, f32_avx512, f32_avx2, tile_f32_avx512, tile_f32_avx2, 32, 16);
-real!(f64, f64_avx512, f64_avx2, tile_f64_avx512, tile_f64_avx2, 16, 8);
+real!(f32, f32_avx512, f32_avx2, 16);
+real!(f64, f64_avx512, f64_avx2, 8);
 
 /// Terms that one level of [`sum`] adds up in lanes.
 const SUM_BLOCK: usize = 256;

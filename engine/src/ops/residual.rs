@@ -23,18 +23,15 @@ mod tests {
         /// one rounding; a bias is the same sum for every row.
         #[test]
         fn sums(a in prop::collection::vec(-1e3f32..1e3, 6), b in prop::collection::vec(-1e3f32..1e3, 3)) {
-            let t = |x: &[f32]| Tensor { shape: vec![2, 3], data: x.to_vec() };
-            let wide = |x: &[f32]| Tensor { shape: vec![2, 3], data: x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>() };
-            let twice: Vec<f32> = b.iter().chain(&b).copied().collect();
-            let y = forward(&t(&a), &t(&twice));
-            prop_assert_eq!(&y, &forward(&t(&twice), &t(&a)));
-            prop_assert_eq!(&y, &bias::forward(&t(&a), &b));
-            let exact = forward(&wide(&a), &wide(&twice));
+            let (a, twice) = (Tensor { shape: vec![2, 3], data: a }, Tensor { shape: vec![2, 3], data: b.repeat(2) });
+            let y = forward(&a, &twice);
+            prop_assert_eq!(&y, &forward(&twice, &a));
+            prop_assert_eq!(&y, &bias::forward(&a, &b));
+            let exact = forward(&a.wide(), &twice.wide());
             for ((y, exact), bound) in y.data.iter().zip(&exact.data).zip(bound(&exact)) {
                 prop_assert!((f64::from(*y) - exact).abs() <= f64::from(bound));
             }
-            let negative: Vec<f32> = a.iter().map(|v| -v).collect();
-            prop_assert!(forward(&t(&a), &t(&negative)).data.iter().all(|&v| v == 0.0));
+            prop_assert!(forward(&a, &a.map(|v| -v)).data.iter().all(|&v| v == 0.0));
         }
     }
 }

@@ -14,43 +14,34 @@ use serde::{Deserialize, Serialize};
 
 /// A format of activations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ActivationFormat {
     /// Unchanged.
     #[default]
-    #[serde(rename = "f32")]
     F32,
     /// Rounded to IEEE binary16.
-    #[serde(rename = "f16")]
     F16,
     /// Rounded to bfloat16.
-    #[serde(rename = "bf16")]
     Bf16,
     /// Rounded to the 10 mantissa bits of TF32, ties to even, as cuBLAS does.
-    #[serde(rename = "tf32")]
     Tf32,
     /// Cut to the 10 mantissa bits of TF32: what a tensor core makes of plain
     /// f32 operands.
-    #[serde(rename = "tf32_truncated")]
     Tf32Truncated,
     /// Signed 8 bits and an f16 scale per 32.
-    #[serde(rename = "q8_0")]
     Q8_0,
     /// As Q8_0, with the f16 sum of the block beside it.
-    #[serde(rename = "q8_1")]
     Q8_1,
     /// Signed 8 bits and an f32 scale per 256.
     #[serde(rename = "q8_K")]
     Q8K,
     /// CUDA's `quantize_q8_1`: an f16 scale per 32, and the f16 sum of the
     /// values as they were before quantisation.
-    #[serde(rename = "q8_1_mmvq")]
     Q8_1Mmvq,
     /// CUDA's `quantize_mmq_q8_1`, layout D4: an f32 scale per 32.
-    #[serde(rename = "q8_1_mmq_d4")]
     Q8_1MmqD4,
     /// CUDA's `quantize_mmq_q8_1`, layout DS4: an f16 scale per 32, and the
     /// f16 sum of the values as they were before quantisation.
-    #[serde(rename = "q8_1_mmq_ds4")]
     Q8_1MmqDs4,
 }
 

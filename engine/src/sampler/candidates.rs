@@ -4,6 +4,7 @@
 //! from the front, and the same unstable sorts.
 
 use super::sort::{partial_sort, sort};
+use std::collections::HashMap;
 
 /// A token that may be drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,6 +73,29 @@ impl Candidates {
         for c in &mut self.list {
             c.p /= sum;
         }
+    }
+
+    /// Lowers the logits of the `recent` tokens: see [`super::Step::Penalties`].
+    pub(super) fn penalise(&mut self, recent: &[u32], repeat: f32, frequency: f32, presence: f32) {
+        if (repeat, frequency, presence) == (1.0, 0.0, 0.0) {
+            return;
+        }
+        let mut counts: HashMap<u32, usize> = HashMap::new();
+        for token in recent {
+            *counts.entry(*token).or_default() += 1;
+        }
+        for c in &mut self.list {
+            let Some(&count) = counts.get(&c.id) else {
+                continue;
+            };
+            if c.logit <= 0.0 {
+                c.logit *= repeat;
+            } else {
+                c.logit /= repeat;
+            }
+            c.logit -= count as f32 * frequency + presence;
+        }
+        self.sorted = false;
     }
 
     /// Keeps the `k` of largest logit.

@@ -8,13 +8,10 @@
 
 mod candidates;
 mod mt19937;
-mod penalties;
 mod sort;
 
-pub use candidates::{Candidate, Candidates};
-pub use mt19937::Mt19937;
-
-use penalties::Penalties;
+use candidates::Candidates;
+use mt19937::Mt19937;
 
 /// One sampler of a chain.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,12 +104,6 @@ pub enum SampleError {
     },
 }
 
-enum State {
-    Penalties(Penalties),
-    Plain(Step),
-    Draw(Box<Mt19937>),
-}
-
 /// Where a draw fell among the candidates, which share out the numbers from 0
 /// to 1 by their probabilities, in the order of the chain.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -128,7 +119,11 @@ pub struct Drawn {
 /// A chain at work.
 pub struct Sampler {
     tokens: usize,
-    chain: Vec<State>,
+    chain: Vec<Step>,
+    /// Of the chain's draw.
+    random: Option<Mt19937>,
+    /// Tokens of the prompt and those drawn.
+    accepted: Vec<u32>,
     drawn: Option<Drawn>,
     last_of_equals: bool,
 }
@@ -136,16 +131,17 @@ pub struct Sampler {
 impl Sampler {
     /// A chain for a vocabulary of `tokens`, padding included: any of them can
     /// be drawn, and none beyond. It must end in [`Step::Greedy`] or
-    /// [`Step::Draw`] to draw anything but the first candidate.
+    /// [`Step::Draw`] to draw anything but the first candidate, and draws once.
     pub fn new(chain: &[Step], tokens: usize) -> Self {
-        let state = |step: &Step| match *step {
-            Step::Penalties { last, repeat, frequency, presence } => {
-                State::Penalties(Penalties::new(last, repeat, frequency, presence))
-            }
-            Step::Draw(seed) => State::Draw(Box::new(Mt19937::new(seed))),
-            other => State::Plain(other),
-        };
-        Self { tokens, chain: chain.iter().map(state).collect(), drawn: None, last_of_equals: false }
+        let seed = chain.iter().find_map(|step| if let Step::Draw(seed) = step { Some(*seed) } else { None });
+        Self {
+            tokens,
+            chain: chain.to_vec(),
+            random: seed.map(Mt19937::new),
+            accepted: Vec::new(),
+            drawn: None,
+            last_of_equals: false,
+        }
     }
 
     /// The same chain with another [`Step::Greedy`]: among equals it takes the
@@ -157,11 +153,7 @@ impl Sampler {
 
     /// Remembers a token for the penalties: of the prompt, or one drawn.
     pub fn accept(&mut self, token: u32) {
-        for state in &mut self.chain {
-            if let State::Penalties(p) = state {
-                p.accept(token);
-            }
-        }
+        self.accepted.push(token);
     }
 
     /// Where the last draw fell; `None` before it, and where nothing is drawn.
@@ -174,41 +166,36 @@ impl Sampler {
     /// # Errors
     /// [`SampleError`] if a logit is NaN, or there are fewer than tokens.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SampleError> {
-        let mut drawn = 0;
-        let list = self.apply(logits, &mut drawn)?.list;
-        let token = list[drawn].id;
-        self.accept(token);
-        Ok(token)
-    }
-
-    /// Runs the chain; `drawn` becomes the place of the token it chose.
-    fn apply(&mut self, logits: &[f32], drawn: &mut usize) -> Result<Candidates, SampleError> {
         let Some(logits) = logits.get(..self.tokens).filter(|l| !l.is_empty()) else {
             return Err(SampleError::TooFew { logits: logits.len(), tokens: self.tokens });
         };
         if let Some(i) = logits.iter().position(|l| l.is_nan()) {
             return Err(SampleError::NotANumber(i as u32));
         }
-        let mut left = Candidates::new(logits);
-        for state in &mut self.chain {
-            match state {
-                State::Penalties(p) => p.apply(&mut left),
-                State::Draw(random) => {
-                    let (place, share) = draw(&mut left, random);
-                    *drawn = place;
+        let (mut left, mut place) = (Candidates::new(logits), 0);
+        for step in &self.chain {
+            match *step {
+                Step::Penalties { last, repeat, frequency, presence } if last > 0 => {
+                    let recent = &self.accepted[self.accepted.len().saturating_sub(last)..];
+                    left.penalise(recent, repeat, frequency, presence);
+                }
+                Step::TopK(k) if k > 0 => left.top_k(k),
+                Step::TopP(p) if p < 1.0 => left.top_p(p),
+                Step::MinP(p) if p > 0.0 => left.min_p(p),
+                Step::Temperature(t) if t != 1.0 => left.temperature(t),
+                Step::Penalties { .. } | Step::TopK(_) | Step::TopP(_) | Step::MinP(_) | Step::Temperature(_) => {}
+                Step::Greedy => place = left.largest(self.last_of_equals),
+                Step::Draw(_) => {
+                    let random = self.random.as_mut().expect("seeded where a chain draws");
+                    let (chosen, share) = draw(&mut left, random);
+                    place = chosen;
                     self.drawn = Some(share);
                 }
-                State::Plain(step) => match *step {
-                    Step::TopK(k) if k > 0 => left.top_k(k),
-                    Step::TopP(p) if p < 1.0 => left.top_p(p),
-                    Step::MinP(p) if p > 0.0 => left.min_p(p),
-                    Step::Temperature(t) if t != 1.0 => left.temperature(t),
-                    Step::Greedy => *drawn = left.largest(self.last_of_equals),
-                    _ => {}
-                },
             }
         }
-        Ok(left)
+        let token = left.list[place].id;
+        self.accept(token);
+        Ok(token)
     }
 }
 

@@ -8,19 +8,25 @@
 mod alphabet;
 mod bpe;
 pub mod chat;
-mod error;
 mod split;
 mod stream;
 mod vocab;
 
-pub use error::{TextError, VocabError};
 pub use split::{Rule, words};
 pub use stream::TextStream;
-pub use vocab::Kind;
+pub use vocab::{Kind, VocabError};
 
 use crate::gguf::Gguf;
 use std::ops::Range;
 use vocab::Vocab;
+
+/// Bytes that are no text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("byte {at} is not UTF-8; save the text as UTF-8")]
+pub struct TextError {
+    /// The offset of the first byte that is not UTF-8.
+    pub at: usize,
+}
 
 /// One token of a text, and where it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,10 +114,8 @@ impl Tokenizer {
     /// # Errors
     /// [`TextError`] if they are not UTF-8.
     pub fn encode_bytes(&self, bytes: &[u8], parse_special: bool) -> Result<Vec<u32>, TextError> {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => Ok(self.encode(text, parse_special)),
-            Err(e) => Err(TextError { at: e.valid_up_to() }),
-        }
+        let text = std::str::from_utf8(bytes).map_err(|e| TextError { at: e.valid_up_to() })?;
+        Ok(self.encode(text, parse_special))
     }
 
     /// The tokens of `text` alone, each with its place and rule.

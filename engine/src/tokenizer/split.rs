@@ -40,10 +40,10 @@ pub enum Rule {
     Spaces,
 }
 
-impl Rule {
+impl fmt::Display for Rule {
     /// The rule's alternative in the regular expression.
-    pub fn pattern(self) -> &'static str {
-        match self {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Self::Special => "special token",
             Self::Contraction => r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
             Self::Letters => r"[^\r\n\p{L}\p{N}]?\p{L}+",
@@ -52,13 +52,7 @@ impl Rule {
             Self::LineEnds => r"\s*[\r\n]+",
             Self::SpacesBeforeText => r"\s+(?!\S)",
             Self::Spaces => r"\s+",
-        }
-    }
-}
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.pattern())
+        })
     }
 }
 

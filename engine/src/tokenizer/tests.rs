@@ -1,61 +1,18 @@
 //! Vocabularies that are refused, and why. That the tokens are llama.cpp's is
 //! tested where llama.cpp is: `tests/tests/tokenizer_vs_llama.rs`.
 
-use super::{Rule, Tokenizer, VocabError};
+use super::{Rule, Tokenizer};
 use crate::gguf::Gguf;
+use crate::gguf::tests::writer::File;
 
-/// The bytes of a GGUF without tensors.
-fn gguf(entries: &[(&str, Entry)]) -> Gguf {
-    let string = |out: &mut Vec<u8>, s: &[u8]| {
-        out.extend((s.len() as u64).to_le_bytes());
-        out.extend(s);
-    };
-    let mut out = b"GGUF".to_vec();
-    out.extend(3u32.to_le_bytes());
-    out.extend(0u64.to_le_bytes());
-    out.extend((entries.len() as u64).to_le_bytes());
-    for (key, entry) in entries {
-        string(&mut out, key.as_bytes());
-        match entry {
-            Entry::Text(text) => {
-                out.extend(8u32.to_le_bytes());
-                string(&mut out, text.as_bytes());
-            }
-            Entry::Texts(list) => {
-                out.extend(9u32.to_le_bytes());
-                out.extend(8u32.to_le_bytes());
-                out.extend((list.len() as u64).to_le_bytes());
-                for text in list {
-                    string(&mut out, text);
-                }
-            }
-            Entry::Types(list) => {
-                out.extend(9u32.to_le_bytes());
-                out.extend(5u32.to_le_bytes());
-                out.extend((list.len() as u64).to_le_bytes());
-                for n in list {
-                    out.extend(n.to_le_bytes());
-                }
-            }
-        }
-    }
-    Gguf::from_bytes(out).expect("a valid file")
-}
-
-enum Entry {
-    Text(&'static str),
-    Texts(Vec<&'static [u8]>),
-    Types(Vec<i32>),
-}
-
-fn vocabulary(tokens: &[&'static [u8]], types: &[i32], merges: &[&'static [u8]]) -> Gguf {
-    gguf(&[
-        ("tokenizer.ggml.model", Entry::Text("gpt2")),
-        ("tokenizer.ggml.pre", Entry::Text("qwen2")),
-        ("tokenizer.ggml.tokens", Entry::Texts(tokens.to_vec())),
-        ("tokenizer.ggml.token_type", Entry::Types(types.to_vec())),
-        ("tokenizer.ggml.merges", Entry::Texts(merges.to_vec())),
-    ])
+fn vocabulary(tokens: &[&[u8]], types: &[i32], merges: &[&[u8]]) -> Gguf {
+    let file = File::new(0, 5)
+        .kv_text("tokenizer.ggml.model", "gpt2")
+        .kv_text("tokenizer.ggml.pre", "qwen2")
+        .kv_texts("tokenizer.ggml.tokens", tokens)
+        .kv_texts("tokenizer.ggml.merges", merges);
+    let types_of = file.str(b"tokenizer.ggml.token_type").u32(9).u32(5).i64(types.len() as i64);
+    types.iter().fold(types_of, |file, ty| file.raw(&ty.to_le_bytes())).read().expect("a valid file")
 }
 
 #[test]
@@ -77,21 +34,19 @@ fn merges_by_rank_and_strings_that_are_no_token() {
 
 #[test]
 fn broken_vocabularies_are_refused() {
-    let problem = |gguf: &Gguf| Tokenizer::new(gguf).err();
-    assert_eq!(problem(&vocabulary(&[b"a", b"a"], &[1, 1], &[])), Some(VocabError::Duplicate("a".into())));
-    assert_eq!(problem(&vocabulary(&[b"a", b"b"], &[1], &[])), Some(VocabError::Types { types: 1, tokens: 2 }));
-    assert_eq!(problem(&vocabulary(&[b"a", b"\xFF"], &[1, 1], &[])), Some(VocabError::NotUtf8(1)));
-    assert_eq!(problem(&vocabulary(&[b"a", b"<0x00>"], &[1, 6], &[])), Some(VocabError::ByteToken(1)));
-    assert!(matches!(
-        problem(&gguf(&[("tokenizer.ggml.model", Entry::Text("llama"))])),
-        Some(VocabError::Unsupported { .. })
-    ));
-    assert!(matches!(
-        problem(&gguf(&[
-            ("tokenizer.ggml.model", Entry::Text("gpt2")),
-            ("tokenizer.ggml.pre", Entry::Text("qwen2")),
-            ("tokenizer.ggml.tokens", Entry::Text("a")),
-        ])),
-        Some(VocabError::Key { .. })
-    ));
+    let text = |file: File| file.kv_text("tokenizer.ggml.pre", "qwen2").kv_text("tokenizer.ggml.tokens", "a");
+    for (gguf, says) in [
+        (vocabulary(&[b"a", b"a"], &[1, 1], &[]), "token \"a\" occurs twice"),
+        (vocabulary(&[b"a", b"b"], &[1], &[]), "1 token types for 2 tokens"),
+        (vocabulary(&[b"a", b"\xFF"], &[1, 1], &[]), "token 1 of the GGUF is not UTF-8"),
+        (vocabulary(&[b"a", b"<0x00>"], &[1, 6], &[]), "token 1 of the GGUF is of type byte"),
+        (File::new(0, 1).kv_text("tokenizer.ggml.model", "llama").read().unwrap(), "is `llama`, but"),
+        (
+            text(File::new(0, 3).kv_text("tokenizer.ggml.model", "gpt2")).read().unwrap(),
+            "no usable `tokenizer.ggml.tokens`",
+        ),
+    ] {
+        let problem = Tokenizer::new(&gguf).err().expect("accepted").to_string();
+        assert!(problem.contains(says), "{problem:?} does not say {says:?}");
+    }
 }

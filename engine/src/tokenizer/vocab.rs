@@ -5,9 +5,13 @@
 
 use super::alphabet;
 use super::bpe::{Bpe, Symbol};
-use super::error::VocabError;
-use crate::gguf::{Gguf, Value};
+use crate::gguf::{Gguf, StringArray, Value};
 use std::collections::{BTreeSet, HashMap};
+
+/// A vocabulary that cannot be used: why, in one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct VocabError(String);
 
 /// What a token is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,84 +30,36 @@ pub enum Kind {
 /// Pre-tokenizers that split as Qwen2's.
 const PRE: &[&str] = &["qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2"];
 
-/// Texts that end a generation, whatever their type says.
-const END_OF_GENERATION: &[&str] = &[
-    "<|eot_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|flush|>",
-    "<|calls|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "</s>",
-    "<|eom_id|>",
-    "<EOT>",
-    "_<EOT>",
-    "[EOT]",
-    "[EOS]",
-    "<|end_of_text|>",
-    "<end_of_utterance>",
-    "<eos>",
-    "<turn|>",
-    "<|tool_response>",
-    "<｜end▁of▁sentence｜>",
-    "[e~[",
-];
+/// Texts that end a generation, whatever their type says; in this list and those below, spaces part them.
+const END_OF_GENERATION: &str = "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> \
+    <|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> \
+    <|tool_response> <｜end▁of▁sentence｜> [e~[";
 
 /// Tokens for filling in the middle of a text: the metadata keys that may name
 /// one, its usual texts, and whether it ends a generation.
-const FILL_IN_MIDDLE: &[(&[&str], &[&str], bool)] = &[
+const FILL_IN_MIDDLE: &[(&[&str], &str, bool)] = &[
     (
         &["fim_pre_token_id", "prefix_token_id"],
-        &[
-            "<|fim_prefix|>",
-            "<fim-prefix>",
-            "<fim_prefix>",
-            "<｜fim▁begin｜>",
-            "<PRE>",
-            "▁<PRE>",
-            "<|code_prefix|>",
-            "<|prefix|>",
-        ],
+        "<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> <|prefix|>",
         false,
     ),
     (
         &["fim_suf_token_id", "suffix_token_id"],
-        &[
-            "<|fim_suffix|>",
-            "<fim-suffix>",
-            "<fim_suffix>",
-            "<｜fim▁hole｜>",
-            "<SUF>",
-            "▁<SUF>",
-            "<|code_suffix|>",
-            "<|suffix|>",
-        ],
+        "<|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF> <|code_suffix|> <|suffix|>",
         false,
     ),
     (
         &["fim_mid_token_id", "middle_token_id"],
-        &[
-            "<|fim_middle|>",
-            "<fim-middle>",
-            "<fim_middle>",
-            "<｜fim▁end｜>",
-            "<MID>",
-            "▁<MID>",
-            "<|code_middle|>",
-            "<|middle|>",
-        ],
+        "<|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|code_middle|> <|middle|>",
         false,
     ),
-    (&["fim_pad_token_id"], &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"], true),
-    (&["fim_rep_token_id"], &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"], true),
-    (&["fim_sep_token_id"], &["<|file_sep|>"], true),
+    (&["fim_pad_token_id"], "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]", true),
+    (&["fim_rep_token_id"], "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>", true),
+    (&["fim_sep_token_id"], "<|file_sep|>", true),
 ];
 
 /// Texts that llama.cpp recognises in any text, whatever their type says.
-const ALWAYS_RECOGNISED: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
+const ALWAYS_RECOGNISED: &str = "<|channel|> <|message|> <|start|> <|constrain|>";
 
 /// What llama.cpp takes for a `gpt2` vocabulary's first and last token where
 /// the metadata names none.
@@ -152,19 +108,35 @@ fn expect(gguf: &Gguf, key: &'static str, values: &[&str], known: &'static str) 
     if values.contains(&found) {
         return Ok(());
     }
-    Err(VocabError::Unsupported { key, found: found.to_owned(), known })
+    Err(VocabError(format!(
+        "`{key}` is `{found}`, but qdiff's own tokenizer knows {known}; llama.cpp's tokens are used unchecked"
+    )))
+}
+
+/// What `read` gives of the value of `key`.
+fn list<'a, T: ?Sized>(
+    gguf: &'a Gguf,
+    key: &str,
+    expected: &str,
+    read: fn(&'a Value) -> Option<&'a T>,
+) -> Result<&'a T, VocabError> {
+    gguf.get(key).and_then(read).ok_or_else(|| {
+        VocabError(format!("the GGUF has no usable `{key}` ({expected} expected); convert the model again"))
+    })
+}
+
+fn strings<'a>(gguf: &'a Gguf, key: &str) -> Result<&'a StringArray, VocabError> {
+    list(gguf, key, "an array of strings", Value::as_strings)
 }
 
 fn texts(gguf: &Gguf) -> Result<Vec<String>, VocabError> {
-    let key = "tokenizer.ggml.tokens";
-    let list =
-        gguf.get(key).and_then(Value::as_strings).ok_or(VocabError::Key { key, expected: "an array of strings" })?;
-    list.iter()
+    strings(gguf, "tokenizer.ggml.tokens")?
+        .iter()
         .enumerate()
         .map(|(i, bytes)| match std::str::from_utf8(bytes) {
             Ok("") => Ok(format!("[EMPTY_{i}]")),
             Ok(text) => Ok(text.to_owned()),
-            Err(_) => Err(VocabError::NotUtf8(i)),
+            Err(_) => Err(VocabError(format!("token {i} of the GGUF is not UTF-8; convert the model again"))),
         })
         .collect()
 }
@@ -173,7 +145,7 @@ fn ids(texts: &[String]) -> Result<HashMap<&str, u32>, VocabError> {
     let mut ids = HashMap::with_capacity(texts.len());
     for (i, text) in texts.iter().enumerate() {
         if ids.insert(text.as_str(), i as u32).is_some() {
-            return Err(VocabError::Duplicate(text.clone()));
+            return Err(VocabError(format!("token {text:?} occurs twice in the GGUF; convert the model again")));
         }
     }
     Ok(ids)
@@ -181,18 +153,23 @@ fn ids(texts: &[String]) -> Result<HashMap<&str, u32>, VocabError> {
 
 fn kinds(gguf: &Gguf, tokens: usize) -> Result<Vec<Kind>, VocabError> {
     let key = "tokenizer.ggml.token_type";
-    let Some(value) = gguf.get(key) else {
+    if gguf.get(key).is_none() {
         return Ok(vec![Kind::Normal; tokens]);
-    };
-    let types = value.as_i32_array().ok_or(VocabError::Key { key, expected: "an array of i32" })?;
+    }
+    let types = list(gguf, key, "an array of i32", Value::as_i32_array)?;
     if types.len() < tokens {
-        return Err(VocabError::Types { types: types.len(), tokens });
+        let types = types.len();
+        return Err(VocabError(format!(
+            "the GGUF has {types} token types for {tokens} tokens; convert the model again"
+        )));
     }
     let kind = |(i, t): (usize, &i32)| match t {
         1 => Ok(Kind::Normal),
         2 | 3 => Ok(Kind::Control),
         4 => Ok(Kind::UserDefined),
-        6 => Err(VocabError::ByteToken(i)),
+        6 => Err(VocabError(format!(
+            "token {i} of the GGUF is of type byte, which `gpt2` vocabularies have not; convert the model again"
+        ))),
         _ => Ok(Kind::Unused),
     };
     types[..tokens].iter().enumerate().map(kind).collect()
@@ -218,17 +195,17 @@ fn correct_kinds(
         let named = keys.iter().rev().find_map(|key| id(gguf, key, texts));
         let found = named.or_else(|| {
             // llama.cpp takes whichever its hash map yields first.
-            let id = names.iter().filter_map(|n| ids.get(n)).min().copied()?;
+            let id = names.split(' ').filter_map(|n| ids.get(n)).min().copied()?;
             kinds[id as usize] = Kind::Control;
             Some(id)
         });
         ends.extend(found.filter(|_| *end));
     }
-    for id in END_OF_GENERATION.iter().filter_map(|t| ids.get(t)) {
+    for id in END_OF_GENERATION.split(' ').filter_map(|t| ids.get(t)) {
         kinds[*id as usize] = Kind::Control;
         ends.insert(*id);
     }
-    for id in ALWAYS_RECOGNISED.iter().filter_map(|t| ids.get(t)) {
+    for id in ALWAYS_RECOGNISED.split(' ').filter_map(|t| ids.get(t)) {
         kinds[*id as usize] = Kind::UserDefined;
     }
     ends.extend(eos);
@@ -237,9 +214,7 @@ fn correct_kinds(
 }
 
 fn bpe(gguf: &Gguf, ids: &HashMap<&str, u32>, tokens: usize) -> Result<Bpe, VocabError> {
-    let key = "tokenizer.ggml.merges";
-    let list =
-        gguf.get(key).and_then(Value::as_strings).ok_or(VocabError::Key { key, expected: "an array of strings" })?;
+    let list = strings(gguf, "tokenizer.ggml.merges")?;
     // Merges may name strings that are no token; these are numbered on.
     let mut extra: HashMap<String, Symbol> = HashMap::new();
     let mut symbol = |text: &str| {

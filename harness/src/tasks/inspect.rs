@@ -152,7 +152,7 @@ fn entry(key: &str, value: &Value) -> Entry {
         plain => {
             let number = plain.as_f64().map(|v| json!(v)).or_else(|| plain.as_i64().map(|v| json!(v)));
             let text = match plain {
-                Value::String(bytes) => Some(json!(String::from_utf8_lossy(bytes.as_bytes()))),
+                Value::String(bytes) => Some(json!(String::from_utf8_lossy(bytes))),
                 _ => plain.as_u64().map(|v| json!(v)).or_else(|| plain.as_bool().map(|v| json!(v))),
             };
             (plain.type_name(), None, text.or(number).unwrap_or(Json::Null))

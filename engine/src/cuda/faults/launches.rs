@@ -1,11 +1,11 @@
-//! The faults, as changes of a launch.
+//! The faults, as changes of a launch: the cause of each, where it can be planted, and what it does.
 
-use super::{Fault, Site, places};
+use super::{Fault, Site};
 use crate::cuda::calls::Job;
 use crate::cuda::kernels::*;
 use crate::cuda::launch::{Call, Ptr};
 use crate::cuda::memory::Weight;
-use crate::model::{Node, row_len};
+use crate::model::{Node, Role, row_len};
 use crate::ops::Op;
 
 /// The cache whose length does not advance.
@@ -24,36 +24,10 @@ impl Site<'_> {
     }
 
     /// Parameters of the node's kernel.
-    pub(super) fn params(&mut self) -> &mut Params {
-        &mut self.call().params
-    }
-
-    fn rope(&mut self) -> &mut RopeParams {
-        match self.params() {
-            Params::Rope(params) => params,
-            other => unreachable!("{other:?} of a rotation"),
-        }
-    }
-
-    fn softmax(&mut self) -> &mut AttnWeightsParams {
-        match self.params() {
-            Params::AttnWeights(params) => params,
-            other => unreachable!("{other:?} of a softmax"),
-        }
-    }
-
-    fn norm(&mut self) -> &mut RmsNormParams {
-        match self.params() {
-            Params::RmsNorm(params) => params,
-            other => unreachable!("{other:?} of a norm"),
-        }
-    }
-
-    fn swiglu(&mut self) -> &mut SwiGluParams {
-        match self.params() {
-            Params::SwiGlu(params) => params,
-            other => unreachable!("{other:?} of an activation"),
-        }
+    pub(super) fn params<P: 'static>(&mut self) -> &mut P {
+        let call = self.call();
+        let kernel = call.kernel();
+        call.params.get_mut().downcast_mut().unwrap_or_else(|| unreachable!("{kernel} takes other parameters"))
     }
 
     fn input(&self, i: usize) -> Ptr {
@@ -121,10 +95,7 @@ fn next_layer(site: &mut Site<'_>) {
 fn stale(site: &mut Site<'_>) {
     let aside = site.calls.memory.dequantised;
     let (y, width, count) = (site.output(), row_len(site.node()) as i32, site.elements());
-    match site.params() {
-        Params::Linear(params) => params.y = aside,
-        other => unreachable!("{other:?} of a linear layer"),
-    }
+    site.params::<LinearParams>().y = aside;
     let params = LeftOutParams { x: aside, y, width, stride: 96, phase: 5, count: count as i32 };
     site.then(Call::flat(params, count));
     site.launch.keeps = true;
@@ -133,9 +104,7 @@ fn stale(site: &mut Site<'_>) {
 fn rotated_twice(site: &mut Site<'_>) {
     let y = site.output();
     let mut again = site.call().clone();
-    if let Params::Rope(params) = &mut again.params {
-        params.x = y;
-    }
+    again.params = RopeParams { x: y, ..*site.params() }.into();
     site.then(again);
 }
 
@@ -148,54 +117,63 @@ fn zeroed_head(site: &mut Site<'_>) {
 
 fn interleaved(site: &mut Site<'_>) {
     let span = site.launch.span;
-    let call = site.call();
-    let Params::AttnScores(AttnScoresParams { q, k, s, heads, kv_heads, d, first, tokens, keys }) = call.params else {
-        unreachable!("{:?} of scores", call.params)
-    };
+    let AttnScoresParams { q, k, s, heads, kv_heads, d, first, tokens, keys } = *site.params();
     let params = ScoresInterleavedParams { q, k, s, heads, kv_heads, d, first, tokens, keys };
-    *call = Call::new(params, ((span.tokens * span.keys()) as u32, heads as u32, 1), 32);
+    *site.call() = Call::new(params, ((span.tokens * span.keys()) as u32, heads as u32, 1), 32);
 }
 
 fn gelu(site: &mut Site<'_>) {
-    let SwiGluParams { gate, up, y, count } = *site.swiglu();
-    *site.params() = GeluParams { gate, up, y, count }.into();
+    let SwiGluParams { gate, up, y, count } = *site.params();
+    site.call().params = GeluParams { gate, up, y, count }.into();
 }
 
-/// A list of `cause, place, change`.
+/// A list of `cause, place => change;`. A place is a pattern of a node's op and role, and the number of layers.
 macro_rules! faults {
-    ($($cause:expr, $place:ident, $spoil:expr;)*) => {
-        &[$(Fault { cause: $cause, fits: places::$place, spoil: $spoil },)*]
+    ($($cause:expr, $place:pat $(if $also:expr)? => $spoil:expr;)*) => {
+        &[$(Fault {
+            cause: $cause,
+            fits: |graph, node| matches!((&node.op, node.role, graph.config.n_layers), $place $(if $also)?),
+            spoil: $spoil,
+        },)*]
     };
 }
 
 pub(super) const FAULTS: &[Fault] = faults! {
-    "qkv-bias-omitted", bias, |site| site.leave_out();
-    "qkv-weight-transposed", qkv, transposed;
-    "linear-weight-transposed", other_linear, transposed;
-    "lm-head-transposed", lm_head, transposed;
-    "gate-up-weights-swapped", gate_or_up, other_of_pair;
-    "tensor-mapped-wrong", linear_of_several_layers, next_layer;
-    "logits-stale:stride=96,phase=5", lm_head, stale;
+    "qkv-bias-omitted", (Op::Bias, ..) => |site| site.leave_out();
+    "qkv-weight-transposed", (Op::Linear, Role::Query | Role::Key | Role::Value, _) => transposed;
+    "linear-weight-transposed", (Op::Linear, Role::AttnOutput | Role::Gate | Role::Up | Role::FfnOutput, _) => transposed;
+    "lm-head-transposed", (Op::Linear, Role::Logits, _) => transposed;
+    "gate-up-weights-swapped", (Op::Linear, Role::Gate | Role::Up, _) => other_of_pair;
+    "tensor-mapped-wrong", (Op::Linear, role, 2..) if role != Role::Logits => next_layer;
+    "logits-stale:stride=96,phase=5", (Op::Linear, Role::Logits, _) => stale;
     // In what reads and writes it: see `Planted::takes_step_for_first`.
-    STUCK, cache, |_| {};
-    "rope-base:base=10000", rope, |site| site.rope().frequency = site.extra.frequencies;
-    "rope-pairing", rope, |site| site.rope().adjacent = 1;
-    "rope-position-off-by-one:by=1", rope, |site| site.rope().first += 1;
-    "decode-offset:by=11", rope, |site| site.rope().first += if site.launch.span.first > 0 { 11 } else { 0 };
-    "rope-not-on-q", rope_of_queries, |site| site.leave_out();
-    "rope-not-on-k", rope_of_keys, |site| site.leave_out();
-    "rope-twice", rope, rotated_twice;
-    "zeroed", rope, zeroed_head;
-    "attn-scale-missing", softmax, |site| site.softmax().scale = 1.0;
-    "mask-off-by-one:by=1", softmax, |site| site.softmax().first += 1;
-    "mask-missing", softmax, |site| site.softmax().first = site.softmax().keys;
-    "gqa-head-map", grouped_scores, interleaved;
-    "rms-eps-wrong:eps=0.01", norm, |site| site.norm().eps = 0.01;
-    "rms-weight-missing", norm, |site| site.norm().w = site.extra.ones;
-    "gate-up-operands-swapped", swiglu, |site| {
-        let params = site.swiglu();
+    STUCK, (Op::KvCache(_), ..) => |_| {};
+    "rope-base:base=10000", (Op::Rope(_), ..) => |site| {
+        site.params::<RopeParams>().frequency = site.extra.frequencies;
+    };
+    "rope-pairing", (Op::Rope(_), ..) => |site| site.params::<RopeParams>().adjacent = 1;
+    "rope-position-off-by-one:by=1", (Op::Rope(_), ..) => |site| site.params::<RopeParams>().first += 1;
+    "decode-offset:by=11", (Op::Rope(_), ..) => |site| {
+        site.params::<RopeParams>().first += if site.launch.span.first > 0 { 11 } else { 0 };
+    };
+    "rope-not-on-q", (Op::Rope(_), Role::Query, _) => |site| site.leave_out();
+    "rope-not-on-k", (Op::Rope(_), Role::Key, _) => |site| site.leave_out();
+    "rope-twice", (Op::Rope(_), ..) => rotated_twice;
+    "zeroed", (Op::Rope(_), ..) => zeroed_head;
+    "attn-scale-missing", (Op::AttnWeights(_), ..) => |site| site.params::<AttnWeightsParams>().scale = 1.0;
+    "mask-off-by-one:by=1", (Op::AttnWeights(_), ..) => |site| site.params::<AttnWeightsParams>().first += 1;
+    "mask-missing", (Op::AttnWeights(_), ..) => |site| {
+        let params: &mut AttnWeightsParams = site.params();
+        params.first = params.keys;
+    };
+    // With one head to a group, or one group, the two maps are one.
+    "gqa-head-map", (Op::AttnScores(a), ..) if (2..a.n_heads).contains(&a.n_kv_heads) => interleaved;
+    "rms-eps-wrong:eps=0.01", (Op::RmsNorm(_), ..) => |site| site.params::<RmsNormParams>().eps = 0.01;
+    "rms-weight-missing", (Op::RmsNorm(_), ..) => |site| site.params::<RmsNormParams>().w = site.extra.ones;
+    "gate-up-operands-swapped", (Op::SwiGlu, ..) => |site| {
+        let params: &mut SwiGluParams = site.params();
         (params.gate, params.up) = (params.up, params.gate);
     };
-    "gelu-for-silu:kind=0", swiglu, gelu;
-    "residual-missing", residual, |site| site.leave_out();
+    "gelu-for-silu:kind=0", (Op::SwiGlu, ..) => gelu;
+    "residual-missing", (Op::Residual, ..) => |site| site.leave_out();
 };

@@ -5,13 +5,13 @@
 //! another buffer, or runs a kernel of `kernels/faults` that has the bug in it.
 
 mod launches;
-mod places;
 #[cfg(test)]
 mod tests;
 
 use super::CudaError;
 use super::calls::Calls;
-use super::kernels::Params;
+use super::device::Doing as _;
+use super::kernels::{AttnContextParams, AttnWeightsParams};
 use super::launch::Ptr;
 use super::schedule::Launch;
 use crate::model::{Graph, Node};
@@ -72,7 +72,7 @@ impl Planted {
         let d = config.head_dim;
         let table: Vec<f32> = (0..d / 2).map(|i| (1e4f64).powf(-2.0 * i as f64 / d as f64) as f32).collect();
         let ones = vec![1f32; config.n_embd.max(d)];
-        let bring = |values: &[f32]| stream.clone_htod(values).map_err(|e| CudaError::Driver(e, "planting a fault"));
+        let bring = |values: &[f32]| stream.clone_htod(values).doing("planting a fault");
         let memory = vec![bring(&table)?, bring(&ones)?];
         let at = |i: usize| memory[i].device_ptr(stream).0;
         Ok(Self { places, extra: Extra { frequencies: at(0), ones: at(1), _memory: memory } })
@@ -93,7 +93,7 @@ impl Planted {
             Op::AttnWeights(_) => self.stuck(keys_of(index)),
             // As many weights as there are scores.
             Op::AttnContext(_) => self.stuck(keys_of(node.inputs[0])),
-            _ => false,
+            Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias | Op::Rope(_) | Op::Residual | Op::SwiGlu => false,
         }
     }
 
@@ -125,11 +125,10 @@ impl Planted {
         let mut of_weights = Launch { jobs, nodes: vec![weights], span, keeps: false };
         self.spoil(site.calls, weights, &mut of_weights);
         let stuck = self.stuck(values);
-        if let (Params::AttnContext(context), Params::AttnWeights(weights)) =
-            (site.params(), &of_weights.first_call().params)
-        {
-            // A query sees as many keys as there are before its step, and its own.
-            context.first = if stuck { context.keys.min(span.tokens as i32) - 1 } else { weights.first };
-        }
+        let mut of_weights = Site { index: weights, launch: &mut of_weights, ..*site };
+        let first = of_weights.params::<AttnWeightsParams>().first;
+        let context: &mut AttnContextParams = site.params();
+        // A query sees as many keys as there are before its step, and its own.
+        context.first = if stuck { context.keys.min(span.tokens as i32) - 1 } else { first };
     }
 }

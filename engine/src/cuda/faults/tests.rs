@@ -1,25 +1,21 @@
 //! What needs no device: the launches that faults make, and that their kernels compile.
 
 use super::{Extra, Planted, all};
-use crate::cuda::calls::Calls;
 use crate::cuda::compile::{Source, compile};
-use crate::cuda::functions::Functions;
 use crate::cuda::kernels::{File, Kernel};
-use crate::cuda::memory::Memory;
 use crate::cuda::options::Options;
 use crate::cuda::schedule::{Launch, Schedule, calls_of};
-use crate::cuda::testing::{Extents, graphs};
+use crate::cuda::testing::{graphs, with_calls};
 use crate::model::Graph;
 use std::collections::BTreeSet;
 
 /// The launches of a prefill of five tokens and of a decode step, with faults.
 fn launches(graph: &Graph, planted: Option<&Planted>) -> Vec<Launch> {
     let options = Options { step: 8, context: 16, ..Options::default() };
-    let memory = Memory::at(1 << 20, graph, &Extents::of(graph), &options).expect("a layout");
-    let functions = Functions::bare(100, 2048);
-    let calls = Calls { graph, memory: &memory, options: &options, functions: &functions };
-    let schedule = Schedule { calls, fused: None, planted };
-    [schedule.step(&[0; 5], 0), schedule.step(&[0], 5)].concat()
+    with_calls(graph, &options, |calls| {
+        let schedule = Schedule { calls, fused: None, planted };
+        [schedule.step(&[0; 5], 0), schedule.step(&[0], 5)].concat()
+    })
 }
 
 /// The launches with each fault at each of its places.
