@@ -16,7 +16,7 @@ struct FfnActParams {
 };
 
 template <typename Gate, typename Up>
-__global__ void __launch_bounds__(THREADS) ffn_act(const __grid_constant__ FfnActParams p) {
+__global__ void __launch_bounds__(THREADS) ffn_act(FfnActParams p) {
     extern __shared__ __align__(16) float shared[];
     const int lane = threadIdx.x % 32, groups = p.n / 32, step = gridDim.x * (THREADS / 32);
     int row = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
