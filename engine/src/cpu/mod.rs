@@ -196,7 +196,7 @@ fn evaluate_faulty(
     let operands: Vec<&Tensor<f32>> = inputs.iter().map(AsRef::as_ref).collect();
     let computed = node.faults.compute.as_ref().map(|fault| {
         let wide: Vec<Tensor<f64>> = operands.iter().map(|t| t.wide()).collect();
-        fault.evaluate(&wide.iter().collect::<Vec<_>>(), context).0
+        fault(&wide.iter().collect::<Vec<_>>(), context).0
     });
     let mut value = if node.has_state() {
         let state = kept.get_or_insert_with(Arc::default);
@@ -219,7 +219,7 @@ fn evaluate_faulty(
         let old = kept.as_ref().filter(|_| !node.has_state()).map(|t| t.data.as_slice());
         let mut wide = value.wide();
         let mut bound = vec![0f32; wide.data.len()];
-        fault.write(Output { value: &mut wide, bound: &mut bound, old, positions: context.positions });
+        fault(Output { value: &mut wide, bound: &mut bound, old, positions: context.positions });
         value = wide.narrow();
         if !node.has_state() {
             *kept = Some(Arc::new(value.clone()));

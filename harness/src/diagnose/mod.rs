@@ -45,15 +45,12 @@ pub struct Cause {
     pub kind: Explains,
     /// Residual of the stage as it should be.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub before: f64,
     /// Residual once the fault is assumed.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub after: f64,
     /// Share of what is allowed that is taken once the fault is assumed.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub used: f64,
     /// Whether all of the stage is as the fault says, or only what is wrong of it.
     pub whole: bool,
@@ -69,7 +66,6 @@ pub struct Search {
     pub tried: usize,
     /// Time it took.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub seconds: f64,
     /// Origins whose search was cut short for want of time.
     pub unfinished: usize,
@@ -80,7 +76,6 @@ pub struct Search {
 pub struct Finding {
     /// The stage.
     #[serde(rename = "stage")]
-    #[schemars(with = "String")]
     pub id: StageId,
     /// What explains it, if anything known does.
     pub cause: Option<Cause>,

@@ -2,29 +2,23 @@
 
 use super::places::anywhere;
 use super::position::rounded;
-use super::{Mutation, Param};
+use super::{Mutation, Param, each};
 use crate::verdict::Evidence;
-use qdiff_engine::model::fault::{Output, Write};
+use qdiff_engine::model::Node;
+use qdiff_engine::ops::UNIT;
 
 /// Wrong elements that a rule must hold of to be one.
 const FEW: usize = 4;
 
-/// `scale · value + offset`.
-#[derive(Debug)]
-struct Affine {
-    scale: f64,
-    offset: f64,
-}
-
-impl Write for Affine {
-    fn write(&self, out: Output<'_>) {
+/// `scale · value + offset` of the whole output.
+fn affine(node: &Node, scale: f64, offset: f64) -> Node {
+    node.writing(move |out| {
         for (v, b) in out.value.data.iter_mut().zip(out.bound) {
-            *v = self.scale * *v + self.offset;
+            *v = scale * *v + offset;
             // The product and the sum round once more each.
-            *b = (f64::from(*b) * self.scale.abs()) as f32
-                + (2.0 * qdiff_engine::ops::UNIT * (v.abs() + self.offset.abs())) as f32;
+            *b = (f64::from(*b) * scale.abs()) as f32 + (2.0 * UNIT * (v.abs() + offset.abs())) as f32;
         }
-    }
+    })
 }
 
 /// Factor and offset of the rows that are wrong, by least squares over their
@@ -50,7 +44,7 @@ fn fitted(e: &Evidence<'_>, with_offset: bool) -> Option<(f64, f64)> {
 }
 
 /// As it is, and in so few digits as a person would have written.
-fn digits(x: f64) -> [f64; 3] {
+pub(super) fn digits(x: f64) -> [f64; 3] {
     [rounded(x, 2), rounded(x, 4), x]
 }
 
@@ -61,7 +55,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the output is zero: it was cleared and never written",
         seen: "zeros where there should be values",
         remedy: "check that the kernel is launched, covers the output, and writes to this buffer",
-        apply: |node, _, _| Some(node.writing(Affine { scale: 0.0, offset: 0.0 })),
+        apply: |node, _, _| Some(affine(node, 0.0, 0.0)),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -70,15 +64,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the output is multiplied by a constant",
         seen: "the direction is right, the length is not",
         remedy: "look for a factor that is applied twice, left out, or taken from another place",
-        params: &[Param { name: "by", help: "the factor", default: 0.5, search: &[] }],
+        params: &[Param::new("by", "the factor", 0.5)],
         apply: |node, values, _| {
             let scale = values[0];
-            (scale != 1.0 && scale != 0.0).then(|| node.writing(Affine { scale, offset: 0.0 }))
+            (scale != 1.0 && scale != 0.0).then(|| affine(node, scale, 0.0))
         },
-        propose: Some(|e| {
-            let scale = fitted(e, false).map(|(scale, _)| digits(scale));
-            scale.into_iter().flatten().map(|s| vec![s]).collect()
-        }),
+        propose: Some(|e| each(fitted(e, false).map(|(scale, _)| digits(scale)).into_iter().flatten())),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -87,13 +78,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "a constant is added to the output",
         seen: "every element is off by the same amount",
         remedy: "look for a constant that is added twice or should have been taken off",
-        params: &[
-            Param { name: "by", help: "what is added", default: 0.5, search: &[] },
-            Param { name: "scale", help: "the factor before it", default: 1.0, search: &[] },
-        ],
+        params: &[Param::new("by", "what is added", 0.5), Param::new("scale", "the factor before it", 1.0)],
         apply: |node, values, _| {
             let (offset, scale) = (values[0], values[1]);
-            (offset != 0.0).then(|| node.writing(Affine { scale, offset }))
+            (offset != 0.0).then(|| affine(node, scale, offset))
         },
         propose: Some(|e| {
             let wrong = e.wrong();

@@ -2,21 +2,16 @@
 
 use super::Mutation;
 use super::places::anywhere;
-use qdiff_engine::model::fault::{Output, Write};
+use qdiff_engine::model::fault::Output;
 use qdiff_engine::model::{Graph, Node, StageId};
 
 /// From the second step on, the buffer keeps what the step before left at the
 /// same addresses.
-#[derive(Debug)]
-struct Previous;
-
-impl Write for Previous {
-    fn write(&self, out: Output<'_>) {
-        let Some(old) = out.old else { return };
-        for ((v, b), old) in out.value.data.iter_mut().zip(out.bound).zip(old) {
-            *v = f64::from(*old);
-            *b = 0.0;
-        }
+fn previous(out: Output<'_>) {
+    let Some(old) = out.old else { return };
+    for ((v, b), old) in out.value.data.iter_mut().zip(out.bound).zip(old) {
+        *v = f64::from(*old);
+        *b = 0.0;
     }
 }
 
@@ -34,7 +29,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the stage is not computed after the first step: its buffer keeps what the step before left there",
         seen: "the prefill is right, and decode steps repeat it",
         remedy: "check that the kernel is launched, and into this buffer, at every decode step",
-        apply: |node, _, _| Some(node.writing(Previous)),
+        apply: |node, _, _| Some(node.writing(previous)),
         ..Mutation::PLAIN
     },
     Mutation {

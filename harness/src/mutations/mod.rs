@@ -7,7 +7,7 @@
 mod affine;
 mod attention;
 mod copies;
-pub mod decoding;
+mod decoding;
 mod elsewhere;
 mod id;
 mod inject;
@@ -23,6 +23,7 @@ mod samplers;
 mod tokenizer;
 mod weights;
 
+use decoding::{DecodeFault, decoding};
 pub use id::CauseId;
 pub use inject::Injection;
 pub use samplers::Chain;
@@ -45,6 +46,16 @@ pub struct Param {
     pub default: f64,
     /// Further values that the search for a cause tries.
     pub search: &'static [f64],
+}
+
+impl Param {
+    const fn new(name: &'static str, help: &'static str, default: f64) -> Self {
+        Self { name, help, default, search: &[] }
+    }
+
+    const fn searched(self, search: &'static [f64]) -> Self {
+        Self { search, ..self }
+    }
 }
 
 /// What it means that a mutation fits.
@@ -75,6 +86,11 @@ pub enum FaultSite {
 
 /// Reads lists of parameter values off the evidence.
 pub type Propose = fn(&Evidence<'_>) -> Vec<Vec<f64>>;
+
+/// Values of an only parameter that are worth trying.
+fn each(values: impl IntoIterator<Item = f64>) -> Vec<Vec<f64>> {
+    values.into_iter().map(|v| vec![v]).collect()
+}
 
 /// The tokens that a faulty tokenizer makes of a prompt; none where it changes
 /// nothing.
@@ -107,6 +123,8 @@ pub struct Mutation {
     pub explains: Explains,
     /// Puts it into a node that it fits; see [`Mutation::applied`].
     apply: Apply,
+    /// Of a fault of decoding blocks of weights: how they are decoded.
+    decode: Option<DecodeFault>,
     /// Whether it gives the same values every time, and so can be recognised by
     /// evaluating it.
     pub recurs: bool,
@@ -130,6 +148,7 @@ impl Mutation {
         params: &[],
         explains: Explains::Value,
         apply: |_, _, _| None,
+        decode: None,
         recurs: true,
         chain: None,
         encode: None,
@@ -149,7 +168,10 @@ impl Mutation {
     /// The node with the fault in it; `None` where it does not happen to such a
     /// stage, or changes nothing there.
     pub fn applied(&self, node: &Node, values: &[f64], graph: &Graph) -> Option<Node> {
-        if self.concerns(graph, node) { (self.apply)(node, values, graph) } else { None }
+        let new = if self.concerns(graph, node) { (self.apply)(node, values, graph) } else { None };
+        new.map(|n| {
+            self.decode.map_or_else(|| n.clone(), |by| decoding(&n, by, values.first().copied().unwrap_or(0.0)))
+        })
     }
 
     /// What it is the fault of.

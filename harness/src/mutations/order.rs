@@ -5,7 +5,7 @@ use super::region::Parts;
 use super::{Mutation, Param};
 use crate::verdict::Evidence;
 use qdiff_engine::model::Node;
-use qdiff_engine::model::fault::{Output, Write};
+use qdiff_engine::model::fault::Output;
 
 /// Two parts of the output stand in each other's place, or all of them are
 /// moved on by some.
@@ -27,23 +27,14 @@ impl Order {
     }
 }
 
-#[derive(Debug)]
-struct Misplaced {
-    parts: Parts,
-    order: Order,
-}
-
-impl Write for Misplaced {
-    fn write(&self, out: Output<'_>) {
-        let (values, bounds) = (out.value.data.clone(), out.bound.to_vec());
-        let shape = out.value.shape.clone();
-        let n = self.parts.count(&shape);
-        for at in 0..values.len() {
-            let source = self.order.source(self.parts.part(&shape, at), n);
-            let from = self.parts.moved(&shape, at, source);
-            out.value.data[at] = values[from];
-            out.bound[at] = bounds[from];
-        }
+fn misplace(out: Output<'_>, parts: Parts, order: Order) {
+    let (values, bounds) = (out.value.data.clone(), out.bound.clone());
+    let shape = &out.value.shape;
+    let n = parts.count(shape);
+    for at in 0..values.len() {
+        let from = parts.moved(shape, at, order.source(parts.part(shape, at), n));
+        out.value.data[at] = values[from];
+        out.bound[at] = bounds[from];
     }
 }
 
@@ -93,18 +84,13 @@ fn misplaced(node: &Node, parts: Parts, values: &[f64]) -> Option<Node> {
         Order::Moved(values[2] as i64)
     };
     let changes = values[2] != 0.0 || values[0] != values[1];
-    changes.then(|| node.writing(Misplaced { parts, order }))
+    changes.then(|| node.writing(move |out| misplace(out, parts, order)))
 }
 
 const PARAMS: &[Param] = &[
-    Param { name: "a", help: "one of the two that are swapped", default: 0.0, search: &[] },
-    Param { name: "b", help: "the other", default: 1.0, search: &[] },
-    Param {
-        name: "by",
-        help: "instead of a swap: places by which all are moved on, round the end",
-        default: 0.0,
-        search: &[],
-    },
+    Param::new("a", "one of the two that are swapped", 0.0),
+    Param::new("b", "the other", 1.0),
+    Param::new("by", "instead of a swap: places by which all are moved on, round the end", 0.0),
 ];
 
 pub(super) const MUTATIONS: &[Mutation] = &[

@@ -2,9 +2,8 @@
 //! tile, the tail.
 
 use super::places::anywhere;
-use super::{Explains, Mutation, Param};
+use super::{Explains, Mutation, Param, each};
 use crate::verdict::{Evidence, Wrong, of_heads};
-use qdiff_engine::model::fault::{Output, Write};
 use qdiff_engine::model::{Axis, Graph, Node};
 
 /// A way to cut a stage's tensor into parts.
@@ -113,37 +112,22 @@ impl Region {
     }
 }
 
-#[derive(Debug)]
-struct Spoiled {
-    region: Region,
-    left: Left,
-}
-
-impl Write for Spoiled {
-    fn write(&self, out: Output<'_>) {
-        let shape = out.value.shape.clone();
+fn spoil(node: &Node, region: Region, left: Left) -> Option<Node> {
+    Some(node.writing(move |out| {
         let n = out.value.data.len().max(1) as f64;
         let size = (out.value.data.iter().map(|v| v * v).sum::<f64>() / n).sqrt();
-        for at in 0..out.value.data.len() {
-            if !self.region.holds(&shape, out.positions, at) {
-                continue;
-            }
-            out.value.data[at] = match self.left {
+        for at in (0..out.value.data.len()).filter(|&at| region.holds(&out.value.shape, out.positions, at)) {
+            out.value.data[at] = match left {
                 Left::Zero => 0.0,
-                Left::Old => out.old.and_then(|o| o.get(at)).map_or(0.0, |&v| f64::from(v)),
-                // Golden-ratio steps: no run of it is affine in the values.
-                Left::Anything => size * (2.0 * ((at + 1) as f64 * 0.618_033_988_749_894_9).fract() - 1.0),
-            };
-            out.bound[at] = match self.left {
-                Left::Anything => f32::INFINITY,
-                _ => out.bound[at],
+                Left::Old => out.before(at),
+                Left::Anything => {
+                    out.bound[at] = f32::INFINITY;
+                    // Golden-ratio steps: no run of it is affine in the values.
+                    size * (2.0 * ((at + 1) as f64 * 0.618_033_988_749_894_9).fract() - 1.0)
+                }
             };
         }
-    }
-}
-
-fn spoil(node: &Node, region: Region, left: Left) -> Option<Node> {
-    Some(node.writing(Spoiled { region, left }))
+    }))
 }
 
 /// The one value of `key` over all wrong elements.
@@ -173,13 +157,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: "the end of each row is zero or shows the step before",
         remedy: "round the grid up, and guard inside the kernel instead of leaving the rest out",
         params: &[
-            Param { name: "from", help: "first column that is not written", default: 240.0, search: &[] },
-            Param {
-                name: "left",
-                help: "0: zeros are there instead, 1: what the step before left",
-                default: 0.0,
-                search: &[],
-            },
+            Param::new("from", "first column that is not written", 240.0),
+            Param::new("left", "0: zeros are there instead, 1: what the step before left", 0.0),
         ],
         apply: |node, values, _| {
             let left = if values[1] == 0.0 { Left::Zero } else { Left::Old };
@@ -204,13 +183,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "one column alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this output alone: its row of the weight, its bias, its thread",
-        params: &[Param { name: "column", help: "the column, from 0", default: 0.0, search: &[] }],
+        params: &[Param::new("column", "the column, from 0", 0.0)],
         explains: Explains::Place,
         apply: |node, values, _| spoil(node, Region::One(Parts::Columns, values[0] as usize), Left::Anything),
-        propose: Some(|e| {
-            let column = only(&e.wrong(), |w| Some(w.index));
-            column.map(|c| vec![c as f64]).into_iter().collect()
-        }),
+        propose: Some(|e| each(only(&e.wrong(), |w| Some(w.index)).map(|c| c as f64))),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -219,7 +195,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "one position alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this position alone: its block of the grid, its step, its row of the cache",
-        params: &[Param { name: "position", help: "the position, from 0", default: 1.0, search: &[] }],
+        params: &[Param::new("position", "the position, from 0", 1.0)],
         explains: Explains::Place,
         apply: |node, values, _| {
             let position = values[0] as usize;
@@ -230,10 +206,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             };
             spoil(node, region, Left::Anything)
         },
-        propose: Some(|e| {
-            let row = only(&e.wrong(), |w| Some(e.rows[w.row].place.position));
-            row.map(|r| vec![r as f64]).into_iter().collect()
-        }),
+        propose: Some(|e| each(only(&e.wrong(), |w| Some(e.rows[w.row].place.position)).map(|r| r as f64))),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -242,13 +215,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "one head alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this head alone: its block of the grid, its offset, its KV head",
-        params: &[Param { name: "head", help: "the head, from 0", default: 0.0, search: &[] }],
+        params: &[Param::new("head", "the head, from 0", 0.0)],
         explains: Explains::Place,
         apply: |node, values, graph| {
             let parts = Parts::heads(node, graph)?;
             spoil(node, Region::One(parts, values[0] as usize), Left::Anything)
         },
-        propose: Some(|e| head(e).map(|h| vec![h as f64]).into_iter().collect()),
+        propose: Some(|e| each(head(e).map(|h| h as f64))),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -258,10 +231,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: PLACE,
         remedy: "look at what belongs to this block of the grid alone",
         params: &[
-            Param { name: "row", help: "its first position", default: 0.0, search: &[] },
-            Param { name: "rows", help: "its positions", default: 8.0, search: &[] },
-            Param { name: "column", help: "its first column", default: 32.0, search: &[] },
-            Param { name: "columns", help: "its columns", default: 32.0, search: &[] },
+            Param::new("row", "its first position", 0.0),
+            Param::new("rows", "its positions", 8.0),
+            Param::new("column", "its first column", 32.0),
+            Param::new("columns", "its columns", 32.0),
         ],
         explains: Explains::Place,
         apply: |node, v, _| {

@@ -37,10 +37,8 @@ pub struct Case {
     /// The mutation that should be named.
     pub fault: CauseId,
     /// Where it was planted.
-    #[schemars(with = "String")]
     pub stage: StageId,
     /// Where the diagnosis says that the first origin is.
-    #[schemars(with = "Option<String>")]
     pub found: Option<StageId>,
     /// The cause that it names there, with parameters.
     pub cause: Option<CauseId>,
@@ -61,7 +59,6 @@ pub struct Case {
     pub effect: Option<Real>,
     /// Time of the diagnosis, in seconds: verdict and search for the cause.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub seconds: f64,
 }
 
@@ -168,7 +165,6 @@ pub struct Graded {
     /// The mutation.
     pub fault: String,
     /// Where it was injected.
-    #[schemars(with = "String")]
     pub stage: StageId,
     /// Smallest relative magnitude at which it is found at its stage.
     pub found: Option<Real>,
@@ -197,7 +193,6 @@ pub struct Score {
     pub graded: Vec<Graded>,
     /// Time of everything, in seconds.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub seconds: f64,
 }
 

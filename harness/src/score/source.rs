@@ -3,7 +3,7 @@
 use super::faults::{self, FaultyStages};
 use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
-use crate::mutations::{CauseId, Injection, catalogue, decoding};
+use crate::mutations::{CauseId, Injection, catalogue};
 use crate::room::Room;
 use crate::runners::{Runner, cpu::Cpu};
 use anyhow::Result;
@@ -95,14 +95,15 @@ impl FaultSource for RoundTrips {
     fn plants(&self, graph: &Graph, model: &Model) -> Vec<Plant> {
         let mut plants = Vec::new();
         for (index, m) in catalogue().enumerate().filter(|(_, m)| m.recurs) {
-            let of_format = decoding::knows(m.name);
+            let known = |n: &&Node| n.weights.iter().all(|w| m.is_known_to(model, &w.name));
             let applies = |n: &&Node| m.applied(n, &m.defaults(), graph).is_some();
-            let here = graph.nodes.iter().filter(applies).filter(|n| !of_format || exists(m.name, n, model));
+            // A format that has no fifth bit cannot lose it.
+            let here = graph.nodes.iter().filter(applies).filter(known);
             plants.extend(here.map(|node| Plant {
                 fault: index,
                 cause: CauseId::new(m, &m.defaults()),
                 stage: node.id,
-                of_format,
+                of_format: m.decodes(),
             }));
         }
         plants
@@ -115,10 +116,4 @@ impl FaultSource for RoundTrips {
         }
         Ok(Box::new(Cpu::new(&opened.model, graph, Number::F32, Vec::new())))
     }
-}
-
-/// Whether the format of the stage's weight can be decoded so wrongly: one that
-/// has no fifth bit cannot lose it.
-fn exists(name: &str, node: &Node, model: &Model) -> bool {
-    node.weights.iter().all(|w| decoding::fits(name, model, &w.name))
 }

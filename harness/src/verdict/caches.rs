@@ -68,7 +68,7 @@ pub(super) fn caches(
             let positions: Vec<u32> = (step.first..step.keys()).map(|p| p as u32).collect();
             let context =
                 Context { tokens: &step.tokens, positions: &positions, source: weights, weights: &node.weights };
-            let (faulty, bound) = fault.evaluate(&[&rows], &context);
+            let (faulty, bound) = fault(&[&rows], &context);
             rows = faulty;
             for (d, b) in deltas.data.iter_mut().zip(bound) {
                 *d = d.hypot(b);

@@ -100,7 +100,7 @@ pub(crate) fn written(node: &Node, side: Side<'_>, expected: &mut Expected) {
                 false => step.positions(),
             };
             let old = old.as_ref().map(|t| t.data.as_slice());
-            fault.write(Output { value, bound, old, positions: &positions });
+            fault(Output { value, bound, old, positions: &positions });
         }
         old = step.get(node.id);
     }

@@ -11,13 +11,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gap {
     /// Stages of which rows were not judged, in graph order.
-    #[schemars(with = "Vec<String>")]
     pub stages: Vec<StageId>,
     /// Rows asked for and not judged.
     pub rows: usize,
     /// The stages to capture as well: each is shown by itself, and shows those
     /// before it up to the last that is captured.
-    #[schemars(with = "Vec<String>")]
     pub add: Vec<StageId>,
     /// Whether it is the reference's capture that lacks them.
     pub of_reference: bool,

@@ -20,7 +20,6 @@ const ROWS_AT_ONCE: usize = 512;
 pub struct Global {
     /// Largest relative L2 distance of a row.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub error: f64,
     /// That row.
     pub at: Place,

@@ -48,13 +48,11 @@ pub enum Status {
 pub struct StageResult {
     /// The stage.
     #[serde(rename = "stage")]
-    #[schemars(with = "String")]
     pub id: StageId,
     /// What is said of it.
     pub status: Status,
     /// Stages that it reads, as its op takes them.
     #[serde(default)]
-    #[schemars(with = "Vec<String>")]
     pub inputs: Vec<StageId>,
     /// Whether it is where a fault begins.
     pub origin: bool,
@@ -116,11 +114,9 @@ pub struct TokenCheck {
     pub subject: u32,
     /// By how much the subject prefers its own choice to the reference's.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub margin: f64,
     /// Largest difference between the two sides' logits in that row.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub error: f64,
 }
 

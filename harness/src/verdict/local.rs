@@ -25,15 +25,12 @@ pub struct Element {
     pub index: usize,
     /// The runner's value.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub got: f64,
     /// The f64 value.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub want: f64,
     /// Largest difference allowed.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub allowed: f64,
     /// What the other side has there, where it was captured in the same shape.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,15 +50,12 @@ pub struct Local {
     /// Largest share of what is allowed, over rows and elements; above 1 the
     /// stage is wrong.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub used: f64,
     /// Relative L2 distance of the worst row.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub residual: f64,
     /// Relative L2 distance that row is allowed.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub allowed: f64,
     /// The worst row.
     pub at: Option<Place>,
@@ -91,7 +85,6 @@ pub struct Local {
     pub poisoned_input: bool,
     /// Smallest rule that would have let every row pass.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub rule: f64,
     /// A shape other than the operands ask for.
     pub extent: Option<String>,

@@ -164,7 +164,7 @@ pub(super) fn forward(node: &Node, operands: &[&Tensor<f64>], context: &Context<
         return (operands[0].clone(), vec![0.0; operands[0].data.len()]);
     }
     match &node.faults.compute {
-        Some(fault) => fault.evaluate(operands, context),
+        Some(fault) => fault(operands, context),
         None => ops::forward_with_bound(&node.op, operands, context),
     }
 }

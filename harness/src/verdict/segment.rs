@@ -32,7 +32,6 @@ use std::ops::ControlFlow;
 #[serde(transparent)]
 pub struct Segment {
     /// Its stages in graph order; the last is the captured one.
-    #[schemars(with = "Vec<String>")]
     pub stages: Vec<StageId>,
 }
 

@@ -1,12 +1,8 @@
 //! Weights left out, or taken for each other.
 
-use super::{Fault, Spot, linear, norm};
+use super::{Fault, Spot, input_alone, linear, norm};
 use qdiff_engine::model::Role;
 use qdiff_engine::ops::Op;
-
-fn input_alone(s: &mut Spot<'_>) {
-    s.out.clone_from(&s.inputs[0].data);
-}
 
 fn by(s: &mut Spot<'_>, weight: &str) {
     let w = s.values(weight);

@@ -18,14 +18,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Symptom {
     /// Where it shows.
-    #[schemars(with = "String")]
     pub stage: StageId,
     /// The step, as captures name it.
     pub step: String,
     /// What is seen.
     pub what: String,
     /// The stage that most likely makes it.
-    #[schemars(with = "String")]
     pub likely: StageId,
     /// Whether no correct model does it; else it is merely odd.
     pub broken: bool,
