@@ -1,6 +1,6 @@
 //! How well a hypothesis accounts for what the subject gave.
 
-use crate::verdict::{Evidence, Expected, Row, judged_rows, right};
+use crate::verdict::{Evidence, Expected, Row, right, rows_given};
 
 /// What a hypothesis leaves.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ pub(super) fn fit(e: &Evidence<'_>, assumed: &Expected) -> Option<Fit> {
         if got.shape != want.shape {
             return None;
         }
-        for (_, range) in judged_rows(e.node, at, got) {
+        for (_, range) in rows_given(e.node, at, got) {
             let row = judge(&got.data[range.clone()], &want.data[range.clone()], &bound[range], e.rule)?;
             fit.take(row);
         }

@@ -15,15 +15,14 @@ mod sampling;
 mod source;
 
 #[cfg(feature = "faults")]
-pub use cuda::CudaFaults;
+pub use cuda::CUDA;
 pub use run::ScoreRun;
 pub use sampling::Sampling;
-pub use source::{FaultSource, IndependentFaults, Plant, RoundTrips};
+pub use source::{FaultSource, INDEPENDENT, Plant, ROUND_TRIPS};
 
 use crate::machine::Machine;
 use crate::mutations::CauseId;
-use crate::number::Real;
-use crate::number::number;
+use crate::number::{Real, number};
 use crate::verdict::Status;
 use qdiff_engine::model::StageId;
 use schemars::JsonSchema;

@@ -1,6 +1,6 @@
 //! Plants, diagnoses, and holds the diagnosis against what was planted.
 
-use super::source::{FaultSource, Plant, RoundTrips};
+use super::source::{FaultSource, Plant, ROUND_TRIPS};
 use super::{Case, Clean, Graded, Group, PairCase, Sampling};
 use crate::arithmetic::Number;
 use crate::diagnose::{Diagnosis, Finding};
@@ -10,7 +10,7 @@ use crate::number::Real;
 use crate::pair::{Pair, Recording, Settings};
 use crate::progress::silent;
 use crate::runners::{CPU, Faults, LLAMA, Tokens};
-use crate::verdict::{Row, assembled, judged_rows};
+use crate::verdict::{Row, assembled, rows_given};
 use anyhow::Result;
 use qdiff_engine::model::{Node, Role, StageId};
 use qdiff_engine::ops::Op;
@@ -58,14 +58,14 @@ impl<'a> ScoreRun<'a> {
     }
 
     /// What a subject that carries `plants` gives.
-    fn record(&self, source: &dyn FaultSource, plants: &[Plant]) -> Result<Recording> {
-        let mut runner = source.subject(self.pair.opened, plants, self.pair.room(self.tokens()))?;
+    fn record(&self, source: &FaultSource, plants: &[Plant]) -> Result<Recording> {
+        let mut runner = (source.subject)(self.pair.opened, plants, self.pair.room(self.tokens()))?;
         self.pair.record(runner.as_mut(), self.tokens())
     }
 
     /// The diagnosis of a subject that carries `plants`, what it gave, and the
     /// seconds that the diagnosis took.
-    fn diagnose(&self, source: &dyn FaultSource, plants: &[Plant]) -> Result<(Diagnosis, Recording, f64)> {
+    fn diagnose(&self, source: &FaultSource, plants: &[Plant]) -> Result<(Diagnosis, Recording, f64)> {
         let subject = self.record(source, plants)?;
         let start = Instant::now();
         let diagnosis = self.pair.judge(&subject, Some(&self.reference))?;
@@ -74,7 +74,7 @@ impl<'a> ScoreRun<'a> {
 
     /// One fault. `clean` is what the same engine gives without it, once that
     /// is known.
-    fn case(&self, source: &dyn FaultSource, plant: &Plant, clean: &mut Option<Recording>) -> Result<Case> {
+    fn case(&self, source: &FaultSource, plant: &Plant, clean: &mut Option<Recording>) -> Result<Case> {
         let (diagnosis, subject, seconds) = self.diagnose(source, std::slice::from_ref(plant))?;
         let first = diagnosis.findings.first();
         let cause = first.and_then(|f| f.cause.as_ref());
@@ -117,7 +117,7 @@ impl<'a> ScoreRun<'a> {
                 return Some(f64::INFINITY);
             }
             let right = right.wide();
-            for (_, range) in judged_rows(node, clean, &got) {
+            for (_, range) in rows_given(node, clean, &got) {
                 let row = Row::of(&got.data[range.clone()], &right.data[range.clone()], &bound[range], None);
                 worst = worst.max(if row.used.is_nan() { f64::INFINITY } else { row.used });
             }
@@ -125,7 +125,7 @@ impl<'a> ScoreRun<'a> {
         Some(worst)
     }
 
-    fn pair_case(&self, source: &dyn FaultSource, plants: &[Plant; 2]) -> Result<PairCase> {
+    fn pair_case(&self, source: &FaultSource, plants: &[Plant; 2]) -> Result<PairCase> {
         let (diagnosis, ..) = self.diagnose(source, plants)?;
         let mut planted: Vec<StageId> = plants.iter().map(|p| p.stage).collect();
         let mut found: Vec<StageId> = diagnosis.findings.iter().map(|f| f.id).collect();
@@ -161,19 +161,19 @@ impl<'a> ScoreRun<'a> {
     /// If a subject cannot be run.
     pub fn group(
         &self,
-        source: &dyn FaultSource,
+        source: &FaultSource,
         sampling: Sampling,
         wanted: impl Fn(&Plant, &Node) -> bool,
         progress: &dyn Fn(&str, usize, usize),
     ) -> Result<Group> {
         let graph = self.pair.opened.model.graph();
-        let mut plants = source.plants(graph, &self.pair.opened.model);
+        let mut plants = (source.plants)(graph, &self.pair.opened.model);
         plants.retain(|p| graph.index(p.stage).is_some_and(|i| wanted(p, &graph.nodes[i])));
         let plants = sampling.choose(&plants, graph);
         let mut clean = None;
         let mut group = Group {
-            source: source.name().to_owned(),
-            independent: source.independent(),
+            source: source.name.to_owned(),
+            independent: source.independent,
             cases: Vec::with_capacity(plants.len()),
             pairs: Vec::new(),
         };
@@ -257,7 +257,7 @@ impl<'a> ScoreRun<'a> {
                 let parameters = vec![((*parameter).to_owned(), value(m))];
                 let id = CauseId { mutation: (*mutation).to_owned(), parameters, since: None };
                 let plant = Plant { fault: 0, cause: id, stage, of_format: false };
-                let (diagnosis, ..) = self.diagnose(&RoundTrips, std::slice::from_ref(&plant))?;
+                let (diagnosis, ..) = self.diagnose(&ROUND_TRIPS, std::slice::from_ref(&plant))?;
                 let Some(first) = diagnosis.findings.first().filter(|f| f.id == stage) else {
                     break;
                 };

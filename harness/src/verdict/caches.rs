@@ -32,7 +32,7 @@ pub(super) fn caches(
     for &index in &source.steps {
         let step = source.step(index);
         if let Some(own) = step.get(node.id).filter(|_| source.resumes) {
-            state.values = Tensor { shape: own.shape.clone(), data: own.data.iter().map(|&v| f64::from(v)).collect() };
+            state.values = own.wide();
             state.deltas = Tensor::zeros(own.shape.clone());
             state.known = vec![true; own.rows()];
             state.lost = false;

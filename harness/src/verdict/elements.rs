@@ -3,7 +3,7 @@
 
 use super::evaluate::evaluate;
 use super::operands::Block;
-use super::rows::{judged_len, place, row_at, row_len};
+use super::rows::row_at;
 use super::{Place, Side, StageResult};
 use crate::capture::{Capture, Filter};
 use crate::number::{Real, rounded};
@@ -128,27 +128,19 @@ fn rows(
         if block.step.index < at.step {
             return ControlFlow::Continue(());
         }
-        let n = row_len(&block.value.shape);
-        let positions: Vec<u32> = match block.known {
-            Some(_) => Vec::new(),
-            None => block.step.positions()[block.rows.clone()].to_vec(),
-        };
-        for r in 0..block.value.data.len() / n {
-            let here = place(node, &block.value.shape, at.step, &positions, r);
-            let known = block.known.is_none_or(|known| known[here.position]);
+        for (here, range) in super::rows::rows(node, &block.value.shape, at.step, block.positions()) {
             let wanted = here.head == at.head && (first..first + ROWS).contains(&here.position);
-            if !wanted || !known || !filter.position(here.position) {
+            if !wanted || !block.knows(here.position) || !filter.position(here.position) {
                 continue;
             }
-            let n = r * n..r * n + judged_len(node, here, n);
-            let got = row_at(node, subject.capture, here).filter(|got| got.len() >= n.len());
+            let got = row_at(node, subject.capture, here).filter(|got| got.len() >= range.len());
             let Some(mut got) = got else { continue };
-            got.truncate(n.len());
+            got.truncate(range.len());
             rows.push(Row {
                 position: here.position,
                 got,
-                want: block.value.data[n.clone()].to_vec(),
-                bound: block.bound[n].to_vec(),
+                want: block.value.data[range.clone()].to_vec(),
+                bound: block.bound[range].to_vec(),
                 other: row_at(node, reference, here),
             });
         }

@@ -1,6 +1,6 @@
 //! From residuals to statuses, origins and one verdict.
 
-use super::rows::{self, place, row_len};
+use super::rows;
 use super::{
     AttentionMap, ElementMap, Global, Local, LogitsRow, Policy, Segment, Side, Symptom, attention, elements, global,
     health, logits, residuals,
@@ -393,8 +393,7 @@ fn rows_asked(node: &Node, step: &Step, filter: &Filter) -> usize {
         return 0;
     }
     let shape = Graph::extent(node, step.tokens.len(), step.keys());
-    let all = shape.iter().product::<usize>() / row_len(&shape);
-    (0..all).filter(|&r| filter.position(place(node, &shape, step.index, &positions, r).position)).count()
+    rows::rows(node, &shape, step.index, positions).filter(|(at, _)| filter.position(at.position)).count()
 }
 
 /// The logits, if they were asked for.

@@ -3,7 +3,7 @@
 
 use super::evaluate::evaluate;
 use super::operands::{Block, Side, rows_of};
-use super::rows::{judged_len, place, row_len};
+use super::rows::rows;
 use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, ROW_FACTOR};
 use super::{Place, Policy, Segment, Spread};
 use crate::capture::Filter;
@@ -38,6 +38,10 @@ pub struct Element {
 }
 
 impl Element {
+    fn of(place: Place, index: usize, got: f32, want: f64, allowed: f64) -> Self {
+        Self { place, index, got: f64::from(got), want, allowed, other: None }
+    }
+
     /// Share of what is allowed that its difference takes.
     pub fn share(&self) -> f64 {
         share((self.got - self.want).abs(), self.allowed)
@@ -196,21 +200,12 @@ impl<'a> Check<'a> {
     }
 
     fn rows(&mut self, got: &Tensor<f32>, block: &Block<'_>) {
-        let n = row_len(&got.shape);
-        let positions = match block.known {
-            Some(_) => Vec::new(),
-            None => block.step.positions()[block.rows.clone()].to_vec(),
-        };
-        let index = block.step.index;
-        for r in 0..got.data.len() / n {
-            let at = place(self.node, &got.shape, index, &positions, r);
-            if !self.filter.position(at.position) || block.known.is_some_and(|k| !k[at.position]) {
-                continue;
+        let node = self.node;
+        for (at, range) in rows(node, &got.shape, block.step.index, block.positions()) {
+            if self.filter.position(at.position) && block.knows(at.position) {
+                let row = (&got.data[range.clone()], &block.value.data[range.clone()], &block.bound[range]);
+                self.row(at, row, block);
             }
-            // Scores beyond the diagonal carry no meaning.
-            let range = r * n..r * n + judged_len(self.node, at, n);
-            let row = (&got.data[range.clone()], &block.value.data[range.clone()], &block.bound[range]);
-            self.row(at, row, block);
         }
     }
 
@@ -230,28 +225,14 @@ impl<'a> Check<'a> {
             // Of the first that is not finite, the operands tell where it began.
             if local.non_finite.is_none() {
                 local.poisoned_input = block.poisoned;
-                local.non_finite = Some(Element {
-                    place: at,
-                    index,
-                    got: f64::from(got[index]),
-                    want: want[index],
-                    allowed: 0.0,
-                    other: None,
-                });
+                local.non_finite = Some(Element::of(at, index, got[index], want[index], 0.0));
             }
             local.note_bad(at);
             local.spread.row(at.position, f64::INFINITY);
             return;
         }
         local.rule = local.rule.max(row.rule);
-        let element = Element {
-            place: at,
-            index: row.worst,
-            got: f64::from(got[row.worst]),
-            want: want[row.worst],
-            allowed: row.worst_allowed,
-            other: None,
-        };
+        let element = Element::of(at, row.worst, got[row.worst], want[row.worst], row.worst_allowed);
         local.spread.row(at.position, row.used);
         if row.used > 1.0 {
             local.note_bad(at);
@@ -347,14 +328,10 @@ impl Row {
 
 /// Share of what is allowed; nothing is allowed of nothing.
 fn share(difference: f64, allowed: f64) -> f64 {
-    if !difference.is_finite() || allowed.is_nan() || allowed.is_infinite() {
-        // A finite value where f64, on operands that are not, has none.
-        f64::INFINITY
-    } else if difference == 0.0 {
-        0.0
-    } else if allowed > 0.0 {
-        difference / allowed
-    } else {
-        f64::INFINITY
+    match difference.is_finite() && allowed.is_finite() {
+        true if difference == 0.0 => 0.0,
+        true if allowed > 0.0 => difference / allowed,
+        // Also of a finite value where f64, on operands that are not, has none.
+        _ => f64::INFINITY,
     }
 }

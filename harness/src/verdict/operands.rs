@@ -42,6 +42,18 @@ pub struct Block<'a> {
     pub segment: bool,
 }
 
+impl Block<'_> {
+    /// Positions of its rows; none of a cache, whose rows count themselves.
+    pub(super) fn positions(&self) -> Vec<u32> {
+        if self.known.is_some() { Vec::new() } else { self.step.positions()[self.rows.clone()].to_vec() }
+    }
+
+    /// Whether its row of this position is known.
+    pub(super) fn knows(&self, position: usize) -> bool {
+        self.known.is_none_or(|known| known[position])
+    }
+}
+
 /// Takes blocks, in order of side, step and row, until it breaks off.
 pub type Sink<'s> = dyn FnMut(Block<'_>) -> ControlFlow<()> + 's;
 
