@@ -1,7 +1,6 @@
 //! A stage that is not computed and shows what another left.
 
 use super::Mutation;
-use super::places::anywhere;
 use qdiff_engine::model::fault::Output;
 use qdiff_engine::model::{Graph, Node, StageId};
 
@@ -34,11 +33,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "copied-from-previous-layer",
-        fits: Some(anywhere),
         story: "the stage is not computed: it shows the same stage of the layer before",
         seen: "two layers give the same tensor bit by bit",
         remedy: "check that the layer's index enters the kernel's arguments and the buffer's address",
         apply: previous_layer,
-        ..Mutation::PLAIN
+        ..Mutation::ANYWHERE
     },
 ];

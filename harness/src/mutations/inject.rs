@@ -71,10 +71,7 @@ impl Injection {
                 None => targets.push(Target::parse(word)?),
             }
         }
-        let (name, params) = match head.split_once(':') {
-            Some((name, params)) => (name, Some(params)),
-            None => (head, None),
-        };
+        let (name, params) = head.split_once(':').map_or((head, None), |(name, params)| (name, Some(params)));
         let mutation = find(name).with_context(|| {
             let known = catalogue().filter(|m| m.site() != FaultSite::Elsewhere).map(|m| m.name);
             format!("no mutation is called `{name}`{}", hint(name, known, "`qdiff mutations` lists them"))
@@ -127,13 +124,9 @@ impl Injection {
             );
         }
         let last = graph.config.n_layers as u16 - 1;
-        for target in &self.targets {
-            match target {
-                Target::Layer(layer) if *layer > last => {
-                    bail!("layer {layer} does not exist; the model has layers 0 to {last}")
-                }
-                _ => {}
-            }
+        let layers = self.targets.iter().filter_map(|t| if let Target::Layer(layer) = t { Some(*layer) } else { None });
+        if let Some(layer) = layers.into_iter().find(|layer| *layer > last) {
+            bail!("layer {layer} does not exist; the model has layers 0 to {last}");
         }
         let right = graph.clone();
         let mut changed = Vec::new();
@@ -147,12 +140,9 @@ impl Injection {
             changed.push(node.id);
         }
         if changed.is_empty() {
-            let mut names: Vec<&str> = Vec::new();
-            for node in right.nodes.iter().filter(|n| self.mutation.concerns(&right, n)) {
-                if !names.contains(&node.id.name) {
-                    names.push(node.id.name);
-                }
-            }
+            let mut names = right.stage_names();
+            let concerned = |n: &&Node| self.mutation.concerns(&right, n);
+            names.retain(|name| right.nodes.iter().filter(concerned).any(|n| n.id.name == *name));
             match names.as_slice() {
                 [] => bail!("`{}` applies to no stage of this model", self.mutation.name),
                 names => bail!("`{}` applies to {}, and changes nothing there", self.mutation.name, names.join(" ")),
@@ -168,10 +158,7 @@ impl Injection {
     pub fn apply(&self, graph: &mut Graph) -> Result<String> {
         let changed = self.rewrite(graph)?.len();
         let what = CauseId::new(self.mutation, &self.values);
-        let from = match self.since {
-            0 => String::new(),
-            position => format!(" from position {position} on"),
-        };
+        let from = if self.since == 0 { String::new() } else { format!(" from position {} on", self.since) };
         Ok(format!("{what} in {}{from}", counted(changed, "stage")))
     }
 }

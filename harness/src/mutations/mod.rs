@@ -155,6 +155,9 @@ impl Mutation {
         propose: None,
     };
 
+    /// What those have in common that happen to any stage.
+    const ANYWHERE: Mutation = Mutation { fits: Some(|_, _| true), ..Self::PLAIN };
+
     /// Whether it can happen to this stage.
     pub fn concerns(&self, graph: &Graph, node: &Node) -> bool {
         self.fits.is_some_and(|fits| fits(graph, node))
@@ -259,10 +262,6 @@ pub fn find(name: &str) -> Option<&'static Mutation> {
 mod places {
     use qdiff_engine::model::{Graph, Node, Role};
     use qdiff_engine::ops::Op;
-
-    pub(super) fn anywhere(_: &Graph, _: &Node) -> bool {
-        true
-    }
 
     pub(super) fn norms(_: &Graph, n: &Node) -> bool {
         matches!(n.op, Op::RmsNorm(_))

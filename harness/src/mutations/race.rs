@@ -2,7 +2,6 @@
 //! it; `--repeat` sees it.
 
 use super::Mutation;
-use super::places::anywhere;
 use qdiff_engine::model::fault::Output;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,7 +18,6 @@ fn unordered(out: Output<'_>, times: &AtomicUsize) {
 
 pub(super) const MUTATIONS: &[Mutation] = &[Mutation {
     name: "race",
-    fits: Some(anywhere),
     story: "the result changes from run to run",
     seen: "`qdiff run --repeat`: tested before any other verdict",
     remedy: "compute-sanitizer --tool racecheck; look for a missing barrier or an atomic sum",
@@ -28,5 +26,5 @@ pub(super) const MUTATIONS: &[Mutation] = &[Mutation {
         let times = AtomicUsize::new(0);
         Some(node.writing(move |out| unordered(out, &times)))
     },
-    ..Mutation::PLAIN
+    ..Mutation::ANYWHERE
 }];

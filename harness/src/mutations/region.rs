@@ -1,7 +1,6 @@
 //! A part of the output that is wrong by itself: a head, a row, a column, a
 //! tile, the tail.
 
-use super::places::anywhere;
 use super::{Explains, Mutation, Param, each};
 use crate::verdict::{Evidence, Wrong, of_heads};
 use qdiff_engine::model::{Axis, Graph, Node};
@@ -83,40 +82,17 @@ enum Left {
     Anything,
 }
 
-/// A part of the output, by the axis it is counted on.
-#[derive(Clone, Copy, Debug)]
-enum Region {
-    /// One part.
-    One(Parts, usize),
-    /// The row of one position, in whatever step it comes.
-    Position(Parts, usize),
-    /// Rows and columns from..to.
-    Tile { rows: (usize, usize), columns: (usize, usize) },
-    /// Columns from here to the end.
-    Tail(usize),
-}
-
-impl Region {
-    fn holds(self, shape: &[usize], positions: &[u32], at: usize) -> bool {
-        let position = |row: usize| positions.get(row).map(|&p| p as usize);
-        let column = Parts::Columns.part(shape, at);
-        match self {
-            Self::One(parts, i) => parts.part(shape, at) == i,
-            Self::Position(parts, p) => position(parts.part(shape, at)) == Some(p),
-            Self::Tile { rows, columns } => {
-                let row = position(Parts::Outer.part(shape, at));
-                row.is_some_and(|row| (rows.0..rows.1).contains(&row)) && (columns.0..columns.1).contains(&column)
-            }
-            Self::Tail(from) => column >= from,
-        }
-    }
-}
-
-fn spoil(node: &Node, region: Region, left: Left) -> Option<Node> {
+/// The node with something else in the part of its output whose elements `holds` finds, by the
+/// tensor's shape, the position of each row, and the element's index.
+fn spoil(
+    node: &Node,
+    left: Left,
+    holds: impl Fn(&[usize], &[u32], usize) -> bool + Send + Sync + 'static,
+) -> Option<Node> {
     Some(node.writing(move |out| {
         let n = out.value.data.len().max(1) as f64;
         let size = (out.value.data.iter().map(|v| v * v).sum::<f64>() / n).sqrt();
-        for at in (0..out.value.data.len()).filter(|&at| region.holds(&out.value.shape, out.positions, at)) {
+        for at in (0..out.value.data.len()).filter(|&at| holds(&out.value.shape, out.positions, at)) {
             out.value.data[at] = match left {
                 Left::Zero => 0.0,
                 Left::Old => out.before(at),
@@ -128,6 +104,11 @@ fn spoil(node: &Node, region: Region, left: Left) -> Option<Node> {
             };
         }
     }))
+}
+
+/// One part of the output spoiled.
+fn spoil_one(node: &Node, parts: Parts, i: usize) -> Option<Node> {
+    spoil(node, Left::Anything, move |shape, _, at| parts.part(shape, at) == i)
 }
 
 /// The one value of `key` over all wrong elements.
@@ -152,7 +133,6 @@ const PLACE: &str = "which part is wrong is all that can be said; the values fol
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "tail-skipped",
-        fits: Some(anywhere),
         story: "the last columns are not written: the last partial tile is skipped",
         seen: "the end of each row is zero or shows the step before",
         remedy: "round the grid up, and guard inside the kernel instead of leaving the rest out",
@@ -168,30 +148,31 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 Some(Axis::Fixed(width)) => from < *width,
                 _ => true,
             };
-            if inside && from > 0 { spoil(node, Region::Tail(from), left) } else { None }
+            if !inside || from == 0 {
+                return None;
+            }
+            spoil(node, left, move |shape, _, at| Parts::Columns.part(shape, at) >= from)
         },
         propose: Some(|e| {
             let from = e.wrong().iter().map(|w| w.index).min();
             let from = from.into_iter().filter(|&from| from > 0);
             from.flat_map(|f| [vec![f as f64, 0.0], vec![f as f64, 1.0]]).collect()
         }),
-        ..Mutation::PLAIN
+        ..Mutation::ANYWHERE
     },
     Mutation {
         name: "one-column-wrong",
-        fits: Some(anywhere),
         story: "one column alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this output alone: its row of the weight, its bias, its thread",
         params: &[Param::new("column", "the column, from 0", 0.0)],
         explains: Explains::Place,
-        apply: |node, values, _| spoil(node, Region::One(Parts::Columns, values[0] as usize), Left::Anything),
+        apply: |node, values, _| spoil_one(node, Parts::Columns, values[0] as usize),
         propose: Some(|e| each(only(&e.wrong(), |w| Some(w.index)).map(|c| c as f64))),
-        ..Mutation::PLAIN
+        ..Mutation::ANYWHERE
     },
     Mutation {
         name: "one-row-wrong",
-        fits: Some(anywhere),
         story: "one position alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this position alone: its block of the grid, its step, its row of the cache",
@@ -200,18 +181,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         apply: |node, values, _| {
             let position = values[0] as usize;
             // The rows of a cache are counted from 0 in every step.
-            let region = match node.shape.first() {
-                Some(Axis::Keys) => Region::One(Parts::Outer, position),
-                _ => Region::Position(Parts::rows(node), position),
-            };
-            spoil(node, region, Left::Anything)
+            if node.shape.first() == Some(&Axis::Keys) {
+                return spoil_one(node, Parts::Outer, position);
+            }
+            let rows = Parts::rows(node);
+            spoil(node, Left::Anything, move |shape, positions, at| {
+                positions.get(rows.part(shape, at)).is_some_and(|&p| p as usize == position)
+            })
         },
         propose: Some(|e| each(only(&e.wrong(), |w| Some(e.rows[w.row].place.position)).map(|r| r as f64))),
-        ..Mutation::PLAIN
+        ..Mutation::ANYWHERE
     },
     Mutation {
         name: "one-head-wrong",
-        fits: Some(anywhere),
         story: "one head alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this head alone: its block of the grid, its offset, its KV head",
@@ -219,14 +201,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         explains: Explains::Place,
         apply: |node, values, graph| {
             let parts = Parts::heads(node, graph)?;
-            spoil(node, Region::One(parts, values[0] as usize), Left::Anything)
+            spoil_one(node, parts, values[0] as usize)
         },
         propose: Some(|e| each(head(e).map(|h| h as f64))),
-        ..Mutation::PLAIN
+        ..Mutation::ANYWHERE
     },
     Mutation {
         name: "one-tile-wrong",
-        fits: Some(anywhere),
         story: "one tile of the output alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this block of the grid alone",
@@ -238,10 +219,15 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ],
         explains: Explains::Place,
         apply: |node, v, _| {
-            let range = |from: f64, n: f64| (from as usize, (from + n) as usize);
-            let region = Region::Tile { rows: range(v[0], v[1]), columns: range(v[2], v[3]) };
-            let flat = matches!(node.shape[..], [Axis::Tokens, Axis::Fixed(_)]);
-            if flat { spoil(node, region, Left::Anything) } else { None }
+            let range = |from: f64, n: f64| from as usize..(from + n) as usize;
+            let (rows, columns) = (range(v[0], v[1]), range(v[2], v[3]));
+            if !matches!(node.shape[..], [Axis::Tokens, Axis::Fixed(_)]) {
+                return None;
+            }
+            spoil(node, Left::Anything, move |shape, positions, at| {
+                let row = positions.get(Parts::Outer.part(shape, at));
+                row.is_some_and(|&p| rows.contains(&(p as usize))) && columns.contains(&Parts::Columns.part(shape, at))
+            })
         },
         propose: Some(|e| {
             let wrong = e.wrong();
@@ -260,6 +246,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let part = width < row_len && width > 1 && height > 1;
             if full && part { vec![[rows.0, height, columns.0, width].map(|x| x as f64).to_vec()] } else { Vec::new() }
         }),
-        ..Mutation::PLAIN
+        ..Mutation::ANYWHERE
     },
 ];

@@ -12,7 +12,7 @@ use crate::progress::silent;
 use crate::runners::{CPU, Faults, LLAMA, Tokens};
 use crate::verdict::{Row, assembled, rows_given};
 use anyhow::Result;
-use qdiff_engine::model::{Node, Role, StageId};
+use qdiff_engine::model::{Config, Node, Role, StageId};
 use qdiff_engine::ops::Op;
 use std::time::Instant;
 
@@ -226,36 +226,37 @@ impl<'a> ScoreRun<'a> {
     /// # Errors
     /// If a subject cannot be run.
     pub fn graded(&self) -> Result<Vec<Graded>> {
-        let config = &self.pair.oracle.graph.config;
-        let scale = 1.0 / (config.head_dim as f64).sqrt();
-        type Value<'v> = Box<dyn Fn(f64) -> f64 + 'v>;
         type Place = fn(&Node) -> bool;
-        let faults: [([&str; 2], Place, Value<'_>); 5] = [
-            (["scaled", "by"], |n| n.role == Role::Up, Box::new(|m| 1.0 + m)),
-            (["offset", "by"], |n| n.role == Role::AttnInput, Box::new(|m| m)),
-            (["rms-eps-wrong", "eps"], |n| n.role == Role::FfnInput, Box::new(|m| config.rms_eps + m)),
+        type Value = fn(&Config, f64) -> f64;
+        let config = &self.pair.oracle.graph.config;
+        let faults: [(&str, &str, Place, Value); 5] = [
+            ("scaled", "by", |n| n.role == Role::Up, |_, m| 1.0 + m),
+            ("offset", "by", |n| n.role == Role::AttnInput, |_, m| m),
+            ("rms-eps-wrong", "eps", |n| n.role == Role::FfnInput, |c, m| c.rms_eps + m),
             (
-                ["rope-base", "base"],
+                "rope-base",
+                "base",
                 |n| matches!((&n.op, n.role), (Op::Rope(_), Role::Query)),
-                Box::new(|m| config.rope_base * (1.0 + m)),
+                |c, m| c.rope_base * (1.0 + m),
             ),
             (
-                ["attn-scale-wrong", "scale"],
+                "attn-scale-wrong",
+                "scale",
                 |n| matches!(n.op, Op::AttnWeights(_)),
-                Box::new(move |m| scale * (1.0 + m)),
+                |c, m| 1.0 / (c.head_dim as f64).sqrt() * (1.0 + m),
             ),
         ];
         let layer = Some(config.n_layers as u16 / 2);
         let mut graded = Vec::new();
-        for ([mutation, parameter], place, value) in &faults {
+        for (mutation, parameter, place, value) in faults {
             let mut nodes = self.pair.oracle.graph.nodes.iter().filter(|n| n.id.layer == layer);
             let Some(stage) = nodes.find(|n| place(n)).map(|n| n.id) else {
                 continue;
             };
             let (mut found, mut cause) = (None, None);
             for m in MAGNITUDES {
-                let parameters = vec![((*parameter).to_owned(), value(m))];
-                let id = CauseId { mutation: (*mutation).to_owned(), parameters, since: None };
+                let parameters = vec![(parameter.to_owned(), value(config, m))];
+                let id = CauseId { mutation: mutation.to_owned(), parameters, since: None };
                 let plant = Plant { fault: 0, cause: id, stage, of_format: false };
                 let (diagnosis, ..) = self.diagnose(&ROUND_TRIPS, std::slice::from_ref(&plant))?;
                 let Some(first) = diagnosis.findings.first().filter(|f| f.id == stage) else {
@@ -266,7 +267,7 @@ impl<'a> ScoreRun<'a> {
                     cause = Some(Real(m));
                 }
             }
-            graded.push(Graded { fault: (*mutation).to_owned(), stage, found, named: cause });
+            graded.push(Graded { fault: mutation.to_owned(), stage, found, named: cause });
         }
         Ok(graded)
     }
@@ -276,13 +277,10 @@ impl<'a> ScoreRun<'a> {
 /// parameters where the plant states them. A mutation that is the same function
 /// on that stage counts as the same.
 fn named(finding: &Finding, plant: &Plant) -> bool {
-    let Some(cause) = &finding.cause else {
-        return false;
-    };
-    match plant.cause.parameters.as_slice() {
+    finding.cause.as_ref().is_some_and(|cause| match plant.cause.parameters.as_slice() {
         [] => cause.name.mutation == plant.name(),
         _ => equal(&cause.name, &plant.cause),
-    }
+    })
 }
 
 /// The same mutation with the same values, whatever the order and the digits

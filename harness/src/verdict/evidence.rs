@@ -140,12 +140,6 @@ impl<'a> Evidence<'a> {
         all
     }
 
-    /// Tokens of the first step: the prompt.
-    pub fn prompt_len(&self) -> usize {
-        let first = self.side.capture.steps.first();
-        first.map_or(0, |s| s.tokens.len())
-    }
-
     /// For a linear stage: three of its bad rows alone, which is what a
     /// hypothesis is tried on first.
     pub fn sample(&self) -> Option<Capture> {

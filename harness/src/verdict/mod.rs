@@ -52,7 +52,7 @@ pub(crate) use rows::rows_given;
 pub use segment::Segment;
 pub(crate) use segment::products_beyond;
 pub use shape::describe;
-pub(crate) use shape::{looks_like_rounding, of_heads, pattern};
+pub(crate) use shape::{FEW, line, looks_like_rounding, of_heads, pattern};
 pub use spread::{BEYOND, BIN_OF_ONE, Spread};
 pub use tolerance::Policy;
 

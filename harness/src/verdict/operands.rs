@@ -1,6 +1,7 @@
 //! What an evaluation takes and gives: the operands of a runner, captured or
 //! evaluated, and blocks of rows as they should be.
 
+use super::evaluate::Expected;
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Filter, Step, Stored};
 use qdiff_engine::model::{Graph, Node};
@@ -58,7 +59,7 @@ impl Block<'_> {
 pub type Sink<'s> = dyn FnMut(Block<'_>) -> ControlFlow<()> + 's;
 
 /// Value and uncertainty of nodes that were not captured, by node and step.
-pub(super) type Computed = HashMap<usize, HashMap<usize, (Tensor<f64>, Vec<f32>)>>;
+pub(super) type Computed = HashMap<usize, Expected>;
 
 /// Where the operands of one side come from.
 #[derive(Clone)]
@@ -165,7 +166,7 @@ impl<'a> Source<'a> {
         if let Some(stored) = self.step(step).stages.get(&node.id) {
             return rows_of(node, stored, rows).map(Operand::Captured);
         }
-        let (value, delta) = self.computed?.get(&input)?.get(&step)?;
+        let (value, delta) = self.computed?.get(&input)?[step].as_ref()?;
         Some(Operand::Computed(value, delta))
     }
 }

@@ -16,11 +16,12 @@
 //! the finding can name the segment only.
 
 use super::apply::{State, apply};
+use super::evaluate::{Expected, put};
 use super::linear::ROWS_AT_ONCE;
-use super::operands::{Block, Computed, Side, Sink, Source};
+use super::operands::{Computed, Side, Sink, Source};
 use crate::capture::{Capture, Step};
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource};
-use qdiff_engine::ops::{Op, Tensor};
+use qdiff_engine::ops::Op;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -172,10 +173,13 @@ pub(super) fn evaluate(
                 resumes: true,
                 filter: None,
             };
-            let mut values = HashMap::new();
+            let mut values: Expected = vec![None; side.capture.steps.len()];
             let state = states.entry(inside).or_insert_with(|| State::new(1));
             let flow = apply(node, graph, weights, &[source], state, &mut |block| {
-                keep(block, &mut values);
+                // Attention over rows that nobody knows cannot be evaluated.
+                if block.known.is_none_or(|known| !known.contains(&false)) {
+                    put(node, block, &mut values);
+                }
                 ControlFlow::Continue(())
             });
             debug_assert!(flow.is_continue(), "nothing breaks off");
@@ -202,20 +206,4 @@ fn groups(capture: &Capture) -> Vec<Vec<usize>> {
         }
     }
     groups
-}
-
-/// Puts a block with those of the same step before it.
-fn keep(block: Block<'_>, values: &mut HashMap<usize, (Tensor<f64>, Vec<f32>)>) {
-    if block.known.is_some_and(|known| known.contains(&false)) {
-        // Attention over rows that nobody knows cannot be evaluated.
-        return;
-    }
-    if block.rows.start == 0 {
-        values.insert(block.index, (block.value.into_owned(), block.bound.into_owned()));
-    } else if let Some((value, bound)) = values.get_mut(&block.index) {
-        // Only linear layers come in parts, and their first axis is the rows.
-        value.shape[0] += block.value.shape[0];
-        value.data.extend_from_slice(&block.value.data);
-        bound.extend_from_slice(&block.bound);
-    }
 }

@@ -1,6 +1,6 @@
 //! Scores, softmax and context.
 
-use super::{Fault, Spot, context, scores, softmax};
+use super::{Fault, Spot, context, fault, scores, softmax};
 use half::f16;
 use qdiff_engine::model::Graph;
 use std::ops::Add as _;
@@ -108,18 +108,45 @@ fn over_queries(s: &mut Spot<'_>) {
     }
 }
 
-/// Scores summed by `add` over products with the query head's own choice of key:
-/// `key(head, n, i)` is where its element stands in the cache.
-fn score(s: &mut Spot<'_>, key: impl Fn(usize, usize, usize) -> usize, add: fn(f32, f32) -> f32) {
-    let (h, d) = (s.config.n_heads, s.config.head_dim);
-    let (q, k) = (&s.inputs[0].data, &s.inputs[1]);
-    let (tokens, keys) = (s.positions.len(), k.shape[0]);
+/// How a cache is read: dimension of a head, KV heads, query heads to each of them, and cached rows.
+struct Cache {
+    d: usize,
+    heads: usize,
+    group: usize,
+    keys: usize,
+}
+
+/// Where element i of row n stands in the cache to a query head.
+type Place = fn(&Cache, usize, usize, usize) -> usize;
+
+fn right(c: &Cache, head: usize, n: usize, i: usize) -> usize {
+    (n * c.heads + head / c.group) * c.d + i
+}
+
+fn modulo(c: &Cache, head: usize, n: usize, i: usize) -> usize {
+    (n * c.heads + head % c.heads) * c.d + i
+}
+
+fn transposed(c: &Cache, head: usize, n: usize, i: usize) -> usize {
+    (head / c.group * c.d + i) * c.keys + n
+}
+
+fn cache(s: &Spot<'_>) -> Cache {
+    let (c, keys) = (s.config, s.inputs[1].shape[0]);
+    Cache { d: c.head_dim, heads: c.n_kv_heads, group: c.n_heads / c.n_kv_heads, keys }
+}
+
+/// Scores summed by `add` over products with the keys that stand at `place`.
+fn score(s: &mut Spot<'_>, place: Place, add: fn(f32, f32) -> f32) {
+    let (h, d, c) = (s.config.n_heads, s.config.head_dim, cache(s));
+    let (q, k) = (&s.inputs[0].data, &s.inputs[1].data);
+    let (tokens, keys) = (s.positions.len(), c.keys);
     for head in 0..h {
         for t in 0..tokens {
             for n in 0..keys {
                 let mut sum = 0f32;
                 for i in 0..d {
-                    sum = add(sum, q[(t * h + head) * d + i] * k.data[key(head, n, i)]);
+                    sum = add(sum, q[(t * h + head) * d + i] * k[place(&c, head, n, i)]);
                 }
                 s.out[(head * tokens + t) * keys + n] = sum;
             }
@@ -127,68 +154,22 @@ fn score(s: &mut Spot<'_>, key: impl Fn(usize, usize, usize) -> usize, add: fn(f
     }
 }
 
-/// Dimension of a head, KV heads, and query heads to each of them.
-fn heads(s: &Spot<'_>) -> (usize, usize, usize) {
-    let c = s.config;
-    (c.head_dim, c.n_kv_heads, c.n_heads / c.n_kv_heads)
-}
-
-fn heads_modulo(s: &mut Spot<'_>) {
-    let (d, g, _) = heads(s);
-    score(s, |head, n, i| (n * g + head % g) * d + i, f32::add);
-}
-
-fn first_key(s: &mut Spot<'_>) {
-    let (d, _, group) = heads(s);
-    score(s, |head, _, i| head / group * d + i, f32::add);
-}
-
-/// K read as it would stand transposed.
-fn keys_transposed(s: &mut Spot<'_>) {
-    let (d, _, group) = heads(s);
-    let keys = s.inputs[1].shape[0];
-    score(s, |head, n, i| (head / group * d + i) * keys + n, f32::add);
-}
-
-/// Sums of q·k kept in f16, term by term.
-fn scores_in_half(s: &mut Spot<'_>) {
-    let (d, g, group) = heads(s);
-    score(s, |head, n, i| (n * g + head / group) * d + i, |sum, product| f16::from_f32(sum + product).to_f32());
-}
-
-/// Context with the query head's own choice of value: `value(head, n, i)`.
-fn mix(s: &mut Spot<'_>, value: impl Fn(usize, usize, usize) -> usize) {
-    let (h, d) = (s.config.n_heads, s.config.head_dim);
-    let (w, v) = (&s.inputs[0].data, &s.inputs[1]);
-    let (tokens, keys) = (s.positions.len(), v.shape[0]);
+/// Context of the values that stand at `place`.
+fn mix(s: &mut Spot<'_>, place: Place) {
+    let (h, d, c) = (s.config.n_heads, s.config.head_dim, cache(s));
+    let (w, v) = (&s.inputs[0].data, &s.inputs[1].data);
+    let (tokens, keys) = (s.positions.len(), c.keys);
     for t in 0..tokens {
         for head in 0..h {
             for i in 0..d {
                 let mut sum = 0f32;
                 for n in 0..keys {
-                    sum += w[(head * tokens + t) * keys + n] * v.data[value(head, n, i)];
+                    sum += w[(head * tokens + t) * keys + n] * v[place(&c, head, n, i)];
                 }
                 s.out[(t * h + head) * d + i] = sum;
             }
         }
     }
-}
-
-fn values_modulo(s: &mut Spot<'_>) {
-    let (d, g, _) = heads(s);
-    mix(s, |head, n, i| (n * g + head % g) * d + i);
-}
-
-fn values_transposed(s: &mut Spot<'_>) {
-    let (d, _, group) = heads(s);
-    let keys = s.inputs[1].shape[0];
-    mix(s, |head, n, i| (head / group * d + i) * keys + n);
-}
-
-fn values_by_head(s: &mut Spot<'_>) {
-    let (d, _, group) = heads(s);
-    let keys = s.inputs[1].shape[0];
-    mix(s, |head, n, i| (head / group * keys + n) * d + i);
 }
 
 /// Whether h / (H/G) and h mod G differ.
@@ -197,29 +178,33 @@ fn grouped(g: &Graph) -> bool {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault { cause: "attn-scale-missing", places: |_, n, _| softmax(n), spoil: |s| scaled(s, 1.0) },
-    Fault { cause: "attn-scale-wrong", places: |_, n, _| softmax(n), spoil: scaled_by_width },
-    Fault { cause: "attn-uniform", places: |_, n, _| scores(n), spoil: |s| s.out.fill(0.0) },
-    Fault { cause: "attn-uniform:read=1", places: |_, n, _| scores(n), spoil: first_key },
-    Fault { cause: "mask-missing", places: |_, n, _| softmax(n), spoil: |s| masked(s, |_| usize::MAX) },
-    Fault { cause: "mask-off-by-one:by=1", places: |_, n, _| softmax(n), spoil: |s| masked(s, |p| p + 2) },
-    Fault { cause: "mask-off-by-one:by=-1", places: |_, n, _| softmax(n), spoil: |s| masked(s, |p| p.max(1)) },
-    Fault { cause: "softmax-wrong-axis", places: |_, n, _| softmax(n), spoil: over_queries },
-    Fault { cause: "softmax-no-max", places: |_, n, _| softmax(n), spoil: |s| weighted(s, |z, _| z.exp(), |_| true) },
-    Fault {
-        // The shuffle begins at a distance of 4: lanes 8 to 31 of each warp are lost.
-        cause: "softmax-lanes-dropped:kept=8",
-        places: |_, n, _| softmax(n),
-        spoil: |s| weighted(s, |z, top| (z - top).exp(), |i| i & 31 < 8),
-    },
-    Fault { cause: "gqa-head-map", places: |g, n, _| scores(n) && grouped(g), spoil: heads_modulo },
-    Fault { cause: "gqa-head-map", places: |g, n, _| context(n) && grouped(g), spoil: values_modulo },
-    Fault { cause: "k-cache-layout:as=0", places: |_, n, _| scores(n), spoil: keys_transposed },
-    Fault { cause: "v-cache-layout:as=0", places: |_, n, _| context(n), spoil: values_transposed },
-    Fault {
-        cause: "v-cache-layout:as=1",
-        places: |g, n, _| context(n) && g.config.n_kv_heads > 1,
-        spoil: values_by_head,
-    },
-    Fault { cause: "kq-f16-overflow", places: |_, n, _| scores(n), spoil: scores_in_half },
+    fault("attn-scale-missing", |_, n, _| softmax(n), |s| scaled(s, 1.0)),
+    fault("attn-scale-wrong", |_, n, _| softmax(n), scaled_by_width),
+    fault("attn-uniform", |_, n, _| scores(n), |s| s.out.fill(0.0)),
+    fault("attn-uniform:read=1", |_, n, _| scores(n), |s| score(s, |c, head, _, i| right(c, head, 0, i), f32::add)),
+    fault("mask-missing", |_, n, _| softmax(n), |s| masked(s, |_| usize::MAX)),
+    fault("mask-off-by-one:by=1", |_, n, _| softmax(n), |s| masked(s, |p| p + 2)),
+    fault("mask-off-by-one:by=-1", |_, n, _| softmax(n), |s| masked(s, |p| p.max(1))),
+    fault("softmax-wrong-axis", |_, n, _| softmax(n), over_queries),
+    fault("softmax-no-max", |_, n, _| softmax(n), |s| weighted(s, |z, _| z.exp(), |_| true)),
+    // The shuffle begins at a distance of 4: lanes 8 to 31 of each warp are lost.
+    fault(
+        "softmax-lanes-dropped:kept=8",
+        |_, n, _| softmax(n),
+        |s| weighted(s, |z, top| (z - top).exp(), |i| i & 31 < 8),
+    ),
+    fault("gqa-head-map", |g, n, _| scores(n) && grouped(g), |s| score(s, modulo, f32::add)),
+    fault("gqa-head-map", |g, n, _| context(n) && grouped(g), |s| mix(s, modulo)),
+    fault("k-cache-layout:as=0", |_, n, _| scores(n), |s| score(s, transposed, f32::add)),
+    fault("v-cache-layout:as=0", |_, n, _| context(n), |s| mix(s, transposed)),
+    fault(
+        "v-cache-layout:as=1",
+        |g, n, _| context(n) && g.config.n_kv_heads > 1,
+        |s| mix(s, |c, head, n, i| (head / c.group * c.keys + n) * c.d + i),
+    ),
+    fault(
+        "kq-f16-overflow",
+        |_, n, _| scores(n),
+        |s| score(s, right, |sum, product| f16::from_f32(sum + product).to_f32()),
+    ),
 ];

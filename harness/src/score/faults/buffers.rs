@@ -1,6 +1,6 @@
 //! Outputs that are not written, not everywhere, or not where they belong.
 
-use super::{Fault, Spot, context, linear, norm, residual, rope, softmax};
+use super::{Fault, Spot, context, fault, linear, norm, residual, rope, softmax};
 use qdiff_engine::model::{Node, Role, StageId};
 use qdiff_engine::ops::Op;
 
@@ -85,90 +85,72 @@ fn hidden(n: &Node) -> bool {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault {
-        cause: "stale-from-previous-step",
-        places: |_, n, _| {
-            norm(n, &[Role::AttnInput]) || rope(n, &[Role::Key]) || hidden(n) || residual(n, &[Role::FfnOutput])
-        },
-        spoil: stale,
-    },
-    Fault {
-        cause: "logits-stale:stride=96,phase=5",
-        places: |_, n, _| linear(n, &[Role::Logits]),
-        spoil: ids_unwritten,
-    },
-    Fault {
-        cause: "copied-from-previous-layer",
-        places: |_, n, _| {
+    fault(
+        "stale-from-previous-step",
+        |_, n, _| norm(n, &[Role::AttnInput]) || rope(n, &[Role::Key]) || hidden(n) || residual(n, &[Role::FfnOutput]),
+        stale,
+    ),
+    fault("logits-stale:stride=96,phase=5", |_, n, _| linear(n, &[Role::Logits]), ids_unwritten),
+    fault(
+        "copied-from-previous-layer",
+        |_, n, _| {
             let of_kind = linear(n, &[Role::Value, Role::Up]) || rope(n, &[Role::Key]);
             of_kind && n.id.layer.is_some_and(|l| l > 0)
         },
-        spoil: layer_before,
-    },
-    Fault {
-        cause: "zeroed",
-        places: |_, n, _| residual(n, &[Role::AttnOutput]) || hidden(n),
-        spoil: |s| s.out.fill(0.0),
-    },
-    Fault {
-        cause: "tail-skipped",
-        places: |_, n, _| linear(n, &[Role::Query, Role::Gate]),
-        spoil: |s| tail(s, |_| 0.0),
-    },
-    Fault {
-        cause: "tail-skipped",
-        places: |_, n, _| linear(n, &[Role::Up]),
-        spoil: |s| {
+        layer_before,
+    ),
+    fault("zeroed", |_, n, _| residual(n, &[Role::AttnOutput]) || hidden(n), |s| s.out.fill(0.0)),
+    fault("tail-skipped", |_, n, _| linear(n, &[Role::Query, Role::Gate]), |s| tail(s, |_| 0.0)),
+    fault(
+        "tail-skipped",
+        |_, n, _| linear(n, &[Role::Up]),
+        |s| {
             let old = s.old;
             tail(s, |at| before(old, at));
         },
-    },
-    Fault {
-        cause: "heads-misplaced",
-        places: |_, n, _| linear(n, &[Role::Query]) || rope(n, &[Role::Query]) || context(n),
-        spoil: heads_swapped,
-    },
-    Fault {
-        cause: "rows-misplaced",
-        places: |_, n, _| norm(n, &[Role::FfnInput]) || linear(n, &[Role::FfnOutput]),
-        spoil: rows_swapped,
-    },
-    Fault { cause: "columns-misplaced", places: |_, n, _| linear(n, &[Role::AttnOutput]), spoil: columns_rotated },
-    Fault {
-        cause: "scaled:by=2",
-        places: |_, n, _| linear(n, &[Role::AttnOutput, Role::FfnOutput]),
-        spoil: |s| s.out.iter_mut().for_each(|v| *v *= 2.0),
-    },
-    Fault {
-        cause: "offset:by=0.25,scale=1",
-        places: |_, n, _| linear(n, &[Role::Up]) || residual(n, &[Role::AttnOutput]),
-        spoil: |s| s.out.iter_mut().for_each(|v| *v += 0.25),
-    },
-    Fault {
-        cause: "one-head-wrong",
-        places: |_, n, _| rope(n, &[Role::Query]) || context(n),
-        spoil: |s| {
+    ),
+    fault(
+        "heads-misplaced",
+        |_, n, _| linear(n, &[Role::Query]) || rope(n, &[Role::Query]) || context(n),
+        heads_swapped,
+    ),
+    fault("rows-misplaced", |_, n, _| norm(n, &[Role::FfnInput]) || linear(n, &[Role::FfnOutput]), rows_swapped),
+    fault("columns-misplaced", |_, n, _| linear(n, &[Role::AttnOutput]), columns_rotated),
+    fault(
+        "scaled:by=2",
+        |_, n, _| linear(n, &[Role::AttnOutput, Role::FfnOutput]),
+        |s| s.out.iter_mut().for_each(|v| *v *= 2.0),
+    ),
+    fault(
+        "offset:by=0.25,scale=1",
+        |_, n, _| linear(n, &[Role::Up]) || residual(n, &[Role::AttnOutput]),
+        |s| s.out.iter_mut().for_each(|v| *v += 0.25),
+    ),
+    fault(
+        "one-head-wrong",
+        |_, n, _| rope(n, &[Role::Query]) || context(n),
+        |s| {
             let (d, last) = (s.config.head_dim, s.config.n_heads - 1);
             s.spoil_where(|_, column| column / d == last, noise);
         },
-    },
-    Fault { cause: "one-head-wrong:head=1", places: |_, n, _| softmax(n), spoil: one_plane },
-    Fault {
-        cause: "one-column-wrong",
-        places: |_, n, _| linear(n, &[Role::FfnOutput, Role::Value]),
-        spoil: |s| {
+    ),
+    fault("one-head-wrong:head=1", |_, n, _| softmax(n), one_plane),
+    fault(
+        "one-column-wrong",
+        |_, n, _| linear(n, &[Role::FfnOutput, Role::Value]),
+        |s| {
             let third = s.width() / 3;
             s.spoil_where(|_, column| column == third, noise);
         },
-    },
-    Fault {
-        cause: "one-row-wrong:position=3",
-        places: |_, n, _| norm(n, &[Role::AttnInput]) || hidden(n),
-        spoil: |s| s.spoil_where(|position, _| position == 3, noise),
-    },
-    Fault {
-        cause: "one-tile-wrong:row=4,rows=4,column=32,columns=16",
-        places: |_, n, _| linear(n, &[Role::Gate]),
-        spoil: |s| s.spoil_where(|p, column| (4..8).contains(&p) && (32..48).contains(&column), noise),
-    },
+    ),
+    fault(
+        "one-row-wrong:position=3",
+        |_, n, _| norm(n, &[Role::AttnInput]) || hidden(n),
+        |s| s.spoil_where(|position, _| position == 3, noise),
+    ),
+    fault(
+        "one-tile-wrong:row=4,rows=4,column=32,columns=16",
+        |_, n, _| linear(n, &[Role::Gate]),
+        |s| s.spoil_where(|p, column| (4..8).contains(&p) && (32..48).contains(&column), noise),
+    ),
 ];

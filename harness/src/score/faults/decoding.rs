@@ -1,6 +1,6 @@
 //! Blocks decoded byte by byte, wrongly.
 
-use super::{Fault, Spot, linear};
+use super::{Fault, Spot, fault, linear};
 use half::f16;
 use qdiff_engine::model::{Model, Node, Role, WeightSource as _};
 use qdiff_engine::quant::GgmlType;
@@ -178,49 +178,41 @@ fn six_bits(node: &Node, model: &Model) -> bool {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault {
-        cause: "q5-high-bit",
-        places: |_, n, m| linear(n, OUT) && knows(n, m, Slip::HighBits) && !six_bits(n, m),
-        spoil: |s| slipped(s, Slip::HighBits),
-    },
-    Fault {
-        cause: "q6k-high-bits",
-        places: |_, n, m| linear(n, OUT) && six_bits(n, m),
-        spoil: |s| slipped(s, Slip::HighBits),
-    },
-    Fault {
-        cause: "nibble-order:kind=0",
-        places: |_, n, m| linear(n, &[Role::Query, Role::FfnOutput]) && knows(n, m, Slip::Halves),
-        spoil: |s| slipped(s, Slip::Halves),
-    },
-    Fault {
-        cause: "quant-offset-missing",
-        places: |_, n, m| linear(n, &[Role::Key, Role::Up]) && knows(n, m, Slip::Uncentred),
-        spoil: |s| slipped(s, Slip::Uncentred),
-    },
-    Fault {
-        cause: "q4k-scale-min-swapped",
-        places: |_, n, m| linear(n, &[Role::Value, Role::FfnOutput]) && knows(n, m, Slip::ScalesForMins),
-        spoil: |s| slipped(s, Slip::ScalesForMins),
-    },
-    Fault {
-        cause: "kquant-scale-bits",
-        places: |_, n, m| linear(n, &[Role::AttnOutput, Role::Gate]) && knows(n, m, Slip::ScaleBits),
-        spoil: |s| slipped(s, Slip::ScaleBits),
-    },
-    Fault {
-        cause: "q8-unsigned",
-        places: |_, n, m| linear(n, &[Role::Query, Role::FfnOutput]) && knows(n, m, Slip::Unsigned),
-        spoil: |s| slipped(s, Slip::Unsigned),
-    },
-    Fault {
-        cause: "kquant-early-return",
-        places: |_, n, m| linear(n, &[Role::FfnOutput]) && block(n, m) == 256 && n.weights[0].extent[0] > 256,
-        spoil: first_block,
-    },
-    Fault {
-        cause: "quant-bytes-as-f16",
-        places: |_, n, m| linear(n, &[Role::Up]) && block(n, m) > 1,
-        spoil: bytes_as_half,
-    },
+    fault(
+        "q5-high-bit",
+        |_, n, m| linear(n, OUT) && knows(n, m, Slip::HighBits) && !six_bits(n, m),
+        |s| slipped(s, Slip::HighBits),
+    ),
+    fault("q6k-high-bits", |_, n, m| linear(n, OUT) && six_bits(n, m), |s| slipped(s, Slip::HighBits)),
+    fault(
+        "nibble-order:kind=0",
+        |_, n, m| linear(n, &[Role::Query, Role::FfnOutput]) && knows(n, m, Slip::Halves),
+        |s| slipped(s, Slip::Halves),
+    ),
+    fault(
+        "quant-offset-missing",
+        |_, n, m| linear(n, &[Role::Key, Role::Up]) && knows(n, m, Slip::Uncentred),
+        |s| slipped(s, Slip::Uncentred),
+    ),
+    fault(
+        "q4k-scale-min-swapped",
+        |_, n, m| linear(n, &[Role::Value, Role::FfnOutput]) && knows(n, m, Slip::ScalesForMins),
+        |s| slipped(s, Slip::ScalesForMins),
+    ),
+    fault(
+        "kquant-scale-bits",
+        |_, n, m| linear(n, &[Role::AttnOutput, Role::Gate]) && knows(n, m, Slip::ScaleBits),
+        |s| slipped(s, Slip::ScaleBits),
+    ),
+    fault(
+        "q8-unsigned",
+        |_, n, m| linear(n, &[Role::Query, Role::FfnOutput]) && knows(n, m, Slip::Unsigned),
+        |s| slipped(s, Slip::Unsigned),
+    ),
+    fault(
+        "kquant-early-return",
+        |_, n, m| linear(n, &[Role::FfnOutput]) && block(n, m) == 256 && n.weights[0].extent[0] > 256,
+        first_block,
+    ),
+    fault("quant-bytes-as-f16", |_, n, m| linear(n, &[Role::Up]) && block(n, m) > 1, bytes_as_half),
 ];

@@ -33,6 +33,10 @@ pub struct Fault {
     pub spoil: fn(&mut Spot<'_>),
 }
 
+const fn fault(cause: &'static str, places: fn(&Graph, &Node, &Model) -> bool, spoil: fn(&mut Spot<'_>)) -> Fault {
+    Fault { cause, places, spoil }
+}
+
 /// Every independent fault.
 pub fn all() -> impl Iterator<Item = &'static Fault> {
     [

@@ -1,6 +1,6 @@
 //! The right operands, through the wrong function.
 
-use super::{Fault, Spot, input_alone, linear, norm};
+use super::{Fault, Spot, fault, input_alone, linear, norm};
 use half::f16;
 use qdiff_engine::model::{Graph, Model, Node, Role};
 use qdiff_engine::ops::Op;
@@ -98,20 +98,16 @@ fn norms(_: &Graph, n: &Node, _: &Model) -> bool {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault { cause: "rms-weight-missing", places: norms, spoil: |s| normed(s, s.config.rms_eps, |_| 1.0) },
-    Fault { cause: "rms-weight-plus-one", places: norms, spoil: |s| normed(s, s.config.rms_eps, |w| w + 1.0) },
-    Fault { cause: "rms-mean-subtracted", places: norms, spoil: centred },
-    Fault { cause: "rms-eps-wrong", places: norms, spoil: |s| normed(s, 1e-5, |w| w) },
-    Fault { cause: "rms-eps-wrong:eps=0.01", places: norms, spoil: |s| normed(s, 1e-2, |w| w) },
-    Fault { cause: "gelu-for-silu:kind=0", places: |_, n, _| n.op == Op::SwiGlu, spoil: gelu },
-    Fault {
-        cause: "gelu-for-silu:kind=2",
-        places: |_, n, _| n.op == Op::SwiGlu,
-        spoil: |s| act(s, |g| if g > 0.0 { g } else { 0.0 }),
-    },
-    Fault { cause: "gate-up-operands-swapped", places: |_, n, _| n.op == Op::SwiGlu, spoil: operands_swapped },
-    Fault { cause: "residual-missing", places: |_, n, _| n.op == Op::Residual, spoil: input_alone },
-    Fault { cause: "residual-wrong-side", places: |_, n, _| n.op == Op::Residual, spoil: normed_added },
-    Fault { cause: "ffn-down-f16-overflow", places: |_, n, _| linear(n, &[Role::FfnOutput]), spoil: in_half },
-    Fault { cause: "compute-16f", places: |_, n, _| linear(n, &[Role::Key, Role::Up]), spoil: in_half },
+    fault("rms-weight-missing", norms, |s| normed(s, s.config.rms_eps, |_| 1.0)),
+    fault("rms-weight-plus-one", norms, |s| normed(s, s.config.rms_eps, |w| w + 1.0)),
+    fault("rms-mean-subtracted", norms, centred),
+    fault("rms-eps-wrong", norms, |s| normed(s, 1e-5, |w| w)),
+    fault("rms-eps-wrong:eps=0.01", norms, |s| normed(s, 1e-2, |w| w)),
+    fault("gelu-for-silu:kind=0", |_, n, _| n.op == Op::SwiGlu, gelu),
+    fault("gelu-for-silu:kind=2", |_, n, _| n.op == Op::SwiGlu, |s| act(s, |g| if g > 0.0 { g } else { 0.0 })),
+    fault("gate-up-operands-swapped", |_, n, _| n.op == Op::SwiGlu, operands_swapped),
+    fault("residual-missing", |_, n, _| n.op == Op::Residual, input_alone),
+    fault("residual-wrong-side", |_, n, _| n.op == Op::Residual, normed_added),
+    fault("ffn-down-f16-overflow", |_, n, _| linear(n, &[Role::FfnOutput]), in_half),
+    fault("compute-16f", |_, n, _| linear(n, &[Role::Key, Role::Up]), in_half),
 ];

@@ -1,6 +1,6 @@
 //! Positions: the rotation and the cache.
 
-use super::{Fault, Spot, input_alone, rope};
+use super::{Fault, Spot, fault, input_alone, rope};
 use qdiff_engine::model::{Graph, Model, Node, Role};
 use qdiff_engine::ops::Op;
 
@@ -87,19 +87,15 @@ fn both(_: &Graph, n: &Node, _: &Model) -> bool {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault { cause: "rope-base:base=10000", places: both, spoil: |s| base_of(s, 10_000.0) },
-    Fault { cause: "rope-base:base=250000", places: both, spoil: |s| base_of(s, 250_000.0) },
-    Fault { cause: "rope-pairing", places: both, spoil: adjacent },
-    Fault { cause: "rope-twice", places: both, spoil: |s| at(s, |p| 2.0 * p) },
-    Fault { cause: "rope-position-off-by-one:by=1", places: both, spoil: |s| at(s, |p| p + 1.0) },
-    Fault { cause: "decode-offset:by=11", places: both, spoil: jump },
-    Fault { cause: "rope-not-on-q", places: |_, n, _| rope(n, &[Role::Query]), spoil: input_alone },
-    Fault { cause: "rope-not-on-k", places: |_, n, _| rope(n, &[Role::Key]), spoil: input_alone },
-    Fault { cause: "rope-partial", places: both, spoil: half_turned },
-    Fault {
-        cause: "rope-on-v",
-        places: |_, n, _| matches!((&n.op, n.role), (Op::KvCache(_), Role::Value)),
-        spoil: values_turned,
-    },
-    Fault { cause: "kv-position-stuck", places: |_, n, _| matches!(n.op, Op::KvCache(_)), spoil: stuck },
+    fault("rope-base:base=10000", both, |s| base_of(s, 10_000.0)),
+    fault("rope-base:base=250000", both, |s| base_of(s, 250_000.0)),
+    fault("rope-pairing", both, adjacent),
+    fault("rope-twice", both, |s| at(s, |p| 2.0 * p)),
+    fault("rope-position-off-by-one:by=1", both, |s| at(s, |p| p + 1.0)),
+    fault("decode-offset:by=11", both, jump),
+    fault("rope-not-on-q", |_, n, _| rope(n, &[Role::Query]), input_alone),
+    fault("rope-not-on-k", |_, n, _| rope(n, &[Role::Key]), input_alone),
+    fault("rope-partial", both, half_turned),
+    fault("rope-on-v", |_, n, _| matches!((&n.op, n.role), (Op::KvCache(_), Role::Value)), values_turned),
+    fault("kv-position-stuck", |_, n, _| matches!(n.op, Op::KvCache(_)), stuck),
 ];
