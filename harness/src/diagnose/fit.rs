@@ -89,22 +89,13 @@ fn judge(got: &[f32], want: &[f64], bound: &[f32], rule: Option<f64>) -> Option<
     let row = if got.iter().zip(want).zip(bound).all(plain) {
         Row::of(got, want, bound, rule)
     } else {
-        let (mut gs, mut ws, mut bs) = (Vec::new(), Vec::new(), Vec::new());
-        for ((&g, &w), &b) in got.iter().zip(want).zip(bound) {
-            if b == f32::INFINITY {
-                continue;
-            }
-            match (g.is_finite(), w.is_finite()) {
-                (true, true) => {
-                    gs.push(g);
-                    ws.push(w);
-                    bs.push(b);
-                }
-                (false, false) => {}
-                _ => return None,
-            }
+        let told: Vec<_> = got.iter().zip(want).zip(bound).filter(|(_, b)| **b != f32::INFINITY).collect();
+        if told.iter().any(|((g, w), _)| g.is_finite() != w.is_finite()) {
+            return None;
         }
-        Row::of(&gs, &ws, &bs, rule)
+        let finite = told.into_iter().filter(|((g, _), _)| g.is_finite());
+        let ((got, want), bound): ((Vec<f32>, Vec<f64>), Vec<f32>) = finite.unzip();
+        Row::of(&got, &want, &bound, rule)
     };
     (row.used <= 1.0).then_some(row)
 }

@@ -11,7 +11,6 @@ use qdiff_engine::model::{Before, Graph, Node, StageId};
 /// A fault to inject: `NAME[:PARAM=VALUE,…][@TARGET,…]`, a target being a
 /// layer (`L07`), a pattern of stage ids (`L07.q_*`) or of the tensors they read
 /// (`blk.7.attn_q.weight`), or positions (`p3000..`: that one and all after it). Without a layer or a pattern, in all layers.
-#[derive(Debug)]
 pub struct Injection {
     mutation: &'static Mutation,
     values: Vec<f64>,
@@ -20,7 +19,6 @@ pub struct Injection {
     since: usize,
 }
 
-#[derive(Debug)]
 enum Target {
     Layer(u16),
     Stages(GlobMatcher),
@@ -43,12 +41,6 @@ impl Target {
                 matches(pattern, node.id) || node.weights.iter().any(|w| pattern.is_match(&w.name))
             }
         }
-    }
-}
-
-impl std::fmt::Debug for Mutation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name)
     }
 }
 

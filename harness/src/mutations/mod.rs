@@ -106,6 +106,7 @@ pub type Apply = fn(&Node, &[f64], &Graph) -> Option<Node>;
 /// A named way to be wrong. In its texts `{stage}`, `{input}` and `{weight}`
 /// stand for the names of the stage that it is told of, of its first operand
 /// and of its first weight.
+#[derive(Debug)]
 pub struct Mutation {
     /// Name, as in `--inject NAME`.
     pub name: &'static str,

@@ -185,8 +185,7 @@ pub fn excerpt(
         (Some(other), Some(own)) => other == own || other + 1 == own,
         _ => node.inputs.iter().any(|&i| oracle.graph.nodes[i].id == other.id),
     };
-    let nodes: Vec<&Node> = oracle.graph.nodes.iter().collect();
-    let nodes: Vec<&Node> = nodes.into_iter().filter(|n| n.id == node.id || near(n)).collect();
+    let nodes: Vec<&Node> = oracle.graph.nodes.iter().filter(|n| n.id == node.id || near(n)).collect();
     Some(part(capture, &nodes, &chosen))
 }
 

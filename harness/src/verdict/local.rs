@@ -128,7 +128,7 @@ impl Local {
 }
 
 /// Gathers the local residual of one stage of one side, block by block.
-pub struct Check<'a> {
+struct Check<'a> {
     node: &'a Node,
     filter: &'a Filter,
     rule: Option<f64>,
@@ -140,24 +140,19 @@ pub struct Check<'a> {
 
 impl<'a> Check<'a> {
     /// Nothing seen yet.
-    pub fn new(node: &'a Node, filter: &'a Filter, policy: &Policy) -> Self {
+    fn new(node: &'a Node, filter: &'a Filter, policy: &Policy) -> Self {
         Self { node, filter, rule: policy.rule(node.id), local: Local::default(), seen: false, short: None }
     }
 
     /// The residual; `None` if the stage or its operands were captured in no
     /// step.
-    pub fn finish(self) -> Option<Local> {
+    fn finish(self) -> Option<Local> {
         let judged = self.local.rows > 0 || self.local.inconclusive == 0;
         (self.seen && judged).then_some(self.local)
     }
 
-    /// Whether all rows seen so far are within what is allowed.
-    pub fn ok(&self) -> bool {
-        self.local.ok()
-    }
-
     /// Holds what the side gave against what it should have given.
-    pub fn take(&mut self, block: &Block<'_>) {
+    fn take(&mut self, block: &Block<'_>) {
         let step = block.step;
         let Some(stored) = step.stages.get(&self.node.id) else {
             return;

@@ -44,7 +44,7 @@ pub use global::{Global, compare as compare_rows};
 pub use health::Symptom;
 pub use judge::{Coverage, StageResult, Status, TokenCheck, Verdict, judge};
 pub(crate) use local::Row;
-pub use local::{Check, Element, Local, residuals};
+pub use local::{Element, Local, residuals};
 pub use logits::{Choice, LogitsRow};
 pub use operands::{Block, Side, Sink};
 pub use repeat::{Race, Repeated};

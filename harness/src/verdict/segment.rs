@@ -20,6 +20,7 @@ use super::evaluate::{Expected, put};
 use super::linear::ROWS_AT_ONCE;
 use super::operands::{Computed, Side, Sink, Source};
 use crate::capture::{Capture, Step};
+use crate::oracle::Oracle;
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource};
 use qdiff_engine::ops::Op;
 use schemars::JsonSchema;
@@ -115,19 +116,15 @@ impl Plan {
 
 /// Products that evaluating `node` takes before the node itself, over those that
 /// evaluating `than` takes.
-pub(crate) fn products_beyond(
-    node: &Node,
-    than: &Node,
-    (graph, weights): (&Graph, &dyn WeightSource),
-    capture: &Capture,
-) -> usize {
+pub(crate) fn products_beyond(node: &Node, than: &Node, oracle: &Oracle<'_>, capture: &Capture) -> usize {
+    let graph = &oracle.graph;
     let (plan, have) = [node, than].map(|n| Plan::new(n, graph, capture)).into();
     let beyond = plan.steps.iter().filter(|(i, _)| !have.steps.contains_key(i));
     beyond
         .map(|(&index, wanted)| {
             let node = &graph.nodes[index];
             let steps = capture.steps.iter().zip(wanted).filter(|(_, wanted)| **wanted);
-            steps.map(|(step, _)| products(node, step, weights)).sum::<usize>()
+            steps.map(|(step, _)| products(node, step, &oracle.weights)).sum::<usize>()
         })
         .sum()
 }
