@@ -75,12 +75,9 @@ fn early_return(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
     true
 }
 
-fn without_fifth(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
-    r.edited_in(Part::HighBits, r.of_bits(4, |high| high == 1), |bits| bits.fill(0), out)
-}
-
-fn without_high(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
-    r.edited_in(Part::HighBits, r.of_bits(4, |high| high == 2), |bits| bits.fill(0), out)
+/// Of quants with four low bits and so many high ones, the low ones alone.
+fn without_high(r: &Row<'_>, bits: usize, out: &mut [f32]) -> bool {
+    r.edited_in(Part::HighBits, r.of_bits(4, |high| high == bits), |bits| bits.fill(0), out)
 }
 
 /// The packed six-bit scales and offsets exchange their places: bytes 0..4
@@ -223,13 +220,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     ),
     Mutation::decoding(
         "q5-high-bit",
-        without_fifth,
+        |r, _, out| without_high(r, 1, out),
         "the fifth bit of the quants is left out",
         "or the bit from qh into each quant before the offset is taken off",
     ),
     Mutation::decoding(
         "q6k-high-bits",
-        without_high,
+        |r, _, out| without_high(r, 2, out),
         "the two upper bits of the quants are left out",
         "or the two bits from qh into each quant before 32 is taken off",
     ),
