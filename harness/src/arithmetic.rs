@@ -188,7 +188,6 @@ impl Arithmetic {
     /// What the attention does in a step of `tokens`.
     pub fn attention(&self, tokens: usize) -> AttentionRule {
         let fits = |r: &&AttentionRule| r.up_to.is_none_or(|most| tokens <= most);
-        let rule = self.attention.iter().find(fits);
-        rule.cloned().unwrap_or_default()
+        self.attention.iter().find(fits).cloned().unwrap_or_default()
     }
 }

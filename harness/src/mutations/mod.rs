@@ -202,14 +202,14 @@ impl Mutation {
 /// `text` of a mutation as it reads of `node`, whose names stand in its
 /// placeholders.
 pub fn told(text: &str, node: &Node, graph: &Graph) -> String {
-    let input = node.inputs.first().map(|&i| graph.nodes[i].id.to_string());
-    let weight = node.weights.first().map(|w| w.name.clone());
-    let names = [("{stage}", Some(node.id.to_string())), ("{input}", input), ("{weight}", weight)];
-    let fill = |text: String, (mark, name): (&str, Option<String>)| match name {
-        Some(name) => text.replace(mark, &name),
-        None => text,
-    };
-    names.into_iter().fold(text.to_owned(), fill)
+    let mut told = text.replace("{stage}", &node.id.to_string());
+    if let Some(&input) = node.inputs.first() {
+        told = told.replace("{input}", &graph.nodes[input].id.to_string());
+    }
+    if let Some(weight) = node.weights.first() {
+        told = told.replace("{weight}", &weight.name);
+    }
+    told
 }
 
 /// A mutation as reports name it.

@@ -78,29 +78,30 @@ impl<'a> ScoreRun<'a> {
         let (diagnosis, subject, seconds) = self.diagnose(source, std::slice::from_ref(plant))?;
         let first = diagnosis.findings.first();
         let cause = first.and_then(|f| f.cause.as_ref());
-        let mut case = Case {
+        let others = diagnosis.findings.len().saturating_sub(1);
+        let effect = if first.is_none() {
+            let clean = match clean {
+                Some(clean) => clean,
+                None => clean.insert(self.record(source, &[])?),
+            };
+            self.effect(plant.stage, &subject, clean).map(Real)
+        } else {
+            None
+        };
+        Ok(Case {
             model: self.name.clone(),
             fault: plant.cause.clone(),
             stage: plant.stage,
             found: first.map(|f| f.id),
             cause: cause.map(|c| c.name.clone()),
             ties: cause.map_or_else(Vec::new, |c| c.ties.clone()),
-            others: diagnosis.findings.len().saturating_sub(1),
+            others,
             detected: first.is_some(),
-            stage_right: false,
+            stage_right: others == 0 && first.is_some_and(|f| f.id == plant.stage),
             cause_right: first.is_some_and(|f| named(f, plant)),
-            effect: None,
+            effect,
             seconds,
-        };
-        case.stage_right = case.found == Some(plant.stage) && case.others == 0;
-        if !case.detected {
-            let clean = match clean {
-                Some(clean) => clean,
-                None => clean.insert(self.record(source, &[])?),
-            };
-            case.effect = self.effect(plant.stage, &subject, clean).map(Real);
-        }
-        Ok(case)
+        })
     }
 
     /// What a fault changed of its stage's own output, as a share of what is
@@ -131,23 +132,13 @@ impl<'a> ScoreRun<'a> {
         let mut found: Vec<StageId> = diagnosis.findings.iter().map(|f| f.id).collect();
         planted.sort();
         found.sort();
-        let cause = |f: &Finding| match &f.cause {
-            Some(c) => c.name.to_string(),
-            None => f.shape.clone(),
-        };
-        let right = |p: &Plant| {
-            let of_stage = diagnosis.findings.iter().find(|f| f.id == p.stage);
-            of_stage.is_some_and(|f| named(f, p))
-        };
-        let unfound = diagnosis
-            .verdict
-            .stages
-            .iter()
-            .filter(|s| planted.contains(&s.id) && !found.contains(&s.id))
-            .map(|s| (s.id.to_string(), s.status));
+        let cause = |f: &Finding| f.cause.as_ref().map_or_else(|| f.shape.clone(), |c| c.name.to_string());
+        let right = |p: &Plant| diagnosis.findings.iter().any(|f| f.id == p.stage && named(f, p));
+        let stages = diagnosis.verdict.stages.iter();
+        let unfound = stages.filter(|s| planted.contains(&s.id) && !found.contains(&s.id));
         Ok(PairCase {
             model: self.name.clone(),
-            unfound: unfound.collect(),
+            unfound: unfound.map(|s| (s.id.to_string(), s.status)).collect(),
             faults: plants.clone().map(|p| (p.cause.to_string(), p.stage.to_string())),
             found: diagnosis.findings.iter().map(|f| (f.id.to_string(), cause(f))).collect(),
             stages_right: planted == found,

@@ -359,10 +359,7 @@ fn coverage(
     // Downstream of a wrong extent fewer rows exist; that is no gap.
     let mut short: Vec<usize> = Vec::new();
     for (node, stage) in asked.iter().zip(stages) {
-        let mut rows = 0;
-        for step in &subject.capture.steps {
-            rows += rows_asked(node, step, filter);
-        }
+        let rows: usize = subject.capture.steps.iter().map(|step| rows_asked(node, step, filter)).sum();
         let judged = |l: &Option<Local>| l.as_ref().map_or(0, |l| l.rows);
         let wrong_extent = stage.subject.as_ref().is_some_and(|l| l.extent.is_some());
         let reads_short = node.inputs.iter().any(|&i| short.contains(&i));
