@@ -33,7 +33,6 @@ pub struct LinearRule {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up_to: Option<usize>,
     /// What activations become before the product.
-    #[schemars(with = "String")]
     pub activations: ActivationFormat,
     /// What the products are summed in.
     pub accumulation: Accumulation,
@@ -49,10 +48,8 @@ pub struct AttentionRule {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up_to: Option<usize>,
     /// What query and key become before their product.
-    #[schemars(with = "String")]
     pub scores: ActivationFormat,
     /// What weights and values become before theirs.
-    #[schemars(with = "String")]
     pub context: ActivationFormat,
     /// What both products are summed in.
     pub accumulation: Accumulation,
@@ -191,7 +188,6 @@ impl Arithmetic {
     /// What the attention does in a step of `tokens`.
     pub fn attention(&self, tokens: usize) -> AttentionRule {
         let fits = |r: &&AttentionRule| r.up_to.is_none_or(|most| tokens <= most);
-        let rule = self.attention.iter().find(fits);
-        rule.cloned().unwrap_or_default()
+        self.attention.iter().find(fits).cloned().unwrap_or_default()
     }
 }

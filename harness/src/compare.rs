@@ -23,7 +23,6 @@ const MOST_LAYERS: usize = 1000;
 pub struct Row {
     /// The stage.
     #[serde(rename = "stage")]
-    #[schemars(with = "String")]
     pub id: StageId,
     /// How far the two are apart; `None` where one of them does not have it.
     pub global: Option<Global>,

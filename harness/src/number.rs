@@ -46,7 +46,7 @@ pub fn same(a: f32, b: f32) -> bool {
 
 /// A real number: a JSON number, or one of the words `NaN`, `Infinity` and
 /// `-Infinity`. A field is one, or is written as one with
-/// `#[serde(with = "Real")]` and `#[schemars(with = "Real")]`.
+/// `#[serde(with = "Real")]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Real(pub f64);
 

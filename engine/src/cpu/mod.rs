@@ -149,7 +149,7 @@ impl Evaluation<'_> {
         let Faults { left_out, read, compute, write } = &node.faults;
         let computed = compute.as_ref().map(|fault| {
             let wide: Vec<Tensor<f64>> = operands.iter().map(|t| t.wide()).collect();
-            fault.evaluate(&wide.iter().collect::<Vec<_>>(), &self.context).0.narrow()
+            fault(&wide.iter().collect::<Vec<_>>(), &self.context).0.narrow()
         });
         let mut value = if node.has_state() {
             let state = self.kept.get_or_insert_with(Arc::default);
@@ -172,7 +172,7 @@ impl Evaluation<'_> {
             let old = self.kept.as_ref().filter(|_| !node.has_state()).map(|t| t.data.as_slice());
             let mut wide = value.wide();
             let mut bound = vec![0f32; wide.data.len()];
-            fault.write(Output { value: &mut wide, bound: &mut bound, old, positions: self.context.positions });
+            fault(Output { value: &mut wide, bound: &mut bound, old, positions: self.context.positions });
             value = Arc::new(wide.narrow());
             if !node.has_state() {
                 *self.kept = Some(value.clone());

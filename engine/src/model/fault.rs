@@ -8,22 +8,27 @@
 use super::{Node, WeightSource};
 use crate::ops::{Context, Op, Tensor};
 use crate::quant::GgmlType;
-use std::fmt::Debug;
+use std::fmt;
 use std::sync::Arc;
 
-/// Reads a weight in another way than it is stored.
-pub trait Read: Debug + Send + Sync {
-    /// Writes row `row` of `tensor`, as this fault sees it, to `out`, which
-    /// has the length of a row.
-    fn row(&self, source: &dyn WeightSource, tensor: &str, row: usize, out: &mut [f32]);
+/// Reads a weight in another way than it is stored: writes that row of the tensor of this name, as
+/// the fault sees it, to a slice that has the length of a row.
+pub type Read = dyn Fn(&dyn WeightSource, &str, usize, &mut [f32]) + Send + Sync;
+
+/// Computes something else than the op: the value in the shape that the op would have given, and the
+/// forward error bound of each element. For a cache: of the rows that are appended.
+pub type Compute = dyn Fn(&[&Tensor<f64>], &Context<'_>) -> (Tensor<f64>, Vec<f32>) + Send + Sync;
+
+impl Output<'_> {
+    /// What the buffer held at a flat index after the step before; zero before the first.
+    pub fn before(&self, at: usize) -> f64 {
+        self.old.and_then(|old| old.get(at)).map_or(0.0, |&v| f64::from(v))
+    }
 }
 
-/// Computes something else than the op.
-pub trait Compute: Debug + Send + Sync {
-    /// Value in the shape that the op would have given, and the forward error
-    /// bound of each element. For a cache: of the rows that are appended.
-    fn evaluate(&self, inputs: &[&Tensor<f64>], context: &Context<'_>) -> (Tensor<f64>, Vec<f32>);
-}
+/// Leaves something else in the output than what was computed: changes values and, beside them,
+/// their bounds. What a cache keeps for the next step is not changed with its output.
+pub type Write = dyn Fn(Output<'_>) + Send + Sync;
 
 /// The output of a stage at one step, as it is about to be written.
 pub struct Output<'a> {
@@ -39,30 +44,31 @@ pub struct Output<'a> {
     pub positions: &'a [u32],
 }
 
-/// Leaves something else in the output than what was computed.
-pub trait Write: Debug + Send + Sync {
-    /// Changes values and, beside them, their bounds. What a cache keeps for
-    /// the next step is not changed with its output.
-    fn write(&self, output: Output<'_>);
-}
-
 /// The faults of one node.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Faults {
     /// Whether the op is left out: the stage shows its first input.
     pub left_out: bool,
     /// How its weights are read.
-    pub read: Option<Arc<dyn Read>>,
+    pub read: Option<Arc<Read>>,
     /// What is computed.
-    pub compute: Option<Arc<dyn Compute>>,
+    pub compute: Option<Arc<Compute>>,
     /// What is written.
-    pub write: Option<Arc<dyn Write>>,
+    pub write: Option<Arc<Write>>,
 }
 
 impl Faults {
     /// Whether the node is as the op says.
     pub fn none(&self) -> bool {
         !self.left_out && self.read.is_none() && self.compute.is_none() && self.write.is_none()
+    }
+}
+
+impl fmt::Debug for Faults {
+    /// Which of the hooks are there: a function has no words.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hooks = [self.left_out, self.read.is_some(), self.compute.is_some(), self.write.is_some()];
+        f.debug_list().entries(["left out", "read", "compute", "write"].iter().zip(hooks).filter(|h| h.1)).finish()
     }
 }
 
@@ -79,17 +85,20 @@ impl Node {
     }
 
     /// Its weights read in another way.
-    pub fn reading(&self, fault: impl Read + 'static) -> Node {
+    pub fn reading(&self, fault: impl Fn(&dyn WeightSource, &str, usize, &mut [f32]) + Send + Sync + 'static) -> Node {
         Node { faults: Faults { read: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
     }
 
     /// Something else computed.
-    pub fn computing(&self, fault: impl Compute + 'static) -> Node {
+    pub fn computing(
+        &self,
+        fault: impl Fn(&[&Tensor<f64>], &Context<'_>) -> (Tensor<f64>, Vec<f32>) + Send + Sync + 'static,
+    ) -> Node {
         Node { faults: Faults { compute: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
     }
 
     /// Something else written.
-    pub fn writing(&self, fault: impl Write + 'static) -> Node {
+    pub fn writing(&self, fault: impl Fn(Output<'_>) + Send + Sync + 'static) -> Node {
         Node { faults: Faults { write: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
     }
 }
@@ -99,7 +108,7 @@ pub struct FaultyWeights<'a> {
     /// The weights as they are.
     pub source: &'a dyn WeightSource,
     /// How they are seen.
-    pub fault: &'a dyn Read,
+    pub fault: &'a Read,
 }
 
 impl WeightSource for FaultyWeights<'_> {
@@ -114,7 +123,7 @@ impl WeightSource for FaultyWeights<'_> {
     fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
         let (n, _) = self.extent(tensor);
         for (i, row) in out.chunks_mut(n.max(1)).enumerate() {
-            self.fault.row(self.source, tensor, first + i, row);
+            (self.fault)(self.source, tensor, first + i, row);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Names of places in a model: `embed`, `L07.q_rope`, `logits`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +10,8 @@ use std::str::FromStr;
 ///
 /// Printed as `L07.q_rope`, or `logits` for a stage outside the layers. The
 /// name is always one that a graph declares, hence `'static`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
+#[schemars(with = "String")]
 pub struct StageId {
     /// Layer index from 0; `None` for the stages before and after the layers.
     pub layer: Option<u16>,

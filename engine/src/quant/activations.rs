@@ -10,11 +10,13 @@
 //! for the matrix-matrix ones (ggml-cuda/quantize.cu).
 
 use half::{bf16, f16};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A format of activations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(with = "String")]
 pub enum ActivationFormat {
     /// Unchanged.
     #[default]

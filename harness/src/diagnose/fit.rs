@@ -1,6 +1,6 @@
 //! How well a hypothesis accounts for what the subject gave.
 
-use crate::verdict::{Evidence, Expected, Row, judged_rows, right};
+use crate::verdict::{Evidence, Expected, Row, right, rows_given};
 
 /// What a hypothesis leaves.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ pub(super) fn fit(e: &Evidence<'_>, assumed: &Expected) -> Option<Fit> {
         if got.shape != want.shape {
             return None;
         }
-        for (_, range) in judged_rows(e.node, at, got) {
+        for (_, range) in rows_given(e.node, at, got) {
             let row = judge(&got.data[range.clone()], &want.data[range.clone()], &bound[range], e.rule)?;
             fit.take(row);
         }
@@ -89,22 +89,13 @@ fn judge(got: &[f32], want: &[f64], bound: &[f32], rule: Option<f64>) -> Option<
     let row = if got.iter().zip(want).zip(bound).all(plain) {
         Row::of(got, want, bound, rule)
     } else {
-        let (mut gs, mut ws, mut bs) = (Vec::new(), Vec::new(), Vec::new());
-        for ((&g, &w), &b) in got.iter().zip(want).zip(bound) {
-            if b == f32::INFINITY {
-                continue;
-            }
-            match (g.is_finite(), w.is_finite()) {
-                (true, true) => {
-                    gs.push(g);
-                    ws.push(w);
-                    bs.push(b);
-                }
-                (false, false) => {}
-                _ => return None,
-            }
+        let told: Vec<_> = got.iter().zip(want).zip(bound).filter(|(_, b)| **b != f32::INFINITY).collect();
+        if told.iter().any(|((g, w), _)| g.is_finite() != w.is_finite()) {
+            return None;
         }
-        Row::of(&gs, &ws, &bs, rule)
+        let finite = told.into_iter().filter(|((g, _), _)| g.is_finite());
+        let ((got, want), bound): ((Vec<f32>, Vec<f64>), Vec<f32>) = finite.unzip();
+        Row::of(&got, &want, &bound, rule)
     };
     (row.used <= 1.0).then_some(row)
 }

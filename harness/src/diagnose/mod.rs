@@ -13,11 +13,12 @@ use crate::verdict::{
     looks_like_rounding, products_beyond, written,
 };
 use fit::{Fit, fit};
-use qdiff_engine::model::{Node, StageId, WeightSource};
+use qdiff_engine::model::{Node, StageId};
 use qdiff_engine::ops::Op;
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -45,15 +46,12 @@ pub struct Cause {
     pub kind: Explains,
     /// Residual of the stage as it should be.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub before: f64,
     /// Residual once the fault is assumed.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub after: f64,
     /// Share of what is allowed that is taken once the fault is assumed.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub used: f64,
     /// Whether all of the stage is as the fault says, or only what is wrong of it.
     pub whole: bool,
@@ -69,7 +67,6 @@ pub struct Search {
     pub tried: usize,
     /// Time it took.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub seconds: f64,
     /// Origins whose search was cut short for want of time.
     pub unfinished: usize,
@@ -80,7 +77,6 @@ pub struct Search {
 pub struct Finding {
     /// The stage.
     #[serde(rename = "stage")]
-    #[schemars(with = "String")]
     pub id: StageId,
     /// What explains it, if anything known does.
     pub cause: Option<Cause>,
@@ -138,33 +134,19 @@ pub fn explain(
     let is_first = |i: usize| (0..i).all(|j| origins[j].id.name != origins[i].id.name);
     let (first, rest): (Vec<usize>, Vec<usize>) = (0..origins.len()).partition(|&i| is_first(i));
     let known: Mutex<Vec<(&'static str, Candidate)>> = Mutex::default();
+    let known = || known.lock().expect("nobody panics with the list");
     let done = AtomicUsize::new(0);
-    let mut findings: Vec<(usize, Finding)> = [first, rest]
-        .into_iter()
-        .flat_map(|group| {
-            let part: Vec<(usize, Finding)> = group
-                .into_par_iter()
-                .map(|i| {
-                    let name = origins[i].id.name;
-                    let tried_first: Vec<Candidate> = known
-                        .lock()
-                        .expect("nobody panics with the list")
-                        .iter()
-                        .filter(|(stage, _)| *stage == name)
-                        .map(|(_, c)| c.clone())
-                        .collect();
-                    let (finding, found) = searcher.finding(origins[i], &tried_first);
-                    if let Some(found) = found {
-                        let mut known = known.lock().expect("nobody panics with the list");
-                        known.push((name, found));
-                    }
-                    progress("looking for causes", done.fetch_add(1, Ordering::Relaxed) + 1, origins.len());
-                    (i, finding)
-                })
-                .collect();
-            part
-        })
-        .collect();
+    let find = |i: usize| {
+        let name = origins[i].id.name;
+        let of_name = |(stage, c): &(&str, Candidate)| (*stage == name).then(|| c.clone());
+        let tried_first: Vec<Candidate> = known().iter().filter_map(of_name).collect();
+        let (finding, found) = searcher.finding(origins[i], &tried_first);
+        known().extend(found.map(|found| (name, found)));
+        progress("looking for causes", done.fetch_add(1, Ordering::Relaxed) + 1, origins.len());
+        (i, finding)
+    };
+    let mut findings: Vec<(usize, Finding)> = first.into_par_iter().map(find).collect();
+    findings.par_extend(rest.into_par_iter().map(find));
     findings.sort_by_key(|(i, _)| *i);
     let search = Search {
         tried: searcher.tried.into_inner(),
@@ -185,27 +167,18 @@ impl Searcher<'_> {
             return (finding, None);
         };
         let node = &graph.nodes[index];
-        let bad = origin.subject.as_ref().map(|l| l.bad_positions.clone());
-        let bad = bad.unwrap_or_default();
+        let bad = origin.subject.as_ref().map_or_else(BTreeSet::new, |l| l.bad_positions.clone());
         let capture = self.subject.capture;
         let part = |limit| excerpt(self.oracle, node, capture, &bad, limit);
         let tried = part(TRIED);
         let e = self.evidence(node, tried.as_ref().unwrap_or(capture));
         let before = origin.subject.as_ref().map_or(f64::NAN, |l| l.residual);
 
-        let again = known.iter().find_map(|c| {
-            let fit = self.test(&e, None, c).filter(|f| f.whole)?;
-            Some((c.clone(), fit))
-        });
-        let found = match again {
-            Some(one) => vec![one],
-            None => self.search(&e),
-        };
+        let again = known.iter().find_map(|c| Some((c.clone(), self.test(&e, None, c).filter(|f| f.whole)?)));
+        let found = again.map_or_else(|| self.search(&e), |one| vec![one]);
         let whole = found.first().is_some_and(|(_, fit)| fit.whole);
-        let new = match found.first() {
-            Some((c, _)) if known.iter().all(|k| k.0.name != c.0.name || k.1 != c.1) => Some(c.clone()),
-            _ => None,
-        };
+        let is_new = |c: &&Candidate| known.iter().all(|k| k.0.name != c.0.name || k.1 != c.1);
+        let new = found.first().map(|(c, _)| c).filter(is_new).cloned();
         finding.cause = found.first().map(|((m, values), fit)| Cause {
             name: named(m, values, fit),
             story: told(m.story, node, graph),
@@ -281,10 +254,8 @@ impl Searcher<'_> {
         let node = mutation.applied(e.node, values, &self.oracle.graph)?;
         // Another operand that was not captured may have to be evaluated from far
         // away, which takes long and proves little.
-        let weights: &dyn WeightSource = &self.oracle.weights;
-        let model = (&self.oracle.graph, weights);
         let others = node.inputs != e.node.inputs;
-        if others && products_beyond(&node, e.node, model, e.side.capture) > BEYOND {
+        if others && products_beyond(&node, e.node, self.oracle, e.side.capture) > BEYOND {
             return None;
         }
         self.tried.fetch_add(1, Ordering::Relaxed);
@@ -351,20 +322,11 @@ fn ties(found: &[(Candidate, Fit)]) -> Vec<CauseId> {
 
 /// All hypotheses for a stage with the values to try, the likelier first.
 fn candidates(e: &Evidence<'_>) -> Vec<Candidate> {
-    catalogue()
-        .filter(|m| m.may_explain(&e.oracle.graph, e.node))
-        .flat_map(|m| {
-            let mut lists = match m.propose {
-                Some(propose) => propose(e),
-                None => Vec::new(),
-            };
-            if m.propose.is_none() {
-                lists.push(m.defaults());
-                if let [one] = m.params {
-                    lists.extend(one.search.iter().map(|&v| vec![v]));
-                }
-            }
-            lists.into_iter().map(move |values| (m, values))
-        })
-        .collect()
+    let values = |m: &Mutation| match (m.propose, m.params) {
+        (Some(propose), _) => propose(e),
+        (None, [one]) => [m.defaults()].into_iter().chain(one.search.iter().map(|&v| vec![v])).collect(),
+        (None, _) => vec![m.defaults()],
+    };
+    let fitting = catalogue().filter(|m| m.may_explain(&e.oracle.graph, e.node));
+    fitting.flat_map(|m| values(m).into_iter().map(move |values| (m, values))).collect()
 }

@@ -61,7 +61,6 @@ pub struct Suspect {
     pub why: Why,
     /// The subject's value.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub subject: f32,
     /// Σ w·h in f64 over its row of the output projection and the hidden state
     /// that the subject captured, where it did.

@@ -16,7 +16,6 @@ pub struct Pick {
     pub id: usize,
     /// By how much it leads the second.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub margin: f32,
 }
 

@@ -1,99 +1,58 @@
 //! A factor or an offset on everything.
 
-use super::places::anywhere;
 use super::position::rounded;
-use super::{Mutation, Param};
-use crate::verdict::Evidence;
-use qdiff_engine::model::fault::{Output, Write};
+use super::{Mutation, Param, each};
+use crate::verdict::{FEW, line};
+use qdiff_engine::model::Node;
+use qdiff_engine::ops::UNIT;
 
-/// Wrong elements that a rule must hold of to be one.
-const FEW: usize = 4;
-
-/// `scale · value + offset`.
-#[derive(Debug)]
-struct Affine {
-    scale: f64,
-    offset: f64,
-}
-
-impl Write for Affine {
-    fn write(&self, out: Output<'_>) {
+/// `scale · value + offset` of the whole output.
+fn affine(node: &Node, scale: f64, offset: f64) -> Node {
+    node.writing(move |out| {
         for (v, b) in out.value.data.iter_mut().zip(out.bound) {
-            *v = self.scale * *v + self.offset;
+            *v = scale * *v + offset;
             // The product and the sum round once more each.
-            *b = (f64::from(*b) * self.scale.abs()) as f32
-                + (2.0 * qdiff_engine::ops::UNIT * (v.abs() + self.offset.abs())) as f32;
+            *b = (f64::from(*b) * scale.abs()) as f32 + (2.0 * UNIT * (v.abs() + offset.abs())) as f32;
         }
-    }
-}
-
-/// Factor and offset of the rows that are wrong, by least squares over their
-/// wrong elements.
-fn fitted(e: &Evidence<'_>, with_offset: bool) -> Option<(f64, f64)> {
-    let wrong = e.wrong();
-    if wrong.len() < FEW || wrong.iter().any(|w| !w.got.is_finite()) {
-        return None;
-    }
-    let n = wrong.len() as f64;
-    let (mut g, mut w) = (0.0, 0.0);
-    if with_offset {
-        g = wrong.iter().map(|p| f64::from(p.got)).sum::<f64>() / n;
-        w = wrong.iter().map(|p| p.want).sum::<f64>() / n;
-    }
-    let (mut ww, mut gw) = (0.0, 0.0);
-    for p in &wrong {
-        ww += (p.want - w).powi(2);
-        gw += (f64::from(p.got) - g) * (p.want - w);
-    }
-    let scale = if ww > 0.0 { gw / ww } else { 1.0 };
-    Some((scale, g - scale * w))
+    })
 }
 
 /// As it is, and in so few digits as a person would have written.
-fn digits(x: f64) -> [f64; 3] {
+pub(super) fn digits(x: f64) -> [f64; 3] {
     [rounded(x, 2), rounded(x, 4), x]
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "zeroed",
-        fits: Some(anywhere),
         story: "the output is zero: it was cleared and never written",
         seen: "zeros where there should be values",
         remedy: "check that the kernel is launched, covers the output, and writes to this buffer",
-        apply: |node, _, _| Some(node.writing(Affine { scale: 0.0, offset: 0.0 })),
-        ..Mutation::PLAIN
+        apply: |node, _, _| Some(affine(node, 0.0, 0.0)),
+        ..Mutation::ANYWHERE
     },
     Mutation {
         name: "scaled",
-        fits: Some(anywhere),
         story: "the output is multiplied by a constant",
         seen: "the direction is right, the length is not",
         remedy: "look for a factor that is applied twice, left out, or taken from another place",
-        params: &[Param { name: "by", help: "the factor", default: 0.5, search: &[] }],
+        params: &[Param::new("by", "the factor", 0.5)],
         apply: |node, values, _| {
             let scale = values[0];
-            (scale != 1.0 && scale != 0.0).then(|| node.writing(Affine { scale, offset: 0.0 }))
+            (scale != 1.0 && scale != 0.0).then(|| affine(node, scale, 0.0))
         },
-        propose: Some(|e| {
-            let scale = fitted(e, false).map(|(scale, _)| digits(scale));
-            scale.into_iter().flatten().map(|s| vec![s]).collect()
-        }),
-        ..Mutation::PLAIN
+        propose: Some(|e| each(line(&e.wrong(), false).map(|(scale, _)| digits(scale)).into_iter().flatten())),
+        ..Mutation::ANYWHERE
     },
     Mutation {
         name: "offset",
-        fits: Some(anywhere),
         story: "a constant is added to the output",
         seen: "every element is off by the same amount",
         remedy: "look for a constant that is added twice or should have been taken off",
-        params: &[
-            Param { name: "by", help: "what is added", default: 0.5, search: &[] },
-            Param { name: "scale", help: "the factor before it", default: 1.0, search: &[] },
-        ],
+        params: &[Param::new("by", "what is added", 0.5), Param::new("scale", "the factor before it", 1.0)],
         apply: |node, values, _| {
             let (offset, scale) = (values[0], values[1]);
-            (offset != 0.0).then(|| node.writing(Affine { scale, offset }))
+            (offset != 0.0).then(|| affine(node, scale, offset))
         },
         propose: Some(|e| {
             let wrong = e.wrong();
@@ -104,13 +63,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let n = wrong.len() as f64;
             let alone = wrong.iter().map(|w| f64::from(w.got) - w.want).sum::<f64>() / n;
             let mut all: Vec<Vec<f64>> = digits(alone).into_iter().map(|by| vec![by, 1.0]).collect();
-            if let Some((scale, offset)) = fitted(e, true) {
+            if let Some((scale, offset)) = line(&wrong, true) {
                 all.push(vec![rounded(offset, 4), rounded(scale, 4)]);
                 all.push(vec![offset, scale]);
             }
             all.retain(|v| v.iter().all(|x| x.is_finite()));
             all
         }),
-        ..Mutation::PLAIN
+        ..Mutation::ANYWHERE
     },
 ];

@@ -1,10 +1,9 @@
 //! Scores, softmax and context.
 
+use super::affine::digits;
 use super::places::{context, scores, softmax};
-use super::position::rounded;
-use super::{Mutation, Param};
+use super::{Mutation, Param, each};
 use crate::verdict::Evidence;
-use qdiff_engine::model::fault::Compute;
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::{self, Attention, Context, Op, Softmax, TINY, Tensor, UNIT};
 
@@ -16,88 +15,53 @@ fn scaled(node: &Node, scale: f64) -> Option<Node> {
     (own(node)?.scale != scale).then(|| node.with(Op::AttnWeights(Softmax { scale })))
 }
 
-/// A softmax gone wrong in a way of its own.
-#[derive(Clone, Copy, Debug)]
-enum Way {
-    /// Over the queries that see a key instead of the keys that a query sees.
-    OverQueries,
-    /// exp(s) without the row's maximum taken off, in f32: overflows at 88.7.
-    NoMaximum,
-    /// The sum takes the first lanes of each group of 32 alone.
-    Lanes(usize),
-    /// A query sees what one at another position should see.
-    SeesAs(fn(u32) -> u32),
-}
-
-#[derive(Debug)]
-struct Softened {
-    softmax: Softmax,
-    way: Way,
-}
-
-impl Compute for Softened {
-    fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
-        let scores = inputs[0];
-        let right = |positions: &[u32]| {
-            ops::forward_with_bound(&Op::AttnWeights(self.softmax.clone()), inputs, &Context { positions, ..*c })
-        };
-        match self.way {
-            Way::SeesAs(other) => right(&c.positions.iter().map(|&p| other(p)).collect::<Vec<_>>()),
-            Way::OverQueries => self.over_queries(scores, c.positions),
-            Way::NoMaximum => self.no_maximum(scores, right(c.positions)),
-            Way::Lanes(kept) => lanes(right(c.positions), kept),
-        }
-    }
-}
-
-impl Softened {
-    fn over_queries(&self, s: &Tensor<f64>, positions: &[u32]) -> (Tensor<f64>, Vec<f32>) {
-        let (tokens, keys) = (s.shape[1], s.shape[2]);
-        let mut y = Tensor::zeros(s.shape.clone());
-        let mut bound = vec![TINY as f32; y.data.len()];
-        let few = 6.0 + (tokens.max(1) as f64).log2();
-        for head in 0..s.shape[0] {
-            let at = |t: usize, n: usize| (head * tokens + t) * keys + n;
-            for n in 0..keys {
-                let sees = |t: &usize| n <= positions[*t] as usize;
-                let z = |t: usize| s.data[at(t, n)] * self.softmax.scale;
-                let largest = (0..tokens).filter(sees).map(z).fold(f64::MIN, f64::max);
-                let total: f64 = (0..tokens).filter(sees).map(|t| (z(t) - largest).exp()).sum();
-                for t in (0..tokens).filter(sees) {
-                    let v = (z(t) - largest).exp() / total;
-                    y.data[at(t, n)] = v;
-                    bound[at(t, n)] += (UNIT * v * (z(t).abs() + largest.abs() + few)) as f32;
-                }
+/// Normalised over the queries that see a key instead of the keys that a query sees.
+fn over_queries(scale: f64, s: &Tensor<f64>, positions: &[u32]) -> (Tensor<f64>, Vec<f32>) {
+    let (tokens, keys) = (s.shape[1], s.shape[2]);
+    let mut y = Tensor::zeros(s.shape.clone());
+    let mut bound = vec![TINY as f32; y.data.len()];
+    let few = 6.0 + (tokens.max(1) as f64).log2();
+    for head in 0..s.shape[0] {
+        let at = |t: usize, n: usize| (head * tokens + t) * keys + n;
+        for n in 0..keys {
+            let sees = |t: &usize| n <= positions[*t] as usize;
+            let z = |t: usize| s.data[at(t, n)] * scale;
+            let largest = (0..tokens).filter(sees).map(z).fold(f64::MIN, f64::max);
+            let total: f64 = (0..tokens).filter(sees).map(|t| (z(t) - largest).exp()).sum();
+            for t in (0..tokens).filter(sees) {
+                let v = (z(t) - largest).exp() / total;
+                y.data[at(t, n)] = v;
+                bound[at(t, n)] += (UNIT * v * (z(t).abs() + largest.abs() + few)) as f32;
             }
         }
-        (y, bound)
     }
+    (y, bound)
+}
 
-    /// What overflows f32 on the way is not finite; the rest is as it should
-    /// be, good to roundings of the whole exponent.
-    fn no_maximum(&self, s: &Tensor<f64>, right: (Tensor<f64>, Vec<f32>)) -> (Tensor<f64>, Vec<f32>) {
-        let keys = s.shape[2].max(1);
-        let (mut y, mut bound) = right;
-        let rows = y.data.chunks_mut(keys).zip(bound.chunks_mut(keys));
-        for ((y, bound), s) in rows.zip(s.data.chunks(keys)) {
-            let seen = |y: f64| y > 0.0;
-            let power = |s: f64| (s * self.softmax.scale).exp();
-            let pairs = y.iter().zip(s).filter(|(y, _)| seen(**y));
-            let total: f64 = pairs.map(|(_, s)| power(*s)).sum();
-            let over = f64::from(f32::MAX);
-            for ((y, b), s) in y.iter_mut().zip(bound).zip(s) {
-                let z = (s * self.softmax.scale).abs();
-                *b += (UNIT * *y * z) as f32;
-                if seen(*y) && power(*s) > over {
-                    // inf / inf
-                    *y = f64::NAN;
-                } else if total > over {
-                    *y = 0.0;
-                }
+/// exp(s) without the row's maximum taken off, in f32: what overflows f32 on the way is not finite; the rest is as it should
+/// be, good to roundings of the whole exponent.
+fn no_maximum(scale: f64, s: &Tensor<f64>, right: (Tensor<f64>, Vec<f32>)) -> (Tensor<f64>, Vec<f32>) {
+    let keys = s.shape[2].max(1);
+    let (mut y, mut bound) = right;
+    let rows = y.data.chunks_mut(keys).zip(bound.chunks_mut(keys));
+    for ((y, bound), s) in rows.zip(s.data.chunks(keys)) {
+        let seen = |y: f64| y > 0.0;
+        let power = |s: f64| (s * scale).exp();
+        let pairs = y.iter().zip(s).filter(|(y, _)| seen(**y));
+        let total: f64 = pairs.map(|(_, s)| power(*s)).sum();
+        let over = f64::from(f32::MAX);
+        for ((y, b), s) in y.iter_mut().zip(bound).zip(s) {
+            let z = (s * scale).abs();
+            *b += (UNIT * *y * z) as f32;
+            if seen(*y) && power(*s) > over {
+                // inf / inf
+                *y = f64::NAN;
+            } else if total > over {
+                *y = 0.0;
             }
         }
-        (y, bound)
     }
+    (y, bound)
 }
 
 /// Every weight divided by the sum over the kept lanes alone.
@@ -117,70 +81,39 @@ fn lanes((mut y, mut bound): (Tensor<f64>, Vec<f32>), kept: usize) -> (Tensor<f6
 /// Lanes of a warp.
 const WARP: usize = 32;
 
-fn soften(node: &Node, way: Way) -> Option<Node> {
-    Some(node.computing(Softened { softmax: own(node)?.clone(), way }))
+/// A softmax whose queries see what one at another position should see.
+fn sees_as(node: &Node, other: fn(u32) -> u32) -> Option<Node> {
+    let op = node.op.clone();
+    Some(node.computing(move |inputs, c| {
+        let positions: Vec<u32> = c.positions.iter().map(|&p| other(p)).collect();
+        ops::forward_with_bound(&op, inputs, &Context { positions: &positions, ..*c })
+    }))
 }
 
-/// Scores or context over a cache that is seen in another order.
-#[derive(Debug)]
-struct Reordered {
-    op: Op,
-    seen: Seen,
+fn heads(op: &Op) -> Option<&Attention> {
+    if let Op::AttnScores(a) | Op::AttnContext(a) = op { Some(a) } else { None }
 }
 
-/// How the memory of a cache `[N, G, D]` is read.
-#[derive(Clone, Copy, Debug)]
-enum Seen {
-    /// As `[G·D, N]`: transposed, as llama.cpp keeps V.
-    Transposed,
-    /// As `[G, N, D]`: head by head.
-    HeadMajor,
-    /// Every key is the first.
-    First,
-    /// Zeros.
-    Nothing,
-    /// As `[N, H, D]`, with head h the KV head h mod G, H being this many.
-    Interleaved(usize),
-}
-
-impl Compute for Reordered {
-    fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+/// Scores or context, by `op`, over a cache `[N, G, D]` that is seen in another order: element i of
+/// a row is what `seen` finds for the row and i.
+fn reorder(node: &Node, op: Op, seen: fn(&Tensor<f64>, usize, usize) -> f64) -> Option<Node> {
+    let heads = heads(&op)?.n_kv_heads;
+    Some(node.computing(move |inputs, c| {
         let cache = inputs[1];
-        let (rows, kv_heads) = (cache.rows(), cache.shape[1]);
-        let d = cache.shape[2].max(1);
-        let heads = if let Seen::Interleaved(heads) = self.seen { heads } else { kv_heads };
-        let from = |row: usize, i: usize| match self.seen {
-            Seen::Transposed => cache.data[i * rows + row],
-            Seen::HeadMajor => cache.data[(i / d * rows + row) * d + i % d],
-            Seen::First => cache.data[i],
-            Seen::Nothing => 0.0,
-            Seen::Interleaved(_) => cache.data[(row * kv_heads + i / d % kv_heads) * d + i % d],
-        };
-        let width = heads * d;
-        let seen = Tensor {
-            shape: vec![rows, heads, d],
-            data: (0..rows * width).map(|at| from(at / width, at % width)).collect(),
-        };
-        ops::forward_with_bound(&self.op, &[inputs[0], &seen], c)
-    }
-}
-
-fn reorder(node: &Node, seen: Seen) -> Option<Node> {
-    Some(node.computing(Reordered { op: node.op.clone(), seen }))
-}
-
-fn heads(node: &Node) -> Option<&Attention> {
-    match &node.op {
-        Op::AttnScores(a) | Op::AttnContext(a) => Some(a),
-        _ => None,
-    }
+        let (rows, d) = (cache.rows(), cache.shape[2]);
+        let data = (0..rows * heads * d).map(|at| seen(cache, at / (heads * d), at % (heads * d))).collect();
+        ops::forward_with_bound(&op, &[inputs[0], &Tensor { shape: vec![rows, heads, d], data }], c)
+    }))
 }
 
 fn layouts(node: &Node, values: &[f64], _: &Graph) -> Option<Node> {
     match values[0] as i64 {
-        0 => reorder(node, Seen::Transposed),
+        0 => reorder(node, node.op.clone(), |cache, row, i| cache.data[i * cache.rows() + row]),
         // With one head the two orders are one.
-        1 if heads(node)?.n_kv_heads > 1 => reorder(node, Seen::HeadMajor),
+        1 if heads(&node.op)?.n_kv_heads > 1 => reorder(node, node.op.clone(), |cache, row, i| {
+            let d = cache.shape[2];
+            cache.data[(i / d * cache.rows() + row) * d + i % d]
+        }),
         _ => None,
     }
 }
@@ -188,15 +121,19 @@ fn layouts(node: &Node, values: &[f64], _: &Graph) -> Option<Node> {
 /// Query head h reads KV head h mod G; as many KV heads as heads, or one, leave
 /// it no choice.
 fn interleaved(node: &Node, _: &[f64], _: &Graph) -> Option<Node> {
-    let a = *heads(node)?;
+    let a = *heads(&node.op)?;
     let all = Attention { n_kv_heads: a.n_heads, ..a };
     let op = if matches!(node.op, Op::AttnScores(_)) { Op::AttnScores(all) } else { Op::AttnContext(all) };
-    let seen = Seen::Interleaved(a.n_heads);
-    (2..a.n_heads).contains(&a.n_kv_heads).then(|| node.computing(Reordered { op, seen }))
+    if !(2..a.n_heads).contains(&a.n_kv_heads) {
+        return None;
+    }
+    reorder(node, op, |cache, row, i| {
+        let (heads, d) = (cache.shape[1], cache.shape[2]);
+        cache.data[(row * heads + i / d % heads) * d + i % d]
+    })
 }
 
-const LAYOUT: Param =
-    Param { name: "as", help: "0: transposed, [G*D, N]; 1: head by head, [G, N, D]", default: 0.0, search: &[1.0] };
+const LAYOUT: Param = Param::new("as", "0: transposed, [G*D, N]; 1: head by head, [G, N, D]", 0.0).searched(&[1.0]);
 
 /// The scale that the weights were made with: the slope of ln w over s, within
 /// rows, by least squares.
@@ -237,15 +174,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "all visible keys weigh alike: the keys are not read",
         seen: "attention weights are 1/n in every row",
         remedy: "check that the scores read the keys, and the softmax the scores, with the stride they were written with",
-        params: &[Param {
-            name: "read",
-            help: "0: nothing is read; 1: the first key in the place of every other",
-            default: 0.0,
-            search: &[1.0],
-        }],
+        params: &[Param::new("read", "0: nothing is read; 1: the first key in the place of every other", 0.0)
+            .searched(&[1.0])],
         apply: |node, values, _| match (&node.op, values[0] as i64) {
-            (Op::AttnScores(_), 0) => reorder(node, Seen::Nothing),
-            (Op::AttnScores(_), 1) => reorder(node, Seen::First),
+            (Op::AttnScores(_), 0) => reorder(node, node.op.clone(), |_, _, _| 0.0),
+            (Op::AttnScores(_), 1) => reorder(node, node.op.clone(), |cache, _, i| cache.data[i]),
             (Op::AttnWeights(_), 0) => scaled(node, 0.0),
             _ => None,
         },
@@ -257,7 +190,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the causal mask is left out: a query sees the tokens after it",
         seen: "the prefill is wrong at all but its last position, decode steps are right",
         remedy: "mask the keys after the query's position before the softmax",
-        apply: |node, _, _| soften(node, Way::SeesAs(|_| u32::MAX)),
+        apply: |node, _, _| sees_as(node, |_| u32::MAX),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -266,10 +199,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the causal mask is off by one (1: the next token is seen, -1: the token itself is not)",
         seen: "the last position of the prefill is right with 1; no position but the first with -1",
         remedy: "a query at position p sees the keys 0 to p, p included",
-        params: &[Param { name: "by", help: "1: one key too many, -1: one too few", default: 1.0, search: &[-1.0] }],
+        params: &[Param::new("by", "1: one key too many, -1: one too few", 1.0).searched(&[-1.0])],
         apply: |node, values, _| {
-            let ahead = values[0] > 0.0;
-            soften(node, Way::SeesAs(if ahead { |p| p + 1 } else { |p| p.saturating_sub(1) }))
+            if values[0] > 0.0 { sees_as(node, |p| p + 1) } else { sees_as(node, |p| p.saturating_sub(1)) }
         },
         ..Mutation::PLAIN
     },
@@ -279,7 +211,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the softmax runs over the queries instead of the keys",
         seen: "columns of the weights sum to 1, rows do not; every weight of a decode step is 1",
         remedy: "normalise over the keys, the contiguous axis of [H, T, N]",
-        apply: |node, _, _| soften(node, Way::OverQueries),
+        apply: |node, _, _| {
+            let scale = own(node)?.scale;
+            Some(node.computing(move |inputs, c| over_queries(scale, inputs[0], c.positions)))
+        },
         ..Mutation::PLAIN
     },
     Mutation {
@@ -288,7 +223,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the row's maximum is not subtracted before exp, which overflows f32 beyond 88.7",
         seen: "NaN in rows whose scaled score passes 88.7; nothing at all elsewhere",
         remedy: "subtract the largest visible score of the row first",
-        apply: |node, _, _| soften(node, Way::NoMaximum),
+        apply: |node, _, _| {
+            let (op, scale) = (node.op.clone(), own(node)?.scale);
+            Some(node.computing(move |inputs, c| no_maximum(scale, inputs[0], ops::forward_with_bound(&op, inputs, c))))
+        },
         ..Mutation::PLAIN
     },
     Mutation {
@@ -297,15 +235,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the sum of the softmax leaves lanes out, so that the weights sum to more than 1",
         seen: "rows of weights sum to more than 1 as soon as there are more keys than kept lanes",
         remedy: "reduce over all lanes of the warp, and over all warps of the block",
-        params: &[Param {
-            name: "kept",
-            help: "lanes of 32 that the sum takes",
-            default: 8.0,
-            search: &[1.0, 2.0, 4.0, 16.0, 31.0],
-        }],
+        params: &[Param::new("kept", "lanes of 32 that the sum takes", 8.0).searched(&[1.0, 2.0, 4.0, 16.0, 31.0])],
         apply: |node, values, _| {
-            let kept = values[0] as usize;
-            if (1..WARP).contains(&kept) { soften(node, Way::Lanes(kept)) } else { None }
+            let (op, kept) = (node.op.clone(), values[0] as usize);
+            (1..WARP)
+                .contains(&kept)
+                .then(|| node.computing(move |inputs, c| lanes(ops::forward_with_bound(&op, inputs, c), kept)))
         },
         ..Mutation::PLAIN
     },
@@ -315,18 +250,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the scores are scaled by another factor than 1/sqrt(head_dim)",
         seen: "weights too sharp or too flat, the same order of keys",
         remedy: "head_dim is the length of one head, not of all: scale by 1/sqrt(head_dim)",
-        params: &[Param { name: "scale", help: "factor of the scores", default: 0.1, search: &[] }],
+        params: &[Param::new("scale", "factor of the scores", 0.1)],
         apply: |node, values, _| {
             let scale = values[0];
             // No scale at all, and nothing read, have names of their own.
             let named = scale == 0.0 || (scale - 1.0).abs() < 1e-3;
             if named { None } else { scaled(node, scale) }
         },
-        propose: Some(|e| {
-            let scale = fitted_scale(e);
-            let list = scale.map(|s| vec![rounded(s, 2), rounded(s, 4), s]);
-            list.into_iter().flatten().map(|s| vec![s]).collect()
-        }),
+        propose: Some(|e| each(fitted_scale(e).map(digits).into_iter().flatten())),
         ..Mutation::PLAIN
     },
     Mutation {

@@ -3,19 +3,18 @@
 //! has what, its format says ([`qdiff_engine::quant::Format`]).
 
 use super::places::matrices;
-use super::{Mutation, Param};
+use super::{Apply, Fits, Mutation, Param};
 use crate::llama::gguf::to_float;
 use half::f16;
-use qdiff_engine::model::fault::Read;
 use qdiff_engine::model::{Node, WeightSource};
 use qdiff_engine::quant::{Content, Format, GgmlType, Offset, Part};
 
 /// Decodes a row wrongly into `out`, with a parameter; gives false where its
 /// format knows no such fault.
-type DecodeFault = fn(&Row<'_>, f64, &mut [f32]) -> bool;
+pub(super) type DecodeFault = fn(&Row<'_>, f64, &mut [f32]) -> bool;
 
 /// A row as it is stored.
-struct Row<'a> {
+pub(super) struct Row<'a> {
     source: &'a dyn WeightSource,
     tensor: &'a str,
     row: usize,
@@ -56,19 +55,14 @@ impl<'a> Row<'a> {
     }
 }
 
-#[derive(Debug)]
-struct ReadFault {
-    value: f64,
-    by: DecodeFault,
-}
-
-impl Read for ReadFault {
-    fn row(&self, source: &dyn WeightSource, tensor: &str, row: usize, out: &mut [f32]) {
-        // Formats that know no such fault are read as they are.
-        if !(self.by)(&Row::of(source, tensor, row), self.value, out) {
+/// The node with its weight decoded so. Formats that know no such fault are read
+/// as they are.
+pub(super) fn decoding(node: &Node, by: DecodeFault, value: f64) -> Node {
+    node.reading(move |source, tensor, row, out| {
+        if !by(&Row::of(source, tensor, row), value, out) {
             source.rows(tensor, row, out);
         }
-    }
+    })
 }
 
 /// A K format: the first super-block alone is decoded.
@@ -81,12 +75,9 @@ fn early_return(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
     true
 }
 
-fn without_fifth(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
-    r.edited_in(Part::HighBits, r.of_bits(4, |high| high == 1), |bits| bits.fill(0), out)
-}
-
-fn without_high(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
-    r.edited_in(Part::HighBits, r.of_bits(4, |high| high == 2), |bits| bits.fill(0), out)
+/// Of quants with four low bits and so many high ones, the low ones alone.
+fn without_high(r: &Row<'_>, bits: usize, out: &mut [f32]) -> bool {
+    r.edited_in(Part::HighBits, r.of_bits(4, |high| high == bits), |bits| bits.fill(0), out)
 }
 
 /// The packed six-bit scales and offsets exchange their places: bytes 0..4
@@ -198,138 +189,100 @@ fn stride(r: &Row<'_>, by: f64, out: &mut [f32]) -> bool {
     r.decode(&bytes, out)
 }
 
-/// All of them, by the name of their mutation.
-const WAYS: &[(&str, DecodeFault)] = &[
-    ("kquant-early-return", early_return),
-    ("q5-high-bit", without_fifth),
-    ("q6k-high-bits", without_high),
-    ("q4k-scale-min-swapped", scales_swapped),
-    ("kquant-scale-bits", scale_bits),
-    ("nibble-order", nibble_order),
-    ("quant-offset-missing", uncentred),
-    ("q8-unsigned", unsigned),
-    ("quant-bytes-as-f16", as_f16),
-    ("block-stride", stride),
-];
+impl Mutation {
+    /// Whether it is the fault of decoding blocks of weights.
+    pub fn decodes(&self) -> bool {
+        self.decode.is_some()
+    }
 
-/// Whether `name` is a mutation of this family.
-pub fn knows(name: &str) -> bool {
-    WAYS.iter().any(|(n, _)| *n == name)
-}
+    /// Whether the format of `tensor` knows it, if it is the fault of decoding.
+    pub fn is_known_to(&self, source: &dyn WeightSource, tensor: &str) -> bool {
+        let mut out = vec![0f32; source.extent(tensor).0];
+        self.decode.is_none_or(|by| by(&Row::of(source, tensor, 0), 0.0, &mut out))
+    }
 
-/// Whether the format of `tensor` knows the mutation `name` of this family.
-pub fn fits(name: &str, source: &dyn WeightSource, tensor: &str) -> bool {
-    let mut out = vec![0f32; source.extent(tensor).0];
-    WAYS.iter().any(|(n, by)| *n == name && by(&Row::of(source, tensor, 0), 0.0, &mut out))
-}
-
-fn read(node: &Node, by: DecodeFault, value: f64) -> Option<Node> {
-    Some(node.reading(ReadFault { value, by }))
+    /// The fault of decoding `by`.
+    const fn decoding(name: &'static str, by: DecodeFault, story: &'static str, remedy: &'static str) -> Self {
+        let (fits, seen) = (Some(matrices as Fits), FOUND);
+        let apply: Apply = |node, _, _| Some(node.clone());
+        Self { name, fits, story, seen, remedy, apply, decode: Some(by), ..Self::PLAIN }
+    }
 }
 
 const FOUND: &str = "`qdiff weights` finds it where the reader is wrong, a run where the kernel is";
 
 pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation::decoding(
+        "kquant-early-return",
+        early_return,
+        "of each row only the first block of 256 weights is used",
+        "loop over all blocks of the row: n / 256 of them",
+    ),
+    Mutation::decoding(
+        "q5-high-bit",
+        |r, _, out| without_high(r, 1, out),
+        "the fifth bit of the quants is left out",
+        "or the bit from qh into each quant before the offset is taken off",
+    ),
+    Mutation::decoding(
+        "q6k-high-bits",
+        |r, _, out| without_high(r, 2, out),
+        "the two upper bits of the quants are left out",
+        "or the two bits from qh into each quant before 32 is taken off",
+    ),
+    Mutation::decoding(
+        "q4k-scale-min-swapped",
+        scales_swapped,
+        "the six-bit scales and offsets of the sub-blocks are taken for each other",
+        "bytes 0..4 hold scales and 4..8 offsets; bytes 8..12 scales in the low, offsets in the high halves",
+    ),
+    Mutation::decoding(
+        "kquant-scale-bits",
+        scale_bits,
+        "the upper two bits of the scales and offsets of sub-blocks 4 to 7 are left out",
+        "they are the top bits of bytes 0..8 of the packed scales",
+    ),
     Mutation {
-        name: "kquant-early-return",
-        fits: Some(matrices),
-        story: "of each row only the first block of 256 weights is used",
-        seen: FOUND,
-        remedy: "loop over all blocks of the row: n / 256 of them",
-        apply: |node, _, _| read(node, early_return, 0.0),
-        ..Mutation::PLAIN
+        params: &[
+            Param::new("kind", "0: low and high exchanged, 1: neighbours taken from one byte", 0.0).searched(&[1.0])
+        ],
+        ..Mutation::decoding(
+            "nibble-order",
+            nibble_order,
+            "the halves of the quant bytes are taken in the wrong order (0: low for high, 1: neighbours in one byte)",
+            "the low halves of a run come first, then the high halves",
+        )
     },
+    Mutation::decoding(
+        "quant-offset-missing",
+        uncentred,
+        "the zero point of the quants is not taken off",
+        "take half of the quants' range, 2^(bits - 1), off each quant before scaling",
+    ),
+    Mutation::decoding(
+        "q8-unsigned",
+        unsigned,
+        "the quants of Q8_0 are read without sign",
+        "the quants of Q8_0 are signed bytes",
+    ),
     Mutation {
-        name: "q5-high-bit",
-        fits: Some(matrices),
-        story: "the fifth bit of the quants is left out",
-        seen: FOUND,
-        remedy: "or the bit from qh into each quant before the offset is taken off",
-        apply: |node, _, _| read(node, without_fifth, 0.0),
-        ..Mutation::PLAIN
-    },
-    Mutation {
-        name: "q6k-high-bits",
-        fits: Some(matrices),
-        story: "the two upper bits of the quants are left out",
-        seen: FOUND,
-        remedy: "or the two bits from qh into each quant before 32 is taken off",
-        apply: |node, _, _| read(node, without_high, 0.0),
-        ..Mutation::PLAIN
-    },
-    Mutation {
-        name: "q4k-scale-min-swapped",
-        fits: Some(matrices),
-        story: "the six-bit scales and offsets of the sub-blocks are taken for each other",
-        seen: FOUND,
-        remedy: "bytes 0..4 hold scales and 4..8 offsets; bytes 8..12 scales in the low, offsets in the high halves",
-        apply: |node, _, _| read(node, scales_swapped, 0.0),
-        ..Mutation::PLAIN
-    },
-    Mutation {
-        name: "kquant-scale-bits",
-        fits: Some(matrices),
-        story: "the upper two bits of the scales and offsets of sub-blocks 4 to 7 are left out",
-        seen: FOUND,
-        remedy: "they are the top bits of bytes 0..8 of the packed scales",
-        apply: |node, _, _| read(node, scale_bits, 0.0),
-        ..Mutation::PLAIN
-    },
-    Mutation {
-        name: "nibble-order",
-        fits: Some(matrices),
-        story: "the halves of the quant bytes are taken in the wrong order (0: low for high, 1: neighbours in one byte)",
-        seen: FOUND,
-        remedy: "the low halves of a run come first, then the high halves",
-        params: &[Param {
-            name: "kind",
-            help: "0: low and high exchanged, 1: neighbours taken from one byte",
-            default: 0.0,
-            search: &[1.0],
-        }],
-        apply: |node, values, _| read(node, nibble_order, values[0]),
-        ..Mutation::PLAIN
-    },
-    Mutation {
-        name: "quant-offset-missing",
-        fits: Some(matrices),
-        story: "the zero point of the quants is not taken off",
-        seen: FOUND,
-        remedy: "take half of the quants' range, 2^(bits - 1), off each quant before scaling",
-        apply: |node, _, _| read(node, uncentred, 0.0),
-        ..Mutation::PLAIN
-    },
-    Mutation {
-        name: "q8-unsigned",
-        fits: Some(matrices),
-        story: "the quants of Q8_0 are read without sign",
-        seen: FOUND,
-        remedy: "the quants of Q8_0 are signed bytes",
-        apply: |node, _, _| read(node, unsigned, 0.0),
-        ..Mutation::PLAIN
-    },
-    Mutation {
-        name: "quant-bytes-as-f16",
-        fits: Some(matrices),
-        story: "the bytes of quantised blocks are taken for f16 values",
         seen: "plausible shapes, garbage values, often NaN or 65504",
-        remedy: "dequantise by the tensor's type; only type 1 is f16",
-        apply: |node, _, _| read(node, as_f16, 0.0),
-        ..Mutation::PLAIN
+        ..Mutation::decoding(
+            "quant-bytes-as-f16",
+            as_f16,
+            "the bytes of quantised blocks are taken for f16 values",
+            "dequantise by the tensor's type; only type 1 is f16",
+        )
     },
     Mutation {
-        name: "block-stride",
-        fits: Some(matrices),
-        story: "blocks are read at a wrong distance from each other",
-        seen: FOUND,
-        remedy: "use the size of the format's block: its scales and its quants (ggml's type_size)",
-        params: &[Param {
-            name: "by",
-            help: "bytes by which a block is taken to be too large",
-            default: 2.0,
-            search: &[-2.0, 4.0, -4.0, 1.0, -1.0],
-        }],
-        apply: |node, values, _| if values[0] == 0.0 { None } else { read(node, stride, values[0]) },
-        ..Mutation::PLAIN
+        params: &[Param::new("by", "bytes by which a block is taken to be too large", 2.0)
+            .searched(&[-2.0, 4.0, -4.0, 1.0, -1.0])],
+        apply: |node, values, _| (values[0] != 0.0).then(|| node.clone()),
+        ..Mutation::decoding(
+            "block-stride",
+            stride,
+            "blocks are read at a wrong distance from each other",
+            "use the size of the format's block: its scales and its quants (ggml's type_size)",
+        )
     },
 ];

@@ -11,7 +11,6 @@ use qdiff_engine::model::{Before, Graph, Node, StageId};
 /// A fault to inject: `NAME[:PARAM=VALUE,…][@TARGET,…]`, a target being a
 /// layer (`L07`), a pattern of stage ids (`L07.q_*`) or of the tensors they read
 /// (`blk.7.attn_q.weight`), or positions (`p3000..`: that one and all after it). Without a layer or a pattern, in all layers.
-#[derive(Debug)]
 pub struct Injection {
     mutation: &'static Mutation,
     values: Vec<f64>,
@@ -20,7 +19,6 @@ pub struct Injection {
     since: usize,
 }
 
-#[derive(Debug)]
 enum Target {
     Layer(u16),
     Stages(GlobMatcher),
@@ -46,12 +44,6 @@ impl Target {
     }
 }
 
-impl std::fmt::Debug for Mutation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name)
-    }
-}
-
 impl Injection {
     /// Reads an injection.
     ///
@@ -71,10 +63,7 @@ impl Injection {
                 None => targets.push(Target::parse(word)?),
             }
         }
-        let (name, params) = match head.split_once(':') {
-            Some((name, params)) => (name, Some(params)),
-            None => (head, None),
-        };
+        let (name, params) = head.split_once(':').map_or((head, None), |(name, params)| (name, Some(params)));
         let mutation = find(name).with_context(|| {
             let known = catalogue().filter(|m| m.site() != FaultSite::Elsewhere).map(|m| m.name);
             format!("no mutation is called `{name}`{}", hint(name, known, "`qdiff mutations` lists them"))
@@ -127,13 +116,9 @@ impl Injection {
             );
         }
         let last = graph.config.n_layers as u16 - 1;
-        for target in &self.targets {
-            match target {
-                Target::Layer(layer) if *layer > last => {
-                    bail!("layer {layer} does not exist; the model has layers 0 to {last}")
-                }
-                _ => {}
-            }
+        let layers = self.targets.iter().filter_map(|t| if let Target::Layer(layer) = t { Some(*layer) } else { None });
+        if let Some(layer) = layers.into_iter().find(|layer| *layer > last) {
+            bail!("layer {layer} does not exist; the model has layers 0 to {last}");
         }
         let right = graph.clone();
         let mut changed = Vec::new();
@@ -147,12 +132,9 @@ impl Injection {
             changed.push(node.id);
         }
         if changed.is_empty() {
-            let mut names: Vec<&str> = Vec::new();
-            for node in right.nodes.iter().filter(|n| self.mutation.concerns(&right, n)) {
-                if !names.contains(&node.id.name) {
-                    names.push(node.id.name);
-                }
-            }
+            let mut names = right.stage_names();
+            let concerned = |n: &&Node| self.mutation.concerns(&right, n);
+            names.retain(|name| right.nodes.iter().filter(concerned).any(|n| n.id.name == *name));
             match names.as_slice() {
                 [] => bail!("`{}` applies to no stage of this model", self.mutation.name),
                 names => bail!("`{}` applies to {}, and changes nothing there", self.mutation.name, names.join(" ")),
@@ -168,10 +150,7 @@ impl Injection {
     pub fn apply(&self, graph: &mut Graph) -> Result<String> {
         let changed = self.rewrite(graph)?.len();
         let what = CauseId::new(self.mutation, &self.values);
-        let from = match self.since {
-            0 => String::new(),
-            position => format!(" from position {position} on"),
-        };
+        let from = if self.since == 0 { String::new() } else { format!(" from position {} on", self.since) };
         Ok(format!("{what} in {}{from}", counted(changed, "stage")))
     }
 }

@@ -1,9 +1,8 @@
 //! Memory read in another order than it was written in.
 
 use super::places::head;
-use super::{Mutation, Param};
+use super::{Mutation, Param, each};
 use crate::verdict::Evidence;
-use qdiff_engine::model::fault::{Compute, Read};
 use qdiff_engine::model::{Role, WeightSource};
 use qdiff_engine::ops::{Context, Op, Real, Tensor, linear};
 use rayon::prelude::*;
@@ -11,17 +10,12 @@ use rayon::prelude::*;
 /// A linear layer whose memory `[m, n]` is taken for `[n, m]`: weight (o, i) is
 /// read at i·m + o. For a square matrix this is the transpose, otherwise a
 /// scramble.
-#[derive(Debug)]
-struct Across;
-
-impl Compute for Across {
-    fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
-        let x = inputs[0];
-        let magnitudes = Tensor { shape: x.shape.clone(), data: x.data.iter().map(|v| v.abs() as f32).collect() };
-        let factor = linear::bound_factor(x.row_len());
-        let reach = across(&magnitudes, c, f32::abs);
-        (across(x, c, |w| w), reach.data.iter().map(|v| factor * v).collect())
-    }
+fn transposed(inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+    let x = inputs[0];
+    let magnitudes = Tensor { shape: x.shape.clone(), data: x.data.iter().map(|v| v.abs() as f32).collect() };
+    let factor = linear::bound_factor(x.row_len());
+    let reach = across(&magnitudes, c, f32::abs);
+    (across(x, c, |w| w), reach.data.iter().map(|v| factor * v).collect())
 }
 
 /// `y[t, o] = Σ_i seen(w[i·m + o])·x[t, i]`: walks the memory in order and once
@@ -61,39 +55,27 @@ fn across<F: Real>(x: &Tensor<F>, c: &Context<'_>, seen: fn(f32) -> f32) -> Tens
 }
 
 /// Row r of a table is read at r, r + rows, r + 2·rows and so on.
-#[derive(Debug)]
-struct Column;
-
-impl Read for Column {
-    fn row(&self, source: &dyn WeightSource, tensor: &str, row: usize, out: &mut [f32]) {
-        let (width, rows) = source.extent(tensor);
-        let mut stored = vec![0f32; width];
-        for (i, v) in out.iter_mut().enumerate() {
-            let flat = i * rows + row;
-            source.rows(tensor, flat / width, &mut stored);
-            *v = stored[flat % width];
-        }
+fn column(source: &dyn WeightSource, tensor: &str, row: usize, out: &mut [f32]) {
+    let (width, rows) = source.extent(tensor);
+    let mut stored = vec![0f32; width];
+    for (i, v) in out.iter_mut().enumerate() {
+        let flat = i * rows + row;
+        source.rows(tensor, flat / width, &mut stored);
+        *v = stored[flat % width];
     }
 }
 
 /// Row r begins at r·(n + extra); beyond the end stands zero.
-#[derive(Debug)]
-struct Strided {
-    extra: i64,
-}
-
-impl Read for Strided {
-    fn row(&self, source: &dyn WeightSource, tensor: &str, row: usize, out: &mut [f32]) {
-        let (n, rows) = source.extent(tensor);
-        let start = row * (n as i64 + self.extra).max(0) as usize;
-        // A row of n from there touches two stored rows at most.
-        let stored = rows.saturating_sub(start / n).min(2);
-        let mut both = vec![0f32; 2 * n];
-        if stored > 0 {
-            source.rows(tensor, start / n, &mut both[..stored * n]);
-        }
-        out.copy_from_slice(&both[start % n..][..n]);
+fn strided(extra: i64, source: &dyn WeightSource, tensor: &str, row: usize, out: &mut [f32]) {
+    let (n, rows) = source.extent(tensor);
+    let start = row * (n as i64 + extra).max(0) as usize;
+    // A row of n from there touches two stored rows at most.
+    let stored = rows.saturating_sub(start / n).min(2);
+    let mut both = vec![0f32; 2 * n];
+    if stored > 0 {
+        source.rows(tensor, start / n, &mut both[..stored * n]);
     }
+    out.copy_from_slice(&both[start % n..][..n]);
 }
 
 /// Leading dimensions that are looked for, as what they are too large by.
@@ -137,7 +119,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the weight is read transposed: a GGUF row of n_in contiguous weights is taken for a column",
         seen: "Q, K or V look plausible in size and are wrong everywhere; a biased value held against an unbiased one hides it",
         remedy: "a GGUF weight is [out][in]; to cuBLAS it is column-major [in, out]: use OP_T with lda = n_in",
-        apply: |node, _, _| Some(node.computing(Across)),
+        apply: |node, _, _| Some(node.computing(transposed)),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -148,7 +130,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the weight is read transposed: a GGUF row of n_in contiguous weights is taken for a column",
         seen: "plausible size, wrong everywhere, at every position",
         remedy: "a GGUF weight is [out][in]; to cuBLAS it is column-major [in, out]: use OP_T with lda = n_in",
-        apply: |node, _, _| Some(node.computing(Across)),
+        apply: |node, _, _| Some(node.computing(transposed)),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -157,7 +139,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the output projection is read transposed, so every id is wrong and none is an outlier by itself",
         seen: "one token for ever; large logits at scattered ids that move with the position; a manual dot product with the same stride confirms the wrong value",
         remedy: "{weight} is [vocab][n_embd]; to cuBLAS it is column-major [n_embd, vocab]: use OP_T with lda = n_embd",
-        apply: |node, _, _| Some(node.computing(Across)),
+        apply: |node, _, _| Some(node.computing(transposed)),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -166,17 +148,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the output projection is read with the wrong leading dimension: each id starts further off",
         seen: "the first ids are nearly right, later ones are not; the choice falls on ids near the end of the vocabulary",
         remedy: "the leading dimension of {weight} is n_embd",
-        params: &[Param {
-            name: "extra",
-            help: "elements by which the leading dimension is too large",
-            default: 1.0,
-            search: &[],
-        }],
+        params: &[Param::new("extra", "elements by which the leading dimension is too large", 1.0)],
         apply: |node, values, _| {
             let extra = values[0] as i64;
-            (extra != 0).then(|| node.reading(Strided { extra }))
+            (extra != 0).then(|| node.reading(move |source, tensor, row, out| strided(extra, source, tensor, row, out)))
         },
-        propose: Some(|e| leading(e).into_iter().map(|extra| vec![extra]).collect()),
+        propose: Some(|e| each(leading(e))),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -185,7 +162,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the embedding table is read across: element i of a token at i * vocab + token",
         seen: "wrong from the first tensor on, and alike for neighbouring ids",
         remedy: "{weight} is [vocab][n_embd]: a token's row is contiguous",
-        apply: |node, _, _| Some(node.reading(Column)),
+        apply: |node, _, _| Some(node.reading(column)),
         ..Mutation::PLAIN
     },
 ];
@@ -225,16 +202,16 @@ mod tests {
             let weights = [Weight { name: "w".to_owned(), extent: vec![n, m] }];
             let c = Context { tokens: &[], positions: &[], source: &w, weights: &weights };
             let at = |flat: usize| w.2.get(flat).copied().unwrap_or(0.0);
-            let (y, _) = Across.evaluate(&[&x], &c);
+            let (y, _) = transposed(&[&x], &c);
             let mut row = vec![0f32; n];
             for o in 0..m {
                 for t in 0..tokens {
                     let exact: f64 = (0..n).map(|i| f64::from(at(i * m + o)) * x.row(t)[i]).sum();
                     prop_assert!((y.row(t)[o] - exact).abs() < 1e-9);
                 }
-                Column.row(&w, "w", o, &mut row);
+                column(&w, "w", o, &mut row);
                 prop_assert!((0..n).all(|i| row[i] == at(i * m + o)));
-                Strided { extra }.row(&w, "w", o, &mut row);
+                strided(extra, &w, "w", o, &mut row);
                 let stride = (n as i64 + extra).max(0) as usize;
                 prop_assert!((0..n).all(|i| row[i] == at(o * stride + i)));
             }

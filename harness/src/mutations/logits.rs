@@ -2,26 +2,16 @@
 
 use super::places::head;
 use super::{Mutation, Param};
-use qdiff_engine::model::fault::{Output, Write};
+use qdiff_engine::model::fault::Output;
 use std::collections::BTreeSet;
 
 /// In each row, the elements `phase`, `phase + stride`, … keep what the buffer
 /// held after the step before, zero before the first.
-#[derive(Debug)]
-struct Strided {
-    stride: usize,
-    phase: usize,
-}
-
-impl Write for Strided {
-    fn write(&self, out: Output<'_>) {
-        let width = out.value.row_len().max(1);
-        for row in 0..out.value.rows() {
-            for i in (self.phase..width).step_by(self.stride) {
-                let at = row * width + i;
-                let old = out.old.and_then(|o| o.get(at));
-                out.value.data[at] = old.map_or(0.0, |&v| f64::from(v));
-            }
+fn stale(out: Output<'_>, stride: usize, phase: usize) {
+    let width = out.value.row_len().max(1);
+    for row in 0..out.value.rows() {
+        for i in (phase..width).step_by(stride) {
+            out.value.data[row * width + i] = out.before(row * width + i);
         }
     }
 }
@@ -33,14 +23,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[Mutation {
     seen: "values at some ids change from step to step without reason, or never",
     remedy: "check that the grid covers all ids, the last partial tile included, with the stride it is read with",
     params: &[
-        Param { name: "stride", help: "distance between ids that are not written", default: 128.0, search: &[] },
-        Param { name: "phase", help: "first id that is not written", default: 127.0, search: &[] },
+        Param::new("stride", "distance between ids that are not written", 128.0),
+        Param::new("phase", "first id that is not written", 127.0),
     ],
     apply: |node, values, _| {
         let stride = values[0].max(1.0) as usize;
         let phase = values[1].max(0.0) as usize % stride;
         // Every id would be the fault of a launch that never ran.
-        (stride > 1).then(|| node.writing(Strided { stride, phase }))
+        (stride > 1).then(|| node.writing(move |out| stale(out, stride, phase)))
     },
     propose: Some(|e| {
         let ids: BTreeSet<usize> = e.wrong().iter().map(|w| w.index).collect();

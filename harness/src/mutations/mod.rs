@@ -7,7 +7,7 @@
 mod affine;
 mod attention;
 mod copies;
-pub mod decoding;
+mod decoding;
 mod elsewhere;
 mod id;
 mod inject;
@@ -23,6 +23,7 @@ mod samplers;
 mod tokenizer;
 mod weights;
 
+use decoding::{DecodeFault, decoding};
 pub use id::CauseId;
 pub use inject::Injection;
 pub use samplers::Chain;
@@ -45,6 +46,16 @@ pub struct Param {
     pub default: f64,
     /// Further values that the search for a cause tries.
     pub search: &'static [f64],
+}
+
+impl Param {
+    const fn new(name: &'static str, help: &'static str, default: f64) -> Self {
+        Self { name, help, default, search: &[] }
+    }
+
+    const fn searched(self, search: &'static [f64]) -> Self {
+        Self { search, ..self }
+    }
 }
 
 /// What it means that a mutation fits.
@@ -76,6 +87,11 @@ pub enum FaultSite {
 /// Reads lists of parameter values off the evidence.
 pub type Propose = fn(&Evidence<'_>) -> Vec<Vec<f64>>;
 
+/// Values of an only parameter that are worth trying.
+fn each(values: impl IntoIterator<Item = f64>) -> Vec<Vec<f64>> {
+    values.into_iter().map(|v| vec![v]).collect()
+}
+
 /// The tokens that a faulty tokenizer makes of a prompt; none where it changes
 /// nothing.
 pub type Encode = fn(&Tokenizer, &Ready) -> Option<Vec<u32>>;
@@ -90,6 +106,7 @@ pub type Apply = fn(&Node, &[f64], &Graph) -> Option<Node>;
 /// A named way to be wrong. In its texts `{stage}`, `{input}` and `{weight}`
 /// stand for the names of the stage that it is told of, of its first operand
 /// and of its first weight.
+#[derive(Debug)]
 pub struct Mutation {
     /// Name, as in `--inject NAME`.
     pub name: &'static str,
@@ -107,6 +124,8 @@ pub struct Mutation {
     pub explains: Explains,
     /// Puts it into a node that it fits; see [`Mutation::applied`].
     apply: Apply,
+    /// Of a fault of decoding blocks of weights: how they are decoded.
+    decode: Option<DecodeFault>,
     /// Whether it gives the same values every time, and so can be recognised by
     /// evaluating it.
     pub recurs: bool,
@@ -130,11 +149,15 @@ impl Mutation {
         params: &[],
         explains: Explains::Value,
         apply: |_, _, _| None,
+        decode: None,
         recurs: true,
         chain: None,
         encode: None,
         propose: None,
     };
+
+    /// What those have in common that happen to any stage.
+    const ANYWHERE: Mutation = Mutation { fits: Some(|_, _| true), ..Self::PLAIN };
 
     /// Whether it can happen to this stage.
     pub fn concerns(&self, graph: &Graph, node: &Node) -> bool {
@@ -149,7 +172,10 @@ impl Mutation {
     /// The node with the fault in it; `None` where it does not happen to such a
     /// stage, or changes nothing there.
     pub fn applied(&self, node: &Node, values: &[f64], graph: &Graph) -> Option<Node> {
-        if self.concerns(graph, node) { (self.apply)(node, values, graph) } else { None }
+        let new = if self.concerns(graph, node) { (self.apply)(node, values, graph) } else { None };
+        new.map(|n| {
+            self.decode.map_or_else(|| n.clone(), |by| decoding(&n, by, values.first().copied().unwrap_or(0.0)))
+        })
     }
 
     /// What it is the fault of.
@@ -176,14 +202,14 @@ impl Mutation {
 /// `text` of a mutation as it reads of `node`, whose names stand in its
 /// placeholders.
 pub fn told(text: &str, node: &Node, graph: &Graph) -> String {
-    let input = node.inputs.first().map(|&i| graph.nodes[i].id.to_string());
-    let weight = node.weights.first().map(|w| w.name.clone());
-    let names = [("{stage}", Some(node.id.to_string())), ("{input}", input), ("{weight}", weight)];
-    let fill = |text: String, (mark, name): (&str, Option<String>)| match name {
-        Some(name) => text.replace(mark, &name),
-        None => text,
-    };
-    names.into_iter().fold(text.to_owned(), fill)
+    let mut told = text.replace("{stage}", &node.id.to_string());
+    if let Some(&input) = node.inputs.first() {
+        told = told.replace("{input}", &graph.nodes[input].id.to_string());
+    }
+    if let Some(weight) = node.weights.first() {
+        told = told.replace("{weight}", &weight.name);
+    }
+    told
 }
 
 /// A mutation as reports name it.
@@ -237,10 +263,6 @@ pub fn find(name: &str) -> Option<&'static Mutation> {
 mod places {
     use qdiff_engine::model::{Graph, Node, Role};
     use qdiff_engine::ops::Op;
-
-    pub(super) fn anywhere(_: &Graph, _: &Node) -> bool {
-        true
-    }
 
     pub(super) fn norms(_: &Graph, n: &Node) -> bool {
         matches!(n.op, Op::RmsNorm(_))

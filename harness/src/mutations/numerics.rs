@@ -2,85 +2,55 @@
 
 use super::places::{activation, norms, residuals};
 use super::position::rounded;
-use super::{Mutation, Param};
+use super::{Mutation, Param, each};
 use crate::verdict::Evidence;
-use qdiff_engine::model::fault::{Compute, Read};
-use qdiff_engine::model::{Node, WeightSource};
+use qdiff_engine::model::{Node, WeightSource as _};
 use qdiff_engine::ops::{self, Context, Op, RmsNorm, TINY, Tensor, UNIT};
 use std::f64::consts::PI;
 
-/// Reads a norm's weight as one value, or with one added.
-#[derive(Debug)]
-struct Unlike {
-    scale: f32,
-    offset: f32,
-}
-
-impl Read for Unlike {
-    fn row(&self, source: &dyn WeightSource, tensor: &str, row: usize, out: &mut [f32]) {
+/// A norm whose weight is read as `scale · w + offset`.
+fn reweighted(node: &Node, scale: f32, offset: f32) -> Option<Node> {
+    Some(node.reading(move |source, tensor, row, out| {
         source.rows(tensor, row, out);
-        out.iter_mut().for_each(|w| *w = self.scale * *w + self.offset);
+        out.iter_mut().for_each(|w| *w = scale * *w + offset);
+    }))
+}
+
+/// The norm of what is left once the mean is taken off. The difference rounds in
+/// units of its terms, the mean's own being all of the run.
+fn centred(norm: &RmsNorm, x: &Tensor<f64>, c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+    let run = (x.row_len() / norm.groups).max(1);
+    let mut apart = x.clone();
+    for row in apart.data.chunks_mut(run) {
+        let mean = row.iter().sum::<f64>() / run as f64;
+        row.iter_mut().for_each(|v| *v -= mean);
     }
-}
-
-/// The norm of what is left once the mean is taken off.
-#[derive(Debug)]
-struct Centred(RmsNorm);
-
-impl Compute for Centred {
-    /// The difference rounds in units of its terms, the mean's own being all of
-    /// the run.
-    fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
-        let x = inputs[0];
-        let run = (x.row_len() / self.0.groups).max(1);
-        let mut apart = x.clone();
-        for row in apart.data.chunks_mut(run) {
-            let mean = row.iter().sum::<f64>() / run as f64;
-            row.iter_mut().for_each(|v| *v -= mean);
-        }
-        let (y, mut bound) = ops::forward_with_bound(&Op::RmsNorm(self.0.clone()), &[&apart], c);
-        let factor = self.0.roundings(x.row_len());
-        let rows = x.data.chunks(run).zip(apart.data.chunks(run)).zip(y.data.chunks(run).zip(bound.chunks_mut(run)));
-        for ((x, apart), (y, bound)) in rows {
-            let reach = x.iter().map(|x| x.abs()).sum::<f64>() / run as f64;
-            for (((x, apart), y), b) in x.iter().zip(apart).zip(y).zip(bound) {
-                let cancelled = factor * (x.abs() + reach) / apart.abs().max(f64::MIN_POSITIVE);
-                *b += (UNIT * cancelled * y.abs()) as f32;
-            }
-        }
-        (y, bound)
-    }
-}
-
-/// What stands in the place of SiLU.
-#[derive(Clone, Copy, Debug)]
-enum Activation {
-    /// GELU in its tanh form (Hendrycks & Gimpel 2016).
-    Gelu,
-    /// x · σ(1.702 x), GELU's quick form.
-    QuickGelu,
-    /// max(x, 0).
-    Relu,
-}
-
-impl Activation {
-    fn of(self, g: f64) -> f64 {
-        match self {
-            Self::Gelu => 0.5 * g * (1.0 + ((2.0 / PI).sqrt() * (g + 0.044_715 * g * g * g)).tanh()),
-            Self::QuickGelu => g / (1.0 + (-1.702 * g).exp()),
-            Self::Relu => g.max(0.0),
+    let (y, mut bound) = ops::forward_with_bound(&Op::RmsNorm(norm.clone()), &[&apart], c);
+    let factor = norm.roundings(x.row_len());
+    let rows = x.data.chunks(run).zip(apart.data.chunks(run)).zip(y.data.chunks(run).zip(bound.chunks_mut(run)));
+    for ((x, apart), (y, bound)) in rows {
+        let reach = x.iter().map(|x| x.abs()).sum::<f64>() / run as f64;
+        for (((x, apart), y), b) in x.iter().zip(apart).zip(y).zip(bound) {
+            let cancelled = factor * (x.abs() + reach) / apart.abs().max(f64::MIN_POSITIVE);
+            *b += (UNIT * cancelled * y.abs()) as f32;
         }
     }
+    (y, bound)
 }
 
-impl Compute for Activation {
-    /// These may cancel, and are good to roundings of |g|.
-    fn evaluate(&self, inputs: &[&Tensor<f64>], _: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+/// GELU in its tanh form (Hendrycks & Gimpel 2016).
+fn gelu(g: f64) -> f64 {
+    0.5 * g * (1.0 + ((2.0 / PI).sqrt() * (g + 0.044_715 * g * g * g)).tanh())
+}
+
+/// `other` in the place of SiLU. These may cancel, and are good to roundings of |g|.
+fn activated(node: &Node, other: fn(f64) -> f64) -> Option<Node> {
+    Some(node.computing(move |inputs, _| {
         let pairs = || inputs[0].data.iter().zip(&inputs[1].data);
-        let data = pairs().map(|(&g, u)| self.of(g) * u).collect();
+        let data = pairs().map(|(&g, u)| other(g) * u).collect();
         let bound = pairs().map(|(g, u)| (UNIT * 8.0 * (g * u).abs() + TINY) as f32).collect();
         (Tensor { shape: inputs[0].shape.clone(), data }, bound)
-    }
+    }))
 }
 
 fn norm(node: &Node) -> Option<&RmsNorm> {
@@ -123,7 +93,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the norm's weight is not multiplied in",
         seen: "every row has a root mean square of 1",
         remedy: "multiply the normalised value by the norm's weight",
-        apply: |node, _, _| Some(node.reading(Unlike { scale: 0.0, offset: 1.0 })),
+        apply: |node, _, _| reweighted(node, 0.0, 1.0),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -132,7 +102,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the norm multiplies by 1 + weight, as Gemma does",
         seen: "the output is too large by the normalised input",
         remedy: "Qwen multiplies by the weight itself",
-        apply: |node, _, _| Some(node.reading(Unlike { scale: 1.0, offset: 1.0 })),
+        apply: |node, _, _| reweighted(node, 1.0, 1.0),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -141,7 +111,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the mean is subtracted, as LayerNorm does",
         seen: "the normalised input sums to zero",
         remedy: "RMSNorm divides by the root mean square and subtracts nothing",
-        apply: |node, _, _| Some(node.computing(Centred(norm(node)?.clone()))),
+        apply: |node, _, _| {
+            let own = norm(node)?.clone();
+            Some(node.computing(move |inputs, c| centred(&own, inputs[0], c)))
+        },
         ..Mutation::PLAIN
     },
     Mutation {
@@ -150,7 +123,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "epsilon of the norm is not the model's",
         seen: "early layers, where the input is small, are off by a factor near 1; late ones are not",
         remedy: "read <arch>.attention.layer_norm_rms_epsilon from the GGUF",
-        params: &[Param { name: "eps", help: "epsilon", default: 1e-5, search: &[] }],
+        params: &[Param::new("eps", "epsilon", 1e-5)],
         apply: |node, values, _| {
             let (eps, own) = (values[0], norm(node)?);
             (own.eps != eps).then(|| node.with(Op::RmsNorm(RmsNorm { eps, ..own.clone() })))
@@ -160,7 +133,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             if let Some(eps) = fitted_eps(e) {
                 all.extend([rounded(eps, 1), rounded(eps, 2), rounded(eps, 4), eps]);
             }
-            all.into_iter().map(|eps| vec![eps]).collect()
+            each(all)
         }),
         ..Mutation::PLAIN
     },
@@ -170,15 +143,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "another activation stands in the place of SiLU (0: GELU, 1: quick GELU, 2: ReLU)",
         seen: "right for large gates, wrong for small ones",
         remedy: "compute gate * sigmoid(gate) * up",
-        params: &[Param { name: "kind", help: "0: GELU, 1: quick GELU, 2: ReLU", default: 0.0, search: &[1.0, 2.0] }],
-        apply: |node, values, _| {
-            let other = match values[0] as i64 {
-                0 => Activation::Gelu,
-                1 => Activation::QuickGelu,
-                2 => Activation::Relu,
-                _ => return None,
-            };
-            Some(node.computing(other))
+        params: &[Param::new("kind", "0: GELU, 1: quick GELU, 2: ReLU", 0.0).searched(&[1.0, 2.0])],
+        apply: |node, values, _| match values[0] as i64 {
+            0 => activated(node, gelu),
+            1 => activated(node, |g| g / (1.0 + (-1.702 * g).exp())),
+            2 => activated(node, |g| g.max(0.0)),
+            _ => None,
         },
         ..Mutation::PLAIN
     },

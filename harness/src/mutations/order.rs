@@ -1,50 +1,22 @@
 //! The right values at the wrong place of the output.
 
-use super::places::anywhere;
 use super::region::Parts;
 use super::{Mutation, Param};
 use crate::verdict::Evidence;
 use qdiff_engine::model::Node;
-use qdiff_engine::model::fault::{Output, Write};
 
-/// Two parts of the output stand in each other's place, or all of them are
-/// moved on by some.
-#[derive(Clone, Copy, Debug)]
-enum Order {
-    Swapped(usize, usize),
-    Moved(i64),
-}
-
-impl Order {
-    /// The part whose values stand at part `i` of `n`.
-    fn source(self, i: usize, n: usize) -> usize {
-        match self {
-            Self::Swapped(a, b) if i == a => b.min(n.saturating_sub(1)),
-            Self::Swapped(a, b) if i == b => a.min(n.saturating_sub(1)),
-            Self::Swapped(..) => i,
-            Self::Moved(by) => (i as i64 - by).rem_euclid(n.max(1) as i64) as usize,
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Misplaced {
-    parts: Parts,
-    order: Order,
-}
-
-impl Write for Misplaced {
-    fn write(&self, out: Output<'_>) {
-        let (values, bounds) = (out.value.data.clone(), out.bound.to_vec());
-        let shape = out.value.shape.clone();
-        let n = self.parts.count(&shape);
+/// The node with the values of part `source(i, n)` in the place of part i of n.
+fn misplace(node: &Node, parts: Parts, source: impl Fn(usize, usize) -> usize + Send + Sync + 'static) -> Node {
+    node.writing(move |out| {
+        let (values, bounds) = (out.value.data.clone(), out.bound.clone());
+        let shape = &out.value.shape;
+        let n = parts.count(shape);
         for at in 0..values.len() {
-            let source = self.order.source(self.parts.part(&shape, at), n);
-            let from = self.parts.moved(&shape, at, source);
+            let from = parts.moved(shape, at, source(parts.part(shape, at), n));
             out.value.data[at] = values[from];
             out.bound[at] = bounds[from];
         }
-    }
+    })
 }
 
 /// Where the subject's part `i` stands among the expected ones, for the parts
@@ -75,64 +47,55 @@ fn sources(e: &Evidence<'_>, parts: Parts) -> Vec<(usize, usize)> {
 }
 
 fn proposals(e: &Evidence<'_>, parts: Option<Parts>) -> Vec<Vec<f64>> {
-    let Some(parts) = parts else {
-        return Vec::new();
-    };
-    match sources(e, parts).first() {
-        Some(&(part, source)) => {
-            vec![vec![part as f64, source as f64, 0.0], vec![0.0, 0.0, part as f64 - source as f64]]
-        }
-        None => Vec::new(),
-    }
+    let found = parts.and_then(|parts| sources(e, parts).first().copied());
+    let lists = found
+        .map(|(part, source)| [vec![part as f64, source as f64, 0.0], vec![0.0, 0.0, part as f64 - source as f64]]);
+    lists.into_iter().flatten().collect()
 }
 
+/// Two parts of the output in each other's place, or all of them moved on by some.
 fn misplaced(node: &Node, parts: Parts, values: &[f64]) -> Option<Node> {
-    let order = if values[2] == 0.0 {
-        Order::Swapped(values[0] as usize, values[1] as usize)
-    } else {
-        Order::Moved(values[2] as i64)
+    let (a, b, by) = (values[0] as usize, values[1] as usize, values[2] as i64);
+    if values[2] != 0.0 {
+        return Some(misplace(node, parts, move |i, n| (i as i64 - by).rem_euclid(n.max(1) as i64) as usize));
+    }
+    let swapped = move |i: usize, n: usize| match i {
+        i if i == a => b.min(n.saturating_sub(1)),
+        i if i == b => a.min(n.saturating_sub(1)),
+        i => i,
     };
-    let changes = values[2] != 0.0 || values[0] != values[1];
-    changes.then(|| node.writing(Misplaced { parts, order }))
+    (values[0] != values[1]).then(|| misplace(node, parts, swapped))
 }
 
 const PARAMS: &[Param] = &[
-    Param { name: "a", help: "one of the two that are swapped", default: 0.0, search: &[] },
-    Param { name: "b", help: "the other", default: 1.0, search: &[] },
-    Param {
-        name: "by",
-        help: "instead of a swap: places by which all are moved on, round the end",
-        default: 0.0,
-        search: &[],
-    },
+    Param::new("a", "one of the two that are swapped", 0.0),
+    Param::new("b", "the other", 1.0),
+    Param::new("by", "instead of a swap: places by which all are moved on, round the end", 0.0),
 ];
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "heads-misplaced",
-        fits: Some(anywhere),
         story: "heads stand in each other's place",
         seen: "the wrong heads hold what other heads should",
         remedy: "check the order of heads in the reshape and in the kernel's grid",
         params: PARAMS,
         apply: |node, values, graph| misplaced(node, Parts::heads(node, graph)?, values),
         propose: Some(|e| proposals(e, Parts::heads(e.node, &e.oracle.graph))),
-        ..Mutation::PLAIN
+        ..Mutation::ANYWHERE
     },
     Mutation {
         name: "rows-misplaced",
-        fits: Some(anywhere),
         story: "rows of tokens stand in each other's place",
         seen: "the wrong positions hold what other positions should; decode steps are right",
         remedy: "check the index of the token in the kernel's grid",
         params: PARAMS,
         apply: |node, values, _| misplaced(node, Parts::rows(node), values),
         propose: Some(|e| proposals(e, Some(Parts::rows(e.node)))),
-        ..Mutation::PLAIN
+        ..Mutation::ANYWHERE
     },
     Mutation {
         name: "columns-misplaced",
-        fits: Some(anywhere),
         story: "columns stand in each other's place",
         seen: "the wrong columns hold what other columns should, at every position",
         remedy: "check the index of the output in the kernel's grid",
@@ -143,6 +106,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let narrow = e.rows.first().is_some_and(|r| r.range.len() <= 1024);
             proposals(e, narrow.then_some(Parts::Columns))
         }),
-        ..Mutation::PLAIN
+        ..Mutation::ANYWHERE
     },
 ];

@@ -1,11 +1,11 @@
 //! Positions: the rotation and the cache.
 
 use super::places::rotations;
-use super::{Mutation, Param};
+use super::{Mutation, Param, each};
 use crate::verdict::Evidence;
-use qdiff_engine::model::fault::{Compute, Output, Write};
+use qdiff_engine::model::fault::Output;
 use qdiff_engine::model::{Graph, Node, Role};
-use qdiff_engine::ops::{Context, Op, Pairing, Rope, Tensor, rope as op};
+use qdiff_engine::ops::{Op, Pairing, Rope, rope as op};
 use std::collections::BTreeMap;
 use std::f64::consts::{PI, TAU};
 
@@ -24,47 +24,26 @@ fn rotating(node: &Node, change: impl FnOnce(&mut Rope)) -> Option<Node> {
     (other != *own).then(|| node.with(Op::Rope(other)))
 }
 
-/// The rotation, of any rows, at other positions than the tokens'.
-#[derive(Debug)]
-struct Rotated {
-    rope: Rope,
-    /// Added to every position.
-    offset: f64,
-    /// Added to the positions of every step but the first.
-    later: f64,
-    /// How often the rotation is applied.
-    turns: f64,
-}
-
-impl Rotated {
-    const fn right(rope: Rope) -> Self {
-        Self { rope, offset: 0.0, later: 0.0, turns: 1.0 }
-    }
-}
-
-impl Compute for Rotated {
-    fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
-        let later = if c.positions.first().is_some_and(|&p| p > 0) { self.later } else { 0.0 };
-        let at = |&p: &u32| self.turns * (f64::from(p) + self.offset + later);
-        let positions: Vec<f64> = c.positions.iter().map(at).collect();
-        let y = op::forward(&self.rope, inputs[0], &positions);
-        let bound = op::bound(&self.rope, &y, &positions);
+/// The rotation of any rows by `rope`, at the position that `at` makes of a token's; it is also told
+/// whether the step is the first.
+fn turned(node: &Node, rope: &Rope, at: impl Fn(f64, bool) -> f64 + Send + Sync + 'static) -> Option<Node> {
+    let rope = rope.clone();
+    Some(node.computing(move |inputs, c| {
+        let first = c.positions.first().is_none_or(|&p| p == 0);
+        let positions: Vec<f64> = c.positions.iter().map(|&p| at(f64::from(p), first)).collect();
+        let y = op::forward(&rope, inputs[0], &positions);
+        let bound = op::bound(&rope, &y, &positions);
         (y, bound)
-    }
+    }))
 }
 
 /// A cache that shows the rows of the last step alone.
-#[derive(Debug)]
-struct Stuck;
-
-impl Write for Stuck {
-    fn write(&self, out: Output<'_>) {
-        let rows = out.positions.len().min(out.value.rows());
-        let from = out.value.data.len() - rows * out.value.row_len();
-        out.value.data.drain(..from);
-        out.bound.drain(..from);
-        out.value.shape[0] = rows;
-    }
+fn stuck(out: Output<'_>) {
+    let rows = out.positions.len().min(out.value.rows());
+    let from = out.value.data.len() - rows * out.value.row_len();
+    out.value.data.drain(..from);
+    out.bound.drain(..from);
+    out.value.shape[0] = rows;
 }
 
 /// The angle by which a plane was turned at a position.
@@ -175,7 +154,7 @@ fn fitted_offset(e: &Evidence<'_>, chosen: fn(usize) -> bool) -> Option<f64> {
 }
 
 fn not_rotated(node: &Node, _: &[f64], _: &Graph) -> Option<Node> {
-    Some(node.computing(Rotated { turns: 0.0, ..Rotated::right(rope(node)?.clone()) }))
+    turned(node, rope(node)?, |_, _| 0.0)
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -212,7 +191,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the rotation is applied twice",
         seen: "angles are double; often the cache holds rotated keys and they are rotated again when read",
         remedy: "apply RoPE once, before the key enters the cache",
-        apply: |node, _, _| Some(node.computing(Rotated { turns: 2.0, ..Rotated::right(rope(node)?.clone()) })),
+        apply: |node, _, _| turned(node, rope(node)?, |p, _| 2.0 * p),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -221,12 +200,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the rotation takes another position than the token's",
         seen: "position 0 is rotated although it must not be",
         remedy: "the first token of the prompt is at position 0; a decoded one at the number of tokens before it",
-        params: &[Param { name: "by", help: "positions too far", default: 1.0, search: &[] }],
+        params: &[Param::new("by", "positions too far", 1.0)],
         apply: |node, values, _| {
-            let (offset, rope) = (values[0], rope(node)?);
-            (offset != 0.0).then(|| node.computing(Rotated { offset, ..Rotated::right(rope.clone()) }))
+            let by = values[0];
+            if by == 0.0 { None } else { turned(node, rope(node)?, move |p, _| p + by) }
         },
-        propose: Some(|e| fitted_offset(e, |_| true).map(|by| vec![by]).into_iter().collect()),
+        propose: Some(|e| each(fitted_offset(e, |_| true))),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -235,17 +214,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "decode steps take a position that jumps, by the prompt's length for instance",
         seen: "the prefill is right and the first decoded token is not",
         remedy: "a decoded token is at the number of tokens before it; do not add the prompt's length again",
-        params: &[Param {
-            name: "by",
-            help: "positions too far in every step but the first",
-            default: 16.0,
-            search: &[],
-        }],
+        params: &[Param::new("by", "positions too far in every step but the first", 16.0)],
         apply: |node, values, _| {
-            let (later, rope) = (values[0], rope(node)?);
-            (later != 0.0).then(|| node.computing(Rotated { later, ..Rotated::right(rope.clone()) }))
+            let by = values[0];
+            if by == 0.0 { None } else { turned(node, rope(node)?, move |p, first| if first { p } else { p + by }) }
         },
-        propose: Some(|e| fitted_offset(e, |step| step > 0).map(|by| vec![by]).into_iter().collect()),
+        propose: Some(|e| each(fitted_offset(e, |step| step > 0))),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -254,7 +228,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the rotary base is not the model's",
         seen: "good for a few tokens, then loops; the error grows with the position",
         remedy: "read <arch>.rope.freq_base from the GGUF",
-        params: &[Param { name: "base", help: "base of the rotary frequencies", default: 10_000.0, search: &[] }],
+        params: &[Param::new("base", "base of the rotary frequencies", 10_000.0)],
         apply: |node, values, _| rotating(node, |r| r.base = values[0]),
         propose: Some(|e| {
             let mut bases = vec![10_000.0];
@@ -262,7 +236,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 bases.extend([rounded(base, 2), rounded(base, 4), rounded(base, 6), base]);
             }
             bases.dedup();
-            bases.into_iter().map(|b| vec![b]).collect()
+            each(bases)
         }),
         ..Mutation::PLAIN
     },
@@ -272,7 +246,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "only part of each head is rotated",
         seen: "the last elements of each head equal the input's",
         remedy: "rotate all head_dim elements; Qwen has no partial rotary factor",
-        params: &[Param { name: "dims", help: "elements of a head that are rotated", default: 32.0, search: &[] }],
+        params: &[Param::new("dims", "elements of a head that are rotated", 32.0)],
         apply: |node, values, _| {
             let dims = values[0] as usize;
             let part = dims < rope(node)?.head_dim && dims > 0 && dims.is_multiple_of(2);
@@ -280,7 +254,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         },
         propose: Some(|e| {
             let d = e.oracle.graph.config.head_dim;
-            (2..d).step_by(2).rev().map(|n| vec![n as f64]).collect()
+            each((2..d).step_by(2).rev().map(|n| n as f64))
         }),
         ..Mutation::PLAIN
     },
@@ -292,7 +266,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         remedy: "apply RoPE to q and k alone",
         apply: |node, _, graph| {
             let mut layer = graph.nodes.iter().filter(|n| n.id.layer == node.id.layer);
-            Some(node.computing(Rotated::right(layer.find_map(rope)?.clone())))
+            turned(node, layer.find_map(rope)?, |p, _| p)
         },
         ..Mutation::PLAIN
     },
@@ -302,7 +276,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the cache length never advances: each step overwrites the same rows and attention sees only its own tokens",
         seen: "every decode step alike, attention over one key; a single batched prefill hides it",
         remedy: "advance the cache position by the number of tokens after every step",
-        apply: |node, _, _| Some(node.writing(Stuck)),
+        apply: |node, _, _| Some(node.writing(stuck)),
         ..Mutation::PLAIN
     },
 ];

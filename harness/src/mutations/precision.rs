@@ -3,7 +3,6 @@
 use super::places::scores;
 use super::{Explains, Mutation, Param};
 use half::f16;
-use qdiff_engine::model::fault::Compute;
 use qdiff_engine::model::{Node, Role};
 use qdiff_engine::ops::{self, Context, Op, Tensor, UNIT};
 use rayon::prelude::*;
@@ -15,50 +14,8 @@ const CHUNK: usize = 16;
 /// Unit roundoff of f16 over that of f32.
 const COARSER: f64 = 8192.0;
 
-/// An inner product, of scores or of a linear layer, that is accumulated in f16.
-#[derive(Debug)]
-struct InHalf {
-    op: Op,
-    /// Only in steps of so many tokens; 0: in all.
-    tokens: usize,
-}
-
 fn round(x: f64) -> f64 {
     f16::from_f64(x).to_f64()
-}
-
-impl Compute for InHalf {
-    fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
-        let (exact, bound) = ops::forward_with_bound(&self.op, inputs, c);
-        // A step's tokens are its positions; a linear stage that is judged row
-        // by row has none, and is judged as if the fault were always there.
-        if self.tokens > 0 && !c.positions.is_empty() && c.positions.len() != self.tokens {
-            return (exact, bound);
-        }
-        let mut y = exact;
-        let terms = match &self.op {
-            Op::AttnScores(a) => {
-                y.data.iter_mut().for_each(|v| *v = round(*v));
-                a.head_dim
-            }
-            _ => {
-                accumulate(inputs[0], c, &mut y);
-                inputs[0].row_len()
-            }
-        };
-        let largest = f16::MAX.to_f64();
-        let coarse = y.data.iter().zip(&bound).map(|(y, b)| {
-            let reach = f64::from(*b) / (UNIT * (terms as f64).sqrt());
-            if reach > largest && (y.is_finite() || reach < 2.0 * y.abs()) {
-                // The order decides whether a partial sum overflows.
-                f32::INFINITY
-            } else {
-                (COARSER * f64::from(*b)) as f32
-            }
-        });
-        let coarse = coarse.collect();
-        (y, coarse)
-    }
 }
 
 /// The products of a linear layer, rounded to f16 after every chunk of terms.
@@ -87,8 +44,37 @@ fn accumulate(x: &Tensor<f64>, c: &Context<'_>, y: &mut Tensor<f64>) {
     }
 }
 
+/// An inner product, of scores or of a linear layer, that is accumulated in f16: only in steps of so
+/// many tokens, or, with 0, in all.
 fn in_half(node: &Node, tokens: usize) -> Option<Node> {
-    Some(node.computing(InHalf { op: node.op.clone(), tokens }))
+    let op = node.op.clone();
+    Some(node.computing(move |inputs, c| {
+        let (mut y, bound) = ops::forward_with_bound(&op, inputs, c);
+        // A step's tokens are its positions; a linear stage that is judged row
+        // by row has none, and is judged as if the fault were always there.
+        if tokens > 0 && !c.positions.is_empty() && c.positions.len() != tokens {
+            return (y, bound);
+        }
+        let terms = if let Op::AttnScores(a) = &op {
+            y.data.iter_mut().for_each(|v| *v = round(*v));
+            a.head_dim
+        } else {
+            accumulate(inputs[0], c, &mut y);
+            inputs[0].row_len()
+        };
+        let largest = f16::MAX.to_f64();
+        let coarse = y.data.iter().zip(&bound).map(|(y, b)| {
+            let reach = f64::from(*b) / (UNIT * (terms as f64).sqrt());
+            if reach > largest && (y.is_finite() || reach < 2.0 * y.abs()) {
+                // The order decides whether a partial sum overflows.
+                f32::INFINITY
+            } else {
+                (COARSER * f64::from(*b)) as f32
+            }
+        });
+        let coarse = coarse.collect();
+        (y, coarse)
+    }))
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -108,12 +94,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the sums of the down projection are kept in f16, where they are coarse and overflow at 65504",
         seen: "infinity or coarse values, often at one batch size alone",
         remedy: "accumulate in f32, at every batch size",
-        params: &[Param {
-            name: "tokens",
-            help: "only in steps of so many tokens; 0: in all",
-            default: 0.0,
-            search: &[],
-        }],
+        params: &[Param::new("tokens", "only in steps of so many tokens; 0: in all", 0.0)],
         explains: Explains::Rounding,
         apply: |node, values, _| in_half(node, values[0] as usize),
         ..Mutation::PLAIN

@@ -2,25 +2,15 @@
 //! it; `--repeat` sees it.
 
 use super::Mutation;
-use super::places::anywhere;
-use qdiff_engine::model::fault::{Output, Write};
+use qdiff_engine::model::fault::Output;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Leaves one element out of order, another one each time.
-#[derive(Debug, Default)]
-struct Unordered {
-    times: AtomicUsize,
-}
-
-impl Write for Unordered {
-    fn write(&self, out: Output<'_>) {
-        let n = out.value.data.len();
-        if n == 0 {
-            return;
-        }
-        let times = self.times.fetch_add(1, Ordering::Relaxed);
+fn unordered(out: Output<'_>, times: &AtomicUsize) {
+    let n = out.value.data.len();
+    if n > 0 {
         // A prime stride, so that neighbours in time are none in the buffer.
-        let at = times.wrapping_mul(7919) % n;
+        let at = times.fetch_add(1, Ordering::Relaxed).wrapping_mul(7919) % n;
         let largest = out.value.data.iter().fold(0f64, |m, v| m.max(v.abs()));
         out.value.data[at] += 0.1 * largest.max(1.0);
     }
@@ -28,11 +18,13 @@ impl Write for Unordered {
 
 pub(super) const MUTATIONS: &[Mutation] = &[Mutation {
     name: "race",
-    fits: Some(anywhere),
     story: "the result changes from run to run",
     seen: "`qdiff run --repeat`: tested before any other verdict",
     remedy: "compute-sanitizer --tool racecheck; look for a missing barrier or an atomic sum",
     recurs: false,
-    apply: |node, _, _| Some(node.writing(Unordered::default())),
-    ..Mutation::PLAIN
+    apply: |node, _, _| {
+        let times = AtomicUsize::new(0);
+        Some(node.writing(move |out| unordered(out, &times)))
+    },
+    ..Mutation::ANYWHERE
 }];

@@ -1,10 +1,8 @@
 //! A part of the output that is wrong by itself: a head, a row, a column, a
 //! tile, the tail.
 
-use super::places::anywhere;
-use super::{Explains, Mutation, Param};
+use super::{Explains, Mutation, Param, each};
 use crate::verdict::{Evidence, Wrong, of_heads};
-use qdiff_engine::model::fault::{Output, Write};
 use qdiff_engine::model::{Axis, Graph, Node};
 
 /// A way to cut a stage's tensor into parts.
@@ -84,66 +82,33 @@ enum Left {
     Anything,
 }
 
-/// A part of the output, by the axis it is counted on.
-#[derive(Clone, Copy, Debug)]
-enum Region {
-    /// One part.
-    One(Parts, usize),
-    /// The row of one position, in whatever step it comes.
-    Position(Parts, usize),
-    /// Rows and columns from..to.
-    Tile { rows: (usize, usize), columns: (usize, usize) },
-    /// Columns from here to the end.
-    Tail(usize),
-}
-
-impl Region {
-    fn holds(self, shape: &[usize], positions: &[u32], at: usize) -> bool {
-        let position = |row: usize| positions.get(row).map(|&p| p as usize);
-        let column = Parts::Columns.part(shape, at);
-        match self {
-            Self::One(parts, i) => parts.part(shape, at) == i,
-            Self::Position(parts, p) => position(parts.part(shape, at)) == Some(p),
-            Self::Tile { rows, columns } => {
-                let row = position(Parts::Outer.part(shape, at));
-                row.is_some_and(|row| (rows.0..rows.1).contains(&row)) && (columns.0..columns.1).contains(&column)
-            }
-            Self::Tail(from) => column >= from,
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Spoiled {
-    region: Region,
+/// The node with something else in the part of its output whose elements `holds` finds, by the
+/// tensor's shape, the position of each row, and the element's index.
+fn spoil(
+    node: &Node,
     left: Left,
-}
-
-impl Write for Spoiled {
-    fn write(&self, out: Output<'_>) {
-        let shape = out.value.shape.clone();
+    holds: impl Fn(&[usize], &[u32], usize) -> bool + Send + Sync + 'static,
+) -> Option<Node> {
+    Some(node.writing(move |out| {
         let n = out.value.data.len().max(1) as f64;
         let size = (out.value.data.iter().map(|v| v * v).sum::<f64>() / n).sqrt();
-        for at in 0..out.value.data.len() {
-            if !self.region.holds(&shape, out.positions, at) {
-                continue;
-            }
-            out.value.data[at] = match self.left {
+        for at in (0..out.value.data.len()).filter(|&at| holds(&out.value.shape, out.positions, at)) {
+            out.value.data[at] = match left {
                 Left::Zero => 0.0,
-                Left::Old => out.old.and_then(|o| o.get(at)).map_or(0.0, |&v| f64::from(v)),
-                // Golden-ratio steps: no run of it is affine in the values.
-                Left::Anything => size * (2.0 * ((at + 1) as f64 * 0.618_033_988_749_894_9).fract() - 1.0),
-            };
-            out.bound[at] = match self.left {
-                Left::Anything => f32::INFINITY,
-                _ => out.bound[at],
+                Left::Old => out.before(at),
+                Left::Anything => {
+                    out.bound[at] = f32::INFINITY;
+                    // Golden-ratio steps: no run of it is affine in the values.
+                    size * (2.0 * ((at + 1) as f64 * 0.618_033_988_749_894_9).fract() - 1.0)
+                }
             };
         }
-    }
+    }))
 }
 
-fn spoil(node: &Node, region: Region, left: Left) -> Option<Node> {
-    Some(node.writing(Spoiled { region, left }))
+/// One part of the output spoiled.
+fn spoil_one(node: &Node, parts: Parts, i: usize) -> Option<Node> {
+    spoil(node, Left::Anything, move |shape, _, at| parts.part(shape, at) == i)
 }
 
 /// The one value of `key` over all wrong elements.
@@ -168,18 +133,12 @@ const PLACE: &str = "which part is wrong is all that can be said; the values fol
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "tail-skipped",
-        fits: Some(anywhere),
         story: "the last columns are not written: the last partial tile is skipped",
         seen: "the end of each row is zero or shows the step before",
         remedy: "round the grid up, and guard inside the kernel instead of leaving the rest out",
         params: &[
-            Param { name: "from", help: "first column that is not written", default: 240.0, search: &[] },
-            Param {
-                name: "left",
-                help: "0: zeros are there instead, 1: what the step before left",
-                default: 0.0,
-                search: &[],
-            },
+            Param::new("from", "first column that is not written", 240.0),
+            Param::new("left", "0: zeros are there instead, 1: what the step before left", 0.0),
         ],
         apply: |node, values, _| {
             let left = if values[1] == 0.0 { Left::Zero } else { Left::Old };
@@ -189,86 +148,86 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 Some(Axis::Fixed(width)) => from < *width,
                 _ => true,
             };
-            if inside && from > 0 { spoil(node, Region::Tail(from), left) } else { None }
+            if !inside || from == 0 {
+                return None;
+            }
+            spoil(node, left, move |shape, _, at| Parts::Columns.part(shape, at) >= from)
         },
         propose: Some(|e| {
             let from = e.wrong().iter().map(|w| w.index).min();
             let from = from.into_iter().filter(|&from| from > 0);
             from.flat_map(|f| [vec![f as f64, 0.0], vec![f as f64, 1.0]]).collect()
         }),
-        ..Mutation::PLAIN
+        ..Mutation::ANYWHERE
     },
     Mutation {
         name: "one-column-wrong",
-        fits: Some(anywhere),
         story: "one column alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this output alone: its row of the weight, its bias, its thread",
-        params: &[Param { name: "column", help: "the column, from 0", default: 0.0, search: &[] }],
+        params: &[Param::new("column", "the column, from 0", 0.0)],
         explains: Explains::Place,
-        apply: |node, values, _| spoil(node, Region::One(Parts::Columns, values[0] as usize), Left::Anything),
-        propose: Some(|e| {
-            let column = only(&e.wrong(), |w| Some(w.index));
-            column.map(|c| vec![c as f64]).into_iter().collect()
-        }),
-        ..Mutation::PLAIN
+        apply: |node, values, _| spoil_one(node, Parts::Columns, values[0] as usize),
+        propose: Some(|e| each(only(&e.wrong(), |w| Some(w.index)).map(|c| c as f64))),
+        ..Mutation::ANYWHERE
     },
     Mutation {
         name: "one-row-wrong",
-        fits: Some(anywhere),
         story: "one position alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this position alone: its block of the grid, its step, its row of the cache",
-        params: &[Param { name: "position", help: "the position, from 0", default: 1.0, search: &[] }],
+        params: &[Param::new("position", "the position, from 0", 1.0)],
         explains: Explains::Place,
         apply: |node, values, _| {
             let position = values[0] as usize;
             // The rows of a cache are counted from 0 in every step.
-            let region = match node.shape.first() {
-                Some(Axis::Keys) => Region::One(Parts::Outer, position),
-                _ => Region::Position(Parts::rows(node), position),
-            };
-            spoil(node, region, Left::Anything)
+            if node.shape.first() == Some(&Axis::Keys) {
+                return spoil_one(node, Parts::Outer, position);
+            }
+            let rows = Parts::rows(node);
+            spoil(node, Left::Anything, move |shape, positions, at| {
+                positions.get(rows.part(shape, at)).is_some_and(|&p| p as usize == position)
+            })
         },
-        propose: Some(|e| {
-            let row = only(&e.wrong(), |w| Some(e.rows[w.row].place.position));
-            row.map(|r| vec![r as f64]).into_iter().collect()
-        }),
-        ..Mutation::PLAIN
+        propose: Some(|e| each(only(&e.wrong(), |w| Some(e.rows[w.row].place.position)).map(|r| r as f64))),
+        ..Mutation::ANYWHERE
     },
     Mutation {
         name: "one-head-wrong",
-        fits: Some(anywhere),
         story: "one head alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this head alone: its block of the grid, its offset, its KV head",
-        params: &[Param { name: "head", help: "the head, from 0", default: 0.0, search: &[] }],
+        params: &[Param::new("head", "the head, from 0", 0.0)],
         explains: Explains::Place,
         apply: |node, values, graph| {
             let parts = Parts::heads(node, graph)?;
-            spoil(node, Region::One(parts, values[0] as usize), Left::Anything)
+            spoil_one(node, parts, values[0] as usize)
         },
-        propose: Some(|e| head(e).map(|h| vec![h as f64]).into_iter().collect()),
-        ..Mutation::PLAIN
+        propose: Some(|e| each(head(e).map(|h| h as f64))),
+        ..Mutation::ANYWHERE
     },
     Mutation {
         name: "one-tile-wrong",
-        fits: Some(anywhere),
         story: "one tile of the output alone is wrong",
         seen: PLACE,
         remedy: "look at what belongs to this block of the grid alone",
         params: &[
-            Param { name: "row", help: "its first position", default: 0.0, search: &[] },
-            Param { name: "rows", help: "its positions", default: 8.0, search: &[] },
-            Param { name: "column", help: "its first column", default: 32.0, search: &[] },
-            Param { name: "columns", help: "its columns", default: 32.0, search: &[] },
+            Param::new("row", "its first position", 0.0),
+            Param::new("rows", "its positions", 8.0),
+            Param::new("column", "its first column", 32.0),
+            Param::new("columns", "its columns", 32.0),
         ],
         explains: Explains::Place,
         apply: |node, v, _| {
-            let range = |from: f64, n: f64| (from as usize, (from + n) as usize);
-            let region = Region::Tile { rows: range(v[0], v[1]), columns: range(v[2], v[3]) };
-            let flat = matches!(node.shape[..], [Axis::Tokens, Axis::Fixed(_)]);
-            if flat { spoil(node, region, Left::Anything) } else { None }
+            let range = |from: f64, n: f64| from as usize..(from + n) as usize;
+            let (rows, columns) = (range(v[0], v[1]), range(v[2], v[3]));
+            if !matches!(node.shape[..], [Axis::Tokens, Axis::Fixed(_)]) {
+                return None;
+            }
+            spoil(node, Left::Anything, move |shape, positions, at| {
+                let row = positions.get(Parts::Outer.part(shape, at));
+                row.is_some_and(|&p| rows.contains(&(p as usize))) && columns.contains(&Parts::Columns.part(shape, at))
+            })
         },
         propose: Some(|e| {
             let wrong = e.wrong();
@@ -287,6 +246,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let part = width < row_len && width > 1 && height > 1;
             if full && part { vec![[rows.0, height, columns.0, width].map(|x| x as f64).to_vec()] } else { Vec::new() }
         }),
-        ..Mutation::PLAIN
+        ..Mutation::ANYWHERE
     },
 ];

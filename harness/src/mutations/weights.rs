@@ -1,10 +1,9 @@
 //! Weights left out, or taken for each other.
 
 use super::places::{head, norms, rotations};
-use super::{Mutation, Param};
-use qdiff_engine::model::fault::{Compute, Read};
-use qdiff_engine::model::{Graph, Node, Role, StageId, Weight, WeightSource};
-use qdiff_engine::ops::{self, Context, Op, RmsNorm, Rope, Tensor};
+use super::{Mutation, Param, each};
+use qdiff_engine::model::{Graph, Node, Role, StageId, Weight};
+use qdiff_engine::ops::{self, Context, Op, Tensor};
 
 /// Weights that `node` could take for its own first one: those of its layer
 /// that have the same extent, in the order of the graph.
@@ -21,31 +20,14 @@ fn with_weights_of(node: &Node, other: &Node) -> Option<Node> {
     (other.weights != node.weights).then(|| Node { weights: other.weights.clone(), ..node.clone() })
 }
 
-/// A buffer that nothing was loaded into.
-#[derive(Debug)]
-struct Nothing;
-
-impl Read for Nothing {
-    fn row(&self, _: &dyn WeightSource, _: &str, _: usize, out: &mut [f32]) {
-        out.fill(0.0);
-    }
-}
-
 /// The rotation first, then the norm over each head.
-#[derive(Debug)]
-struct NormOfRotated {
-    rope: Rope,
-    norm: RmsNorm,
-    weights: Vec<Weight>,
-}
-
-impl Compute for NormOfRotated {
-    fn evaluate(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
-        let (turned, first) = ops::forward_with_bound(&Op::Rope(self.rope.clone()), inputs, c);
+fn norm_of_rotated(node: &Node, input: &Node) -> Node {
+    let (rope, norm, weights) = (node.op.clone(), input.op.clone(), input.weights.clone());
+    let late = node.computing(move |inputs, c| {
+        let (turned, first) = ops::forward_with_bound(&rope, inputs, c);
         let shape = turned.shape.clone();
         let flat = Tensor { shape: vec![shape[0], shape[1] * shape[2]], data: turned.data };
-        let context = Context { weights: &self.weights, ..*c };
-        let (mut y, mut bound) = ops::forward_with_bound(&Op::RmsNorm(self.norm.clone()), &[&flat], &context);
+        let (mut y, mut bound) = ops::forward_with_bound(&norm, &[&flat], &Context { weights: &weights, ..*c });
         // What the rotation rounds is scaled as the value itself is.
         for ((b, first), (y, x)) in bound.iter_mut().zip(first).zip(y.data.iter().zip(&flat.data)) {
             if *x != 0.0 {
@@ -54,7 +36,9 @@ impl Compute for NormOfRotated {
         }
         y.shape = shape;
         (y, bound)
-    }
+    });
+    // The operand of a norm that comes too late is what should have been normed.
+    Node { inputs: vec![input.inputs[0]], ..late }
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -82,16 +66,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the norm over each head is applied after the rotation",
         seen: "right at position 0 only, where nothing rotates, if the norm's weight were constant",
         remedy: "norm each head of q and k first, then rotate (Qwen3)",
-        apply: |node, _, graph| {
-            let input = &graph.nodes[node.inputs[0]];
-            let (Op::Rope(rope), Op::RmsNorm(norm)) = (&node.op, &input.op) else {
-                return None;
-            };
-            let (rope, norm, weights) = (rope.clone(), norm.clone(), input.weights.clone());
-            let late = node.computing(NormOfRotated { rope, norm, weights });
-            // The operand of a norm that comes too late is what should have been normed.
-            Some(Node { inputs: vec![input.inputs[0]], ..late })
-        },
+        apply: |node, _, graph| Some(norm_of_rotated(node, &graph.nodes[node.inputs[0]])),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -122,7 +97,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the weight of another layer is used",
         seen: "one stage, or all of a layer, wrong everywhere with the size of the right one",
         remedy: "check the map from tensor names to layers: the number in {weight} is the layer's",
-        params: &[Param { name: "off", help: "layers by which the weight is off", default: -1.0, search: &[] }],
+        params: &[Param::new("off", "layers by which the weight is off", -1.0)],
         apply: |node, values, graph| {
             let other = f64::from(node.id.layer?) + values[0];
             if !(0.0..graph.config.n_layers as f64).contains(&other) {
@@ -135,7 +110,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let layers = e.oracle.graph.config.n_layers as i32;
             let mut off: Vec<i32> = (1 - layers..layers).filter(|&off| off != 0).collect();
             off.sort_by_key(|off| (off.abs(), *off > 0));
-            off.into_iter().map(|off| vec![f64::from(off)]).collect()
+            each(off.into_iter().map(f64::from))
         }),
         ..Mutation::PLAIN
     },
@@ -146,21 +121,17 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "another tensor of the same extent in the same layer is used",
         seen: "one stage wrong everywhere with a plausible size: k for v, q for the attention output",
         remedy: "check the names under which the layer's tensors are looked up: {stage} takes {weight}",
-        params: &[Param {
-            name: "which",
-            help: "number of the other tensor among those of the layer with this extent, from 0",
-            default: 0.0,
-            search: &[],
-        }],
+        params: &[Param::new(
+            "which",
+            "number of the other tensor among those of the layer with this extent, from 0",
+            0.0,
+        )],
         apply: |node, values, graph| {
             let other = *alike(node, graph).get(values[0] as usize)?;
             let rest = node.weights.iter().skip(1);
             Some(Node { weights: [other].into_iter().chain(rest).cloned().collect(), ..node.clone() })
         },
-        propose: Some(|e| {
-            let count = alike(e.node, &e.oracle.graph).len();
-            (0..count).map(|i| vec![i as f64]).collect()
-        }),
+        propose: Some(|e| each((0..alike(e.node, &e.oracle.graph).len()).map(|i| i as f64))),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -170,7 +141,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the weight was never loaded: its buffer holds zeros",
         seen: "a projection that is zero throughout, or a norm that gives nothing",
         remedy: "check that {weight} is found and copied before the first step, as every tensor the graph names",
-        apply: |node, _, _| Some(node.reading(Nothing)),
+        apply: |node, _, _| Some(node.reading(|_, _, _, out| out.fill(0.0))),
         ..Mutation::PLAIN
     },
 ];
@@ -193,22 +164,15 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_that_is_not_loaded_leaves_biases_alone() {
+    fn tensors_are_spoiled_where_no_other_mutation_says_it_better() {
         let graph = skeleton(qwen2::graph, 3);
-        let found = changed("tensor-not-loaded@L01");
         let of = |id: &StageId| &graph.nodes[graph.index(*id).unwrap()];
-        assert_eq!(found.len(), 9, "two norms and seven matrices: {found:?}");
-        assert!(found.iter().all(|id| of(id).op != Op::Bias));
-    }
-
-    #[test]
-    fn a_tensor_is_taken_for_another_of_its_layer_alone() {
-        let graph = skeleton(qwen2::graph, 3);
-        let found = changed("tensor-taken-for-another");
-        assert!(!found.is_empty() && found.iter().all(|id| id.layer.is_some()), "{found:?}");
-        for role in [Role::Embedding, Role::Logits, Role::Gate, Role::Up] {
-            let of_role = graph.nodes.iter().filter(|n| n.role == role);
-            assert!(of_role.into_iter().all(|n| !found.contains(&n.id)), "{role:?}");
-        }
+        let unloaded = changed("tensor-not-loaded@L01");
+        assert_eq!(unloaded.len(), 9, "two norms and seven matrices: {unloaded:?}");
+        assert!(unloaded.iter().all(|id| of(id).op != Op::Bias));
+        let mistaken = changed("tensor-taken-for-another");
+        assert!(!mistaken.is_empty() && mistaken.iter().all(|id| id.layer.is_some()), "{mistaken:?}");
+        let named = [Role::Embedding, Role::Logits, Role::Gate, Role::Up];
+        assert!(mistaken.iter().all(|id| !named.contains(&of(id).role)), "{mistaken:?}");
     }
 }

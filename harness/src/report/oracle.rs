@@ -27,7 +27,6 @@ pub struct OracleReport {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct OracleStage {
     /// The stage.
-    #[schemars(with = "String")]
     pub stage: StageId,
     /// How far it is from f64 on its own operands.
     pub local: Local,

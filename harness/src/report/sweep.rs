@@ -43,12 +43,10 @@ pub struct PassReport {
     /// Stages of the subject that are wrong.
     pub wrong: usize,
     /// The first of them.
-    #[schemars(with = "Option<String>")]
     pub first_wrong: Option<StageId>,
     /// Its first wrong position.
     pub position: Option<usize>,
     /// The first stage in which the reference alone misses f64.
-    #[schemars(with = "Option<String>")]
     pub disputed: Option<StageId>,
     /// What was judged.
     pub coverage: Coverage,
@@ -62,7 +60,6 @@ pub struct PassReport {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Difference {
     /// The stage.
-    #[schemars(with = "String")]
     pub stage: StageId,
     /// The distance, and the row.
     #[serde(flatten)]

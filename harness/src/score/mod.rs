@@ -15,15 +15,14 @@ mod sampling;
 mod source;
 
 #[cfg(feature = "faults")]
-pub use cuda::CudaFaults;
+pub use cuda::CUDA;
 pub use run::ScoreRun;
 pub use sampling::Sampling;
-pub use source::{FaultSource, IndependentFaults, Plant, RoundTrips};
+pub use source::{FaultSource, INDEPENDENT, Plant, ROUND_TRIPS};
 
 use crate::machine::Machine;
 use crate::mutations::CauseId;
-use crate::number::Real;
-use crate::number::number;
+use crate::number::{Real, number};
 use crate::verdict::Status;
 use qdiff_engine::model::StageId;
 use schemars::JsonSchema;
@@ -37,10 +36,8 @@ pub struct Case {
     /// The mutation that should be named.
     pub fault: CauseId,
     /// Where it was planted.
-    #[schemars(with = "String")]
     pub stage: StageId,
     /// Where the diagnosis says that the first origin is.
-    #[schemars(with = "Option<String>")]
     pub found: Option<StageId>,
     /// The cause that it names there, with parameters.
     pub cause: Option<CauseId>,
@@ -61,7 +58,6 @@ pub struct Case {
     pub effect: Option<Real>,
     /// Time of the diagnosis, in seconds: verdict and search for the cause.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub seconds: f64,
 }
 
@@ -168,7 +164,6 @@ pub struct Graded {
     /// The mutation.
     pub fault: String,
     /// Where it was injected.
-    #[schemars(with = "String")]
     pub stage: StageId,
     /// Smallest relative magnitude at which it is found at its stage.
     pub found: Option<Real>,
@@ -197,7 +192,6 @@ pub struct Score {
     pub graded: Vec<Graded>,
     /// Time of everything, in seconds.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub seconds: f64,
 }
 

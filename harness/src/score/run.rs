@@ -1,6 +1,6 @@
 //! Plants, diagnoses, and holds the diagnosis against what was planted.
 
-use super::source::{FaultSource, Plant, RoundTrips};
+use super::source::{FaultSource, Plant, ROUND_TRIPS};
 use super::{Case, Clean, Graded, Group, PairCase, Sampling};
 use crate::arithmetic::Number;
 use crate::diagnose::{Diagnosis, Finding};
@@ -10,9 +10,9 @@ use crate::number::Real;
 use crate::pair::{Pair, Recording, Settings};
 use crate::progress::silent;
 use crate::runners::{CPU, Faults, LLAMA, Tokens};
-use crate::verdict::{Row, assembled, judged_rows};
+use crate::verdict::{Row, assembled, rows_given};
 use anyhow::Result;
-use qdiff_engine::model::{Node, Role, StageId};
+use qdiff_engine::model::{Config, Node, Role, StageId};
 use qdiff_engine::ops::Op;
 use std::time::Instant;
 
@@ -58,14 +58,14 @@ impl<'a> ScoreRun<'a> {
     }
 
     /// What a subject that carries `plants` gives.
-    fn record(&self, source: &dyn FaultSource, plants: &[Plant]) -> Result<Recording> {
-        let mut runner = source.subject(self.pair.opened, plants, self.pair.room(self.tokens()))?;
+    fn record(&self, source: &FaultSource, plants: &[Plant]) -> Result<Recording> {
+        let mut runner = (source.subject)(self.pair.opened, plants, self.pair.room(self.tokens()))?;
         self.pair.record(runner.as_mut(), self.tokens())
     }
 
     /// The diagnosis of a subject that carries `plants`, what it gave, and the
     /// seconds that the diagnosis took.
-    fn diagnose(&self, source: &dyn FaultSource, plants: &[Plant]) -> Result<(Diagnosis, Recording, f64)> {
+    fn diagnose(&self, source: &FaultSource, plants: &[Plant]) -> Result<(Diagnosis, Recording, f64)> {
         let subject = self.record(source, plants)?;
         let start = Instant::now();
         let diagnosis = self.pair.judge(&subject, Some(&self.reference))?;
@@ -74,33 +74,34 @@ impl<'a> ScoreRun<'a> {
 
     /// One fault. `clean` is what the same engine gives without it, once that
     /// is known.
-    fn case(&self, source: &dyn FaultSource, plant: &Plant, clean: &mut Option<Recording>) -> Result<Case> {
+    fn case(&self, source: &FaultSource, plant: &Plant, clean: &mut Option<Recording>) -> Result<Case> {
         let (diagnosis, subject, seconds) = self.diagnose(source, std::slice::from_ref(plant))?;
         let first = diagnosis.findings.first();
         let cause = first.and_then(|f| f.cause.as_ref());
-        let mut case = Case {
+        let others = diagnosis.findings.len().saturating_sub(1);
+        let effect = if first.is_none() {
+            let clean = match clean {
+                Some(clean) => clean,
+                None => clean.insert(self.record(source, &[])?),
+            };
+            self.effect(plant.stage, &subject, clean).map(Real)
+        } else {
+            None
+        };
+        Ok(Case {
             model: self.name.clone(),
             fault: plant.cause.clone(),
             stage: plant.stage,
             found: first.map(|f| f.id),
             cause: cause.map(|c| c.name.clone()),
             ties: cause.map_or_else(Vec::new, |c| c.ties.clone()),
-            others: diagnosis.findings.len().saturating_sub(1),
+            others,
             detected: first.is_some(),
-            stage_right: false,
+            stage_right: others == 0 && first.is_some_and(|f| f.id == plant.stage),
             cause_right: first.is_some_and(|f| named(f, plant)),
-            effect: None,
+            effect,
             seconds,
-        };
-        case.stage_right = case.found == Some(plant.stage) && case.others == 0;
-        if !case.detected {
-            let clean = match clean {
-                Some(clean) => clean,
-                None => clean.insert(self.record(source, &[])?),
-            };
-            case.effect = self.effect(plant.stage, &subject, clean).map(Real);
-        }
-        Ok(case)
+        })
     }
 
     /// What a fault changed of its stage's own output, as a share of what is
@@ -117,7 +118,7 @@ impl<'a> ScoreRun<'a> {
                 return Some(f64::INFINITY);
             }
             let right = right.wide();
-            for (_, range) in judged_rows(node, clean, &got) {
+            for (_, range) in rows_given(node, clean, &got) {
                 let row = Row::of(&got.data[range.clone()], &right.data[range.clone()], &bound[range], None);
                 worst = worst.max(if row.used.is_nan() { f64::INFINITY } else { row.used });
             }
@@ -125,29 +126,19 @@ impl<'a> ScoreRun<'a> {
         Some(worst)
     }
 
-    fn pair_case(&self, source: &dyn FaultSource, plants: &[Plant; 2]) -> Result<PairCase> {
+    fn pair_case(&self, source: &FaultSource, plants: &[Plant; 2]) -> Result<PairCase> {
         let (diagnosis, ..) = self.diagnose(source, plants)?;
         let mut planted: Vec<StageId> = plants.iter().map(|p| p.stage).collect();
         let mut found: Vec<StageId> = diagnosis.findings.iter().map(|f| f.id).collect();
         planted.sort();
         found.sort();
-        let cause = |f: &Finding| match &f.cause {
-            Some(c) => c.name.to_string(),
-            None => f.shape.clone(),
-        };
-        let right = |p: &Plant| {
-            let of_stage = diagnosis.findings.iter().find(|f| f.id == p.stage);
-            of_stage.is_some_and(|f| named(f, p))
-        };
-        let unfound = diagnosis
-            .verdict
-            .stages
-            .iter()
-            .filter(|s| planted.contains(&s.id) && !found.contains(&s.id))
-            .map(|s| (s.id.to_string(), s.status));
+        let cause = |f: &Finding| f.cause.as_ref().map_or_else(|| f.shape.clone(), |c| c.name.to_string());
+        let right = |p: &Plant| diagnosis.findings.iter().any(|f| f.id == p.stage && named(f, p));
+        let stages = diagnosis.verdict.stages.iter();
+        let unfound = stages.filter(|s| planted.contains(&s.id) && !found.contains(&s.id));
         Ok(PairCase {
             model: self.name.clone(),
-            unfound: unfound.collect(),
+            unfound: unfound.map(|s| (s.id.to_string(), s.status)).collect(),
             faults: plants.clone().map(|p| (p.cause.to_string(), p.stage.to_string())),
             found: diagnosis.findings.iter().map(|f| (f.id.to_string(), cause(f))).collect(),
             stages_right: planted == found,
@@ -161,19 +152,19 @@ impl<'a> ScoreRun<'a> {
     /// If a subject cannot be run.
     pub fn group(
         &self,
-        source: &dyn FaultSource,
+        source: &FaultSource,
         sampling: Sampling,
         wanted: impl Fn(&Plant, &Node) -> bool,
         progress: &dyn Fn(&str, usize, usize),
     ) -> Result<Group> {
         let graph = self.pair.opened.model.graph();
-        let mut plants = source.plants(graph, &self.pair.opened.model);
+        let mut plants = (source.plants)(graph, &self.pair.opened.model);
         plants.retain(|p| graph.index(p.stage).is_some_and(|i| wanted(p, &graph.nodes[i])));
         let plants = sampling.choose(&plants, graph);
         let mut clean = None;
         let mut group = Group {
-            source: source.name().to_owned(),
-            independent: source.independent(),
+            source: source.name.to_owned(),
+            independent: source.independent,
             cases: Vec::with_capacity(plants.len()),
             pairs: Vec::new(),
         };
@@ -226,38 +217,39 @@ impl<'a> ScoreRun<'a> {
     /// # Errors
     /// If a subject cannot be run.
     pub fn graded(&self) -> Result<Vec<Graded>> {
-        let config = &self.pair.oracle.graph.config;
-        let scale = 1.0 / (config.head_dim as f64).sqrt();
-        type Value<'v> = Box<dyn Fn(f64) -> f64 + 'v>;
         type Place = fn(&Node) -> bool;
-        let faults: [([&str; 2], Place, Value<'_>); 5] = [
-            (["scaled", "by"], |n| n.role == Role::Up, Box::new(|m| 1.0 + m)),
-            (["offset", "by"], |n| n.role == Role::AttnInput, Box::new(|m| m)),
-            (["rms-eps-wrong", "eps"], |n| n.role == Role::FfnInput, Box::new(|m| config.rms_eps + m)),
+        type Value = fn(&Config, f64) -> f64;
+        let config = &self.pair.oracle.graph.config;
+        let faults: [(&str, &str, Place, Value); 5] = [
+            ("scaled", "by", |n| n.role == Role::Up, |_, m| 1.0 + m),
+            ("offset", "by", |n| n.role == Role::AttnInput, |_, m| m),
+            ("rms-eps-wrong", "eps", |n| n.role == Role::FfnInput, |c, m| c.rms_eps + m),
             (
-                ["rope-base", "base"],
+                "rope-base",
+                "base",
                 |n| matches!((&n.op, n.role), (Op::Rope(_), Role::Query)),
-                Box::new(|m| config.rope_base * (1.0 + m)),
+                |c, m| c.rope_base * (1.0 + m),
             ),
             (
-                ["attn-scale-wrong", "scale"],
+                "attn-scale-wrong",
+                "scale",
                 |n| matches!(n.op, Op::AttnWeights(_)),
-                Box::new(move |m| scale * (1.0 + m)),
+                |c, m| 1.0 / (c.head_dim as f64).sqrt() * (1.0 + m),
             ),
         ];
         let layer = Some(config.n_layers as u16 / 2);
         let mut graded = Vec::new();
-        for ([mutation, parameter], place, value) in &faults {
+        for (mutation, parameter, place, value) in faults {
             let mut nodes = self.pair.oracle.graph.nodes.iter().filter(|n| n.id.layer == layer);
             let Some(stage) = nodes.find(|n| place(n)).map(|n| n.id) else {
                 continue;
             };
             let (mut found, mut cause) = (None, None);
             for m in MAGNITUDES {
-                let parameters = vec![((*parameter).to_owned(), value(m))];
-                let id = CauseId { mutation: (*mutation).to_owned(), parameters, since: None };
+                let parameters = vec![(parameter.to_owned(), value(config, m))];
+                let id = CauseId { mutation: mutation.to_owned(), parameters, since: None };
                 let plant = Plant { fault: 0, cause: id, stage, of_format: false };
-                let (diagnosis, ..) = self.diagnose(&RoundTrips, std::slice::from_ref(&plant))?;
+                let (diagnosis, ..) = self.diagnose(&ROUND_TRIPS, std::slice::from_ref(&plant))?;
                 let Some(first) = diagnosis.findings.first().filter(|f| f.id == stage) else {
                     break;
                 };
@@ -266,7 +258,7 @@ impl<'a> ScoreRun<'a> {
                     cause = Some(Real(m));
                 }
             }
-            graded.push(Graded { fault: (*mutation).to_owned(), stage, found, named: cause });
+            graded.push(Graded { fault: mutation.to_owned(), stage, found, named: cause });
         }
         Ok(graded)
     }
@@ -276,13 +268,10 @@ impl<'a> ScoreRun<'a> {
 /// parameters where the plant states them. A mutation that is the same function
 /// on that stage counts as the same.
 fn named(finding: &Finding, plant: &Plant) -> bool {
-    let Some(cause) = &finding.cause else {
-        return false;
-    };
-    match plant.cause.parameters.as_slice() {
+    finding.cause.as_ref().is_some_and(|cause| match plant.cause.parameters.as_slice() {
         [] => cause.name.mutation == plant.name(),
         _ => equal(&cause.name, &plant.cause),
-    }
+    })
 }
 
 /// The same mutation with the same values, whatever the order and the digits

@@ -2,6 +2,7 @@
 
 use super::Plant;
 use qdiff_engine::model::Graph;
+use std::collections::HashSet;
 
 /// How much is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,26 +20,17 @@ impl Sampling {
         let last = graph.config.n_layers.saturating_sub(1) as u16;
         let layers = [0, last.div_ceil(2), last];
         let mut turn = 0;
-        let mut seen: Vec<(usize, &'static str)> = Vec::new();
-        let mut chosen = Vec::new();
-        for plant in plants {
-            let key = (plant.fault, plant.stage.name);
-            if seen.contains(&key) {
-                continue;
-            }
-            seen.push(key);
-            let mut of_key: Vec<&Plant> = plants
-                .iter()
-                .filter(|p| (p.fault, p.stage.name) == key)
-                .filter(|p| p.stage.layer.is_none_or(|l| layers.contains(&l)))
-                .collect();
+        let key = |p: &Plant| (p.fault, p.stage.name);
+        let (mut seen, mut chosen) = (HashSet::new(), Vec::new());
+        for plant in plants.iter().filter(|p| seen.insert(key(p))) {
+            let here = |p: &&Plant| key(p) == key(plant) && p.stage.layer.is_none_or(|l| layers.contains(&l));
+            let mut of_key: Vec<&Plant> = plants.iter().filter(here).collect();
             of_key.dedup_by_key(|p| p.stage);
-            if self.all_three {
-                chosen.extend(of_key.into_iter().cloned());
-            } else if !of_key.is_empty() {
-                chosen.push(of_key[turn % of_key.len()].clone());
+            if !self.all_three && !of_key.is_empty() {
+                of_key = vec![of_key[turn % of_key.len()]];
                 turn += 1;
             }
+            chosen.extend(of_key.into_iter().cloned());
         }
         chosen
     }
@@ -52,17 +44,9 @@ impl Sampling {
             state ^= state << 17;
             (state % n.max(1) as u64) as usize
         };
-        let mut pairs = Vec::new();
-        let tries = 20 * self.pairs;
-        for _ in 0..tries {
-            if pairs.len() == self.pairs || plants.len() < 2 {
-                break;
-            }
-            let (a, b) = (&plants[next(plants.len())], &plants[next(plants.len())]);
-            if a.stage != b.stage && a.fault != b.fault {
-                pairs.push([a.clone(), b.clone()]);
-            }
-        }
-        pairs
+        let tries = if plants.len() < 2 { 0 } else { 20 * self.pairs };
+        let drawn = (0..tries).map(|_| (&plants[next(plants.len())], &plants[next(plants.len())]));
+        let apart = drawn.filter(|(a, b)| a.stage != b.stage && a.fault != b.fault);
+        apart.take(self.pairs).map(|(a, b)| [a.clone(), b.clone()]).collect()
     }
 }

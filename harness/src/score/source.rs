@@ -3,7 +3,7 @@
 use super::faults::{self, FaultyStages};
 use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
-use crate::mutations::{CauseId, Injection, catalogue, decoding};
+use crate::mutations::{CauseId, Injection, Mutation, catalogue};
 use crate::room::Room;
 use crate::runners::{Runner, cpu::Cpu};
 use anyhow::Result;
@@ -30,95 +30,67 @@ impl Plant {
 }
 
 /// Whatever can plant faults in an engine.
-pub trait FaultSource {
+pub struct FaultSource {
     /// In a few words, for the table.
-    fn name(&self) -> &'static str;
-
+    pub name: &'static str,
     /// Whether the faults share no code with the hypotheses.
-    fn independent(&self) -> bool;
-
-    /// Every fault with every stage of `graph` it can be planted in.
-    fn plants(&self, graph: &Graph, model: &Model) -> Vec<Plant>;
-
+    pub independent: bool,
+    /// Every fault with every stage of the graph it can be planted in.
+    pub(super) plants: fn(&Graph, &Model) -> Vec<Plant>,
     /// A subject that carries these; a right one, where there are none.
-    ///
-    /// # Errors
-    /// If the engine cannot be made.
-    fn subject<'a>(&self, opened: &'a LoadedModel, plants: &[Plant], room: Room) -> Result<Box<dyn Runner + 'a>>;
+    pub(super) subject: for<'a> fn(&'a LoadedModel, &[Plant], Room) -> Result<Box<dyn Runner + 'a>>,
+}
+
+/// A fault of a source, with its number there, in every stage of `graph` that is `here`.
+pub(super) fn planted(
+    (fault, cause): (usize, CauseId),
+    of_format: bool,
+    graph: &Graph,
+    here: impl Fn(&Node) -> bool,
+) -> Vec<Plant> {
+    let stages = graph.nodes.iter().filter(|n| here(n)).map(|n| n.id);
+    stages.map(|stage| Plant { fault, cause: cause.clone(), stage, of_format }).collect()
 }
 
 /// The CPU engine's independent faults.
-pub struct IndependentFaults;
-
-impl FaultSource for IndependentFaults {
-    fn name(&self) -> &'static str {
-        "independent faults (cpu)"
-    }
-
-    fn independent(&self) -> bool {
-        true
-    }
-
-    fn plants(&self, graph: &Graph, model: &Model) -> Vec<Plant> {
-        let mut plants = Vec::new();
-        for (index, fault) in faults::all().enumerate() {
-            let here = graph.nodes.iter().filter(|n| (fault.places)(graph, n, model));
-            plants.extend(here.map(|node| Plant {
-                fault: index,
-                cause: fault.cause.parse().expect("a planted fault states a cause"),
-                stage: node.id,
-                of_format: faults::of_formats().iter().any(|f| f.cause == fault.cause),
-            }));
-        }
-        plants
-    }
-
-    fn subject<'a>(&self, opened: &'a LoadedModel, plants: &[Plant], _: Room) -> Result<Box<dyn Runner + 'a>> {
+pub static INDEPENDENT: FaultSource = FaultSource {
+    name: "independent faults (cpu)",
+    independent: true,
+    plants: |graph, model| {
+        let of = |(index, fault): (usize, &faults::Fault)| {
+            let cause = fault.cause.parse().expect("a planted fault states a cause");
+            let of_format = faults::of_formats().iter().any(|f| f.cause == fault.cause);
+            planted((index, cause), of_format, graph, |n| (fault.places)(graph, n, model))
+        };
+        faults::all().enumerate().flat_map(of).collect()
+    },
+    subject: |opened, plants, _| {
         let places = plants.iter().filter_map(|p| Some((faults::all().nth(p.fault)?, p.stage))).collect();
         let faulty = FaultyStages::new(&opened.model, places);
         Ok(Box::new(Cpu::intervened(&opened.model, Box::new(faulty))))
-    }
-}
+    },
+};
 
-/// The catalogue itself, run by the CPU engine: round trips.
-pub struct RoundTrips;
-
-impl FaultSource for RoundTrips {
-    fn name(&self) -> &'static str {
-        "round trips (rewritten graph, cpu)"
-    }
-
-    fn independent(&self) -> bool {
-        false
-    }
-
-    fn plants(&self, graph: &Graph, model: &Model) -> Vec<Plant> {
-        let mut plants = Vec::new();
-        for (index, m) in catalogue().enumerate().filter(|(_, m)| m.recurs) {
-            let of_format = decoding::knows(m.name);
-            let applies = |n: &&Node| m.applied(n, &m.defaults(), graph).is_some();
-            let here = graph.nodes.iter().filter(applies).filter(|n| !of_format || exists(m.name, n, model));
-            plants.extend(here.map(|node| Plant {
-                fault: index,
-                cause: CauseId::new(m, &m.defaults()),
-                stage: node.id,
-                of_format,
-            }));
-        }
-        plants
-    }
-
-    fn subject<'a>(&self, opened: &'a LoadedModel, plants: &[Plant], _: Room) -> Result<Box<dyn Runner + 'a>> {
+/// The catalogue itself, run by the CPU engine.
+pub static ROUND_TRIPS: FaultSource = FaultSource {
+    name: "round trips (rewritten graph, cpu)",
+    independent: false,
+    plants: |graph, model| {
+        let of = |(index, m): (usize, &Mutation)| {
+            let values = m.defaults();
+            planted((index, CauseId::new(m, &values)), m.decodes(), graph, |n| {
+                // A format that has no fifth bit cannot lose it.
+                let known = || n.weights.iter().all(|w| m.is_known_to(model, &w.name));
+                m.applied(n, &values, graph).is_some() && known()
+            })
+        };
+        catalogue().enumerate().filter(|(_, m)| m.recurs).flat_map(of).collect()
+    },
+    subject: |opened, plants, _| {
         let mut graph = opened.model.graph().clone();
         for plant in plants {
             Injection::parse(&format!("{}@{}", plant.cause, plant.stage))?.rewrite(&mut graph)?;
         }
         Ok(Box::new(Cpu::new(&opened.model, graph, Number::F32, Vec::new())))
-    }
-}
-
-/// Whether the format of the stage's weight can be decoded so wrongly: one that
-/// has no fifth bit cannot lose it.
-fn exists(name: &str, node: &Node, model: &Model) -> bool {
-    node.weights.iter().all(|w| decoding::fits(name, model, &w.name))
-}
+    },
+};

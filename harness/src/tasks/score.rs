@@ -8,7 +8,7 @@ use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
 use crate::machine::Machine;
 use crate::prompts::{self, Style};
-use crate::score::{Clean, FaultSource, Group, IndependentFaults, Plant, RoundTrips, Sampling, Score, ScoreRun};
+use crate::score::{Clean, FaultSource, Group, INDEPENDENT, Plant, ROUND_TRIPS, Sampling, Score, ScoreRun};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use qdiff_engine::model::{Node, Role};
@@ -137,13 +137,13 @@ fn command(request: &ScoreRequest) -> String {
 }
 
 /// Who plants faults in the engine that is asked for.
-fn sources(subject: ScoreSubject) -> Result<Vec<&'static dyn FaultSource>> {
+fn sources(subject: ScoreSubject) -> Result<Vec<&'static FaultSource>> {
     match subject {
-        ScoreSubject::Cpu => Ok(vec![&IndependentFaults, &RoundTrips]),
+        ScoreSubject::Cpu => Ok(vec![&INDEPENDENT, &ROUND_TRIPS]),
         #[cfg(feature = "faults")]
         ScoreSubject::Cuda => {
             qdiff_engine::cuda::devices()?;
-            Ok(vec![&crate::score::CudaFaults])
+            Ok(vec![&crate::score::CUDA])
         }
         #[cfg(not(feature = "faults"))]
         ScoreSubject::Cuda => anyhow::bail!(
@@ -153,7 +153,7 @@ fn sources(subject: ScoreSubject) -> Result<Vec<&'static dyn FaultSource>> {
 }
 
 struct Tally<'a> {
-    sources: Vec<&'static dyn FaultSource>,
+    sources: Vec<&'static FaultSource>,
     score: Score,
     threads: usize,
     progress: &'a dyn Fn(&str, usize, usize),
@@ -248,7 +248,7 @@ impl Tally<'_> {
     /// Each independent fault in one layer of a real model, and clean runs of
     /// its prompts. Round trips say nothing more there than on small models.
     fn real(&mut self, path: &Path, request: &ScoreRequest) -> Result<()> {
-        self.sources.retain(|s| s.independent());
+        self.sources.retain(|s| s.independent);
         let opened = LoadedModel::new(path)?;
         let prompt = prompts::resolve(&opened, &request.prompt, Style::default())?.tokens;
         opened.check(&prompt, DECODE)?;

@@ -74,16 +74,6 @@ fn pointwise(
     };
     let arithmetic = source.side.arithmetic;
     let attention = arithmetic.attention(step.tokens.len());
-    let (format, factor) = match &node.op {
-        _ if node.faults.left_out => (ActivationFormat::F32, 1.0),
-        Op::AttnScores(_) => (attention.scores, attention.accumulation.factor()),
-        Op::AttnContext(_) => (attention.context, attention.accumulation.factor()),
-        Op::RmsNorm(_) | Op::Rope(_) | Op::AttnWeights(_) | Op::SwiGlu => {
-            (ActivationFormat::F32, arithmetic.functions.factor())
-        }
-        Op::Embed | Op::Linear | Op::Bias | Op::KvCache(_) | Op::Residual => (ActivationFormat::F32, 1.0),
-    };
-    let factor = factor as f32;
     let (positions, tokens) = (step.positions(), step.kept_tokens());
     for from in (0..all).step_by(at_once) {
         let rows = from..all.min(from + at_once);
@@ -94,22 +84,22 @@ fn pointwise(
         let Some(operands) = node.inputs.iter().map(operand).collect::<Option<Vec<_>>>() else {
             return ControlFlow::Continue(());
         };
+        let shape = |i: usize| operands[i].shape();
+        let (format, factor, shapes_fit) = match &node.op {
+            _ if node.faults.left_out => (ActivationFormat::F32, 1.0, true),
+            Op::AttnScores(_) => (attention.scores, attention.accumulation.factor(), true),
+            Op::AttnContext(_) => {
+                (attention.context, attention.accumulation.factor(), shape(0).get(2) == shape(1).first())
+            }
+            Op::RmsNorm(_) | Op::Rope(_) | Op::AttnWeights(_) => {
+                (ActivationFormat::F32, arithmetic.functions.factor(), true)
+            }
+            Op::SwiGlu => (ActivationFormat::F32, arithmetic.functions.factor(), shape(0) == shape(1)),
+            Op::Residual => (ActivationFormat::F32, 1.0, shape(0) == shape(1)),
+            Op::Embed | Op::Linear | Op::Bias | Op::KvCache(_) => (ActivationFormat::F32, 1.0, true),
+        };
         // An operand of a shape that the op cannot take has been reported at
         // its own stage.
-        let shape = |i: usize| operands[i].shape();
-        let shapes_fit = match &node.op {
-            _ if node.faults.left_out => true,
-            Op::AttnContext(_) => shape(0).get(2) == shape(1).first(),
-            Op::Residual | Op::SwiGlu => shape(0) == shape(1),
-            Op::Embed
-            | Op::RmsNorm(_)
-            | Op::Linear
-            | Op::Bias
-            | Op::Rope(_)
-            | Op::KvCache(_)
-            | Op::AttnScores(_)
-            | Op::AttnWeights(_) => true,
-        };
         if !shapes_fit {
             return ControlFlow::Continue(());
         }
@@ -123,7 +113,7 @@ fn pointwise(
         let inputs: Vec<&Tensor<f64>> = rounded.iter().map(|(x, _)| x).collect();
         let deltas: Vec<Option<&[f32]>> = rounded.iter().map(|(_, d)| d.as_deref()).collect();
         let (value, mut bound) = forward(node, &inputs, &context);
-        bound.iter_mut().for_each(|b| *b *= factor);
+        bound.iter_mut().for_each(|b| *b *= factor as f32);
         if deltas.iter().any(Option::is_some) {
             let carried = propagate_error(node, &inputs, &deltas, &value, &context);
             for (b, c) in bound.iter_mut().zip(carried) {

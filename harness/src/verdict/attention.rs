@@ -2,11 +2,12 @@
 
 use super::StageResult;
 use crate::capture::{Capture, Step, Stored};
+use crate::metrics::distance;
 use crate::number::{Real, rounded};
 use qdiff_engine::model::{Graph, StageId};
 use qdiff_engine::ops::Op;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Layers shown.
@@ -25,7 +26,6 @@ const WEIGHTS: usize = 1 << 15;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct AttentionMap {
     /// The stage.
-    #[schemars(with = "String")]
     pub stage: StageId,
     /// The head. The first of a layer is the worst one of the stage if it is
     /// beyond what is allowed, else the one in which the two sides differ most;
@@ -39,13 +39,9 @@ pub struct AttentionMap {
     pub queries: Vec<usize>,
     /// Position of the first key shown.
     pub first_key: usize,
-    /// Weights of the subject, one row per query.
-    #[serde(serialize_with = "short")]
-    #[schemars(with = "Vec<Vec<Real>>")]
+    /// Weights of the subject, one row per query, in three digits.
     pub subject: Vec<Vec<Real>>,
     /// Weights of the reference.
-    #[serde(serialize_with = "short")]
-    #[schemars(with = "Vec<Vec<Real>>")]
     pub reference: Vec<Vec<Real>>,
 }
 
@@ -107,7 +103,7 @@ fn heads(
         let weights = t.slice(0, head..head + 1);
         let row = |q: usize| {
             let row = &weights.data[q * keys..][seen.clone()];
-            row.iter().map(|&v| Real(f64::from(v))).collect()
+            row.iter().map(|&v| Real(rounded(f64::from(v)))).collect()
         };
         rows.clone().map(row).collect()
     };
@@ -131,27 +127,15 @@ fn around(bad: Option<usize>, rows: usize, side: usize) -> Range<usize> {
     last - side.min(last)..last
 }
 
-/// The heads shown: `worst` first, then those in which the two sides differ most.
+/// The heads shown: `worst` first, then those in which the two sides differ most, relative to the
+/// reference `b`.
 fn by_difference(a: &Stored, b: &Stored, heads: usize, worst: Option<usize>) -> Vec<usize> {
-    let distance = |head: usize| -> f64 {
-        let (a, b) = (a.slice(0, head..head + 1), b.slice(0, head..head + 1));
-        let pairs = a.data.iter().zip(&b.data);
-        pairs.map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum()
-    };
-    let distances: Vec<f64> = (0..heads).map(distance).collect();
+    let apart = |head: usize| distance(&a.slice(0, head..head + 1).data, &b.slice(0, head..head + 1).data);
+    let distances: Vec<f64> = (0..heads).map(apart).collect();
     let mut order: Vec<usize> = (0..heads).collect();
     order.sort_by(|&x, &y| (Some(y) == worst).cmp(&(Some(x) == worst)).then(distances[y].total_cmp(&distances[x])));
     order.truncate(HEADS);
     order
-}
-
-/// Rows of numbers in three digits: what a map can show.
-pub(super) fn short<S: Serializer>(rows: &[Vec<Real>], serializer: S) -> Result<S::Ok, S::Error> {
-    let rows = rows.iter().map(|row| {
-        let row: Vec<Real> = row.iter().map(|v| Real(rounded(v.0))).collect();
-        row
-    });
-    serializer.collect_seq(rows)
 }
 
 #[cfg(test)]

@@ -30,25 +30,20 @@ fn difference(node: &Node, a: &Capture, b: &Capture, filter: &Filter) -> Option<
         let (a, b) = (a.steps.last()?.get(node.id)?, b.steps.last()?.get(node.id)?);
         let n = a.row_len();
         for (position, (x, y)) in a.data.chunks(n).zip(b.data.chunks(n)).enumerate() {
-            let (step, head) = (0, None);
-            note(Place { step, position, head }, distance(x, y));
+            note(Place { step: 0, position, head: None }, distance(x, y));
         }
         return worst;
     };
-    let rows = by_position(b);
+    let steps = b.steps.iter();
+    let rows: HashMap<usize, (&Step, usize)> =
+        steps.flat_map(|step| (0..step.rows()).map(move |r| (step.first + step.offset(r), (step, r)))).collect();
     for step in &a.steps {
-        let Some(of_step) = step.stages.get(&node.id) else {
-            continue;
-        };
+        let Some(of_step) = step.stages.get(&node.id) else { continue };
         for r in 0..step.rows() {
             let position = step.first + step.offset(r);
-            let Some((other, s)) = rows.get(&position) else {
-                continue;
-            };
-            let Some(of_other) = other.stages.get(&node.id) else {
-                continue;
-            };
-            let (x, y) = (of_step.slice(axis, r..r + 1), of_other.slice(axis, *s..*s + 1));
+            let there = rows.get(&position).and_then(|(other, s)| Some((other.stages.get(&node.id)?, *s)));
+            let Some((of_other, s)) = there else { continue };
+            let (x, y) = (of_step.slice(axis, r..r + 1), of_other.slice(axis, s..s + 1));
             let (n, m) = (row_len(&x.shape), row_len(&y.shape));
             for (head, (x, y)) in x.data.chunks(n).zip(y.data.chunks(m)).enumerate() {
                 let judged = judged(node, position, n.min(m));
@@ -59,12 +54,6 @@ fn difference(node: &Node, a: &Capture, b: &Capture, filter: &Filter) -> Option<
         }
     }
     worst
-}
-
-/// Where the row of each position is.
-fn by_position(capture: &Capture) -> HashMap<usize, (&Step, usize)> {
-    let steps = capture.steps.iter();
-    steps.flat_map(|step| (0..step.rows()).map(move |r| (step.first + step.offset(r), (step, r)))).collect()
 }
 
 /// How much of a row both runs must agree in: of attention the keys that the

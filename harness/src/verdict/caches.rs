@@ -32,7 +32,7 @@ pub(super) fn caches(
     for &index in &source.steps {
         let step = source.step(index);
         if let Some(own) = step.get(node.id).filter(|_| source.resumes) {
-            state.values = Tensor { shape: own.shape.clone(), data: own.data.iter().map(|&v| f64::from(v)).collect() };
+            state.values = own.wide();
             state.deltas = Tensor::zeros(own.shape.clone());
             state.known = vec![true; own.rows()];
             state.lost = false;
@@ -68,7 +68,7 @@ pub(super) fn caches(
             let positions: Vec<u32> = (step.first..step.keys()).map(|p| p as u32).collect();
             let context =
                 Context { tokens: &step.tokens, positions: &positions, source: weights, weights: &node.weights };
-            let (faulty, bound) = fault.evaluate(&[&rows], &context);
+            let (faulty, bound) = fault(&[&rows], &context);
             rows = faulty;
             for (d, b) in deltas.data.iter_mut().zip(bound) {
                 *d = d.hypot(b);

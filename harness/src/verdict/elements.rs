@@ -3,10 +3,10 @@
 
 use super::evaluate::evaluate;
 use super::operands::Block;
-use super::rows::{judged_len, place, row_at, row_len};
+use super::rows::row_at;
 use super::{Place, Side, StageResult};
 use crate::capture::{Capture, Filter};
-use crate::number::Real;
+use crate::number::{Real, rounded};
 use crate::oracle::Oracle;
 use qdiff_engine::model::{Node, StageId};
 use schemars::JsonSchema;
@@ -29,7 +29,6 @@ const NEAR: usize = 48;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ElementMap {
     /// The stage.
-    #[schemars(with = "String")]
     pub stage: StageId,
     /// The row of the worst element.
     pub at: Place,
@@ -59,16 +58,10 @@ pub struct Elements {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shown: Vec<Vec<usize>>,
     /// What the subject has.
-    #[serde(serialize_with = "super::attention::short")]
-    #[schemars(with = "Vec<Vec<Real>>")]
     pub subject: Vec<Vec<Real>>,
     /// What f64 gives on the subject's operands.
-    #[serde(serialize_with = "super::attention::short")]
-    #[schemars(with = "Vec<Vec<Real>>")]
     pub f64: Vec<Vec<Real>>,
     /// What the reference has; a list is empty where it has no such row.
-    #[serde(serialize_with = "super::attention::short")]
-    #[schemars(with = "Vec<Vec<Real>>")]
     pub reference: Vec<Vec<Real>>,
 }
 
@@ -135,27 +128,19 @@ fn rows(
         if block.step.index < at.step {
             return ControlFlow::Continue(());
         }
-        let n = row_len(&block.value.shape);
-        let positions: Vec<u32> = match block.known {
-            Some(_) => Vec::new(),
-            None => block.step.positions()[block.rows.clone()].to_vec(),
-        };
-        for r in 0..block.value.data.len() / n {
-            let here = place(node, &block.value.shape, at.step, &positions, r);
-            let known = block.known.is_none_or(|known| known[here.position]);
+        for (here, range) in super::rows::rows(node, &block.value.shape, at.step, block.positions()) {
             let wanted = here.head == at.head && (first..first + ROWS).contains(&here.position);
-            if !wanted || !known || !filter.position(here.position) {
+            if !wanted || !block.knows(here.position) || !filter.position(here.position) {
                 continue;
             }
-            let n = r * n..r * n + judged_len(node, here, n);
-            let got = row_at(node, subject.capture, here).filter(|got| got.len() >= n.len());
+            let got = row_at(node, subject.capture, here).filter(|got| got.len() >= range.len());
             let Some(mut got) = got else { continue };
-            got.truncate(n.len());
+            got.truncate(range.len());
             rows.push(Row {
                 position: here.position,
                 got,
-                want: block.value.data[n.clone()].to_vec(),
-                bound: block.bound[n].to_vec(),
+                want: block.value.data[range.clone()].to_vec(),
+                bound: block.bound[range].to_vec(),
                 other: row_at(node, reference, here),
             });
         }
@@ -173,7 +158,7 @@ fn elements(rows: &[Row], range: Range<usize>, pool: usize) -> Elements {
         let end = range.end.min(row.want.len());
         let starts = (range.start..end).step_by(pool);
         let shown: Vec<usize> = starts.map(|start| worst(row, start..(start + pool).min(end))).collect();
-        let pick = |value: &dyn Fn(usize) -> f64| shown.iter().map(|&i| Real(value(i))).collect::<Vec<_>>();
+        let pick = |value: &dyn Fn(usize) -> f64| shown.iter().map(|&i| Real(rounded(value(i)))).collect::<Vec<_>>();
         map.subject.push(pick(&|i| f64::from(row.got[i])));
         map.f64.push(pick(&|i| row.want[i]));
         let other = row.other.as_ref().filter(|o| o.len() >= row.want.len());

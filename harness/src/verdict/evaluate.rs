@@ -3,7 +3,7 @@
 //! stays bounded however long the run is.
 
 use super::apply::{State, apply};
-use super::operands::{Side, Sink, Source};
+use super::operands::{Block, Side, Sink, Source};
 use super::segment;
 use crate::capture::Filter;
 use qdiff_engine::model::fault::{FaultyWeights, Output};
@@ -57,32 +57,36 @@ pub(crate) fn assembled(
 ) -> Expected {
     let mut all: Expected = side.capture.steps.iter().map(|_| None).collect();
     evaluate(node, graph, weights, &[side], filter, &mut |block| {
-        let slot = &mut all[block.index];
-        let axis = node.token_axis().filter(|a| *a < block.value.shape.len());
-        match axis {
-            Some(axis) if block.rows != (0..block.step.rows()) => {
-                let mut shape = block.value.shape.clone();
-                shape[axis] = block.step.rows();
-                let (whole, bound) = slot.get_or_insert_with(|| {
-                    let whole = Tensor::zeros(shape);
-                    let bound = vec![0f32; whole.data.len()];
-                    (whole, bound)
-                });
-                let inner: usize = block.value.shape[axis + 1..].iter().product();
-                let (part, plane) = (block.rows.len() * inner, block.step.rows() * inner);
-                for i in 0..block.value.data.len() / part.max(1) {
-                    let to = i * plane + block.rows.start * inner;
-                    let from = i * part..(i + 1) * part;
-                    whole.data[to..to + part].copy_from_slice(&block.value.data[from.clone()]);
-                    bound[to..to + part].copy_from_slice(&block.bound[from]);
-                }
-            }
-            _ => *slot = Some((block.value.into_owned(), block.bound.into_owned())),
-        }
+        put(node, block, &mut all);
         ControlFlow::Continue(())
     });
     written(node, side, &mut all);
     all
+}
+
+/// Puts a block with those of the same step.
+pub(super) fn put(node: &Node, block: Block<'_>, all: &mut Expected) {
+    let slot = &mut all[block.index];
+    match node.token_axis().filter(|a| *a < block.value.shape.len()) {
+        Some(axis) if block.rows != (0..block.step.rows()) => {
+            let mut shape = block.value.shape.clone();
+            shape[axis] = block.step.rows();
+            let (whole, bound) = slot.get_or_insert_with(|| {
+                let whole = Tensor::zeros(shape);
+                let bound = vec![0f32; whole.data.len()];
+                (whole, bound)
+            });
+            let inner: usize = block.value.shape[axis + 1..].iter().product();
+            let (part, plane) = (block.rows.len() * inner, block.step.rows() * inner);
+            for i in 0..block.value.data.len() / part.max(1) {
+                let to = i * plane + block.rows.start * inner;
+                let from = i * part..(i + 1) * part;
+                whole.data[to..to + part].copy_from_slice(&block.value.data[from.clone()]);
+                bound[to..to + part].copy_from_slice(&block.bound[from]);
+            }
+        }
+        _ => *slot = Some((block.value.into_owned(), block.bound.into_owned())),
+    }
 }
 
 /// Lets a fault of writing change what was computed. The buffer holds what
@@ -100,7 +104,7 @@ pub(crate) fn written(node: &Node, side: Side<'_>, expected: &mut Expected) {
                 false => step.positions(),
             };
             let old = old.as_ref().map(|t| t.data.as_slice());
-            fault.write(Output { value, bound, old, positions: &positions });
+            fault(Output { value, bound, old, positions: &positions });
         }
         old = step.get(node.id);
     }

@@ -4,7 +4,7 @@
 use super::evaluate::{Expected, assembled};
 use super::local::Row;
 use super::operands::Side;
-use super::rows::{judged_len, place, row_len};
+use super::rows::rows_given;
 use super::tolerance::ELEMENT_FACTOR;
 use super::{Place, Policy};
 use crate::capture::{Capture, Filter, Step, Stored};
@@ -88,7 +88,7 @@ impl<'a> Evidence<'a> {
                 misshapen.push(index);
                 continue;
             }
-            for (place, range) in judged_rows(node, step, got) {
+            for (place, range) in rows_given(node, step, got) {
                 let (g, w, b) = (&got.data[range.clone()], &want.data[range.clone()], &bound[range.clone()]);
                 // A row of a state that nothing is known of.
                 let unknown = node.has_state() && w.iter().all(|v| v.is_nan());
@@ -140,12 +140,6 @@ impl<'a> Evidence<'a> {
         all
     }
 
-    /// Tokens of the first step: the prompt.
-    pub fn prompt_len(&self) -> usize {
-        let first = self.side.capture.steps.first();
-        first.map_or(0, |s| s.tokens.len())
-    }
-
     /// For a linear stage: three of its bad rows alone, which is what a
     /// hypothesis is tried on first.
     pub fn sample(&self) -> Option<Capture> {
@@ -191,8 +185,7 @@ pub fn excerpt(
         (Some(other), Some(own)) => other == own || other + 1 == own,
         _ => node.inputs.iter().any(|&i| oracle.graph.nodes[i].id == other.id),
     };
-    let nodes: Vec<&Node> = oracle.graph.nodes.iter().collect();
-    let nodes: Vec<&Node> = nodes.into_iter().filter(|n| n.id == node.id || near(n)).collect();
+    let nodes: Vec<&Node> = oracle.graph.nodes.iter().filter(|n| n.id == node.id || near(n)).collect();
     Some(part(capture, &nodes, &chosen))
 }
 
@@ -243,14 +236,4 @@ fn pick(stored: &Stored, axis: usize, rows: &[usize]) -> Tensor<f32> {
 /// Whether an element is within its own bound.
 pub(crate) fn right(got: f32, want: f64, bound: f32) -> bool {
     (f64::from(got) - want).abs() <= ELEMENT_FACTOR * f64::from(bound)
-}
-
-/// The rows of a tensor that are judged, with the judged part of each.
-pub(crate) fn judged_rows(node: &Node, step: &Step, got: &Tensor<f32>) -> impl Iterator<Item = (Place, Range<usize>)> {
-    let n = row_len(&got.shape);
-    let (positions, shape, index) = (step.positions(), got.shape.clone(), step.index);
-    (0..got.data.len() / n).map(move |r| {
-        let at = place(node, &shape, index, &positions, r);
-        (at, r * n..r * n + judged_len(node, at, n))
-    })
 }

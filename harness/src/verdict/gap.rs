@@ -11,13 +11,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gap {
     /// Stages of which rows were not judged, in graph order.
-    #[schemars(with = "Vec<String>")]
     pub stages: Vec<StageId>,
     /// Rows asked for and not judged.
     pub rows: usize,
     /// The stages to capture as well: each is shown by itself, and shows those
     /// before it up to the last that is captured.
-    #[schemars(with = "Vec<String>")]
     pub add: Vec<StageId>,
     /// Whether it is the reference's capture that lacks them.
     pub of_reference: bool,
@@ -67,13 +65,9 @@ fn additions(
         let local = stage.subject.as_ref().or(stage.reference.as_ref());
         match local.filter(|l| l.inconclusive > 0).and_then(|l| l.segment.as_ref()) {
             Some(segment) if captured[index] => {
-                let inside: Vec<StageId> = segment
-                    .stages
-                    .iter()
-                    .copied()
-                    .filter(|id| graph.index(*id).is_some_and(|i| !captured[i]))
-                    .collect();
-                add.extend(inside.get(inside.len() / 2));
+                let unseen = |id: &&StageId| graph.index(**id).is_some_and(|i| !captured[i]);
+                let inside: Vec<&StageId> = segment.stages.iter().filter(unseen).collect();
+                add.extend(inside.get(inside.len() / 2).copied());
             }
             _ if unjudged(stage) && !captured[index] && graph.after(index, &|i| captured[i]).is_empty() => {
                 captured[index] = true;

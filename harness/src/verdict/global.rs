@@ -3,7 +3,7 @@
 
 use super::Place;
 use super::operands::rows_of;
-use super::rows::{judged_len, place, row_len};
+use super::rows::rows;
 use crate::capture::{Capture, Filter, Step};
 use crate::metrics::distance;
 use crate::number::Real;
@@ -20,7 +20,6 @@ const ROWS_AT_ONCE: usize = 512;
 pub struct Global {
     /// Largest relative L2 distance of a row.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub error: f64,
     /// That row.
     pub at: Place,
@@ -35,24 +34,18 @@ pub fn compare(node: &Node, subject: &Capture, reference: &Capture, filter: &Fil
             continue;
         };
         for (of_a, of_b) in common(node, s, r) {
-            let positions = &s.positions()[of_a.clone()];
             let (Some(a), Some(b)) = (rows_of(node, a, &of_a), rows_of(node, b, &of_b)) else {
                 continue;
             };
             if a.data.len() != b.data.len() {
                 continue;
             }
-            let n = row_len(&a.shape);
-            let pairs = a.data.chunks_exact(n).zip(b.data.chunks_exact(n));
-            for (row, (x, y)) in pairs.enumerate() {
-                let at = place(node, &a.shape, s.index, positions, row);
-                if !filter.position(at.position) {
-                    continue;
-                }
-                let n = judged_len(node, at, n);
-                let error = distance(&x[..n], &y[..n]);
-                if worst.is_none_or(|w| error > w.error) {
-                    worst = Some(Global { error, at });
+            for (at, range) in rows(node, &a.shape, s.index, s.positions()[of_a].to_vec()) {
+                if filter.position(at.position) {
+                    let error = distance(&a.data[range.clone()], &b.data[range]);
+                    if worst.is_none_or(|w| error > w.error) {
+                        worst = Some(Global { error, at });
+                    }
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! From residuals to statuses, origins and one verdict.
 
-use super::rows::{self, place, row_len};
+use super::rows;
 use super::{
     AttentionMap, ElementMap, Global, Local, LogitsRow, Policy, Segment, Side, Symptom, attention, elements, global,
     health, logits, residuals,
@@ -48,13 +48,11 @@ pub enum Status {
 pub struct StageResult {
     /// The stage.
     #[serde(rename = "stage")]
-    #[schemars(with = "String")]
     pub id: StageId,
     /// What is said of it.
     pub status: Status,
     /// Stages that it reads, as its op takes them.
     #[serde(default)]
-    #[schemars(with = "Vec<String>")]
     pub inputs: Vec<StageId>,
     /// Whether it is where a fault begins.
     pub origin: bool,
@@ -116,11 +114,9 @@ pub struct TokenCheck {
     pub subject: u32,
     /// By how much the subject prefers its own choice to the reference's.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub margin: f64,
     /// Largest difference between the two sides' logits in that row.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub error: f64,
 }
 
@@ -363,10 +359,7 @@ fn coverage(
     // Downstream of a wrong extent fewer rows exist; that is no gap.
     let mut short: Vec<usize> = Vec::new();
     for (node, stage) in asked.iter().zip(stages) {
-        let mut rows = 0;
-        for step in &subject.capture.steps {
-            rows += rows_asked(node, step, filter);
-        }
+        let rows: usize = subject.capture.steps.iter().map(|step| rows_asked(node, step, filter)).sum();
         let judged = |l: &Option<Local>| l.as_ref().map_or(0, |l| l.rows);
         let wrong_extent = stage.subject.as_ref().is_some_and(|l| l.extent.is_some());
         let reads_short = node.inputs.iter().any(|&i| short.contains(&i));
@@ -397,8 +390,7 @@ fn rows_asked(node: &Node, step: &Step, filter: &Filter) -> usize {
         return 0;
     }
     let shape = Graph::extent(node, step.tokens.len(), step.keys());
-    let all = shape.iter().product::<usize>() / row_len(&shape);
-    (0..all).filter(|&r| filter.position(place(node, &shape, step.index, &positions, r).position)).count()
+    rows::rows(node, &shape, step.index, positions).filter(|(at, _)| filter.position(at.position)).count()
 }
 
 /// The logits, if they were asked for.

@@ -4,13 +4,12 @@
 use super::operands::{Block, Operand, Sink, Source, forward};
 use super::ties::{self, Undecided};
 use crate::arithmetic::LinearRule;
-use crate::capture::Step;
 use qdiff_engine::model::{Graph, Node, WeightSource};
 use qdiff_engine::ops::{Context, Tensor, UNIT, linear};
 use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, WithoutOffsets};
 use rayon::prelude::*;
 use std::borrow::Cow;
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 
 /// Rows that a linear layer evaluates at once: enough to amortise
 /// dequantisation, few enough to bound memory for a vocabulary of 150,000.
@@ -18,16 +17,6 @@ pub(super) const ROWS_AT_ONCE: usize = 64;
 
 /// One step of f16, relative.
 const HALF_STEP: f64 = 1.0 / 1024.0;
-
-/// Rows of one step that wait to be evaluated with others.
-struct Part<'a> {
-    side: usize,
-    index: usize,
-    step: &'a Step,
-    rows: Range<usize>,
-    poisoned: bool,
-    segment: bool,
-}
 
 /// A batch of rows of any steps and sides, of one arithmetic, for one pass
 /// over the weights.
@@ -46,7 +35,8 @@ struct Batch<'a> {
     sums: Vec<(Vec<f64>, Vec<f64>)>,
     /// Rows of which a rounding must be read off the outputs.
     undecided: Vec<Undecided>,
-    parts: Vec<Part<'a>>,
+    /// Where the rows come from: blocks that wait for their values.
+    parts: Vec<Block<'a>>,
 }
 
 /// Evaluates the layer on all rows of all sides.
@@ -93,10 +83,9 @@ pub(super) fn layers(
                 if !of.asked(step, &rows) {
                     continue;
                 }
-                batch.add(
-                    &x,
-                    Part { side: of.index, index, step, rows, poisoned: !x.finite(), segment: of.computed.is_some() },
-                );
+                let (side, poisoned, segment) = (of.index, !x.finite(), of.computed.is_some());
+                let (value, bound) = (Cow::Owned(Tensor::default()), Cow::Owned(Vec::new()));
+                batch.add(&x, Block { side, index, step, rows, known: None, value, bound, poisoned, segment });
                 if batch.room() == 0 {
                     batch.flush(sink)?;
                 }
@@ -111,7 +100,7 @@ impl<'a> Batch<'a> {
         ROWS_AT_ONCE - self.rows.len() / self.extent.0
     }
 
-    fn add(&mut self, x: &Operand<'_>, part: Part<'a>) {
+    fn add(&mut self, x: &Operand<'_>, part: Block<'a>) {
         let n = self.extent.0;
         let range = part.rows.start * n..part.rows.end * n;
         let format = self.rule.activations;
@@ -159,7 +148,7 @@ impl<'a> Batch<'a> {
 
     /// Notes the ties of exact rows `x` together with what the runner made of
     /// them, where that was captured.
-    fn settles(&mut self, part: &Part<'_>, x: &[f32]) -> bool {
+    fn settles(&mut self, part: &Block<'_>, x: &[f32]) -> bool {
         let (n, m) = self.extent;
         let first = self.rows.len() / n - part.rows.len();
         let given = part.step.stages.get(&self.node.id);
@@ -215,15 +204,9 @@ impl<'a> Batch<'a> {
             let range = done * m..(done + count) * m;
             done += count;
             sink(Block {
-                side: part.side,
-                step: part.step,
-                index: part.index,
-                rows: part.rows,
-                known: None,
                 value: Cow::Owned(Tensor { shape: vec![count, m], data: y.data[range.clone()].to_vec() }),
                 bound: Cow::Borrowed(&bound[range]),
-                poisoned: part.poisoned,
-                segment: part.segment,
+                ..part
             })?;
         }
         ControlFlow::Continue(())

@@ -3,7 +3,7 @@
 
 use super::evaluate::evaluate;
 use super::operands::{Block, Side, rows_of};
-use super::rows::{judged_len, place, row_len};
+use super::rows::rows;
 use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, ROW_FACTOR};
 use super::{Place, Policy, Segment, Spread};
 use crate::capture::Filter;
@@ -25,15 +25,12 @@ pub struct Element {
     pub index: usize,
     /// The runner's value.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub got: f64,
     /// The f64 value.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub want: f64,
     /// Largest difference allowed.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub allowed: f64,
     /// What the other side has there, where it was captured in the same shape.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,6 +38,10 @@ pub struct Element {
 }
 
 impl Element {
+    fn of(place: Place, index: usize, got: f32, want: f64, allowed: f64) -> Self {
+        Self { place, index, got: f64::from(got), want, allowed, other: None }
+    }
+
     /// Share of what is allowed that its difference takes.
     pub fn share(&self) -> f64 {
         share((self.got - self.want).abs(), self.allowed)
@@ -53,15 +54,12 @@ pub struct Local {
     /// Largest share of what is allowed, over rows and elements; above 1 the
     /// stage is wrong.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub used: f64,
     /// Relative L2 distance of the worst row.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub residual: f64,
     /// Relative L2 distance that row is allowed.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub allowed: f64,
     /// The worst row.
     pub at: Option<Place>,
@@ -91,7 +89,6 @@ pub struct Local {
     pub poisoned_input: bool,
     /// Smallest rule that would have let every row pass.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub rule: f64,
     /// A shape other than the operands ask for.
     pub extent: Option<String>,
@@ -131,7 +128,7 @@ impl Local {
 }
 
 /// Gathers the local residual of one stage of one side, block by block.
-pub struct Check<'a> {
+struct Check<'a> {
     node: &'a Node,
     filter: &'a Filter,
     rule: Option<f64>,
@@ -143,24 +140,19 @@ pub struct Check<'a> {
 
 impl<'a> Check<'a> {
     /// Nothing seen yet.
-    pub fn new(node: &'a Node, filter: &'a Filter, policy: &Policy) -> Self {
+    fn new(node: &'a Node, filter: &'a Filter, policy: &Policy) -> Self {
         Self { node, filter, rule: policy.rule(node.id), local: Local::default(), seen: false, short: None }
     }
 
     /// The residual; `None` if the stage or its operands were captured in no
     /// step.
-    pub fn finish(self) -> Option<Local> {
+    fn finish(self) -> Option<Local> {
         let judged = self.local.rows > 0 || self.local.inconclusive == 0;
         (self.seen && judged).then_some(self.local)
     }
 
-    /// Whether all rows seen so far are within what is allowed.
-    pub fn ok(&self) -> bool {
-        self.local.ok()
-    }
-
     /// Holds what the side gave against what it should have given.
-    pub fn take(&mut self, block: &Block<'_>) {
+    fn take(&mut self, block: &Block<'_>) {
         let step = block.step;
         let Some(stored) = step.stages.get(&self.node.id) else {
             return;
@@ -203,21 +195,12 @@ impl<'a> Check<'a> {
     }
 
     fn rows(&mut self, got: &Tensor<f32>, block: &Block<'_>) {
-        let n = row_len(&got.shape);
-        let positions = match block.known {
-            Some(_) => Vec::new(),
-            None => block.step.positions()[block.rows.clone()].to_vec(),
-        };
-        let index = block.step.index;
-        for r in 0..got.data.len() / n {
-            let at = place(self.node, &got.shape, index, &positions, r);
-            if !self.filter.position(at.position) || block.known.is_some_and(|k| !k[at.position]) {
-                continue;
+        let node = self.node;
+        for (at, range) in rows(node, &got.shape, block.step.index, block.positions()) {
+            if self.filter.position(at.position) && block.knows(at.position) {
+                let row = (&got.data[range.clone()], &block.value.data[range.clone()], &block.bound[range]);
+                self.row(at, row, block);
             }
-            // Scores beyond the diagonal carry no meaning.
-            let range = r * n..r * n + judged_len(self.node, at, n);
-            let row = (&got.data[range.clone()], &block.value.data[range.clone()], &block.bound[range]);
-            self.row(at, row, block);
         }
     }
 
@@ -237,28 +220,14 @@ impl<'a> Check<'a> {
             // Of the first that is not finite, the operands tell where it began.
             if local.non_finite.is_none() {
                 local.poisoned_input = block.poisoned;
-                local.non_finite = Some(Element {
-                    place: at,
-                    index,
-                    got: f64::from(got[index]),
-                    want: want[index],
-                    allowed: 0.0,
-                    other: None,
-                });
+                local.non_finite = Some(Element::of(at, index, got[index], want[index], 0.0));
             }
             local.note_bad(at);
             local.spread.row(at.position, f64::INFINITY);
             return;
         }
         local.rule = local.rule.max(row.rule);
-        let element = Element {
-            place: at,
-            index: row.worst,
-            got: f64::from(got[row.worst]),
-            want: want[row.worst],
-            allowed: row.worst_allowed,
-            other: None,
-        };
+        let element = Element::of(at, row.worst, got[row.worst], want[row.worst], row.worst_allowed);
         local.spread.row(at.position, row.used);
         if row.used > 1.0 {
             local.note_bad(at);
@@ -354,14 +323,10 @@ impl Row {
 
 /// Share of what is allowed; nothing is allowed of nothing.
 fn share(difference: f64, allowed: f64) -> f64 {
-    if !difference.is_finite() || allowed.is_nan() || allowed.is_infinite() {
-        // A finite value where f64, on operands that are not, has none.
-        f64::INFINITY
-    } else if difference == 0.0 {
-        0.0
-    } else if allowed > 0.0 {
-        difference / allowed
-    } else {
-        f64::INFINITY
+    match difference.is_finite() && allowed.is_finite() {
+        true if difference == 0.0 => 0.0,
+        true if allowed > 0.0 => difference / allowed,
+        // Also of a finite value where f64, on operands that are not, has none.
+        _ => f64::INFINITY,
     }
 }

@@ -20,11 +20,9 @@ pub struct Choice {
     pub token: u32,
     /// Its logit.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub logit: f32,
     /// Its probability at temperature 1.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub probability: f32,
 }
 
@@ -38,11 +36,9 @@ pub struct LogitsRow {
     /// Kullback-Leibler divergence of the subject from the reference, in nats:
     /// Σ p_ref · (ln p_ref − ln p_sub).
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub kl: f32,
     /// Largest difference between the two sides' logits.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub error: f32,
     /// The subject's likeliest tokens, the likeliest first.
     pub subject: Vec<Choice>,

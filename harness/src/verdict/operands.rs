@@ -1,6 +1,7 @@
 //! What an evaluation takes and gives: the operands of a runner, captured or
 //! evaluated, and blocks of rows as they should be.
 
+use super::evaluate::Expected;
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Filter, Step, Stored};
 use qdiff_engine::model::{Graph, Node};
@@ -42,11 +43,23 @@ pub struct Block<'a> {
     pub segment: bool,
 }
 
+impl Block<'_> {
+    /// Positions of its rows; none of a cache, whose rows count themselves.
+    pub(super) fn positions(&self) -> Vec<u32> {
+        if self.known.is_some() { Vec::new() } else { self.step.positions()[self.rows.clone()].to_vec() }
+    }
+
+    /// Whether its row of this position is known.
+    pub(super) fn knows(&self, position: usize) -> bool {
+        self.known.is_none_or(|known| known[position])
+    }
+}
+
 /// Takes blocks, in order of side, step and row, until it breaks off.
 pub type Sink<'s> = dyn FnMut(Block<'_>) -> ControlFlow<()> + 's;
 
 /// Value and uncertainty of nodes that were not captured, by node and step.
-pub(super) type Computed = HashMap<usize, HashMap<usize, (Tensor<f64>, Vec<f32>)>>;
+pub(super) type Computed = HashMap<usize, Expected>;
 
 /// Where the operands of one side come from.
 #[derive(Clone)]
@@ -153,7 +166,7 @@ impl<'a> Source<'a> {
         if let Some(stored) = self.step(step).stages.get(&node.id) {
             return rows_of(node, stored, rows).map(Operand::Captured);
         }
-        let (value, delta) = self.computed?.get(&input)?.get(&step)?;
+        let (value, delta) = self.computed?.get(&input)?[step].as_ref()?;
         Some(Operand::Computed(value, delta))
     }
 }
@@ -164,7 +177,7 @@ pub(super) fn forward(node: &Node, operands: &[&Tensor<f64>], context: &Context<
         return (operands[0].clone(), vec![0.0; operands[0].data.len()]);
     }
     match &node.faults.compute {
-        Some(fault) => fault.evaluate(operands, context),
+        Some(fault) => fault(operands, context),
         None => ops::forward_with_bound(&node.op, operands, context),
     }
 }

@@ -24,7 +24,6 @@ pub struct Race {
     /// The run that differs from the first one, counted from 1.
     pub run: usize,
     /// First stage that differs, by step and graph order.
-    #[schemars(with = "String")]
     pub stage: StageId,
     /// First row that differs there.
     pub at: Place,
@@ -32,11 +31,9 @@ pub struct Race {
     pub index: usize,
     /// Its value in the first run.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub first: f32,
     /// Its value in the other.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub other: f32,
     /// Elements of the stage that differ in that step.
     pub elements: usize,

@@ -1,10 +1,11 @@
 //! How a stage's tensor falls into rows that are judged one by one.
 
 use super::{Local, Place};
-use crate::capture::Capture;
+use crate::capture::{Capture, Step};
 use crate::number::Real;
 use qdiff_engine::model::{Axis, Node};
-use qdiff_engine::ops::{Op, attn_scores};
+use qdiff_engine::ops::{Op, Tensor, attn_scores};
+use std::ops::Range;
 
 /// Length of a row: a token's whole vector, or a head's part of it.
 pub(super) fn row_len(shape: &[usize]) -> usize {
@@ -24,26 +25,42 @@ pub(super) fn place(node: &Node, shape: &[usize], step: usize, positions: &[u32]
     Place { step, position, head }
 }
 
-/// How much of a row of `n` elements is judged: all of it, but of attention
-/// scores the causal part.
-pub(super) fn judged_len(node: &Node, at: Place, n: usize) -> usize {
-    match node.op {
-        Op::AttnScores(_) => attn_scores::causal(at.position as u32, n),
-        _ => n,
-    }
+/// The rows of a tensor of this shape, of which [`place`] says where they belong, with the judged
+/// part of each: all of it, but of attention scores the causal part.
+pub(super) fn rows<'a>(
+    node: &'a Node,
+    shape: &'a [usize],
+    step: usize,
+    positions: Vec<u32>,
+) -> impl Iterator<Item = (Place, Range<usize>)> + 'a {
+    let n = row_len(shape);
+    (0..shape.iter().product::<usize>() / n).map(move |r| {
+        let at = place(node, shape, step, &positions, r);
+        let judged = match node.op {
+            Op::AttnScores(_) => attn_scores::causal(at.position as u32, n),
+            Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias | Op::Rope(_) | Op::KvCache(_) => n,
+            Op::AttnWeights(_) | Op::AttnContext(_) | Op::Residual | Op::SwiGlu => n,
+        };
+        (at, r * n..r * n + judged)
+    })
+}
+
+/// The rows of what a stage gave in `step`.
+pub(crate) fn rows_given<'a>(
+    node: &'a Node,
+    step: &Step,
+    given: &'a Tensor<f32>,
+) -> impl Iterator<Item = (Place, Range<usize>)> + 'a {
+    rows(node, &given.shape, step.index, step.positions())
 }
 
 /// Puts what `other` holds beside the elements of `local`.
 pub(super) fn add_other(node: &Node, local: &mut Local, other: &Capture) {
     let elements = local.worst.iter_mut().chain(&mut local.non_finite);
     for element in elements.chain(&mut local.spread.worst) {
-        element.other = value_at(node, other, element.place, element.index);
+        let row = row_at(node, other, element.place);
+        element.other = row.and_then(|row| Some(Real(f64::from(*row.get(element.index)?))));
     }
-}
-
-/// What `capture` holds at index `index` of the row `at`.
-fn value_at(node: &Node, capture: &Capture, at: Place, index: usize) -> Option<Real> {
-    Some(Real(f64::from(*row_at(node, capture, at)?.get(index)?)))
 }
 
 /// What `capture` holds in the row `at`.

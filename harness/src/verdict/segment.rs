@@ -16,11 +16,13 @@
 //! the finding can name the segment only.
 
 use super::apply::{State, apply};
+use super::evaluate::{Expected, put};
 use super::linear::ROWS_AT_ONCE;
-use super::operands::{Block, Computed, Side, Sink, Source};
+use super::operands::{Computed, Side, Sink, Source};
 use crate::capture::{Capture, Step};
+use crate::oracle::Oracle;
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource};
-use qdiff_engine::ops::{Op, Tensor};
+use qdiff_engine::ops::Op;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -32,7 +34,6 @@ use std::ops::ControlFlow;
 #[serde(transparent)]
 pub struct Segment {
     /// Its stages in graph order; the last is the captured one.
-    #[schemars(with = "Vec<String>")]
     pub stages: Vec<StageId>,
 }
 
@@ -115,19 +116,15 @@ impl Plan {
 
 /// Products that evaluating `node` takes before the node itself, over those that
 /// evaluating `than` takes.
-pub(crate) fn products_beyond(
-    node: &Node,
-    than: &Node,
-    (graph, weights): (&Graph, &dyn WeightSource),
-    capture: &Capture,
-) -> usize {
+pub(crate) fn products_beyond(node: &Node, than: &Node, oracle: &Oracle<'_>, capture: &Capture) -> usize {
+    let graph = &oracle.graph;
     let (plan, have) = [node, than].map(|n| Plan::new(n, graph, capture)).into();
     let beyond = plan.steps.iter().filter(|(i, _)| !have.steps.contains_key(i));
     beyond
         .map(|(&index, wanted)| {
             let node = &graph.nodes[index];
             let steps = capture.steps.iter().zip(wanted).filter(|(_, wanted)| **wanted);
-            steps.map(|(step, _)| products(node, step, weights)).sum::<usize>()
+            steps.map(|(step, _)| products(node, step, &oracle.weights)).sum::<usize>()
         })
         .sum()
 }
@@ -173,10 +170,13 @@ pub(super) fn evaluate(
                 resumes: true,
                 filter: None,
             };
-            let mut values = HashMap::new();
+            let mut values: Expected = vec![None; side.capture.steps.len()];
             let state = states.entry(inside).or_insert_with(|| State::new(1));
             let flow = apply(node, graph, weights, &[source], state, &mut |block| {
-                keep(block, &mut values);
+                // Attention over rows that nobody knows cannot be evaluated.
+                if block.known.is_none_or(|known| !known.contains(&false)) {
+                    put(node, block, &mut values);
+                }
                 ControlFlow::Continue(())
             });
             debug_assert!(flow.is_continue(), "nothing breaks off");
@@ -203,20 +203,4 @@ fn groups(capture: &Capture) -> Vec<Vec<usize>> {
         }
     }
     groups
-}
-
-/// Puts a block with those of the same step before it.
-fn keep(block: Block<'_>, values: &mut HashMap<usize, (Tensor<f64>, Vec<f32>)>) {
-    if block.known.is_some_and(|known| known.contains(&false)) {
-        // Attention over rows that nobody knows cannot be evaluated.
-        return;
-    }
-    if block.rows.start == 0 {
-        values.insert(block.index, (block.value.into_owned(), block.bound.into_owned()));
-    } else if let Some((value, bound)) = values.get_mut(&block.index) {
-        // Only linear layers come in parts, and their first axis is the rows.
-        value.shape[0] += block.value.shape[0];
-        value.data.extend_from_slice(&block.value.data);
-        bound.extend_from_slice(&block.bound);
-    }
 }

@@ -5,13 +5,15 @@
 
 use super::evidence::{Evidence, Wrong, right};
 use crate::number::ordinal;
-use qdiff_engine::model::{Graph, Node};
-use qdiff_engine::ops::{Op, Tensor};
-use std::borrow::Cow;
+use qdiff_engine::model::{Graph, Node, StageId};
+use qdiff_engine::ops::Op;
 use std::collections::BTreeSet;
 
 /// Share of a residual that a fit must leave at most to be mentioned.
 const FITTED: f64 = 1e-3;
+
+/// Wrong elements that a rule must hold of to be one.
+pub(crate) const FEW: usize = 4;
 
 /// Rows that are compared with rows from elsewhere, and whose rank is taken.
 const ROWS: usize = 48;
@@ -83,13 +85,14 @@ fn positions(e: &Evidence<'_>) -> Option<String> {
         Some((s, _)) if *s > 0 => {
             let steps: BTreeSet<usize> = bad.iter().map(|b| b.0).collect();
             let last = all.last().map_or(0, |a| a.0);
-            (steps.len() < last).then(|| {
-                let list: Vec<String> = steps.iter().take(6).map(ToString::to_string).collect();
-                format!("steps {}", list.join(", "))
-            })
+            (steps.len() < last).then(|| format!("steps {}", list(steps.iter().take(6))))
         }
         _ => None,
     }
+}
+
+fn list<'a>(numbers: impl IntoIterator<Item = &'a usize>) -> String {
+    numbers.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Whole heads, where a row is made of heads.
@@ -111,9 +114,8 @@ fn heads(e: &Evidence<'_>, columns: &[usize], width: usize) -> Option<String> {
     } else {
         return None;
     };
-    let list: Vec<String> = heads.iter().map(ToString::to_string).collect();
     let s = if heads.len() == 1 { "" } else { "s" };
-    Some(format!("head{s} {}", list.join(", ")))
+    Some(format!("head{s} {}", list(&heads)))
 }
 
 /// Whether the rows of a stage are made of heads: what attention reads and
@@ -150,24 +152,31 @@ fn tile(e: &Evidence<'_>, wrong: &[Wrong], columns: &[usize], width: usize) -> O
         .then(|| format!("a tile of {height} positions from {low} on by {span} columns from {} on", columns[0]))
 }
 
-/// `got = a·want + b` by least squares, if that explains the wrong elements.
-fn fit(wrong: &[Wrong]) -> Option<String> {
-    if wrong.len() < 8 || wrong.iter().any(|w| !w.got.is_finite()) {
+/// `(a, b)` of `got = a·want + b` over the wrong elements, by least squares; without an offset, b = 0.
+/// `None` of so few that any rule holds of them, or where one is not finite.
+pub(crate) fn line(wrong: &[Wrong], with_offset: bool) -> Option<(f64, f64)> {
+    if wrong.len() < FEW || wrong.iter().any(|w| !w.got.is_finite()) {
         return None;
     }
     let n = wrong.len() as f64;
-    let pairs = || wrong.iter().map(|w| (f64::from(w.got), w.want));
-    let (mut g, mut w, mut ww, mut gw) = (0.0, 0.0, 0.0, 0.0);
-    for (got, want) in pairs() {
-        g += got / n;
-        w += want / n;
+    let (mut g, mut w) = (0.0, 0.0);
+    if with_offset {
+        g = wrong.iter().map(|p| f64::from(p.got)).sum::<f64>() / n;
+        w = wrong.iter().map(|p| p.want).sum::<f64>() / n;
     }
-    for (got, want) in pairs() {
-        ww += (want - w).powi(2);
-        gw += (got - g) * (want - w);
+    let (mut ww, mut gw) = (0.0, 0.0);
+    for p in wrong {
+        ww += (p.want - w).powi(2);
+        gw += (f64::from(p.got) - g) * (p.want - w);
     }
     let scale = if ww > 0.0 { gw / ww } else { 1.0 };
-    let offset = g - scale * w;
+    Some((scale, g - scale * w))
+}
+
+/// The [`line`] in words, if it explains the wrong elements.
+fn fit(wrong: &[Wrong]) -> Option<String> {
+    let (scale, offset) = line(wrong, true).filter(|_| wrong.len() >= 2 * FEW)?;
+    let pairs = || wrong.iter().map(|w| (f64::from(w.got), w.want));
     let (mut left, mut was) = (0.0, 0.0);
     for (got, want) in pairs() {
         left += (got - scale * want - offset).powi(2);
@@ -176,7 +185,7 @@ fn fit(wrong: &[Wrong]) -> Option<String> {
     if left.sqrt() > FITTED * was.sqrt() {
         return None;
     }
-    let size = pairs().map(|(_, want)| want.abs()).sum::<f64>() / n;
+    let size = pairs().map(|(_, want)| want.abs()).sum::<f64>() / wrong.len() as f64;
     let scaled = (scale - 1.0).abs() > 1e-6;
     let shifted = offset.abs() > 1e-5 * size;
     match (scaled, shifted) {
@@ -192,45 +201,31 @@ fn fit(wrong: &[Wrong]) -> Option<String> {
 /// in another layer.
 fn equal(e: &Evidence<'_>) -> Option<String> {
     let bad: Vec<_> = e.bad_rows().take(ROWS).collect();
-    let same = |got: &[f32], other: &[f32]| got.len() == other.len() && got == other;
-    let step_of = |r: &super::evidence::RowAt| &e.side.capture.steps[r.step];
-    let row_in = |t: Option<Cow<'_, Tensor<f32>>>, range: std::ops::Range<usize>| {
-        t.and_then(|t| t.data.get(range).map(<[f32]>::to_vec))
+    let steps = &e.side.capture.steps;
+    // What a stage gave so many steps before, at the same place.
+    let shows = |id: StageId, back: usize| {
+        bad.iter().all(|r| {
+            let other = r.step.checked_sub(back).and_then(|s| steps[s].get(id));
+            other.is_some_and(|t| t.data.get(r.range.clone()) == Some(e.row(r).0))
+        })
     };
-
-    // Another layer's, at the same place.
-    for node in e.oracle.graph.nodes.iter().filter(|n| n.id.name == e.node.id.name && n.id.layer != e.node.id.layer) {
-        let all = bad.iter().all(|r| {
-            let other = row_in(step_of(r).get(node.id), r.range.clone());
-            other.is_some_and(|o| same(e.row(r).0, &o))
-        });
-        if all {
-            return Some(format!("equal to {}", node.id));
-        }
+    let own = e.node.id;
+    let mut others =
+        e.oracle.graph.nodes.iter().map(|n| n.id).filter(|id| id.name == own.name && id.layer != own.layer);
+    if let Some(other) = others.find(|&id| shows(id, 0)) {
+        return Some(format!("equal to {other}"));
     }
-    // What the buffer held so many steps before.
-    for back in 1..e.side.capture.steps.len() {
-        let all = bad.iter().all(|r| {
-            let before = r.step.checked_sub(back).map(|s| &e.side.capture.steps[s]);
-            let other = row_in(before.and_then(|s| s.get(e.node.id)), r.range.clone());
-            other.is_some_and(|o| same(e.row(r).0, &o))
+    if let Some(back) = (1..steps.len()).find(|&back| shows(own, back)) {
+        return Some(match back {
+            1 => "equal to what the step before left there".to_owned(),
+            n => format!("equal to what was left there {n} steps before"),
         });
-        if all {
-            return Some(match back {
-                1 => "equal to what the step before left there".to_owned(),
-                n => format!("equal to what was left there {n} steps before"),
-            });
-        }
     }
     // The right values of another row of the same step.
     let shifted = |by: i64| {
         bad.iter().all(|r| {
-            let Some((want, bound)) = &e.expected[r.step] else {
-                return false;
-            };
-            let n = r.range.len() as i64;
-            let start = r.range.start as i64 + by * n;
-            let Ok(start) = usize::try_from(start) else {
+            let start = r.range.start as i64 + by * r.range.len() as i64;
+            let (Some((want, bound)), Ok(start)) = (&e.expected[r.step], usize::try_from(start)) else {
                 return false;
             };
             let range = start..start + r.range.len();
@@ -278,10 +273,7 @@ fn rank(e: &Evidence<'_>) -> Option<String> {
         })
         .collect();
     let width = rows.first()?.len();
-    if rows.len() < 4 || rows.iter().any(|r: &Vec<f64>| r.len() != width) {
-        return None;
-    }
-    if rows.iter().flatten().any(|v| !v.is_finite()) {
+    if rows.len() < 4 || rows.iter().any(|r| r.len() != width || r.iter().any(|v| !v.is_finite())) {
         return None;
     }
     let norm = |r: &[f64]| r.iter().map(|v| v * v).sum::<f64>().sqrt();

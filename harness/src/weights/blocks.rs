@@ -26,11 +26,9 @@ pub struct BlockDiff {
     pub index: usize,
     /// The subject's value there.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub got: f32,
     /// ggml's value there.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub want: f32,
     /// Values of the block that differ.
     pub values: usize,

@@ -33,7 +33,7 @@ pub struct WeightCause {
 /// A weight of a node read wrongly: another tensor, or its rows through a fault.
 pub struct WeightFault {
     tensor: String,
-    read: Option<Arc<dyn Read>>,
+    read: Option<Arc<Read>>,
 }
 
 impl WeightFault {
@@ -52,7 +52,7 @@ impl WeightFault {
     /// Writes row `row` as it is read so.
     pub fn row(&self, source: &dyn WeightSource, row: usize, out: &mut [f32]) {
         match &self.read {
-            Some(fault) => fault.row(source, &self.tensor, row, out),
+            Some(fault) => fault(source, &self.tensor, row, out),
             None => source.rows(&self.tensor, row, out),
         }
     }

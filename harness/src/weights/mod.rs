@@ -39,11 +39,9 @@ pub struct Mismatch {
     pub index: usize,
     /// The subject's value.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub got: f32,
     /// ggml's value.
     #[serde(with = "Real")]
-    #[schemars(with = "Real")]
     pub want: f32,
     /// Rows that differ.
     pub rows: usize,

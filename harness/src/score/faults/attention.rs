@@ -1,8 +1,9 @@
 //! Scores, softmax and context.
 
-use super::{Fault, Spot, context, scores, softmax};
+use super::{Fault, Spot, context, fault, scores, softmax};
 use half::f16;
 use qdiff_engine::model::Graph;
+use std::ops::Add as _;
 
 /// Weights of every row from its scores: `f(scores of the row, query's
 /// position, row of weights)`.
@@ -36,60 +37,35 @@ fn scale(s: &Spot<'_>) -> f32 {
     1.0 / (s.config.head_dim as f32).sqrt()
 }
 
-fn unscaled(s: &mut Spot<'_>) {
-    rows(s, |x, p, w| soften(&x[..=p], 1.0, &mut w[..=p]));
+/// The softmax with another scale.
+fn scaled(s: &mut Spot<'_>, by: f32) {
+    rows(s, |x, p, w| soften(&x[..=p], by, &mut w[..=p]));
 }
 
 /// Scaled by the width of all heads instead of one.
 fn scaled_by_width(s: &mut Spot<'_>) {
-    let by = 1.0 / ((s.config.head_dim * s.config.n_heads) as f32).sqrt();
-    rows(s, |x, p, w| soften(&x[..=p], by, &mut w[..=p]));
+    scaled(s, 1.0 / ((s.config.head_dim * s.config.n_heads) as f32).sqrt());
 }
 
-fn unmasked(s: &mut Spot<'_>) {
-    let by = scale(s);
-    rows(s, |x, _, w| soften(x, by, w));
-}
-
-fn sees_next(s: &mut Spot<'_>) {
+/// Over as many keys as `seen` says of a query's position, where there are so many.
+fn masked(s: &mut Spot<'_>, seen: fn(usize) -> usize) {
     let by = scale(s);
     rows(s, |x, p, w| {
-        let n = (p + 2).min(x.len());
+        let n = seen(p).min(x.len());
         soften(&x[..n], by, &mut w[..n]);
     });
 }
 
-fn misses_itself(s: &mut Spot<'_>) {
-    let by = scale(s);
-    rows(s, |x, p, w| {
-        let n = p.max(1);
-        soften(&x[..n], by, &mut w[..n]);
-    });
-}
-
-fn no_maximum(s: &mut Spot<'_>) {
-    let by = scale(s);
-    rows(s, |x, p, w| {
-        let mut sum = 0.0;
-        for i in 0..=p {
-            w[i] = (x[i] * by).exp();
-            sum += w[i];
-        }
-        for v in &mut w[..=p] {
-            *v /= sum;
-        }
-    });
-}
-
-/// The shuffle begins at a distance of 4: lanes 8 to 31 of each warp are lost.
-fn lanes_lost(s: &mut Spot<'_>) {
+/// What [`soften`] gives with `power` in the place of exp(z − max), and with the
+/// sum over those keys alone that `summed` names.
+fn weighted(s: &mut Spot<'_>, power: fn(f32, f32) -> f32, summed: fn(usize) -> bool) {
     let by = scale(s);
     rows(s, |x, p, w| {
         let top = x[..=p].iter().fold(f32::MIN, |m, v| m.max(v * by));
         let mut sum = 0.0;
         for i in 0..=p {
-            w[i] = (x[i] * by - top).exp();
-            if i & 31 < 8 {
+            w[i] = power(x[i] * by, top);
+            if summed(i) {
                 sum += w[i];
             }
         }
@@ -132,18 +108,45 @@ fn over_queries(s: &mut Spot<'_>) {
     }
 }
 
-/// Scores with the query head's own choice of key row: `key(head, n)` is where
-/// it begins in the cache.
-fn score(s: &mut Spot<'_>, key: impl Fn(usize, usize, usize) -> usize) {
-    let (h, d) = (s.config.n_heads, s.config.head_dim);
-    let (q, k) = (&s.inputs[0].data, &s.inputs[1]);
-    let (tokens, keys) = (s.positions.len(), k.shape[0]);
+/// How a cache is read: dimension of a head, KV heads, query heads to each of them, and cached rows.
+struct Cache {
+    d: usize,
+    heads: usize,
+    group: usize,
+    keys: usize,
+}
+
+/// Where element i of row n stands in the cache to a query head.
+type Place = fn(&Cache, usize, usize, usize) -> usize;
+
+fn right(c: &Cache, head: usize, n: usize, i: usize) -> usize {
+    (n * c.heads + head / c.group) * c.d + i
+}
+
+fn modulo(c: &Cache, head: usize, n: usize, i: usize) -> usize {
+    (n * c.heads + head % c.heads) * c.d + i
+}
+
+fn transposed(c: &Cache, head: usize, n: usize, i: usize) -> usize {
+    (head / c.group * c.d + i) * c.keys + n
+}
+
+fn cache(s: &Spot<'_>) -> Cache {
+    let (c, keys) = (s.config, s.inputs[1].shape[0]);
+    Cache { d: c.head_dim, heads: c.n_kv_heads, group: c.n_heads / c.n_kv_heads, keys }
+}
+
+/// Scores summed by `add` over products with the keys that stand at `place`.
+fn score(s: &mut Spot<'_>, place: Place, add: fn(f32, f32) -> f32) {
+    let (h, d, c) = (s.config.n_heads, s.config.head_dim, cache(s));
+    let (q, k) = (&s.inputs[0].data, &s.inputs[1].data);
+    let (tokens, keys) = (s.positions.len(), c.keys);
     for head in 0..h {
         for t in 0..tokens {
             for n in 0..keys {
                 let mut sum = 0f32;
                 for i in 0..d {
-                    sum += q[(t * h + head) * d + i] * k.data[key(head, n, i)];
+                    sum = add(sum, q[(t * h + head) * d + i] * k[place(&c, head, n, i)]);
                 }
                 s.out[(head * tokens + t) * keys + n] = sum;
             }
@@ -151,80 +154,22 @@ fn score(s: &mut Spot<'_>, key: impl Fn(usize, usize, usize) -> usize) {
     }
 }
 
-fn heads_modulo(s: &mut Spot<'_>) {
-    let (g, d) = (s.config.n_kv_heads, s.config.head_dim);
-    score(s, |head, n, i| (n * g + head % g) * d + i);
-}
-
-fn keys_unread(s: &mut Spot<'_>) {
-    s.out.fill(0.0);
-}
-
-fn first_key(s: &mut Spot<'_>) {
-    let (d, group) = (s.config.head_dim, s.config.n_heads / s.config.n_kv_heads);
-    score(s, |head, _, i| head / group * d + i);
-}
-
-/// K read as it would stand transposed.
-fn keys_transposed(s: &mut Spot<'_>) {
-    let (d, group) = (s.config.head_dim, s.config.n_heads / s.config.n_kv_heads);
-    let keys = s.inputs[1].shape[0];
-    score(s, |head, n, i| (head / group * d + i) * keys + n);
-}
-
-/// Sums of q·k kept in f16, term by term.
-fn scores_in_half(s: &mut Spot<'_>) {
-    let (h, d) = (s.config.n_heads, s.config.head_dim);
-    let (g, group) = (s.config.n_kv_heads, h / s.config.n_kv_heads);
-    let (q, k) = (&s.inputs[0].data, &s.inputs[1]);
-    let (tokens, keys) = (s.positions.len(), k.shape[0]);
-    for head in 0..h {
-        for t in 0..tokens {
-            for n in 0..keys {
-                let mut sum = f16::ZERO;
-                for i in 0..d {
-                    let product = q[(t * h + head) * d + i] * k.data[(n * g + head / group) * d + i];
-                    sum = f16::from_f32(sum.to_f32() + product);
-                }
-                s.out[(head * tokens + t) * keys + n] = sum.to_f32();
-            }
-        }
-    }
-}
-
-/// Context with the query head's own choice of value: `value(head, n, i)`.
-fn mix(s: &mut Spot<'_>, value: impl Fn(usize, usize, usize) -> usize) {
-    let (h, d) = (s.config.n_heads, s.config.head_dim);
-    let (w, v) = (&s.inputs[0].data, &s.inputs[1]);
-    let (tokens, keys) = (s.positions.len(), v.shape[0]);
+/// Context of the values that stand at `place`.
+fn mix(s: &mut Spot<'_>, place: Place) {
+    let (h, d, c) = (s.config.n_heads, s.config.head_dim, cache(s));
+    let (w, v) = (&s.inputs[0].data, &s.inputs[1].data);
+    let (tokens, keys) = (s.positions.len(), c.keys);
     for t in 0..tokens {
         for head in 0..h {
             for i in 0..d {
                 let mut sum = 0f32;
                 for n in 0..keys {
-                    sum += w[(head * tokens + t) * keys + n] * v.data[value(head, n, i)];
+                    sum += w[(head * tokens + t) * keys + n] * v[place(&c, head, n, i)];
                 }
                 s.out[(t * h + head) * d + i] = sum;
             }
         }
     }
-}
-
-fn values_modulo(s: &mut Spot<'_>) {
-    let (g, d) = (s.config.n_kv_heads, s.config.head_dim);
-    mix(s, |head, n, i| (n * g + head % g) * d + i);
-}
-
-fn values_transposed(s: &mut Spot<'_>) {
-    let (d, group) = (s.config.head_dim, s.config.n_heads / s.config.n_kv_heads);
-    let keys = s.inputs[1].shape[0];
-    mix(s, |head, n, i| (head / group * d + i) * keys + n);
-}
-
-fn values_by_head(s: &mut Spot<'_>) {
-    let (d, group) = (s.config.head_dim, s.config.n_heads / s.config.n_kv_heads);
-    let keys = s.inputs[1].shape[0];
-    mix(s, |head, n, i| (head / group * keys + n) * d + i);
 }
 
 /// Whether h / (H/G) and h mod G differ.
@@ -233,24 +178,33 @@ fn grouped(g: &Graph) -> bool {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault { cause: "attn-scale-missing", places: |_, n, _| softmax(n), spoil: unscaled },
-    Fault { cause: "attn-scale-wrong", places: |_, n, _| softmax(n), spoil: scaled_by_width },
-    Fault { cause: "attn-uniform", places: |_, n, _| scores(n), spoil: keys_unread },
-    Fault { cause: "attn-uniform:read=1", places: |_, n, _| scores(n), spoil: first_key },
-    Fault { cause: "mask-missing", places: |_, n, _| softmax(n), spoil: unmasked },
-    Fault { cause: "mask-off-by-one:by=1", places: |_, n, _| softmax(n), spoil: sees_next },
-    Fault { cause: "mask-off-by-one:by=-1", places: |_, n, _| softmax(n), spoil: misses_itself },
-    Fault { cause: "softmax-wrong-axis", places: |_, n, _| softmax(n), spoil: over_queries },
-    Fault { cause: "softmax-no-max", places: |_, n, _| softmax(n), spoil: no_maximum },
-    Fault { cause: "softmax-lanes-dropped:kept=8", places: |_, n, _| softmax(n), spoil: lanes_lost },
-    Fault { cause: "gqa-head-map", places: |g, n, _| scores(n) && grouped(g), spoil: heads_modulo },
-    Fault { cause: "gqa-head-map", places: |g, n, _| context(n) && grouped(g), spoil: values_modulo },
-    Fault { cause: "k-cache-layout:as=0", places: |_, n, _| scores(n), spoil: keys_transposed },
-    Fault { cause: "v-cache-layout:as=0", places: |_, n, _| context(n), spoil: values_transposed },
-    Fault {
-        cause: "v-cache-layout:as=1",
-        places: |g, n, _| context(n) && g.config.n_kv_heads > 1,
-        spoil: values_by_head,
-    },
-    Fault { cause: "kq-f16-overflow", places: |_, n, _| scores(n), spoil: scores_in_half },
+    fault("attn-scale-missing", |_, n, _| softmax(n), |s| scaled(s, 1.0)),
+    fault("attn-scale-wrong", |_, n, _| softmax(n), scaled_by_width),
+    fault("attn-uniform", |_, n, _| scores(n), |s| s.out.fill(0.0)),
+    fault("attn-uniform:read=1", |_, n, _| scores(n), |s| score(s, |c, head, _, i| right(c, head, 0, i), f32::add)),
+    fault("mask-missing", |_, n, _| softmax(n), |s| masked(s, |_| usize::MAX)),
+    fault("mask-off-by-one:by=1", |_, n, _| softmax(n), |s| masked(s, |p| p + 2)),
+    fault("mask-off-by-one:by=-1", |_, n, _| softmax(n), |s| masked(s, |p| p.max(1))),
+    fault("softmax-wrong-axis", |_, n, _| softmax(n), over_queries),
+    fault("softmax-no-max", |_, n, _| softmax(n), |s| weighted(s, |z, _| z.exp(), |_| true)),
+    // The shuffle begins at a distance of 4: lanes 8 to 31 of each warp are lost.
+    fault(
+        "softmax-lanes-dropped:kept=8",
+        |_, n, _| softmax(n),
+        |s| weighted(s, |z, top| (z - top).exp(), |i| i & 31 < 8),
+    ),
+    fault("gqa-head-map", |g, n, _| scores(n) && grouped(g), |s| score(s, modulo, f32::add)),
+    fault("gqa-head-map", |g, n, _| context(n) && grouped(g), |s| mix(s, modulo)),
+    fault("k-cache-layout:as=0", |_, n, _| scores(n), |s| score(s, transposed, f32::add)),
+    fault("v-cache-layout:as=0", |_, n, _| context(n), |s| mix(s, transposed)),
+    fault(
+        "v-cache-layout:as=1",
+        |g, n, _| context(n) && g.config.n_kv_heads > 1,
+        |s| mix(s, |c, head, n, i| (head / c.group * c.keys + n) * c.d + i),
+    ),
+    fault(
+        "kq-f16-overflow",
+        |_, n, _| scores(n),
+        |s| score(s, right, |sum, product| f16::from_f32(sum + product).to_f32()),
+    ),
 ];

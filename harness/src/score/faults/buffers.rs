@@ -1,6 +1,6 @@
 //! Outputs that are not written, not everywhere, or not where they belong.
 
-use super::{Fault, Spot, context, linear, norm, residual, rope, softmax};
+use super::{Fault, Spot, context, fault, linear, norm, residual, rope, softmax};
 use qdiff_engine::model::{Node, Role, StageId};
 use qdiff_engine::ops::Op;
 
@@ -12,14 +12,15 @@ fn stale(s: &mut Spot<'_>) {
     }
 }
 
+/// What was at a place before; zero before the first step.
+fn before(old: Option<&[f32]>, at: usize) -> f32 {
+    old.and_then(|o| o.get(at)).copied().unwrap_or(0.0)
+}
+
 /// Every 96th id from 5 on keeps what was there.
 fn ids_unwritten(s: &mut Spot<'_>) {
-    let width = s.shape[1];
-    for (at, v) in s.out.iter_mut().enumerate() {
-        if at % width % 96 == 5 {
-            *v = s.old.and_then(|o| o.get(at)).copied().unwrap_or(0.0);
-        }
-    }
+    let old = s.old;
+    s.spoil_where(|_, id| id % 96 == 5, |at| before(old, at));
 }
 
 fn layer_before(s: &mut Spot<'_>) {
@@ -30,28 +31,10 @@ fn layer_before(s: &mut Spot<'_>) {
     }
 }
 
-fn cleared(s: &mut Spot<'_>) {
-    s.out.fill(0.0);
-}
-
-/// The last columns of every row, as many as do not fill a tile of 48.
+/// The last columns of every row, as many as do not fill a tile of 48, show `left`.
 fn tail(s: &mut Spot<'_>, left: impl Fn(usize) -> f32) {
-    let width = s.out.len() / s.positions.len();
-    let from = width / 48 * 48;
-    for at in 0..s.out.len() {
-        if at % width >= from {
-            s.out[at] = left(at);
-        }
-    }
-}
-
-fn tail_zero(s: &mut Spot<'_>) {
-    tail(s, |_| 0.0);
-}
-
-fn tail_old(s: &mut Spot<'_>) {
-    let old = s.old;
-    tail(s, |at| old.and_then(|o| o.get(at)).copied().unwrap_or(0.0));
+    let from = s.width() / 48 * 48;
+    s.spoil_where(|_, column| column >= from, left);
 }
 
 /// Heads 0 and 2 of each token exchange their places.
@@ -66,7 +49,7 @@ fn heads_swapped(s: &mut Spot<'_>) {
 
 /// Tokens 1 and 2 of a prefill exchange their rows.
 fn rows_swapped(s: &mut Spot<'_>) {
-    let width = s.out.len() / s.positions.len();
+    let width = s.width();
     if s.positions.len() > 2 {
         for i in 0..width {
             s.out.swap(width + i, 2 * width + i);
@@ -76,21 +59,9 @@ fn rows_swapped(s: &mut Spot<'_>) {
 
 /// Every row is moved on by one, the last element to the front.
 fn columns_rotated(s: &mut Spot<'_>) {
-    let width = s.out.len() / s.positions.len();
+    let width = s.width();
     for row in s.out.chunks_mut(width) {
         row.rotate_right(1);
-    }
-}
-
-fn times_two(s: &mut Spot<'_>) {
-    for v in s.out.iter_mut() {
-        *v *= 2.0;
-    }
-}
-
-fn plus_quarter(s: &mut Spot<'_>) {
-    for v in s.out.iter_mut() {
-        *v += 0.25;
     }
 }
 
@@ -101,16 +72,6 @@ fn noise(at: usize) -> f32 {
     ((z >> 40) as f32 / (1 << 23) as f32) - 1.0
 }
 
-fn one_head(s: &mut Spot<'_>) {
-    let (d, at) = (s.config.head_dim, s.config.n_heads - 1);
-    let width = s.config.n_heads * d;
-    for i in 0..s.out.len() {
-        if i % width / d == at {
-            s.out[i] = noise(i);
-        }
-    }
-}
-
 /// A head of scores or weights, which is the outermost axis.
 fn one_plane(s: &mut Spot<'_>) {
     let plane = s.out.len() / s.config.n_heads;
@@ -119,94 +80,77 @@ fn one_plane(s: &mut Spot<'_>) {
     }
 }
 
-fn one_column(s: &mut Spot<'_>) {
-    let width = s.out.len() / s.positions.len();
-    for i in 0..s.out.len() {
-        if i % width == width / 3 {
-            s.out[i] = noise(i);
-        }
-    }
-}
-
-fn one_row(s: &mut Spot<'_>) {
-    let width = s.out.len() / s.positions.len();
-    for i in 0..s.out.len() {
-        if s.positions[i / width] == 3 {
-            s.out[i] = noise(i);
-        }
-    }
-}
-
-fn one_tile(s: &mut Spot<'_>) {
-    let width = s.out.len() / s.positions.len();
-    for i in 0..s.out.len() {
-        let (p, c) = (s.positions[i / width], i % width);
-        if (4..8).contains(&p) && (32..48).contains(&c) {
-            s.out[i] = noise(i);
-        }
-    }
-}
-
 fn hidden(n: &Node) -> bool {
     n.op == Op::SwiGlu
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault {
-        cause: "stale-from-previous-step",
-        places: |_, n, _| {
-            norm(n, &[Role::AttnInput]) || rope(n, &[Role::Key]) || hidden(n) || residual(n, &[Role::FfnOutput])
-        },
-        spoil: stale,
-    },
-    Fault {
-        cause: "logits-stale:stride=96,phase=5",
-        places: |_, n, _| linear(n, &[Role::Logits]),
-        spoil: ids_unwritten,
-    },
-    Fault {
-        cause: "copied-from-previous-layer",
-        places: |_, n, _| {
+    fault(
+        "stale-from-previous-step",
+        |_, n, _| norm(n, &[Role::AttnInput]) || rope(n, &[Role::Key]) || hidden(n) || residual(n, &[Role::FfnOutput]),
+        stale,
+    ),
+    fault("logits-stale:stride=96,phase=5", |_, n, _| linear(n, &[Role::Logits]), ids_unwritten),
+    fault(
+        "copied-from-previous-layer",
+        |_, n, _| {
             let of_kind = linear(n, &[Role::Value, Role::Up]) || rope(n, &[Role::Key]);
             of_kind && n.id.layer.is_some_and(|l| l > 0)
         },
-        spoil: layer_before,
-    },
-    Fault { cause: "zeroed", places: |_, n, _| residual(n, &[Role::AttnOutput]) || hidden(n), spoil: cleared },
-    Fault { cause: "tail-skipped", places: |_, n, _| linear(n, &[Role::Query, Role::Gate]), spoil: tail_zero },
-    Fault { cause: "tail-skipped", places: |_, n, _| linear(n, &[Role::Up]), spoil: tail_old },
-    Fault {
-        cause: "heads-misplaced",
-        places: |_, n, _| linear(n, &[Role::Query]) || rope(n, &[Role::Query]) || context(n),
-        spoil: heads_swapped,
-    },
-    Fault {
-        cause: "rows-misplaced",
-        places: |_, n, _| norm(n, &[Role::FfnInput]) || linear(n, &[Role::FfnOutput]),
-        spoil: rows_swapped,
-    },
-    Fault { cause: "columns-misplaced", places: |_, n, _| linear(n, &[Role::AttnOutput]), spoil: columns_rotated },
-    Fault { cause: "scaled:by=2", places: |_, n, _| linear(n, &[Role::AttnOutput, Role::FfnOutput]), spoil: times_two },
-    Fault {
-        cause: "offset:by=0.25,scale=1",
-        places: |_, n, _| linear(n, &[Role::Up]) || residual(n, &[Role::AttnOutput]),
-        spoil: plus_quarter,
-    },
-    Fault { cause: "one-head-wrong", places: |_, n, _| rope(n, &[Role::Query]) || context(n), spoil: one_head },
-    Fault { cause: "one-head-wrong:head=1", places: |_, n, _| softmax(n), spoil: one_plane },
-    Fault {
-        cause: "one-column-wrong",
-        places: |_, n, _| linear(n, &[Role::FfnOutput, Role::Value]),
-        spoil: one_column,
-    },
-    Fault {
-        cause: "one-row-wrong:position=3",
-        places: |_, n, _| norm(n, &[Role::AttnInput]) || hidden(n),
-        spoil: one_row,
-    },
-    Fault {
-        cause: "one-tile-wrong:row=4,rows=4,column=32,columns=16",
-        places: |_, n, _| linear(n, &[Role::Gate]),
-        spoil: one_tile,
-    },
+        layer_before,
+    ),
+    fault("zeroed", |_, n, _| residual(n, &[Role::AttnOutput]) || hidden(n), |s| s.out.fill(0.0)),
+    fault("tail-skipped", |_, n, _| linear(n, &[Role::Query, Role::Gate]), |s| tail(s, |_| 0.0)),
+    fault(
+        "tail-skipped",
+        |_, n, _| linear(n, &[Role::Up]),
+        |s| {
+            let old = s.old;
+            tail(s, |at| before(old, at));
+        },
+    ),
+    fault(
+        "heads-misplaced",
+        |_, n, _| linear(n, &[Role::Query]) || rope(n, &[Role::Query]) || context(n),
+        heads_swapped,
+    ),
+    fault("rows-misplaced", |_, n, _| norm(n, &[Role::FfnInput]) || linear(n, &[Role::FfnOutput]), rows_swapped),
+    fault("columns-misplaced", |_, n, _| linear(n, &[Role::AttnOutput]), columns_rotated),
+    fault(
+        "scaled:by=2",
+        |_, n, _| linear(n, &[Role::AttnOutput, Role::FfnOutput]),
+        |s| s.out.iter_mut().for_each(|v| *v *= 2.0),
+    ),
+    fault(
+        "offset:by=0.25,scale=1",
+        |_, n, _| linear(n, &[Role::Up]) || residual(n, &[Role::AttnOutput]),
+        |s| s.out.iter_mut().for_each(|v| *v += 0.25),
+    ),
+    fault(
+        "one-head-wrong",
+        |_, n, _| rope(n, &[Role::Query]) || context(n),
+        |s| {
+            let (d, last) = (s.config.head_dim, s.config.n_heads - 1);
+            s.spoil_where(|_, column| column / d == last, noise);
+        },
+    ),
+    fault("one-head-wrong:head=1", |_, n, _| softmax(n), one_plane),
+    fault(
+        "one-column-wrong",
+        |_, n, _| linear(n, &[Role::FfnOutput, Role::Value]),
+        |s| {
+            let third = s.width() / 3;
+            s.spoil_where(|_, column| column == third, noise);
+        },
+    ),
+    fault(
+        "one-row-wrong:position=3",
+        |_, n, _| norm(n, &[Role::AttnInput]) || hidden(n),
+        |s| s.spoil_where(|position, _| position == 3, noise),
+    ),
+    fault(
+        "one-tile-wrong:row=4,rows=4,column=32,columns=16",
+        |_, n, _| linear(n, &[Role::Gate]),
+        |s| s.spoil_where(|p, column| (4..8).contains(&p) && (32..48).contains(&column), noise),
+    ),
 ];

@@ -1,6 +1,6 @@
 //! Blocks decoded byte by byte, wrongly.
 
-use super::{Fault, Spot, linear};
+use super::{Fault, Spot, fault, linear};
 use half::f16;
 use qdiff_engine::model::{Model, Node, Role, WeightSource as _};
 use qdiff_engine::quant::GgmlType;
@@ -55,36 +55,23 @@ fn decode(ty: GgmlType, b: &[u8], slip: Slip, out: &mut [f32]) -> bool {
         if slip == Slip::HighBits { 0 } else { i32::from(byte >> i & 1) }
     };
     match ty {
-        GgmlType::Q4_0 | GgmlType::Q5_0 => {
-            let five = ty == GgmlType::Q5_0;
-            let (quants, middle) = if five { (6, 16) } else { (2, 8) };
-            let off = if slip == Slip::Uncentred { 0 } else { middle };
-            let d = half(b, 0);
+        GgmlType::Q4_0 | GgmlType::Q5_0 | GgmlType::Q4_1 | GgmlType::Q5_1 => {
+            let five = matches!(ty, GgmlType::Q5_0 | GgmlType::Q5_1);
+            let lifted = matches!(ty, GgmlType::Q4_1 | GgmlType::Q5_1);
+            let high_bits = if lifted { 4 } else { 2 };
+            let quants = if five { high_bits + 4 } else { high_bits };
+            let off = if lifted || slip == Slip::Uncentred { 0 } else { 8 << i32::from(five) };
+            let (d, m) = (half(b, 0), if lifted { half(b, 2) } else { 0.0 });
             for j in 0..16 {
                 let (mut low, mut high) = pair(b[quants + j], slip);
                 if five {
-                    low += 16 * bit(b[2 + j / 8], j % 8);
-                    high += 16 * bit(b[4 + j / 8], j % 8);
+                    low += 16 * bit(b[high_bits + j / 8], j % 8);
+                    high += 16 * bit(b[high_bits + 2 + j / 8], j % 8);
                 }
-                out[j] = (low - off) as f32 * d;
-                out[j + 16] = (high - off) as f32 * d;
+                out[j] = (low - off) as f32 * d + m;
+                out[j + 16] = (high - off) as f32 * d + m;
             }
-            slip == Slip::Halves || slip == Slip::Uncentred || (five && slip == Slip::HighBits)
-        }
-        GgmlType::Q4_1 | GgmlType::Q5_1 => {
-            let five = ty == GgmlType::Q5_1;
-            let quants = if five { 8 } else { 4 };
-            let (d, m) = (half(b, 0), half(b, 2));
-            for j in 0..16 {
-                let (mut low, mut high) = pair(b[quants + j], slip);
-                if five {
-                    low += 16 * bit(b[4 + j / 8], j % 8);
-                    high += 16 * bit(b[6 + j / 8], j % 8);
-                }
-                out[j] = low as f32 * d + m;
-                out[j + 16] = high as f32 * d + m;
-            }
-            slip == Slip::Halves || (five && slip == Slip::HighBits)
+            slip == Slip::Halves || (!lifted && slip == Slip::Uncentred) || (five && slip == Slip::HighBits)
         }
         GgmlType::Q8_0 => {
             let d = half(b, 0);
@@ -153,30 +140,6 @@ fn slipped(s: &mut Spot<'_>, slip: Slip) {
     });
 }
 
-fn high_bits(s: &mut Spot<'_>) {
-    slipped(s, Slip::HighBits);
-}
-
-fn halves(s: &mut Spot<'_>) {
-    slipped(s, Slip::Halves);
-}
-
-fn uncentred(s: &mut Spot<'_>) {
-    slipped(s, Slip::Uncentred);
-}
-
-fn scales_for_mins(s: &mut Spot<'_>) {
-    slipped(s, Slip::ScalesForMins);
-}
-
-fn scale_bits(s: &mut Spot<'_>) {
-    slipped(s, Slip::ScaleBits);
-}
-
-fn unsigned(s: &mut Spot<'_>) {
-    slipped(s, Slip::Unsigned);
-}
-
 /// Length of the blocks that the weight of a stage is stored in.
 fn block(node: &Node, model: &Model) -> usize {
     model.ggml_type(&node.weights[0].name).block_size()
@@ -215,45 +178,41 @@ fn six_bits(node: &Node, model: &Model) -> bool {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault {
-        cause: "q5-high-bit",
-        places: |_, n, m| linear(n, OUT) && knows(n, m, Slip::HighBits) && !six_bits(n, m),
-        spoil: high_bits,
-    },
-    Fault { cause: "q6k-high-bits", places: |_, n, m| linear(n, OUT) && six_bits(n, m), spoil: high_bits },
-    Fault {
-        cause: "nibble-order:kind=0",
-        places: |_, n, m| linear(n, &[Role::Query, Role::FfnOutput]) && knows(n, m, Slip::Halves),
-        spoil: halves,
-    },
-    Fault {
-        cause: "quant-offset-missing",
-        places: |_, n, m| linear(n, &[Role::Key, Role::Up]) && knows(n, m, Slip::Uncentred),
-        spoil: uncentred,
-    },
-    Fault {
-        cause: "q4k-scale-min-swapped",
-        places: |_, n, m| linear(n, &[Role::Value, Role::FfnOutput]) && knows(n, m, Slip::ScalesForMins),
-        spoil: scales_for_mins,
-    },
-    Fault {
-        cause: "kquant-scale-bits",
-        places: |_, n, m| linear(n, &[Role::AttnOutput, Role::Gate]) && knows(n, m, Slip::ScaleBits),
-        spoil: scale_bits,
-    },
-    Fault {
-        cause: "q8-unsigned",
-        places: |_, n, m| linear(n, &[Role::Query, Role::FfnOutput]) && knows(n, m, Slip::Unsigned),
-        spoil: unsigned,
-    },
-    Fault {
-        cause: "kquant-early-return",
-        places: |_, n, m| linear(n, &[Role::FfnOutput]) && block(n, m) == 256 && n.weights[0].extent[0] > 256,
-        spoil: first_block,
-    },
-    Fault {
-        cause: "quant-bytes-as-f16",
-        places: |_, n, m| linear(n, &[Role::Up]) && block(n, m) > 1,
-        spoil: bytes_as_half,
-    },
+    fault(
+        "q5-high-bit",
+        |_, n, m| linear(n, OUT) && knows(n, m, Slip::HighBits) && !six_bits(n, m),
+        |s| slipped(s, Slip::HighBits),
+    ),
+    fault("q6k-high-bits", |_, n, m| linear(n, OUT) && six_bits(n, m), |s| slipped(s, Slip::HighBits)),
+    fault(
+        "nibble-order:kind=0",
+        |_, n, m| linear(n, &[Role::Query, Role::FfnOutput]) && knows(n, m, Slip::Halves),
+        |s| slipped(s, Slip::Halves),
+    ),
+    fault(
+        "quant-offset-missing",
+        |_, n, m| linear(n, &[Role::Key, Role::Up]) && knows(n, m, Slip::Uncentred),
+        |s| slipped(s, Slip::Uncentred),
+    ),
+    fault(
+        "q4k-scale-min-swapped",
+        |_, n, m| linear(n, &[Role::Value, Role::FfnOutput]) && knows(n, m, Slip::ScalesForMins),
+        |s| slipped(s, Slip::ScalesForMins),
+    ),
+    fault(
+        "kquant-scale-bits",
+        |_, n, m| linear(n, &[Role::AttnOutput, Role::Gate]) && knows(n, m, Slip::ScaleBits),
+        |s| slipped(s, Slip::ScaleBits),
+    ),
+    fault(
+        "q8-unsigned",
+        |_, n, m| linear(n, &[Role::Query, Role::FfnOutput]) && knows(n, m, Slip::Unsigned),
+        |s| slipped(s, Slip::Unsigned),
+    ),
+    fault(
+        "kquant-early-return",
+        |_, n, m| linear(n, &[Role::FfnOutput]) && block(n, m) == 256 && n.weights[0].extent[0] > 256,
+        first_block,
+    ),
+    fault("quant-bytes-as-f16", |_, n, m| linear(n, &[Role::Up]) && block(n, m) > 1, bytes_as_half),
 ];

@@ -1,6 +1,6 @@
 //! Weights read in another order than they are stored in.
 
-use super::{Fault, Spot, linear};
+use super::{Fault, Spot, fault, linear};
 use qdiff_engine::model::Role;
 use qdiff_engine::ops::Op;
 
@@ -29,17 +29,13 @@ fn embed_across(s: &mut Spot<'_>) {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault {
-        cause: "qkv-weight-transposed",
-        places: |_, n, _| linear(n, &[Role::Query, Role::Key, Role::Value]),
-        spoil: across,
-    },
-    Fault {
-        cause: "linear-weight-transposed",
-        places: |_, n, _| linear(n, &[Role::AttnOutput, Role::Gate, Role::Up, Role::FfnOutput]),
-        spoil: across,
-    },
-    Fault { cause: "lm-head-transposed", places: |_, n, _| linear(n, &[Role::Logits]), spoil: across },
-    Fault { cause: "lm-head-ld:extra=8", places: |_, n, _| linear(n, &[Role::Logits]), spoil: leading },
-    Fault { cause: "embed-transposed", places: |_, n, _| n.op == Op::Embed, spoil: embed_across },
+    fault("qkv-weight-transposed", |_, n, _| linear(n, &[Role::Query, Role::Key, Role::Value]), across),
+    fault(
+        "linear-weight-transposed",
+        |_, n, _| linear(n, &[Role::AttnOutput, Role::Gate, Role::Up, Role::FfnOutput]),
+        across,
+    ),
+    fault("lm-head-transposed", |_, n, _| linear(n, &[Role::Logits]), across),
+    fault("lm-head-ld:extra=8", |_, n, _| linear(n, &[Role::Logits]), leading),
+    fault("embed-transposed", |_, n, _| n.op == Op::Embed, embed_across),
 ];

@@ -33,6 +33,10 @@ pub struct Fault {
     pub spoil: fn(&mut Spot<'_>),
 }
 
+const fn fault(cause: &'static str, places: fn(&Graph, &Node, &Model) -> bool, spoil: fn(&mut Spot<'_>)) -> Fault {
+    Fault { cause, places, spoil }
+}
+
 /// Every independent fault.
 pub fn all() -> impl Iterator<Item = &'static Fault> {
     [
@@ -130,6 +134,21 @@ impl<'a> Spot<'a> {
         all
     }
 
+    /// Elements of a token's row.
+    fn width(&self) -> usize {
+        self.out.len() / self.positions.len()
+    }
+
+    /// Leaves `left(index)` wherever `wrong(position, column)`.
+    fn spoil_where(&mut self, wrong: impl Fn(u32, usize) -> bool, left: impl Fn(usize) -> f32) {
+        let width = self.width();
+        for at in 0..self.out.len() {
+            if wrong(self.positions[at / width], at % width) {
+                self.out[at] = left(at);
+            }
+        }
+    }
+
     /// `out[t][o] = Σ w(o, i) x[t][i]`, with the weight of output o given as a row.
     fn multiply(&mut self, row: impl Fn(usize) -> Vec<f32>) {
         let x = &self.inputs[0].data;
@@ -146,6 +165,11 @@ impl<'a> Spot<'a> {
             }
         }
     }
+}
+
+/// The stage is not computed: its input stands alone.
+fn input_alone(s: &mut Spot<'_>) {
+    s.out.clone_from(&s.inputs[0].data);
 }
 
 /// Faults in the stages where they are planted; changes what those give.

@@ -1,6 +1,6 @@
 //! The right operands, through the wrong function.
 
-use super::{Fault, Spot, linear, norm};
+use super::{Fault, Spot, fault, input_alone, linear, norm};
 use half::f16;
 use qdiff_engine::model::{Graph, Model, Node, Role};
 use qdiff_engine::ops::Op;
@@ -19,22 +19,13 @@ fn inverse(x: &[f32], eps: f32) -> f32 {
     (1.0 / (squares / x.len() as f64 + f64::from(eps)).sqrt()) as f32
 }
 
-fn unweighted(s: &mut Spot<'_>) {
-    let eps = s.config.rms_eps as f32;
-    runs(s, |x, _, y| {
-        let k = inverse(x, eps);
-        for i in 0..x.len() {
-            y[i] = x[i] * k;
-        }
-    });
-}
-
-fn plus_one(s: &mut Spot<'_>) {
-    let eps = s.config.rms_eps as f32;
+/// The norm with another epsilon, and what `weight` makes of its weight.
+fn normed(s: &mut Spot<'_>, eps: f64, weight: fn(f32) -> f32) {
+    let eps = eps as f32;
     runs(s, |x, w, y| {
         let k = inverse(x, eps);
         for i in 0..x.len() {
-            y[i] = x[i] * k * (w[i] + 1.0);
+            y[i] = x[i] * k * weight(w[i]);
         }
     });
 }
@@ -51,23 +42,6 @@ fn centred(s: &mut Spot<'_>) {
     });
 }
 
-fn eps_of(s: &mut Spot<'_>, eps: f32) {
-    runs(s, |x, w, y| {
-        let k = inverse(x, eps);
-        for i in 0..x.len() {
-            y[i] = x[i] * k * w[i];
-        }
-    });
-}
-
-fn eps_1e5(s: &mut Spot<'_>) {
-    eps_of(s, 1e-5);
-}
-
-fn eps_1e2(s: &mut Spot<'_>) {
-    eps_of(s, 1e-2);
-}
-
 fn act(s: &mut Spot<'_>, f: impl Fn(f64) -> f64) {
     let (gate, up) = (&s.inputs[0].data, &s.inputs[1].data);
     for i in 0..gate.len() {
@@ -82,20 +56,12 @@ fn gelu(s: &mut Spot<'_>) {
     });
 }
 
-fn relu(s: &mut Spot<'_>) {
-    act(s, |g| if g > 0.0 { g } else { 0.0 });
-}
-
 fn operands_swapped(s: &mut Spot<'_>) {
     let (gate, up) = (&s.inputs[0].data, &s.inputs[1].data);
     for i in 0..gate.len() {
         let u = up[i];
         s.out[i] = u / (1.0 + (-u).exp()) * gate[i];
     }
-}
-
-fn block_alone(s: &mut Spot<'_>) {
-    s.out.clone_from(&s.inputs[0].data);
 }
 
 /// What is added is what the norm of the block gave.
@@ -132,16 +98,16 @@ fn norms(_: &Graph, n: &Node, _: &Model) -> bool {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault { cause: "rms-weight-missing", places: norms, spoil: unweighted },
-    Fault { cause: "rms-weight-plus-one", places: norms, spoil: plus_one },
-    Fault { cause: "rms-mean-subtracted", places: norms, spoil: centred },
-    Fault { cause: "rms-eps-wrong", places: norms, spoil: eps_1e5 },
-    Fault { cause: "rms-eps-wrong:eps=0.01", places: norms, spoil: eps_1e2 },
-    Fault { cause: "gelu-for-silu:kind=0", places: |_, n, _| n.op == Op::SwiGlu, spoil: gelu },
-    Fault { cause: "gelu-for-silu:kind=2", places: |_, n, _| n.op == Op::SwiGlu, spoil: relu },
-    Fault { cause: "gate-up-operands-swapped", places: |_, n, _| n.op == Op::SwiGlu, spoil: operands_swapped },
-    Fault { cause: "residual-missing", places: |_, n, _| n.op == Op::Residual, spoil: block_alone },
-    Fault { cause: "residual-wrong-side", places: |_, n, _| n.op == Op::Residual, spoil: normed_added },
-    Fault { cause: "ffn-down-f16-overflow", places: |_, n, _| linear(n, &[Role::FfnOutput]), spoil: in_half },
-    Fault { cause: "compute-16f", places: |_, n, _| linear(n, &[Role::Key, Role::Up]), spoil: in_half },
+    fault("rms-weight-missing", norms, |s| normed(s, s.config.rms_eps, |_| 1.0)),
+    fault("rms-weight-plus-one", norms, |s| normed(s, s.config.rms_eps, |w| w + 1.0)),
+    fault("rms-mean-subtracted", norms, centred),
+    fault("rms-eps-wrong", norms, |s| normed(s, 1e-5, |w| w)),
+    fault("rms-eps-wrong:eps=0.01", norms, |s| normed(s, 1e-2, |w| w)),
+    fault("gelu-for-silu:kind=0", |_, n, _| n.op == Op::SwiGlu, gelu),
+    fault("gelu-for-silu:kind=2", |_, n, _| n.op == Op::SwiGlu, |s| act(s, |g| if g > 0.0 { g } else { 0.0 })),
+    fault("gate-up-operands-swapped", |_, n, _| n.op == Op::SwiGlu, operands_swapped),
+    fault("residual-missing", |_, n, _| n.op == Op::Residual, input_alone),
+    fault("residual-wrong-side", |_, n, _| n.op == Op::Residual, normed_added),
+    fault("ffn-down-f16-overflow", |_, n, _| linear(n, &[Role::FfnOutput]), in_half),
+    fault("compute-16f", |_, n, _| linear(n, &[Role::Key, Role::Up]), in_half),
 ];

@@ -1,12 +1,8 @@
 //! Weights left out, or taken for each other.
 
-use super::{Fault, Spot, linear, norm};
+use super::{Fault, Spot, fault, input_alone, linear, norm};
 use qdiff_engine::model::Role;
 use qdiff_engine::ops::Op;
-
-fn input_alone(s: &mut Spot<'_>) {
-    s.out.clone_from(&s.inputs[0].data);
-}
 
 fn by(s: &mut Spot<'_>, weight: &str) {
     let w = s.values(weight);
@@ -49,26 +45,18 @@ fn nothing_loaded(s: &mut Spot<'_>) {
 }
 
 pub(super) const FAULTS: &[Fault] = &[
-    Fault { cause: "qkv-bias-omitted", places: |_, n, _| n.op == Op::Bias, spoil: input_alone },
-    Fault { cause: "qk-norm-omitted", places: |_, n, _| norm(n, &[Role::Query, Role::Key]), spoil: input_alone },
-    Fault {
-        cause: "gate-up-weights-swapped",
-        places: |_, n, _| linear(n, &[Role::Gate, Role::Up]),
-        spoil: gate_for_up,
-    },
-    Fault { cause: "tensor-taken-for-another", places: |_, n, _| linear(n, &[Role::Key, Role::Value]), spoil: k_for_v },
-    Fault { cause: "tied-head-wrong", places: |g, n, _| linear(n, &[Role::Logits]) && !g.tied_head(), spoil: tied },
-    Fault {
-        cause: "tensor-mapped-wrong",
-        places: |g, n, _| {
+    fault("qkv-bias-omitted", |_, n, _| n.op == Op::Bias, input_alone),
+    fault("qk-norm-omitted", |_, n, _| norm(n, &[Role::Query, Role::Key]), input_alone),
+    fault("gate-up-weights-swapped", |_, n, _| linear(n, &[Role::Gate, Role::Up]), gate_for_up),
+    fault("tensor-taken-for-another", |_, n, _| linear(n, &[Role::Key, Role::Value]), k_for_v),
+    fault("tied-head-wrong", |g, n, _| linear(n, &[Role::Logits]) && !g.tied_head(), tied),
+    fault(
+        "tensor-mapped-wrong",
+        |g, n, _| {
             let roles = [Role::Query, Role::Value, Role::AttnOutput, Role::Gate, Role::FfnOutput];
             linear(n, &roles) && g.config.n_layers > 1
         },
-        spoil: next_layer,
-    },
-    Fault {
-        cause: "tensor-not-loaded",
-        places: |_, n, _| linear(n, &[Role::AttnOutput, Role::Up]),
-        spoil: nothing_loaded,
-    },
+        next_layer,
+    ),
+    fault("tensor-not-loaded", |_, n, _| linear(n, &[Role::AttnOutput, Role::Up]), nothing_loaded),
 ];

@@ -18,14 +18,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Symptom {
     /// Where it shows.
-    #[schemars(with = "String")]
     pub stage: StageId,
     /// The step, as captures name it.
     pub step: String,
     /// What is seen.
     pub what: String,
     /// The stage that most likely makes it.
-    #[schemars(with = "String")]
     pub likely: StageId,
     /// Whether no correct model does it; else it is merely odd.
     pub broken: bool,
@@ -60,7 +58,8 @@ pub fn check(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
                 Op::Rope(rope) => before(0).and_then(|x| values::rotation(&x, &t, rope.head_dim, &step.positions())),
                 Op::KvCache(_) => stream::cache(node.id, &t, capture, index),
                 Op::Residual => before(1).and_then(|x| stream::unchanged(&x, &t)).or_else(|| values::constant(&t)),
-                _ => values::constant(&t),
+                Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias => values::constant(&t),
+                Op::AttnScores(_) | Op::AttnContext(_) | Op::SwiGlu => values::constant(&t),
             });
             if let Some((what, input)) = seen {
                 let likely = input.map_or(node.id, |i| graph.nodes[node.inputs[i]].id);

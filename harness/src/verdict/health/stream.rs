@@ -25,14 +25,9 @@ pub(super) fn cache(id: StageId, t: &Tensor<f32>, capture: &Capture, index: usiz
             None,
         ));
     }
-    let before = index.checked_sub(1).and_then(|i| capture.steps[i].get(id));
-    if let Some(before) = before {
-        let kept = t.data.get(..before.data.len()) == Some(before.data.as_slice());
-        if !kept {
-            return Some(("rows of earlier tokens are no longer what they were".to_owned(), None));
-        }
-    }
-    None
+    let before = capture.steps[index.checked_sub(1)?].get(id)?;
+    let kept = t.data.get(..before.data.len()) == Some(before.data.as_slice());
+    (!kept).then(|| ("rows of earlier tokens are no longer what they were".to_owned(), None))
 }
 
 /// What shows over several tokens or steps: a hidden state that knows no
