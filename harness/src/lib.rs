@@ -32,7 +32,7 @@ pub mod room;
 pub mod runners;
 pub mod score;
 pub mod sweep;
-pub mod tasks;
+mod tasks;
 pub mod tokens;
 pub mod verdict;
 pub mod weights;

@@ -188,6 +188,8 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
     if changes.as_ref().is_some_and(Changes::stale) || check.as_ref().is_some_and(TokensCheck::diverged) {
         outcome = Outcome::Diverged;
     }
+    // Below the table of tokens.
+    (console.say)("\n")?;
     Ok(GenerationReport {
         outcome,
         model: run::describe(&opened, sha256(opened.bytes())),

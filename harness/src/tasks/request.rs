@@ -3,7 +3,7 @@
 
 use super::values;
 use crate::arithmetic::Number;
-use crate::capture::{BUDGET, Filter, FilterError, Store};
+use crate::capture::{BUDGET, Filter, Store};
 use crate::loaded::LoadedModel;
 use crate::pair::Settings;
 use crate::prompts::{self, Ready, Style, Template};
@@ -277,7 +277,7 @@ impl FilterRequest {
     ///
     /// # Errors
     /// As [`Filter::new`].
-    pub fn filter(&self, graph: &Graph) -> Result<Filter, FilterError> {
+    pub fn filter(&self, graph: &Graph) -> Result<Filter> {
         Filter::new(graph, &self.stages, self.layers.as_deref(), self.positions.positions.as_deref())
     }
 }

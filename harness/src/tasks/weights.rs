@@ -9,7 +9,7 @@ use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::report::weights::WeightsReport;
 use crate::runners::Source;
-use crate::weights::{self, FaultyWeights, WeightCheck};
+use crate::weights::{self, FaultyWeights};
 use anyhow::{Result, bail};
 use clap::Args;
 use qdiff_engine::cuda::{CudaEngine, Options};
@@ -41,14 +41,6 @@ pub struct WeightsRequest {
     pub inject: Vec<String>,
 }
 
-/// Who was compared with whom, and what was found.
-struct Compared {
-    subject: String,
-    reference: String,
-    injected: Vec<String>,
-    check: WeightCheck,
-}
-
 /// Compares.
 ///
 /// # Errors
@@ -69,17 +61,10 @@ pub fn weights(request: &WeightsRequest, console: Console<'_>) -> Result<Weights
     ThreadsRequest { threads: None }.apply()?;
     let path = model_path(request.model.model.as_ref())?;
     let progress = |done, total| (console.progress)("comparing weights", done, total);
-    let compared = match &request.against {
-        Some(other) => against(&path, other, &progress)?,
-        None => against_ggml(&path, &injections, kind.device, &progress)?,
-    };
-    Ok(WeightsReport {
-        model: path.display().to_string(),
-        subject: compared.subject,
-        reference: compared.reference,
-        injected: compared.injected,
-        check: compared.check,
-    })
+    match &request.against {
+        Some(other) => against(&path, other, &progress),
+        None => against_ggml(&path, &injections, kind.device, &progress),
+    }
 }
 
 /// What the engine reads, or holds on the device, against ggml.
@@ -88,7 +73,7 @@ fn against_ggml(
     injections: &[Injection],
     device: bool,
     progress: weights::Progress<'_>,
-) -> Result<Compared> {
+) -> Result<WeightsReport> {
     let opened = LoadedModel::new(path)?;
     let oracle = Oracle::new(path, opened.bytes(), &opened.llama)?;
     let (reader, injected) = FaultyWeights::new(&opened.model, injections)?;
@@ -102,21 +87,21 @@ fn against_ggml(
         let check = weights::check_reader(&opened.model, &reader, &oracle, progress);
         ("engine".to_owned(), check)
     };
-    Ok(Compared { subject, reference: "ggml".to_owned(), injected, check })
+    Ok(WeightsReport { model: path.display().to_string(), subject, reference: "ggml".to_owned(), injected, check })
 }
 
 /// One file against another. Neither need be a model that can be run; where
 /// the first is, decoding errors are looked for as well.
-fn against(path: &Path, other: &Path, progress: weights::Progress<'_>) -> Result<Compared> {
+fn against(path: &Path, other: &Path, progress: weights::Progress<'_>) -> Result<WeightsReport> {
     let (ours, theirs) = (Gguf::open(path)?, Gguf::open(other)?);
     let subject = GgmlWeights::open(path, ours.bytes())?;
     let reference = GgmlWeights::open(other, theirs.bytes())?;
     let model = Model::open(path).ok();
-    let graph = model.as_ref().map(Model::graph);
-    Ok(Compared {
+    Ok(WeightsReport {
+        model: path.display().to_string(),
         subject: path.display().to_string(),
         reference: other.display().to_string(),
         injected: Vec::new(),
-        check: weights::check_files(&subject, &reference, graph, progress),
+        check: weights::check_files(&subject, &reference, model.as_ref().map(Model::graph), progress),
     })
 }
