@@ -30,6 +30,7 @@ pub mod prompts;
 pub mod report;
 pub mod room;
 pub mod runners;
+pub mod sampling;
 pub mod score;
 pub mod sweep;
 mod tasks;

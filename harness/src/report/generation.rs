@@ -7,9 +7,9 @@ use crate::diagnose::Diagnosis;
 use crate::generate::{Choice, Fork, GeneratedText, Generation, OtherDraw, Stop};
 use crate::nonce::Changes;
 use crate::number::{counted, number};
+use crate::sampling::Sampling;
 use crate::tokens::TokensCheck;
 use crate::verdict::{TokenCheck, Verdict};
-use qdiff_engine::sampler::Settings;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::{Display, Write as _};
@@ -46,37 +46,6 @@ pub struct GenerationReport {
     pub forced: Option<TeacherForced>,
     /// What changed with the number in the prompt.
     pub changes: Option<Changes>,
-}
-
-/// The samplers, as llama.cpp's options name them.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-#[allow(missing_docs, reason = "the fields are those of Settings")]
-pub struct Sampling {
-    pub temp: f32,
-    pub top_k: usize,
-    pub top_p: f32,
-    pub min_p: f32,
-    pub repeat_last_n: usize,
-    pub repeat_penalty: f32,
-    pub frequency_penalty: f32,
-    pub presence_penalty: f32,
-    pub seed: u32,
-}
-
-impl From<Settings> for Sampling {
-    fn from(s: Settings) -> Self {
-        Self {
-            temp: s.temperature,
-            top_k: s.top_k,
-            top_p: s.top_p,
-            min_p: s.min_p,
-            repeat_last_n: s.repeat_last_n,
-            repeat_penalty: s.repeat_penalty,
-            frequency_penalty: s.frequency_penalty,
-            presence_penalty: s.presence_penalty,
-            seed: s.seed,
-        }
-    }
 }
 
 /// Why two texts part.

@@ -2,11 +2,11 @@
 //! token.
 
 use super::faults::InjectedFaults;
-use super::request::{FaultRequest, FilterRequest, RunnerRequest, TokensRequest, ToleranceRequest};
-use super::{Console, sides, values};
+use super::request::{FilterRequest, RunnerRequest, TokensRequest, ToleranceRequest};
+use super::sides::LiveSidesRequest;
+use super::{Console, values};
 use crate::pair::{Pair, Tokens};
 use crate::report::SweepReport;
-use crate::runners::Source;
 use crate::sweep::sweep as passes;
 use crate::verdict::Policy;
 use anyhow::Result;
@@ -29,29 +29,8 @@ pub struct SweepRequest {
         help_heading = "What to run"
     )]
     pub sizes: Vec<usize>,
-    /// The runner under suspicion
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "auto",
-        env = "QDIFF_SUBJECT",
-        value_parser = values::live(),
-        help_heading = "Sides"
-    )]
-    pub subject: Source,
-    /// The runner it is held against
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "llama",
-        env = "QDIFF_REFERENCE",
-        value_parser = values::live(),
-        help_heading = "Sides"
-    )]
-    pub reference: Source,
-    /// Faults
     #[command(flatten)]
-    pub faults: FaultRequest,
+    pub sides: LiveSidesRequest,
     /// Which stages
     #[command(flatten)]
     pub filter: FilterRequest,
@@ -68,8 +47,7 @@ pub struct SweepRequest {
 /// # Errors
 /// Whatever keeps a side from running.
 pub fn sweep(request: &SweepRequest, console: Console<'_>) -> Result<SweepReport> {
-    let given = (&request.subject, &request.reference);
-    let (subject, reference, injections) = sides::both_live(given, &request.faults, console)?;
+    let (subject, reference, injections) = request.sides.kinds(console)?;
     let settings = request.runner.settings()?;
     let opened = request.tokens.prompt.model.open()?;
     let mut pair = Pair::new(&opened, settings, console.progress)?;

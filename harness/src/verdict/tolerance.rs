@@ -1,7 +1,7 @@
 //! What is allowed: one table of factors, and the user's own rules.
 
 use crate::capture::{matches, stages_like};
-use globset::{Glob, GlobMatcher};
+use globset::GlobMatcher;
 use qdiff_engine::model::{Graph, StageId};
 
 /// Factor on the forward error bound that one element may reach. The bound is
