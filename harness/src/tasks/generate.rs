@@ -26,19 +26,16 @@ use clap::Args;
     mut_arg("reference", |a| a.help("The runner it is held against; llama.cpp draws with its samplers"))
 )]
 pub struct GenerateRequest {
-    /// Model and tokens
     #[command(flatten)]
     pub tokens: TokensRequest,
     /// Ask for a haiku about a number that no recording can know, and see that
     /// every stage changes with it; NUMBER repeats a run
     #[arg(long, value_name = "NUMBER", num_args = 0..=1, help_heading = "What to run")]
     pub nonce: Option<Option<u32>>,
-    /// Steps and memory
     #[command(flatten)]
     pub capture: CaptureRequest,
     #[command(flatten)]
     pub sides: LiveSidesRequest,
-    /// How tokens are drawn
     #[command(flatten)]
     pub sampling: Sampling,
 }

@@ -18,10 +18,8 @@ use std::collections::BTreeMap;
 /// Whose logits, after which tokens.
 #[derive(Clone, Debug, Args)]
 pub struct LogitsRequest {
-    /// The two sides, on which tokens
     #[command(flatten)]
     pub sides: SidesRequest,
-    /// After which tokens
     #[command(flatten)]
     pub positions: PositionsRequest,
 }

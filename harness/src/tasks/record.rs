@@ -15,29 +15,19 @@ use std::path::PathBuf;
 /// What to record.
 #[derive(Clone, Debug, Args)]
 pub struct RecordRequest {
-    /// Model and tokens
     #[command(flatten)]
     pub tokens: TokensRequest,
     /// Take the tokens of this capture, those of its decode steps too, instead of a prompt
     #[arg(long, value_name = "DIR", help_heading = "What to run")]
     pub like: Option<PathBuf>,
-    /// Steps and memory
     #[command(flatten)]
     pub capture: CaptureRequest,
     /// What to record
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "cpu",
-        env = "QDIFF_RUNNER",
-        value_parser = values::live(),
-        help_heading = "Sides"
-    )]
+    #[arg(long, value_name = "RUNNER", default_value = "cpu", env = "QDIFF_RUNNER", value_parser = values::live(),
+          help_heading = "Sides")]
     pub runner: Source,
-    /// Faults
     #[command(flatten)]
     pub faults: FaultRequest,
-    /// Which stages
     #[command(flatten)]
     pub filter: FilterRequest,
     /// Folder to write; it must not exist

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The model.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to run")]
 pub struct ModelRequest {
     /// GGUF file (or QDIFF_MODEL; `./scripts/qdiff` fetches a default)
@@ -52,10 +52,9 @@ impl ModelRequest {
 }
 
 /// Which tokens to run, on which model.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to run")]
 pub struct PromptRequest {
-    /// The model
     #[command(flatten)]
     pub model: ModelRequest,
     /// A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input; of a recorded subject, the prompt that its tokens should be of
@@ -113,10 +112,9 @@ impl PromptRequest {
 }
 
 /// Which tokens to run, and how many decode steps after them.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to run")]
 pub struct TokensRequest {
-    /// Model and tokens
     #[command(flatten)]
     pub prompt: PromptRequest,
     /// Decode steps after the prompt, forced on the reference's choices
@@ -135,7 +133,7 @@ impl TokensRequest {
 }
 
 /// Threads of this process.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct ThreadsRequest {
     /// Threads for llama.cpp and the CPU engine [default: all cores]
@@ -160,7 +158,7 @@ impl ThreadsRequest {
 }
 
 /// Linear layers of the CUDA engine.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct GemmRequest {
     /// Linear layers of the CUDA engine: own kernels, or cublas
@@ -169,7 +167,7 @@ pub struct GemmRequest {
 }
 
 /// Folder for files that exist while qdiff runs.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct TmpRequest {
     /// Folder for temporary files: what exceeds --memory, or a dequantised copy of the model [default: the system's]
@@ -178,13 +176,12 @@ pub struct TmpRequest {
 }
 
 /// Where captured stages stay.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct MemoryRequest {
     /// Memory for captured stages, in MiB; what exceeds it goes to an unlinked temporary file
     #[arg(long, value_name = "MIB", default_value_t = BUDGET >> 20, env = "QDIFF_MEMORY")]
     pub memory: usize,
-    /// Temporary files
     #[command(flatten)]
     pub tmp: TmpRequest,
 }
@@ -198,16 +195,13 @@ impl MemoryRequest {
 }
 
 /// How runners run.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct RunnerRequest {
-    /// Threads
     #[command(flatten)]
     pub threads: ThreadsRequest,
-    /// Linear layers
     #[command(flatten)]
     pub gemm: GemmRequest,
-    /// Memory
     #[command(flatten)]
     pub memory: MemoryRequest,
 }
@@ -224,10 +218,9 @@ impl RunnerRequest {
 }
 
 /// How captured stages come about.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct CaptureRequest {
-    /// How runners run
     #[command(flatten)]
     pub runner: RunnerRequest,
     /// Most tokens of the prompt that are run at once, on both sides; 1 is token by token
@@ -249,7 +242,7 @@ impl CaptureRequest {
 }
 
 /// Which token positions.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What is judged")]
 pub struct PositionsRequest {
     /// Only these token positions, such as 0,12-15
@@ -258,7 +251,7 @@ pub struct PositionsRequest {
 }
 
 /// Which stages, layers and positions.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What is judged")]
 pub struct FilterRequest {
     /// Only stages that match the pattern, such as 'L07.*' or 'attn_*', and their operands; repeatable
@@ -267,7 +260,6 @@ pub struct FilterRequest {
     /// Only these layers, such as 0,5-7
     #[arg(long, value_name = "LIST", env = "QDIFF_LAYERS")]
     pub layers: Option<String>,
-    /// Positions
     #[command(flatten)]
     pub positions: PositionsRequest,
 }
@@ -283,7 +275,7 @@ impl FilterRequest {
 }
 
 /// What stages are allowed.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What is judged")]
 pub struct ToleranceRequest {
     /// Allow a stage this relative L2 per row instead of its bound; repeatable, the last rule that matches wins
@@ -303,7 +295,7 @@ impl ToleranceRequest {
 }
 
 /// Faults to inject.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Sides")]
 pub struct FaultRequest {
     /// Faults, as `--inject` writes them.

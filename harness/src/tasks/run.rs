@@ -4,7 +4,7 @@
 use super::batch::{self, Batch, Shard};
 use super::request::{FilterRequest, ToleranceRequest};
 use super::sides::{Input, SideChoice, Sides, SidesRequest};
-use super::{Console, repeat, verify};
+use super::{Console, repeat, values, verify};
 use crate::capture::Filter;
 use crate::loaded::{LoadedModel, sha256};
 use crate::machine::Machine;
@@ -26,47 +26,30 @@ use std::time::Instant;
 pub const REPORTS: &str = "qdiff-report";
 
 /// What to run and judge.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "What is judged")]
 pub struct RunRequest {
-    /// The two sides, on which tokens
     #[command(flatten)]
     pub sides: SidesRequest,
-    /// Many prompts
     #[command(flatten)]
     pub batch: BatchRequest,
-    /// Which stages
     #[command(flatten)]
     pub filter: FilterRequest,
-    /// What they are allowed
     #[command(flatten)]
     pub tolerance: ToleranceRequest,
     /// Tap only these stages of the subject, such as 'L*.layer_out,logits': the rest runs as it does untapped, and is
     /// judged within the segment that ends in the next tapped stage; repeatable
-    #[arg(
-        long,
-        value_name = "GLOB",
-        value_delimiter = ',',
-        conflicts_with = "repeat",
-        env = "QDIFF_TAPS",
-        value_parser = super::values::stage(),
-        hide_possible_values = true,
-        help_heading = "What is judged"
-    )]
+    #[arg(long, value_name = "GLOB", value_delimiter = ',', conflicts_with = "repeat", env = "QDIFF_TAPS",
+          value_parser = values::stage(), hide_possible_values = true)]
     pub taps: Vec<String>,
     /// Run the subject so often first, and compare the runs bit by bit: a race shows before all else
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u16).range(1..),
-        env = "QDIFF_REPEAT",
-        help_heading = "What is judged"
-    )]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
+          env = "QDIFF_REPEAT")]
     pub repeat: u16,
 }
 
 /// Many prompts, with the model loaded once.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Many prompts")]
 pub struct BatchRequest {
     /// Many prompts, with the model loaded once: a file with a prompt a line, each as --prompt takes it, or a folder of .txt files

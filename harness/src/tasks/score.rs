@@ -30,24 +30,11 @@ pub struct ScoreRequest {
     #[arg(short, long, value_name = "MODEL", help_heading = "What to run")]
     pub model: Option<PathBuf>,
     /// A built-in prompt or text
-    #[arg(
-        short,
-        long,
-        default_value = "haiku",
-        requires = "model",
-        value_parser = values::prompt(),
-        hide_possible_values = true,
-        help_heading = "What to run"
-    )]
+    #[arg(short, long, default_value = "haiku", requires = "model", value_parser = values::prompt(),
+          hide_possible_values = true, help_heading = "What to run")]
     pub prompt: String,
     /// Whose faults: cpu, or cuda (its launches and kernels; needs a GPU and a build with --features faults)
-    #[arg(
-        long,
-        value_enum,
-        default_value_t = ScoreSubject::Cpu,
-        env = "QDIFF_SUBJECT",
-        help_heading = "Sides"
-    )]
+    #[arg(long, value_enum, default_value_t = ScoreSubject::Cpu, env = "QDIFF_SUBJECT", help_heading = "Sides")]
     pub subject: ScoreSubject,
     /// One layer for each fault instead of first, middle and last
     #[arg(long, help_heading = "What is judged")]
@@ -55,7 +42,6 @@ pub struct ScoreRequest {
     /// Pairs of faults at once, for each source of faults
     #[arg(long, default_value_t = 12, value_name = "NUMBER", help_heading = "What is judged")]
     pub pairs: usize,
-    /// Threads
     #[command(flatten)]
     pub threads: ThreadsRequest,
 }

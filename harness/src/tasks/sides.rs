@@ -18,28 +18,23 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The two sides, on which tokens.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Sides")]
 pub struct SidesRequest {
-    /// Model and tokens
     #[command(flatten)]
     pub tokens: TokensRequest,
     /// The runner under suspicion
     #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::subject(), help_heading = "Sides")]
     pub subject: Source,
-    /// Names of arrays
     #[command(flatten)]
     pub map: MapRequest,
     /// The runner it is held against
     #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::reference(), help_heading = "Sides")]
     pub reference: Source,
-    /// Faults
     #[command(flatten)]
     pub faults: FaultRequest,
-    /// Steps and memory
     #[command(flatten)]
     pub capture: CaptureRequest,
-    /// The search for causes
     #[command(flatten)]
     pub why: WhyRequest,
 }
@@ -70,7 +65,7 @@ impl LiveSidesRequest {
 }
 
 /// What a capture calls the stages.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Sides")]
 pub struct MapRequest {
     /// Names of the subject's arrays: a file of lines THEIRS = OURS (see docs/bring-your-own-engine.md)
@@ -79,7 +74,7 @@ pub struct MapRequest {
 }
 
 /// How long causes are looked for.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct WhyRequest {
     /// Seconds that the search for causes may take

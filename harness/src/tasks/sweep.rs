@@ -19,25 +19,15 @@ pub struct SweepRequest {
     #[command(flatten)]
     pub tokens: TokensRequest,
     /// Tokens fed at once, besides all of them; 1 is token by token
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "7,1",
-        env = "QDIFF_SIZES",
-        value_parser = values::at_least_one,
-        help_heading = "What to run"
-    )]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "7,1", env = "QDIFF_SIZES",
+          value_parser = values::at_least_one, help_heading = "What to run")]
     pub sizes: Vec<usize>,
     #[command(flatten)]
     pub sides: LiveSidesRequest,
-    /// Which stages
     #[command(flatten)]
     pub filter: FilterRequest,
-    /// What they are allowed
     #[command(flatten)]
     pub tolerance: ToleranceRequest,
-    /// How to run
     #[command(flatten)]
     pub runner: RunnerRequest,
 }

@@ -20,18 +20,11 @@ use std::path::{Path, PathBuf};
 /// Whose weights to compare with whose.
 #[derive(Clone, Debug, Args)]
 pub struct WeightsRequest {
-    /// The file
     #[command(flatten)]
     pub model: ModelArgument,
     /// Whose reading is held against ggml's: cpu (the engine's reader), or cuda (bytes and values read back from the device)
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "cpu",
-        env = "QDIFF_WEIGHTS_SUBJECT",
-        value_parser = values::live(),
-        hide_possible_values = true
-    )]
+    #[arg(long, value_name = "RUNNER", default_value = "cpu", env = "QDIFF_WEIGHTS_SUBJECT",
+          value_parser = values::live(), hide_possible_values = true)]
     pub subject: Source,
     /// Hold the file against another one instead, byte by byte and value by value
     #[arg(long, value_name = "FILE.gguf", conflicts_with_all = ["subject", "inject"])]

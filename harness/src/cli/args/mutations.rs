@@ -14,7 +14,6 @@ Examples:
   qdiff mutations list
   qdiff mutations list --json mutations.json")]
     List {
-        /// JSON
         #[command(flatten)]
         json: JsonArgs,
     },
@@ -26,7 +25,6 @@ Examples:
         /// Its name
         #[arg(value_parser = values::mutation(), hide_possible_values = true)]
         name: String,
-        /// JSON
         #[command(flatten)]
         json: JsonArgs,
     },

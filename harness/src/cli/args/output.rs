@@ -10,7 +10,6 @@ pub struct OutputArgs {
     /// Show a row per stage and layer
     #[arg(long, help_heading = "Output")]
     pub full: bool,
-    /// Files
     #[command(flatten)]
     pub files: FileArgs,
 }
@@ -66,10 +65,8 @@ pub enum Ci {
 /// What is asked of a task, and where its report goes.
 #[derive(Clone, Debug, Args)]
 pub struct Reported<R: Args, O: Args = FileArgs> {
-    /// What is asked
     #[command(flatten)]
     pub request: R,
-    /// Where the report goes
     #[command(flatten)]
     pub output: O,
 }
@@ -77,10 +74,8 @@ pub struct Reported<R: Args, O: Args = FileArgs> {
 /// The same of a task that `git bisect run` may ask.
 #[derive(Clone, Debug, Args)]
 pub struct Bisected<R: Args> {
-    /// What is asked
     #[command(flatten)]
     pub request: R,
-    /// Where the report goes
     #[command(flatten)]
     pub output: OutputArgs,
     /// Exit with 125 instead of 2 and 3, for `git bisect run`
@@ -91,10 +86,8 @@ pub struct Bisected<R: Args> {
 /// `qdiff bench`.
 #[derive(Clone, Debug, Args)]
 pub struct BenchArgs {
-    /// What to measure
     #[command(flatten)]
     pub request: BenchRequest,
-    /// Where the figures go
     #[command(flatten)]
     pub output: FileArgs,
     /// Print the change against the figures of an earlier --json file (`--measure cuda`)
@@ -114,7 +107,6 @@ pub struct ReportArgs {
     /// Heading of the digest
     #[arg(long, value_name = "TEXT", default_value = "Runs", requires = "digest")]
     pub title: String,
-    /// Where they go
     #[command(flatten)]
     pub output: OutputArgs,
 }

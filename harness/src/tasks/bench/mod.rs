@@ -30,13 +30,10 @@ pub struct BenchRequest {
     /// What to measure
     #[arg(long, value_enum, default_value_t = Measure::Speed)]
     pub measure: Measure,
-    /// Model and tokens
     #[command(flatten)]
     pub prompt: PromptRequest,
-    /// Threads
     #[command(flatten)]
     pub threads: ThreadsRequest,
-    /// Linear layers
     #[command(flatten)]
     pub gemm: GemmRequest,
     /// Rounds; both sides run in each, and the medians are printed [default: 3]
