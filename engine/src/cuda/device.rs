@@ -2,6 +2,7 @@
 
 use cudarc::driver::{CudaContext, DriverError};
 use cudarc::{driver, nvrtc};
+use serde::Serialize;
 use thiserror::Error;
 
 /// Why CUDA cannot be used, with the remedy.
@@ -87,7 +88,7 @@ pub enum CudaError {
 }
 
 /// A GPU.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Device {
     /// Index for CUDA.
     pub ordinal: usize,
@@ -96,6 +97,7 @@ pub struct Device {
     /// Compute capability, e.g. (9, 0).
     pub capability: (i32, i32),
     /// Memory in MiB.
+    #[serde(rename = "memory_mib")]
     pub memory: usize,
 }
 

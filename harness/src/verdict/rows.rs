@@ -4,7 +4,6 @@ use super::{Local, Place};
 use crate::capture::Capture;
 use crate::number::Real;
 use qdiff_engine::model::{Axis, Node};
-use qdiff_engine::ops::{Op, attn_scores};
 
 /// Length of a row: a token's whole vector, or a head's part of it.
 pub(super) fn row_len(shape: &[usize]) -> usize {
@@ -27,10 +26,7 @@ pub(super) fn place(node: &Node, shape: &[usize], step: usize, positions: &[u32]
 /// How much of a row of `n` elements is judged: all of it, but of attention
 /// scores the causal part.
 pub(super) fn judged_len(node: &Node, at: Place, n: usize) -> usize {
-    match node.op {
-        Op::AttnScores(_) => attn_scores::causal(at.position as u32, n),
-        _ => n,
-    }
+    node.op.meaningful(at.position as u32, n)
 }
 
 /// Puts what `other` holds beside the elements of `local`.
