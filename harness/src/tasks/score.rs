@@ -8,7 +8,7 @@ use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
 use crate::machine::Machine;
 use crate::prompts::{self, Style};
-use crate::score::{Clean, FaultSource, Group, IndependentFaults, Plant, RoundTrips, Sampling, Score, ScoreRun};
+use crate::score::{Clean, FaultSource, IndependentFaults, Plant, RoundTrips, Sampling, Score, ScoreRun};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use qdiff_engine::model::{Node, Role};
@@ -146,21 +146,16 @@ struct Tally<'a> {
 }
 
 impl Tally<'_> {
-    fn add(&mut self, group: Group) {
-        let known = self.score.groups.iter_mut().find(|g| g.source == group.source);
-        match known {
-            Some(known) => {
-                known.cases.extend(group.cases);
-                known.pairs.extend(group.pairs);
-            }
-            None => self.score.groups.push(group),
-        }
-    }
-
     fn groups(&mut self, run: &ScoreRun<'_>, sampling: Sampling, wanted: &dyn Fn(&Plant, &Node) -> bool) -> Result<()> {
         for source in self.sources.clone() {
             let group = run.group(source, sampling, wanted, self.progress)?;
-            self.add(group);
+            match self.score.groups.iter_mut().find(|g| g.source == group.source) {
+                Some(known) => {
+                    known.cases.extend(group.cases);
+                    known.pairs.extend(group.pairs);
+                }
+                None => self.score.groups.push(group),
+            }
         }
         self.score.models.push(run.name.clone());
         Ok(())
