@@ -36,8 +36,7 @@ pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<LogitsRep
     let last = pair.oracle.graph.nodes.last().context("the graph has no stage")?;
     let stage = [last.id.to_string()];
     pair.filter = Filter::new(&pair.oracle.graph, &stage, None, request.positions.positions.as_deref())?;
-    let input = chosen.input(&opened)?;
-    input.check(&pair)?;
+    let input = chosen.input(&pair)?;
     let sides = chosen.on(&pair, &[])?;
     let hash = sha256(opened.bytes());
     sides.chosen.check_model(&hash)?;

@@ -123,10 +123,7 @@ pub struct TokensRequest {
 }
 
 impl TokensRequest {
-    /// As [`PromptRequest::ready`].
-    ///
-    /// # Errors
-    /// As [`PromptRequest::ready`].
+    /// As [`PromptRequest::ready`], with its errors.
     pub fn ready(&self, opened: &LoadedModel) -> Result<Ready> {
         self.prompt.ready(opened, self.decode)
     }
@@ -232,10 +229,7 @@ pub struct CaptureRequest {
 }
 
 impl CaptureRequest {
-    /// As both runners take it.
-    ///
-    /// # Errors
-    /// As [`RunnerRequest::settings`].
+    /// As [`RunnerRequest::settings`], with its errors.
     pub fn settings(&self) -> Result<Settings> {
         Ok(Settings { kv: self.kv_type, ..self.runner.settings()? })
     }

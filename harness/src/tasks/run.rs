@@ -101,13 +101,7 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
     pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance)?;
-    let single = match batch {
-        None => Some(chosen.input(&opened)?),
-        Some(_) => None,
-    };
-    if let Some(input) = &single {
-        input.check(&pair)?;
-    }
+    let single = batch.is_none().then(|| chosen.input(&pair)).transpose()?;
     let mut sides = chosen.on(&pair, &[FaultSite::Tokenizer])?;
     sides.taps = Filter::new(&pair.oracle.graph, &request.taps, None, None).context("--taps")?;
 
@@ -120,12 +114,12 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
     let weights_took = start.elapsed().as_secs_f64();
     sides.chosen.check_model(&hash)?;
     let runs = Runs { request, sides, model: describe(&opened, hash), weights, weights_took, pair };
-    match (single, batch) {
-        (Some(input), _) => {
+    match single {
+        Some(input) => {
             let report = runs.judge(input, &request.sides.tokens.prompt.prompt)?;
             Ok(Ran { reports: vec![report], failures: Vec::new() })
         }
-        (None, batch) => runs.batch(&batch.unwrap_or_default(), console),
+        None => runs.batch(&batch.unwrap_or_default(), console),
     }
 }
 

@@ -7,7 +7,6 @@ use super::values;
 use crate::capture::{Filter, Names, npz};
 use crate::compare::comparable;
 use crate::diagnose::BUDGET;
-use crate::loaded::LoadedModel;
 use crate::mutations::{FaultSite, Injection};
 use crate::pair::{Pair, Recording, Settings, Tokens};
 use crate::prompts::Ready;
@@ -214,15 +213,18 @@ impl<'a> SideChoice<'a> {
     /// What the request or the recording says is to be run.
     ///
     /// # Errors
-    /// As [`TokensRequest::ready`].
-    pub(super) fn input(&self, opened: &LoadedModel) -> Result<Input> {
+    /// As [`TokensRequest::ready`] and [`Input::check`].
+    pub(super) fn input(&self, pair: &Pair<'_>) -> Result<Input> {
         let SidesRequest { tokens, capture, .. } = self.request;
-        let Some((folder, manifest)) = self.recorded() else {
-            return Ok(Input::new(tokens.ready(opened)?, tokens.decode, capture.ubatch));
+        let input = match self.recorded() {
+            None => Input::new(tokens.ready(pair.opened)?, tokens.decode, capture.ubatch),
+            Some((folder, manifest)) => {
+                // Nothing is decoded after it: the capture says how it went on.
+                let asked = tokens.prompt.typed.then(|| tokens.prompt.ready(pair.opened, 0)).transpose()?;
+                Input { asked, ..Input::recorded(folder, manifest) }
+            }
         };
-        // Nothing is decoded after it: the capture says how it went on.
-        let asked = tokens.prompt.typed.then(|| tokens.prompt.ready(opened, 0)).transpose()?;
-        Ok(Input { asked, ..Input::recorded(folder, manifest) })
+        input.check(pair).map(|()| input)
     }
 
     /// The sides on this model; `parts` besides stages may be faulty.
