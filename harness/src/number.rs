@@ -83,16 +83,7 @@ impl Real {
     /// # Errors
     /// Those of the serializer.
     pub fn serialize<F: Float, S: Serializer>(x: &F, serializer: S) -> Result<S::Ok, S::Error> {
-        Self(x.decimal()).serialize_wide(serializer)
-    }
-
-    fn serialize_wide<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            x if x.is_nan() => serializer.serialize_str("NaN"),
-            f64::INFINITY => serializer.serialize_str("Infinity"),
-            f64::NEG_INFINITY => serializer.serialize_str("-Infinity"),
-            x => serializer.serialize_f64(x),
-        }
+        Serialize::serialize(&Self(x.decimal()), serializer)
     }
 
     /// Reads what [`Real::serialize`] writes.
@@ -125,7 +116,12 @@ impl Real {
 
 impl Serialize for Real {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.serialize_wide(serializer)
+        match self.0 {
+            x if x.is_nan() => serializer.serialize_str("NaN"),
+            f64::INFINITY => serializer.serialize_str("Infinity"),
+            f64::NEG_INFINITY => serializer.serialize_str("-Infinity"),
+            x => serializer.serialize_f64(x),
+        }
     }
 }
 

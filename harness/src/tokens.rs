@@ -128,9 +128,7 @@ pub fn check(opened: &LoadedModel, prompt: &Ready, fault: Option<&Mutation>) -> 
         }
     };
     Ok(Some(match opened.llama.tokenize(&prompt.text) {
-        Ok(theirs) => {
-            compare(&tokenizer, prompt, &ours, &theirs, |id| opened.llama.piece_bytes(id, true).unwrap_or_default())
-        }
+        Ok(theirs) => compare(&tokenizer, prompt, &ours, &theirs, pieces(opened)),
         Err(e) => unchecked(format!("{e:#}")),
     }))
 }
@@ -138,11 +136,14 @@ pub fn check(opened: &LoadedModel, prompt: &Ready, fault: Option<&Mutation>) -> 
 /// Recorded tokens against those of the prompt that they are said to be of.
 pub fn recorded(opened: &LoadedModel, prompt: &Ready, tokens: &[u32]) -> TokensCheck {
     match Tokenizer::new(opened.model.gguf()) {
-        Ok(tokenizer) => compare(&tokenizer, prompt, tokens, &prompt.tokens, |id| {
-            opened.llama.piece_bytes(id, true).unwrap_or_default()
-        }),
+        Ok(tokenizer) => compare(&tokenizer, prompt, tokens, &prompt.tokens, pieces(opened)),
         Err(e) => unchecked(e.to_string()),
     }
+}
+
+/// The bytes of llama.cpp's tokens.
+fn pieces(opened: &LoadedModel) -> impl Fn(u32) -> Vec<u8> {
+    |id| opened.llama.piece_bytes(id, true).unwrap_or_default()
 }
 
 fn unchecked(why: String) -> TokensCheck {

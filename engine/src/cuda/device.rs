@@ -2,6 +2,7 @@
 
 use cudarc::driver::{CudaContext, CudaStream, DriverError};
 use cudarc::{driver, nvrtc};
+use serde::Serialize;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -57,7 +58,7 @@ impl<T> Doing<T> for Result<T, DriverError> {
 }
 
 /// A GPU.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Device {
     /// Index for CUDA.
     pub ordinal: usize,
@@ -66,6 +67,7 @@ pub struct Device {
     /// Compute capability, e.g. (9, 0).
     pub capability: (i32, i32),
     /// Memory in MiB.
+    #[serde(rename = "memory_mib")]
     pub memory: usize,
 }
 

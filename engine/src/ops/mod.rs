@@ -165,6 +165,24 @@ impl Op {
             | Op::SwiGlu => false,
         }
     }
+
+    /// How many of the `n` elements of a row mean something, the first ones: all,
+    /// but of attention scores at `position` those of keys it may see.
+    pub fn meaningful(&self, position: u32, n: usize) -> usize {
+        match self {
+            Op::AttnScores(_) => attn_scores::causal(position, n),
+            Op::Embed
+            | Op::RmsNorm(_)
+            | Op::Linear
+            | Op::Bias
+            | Op::Rope(_)
+            | Op::KvCache(_)
+            | Op::AttnWeights(_)
+            | Op::AttnContext(_)
+            | Op::Residual
+            | Op::SwiGlu => n,
+        }
+    }
 }
 
 /// A tensor of the model file that an op reads.

@@ -1,40 +1,10 @@
 //! Which stages, layers and positions are asked for.
 
 use crate::nearest::hint;
+use anyhow::{Context as _, Result, bail, ensure};
 use globset::{Glob, GlobMatcher};
 use qdiff_engine::model::{Graph, Node, StageId};
 use std::collections::{BTreeSet, HashSet};
-use thiserror::Error;
-
-/// A filter that names nothing, or not what the model has.
-#[derive(Debug, Error)]
-pub enum FilterError {
-    /// A stage pattern without a match.
-    #[error("no stage matches `{pattern}`{hint}")]
-    Stage {
-        /// As given.
-        pattern: String,
-        /// What may have been meant, and where the names stand.
-        hint: String,
-    },
-    /// A layer that the model does not have.
-    #[error("layer {layer} does not exist; the model has layers 0 to {last}")]
-    Layer {
-        /// As given.
-        layer: usize,
-        /// Largest layer index.
-        last: usize,
-    },
-    /// Parts that exclude each other, or positions beyond the run.
-    #[error("the filters select nothing: {0}")]
-    Nothing(String),
-    /// A list of numbers that cannot be read.
-    #[error("`{0}` is not a list of numbers and ranges such as 0,3,8-11")]
-    Numbers(String),
-    /// A stage pattern that cannot be read.
-    #[error("`{0}` is not a pattern: {1}")]
-    Pattern(String, globset::Error),
-}
 
 /// What of a run is asked for; empty parts ask for everything.
 #[derive(Clone, Debug, Default)]
@@ -53,27 +23,16 @@ impl Filter {
     ///
     /// # Errors
     /// A pattern or layer that selects nothing: refused before anything runs.
-    pub fn new(
-        graph: &Graph,
-        stages: &[String],
-        layers: Option<&str>,
-        positions: Option<&str>,
-    ) -> Result<Self, FilterError> {
+    pub fn new(graph: &Graph, stages: &[String], layers: Option<&str>, positions: Option<&str>) -> Result<Self> {
         let mut filter = Self::default();
         for pattern in stages {
-            let matcher = Glob::new(pattern).map_err(|e| FilterError::Pattern(pattern.clone(), e))?.compile_matcher();
-            if !graph.nodes.iter().any(|n| matches(&matcher, n.id)) {
-                let bare = pattern.rsplit_once('.').map_or(pattern.as_str(), |(_, name)| name);
-                let hint = hint(bare, graph.stage_names(), "`qdiff inspect MODEL` lists the stages");
-                return Err(FilterError::Stage { pattern: pattern.clone(), hint });
-            }
-            filter.stages.push(matcher);
+            filter.stages.push(stages_like(graph, pattern)?);
         }
         filter.layers = layers.map(numbers).transpose()?;
         filter.positions = positions.map(numbers).transpose()?;
         let last = graph.config.n_layers - 1;
         if let Some(&layer) = filter.layers.iter().flatten().find(|&&l| l > last) {
-            return Err(FilterError::Layer { layer, last });
+            bail!("layer {layer} does not exist; the model has layers 0 to {last}");
         }
         Ok(filter)
     }
@@ -82,15 +41,12 @@ impl Filter {
     ///
     /// # Errors
     /// If no stage or no position is left.
-    pub fn check(&self, graph: &Graph, tokens: usize) -> Result<(), FilterError> {
-        if !graph.nodes.iter().any(|n| self.stage(n.id)) {
-            let why = "no stage is in these layers".to_owned();
-            return Err(FilterError::Nothing(why));
-        }
-        if !(0..tokens).any(|p| self.position(p)) {
-            let why = format!("the run has positions 0 to {}", tokens.saturating_sub(1));
-            return Err(FilterError::Nothing(why));
-        }
+    pub fn check(&self, graph: &Graph, tokens: usize) -> Result<()> {
+        let stage = graph.nodes.iter().any(|n| self.stage(n.id));
+        ensure!(stage, "the filters select nothing: no stage is in these layers");
+        let last = tokens.saturating_sub(1);
+        let position = (0..tokens).any(|p| self.position(p));
+        ensure!(position, "the filters select nothing: the run has positions 0 to {last}");
         Ok(())
     }
 
@@ -156,26 +112,37 @@ impl Filter {
     }
 }
 
+/// The pattern, which some stage matches.
+///
+/// # Errors
+/// What is no pattern, or matches none: what may have been meant.
+pub(crate) fn stages_like(graph: &Graph, pattern: &str) -> Result<GlobMatcher> {
+    let glob = Glob::new(pattern).map_err(|e| anyhow::anyhow!("`{pattern}` is not a pattern: {e}"))?;
+    let matcher = glob.compile_matcher();
+    if !graph.nodes.iter().any(|n| matches(&matcher, n.id)) {
+        let bare = pattern.rsplit_once('.').map_or(pattern, |(_, name)| name);
+        let hint = hint(bare, graph.stage_names(), "`qdiff inspect MODEL` lists the stages");
+        bail!("no stage matches `{pattern}`{hint}");
+    }
+    Ok(matcher)
+}
+
 /// A pattern matches the printed id (`L07.q_rope`) or the bare name.
 pub(crate) fn matches(matcher: &GlobMatcher, id: StageId) -> bool {
     matcher.is_match(id.name) || matcher.is_match(id.to_string())
 }
 
 /// Reads `0,3,8-11`.
-fn numbers(text: &str) -> Result<HashSet<usize>, FilterError> {
-    let bad = || FilterError::Numbers(text.to_owned());
-    let mut set = HashSet::new();
-    for part in text.split(',') {
+fn numbers(text: &str) -> Result<HashSet<usize>> {
+    let range = |part: &str| {
         let part = part.trim().trim_start_matches(['L', 'l', 'p']);
         let (from, to) = part.split_once('-').unwrap_or((part, part));
-        let from: usize = from.trim().parse().map_err(|_| bad())?;
-        let to: usize = to.trim().parse().map_err(|_| bad())?;
-        if from > to || to - from > 1 << 20 {
-            return Err(bad());
-        }
-        set.extend(from..=to);
-    }
-    Ok(set)
+        let (from, to): (usize, usize) = (from.trim().parse().ok()?, to.trim().parse().ok()?);
+        (from <= to && to - from <= 1 << 20).then_some(from..=to)
+    };
+    let ranges: Option<Vec<_>> = text.split(',').map(range).collect();
+    let ranges = ranges.with_context(|| format!("`{text}` is not a list of numbers and ranges such as 0,3,8-11"))?;
+    Ok(ranges.into_iter().flatten().collect())
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ pub mod npz;
 mod store;
 
 pub use collector::{Collector, Want};
-pub(crate) use filter::matches;
-pub use filter::{Filter, FilterError};
+pub use filter::Filter;
+pub(crate) use filter::{matches, stages_like};
 pub use names::Names;
 pub use store::{BUDGET, Store, Stored};
 

@@ -118,12 +118,9 @@ impl Writer {
         check_target(target)?;
         let parent = target.parent().filter(|p| !p.as_os_str().is_empty());
         let parent = parent.unwrap_or_else(|| Path::new("."));
-        let part = tempfile::Builder::new()
-            .prefix(".qdiff-capture-")
-            .tempdir_in(parent)
-            .with_context(|| format!("cannot write in {}", parent.display()))?;
-        let file = File::create(part.path().join("capture.npz"))
-            .with_context(|| format!("cannot write in {}", parent.display()))?;
+        let problem = || format!("cannot write in {}", parent.display());
+        let part = tempfile::Builder::new().prefix(".qdiff-capture-").tempdir_in(parent).with_context(problem)?;
+        let file = File::create(part.path().join("capture.npz")).with_context(problem)?;
         let method = if compress { CompressionMethod::Deflated } else { CompressionMethod::Stored };
         Ok(Self {
             target: target.to_path_buf(),
@@ -223,6 +220,14 @@ pub fn manifest(folder: &Path) -> Result<Manifest> {
     Ok(manifest)
 }
 
+/// The archive, and its size in bytes.
+fn archive(path: &Path) -> Result<(ZipArchive<BufReader<File>>, u64)> {
+    let name = path.display();
+    let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
+    let size = file.metadata().map_or(0, |m| m.len());
+    Ok((ZipArchive::new(BufReader::new(file)).with_context(|| format!("{name} is no npz archive"))?, size))
+}
+
 /// The stages that have an array in the folder, in any step, as they are called.
 ///
 /// # Errors
@@ -230,8 +235,7 @@ pub fn manifest(folder: &Path) -> Result<Manifest> {
 pub fn stages(folder: &Path) -> Result<Vec<String>> {
     let path = folder.join("capture.npz");
     let name = path.display();
-    let file = File::open(&path).with_context(|| format!("cannot read {name}"))?;
-    let mut zip = ZipArchive::new(BufReader::new(file)).with_context(|| format!("{name} is no npz archive"))?;
+    let (mut zip, _) = archive(&path)?;
     let mut all = Vec::new();
     for i in 0..zip.len() {
         let entry = zip.by_index_raw(i).with_context(|| format!("{name}: entry {i}"))?;
@@ -260,9 +264,8 @@ pub fn read(
 ) -> Result<Capture> {
     let path = folder.join("capture.npz");
     let name = path.display();
-    let file = File::open(&path).with_context(|| format!("cannot read {name}"))?;
-    let most = file.metadata().map_or(0, |m| m.len()).saturating_mul(UNPACKED);
-    let mut zip = ZipArchive::new(BufReader::new(file)).with_context(|| format!("{name} is no npz archive"))?;
+    let (mut zip, size) = archive(&path)?;
+    let most = size.saturating_mul(UNPACKED);
     ensure!(!zip.has_duplicate_names(), "{name} holds two arrays of one name; which of them counts cannot be told");
     let mut capture = Capture::new(store.clone());
     capture.steps = manifest.steps();

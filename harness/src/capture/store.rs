@@ -112,11 +112,6 @@ impl Store {
         }
     }
 
-    /// Bytes that went to the file.
-    pub fn spooled(&self) -> u64 {
-        self.end.load(Ordering::Relaxed)
-    }
-
     fn file(&self) -> Option<&File> {
         self.file.get_or_init(|| tempfile::tempfile_in(&self.folder).map_err(|e| self.note("opened", &e)).ok()).as_ref()
     }

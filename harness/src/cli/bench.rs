@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Measures; gives the exit code.
 pub(super) fn run(args: &BenchArgs) -> Result<u8> {
-    let output = Output::files(&args.files, 1)?;
+    let output = Output::files(&args.output, 1)?;
     let earlier = args.baseline.as_deref().map(read).transpose()?;
     let mut measured = bench(&args.request, console())?;
     if let BenchReport::Cuda { before, .. } = &mut measured {

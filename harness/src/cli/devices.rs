@@ -12,7 +12,7 @@ pub(super) fn run(json: &JsonArgs) -> Result<u8> {
     say("cpu   always\n")?;
     for d in &found.cuda {
         let (major, minor) = d.capability;
-        let memory = d.memory_mib;
+        let memory = d.memory;
         say(&format!("cuda  {}: {}, compute capability {major}.{minor}, {memory} MiB\n", d.ordinal, d.name))?;
     }
     if let Some(why) = &found.no_cuda {

@@ -1,8 +1,9 @@
 //! `qdiff inspect`.
 
-use super::args::InspectArgs;
+use super::args::{JsonArgs, Reported};
 use super::{exit, say};
 use crate::tasks::inspect::{Entry, Inspection, Usage, inspect};
+use crate::tasks::request::ModelArgument;
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use std::fmt::Write as _;
@@ -11,14 +12,14 @@ use std::fmt::Write as _;
 const WIDTH: usize = 80;
 
 /// Says what the file is; whether it can be run is said last.
-pub(super) fn run(args: &InspectArgs) -> Result<u8> {
-    args.json.check()?;
-    let (found, trouble) = inspect(&args.model)?;
+pub(super) fn run(args: &Reported<ModelArgument, JsonArgs>) -> Result<u8> {
+    args.output.check()?;
+    let (found, trouble) = inspect(&args.request)?;
     say(&file(&found))?;
     if let Some(graph) = &found.graph {
         say(&usage(graph, found.tensors.len()))?;
     }
-    args.json.write(&found)?;
+    args.output.write(&found)?;
     trouble.map_or(Ok(exit::MATCH), Err)
 }
 

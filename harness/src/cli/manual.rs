@@ -2,7 +2,7 @@
 //! types and from the definition of the command line.
 
 use super::args::{Cli, Schema};
-use super::{exit, say};
+use super::{exit, said};
 use crate::compare::Comparison;
 use crate::report::bench::BenchReport;
 use crate::report::{
@@ -27,22 +27,19 @@ pub(super) fn schema(of: Schema) -> Result<u8> {
         Schema::Bench => schema::document::<BenchReport>(),
         Schema::Capture => schema::capture(),
     };
-    say(&(serde_json::to_string_pretty(&schema)? + "\n"))?;
-    Ok(exit::MATCH)
+    said(&(serde_json::to_string_pretty(&schema)? + "\n"))
 }
 
 pub(super) fn completions(shell: clap_complete::Shell) -> Result<u8> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "qdiff", &mut text);
-    say(&String::from_utf8(text)?)?;
-    Ok(exit::MATCH)
+    said(&String::from_utf8(text)?)
 }
 
 pub(super) fn man(folder: Option<&Path>) -> Result<u8> {
     let mut command = Cli::command().disable_help_subcommand(true);
     let Some(folder) = folder else {
-        say(&page(command)?)?;
-        return Ok(exit::MATCH);
+        return said(&page(command)?);
     };
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
     // Gives the subcommands their full names.

@@ -3,31 +3,27 @@
 mod args;
 mod bench;
 mod compare;
-mod dequantise;
 mod devices;
 pub mod exit;
-mod generate;
 mod inspect;
-mod logits;
 mod manual;
 mod mutations;
 mod output;
 mod project;
 mod prompts;
-mod record;
 mod report;
 mod run;
-mod score;
 mod setup;
-mod sweep;
-mod verify_oracle;
-mod weights;
 
-use crate::report::terminal;
+use crate::report::{Told, terminal};
 use crate::shown::shown;
 use crate::supervisor::{self, Ended};
+use crate::tasks::{Console, dequantise, generate, logits, record, score, sweep, verify, weights};
 pub use args::Cli;
-use args::{ColorChoice, Command};
+use args::{ColorChoice, Command, MutationsCommand, Reported};
+use clap::Args;
+use output::Output;
+use setup::console;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -106,23 +102,48 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
     match command {
         Command::Run(args) => run::run(args),
         Command::Inspect(args) => inspect::run(args),
-        Command::Weights(args) => weights::run(args),
-        Command::Logits(args) => logits::run(args),
-        Command::VerifyOracle(args) => verify_oracle::run(args),
+        Command::Weights(args) => reported(weights::weights, args),
+        Command::Logits(args) => reported(logits::logits, args),
+        Command::VerifyOracle(args) => {
+            let output = Output::new(&args.output, 1)?;
+            output.tell(&verify::verify_oracle(&args.request, console())?)
+        }
         Command::Report(args) => report::run(args),
-        Command::Record(args) => record::run(args),
-        Command::Generate(args) => generate::run(args),
+        Command::Record(request) => {
+            let record::Recorded { arrays, steps, engine } = record::record(request, console())?;
+            let out = request.out.display();
+            said(&format!("recorded {arrays} arrays of {steps} steps of {engine} in {out}\n"))
+        }
+        Command::Generate(args) => reported(generate::generate, args),
         Command::Compare(args) => compare::run(args),
-        Command::Sweep(args) => sweep::run(args),
-        Command::Dequantise(args) => dequantise::run(args),
+        Command::Sweep(args) => reported(sweep::sweep, args),
+        Command::Dequantise(request) => {
+            let bytes = dequantise::dequantise(request)?;
+            said(&format!("wrote {}, {bytes} bytes\n", request.out.display()))
+        }
         Command::Prompts(request) => prompts::run(request),
-        Command::Mutations(args) => mutations::run(args),
+        Command::Mutations { command } => match command {
+            None => mutations::list(None),
+            Some(MutationsCommand::List { json }) => mutations::list(Some(json)),
+            Some(MutationsCommand::Show { name, json }) => mutations::show(name, json),
+            Some(MutationsCommand::Score(args)) => reported(score::score, args),
+        },
         Command::Devices(json) => devices::run(json),
         Command::Bench(args) => bench::run(args),
         Command::Schema { of } => manual::schema(*of),
         Command::Completions { shell } => manual::completions(*shell),
         Command::Man { folder } => manual::man(folder.as_deref()),
     }
+}
+
+/// Does what is asked and tells what came of it; gives the exit code. Where the
+/// report cannot go is known before.
+fn reported<R: Args, T: Told>(
+    task: impl FnOnce(&R, Console<'_>) -> anyhow::Result<T>,
+    args: &Reported<R>,
+) -> anyhow::Result<u8> {
+    let output = Output::files(&args.output, 1)?;
+    output.tell(&task(&args.request, console())?)
 }
 
 /// Whether only the verdict is printed.
@@ -164,4 +185,9 @@ fn put(text: &str) -> anyhow::Result<()> {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),
         _ => Ok(()),
     }
+}
+
+/// Prints what was done; gives the exit code.
+fn said(text: &str) -> anyhow::Result<u8> {
+    say(text).map(|()| exit::MATCH)
 }

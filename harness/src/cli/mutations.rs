@@ -1,6 +1,6 @@
 //! `qdiff mutations`.
 
-use super::args::{JsonArgs, MutationsArgs, MutationsCommand};
+use super::args::JsonArgs;
 use super::{exit, say};
 use crate::mutations::{CauseId, FaultSite, Mutation, catalogue, find, told};
 use crate::nearest::hint;
@@ -9,17 +9,8 @@ use qdiff_engine::model::{ARCHITECTURES, skeleton};
 use serde_json::json;
 use std::fmt::Write as _;
 
-pub(super) fn run(args: &MutationsArgs) -> anyhow::Result<u8> {
-    match &args.command {
-        None => list(None),
-        Some(MutationsCommand::List { json }) => list(Some(json)),
-        Some(MutationsCommand::Show { name, json }) => show(name, json),
-        Some(MutationsCommand::Score(args)) => super::score::run(args),
-    }
-}
-
 /// A line each.
-fn list(json: Option<&JsonArgs>) -> anyhow::Result<u8> {
+pub(super) fn list(json: Option<&JsonArgs>) -> anyhow::Result<u8> {
     let width = catalogue().map(|m| m.name.len()).max().unwrap_or(0);
     let mut out = String::new();
     for m in catalogue() {
@@ -65,7 +56,8 @@ fn generic(m: &Mutation, text: &str) -> String {
     text.to_owned()
 }
 
-fn show(name: &str, json: &JsonArgs) -> anyhow::Result<u8> {
+/// All about one.
+pub(super) fn show(name: &str, json: &JsonArgs) -> anyhow::Result<u8> {
     let m = find(name).with_context(|| {
         let hint = hint(name, catalogue().map(|m| m.name), "`qdiff mutations` lists them");
         format!("no mutation is called `{name}`{hint}")

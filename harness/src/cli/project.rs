@@ -16,11 +16,8 @@ const NAME: &str = "qdiff.toml";
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Keys {
-    /// GGUF file.
     model: Option<PathBuf>,
-    /// As `--subject`.
     subject: Option<String>,
-    /// As `--reference`.
     reference: Option<String>,
     /// As `--tolerance`, a list.
     #[serde(default)]
@@ -32,7 +29,6 @@ struct Keys {
 /// A project's settings.
 #[derive(Debug)]
 pub(super) struct Project {
-    /// The file.
     pub(super) path: PathBuf,
     keys: Keys,
 }

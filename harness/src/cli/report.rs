@@ -2,7 +2,7 @@
 
 use super::args::ReportArgs;
 use super::output::Output;
-use super::{complain, exit, say, setup};
+use super::{complain, exit, say};
 use crate::report::book::{Book, Runs};
 use crate::report::json::{self, Saved};
 use crate::report::{Outcome, Report, Told, file, format_of, gaps, terminal};
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 /// Shows saved reports; gives the exit code of the worst. Folders of results
 /// are told as one document.
 pub(super) fn run(args: &ReportArgs) -> Result<u8> {
-    for path in &args.inputs {
-        refuse_capture(path)?;
+    if let Some(path) = args.inputs.iter().find(|p| p.join("manifest.json").is_file()) {
+        bail!("{0} is a capture, not a report: judge it with `qdiff run --subject capture:{0}`", path.display());
     }
     if args.inputs.iter().any(|p| p.is_dir()) {
         return document(args);
@@ -67,8 +67,8 @@ fn one_batch(paths: &[PathBuf], saved: &[Saved]) -> Result<()> {
         if batch != place.batch {
             bail!(
                 "{} and {} beside it are of different batches, of other prompts or of another model; remove the older files",
-                setup::show(first),
-                setup::show(path)
+                first.display(),
+                path.display()
             );
         }
     }
@@ -78,7 +78,7 @@ fn one_batch(paths: &[PathBuf], saved: &[Saved]) -> Result<()> {
 /// Tells folders of results: on the screen, or in markdown files.
 fn document(args: &ReportArgs) -> Result<u8> {
     if let Some(path) = args.inputs.iter().find(|p| !p.is_dir()) {
-        bail!("{} is no folder; give reports or folders of results, not both", setup::show(path));
+        bail!("{} is no folder; give reports or folders of results, not both", path.display());
     }
     let output = &args.output;
     if output.files.named().next().is_some() || output.files.ci.is_some() || output.full || args.digest.is_some() {
@@ -86,7 +86,7 @@ fn document(args: &ReportArgs) -> Result<u8> {
     }
     for path in &output.files.report {
         if format_of(path)?.extension != "md" {
-            bail!("{}: folders of results are told in markdown", setup::show(path));
+            bail!("{}: folders of results are told in markdown", path.display());
         }
         file::check(path, "--report")?;
     }
@@ -98,11 +98,4 @@ fn document(args: &ReportArgs) -> Result<u8> {
         file::write(path, text.as_bytes())?;
     }
     Ok(exit::MATCH)
-}
-
-fn refuse_capture(path: &Path) -> Result<()> {
-    if path.join("manifest.json").is_file() {
-        bail!("{0} is a capture, not a report: judge it with `qdiff run --subject capture:{0}`", setup::show(path));
-    }
-    Ok(())
 }

@@ -1,16 +1,16 @@
 //! `qdiff run`.
 
-use super::args::RunArgs;
+use super::args::Bisected;
 use super::output::Output;
 use super::setup::console;
 use super::{exit, remark};
 use crate::report::{Failure, Report, Told, terminal};
-use crate::tasks::run::{REPORTS, Ran, run as judge};
+use crate::tasks::run::{REPORTS, Ran, RunRequest, run as judge};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 
 /// Runs both sides, judges, reports; gives the exit code.
-pub(super) fn run(args: &RunArgs) -> Result<u8> {
+pub(super) fn run(args: &Bisected<RunRequest>) -> Result<u8> {
     let batch = &args.request.batch;
     // Even one prompt of several is told as several are.
     let output = Output::new(&args.output, if batch.prompts.is_some() { 2 } else { 1 })?;

@@ -1,11 +1,10 @@
-//! What the commands share: how a task tells of itself, and paths for messages.
+//! How a task tells of itself.
 
 use super::{complain, remark};
 use crate::log::{self, Level};
 use crate::tasks::Console;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal as _;
-use std::path::Path;
 use std::sync::OnceLock;
 
 /// The progress line on stderr, shown on a terminal only.
@@ -46,9 +45,4 @@ pub(super) fn aside(text: &str) {
 /// The terminal.
 pub(super) fn console() -> Console<'static> {
     Console { progress: &progress, aside: &aside, note: &complain, say: &remark }
-}
-
-/// `path` for messages.
-pub(super) fn show(path: &Path) -> String {
-    path.display().to_string()
 }

@@ -1,7 +1,7 @@
 //! A GGUF file as ggml itself reads it: the oracle's weights.
 
 use crate::supervisor;
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::model::WeightSource;
 use qdiff_engine::quant::GgmlType;
@@ -32,18 +32,13 @@ impl<'a> GgmlWeights<'a> {
     /// If ggml refuses the file.
     pub fn open(path: &Path, bytes: &'a [u8]) -> Result<Self> {
         super::start();
-        let name = CString::new(path.as_os_str().as_encoded_bytes())?;
         let mut entries = HashMap::new();
         let mut reals = HashMap::new();
         let _doing = supervisor::doing(|| format!("ggml was reading {}", path.display()));
         // SAFETY: plain C calls; the context is freed below and nothing of it
         // is kept.
         unsafe {
-            let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
-            let ctx = sys::gguf_init_from_file(name.as_ptr(), params);
-            if ctx.is_null() {
-                bail!("ggml cannot read {}", path.display());
-            }
+            let ctx = index(path)?;
             for i in 0..sys::gguf_get_n_kv(ctx) {
                 if sys::gguf_get_kv_type(ctx, i) == sys::GGUF_TYPE_FLOAT32 {
                     let key = CStr::from_ptr(sys::gguf_get_key(ctx, i));
@@ -133,6 +128,16 @@ impl WeightSource for GgmlWeights<'_> {
     }
 }
 
+/// The index of the file, to be freed with `gguf_free`.
+fn index(path: &Path) -> Result<*mut sys::gguf_context> {
+    let name = CString::new(path.as_os_str().as_encoded_bytes())?;
+    let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
+    // SAFETY: a NUL-terminated path; the result is checked.
+    let ctx = unsafe { sys::gguf_init_from_file(name.as_ptr(), params) };
+    ensure!(!ctx.is_null(), "ggml cannot read {}", path.display());
+    Ok(ctx)
+}
+
 /// ggml's own dequantisation of whole blocks.
 ///
 /// # Panics
@@ -169,17 +174,12 @@ pub enum CopyType {
 pub fn write_copy(source: &Path, weights: &GgmlWeights<'_>, ty: CopyType, target: &Path) -> Result<()> {
     let half = |rows: usize| ty == CopyType::F16 && rows > 1;
     use std::io::Write as _;
-    let name = CString::new(source.as_os_str().as_encoded_bytes())?;
     let mut order: Vec<&String> = weights.entries.keys().collect();
     order.sort();
     // SAFETY: contexts made here are freed here; tensors live in `tensors`,
     // which outlives the writing of the header; the buffer has the size asked for.
     let header = unsafe {
-        let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
-        let from = sys::gguf_init_from_file(name.as_ptr(), params);
-        if from.is_null() {
-            bail!("ggml cannot read {}", source.display());
-        }
+        let from = index(source)?;
         let to = sys::gguf_init_empty();
         sys::gguf_set_kv(to, from);
         sys::gguf_set_val_u32(to, c"general.alignment".as_ptr(), ALIGNMENT as u32);
@@ -218,10 +218,9 @@ pub fn write_copy(source: &Path, weights: &GgmlWeights<'_>, ty: CopyType, target
         for r in 0..rows {
             weights.rows(tensor, r, &mut row);
             for v in &row {
-                if half(rows) {
-                    out.write_all(&half::f16::from_f32(*v).to_le_bytes())?;
-                } else {
-                    out.write_all(&v.to_le_bytes())?;
+                match half(rows) {
+                    true => out.write_all(&half::f16::from_f32(*v).to_le_bytes())?,
+                    false => out.write_all(&v.to_le_bytes())?,
                 }
             }
         }

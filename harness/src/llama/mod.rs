@@ -98,7 +98,7 @@ impl Model {
     /// # Errors
     /// If llama.cpp refuses the file.
     pub fn load(path: &Path) -> Result<Self> {
-        Self::open(path, false)
+        Self::open(path, false, false)
     }
 
     /// Loads only the vocabulary of `path`: for tokens, without weights.
@@ -106,19 +106,7 @@ impl Model {
     /// # Errors
     /// If llama.cpp refuses the file.
     pub fn load_vocabulary(path: &Path) -> Result<Self> {
-        Self::open(path, true)
-    }
-
-    fn open(path: &Path, vocab_only: bool) -> Result<Self> {
-        start();
-        // An empty list: no device, even where a CUDA backend has been loaded.
-        let mut none = [std::ptr::null_mut()];
-        // SAFETY: a call that only fills a structure.
-        let mut params = unsafe { sys::llama_model_default_params() };
-        params.devices = none.as_mut_ptr();
-        params.n_gpu_layers = 0;
-        params.vocab_only = vocab_only;
-        Self::with(path, params, false)
+        Self::open(path, true, false)
     }
 
     /// Loads `path` with every layer on the GPU, through ggml's CUDA backend.
@@ -128,13 +116,20 @@ impl Model {
     pub fn load_cuda(path: &Path) -> Result<Self> {
         start();
         cuda_backend()?;
-        // SAFETY: a call that only fills a structure.
-        let mut params = unsafe { sys::llama_model_default_params() };
-        params.n_gpu_layers = 999;
-        Self::with(path, params, true)
+        Self::open(path, false, true)
     }
 
-    fn with(path: &Path, mut params: sys::llama_model_params, on_gpu: bool) -> Result<Self> {
+    fn open(path: &Path, vocab_only: bool, on_gpu: bool) -> Result<Self> {
+        start();
+        // An empty list: no device, even where a CUDA backend has been loaded.
+        let mut none = [std::ptr::null_mut()];
+        // SAFETY: a call that only fills a structure.
+        let mut params = unsafe { sys::llama_model_default_params() };
+        if !on_gpu {
+            params.devices = none.as_mut_ptr();
+        }
+        params.n_gpu_layers = if on_gpu { 999 } else { 0 };
+        params.vocab_only = vocab_only;
         params.use_extra_bufts = false;
         let name = CString::new(path.as_os_str().as_encoded_bytes())?;
         let _doing = supervisor::doing(|| format!("llama.cpp was loading {}", path.display()));

@@ -8,7 +8,7 @@ use crate::capture::Collector;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::model::{EmittedLayout, Graph, Node};
-use qdiff_engine::ops::{Op, Tensor, attn_scores};
+use qdiff_engine::ops::Tensor;
 use qdiff_engine::tap::TapSink as _;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
@@ -176,10 +176,7 @@ unsafe fn copy(t: *const sys::ggml_tensor, node: &Node, shape: &[usize], first: 
                     for q in 0..tokens {
                         let row = row(q, h, 0, keys);
                         // Scores beyond the diagonal carry no meaning; weights do.
-                        let seen = match node.op {
-                            Op::AttnScores(_) => attn_scores::causal((first + q) as u32, keys),
-                            _ => keys,
-                        };
+                        let seen = node.op.meaningful((first + q) as u32, keys);
                         out.extend_from_slice(&row[..seen]);
                         out.resize(out.len() + keys - seen, 0.0);
                     }
@@ -198,11 +195,10 @@ unsafe fn copy(t: *const sys::ggml_tensor, node: &Node, shape: &[usize], first: 
                     let size = sys::ggml_type_size(t.type_);
                     to_float(t.type_, &bytes[from * size..][..count * size], &mut out[..count]);
                 };
+                out.resize(want, 0.0);
                 if node.emission.layout == EmittedLayout::KeyCache {
-                    out.resize(want, 0.0);
                     values(0, want, &mut out);
                 } else {
-                    out.resize(want, 0.0);
                     let mut column = vec![0f32; rows];
                     for j in 0..width {
                         values(j * cells, rows, &mut column);

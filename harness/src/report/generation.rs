@@ -7,9 +7,9 @@ use crate::diagnose::Diagnosis;
 use crate::generate::{Choice, Fork, GeneratedText, Generation, OtherDraw, Stop};
 use crate::nonce::Changes;
 use crate::number::{counted, number};
+use crate::sampling::Sampling;
 use crate::tokens::TokensCheck;
 use crate::verdict::{TokenCheck, Verdict};
-use qdiff_engine::sampler::Settings;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::{Display, Write as _};
@@ -31,9 +31,7 @@ pub struct GenerationReport {
     /// Its tokens.
     pub prompt_tokens: Vec<u32>,
     /// How tokens were drawn.
-    #[serde(with = "Sampling")]
-    #[schemars(with = "Sampling")]
-    pub sampling: Settings,
+    pub sampling: Sampling,
     /// The number in the prompt, if it was to have one.
     pub nonce: Option<u32>,
     /// The engine's tokenizer against llama.cpp's.
@@ -48,22 +46,6 @@ pub struct GenerationReport {
     pub forced: Option<TeacherForced>,
     /// What changed with the number in the prompt.
     pub changes: Option<Changes>,
-}
-
-/// The samplers as JSON, named as llama.cpp's options are.
-#[derive(Serialize, JsonSchema)]
-#[serde(remote = "Settings")]
-struct Sampling {
-    #[serde(rename = "temp")]
-    temperature: f32,
-    top_k: usize,
-    top_p: f32,
-    min_p: f32,
-    repeat_last_n: usize,
-    repeat_penalty: f32,
-    frequency_penalty: f32,
-    presence_penalty: f32,
-    seed: u32,
 }
 
 /// Why two texts part.
@@ -260,7 +242,7 @@ fn checks(report: &GenerationReport) -> Vec<Check> {
     tokens.chain(changes).chain([Check::new("model", "the same text", text)]).collect()
 }
 
-fn sampling(s: &Settings) -> String {
+fn sampling(s: &Sampling) -> String {
     let penalties = if s.repeat_last_n > 0
         && (s.repeat_penalty != 1.0 || s.frequency_penalty != 0.0 || s.presence_penalty != 0.0)
     {
@@ -271,13 +253,10 @@ fn sampling(s: &Settings) -> String {
     } else {
         String::new()
     };
-    if s.temperature <= 0.0 {
+    if s.temp <= 0.0 {
         return format!("greedy{penalties}");
     }
-    format!(
-        "seed {}, temp {}, top-k {}, top-p {}, min-p {}{penalties}",
-        s.seed, s.temperature, s.top_k, s.top_p, s.min_p
-    )
+    format!("seed {}, temp {}, top-k {}, top-p {}, min-p {}{penalties}", s.seed, s.temp, s.top_k, s.top_p, s.min_p)
 }
 
 fn best(choice: &Choice) -> String {

@@ -56,9 +56,17 @@ impl Cuda {
     /// What CUDA lacks, named with its remedy.
     pub fn new(model: &Model, options: Options) -> Result<Self> {
         let engine = CudaEngine::new(model, options)?;
+        let path = match options.path {
+            Path::Tapped => "cuda",
+            Path::Fast => "cuda-fast",
+        };
+        let gemm = match options.gemm {
+            Gemm::Own => "",
+            Gemm::Cublas => ", cuBLAS",
+        };
         Ok(Self {
             manifest: Manifest {
-                name: name(&options, engine.device()),
+                name: format!("{path} ({}{gemm})", engine.device()),
                 arithmetic: Arithmetic {
                     kv: match options.kv {
                         KvType::F32 => Number::F32,
@@ -88,19 +96,6 @@ impl Cuda {
         runner.engine.plant(places)?;
         Ok(runner)
     }
-}
-
-/// The path, the device, and what is not as usual.
-fn name(options: &Options, device: &str) -> String {
-    let path = match options.path {
-        Path::Tapped => "cuda",
-        Path::Fast => "cuda-fast",
-    };
-    let gemm = match options.gemm {
-        Gemm::Own => "",
-        Gemm::Cublas => ", cuBLAS",
-    };
-    format!("{path} ({device}{gemm})")
 }
 
 impl Runner for Cuda {

@@ -55,9 +55,10 @@ impl std::fmt::Display for RunnerKind {
 pub const RUNNERS: [&RunnerKind; 5] = [&cpu::CPU, &cuda::CUDA, &cuda::CUDA_FAST, &llama::LLAMA, &llama::LLAMA_CUDA];
 
 /// Where the tensors of a side come from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Source {
     /// CUDA where there is a GPU, else the CPU.
+    #[default]
     Auto,
     /// A runner that runs.
     Live(&'static RunnerKind),

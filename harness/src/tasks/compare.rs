@@ -1,20 +1,14 @@
 //! Two captures: judged where there is a model, else only held apart.
 
 use super::Console;
-use super::request::{
-    CaptureRequest, FaultRequest, FilterRequest, GemmRequest, MemoryRequest, ModelRequest, PromptRequest,
-    RunnerRequest, ThreadsRequest, TokensRequest, ToleranceRequest,
-};
-use super::run::{BatchRequest, RunRequest, run};
-use super::sides::{MapRequest, SidesRequest, WhyRequest};
-use crate::arithmetic::Number;
+use super::request::{FilterRequest, MemoryRequest, ThreadsRequest, ToleranceRequest};
+use super::run::{RunRequest, run};
+use super::sides::{MapRequest, WhyRequest};
 use crate::compare::{Comparison, compare as apart};
-use crate::prompts::Template;
 use crate::report::Report;
 use crate::runners::Source;
 use anyhow::{Context as _, Result};
 use clap::Args;
-use qdiff_engine::cuda::Gemm;
 use std::path::PathBuf;
 
 /// Which captures to compare.
@@ -30,22 +24,16 @@ pub struct CompareRequest {
     /// QDIFF_MODEL and qdiff.toml say
     #[arg(short, long, help_heading = "What to run")]
     pub model: Option<PathBuf>,
-    /// Names of arrays
     #[command(flatten)]
     pub map: MapRequest,
-    /// Which stages
     #[command(flatten)]
     pub filter: FilterRequest,
-    /// What they are allowed
     #[command(flatten)]
     pub tolerance: ToleranceRequest,
-    /// The search for causes
     #[command(flatten)]
     pub why: WhyRequest,
-    /// Threads
     #[command(flatten)]
     pub threads: ThreadsRequest,
-    /// Memory
     #[command(flatten)]
     pub memory: MemoryRequest,
 }
@@ -72,36 +60,15 @@ pub fn compare(request: &CompareRequest, console: Console<'_>) -> Result<Compare
 
 /// The run that judges them: everything about tokens and steps is the captures'.
 fn of_captures(request: &CompareRequest) -> RunRequest {
-    let prompt = PromptRequest {
-        model: ModelRequest { model: request.model.clone() },
-        prompt: String::new(),
-        typed: false,
-        raw: false,
-        system: None,
-        template: Template::Bare,
-        tokens: Vec::new(),
-        length: None,
-    };
-    let runner = RunnerRequest {
-        threads: request.threads.clone(),
-        gemm: GemmRequest { gemm: Gemm::Own },
-        memory: request.memory.clone(),
-    };
-    let capture = CaptureRequest { runner, ubatch: usize::MAX, kv_type: Number::F32 };
-    RunRequest {
-        sides: SidesRequest {
-            tokens: TokensRequest { prompt, decode: 0 },
-            capture,
-            subject: Source::Recorded(request.a.clone()),
-            map: request.map.clone(),
-            reference: Source::Recorded(request.b.clone()),
-            faults: FaultRequest { inject: Vec::new() },
-            why: request.why.clone(),
-        },
-        batch: BatchRequest { prompts: None, shard: None, json_dir: None },
-        filter: request.filter.clone(),
-        tolerance: request.tolerance.clone(),
-        taps: Vec::new(),
-        repeat: 1,
-    }
+    let mut run = RunRequest { repeat: 1, ..RunRequest::default() };
+    run.filter.clone_from(&request.filter);
+    run.tolerance.clone_from(&request.tolerance);
+    run.sides.subject = Source::Recorded(request.a.clone());
+    run.sides.reference = Source::Recorded(request.b.clone());
+    run.sides.map.clone_from(&request.map);
+    run.sides.why.clone_from(&request.why);
+    run.sides.tokens.prompt.model.model.clone_from(&request.model);
+    run.sides.capture.runner.threads.clone_from(&request.threads);
+    run.sides.capture.runner.memory.clone_from(&request.memory);
+    run
 }

@@ -13,7 +13,6 @@ use std::path::PathBuf;
 /// Which model to write how.
 #[derive(Clone, Debug, Args)]
 pub struct DequantiseRequest {
-    /// The model
     #[command(flatten)]
     pub model: ModelRequest,
     /// As what matrices are written; vectors are f32

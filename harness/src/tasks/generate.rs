@@ -1,8 +1,9 @@
 //! Two sides generate freely; where their texts part is judged.
 
 use super::faults::InjectedFaults;
-use super::request::{CaptureRequest, FaultRequest, TokensRequest};
-use super::{Console, run, sides, values, verify};
+use super::request::{CaptureRequest, TokensRequest};
+use super::sides::LiveSidesRequest;
+use super::{Console, run, verify};
 use crate::generate::{self as texts, Generation, Plan};
 use crate::loaded::LoadedModel;
 use crate::mutations::FaultSite;
@@ -11,123 +12,32 @@ use crate::pair::Pair;
 use crate::prompts::{self, Ready};
 use crate::report::Outcome;
 use crate::report::generation::{self, Cause, GenerationReport, TeacherForced};
-use crate::runners::{Faults, RunnerKind, Source};
+use crate::runners::{Faults, RunnerKind};
+use crate::sampling::Sampling;
 use crate::tokens::{self, TokensCheck};
 use crate::weights::WeightCheck;
 use anyhow::{Result, bail};
 use clap::Args;
-use qdiff_engine::sampler::Settings;
 
 /// What to generate from, and how tokens are drawn.
 #[derive(Clone, Debug, Args)]
+#[command(
+    mut_arg("subject", |a| a.help("The runner under suspicion, with the engine's own samplers")),
+    mut_arg("reference", |a| a.help("The runner it is held against; llama.cpp draws with its samplers"))
+)]
 pub struct GenerateRequest {
-    /// Model and tokens
     #[command(flatten)]
     pub tokens: TokensRequest,
     /// Ask for a haiku about a number that no recording can know, and see that
     /// every stage changes with it; NUMBER repeats a run
     #[arg(long, value_name = "NUMBER", num_args = 0..=1, help_heading = "What to run")]
     pub nonce: Option<Option<u32>>,
-    /// Steps and memory
     #[command(flatten)]
     pub capture: CaptureRequest,
-    /// The runner under suspicion, with the engine's own samplers
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "auto",
-        env = "QDIFF_SUBJECT",
-        value_parser = values::live(),
-        help_heading = "Sides"
-    )]
-    pub subject: Source,
-    /// The runner it is held against; llama.cpp draws with its samplers
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "llama",
-        env = "QDIFF_REFERENCE",
-        value_parser = values::live(),
-        help_heading = "Sides"
-    )]
-    pub reference: Source,
-    /// Faults
     #[command(flatten)]
-    pub faults: FaultRequest,
-    /// How tokens are drawn
+    pub sides: LiveSidesRequest,
     #[command(flatten)]
-    pub sampling: SamplingRequest,
-}
-
-/// How tokens are drawn, by llama.cpp's names and defaults.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "How tokens are drawn")]
-pub struct SamplingRequest {
-    /// Temperature; 0 takes the most probable token
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_parser = not_negative, env = "QDIFF_TEMP")]
-    pub temp: f32,
-    /// Keep the K most probable; 0 for all
-    #[arg(long, value_name = "K", default_value_t = 40, env = "QDIFF_TOP_K")]
-    pub top_k: usize,
-    /// Keep the most probable that sum up to P; 1 for all
-    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true, value_parser = share, env = "QDIFF_TOP_P")]
-    pub top_p: f32,
-    /// Keep those at least P times as probable as the first; 0 for all
-    #[arg(long, value_name = "P", default_value_t = 0.05, allow_negative_numbers = true, value_parser = share, env = "QDIFF_MIN_P")]
-    pub min_p: f32,
-    /// Make tokens of the last --repeat-last-n less likely by this factor; 1 for off
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, value_parser = positive, env = "QDIFF_REPEAT_PENALTY")]
-    pub repeat_penalty: f32,
-    /// Taken off a token's logit for each time it occurred
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, value_parser = finite, env = "QDIFF_FREQUENCY_PENALTY")]
-    pub frequency_penalty: f32,
-    /// Taken off a token's logit once if it occurred
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, value_parser = finite, env = "QDIFF_PRESENCE_PENALTY")]
-    pub presence_penalty: f32,
-    /// How many of the last tokens the penalties see; 0 for none
-    #[arg(long, value_name = "N", default_value_t = 64, env = "QDIFF_REPEAT_LAST_N")]
-    pub repeat_last_n: u16,
-    /// Seed of the draw
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..i64::from(u32::MAX)), env = "QDIFF_SEED")]
-    pub seed: u32,
-}
-
-impl SamplingRequest {
-    /// As the samplers take it.
-    pub fn settings(&self) -> Settings {
-        Settings {
-            temperature: self.temp,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repeat_last_n: usize::from(self.repeat_last_n),
-            repeat_penalty: self.repeat_penalty,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            seed: self.seed,
-        }
-    }
-}
-
-fn number(text: &str, fits: fn(f32) -> bool, what: &str) -> Result<f32, String> {
-    let number: Option<f32> = text.parse().ok().filter(|n: &f32| n.is_finite() && fits(*n));
-    number.ok_or_else(|| format!("expected {what}"))
-}
-
-fn not_negative(text: &str) -> Result<f32, String> {
-    number(text, |n| n >= 0.0, "a number from 0 on")
-}
-
-fn share(text: &str) -> Result<f32, String> {
-    number(text, |n| (0.0..=1.0).contains(&n), "a number from 0 to 1")
-}
-
-fn positive(text: &str) -> Result<f32, String> {
-    number(text, |n| n > 0.0 && (1.0 / n).is_finite(), "a number above 0")
-}
-
-fn finite(text: &str) -> Result<f32, String> {
-    number(text, |_| true, "a number")
+    pub sampling: Sampling,
 }
 
 /// Generates on both sides, and says where the texts part and why. Every pair
@@ -136,8 +46,7 @@ fn finite(text: &str) -> Result<f32, String> {
 /// # Errors
 /// Whatever keeps a side from running.
 pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<GenerationReport> {
-    let given = (&request.subject, &request.reference);
-    let (subject, reference, injections) = sides::both_live(given, &request.faults, console)?;
+    let (subject, reference, injections) = request.sides.kinds(console)?;
     if request.tokens.decode == 0 {
         bail!("-n 0 generates nothing; give the number of tokens");
     }
@@ -188,13 +97,15 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
     if changes.as_ref().is_some_and(Changes::stale) || check.as_ref().is_some_and(TokensCheck::diverged) {
         outcome = Outcome::Diverged;
     }
+    // Below the table of tokens.
+    (console.say)("\n")?;
     Ok(GenerationReport {
         outcome,
         model: run::describe(&opened, opened.sha256()),
         prompt: ready.name,
         prompt_text: ready.text,
         prompt_tokens: ready.tokens,
-        sampling: settings,
+        sampling: request.sampling,
         nonce: number,
         tokens: check,
         injected: faults.words.iter().cloned().chain(injected.beside()).collect(),

@@ -15,11 +15,9 @@ const SHOWN: usize = 8;
 /// A file.
 #[derive(Debug, Serialize)]
 pub struct Inspection {
-    /// Its path as given.
     pub path: String,
     /// Version of the format.
     pub version: u32,
-    /// Its size.
     pub bytes: u64,
     /// Its metadata, in the file's order.
     pub metadata: Vec<Entry>,
@@ -34,7 +32,6 @@ pub struct Inspection {
 /// A metadata value.
 #[derive(Debug, Serialize)]
 pub struct Entry {
-    /// Its key.
     pub key: String,
     /// Its type, of an array that of its elements, as llama.cpp names it.
     pub of: &'static str,
@@ -47,13 +44,10 @@ pub struct Entry {
 /// A tensor.
 #[derive(Debug, Serialize)]
 pub struct Tensor {
-    /// Its name.
     pub name: String,
-    /// Its type.
     pub of: String,
     /// Its extents, the contiguous one first.
     pub dims: Vec<u64>,
-    /// Its size.
     pub bytes: u64,
 }
 
@@ -62,7 +56,6 @@ pub struct Tensor {
 pub struct Usage {
     /// Stages of the graph.
     pub stages: usize,
-    /// Their names, without layers.
     pub stage_names: Vec<&'static str>,
     /// The model in a line.
     pub shape: String,

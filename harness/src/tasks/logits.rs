@@ -17,10 +17,8 @@ use std::collections::BTreeMap;
 /// Whose logits, after which tokens.
 #[derive(Clone, Debug, Args)]
 pub struct LogitsRequest {
-    /// The two sides, on which tokens
     #[command(flatten)]
     pub sides: SidesRequest,
-    /// After which tokens
     #[command(flatten)]
     pub positions: PositionsRequest,
 }
@@ -37,11 +35,10 @@ pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<LogitsRep
     let last = pair.oracle.graph.nodes.last().context("the graph has no stage")?;
     let stage = [last.id.to_string()];
     pair.filter = Filter::new(&pair.oracle.graph, &stage, None, request.positions.positions.as_deref())?;
-    let input = chosen.input(&request.sides, &opened)?;
-    input.check(&pair)?;
-    let sides = chosen.on(&request.sides, &pair, &[])?;
+    let input = chosen.input(&pair)?;
+    let sides = chosen.on(&pair, &[])?;
     let hash = opened.sha256();
-    sides.check_model(&hash)?;
+    sides.chosen.check_model(&hash)?;
     let (subject, reference) = sides.record(&pair, &input)?;
     let diagnosis = pair.judge(&subject, reference.as_ref())?;
     let study = study(&opened, &pair.oracle, &subject, reference.as_ref(), &pair.filter)?;

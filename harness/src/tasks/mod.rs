@@ -23,8 +23,6 @@ pub mod values;
 pub mod verify;
 pub mod weights;
 
-pub use sides::SidesRequest;
-
 use crate::progress::Progress;
 use anyhow::Result;
 

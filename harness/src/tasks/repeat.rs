@@ -1,69 +1,48 @@
 //! A run as a command line, so that a report says how to repeat it.
 
+use super::request::TokensRequest;
 use super::run::RunRequest;
+use super::sides::SidesRequest;
 use crate::arithmetic::Number;
 use crate::prompts::Template;
 use crate::runners::{LLAMA, Source};
 use crate::shown::unseen;
 use clap::ValueEnum as _;
 use qdiff_engine::cuda::Gemm;
+use std::fmt::Display;
 
 /// The command that repeats the run of the prompt `given`.
 pub(super) fn command(args: &RunRequest, given: &str) -> String {
-    let mut words = vec!["qdiff run".to_owned()];
-    words.extend(model(args).map(|m| format!("-m {}", quote(&m))));
-    let recorded = [&args.sides.subject, &args.sides.reference].iter().any(|s| matches!(s, Source::Recorded(_)));
-    if recorded && !args.sides.tokens.prompt.typed {
-        // The capture names the tokens.
-    } else if args.sides.tokens.prompt.tokens.is_empty() {
-        words.push(format!("--prompt {}", quote(given)));
-    } else {
-        let ids: Vec<String> = args.sides.tokens.prompt.tokens.iter().map(ToString::to_string).collect();
-        words.push(format!("--tokens {}", ids.join(",")));
-    }
-    if let (Some(n), false) = (args.sides.tokens.prompt.length, recorded && !args.sides.tokens.prompt.typed) {
-        words.push(format!("--length {n}"));
-    }
-    if args.sides.tokens.prompt.raw {
-        words.push("--raw".to_owned());
-    }
-    if let Some(system) = &args.sides.tokens.prompt.system {
-        words.push(format!("--system {}", quote(system)));
-    }
-    if args.sides.tokens.prompt.template != Template::Bare {
-        words.push("--template model".to_owned());
-    }
-    if args.sides.tokens.decode != 8 && !recorded {
-        words.push(format!("-n {}", args.sides.tokens.decode));
-    }
-    if args.sides.capture.ubatch != 512 && !recorded {
-        words.push(format!("--ubatch {}", args.sides.capture.ubatch));
-    }
-    if args.sides.capture.kv_type != Number::F32 && !recorded {
-        let kv = args.sides.capture.kv_type.to_possible_value();
-        words.extend(kv.map(|v| format!("--kv-type {}", v.get_name())));
-    }
-    if args.sides.capture.runner.gemm.gemm != Gemm::Own && !recorded {
-        words.push("--gemm cublas".to_owned());
-    }
-    if args.sides.subject != Source::Auto {
-        words.push(format!("--subject {}", quote(&args.sides.subject.to_string())));
-    }
-    if args.sides.reference != Source::Live(&LLAMA) {
-        words.push(format!("--reference {}", quote(&args.sides.reference.to_string())));
-    }
-    if let Some(path) = &args.sides.map.map {
-        words.push(format!("--map {}", quote(&path.display().to_string())));
-    }
-    if !args.taps.is_empty() {
-        words.push(format!("--taps {}", quote(&args.taps.join(","))));
-    }
-    if args.repeat > 1 {
-        words.push(format!("--repeat {}", args.repeat));
-    }
-    words.extend(args.sides.faults.inject.iter().map(|i| format!("--inject {}", quote(i))));
-    words.extend(args.tolerance.tolerance.iter().map(|t| format!("--tolerance {}", quote(t))));
-    words.join(" ")
+    let SidesRequest { tokens: TokensRequest { prompt, decode }, capture, subject, reference, map, faults, .. } =
+        &args.sides;
+    let recorded = [subject, reference].iter().any(|s| matches!(s, Source::Recorded(_)));
+    // Then the capture names the tokens.
+    let unnamed = recorded && !prompt.typed;
+    let ids: Vec<String> = prompt.tokens.iter().map(ToString::to_string).collect();
+    let kv = capture.kv_type.to_possible_value().filter(|_| capture.kv_type != Number::F32);
+    let option = |name: &str, value: &dyn Display| format!("{name} {}", quote(&value.to_string()));
+    let words = [
+        model(args).map(|m| option("-m", &m)),
+        (!unnamed && ids.is_empty()).then(|| option("--prompt", &given)),
+        (!unnamed && !ids.is_empty()).then(|| option("--tokens", &ids.join(","))),
+        prompt.length.filter(|_| !unnamed).map(|n| option("--length", &n)),
+        prompt.raw.then(|| "--raw".to_owned()),
+        prompt.system.as_ref().map(|s| option("--system", s)),
+        (prompt.template != Template::Bare).then(|| "--template model".to_owned()),
+        (*decode != 8 && !recorded).then(|| option("-n", decode)),
+        (capture.ubatch != 512 && !recorded).then(|| option("--ubatch", &capture.ubatch)),
+        kv.filter(|_| !recorded).map(|kv| option("--kv-type", &kv.get_name())),
+        (capture.runner.gemm.gemm != Gemm::Own && !recorded).then(|| "--gemm cublas".to_owned()),
+        (*subject != Source::Auto).then(|| option("--subject", subject)),
+        (*reference != Source::Live(&LLAMA)).then(|| option("--reference", reference)),
+        map.map.as_ref().map(|path| option("--map", &path.display())),
+        (!args.taps.is_empty()).then(|| option("--taps", &args.taps.join(","))),
+        (args.repeat > 1).then(|| option("--repeat", &args.repeat)),
+    ];
+    let injected = faults.inject.iter().map(|i| option("--inject", i));
+    let allowed = args.tolerance.tolerance.iter().map(|t| option("--tolerance", t));
+    let words = words.into_iter().flatten().chain(injected).chain(allowed);
+    ["qdiff run".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
 /// The model, unless the environment names it.

@@ -3,7 +3,7 @@
 
 use super::values;
 use crate::arithmetic::Number;
-use crate::capture::{BUDGET, Filter, FilterError, Store};
+use crate::capture::{BUDGET, Filter, Store};
 use crate::loaded::LoadedModel;
 use crate::pair::Settings;
 use crate::prompts::{self, Ready, Style, Template};
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The model.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to run")]
 pub struct ModelRequest {
     /// GGUF file (or QDIFF_MODEL; `./scripts/qdiff` fetches a default)
@@ -52,10 +52,9 @@ impl ModelRequest {
 }
 
 /// Which tokens to run, on which model.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to run")]
 pub struct PromptRequest {
-    /// The model
     #[command(flatten)]
     pub model: ModelRequest,
     /// A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input; of a recorded subject, the prompt that its tokens should be of
@@ -113,10 +112,9 @@ impl PromptRequest {
 }
 
 /// Which tokens to run, and how many decode steps after them.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to run")]
 pub struct TokensRequest {
-    /// Model and tokens
     #[command(flatten)]
     pub prompt: PromptRequest,
     /// Decode steps after the prompt, forced on the reference's choices
@@ -125,17 +123,14 @@ pub struct TokensRequest {
 }
 
 impl TokensRequest {
-    /// As [`PromptRequest::ready`].
-    ///
-    /// # Errors
-    /// As [`PromptRequest::ready`].
+    /// As [`PromptRequest::ready`], with its errors.
     pub fn ready(&self, opened: &LoadedModel) -> Result<Ready> {
         self.prompt.ready(opened, self.decode)
     }
 }
 
 /// Threads of this process.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct ThreadsRequest {
     /// Threads for llama.cpp and the CPU engine [default: all cores]
@@ -160,7 +155,7 @@ impl ThreadsRequest {
 }
 
 /// Linear layers of the CUDA engine.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct GemmRequest {
     /// Linear layers of the CUDA engine: own kernels, or cublas
@@ -169,7 +164,7 @@ pub struct GemmRequest {
 }
 
 /// Folder for files that exist while qdiff runs.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct TmpRequest {
     /// Folder for temporary files: what exceeds --memory, or a dequantised copy of the model [default: the system's]
@@ -178,13 +173,12 @@ pub struct TmpRequest {
 }
 
 /// Where captured stages stay.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct MemoryRequest {
     /// Memory for captured stages, in MiB; what exceeds it goes to an unlinked temporary file
     #[arg(long, value_name = "MIB", default_value_t = BUDGET >> 20, env = "QDIFF_MEMORY")]
     pub memory: usize,
-    /// Temporary files
     #[command(flatten)]
     pub tmp: TmpRequest,
 }
@@ -198,16 +192,13 @@ impl MemoryRequest {
 }
 
 /// How runners run.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct RunnerRequest {
-    /// Threads
     #[command(flatten)]
     pub threads: ThreadsRequest,
-    /// Linear layers
     #[command(flatten)]
     pub gemm: GemmRequest,
-    /// Memory
     #[command(flatten)]
     pub memory: MemoryRequest,
 }
@@ -224,10 +215,9 @@ impl RunnerRequest {
 }
 
 /// How captured stages come about.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct CaptureRequest {
-    /// How runners run
     #[command(flatten)]
     pub runner: RunnerRequest,
     /// Most tokens of the prompt that are run at once, on both sides; 1 is token by token
@@ -239,17 +229,14 @@ pub struct CaptureRequest {
 }
 
 impl CaptureRequest {
-    /// As both runners take it.
-    ///
-    /// # Errors
-    /// As [`RunnerRequest::settings`].
+    /// As [`RunnerRequest::settings`], with its errors.
     pub fn settings(&self) -> Result<Settings> {
         Ok(Settings { kv: self.kv_type, ..self.runner.settings()? })
     }
 }
 
 /// Which token positions.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What is judged")]
 pub struct PositionsRequest {
     /// Only these token positions, such as 0,12-15
@@ -258,7 +245,7 @@ pub struct PositionsRequest {
 }
 
 /// Which stages, layers and positions.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What is judged")]
 pub struct FilterRequest {
     /// Only stages that match the pattern, such as 'L07.*' or 'attn_*', and their operands; repeatable
@@ -267,7 +254,6 @@ pub struct FilterRequest {
     /// Only these layers, such as 0,5-7
     #[arg(long, value_name = "LIST", env = "QDIFF_LAYERS")]
     pub layers: Option<String>,
-    /// Positions
     #[command(flatten)]
     pub positions: PositionsRequest,
 }
@@ -277,13 +263,13 @@ impl FilterRequest {
     ///
     /// # Errors
     /// As [`Filter::new`].
-    pub fn filter(&self, graph: &Graph) -> Result<Filter, FilterError> {
+    pub fn filter(&self, graph: &Graph) -> Result<Filter> {
         Filter::new(graph, &self.stages, self.layers.as_deref(), self.positions.positions.as_deref())
     }
 }
 
 /// What stages are allowed.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What is judged")]
 pub struct ToleranceRequest {
     /// Allow a stage this relative L2 per row instead of its bound; repeatable, the last rule that matches wins
@@ -303,7 +289,7 @@ impl ToleranceRequest {
 }
 
 /// Faults to inject.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Sides")]
 pub struct FaultRequest {
     /// Faults, as `--inject` writes them.

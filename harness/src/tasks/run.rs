@@ -4,7 +4,7 @@
 use super::batch::{self, Batch, Shard};
 use super::request::{FilterRequest, ToleranceRequest};
 use super::sides::{Input, SideChoice, Sides, SidesRequest};
-use super::{Console, repeat, verify};
+use super::{Console, repeat, values, verify};
 use crate::capture::Filter;
 use crate::loaded::LoadedModel;
 use crate::machine::Machine;
@@ -26,47 +26,30 @@ use std::time::Instant;
 pub const REPORTS: &str = "qdiff-report";
 
 /// What to run and judge.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "What is judged")]
 pub struct RunRequest {
-    /// The two sides, on which tokens
     #[command(flatten)]
     pub sides: SidesRequest,
-    /// Many prompts
     #[command(flatten)]
     pub batch: BatchRequest,
-    /// Which stages
     #[command(flatten)]
     pub filter: FilterRequest,
-    /// What they are allowed
     #[command(flatten)]
     pub tolerance: ToleranceRequest,
     /// Tap only these stages of the subject, such as 'L*.layer_out,logits': the rest runs as it does untapped, and is
     /// judged within the segment that ends in the next tapped stage; repeatable
-    #[arg(
-        long,
-        value_name = "GLOB",
-        value_delimiter = ',',
-        conflicts_with = "repeat",
-        env = "QDIFF_TAPS",
-        value_parser = super::values::stage(),
-        hide_possible_values = true,
-        help_heading = "What is judged"
-    )]
+    #[arg(long, value_name = "GLOB", value_delimiter = ',', conflicts_with = "repeat", env = "QDIFF_TAPS",
+          value_parser = values::stage(), hide_possible_values = true)]
     pub taps: Vec<String>,
     /// Run the subject so often first, and compare the runs bit by bit: a race shows before all else
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u16).range(1..),
-        env = "QDIFF_REPEAT",
-        help_heading = "What is judged"
-    )]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
+          env = "QDIFF_REPEAT")]
     pub repeat: u16,
 }
 
 /// Many prompts, with the model loaded once.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Many prompts")]
 pub struct BatchRequest {
     /// Many prompts, with the model loaded once: a file with a prompt a line, each as --prompt takes it, or a folder of .txt files
@@ -106,10 +89,11 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
     if batch.is_some() && chosen.recorded().is_some() {
         bail!("a recorded capture has its own tokens; leave --prompts out");
     }
-    if chosen.recorded_subject() && request.repeat > 1 {
+    let live = chosen.live_subject();
+    if live.is_none() && request.repeat > 1 {
         bail!("--repeat runs the subject again, and a recorded capture cannot; leave it out");
     }
-    if chosen.recorded_subject() && !request.taps.is_empty() {
+    if live.is_none() && !request.taps.is_empty() {
         bail!("--taps is about a subject that runs; a recorded capture holds what was tapped");
     }
     let settings = request.sides.settings()?;
@@ -117,14 +101,8 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
     pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance)?;
-    let single = match batch {
-        None => Some(chosen.input(&request.sides, &opened)?),
-        Some(_) => None,
-    };
-    if let Some(input) = &single {
-        input.check(&pair)?;
-    }
-    let mut sides = chosen.on(&request.sides, &pair, &[FaultSite::Tokenizer])?;
+    let single = batch.is_none().then(|| chosen.input(&pair)).transpose()?;
+    let mut sides = chosen.on(&pair, &[FaultSite::Tokenizer])?;
     sides.taps = Filter::new(&pair.oracle.graph, &request.taps, None, None).context("--taps")?;
 
     let start = Instant::now();
@@ -134,11 +112,14 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
         (hash.join().expect("hashing does not panic"), weights)
     });
     let weights_took = start.elapsed().as_secs_f64();
-    sides.check_model(&hash)?;
+    sides.chosen.check_model(&hash)?;
     let runs = Runs { request, sides, model: describe(&opened, hash), weights, weights_took, pair };
-    match (single, batch) {
-        (Some(input), _) => Ok(Ran { reports: vec![runs.judge(input)?], failures: Vec::new() }),
-        (None, batch) => runs.batch(&batch.unwrap_or_default(), console),
+    match single {
+        Some(input) => {
+            let report = runs.judge(input, &request.sides.tokens.prompt.prompt)?;
+            Ok(Ran { reports: vec![report], failures: Vec::new() })
+        }
+        None => runs.batch(&batch.unwrap_or_default(), console),
     }
 }
 
@@ -146,7 +127,7 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
 struct Runs<'a> {
     request: &'a RunRequest,
     pair: Pair<'a>,
-    sides: Sides,
+    sides: Sides<'a>,
     model: ModelInfo,
     weights: WeightCheck,
     /// Seconds that comparing them took.
@@ -154,8 +135,8 @@ struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// One prompt: both sides run, and judged.
-    fn judge(&self, input: Input) -> Result<Report> {
+    /// One prompt, `given` as `--prompt` takes it: both sides run, and judged.
+    fn judge(&self, input: Input, given: &str) -> Result<Report> {
         let Self { request, pair, .. } = self;
         let opened = pair.opened;
         let Ready { name, tokens, .. } = &input.ready;
@@ -168,12 +149,11 @@ impl Runs<'_> {
         let (mut subject, reference) = self.sides.record(pair, &input)?;
         subject.manifest.injected.extend(self.sides.faults.beside());
         let repeating = Instant::now();
-        let repeated = match usize::from(request.repeat) {
-            1 => None,
-            runs => {
+        let repeated = match (request.repeat, self.sides.chosen.live_subject()) {
+            (1, _) | (_, None) => None,
+            (runs, Some(kind)) => {
                 let tokens = input.tokens(Some(&subject.fed));
-                let kind = self.sides.live_subject()?;
-                Some(pair.repeat(kind, tokens, &self.sides.faults.stages, &subject, runs)?)
+                Some(pair.repeat(kind, tokens, &self.sides.faults.stages, &subject, runs.into())?)
             }
         };
         let (repeating, judging) = (repeating.elapsed(), Instant::now());
@@ -197,7 +177,7 @@ impl Runs<'_> {
             decoded: fed,
             text: BTreeMap::new(),
             tolerance: request.tolerance.words(),
-            command: repeat::command(request, &input.given),
+            command: repeat::command(request, given),
             filters: repeat::filters(request),
         };
         run.spell(&diagnosis.verdict, |token| opened.llama.piece(token));
@@ -259,16 +239,10 @@ impl Runs<'_> {
 
     fn entry(&self, entry: &batch::Entry) -> Result<Report> {
         let tokens = &self.request.sides.tokens;
-        let input = Input {
-            ready: entry.resolve(self.pair.opened, tokens.prompt.style(), tokens.decode)?,
-            asked: None,
-            given: entry.given.clone(),
-            decode: tokens.decode,
-            ubatch: self.request.sides.capture.ubatch,
-            forced: None,
-        };
+        let ready = entry.resolve(self.pair.opened, tokens.prompt.style(), tokens.decode)?;
+        let input = Input::new(ready, tokens.decode, self.request.sides.capture.ubatch);
         input.check(&self.pair)?;
-        self.judge(input)
+        self.judge(input, &entry.given)
     }
 }
 

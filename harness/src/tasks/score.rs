@@ -8,7 +8,7 @@ use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
 use crate::machine::Machine;
 use crate::prompts::{self, Style};
-use crate::score::{Clean, FaultSource, Group, INDEPENDENT, Plant, ROUND_TRIPS, Sampling, Score, ScoreRun};
+use crate::score::{Clean, FaultSource, INDEPENDENT, Plant, ROUND_TRIPS, Sampling, Score, ScoreRun};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use qdiff_engine::model::{Node, Role};
@@ -30,24 +30,11 @@ pub struct ScoreRequest {
     #[arg(short, long, value_name = "MODEL", help_heading = "What to run")]
     pub model: Option<PathBuf>,
     /// A built-in prompt or text
-    #[arg(
-        short,
-        long,
-        default_value = "haiku",
-        requires = "model",
-        value_parser = values::prompt(),
-        hide_possible_values = true,
-        help_heading = "What to run"
-    )]
+    #[arg(short, long, default_value = "haiku", requires = "model", value_parser = values::prompt(),
+          hide_possible_values = true, help_heading = "What to run")]
     pub prompt: String,
     /// Whose faults: cpu, or cuda (its launches and kernels; needs a GPU and a build with --features faults)
-    #[arg(
-        long,
-        value_enum,
-        default_value_t = ScoreSubject::Cpu,
-        env = "QDIFF_SUBJECT",
-        help_heading = "Sides"
-    )]
+    #[arg(long, value_enum, default_value_t = ScoreSubject::Cpu, env = "QDIFF_SUBJECT", help_heading = "Sides")]
     pub subject: ScoreSubject,
     /// One layer for each fault instead of first, middle and last
     #[arg(long, help_heading = "What is judged")]
@@ -55,7 +42,6 @@ pub struct ScoreRequest {
     /// Pairs of faults at once, for each source of faults
     #[arg(long, default_value_t = 12, value_name = "NUMBER", help_heading = "What is judged")]
     pub pairs: usize,
-    /// Threads
     #[command(flatten)]
     pub threads: ThreadsRequest,
 }
@@ -160,21 +146,16 @@ struct Tally<'a> {
 }
 
 impl Tally<'_> {
-    fn add(&mut self, group: Group) {
-        let known = self.score.groups.iter_mut().find(|g| g.source == group.source);
-        match known {
-            Some(known) => {
-                known.cases.extend(group.cases);
-                known.pairs.extend(group.pairs);
-            }
-            None => self.score.groups.push(group),
-        }
-    }
-
     fn groups(&mut self, run: &ScoreRun<'_>, sampling: Sampling, wanted: &dyn Fn(&Plant, &Node) -> bool) -> Result<()> {
         for source in self.sources.clone() {
             let group = run.group(source, sampling, wanted, self.progress)?;
-            self.add(group);
+            match self.score.groups.iter_mut().find(|g| g.source == group.source) {
+                Some(known) => {
+                    known.cases.extend(group.cases);
+                    known.pairs.extend(group.pairs);
+                }
+                None => self.score.groups.push(group),
+            }
         }
         self.score.models.push(run.name.clone());
         Ok(())

@@ -7,7 +7,6 @@ use super::values;
 use crate::capture::{Filter, Names, npz};
 use crate::compare::comparable;
 use crate::diagnose::BUDGET;
-use crate::loaded::LoadedModel;
 use crate::mutations::{FaultSite, Injection};
 use crate::pair::{Pair, Recording, Settings, Tokens};
 use crate::prompts::Ready;
@@ -18,34 +17,54 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The two sides, on which tokens.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Sides")]
 pub struct SidesRequest {
-    /// Model and tokens
     #[command(flatten)]
     pub tokens: TokensRequest,
     /// The runner under suspicion
     #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::subject(), help_heading = "Sides")]
     pub subject: Source,
-    /// Names of arrays
     #[command(flatten)]
     pub map: MapRequest,
     /// The runner it is held against
     #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::reference(), help_heading = "Sides")]
     pub reference: Source,
-    /// Faults
     #[command(flatten)]
     pub faults: FaultRequest,
-    /// Steps and memory
     #[command(flatten)]
     pub capture: CaptureRequest,
-    /// The search for causes
     #[command(flatten)]
     pub why: WhyRequest,
 }
 
-/// What a capture calls the stages.
+/// Two sides that run.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Sides")]
+pub struct LiveSidesRequest {
+    /// The runner under suspicion
+    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::live())]
+    pub subject: Source,
+    /// The runner it is held against
+    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::live())]
+    pub reference: Source,
+    #[command(flatten)]
+    pub faults: FaultRequest,
+}
+
+impl LiveSidesRequest {
+    /// Subject and reference, and the faults to inject.
+    pub(super) fn kinds(
+        &self,
+        console: Console<'_>,
+    ) -> Result<(&'static RunnerKind, &'static RunnerKind, Vec<Injection>)> {
+        let (subject, injections) = subject(&self.subject, &self.faults, console)?;
+        Ok((subject, self.reference.runner(false)?.0, injections))
+    }
+}
+
+/// What a capture calls the stages.
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Sides")]
 pub struct MapRequest {
     /// Names of the subject's arrays: a file of lines THEIRS = OURS (see docs/bring-your-own-engine.md)
@@ -54,7 +73,7 @@ pub struct MapRequest {
 }
 
 /// How long causes are looked for.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct WhyRequest {
     /// Seconds that the search for causes may take
@@ -86,11 +105,11 @@ enum Side {
 }
 
 impl Side {
-    fn open(source: &Source, runner: impl FnOnce() -> Result<&'static RunnerKind>) -> Result<Self> {
+    fn open(source: &Source) -> Result<Self> {
         Ok(match source {
             Source::Recorded(folder) => Self::Recorded(folder.clone(), npz::manifest(folder)?),
             Source::Nobody => Self::Nobody,
-            Source::Auto | Source::Live(_) => Self::Live(runner()?),
+            Source::Auto | Source::Live(_) => Self::Live(source.runner(false)?.0),
         })
     }
 
@@ -103,15 +122,16 @@ impl Side {
 }
 
 /// Both sides, as far as they can be told, and refused, without the model.
-pub(super) struct SideChoice {
+pub(super) struct SideChoice<'a> {
+    request: &'a SidesRequest,
     subject: Side,
     reference: Side,
     injections: Vec<Injection>,
 }
 
 /// Both sides, ready to run on a model.
-pub(super) struct Sides {
-    chosen: SideChoice,
+pub(super) struct Sides<'a> {
+    pub(super) chosen: SideChoice<'a>,
     /// What the subject's capture calls the stages.
     names: Names,
     /// Faults of the subject.
@@ -125,58 +145,58 @@ pub(super) struct Input {
     pub(super) ready: Ready,
     /// The prompt that a recording is said to be of.
     pub(super) asked: Option<Ready>,
-    /// What `--prompt` would take.
-    pub(super) given: String,
-    pub(super) decode: usize,
-    pub(super) ubatch: usize,
+    decode: usize,
+    ubatch: usize,
     /// Tokens of the decode steps, where a recording names them.
-    pub(super) forced: Option<Vec<u32>>,
+    forced: Option<Vec<u32>>,
 }
 
-/// The runner under suspicion; says where `auto` had to take the CPU.
-pub(super) fn subject(source: &Source, faults: bool, console: Console<'_>) -> Result<&'static RunnerKind> {
-    let (kind, instead) = source.runner(faults)?;
+/// The runner under suspicion, and the faults to inject into it; says where
+/// `auto` had to take the CPU.
+pub(super) fn subject(
+    source: &Source,
+    given: &FaultRequest,
+    console: Console<'_>,
+) -> Result<(&'static RunnerKind, Vec<Injection>)> {
+    let injections = faults::read(&given.inject)?;
+    let (kind, instead) = source.runner(faults::rewriting(&injections, source)?)?;
     if let Some(why) = instead {
         (console.aside)(&format!("the subject is the CPU engine: {why}"));
     }
-    Ok(kind)
+    Ok((kind, injections))
 }
 
-/// Two sides that run, and the faults to inject.
-pub(super) fn both_live(
-    (of_subject, reference): (&Source, &Source),
-    given: &FaultRequest,
-    console: Console<'_>,
-) -> Result<(&'static RunnerKind, &'static RunnerKind, Vec<Injection>)> {
-    let injections = faults::read(&given.inject)?;
-    let rewriting = faults::rewriting(&injections, of_subject)?;
-    let subject = subject(of_subject, rewriting, console)?;
-    Ok((subject, reference.runner(false)?.0, injections))
-}
-
-impl SideChoice {
+impl<'a> SideChoice<'a> {
     /// Reads what is asked for.
     ///
     /// # Errors
     /// A fault that cannot be read, a runner that is not there or cannot take
     /// it, a recording that is none.
-    pub(super) fn new(request: &SidesRequest, console: Console<'_>) -> Result<Self> {
-        let injections = faults::read(&request.faults.inject)?;
-        let rewriting = faults::rewriting(&injections, &request.subject)?;
-        let chosen = Self {
-            subject: Side::open(&request.subject, || subject(&request.subject, rewriting, console))?,
-            reference: Side::open(&request.reference, || Ok(request.reference.runner(false)?.0))?,
-            injections,
+    pub(super) fn new(request: &'a SidesRequest, console: Console<'_>) -> Result<Self> {
+        let (subject, injections) = match &request.subject {
+            Source::Auto | Source::Live(_) => {
+                let (kind, injections) = subject(&request.subject, &request.faults, console)?;
+                (Side::Live(kind), injections)
+            }
+            source => {
+                let injections = faults::read(&request.faults.inject)?;
+                faults::rewriting(&injections, source)?;
+                (Side::open(source)?, injections)
+            }
         };
+        let chosen = Self { request, subject, reference: Side::open(&request.reference)?, injections };
         if let (Some(a), Some(b)) = (chosen.subject.recorded(), chosen.reference.recorded()) {
             comparable(a, b)?;
         }
         Ok(chosen)
     }
 
-    /// Whether the subject is a capture.
-    pub(super) fn recorded_subject(&self) -> bool {
-        self.subject.recorded().is_some()
+    /// The subject, where it is no capture.
+    pub(super) fn live_subject(&self) -> Option<&'static RunnerKind> {
+        match self.subject {
+            Side::Live(kind) => Some(kind),
+            Side::Recorded(..) | Side::Nobody => None,
+        }
     }
 
     /// The folder and manifest of the capture whose tokens the run is about.
@@ -185,9 +205,6 @@ impl SideChoice {
     }
 
     /// Refuses captures of another model than this.
-    ///
-    /// # Errors
-    /// The folder, and both models.
     pub(super) fn check_model(&self, sha256: &str) -> Result<()> {
         let mut captures = self.subject.recorded().into_iter().chain(self.reference.recorded());
         captures.try_for_each(|(folder, manifest)| manifest.check_model(folder, sha256))
@@ -196,39 +213,26 @@ impl SideChoice {
     /// What the request or the recording says is to be run.
     ///
     /// # Errors
-    /// As [`TokensRequest::ready`].
-    pub(super) fn input(&self, request: &SidesRequest, opened: &LoadedModel) -> Result<Input> {
-        let prompt = &request.tokens.prompt;
-        let given = prompt.prompt.clone();
-        let Some((folder, manifest)) = self.recorded() else {
-            return Ok(Input {
-                ready: request.tokens.ready(opened)?,
-                asked: None,
-                given,
-                decode: request.tokens.decode,
-                ubatch: request.capture.ubatch,
-                forced: None,
-            });
+    /// As [`TokensRequest::ready`] and [`Input::check`].
+    pub(super) fn input(&self, pair: &Pair<'_>) -> Result<Input> {
+        let SidesRequest { tokens, capture, .. } = self.request;
+        let input = match self.recorded() {
+            None => Input::new(tokens.ready(pair.opened)?, tokens.decode, capture.ubatch),
+            Some((folder, manifest)) => {
+                // Nothing is decoded after it: the capture says how it went on.
+                let asked = tokens.prompt.typed.then(|| tokens.prompt.ready(pair.opened, 0)).transpose()?;
+                Input { asked, ..Input::recorded(folder, manifest) }
+            }
         };
-        // Nothing is decoded after it: the capture says how it went on.
-        let asked = prompt.typed.then(|| prompt.ready(opened, 0)).transpose()?;
-        let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned();
-        Ok(Input {
-            asked,
-            ready: Ready { name, text: String::new(), message: None, tokens: manifest.tokens.clone() },
-            given,
-            decode: manifest.decoded.len(),
-            ubatch: manifest.ubatch.unwrap_or(manifest.tokens.len()),
-            forced: Some(manifest.decoded.clone()),
-        })
+        input.check(pair).map(|()| input)
     }
 
     /// The sides on this model; `parts` besides stages may be faulty.
     ///
     /// # Errors
     /// Names that are none of its stages, or faults that apply nowhere in it.
-    pub(super) fn on(self, request: &SidesRequest, pair: &Pair<'_>, parts: &[FaultSite]) -> Result<Sides> {
-        let names = match &request.map.map {
+    pub(super) fn on(self, pair: &Pair<'_>, parts: &[FaultSite]) -> Result<Sides<'a>> {
+        let names = match &self.request.map.map {
             Some(path) => Names::read(&pair.oracle.graph, path)?,
             None => Names::of(&pair.oracle.graph),
         };
@@ -237,39 +241,19 @@ impl SideChoice {
     }
 }
 
-impl Sides {
-    /// As [`SideChoice::check_model`].
-    ///
-    /// # Errors
-    /// As [`SideChoice::check_model`].
-    pub(super) fn check_model(&self, sha256: &str) -> Result<()> {
-        self.chosen.check_model(sha256)
-    }
-
-    /// The subject, where it runs.
-    ///
-    /// # Errors
-    /// A capture.
-    pub(super) fn live_subject(&self) -> Result<&'static RunnerKind> {
-        match self.chosen.subject {
-            Side::Live(kind) => Ok(kind),
-            _ => bail!("--repeat runs the subject again, and a recorded capture cannot; leave it out"),
-        }
-    }
-
+impl Sides<'_> {
     /// Runs or reads the reference, then the subject on the same tokens.
     ///
     /// # Errors
     /// As [`Pair::run`] and [`Pair::read`].
     pub(super) fn record(&self, pair: &Pair<'_>, input: &Input) -> Result<(Recording, Option<Recording>)> {
-        let forced = input.forced.as_deref();
         let reference = match &self.chosen.reference {
             Side::Recorded(folder, manifest) => Some(pair.read(folder, manifest, &Names::of(&pair.oracle.graph))?),
             Side::Nobody => None,
-            Side::Live(kind) => Some(pair.run(kind, input.tokens(forced), Faults::default())?),
+            Side::Live(kind) => Some(pair.run(kind, input.tokens(None), Faults::default())?),
         };
         // Without a reference the subject goes on with its own choices.
-        let forced = reference.as_ref().map(|r| r.fed.as_slice()).or(forced);
+        let forced = reference.as_ref().map(|r| r.fed.as_slice());
         let subject = match &self.chosen.subject {
             Side::Recorded(folder, manifest) => pair.read(folder, manifest, &self.names)?,
             Side::Live(kind) => {
@@ -285,6 +269,19 @@ impl Sides {
 }
 
 impl Input {
+    /// These tokens, and `decode` more of the runner's choice.
+    pub(super) fn new(ready: Ready, decode: usize, ubatch: usize) -> Self {
+        Self { ready, asked: None, decode, ubatch, forced: None }
+    }
+
+    /// The tokens of a recording, in its steps.
+    pub(super) fn recorded(folder: &Path, manifest: &npz::Manifest) -> Self {
+        let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned();
+        let ready = Ready { name, text: String::new(), message: None, tokens: manifest.tokens.clone() };
+        let ubatch = manifest.ubatch.unwrap_or(manifest.tokens.len());
+        Self { forced: Some(manifest.decoded.clone()), ..Self::new(ready, manifest.decoded.len(), ubatch) }
+    }
+
     /// Refuses what cannot be run, before anything is.
     pub(super) fn check(&self, pair: &Pair<'_>) -> Result<()> {
         let forced = self.forced.as_deref().unwrap_or_default();
@@ -293,8 +290,10 @@ impl Input {
         Ok(())
     }
 
-    /// As runners take them, the decode steps forced on these tokens.
+    /// As runners take them, the decode steps forced on these tokens, or on
+    /// those of the recording.
     pub(super) fn tokens<'a>(&'a self, forced: Option<&'a [u32]>) -> Tokens<'a> {
+        let forced = forced.or(self.forced.as_deref());
         Tokens { prompt: &self.ready.tokens, ubatch: self.ubatch, decode: self.decode, forced }
     }
 }

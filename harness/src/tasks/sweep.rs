@@ -2,11 +2,11 @@
 //! token.
 
 use super::faults::InjectedFaults;
-use super::request::{FaultRequest, FilterRequest, RunnerRequest, TokensRequest, ToleranceRequest};
-use super::{Console, sides, values};
+use super::request::{FilterRequest, RunnerRequest, TokensRequest, ToleranceRequest};
+use super::sides::LiveSidesRequest;
+use super::{Console, values};
 use crate::pair::{Pair, Tokens};
 use crate::report::SweepReport;
-use crate::runners::Source;
 use crate::sweep::sweep as passes;
 use crate::verdict::Policy;
 use anyhow::Result;
@@ -19,46 +19,15 @@ pub struct SweepRequest {
     #[command(flatten)]
     pub tokens: TokensRequest,
     /// Tokens fed at once, besides all of them; 1 is token by token
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "7,1",
-        env = "QDIFF_SIZES",
-        value_parser = values::at_least_one,
-        help_heading = "What to run"
-    )]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "7,1", env = "QDIFF_SIZES",
+          value_parser = values::at_least_one, help_heading = "What to run")]
     pub sizes: Vec<usize>,
-    /// The runner under suspicion
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "auto",
-        env = "QDIFF_SUBJECT",
-        value_parser = values::live(),
-        help_heading = "Sides"
-    )]
-    pub subject: Source,
-    /// The runner it is held against
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "llama",
-        env = "QDIFF_REFERENCE",
-        value_parser = values::live(),
-        help_heading = "Sides"
-    )]
-    pub reference: Source,
-    /// Faults
     #[command(flatten)]
-    pub faults: FaultRequest,
-    /// Which stages
+    pub sides: LiveSidesRequest,
     #[command(flatten)]
     pub filter: FilterRequest,
-    /// What they are allowed
     #[command(flatten)]
     pub tolerance: ToleranceRequest,
-    /// How to run
     #[command(flatten)]
     pub runner: RunnerRequest,
 }
@@ -68,8 +37,7 @@ pub struct SweepRequest {
 /// # Errors
 /// Whatever keeps a side from running.
 pub fn sweep(request: &SweepRequest, console: Console<'_>) -> Result<SweepReport> {
-    let given = (&request.subject, &request.reference);
-    let (subject, reference, injections) = sides::both_live(given, &request.faults, console)?;
+    let (subject, reference, injections) = request.sides.kinds(console)?;
     let settings = request.runner.settings()?;
     let opened = request.tokens.prompt.model.open()?;
     let mut pair = Pair::new(&opened, settings, console.progress)?;

@@ -27,10 +27,8 @@ use std::collections::HashSet;
 /// What llama.cpp is to run on F32 weights.
 #[derive(Clone, Debug, Args)]
 pub struct VerifyRequest {
-    /// Model and tokens
     #[command(flatten)]
     pub tokens: TokensRequest,
-    /// Threads
     #[command(flatten)]
     pub threads: ThreadsRequest,
     /// Where the copy of the model goes, four bytes a weight

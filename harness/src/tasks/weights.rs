@@ -9,7 +9,7 @@ use crate::mutations::Injection;
 use crate::oracle::Oracle;
 use crate::report::weights::WeightsReport;
 use crate::runners::Source;
-use crate::weights::{self, FaultyWeights, WeightCheck};
+use crate::weights::{self, FaultyWeights};
 use anyhow::{Result, bail};
 use clap::Args;
 use qdiff_engine::cuda::{CudaEngine, Options};
@@ -20,18 +20,11 @@ use std::path::{Path, PathBuf};
 /// Whose weights to compare with whose.
 #[derive(Clone, Debug, Args)]
 pub struct WeightsRequest {
-    /// The file
     #[command(flatten)]
     pub model: ModelArgument,
     /// Whose reading is held against ggml's: cpu (the engine's reader), or cuda (bytes and values read back from the device)
-    #[arg(
-        long,
-        value_name = "RUNNER",
-        default_value = "cpu",
-        env = "QDIFF_WEIGHTS_SUBJECT",
-        value_parser = values::live(),
-        hide_possible_values = true
-    )]
+    #[arg(long, value_name = "RUNNER", default_value = "cpu", env = "QDIFF_WEIGHTS_SUBJECT",
+          value_parser = values::live(), hide_possible_values = true)]
     pub subject: Source,
     /// Hold the file against another one instead, byte by byte and value by value
     #[arg(long, value_name = "FILE.gguf", conflicts_with_all = ["subject", "inject"])]
@@ -39,14 +32,6 @@ pub struct WeightsRequest {
     /// Faults, as `--inject` writes them.
     #[arg(help = "Read weights wrongly: NAME[:PARAM=VALUE,…][@L07, @L07.q_proj or @TENSOR]; repeatable (see `qdiff mutations`)", long, value_name = "FAULT", value_parser = values::fault(), hide_possible_values = true)]
     pub inject: Vec<String>,
-}
-
-/// Who was compared with whom, and what was found.
-struct Compared {
-    subject: String,
-    reference: String,
-    injected: Vec<String>,
-    check: WeightCheck,
 }
 
 /// Compares.
@@ -69,17 +54,10 @@ pub fn weights(request: &WeightsRequest, console: Console<'_>) -> Result<Weights
     ThreadsRequest { threads: None }.apply()?;
     let path = model_path(request.model.model.as_ref())?;
     let progress = |done, total| (console.progress)("comparing weights", done, total);
-    let compared = match &request.against {
-        Some(other) => against(&path, other, &progress)?,
-        None => against_ggml(&path, &injections, kind.device, &progress)?,
-    };
-    Ok(WeightsReport {
-        model: path.display().to_string(),
-        subject: compared.subject,
-        reference: compared.reference,
-        injected: compared.injected,
-        check: compared.check,
-    })
+    match &request.against {
+        Some(other) => against(&path, other, &progress),
+        None => against_ggml(&path, &injections, kind.device, &progress),
+    }
 }
 
 /// What the engine reads, or holds on the device, against ggml.
@@ -88,7 +66,7 @@ fn against_ggml(
     injections: &[Injection],
     device: bool,
     progress: weights::Progress<'_>,
-) -> Result<Compared> {
+) -> Result<WeightsReport> {
     let opened = LoadedModel::new(path)?;
     let oracle = Oracle::new(path, opened.bytes(), &opened.llama)?;
     let (reader, injected) = FaultyWeights::new(&opened.model, injections)?;
@@ -102,21 +80,21 @@ fn against_ggml(
         let check = weights::check_reader(&opened.model, &reader, &oracle, progress);
         ("engine".to_owned(), check)
     };
-    Ok(Compared { subject, reference: "ggml".to_owned(), injected, check })
+    Ok(WeightsReport { model: path.display().to_string(), subject, reference: "ggml".to_owned(), injected, check })
 }
 
 /// One file against another. Neither need be a model that can be run; where
 /// the first is, decoding errors are looked for as well.
-fn against(path: &Path, other: &Path, progress: weights::Progress<'_>) -> Result<Compared> {
+fn against(path: &Path, other: &Path, progress: weights::Progress<'_>) -> Result<WeightsReport> {
     let (ours, theirs) = (Gguf::open(path)?, Gguf::open(other)?);
     let subject = GgmlWeights::open(path, ours.bytes())?;
     let reference = GgmlWeights::open(other, theirs.bytes())?;
     let model = Model::open(path).ok();
-    let graph = model.as_ref().map(Model::graph);
-    Ok(Compared {
+    Ok(WeightsReport {
+        model: path.display().to_string(),
         subject: path.display().to_string(),
         reference: other.display().to_string(),
         injected: Vec::new(),
-        check: weights::check_files(&subject, &reference, graph, progress),
+        check: weights::check_files(&subject, &reference, model.as_ref().map(Model::graph), progress),
     })
 }

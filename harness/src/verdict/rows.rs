@@ -4,7 +4,7 @@ use super::{Local, Place};
 use crate::capture::{Capture, Step};
 use crate::number::Real;
 use qdiff_engine::model::{Axis, Node};
-use qdiff_engine::ops::{Op, Tensor, attn_scores};
+use qdiff_engine::ops::Tensor;
 use std::ops::Range;
 
 /// Length of a row: a token's whole vector, or a head's part of it.
@@ -36,11 +36,7 @@ pub(super) fn rows<'a>(
     let n = row_len(shape);
     (0..shape.iter().product::<usize>() / n).map(move |r| {
         let at = place(node, shape, step, &positions, r);
-        let judged = match node.op {
-            Op::AttnScores(_) => attn_scores::causal(at.position as u32, n),
-            Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias | Op::Rope(_) | Op::KvCache(_) => n,
-            Op::AttnWeights(_) | Op::AttnContext(_) | Op::Residual | Op::SwiGlu => n,
-        };
+        let judged = node.op.meaningful(at.position as u32, n);
         (at, r * n..r * n + judged)
     })
 }

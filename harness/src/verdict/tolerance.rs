@@ -1,7 +1,7 @@
 //! What is allowed: one table of factors, and the user's own rules.
 
-use crate::capture::{Filter, FilterError, matches};
-use globset::{Glob, GlobMatcher};
+use crate::capture::{matches, stages_like};
+use globset::GlobMatcher;
 use qdiff_engine::model::{Graph, StageId};
 
 /// Factor on the forward error bound that one element may reach. The bound is
@@ -41,11 +41,7 @@ impl Policy {
         let mut policy = Self::default();
         for text in rules {
             let (pattern, value) = rule(text)?;
-            // The filter's own check refuses a pattern that selects nothing.
-            Filter::new(graph, &[pattern.to_owned()], None, None)?;
-            let matcher =
-                Glob::new(pattern).map_err(|e| FilterError::Pattern(pattern.to_owned(), e))?.compile_matcher();
-            policy.rules.push((matcher, value));
+            policy.rules.push((stages_like(graph, pattern)?, value));
         }
         Ok(policy)
     }

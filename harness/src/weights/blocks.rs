@@ -69,11 +69,8 @@ fn meaning(part: Part) -> &'static str {
     }
 }
 
-/// The differing blocks of one row.
-struct RowDiff {
-    row: usize,
-    blocks: Vec<usize>,
-}
+/// A row, and its blocks that differ.
+type RowDiff = (usize, Vec<usize>);
 
 /// Compares one tensor of equal extent on both sides; `None` where nothing
 /// differs. With a graph, a decoding error that explains it is looked for.
@@ -82,22 +79,18 @@ pub(super) fn compare(c: &Compared<'_>, graph: Option<&Graph>) -> Option<Mismatc
     let ty = c.reference.ggml_type(c.tensor);
     let differing: Vec<RowDiff> = (0..rows.div_ceil(ROWS))
         .into_par_iter()
-        .flat_map_iter(|task| {
-            let range = task * ROWS..rows.min((task + 1) * ROWS);
-            differing(c, range)
-        })
+        .flat_map_iter(|task| differing(c, task * ROWS..rows.min((task + 1) * ROWS)))
         .collect();
     let located: Vec<BlockDiff> = differing
         .iter()
-        .flat_map(|d| d.blocks.iter().map(|b| (d.row, *b)))
+        .flat_map(|(row, blocks)| blocks.iter().map(|b| (*row, *b)))
         .take(DESCRIBED)
         .map(|(row, block)| describe(c, row, block))
         .collect();
     // The first whose value differs: bytes may differ and mean the same.
     let first = located.iter().find(|b| b.values > 0).or(located.first())?;
-    let of_rows: Vec<usize> = differing.iter().map(|d| d.row).collect();
+    let of_rows: Vec<usize> = differing.iter().map(|(row, _)| *row).collect();
     let bytes_differ = of_rows.iter().any(|&r| !same_bytes(c, r));
-    let read = |graph| cause::find(c, graph, &of_rows);
     Some(Mismatch {
         tensor: c.tensor.to_owned(),
         format: ty.to_string(),
@@ -107,10 +100,10 @@ pub(super) fn compare(c: &Compared<'_>, graph: Option<&Graph>) -> Option<Mismatc
         want: first.want,
         rows: differing.len(),
         rows_total: rows,
-        blocks: differing.iter().map(|d| d.blocks.len()).sum(),
+        blocks: differing.iter().map(|(_, blocks)| blocks.len()).sum(),
         blocks_total: rows * n.div_ceil(ty.block_size()),
         bytes_differ,
-        cause: graph.and_then(read),
+        cause: graph.and_then(|graph| cause::find(c, graph, &of_rows)),
         located,
     })
 }
@@ -151,7 +144,7 @@ fn differing(c: &Compared<'_>, rows: std::ops::Range<usize>) -> Vec<RowDiff> {
             .map(|(i, _)| i)
             .collect();
         if !blocks.is_empty() {
-            found.push(RowDiff { row, blocks });
+            found.push((row, blocks));
         }
     }
     found
@@ -239,10 +232,6 @@ fn content(format: &Format, field: &Field, bytes: &[u8], first: usize) -> String
     };
     match (half, bytes) {
         (true, [a, b]) => f16::from_le_bytes([*a, *b]).to_string(),
-        _ => {
-            let shown = bytes[first..].iter().take(4);
-            let hex: Vec<String> = shown.map(|b| format!("{b:02x}")).collect();
-            hex.join(" ")
-        }
+        _ => bytes[first..].iter().take(4).map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(" "),
     }
 }

@@ -63,26 +63,26 @@ impl Parts {
     }
 }
 
+/// The factor on the second of each pair that gives the first, by least squares,
+/// where none is further off than fits a `size`.
+fn factor(pairs: &[(f64, f64)], size: f64) -> Option<f64> {
+    let (gc, cc) = pairs.iter().fold((0.0, 0.0), |(gc, cc), (g, c)| (gc + g * c, cc + c * c));
+    let factor = gc / cc;
+    pairs.iter().all(|(g, c)| (g - factor * c).abs() <= FITTED * size).then_some(factor)
+}
+
 /// One factor on the scaled part of every run: the scale of the block, or those
 /// of its sub-blocks.
 fn scaled(format: &Format, p: &Parts, got: &[f64], want: &[f64], run: usize) -> Option<Part> {
     let mut factors = Vec::new();
     for at in (0..got.len()).step_by(run) {
-        let range = at..at + run;
-        let pairs = || range.clone().map(|i| (got[i] - p.base[i], want[i] - p.base[i]));
-        let (mut cc, mut gc) = (0.0, 0.0);
-        for (g, c) in pairs() {
-            cc += c * c;
-            gc += g * c;
-        }
-        if cc == 0.0 {
-            pairs().all(|(g, _)| g == 0.0).then_some(())?;
+        let pairs: Vec<_> = (at..at + run).map(|i| (got[i] - p.base[i], want[i] - p.base[i])).collect();
+        if pairs.iter().all(|(_, c)| *c == 0.0) {
+            pairs.iter().all(|(g, _)| *g == 0.0).then_some(())?;
             continue;
         }
-        let factor = gc / cc;
-        let size = pairs().map(|(g, c)| g.abs().max(c.abs())).fold(0.0, f64::max);
-        pairs().all(|(g, c)| (g - factor * c).abs() <= FITTED * size).then_some(())?;
-        factors.push(factor);
+        let size = pairs.iter().fold(0.0, |size: f64, (g, c)| size.max(g.abs()).max(c.abs()));
+        factors.push(factor(&pairs, size)?);
     }
     alike(format, &factors, Part::Scale)
 }
@@ -112,16 +112,10 @@ fn rescaled(format: &Format, got: &[f64], want: &[f64], run: usize) -> Option<Pa
     let fits = got.chunks(run).zip(want.chunks(run)).all(|(got, want)| {
         let n = got.len() as f64;
         let (g, w) = (got.iter().sum::<f64>() / n, want.iter().sum::<f64>() / n);
-        let (mut ww, mut gw) = (0.0, 0.0);
-        for (got, want) in got.iter().zip(want) {
-            ww += (want - w).powi(2);
-            gw += (got - g) * (want - w);
-        }
-        let factor = gw / ww;
+        let pairs: Vec<_> = got.iter().zip(want).map(|(got, want)| (got - g, want - w)).collect();
         let size = got.iter().chain(want).fold(0.0, |m: f64, v| m.max(v.abs()));
         // A factor of zero is no reading of the quants at all.
-        factor.abs() > FITTED
-            && got.iter().zip(want).all(|(got, want)| (got - g - factor * (want - w)).abs() <= FITTED * size)
+        factor(&pairs, size).is_some_and(|factor| factor.abs() > FITTED)
     });
     fits.then_some(Part::PackedScales)
 }

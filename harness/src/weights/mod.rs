@@ -22,6 +22,7 @@ use qdiff_engine::cuda::CudaEngine;
 use qdiff_engine::model::{Graph, Model, Weight, WeightSource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
 
 /// Blocks of a tensor that are described one by one; all are counted.
 const DESCRIBED: usize = 256;
@@ -124,21 +125,7 @@ pub fn check_reader(
     oracle: &Oracle<'_>,
     progress: Progress<'_>,
 ) -> WeightCheck {
-    let used = model.graph().weights();
-    let mut check = WeightCheck { unused: unused(model), ..WeightCheck::default() };
-    for (done, Weight { name: tensor, .. }) in used.iter().enumerate() {
-        progress(done, used.len());
-        let compared = Compared {
-            tensor,
-            subject,
-            reference: &oracle.weights,
-            start: oracle.weights.start(tensor),
-            one_reader: false,
-        };
-        let mismatch = blocks::compare(&compared, Some(model.graph()));
-        check.count(model.extent(tensor), mismatch);
-    }
-    progress(used.len(), used.len());
+    let Ok(check) = check_used::<Infallible>(model, oracle, progress, |_, against_ggml| Ok(against_ggml(subject)));
     check
 }
 
@@ -152,21 +139,32 @@ pub fn check_device(
     oracle: &Oracle<'_>,
     progress: Progress<'_>,
 ) -> Result<WeightCheck> {
+    check_used(model, oracle, progress, |tensor, against_ggml| {
+        let (ty, bytes) = engine.read_weight(tensor)?;
+        Ok(against_ggml(&ReadBack::new(ty, model.extent(tensor), bytes)))
+    })
+}
+
+/// Every tensor the graph reads: `compare` is given its name, and what holds a
+/// reader of it against ggml.
+fn check_used<E>(
+    model: &Model,
+    oracle: &Oracle<'_>,
+    progress: Progress<'_>,
+    compare: impl Fn(&str, &dyn Fn(&dyn WeightSource) -> Option<Mismatch>) -> Result<Option<Mismatch>, E>,
+) -> Result<WeightCheck, E> {
     let used = model.graph().weights();
-    let mut check = WeightCheck { unused: unused(model), ..WeightCheck::default() };
+    let unused = model.gguf().tensors().iter().filter(|t| !used.iter().any(|w| w.name == t.name));
+    let mut check = WeightCheck { unused: unused.map(|t| t.name.clone()).collect(), ..WeightCheck::default() };
+    let reference = &oracle.weights;
     for (done, Weight { name: tensor, .. }) in used.iter().enumerate() {
         progress(done, used.len());
-        let (ty, bytes) = engine.read_weight(tensor)?;
-        let subject = ReadBack::new(ty, model.extent(tensor), bytes);
-        let compared = Compared {
-            tensor,
-            subject: &subject,
-            reference: &oracle.weights,
-            start: oracle.weights.start(tensor),
-            one_reader: false,
+        let start = reference.start(tensor);
+        let against_ggml = |subject: &dyn WeightSource| {
+            let compared = Compared { tensor, subject, reference, start, one_reader: false };
+            blocks::compare(&compared, Some(model.graph()))
         };
-        let mismatch = blocks::compare(&compared, Some(model.graph()));
-        check.count(model.extent(tensor), mismatch);
+        check.count(model.extent(tensor), compare(tensor, &against_ggml)?);
     }
     progress(used.len(), used.len());
     Ok(check)
@@ -200,10 +198,4 @@ pub fn check_files(
     }
     progress(ours.len(), ours.len());
     check
-}
-
-fn unused(model: &Model) -> Vec<String> {
-    let used = model.graph().weights();
-    let tensors = model.gguf().tensors().iter();
-    tensors.filter(|t| !used.iter().any(|w| w.name == t.name)).map(|t| t.name.clone()).collect()
 }

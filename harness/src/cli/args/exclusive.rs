@@ -18,9 +18,6 @@ const EXCLUSIVE: &[(&str, &str, &[&str])] = &[
     ("generate", "nonce", &["prompt", "tokens", "raw"]),
 ];
 
-/// Commands whose runners may be captures, and the arguments that name them.
-const RUNNERS: &[(&str, &[&str])] = &[("run", &["subject", "reference"]), ("logits", &["subject", "reference"])];
-
 /// Options that say which prompt a recorded subject is of, so that its tokens
 /// can be held against it.
 const OF_THE_SUBJECT: &[&str] = &["prompt", "tokens", "length"];
@@ -36,12 +33,6 @@ const JUDGING: &[&str] = &["map", "stages", "layers", "positions", "tolerance", 
 fn capture(of: &ArgMatches, id: &str) -> bool {
     let spec = of.try_get_one::<Source>(id);
     matches!(spec, Ok(Some(Source::Recorded(_))))
-}
-
-/// Whether the command is about the tokens of a capture.
-fn recorded(name: &str, of: &ArgMatches) -> bool {
-    let runners = RUNNERS.iter().find(|(c, _)| *c == name);
-    runners.is_some_and(|(_, ids)| ids.iter().any(|id| capture(of, id)))
 }
 
 fn typed(of: &ArgMatches, id: &str) -> bool {
@@ -108,7 +99,7 @@ pub(super) fn check(command: &mut Command, matches: &ArgMatches) -> Result<(), E
     let held = name == "run" && capture(of, "subject") && named;
     let compared = |id: &str| held && OF_THE_SUBJECT.contains(&id);
     let clash = RECORDED.iter().find(|(id, _)| typed(id) && !compared(id));
-    if let Some((_, option)) = clash.filter(|_| recorded(name, of)) {
+    if let Some((_, option)) = clash.filter(|_| capture(of, "subject") || capture(of, "reference")) {
         let text =
             format!("the argument '{option}' cannot be used with a capture, which has its own tokens; leave it out");
         return Err(command.error(ErrorKind::ArgumentConflict, text));

@@ -1,40 +1,24 @@
-//! The command line: one file per command with arguments of its own.
+//! The command line: the commands, what each is asked, and where its report goes.
 
-mod bench;
-mod compare;
-mod dequantise;
 mod exclusive;
-mod generate;
-mod inspect;
-mod logits;
 mod mutations;
-mod oracle;
 mod output;
-mod record;
-mod report;
-mod run;
-mod sweep;
-mod weights;
 
-pub use bench::BenchArgs;
-pub use compare::CompareArgs;
-pub use dequantise::DequantiseArgs;
-pub use generate::GenerateArgs;
-pub use inspect::InspectArgs;
-pub use logits::LogitsArgs;
-pub use mutations::{MutationsArgs, MutationsCommand, ScoreArgs};
-pub use oracle::OracleArgs;
-pub use output::{Ci, FileArgs, JsonArgs, OutputArgs};
-pub use record::RecordArgs;
-pub use report::ReportArgs;
-pub use run::RunArgs;
-pub use sweep::SweepArgs;
-pub use weights::WeightsArgs;
+pub use mutations::MutationsCommand;
+pub use output::{BenchArgs, Bisected, Ci, FileArgs, JsonArgs, OutputArgs, ReportArgs, Reported};
 
 use super::project::Project;
+use crate::tasks::compare::CompareRequest;
+use crate::tasks::dequantise::DequantiseRequest;
+use crate::tasks::generate::GenerateRequest;
+use crate::tasks::logits::LogitsRequest;
 use crate::tasks::prompts::PromptsRequest;
-use crate::tasks::request::PromptRequest;
-use crate::tasks::run::REPORTS;
+use crate::tasks::record::RecordRequest;
+use crate::tasks::request::{ModelArgument, PromptRequest};
+use crate::tasks::run::{REPORTS, RunRequest};
+use crate::tasks::sweep::SweepRequest;
+use crate::tasks::verify::VerifyRequest;
+use crate::tasks::weights::WeightsRequest;
 use clap::error::ErrorKind;
 use clap::{ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -108,16 +92,14 @@ impl Command {
             Self::Run(args) => &mut args.request.sides.tokens.prompt,
             Self::Logits(args) => &mut args.request.sides.tokens.prompt,
             Self::Sweep(args) => &mut args.request.tokens.prompt,
-            Self::Record(args) => &mut args.request.tokens.prompt,
+            Self::Record(request) => &mut request.tokens.prompt,
             Self::Generate(args) => &mut args.request.tokens.prompt,
             Self::Bench(args) => &mut args.request.prompt,
             Self::VerifyOracle(args) => &mut args.request.tokens.prompt,
             _ => return None,
         })
     }
-}
 
-impl Command {
     /// Takes what a project sets that no argument's default can say.
     fn take(&mut self, project: &Project, matches: &ArgMatches) {
         let from = Project::sets_tolerance(matches).then(|| project.path.clone());
@@ -151,27 +133,94 @@ pub enum ColorChoice {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run subject and reference side by side and judge every stage
-    Run(RunArgs),
+    #[command(after_help = "\
+Examples:
+  qdiff run --prompt haiku
+  qdiff run --prompt 'Why is the sky blue?' -n 16
+  qdiff run --prompt @notes.txt --raw --stages 'attn_*' --layers 0,5-7 --full
+  qdiff run --taps 'L*.layer_out,logits'
+  qdiff run --inject rope-base:base=10000@L07
+  qdiff run --tolerance 'L*.ffn_down=1e-3' --report report.html --report junit.xml")]
+    Run(Bisected<RunRequest>),
     /// Say what a GGUF file is and what the graph will use of it
-    Inspect(InspectArgs),
+    #[command(after_help = "\
+Examples:
+  qdiff inspect model.gguf
+  qdiff inspect model.gguf --json model.json")]
+    Inspect(Reported<ModelArgument, JsonArgs>),
     /// Compare every weight with ggml's reading, or with another file, down to the block and its field
-    Weights(WeightsArgs),
+    #[command(after_help = "\
+Examples:
+  qdiff weights model.gguf
+  qdiff weights model.gguf --inject nibble-order@L00.ffn_down
+  qdiff weights model.gguf --inject tensor-not-loaded@blk.1.attn_q.weight --json weights.json
+  qdiff weights damaged.gguf --against model.gguf")]
+    Weights(Reported<WeightsRequest>),
     /// Ask of every logit whether it is the product it should be, and which ids are suspicious
-    Logits(LogitsArgs),
+    #[command(after_help = "\
+Examples:
+  qdiff logits --prompt haiku
+  qdiff logits --inject lm-head-transposed
+  qdiff logits --inject one-column-wrong:column=77 --positions 0-3 --json logits.json
+  qdiff logits --subject capture:mine -m model.gguf")]
+    Logits(Reported<LogitsRequest>),
     /// Hold llama.cpp, on weights dequantised to F32, against the f64 oracle
-    VerifyOracle(OracleArgs),
+    #[command(after_help = "\
+Examples:
+  qdiff verify-oracle -n 2")]
+    VerifyOracle(Reported<VerifyRequest, OutputArgs>),
     /// Show saved reports again, in any format
+    #[command(after_help = "\
+Examples:
+  qdiff report qdiff-report/haiku/report.json --report haiku.html
+  qdiff report a.json b.json --report junit.xml
+  qdiff report a.json b.json --digest results/cpu.json --title 'On the CPU'
+  qdiff report results --report REPORT.md")]
     Report(ReportArgs),
     /// Judge two captures: a subject and a reference
-    Compare(Box<CompareArgs>),
+    #[command(after_help = "\
+Examples:
+  qdiff compare mine llama -m model.gguf
+  qdiff compare mine llama -m model.gguf --tolerance 'L*.ffn_down=1e-3'
+  qdiff compare mine llama
+
+Without a model only how far the two are apart can be told.")]
+    Compare(Box<Bisected<CompareRequest>>),
     /// Feed the same tokens in one batch, in parts and token by token: prefill against decode
-    Sweep(SweepArgs),
+    #[command(after_help = "\
+Examples:
+  qdiff sweep --prompt haiku
+  qdiff sweep --prompt code -n 16 --sizes 1,2,3,5,8
+  qdiff sweep --prompt long --length 2000 -n 0 --sizes 64 --layers 0 --positions 0,1,63,64,1999")]
+    Sweep(Reported<SweepRequest>),
     /// Write the stages of one runner to disk, as npz with a manifest
-    Record(RecordArgs),
+    #[command(after_help = "\
+Examples:
+  qdiff record --runner cpu --out golden
+  qdiff run --subject capture:golden
+  qdiff record --runner llama --like golden --out theirs
+  qdiff compare golden theirs")]
+    Record(RecordRequest),
     /// Let subject and reference speak freely, and say where their texts part and why
-    Generate(GenerateArgs),
+    #[command(after_help = "\
+Without --temp both sides take the most probable token. With it they draw, with
+llama.cpp's defaults for the other samplers and the same seed.
+
+Exit codes: 0 the same text, or other text by a flip that rounding made with
+every stage in order; 1 a stage is wrong; 2 trouble; 3 not everything judged.
+
+Examples:
+  qdiff generate --prompt haiku -n 64
+  qdiff generate --prompt 'Tell me a joke' -n 64 --temp 0.8 --seed 7
+  qdiff generate --prompt haiku -n 32 --inject rope-base:base=10000@L07
+  qdiff generate --nonce -n 32")]
+    Generate(Reported<GenerateRequest>),
     /// Write a copy of a model with its matrices dequantised
-    Dequantise(DequantiseArgs),
+    #[command(after_help = "\
+Examples:
+  qdiff dequantise --to f16 --out model-f16.gguf
+  qdiff dequantise -m model.gguf --to f32 --out model-f32.gguf")]
+    Dequantise(DequantiseRequest),
     /// List the built-in prompts with their text
     #[command(after_help = "\
 Examples:
@@ -179,7 +228,17 @@ Examples:
   qdiff prompts -m model.gguf")]
     Prompts(PromptsRequest),
     /// The faults that can be injected and recognised
-    Mutations(MutationsArgs),
+    #[command(after_help = "\
+Examples:
+  qdiff mutations
+  qdiff mutations show rope-base
+  qdiff mutations score --quick
+  qdiff run --inject rope-base:base=10000@L07")]
+    Mutations {
+        /// What of the catalogue [default: list]
+        #[command(subcommand)]
+        command: Option<MutationsCommand>,
+    },
     /// List what the engine can run on
     #[command(after_help = "\
 Examples:
@@ -187,6 +246,9 @@ Examples:
   qdiff devices --json devices.json")]
     Devices(JsonArgs),
     /// Time and memory against llama.cpp, as ratios of one run
+    #[command(after_help = "\
+Examples:
+  qdiff bench --rounds 1")]
     Bench(BenchArgs),
     /// Print the JSON schema of what qdiff writes and reads
     #[command(after_help = "\

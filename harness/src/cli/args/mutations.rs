@@ -1,23 +1,9 @@
-//! Arguments of `qdiff mutations`.
+//! What `qdiff mutations` can be asked.
 
-use super::{FileArgs, JsonArgs};
+use super::{JsonArgs, Reported};
 use crate::tasks::score::ScoreRequest;
 use crate::tasks::values;
-use clap::{Args, Subcommand};
-
-/// `qdiff mutations`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  qdiff mutations
-  qdiff mutations show rope-base
-  qdiff mutations score --quick
-  qdiff run --inject rope-base:base=10000@L07")]
-pub struct MutationsArgs {
-    /// What of the catalogue [default: list]
-    #[command(subcommand)]
-    pub command: Option<MutationsCommand>,
-}
+use clap::Subcommand;
 
 /// What of the catalogue.
 #[derive(Debug, Subcommand)]
@@ -28,7 +14,6 @@ Examples:
   qdiff mutations list
   qdiff mutations list --json mutations.json")]
     List {
-        /// JSON
         #[command(flatten)]
         json: JsonArgs,
     },
@@ -40,28 +25,16 @@ Examples:
         /// Its name
         #[arg(value_parser = values::mutation(), hide_possible_values = true)]
         name: String,
-        /// JSON
         #[command(flatten)]
         json: JsonArgs,
     },
     /// Plant faults, diagnose them, and say how often the diagnosis is right
-    Score(ScoreArgs),
-}
-
-/// `qdiff mutations score`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
+    #[command(after_help = "\
 Exit codes: 0 if every independent fault that is not inert is found at its stage, 95 of 100
 are named and no clean run raises an alarm; else 1.
 
 Examples:
   qdiff mutations score --json score.json
   qdiff mutations score --model model.gguf --pairs 4")]
-pub struct ScoreArgs {
-    /// Which faults to plant where
-    #[command(flatten)]
-    pub request: ScoreRequest,
-    /// Where the score goes
-    #[command(flatten)]
-    pub files: FileArgs,
+    Score(Reported<ScoreRequest>),
 }

@@ -1,5 +1,6 @@
-//! Where a report goes: shared by the commands that make one.
+//! Where a report goes, and what a command that makes one takes beside it.
 
+use crate::tasks::bench::BenchRequest;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,6 @@ pub struct OutputArgs {
     /// Show a row per stage and layer
     #[arg(long, help_heading = "Output")]
     pub full: bool,
-    /// Files
     #[command(flatten)]
     pub files: FileArgs,
 }
@@ -60,4 +60,53 @@ pub struct JsonArgs {
 pub enum Ci {
     /// GitHub Actions: the job summary, and an annotation for the first origin
     Github,
+}
+
+/// What is asked of a task, and where its report goes.
+#[derive(Clone, Debug, Args)]
+pub struct Reported<R: Args, O: Args = FileArgs> {
+    #[command(flatten)]
+    pub request: R,
+    #[command(flatten)]
+    pub output: O,
+}
+
+/// The same of a task that `git bisect run` may ask.
+#[derive(Clone, Debug, Args)]
+pub struct Bisected<R: Args> {
+    #[command(flatten)]
+    pub request: R,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Exit with 125 instead of 2 and 3, for `git bisect run`
+    #[arg(long, help_heading = "Output")]
+    pub bisect: bool,
+}
+
+/// `qdiff bench`.
+#[derive(Clone, Debug, Args)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    pub request: BenchRequest,
+    #[command(flatten)]
+    pub output: FileArgs,
+    /// Print the change against the figures of an earlier --json file (`--measure cuda`)
+    #[arg(long, value_name = "FILE", env = "QDIFF_BASELINE", help_heading = "Output")]
+    pub baseline: Option<PathBuf>,
+}
+
+/// `qdiff report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Reports that `run --json` wrote; or a folder of JSON results, told as one document
+    #[arg(value_name = "FILE", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// Also write the figures of all of them as one small file, for a folder of results
+    #[arg(long, value_name = "FILE")]
+    pub digest: Option<PathBuf>,
+    /// Heading of the digest
+    #[arg(long, value_name = "TEXT", default_value = "Runs", requires = "digest")]
+    pub title: String,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }

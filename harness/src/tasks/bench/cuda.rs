@@ -1,7 +1,7 @@
 //! `qdiff bench --measure cuda`: the CUDA engine on its own card, by both paths
 //! and with and without taps.
 
-use super::{BenchRequest, median};
+use super::{BenchRequest, median, timed};
 use crate::llama::plain::Plain;
 use crate::loaded::LoadedModel;
 use crate::report::bench::{Bench, BenchRow as Row, Kernel};
@@ -11,15 +11,14 @@ use qdiff_engine::model::StageId;
 use qdiff_engine::ops::Tensor;
 use qdiff_engine::tap::{NoTaps, TapSink};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Tokens of the context before the first timed decode step, which is also the
 /// timed prefill.
-pub const CONTEXT: usize = 512;
+const CONTEXT: usize = 512;
 /// Decode steps timed.
-pub const DECODE: usize = 128;
+const DECODE: usize = 128;
 /// Steps of a measurement with taps: they are slow.
-pub const TAPPED: usize = 8;
+const TAPPED: usize = 8;
 
 /// Launches of a kernel in a row when it is timed.
 const REPEATS: usize = 50;
@@ -88,20 +87,21 @@ fn entries(gemm: Gemm, kv: KvType) -> Vec<Entry> {
 
 /// Seconds per token of prefill and of decode.
 fn time(engine: &mut CudaEngine, prompt: &[u32], taps: Taps) -> Result<(f64, f64)> {
-    let step = |engine: &mut CudaEngine, tokens: &[u32]| match taps {
-        Taps::Off => engine.step(tokens, &mut NoTaps),
-        _ => engine.step(tokens, &mut Every),
-    };
-    let steps = if taps == Taps::Off { DECODE } else { TAPPED };
     engine.rewind(0);
-    let start = Instant::now();
-    step(engine, prompt)?;
-    let prefill = start.elapsed().as_secs_f64() / prompt.len() as f64;
-    let start = Instant::now();
-    for &token in prompt.iter().cycle().take(steps) {
-        step(engine, &[token])?;
-    }
-    Ok((prefill, start.elapsed().as_secs_f64() / steps as f64))
+    per_token(prompt, if taps == Taps::Off { DECODE } else { TAPPED }, |tokens| match taps {
+        Taps::Off => Ok(engine.step(tokens, &mut NoTaps)?),
+        Taps::Device | Taps::Host => Ok(engine.step(tokens, &mut Every)?),
+    })
+}
+
+fn time_llama(plain: &mut Plain, prompt: &[u32]) -> Result<(f64, f64)> {
+    plain.clear();
+    per_token(prompt, DECODE, |tokens| plain.step(tokens))
+}
+
+fn per_token(prompt: &[u32], steps: usize, step: impl FnMut(&[u32]) -> Result<()>) -> Result<(f64, f64)> {
+    let (prefill, decode) = timed(prompt, steps, step)?;
+    Ok((prefill / prompt.len() as f64, decode / steps as f64))
 }
 
 /// Seconds per token of prefill and of decode, a pair a round.
@@ -148,18 +148,6 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
         bench.compare("llama.cpp (cuda)");
     }
     Ok(bench)
-}
-
-fn time_llama(plain: &mut Plain, prompt: &[u32]) -> Result<(f64, f64)> {
-    plain.clear();
-    let start = Instant::now();
-    plain.step(prompt)?;
-    let prefill = start.elapsed().as_secs_f64() / prompt.len() as f64;
-    let start = Instant::now();
-    for &token in prompt.iter().cycle().take(DECODE) {
-        plain.step(&[token])?;
-    }
-    Ok((prefill, start.elapsed().as_secs_f64() / DECODE as f64))
 }
 
 fn one(

@@ -30,13 +30,10 @@ pub struct BenchRequest {
     /// What to measure
     #[arg(long, value_enum, default_value_t = Measure::Speed)]
     pub measure: Measure,
-    /// Model and tokens
     #[command(flatten)]
     pub prompt: PromptRequest,
-    /// Threads
     #[command(flatten)]
     pub threads: ThreadsRequest,
-    /// Linear layers
     #[command(flatten)]
     pub gemm: GemmRequest,
     /// Rounds; both sides run in each, and the medians are printed [default: 3]
@@ -103,7 +100,7 @@ fn speed(request: &BenchRequest) -> Result<Speed> {
     // Seconds of (prefill, decode), of the CPU engine and of llama.cpp.
     let mut rounds: Vec<((f64, f64), (f64, f64))> = Vec::new();
     for _ in 0..request.rounds() {
-        rounds.push((cpu(&opened, &prompt), llama(&opened, &prompt, threads)?));
+        rounds.push((cpu(&opened, &prompt)?, llama(&opened, &prompt, threads)?));
     }
     let row = |what, tokens: usize, pick: fn(&(f64, f64)) -> f64| {
         let of = |f: &dyn Fn(f64, f64) -> f64| median(rounds.iter().map(|(a, b)| f(pick(a), pick(b))).collect());
@@ -114,32 +111,31 @@ fn speed(request: &BenchRequest) -> Result<Speed> {
     Ok(Speed { threads, rounds: request.rounds(), rows })
 }
 
-/// Seconds of prefill and decode.
-fn cpu(opened: &LoadedModel, prompt: &[u32]) -> (f64, f64) {
-    let mut engine = CpuEngine::new(opened.model.graph().clone(), &opened.model);
+/// Seconds of a step of the whole prompt, and of `steps` single tokens after it.
+fn timed(prompt: &[u32], steps: usize, mut step: impl FnMut(&[u32]) -> Result<()>) -> Result<(f64, f64)> {
     let start = Instant::now();
-    engine.step(prompt, &mut NoTaps);
+    step(prompt)?;
     let prefill = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    for i in 0..STEPS {
-        engine.step(&prompt[i..=i], &mut NoTaps);
+    for &token in prompt.iter().cycle().take(steps) {
+        step(&[token])?;
     }
-    (prefill, start.elapsed().as_secs_f64())
+    Ok((prefill, start.elapsed().as_secs_f64()))
+}
+
+fn cpu(opened: &LoadedModel, prompt: &[u32]) -> Result<(f64, f64)> {
+    let mut engine = CpuEngine::new(opened.model.graph().clone(), &opened.model);
+    timed(prompt, STEPS, |tokens| {
+        engine.step(tokens, &mut NoTaps);
+        Ok(())
+    })
 }
 
 fn llama(opened: &LoadedModel, prompt: &[u32], threads: usize) -> Result<(f64, f64)> {
-    let graph = opened.model.graph();
     let room = Room { step: PREFILL, context: PREFILL + STEPS, threads, ..Room::default() };
-    let mut session = TappedContext::new(&opened.llama, graph, room)?;
+    let mut session = TappedContext::new(&opened.llama, opened.model.graph(), room)?;
     let none = Want::nothing();
-    let start = Instant::now();
-    session.step(prompt, &none)?;
-    let prefill = start.elapsed().as_secs_f64();
-    let start = Instant::now();
-    for i in 0..STEPS {
-        session.step(&prompt[i..=i], &none)?;
-    }
-    Ok((prefill, start.elapsed().as_secs_f64()))
+    timed(prompt, STEPS, |tokens| session.step(tokens, &none).map(drop))
 }
 
 /// What `run` is measured against: llama.cpp loads and does the fully tapped
