@@ -2,7 +2,7 @@
 //! llama.cpp's.
 //!
 //! llama.cpp may abort on a broken file, so its answer comes from a child
-//! process: this test binary again, running only `child`, which reads a batch
+//! process: this test program again, running only `child`, which reads a batch
 //! of files named by an environment variable and prints a line per file. When
 //! the child dies, the file it died at counts as refused, and another child
 //! goes on after it.
@@ -81,7 +81,7 @@ fn verdicts(test: &str, files: &[Vec<u8>]) -> Vec<Verdict> {
     while out.len() < files.len() {
         let first = out.len();
         let child = Command::new(std::env::current_exe().expect("this test's path"))
-            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "gguf_vs_ggml::child", "--nocapture", "--test-threads=1"])
             .env(DIR, &dir)
             .env(FIRST, first.to_string())
             // llama.cpp would call a debugger for a backtrace.

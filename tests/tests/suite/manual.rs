@@ -98,7 +98,7 @@ fn every_example_runs() {
                 let _ = std::fs::remove_dir_all(folder.join(arguments[at + 1]));
             }
             let mut environment = vec![("QDIFF_MODEL", "model.gguf"), ("QDIFF_DECODE", "2")];
-            // The score takes minutes, and tests/score.rs runs it: here its
+            // The score takes minutes, and score.rs runs it: here its
             // arguments are taken, and then there is nothing to run on.
             let score = arguments.starts_with(&["mutations", "score"]);
             if score {
