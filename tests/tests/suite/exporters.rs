@@ -1,25 +1,7 @@
 //! Captures from Python: numpy reads what qdiff writes and the other way
 //! round, with the exporter that the documentation shows.
 
-use qdiff_tests::recording::record;
-use qdiff_tests::{folder, qdiff, stderr, stdout};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-/// Runs Python with numpy and the exporter on its path.
-fn python(folder: &Path, script: &str) -> String {
-    let numpy = Command::new(root().join("scripts/fetch-numpy")).output().unwrap();
-    assert!(numpy.status.success(), "no numpy: {}", stderr(&numpy));
-    let path = format!("{}:{}", stdout(&numpy).trim(), root().join("docs/exporters").display());
-    let output =
-        Command::new("python3").current_dir(folder).env("PYTHONPATH", path).args(["-c", script]).output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    stdout(&output)
-}
+use qdiff_tests::{Folder, folder, python};
 
 /// Reads a recorded capture, asserts what it holds, and writes it again under
 /// the names and in the layouts of another engine; `CHANGE` may break an array.
@@ -55,9 +37,8 @@ for name in arrays.files:
 capture.save("foreign")
 "#;
 
-/// The map for these names, every stage of the graph in it.
-fn write_map(folder: &Path) {
-    let script = r##"
+/// Writes the map for these names, every stage of the graph in it.
+const MAP: &str = r##"
 import numpy as np
 names = sorted({n.split("/")[1] for n in np.load("recorded/capture.npz").files})
 lines = ["# what numpy calls it"]
@@ -67,54 +48,31 @@ for name in sorted({n[4:] for n in names if n[0] == "L"}):
 lines += [f"model.{n} = {n}" for n in names if n[0] != "L"]
 open("map", "w").write("\n".join(lines) + "\n")
 "##;
-    python(folder, script);
-}
 
-fn setup() -> tempfile::TempDir {
+/// A capture from Python with this change, and its map.
+fn exported(change: &str) -> Folder {
     let folder = folder();
-    record(folder.path(), "recorded", &[]);
-    write_map(folder.path());
+    folder.record("recorded", "");
+    python(&folder, MAP);
+    python(&folder, &REWRITE.replace("CHANGE", change));
     folder
 }
 
-const JUDGE: &[&str] = &["run", "-m", "model.gguf", "--subject", "capture:foreign", "--map", "map"];
+const JUDGE: &str = "run -m model.gguf --subject capture:foreign --map map";
 
 #[test]
 fn numpy_reads_and_writes_captures() {
-    let folder = setup();
-    let folder = folder.path();
-    python(folder, &REWRITE.replace("CHANGE", "pass"));
-    let output = qdiff(folder, JUDGE);
-    let text = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
-    assert!(text.starts_with("MATCH"), "{text}");
-    assert!(text.contains("numpy (recorded"), "{text}");
+    let folder = exported("pass");
+    let said = folder.qdiff(JUDGE).exits(0);
+    assert!(said.stdout.starts_with("MATCH"), "{said}");
+    assert!(said.stdout.contains("numpy (recorded"), "{said}");
 
     // A wrong order of axes is another tensor, and is found at its stage.
-    let map = std::fs::read_to_string(folder.join("map")).unwrap();
-    std::fs::write(folder.join("map"), map.replace("q_rope : 0,2,1,3", "q_rope : 0,1,2,3")).unwrap();
-    let output = qdiff(folder, JUDGE);
-    assert_eq!(output.status.code(), Some(1), "{}{}", stdout(&output), stderr(&output));
-    assert!(stdout(&output).contains("L00.q_rope"), "{}", stdout(&output));
-}
+    let map = folder.text("map");
+    folder.write("map", map.replace("q_rope : 0,2,1,3", "q_rope : 0,1,2,3"));
+    let said = folder.qdiff(JUDGE).exits(1);
+    assert!(said.stdout.contains("L00.q_rope"), "{said}");
 
-#[test]
-fn what_numpy_breaks_is_found() {
-    let folder = setup();
-    let change = "if name == 'step1/L01.ffn_gate': x[0, 7] += 0.5";
-    python(folder.path(), &REWRITE.replace("CHANGE", change));
-    let output = qdiff(folder.path(), JUDGE);
-    let text = stdout(&output);
-    assert_eq!(output.status.code(), Some(1), "{text}{}", stderr(&output));
-    for part in ["L01.ffn_gate", "at decode step 1", "one column, 7"] {
-        assert!(text.contains(part), "`{part}` is not in:\n{text}");
-    }
-}
-
-#[test]
-fn maps_that_say_nothing_are_refused() {
-    let folder = setup();
-    python(folder.path(), &REWRITE.replace("CHANGE", "pass"));
     for (map, expected) in [
         ("model.{L}.x = nonsense", "no stage is called `nonsense`"),
         ("model.x = q_rope", "has no {L}"),
@@ -124,10 +82,15 @@ fn maps_that_say_nothing_are_refused() {
         ("model.logits = logits : 1,0", "has 3 axes, and the map orders 2"),
         ("model.{L}.ffn_up = ffn_down", "and the stage has"),
     ] {
-        std::fs::write(folder.path().join("map"), map).unwrap();
-        let output = qdiff(folder.path(), JUDGE);
-        let message = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{map}: {message}");
-        assert!(message.contains(expected), "{map}: {message}");
+        folder.write("map", map);
+        folder.refuses(JUDGE, &[expected]);
+    }
+}
+
+#[test]
+fn what_numpy_breaks_is_found() {
+    let said = exported("if name == 'step1/L01.ffn_gate': x[0, 7] += 0.5").qdiff(JUDGE).exits(1);
+    for part in ["L01.ffn_gate", "at decode step 1", "one column, 7"] {
+        assert!(said.stdout.contains(part), "`{part}` is not in:\n{said}");
     }
 }

@@ -1,41 +1,31 @@
 //! Every golden yields what it must, against llama.cpp on this machine.
 
-use qdiff_tests::{qdiff, real_model, stderr, stdout};
+use qdiff_tests::{markdown, real_folder};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-fn read(path: &Path) -> Value {
-    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
-}
-
 fn goldens() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../goldens");
-    let mut all: Vec<PathBuf> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        // Results of other kinds stand beside them, for REPORT.md.
-        .filter(|p| p.join("manifest.json").is_file())
-        .collect();
+    let folders = std::fs::read_dir(markdown::root().join("goldens")).unwrap();
+    // Results of other kinds stand beside them, for REPORT.md.
+    let mut all: Vec<PathBuf> =
+        folders.map(|entry| entry.unwrap().path()).filter(|p| p.join("manifest.json").is_file()).collect();
     all.sort();
     all
 }
 
 #[test]
 fn every_golden_yields_what_it_must() {
-    let work = tempfile::tempdir().unwrap();
+    let work = real_folder();
     let all = goldens();
     assert!(all.len() >= 7, "goldens are missing: {all:?}");
     for golden in all {
-        let expected = read(&golden.join("expected.json"));
-        let subject = format!("capture:{}", golden.display());
-        let model = real_model();
-        let mut args = vec!["run", "-m", &model, "--subject", &subject, "--report", "report.json"];
-        let more = expected["arguments"].as_array().unwrap();
-        args.extend(more.iter().map(|a| a.as_str().unwrap()));
-        let output = qdiff(work.path(), &args);
-        let text = format!("{}\n{}{}", golden.display(), stdout(&output), stderr(&output));
-        assert_eq!(output.status.code().map(i64::from), expected["exit"].as_i64(), "{text}");
-        let verdict = &read(&work.path().join("report.json"))["verdict"];
+        let expected = std::fs::read(golden.join("expected.json")).unwrap();
+        let expected: Value = serde_json::from_slice(&expected).unwrap();
+        let more: Vec<&str> = expected["arguments"].as_array().unwrap().iter().map(|a| a.as_str().unwrap()).collect();
+        let (code, report, text) = work.judged(&format!("--subject 'capture:{}' {}", golden.display(), more.join(" ")));
+        let text = format!("{}\n{text}", golden.display());
+        assert_eq!(expected["exit"], code, "{text}");
+        let verdict = &report["verdict"];
         let findings = verdict["findings"].as_array().unwrap();
         let of = |pick: &dyn Fn(&Value) -> Value| findings.iter().map(pick).collect::<Value>();
         assert_eq!(of(&|f| f["stage"].clone()), expected["origins"], "{text}");

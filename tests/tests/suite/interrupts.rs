@@ -2,62 +2,45 @@
 //! reads, and never looks like a pass.
 
 use qdiff_tests::synth::Synth;
-use qdiff_tests::{binary, folder, qdiff, stderr};
+use qdiff_tests::{Folder, Said, files, folder, folder_with};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-fn command(folder: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(binary());
-    for (name, _) in std::env::vars().filter(|(n, _)| n.starts_with("QDIFF_")) {
-        command.env_remove(name);
-    }
-    command.current_dir(folder).args(args).env("TMPDIR", folder);
+/// Tokens that take a while.
+const LONG: &str = "-m model.gguf --prompt long --raw --length 2000 -n 0";
+
+fn command(folder: &Folder, line: &str) -> Command {
+    let mut command = folder.command(line);
+    command.env("TMPDIR", &**folder).stdout(Stdio::null());
     command
 }
 
-/// A recording that takes a while.
-const RECORD: &[&str] = &[
-    "record",
-    "-m",
-    "model.gguf",
-    "--prompt",
-    "long",
-    "--raw",
-    "--length",
-    "2000",
-    "-n",
-    "0",
-    "--ubatch",
-    "50",
-    "--out",
-    "out",
-];
-
-/// What is in the folder besides the model.
-fn left(folder: &Path) -> Vec<PathBuf> {
-    let all = std::fs::read_dir(folder).unwrap();
-    let mut left: Vec<PathBuf> =
-        all.map(|e| PathBuf::from(e.unwrap().file_name())).filter(|p| p != Path::new("model.gguf")).collect();
-    left.sort();
-    left
+fn recording(folder: &Folder) -> Command {
+    command(folder, &format!("record {LONG} --ubatch 50 --out out"))
 }
 
-/// Starts a recording and waits until it writes.
-fn start_writing(folder: &Path) -> Child {
-    let mut child = command(folder, RECORD).stdout(Stdio::null()).spawn().unwrap();
+/// What is in the folder besides the model.
+fn left(folder: &Folder) -> Vec<String> {
+    files(folder).into_iter().filter(|name| name != "model.gguf").collect()
+}
+
+/// Starts it and waits until a file of it, new or in a new folder, has more than `least` bytes.
+fn start_writing(folder: &Folder, mut command: Command, least: u64) -> Child {
+    let before = left(folder);
+    let mut child = command.spawn().unwrap();
     let start = Instant::now();
     loop {
-        let part = left(folder).into_iter().map(|p| folder.join(p).join("capture.npz"));
-        let size = part.filter_map(|p| p.metadata().ok()).map(|m| m.len()).max();
-        if size.unwrap_or(0) > 1 << 20 {
+        let new = left(folder).into_iter().filter(|name| !before.contains(name)).map(|name| folder.join(name));
+        let file = |path: PathBuf| if path.is_dir() { path.join("capture.npz") } else { path };
+        if new.map(file).filter_map(|p| p.metadata().ok()).any(|m| m.len() > least) {
             return child;
         }
         assert!(child.try_wait().unwrap().is_none(), "it ended before it could be interrupted");
         assert!(start.elapsed() < Duration::from_secs(120), "it never wrote");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -70,11 +53,11 @@ fn send(child: &Child, signal: i32) {
 fn an_interrupt_leaves_nothing() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let folder = folder();
-        let mut child = start_writing(folder.path());
+        let mut child = start_writing(&folder, recording(&folder), 1 << 20);
         send(&child, signal);
         // Ended by the signal, so that a shell stops its loop as well.
         assert_eq!(child.wait().unwrap().signal(), Some(signal));
-        assert_eq!(left(folder.path()), Vec::<PathBuf>::new());
+        assert_eq!(left(&folder), Vec::<String>::new());
     }
 }
 
@@ -82,51 +65,20 @@ fn an_interrupt_leaves_nothing() {
 /// file that is called as a part of it might be.
 #[test]
 fn an_interrupted_copy_leaves_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let large = Synth { n_layers: 400, ..Synth::default() };
-    large.write(&folder.join("model.gguf")).unwrap();
-    std::fs::write(folder.join("out.part"), "mine").unwrap();
-    let args = ["dequantise", "-m", "model.gguf", "--out", "out.gguf"];
-    let mut child = command(folder, &args).stdout(Stdio::null()).spawn().unwrap();
-    let start = Instant::now();
-    // The one file that is new and has begun to grow.
-    while left(folder)
-        .iter()
-        .filter(|p| *p != Path::new("out.part"))
-        .filter_map(|p| folder.join(p).metadata().ok())
-        .all(|m| m.len() == 0)
-    {
-        let ended = child.try_wait().unwrap();
-        assert!(ended.is_none(), "it ended before it could be interrupted");
-        assert!(start.elapsed() < Duration::from_secs(60), "it never wrote");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let folder = folder_with(&Synth { n_layers: 400, ..Synth::default() });
+    folder.write("out.part", "mine");
+    let mut child = start_writing(&folder, command(&folder, "dequantise -m model.gguf --out out.gguf"), 0);
     send(&child, libc::SIGTERM);
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
-    assert_eq!(left(folder), [PathBuf::from("out.part")]);
-    assert_eq!(std::fs::read(folder.join("out.part")).unwrap(), b"mine");
+    assert_eq!(left(&folder), ["out.part"]);
+    assert_eq!(folder.text("out.part"), "mine");
 }
 
 #[test]
 fn an_interrupted_run_is_no_pass() {
     let folder = folder();
-    let args = [
-        "run",
-        "-m",
-        "model.gguf",
-        "--prompt",
-        "long",
-        "--raw",
-        "--length",
-        "2000",
-        "-n",
-        "0",
-        "--report",
-        "report.json",
-        "-v",
-    ];
-    let mut child = command(folder.path(), &args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut run = command(&folder, &format!("run {LONG} --report report.json -v"));
+    let mut child = run.stderr(Stdio::piped()).spawn().unwrap();
     // Kept open to the end: who speaks to nobody ends otherwise.
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
     let running = said.by_ref().map(|line| line.unwrap()).any(|line| line.contains("] running "));
@@ -134,7 +86,7 @@ fn an_interrupted_run_is_no_pass() {
     send(&child, libc::SIGINT);
     let status = child.wait().unwrap();
     assert_eq!(status.signal(), Some(libc::SIGINT), "{status}");
-    assert_eq!(left(folder.path()), Vec::<PathBuf>::new());
+    assert_eq!(left(&folder), Vec::<String>::new());
 }
 
 /// Nothing can be cleaned up then; but nothing has the name that was asked for,
@@ -142,21 +94,19 @@ fn an_interrupted_run_is_no_pass() {
 #[test]
 fn a_killed_recording_is_no_capture() {
     let folder = folder();
-    let mut child = start_writing(folder.path());
+    let mut child = start_writing(&folder, recording(&folder), 1 << 20);
     send(&child, libc::SIGKILL);
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
-    let left = left(folder.path());
-    assert!(!left.contains(&PathBuf::from("out")), "{left:?}");
+    let left = left(&folder);
     let [part] = left.as_slice() else {
         panic!("{left:?}");
     };
-    let subject = format!("capture:{}", part.display());
-    let output = qdiff(folder.path(), &["run", "-m", "model.gguf", "--subject", &subject]);
-    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert_ne!(part, "out");
+    folder.refuses(&format!("run -m model.gguf --subject capture:{part}"), &[]);
 }
 
 /// Files may grow to `bytes` and no further, as on a disk that is full.
-fn with_full_disk(mut command: Command, bytes: u64) -> std::process::Output {
+fn with_full_disk(mut command: Command, bytes: u64) -> Said {
     // SAFETY: only calls that are allowed between fork and exec.
     unsafe {
         command.pre_exec(move || {
@@ -169,24 +119,21 @@ fn with_full_disk(mut command: Command, bytes: u64) -> std::process::Output {
             }
         });
     }
-    command.output().unwrap()
+    command.output().unwrap().into()
 }
 
 #[test]
 fn a_full_disk_is_told_and_leaves_nothing() {
     let folder = folder();
-    let folder = folder.path();
-    let run = ["run", "-m", "model.gguf", "-n", "1", "--report", "report.json"];
-    for (args, bytes, expected) in [
-        (RECORD, 1 << 20, "writing the capture out"),
-        (&run, 1 << 10, "report.json"),
-        (&[&run[..], &["--memory", "0"]].concat(), 1 << 20, "--tmp"),
+    let run = "run -m model.gguf -n 1 --report report.json";
+    for (command, bytes, expected) in [
+        (recording(&folder), 1 << 20, "writing the capture out"),
+        (command(&folder, run), 1 << 10, "report.json"),
+        (command(&folder, &format!("{run} --memory 0")), 1 << 20, "--tmp"),
     ] {
-        let output = with_full_disk(command(folder, args), bytes);
-        let message = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
-        assert!(message.contains(expected), "{args:?}: {message}");
-        assert_eq!(left(folder), Vec::<PathBuf>::new(), "{args:?}");
+        let said = with_full_disk(command, bytes).exits(2);
+        assert!(said.stderr.contains(expected), "{expected}: {said}");
+        assert_eq!(left(&folder), Vec::<String>::new(), "{expected}");
     }
 }
 
@@ -194,15 +141,12 @@ fn a_full_disk_is_told_and_leaves_nothing() {
 #[test]
 fn a_closed_pipe_changes_no_verdict() {
     let folder = folder();
-    for (fault, code) in [(None, 0), (Some("rope-base@L00"), 1)] {
-        let mut args = vec!["run", "-m", "model.gguf", "-n", "1", "--report", "report.json"];
-        args.extend(fault.map_or([].as_slice(), |_| ["--inject"].as_slice()));
-        args.extend(fault);
-        let mut child = command(folder.path(), &args).stdout(Stdio::piped()).spawn().unwrap();
+    for (inject, code) in [("", 0), ("--inject rope-base@L00", 1)] {
+        let mut run = command(&folder, &format!("run -m model.gguf -n 1 --report report.json {inject}"));
+        let mut child = run.stdout(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         assert_eq!(child.wait().unwrap().code(), Some(code));
-        let report = std::fs::read(folder.path().join("report.json")).unwrap();
-        assert!(serde_json::from_slice::<serde_json::Value>(&report).is_ok());
+        folder.json("report.json");
     }
 }
 
@@ -210,13 +154,10 @@ fn a_closed_pipe_changes_no_verdict() {
 #[test]
 fn memory_changes_no_verdict() {
     let folder = folder();
-    let verdict = |memory: &str| {
-        let args = ["run", "-m", "model.gguf", "-n", "2", "--memory", memory, "--report", "report.json"];
-        let output = qdiff(folder.path(), &args);
-        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        let report = std::fs::read(folder.path().join("report.json")).unwrap();
-        let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+    let [none, enough] = [0, 1000].map(|memory| {
+        let (code, report, text) = folder.judged(&format!("-n 2 --memory {memory}"));
+        assert_eq!(code, 0, "{text}");
         report["verdict"]["stages"].clone()
-    };
-    assert_eq!(verdict("0"), verdict("1000"));
+    });
+    assert_eq!(none, enough);
 }

@@ -1,6 +1,6 @@
 //! Prompts in ubatches, and faults that begin at a position.
 
-use qdiff_tests::{folder, headline, judged, qdiff, screen, stderr, stdout};
+use qdiff_tests::{folder, headline, screen};
 use serde_json::Value;
 
 /// Of a stage whose operands are too large only some rows are looked at, and
@@ -8,13 +8,16 @@ use serde_json::Value;
 #[test]
 fn causes_are_named_from_few_rows_and_few_stages() {
     let folder = folder();
-    let long = &["--prompt", "long", "--length", "600", "-n", "0"][..];
-    for (which, stages, fault, stage, cause) in [
-        (long, "attn_context", "one-row-wrong:position=500@L01", "L01.attn_context", "one-row-wrong:position=500"),
-        (&["-n", "1"], "attn_residual", "residual-wrong-side@L01", "L01.attn_residual", "residual-wrong-side"),
+    for (args, stage, cause) in [
+        (
+            "--prompt long --length 600 -n 0 --stages attn_context --inject one-row-wrong:position=500@L01",
+            "L01.attn_context",
+            "one-row-wrong:position=500",
+        ),
+        ("-n 1 --stages attn_residual --inject residual-wrong-side@L01", "L01.attn_residual", "residual-wrong-side"),
     ] {
-        let (code, report, text) = judged(folder.path(), &[which, &["--stages", stages, "--inject", fault]].concat());
-        assert_eq!(code, 1, "{fault}\n{text}");
+        let (code, report, text) = folder.judged(args);
+        assert_eq!(code, 1, "{args}\n{text}");
         let first = &report["verdict"]["findings"][0];
         assert_eq!(first["stage"], stage, "{text}");
         assert_eq!(first["cause"]["name"], cause, "{text}");
@@ -25,8 +28,8 @@ fn causes_are_named_from_few_rows_and_few_stages() {
 #[test]
 fn ubatches_of_any_size_match() {
     let folder = folder();
-    for ubatch in ["1", "7", "35", "512"] {
-        let (code, report, text) = judged(folder.path(), &["--ubatch", ubatch, "-n", "2"]);
+    for ubatch in [1, 7, 35, 512] {
+        let (code, report, text) = folder.judged(&format!("--ubatch {ubatch} -n 2"));
         assert_eq!(code, 0, "{ubatch}\n{text}");
         let coverage = &report["verdict"]["coverage"];
         assert_eq!(coverage["asked"], coverage["judged"], "{ubatch}\n{text}");
@@ -38,11 +41,9 @@ fn ubatches_of_any_size_match() {
 #[test]
 fn a_fault_from_a_position_on_is_found_there() {
     let folder = folder();
+    let long = "--prompt long --raw --length 300 --ubatch 64 -n 1";
     for (fault, stage) in [("rope-base@L01.q_rope,p200..", "L01.q_rope"), ("logits-stale@p200..", "logits")] {
-        let (code, report, text) = judged(
-            folder.path(),
-            &["--prompt", "long", "--raw", "--length", "300", "--ubatch", "64", "-n", "1", "--inject", fault],
-        );
+        let (code, report, text) = folder.judged(&format!("{long} --inject {fault}"));
         assert_eq!(code, 1, "{fault}\n{text}");
         let first = &report["verdict"]["findings"][0];
         assert_eq!(first["stage"], stage, "{text}");
@@ -62,34 +63,15 @@ fn a_fault_from_a_position_on_is_found_there() {
 #[test]
 fn rows_of_chosen_positions_are_judged_alone() {
     let folder = folder();
-    let folder = folder.path();
-    let output = qdiff(
-        folder,
-        &[
-            "record",
-            "-m",
-            "model.gguf",
-            "--out",
-            "part",
-            "--ubatch",
-            "8",
-            "-n",
-            "2",
-            "--positions",
-            "9,34-35",
-            "--compress",
-        ],
-    );
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let chosen = ["--subject", "capture:part", "--positions", "9,34-35"];
-    let (code, report, text) = judged(folder, &chosen);
+    folder.record("part", "--ubatch 8 --positions 9,34-35 --compress");
+    let (code, report, text) = folder.judged("--subject capture:part --positions 9,34-35");
     assert_eq!(code, 0, "{text}");
     // Of a whole run that is a part, and said to be one.
-    let (code, whole, text) = judged(folder, &chosen[..2]);
+    let (code, whole, text) = folder.judged("--subject capture:part");
     assert_eq!(code, 3, "{text}");
-    let judged = |r: &Value| r["verdict"]["coverage"]["judged"].as_u64().unwrap();
-    assert!(judged(&report) > 200, "{text}");
-    assert!(judged(&whole) < whole["verdict"]["coverage"]["asked"].as_u64().unwrap());
+    let rows = |r: &Value, of: &str| r["verdict"]["coverage"][of].as_u64().unwrap();
+    assert!(rows(&report, "judged") > 200, "{text}");
+    assert!(rows(&whole, "judged") < rows(&whole, "asked"));
 }
 
 /// The same tokens in one batch, in parts and token by token: where the three
@@ -97,75 +79,36 @@ fn rows_of_chosen_positions_are_judged_alone() {
 #[test]
 fn prefill_is_held_against_decode() {
     let folder = folder();
-    for (fault, code, words) in [
-        (None, 0, "MATCH: every stage is correct, in one batch, in parts of 7 and token by token"),
-        (
-            Some("qkv-bias-omitted@L01"),
-            1,
-            "DIVERGED: wrong at token 0: prefill, at L01.q_biased; however the tokens are fed",
-        ),
-        (
-            Some("kv-position-stuck@L01"),
-            1,
-            "DIVERGED: wrong from token 1 on when fed token by token: decode or cache, at L01.k_cache",
-        ),
-        (
-            Some("mask-missing@L00"),
-            1,
-            "DIVERGED: wrong from token 0 on in a batch: prefill, at L00.attn_weights; fed token by token the same tokens are right",
-        ),
-    ] {
-        let mut args = vec!["sweep", "-m", "model.gguf", "-n", "2", "--length", "20"];
-        args.extend(fault.map_or([].as_slice(), |_| ["--inject"].as_slice()));
-        args.extend(fault);
-        let output = qdiff(folder.path(), &args);
-        let text = stdout(&output);
-        assert_eq!(output.status.code(), Some(code), "{text}{}", stderr(&output));
-        assert!(headline(&text).starts_with(words), "{fault:?}\n{text}");
-        let name = fault.map_or("clean", |f| f.split('@').next().unwrap_or(f));
+    let sweep = |name: &str, inject: &str, code, words: &str| {
+        let text = folder.qdiff(&format!("sweep -m model.gguf -n 2 --length 20 {inject}")).exits(code).stdout;
+        assert!(headline(&text).starts_with(words), "{name}\n{text}");
         screen().bind(|| insta::assert_snapshot!(format!("sweep_{name}"), text));
+    };
+    sweep("clean", "", 0, "MATCH: every stage is correct, in one batch, in parts of 7 and token by token");
+    let right = "fed token by token the same tokens are right";
+    for (fault, layer, words) in [
+        ("qkv-bias-omitted", "L01", "at token 0: prefill, at L01.q_biased; however the tokens are fed"),
+        ("kv-position-stuck", "L01", "from token 1 on when fed token by token: decode or cache, at L01.k_cache"),
+        ("mask-missing", "L00", &format!("from token 0 on in a batch: prefill, at L00.attn_weights; {right}")),
+    ] {
+        sweep(fault, &format!("--inject {fault}@{layer}"), 1, &format!("DIVERGED: wrong {words}"));
     }
 }
 
 /// A run says in its first line where prefill and decode part.
 #[test]
 fn the_headline_tells_decode_from_prefill() {
-    let folder = folder();
-    let (_, _, text) = judged(folder.path(), &["-n", "3", "--inject", "kv-position-stuck@L01"]);
+    let (_, _, text) = folder().judged("-n 3 --inject kv-position-stuck@L01");
     assert!(headline(&text).contains("from decode step 1 on (the prefill is right: decode or cache)"), "{text}");
 }
 
 /// All positions of the model's context, rows of a few of them kept.
 #[test]
 fn positions_up_to_the_limit_of_the_model() {
-    let folder = folder();
-    let output = qdiff(
-        folder.path(),
-        &[
-            "sweep",
-            "-m",
-            "model.gguf",
-            "--prompt",
-            "long",
-            "--raw",
-            "-n",
-            "0",
-            "--length",
-            "2048",
-            "--sizes",
-            "256",
-            "--layers",
-            "1",
-            "--stages",
-            "*_rope,*_cache,attn_*",
-            "--positions",
-            "0,1,255,256,1023,2047",
-            "--inject",
-            "rope-base@L01.k_rope,p2000..",
-        ],
-    );
-    let text = stdout(&output);
-    assert_eq!(output.status.code(), Some(1), "{text}{}", stderr(&output));
+    let long = "--prompt long --raw -n 0 --length 2048 --sizes 256";
+    let few = "--layers 1 --stages *_rope,*_cache,attn_* --positions 0,1,255,256,1023,2047";
+    let fault = "--inject rope-base@L01.k_rope,p2000..";
+    let text = folder().qdiff(&format!("sweep -m model.gguf {long} {few} {fault}")).exits(1).stdout;
     assert!(text.contains("wrong from token 2047 on"), "{text}");
     assert!(text.contains("L01.k_rope p2047"), "{text}");
 }

@@ -1,12 +1,8 @@
 //! The real 491 MB model, end to end. `./scripts/test` fetches it.
 
-use qdiff_tests::{qdiff, real_model, stderr, stdout, told};
-use serde_json::Value;
-
-fn run(extra: &[&str]) -> (i32, Value, String) {
-    let folder = tempfile::tempdir().unwrap();
-    told(folder.path(), &[&["run", "-m", &real_model()], extra].concat())
-}
+use crate::reports;
+use qdiff_tests::real_folder;
+use serde_json::{Value, json};
 
 fn stages(report: &Value) -> &Vec<Value> {
     report["verdict"]["stages"].as_array().unwrap()
@@ -14,7 +10,9 @@ fn stages(report: &Value) -> &Vec<Value> {
 
 #[test]
 fn the_haiku_matches_in_every_stage() {
-    let (code, report, text) = run(&["--prompt", "haiku"]);
+    let folder = real_folder();
+    let (code, text) = reports::run(&folder, "--prompt haiku");
+    let report = folder.json("report.json");
     assert_eq!(code, 0, "{text}");
     assert!(text.starts_with("MATCH"), "{text}");
     assert_eq!(report["run"]["tokens"].as_array().unwrap().len(), 16);
@@ -32,50 +30,66 @@ fn the_haiku_matches_in_every_stage() {
             assert!(residual < 2e-5, "{side} of {}: {residual}", stage["stage"]);
         }
     }
+    reports::check(&folder, &text);
+    let seen = folder.browse("report.html");
+    assert_eq!((&seen["badge"], &seen["origins"]), (&json!("MATCH"), &json!(0)));
+    assert_eq!(seen["cells"], 24 * 22 + 3);
 }
 
+/// Alone where a fault is in every layer, several in one run where each is in a layer of its own: there every layer has
+/// the origins of its fault, and no other layer has any.
 #[test]
 fn faults_are_named_at_their_stage_and_layer() {
-    for (fault, first, origins) in [
-        ("qkv-bias-omitted", "L00.q_biased", 72),
-        ("qkv-weight-transposed@L07", "L07.q_proj", 3),
-        ("lm-head-transposed", "logits", 1),
-        ("kv-position-stuck", "L00.k_cache", 48),
-        ("rope-base@L23", "L23.q_rope", 2),
-        ("attn-scale-missing@L03", "L03.attn_weights", 1),
-        ("gate-up-operands-swapped@L11", "L11.ffn_act", 1),
-        ("logits-stale", "logits", 1),
+    let folder = real_folder();
+    for faults in [
+        &[("qkv-bias-omitted", "L00.q_biased", 72)][..],
+        &[("kv-position-stuck", "L00.k_cache", 48), ("logits-stale", "logits", 1)],
+        &[
+            ("attn-scale-missing@L03", "L03.attn_weights", 1),
+            ("qkv-weight-transposed@L07", "L07.q_proj", 3),
+            ("gate-up-operands-swapped@L11", "L11.ffn_act", 1),
+            ("rope-base@L23", "L23.q_rope", 2),
+            ("lm-head-transposed", "logits", 1),
+        ],
     ] {
-        let (code, report, text) = run(&["--inject", fault, "-n", "2"]);
-        assert_eq!(code, 1, "{fault}\n{text}");
-        let findings = report["verdict"]["findings"].as_array().unwrap();
-        assert_eq!(findings[0]["stage"], first, "{fault}\n{text}");
-        assert_eq!(findings.len(), origins, "{fault}\n{text}");
-        let name = fault.split('@').next().unwrap();
-        assert!(findings[0]["cause"]["name"].as_str().unwrap().starts_with(name), "{fault}");
+        let inject: String = faults.iter().map(|(fault, ..)| format!(" --inject {fault}")).collect();
+        let (code, text) = reports::run(&folder, &format!("-n 2{inject}"));
+        assert_eq!(code, 1, "{text}");
+        let report = folder.json("report.json");
+        let mut findings = report["verdict"]["findings"].as_array().unwrap().as_slice();
+        for (fault, first, origins) in faults {
+            let (own, rest) = findings.split_at_checked(*origins).unwrap_or_else(|| panic!("{fault}\n{text}"));
+            findings = rest;
+            assert_eq!(own[0]["stage"], *first, "{fault}\n{text}");
+            let (name, layer) = fault.split_once('@').unwrap_or((fault, ""));
+            for finding in own {
+                assert!(finding["stage"].as_str().unwrap().starts_with(layer), "{fault}: {finding}");
+            }
+            assert!(own[0]["cause"]["name"].as_str().unwrap().starts_with(name), "{fault}");
+        }
+        assert!(findings.is_empty(), "{text}");
         for stage in stages(&report) {
             let status = stage["status"].as_str().unwrap();
             let expected = if stage["origin"] == true { ["diverged"; 2] } else { ["inherited", "match"] };
-            assert!(expected.contains(&status), "{fault}: {} is {status}", stage["stage"]);
+            assert!(expected.contains(&status), "{faults:?}: {} is {status}", stage["stage"]);
         }
     }
+    // Of the last of them in every format, and on the page.
+    reports::check(&folder, &folder.qdiff("report report.json").exits(1).stdout);
+    let seen = folder.browse("report.html");
+    assert_eq!((&seen["badge"], &seen["origins"]), (&json!("DIVERGED"), &json!(8)));
+    assert_eq!(seen["cells"], 24 * 22 + 3);
 }
 
 #[test]
 fn llama_cpp_on_f32_weights_meets_the_oracle() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = qdiff(folder.path(), &["verify-oracle", "-m", &real_model(), "-n", "2"]);
-    let text = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
+    let text = real_folder().qdiff("verify-oracle -m model.gguf -n 2").exits(0).stdout;
     assert!(text.starts_with("MATCH: llama.cpp on F32 weights meets f64 in all 531 stages"), "{text}");
 }
 
 #[test]
-fn weights_and_inspect() {
-    let folder = tempfile::tempdir().unwrap();
-    let weights = qdiff(folder.path(), &["weights", &real_model()]);
-    assert!(stdout(&weights).starts_with("MATCH: 291 tensors"), "{}", stdout(&weights));
-    let inspect = stdout(&qdiff(folder.path(), &["inspect", &real_model()]));
+fn the_file_is_inspected() {
+    let inspect = real_folder().qdiff("inspect model.gguf").stdout;
     for part in ["qwen2.rope.freq_base = 1000000", "Q5_0     133 tensors", "uses 291 of 291 tensors", "separate head"] {
         assert!(inspect.contains(part), "`{part}` is not in:\n{inspect}");
     }

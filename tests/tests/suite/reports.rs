@@ -2,40 +2,19 @@
 //! all say the same.
 
 use qdiff_tests::schema::Schema;
-use qdiff_tests::synth::Synth;
-use qdiff_tests::{browse, qdiff, qdiff_with, real_model, stderr, stdout};
-use serde_json::Value;
-use std::path::Path;
-use tempfile::TempDir;
+use qdiff_tests::{Folder, Said, folder, without_reports};
+use serde_json::{Value, json};
 
-const FAULT: [&str; 2] = ["--inject", "attn-scale-missing@L01"];
+const FAULT: &str = "-n 2 --inject attn-scale-missing@L01";
 
-const FORMATS: [&str; 4] = ["report.md", "report.html", "report.json", "report.xml"];
-
-fn model() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let model = Synth::default();
-    model.write(&folder.path().join("model.gguf")).unwrap();
-    folder
-}
+/// A run in every format.
+const RUN: &str = "run -m model.gguf --report report.md --report report.html --report report.json --report report.xml";
 
 /// Runs with every format; gives the exit code and the screen.
-fn run(folder: &Path, extra: &[&str]) -> (i32, String) {
-    let mut args = vec!["run", "-m", "model.gguf", "-n", "2"];
-    args.extend(FORMATS.iter().flat_map(|f| ["--report", *f]));
-    args.extend(extra);
-    let output = qdiff(folder, &args);
-    let code = output.status.code().expect("qdiff exits");
-    assert_ne!(code, 2, "{extra:?}: {}", stderr(&output));
-    (code, stdout(&output))
-}
-
-fn text(folder: &Path, name: &str) -> String {
-    std::fs::read_to_string(folder.join(name)).unwrap()
-}
-
-fn json(folder: &Path) -> Value {
-    serde_json::from_str(&text(folder, "report.json")).unwrap()
+pub fn run(folder: &Folder, extra: &str) -> (i32, String) {
+    let said = folder.qdiff(&format!("{RUN} {extra}"));
+    assert_ne!(said.code, 2, "{extra}: {said}");
+    (said.code, said.stdout)
 }
 
 /// What differs from machine to machine struck out.
@@ -56,99 +35,30 @@ fn settings() -> insta::Settings {
 
 #[test]
 fn markdown_and_junit_read_alike() {
-    let folder = model();
+    let folder = folder();
     settings().bind(|| {
-        run(folder.path(), &["--stages", "attn_*"]);
-        insta::assert_snapshot!("clean.md", text(folder.path(), "report.md"));
-        insta::assert_snapshot!("clean.xml", text(folder.path(), "report.xml"));
-        run(folder.path(), &[&FAULT[..], &["--stages", "attn_*"]].concat());
-        insta::assert_snapshot!("faulty.md", text(folder.path(), "report.md"));
-        insta::assert_snapshot!("faulty.xml", text(folder.path(), "report.xml"));
+        run(&folder, "-n 2 --stages attn_*");
+        insta::assert_snapshot!("clean.md", folder.text("report.md"));
+        insta::assert_snapshot!("clean.xml", folder.text("report.xml"));
+        run(&folder, &format!("{FAULT} --stages attn_*"));
+        insta::assert_snapshot!("faulty.md", folder.text("report.md"));
+        insta::assert_snapshot!("faulty.xml", folder.text("report.xml"));
     });
 }
 
-/// One verdict, in every format.
+/// One verdict in every format, of a clean, a faulty and a poisoned run; and the schema refuses what is no report.
 #[test]
 fn every_format_says_the_same() {
-    let folder = model();
-    for (extra, code, outcome) in [(&[][..], 0, "match"), (&FAULT[..], 1, "diverged")] {
-        let (found, screen) = run(folder.path(), extra);
+    let folder = folder();
+    let schema = Schema::printed("report");
+    for (extra, code, outcome) in
+        [("-n 2", 0, "match"), (FAULT, 1, "diverged"), ("-n 2 --inject rope-base:base=nan@L01", 1, "diverged")]
+    {
+        let (found, screen) = run(&folder, extra);
         assert_eq!(found, code, "{screen}");
-        assert_eq!(json(folder.path())["outcome"], outcome);
-        check_same(folder.path(), &screen);
-    }
-}
-
-/// Holds the verdict of every file against the one on the screen.
-fn check_same(folder: &Path, screen: &str) {
-    let report = json(folder);
-    // The verdict as the screen gives it: its first line up to the wrap.
-    let first = screen.lines().next().unwrap();
-    let (word, rest) = first.split_once(' ').unwrap();
-    let markdown = text(folder, "report.md").replace('\\', "");
-    assert!(markdown.contains(&format!("**{word}** {rest}")), "{first}\n{markdown}");
-    let summary = folder.join("summary.md");
-    std::fs::write(&summary, "").unwrap();
-    let environment = [("GITHUB_STEP_SUMMARY", summary.to_str().unwrap())];
-    let told = qdiff_with(folder, &environment, &["report", "report.json", "--ci", "github"]);
-    let annotations = stdout(&told).matches("::error").count();
-    assert_eq!(annotations, usize::from(report["outcome"] == "diverged"));
-    let told = text(folder, "summary.md").replace('\\', "");
-    assert!(told.contains(&format!("**{word}** {rest}")), "{first}\n{told}");
-    let xml = text(folder, "report.xml");
-    let suites = roxmltree::Document::parse(&xml).unwrap();
-    let said = suites
-        .descendants()
-        .find(|n| n.has_tag_name("system-out") && n.parent().unwrap().has_tag_name("testsuite"))
-        .and_then(|n| n.text())
-        .unwrap();
-    assert!(said.starts_with(first), "{said}");
-    let html = text(folder, "report.html");
-    let data = html
-        .split_once("<script type=\"application/json\" class=\"run\">")
-        .and_then(|(_, rest)| rest.split_once("</script>"))
-        .unwrap()
-        .0;
-    let data: Value = serde_json::from_str(data).unwrap();
-    assert_eq!(data["summary"]["word"], word.trim_end_matches(':'));
-    assert!(data["summary"]["headline"].as_str().unwrap().starts_with(rest));
-    assert_eq!(data["report"], report);
-}
-
-/// The real model, clean and faulty: every format is what it claims to be, says
-/// the same, and the page works in a browser.
-#[test]
-fn the_real_model_in_every_format() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let schema = Schema::printed("report");
-    let model = real_model();
-    for (fault, code, badge) in [(None, 0, "MATCH"), (Some("attn-scale-missing@L07"), 1, "DIVERGED")] {
-        let mut args = vec!["run", "-m", &model, "-n", "2"];
-        args.extend(FORMATS.iter().flat_map(|f| ["--report", *f]));
-        args.extend(fault.iter().flat_map(|f| ["--inject", *f]));
-        let output = qdiff(folder, &args);
-        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
-        check_same(folder, &stdout(&output));
-        check_junit(folder);
-        schema.check(&json(folder)).unwrap();
-        let seen: Value = serde_json::from_str(&browse(folder, "report.html")).unwrap();
-        assert_eq!(seen["badge"], badge);
-        assert_eq!(seen["cells"], 24 * 22 + 3);
-        assert_eq!(seen["origins"], code);
-    }
-}
-
-/// The JSON of a clean, a faulty and a poisoned run is what the schema says;
-/// and the schema refuses what is not.
-#[test]
-fn json_is_what_the_schema_says() {
-    let folder = model();
-    let schema = Schema::printed("report");
-    for extra in [&[][..], &FAULT[..], &["--inject", "rope-base:base=nan@L01"][..]] {
-        run(folder.path(), extra);
-        let report = json(folder.path());
-        schema.check(&report).unwrap();
+        let report = folder.json("report.json");
+        assert_eq!(report["outcome"], outcome);
+        check(&folder, &screen);
         for (at, value) in [
             ("/schema_version", Value::from(1)),
             ("/outcome", Value::from("fine")),
@@ -163,34 +73,57 @@ fn json_is_what_the_schema_says() {
     }
 }
 
+/// Holds every file of a run to what its format promises, and its verdict against the one on the screen.
+pub fn check(folder: &Folder, screen: &str) {
+    let report = folder.json("report.json");
+    Schema::printed("report").check(&report).unwrap();
+    check_junit(folder, &report);
+    // The verdict as the screen gives it: its first line up to the wrap.
+    let first = screen.lines().next().unwrap();
+    let (word, rest) = first.split_once(' ').unwrap();
+    let verdict = format!("**{word}** {rest}");
+    let markdown = folder.text("report.md").replace('\\', "");
+    assert!(markdown.contains(&verdict), "{first}\n{markdown}");
+    folder.write("summary.md", "");
+    let told = tell(folder, "report report.json --ci github");
+    let annotations = told.stdout.matches("::error").count();
+    assert_eq!(annotations, usize::from(report["outcome"] == "diverged"));
+    let summary = folder.text("summary.md").replace('\\', "");
+    assert!(summary.contains(&verdict), "{first}\n{summary}");
+    let xml = folder.text("report.xml");
+    let suites = roxmltree::Document::parse(&xml).unwrap();
+    let mut outputs = suites.descendants().filter(|n| n.has_tag_name("system-out"));
+    let said = outputs.find(|n| n.parent().unwrap().has_tag_name("testsuite")).and_then(|n| n.text()).unwrap();
+    assert!(said.starts_with(first), "{said}");
+    let html = folder.text("report.html");
+    let (_, data) = html.split_once("<script type=\"application/json\" class=\"run\">").unwrap();
+    let (data, _) = data.split_once("</script>").unwrap();
+    let data: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(data["summary"]["word"], word.trim_end_matches(':'));
+    assert!(data["summary"]["headline"].as_str().unwrap().starts_with(rest));
+    assert_eq!(data["report"], report);
+}
+
+/// `qdiff` in a step of a GitHub workflow, whose summary is `summary.md`.
+fn tell(folder: &Folder, line: &str) -> Said {
+    folder.qdiff_with(&[("GITHUB_STEP_SUMMARY", folder.join("summary.md").to_str().unwrap())], line)
+}
+
 /// The manifest that `record` writes is what the schema of captures says.
 #[test]
 fn manifests_are_what_the_schema_says() {
-    let folder = model();
+    let folder = folder();
     let schema = Schema::printed("capture");
-    let record = ["record", "-m", "model.gguf", "-n", "1", "--out", "golden"];
-    let output = qdiff(folder.path(), &record);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let manifest: Value = serde_json::from_str(&text(folder.path(), "golden/manifest.json")).unwrap();
+    folder.record("golden", "-n 1");
+    let mut manifest = folder.json("golden/manifest.json");
     schema.check(&manifest).unwrap();
-    let mut broken = manifest.clone();
-    broken["tokens"] = Value::from("none");
-    assert!(schema.check(&broken).is_err());
+    manifest["tokens"] = Value::from("none");
+    assert!(schema.check(&manifest).is_err());
 }
 
 /// What the consumers of JUnit rely on: attributes, order and counts.
-#[test]
-fn junit_keeps_its_rules() {
-    let folder = model();
-    for extra in [&[][..], &FAULT[..], &["--inject", "rope-base:base=nan@L01"][..]] {
-        run(folder.path(), extra);
-        check_junit(folder.path());
-    }
-}
-
-fn check_junit(folder: &Path) {
-    let report = json(folder);
-    let xml = text(folder, "report.xml");
+fn check_junit(folder: &Folder, report: &Value) {
+    let xml = folder.text("report.xml");
     let document = roxmltree::Document::parse(&xml).unwrap();
     let root = document.root_element();
     assert_eq!(root.tag_name().name(), "testsuites");
@@ -199,10 +132,11 @@ fn check_junit(folder: &Path) {
     for node in [root, suites[0]] {
         assert!(node.attribute("time").unwrap().parse::<f64>().unwrap() > 0.0);
         let count = |tag: &str| node.descendants().filter(|n| n.has_tag_name(tag)).count().to_string();
-        assert_eq!(node.attribute("tests").unwrap(), count("testcase"));
-        assert_eq!(node.attribute("failures").unwrap(), count("failure"));
-        assert_eq!(node.attribute("errors").unwrap(), count("error"));
-        assert_eq!(node.attribute("skipped").unwrap(), count("skipped"));
+        for (counted, tag) in
+            [("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")]
+        {
+            assert_eq!(node.attribute(counted).unwrap(), count(tag));
+        }
     }
     let order: Vec<&str> = suites[0].children().filter(|n| n.is_element()).map(|n| n.tag_name().name()).collect();
     assert_eq!(order[0], "properties");
@@ -229,24 +163,19 @@ fn check_junit(folder: &Path) {
 /// Saved reports are shown again, byte for byte as they were.
 #[test]
 fn saved_reports_are_shown_again() {
-    let folder = model();
-    let (code, screen) = run(folder.path(), &FAULT);
-    let mut args = vec!["report", "report.json"];
-    let again = FORMATS.map(|f| f.replace("report", "again"));
-    args.extend(again.iter().flat_map(|f| ["--report", f.as_str()]));
-    let output = qdiff(folder.path(), &args);
-    assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
-    for (old, new) in FORMATS.iter().zip(&again) {
-        assert_eq!(text(folder.path(), old), text(folder.path(), new), "{old}");
+    let folder = folder();
+    let (code, screen) = run(&folder, FAULT);
+    let formats = ["md", "html", "json", "xml"];
+    let again = formats.map(|f| format!("--report again.{f}")).join(" ");
+    let said = folder.qdiff(&format!("report report.json {again}")).exits(code).stdout;
+    for format in formats {
+        let [old, new] = ["report", "again"].map(|name| folder.text(&format!("{name}.{format}")));
+        assert_eq!(old, new, "{format}");
     }
-    let without =
-        |s: &str| -> Vec<String> { s.lines().filter(|l| !l.starts_with("report ")).map(str::to_owned).collect() };
-    assert_eq!(without(&screen), without(&stdout(&output)));
+    assert_eq!(without_reports(&screen), without_reports(&said));
     // Two in one, where the format can hold two.
-    let output =
-        qdiff(folder.path(), &["report", "report.json", "again.json", "--report", "two.xml", "--report", "two.md"]);
-    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let xml = text(folder.path(), "two.xml");
+    folder.qdiff("report report.json again.json --report two.xml --report two.md").exits(1);
+    let xml = folder.text("two.xml");
     let document = roxmltree::Document::parse(&xml).unwrap();
     assert_eq!(document.descendants().filter(|n| n.has_tag_name("testsuite")).count(), 2);
 }
@@ -255,82 +184,65 @@ fn saved_reports_are_shown_again() {
 /// written, before anything runs.
 #[test]
 fn what_is_no_report_is_refused() {
-    let folder = model();
-    run(folder.path(), &[]);
-    let report = json(folder.path());
-    let edit = |name: &str, change: &dyn Fn(&mut Value)| {
-        let mut edited = report.clone();
-        change(&mut edited);
-        std::fs::write(folder.path().join(name), edited.to_string()).unwrap();
-    };
-    edit("old.json", &|r| r["schema_version"] = 1.into());
-    edit("kind.json", &|r| r["kind"] = "score".into());
-    edit("stage.json", &|r| r["verdict"]["stages"][0]["stage"] = "L00.warp".into());
-    edit("part.json", &|r| {
-        r.as_object_mut().unwrap().remove("verdict");
-    });
-    std::fs::write(folder.path().join("text.json"), "hello").unwrap();
-    let record = ["record", "-m", "model.gguf", "-n", "1", "--out", "golden"];
-    assert!(qdiff(folder.path(), &record).status.success());
-    for (args, words) in [
-        (&["old.json"][..], &["schema_version 1", "run it again"][..]),
-        (&["kind.json"], &["kind `score`"]),
-        (&["stage.json"], &["L00.warp", "no stage"]),
-        (&["part.json"], &["no whole report", "verdict"]),
-        (&["text.json"], &["no report"]),
-        (&["none.json"], &["none.json"]),
-        (&["golden"], &["is a capture", "--subject capture:golden"]),
-        (&["report.json", "--report", "x.pdf"], &["x.pdf", ".html"]),
-        (&["report.json", "--report", "no/x.md"], &["no/x.md", "folder you can write to"]),
-        (&["report.json", "report.json", "--report", "x.json"], &["x.json", "one file each"]),
-        (&["report.json", "--ci", "github"], &["GITHUB_STEP_SUMMARY"]),
+    let folder = folder();
+    let (_, report, _) = folder.judged("-n 2 --report report.json");
+    for (name, at, value) in [
+        ("old.json", "/schema_version", json!(1)),
+        ("kind.json", "/kind", json!("score")),
+        ("stage.json", "/verdict/stages/0/stage", json!("L00.warp")),
     ] {
-        let output = qdiff(folder.path(), &[&["report"], args].concat());
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
-        for word in words {
-            assert!(said.contains(word), "{args:?}: {said}");
-        }
-        assert!(stdout(&output).is_empty(), "{args:?}");
+        let mut edited = report.clone();
+        *edited.pointer_mut(at).unwrap() = value;
+        folder.write(name, edited.to_string());
+    }
+    let mut part = report;
+    part.as_object_mut().unwrap().remove("verdict");
+    folder.write("part.json", part.to_string());
+    folder.write("text.json", "hello");
+    folder.record("golden", "-n 1");
+    for (args, words) in [
+        ("old.json", &["schema_version 1", "run it again"][..]),
+        ("kind.json", &["kind `score`"]),
+        ("stage.json", &["L00.warp", "no stage"]),
+        ("part.json", &["no whole report", "verdict"]),
+        ("text.json", &["no report"]),
+        ("none.json", &["none.json"]),
+        ("golden", &["is a capture", "--subject capture:golden"]),
+        ("report.json --report x.pdf", &["x.pdf", ".html"]),
+        ("report.json --report no/x.md", &["no/x.md", "folder you can write to"]),
+        ("report.json report.json --report x.json", &["x.json", "one file each"]),
+        ("report.json --ci github", &["GITHUB_STEP_SUMMARY"]),
+    ] {
+        folder.refuses(&format!("report {args}"), words);
     }
 }
 
 /// GitHub is told: the summary appended below its limit, one annotation.
 #[test]
 fn github_is_told() {
-    let folder = model();
-    let summary = folder.path().join("summary.md");
-    std::fs::write(&summary, "before\n").unwrap();
-    let tell = |args: &[&str]| {
-        let environment = [("GITHUB_STEP_SUMMARY", summary.to_str().unwrap())];
-        qdiff_with(folder.path(), &environment, args)
-    };
-    let clean = tell(&["run", "-m", "model.gguf", "-n", "2", "--ci", "github", "--stages", "attn_*"]);
-    assert_eq!(clean.status.code(), Some(0), "{}", stderr(&clean));
-    assert!(!stdout(&clean).contains("::"), "{}", stdout(&clean));
-    let text = std::fs::read_to_string(&summary).unwrap();
-    assert!(text.starts_with("before\n# qdiff"), "{text}");
-    run(folder.path(), &FAULT);
-    let faulty = tell(&["report", "report.json", "--ci", "github"]);
-    assert_eq!(faulty.status.code(), Some(1), "{}", stderr(&faulty));
-    let screen = stdout(&faulty);
-    let commands: Vec<_> = screen.lines().filter(|l| l.starts_with("::")).collect();
+    let folder = folder();
+    folder.write("summary.md", "before\n");
+    let clean = tell(&folder, "run -m model.gguf -n 2 --ci github --stages attn_*").exits(0);
+    assert!(!clean.stdout.contains("::"), "{clean}");
+    let summary = folder.text("summary.md");
+    assert!(summary.starts_with("before\n# qdiff"), "{summary}");
+    run(&folder, FAULT);
+    let faulty = tell(&folder, "report report.json --ci github").exits(1);
+    let commands: Vec<_> = faulty.stdout.lines().filter(|l| l.starts_with("::")).collect();
     settings().bind(|| insta::assert_snapshot!("annotation", commands.join("\n")));
     // A step that said much already: whole lines, below the limit.
-    std::fs::write(&summary, "x".repeat(1024 * 1024 - 2000)).unwrap();
-    tell(&["report", "report.json", "--ci", "github"]);
-    let text = std::fs::read_to_string(&summary).unwrap();
-    assert!(text.len() < 1024 * 1024, "{}", text.len());
-    assert!(text.contains("Cut here"));
+    folder.write("summary.md", "x".repeat(1024 * 1024 - 2000));
+    tell(&folder, "report report.json --ci github");
+    let summary = folder.text("summary.md");
+    assert!(summary.len() < 1024 * 1024, "{}", summary.len());
+    assert!(summary.contains("Cut here"));
 }
 
 /// The screen keeps within 100 columns, whatever is to be told.
 #[test]
 fn the_widest_screen_fits_100_columns() {
-    let folder = model();
-    run(folder.path(), &FAULT);
-    let mut report = json(folder.path());
+    let folder = folder();
+    let (_, mut report, _) = folder.judged(FAULT);
     report["model"]["name"] = format!("{}ü", "A model of long name ".repeat(9)).into();
     report["run"]["prompt"] = "p".repeat(60).into();
     report["run"]["command"] = format!("qdiff run {}", "--inject a-fault@L123 ".repeat(12)).into();
@@ -338,19 +250,18 @@ fn the_widest_screen_fits_100_columns() {
         let name = stage["stage"].as_str().unwrap().replace("L0", "L10");
         stage["stage"] = name.into();
         for side in ["subject", "reference"] {
-            stage[side]["at"] = serde_json::json!({"step": 9999, "position": 131_071, "head": 127});
+            stage[side]["at"] = json!({"step": 9999, "position": 131_071, "head": 127});
             stage[side]["residual"] = 1.234e-10.into();
             stage[side]["allowed"] = 1.234e-10.into();
         }
-        stage["global"] = serde_json::json!({
+        stage["global"] = json!({
             "error": 1.234e-10, "at": {"step": 9999, "position": 131_071, "head": 127}
         });
     }
-    std::fs::write(folder.path().join("wide.json"), report.to_string()).unwrap();
-    for full in [&[][..], &["--full"][..]] {
-        let output = qdiff(folder.path(), &[&["report", "wide.json"], full].concat());
-        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-        for line in stdout(&output).lines() {
+    folder.write("wide.json", report.to_string());
+    for full in ["", "--full"] {
+        let said = folder.qdiff(&format!("report wide.json {full}")).exits(1);
+        for line in said.stdout.lines() {
             assert!(line.chars().count() <= 100, "{}: {line}", line.chars().count());
         }
     }

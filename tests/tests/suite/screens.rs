@@ -2,66 +2,48 @@
 //! that follows its schema.
 
 use qdiff_tests::schema::Schema;
-use qdiff_tests::synth::Synth;
-use qdiff_tests::{qdiff, screen, stderr, stdout};
+use qdiff_tests::{Folder, folder as model, screen, without_reports};
 use serde_json::Value;
-use std::path::Path;
-use tempfile::TempDir;
 
 /// A command by its schema, its `kind`, how it is called, and its exit code.
-type Case = (&'static str, &'static str, &'static [&'static str], i32);
-
-const CASES: &[Case] = &[
-    ("generate", "generation", &["generate", "-m", "model.gguf", "-n", "3"], 0),
-    ("logits", "logits", &["logits", "-m", "model.gguf", "-n", "1", "--inject", "lm-head-transposed"], 1),
-    ("weights", "weights", &["weights", "model.gguf", "--inject", "tensor-mapped-wrong@L01.ffn_gate"], 1),
-    ("sweep", "sweep", &["sweep", "-m", "model.gguf", "-n", "2", "--sizes", "1", "--inject", "mask-missing@L00"], 1),
-    ("compare", "comparison", &["compare", "one", "other"], 3),
-    ("verify-oracle", "oracle", &["verify-oracle", "-m", "model.gguf", "-n", "1"], 0),
-    ("bench", "bench", &["bench", "-m", "model.gguf", "--measure", "tapped-prefill"], 0),
+const CASES: [(&str, &str, &str, i32); 7] = [
+    ("generate", "generation", "generate -m model.gguf -n 3", 0),
+    ("logits", "logits", "logits -m model.gguf -n 1 --inject lm-head-transposed", 1),
+    ("weights", "weights", "weights model.gguf --inject tensor-mapped-wrong@L01.ffn_gate", 1),
+    ("sweep", "sweep", "sweep -m model.gguf -n 2 --sizes 1 --inject mask-missing@L00", 1),
+    ("compare", "comparison", "compare one other", 3),
+    ("verify-oracle", "oracle", "verify-oracle -m model.gguf -n 1", 0),
+    ("bench", "bench", "bench -m model.gguf --measure tapped-prefill", 0),
 ];
 
-fn folder() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    Synth::default().write(&folder.path().join("model.gguf")).unwrap();
-    for (runner, out) in [("cpu", "one"), ("llama", "other")] {
-        let args = ["record", "-m", "model.gguf", "-n", "1", "--runner", runner, "--out", out];
-        let output = qdiff(folder.path(), &args);
-        assert!(output.status.success(), "{}", stderr(&output));
-    }
+fn folder() -> Folder {
+    let folder = model();
+    folder.record("one", "-n 1 --runner cpu");
+    folder.record("other", "-n 1 --runner llama");
     folder
-}
-
-fn text(folder: &Path, name: &str) -> String {
-    std::fs::read_to_string(folder.join(name)).unwrap()
 }
 
 #[test]
 fn every_command_in_every_format() {
     let folder = folder();
-    let folder = folder.path();
-    for (name, kind, args, code) in CASES {
-        let files = ["--json", "told.json", "--markdown", "told.md", "--html", "told.html", "--junit", "told.xml"];
-        let output = qdiff(folder, &[args, &files[..]].concat());
-        let said = stdout(&output);
-        assert_eq!(output.status.code(), Some(*code), "{name}: {said}{}", stderr(&output));
-
-        let json: Value = serde_json::from_str(&text(folder, "told.json")).unwrap();
-        assert_eq!(json["kind"], *kind, "{name}");
+    for (name, kind, command, code) in CASES {
+        let (found, mut json, said) =
+            folder.told(&format!("{command} --markdown told.md --html told.html --junit told.xml"));
+        assert_eq!(found, code, "{name}: {said}");
+        assert_eq!(json["kind"], kind, "{name}");
         let schema = Schema::printed(name);
         schema.check(&json).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let mut broken = json.clone();
-        broken["schema_version"] = Value::from(1);
-        assert!(schema.check(&broken).is_err(), "{name}: the version is not checked");
+        json["schema_version"] = Value::from(1);
+        assert!(schema.check(&json).is_err(), "{name}: the version is not checked");
 
-        let xml = text(folder, "told.xml");
+        let xml = folder.text("told.xml");
         let line = verdict(name, &xml);
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words(&said).contains(&words(&line)), "{name}: {line}\n{said}");
-        let markdown = text(folder, "told.md");
+        let markdown = folder.text("told.md");
         let told = markdown.replace('\\', "").replace("**", "").replace("&lt;", "<").replace("&amp;", "&");
         assert!(told.contains(&line), "{name}: {line}\n{told}");
-        let html = text(folder, "told.html");
+        let html = folder.text("told.html");
         assert!(!html.contains("<script") && html.contains("default-src 'none'"), "{name}");
         let told = html.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&");
         assert!(told.contains(&line), "{name}: {line}\n{html}");
@@ -102,20 +84,12 @@ fn steady() -> insta::Settings {
 /// A report that an earlier qdiff wrote is read, whatever its fields were called.
 #[test]
 fn a_report_of_version_2_is_read() {
-    let folder = folder();
-    let folder = folder.path();
-    let args = ["run", "-m", "model.gguf", "-n", "1", "--inject", "rope-base:base=10000@L01", "--json", "now.json"];
-    let now = qdiff(folder, &args);
-    assert_eq!(now.status.code(), Some(1), "{}", stderr(&now));
-    let old = text(folder, "now.json");
-    let old = old.replace("\"schema_version\": 3", "\"schema_version\": 2").replace("\"inconclusive\"", "\"vague\"");
-    let mut old: Value = serde_json::from_str(&old).unwrap();
+    let folder = model();
+    let (code, mut old, now) = folder.judged("-n 1 --inject rope-base:base=10000@L01");
+    assert_eq!((code, &old["schema_version"]), (1, &3.into()), "{now}");
+    old["schema_version"] = 2.into();
     old["run"].as_object_mut().unwrap().remove("tolerances");
-    assert_eq!(old["schema_version"], 2);
-    std::fs::write(folder.join("old.json"), old.to_string()).unwrap();
-    let again = qdiff(folder, &["report", "old.json"]);
-    assert_eq!(again.status.code(), Some(1), "{}", stderr(&again));
-    let without =
-        |s: &str| -> Vec<String> { s.lines().filter(|l| !l.starts_with("report ")).map(str::to_owned).collect() };
-    assert_eq!(without(&stdout(&again)), without(&stdout(&now)));
+    folder.write("old.json", old.to_string().replace("\"inconclusive\"", "\"vague\""));
+    let again = folder.qdiff("report old.json").exits(1).stdout;
+    assert_eq!(without_reports(&again), without_reports(&now));
 }
