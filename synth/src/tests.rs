@@ -115,7 +115,6 @@ fn every_weight_type_runs_close_to_f32() {
             assert_eq!(logits.len(), base.n_vocab);
             assert!(logits.iter().all(|x| x.is_finite()), "{} {weight_type:?}", base.arch);
             let d = distance(&exact, &logits);
-            eprintln!("{} {weight_type:?}: {d:.4}", base.arch);
             assert!(d < 0.5, "{} {weight_type:?}: {d}", base.arch);
         }
     }
@@ -187,7 +186,6 @@ fn leaving_a_bias_out_shows() {
             patch(&mut bytes, &name, |raw| raw.fill(0));
         }
         let d = distance(&whole, &run(&bytes));
-        eprintln!("without {part}: {d:.4}");
         assert!(d > 0.05, "{part}: {d}");
     }
 }

@@ -149,10 +149,10 @@ fn a_runner_that_does_not_exist() {
         ("run --subject cdua", "'cuda'"),
         ("run --subject none", "capture:DIR"),
         ("record --runner lama --out x", "'llama'"),
+        ("generate --subject capture:mine", "qdiff run --subject capture:mine"),
     ] {
         empty().refuses_options(line, &[expected]);
     }
-    empty().refuses("generate --subject capture:mine", &["qdiff run --subject capture:mine"]);
     empty().refuses("mutations show rope-bsae", &["did you mean `rope-base`"]);
 }
 

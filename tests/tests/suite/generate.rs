@@ -167,16 +167,20 @@ fn wrong_arguments() {
     let folder = folder_with(&exact());
     for (args, expected) in [
         ("--subject capture:x", "`qdiff run --subject capture:x`"),
-        ("-n 0", "-n 0"),
-        ("-n 99999", "context"),
         ("--temp -1", "from 0 on"),
         ("--temp nan", "from 0 on"),
         ("--top-p 1.5", "from 0 to 1"),
         ("--repeat-penalty 0", "above 0"),
         ("--seed 4294967295", "seed"),
+        ("--nonce --raw", "--raw"),
+    ] {
+        folder.refuses_options(&format!("generate -m model.gguf {args}"), &[expected]);
+    }
+    for (args, expected) in [
+        ("-n 0", "-n 0"),
+        ("-n 99999", "context"),
         ("--system x --raw --prompt Hi", "--system"),
         ("--system x --prompt code", "--system"),
-        ("--nonce --raw", "--raw"),
         ("--json -", "--json"),
     ] {
         folder.refuses(&format!("generate -m model.gguf {args}"), &[expected]);
