@@ -40,10 +40,7 @@ fn the_document_is_what_the_results_make_it() {
         command.arg("goldens/h200");
     }
     let said = Said::from(command.current_dir(markdown::root()).output().unwrap()).exits(0);
-    assert!(
-        said.stdout == read("REPORT.md"),
-        "REPORT.md is not what the results in goldens/ make it: run scripts/report"
-    );
+    assert!(said.stdout == read("REPORT.md"), "REPORT.md is not what the results make it: run scripts/report");
 }
 
 /// A folder of results is told whole or not at all.
