@@ -1,12 +1,16 @@
-//! The encoding of GGUF's metadata.
+//! The encoding of GGUF files.
 
+use crate::Tensor;
 use llama_cpp_sys_2 as sys;
 
-/// Encoded key-value pairs.
+/// Alignment of the data section and of each tensor in it, GGUF's default.
+const ALIGNMENT: usize = 32;
+
+/// A file's metadata, encoded: key-value pairs.
 #[derive(Default)]
-pub(crate) struct Kv {
-    pub(crate) count: usize,
-    pub(crate) bytes: Vec<u8>,
+pub struct Kv {
+    count: usize,
+    bytes: Vec<u8>,
 }
 
 impl Kv {
@@ -16,27 +20,32 @@ impl Kv {
         put_u32(&mut self.bytes, ty);
     }
 
-    pub(crate) fn u32(&mut self, key: &str, value: u32) {
+    /// An unsigned integer.
+    pub fn u32(&mut self, key: &str, value: u32) {
         self.key(key, sys::GGUF_TYPE_UINT32);
         put_u32(&mut self.bytes, value);
     }
 
-    pub(crate) fn f32(&mut self, key: &str, value: f32) {
+    /// A float.
+    pub fn f32(&mut self, key: &str, value: f32) {
         self.key(key, sys::GGUF_TYPE_FLOAT32);
         put_u32(&mut self.bytes, value.to_bits());
     }
 
-    pub(crate) fn bool(&mut self, key: &str, value: bool) {
+    /// A truth value.
+    pub fn bool(&mut self, key: &str, value: bool) {
         self.key(key, sys::GGUF_TYPE_BOOL);
         self.bytes.push(value.into());
     }
 
-    pub(crate) fn string(&mut self, key: &str, value: &str) {
+    /// A text.
+    pub fn string(&mut self, key: &str, value: &str) {
         self.key(key, sys::GGUF_TYPE_STRING);
         put_str(&mut self.bytes, value);
     }
 
-    pub(crate) fn strings(&mut self, key: &str, values: &[String]) {
+    /// An array of texts.
+    pub fn strings(&mut self, key: &str, values: &[String]) {
         self.key(key, sys::GGUF_TYPE_ARRAY);
         put_u32(&mut self.bytes, sys::GGUF_TYPE_STRING);
         put_u64(&mut self.bytes, values.len());
@@ -45,7 +54,8 @@ impl Kv {
         }
     }
 
-    pub(crate) fn i32s(&mut self, key: &str, values: &[i32]) {
+    /// An array of signed integers.
+    pub fn i32s(&mut self, key: &str, values: &[i32]) {
         self.key(key, sys::GGUF_TYPE_ARRAY);
         put_u32(&mut self.bytes, sys::GGUF_TYPE_INT32);
         put_u64(&mut self.bytes, values.len());
@@ -53,21 +63,46 @@ impl Kv {
             self.bytes.extend_from_slice(&v.to_le_bytes());
         }
     }
+
+    /// A file of this metadata and of `tensors` with their data.
+    pub(crate) fn file(&self, tensors: &[(Tensor, Vec<u8>)]) -> Vec<u8> {
+        let mut out = b"GGUF\x03\0\0\0".to_vec();
+        put_u64(&mut out, tensors.len());
+        put_u64(&mut out, self.count);
+        out.extend_from_slice(&self.bytes);
+        let mut offset = 0;
+        for (tensor, data) in tensors {
+            put_str(&mut out, &tensor.name);
+            put_u32(&mut out, tensor.ne.len() as u32);
+            for &n in &tensor.ne {
+                put_u64(&mut out, n);
+            }
+            put_u32(&mut out, tensor.ty.id());
+            put_u64(&mut out, offset);
+            offset += data.len().next_multiple_of(ALIGNMENT);
+        }
+        for data in std::iter::once(&Vec::new()).chain(tensors.iter().map(|(_, data)| data)) {
+            out.extend_from_slice(data);
+            out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
+        }
+        out
+    }
+
+    /// A file of this metadata and no tensors: a vocabulary.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.file(&[])
+    }
 }
 
-pub(crate) fn put_u32(out: &mut Vec<u8>, value: u32) {
+fn put_u32(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-pub(crate) fn put_u64(out: &mut Vec<u8>, value: usize) {
+fn put_u64(out: &mut Vec<u8>, value: usize) {
     out.extend_from_slice(&(value as u64).to_le_bytes());
 }
 
-pub(crate) fn put_str(out: &mut Vec<u8>, value: &str) {
+fn put_str(out: &mut Vec<u8>, value: &str) {
     put_u64(out, value.len());
     out.extend_from_slice(value.as_bytes());
-}
-
-pub(crate) fn pad(out: &mut Vec<u8>) {
-    out.resize(out.len().next_multiple_of(crate::ALIGNMENT), 0);
 }

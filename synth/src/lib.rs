@@ -8,25 +8,23 @@
 
 mod image;
 mod kv;
+mod quantize;
 mod rng;
 mod vocab;
-mod weight_type;
 
 #[cfg(test)]
 mod tests;
 
 pub use image::{patch, tensor_range};
-pub use weight_type::WeightType;
+pub use kv::Kv;
+pub use vocab::symbol;
 
-use kv::{Kv, pad, put_str, put_u32, put_u64};
 use qdiff_engine::model::{self, Metadata, Role, Weight, qwen2, qwen3};
 use qdiff_engine::ops::Op;
+use qdiff_engine::quant::GgmlType;
+use quantize::quantize;
 use rng::Rng;
 use std::path::Path;
-use weight_type::quantize;
-
-/// Alignment of the data section and of each tensor in it, GGUF's default.
-const ALIGNMENT: usize = 32;
 
 /// The description of a synthetic model. Every field has a default.
 #[derive(Clone, Debug)]
@@ -57,10 +55,10 @@ pub struct Synth {
     /// Whether the output matrix is the token embedding (no `output.weight`).
     pub tied: bool,
     /// Type of the 2-D tensors.
-    pub weight_type: WeightType,
+    pub weight_type: GgmlType,
     /// Types of single tensors, by full name (`blk.0.attn_q.weight`); for one
     /// that is not 2-D as well, though llama.cpp may refuse the result.
-    pub overrides: Vec<(String, WeightType)>,
+    pub overrides: Vec<(String, GgmlType)>,
     /// Seed of the weights.
     pub seed: u64,
     /// The chat template; none where empty.
@@ -82,7 +80,7 @@ impl Default for Synth {
             rope_base: 1e6,
             eps: 1e-6,
             tied: false,
-            weight_type: WeightType::Q8_0,
+            weight_type: GgmlType::Q8_0,
             overrides: Vec::new(),
             seed: 1,
             chat_template: vocab::CHAT_TEMPLATE.to_owned(),
@@ -107,7 +105,7 @@ enum Fill {
 struct Tensor {
     name: String,
     ne: Vec<usize>,
-    ty: WeightType,
+    ty: GgmlType,
     fill: Fill,
 }
 
@@ -160,31 +158,7 @@ impl Synth {
             assert!(tensors.iter().any(|t| t.name == *name), "override for unknown tensor {name:?}");
         }
         let data: Vec<Vec<u8>> = tensors.iter().map(|t| quantize(t, &self.draw(t))).collect();
-
-        let kv = self.metadata();
-        let mut out = Vec::new();
-        out.extend_from_slice(b"GGUF");
-        put_u32(&mut out, 3);
-        put_u64(&mut out, tensors.len());
-        put_u64(&mut out, kv.count);
-        out.extend_from_slice(&kv.bytes);
-        let mut offset = 0;
-        for (t, d) in tensors.iter().zip(&data) {
-            put_str(&mut out, &t.name);
-            put_u32(&mut out, t.ne.len() as u32);
-            for &n in &t.ne {
-                put_u64(&mut out, n);
-            }
-            put_u32(&mut out, t.ty.id());
-            put_u64(&mut out, offset);
-            offset += d.len().next_multiple_of(ALIGNMENT);
-        }
-        pad(&mut out);
-        for d in &data {
-            out.extend_from_slice(d);
-            pad(&mut out);
-        }
-        out
+        self.metadata().file(&tensors.into_iter().zip(data).collect::<Vec<_>>())
     }
 
     fn check(&self) {
@@ -215,7 +189,7 @@ impl Synth {
                 _ => matrix,
             };
             for Weight { name, extent } in &node.weights {
-                let usual = if extent.len() > 1 { self.weight_type } else { WeightType::F32 };
+                let usual = if extent.len() > 1 { self.weight_type } else { GgmlType::F32 };
                 let own = self.overrides.iter().rev().find(|(n, _)| n == name);
                 let ty = own.map_or(usual, |o| o.1);
                 list.push(Tensor { ty, name: name.clone(), ne: extent.clone(), fill });

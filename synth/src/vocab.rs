@@ -68,7 +68,7 @@ fn printable(byte: u8) -> bool {
 }
 
 /// The symbol of a byte in GPT-2's alphabet.
-fn symbol(byte: u8) -> String {
+pub fn symbol(byte: u8) -> String {
     let code =
         if printable(byte) { u32::from(byte) } else { 256 + (0..byte).filter(|&b| !printable(b)).count() as u32 };
     char::from_u32(code).expect("a code below the surrogates").into()

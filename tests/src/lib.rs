@@ -1,18 +1,17 @@
-//! What the end-to-end tests share: the binary, models, and reading reports.
+//! What the end-to-end tests share: folders in which `qdiff` runs, models, and reading what it wrote.
 
-pub mod generation;
+pub mod folder;
 pub mod markdown;
 pub mod npz;
-pub mod recording;
 pub mod schema;
 
+pub use folder::{Folder, Said, empty, files, folder, folder_with, real_folder};
 pub use qdiff_synth as synth;
 
-use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use qdiff_engine::quant::GgmlType;
+use std::path::PathBuf;
+use std::process::Command;
 use synth::Synth;
-use tempfile::TempDir;
 
 /// The `qdiff` binary that belongs to this build.
 ///
@@ -25,91 +24,42 @@ pub fn binary() -> PathBuf {
     })
 }
 
-/// Runs `qdiff` in `folder` with nothing of the caller's settings.
-///
-/// # Panics
-/// If the program cannot be started.
-pub fn qdiff(folder: &Path, args: &[&str]) -> Output {
-    qdiff_with(folder, &[], args)
-}
-
-/// Runs `qdiff` in `folder` with `environment` and nothing of the caller's
-/// settings.
-///
-/// # Panics
-/// If the program cannot be started.
-pub fn qdiff_with(folder: &Path, environment: &[(&str, &str)], args: &[&str]) -> Output {
-    let mut command = Command::new(binary());
-    for (name, _) in std::env::vars() {
-        if name.starts_with("QDIFF_") || name.starts_with("GITHUB_") {
-            command.env_remove(name);
-        }
-    }
-    command.envs(environment.iter().copied()).current_dir(folder).args(args).output().expect("qdiff starts")
-}
-
-/// A folder with `model` in it, as `model.gguf`.
-///
-/// # Panics
-/// If it cannot be written.
-pub fn folder_with(model: &Synth) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    model.write(&folder.path().join("model.gguf")).unwrap();
-    folder
-}
-
-/// A folder with the small model that most tests run.
-///
-/// # Panics
-/// If it cannot be written.
-pub fn folder() -> TempDir {
-    folder_with(&Synth::default())
-}
-
-/// Runs a command of `qdiff` that reaches a verdict: exit code, JSON, screen.
-///
-/// # Panics
-/// If it does not get as far as a verdict.
-pub fn told(folder: &Path, args: &[&str]) -> (i32, Value, String) {
-    let output = qdiff(folder, &[args, &["--json", "out.json"]].concat());
-    let code = output.status.code().expect("qdiff exits");
-    assert_ne!(code, 2, "{args:?}: {}", stderr(&output));
-    let json = serde_json::from_slice(&std::fs::read(folder.join("out.json")).unwrap()).unwrap();
-    (code, json, stdout(&output))
-}
-
-/// `qdiff run` of the model in `folder`, as [`told`].
-///
-/// # Panics
-/// If it does not get as far as a verdict.
-pub fn judged(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
-    told(folder, &[&["run", "-m", "model.gguf"], extra].concat())
+/// A model whose weights both sides take as they are, so that rounding alone differs.
+pub fn exact() -> Synth {
+    Synth { weight_type: GgmlType::F32, ..Synth::default() }
 }
 
 /// The real default model, which `./scripts/test` fetches and names.
 ///
 /// # Panics
 /// If it is not named: a test that did not run must not pass.
-pub fn real_model() -> String {
-    std::env::var("QDIFF_MODEL").unwrap_or_else(|_| {
+pub fn real_model() -> PathBuf {
+    std::env::var_os("QDIFF_MODEL").map(PathBuf::from).unwrap_or_else(|| {
         panic!("QDIFF_MODEL names no model: run ./scripts/test, or set it to the output of ./scripts/fetch-model")
     })
 }
 
-/// What the process printed on standard output.
-pub fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// What the process printed on standard error.
-pub fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+/// Runs a Python script in `folder`, with numpy and the exporters of the documentation on its path.
+///
+/// # Panics
+/// If there is no numpy, or the script fails.
+pub fn python(folder: &Folder, script: &str) {
+    let numpy = Said::from(Command::new(markdown::root().join("scripts/fetch-numpy")).output().unwrap()).exits(0);
+    let path = format!("{}:{}", numpy.stdout.trim(), markdown::root().join("docs/exporters").display());
+    let mut python = Command::new("python3");
+    let output = python.current_dir(&**folder).env("PYTHONPATH", path).args(["-c", script]).output();
+    Said::from(output.expect("python3 starts")).exits(0);
 }
 
 /// The verdict of a screen: its first lines, unwrapped.
 pub fn headline(screen: &str) -> String {
     let lines = screen.lines().take_while(|l| !l.is_empty());
     lines.map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
+/// A screen but for the lines that name the reports written.
+pub fn without_reports(screen: &str) -> Vec<&str> {
+    screen.lines().filter(|l| !l.starts_with("report ")).collect()
 }
 
 /// Strikes out of a screen what is not the same on every machine: figures,
@@ -131,24 +81,4 @@ pub fn screen() -> insta::Settings {
     settings.add_filter(r"# (L\d\d\.)?\w+ @", "# @");
     settings.add_filter(r"# L\d\d\.\w+", "# @");
     settings
-}
-
-/// Uses the HTML report `page` of `folder` in Chromium as a reader would
-/// (`tests/html/drive.py`); gives what was seen, as JSON.
-///
-/// # Panics
-/// If the page does not do as it should, or no Chromium is installed: a test
-/// that did not run must not pass.
-pub fn browse(folder: &Path, page: &str) -> String {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("html/drive.py");
-    let shots = folder.join("shots");
-    let mut command = Command::new("python3");
-    let command = command.arg(script).arg(folder.join(page)).arg(&shots);
-    let output = command.output().expect("python3 starts");
-    assert!(output.status.success(), "{page}: {}", stderr(&output));
-    for shot in ["light.png", "dark.png", "phone.png"] {
-        let bytes = std::fs::read(shots.join(shot)).expect("a screenshot was taken");
-        assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 10_000, "{page}: {shot} is empty");
-    }
-    stdout(&output)
 }

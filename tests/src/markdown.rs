@@ -15,6 +15,14 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// The text of a file of the repository.
+///
+/// # Panics
+/// If it cannot be read.
+pub fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
 /// Every markdown file at the root, in `docs/` and in `goldens/`.
 ///
 /// # Panics
@@ -26,8 +34,7 @@ pub fn documents() -> Vec<Document> {
             let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
             if name.ends_with(".md") {
                 let path = format!("{folder}{name}");
-                let text = std::fs::read_to_string(root().join(&path)).expect("a document");
-                all.push(Document { path, text });
+                all.push(Document { text: read(&path), path });
             }
         }
     }
@@ -36,25 +43,24 @@ pub fn documents() -> Vec<Document> {
 }
 
 impl Document {
-    /// The lines of all fenced blocks, without the prompt `$ `.
-    pub fn block_lines(&self) -> impl Iterator<Item = &str> {
+    /// The lines within fenced blocks, or those outside of them.
+    fn lines(&self, fenced: bool) -> impl Iterator<Item = &str> {
         let mut inside = false;
-        self.text.lines().filter_map(move |line| {
+        self.text.lines().filter(move |line| {
             let fence = line.trim_start().starts_with("```");
             inside ^= fence;
-            (inside && !fence).then(|| line.strip_prefix("$ ").unwrap_or(line))
+            inside == fenced && !fence
         })
     }
 
+    /// The lines of all fenced blocks, without the prompt `$ `.
+    pub fn block_lines(&self) -> impl Iterator<Item = &str> {
+        self.lines(true).map(|line| line.strip_prefix("$ ").unwrap_or(line))
+    }
+
     /// The text outside fenced blocks.
-    pub fn prose(&self) -> String {
-        let mut inside = false;
-        let lines = self.text.lines().filter(|line| {
-            let fence = line.trim_start().starts_with("```");
-            inside ^= fence;
-            !inside && !fence
-        });
-        lines.collect::<Vec<_>>().join("\n")
+    fn prose(&self) -> String {
+        self.lines(false).collect::<Vec<_>>().join("\n")
     }
 
     /// The code spans outside fenced blocks, each on one line.
@@ -104,11 +110,8 @@ pub fn words(line: &str) -> Vec<String> {
                 word.get_or_insert_default();
             }
             (None, c) if c.is_whitespace() => words.extend(word.take()),
-            (None, '#' | '|' | ';' | '&' | '>') if word.is_none() => return words,
-            (None, ';') => {
-                words.extend(word);
-                return words;
-            }
+            (None, ';') => break,
+            (None, '#' | '|' | '&' | '>') if word.is_none() => break,
             (None, c) => word.get_or_insert_default().push(c),
         }
     }

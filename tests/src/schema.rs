@@ -1,8 +1,7 @@
 //! JSON schemas, held against what is said to follow them.
 
-use crate::{qdiff, stdout};
+use crate::empty;
 use serde_json::Value;
-use std::path::Path;
 
 /// A compiled schema.
 pub struct Schema {
@@ -11,25 +10,18 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// Compiles `schema`.
+    /// Compiles what `qdiff schema WHAT` prints.
     ///
     /// # Panics
     /// If it is no schema of draft 2020-12.
-    pub fn new(schema: Value) -> Self {
+    pub fn printed(what: &str) -> Self {
+        let said = empty().qdiff(&format!("schema {what}")).exits(0);
+        let schema: Value = serde_json::from_str(&said.stdout).expect("a schema is JSON");
         assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
         let (mut schemas, mut compiler) = (boon::Schemas::new(), boon::Compiler::new());
         compiler.add_resource("schema.json", schema).expect("a schema is JSON");
         let index = compiler.compile("schema.json", &mut schemas).expect("the schema follows its own");
         Self { schemas, index }
-    }
-
-    /// What `qdiff schema WHAT` prints.
-    ///
-    /// # Panics
-    /// As [`Schema::new`].
-    pub fn printed(what: &str) -> Self {
-        let output = qdiff(Path::new("."), &["schema", what]);
-        Self::new(serde_json::from_str(&stdout(&output)).expect("a schema is JSON"))
     }
 
     /// Whether `value` follows it.

@@ -1,4 +1,4 @@
-//! Refused and accepted files; `tests/tests/gguf_vs_ggml.rs` compares with
+//! Refused and accepted files; `tests/tests/suite/gguf_vs_ggml.rs` compares with
 //! llama.cpp itself.
 
 pub(crate) mod writer;

@@ -1,4 +1,4 @@
-//! Small checks; `tests/tests/quant_vs_ggml.rs` compares with ggml itself.
+//! Small checks; `tests/tests/suite/quant_vs_ggml.rs` compares with ggml itself.
 
 use proptest::prelude::*;
 

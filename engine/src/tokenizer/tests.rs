@@ -1,5 +1,5 @@
 //! Vocabularies that are refused, and why. That the tokens are llama.cpp's is
-//! tested where llama.cpp is: `tests/tests/tokenizer_vs_llama.rs`.
+//! tested where llama.cpp is: `tests/tests/suite/tokenizer_vs_llama.rs`.
 
 use super::{Rule, Tokenizer};
 use crate::gguf::Gguf;

@@ -13,7 +13,8 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use qdiff_engine::model::{Node, Role};
 use qdiff_engine::ops::Op;
-use qdiff_synth::{Synth, WeightType};
+use qdiff_engine::quant::GgmlType;
+use qdiff_synth::Synth;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -185,11 +186,11 @@ impl Tally<'_> {
             matches!((&n.op, n.role), (Op::RmsNorm(_), Role::Query | Role::Key)) || p.name() == "qk-norm-after-rope"
         })?;
 
-        for weight_type in WeightType::ALL {
+        for &weight_type in GgmlType::ALL_SUPPORTED {
             let name = format!("qwen2 {weight_type:?}, 2 layers");
             let model = Synth { weight_type, ..Synth::default() };
             let opened = open(&format!("{weight_type:?}"), &model)?;
-            let blocks = weight_type.block_len() > 1 && weight_type != WeightType::Q8_0;
+            let blocks = weight_type.block_size() > 1 && weight_type != GgmlType::Q8_0;
             if blocks {
                 let run = self.run(&name, &opened, &some_tokens(PROMPT))?;
                 self.groups(&run, alone, &|p, _| p.of_format)?;

@@ -2,34 +2,16 @@
 //! the nearest captured ones: clean runs pass, faults are found in the segment
 //! that holds them.
 
-use qdiff_tests::{folder, judged, qdiff, stderr};
-use serde_json::Value;
-use std::fs::File;
-use std::path::Path;
+use qdiff_tests::npz::rewrite;
+use qdiff_tests::{Folder, folder};
 
 /// Records a run, and leaves of its arrays those that `keep` accepts.
-fn thin(folder: &Path, out: &str, extra: &[&str], keep: impl Fn(&str) -> bool) {
-    let record = ["record", "-m", "model.gguf", "-n", "3", "--out", out];
-    let output = qdiff(folder, &[&record, extra].concat());
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let path = folder.join(out).join("capture.npz");
-    let mut from = zip::ZipArchive::new(File::open(&path).unwrap()).unwrap();
-    let part = path.with_extension("part");
-    let mut to = zip::ZipWriter::new(File::create(&part).unwrap());
-    for i in 0..from.len() {
-        let entry = from.by_index_raw(i).unwrap();
-        let name = entry.name().unwrap().into_owned();
-        let stage = name.trim_end_matches(".npy").split('/').next_back().unwrap();
-        if keep(stage) {
-            to.raw_copy_file(entry).unwrap();
-        }
-    }
-    to.finish().unwrap();
-    std::fs::rename(part, path).unwrap();
-}
-
-fn judge(folder: &Path, subject: &str) -> (i32, Value, String) {
-    judged(folder, &["--subject", &format!("capture:{subject}")])
+fn thin(folder: &Folder, out: &str, extra: &str, keep: impl Fn(&str) -> bool) {
+    folder.record(out, &format!("-n 3 {extra}"));
+    rewrite(&folder.join(out).join("capture.npz"), |name, npy| {
+        let stage = name.split('/').next_back().unwrap();
+        keep(stage).then_some(npy)
+    });
 }
 
 /// What fused engines and third-party dumps hand out: layer outputs, and
@@ -47,12 +29,11 @@ fn keeps(taps: &[&str], stage: &str) -> bool {
 #[test]
 fn a_clean_run_passes_over_segments() {
     let folder = folder();
-    let folder = folder.path();
     for (i, taps) in TAPS.iter().enumerate() {
         for runner in ["cpu", "llama"] {
             let name = format!("{runner}{i}");
-            thin(folder, &name, &["--runner", runner], |s| keeps(taps, s));
-            let (code, report, text) = judge(folder, &name);
+            thin(&folder, &name, &format!("--runner {runner}"), |s| keeps(taps, s));
+            let (code, report, text) = folder.judged(&format!("--subject capture:{name}"));
             assert_eq!(code, 0, "{taps:?}\n{text}");
             let coverage = &report["verdict"]["coverage"];
             assert_eq!(coverage["judged"], coverage["asked"], "{text}");
@@ -70,41 +51,34 @@ fn a_clean_run_passes_over_segments() {
 #[test]
 fn a_live_subject_with_few_taps() {
     let folder = folder();
-    let folder = folder.path();
-    let judge =
-        |extra: &[&str]| judged(folder, &[&["--subject", "cpu", "--taps", "L*.layer_out,logits"], extra].concat());
-    let (code, report, text) = judge(&[]);
+    let judge = |extra: &str| folder.judged(&format!("--subject cpu --taps L*.layer_out,logits {extra}"));
+    let (code, report, text) = judge("");
     assert_eq!(code, 0, "{text}");
     let coverage = &report["verdict"]["coverage"];
     assert_eq!(coverage["judged"], coverage["asked"], "{text}");
     assert!(coverage["within"].as_u64() > Some(0), "{text}");
     assert!(text.contains("--taps 'L*.layer_out,logits'"), "{text}");
-    let (code, _, text) = judge(&["--inject", "rope-base@L01"]);
+    let (code, _, text) = judge("--inject rope-base@L01");
     assert_eq!(code, 1, "{text}");
     assert!(text.starts_with("DIVERGED at L01.attn_norm..L01.layer_out"), "{text}");
-    let capture = ["record", "-m", "model.gguf", "--runner", "cpu", "--out", "c"];
-    assert_eq!(qdiff(folder, &capture).status.code(), Some(0));
-    let recorded = ["run", "-m", "model.gguf", "--subject", "capture:c", "--taps", "embed"];
-    let refused = qdiff(folder, &recorded);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr(&refused).contains("--taps is about a subject that runs"));
+    folder.record("c", "--runner cpu");
+    let taps = "run -m model.gguf --subject capture:c --taps embed";
+    folder.refuses(taps, &["--taps is about a subject that runs"]);
 }
 
 #[test]
 fn a_fault_is_found_in_its_segment() {
     let folder = folder();
-    let folder = folder.path();
-    let cases = [
+    for (fault, taps, segment) in [
         ("rope-base@L01", 0, "L01.attn_norm..L01.layer_out"),
         ("gelu-for-silu@L00", 1, "L00.ffn_norm..L00.layer_out"),
         ("gqa-head-map@L01", 1, "L01.attn_norm..L01.attn_residual"),
         ("attn-scale-missing@L00", 2, "embed..L00.attn_residual"),
         ("rms-weight-missing@final_norm", 2, "final_norm..logits"),
-    ];
-    for (fault, taps, segment) in cases {
+    ] {
         let out = fault.replace('@', "-");
-        thin(folder, &out, &["--inject", fault], |s| keeps(TAPS[taps], s));
-        let (code, report, text) = judge(folder, &out);
+        thin(&folder, &out, &format!("--inject {fault}"), |s| keeps(TAPS[taps], s));
+        let (code, report, text) = folder.judged(&format!("--subject capture:{out}"));
         assert_eq!(code, 1, "{fault}\n{text}");
         let findings = report["verdict"]["findings"].as_array().unwrap();
         let (_, last) = segment.split_once("..").unwrap();

@@ -5,10 +5,9 @@ use qdiff::nonce::Changes;
 use qdiff::pair::{Pair, Settings, Tokens};
 use qdiff::progress::silent;
 use qdiff::runners::{CPU, Faults};
-use qdiff_tests::generation::{exact, generate};
 use qdiff_tests::schema::Schema;
 use qdiff_tests::synth::Synth;
-use qdiff_tests::{folder_with, qdiff, real_model, stderr, stdout};
+use qdiff_tests::{exact, folder_with, real_folder};
 use serde_json::Value;
 
 fn tokens_of(report: &Value, side: &str) -> Vec<u64> {
@@ -49,37 +48,26 @@ fn assert_same_or_flip(code: i32, report: &Value, text: &str) {
 fn greedy_and_drawn_text_is_the_same() {
     let folder = folder_with(&exact());
     for extra in [
-        &["-n", "24"][..],
-        &["-n", "24", "--temp", "0.8", "--seed", "7"],
-        &["-n", "16", "--temp", "1.5", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", "8"],
-        &["-n", "16", "--repeat-penalty", "1.3", "--frequency-penalty", "0.5", "--presence-penalty", "-0.2"],
-        &["-n", "8", "--prompt", "Hello", "--raw", "--ubatch", "2"],
+        "-n 24",
+        "-n 24 --temp 0.8 --seed 7",
+        "-n 16 --temp 1.5 --top-k 0 --top-p 1 --min-p 0 --seed 8",
+        "-n 16 --repeat-penalty 1.3 --frequency-penalty 0.5 --presence-penalty -0.2",
+        "-n 8 --prompt Hello --raw --ubatch 2",
     ] {
-        let (code, report, text) = generate(folder.path(), extra);
+        let (code, report, text) = folder.generated(extra);
         assert_same_or_flip(code, &report, &text);
         assert!(tokens_of(&report, "subject").len() > 1, "{text}");
         assert!(text.contains("as llama.cpp"), "{text}");
     }
-}
-
-#[test]
-fn seeds_give_different_texts() {
-    let folder = folder_with(&exact());
-    let texts: std::collections::HashSet<Vec<u64>> = ["1", "2", "3"]
-        .iter()
-        .map(|seed| {
-            let (_, report, _) = generate(folder.path(), &["-n", "8", "--temp", "1", "--seed", seed]);
-            tokens_of(&report, "subject")
-        })
-        .collect();
-    assert_eq!(texts.len(), 3);
+    let text_of = |seed| tokens_of(&folder.generated(&format!("-n 8 --temp 1 --seed {seed}")).1, "subject");
+    assert_eq!(std::collections::HashSet::from([1, 2, 3].map(text_of)).len(), 3);
 }
 
 #[test]
 fn a_fault_that_changes_the_text_is_named() {
     let folder = folder_with(&exact());
     for (fault, stage) in [("lm-head-transposed", "logits"), ("qkv-bias-omitted@L00", "L00.q_biased")] {
-        let (code, report, text) = generate(folder.path(), &["-n", "12", "--inject", fault]);
+        let (code, report, text) = folder.generated(&format!("-n 12 --inject {fault}"));
         assert_eq!(code, 1, "{text}");
         assert_eq!(report["cause"]["kind"], "divergence", "{text}");
         assert_eq!(report["cause"]["stage"], stage, "{text}");
@@ -95,9 +83,7 @@ fn a_fault_that_changes_the_text_is_named() {
 /// Nothing can be drawn from NaN; the stage that made it is found all the same.
 #[test]
 fn a_side_that_can_say_nothing() {
-    let folder = folder_with(&exact());
-    let fault = ["-n", "4", "--inject", "rope-base:base=nan@L01"];
-    let (code, report, text) = generate(folder.path(), &fault);
+    let (code, report, text) = folder_with(&exact()).generated("-n 4 --inject rope-base:base=nan@L01");
     assert_eq!(code, 1, "{text}");
     assert_eq!(report["generation"]["subject"]["stop"], "not-a-number");
     assert_eq!(report["cause"]["stage"], "L01.q_rope", "{text}");
@@ -107,7 +93,7 @@ fn a_side_that_can_say_nothing() {
 #[test]
 fn every_stage_changes_with_the_nonce() {
     let folder = folder_with(&exact());
-    let (code, report, text) = generate(folder.path(), &["--nonce", "12345678", "-n", "6"]);
+    let (code, report, text) = folder.generated("--nonce 12345678 -n 6");
     assert_same_or_flip(code, &report, &text);
     assert_eq!(report["nonce"], 12_345_678);
     let prompt = report["prompt_text"].as_str().unwrap();
@@ -115,15 +101,15 @@ fn every_stage_changes_with_the_nonce() {
     assert_eq!(report["changes"]["unchanged"], serde_json::json!([]));
     // Every stage of both sides: 22 in each of two layers, and three outside them.
     assert_eq!(report["changes"]["compared"], 2 * (2 * 22 + 3));
-    let fresh = |_| generate(folder.path(), &["--nonce", "-n", "1"]).1["nonce"].clone();
-    assert_ne!(fresh(0), fresh(1));
+    let fresh = || folder.generated("--nonce -n 1").1["nonce"].clone();
+    assert_ne!(fresh(), fresh());
 }
 
 /// An engine that answers from memory, whatever it is asked.
 #[test]
 fn a_stage_that_does_not_change_is_stale() {
     let folder = folder_with(&exact());
-    let opened = LoadedModel::new(&folder.path().join("model.gguf")).unwrap();
+    let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
     let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
     let oracle = &pair.oracle;
     let run = |prompt: &[u32]| {
@@ -142,21 +128,17 @@ fn a_stage_that_does_not_change_is_stale() {
 #[test]
 fn the_models_own_template_and_a_system_prompt() {
     let folder = folder_with(&exact());
-    let prompt = |extra: &[&str]| {
-        let mut args = vec!["-n", "1"];
-        args.extend(extra);
-        let (_, report, _) = generate(folder.path(), &args);
-        report["prompt_text"].as_str().unwrap().to_owned()
-    };
     let turn = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
-    assert_eq!(prompt(&["--prompt", "Hi"]), turn);
-    assert_eq!(prompt(&["--prompt", "Hi", "--template", "model"]), turn);
-    let system = "<|im_start|>system\nBe brief<|im_end|>\n";
-    for template in ["bare", "model"] {
-        let text = prompt(&["--prompt", "Hi", "--system", "Be brief", "--template", template]);
-        assert_eq!(text, format!("{system}{turn}"));
+    let system = format!("<|im_start|>system\nBe brief<|im_end|>\n{turn}");
+    for (extra, prompt) in [
+        ("", turn),
+        ("--template model", turn),
+        ("--system 'Be brief' --template bare", &system),
+        ("--system 'Be brief' --template model", &system),
+        ("--raw", "Hi"),
+    ] {
+        assert_eq!(folder.generated(&format!("-n 1 --prompt Hi {extra}")).1["prompt_text"], prompt);
     }
-    assert_eq!(prompt(&["--prompt", "Hi", "--raw"]), "Hi");
 }
 
 /// What a template can try, and how it is stopped: one line, exit 2.
@@ -176,14 +158,7 @@ fn hostile_templates_are_stopped() {
         ("", "has no tokenizer.chat_template"),
     ] {
         let folder = folder_with(&Synth { chat_template: template.to_owned(), ..exact() });
-        let args = ["generate", "-m", "model.gguf", "-n", "1", "--template", "model"];
-        let output = qdiff(folder.path(), &args);
-        let message = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{template}: {message}");
-        assert_eq!(stdout(&output), "", "{template}");
-        assert_eq!(message.trim_end().lines().count(), 1, "{message}");
-        assert!(message.contains(expected), "{template}: {message}");
-        assert!(message.contains("--template bare"), "{message}");
+        folder.refuses("generate -m model.gguf -n 1 --template model", &[expected, "--template bare"]);
     }
 }
 
@@ -191,38 +166,32 @@ fn hostile_templates_are_stopped() {
 fn wrong_arguments() {
     let folder = folder_with(&exact());
     for (args, expected) in [
-        (&["--subject", "capture:x"][..], "`qdiff run --subject capture:x`"),
-        (&["-n", "0"], "-n 0"),
-        (&["-n", "99999"], "context"),
-        (&["--temp", "-1"], "from 0 on"),
-        (&["--temp", "nan"], "from 0 on"),
-        (&["--top-p", "1.5"], "from 0 to 1"),
-        (&["--repeat-penalty", "0"], "above 0"),
-        (&["--seed", "4294967295"], "seed"),
-        (&["--system", "x", "--raw", "--prompt", "Hi"], "--system"),
-        (&["--system", "x", "--prompt", "code"], "--system"),
-        (&["--nonce", "--raw"], "--raw"),
-        (&["--json", "-"], "--json"),
+        ("--subject capture:x", "`qdiff run --subject capture:x`"),
+        ("--temp -1", "from 0 on"),
+        ("--temp nan", "from 0 on"),
+        ("--top-p 1.5", "from 0 to 1"),
+        ("--repeat-penalty 0", "above 0"),
+        ("--seed 4294967295", "seed"),
+        ("--nonce --raw", "--raw"),
     ] {
-        let mut all = vec!["generate", "-m", "model.gguf"];
-        all.extend(args);
-        let output = qdiff(folder.path(), &all);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stdout(&output));
-        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
-        assert_eq!(stdout(&output), "", "{args:?}");
+        folder.refuses_options(&format!("generate -m model.gguf {args}"), &[expected]);
+    }
+    for (args, expected) in [
+        ("-n 0", "-n 0"),
+        ("-n 99999", "context"),
+        ("--system x --raw --prompt Hi", "--system"),
+        ("--system x --prompt code", "--system"),
+        ("--json -", "--json"),
+    ] {
+        folder.refuses(&format!("generate -m model.gguf {args}"), &[expected]);
     }
 }
 
 /// The haiku test: a prompt that nobody has seen, on the real model.
 #[test]
 fn the_haiku_test() {
-    let folder = tempfile::tempdir().unwrap();
-    let args = ["generate", "-m", &real_model(), "--subject", "cpu", "--nonce", "-n", "24", "--json", "out.json"];
-    let output = qdiff(folder.path(), &args);
-    let text = stdout(&output);
-    let json = std::fs::read(folder.path().join("out.json")).unwrap_or_else(|_| panic!("{}", stderr(&output)));
-    let report: Value = serde_json::from_slice(&json).unwrap();
-    assert_same_or_flip(output.status.code().unwrap(), &report, &text);
+    let (code, report, text) = real_folder().generated("--nonce -n 24");
+    assert_same_or_flip(code, &report, &text);
     for side in ["subject", "reference"] {
         assert_eq!(report["generation"][side]["repetition"], Value::Null, "{text}");
         assert!(report["generation"][side]["decode_speed"].as_f64().unwrap() > 0.0);
@@ -239,21 +208,18 @@ fn the_haiku_test() {
 fn json_is_what_the_schema_says() {
     let folder = folder_with(&exact());
     let schema = Schema::printed("generation");
-    for extra in [&["--nonce", "1", "-n", "2"][..], &["-n", "12", "--temp", "0.5", "--inject", "lm-head-transposed"]] {
-        let (_, report, _) = generate(folder.path(), extra);
+    for extra in ["--nonce 1 -n 2", "-n 12 --temp 0.5 --inject lm-head-transposed"] {
+        let (_, mut report, _) = folder.generated(extra);
         schema.check(&report).unwrap();
-        let mut broken = report.clone();
-        broken["generation"]["subject"]["stop"] = Value::from("whenever");
-        assert!(schema.check(&broken).is_err());
+        report["generation"]["subject"]["stop"] = Value::from("whenever");
+        assert!(schema.check(&report).is_err());
     }
 }
 
 /// Output that is repetitive on the subject's side alone is reported.
 #[test]
 fn a_circle_is_told() {
-    let folder = folder_with(&exact());
-    let stale = ["-n", "40", "--inject", "stale-from-previous-step@logits"];
-    let (code, report, text) = generate(folder.path(), &stale);
+    let (code, report, text) = folder_with(&exact()).generated("-n 40 --inject stale-from-previous-step@logits");
     assert_eq!(code, 1, "{text}");
     let circle = &report["generation"]["subject"]["repetition"];
     assert_eq!(circle["period"], 1, "{text}");
@@ -265,13 +231,9 @@ fn a_circle_is_told() {
 /// And so is one that ends before it began: of an answer that is complete.
 #[test]
 fn a_text_that_ends_at_once_is_told() {
-    let folder = tempfile::tempdir().unwrap();
     let complete = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\nHello! How can I assist you today?";
-    let model = real_model();
-    let output =
-        qdiff(folder.path(), &["generate", "-m", &model, "--subject", "cpu", "--raw", "--prompt", complete, "-n", "3"]);
-    let text = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
+    let (code, _, text) = real_folder().generated(&format!("--raw --prompt '{complete}' -n 3"));
+    assert_eq!(code, 0, "{text}");
     assert!(text.contains("SAME TEXT"), "{text}");
     assert!(text.contains("1 token, ended at once, without a text"), "{text}");
 }

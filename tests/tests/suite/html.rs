@@ -1,22 +1,12 @@
 //! The HTML report in a real browser: `tests/html/drive.py` opens it, clicks,
 //! types, and fails on anything on the console or over the network.
 
-use qdiff_tests::synth::Synth;
-use qdiff_tests::{browse, qdiff, stderr};
+use qdiff_tests::{Folder, folder};
 use serde_json::{Value, json};
-use std::path::Path;
 
-/// What was seen of `page` in Chromium.
-fn drive(folder: &Path, page: &str) -> Value {
-    serde_json::from_str(&browse(folder, page)).unwrap()
-}
-
-fn run(folder: &Path, name: &str, extra: &[&str]) -> Value {
-    let (html, json) = (format!("{name}.html"), format!("{name}.json"));
-    let args = ["run", "-m", "model.gguf", "-n", "2", "--report", &html, "--report", &json];
-    let output = qdiff(folder, &[&args, extra].concat());
-    assert_ne!(output.status.code(), Some(2), "{}", stderr(&output));
-    serde_json::from_slice(&std::fs::read(folder.join(json)).unwrap()).unwrap()
+fn run(folder: &Folder, name: &str, extra: &str) -> Value {
+    folder.judged(&format!("-n 2 --report {name}.html --report {name}.json {extra}"));
+    folder.json(&format!("{name}.json"))
 }
 
 /// What every page must show of its report.
@@ -49,19 +39,16 @@ fn check(name: &str, seen: &Value, report: &Value) {
 
 #[test]
 fn reports_open_and_drill_in() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    Synth::default().write(&folder.join("model.gguf")).unwrap();
-    let faults = ["--inject", "attn-scale-missing@L00", "--inject", "lm-head-transposed"];
+    let folder = folder();
     for (name, extra, badge, origins) in [
-        ("clean", &[][..], "MATCH", 0),
-        ("faulty", &faults[..], "DIVERGED", 2),
-        ("last", &["--inject", "lm-head-transposed"], "DIVERGED", 1),
-        ("poisoned", &["--inject", "rope-base:base=nan@L01"], "DIVERGED", 2),
-        ("few", &["--stages", "q_proj", "--positions", "3"], "MATCH", 0),
+        ("clean", "", "MATCH", 0),
+        ("faulty", "--inject attn-scale-missing@L00 --inject lm-head-transposed", "DIVERGED", 2),
+        ("last", "--inject lm-head-transposed", "DIVERGED", 1),
+        ("poisoned", "--inject rope-base:base=nan@L01", "DIVERGED", 2),
+        ("few", "--stages q_proj --positions 3", "MATCH", 0),
     ] {
-        let report = run(folder, name, extra);
-        let seen = drive(folder, &format!("{name}.html"));
+        let report = run(&folder, name, extra);
+        let seen = folder.browse(&format!("{name}.html"));
         assert_eq!(seen["badge"], badge, "{name}");
         let marked = seen["origins"].as_u64().unwrap();
         assert!(marked >= origins, "{name}: {marked}");
@@ -69,22 +56,11 @@ fn reports_open_and_drill_in() {
         assert_eq!(elements > 0, badge == "DIVERGED", "{name}");
         check(name, &seen, &report);
     }
-}
 
-/// Several runs stand in one file behind an overview, the worst first, with what
-/// is absent among them.
-#[test]
-fn several_runs_stand_in_one_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    Synth::default().write(&folder.join("model.gguf")).unwrap();
-    run(folder, "clean", &[]);
-    run(folder, "partial", &["--stages", "q_rope"]);
-    let worst = run(folder, "faulty", &["--inject", "attn-scale-missing@L00"]);
-    let files = ["report", "clean.json", "partial.json", "faulty.json"];
-    let output = qdiff(folder, &[&files[..], &["--report", "all.html"]].concat());
-    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let seen = drive(folder, "all.html");
+    // Several runs stand in one file behind an overview, the worst first, with what is absent among them.
+    let worst = folder.json("faulty.json");
+    folder.qdiff("report clean.json few.json faulty.json --report all.html").exits(1);
+    let seen = folder.browse("all.html");
     let overview = &seen["overview"];
     assert_eq!(overview["badge"], "DIVERGED");
     assert_eq!(overview["headline"], "3 runs: 1 DIVERGED, 2 MATCH");
@@ -96,10 +72,9 @@ fn several_runs_stand_in_one_file() {
     let place = json!({ "batch": "b", "number": 1, "of": 1 });
     let version = &worst["schema_version"];
     let failure = json!({ "schema_version": version, "kind": "failure", "batch": place, "prompt": "long", "error": "<b>it</b> broke" });
-    std::fs::write(folder.join("failure.json"), failure.to_string()).unwrap();
-    let output = qdiff(folder, &["report", "clean.json", "failure.json", "--report", "part.html"]);
-    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-    let overview = &drive(folder, "part.html")["overview"];
+    folder.write("failure.json", failure.to_string());
+    folder.qdiff("report clean.json failure.json --report part.html").exits(2);
+    let overview = &folder.browse("part.html")["overview"];
     assert_eq!(overview["badge"], "INCOMPLETE");
     assert_eq!(overview["absent"], json!(["Absent: long: <b>it</b> broke"]));
 }
@@ -107,10 +82,8 @@ fn several_runs_stand_in_one_file() {
 /// Names that come from files are text, and nothing else, on the page.
 #[test]
 fn hostile_names_stay_text() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    Synth::default().write(&folder.join("model.gguf")).unwrap();
-    let mut report = run(folder, "faulty", &["--inject", "attn-scale-missing@L00"]);
+    let folder = folder();
+    let mut report = run(&folder, "faulty", "--inject attn-scale-missing@L00");
     let hostile = "</script></title><script>alert(1)</script><img src=https://example.invalid/x onerror=alert(2)>\
                    <!-- /*DATA*/ TITLE /*SCRIPT*/ ]]> ${alert(3)} \" ' & \u{2028}\u{202e}\0\u{1b}[31m";
     report["model"]["name"] = hostile.into();
@@ -130,17 +103,15 @@ fn hostile_names_stay_text() {
     report["weights"]["mismatches"] = json!([{
         "tensor": hostile, "format": hostile, "row": 0, "index": 0, "got": "NaN", "want": 1.0, "rows": 1
     }]);
-    std::fs::write(folder.join("hostile.json"), report.to_string()).unwrap();
-    let files = ["--report", "hostile.html", "--report", "hostile.xml", "--report", "hostile.md"];
-    let output = qdiff(folder, &[&["report", "hostile.json"], &files[..]].concat());
-    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    assert!(!output.stdout.contains(&0x1b) && !output.stdout.contains(&0));
-    let seen = drive(folder, "hostile.html");
+    folder.write("hostile.json", report.to_string());
+    let files = "--report hostile.html --report hostile.xml --report hostile.md";
+    let said = folder.qdiff(&format!("report hostile.json {files}")).exits(1);
+    assert!(!said.stdout.contains(['\u{1b}', '\0']));
+    let seen = folder.browse("hostile.html");
     assert_eq!(seen["badge"], "DIVERGED");
     assert!(seen["headline"].as_str().unwrap().contains("<script>alert(1)</script>"));
-    let markdown = std::fs::read_to_string(folder.join("hostile.md")).unwrap();
+    let markdown = folder.text("hostile.md");
     let outside: String = markdown.split("```").step_by(2).collect();
     assert!(!outside.contains("<img") && !outside.contains("<script"), "{outside}");
-    let xml = std::fs::read_to_string(folder.join("hostile.xml")).unwrap();
-    roxmltree::Document::parse(&xml).unwrap();
+    roxmltree::Document::parse(&folder.text("hostile.xml")).unwrap();
 }

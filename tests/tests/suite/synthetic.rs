@@ -3,19 +3,13 @@
 
 use qdiff_engine::model::{Node, Role, qwen2, skeleton};
 use qdiff_engine::ops::Op;
-use qdiff_tests::synth::{Synth, WeightType};
-use qdiff_tests::{folder_with, qdiff, screen, stderr, stdout};
+use qdiff_engine::quant::GgmlType;
+use qdiff_tests::synth::Synth;
+use qdiff_tests::{Folder, folder, folder_with, screen};
 use serde_json::Value;
-use std::path::Path;
 
-fn run(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
-    let mut args = vec!["run", "-m", "model.gguf", "-n", "3", "--json", "report.json"];
-    args.extend(extra);
-    let output = qdiff(folder, &args);
-    let code = output.status.code().expect("qdiff exits");
-    assert_ne!(code, 2, "{extra:?}: {}", stderr(&output));
-    let json = serde_json::from_slice(&std::fs::read(folder.join("report.json")).unwrap()).unwrap();
-    (code, json, stdout(&output))
+fn run(folder: &Folder, extra: &str) -> (i32, Value, String) {
+    folder.judged(&format!("-n 3 {extra}"))
 }
 
 fn origins(report: &Value) -> Vec<String> {
@@ -27,9 +21,9 @@ fn origins(report: &Value) -> Vec<String> {
 /// block format. The strength of the check is shown by the faults below.
 #[test]
 fn every_block_format_matches() {
-    for weight_type in WeightType::ALL {
+    for &weight_type in GgmlType::ALL_SUPPORTED {
         let folder = folder_with(&Synth { weight_type, ..Synth::default() });
-        let (code, report, text) = run(folder.path(), &[]);
+        let (code, report, text) = run(&folder, "");
         assert_eq!(code, 0, "{weight_type:?}\n{text}");
         let coverage = &report["verdict"]["coverage"];
         assert_eq!(coverage["asked"], coverage["judged"], "{weight_type:?}");
@@ -43,10 +37,9 @@ fn a_tied_head_and_qwen3_match() {
     for model in [
         Synth { tied: true, ..Synth::default() },
         Synth { arch: "qwen3", ..Synth::default() },
-        Synth { arch: "qwen3", tied: true, weight_type: WeightType::Q4_K, n_heads: 8, ..Synth::default() },
+        Synth { arch: "qwen3", tied: true, weight_type: GgmlType::Q4_K, n_heads: 8, ..Synth::default() },
     ] {
-        let folder = folder_with(&model);
-        let (code, _, text) = run(folder.path(), &[]);
+        let (code, _, text) = run(&folder_with(&model), "");
         assert_eq!(code, 0, "{model:?}\n{text}");
     }
 }
@@ -54,10 +47,9 @@ fn a_tied_head_and_qwen3_match() {
 #[test]
 fn the_oracle_holds_on_both_architectures() {
     for arch in ["qwen2", "qwen3"] {
-        let folder = folder_with(&Synth { arch, weight_type: WeightType::Q6_K, ..Synth::default() });
-        let output = qdiff(folder.path(), &["verify-oracle", "-m", "model.gguf", "-n", "2"]);
-        assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
-        assert!(stdout(&output).starts_with("MATCH"));
+        let folder = folder_with(&Synth { arch, weight_type: GgmlType::Q6_K, ..Synth::default() });
+        let said = folder.qdiff("verify-oracle -m model.gguf -n 2").exits(0);
+        assert!(said.stdout.starts_with("MATCH"), "{said}");
     }
 }
 
@@ -109,7 +101,7 @@ fn each_fault_is_found_and_named() {
         ("gqa-head-map@L01", Some(1), |n| matches!(n.op, AttnScores(_) | AttnContext(_))),
     ];
     for (fault, layer, places) in faults {
-        let (code, report, text) = run(folder.path(), &["--inject", fault]);
+        let (code, report, text) = run(&folder, &format!("--inject {fault}"));
         let there = graph.nodes.iter().filter(|n| n.id.layer == layer && places(n));
         let there: Vec<String> = there.map(|n| n.id.to_string()).collect();
         let found = origins(&report);
@@ -136,7 +128,7 @@ fn each_fault_is_found_and_named() {
 #[test]
 fn a_weight_of_another_layer_is_found() {
     let folder = folder_with(&Synth { n_layers: 3, ..Synth::default() });
-    let (code, report, text) = run(folder.path(), &["--inject", "tensor-mapped-wrong@L01"]);
+    let (code, report, text) = run(&folder, "--inject tensor-mapped-wrong@L01");
     assert_eq!(code, 1, "{text}");
     let found = origins(&report);
     assert_eq!(found[0], "L01.attn_norm");
@@ -151,10 +143,10 @@ fn a_weight_of_another_layer_is_found() {
 /// What a stage computed a step before, once for every stage of a layer.
 #[test]
 fn stale_stages_are_found_at_decode() {
-    let folder = folder_with(&Synth::default());
+    let folder = folder();
     for stage in ["q_proj", "attn_norm", "k_rope", "attn_out", "ffn_act", "layer_out"] {
         let fault = format!("stale-from-previous-step@L01.{stage}");
-        let (code, report, text) = run(folder.path(), &["--inject", &fault]);
+        let (code, report, text) = run(&folder, &format!("--inject {fault}"));
         assert_eq!(code, 1, "{stage}\n{text}");
         assert_eq!(origins(&report), [format!("L01.{stage}")], "{text}");
         assert!(text.contains("from decode step 1 on"), "{text}");
@@ -165,7 +157,7 @@ fn stale_stages_are_found_at_decode() {
 #[test]
 fn the_head_norm_of_qwen3_is_missed() {
     let folder = folder_with(&Synth { arch: "qwen3", ..Synth::default() });
-    let (code, report, text) = run(folder.path(), &["--inject", "qk-norm-omitted@L00"]);
+    let (code, report, text) = run(&folder, "--inject qk-norm-omitted@L00");
     assert_eq!(code, 1, "{text}");
     assert_eq!(origins(&report), ["L00.q_normed", "L00.k_normed"]);
     assert!(text.contains("the norm over each head is left out"), "{text}");
@@ -174,9 +166,8 @@ fn the_head_norm_of_qwen3_is_missed() {
 /// Several bugs at once are all found, each at its own stage.
 #[test]
 fn two_faults_are_two_origins() {
-    let folder = folder_with(&Synth::default());
-    let (code, report, _) =
-        run(folder.path(), &["--inject", "attn-scale-missing@L00", "--inject", "gate-up-operands-swapped@L01"]);
+    let folder = folder();
+    let (code, report, _) = run(&folder, "--inject attn-scale-missing@L00 --inject gate-up-operands-swapped@L01");
     assert_eq!(code, 1);
     assert_eq!(origins(&report), ["L00.attn_weights", "L01.ffn_act"]);
 }
@@ -185,13 +176,13 @@ fn two_faults_are_two_origins() {
 /// a tolerance that would have passed is the one that passes.
 #[test]
 fn the_least_tolerance_passes() {
-    let folder = folder_with(&Synth::default());
-    let fault = ["--inject", "attn-scale-missing@L00"];
-    let (_, report, text) = run(folder.path(), &fault);
+    let folder = folder();
+    let fault = "--inject attn-scale-missing@L00";
+    let (_, report, text) = run(&folder, fault);
     assert_eq!(origins(&report), ["L00.attn_weights"]);
     let line = text.lines().find(|l| l.starts_with("tolerance")).unwrap();
     let rule = line.split('\'').nth(1).unwrap();
-    let (code, _, text) = run(folder.path(), &[&fault[..], &["--tolerance", rule]].concat());
+    let (code, _, text) = run(&folder, &format!("{fault} --tolerance {rule}"));
     assert_eq!(code, 0, "{rule}\n{text}");
 }
 
@@ -199,11 +190,11 @@ fn the_least_tolerance_passes() {
 #[test]
 fn poison_is_an_origin_where_it_is_first_seen() {
     let folder = folder_with(&Synth { n_layers: 3, ..Synth::default() });
-    let fault = ["--inject", "rope-base:base=nan@L01"];
-    let (code, report, text) = run(folder.path(), &fault);
+    let fault = "--inject rope-base:base=nan@L01";
+    let (code, report, text) = run(&folder, fault);
     assert_eq!(code, 1, "{text}");
     assert_eq!(origins(&report), ["L01.q_rope", "L01.k_rope"], "{text}");
-    let (code, _, text) = run(folder.path(), &[&fault[..], &["--layers", "2"]].concat());
+    let (code, _, text) = run(&folder, &format!("{fault} --layers 2"));
     assert_eq!(code, 1, "{text}");
     assert!(text.starts_with("DIVERGED at L02.attn_norm"), "{text}");
 }
@@ -211,8 +202,8 @@ fn poison_is_an_origin_where_it_is_first_seen() {
 /// A rule too tight for both sides convicts the subject, not the reference.
 #[test]
 fn a_rule_that_both_miss_is_no_dispute() {
-    let folder = folder_with(&Synth::default());
-    let (code, report, text) = run(folder.path(), &["--tolerance", "L00.ffn_down=1e-12"]);
+    let folder = folder();
+    let (code, report, text) = run(&folder, "--tolerance L00.ffn_down=1e-12");
     assert_eq!(code, 1, "{text}");
     assert_eq!(origins(&report), ["L00.ffn_down"], "{text}");
 }
@@ -220,26 +211,25 @@ fn a_rule_that_both_miss_is_no_dispute() {
 /// Filters narrow what is judged, and the report says so.
 #[test]
 fn filters_narrow_and_say_so() {
-    let folder = folder_with(&Synth::default());
-    let fault = ["--inject", "gate-up-operands-swapped@L01"];
-    let (code, report, text) = run(folder.path(), &[&fault[..], &["--stages", "attn_*", "--layers", "0"]].concat());
+    let folder = folder();
+    let fault = "--inject gate-up-operands-swapped@L01";
+    let (code, report, text) = run(&folder, &format!("{fault} --stages attn_* --layers 0"));
     assert_eq!(code, 0, "{text}");
     assert_eq!(report["verdict"]["stages"].as_array().unwrap().len(), 6);
     assert!(text.contains("of 6 out of 47 stages"), "{text}");
-    let (code, ..) = run(folder.path(), &[&fault[..], &["--stages", "ffn_act"]].concat());
+    let (code, ..) = run(&folder, &format!("{fault} --stages ffn_act"));
     assert_eq!(code, 1);
-    let (code, report, _) = run(folder.path(), &["--inject", "rope-base@L00", "--positions", "0"]);
+    let (code, report, _) = run(&folder, "--inject rope-base@L00 --positions 0");
     assert_eq!(code, 0, "position 0 does not rotate: {report}");
 }
 
 /// The first screen, with figures, hashes and paths struck out.
 #[test]
 fn the_screen() {
-    let folder = folder_with(&Synth::default());
+    let folder = folder();
+    let run = |extra| folder.qdiff(&format!("run -m model.gguf -n 3 --json report.json {extra}")).stdout;
     screen().bind(|| {
-        let (_, _, clean) = run(folder.path(), &["--stages", "*_proj,*_rope,layer_out,logits"]);
-        insta::assert_snapshot!("clean", clean);
-        let (_, _, faulty) = run(folder.path(), &["--inject", "qkv-bias-omitted"]);
-        insta::assert_snapshot!("faulty", faulty);
+        insta::assert_snapshot!("clean", run("--stages *_proj,*_rope,layer_out,logits"));
+        insta::assert_snapshot!("faulty", run("--inject qkv-bias-omitted"));
     });
 }

@@ -2,10 +2,11 @@
 //! one logit of a vocabulary, one head of a layer, one position of a decode
 //! step; and what reads a weight wrongly, named.
 
+use qdiff_engine::quant::GgmlType;
 use qdiff_tests::schema::Schema;
-use qdiff_tests::synth::{Synth, WeightType, tensor_range};
-use qdiff_tests::{folder_with, headline, qdiff, real_model, stderr, stdout, told};
-use serde_json::Value;
+use qdiff_tests::synth::{Synth, tensor_range};
+use qdiff_tests::{folder, folder_with, headline, real_folder};
+use serde_json::{Value, json};
 
 fn fits_a_screen(text: &str) {
     assert!(text.lines().count() <= 45, "{text}");
@@ -20,24 +21,26 @@ fn fits_a_screen(text: &str) {
 fn one_damaged_block_of_a_file() {
     const TENSOR: &str = "blk.1.ffn_down.weight";
     for (ty, bytes, fields) in [
-        (WeightType::Q4_K, 144, &[("d", 1), ("dmin", 3), ("scales", 9), ("qs", 77)][..]),
-        (WeightType::Q6_K, 210, &[("ql", 100), ("qh", 150), ("scales", 200), ("d", 209)]),
-        (WeightType::Q5_0, 22, &[("d", 1), ("qh", 4), ("qs", 12)]),
-        (WeightType::Q8_0, 34, &[("d", 0), ("qs", 20)]),
+        (GgmlType::Q4_K, 144, &[("d", 1), ("dmin", 3), ("scales", 9), ("qs", 77)][..]),
+        (GgmlType::Q6_K, 210, &[("ql", 100), ("qh", 150), ("scales", 200), ("d", 209)]),
+        (GgmlType::Q5_0, 22, &[("d", 1), ("qh", 4), ("qs", 12)]),
+        (GgmlType::Q8_0, 34, &[("d", 0), ("qs", 20)]),
     ] {
         let folder = folder_with(&Synth { weight_type: ty, ..Synth::default() });
-        let folder = folder.path();
         let file = std::fs::read(folder.join("model.gguf")).unwrap();
         let range = tensor_range(&file, TENSOR);
         // Rows of 512 weights; row 37, its second block.
         let row = range.len() / 256;
         let block = range.start + 37 * row + bytes;
-        let args = ["weights", "damaged.gguf", "--against", "model.gguf"];
+        folder.write("damaged.gguf", &file);
+        let weights = || folder.told("weights damaged.gguf --against model.gguf");
+        let (code, _, text) = weights();
+        assert_eq!(code, 0, "{text}");
+        assert!(text.starts_with("MATCH"), "{text}");
         for &(field, at) in fields {
-            let mut damaged = file.clone();
-            damaged[block + at] ^= 4;
-            std::fs::write(folder.join("damaged.gguf"), damaged).unwrap();
-            let (code, json, text) = told(folder, &args);
+            folder.write("damaged.gguf", &file);
+            folder.edit("damaged.gguf", |file| file[block + at] ^= 4);
+            let (code, json, text) = weights();
             assert_eq!(code, 1, "{text}");
             let mismatches = json["check"]["mismatches"].as_array().unwrap();
             assert_eq!(mismatches.len(), 1, "{text}");
@@ -45,39 +48,28 @@ fn one_damaged_block_of_a_file() {
             assert_eq!(m["tensor"], TENSOR, "{text}");
             assert_eq!((&m["rows"], &m["blocks"]), (&1.into(), &1.into()), "{text}");
             assert_eq!(m["cause"], Value::Null, "{text}");
-            let located = &m["located"][0];
-            assert_eq!(located["row"], 37, "{text}");
-            assert_eq!(located["block"], 1, "{text}");
-            assert_eq!(located["offset"], block, "{text}");
-            let found = located["fields"].as_array().unwrap();
-            assert_eq!(found.len(), 1, "{text}");
-            assert_eq!(found[0]["name"], field, "{text}");
-            assert_eq!(found[0]["offset"], block + at, "{text}");
-            assert_eq!(found[0]["bits"], 1, "{text}");
+            let located = json!([{"row": 37, "block": 1, "offset": block, "fields": [
+                {"name": field, "offset": block + at, "bits": 1}
+            ]}]);
+            assert_eq!(m["located"], located, "{text}");
             Schema::printed("weights").check(&json).unwrap();
         }
-        std::fs::copy(folder.join("model.gguf"), folder.join("damaged.gguf")).unwrap();
-        let (code, _, text) = told(folder, &args);
-        assert_eq!(code, 0, "{text}");
-        assert!(text.starts_with("MATCH"), "{text}");
     }
 }
 
 /// Whatever two files do not share is said.
 #[test]
 fn files_of_other_tensors_are_told_apart() {
-    let folder = folder_with(&Synth::default());
+    let folder = folder();
     let other = Synth { tied: true, n_ff: 256, ..Synth::default() };
-    other.write(&folder.path().join("other.gguf")).unwrap();
-    let (code, json, text) = told(folder.path(), &["weights", "model.gguf", "--against", "other.gguf"]);
+    other.write(&folder.join("other.gguf")).unwrap();
+    let (code, json, text) = folder.told("weights model.gguf --against other.gguf");
     assert_eq!(code, 1);
     let unpaired: Vec<&str> =
         json["check"]["unpaired"].as_array().unwrap().iter().map(|v| v.as_str().unwrap()).collect();
     assert!(unpaired.contains(&"output.weight: only in the file under suspicion"), "{text}");
-    assert!(
-        unpaired.iter().any(|u| u.starts_with("blk.0.ffn_up.weight: of shape [256, 512] here, [256, 256] there")),
-        "{text}"
-    );
+    let shape = "blk.0.ffn_up.weight: of shape [256, 512] here, [256, 256] there";
+    assert!(unpaired.iter().any(|u| u.starts_with(shape)), "{text}");
 }
 
 /// A reader's fault is named, with the field that it misreads, in the tensor
@@ -85,16 +77,16 @@ fn files_of_other_tensors_are_told_apart() {
 #[test]
 fn a_misread_tensor_is_named_with_field_and_cause() {
     for (ty, fault, tensor, fields) in [
-        (WeightType::Q4_K, "nibble-order@L01.ffn_up", "blk.1.ffn_up.weight", &["qs"][..]),
-        (WeightType::Q4_K, "kquant-scale-bits@blk.0.ffn_down.weight", "blk.0.ffn_down.weight", &["scales"]),
-        (WeightType::Q5_0, "q5-high-bit@L00.q_proj", "blk.0.attn_q.weight", &["qh"]),
-        (WeightType::Q6_K, "q6k-high-bits@logits", "output.weight", &["qh"]),
-        (WeightType::Q4_K, "q4k-scale-min-swapped@L01.v_proj", "blk.1.attn_v.weight", &["scales"]),
-        (WeightType::Q8_0, "q8-unsigned@embed", "token_embd.weight", &["qs"]),
-        (WeightType::Q8_0, "tensor-mapped-wrong@L01.ffn_gate", "blk.1.ffn_gate.weight", &[]),
+        (GgmlType::Q4_K, "nibble-order@L01.ffn_up", "blk.1.ffn_up.weight", &["qs"][..]),
+        (GgmlType::Q4_K, "kquant-scale-bits@blk.0.ffn_down.weight", "blk.0.ffn_down.weight", &["scales"]),
+        (GgmlType::Q5_0, "q5-high-bit@L00.q_proj", "blk.0.attn_q.weight", &["qh"]),
+        (GgmlType::Q6_K, "q6k-high-bits@logits", "output.weight", &["qh"]),
+        (GgmlType::Q4_K, "q4k-scale-min-swapped@L01.v_proj", "blk.1.attn_v.weight", &["scales"]),
+        (GgmlType::Q8_0, "q8-unsigned@embed", "token_embd.weight", &["qs"]),
+        (GgmlType::Q8_0, "tensor-mapped-wrong@L01.ffn_gate", "blk.1.ffn_gate.weight", &[]),
     ] {
         let folder = folder_with(&Synth { weight_type: ty, ..Synth::default() });
-        let (code, json, text) = told(folder.path(), &["weights", "model.gguf", "--inject", fault]);
+        let (code, json, text) = folder.told(&format!("weights model.gguf --inject {fault}"));
         assert_eq!(code, 1, "{text}");
         let mismatches = json["check"]["mismatches"].as_array().unwrap();
         assert_eq!(mismatches.len(), 1, "{text}");
@@ -111,20 +103,15 @@ fn a_misread_tensor_is_named_with_field_and_cause() {
 
 #[test]
 fn what_reads_no_weight_is_refused() {
-    let folder = folder_with(&Synth::default());
+    let folder = folder();
     for (args, part) in [
-        (&["--inject", "rope-base@L00"][..], "is no way to read a weight alone"),
-        (&["--inject", "nibble-order@p3.."], "is no way to read a weight alone"),
-        (&["--subject", "llama"], "name cpu or cuda"),
-        (&["--against", "missing.gguf"], "missing.gguf"),
-        (&["--subject", "cuda", "--inject", "nibble-order"], "--subject cpu"),
+        ("--inject rope-base@L00", "is no way to read a weight alone"),
+        ("--inject nibble-order@p3..", "is no way to read a weight alone"),
+        ("--subject llama", "name cpu or cuda"),
+        ("--against missing.gguf", "missing.gguf"),
+        ("--subject cuda --inject nibble-order", "--subject cpu"),
     ] {
-        let args = [&["weights", "model.gguf"], args].concat();
-        let output = qdiff(folder.path(), &args);
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
-        let text = stderr(&output);
-        assert!(text.contains(part), "{args:?}: {text}");
-        assert_eq!(text.lines().count(), 1, "{text}");
+        folder.refuses(&format!("weights model.gguf {args}"), &[part]);
     }
 }
 
@@ -132,42 +119,32 @@ fn what_reads_no_weight_is_refused() {
 /// what is missing is said in a line.
 #[test]
 fn the_weights_on_the_device() {
-    let folder = folder_with(&Synth { weight_type: WeightType::Q4_K, ..Synth::default() });
-    let output = qdiff(folder.path(), &["weights", "model.gguf", "--subject", "cuda"]);
-    let text = stderr(&output);
+    let folder = folder_with(&Synth { weight_type: GgmlType::Q4_K, ..Synth::default() });
+    let said = folder.qdiff("weights model.gguf --subject cuda");
     // What must come out depends on the machine, and not on what comes out.
     match qdiff_engine::cuda::devices() {
-        Ok(_) => {
-            assert_eq!(output.status.code(), Some(0), "{text}");
-            assert!(stdout(&output).starts_with("MATCH"), "{}", stdout(&output));
-        }
-        Err(missing) => {
-            assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
-            assert_eq!(text.trim_end(), format!("qdiff: {missing}"));
-        }
+        Ok(_) => assert!(said.exits(0).stdout.starts_with("MATCH")),
+        Err(missing) => assert_eq!(said.exits(2).stderr.trim_end(), format!("qdiff: {missing}")),
     }
 }
 
 /// One element of 151,936 · 7.
 #[test]
 fn one_wrong_logit_of_the_real_vocabulary() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = real_model();
+    let folder = real_folder();
     let fault = "one-tile-wrong:row=4,rows=1,column=77777,columns=1@logits";
-    let tokens = "151644,872,198,7985,264,6386";
-    let args = ["logits", "-m", &model, "--tokens", tokens, "-n", "1"];
-    let (code, json, text) = told(folder.path(), &[&args[..], &["--inject", fault]].concat());
+    let clean = "logits -m model.gguf --tokens 151644,872,198,7985,264,6386 -n 1";
+    let (code, json, text) = folder.told(&format!("{clean} --inject {fault}"));
     assert_eq!(code, 1, "{text}");
     fits_a_screen(&text);
     let study = &json["study"];
     assert_eq!(study["logits"], 151_936 * 7, "{text}");
     assert_eq!(study["wrong"], 1, "{text}");
-    assert_eq!(study["listed"], serde_json::json!([77_777]), "{text}");
-    assert_eq!(study["places"]["positions"], serde_json::json!([4]), "{text}");
+    assert_eq!(study["listed"], json!([77_777]), "{text}");
+    assert_eq!(study["places"]["positions"], json!([4]), "{text}");
     assert_eq!(study["reference_wrong"], 0, "{text}");
     let suspect = &study["suspects"][0];
-    assert_eq!(suspect["id"], 77_777, "{text}");
-    assert_eq!(suspect["position"], 4, "{text}");
+    assert_eq!((&suspect["id"], &suspect["position"]), (&77_777.into(), &4.into()), "{text}");
     let value = |v: &Value| v.as_f64().unwrap();
     let (product, reference) = (value(&suspect["product"]), value(&suspect["reference"]));
     assert!((product - reference).abs() < 1.0, "{text}");
@@ -176,7 +153,7 @@ fn one_wrong_logit_of_the_real_vocabulary() {
     assert_eq!(cause, "one-column-wrong:column=77777", "{text}");
 
     // The padding theory of CASES.md, on the clean engine.
-    let (code, json, text) = told(folder.path(), &args);
+    let (code, json, text) = folder.told(clean);
     assert_eq!(code, 0, "{text}");
     fits_a_screen(&text);
     let ids = &json["study"]["ids"];
@@ -195,10 +172,9 @@ fn one_wrong_logit_of_the_real_vocabulary() {
 /// Every id is wrong and none is an outlier; some ids are stale; one is NaN.
 #[test]
 fn the_kinds_of_garbage_are_told_apart() {
-    let folder = folder_with(&Synth::default());
+    let folder = folder();
     let run = |fault: &str| {
-        let args = ["logits", "-m", "model.gguf", "-n", "3", "--inject", fault];
-        let (code, json, text) = told(folder.path(), &args);
+        let (code, json, text) = folder.told(&format!("logits -m model.gguf -n 3 --inject {fault}"));
         assert_eq!(code, 1, "{fault}: {text}");
         fits_a_screen(&text);
         Schema::printed("logits").check(&json).unwrap();
@@ -211,7 +187,7 @@ fn the_kinds_of_garbage_are_told_apart() {
     assert!(headline(&text).contains("(lm-head-transposed)"), "{text}");
 
     let (json, text) = run("logits-stale:stride=100,phase=7");
-    let listed = serde_json::json!([7, 107, 207, 307, 407, 507]);
+    let listed = json!([7, 107, 207, 307, 407, 507]);
     assert_eq!(json["study"]["listed"], listed, "{text}");
     let count = |field: &str| json["study"][field].as_u64().unwrap();
     // The buffer was zero before the first step, and nothing was ever written.
@@ -228,9 +204,7 @@ fn the_kinds_of_garbage_are_told_apart() {
 /// what is said.
 #[test]
 fn a_wrong_hidden_state_is_no_wrong_logit() {
-    let folder = folder_with(&Synth::default());
-    let args = ["logits", "-m", "model.gguf", "--inject", "residual-missing@L00"];
-    let (code, json, text) = told(folder.path(), &args);
+    let (code, json, text) = folder().told("logits -m model.gguf --inject residual-missing@L00");
     assert_eq!(code, 0, "{text}");
     assert_eq!(json["study"]["wrong"], 0, "{text}");
     assert!(json["study"]["hidden"].as_f64().unwrap() > 0.1, "{text}");
@@ -238,10 +212,9 @@ fn a_wrong_hidden_state_is_no_wrong_logit() {
 }
 
 /// The one finding of a run with this fault: stage, cause and the JSON of it.
-fn finding(fault: &str, decode: &str) -> (Value, Value, String) {
+fn finding(fault: &str, decode: usize) -> (Value, Value, String) {
     let folder = folder_with(&Synth { n_layers: 6, n_heads: 8, head_dim: 32, ..Synth::default() });
-    let args = ["run", "-m", "model.gguf", "-n", decode, "--inject", fault];
-    let (code, json, text) = told(folder.path(), &args);
+    let (code, json, text) = folder.judged(&format!("-n {decode} --inject {fault}"));
     assert_eq!(code, 1, "{text}");
     let findings = json["verdict"]["findings"].as_array().unwrap();
     assert_eq!(findings.len(), 1, "{text}");
@@ -254,7 +227,7 @@ fn finding(fault: &str, decode: &str) -> (Value, Value, String) {
 #[test]
 fn one_wrong_head_of_one_layer() {
     for (stage, head) in [("L04.attn_context", 5), ("L03.q_rope", 6), ("L05.attn_weights", 2)] {
-        let (finding, _, text) = finding(&format!("one-head-wrong:head={head}@{stage}"), "2");
+        let (finding, _, text) = finding(&format!("one-head-wrong:head={head}@{stage}"), 2);
         assert_eq!(finding["stage"], stage, "{text}");
         let cause = format!("one-head-wrong:head={head}");
         assert_eq!(finding["cause"]["name"], cause, "{text}");
@@ -264,17 +237,16 @@ fn one_wrong_head_of_one_layer() {
 #[test]
 fn one_wrong_position_at_decode_step_5() {
     // The haiku's tokens come first.
-    let folder = folder_with(&Synth::default());
-    let (_, json, _) = told(folder.path(), &["run", "-m", "model.gguf", "-n", "0"]);
+    let (_, json, _) = folder().judged("-n 0");
     let position = json["run"]["tokens"].as_array().unwrap().len() + 4;
     for stage in ["L02.ffn_down", "L03.k_rope"] {
         let fault = format!("one-row-wrong:position={position}@{stage}");
-        let (finding, result, text) = finding(&fault, "8");
+        let (finding, result, text) = finding(&fault, 8);
         assert_eq!(finding["stage"], stage, "{text}");
         let first = &result["subject"]["first_bad"];
         assert_eq!((&first["step"], &first["position"]), (&5.into(), &position.into()), "{text}");
         let bad = &result["subject"]["bad_positions"];
-        assert_eq!(bad, &serde_json::json!([position]), "{text}");
+        assert_eq!(bad, &json!([position]), "{text}");
         let cause = format!("one-row-wrong:position={position}");
         assert_eq!(finding["cause"]["name"], cause, "{text}");
     }

@@ -1,7 +1,7 @@
 //! How often the diagnosis is right, on synthetic models: the target is part of
 //! the suite.
 
-use qdiff_tests::{qdiff, stderr, stdout};
+use qdiff_tests::empty;
 use serde_json::Value;
 use std::collections::HashSet;
 
@@ -9,11 +9,8 @@ use std::collections::HashSet;
 /// named; no alarm in 100 clean runs and more.
 #[test]
 fn the_score_is_reached() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = qdiff(folder.path(), &["mutations", "score", "--quick", "--pairs", "8", "--json", "score.json"]);
-    let text = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
-    let score: Value = serde_json::from_slice(&std::fs::read(folder.path().join("score.json")).unwrap()).unwrap();
+    let (code, score, text) = empty().told("mutations score --quick --pairs 8");
+    assert_eq!(code, 0, "{text}");
     assert_eq!(score["kind"], "score");
     assert!(score["clean"]["runs"].as_u64().unwrap() >= 100, "{text}");
     assert_eq!(score["clean"]["alarms"], serde_json::json!([]), "{text}");
@@ -32,7 +29,7 @@ fn the_score_is_reached() {
 /// A missed fault is out of the count only where it was measured to change
 /// nothing, and where that is known: a looser bound would make more of them.
 fn inert_as_known(score: &Value) {
-    let known: HashSet<&str> = include_str!("../inert-faults.txt").lines().collect();
+    let known: HashSet<&str> = include_str!("../../inert-faults.txt").lines().collect();
     for group in score["groups"].as_array().unwrap() {
         for case in group["cases"].as_array().unwrap().iter().filter(|c| c["detected"] == false) {
             let word = |key: &str| case[key].as_str().unwrap().to_owned();
@@ -63,20 +60,17 @@ fn graded_as_known(score: &Value) {
 
 #[test]
 fn the_catalogue_is_listed_and_shown() {
-    let folder = tempfile::tempdir().unwrap();
-    let list = stdout(&qdiff(folder.path(), &["mutations"]));
-    assert_eq!(list, stdout(&qdiff(folder.path(), &["mutations", "list"])));
+    let folder = empty();
+    let list = folder.qdiff("mutations").stdout;
+    assert_eq!(list, folder.qdiff("mutations list").stdout);
     for name in ["qkv-bias-omitted", "kq-f16-overflow", "chat-template-missing"] {
         assert!(list.contains(name), "{name} is not in:\n{list}");
-        let page = stdout(&qdiff(folder.path(), &["mutations", "show", name]));
+        let page = folder.qdiff(&format!("mutations show {name}")).stdout;
         for part in ["what", "seen", "remedy"] {
             assert!(page.contains(part), "{page}");
         }
     }
-    let unknown = qdiff(folder.path(), &["mutations", "show", "no-such"]);
-    assert_eq!(unknown.status.code(), Some(2));
-    let elsewhere = qdiff(folder.path(), &["run", "--inject", "ffn-allocates"]);
-    assert!(stderr(&elsewhere).contains("cannot be injected"));
-    let aimed = qdiff(folder.path(), &["run", "--inject", "special-tokens-as-text@L01"]);
-    assert!(stderr(&aimed).contains("the fault of no stage; leave `@L01` out"));
+    folder.refuses("mutations show no-such", &[]);
+    folder.refuses("run --inject ffn-allocates", &["cannot be injected"]);
+    folder.refuses("run --inject special-tokens-as-text@L01", &["the fault of no stage; leave `@L01` out"]);
 }

@@ -2,9 +2,8 @@
 //! fault that the command injects, and the figures of the biases are the file's.
 
 use qdiff_engine::gguf::Gguf;
-use qdiff_tests::recording::record;
-use qdiff_tests::{folder, markdown, qdiff, real_model, stderr, stdout};
-use std::path::Path;
+use qdiff_tests::markdown::{self, read};
+use qdiff_tests::{empty, folder, real_folder, real_model};
 
 /// A command of a document, and what stands below it.
 struct Case {
@@ -15,15 +14,8 @@ struct Case {
 impl Case {
     /// The faults that the command injects.
     fn faults(&self) -> impl Iterator<Item = &str> {
-        let words = self.command.split_whitespace();
-        let after = words.clone().skip(1);
-        words.zip(after).filter_map(|(flag, fault)| (flag == "--inject").then_some(fault))
+        self.command.split(" --inject ").skip(1).filter_map(|rest| rest.split(' ').next())
     }
-}
-
-fn read(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
-    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 fn cases() -> Vec<Case> {
@@ -42,21 +34,15 @@ fn cases() -> Vec<Case> {
 
 /// What stands before the first entry such as `cause`, as one line.
 fn first_entry(output: &str) -> String {
-    let mut lines = output.lines();
-    let mut text = lines.next().unwrap_or("").to_owned();
-    for line in lines.take_while(|l| l.starts_with("  ")) {
-        text.push(' ');
-        text.push_str(line.trim());
-    }
-    text
+    let (first, rest) = output.split_once('\n').unwrap_or((output, ""));
+    let more = rest.lines().take_while(|l| l.starts_with("  ")).map(str::trim);
+    std::iter::once(first).chain(more).collect::<Vec<_>>().join(" ")
 }
 
 /// A line of `mutations list`: the stages in which the fault can be.
 fn stages_of(list: &str, name: &str) -> Vec<String> {
-    let line = list
-        .lines()
-        .find(|l| l.split_whitespace().next() == Some(name))
-        .unwrap_or_else(|| panic!("{name} is not in the catalogue"));
+    let line = list.lines().find(|l| l.split_whitespace().next() == Some(name));
+    let line = line.unwrap_or_else(|| panic!("{name} is not in the catalogue"));
     let (_, stages) = line.trim_end_matches(')').rsplit_once('(').unwrap();
     stages.split_whitespace().map(str::to_owned).collect()
 }
@@ -64,8 +50,7 @@ fn stages_of(list: &str, name: &str) -> Vec<String> {
 /// Every output names the stage and the cause that its command injects.
 #[test]
 fn every_output_names_stage_and_cause() {
-    let folder = tempfile::tempdir().unwrap();
-    let list = stdout(&qdiff(folder.path(), &["mutations", "list"]));
+    let list = empty().qdiff("mutations list").stdout;
     for case in cases() {
         let said = first_entry(&case.output);
         assert!(!said.is_empty(), "no output below `{}`", case.command);
@@ -106,18 +91,20 @@ fn every_output_names_stage_and_cause() {
 #[test]
 fn every_command_takes_a_recording_instead() {
     let folder = folder();
-    record(folder.path(), "mine", &["-n", "1"]);
+    folder.record("mine", "-n 1");
     let mut taken = 0;
     for case in cases().iter().filter(|c| {
         c.command.contains(" --inject ") && !c.command.contains(" --prompt ") && !c.command.starts_with("qdiff record")
     }) {
-        let words: Vec<&str> = case.command.split_whitespace().skip(1).collect();
-        let dropped =
-            |i: usize| ["--inject", "-n"].contains(&words[i]) || (i > 0 && ["--inject", "-n"].contains(&words[i - 1]));
-        let mut args: Vec<&str> = (0..words.len()).filter(|i| !dropped(*i)).map(|i| words[i]).collect();
-        args.extend(["--subject", "capture:mine", "-m", "model.gguf"]);
-        let output = qdiff(folder.path(), &args);
-        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+        let mut words = case.command.split_whitespace().skip(1);
+        let mut line = String::new();
+        while let Some(word) = words.next() {
+            match word {
+                "--inject" | "-n" => drop(words.next()),
+                word => line += &format!("{word} "),
+            }
+        }
+        folder.qdiff(&format!("{line}--subject capture:mine -m model.gguf")).exits(0);
         taken += 1;
     }
     assert!(taken > 10, "{taken}");
@@ -127,25 +114,10 @@ fn every_command_takes_a_recording_instead() {
 #[test]
 fn the_whole_morning_is_told() {
     let book = read("docs/casebook.md");
-    for name in [
-        "qkv-weight-transposed",
-        "lm-head-transposed",
-        "lm-head-ld",
-        "kv-position-stuck",
-        "qkv-bias-omitted",
-        "vocab-padding",
-        "logits-stale",
-        "quant-bytes-as-f16",
-        "compute-16f",
-        "attn-scale-missing",
-        "attn-uniform",
-        "rope-base",
-        "rope-pairing",
-        "embed-transposed",
-        "tensor-mapped-wrong",
-        "chat-template-missing",
-        "ffn-allocates",
-    ] {
+    let names = "qkv-weight-transposed lm-head-transposed lm-head-ld kv-position-stuck qkv-bias-omitted vocab-padding \
+                 logits-stale quant-bytes-as-f16 compute-16f attn-scale-missing attn-uniform rope-base rope-pairing \
+                 embed-transposed tensor-mapped-wrong chat-template-missing ffn-allocates";
+    for name in names.split(' ') {
         assert!(book.contains(name), "{name}");
     }
     let soak = read("goldens/h200/soak.txt");
@@ -157,7 +129,7 @@ fn the_whole_morning_is_told() {
 #[test]
 fn the_biases_are_those_of_the_file() {
     let book = read("docs/casebook.md");
-    let gguf = Gguf::open(Path::new(&real_model())).unwrap();
+    let gguf = Gguf::open(&real_model()).unwrap();
     let values = |name: &str| -> Vec<f32> {
         let data = gguf.data(gguf.tensor(name).unwrap());
         let (values, _) = data.as_chunks::<4>();
@@ -182,21 +154,15 @@ fn the_biases_are_those_of_the_file() {
 /// The first two commands say on the real model what the documents say.
 #[test]
 fn the_biases_are_right_and_leaving_them_out_is_the_bug() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = real_model();
-    let cases = cases();
-    for (command, code) in [("qdiff run -n 2 --inject qkv-bias-omitted", 1), ("qdiff weights", 0)] {
-        let mut told = cases.iter().filter(|c| c.command == command).peekable();
+    let (folder, cases) = (real_folder(), cases());
+    for (command, code) in [("run -n 2 --inject qkv-bias-omitted", 1), ("weights", 0)] {
+        let called = format!("qdiff {command}");
+        let mut told = cases.iter().filter(|c| c.command == called).peekable();
         assert!(told.peek().is_some(), "{command}");
-        let arguments: Vec<&str> = command.split(' ').skip(1).collect();
-        let named: &[&str] = match arguments[0] {
-            "weights" => &[&model],
-            _ => &["-m", &model],
-        };
-        let output = qdiff(folder.path(), &[&arguments, named].concat());
-        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        let said = folder.qdiff_with(&[("QDIFF_MODEL", "model.gguf")], command).exits(code).stdout;
+        assert!(command != "weights" || said.starts_with("MATCH: 291 tensors"), "{said}");
         for case in told {
-            assert_eq!(first_entry(&case.output), first_entry(&stdout(&output)));
+            assert_eq!(first_entry(&case.output), first_entry(&said));
         }
     }
 }

@@ -2,29 +2,16 @@
 //! program takes, and what is named is there.
 
 use ::qdiff::cli::Cli;
-use qdiff_tests::synth::Synth;
-use qdiff_tests::{markdown, qdiff, qdiff_with, stderr, stdout};
+use qdiff_tests::markdown::{self, read};
+use qdiff_tests::{Said, empty, folder, python};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::process::Command;
-use tempfile::TempDir;
-
-fn model() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    Synth::default().write(&folder.path().join("model.gguf")).unwrap();
-    folder
-}
-
-fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
 
 /// The workflow that users are given is YAML, and the command in it runs.
 #[test]
 fn the_example_workflow_runs() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/github-actions.yml");
-    let documents = yaml_rust2::YamlLoader::load_from_str(&read(&path)).unwrap();
+    let documents = yaml_rust2::YamlLoader::load_from_str(&read("docs/github-actions.yml")).unwrap();
     let steps = documents[0]["jobs"]["qdiff"]["steps"].as_vec().unwrap();
     let commands: Vec<&str> = steps
         .iter()
@@ -34,64 +21,45 @@ fn the_example_workflow_runs() {
     let [command] = commands.as_slice() else {
         panic!("one step judges: {commands:?}");
     };
-    let folder = model();
-    let record = ["record", "-m", "model.gguf", "-n", "1", "--out", "capture"];
-    assert!(qdiff(folder.path(), &record).status.success());
-    let summary = folder.path().join("summary.md");
-    let environment = [("GITHUB_STEP_SUMMARY", summary.to_str().unwrap())];
-    let arguments: Vec<&str> = command.split_whitespace().collect();
-    let output = qdiff_with(folder.path(), &environment, &arguments);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let folder = folder();
+    folder.record("capture", "-n 1");
+    let summary = folder.join("summary.md");
+    folder.qdiff_with(&[("GITHUB_STEP_SUMMARY", summary.to_str().unwrap())], command).exits(0);
     let published = steps.iter().find(|s| s["name"].as_str() == Some("Publish the reports")).unwrap();
     for file in published["with"]["path"].as_str().unwrap().lines() {
-        assert!(folder.path().join(file).is_file(), "{file}");
+        assert!(folder.join(file).is_file(), "{file}");
     }
-    assert!(std::fs::read_to_string(summary).unwrap().contains("**MATCH:**"));
+    assert!(folder.text("summary.md").contains("**MATCH:**"));
 }
 
 /// REPORT.md is what the committed results make it.
 #[test]
 fn the_document_is_what_the_results_make_it() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut args = vec!["report"];
-    args.extend(["goldens/results", "goldens/h200"].iter().filter(|f| root.join(f).is_dir()));
-    let output = qdiff(&root, &args);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let committed = read(&root.join("REPORT.md"));
-    assert!(stdout(&output) == committed, "REPORT.md is not what the results in goldens/ make it: run scripts/report");
+    let mut command = empty().command("report goldens/results");
+    if markdown::root().join("goldens/h200").is_dir() {
+        command.arg("goldens/h200");
+    }
+    let said = Said::from(command.current_dir(markdown::root()).output().unwrap()).exits(0);
+    assert!(said.stdout == read("REPORT.md"), "REPORT.md is not what the results make it: run scripts/report");
 }
 
 /// A folder of results is told whole or not at all.
 #[test]
 fn folders_that_are_no_results_are_refused() {
-    let folder = model();
-    let folder = folder.path();
-    let made = qdiff(folder, &["run", "-m", "model.gguf", "-n", "1", "--json", "report.json"]);
-    assert!(made.status.success(), "{}", stderr(&made));
-    let results = folder.join("results");
-    std::fs::create_dir(&results).unwrap();
-    let refused = |words: &[&str], extra: &[&str]| {
-        let output = qdiff(folder, &[&["report", "results"], extra].concat());
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
-        for word in words {
-            assert!(said.contains(word), "`{word}`: {said}");
-        }
-    };
-    refused(&["results", "no result"], &[]);
-    let digest = ["report", "report.json", "--digest", "results/a.json", "--title", "A | title"];
-    assert!(qdiff(folder, &digest).status.success());
-    let document = qdiff(folder, &["report", "results"]);
-    let text = stdout(&document);
+    let folder = folder();
+    folder.qdiff("run -m model.gguf -n 1 --json report.json").exits(0);
+    folder.create("results");
+    folder.refuses("report results", &["results", "no result"]);
+    folder.qdiff("report report.json --digest results/a.json --title 'A | title'").exits(0);
+    let text = folder.qdiff("report results").stdout;
     assert!(text.contains("### A \\| title"), "{text}");
     assert!(text.contains("Missing: no result of kind `score`."), "{text}");
     let (opening, _) = text.split_once("## How often").unwrap();
     assert!(opening.contains(" | 1 | MATCH | "), "{opening}");
     assert!(opening.contains("Missing: no result of kind `field`."), "{opening}");
-    refused(&["x.html", "markdown"], &["--report", "x.html"]);
-    refused(&["report.json", "not both"], &["report.json"]);
-    let good: Value = serde_json::from_str(&read(&results.join("a.json"))).unwrap();
+    folder.refuses("report results --report x.html", &["x.html", "markdown"]);
+    folder.refuses("report results report.json", &["report.json", "not both"]);
+    let good = folder.json("results/a.json");
     for (field, value, words) in [
         ("schema_version", Value::from(99), ["schema_version 99", "measure it again"]),
         ("kind", Value::from("poem"), ["poem", "no section"]),
@@ -99,14 +67,14 @@ fn folders_that_are_no_results_are_refused() {
     ] {
         let mut broken = good.clone();
         broken[field] = value;
-        std::fs::write(results.join("a.json"), broken.to_string()).unwrap();
-        refused(&words, &[]);
+        folder.write("results/a.json", broken.to_string());
+        folder.refuses("report results", &words);
     }
 }
 
 /// Whether `scripts/qdiff` fetches the default model for these arguments.
 fn wants_model(arguments: &[&str]) -> bool {
-    let script = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/qdiff"));
+    let script = read("scripts/qdiff");
     let from = script.find("wants_model() {").unwrap();
     let function = &script[from..from + script[from..].find("\n}\n").unwrap() + 3];
     let status = Command::new("bash")
@@ -121,22 +89,12 @@ fn wants_model(arguments: &[&str]) -> bool {
 /// where none is named.
 #[test]
 fn every_command_that_takes_a_model_gets_the_default_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let help = stdout(&qdiff(folder.path(), &["--help"]));
-    let commands: Vec<&str> = help
-        .lines()
-        .skip_while(|l| *l != "Commands:")
-        .skip(1)
-        .take_while(|l| !l.is_empty())
-        .filter_map(|l| l.strip_prefix("  "))
-        .filter(|l| !l.starts_with(' '))
-        .filter_map(|l| l.split_whitespace().next())
-        .filter(|&c| c != "help")
-        .collect();
-    assert!(commands.len() > 10, "{help}");
+    let commands = commands(&help(&[]));
+    assert!(commands.len() > 10, "{commands:?}");
     for command in commands {
         // The default is told by QDIFF_MODEL. Without a model `compare` does something else.
-        let takes = stdout(&qdiff(folder.path(), &[command, "--help"])).contains("QDIFF_MODEL");
+        let takes = help(&[&command]).contains("QDIFF_MODEL");
+        let command = command.as_str();
         assert_eq!(wants_model(&[command]), takes && command != "compare", "{command}");
         assert!(!wants_model(&[command, "-m", "mine.gguf"]), "{command}");
         assert!(!wants_model(&[command, "--help"]), "{command}");
@@ -193,27 +151,31 @@ fn every_documented_command_is_taken() {
     assert!(taken > 100, "{taken} commands");
 }
 
+/// The help of a command.
+fn help(command: &[&str]) -> String {
+    let words = ["qdiff"].iter().chain(command).chain(&["--help"]);
+    Cli::read(words.map(Into::into)).expect_err("help").to_string()
+}
+
+/// The commands that a help lists.
+fn commands(help: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|l| !l.starts_with("Commands:")).skip(1).take_while(|l| !l.is_empty());
+    let lines = lines.filter_map(|l| l.strip_prefix("  ")).filter(|l| !l.starts_with(' '));
+    lines.filter_map(|l| l.split_whitespace().next()).filter(|c| *c != "help").map(str::to_owned).collect()
+}
+
 /// The long options of the program and of the scripts.
 fn options() -> BTreeSet<String> {
-    let help = |arguments: &[&str]| {
-        let words = ["qdiff"].iter().chain(arguments).chain(&["--help"]);
-        Cli::read(words.map(Into::into)).expect_err("help").to_string()
-    };
-    let commands = |help: &str| -> Vec<String> {
-        let lines = help.lines().skip_while(|l| !l.starts_with("Commands:")).skip(1);
-        let lines = lines.take_while(|l| !l.is_empty()).filter_map(|l| l.strip_prefix("  "));
-        lines.filter(|l| !l.starts_with(' ')).filter_map(|l| l.split_whitespace().next().map(str::to_owned)).collect()
-    };
     let mut text = help(&[]);
-    for command in commands(&text.clone()).iter().filter(|c| *c != "help") {
-        let of = help(&[command]);
-        for sub in commands(&of).iter().filter(|c| *c != "help") {
-            text += &help(&[command, sub]);
+    for command in commands(&text.clone()) {
+        let of = help(&[&command]);
+        for sub in commands(&of) {
+            text += &help(&[&command, &sub]);
         }
         text += &of;
     }
     for script in std::fs::read_dir(markdown::root().join("scripts")).unwrap() {
-        text += &read(&script.unwrap().path());
+        text += &std::fs::read_to_string(script.unwrap().path()).unwrap();
     }
     let option = |word: &str| word.starts_with("--").then(|| word.to_owned());
     text.split(|c: char| !(c.is_ascii_lowercase() || c == '-')).filter_map(option).collect()
@@ -251,7 +213,7 @@ fn what_the_documents_name_is_there() {
 #[test]
 fn findings_in_the_field_have_evidence() {
     let root = markdown::root();
-    let field: Value = serde_json::from_str(&read(&root.join("goldens/results/field.json"))).unwrap();
+    let field: Value = serde_json::from_str(&read("goldens/results/field.json")).unwrap();
     let findings = field["findings"].as_array().unwrap();
     assert!(!findings.is_empty());
     for finding in findings {
@@ -279,23 +241,13 @@ tokens = json.load(open("recorded/manifest.json"))["tokens"]
 embedding, logits = arrays["prefill/embed"], arrays["prefill/logits"]
 layer_outputs = [arrays[name] for name in sorted(arrays.files) if name.endswith(".layer_out")]
 "#;
-    let root = markdown::root();
-    let readme = read(&root.join("README.md"));
+    let readme = read("README.md");
     let (_, rest) = readme.split_once("```python\n").unwrap();
     let (exporter, rest) = rest.split_once("```").unwrap();
-    let command = rest.lines().find(|l| l.starts_with("qdiff run ")).unwrap();
-    let folder = model();
-    let folder = folder.path();
-    let record = ["record", "-m", "model.gguf", "-n", "0", "--out", "recorded"];
-    assert!(qdiff(folder, &record).status.success());
-    let numpy = Command::new(root.join("scripts/fetch-numpy")).output().unwrap();
-    let path = format!("{}:{}", stdout(&numpy).trim(), root.join("docs/exporters").display());
-    let script = format!("{ARRAYS}{exporter}");
-    let python =
-        Command::new("python3").current_dir(folder).env("PYTHONPATH", path).args(["-c", &script]).output().unwrap();
-    assert!(python.status.success(), "{}", stderr(&python));
-    let arguments = arguments(command).unwrap();
-    let output = qdiff(folder, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
-    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
-    assert!(stdout(&output).starts_with("MATCH"), "{}", stdout(&output));
+    let command = rest.lines().find_map(|l| l.strip_prefix("qdiff run ")).unwrap();
+    let folder = folder();
+    folder.record("recorded", "-n 0");
+    python(&folder, &format!("{ARRAYS}{exporter}"));
+    let said = folder.qdiff(&format!("run {command}")).exits(0);
+    assert!(said.stdout.starts_with("MATCH"), "{said}");
 }

@@ -6,18 +6,12 @@ use qdiff::pair::{Pair, Settings, Tokens};
 use qdiff::progress::silent;
 use qdiff::runners::{CPU, Faults};
 use qdiff::verdict::Race;
-use qdiff_tests::{folder, judged};
+use qdiff_tests::folder;
 use serde_json::Value;
-use std::path::Path;
-
-fn run(folder: &Path, extra: &[&str]) -> (i32, Value, String) {
-    judged(folder, &[&["--subject", "cpu"], extra].concat())
-}
 
 #[test]
 fn without_a_reference_nothing_is_a_full_match() {
-    let folder = folder();
-    let (code, report, text) = run(folder.path(), &["--reference", "none", "-n", "3"]);
+    let (code, report, text) = folder().judged("--subject cpu --reference none -n 3");
     assert_eq!(code, 3, "{text}");
     assert!(text.starts_with("INCOMPLETE: no reference"), "{text}");
     assert_eq!(report["reference"]["name"], "none");
@@ -25,9 +19,8 @@ fn without_a_reference_nothing_is_a_full_match() {
     for stage in report["verdict"]["stages"].as_array().unwrap() {
         assert_eq!(stage["status"], "alone", "{stage}");
     }
-    let broken = |s: &&Value| s["broken"] == true;
     let health = report["verdict"]["health"].as_array().unwrap();
-    assert_eq!(health.iter().filter(broken).count(), 0, "{health:?}");
+    assert!(health.iter().all(|s| s["broken"] != true), "{health:?}");
 }
 
 #[test]
@@ -43,8 +36,7 @@ fn without_a_reference_faults_are_found_and_symptoms_named() {
         ("stale-from-previous-step@logits", "logits", "is the choice 4 times in a row"),
         ("race@L00.k_cache", "L00.k_cache", "rows of earlier tokens are no longer what they were"),
     ] {
-        let extra = ["--reference", "none", "-n", "6", "--inject", fault];
-        let (code, report, text) = run(folder.path(), &extra);
+        let (code, report, text) = folder.judged(&format!("--subject cpu --reference none -n 6 --inject {fault}"));
         assert_eq!(code, 1, "{fault}\n{text}");
         assert_eq!(report["verdict"]["findings"][0]["stage"], stage, "{fault}\n{text}");
         let health = report["verdict"]["health"].as_array().unwrap();
@@ -56,38 +48,23 @@ fn without_a_reference_faults_are_found_and_symptoms_named() {
 /// An invariant decides where the stage itself is left out of the judgement.
 #[test]
 fn a_broken_invariant_decides_without_a_reference() {
-    let folder = folder();
-    let extra = [
-        "--reference",
-        "none",
-        "-n",
-        "2",
-        "--inject",
-        "attn-uniform@L01.attn_weights",
-        "--tolerance",
-        "L01.attn_weights=1e9",
-    ];
-    let (code, _, text) = run(folder.path(), &extra);
+    let fault = "--inject attn-uniform@L01.attn_weights --tolerance L01.attn_weights=1e9";
+    let (code, _, text) = folder().judged(&format!("--subject cpu --reference none -n 2 {fault}"));
     assert_eq!(code, 1, "{text}");
     assert!(text.starts_with("DIVERGED at L01.attn_weights prefill: all keys"), "{text}");
     assert!(text.contains("look at L01.attn_scores"), "{text}");
 }
 
-#[test]
-fn a_deterministic_subject_repeats_itself() {
-    let folder = folder();
-    let (code, report, text) = run(folder.path(), &["-n", "1", "--repeat", "3"]);
-    assert_eq!(code, 0, "{text}");
-    assert_eq!(report["repeated"]["runs"], 3);
-    assert!(text.contains("3 runs of the subject, bit for bit the same"), "{text}");
-}
-
-/// A race shows before any other verdict, at the stage where it begins.
+/// A deterministic subject repeats itself; a race shows before any other verdict, at the stage where it begins.
 #[test]
 fn a_race_is_told_first() {
     let folder = folder();
-    let race = ["-n", "2", "--repeat", "2", "--inject", "race@L01.ffn_act"];
-    let (code, report, text) = run(folder.path(), &race);
+    let (code, report, text) = folder.judged("--subject cpu -n 1 --repeat 3");
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(report["repeated"]["runs"], 3);
+    assert!(text.contains("3 runs of the subject, bit for bit the same"), "{text}");
+
+    let (code, report, text) = folder.judged("--subject cpu -n 2 --repeat 2 --inject race@L01.ffn_act");
     assert_eq!(code, 1, "{text}");
     assert_eq!(report["repeated"]["race"]["stage"], "L01.ffn_act", "{text}");
     assert!(text.starts_with("DIVERGED: nondeterministic at L01.ffn_act"), "{text}");
@@ -97,7 +74,7 @@ fn a_race_is_told_first() {
 #[test]
 fn runs_that_differ_are_located() {
     let folder = folder();
-    let opened = LoadedModel::new(&folder.path().join("model.gguf")).unwrap();
+    let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
     let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
     let oracle = &pair.oracle;
     let tokens = Tokens { prompt: &[1, 2, 3], ubatch: 512, decode: 1, forced: Some(&[4]) };
@@ -119,17 +96,15 @@ fn runs_that_differ_are_located() {
 fn caches_in_f16_match_on_both_sides() {
     let folder = folder();
     for kv in ["f16", "bf16"] {
-        let (code, report, text) = run(folder.path(), &["-n", "3", "--kv-type", kv]);
+        let (code, report, text) = folder.judged(&format!("--subject cpu -n 3 --kv-type {kv}"));
         assert_eq!(code, 0, "{kv}\n{text}");
         assert_eq!(report["subject"]["arithmetic"]["kv"], kv);
         assert_eq!(report["reference"]["arithmetic"]["attention"][0]["scores"], kv);
-        for stage in report["verdict"]["stages"].as_array().unwrap() {
-            let name = stage["stage"].as_str().unwrap();
-            if name.ends_with("_cache") {
-                // A rounded copy, expected to the bit.
-                assert_eq!(stage["subject"]["residual"], 0.0, "{stage}");
-                assert_eq!(stage["reference"]["residual"], 0.0, "{stage}");
-            }
+        let stages = report["verdict"]["stages"].as_array().unwrap();
+        for stage in stages.iter().filter(|s| s["stage"].as_str().unwrap().ends_with("_cache")) {
+            // A rounded copy, expected to the bit.
+            assert_eq!(stage["subject"]["residual"], 0.0, "{stage}");
+            assert_eq!(stage["reference"]["residual"], 0.0, "{stage}");
         }
     }
 }

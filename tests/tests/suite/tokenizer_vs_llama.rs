@@ -1,6 +1,5 @@
 //! The engine's tokenizer against `llama_tokenize`, token for token.
 
-use llama_cpp_sys_2 as sys;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
@@ -8,8 +7,8 @@ use qdiff::llama::Model;
 use qdiff_engine::gguf::{Gguf, Value};
 use qdiff_engine::tokenizer::Tokenizer;
 use qdiff_engine::tokenizer::chat::{Conversation, Message, chatml, render};
-use qdiff_tests::real_model;
-use std::ffi::CString;
+use qdiff_tests::synth::{Kv, symbol};
+use qdiff_tests::{empty, real_model};
 use std::path::Path;
 
 /// How many texts the property test compares.
@@ -30,7 +29,7 @@ impl Both {
     }
 
     fn real() -> Self {
-        Self::open(Path::new(&real_model()))
+        Self::open(&real_model())
     }
 
     fn check(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TestCaseError> {
@@ -51,82 +50,22 @@ fn hard_text() -> impl Strategy<Value = String> {
         let all: Vec<char> = chars.chars().collect();
         prop::collection::vec(select(all), 1..n).prop_map(String::from_iter)
     };
-    let special = select(vec![
-        "<|im_start|>",
-        "<|im_end|>",
-        "<|endoftext|>",
-        "<|fim_prefix|>",
-        "<|file_sep|>",
-        "<|repo_name|>",
-        "<tool_call>",
-        "</tool_call>",
-        "<|vision_start|>",
-        "[PAD151935]",
-        "<|im_start",
-        "|im_end|>",
-        "<|im_<|im_end|>end|>",
-        "<<|im_end|>>",
-        "<tool_call",
-        "Ġ",
-        "Ċ",
-        "<0x0A>",
-    ]);
-    let words = select(vec![
-        "'s",
-        "'S",
-        "'ll",
-        "'Ve",
-        "'RE",
-        "'re",
-        "'ſ",
-        "'",
-        "''",
-        "don't",
-        "HE'D",
-        "l'l",
-        "hello",
-        " world",
-        " 1234",
-        "...",
-        " ...",
-        "!\n",
-        "?!\r\n\r\n",
-        "::",
-        "->",
-        "=>",
-        "/*",
-        "*/",
-        "https://a.b/c?d=e#f",
-        "fn main() {\n    let x = 1;\n}",
-        "\t\tif (a) {\r\n",
-        "C++",
-        "_id",
-        "snake_case",
-        "CamelCase",
-        "0x1F",
-        "3.14e-10",
-        "你好，世界。",
-        "こんにちは",
-        "👩‍🔬🇳🇿",
-        "é",
-        "e\u{301}",
-        "ﷺ",
-        "￿",
-        "\u{10ffff}",
-        "\0",
-        "\u{1}",
-        "\u{7f}",
-        "\u{ad}",
-        "\u{e000}",
-        "        ",
-        "\n\n\n",
-        " \n ",
-        "  x",
-        "\u{3000}\u{3000}x",
-    ]);
+    // Each list is split at a character that no text in it has.
+    let listed = |all: &'static str| select(all.split('¦').map(str::to_owned).collect::<Vec<_>>());
+    let special = listed(
+        "<|im_start|>¦<|im_end|>¦<|endoftext|>¦<|fim_prefix|>¦<|file_sep|>¦<|repo_name|>¦<tool_call>¦\
+         </tool_call>¦<|vision_start|>¦[PAD151935]¦<|im_start¦|im_end|>¦<|im_<|im_end|>end|>¦<<|im_end|>>¦\
+         <tool_call¦Ġ¦Ċ¦<0x0A>",
+    );
+    let words = listed(
+        "'s¦'S¦'ll¦'Ve¦'RE¦'re¦'ſ¦'¦''¦don't¦HE'D¦l'l¦hello¦ world¦ 1234¦...¦ ...¦!\n¦?!\r\n\r\n¦::¦->¦=>¦\
+         /*¦*/¦https://a.b/c?d=e#f¦fn main() {\n    let x = 1;\n}¦\t\tif (a) {\r\n¦C++¦_id¦snake_case¦\
+         CamelCase¦0x1F¦3.14e-10¦你好，世界。¦こんにちは¦👩‍🔬🇳🇿¦é¦e\u{301}¦ﷺ¦￿¦\u{10ffff}¦\0¦\u{1}¦\u{7f}¦\u{ad}¦\
+         \u{e000}¦        ¦\n\n\n¦ \n ¦  x¦\u{3000}\u{3000}x",
+    );
     let piece = prop_oneof![
-        6 => words.prop_map(str::to_owned),
-        3 => special.prop_map(str::to_owned),
+        6 => words,
+        3 => special,
         3 => of(spaces, 6),
         3 => of(letters, 8),
         2 => of(digits, 5),
@@ -162,32 +101,12 @@ fn hard_texts() {
     let long_word = "ab".repeat(5000);
     let long_space = " ".repeat(5000);
     let many = "<|im_start|>".repeat(500);
-    let texts: &[&str] = &[
-        "",
-        " ",
-        "\n",
-        " \n",
-        "\n ",
-        "\r\n\r\n",
-        "  leading and trailing  ",
-        "a  b   c    d",
-        "tabs\t\tand\u{a0}nbsp\u{85}nel\u{2028}ls\u{2029}ps",
-        "it's I'LL we'Ve 'tis 's's",
-        "1234567890 ١٢٣ ½⅓ Ⅻ",
-        "e\u{301}\u{301}a\u{300}",
-        "\u{301}starts with a mark",
-        " \u{301}mark after a space",
-        "!?\n\n!?\r\n!?",
-        "<|im_start|>user\nHi<|im_end|>\n",
-        "<|im_start|><|im_start|>",
-        "x<|im_end|",
-        "\0\0\0",
-        "\u{10ffff}\u{e000}\u{fffd}",
-        &long_word,
-        &long_space,
-        &many,
-    ];
-    for text in texts {
+    let texts = "¦ ¦\n¦ \n¦\n ¦\r\n\r\n¦  leading and trailing  ¦a  b   c    d¦\
+                 tabs\t\tand\u{a0}nbsp\u{85}nel\u{2028}ls\u{2029}ps¦it's I'LL we'Ve 'tis 's's¦1234567890 ١٢٣ ½⅓ Ⅻ¦\
+                 e\u{301}\u{301}a\u{300}¦\u{301}starts with a mark¦ \u{301}mark after a space¦!?\n\n!?\r\n!?¦\
+                 <|im_start|>user\nHi<|im_end|>\n¦<|im_start|><|im_start|>¦x<|im_end|¦\0\0\0¦\
+                 \u{10ffff}\u{e000}\u{fffd}";
+    for text in texts.split('¦').chain([long_word.as_str(), &long_space, &many]) {
         for special in [false, true] {
             both.check(text, special).unwrap_or_else(|e| panic!("{e}"));
         }
@@ -213,7 +132,7 @@ fn every_token_prints_the_same() {
 /// is none; the expected texts are what Python's Jinja2 makes of it.
 #[test]
 fn the_real_chat_template() {
-    let gguf = Gguf::open(Path::new(&real_model())).expect("the file is a GGUF");
+    let gguf = Gguf::open(&real_model()).expect("the file is a GGUF");
     let source = gguf.get("tokenizer.chat_template").and_then(Value::as_str);
     let source = source.expect("the model has a template");
     let say = |messages: Vec<Message>| {
@@ -238,8 +157,8 @@ fn the_real_chat_template() {
 /// byte follows, so that each character's class shows in the tokens.
 #[test]
 fn class_of_every_character() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("classes.gguf");
+    let folder = empty();
+    let path = folder.join("classes.gguf");
     write_vocabulary(&path);
     let both = Both::open(&path);
     let assigned = (0..0x3_3480).chain(0xE_0000..0xE_0200);
@@ -259,55 +178,20 @@ fn class_of_every_character() {
 
 /// Bytes, and merges of four of them with every byte.
 fn write_vocabulary(path: &Path) {
-    let printable = |b: u32| matches!(b, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
-    let mut next = 0x100;
-    let symbols: Vec<String> = (0..256)
-        .map(|b| {
-            let code = if printable(b) { b } else { next };
-            next += u32::from(!printable(b));
-            char::from_u32(code).expect("a character").to_string()
-        })
-        .collect();
-    let mut tokens = symbols.clone();
+    let mut tokens: Vec<String> = (0..=255).map(symbol).collect();
     let mut merges = Vec::new();
-    for first in [b'a', b' ', b'1', b'.'] {
-        let first = &symbols[usize::from(first)];
-        for second in &symbols {
+    for first in [b'a', b' ', b'1', b'.'].map(symbol) {
+        for second in (0..=255).map(symbol) {
             tokens.push(format!("{first}{second}"));
             merges.push(format!("{first} {second}"));
         }
     }
-    let strings = |list: &[String]| -> Vec<CString> {
-        let owned = list.iter().map(|s| CString::new(s.as_str()));
-        owned.map(|s| s.expect("no NUL")).collect()
-    };
-    let (tokens, merges) = (strings(&tokens), strings(&merges));
-    let types = vec![1i32; tokens.len()];
-    let pointers = |list: &[CString]| -> Vec<_> { list.iter().map(|s| s.as_ptr()).collect() };
-    let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");
-    // SAFETY: ggml copies the values; all of them outlive the calls.
-    unsafe {
-        let file = sys::gguf_init_empty();
-        let text = |key: &std::ffi::CStr, value: &std::ffi::CStr| {
-            sys::gguf_set_val_str(file, key.as_ptr(), value.as_ptr());
-        };
-        text(c"general.architecture", c"qwen2");
-        text(c"tokenizer.ggml.model", c"gpt2");
-        text(c"tokenizer.ggml.pre", c"qwen2");
-        let array = |key: &std::ffi::CStr, list: &[CString]| {
-            let pointers = pointers(list);
-            sys::gguf_set_arr_str(file, key.as_ptr(), pointers.as_ptr().cast_mut(), list.len());
-        };
-        array(c"tokenizer.ggml.tokens", &tokens);
-        array(c"tokenizer.ggml.merges", &merges);
-        sys::gguf_set_arr_data(
-            file,
-            c"tokenizer.ggml.token_type".as_ptr(),
-            sys::GGUF_TYPE_INT32,
-            types.as_ptr().cast(),
-            types.len(),
-        );
-        assert!(sys::gguf_write_to_file(file, name.as_ptr(), true));
-        sys::gguf_free(file);
-    }
+    let mut kv = Kv::default();
+    kv.string("general.architecture", "qwen2");
+    kv.string("tokenizer.ggml.model", "gpt2");
+    kv.string("tokenizer.ggml.pre", "qwen2");
+    kv.strings("tokenizer.ggml.tokens", &tokens);
+    kv.strings("tokenizer.ggml.merges", &merges);
+    kv.i32s("tokenizer.ggml.token_type", &vec![1; tokens.len()]);
+    std::fs::write(path, kv.to_bytes()).expect("a file");
 }

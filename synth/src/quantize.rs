@@ -1,0 +1,38 @@
+//! Values in a storage type, by ggml's own quantisation.
+
+use crate::Tensor;
+use llama_cpp_sys_2 as sys;
+
+/// The values of a tensor in its storage type, by ggml's own quantisation.
+pub(crate) fn quantize(t: &Tensor, values: &[f32]) -> Vec<u8> {
+    let per_row = t.ne[0];
+    let rows = values.len() / per_row;
+    assert!(
+        per_row.is_multiple_of(t.ty.block_size()),
+        "{}: rows of {per_row} values are not whole blocks of {:?}",
+        t.name,
+        t.ty
+    );
+    // SAFETY: the type is one of ggml's, and rows are whole blocks.
+    let size = unsafe { sys::ggml_row_size(t.ty.id(), per_row as i64) } * rows;
+    // Of u64, so that the blocks' own fields are aligned.
+    let mut buffer = vec![0_u64; size.div_ceil(8)];
+    // SAFETY: `values` has `rows * per_row` floats, `buffer` at least the `size`
+    // bytes that ggml needs for them; none of the types needs an importance
+    // matrix.
+    let written = unsafe {
+        sys::ggml_quantize_chunk(
+            t.ty.id(),
+            values.as_ptr(),
+            buffer.as_mut_ptr().cast(),
+            0,
+            rows as i64,
+            per_row as i64,
+            std::ptr::null(),
+        )
+    };
+    assert_eq!(written, size, "{}: ggml wrote another size", t.name);
+    let mut bytes: Vec<u8> = buffer.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    bytes.truncate(size);
+    bytes
+}

@@ -1,0 +1,218 @@
+//! Captures on disk: recorded runs are judged like live ones, parts of one are
+//! judged honestly.
+
+use qdiff_tests::npz::tamper;
+use qdiff_tests::{folder, headline, screen};
+use serde_json::Value;
+
+fn statuses(report: &Value) -> Vec<(&str, &str)> {
+    let stages = report["verdict"]["stages"].as_array().unwrap();
+    stages.iter().map(|s| (s["stage"].as_str().unwrap(), s["status"].as_str().unwrap())).collect()
+}
+
+#[test]
+fn a_recorded_run_gets_the_verdict_of_the_live_one() {
+    let folder = folder();
+    for (name, inject, expected) in [("clean", "", 0), ("faulty", "--inject rope-base@L01", 1)] {
+        folder.record(name, inject);
+        let (live_code, live, _) = folder.judged(&format!("-n 2 {inject}"));
+        let (code, recorded, text) = folder.judged(&format!("--subject capture:{name}"));
+        assert_eq!((code, live_code), (expected, expected), "{text}");
+        assert_eq!(statuses(&recorded), statuses(&live), "{text}");
+        assert!(text.contains("cpu (recorded)"), "{text}");
+        assert_eq!(text.contains("explains the residual"), expected == 1, "{text}");
+    }
+    // New tolerances on an old capture.
+    let (code, ..) = folder.judged("--subject capture:faulty --tolerance *_rope=5");
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn two_captures_need_no_engine() {
+    let folder = folder();
+    folder.record("a", "-n 0");
+    folder.record("b", "-n 0 --runner llama");
+    let (code, report, text) = folder.judged("--subject capture:a --reference capture:b");
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(report["reference"]["name"], "llama.cpp (cpu) (recorded)");
+}
+
+/// What was not captured, and no later stage shows, is missing: no pass, and
+/// the coverage says so.
+#[test]
+fn a_part_is_judged_as_a_part() {
+    let folder = folder();
+    folder.record("part", "--stages q_*");
+    let (code, report, text) = folder.judged("--subject capture:part");
+    assert_eq!(code, 3, "{text}");
+    for status in [("L00.q_biased", "match"), ("L00.ffn_down", "covered"), ("L01.ffn_down", "missing")] {
+        assert!(statuses(&report).contains(&status), "{status:?}: {text}");
+    }
+    let rows = |of: &str| report["verdict"]["coverage"][of].as_u64().unwrap();
+    assert!(rows("judged") < rows("asked"));
+    assert!(text.starts_with("INCOMPLETE"), "{text}");
+    // What is missing is told, and the least to capture as well is enough.
+    let gap = &report["gap"];
+    assert_eq!(gap["rows"], rows("asked") - rows("judged"));
+    assert!(gap["stages"].as_array().unwrap().contains(&"L01.ffn_down".into()), "{gap}");
+    assert_eq!(gap["add"], serde_json::json!(["logits"]), "{text}");
+    assert!(text.contains("missing ") && text.contains("logits to what is captured of the subject"), "{text}");
+    folder.record("enough", "--stages q_*,logits");
+    let (code, report, text) = folder.judged("--subject capture:enough");
+    assert_eq!((code, &report["gap"]), (0, &Value::Null), "{text}");
+}
+
+/// Changes the values of an array.
+type Change = fn(&mut [f32]);
+
+/// Copies of a capture with one array changed, by name: each is found where the
+/// change is, and the headline has these words.
+fn changes_are_found(recorded: &str, cases: &[(&str, &str, Change, &[&str])]) {
+    let folder = folder();
+    folder.record("good", recorded);
+    for (name, array, change, expected) in cases {
+        folder.create(name);
+        folder.write(&format!("{name}/manifest.json"), folder.text("good/manifest.json"));
+        let capture = folder.join(name).join("capture.npz");
+        std::fs::copy(folder.join("good/capture.npz"), &capture).unwrap();
+        tamper(&capture, array, *change);
+        let (code, report, text) = folder.judged(&format!("--subject capture:{name}"));
+        assert_eq!(code, 1, "{name}\n{text}");
+        // The engine computed on from the right values: what reads the changed
+        // tensor does not follow from it any more, and is the only other origin.
+        let findings = report["verdict"]["findings"].as_array().unwrap();
+        assert!(findings.len() <= 2, "{name}\n{text}");
+        let headline = headline(&text);
+        for part in *expected {
+            assert!(headline.contains(part), "{name}: `{part}` is not in: {headline}");
+        }
+    }
+}
+
+/// Faults that share no code with any hypothesis: bytes of a capture changed
+/// from outside. Each is found at its stage, and described.
+#[test]
+fn a_tampered_capture_is_located_and_described() {
+    changes_are_found(
+        "",
+        &[
+            (
+                "head",
+                "step2/L01.attn_context",
+                |x| x[64..128].fill(0.0),
+                &["L01.attn_context", "position 36, at decode step 2", "head 1", "are zero"],
+            ),
+            (
+                "logit",
+                "prefill/logits",
+                |x| x[5 * 512 + 300] += 1.0,
+                &["logits", "position 5", "1 of", "one column, 300"],
+            ),
+            (
+                "scaled",
+                "prefill/L00.ffn_down",
+                |x| x.iter_mut().for_each(|v| *v *= 0.5),
+                &["L00.ffn_down", "in every column", "scaled by 0.500000"],
+            ),
+            ("tail", "step1/L00.ffn_up", |x| x[480..].fill(9.0), &["L00.ffn_up", "a tail, columns 480 to 511"]),
+            ("nan", "step1/L01.q_proj", |x| x[3] = f32::NAN, &["L01.q_proj", "position 35"]),
+        ],
+    );
+}
+
+/// One wrong head of one layer, and one wrong position at decode step 5: each
+/// is found, and said exactly.
+#[test]
+fn one_head_and_one_position_are_located_exactly() {
+    changes_are_found(
+        "-n 5",
+        &[
+            (
+                "head",
+                "prefill/L01.attn_context",
+                // Head 2 of every position, with a rule of its own at each element.
+                |x| {
+                    for (i, v) in x.iter_mut().enumerate() {
+                        if i % 256 / 64 == 2 {
+                            *v = (i as f32).sin();
+                        }
+                    }
+                },
+                &["L01.attn_context", "one-head-wrong:head=2", "head 2"],
+            ),
+            (
+                "step",
+                "step5/L00.ffn_act",
+                |x| {
+                    for (i, v) in x.iter_mut().enumerate() {
+                        *v = (i as f32).cos();
+                    }
+                },
+                &["L00.ffn_act", "at decode step 5", "one-row-wrong:position=39", "position 39 at step 5 alone"],
+            ),
+        ],
+    );
+}
+
+/// Two captures and the model: the verdict of a run. Without the model: how far
+/// apart they are, what is wrong whatever the weights are, and never a pass.
+#[test]
+fn two_captures_are_compared() {
+    let folder = folder();
+    folder.record("mine", "");
+    // On the same tokens, those of the decode steps too.
+    for like in ["faulty --inject rope-base@L01", "theirs --runner llama", "nan"] {
+        folder.qdiff(&format!("record -m model.gguf --like mine --out {like}")).exits(0);
+    }
+    tamper(&folder.join("nan/capture.npz"), "step1/L01.q_proj", |x| x[3] = f32::NAN);
+    for (captures, code, verdict, snapshot) in [
+        ("mine theirs -m model.gguf", 0, "MATCH", ""),
+        ("faulty theirs -m model.gguf", 1, "DIVERGED at L01.q_rope", ""),
+        ("mine theirs", 3, "INCOMPLETE: without the model", "compare"),
+        ("faulty theirs", 3, "INCOMPLETE: without the model", ""),
+        // What is not finite is wrong whatever the weights are.
+        ("nan theirs", 1, "DIVERGED at L01.q_proj: NaN in step1, element 3", "compare_nan"),
+    ] {
+        let text = folder.qdiff(&format!("compare {captures}")).exits(code).stdout;
+        assert!(text.starts_with(verdict), "{text}");
+        assert!(code != 3 || text.contains("0 % judged"), "{text}");
+        if !snapshot.is_empty() {
+            screen().bind(|| insta::assert_snapshot!(snapshot, text));
+        }
+    }
+    // What cannot be held against each other is refused, with or without a model.
+    folder.record("other", "--tokens 5,6,7");
+    folder.record("parts", "--ubatch 8");
+    for (other, why) in
+        [("other", "different tokens"), ("parts", "steps of different size"), ("absent", "absent/manifest.json")]
+    {
+        for model in ["", "-m model.gguf"] {
+            folder.refuses(&format!("compare mine {other} {model}"), &[why]);
+        }
+    }
+    // What is set for every run does not turn the one into the other.
+    let ambient = folder.qdiff_with(&[("QDIFF_MODEL", "model.gguf")], "compare mine theirs").exits(3);
+    assert!(ambient.stdout.contains("mode       without a model"), "{ambient}");
+    folder.refuses_options("compare mine theirs --tolerance logits=1", &["need the model"]);
+}
+
+/// What a capture says of its tokens is not asked for a second time.
+#[test]
+fn a_capture_and_a_prompt_exclude_each_other() {
+    let folder = folder();
+    for (line, option, value) in [
+        ("run --reference capture:mine", "--prompt", "haiku"),
+        ("run --reference capture:mine", "--tokens", "1,2"),
+        ("run --subject capture:mine", "--length", "9"),
+        ("run --subject capture:mine", "-n", "2"),
+        ("logits --reference capture:mine", "-n", "2"),
+    ] {
+        let expected = format!("'{option}' cannot be used with a capture");
+        folder.refuses_options(&format!("{line} -m model.gguf {option} {value}"), &[&expected]);
+    }
+    // A command that is about captures alone does not know such options.
+    for (option, value) in [("--ubatch", "8"), ("--prompt", "haiku"), ("--inject", "rope-base"), ("--subject", "cpu")] {
+        let expected = format!("unexpected argument '{option}'");
+        folder.refuses_options(&format!("compare -m model.gguf mine theirs {option} {value}"), &[&expected]);
+    }
+}

@@ -1,0 +1,176 @@
+//! Every way a run can be refused: one clear line with the remedy, exit 2, no
+//! panic, nothing written.
+
+use qdiff_tests::synth::Synth;
+use qdiff_tests::{Said, binary, empty, files, folder};
+use std::process::Command;
+
+fn find(bytes: &[u8], what: &[u8]) -> usize {
+    bytes.windows(what.len()).position(|w| w == what).unwrap()
+}
+
+#[test]
+fn files_that_are_no_model() {
+    let folder = empty();
+    let good = Synth::default().to_bytes();
+    folder.write("empty.gguf", "");
+    folder.write("text.gguf", "this is not a model at all, it is text");
+    folder.write("short.gguf", &good[..good.len() / 2]);
+    folder.write("header.gguf", &good[..100]);
+    folder.create("folder");
+    for command in ["run", "verify-oracle", "bench"] {
+        for (name, expected) in [
+            ("absent.gguf", &["absent.gguf", "no such file", "check the path"][..]),
+            ("folder", &["folder", "directory"]),
+            ("empty.gguf", &["empty.gguf", "empty"]),
+            ("text.gguf", &["text.gguf", "GGUF"]),
+            ("short.gguf", &["short.gguf", "again"]),
+            ("header.gguf", &["header.gguf"]),
+        ] {
+            folder.refuses(&format!("{command} --model {name}"), expected);
+        }
+    }
+    for command in ["inspect", "weights"] {
+        folder.refuses(&format!("{command} absent.gguf"), &["absent.gguf"]);
+        folder.refuses(&format!("{command} text.gguf"), &["GGUF"]);
+    }
+    folder.refuses("run", &["--model", "QDIFF_MODEL", "fetch-model"]);
+}
+
+#[test]
+fn models_that_cannot_be_run() {
+    let folder = folder();
+    let refused = |change: &dyn Fn(&mut Vec<u8>), expected: &[&str]| {
+        folder.write("bad.gguf", Synth::default().to_bytes());
+        folder.edit("bad.gguf", change);
+        folder.refuses("run -m bad.gguf", expected);
+    };
+    let architecture = |file: &mut Vec<u8>| {
+        // The value of general.architecture follows its key and type.
+        let at = find(file, b"general.architecture") + 20 + 4 + 8;
+        assert_eq!(&file[at..at + 5], b"qwen2");
+        file[at..at + 5].copy_from_slice(b"llama");
+    };
+    refused(&architecture, &["`llama`", "qwen2, qwen3", "Use a Qwen"]);
+
+    // The last one, so that no other tensor's offset depends on its size.
+    let names = Synth::default().tensor_names();
+    let name = names.last().unwrap();
+    assert!(name.ends_with("ffn_down.weight") || name == "output.weight", "{name} is no matrix");
+    let exotic = |file: &mut Vec<u8>| {
+        // Behind a tensor's name: its number of axes, their extents, its type.
+        let mut key = (name.len() as u64).to_le_bytes().to_vec();
+        key.extend(name.as_bytes());
+        let at = find(file, &key) + key.len() + 4 + 16;
+        file[at..at + 4].copy_from_slice(&10u32.to_le_bytes());
+    };
+    refused(&exotic, &[name, "Q2_K", "not supported", "requantise"]);
+    let renamed = |file: &mut Vec<u8>| {
+        let at = find(file, b"blk.0.attn_k.bias");
+        file[at] = b'X';
+    };
+    refused(&renamed, &["blk.0.attn_k.bias", "missing"]);
+}
+
+#[test]
+fn prompts_that_cannot_be_run() {
+    let folder = folder();
+    folder.write("bytes.txt", b"a\xff\xfeb");
+    for (args, expected) in [
+        ("--prompt ''", &["prompt is empty", "qdiff prompts"][..]),
+        ("--prompt @absent.txt", &["absent.txt"]),
+        ("--prompt @bytes.txt", &["bytes.txt", "byte 1 is not UTF-8", "save it as UTF-8"]),
+        ("--prompt long -n 9999", &["context of 2048", "-n"]),
+        ("--tokens 1,99999", &["99999", "vocabulary"]),
+        ("--threads 0", &["--threads"]),
+        ("-n 18446744073709551615", &["context of 2048"]),
+    ] {
+        folder.refuses(&format!("run -m model.gguf {args}"), expected);
+    }
+}
+
+#[test]
+fn requests_that_select_nothing() {
+    let folder = folder();
+    for (args, expected) in [
+        ("--stages q_rop", &["`q_rop`", "did you mean `q_rope`", "qdiff inspect"][..]),
+        ("--stages L01.ffn_donw", &["did you mean `ffn_down`"]),
+        ("--layers 2", &["layer 2", "0 to 1"]),
+        ("--layers x", &["`x`"]),
+        ("--tolerance nothing=1e-3", &["nothing"]),
+        ("--tolerance q_rope", &["GLOB=NUMBER"]),
+        ("--inject no-such-bug", &["no-such-bug", "`qdiff mutations` lists them"]),
+        ("--inject rope-bsae@L01", &["did you mean `rope-base`"]),
+        ("--inject rope-base@L09", &["layer 9", "0 to 1"]),
+        ("--inject rope-base:theta=3", &["base=NUMBER"]),
+        ("--json absent/report.json", &["absent/report.json", "folder you can write to"]),
+        ("--json .", &["directory"]),
+        ("--json -", &["standard output"]),
+        ("--json /dev/null", &["no plain file"]),
+        ("--tokens 1,2 -n 0 --positions 999", &["select nothing", "0 to 1"]),
+        ("--stages L01.* --layers 0", &["select nothing"]),
+    ] {
+        folder.refuses(&format!("run -m model.gguf {args}"), expected);
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let mut bash = Command::new("bash");
+    bash.args(["-o", "pipefail", "-c", "\"$0\" mutations | head -n 1 | tail -n 1"]).arg(binary());
+    let said = Said::from(bash.output().unwrap()).exits(0);
+    assert_eq!(said.stderr, "");
+}
+
+/// An old report survives a run that is refused, and a new one is whole.
+#[test]
+fn a_report_is_written_whole_or_not_at_all() {
+    let folder = folder();
+    folder.write("report.json", "the old one");
+    folder.refuses("run -m model.gguf --layers 7 --json report.json", &[]);
+    assert_eq!(folder.text("report.json"), "the old one");
+    folder.qdiff("run -m model.gguf -n 1 --json report.json").exits(0);
+    assert_eq!(folder.json("report.json")["schema_version"], 3);
+    assert_eq!(files(&folder), ["model.gguf", "report.json"]);
+}
+
+/// `git bisect run` must not take trouble for a bad commit.
+#[test]
+fn bisect_skips_what_cannot_be_judged() {
+    for args in ["-m absent.gguf", "--no-such-flag", "--subject nonsense"] {
+        empty().qdiff(&format!("run --bisect {args}")).exits(125);
+    }
+}
+
+/// A slip in a runner's name names the one that was meant.
+#[test]
+fn a_runner_that_does_not_exist() {
+    for (line, expected) in [
+        ("run --subject cdua", "'cuda'"),
+        ("run --subject none", "capture:DIR"),
+        ("record --runner lama --out x", "'llama'"),
+        ("generate --subject capture:mine", "qdiff run --subject capture:mine"),
+    ] {
+        empty().refuses_options(line, &[expected]);
+    }
+    empty().refuses("mutations show rope-bsae", &["did you mean `rope-base`"]);
+}
+
+/// What `bench` would pass over is refused.
+#[test]
+fn options_that_say_nothing_about_what_is_measured() {
+    for (option, others) in [
+        ("--length", "99"),
+        ("--gemm", "cublas"),
+        ("--alone", ""),
+        ("--rounds", "2 --measure soak"),
+        ("--threads", "1 --measure cuda"),
+        ("--raw", "--measure run"),
+        ("--baseline", "x.json --measure tapped-prefill"),
+    ] {
+        let expected = format!("'{option}' says nothing about what");
+        empty().refuses_options(&format!("bench -m absent.gguf {option} {others}"), &[&expected]);
+    }
+    empty().refuses_options("bench -n 2", &["unexpected argument '-n'"]);
+    empty().refuses_options("mutations score --prompt code", &["--model"]);
+}

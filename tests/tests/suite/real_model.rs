@@ -1,0 +1,96 @@
+//! The real 491 MB model, end to end. `./scripts/test` fetches it.
+
+use crate::reports;
+use qdiff_tests::real_folder;
+use serde_json::{Value, json};
+
+fn stages(report: &Value) -> &Vec<Value> {
+    report["verdict"]["stages"].as_array().unwrap()
+}
+
+#[test]
+fn the_haiku_matches_in_every_stage() {
+    let folder = real_folder();
+    let (code, text) = reports::run(&folder, "--prompt haiku");
+    let report = folder.json("report.json");
+    assert_eq!(code, 0, "{text}");
+    assert!(text.starts_with("MATCH"), "{text}");
+    assert_eq!(report["run"]["tokens"].as_array().unwrap().len(), 16);
+    assert_eq!(report["run"]["tokens"][0], 151_644);
+    assert_eq!(report["run"]["decoded"].as_array().unwrap().len(), 8);
+    // 22 stages in each of 24 layers, and three outside them.
+    assert_eq!(stages(&report).len(), 24 * 22 + 3);
+    let coverage = &report["verdict"]["coverage"];
+    assert_eq!(coverage["asked"], coverage["judged"]);
+    for stage in stages(&report) {
+        assert_eq!(stage["status"], "match", "{stage}");
+        for side in ["subject", "reference"] {
+            // f32 rounding level, whatever the tolerance table says.
+            let residual = stage[side]["residual"].as_f64().unwrap();
+            assert!(residual < 2e-5, "{side} of {}: {residual}", stage["stage"]);
+        }
+    }
+    reports::check(&folder, &text);
+    let seen = folder.browse("report.html");
+    assert_eq!((&seen["badge"], &seen["origins"]), (&json!("MATCH"), &json!(0)));
+    assert_eq!(seen["cells"], 24 * 22 + 3);
+}
+
+/// Alone where a fault is in every layer, several in one run where each is in a layer of its own: there every layer has
+/// the origins of its fault, and no other layer has any.
+#[test]
+fn faults_are_named_at_their_stage_and_layer() {
+    let folder = real_folder();
+    for faults in [
+        &[("qkv-bias-omitted", "L00.q_biased", 72)][..],
+        &[("kv-position-stuck", "L00.k_cache", 48), ("logits-stale", "logits", 1)],
+        &[
+            ("attn-scale-missing@L03", "L03.attn_weights", 1),
+            ("qkv-weight-transposed@L07", "L07.q_proj", 3),
+            ("gate-up-operands-swapped@L11", "L11.ffn_act", 1),
+            ("rope-base@L23", "L23.q_rope", 2),
+            ("lm-head-transposed", "logits", 1),
+        ],
+    ] {
+        let inject: String = faults.iter().map(|(fault, ..)| format!(" --inject {fault}")).collect();
+        let (code, text) = reports::run(&folder, &format!("-n 2{inject}"));
+        assert_eq!(code, 1, "{text}");
+        let report = folder.json("report.json");
+        let mut findings = report["verdict"]["findings"].as_array().unwrap().as_slice();
+        for (fault, first, origins) in faults {
+            let (own, rest) = findings.split_at_checked(*origins).unwrap_or_else(|| panic!("{fault}\n{text}"));
+            findings = rest;
+            assert_eq!(own[0]["stage"], *first, "{fault}\n{text}");
+            let (name, layer) = fault.split_once('@').unwrap_or((fault, ""));
+            for finding in own {
+                assert!(finding["stage"].as_str().unwrap().starts_with(layer), "{fault}: {finding}");
+            }
+            assert!(own[0]["cause"]["name"].as_str().unwrap().starts_with(name), "{fault}");
+        }
+        assert!(findings.is_empty(), "{text}");
+        for stage in stages(&report) {
+            let status = stage["status"].as_str().unwrap();
+            let expected = if stage["origin"] == true { ["diverged"; 2] } else { ["inherited", "match"] };
+            assert!(expected.contains(&status), "{faults:?}: {} is {status}", stage["stage"]);
+        }
+    }
+    // Of the last of them in every format, and on the page.
+    reports::check(&folder, &folder.qdiff("report report.json").exits(1).stdout);
+    let seen = folder.browse("report.html");
+    assert_eq!((&seen["badge"], &seen["origins"]), (&json!("DIVERGED"), &json!(8)));
+    assert_eq!(seen["cells"], 24 * 22 + 3);
+}
+
+#[test]
+fn llama_cpp_on_f32_weights_meets_the_oracle() {
+    let text = real_folder().qdiff("verify-oracle -m model.gguf -n 2").exits(0).stdout;
+    assert!(text.starts_with("MATCH: llama.cpp on F32 weights meets f64 in all 531 stages"), "{text}");
+}
+
+#[test]
+fn the_file_is_inspected() {
+    let inspect = real_folder().qdiff("inspect model.gguf").stdout;
+    for part in ["qwen2.rope.freq_base = 1000000", "Q5_0     133 tensors", "uses 291 of 291 tensors", "separate head"] {
+        assert!(inspect.contains(part), "`{part}` is not in:\n{inspect}");
+    }
+}
