@@ -74,12 +74,7 @@ impl Changes {
 /// Whatever keeps a side from running; prompts of different length or without
 /// a difference.
 pub fn check(
-    pair: &Pair<'_>,
-    prompts: [&[u32]; 2],
-    ubatch: usize,
-    subject: &RunnerKind,
-    reference: &RunnerKind,
-    faults: &Faults,
+    pair: &Pair<'_>, prompts: [&[u32]; 2], ubatch: usize, subject: &RunnerKind, reference: &RunnerKind, faults: &Faults,
 ) -> Result<Changes> {
     let [a, b] = prompts;
     if a.len() != b.len() || a == b {

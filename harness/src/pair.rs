@@ -148,10 +148,7 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// As [`Runner::step`] and `each`.
     pub fn steps(
-        &self,
-        runner: &mut dyn Runner,
-        tokens: Tokens<'_>,
-        mut each: impl FnMut(Step) -> Result<()>,
+        &self, runner: &mut dyn Runner, tokens: Tokens<'_>, mut each: impl FnMut(Step) -> Result<()>,
     ) -> Result<Vec<u32>> {
         let taps = |node: &Node| runner.taps(node);
         let want = Want::new(&self.oracle.graph, &self.filter, &taps, &self.settings.store);
@@ -195,12 +192,7 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// As [`Self::run`].
     pub fn repeat(
-        &self,
-        kind: &RunnerKind,
-        tokens: Tokens<'_>,
-        faults: &Faults,
-        first: &Recording,
-        runs: usize,
+        &self, kind: &RunnerKind, tokens: Tokens<'_>, faults: &Faults, first: &Recording, runs: usize,
     ) -> Result<Repeated> {
         for run in 2..=runs {
             let again = self.run(kind, tokens, faults.clone())?;

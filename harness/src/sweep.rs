@@ -36,11 +36,7 @@ impl Pass {
 /// # Errors
 /// As [`Pair::run`] and [`Pair::judge`].
 pub fn sweep(
-    pair: &Pair<'_>,
-    (subject, reference): (&RunnerKind, &RunnerKind),
-    tokens: &[u32],
-    sizes: &[usize],
-    faults: &Faults,
+    pair: &Pair<'_>, (subject, reference): (&RunnerKind, &RunnerKind), tokens: &[u32], sizes: &[usize], faults: &Faults,
 ) -> Result<Vec<Pass>> {
     let run = |kind: &RunnerKind, ubatch: usize, faults: Faults| {
         let what = Tokens { prompt: tokens, ubatch, decode: 0, forced: None };

@@ -153,11 +153,7 @@ fn unchecked(why: String) -> TokensCheck {
 /// `ours`, which an engine made of the prompt, against `theirs`; `piece` gives
 /// the bytes of one of these.
 pub fn compare(
-    tokenizer: &Tokenizer,
-    prompt: &Ready,
-    ours: &[u32],
-    theirs: &[u32],
-    piece: impl Fn(u32) -> Vec<u8>,
+    tokenizer: &Tokenizer, prompt: &Ready, ours: &[u32], theirs: &[u32], piece: impl Fn(u32) -> Vec<u8>,
 ) -> TokensCheck {
     let same = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
     if same == ours.len().max(theirs.len()) {

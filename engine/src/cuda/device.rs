@@ -123,9 +123,7 @@ pub fn bandwidth() -> Result<f64, CudaError> {
 
 /// Seconds that `stream` takes for what `queue` gives it to do.
 pub(super) fn time(
-    context: &Arc<CudaContext>,
-    stream: &CudaStream,
-    queue: impl FnOnce() -> Result<(), CudaError>,
+    context: &Arc<CudaContext>, stream: &CudaStream, queue: impl FnOnce() -> Result<(), CudaError>,
 ) -> Result<f64, CudaError> {
     let timed = Some(driver::sys::CUevent_flags::CU_EVENT_DEFAULT);
     let event = || context.new_event(timed).doing("making an event");

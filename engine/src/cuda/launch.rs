@@ -73,10 +73,7 @@ impl Call {
     /// # Safety
     /// As [`Self::launch`]; and the node must belong to `graph`.
     pub unsafe fn update(
-        &self,
-        function: &CudaFunction,
-        graph: sys::CUgraphExec,
-        node: sys::CUgraphNode,
+        &self, function: &CudaFunction, graph: sys::CUgraphExec, node: sys::CUgraphNode,
     ) -> Result<(), CudaError> {
         let mut params: *mut c_void = self.params.address().cast_mut();
         let launch = sys::CUDA_KERNEL_NODE_PARAMS {

@@ -50,10 +50,7 @@ impl Readback {
     /// A ring over the [`RING_BYTES`] of device memory at `device`; with
     /// `keep`, nothing is brought to the host.
     pub fn new(
-        context: &Arc<CudaContext>,
-        compute: &Arc<CudaStream>,
-        device: u64,
-        keep: bool,
+        context: &Arc<CudaContext>, compute: &Arc<CudaStream>, device: u64, keep: bool,
     ) -> Result<Self, CudaError> {
         let event = |_| context.new_event(Some(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)).doing("making an event");
         let pinned = |_| {

@@ -60,9 +60,7 @@ impl<'a> Reader<'a> {
 
     /// `n` numbers, at most [`MAX_LENGTH`], of `N` bytes each.
     pub(super) fn numbers<T, const N: usize>(
-        &mut self,
-        n: u64,
-        read: impl Fn([u8; N]) -> T,
+        &mut self, n: u64, read: impl Fn([u8; N]) -> T,
     ) -> Result<Vec<T>, Problem> {
         let bytes = self.take(n * N as u64, "an array")?;
         Ok(bytes.as_chunks::<N>().0.iter().map(|b| read(*b)).collect())

@@ -30,12 +30,7 @@ impl Builder {
 
     /// Begins a stage that reads `inputs` and gives `[T, width…]`.
     pub(super) fn stage(
-        &mut self,
-        name: &'static str,
-        role: Role,
-        op: Op,
-        inputs: &[usize],
-        width: &[usize],
+        &mut self, name: &'static str, role: Role, op: Op, inputs: &[usize], width: &[usize],
     ) -> NodeBuilder<'_> {
         let mut shape = vec![Axis::Tokens];
         shape.extend(width.iter().map(|&n| Axis::Fixed(n)));

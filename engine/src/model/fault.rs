@@ -91,8 +91,7 @@ impl Node {
 
     /// Something else computed.
     pub fn computing(
-        &self,
-        fault: impl Fn(&[&Tensor<f64>], &Context<'_>) -> (Tensor<f64>, Vec<f32>) + Send + Sync + 'static,
+        &self, fault: impl Fn(&[&Tensor<f64>], &Context<'_>) -> (Tensor<f64>, Vec<f32>) + Send + Sync + 'static,
     ) -> Node {
         Node { faults: Faults { compute: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
     }

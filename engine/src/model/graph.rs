@@ -191,10 +191,7 @@ impl Graph {
     }
 
     fn nearest(
-        &self,
-        index: usize,
-        known: &dyn Fn(usize) -> bool,
-        next: &dyn Fn(usize) -> Vec<usize>,
+        &self, index: usize, known: &dyn Fn(usize) -> bool, next: &dyn Fn(usize) -> Vec<usize>,
     ) -> BTreeSet<usize> {
         let (mut found, mut seen) = (BTreeSet::new(), vec![false; self.nodes.len()]);
         let mut open = next(index);

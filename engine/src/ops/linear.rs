@@ -71,9 +71,7 @@ fn columns<F: Real>(x: &Tensor<F>) -> Vec<&[F]> {
 /// Runs `f(weight rows, columns, out)` for up to four outputs at a time, in
 /// parallel. Gives `[m, T]`.
 fn products<F: Real, S: Copy + Default + Send>(
-    columns: &[&[F]],
-    c: &Context<'_>,
-    f: impl Fn(&[f32], &[&[F]], &mut [S]) + Sync,
+    columns: &[&[F]], c: &Context<'_>, f: impl Fn(&[f32], &[&[F]], &mut [S]) + Sync,
 ) -> Vec<S> {
     let (n, m) = c.extent(0);
     let tokens = columns.len().max(1);

@@ -89,9 +89,7 @@ impl Tensor<f64> {
 /// How uncertain operands make sums of products of their elements, of which `sums` is the definition:
 /// `√Σ (b·da)² + (a·db)²`.
 fn error_of_products(
-    inputs: &[&Tensor<f64>],
-    deltas: [&[f32]; 2],
-    sums: impl Fn(&Tensor<f64>, &Tensor<f64>) -> Tensor<f64>,
+    inputs: &[&Tensor<f64>], deltas: [&[f32]; 2], sums: impl Fn(&Tensor<f64>, &Tensor<f64>) -> Tensor<f64>,
 ) -> Vec<f32> {
     let square = |i: usize| inputs[i].map(|v| v * v);
     let of_delta = |i: usize| Tensor {
@@ -282,11 +280,7 @@ pub fn advance<F: Real>(op: &Op, state: &mut Tensor<F>, inputs: &[&Tensor<F>]) {
 /// # Panics
 /// As [`forward`].
 pub fn propagate_error(
-    op: &Op,
-    inputs: &[&Tensor<f64>],
-    deltas: &[Option<&[f32]>],
-    y: &Tensor<f64>,
-    c: &Context<'_>,
+    op: &Op, inputs: &[&Tensor<f64>], deltas: &[Option<&[f32]>], y: &Tensor<f64>, c: &Context<'_>,
 ) -> Vec<f32> {
     if deltas.iter().all(Option::is_none) {
         return vec![0.0; y.data.len()];

@@ -40,11 +40,7 @@ pub(super) fn scales(block: &[u8]) -> ([u8; 8], [u8; 8]) {
 /// byte `l`.
 #[inline(always)]
 pub(super) fn unpack(
-    b: &[u8],
-    quants: &[u8; 128],
-    high: Option<&[u8; 32]>,
-    product: impl Fn(f32) -> f32,
-    out: &mut [f32; 256],
+    b: &[u8], quants: &[u8; 128], high: Option<&[u8; 32]>, product: impl Fn(f32) -> f32, out: &mut [f32; 256],
 ) {
     let (d, dmin) = (f16::at(b, &D), f16::at(b, &DMIN));
     let (scales, mins) = scales(b);

@@ -115,10 +115,7 @@ fn expect(gguf: &Gguf, key: &'static str, values: &[&str], known: &'static str) 
 
 /// What `read` gives of the value of `key`.
 fn list<'a, T: ?Sized>(
-    gguf: &'a Gguf,
-    key: &str,
-    expected: &str,
-    read: fn(&'a Value) -> Option<&'a T>,
+    gguf: &'a Gguf, key: &str, expected: &str, read: fn(&'a Value) -> Option<&'a T>,
 ) -> Result<&'a T, VocabError> {
     gguf.get(key).and_then(read).ok_or_else(|| {
         VocabError(format!("the GGUF has no usable `{key}` ({expected} expected); convert the model again"))
@@ -183,11 +180,7 @@ fn id(gguf: &Gguf, key: &str, texts: &[String]) -> Option<u32> {
 
 /// Makes tokens special whose text says so; gives those that end a generation.
 fn correct_kinds(
-    gguf: &Gguf,
-    texts: &[String],
-    ids: &HashMap<&str, u32>,
-    kinds: &mut [Kind],
-    eos: Option<u32>,
+    gguf: &Gguf, texts: &[String], ids: &HashMap<&str, u32>, kinds: &mut [Kind], eos: Option<u32>,
 ) -> BTreeSet<u32> {
     let mut ends = BTreeSet::new();
     for (keys, names, end) in FILL_IN_MIDDLE {

@@ -64,11 +64,7 @@ fn bounded(mut entry: impl Read) -> Result<impl Read> {
 /// An array that is none, has another shape or number type than the stage may
 /// have, ends early, goes on after its last element, or has another checksum.
 pub(super) fn read(
-    mut entry: impl Read,
-    (node, named, shapes): (&Node, &Named, Shapes),
-    step: &Step,
-    most: u64,
-    store: &Arc<Store>,
+    mut entry: impl Read, (node, named, shapes): (&Node, &Named, Shapes), step: &Step, most: u64, store: &Arc<Store>,
 ) -> Result<Stored> {
     let expected = step.extent(node);
     let array = NpyFile::new(bounded(&mut entry)?).context("is no npy array")?;
@@ -149,9 +145,7 @@ fn permuted(data: &[f32], shape: &[usize], axes: &[usize]) -> Vec<f32> {
 
 /// Fills `out` with the next values.
 fn fill<T>(
-    out: &mut [f32],
-    values: &mut impl Iterator<Item = std::io::Result<T>>,
-    convert: fn(T) -> f32,
+    out: &mut [f32], values: &mut impl Iterator<Item = std::io::Result<T>>, convert: fn(T) -> f32,
 ) -> Result<()> {
     for v in out {
         *v = convert(values.next().context("ends before its header says")??);

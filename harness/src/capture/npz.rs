@@ -256,11 +256,7 @@ pub fn stages(folder: &Path) -> Result<Vec<String>> {
 /// checksum than the archive says, or holds more than a few times what its stage
 /// can have: an archive is never unpacked further than that.
 pub fn read(
-    folder: &Path,
-    manifest: &Manifest,
-    (graph, names): (&Graph, &Names),
-    shapes: Shapes,
-    store: &Arc<Store>,
+    folder: &Path, manifest: &Manifest, (graph, names): (&Graph, &Names), shapes: Shapes, store: &Arc<Store>,
 ) -> Result<Capture> {
     let path = folder.join("capture.npz");
     let name = path.display();

@@ -80,9 +80,7 @@ impl Store {
     /// # Errors
     /// Those of `fill`.
     pub fn keep_parts(
-        self: &Arc<Self>,
-        shape: Vec<usize>,
-        mut fill: impl FnMut(&mut [f32]) -> anyhow::Result<()>,
+        self: &Arc<Self>, shape: Vec<usize>, mut fill: impl FnMut(&mut [f32]) -> anyhow::Result<()>,
     ) -> anyhow::Result<Stored> {
         let elements: usize = shape.iter().product();
         if 4 * elements <= PART {

@@ -139,8 +139,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
 /// Does what is asked and tells what came of it; gives the exit code. Where the
 /// report cannot go is known before.
 fn reported<R: Args, T: Told>(
-    task: impl FnOnce(&R, Console<'_>) -> anyhow::Result<T>,
-    args: &Reported<R>,
+    task: impl FnOnce(&R, Console<'_>) -> anyhow::Result<T>, args: &Reported<R>,
 ) -> anyhow::Result<u8> {
     let output = Output::files(&args.output, 1)?;
     output.tell(&task(&args.request, console())?)

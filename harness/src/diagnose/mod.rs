@@ -113,11 +113,7 @@ struct Searcher<'a> {
 /// is tested on the others of that name before anything else is. `progress` is
 /// told how many of the origins are done.
 pub fn explain(
-    oracle: &Oracle<'_>,
-    subject: &Side<'_>,
-    verdict: Verdict,
-    (filter, policy): (&Filter, &Policy),
-    budget: Duration,
+    oracle: &Oracle<'_>, subject: &Side<'_>, verdict: Verdict, (filter, policy): (&Filter, &Policy), budget: Duration,
     progress: Progress<'_>,
 ) -> Diagnosis {
     let start = Instant::now();

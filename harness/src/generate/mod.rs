@@ -194,11 +194,7 @@ pub struct Plan<'a> {
 /// # Errors
 /// Whatever keeps a side from speaking.
 pub fn generate(
-    pair: &Pair<'_>,
-    plan: Plan<'_>,
-    subject: &RunnerKind,
-    reference: &RunnerKind,
-    faults: Faults,
+    pair: &Pair<'_>, plan: Plan<'_>, subject: &RunnerKind, reference: &RunnerKind, faults: Faults,
     mut told: impl FnMut(Option<u32>, Option<u32>) -> Result<()>,
 ) -> Result<Generation> {
     let llama = &pair.opened.llama;
@@ -265,13 +261,8 @@ pub fn generate(
 /// # Errors
 /// Whatever keeps a side from running.
 pub fn judge_fork(
-    pair: &Pair<'_>,
-    plan: Plan<'_>,
-    generation: &Generation,
-    index: usize,
-    subject: &RunnerKind,
-    reference: &RunnerKind,
-    faults: Faults,
+    pair: &Pair<'_>, plan: Plan<'_>, generation: &Generation, index: usize, subject: &RunnerKind,
+    reference: &RunnerKind, faults: Faults,
 ) -> Result<(Diagnosis, Recording)> {
     // The token at index i is drawn after decode step i.
     let spoken = &generation.reference.tokens;

@@ -108,11 +108,7 @@ impl Study {
 /// # Errors
 /// If the subject's logits were not captured.
 pub fn study(
-    opened: &LoadedModel,
-    oracle: &Oracle<'_>,
-    subject: &Recording,
-    reference: Option<&Recording>,
-    filter: &Filter,
+    opened: &LoadedModel, oracle: &Oracle<'_>, subject: &Recording, reference: Option<&Recording>, filter: &Filter,
 ) -> Result<Study> {
     let node = oracle.graph.nodes.last().context("the graph has no stage")?;
     let ids = Ids::of(opened, oracle, node);
@@ -156,13 +152,8 @@ type Sides<'a> = (&'a Recording, Option<&'a Recording>);
 /// The worst of every kind first, then the choice and the largest of padding:
 /// each id once.
 fn suspects(
-    opened: &LoadedModel,
-    oracle: &Oracle<'_>,
-    node: &Node,
-    (subject, reference): Sides<'_>,
-    seen: &Seen,
-    choices: &Choices,
-    padding: &Padding,
+    opened: &LoadedModel, oracle: &Oracle<'_>, node: &Node, (subject, reference): Sides<'_>, seen: &Seen,
+    choices: &Choices, padding: &Padding,
 ) -> Vec<Suspect> {
     let mut places: Vec<(Why, rows::At)> = Vec::new();
     places.extend(seen.first_non_finite.map(|at| (Why::NonFinite, at)));

@@ -84,12 +84,7 @@ pub(super) fn pick(row: &[f32], counts: impl Fn(usize) -> bool) -> Option<Pick> 
 
 /// The choices of every row, with and without the ids `without`, and what padding does to them.
 pub(super) fn choices(
-    node: &Node,
-    (subject, reference): Sides<'_>,
-    without: &BTreeSet<usize>,
-    ids: &Ids,
-    seen: &Seen,
-    filter: &Filter,
+    node: &Node, (subject, reference): Sides<'_>, without: &BTreeSet<usize>, ids: &Ids, seen: &Seen, filter: &Filter,
 ) -> (Choices, Padding) {
     let (mut rows, mut last) = (Vec::new(), None);
     let mut padding = Padding::new(reference.is_some());

@@ -87,11 +87,7 @@ pub struct Seen {
 
 /// Holds every logit of both sides against its f64 value.
 pub(super) fn go_through(
-    oracle: &Oracle<'_>,
-    node: &Node,
-    subject: Side<'_>,
-    reference: Option<Side<'_>>,
-    filter: &Filter,
+    oracle: &Oracle<'_>, node: &Node, subject: Side<'_>, reference: Option<Side<'_>>, filter: &Filter,
 ) -> Seen {
     let width = oracle.weights.extent(&node.weights[0].name).1;
     let mut seen = Seen { bad: vec![0; width], ..Seen::default() };
@@ -125,11 +121,7 @@ pub(super) fn go_through(
 
 impl Seen {
     fn row(
-        &mut self,
-        node: &Node,
-        side: Side<'_>,
-        at: At,
-        (got, want, bound): (&[f32], &[f64], &[f32]),
+        &mut self, node: &Node, side: Side<'_>, at: At, (got, want, bound): (&[f32], &[f64], &[f32]),
         other: Option<&[f32]>,
     ) {
         self.rows += 1;
@@ -245,10 +237,7 @@ pub(super) fn product(oracle: &Oracle<'_>, node: &Node, step: &Step, row: usize,
 
 /// How far the hidden states of the two are apart at most.
 pub(super) fn hidden_apart(
-    oracle: &Oracle<'_>,
-    node: &Node,
-    subject: &Recording,
-    reference: &Recording,
+    oracle: &Oracle<'_>, node: &Node, subject: &Recording, reference: &Recording,
 ) -> Option<Real> {
     let hidden = hidden(&oracle.graph, node)?;
     let mut worst: Option<f64> = None;

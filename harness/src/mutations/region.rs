@@ -85,9 +85,7 @@ enum Left {
 /// The node with something else in the part of its output whose elements `holds` finds, by the
 /// tensor's shape, the position of each row, and the element's index.
 fn spoil(
-    node: &Node,
-    left: Left,
-    holds: impl Fn(&[usize], &[u32], usize) -> bool + Send + Sync + 'static,
+    node: &Node, left: Left, holds: impl Fn(&[usize], &[u32], usize) -> bool + Send + Sync + 'static,
 ) -> Option<Node> {
     Some(node.writing(move |out| {
         let n = out.value.data.len().max(1) as f64;

@@ -31,11 +31,7 @@ type Xml = Writer<Vec<u8>>;
 
 /// An element with a name and how many checks in it came out how.
 fn counted<'a>(
-    w: &mut Xml,
-    tag: &str,
-    name: &str,
-    checks: impl Iterator<Item = &'a Check>,
-    seconds: f64,
+    w: &mut Xml, tag: &str, name: &str, checks: impl Iterator<Item = &'a Check>, seconds: f64,
     inside: impl FnOnce(&mut Xml) -> io::Result<()>,
 ) -> io::Result<()> {
     let [mut tests, mut failures, mut errors, mut skipped] = [0; 4];

@@ -69,10 +69,8 @@ pub struct Difference {
 impl SweepReport {
     /// What `passes` on so many `tokens` come to.
     pub fn new(
-        (prompt, tokens): (String, usize),
-        [subject, reference]: [String; 2],
-        (injected, tolerance): (Vec<String>, Vec<String>),
-        passes: Vec<Pass>,
+        (prompt, tokens): (String, usize), [subject, reference]: [String; 2],
+        (injected, tolerance): (Vec<String>, Vec<String>), passes: Vec<Pass>,
     ) -> Self {
         let (outcome, headline) = judged(&passes);
         let headline = match outcome {

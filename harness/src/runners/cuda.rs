@@ -88,9 +88,7 @@ impl Cuda {
     /// # Errors
     /// As [`Self::new`].
     pub fn planted(
-        model: &Model,
-        options: Options,
-        places: Vec<(usize, &'static qdiff_engine::cuda::faults::Fault)>,
+        model: &Model, options: Options, places: Vec<(usize, &'static qdiff_engine::cuda::faults::Fault)>,
     ) -> Result<Self> {
         let mut runner = Self::new(model, options)?;
         runner.engine.plant(places)?;

@@ -111,10 +111,7 @@ impl Tokens<'_> {
 /// # Errors
 /// As [`Runner::step`] and `each`; captured tensors that could not be kept.
 pub fn run(
-    runner: &mut dyn Runner,
-    tokens: Tokens<'_>,
-    want: &Arc<Want>,
-    mut each: impl FnMut(Step) -> Result<()>,
+    runner: &mut dyn Runner, tokens: Tokens<'_>, want: &Arc<Want>, mut each: impl FnMut(Step) -> Result<()>,
 ) -> Result<Vec<u32>> {
     let mut fed: Vec<u32> = Vec::with_capacity(tokens.decode);
     let parts = tokens.prompt.chunks(tokens.ubatch.max(1));

@@ -36,11 +36,7 @@ impl<'a> ScoreRun<'a> {
     /// # Errors
     /// If the model cannot be read on either side, or llama.cpp fails.
     pub fn new(
-        name: String,
-        opened: &'a LoadedModel,
-        prompt: &[u32],
-        decode: usize,
-        (threads, kv): (usize, Number),
+        name: String, opened: &'a LoadedModel, prompt: &[u32], decode: usize, (threads, kv): (usize, Number),
     ) -> Result<Self> {
         let pair = Pair::new(opened, Settings { threads, kv, ..Settings::default() }, &silent)?;
         let tokens = Tokens { prompt, ubatch: prompt.len(), decode, forced: None };
@@ -151,10 +147,7 @@ impl<'a> ScoreRun<'a> {
     /// # Errors
     /// If a subject cannot be run.
     pub fn group(
-        &self,
-        source: &FaultSource,
-        sampling: Sampling,
-        wanted: impl Fn(&Plant, &Node) -> bool,
+        &self, source: &FaultSource, sampling: Sampling, wanted: impl Fn(&Plant, &Node) -> bool,
         progress: &dyn Fn(&str, usize, usize),
     ) -> Result<Group> {
         let graph = self.pair.opened.model.graph();

@@ -43,10 +43,7 @@ pub struct FaultSource {
 
 /// A fault of a source, with its number there, in every stage of `graph` that is `here`.
 pub(super) fn planted(
-    (fault, cause): (usize, CauseId),
-    of_format: bool,
-    graph: &Graph,
-    here: impl Fn(&Node) -> bool,
+    (fault, cause): (usize, CauseId), of_format: bool, graph: &Graph, here: impl Fn(&Node) -> bool,
 ) -> Vec<Plant> {
     let stages = graph.nodes.iter().filter(|n| here(n)).map(|n| n.id);
     stages.map(|stage| Plant { fault, cause: cause.clone(), stage, of_format }).collect()

@@ -118,11 +118,7 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
 
 /// Both sides on the same tokens: which stage made the fork, if any.
 fn explain(
-    pair: &Pair<'_>,
-    plan: Plan<'_>,
-    spoken: &Generation,
-    at: usize,
-    (subject, reference): (&RunnerKind, &RunnerKind),
+    pair: &Pair<'_>, plan: Plan<'_>, spoken: &Generation, at: usize, (subject, reference): (&RunnerKind, &RunnerKind),
     faults: Faults,
 ) -> Result<(Outcome, Cause, TeacherForced)> {
     let (diagnosis, recording) = texts::judge_fork(pair, plan, spoken, at, subject, reference, faults)?;

@@ -55,8 +55,7 @@ pub struct LiveSidesRequest {
 impl LiveSidesRequest {
     /// Subject and reference, and the faults to inject.
     pub(super) fn kinds(
-        &self,
-        console: Console<'_>,
+        &self, console: Console<'_>,
     ) -> Result<(&'static RunnerKind, &'static RunnerKind, Vec<Injection>)> {
         let (subject, injections) = subject(&self.subject, &self.faults, console)?;
         Ok((subject, self.reference.runner(false)?.0, injections))
@@ -154,9 +153,7 @@ pub(super) struct Input {
 /// The runner under suspicion, and the faults to inject into it; says where
 /// `auto` had to take the CPU.
 pub(super) fn subject(
-    source: &Source,
-    given: &FaultRequest,
-    console: Console<'_>,
+    source: &Source, given: &FaultRequest, console: Console<'_>,
 ) -> Result<(&'static RunnerKind, Vec<Injection>)> {
     let injections = faults::read(&given.inject)?;
     let (kind, instead) = source.runner(faults::rewriting(&injections, source)?)?;

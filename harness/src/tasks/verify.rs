@@ -78,10 +78,7 @@ fn failing(pair: &Pair<'_>, prompt: &[u32], fed: &[u32]) -> Result<HashSet<&'sta
 
 /// The residuals of llama.cpp's stages on a copy of the model in F32.
 fn on_f32(
-    opened: &LoadedModel,
-    tokens: Tokens<'_>,
-    settings: Settings,
-    progress: Progress<'_>,
+    opened: &LoadedModel, tokens: Tokens<'_>, settings: Settings, progress: Progress<'_>,
 ) -> Result<Vec<(StageId, Local)>> {
     let folder = settings.store.folder().to_path_buf();
     let copy =

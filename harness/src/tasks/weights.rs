@@ -62,10 +62,7 @@ pub fn weights(request: &WeightsRequest, console: Console<'_>) -> Result<Weights
 
 /// What the engine reads, or holds on the device, against ggml.
 fn against_ggml(
-    path: &Path,
-    injections: &[Injection],
-    device: bool,
-    progress: weights::Progress<'_>,
+    path: &Path, injections: &[Injection], device: bool, progress: weights::Progress<'_>,
 ) -> Result<WeightsReport> {
     let opened = LoadedModel::new(path)?;
     let oracle = Oracle::new(path, opened.bytes(), &opened.llama)?;

@@ -24,11 +24,7 @@ impl State {
 
 /// The op on the operands of the given sides.
 pub(super) fn apply(
-    node: &Node,
-    graph: &Graph,
-    weights: &dyn WeightSource,
-    sides: &[Source<'_>],
-    state: &mut State,
+    node: &Node, graph: &Graph, weights: &dyn WeightSource, sides: &[Source<'_>], state: &mut State,
     sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
     let mut one_by_one = || {
@@ -58,11 +54,7 @@ pub(super) fn apply(
 }
 
 fn pointwise(
-    node: &Node,
-    graph: &Graph,
-    weights: &dyn WeightSource,
-    (source, index): (&Source<'_>, usize),
-    sink: &mut Sink<'_>,
+    node: &Node, graph: &Graph, weights: &dyn WeightSource, (source, index): (&Source<'_>, usize), sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
     let step = source.step(index);
     let all = step.rows();

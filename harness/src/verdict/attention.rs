@@ -65,11 +65,7 @@ pub(super) fn maps(graph: &Graph, stages: &[StageResult], subject: &Capture, ref
 
 /// The heads of one of `layers` layers that are shown.
 fn heads(
-    id: StageId,
-    stage: Option<&StageResult>,
-    subject: &Capture,
-    reference: &Capture,
-    layers: usize,
+    id: StageId, stage: Option<&StageResult>, subject: &Capture, reference: &Capture, layers: usize,
 ) -> Option<Vec<AttentionMap>> {
     let local = stage.and_then(|s| s.subject.as_ref());
     // The worst row, where one is beyond what is allowed.

@@ -20,10 +20,7 @@ pub(super) struct CacheState {
 /// The cache after each step, from all rows captured so far. A row that was
 /// not captured is not known; without a step's rows, no later cache is.
 pub(super) fn caches(
-    node: &Node,
-    (graph, weights): (&Graph, &dyn WeightSource),
-    source: &Source<'_>,
-    state: &mut CacheState,
+    node: &Node, (graph, weights): (&Graph, &dyn WeightSource), source: &Source<'_>, state: &mut CacheState,
     sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
     let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();

@@ -76,22 +76,14 @@ struct Row {
 
 /// A map for each of the first stages where a fault begins.
 pub(super) fn maps(
-    oracle: &Oracle<'_>,
-    origins: &[&StageResult],
-    subject: Side<'_>,
-    reference: &Capture,
-    filter: &Filter,
+    oracle: &Oracle<'_>, origins: &[&StageResult], subject: Side<'_>, reference: &Capture, filter: &Filter,
 ) -> Vec<ElementMap> {
     let maps = origins.iter().filter_map(|stage| map(oracle, stage, subject, reference, filter));
     maps.take(STAGES).collect()
 }
 
 fn map(
-    oracle: &Oracle<'_>,
-    stage: &StageResult,
-    subject: Side<'_>,
-    reference: &Capture,
-    filter: &Filter,
+    oracle: &Oracle<'_>, stage: &StageResult, subject: Side<'_>, reference: &Capture, filter: &Filter,
 ) -> Option<ElementMap> {
     // Of a wrong extent no element has its place.
     let local = stage.subject.as_ref().filter(|l| l.extent.is_none())?;
@@ -112,12 +104,7 @@ fn map(
 
 /// The rows around `at`, of its step and its head.
 fn rows(
-    oracle: &Oracle<'_>,
-    node: &Node,
-    at: Place,
-    subject: Side<'_>,
-    reference: &Capture,
-    filter: &Filter,
+    oracle: &Oracle<'_>, node: &Node, at: Place, subject: Side<'_>, reference: &Capture, filter: &Filter,
 ) -> Vec<Row> {
     let first = at.position.saturating_sub(ROWS / 2);
     let mut rows = Vec::new();

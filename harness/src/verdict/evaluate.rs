@@ -22,12 +22,7 @@ pub type Expected = Vec<Option<(Tensor<f64>, Vec<f32>)>>;
 /// from neither is left out, and so are blocks of which `filter` asks for no
 /// position.
 pub fn evaluate(
-    node: &Node,
-    graph: &Graph,
-    weights: &dyn WeightSource,
-    sides: &[Side<'_>],
-    filter: &Filter,
-    sink: &mut Sink<'_>,
+    node: &Node, graph: &Graph, weights: &dyn WeightSource, sides: &[Side<'_>], filter: &Filter, sink: &mut Sink<'_>,
 ) {
     let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source: weights, fault: fault.as_ref() });
     let weights = faulty.as_ref().map_or(weights, |m| m);
@@ -49,11 +44,7 @@ pub fn evaluate(
 /// All blocks of one side put together, step by step, with what a fault of
 /// writing leaves in them. `None` where operands were not captured.
 pub(crate) fn assembled(
-    node: &Node,
-    graph: &Graph,
-    weights: &dyn WeightSource,
-    side: Side<'_>,
-    filter: &Filter,
+    node: &Node, graph: &Graph, weights: &dyn WeightSource, side: Side<'_>, filter: &Filter,
 ) -> Expected {
     let mut all: Expected = side.capture.steps.iter().map(|_| None).collect();
     evaluate(node, graph, weights, &[side], filter, &mut |block| {

@@ -160,11 +160,7 @@ impl<'a> Evidence<'a> {
 /// of its rows, bad ones first, with all that was captured of its own layer and the one before. `None`
 /// where it is not too large.
 pub fn excerpt(
-    oracle: &Oracle<'_>,
-    node: &Node,
-    capture: &Capture,
-    bad: &BTreeSet<usize>,
-    limit: usize,
+    oracle: &Oracle<'_>, node: &Node, capture: &Capture, bad: &BTreeSet<usize>, limit: usize,
 ) -> Option<Capture> {
     // Attention weights are much larger than the context made of them.
     let operands = node.inputs.iter().map(|&i| &oracle.graph.nodes[i]);

@@ -52,10 +52,7 @@ impl Verdict {
 /// stage shows those before it. Of a segment that says too little, the stage in
 /// its middle.
 fn additions(
-    graph: &Graph,
-    open: &[&StageResult],
-    capture: &Capture,
-    unjudged: impl Fn(&StageResult) -> bool,
+    graph: &Graph, open: &[&StageResult], capture: &Capture, unjudged: impl Fn(&StageResult) -> bool,
 ) -> Vec<StageId> {
     let mut captured: Vec<bool> =
         graph.nodes.iter().map(|n| capture.steps.iter().all(|s| s.stages.contains_key(&n.id))).collect();

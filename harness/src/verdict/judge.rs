@@ -180,11 +180,7 @@ impl Verdict {
 /// If a captured tensor could not be kept or read back: then there is no
 /// verdict.
 pub fn judge(
-    oracle: &Oracle<'_>,
-    subject: Side<'_>,
-    reference: Option<Side<'_>>,
-    filter: &Filter,
-    policy: &Policy,
+    oracle: &Oracle<'_>, subject: Side<'_>, reference: Option<Side<'_>>, filter: &Filter, policy: &Policy,
     progress: Progress<'_>,
 ) -> Result<Verdict> {
     let graph = &oracle.graph;
@@ -348,11 +344,7 @@ fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult]) {
 }
 
 fn coverage(
-    graph: &Graph,
-    asked: &[&Node],
-    stages: &[StageResult],
-    (within, alone): (&[bool], bool),
-    subject: Side<'_>,
+    graph: &Graph, asked: &[&Node], stages: &[StageResult], (within, alone): (&[bool], bool), subject: Side<'_>,
     filter: &Filter,
 ) -> Coverage {
     let mut coverage = Coverage { stages: asked.len(), stages_total: graph.nodes.len(), alone, ..Coverage::default() };

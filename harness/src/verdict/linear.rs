@@ -41,11 +41,7 @@ struct Batch<'a> {
 
 /// Evaluates the layer on all rows of all sides.
 pub(super) fn layers(
-    node: &Node,
-    graph: &Graph,
-    weights: &dyn WeightSource,
-    sides: &[Source<'_>],
-    sink: &mut Sink<'_>,
+    node: &Node, graph: &Graph, weights: &dyn WeightSource, sides: &[Source<'_>], sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
     let name = node.weights[0].name.as_str();
     let (ty, extent) = (weights.ggml_type(name), weights.extent(name));

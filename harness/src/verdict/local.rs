@@ -245,11 +245,7 @@ impl<'a> Check<'a> {
 
 /// The local residuals of `node` on every side.
 pub fn residuals(
-    node: &Node,
-    oracle: &Oracle<'_>,
-    sides: &[Side<'_>],
-    filter: &Filter,
-    policy: &Policy,
+    node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter, policy: &Policy,
 ) -> Vec<Option<Local>> {
     let mut checks: Vec<Check<'_>> = sides.iter().map(|_| Check::new(node, filter, policy)).collect();
     let (graph, weights) = (&oracle.graph, &oracle.weights);

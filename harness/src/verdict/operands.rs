@@ -185,11 +185,7 @@ pub(super) fn forward(node: &Node, operands: &[&Tensor<f64>], context: &Context<
 /// How uncertain operands make what the node computes: see
 /// [`ops::propagate_error`]. A fault in the op's place carries errors as the op.
 pub(super) fn propagate_error(
-    node: &Node,
-    operands: &[&Tensor<f64>],
-    deltas: &[Option<&[f32]>],
-    value: &Tensor<f64>,
-    context: &Context<'_>,
+    node: &Node, operands: &[&Tensor<f64>], deltas: &[Option<&[f32]>], value: &Tensor<f64>, context: &Context<'_>,
 ) -> Vec<f32> {
     match deltas.first() {
         Some(delta) if node.faults.left_out => delta.map_or_else(|| vec![0.0; value.data.len()], <[f32]>::to_vec),

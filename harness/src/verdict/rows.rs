@@ -28,10 +28,7 @@ pub(super) fn place(node: &Node, shape: &[usize], step: usize, positions: &[u32]
 /// The rows of a tensor of this shape, of which [`place`] says where they belong, with the judged
 /// part of each: all of it, but of attention scores the causal part.
 pub(super) fn rows<'a>(
-    node: &'a Node,
-    shape: &'a [usize],
-    step: usize,
-    positions: Vec<u32>,
+    node: &'a Node, shape: &'a [usize], step: usize, positions: Vec<u32>,
 ) -> impl Iterator<Item = (Place, Range<usize>)> + 'a {
     let n = row_len(shape);
     (0..shape.iter().product::<usize>() / n).map(move |r| {
@@ -43,9 +40,7 @@ pub(super) fn rows<'a>(
 
 /// The rows of what a stage gave in `step`.
 pub(crate) fn rows_given<'a>(
-    node: &'a Node,
-    step: &Step,
-    given: &'a Tensor<f32>,
+    node: &'a Node, step: &Step, given: &'a Tensor<f32>,
 ) -> impl Iterator<Item = (Place, Range<usize>)> + 'a {
     rows(node, &given.shape, step.index, step.positions())
 }

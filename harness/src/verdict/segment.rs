@@ -88,11 +88,7 @@ impl Plan {
 
     /// Asks for the operands of `node` in `steps` that are not known.
     fn ask(
-        &mut self,
-        node: &Node,
-        steps: Vec<bool>,
-        own: &dyn Fn(usize) -> bool,
-        known: &dyn Fn(usize, usize) -> bool,
+        &mut self, node: &Node, steps: Vec<bool>, own: &dyn Fn(usize) -> bool, known: &dyn Fn(usize, usize) -> bool,
     ) {
         for s in (0..steps.len()).filter(|&s| steps[s]) {
             // A state is made of all steps before, back to where it is known.
@@ -148,11 +144,7 @@ fn products(node: &Node, step: &Step, weights: &dyn WeightSource) -> usize {
 
 /// Evaluates the segment that ends in `node`, some steps at a time.
 pub(super) fn evaluate(
-    node: &Node,
-    graph: &Graph,
-    weights: &dyn WeightSource,
-    (index, side): (usize, Side<'_>),
-    plan: &Plan,
+    node: &Node, graph: &Graph, weights: &dyn WeightSource, (index, side): (usize, Side<'_>), plan: &Plan,
     sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
     let mut states: HashMap<usize, State> = HashMap::new();

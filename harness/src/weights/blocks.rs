@@ -186,10 +186,7 @@ fn describe(c: &Compared<'_>, row: usize, block: usize) -> BlockDiff {
 /// The fields in which the bytes differ; where they are equal, those that the
 /// values say were decoded wrongly.
 fn fields(
-    format: &Format,
-    (got, want): (&[u8], &[u8]),
-    (ours, theirs): (&[f32], &[f32]),
-    offset: u64,
+    format: &Format, (got, want): (&[u8], &[u8]), (ours, theirs): (&[f32], &[f32]), offset: u64,
 ) -> Vec<FieldDiff> {
     let diff = |field: &Field, first: usize| FieldDiff {
         name: field.name.to_owned(),

@@ -120,10 +120,7 @@ pub fn check(model: &Model, oracle: &Oracle<'_>) -> WeightCheck {
 
 /// As [`check`], of whatever reads the model's tensors.
 pub fn check_reader(
-    model: &Model,
-    subject: &dyn WeightSource,
-    oracle: &Oracle<'_>,
-    progress: Progress<'_>,
+    model: &Model, subject: &dyn WeightSource, oracle: &Oracle<'_>, progress: Progress<'_>,
 ) -> WeightCheck {
     let Ok(check) = check_used::<Infallible>(model, oracle, progress, |_, against_ggml| Ok(against_ggml(subject)));
     check
@@ -134,10 +131,7 @@ pub fn check_reader(
 /// # Errors
 /// If CUDA fails.
 pub fn check_device(
-    model: &Model,
-    engine: &CudaEngine,
-    oracle: &Oracle<'_>,
-    progress: Progress<'_>,
+    model: &Model, engine: &CudaEngine, oracle: &Oracle<'_>, progress: Progress<'_>,
 ) -> Result<WeightCheck> {
     check_used(model, oracle, progress, |tensor, against_ggml| {
         let (ty, bytes) = engine.read_weight(tensor)?;
@@ -148,9 +142,7 @@ pub fn check_device(
 /// Every tensor the graph reads: `compare` is given its name, and what holds a
 /// reader of it against ggml.
 fn check_used<E>(
-    model: &Model,
-    oracle: &Oracle<'_>,
-    progress: Progress<'_>,
+    model: &Model, oracle: &Oracle<'_>, progress: Progress<'_>,
     compare: impl Fn(&str, &dyn Fn(&dyn WeightSource) -> Option<Mismatch>) -> Result<Option<Mismatch>, E>,
 ) -> Result<WeightCheck, E> {
     let used = model.graph().weights();
@@ -173,10 +165,7 @@ fn check_used<E>(
 /// Compares the tensors of two files, both read by ggml. Offsets are those of
 /// `subject`; `graph` is the subject's, where it is a model that can be run.
 pub fn check_files(
-    subject: &GgmlWeights<'_>,
-    reference: &GgmlWeights<'_>,
-    graph: Option<&Graph>,
-    progress: Progress<'_>,
+    subject: &GgmlWeights<'_>, reference: &GgmlWeights<'_>, graph: Option<&Graph>, progress: Progress<'_>,
 ) -> WeightCheck {
     let mut check = WeightCheck::default();
     let ours = subject.names();

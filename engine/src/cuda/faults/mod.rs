@@ -64,9 +64,7 @@ impl Planted {
     /// # Errors
     /// If CUDA fails.
     pub fn new(
-        places: Vec<(usize, &'static Fault)>,
-        graph: &Graph,
-        stream: &Arc<CudaStream>,
+        places: Vec<(usize, &'static Fault)>, graph: &Graph, stream: &Arc<CudaStream>,
     ) -> Result<Self, CudaError> {
         let config = &graph.config;
         let d = config.head_dim;

@@ -67,16 +67,8 @@ fn verdicts(runs: &Runs, out: &mut String) {
         ]
     };
     let head = [
-        "prompt",
-        "tokens",
-        "subject",
-        "reference",
-        "verdict",
-        "rows judged",
-        "used, subject",
-        "used, reference",
-        "same choice",
-        "KL, worst",
+        "prompt", "tokens", "subject", "reference", "verdict", "rows judged", "used, subject", "used, reference",
+        "same choice", "KL, worst",
     ];
     let table = Table::new(&head, &[1, 5, 6, 7, 8, 9], runs.runs.iter().map(row));
     markdown::section(&Section::table(&runs.title, table), 3, out);

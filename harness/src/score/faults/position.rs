@@ -7,9 +7,7 @@ use qdiff_engine::ops::Op;
 /// Rotates every run of `d` elements of each token's row in place: plane i of a token at position p,
 /// which is the elements that `plane(i)` names, by `angle(p, i)`.
 fn turn(
-    (x, d): (&mut [f32], usize),
-    positions: &[u32],
-    planes: impl Iterator<Item = (usize, usize)> + Clone,
+    (x, d): (&mut [f32], usize), positions: &[u32], planes: impl Iterator<Item = (usize, usize)> + Clone,
     angle: impl Fn(f32, usize) -> f32,
 ) {
     let width = x.len() / positions.len();

@@ -151,11 +151,7 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
 }
 
 fn one(
-    opened: &LoadedModel,
-    prompt: &[u32],
-    entry: &Entry,
-    rounds: usize,
-    bench: &mut Bench,
+    opened: &LoadedModel, prompt: &[u32], entry: &Entry, rounds: usize, bench: &mut Bench,
     mut between: impl FnMut() -> Result<()>,
 ) -> Result<Times> {
     let mut engine = CudaEngine::new(&opened.model, entry.options)?;
