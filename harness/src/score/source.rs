@@ -29,6 +29,9 @@ impl Plant {
     }
 }
 
+/// Makes a subject that carries these plants, in that room.
+type Subject = for<'a> fn(&'a LoadedModel, &[Plant], Room) -> Result<Box<dyn Runner + 'a>>;
+
 /// Whatever can plant faults in an engine.
 pub struct FaultSource {
     /// In a few words, for the table.
@@ -38,7 +41,7 @@ pub struct FaultSource {
     /// Every fault with every stage of the graph it can be planted in.
     pub(super) plants: fn(&Graph, &Model) -> Vec<Plant>,
     /// A subject that carries these; a right one, where there are none.
-    pub(super) subject: for<'a> fn(&'a LoadedModel, &[Plant], Room) -> Result<Box<dyn Runner + 'a>>,
+    pub(super) subject: Subject,
 }
 
 /// A fault of a source, with its number there, in every stage of `graph` that is `here`.
