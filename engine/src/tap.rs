@@ -1,5 +1,4 @@
-//! Taps: where an engine hands a stage's tensor out, and where a test may put
-//! another in its place.
+//! Taps: where an engine hands a stage's tensor out, and where a test may put another in its place.
 
 use crate::model::{Node, StageId};
 use crate::ops::{Context, Tensor};

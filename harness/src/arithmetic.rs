@@ -1,5 +1,4 @@
-//! What a runner computes in. Declared, not guessed: the bounds of the verdict
-//! follow from it.
+//! What a runner computes in. Declared, not guessed: the bounds of the verdict follow from it.
 
 use anyhow::{Result, ensure};
 use qdiff_engine::model::{Graph, Weight, WeightSource};
@@ -12,8 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Arithmetic {
-    /// Products with weights: the first rule that fits decides; where none
-    /// does, operands and sums are f32.
+    /// Products with weights: the first rule that fits decides; where none does, operands and sums are f32.
     pub linear: Vec<LinearRule>,
     /// Products of the attention: the first rule that fits decides, as above.
     pub attention: Vec<AttentionRule>,
@@ -122,9 +120,8 @@ pub enum Functions {
     /// To a few ULP, as C's library does.
     #[default]
     Precise,
-    /// CUDA's `--use_fast_math`: `__expf` is off by 2 + 1.17·|x| ULP, `__sinf`
-    /// by 2^-21.4, division by 2 ULP (CUDA C++ Programming Guide,
-    /// "Intrinsic Functions").
+    /// CUDA's `--use_fast_math`: `__expf` is off by 2 + 1.17·|x| ULP, `__sinf` by 2^-21.4, division by 2 ULP (CUDA C++
+    /// Programming Guide, "Intrinsic Functions").
     Fast,
 }
 
@@ -139,8 +136,7 @@ impl Functions {
 }
 
 impl Arithmetic {
-    /// Refuses what cannot be: formats that do not exist, or whose blocks do
-    /// not fit the rows of a model.
+    /// Refuses what cannot be: formats that do not exist, or whose blocks do not fit the rows of a model.
     ///
     /// # Errors
     /// The first rule that is wrong.

@@ -1,10 +1,9 @@
 //! Rendering a GGUF's chat template where it can do no harm: in a process of
 //! its own, whose memory and time are bounded.
 //!
-//! The engine's renderer bounds instructions and output, but not what a single
-//! instruction does, and a template can double a string as often as it
-//! likes. So `qdiff` starts itself once more with [`COMMAND`], and the system
-//! stops it where it goes too far.
+//! The engine's renderer bounds instructions and output, but not what a single instruction does, and a template can
+//! double a string as often as it likes. So `qdiff` starts itself once more with [`COMMAND`], and the system stops it
+//! where it goes too far.
 
 use anyhow::{Context as _, Result, bail};
 use qdiff_engine::tokenizer::chat::{self, Conversation, TemplateError};
@@ -12,8 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 
-/// The argument with which `qdiff` renders one template, given as JSON on
-/// standard input, to standard output.
+/// The argument with which `qdiff` renders one template, given as JSON on standard input, to standard output.
 pub const COMMAND: &str = "__render-chat-template";
 
 /// Bytes of address space for one rendering.
@@ -45,8 +43,7 @@ pub fn render(source: &str, conversation: &Conversation) -> Result<String> {
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot start qdiff once more to render the chat template")?;
-    // It reads all before it writes anything, so this cannot block for ever;
-    // one that died is told of below.
+    // It reads all before it writes anything, so this cannot block for ever; one that died is told of below.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(&job));
     let done = child.wait_with_output()?;
     match done.status.code() {

@@ -1,8 +1,7 @@
 //! What must not outlive the process: folders and files that are half written.
 //!
-//! Destructors remove them when a command fails; an interrupt runs none, so it
-//! is caught, the paths are removed, and the process ends as the signal says.
-//! What a crash leaves, the supervisor removes.
+//! Destructors remove them when a command fails; an interrupt runs none, so it is caught, the paths are removed, and
+//! the process ends as the signal says. What a crash leaves, the supervisor removes.
 
 use crate::supervisor::{self, Posted, TOLD_TO_END};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,7 @@
 //! Two captures without a model: what can be said of them, and no more.
 //!
-//! No stage can be held against its own mathematics, for there are no weights.
-//! What is left is how far the two are apart, and what is wrong whatever the
-//! weights are: values that are not finite, shapes that differ.
+//! No stage can be held against its own mathematics, for there are no weights. What is left is how far the two are
+//! apart, and what is wrong whatever the weights are: values that are not finite, shapes that differ.
 
 use crate::capture::npz::{self, Manifest, Shapes};
 use crate::capture::{Capture, Filter, Names, Store};
@@ -68,8 +67,7 @@ pub fn comparable(a: (&Path, &Manifest), b: (&Path, &Manifest)) -> Result<()> {
 /// Compares the captures in two folders.
 ///
 /// # Errors
-/// What is no capture; captures that cannot be held against each other; arrays
-/// that belong to no architecture.
+/// What is no capture; captures that cannot be held against each other; arrays that belong to no architecture.
 pub fn compare(a: &Path, b: &Path, store: &Arc<Store>) -> Result<Comparison> {
     let manifests = [npz::manifest(a)?, npz::manifest(b)?];
     let [x, y] = &manifests;

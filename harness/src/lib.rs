@@ -1,5 +1,4 @@
-//! qdiff: which stage of which layer of an LLM inference engine is wrong
-//! first, at which positions, and why.
+//! qdiff: which stage of which layer of an LLM inference engine is wrong first, at which positions, and why.
 //!
 //! The way through the code follows a run: [`runners`] fill a [`capture`],
 //! the [`oracle`] evaluates every stage in f64, [`verdict`] judges,

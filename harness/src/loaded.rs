@@ -51,8 +51,7 @@ impl LoadedModel {
     /// Refuses tokens that the model does not have.
     ///
     /// # Errors
-    /// No token at all, an id beyond the vocabulary, or more than the context
-    /// holds together with `decode` more.
+    /// No token at all, an id beyond the vocabulary, or more than the context holds together with `decode` more.
     pub fn check(&self, tokens: &[u32], decode: usize) -> Result<()> {
         let config = &self.model.graph().config;
         if tokens.is_empty() {

@@ -1,5 +1,4 @@
-//! What is said beside the outcome: on standard error as far as it is asked
-//! for, and whole in a log file.
+//! What is said beside the outcome: on standard error as far as it is asked for, and whole in a log file.
 
 use crate::shown::shown_lines;
 use anyhow::{Context as _, Result};

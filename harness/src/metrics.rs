@@ -1,8 +1,7 @@
 //! Distances between what two sides gave, and how NaN counts in them.
 //!
-//! One rule everywhere: NaN is never dropped. A distance that has no value, since
-//! one side holds NaN or two infinities part, is infinite; so is the largest of
-//! any that includes one. Only a choice passes NaN over: no sampler draws it.
+//! One rule everywhere: NaN is never dropped. A distance that has no value, since one side holds NaN or two infinities
+//! part, is infinite; so is the largest of any that includes one. Only a choice passes NaN over: no sampler draws it.
 
 /// Distance of one value from another: 0 of equals, infinities included.
 fn apart(a: f32, b: f32) -> f64 {
@@ -19,8 +18,7 @@ pub fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(0.0, |m, x| m.max(known(x)))
 }
 
-/// Relative L2 distance of row `a` from row `b`: ‖a − b‖ / ‖b‖, or ‖a − b‖ where
-/// `b` is zero.
+/// Relative L2 distance of row `a` from row `b`: ‖a − b‖ / ‖b‖, or ‖a − b‖ where `b` is zero.
 pub fn distance(a: &[f32], b: &[f32]) -> f64 {
     let (mut d2, mut b2) = (0f64, 0f64);
     for (a, b) in a.iter().zip(b) {
@@ -35,8 +33,7 @@ pub fn largest_difference(a: &[f32], b: &[f32]) -> f64 {
     largest(a.iter().zip(b).map(|(a, b)| apart(*a, *b)))
 }
 
-/// By how much `x` prefers the element `own` to `other`; infinite where one has no
-/// value.
+/// By how much `x` prefers the element `own` to `other`; infinite where one has no value.
 pub fn margin(x: &[f32], own: usize, other: usize) -> f64 {
     if x[own] == x[other] { 0.0 } else { known(f64::from(x[own]) - f64::from(x[other])) }
 }

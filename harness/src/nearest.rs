@@ -6,8 +6,7 @@ const ALIKE: f64 = 0.6;
 /// Names shown at most.
 const MOST: usize = 3;
 
-/// The names of `known` that `wanted` may have meant, the nearest first: those
-/// that are few edits away, or contain it.
+/// The names of `known` that `wanted` may have meant, the nearest first: those that are few edits away, or contain it.
 pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let wanted = wanted.to_lowercase();
     let alike = |name: &str| match wanted.len() > 2 && name.contains(&wanted) {
@@ -20,8 +19,7 @@ pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Ve
     near.into_iter().take(MOST).map(|(_, name)| name).collect()
 }
 
-/// `; did you mean …?` of the nearest names, or `; ` and `otherwise` where none
-/// is near.
+/// `; did you mean …?` of the nearest names, or `; ` and `otherwise` where none is near.
 pub fn hint<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>, otherwise: &str) -> String {
     let quoted: Vec<String> = nearest(wanted, known).iter().map(|name| format!("`{name}`")).collect();
     match quoted.as_slice() {

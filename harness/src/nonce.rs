@@ -1,5 +1,4 @@
-//! A prompt that no recording can know: with another number in it, every stage
-//! must change.
+//! A prompt that no recording can know: with another number in it, every stage must change.
 
 use crate::pair::{Pair, Recording, Tokens};
 use crate::runners::{Faults, RunnerKind};
@@ -35,8 +34,7 @@ pub fn another(number: u32) -> u32 {
 pub struct Changes {
     /// Stages compared, of both sides together.
     pub compared: usize,
-    /// Stages that are the same to the last bit with either number, with the
-    /// name of their side.
+    /// Stages that are the same to the last bit with either number, with the name of their side.
     pub unchanged: Vec<String>,
 }
 
@@ -67,12 +65,10 @@ impl Changes {
     }
 }
 
-/// Runs both sides on both prompts, and compares each side's stages with
-/// itself.
+/// Runs both sides on both prompts, and compares each side's stages with itself.
 ///
 /// # Errors
-/// Whatever keeps a side from running; prompts of different length or without
-/// a difference.
+/// Whatever keeps a side from running; prompts of different length or without a difference.
 pub fn check(
     pair: &Pair<'_>, prompts: [&[u32]; 2], ubatch: usize, subject: &RunnerKind, reference: &RunnerKind, faults: &Faults,
 ) -> Result<Changes> {

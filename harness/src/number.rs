@@ -44,9 +44,8 @@ pub fn same(a: f32, b: f32) -> bool {
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
 }
 
-/// A real number: a JSON number, or one of the words `NaN`, `Infinity` and
-/// `-Infinity`. A field is one, or is written as one with
-/// `#[serde(with = "Real")]`.
+/// A real number: a JSON number, or one of the words `NaN`, `Infinity` and `-Infinity`. A field is one, or is written
+/// as one with `#[serde(with = "Real")]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Real(pub f64);
 

@@ -1,5 +1,4 @@
-//! The third opinion: every op in f64, on weights and hyperparameters that
-//! the engine's reader never touched.
+//! The third opinion: every op in f64, on weights and hyperparameters that the engine's reader never touched.
 
 use crate::llama::Model;
 use crate::llama::gguf::GgmlWeights;

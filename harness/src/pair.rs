@@ -1,8 +1,7 @@
 //! Two runners on the same tokens, judged.
 //!
-//! What `qdiff run` does between reading its arguments and telling the
-//! outcome, for whoever needs it as a whole: other commands, the score of the
-//! mutations, tests.
+//! What `qdiff run` does between reading its arguments and telling the outcome, for whoever needs it as a whole: other
+//! commands, the score of the mutations, tests.
 
 use crate::arithmetic::Number;
 use crate::capture::npz::{self, Shapes};
@@ -79,8 +78,7 @@ impl Recording {
 }
 
 impl<'a> Pair<'a> {
-    /// On this model; every stage is asked for, and no rule allows more than
-    /// the bounds.
+    /// On this model; every stage is asked for, and no rule allows more than the bounds.
     ///
     /// # Errors
     /// As [`Oracle::new`].
@@ -186,8 +184,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Runs `kind` again, `runs` times in all, and compares with `first` bit by
-    /// bit. Stops at the first difference.
+    /// Runs `kind` again, `runs` times in all, and compares with `first` bit by bit. Stops at the first difference.
     ///
     /// # Errors
     /// As [`Self::run`].
@@ -205,8 +202,7 @@ impl<'a> Pair<'a> {
         Ok(Repeated { runs, race: None })
     }
 
-    /// Judges the one against the other, or by itself where there is none, and
-    /// looks for what explains it.
+    /// Judges the one against the other, or by itself where there is none, and looks for what explains it.
     ///
     /// # Errors
     /// As [`judge`]; captured tensors that could not be read back.

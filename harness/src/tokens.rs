@@ -22,8 +22,7 @@ pub struct TokensCheck {
     /// What makes the engine's tokens of the prompt.
     #[serde(default)]
     pub cause: Option<CatalogueEntry>,
-    /// Tokens of the run, where they are not those of the text but repeated or
-    /// cut from them.
+    /// Tokens of the run, where they are not those of the text but repeated or cut from them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<usize>,
     /// Why nothing was compared, if so.
@@ -50,8 +49,7 @@ pub struct TokenDifference {
     pub reference: Option<NamedToken>,
     /// Where in the text, in bytes; absent where the prompt is none.
     pub at: Option<usize>,
-    /// The rule of the pre-tokenizer that cut the engine's token off, where it
-    /// is the project's own.
+    /// The rule of the pre-tokenizer that cut the engine's token off, where it is the project's own.
     pub rule: Option<String>,
 }
 
@@ -150,8 +148,7 @@ fn unchecked(why: String) -> TokensCheck {
     TokensCheck { unchecked: Some(why), ..TokensCheck::default() }
 }
 
-/// `ours`, which an engine made of the prompt, against `theirs`; `piece` gives
-/// the bytes of one of these.
+/// `ours`, which an engine made of the prompt, against `theirs`; `piece` gives the bytes of one of these.
 pub fn compare(
     tokenizer: &Tokenizer, prompt: &Ready, ours: &[u32], theirs: &[u32], piece: impl Fn(u32) -> Vec<u8>,
 ) -> TokensCheck {

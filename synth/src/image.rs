@@ -18,8 +18,7 @@ pub fn patch(bytes: &mut [u8], tensor: &str, f: impl FnOnce(&mut [u8])) {
 ///
 /// # Panics
 ///
-/// If the image is no GGUF file, or has no tensor of that name, or ends before
-/// the tensor does.
+/// If the image is no GGUF file, or has no tensor of that name, or ends before the tensor does.
 pub fn tensor_range(bytes: &[u8], tensor: &str) -> Range<usize> {
     let name = CString::new(tensor).expect("a tensor name without NUL");
     let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };

@@ -1,10 +1,9 @@
 //! Small synthetic GGUF models: complete files that llama.cpp loads, with seeded
 //! weights of any supported type and a real (tiny) byte-level BPE vocabulary.
 //!
-//! Every tensor's values are drawn from a generator seeded by [`Synth::seed`] and
-//! the tensor's own name, before quantisation: two models that differ only in
-//! their weight types, their tying or their number of layers share the values of
-//! every tensor they have in common.
+//! Every tensor's values are drawn from a generator seeded by [`Synth::seed`] and the tensor's own name, before
+//! quantisation: two models that differ only in their weight types, their tying or their number of layers share the
+//! values of every tensor they have in common.
 
 mod image;
 mod kv;
@@ -43,8 +42,7 @@ pub struct Synth {
     pub head_dim: usize,
     /// Width of the feed-forward part.
     pub n_ff: usize,
-    /// Size of the vocabulary, at least [`base_vocab`]; ids past that are
-    /// padding tokens `[PADn]`.
+    /// Size of the vocabulary, at least [`base_vocab`]; ids past that are padding tokens `[PADn]`.
     pub n_vocab: usize,
     /// Trained context length.
     pub context: usize,
@@ -91,8 +89,7 @@ impl Default for Synth {
 /// How a tensor's values are drawn.
 #[derive(Clone, Copy, Debug)]
 enum Fill {
-    /// Bell-shaped with standard deviation `gain / sqrt(row length)`, each row
-    /// with a scale of its own.
+    /// Bell-shaped with standard deviation `gain / sqrt(row length)`, each row with a scale of its own.
     Matrix { gain: f32 },
     /// Around 1 with spread.
     Norm,
@@ -148,9 +145,8 @@ impl Synth {
     ///
     /// # Panics
     ///
-    /// If the description is inconsistent: an unknown architecture, a vocabulary
-    /// below [`base_vocab`], rows that are not whole blocks of their type, an
-    /// override for a tensor that is not there.
+    /// If the description is inconsistent: an unknown architecture, a vocabulary below [`base_vocab`], rows that are
+    /// not whole blocks of their type, an override for a tensor that is not there.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.check();
         let tensors = self.tensors();
@@ -182,8 +178,7 @@ impl Synth {
             let fill = match (&node.op, node.role) {
                 (Op::Embed, _) | (Op::Linear, Role::Logits) => head,
                 (Op::RmsNorm(_), _) => Fill::Norm,
-                // Value biases stay moderate, as in Qwen: a large one would
-                // drown the content in a constant.
+                // Value biases stay moderate, as in Qwen: a large one would drown the content in a constant.
                 (Op::Bias, Role::Value) => Fill::Bias { head: self.head_dim, large: 1, lo: 2.0, hi: 4.0 },
                 (Op::Bias, _) => Fill::Bias { head: self.head_dim, large, lo: 10.0, hi: 30.0 },
                 _ => matrix,

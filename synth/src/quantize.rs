@@ -17,9 +17,8 @@ pub(crate) fn quantize(t: &Tensor, values: &[f32]) -> Vec<u8> {
     let size = unsafe { sys::ggml_row_size(t.ty.id(), per_row as i64) } * rows;
     // Of u64, so that the blocks' own fields are aligned.
     let mut buffer = vec![0_u64; size.div_ceil(8)];
-    // SAFETY: `values` has `rows * per_row` floats, `buffer` at least the `size`
-    // bytes that ggml needs for them; none of the types needs an importance
-    // matrix.
+    // SAFETY: `values` has `rows * per_row` floats, `buffer` at least the `size` bytes that ggml needs for them; none
+    // of the types needs an importance matrix.
     let written = unsafe {
         sys::ggml_quantize_chunk(
             t.ty.id(),

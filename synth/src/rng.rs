@@ -1,7 +1,6 @@
 //! The generator of values.
 
-/// splitmix64, with sums and products only, so that the values are the same on
-/// every machine.
+/// splitmix64, with sums and products only, so that the values are the same on every machine.
 pub(crate) struct Rng(u64);
 
 impl Rng {

@@ -1,8 +1,7 @@
 //! The CPU engine: an interpreter of the graph.
 //!
-//! It walks the nodes in order, evaluates each with its op's definition and
-//! hands the result to the taps. A fault injected by rewriting a node is
-//! therefore run like any other node.
+//! It walks the nodes in order, evaluates each with its op's definition and hands the result to the taps. A fault
+//! injected by rewriting a node is therefore run like any other node.
 
 use crate::model::fault::{Faults, FaultyWeights, Output};
 use crate::model::{Graph, Node, WeightSource};
@@ -60,8 +59,7 @@ impl<'a> CpuEngine<'a> {
         self.kept.fill(None);
     }
 
-    /// Runs `tokens` at the next positions through all stages and gives the
-    /// logits `[T, V]`.
+    /// Runs `tokens` at the next positions through all stages and gives the logits `[T, V]`.
     ///
     /// # Panics
     /// If `tokens` is empty or holds an id beyond the vocabulary.
@@ -182,8 +180,7 @@ impl Evaluation<'_> {
     }
 }
 
-/// Copies the first `count` entries along `axis` from one tensor to another of
-/// the same shape.
+/// Copies the first `count` entries along `axis` from one tensor to another of the same shape.
 fn copy_rows(to: &mut Tensor<f32>, from: &Tensor<f32>, axis: usize, count: usize) {
     let inner: usize = to.shape[axis + 1..].iter().product();
     let plane = (to.shape[axis] * inner).max(1);

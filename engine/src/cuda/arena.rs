@@ -66,9 +66,8 @@ impl Arena {
             )));
         }
         let memory = stream.alloc_zeros::<u8>(bytes.max(1)).doing("taking device memory")?;
-        // The zeros are written in the stream's own time, and copies from the host
-        // are not ordered with it: without this they may be written over weights
-        // already there (seen as zeros in `embed`: DIVERGENCES.md).
+        // The zeros are written in the stream's own time, and copies from the host are not ordered with it: without
+        // this they may be written over weights already there (seen as zeros in `embed`: DIVERGENCES.md).
         stream.synchronize().doing("clearing device memory")?;
         let start = memory.device_ptr(stream).0;
         Ok(Self { start, _memory: memory })

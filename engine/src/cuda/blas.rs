@@ -1,9 +1,8 @@
 //! Linear layers through cuBLAS.
 //!
-//! To cuBLAS a GGUF weight, `m` rows of `n` contiguous elements, is a column-major
-//! `n × m` matrix with leading dimension `n`, and so are the activations with
-//! `T` columns. `y = W x` is therefore `OP_T` on the weight with `lda = n`,
-//! `OP_N` on the activations with `ldb = n`, and gives `m × T` with `ldc = m`.
+//! To cuBLAS a GGUF weight, `m` rows of `n` contiguous elements, is a column-major `n × m` matrix with leading
+//! dimension `n`, and so are the activations with `T` columns. `y = W x` is therefore `OP_T` on the weight with `lda =
+//! n`, `OP_N` on the activations with `ldb = n`, and gives `m × T` with `ldc = m`.
 
 use super::CudaError;
 use super::device::Doing;

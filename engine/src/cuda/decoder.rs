@@ -1,8 +1,7 @@
 //! The shape of a decoder, read off the graph: which node of a layer is which.
 //!
-//! The fused path knows one shape, that of Qwen2 and Qwen3. It finds the nodes
-//! by walking from the logits backwards along inputs and ops, so that stages
-//! are named in the graph alone.
+//! The fused path knows one shape, that of Qwen2 and Qwen3. It finds the nodes by walking from the logits backwards
+//! along inputs and ops, so that stages are named in the graph alone.
 
 use crate::model::{Graph, Node};
 use crate::ops::Op;

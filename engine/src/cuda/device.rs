@@ -101,8 +101,7 @@ pub fn devices() -> Result<Vec<Device>, CudaError> {
         .collect()
 }
 
-/// What the first GPU's memory gives: bytes read and written per second by a
-/// copy of 1 GiB within it, best of several.
+/// What the first GPU's memory gives: bytes read and written per second by a copy of 1 GiB within it, best of several.
 ///
 /// # Errors
 /// If CUDA fails.

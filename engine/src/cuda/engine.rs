@@ -1,9 +1,8 @@
 //! The forward pass on the GPU.
 //!
-//! All device memory is taken at the start. The tapped path walks the graph, one
-//! launch a node, every stage materialised; the fast path replays a captured
-//! graph of fused kernels for a decode step, and for longer steps walks the graph
-//! with a matrix product on the tensor cores and the fused attention.
+//! All device memory is taken at the start. The tapped path walks the graph, one launch a node, every stage
+//! materialised; the fast path replays a captured graph of fused kernels for a decode step, and for longer steps walks
+//! the graph with a matrix product on the tensor cores and the fused attention.
 
 use super::arena::Arena;
 use super::blas::Blas;
@@ -75,8 +74,7 @@ impl CudaEngine {
     pub fn new(model: &Model, options: Options) -> Result<Self, CudaError> {
         let device = devices()?.swap_remove(0);
         let context = CudaContext::new(device.ordinal).doing("opening the device")?;
-        // SAFETY: events between streams are placed by hand (`readback`); cudarc's
-        // own would break a capture.
+        // SAFETY: events between streams are placed by hand (`readback`); cudarc's own would break a capture.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().doing("making a stream")?;
         let functions = Functions::new(&context)?;
@@ -153,8 +151,7 @@ impl CudaEngine {
         self.position = to;
     }
 
-    /// The bytes of a tensor as the file has them, read back from the device;
-    /// vectors come as f32.
+    /// The bytes of a tensor as the file has them, read back from the device; vectors come as f32.
     ///
     /// # Errors
     /// If CUDA fails.
@@ -165,8 +162,7 @@ impl CudaEngine {
         self.memory.read_weight(name)
     }
 
-    /// Bytes of weights that a decode step reads: every tensor but the rows of
-    /// the embedding that are not the token's.
+    /// Bytes of weights that a decode step reads: every tensor but the rows of the embedding that are not the token's.
     pub fn weight_bytes(&self) -> usize {
         let read = |node: &Node| match &node.op {
             Op::Embed => self.memory.weight(node).row_bytes(),
@@ -238,8 +234,7 @@ impl CudaEngine {
 
     /// A launch at a time.
     fn walk(&mut self, tokens: &[u32], wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
-        // SAFETY: the buffer holds `options.step` ids; the source outlives the
-        // copy, which the step waits for.
+        // SAFETY: the buffer holds `options.step` ids; the source outlives the copy, which the step waits for.
         unsafe { result::memcpy_htod_async(self.memory.tokens, tokens, self.stream.cu_stream()) }
             .doing("copying tokens to the device")?;
         let tapped = wanted.contains(&true);
@@ -273,8 +268,7 @@ impl CudaEngine {
         };
         let first = self.fused(fast, &|_| false).embed_token(token, self.position);
         let function = self.functions.get(&first.kernel());
-        // SAFETY: the parameters are the captured ones but for two numbers, and
-        // the node is the graph's first.
+        // SAFETY: the parameters are the captured ones but for two numbers, and the node is the graph's first.
         unsafe { first.update(function, captured.graph.cu_graph_exec(), captured.first)? };
         captured.graph.launch().doing("launching a decode step")
     }
@@ -318,16 +312,14 @@ impl CudaEngine {
         }
     }
 
-    /// Fills outputs with NaN, so that what a kernel leaves unwritten shows. A
-    /// cache keeps its rows.
+    /// Fills outputs with NaN, so that what a kernel leaves unwritten shows. A cache keeps its rows.
     fn poison(&self, nodes: &[usize]) -> Result<(), CudaError> {
         for &i in nodes {
             let buffer = self.memory.outputs[i];
             if self.graph.nodes[i].op.has_state() || buffer.bytes == 0 {
                 continue;
             }
-            // SAFETY: the buffer's own address and length; the stream orders it
-            // before the kernel that writes.
+            // SAFETY: the buffer's own address and length; the stream orders it before the kernel that writes.
             unsafe { result::memset_d8_async(buffer.at, 0xFF, buffer.bytes, self.stream.cu_stream()) }
                 .doing("clearing a buffer")?;
         }

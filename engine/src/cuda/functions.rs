@@ -126,9 +126,8 @@ impl Functions {
     }
 }
 
-/// That the parameters of the compiled kernel have the size that is declared.
-/// (Asking for a second one would tell that there is none by an error, which
-/// memory checkers count.)
+/// That the parameters of the compiled kernel have the size that is declared. (Asking for a second one would tell that
+/// there is none by an error, which memory checkers count.)
 fn check_params(function: &CudaFunction, kernel: &Kernel) -> Result<(), CudaError> {
     let (mut offset, mut compiled) = (0, 0);
     // SAFETY: a live function, and room for two numbers.

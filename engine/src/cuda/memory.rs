@@ -73,8 +73,7 @@ pub struct Scratch {
     pub best: Ptr,
 }
 
-/// Elements of all shares of a product on the tensor cores: few outputs are
-/// shared out, many need no sharing.
+/// Elements of all shares of a product on the tensor cores: few outputs are shared out, many need no sharing.
 pub const PARTS: usize = 4 << 20;
 
 /// Shares of the keys that the fused attention makes at most.

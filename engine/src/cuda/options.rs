@@ -76,8 +76,7 @@ pub struct Options {
     pub gemm: Gemm,
     /// KV cache.
     pub kv: KvType,
-    /// Whether attention scores and weights may be tapped: the fast path keeps
-    /// room for them only then.
+    /// Whether attention scores and weights may be tapped: the fast path keeps room for them only then.
     pub scores: bool,
     /// Whether taps stay on the device: copied aside, and not brought to the
     /// host. What the copies themselves cost is measured so.

@@ -1,10 +1,9 @@
 //! Taps on their way to the host: copied aside on the device, then read through
 //! pinned memory while the next stages run.
 //!
-//! A ring of slots, each a piece of device memory and as much pinned host
-//! memory. The compute stream copies a tensor into free slots, piece by piece;
-//! a second stream brings each slot to the host. A slot is free again once the
-//! host has taken its piece.
+//! A ring of slots, each a piece of device memory and as much pinned host memory. The compute stream copies a tensor
+//! into free slots, piece by piece; a second stream brings each slot to the host. A slot is free again once the host
+//! has taken its piece.
 
 use super::CudaError;
 use super::device::Doing as _;
@@ -47,15 +46,13 @@ struct Arriving {
 }
 
 impl Readback {
-    /// A ring over the [`RING_BYTES`] of device memory at `device`; with
-    /// `keep`, nothing is brought to the host.
+    /// A ring over the [`RING_BYTES`] of device memory at `device`; with `keep`, nothing is brought to the host.
     pub fn new(
         context: &Arc<CudaContext>, compute: &Arc<CudaStream>, device: u64, keep: bool,
     ) -> Result<Self, CudaError> {
         let event = |_| context.new_event(Some(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)).doing("making an event");
         let pinned = |_| {
-            // SAFETY: every element is written by a copy before it is read. Not
-            // write-combined: the host reads it.
+            // SAFETY: every element is written by a copy before it is read. Not write-combined: the host reads it.
             unsafe { context.alloc_pinned_with_flags::<f32>(SLOT, 0) }.doing("taking pinned memory")
         };
         Ok(Self {
@@ -72,8 +69,7 @@ impl Readback {
         })
     }
 
-    /// Sends the tensor at `from`, of f32, on its way; hands out whatever has
-    /// arrived if room is needed.
+    /// Sends the tensor at `from`, of f32, on its way; hands out whatever has arrived if room is needed.
     pub fn send(&mut self, id: StageId, shape: Vec<usize>, from: u64, taps: &mut dyn TapSink) -> Result<(), CudaError> {
         let len = shape.iter().product();
         if !self.keep {
@@ -86,8 +82,7 @@ impl Readback {
             let (slot, count) = (self.next, SLOT.min(len - start));
             self.next = (slot + 1) % SLOTS;
             let aside = self.device + (4 * slot * SLOT) as u64;
-            // SAFETY: both addresses are good for `count` elements, and the slot
-            // is not in flight.
+            // SAFETY: both addresses are good for `count` elements, and the slot is not in flight.
             unsafe { result::memcpy_dtod_async(aside, from + 4 * start as u64, 4 * count, self.compute.cu_stream()) }
                 .doing("copying a tap aside")?;
             if self.keep {
@@ -96,8 +91,7 @@ impl Readback {
             self.filled[slot].record(&self.compute).doing("recording an event")?;
             self.copies.wait(&self.filled[slot]).doing("ordering a tap")?;
             let to = self.pinned[slot].as_mut_slice().doing("reading a tap")?;
-            // SAFETY: the slot's own pinned memory, which nobody reads before
-            // `arrived` has happened.
+            // SAFETY: the slot's own pinned memory, which nobody reads before `arrived` has happened.
             unsafe { result::memcpy_dtoh_async(&mut to[..count], aside, self.copies.cu_stream()) }
                 .doing("reading a tap")?;
             self.arrived[slot].record(&self.copies).doing("recording an event")?;

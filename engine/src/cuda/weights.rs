@@ -1,8 +1,7 @@
 //! Weights on the device: blocks taken apart into planes, and put together again.
 //!
-//! A plane holds one field of every block of a tensor, in file order, so that
-//! the kernels read each field aligned and in wide loads (`blocks.cuh`). No
-//! weight is changed: the file's bytes come back from [`join`].
+//! A plane holds one field of every block of a tensor, in file order, so that the kernels read each field aligned and
+//! in wide loads (`blocks.cuh`). No weight is changed: the file's bytes come back from [`join`].
 
 use super::arena::{Part, Plan};
 use crate::quant::{self, GgmlType};

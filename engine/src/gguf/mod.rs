@@ -1,8 +1,7 @@
 //! GGUF, the file format of llama.cpp's models: reading, never writing.
 //!
-//! The reader is meant for files of any origin: it never panics, and allocates
-//! no more than a small multiple of the file's size. It accepts what the
-//! pinned llama.cpp's `gguf_init_from_buffer` accepts, except, being stricter:
+//! The reader is meant for files of any origin: it never panics, and allocates no more than a small multiple of the
+//! file's size. It accepts what the pinned llama.cpp's `gguf_init_from_buffer` accepts, except, being stricter:
 //!
 //! - every tensor's data must lie inside the file (llama.cpp checks this when
 //!   it loads the model; padding after the last tensor may be missing);
@@ -12,8 +11,7 @@
 //!   overflow happens (llama.cpp's `ggml_nbytes` wraps around at a row of 2^56
 //!   elements or more).
 //!
-//! As there, a bool is true if its byte is not zero, and a string value may
-//! hold any bytes.
+//! As there, a bool is true if its byte is not zero, and a string value may hold any bytes.
 //!
 //! Source of the layout: `gguf_init_from_reader` in gguf.cpp, and
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.

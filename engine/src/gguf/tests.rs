@@ -1,5 +1,4 @@
-//! Refused and accepted files; `tests/tests/suite/gguf_vs_ggml.rs` compares with
-//! llama.cpp itself.
+//! Refused and accepted files; `tests/tests/suite/gguf_vs_ggml.rs` compares with llama.cpp itself.
 
 pub(crate) mod writer;
 

@@ -53,9 +53,8 @@ fn invalid(key: &str, value: u64, why: &str) -> ConfigError {
 /// Tensor of the embedding table, whose rows are the vocabulary of every model.
 pub(super) const EMBEDDING: &str = "token_embd.weight";
 
-/// What every model has, whatever its layers are made of. What only some have
-/// (the width of a feed-forward network, the number of experts) an architecture
-/// reads itself and keeps in its nodes.
+/// What every model has, whatever its layers are made of. What only some have (the width of a feed-forward network, the
+/// number of experts) an architecture reads itself and keeps in its nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// `general.architecture`.
@@ -86,8 +85,7 @@ impl Config {
     /// The integer `<arch>.<suffix>` of `source`.
     ///
     /// # Errors
-    /// If it is missing, 0, or beyond 2^24, which bounds a graph's size by
-    /// something that no real model reaches.
+    /// If it is missing, 0, or beyond 2^24, which bounds a graph's size by something that no real model reaches.
     pub fn integer(arch: &str, suffix: &str, source: &dyn Metadata) -> Result<usize, ConfigError> {
         let key = format!("{arch}.{suffix}");
         let value = source.integer(&key).ok_or_else(|| ConfigError::Missing(key.clone()))?;

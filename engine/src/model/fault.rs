@@ -1,9 +1,8 @@
 //! Faults that the parameters of an op cannot say: hooks on one node.
 //!
-//! A correct graph carries none. They live here and not in the ops so that an
-//! op's file stays the definition of the op; who wants a wrong stage brings
-//! the wrongness along. All of them work in f64 and are narrowed by whoever
-//! runs in f32: one fault serves as an injection and as a hypothesis.
+//! A correct graph carries none. They live here and not in the ops so that an op's file stays the definition of the op;
+//! who wants a wrong stage brings the wrongness along. All of them work in f64 and are narrowed by whoever runs in f32:
+//! one fault serves as an injection and as a hypothesis.
 
 use super::{Node, WeightSource};
 use crate::ops::{Context, Op, Tensor};
@@ -36,11 +35,9 @@ pub struct Output<'a> {
     pub value: &'a mut Tensor<f64>,
     /// Error bound of each element; infinity leaves an element open.
     pub bound: &'a mut Vec<f32>,
-    /// What the buffer held after the step before, by address; `None` before
-    /// the first.
+    /// What the buffer held after the step before, by address; `None` before the first.
     pub old: Option<&'a [f32]>,
-    /// Position of each row, where an axis counts tokens; of a cache, of the
-    /// rows that this step added.
+    /// Position of each row, where an axis counts tokens; of a cache, of the rows that this step added.
     pub positions: &'a [u32],
 }
 

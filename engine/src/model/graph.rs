@@ -1,8 +1,7 @@
 //! The model as data: an ordered list of stages.
 //!
-//! Everything that needs to know the stages walks this list: the CPU
-//! interpreter, the llama.cpp runner, the local check, the mutations, the
-//! reports. Nothing outside this folder spells a stage or tensor name.
+//! Everything that needs to know the stages walks this list: the CPU interpreter, the llama.cpp runner, the local
+//! check, the mutations, the reports. Nothing outside this folder spells a stage or tensor name.
 
 use super::fault::Faults;
 use super::{Config, StageId};
@@ -39,8 +38,7 @@ pub enum EmittedLayout {
 /// so a tensor is known by name, operation and weight together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emission {
-    /// Tensor name, the layer's suffix included; empty for an unnamed tensor,
-    /// which is then known by its weight.
+    /// Tensor name, the layer's suffix included; empty for an unnamed tensor, which is then known by its weight.
     pub name: String,
     /// ggml operation, as `ggml_op_name` spells it.
     pub op: &'static str,
@@ -105,8 +103,7 @@ pub struct Node {
     pub before: Option<Before>,
 }
 
-/// A stage that is another one for the first tokens: the fault of a code path
-/// that only later positions take.
+/// A stage that is another one for the first tokens: the fault of a code path that only later positions take.
 #[derive(Clone, Debug)]
 pub struct Before {
     /// First position of which the node itself speaks.
@@ -117,8 +114,7 @@ pub struct Before {
 }
 
 impl Node {
-    /// The axis that counts the tokens of a step, if it has one: the caches
-    /// have none.
+    /// The axis that counts the tokens of a step, if it has one: the caches have none.
     pub fn token_axis(&self) -> Option<usize> {
         self.shape.iter().position(|a| *a == Axis::Tokens)
     }
@@ -173,14 +169,12 @@ impl Graph {
         last
     }
 
-    /// The nearest nodes before `index` that are `known`, going from input to
-    /// input past those that are not.
+    /// The nearest nodes before `index` that are `known`, going from input to input past those that are not.
     pub fn before(&self, index: usize, known: &dyn Fn(usize) -> bool) -> BTreeSet<usize> {
         self.nearest(index, known, &|i| self.nodes[i].inputs.clone())
     }
 
-    /// The nearest nodes after `index` that are `known`, going from reader to
-    /// reader past those that are not.
+    /// The nearest nodes after `index` that are `known`, going from reader to reader past those that are not.
     pub fn after(&self, index: usize, known: &dyn Fn(usize) -> bool) -> BTreeSet<usize> {
         let readers = |i: usize| {
             let all = self.nodes.iter().enumerate().skip(i + 1);

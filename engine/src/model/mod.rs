@@ -44,8 +44,7 @@ pub(crate) fn stages() -> &'static [StageId] {
 /// Builds the graph of whatever model `source` describes.
 ///
 /// # Errors
-/// An architecture without a graph, or hyperparameters that are missing or
-/// impossible.
+/// An architecture without a graph, or hyperparameters that are missing or impossible.
 pub fn build(source: &dyn Metadata) -> Result<Graph, ConfigError> {
     let found =
         source.text("general.architecture").ok_or_else(|| ConfigError::Missing("general.architecture".into()))?;

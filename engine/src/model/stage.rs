@@ -5,8 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// A stage of the graph: its name, and the layer it belongs to if it is
-/// repeated per layer.
+/// A stage of the graph: its name, and the layer it belongs to if it is repeated per layer.
 ///
 /// Printed as `L07.q_rope`, or `logits` for a stage outside the layers. The
 /// name is always one that a graph declares, hence `'static`.
@@ -54,8 +53,7 @@ pub struct UnknownStage(String);
 impl FromStr for StageId {
     type Err = UnknownStage;
 
-    /// Reads what [`StageId`] prints. The name must be one that the graph of
-    /// some architecture declares.
+    /// Reads what [`StageId`] prints. The name must be one that the graph of some architecture declares.
     fn from_str(text: &str) -> Result<Self, UnknownStage> {
         let unknown = || UnknownStage(text.to_owned());
         let (layer, name) = match text.strip_prefix('L').and_then(|t| t.split_once('.')) {

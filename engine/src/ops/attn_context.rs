@@ -25,11 +25,9 @@ pub fn forward<F: Real>(a: &Attention, w: &Tensor<F>, v: &Tensor<F>) -> Tensor<F
     y
 }
 
-/// `u·(√N + N/16)·Σ|w·v|`: as for any inner product of N terms, and what a
-/// running sum drifts when the terms are much alike, as the values of repeated
-/// tokens are; then its roundings are not independent (measured: `u·N/8` at
-/// N = 3768, on four times this bound). A product below the smallest normal f32
-/// may be flushed.
+/// `u·(√N + N/16)·Σ|w·v|`: as for any inner product of N terms, and what a running sum drifts when the terms are much
+/// alike, as the values of repeated tokens are; then its roundings are not independent (measured: `u·N/8` at N = 3768,
+/// on four times this bound). A product below the smallest normal f32 may be flushed.
 pub fn bound(a: &Attention, w: &Tensor<f64>, v: &Tensor<f64>) -> Vec<f32> {
     let n = v.rows() as f64;
     let factor = UNIT * (n.sqrt() + n / 16.0).max(1.0);

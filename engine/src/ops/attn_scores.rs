@@ -1,6 +1,5 @@
-//! Attention scores: `s[h, t, n] = q[t, h] · k[n, h / (H/G)]`, unscaled. Only
-//! the keys at or before the query's position count; an engine may leave the
-//! others out, and a check looks at the causal part alone.
+//! Attention scores: `s[h, t, n] = q[t, h] · k[n, h / (H/G)]`, unscaled. Only the keys at or before the query's
+//! position count; an engine may leave the others out, and a check looks at the causal part alone.
 //!
 //! q `[T, H, D]`, cache `[N, G, D]` -> `[H, T, N]`. Each group of H/G query
 //! heads shares one key head (GQA, Ainslie et al. 2023).
@@ -47,8 +46,7 @@ pub fn forward<F: Real>(a: &Attention, q: &Tensor<F>, k: &Tensor<F>) -> Tensor<F
     scores
 }
 
-/// `u·√D·Σ|q·k|`: the probabilistic bound of an inner product of D terms in
-/// any order (Higham & Mary 2019).
+/// `u·√D·Σ|q·k|`: the probabilistic bound of an inner product of D terms in any order (Higham & Mary 2019).
 pub fn bound(a: &Attention, q: &Tensor<f64>, k: &Tensor<f64>) -> Vec<f32> {
     let factor = UNIT * (a.head_dim as f64).sqrt();
     forward(a, &q.map(f64::abs), &k.map(f64::abs)).data.iter().map(|reach| (factor * reach) as f32).collect()

@@ -1,5 +1,4 @@
-//! Attention weights: softmax over the keys of `scale · s`, with keys after
-//! the query's position masked.
+//! Attention weights: softmax over the keys of `scale · s`, with keys after the query's position masked.
 //!
 //! scores `[H, T, N]` -> `[H, T, N]`; every row sums to 1.
 
@@ -33,9 +32,8 @@ pub fn forward<F: Real>(softmax: &Softmax, scores: &Tensor<F>, positions: &[u32]
     y
 }
 
-/// The exponent `z − max z` rounds in units of both scaled scores; exp and the
-/// quotient add a few roundings, the sum of N positive terms in any order
-/// `√N + N/16` (see [`super::attn_context::bound`]).
+/// The exponent `z − max z` rounds in units of both scaled scores; exp and the quotient add a few roundings, the sum of
+/// N positive terms in any order `√N + N/16` (see [`super::attn_context::bound`]).
 pub fn bound(softmax: &Softmax, scores: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f32> {
     let keys = scores.shape[2].max(1);
     let n = keys as f64;
@@ -74,8 +72,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Rows sum to 1, masked keys get nothing, and a constant added to
-        /// the scores of a row changes nothing.
+        /// Rows sum to 1, masked keys get nothing, and a constant added to the scores of a row changes nothing.
         #[test]
         fn is_a_distribution(
             s in prop::collection::vec(-40f64..40.0, 2 * 3 * 5), shift in -9f64..9.0, first in 0u32..3,

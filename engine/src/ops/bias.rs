@@ -1,7 +1,6 @@
 //! `y[t] = x[t] + b`.
 //!
-//! x `[T, n]`, b `[n]` -> `[T, n]`. The error bound is that of any sum of two
-//! ([`super::residual::bound`]).
+//! x `[T, n]`, b `[n]` -> `[T, n]`. The error bound is that of any sum of two ([`super::residual::bound`]).
 
 use super::{Real, Tensor};
 

@@ -1,7 +1,6 @@
 //! The key or value cache: the rows of every token so far.
 //!
-//! rows `[T, G·D]` of this step appended to the cache `[N−T, G, D]` of the
-//! step before -> `[N, G, D]`.
+//! rows `[T, G·D]` of this step appended to the cache `[N−T, G, D]` of the step before -> `[N, G, D]`.
 
 use super::{Real, Tensor};
 

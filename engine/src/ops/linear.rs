@@ -1,8 +1,7 @@
 //! Linear layer: `y[t, o] = Σ_i W[o, i] · x[t, i]`.
 //!
-//! x `[T, n]`, W `[m, n]` as GGUF stores it (a row of n contiguous weights
-//! per output) -> `[T, m]`. Weights are dequantised row by row as they are
-//! used; no full copy of a matrix exists.
+//! x `[T, n]`, W `[m, n]` as GGUF stores it (a row of n contiguous weights per output) -> `[T, m]`. Weights are
+//! dequantised row by row as they are used; no full copy of a matrix exists.
 
 use super::{Context, Real, Tensor, UNIT};
 use rayon::prelude::*;
@@ -68,8 +67,7 @@ fn columns<F: Real>(x: &Tensor<F>) -> Vec<&[F]> {
     (0..x.rows()).map(|t| x.row(t)).collect()
 }
 
-/// Runs `f(weight rows, columns, out)` for up to four outputs at a time, in
-/// parallel. Gives `[m, T]`.
+/// Runs `f(weight rows, columns, out)` for up to four outputs at a time, in parallel. Gives `[m, T]`.
 fn products<F: Real, S: Copy + Default + Send>(
     columns: &[&[F]], c: &Context<'_>, f: impl Fn(&[f32], &[&[F]], &mut [S]) + Sync,
 ) -> Vec<S> {
@@ -136,8 +134,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The definition, for any shape; and the bound holds for the f32
-        /// evaluation.
+        /// The definition, for any shape; and the bound holds for the f32 evaluation.
         #[test]
         fn is_the_definition(n in 1usize..40, m in 1usize..80, tokens in 1usize..7, seed in 1u32..1000) {
             let value = |i: usize| ((i as u32).wrapping_mul(2_654_435_761).wrapping_add(seed) >> 8) as f32 / 8e6 - 1.0;

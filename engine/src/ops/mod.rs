@@ -1,10 +1,9 @@
 //! The mathematics of every stage: one file per op, each the definition that
 //! the f32 engine runs and the f64 check holds everything against.
 //!
-//! An op file gives `forward`, generic over f32 and f64, and `bound`: how far
-//! a correct evaluation in f32 may lie from the exact one on these very
-//! operands, element by element, in units of [`UNIT`] already applied. The
-//! verdict multiplies it by one factor; there are no constant floors.
+//! An op file gives `forward`, generic over f32 and f64, and `bound`: how far a correct evaluation in f32 may lie from
+//! the exact one on these very operands, element by element, in units of [`UNIT`] already applied. The verdict
+//! multiplies it by one factor; there are no constant floors.
 
 pub mod attn_context;
 pub mod attn_scores;
@@ -145,9 +144,8 @@ impl Op {
         }
     }
 
-    /// Whether its value is a state: what it gave a step before goes into what
-    /// it gives next ([`advance`]). All other ops are functions of their inputs
-    /// ([`forward`]).
+    /// Whether its value is a state: what it gave a step before goes into what it gives next ([`advance`]). All other
+    /// ops are functions of their inputs ([`forward`]).
     pub fn has_state(&self) -> bool {
         match self {
             Op::KvCache(_) => true,
@@ -271,11 +269,9 @@ pub fn advance<F: Real>(op: &Op, state: &mut Tensor<F>, inputs: &[&Tensor<F>]) {
     }
 }
 
-/// How far operands that are themselves uncertain by `deltas` (element by
-/// element; `None` where an operand is exact) make the result uncertain:
-/// first order, `δy² = Σ (∂y/∂x · δx)²`. Squares are summed and not
-/// magnitudes, as errors of different elements are independent roundings.
-/// `y` is the result. Of ops without a state, as [`forward`].
+/// How far operands that are themselves uncertain by `deltas` (element by element; `None` where an operand is exact)
+/// make the result uncertain: first order, `δy² = Σ (∂y/∂x · δx)²`. Squares are summed and not magnitudes, as errors of
+/// different elements are independent roundings. `y` is the result. Of ops without a state, as [`forward`].
 ///
 /// # Panics
 /// As [`forward`].
@@ -306,8 +302,7 @@ pub fn propagate_error(
     }
 }
 
-/// Evaluates `op`, one without a state, in f64, with the forward error bound of
-/// f32 arithmetic on these operands.
+/// Evaluates `op`, one without a state, in f64, with the forward error bound of f32 arithmetic on these operands.
 ///
 /// # Panics
 /// As [`forward`].

@@ -1,5 +1,4 @@
-//! The two number types ops are written for, and the inner loops that must be
-//! fast in both.
+//! The two number types ops are written for, and the inner loops that must be fast in both.
 //!
 //! The loops are plain Rust over fixed lanes; they are compiled three times
 //! (AVX-512, AVX2 with FMA, baseline) and chosen at run time.
@@ -11,8 +10,7 @@ use std::sync::OnceLock;
 pub trait Real: Float + Default + Send + Sync + std::fmt::Debug + std::iter::Sum + 'static {
     /// Nearest value to `x`.
     fn of(x: f64) -> Self;
-    /// Inner products of each of four rows `w` with each of four vectors `x`,
-    /// all of one length: `[row][vector]`.
+    /// Inner products of each of four rows `w` with each of four vectors `x`, all of one length: `[row][vector]`.
     fn tile(w: [&[Self]; 4], x: [&[Self]; 4]) -> [[Self; 4]; 4];
     /// Inner product.
     fn dot(w: &[Self], x: &[Self]) -> Self;
@@ -92,11 +90,10 @@ fn axpy_body<F: Real, const FUSED: bool>(a: F, x: &[F], y: &mut [F]) {
     }
 }
 
-/// The loops for one type and instruction set. A tile is made `rows` by four
-/// vectors at a time in registers: every loaded value is used `rows` or four
-/// times, so that the arithmetic and not the cache sets the pace; `rows` is what
-/// fits the registers. Written in intrinsics because the optimiser does not keep
-/// the accumulators in registers by itself.
+/// The loops for one type and instruction set. A tile is made `rows` by four vectors at a time in registers: every
+/// loaded value is used `rows` or four times, so that the arithmetic and not the cache sets the pace; `rows` is what
+/// fits the registers. Written in intrinsics because the optimiser does not keep the accumulators in registers by
+/// itself.
 macro_rules! vectorised {
     ($name:ident, $t:ty, $feature:literal, dot: $dot:literal, rows: $rows:literal, lanes: $lanes:literal,
      $zero:ident, $load:ident, $store:ident, $fma:ident) => {

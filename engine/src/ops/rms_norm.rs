@@ -1,8 +1,7 @@
 //! RMSNorm (Zhang & Sennrich 2019): `y_i = w_i · x_i / √(mean(x²) + ε)`.
 //!
-//! x `[T, n]`, taken as `groups` runs of n/groups elements that are normalised
-//! one by one with the same weight `[n/groups]` (one run: the usual norm; one
-//! per head: the q and k norm of Qwen3).
+//! x `[T, n]`, taken as `groups` runs of n/groups elements that are normalised one by one with the same weight
+//! `[n/groups]` (one run: the usual norm; one per head: the q and k norm of Qwen3).
 
 use super::{Real, Tensor, UNIT, real};
 

@@ -1,9 +1,8 @@
 //! Rotary position embedding (Su et al. 2021).
 //!
-//! Each head of length D is rotated in D/2 planes: plane i by the angle
-//! `θ_i = p · base^(−2i/D)`, p the token's position. Which two elements form
-//! plane i is the pairing: `Neox` takes i and i + D/2 (Qwen), `Norm` 2i and
-//! 2i + 1 (original LLaMA order). x `[T, n·D]` -> `[T, n, D]`.
+//! Each head of length D is rotated in D/2 planes: plane i by the angle `θ_i = p · base^(−2i/D)`, p the token's
+//! position. Which two elements form plane i is the pairing: `Neox` takes i and i + D/2 (Qwen), `Norm` 2i and 2i + 1
+//! (original LLaMA order). x `[T, n·D]` -> `[T, n, D]`.
 
 use super::{Real, Tensor, UNIT};
 
@@ -68,10 +67,9 @@ pub fn forward<F: Real>(rope: &Rope, x: &Tensor<F>, positions: &[f64]) -> Tensor
     y
 }
 
-/// An angle in f32 is off by roundings of its own size: one for the product,
-/// and one per multiplication where the frequencies are made by repeated
-/// multiplication, as ggml does. A wrong angle turns the plane by that much;
-/// the rotation itself rounds three times.
+/// An angle in f32 is off by roundings of its own size: one for the product, and one per multiplication where the
+/// frequencies are made by repeated multiplication, as ggml does. A wrong angle turns the plane by that much; the
+/// rotation itself rounds three times.
 pub fn bound(rope: &Rope, y: &Tensor<f64>, positions: &[f64]) -> Vec<f32> {
     let d = rope.head_dim;
     let width = y.row_len();
@@ -91,8 +89,7 @@ pub fn bound(rope: &Rope, y: &Tensor<f64>, positions: &[f64]) -> Vec<f32> {
     bound
 }
 
-/// How uncertain operands make the result: each plane's two are turned into
-/// each other.
+/// How uncertain operands make the result: each plane's two are turned into each other.
 pub fn propagate_error(rope: &Rope, dx: &[f32], width: usize, positions: &[f64]) -> Vec<f32> {
     let mut out = dx.to_vec();
     for (row, &p) in out.chunks_mut(width.max(1)).zip(positions) {

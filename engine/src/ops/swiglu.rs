@@ -14,16 +14,14 @@ pub fn forward<F: Real>(gate: &Tensor<F>, up: &Tensor<F>) -> Tensor<F> {
     Tensor { shape: gate.shape.clone(), data: pairs.map(|(&g, &u)| silu(g) * u).collect() }
 }
 
-/// exp(−g) carries an error of |g| roundings of its argument's reduction for
-/// negative g, where it dominates the sum; exp, sum, quotient and product add
-/// some.
+/// exp(−g) carries an error of |g| roundings of its argument's reduction for negative g, where it dominates the sum;
+/// exp, sum, quotient and product add some.
 pub fn bound(gate: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f32> {
     let pairs = gate.data.iter().zip(&y.data);
     pairs.map(|(g, y)| (UNIT * (5.0 + (-g).max(0.0)) * y.abs() + TINY) as f32).collect()
 }
 
-/// How uncertain operands make the result, with
-/// `silu'(g) = σ(g)·(1 + g·(1 − σ(g)))`.
+/// How uncertain operands make the result, with `silu'(g) = σ(g)·(1 + g·(1 − σ(g)))`.
 pub fn propagate_error((gate, up): (&Tensor<f64>, &Tensor<f64>), (dg, du): (&[f32], &[f32])) -> Vec<f32> {
     let operands = gate.data.iter().zip(&up.data).zip(dg.iter().zip(du));
     operands

@@ -1,13 +1,11 @@
 //! What engines turn `f32` activations into before a dot product.
 //!
-//! llama.cpp's CPU backend has one activation format per weight type
-//! (`vec_dot_type` in ggml-cpu.c): F32 takes F32; F16, F16; BF16, BF16; Q4_0,
-//! Q5_0 and Q8_0, Q8_0; Q4_1 and Q5_1, Q8_1; the K formats, Q8_K. The rounding
-//! is that of the x86 AVX2 build.
+//! llama.cpp's CPU backend has one activation format per weight type (`vec_dot_type` in ggml-cpu.c): F32 takes F32;
+//! F16, F16; BF16, BF16; Q4_0, Q5_0 and Q8_0, Q8_0; Q4_1 and Q5_1, Q8_1; the K formats, Q8_K. The rounding is that of
+//! the x86 AVX2 build.
 //!
-//! Its CUDA backend quantises to two kinds of q8_1: `quantize_q8_1` for the
-//! matrix-vector kernels and `quantize_mmq_q8_1`, in the layouts D4 and DS4,
-//! for the matrix-matrix ones (ggml-cuda/quantize.cu).
+//! Its CUDA backend quantises to two kinds of q8_1: `quantize_q8_1` for the matrix-vector kernels and
+//! `quantize_mmq_q8_1`, in the layouts D4 and DS4, for the matrix-matrix ones (ggml-cuda/quantize.cu).
 
 use half::{bf16, f16};
 use schemars::JsonSchema;
@@ -27,8 +25,7 @@ pub enum ActivationFormat {
     Bf16,
     /// Rounded to the 10 mantissa bits of TF32, ties to even, as cuBLAS does.
     Tf32,
-    /// Cut to the 10 mantissa bits of TF32: what a tensor core makes of plain
-    /// f32 operands.
+    /// Cut to the 10 mantissa bits of TF32: what a tensor core makes of plain f32 operands.
     Tf32Truncated,
     /// Signed 8 bits and an f16 scale per 32.
     Q8_0,
@@ -37,8 +34,7 @@ pub enum ActivationFormat {
     /// Signed 8 bits and an f32 scale per 256.
     #[serde(rename = "q8_K")]
     Q8K,
-    /// CUDA's `quantize_q8_1`: an f16 scale per 32, and the f16 sum of the
-    /// values as they were before quantisation.
+    /// CUDA's `quantize_q8_1`: an f16 scale per 32, and the f16 sum of the values as they were before quantisation.
     Q8_1Mmvq,
     /// CUDA's `quantize_mmq_q8_1`, layout D4: an f32 scale per 32.
     Q8_1MmqD4,
@@ -48,8 +44,7 @@ pub enum ActivationFormat {
 }
 
 impl ActivationFormat {
-    /// Elements that share a scale (1 where there is none); the length of an
-    /// activation row must be a multiple of it.
+    /// Elements that share a scale (1 where there is none); the length of an activation row must be a multiple of it.
     pub fn block_size(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 | Self::Tf32 | Self::Tf32Truncated => 1,
@@ -76,9 +71,8 @@ impl ActivationFormat {
 /// Writes to `out` the exact value that each element of `x` has after
 /// quantisation to `fmt`: scale, as stored, times quant.
 ///
-/// Meant for finite `x`. Sources: `quantize_row_q8_0` and `quantize_row_q8_1`
-/// in ggml-cpu/arch/x86/quants.c, `quantize_row_q8_K_ref` in ggml-quants.c,
-/// `quantize_q8_1` and `quantize_mmq_q8_1` in ggml-cuda/quantize.cu.
+/// Meant for finite `x`. Sources: `quantize_row_q8_0` and `quantize_row_q8_1` in ggml-cpu/arch/x86/quants.c,
+/// `quantize_row_q8_K_ref` in ggml-quants.c, `quantize_q8_1` and `quantize_mmq_q8_1` in ggml-cuda/quantize.cu.
 ///
 /// # Panics
 /// If the lengths differ, or are no multiple of [`ActivationFormat::block_size`].
@@ -136,9 +130,8 @@ fn stored(fmt: ActivationFormat, d: f32) -> f64 {
 /// How far the emulated values may lie from those of an engine whose inputs
 /// are uncertain by `dx` (nothing where they are exact), element by element.
 ///
-/// Quantisation hides an uncertainty, except where a value stands so near to
-/// a rounding tie that it may fall on either side: there the whole step is
-/// uncertain. An f16 scale that stands near a tie makes its block uncertain.
+/// Quantisation hides an uncertainty, except where a value stands so near to a rounding tie that it may fall on either
+/// side: there the whole step is uncertain. An f16 scale that stands near a tie makes its block uncertain.
 ///
 /// # Panics
 /// As [`emulate`].
@@ -193,10 +186,9 @@ pub struct Tie {
     pub change: Vec<f64>,
 }
 
-/// The roundings in [`emulate`]'s quantisation of exactly known `x` that stand
-/// so near to a tie that `fmt`'s engine may take them either way: of one
-/// quant, or of a block's f16 scale. Empty for formats that [`emulate`] follows
-/// to the last bit.
+/// The roundings in [`emulate`]'s quantisation of exactly known `x` that stand so near to a tie that `fmt`'s engine may
+/// take them either way: of one quant, or of a block's f16 scale. Empty for formats that [`emulate`] follows to the
+/// last bit.
 ///
 /// # Panics
 /// As [`emulate`].
@@ -249,12 +241,10 @@ use std::f64::consts::SQRT_2;
 /// For each block of 32, the f16 sum that the format stores less the sum of
 /// the block's emulated values. Empty for formats that store no sum.
 ///
-/// Kernels take an offset of the weights times the *stored* sum, instead of
-/// the sum of the elements: a row's value is that of the emulated elements
-/// plus, over the blocks, the offset ([`super::block_offsets`]) times this
-/// residual. The CPU's Q8_1 stores `f16(d * sum of quants)` (`d` in f32); CUDA
-/// stores the f16 of the f32 sum of the values before quantisation, each
-/// kernel adding in an order of its own.
+/// Kernels take an offset of the weights times the *stored* sum, instead of the sum of the elements: a row's value is
+/// that of the emulated elements plus, over the blocks, the offset ([`super::block_offsets`]) times this residual. The
+/// CPU's Q8_1 stores `f16(d * sum of quants)` (`d` in f32); CUDA stores the f16 of the f32 sum of the values before
+/// quantisation, each kernel adding in an order of its own.
 ///
 /// `out` is cleared first; `emulated` is [`emulate`]'s output for `fmt`.
 ///
@@ -295,8 +285,7 @@ fn butterfly(mut lanes: Vec<f32>) -> f32 {
     lanes[0]
 }
 
-/// The scale, in f32 as before storing, and the quants of a block of 32, not
-/// yet saturated to 8 bits.
+/// The scale, in f32 as before storing, and the quants of a block of 32, not yet saturated to 8 bits.
 fn q8_block(fmt: ActivationFormat, x: &[f32; 32]) -> (f32, [i32; 32]) {
     let max = x.iter().fold(0.0_f32, |max, v| max.max(v.abs()));
     if max == 0.0 {

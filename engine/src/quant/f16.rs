@@ -11,9 +11,8 @@ pub(super) fn dequantize_block(b: &[u8; 2], out: &mut [f32; 1]) {
     out[0] = to_f32(u16::from_le_bytes(*b));
 }
 
-/// The exact `f32` of the IEEE binary16 with bits `h`, without a branch, so
-/// that a loop over it vectorises and a tiny block scale costs no more than
-/// another.
+/// The exact `f32` of the IEEE binary16 with bits `h`, without a branch, so that a loop over it vectorises and a tiny
+/// block scale costs no more than another.
 #[inline(always)]
 pub fn to_f32(h: u16) -> f32 {
     let magnitude = u32::from(h & 0x7fff);

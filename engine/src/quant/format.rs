@@ -1,6 +1,5 @@
-//! What a block format is. Each format's file describes it once; the decoders'
-//! offsets, the planes on a device, the names of fields in a report and the
-//! faults of a decoder derive from that.
+//! What a block format is. Each format's file describes it once; the decoders' offsets, the planes on a device, the
+//! names of fields in a report and the faults of a decoder derive from that.
 
 use super::{FORMATS, GgmlType};
 use std::ops::Range;
@@ -161,8 +160,7 @@ impl Format {
 }
 
 impl GgmlType {
-    /// The description of the type's blocks; `None` for a type that this crate
-    /// does not unpack.
+    /// The description of the type's blocks; `None` for a type that this crate does not unpack.
     pub fn format(self) -> Option<&'static Format> {
         FORMATS.iter().find(|f| f.ty == self)
     }

@@ -1,5 +1,4 @@
-//! What Q4_K and Q5_K share: super-blocks of eight sub-blocks of 32, each with
-//! a 6-bit scale and a 6-bit offset.
+//! What Q4_K and Q5_K share: super-blocks of eight sub-blocks of 32, each with a 6-bit scale and a 6-bit offset.
 //!
 //! weight = (d * scale) * q - (dmin * offset). Source: `dequantize_row_q4_K`
 //! and `dequantize_row_q5_K` in ggml-quants.c.
@@ -15,10 +14,9 @@ pub(super) const SCALES: Field = DMIN.then("scales", Part::PackedScales, 12);
 
 /// The eight scales and eight offsets of a block, each 0 to 63.
 ///
-/// Sub-blocks 0..4: the low 6 bits of bytes 0..4 (scales) and 4..8 (offsets).
-/// Sub-blocks 4..8: the low 4 bits from the halves of bytes 8..12 (scale low,
-/// offset high), the upper 2 from the top bits of bytes 0..4 and 4..8.
-/// Source: `get_scale_min_k4` in ggml-quants.c.
+/// Sub-blocks 0..4: the low 6 bits of bytes 0..4 (scales) and 4..8 (offsets). Sub-blocks 4..8: the low 4 bits from the
+/// halves of bytes 8..12 (scale low, offset high), the upper 2 from the top bits of bytes 0..4 and 4..8. Source:
+/// `get_scale_min_k4` in ggml-quants.c.
 #[inline(always)]
 pub(super) fn scales(block: &[u8]) -> ([u8; 8], [u8; 8]) {
     let b: &[u8; 12] = SCALES.of(block);
@@ -32,12 +30,10 @@ pub(super) fn scales(block: &[u8]) -> ([u8; 8], [u8; 8]) {
     (scales, mins)
 }
 
-/// Unpacks one block, the products `d * scale` and `dmin * offset` passed
-/// through `product` before they are used.
+/// Unpacks one block, the products `d * scale` and `dmin * offset` passed through `product` before they are used.
 ///
-/// `quants` are 4 bits each: 32 bytes per pair of sub-blocks, the even one in
-/// the low halves. `high` has a fifth: weight `l` of sub-block `s` at bit `s` of
-/// byte `l`.
+/// `quants` are 4 bits each: 32 bytes per pair of sub-blocks, the even one in the low halves. `high` has a fifth:
+/// weight `l` of sub-block `s` at bit `s` of byte `l`.
 #[inline(always)]
 pub(super) fn unpack(
     b: &[u8], quants: &[u8; 128], high: Option<&[u8; 32]>, product: impl Fn(f32) -> f32, out: &mut [f32; 256],

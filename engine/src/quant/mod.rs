@@ -1,8 +1,7 @@
 //! ggml's number formats: what a type is, and how its blocks become `f32`.
 //!
-//! One file per block format, each with its description, a [`Format`], and
-//! `dequantize_block`. The results are bit-equal to ggml's `to_float`: the same
-//! operations in the same order, each rounded once (no fused multiply-add).
+//! One file per block format, each with its description, a [`Format`], and `dequantize_block`. The results are
+//! bit-equal to ggml's `to_float`: the same operations in the same order, each rounded once (no fused multiply-add).
 //!
 //! [`activations`] is the other side of a dot product: what engines turn `f32`
 //! activations into before they multiply; [`AsMultiplied`] and [`block_offsets`]

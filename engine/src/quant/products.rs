@@ -3,8 +3,7 @@
 use super::activations::round;
 use super::{ActivationFormat, Field, GgmlType, Offset, Part, WeightSource, dequantize, f16, k_blocks};
 
-/// The offset of weights of type `ty` that a kernel multiplies with the sums
-/// that `fmt` activations store, if it does.
+/// The offset of weights of type `ty` that a kernel multiplies with the sums that `fmt` activations store, if it does.
 fn summed(ty: GgmlType, fmt: ActivationFormat) -> Option<Offset> {
     use ActivationFormat as A;
     let quants = ty.format()?.quants()?;
@@ -18,8 +17,7 @@ fn summed(ty: GgmlType, fmt: ActivationFormat) -> Option<Offset> {
     takes.then_some(quants.offset)
 }
 
-/// Whether a kernel multiplies offsets of weights of type `ty` with the sums
-/// that `fmt` activations store.
+/// Whether a kernel multiplies offsets of weights of type `ty` with the sums that `fmt` activations store.
 pub fn takes_sums(ty: GgmlType, fmt: ActivationFormat) -> bool {
     summed(ty, fmt).is_some()
 }
@@ -29,14 +27,11 @@ fn field(ty: GgmlType, part: Part) -> &'static Field {
     ty.format().and_then(|f| f.field(part)).unwrap_or_else(|| unreachable!("{ty} has {part:?}"))
 }
 
-/// The offset of each run of 32 weights of a row that the kernel multiplies
-/// with the stored sum of `fmt` activations (see [`super::sum_residuals`]),
-/// in order. `out` is cleared first; it stays empty where a kernel takes no
-/// stored sum.
+/// The offset of each run of 32 weights of a row that the kernel multiplies with the stored sum of `fmt` activations
+/// (see [`super::sum_residuals`]), in order. `out` is cleared first; it stays empty where a kernel takes no stored sum.
 ///
-/// Sources: `vec_dot_q5_1_q8_1` and its like in ggml-cpu; `vecdotq.cuh`
-/// (`vec_dot_q4_0_q8_1_impl` and its like), and `mmq-vec-dot.cuh`
-/// (`ggml_cuda_mmq_vec_dot_q8_1_q8_1_mma`) in ggml-cuda.
+/// Sources: `vec_dot_q5_1_q8_1` and its like in ggml-cpu; `vecdotq.cuh` (`vec_dot_q4_0_q8_1_impl` and its like), and
+/// `mmq-vec-dot.cuh` (`ggml_cuda_mmq_vec_dot_q8_1_q8_1_mma`) in ggml-cuda.
 pub fn block_offsets(ty: GgmlType, fmt: ActivationFormat, bytes: &[u8], out: &mut Vec<f32>) {
     out.clear();
     let Some(offset) = summed(ty, fmt) else {
@@ -56,11 +51,9 @@ pub fn block_offsets(ty: GgmlType, fmt: ActivationFormat, bytes: &[u8], out: &mu
     }
 }
 
-/// Weights as a kernel multiplies them with activations of a format. CUDA's
-/// matrix-matrix kernels round the products of super-block and sub-block
-/// scales of Q4_K and Q5_K to f16 (`ggml_cuda_mmq_load_tiles_q4_K` in
-/// mmq-load-tiles.cuh); F32 weights are rounded as the activations are, where
-/// those have no blocks. All others pass unchanged.
+/// Weights as a kernel multiplies them with activations of a format. CUDA's matrix-matrix kernels round the products of
+/// super-block and sub-block scales of Q4_K and Q5_K to f16 (`ggml_cuda_mmq_load_tiles_q4_K` in mmq-load-tiles.cuh);
+/// F32 weights are rounded as the activations are, where those have no blocks. All others pass unchanged.
 pub struct AsMultiplied<'a>(pub &'a dyn WeightSource, pub ActivationFormat);
 
 impl WeightSource for AsMultiplied<'_> {
@@ -93,10 +86,9 @@ impl WeightSource for AsMultiplied<'_> {
     }
 }
 
-/// The part of [`AsMultiplied`]'s weights that meets the activations element by
-/// element: less the offsets that meet their stored sum instead. What a doubt
-/// about a quant or a scale of the activations is worth, since the sum was
-/// taken before quantisation.
+/// The part of [`AsMultiplied`]'s weights that meets the activations element by element: less the offsets that meet
+/// their stored sum instead. What a doubt about a quant or a scale of the activations is worth, since the sum was taken
+/// before quantisation.
 pub struct WithoutOffsets<'a>(pub AsMultiplied<'a>);
 
 impl WeightSource for WithoutOffsets<'_> {
@@ -125,8 +117,7 @@ impl WeightSource for WithoutOffsets<'_> {
     }
 }
 
-/// Unpacks a row of blocks with offsets per sub-block, the products of their
-/// scales rounded to f16.
+/// Unpacks a row of blocks with offsets per sub-block, the products of their scales rounded to f16.
 fn half_scales(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
     let quants = field(ty, Part::Quants);
     let high = ty.format().and_then(|f| f.field(Part::HighBits));
@@ -136,11 +127,9 @@ fn half_scales(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// What CUDA's matrix-vector kernels for Q4_1 and Q5_1 add to a row's exact
-/// product: they round `d·d8` and `m·s` of every block to f16
-/// (`vec_dot_q4_1_q8_1_impl` in vecdotq.cuh). `emulated` are the activations
-/// in the format, `stored` their stored sums per block. Other kernels and other
-/// weights: nothing.
+/// What CUDA's matrix-vector kernels for Q4_1 and Q5_1 add to a row's exact product: they round `d·d8` and `m·s` of
+/// every block to f16 (`vec_dot_q4_1_q8_1_impl` in vecdotq.cuh). `emulated` are the activations in the format, `stored`
+/// their stored sums per block. Other kernels and other weights: nothing.
 ///
 /// # Panics
 /// If `bytes` is no whole row of `emulated.len()` weights.

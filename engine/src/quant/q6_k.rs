@@ -1,7 +1,6 @@
 //! Q6_K: 256 weights in 210 bytes, as two halves of 128, each of four runs of 32.
 //!
-//! weight = (d * scale) * (q - 32). Source: `dequantize_row_q6_K` in
-//! ggml-quants.c.
+//! weight = (d * scale) * (q - 32). Source: `dequantize_row_q6_K` in ggml-quants.c.
 
 use super::{Content, Field, Format, GgmlType, Offset, Part, Quants, f16};
 

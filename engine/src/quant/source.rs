@@ -4,15 +4,13 @@ use super::GgmlType;
 
 /// Anything that can hand out rows of weights as f32.
 ///
-/// The engine implements it with its own dequantisation, the oracle of the
-/// harness with ggml's. A "row" is the contiguous axis of the GGUF tensor:
-/// for a linear layer, the weights of one output.
+/// The engine implements it with its own dequantisation, the oracle of the harness with ggml's. A "row" is the
+/// contiguous axis of the GGUF tensor: for a linear layer, the weights of one output.
 pub trait WeightSource: Sync {
     /// Length of a row and number of rows.
     ///
     /// # Panics
-    /// If the tensor does not exist: graphs are checked against their source
-    /// before anything runs.
+    /// If the tensor does not exist: graphs are checked against their source before anything runs.
     fn extent(&self, tensor: &str) -> (usize, usize);
 
     /// Format the tensor is stored in.

@@ -8,9 +8,8 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GgmlType(u8);
 
-/// Name, weights per block, bytes per block, by ggml's number; zero where the
-/// type was removed. Source: `enum ggml_type` in ggml.h, the `type_traits`
-/// table in ggml.c and the block structures in ggml-common.h.
+/// Name, weights per block, bytes per block, by ggml's number; zero where the type was removed. Source: `enum
+/// ggml_type` in ggml.h, the `type_traits` table in ggml.c and the block structures in ggml-common.h.
 const TABLE: [(&str, u16, u16); 43] = [
     ("f32", 1, 4),
     ("f16", 1, 2),

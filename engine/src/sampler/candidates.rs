@@ -32,8 +32,7 @@ pub struct Candidates {
 
 /// Up to this many, a heap is used; beyond, buckets.
 const HEAP_LIMIT: usize = 128;
-/// Number of buckets, which divide the logits from −10 to 10 evenly; logits
-/// beyond fall into the outermost.
+/// Number of buckets, which divide the logits from −10 to 10 evenly; logits beyond fall into the outermost.
 const BUCKETS: usize = 128;
 
 impl Candidates {
@@ -107,8 +106,7 @@ impl Candidates {
         self.list.truncate(k);
     }
 
-    /// Keeps the fewest, from the most probable on, whose probabilities sum up
-    /// to `p`.
+    /// Keeps the fewest, from the most probable on, whose probabilities sum up to `p`.
     pub(super) fn top_p(&mut self, p: f32) {
         /// Above this many, only the best are sorted at first.
         const MANY: usize = 1024;
@@ -191,8 +189,7 @@ impl Candidates {
     }
 }
 
-/// The `n` of largest logit in order, with others after them that fell into
-/// the same bucket as the last.
+/// The `n` of largest logit in order, with others after them that fell into the same bucket as the last.
 fn best(list: &[Candidate], n: usize) -> Vec<Candidate> {
     let buckets: Vec<usize> = list.iter().map(|c| bucket(c.logit)).collect();
     let mut counts = [0usize; BUCKETS];
@@ -226,8 +223,7 @@ fn best(list: &[Candidate], n: usize) -> Vec<Candidate> {
     out
 }
 
-/// The bucket of a logit. What is too large for an integer becomes the
-/// smallest one, as on x86.
+/// The bucket of a logit. What is too large for an integer becomes the smallest one, as on x86.
 fn bucket(logit: f32) -> usize {
     let scaled = logit * (BUCKETS as f32 / 20.0) + BUCKETS as f32 / 2.0;
     if scaled.abs() >= 2f32.powi(31) {

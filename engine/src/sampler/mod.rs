@@ -1,9 +1,7 @@
-//! Drawing the next token from logits: a chain of samplers, token for token
-//! llama.cpp's for equal logits and seed.
+//! Drawing the next token from logits: a chain of samplers, token for token llama.cpp's for equal logits and seed.
 //!
-//! The chain is the one of llama.cpp's own tools: penalties, top-k, top-p,
-//! min-p, temperature, draw; without temperature, penalties and the largest
-//! logit. Sums, roundings and the order among equals are llama-sampler.cpp's
+//! The chain is the one of llama.cpp's own tools: penalties, top-k, top-p, min-p, temperature, draw; without
+//! temperature, penalties and the largest logit. Sums, roundings and the order among equals are llama-sampler.cpp's
 //! with libstdc++ (see `sort.rs`).
 
 mod candidates;

@@ -1,11 +1,9 @@
 //! Sorting in the order in which libstdc++ leaves equal elements.
 //!
-//! Neither `std::partial_sort` nor `std::sort` is stable, and which of several
-//! candidates of equal logit survives a top-k depends on the very moves they
-//! make. So both are followed move by move: `partial_sort` is a heap of the
-//! best `n`, sorted at the end; `sort` is introsort (D. Musser, 1997):
-//! quicksort by the median of three down to runs of 16, heap sort where that
-//! goes too deep, insertion sort at the end.
+//! Neither `std::partial_sort` nor `std::sort` is stable, and which of several candidates of equal logit survives a
+//! top-k depends on the very moves they make. So both are followed move by move: `partial_sort` is a heap of the best
+//! `n`, sorted at the end; `sort` is introsort (D. Musser, 1997): quicksort by the median of three down to runs of 16,
+//! heap sort where that goes too deep, insertion sort at the end.
 
 /// Runs up to this length are left to the insertion sort.
 const SHORT: usize = 16;

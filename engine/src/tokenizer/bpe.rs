@@ -4,8 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// A string that merges make or take: a token's id, or a larger number for a
-/// string that is no token.
+/// A string that merges make or take: a token's id, or a larger number for a string that is no token.
 pub(super) type Symbol = u32;
 
 /// The merges of a vocabulary.
@@ -16,8 +15,7 @@ pub(super) struct Bpe {
     pub(super) merges: HashMap<(Symbol, Symbol), (u32, Symbol)>,
 }
 
-/// A piece of a word, in a list linked both ways; one merged into its left
-/// neighbour has no bytes.
+/// A piece of a word, in a list linked both ways; one merged into its left neighbour has no bytes.
 struct Piece {
     symbol: Symbol,
     bytes: usize,

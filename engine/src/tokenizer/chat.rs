@@ -1,8 +1,7 @@
 //! A model's chat template: Jinja, as `transformers` renders it.
 //!
-//! A template is part of the file, and a file may come from anywhere. What it
-//! can do is bounded: it reads nothing but the values below (there is no loader,
-//! so nothing can be included or imported), it may run
+//! A template is part of the file, and a file may come from anywhere. What it can do is bounded: it reads nothing but
+//! the values below (there is no loader, so nothing can be included or imported), it may run
 //! [`FUEL`] instructions and print [`MAX_OUTPUT`] bytes. Memory within one
 //! instruction is not bounded here: `qdiff` renders in a process of its own,
 //! whose memory and time the system bounds (`harness/src/chat.rs`).
@@ -86,8 +85,7 @@ impl TemplateError {
     }
 }
 
-/// Renders `conversation` with the Jinja template `source`, up to where the
-/// assistant answers.
+/// Renders `conversation` with the Jinja template `source`, up to where the assistant answers.
 ///
 /// # Errors
 /// [`TemplateError`] if the template is invalid, raises an exception, or goes

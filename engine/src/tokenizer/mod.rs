@@ -1,9 +1,8 @@
 //! Text to tokens and back, from the GGUF's own vocabulary: byte-level BPE
 //! with Qwen2's pre-tokenizer, and special tokens.
 //!
-//! llama.cpp's `llama_tokenize` is the definition; where it has a peculiarity,
-//! so has this. One thing is stricter: text is UTF-8, and what is not is
-//! refused instead of becoming U+FFFD.
+//! llama.cpp's `llama_tokenize` is the definition; where it has a peculiarity, so has this. One thing is stricter: text
+//! is UTF-8, and what is not is refused instead of becoming U+FFFD.
 
 mod alphabet;
 mod bpe;
@@ -97,9 +96,8 @@ impl Tokenizer {
         self.vocab.eos
     }
 
-    /// The tokens of `text`, with the vocabulary's own at its ends. Special
-    /// tokens in the text are recognised if `parse_special`; otherwise only
-    /// those that the vocabulary defines for any text.
+    /// The tokens of `text`, with the vocabulary's own at its ends. Special tokens in the text are recognised if
+    /// `parse_special`; otherwise only those that the vocabulary defines for any text.
     pub fn encode(&self, text: &str, parse_special: bool) -> Vec<u32> {
         let tokens = self.explain(text, parse_special);
         let mut ids = Vec::with_capacity(tokens.len() + 2);
@@ -134,8 +132,7 @@ impl Tokenizer {
         tokens
     }
 
-    /// Cuts special tokens out: one kind after the other, the longest first,
-    /// each wherever it is left.
+    /// Cuts special tokens out: one kind after the other, the longest first, each wherever it is left.
     fn fragments(&self, text: &str, parse_special: bool) -> Vec<(Range<usize>, Option<u32>)> {
         if text.is_empty() {
             return Vec::new();

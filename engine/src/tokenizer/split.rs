@@ -1,18 +1,15 @@
-//! Qwen2's pre-tokenizer: text into words, which byte-pair encoding then takes
-//! apart one by one.
+//! Qwen2's pre-tokenizer: text into words, which byte-pair encoding then takes apart one by one.
 //!
-//! The model's `tokenizer.json` states a regular expression of seven
-//! alternatives, the first that matches wins:
+//! The model's `tokenizer.json` states a regular expression of seven alternatives, the first that matches wins:
 //!
 //! ```text
 //! (?i:'s|'t|'re|'ve|'m|'ll|'d) | [^\r\n\p{L}\p{N}]?\p{L}+ | \p{N} |
 //!  ?[^\s\p{L}\p{N}]+[\r\n]* | \s*[\r\n]+ | \s+(?!\S) | \s+
 //! ```
 //!
-//! llama.cpp's hand-written matcher (`unicode_regex_split_custom_qwen2`) is
-//! what is followed where it differs from a regular expression engine: letters
-//! and numbers are those of Unicode 15.1, and the case of a contraction is
-//! ASCII's (no long s in `'ſ`).
+//! llama.cpp's hand-written matcher (`unicode_regex_split_custom_qwen2`) is what is followed where it differs from a
+//! regular expression engine: letters and numbers are those of Unicode 15.1, and the case of a contraction is ASCII's
+//! (no long s in `'ſ`).
 
 use std::fmt;
 use std::ops::Range;
@@ -29,8 +26,7 @@ pub enum Rule {
     Letters,
     /// A single digit or other number character.
     Number,
-    /// Neither space, letter nor number: punctuation, symbols, marks; at most
-    /// one space before, line ends after.
+    /// Neither space, letter nor number: punctuation, symbols, marks; at most one space before, line ends after.
     Symbols,
     /// White space up to its last line end.
     LineEnds,
@@ -56,8 +52,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Splits `text` into words: their bytes, one after the other, and the rule of
-/// each.
+/// Splits `text` into words: their bytes, one after the other, and the rule of each.
 pub fn words(text: &str) -> impl Iterator<Item = (Range<usize>, Rule)> {
     let mut start = 0;
     std::iter::from_fn(move || {

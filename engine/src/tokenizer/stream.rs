@@ -1,5 +1,4 @@
-//! Text from a stream of bytes: a character that tokens cut in two is held
-//! back until it is whole.
+//! Text from a stream of bytes: a character that tokens cut in two is held back until it is whole.
 
 /// Decodes UTF-8 as it comes.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,6 @@
 //! The vocabulary of a GGUF: its tokens, their kinds, and the merges.
 //!
-//! Follows `llama_vocab::impl::load` of the pinned llama.cpp, which corrects
-//! the kinds of some tokens by their text.
+//! Follows `llama_vocab::impl::load` of the pinned llama.cpp, which corrects the kinds of some tokens by their text.
 
 use super::alphabet;
 use super::bpe::{Bpe, Symbol};
@@ -61,8 +60,7 @@ const FILL_IN_MIDDLE: &[(&[&str], &str, bool)] = &[
 /// Texts that llama.cpp recognises in any text, whatever their type says.
 const ALWAYS_RECOGNISED: &str = "<|channel|> <|message|> <|start|> <|constrain|>";
 
-/// What llama.cpp takes for a `gpt2` vocabulary's first and last token where
-/// the metadata names none.
+/// What llama.cpp takes for a `gpt2` vocabulary's first and last token where the metadata names none.
 const DEFAULT_ID: u32 = 11;
 
 /// All that is known of the tokens.

@@ -19,9 +19,8 @@ pub struct Want {
 }
 
 impl Want {
-    /// What `filter` asks for of a runner that can hand out the stages `taps`,
-    /// its operands, and the logits of the last token of every step, whatever
-    /// is asked for: they choose the next.
+    /// What `filter` asks for of a runner that can hand out the stages `taps`, its operands, and the logits of the last
+    /// token of every step, whatever is asked for: they choose the next.
     pub fn new(graph: &Graph, filter: &Filter, taps: &dyn Fn(&Node) -> bool, store: &Arc<Store>) -> Arc<Self> {
         let set = filter.capture_set(graph, taps);
         let stages = graph.nodes.iter().filter(|n| set.contains(&n.id));
@@ -101,8 +100,7 @@ impl Collector {
         (wanted, total)
     }
 
-    /// Keeps what is wanted of a stage's tensor; gives false if it was given
-    /// before.
+    /// Keeps what is wanted of a stage's tensor; gives false if it was given before.
     pub fn take(&mut self, id: StageId, tensor: Tensor<f32>) -> bool {
         if Some(id) == self.want.choice && tensor.rows() > 0 {
             let row = tensor.row(tensor.rows() - 1);

@@ -84,17 +84,14 @@ impl Filter {
         self.positions.as_ref()
     }
 
-    /// The positions asked for of a run of `tokens` tokens, ascending; `None`
-    /// asks for all.
+    /// The positions asked for of a run of `tokens` tokens, ascending; `None` asks for all.
     pub fn kept(&self, tokens: usize) -> Option<Vec<usize>> {
         let positions = self.positions.as_ref()?;
         Some((0..tokens).filter(|p| positions.contains(p)).collect())
     }
 
-    /// The stages that must be captured to judge those asked for: they, and
-    /// their operands. Of what a runner cannot hand out (`taps`), the stages
-    /// around it: before it those it is evaluated from, after it those that
-    /// show it.
+    /// The stages that must be captured to judge those asked for: they, and their operands. Of what a runner cannot
+    /// hand out (`taps`), the stages around it: before it those it is evaluated from, after it those that show it.
     pub fn capture_set(&self, graph: &Graph, taps: &dyn Fn(&Node) -> bool) -> HashSet<StageId> {
         let known = |i: usize| taps(&graph.nodes[i]);
         let mut wanted = BTreeSet::new();

@@ -28,11 +28,9 @@ pub struct Step {
     pub first: usize,
     /// Tokens the step was forced on, `[T]`.
     pub tokens: Vec<u32>,
-    /// Which of these tokens have their rows in the stages, ascending; all of
-    /// them where `None`.
+    /// Which of these tokens have their rows in the stages, ascending; all of them where `None`.
     pub kept: Option<Vec<usize>>,
-    /// Output of each captured stage, shaped as the graph says, with a row for
-    /// each kept token.
+    /// Output of each captured stage, shaped as the graph says, with a row for each kept token.
     pub stages: HashMap<StageId, Stored>,
     /// The last token's logits, `[V]`, which choose the next token.
     pub choice: Option<Stored>,

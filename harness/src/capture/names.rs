@@ -39,9 +39,8 @@ impl Names {
         Self { by_name: nodes.map(own).collect(), mapped: false }
     }
 
-    /// The graph's own names, and those of the map in the file `path`, a line
-    /// for each: `THEIRS = OURS`, with `{L}` for the layer's number on both
-    /// sides, and after a colon the order of axes where theirs is another:
+    /// The graph's own names, and those of the map in the file `path`, a line for each: `THEIRS = OURS`, with `{L}` for
+    /// the layer's number on both sides, and after a colon the order of axes where theirs is another:
     ///
     /// ```text
     /// # theirs                            ours

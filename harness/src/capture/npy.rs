@@ -26,9 +26,8 @@ pub enum Shapes {
     Unknown,
 }
 
-/// An npy array with a header of reasonable length and depth. npyz allocates as
-/// much as the header claims to have, up to 4 GiB, before anything of it is read,
-/// and its parser takes twice as long for every bracket in another.
+/// An npy array with a header of reasonable length and depth. npyz allocates as much as the header claims to have, up
+/// to 4 GiB, before anything of it is read, and its parser takes twice as long for every bracket in another.
 fn bounded(mut entry: impl Read) -> Result<impl Read> {
     let mut start = Vec::with_capacity(12);
     // Magic and version, then the length: two bytes in version 1, four later.
@@ -114,9 +113,8 @@ pub(super) fn read(
     Ok(store.keep(Tensor { shape, data }))
 }
 
-/// Whether an array of this shape can be the stage's. Only the number of
-/// cached rows is the engine's to get wrong (that is a finding), and only
-/// within reason; all else is refused unread.
+/// Whether an array of this shape can be the stage's. Only the number of cached rows is the engine's to get wrong (that
+/// is a finding), and only within reason; all else is refused unread.
 fn fits(shape: &[usize], expected: &[usize], node: &Node, shapes: Shapes) -> bool {
     let axes = shape.iter().zip(expected).zip(&node.shape);
     shape.len() == expected.len()

@@ -1,10 +1,8 @@
 //! Captures on disk: a folder with `capture.npz` and `manifest.json`.
 //!
-//! Any engine that writes these can be a subject. The arrays are named
-//! `prefill/L07.q_rope`, `step1/logits`, …, row-major, f32 or f16, shaped as
-//! the graph says; whatever is not there counts as missing. A prefill in
-//! ubatches has a step for each: `prefill`, `prefill@512`, `prefill@1024`, by
-//! the position of the first token.
+//! Any engine that writes these can be a subject. The arrays are named `prefill/L07.q_rope`, `step1/logits`, …,
+//! row-major, f32 or f16, shaped as the graph says; whatever is not there counts as missing. A prefill in ubatches has
+//! a step for each: `prefill`, `prefill@512`, `prefill@1024`, by the position of the first token.
 
 use super::names::Names;
 use super::npy;
@@ -28,8 +26,7 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
 /// Version of the folder's layout; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 2;
 
-/// How many times its size an archive may unpack to where no graph says what
-/// its arrays hold.
+/// How many times its size an archive may unpack to where no graph says what its arrays hold.
 const UNPACKED: u64 = 64;
 
 /// Most characters of a file's own text that an error repeats.
@@ -98,8 +95,7 @@ impl Manifest {
     }
 }
 
-/// Writes a capture step by step. The folder appears whole under its name when
-/// it is finished, or not at all.
+/// Writes a capture step by step. The folder appears whole under its name when it is finished, or not at all.
 pub struct Writer {
     target: PathBuf,
     part: TempDir,
@@ -156,8 +152,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the archive, writes the manifest and gives the folder its name.
-    /// Gives the number of arrays.
+    /// Ends the archive, writes the manifest and gives the folder its name. Gives the number of arrays.
     ///
     /// # Errors
     /// If the disk is full, or the name was taken meanwhile.
@@ -251,9 +246,8 @@ pub fn stages(folder: &Path) -> Result<Vec<String>> {
 /// Reads the arrays that belong to stages of `graph` into `store`.
 ///
 /// # Errors
-/// A file that is no npz; an array that belongs to no stage (with a map such
-/// arrays are passed over), stands there twice, is not f32 or f16, has another
-/// checksum than the archive says, or holds more than a few times what its stage
+/// A file that is no npz; an array that belongs to no stage (with a map such arrays are passed over), stands there
+/// twice, is not f32 or f16, has another checksum than the archive says, or holds more than a few times what its stage
 /// can have: an archive is never unpacked further than that.
 pub fn read(
     folder: &Path, manifest: &Manifest, (graph, names): (&Graph, &Names), shapes: Shapes, store: &Arc<Store>,

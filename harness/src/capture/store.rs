@@ -16,8 +16,7 @@ use std::sync::{Arc, OnceLock};
 /// read back one stage at a time.
 pub const BUDGET: usize = 768 << 20;
 
-/// Bytes of a tensor that are read from a capture at once; a larger one goes to
-/// the file part by part.
+/// Bytes of a tensor that are read from a capture at once; a larger one goes to the file part by part.
 const PART: usize = 64 << 20;
 
 /// Memory for tensors, and the file for what exceeds it.
@@ -35,8 +34,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store that keeps `budget` bytes in memory and puts the rest into a
-    /// file in `folder`.
+    /// A store that keeps `budget` bytes in memory and puts the rest into a file in `folder`.
     pub fn new(folder: PathBuf, budget: usize) -> Arc<Self> {
         Arc::new(Self {
             folder,
@@ -53,8 +51,7 @@ impl Store {
         &self.folder
     }
 
-    /// With the usual budget, in `folder` or where the system puts temporary
-    /// files.
+    /// With the usual budget, in `folder` or where the system puts temporary files.
     pub fn usual(folder: Option<&Path>) -> Arc<Self> {
         Self::new(folder.map_or_else(std::env::temp_dir, Path::to_path_buf), BUDGET)
     }
@@ -98,8 +95,7 @@ impl Store {
         Ok(Stored { place: Place::File { shape, offset }, store: self.clone() })
     }
 
-    /// Says what went wrong with the file, if anything did: no verdict may
-    /// rest on tensors that were not kept.
+    /// Says what went wrong with the file, if anything did: no verdict may rest on tensors that were not kept.
     ///
     /// # Errors
     /// The first failure, and what to do about it.
@@ -179,8 +175,7 @@ impl Stored {
         }
     }
 
-    /// The part of it where the index along `axis` is in `range`; only that
-    /// part is read.
+    /// The part of it where the index along `axis` is in `range`; only that part is read.
     ///
     /// # Panics
     /// If the tensor has no such axis, or the axis no such index.
@@ -227,8 +222,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the budget, a tensor comes back as it was kept, whole and
-        /// in parts.
+        /// Whatever the budget, a tensor comes back as it was kept, whole and in parts.
         #[test]
         fn gives_back_what_it_was_given(
             a in 1usize..4, b in 1usize..6, c in 1usize..5, budget in 0usize..300, from in 0usize..6, to in 0usize..6,

@@ -136,8 +136,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
     }
 }
 
-/// Does what is asked and tells what came of it; gives the exit code. Where the
-/// report cannot go is known before.
+/// Does what is asked and tells what came of it; gives the exit code. Where the report cannot go is known before.
 fn reported<R: Args, T: Told>(
     task: impl FnOnce(&R, Console<'_>) -> anyhow::Result<T>, args: &Reported<R>,
 ) -> anyhow::Result<u8> {
@@ -171,8 +170,7 @@ fn remark(text: &str) -> anyhow::Result<()> {
     if QUIET.load(Ordering::Relaxed) { Ok(()) } else { say(text) }
 }
 
-/// Prints to standard output. What steers a terminal or a workflow is shown, but
-/// for line ends and our own colours.
+/// Prints to standard output. What steers a terminal or a workflow is shown, but for line ends and our own colours.
 fn say(text: &str) -> anyhow::Result<()> {
     put(&terminal::harmless(text))
 }

@@ -44,8 +44,7 @@ fn stages(m: &Mutation) -> String {
     if others { fitting.join(" ") } else { "any stage".to_owned() }
 }
 
-/// A text of the catalogue as it reads of the first stage that the mutation
-/// happens to.
+/// A text of the catalogue as it reads of the first stage that the mutation happens to.
 fn generic(m: &Mutation, text: &str) -> String {
     for (_, build) in ARCHITECTURES {
         let graph = skeleton(*build, 1);

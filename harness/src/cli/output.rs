@@ -76,9 +76,8 @@ impl<'a> Output<'a> {
         Ok(exit::of(told.screen(false).outcome))
     }
 
-    /// Shows what is told and writes every file, with what is `absent` among it.
-    /// `courtesy` is written where no file was asked for, and fails with a remark
-    /// only.
+    /// Shows what is told and writes every file, with what is `absent` among it. `courtesy` is written where no file
+    /// was asked for, and fails with a remark only.
     ///
     /// # Errors
     /// A file that cannot be written, or a screen that is gone.

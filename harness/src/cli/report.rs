@@ -10,8 +10,7 @@ use anyhow::{Result, bail};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Shows saved reports; gives the exit code of the worst. Folders of results
-/// are told as one document.
+/// Shows saved reports; gives the exit code of the worst. Folders of results are told as one document.
 pub(super) fn run(args: &ReportArgs) -> Result<u8> {
     if let Some(path) = args.inputs.iter().find(|p| p.join("manifest.json").is_file()) {
         bail!("{0} is a capture, not a report: judge it with `qdiff run --subject capture:{0}`", path.display());

@@ -17,11 +17,9 @@ pub(super) struct Fit {
     pub(super) since: Option<usize>,
 }
 
-/// Holds `assumed`, the stage under the hypothesis, against what the subject
-/// gave. It must account for every bad row; a row or element that is right as
-/// it is may stay so (then it does not hold of the whole stage, or only from a
-/// position on). `None` if
-/// anything remains.
+/// Holds `assumed`, the stage under the hypothesis, against what the subject gave. It must account for every bad row; a
+/// row or element that is right as it is may stay so (then it does not hold of the whole stage, or only from a position
+/// on). `None` if anything remains.
 pub(super) fn fit(e: &Evidence<'_>, assumed: &Expected) -> Option<Fit> {
     let mut fit = Fit {
         before: if e.misshapen.is_empty() { 0.0 } else { f64::INFINITY },

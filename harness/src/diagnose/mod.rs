@@ -1,5 +1,4 @@
-//! Why: what explains the origins of a verdict. The catalogue of mutations is
-//! evaluated on the subject's own operands.
+//! Why: what explains the origins of a verdict. The catalogue of mutations is evaluated on the subject's own operands.
 
 mod fit;
 
@@ -29,8 +28,7 @@ pub const BUDGET: Duration = Duration::from_secs(30);
 /// Weights of a linear stage from which on its hypotheses are tried one by one.
 const HEAVY: usize = 1 << 24;
 
-/// Products of f64 that operands of a hypothesis may take which the stage does
-/// not read: a fraction of a second.
+/// Products of f64 that operands of a hypothesis may take which the stage does not read: a fraction of a second.
 const BEYOND: usize = 1 << 28;
 
 /// An explanation that reproduces the subject's output.
@@ -108,9 +106,8 @@ struct Searcher<'a> {
     unfinished: AtomicUsize,
 }
 
-/// Looks for a cause of every origin, in no more time than `budget`. The whole
-/// catalogue is tried on the first origin of each stage name; what explains it
-/// is tested on the others of that name before anything else is. `progress` is
+/// Looks for a cause of every origin, in no more time than `budget`. The whole catalogue is tried on the first origin
+/// of each stage name; what explains it is tested on the others of that name before anything else is. `progress` is
 /// told how many of the origins are done.
 pub fn explain(
     oracle: &Oracle<'_>, subject: &Side<'_>, verdict: Verdict, (filter, policy): (&Filter, &Policy), budget: Duration,
@@ -154,8 +151,7 @@ pub fn explain(
 }
 
 impl Searcher<'_> {
-    /// The finding of one origin, and the candidate that explains it if that
-    /// was not known before.
+    /// The finding of one origin, and the candidate that explains it if that was not known before.
     fn finding(&self, origin: &StageResult, known: &[Candidate]) -> (Finding, Option<Candidate>) {
         let mut finding = Finding { id: origin.id, cause: None, shape: String::new() };
         let graph = &self.oracle.graph;
@@ -244,8 +240,7 @@ impl Searcher<'_> {
         mutation.applied(e.node, values, &self.oracle.graph).is_some_and(|node| as_computed(&node, e))
     }
 
-    /// What the hypothesis leaves of the evidence; first of the sample of it,
-    /// where there is one.
+    /// What the hypothesis leaves of the evidence; first of the sample of it, where there is one.
     fn test(&self, e: &Evidence<'_>, sample: Option<&Evidence<'_>>, (mutation, values): &Candidate) -> Option<Fit> {
         let node = mutation.applied(e.node, values, &self.oracle.graph)?;
         // Another operand that was not captured may have to be evaluated from far
@@ -268,8 +263,7 @@ impl Searcher<'_> {
     }
 }
 
-/// The stage under the hypothesis. One that only writes otherwise needs no
-/// second evaluation.
+/// The stage under the hypothesis. One that only writes otherwise needs no second evaluation.
 fn assume(node: &Node, e: &Evidence<'_>) -> Expected {
     if as_computed(node, e) {
         let mut expected = e.expected.clone();

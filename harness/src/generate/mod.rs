@@ -1,10 +1,9 @@
 //! Free-running generation on two sides: each draws its own tokens with the
 //! same chain of samplers and the same seed, and feeds them back to itself.
 //!
-//! Where the texts part, the logits before the first different token say by
-//! how little or much. By itself that proves nothing; whether rounding made
-//! it, or a bug and where, is said by running both sides on the same tokens
-//! and judging every stage ([`Pair`]).
+//! Where the texts part, the logits before the first different token say by how little or much. By itself that proves
+//! nothing; whether rounding made it, or a bug and where, is said by running both sides on the same tokens and judging
+//! every stage ([`Pair`]).
 
 pub mod repetition;
 mod replay;
@@ -54,8 +53,7 @@ pub struct Choice {
     /// By how much its logits prefer its own token to the other side's; it can
     /// be negative where a draw, not the largest logit, decides.
     pub margin: f64,
-    /// Where its draw fell; absent where nothing is drawn, or the side does not
-    /// tell.
+    /// Where its draw fell; absent where nothing is drawn, or the side does not tell.
     pub draw: Option<Share>,
 }
 
@@ -76,8 +74,7 @@ impl From<Drawn> for Share {
     }
 }
 
-/// Another token than llama.cpp's, drawn by the engine's samplers from its very
-/// logits.
+/// Another token than llama.cpp's, drawn by the engine's samplers from its very logits.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct OtherDraw {
     /// Index of the generated token.
@@ -111,8 +108,7 @@ pub struct Fork {
     pub reach: Reach,
 }
 
-/// How far a choice is from another one, and how far an error of the logits
-/// can move it.
+/// How far a choice is from another one, and how far an error of the logits can move it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Reach {
     /// Of a greedy choice, the reference's margin; of a draw, how far it lies
@@ -124,9 +120,8 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Whether the error alone is enough. Where it is not, and every stage does
-    /// its mathematics, the error changed the order of the tokens or what the
-    /// filters leave.
+    /// Whether the error alone is enough. Where it is not, and every stage does its mathematics, the error changed the
+    /// order of the tokens or what the filters leave.
     pub fn within(&self) -> bool {
         self.needed <= self.possible
     }
@@ -164,8 +159,7 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Index of the first token at which one side said another thing, or could
-    /// say nothing.
+    /// Index of the first token at which one side said another thing, or could say nothing.
     pub fn parts_at(&self) -> Option<usize> {
         let silent = |s: &GeneratedText| (s.stop == Stop::NotANumber).then_some(s.tokens.len());
         let silent = silent(&self.subject).or(silent(&self.reference));
@@ -188,8 +182,7 @@ pub struct Plan<'a> {
     pub spoiled: &'a [&'static Mutation],
 }
 
-/// Lets both sides speak at once. `told` hears every pair of tokens, as soon as
-/// it is there.
+/// Lets both sides speak at once. `told` hears every pair of tokens, as soon as it is there.
 ///
 /// # Errors
 /// Whatever keeps a side from speaking.
@@ -300,8 +293,7 @@ pub fn shown(llama: &Model, token: u32) -> String {
     }
 }
 
-/// Bytes of a token for people: in quotes, with what is no character in
-/// hexadecimal.
+/// Bytes of a token for people: in quotes, with what is no character in hexadecimal.
 pub fn quoted(bytes: &[u8]) -> String {
     let mut out = String::from("'");
     for chunk in bytes.utf8_chunks() {
@@ -337,8 +329,7 @@ mod tests {
 
     #[test]
     fn an_edge_moves_with_the_odds_of_its_sides() {
-        // Two tokens of equal logit: off by e each, the edge at 1/2 becomes the
-        // logistic function of 2 e.
+        // Two tokens of equal logit: off by e each, the edge at 1/2 becomes the logistic function of 2 e.
         let e = 0.1;
         let edge = 1.0 / (1.0 + f64::exp(-2.0 * e));
         for (at, within) in [(edge - 1e-6, true), (edge + 1e-6, false)] {

@@ -1,5 +1,4 @@
-//! The engine's samplers on the reference's logits, with and without known
-//! faults.
+//! The engine's samplers on the reference's logits, with and without known faults.
 
 use super::{OtherDraw, Plan};
 use crate::mutations::{CatalogueEntry, Chain, Mutation, catalogue};

@@ -105,9 +105,8 @@ impl<'a> GenerationSide<'a> {
         }
     }
 
-    /// The next token and the logits `[V]` it was drawn from; `None` once the
-    /// text has ended, be it that a logit is NaN. `ends` tells which tokens end
-    /// one.
+    /// The next token and the logits `[V]` it was drawn from; `None` once the text has ended, be it that a logit is
+    /// NaN. `ends` tells which tokens end one.
     ///
     /// # Errors
     /// As [`Runner::step`]; and fewer logits than tokens.

@@ -34,8 +34,7 @@ impl TappedContext {
             Number::Bf16 => sys::GGML_TYPE_BF16,
         };
         let _doing = supervisor::doing(|| "llama.cpp was making a context".to_owned());
-        // SAFETY: plain C calls; the taps are boxed, so their address holds,
-        // and outlive the context (see Drop).
+        // SAFETY: plain C calls; the taps are boxed, so their address holds, and outlive the context (see Drop).
         let ctx = unsafe {
             let mut params = sys::llama_context_default_params();
             params.n_ctx = cells;
@@ -64,8 +63,7 @@ impl TappedContext {
         self.position
     }
 
-    /// Runs `tokens` at the next positions, in one ubatch, and gives the
-    /// wanted stages.
+    /// Runs `tokens` at the next positions, in one ubatch, and gives the wanted stages.
     ///
     /// # Errors
     /// If llama.cpp fails, a stage has another shape than the graph says, or

@@ -35,8 +35,7 @@ impl<'a> GgmlWeights<'a> {
         let mut entries = HashMap::new();
         let mut reals = HashMap::new();
         let _doing = supervisor::doing(|| format!("ggml was reading {}", path.display()));
-        // SAFETY: plain C calls; the context is freed below and nothing of it
-        // is kept.
+        // SAFETY: plain C calls; the context is freed below and nothing of it is kept.
         unsafe {
             let ctx = index(path)?;
             for i in 0..sys::gguf_get_n_kv(ctx) {
@@ -94,8 +93,7 @@ impl<'a> GgmlWeights<'a> {
         all.into_iter().map(|(name, _)| name.as_str()).collect()
     }
 
-    /// A real metadata value to its last digit; llama.cpp itself prints six
-    /// decimals, too few for an epsilon.
+    /// A real metadata value to its last digit; llama.cpp itself prints six decimals, too few for an epsilon.
     pub fn real(&self, key: &str) -> Option<f32> {
         self.reals.get(key).copied()
     }
@@ -165,9 +163,8 @@ pub enum CopyType {
     F16,
 }
 
-/// Writes a copy of the model at `source` with every matrix as `ty` and every
-/// vector as F32: the same metadata, the values of `weights`. Tensors of a
-/// format that `weights` does not know are left out.
+/// Writes a copy of the model at `source` with every matrix as `ty` and every vector as F32: the same metadata, the
+/// values of `weights`. Tensors of a format that `weights` does not know are left out.
 ///
 /// # Errors
 /// If ggml refuses the source, or the copy cannot be written.

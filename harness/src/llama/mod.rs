@@ -166,8 +166,7 @@ impl Drop for Model {
     }
 }
 
-// SAFETY: a loaded model is read-only; llama.cpp documents sharing it between
-// contexts on several threads.
+// SAFETY: a loaded model is read-only; llama.cpp documents sharing it between contexts on several threads.
 unsafe impl Send for Model {}
 // SAFETY: as above.
 unsafe impl Sync for Model {}

@@ -1,5 +1,4 @@
-//! A context of llama.cpp as its users have it: no taps, flash attention, KV
-//! cache in f16. For measuring speed.
+//! A context of llama.cpp as its users have it: no taps, flash attention, KV cache in f16. For measuring speed.
 
 use super::Model;
 use crate::supervisor;
@@ -43,8 +42,7 @@ impl Plain {
         self.position = 0;
     }
 
-    /// Runs `tokens` at the next positions, for the logits of the last, and
-    /// waits for them.
+    /// Runs `tokens` at the next positions, for the logits of the last, and waits for them.
     ///
     /// # Errors
     /// If llama.cpp fails.

@@ -58,8 +58,7 @@ impl LlamaSampler {
             (0..).zip(&logits[..self.tokens]).map(|(id, &logit)| sys::llama_token_data { id, logit, p: 0.0 }).collect();
         let mut array =
             sys::llama_token_data_array { data: list.as_mut_ptr(), size: list.len(), selected: -1, sorted: false };
-        // SAFETY: the array points into `list`, which outlives the call;
-        // samplers shrink it, and never move it.
+        // SAFETY: the array points into `list`, which outlives the call; samplers shrink it, and never move it.
         unsafe { sys::llama_sampler_apply(self.chain, &mut array) };
         let chosen = usize::try_from(array.selected).expect("the chain chooses a token");
         let token = list[chosen].id as u32;

@@ -14,8 +14,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Nodes the scheduler skips reach the callback with junk; those it computes
-/// carry this flag.
+/// Nodes the scheduler skips reach the callback with junk; those it computes carry this flag.
 const COMPUTED: i32 = sys::GGML_TENSOR_FLAG_COMPUTE as i32;
 
 /// What the callback needs; its address is handed to llama.cpp.
@@ -216,8 +215,7 @@ unsafe fn copy(t: *const sys::ggml_tensor, node: &Node, shape: &[usize], first: 
 /// The callback itself. Nothing may unwind across it.
 pub(super) unsafe extern "C" fn callback(t: *mut sys::ggml_tensor, ask: bool, user: *mut c_void) -> bool {
     catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: `user` is the boxed Taps of the session, alive and not
-        // otherwise borrowed while llama_decode runs.
+        // SAFETY: `user` is the boxed Taps of the session, alive and not otherwise borrowed while llama_decode runs.
         let taps = unsafe { &mut *user.cast::<Taps>() };
         // SAFETY: llama.cpp passes a valid tensor.
         let Some(index) = (unsafe { taps.find(t) }) else {

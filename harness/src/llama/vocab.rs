@@ -25,8 +25,7 @@ impl Model {
         self.tokenize_bytes(text.as_bytes(), true)
     }
 
-    /// Splits text that may be none into tokens; control tokens in it are
-    /// recognised only if `parse_special`.
+    /// Splits text that may be none into tokens; control tokens in it are recognised only if `parse_special`.
     ///
     /// # Errors
     /// If llama.cpp refuses the text.
@@ -60,8 +59,7 @@ impl Model {
         }
     }
 
-    /// The bytes that a token prints, those of control tokens only if
-    /// `special`; `None` beyond the vocabulary.
+    /// The bytes that a token prints, those of control tokens only if `special`; `None` beyond the vocabulary.
     pub fn piece_bytes(&self, token: u32, special: bool) -> Option<Vec<u8>> {
         // llama.cpp would abort.
         if token as usize >= self.n_tokens() {

@@ -1,5 +1,4 @@
-//! What the ids of a vocabulary are: listed or not, padding or not; and whether
-//! padding ever wins.
+//! What the ids of a vocabulary are: listed or not, padding or not; and whether padding ever wins.
 
 use super::picks::{Pick, pick};
 use super::rows::At;
@@ -40,8 +39,7 @@ pub struct Padding {
     pub reference_wins: Option<usize>,
     /// The largest of their logits on the subject's side.
     pub largest: Option<Real>,
-    /// Least distance by which the choice leads the largest of them, over the
-    /// rows in which none wins.
+    /// Least distance by which the choice leads the largest of them, over the rows in which none wins.
     pub lead: Option<Real>,
     #[serde(skip)]
     pub(super) largest_at: Option<At>,

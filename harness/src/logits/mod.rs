@@ -1,9 +1,8 @@
 //! The garbage-logit question on its own: is every logit the product of its row
 //! with the hidden state, at every position and for every id?
 //!
-//! That comes first, because all ids can be wrong with no outlier among them.
-//! Then what looks suspicious by itself: outliers, values that are not finite,
-//! values that an earlier step left. `rows` goes through the logits once, with
+//! That comes first, because all ids can be wrong with no outlier among them. Then what looks suspicious by itself:
+//! outliers, values that are not finite, values that an earlier step left. `rows` goes through the logits once, with
 //! their f64 values; `ids` says what the ids are; `picks` what would be chosen.
 
 mod ids;
@@ -37,8 +36,7 @@ pub enum Why {
     NonFinite,
     /// Its value is not the product it should be.
     Wrong,
-    /// It lies further from the other side's value than the other ids of its
-    /// row do.
+    /// It lies further from the other side's value than the other ids of its row do.
     Outlier,
     /// It is chosen.
     Chosen,
@@ -62,8 +60,7 @@ pub struct Suspect {
     /// The subject's value.
     #[serde(with = "Real")]
     pub subject: f32,
-    /// Σ w·h in f64 over its row of the output projection and the hidden state
-    /// that the subject captured, where it did.
+    /// Σ w·h in f64 over its row of the output projection and the hidden state that the subject captured, where it did.
     pub product: Option<Real>,
     /// The reference's value, where there is one.
     pub reference: Option<Real>,
@@ -149,8 +146,7 @@ pub fn study(
 
 type Sides<'a> = (&'a Recording, Option<&'a Recording>);
 
-/// The worst of every kind first, then the choice and the largest of padding:
-/// each id once.
+/// The worst of every kind first, then the choice and the largest of padding: each id once.
 fn suspects(
     opened: &LoadedModel, oracle: &Oracle<'_>, node: &Node, (subject, reference): Sides<'_>, seen: &Seen,
     choices: &Choices, padding: &Padding,

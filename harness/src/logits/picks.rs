@@ -41,8 +41,7 @@ pub struct RowChoice {
 pub struct Choices {
     /// Ids left out of [`RowChoice::without`].
     pub left_out: usize,
-    /// Rows in which both sides choose alike; in all, where there is no
-    /// reference.
+    /// Rows in which both sides choose alike; in all, where there is no reference.
     pub alike: usize,
     /// Rows in which the subject chooses what its f64 values do.
     pub as_computed: usize,
@@ -55,8 +54,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// The first row in which the two sides choose differently; the last of
-    /// all where they never do.
+    /// The first row in which the two sides choose differently; the last of all where they never do.
     pub fn telling(&self) -> Option<&RowChoice> {
         let differs = |r: &&RowChoice| r.reference.is_some_and(|o| o.id != r.subject.id);
         self.rows.iter().find(differs).or(self.rows.last())

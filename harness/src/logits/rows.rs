@@ -12,9 +12,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use std::ops::ControlFlow;
 
-/// Robust deviations (1.4826 times the median absolute deviation) beyond which
-/// a difference to the other side stands out. Differences of a correct engine
-/// are near normal, and 4 million of them reach 5.
+/// Robust deviations (1.4826 times the median absolute deviation) beyond which a difference to the other side stands
+/// out. Differences of a correct engine are near normal, and 4 million of them reach 5.
 const APART: f32 = 12.0;
 
 /// Wrong logits and outliers that are kept.
@@ -59,13 +58,11 @@ pub struct Seen {
     pub non_finite: usize,
     /// Wrong logits that are exactly zero: never written.
     pub zero: usize,
-    /// Other wrong logits that equal, bit by bit, what the step before left at
-    /// their address.
+    /// Other wrong logits that equal, bit by bit, what the step before left at their address.
     pub stale: usize,
     /// Of these others, those that equal the position before, bit by bit.
     pub repeated: usize,
-    /// Logits that lie further from the other side's than the others of their
-    /// row: beyond 12 robust deviations.
+    /// Logits that lie further from the other side's than the others of their row: beyond 12 robust deviations.
     pub outliers: usize,
     /// Of these, how many are wrong by their own product.
     pub outliers_wrong: usize,

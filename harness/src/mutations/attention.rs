@@ -118,8 +118,7 @@ fn layouts(node: &Node, values: &[f64], _: &Graph) -> Option<Node> {
     }
 }
 
-/// Query head h reads KV head h mod G; as many KV heads as heads, or one, leave
-/// it no choice.
+/// Query head h reads KV head h mod G; as many KV heads as heads, or one, leave it no choice.
 fn interleaved(node: &Node, _: &[f64], _: &Graph) -> Option<Node> {
     let a = *heads(&node.op)?;
     let all = Attention { n_kv_heads: a.n_heads, ..a };
@@ -135,8 +134,7 @@ fn interleaved(node: &Node, _: &[f64], _: &Graph) -> Option<Node> {
 
 const LAYOUT: Param = Param::new("as", "0: transposed, [G*D, N]; 1: head by head, [G, N, D]", 0.0).searched(&[1.0]);
 
-/// The scale that the weights were made with: the slope of ln w over s, within
-/// rows, by least squares.
+/// The scale that the weights were made with: the slope of ln w over s, within rows, by least squares.
 fn fitted_scale(e: &Evidence<'_>) -> Option<f64> {
     let id = e.oracle.graph.nodes[*e.node.inputs.first()?].id;
     let (mut top, mut bottom) = (0.0, 0.0);

@@ -4,8 +4,7 @@ use super::Mutation;
 use qdiff_engine::model::fault::Output;
 use qdiff_engine::model::{Graph, Node, StageId};
 
-/// From the second step on, the buffer keeps what the step before left at the
-/// same addresses.
+/// From the second step on, the buffer keeps what the step before left at the same addresses.
 fn previous(out: Output<'_>) {
     let Some(old) = out.old else { return };
     for ((v, b), old) in out.value.data.iter_mut().zip(out.bound).zip(old) {

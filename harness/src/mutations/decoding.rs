@@ -1,6 +1,5 @@
-//! Blocks of quantised weights decoded wrongly. Each fault changes the bytes
-//! of a row, or what comes of them, around ggml's own `to_float`; where a block
-//! has what, its format says ([`qdiff_engine::quant::Format`]).
+//! Blocks of quantised weights decoded wrongly. Each fault changes the bytes of a row, or what comes of them, around
+//! ggml's own `to_float`; where a block has what, its format says ([`qdiff_engine::quant::Format`]).
 
 use super::places::matrices;
 use super::{Apply, Fits, Mutation, Param};
@@ -9,8 +8,7 @@ use half::f16;
 use qdiff_engine::model::{Node, WeightSource};
 use qdiff_engine::quant::{Content, Format, GgmlType, Offset, Part};
 
-/// Decodes a row wrongly into `out`, with a parameter; gives false where its
-/// format knows no such fault.
+/// Decodes a row wrongly into `out`, with a parameter; gives false where its format knows no such fault.
 pub(super) type DecodeFault = fn(&Row<'_>, f64, &mut [f32]) -> bool;
 
 /// A row as it is stored.
@@ -30,8 +28,7 @@ impl<'a> Row<'a> {
         self.source.row_bytes(self.tensor, self.row)
     }
 
-    /// The format, if its quants have `low` bits in [`Part::Quants`] and `high`
-    /// in [`Part::HighBits`].
+    /// The format, if its quants have `low` bits in [`Part::Quants`] and `high` in [`Part::HighBits`].
     fn of_bits(&self, low: usize, high: impl Fn(usize) -> bool) -> Option<&'static Format> {
         self.ty.format().filter(|f| f.bits(Part::Quants) == low && high(f.bits(Part::HighBits)))
     }
@@ -55,8 +52,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The node with its weight decoded so. Formats that know no such fault are read
-/// as they are.
+/// The node with its weight decoded so. Formats that know no such fault are read as they are.
 pub(super) fn decoding(node: &Node, by: DecodeFault, value: f64) -> Node {
     node.reading(move |source, tensor, row, out| {
         if !by(&Row::of(source, tensor, row), value, out) {
@@ -80,8 +76,7 @@ fn without_high(r: &Row<'_>, bits: usize, out: &mut [f32]) -> bool {
     r.edited_in(Part::HighBits, r.of_bits(4, |high| high == bits), |bits| bits.fill(0), out)
 }
 
-/// The packed six-bit scales and offsets exchange their places: bytes 0..4
-/// with 4..8, and the halves of bytes 8..12.
+/// The packed six-bit scales and offsets exchange their places: bytes 0..4 with 4..8, and the halves of bytes 8..12.
 fn scales_swapped(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
     let edit = |packed: &mut [u8]| {
         for i in 0..4 {
@@ -171,8 +166,7 @@ fn as_f16(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
     true
 }
 
-/// Block i of a row begins `by` bytes times i further on than it should;
-/// beyond the row stands zero.
+/// Block i of a row begins `by` bytes times i further on than it should; beyond the row stands zero.
 fn stride(r: &Row<'_>, by: f64, out: &mut [f32]) -> bool {
     let size = r.ty.type_size();
     if r.ty.block_size() == 1 {

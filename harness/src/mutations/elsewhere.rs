@@ -1,5 +1,4 @@
-//! Cases of the field that no rewriting of a stage makes: what they are, and
-//! which command finds them.
+//! Cases of the field that no rewriting of a stage makes: what they are, and which command finds them.
 
 use super::Mutation;
 

@@ -7,9 +7,8 @@ use qdiff_engine::model::{Role, WeightSource};
 use qdiff_engine::ops::{Context, Op, Real, Tensor, linear};
 use rayon::prelude::*;
 
-/// A linear layer whose memory `[m, n]` is taken for `[n, m]`: weight (o, i) is
-/// read at i·m + o. For a square matrix this is the transpose, otherwise a
-/// scramble.
+/// A linear layer whose memory `[m, n]` is taken for `[n, m]`: weight (o, i) is read at i·m + o. For a square matrix
+/// this is the transpose, otherwise a scramble.
 fn transposed(inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
     let x = inputs[0];
     let magnitudes = Tensor { shape: x.shape.clone(), data: x.data.iter().map(|v| v.abs() as f32).collect() };
@@ -81,8 +80,7 @@ fn strided(extra: i64, source: &dyn WeightSource, tensor: &str, row: usize, out:
 /// Leading dimensions that are looked for, as what they are too large by.
 const LEADING: std::ops::RangeInclusive<i64> = -1024..=1024;
 
-/// What the leading dimension is too large by, told from the first outputs of
-/// one row: each begins so much further off.
+/// What the leading dimension is too large by, told from the first outputs of one row: each begins so much further off.
 fn leading(e: &Evidence<'_>) -> Option<f64> {
     let row = e.bad_rows().next()?;
     let x = e.operand(row, 0)?;

@@ -92,8 +92,7 @@ fn each(values: impl IntoIterator<Item = f64>) -> Vec<Vec<f64>> {
     values.into_iter().map(|v| vec![v]).collect()
 }
 
-/// The tokens that a faulty tokenizer makes of a prompt; none where it changes
-/// nothing.
+/// The tokens that a faulty tokenizer makes of a prompt; none where it changes nothing.
 pub type Encode = fn(&Tokenizer, &Ready) -> Option<Vec<u32>>;
 
 /// Whether a stage is of the kind that a mutation happens to: by op and role.
@@ -103,9 +102,8 @@ pub type Fits = fn(&Graph, &Node) -> bool;
 /// where they are none that it can have there, or change nothing.
 pub type Apply = fn(&Node, &[f64], &Graph) -> Option<Node>;
 
-/// A named way to be wrong. In its texts `{stage}`, `{input}` and `{weight}`
-/// stand for the names of the stage that it is told of, of its first operand
-/// and of its first weight.
+/// A named way to be wrong. In its texts `{stage}`, `{input}` and `{weight}` stand for the names of the stage that it
+/// is told of, of its first operand and of its first weight.
 #[derive(Debug)]
 pub struct Mutation {
     /// Name, as in `--inject NAME`.
@@ -126,15 +124,13 @@ pub struct Mutation {
     apply: Apply,
     /// Of a fault of decoding blocks of weights: how they are decoded.
     decode: Option<DecodeFault>,
-    /// Whether it gives the same values every time, and so can be recognised by
-    /// evaluating it.
+    /// Whether it gives the same values every time, and so can be recognised by evaluating it.
     pub recurs: bool,
     /// Of a fault of the samplers: what becomes of them.
     pub chain: Option<fn(&mut Chain)>,
     /// Of a fault of the tokenizer: what it makes of a prompt.
     pub encode: Option<Encode>,
-    /// Values worth trying, read off the evidence; without it the defaults and
-    /// the search lists are tried.
+    /// Values worth trying, read off the evidence; without it the defaults and the search lists are tried.
     pub propose: Option<Propose>,
 }
 
@@ -169,8 +165,7 @@ impl Mutation {
         self.recurs && self.concerns(graph, node)
     }
 
-    /// The node with the fault in it; `None` where it does not happen to such a
-    /// stage, or changes nothing there.
+    /// The node with the fault in it; `None` where it does not happen to such a stage, or changes nothing there.
     pub fn applied(&self, node: &Node, values: &[f64], graph: &Graph) -> Option<Node> {
         let new = if self.concerns(graph, node) { (self.apply)(node, values, graph) } else { None };
         new.map(|n| {
@@ -199,8 +194,7 @@ impl Mutation {
     }
 }
 
-/// `text` of a mutation as it reads of `node`, whose names stand in its
-/// placeholders.
+/// `text` of a mutation as it reads of `node`, whose names stand in its placeholders.
 pub fn told(text: &str, node: &Node, graph: &Graph) -> String {
     let mut told = text.replace("{stage}", &node.id.to_string());
     if let Some(&input) = node.inputs.first() {

@@ -19,8 +19,7 @@ fn misplace(node: &Node, parts: Parts, source: impl Fn(usize, usize) -> usize + 
     })
 }
 
-/// Where the subject's part `i` stands among the expected ones, for the parts
-/// that are wrong: pairs (part, source).
+/// Where the subject's part `i` stands among the expected ones, for the parts that are wrong: pairs (part, source).
 fn sources(e: &Evidence<'_>, parts: Parts) -> Vec<(usize, usize)> {
     let Some(step) = e.bad_rows().next().map(|r| r.step) else {
         return Vec::new();

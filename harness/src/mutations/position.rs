@@ -137,8 +137,7 @@ pub(super) fn rounded(x: f64, digits: i32) -> f64 {
     text.parse().unwrap_or(x)
 }
 
-/// The offset that best turns the right angles into those of the subject, of
-/// the steps that `chosen` names.
+/// The offset that best turns the right angles into those of the subject, of the steps that `chosen` names.
 fn fitted_offset(e: &Evidence<'_>, chosen: fn(usize) -> bool) -> Option<f64> {
     let rope = rope(e.node)?;
     let turns: Vec<Turn> = turns(e).into_iter().filter(|t| chosen(t.step)).collect();

@@ -7,8 +7,7 @@ use qdiff_engine::model::{Node, Role};
 use qdiff_engine::ops::{self, Context, Op, Tensor, UNIT};
 use rayon::prelude::*;
 
-/// Terms that are summed before the sum is rounded: what one tensor-core
-/// instruction takes.
+/// Terms that are summed before the sum is rounded: what one tensor-core instruction takes.
 const CHUNK: usize = 16;
 
 /// Unit roundoff of f16 over that of f32.

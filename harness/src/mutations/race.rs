@@ -1,5 +1,4 @@
-//! A result that changes from run to run. It cannot be recognised by evaluating
-//! it; `--repeat` sees it.
+//! A result that changes from run to run. It cannot be recognised by evaluating it; `--repeat` sees it.
 
 use super::Mutation;
 use qdiff_engine::model::fault::Output;

@@ -1,5 +1,4 @@
-//! A part of the output that is wrong by itself: a head, a row, a column, a
-//! tile, the tail.
+//! A part of the output that is wrong by itself: a head, a row, a column, a tile, the tail.
 
 use super::{Explains, Mutation, Param, each};
 use crate::verdict::{Evidence, Wrong, of_heads};
@@ -77,8 +76,7 @@ enum Left {
     Zero,
     /// What the buffer held after the step before.
     Old,
-    /// Anything: to a hypothesis the region is open, an injection fills it
-    /// with noise of the row's size.
+    /// Anything: to a hypothesis the region is open, an injection fills it with noise of the row's size.
     Anything,
 }
 

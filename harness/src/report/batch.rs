@@ -12,8 +12,7 @@ const TOLD: usize = 10;
 /// The place of a run among those of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Place {
-    /// SHA-256 over the model and all prompts in order, in hexadecimal: the
-    /// same in all parts of a batch.
+    /// SHA-256 over the model and all prompts in order, in hexadecimal: the same in all parts of a batch.
     pub batch: String,
     /// Which prompt it is, from 1 on.
     pub number: usize,

@@ -14,8 +14,7 @@ use serde::{Deserialize, Serialize};
 pub enum BenchReport {
     /// The CPU engine.
     Speed(Speed),
-    /// The CUDA engine on its card, with an earlier measurement of it to be told
-    /// beside.
+    /// The CUDA engine on its card, with an earlier measurement of it to be told beside.
     Cuda {
         /// The figures.
         #[serde(flatten)]
@@ -128,8 +127,7 @@ pub struct BenchRow {
     pub who: String,
     /// Tokens per second.
     pub tokens_per_second: f64,
-    /// Of the bytes per second that the card copies, those of the weights of a
-    /// decode step; for prefill nothing.
+    /// Of the bytes per second that the card copies, those of the weights of a decode step; for prefill nothing.
     pub of_bandwidth: Option<f64>,
     /// Against llama.cpp on the same card in the same run.
     pub ratio: Option<f64>,

@@ -31,12 +31,10 @@ pub fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Refuses an output that could not be written, before anything runs. `flag`
-/// is the option that names it.
+/// Refuses an output that could not be written, before anything runs. `flag` is the option that names it.
 ///
 /// # Errors
-/// As [`write()`]; and a device, a link or a directory, which renaming would
-/// replace.
+/// As [`write()`]; and a device, a link or a directory, which renaming would replace.
 pub fn check(path: &Path, flag: &str) -> Result<()> {
     if path.as_os_str() == "-" {
         bail!("{flag} takes a file; the report on standard output is the one for people");

@@ -52,8 +52,7 @@ pub struct GenerationReport {
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Cause {
-    /// Every stage is correct on both sides: rounding made it, that of quantised
-    /// activations included.
+    /// Every stage is correct on both sides: rounding made it, that of quantised activations included.
     Flip,
     /// A stage of the subject is wrong.
     Divergence {
@@ -208,8 +207,7 @@ fn fork(report: &GenerationReport) -> Vec<Line> {
     if let Some(fork) = &report.generation.fork {
         lines.push(("reference", best(&fork.reference)));
         lines.push(("subject", best(&fork.subject)));
-        // The errors of logits account for a flip alone; of a stage that is wrong
-        // they say nothing.
+        // The errors of logits account for a flip alone; of a stage that is wrong they say nothing.
         let reach = if report.cause == Some(Cause::Flip) { reach(fork) } else { String::new() };
         let errors = (number(fork.error), number(fork.error_before));
         lines.push(("logits", format!("differ by at most {} here, {} before{reach}", errors.0, errors.1)));

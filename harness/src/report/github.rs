@@ -32,8 +32,7 @@ impl GitHub {
         Ok(Self { summary })
     }
 
-    /// Appends what is told to the job summary, and gives the workflow commands
-    /// to print.
+    /// Appends what is told to the job summary, and gives the workflow commands to print.
     ///
     /// # Errors
     /// If the summary cannot be written.

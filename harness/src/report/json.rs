@@ -1,5 +1,4 @@
-//! JSON: the report itself. Written with the lists of numbers on one line
-//! each, so that it can be read, and read back.
+//! JSON: the report itself. Written with the lists of numbers on one line each, so that it can be read, and read back.
 
 use super::{Document, Failure, Place, Report, SCHEMA_VERSION, Told};
 use anyhow::{Context as _, Result, bail};
@@ -63,8 +62,7 @@ impl Saved {
     }
 }
 
-/// The oldest layout that is read as well: fields were renamed since, and read
-/// by either name.
+/// The oldest layout that is read as well: fields were renamed since, and read by either name.
 const OLDEST: u32 = 2;
 
 /// Reads a report, or what was written in its place.
@@ -98,12 +96,10 @@ pub fn read(path: &Path) -> Result<Saved> {
     })
 }
 
-/// Puts members of objects and objects in lists on lines of their own, and
-/// plain values in lists beside each other.
+/// Puts members of objects and objects in lists on lines of their own, and plain values in lists beside each other.
 #[derive(Default)]
 struct Indented {
-    /// For each open list or object: whether it is a list, and whether it has
-    /// anything on a line of its own.
+    /// For each open list or object: whether it is a list, and whether it has anything on a line of its own.
     open: Vec<(bool, bool)>,
 }
 

@@ -1,5 +1,4 @@
-//! What `qdiff logits` tells, on one screen: the products first, then what only
-//! looks suspicious.
+//! What `qdiff logits` tells, on one screen: the products first, then what only looks suspicious.
 
 use super::origin::{self, few};
 use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};

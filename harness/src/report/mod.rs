@@ -1,9 +1,8 @@
 //! Reports: whatever a command makes is data ([`Document`]) and says what it has
 //! to tell as a [`Screen`]; one file per format lays any screen out.
 //!
-//! `run`, `generation`, `logits`, `weights`, `sweep`, `comparison`, `oracle`,
-//! `score` and `bench` make the screens; `stages` and `origin` are what several of
-//! them say. A [`Format`] decides nothing and computes no metric of its own.
+//! `run`, `generation`, `logits`, `weights`, `sweep`, `comparison`, `oracle`, `score` and `bench` make the screens;
+//! `stages` and `origin` are what several of them say. A [`Format`] decides nothing and computes no metric of its own.
 
 mod batch;
 pub mod bench;

@@ -67,8 +67,7 @@ pub struct Seconds {
     pub subject: f64,
     /// Judging every stage, and looking for causes.
     pub judging: f64,
-    /// Judging each stage, in the order of the verdict; several are judged at
-    /// the same time.
+    /// Judging each stage, in the order of the verdict; several are judged at the same time.
     #[serde(default)]
     pub stages: Vec<f64>,
 }
@@ -170,23 +169,19 @@ pub struct RunInfo {
     pub tokens: Vec<u32>,
     /// Tokens fed at the decode steps, chosen by the reference.
     pub decoded: Vec<u32>,
-    /// Text of every token that the report mentions; bytes that are no UTF-8
-    /// are replaced.
+    /// Text of every token that the report mentions; bytes that are no UTF-8 are replaced.
     pub text: BTreeMap<u32, String>,
-    /// Rules that replace the bounds of chosen stages, and the file that set
-    /// them where it was not the command line.
+    /// Rules that replace the bounds of chosen stages, and the file that set them where it was not the command line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerance: Vec<String>,
     /// Command line that repeats the run without its filters.
     pub command: String,
-    /// Filters in force, as on the command line; empty if everything was asked
-    /// for.
+    /// Filters in force, as on the command line; empty if everything was asked for.
     pub filters: String,
 }
 
 impl RunInfo {
-    /// The token as a person reads it: its text in quotes where it is known,
-    /// and its id.
+    /// The token as a person reads it: its text in quotes where it is known, and its id.
     pub fn name(&self, token: u32) -> String {
         match self.text.get(&token) {
             Some(text) => format!("{text:?} (id {token})"),

@@ -16,8 +16,7 @@ pub(super) fn headline(verdict: &Verdict, finding: &Finding) -> String {
     format!("at {}, {}: {}", verdict.name(finding.id), positions(verdict, finding), story(finding))
 }
 
-/// Rules of the user's own, which stand in the place of bounds: the beginning of a
-/// headline.
+/// Rules of the user's own, which stand in the place of bounds: the beginning of a headline.
 pub(super) fn loosened(rules: &[String]) -> String {
     if rules.is_empty() { String::new() } else { format!("with tolerances set by hand, {}: ", rules.join(" ")) }
 }
@@ -32,8 +31,7 @@ pub(super) fn ended(outcome: Outcome, headline: String) -> Fate {
     }
 }
 
-/// What is wrong of a finding: the cause, and what the residual looks like where
-/// the cause does not say all of it.
+/// What is wrong of a finding: the cause, and what the residual looks like where the cause does not say all of it.
 pub(super) fn story(finding: &Finding) -> String {
     let cause = match &finding.cause {
         Some(c) => format!("{} ({})", c.story, c.name),
@@ -42,8 +40,7 @@ pub(super) fn story(finding: &Finding) -> String {
     if finding.shape.is_empty() { cause } else { format!("{cause}: {}", finding.shape) }
 }
 
-/// The cause of the first origin, what fits as well, the remedy, and whether the
-/// search was cut short.
+/// The cause of the first origin, what fits as well, the remedy, and whether the search was cut short.
 pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
     let mut lines = Vec::new();
     if let Some(c) = diagnosis.findings.first().and_then(|f| f.cause.as_ref()) {
@@ -143,8 +140,7 @@ pub(super) fn origins(findings: &[Finding]) -> String {
     format!("{}: {}: {}", findings.len(), places.join("; "), causes(findings))
 }
 
-/// `one cause, NAME`; where nothing fits, or where it is known and no more, that
-/// is no cause.
+/// `one cause, NAME`; where nothing fits, or where it is known and no more, that is no cause.
 fn causes(findings: &[Finding]) -> String {
     let mut known: Vec<CauseId> = Vec::new();
     let mut unknown = 0;

@@ -1,5 +1,4 @@
-//! Several reports on one screen: how many of each outcome, and a row per run,
-//! the worst first.
+//! Several reports on one screen: how many of each outcome, and a row per run, the worst first.
 
 use super::origin::UNKNOWN;
 use super::{Outcome, Report, Table, terminal};

@@ -319,8 +319,7 @@ fn tokens(report: &Report) -> String {
     let Some(t) = verdict.tokens.iter().find(|t| t.subject != t.reference) else {
         return format!("the same choice after {}", counted(verdict.tokens.len(), "step"));
     };
-    // By itself a margin proves nothing; with every stage right, within its own
-    // bounds, it does.
+    // By itself a margin proves nothing; with every stage right, within its own bounds, it does.
     let whole = report.run.filters.is_empty() && report.run.tolerance.is_empty();
     let kind = if report.outcome == Outcome::Match && whole {
         "a flip: every stage is correct on both sides, so rounding made it, that of quantised activations included"

@@ -1,5 +1,4 @@
-//! The JSON schemas of what qdiff writes and reads (draft 2020-12), derived
-//! from the types themselves.
+//! The JSON schemas of what qdiff writes and reads (draft 2020-12), derived from the types themselves.
 
 use super::json::Written;
 use super::{Document, SCHEMA_VERSION};

@@ -13,8 +13,7 @@ const NUMBERS: &[usize] = &[1, 3, 4, 5, 6, 7];
 /// What stands where nothing was measured.
 pub(super) const NONE: &str = "-";
 
-/// A row for the stages of one name over all layers; `full` gives a row per stage
-/// and layer.
+/// A row for the stages of one name over all layers; `full` gives a row per stage and layer.
 pub(super) fn table(verdict: &Verdict, full: bool) -> Table {
     let key = |s: &&StageResult| if full { s.name() } else { s.id.name.to_owned() };
     let rows = grouped(&verdict.stages, key).into_iter().map(|(name, group)| row(name, &group, !full));

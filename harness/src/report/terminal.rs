@@ -1,5 +1,4 @@
-//! The terminal: the verdict, then section by section, then what to do next. It
-//! fits 100 columns.
+//! The terminal: the verdict, then section by section, then what to do next. It fits 100 columns.
 
 use super::Outcome;
 use super::screen::{Screen, Table};
@@ -118,8 +117,7 @@ fn shell(command: &str) -> String {
     textwrap::wrap(&shown(command), options).join(" \\\n")
 }
 
-/// Splits at blanks outside single quotes: inside them a shell would keep the
-/// backslash of a continued line.
+/// Splits at blanks outside single quotes: inside them a shell would keep the backslash of a continued line.
 fn words(command: &str) -> Box<dyn Iterator<Item = Word<'_>> + '_> {
     let (mut quoted, mut escaped) = (false, false);
     let blank = move |c| {

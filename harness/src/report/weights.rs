@@ -1,5 +1,4 @@
-//! What `qdiff weights` tells: each tensor that differs, down to the block, and
-//! the decoding error that reads it so.
+//! What `qdiff weights` tells: each tensor that differs, down to the block, and the decoding error that reads it so.
 
 use super::Outcome;
 use super::origin::{UNKNOWN, few};

@@ -30,8 +30,7 @@ pub struct Cpu<'a> {
 }
 
 impl<'a> Cpu<'a> {
-    /// A runner of `graph` with a KV cache of type `kv`; `injected` says which
-    /// faults it carries.
+    /// A runner of `graph` with a KV cache of type `kv`; `injected` says which faults it carries.
     pub fn new(model: &'a Model, graph: Graph, kv: Number, injected: Vec<String>) -> Self {
         Self {
             engine: CpuEngine::new(graph, model).with_kv(kv.format()),

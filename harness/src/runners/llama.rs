@@ -70,8 +70,7 @@ fn attention(kv: Number) -> Vec<AttentionRule> {
     }
 }
 
-/// What llama.cpp's CPU turns activations into, per weight format: asked of
-/// the very library that runs.
+/// What llama.cpp's CPU turns activations into, per weight format: asked of the very library that runs.
 fn dot_types() -> Vec<LinearRule> {
     let format = |ty: sys::ggml_type| match ty {
         sys::GGML_TYPE_F16 => Some(ActivationFormat::F16),

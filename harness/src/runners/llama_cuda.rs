@@ -1,9 +1,7 @@
-//! What llama.cpp's CUDA backend computes in, read from its source: the
-//! llama.cpp that llama-cpp-sys-2 0.1.161 carries, on an NVIDIA GPU from
-//! Ampere on, flash attention off.
+//! What llama.cpp's CUDA backend computes in, read from its source: the llama.cpp that llama-cpp-sys-2 0.1.161 carries,
+//! on an NVIDIA GPU from Ampere on, flash attention off.
 //!
-//! `ggml_cuda_mul_mat` (ggml-cuda.cu) chooses a kernel by weight format and
-//! number of tokens:
+//! `ggml_cuda_mul_mat` (ggml-cuda.cu) chooses a kernel by weight format and number of tokens:
 //!
 //! | weights | tokens | kernel | arithmetic |
 //! | --- | --- | --- | --- |
@@ -18,11 +16,10 @@
 //! | F32 | up to 16 | `mul_mat_f` | tensor cores on f32 operands as they stand: cut to TF32, tensor-core sums |
 //! | F32 | more | cuBLAS, `CUBLAS_TF32_TENSOR_OP_MATH` (common.cuh) | operands in TF32, ties to even (measured), tensor-core sums |
 //!
-//! The two products of the attention are F32 × F32 where the KV cache is F32,
-//! and F16 × F32 where it is F16. All kernels are compiled with
-//! `-use_fast_math` (ggml-cuda/CMakeLists.txt). The number of tokens from
-//! which `mul_mat_q` takes over is smaller for some K formats on consumer Ada
-//! and Blackwell, Volta and Orin (`ggml_cuda_should_use_mmvq`).
+//! The two products of the attention are F32 × F32 where the KV cache is F32, and F16 × F32 where it is F16. All
+//! kernels are compiled with `-use_fast_math` (ggml-cuda/CMakeLists.txt). The number of tokens from which `mul_mat_q`
+//! takes over is smaller for some K formats on consumer Ada and Blackwell, Volta and Orin
+//! (`ggml_cuda_should_use_mmvq`).
 
 use crate::arithmetic::{Accumulation, Arithmetic, AttentionRule, Functions, LinearRule, Number};
 use qdiff_engine::quant::{ActivationFormat, Content, FORMATS, Format};

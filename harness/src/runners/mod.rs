@@ -104,9 +104,8 @@ impl Tokens<'_> {
     }
 }
 
-/// Runs the prompt and then the decode steps, and hands each step over when it
-/// is done. Where no tokens are forced, the next is the runner's own greedy
-/// choice (lowest id among equals). Gives the token fed at each decode step.
+/// Runs the prompt and then the decode steps, and hands each step over when it is done. Where no tokens are forced, the
+/// next is the runner's own greedy choice (lowest id among equals). Gives the token fed at each decode step.
 ///
 /// # Errors
 /// As [`Runner::step`] and `each`; captured tensors that could not be kept.

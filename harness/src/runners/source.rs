@@ -16,8 +16,7 @@ pub struct Faults {
     pub words: Vec<String>,
 }
 
-/// Makes a runner of a model, with its graph as the oracle has it, room for a
-/// run, and faults to inject.
+/// Makes a runner of a model, with its graph as the oracle has it, room for a run, and faults to inject.
 pub type Create = for<'a> fn(&'a LoadedModel, &Graph, Room, Faults) -> Result<Box<dyn Runner + 'a>>;
 
 /// What there is to know of a runner before it runs: a row of [`RUNNERS`].
@@ -86,8 +85,7 @@ impl Source {
     /// the CPU. With `faults`, `auto` is a runner that takes them.
     ///
     /// # Errors
-    /// A capture or nobody, who do not run; a runner that this machine lacks
-    /// something for.
+    /// A capture or nobody, who do not run; a runner that this machine lacks something for.
     pub fn runner(&self, faults: bool) -> Result<(&'static RunnerKind, Option<String>)> {
         match self {
             Self::Auto if faults => Ok((&cpu::CPU, None)),

@@ -1,11 +1,10 @@
 //! How often the diagnosis is right: known faults planted, the whole diagnosis
 //! run, and what it says held against what is known.
 //!
-//! What counts are faults that share no code with the hypotheses (the CPU
-//! engine's, in [`faults`]; the CUDA engine's own). Faults that rewrite the
-//! graph are round trips, fault and hypothesis being one function, and are
-//! counted apart; so are faults that change their stage's own output by no
-//! more than rounding may, which is measured (`tests/inert-faults.txt` lists them).
+//! What counts are faults that share no code with the hypotheses (the CPU engine's, in [`faults`]; the CUDA engine's
+//! own). Faults that rewrite the graph are round trips, fault and hypothesis being one function, and are counted apart;
+//! so are faults that change their stage's own output by no more than rounding may, which is measured
+//! (`tests/inert-faults.txt` lists them).
 
 #[cfg(feature = "faults")]
 mod cuda;
@@ -51,9 +50,8 @@ pub struct Case {
     pub stage_right: bool,
     /// Whether the cause named first is the planted one.
     pub cause_right: bool,
-    /// Of a fault that was not found: what it changed of its stage's output,
-    /// against a run of the same engine without it, as a share of what is
-    /// allowed there. Up to 1 it is inert.
+    /// Of a fault that was not found: what it changed of its stage's output, against a run of the same engine without
+    /// it, as a share of what is allowed there. Up to 1 it is inert.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Real>,
     /// Time of the diagnosis, in seconds: verdict and search for the cause.
@@ -196,9 +194,8 @@ pub struct Score {
 }
 
 impl Score {
-    /// Whether it reaches what is asked of it over independent faults that are
-    /// not inert: all detected, each at its stage, 95 of 100 named, and no
-    /// false alarm.
+    /// Whether it reaches what is asked of it over independent faults that are not inert: all detected, each at its
+    /// stage, 95 of 100 named, and no false alarm.
     pub fn reached(&self) -> bool {
         let counted = || self.groups.iter().filter(|g| g.independent).flat_map(Group::counted);
         let (all, named) = (counted().count(), counted().filter(|c| c.cause_right).count());

@@ -30,8 +30,7 @@ pub struct ScoreRun<'a> {
 }
 
 impl<'a> ScoreRun<'a> {
-    /// Runs llama.cpp on `prompt` and `decode` steps more, with so many threads
-    /// and its caches in `kv`.
+    /// Runs llama.cpp on `prompt` and `decode` steps more, with so many threads and its caches in `kv`.
     ///
     /// # Errors
     /// If the model cannot be read on either side, or llama.cpp fails.
@@ -59,8 +58,7 @@ impl<'a> ScoreRun<'a> {
         self.pair.record(runner.as_mut(), self.tokens())
     }
 
-    /// The diagnosis of a subject that carries `plants`, what it gave, and the
-    /// seconds that the diagnosis took.
+    /// The diagnosis of a subject that carries `plants`, what it gave, and the seconds that the diagnosis took.
     fn diagnose(&self, source: &FaultSource, plants: &[Plant]) -> Result<(Diagnosis, Recording, f64)> {
         let subject = self.record(source, plants)?;
         let start = Instant::now();
@@ -68,8 +66,7 @@ impl<'a> ScoreRun<'a> {
         Ok((diagnosis, subject, start.elapsed().as_secs_f64()))
     }
 
-    /// One fault. `clean` is what the same engine gives without it, once that
-    /// is known.
+    /// One fault. `clean` is what the same engine gives without it, once that is known.
     fn case(&self, source: &FaultSource, plant: &Plant, clean: &mut Option<Recording>) -> Result<Case> {
         let (diagnosis, subject, seconds) = self.diagnose(source, std::slice::from_ref(plant))?;
         let first = diagnosis.findings.first();
@@ -100,9 +97,8 @@ impl<'a> ScoreRun<'a> {
         })
     }
 
-    /// What a fault changed of its stage's own output, as a share of what is
-    /// allowed there: two runs of one engine on the same tokens, so that all
-    /// that the stage read is the same. No hypothesis has a part in it.
+    /// What a fault changed of its stage's own output, as a share of what is allowed there: two runs of one engine on
+    /// the same tokens, so that all that the stage read is the same. No hypothesis has a part in it.
     fn effect(&self, stage: StageId, faulty: &Recording, clean: &Recording) -> Option<f64> {
         let (graph, weights) = (&self.pair.oracle.graph, &self.pair.oracle.weights);
         let node = &graph.nodes[graph.index(stage)?];
@@ -257,9 +253,8 @@ impl<'a> ScoreRun<'a> {
     }
 }
 
-/// Whether a finding names the planted fault: by its name, and by its
-/// parameters where the plant states them. A mutation that is the same function
-/// on that stage counts as the same.
+/// Whether a finding names the planted fault: by its name, and by its parameters where the plant states them. A
+/// mutation that is the same function on that stage counts as the same.
 fn named(finding: &Finding, plant: &Plant) -> bool {
     finding.cause.as_ref().is_some_and(|cause| match plant.cause.parameters.as_slice() {
         [] => cause.name.mutation == plant.name(),
@@ -267,8 +262,7 @@ fn named(finding: &Finding, plant: &Plant) -> bool {
     })
 }
 
-/// The same mutation with the same values, whatever the order and the digits
-/// beyond the fourth.
+/// The same mutation with the same values, whatever the order and the digits beyond the fourth.
 fn equal(a: &CauseId, b: &CauseId) -> bool {
     let values = |id: &CauseId| {
         let parsed = Injection::parse(&id.to_string()).ok()?;

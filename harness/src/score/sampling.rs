@@ -7,8 +7,7 @@ use std::collections::HashSet;
 /// How much is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// Layers that each fault is planted in: first, middle and last, or one of
-    /// them in turn.
+    /// Layers that each fault is planted in: first, middle and last, or one of them in turn.
     pub all_three: bool,
     /// Pairs of faults.
     pub pairs: usize,

@@ -45,8 +45,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// The place of `entry`, one of [`Batch::entries`], on the model with this
-    /// hash.
+    /// The place of `entry`, one of [`Batch::entries`], on the model with this hash.
     pub(super) fn place(&self, entry: &Entry, model: &str) -> Place {
         Place { batch: sha256(format!("{model}\n{}", self.listing).as_bytes()), number: entry.index + 1, of: self.of }
     }
@@ -89,8 +88,7 @@ impl Entry {
     }
 }
 
-/// The prompts of a file, one a line, or of a folder's `.txt` files, in order of
-/// their names.
+/// The prompts of a file, one a line, or of a folder's `.txt` files, in order of their names.
 ///
 /// # Errors
 /// What cannot be read, or holds no prompt; a part without any.

@@ -1,5 +1,4 @@
-//! The same model in plain floats, to tell a bug of a block format from one of
-//! the mathematics.
+//! The same model in plain floats, to tell a bug of a block format from one of the mathematics.
 
 use super::request::ModelRequest;
 use crate::cleanup;

@@ -24,8 +24,7 @@ pub(super) fn read(given: &[String]) -> Result<Vec<Injection>> {
     given.iter().map(|text| Injection::parse(text)).collect()
 }
 
-/// Whether they ask for an engine that interprets a graph of faults; tokenizer
-/// and samplers stand beside every engine.
+/// Whether they ask for an engine that interprets a graph of faults; tokenizer and samplers stand beside every engine.
 ///
 /// # Errors
 /// A subject that can take none of them.
@@ -41,8 +40,7 @@ impl InjectedFaults {
     /// The faults to inject: of stages, and of those `parts` that the command runs.
     ///
     /// # Errors
-    /// A fault that applies nowhere in the model, or of a part that is not run;
-    /// two of the tokenizer.
+    /// A fault that applies nowhere in the model, or of a part that is not run; two of the tokenizer.
     pub(super) fn new(opened: &LoadedModel, injections: &[Injection], parts: &[FaultSite]) -> Result<Self> {
         let mut injected = Self::default();
         for injection in injections {

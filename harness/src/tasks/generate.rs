@@ -40,8 +40,7 @@ pub struct GenerateRequest {
     pub sampling: Sampling,
 }
 
-/// Generates on both sides, and says where the texts part and why. Every pair
-/// of tokens is told as soon as it is there.
+/// Generates on both sides, and says where the texts part and why. Every pair of tokens is told as soon as it is there.
 ///
 /// # Errors
 /// Whatever keeps a side from running.

@@ -105,8 +105,7 @@ fn usage(model: &Model) -> Usage {
     let graph = model.graph();
     let c = &graph.config;
     let used = graph.weights();
-    // Decoding a token reads every weight once, but of a table that is looked
-    // up alone one row.
+    // Decoding a token reads every weight once, but of a table that is looked up alone one row.
     let looked_up = |w: &Weight| {
         let mut readers = graph.nodes.iter().filter(|n| n.weights.contains(w));
         readers.all(|n| n.op == Op::Embed)

@@ -1,6 +1,5 @@
-//! The tasks of qdiff, one file each: a request, and the function that does
-//! what it asks and gives what was found. A request is read from the command
-//! line as its fields say; nothing here prints or chooses an exit code.
+//! The tasks of qdiff, one file each: a request, and the function that does what it asks and gives what was found. A
+//! request is read from the command line as its fields say; nothing here prints or chooses an exit code.
 
 mod batch;
 pub mod bench;

@@ -1,5 +1,4 @@
-//! What several tasks ask for alike: the model, the tokens, the stages, how
-//! runners run.
+//! What several tasks ask for alike: the model, the tokens, the stages, how runners run.
 
 use super::values;
 use crate::arithmetic::Number;
@@ -81,8 +80,7 @@ pub struct PromptRequest {
 }
 
 impl PromptRequest {
-    /// The prompt and its tokens, checked against the model with `decode` steps
-    /// after them; token ids have no text.
+    /// The prompt and its tokens, checked against the model with `decode` steps after them; token ids have no text.
     ///
     /// # Errors
     /// Ids beyond the vocabulary; no token at all; more than the context holds.

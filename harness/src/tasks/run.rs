@@ -1,5 +1,4 @@
-//! Both sides on the same tokens, every stage judged: one prompt, or many with
-//! the model loaded once.
+//! Both sides on the same tokens, every stage judged: one prompt, or many with the model loaded once.
 
 use super::batch::{self, Batch, Shard};
 use super::request::{FilterRequest, ToleranceRequest};
@@ -80,8 +79,7 @@ pub struct Ran {
 /// cannot be run is told of, and the others are run all the same.
 ///
 /// # Errors
-/// Whatever keeps all of them from being run; of a single prompt, whatever keeps
-/// it from being judged.
+/// Whatever keeps all of them from being run; of a single prompt, whatever keeps it from being judged.
 pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
     let source = request.batch.prompts.as_deref();
     let batch = source.map(|p| batch::read(p, request.batch.shard)).transpose()?;
@@ -203,8 +201,7 @@ impl Runs<'_> {
         })
     }
 
-    /// Prompt after prompt. What each gave is written at once, so that nothing
-    /// is lost with the ones that follow.
+    /// Prompt after prompt. What each gave is written at once, so that nothing is lost with the ones that follow.
     fn batch(&self, batch: &Batch, console: Console<'_>) -> Result<Ran> {
         let folder = self.request.batch.json_dir.as_deref();
         if let Some(folder) = folder {

@@ -1,5 +1,4 @@
-//! The score of the diagnosis: faults are planted in small synthetic models or in
-//! a real one, diagnosed, and counted.
+//! The score of the diagnosis: faults are planted in small synthetic models or in a real one, diagnosed, and counted.
 
 use super::Console;
 use super::request::ThreadsRequest;
@@ -59,8 +58,7 @@ pub enum ScoreSubject {
 /// Plants, diagnoses and counts.
 ///
 /// # Errors
-/// Whatever keeps a model from being run; a card or a build that lacks the
-/// CUDA engine's faults.
+/// Whatever keeps a model from being run; a card or a build that lacks the CUDA engine's faults.
 pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
     let threads = request.threads.apply()?;
     let start = Instant::now();
@@ -200,8 +198,7 @@ impl Tally<'_> {
         self.clean("qwen3 Q8_0, 2 layers", &qwen3)
     }
 
-    /// Prompts of several lengths, whole and in parts, llama.cpp on one and two
-    /// threads, with every type of cache.
+    /// Prompts of several lengths, whole and in parts, llama.cpp on one and two threads, with every type of cache.
     fn clean(&mut self, name: &str, opened: &LoadedModel) -> Result<()> {
         (self.progress)(&format!("{name}: clean runs"), 0, 1);
         let f32 = Number::F32;

@@ -150,8 +150,7 @@ pub(super) struct Input {
     forced: Option<Vec<u32>>,
 }
 
-/// The runner under suspicion, and the faults to inject into it; says where
-/// `auto` had to take the CPU.
+/// The runner under suspicion, and the faults to inject into it; says where `auto` had to take the CPU.
 pub(super) fn subject(
     source: &Source, given: &FaultRequest, console: Console<'_>,
 ) -> Result<(&'static RunnerKind, Vec<Injection>)> {
@@ -167,8 +166,7 @@ impl<'a> SideChoice<'a> {
     /// Reads what is asked for.
     ///
     /// # Errors
-    /// A fault that cannot be read, a runner that is not there or cannot take
-    /// it, a recording that is none.
+    /// A fault that cannot be read, a runner that is not there or cannot take it, a recording that is none.
     pub(super) fn new(request: &'a SidesRequest, console: Console<'_>) -> Result<Self> {
         let (subject, injections) = match &request.subject {
             Source::Auto | Source::Live(_) => {
@@ -287,8 +285,7 @@ impl Input {
         Ok(())
     }
 
-    /// As runners take them, the decode steps forced on these tokens, or on
-    /// those of the recording.
+    /// As runners take them, the decode steps forced on these tokens, or on those of the recording.
     pub(super) fn tokens<'a>(&'a self, forced: Option<&'a [u32]>) -> Tokens<'a> {
         let forced = forced.or(self.forced.as_deref());
         Tokens { prompt: &self.ready.tokens, ubatch: self.ubatch, decode: self.decode, forced }

@@ -1,5 +1,4 @@
-//! Prefill against decode: the same tokens in one batch, in parts and token by
-//! token.
+//! Prefill against decode: the same tokens in one batch, in parts and token by token.
 
 use super::faults::InjectedFaults;
 use super::request::{FilterRequest, RunnerRequest, TokensRequest, ToleranceRequest};

@@ -1,5 +1,4 @@
-//! How values are read from the command line, and what a shell may complete
-//! them to.
+//! How values are read from the command line, and what a shell may complete them to.
 
 use crate::mutations::{FaultSite, catalogue};
 use crate::nearest::nearest;
@@ -70,8 +69,7 @@ impl TypedValueParser for Known {
     }
 }
 
-/// Reads where a side comes from. Help and completions follow from the table of
-/// runners.
+/// Reads where a side comes from. Help and completions follow from the table of runners.
 #[derive(Clone, Copy)]
 pub struct SourceParser {
     auto: bool,

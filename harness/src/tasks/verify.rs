@@ -1,9 +1,8 @@
 //! Is the f64 evaluation itself right?
 //!
-//! llama.cpp runs a copy of the model with every weight dequantised to F32,
-//! so that nothing is quantised on the way; then each of its stages must meet
-//! f64 to f32 rounding. Two implementations that share no code agree, or the
-//! stage is named.
+//! llama.cpp runs a copy of the model with every weight dequantised to F32, so that nothing is quantised on the way;
+//! then each of its stages must meet f64 to f32 rounding. Two implementations that share no code agree, or the stage is
+//! named.
 
 use super::Console;
 use super::request::{ThreadsRequest, TmpRequest, TokensRequest};

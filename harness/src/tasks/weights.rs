@@ -1,5 +1,4 @@
-//! The stage before all others: every weight against ggml's reading, or against
-//! another file.
+//! The stage before all others: every weight against ggml's reading, or against another file.
 
 use super::request::{ModelArgument, ThreadsRequest, model_path};
 use super::{Console, faults, values};

@@ -90,8 +90,7 @@ fn pointwise(
             Op::Residual => (ActivationFormat::F32, 1.0, shape(0) == shape(1)),
             Op::Embed | Op::Linear | Op::Bias | Op::KvCache(_) => (ActivationFormat::F32, 1.0, true),
         };
-        // An operand of a shape that the op cannot take has been reported at
-        // its own stage.
+        // An operand of a shape that the op cannot take has been reported at its own stage.
         if !shapes_fit {
             return ControlFlow::Continue(());
         }

@@ -27,9 +27,8 @@ const WEIGHTS: usize = 1 << 15;
 pub struct AttentionMap {
     /// The stage.
     pub stage: StageId,
-    /// The head. The first of a layer is the worst one of the stage if it is
-    /// beyond what is allowed, else the one in which the two sides differ most;
-    /// the others follow by how much the two sides differ.
+    /// The head. The first of a layer is the worst one of the stage if it is beyond what is allowed, else the one in
+    /// which the two sides differ most; the others follow by how much the two sides differ.
     pub head: usize,
     /// Whether this head is itself beyond what is allowed.
     pub flagged: bool,
@@ -45,8 +44,7 @@ pub struct AttentionMap {
     pub reference: Vec<Vec<Real>>,
 }
 
-/// A map for each head of the first layers with an origin, where both sides'
-/// weights were captured in one shape.
+/// A map for each head of the first layers with an origin, where both sides' weights were captured in one shape.
 pub(super) fn maps(graph: &Graph, stages: &[StageResult], subject: &Capture, reference: &Capture) -> Vec<AttentionMap> {
     let mut layers: Vec<u16> = Vec::new();
     for layer in stages.iter().filter(|s| s.origin).filter_map(|s| s.id.layer) {
@@ -123,8 +121,7 @@ fn around(bad: Option<usize>, rows: usize, side: usize) -> Range<usize> {
     last - side.min(last)..last
 }
 
-/// The heads shown: `worst` first, then those in which the two sides differ most, relative to the
-/// reference `b`.
+/// The heads shown: `worst` first, then those in which the two sides differ most, relative to the reference `b`.
 fn by_difference(a: &Stored, b: &Stored, heads: usize, worst: Option<usize>) -> Vec<usize> {
     let apart = |head: usize| distance(&a.slice(0, head..head + 1).data, &b.slice(0, head..head + 1).data);
     let distances: Vec<f64> = (0..heads).map(apart).collect();

@@ -6,8 +6,7 @@ use qdiff_engine::ops::{self, Context, Tensor};
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 
-/// A cache as it grows: its rows, how uncertain they are, and which of them
-/// are known.
+/// A cache as it grows: its rows, how uncertain they are, and which of them are known.
 #[derive(Default)]
 pub(super) struct CacheState {
     values: Tensor<f64>,

@@ -1,5 +1,4 @@
-//! The elements of the stages where faults begin, around the worst one: what a
-//! heatmap is drawn from.
+//! The elements of the stages where faults begin, around the worst one: what a heatmap is drawn from.
 
 use super::evaluate::evaluate;
 use super::operands::Block;
@@ -53,8 +52,7 @@ pub struct Elements {
     pub first: usize,
     /// Elements in a cell.
     pub pool: usize,
-    /// Index in its cell of the element shown, one list per row; no lists where
-    /// `pool` is 1.
+    /// Index in its cell of the element shown, one list per row; no lists where `pool` is 1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shown: Vec<Vec<usize>>,
     /// What the subject has.

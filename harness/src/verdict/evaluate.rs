@@ -1,6 +1,5 @@
-//! What a stage should be: its op in f64 on the operands that a runner itself
-//! captured, in the arithmetic it declares, in blocks of rows, so that memory
-//! stays bounded however long the run is.
+//! What a stage should be: its op in f64 on the operands that a runner itself captured, in the arithmetic it declares,
+//! in blocks of rows, so that memory stays bounded however long the run is.
 
 use super::apply::{State, apply};
 use super::operands::{Block, Side, Sink, Source};
@@ -15,12 +14,10 @@ use std::ops::ControlFlow;
 /// What a stage should be on one side, step by step: value and bound.
 pub type Expected = Vec<Option<(Tensor<f64>, Vec<f32>)>>;
 
-/// Evaluates `node` in f64 on the operands of every side, all steps, as its
-/// faults, if it carries any, read and compute it. Operands
-/// that were not captured are evaluated themselves, from the nearest captured
-/// ones on, with the nodes of `graph` (see [`super::Segment`]). What is known
-/// from neither is left out, and so are blocks of which `filter` asks for no
-/// position.
+/// Evaluates `node` in f64 on the operands of every side, all steps, as its faults, if it carries any, read and compute
+/// it. Operands that were not captured are evaluated themselves, from the nearest captured ones on, with the nodes of
+/// `graph` (see [`super::Segment`]). What is known from neither is left out, and so are blocks of which `filter` asks
+/// for no position.
 pub fn evaluate(
     node: &Node, graph: &Graph, weights: &dyn WeightSource, sides: &[Side<'_>], filter: &Filter, sink: &mut Sink<'_>,
 ) {
@@ -80,8 +77,7 @@ pub(super) fn put(node: &Node, block: Block<'_>, all: &mut Expected) {
     }
 }
 
-/// Lets a fault of writing change what was computed. The buffer holds what
-/// the runner gave a step before.
+/// Lets a fault of writing change what was computed. The buffer holds what the runner gave a step before.
 pub(crate) fn written(node: &Node, side: Side<'_>, expected: &mut Expected) {
     let Some(fault) = &node.faults.write else {
         return;

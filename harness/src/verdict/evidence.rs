@@ -1,5 +1,4 @@
-//! One origin laid open: what its stage gave and what it should have given,
-//! row by row, for those who ask why.
+//! One origin laid open: what its stage gave and what it should have given, row by row, for those who ask why.
 
 use super::evaluate::{Expected, assembled};
 use super::local::Row;
@@ -15,8 +14,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Elements of a stage, or of its largest operand, that hypotheses are tried
-/// on; of a larger one, as many rows.
+/// Elements of a stage, or of its largest operand, that hypotheses are tried on; of a larger one, as many rows.
 pub const TRIED: usize = 1 << 20;
 
 /// The same, that are described.
@@ -110,8 +108,7 @@ impl<'a> Evidence<'a> {
         (&got.data[range.clone()], &want.data[range.clone()], &bound[range])
     }
 
-    /// The row of operand `i` that belongs to `row`, of a stage that works
-    /// token by token.
+    /// The row of operand `i` that belongs to `row`, of a stage that works token by token.
     pub fn operand(&self, row: &RowAt, i: usize) -> Option<Vec<f32>> {
         let step = &self.side.capture.steps[row.step];
         let input = &self.oracle.graph.nodes[*self.node.inputs.get(i)?];
@@ -140,8 +137,7 @@ impl<'a> Evidence<'a> {
         all
     }
 
-    /// For a linear stage: three of its bad rows alone, which is what a
-    /// hypothesis is tried on first.
+    /// For a linear stage: three of its bad rows alone, which is what a hypothesis is tried on first.
     pub fn sample(&self) -> Option<Capture> {
         if self.node.op != Op::Linear || self.node.shape.first() != Some(&Axis::Tokens) {
             return None;
@@ -156,9 +152,8 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// Where a stage or one of its operands has more than `limit` elements: as many
-/// of its rows, bad ones first, with all that was captured of its own layer and the one before. `None`
-/// where it is not too large.
+/// Where a stage or one of its operands has more than `limit` elements: as many of its rows, bad ones first, with all
+/// that was captured of its own layer and the one before. `None` where it is not too large.
 pub fn excerpt(
     oracle: &Oracle<'_>, node: &Node, capture: &Capture, bad: &BTreeSet<usize>, limit: usize,
 ) -> Option<Capture> {
@@ -173,8 +168,7 @@ pub fn excerpt(
     node.token_axis().filter(|_| total > limit)?;
     let rows: usize = capture.steps.iter().map(Step::rows).sum();
     let room = (limit / (total / rows.max(1)).max(1)).max(SAMPLE);
-    // The first token of a step stands where a decoded one stands: kept, so
-    // that what a buffer still holds can be told.
+    // The first token of a step stands where a decoded one stands: kept, so that what a buffer still holds can be told.
     let mut chosen: BTreeSet<usize> = capture.steps.iter().map(|s| s.first).collect();
     chosen.extend(bad.iter().step_by(bad.len().div_ceil(room).max(1)));
     let near = |other: &Node| match (other.id.layer, node.id.layer) {

@@ -1,5 +1,4 @@
-//! What was not judged for want of captured stages, and the fewest stages that
-//! would have to be captured as well.
+//! What was not judged for want of captured stages, and the fewest stages that would have to be captured as well.
 
 use super::{StageResult, Status, Verdict};
 use crate::capture::Capture;
@@ -48,9 +47,8 @@ impl Verdict {
     }
 }
 
-/// The fewest stages that show all of `open`, from the last of the graph on: a
-/// stage shows those before it. Of a segment that says too little, the stage in
-/// its middle.
+/// The fewest stages that show all of `open`, from the last of the graph on: a stage shows those before it. Of a
+/// segment that says too little, the stage in its middle.
 fn additions(
     graph: &Graph, open: &[&StageResult], capture: &Capture, unjudged: impl Fn(&StageResult) -> bool,
 ) -> Vec<StageId> {

@@ -1,5 +1,4 @@
-//! The global error: what a difference did to the result. Informational where
-//! local residuals exist.
+//! The global error: what a difference did to the result. Informational where local residuals exist.
 
 use super::Place;
 use super::operands::rows_of;
@@ -25,8 +24,7 @@ pub struct Global {
     pub at: Place,
 }
 
-/// Compares a stage of two captures; `None` where no step has it in one shape
-/// on both sides.
+/// Compares a stage of two captures; `None` where no step has it in one shape on both sides.
 pub fn compare(node: &Node, subject: &Capture, reference: &Capture, filter: &Filter) -> Option<Global> {
     let mut worst: Option<Global> = None;
     for (s, r) in subject.steps.iter().zip(&reference.steps) {

@@ -33,11 +33,9 @@ pub enum Status {
     Disputed,
     /// NaN or infinity appears here.
     Poisoned,
-    /// The subject does the stated mathematics, and there is no reference to
-    /// hold it against.
+    /// The subject does the stated mathematics, and there is no reference to hold it against.
     Alone,
-    /// Not tapped by one side at least; judged there within the segment of a
-    /// later stage.
+    /// Not tapped by one side at least; judged there within the segment of a later stage.
     Covered,
     /// Not tapped, or not judged for want of operands.
     Missing,
@@ -62,15 +60,13 @@ pub struct StageResult {
     pub reference: Option<Local>,
     /// Distance between the two.
     pub global: Option<Global>,
-    /// Seconds that judging it took: no part of the verdict, which is the same
-    /// every time.
+    /// Seconds that judging it took: no part of the verdict, which is the same every time.
     #[serde(skip)]
     pub seconds: f64,
 }
 
 impl StageResult {
-    /// The stage, printed; the whole segment where the subject is judged over
-    /// one.
+    /// The stage, printed; the whole segment where the subject is judged over one.
     pub fn name(&self) -> String {
         let segment = self.subject.as_ref().and_then(|l| l.segment.as_ref());
         segment.map_or_else(|| self.id.to_string(), Segment::to_string)
@@ -88,8 +84,7 @@ pub struct Coverage {
     pub stages: usize,
     /// Stages of the whole graph.
     pub stages_total: usize,
-    /// Of the rows judged, those that stand inside a segment on one side at
-    /// least: judged together with a later stage.
+    /// Of the rows judged, those that stand inside a segment on one side at least: judged together with a later stage.
     pub within: usize,
     /// Whether there was no reference: then nothing is a full match.
     #[serde(default)]
@@ -142,21 +137,18 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The place that a finding at `id` names: the stage, or the segment that
-    /// it was judged over.
+    /// The place that a finding at `id` names: the stage, or the segment that it was judged over.
     pub fn name(&self, id: StageId) -> String {
         let stage = self.stages.iter().find(|s| s.id == id);
         stage.map_or_else(|| id.to_string(), StageResult::name)
     }
 
-    /// Whether the subject is wrong anywhere. Without a reference, an invariant
-    /// that it breaks says so too.
+    /// Whether the subject is wrong anywhere. Without a reference, an invariant that it breaks says so too.
     pub fn diverged(&self) -> bool {
         self.stages.iter().any(|s| s.origin) || self.ailment().is_some()
     }
 
-    /// Without a reference and without a finding, the first invariant that the
-    /// subject breaks.
+    /// Without a reference and without a finding, the first invariant that the subject breaks.
     pub fn ailment(&self) -> Option<&Symptom> {
         let decisive = self.coverage.alone && !self.stages.iter().any(|s| s.origin);
         self.health.iter().find(|s| decisive && s.broken)
@@ -173,12 +165,10 @@ impl Verdict {
     }
 }
 
-/// Judges the subject against the reference; where there is none, by its own
-/// operands and the invariants alone.
+/// Judges the subject against the reference; where there is none, by its own operands and the invariants alone.
 ///
 /// # Errors
-/// If a captured tensor could not be kept or read back: then there is no
-/// verdict.
+/// If a captured tensor could not be kept or read back: then there is no verdict.
 pub fn judge(
     oracle: &Oracle<'_>, subject: Side<'_>, reference: Option<Side<'_>>, filter: &Filter, policy: &Policy,
     progress: Progress<'_>,
@@ -243,8 +233,7 @@ fn origins(stages: &[StageResult]) -> Vec<&StageResult> {
     origins
 }
 
-/// The stages that are asked for; of those that a side did not capture also
-/// the ones that show them.
+/// The stages that are asked for; of those that a side did not capture also the ones that show them.
 fn asked<'a>(graph: &'a Graph, filter: &Filter, sides: &[Side<'_>]) -> Vec<&'a Node> {
     let asked = |i: &usize| filter.stage(graph.nodes[*i].id);
     let mut all: BTreeSet<usize> = (0..graph.nodes.len()).filter(asked).collect();
@@ -260,9 +249,8 @@ fn asked<'a>(graph: &'a Graph, filter: &Filter, sides: &[Side<'_>]) -> Vec<&'a N
     all.into_iter().map(|i| &graph.nodes[i]).collect()
 }
 
-/// Gives the stages inside judged segments their status, and tells which they
-/// are: those that are judged with another on one side, and by themselves or
-/// with another on the other.
+/// Gives the stages inside judged segments their status, and tells which they are: those that are judged with another
+/// on one side, and by themselves or with another on the other.
 fn within(graph: &Graph, stages: &mut [StageResult], alone: bool) -> Vec<bool> {
     let mut inside = [vec![false; graph.nodes.len()], vec![false; graph.nodes.len()]];
     for stage in stages.iter() {

@@ -18,8 +18,7 @@ pub(super) const ROWS_AT_ONCE: usize = 64;
 /// One step of f16, relative.
 const HALF_STEP: f64 = 1.0 / 1024.0;
 
-/// A batch of rows of any steps and sides, of one arithmetic, for one pass
-/// over the weights.
+/// A batch of rows of any steps and sides, of one arithmetic, for one pass over the weights.
 struct Batch<'a> {
     node: &'a Node,
     weights: &'a dyn WeightSource,
@@ -30,8 +29,7 @@ struct Batch<'a> {
     extent: (usize, usize),
     rows: Vec<f64>,
     deltas: Vec<f32>,
-    /// Per row, what its blocks' stored sums are more than their elements, and
-    /// how uncertain the sums are.
+    /// Per row, what its blocks' stored sums are more than their elements, and how uncertain the sums are.
     sums: Vec<(Vec<f64>, Vec<f64>)>,
     /// Rows of which a rounding must be read off the outputs.
     undecided: Vec<Undecided>,
@@ -142,8 +140,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Notes the ties of exact rows `x` together with what the runner made of
-    /// them, where that was captured.
+    /// Notes the ties of exact rows `x` together with what the runner made of them, where that was captured.
     fn settles(&mut self, part: &Block<'_>, x: &[f32]) -> bool {
         let (n, m) = self.extent;
         let first = self.rows.len() / n - part.rows.len();

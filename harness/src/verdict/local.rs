@@ -1,5 +1,4 @@
-//! The local check: a stage's output against the f64 evaluation of its op on
-//! that runner's own captured operands.
+//! The local check: a stage's output against the f64 evaluation of its op on that runner's own captured operands.
 
 use super::evaluate::evaluate;
 use super::operands::{Block, Side, rows_of};
@@ -51,8 +50,7 @@ impl Element {
 /// The local residual of one stage over a whole run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Local {
-    /// Largest share of what is allowed, over rows and elements; above 1 the
-    /// stage is wrong.
+    /// Largest share of what is allowed, over rows and elements; above 1 the stage is wrong.
     #[serde(with = "Real")]
     pub used: f64,
     /// Relative L2 distance of the worst row.
@@ -73,8 +71,7 @@ pub struct Local {
     pub bad_heads: BTreeSet<usize>,
     /// Rows judged.
     pub rows: usize,
-    /// Rows that were not judged: over so long a segment, rounding alone may
-    /// change them.
+    /// Rows that were not judged: over so long a segment, rounding alone may change them.
     #[serde(alias = "vague")]
     pub inconclusive: usize,
     /// Rows beyond what is allowed.
@@ -94,8 +91,7 @@ pub struct Local {
     pub extent: Option<String>,
     /// How the residual is spread.
     pub spread: Spread,
-    /// The subgraph that was evaluated, where the stage's own operands were
-    /// not captured.
+    /// The subgraph that was evaluated, where the stage's own operands were not captured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<Segment>,
 }
@@ -106,9 +102,8 @@ impl Local {
         self.used <= 1.0 && self.non_finite.is_none() && self.extent.is_none()
     }
 
-    /// Smallest tolerance rule (relative L2 per row, and the same share of the
-    /// row's largest value for one element) that would have let it pass;
-    /// `None` where no rule could.
+    /// Smallest tolerance rule (relative L2 per row, and the same share of the row's largest value for one element)
+    /// that would have let it pass; `None` where no rule could.
     pub fn least_tolerance(&self) -> Option<f64> {
         let possible = self.extent.is_none() && self.non_finite.is_none() && self.rule.is_finite();
         // Rounded up in the two digits it is printed with.
@@ -144,8 +139,7 @@ impl<'a> Check<'a> {
         Self { node, filter, rule: policy.rule(node.id), local: Local::default(), seen: false, short: None }
     }
 
-    /// The residual; `None` if the stage or its operands were captured in no
-    /// step.
+    /// The residual; `None` if the stage or its operands were captured in no step.
     fn finish(self) -> Option<Local> {
         let judged = self.local.rows > 0 || self.local.inconclusive == 0;
         (self.seen && judged).then_some(self.local)

@@ -33,8 +33,7 @@ pub struct LogitsRow {
     pub step: usize,
     /// Position of the token they follow.
     pub position: usize,
-    /// Kullback-Leibler divergence of the subject from the reference, in nats:
-    /// Σ p_ref · (ln p_ref − ln p_sub).
+    /// Kullback-Leibler divergence of the subject from the reference, in nats: Σ p_ref · (ln p_ref − ln p_sub).
     #[serde(with = "Real")]
     pub kl: f32,
     /// Largest difference between the two sides' logits.
@@ -46,8 +45,7 @@ pub struct LogitsRow {
     pub reference: Vec<Choice>,
 }
 
-/// Compares the logits `node` of both captures; empty where they were not
-/// captured in one shape.
+/// Compares the logits `node` of both captures; empty where they were not captured in one shape.
 pub(super) fn compare(node: &Node, subject: &Capture, reference: &Capture, filter: &Filter) -> Vec<LogitsRow> {
     let mut rows = Vec::new();
     for (s, r) in subject.steps.iter().zip(&reference.steps) {

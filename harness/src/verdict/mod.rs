@@ -1,13 +1,9 @@
-//! The verdict: each stage of each side held against its own f64 evaluation,
-//! then the stages held against each other.
+//! The verdict: each stage of each side held against its own f64 evaluation, then the stages held against each other.
 //!
-//! `evaluate` says what a stage should be on a runner's own `operands`: `apply`
-//! its op (`linear` in the runner's arithmetic, with `ties`; `caches` as they
-//! grow), `segment` where some were not captured. `local` holds the stage to it,
-//! `global` compares the two runners, `judge` gives every
-//! stage its status and finds the origins, `health` looks for what no correct
-//! model does. `spread`, `elements`, `attention` and `logits` keep what charts are
-//! drawn from.
+//! `evaluate` says what a stage should be on a runner's own `operands`: `apply` its op (`linear` in the runner's
+//! arithmetic, with `ties`; `caches` as they grow), `segment` where some were not captured. `local` holds the stage to
+//! it, `global` compares the two runners, `judge` gives every stage its status and finds the origins, `health` looks
+//! for what no correct model does. `spread`, `elements`, `attention` and `logits` keep what charts are drawn from.
 
 mod apply;
 mod attention;

@@ -71,8 +71,7 @@ pub(super) struct Source<'a> {
     pub(super) steps: Vec<usize>,
     /// What was evaluated because it was not captured.
     pub(super) computed: Option<&'a Computed>,
-    /// Whether a cache goes on from its own contents where they were captured,
-    /// as it does inside a segment.
+    /// Whether a cache goes on from its own contents where they were captured, as it does inside a segment.
     pub(super) resumes: bool,
     /// Whose positions alone are evaluated; all where `None`.
     pub(super) filter: Option<&'a Filter>,
@@ -159,8 +158,7 @@ impl<'a> Source<'a> {
         &self.side.capture.steps[index]
     }
 
-    /// Some rows of the node `input` as this side has them; all of them where
-    /// they were computed.
+    /// Some rows of the node `input` as this side has them; all of them where they were computed.
     pub(super) fn operand(&self, graph: &Graph, input: usize, step: usize, rows: &Range<usize>) -> Option<Operand<'a>> {
         let node = &graph.nodes[input];
         if let Some(stored) = self.step(step).stages.get(&node.id) {

@@ -1,19 +1,15 @@
 //! Segments: where operands of a stage were not captured, the smallest
 //! subgraph from captured tensors to the stage stands for it.
 //!
-//! A fused kernel or a third-party dump hands out only some stages. Such a
-//! stage is judged by evaluating everything between it and the nearest
-//! captured tensors in f64. What a correct runner may be off by follows the
-//! same path: each op's own forward error bound, and the uncertainty of its
-//! operands carried through its derivatives, first order in mean square
-//! ([`qdiff_engine::ops::propagate_error`]); where activations are quantised on the
-//! way, a value near a rounding tie is uncertain by a whole step
-//! ([`qdiff_engine::quant::uncertainty`]). This is no rigorous bound: it takes
-//! roundings for independent. It is sound in practice because the bounds it
-//! starts from are many times what correct engines need.
+//! A fused kernel or a third-party dump hands out only some stages. Such a stage is judged by evaluating everything
+//! between it and the nearest captured tensors in f64. What a correct runner may be off by follows the same path: each
+//! op's own forward error bound, and the uncertainty of its operands carried through its derivatives, first order in
+//! mean square ([`qdiff_engine::ops::propagate_error`]); where activations are quantised on the way, a value near a
+//! rounding tie is uncertain by a whole step ([`qdiff_engine::quant::uncertainty`]). This is no rigorous bound: it
+//! takes roundings for independent. It is sound in practice because the bounds it starts from are many times what
+//! correct engines need.
 //!
-//! A stage inside a segment counts as judged with it: a fault in it shows, but
-//! the finding can name the segment only.
+//! A stage inside a segment counts as judged with it: a fault in it shows, but the finding can name the segment only.
 
 use super::apply::{State, apply};
 use super::evaluate::{Expected, put};
@@ -110,8 +106,7 @@ impl Plan {
     }
 }
 
-/// Products that evaluating `node` takes before the node itself, over those that
-/// evaluating `than` takes.
+/// Products that evaluating `node` takes before the node itself, over those that evaluating `than` takes.
 pub(crate) fn products_beyond(node: &Node, than: &Node, oracle: &Oracle<'_>, capture: &Capture) -> usize {
     let graph = &oracle.graph;
     let (plan, have) = [node, than].map(|n| Plan::new(n, graph, capture)).into();

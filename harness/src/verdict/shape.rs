@@ -1,6 +1,5 @@
-//! What a residual looks like, for a fault that no hypothesis explains: which
-//! part of the rows is wrong, in what pattern, whether a factor or an offset
-//! would mend it, what the wrong rows equal instead, and of what rank the
+//! What a residual looks like, for a fault that no hypothesis explains: which part of the rows is wrong, in what
+//! pattern, whether a factor or an offset would mend it, what the wrong rows equal instead, and of what rank the
 //! residual is.
 
 use super::evidence::{Evidence, Wrong, right};
@@ -118,8 +117,7 @@ fn heads(e: &Evidence<'_>, columns: &[usize], width: usize) -> Option<String> {
     Some(format!("head{s} {}", list(&heads)))
 }
 
-/// Whether the rows of a stage are made of heads: what attention reads and
-/// gives, as it stands before the rotation.
+/// Whether the rows of a stage are made of heads: what attention reads and gives, as it stands before the rotation.
 pub(crate) fn of_heads(node: &Node, graph: &Graph) -> bool {
     let feeds = |id, depth: usize| -> bool {
         let mut ids = vec![id];
@@ -140,8 +138,7 @@ pub(crate) fn of_heads(node: &Node, graph: &Graph) -> bool {
     matches!(node.op, Op::AttnContext(_)) || (weighted && feeds(node.id, 2))
 }
 
-/// A filled rectangle of positions and columns that is neither all rows nor
-/// all columns.
+/// A filled rectangle of positions and columns that is neither all rows nor all columns.
 fn tile(e: &Evidence<'_>, wrong: &[Wrong], columns: &[usize], width: usize) -> Option<String> {
     let position = |w: &Wrong| e.rows[w.row].place.position;
     let (low, high) = (wrong.iter().map(position).min()?, wrong.iter().map(position).max()?);
@@ -196,9 +193,8 @@ fn fit(wrong: &[Wrong]) -> Option<String> {
     }
 }
 
-/// Rows that show something else than their own values: what should stand in
-/// another row or some columns on, or what the subject gave at another step or
-/// in another layer.
+/// Rows that show something else than their own values: what should stand in another row or some columns on, or what
+/// the subject gave at another step or in another layer.
 fn equal(e: &Evidence<'_>) -> Option<String> {
     let bad: Vec<_> = e.bad_rows().take(ROWS).collect();
     let steps = &e.side.capture.steps;

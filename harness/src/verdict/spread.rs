@@ -1,5 +1,4 @@
-//! How a residual is spread: over positions, over elements, and where it is
-//! largest. What charts are drawn from.
+//! How a residual is spread: over positions, over elements, and where it is largest. What charts are drawn from.
 
 use super::Element;
 use crate::number::rounded;
@@ -9,12 +8,10 @@ use serde::{Deserialize, Serialize, Serializer};
 /// Elements kept with their values.
 const WORST: usize = 8;
 
-/// A share of what is allowed that stands for itself and everything above, NaN
-/// included.
+/// A share of what is allowed that stands for itself and everything above, NaN included.
 pub const BEYOND: f32 = 1e9;
 
-/// Bin of the histogram in which an element uses between one and two times
-/// what it is allowed.
+/// Bin of the histogram in which an element uses between one and two times what it is allowed.
 pub const BIN_OF_ONE: usize = 24;
 
 /// Bins of the histogram.
@@ -30,8 +27,7 @@ pub struct Spread {
     /// How many elements use between `2^(i-24)` and `2^(i-23)` of what they are
     /// allowed, from `i = 0` on; the first bin holds all that use less.
     pub elements: Vec<u64>,
-    /// The worst element of each of the worst rows beyond what is allowed, the
-    /// worst first.
+    /// The worst element of each of the worst rows beyond what is allowed, the worst first.
     pub worst: Vec<Element>,
 }
 

@@ -21,8 +21,7 @@ pub struct BlockDiff {
     pub block: usize,
     /// First byte of the block in the file.
     pub offset: u64,
-    /// Index in the row of the first differing value; of the block's first,
-    /// where no value differs.
+    /// Index in the row of the first differing value; of the block's first, where no value differs.
     pub index: usize,
     /// The subject's value there.
     #[serde(with = "Real")]
@@ -44,8 +43,7 @@ pub struct FieldDiff {
     pub name: String,
     /// What it says.
     pub meaning: String,
-    /// First differing byte in the file; of the field's first, where bytes are
-    /// equal and it was decoded wrongly.
+    /// First differing byte in the file; of the field's first, where bytes are equal and it was decoded wrongly.
     pub offset: u64,
     /// Bytes of it that differ.
     pub bytes: usize,
@@ -183,8 +181,7 @@ fn describe(c: &Compared<'_>, row: usize, block: usize) -> BlockDiff {
     }
 }
 
-/// The fields in which the bytes differ; where they are equal, those that the
-/// values say were decoded wrongly.
+/// The fields in which the bytes differ; where they are equal, those that the values say were decoded wrongly.
 fn fields(
     format: &Format, (got, want): (&[u8], &[u8]), (ours, theirs): (&[f32], &[f32]), offset: u64,
 ) -> Vec<FieldDiff> {
@@ -219,8 +216,7 @@ fn fields(
     found
 }
 
-/// What stands in a field: an f16 as a number, else the bytes from the first
-/// differing one on, four of them.
+/// What stands in a field: an f16 as a number, else the bytes from the first differing one on, four of them.
 fn content(format: &Format, field: &Field, bytes: &[u8], first: usize) -> String {
     let half = match field.part {
         Part::Scale | Part::Offset => true,

@@ -25,8 +25,7 @@ pub struct WeightCause {
     pub remedy: String,
     /// Rows on which it was tried, all of which it reproduces bit by bit.
     pub rows: usize,
-    /// Whether rows that are right would be right under the fault as well; else
-    /// it holds of a part of the tensor.
+    /// Whether rows that are right would be right under the fault as well; else it holds of a part of the tensor.
     pub whole: bool,
 }
 
@@ -37,8 +36,7 @@ pub struct WeightFault {
 }
 
 impl WeightFault {
-    /// What `new` reads where `old` reads `tensor`, if that is all in which they
-    /// differ.
+    /// What `new` reads where `old` reads `tensor`, if that is all in which they differ.
     pub fn of(old: &Node, new: &Node, tensor: &str) -> Option<Self> {
         let alike =
             old.op == new.op && old.inputs == new.inputs && new.faults.compute.is_none() && new.faults.write.is_none();

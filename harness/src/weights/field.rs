@@ -1,9 +1,8 @@
 //! Which field of a block was decoded wrongly, told from its values alone: where
 //! the bytes are equal and what is made of them is not.
 //!
-//! A weight is `s·q − m` with a quant `q`, a scale `s` and an offset `m`. All
-//! three come out of ggml's own decoder, given the block with fields cleared or
-//! filled, so that no second decoder stands here.
+//! A weight is `s·q − m` with a quant `q`, a scale `s` and an offset `m`. All three come out of ggml's own decoder,
+//! given the block with fields cleared or filled, so that no second decoder stands here.
 
 use crate::llama::gguf::to_float;
 use qdiff_engine::quant::{Format, Part};
@@ -71,8 +70,7 @@ fn factor(pairs: &[(f64, f64)], size: f64) -> Option<f64> {
     pairs.iter().all(|(g, c)| (g - factor * c).abs() <= FITTED * size).then_some(factor)
 }
 
-/// One factor on the scaled part of every run: the scale of the block, or those
-/// of its sub-blocks.
+/// One factor on the scaled part of every run: the scale of the block, or those of its sub-blocks.
 fn scaled(format: &Format, p: &Parts, got: &[f64], want: &[f64], run: usize) -> Option<Part> {
     let mut factors = Vec::new();
     for at in (0..got.len()).step_by(run) {
@@ -105,8 +103,7 @@ fn shifted(format: &Format, p: &Parts, got: &[f64], want: &[f64], run: usize) ->
     alike(format, &factors, Part::Offset)
 }
 
-/// Another factor and another offset in every run: both stand packed in the
-/// sub-blocks' scales.
+/// Another factor and another offset in every run: both stand packed in the sub-blocks' scales.
 fn rescaled(format: &Format, got: &[f64], want: &[f64], run: usize) -> Option<Part> {
     format.field(Part::PackedScales)?;
     let fits = got.chunks(run).zip(want.chunks(run)).all(|(got, want)| {
@@ -120,8 +117,7 @@ fn rescaled(format: &Format, got: &[f64], want: &[f64], run: usize) -> Option<Pa
     fits.then_some(Part::PackedScales)
 }
 
-/// `whole` where one factor holds of every run, the sub-blocks' scales where
-/// each has its own.
+/// `whole` where one factor holds of every run, the sub-blocks' scales where each has its own.
 fn alike(format: &Format, factors: &[f64], whole: Part) -> Option<Part> {
     let first = *factors.first()?;
     let one = factors.iter().all(|f| (f - first).abs() <= FITTED * first.abs().max(1.0));

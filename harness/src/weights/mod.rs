@@ -1,9 +1,8 @@
 //! The stage before all others: every tensor there, and every value as ggml
 //! reads it; where not, down to the block and the field of it.
 //!
-//! `blocks` finds and describes the blocks that differ, `field` says of values
-//! that differ over equal bytes which field was decoded wrongly, `cause` looks for the
-//! fault of the catalogue that reads so, `sides` holds what is not a file.
+//! `blocks` finds and describes the blocks that differ, `field` says of values that differ over equal bytes which field
+//! was decoded wrongly, `cause` looks for the fault of the catalogue that reads so, `sides` holds what is not a file.
 
 mod blocks;
 mod cause;
@@ -112,8 +111,7 @@ pub(crate) struct Compared<'a> {
     pub(crate) one_reader: bool,
 }
 
-/// Compares every value of every tensor the graph reads with ggml's, bit by
-/// bit: as the engine reads them.
+/// Compares every value of every tensor the graph reads with ggml's, bit by bit: as the engine reads them.
 pub fn check(model: &Model, oracle: &Oracle<'_>) -> WeightCheck {
     check_reader(model, model, oracle, &|_, _| {})
 }
@@ -139,8 +137,7 @@ pub fn check_device(
     })
 }
 
-/// Every tensor the graph reads: `compare` is given its name, and what holds a
-/// reader of it against ggml.
+/// Every tensor the graph reads: `compare` is given its name, and what holds a reader of it against ggml.
 fn check_used<E>(
     model: &Model, oracle: &Oracle<'_>, progress: Progress<'_>,
     compare: impl Fn(&str, &dyn Fn(&dyn WeightSource) -> Option<Mismatch>) -> Result<Option<Mismatch>, E>,

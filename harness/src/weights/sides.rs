@@ -1,5 +1,4 @@
-//! Tensors that are not as a file holds them: read back from a device, or read
-//! through a fault.
+//! Tensors that are not as a file holds them: read back from a device, or read through a fault.
 
 use super::WeightFault;
 use crate::mutations::{CauseId, Injection};
@@ -52,12 +51,10 @@ pub struct FaultyWeights<'a> {
 }
 
 impl<'a> FaultyWeights<'a> {
-    /// The reader of `model` with `injections`; gives it and the tensors that
-    /// it reads otherwise, in words.
+    /// The reader of `model` with `injections`; gives it and the tensors that it reads otherwise, in words.
     ///
     /// # Errors
-    /// An injection that applies nowhere, that does not change how a weight is
-    /// read, or that begins at a position.
+    /// An injection that applies nowhere, that does not change how a weight is read, or that begins at a position.
     pub fn new(model: &'a Model, injections: &[Injection]) -> Result<(Self, Vec<String>)> {
         let (mut faults, mut words) = (HashMap::new(), Vec::new());
         for injection in injections {

@@ -1,8 +1,7 @@
 //! Bugs written into launches and kernels, to be injected into the tapped path.
 //!
-//! The diagnosis knows each by its definition in f64. Nothing here shares code
-//! with that: a fault changes a parameter of a launch, leaves a launch out, takes
-//! another buffer, or runs a kernel of `kernels/faults` that has the bug in it.
+//! The diagnosis knows each by its definition in f64. Nothing here shares code with that: a fault changes a parameter
+//! of a launch, leaves a launch out, takes another buffer, or runs a kernel of `kernels/faults` that has the bug in it.
 
 mod launches;
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Options that shut each other out.
 //!
-//! clap's own `conflicts_with` refuses them also where one of the two comes
-//! from the environment; here only what was typed clashes, and a setting of
-//! the environment gives way.
+//! clap's own `conflicts_with` refuses them also where one of the two comes from the environment; here only what was
+//! typed clashes, and a setting of the environment gives way.
 
 use crate::runners::Source;
 use crate::tasks::bench::Measure;
@@ -18,8 +17,7 @@ const EXCLUSIVE: &[(&str, &str, &[&str])] = &[
     ("generate", "nonce", &["prompt", "tokens", "raw"]),
 ];
 
-/// Options that say which prompt a recorded subject is of, so that its tokens
-/// can be held against it.
+/// Options that say which prompt a recorded subject is of, so that its tokens can be held against it.
 const OF_THE_SUBJECT: &[&str] = &["prompt", "tokens", "length"];
 
 /// What a capture has of its own, with the options' names.

@@ -24,8 +24,7 @@ use clap::{ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Pars
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Finds the stage of the layer at which an LLM inference engine first departs
-/// from llama.cpp, and says why.
+/// Finds the stage of the layer at which an LLM inference engine first departs from llama.cpp, and says why.
 #[derive(Debug, Parser)]
 #[command(
     name = "qdiff",

@@ -24,12 +24,10 @@ const SCRIPT: &str = concat!(
     include_str!("script/page.js"),
 );
 
-/// Lines of the screen that are folded away: what was run, and what is only of
-/// interest where nothing else is.
+/// Lines of the screen that are folded away: what was run, and what is only of interest where nothing else is.
 const FOLDED: [&str; 6] = ["model", "injected", "tolerance", "tokenizer", "repeat", "health"];
 
-/// The page of one run, or of several behind an overview. `absent` is what
-/// should be among them and is not.
+/// The page of one run, or of several behind an overview. `absent` is what should be among them and is not.
 pub(super) fn render(reports: &[&Report], absent: &[String]) -> Result<String> {
     let sorted = overview::sorted(reports);
     let (counts, table) = (overview::counts(&sorted), overview::table(&sorted));
@@ -118,8 +116,7 @@ impl Formatter for Inert {
     }
 }
 
-/// Puts each text in the place of its mark, in the order in which the marks
-/// stand; what was put in is not searched.
+/// Puts each text in the place of its mark, in the order in which the marks stand; what was put in is not searched.
 fn fill(template: &str, parts: &[(&str, &str)]) -> String {
     let (mut out, mut rest) = (String::new(), template);
     for (mark, text) in parts {

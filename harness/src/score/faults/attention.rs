@@ -5,8 +5,7 @@ use half::f16;
 use qdiff_engine::model::Graph;
 use std::ops::Add as _;
 
-/// Weights of every row from its scores: `f(scores of the row, query's
-/// position, row of weights)`.
+/// Weights of every row from its scores: `f(scores of the row, query's position, row of weights)`.
 fn rows(s: &mut Spot<'_>, f: impl Fn(&[f32], usize, &mut [f32])) {
     let scores = &s.inputs[0];
     let (tokens, keys) = (scores.shape[1], scores.shape[2]);

@@ -1,9 +1,8 @@
 //! Faults that share no code with any hypothesis: plain loops over what a
 //! stage read and gave, planted in the CPU engine right after the stage.
 //!
-//! Nothing here calls an op or a mutation. Weights come through the engine's
-//! own reader, or as the bytes of their blocks; the hypotheses have theirs
-//! from ggml.
+//! Nothing here calls an op or a mutation. Weights come through the engine's own reader, or as the bytes of their
+//! blocks; the hypotheses have theirs from ggml.
 
 #![allow(clippy::needless_range_loop, reason = "plain indices, as the kernels have them whose bugs these are")]
 
@@ -23,11 +22,9 @@ use std::sync::Arc;
 
 /// A fault as it can be planted.
 pub struct Fault {
-    /// The mutation that should be named, with its parameters where the right
-    /// ones are to be found.
+    /// The mutation that should be named, with its parameters where the right ones are to be found.
     pub cause: &'static str,
-    /// Stages of a model that it can be planted in, by what they are and by the
-    /// formats of their weights.
+    /// Stages of a model that it can be planted in, by what they are and by the formats of their weights.
     pub places: fn(&Graph, &Node, &Model) -> bool,
     /// Does it.
     pub spoil: fn(&mut Spot<'_>),

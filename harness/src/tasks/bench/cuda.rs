@@ -1,5 +1,4 @@
-//! `qdiff bench --measure cuda`: the CUDA engine on its own card, by both paths
-//! and with and without taps.
+//! `qdiff bench --measure cuda`: the CUDA engine on its own card, by both paths and with and without taps.
 
 use super::{BenchRequest, median, timed};
 use crate::llama::plain::Plain;
@@ -12,8 +11,7 @@ use qdiff_engine::ops::Tensor;
 use qdiff_engine::tap::{NoTaps, TapSink};
 use std::sync::Arc;
 
-/// Tokens of the context before the first timed decode step, which is also the
-/// timed prefill.
+/// Tokens of the context before the first timed decode step, which is also the timed prefill.
 const CONTEXT: usize = 512;
 /// Decode steps timed.
 const DECODE: usize = 128;
@@ -107,8 +105,7 @@ fn per_token(prompt: &[u32], steps: usize, step: impl FnMut(&[u32]) -> Result<()
 /// Seconds per token of prefill and of decode, a pair a round.
 type Times = Vec<(f64, f64)>;
 
-/// Times everything. Every engine runs between two runs of llama.cpp, round by
-/// round.
+/// Times everything. Every engine runs between two runs of llama.cpp, round by round.
 pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
     let opened = request.prompt.model.open()?;
     let prompt = request.cycled(&opened, CONTEXT)?;

@@ -61,14 +61,11 @@ impl BenchRequest {
 pub enum Measure {
     /// Prefill and decode of the CPU engine, untapped, against llama.cpp
     Speed,
-    /// Prefill and decode of the CUDA engine, with and without taps, against
-    /// llama.cpp on the same card
+    /// Prefill and decode of the CUDA engine, with and without taps, against llama.cpp on the same card
     Cuda,
-    /// Decode steps of the fused CUDA path to the end of the context: host and
-    /// device memory must stay flat
+    /// Decode steps of the fused CUDA path to the end of the context: host and device memory must stay flat
     Soak,
-    /// Wall time and peak memory of a whole `run -n 0` against llama.cpp
-    /// loading and doing the tapped prefill alone
+    /// Wall time and peak memory of a whole `run -n 0` against llama.cpp loading and doing the tapped prefill alone
     Run,
     /// That tapped prefill alone: what `run` is measured against
     TappedPrefill,
@@ -138,8 +135,7 @@ fn llama(opened: &LoadedModel, prompt: &[u32], threads: usize) -> Result<(f64, f
     timed(prompt, STEPS, |tokens| session.step(tokens, &none).map(drop))
 }
 
-/// What `run` is measured against: llama.cpp loads and does the fully tapped
-/// prefill, and nothing else happens.
+/// What `run` is measured against: llama.cpp loads and does the fully tapped prefill, and nothing else happens.
 fn tapped_prefill(request: &BenchRequest) -> Result<BenchReport> {
     let threads = request.threads.apply()?;
     let opened = request.prompt.model.open()?;

@@ -15,9 +15,8 @@ const ALONE: f32 = 0.999;
 /// How far weights that are all alike may differ, relative to each other.
 const ALIKE: f32 = 1e-5;
 
-/// Whether the weights `[H, T, N]` of queries at `positions` are no
-/// distributions over the causal keys, or look nowhere in particular, or at
-/// one key alone in every head.
+/// Whether the weights `[H, T, N]` of queries at `positions` are no distributions over the causal keys, or look nowhere
+/// in particular, or at one key alone in every head.
 pub(super) fn check(t: &Tensor<f32>, positions: &[u32]) -> Option<Seen> {
     let keys = t.shape.last().copied().unwrap_or(1).max(1);
     let rows: Vec<(&[f32], usize)> = t

@@ -1,8 +1,7 @@
 //! Invariants that need no reference: what no correct model does.
 //!
-//! One look at every captured stage. `values` knows what holds of any tensor
-//! (and of RoPE), `attention` what holds of attention weights, `stream` what
-//! holds of the hidden state, the cache and the tokens from step to step.
+//! One look at every captured stage. `values` knows what holds of any tensor (and of RoPE), `attention` what holds of
+//! attention weights, `stream` what holds of the hidden state, the cache and the tokens from step to step.
 
 mod attention;
 mod stream;

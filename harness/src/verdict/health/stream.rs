@@ -15,8 +15,7 @@ pub(super) fn unchanged(before: &Tensor<f32>, after: &Tensor<f32>) -> Option<See
         .then(|| ("the hidden state passes unchanged: nothing is added to it".to_owned(), Some(0)))
 }
 
-/// Whether the cache does not grow by the step's tokens, or the rows of
-/// different tokens are all alike.
+/// Whether the cache does not grow by the step's tokens, or the rows of different tokens are all alike.
 pub(super) fn cache(id: StageId, t: &Tensor<f32>, capture: &Capture, index: usize) -> Option<Seen> {
     let step = &capture.steps[index];
     if t.rows() != step.keys() {

@@ -3,8 +3,7 @@
 use super::Seen;
 use qdiff_engine::ops::Tensor;
 
-/// How far a norm may be off before it is called broken: far above any
-/// rounding, far below any real fault.
+/// How far a norm may be off before it is called broken: far above any rounding, far below any real fault.
 const BROKEN: f64 = 1e-2;
 
 /// Rows shorter than this may well be constant.
@@ -32,8 +31,7 @@ pub(super) fn constant(t: &Tensor<f32>) -> Option<Seen> {
     Some((format!("{count} of {} rows of {width} elements are {what}", rows.len()), None))
 }
 
-/// Whether a rotation from `x` to `y` changes norms, or turns nothing at a
-/// position other than 0.
+/// Whether a rotation from `x` to `y` changes norms, or turns nothing at a position other than 0.
 pub(super) fn rotation(x: &Tensor<f32>, y: &Tensor<f32>, head: usize, positions: &[u32]) -> Option<Seen> {
     let norm = |x: &[f32]| x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
     let heads = x.data.chunks(head.max(1)).zip(y.data.chunks(head.max(1)));
