@@ -45,13 +45,23 @@ fn start_writing(folder: &Folder, mut command: Command, least: u64) -> Child {
 }
 
 fn send(child: &Child, signal: i32) {
-    // SAFETY: our own child, not waited for yet.
-    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+    send_to(child.id() as i32, signal);
+}
+
+fn send_to(process: i32, signal: i32) {
+    // SAFETY: our own child, not waited for yet, or its child.
+    assert_eq!(unsafe { libc::kill(process, signal) }, 0);
+}
+
+/// The process that does the work, below the one that was started.
+fn worker(child: &Child) -> i32 {
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+    children.trim().parse().unwrap()
 }
 
 #[test]
 fn an_interrupt_leaves_nothing() {
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
         let folder = folder();
         let mut child = start_writing(&folder, recording(&folder), 1 << 20);
         send(&child, signal);
@@ -89,12 +99,66 @@ fn an_interrupted_run_is_no_pass() {
     assert_eq!(left(&folder), Vec::<String>::new());
 }
 
-/// Nothing can be cleaned up then; but nothing has the name that was asked for,
-/// and what is left is no capture.
+/// Whoever does the work may die of anything: one line tells of it, nothing is left, and it is no verdict.
+#[test]
+fn a_crash_is_one_line_and_leaves_nothing() {
+    let deaths = [
+        (libc::SIGABRT, "gave up (SIGABRT)"),
+        (libc::SIGSEGV, "crashed (SIGSEGV)"),
+        (libc::SIGKILL, "memory ran out (SIGKILL)"),
+        (libc::SIGBUS, "a file got shorter while it was read"),
+    ];
+    for (signal, words) in deaths {
+        let folder = folder();
+        let mut record = recording(&folder);
+        record.stderr(Stdio::piped());
+        let child = start_writing(&folder, record, 1 << 20);
+        send_to(worker(&child), signal);
+        let said = child.wait_with_output().unwrap();
+        let line = String::from_utf8(said.stderr).unwrap();
+        assert_eq!(said.status.code(), Some(2), "{line}");
+        assert!(line.contains(words), "{line}");
+        assert_eq!(left(&folder), Vec::<String>::new());
+    }
+}
+
+/// As a model is that someone writes again: the system ends whoever reads it.
+#[test]
+fn a_model_cut_short_while_it_is_read_is_told() {
+    let folder = folder_with(&Synth { n_layers: 400, ..Synth::default() });
+    let mut copy = command(&folder, "dequantise -m model.gguf --out out.gguf");
+    copy.stderr(Stdio::piped());
+    let child = start_writing(&folder, copy, 0);
+    std::fs::File::options().write(true).open(folder.join("model.gguf")).unwrap().set_len(1 << 16).unwrap();
+    let said = child.wait_with_output().unwrap();
+    let line = String::from_utf8(said.stderr).unwrap();
+    assert_eq!(said.status.code(), Some(2), "{line}");
+    assert!(line.contains("a file got shorter while it was read"), "{line}");
+    assert_eq!(left(&folder), Vec::<String>::new());
+}
+
+/// Without its supervisor a worker ends, and cleans up itself.
+#[test]
+fn a_worker_does_not_outlive_its_supervisor() {
+    let folder = folder();
+    let mut child = start_writing(&folder, recording(&folder), 1 << 20);
+    send(&child, libc::SIGKILL);
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    let start = Instant::now();
+    while !left(&folder).is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?} is left", left(&folder));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Nothing can be cleaned up where both are killed; but nothing has the name that was asked for, and what is left is no
+/// capture.
 #[test]
 fn a_killed_recording_is_no_capture() {
     let folder = folder();
     let mut child = start_writing(&folder, recording(&folder), 1 << 20);
+    send(&child, libc::SIGSTOP);
+    send_to(worker(&child), libc::SIGKILL);
     send(&child, libc::SIGKILL);
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     let left = left(&folder);
