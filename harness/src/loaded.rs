@@ -1,6 +1,6 @@
 //! A model open on both sides: the engine's reader and llama.cpp's.
 
-use crate::{file_hash, llama};
+use crate::{hash, llama};
 use anyhow::{Result, bail};
 use qdiff_engine::model::{LoadError, Model};
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ impl LoadedModel {
 
     /// SHA-256 of the file in hexadecimal.
     pub fn sha256(&self) -> String {
-        file_hash::of_file(&self.path, self.bytes())
+        hash::of_file(&self.path, self.bytes())
     }
 
     /// Refuses tokens that the model does not have.
@@ -81,11 +81,4 @@ pub fn load(path: &Path) -> Result<Model> {
         LoadError::Gguf(e) => e.into(),
         e => anyhow::Error::from(e).context(path.display().to_string()),
     })
-}
-
-/// SHA-256 of the bytes in hexadecimal.
-pub fn sha256(bytes: &[u8]) -> String {
-    use sha2::Digest as _;
-    let digest = sha2::Sha256::digest(bytes);
-    digest.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -1,6 +1,7 @@
 //! Many prompts in one run, with the model loaded once: `run --prompts`.
 
-use crate::loaded::{LoadedModel, sha256};
+use crate::hash::sha256;
+use crate::loaded::LoadedModel;
 use crate::prompts::{self, Ready, Style};
 use crate::report::{Place, file};
 use anyhow::{Context as _, Result, bail};

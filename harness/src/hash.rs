@@ -1,6 +1,5 @@
 //! The SHA-256 of a model, read anew only where the file may have changed: hashing gigabytes takes longer than a prompt.
 
-use crate::loaded::sha256;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,6 +9,13 @@ const LEAST: u64 = 1 << 26;
 
 /// A change this soon after another may leave the file system's time as it was, in seconds.
 const GRAIN: i64 = 2;
+
+/// SHA-256 of the bytes in hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest as _;
+    let digest = sha2::Sha256::digest(bytes);
+    digest.iter().map(|b| format!("{b:02x}")).collect()
+}
 
 /// SHA-256 of `bytes`, the content of the file at `path`, in hexadecimal: from the cache if the file system says that the
 /// file is the one hashed before (device, inode, size, and times of the last change to content and to inode, which no
