@@ -36,6 +36,19 @@ fn the_haiku_matches_in_every_stage() {
     assert_eq!(seen["cells"], 24 * 22 + 3);
 }
 
+/// Heads of 128 and other block formats. `./scripts/test` runs it where the file is; it fetches none of 1.1 GB.
+#[test]
+#[ignore = "wants QDIFF_SECOND_MODEL: set it to the output of scripts/fetch-model --model 1.5b"]
+fn the_second_model_matches() {
+    let model = std::env::var("QDIFF_SECOND_MODEL").expect("QDIFF_SECOND_MODEL names the second model");
+    let (code, report, text) = qdiff_tests::folder().told(&format!("run -m {model} --prompt haiku -n 1"));
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(stages(&report).len(), 28 * 22 + 3);
+    assert!(stages(&report).iter().all(|stage| stage["status"] == "match"), "{text}");
+    let coverage = &report["verdict"]["coverage"];
+    assert_eq!(coverage["asked"], coverage["judged"]);
+}
+
 /// Alone where a fault is in every layer, several in one run where each is in a layer of its own: there every layer has
 /// the origins of its fault, and no other layer has any.
 #[test]
