@@ -133,7 +133,7 @@ pub fn check_device(
 ) -> Result<WeightCheck> {
     check_used(model, oracle, progress, |tensor, against_ggml| {
         let (ty, bytes) = engine.read_weight(tensor)?;
-        Ok(against_ggml(&ReadBack::new(ty, model.extent(tensor), bytes)))
+        Ok(against_ggml(&ReadBack { ty, extent: model.extent(tensor), bytes }))
     })
 }
 
