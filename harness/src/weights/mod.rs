@@ -143,7 +143,7 @@ fn check_used<E>(
     compare: impl Fn(&str, &dyn Fn(&dyn WeightSource) -> Option<Mismatch>) -> Result<Option<Mismatch>, E>,
 ) -> Result<WeightCheck, E> {
     let used = model.graph().weights();
-    let unused = model.gguf().tensors().iter().filter(|t| !used.iter().any(|w| w.name == t.name));
+    let unused = model.gguf().tensors.iter().filter(|t| !used.iter().any(|w| w.name == t.name));
     let mut check = WeightCheck { unused: unused.map(|t| t.name.clone()).collect(), ..WeightCheck::default() };
     let reference = &oracle.weights;
     for (done, Weight { name: tensor, .. }) in used.iter().enumerate() {
