@@ -31,7 +31,7 @@ impl LoadedModel {
     /// The weight format of most bytes.
     pub fn main_format(&self) -> String {
         let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
-        for t in self.model.gguf().tensors() {
+        for t in &self.model.gguf().tensors {
             *bytes.entry(t.ggml_type.to_string()).or_default() += t.size;
         }
         let most = bytes.into_iter().max_by_key(|(_, n)| *n);

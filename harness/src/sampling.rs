@@ -1,7 +1,7 @@
 //! How tokens are drawn: as it is asked for, and as reports tell it.
 
 use clap::Args;
-use qdiff_engine::sampler::Settings;
+use qdiff_engine::sampler::Step;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -39,19 +39,25 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// As the samplers take it.
-    pub fn settings(&self) -> Settings {
-        Settings {
-            temperature: self.temp,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repeat_last_n: usize::from(self.repeat_last_n),
-            repeat_penalty: self.repeat_penalty,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            seed: self.seed,
+    /// The chain of llama.cpp's own tools, in their order; without temperature, penalties and the largest logit.
+    pub fn chain(&self) -> Vec<Step> {
+        let penalties = Step::Penalties {
+            last: usize::from(self.repeat_last_n),
+            repeat: self.repeat_penalty,
+            frequency: self.frequency_penalty,
+            presence: self.presence_penalty,
+        };
+        if self.temp <= 0.0 {
+            return vec![penalties, Step::Greedy];
         }
+        vec![
+            penalties,
+            Step::TopK(self.top_k),
+            Step::TopP(self.top_p),
+            Step::MinP(self.min_p),
+            Step::Temperature(self.temp),
+            Step::Draw(self.seed),
+        ]
     }
 }
 

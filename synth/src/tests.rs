@@ -1,96 +1,29 @@
 //! The synthetic models, loaded and run by llama.cpp itself.
 
-use std::ffi::CString;
-
 use super::*;
-use llama_cpp_sys_2 as sys;
+use qdiff::arithmetic::Number;
+use qdiff::capture::{Store, Want};
+use qdiff::llama::context::TappedContext;
+use qdiff::room::Room;
+use qdiff_engine::cuda::Gemm;
+use qdiff_engine::gguf::Gguf;
+use std::sync::Arc;
 
-/// A log that keeps nothing.
-unsafe extern "C" fn silent(_: sys::ggml_log_level, _: *const std::ffi::c_char, _: *mut std::ffi::c_void) {}
+const TOKENS: [u32; 5] = [39, 68, 75, 75, 78];
 
-/// A model and a context of llama.cpp, freed on drop.
-struct Llama {
-    model: *mut sys::llama_model,
-    ctx: *mut sys::llama_context,
-    _file: tempfile::NamedTempFile,
+fn load(bytes: &[u8]) -> Arc<qdiff::llama::Model> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    Arc::new(qdiff::llama::Model::load(file.path()).expect("the model loads"))
 }
 
-impl Llama {
-    fn load(bytes: &[u8]) -> Self {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), bytes).unwrap();
-        let path = CString::new(file.path().to_str().unwrap()).unwrap();
-        // SAFETY: the path is a C string, the parameters are the defaults with
-        // plain numbers changed, and the context is made of the live model.
-        unsafe {
-            sys::llama_log_set(Some(silent), std::ptr::null_mut());
-            sys::llama_backend_init();
-            let mut mp = sys::llama_model_default_params();
-            mp.n_gpu_layers = 0;
-            mp.check_tensors = true;
-            let model = sys::llama_model_load_from_file(path.as_ptr(), mp);
-            assert!(!model.is_null(), "the model does not load");
-            let mut cp = sys::llama_context_default_params();
-            cp.n_ctx = 64;
-            cp.n_threads = 1;
-            cp.n_threads_batch = 1;
-            let ctx = sys::llama_init_from_model(model, cp);
-            assert!(!ctx.is_null(), "no context");
-            Self { model, ctx, _file: file }
-        }
-    }
-
-    fn vocab(&self) -> *const sys::llama_vocab {
-        // SAFETY: the model is live.
-        unsafe { sys::llama_model_get_vocab(self.model) }
-    }
-
-    fn tokenize(&self, text: &str) -> Vec<i32> {
-        let mut tokens = vec![0; 256];
-        let (from, to, room) = (text.as_ptr().cast(), tokens.as_mut_ptr(), tokens.len() as i32);
-        // SAFETY: the text and the buffer are live and of the stated lengths.
-        let n = unsafe { sys::llama_tokenize(self.vocab(), from, text.len() as i32, to, room, true, true) };
-        tokens.truncate(usize::try_from(n).expect("room for the tokens"));
-        tokens
-    }
-
-    fn text(&self, tokens: &[i32]) -> String {
-        let mut buffer = vec![0_u8; 1024];
-        let (from, count, to, room) = (tokens.as_ptr(), tokens.len() as i32, buffer.as_mut_ptr().cast(), 1024);
-        // SAFETY: the tokens and the buffer are live and of the stated lengths.
-        let n = unsafe { sys::llama_detokenize(self.vocab(), from, count, to, room, false, true) };
-        buffer.truncate(usize::try_from(n).expect("room for the text"));
-        String::from_utf8(buffer).unwrap()
-    }
-
-    /// The logits after the last of `tokens`.
-    fn logits(&self, tokens: &[i32]) -> Vec<f32> {
-        let mut tokens = tokens.to_vec();
-        // SAFETY: the batch points to live tokens; the logits are those of the
-        // last token, one per token of the vocabulary, copied before the next call.
-        unsafe {
-            let batch = sys::llama_batch_get_one(tokens.as_mut_ptr(), tokens.len() as i32);
-            assert_eq!(sys::llama_decode(self.ctx, batch), 0);
-            let count = sys::llama_vocab_n_tokens(self.vocab()) as usize;
-            std::slice::from_raw_parts(sys::llama_get_logits_ith(self.ctx, -1), count).to_vec()
-        }
-    }
-}
-
-impl Drop for Llama {
-    fn drop(&mut self) {
-        // SAFETY: both were made in `load` and are freed once.
-        unsafe {
-            sys::llama_free(self.ctx);
-            sys::llama_model_free(self.model);
-        }
-    }
-}
-
-const TOKENS: [i32; 5] = [39, 68, 75, 75, 78];
-
+/// The logits after the last of [`TOKENS`].
 fn run(bytes: &[u8]) -> Vec<f32> {
-    Llama::load(bytes).logits(&TOKENS)
+    let graph = model::build(&Gguf::from_bytes(bytes.to_vec()).unwrap()).unwrap();
+    let room = Room { step: TOKENS.len(), context: 64, threads: 1, gemm: Gemm::Own, kv: Number::F16 };
+    let mut context = TappedContext::new(&load(bytes), &graph, room).unwrap();
+    let step = context.step(&TOKENS, &Want::choice(&graph, &Store::usual(None))).unwrap();
+    step.choice.expect("the last token's logits").get().data.clone()
 }
 
 /// Root mean square of the difference, relative to the spread of `a`.
@@ -122,19 +55,19 @@ fn every_weight_type_runs_close_to_f32() {
 
 #[test]
 fn text_round_trips() {
-    let llama = Llama::load(&Synth::default().to_bytes());
-    let hello = llama.tokenize("Hello world");
+    let llama = load(&Synth::default().to_bytes());
+    let tokenize = |text| llama.tokenize(text).unwrap();
+    // Nothing stands before them.
+    let hello = tokenize("Hello world");
     assert_eq!(hello.len(), 2, "{hello:?}");
     for text in ["Hello world", "What is the model?\n\nÜber 12 %", "<|im_start|>user\nHello<|im_end|>\n"] {
-        assert_eq!(llama.text(&llama.tokenize(text)), text);
+        let pieces = tokenize(text).into_iter().map(|t| llama.piece_bytes(t, true).unwrap());
+        assert_eq!(pieces.collect::<Vec<_>>().concat(), text.as_bytes());
     }
-    // SAFETY: the vocabulary is live.
-    unsafe {
-        assert!(!sys::llama_vocab_get_add_bos(llama.vocab()));
-        assert_eq!(sys::llama_vocab_eos(llama.vocab()), base_vocab() as i32 - 1);
-        assert!(!sys::llama_model_chat_template(llama.model, std::ptr::null()).is_null());
-    }
-    assert_eq!(*llama.tokenize("<|im_end|>"), [base_vocab() as i32 - 1]);
+    let last = base_vocab() as u32 - 1;
+    assert_eq!(llama.metadata("tokenizer.ggml.eos_token_id"), Some(last.to_string()));
+    assert!(llama.metadata("tokenizer.chat_template").is_some());
+    assert_eq!(tokenize("<|im_end|>"), [last]);
 }
 
 #[test]

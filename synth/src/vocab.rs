@@ -1,5 +1,6 @@
 //! A small byte-level BPE vocabulary, in the form of GPT-2's and Qwen's.
 
+use qdiff_engine::tokenizer::alphabet;
 use std::collections::BTreeMap;
 
 /// Token types of llama.cpp.
@@ -34,8 +35,8 @@ pub struct Vocab {
 impl Vocab {
     /// The vocabulary without padding tokens.
     pub fn build() -> Self {
-        let mut tokens: Vec<String> = (0..=255).filter(|&b| printable(b)).map(symbol).collect();
-        tokens.extend((0..=255).filter(|&b| !printable(b)).map(symbol));
+        let mut tokens: Vec<String> = alphabet::characters().map(String::from).to_vec();
+        tokens.sort_unstable();
         let mut merges = Vec::new();
         for (left, right) in learn() {
             let whole = format!("{left}{right}");
@@ -62,16 +63,9 @@ impl Vocab {
     }
 }
 
-/// Whether a byte stands for itself in GPT-2's alphabet.
-fn printable(byte: u8) -> bool {
-    matches!(byte, 33..=126 | 161..=172 | 174..=255)
-}
-
 /// The symbol of a byte in GPT-2's alphabet.
 pub fn symbol(byte: u8) -> String {
-    let code =
-        if printable(byte) { u32::from(byte) } else { 256 + (0..byte).filter(|&b| !printable(b)).count() as u32 };
-    char::from_u32(code).expect("a code below the surrogates").into()
+    alphabet::characters()[usize::from(byte)].into()
 }
 
 /// Byte-pair encoding learnt from [`WORDS`], until each is one token: the most

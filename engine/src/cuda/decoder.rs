@@ -158,26 +158,7 @@ impl Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{qwen2, qwen3, skeleton};
-
-    #[test]
-    fn every_node_has_its_place_exactly_once() {
-        for (graph, biases, norms) in [(skeleton(qwen2::graph, 3), 3, 0), (skeleton(qwen3::graph, 3), 0, 2)] {
-            let decoder = Decoder::of(&graph).expect("a decoder");
-            assert_eq!(decoder.layers.len(), 3);
-            let mut seen = vec![decoder.embed, decoder.final_norm, decoder.logits];
-            for l in &decoder.layers {
-                assert_eq!(l.biased.iter().flatten().count(), biases);
-                assert_eq!(l.normed.iter().flatten().count(), norms);
-                seen.extend(l.proj.iter().chain(&l.rope).chain(&l.cache));
-                seen.extend(l.biased.iter().chain(&l.normed).flatten());
-                seen.extend([l.attn_norm, l.scores, l.weights, l.context, l.attn_out]);
-                seen.extend([l.attn_residual, l.ffn_norm, l.gate, l.up, l.act, l.down, l.out]);
-            }
-            seen.sort_unstable();
-            assert_eq!(seen, (0..graph.nodes.len()).collect::<Vec<_>>());
-        }
-    }
+    use crate::model::{qwen2, skeleton};
 
     #[test]
     fn another_model_is_not_taken_for_one() {

@@ -164,16 +164,12 @@ impl CudaEngine {
 
     /// Bytes of weights that a decode step reads: every tensor but the rows of the embedding that are not the token's.
     pub fn weight_bytes(&self) -> usize {
-        let read = |node: &Node| match &node.op {
-            Op::Embed => self.memory.weight(node).row_bytes(),
-            Op::RmsNorm(_) | Op::Linear | Op::Bias => {
-                let weight = self.memory.weight(node);
-                weight.m * weight.row_bytes()
-            }
-            Op::Rope(_) | Op::KvCache(_) | Op::AttnScores(_) | Op::AttnWeights(_) | Op::AttnContext(_) => 0,
-            Op::Residual | Op::SwiGlu => 0,
+        let read = |node: &Node| {
+            let weight = self.memory.weight(node);
+            let rows = if node.op == Op::Embed { 1 } else { weight.m };
+            rows * weight.ty.row_bytes(weight.n)
         };
-        self.graph.nodes.iter().map(read).sum()
+        self.graph.nodes.iter().filter(|node| !node.weights.is_empty()).map(read).sum()
     }
 
     /// How long each kernel of a decode step takes at this position, in the order of the step: its name, and seconds

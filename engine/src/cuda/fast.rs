@@ -95,17 +95,15 @@ impl Fused<'_> {
     }
 
     fn eps(&self, i: usize) -> f32 {
-        match &self.node(i).op {
-            Op::RmsNorm(norm) => norm.eps as f32,
-            _ => unreachable!("the decoder's norms are RMSNorms"),
-        }
+        let Op::RmsNorm(norm) = &self.node(i).op else { unreachable!("the decoder's norms are RMSNorms") };
+        norm.eps as f32
     }
 
     fn scale(&self, layer: &Layer) -> f32 {
-        match &self.node(layer.weights).op {
-            Op::AttnWeights(softmax) => softmax.scale as f32,
-            _ => unreachable!("the decoder's weights are a softmax"),
-        }
+        let Op::AttnWeights(softmax) = &self.node(layer.weights).op else {
+            unreachable!("the decoder's weights are a softmax")
+        };
+        softmax.scale as f32
     }
 
     fn launch(&self, call: Call, nodes: Vec<usize>, span: Span) -> Launch {
@@ -155,7 +153,7 @@ impl Fused<'_> {
         let params = EmbedTokenParams {
             w: w.planes,
             x: self.at(embed),
-            position_at: self.calls.memory.scratch.position,
+            position_at: self.calls.memory.position,
             width: w.n as i32,
             token,
             position: position as i32,
@@ -176,7 +174,7 @@ impl Fused<'_> {
             head_norm: layer.normed.map(vector_some),
             frequency: self.calls.memory.frequencies[&layer.rope[0]],
             w: [q, k, v].map(|w| w.planes),
-            position_at: self.calls.memory.scratch.position,
+            position_at: self.calls.memory.position,
             q: self.at(layer.rope[0]),
             k_cache: self.at(layer.cache[0]),
             v_cache: self.at(layer.cache[1]),
@@ -203,25 +201,22 @@ impl Fused<'_> {
     /// Scores, softmax and context of one token.
     fn attention(&self, layer: &Layer) -> Call {
         let config = &self.calls.graph.config;
-        let scratch = &self.calls.memory.scratch;
+        let memory = self.calls.memory;
         let params = AttentionParams {
             q: self.at(layer.rope[0]),
             k: self.at(layer.cache[0]),
             v: self.at(layer.cache[1]),
-            partial: scratch.partial,
-            arrived: scratch.arrived,
+            partial: memory.partial,
+            arrived: memory.arrived,
             out: self.at(layer.context),
-            position_at: scratch.position,
+            position_at: memory.position,
             scores_tap: self.tap(layer.scores),
             weights_tap: self.tap(layer.weights),
             scale: self.scale(layer),
         };
         let group = config.n_heads / config.n_kv_heads;
-        Call::new(params, (config.n_kv_heads as u32, SPLITS, 1), ATTENTION_THREADS).of(&[
-            &self.calls.options.kv.kernel(),
-            &config.head_dim,
-            &group,
-        ])
+        let kv = self.calls.options.kv.kernel();
+        Call::new(params, (config.n_kv_heads as u32, SPLITS, 1), ATTENTION_THREADS).of(&[&kv, &config.head_dim, &group])
     }
 
     /// `out = a + W x`, the product itself tapped.
@@ -282,11 +277,11 @@ impl Fused<'_> {
 
     /// The next token, into host memory.
     fn argmax(&self) -> Call {
-        let scratch = &self.calls.memory.scratch;
+        let memory = self.calls.memory;
         let params = ArgmaxParams {
             logits: self.at(self.decoder.logits),
-            best: scratch.best,
-            arrived: scratch.argmax_arrived,
+            best: memory.best,
+            arrived: memory.argmax_arrived,
             token: self.next_token,
             m: self.weight(self.decoder.logits).m as i32,
         };
@@ -313,8 +308,8 @@ impl Fused<'_> {
         // More would not fit the registers of a thread.
         let rows = if config.head_dim <= 64 { 2 } else { 1 };
         let grid = (span.tokens.div_ceil(PREFILL_QUERIES * rows) as u32, config.n_heads as u32, 1);
-        let arguments = (self.calls.options.kv.kernel(), config.head_dim, rows);
-        let call = Call::new(params, grid, PREFILL_THREADS).of(&[&arguments.0, &arguments.1, &arguments.2]);
+        let kv = self.calls.options.kv.kernel();
+        let call = Call::new(params, grid, PREFILL_THREADS).of(&[&kv, &config.head_dim, &rows]);
         self.launch(call, vec![layer.scores, layer.weights, layer.context], span)
     }
 }

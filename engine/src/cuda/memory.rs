@@ -5,7 +5,7 @@ use super::device::Doing as _;
 use super::kernels::constant;
 use super::launch::Ptr;
 use super::options::{Gemm, Options, Path};
-use super::weights::{self, PLANES, Planes};
+use super::weights::{self, Planes};
 use super::{CudaError, readback};
 use crate::model::{Axis, Graph, Model, Node, Role, StageId, WeightSource};
 use crate::ops::{Op, Rope};
@@ -25,13 +25,6 @@ pub struct Weight {
     pub n: usize,
     /// Rows.
     pub m: usize,
-}
-
-impl Weight {
-    /// Bytes of a row.
-    pub fn row_bytes(&self) -> usize {
-        self.ty.row_bytes(self.n)
-    }
 }
 
 /// Where everything of an engine stands on the device.
@@ -54,14 +47,7 @@ pub struct Memory {
     pub cache_f32: Ptr,
     /// The ring of taps.
     pub ring: Ptr,
-    /// Scratch of the fused kernels.
-    pub scratch: Scratch,
-}
-
-/// Scratch of the fused kernels; all of it starts as zero.
-#[derive(Clone, Copy, Debug)]
-pub struct Scratch {
-    /// Position of the step's token.
+    /// For the fused kernels, as all that follows, which starts as zero: position of the step's token.
     pub position: Ptr,
     /// Shares of the attention.
     pub partial: Ptr,
@@ -121,13 +107,11 @@ impl Memory {
             parts: take(parts),
             cache_f32: take(4 * options.context * config.n_kv_heads * config.head_dim),
             ring: take(readback::RING_BYTES),
-            scratch: Scratch {
-                position: take(8),
-                partial: take(4 * SPLITS as usize * config.n_heads * (config.head_dim + 2)),
-                arrived: take(4 * config.n_kv_heads),
-                argmax_arrived: take(4),
-                best: take(8),
-            },
+            position: take(8),
+            partial: take(4 * SPLITS as usize * config.n_heads * (config.head_dim + 2)),
+            arrived: take(4 * config.n_kv_heads),
+            argmax_arrived: take(4),
+            best: take(8),
             bytes: plan.bytes(),
         })
     }
@@ -184,10 +168,7 @@ fn plan_weight(source: &dyn WeightSource, name: &str, plan: &mut Plan) -> Result
         )));
     }
     let parts = weights::plan(ty, n * m / ty.block_size(), plan);
-    let mut planes: Planes = [0; PLANES];
-    for (plane, part) in planes.iter_mut().zip(&parts) {
-        *plane = part.at;
-    }
+    let planes = std::array::from_fn(|i| parts.get(i).map_or(0, |part: &Part| part.at));
     Ok(Weight { planes, parts, ty, n, m })
 }
 

@@ -6,7 +6,7 @@ use super::memory::Memory;
 use super::options::Options;
 use crate::model::{Graph, Invented, WeightSource, qwen2, qwen3};
 use crate::ops::Weight;
-use crate::quant::GgmlType;
+use crate::quant::{GgmlType, Stored};
 
 /// Small models of both architectures.
 pub fn graphs() -> [Graph; 2] {
@@ -32,17 +32,9 @@ pub fn with_calls<T>(graph: &Graph, options: &Options, f: impl FnOnce(Calls<'_>)
 struct Extents(Vec<Weight>);
 
 impl WeightSource for Extents {
-    fn extent(&self, tensor: &str) -> (usize, usize) {
+    fn stored(&self, tensor: &str) -> Stored<'_> {
         let weight = self.0.iter().find(|w| w.name == tensor).expect("a tensor of the graph");
-        (weight.extent[0], weight.extent[1..].iter().product())
-    }
-    fn ggml_type(&self, _: &str) -> GgmlType {
-        GgmlType::Q8_0
-    }
-    fn rows(&self, _: &str, _: usize, _: &mut [f32]) {
-        unreachable!("no launch reads a weight on the host")
-    }
-    fn row_bytes(&self, _: &str, _: usize) -> &[u8] {
-        unreachable!("no launch reads a weight on the host")
+        let extent = (weight.extent[0], weight.extent[1..].iter().product());
+        Stored { ty: GgmlType::Q8_0, extent, bytes: &[] }
     }
 }

@@ -24,9 +24,10 @@ mod value;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub use error::{GgufError, Problem};
 pub use value::{ArrayValue, StringArray, Value};
@@ -69,10 +70,22 @@ impl TensorInfo {
 
 /// A GGUF file, parsed and checked; its tensor data stays where it is.
 pub struct Gguf {
-    path: Option<PathBuf>,
+    /// The format's version: 2 or 3.
+    pub version: u32,
+    /// The alignment of tensor data, in bytes: a power of two.
+    pub alignment: u64,
+    /// Where the data section starts, in bytes from the start of the file.
+    pub data_offset: u64,
+    /// All keys and values, in the file's order.
+    pub metadata: Vec<(String, Value)>,
+    /// All tensors, in the file's order.
+    pub tensors: Vec<TensorInfo>,
+    /// Where each key stands.
+    keys: HashMap<String, usize>,
+    /// Where each tensor stands.
+    names: HashMap<String, usize>,
     /// Mapped or in memory.
     bytes: Box<dyn AsRef<[u8]> + Send + Sync>,
-    header: parse::Header,
 }
 
 impl Gguf {
@@ -81,12 +94,8 @@ impl Gguf {
     /// # Errors
     /// [`GgufError`], naming the file, if it cannot be read or is refused.
     pub fn open(path: &Path) -> Result<Self, GgufError> {
-        let file = Some(path.to_owned());
-        let parsed = map(path).and_then(|map| Ok((parse::parse(&map)?, map)));
-        match parsed {
-            Ok((header, map)) => Ok(Self { path: file, header, bytes: Box::new(map) }),
-            Err(problem) => Err(GgufError { file, problem }),
-        }
+        let parsed = map(path).and_then(|map| parse::parse(Box::new(map)));
+        parsed.map_err(|problem| GgufError { file: Some(path.to_owned()), problem })
     }
 
     /// Parses a file that is already in memory.
@@ -94,35 +103,7 @@ impl Gguf {
     /// # Errors
     /// [`GgufError`] if it is refused.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, GgufError> {
-        match parse::parse(&bytes) {
-            Ok(header) => Ok(Self { path: None, header, bytes: Box::new(bytes) }),
-            Err(problem) => Err(GgufError { file: None, problem }),
-        }
-    }
-
-    /// Where the file lies, if it was opened by path.
-    pub fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
-    }
-
-    /// The format's version: 2 or 3.
-    pub fn version(&self) -> u32 {
-        self.header.version
-    }
-
-    /// The alignment of tensor data, in bytes: a power of two.
-    pub fn alignment(&self) -> u64 {
-        self.header.alignment
-    }
-
-    /// Where the data section starts, in bytes from the start of the file.
-    pub fn data_offset(&self) -> u64 {
-        self.header.data_offset
-    }
-
-    /// The whole file's size in bytes.
-    pub fn file_len(&self) -> u64 {
-        self.bytes().len() as u64
+        parse::parse(Box::new(bytes)).map_err(|problem| GgufError { file: None, problem })
     }
 
     /// The whole file.
@@ -130,24 +111,14 @@ impl Gguf {
         (*self.bytes).as_ref()
     }
 
-    /// All keys and values, in the file's order.
-    pub fn metadata(&self) -> &[(String, Value)] {
-        &self.header.metadata
-    }
-
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.header.keys.get(key).map(|i| &self.header.metadata[*i].1)
-    }
-
-    /// All tensors, in the file's order.
-    pub fn tensors(&self) -> &[TensorInfo] {
-        &self.header.tensors
+        self.keys.get(key).map(|i| &self.metadata[*i].1)
     }
 
     /// The tensor called `name`.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.header.names.get(name).map(|i| &self.header.tensors[*i])
+        self.names.get(name).map(|i| &self.tensors[*i])
     }
 
     /// The bytes of one of this file's tensors: [`TensorInfo::size`] of them.
@@ -155,7 +126,7 @@ impl Gguf {
     /// # Panics
     /// If `t` is of another file and does not fit into this one.
     pub fn data(&self, t: &TensorInfo) -> &[u8] {
-        let start = (self.header.data_offset + t.offset) as usize;
+        let start = (self.data_offset + t.offset) as usize;
         &self.bytes()[start..][..t.size as usize]
     }
 }
@@ -183,10 +154,9 @@ fn map(path: &Path) -> Result<Mmap, Problem> {
 impl std::fmt::Debug for Gguf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gguf")
-            .field("path", &self.path)
-            .field("version", &self.version())
-            .field("metadata", &self.metadata().len())
-            .field("tensors", &self.tensors().len())
+            .field("version", &self.version)
+            .field("metadata", &self.metadata.len())
+            .field("tensors", &self.tensors.len())
             .finish_non_exhaustive()
     }
 }

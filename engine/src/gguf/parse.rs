@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use super::TensorInfo;
 use super::error::{Problem, remedy};
 use super::reader::{MAX_LENGTH, Reader};
 use super::value::{ArrayValue, StringArray, Value};
+use super::{Gguf, TensorInfo};
 use crate::quant::GgmlType;
 
 /// Bytes of a tensor name, with the NUL that C adds (`GGML_MAX_NAME`).
@@ -18,21 +18,9 @@ const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 const LAST_TYPE: u32 = 12;
 
-/// What a file says before its data.
-pub(super) struct Header {
-    pub(super) version: u32,
-    pub(super) alignment: u64,
-    pub(super) data_offset: u64,
-    pub(super) metadata: Vec<(String, Value)>,
-    pub(super) tensors: Vec<TensorInfo>,
-    /// Where each key stands.
-    pub(super) keys: HashMap<String, usize>,
-    /// Where each tensor stands.
-    pub(super) names: HashMap<String, usize>,
-}
-
 /// Parses a whole file.
-pub(super) fn parse(bytes: &[u8]) -> Result<Header, Problem> {
+pub(super) fn parse(file: Box<dyn AsRef<[u8]> + Send + Sync>) -> Result<Gguf, Problem> {
+    let bytes = (*file).as_ref();
     if bytes.is_empty() {
         return Err(Problem::Damaged("is empty".to_owned()));
     }
@@ -81,7 +69,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Header, Problem> {
         r.check("the start of the tensor data", data_offset)?;
     }
     check_data(&r, data_offset, alignment, &tensors)?;
-    Ok(Header { version, alignment, data_offset, metadata, tensors, keys, names })
+    Ok(Gguf { version, alignment, data_offset, metadata, tensors, keys, names, bytes: file })
 }
 
 /// Tensors must follow each other without gaps but padding, inside the file.

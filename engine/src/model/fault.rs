@@ -6,7 +6,7 @@
 
 use super::{Node, WeightSource};
 use crate::ops::{Context, Op, Tensor};
-use crate::quant::GgmlType;
+use crate::quant::Stored;
 use std::fmt;
 use std::sync::Arc;
 
@@ -108,12 +108,8 @@ pub struct FaultyWeights<'a> {
 }
 
 impl WeightSource for FaultyWeights<'_> {
-    fn extent(&self, tensor: &str) -> (usize, usize) {
-        self.source.extent(tensor)
-    }
-
-    fn ggml_type(&self, tensor: &str) -> GgmlType {
-        self.source.ggml_type(tensor)
+    fn stored(&self, tensor: &str) -> Stored<'_> {
+        self.source.stored(tensor)
     }
 
     fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
@@ -121,9 +117,5 @@ impl WeightSource for FaultyWeights<'_> {
         for (i, row) in out.chunks_mut(n.max(1)).enumerate() {
             (self.fault)(self.source, tensor, first + i, row);
         }
-    }
-
-    fn row_bytes(&self, tensor: &str, row: usize) -> &[u8] {
-        self.source.row_bytes(tensor, row)
     }
 }

@@ -6,7 +6,7 @@
 use super::fault::Faults;
 use super::{Config, StageId};
 use crate::ops::{Op, Weight};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// One axis of a stage's shape, outermost first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,13 +149,8 @@ impl Graph {
 
     /// Stage names in order of first appearance, layers folded.
     pub fn stage_names(&self) -> Vec<&'static str> {
-        let mut names = Vec::new();
-        for node in &self.nodes {
-            if !names.contains(&node.id.name) {
-                names.push(node.id.name);
-            }
-        }
-        names
+        let mut seen = HashSet::new();
+        self.nodes.iter().map(|n| n.id.name).filter(|name| seen.insert(*name)).collect()
     }
 
     /// For each node, the index of its last reader (itself if none).
@@ -204,13 +199,8 @@ impl Graph {
 
     /// GGUF tensors that the graph reads, each once.
     pub fn weights(&self) -> Vec<&Weight> {
-        let mut all: Vec<&Weight> = Vec::new();
-        for weight in self.nodes.iter().flat_map(|n| &n.weights) {
-            if all.iter().all(|seen| seen.name != weight.name) {
-                all.push(weight);
-            }
-        }
-        all
+        let mut seen = HashSet::new();
+        self.nodes.iter().flat_map(|n| &n.weights).filter(|weight| seen.insert(&weight.name)).collect()
     }
 
     /// The first stage of a role, which a model may have in every layer.
@@ -239,11 +229,5 @@ impl Graph {
 
 /// Elements of a stage per token: the product of its constant axes.
 pub fn row_len(node: &Node) -> usize {
-    node.shape
-        .iter()
-        .map(|axis| match axis {
-            Axis::Fixed(n) => *n,
-            Axis::Tokens | Axis::Keys => 1,
-        })
-        .product()
+    Graph::extent(node, 1, 1).iter().product()
 }

@@ -18,6 +18,9 @@ pub use weights::{LoadError, Model, same_extent};
 pub use crate::ops::Weight;
 pub use crate::quant::WeightSource;
 
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
 /// Builds the graph of the model that a file's metadata describe.
 pub type BuildGraph = fn(&dyn Metadata) -> Result<Graph, ConfigError>;
 
@@ -25,21 +28,10 @@ pub type BuildGraph = fn(&dyn Metadata) -> Result<Graph, ConfigError>;
 pub const ARCHITECTURES: &[(&str, BuildGraph)] = &[(qwen2::ARCH, qwen2::graph), (qwen3::ARCH, qwen3::graph)];
 
 /// The stages that any architecture declares, those of a layer for layer 0.
-pub(crate) fn stages() -> &'static [StageId] {
-    static STAGES: std::sync::LazyLock<Vec<StageId>> = std::sync::LazyLock::new(|| {
-        let mut all = Vec::new();
-        for (_, build) in ARCHITECTURES {
-            for node in skeleton(*build, SMALL).nodes {
-                let id = StageId { layer: node.id.layer.map(|_| 0), ..node.id };
-                if !all.contains(&id) {
-                    all.push(id);
-                }
-            }
-        }
-        all
-    });
-    &STAGES
-}
+pub(crate) static STAGES: LazyLock<BTreeSet<StageId>> = LazyLock::new(|| {
+    let nodes = ARCHITECTURES.iter().flat_map(|(_, build)| skeleton(*build, 1).nodes);
+    nodes.map(|node| node.id).collect()
+});
 
 /// Builds the graph of whatever model `source` describes.
 ///

@@ -60,12 +60,8 @@ impl FromStr for StageId {
             Some((layer, name)) => (Some(layer.parse().map_err(|_| unknown())?), name),
             None => (None, text),
         };
-        let known = super::stages().iter();
-        known
-            .copied()
-            .find(|id| id.name == name && id.layer.is_some() == layer.is_some())
-            .map(|id| Self { layer, ..id })
-            .ok_or_else(unknown)
+        let known = super::STAGES.iter().find(|id| id.name == name && id.layer.is_some() == layer.is_some());
+        known.map(|id| Self { layer, ..*id }).ok_or_else(unknown)
     }
 }
 
@@ -88,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_is_printed_is_read() {
-        for &id in crate::model::stages() {
+        for &id in crate::model::STAGES.iter() {
             assert_eq!(id.to_string().parse(), Ok(id));
         }
         let deep = StageId::layer(123, "q_rope");

@@ -3,8 +3,7 @@
 use super::{ConfigError, Graph};
 use crate::gguf::{Gguf, GgufError, TensorInfo};
 use crate::ops::Weight;
-use crate::quant::{self, GgmlType, WeightSource};
-use std::ops::Range;
+use crate::quant::{GgmlType, Stored, WeightSource};
 use std::path::Path;
 use thiserror::Error;
 
@@ -79,35 +78,11 @@ impl Model {
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
-
-    fn info(&self, tensor: &str) -> &TensorInfo {
-        self.gguf.tensor(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"))
-    }
-
-    /// The stored bytes of rows of a tensor.
-    fn stored(&self, info: &TensorInfo, rows: Range<usize>) -> &[u8] {
-        let stride = info.ggml_type.row_bytes(info.row_len());
-        &self.gguf.data(info)[rows.start * stride..rows.end * stride]
-    }
 }
 
 impl WeightSource for Model {
-    fn extent(&self, tensor: &str) -> (usize, usize) {
-        let info = self.info(tensor);
-        (info.row_len(), info.rows())
-    }
-
-    fn ggml_type(&self, tensor: &str) -> GgmlType {
-        self.info(tensor).ggml_type
-    }
-
-    fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
-        let info = self.info(tensor);
-        let last = first + out.len() / info.row_len();
-        quant::dequantize(info.ggml_type, self.stored(info, first..last), out);
-    }
-
-    fn row_bytes(&self, tensor: &str, row: usize) -> &[u8] {
-        self.stored(self.info(tensor), row..row + 1)
+    fn stored(&self, tensor: &str) -> Stored<'_> {
+        let info = self.gguf.tensor(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"));
+        Stored { ty: info.ggml_type, extent: (info.row_len(), info.rows()), bytes: self.gguf.data(info) }
     }
 }

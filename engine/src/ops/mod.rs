@@ -147,19 +147,7 @@ impl Op {
     /// Whether its value is a state: what it gave a step before goes into what it gives next ([`advance`]). All other
     /// ops are functions of their inputs ([`forward`]).
     pub fn has_state(&self) -> bool {
-        match self {
-            Op::KvCache(_) => true,
-            Op::Embed
-            | Op::RmsNorm(_)
-            | Op::Linear
-            | Op::Bias
-            | Op::Rope(_)
-            | Op::AttnScores(_)
-            | Op::AttnWeights(_)
-            | Op::AttnContext(_)
-            | Op::Residual
-            | Op::SwiGlu => false,
-        }
+        matches!(self, Op::KvCache(_))
     }
 
     /// How many of the `n` elements of a row mean something, the first ones: all,
@@ -167,16 +155,7 @@ impl Op {
     pub fn meaningful(&self, position: u32, n: usize) -> usize {
         match self {
             Op::AttnScores(_) => attn_scores::causal(position, n),
-            Op::Embed
-            | Op::RmsNorm(_)
-            | Op::Linear
-            | Op::Bias
-            | Op::Rope(_)
-            | Op::KvCache(_)
-            | Op::AttnWeights(_)
-            | Op::AttnContext(_)
-            | Op::Residual
-            | Op::SwiGlu => n,
+            _ => n,
         }
     }
 }
@@ -254,19 +233,8 @@ pub fn forward<F: Real>(op: &Op, inputs: &[&Tensor<F>], c: &Context<'_>) -> Tens
 /// # Panics
 /// As [`forward`].
 pub fn advance<F: Real>(op: &Op, state: &mut Tensor<F>, inputs: &[&Tensor<F>]) {
-    match op {
-        Op::KvCache(cache) => kv_cache::append(cache, state, inputs[0]),
-        Op::Embed
-        | Op::RmsNorm(_)
-        | Op::Linear
-        | Op::Bias
-        | Op::Rope(_)
-        | Op::AttnScores(_)
-        | Op::AttnWeights(_)
-        | Op::AttnContext(_)
-        | Op::Residual
-        | Op::SwiGlu => unreachable!("{} has no state", op.name()),
-    }
+    let Op::KvCache(cache) = op else { unreachable!("{} has no state", op.name()) };
+    kv_cache::append(cache, state, inputs[0]);
 }
 
 /// How far operands that are themselves uncertain by `deltas` (element by element; `None` where an operand is exact)

@@ -125,18 +125,12 @@ impl Format {
 
     /// The field of the sub-blocks' scales.
     pub fn sub_scales(&self) -> Option<&'static Field> {
-        self.fields.iter().find(|f| match f.part {
-            Part::PackedScales | Part::ByteScales => true,
-            Part::Scale | Part::Offset | Part::HighBits | Part::Quants | Part::Number => false,
-        })
+        self.field(Part::PackedScales).or_else(|| self.field(Part::ByteScales))
     }
 
     /// The meaning of the quants; `None` for plain numbers.
     pub fn quants(&self) -> Option<Quants> {
-        match self.content {
-            Content::Quants(quants) => Some(quants),
-            Content::F32 | Content::F16 | Content::Bf16 => None,
-        }
+        if let Content::Quants(quants) = self.content { Some(quants) } else { None }
     }
 
     /// Bits of a weight that stand in the field that says `part`.

@@ -1,7 +1,7 @@
 //! What a kernel does to the weights of a product besides unpacking them.
 
 use super::activations::round;
-use super::{ActivationFormat, Field, GgmlType, Offset, Part, WeightSource, dequantize, f16, k_blocks};
+use super::{ActivationFormat, Field, GgmlType, Offset, Part, Stored, WeightSource, dequantize, f16, k_blocks};
 
 /// The offset of weights of type `ty` that a kernel multiplies with the sums that `fmt` activations store, if it does.
 fn summed(ty: GgmlType, fmt: ActivationFormat) -> Option<Offset> {
@@ -57,12 +57,8 @@ pub fn block_offsets(ty: GgmlType, fmt: ActivationFormat, bytes: &[u8], out: &mu
 pub struct AsMultiplied<'a>(pub &'a dyn WeightSource, pub ActivationFormat);
 
 impl WeightSource for AsMultiplied<'_> {
-    fn extent(&self, tensor: &str) -> (usize, usize) {
-        self.0.extent(tensor)
-    }
-
-    fn ggml_type(&self, tensor: &str) -> GgmlType {
-        self.0.ggml_type(tensor)
+    fn stored(&self, tensor: &str) -> Stored<'_> {
+        self.0.stored(tensor)
     }
 
     fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
@@ -80,10 +76,6 @@ impl WeightSource for AsMultiplied<'_> {
             out.iter_mut().for_each(|w| *w = round(fmt, *w) as f32);
         }
     }
-
-    fn row_bytes(&self, tensor: &str, row: usize) -> &[u8] {
-        self.0.row_bytes(tensor, row)
-    }
 }
 
 /// The part of [`AsMultiplied`]'s weights that meets the activations element by element: less the offsets that meet
@@ -92,12 +84,8 @@ impl WeightSource for AsMultiplied<'_> {
 pub struct WithoutOffsets<'a>(pub AsMultiplied<'a>);
 
 impl WeightSource for WithoutOffsets<'_> {
-    fn extent(&self, tensor: &str) -> (usize, usize) {
-        self.0.extent(tensor)
-    }
-
-    fn ggml_type(&self, tensor: &str) -> GgmlType {
-        self.0.ggml_type(tensor)
+    fn stored(&self, tensor: &str) -> Stored<'_> {
+        self.0.stored(tensor)
     }
 
     fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
@@ -110,10 +98,6 @@ impl WeightSource for WithoutOffsets<'_> {
                 block.iter_mut().for_each(|w| *w -= offset);
             }
         }
-    }
-
-    fn row_bytes(&self, tensor: &str, row: usize) -> &[u8] {
-        self.0.row_bytes(tensor, row)
     }
 }
 

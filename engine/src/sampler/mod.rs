@@ -1,8 +1,6 @@
 //! Drawing the next token from logits: a chain of samplers, token for token llama.cpp's for equal logits and seed.
 //!
-//! The chain is the one of llama.cpp's own tools: penalties, top-k, top-p, min-p, temperature, draw; without
-//! temperature, penalties and the largest logit. Sums, roundings and the order among equals are llama-sampler.cpp's
-//! with libstdc++ (see `sort.rs`).
+//! Sums, roundings and the order among equals are llama-sampler.cpp's with libstdc++ (see `sort.rs`).
 
 mod candidates;
 mod mt19937;
@@ -37,52 +35,6 @@ pub enum Step {
     Greedy,
     /// Draws by probability, from this seed.
     Draw(u32),
-}
-
-/// What a chain is made of, as llama.cpp's options name it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
-    /// Temperature; 0 for greedy.
-    pub temperature: f32,
-    /// Top-k; 0 for off.
-    pub top_k: usize,
-    /// Top-p; 1 for off.
-    pub top_p: f32,
-    /// Min-p; 0 for off.
-    pub min_p: f32,
-    /// How many of the last tokens are penalised; 0 for none.
-    pub repeat_last_n: usize,
-    /// Repetition penalty; 1 for off.
-    pub repeat_penalty: f32,
-    /// Frequency penalty; 0 for off.
-    pub frequency_penalty: f32,
-    /// Presence penalty; 0 for off.
-    pub presence_penalty: f32,
-    /// Seed of the draw.
-    pub seed: u32,
-}
-
-impl Settings {
-    /// The chain, in llama.cpp's order.
-    pub fn chain(&self) -> Vec<Step> {
-        let penalties = Step::Penalties {
-            last: self.repeat_last_n,
-            repeat: self.repeat_penalty,
-            frequency: self.frequency_penalty,
-            presence: self.presence_penalty,
-        };
-        if self.temperature <= 0.0 {
-            return vec![penalties, Step::Greedy];
-        }
-        vec![
-            penalties,
-            Step::TopK(self.top_k),
-            Step::TopP(self.top_p),
-            Step::MinP(self.min_p),
-            Step::Temperature(self.temperature),
-            Step::Draw(self.seed),
-        ]
-    }
 }
 
 /// Logits that no token can be drawn from.

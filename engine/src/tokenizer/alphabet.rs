@@ -8,7 +8,7 @@ fn printable(byte: u8) -> bool {
 }
 
 /// The character of each byte.
-pub(super) fn characters() -> [char; 256] {
+pub fn characters() -> [char; 256] {
     let mut next = 0x100;
     std::array::from_fn(|byte| {
         let byte = byte as u8;

@@ -4,7 +4,7 @@
 //! llama.cpp's `llama_tokenize` is the definition; where it has a peculiarity, so has this. One thing is stricter: text
 //! is UTF-8, and what is not is refused instead of becoming U+FFFD.
 
-mod alphabet;
+pub mod alphabet;
 mod bpe;
 pub mod chat;
 mod split;

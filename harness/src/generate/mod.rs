@@ -19,8 +19,9 @@ use crate::metrics::{largest, largest_difference, margin};
 use crate::mutations::{CatalogueEntry, Mutation};
 use crate::pair::{Pair, Recording, Tokens};
 use crate::runners::{Faults, RunnerKind};
+use crate::sampling::Sampling;
 use anyhow::Result;
-use qdiff_engine::sampler::{Drawn, Settings};
+use qdiff_engine::sampler::Drawn;
 use replay::SamplerReplay;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -177,7 +178,7 @@ pub struct Plan<'a> {
     /// At most so many tokens.
     pub most: usize,
     /// How they are drawn.
-    pub settings: &'a Settings,
+    pub sampling: &'a Sampling,
     /// What is wrong with the engine's samplers.
     pub spoiled: &'a [&'static Mutation],
 }
@@ -191,7 +192,7 @@ pub fn generate(
     mut told: impl FnMut(Option<u32>, Option<u32>) -> Result<()>,
 ) -> Result<Generation> {
     let llama = &pair.opened.llama;
-    let chain = plan.settings.chain();
+    let chain = plan.sampling.chain();
     let ours = || SideSampler::Ours(plan.sampler(plan.spoiled, llama.n_tokens()));
     let draw = |kind: &RunnerKind| match kind.llama {
         true => SideSampler::Theirs(LlamaSampler::new(&chain, llama.n_tokens())),
@@ -233,7 +234,7 @@ pub fn generate(
                 fork = Some(Fork {
                     index,
                     subject: choice(llama, &here, a, b, right.drawn()),
-                    reach: Reach::of(&reference, error, plan.settings.temperature),
+                    reach: Reach::of(&reference, error, plan.sampling.temp),
                     reference,
                     error,
                     error_before,

@@ -8,7 +8,7 @@ use qdiff_engine::sampler::{Drawn, Sampler};
 impl Plan<'_> {
     /// The engine's samplers with these faults.
     pub(super) fn sampler(&self, faults: &[&'static Mutation], tokens: usize) -> Sampler {
-        let mut chain = Chain { steps: self.settings.chain(), tokens, last_of_equals: false };
+        let mut chain = Chain { steps: self.sampling.chain(), tokens, last_of_equals: false };
         for spoil in faults.iter().filter_map(|m| m.chain) {
             spoil(&mut chain);
         }

@@ -4,7 +4,7 @@ use crate::supervisor;
 use anyhow::{Result, ensure};
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::model::WeightSource;
-use qdiff_engine::quant::GgmlType;
+use qdiff_engine::quant::{GgmlType, Stored};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::path::Path;
@@ -104,13 +104,10 @@ impl<'a> GgmlWeights<'a> {
 }
 
 impl WeightSource for GgmlWeights<'_> {
-    fn extent(&self, tensor: &str) -> (usize, usize) {
-        let dims = &self.entry(tensor).dims;
-        (dims[0] as usize, dims[1..].iter().product::<u64>() as usize)
-    }
-
-    fn ggml_type(&self, tensor: &str) -> GgmlType {
-        self.entry(tensor).ty
+    fn stored(&self, tensor: &str) -> Stored<'_> {
+        let &Entry { ty, ref dims, start, row_bytes, .. } = self.entry(tensor);
+        let rows = dims[1..].iter().product::<u64>() as usize;
+        Stored { ty, extent: (dims[0] as usize, rows), bytes: &self.bytes[start..start + rows * row_bytes] }
     }
 
     fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
@@ -118,11 +115,6 @@ impl WeightSource for GgmlWeights<'_> {
         let count = out.len() / entry.dims[0] as usize;
         let bytes = &self.bytes[entry.start + first * entry.row_bytes..][..count * entry.row_bytes];
         to_float(entry.raw_type, bytes, out);
-    }
-
-    fn row_bytes(&self, tensor: &str, row: usize) -> &[u8] {
-        let entry = self.entry(tensor);
-        &self.bytes[entry.start + row * entry.row_bytes..][..entry.row_bytes]
     }
 }
 

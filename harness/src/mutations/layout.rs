@@ -170,22 +170,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use qdiff_engine::model::Weight;
-    use qdiff_engine::quant::GgmlType;
+    use qdiff_engine::quant::{GgmlType, Stored};
 
     struct Matrix(usize, usize, Vec<f32>);
 
     impl WeightSource for Matrix {
-        fn extent(&self, _: &str) -> (usize, usize) {
-            (self.0, self.1)
-        }
-        fn ggml_type(&self, _: &str) -> GgmlType {
-            GgmlType::F32
-        }
-        fn rows(&self, _: &str, first: usize, out: &mut [f32]) {
-            out.copy_from_slice(&self.2[first * self.0..][..out.len()]);
-        }
-        fn row_bytes(&self, _: &str, _: usize) -> &[u8] {
-            &[]
+        fn stored(&self, _: &str) -> Stored<'_> {
+            Stored { ty: GgmlType::F32, extent: (self.0, self.1), bytes: bytemuck::cast_slice(&self.2) }
         }
     }
 

@@ -59,12 +59,11 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
     };
     let injected = InjectedFaults::new(&opened, &injections, &[FaultSite::Tokenizer, FaultSite::Samplers])?;
     let faults = &injected.stages;
-    let settings = request.sampling.settings();
     let plan = Plan {
         prompt: &ready.tokens,
         ubatch: request.capture.ubatch,
         most: request.tokens.decode,
-        settings: &settings,
+        sampling: &request.sampling,
         spoiled: &injected.samplers,
     };
     let check = tokens::check(&opened, &ready, injected.tokenizer)?;

@@ -75,7 +75,7 @@ pub fn inspect(request: &ModelArgument) -> Result<(Inspection, Option<anyhow::Er
     let path = model_path(request.model.as_ref())?;
     let gguf = Gguf::open(&path)?;
     let mut types: BTreeMap<String, (usize, u64)> = BTreeMap::new();
-    for t in gguf.tensors() {
+    for t in &gguf.tensors {
         let entry = types.entry(t.ggml_type.to_string()).or_default();
         entry.0 += 1;
         entry.1 += t.size;
@@ -88,11 +88,11 @@ pub fn inspect(request: &ModelArgument) -> Result<(Inspection, Option<anyhow::Er
     };
     let inspection = Inspection {
         path: path.display().to_string(),
-        version: gguf.version(),
-        bytes: gguf.file_len(),
-        metadata: gguf.metadata().iter().map(|(key, value)| entry(key, value)).collect(),
+        version: gguf.version,
+        bytes: gguf.bytes().len() as u64,
+        metadata: gguf.metadata.iter().map(|(key, value)| entry(key, value)).collect(),
         types,
-        tensors: gguf.tensors().iter().map(tensor).collect(),
+        tensors: gguf.tensors.iter().map(tensor).collect(),
         graph: None,
     };
     Ok(match Model::new(gguf).with_context(|| path.display().to_string()) {
@@ -114,7 +114,7 @@ fn usage(model: &Model) -> Usage {
         model.gguf().tensor(&w.name).map_or(0, |t| if looked_up(w) { t.size / t.rows() as u64 } else { t.size })
     };
     let read: u64 = used.iter().map(|w| size(w)).sum();
-    let names = model.gguf().tensors().iter().map(|t| t.name.as_str());
+    let names = model.gguf().tensors.iter().map(|t| t.name.as_str());
     Usage {
         stages: graph.nodes.len(),
         stage_names: graph.stage_names(),

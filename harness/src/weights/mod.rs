@@ -133,7 +133,7 @@ pub fn check_device(
 ) -> Result<WeightCheck> {
     check_used(model, oracle, progress, |tensor, against_ggml| {
         let (ty, bytes) = engine.read_weight(tensor)?;
-        Ok(against_ggml(&ReadBack::new(ty, model.extent(tensor), bytes)))
+        Ok(against_ggml(&ReadBack { ty, extent: model.extent(tensor), bytes }))
     })
 }
 
@@ -143,7 +143,7 @@ fn check_used<E>(
     compare: impl Fn(&str, &dyn Fn(&dyn WeightSource) -> Option<Mismatch>) -> Result<Option<Mismatch>, E>,
 ) -> Result<WeightCheck, E> {
     let used = model.graph().weights();
-    let unused = model.gguf().tensors().iter().filter(|t| !used.iter().any(|w| w.name == t.name));
+    let unused = model.gguf().tensors.iter().filter(|t| !used.iter().any(|w| w.name == t.name));
     let mut check = WeightCheck { unused: unused.map(|t| t.name.clone()).collect(), ..WeightCheck::default() };
     let reference = &oracle.weights;
     for (done, Weight { name: tensor, .. }) in used.iter().enumerate() {

@@ -5,42 +5,22 @@ use crate::mutations::{CauseId, Injection};
 use crate::number::counted;
 use anyhow::{Result, bail};
 use qdiff_engine::model::{Model, WeightSource};
-use qdiff_engine::quant::{self, GgmlType};
+use qdiff_engine::quant::{GgmlType, Stored};
 use std::collections::HashMap;
 
 /// One tensor whose bytes came back from a device.
 pub struct ReadBack {
-    ty: GgmlType,
-    extent: (usize, usize),
-    bytes: Vec<u8>,
-}
-
-impl ReadBack {
-    /// A tensor of this extent (length of a row, rows) and these bytes.
-    pub fn new(ty: GgmlType, extent: (usize, usize), bytes: Vec<u8>) -> Self {
-        Self { ty, extent, bytes }
-    }
+    /// Its format.
+    pub ty: GgmlType,
+    /// Length of a row, and number of rows.
+    pub extent: (usize, usize),
+    /// Its bytes.
+    pub bytes: Vec<u8>,
 }
 
 impl WeightSource for ReadBack {
-    fn extent(&self, _: &str) -> (usize, usize) {
-        self.extent
-    }
-
-    fn ggml_type(&self, _: &str) -> GgmlType {
-        self.ty
-    }
-
-    fn rows(&self, _: &str, first: usize, out: &mut [f32]) {
-        let stride = self.ty.row_bytes(self.extent.0);
-        let count = out.len() / self.extent.0;
-        let bytes = &self.bytes[first * stride..(first + count) * stride];
-        quant::dequantize(self.ty, bytes, out);
-    }
-
-    fn row_bytes(&self, _: &str, row: usize) -> &[u8] {
-        let stride = self.ty.row_bytes(self.extent.0);
-        &self.bytes[row * stride..(row + 1) * stride]
+    fn stored(&self, _: &str) -> Stored<'_> {
+        Stored { ty: self.ty, extent: self.extent, bytes: &self.bytes }
     }
 }
 
@@ -83,12 +63,8 @@ impl<'a> FaultyWeights<'a> {
 }
 
 impl WeightSource for FaultyWeights<'_> {
-    fn extent(&self, tensor: &str) -> (usize, usize) {
-        self.model.extent(tensor)
-    }
-
-    fn ggml_type(&self, tensor: &str) -> GgmlType {
-        self.model.ggml_type(tensor)
+    fn stored(&self, tensor: &str) -> Stored<'_> {
+        self.model.stored(tensor)
     }
 
     fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
@@ -99,9 +75,5 @@ impl WeightSource for FaultyWeights<'_> {
         for (i, row) in out.chunks_mut(n).enumerate() {
             fault.row(self.model, first + i, row);
         }
-    }
-
-    fn row_bytes(&self, tensor: &str, row: usize) -> &[u8] {
-        self.model.row_bytes(tensor, row)
     }
 }

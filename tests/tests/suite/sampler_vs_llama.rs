@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
 use qdiff::llama::sampler::LlamaSampler;
-use qdiff_engine::sampler::{Sampler, Settings, Step};
+use qdiff::sampling::Sampling;
+use qdiff_engine::sampler::{Sampler, Step};
 
 /// How many chains the property test compares, each over several draws.
 const CASES: u32 = 24_000;
@@ -41,11 +42,11 @@ fn step() -> impl Strategy<Value = Step> {
 fn settings() -> impl Strategy<Value = Vec<Step>> {
     (
         (select(vec![0f32, 0.2, 0.8, 1.0, 1.7]), 0usize..60, 0.5f32..1.05, -0.01f32..0.3),
-        (0usize..20, 0.9f32..1.3, -0.3f32..0.5, -0.3f32..0.5, any::<u32>()),
+        (0u16..20, 0.9f32..1.3, -0.3f32..0.5, -0.3f32..0.5, any::<u32>()),
     )
-        .prop_map(|((temperature, top_k, top_p, min_p), (last, repeat, frequency, presence, seed))| {
-            Settings {
-                temperature,
+        .prop_map(|((temp, top_k, top_p, min_p), (last, repeat, frequency, presence, seed))| {
+            Sampling {
+                temp,
                 top_k,
                 top_p,
                 min_p,
