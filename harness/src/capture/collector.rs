@@ -34,12 +34,7 @@ impl Want {
 
     /// Only the logits of the last token of every step, which choose the next.
     pub fn choice(graph: &Graph, store: &Arc<Store>) -> Arc<Self> {
-        Arc::new(Self {
-            stages: HashMap::new(),
-            choice: graph.nodes.last().map(|n| n.id),
-            positions: None,
-            store: store.clone(),
-        })
+        Self::new(graph, &Filter::none(), &|_| true, store)
     }
 
     /// Nothing at all: an untapped run.

@@ -180,28 +180,28 @@ impl Stored {
     /// # Panics
     /// If the tensor has no such axis, or the axis no such index.
     pub fn slice(&self, axis: usize, range: Range<usize>) -> Tensor<f32> {
-        let shape = self.shape();
-        assert!(range.end <= shape[axis], "beyond the axis");
-        let inner: usize = shape[axis + 1..].iter().product();
-        let outer: usize = shape[..axis].iter().product();
-        let run = range.len() * inner;
-        let mut part = Tensor { shape: shape.to_vec(), data: Vec::new() };
-        part.shape[axis] = range.len();
-        match &self.place {
-            Place::Memory(tensor) => {
-                part.data.reserve_exact(outer * run);
-                for o in 0..outer {
-                    let at = (o * shape[axis] + range.start) * inner;
-                    part.data.extend_from_slice(&tensor.data[at..at + run]);
-                }
+        self.parts(axis, &[range])
+    }
+
+    /// As [`Self::slice`], of several ranges one after the other.
+    ///
+    /// # Panics
+    /// As [`Self::slice`].
+    pub fn parts(&self, axis: usize, ranges: &[Range<usize>]) -> Tensor<f32> {
+        let mut shape = self.shape().to_vec();
+        let extent = std::mem::replace(&mut shape[axis], ranges.iter().map(Range::len).sum());
+        let (outer, inner): (usize, usize) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
+        let mut part = Tensor::zeros(shape);
+        let mut left = part.data.as_mut_slice();
+        for (o, range) in (0..outer).flat_map(|o| ranges.iter().map(move |range| (o, range))) {
+            assert!(range.end <= extent, "beyond the axis");
+            let (out, rest) = left.split_at_mut(range.len() * inner);
+            let at = (o * extent + range.start) * inner;
+            match &self.place {
+                Place::Memory(tensor) => out.copy_from_slice(&tensor.data[at..at + out.len()]),
+                Place::File { offset, .. } => self.store.read(offset + 4 * at as u64, out),
             }
-            Place::File { offset, .. } => {
-                part.data.resize(outer * run, 0.0);
-                for (o, out) in part.data.chunks_mut(run.max(1)).enumerate() {
-                    let at = (o * shape[axis] + range.start) * inner;
-                    self.store.read(offset + 4 * at as u64, out);
-                }
-            }
+            left = rest;
         }
         part
     }

@@ -58,11 +58,6 @@ impl TappedContext {
         Ok(Self { ctx, taps, position: 0, _model: Arc::clone(model) })
     }
 
-    /// Tokens seen so far.
-    pub fn position(&self) -> usize {
-        self.position
-    }
-
     /// Runs `tokens` at the next positions, in one ubatch, and gives the wanted stages.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ impl Parts {
         match node.shape.as_slice() {
             [Axis::Fixed(_), ..] => Some(Self::Outer),
             [_, Axis::Fixed(_), Axis::Fixed(_)] => Some(Self::Middle),
-            [_, Axis::Fixed(width)] if width.is_multiple_of(d) && of_heads(node, graph) => Some(Self::Runs(d)),
+            [_, Axis::Fixed(width)] if width.is_multiple_of(d) && of_heads(node) => Some(Self::Runs(d)),
             _ => None,
         }
     }
