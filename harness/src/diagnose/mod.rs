@@ -270,7 +270,7 @@ fn assume(node: &Node, e: &Evidence<'_>) -> Expected {
         written(node, e.side, &mut expected);
         return expected;
     }
-    assembled(node, &e.oracle.graph, &e.oracle.weights, e.side, e.filter)
+    assembled(node, e.oracle, e.side, e.filter)
 }
 
 /// Whether a node computes what the stage should.

@@ -100,9 +100,9 @@ impl<'a> ScoreRun<'a> {
     /// What a fault changed of its stage's own output, as a share of what is allowed there: two runs of one engine on
     /// the same tokens, so that all that the stage read is the same. No hypothesis has a part in it.
     fn effect(&self, stage: StageId, faulty: &Recording, clean: &Recording) -> Option<f64> {
-        let (graph, weights) = (&self.pair.oracle.graph, &self.pair.oracle.weights);
+        let graph = &self.pair.oracle.graph;
         let node = &graph.nodes[graph.index(stage)?];
-        let expected = assembled(node, graph, weights, clean.side(), &self.pair.filter);
+        let expected = assembled(node, &self.pair.oracle, clean.side(), &self.pair.filter);
         let mut worst = 0f64;
         for ((faulty, clean), expected) in faulty.capture.steps.iter().zip(&clean.capture.steps).zip(&expected) {
             let (got, right, (_, bound)) = (faulty.get(stage)?, clean.get(stage)?, expected.as_ref()?);

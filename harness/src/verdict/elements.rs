@@ -133,7 +133,7 @@ fn rows(
     };
     // A cache goes on from its first row, whatever is asked for.
     let asked = if node.token_axis().is_some() { &filter.since(first) } else { filter };
-    evaluate(node, &oracle.graph, &oracle.weights, &[subject], asked, sink);
+    evaluate(node, oracle, &[subject], asked, sink);
     rows
 }
 

@@ -74,7 +74,7 @@ pub struct Evidence<'a> {
 impl<'a> Evidence<'a> {
     /// Evaluates `node` and judges every row of it.
     pub fn new(oracle: &'a Oracle<'a>, node: &'a Node, side: Side<'a>, filter: &'a Filter, policy: &Policy) -> Self {
-        let expected = assembled(node, &oracle.graph, &oracle.weights, side, filter);
+        let expected = assembled(node, oracle, side, filter);
         let rule = policy.rule(node.id);
         let given: Vec<_> = side.capture.steps.iter().map(|s| s.get(node.id)).collect();
         let (mut rows, mut misshapen) = (Vec::new(), Vec::new());

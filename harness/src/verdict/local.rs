@@ -242,8 +242,7 @@ pub fn residuals(
     node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter, policy: &Policy,
 ) -> Vec<Option<Local>> {
     let mut checks: Vec<Check<'_>> = sides.iter().map(|_| Check::new(node, filter, policy)).collect();
-    let (graph, weights) = (&oracle.graph, &oracle.weights);
-    evaluate(node, graph, weights, sides, filter, &mut |block| {
+    evaluate(node, oracle, sides, filter, &mut |block| {
         checks[block.side].take(&block);
         ControlFlow::Continue(())
     });
