@@ -15,7 +15,7 @@ use npyz::WriterBuilder as _;
 use qdiff_engine::model::{Graph, Node};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::{Path, PathBuf};
@@ -230,17 +230,14 @@ fn archive(path: &Path) -> Result<(ZipArchive<BufReader<File>>, u64)> {
 pub fn stages(folder: &Path) -> Result<Vec<String>> {
     let path = folder.join("capture.npz");
     let name = path.display();
-    let (mut zip, _) = archive(&path)?;
-    let mut all = Vec::new();
-    for i in 0..zip.len() {
-        let entry = zip.by_index_raw(i).with_context(|| format!("{name}: entry {i}"))?;
-        let full = entry.name().with_context(|| format!("{name}: entry {i}"))?.into_owned();
+    let (zip, _) = archive(&path)?;
+    let mut all = BTreeSet::new();
+    for (i, full) in zip.file_names().enumerate() {
+        let full = full.with_context(|| format!("{name}: entry {i}"))?;
         let stage = full.strip_suffix(".npy").and_then(|n| n.split_once('/'));
         all.extend(stage.map(|(_, stage)| stage.to_owned()));
     }
-    all.sort();
-    all.dedup();
-    Ok(all)
+    Ok(all.into_iter().collect())
 }
 
 /// Reads the arrays that belong to stages of `graph` into `store`.

@@ -312,11 +312,7 @@ fn ties(found: &[(Candidate, Fit)]) -> Vec<CauseId> {
 
 /// All hypotheses for a stage with the values to try, the likelier first.
 fn candidates(e: &Evidence<'_>) -> Vec<Candidate> {
-    let values = |m: &Mutation| match (m.propose, m.params) {
-        (Some(propose), _) => propose(e),
-        (None, [one]) => [m.defaults()].into_iter().chain(one.search.iter().map(|&v| vec![v])).collect(),
-        (None, _) => vec![m.defaults()],
-    };
+    let values = |m: &Mutation| m.propose.map_or_else(|| m.usual(), |propose| propose(e));
     let fitting = catalogue().filter(|m| m.may_explain(&e.oracle.graph, e.node));
     fitting.flat_map(|m| values(m).into_iter().map(move |values| (m, values))).collect()
 }

@@ -1,6 +1,5 @@
 //! llama.cpp's own samplers, as the truth that the engine's are held against.
 
-use super::Model;
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::sampler::Step;
 
@@ -35,11 +34,6 @@ impl LlamaSampler {
             all
         };
         Self { chain, tokens }
-    }
-
-    /// The chain for a model.
-    pub fn of(model: &Model, chain: &[Step]) -> Self {
-        Self::new(chain, model.n_tokens())
     }
 
     /// Remembers a token for the penalties.

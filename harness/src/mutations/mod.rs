@@ -192,6 +192,12 @@ impl Mutation {
     pub fn defaults(&self) -> Vec<f64> {
         self.params.iter().map(|p| p.default).collect()
     }
+
+    /// Values worth trying whatever the evidence: the defaults, and those that an only parameter is searched in.
+    pub fn usual(&self) -> Vec<Vec<f64>> {
+        let searched = if let [one] = self.params { one.search } else { &[] };
+        [vec![self.defaults()], each(searched.iter().copied())].concat()
+    }
 }
 
 /// `text` of a mutation as it reads of `node`, whose names stand in its placeholders.

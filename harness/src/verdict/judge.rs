@@ -206,12 +206,12 @@ pub fn judge(
         .collect();
     let within = within(graph, &mut stages, alone);
     mark_origins(oracle, &mut stages);
+    let last = graph.nodes.last().filter(|n| filter.stage(n.id));
     let coverage = coverage(graph, &asked, &stages, (&within, alone), subject, filter);
 
     let verdict = Verdict {
         tokens: tokens(subject, reference),
-        logits: last_of(graph, filter)
-            .map_or_else(Vec::new, |node| logits::compare(node, subject.capture, reference.capture, filter)),
+        logits: last.map_or_else(Vec::new, |node| logits::compare(node, subject.capture, reference.capture, filter)),
         elements: elements::maps(oracle, &origins(&stages), subject, reference.capture, filter),
         attention: attention::maps(graph, &stages, subject.capture, reference.capture),
         health: health::check(graph, subject.capture),
@@ -371,11 +371,6 @@ fn rows_asked(node: &Node, step: &Step, filter: &Filter) -> usize {
     }
     let shape = Graph::extent(node, step.tokens.len(), step.keys());
     rows::rows(node, &shape, step.index, positions).filter(|(at, _)| filter.position(at.position)).count()
-}
-
-/// The logits, if they were asked for.
-fn last_of<'a>(graph: &'a Graph, filter: &Filter) -> Option<&'a Node> {
-    graph.nodes.last().filter(|n| filter.stage(n.id))
 }
 
 fn tokens(subject: Side<'_>, reference: Side<'_>) -> Vec<TokenCheck> {

@@ -78,13 +78,10 @@ fn candidates<'a>(node: &'a Node, graph: &'a Graph, tensor: &'a str) -> impl Ite
 /// Values of its parameters worth trying: where they are read off a run's
 /// evidence, which there is none of here, the distances between layers.
 fn values(m: &Mutation, graph: &Graph) -> Vec<Vec<f64>> {
-    let mut lists = vec![m.defaults()];
-    if let [one] = m.params {
-        lists.extend(one.search.iter().map(|&v| vec![v]));
-        if m.propose.is_some() {
-            let layers = graph.config.n_layers as i64;
-            lists.extend((-layers..=layers).map(|v| vec![v as f64]));
-        }
+    let mut lists = m.usual();
+    if m.params.len() == 1 && m.propose.is_some() {
+        let layers = graph.config.n_layers as i64;
+        lists.extend((-layers..=layers).map(|v| vec![v as f64]));
     }
     lists
 }
