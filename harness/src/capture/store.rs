@@ -188,23 +188,29 @@ impl Stored {
     /// # Panics
     /// As [`Self::slice`].
     pub fn parts(&self, axis: usize, ranges: &[Range<usize>]) -> Tensor<f32> {
-        let mut shape = self.shape().to_vec();
-        let extent = std::mem::replace(&mut shape[axis], ranges.iter().map(Range::len).sum());
-        let (outer, inner): (usize, usize) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
-        let mut part = Tensor::zeros(shape);
-        let mut left = part.data.as_mut_slice();
-        for (o, range) in (0..outer).flat_map(|o| ranges.iter().map(move |range| (o, range))) {
-            assert!(range.end <= extent, "beyond the axis");
-            let (out, rest) = left.split_at_mut(range.len() * inner);
-            let at = (o * extent + range.start) * inner;
-            match &self.place {
-                Place::Memory(tensor) => out.copy_from_slice(&tensor.data[at..at + out.len()]),
-                Place::File { offset, .. } => self.store.read(offset + 4 * at as u64, out),
-            }
-            left = rest;
-        }
-        part
+        parts(self.shape(), axis, ranges, |at, out| match &self.place {
+            Place::Memory(tensor) => out.copy_from_slice(&tensor.data[at..at + out.len()]),
+            Place::File { offset, .. } => self.store.read(offset + 4 * at as u64, out),
+        })
     }
+}
+
+/// The entries in `ranges` along `axis` of a tensor of this shape, whose elements from a flat index on `copy` gives.
+pub(super) fn parts(
+    shape: &[usize], axis: usize, ranges: &[Range<usize>], copy: impl Fn(usize, &mut [f32]),
+) -> Tensor<f32> {
+    let mut shape = shape.to_vec();
+    let extent = std::mem::replace(&mut shape[axis], ranges.iter().map(Range::len).sum());
+    let (outer, inner): (usize, usize) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
+    let mut part = Tensor::zeros(shape);
+    let mut left = part.data.as_mut_slice();
+    for (o, range) in (0..outer).flat_map(|o| ranges.iter().map(move |range| (o, range))) {
+        assert!(range.end <= extent, "beyond the axis");
+        let (out, rest) = left.split_at_mut(range.len() * inner);
+        copy((o * extent + range.start) * inner, out);
+        left = rest;
+    }
+    part
 }
 
 impl Drop for Stored {

@@ -159,7 +159,7 @@ impl<'a> ScoreRun<'a> {
         };
         let total = plants.len() + sampling.pairs;
         for (done, plant) in plants.iter().enumerate() {
-            progress(&format!("{}@{}", plant.name(), plant.stage), done, total);
+            progress(&format!("{}@{}", plant.cause.mutation, plant.stage), done, total);
             group.cases.push(self.case(source, plant, &mut clean)?);
         }
         // A pair of which one is inert is no pair.
@@ -167,7 +167,7 @@ impl<'a> ScoreRun<'a> {
             plants.into_iter().zip(&group.cases).filter(|(_, c)| c.detected).map(|(p, _)| p).collect();
         let singles = group.cases.len();
         for (done, pair) in sampling.pairs(&strong).into_iter().enumerate() {
-            let what = format!("{} and {}", pair[0].name(), pair[1].name());
+            let what = format!("{} and {}", pair[0].cause.mutation, pair[1].cause.mutation);
             progress(&what, singles + done, total);
             group.pairs.push(self.pair_case(source, &pair)?);
         }
@@ -237,13 +237,13 @@ impl<'a> ScoreRun<'a> {
             for m in MAGNITUDES {
                 let parameters = vec![(parameter.to_owned(), value(config, m))];
                 let id = CauseId { mutation: mutation.to_owned(), parameters, since: None };
-                let plant = Plant { fault: 0, cause: id, stage, of_format: false };
+                let plant = Plant { fault: 0, cause: id, stage };
                 let (diagnosis, ..) = self.diagnose(&ROUND_TRIPS, std::slice::from_ref(&plant))?;
                 let Some(first) = diagnosis.findings.first().filter(|f| f.id == stage) else {
                     break;
                 };
                 found = Some(Real(m));
-                if first.cause.as_ref().is_some_and(|c| c.name.mutation == plant.name()) {
+                if first.cause.as_ref().is_some_and(|c| c.name.mutation == mutation) {
                     cause = Some(Real(m));
                 }
             }
@@ -257,7 +257,7 @@ impl<'a> ScoreRun<'a> {
 /// mutation that is the same function on that stage counts as the same.
 fn named(finding: &Finding, plant: &Plant) -> bool {
     finding.cause.as_ref().is_some_and(|cause| match plant.cause.parameters.as_slice() {
-        [] => cause.name.mutation == plant.name(),
+        [] => cause.name.mutation == plant.cause.mutation,
         _ => equal(&cause.name, &plant.cause),
     })
 }
