@@ -28,7 +28,7 @@ impl Want {
         Arc::new(Self {
             stages: stages.map(|n| (n.id, n.token_axis())).collect(),
             choice: graph.nodes.last().map(|n| n.id),
-            positions: filter.positions().cloned(),
+            positions: filter.positions.clone(),
             store: store.clone(),
         })
     }

@@ -25,7 +25,8 @@ pub struct Named {
 #[derive(Debug)]
 pub struct Names {
     by_name: HashMap<String, Named>,
-    mapped: bool,
+    /// Whether a map is in use: then other arrays are the engine's own affair.
+    pub mapped: bool,
 }
 
 impl Names {
@@ -96,11 +97,6 @@ impl Names {
     /// The stage that an array called `name` belongs to.
     pub fn get(&self, name: &str) -> Option<&Named> {
         self.by_name.get(name)
-    }
-
-    /// Whether a map is in use: then other arrays are the engine's own affair.
-    pub fn mapped(&self) -> bool {
-        self.mapped
     }
 }
 

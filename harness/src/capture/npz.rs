@@ -265,7 +265,7 @@ pub fn read(
             .and_then(|n| n.split_once('/'))
             .and_then(|(step, stage)| Some((*labels.get(step)?, names.get(stage)?)));
         let Some((step, named)) = known else {
-            if names.mapped() {
+            if names.mapped {
                 continue;
             }
             bail!(

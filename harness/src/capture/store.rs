@@ -25,7 +25,8 @@ const PART: usize = 64 << 20;
 /// runs a step or gives a verdict asks [`Store::trouble`] before trusting it.
 #[derive(Debug)]
 pub struct Store {
-    folder: PathBuf,
+    /// Where temporary files go.
+    pub folder: PathBuf,
     budget: usize,
     used: AtomicUsize,
     file: OnceLock<Option<File>>,
@@ -44,11 +45,6 @@ impl Store {
             end: AtomicU64::new(0),
             trouble: OnceLock::new(),
         })
-    }
-
-    /// Where temporary files go.
-    pub fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// With the usual budget, in `folder` or where the system puts temporary files.

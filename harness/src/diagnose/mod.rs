@@ -153,12 +153,8 @@ pub fn explain(
 impl Searcher<'_> {
     /// The finding of one origin, and the candidate that explains it if that was not known before.
     fn finding(&self, origin: &StageResult, known: &[Candidate]) -> (Finding, Option<Candidate>) {
-        let mut finding = Finding { id: origin.id, cause: None, shape: String::new() };
         let graph = &self.oracle.graph;
-        let Some(index) = graph.index(origin.id) else {
-            return (finding, None);
-        };
-        let node = &graph.nodes[index];
+        let node = &graph.nodes[graph.index(origin.id).expect("an origin is a stage of the graph")];
         let bad = origin.subject.as_ref().map_or_else(BTreeSet::new, |l| l.bad_positions.clone());
         let capture = self.subject.capture;
         let part = |limit| excerpt(self.oracle, node, capture, &bad, limit);
@@ -171,7 +167,7 @@ impl Searcher<'_> {
         let whole = found.first().is_some_and(|(_, fit)| fit.whole);
         let is_new = |c: &&Candidate| known.iter().all(|k| k.0.name != c.0.name || k.1 != c.1);
         let new = found.first().map(|(c, _)| c).filter(is_new).cloned();
-        finding.cause = found.first().map(|((m, values), fit)| Cause {
+        let cause = found.first().map(|((m, values), fit)| Cause {
             name: named(m, values, fit),
             story: told(m.story, node, graph),
             remedy: told(m.remedy, node, graph),
@@ -182,17 +178,14 @@ impl Searcher<'_> {
             whole: fit.whole,
             ties: ties(&found),
         });
-        if !whole || finding.cause.as_ref().is_some_and(|c| c.kind != Explains::Value) {
-            finding.shape = match &tried {
-                None => describe(&e),
-                // More of it is looked at than each hypothesis is tried on.
-                Some(_) => {
-                    let part = part(DESCRIBED);
-                    describe(&self.evidence(node, part.as_ref().unwrap_or(capture)))
-                }
-            };
-        }
-        (finding, new)
+        let explained = whole && cause.as_ref().is_none_or(|c| c.kind == Explains::Value);
+        let shape = match &tried {
+            _ if explained => String::new(),
+            None => describe(&e),
+            // More of it is looked at than each hypothesis is tried on.
+            Some(_) => describe(&self.evidence(node, part(DESCRIBED).as_ref().unwrap_or(capture))),
+        };
+        (Finding { id: origin.id, cause, shape }, new)
     }
 
     /// What the subject gave and should have given, as far as `capture` holds it.

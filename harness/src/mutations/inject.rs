@@ -12,8 +12,10 @@ use qdiff_engine::model::{Before, Graph, Node, StageId};
 /// layer (`L07`), a pattern of stage ids (`L07.q_*`) or of the tensors they read
 /// (`blk.7.attn_q.weight`), or positions (`p3000..`: that one and all after it). Without a layer or a pattern, in all layers.
 pub struct Injection {
-    mutation: &'static Mutation,
-    values: Vec<f64>,
+    /// What is injected.
+    pub mutation: &'static Mutation,
+    /// The values of its parameters.
+    pub values: Vec<f64>,
     targets: Vec<Target>,
     /// First position that is wrong.
     since: usize,
@@ -92,16 +94,6 @@ impl Injection {
             values[at] = value;
         }
         Ok(Self { mutation, values, targets, since })
-    }
-
-    /// What is injected.
-    pub fn mutation(&self) -> &'static Mutation {
-        self.mutation
-    }
-
-    /// The values of its parameters.
-    pub fn values(&self) -> &[f64] {
-        &self.values
     }
 
     /// Rewrites `graph`; gives the stages that were changed.

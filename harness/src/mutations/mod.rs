@@ -295,9 +295,4 @@ mod places {
     pub(super) fn head(_: &Graph, n: &Node) -> bool {
         matches!((&n.op, n.role), (Op::Linear, Role::Logits))
     }
-
-    /// Stages that read a matrix.
-    pub(super) fn matrices(_: &Graph, n: &Node) -> bool {
-        matches!(n.op, Op::Linear | Op::Embed)
-    }
 }

@@ -266,7 +266,7 @@ fn named(finding: &Finding, plant: &Plant) -> bool {
 fn equal(a: &CauseId, b: &CauseId) -> bool {
     let values = |id: &CauseId| {
         let parsed = Injection::parse(&id.to_string()).ok()?;
-        Some((parsed.mutation().name, parsed.values().to_vec()))
+        Some((parsed.mutation.name, parsed.values))
     };
     match (values(a), values(b)) {
         (Some((a, x)), Some((b, y))) => {

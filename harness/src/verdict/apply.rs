@@ -7,19 +7,14 @@ use super::operands::{Block, Operand, Sink, Source, Stage, forward, propagate_er
 use qdiff_engine::ops::{Context, Op, Tensor};
 use qdiff_engine::quant::ActivationFormat;
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 /// Elements that a stage evaluates at once, unless one row has more.
 const ELEMENTS_AT_ONCE: usize = 4 << 20;
 
 /// Of a cache, what every side has of it so far.
-pub(super) struct State(Vec<CacheState>);
-
-impl State {
-    pub(super) fn new(sides: usize) -> Self {
-        Self((0..sides).map(|_| CacheState::default()).collect())
-    }
-}
+pub(super) type State = HashMap<usize, CacheState>;
 
 /// The op on the operands of the given sides.
 pub(super) fn apply(stage: Stage<'_>, sides: &[Source<'_>], state: &mut State, sink: &mut Sink<'_>) -> ControlFlow<()> {
@@ -34,7 +29,9 @@ pub(super) fn apply(stage: Stage<'_>, sides: &[Source<'_>], state: &mut State, s
     }
     match &stage.node.op {
         Op::Linear => linear::layers(stage, sides, sink),
-        Op::KvCache(_) => sides.iter().try_for_each(|side| caches(stage, side, &mut state.0[side.index], sink)),
+        Op::KvCache(_) => {
+            sides.iter().try_for_each(|side| caches(stage, side, state.entry(side.index).or_default(), sink))
+        }
         Op::Embed
         | Op::RmsNorm(_)
         | Op::Bias

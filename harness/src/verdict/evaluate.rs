@@ -24,13 +24,13 @@ pub fn evaluate(node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &F
     let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source, fault: fault.as_ref() });
     let stage = Stage { node, graph, weights: faulty.as_ref().map_or(source, |m| m) };
     let plans: Vec<Plan> = sides.iter().map(|side| segment::plan(node, graph, side.capture)).collect();
-    let direct: Vec<Source<'_>> = sides
-        .iter()
-        .enumerate()
-        .filter(|(i, _)| plans[*i].is_empty())
-        .map(|(index, side)| Source::captured(index, *side, filter))
-        .collect();
-    let mut flow = apply(stage, &direct, &mut State::new(sides.len()), sink);
+    let captured = |index: usize| {
+        let side = sides[index];
+        let steps = (0..side.capture.steps.len()).collect();
+        Source { index, side, steps, computed: None, resumes: false, filter: Some(filter) }
+    };
+    let direct: Vec<_> = (0..sides.len()).filter(|&i| plans[i].is_empty()).map(captured).collect();
+    let mut flow = apply(stage, &direct, &mut State::new(), sink);
     for (index, plan) in plans.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
         if flow.is_continue() {
             flow = segment::evaluate(stage, (index, sides[index]), plan, sink);

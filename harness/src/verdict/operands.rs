@@ -147,18 +147,6 @@ impl Operand<'_> {
 }
 
 impl<'a> Source<'a> {
-    /// All steps, of captured operands alone.
-    pub(super) fn captured(index: usize, side: Side<'a>, filter: &'a Filter) -> Self {
-        Self {
-            index,
-            side,
-            steps: (0..side.capture.steps.len()).collect(),
-            computed: None,
-            resumes: false,
-            filter: Some(filter),
-        }
-    }
-
     /// Whether any of the rows is asked for.
     pub(super) fn asked(&self, step: &Step, rows: &Range<usize>) -> bool {
         self.filter.is_none_or(|filter| rows.clone().any(|r| filter.position(step.first + step.offset(r))))

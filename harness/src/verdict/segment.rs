@@ -127,7 +127,7 @@ pub(super) fn evaluate(
     stage: Stage<'_>, (index, side): (usize, Side<'_>), plan: &Plan, sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
     let mut states: HashMap<usize, State> = HashMap::new();
-    let mut of_target = State::new(index + 1);
+    let mut of_target = State::new();
     for group in groups(side.capture) {
         let mut computed = Computed::new();
         for (&inside, steps) in plan {
@@ -142,7 +142,7 @@ pub(super) fn evaluate(
                 filter: None,
             };
             let mut values: Expected = vec![None; side.capture.steps.len()];
-            let state = states.entry(inside).or_insert_with(|| State::new(1));
+            let state = states.entry(inside).or_default();
             let flow = apply(Stage { node, ..stage }, &[source], state, &mut |block| {
                 // Attention over rows that nobody knows cannot be evaluated.
                 if block.known.is_none_or(|known| !known.contains(&false)) {

@@ -48,7 +48,7 @@ pub fn misread(model: &Model, injections: &[Injection]) -> Result<(Arc<Read>, Ve
     let (mut faults, mut words) = (HashMap::new(), Vec::new());
     for injection in injections {
         let mut graph = model.graph().clone();
-        let name = injection.mutation().name;
+        let name = injection.mutation.name;
         let mut tensors = 0;
         for id in injection.rewrite(&mut graph)? {
             let at = graph.index(id).expect("a stage that was just rewritten");
@@ -62,7 +62,7 @@ pub fn misread(model: &Model, injections: &[Injection]) -> Result<(Arc<Read>, Ve
             tensors += read.len();
             faults.extend(read);
         }
-        let what = CauseId::new(injection.mutation(), injection.values());
+        let what = CauseId::new(injection.mutation, &injection.values);
         words.push(format!("{what} in {}", counted(tensors, "tensor")));
     }
     let read: Arc<Read> = Arc::new(move |source, tensor, row, out| match faults.get(tensor) {
