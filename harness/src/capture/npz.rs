@@ -64,13 +64,13 @@ impl Manifest {
     /// # Errors
     /// Both hashes.
     pub fn check_model(&self, folder: &Path, sha256: &str) -> Result<()> {
-        match self.model_sha256.as_ref().filter(|h| *h != sha256) {
-            Some(other) => bail!(
-                "{} was recorded on another model (sha256 {other}, this one has {sha256}); name that model with -m",
-                folder.display()
-            ),
-            None => Ok(()),
+        if let Some(other) = self.model_sha256.as_ref().filter(|h| *h != sha256) {
+            let shown = folder.display();
+            bail!(
+                "{shown} was recorded on another model (sha256 {other}, this one has {sha256}); name that model with -m"
+            );
         }
+        Ok(())
     }
 
     /// The steps that the arrays belong to, without stages.

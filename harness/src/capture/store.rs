@@ -96,10 +96,7 @@ impl Store {
     /// # Errors
     /// The first failure, and what to do about it.
     pub fn trouble(&self) -> anyhow::Result<()> {
-        match self.trouble.get() {
-            None => Ok(()),
-            Some(why) => anyhow::bail!("{why}"),
-        }
+        self.trouble.get().map_or(Ok(()), |why| Err(anyhow::anyhow!("{why}")))
     }
 
     fn file(&self) -> Option<&File> {
@@ -124,15 +121,12 @@ impl Store {
 
     fn read(&self, offset: u64, out: &mut [f32]) {
         let read = self.file().map(|f| f.read_exact_at(bytemuck::cast_slice_mut(out), offset));
-        match read {
-            Some(Ok(())) => {}
-            failed => {
-                // Never mistaken for a value, should it be looked at.
-                out.fill(f32::NAN);
-                if let Some(Err(e)) = failed {
-                    self.note("read", &e);
-                }
-            }
+        if !matches!(read, Some(Ok(()))) {
+            // Never mistaken for a value, should it be looked at.
+            out.fill(f32::NAN);
+        }
+        if let Some(Err(e)) = read {
+            self.note("read", &e);
         }
     }
 }

@@ -208,8 +208,12 @@ impl Searcher<'_> {
             Some((order, candidate, fit))
         };
         let all = candidates(e).into_iter().enumerate();
-        let (cheap, costly): (Vec<_>, Vec<_>) =
-            if heavy(e) { all.partition(|(_, c)| self.only_writes(e, c)) } else { (all.collect(), Vec::new()) };
+        // What takes what was computed as it is takes no pass over the weights.
+        let cheap = |(m, values): &Candidate| {
+            let node = || m.applied(e.node, values, &self.oracle.graph);
+            !heavy(e) || node().is_some_and(|node| as_computed(&node, e))
+        };
+        let (cheap, costly): (Vec<_>, Vec<_>) = all.partition(|(_, c)| cheap(c));
         let mut found: Vec<(usize, Candidate, Fit)> = cheap.into_par_iter().filter_map(try_one).collect();
         let explained = |f: &(usize, Candidate, Fit)| f.1.0.explains == Explains::Value && f.2.whole;
         // Each takes a pass over the weights: the first that explains all ends it.
@@ -226,11 +230,6 @@ impl Searcher<'_> {
         // what holds of the whole stage before what holds of a part of it.
         found.sort_by_key(|(order, (m, _), fit)| (m.explains, !fit.whole, fit.since.is_some(), *order));
         found.into_iter().map(|(_, c, fit)| (c, fit)).collect()
-    }
-
-    /// Whether a hypothesis takes what was computed as it is.
-    fn only_writes(&self, e: &Evidence<'_>, (mutation, values): &Candidate) -> bool {
-        mutation.applied(e.node, values, &self.oracle.graph).is_some_and(|node| as_computed(&node, e))
     }
 
     /// What the hypothesis leaves of the evidence; first of the sample of it, where there is one.

@@ -57,10 +57,8 @@ impl Injection {
         for word in words.split(',').filter(|_| head.len() < text.len()) {
             match word.strip_prefix('p').and_then(|w| w.strip_suffix("..")) {
                 Some(position) => {
-                    since = position
-                        .parse()
-                        .ok()
-                        .with_context(|| format!("`{word}` is not a first position such as p3000.."))?;
+                    let wrong = || format!("`{word}` is not a first position such as p3000..");
+                    since = position.parse().ok().with_context(wrong)?;
                 }
                 None => targets.push(Target::parse(word)?),
             }
@@ -101,7 +99,7 @@ impl Injection {
     /// # Errors
     /// If the model has no stage or layer to inject into.
     pub fn rewrite(&self, graph: &mut Graph) -> Result<Vec<StageId>> {
-        if !self.mutation.of_a_stage() {
+        if self.mutation.fits.is_none() {
             bail!(
                 "`{0}` is the fault of no stage; `qdiff mutations show {0}` says where it is injected",
                 self.mutation.name

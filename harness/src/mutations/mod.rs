@@ -183,11 +183,6 @@ impl Mutation {
         }
     }
 
-    /// Whether it is the fault of a stage.
-    pub fn of_a_stage(&self) -> bool {
-        self.site() == FaultSite::Stage
-    }
-
     /// The values of its parameters where none are given.
     pub fn defaults(&self) -> Vec<f64> {
         self.params.iter().map(|p| p.default).collect()

@@ -188,13 +188,8 @@ impl<'a> ScoreRun<'a> {
             let disputed = diagnosis.verdict.disputed().next().map(|s| s.id);
             let first = diagnosis.findings.first().map(|f| f.id).or(disputed);
             if let Some(id) = first {
-                let what = format!(
-                    "{}, {} tokens in parts of {ubatch}, {} threads, cache in {:?}",
-                    self.name,
-                    self.prompt.len(),
-                    self.pair.settings.threads,
-                    self.pair.settings.kv
-                );
+                let (name, n, Settings { threads, kv, .. }) = (&self.name, self.prompt.len(), &self.pair.settings);
+                let what = format!("{name}, {n} tokens in parts of {ubatch}, {threads} threads, cache in {kv:?}");
                 clean.alarms.push((what, id.to_string()));
             }
         }

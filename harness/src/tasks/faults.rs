@@ -29,7 +29,7 @@ pub(super) fn read(given: &[String]) -> Result<Vec<Injection>> {
 /// # Errors
 /// A subject that can take none of them.
 pub(super) fn rewriting(injections: &[Injection], subject: &Source) -> Result<bool> {
-    let rewriting = injections.iter().any(|i| i.mutation.of_a_stage());
+    let rewriting = injections.iter().any(|i| i.mutation.fits.is_some());
     if rewriting || (!injections.is_empty() && matches!(subject, Source::Recorded(_))) {
         subject.check_faults()?;
     }
