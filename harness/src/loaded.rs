@@ -24,7 +24,7 @@ impl LoadedModel {
     /// If either side refuses the file.
     pub fn new(path: &Path) -> Result<Self> {
         let model = load(path)?;
-        let llama = Arc::new(llama::Model::load(path)?);
+        let llama = Arc::new(llama::Model::load(path, llama::Load::Cpu)?);
         Ok(Self { path: path.to_path_buf(), model, llama })
     }
 

@@ -163,7 +163,7 @@ pub fn ready(opened: &LoadedModel, name: &str, text: String, style: Style<'_>) -
     } else {
         (turn(opened, &text, style)?, Some(text))
     };
-    Ok(Ready { name: name.to_owned(), tokens: opened.llama.tokenize(&text)?, text, message })
+    Ok(Ready { name: name.to_owned(), tokens: opened.llama.tokenize(text.as_bytes(), true)?, text, message })
 }
 
 fn text_of(what: &str, bytes: Vec<u8>) -> Result<String> {

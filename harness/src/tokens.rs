@@ -125,7 +125,7 @@ pub fn check(opened: &LoadedModel, prompt: &Ready, fault: Option<&Mutation>) -> 
             })?
         }
     };
-    Ok(Some(match opened.llama.tokenize(&prompt.text) {
+    Ok(Some(match opened.llama.tokenize(prompt.text.as_bytes(), true) {
         Ok(theirs) => compare(&tokenizer, prompt, &ours, &theirs, pieces(opened)),
         Err(e) => unchecked(format!("{e:#}")),
     }))

@@ -1,5 +1,6 @@
 //! What is to be kept of a run, and the sink that keeps it.
 
+use super::store::parts;
 use super::{Filter, Step, Store, Stored};
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Tensor;
@@ -27,19 +28,14 @@ impl Want {
         Arc::new(Self {
             stages: stages.map(|n| (n.id, n.token_axis())).collect(),
             choice: graph.nodes.last().map(|n| n.id),
-            positions: filter.positions().cloned(),
+            positions: filter.positions.clone(),
             store: store.clone(),
         })
     }
 
     /// Only the logits of the last token of every step, which choose the next.
     pub fn choice(graph: &Graph, store: &Arc<Store>) -> Arc<Self> {
-        Arc::new(Self {
-            stages: HashMap::new(),
-            choice: graph.nodes.last().map(|n| n.id),
-            positions: None,
-            store: store.clone(),
-        })
+        Self::new(graph, &Filter::none(), &|_| true, store)
     }
 
     /// Nothing at all: an untapped run.
@@ -121,17 +117,8 @@ impl Collector {
 
 /// The entries `kept` along `axis`.
 fn select(tensor: &Tensor<f32>, axis: usize, kept: &[usize]) -> Tensor<f32> {
-    let inner: usize = tensor.shape[axis + 1..].iter().product();
-    let plane = tensor.shape[axis] * inner;
-    let mut shape = tensor.shape.clone();
-    shape[axis] = kept.len();
-    let planes = tensor.data.chunks_exact(plane.max(1));
-    let data = planes
-        .flat_map(|plane| kept.iter().map(move |&k| &plane[k * inner..(k + 1) * inner]))
-        .flatten()
-        .copied()
-        .collect();
-    Tensor { shape, data }
+    let kept: Vec<_> = kept.iter().map(|&k| k..k + 1).collect();
+    parts(&tensor.shape, axis, &kept, |at, out| out.copy_from_slice(&tensor.data[at..at + out.len()]))
 }
 
 impl TapSink for Collector {

@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashSet};
 pub struct Filter {
     stages: Vec<GlobMatcher>,
     layers: Option<HashSet<usize>>,
-    positions: Option<HashSet<usize>>,
+    pub(super) positions: Option<HashSet<usize>>,
     /// No position before this one.
     since: usize,
     /// Asks for nothing, whatever else it says.
@@ -77,11 +77,6 @@ impl Filter {
     /// The same, but of positions from `since` on.
     pub fn since(&self, since: usize) -> Self {
         Self { since, ..self.clone() }
-    }
-
-    /// The positions asked for; `None` asks for all.
-    pub fn positions(&self) -> Option<&HashSet<usize>> {
-        self.positions.as_ref()
     }
 
     /// The positions asked for of a run of `tokens` tokens, ascending; `None` asks for all.

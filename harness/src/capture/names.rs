@@ -2,7 +2,7 @@
 //! calls them, or as an engine does whose names a map translates.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use qdiff_engine::model::{Graph, StageId};
+use qdiff_engine::model::{Graph, Node, StageId};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -25,17 +25,15 @@ pub struct Named {
 #[derive(Debug)]
 pub struct Names {
     by_name: HashMap<String, Named>,
-    mapped: bool,
+    /// Whether a map is in use: then other arrays are the engine's own affair.
+    pub mapped: bool,
 }
 
 impl Names {
     /// The graph's own names.
     pub fn of(graph: &Graph) -> Self {
         let nodes = graph.nodes.iter().enumerate();
-        let own = |(node, n): (usize, &qdiff_engine::model::Node)| {
-            let named = Named { node, foreign: false, axes: Vec::new() };
-            (n.id.to_string(), named)
-        };
+        let own = |(node, n): (usize, &Node)| (n.id.to_string(), Named { node, foreign: false, axes: Vec::new() });
         Self { by_name: nodes.map(own).collect(), mapped: false }
     }
 
@@ -97,11 +95,6 @@ impl Names {
     pub fn get(&self, name: &str) -> Option<&Named> {
         self.by_name.get(name)
     }
-
-    /// Whether a map is in use: then other arrays are the engine's own affair.
-    pub fn mapped(&self) -> bool {
-        self.mapped
-    }
 }
 
 /// Reads `1,0,2`: a permutation, or nothing.
@@ -110,12 +103,8 @@ fn axes_of(text: &str) -> Result<Vec<usize>> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    let axes: Vec<usize> = text
-        .split(',')
-        .map(|a| a.trim().parse())
-        .collect::<Result<_, _>>()
-        .ok()
-        .with_context(|| format!("`{text}` is not an order of axes such as 1,0,2"))?;
+    let axes: Option<Vec<usize>> = text.split(',').map(|a| a.trim().parse().ok()).collect();
+    let axes = axes.with_context(|| format!("`{text}` is not an order of axes such as 1,0,2"))?;
     let mut sorted = axes.clone();
     sorted.sort_unstable();
     ensure!(sorted.iter().copied().eq(0..axes.len()), "`{text}` does not name each axis once, from 0 on");

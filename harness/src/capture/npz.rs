@@ -15,7 +15,7 @@ use npyz::WriterBuilder as _;
 use qdiff_engine::model::{Graph, Node};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::{Path, PathBuf};
@@ -64,13 +64,13 @@ impl Manifest {
     /// # Errors
     /// Both hashes.
     pub fn check_model(&self, folder: &Path, sha256: &str) -> Result<()> {
-        match self.model_sha256.as_ref().filter(|h| *h != sha256) {
-            Some(other) => bail!(
-                "{} was recorded on another model (sha256 {other}, this one has {sha256}); name that model with -m",
-                folder.display()
-            ),
-            None => Ok(()),
+        if let Some(other) = self.model_sha256.as_ref().filter(|h| *h != sha256) {
+            let shown = folder.display();
+            bail!(
+                "{shown} was recorded on another model (sha256 {other}, this one has {sha256}); name that model with -m"
+            );
         }
+        Ok(())
     }
 
     /// The steps that the arrays belong to, without stages.
@@ -230,17 +230,14 @@ fn archive(path: &Path) -> Result<(ZipArchive<BufReader<File>>, u64)> {
 pub fn stages(folder: &Path) -> Result<Vec<String>> {
     let path = folder.join("capture.npz");
     let name = path.display();
-    let (mut zip, _) = archive(&path)?;
-    let mut all = Vec::new();
-    for i in 0..zip.len() {
-        let entry = zip.by_index_raw(i).with_context(|| format!("{name}: entry {i}"))?;
-        let full = entry.name().with_context(|| format!("{name}: entry {i}"))?.into_owned();
+    let (zip, _) = archive(&path)?;
+    let mut all = BTreeSet::new();
+    for (i, full) in zip.file_names().enumerate() {
+        let full = full.with_context(|| format!("{name}: entry {i}"))?;
         let stage = full.strip_suffix(".npy").and_then(|n| n.split_once('/'));
         all.extend(stage.map(|(_, stage)| stage.to_owned()));
     }
-    all.sort();
-    all.dedup();
-    Ok(all)
+    Ok(all.into_iter().collect())
 }
 
 /// Reads the arrays that belong to stages of `graph` into `store`.
@@ -268,7 +265,7 @@ pub fn read(
             .and_then(|n| n.split_once('/'))
             .and_then(|(step, stage)| Some((*labels.get(step)?, names.get(stage)?)));
         let Some((step, named)) = known else {
-            if names.mapped() {
+            if names.mapped {
                 continue;
             }
             bail!(

@@ -25,7 +25,8 @@ const PART: usize = 64 << 20;
 /// runs a step or gives a verdict asks [`Store::trouble`] before trusting it.
 #[derive(Debug)]
 pub struct Store {
-    folder: PathBuf,
+    /// Where temporary files go.
+    pub folder: PathBuf,
     budget: usize,
     used: AtomicUsize,
     file: OnceLock<Option<File>>,
@@ -44,11 +45,6 @@ impl Store {
             end: AtomicU64::new(0),
             trouble: OnceLock::new(),
         })
-    }
-
-    /// Where temporary files go.
-    pub fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// With the usual budget, in `folder` or where the system puts temporary files.
@@ -100,10 +96,7 @@ impl Store {
     /// # Errors
     /// The first failure, and what to do about it.
     pub fn trouble(&self) -> anyhow::Result<()> {
-        match self.trouble.get() {
-            None => Ok(()),
-            Some(why) => anyhow::bail!("{why}"),
-        }
+        self.trouble.get().map_or(Ok(()), |why| Err(anyhow::anyhow!("{why}")))
     }
 
     fn file(&self) -> Option<&File> {
@@ -128,15 +121,12 @@ impl Store {
 
     fn read(&self, offset: u64, out: &mut [f32]) {
         let read = self.file().map(|f| f.read_exact_at(bytemuck::cast_slice_mut(out), offset));
-        match read {
-            Some(Ok(())) => {}
-            failed => {
-                // Never mistaken for a value, should it be looked at.
-                out.fill(f32::NAN);
-                if let Some(Err(e)) = failed {
-                    self.note("read", &e);
-                }
-            }
+        if !matches!(read, Some(Ok(()))) {
+            // Never mistaken for a value, should it be looked at.
+            out.fill(f32::NAN);
+        }
+        if let Some(Err(e)) = read {
+            self.note("read", &e);
         }
     }
 }
@@ -180,31 +170,37 @@ impl Stored {
     /// # Panics
     /// If the tensor has no such axis, or the axis no such index.
     pub fn slice(&self, axis: usize, range: Range<usize>) -> Tensor<f32> {
-        let shape = self.shape();
-        assert!(range.end <= shape[axis], "beyond the axis");
-        let inner: usize = shape[axis + 1..].iter().product();
-        let outer: usize = shape[..axis].iter().product();
-        let run = range.len() * inner;
-        let mut part = Tensor { shape: shape.to_vec(), data: Vec::new() };
-        part.shape[axis] = range.len();
-        match &self.place {
-            Place::Memory(tensor) => {
-                part.data.reserve_exact(outer * run);
-                for o in 0..outer {
-                    let at = (o * shape[axis] + range.start) * inner;
-                    part.data.extend_from_slice(&tensor.data[at..at + run]);
-                }
-            }
-            Place::File { offset, .. } => {
-                part.data.resize(outer * run, 0.0);
-                for (o, out) in part.data.chunks_mut(run.max(1)).enumerate() {
-                    let at = (o * shape[axis] + range.start) * inner;
-                    self.store.read(offset + 4 * at as u64, out);
-                }
-            }
-        }
-        part
+        self.parts(axis, &[range])
     }
+
+    /// As [`Self::slice`], of several ranges one after the other.
+    ///
+    /// # Panics
+    /// As [`Self::slice`].
+    pub fn parts(&self, axis: usize, ranges: &[Range<usize>]) -> Tensor<f32> {
+        parts(self.shape(), axis, ranges, |at, out| match &self.place {
+            Place::Memory(tensor) => out.copy_from_slice(&tensor.data[at..at + out.len()]),
+            Place::File { offset, .. } => self.store.read(offset + 4 * at as u64, out),
+        })
+    }
+}
+
+/// The entries in `ranges` along `axis` of a tensor of this shape, whose elements from a flat index on `copy` gives.
+pub(super) fn parts(
+    shape: &[usize], axis: usize, ranges: &[Range<usize>], copy: impl Fn(usize, &mut [f32]),
+) -> Tensor<f32> {
+    let mut shape = shape.to_vec();
+    let extent = std::mem::replace(&mut shape[axis], ranges.iter().map(Range::len).sum());
+    let (outer, inner): (usize, usize) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
+    let mut part = Tensor::zeros(shape);
+    let mut left = part.data.as_mut_slice();
+    for (o, range) in (0..outer).flat_map(|o| ranges.iter().map(move |range| (o, range))) {
+        assert!(range.end <= extent, "beyond the axis");
+        let (out, rest) = left.split_at_mut(range.len() * inner);
+        copy((o * extent + range.start) * inner, out);
+        left = rest;
+    }
+    part
 }
 
 impl Drop for Stored {

@@ -69,7 +69,7 @@ pub(super) fn show(name: &str, json: &JsonArgs) -> anyhow::Result<u8> {
 
 fn page(m: &Mutation) -> String {
     let mut out = format!("{}\n\n  what       {}\n", m.name, generic(m, m.story));
-    if m.of_a_stage() {
+    if m.fits.is_some() {
         let _ = writeln!(out, "  stages     {}", stages(m));
     }
     for p in m.params {

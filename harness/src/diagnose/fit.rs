@@ -21,13 +21,8 @@ pub(super) struct Fit {
 /// row or element that is right as it is may stay so (then it does not hold of the whole stage, or only from a position
 /// on). `None` if anything remains.
 pub(super) fn fit(e: &Evidence<'_>, assumed: &Expected) -> Option<Fit> {
-    let mut fit = Fit {
-        before: if e.misshapen.is_empty() { 0.0 } else { f64::INFINITY },
-        after: 0.0,
-        used: 0.0,
-        whole: true,
-        since: None,
-    };
+    let before = if e.misshapen.is_empty() { 0.0 } else { f64::INFINITY };
+    let mut fit = Fit { before, after: 0.0, used: 0.0, whole: true, since: None };
     let first = e.bad_rows().map(|r| r.place.position).min();
     for &step in &e.misshapen {
         let at = &e.side.capture.steps[step];

@@ -153,12 +153,8 @@ pub fn explain(
 impl Searcher<'_> {
     /// The finding of one origin, and the candidate that explains it if that was not known before.
     fn finding(&self, origin: &StageResult, known: &[Candidate]) -> (Finding, Option<Candidate>) {
-        let mut finding = Finding { id: origin.id, cause: None, shape: String::new() };
         let graph = &self.oracle.graph;
-        let Some(index) = graph.index(origin.id) else {
-            return (finding, None);
-        };
-        let node = &graph.nodes[index];
+        let node = &graph.nodes[graph.index(origin.id).expect("an origin is a stage of the graph")];
         let bad = origin.subject.as_ref().map_or_else(BTreeSet::new, |l| l.bad_positions.clone());
         let capture = self.subject.capture;
         let part = |limit| excerpt(self.oracle, node, capture, &bad, limit);
@@ -171,7 +167,7 @@ impl Searcher<'_> {
         let whole = found.first().is_some_and(|(_, fit)| fit.whole);
         let is_new = |c: &&Candidate| known.iter().all(|k| k.0.name != c.0.name || k.1 != c.1);
         let new = found.first().map(|(c, _)| c).filter(is_new).cloned();
-        finding.cause = found.first().map(|((m, values), fit)| Cause {
+        let cause = found.first().map(|((m, values), fit)| Cause {
             name: named(m, values, fit),
             story: told(m.story, node, graph),
             remedy: told(m.remedy, node, graph),
@@ -182,17 +178,14 @@ impl Searcher<'_> {
             whole: fit.whole,
             ties: ties(&found),
         });
-        if !whole || finding.cause.as_ref().is_some_and(|c| c.kind != Explains::Value) {
-            finding.shape = match &tried {
-                None => describe(&e),
-                // More of it is looked at than each hypothesis is tried on.
-                Some(_) => {
-                    let part = part(DESCRIBED);
-                    describe(&self.evidence(node, part.as_ref().unwrap_or(capture)))
-                }
-            };
-        }
-        (finding, new)
+        let explained = whole && cause.as_ref().is_none_or(|c| c.kind == Explains::Value);
+        let shape = match &tried {
+            _ if explained => String::new(),
+            None => describe(&e),
+            // More of it is looked at than each hypothesis is tried on.
+            Some(_) => describe(&self.evidence(node, part(DESCRIBED).as_ref().unwrap_or(capture))),
+        };
+        (Finding { id: origin.id, cause, shape }, new)
     }
 
     /// What the subject gave and should have given, as far as `capture` holds it.
@@ -215,8 +208,12 @@ impl Searcher<'_> {
             Some((order, candidate, fit))
         };
         let all = candidates(e).into_iter().enumerate();
-        let (cheap, costly): (Vec<_>, Vec<_>) =
-            if heavy(e) { all.partition(|(_, c)| self.only_writes(e, c)) } else { (all.collect(), Vec::new()) };
+        // What takes what was computed as it is takes no pass over the weights.
+        let cheap = |(m, values): &Candidate| {
+            let node = || m.applied(e.node, values, &self.oracle.graph);
+            !heavy(e) || node().is_some_and(|node| as_computed(&node, e))
+        };
+        let (cheap, costly): (Vec<_>, Vec<_>) = all.partition(|(_, c)| cheap(c));
         let mut found: Vec<(usize, Candidate, Fit)> = cheap.into_par_iter().filter_map(try_one).collect();
         let explained = |f: &(usize, Candidate, Fit)| f.1.0.explains == Explains::Value && f.2.whole;
         // Each takes a pass over the weights: the first that explains all ends it.
@@ -233,11 +230,6 @@ impl Searcher<'_> {
         // what holds of the whole stage before what holds of a part of it.
         found.sort_by_key(|(order, (m, _), fit)| (m.explains, !fit.whole, fit.since.is_some(), *order));
         found.into_iter().map(|(_, c, fit)| (c, fit)).collect()
-    }
-
-    /// Whether a hypothesis takes what was computed as it is.
-    fn only_writes(&self, e: &Evidence<'_>, (mutation, values): &Candidate) -> bool {
-        mutation.applied(e.node, values, &self.oracle.graph).is_some_and(|node| as_computed(&node, e))
     }
 
     /// What the hypothesis leaves of the evidence; first of the sample of it, where there is one.
@@ -270,7 +262,7 @@ fn assume(node: &Node, e: &Evidence<'_>) -> Expected {
         written(node, e.side, &mut expected);
         return expected;
     }
-    assembled(node, &e.oracle.graph, &e.oracle.weights, e.side, e.filter)
+    assembled(node, e.oracle, e.side, e.filter)
 }
 
 /// Whether a node computes what the stage should.
@@ -312,11 +304,7 @@ fn ties(found: &[(Candidate, Fit)]) -> Vec<CauseId> {
 
 /// All hypotheses for a stage with the values to try, the likelier first.
 fn candidates(e: &Evidence<'_>) -> Vec<Candidate> {
-    let values = |m: &Mutation| match (m.propose, m.params) {
-        (Some(propose), _) => propose(e),
-        (None, [one]) => [m.defaults()].into_iter().chain(one.search.iter().map(|&v| vec![v])).collect(),
-        (None, _) => vec![m.defaults()],
-    };
+    let values = |m: &Mutation| m.propose.map_or_else(|| m.usual(), |propose| propose(e));
     let fitting = catalogue().filter(|m| m.may_explain(&e.oracle.graph, e.node));
     fitting.flat_map(|m| values(m).into_iter().map(move |values| (m, values))).collect()
 }

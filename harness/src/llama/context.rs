@@ -1,4 +1,4 @@
-//! A context of llama.cpp with taps.
+//! Contexts of llama.cpp: with taps, and, for measuring speed, as its users have it.
 
 use super::Model;
 use super::taps::{Taps, callback};
@@ -6,17 +6,54 @@ use crate::arithmetic::Number;
 use crate::capture::{Collector, Step, Want};
 use crate::room::Room;
 use crate::supervisor;
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::model::Graph;
 use std::sync::Arc;
 
-/// A running model: its KV cache, and the taps of its graph.
-pub struct TappedContext {
-    ctx: *mut sys::llama_context,
-    taps: Box<Taps>,
+/// A model that runs: its KV cache, and how far it is filled.
+struct Context {
+    raw: *mut sys::llama_context,
     position: usize,
     _model: Arc<Model>,
+}
+
+impl Context {
+    /// A context for `cells` tokens, at most `step` of them in a step; whatever `params` points to must outlive it.
+    fn new(model: &Arc<Model>, (cells, step): (usize, usize), mut params: sys::llama_context_params) -> Result<Self> {
+        params.n_ctx = cells.next_multiple_of(256) as u32;
+        params.n_batch = step as u32;
+        params.n_ubatch = step as u32;
+        let _doing = supervisor::doing(|| "llama.cpp was making a context".to_owned());
+        // SAFETY: a plain C call; the result is checked.
+        let raw = unsafe { sys::llama_init_from_model(model.raw, params) };
+        let cells = params.n_ctx;
+        ensure!(!raw.is_null(), "llama.cpp cannot make a context of {cells} tokens; run again with -v to see why");
+        Ok(Self { raw, position: 0, _model: Arc::clone(model) })
+    }
+
+    /// Runs the `n` tokens of a batch.
+    fn decode(&mut self, batch: sys::llama_batch, n: usize) -> Result<()> {
+        // SAFETY: whoever made the batch keeps what it points to for the call.
+        let code = unsafe { sys::llama_decode(self.raw, batch) };
+        ensure!(code == 0, "llama.cpp failed at position {} (code {code})", self.position);
+        self.position += n;
+        Ok(())
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: made by us, freed once.
+        unsafe { sys::llama_free(self.raw) };
+    }
+}
+
+/// A context with taps.
+pub struct TappedContext {
+    // Freed before the taps that it points to.
+    context: Context,
+    taps: Box<Taps>,
 }
 
 impl TappedContext {
@@ -27,40 +64,24 @@ impl TappedContext {
     /// If llama.cpp cannot make the context.
     pub fn new(model: &Arc<Model>, graph: &Graph, room: Room) -> Result<Self> {
         let mut taps = Box::new(Taps::new(graph));
-        let (cells, n_step) = (room.context.next_multiple_of(256) as u32, room.step);
-        let kv = match room.kv {
+        // SAFETY: a call that only fills a structure.
+        let mut params = unsafe { sys::llama_context_default_params() };
+        params.n_threads = room.threads as i32;
+        params.n_threads_batch = room.threads as i32;
+        params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_DISABLED;
+        params.type_k = match room.kv {
             Number::F32 => sys::GGML_TYPE_F32,
             Number::F16 => sys::GGML_TYPE_F16,
             Number::Bf16 => sys::GGML_TYPE_BF16,
         };
-        let _doing = supervisor::doing(|| "llama.cpp was making a context".to_owned());
-        // SAFETY: plain C calls; the taps are boxed, so their address holds, and outlive the context (see Drop).
-        let ctx = unsafe {
-            let mut params = sys::llama_context_default_params();
-            params.n_ctx = cells;
-            params.n_batch = n_step as u32;
-            params.n_ubatch = n_step as u32;
-            params.n_threads = room.threads as i32;
-            params.n_threads_batch = room.threads as i32;
-            params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_DISABLED;
-            params.type_k = kv;
-            params.type_v = kv;
-            params.offload_kqv = model.on_gpu();
-            params.op_offload = false;
-            params.n_outputs_max = n_step as u32;
-            params.cb_eval = Some(callback);
-            params.cb_eval_user_data = std::ptr::from_mut::<Taps>(&mut taps).cast();
-            sys::llama_init_from_model(model.raw, params)
-        };
-        if ctx.is_null() {
-            bail!("llama.cpp cannot make a context of {cells} tokens; run again with -v to see why");
-        }
-        Ok(Self { ctx, taps, position: 0, _model: Arc::clone(model) })
-    }
-
-    /// Tokens seen so far.
-    pub fn position(&self) -> usize {
-        self.position
+        params.type_v = params.type_k;
+        params.offload_kqv = model.on_gpu;
+        params.op_offload = false;
+        params.n_outputs_max = room.step as u32;
+        params.cb_eval = Some(callback);
+        // Boxed, so that the address holds.
+        params.cb_eval_user_data = std::ptr::from_mut::<Taps>(&mut taps).cast();
+        Ok(Self { context: Context::new(model, (room.context, room.step), params)?, taps })
     }
 
     /// Runs `tokens` at the next positions, in one ubatch, and gives the wanted stages.
@@ -69,25 +90,23 @@ impl TappedContext {
     /// If llama.cpp fails, a stage has another shape than the graph says, or
     /// a wanted stage never appeared: llama.cpp's names drift.
     pub fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
-        self.taps.begin(Collector::new(want, self.position, tokens));
-        let _doing = supervisor::doing(|| format!("llama.cpp was running position {}", self.position));
+        let position = self.context.position;
+        self.taps.begin(Collector::new(want, position, tokens));
+        let _doing = supervisor::doing(|| format!("llama.cpp was running position {position}"));
         // SAFETY: the batch has room for every token, and is freed below.
-        let code = unsafe {
+        unsafe {
             let mut batch = sys::llama_batch_init(tokens.len() as i32, 0, 1);
             batch.n_tokens = tokens.len() as i32;
             for (i, &token) in tokens.iter().enumerate() {
                 *batch.token.add(i) = token as i32;
-                *batch.pos.add(i) = (self.position + i) as i32;
+                *batch.pos.add(i) = (position + i) as i32;
                 *batch.n_seq_id.add(i) = 1;
                 **batch.seq_id.add(i) = 0;
                 *batch.logits.add(i) = 1;
             }
-            let code = sys::llama_decode(self.ctx, batch);
+            let done = self.context.decode(batch, tokens.len());
             sys::llama_batch_free(batch);
-            code
-        };
-        if code != 0 {
-            bail!("llama.cpp failed at position {} (code {code})", self.position);
+            done?;
         }
         let collected = self.taps.finish()?;
         let (missing, total) = collected.missing();
@@ -98,14 +117,43 @@ impl TappedContext {
                 missing.len(),
             );
         }
-        self.position += tokens.len();
         Ok(collected.finish())
     }
 }
 
-impl Drop for TappedContext {
-    fn drop(&mut self) {
-        // SAFETY: made by us, freed once, before the taps it points to.
-        unsafe { sys::llama_free(self.ctx) };
+/// A context as llama.cpp's users have it: no taps, flash attention, KV cache in f16.
+pub struct Plain(Context);
+
+impl Plain {
+    /// A context for `n_ctx` tokens, at most `n_step` of them in a step.
+    ///
+    /// # Errors
+    /// If llama.cpp cannot make it.
+    pub fn new(model: &Arc<Model>, n_ctx: usize, n_step: usize) -> Result<Self> {
+        // SAFETY: a call that only fills a structure.
+        let mut params = unsafe { sys::llama_context_default_params() };
+        params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_ENABLED;
+        Ok(Self(Context::new(model, (n_ctx, n_step), params)?))
+    }
+
+    /// Forgets all tokens.
+    pub fn clear(&mut self) {
+        // SAFETY: the context's own memory.
+        unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.0.raw), false) };
+        self.0.position = 0;
+    }
+
+    /// Runs `tokens` at the next positions, for the logits of the last, and waits for them.
+    ///
+    /// # Errors
+    /// If llama.cpp fails.
+    pub fn step(&mut self, tokens: &[u32]) -> Result<()> {
+        let mut tokens: Vec<i32> = tokens.iter().map(|&t| t as i32).collect();
+        // SAFETY: the batch borrows the tokens, which outlive the calls.
+        unsafe {
+            let done = self.0.decode(sys::llama_batch_get_one(tokens.as_mut_ptr(), tokens.len() as i32), tokens.len());
+            sys::llama_synchronize(self.0.raw);
+            done
+        }
     }
 }

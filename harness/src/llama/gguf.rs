@@ -11,7 +11,6 @@ use std::path::Path;
 
 struct Entry {
     dims: Vec<u64>,
-    raw_type: sys::ggml_type,
     ty: GgmlType,
     start: usize,
     row_bytes: usize,
@@ -60,7 +59,6 @@ impl<'a> GgmlWeights<'a> {
                 entries.insert(
                     name.to_string_lossy().into_owned(),
                     Entry {
-                        raw_type,
                         ty,
                         start: base + sys::gguf_get_tensor_offset(ctx, i),
                         row_bytes: sys::ggml_row_size(raw_type, ne[0]),
@@ -114,7 +112,7 @@ impl WeightSource for GgmlWeights<'_> {
         let entry = self.entry(tensor);
         let count = out.len() / entry.dims[0] as usize;
         let bytes = &self.bytes[entry.start + first * entry.row_bytes..][..count * entry.row_bytes];
-        to_float(entry.raw_type, bytes, out);
+        to_float(entry.ty.id() as _, bytes, out);
     }
 }
 

@@ -5,7 +5,6 @@
 
 pub mod context;
 pub mod gguf;
-pub mod plain;
 pub mod sampler;
 mod taps;
 pub mod vocab;
@@ -60,7 +59,8 @@ pub fn start() {
 /// A loaded model.
 pub struct Model {
     pub(crate) raw: *mut sys::llama_model,
-    on_gpu: bool,
+    /// Whether its layers are on a GPU.
+    pub on_gpu: bool,
 }
 
 /// Loads ggml's CUDA backend once, from the library that `QDIFF_GGML_CUDA`
@@ -92,35 +92,28 @@ pub fn cuda_backend() -> Result<()> {
     loaded.clone().map_err(anyhow::Error::msg)
 }
 
+/// What is loaded of a model, and for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// All of it for the CPU, weights mapped and not repacked.
+    Cpu,
+    /// All of it, every layer on the GPU through ggml's CUDA backend.
+    Cuda,
+    /// Only the vocabulary: for tokens, without weights.
+    Vocabulary,
+}
+
 impl Model {
-    /// Loads `path` for the CPU, weights mapped and not repacked.
+    /// Loads `path`.
     ///
     /// # Errors
-    /// If llama.cpp refuses the file.
-    pub fn load(path: &Path) -> Result<Self> {
-        Self::open(path, false, false)
-    }
-
-    /// Loads only the vocabulary of `path`: for tokens, without weights.
-    ///
-    /// # Errors
-    /// If llama.cpp refuses the file.
-    pub fn load_vocabulary(path: &Path) -> Result<Self> {
-        Self::open(path, true, false)
-    }
-
-    /// Loads `path` with every layer on the GPU, through ggml's CUDA backend.
-    ///
-    /// # Errors
-    /// If the backend is not there or llama.cpp refuses the file.
-    pub fn load_cuda(path: &Path) -> Result<Self> {
+    /// If llama.cpp refuses the file, or there is no CUDA backend and it takes one.
+    pub fn load(path: &Path, what: Load) -> Result<Self> {
         start();
-        cuda_backend()?;
-        Self::open(path, false, true)
-    }
-
-    fn open(path: &Path, vocab_only: bool, on_gpu: bool) -> Result<Self> {
-        start();
+        let on_gpu = what == Load::Cuda;
+        if on_gpu {
+            cuda_backend()?;
+        }
         // An empty list: no device, even where a CUDA backend has been loaded.
         let mut none = [std::ptr::null_mut()];
         // SAFETY: a call that only fills a structure.
@@ -129,7 +122,7 @@ impl Model {
             params.devices = none.as_mut_ptr();
         }
         params.n_gpu_layers = if on_gpu { 999 } else { 0 };
-        params.vocab_only = vocab_only;
+        params.vocab_only = what == Load::Vocabulary;
         params.use_extra_bufts = false;
         let name = CString::new(path.as_os_str().as_encoded_bytes())?;
         let _doing = supervisor::doing(|| format!("llama.cpp was loading {}", path.display()));
@@ -139,11 +132,6 @@ impl Model {
             bail!("llama.cpp cannot load {}; run again with -v to see why", path.display());
         }
         Ok(Self { raw, on_gpu })
-    }
-
-    /// Whether its layers are on a GPU.
-    pub fn on_gpu(&self) -> bool {
-        self.on_gpu
     }
 
     /// A metadata value as llama.cpp prints it.

@@ -154,31 +154,20 @@ unsafe fn copy(t: *const sys::ggml_tensor, node: &Node, shape: &[usize], first: 
         };
         let mismatch = || format!("{}: llama.cpp gives shape {ne:?}, the graph says {shape:?}", node.id);
         match node.emission.layout {
-            EmittedLayout::Rows => {
-                if ne.iter().product::<usize>() != want || t.nb[0] != 4 {
+            EmittedLayout::Rows | EmittedLayout::PaddedKeys => {
+                let (n, fits) = match node.emission.layout {
+                    EmittedLayout::PaddedKeys => (shape[2], ne[0] >= shape[2] && ne[1..] == [shape[1], shape[0], 1]),
+                    _ => (ne[0], ne.iter().product::<usize>() == want),
+                };
+                if !fits || t.nb[0] != 4 {
                     return Err(mismatch());
                 }
-                for i3 in 0..ne[3] {
-                    for i2 in 0..ne[2] {
-                        for i1 in 0..ne[1] {
-                            out.extend_from_slice(row(i1, i2, i3, ne[0]));
-                        }
-                    }
-                }
-            }
-            EmittedLayout::PaddedKeys => {
-                let (heads, tokens, keys) = (shape[0], shape[1], shape[2]);
-                if ne[0] < keys || ne[1] != tokens || ne[2] != heads || ne[3] != 1 || t.nb[0] != 4 {
-                    return Err(mismatch());
-                }
-                for h in 0..heads {
-                    for q in 0..tokens {
-                        let row = row(q, h, 0, keys);
-                        // Scores beyond the diagonal carry no meaning; weights do.
-                        let seen = node.op.meaningful((first + q) as u32, keys);
-                        out.extend_from_slice(&row[..seen]);
-                        out.resize(out.len() + keys - seen, 0.0);
-                    }
+                for i in 0..ne[1..].iter().product() {
+                    let (i1, i2, i3) = (i % ne[1], i / ne[1] % ne[2], i / ne[1] / ne[2]);
+                    // Scores beyond the diagonal carry no meaning; weights do.
+                    let seen = node.op.meaningful((first + i1) as u32, n);
+                    out.extend_from_slice(row(i1, i2, i3, seen));
+                    out.resize(out.len() + n - seen, 0.0);
                 }
             }
             EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed => {

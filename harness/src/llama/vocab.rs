@@ -17,19 +17,11 @@ impl Model {
         unsafe { sys::llama_vocab_n_tokens(self.vocab()) as usize }
     }
 
-    /// Splits `text` into tokens; special tokens in it are recognised.
-    ///
-    /// # Errors
-    /// If llama.cpp refuses the text.
-    pub fn tokenize(&self, text: &str) -> Result<Vec<u32>> {
-        self.tokenize_bytes(text.as_bytes(), true)
-    }
-
     /// Splits text that may be none into tokens; control tokens in it are recognised only if `parse_special`.
     ///
     /// # Errors
     /// If llama.cpp refuses the text.
-    pub fn tokenize_bytes(&self, text: &[u8], parse_special: bool) -> Result<Vec<u32>> {
+    pub fn tokenize(&self, text: &[u8], parse_special: bool) -> Result<Vec<u32>> {
         let mut tokens = vec![0; text.len() + 8];
         let _doing = supervisor::doing(|| "llama.cpp was splitting the prompt into tokens".to_owned());
         // SAFETY: both lengths are passed along.

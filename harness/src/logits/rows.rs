@@ -112,7 +112,7 @@ pub(super) fn go_through(
         }
         ControlFlow::Continue(())
     };
-    evaluate(node, &oracle.graph, &oracle.weights, &sides, filter, &mut sink);
+    evaluate(node, oracle, &sides, filter, &mut sink);
     seen
 }
 

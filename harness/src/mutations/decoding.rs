@@ -1,11 +1,11 @@
 //! Blocks of quantised weights decoded wrongly. Each fault changes the bytes of a row, or what comes of them, around
 //! ggml's own `to_float`; where a block has what, its format says ([`qdiff_engine::quant::Format`]).
 
-use super::places::matrices;
 use super::{Apply, Fits, Mutation, Param};
 use crate::llama::gguf::to_float;
 use half::f16;
 use qdiff_engine::model::{Node, WeightSource};
+use qdiff_engine::ops::Op;
 use qdiff_engine::quant::{Content, Format, GgmlType, Offset, Part};
 
 /// Decodes a row wrongly into `out`, with a parameter; gives false where its format knows no such fault.
@@ -197,9 +197,9 @@ impl Mutation {
 
     /// The fault of decoding `by`.
     const fn decoding(name: &'static str, by: DecodeFault, story: &'static str, remedy: &'static str) -> Self {
-        let (fits, seen) = (Some(matrices as Fits), FOUND);
+        let fits: Fits = |_, n| matches!(n.op, Op::Linear | Op::Embed);
         let apply: Apply = |node, _, _| Some(node.clone());
-        Self { name, fits, story, seen, remedy, apply, decode: Some(by), ..Self::PLAIN }
+        Self { name, fits: Some(fits), story, seen: FOUND, remedy, apply, decode: Some(by), ..Self::PLAIN }
     }
 }
 

@@ -12,8 +12,10 @@ use qdiff_engine::model::{Before, Graph, Node, StageId};
 /// layer (`L07`), a pattern of stage ids (`L07.q_*`) or of the tensors they read
 /// (`blk.7.attn_q.weight`), or positions (`p3000..`: that one and all after it). Without a layer or a pattern, in all layers.
 pub struct Injection {
-    mutation: &'static Mutation,
-    values: Vec<f64>,
+    /// What is injected.
+    pub mutation: &'static Mutation,
+    /// The values of its parameters.
+    pub values: Vec<f64>,
     targets: Vec<Target>,
     /// First position that is wrong.
     since: usize,
@@ -55,10 +57,8 @@ impl Injection {
         for word in words.split(',').filter(|_| head.len() < text.len()) {
             match word.strip_prefix('p').and_then(|w| w.strip_suffix("..")) {
                 Some(position) => {
-                    since = position
-                        .parse()
-                        .ok()
-                        .with_context(|| format!("`{word}` is not a first position such as p3000.."))?;
+                    let wrong = || format!("`{word}` is not a first position such as p3000..");
+                    since = position.parse().ok().with_context(wrong)?;
                 }
                 None => targets.push(Target::parse(word)?),
             }
@@ -94,22 +94,12 @@ impl Injection {
         Ok(Self { mutation, values, targets, since })
     }
 
-    /// What is injected.
-    pub fn mutation(&self) -> &'static Mutation {
-        self.mutation
-    }
-
-    /// The values of its parameters.
-    pub fn values(&self) -> &[f64] {
-        &self.values
-    }
-
     /// Rewrites `graph`; gives the stages that were changed.
     ///
     /// # Errors
     /// If the model has no stage or layer to inject into.
     pub fn rewrite(&self, graph: &mut Graph) -> Result<Vec<StageId>> {
-        if !self.mutation.of_a_stage() {
+        if self.mutation.fits.is_none() {
             bail!(
                 "`{0}` is the fault of no stage; `qdiff mutations show {0}` says where it is injected",
                 self.mutation.name

@@ -183,14 +183,15 @@ impl Mutation {
         }
     }
 
-    /// Whether it is the fault of a stage.
-    pub fn of_a_stage(&self) -> bool {
-        self.site() == FaultSite::Stage
-    }
-
     /// The values of its parameters where none are given.
     pub fn defaults(&self) -> Vec<f64> {
         self.params.iter().map(|p| p.default).collect()
+    }
+
+    /// Values worth trying whatever the evidence: the defaults, and those that an only parameter is searched in.
+    pub fn usual(&self) -> Vec<Vec<f64>> {
+        let searched = if let [one] = self.params { one.search } else { &[] };
+        [vec![self.defaults()], each(searched.iter().copied())].concat()
     }
 }
 
@@ -288,10 +289,5 @@ mod places {
 
     pub(super) fn head(_: &Graph, n: &Node) -> bool {
         matches!((&n.op, n.role), (Op::Linear, Role::Logits))
-    }
-
-    /// Stages that read a matrix.
-    pub(super) fn matrices(_: &Graph, n: &Node) -> bool {
-        matches!(n.op, Op::Linear | Op::Embed)
     }
 }

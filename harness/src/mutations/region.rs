@@ -24,7 +24,7 @@ impl Parts {
         match node.shape.as_slice() {
             [Axis::Fixed(_), ..] => Some(Self::Outer),
             [_, Axis::Fixed(_), Axis::Fixed(_)] => Some(Self::Middle),
-            [_, Axis::Fixed(width)] if width.is_multiple_of(d) && of_heads(node, graph) => Some(Self::Runs(d)),
+            [_, Axis::Fixed(width)] if width.is_multiple_of(d) && of_heads(node) => Some(Self::Runs(d)),
             _ => None,
         }
     }
@@ -47,26 +47,24 @@ impl Parts {
         }
     }
 
-    /// The part of the element at a flat index.
-    pub(super) fn part(self, shape: &[usize], at: usize) -> usize {
-        let inner: usize = shape[1..].iter().product();
+    /// How far the elements of a part lie from those of the next.
+    fn stride(self, shape: &[usize]) -> usize {
         match self {
-            Self::Outer => at / inner,
-            Self::Middle => at % inner / shape[2..].iter().product::<usize>(),
-            Self::Runs(n) => at % inner / n,
-            Self::Columns => at % shape[shape.len() - 1],
-        }
-    }
-
-    /// The flat index of the same element of another part.
-    pub(super) fn moved(self, shape: &[usize], at: usize, part: usize) -> usize {
-        let stride: usize = match self {
             Self::Outer => shape[1..].iter().product(),
             Self::Middle => shape[2..].iter().product(),
             Self::Runs(n) => n,
             Self::Columns => 1,
-        };
-        at + part * stride - self.part(shape, at) * stride
+        }
+    }
+
+    /// The part of the element at a flat index.
+    pub(super) fn part(self, shape: &[usize], at: usize) -> usize {
+        at / self.stride(shape) % self.count(shape)
+    }
+
+    /// The flat index of the same element of another part.
+    pub(super) fn moved(self, shape: &[usize], at: usize, part: usize) -> usize {
+        at + part * self.stride(shape) - self.part(shape, at) * self.stride(shape)
     }
 }
 

@@ -73,7 +73,7 @@ fn totals(score: &Score) -> Section {
 fn by_mutation(group: &Group) -> Section {
     let mut names: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();
     for case in group.counted() {
-        names.entry(case.name()).or_default().push(case);
+        names.entry(&case.fault.mutation).or_default().push(case);
     }
     let rows = names.into_iter().map(|(name, cases)| {
         let first = [name.to_owned(), cases.len().to_string()];
@@ -106,7 +106,7 @@ fn named_otherwise(group: &Group) -> Section {
     let mut of: BTreeMap<[String; 3], usize> = BTreeMap::new();
     for c in not_as_planted(group) {
         let named = c.cause.as_ref().map_or(UNKNOWN, |c| c.mutation.as_str());
-        *of.entry([c.name().to_owned(), named.to_owned(), c.reason()]).or_default() += 1;
+        *of.entry([c.fault.mutation.clone(), named.to_owned(), c.reason()]).or_default() += 1;
     }
     let rows = of.into_iter().map(|([planted, named, why], count)| vec![planted, count.to_string(), named, why]);
     let table = Table::new(&["planted", "cases", "named", "why"], &[1], rows);

@@ -16,7 +16,7 @@ pub const CUDA: RunnerKind = RunnerKind {
     faults: false,
     llama: false,
     device: true,
-    ready,
+    ready: || Ok(qdiff_engine::cuda::devices().map(drop)?),
     create: |opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Tapped, room)?)?)),
 };
 
@@ -27,11 +27,6 @@ pub const CUDA_FAST: RunnerKind = RunnerKind {
     create: |opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Fast, room)?)?)),
     ..CUDA
 };
-
-fn ready() -> Result<()> {
-    qdiff_engine::cuda::devices()?;
-    Ok(())
-}
 
 fn options(path: Path, room: Room) -> Result<Options> {
     let kv = match room.kv {

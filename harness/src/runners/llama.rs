@@ -4,7 +4,7 @@ use super::{Manifest, Runner, RunnerKind};
 use crate::arithmetic::{Arithmetic, AttentionRule, LinearRule, Number};
 use crate::capture::{Step, Want};
 use crate::llama::context::TappedContext;
-use crate::llama::{Model, cuda_backend};
+use crate::llama::{Load, Model, cuda_backend};
 use crate::room::Room;
 use anyhow::Result;
 use llama_cpp_sys_2 as sys;
@@ -29,7 +29,7 @@ pub const LLAMA_CUDA: RunnerKind = RunnerKind {
     about: "llama.cpp on a GPU (see scripts/build-ggml-cuda)",
     ready: cuda_backend,
     create: |opened, graph, room, _| {
-        let model = Arc::new(Model::load_cuda(&opened.path)?);
+        let model = Arc::new(Model::load(&opened.path, Load::Cuda)?);
         Ok(Box::new(Llama::new(&model, graph, room)?))
     },
     ..LLAMA
@@ -49,7 +49,7 @@ impl Llama {
     pub fn new(model: &Arc<Model>, graph: &Graph, room: Room) -> Result<Self> {
         let cpu =
             || Arithmetic { linear: dot_types(), attention: attention(room.kv), kv: room.kv, ..Arithmetic::default() };
-        let (name, arithmetic) = match model.on_gpu() {
+        let (name, arithmetic) = match model.on_gpu {
             true => ("llama.cpp (cuda)", Arithmetic::llama_cuda(room.kv)),
             false => ("llama.cpp (cpu)", cpu()),
         };

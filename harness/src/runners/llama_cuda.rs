@@ -71,31 +71,21 @@ fn rules(format: &Format) -> Vec<LinearRule> {
 /// `build_attn_mha` asks for f32 in the scores (`GGML_PREC_F32`), which the
 /// vector kernel and cuBLAS heed and the tensor-core kernels do not.
 fn attention(kv: Number) -> Vec<AttentionRule> {
-    let rule =
-        |up_to, scores, context| AttentionRule { up_to, scores, context, accumulation: Accumulation::TensorCores };
-    let in_f32 =
-        |up_to, scores, context| AttentionRule { accumulation: Accumulation::F32, ..rule(up_to, scores, context) };
+    use Accumulation::TensorCores;
+    use ActivationFormat::{Bf16, F16, F32, Tf32, Tf32Truncated};
+    let rule = |up_to, scores, context, accumulation| AttentionRule { up_to, scores, context, accumulation };
     match kv {
         Number::F32 => vec![
-            in_f32(Some(MMVF_F32), ActivationFormat::F32, ActivationFormat::F32),
-            rule(Some(MMF), ActivationFormat::Tf32Truncated, ActivationFormat::Tf32Truncated),
-            rule(None, ActivationFormat::Tf32, ActivationFormat::Tf32),
+            rule(Some(MMVF_F32), F32, F32, Accumulation::F32),
+            rule(Some(MMF), Tf32Truncated, Tf32Truncated, TensorCores),
+            rule(None, Tf32, Tf32, TensorCores),
         ],
         Number::F16 => vec![
             // One token: the scores in f32, the context in f16 sums.
-            AttentionRule {
-                accumulation: Accumulation::F16,
-                ..rule(Some(1), ActivationFormat::F32, ActivationFormat::F16)
-            },
-            rule(Some(MMF), ActivationFormat::F16, ActivationFormat::F16),
-            AttentionRule {
-                accumulation: Accumulation::F16,
-                ..rule(None, ActivationFormat::Tf32, ActivationFormat::F16)
-            },
+            rule(Some(1), F32, F16, Accumulation::F16),
+            rule(Some(MMF), F16, F16, TensorCores),
+            rule(None, Tf32, F16, Accumulation::F16),
         ],
-        Number::Bf16 => vec![
-            in_f32(Some(1), ActivationFormat::F32, ActivationFormat::F32),
-            rule(None, ActivationFormat::Bf16, ActivationFormat::Bf16),
-        ],
+        Number::Bf16 => vec![rule(Some(1), F32, F32, Accumulation::F32), rule(None, Bf16, Bf16, TensorCores)],
     }
 }

@@ -11,7 +11,7 @@ pub static CUDA: FaultSource = FaultSource {
     plants: |graph, _| {
         let of = |(index, fault): (usize, &faults::Fault)| {
             let cause = fault.cause.parse().expect("a planted fault states a cause");
-            planted((index, cause), false, graph, |n| (fault.fits)(graph, n))
+            planted(index, cause, graph, |n| (fault.fits)(graph, n))
         };
         faults::all().iter().enumerate().flat_map(of).collect()
     },

@@ -65,11 +65,6 @@ impl Case {
         !self.detected && self.effect.is_some_and(|e| e.0 <= 1.0)
     }
 
-    /// Name of the mutation without its parameters.
-    pub fn name(&self) -> &str {
-        &self.fault.mutation
-    }
-
     /// Why it is not told as it was planted; empty if it is.
     pub fn reason(&self) -> String {
         let same = |tie: &CauseId| tie.mutation == self.fault.mutation;

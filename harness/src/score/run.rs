@@ -100,9 +100,9 @@ impl<'a> ScoreRun<'a> {
     /// What a fault changed of its stage's own output, as a share of what is allowed there: two runs of one engine on
     /// the same tokens, so that all that the stage read is the same. No hypothesis has a part in it.
     fn effect(&self, stage: StageId, faulty: &Recording, clean: &Recording) -> Option<f64> {
-        let (graph, weights) = (&self.pair.oracle.graph, &self.pair.oracle.weights);
+        let graph = &self.pair.oracle.graph;
         let node = &graph.nodes[graph.index(stage)?];
-        let expected = assembled(node, graph, weights, clean.side(), &self.pair.filter);
+        let expected = assembled(node, &self.pair.oracle, clean.side(), &self.pair.filter);
         let mut worst = 0f64;
         for ((faulty, clean), expected) in faulty.capture.steps.iter().zip(&clean.capture.steps).zip(&expected) {
             let (got, right, (_, bound)) = (faulty.get(stage)?, clean.get(stage)?, expected.as_ref()?);
@@ -159,7 +159,7 @@ impl<'a> ScoreRun<'a> {
         };
         let total = plants.len() + sampling.pairs;
         for (done, plant) in plants.iter().enumerate() {
-            progress(&format!("{}@{}", plant.name(), plant.stage), done, total);
+            progress(&format!("{}@{}", plant.cause.mutation, plant.stage), done, total);
             group.cases.push(self.case(source, plant, &mut clean)?);
         }
         // A pair of which one is inert is no pair.
@@ -167,7 +167,7 @@ impl<'a> ScoreRun<'a> {
             plants.into_iter().zip(&group.cases).filter(|(_, c)| c.detected).map(|(p, _)| p).collect();
         let singles = group.cases.len();
         for (done, pair) in sampling.pairs(&strong).into_iter().enumerate() {
-            let what = format!("{} and {}", pair[0].name(), pair[1].name());
+            let what = format!("{} and {}", pair[0].cause.mutation, pair[1].cause.mutation);
             progress(&what, singles + done, total);
             group.pairs.push(self.pair_case(source, &pair)?);
         }
@@ -188,13 +188,8 @@ impl<'a> ScoreRun<'a> {
             let disputed = diagnosis.verdict.disputed().next().map(|s| s.id);
             let first = diagnosis.findings.first().map(|f| f.id).or(disputed);
             if let Some(id) = first {
-                let what = format!(
-                    "{}, {} tokens in parts of {ubatch}, {} threads, cache in {:?}",
-                    self.name,
-                    self.prompt.len(),
-                    self.pair.settings.threads,
-                    self.pair.settings.kv
-                );
+                let (name, n, Settings { threads, kv, .. }) = (&self.name, self.prompt.len(), &self.pair.settings);
+                let what = format!("{name}, {n} tokens in parts of {ubatch}, {threads} threads, cache in {kv:?}");
                 clean.alarms.push((what, id.to_string()));
             }
         }
@@ -237,13 +232,13 @@ impl<'a> ScoreRun<'a> {
             for m in MAGNITUDES {
                 let parameters = vec![(parameter.to_owned(), value(config, m))];
                 let id = CauseId { mutation: mutation.to_owned(), parameters, since: None };
-                let plant = Plant { fault: 0, cause: id, stage, of_format: false };
+                let plant = Plant { fault: 0, cause: id, stage };
                 let (diagnosis, ..) = self.diagnose(&ROUND_TRIPS, std::slice::from_ref(&plant))?;
                 let Some(first) = diagnosis.findings.first().filter(|f| f.id == stage) else {
                     break;
                 };
                 found = Some(Real(m));
-                if first.cause.as_ref().is_some_and(|c| c.name.mutation == plant.name()) {
+                if first.cause.as_ref().is_some_and(|c| c.name.mutation == mutation) {
                     cause = Some(Real(m));
                 }
             }
@@ -257,7 +252,7 @@ impl<'a> ScoreRun<'a> {
 /// mutation that is the same function on that stage counts as the same.
 fn named(finding: &Finding, plant: &Plant) -> bool {
     finding.cause.as_ref().is_some_and(|cause| match plant.cause.parameters.as_slice() {
-        [] => cause.name.mutation == plant.name(),
+        [] => cause.name.mutation == plant.cause.mutation,
         _ => equal(&cause.name, &plant.cause),
     })
 }
@@ -266,7 +261,7 @@ fn named(finding: &Finding, plant: &Plant) -> bool {
 fn equal(a: &CauseId, b: &CauseId) -> bool {
     let values = |id: &CauseId| {
         let parsed = Injection::parse(&id.to_string()).ok()?;
-        Some((parsed.mutation().name, parsed.values().to_vec()))
+        Some((parsed.mutation.name, parsed.values))
     };
     match (values(a), values(b)) {
         (Some((a, x)), Some((b, y))) => {

@@ -3,7 +3,7 @@
 use super::faults::{self, FaultyStages};
 use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
-use crate::mutations::{CauseId, Injection, Mutation, catalogue};
+use crate::mutations::{CauseId, Injection, Mutation, catalogue, find};
 use crate::room::Room;
 use crate::runners::{Runner, cpu::Cpu};
 use anyhow::Result;
@@ -18,14 +18,12 @@ pub struct Plant {
     pub cause: CauseId,
     /// The stage.
     pub stage: StageId,
-    /// Whether it is the fault of decoding a block format.
-    pub of_format: bool,
 }
 
 impl Plant {
-    /// Name of the mutation, without parameters.
-    pub fn name(&self) -> &str {
-        &self.cause.mutation
+    /// Whether it is the fault of decoding a block format.
+    pub fn of_format(&self) -> bool {
+        find(&self.cause.mutation).is_some_and(Mutation::decodes)
     }
 }
 
@@ -45,11 +43,9 @@ pub struct FaultSource {
 }
 
 /// A fault of a source, with its number there, in every stage of `graph` that is `here`.
-pub(super) fn planted(
-    (fault, cause): (usize, CauseId), of_format: bool, graph: &Graph, here: impl Fn(&Node) -> bool,
-) -> Vec<Plant> {
+pub(super) fn planted(fault: usize, cause: CauseId, graph: &Graph, here: impl Fn(&Node) -> bool) -> Vec<Plant> {
     let stages = graph.nodes.iter().filter(|n| here(n)).map(|n| n.id);
-    stages.map(|stage| Plant { fault, cause: cause.clone(), stage, of_format }).collect()
+    stages.map(|stage| Plant { fault, cause: cause.clone(), stage }).collect()
 }
 
 /// The CPU engine's independent faults.
@@ -59,8 +55,7 @@ pub static INDEPENDENT: FaultSource = FaultSource {
     plants: |graph, model| {
         let of = |(index, fault): (usize, &faults::Fault)| {
             let cause = fault.cause.parse().expect("a planted fault states a cause");
-            let of_format = faults::of_formats().iter().any(|f| f.cause == fault.cause);
-            planted((index, cause), of_format, graph, |n| (fault.places)(graph, n, model))
+            planted(index, cause, graph, |n| (fault.places)(graph, n, model))
         };
         faults::all().enumerate().flat_map(of).collect()
     },
@@ -78,7 +73,7 @@ pub static ROUND_TRIPS: FaultSource = FaultSource {
     plants: |graph, model| {
         let of = |(index, m): (usize, &Mutation)| {
             let values = m.defaults();
-            planted((index, CauseId::new(m, &values)), m.decodes(), graph, |n| {
+            planted(index, CauseId::new(m, &values), graph, |n| {
                 // A format that has no fifth bit cannot lose it.
                 let known = || n.weights.iter().all(|w| m.is_known_to(model, &w.name));
                 m.applied(n, &values, graph).is_some() && known()

@@ -29,7 +29,7 @@ pub(super) fn read(given: &[String]) -> Result<Vec<Injection>> {
 /// # Errors
 /// A subject that can take none of them.
 pub(super) fn rewriting(injections: &[Injection], subject: &Source) -> Result<bool> {
-    let rewriting = injections.iter().any(|i| i.mutation().of_a_stage());
+    let rewriting = injections.iter().any(|i| i.mutation.fits.is_some());
     if rewriting || (!injections.is_empty() && matches!(subject, Source::Recorded(_))) {
         subject.check_faults()?;
     }
@@ -44,7 +44,7 @@ impl InjectedFaults {
     pub(super) fn new(opened: &LoadedModel, injections: &[Injection], parts: &[FaultSite]) -> Result<Self> {
         let mut injected = Self::default();
         for injection in injections {
-            let mutation = injection.mutation();
+            let mutation = injection.mutation;
             match mutation.site() {
                 part @ FaultSite::Tokenizer if parts.contains(&part) => {
                     if let Some(other) = injected.tokenizer.replace(mutation) {

@@ -9,6 +9,7 @@ use crate::loaded::LoadedModel;
 use crate::machine::Machine;
 use crate::mutations::FaultSite;
 use crate::pair::Pair;
+use crate::progress::silent;
 use crate::prompts::Ready;
 use crate::report::{Failure, ModelInfo, Outcome, Report, RunInfo, Seconds, Told as _, file};
 use crate::runners::Manifest;
@@ -106,7 +107,7 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
     let start = Instant::now();
     let (hash, weights) = std::thread::scope(|scope| {
         let hash = scope.spawn(|| opened.sha256());
-        let weights = weights::check(&opened.model, &pair.oracle);
+        let weights = weights::check(&opened.model, &opened.model, &pair.oracle, &silent);
         (hash.join().expect("hashing does not panic"), weights)
     });
     let weights_took = start.elapsed().as_secs_f64();

@@ -181,7 +181,8 @@ impl Tally<'_> {
         let qwen3 = open("qwen3", &Synth { arch: "qwen3", ..Synth::default() })?;
         let run = self.run("qwen3 Q8_0, 2 layers", &qwen3, &some_tokens(PROMPT))?;
         self.groups(&run, alone, &|p, n| {
-            matches!((&n.op, n.role), (Op::RmsNorm(_), Role::Query | Role::Key)) || p.name() == "qk-norm-after-rope"
+            matches!((&n.op, n.role), (Op::RmsNorm(_), Role::Query | Role::Key))
+                || p.cause.mutation == "qk-norm-after-rope"
         })?;
 
         for &weight_type in GgmlType::ALL_SUPPORTED {
@@ -191,7 +192,7 @@ impl Tally<'_> {
             let blocks = weight_type.block_size() > 1 && weight_type != GgmlType::Q8_0;
             if blocks {
                 let run = self.run(&name, &opened, &some_tokens(PROMPT))?;
-                self.groups(&run, alone, &|p, _| p.of_format)?;
+                self.groups(&run, alone, &|p, _| p.of_format())?;
             }
             self.clean(&name, &opened)?;
         }

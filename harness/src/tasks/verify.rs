@@ -79,7 +79,7 @@ fn failing(pair: &Pair<'_>, prompt: &[u32], fed: &[u32]) -> Result<HashSet<&'sta
 fn on_f32(
     opened: &LoadedModel, tokens: Tokens<'_>, settings: Settings, progress: Progress<'_>,
 ) -> Result<Vec<(StageId, Local)>> {
-    let folder = settings.store.folder().to_path_buf();
+    let folder = settings.store.folder.clone();
     let copy =
         tempfile::Builder::new().prefix("qdiff-f32-").suffix(".gguf").tempfile_in(&folder).with_context(|| {
             format!("cannot write the dequantised copy to {}: name a folder with --tmp", folder.display())

@@ -6,14 +6,16 @@ use crate::llama::gguf::GgmlWeights;
 use crate::loaded::LoadedModel;
 use crate::mutations::Injection;
 use crate::oracle::Oracle;
+use crate::progress::Progress;
 use crate::report::weights::WeightsReport;
 use crate::runners::Source;
-use crate::weights::{self, FaultyWeights};
+use crate::weights;
 use anyhow::{Result, bail};
 use clap::Args;
 use qdiff_engine::cuda::{CudaEngine, Options};
 use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::Model;
+use qdiff_engine::model::fault::FaultyWeights;
 use std::path::{Path, PathBuf};
 
 /// Whose weights to compare with whose.
@@ -52,20 +54,17 @@ pub fn weights(request: &WeightsRequest, console: Console<'_>) -> Result<Weights
     };
     ThreadsRequest { threads: None }.apply()?;
     let path = model_path(request.model.model.as_ref())?;
-    let progress = |done, total| (console.progress)("comparing weights", done, total);
     match &request.against {
-        Some(other) => against(&path, other, &progress),
-        None => against_ggml(&path, &injections, kind.device, &progress),
+        Some(other) => against(&path, other, console.progress),
+        None => against_ggml(&path, &injections, kind.device, console.progress),
     }
 }
 
 /// What the engine reads, or holds on the device, against ggml.
-fn against_ggml(
-    path: &Path, injections: &[Injection], device: bool, progress: weights::Progress<'_>,
-) -> Result<WeightsReport> {
+fn against_ggml(path: &Path, injections: &[Injection], device: bool, progress: Progress<'_>) -> Result<WeightsReport> {
     let opened = LoadedModel::new(path)?;
     let oracle = Oracle::new(path, opened.bytes(), &opened.llama)?;
-    let (reader, injected) = FaultyWeights::new(&opened.model, injections)?;
+    let (read, injected) = weights::misread(&opened.model, injections)?;
     let (subject, check) = if device {
         // Room for one token: only the weights are looked at.
         let options = Options { step: 1, context: 1, ..Options::default() };
@@ -73,15 +72,15 @@ fn against_ggml(
         let check = weights::check_device(&opened.model, &engine, &oracle, progress)?;
         (format!("cuda ({})", engine.device()), check)
     } else {
-        let check = weights::check_reader(&opened.model, &reader, &oracle, progress);
-        ("engine".to_owned(), check)
+        let reader = FaultyWeights { source: &opened.model, fault: read.as_ref() };
+        ("engine".to_owned(), weights::check(&opened.model, &reader, &oracle, progress))
     };
     Ok(WeightsReport { model: path.display().to_string(), subject, reference: "ggml".to_owned(), injected, check })
 }
 
 /// One file against another. Neither need be a model that can be run; where
 /// the first is, decoding errors are looked for as well.
-fn against(path: &Path, other: &Path, progress: weights::Progress<'_>) -> Result<WeightsReport> {
+fn against(path: &Path, other: &Path, progress: Progress<'_>) -> Result<WeightsReport> {
     let (ours, theirs) = (Gguf::open(path)?, Gguf::open(other)?);
     let subject = GgmlWeights::open(path, ours.bytes())?;
     let reference = GgmlWeights::open(other, theirs.bytes())?;

@@ -3,43 +3,34 @@
 
 use super::caches::{CacheState, caches};
 use super::linear;
-use super::operands::{Block, Operand, Sink, Source, forward, propagate_error};
-use qdiff_engine::model::{Graph, Node, WeightSource};
+use super::operands::{Block, Operand, Sink, Source, Stage, forward, propagate_error, widen};
 use qdiff_engine::ops::{Context, Op, Tensor};
 use qdiff_engine::quant::ActivationFormat;
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 /// Elements that a stage evaluates at once, unless one row has more.
 const ELEMENTS_AT_ONCE: usize = 4 << 20;
 
 /// Of a cache, what every side has of it so far.
-pub(super) struct State(Vec<CacheState>);
-
-impl State {
-    pub(super) fn new(sides: usize) -> Self {
-        Self((0..sides).map(|_| CacheState::default()).collect())
-    }
-}
+pub(super) type State = HashMap<usize, CacheState>;
 
 /// The op on the operands of the given sides.
-pub(super) fn apply(
-    node: &Node, graph: &Graph, weights: &dyn WeightSource, sides: &[Source<'_>], state: &mut State,
-    sink: &mut Sink<'_>,
-) -> ControlFlow<()> {
+pub(super) fn apply(stage: Stage<'_>, sides: &[Source<'_>], state: &mut State, sink: &mut Sink<'_>) -> ControlFlow<()> {
     let mut one_by_one = || {
         sides.iter().try_for_each(|side| {
             let mut steps = side.steps.iter();
-            steps.try_for_each(|&step| pointwise(node, graph, weights, (side, step), sink))
+            steps.try_for_each(|&step| pointwise(stage, side, step, sink))
         })
     };
-    if node.faults.left_out {
+    if stage.node.faults.left_out {
         return one_by_one();
     }
-    match &node.op {
-        Op::Linear => linear::layers(node, graph, weights, sides, sink),
+    match &stage.node.op {
+        Op::Linear => linear::layers(stage, sides, sink),
         Op::KvCache(_) => {
-            sides.iter().try_for_each(|side| caches(node, (graph, weights), side, &mut state.0[side.index], sink))
+            sides.iter().try_for_each(|side| caches(stage, side, state.entry(side.index).or_default(), sink))
         }
         Op::Embed
         | Op::RmsNorm(_)
@@ -53,9 +44,8 @@ pub(super) fn apply(
     }
 }
 
-fn pointwise(
-    node: &Node, graph: &Graph, weights: &dyn WeightSource, (source, index): (&Source<'_>, usize), sink: &mut Sink<'_>,
-) -> ControlFlow<()> {
+fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sink<'_>) -> ControlFlow<()> {
+    let node = stage.node;
     let step = source.step(index);
     let all = step.rows();
     let width = step.extent(node).iter().product::<usize>() / all.max(1);
@@ -72,7 +62,7 @@ fn pointwise(
         if !source.asked(step, &rows) {
             continue;
         }
-        let operand = |&i: &usize| source.operand(graph, i, index, &rows);
+        let operand = |&i: &usize| source.operand(stage.graph, i, index, &rows);
         let Some(operands) = node.inputs.iter().map(operand).collect::<Option<Vec<_>>>() else {
             return ControlFlow::Continue(());
         };
@@ -97,7 +87,7 @@ fn pointwise(
         let context = Context {
             tokens: &tokens[rows.clone()],
             positions: &positions[rows.clone()],
-            source: weights,
+            source: stage.weights,
             weights: &node.weights,
         };
         let rounded: Vec<_> = operands.iter().map(|x| x.rounded(format)).collect();
@@ -106,10 +96,7 @@ fn pointwise(
         let (value, mut bound) = forward(node, &inputs, &context);
         bound.iter_mut().for_each(|b| *b *= factor as f32);
         if deltas.iter().any(Option::is_some) {
-            let carried = propagate_error(node, &inputs, &deltas, &value, &context);
-            for (b, c) in bound.iter_mut().zip(carried) {
-                *b = b.hypot(c);
-            }
+            widen(&mut bound, propagate_error(node, &inputs, &deltas, &value, &context));
         }
         sink(Block {
             side: source.index,

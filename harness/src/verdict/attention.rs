@@ -46,12 +46,8 @@ pub struct AttentionMap {
 
 /// A map for each head of the first layers with an origin, where both sides' weights were captured in one shape.
 pub(super) fn maps(graph: &Graph, stages: &[StageResult], subject: &Capture, reference: &Capture) -> Vec<AttentionMap> {
-    let mut layers: Vec<u16> = Vec::new();
-    for layer in stages.iter().filter(|s| s.origin).filter_map(|s| s.id.layer) {
-        if !layers.contains(&layer) {
-            layers.push(layer);
-        }
-    }
+    let mut layers: Vec<u16> = stages.iter().filter(|s| s.origin).filter_map(|s| s.id.layer).collect();
+    layers.dedup();
     layers.truncate(LAYERS);
     let of_layer = |layer: &u16| {
         let node = graph.nodes.iter().find(|n| n.id.layer == Some(*layer) && matches!(n.op, Op::AttnWeights(_)))?;

@@ -1,7 +1,7 @@
 //! A KV cache as it should be after each step.
 
-use super::operands::{Block, Sink, Source};
-use qdiff_engine::model::{Graph, Node, WeightSource};
+use super::operands::{Block, Sink, Source, Stage, widen};
+use qdiff_engine::model::Graph;
 use qdiff_engine::ops::{self, Context, Tensor};
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -19,9 +19,9 @@ pub(super) struct CacheState {
 /// The cache after each step, from all rows captured so far. A row that was
 /// not captured is not known; without a step's rows, no later cache is.
 pub(super) fn caches(
-    node: &Node, (graph, weights): (&Graph, &dyn WeightSource), source: &Source<'_>, state: &mut CacheState,
-    sink: &mut Sink<'_>,
+    stage: Stage<'_>, source: &Source<'_>, state: &mut CacheState, sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
+    let node = stage.node;
     let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
     let width: usize = row_shape.iter().product();
     let format = source.side.arithmetic.kv.format();
@@ -40,7 +40,7 @@ pub(super) fn caches(
         let mut deltas = Tensor::zeros(shape);
         let mut fresh = vec![false; count];
         let mut poisoned = false;
-        match source.operand(graph, node.inputs[0], index, &(0..step.rows())) {
+        match source.operand(stage.graph, node.inputs[0], index, &(0..step.rows())) {
             Some(given) if given.shape().iter().product::<usize>() == step.rows() * width => {
                 poisoned = !given.finite();
                 let (given, uncertain) = given.rounded(format);
@@ -62,13 +62,11 @@ pub(super) fn caches(
         }
         if let Some(fault) = &node.faults.compute {
             let positions: Vec<u32> = (step.first..step.keys()).map(|p| p as u32).collect();
-            let context =
-                Context { tokens: &step.tokens, positions: &positions, source: weights, weights: &node.weights };
+            let (tokens, positions) = (&step.tokens, &positions);
+            let context = Context { tokens, positions, source: stage.weights, weights: &node.weights };
             let (faulty, bound) = fault(&[&rows], &context);
             rows = faulty;
-            for (d, b) in deltas.data.iter_mut().zip(bound) {
-                *d = d.hypot(b);
-            }
+            widen(&mut deltas.data, bound);
         }
         ops::advance(&node.op, &mut state.values, &[&rows]);
         // A cache is a copy, and so is what it is uncertain by.

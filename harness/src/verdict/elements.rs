@@ -76,28 +76,24 @@ struct Row {
 pub(super) fn maps(
     oracle: &Oracle<'_>, origins: &[&StageResult], subject: Side<'_>, reference: &Capture, filter: &Filter,
 ) -> Vec<ElementMap> {
-    let maps = origins.iter().filter_map(|stage| map(oracle, stage, subject, reference, filter));
-    maps.take(STAGES).collect()
-}
-
-fn map(
-    oracle: &Oracle<'_>, stage: &StageResult, subject: Side<'_>, reference: &Capture, filter: &Filter,
-) -> Option<ElementMap> {
-    // Of a wrong extent no element has its place.
-    let local = stage.subject.as_ref().filter(|l| l.extent.is_none())?;
-    let worst = local.non_finite.as_ref().or(local.worst.as_ref())?;
-    let (at, index) = (worst.place, worst.index);
-    let node = &oracle.graph.nodes[oracle.graph.index(stage.id)?];
-    let rows = rows(oracle, node, at, subject, reference, filter);
-    let width = rows.iter().map(|r| r.want.len()).max()?;
-    let pool = width.div_ceil(CELLS);
-    let whole = elements(&rows, 0..width, pool);
-    let near = (pool > 1).then(|| {
-        let first = index.saturating_sub(NEAR / 2).min(width - NEAR);
-        elements(&rows, first..first + NEAR, 1)
-    });
-    let positions = rows.iter().map(|r| r.position).collect();
-    Some(ElementMap { stage: stage.id, at, index, width, positions, whole, near })
+    let map = |stage: &&StageResult| {
+        // Of a wrong extent no element has its place.
+        let local = stage.subject.as_ref().filter(|l| l.extent.is_none())?;
+        let worst = local.non_finite.as_ref().or(local.worst.as_ref())?;
+        let (at, index) = (worst.place, worst.index);
+        let node = &oracle.graph.nodes[oracle.graph.index(stage.id)?];
+        let rows = rows(oracle, node, at, subject, reference, filter);
+        let width = rows.iter().map(|r| r.want.len()).max()?;
+        let pool = width.div_ceil(CELLS);
+        let whole = elements(&rows, 0..width, pool);
+        let near = (pool > 1).then(|| {
+            let first = index.saturating_sub(NEAR / 2).min(width - NEAR);
+            elements(&rows, first..first + NEAR, 1)
+        });
+        let positions = rows.iter().map(|r| r.position).collect();
+        Some(ElementMap { stage: stage.id, at, index, width, positions, whole, near })
+    };
+    origins.iter().filter_map(map).take(STAGES).collect()
 }
 
 /// The rows around `at`, of its step and its head.
@@ -133,7 +129,7 @@ fn rows(
     };
     // A cache goes on from its first row, whatever is asked for.
     let asked = if node.token_axis().is_some() { &filter.since(first) } else { filter };
-    evaluate(node, &oracle.graph, &oracle.weights, &[subject], asked, sink);
+    evaluate(node, oracle, &[subject], asked, sink);
     rows
 }
 

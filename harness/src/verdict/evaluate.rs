@@ -2,11 +2,12 @@
 //! in blocks of rows, so that memory stays bounded however long the run is.
 
 use super::apply::{State, apply};
-use super::operands::{Block, Side, Sink, Source};
-use super::segment;
+use super::operands::{Block, Side, Sink, Source, Stage};
+use super::segment::{self, Plan};
 use crate::capture::Filter;
+use crate::oracle::Oracle;
 use qdiff_engine::model::fault::{FaultyWeights, Output};
-use qdiff_engine::model::{Graph, Node, WeightSource};
+use qdiff_engine::model::{Node, WeightSource};
 use qdiff_engine::ops::Tensor;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -16,35 +17,32 @@ pub type Expected = Vec<Option<(Tensor<f64>, Vec<f32>)>>;
 
 /// Evaluates `node` in f64 on the operands of every side, all steps, as its faults, if it carries any, read and compute
 /// it. Operands that were not captured are evaluated themselves, from the nearest captured ones on, with the nodes of
-/// `graph` (see [`super::Segment`]). What is known from neither is left out, and so are blocks of which `filter` asks
+/// the graph (see [`super::Segment`]). What is known from neither is left out, and so are blocks of which `filter` asks
 /// for no position.
-pub fn evaluate(
-    node: &Node, graph: &Graph, weights: &dyn WeightSource, sides: &[Side<'_>], filter: &Filter, sink: &mut Sink<'_>,
-) {
-    let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source: weights, fault: fault.as_ref() });
-    let weights = faulty.as_ref().map_or(weights, |m| m);
-    let plans: Vec<segment::Plan> = sides.iter().map(|side| segment::Plan::new(node, graph, side.capture)).collect();
-    let direct: Vec<Source<'_>> = sides
-        .iter()
-        .enumerate()
-        .filter(|(i, _)| plans[*i].is_empty())
-        .map(|(index, side)| Source::captured(index, *side, filter))
-        .collect();
-    let mut flow = apply(node, graph, weights, &direct, &mut State::new(sides.len()), sink);
+pub fn evaluate(node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter, sink: &mut Sink<'_>) {
+    let (graph, source): (_, &dyn WeightSource) = (&oracle.graph, &oracle.weights);
+    let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source, fault: fault.as_ref() });
+    let stage = Stage { node, graph, weights: faulty.as_ref().map_or(source, |m| m) };
+    let plans: Vec<Plan> = sides.iter().map(|side| segment::plan(node, graph, side.capture)).collect();
+    let captured = |index: usize| {
+        let side = sides[index];
+        let steps = (0..side.capture.steps.len()).collect();
+        Source { index, side, steps, computed: None, resumes: false, filter: Some(filter) }
+    };
+    let direct: Vec<_> = (0..sides.len()).filter(|&i| plans[i].is_empty()).map(captured).collect();
+    let mut flow = apply(stage, &direct, &mut State::new(), sink);
     for (index, plan) in plans.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
         if flow.is_continue() {
-            flow = segment::evaluate(node, graph, weights, (index, sides[index]), plan, sink);
+            flow = segment::evaluate(stage, (index, sides[index]), plan, sink);
         }
     }
 }
 
 /// All blocks of one side put together, step by step, with what a fault of
 /// writing leaves in them. `None` where operands were not captured.
-pub(crate) fn assembled(
-    node: &Node, graph: &Graph, weights: &dyn WeightSource, side: Side<'_>, filter: &Filter,
-) -> Expected {
+pub(crate) fn assembled(node: &Node, oracle: &Oracle<'_>, side: Side<'_>, filter: &Filter) -> Expected {
     let mut all: Expected = side.capture.steps.iter().map(|_| None).collect();
-    evaluate(node, graph, weights, &[side], filter, &mut |block| {
+    evaluate(node, oracle, &[side], filter, &mut |block| {
         put(node, block, &mut all);
         ControlFlow::Continue(())
     });

@@ -6,7 +6,7 @@ use super::operands::Side;
 use super::rows::rows_given;
 use super::tolerance::ELEMENT_FACTOR;
 use super::{Place, Policy};
-use crate::capture::{Capture, Filter, Step, Stored};
+use crate::capture::{Capture, Filter, Step};
 use crate::oracle::Oracle;
 use qdiff_engine::model::{Axis, Node};
 use qdiff_engine::ops::{Op, Tensor};
@@ -74,7 +74,7 @@ pub struct Evidence<'a> {
 impl<'a> Evidence<'a> {
     /// Evaluates `node` and judges every row of it.
     pub fn new(oracle: &'a Oracle<'a>, node: &'a Node, side: Side<'a>, filter: &'a Filter, policy: &Policy) -> Self {
-        let expected = assembled(node, &oracle.graph, &oracle.weights, side, filter);
+        let expected = assembled(node, oracle, side, filter);
         let rule = policy.rule(node.id);
         let given: Vec<_> = side.capture.steps.iter().map(|s| s.get(node.id)).collect();
         let (mut rows, mut misshapen) = (Vec::new(), Vec::new());
@@ -197,7 +197,7 @@ fn part(capture: &Capture, nodes: &[&Node], positions: &BTreeSet<usize>) -> Capt
             let axis = node.token_axis().filter(|a| stored.shape().get(*a) == Some(&step.rows()));
             let tensor = match axis {
                 Some(_) if rows.is_empty() => continue,
-                Some(axis) => pick(stored, axis, &rows),
+                Some(axis) => stored.parts(axis, &rows.iter().map(|&r| r..r + 1).collect::<Vec<_>>()),
                 None => stored.get().into_owned(),
             };
             less.stages.insert(node.id, capture.store.keep(tensor));
@@ -205,22 +205,6 @@ fn part(capture: &Capture, nodes: &[&Node], positions: &BTreeSet<usize>) -> Capt
         all.steps.push(less);
     }
     all
-}
-
-/// Some entries along an axis.
-fn pick(stored: &Stored, axis: usize, rows: &[usize]) -> Tensor<f32> {
-    let parts: Vec<Tensor<f32>> = rows.iter().map(|&r| stored.slice(axis, r..r + 1)).collect();
-    let mut shape = stored.shape().to_vec();
-    shape[axis] = rows.len();
-    let inner: usize = shape[axis + 1..].iter().product();
-    let outer: usize = shape[..axis].iter().product();
-    let mut data = Vec::with_capacity(outer * rows.len() * inner);
-    for o in 0..outer {
-        for part in &parts {
-            data.extend_from_slice(&part.data[o * inner..(o + 1) * inner]);
-        }
-    }
-    Tensor { shape, data }
 }
 
 /// Whether an element is within its own bound.

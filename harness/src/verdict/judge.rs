@@ -176,16 +176,14 @@ pub fn judge(
     let graph = &oracle.graph;
     let (alone, nobody) = (reference.is_none(), subject.capture.blank());
     let reference = reference.unwrap_or(Side { capture: &nobody, arithmetic: subject.arithmetic });
-    let asked = match alone {
-        true => asked(graph, filter, &[subject]),
-        false => asked(graph, filter, &[subject, reference]),
-    };
+    let sides = [subject, reference];
+    let asked = asked(graph, filter, if alone { &sides[..1] } else { &sides });
     let done = AtomicUsize::new(0);
     let mut stages: Vec<StageResult> = asked
         .par_iter()
         .map(|node| {
             let start = Instant::now();
-            let mut locals = residuals(node, oracle, &[subject, reference], filter, policy).into_iter();
+            let mut locals = residuals(node, oracle, &sides, filter, policy).into_iter();
             let (mut of_subject, of_reference) = (locals.next().flatten(), locals.next().flatten());
             if let Some(local) = &mut of_subject {
                 rows::add_other(node, local, reference.capture);
@@ -206,12 +204,12 @@ pub fn judge(
         .collect();
     let within = within(graph, &mut stages, alone);
     mark_origins(oracle, &mut stages);
+    let last = graph.nodes.last().filter(|n| filter.stage(n.id));
     let coverage = coverage(graph, &asked, &stages, (&within, alone), subject, filter);
 
     let verdict = Verdict {
         tokens: tokens(subject, reference),
-        logits: last_of(graph, filter)
-            .map_or_else(Vec::new, |node| logits::compare(node, subject.capture, reference.capture, filter)),
+        logits: last.map_or_else(Vec::new, |node| logits::compare(node, subject.capture, reference.capture, filter)),
         elements: elements::maps(oracle, &origins(&stages), subject, reference.capture, filter),
         attention: attention::maps(graph, &stages, subject.capture, reference.capture),
         health: health::check(graph, subject.capture),
@@ -257,8 +255,7 @@ fn within(graph: &Graph, stages: &mut [StageResult], alone: bool) -> Vec<bool> {
         for (inside, local) in inside.iter_mut().zip([&stage.subject, &stage.reference]) {
             let judged = local.as_ref().filter(|l| l.inconclusive == 0);
             if let Some(segment) = judged.and_then(|l| l.segment.as_ref()) {
-                let nodes = segment.stages.iter().filter_map(|id| graph.index(*id));
-                nodes.for_each(|i| inside[i] = true);
+                segment.stages.iter().filter_map(|id| graph.index(*id)).for_each(|i| inside[i] = true);
             }
         }
     }
@@ -371,11 +368,6 @@ fn rows_asked(node: &Node, step: &Step, filter: &Filter) -> usize {
     }
     let shape = Graph::extent(node, step.tokens.len(), step.keys());
     rows::rows(node, &shape, step.index, positions).filter(|(at, _)| filter.position(at.position)).count()
-}
-
-/// The logits, if they were asked for.
-fn last_of<'a>(graph: &'a Graph, filter: &Filter) -> Option<&'a Node> {
-    graph.nodes.last().filter(|n| filter.stage(n.id))
 }
 
 fn tokens(subject: Side<'_>, reference: Side<'_>) -> Vec<TokenCheck> {

@@ -1,10 +1,9 @@
 //! Linear layers in the arithmetic of a runner: activations quantised as it
 //! does, and the weights as its kernels see them.
 
-use super::operands::{Block, Operand, Sink, Source, forward};
+use super::operands::{Block, Operand, Sink, Source, Stage, forward, widen};
 use super::ties::{self, Undecided};
 use crate::arithmetic::LinearRule;
-use qdiff_engine::model::{Graph, Node, WeightSource};
 use qdiff_engine::ops::{Context, Tensor, UNIT, linear};
 use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, WithoutOffsets};
 use rayon::prelude::*;
@@ -20,8 +19,7 @@ const HALF_STEP: f64 = 1.0 / 1024.0;
 
 /// A batch of rows of any steps and sides, of one arithmetic, for one pass over the weights.
 struct Batch<'a> {
-    node: &'a Node,
-    weights: &'a dyn WeightSource,
+    stage: Stage<'a>,
     /// Of the layer's weight.
     name: &'a str,
     rule: LinearRule,
@@ -38,15 +36,11 @@ struct Batch<'a> {
 }
 
 /// Evaluates the layer on all rows of all sides.
-pub(super) fn layers(
-    node: &Node, graph: &Graph, weights: &dyn WeightSource, sides: &[Source<'_>], sink: &mut Sink<'_>,
-) -> ControlFlow<()> {
-    let name = node.weights[0].name.as_str();
-    let (ty, extent) = (weights.ggml_type(name), weights.extent(name));
-    let source = node.inputs[0];
+pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>) -> ControlFlow<()> {
+    let name = stage.node.weights[0].name.as_str();
+    let (ty, extent) = (stage.weights.ggml_type(name), stage.weights.extent(name));
     let mut batch = Batch {
-        node,
-        weights,
+        stage,
         name,
         rule: LinearRule::default(),
         extent,
@@ -59,7 +53,7 @@ pub(super) fn layers(
     for of in sides {
         for &index in &of.steps {
             let step = of.step(index);
-            let Some(x) = of.operand(graph, source, index, &(0..step.rows())) else {
+            let Some(x) = of.operand(stage.graph, stage.node.inputs[0], index, &(0..step.rows())) else {
                 continue;
             };
             if x.shape().iter().product::<usize>() != step.rows() * extent.0 {
@@ -144,10 +138,10 @@ impl<'a> Batch<'a> {
     fn settles(&mut self, part: &Block<'_>, x: &[f32]) -> bool {
         let (n, m) = self.extent;
         let first = self.rows.len() / n - part.rows.len();
-        let given = part.step.stages.get(&self.node.id);
+        let given = part.step.stages.get(&self.stage.node.id);
         let given = given.filter(|g| *g.shape() == [part.step.rows(), m]);
         // What a tie would change is known of the layer itself alone.
-        let Some(given) = given.filter(|_| self.node.faults.compute.is_none()) else {
+        let Some(given) = given.filter(|_| self.stage.node.faults.compute.is_none()) else {
             return false;
         };
         for (r, x) in x.chunks_exact(n).enumerate() {
@@ -165,31 +159,28 @@ impl<'a> Batch<'a> {
         if self.parts.is_empty() {
             return ControlFlow::Continue(());
         }
-        let weights = AsMultiplied(self.weights, self.rule.activations);
+        let Stage { node, weights, .. } = self.stage;
+        let source = AsMultiplied(weights, self.rule.activations);
         // A doubt about an element does not reach the sum stored before.
-        let by_element = WithoutOffsets(AsMultiplied(self.weights, self.rule.activations));
-        let context = Context { tokens: &[], positions: &[], source: &weights, weights: &self.node.weights };
+        let by_element = WithoutOffsets(AsMultiplied(weights, self.rule.activations));
+        let context = Context { tokens: &[], positions: &[], source: &source, weights: &node.weights };
         let shape = vec![self.rows.len() / n, n];
         let x = Tensor { shape: shape.clone(), data: std::mem::take(&mut self.rows) };
-        let (mut y, mut bound) = forward(self.node, &[&x], &context);
+        let (mut y, mut bound) = forward(node, &[&x], &context);
         let factor = self.rule.accumulation.factor() as f32;
         bound.iter_mut().for_each(|b| *b *= factor);
         let deltas = std::mem::take(&mut self.deltas);
         if deltas.iter().any(|d| *d > 0.0) {
             let dx = Tensor { shape, data: deltas };
             let context = Context { source: &by_element, ..context };
-            for (b, c) in bound.iter_mut().zip(linear::propagate_error(&dx, &context)) {
-                *b = b.hypot(c);
-            }
+            widen(&mut bound, linear::propagate_error(&dx, &context));
         }
         self.add_sums(&x, &mut y.data, &mut bound);
         let undecided = std::mem::take(&mut self.undecided);
         ties::settle(&undecided, (&by_element, self.name), &mut y.data);
         let unit = self.rule.output.unit();
         if unit > 0.0 {
-            for (b, y) in bound.iter_mut().zip(&y.data) {
-                *b = b.hypot((unit * y.abs()) as f32);
-            }
+            widen(&mut bound, y.data.iter().map(|y| (unit * y.abs()) as f32));
         }
         let mut done = 0;
         for part in self.parts.drain(..) {
@@ -210,14 +201,15 @@ impl<'a> Batch<'a> {
     fn add_sums(&mut self, x: &Tensor<f64>, y: &mut [f64], bound: &mut [f32]) {
         let sums = std::mem::take(&mut self.sums);
         let ((n, m), format) = (self.extent, self.rule.activations);
-        let ty = self.weights.ggml_type(self.name);
+        let weights = self.stage.weights;
+        let ty = weights.ggml_type(self.name);
         if !quant::takes_sums(ty, format) {
             return;
         }
         let corrections: Vec<Vec<(f64, f64)>> = (0..m)
             .into_par_iter()
             .map(|o| {
-                let bytes = self.weights.row_bytes(self.name, o);
+                let bytes = weights.row_bytes(self.name, o);
                 let mut offsets = Vec::new();
                 quant::block_offsets(ty, format, bytes, &mut offsets);
                 let rows = sums.iter().zip(x.data.chunks_exact(n));

@@ -9,7 +9,6 @@ use crate::capture::Filter;
 use crate::number::Real;
 use crate::oracle::Oracle;
 use qdiff_engine::model::Node;
-use qdiff_engine::ops::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -133,12 +132,7 @@ struct Check<'a> {
     short: Option<usize>,
 }
 
-impl<'a> Check<'a> {
-    /// Nothing seen yet.
-    fn new(node: &'a Node, filter: &'a Filter, policy: &Policy) -> Self {
-        Self { node, filter, rule: policy.rule(node.id), local: Local::default(), seen: false, short: None }
-    }
-
+impl Check<'_> {
     /// The residual; `None` if the stage or its operands were captured in no step.
     fn finish(self) -> Option<Local> {
         let judged = self.local.rows > 0 || self.local.inconclusive == 0;
@@ -161,8 +155,14 @@ impl<'a> Check<'a> {
         if self.local.extent.is_some() {
             return;
         }
-        if let Some(got) = rows_of(self.node, stored, &block.rows) {
-            self.rows(&got, block);
+        let Some(got) = rows_of(self.node, stored, &block.rows) else {
+            return;
+        };
+        for (at, range) in rows(self.node, &got.shape, step.index, block.positions()) {
+            if self.filter.position(at.position) && block.knows(at.position) {
+                let row = (&got.data[range.clone()], &block.value.data[range.clone()], &block.bound[range]);
+                self.row(at, row, block);
+            }
         }
     }
 
@@ -184,16 +184,6 @@ impl<'a> Check<'a> {
             for position in step.first..step.keys() {
                 local.note_bad(Place { step: step.index, position, head: None });
                 local.spread.row(position, f64::INFINITY);
-            }
-        }
-    }
-
-    fn rows(&mut self, got: &Tensor<f32>, block: &Block<'_>) {
-        let node = self.node;
-        for (at, range) in rows(node, &got.shape, block.step.index, block.positions()) {
-            if self.filter.position(at.position) && block.knows(at.position) {
-                let row = (&got.data[range.clone()], &block.value.data[range.clone()], &block.bound[range]);
-                self.row(at, row, block);
             }
         }
     }
@@ -241,9 +231,10 @@ impl<'a> Check<'a> {
 pub fn residuals(
     node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter, policy: &Policy,
 ) -> Vec<Option<Local>> {
-    let mut checks: Vec<Check<'_>> = sides.iter().map(|_| Check::new(node, filter, policy)).collect();
-    let (graph, weights) = (&oracle.graph, &oracle.weights);
-    evaluate(node, graph, weights, sides, filter, &mut |block| {
+    let rule = policy.rule(node.id);
+    let check = |_| Check { node, filter, rule, local: Local::default(), seen: false, short: None };
+    let mut checks: Vec<Check<'_>> = sides.iter().map(check).collect();
+    evaluate(node, oracle, sides, filter, &mut |block| {
         checks[block.side].take(&block);
         ControlFlow::Continue(())
     });

@@ -4,7 +4,7 @@
 use super::evaluate::Expected;
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Filter, Step, Stored};
-use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::model::{Graph, Node, WeightSource};
 use qdiff_engine::ops::{self, Context, Tensor};
 use qdiff_engine::quant::{self, ActivationFormat};
 use std::borrow::Cow;
@@ -60,6 +60,16 @@ pub type Sink<'s> = dyn FnMut(Block<'_>) -> ControlFlow<()> + 's;
 
 /// Value and uncertainty of nodes that were not captured, by node and step.
 pub(super) type Computed = HashMap<usize, Expected>;
+
+/// A stage that is evaluated.
+#[derive(Clone, Copy)]
+pub(super) struct Stage<'a> {
+    pub(super) node: &'a Node,
+    /// The nodes that its inputs are.
+    pub(super) graph: &'a Graph,
+    /// As it reads them.
+    pub(super) weights: &'a dyn WeightSource,
+}
 
 /// Where the operands of one side come from.
 #[derive(Clone)]
@@ -137,18 +147,6 @@ impl Operand<'_> {
 }
 
 impl<'a> Source<'a> {
-    /// All steps, of captured operands alone.
-    pub(super) fn captured(index: usize, side: Side<'a>, filter: &'a Filter) -> Self {
-        Self {
-            index,
-            side,
-            steps: (0..side.capture.steps.len()).collect(),
-            computed: None,
-            resumes: false,
-            filter: Some(filter),
-        }
-    }
-
     /// Whether any of the rows is asked for.
     pub(super) fn asked(&self, step: &Step, rows: &Range<usize>) -> bool {
         self.filter.is_none_or(|filter| rows.clone().any(|r| filter.position(step.first + step.offset(r))))
@@ -178,6 +176,11 @@ pub(super) fn forward(node: &Node, operands: &[&Tensor<f64>], context: &Context<
         Some(fault) => fault(operands, context),
         None => ops::forward_with_bound(&node.op, operands, context),
     }
+}
+
+/// Makes `bound` wider by an error that does not depend on what it holds of already.
+pub(super) fn widen(bound: &mut [f32], by: impl IntoIterator<Item = f32>) {
+    bound.iter_mut().zip(by).for_each(|(b, by)| *b = b.hypot(by));
 }
 
 /// How uncertain operands make what the node computes: see

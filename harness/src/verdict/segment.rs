@@ -14,7 +14,7 @@
 use super::apply::{State, apply};
 use super::evaluate::{Expected, put};
 use super::linear::ROWS_AT_ONCE;
-use super::operands::{Computed, Side, Sink, Source};
+use super::operands::{Computed, Side, Sink, Source, Stage};
 use crate::capture::{Capture, Step};
 use crate::oracle::Oracle;
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource};
@@ -37,12 +37,9 @@ impl Segment {
     /// The segment that `node` is judged by; `None` where its own operands
     /// were captured, or it was not captured itself.
     pub fn of(node: &Node, graph: &Graph, capture: &Capture) -> Option<Self> {
-        let plan = Plan::new(node, graph, capture);
-        if plan.is_empty() {
-            return None;
-        }
-        let inside = plan.steps.into_keys().map(|i| graph.nodes[i].id);
-        Some(Self { stages: inside.chain([node.id]).collect() })
+        let plan = plan(node, graph, capture);
+        let inside = plan.keys().map(|&i| graph.nodes[i].id);
+        (!plan.is_empty()).then(|| Self { stages: inside.chain([node.id]).collect() })
     }
 }
 
@@ -57,35 +54,20 @@ impl fmt::Display for Segment {
 }
 
 /// Which nodes have to be evaluated, in graph order, and in which steps.
-pub(super) struct Plan {
-    steps: BTreeMap<usize, Vec<bool>>,
-}
+pub(super) type Plan = BTreeMap<usize, Vec<bool>>;
 
-impl Plan {
-    pub(super) fn new(node: &Node, graph: &Graph, capture: &Capture) -> Self {
-        let mut plan = Self { steps: BTreeMap::new() };
-        let Some(target) = graph.index(node.id) else {
-            return plan;
-        };
-        let known = |index: usize, s: usize| {
-            let step = &capture.steps[s];
-            step.rows() == 0 || step.stages.contains_key(&graph.nodes[index].id)
-        };
-        let wanted = (0..capture.steps.len()).map(|s| known(target, s)).collect();
-        plan.ask(node, wanted, &|_| false, &known);
-        for index in (0..target).rev() {
-            if let Some(steps) = plan.steps.get(&index).cloned() {
-                let own = |s: usize| known(index, s);
-                plan.ask(&graph.nodes[index], steps, &own, &known);
-            }
-        }
-        plan
-    }
-
-    /// Asks for the operands of `node` in `steps` that are not known.
-    fn ask(
-        &mut self, node: &Node, steps: Vec<bool>, own: &dyn Fn(usize) -> bool, known: &dyn Fn(usize, usize) -> bool,
-    ) {
+/// What evaluating `node` takes besides itself.
+pub(super) fn plan(node: &Node, graph: &Graph, capture: &Capture) -> Plan {
+    let mut plan = Plan::new();
+    let Some(target) = graph.index(node.id) else {
+        return plan;
+    };
+    let known = |index: usize, s: usize| {
+        let step = &capture.steps[s];
+        step.rows() == 0 || step.stages.contains_key(&graph.nodes[index].id)
+    };
+    // Asks for the operands of `node` in `steps` that are not known.
+    let ask = |plan: &mut Plan, node: &Node, steps: Vec<bool>, own: &dyn Fn(usize) -> bool| {
         for s in (0..steps.len()).filter(|&s| steps[s]) {
             // A state is made of all steps before, back to where it is known.
             let first = match node.has_state() {
@@ -94,23 +76,26 @@ impl Plan {
             };
             for &input in &node.inputs {
                 for at in (first..=s).filter(|&at| !known(input, at)) {
-                    let of = self.steps.entry(input);
-                    of.or_insert_with(|| vec![false; steps.len()])[at] = true;
+                    plan.entry(input).or_insert_with(|| vec![false; steps.len()])[at] = true;
                 }
             }
         }
+    };
+    let wanted = (0..capture.steps.len()).map(|s| known(target, s)).collect();
+    ask(&mut plan, node, wanted, &|_| false);
+    for index in (0..target).rev() {
+        if let Some(steps) = plan.get(&index).cloned() {
+            ask(&mut plan, &graph.nodes[index], steps, &|s| known(index, s));
+        }
     }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.steps.is_empty()
-    }
+    plan
 }
 
 /// Products that evaluating `node` takes before the node itself, over those that evaluating `than` takes.
 pub(crate) fn products_beyond(node: &Node, than: &Node, oracle: &Oracle<'_>, capture: &Capture) -> usize {
     let graph = &oracle.graph;
-    let (plan, have) = [node, than].map(|n| Plan::new(n, graph, capture)).into();
-    let beyond = plan.steps.iter().filter(|(i, _)| !have.steps.contains_key(i));
+    let (needed, have): (Plan, Plan) = [node, than].map(|n| plan(n, graph, capture)).into();
+    let beyond = needed.iter().filter(|(i, _)| !have.contains_key(i));
     beyond
         .map(|(&index, wanted)| {
             let node = &graph.nodes[index];
@@ -137,17 +122,16 @@ fn products(node: &Node, step: &Step, weights: &dyn WeightSource) -> usize {
     each * step.extent(node).iter().product::<usize>()
 }
 
-/// Evaluates the segment that ends in `node`, some steps at a time.
+/// Evaluates the segment that ends in `stage`, some steps at a time.
 pub(super) fn evaluate(
-    node: &Node, graph: &Graph, weights: &dyn WeightSource, (index, side): (usize, Side<'_>), plan: &Plan,
-    sink: &mut Sink<'_>,
+    stage: Stage<'_>, (index, side): (usize, Side<'_>), plan: &Plan, sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
     let mut states: HashMap<usize, State> = HashMap::new();
-    let mut of_target = State::new(index + 1);
+    let mut of_target = State::new();
     for group in groups(side.capture) {
         let mut computed = Computed::new();
-        for (&inside, steps) in &plan.steps {
-            let node = &graph.nodes[inside];
+        for (&inside, steps) in plan {
+            let node = &stage.graph.nodes[inside];
             let source = Source {
                 index: 0,
                 side,
@@ -158,8 +142,8 @@ pub(super) fn evaluate(
                 filter: None,
             };
             let mut values: Expected = vec![None; side.capture.steps.len()];
-            let state = states.entry(inside).or_insert_with(|| State::new(1));
-            let flow = apply(node, graph, weights, &[source], state, &mut |block| {
+            let state = states.entry(inside).or_default();
+            let flow = apply(Stage { node, ..stage }, &[source], state, &mut |block| {
                 // Attention over rows that nobody knows cannot be evaluated.
                 if block.known.is_none_or(|known| !known.contains(&false)) {
                     put(node, block, &mut values);
@@ -170,7 +154,7 @@ pub(super) fn evaluate(
             computed.insert(inside, values);
         }
         let source = Source { index, side, steps: group, computed: Some(&computed), resumes: false, filter: None };
-        apply(node, graph, weights, &[source], &mut of_target, sink)?;
+        apply(stage, &[source], &mut of_target, sink)?;
     }
     ControlFlow::Continue(())
 }

@@ -4,7 +4,7 @@
 
 use super::evidence::{Evidence, Wrong, right};
 use crate::number::ordinal;
-use qdiff_engine::model::{Graph, Node, StageId};
+use qdiff_engine::model::{Node, Role, StageId};
 use qdiff_engine::ops::Op;
 use std::collections::BTreeSet;
 
@@ -100,7 +100,7 @@ fn heads(e: &Evidence<'_>, columns: &[usize], width: usize) -> Option<String> {
     let all: BTreeSet<usize> = e.rows.iter().filter_map(|r| r.place.head).collect();
     let heads = if all.is_empty() {
         let d = e.oracle.graph.config.head_dim;
-        if !of_heads(e.node, &e.oracle.graph) || columns.len() == width {
+        if !of_heads(e.node) || columns.len() == width {
             return None;
         }
         let heads: BTreeSet<usize> = columns.iter().map(|c| c / d).collect();
@@ -118,24 +118,8 @@ fn heads(e: &Evidence<'_>, columns: &[usize], width: usize) -> Option<String> {
 }
 
 /// Whether the rows of a stage are made of heads: what attention reads and gives, as it stands before the rotation.
-pub(crate) fn of_heads(node: &Node, graph: &Graph) -> bool {
-    let feeds = |id, depth: usize| -> bool {
-        let mut ids = vec![id];
-        for _ in 0..depth {
-            let next = graph
-                .nodes
-                .iter()
-                .filter(|n| n.inputs.iter().any(|&i| ids.contains(&graph.nodes[i].id)) && n.op != Op::Linear);
-            ids = next.map(|n| n.id).collect();
-            let reached = graph.nodes.iter().filter(|n| ids.contains(&n.id));
-            if reached.into_iter().any(|n| matches!(n.op, Op::Rope(_) | Op::KvCache(_))) {
-                return true;
-            }
-        }
-        false
-    };
-    let weighted = matches!(node.op, Op::Linear | Op::Bias | Op::RmsNorm(_));
-    matches!(node.op, Op::AttnContext(_)) || (weighted && feeds(node.id, 2))
+pub(crate) fn of_heads(node: &Node) -> bool {
+    matches!(node.op, Op::AttnContext(_)) || matches!(node.role, Role::Query | Role::Key | Role::Value)
 }
 
 /// A filled rectangle of positions and columns that is neither all rows nor all columns.

@@ -5,7 +5,7 @@ use super::Compared;
 use crate::mutations::{CauseId, Mutation, catalogue, told};
 use crate::number::same;
 use qdiff_engine::model::fault::Read;
-use qdiff_engine::model::{Graph, Node, WeightSource};
+use qdiff_engine::model::{Graph, Node};
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -29,31 +29,16 @@ pub struct WeightCause {
     pub whole: bool,
 }
 
-/// A weight of a node read wrongly: another tensor, or its rows through a fault.
-pub struct WeightFault {
-    tensor: String,
-    read: Option<Arc<Read>>,
-}
-
-impl WeightFault {
-    /// What `new` reads where `old` reads `tensor`, if that is all in which they differ.
-    pub fn of(old: &Node, new: &Node, tensor: &str) -> Option<Self> {
-        let alike =
-            old.op == new.op && old.inputs == new.inputs && new.faults.compute.is_none() && new.faults.write.is_none();
-        let at = old.weights.iter().position(|w| w.name == tensor)?;
-        let other = new.weights.get(at).filter(|w| w.extent == old.weights[at].extent)?;
-        let changed = new.faults.read.is_some() || other.name != tensor;
-        (alike && !new.faults.left_out && changed)
-            .then(|| Self { tensor: other.name.clone(), read: new.faults.read.clone() })
-    }
-
-    /// Writes row `row` as it is read so.
-    pub fn row(&self, source: &dyn WeightSource, row: usize, out: &mut [f32]) {
-        match &self.read {
-            Some(fault) => fault(source, &self.tensor, row, out),
-            None => source.rows(&self.tensor, row, out),
-        }
-    }
+/// How `new` reads what `old` reads as `tensor`, if that is all in which they differ.
+pub(super) fn misread(old: &Node, new: &Node, tensor: &str) -> Option<Arc<Read>> {
+    let alike =
+        old.op == new.op && old.inputs == new.inputs && new.faults.compute.is_none() && new.faults.write.is_none();
+    let at = old.weights.iter().position(|w| w.name == tensor)?;
+    let other = new.weights.get(at).filter(|w| w.extent == old.weights[at].extent)?.name.clone();
+    let changed = new.faults.read.is_some() || other != tensor;
+    let fault = new.faults.read.clone().unwrap_or_else(|| Arc::new(|from, name, row, out| from.rows(name, row, out)));
+    let read: Arc<Read> = Arc::new(move |from, _, row, out| fault(from, &other, row, out));
+    (alike && !new.faults.left_out && changed).then_some(read)
 }
 
 /// The likeliest fault that reads the rows `differing` as the subject does.
@@ -65,17 +50,18 @@ pub(super) fn find(c: &Compared<'_>, graph: &Graph, differing: &[usize]) -> Opti
     let right: Vec<usize> =
         (0..rows).step_by(rows.div_ceil(ROWS).max(1)).filter(|r| differing.binary_search(r).is_err()).collect();
     let all: Vec<_> = candidates(node, graph, c.tensor).collect();
-    let (mutation, values, fault) = all.into_par_iter().find_first(|(_, _, fault)| reproduces(c, fault, &sample))?;
+    let (mutation, values, fault) =
+        all.into_par_iter().find_first(|(_, _, fault)| reproduces(c, fault.as_ref(), &sample))?;
     Some(WeightCause {
         name: CauseId::new(mutation, &values),
         story: told(mutation.story, node, graph),
         remedy: told(mutation.remedy, node, graph),
         rows: sample.len(),
-        whole: reproduces(c, &fault, &right),
+        whole: reproduces(c, fault.as_ref(), &right),
     })
 }
 
-type Candidate = (&'static Mutation, Vec<f64>, WeightFault);
+type Candidate = (&'static Mutation, Vec<f64>, Arc<Read>);
 
 /// Every way of the catalogue to read `tensor`, a weight of `node`, wrongly.
 fn candidates<'a>(node: &'a Node, graph: &'a Graph, tensor: &'a str) -> impl Iterator<Item = Candidate> + 'a {
@@ -83,7 +69,7 @@ fn candidates<'a>(node: &'a Node, graph: &'a Graph, tensor: &'a str) -> impl Ite
     concerned.flat_map(move |m| {
         let lists = values(m, graph);
         lists.into_iter().filter_map(move |values| {
-            let fault = WeightFault::of(node, &m.applied(node, &values, graph)?, tensor)?;
+            let fault = misread(node, &m.applied(node, &values, graph)?, tensor)?;
             Some((m, values, fault))
         })
     })
@@ -92,23 +78,20 @@ fn candidates<'a>(node: &'a Node, graph: &'a Graph, tensor: &'a str) -> impl Ite
 /// Values of its parameters worth trying: where they are read off a run's
 /// evidence, which there is none of here, the distances between layers.
 fn values(m: &Mutation, graph: &Graph) -> Vec<Vec<f64>> {
-    let mut lists = vec![m.defaults()];
-    if let [one] = m.params {
-        lists.extend(one.search.iter().map(|&v| vec![v]));
-        if m.propose.is_some() {
-            let layers = graph.config.n_layers as i64;
-            lists.extend((-layers..=layers).map(|v| vec![v as f64]));
-        }
+    let mut lists = m.usual();
+    if m.params.len() == 1 && m.propose.is_some() {
+        let layers = graph.config.n_layers as i64;
+        lists.extend((-layers..=layers).map(|v| vec![v as f64]));
     }
     lists
 }
 
-fn reproduces(c: &Compared<'_>, fault: &WeightFault, rows: &[usize]) -> bool {
+fn reproduces(c: &Compared<'_>, fault: &Read, rows: &[usize]) -> bool {
     let (n, _) = c.reference.extent(c.tensor);
     let (mut got, mut assumed) = (vec![0f32; n], vec![0f32; n]);
     rows.iter().all(|&row| {
         c.subject.rows(c.tensor, row, &mut got);
-        fault.row(c.reference, row, &mut assumed);
+        fault(c.reference, c.tensor, row, &mut assumed);
         got.iter().zip(&assumed).all(|(a, b)| same(*a, *b))
     })
 }

@@ -10,21 +10,26 @@ mod field;
 mod sides;
 
 pub use blocks::{BlockDiff, FieldDiff};
-pub use cause::{WeightCause, WeightFault};
-pub use sides::{FaultyWeights, ReadBack};
+pub use cause::WeightCause;
+pub use sides::misread;
 
 use crate::llama::gguf::GgmlWeights;
 use crate::number::Real;
 use crate::oracle::Oracle;
+use crate::progress::Progress;
 use anyhow::Result;
 use qdiff_engine::cuda::CudaEngine;
 use qdiff_engine::model::{Graph, Model, Weight, WeightSource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sides::ReadBack;
 use std::convert::Infallible;
 
 /// Blocks of a tensor that are described one by one; all are counted.
 const DESCRIBED: usize = 256;
+
+/// What is being done, as progress tells it.
+const DOING: &str = "comparing weights";
 
 /// A tensor that one side holds or reads differently.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -94,9 +99,6 @@ impl WeightCheck {
     }
 }
 
-/// Told how many of so many tensors are done.
-pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
-
 /// One tensor on both sides.
 pub(crate) struct Compared<'a> {
     /// Its name.
@@ -111,15 +113,8 @@ pub(crate) struct Compared<'a> {
     pub(crate) one_reader: bool,
 }
 
-/// Compares every value of every tensor the graph reads with ggml's, bit by bit: as the engine reads them.
-pub fn check(model: &Model, oracle: &Oracle<'_>) -> WeightCheck {
-    check_reader(model, model, oracle, &|_, _| {})
-}
-
-/// As [`check`], of whatever reads the model's tensors.
-pub fn check_reader(
-    model: &Model, subject: &dyn WeightSource, oracle: &Oracle<'_>, progress: Progress<'_>,
-) -> WeightCheck {
+/// Compares every value of every tensor the graph reads with ggml's, bit by bit: as `subject` reads them.
+pub fn check(model: &Model, subject: &dyn WeightSource, oracle: &Oracle<'_>, progress: Progress<'_>) -> WeightCheck {
     let Ok(check) = check_used::<Infallible>(model, oracle, progress, |_, against_ggml| Ok(against_ggml(subject)));
     check
 }
@@ -147,7 +142,7 @@ fn check_used<E>(
     let mut check = WeightCheck { unused: unused.map(|t| t.name.clone()).collect(), ..WeightCheck::default() };
     let reference = &oracle.weights;
     for (done, Weight { name: tensor, .. }) in used.iter().enumerate() {
-        progress(done, used.len());
+        progress(DOING, done, used.len());
         let start = reference.start(tensor);
         let against_ggml = |subject: &dyn WeightSource| {
             let compared = Compared { tensor, subject, reference, start, one_reader: false };
@@ -155,7 +150,7 @@ fn check_used<E>(
         };
         check.count(model.extent(tensor), compare(tensor, &against_ggml)?);
     }
-    progress(used.len(), used.len());
+    progress(DOING, used.len(), used.len());
     Ok(check)
 }
 
@@ -169,7 +164,7 @@ pub fn check_files(
     let only_theirs = reference.names().into_iter().filter(|t| subject.dims(t).is_none());
     check.unpaired = only_theirs.map(|t| format!("{t}: only in the file it is held against")).collect();
     for (done, tensor) in ours.iter().enumerate() {
-        progress(done, ours.len());
+        progress(DOING, done, ours.len());
         match reference.dims(tensor) {
             None => check.unpaired.push(format!("{tensor}: only in the file under suspicion")),
             Some(dims) if Some(dims) != subject.dims(tensor) => check.unpaired.push(format!(
@@ -182,6 +177,6 @@ pub fn check_files(
             }
         }
     }
-    progress(ours.len(), ours.len());
+    progress(DOING, ours.len(), ours.len());
     check
 }

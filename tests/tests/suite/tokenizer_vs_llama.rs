@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
-use qdiff::llama::Model;
+use qdiff::llama::{Load, Model};
 use qdiff_engine::gguf::{Gguf, Value};
 use qdiff_engine::tokenizer::Tokenizer;
 use qdiff_engine::tokenizer::chat::{Conversation, Message, chatml, render};
@@ -24,7 +24,7 @@ impl Both {
         let gguf = Gguf::open(path).expect("the file is a GGUF");
         Self {
             ours: Tokenizer::new(&gguf).expect("the vocabulary is usable"),
-            theirs: Model::load_vocabulary(path).expect("llama.cpp loads it"),
+            theirs: Model::load(path, Load::Vocabulary).expect("llama.cpp loads it"),
         }
     }
 
@@ -34,7 +34,7 @@ impl Both {
 
     fn check(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TestCaseError> {
         let ours = self.ours.encode(text, parse_special);
-        let theirs = self.theirs.tokenize_bytes(text.as_bytes(), parse_special).expect("llama.cpp takes any text");
+        let theirs = self.theirs.tokenize(text.as_bytes(), parse_special).expect("llama.cpp takes any text");
         prop_assert_eq!(&ours, &theirs, "{:?}, special tokens {}", text, parse_special);
         Ok(ours)
     }

@@ -82,26 +82,13 @@ fn over_queries(s: &mut Spot<'_>) {
     s.out.fill(0.0);
     for h in 0..heads {
         for n in 0..keys {
-            let mut top = f32::MIN;
-            let mut sum = 0.0;
-            for t in 0..tokens {
-                if n <= s.positions[t] as usize {
-                    top = top.max(scores.data[(h * tokens + t) * keys + n] * by);
-                }
-            }
-            for pass in 0..2 {
-                for t in 0..tokens {
-                    let at = (h * tokens + t) * keys + n;
-                    if n > s.positions[t] as usize {
-                        continue;
-                    }
-                    if pass == 0 {
-                        s.out[at] = (scores.data[at] * by - top).exp();
-                        sum += s.out[at];
-                    } else {
-                        s.out[at] /= sum;
-                    }
-                }
+            let seen = (0..tokens).filter(|&t| n <= s.positions[t] as usize);
+            let places: Vec<usize> = seen.map(|t| (h * tokens + t) * keys + n).collect();
+            let column: Vec<f32> = places.iter().map(|&at| scores.data[at]).collect();
+            let mut weights = vec![0.0; column.len()];
+            soften(&column, by, &mut weights);
+            for (at, w) in places.into_iter().zip(weights) {
+                s.out[at] = w;
             }
         }
     }

@@ -118,9 +118,14 @@ fn decode(ty: GgmlType, b: &[u8], slip: Slip, out: &mut [f32]) -> bool {
     }
 }
 
+/// What the weight of a stage is stored in.
+fn format(node: &Node, model: &Model) -> GgmlType {
+    model.ggml_type(&node.weights[0].name)
+}
+
 /// Whether the weight of a stage is of a format that can be decoded with a slip.
 fn knows(node: &Node, model: &Model, slip: Slip) -> bool {
-    let ty = model.ggml_type(&node.weights[0].name);
+    let ty = format(node, model);
     let (block, mut out) = (vec![0; ty.type_size()], vec![0f32; ty.block_size()]);
     decode(ty, &block, slip, &mut out)
 }
@@ -138,11 +143,6 @@ fn slipped(s: &mut Spot<'_>, slip: Slip) {
         });
         out
     });
-}
-
-/// Length of the blocks that the weight of a stage is stored in.
-fn block(node: &Node, model: &Model) -> usize {
-    model.ggml_type(&node.weights[0].name).block_size()
 }
 
 /// The loop over the blocks of a row returns after the first.
@@ -173,17 +173,13 @@ fn bytes_as_half(s: &mut Spot<'_>) {
 
 const OUT: &[Role] = &[Role::AttnOutput, Role::FfnOutput];
 
-fn six_bits(node: &Node, model: &Model) -> bool {
-    model.ggml_type(&node.weights[0].name) == GgmlType::Q6_K
-}
-
 pub(super) const FAULTS: &[Fault] = &[
     fault(
         "q5-high-bit",
-        |_, n, m| linear(n, OUT) && knows(n, m, Slip::HighBits) && !six_bits(n, m),
+        |_, n, m| linear(n, OUT) && knows(n, m, Slip::HighBits) && format(n, m) != GgmlType::Q6_K,
         |s| slipped(s, Slip::HighBits),
     ),
-    fault("q6k-high-bits", |_, n, m| linear(n, OUT) && six_bits(n, m), |s| slipped(s, Slip::HighBits)),
+    fault("q6k-high-bits", |_, n, m| linear(n, OUT) && format(n, m) == GgmlType::Q6_K, |s| slipped(s, Slip::HighBits)),
     fault(
         "nibble-order:kind=0",
         |_, n, m| linear(n, &[Role::Query, Role::FfnOutput]) && knows(n, m, Slip::Halves),
@@ -211,8 +207,8 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fault(
         "kquant-early-return",
-        |_, n, m| linear(n, &[Role::FfnOutput]) && block(n, m) == 256 && n.weights[0].extent[0] > 256,
+        |_, n, m| linear(n, &[Role::FfnOutput]) && format(n, m).block_size() == 256 && n.weights[0].extent[0] > 256,
         first_block,
     ),
-    fault("quant-bytes-as-f16", |_, n, m| linear(n, &[Role::Up]) && block(n, m) > 1, bytes_as_half),
+    fault("quant-bytes-as-f16", |_, n, m| linear(n, &[Role::Up]) && format(n, m).block_size() > 1, bytes_as_half),
 ];

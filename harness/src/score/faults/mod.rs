@@ -49,11 +49,6 @@ pub fn all() -> impl Iterator<Item = &'static Fault> {
     .flatten()
 }
 
-/// The faults in how blocks of weights are decoded.
-pub fn of_formats() -> &'static [Fault] {
-    decoding::FAULTS
-}
-
 fn linear(node: &Node, roles: &[Role]) -> bool {
     node.op == Op::Linear && roles.contains(&node.role)
 }

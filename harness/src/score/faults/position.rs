@@ -23,11 +23,15 @@ fn turn(
     }
 }
 
-/// Rotates the split halves of every head of the input.
-fn turned(s: &mut Spot<'_>, angle: impl Fn(f32, usize) -> f32) {
-    let d = s.config.head_dim;
+/// Rotates every head of the input.
+fn turned(s: &mut Spot<'_>, planes: impl Iterator<Item = (usize, usize)> + Clone, angle: impl Fn(f32, usize) -> f32) {
     s.out.clone_from(&s.inputs[0].data);
-    turn((s.out, d), s.positions, (0..d / 2).map(|i| (i, i + d / 2)), angle);
+    turn((s.out, s.config.head_dim), s.positions, planes, angle);
+}
+
+/// The planes of so many elements whose halves are paired.
+fn halves(n: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
+    (0..n / 2).map(move |i| (i, i + n / 2))
 }
 
 fn pace(base: f64, d: usize, i: usize) -> f32 {
@@ -37,19 +41,18 @@ fn pace(base: f64, d: usize, i: usize) -> f32 {
 /// The rotation with another base.
 fn base_of(s: &mut Spot<'_>, base: f64) {
     let d = s.config.head_dim;
-    turned(s, |p, i| p * pace(base, d, i));
+    turned(s, halves(d), |p, i| p * pace(base, d, i));
 }
 
 /// The rotation at the position that `at` makes of a token's.
 fn at(s: &mut Spot<'_>, at: fn(f32) -> f32) {
     let (d, base) = (s.config.head_dim, s.config.rope_base);
-    turned(s, |p, i| at(p) * pace(base, d, i));
+    turned(s, halves(d), |p, i| at(p) * pace(base, d, i));
 }
 
 fn adjacent(s: &mut Spot<'_>) {
     let (d, base) = (s.config.head_dim, s.config.rope_base);
-    s.out.clone_from(&s.inputs[0].data);
-    turn((s.out, d), s.positions, (0..d / 2).map(|i| (2 * i, 2 * i + 1)), |p, i| p * pace(base, d, i));
+    turned(s, (0..d / 2).map(|i| (2 * i, 2 * i + 1)), |p, i| p * pace(base, d, i));
 }
 
 fn jump(s: &mut Spot<'_>) {
@@ -61,17 +64,14 @@ fn jump(s: &mut Spot<'_>) {
 /// Only the first half of each head is rotated, as a head of that length.
 fn half_turned(s: &mut Spot<'_>) {
     let (d, base) = (s.config.head_dim, s.config.rope_base);
-    let r = d / 2;
-    s.out.clone_from(&s.inputs[0].data);
-    turn((s.out, d), s.positions, (0..r / 2).map(|i| (i, i + r / 2)), |p, i| p * pace(base, r, i));
+    turned(s, halves(d / 2), |p, i| p * pace(base, d / 2, i));
 }
 
 /// The rows of this step, which stand at the end of the cache, are turned.
 fn values_turned(s: &mut Spot<'_>) {
     let (d, base) = (s.config.head_dim, s.config.rope_base);
     let start = s.out.len() - s.inputs[0].data.len();
-    let planes = (0..d / 2).map(|i| (i, i + d / 2));
-    turn((&mut s.out[start..], d), s.positions, planes, |p, i| p * pace(base, d, i));
+    turn((&mut s.out[start..], d), s.positions, halves(d), |p, i| p * pace(base, d, i));
 }
 
 /// Only the rows of this step are there.

@@ -1,7 +1,8 @@
 //! `qdiff bench --measure cuda`: the CUDA engine on its own card, by both paths and with and without taps.
 
 use super::{BenchRequest, median, timed};
-use crate::llama::plain::Plain;
+use crate::llama::context::Plain;
+use crate::llama::{Load, Model};
 use crate::loaded::LoadedModel;
 use crate::report::bench::{Bench, BenchRow as Row, Kernel};
 use anyhow::{Context as _, Result};
@@ -123,7 +124,7 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
     let mut llama = match request.alone {
         true => None,
         false => {
-            let model = Arc::new(crate::llama::Model::load_cuda(&opened.path)?);
+            let model = Arc::new(Model::load(&opened.path, Load::Cuda)?);
             let mut plain = Plain::new(&model, CONTEXT + DECODE, CONTEXT)?;
             time_llama(&mut plain, &prompt)?;
             Some(plain)

@@ -52,13 +52,9 @@ pub(super) fn check(t: &Tensor<f32>, positions: &[u32]) -> Option<Seen> {
     if tops.iter().all(|t| *t == Some(first)) && long.len() > 1 {
         return Some((format!("every head of every query attends to position {first} alone"), Some(0)));
     }
-    tops.iter().all(Option::is_some).then(|| {
-        (
-            "attention is one-hot in every head of every query: scores are too large, as without 1/sqrt(head_dim)"
-                .to_owned(),
-            None,
-        )
-    })
+    let one_hot =
+        "attention is one-hot in every head of every query: scores are too large, as without 1/sqrt(head_dim)";
+    tops.iter().all(Option::is_some).then(|| (one_hot.to_owned(), None))
 }
 
 #[cfg(test)]

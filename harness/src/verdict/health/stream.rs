@@ -19,10 +19,8 @@ pub(super) fn unchanged(before: &Tensor<f32>, after: &Tensor<f32>) -> Option<See
 pub(super) fn cache(id: StageId, t: &Tensor<f32>, capture: &Capture, index: usize) -> Option<Seen> {
     let step = &capture.steps[index];
     if t.rows() != step.keys() {
-        return Some((
-            format!("it holds {} rows after {} tokens: the position does not advance", t.rows(), step.keys()),
-            None,
-        ));
+        let (rows, tokens) = (t.rows(), step.keys());
+        return Some((format!("it holds {rows} rows after {tokens} tokens: the position does not advance"), None));
     }
     let before = capture.steps[index.checked_sub(1)?].get(id)?;
     let kept = t.data.get(..before.data.len()) == Some(before.data.as_slice());
@@ -42,14 +40,11 @@ pub(super) fn tokens(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
             rows.extend((0..t.rows()).map(|r| (tokens[r], step.label(), t.row(r).to_vec())));
         }
         let same = rows.windows(2).find(|pair| pair[0].0 != pair[1].0 && pair[0].2 == pair[1].2);
-        if let Some([a, b]) = same {
+        if let Some([(a, ..), (b, step, _)]) = same {
             symptoms.push(Symptom {
                 stage: node.id,
-                step: b.1.clone(),
-                what: format!(
-                    "the hidden state of tokens {} and {} is the same: it does not change with the token",
-                    a.0, b.0
-                ),
+                step: step.clone(),
+                what: format!("the hidden state of tokens {a} and {b} is the same: it does not change with the token"),
                 likely: graph.nodes[0].id,
                 broken: true,
             });
