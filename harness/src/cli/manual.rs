@@ -1,7 +1,7 @@
 //! `qdiff schema`, `qdiff completions` and `qdiff man`: what follows from the
 //! types and from the definition of the command line.
 
-use super::args::{Cli, Schema};
+use super::args::Cli;
 use super::{exit, said};
 use crate::compare::Comparison;
 use crate::report::bench::BenchReport;
@@ -11,23 +11,31 @@ use crate::report::{
 use crate::score::Score;
 use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
+use clap::builder::PossibleValue;
+use schemars::Schema;
 use std::path::Path;
 
-pub(super) fn schema(of: Schema) -> Result<u8> {
-    let schema = match of {
-        Schema::Run => schema::document::<Report>(),
-        Schema::Failure => schema::document::<Failure>(),
-        Schema::Generate => schema::document::<GenerationReport>(),
-        Schema::Weights => schema::document::<WeightsReport>(),
-        Schema::Logits => schema::document::<LogitsReport>(),
-        Schema::Sweep => schema::document::<SweepReport>(),
-        Schema::Compare => schema::document::<Comparison>(),
-        Schema::VerifyOracle => schema::document::<OracleReport>(),
-        Schema::Score => schema::document::<Score>(),
-        Schema::Bench => schema::document::<BenchReport>(),
-        Schema::Capture => schema::capture(),
-    };
-    said(&(serde_json::to_string_pretty(&schema)? + "\n"))
+/// What has a JSON schema, by its name.
+pub(super) fn schemas() -> [(PossibleValue, fn() -> Schema); 11] {
+    let of = |name: &'static str, about: &'static str| PossibleValue::new(name).help(about);
+    [
+        (of("run", "What `run --json` writes").alias("report"), schema::document::<Report>),
+        (of("failure", "What `run --prompts` writes for a prompt that failed"), schema::document::<Failure>),
+        (of("generate", "What `generate --json` writes").alias("generation"), schema::document::<GenerationReport>),
+        (of("logits", "What `logits --json` writes"), schema::document::<LogitsReport>),
+        (of("weights", "What `weights --json` writes"), schema::document::<WeightsReport>),
+        (of("sweep", "What `sweep --json` writes"), schema::document::<SweepReport>),
+        (of("compare", "What `compare --json` writes without a model"), schema::document::<Comparison>),
+        (of("verify-oracle", "What `verify-oracle --json` writes"), schema::document::<OracleReport>),
+        (of("score", "What `mutations score --json` writes"), schema::document::<Score>),
+        (of("bench", "What `bench --json` writes"), schema::document::<BenchReport>),
+        (of("capture", "The manifest.json of a capture"), schema::capture),
+    ]
+}
+
+pub(super) fn schema(of: &str) -> Result<u8> {
+    let (_, schema) = schemas().into_iter().find(|(name, _)| name.matches(of, false)).context("no such schema")?;
+    said(&(serde_json::to_string_pretty(&schema())? + "\n"))
 }
 
 pub(super) fn completions(shell: clap_complete::Shell) -> Result<u8> {

@@ -130,7 +130,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         },
         Command::Devices(json) => devices::run(json),
         Command::Bench(args) => bench::run(args),
-        Command::Schema { of } => manual::schema(*of),
+        Command::Schema { of } => manual::schema(of),
         Command::Completions { shell } => manual::completions(*shell),
         Command::Man { folder } => manual::man(folder.as_deref()),
     }

@@ -42,10 +42,6 @@ impl Document for Report {
             ..Screen::new(format!("{}, {}", self.model.name, self.run.prompt), self.outcome, headline(self))
         }
     }
-
-    fn run(&self) -> Option<&Report> {
-        Some(self)
-    }
 }
 
 fn headline(report: &Report) -> String {

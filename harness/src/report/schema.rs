@@ -7,7 +7,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 
 /// The schema of a document as it is written.
-pub fn document<T: Document + 'static>() -> Schema {
+pub fn document<T: Document>() -> Schema {
     let mut schema = of::<Written<'static, T>>(SCHEMA_VERSION);
     schema.insert("title".to_owned(), serde_json::json!(T::KIND));
     if let Some(field) = schema.pointer_mut("/properties/kind") {

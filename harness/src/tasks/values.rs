@@ -72,31 +72,29 @@ impl TypedValueParser for Known {
 /// Reads where a side comes from. Help and completions follow from the table of runners.
 #[derive(Clone, Copy)]
 pub struct SourceParser {
-    auto: bool,
     recorded: bool,
     nobody: bool,
 }
 
 /// A subject: `auto`, a runner or a capture.
 pub fn subject() -> SourceParser {
-    SourceParser { auto: true, recorded: true, nobody: false }
+    SourceParser { recorded: true, nobody: false }
 }
 
 /// A reference: as a subject, or nobody.
 pub fn reference() -> SourceParser {
-    SourceParser { auto: true, recorded: true, nobody: true }
+    SourceParser { recorded: true, nobody: true }
 }
 
 /// A side that runs.
 pub fn live() -> SourceParser {
-    SourceParser { auto: true, recorded: false, nobody: false }
+    SourceParser { recorded: false, nobody: false }
 }
 
 impl SourceParser {
     fn accepts(self, source: &Source) -> bool {
         match source {
-            Source::Auto => self.auto,
-            Source::Live(_) => true,
+            Source::Auto | Source::Live(_) => true,
             Source::Recorded(_) => self.recorded,
             Source::Nobody => self.nobody,
         }
@@ -135,8 +133,7 @@ impl TypedValueParser for SourceParser {
         let live = RUNNERS.iter().map(|r| PossibleValue::new(r.name).help(r.about));
         let recorded = PossibleValue::new("capture:DIR").help("a recorded capture, of whatever engine");
         let nobody = PossibleValue::new("none").help("nobody: by its own operands, and by what no correct model does");
-        let auto = self.auto.then_some(auto).into_iter();
         let beside = self.recorded.then_some(recorded).into_iter().chain(self.nobody.then_some(nobody));
-        Some(Box::new(auto.chain(live).chain(beside)))
+        Some(Box::new([auto].into_iter().chain(live).chain(beside)))
     }
 }

@@ -7,6 +7,7 @@ mod output;
 pub use mutations::MutationsCommand;
 pub use output::{BenchArgs, Bisected, Ci, FileArgs, JsonArgs, OutputArgs, ReportArgs, Reported};
 
+use super::manual::schemas;
 use super::project::Project;
 use crate::tasks::compare::CompareRequest;
 use crate::tasks::dequantise::DequantiseRequest;
@@ -19,6 +20,7 @@ use crate::tasks::run::{REPORTS, RunRequest};
 use crate::tasks::sweep::SweepRequest;
 use crate::tasks::verify::VerifyRequest;
 use crate::tasks::weights::WeightsRequest;
+use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::{ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -256,8 +258,8 @@ Examples:
   qdiff schema capture")]
     Schema {
         /// Of what
-        #[arg(value_enum, default_value_t = Schema::Run)]
-        of: Schema,
+        #[arg(value_parser = PossibleValuesParser::new(schemas().map(|(name, _)| name)), default_value = "run")]
+        of: String,
     },
     /// Print the completions of a shell
     #[command(after_help = "\
@@ -278,33 +280,4 @@ Examples:
         #[arg(value_name = "DIR")]
         folder: Option<PathBuf>,
     },
-}
-
-/// What has a JSON schema.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Schema {
-    /// What `run --json` writes
-    #[value(alias = "report")]
-    Run,
-    /// What `run --prompts` writes for a prompt that failed
-    Failure,
-    /// What `generate --json` writes
-    #[value(alias = "generation")]
-    Generate,
-    /// What `logits --json` writes
-    Logits,
-    /// What `weights --json` writes
-    Weights,
-    /// What `sweep --json` writes
-    Sweep,
-    /// What `compare --json` writes without a model
-    Compare,
-    /// What `verify-oracle --json` writes
-    VerifyOracle,
-    /// What `mutations score --json` writes
-    Score,
-    /// What `bench --json` writes
-    Bench,
-    /// The manifest.json of a capture
-    Capture,
 }

@@ -86,7 +86,7 @@ fn entries(gemm: Gemm, kv: KvType) -> Vec<Entry> {
 /// Seconds per token of prefill and of decode.
 fn time(engine: &mut CudaEngine, prompt: &[u32], taps: Taps) -> Result<(f64, f64)> {
     engine.rewind(0);
-    per_token(prompt, if taps == Taps::Off { DECODE } else { TAPPED }, |tokens| match taps {
+    timed(prompt, if taps == Taps::Off { DECODE } else { TAPPED }, |tokens| match taps {
         Taps::Off => Ok(engine.step(tokens, &mut NoTaps)?),
         Taps::Device | Taps::Host => Ok(engine.step(tokens, &mut Every)?),
     })
@@ -94,12 +94,7 @@ fn time(engine: &mut CudaEngine, prompt: &[u32], taps: Taps) -> Result<(f64, f64
 
 fn time_llama(plain: &mut Plain, prompt: &[u32]) -> Result<(f64, f64)> {
     plain.clear();
-    per_token(prompt, DECODE, |tokens| plain.step(tokens))
-}
-
-fn per_token(prompt: &[u32], steps: usize, step: impl FnMut(&[u32]) -> Result<()>) -> Result<(f64, f64)> {
-    let (prefill, decode) = timed(prompt, steps, step)?;
-    Ok((prefill / prompt.len() as f64, decode / steps as f64))
+    timed(prompt, DECODE, |tokens| plain.step(tokens))
 }
 
 /// Seconds per token of prefill and of decode, a pair a round.
@@ -109,7 +104,7 @@ type Times = Vec<(f64, f64)>;
 pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
     let opened = request.prompt.model.open()?;
     let prompt = request.cycled(&opened, CONTEXT)?;
-    let rounds = usize::from(request.rounds());
+    let rounds = usize::from(request.rounds);
     let mut bench = Bench {
         device: String::new(),
         bandwidth: bandwidth()?,
