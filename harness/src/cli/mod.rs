@@ -2,7 +2,6 @@
 
 mod args;
 mod bench;
-mod compare;
 mod devices;
 pub mod exit;
 mod inspect;
@@ -115,7 +114,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
             said(&format!("recorded {arrays} arrays of {steps} steps of {engine} in {out}\n"))
         }
         Command::Generate(args) => reported(generate::generate, args),
-        Command::Compare(args) => compare::run(args),
+        Command::Compare(args) => run::compare(args),
         Command::Sweep(args) => reported(sweep::sweep, args),
         Command::Dequantise(request) => {
             let bytes = dequantise::dequantise(request)?;

@@ -65,10 +65,7 @@ pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
     let mut tally = Tally {
         sources: sources(request.subject)?,
         score: Score {
-            subject: match request.subject {
-                ScoreSubject::Cpu => "cpu".to_owned(),
-                ScoreSubject::Cuda => "cuda".to_owned(),
-            },
+            subject: if request.subject == ScoreSubject::Cuda { "cuda" } else { "cpu" }.to_owned(),
             on: on(request)?,
             command: command(request),
             machine: Machine::this(),
