@@ -6,7 +6,7 @@ use super::{exit, said};
 use crate::compare::Comparison;
 use crate::report::bench::BenchReport;
 use crate::report::{
-    Failure, GenerationReport, LogitsReport, OracleReport, Report, SweepReport, WeightsReport, file, schema,
+    Failure, GenerationReport, LogitsReport, OracleReport, Report, SweepReport, WeightsReport, file, json,
 };
 use crate::score::Score;
 use anyhow::{Context as _, Result};
@@ -19,17 +19,17 @@ use std::path::Path;
 pub(super) fn schemas() -> [(PossibleValue, fn() -> Schema); 11] {
     let of = |name: &'static str, about: &'static str| PossibleValue::new(name).help(about);
     [
-        (of("run", "What `run --json` writes").alias("report"), schema::document::<Report>),
-        (of("failure", "What `run --prompts` writes for a prompt that failed"), schema::document::<Failure>),
-        (of("generate", "What `generate --json` writes").alias("generation"), schema::document::<GenerationReport>),
-        (of("logits", "What `logits --json` writes"), schema::document::<LogitsReport>),
-        (of("weights", "What `weights --json` writes"), schema::document::<WeightsReport>),
-        (of("sweep", "What `sweep --json` writes"), schema::document::<SweepReport>),
-        (of("compare", "What `compare --json` writes without a model"), schema::document::<Comparison>),
-        (of("verify-oracle", "What `verify-oracle --json` writes"), schema::document::<OracleReport>),
-        (of("score", "What `mutations score --json` writes"), schema::document::<Score>),
-        (of("bench", "What `bench --json` writes"), schema::document::<BenchReport>),
-        (of("capture", "The manifest.json of a capture"), schema::capture),
+        (of("run", "What `run --json` writes").alias("report"), json::schema::<Report>),
+        (of("failure", "What `run --prompts` writes for a prompt that failed"), json::schema::<Failure>),
+        (of("generate", "What `generate --json` writes").alias("generation"), json::schema::<GenerationReport>),
+        (of("logits", "What `logits --json` writes"), json::schema::<LogitsReport>),
+        (of("weights", "What `weights --json` writes"), json::schema::<WeightsReport>),
+        (of("sweep", "What `sweep --json` writes"), json::schema::<SweepReport>),
+        (of("compare", "What `compare --json` writes without a model"), json::schema::<Comparison>),
+        (of("verify-oracle", "What `verify-oracle --json` writes"), json::schema::<OracleReport>),
+        (of("score", "What `mutations score --json` writes"), json::schema::<Score>),
+        (of("bench", "What `bench --json` writes"), json::schema::<BenchReport>),
+        (of("capture", "The manifest.json of a capture"), json::capture_schema),
     ]
 }
 

@@ -1,7 +1,6 @@
 //! Arguments and exit codes; everything is validated before anything runs.
 
 mod args;
-mod bench;
 mod devices;
 pub mod exit;
 mod inspect;
@@ -17,7 +16,7 @@ mod setup;
 use crate::report::{Told, terminal};
 use crate::shown::shown;
 use crate::supervisor::{self, Ended};
-use crate::tasks::{Console, dequantise, generate, logits, record, score, sweep, verify, weights};
+use crate::tasks::{Console, bench, dequantise, generate, logits, record, score, sweep, verify, weights};
 pub use args::Cli;
 use args::{ColorChoice, Command, MutationsCommand, Reported};
 use clap::Args;
@@ -128,7 +127,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
             Some(MutationsCommand::Score(args)) => reported(score::score, args),
         },
         Command::Devices(json) => devices::run(json),
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => reported(bench::bench, args),
         Command::Schema { of } => manual::schema(of),
         Command::Completions { shell } => manual::completions(*shell),
         Command::Man { folder } => manual::man(folder.as_deref()),

@@ -205,7 +205,7 @@ pub fn generate(
             }
         }
         // llama.cpp does not tell where its draw fell; ours, which is the same, does.
-        let told_by = left.drawn().or(shadow.as_ref().and_then(|s| s.drawn()));
+        let told_by = left.drawn().or(shadow.as_ref().and_then(|s| s.sampler.drawn()));
         // Up to the fork both sides have a token at every index.
         if let (None, Some((b, there)), Some((a, here))) = (&fork, theirs, our) {
             let error = largest_difference(&here, &there);

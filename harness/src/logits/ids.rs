@@ -31,7 +31,7 @@ pub struct Ids {
 }
 
 /// What padding, and ids that are not listed, do to the choice.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct Padding {
     /// Rows in which one wins on the subject's side.
     pub wins: usize,
@@ -67,11 +67,6 @@ impl Ids {
 }
 
 impl Padding {
-    /// Before any row was seen.
-    pub(super) fn new(reference: bool) -> Self {
-        Self { wins: 0, reference_wins: reference.then_some(0), largest: None, lead: None, largest_at: None }
-    }
-
     /// One row more: the logits `got` of the subject, and what both sides choose.
     pub(super) fn add(&mut self, ids: &Ids, at: (usize, usize), got: &[f32], own: Pick, other: Option<Pick>) {
         if let (Some(wins), Some(other)) = (&mut self.reference_wins, other) {

@@ -117,6 +117,11 @@ pub(super) fn go_through(
 }
 
 impl Seen {
+    /// Whether most ids of a row are wrong: then none is special.
+    pub fn everywhere(&self) -> bool {
+        2 * self.most_in_a_row > self.bad.len()
+    }
+
     fn row(
         &mut self, node: &Node, side: Side<'_>, at: At, (got, want, bound): (&[f32], &[f64], &[f32]),
         other: Option<&[f32]>,

@@ -148,7 +148,7 @@ fn products(report: &LogitsReport) -> String {
 }
 
 fn wrong(study: &Study) -> String {
-    let who = if study.everywhere() {
+    let who = if study.seen.everywhere() {
         format!("{} ids of {}: none is special, whichever stand out", study.wrong_ids, study.ids.rows)
     } else {
         format!("{}: {}", counted(study.wrong_ids, "id"), few(&study.listed, study.wrong_ids, " "))
@@ -178,7 +178,7 @@ fn outliers(report: &LogitsReport) -> String {
         true => format!("{}'s", report.reference.name),
         false => "their products".to_owned(),
     };
-    match (study.seen.outliers, study.everywhere()) {
+    match (study.seen.outliers, study.seen.everywhere()) {
         (0, true) => {
             format!("none: no logit is further from {from} than the others are, and all the same they are wrong")
         }

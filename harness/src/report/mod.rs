@@ -22,7 +22,6 @@ mod origin;
 mod overview;
 mod page;
 mod run;
-pub mod schema;
 mod score;
 mod screen;
 mod stages;

@@ -203,9 +203,6 @@ pub struct RunnerRequest {
 
 impl RunnerRequest {
     /// As both runners take it.
-    ///
-    /// # Errors
-    /// As [`ThreadsRequest::apply`].
     pub fn settings(&self) -> Result<Settings> {
         let threads = self.threads.apply()?;
         Ok(Settings { threads, gemm: self.gemm.gemm, store: self.memory.store(), ..Settings::default() })
@@ -258,9 +255,6 @@ pub struct FilterRequest {
 
 impl FilterRequest {
     /// Read against the graph it is for.
-    ///
-    /// # Errors
-    /// As [`Filter::new`].
     pub fn filter(&self, graph: &Graph) -> Result<Filter> {
         Filter::new(graph, &self.stages, self.layers.as_deref(), self.positions.positions.as_deref())
     }

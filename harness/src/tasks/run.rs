@@ -224,7 +224,7 @@ impl Runs<'_> {
                     ran.reports.push(report);
                 }
                 Err(e) => {
-                    let failure = Failure::new(place, &entry.name, format!("{e:#}"));
+                    let failure = Failure { batch: place, prompt: entry.name.clone(), error: format!("{e:#}") };
                     (console.note)(&failure.line());
                     write(entry, failure.json()?)?;
                     ran.failures.push(failure);

@@ -206,9 +206,6 @@ impl<'a> SideChoice<'a> {
     }
 
     /// What the request or the recording says is to be run.
-    ///
-    /// # Errors
-    /// As [`TokensRequest::ready`] and [`Input::check`].
     pub(super) fn input(&self, pair: &Pair<'_>) -> Result<Input> {
         let SidesRequest { tokens, capture, .. } = self.request;
         let input = match self.recorded() {
@@ -238,9 +235,6 @@ impl<'a> SideChoice<'a> {
 
 impl Sides<'_> {
     /// Runs or reads the reference, then the subject on the same tokens.
-    ///
-    /// # Errors
-    /// As [`Pair::run`] and [`Pair::read`].
     pub(super) fn record(&self, pair: &Pair<'_>, input: &Input) -> Result<(Recording, Option<Recording>)> {
         let reference = match &self.chosen.reference {
             Side::Recorded(folder, manifest) => Some(pair.read(folder, manifest, &Names::of(&pair.oracle.graph))?),

@@ -5,10 +5,11 @@ mod mutations;
 mod output;
 
 pub use mutations::MutationsCommand;
-pub use output::{BenchArgs, Bisected, Ci, FileArgs, JsonArgs, OutputArgs, ReportArgs, Reported};
+pub use output::{Bisected, Ci, FileArgs, JsonArgs, OutputArgs, ReportArgs, Reported};
 
 use super::manual::schemas;
 use super::project::Project;
+use crate::tasks::bench::BenchRequest;
 use crate::tasks::compare::CompareRequest;
 use crate::tasks::dequantise::DequantiseRequest;
 use crate::tasks::generate::GenerateRequest;
@@ -250,7 +251,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   qdiff bench --rounds 1")]
-    Bench(BenchArgs),
+    Bench(Reported<BenchRequest>),
     /// Print the JSON schema of what qdiff writes and reads
     #[command(after_help = "\
 Examples:

@@ -9,6 +9,7 @@ use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path as PathOf, band
 use qdiff_engine::model::StageId;
 use qdiff_engine::ops::Tensor;
 use qdiff_engine::tap::{NoTaps, TapSink};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Tokens of the context before the first timed decode step, which is also the timed prefill.
@@ -54,14 +55,14 @@ enum Taps {
 
 /// An engine to be timed.
 struct Entry {
-    name: String,
+    name: &'static str,
     options: Options,
     taps: Taps,
 }
 
 fn entries(gemm: Gemm, kv: KvType) -> Vec<Entry> {
-    let entry = |name: &str, path, taps: Taps| Entry {
-        name: name.to_owned(),
+    let entry = |name, path, taps: Taps| Entry {
+        name,
         options: Options {
             step: CONTEXT,
             context: CONTEXT + DECODE,
@@ -100,6 +101,14 @@ fn time_llama(plain: &mut Plain, prompt: &[u32]) -> Result<(f64, f64)> {
 /// Seconds per token of prefill and of decode, a pair a round.
 type Times = Vec<(f64, f64)>;
 
+/// Reads an earlier measurement.
+pub(super) fn read(path: &Path) -> Result<Bench> {
+    let shown = path.display();
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {shown}"))?;
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("{shown} is no file that `qdiff bench --measure cuda --json` wrote"))
+}
+
 /// Times everything. Every engine runs between two runs of llama.cpp, round by round.
 pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
     let opened = request.prompt.model.open()?;
@@ -133,7 +142,7 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
             Ok(())
         })
         .with_context(|| format!("timing {}", entry.name))?;
-        bench.add(&entry.name, &ours);
+        bench.add(entry.name, &ours);
     }
     if !theirs.is_empty() {
         bench.add("llama.cpp (cuda)", &theirs);

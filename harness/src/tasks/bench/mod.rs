@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use qdiff_engine::cpu::CpuEngine;
 use qdiff_engine::tap::NoTaps;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -39,6 +40,9 @@ pub struct BenchRequest {
     /// Leave llama.cpp out, and so the ratios (`--measure cuda`)
     #[arg(long, env = "QDIFF_ALONE", help_heading = "How to run it")]
     pub alone: bool,
+    /// Print the change against the figures of an earlier --json file (`--measure cuda`)
+    #[arg(long, value_name = "FILE", env = "QDIFF_BASELINE", help_heading = "Output", display_order = 99)]
+    pub baseline: Option<PathBuf>,
 }
 
 impl BenchRequest {
@@ -69,12 +73,13 @@ pub enum Measure {
 /// # Errors
 /// Whatever keeps a side from running; of a soak, memory that grows.
 pub fn bench(request: &BenchRequest, console: Console<'_>) -> Result<BenchReport> {
+    let before = request.baseline.as_deref().map(cuda::read).transpose()?;
     Ok(match request.measure {
         Measure::Speed => BenchReport::Speed(speed(request)?),
         Measure::Run => BenchReport::Run(whole_run(request)?),
         Measure::TappedPrefill => tapped_prefill(request)?,
         Measure::Soak => soak::run(request, console)?,
-        Measure::Cuda => BenchReport::Cuda { now: cuda::measure(request)?, before: None },
+        Measure::Cuda => BenchReport::Cuda { now: cuda::measure(request)?, before },
     })
 }
 
