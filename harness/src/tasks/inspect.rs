@@ -1,6 +1,6 @@
 //! What a GGUF file is, and what the graph uses of it.
 
-use super::request::{ModelArgument, model_path};
+use super::request::ModelRequest;
 use anyhow::{Context as _, Result};
 use qdiff_engine::gguf::{Gguf, Value};
 use qdiff_engine::model::{Model, Role, Weight, row_len};
@@ -71,9 +71,9 @@ pub struct Usage {
 ///
 /// # Errors
 /// If it is none.
-pub fn inspect(request: &ModelArgument) -> Result<(Inspection, Option<anyhow::Error>)> {
-    let path = model_path(request.model.as_ref())?;
-    let gguf = Gguf::open(&path)?;
+pub fn inspect(request: &ModelRequest) -> Result<(Inspection, Option<anyhow::Error>)> {
+    let path = request.path()?;
+    let gguf = Gguf::open(path)?;
     let mut types: BTreeMap<String, (usize, u64)> = BTreeMap::new();
     for t in gguf.tensors() {
         let entry = types.entry(t.ggml_type.to_string()).or_default();

@@ -39,7 +39,7 @@ pub struct RunRequest {
     /// Tap only these stages of the subject, such as 'L*.layer_out,logits': the rest runs as it does untapped, and is
     /// judged within the segment that ends in the next tapped stage; repeatable
     #[arg(long, value_name = "GLOB", value_delimiter = ',', conflicts_with = "repeat", env = "QDIFF_TAPS",
-          value_parser = values::stage(), hide_possible_values = true)]
+          value_parser = values::STAGE, hide_possible_values = true)]
     pub taps: Vec<String>,
     /// Run the subject so often first, and compare the runs bit by bit: a race shows before all else
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),

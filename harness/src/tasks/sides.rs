@@ -23,12 +23,12 @@ pub struct SidesRequest {
     #[command(flatten)]
     pub tokens: TokensRequest,
     /// The runner under suspicion
-    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::subject(), help_heading = "Sides")]
+    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::SUBJECT, help_heading = "Sides")]
     pub subject: Source,
     #[command(flatten)]
     pub map: MapRequest,
     /// The runner it is held against
-    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::reference(), help_heading = "Sides")]
+    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::REFERENCE, help_heading = "Sides")]
     pub reference: Source,
     #[command(flatten)]
     pub faults: FaultRequest,
@@ -43,10 +43,10 @@ pub struct SidesRequest {
 #[command(next_help_heading = "Sides")]
 pub struct LiveSidesRequest {
     /// The runner under suspicion
-    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::live())]
+    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE)]
     pub subject: Source,
     /// The runner it is held against
-    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::live())]
+    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::LIVE)]
     pub reference: Source,
     #[command(flatten)]
     pub faults: FaultRequest,

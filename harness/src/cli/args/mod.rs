@@ -16,14 +16,14 @@ use crate::tasks::generate::GenerateRequest;
 use crate::tasks::logits::LogitsRequest;
 use crate::tasks::prompts::PromptsRequest;
 use crate::tasks::record::RecordRequest;
-use crate::tasks::request::{ModelArgument, PromptRequest};
+use crate::tasks::request::{ModelRequest, PromptRequest};
 use crate::tasks::run::{REPORTS, RunRequest};
 use crate::tasks::sweep::SweepRequest;
 use crate::tasks::verify::VerifyRequest;
 use crate::tasks::weights::WeightsRequest;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, Resettable};
 use clap::error::ErrorKind;
-use clap::{ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -120,6 +120,11 @@ impl Command {
     }
 }
 
+/// An option as the argument of a command.
+fn argument(option: Arg) -> Arg {
+    option.short(None).long(Resettable::Reset).help_heading(Resettable::Reset)
+}
+
 /// When to colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ColorChoice {
@@ -145,18 +150,24 @@ Examples:
   qdiff run --tolerance 'L*.ffn_down=1e-3' --report report.html --report junit.xml")]
     Run(Bisected<RunRequest>),
     /// Say what a GGUF file is and what the graph will use of it
-    #[command(after_help = "\
+    #[command(
+        mut_arg("model", argument),
+        after_help = "\
 Examples:
   qdiff inspect model.gguf
-  qdiff inspect model.gguf --json model.json")]
-    Inspect(Reported<ModelArgument, JsonArgs>),
+  qdiff inspect model.gguf --json model.json"
+    )]
+    Inspect(Reported<ModelRequest, JsonArgs>),
     /// Compare every weight with ggml's reading, or with another file, down to the block and its field
-    #[command(after_help = "\
+    #[command(
+        mut_arg("model", argument),
+        after_help = "\
 Examples:
   qdiff weights model.gguf
   qdiff weights model.gguf --inject nibble-order@L00.ffn_down
   qdiff weights model.gguf --inject tensor-not-loaded@blk.1.attn_q.weight --json weights.json
-  qdiff weights damaged.gguf --against model.gguf")]
+  qdiff weights damaged.gguf --against model.gguf"
+    )]
     Weights(Reported<WeightsRequest>),
     /// Ask of every logit whether it is the product it should be, and which ids are suspicious
     #[command(after_help = "\

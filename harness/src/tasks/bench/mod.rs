@@ -4,7 +4,7 @@ mod cuda;
 mod soak;
 
 use super::Console;
-use super::request::{GemmRequest, PromptRequest, ThreadsRequest, model_path};
+use super::request::{GemmRequest, PromptRequest, ThreadsRequest};
 use crate::capture::{Filter, Store, Want};
 use crate::llama::context::TappedContext;
 use crate::loaded::LoadedModel;
@@ -146,14 +146,14 @@ fn tapped_prefill(request: &BenchRequest) -> Result<BenchReport> {
 }
 
 fn whole_run(request: &BenchRequest) -> Result<WholeRun> {
-    let model = model_path(request.prompt.model.model.as_ref())?;
+    let model = request.prompt.model.path()?;
     let program = std::env::current_exe().context("cannot find the qdiff program itself")?;
     let folder = tempfile::tempdir()?;
     let _cleanup = crate::cleanup::guard(folder.path());
     let json = folder.path().join("report.json");
     let common = |words: &[&str]| {
         let mut command = Command::new(&program);
-        command.args(words).arg("--model").arg(&model).arg("--prompt").arg(&request.prompt.prompt);
+        command.args(words).arg("--model").arg(model).arg("--prompt").arg(&request.prompt.prompt);
         if let Some(n) = request.prompt.length {
             command.arg("--length").arg(n.to_string());
         }
