@@ -251,11 +251,8 @@ fn choice(report: &LogitsReport) -> String {
         None => format!("as computed in f64 at {} of {}", choices.as_computed, counted(study.seen.rows, "position")),
     };
     let _ = write!(words, "; at position {}: {}", row.position, told(&row.subject));
-    match &row.reference {
-        Some(r) if r.id != row.subject.id => {
-            let _ = write!(words, ", reference {}", told(r));
-        }
-        _ => {}
+    if let Some(r) = row.reference.filter(|r| r.id != row.subject.id) {
+        let _ = write!(words, ", reference {}", told(&r));
     }
     if row.rightly != row.subject.id {
         let _ = write!(words, ", the products choose {} {}", row.rightly, text(row.rightly));

@@ -113,10 +113,7 @@ impl Side {
     }
 
     fn recorded(&self) -> Option<(&Path, &npz::Manifest)> {
-        match self {
-            Self::Recorded(folder, manifest) => Some((folder, manifest)),
-            _ => None,
-        }
+        if let Self::Recorded(folder, manifest) = self { Some((folder, manifest)) } else { None }
     }
 }
 
@@ -168,16 +165,13 @@ impl<'a> SideChoice<'a> {
     /// # Errors
     /// A fault that cannot be read, a runner that is not there or cannot take it, a recording that is none.
     pub(super) fn new(request: &'a SidesRequest, console: Console<'_>) -> Result<Self> {
-        let (subject, injections) = match &request.subject {
-            Source::Auto | Source::Live(_) => {
-                let (kind, injections) = subject(&request.subject, &request.faults, console)?;
-                (Side::Live(kind), injections)
-            }
-            source => {
-                let injections = faults::read(&request.faults.inject)?;
-                faults::rewriting(&injections, source)?;
-                (Side::open(source)?, injections)
-            }
+        let (subject, injections) = if let Source::Auto | Source::Live(_) = &request.subject {
+            let (kind, injections) = subject(&request.subject, &request.faults, console)?;
+            (Side::Live(kind), injections)
+        } else {
+            let injections = faults::read(&request.faults.inject)?;
+            faults::rewriting(&injections, &request.subject)?;
+            (Side::open(&request.subject)?, injections)
         };
         let chosen = Self { request, subject, reference: Side::open(&request.reference)?, injections };
         if let (Some(a), Some(b)) = (chosen.subject.recorded(), chosen.reference.recorded()) {
@@ -188,10 +182,7 @@ impl<'a> SideChoice<'a> {
 
     /// The subject, where it is no capture.
     pub(super) fn live_subject(&self) -> Option<&'static RunnerKind> {
-        match self.subject {
-            Side::Live(kind) => Some(kind),
-            Side::Recorded(..) | Side::Nobody => None,
-        }
+        if let Side::Live(kind) = self.subject { Some(kind) } else { None }
     }
 
     /// The folder and manifest of the capture whose tokens the run is about.

@@ -67,10 +67,7 @@ impl Cli {
         let mut command = Self::command();
         let words: Vec<OsString> = words.into_iter().collect();
         let mut matches = command.try_get_matches_from_mut(&words)?;
-        let project = match Project::find() {
-            Ok(project) => project,
-            Err(e) => return Err(clap::Error::raw(ErrorKind::Io, format!("{e:#}\n"))),
-        };
+        let project = Project::find().map_err(|e| clap::Error::raw(ErrorKind::Io, format!("{e:#}\n")))?;
         if let Some(project) = &project {
             command = project.apply(Self::command());
             matches = command.try_get_matches_from_mut(&words)?;

@@ -146,7 +146,12 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
     }
     if !theirs.is_empty() {
         bench.add("llama.cpp (cuda)", &theirs);
-        bench.compare("llama.cpp (cuda)");
+        // Its own two rows are the last.
+        let (rows, theirs) = bench.rows.split_last_chunk_mut::<2>().context("llama.cpp was not timed")?;
+        for row in rows {
+            let other = theirs.iter().find(|t| t.what == row.what);
+            row.ratio = other.map(|t| row.tokens_per_second / t.tokens_per_second);
+        }
     }
     Ok(bench)
 }
@@ -185,14 +190,6 @@ impl Bench {
                 of_bandwidth: (what == "decode").then_some(share),
                 ratio: None,
             });
-        }
-    }
-
-    fn compare(&mut self, who: &str) {
-        let theirs: Vec<Row> = self.rows.iter().filter(|r| r.who == who).cloned().collect();
-        for row in self.rows.iter_mut().filter(|r| r.who != who) {
-            let other = theirs.iter().find(|t| t.what == row.what);
-            row.ratio = other.map(|t| row.tokens_per_second / t.tokens_per_second);
         }
     }
 }
