@@ -2,32 +2,51 @@
 //! by token, each run judged, and each held against the one in one batch.
 
 use crate::diagnose::Diagnosis;
-use crate::pair::{Pair, Tokens};
+use crate::pair::{Pair, Recording, Tokens};
 use crate::runners::{Faults, RunnerKind};
-use crate::verdict::{Global, largest_difference};
+use crate::verdict::{Coverage, Global, largest_difference};
 use anyhow::Result;
 use qdiff_engine::model::StageId;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// One way of feeding the tokens.
-#[derive(Debug)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Pass {
     /// Tokens fed at once.
     pub ubatch: usize,
-    /// The outcome.
-    pub diagnosis: Diagnosis,
+    /// Steps that takes.
+    pub steps: usize,
+    /// Stages of the subject that are wrong.
+    pub wrong: usize,
+    /// The first of them.
+    pub first_wrong: Option<StageId>,
+    /// Its first wrong position.
+    pub position: Option<usize>,
+    /// The first stage in which the reference alone misses f64.
+    pub disputed: Option<StageId>,
+    /// What was judged.
+    pub coverage: Coverage,
     /// The subject's largest difference from its own run in one batch.
-    pub subject: Option<(StageId, Global)>,
+    pub subject: Option<Difference>,
     /// The reference's.
-    pub reference: Option<(StageId, Global)>,
+    pub reference: Option<Difference>,
+}
+
+/// The largest relative L2 distance of a row from the same row in one batch.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Difference {
+    /// The stage.
+    pub stage: StageId,
+    /// The distance, and the row.
+    #[serde(flatten)]
+    pub global: Global,
 }
 
 impl Pass {
     /// First stage that is wrong, and its first wrong position.
     pub fn first_wrong(&self) -> Option<(StageId, usize)> {
-        let first = self.diagnosis.findings.first()?;
-        let stage = self.diagnosis.verdict.stages.iter().find(|s| s.id == first.id)?;
-        let positions = &stage.subject.as_ref()?.bad_positions;
-        Some((first.id, positions.first().copied().unwrap_or(0)))
+        self.first_wrong.zip(self.position)
     }
 }
 
@@ -38,26 +57,39 @@ impl Pass {
 pub fn sweep(
     pair: &Pair<'_>, (subject, reference): (&RunnerKind, &RunnerKind), tokens: &[u32], sizes: &[usize], faults: &Faults,
 ) -> Result<Vec<Pass>> {
-    let run = |kind: &RunnerKind, ubatch: usize, faults: Faults| {
+    let run = |ubatch: usize| -> Result<(Recording, Recording)> {
         let what = Tokens { prompt: tokens, ubatch, decode: 0, forced: None };
-        pair.run(kind, what, faults)
+        Ok((pair.run(subject, what, faults.clone())?, pair.run(reference, what, Faults::default())?))
     };
-    let one = (run(subject, tokens.len(), faults.clone())?, run(reference, tokens.len(), Faults::default())?);
-    let mut passes = vec![Pass {
-        ubatch: tokens.len(),
-        diagnosis: pair.judge(&one.0, Some(&one.1))?,
-        subject: None,
-        reference: None,
-    }];
-    for &ubatch in sizes.iter().filter(|&&n| n < tokens.len()) {
-        let parts = (run(subject, ubatch, faults.clone())?, run(reference, ubatch, Faults::default())?);
-        let (graph, filter) = (&pair.oracle.graph, &pair.filter);
-        passes.push(Pass {
-            ubatch,
-            diagnosis: pair.judge(&parts.0, Some(&parts.1))?,
-            subject: largest_difference(graph, &parts.0.capture, &one.0.capture, filter),
-            reference: largest_difference(graph, &parts.1.capture, &one.1.capture, filter),
+    let pass = |ubatch: usize, (subject, reference): &(Recording, Recording)| -> Result<Pass> {
+        let Diagnosis { verdict, findings, .. } = pair.judge(subject, Some(reference))?;
+        let first = findings.first().and_then(|first| {
+            let stage = verdict.stages.iter().find(|s| s.id == first.id)?;
+            let positions = &stage.subject.as_ref()?.bad_positions;
+            Some((first.id, positions.first().copied().unwrap_or(0)))
         });
+        Ok(Pass {
+            ubatch,
+            steps: tokens.len().div_ceil(ubatch.max(1)),
+            wrong: findings.len(),
+            first_wrong: first.map(|f| f.0),
+            position: first.map(|f| f.1),
+            disputed: verdict.disputed().next().map(|s| s.id),
+            coverage: verdict.coverage,
+            subject: None,
+            reference: None,
+        })
+    };
+    let whole = run(tokens.len())?;
+    let mut passes = vec![pass(tokens.len(), &whole)?];
+    let difference = |a: &Recording, b: &Recording| {
+        let (stage, global) = largest_difference(&pair.oracle.graph, &a.capture, &b.capture, &pair.filter)?;
+        Some(Difference { stage, global })
+    };
+    for &ubatch in sizes.iter().filter(|&&n| n < tokens.len()) {
+        let parts = run(ubatch)?;
+        let (subject, reference) = (difference(&parts.0, &whole.0), difference(&parts.1, &whole.1));
+        passes.push(Pass { subject, reference, ..pass(ubatch, &parts)? });
     }
     pair.settings.store.trouble()?;
     Ok(passes)

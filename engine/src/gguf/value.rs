@@ -65,6 +65,14 @@ macro_rules! values {
                 self.len() == 0
             }
 
+            /// The elements' type as [`Value::type_name`] calls it, and the first `n` of them.
+            pub fn first(&self, n: usize) -> (&'static str, Vec<Value>) {
+                match self {
+                    $(Self::$variant(v) => ($name, v.iter().take(n).map(|v| Value::$variant(*v)).collect()),)*
+                    Self::String(v) => ("str", v.iter().take(n).map(|v| Value::String(v.into())).collect()),
+                }
+            }
+
             /// `n` elements of the type of fixed length with this number, if there is one.
             pub(super) fn read(r: &mut Reader<'_>, id: u32, n: u64) -> Result<Option<Self>, Problem> {
                 Ok(match id {

@@ -8,6 +8,8 @@ mod sort;
 
 use candidates::Candidates;
 use mt19937::Mt19937;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// One sampler of a chain.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,7 +58,7 @@ pub enum SampleError {
 
 /// Where a draw fell among the candidates, which share out the numbers from 0
 /// to 1 by their probabilities, in the order of the chain.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Drawn {
     /// The number drawn.
     pub at: f64,

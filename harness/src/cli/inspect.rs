@@ -3,7 +3,7 @@
 use super::args::{JsonArgs, Reported};
 use super::{exit, say};
 use crate::tasks::inspect::{Entry, Inspection, Usage, inspect};
-use crate::tasks::request::ModelArgument;
+use crate::tasks::request::ModelRequest;
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 const WIDTH: usize = 80;
 
 /// Says what the file is; whether it can be run is said last.
-pub(super) fn run(args: &Reported<ModelArgument, JsonArgs>) -> Result<u8> {
+pub(super) fn run(args: &Reported<ModelRequest, JsonArgs>) -> Result<u8> {
     args.output.check()?;
     let (found, trouble) = inspect(&args.request)?;
     say(&file(&found))?;

@@ -1,33 +1,41 @@
 //! `qdiff schema`, `qdiff completions` and `qdiff man`: what follows from the
 //! types and from the definition of the command line.
 
-use super::args::{Cli, Schema};
+use super::args::Cli;
 use super::{exit, said};
 use crate::compare::Comparison;
 use crate::report::bench::BenchReport;
 use crate::report::{
-    Failure, GenerationReport, LogitsReport, OracleReport, Report, SweepReport, WeightsReport, file, schema,
+    Failure, GenerationReport, LogitsReport, OracleReport, Report, SweepReport, WeightsReport, file, json,
 };
 use crate::score::Score;
 use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
+use clap::builder::PossibleValue;
+use schemars::Schema;
 use std::path::Path;
 
-pub(super) fn schema(of: Schema) -> Result<u8> {
-    let schema = match of {
-        Schema::Run => schema::document::<Report>(),
-        Schema::Failure => schema::document::<Failure>(),
-        Schema::Generate => schema::document::<GenerationReport>(),
-        Schema::Weights => schema::document::<WeightsReport>(),
-        Schema::Logits => schema::document::<LogitsReport>(),
-        Schema::Sweep => schema::document::<SweepReport>(),
-        Schema::Compare => schema::document::<Comparison>(),
-        Schema::VerifyOracle => schema::document::<OracleReport>(),
-        Schema::Score => schema::document::<Score>(),
-        Schema::Bench => schema::document::<BenchReport>(),
-        Schema::Capture => schema::capture(),
-    };
-    said(&(serde_json::to_string_pretty(&schema)? + "\n"))
+/// What has a JSON schema, by its name.
+pub(super) fn schemas() -> [(PossibleValue, fn() -> Schema); 11] {
+    let of = |name: &'static str, about: &'static str| PossibleValue::new(name).help(about);
+    [
+        (of("run", "What `run --json` writes").alias("report"), json::schema::<Report>),
+        (of("failure", "What `run --prompts` writes for a prompt that failed"), json::schema::<Failure>),
+        (of("generate", "What `generate --json` writes").alias("generation"), json::schema::<GenerationReport>),
+        (of("logits", "What `logits --json` writes"), json::schema::<LogitsReport>),
+        (of("weights", "What `weights --json` writes"), json::schema::<WeightsReport>),
+        (of("sweep", "What `sweep --json` writes"), json::schema::<SweepReport>),
+        (of("compare", "What `compare --json` writes without a model"), json::schema::<Comparison>),
+        (of("verify-oracle", "What `verify-oracle --json` writes"), json::schema::<OracleReport>),
+        (of("score", "What `mutations score --json` writes"), json::schema::<Score>),
+        (of("bench", "What `bench --json` writes"), json::schema::<BenchReport>),
+        (of("capture", "The manifest.json of a capture"), json::capture_schema),
+    ]
+}
+
+pub(super) fn schema(of: &str) -> Result<u8> {
+    let (_, schema) = schemas().into_iter().find(|(name, _)| name.matches(of, false)).context("no such schema")?;
+    said(&(serde_json::to_string_pretty(&schema())? + "\n"))
 }
 
 pub(super) fn completions(shell: clap_complete::Shell) -> Result<u8> {

@@ -1,8 +1,6 @@
 //! Arguments and exit codes; everything is validated before anything runs.
 
 mod args;
-mod bench;
-mod compare;
 mod devices;
 pub mod exit;
 mod inspect;
@@ -18,7 +16,7 @@ mod setup;
 use crate::report::{Told, terminal};
 use crate::shown::shown;
 use crate::supervisor::{self, Ended};
-use crate::tasks::{Console, dequantise, generate, logits, record, score, sweep, verify, weights};
+use crate::tasks::{Console, bench, dequantise, generate, logits, record, score, sweep, verify, weights};
 pub use args::Cli;
 use args::{ColorChoice, Command, MutationsCommand, Reported};
 use clap::Args;
@@ -35,15 +33,9 @@ pub fn main() -> ExitCode {
     let mut cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(e) => {
-            // Help and version are no trouble; a closed pipe is none either.
-            let bisect = std::env::args().any(|a| a == "--bisect");
-            let code = match (e.use_stderr(), bisect) {
-                (false, _) => exit::MATCH,
-                (true, false) => exit::TROUBLE,
-                (true, true) => exit::SKIP,
-            };
             let _ = e.print();
-            return ExitCode::from(code);
+            // Help and version are no trouble; a closed pipe is none either.
+            return if e.use_stderr() { trouble() } else { ExitCode::from(exit::MATCH) };
         }
     };
     match cli.color {
@@ -52,7 +44,7 @@ pub fn main() -> ExitCode {
         ColorChoice::Never => anstream::ColorChoice::Never.write_global(),
     }
     if let Some(ended) = supervisor::split() {
-        return after(ended, &cli.command);
+        return after(ended);
     }
     crate::cleanup::on_interrupt();
     if let Err(e) = crate::log::start(cli.verbose, cli.log.as_deref()) {
@@ -67,33 +59,33 @@ pub fn main() -> ExitCode {
     let result = std::panic::catch_unwind(|| dispatch(&cli.command)).unwrap_or_else(|_| {
         Err(anyhow::anyhow!("a bug in qdiff itself, see above; please report it with the command"))
     });
-    ExitCode::from(result.unwrap_or_else(|e| {
-        complain(&format!("{e:#}"));
-        trouble(&cli.command)
-    }))
+    result.map_or_else(
+        |e| {
+            complain(&format!("{e:#}"));
+            trouble()
+        },
+        ExitCode::from,
+    )
 }
 
 /// The exit code where a command cannot say anything.
-fn trouble(command: &Command) -> u8 {
-    match command {
-        Command::Run(args) => exit::bisect(exit::TROUBLE, args.bisect),
-        Command::Compare(args) => exit::bisect(exit::TROUBLE, args.bisect),
-        _ => exit::TROUBLE,
-    }
+fn trouble() -> ExitCode {
+    let bisect = std::env::args_os().any(|word| word == "--bisect");
+    ExitCode::from(exit::bisect(exit::TROUBLE, bisect))
 }
 
 /// What the process that waited for the work has left to do.
-fn after(ended: Ended, command: &Command) -> ExitCode {
+fn after(ended: Ended) -> ExitCode {
     match ended {
         Ended::Code(code) => ExitCode::from(code),
         // Ended by the signal itself, so that a shell stops its loop as well.
         Ended::Told(signal) => {
             let _ = signal_hook::low_level::emulate_default_handler(signal);
-            ExitCode::from(trouble(command))
+            trouble()
         }
         Ended::Died(how) => {
             complain(&how);
-            ExitCode::from(trouble(command))
+            trouble()
         }
     }
 }
@@ -115,7 +107,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
             said(&format!("recorded {arrays} arrays of {steps} steps of {engine} in {out}\n"))
         }
         Command::Generate(args) => reported(generate::generate, args),
-        Command::Compare(args) => compare::run(args),
+        Command::Compare(args) => run::compare(args),
         Command::Sweep(args) => reported(sweep::sweep, args),
         Command::Dequantise(request) => {
             let bytes = dequantise::dequantise(request)?;
@@ -129,8 +121,8 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
             Some(MutationsCommand::Score(args)) => reported(score::score, args),
         },
         Command::Devices(json) => devices::run(json),
-        Command::Bench(args) => bench::run(args),
-        Command::Schema { of } => manual::schema(*of),
+        Command::Bench(args) => reported(bench::bench, args),
+        Command::Schema { of } => manual::schema(of),
         Command::Completions { shell } => manual::completions(*shell),
         Command::Man { folder } => manual::man(folder.as_deref()),
     }

@@ -5,7 +5,7 @@ use super::{exit, say};
 use crate::mutations::{CauseId, FaultSite, Mutation, catalogue, find, told};
 use crate::nearest::hint;
 use anyhow::Context as _;
-use qdiff_engine::model::{ARCHITECTURES, skeleton};
+use qdiff_engine::model::{ARCHITECTURES, Graph, skeleton};
 use serde_json::json;
 use std::fmt::Write as _;
 
@@ -31,8 +31,7 @@ pub(super) fn list(json: Option<&JsonArgs>) -> anyhow::Result<u8> {
 /// The stages that it happens to, over all architectures.
 fn stages(m: &Mutation) -> String {
     let (mut fitting, mut others) = (Vec::new(), false);
-    for (_, build) in ARCHITECTURES {
-        let graph = skeleton(*build, 1);
+    for graph in graphs() {
         for node in &graph.nodes {
             match m.concerns(&graph, node) {
                 true if !fitting.contains(&node.id.name) => fitting.push(node.id.name),
@@ -46,13 +45,16 @@ fn stages(m: &Mutation) -> String {
 
 /// A text of the catalogue as it reads of the first stage that the mutation happens to.
 fn generic(m: &Mutation, text: &str) -> String {
-    for (_, build) in ARCHITECTURES {
-        let graph = skeleton(*build, 1);
-        if let Some(node) = graph.nodes.iter().find(|n| m.concerns(&graph, n)) {
-            return told(text, node, &graph);
-        }
-    }
-    text.to_owned()
+    let first = |graph: Graph| {
+        let node = graph.nodes.iter().find(|n| m.concerns(&graph, n))?;
+        Some(told(text, node, &graph))
+    };
+    graphs().find_map(first).unwrap_or_else(|| text.to_owned())
+}
+
+/// A layer of every architecture.
+fn graphs() -> impl Iterator<Item = Graph> {
+    ARCHITECTURES.iter().map(|(_, build)| skeleton(*build, 1))
 }
 
 /// All about one.

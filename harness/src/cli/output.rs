@@ -39,16 +39,14 @@ impl<'a> Output<'a> {
     }
 
     /// The same for a command of which there is no longer screen.
-    ///
-    /// # Errors
-    /// As [`Output::new`].
     pub(super) fn files(args: &'a FileArgs, reports: usize) -> Result<Self> {
         let mut files = Vec::new();
         for path in &args.report {
             files.push(("report", path.as_path(), report::format_of(path)?));
         }
+        let of = |name| report::FORMATS.iter().find(|f| f.name == name);
         for (name, path) in args.named() {
-            files.push((name, path, report::format_named(name).context("an option without its format")?));
+            files.push((name, path, of(name).context("an option without its format")?));
         }
         for (flag, path, format) in &files {
             file::check(path, &format!("--{flag}"))?;
@@ -59,18 +57,12 @@ impl<'a> Output<'a> {
                 );
             }
         }
-        let github = match args.ci {
-            Some(Ci::Github) => Some(GitHub::new()?),
-            None => None,
-        };
+        let github = args.ci.map(|Ci::Github| GitHub::new()).transpose()?;
         let files = files.into_iter().map(|(_, path, format)| (path, format));
         Ok(Self { full: false, files: files.collect(), github })
     }
 
     /// Shows what a command has to tell and writes every file; gives the exit code.
-    ///
-    /// # Errors
-    /// As [`Output::serve`].
     pub(super) fn tell(&self, told: &dyn Told) -> Result<u8> {
         self.serve(&[told], &[], None)?;
         Ok(exit::of(told.screen(false).outcome))
@@ -78,9 +70,6 @@ impl<'a> Output<'a> {
 
     /// Shows what is told and writes every file, with what is `absent` among it. `courtesy` is written where no file
     /// was asked for, and fails with a remark only.
-    ///
-    /// # Errors
-    /// A file that cannot be written, or a screen that is gone.
     pub(super) fn serve(&self, told: &[&dyn Told], absent: &[String], courtesy: Option<PathBuf>) -> Result<()> {
         if told.len() != 1 {
             let reports: Vec<_> = told.iter().filter_map(|t| t.run()).collect();

@@ -35,9 +35,6 @@ pub(super) struct Project {
 
 impl Project {
     /// The settings that hold in the working directory, if any do.
-    ///
-    /// # Errors
-    /// The file and the key that cannot be read.
     pub(super) fn find() -> Result<Option<Self>> {
         let here = std::env::current_dir().context("cannot tell the working directory")?;
         let path = here.ancestors().map(|folder| folder.join(NAME)).find(|path| path.is_file());

@@ -1,10 +1,11 @@
-//! `qdiff run`.
+//! `qdiff run` and `qdiff compare`, which judge two sides.
 
 use super::args::Bisected;
 use super::output::Output;
 use super::setup::console;
 use super::{exit, remark};
 use crate::report::{Failure, Report, Told, terminal};
+use crate::tasks::compare::{self, CompareRequest, Compared};
 use crate::tasks::run::{REPORTS, Ran, RunRequest, run as judge};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,20 @@ pub(super) fn run(args: &Bisected<RunRequest>) -> Result<u8> {
     Ok(exit::bisect(exit::worst(codes), args.bisect))
 }
 
+/// With a model, as `run` judges two captures; without, only their distance.
+pub(super) fn compare(args: &Bisected<CompareRequest>) -> Result<u8> {
+    let output = Output::new(&args.output, 1)?;
+    let code = match compare::compare(&args.request, console())? {
+        Compared::Judged(report) => {
+            output.serve(&[&*report], &[], Some(courtesy(&report)))?;
+            exit::of(report.outcome)
+        }
+        Compared::Apart(comparison) => output.tell(&comparison)?,
+    };
+    Ok(exit::bisect(code, args.bisect))
+}
+
 /// The file that a report is written to where none is named.
-pub(super) fn courtesy(report: &Report) -> PathBuf {
+fn courtesy(report: &Report) -> PathBuf {
     Path::new(REPORTS).join(crate::report::file::name(&report.run.prompt)).join("report.json")
 }

@@ -5,23 +5,17 @@ use crate::log::{self, Level};
 use crate::tasks::Console;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal as _;
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
 /// The progress line on stderr, shown on a terminal only.
-fn bar() -> &'static ProgressBar {
-    static BAR: OnceLock<ProgressBar> = OnceLock::new();
-    BAR.get_or_init(|| {
-        let bar = ProgressBar::new(0);
-        if let Ok(style) = ProgressStyle::with_template("{msg:<34} {wide_bar} {pos}/{len} {elapsed}") {
-            bar.set_style(style);
-        }
-        bar
-    })
-}
+static BAR: LazyLock<ProgressBar> = LazyLock::new(|| {
+    let style = ProgressStyle::with_template("{msg:<34} {wide_bar} {pos}/{len} {elapsed}");
+    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+});
 
 /// `done` of `total` of `what`; the line goes once all is done.
 fn progress(what: &str, done: usize, total: usize) {
-    let bar = bar();
+    let bar = &*BAR;
     if bar.message() != what {
         bar.reset();
         bar.set_message(what.to_owned());

@@ -55,24 +55,7 @@ pub struct Choice {
     /// be negative where a draw, not the largest logit, decides.
     pub margin: f64,
     /// Where its draw fell; absent where nothing is drawn, or the side does not tell.
-    pub draw: Option<Share>,
-}
-
-/// Where a draw fell among the tokens, which share out the numbers from 0 to 1.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct Share {
-    /// The number drawn.
-    pub at: f64,
-    /// Where the share of the token drawn begins.
-    pub from: f64,
-    /// Where it ends.
-    pub to: f64,
-}
-
-impl From<Drawn> for Share {
-    fn from(d: Drawn) -> Self {
-        Self { at: d.at, from: d.from, to: d.to }
-    }
+    pub draw: Option<Drawn>,
 }
 
 /// Another token than llama.cpp's, drawn by the engine's samplers from its very logits.
@@ -223,7 +206,7 @@ pub fn generate(
             }
         }
         // llama.cpp does not tell where its draw fell; ours, which is the same, does.
-        let told_by = left.drawn().or(shadow.as_ref().and_then(|s| s.drawn()));
+        let told_by = left.drawn().or(shadow.as_ref().and_then(|s| s.sampler.drawn()));
         // Up to the fork both sides have a token at every index.
         if let (None, Some((b, there)), Some((a, here))) = (&fork, theirs, our) {
             let error = largest_difference(&here, &there);
@@ -267,7 +250,7 @@ pub fn judge_fork(
     Ok((pair.judge(&subject, Some(&reference))?, reference))
 }
 
-fn choice(llama: &Model, logits: &[f32], own: u32, other: u32, drawn: Option<Drawn>) -> Choice {
+fn choice(llama: &Model, logits: &[f32], own: u32, other: u32, draw: Option<Drawn>) -> Choice {
     let max = logits.iter().fold(f32::NEG_INFINITY, |m, l| m.max(*l));
     let weight = |l: f32| f64::from(l - max).exp();
     let sum: f64 = logits.iter().map(|l| weight(*l)).sum();
@@ -282,7 +265,7 @@ fn choice(llama: &Model, logits: &[f32], own: u32, other: u32, drawn: Option<Dra
         drawn: show(own),
         best: order.iter().take(BEST).map(|id| show(*id)).collect(),
         margin: margin(logits, own as usize, other as usize),
-        draw: drawn.map(Share::from),
+        draw,
     }
 }
 
@@ -314,11 +297,11 @@ pub fn quoted(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Choice, Reach, Share, Shown, quoted};
+    use super::{Choice, Drawn, Reach, Shown, quoted};
 
     fn choice(margin: f64, draw: Option<(f64, f64, f64)>) -> Choice {
         let drawn = Shown { token: 0, text: String::new(), logit: 0.0, probability: 0.5 };
-        let draw = draw.map(|(at, from, to)| Share { at, from, to });
+        let draw = draw.map(|(at, from, to)| Drawn { at, from, to });
         Choice { drawn, best: Vec::new(), margin, draw }
     }
 

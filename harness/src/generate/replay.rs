@@ -3,7 +3,7 @@
 use super::{OtherDraw, Plan};
 use crate::mutations::{CatalogueEntry, Chain, Mutation, catalogue};
 use anyhow::Result;
-use qdiff_engine::sampler::{Drawn, Sampler};
+use qdiff_engine::sampler::Sampler;
 
 impl Plan<'_> {
     /// The engine's samplers with these faults.
@@ -19,7 +19,7 @@ impl Plan<'_> {
 /// The engine's samplers on the reference's logits: they must draw its tokens.
 /// Beside them those with a known fault, to tell which one explains another.
 pub(super) struct SamplerReplay {
-    sampler: Sampler,
+    pub(super) sampler: Sampler,
     known: Vec<(&'static Mutation, Sampler)>,
 }
 
@@ -40,10 +40,5 @@ impl SamplerReplay {
         self.known.retain_mut(|(_, sampler)| sampler.sample(logits).is_ok_and(|t| t == token));
         Ok((token != theirs)
             .then(|| OtherDraw { index, causes: self.known.iter().map(|(m, _)| CatalogueEntry::from(*m)).collect() }))
-    }
-
-    /// Where its last draw fell.
-    pub(super) fn drawn(&self) -> Option<Drawn> {
-        self.sampler.drawn()
     }
 }

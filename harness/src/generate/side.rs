@@ -20,30 +20,6 @@ pub enum SideSampler {
     Theirs(LlamaSampler),
 }
 
-impl SideSampler {
-    fn accept(&mut self, token: u32) {
-        match self {
-            Self::Ours(s) => s.accept(token),
-            Self::Theirs(s) => s.accept(token),
-        }
-    }
-
-    fn drawn(&self) -> Option<Drawn> {
-        match self {
-            Self::Ours(s) => s.drawn(),
-            // llama.cpp does not tell.
-            Self::Theirs(_) => None,
-        }
-    }
-
-    fn sample(&mut self, logits: &[f32]) -> Result<u32, SampleError> {
-        match self {
-            Self::Ours(s) => s.sample(logits),
-            Self::Theirs(s) => Ok(s.sample(logits)),
-        }
-    }
-}
-
 /// Why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -91,7 +67,10 @@ pub struct GenerationSide<'a> {
 impl<'a> GenerationSide<'a> {
     /// Speaks after the prompt of `plan`. `want` asks for the logits.
     pub fn new(runner: Box<dyn Runner + 'a>, mut draw: SideSampler, want: Arc<Want>, plan: Plan<'a>) -> Self {
-        plan.prompt.iter().for_each(|token| draw.accept(*token));
+        plan.prompt.iter().for_each(|token| match &mut draw {
+            SideSampler::Ours(s) => s.accept(*token),
+            SideSampler::Theirs(s) => s.accept(*token),
+        });
         Self {
             runner,
             draw,
@@ -123,7 +102,10 @@ impl<'a> GenerationSide<'a> {
         }
         self.want.store().trouble()?;
         let logits = choice.with_context(|| format!("{problem}: no logits to draw from"))?.get().data.clone();
-        let drawn = self.draw.sample(&logits);
+        let drawn = match &mut self.draw {
+            SideSampler::Ours(s) => s.sample(&logits),
+            SideSampler::Theirs(s) => Ok(s.sample(&logits)),
+        };
         let seconds = start.elapsed().as_secs_f64();
         if self.tokens.is_empty() {
             self.prefill = seconds;
@@ -145,9 +127,9 @@ impl<'a> GenerationSide<'a> {
         Ok(Some((token, logits)))
     }
 
-    /// Where the last draw fell, if the side tells.
+    /// Where the last draw fell; llama.cpp does not tell.
     pub fn drawn(&self) -> Option<Drawn> {
-        self.draw.drawn()
+        if let SideSampler::Ours(s) = &self.draw { s.drawn() } else { None }
     }
 
     /// What was said; `text` makes text of tokens.

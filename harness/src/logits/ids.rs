@@ -5,7 +5,7 @@ use super::rows::At;
 use crate::loaded::LoadedModel;
 use crate::number::Real;
 use crate::oracle::Oracle;
-use qdiff_engine::gguf::Gguf;
+use qdiff_engine::gguf::StringArray;
 use qdiff_engine::model::{Node, WeightSource as _};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -31,7 +31,7 @@ pub struct Ids {
 }
 
 /// What padding, and ids that are not listed, do to the choice.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct Padding {
     /// Rows in which one wins on the subject's side.
     pub wins: usize,
@@ -49,7 +49,13 @@ impl Ids {
     pub(super) fn of(opened: &LoadedModel, oracle: &Oracle<'_>, node: &Node) -> Self {
         let (_, rows) = oracle.weights.extent(&node.weights[0].name);
         let gguf = opened.model.gguf();
-        let (listed, is_padding) = listed(gguf, rows);
+        let types = gguf.get("tokenizer.ggml.token_type").and_then(|v| v.as_i32_array());
+        let texts = gguf.get("tokenizer.ggml.tokens").and_then(|v| v.as_strings());
+        // A file without a list lists all.
+        let listed = texts.map_or(rows, StringArray::len);
+        let unused = |id| types.and_then(|t| t.get(id)).is_some_and(|t| *t == UNUSED);
+        let called = |id| texts.is_some_and(|texts| texts.get(id).is_none_or(|t| t.starts_with(b"[PAD")));
+        let is_padding: Vec<bool> = (0..rows).map(|id| texts.is_some() && unused(id) || called(id)).collect();
         let paddings = is_padding.iter().take(listed);
         Self {
             rows,
@@ -67,11 +73,6 @@ impl Ids {
 }
 
 impl Padding {
-    /// Before any row was seen.
-    pub(super) fn new(reference: bool) -> Self {
-        Self { wins: 0, reference_wins: reference.then_some(0), largest: None, lead: None, largest_at: None }
-    }
-
     /// One row more: the logits `got` of the subject, and what both sides choose.
     pub(super) fn add(&mut self, ids: &Ids, at: (usize, usize), got: &[f32], own: Pick, other: Option<Pick>) {
         if let (Some(wins), Some(other)) = (&mut self.reference_wins, other) {
@@ -92,20 +93,4 @@ impl Padding {
             self.lead = Some(Real(lead));
         }
     }
-}
-
-/// How many ids the tokenizer lists, and of `rows` ids which are padding or
-/// not listed at all. A file without a list lists all.
-fn listed(gguf: &Gguf, rows: usize) -> (usize, Vec<bool>) {
-    let texts = gguf.get("tokenizer.ggml.tokens").and_then(|v| v.as_strings());
-    let Some(texts) = texts else {
-        return (rows, vec![false; rows]);
-    };
-    let types = gguf.get("tokenizer.ggml.token_type").and_then(|v| v.as_i32_array());
-    let is_padding = (0..rows).map(|id| {
-        let unused = types.and_then(|t| t.get(id)).is_some_and(|t| *t == UNUSED);
-        let called = texts.get(id).is_none_or(|t| t.starts_with(b"[PAD"));
-        unused || called
-    });
-    (texts.len(), is_padding.collect())
 }

@@ -93,13 +93,6 @@ pub struct Study {
     pub padding: Padding,
 }
 
-impl Study {
-    /// Whether most ids of a row are wrong: then none is special.
-    pub fn everywhere(&self) -> bool {
-        2 * self.seen.most_in_a_row > self.ids.rows
-    }
-}
-
 /// Looks at the logits of `subject`, beside those of `reference`.
 ///
 /// # Errors
@@ -118,11 +111,7 @@ pub fn study(
         );
     }
     let wrong_ids: Vec<usize> = (0..ids.rows).filter(|&i| seen.bad[i] > 0).collect();
-    let everywhere = 2 * seen.most_in_a_row > ids.rows;
-    let without: BTreeSet<usize> = match everywhere {
-        true => BTreeSet::new(),
-        false => wrong_ids.iter().copied().collect(),
-    };
+    let without: BTreeSet<usize> = wrong_ids.iter().copied().filter(|_| !seen.everywhere()).collect();
     let sides = (subject, reference);
     let (choices, padding) = picks::choices(node, sides, &without, &ids, &seen, filter);
     let suspects = suspects(opened, oracle, node, sides, &seen, &choices, &padding);

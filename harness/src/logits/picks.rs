@@ -85,7 +85,7 @@ pub(super) fn choices(
     node: &Node, (subject, reference): Sides<'_>, without: &BTreeSet<usize>, ids: &Ids, seen: &Seen, filter: &Filter,
 ) -> (Choices, Padding) {
     let (mut rows, mut last) = (Vec::new(), None);
-    let mut padding = Padding::new(reference.is_some());
+    let mut padding = Padding { reference_wins: reference.map(|_| 0), ..Padding::default() };
     let all = |_: usize| true;
     for (index, row) in asked(node, subject.side(), filter) {
         let step = &subject.capture.steps[index];

@@ -10,6 +10,7 @@ use crate::verdict::{Block, Side, evaluate, right};
 use qdiff_engine::model::{Graph, Node, WeightSource as _};
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 
 /// Robust deviations (1.4826 times the median absolute deviation) beyond which a difference to the other side stands
@@ -117,6 +118,11 @@ pub(super) fn go_through(
 }
 
 impl Seen {
+    /// Whether most ids of a row are wrong: then none is special.
+    pub fn everywhere(&self) -> bool {
+        2 * self.most_in_a_row > self.bad.len()
+    }
+
     fn row(
         &mut self, node: &Node, side: Side<'_>, at: At, (got, want, bound): (&[f32], &[f64], &[f32]),
         other: Option<&[f32]>,
@@ -167,14 +173,8 @@ impl Seen {
                 self.places.positions.push(step.first + step.offset(at.row));
             }
         }
-        let narrow: Vec<f32>;
-        let beside = if let Some(other) = other {
-            other
-        } else {
-            narrow = want.iter().map(|w| *w as f32).collect();
-            &narrow
-        };
-        self.outliers(at, got, beside, |id| !right(got[id], want[id], bound[id]));
+        let narrow = || want.iter().map(|w| *w as f32).collect();
+        self.outliers(at, got, &other.map_or_else(narrow, Cow::Borrowed), |id| !right(got[id], want[id], bound[id]));
         self.rightly.push(((at.index, at.row), argmax(want)));
     }
 

@@ -32,11 +32,6 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The run of `prompt` failed with `error`.
-    pub fn new(batch: Place, prompt: &str, error: String) -> Self {
-        Self { batch, prompt: prompt.to_owned(), error }
-    }
-
     /// As it is told in a line.
     pub fn line(&self) -> String {
         format!("{}: {}", self.prompt, self.error)

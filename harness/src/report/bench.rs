@@ -24,7 +24,12 @@ pub enum BenchReport {
         before: Option<Bench>,
     },
     /// Memory that stayed flat.
-    Soak(Soaked),
+    Soak {
+        /// The card.
+        device: String,
+        /// The last position.
+        position: usize,
+    },
     /// A whole run.
     Run(WholeRun),
     /// llama.cpp tapped.
@@ -60,15 +65,6 @@ pub struct SpeedRow {
     pub llama: f64,
     /// The median of the rounds' ratios, the engine's by llama.cpp's.
     pub ratio: f64,
-}
-
-/// Decode steps to the end of the context.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Soaked {
-    /// The card.
-    pub device: String,
-    /// The last position.
-    pub position: usize,
 }
 
 /// A whole run against llama.cpp alone.
@@ -141,7 +137,7 @@ impl Document for BenchReport {
             Self::Speed(speed) => of_speed(speed),
             Self::Cuda { now, before } => now.screen(before.as_ref()),
             Self::Run(run) => of_run(run),
-            Self::Soak(Soaked { device, position }) => {
+            Self::Soak { device, position } => {
                 let headline = format!("memory stayed flat to position {position}, the end of the context");
                 measured(device.clone(), headline, Vec::new())
             }

@@ -6,24 +6,19 @@ use super::stages::{NONE, class, grouped};
 use crate::compare::{Comparison, Row};
 use crate::number::{counted, number};
 
-impl Comparison {
-    /// What it comes to: without a model nothing can be a match.
-    pub fn outcome(&self) -> Outcome {
-        let wrong = self.rows.iter().any(|r| r.wrong.is_some());
-        if wrong { Outcome::Diverged } else { Outcome::Incomplete }
-    }
-}
-
 impl Document for Comparison {
     const KIND: &'static str = "comparison";
 
     fn screen(&self, full: bool) -> Screen {
         let rows = &self.rows;
-        let headline = match rows.iter().find_map(|r| Some((r.id, r.wrong.as_ref()?))) {
-            Some((id, wrong)) => format!("at {id}: {wrong}"),
-            None => "without the model (-m) no stage can be held against its mathematics; \
-                     this is only how far the two are apart"
-                .to_owned(),
+        // Without a model nothing can be a match.
+        let (outcome, headline) = match rows.iter().find_map(|r| Some((r.id, r.wrong.as_ref()?))) {
+            Some((id, wrong)) => (Outcome::Diverged, format!("at {id}: {wrong}")),
+            None => {
+                let text = "without the model (-m) no stage can be held against its mathematics; \
+                            this is only how far the two are apart";
+                (Outcome::Incomplete, text.to_owned())
+            }
         };
         let [a, b] = &self.engines;
         let both = rows.iter().filter(|r| r.global.is_some()).count();
@@ -53,7 +48,7 @@ impl Document for Comparison {
                 command: "qdiff compare -m MODEL.gguf … (the same folders)".to_owned(),
                 why: "every stage judged",
             }),
-            ..Screen::new(format!("{a} against {b}"), self.outcome(), headline)
+            ..Screen::new(format!("{a} against {b}"), outcome, headline)
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::cleanup;
 use anyhow::{Context as _, Result, bail};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Writes `content` to `path`: to a temporary name beside it, then renamed.
 ///
@@ -64,6 +64,21 @@ pub fn temporary(path: &Path) -> Result<tempfile::NamedTempFile> {
     builder.tempfile_in(folder).map_err(|e| {
         anyhow::anyhow!("cannot write {}: {}; give a path in a folder you can write to", path.display(), e.kind())
     })
+}
+
+/// The files of `folder` with this extension, in order of their names.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn list(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let problem = || format!("cannot read the folder {}", folder.display());
+    let mut paths = Vec::new();
+    for entry in folder.read_dir().with_context(problem)? {
+        paths.push(entry.with_context(problem)?.path());
+    }
+    paths.retain(|path| path.extension().is_some_and(|e| e == extension) && path.is_file());
+    paths.sort();
+    Ok(paths)
 }
 
 /// `name` as part of a file's name.

@@ -3,8 +3,8 @@
 use super::{Outcome, Screen, Told, markdown};
 use crate::shown::shown;
 use anyhow::{Context as _, Result};
+use std::fs::File;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
 
 /// GitHub drops the whole summary of a step above this many bytes.
 const LIMIT: usize = 1024 * 1024;
@@ -12,24 +12,20 @@ const LIMIT: usize = 1024 * 1024;
 /// Variable that names the file of the job summary.
 const VARIABLE: &str = "GITHUB_STEP_SUMMARY";
 
-/// Where the job summary goes.
-pub struct GitHub {
-    summary: PathBuf,
-}
+/// The job summary.
+pub struct GitHub(File);
 
 impl GitHub {
-    /// Finds the summary file, before anything runs.
+    /// Opens the summary, before anything runs.
     ///
     /// # Errors
     /// Outside of GitHub Actions, or where the file cannot be written.
     pub fn new() -> Result<Self> {
         let summary = std::env::var_os(VARIABLE).filter(|v| !v.is_empty());
-        let summary = PathBuf::from(
-            summary
-                .with_context(|| format!("--ci github: {VARIABLE} is not set; use it in a job of GitHub Actions"))?,
-        );
-        open(&summary)?;
-        Ok(Self { summary })
+        let path = summary
+            .with_context(|| format!("--ci github: {VARIABLE} is not set; use it in a job of GitHub Actions"))?;
+        let file = File::options().append(true).create(true).open(&path);
+        Ok(Self(file.with_context(|| format!("cannot write {VARIABLE} {}", path.display()))?))
     }
 
     /// Appends what is told to the job summary, and gives the workflow commands to print.
@@ -37,17 +33,11 @@ impl GitHub {
     /// # Errors
     /// If the summary cannot be written.
     pub fn publish(&self, told: &[&dyn Told], absent: &[String]) -> Result<String> {
-        let mut file = open(&self.summary)?;
-        let used = file.metadata().map_or(0, |m| m.len() as usize);
+        let used = self.0.metadata().map_or(0, |m| m.len() as usize);
         let text = cut(&markdown::render(told, absent)?, LIMIT.saturating_sub(used));
-        file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", self.summary.display()))?;
+        (&self.0).write_all(text.as_bytes()).with_context(|| format!("cannot write {VARIABLE}"))?;
         Ok(annotations(told, absent))
     }
-}
-
-fn open(path: &Path) -> Result<std::fs::File> {
-    let mut options = std::fs::OpenOptions::new();
-    options.append(true).create(true).open(path).with_context(|| format!("cannot write {VARIABLE} {}", path.display()))
 }
 
 /// The longest part of `text` in whole lines that stays below `limit` bytes.

@@ -1,8 +1,10 @@
-//! JSON: the report itself. Written with the lists of numbers on one line each, so that it can be read, and read back.
+//! JSON: the report itself, with its schema (draft 2020-12), which follows from its type. Written with the lists of numbers on one line each, so that it can be read, and read back.
 
 use super::{Document, Failure, Place, Report, SCHEMA_VERSION, Told};
+use crate::capture::npz;
 use anyhow::{Context as _, Result, bail};
-use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, Serializer};
 use std::io::{self, Write};
@@ -30,6 +32,30 @@ impl<'a, T: Document> Written<'a, T> {
     pub fn of(document: &'a T) -> Self {
         Self { schema_version: SCHEMA_VERSION, kind: T::KIND, document }
     }
+}
+
+/// The schema of a document as it is written.
+pub fn schema<T: Document>() -> Schema {
+    let mut schema = schema_of::<Written<'static, T>>(SCHEMA_VERSION);
+    schema.insert("title".to_owned(), serde_json::json!(T::KIND));
+    if let Some(field) = schema.pointer_mut("/properties/kind") {
+        *field = serde_json::json!({ "const": T::KIND, "description": "What this file is." });
+    }
+    schema
+}
+
+/// The schema of the `manifest.json` of a capture.
+pub fn capture_schema() -> Schema {
+    schema_of::<npz::Manifest>(npz::SCHEMA_VERSION)
+}
+
+fn schema_of<T: JsonSchema>(version: u32) -> Schema {
+    let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>();
+    // The version is not any number, but the one that this layout has.
+    if let Some(field) = schema.pointer_mut("/properties/schema_version") {
+        *field = serde_json::json!({ "const": version, "description": "Version of this layout." });
+    }
+    schema
 }
 
 /// `value` as JSON, indented, with the lists of plain values on one line each.

@@ -148,7 +148,7 @@ fn products(report: &LogitsReport) -> String {
 }
 
 fn wrong(study: &Study) -> String {
-    let who = if study.everywhere() {
+    let who = if study.seen.everywhere() {
         format!("{} ids of {}: none is special, whichever stand out", study.wrong_ids, study.ids.rows)
     } else {
         format!("{}: {}", counted(study.wrong_ids, "id"), few(&study.listed, study.wrong_ids, " "))
@@ -178,7 +178,7 @@ fn outliers(report: &LogitsReport) -> String {
         true => format!("{}'s", report.reference.name),
         false => "their products".to_owned(),
     };
-    match (study.seen.outliers, study.everywhere()) {
+    match (study.seen.outliers, study.seen.everywhere()) {
         (0, true) => {
             format!("none: no logit is further from {from} than the others are, and all the same they are wrong")
         }
@@ -251,11 +251,8 @@ fn choice(report: &LogitsReport) -> String {
         None => format!("as computed in f64 at {} of {}", choices.as_computed, counted(study.seen.rows, "position")),
     };
     let _ = write!(words, "; at position {}: {}", row.position, told(&row.subject));
-    match &row.reference {
-        Some(r) if r.id != row.subject.id => {
-            let _ = write!(words, ", reference {}", told(r));
-        }
-        _ => {}
+    if let Some(r) = row.reference.filter(|r| r.id != row.subject.id) {
+        let _ = write!(words, ", reference {}", told(&r));
     }
     if row.rightly != row.subject.id {
         let _ = write!(words, ", the products choose {} {}", row.rightly, text(row.rightly));

@@ -22,7 +22,6 @@ mod origin;
 mod overview;
 mod page;
 mod run;
-pub mod schema;
 mod score;
 mod screen;
 mod stages;
@@ -74,11 +73,6 @@ pub fn format_of(path: &Path) -> Result<&'static Format> {
         let known = FORMATS.each_ref().map(|f| format!(".{}", f.extension)).join(", ");
         format!("cannot tell the format of {} from its extension; it takes {known}", path.display())
     })
-}
-
-/// The format of this name.
-pub fn format_named(name: &str) -> Option<&'static Format> {
-    FORMATS.iter().find(|f| f.name == name)
 }
 
 #[cfg(test)]

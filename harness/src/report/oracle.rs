@@ -32,34 +32,20 @@ pub struct OracleStage {
     pub local: Local,
 }
 
-impl OracleReport {
-    /// The first stage that does not meet f64.
-    pub fn first_wrong(&self) -> Option<StageId> {
-        self.stages.iter().find(|s| !s.local.ok()).map(|s| s.stage)
-    }
-
-    /// What it comes to.
-    pub fn outcome(&self) -> Outcome {
-        match self.first_wrong() {
-            Some(_) => Outcome::OracleSuspect,
-            None if self.stages.is_empty() => Outcome::Incomplete,
-            None => Outcome::Match,
-        }
-    }
-}
-
 impl Document for OracleReport {
     const KIND: &'static str = "oracle";
 
     fn screen(&self, full: bool) -> Screen {
-        let headline = match (self.first_wrong(), self.stages.len()) {
-            (Some(id), _) => format!("at {id}: llama.cpp on F32 weights does not meet f64"),
-            (None, 0) => "no stage could be held against f64".to_owned(),
-            (None, n) => format!(
-                "llama.cpp on F32 weights meets f64 in all {}; the worst error is {} of what f32 allows",
-                counted(n, "stage"),
-                percent(largest(self.stages.iter().map(|s| s.local.used)))
-            ),
+        let (outcome, headline) = match (self.stages.iter().find(|s| !s.local.ok()), self.stages.len()) {
+            (Some(OracleStage { stage, .. }), _) => {
+                (Outcome::OracleSuspect, format!("at {stage}: llama.cpp on F32 weights does not meet f64"))
+            }
+            (None, 0) => (Outcome::Incomplete, "no stage could be held against f64".to_owned()),
+            (None, n) => {
+                let (stages, used) = (counted(n, "stage"), percent(largest(self.stages.iter().map(|s| s.local.used))));
+                let worst = format!("the worst error is {used} of what f32 allows");
+                (Outcome::Match, format!("llama.cpp on F32 weights meets f64 in all {stages}; {worst}"))
+            }
         };
         let (tokens, steps) = (counted(self.tokens, "prompt token"), counted(self.decode, "decode step"));
         let key = |s: &&OracleStage| if full { s.stage.to_string() } else { s.stage.name.to_owned() };
@@ -84,7 +70,7 @@ impl Document for OracleReport {
                 Section::table("Stages", table),
             ],
             checks: self.stages.iter().map(check).collect(),
-            ..Screen::new(format!("the oracle, {}", self.prompt), self.outcome(), headline)
+            ..Screen::new(format!("the oracle, {}", self.prompt), outcome, headline)
         }
     }
 }

@@ -25,7 +25,7 @@ impl Document for Report {
     fn screen(&self, full: bool) -> Screen {
         let table = Section::table("Stages", stages::table(&self.diagnosis.verdict, full));
         let mut sections = vec![Section::lines("", more(self)), Section::lines("Run", facts(self)), table];
-        sections.extend(findings(self));
+        sections.push(findings(self));
         sections.extend(elements(self));
         sections.push(Section::lines("Evidence", evidence(self)));
         let seconds = &self.seconds;
@@ -41,10 +41,6 @@ impl Document for Report {
             seconds: seconds.total(),
             ..Screen::new(format!("{}, {}", self.model.name, self.run.prompt), self.outcome, headline(self))
         }
-    }
-
-    fn run(&self) -> Option<&Report> {
-        Some(self)
     }
 }
 
@@ -348,7 +344,7 @@ fn next(report: &Report) -> Next {
 }
 
 /// Every origin with its cause.
-fn findings(report: &Report) -> Option<Section> {
+fn findings(report: &Report) -> Section {
     let all = &report.diagnosis.findings;
     let verdict = &report.diagnosis.verdict;
     let row = |f: &Finding| {
@@ -364,8 +360,7 @@ fn findings(report: &Report) -> Option<Section> {
         all.iter().take(FINDINGS).map(row),
     );
     let more = all.len().checked_sub(FINDINGS + 1).map(|n| ("and", format!("{} more", n + 1)));
-    let section = Section { lines: more.into_iter().collect(), ..Section::table("Origins", table).at_length() };
-    (!all.is_empty()).then_some(section)
+    Section { lines: more.into_iter().collect(), ..Section::table("Origins", table).at_length() }
 }
 
 /// The worst elements of the first origin.
@@ -381,8 +376,7 @@ fn elements(report: &Report) -> Option<Section> {
         &[1, 2, 3, 4, 5],
         local.spread.worst.iter().map(row),
     );
-    let title = format!("Worst elements of {}", first.id);
-    (!table.rows.is_empty()).then(|| Section::table(&title, table).at_length())
+    Some(Section::table(&format!("Worst elements of {}", first.id), table).at_length())
 }
 
 fn shorten(hash: &str) -> String {

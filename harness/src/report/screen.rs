@@ -4,6 +4,7 @@
 use super::{Outcome, Report};
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::any::Any;
 
 /// A label with what is said under it.
 pub type Line = (&'static str, String);
@@ -176,17 +177,12 @@ impl Fate {
 }
 
 /// What a command makes: it can be shown, and written in every format.
-pub trait Document: Serialize + JsonSchema {
+pub trait Document: Serialize + JsonSchema + 'static {
     /// What its JSON is called.
     const KIND: &'static str;
 
     /// What it tells; `full` asks for a row per stage and layer.
     fn screen(&self, full: bool) -> Screen;
-
-    /// The report of a run, if it is one: its page has charts.
-    fn run(&self) -> Option<&Report> {
-        None
-    }
 }
 
 /// A [`Document`] of any kind.
@@ -200,7 +196,7 @@ pub trait Told {
     /// If it has no form in JSON.
     fn json(&self) -> anyhow::Result<String>;
 
-    /// As [`Document::run`].
+    /// The report of a run, if it is one: its page has charts.
     fn run(&self) -> Option<&Report>;
 }
 
@@ -214,6 +210,6 @@ impl<T: Document> Told for T {
     }
 
     fn run(&self) -> Option<&Report> {
-        Document::run(self)
+        (self as &dyn Any).downcast_ref()
     }
 }

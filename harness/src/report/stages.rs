@@ -71,41 +71,25 @@ fn short(at: Place) -> String {
     at.to_string().replace("step", "s")
 }
 
-/// Statuses, the worst first.
-const BY_WEIGHT: [Status; 8] = [
-    Status::Poisoned,
-    Status::Diverged,
-    Status::Disputed,
-    Status::Missing,
-    Status::Inherited,
-    Status::Covered,
-    Status::Alone,
-    Status::Match,
+/// Statuses, the worst first, and what a table calls them: in capitals where they are alarming.
+const BY_WEIGHT: [(Status, &str); 8] = [
+    (Status::Poisoned, "POISONED"),
+    (Status::Diverged, "DIVERGED"),
+    (Status::Disputed, "DISPUTED"),
+    (Status::Missing, "missing"),
+    (Status::Inherited, "inherited"),
+    (Status::Covered, "covered"),
+    (Status::Alone, "correct"),
+    (Status::Match, "match"),
 ];
 
-/// What a status is called in a table; in capitals where it is alarming.
-fn word(status: Status) -> &'static str {
-    match status {
-        Status::Poisoned => "POISONED",
-        Status::Diverged => "DIVERGED",
-        Status::Disputed => "DISPUTED",
-        Status::Missing => "missing",
-        Status::Inherited => "inherited",
-        Status::Covered => "covered",
-        Status::Alone => "correct",
-        Status::Match => "match",
-    }
-}
-
 fn status(group: &[&StageResult]) -> String {
-    let worst = BY_WEIGHT.into_iter().find(|status| group.iter().any(|s| s.status == *status));
-    let status = worst.unwrap_or(Status::Missing);
-    let first = group.iter().find(|s| s.status == status);
-    match first.and_then(|s| s.id.layer) {
-        Some(l) if group.len() > 1 && !matches!(status, Status::Match | Status::Alone) => {
-            format!("{} L{l:02}", word(status))
+    let has = |(status, word)| Some((group.iter().find(|s| s.status == status)?, word));
+    match BY_WEIGHT.into_iter().find_map(has) {
+        Some((first, word)) if group.len() > 1 && !matches!(first.status, Status::Match | Status::Alone) => {
+            first.id.layer.map_or_else(|| word.to_owned(), |l| format!("{word} L{l:02}"))
         }
-        _ => word(status).to_owned(),
+        worst => worst.map_or(NONE, |(_, word)| word).to_owned(),
     }
 }
 

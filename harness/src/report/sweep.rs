@@ -4,9 +4,7 @@ use super::screen::{Check, Document, Line, Screen, Section, Table};
 use super::stages::NONE;
 use super::{Outcome, origin};
 use crate::number::{counted, number};
-use crate::sweep::{Pass, by, words};
-use crate::verdict::{Coverage, Global};
-use qdiff_engine::model::StageId;
+use crate::sweep::{Difference, Pass, by, words};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -30,40 +28,7 @@ pub struct SweepReport {
     /// Rules that replace the bounds of chosen stages.
     pub tolerance: Vec<String>,
     /// A pass per size, the whole in one batch first.
-    pub passes: Vec<PassReport>,
-}
-
-/// One way of feeding the tokens.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct PassReport {
-    /// Tokens fed at once.
-    pub ubatch: usize,
-    /// Steps that takes.
-    pub steps: usize,
-    /// Stages of the subject that are wrong.
-    pub wrong: usize,
-    /// The first of them.
-    pub first_wrong: Option<StageId>,
-    /// Its first wrong position.
-    pub position: Option<usize>,
-    /// The first stage in which the reference alone misses f64.
-    pub disputed: Option<StageId>,
-    /// What was judged.
-    pub coverage: Coverage,
-    /// The subject's largest difference from its own run in one batch.
-    pub subject: Option<Difference>,
-    /// The reference's.
-    pub reference: Option<Difference>,
-}
-
-/// The largest relative L2 distance of a row from the same row in one batch.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Difference {
-    /// The stage.
-    pub stage: StageId,
-    /// The distance, and the row.
-    #[serde(flatten)]
-    pub global: Global,
+    pub passes: Vec<Pass>,
 }
 
 impl SweepReport {
@@ -77,36 +42,19 @@ impl SweepReport {
             Outcome::Match | Outcome::Incomplete => origin::loosened(&tolerance) + &headline,
             _ => headline,
         };
-        let whole = passes.first().map_or(0, |p| p.ubatch);
-        let difference = |(stage, global)| Difference { stage, global };
-        let passes = passes.into_iter().map(|pass| {
-            let first = pass.first_wrong();
-            PassReport {
-                ubatch: pass.ubatch,
-                steps: whole.div_ceil(pass.ubatch.max(1)),
-                wrong: pass.diagnosis.findings.len(),
-                first_wrong: first.map(|f| f.0),
-                position: first.map(|f| f.1),
-                disputed: pass.diagnosis.verdict.disputed().next().map(|s| s.id),
-                coverage: pass.diagnosis.verdict.coverage,
-                subject: pass.subject.map(difference),
-                reference: pass.reference.map(difference),
-            }
-        });
-        Self { outcome, headline, prompt, tokens, subject, reference, injected, tolerance, passes: passes.collect() }
+        Self { outcome, headline, prompt, tokens, subject, reference, injected, tolerance, passes }
     }
 }
 
 fn judged(passes: &[Pass]) -> (Outcome, String) {
-    let verdicts = || passes.iter().map(|p| &p.diagnosis.verdict);
-    if verdicts().any(|v| v.diverged()) {
+    if passes.iter().any(|p| p.wrong > 0) {
         return (Outcome::Diverged, words(passes));
     }
-    if let Some(stage) = verdicts().flat_map(|v| v.disputed()).next() {
+    if let Some(stage) = passes.iter().find_map(|p| p.disputed) {
         let text = "the subject meets f64, the reference does not: `qdiff run` tests which of the two is wrong";
-        return (Outcome::OracleSuspect, format!("at {}: {text}", stage.id));
+        return (Outcome::OracleSuspect, format!("at {stage}: {text}"));
     }
-    if verdicts().all(|v| v.coverage.complete()) {
+    if passes.iter().all(|p| p.coverage.complete()) {
         return (Outcome::Match, words(passes));
     }
     (Outcome::Incomplete, "no divergence, but not everything asked for could be judged".to_owned())
@@ -128,7 +76,7 @@ impl Document for SweepReport {
             self.passes.iter().map(row),
         );
         let meaning = "largest relative L2 distance of a row from the same row in one batch";
-        let check = |pass: &PassReport| Check::new("sweep", fed(pass), origin::ended(pass.outcome(), pass.words()));
+        let check = |pass: &Pass| Check::new("sweep", fed(pass), origin::ended(pass.outcome(), pass.words()));
         Screen {
             sections: vec![
                 Section::lines("Run", run),
@@ -141,7 +89,7 @@ impl Document for SweepReport {
     }
 }
 
-impl PassReport {
+impl Pass {
     fn outcome(&self) -> Outcome {
         match (self.wrong, self.disputed) {
             (0, None) if self.coverage.complete() => Outcome::Match,
@@ -157,20 +105,19 @@ impl PassReport {
     }
 }
 
-fn fed(pass: &PassReport) -> String {
+fn fed(pass: &Pass) -> String {
     if pass.steps == 1 { "in one batch".to_owned() } else { by(pass.ubatch) }
 }
 
-fn row(pass: &PassReport) -> Vec<String> {
+fn row(pass: &Pass) -> Vec<String> {
     let none = || NONE.to_owned();
     let difference =
         |d: &Option<Difference>| d.as_ref().map_or_else(none, |d| format!("{} {}", number(d.global.error), d.stage));
-    let first = pass.first_wrong.zip(pass.position);
     vec![
         fed(pass),
         pass.steps.to_string(),
         pass.wrong.to_string(),
-        first.map_or_else(none, |(stage, p)| format!("{stage} p{p}")),
+        pass.first_wrong().map_or_else(none, |(stage, p)| format!("{stage} p{p}")),
         difference(&pass.subject),
         difference(&pass.reference),
     ]

@@ -118,22 +118,12 @@ pub(super) fn read(source: &Path, shard: Option<Shard>) -> Result<Batch> {
 }
 
 fn of_folder(folder: &Path) -> Result<Vec<Entry>> {
-    let shown = folder.display();
-    let problem = || format!("cannot list {shown}");
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(folder).with_context(problem)? {
-        let path = entry.with_context(problem)?.path();
-        if path.extension().is_some_and(|e| e == "txt") && path.is_file() {
-            paths.push(path);
-        }
-    }
-    paths.sort();
     let entry = |(index, path): (usize, std::path::PathBuf)| Entry {
         index,
         given: format!("@{}", path.display()),
         name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
     };
-    Ok(paths.into_iter().enumerate().map(entry).collect())
+    Ok(file::list(folder, "txt")?.into_iter().enumerate().map(entry).collect())
 }
 
 fn of_lines(file: &Path, text: &str) -> Result<Vec<Entry>> {

@@ -17,9 +17,6 @@ pub(super) struct InjectedFaults {
 }
 
 /// Reads what `--inject` was given.
-///
-/// # Errors
-/// As [`Injection::parse`].
 pub(super) fn read(given: &[String]) -> Result<Vec<Injection>> {
     given.iter().map(|text| Injection::parse(text)).collect()
 }

@@ -23,9 +23,6 @@ pub type Shown = (&'static Prompt, Option<Vec<u32>>);
 /// A model that cannot be read.
 pub fn prompts(request: &PromptsRequest) -> Result<Vec<Shown>> {
     let opened = request.model.as_deref().map(LoadedModel::new).transpose()?;
-    let tokens = |prompt: &Prompt| match &opened {
-        Some(opened) => resolve(opened, prompt.name, Style::default()).map(|ready| Some(ready.tokens)),
-        None => Ok(None),
-    };
-    BUILT_IN.iter().map(|prompt| Ok((prompt, tokens(prompt)?))).collect()
+    let ready = |prompt: &Prompt| opened.as_ref().map(|o| resolve(o, prompt.name, Style::default())).transpose();
+    BUILT_IN.iter().map(|prompt| Ok((prompt, ready(prompt)?.map(|ready| ready.tokens)))).collect()
 }

@@ -22,7 +22,7 @@ pub struct RecordRequest {
     #[command(flatten)]
     pub capture: CaptureRequest,
     /// What to record
-    #[arg(long, value_name = "RUNNER", default_value = "cpu", env = "QDIFF_RUNNER", value_parser = values::live(),
+    #[arg(long, value_name = "RUNNER", default_value = "cpu", env = "QDIFF_RUNNER", value_parser = values::LIVE,
           help_heading = "Sides")]
     pub runner: Source,
     #[command(flatten)]

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Graph;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The model.
@@ -22,31 +22,23 @@ pub struct ModelRequest {
     pub model: Option<PathBuf>,
 }
 
-/// The model, as the first argument.
-#[derive(Clone, Debug, Args)]
-pub struct ModelArgument {
-    /// GGUF file (or QDIFF_MODEL; `./scripts/qdiff` fetches a default)
-    #[arg(value_name = "MODEL", env = "QDIFF_MODEL", hide_env_values = true)]
-    pub model: Option<PathBuf>,
-}
-
-/// The file to work on.
-///
-/// # Errors
-/// If none is named.
-pub fn model_path(given: Option<&PathBuf>) -> Result<PathBuf> {
-    given
-        .cloned()
-        .context("no model: give --model FILE.gguf or set QDIFF_MODEL; ./scripts/fetch-model fetches the default one")
-}
-
 impl ModelRequest {
+    /// The file to work on.
+    ///
+    /// # Errors
+    /// If none is named.
+    pub fn path(&self) -> Result<&Path> {
+        self.model.as_deref().context(
+            "no model: give --model FILE.gguf or set QDIFF_MODEL; ./scripts/fetch-model fetches the default one",
+        )
+    }
+
     /// Opens the model.
     ///
     /// # Errors
     /// If none is named, or either side refuses the file.
     pub fn open(&self) -> Result<LoadedModel> {
-        LoadedModel::new(&model_path(self.model.as_ref())?)
+        LoadedModel::new(self.path()?)
     }
 }
 
@@ -57,7 +49,7 @@ pub struct PromptRequest {
     #[command(flatten)]
     pub model: ModelRequest,
     /// A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input; of a recorded subject, the prompt that its tokens should be of
-    #[arg(short, long, default_value = "haiku", env = "QDIFF_PROMPT", value_parser = values::prompt(), hide_possible_values = true)]
+    #[arg(short, long, default_value = "haiku", env = "QDIFF_PROMPT", value_parser = values::PROMPT, hide_possible_values = true)]
     pub prompt: String,
     /// Whether a prompt or tokens were typed.
     #[arg(skip)]
@@ -203,9 +195,6 @@ pub struct RunnerRequest {
 
 impl RunnerRequest {
     /// As both runners take it.
-    ///
-    /// # Errors
-    /// As [`ThreadsRequest::apply`].
     pub fn settings(&self) -> Result<Settings> {
         let threads = self.threads.apply()?;
         Ok(Settings { threads, gemm: self.gemm.gemm, store: self.memory.store(), ..Settings::default() })
@@ -247,7 +236,7 @@ pub struct PositionsRequest {
 #[command(next_help_heading = "What is judged")]
 pub struct FilterRequest {
     /// Only stages that match the pattern, such as 'L07.*' or 'attn_*', and their operands; repeatable
-    #[arg(long, value_name = "GLOB", value_delimiter = ',', env = "QDIFF_STAGES", value_parser = values::stage(), hide_possible_values = true)]
+    #[arg(long, value_name = "GLOB", value_delimiter = ',', env = "QDIFF_STAGES", value_parser = values::STAGE, hide_possible_values = true)]
     pub stages: Vec<String>,
     /// Only these layers, such as 0,5-7
     #[arg(long, value_name = "LIST", env = "QDIFF_LAYERS")]
@@ -258,9 +247,6 @@ pub struct FilterRequest {
 
 impl FilterRequest {
     /// Read against the graph it is for.
-    ///
-    /// # Errors
-    /// As [`Filter::new`].
     pub fn filter(&self, graph: &Graph) -> Result<Filter> {
         Filter::new(graph, &self.stages, self.layers.as_deref(), self.positions.positions.as_deref())
     }
@@ -291,6 +277,6 @@ impl ToleranceRequest {
 #[command(next_help_heading = "Sides")]
 pub struct FaultRequest {
     /// Faults, as `--inject` writes them.
-    #[arg(help = "Inject a fault into the subject: NAME[:PARAM=VALUE,…][@L07, @L07.q_rope or @p3000..]; repeatable (see `qdiff mutations`)", long, value_name = "FAULT", value_parser = values::fault(), hide_possible_values = true)]
+    #[arg(help = "Inject a fault into the subject: NAME[:PARAM=VALUE,…][@L07, @L07.q_rope or @p3000..]; repeatable (see `qdiff mutations`)", long, value_name = "FAULT", value_parser = values::FAULT, hide_possible_values = true)]
     pub inject: Vec<String>,
 }

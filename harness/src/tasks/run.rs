@@ -40,7 +40,7 @@ pub struct RunRequest {
     /// Tap only these stages of the subject, such as 'L*.layer_out,logits': the rest runs as it does untapped, and is
     /// judged within the segment that ends in the next tapped stage; repeatable
     #[arg(long, value_name = "GLOB", value_delimiter = ',', conflicts_with = "repeat", env = "QDIFF_TAPS",
-          value_parser = values::stage(), hide_possible_values = true)]
+          value_parser = values::STAGE, hide_possible_values = true)]
     pub taps: Vec<String>,
     /// Run the subject so often first, and compare the runs bit by bit: a race shows before all else
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
@@ -225,7 +225,7 @@ impl Runs<'_> {
                     ran.reports.push(report);
                 }
                 Err(e) => {
-                    let failure = Failure::new(place, &entry.name, format!("{e:#}"));
+                    let failure = Failure { batch: place, prompt: entry.name.clone(), error: format!("{e:#}") };
                     (console.note)(&failure.line());
                     write(entry, failure.json()?)?;
                     ran.failures.push(failure);

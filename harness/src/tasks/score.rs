@@ -30,7 +30,7 @@ pub struct ScoreRequest {
     #[arg(short, long, value_name = "MODEL", help_heading = "What to run")]
     pub model: Option<PathBuf>,
     /// A built-in prompt or text
-    #[arg(short, long, default_value = "haiku", requires = "model", value_parser = values::prompt(),
+    #[arg(short, long, default_value = "haiku", requires = "model", value_parser = values::PROMPT,
           hide_possible_values = true, help_heading = "What to run")]
     pub prompt: String,
     /// Whose faults: cpu, or cuda (its launches and kernels; needs a GPU and a build with --features faults)
@@ -65,10 +65,7 @@ pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
     let mut tally = Tally {
         sources: sources(request.subject)?,
         score: Score {
-            subject: match request.subject {
-                ScoreSubject::Cpu => "cpu".to_owned(),
-                ScoreSubject::Cuda => "cuda".to_owned(),
-            },
+            subject: if request.subject == ScoreSubject::Cuda { "cuda" } else { "cpu" }.to_owned(),
             on: on(request)?,
             command: command(request),
             machine: Machine::this(),
@@ -91,34 +88,24 @@ pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
 
 /// What kind of models the faults are planted in, and on which card.
 fn on(request: &ScoreRequest) -> Result<String> {
-    let models = match &request.model {
-        Some(_) => "on a real model",
-        None => "on synthetic models",
-    };
-    Ok(match request.subject {
-        ScoreSubject::Cpu => models.to_owned(),
-        ScoreSubject::Cuda => {
-            let devices = qdiff_engine::cuda::devices()?;
-            let name = devices.first().map_or("a card", |d| d.name.as_str());
-            format!("{models}, on {name}")
-        }
-    })
+    let models = if request.model.is_some() { "on a real model" } else { "on synthetic models" };
+    if request.subject == ScoreSubject::Cpu {
+        return Ok(models.to_owned());
+    }
+    let devices = qdiff_engine::cuda::devices()?;
+    Ok(format!("{models}, on {}", devices.first().map_or("a card", |d| d.name.as_str())))
 }
 
 /// The command that measures the same again; a model by its file name.
 fn command(request: &ScoreRequest) -> String {
-    let mut words = vec!["qdiff mutations score".to_owned()];
-    if request.subject == ScoreSubject::Cuda {
-        words.push("--subject cuda".to_owned());
-    }
-    if let Some(name) = request.model.as_deref().and_then(Path::file_name) {
-        words.push(format!("--model {} --prompt {}", name.display(), request.prompt));
-    }
-    if request.quick {
-        words.push("--quick".to_owned());
-    }
-    words.push(format!("--pairs {}", request.pairs));
-    words.join(" ")
+    let name = request.model.as_deref().and_then(Path::file_name);
+    let words = [
+        (request.subject == ScoreSubject::Cuda).then(|| "--subject cuda".to_owned()),
+        name.map(|name| format!("--model {} --prompt {}", name.display(), request.prompt)),
+        request.quick.then(|| "--quick".to_owned()),
+        Some(format!("--pairs {}", request.pairs)),
+    ];
+    words.into_iter().flatten().fold("qdiff mutations score".to_owned(), |all, word| all + " " + &word)
 }
 
 /// Who plants faults in the engine that is asked for.

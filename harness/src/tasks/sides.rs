@@ -23,12 +23,12 @@ pub struct SidesRequest {
     #[command(flatten)]
     pub tokens: TokensRequest,
     /// The runner under suspicion
-    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::subject(), help_heading = "Sides")]
+    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::SUBJECT, help_heading = "Sides")]
     pub subject: Source,
     #[command(flatten)]
     pub map: MapRequest,
     /// The runner it is held against
-    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::reference(), help_heading = "Sides")]
+    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::REFERENCE, help_heading = "Sides")]
     pub reference: Source,
     #[command(flatten)]
     pub faults: FaultRequest,
@@ -43,10 +43,10 @@ pub struct SidesRequest {
 #[command(next_help_heading = "Sides")]
 pub struct LiveSidesRequest {
     /// The runner under suspicion
-    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::live())]
+    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE)]
     pub subject: Source,
     /// The runner it is held against
-    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::live())]
+    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::LIVE)]
     pub reference: Source,
     #[command(flatten)]
     pub faults: FaultRequest,
@@ -113,10 +113,7 @@ impl Side {
     }
 
     fn recorded(&self) -> Option<(&Path, &npz::Manifest)> {
-        match self {
-            Self::Recorded(folder, manifest) => Some((folder, manifest)),
-            _ => None,
-        }
+        if let Self::Recorded(folder, manifest) = self { Some((folder, manifest)) } else { None }
     }
 }
 
@@ -168,16 +165,13 @@ impl<'a> SideChoice<'a> {
     /// # Errors
     /// A fault that cannot be read, a runner that is not there or cannot take it, a recording that is none.
     pub(super) fn new(request: &'a SidesRequest, console: Console<'_>) -> Result<Self> {
-        let (subject, injections) = match &request.subject {
-            Source::Auto | Source::Live(_) => {
-                let (kind, injections) = subject(&request.subject, &request.faults, console)?;
-                (Side::Live(kind), injections)
-            }
-            source => {
-                let injections = faults::read(&request.faults.inject)?;
-                faults::rewriting(&injections, source)?;
-                (Side::open(source)?, injections)
-            }
+        let (subject, injections) = if let Source::Auto | Source::Live(_) = &request.subject {
+            let (kind, injections) = subject(&request.subject, &request.faults, console)?;
+            (Side::Live(kind), injections)
+        } else {
+            let injections = faults::read(&request.faults.inject)?;
+            faults::rewriting(&injections, &request.subject)?;
+            (Side::open(&request.subject)?, injections)
         };
         let chosen = Self { request, subject, reference: Side::open(&request.reference)?, injections };
         if let (Some(a), Some(b)) = (chosen.subject.recorded(), chosen.reference.recorded()) {
@@ -188,10 +182,7 @@ impl<'a> SideChoice<'a> {
 
     /// The subject, where it is no capture.
     pub(super) fn live_subject(&self) -> Option<&'static RunnerKind> {
-        match self.subject {
-            Side::Live(kind) => Some(kind),
-            Side::Recorded(..) | Side::Nobody => None,
-        }
+        if let Side::Live(kind) = self.subject { Some(kind) } else { None }
     }
 
     /// The folder and manifest of the capture whose tokens the run is about.
@@ -206,9 +197,6 @@ impl<'a> SideChoice<'a> {
     }
 
     /// What the request or the recording says is to be run.
-    ///
-    /// # Errors
-    /// As [`TokensRequest::ready`] and [`Input::check`].
     pub(super) fn input(&self, pair: &Pair<'_>) -> Result<Input> {
         let SidesRequest { tokens, capture, .. } = self.request;
         let input = match self.recorded() {
@@ -238,9 +226,6 @@ impl<'a> SideChoice<'a> {
 
 impl Sides<'_> {
     /// Runs or reads the reference, then the subject on the same tokens.
-    ///
-    /// # Errors
-    /// As [`Pair::run`] and [`Pair::read`].
     pub(super) fn record(&self, pair: &Pair<'_>, input: &Input) -> Result<(Recording, Option<Recording>)> {
         let reference = match &self.chosen.reference {
             Side::Recorded(folder, manifest) => Some(pair.read(folder, manifest, &Names::of(&pair.oracle.graph))?),

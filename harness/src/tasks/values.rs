@@ -1,6 +1,6 @@
 //! How values are read from the command line, and what a shell may complete them to.
 
-use crate::mutations::{FaultSite, catalogue};
+use crate::mutations::{FaultSite, Mutation, catalogue};
 use crate::nearest::nearest;
 use crate::prompts::BUILT_IN;
 use crate::runners::{RUNNERS, Source};
@@ -8,6 +8,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 use qdiff_engine::model::{ARCHITECTURES, skeleton};
+use std::collections::HashSet;
 use std::ffi::OsStr;
 
 /// A count.
@@ -25,37 +26,24 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
 pub struct Known(fn() -> Vec<PossibleValue>);
 
 /// Faults to inject.
-pub fn fault() -> Known {
-    Known(|| {
-        let faults = catalogue().filter(|m| m.site() != FaultSite::Elsewhere);
-        faults.map(|m| PossibleValue::new(m.name).help(m.story)).collect()
-    })
-}
+pub const FAULT: Known = Known(|| mutations(|m| m.site() != FaultSite::Elsewhere));
 
 /// Names of mutations.
-pub fn mutation() -> Known {
-    Known(|| catalogue().map(|m| PossibleValue::new(m.name).help(m.story)).collect())
+pub const MUTATION: Known = Known(|| mutations(|_| true));
+
+fn mutations(wanted: fn(&Mutation) -> bool) -> Vec<PossibleValue> {
+    catalogue().filter(|m| wanted(m)).map(|m| PossibleValue::new(m.name).help(m.story)).collect()
 }
 
 /// Stages, by name or pattern.
-pub fn stage() -> Known {
-    Known(|| {
-        let mut names: Vec<&'static str> = Vec::new();
-        for (_, build) in ARCHITECTURES {
-            for name in skeleton(*build, 1).stage_names() {
-                if !names.contains(&name) {
-                    names.push(name);
-                }
-            }
-        }
-        names.into_iter().map(PossibleValue::new).collect()
-    })
-}
+pub const STAGE: Known = Known(|| {
+    let names = ARCHITECTURES.iter().flat_map(|(_, build)| skeleton(*build, 1).stage_names());
+    let mut seen = HashSet::new();
+    names.filter(|name| seen.insert(*name)).map(PossibleValue::new).collect()
+});
 
 /// Prompts: those that are built in, or text.
-pub fn prompt() -> Known {
-    Known(|| BUILT_IN.iter().map(|p| PossibleValue::new(p.name).help(p.about)).collect())
-}
+pub const PROMPT: Known = Known(|| BUILT_IN.iter().map(|p| PossibleValue::new(p.name).help(p.about)).collect());
 
 impl TypedValueParser for Known {
     type Value = String;
@@ -72,31 +60,23 @@ impl TypedValueParser for Known {
 /// Reads where a side comes from. Help and completions follow from the table of runners.
 #[derive(Clone, Copy)]
 pub struct SourceParser {
-    auto: bool,
     recorded: bool,
     nobody: bool,
 }
 
 /// A subject: `auto`, a runner or a capture.
-pub fn subject() -> SourceParser {
-    SourceParser { auto: true, recorded: true, nobody: false }
-}
+pub const SUBJECT: SourceParser = SourceParser { recorded: true, nobody: false };
 
 /// A reference: as a subject, or nobody.
-pub fn reference() -> SourceParser {
-    SourceParser { auto: true, recorded: true, nobody: true }
-}
+pub const REFERENCE: SourceParser = SourceParser { recorded: true, nobody: true };
 
 /// A side that runs.
-pub fn live() -> SourceParser {
-    SourceParser { auto: true, recorded: false, nobody: false }
-}
+pub const LIVE: SourceParser = SourceParser { recorded: false, nobody: false };
 
 impl SourceParser {
     fn accepts(self, source: &Source) -> bool {
         match source {
-            Source::Auto => self.auto,
-            Source::Live(_) => true,
+            Source::Auto | Source::Live(_) => true,
             Source::Recorded(_) => self.recorded,
             Source::Nobody => self.nobody,
         }
@@ -135,8 +115,7 @@ impl TypedValueParser for SourceParser {
         let live = RUNNERS.iter().map(|r| PossibleValue::new(r.name).help(r.about));
         let recorded = PossibleValue::new("capture:DIR").help("a recorded capture, of whatever engine");
         let nobody = PossibleValue::new("none").help("nobody: by its own operands, and by what no correct model does");
-        let auto = self.auto.then_some(auto).into_iter();
         let beside = self.recorded.then_some(recorded).into_iter().chain(self.nobody.then_some(nobody));
-        Some(Box::new(auto.chain(live).chain(beside)))
+        Some(Box::new([auto].into_iter().chain(live).chain(beside)))
     }
 }

@@ -16,10 +16,9 @@ use crate::pair::{Pair, Recording, Settings};
 use crate::progress::Progress;
 use crate::report::{Doubt, OracleReport, OracleStage, Suspect};
 use crate::runners::{Faults, LLAMA, Tokens};
-use crate::verdict::{Local, Verdict, residuals};
+use crate::verdict::{Verdict, residuals};
 use anyhow::{Context as _, Result};
 use clap::Args;
-use qdiff_engine::model::StageId;
 use rayon::prelude::*;
 use std::collections::HashSet;
 
@@ -47,7 +46,6 @@ pub fn verify_oracle(request: &VerifyRequest, console: Console<'_>) -> Result<Or
     let tokens = Tokens { prompt: &prompt.tokens, ubatch: prompt.tokens.len(), decode, forced: None };
     let settings = Settings { threads, store: Store::usual(request.tmp.tmp.as_deref()), ..Settings::default() };
     let stages = on_f32(&opened, tokens, settings, console.progress)?;
-    let stages = stages.into_iter().map(|(stage, local)| OracleStage { stage, local }).collect();
     Ok(OracleReport { tokens: prompt.tokens.len(), prompt: prompt.name, decode, stages })
 }
 
@@ -72,13 +70,13 @@ fn failing(pair: &Pair<'_>, prompt: &[u32], fed: &[u32]) -> Result<HashSet<&'sta
     let tokens = Tokens { prompt, ubatch: prompt.len(), decode: fed.len(), forced: Some(fed) };
     let settings = Settings { kv: Number::F32, ..pair.settings.clone() };
     let stages = on_f32(pair.opened, tokens, settings, pair.progress)?;
-    Ok(stages.into_iter().filter(|(_, l)| !l.ok()).map(|(id, _)| id.name).collect())
+    Ok(stages.into_iter().filter(|s| !s.local.ok()).map(|s| s.stage.name).collect())
 }
 
 /// The residuals of llama.cpp's stages on a copy of the model in F32.
 fn on_f32(
     opened: &LoadedModel, tokens: Tokens<'_>, settings: Settings, progress: Progress<'_>,
-) -> Result<Vec<(StageId, Local)>> {
+) -> Result<Vec<OracleStage>> {
     let folder = settings.store.folder.clone();
     let copy =
         tempfile::Builder::new().prefix("qdiff-f32-").suffix(".gguf").tempfile_in(&folder).with_context(|| {
@@ -94,7 +92,7 @@ fn on_f32(
     let llama = pair.run(&LLAMA, tokens, Faults::default())?;
     let stages = pair.oracle.graph.nodes.par_iter().filter_map(|node| {
         let local = residuals(node, &pair.oracle, &[llama.side()], &pair.filter, &pair.policy).pop()?;
-        Some((node.id, local?))
+        Some(OracleStage { stage: node.id, local: local? })
     });
     let stages = stages.collect();
     pair.settings.store.trouble()?;

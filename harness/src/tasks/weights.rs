@@ -1,6 +1,6 @@
 //! The stage before all others: every weight against ggml's reading, or against another file.
 
-use super::request::{ModelArgument, ThreadsRequest, model_path};
+use super::request::{ModelRequest, ThreadsRequest};
 use super::{Console, faults, values};
 use crate::llama::gguf::GgmlWeights;
 use crate::loaded::LoadedModel;
@@ -22,16 +22,16 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Args)]
 pub struct WeightsRequest {
     #[command(flatten)]
-    pub model: ModelArgument,
+    pub model: ModelRequest,
     /// Whose reading is held against ggml's: cpu (the engine's reader), or cuda (bytes and values read back from the device)
     #[arg(long, value_name = "RUNNER", default_value = "cpu", env = "QDIFF_WEIGHTS_SUBJECT",
-          value_parser = values::live(), hide_possible_values = true)]
+          value_parser = values::LIVE, hide_possible_values = true)]
     pub subject: Source,
     /// Hold the file against another one instead, byte by byte and value by value
     #[arg(long, value_name = "FILE.gguf", conflicts_with_all = ["subject", "inject"])]
     pub against: Option<PathBuf>,
     /// Faults, as `--inject` writes them.
-    #[arg(help = "Read weights wrongly: NAME[:PARAM=VALUE,…][@L07, @L07.q_proj or @TENSOR]; repeatable (see `qdiff mutations`)", long, value_name = "FAULT", value_parser = values::fault(), hide_possible_values = true)]
+    #[arg(help = "Read weights wrongly: NAME[:PARAM=VALUE,…][@L07, @L07.q_proj or @TENSOR]; repeatable (see `qdiff mutations`)", long, value_name = "FAULT", value_parser = values::FAULT, hide_possible_values = true)]
     pub inject: Vec<String>,
 }
 
@@ -53,10 +53,10 @@ pub fn weights(request: &WeightsRequest, console: Console<'_>) -> Result<Weights
         ),
     };
     ThreadsRequest { threads: None }.apply()?;
-    let path = model_path(request.model.model.as_ref())?;
+    let path = request.model.path()?;
     match &request.against {
-        Some(other) => against(&path, other, console.progress),
-        None => against_ggml(&path, &injections, kind.device, console.progress),
+        Some(other) => against(path, other, console.progress),
+        None => against_ggml(path, &injections, kind.device, console.progress),
     }
 }
 

@@ -77,9 +77,6 @@ fn unheard(command: &mut Command, of: &ArgMatches) -> Result<(), Error> {
 }
 
 /// Refuses what cannot be said together.
-///
-/// # Errors
-/// Names the two options.
 pub(super) fn check(command: &mut Command, matches: &ArgMatches) -> Result<(), Error> {
     let Some((name, of)) = matches.subcommand() else {
         return Ok(());

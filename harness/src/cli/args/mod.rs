@@ -5,22 +5,25 @@ mod mutations;
 mod output;
 
 pub use mutations::MutationsCommand;
-pub use output::{BenchArgs, Bisected, Ci, FileArgs, JsonArgs, OutputArgs, ReportArgs, Reported};
+pub use output::{Bisected, Ci, FileArgs, JsonArgs, OutputArgs, ReportArgs, Reported};
 
+use super::manual::schemas;
 use super::project::Project;
+use crate::tasks::bench::BenchRequest;
 use crate::tasks::compare::CompareRequest;
 use crate::tasks::dequantise::DequantiseRequest;
 use crate::tasks::generate::GenerateRequest;
 use crate::tasks::logits::LogitsRequest;
 use crate::tasks::prompts::PromptsRequest;
 use crate::tasks::record::RecordRequest;
-use crate::tasks::request::{ModelArgument, PromptRequest};
+use crate::tasks::request::{ModelRequest, PromptRequest};
 use crate::tasks::run::{REPORTS, RunRequest};
 use crate::tasks::sweep::SweepRequest;
 use crate::tasks::verify::VerifyRequest;
 use crate::tasks::weights::WeightsRequest;
+use clap::builder::{PossibleValuesParser, Resettable};
 use clap::error::ErrorKind;
-use clap::{ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -64,10 +67,7 @@ impl Cli {
         let mut command = Self::command();
         let words: Vec<OsString> = words.into_iter().collect();
         let mut matches = command.try_get_matches_from_mut(&words)?;
-        let project = match Project::find() {
-            Ok(project) => project,
-            Err(e) => return Err(clap::Error::raw(ErrorKind::Io, format!("{e:#}\n"))),
-        };
+        let project = Project::find().map_err(|e| clap::Error::raw(ErrorKind::Io, format!("{e:#}\n")))?;
         if let Some(project) = &project {
             command = project.apply(Self::command());
             matches = command.try_get_matches_from_mut(&words)?;
@@ -117,6 +117,11 @@ impl Command {
     }
 }
 
+/// An option as the argument of a command.
+fn argument(option: Arg) -> Arg {
+    option.short(None).long(Resettable::Reset).help_heading(Resettable::Reset)
+}
+
 /// When to colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ColorChoice {
@@ -142,18 +147,24 @@ Examples:
   qdiff run --tolerance 'L*.ffn_down=1e-3' --report report.html --report junit.xml")]
     Run(Bisected<RunRequest>),
     /// Say what a GGUF file is and what the graph will use of it
-    #[command(after_help = "\
+    #[command(
+        mut_arg("model", argument),
+        after_help = "\
 Examples:
   qdiff inspect model.gguf
-  qdiff inspect model.gguf --json model.json")]
-    Inspect(Reported<ModelArgument, JsonArgs>),
+  qdiff inspect model.gguf --json model.json"
+    )]
+    Inspect(Reported<ModelRequest, JsonArgs>),
     /// Compare every weight with ggml's reading, or with another file, down to the block and its field
-    #[command(after_help = "\
+    #[command(
+        mut_arg("model", argument),
+        after_help = "\
 Examples:
   qdiff weights model.gguf
   qdiff weights model.gguf --inject nibble-order@L00.ffn_down
   qdiff weights model.gguf --inject tensor-not-loaded@blk.1.attn_q.weight --json weights.json
-  qdiff weights damaged.gguf --against model.gguf")]
+  qdiff weights damaged.gguf --against model.gguf"
+    )]
     Weights(Reported<WeightsRequest>),
     /// Ask of every logit whether it is the product it should be, and which ids are suspicious
     #[command(after_help = "\
@@ -248,7 +259,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   qdiff bench --rounds 1")]
-    Bench(BenchArgs),
+    Bench(Reported<BenchRequest>),
     /// Print the JSON schema of what qdiff writes and reads
     #[command(after_help = "\
 Examples:
@@ -256,8 +267,8 @@ Examples:
   qdiff schema capture")]
     Schema {
         /// Of what
-        #[arg(value_enum, default_value_t = Schema::Run)]
-        of: Schema,
+        #[arg(value_parser = PossibleValuesParser::new(schemas().map(|(name, _)| name)), default_value = "run")]
+        of: String,
     },
     /// Print the completions of a shell
     #[command(after_help = "\
@@ -278,33 +289,4 @@ Examples:
         #[arg(value_name = "DIR")]
         folder: Option<PathBuf>,
     },
-}
-
-/// What has a JSON schema.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Schema {
-    /// What `run --json` writes
-    #[value(alias = "report")]
-    Run,
-    /// What `run --prompts` writes for a prompt that failed
-    Failure,
-    /// What `generate --json` writes
-    #[value(alias = "generation")]
-    Generate,
-    /// What `logits --json` writes
-    Logits,
-    /// What `weights --json` writes
-    Weights,
-    /// What `sweep --json` writes
-    Sweep,
-    /// What `compare --json` writes without a model
-    Compare,
-    /// What `verify-oracle --json` writes
-    VerifyOracle,
-    /// What `mutations score --json` writes
-    Score,
-    /// What `bench --json` writes
-    Bench,
-    /// The manifest.json of a capture
-    Capture,
 }

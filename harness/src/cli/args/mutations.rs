@@ -23,7 +23,7 @@ Examples:
   qdiff mutations show rope-base")]
     Show {
         /// Its name
-        #[arg(value_parser = values::mutation(), hide_possible_values = true)]
+        #[arg(value_parser = values::MUTATION, hide_possible_values = true)]
         name: String,
         #[command(flatten)]
         json: JsonArgs,

@@ -1,6 +1,5 @@
 //! Where a report goes, and what a command that makes one takes beside it.
 
-use crate::tasks::bench::BenchRequest;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
@@ -81,18 +80,6 @@ pub struct Bisected<R: Args> {
     /// Exit with 125 instead of 2 and 3, for `git bisect run`
     #[arg(long, help_heading = "Output")]
     pub bisect: bool,
-}
-
-/// `qdiff bench`.
-#[derive(Clone, Debug, Args)]
-pub struct BenchArgs {
-    #[command(flatten)]
-    pub request: BenchRequest,
-    #[command(flatten)]
-    pub output: FileArgs,
-    /// Print the change against the figures of an earlier --json file (`--measure cuda`)
-    #[arg(long, value_name = "FILE", env = "QDIFF_BASELINE", help_heading = "Output")]
-    pub baseline: Option<PathBuf>,
 }
 
 /// `qdiff report`.

@@ -10,7 +10,7 @@ pub use field::{Field, FieldFinding, Judgement};
 pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
 
 use super::bench::Bench;
-use super::{Document as _, SCHEMA_VERSION, markdown};
+use super::{Document as _, SCHEMA_VERSION, file, markdown};
 use crate::score::Score;
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
@@ -36,17 +36,12 @@ impl Book {
     /// A file that cannot be read, is no result, or is of another version.
     pub fn read(folders: &[PathBuf]) -> Result<Self> {
         let mut book = Self::default();
-        let mut any = false;
-        for folder in folders {
-            for path in files(folder)? {
-                book.add(&path)?;
-                any = true;
-            }
-        }
-        if !any {
+        let files = folders.iter().map(|folder| file::list(folder, "json")).collect::<Result<Vec<_>>>()?.concat();
+        if files.is_empty() {
             let folders: Vec<String> = folders.iter().map(|f| f.display().to_string()).collect();
             bail!("{}: no result in it, a JSON file with a `kind`", folders.join(", "));
         }
+        files.iter().try_for_each(|path| book.add(path))?;
         Ok(book)
     }
 
@@ -106,17 +101,4 @@ fn missing(kind: &str, so: bool, out: &mut String) {
     if so {
         let _ = writeln!(out, "\nMissing: no result of kind `{kind}`.");
     }
-}
-
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let problem = || format!("cannot read the folder {}", folder.display());
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(folder).with_context(problem)? {
-        let path = entry.with_context(problem)?.path();
-        if path.extension().is_some_and(|e| e == "json") {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    Ok(paths)
 }

@@ -10,6 +10,7 @@ use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path as PathOf, band
 use qdiff_engine::model::StageId;
 use qdiff_engine::ops::Tensor;
 use qdiff_engine::tap::{NoTaps, TapSink};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Tokens of the context before the first timed decode step, which is also the timed prefill.
@@ -55,14 +56,14 @@ enum Taps {
 
 /// An engine to be timed.
 struct Entry {
-    name: String,
+    name: &'static str,
     options: Options,
     taps: Taps,
 }
 
 fn entries(gemm: Gemm, kv: KvType) -> Vec<Entry> {
-    let entry = |name: &str, path, taps: Taps| Entry {
-        name: name.to_owned(),
+    let entry = |name, path, taps: Taps| Entry {
+        name,
         options: Options {
             step: CONTEXT,
             context: CONTEXT + DECODE,
@@ -87,7 +88,7 @@ fn entries(gemm: Gemm, kv: KvType) -> Vec<Entry> {
 /// Seconds per token of prefill and of decode.
 fn time(engine: &mut CudaEngine, prompt: &[u32], taps: Taps) -> Result<(f64, f64)> {
     engine.rewind(0);
-    per_token(prompt, if taps == Taps::Off { DECODE } else { TAPPED }, |tokens| match taps {
+    timed(prompt, if taps == Taps::Off { DECODE } else { TAPPED }, |tokens| match taps {
         Taps::Off => Ok(engine.step(tokens, &mut NoTaps)?),
         Taps::Device | Taps::Host => Ok(engine.step(tokens, &mut Every)?),
     })
@@ -95,22 +96,25 @@ fn time(engine: &mut CudaEngine, prompt: &[u32], taps: Taps) -> Result<(f64, f64
 
 fn time_llama(plain: &mut Plain, prompt: &[u32]) -> Result<(f64, f64)> {
     plain.clear();
-    per_token(prompt, DECODE, |tokens| plain.step(tokens))
-}
-
-fn per_token(prompt: &[u32], steps: usize, step: impl FnMut(&[u32]) -> Result<()>) -> Result<(f64, f64)> {
-    let (prefill, decode) = timed(prompt, steps, step)?;
-    Ok((prefill / prompt.len() as f64, decode / steps as f64))
+    timed(prompt, DECODE, |tokens| plain.step(tokens))
 }
 
 /// Seconds per token of prefill and of decode, a pair a round.
 type Times = Vec<(f64, f64)>;
 
+/// Reads an earlier measurement.
+pub(super) fn read(path: &Path) -> Result<Bench> {
+    let shown = path.display();
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {shown}"))?;
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("{shown} is no file that `qdiff bench --measure cuda --json` wrote"))
+}
+
 /// Times everything. Every engine runs between two runs of llama.cpp, round by round.
 pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
     let opened = request.prompt.model.open()?;
     let prompt = request.cycled(&opened, CONTEXT)?;
-    let rounds = usize::from(request.rounds());
+    let rounds = usize::from(request.rounds);
     let mut bench = Bench {
         device: String::new(),
         bandwidth: bandwidth()?,
@@ -139,11 +143,16 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
             Ok(())
         })
         .with_context(|| format!("timing {}", entry.name))?;
-        bench.add(&entry.name, &ours);
+        bench.add(entry.name, &ours);
     }
     if !theirs.is_empty() {
         bench.add("llama.cpp (cuda)", &theirs);
-        bench.compare("llama.cpp (cuda)");
+        // Its own two rows are the last.
+        let (rows, theirs) = bench.rows.split_last_chunk_mut::<2>().context("llama.cpp was not timed")?;
+        for row in rows {
+            let other = theirs.iter().find(|t| t.what == row.what);
+            row.ratio = other.map(|t| row.tokens_per_second / t.tokens_per_second);
+        }
     }
     Ok(bench)
 }
@@ -182,14 +191,6 @@ impl Bench {
                 of_bandwidth: (what == "decode").then_some(share),
                 ratio: None,
             });
-        }
-    }
-
-    fn compare(&mut self, who: &str) {
-        let theirs: Vec<Row> = self.rows.iter().filter(|r| r.who == who).cloned().collect();
-        for row in self.rows.iter_mut().filter(|r| r.who != who) {
-            let other = theirs.iter().find(|t| t.what == row.what);
-            row.ratio = other.map(|t| row.tokens_per_second / t.tokens_per_second);
         }
     }
 }

@@ -4,7 +4,7 @@ mod cuda;
 mod soak;
 
 use super::Console;
-use super::request::{GemmRequest, PromptRequest, ThreadsRequest, model_path};
+use super::request::{GemmRequest, PromptRequest, ThreadsRequest};
 use crate::capture::{Filter, Store, Want};
 use crate::llama::context::TappedContext;
 use crate::loaded::LoadedModel;
@@ -14,15 +14,13 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use qdiff_engine::cpu::CpuEngine;
 use qdiff_engine::tap::NoTaps;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// Prompt length and decode steps of the speed measurement, in tokens.
 const PREFILL: usize = 64;
 const STEPS: usize = 16;
-
-/// Rounds unless told otherwise.
-const ROUNDS: u16 = 3;
 
 /// What to measure.
 #[derive(Clone, Debug, Args)]
@@ -36,19 +34,18 @@ pub struct BenchRequest {
     pub threads: ThreadsRequest,
     #[command(flatten)]
     pub gemm: GemmRequest,
-    /// Rounds; both sides run in each, and the medians are printed [default: 3]
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..), help_heading = "How to run it")]
-    pub rounds: Option<u16>,
+    /// Rounds; both sides run in each, and the medians are printed
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..), help_heading = "How to run it")]
+    pub rounds: u16,
     /// Leave llama.cpp out, and so the ratios (`--measure cuda`)
     #[arg(long, env = "QDIFF_ALONE", help_heading = "How to run it")]
     pub alone: bool,
+    /// Print the change against the figures of an earlier --json file (`--measure cuda`)
+    #[arg(long, value_name = "FILE", env = "QDIFF_BASELINE", help_heading = "Output", display_order = 99)]
+    pub baseline: Option<PathBuf>,
 }
 
 impl BenchRequest {
-    fn rounds(&self) -> u16 {
-        self.rounds.unwrap_or(ROUNDS)
-    }
-
     /// The prompt's tokens, repeated or cut to `length`.
     fn cycled(&self, opened: &LoadedModel, length: usize) -> Result<Vec<u32>> {
         let ready = self.prompt.ready(opened, 0)?;
@@ -76,12 +73,13 @@ pub enum Measure {
 /// # Errors
 /// Whatever keeps a side from running; of a soak, memory that grows.
 pub fn bench(request: &BenchRequest, console: Console<'_>) -> Result<BenchReport> {
+    let before = request.baseline.as_deref().map(cuda::read).transpose()?;
     Ok(match request.measure {
         Measure::Speed => BenchReport::Speed(speed(request)?),
         Measure::Run => BenchReport::Run(whole_run(request)?),
         Measure::TappedPrefill => tapped_prefill(request)?,
-        Measure::Soak => BenchReport::Soak(soak::run(request, console)?),
-        Measure::Cuda => BenchReport::Cuda { now: cuda::measure(request)?, before: None },
+        Measure::Soak => soak::run(request, console)?,
+        Measure::Cuda => BenchReport::Cuda { now: cuda::measure(request)?, before },
     })
 }
 
@@ -94,30 +92,29 @@ fn speed(request: &BenchRequest) -> Result<Speed> {
     let threads = request.threads.apply()?;
     let opened = request.prompt.model.open()?;
     let prompt = request.cycled(&opened, PREFILL)?;
-    // Seconds of (prefill, decode), of the CPU engine and of llama.cpp.
+    // Seconds per token of (prefill, decode), of the CPU engine and of llama.cpp.
     let mut rounds: Vec<((f64, f64), (f64, f64))> = Vec::new();
-    for _ in 0..request.rounds() {
+    for _ in 0..request.rounds {
         rounds.push((cpu(&opened, &prompt)?, llama(&opened, &prompt, threads)?));
     }
     let row = |what, tokens: usize, pick: fn(&(f64, f64)) -> f64| {
         let of = |f: &dyn Fn(f64, f64) -> f64| median(rounds.iter().map(|(a, b)| f(pick(a), pick(b))).collect());
-        let n = tokens as f64;
-        SpeedRow { what, tokens, cpu: n / of(&|a, _| a), llama: n / of(&|_, b| b), ratio: of(&|a, b| b / a) }
+        SpeedRow { what, tokens, cpu: 1.0 / of(&|a, _| a), llama: 1.0 / of(&|_, b| b), ratio: of(&|a, b| b / a) }
     };
     let rows = vec![row("prefill", PREFILL, |t| t.0), row("decode", STEPS, |t| t.1)];
-    Ok(Speed { threads, rounds: request.rounds(), rows })
+    Ok(Speed { threads, rounds: request.rounds, rows })
 }
 
-/// Seconds of a step of the whole prompt, and of `steps` single tokens after it.
+/// Seconds per token: in a step of the whole prompt, and in `steps` single ones after it.
 fn timed(prompt: &[u32], steps: usize, mut step: impl FnMut(&[u32]) -> Result<()>) -> Result<(f64, f64)> {
     let start = Instant::now();
     step(prompt)?;
-    let prefill = start.elapsed().as_secs_f64();
+    let prefill = start.elapsed().as_secs_f64() / prompt.len() as f64;
     let start = Instant::now();
     for &token in prompt.iter().cycle().take(steps) {
         step(&[token])?;
     }
-    Ok((prefill, start.elapsed().as_secs_f64()))
+    Ok((prefill, start.elapsed().as_secs_f64() / steps as f64))
 }
 
 fn cpu(opened: &LoadedModel, prompt: &[u32]) -> Result<(f64, f64)> {
@@ -149,21 +146,21 @@ fn tapped_prefill(request: &BenchRequest) -> Result<BenchReport> {
 }
 
 fn whole_run(request: &BenchRequest) -> Result<WholeRun> {
-    let model = model_path(request.prompt.model.model.as_ref())?;
+    let model = request.prompt.model.path()?;
     let program = std::env::current_exe().context("cannot find the qdiff program itself")?;
     let folder = tempfile::tempdir()?;
     let _cleanup = crate::cleanup::guard(folder.path());
     let json = folder.path().join("report.json");
     let common = |words: &[&str]| {
         let mut command = Command::new(&program);
-        command.args(words).arg("--model").arg(&model).arg("--prompt").arg(&request.prompt.prompt);
+        command.args(words).arg("--model").arg(model).arg("--prompt").arg(&request.prompt.prompt);
         if let Some(n) = request.prompt.length {
             command.arg("--length").arg(n.to_string());
         }
         command
     };
     let (mut ratio, mut a, mut b) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..request.rounds() {
+    for _ in 0..request.rounds {
         let theirs = measure(common(&["bench", "--measure", "tapped-prefill"]))?;
         let mut command = common(&["run", "-n", "0"]);
         command.arg("--json").arg(&json);
@@ -178,7 +175,7 @@ fn whole_run(request: &BenchRequest) -> Result<WholeRun> {
         whole: (of(&a, |x| x.0), of(&a, |x| x.1)),
         llama: (of(&b, |x| x.0), of(&b, |x| x.1)),
         ratio: median(ratio),
-        rounds: request.rounds(),
+        rounds: request.rounds,
     })
 }
 

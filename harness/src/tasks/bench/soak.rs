@@ -1,7 +1,7 @@
 //! `qdiff bench --measure soak`: decode steps to the end of the context.
 
 use super::BenchRequest;
-use crate::report::bench::Soaked;
+use crate::report::bench::BenchReport;
 use crate::tasks::Console;
 use anyhow::{Context as _, Result, ensure};
 use qdiff_engine::cuda::{CudaEngine, Options, Path, free_memory};
@@ -22,7 +22,7 @@ fn memory() -> Result<(u64, u64)> {
 }
 
 /// Runs to the end of the context, each step on the token the one before chose.
-pub(super) fn run(request: &BenchRequest, console: Console<'_>) -> Result<Soaked> {
+pub(super) fn run(request: &BenchRequest, console: Console<'_>) -> Result<BenchReport> {
     let opened = request.prompt.model.open()?;
     let config = &opened.model.graph().config;
     let prompt = request.cycled(&opened, FIRST)?;
@@ -70,5 +70,5 @@ pub(super) fn run(request: &BenchRequest, console: Console<'_>) -> Result<Soaked
             );
         }
     }
-    Ok(Soaked { device: engine.device().to_owned(), position: engine.position() })
+    Ok(BenchReport::Soak { device: engine.device().to_owned(), position: engine.position() })
 }
