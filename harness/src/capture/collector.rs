@@ -16,7 +16,8 @@ pub struct Want {
     /// The stage whose last row chooses the next token.
     choice: Option<StageId>,
     positions: Option<HashSet<usize>>,
-    store: Arc<Store>,
+    /// Where the tensors go.
+    pub store: Arc<Store>,
 }
 
 impl Want {
@@ -35,26 +36,13 @@ impl Want {
 
     /// Only the logits of the last token of every step, which choose the next.
     pub fn choice(graph: &Graph, store: &Arc<Store>) -> Arc<Self> {
-        Self::new(graph, &Filter::none(), &|_| true, store)
+        let choice = graph.nodes.last().map(|n| n.id);
+        Arc::new(Self { stages: HashMap::new(), choice, positions: None, store: store.clone() })
     }
 
     /// Nothing at all: an untapped run.
     pub fn nothing() -> Arc<Self> {
         Arc::new(Self { stages: HashMap::new(), choice: None, positions: None, store: Store::usual(None) })
-    }
-
-    /// Where the tensors go.
-    pub fn store(&self) -> &Arc<Store> {
-        &self.store
-    }
-
-    /// An empty step of `tokens` from position `first` on, with the rows to keep.
-    fn step(&self, first: usize, tokens: &[u32]) -> Step {
-        let mut step = Step::new(first, tokens.to_vec());
-        if let Some(positions) = &self.positions {
-            step.keep_only(|p| positions.contains(&p));
-        }
-        step
     }
 }
 
@@ -68,7 +56,11 @@ pub struct Collector {
 impl Collector {
     /// For `tokens` from position `first` on.
     pub fn new(want: &Arc<Want>, first: usize, tokens: &[u32]) -> Self {
-        Self { step: want.step(first, tokens), want: want.clone() }
+        let mut step = Step::new(first, tokens.to_vec());
+        if let Some(positions) = &want.positions {
+            step.keep_only(|p| positions.contains(&p));
+        }
+        Self { step, want: want.clone() }
     }
 
     /// The step, with all that was tapped.
@@ -84,8 +76,7 @@ impl Collector {
     /// Wanted stages that were not tapped, sorted; and how many are wanted.
     pub fn missing(&self) -> (Vec<StageId>, usize) {
         let rows = self.step.rows() > 0;
-        let mut wanted: Vec<StageId> = self.want.stages.keys().copied().collect();
-        wanted.retain(|_| rows);
+        let mut wanted: Vec<StageId> = self.want.stages.keys().copied().filter(|_| rows).collect();
         let total = wanted.len();
         wanted.retain(|id| !self.step.stages.contains_key(id));
         if self.step.choice.is_none() {

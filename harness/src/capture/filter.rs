@@ -14,8 +14,6 @@ pub struct Filter {
     pub(super) positions: Option<HashSet<usize>>,
     /// No position before this one.
     since: usize,
-    /// Asks for nothing, whatever else it says.
-    nothing: bool,
 }
 
 impl Filter {
@@ -50,16 +48,8 @@ impl Filter {
         Ok(())
     }
 
-    /// Asks for nothing.
-    pub fn none() -> Self {
-        Self { nothing: true, ..Self::default() }
-    }
-
     /// Whether the stage is asked for.
     pub fn stage(&self, id: StageId) -> bool {
-        if self.nothing {
-            return false;
-        }
         let layer = match (&self.layers, id.layer) {
             (None, _) => true,
             (Some(layers), Some(layer)) => layers.contains(&usize::from(layer)),

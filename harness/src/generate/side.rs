@@ -100,7 +100,7 @@ impl<'a> GenerationSide<'a> {
         for part in self.feed.chunks(self.plan.ubatch.max(1)) {
             choice = self.runner.step(part, &self.want)?.choice;
         }
-        self.want.store().trouble()?;
+        self.want.store.trouble()?;
         let logits = choice.with_context(|| format!("{problem}: no logits to draw from"))?.get().data.clone();
         let drawn = match &mut self.draw {
             SideSampler::Ours(s) => s.sample(&logits),

@@ -167,10 +167,9 @@ impl Mutation {
 
     /// The node with the fault in it; `None` where it does not happen to such a stage, or changes nothing there.
     pub fn applied(&self, node: &Node, values: &[f64], graph: &Graph) -> Option<Node> {
-        let new = if self.concerns(graph, node) { (self.apply)(node, values, graph) } else { None };
-        new.map(|n| {
-            self.decode.map_or_else(|| n.clone(), |by| decoding(&n, by, values.first().copied().unwrap_or(0.0)))
-        })
+        let new = if self.concerns(graph, node) { (self.apply)(node, values, graph)? } else { return None };
+        let value = values.first().copied().unwrap_or(0.0);
+        Some(self.decode.map(|by| decoding(&new, by, value)).unwrap_or(new))
     }
 
     /// What it is the fault of.

@@ -47,9 +47,8 @@ fn sources(e: &Evidence<'_>, parts: Parts) -> Vec<(usize, usize)> {
 
 fn proposals(e: &Evidence<'_>, parts: Option<Parts>) -> Vec<Vec<f64>> {
     let found = parts.and_then(|parts| sources(e, parts).first().copied());
-    let lists = found
-        .map(|(part, source)| [vec![part as f64, source as f64, 0.0], vec![0.0, 0.0, part as f64 - source as f64]]);
-    lists.into_iter().flatten().collect()
+    let found = found.map(|(part, source)| (part as f64, source as f64));
+    found.map_or_else(Vec::new, |(part, source)| vec![vec![part, source, 0.0], vec![0.0, 0.0, part - source]])
 }
 
 /// Two parts of the output in each other's place, or all of them moved on by some.

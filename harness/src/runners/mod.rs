@@ -118,7 +118,7 @@ pub fn run(
     let mut next = None;
     for (i, part) in parts.enumerate() {
         let mut step = runner.step(part, want)?;
-        want.store().trouble()?;
+        want.store.trouble()?;
         if i == last {
             next = choice(&step);
         } else {
@@ -134,7 +134,7 @@ pub fn run(
         };
         fed.push(token);
         let mut step = runner.step(&[token], want)?;
-        want.store().trouble()?;
+        want.store.trouble()?;
         step.index = index + 1;
         next = choice(&step);
         each(step)?;
