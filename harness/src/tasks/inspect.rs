@@ -2,11 +2,11 @@
 
 use super::request::{ModelArgument, model_path};
 use anyhow::{Context as _, Result};
-use qdiff_engine::gguf::{ArrayValue, Gguf, Value};
+use qdiff_engine::gguf::{Gguf, Value};
 use qdiff_engine::model::{Model, Role, Weight, row_len};
 use qdiff_engine::ops::Op;
 use serde::Serialize;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
 /// Entries given of an array at most.
@@ -136,40 +136,9 @@ fn usage(model: &Model) -> Usage {
 }
 
 fn entry(key: &str, value: &Value) -> Entry {
-    let (of, count, value) = match value {
-        Value::Array(array) => {
-            let (of, first) = first(array);
-            (of, Some(array.len()), Json::Array(first))
-        }
-        plain => {
-            let number = plain.as_f64().map(|v| json!(v)).or_else(|| plain.as_i64().map(|v| json!(v)));
-            let text = match plain {
-                Value::String(bytes) => Some(json!(String::from_utf8_lossy(bytes))),
-                _ => plain.as_u64().map(|v| json!(v)).or_else(|| plain.as_bool().map(|v| json!(v))),
-            };
-            (plain.type_name(), None, text.or(number).unwrap_or(Json::Null))
-        }
+    let (of, count) = match value {
+        Value::Array(array) => (array.type_name(), Some(array.len())),
+        plain => (plain.type_name(), None),
     };
-    Entry { key: key.to_owned(), of, count, value }
-}
-
-/// The element type of an array, and its first elements.
-fn first(array: &ArrayValue) -> (&'static str, Vec<Json>) {
-    fn some<T: Serialize>(of: &'static str, values: &[T]) -> (&'static str, Vec<Json>) {
-        (of, values.iter().take(SHOWN).map(|v| json!(v)).collect())
-    }
-    match array {
-        ArrayValue::U8(v) => some("u8", v),
-        ArrayValue::I8(v) => some("i8", v),
-        ArrayValue::U16(v) => some("u16", v),
-        ArrayValue::I16(v) => some("i16", v),
-        ArrayValue::U32(v) => some("u32", v),
-        ArrayValue::I32(v) => some("i32", v),
-        ArrayValue::F32(v) => some("f32", v),
-        ArrayValue::Bool(v) => some("bool", v),
-        ArrayValue::U64(v) => some("u64", v),
-        ArrayValue::I64(v) => some("i64", v),
-        ArrayValue::F64(v) => some("f64", v),
-        ArrayValue::String(v) => ("str", v.iter().take(SHOWN).map(|s| json!(String::from_utf8_lossy(s))).collect()),
-    }
+    Entry { key: key.to_owned(), of, count, value: value.json(SHOWN) }
 }
