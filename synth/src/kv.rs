@@ -14,54 +14,49 @@ pub struct Kv {
 }
 
 impl Kv {
-    fn key(&mut self, key: &str, ty: u32) {
+    fn entry(&mut self, key: &str, ty: u32, value: &[u8]) {
         self.count += 1;
         put_str(&mut self.bytes, key);
         put_u32(&mut self.bytes, ty);
+        self.bytes.extend_from_slice(value);
+    }
+
+    fn array(&mut self, key: &str, ty: u32, len: usize) {
+        self.entry(key, sys::GGUF_TYPE_ARRAY, &ty.to_le_bytes());
+        put_u64(&mut self.bytes, len);
     }
 
     /// An unsigned integer.
     pub fn u32(&mut self, key: &str, value: u32) {
-        self.key(key, sys::GGUF_TYPE_UINT32);
-        put_u32(&mut self.bytes, value);
+        self.entry(key, sys::GGUF_TYPE_UINT32, &value.to_le_bytes());
     }
 
     /// A float.
     pub fn f32(&mut self, key: &str, value: f32) {
-        self.key(key, sys::GGUF_TYPE_FLOAT32);
-        put_u32(&mut self.bytes, value.to_bits());
+        self.entry(key, sys::GGUF_TYPE_FLOAT32, &value.to_le_bytes());
     }
 
     /// A truth value.
     pub fn bool(&mut self, key: &str, value: bool) {
-        self.key(key, sys::GGUF_TYPE_BOOL);
-        self.bytes.push(value.into());
+        self.entry(key, sys::GGUF_TYPE_BOOL, &[value.into()]);
     }
 
     /// A text.
     pub fn string(&mut self, key: &str, value: &str) {
-        self.key(key, sys::GGUF_TYPE_STRING);
+        self.entry(key, sys::GGUF_TYPE_STRING, &[]);
         put_str(&mut self.bytes, value);
     }
 
     /// An array of texts.
     pub fn strings(&mut self, key: &str, values: &[String]) {
-        self.key(key, sys::GGUF_TYPE_ARRAY);
-        put_u32(&mut self.bytes, sys::GGUF_TYPE_STRING);
-        put_u64(&mut self.bytes, values.len());
-        for v in values {
-            put_str(&mut self.bytes, v);
-        }
+        self.array(key, sys::GGUF_TYPE_STRING, values.len());
+        values.iter().for_each(|v| put_str(&mut self.bytes, v));
     }
 
     /// An array of signed integers.
     pub fn i32s(&mut self, key: &str, values: &[i32]) {
-        self.key(key, sys::GGUF_TYPE_ARRAY);
-        put_u32(&mut self.bytes, sys::GGUF_TYPE_INT32);
-        put_u64(&mut self.bytes, values.len());
-        for v in values {
-            self.bytes.extend_from_slice(&v.to_le_bytes());
-        }
+        self.array(key, sys::GGUF_TYPE_INT32, values.len());
+        self.bytes.extend(values.iter().flat_map(|v| v.to_le_bytes()));
     }
 
     /// A file of this metadata and of `tensors` with their data.

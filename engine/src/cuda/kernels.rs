@@ -245,12 +245,12 @@ impl fmt::Display for Kernel {
 /// The value of `constexpr int NAME = ...;` in a kernel's file, so that a number which both sides need stands there
 /// alone. The value may be a number, another such constant, or a product of these. Evaluated at compile time, which
 /// fails where the file says nothing of the name.
-pub const fn value_of(text: &[u8], name: &[u8]) -> u32 {
-    const DECLARED: &[u8] = b"constexpr int ";
+pub const fn value_of(text: &str, name: &str) -> u32 {
+    const DECLARED: &str = "constexpr int ";
     let mut at = 0;
     while at < text.len() {
         let end = at + DECLARED.len() + name.len();
-        if starts(text, at, DECLARED) && starts(text, at + DECLARED.len(), name) && starts(text, end, b" = ") {
+        if starts(text, at, DECLARED) && starts(text, at + DECLARED.len(), name) && starts(text, end, " = ") {
             return product(text, end + 3);
         }
         at += 1;
@@ -258,8 +258,8 @@ pub const fn value_of(text: &[u8], name: &[u8]) -> u32 {
     panic!("no such constant in the kernel's file")
 }
 
-const fn starts(text: &[u8], at: usize, with: &[u8]) -> bool {
-    let mut i = 0;
+const fn starts(text: &str, at: usize, with: &str) -> bool {
+    let (text, with, mut i) = (text.as_bytes(), with.as_bytes(), 0);
     while i < with.len() {
         if at + i >= text.len() || text[at + i] != with[i] {
             return false;
@@ -270,36 +270,30 @@ const fn starts(text: &[u8], at: usize, with: &[u8]) -> bool {
 }
 
 /// The product that stands at `at` and ends with a semicolon.
-const fn product(text: &[u8], mut at: usize) -> u32 {
-    let mut value = 1;
+const fn product(text: &str, mut at: usize) -> u32 {
+    let (bytes, mut value) = (text.as_bytes(), 1);
     loop {
         let mut end = at;
-        while text[end].is_ascii_alphanumeric() || text[end] == b'_' {
+        while bytes[end].is_ascii_alphanumeric() || bytes[end] == b'_' {
             end += 1;
         }
         let factor = text.split_at(end).0.split_at(at).1;
-        value *= if factor[0].is_ascii_digit() { number(factor) } else { value_of(text, factor) };
-        if text[end] == b';' {
+        value *= match u32::from_str_radix(factor, 10) {
+            Ok(number) => number,
+            Err(_) => value_of(text, factor),
+        };
+        if bytes[end] == b';' {
             return value;
         }
-        assert!(starts(text, end, b" * "), "a constant that is no product");
+        assert!(starts(text, end, " * "), "a constant that is no product");
         at = end + 3;
     }
-}
-
-const fn number(digits: &[u8]) -> u32 {
-    let (mut value, mut i) = (0, 0);
-    while i < digits.len() {
-        value = 10 * value + (digits[i] - b'0') as u32;
-        i += 1;
-    }
-    value
 }
 
 /// [`value_of`] in a file of `engine/kernels`, by its path.
 macro_rules! constant {
     ($path:literal, $name:literal) => {
-        const { $crate::cuda::kernels::value_of(include_bytes!(concat!("../../kernels/", $path)), $name.as_bytes()) }
+        const { $crate::cuda::kernels::value_of(include_str!(concat!("../../kernels/", $path)), $name) }
     };
 }
 pub(super) use constant;
@@ -310,8 +304,8 @@ mod tests {
 
     #[test]
     fn constants_are_read_where_they_stand() {
-        const TEXT: &[u8] = b"constexpr int A = 3; // that\nconstexpr int AB = 4 * A * A;\n";
-        assert_eq!([value_of(TEXT, b"A"), value_of(TEXT, b"AB")], [3, 36]);
+        const TEXT: &str = "constexpr int A = 3; // that\nconstexpr int AB = 4 * A * A;\n";
+        assert_eq!([value_of(TEXT, "A"), value_of(TEXT, "AB")], [3, 36]);
     }
 
     #[test]

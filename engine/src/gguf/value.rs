@@ -2,6 +2,7 @@
 
 use super::error::Problem;
 use super::reader::Reader;
+use serde_json::Value as Json;
 
 /// Many strings in one piece of memory.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,6 +40,11 @@ impl StringArray {
     }
 }
 
+/// A string as JSON has it: what is not UTF-8 in it becomes U+FFFD.
+fn text(bytes: &[u8]) -> Json {
+    String::from_utf8_lossy(bytes).into()
+}
+
 /// Makes the values of a list of types of fixed length: number in a file, variant, type, name, and how its bytes are
 /// read.
 macro_rules! values {
@@ -65,11 +71,19 @@ macro_rules! values {
                 self.len() == 0
             }
 
-            /// The elements' type as [`Value::type_name`] calls it, and the first `n` of them.
-            pub fn first(&self, n: usize) -> (&'static str, Vec<Value>) {
+            /// The elements' type, as [`Value::type_name`].
+            pub fn type_name(&self) -> &'static str {
                 match self {
-                    $(Self::$variant(v) => ($name, v.iter().take(n).map(|v| Value::$variant(*v)).collect()),)*
-                    Self::String(v) => ("str", v.iter().take(n).map(|v| Value::String(v.into())).collect()),
+                    $(Self::$variant(_) => $name,)*
+                    Self::String(_) => "str",
+                }
+            }
+
+            /// The first `n` elements.
+            fn json(&self, n: usize) -> Json {
+                match self {
+                    $(Self::$variant(v) => v.iter().take(n).copied().collect(),)*
+                    Self::String(v) => v.iter().take(n).map(text).collect(),
                 }
             }
 
@@ -102,6 +116,15 @@ macro_rules! values {
                 }
             }
 
+            /// The value of one element, or the first `n` of an array.
+            pub fn json(&self, n: usize) -> Json {
+                match self {
+                    $(Self::$variant(v) => (*v).into(),)*
+                    Self::String(v) => text(v),
+                    Self::Array(v) => v.json(n),
+                }
+            }
+
             /// A value of the type of fixed length with this number, if there is one.
             pub(super) fn read(r: &mut Reader<'_>, id: u32) -> Result<Option<Self>, Problem> {
                 Ok(match id {
@@ -128,28 +151,19 @@ values! {
 }
 
 impl Value {
-    fn integer(&self) -> Option<i128> {
-        match *self {
-            Self::U8(v) => Some(v.into()),
-            Self::I8(v) => Some(v.into()),
-            Self::U16(v) => Some(v.into()),
-            Self::I16(v) => Some(v.into()),
-            Self::U32(v) => Some(v.into()),
-            Self::I32(v) => Some(v.into()),
-            Self::U64(v) => Some(v.into()),
-            Self::I64(v) => Some(v.into()),
-            _ => None,
-        }
-    }
-
     /// An integer of any width that is not negative.
     pub fn as_u64(&self) -> Option<u64> {
-        self.integer()?.try_into().ok()
-    }
-
-    /// An integer of any width that fits.
-    pub fn as_i64(&self) -> Option<i64> {
-        self.integer()?.try_into().ok()
+        match *self {
+            Self::U8(v) => Some(v.into()),
+            Self::I8(v) => v.try_into().ok(),
+            Self::U16(v) => Some(v.into()),
+            Self::I16(v) => v.try_into().ok(),
+            Self::U32(v) => Some(v.into()),
+            Self::I32(v) => v.try_into().ok(),
+            Self::U64(v) => Some(v),
+            Self::I64(v) => v.try_into().ok(),
+            _ => None,
+        }
     }
 
     /// A float of either width, exactly; integers are none.

@@ -67,13 +67,8 @@ impl Tokenizer {
     }
 
     /// Number of tokens, padding included.
-    pub fn len(&self) -> usize {
+    pub fn n_tokens(&self) -> usize {
         self.vocab.texts.len()
-    }
-
-    /// Whether there is no token at all.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// What the token is for; `None` beyond the vocabulary.
@@ -89,11 +84,6 @@ impl Tokenizer {
     /// The token before every text, where the vocabulary names one.
     pub fn bos(&self) -> Option<u32> {
         self.vocab.bos
-    }
-
-    /// The token after every text, where the vocabulary names one.
-    pub fn eos(&self) -> Option<u32> {
-        self.vocab.eos
     }
 
     /// The tokens of `text`, with the vocabulary's own at its ends. Special tokens in the text are recognised if
@@ -172,7 +162,7 @@ impl Tokenizer {
         for (symbol, len) in self.vocab.bpe.encode(&text.as_bytes()[word]) {
             let span = start..start + len;
             start = span.end;
-            if (symbol as usize) < self.len() {
+            if (symbol as usize) < self.n_tokens() {
                 out.push(Token { id: symbol, span, rule });
                 continue;
             }

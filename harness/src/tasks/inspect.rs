@@ -6,7 +6,7 @@ use qdiff_engine::gguf::{Gguf, Value};
 use qdiff_engine::model::{Model, Role, Weight, row_len};
 use qdiff_engine::ops::Op;
 use serde::Serialize;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
 /// Entries given of an array at most.
@@ -136,21 +136,9 @@ fn usage(model: &Model) -> Usage {
 }
 
 fn entry(key: &str, value: &Value) -> Entry {
-    let (of, count, value) = match value {
-        Value::Array(array) => {
-            let (of, first) = array.first(SHOWN);
-            (of, Some(array.len()), first.iter().map(plain).collect())
-        }
-        value => (value.type_name(), None, plain(value)),
+    let (of, count) = match value {
+        Value::Array(array) => (array.type_name(), Some(array.len())),
+        plain => (plain.type_name(), None),
     };
-    Entry { key: key.to_owned(), of, count, value }
-}
-
-fn plain(value: &Value) -> Json {
-    let number = value.as_f64().map(|v| json!(v)).or_else(|| value.as_i64().map(|v| json!(v)));
-    let text = match value {
-        Value::String(bytes) => Some(json!(String::from_utf8_lossy(bytes))),
-        _ => value.as_u64().map(|v| json!(v)).or_else(|| value.as_bool().map(|v| json!(v))),
-    };
-    text.or(number).unwrap_or(Json::Null)
+    Entry { key: key.to_owned(), of, count, value: value.json(SHOWN) }
 }
