@@ -14,7 +14,7 @@ const TOKENS: [u32; 5] = [39, 68, 75, 75, 78];
 fn load(bytes: &[u8]) -> Arc<qdiff::llama::Model> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), bytes).unwrap();
-    Arc::new(qdiff::llama::Model::load(file.path()).expect("the model loads"))
+    Arc::new(qdiff::llama::Model::load(file.path(), qdiff::llama::Load::Cpu).expect("the model loads"))
 }
 
 /// The logits after the last of [`TOKENS`].
@@ -56,7 +56,7 @@ fn every_weight_type_runs_close_to_f32() {
 #[test]
 fn text_round_trips() {
     let llama = load(&Synth::default().to_bytes());
-    let tokenize = |text| llama.tokenize(text).unwrap();
+    let tokenize = |text: &str| llama.tokenize(text.as_bytes(), true).unwrap();
     // Nothing stands before them.
     let hello = tokenize("Hello world");
     assert_eq!(hello.len(), 2, "{hello:?}");
