@@ -73,27 +73,20 @@ pub const REFERENCE: SourceParser = SourceParser { recorded: true, nobody: true 
 /// A side that runs.
 pub const LIVE: SourceParser = SourceParser { recorded: false, nobody: false };
 
-impl SourceParser {
-    fn accepts(self, source: &Source) -> bool {
-        match source {
-            Source::Auto | Source::Live(_) => true,
-            Source::Recorded(_) => self.recorded,
-            Source::Nobody => self.nobody,
-        }
-    }
-}
-
 impl TypedValueParser for SourceParser {
     type Value = Source;
 
     fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Source, Error> {
         let text = value.to_string_lossy();
-        if let Some(source) = Source::of(&text).filter(|s| self.accepts(s)) {
-            return Ok(source);
-        }
-        if let Some(recorded @ Source::Recorded(_)) = Source::of(&text) {
-            let text = format!("a recorded capture does not run; judge it with `qdiff run --subject {recorded}`");
-            return Err(command.clone().error(ErrorKind::ValueValidation, text));
+        match Source::of(&text) {
+            Some(source @ (Source::Auto | Source::Live(_))) => return Ok(source),
+            Some(source @ Source::Nobody) if self.nobody => return Ok(source),
+            Some(source @ Source::Recorded(_)) if self.recorded => return Ok(source),
+            Some(recorded @ Source::Recorded(_)) => {
+                let text = format!("a recorded capture does not run; judge it with `qdiff run --subject {recorded}`");
+                return Err(command.clone().error(ErrorKind::ValueValidation, text));
+            }
+            Some(Source::Nobody) | None => {}
         }
         let valid: Vec<String> =
             self.possible_values().into_iter().flatten().map(|v| v.get_name().to_owned()).collect();
