@@ -9,14 +9,14 @@ const M: usize = 397;
 /// The generator.
 #[derive(Clone)]
 pub struct Mt19937 {
-    state: [u32; N],
+    state: Vec<u32>,
     next: usize,
 }
 
 impl Mt19937 {
     /// Starts from `seed`.
     pub fn new(seed: u32) -> Self {
-        let mut state = [seed; N];
+        let mut state = vec![seed; N];
         for i in 1..N {
             let last = state[i - 1];
             state[i] = 1_812_433_253u32.wrapping_mul(last ^ (last >> 30)).wrapping_add(i as u32);
