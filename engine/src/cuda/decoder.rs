@@ -133,6 +133,16 @@ impl Walk<'_> {
 }
 
 impl Decoder {
+    /// Every node that it places, in no order.
+    fn nodes(&self) -> impl Iterator<Item = usize> {
+        let rest = |l: &Layer| {
+            let attention = [l.scores, l.weights, l.context, l.attn_out, l.attn_residual];
+            attention.into_iter().chain([l.ffn_norm, l.gate, l.up, l.act, l.down, l.out])
+        };
+        let layers = self.layers.iter().flat_map(move |l| l.up_to_caches().into_iter().chain(rest(l)));
+        [self.embed, self.final_norm, self.logits].into_iter().chain(layers)
+    }
+
     /// The layer whose scores, weights or context node `index` is.
     pub fn attention_of(&self, index: usize) -> Option<&Layer> {
         self.layers.iter().find(|l| [l.scores, l.weights, l.context].contains(&index))
@@ -151,7 +161,9 @@ impl Decoder {
             at = below;
         }
         layers.reverse();
-        Some(Self { embed: at, layers, final_norm, logits })
+        let decoder = Self { embed: at, layers, final_norm, logits };
+        // A stage that it does not place would never be made.
+        (decoder.nodes().count() == graph.nodes.len()).then_some(decoder)
     }
 }
 
@@ -165,15 +177,11 @@ mod tests {
         for (graph, biases, norms) in [(skeleton(qwen2::graph, 3), 3, 0), (skeleton(qwen3::graph, 3), 0, 2)] {
             let decoder = Decoder::of(&graph).expect("a decoder");
             assert_eq!(decoder.layers.len(), 3);
-            let mut seen = vec![decoder.embed, decoder.final_norm, decoder.logits];
             for l in &decoder.layers {
                 assert_eq!(l.biased.iter().flatten().count(), biases);
                 assert_eq!(l.normed.iter().flatten().count(), norms);
-                seen.extend(l.proj.iter().chain(&l.rope).chain(&l.cache));
-                seen.extend(l.biased.iter().chain(&l.normed).flatten());
-                seen.extend([l.attn_norm, l.scores, l.weights, l.context, l.attn_out]);
-                seen.extend([l.attn_residual, l.ffn_norm, l.gate, l.up, l.act, l.down, l.out]);
             }
+            let mut seen: Vec<usize> = decoder.nodes().collect();
             seen.sort_unstable();
             assert_eq!(seen, (0..graph.nodes.len()).collect::<Vec<_>>());
         }
