@@ -3,7 +3,7 @@
 use super::faults::{self, FaultyStages};
 use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
-use crate::mutations::{CauseId, Injection, Mutation, catalogue};
+use crate::mutations::{CauseId, Injection, Mutation, catalogue, find};
 use crate::room::Room;
 use crate::runners::{Runner, cpu::Cpu};
 use anyhow::Result;
@@ -45,9 +45,13 @@ pub struct FaultSource {
 }
 
 /// A fault of a source, with its number there, in every stage of `graph` that is `here`.
+///
+/// # Panics
+/// If its cause is no mutation: it could never be named.
 pub(super) fn planted(
     (fault, cause): (usize, CauseId), of_format: bool, graph: &Graph, here: impl Fn(&Node) -> bool,
 ) -> Vec<Plant> {
+    assert!(find(&cause.mutation).is_some(), "no mutation is called {}", cause.mutation);
     let stages = graph.nodes.iter().filter(|n| here(n)).map(|n| n.id);
     stages.map(|stage| Plant { fault, cause: cause.clone(), stage, of_format }).collect()
 }
