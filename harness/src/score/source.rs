@@ -45,9 +45,6 @@ pub struct FaultSource {
 }
 
 /// A fault of a source, with its number there, in every stage of `graph` that is `here`.
-///
-/// # Panics
-/// If its cause is no mutation: it could never be named.
 pub(super) fn planted(
     (fault, cause): (usize, CauseId), of_format: bool, graph: &Graph, here: impl Fn(&Node) -> bool,
 ) -> Vec<Plant> {
