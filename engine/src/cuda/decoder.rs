@@ -133,6 +133,16 @@ impl Walk<'_> {
 }
 
 impl Decoder {
+    /// Every node that it places, in no order.
+    fn nodes(&self) -> impl Iterator<Item = usize> {
+        let rest = |l: &Layer| {
+            let attention = [l.scores, l.weights, l.context, l.attn_out, l.attn_residual];
+            attention.into_iter().chain([l.ffn_norm, l.gate, l.up, l.act, l.down, l.out])
+        };
+        let layers = self.layers.iter().flat_map(move |l| l.up_to_caches().into_iter().chain(rest(l)));
+        [self.embed, self.final_norm, self.logits].into_iter().chain(layers)
+    }
+
     /// The layer whose scores, weights or context node `index` is.
     pub fn attention_of(&self, index: usize) -> Option<&Layer> {
         self.layers.iter().find(|l| [l.scores, l.weights, l.context].contains(&index))
@@ -151,7 +161,9 @@ impl Decoder {
             at = below;
         }
         layers.reverse();
-        Some(Self { embed: at, layers, final_norm, logits })
+        let decoder = Self { embed: at, layers, final_norm, logits };
+        // A stage that it does not place would never be made.
+        (decoder.nodes().count() == graph.nodes.len()).then_some(decoder)
     }
 }
 

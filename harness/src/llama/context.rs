@@ -113,7 +113,7 @@ impl TappedContext {
         if let Some(first) = missing.first() {
             bail!(
                 "llama.cpp never emitted {} of the {total} wanted stages, first {first}; its tensor names changed: \
-                 mend `emitted(…)` in the graph's declaration",
+                 mend what `add(…)` says in the graph's declaration",
                 missing.len(),
             );
         }

@@ -35,7 +35,7 @@ impl<'a> Cpu<'a> {
         Self {
             engine: CpuEngine::new(graph, model).with_kv(kv.format()),
             manifest: Manifest {
-                name: "cpu".to_owned(),
+                name: CPU.name.to_owned(),
                 arithmetic: Arithmetic { kv, ..Arithmetic::default() },
                 injected,
             },

@@ -52,8 +52,8 @@ impl Cuda {
     pub fn new(model: &Model, options: Options) -> Result<Self> {
         let engine = CudaEngine::new(model, options)?;
         let path = match options.path {
-            Path::Tapped => "cuda",
-            Path::Fast => "cuda-fast",
+            Path::Tapped => CUDA.name,
+            Path::Fast => CUDA_FAST.name,
         };
         let gemm = match options.gemm {
             Gemm::Own => "",

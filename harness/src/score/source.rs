@@ -44,6 +44,7 @@ pub struct FaultSource {
 
 /// A fault of a source, with its number there, in every stage of `graph` that is `here`.
 pub(super) fn planted(fault: usize, cause: CauseId, graph: &Graph, here: impl Fn(&Node) -> bool) -> Vec<Plant> {
+    assert!(find(&cause.mutation).is_some(), "no mutation is called {}", cause.mutation);
     let stages = graph.nodes.iter().filter(|n| here(n)).map(|n| n.id);
     stages.map(|stage| Plant { fault, cause: cause.clone(), stage }).collect()
 }

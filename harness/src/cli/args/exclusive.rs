@@ -3,6 +3,7 @@
 //! clap's own `conflicts_with` refuses them also where one of the two comes from the environment; here only what was
 //! typed clashes, and a setting of the environment gives way.
 
+use crate::report::format_named;
 use crate::runners::Source;
 use crate::tasks::bench::Measure;
 use crate::tasks::request::PromptRequest;
@@ -61,11 +62,10 @@ fn unheard(command: &mut Command, of: &ArgMatches) -> Result<(), Error> {
         Measure::Run => &["prompt", "length", "rounds"],
         Measure::TappedPrefill => &["prompt", "raw", "system", "template", "tokens", "length", "threads"],
     };
-    let everywhere = ["measure", "model", "color", "quiet", "verbose", "log"];
-    let files = ["report", "json", "markdown", "html", "junit", "ci"];
+    let everywhere = ["measure", "model", "color", "quiet", "verbose", "log", "report", "ci"];
     let bench = command.get_subcommands().find(|c| c.get_name() == "bench");
     let ids: Vec<String> = bench.into_iter().flat_map(Command::get_arguments).map(|a| a.get_id().to_string()).collect();
-    let known = |id: &str| heard.contains(&id) || everywhere.contains(&id) || files.contains(&id);
+    let known = |id: &str| heard.contains(&id) || everywhere.contains(&id) || format_named(id).is_some();
     match ids.iter().find(|id| typed(of, id) && !known(id)) {
         Some(id) => {
             let measure = measure.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());

@@ -40,7 +40,8 @@ pub struct FileArgs {
 impl FileArgs {
     /// The files by the names of their formats.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, &Path)> {
-        let all = [("json", &self.json), ("markdown", &self.markdown), ("html", &self.html), ("junit", &self.junit)];
+        let Self { report: _, json, markdown, html, junit, ci: _ } = self;
+        let all = [("json", json), ("markdown", markdown), ("html", html), ("junit", junit)];
         all.into_iter().filter_map(|(name, path)| Some((name, path.as_deref()?)))
     }
 }
