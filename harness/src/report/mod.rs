@@ -75,6 +75,11 @@ pub fn format_of(path: &Path) -> Result<&'static Format> {
     })
 }
 
+/// The format of this name.
+pub fn format_named(name: &str) -> Option<&'static Format> {
+    FORMATS.iter().find(|f| f.name == name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
