@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Whoever draws tokens.
-#[expect(clippy::large_enum_variant, reason = "two of them a process")]
 pub enum SideSampler {
     /// The engine's own samplers.
     Ours(Sampler),

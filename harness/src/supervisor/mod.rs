@@ -3,7 +3,7 @@
 //! memory runs out: none of that can be caught inside. The process that waits says what happened, removes what was left
 //! half written, and ends as the command promises.
 //!
-//! The two share a [`board`](Board) of memory, to which the worker posts what it is doing before it calls into C, and the
+//! The two share a board of memory, to which the worker posts what it is doing before it calls into C, and the
 //! paths it is writing. Nothing else passes between them, so supervision costs one `fork` at the start.
 
 mod board;
