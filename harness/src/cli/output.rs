@@ -44,9 +44,8 @@ impl<'a> Output<'a> {
         for path in &args.report {
             files.push(("report", path.as_path(), report::format_of(path)?));
         }
-        let of = |name| report::FORMATS.iter().find(|f| f.name == name);
         for (name, path) in args.named() {
-            files.push((name, path, of(name).context("an option without its format")?));
+            files.push((name, path, report::format_named(name).context("an option without its format")?));
         }
         for (flag, path, format) in &files {
             file::check(path, &format!("--{flag}"))?;

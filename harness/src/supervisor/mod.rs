@@ -105,7 +105,7 @@ fn ended(board: &Board, status: ExitStatus) -> Ended {
 fn epitaph(signal: i32, doing: &[String], words: Option<String>) -> String {
     let name = signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned);
     let how = match signal {
-        libc::SIGBUS => "a file got shorter while it was read, as a model does that is being fetched or written again",
+        libc::SIGBUS => "a read failed, most often because a file got shorter while it was read",
         libc::SIGKILL => "something ended it, most often the system because memory ran out",
         libc::SIGABRT => "qdiff, or a library in it, gave up",
         _ => "qdiff, or a library in it, crashed",
