@@ -92,7 +92,8 @@ impl Folder {
         for (name, _) in std::env::vars().filter(|(n, _)| n.starts_with("QDIFF_") || n.starts_with("GITHUB_")) {
             command.env_remove(name);
         }
-        command.current_dir(&**self).args(markdown::words(line));
+        // Tests share the cores: threads of llama.cpp that wait must not spin on them.
+        command.env("OMP_WAIT_POLICY", "passive").current_dir(&**self).args(markdown::words(line));
         command
     }
 

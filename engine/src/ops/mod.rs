@@ -147,7 +147,11 @@ impl Op {
     /// Whether its value is a state: what it gave a step before goes into what it gives next ([`advance`]). All other
     /// ops are functions of their inputs ([`forward`]).
     pub fn has_state(&self) -> bool {
-        matches!(self, Op::KvCache(_))
+        match self {
+            Op::KvCache(_) => true,
+            Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias | Op::Rope(_) | Op::Residual | Op::SwiGlu => false,
+            Op::AttnScores(_) | Op::AttnWeights(_) | Op::AttnContext(_) => false,
+        }
     }
 
     /// How many of the `n` elements of a row mean something, the first ones: all,
