@@ -1,5 +1,6 @@
 //! Captures changed from outside, array by array.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Cursor, Read as _, Write as _};
 use std::path::Path;
@@ -64,5 +65,24 @@ pub fn tamper(path: &Path, array: &str, change: fn(&mut [f32])) {
         for (bytes, value) in stored.iter_mut().zip(values) {
             *bytes = value.to_le_bytes();
         }
+    });
+}
+
+/// The values of every array, by name, as `change` makes them; shapes stay.
+///
+/// # Panics
+/// If it is no archive of f32.
+pub fn revalue(path: &Path, change: impl FnOnce(&mut BTreeMap<String, Vec<f32>>)) {
+    let begins = |npy: &[u8]| 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
+    let mut all = BTreeMap::new();
+    rewrite(path, |name, npy| {
+        let (stored, _) = npy[begins(&npy)..].as_chunks();
+        all.insert(name.to_owned(), stored.iter().map(|b| f32::from_le_bytes(*b)).collect());
+        Some(npy)
+    });
+    change(&mut all);
+    rewrite(path, |name, npy| {
+        let values = all[name].iter().flat_map(|v| v.to_le_bytes());
+        Some(npy[..begins(&npy)].iter().copied().chain(values).collect())
     });
 }

@@ -1,6 +1,9 @@
 //! Why: what explains the origins of a verdict. The catalogue of mutations is evaluated on the subject's own operands.
 
 mod fit;
+mod solve;
+
+pub use solve::{Confidence, Solution};
 
 use crate::capture::{Capture, Filter};
 use crate::mutations::{CauseId, Explains, Mutation, catalogue, told};
@@ -78,6 +81,9 @@ pub struct Finding {
     pub id: StageId,
     /// What explains it, if anything known does.
     pub cause: Option<Cause>,
+    /// What was computed instead, solved for where nothing known explains it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub solution: Option<Solution>,
     /// What the residual looks like, where nothing known explains all of it.
     pub shape: String,
 }
@@ -178,14 +184,21 @@ impl Searcher<'_> {
             whole: fit.whole,
             ties: ties(&found),
         });
-        let explained = whole && cause.as_ref().is_none_or(|c| c.kind == Explains::Value);
+        let all_of_it = |c: &Cause| c.kind == Explains::Value && c.whole;
+        let solution = if cause.as_ref().is_some_and(all_of_it) { None } else { solve::solve(&e, self.deadline) };
+        // What gives the values, and tells where, goes before what gives their size, or some of the stage alone.
+        let partial = |c: &Cause| c.kind == Explains::Value;
+        let proved = |s: &Solution| s.confidence == Confidence::Proved;
+        let solution = solution.filter(|s| proved(s) || !cause.as_ref().is_some_and(partial));
+        let cause = cause.filter(|c| solution.is_none() || c.kind == Explains::Place);
+        let explained = solution.is_some() || whole && cause.as_ref().is_none_or(|c| c.kind == Explains::Value);
         let shape = match &tried {
             _ if explained => String::new(),
             None => describe(&e),
             // More of it is looked at than each hypothesis is tried on.
             Some(_) => describe(&self.evidence(node, part(DESCRIBED).as_ref().unwrap_or(capture))),
         };
-        (Finding { id: origin.id, cause, shape }, new)
+        (Finding { id: origin.id, cause, solution, shape }, new)
     }
 
     /// What the subject gave and should have given, as far as `capture` holds it.

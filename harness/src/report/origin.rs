@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::screen::{Fate, Line};
 use super::stages::grouped;
-use crate::diagnose::{Cause, Diagnosis, Finding, Search};
+use crate::diagnose::{Cause, Confidence, Diagnosis, Finding, Search, Solution};
 use crate::mutations::{CauseId, Explains};
 use crate::number::{counted, number};
 use crate::verdict::Verdict;
@@ -33,9 +33,11 @@ pub(super) fn ended(outcome: Outcome, headline: String) -> Fate {
 
 /// What is wrong of a finding: the cause, and what the residual looks like where the cause does not say all of it.
 pub(super) fn story(finding: &Finding) -> String {
-    let cause = match &finding.cause {
-        Some(c) => format!("{} ({})", c.story, c.name),
-        None => UNKNOWN.to_owned(),
+    let cause = match (&finding.solution, &finding.cause) {
+        (Some(solution), Some(c)) => format!("{} ({})", solution.told(), c.name),
+        (Some(solution), None) => solution.told(),
+        (None, Some(c)) => format!("{} ({})", c.story, c.name),
+        (None, None) => UNKNOWN.to_owned(),
     };
     if finding.shape.is_empty() { cause } else { format!("{cause}: {}", finding.shape) }
 }
@@ -43,7 +45,9 @@ pub(super) fn story(finding: &Finding) -> String {
 /// The cause of the first origin, what fits as well, the remedy, and whether the search was cut short.
 pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
     let mut lines = Vec::new();
-    if let Some(c) = diagnosis.findings.first().and_then(|f| f.cause.as_ref()) {
+    if let Some(s) = diagnosis.findings.first().and_then(|f| f.solution.as_ref()) {
+        lines.push(("cause", shown(s)));
+    } else if let Some(c) = diagnosis.findings.first().and_then(|f| f.cause.as_ref()) {
         lines.push(("cause", explained(c)));
         if !c.ties.is_empty() {
             lines.push(("fits too", list(&c.ties)));
@@ -62,6 +66,18 @@ pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
 
 fn list(causes: &[CauseId]) -> String {
     causes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// How far a solution is shown.
+fn shown(s: &Solution) -> String {
+    let elements = counted(s.elements, "wrong element");
+    let held_out = format!("{} of them not used to find it", s.held_out);
+    match s.confidence {
+        Confidence::Proved => format!("proved: it gives all {elements} within rounding, {held_out}"),
+        Confidence::Consistent => format!(
+            "consistent, not proved: it gives all {elements} within rounding, {held_out}; why others are right is not known"
+        ),
+    }
 }
 
 /// What it means that a cause fits.
@@ -142,19 +158,20 @@ pub(super) fn origins(findings: &[Finding]) -> String {
 
 /// `one cause, NAME`; where nothing fits, or where it is known and no more, that is no cause.
 fn causes(findings: &[Finding]) -> String {
-    let mut known: Vec<CauseId> = Vec::new();
+    let mut known: Vec<String> = Vec::new();
     let mut unknown = 0;
     for f in findings {
-        match f.cause.as_ref().filter(|c| c.kind != Explains::Place) {
-            Some(c) if known.contains(&c.name) => {}
-            Some(c) => known.push(c.name.clone()),
+        let named = f.cause.as_ref().filter(|c| c.kind != Explains::Place).map(|c| c.name.to_string());
+        match f.solution.as_ref().map(Solution::told).or(named) {
+            Some(told) if known.contains(&told) => {}
+            Some(told) => known.push(told),
             None => unknown += 1,
         }
     }
     match (known.len(), unknown) {
         (0, _) => UNKNOWN.to_owned(),
         (1, 0) => format!("one cause, {}", known[0]),
-        (n, 0) => format!("{n} causes: {}", list(&known)),
-        (n, _) => format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "cause"), list(&known)),
+        (n, 0) => format!("{n} causes: {}", known.join("; ")),
+        (n, _) => format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "cause"), known.join("; ")),
     }
 }

@@ -60,7 +60,9 @@ fn cells(report: &Report) -> Vec<String> {
         (Some(m), ..) => format!("weights {}", m.tensor),
         (None, Some(check), _) if check.diverged() => "tokens".to_owned(),
         (None, _, Some(f)) => {
-            let cause = f.cause.as_ref().map_or_else(|| UNKNOWN.to_owned(), |c| c.name.to_string());
+            let solved = f.solution.as_ref().map(|s| s.told());
+            let named = || f.cause.as_ref().map(|c| c.name.to_string());
+            let cause = solved.or_else(named).unwrap_or_else(|| UNKNOWN.to_owned());
             format!("{} {cause}", f.id)
         }
         (None, _, None) => String::new(),

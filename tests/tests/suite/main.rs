@@ -28,5 +28,6 @@ mod sampler_vs_llama;
 mod score;
 mod screens;
 mod segments;
+mod solved;
 mod synthetic;
 mod tokenizer_vs_llama;

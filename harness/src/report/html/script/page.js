@@ -115,6 +115,9 @@ function choose(key, p) {
   if (location.hash !== here) history.replaceState(null, "", here);
 }
 
+// What was computed instead, where it was solved for.
+const solved = (f) => f.solution && (f.solution.when ? `${f.solution.what}, ${f.solution.when}` : f.solution.what);
+
 // Origins with one cause share a line; without a cause, those of one stage name
 // that look alike.
 function origins() {
@@ -124,7 +127,7 @@ function origins() {
   if (!any) return;
   const groups = new Map();
   for (const f of verdict.findings) {
-    const key = JSON.stringify([f.cause ? f.cause.name : parse(f.stage).name, f.shape]);
+    const key = JSON.stringify([solved(f) || (f.cause ? f.cause.name : parse(f.stage).name), f.shape]);
     if (!groups.has(key)) groups.set(key, []);
     groups.get(key).push(f);
   }
@@ -137,7 +140,7 @@ function origins() {
     const more = all.length > firsts.length ? el("div", {}, `and ${all.length - firsts.length} more, to `, link(last)) : null;
     return { attributes: { class: "bad" }, cells: [
       el("div", {}, ...firsts.flatMap((o, i) => [i ? " " : "", link(o)]), more),
-      f.cause ? el("div", {}, f.cause.story, " (", el("code", {}, f.cause.name), ")") : "no known cause. " + f.shape,
+      solved(f) || (f.cause ? el("div", {}, f.cause.story, " (", el("code", {}, f.cause.name), ")") : "no known cause. " + f.shape),
       f.cause ? `${short(f.cause.before)} → ${short(f.cause.after)}` : "",
       f.cause ? f.cause.remedy : "",
     ] };

@@ -21,7 +21,8 @@ function elements(local) {
 
 function cause(finding) {
   if (!finding) return null;
-  const c = finding.cause;
+  const [c, s] = [finding.cause, finding.solution];
+  if (s) return el("div", { class: "cause" }, el("p", {}, el("strong", {}, solved(finding))), el("p", {}, `${s.confidence === "proved" ? "Proved" : "Consistent, not proved"}: it gives all ${s.elements} wrong elements within rounding, ${s.held_out} of them not used to find it.`));
   return el("div", { class: "cause" }, ...(c
     ? [el("p", {}, el("strong", {}, c.story), " (", el("code", {}, c.name), ")"),
        el("p", {}, `Explains the residual ${short(c.before)} → ${short(c.after)}. `, el("strong", {}, "Remedy: "), c.remedy)]

@@ -1,0 +1,130 @@
+//! Sums that are not the right ones: the right value times a factor, plus a multiple of another vector. Both numbers are
+//! fitted by least squares and must be the same for every wrong element.
+
+use super::scene::{Layout, Scene};
+use super::{Law, Row};
+use crate::number::number;
+use crate::verdict::RowAt;
+use qdiff_engine::model::StageId;
+use qdiff_engine::ops::UNIT;
+use std::rc::Rc;
+
+/// Where the second vector of the sum comes from.
+#[derive(Clone)]
+enum Other {
+    /// None: a factor alone.
+    Nothing,
+    /// One, in every element.
+    One,
+    /// Another stage of the step, of the token so many rows away.
+    Stage(StageId, i64),
+    /// A vector of the model.
+    Weight(String, Rc<Vec<f32>>),
+}
+
+impl Other {
+    fn values(&self, scene: &Scene<'_>, row: &RowAt) -> Option<Vec<f64>> {
+        let (token, from) = scene.token(row);
+        let all = from..from + row.range.len();
+        match self {
+            Self::Nothing => Some(vec![0.0; row.range.len()]),
+            Self::One => Some(vec![1.0; row.range.len()]),
+            Self::Weight(_, vector) => Some(vector.get(all)?.iter().map(|v| f64::from(*v)).collect()),
+            Self::Stage(id, by) => {
+                let graph = &scene.e.oracle.graph;
+                let layout = Layout::of(&graph.nodes[graph.index(*id)?]);
+                let tensor = scene.tensor(row.step, *id)?;
+                let (tokens, _, width) = layout.extents(&tensor.shape);
+                let token = usize::try_from(token as i64 + by).ok().filter(|t| *t < tokens)?;
+                (all.end <= width)
+                    .then(|| all.map(|j| f64::from(tensor.data[layout.at(&tensor.shape, token, j)])).collect())
+            }
+        }
+    }
+}
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let mut others = vec![Other::Nothing, Other::One];
+    others.extend(scene.vectors().into_iter().map(|(name, values)| Other::Weight(name, Rc::new(values))));
+    let alike = scene.alike();
+    others.extend(alike.iter().map(|id| Other::Stage(*id, 0)));
+    others.extend(alike.iter().flat_map(|id| [-1, 1].map(|by| Other::Stage(*id, by))));
+    others.into_iter().filter_map(|other| law(scene, other)).collect()
+}
+
+/// `(a, b)` of `got = a·want + b·other`, each residual in units of its bound.
+fn fitted(scene: &Scene<'_>, other: &Other) -> Option<(f64, f64)> {
+    let (mut ww, mut wz, mut zz, mut gw, mut gz) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    let mut row = None;
+    for &(r, i) in &scene.fit {
+        if row.as_ref().is_none_or(|(known, _): &(usize, Vec<f64>)| *known != r) {
+            row = Some((r, other.values(scene, &scene.e.rows[r])?));
+        }
+        let z = row.as_ref()?.1[i];
+        let (got, want, bound) = scene.element((r, i));
+        let weight = 1.0 / (f64::from(bound) + UNIT * got.abs()).powi(2);
+        ww += weight * want * want;
+        wz += weight * want * z;
+        zz += weight * z * z;
+        gw += weight * got * want;
+        gz += weight * got * z;
+    }
+    if matches!(other, Other::Nothing) {
+        return (ww > 0.0).then(|| (gw / ww, 0.0));
+    }
+    let det = ww * zz - wz * wz;
+    (det > 1e-12 * ww * zz).then(|| ((gw * zz - gz * wz) / det, (ww * gz - wz * gw) / det))
+}
+
+/// A number as it was meant: a small one, or one over a small one, where it is that to four digits.
+fn meant(x: f64) -> f64 {
+    let simple = [0.0, 1.0, 2.0, 0.5, 3.0, 4.0, 0.25, 8.0, 0.125, 1.0 / 3.0];
+    let found = simple.into_iter().flat_map(|s| [s, -s]).find(|s| (x - s).abs() <= 1e-4 * s.abs().max(0.01));
+    found.unwrap_or(x)
+}
+
+fn law<'a>(scene: &'a Scene<'a>, other: Other) -> Option<Law<'a>> {
+    let (a, b) = fitted(scene, &other)?;
+    let (a, b) = (meant(a), meant(b));
+    if !(a.is_finite() && b.is_finite()) || (a == 1.0 && b == 0.0) || (b == 0.0 && !matches!(other, Other::Nothing)) {
+        return None;
+    }
+    let what = told(scene, &other, a, b);
+    Some(Law::new(what, 2, move |row| {
+        let z = other.values(scene, row)?;
+        let (_, want, bound) = scene.e.row(row);
+        let value = want.iter().zip(&z).map(|(w, z)| a * w + b * z).collect();
+        let reach = |((w, z), k): ((&f64, &f64), &f32)| {
+            (f64::from(*k) * a.abs().max(1.0) + UNIT * ((a * w).abs() + (b * z).abs())) as f32
+        };
+        Some(Row { value, bound: want.iter().zip(&z).zip(bound).map(reach).collect() })
+    }))
+}
+
+fn told(scene: &Scene<'_>, other: &Other, a: f64, b: f64) -> String {
+    let graph = &scene.e.oracle.graph;
+    let name = match other {
+        Other::Nothing if a == -1.0 => return "the sign is wrong".to_owned(),
+        Other::Nothing => return format!("the right value times {} stands there", number(a)),
+        Other::One if a == 1.0 => return format!("a constant is added: {}", number(b)),
+        Other::One => return format!("the right value times {} plus {} stands there", number(a), number(b)),
+        Other::Weight(name, _) => name.clone(),
+        Other::Stage(id, 0) => id.to_string(),
+        Other::Stage(id, by) => {
+            format!("{id} of the token {} {}", by.abs(), if *by < 0 { "before" } else { "after" })
+        }
+    };
+    let own_weight = scene.node().weights.iter().any(|w| w.name == name);
+    let input = scene.node().inputs.iter().any(|&i| graph.nodes[i].id.to_string() == name);
+    match (a, b) {
+        (1.0, 1.0) if own_weight || input => format!("{name} is added twice"),
+        (1.0, 1.0) => format!("{name} is added as well"),
+        (1.0, -1.0) if own_weight || input => format!("{name} is not added"),
+        (1.0, -1.0) => format!("{name} is subtracted"),
+        (1.0, -2.0) if own_weight || input => format!("{name} is subtracted instead of added"),
+        (1.0, _) => format!("{} times {name} is added", number(b)),
+        (0.0, 1.0) => format!("{name} alone stands there"),
+        (0.0, _) => format!("{} times {name} stands there", number(b)),
+        _ => format!("{} times the right value plus {} times {name} stands there", number(a), number(b)),
+    }
+}

@@ -1,0 +1,194 @@
+//! Another function: of the right value (a limit, a soft limit), of gate and up, or of the angle of a rotation.
+
+use super::scene::{Layout, Scene};
+use super::{Law, Row};
+use crate::number::number;
+use crate::verdict::RowAt;
+use qdiff_engine::ops::{Op, Pairing, Rope, UNIT};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let mut all = limits(scene);
+    match &scene.node().op {
+        Op::SwiGlu => all.extend(activations(scene)),
+        Op::Rope(rope) => all.extend(rotations(scene, rope)),
+        Op::Embed
+        | Op::RmsNorm(_)
+        | Op::Linear
+        | Op::Bias
+        | Op::KvCache(_)
+        | Op::AttnScores(_)
+        | Op::AttnWeights(_)
+        | Op::AttnContext(_)
+        | Op::Residual => {}
+    }
+    all
+}
+
+/// The right value through `f`, which keeps its bound.
+fn through<'a>(scene: &'a Scene<'a>, what: String, f: impl Fn(f64) -> f64 + 'a) -> Law<'a> {
+    Law::new(what, 1, move |row| {
+        let (_, want, _) = scene.e.row(row);
+        Some(scene.bounded(row, want.iter().map(|w| f(*w)).collect()))
+    })
+}
+
+/// Values cut off at a limit, or pressed below it.
+fn limits<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let elements: Vec<(f64, f64)> = scene.fit.iter().map(|&at| scene.element(at)).map(|(g, w, _)| (g, w)).collect();
+    let mut all = Vec::new();
+    let largest = elements.iter().fold(0f64, |m, (g, _)| m.max(g.abs()));
+    if largest > 0.0 && elements.iter().all(|(g, w)| g.abs() == largest && w.abs() >= largest && g * w > 0.0) {
+        let what = format!("values are cut off at {}", number(largest));
+        all.push(through(scene, what, move |w| w.clamp(-largest, largest)));
+    }
+    // c·tanh(w/c), its c from the element that shows it best.
+    let shown = elements.iter().filter(|(g, w)| g * w > 0.0 && g.abs() < w.abs());
+    if let Some((g, w)) = shown.max_by(|a, b| (a.1 / a.0).abs().total_cmp(&(b.1 / b.0).abs())) {
+        let (mut low, mut high) = (g.abs(), 1e12 * w.abs());
+        for _ in 0..200 {
+            let c = (low * high).sqrt();
+            if c * (w.abs() / c).tanh() < g.abs() { low = c } else { high = c }
+        }
+        for c in [high.round(), high] {
+            let what = format!("a soft cap is applied: c·tanh(x/c) with c = {c}");
+            all.push(through(scene, what, move |w| c * (w / c).tanh()));
+        }
+    }
+    all
+}
+
+type Activation = (&'static str, fn(f64, f64) -> f64);
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+const ACTIVATIONS: &[Activation] = &[
+    ("gate times up, without SiLU", |g, u| g * u),
+    ("SiLU of up times gate: the operands are exchanged", |g, u| u * sigmoid(u) * g),
+    ("SiLU of the gate alone, without up", |g, _| g * sigmoid(g)),
+    ("up alone, without the gate", |_, u| u),
+    ("the gate alone", |g, _| g),
+    ("the sigmoid of the gate times up: the gate itself is left out", |g, u| sigmoid(g) * u),
+    ("ReLU of the gate times up", |g, u| g.max(0.0) * u),
+    ("the tanh form of GELU of the gate times up", |g, u| {
+        0.5 * g * (1.0 + (0.797_884_560_802_865_4 * (g + 0.044_715 * g * g * g)).tanh()) * u
+    }),
+    ("the quick form of GELU, g·σ(1.702·g), times up", |g, u| g * sigmoid(1.702 * g) * u),
+    ("SiLU with the sign of its exponent wrong, g·σ(−g), times up", |g, u| g * sigmoid(-g) * u),
+    ("SiLU of the gate plus up: added instead of multiplied", |g, u| g * sigmoid(g) + u),
+    ("the hard form of SiLU, g·clamp(g/6 + 1/2), times up", |g, u| g * (g / 6.0 + 0.5).clamp(0.0, 1.0) * u),
+    ("tanh of the gate times up", |g, u| g.tanh() * u),
+    ("SiLU of the product of gate and up", |g, u| g * u * sigmoid(g * u)),
+    ("SiLU of the gate, twice, times up", |g, u| {
+        let s = g * sigmoid(g);
+        s * sigmoid(s) * u
+    }),
+    ("SiLU of the gate times SiLU of up", |g, u| g * sigmoid(g) * u * sigmoid(u)),
+    ("SiLU of the gate times the gate", |g, _| g * g * sigmoid(g)),
+];
+
+fn activations<'a>(scene: &'a Scene<'a>) -> impl Iterator<Item = Law<'a>> {
+    ACTIVATIONS.iter().map(move |&(what, f)| {
+        Law::new(format!("{what} stands there"), 0, move |row: &RowAt| {
+            let (gate, up) = (scene.operand(row.step, 0)?, scene.operand(row.step, 1)?);
+            let (gate, up) = (gate.data.get(row.range.clone())?, up.data.get(row.range.clone())?);
+            let value: Vec<f64> = gate.iter().zip(up).map(|(g, u)| f(f64::from(*g), f64::from(*u))).collect();
+            // As many roundings as the right one, of a value of this size.
+            let size = |((v, g), u): ((&f64, &f32), &f32)| (8.0 * UNIT * v.abs().max(f64::from(g * u).abs())) as f32;
+            let bound = value.iter().zip(gate).zip(up).map(size).collect();
+            Some(Row { value, bound })
+        })
+    })
+}
+
+/// The angle by which each plane of a rotation was turned, against the frequency of the plane.
+fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
+    let mut all = Vec::new();
+    // One rotation per position: what it was instead is read off the fitted rows.
+    let mut positions: BTreeMap<usize, f64> = BTreeMap::new();
+    for &(r, _) in scene.fit.iter() {
+        let row = &scene.e.rows[r];
+        if let Some(p) = turned(scene, rope, row) {
+            positions.entry(row.place.position).or_insert(p);
+        }
+    }
+    let (Some((&p0, &q0)), true) = (positions.iter().next(), positions.len() >= 2) else {
+        return all;
+    };
+    let mut push = |what: String, f: Rc<dyn Fn(usize) -> f64>| {
+        let agrees = positions.iter().all(|(p, q)| (f(*p) - q).abs() <= 1e-3 * (1.0 + q.abs()));
+        if agrees {
+            all.push(Law::new(what, 1, move |row: &RowAt| {
+                let x = operand(scene, row)?;
+                Some(rotated(rope, &x, f(row.place.position)))
+            }));
+        }
+    };
+    let by = (q0 - p0 as f64).round();
+    let side = if by < 0.0 { "before" } else { "after" };
+    push(format!("rotated as the position {} {side}", by.abs()), Rc::new(move |p| p as f64 + by));
+    push("rotated as position 0: not at all".to_owned(), Rc::new(|_| 0.0));
+    push("rotated the other way round".to_owned(), Rc::new(|p| -(p as f64)));
+    push(format!("rotated as position {}, whatever the token's", q0.round()), Rc::new(move |_| q0.round()));
+    let scale = if p0 == 0 { 1.0 } else { q0 / p0 as f64 };
+    push(format!("positions are multiplied by {}", number(scale)), Rc::new(move |p| p as f64 * scale));
+    for m in [8usize, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096] {
+        push(format!("positions are taken modulo {m}"), Rc::new(move |p| (p % m) as f64));
+    }
+    all
+}
+
+/// The row of the operand that belongs to a row.
+fn operand(scene: &Scene<'_>, row: &RowAt) -> Option<Vec<f32>> {
+    let graph = &scene.e.oracle.graph;
+    let layout = Layout::of(&graph.nodes[*scene.node().inputs.first()?]);
+    let (tensor, (token, from)) = (scene.operand(row.step, 0)?, scene.token(row));
+    Some((from..from + row.range.len()).map(|j| tensor.data[layout.at(&tensor.shape, token, j)]).collect())
+}
+
+fn pair(rope: &Rope, i: usize) -> (usize, usize) {
+    match rope.pairing {
+        Pairing::Neox => (i, i + rope.rotated / 2),
+        Pairing::Norm => (2 * i, 2 * i + 1),
+    }
+}
+
+fn frequency(rope: &Rope, i: usize) -> f64 {
+    rope.base.powf(-2.0 * i as f64 / rope.rotated as f64)
+}
+
+/// As which position a head was rotated, from its fastest plane, if the slower ones say the same.
+fn turned(scene: &Scene<'_>, rope: &Rope, row: &RowAt) -> Option<f64> {
+    let (x, (got, ..)) = (operand(scene, row)?, scene.e.row(row));
+    let angle = |i: usize| {
+        let (a, b) = pair(rope, i);
+        let (x, y) = (f64::from(x[a]), f64::from(x[b]));
+        let (u, v) = (f64::from(got[a]), f64::from(got[b]));
+        (v.atan2(u) - y.atan2(x)).rem_euclid(std::f64::consts::TAU)
+    };
+    // From the slow planes on, whose turns are not yet full, up to the fastest.
+    let mut position = 0.0;
+    for i in (0..rope.rotated / 2).rev() {
+        let (turn, measured) = (std::f64::consts::TAU / frequency(rope, i), angle(i) / frequency(rope, i));
+        let measured = if measured > 0.75 * turn { measured - turn } else { measured };
+        position = measured + ((position - measured) / turn).round() * turn;
+    }
+    Some(if (position - position.round()).abs() < 1e-3 { position.round() } else { position })
+}
+
+fn rotated(rope: &Rope, x: &[f32], position: f64) -> Row {
+    let mut value: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
+    let mut bound = vec![0f32; x.len()];
+    for i in 0..rope.rotated / 2 {
+        let angle = position * frequency(rope, i);
+        let ((a, b), (sin, cos)) = (pair(rope, i), angle.sin_cos());
+        let (u, v) = (value[a], value[b]);
+        (value[a], value[b]) = (u * cos - v * sin, u * sin + v * cos);
+        let reach = (UNIT * (3.0 + angle.abs() * (2.0 + i as f64)) * u.hypot(v)) as f32;
+        (bound[a], bound[b]) = (reach, reach);
+    }
+    Row { value, bound }
+}

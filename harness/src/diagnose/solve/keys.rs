@@ -1,0 +1,189 @@
+//! Softmax over other keys, or divided by the sum over other keys: which keys, by their place and their distance from
+//! the query; and other ways to make weights of scores.
+
+use super::scene::{Layout, Scene};
+use super::{Law, Row};
+use crate::number::number;
+use crate::verdict::RowAt;
+use qdiff_engine::ops::{Op, UNIT};
+use std::rc::Rc;
+
+/// Whether a key is taken: `(key, position of the query, keys there are)`.
+type Taken = Rc<dyn Fn(usize, usize, usize) -> bool>;
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let Op::AttnWeights(softmax) = &scene.node().op else {
+        return Vec::new();
+    };
+    let scale = softmax.scale;
+    let mut all = Vec::new();
+    for (name, taken) in choices(scene) {
+        let (numerators, sums) = (taken.clone(), taken);
+        let law = move |row: &RowAt| weights(scene, scale, row, |s, p, n| over(s, |k| numerators(k, p, n)));
+        all.push(Law::new(format!("the softmax is over {name}"), 1, law));
+        let law = move |row: &RowAt| {
+            weights(scene, scale, row, |s, p, n| {
+                let (top, causal) = (largest(&s[..=p.min(n - 1)]), p.min(n - 1) + 1);
+                let sum: f64 = (0..n).filter(|&k| sums(k, p, n)).map(|k| (s[k] - top).exp()).sum();
+                (0..n).map(|k| if k < causal { (s[k] - top).exp() / sum } else { 0.0 }).collect()
+            })
+        };
+        all.push(Law::new(format!("the sum that weights are divided by is over {name}"), 1, law));
+    }
+    all.extend(others(scene, scale));
+    all
+}
+
+/// Choices of keys that are not the right one.
+fn choices(scene: &Scene<'_>) -> Vec<(String, Taken)> {
+    let mut all: Vec<(String, Taken)> = vec![
+        ("the keys before the query's own, which is not seen".to_owned(), Rc::new(|k, p, _| k < p)),
+        ("one key too many: the next token is seen".to_owned(), Rc::new(|k, p, _| k <= p + 1)),
+        ("all keys of the part: nothing is masked".to_owned(), Rc::new(|_, _, _| true)),
+        ("all keys but the first".to_owned(), Rc::new(|k, p, _| k <= p && k > 0)),
+        ("the query's own key alone".to_owned(), Rc::new(|k, p, _| k == p)),
+    ];
+    // Windows as wide as what was given says.
+    let mut reach = 0;
+    for &(r, _) in &scene.fit {
+        let (row, (got, ..)) = (&scene.e.rows[r], scene.e.row(&scene.e.rows[r]));
+        let far = got.iter().take(row.place.position + 1).position(|g| *g != 0.0);
+        reach = reach.max(far.map_or(0, |k| row.place.position - k));
+    }
+    for window in [reach + 1, 4, 8, 16, 32, 64, 128, 256, 512, 1024] {
+        all.push((
+            format!("keys less than {window} before the query: a sliding window"),
+            Rc::new(move |k, p, _| k <= p && p - k < window),
+        ));
+        all.push((format!("the first {window} keys alone"), Rc::new(move |k, p, _| k <= p && k < window)));
+        let block = format!("the keys of the query's own block of {window}");
+        all.push((block, Rc::new(move |k, p, _| k <= p && k / window == p / window)));
+        if window > 1 {
+            all.push((
+                format!("whole tiles of {window} keys: the tail is left out"),
+                Rc::new(move |k, p, _| k <= p && k < (p + 1) / window * window),
+            ));
+        }
+    }
+    for m in [2usize, 4, 8, 16, 32] {
+        for r in 0..m {
+            all.push((format!("the keys but those ≡ {r} mod {m}"), Rc::new(move |k, p, _| k <= p && k % m != r)));
+        }
+        all.push((
+            format!("the keys but the last where (keys mod {m}) = 1"),
+            Rc::new(move |k, p, _| k <= p && !(k == p && (p + 1) % m == 1)),
+        ));
+    }
+    for lost in 1..=4usize {
+        all.push((format!("all keys but the last {lost}"), Rc::new(move |k, p, _| k + lost <= p)));
+        all.push((format!("all keys but the first {lost}"), Rc::new(move |k, p, _| k <= p && k >= lost)));
+    }
+    all
+}
+
+fn largest(s: &[f64]) -> f64 {
+    s.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+/// The softmax over chosen keys; zero for all others.
+fn over(s: &[f64], taken: impl Fn(usize) -> bool) -> Vec<f64> {
+    let chosen = || (0..s.len()).filter(|&k| taken(k));
+    let top = chosen().map(|k| s[k]).fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = chosen().map(|k| (s[k] - top).exp()).sum();
+    (0..s.len()).map(|k| if taken(k) { (s[k] - top).exp() / sum } else { 0.0 }).collect()
+}
+
+/// A row of weights from its scaled scores: `f(scores, position, keys)`.
+fn weights(scene: &Scene<'_>, scale: f64, row: &RowAt, f: impl Fn(&[f64], usize, usize) -> Vec<f64>) -> Option<Row> {
+    let graph = &scene.e.oracle.graph;
+    let layout = Layout::of(&graph.nodes[scene.node().inputs[0]]);
+    let scores = scene.operand(row.step, 0)?;
+    let n = *scores.shape.last()?;
+    let (token, head) = (scene.token(row).0, row.place.head?);
+    let s: Vec<f64> =
+        (0..n).map(|k| scale * f64::from(scores.data[layout.at(&scores.shape, token, head * n + k)])).collect();
+    let value = f(&s, row.place.position, n);
+    let bound = value.iter().zip(&s).map(|(v, s)| (UNIT * v * (8.0 + s.abs())) as f32).collect();
+    (value.len() >= row.range.len()).then_some(Row { value, bound })
+}
+
+fn others<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
+    type Make = fn(&[f64], usize) -> Vec<f64>;
+    let causal = |s: &[f64], p: usize| s[..=p.min(s.len() - 1)].to_vec();
+    let makes: [(&str, Make); 5] = [
+        ("weights are not divided by their sum", |s, _| {
+            let top = largest(s);
+            s.iter().map(|s| (s - top).exp()).collect()
+        }),
+        ("1 is added to the sum that weights are divided by", |s, _| {
+            let top = largest(s);
+            let sum: f64 = 1.0 + s.iter().map(|s| (s - top).exp()).sum::<f64>();
+            s.iter().map(|s| (s - top).exp() / sum).collect()
+        }),
+        ("a key with score 0 is added to the sum: softmax off by one", |s, _| {
+            let top = largest(s).max(0.0);
+            let sum: f64 = (-top).exp() + s.iter().map(|s| (s - top).exp()).sum::<f64>();
+            s.iter().map(|s| (s - top).exp() / sum).collect()
+        }),
+        ("all keys weigh the same", |s, _| vec![1.0 / s.len() as f64; s.len()]),
+        ("powers of two instead of e", |s, _| {
+            let top = largest(s);
+            let sum: f64 = s.iter().map(|s| (s - top).exp2()).sum();
+            s.iter().map(|s| (s - top).exp2() / sum).collect()
+        }),
+    ];
+    let padded = move |row: &RowAt, make: &dyn Fn(&[f64], usize) -> Vec<f64>| {
+        weights(scene, scale, row, |s, p, n| {
+            let mut all = make(&causal(s, p), p);
+            all.resize(n, 0.0);
+            all
+        })
+    };
+    let mut all: Vec<Law<'a>> =
+        makes.into_iter().map(|(what, make)| Law::new(what, 0, move |row: &RowAt| padded(row, &make))).collect();
+    // The sum of an online softmax whose part so far is not rescaled when the maximum moves.
+    for tile in [1usize, 2, 4, 8, 16, 32, 64, 128] {
+        let make = move |s: &[f64], _: usize| {
+            let (mut top, mut sum) = (f64::NEG_INFINITY, 0.0);
+            for part in s.chunks(tile) {
+                top = top.max(largest(part));
+                sum += part.iter().map(|s| (s - top).exp()).sum::<f64>();
+            }
+            s.iter().map(|s| (s - top).exp() / sum).collect()
+        };
+        let what = format!(
+            "the sum so far is not rescaled when the maximum moves, in tiles of {tile}: the factor e^(m_old − m_new) is missing"
+        );
+        all.push(Law::new(what, 1, move |row: &RowAt| padded(row, &make)));
+    }
+    if let Some(by) = factor(scene, scale) {
+        let make = move |s: &[f64], _: usize| {
+            let scaled: Vec<f64> = s.iter().map(|s| s * by).collect();
+            over(&scaled, |_| true)
+        };
+        let what = format!("scores are multiplied by {} instead of {}", number(scale * by), number(scale));
+        all.push(Law::new(what, 1, move |row: &RowAt| padded(row, &make)));
+    }
+    all
+}
+
+/// The slope of the logarithm of what was given over the scaled scores, in the row that shows it best.
+fn factor(scene: &Scene<'_>, scale: f64) -> Option<f64> {
+    let mut best: Option<(f64, f64)> = None;
+    for &(r, _) in &scene.fit {
+        let row = &scene.e.rows[r];
+        let (got, ..) = scene.e.row(row);
+        let s = weights(scene, scale, row, |s, _, _| s.to_vec())?.value;
+        let pairs = got.iter().zip(&s).take(row.place.position + 1).filter(|(g, _)| **g > 1e-20);
+        let (low, high) = pairs.fold((None, None), |(low, high): (Option<(f64, f64)>, Option<(f64, f64)>), (g, s)| {
+            let pair = (*s, f64::from(*g).ln());
+            (Some(low.filter(|l| l.0 <= pair.0).unwrap_or(pair)), Some(high.filter(|h| h.0 >= pair.0).unwrap_or(pair)))
+        });
+        let (Some(low), Some(high)) = (low, high) else { continue };
+        let spread = high.0 - low.0;
+        if spread > 1e-3 && best.is_none_or(|(known, _)| spread > known) {
+            best = Some((spread, (high.1 - low.1) / spread));
+        }
+    }
+    best.map(|(_, slope)| slope)
+}

@@ -1,0 +1,184 @@
+//! What was computed instead: an origin that no known fault explains is solved for what stands there and under which
+//! condition.
+//!
+//! A solver proposes [`Law`]s: for every element of the stage what it would be if the kernel did one certain thing
+//! otherwise. Parameters are fitted on half of the wrong elements. A law holds if *every* wrong element is what it says,
+//! within the bound of rounding, those of the other half too; right elements that it would change must then be told from
+//! the wrong ones by a condition (`when`). Nothing is concluded from the size of an error, and nothing from NaN.
+
+mod combine;
+mod elsewhere;
+mod functions;
+mod keys;
+mod norm;
+mod rounded;
+mod scene;
+mod terms;
+mod when;
+
+use crate::number::Real;
+use crate::verdict::{Evidence, FEW, RowAt, right, tolerance::ELEMENT_FACTOR};
+use qdiff_engine::ops::UNIT;
+use scene::Scene;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::time::Instant;
+
+/// How far a solution is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Confidence {
+    /// It gives every wrong element within rounding, those too that it was not fitted on, and a condition tells these
+    /// elements from the right ones.
+    Proved,
+    /// It gives every wrong element, but why others are right is not known.
+    Consistent,
+}
+
+/// What the subject computed instead, found without the catalogue.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Solution {
+    /// What stands in the place of the right values, as a sentence without its end.
+    pub what: String,
+    /// Where, if not wherever it makes a difference.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<String>,
+    /// How far it is shown.
+    pub confidence: Confidence,
+    /// Wrong elements that it gives.
+    pub elements: usize,
+    /// Those of them that nothing was fitted on.
+    pub held_out: usize,
+    /// Largest share of what rounding allows, over the latter.
+    #[serde(with = "Real")]
+    pub used: f64,
+}
+
+impl Solution {
+    /// The whole of it in one sentence without its end.
+    pub fn told(&self) -> String {
+        match &self.when {
+            Some(when) => format!("{}, {when}", self.what),
+            None => self.what.clone(),
+        }
+    }
+}
+
+/// What the elements of a row would be; NaN where a law does not say. With the bound of each.
+struct Row {
+    value: Vec<f64>,
+    bound: Vec<f32>,
+}
+
+/// What a row would be; nothing where the law does not say.
+type Alternative<'a> = Box<dyn Fn(&RowAt) -> Option<Row> + 'a>;
+
+/// One thing that a kernel may do otherwise.
+struct Law<'a> {
+    what: String,
+    /// Numbers that were read off the wrong elements.
+    parameters: usize,
+    row: Alternative<'a>,
+}
+
+impl<'a> Law<'a> {
+    fn new(what: impl Into<String>, parameters: usize, row: impl Fn(&RowAt) -> Option<Row> + 'a) -> Self {
+        Self { what: what.into(), parameters, row: Box::new(row) }
+    }
+}
+
+type Solver = for<'a> fn(&'a Scene<'a>) -> Vec<Law<'a>>;
+
+/// The simpler first: of two laws that hold, the first is told.
+const SOLVERS: &[Solver] = &[
+    elsewhere::laws,
+    combine::laws,
+    functions::laws,
+    norm::laws,
+    keys::laws,
+    elsewhere::columns,
+    rounded::laws,
+    terms::laws,
+];
+
+/// What explains every wrong element, if a solver finds it before the deadline.
+pub(super) fn solve(e: &Evidence<'_>, deadline: Instant) -> Option<Solution> {
+    let scene = Scene::new(e)?;
+    for solver in SOLVERS {
+        if Instant::now() >= deadline {
+            return None;
+        }
+        let laws = solver(&scene);
+        let mut consistent = None;
+        for law in &laws {
+            match weigh(&scene, law) {
+                Some(found) if found.confidence == Confidence::Proved => return Some(found),
+                found => consistent = consistent.or(found),
+            }
+        }
+        if consistent.is_some() {
+            return consistent;
+        }
+    }
+    None
+}
+
+/// An element by the index of its row in the evidence, and its own in the row.
+type At = (usize, usize);
+
+/// Holds a law against every row of the scene.
+fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
+    let e = scene.e;
+    let (mut wrong, mut spared): (Vec<At>, Vec<At>) = (Vec::new(), Vec::new());
+    let (mut used, mut held_out) = (0f64, 0);
+    for &r in &scene.rows {
+        let row = &e.rows[r];
+        let Some(other) = (law.row)(row) else {
+            if row.bad && scene.wrong_in(r) {
+                return None;
+            }
+            continue;
+        };
+        let (got, want, bound) = e.row(row);
+        for i in 0..got.len() {
+            let (alternative, reach) = (other.value[i], other.bound[i]);
+            if alternative.is_nan() {
+                continue;
+            }
+            if right(got[i], want[i], bound[i]) {
+                let apart = 2.0 * ELEMENT_FACTOR * f64::from(bound[i].max(reach)) + 8.0 * UNIT * want[i].abs();
+                if (alternative - want[i]).abs() > apart {
+                    spared.push((r, i));
+                }
+                continue;
+            }
+            let allowed = ELEMENT_FACTOR * f64::from(reach) + 4.0 * UNIT * alternative.abs() + f64::MIN_POSITIVE;
+            let share = (f64::from(got[i]) - alternative).abs() / allowed;
+            // NaN is no evidence of any value, and no law gives it.
+            if share.is_nan() || share > 1.0 {
+                return None;
+            }
+            wrong.push((r, i));
+            if !scene.fitted(r, i) {
+                held_out += 1;
+                used = used.max(share);
+            }
+        }
+    }
+    if wrong.len() < FEW + law.parameters || held_out < FEW.min(wrong.len() / 2) {
+        return None;
+    }
+    let (when, confidence) = if spared.is_empty() {
+        (None, Confidence::Proved)
+    } else {
+        match when::separates(scene, &wrong, &spared) {
+            Some(when) => (Some(when), Confidence::Proved),
+            None => {
+                let all = wrong.len() + spared.len();
+                let when = format!("in {} of the {all} elements that it would change", wrong.len());
+                (Some(when), Confidence::Consistent)
+            }
+        }
+    };
+    Some(Solution { what: law.what.clone(), when, confidence, elements: wrong.len(), held_out, used })
+}

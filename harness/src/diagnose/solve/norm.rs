@@ -1,0 +1,197 @@
+//! Norms: another mean of squares, another root, another weight.
+
+use super::scene::{Layout, Scene};
+use super::{Law, Row};
+use crate::verdict::RowAt;
+use qdiff_engine::ops::{Op, RmsNorm, UNIT};
+use std::rc::Rc;
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let Op::RmsNorm(norm) = &scene.node().op else {
+        return Vec::new();
+    };
+    let Some(width) = scene.width() else {
+        return Vec::new();
+    };
+    let run = width / norm.groups;
+    let own = Rc::new(scene.vector(&scene.node().weights[0].name, run));
+    let mut all = Vec::new();
+    for (what, scale) in scales(norm, run) {
+        let own = own.clone();
+        all.push(Law::new(what, 1, move |row: &RowAt| normed(scene, row, run, &|x| scale(x), &|i| f64::from(own[i]))));
+    }
+    let right = |x: &[f64]| 1.0 / (mean(x) + norm.eps).sqrt();
+    let mut weights: Vec<(String, Rc<dyn Fn(usize) -> f64>)> =
+        vec![("the weight is not applied".to_owned(), Rc::new(|_| 1.0))];
+    let of_own = |f: fn(f64) -> f64| -> Rc<dyn Fn(usize) -> f64> {
+        let own = own.clone();
+        Rc::new(move |i| f(f64::from(own[i])))
+    };
+    weights.push(("1 is added to the weight, as other architectures do".to_owned(), of_own(|w| 1.0 + w)));
+    weights.push(("the weight is applied twice".to_owned(), of_own(|w| w * w)));
+    for by in [1, run - 1, 2, run - 2] {
+        let own = own.clone();
+        let what = format!(
+            "the weight is read {} on",
+            if by <= 2 { format!("{by} elements") } else { format!("−{} elements", run - by) }
+        );
+        weights.push((what, Rc::new(move |i| f64::from(own[(i + by) % own.len()]))));
+    }
+    for (name, vector) in scene.vectors() {
+        weights.push((format!("the weight is {name}"), Rc::new(move |i| f64::from(vector[i % vector.len()]))));
+    }
+    for (what, weight) in weights {
+        all.push(Law::new(what, 1, move |row: &RowAt| normed(scene, row, run, &right, &|i| weight(i))));
+    }
+    for by in [-1i64, 1] {
+        let (own, eps) = (own.clone(), norm.eps);
+        let what = format!("the mean is that of the token {}", if by < 0 { "before" } else { "after" });
+        all.push(Law::new(what, 0, move |row: &RowAt| {
+            let other = operand(scene, row, by)?;
+            let scale = move |at: usize| {
+                let part = &other[at / run * run..][..run];
+                1.0 / (mean(part) + eps).sqrt()
+            };
+            normed_by(scene, row, &|at, _| scale(at), &|i| f64::from(own[i % run]), run)
+        }));
+    }
+    all
+}
+
+fn mean(x: &[f64]) -> f64 {
+    x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64
+}
+
+type Scale = Box<dyn Fn(&[f64]) -> f64>;
+
+/// Factors that are not the right one, of a run of elements.
+fn scales(norm: &RmsNorm, run: usize) -> Vec<(String, Scale)> {
+    let eps = norm.eps;
+    let root = move |mean: f64| 1.0 / (mean + eps).sqrt();
+    let mut all: Vec<(String, Scale)> = vec![
+        ("the square root is left out".to_owned(), Box::new(move |x| 1.0 / (mean(x) + eps))),
+        ("ε is added to the root instead of below it".to_owned(), Box::new(move |x| 1.0 / (mean(x).sqrt() + eps))),
+        (
+            "the sum of squares is not divided by their number".to_owned(),
+            Box::new(move |x| root(mean(x) * x.len() as f64)),
+        ),
+        (
+            "the sum of squares is divided by one less than their number".to_owned(),
+            Box::new(move |x| root(mean(x) * x.len() as f64 / (x.len() - 1) as f64)),
+        ),
+        (
+            "the mean is the square of the mean, not the mean of squares".to_owned(),
+            Box::new(move |x| root((x.iter().sum::<f64>() / x.len() as f64).powi(2))),
+        ),
+        (
+            "the variance about the mean is taken, as in LayerNorm".to_owned(),
+            Box::new(move |x| {
+                let m = x.iter().sum::<f64>() / x.len() as f64;
+                root(x.iter().map(|v| (v - m).powi(2)).sum::<f64>() / x.len() as f64)
+            }),
+        ),
+        (
+            "the mean of sizes is taken instead of squares".to_owned(),
+            Box::new(move |x| 1.0 / (x.iter().map(|v| v.abs()).sum::<f64>() / x.len() as f64)),
+        ),
+        ("nothing is normalised: the factor is 1".to_owned(), Box::new(|_| 1.0)),
+    ];
+    for other in [0.0, 1e-5, 1e-6, 1e-8, 1e-12, 1e-3] {
+        if (other - eps).abs() > 1e-3 * eps {
+            all.push((format!("ε is {other:e}"), Box::new(move |x| 1.0 / (mean(x) + other).sqrt())));
+        }
+    }
+    type Chosen = Box<dyn Fn(usize) -> bool>;
+    let mut parts: Vec<(String, Chosen)> = Vec::new();
+    let mut lost = 1;
+    while lost < run {
+        parts.push((
+            format!("the last {lost} elements are missing from the mean of squares"),
+            Box::new(move |i| i + lost < run),
+        ));
+        parts.push((
+            format!("the first {lost} elements are missing from the mean of squares"),
+            Box::new(move |i| i >= lost),
+        ));
+        if lost >= 8 {
+            let whole = run / lost * lost;
+            if whole < run {
+                parts.push((
+                    format!(
+                        "the tail after whole tiles of {lost}, {} elements, is missing from the mean of squares",
+                        run - whole
+                    ),
+                    Box::new(move |i| i < whole),
+                ));
+            }
+        }
+        lost *= 2;
+    }
+    for m in [2usize, 4, 8, 16, 32, 64, 128, 256] {
+        for r in 0..m.min(run) {
+            parts.push((
+                format!("elements ≡ {r} mod {m} are missing from the mean of squares"),
+                Box::new(move |i| i % m != r),
+            ));
+        }
+        if m > 2 {
+            for half in [2, 4] {
+                let kept = m - m / half;
+                parts.push((
+                    format!("elements ≡ {kept}..{} mod {m} are missing from the mean of squares", m - 1),
+                    Box::new(move |i| i % m < kept),
+                ));
+            }
+        }
+        if m < run {
+            parts.push((format!("only the first {m} elements are in the mean of squares"), Box::new(move |i| i < m)));
+        }
+    }
+    for (what, chosen) in parts {
+        let chosen = Rc::new(chosen);
+        let sum = move |x: &[f64]| -> (f64, usize) {
+            let taken = x.iter().enumerate().filter(|(i, _)| chosen(*i));
+            taken.fold((0.0, 0), |(s, n), (_, v)| (s + v * v, n + 1))
+        };
+        let again = sum.clone();
+        all.push((what.clone(), Box::new(move |x| root(sum(x).0 / x.len() as f64))));
+        all.push((
+            what + ", which is taken of the rest",
+            Box::new(move |x| {
+                let (s, n) = again(x);
+                root(s / n.max(1) as f64)
+            }),
+        ));
+    }
+    all
+}
+
+/// The operand's vector of the token so many rows away, from where a row begins on.
+fn operand(scene: &Scene<'_>, row: &RowAt, by: i64) -> Option<Vec<f64>> {
+    let graph = &scene.e.oracle.graph;
+    let layout = Layout::of(&graph.nodes[*scene.node().inputs.first()?]);
+    let (tensor, (token, from)) = (scene.operand(row.step, 0)?, scene.token(row));
+    let (tokens, ..) = layout.extents(&tensor.shape);
+    let token = usize::try_from(token as i64 + by).ok().filter(|t| *t < tokens)?;
+    Some((from..from + row.range.len()).map(|j| f64::from(tensor.data[layout.at(&tensor.shape, token, j)])).collect())
+}
+
+/// Every run of a row times its factor, times the weight.
+fn normed(
+    scene: &Scene<'_>, row: &RowAt, run: usize, scale: &dyn Fn(&[f64]) -> f64, weight: &dyn Fn(usize) -> f64,
+) -> Option<Row> {
+    normed_by(scene, row, &|at, x| scale(&x[at / run * run..][..run]), weight, run)
+}
+
+fn normed_by(
+    scene: &Scene<'_>, row: &RowAt, scale: &dyn Fn(usize, &[f64]) -> f64, weight: &dyn Fn(usize) -> f64, run: usize,
+) -> Option<Row> {
+    let x = operand(scene, row, 0)?;
+    let mut value = Vec::with_capacity(x.len());
+    for first in (0..x.len()).step_by(run) {
+        let s = scale(first, &x);
+        value.extend((0..run.min(x.len() - first)).map(|i| x[first + i] * s * weight(i)));
+    }
+    let bound = value.iter().map(|v| (UNIT * 12.0 * v.abs()) as f32).collect();
+    Some(Row { value, bound })
+}

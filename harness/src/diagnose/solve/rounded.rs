@@ -1,0 +1,176 @@
+//! What was rounded: outputs that are all numbers of a coarser format, or products whose operands were rounded to one.
+//!
+//! An output that was rounded is a number of the format, which few f32 values are, and within half a step of the right
+//! value (a whole one where bits are cut off). Rounded operands are multiplied again and must give the wrong elements
+//! within the bounds of f32 sums, which no other rounding does.
+
+use super::scene::Scene;
+use super::terms::Sums;
+use super::{Law, Row};
+use crate::verdict::RowAt;
+use half::{bf16, f16};
+use qdiff_engine::ops::{Op, UNIT};
+use std::rc::Rc;
+
+/// A coarser way to keep numbers.
+#[derive(Clone, Copy)]
+struct Format {
+    name: &'static str,
+    round: fn(f32) -> f32,
+    /// Half of its step, relative, or its step where it cuts off.
+    unit: f64,
+}
+
+/// Keeps so many bits of a significand of 23, to the nearest even.
+fn nearest(x: f32, kept: u32) -> f32 {
+    let (bits, drop) = (x.to_bits(), 23 - kept);
+    let half = (1 << (drop - 1)) - 1 + (bits >> drop & 1);
+    if x.is_finite() { f32::from_bits((bits.wrapping_add(half)) >> drop << drop) } else { x }
+}
+
+/// A number of an 8-bit format of so many bits of significand, whose least exponent and largest value are given.
+fn eight(x: f32, kept: u32, least: i32, largest: f32) -> f32 {
+    if x == 0.0 || !x.is_finite() {
+        return x;
+    }
+    let exponent = x.abs().log2().floor().max(least as f32);
+    let step = (exponent - kept as f32).exp2();
+    ((x / step).round_ties_even() * step).clamp(-largest, largest)
+}
+
+const FORMATS: &[Format] = &[
+    Format { name: "bf16", round: |x| bf16::from_f32(x).to_f32(), unit: 1.0 / 256.0 },
+    Format {
+        name: "bf16, cut off instead of rounded,",
+        round: |x| f32::from_bits(x.to_bits() & 0xffff_0000),
+        unit: 1.0 / 128.0,
+    },
+    Format { name: "f16", round: |x| f16::from_f32(x).to_f32(), unit: 1.0 / 2048.0 },
+    Format { name: "TF32", round: |x| nearest(x, 10), unit: 1.0 / 2048.0 },
+    Format {
+        name: "TF32, cut off instead of rounded,",
+        round: |x| f32::from_bits(x.to_bits() & 0xffff_e000),
+        unit: 1.0 / 1024.0,
+    },
+    Format { name: "fp8 (e4m3)", round: |x| eight(x, 3, -6, 448.0), unit: 1.0 / 16.0 },
+    Format { name: "fp8 (e5m2)", round: |x| eight(x, 2, -14, 57344.0), unit: 1.0 / 8.0 },
+];
+
+/// Rows of a scale: quantised together.
+#[derive(Clone, Copy)]
+struct Quantised {
+    name: &'static str,
+    /// Values that share a scale; 0 for the whole row.
+    run: usize,
+    levels: f32,
+}
+
+const QUANTISED: &[Quantised] = &[
+    Quantised { name: "int8, one scale a row", run: 0, levels: 127.0 },
+    Quantised { name: "int8, one scale for 32", run: 32, levels: 127.0 },
+    Quantised { name: "int8, one scale for 128", run: 128, levels: 127.0 },
+    Quantised { name: "int4, one scale a row", run: 0, levels: 7.0 },
+    Quantised { name: "int4, one scale for 32", run: 32, levels: 7.0 },
+    Quantised { name: "int4, one scale for 128", run: 128, levels: 7.0 },
+];
+
+impl Quantised {
+    fn apply(self, row: &mut [f32]) {
+        let run = if self.run == 0 { row.len().max(1) } else { self.run };
+        for part in row.chunks_mut(run) {
+            let largest = part.iter().fold(0f32, |m, v| m.max(v.abs()));
+            let scale = largest / self.levels;
+            if scale > 0.0 {
+                part.iter_mut().for_each(|v| *v = (*v / scale).round() * scale);
+            }
+        }
+    }
+}
+
+type Change = Rc<dyn Fn(&mut [f32])>;
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let mut all = outputs(scene);
+    if scene.node().op != Op::Linear {
+        return all;
+    }
+    let Some(sums) = Sums::new(scene).map(Rc::new) else {
+        return all;
+    };
+    let formats = FORMATS.iter().map(|f| {
+        let round = f.round;
+        let change: Change = Rc::new(move |row: &mut [f32]| row.iter_mut().for_each(|v| *v = round(*v)));
+        (f.name, change)
+    });
+    let quantised = QUANTISED.iter().map(|q| {
+        let change: Change = Rc::new(move |row: &mut [f32]| q.apply(row));
+        (q.name, change)
+    });
+    for (name, change) in formats.chain(quantised) {
+        for (of_weights, of_activations) in [(true, false), (false, true), (true, true)] {
+            let what = match (of_weights, of_activations) {
+                (true, false) => format!("the weights are rounded to {name} before they are multiplied"),
+                (false, true) => format!("the activations are rounded to {name} before they are multiplied"),
+                _ => format!("weights and activations are rounded to {name} before they are multiplied"),
+            };
+            let (sums, change) = (sums.clone(), change.clone());
+            all.push(Law::new(what, 1, move |row: &RowAt| {
+                product(scene, &sums, row, of_weights.then_some(&change), of_activations.then_some(&change))
+            }));
+        }
+    }
+    all
+}
+
+/// Outputs that all are numbers of a format.
+fn outputs<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let fits = |f: &&Format| {
+        scene.fit.iter().all(|&at| {
+            let got = scene.element(at).0 as f32;
+            (f.round)(got).to_bits() == got.to_bits()
+        })
+    };
+    let law = |f: &'static Format| {
+        Law::new(format!("the output is rounded to {}", f.name.trim_end_matches(',')), 1, move |row: &RowAt| {
+            let (got, want, bound) = scene.e.row(row);
+            let near = |((g, w), b): ((&f32, &f64), &f32)| {
+                let rounded = f64::from((f.round)(*w as f32));
+                // A value near the middle of a step goes either way; what was given must be a number of the format.
+                let step = 2.0 * f.unit * w.abs() + f64::from(*b);
+                let member = (f.round)(*g).to_bits() == g.to_bits();
+                if member && (f64::from(*g) - w).abs() <= f.unit * w.abs() * 1.001 + f64::from(*b) * 4.0 {
+                    f64::from(*g)
+                } else {
+                    rounded + if member { 0.0 } else { step }
+                }
+            };
+            let value: Vec<f64> = got.iter().zip(want).zip(bound).map(near).collect();
+            Some(Row { value, bound: bound.to_vec() })
+        })
+    };
+    FORMATS.iter().filter(fits).map(law).collect()
+}
+
+/// The products of a row with operands changed.
+fn product(
+    scene: &Scene<'_>, sums: &Sums<'_>, row: &RowAt, weights: Option<&Change>, inputs: Option<&Change>,
+) -> Option<Row> {
+    let mut x: Vec<f32> = sums.activations(row)?.iter().map(|v| *v as f32).collect();
+    if let Some(change) = inputs {
+        change(&mut x);
+    }
+    let (_, _, bound) = scene.e.row(row);
+    let value = |i: usize| {
+        if !sums.looks_at(i) {
+            return f64::NAN;
+        }
+        let mut w = sums.weight(i).as_ref().clone();
+        if let Some(change) = weights {
+            change(&mut w);
+        }
+        w.iter().zip(&x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
+    };
+    let value: Vec<f64> = (0..row.range.len()).map(value).collect();
+    let bound = bound.iter().zip(&value).map(|(b, v)| b + (UNIT * v.abs()) as f32).collect();
+    Some(Row { value, bound })
+}

@@ -1,0 +1,224 @@
+//! What solvers look at: some rows of the stage, its wrong elements, and the values that may stand in their place.
+
+use super::{At, Row};
+use crate::verdict::{Evidence, RowAt, right};
+use qdiff_engine::model::{Axis, Node, Role, StageId};
+use qdiff_engine::ops::{Op, Tensor};
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+
+/// Rows of each kind, wrong and right, that are looked at.
+const ROWS: usize = 64;
+
+/// Wrong elements that parameters are fitted on.
+const FITTED: usize = 512;
+
+/// One origin with what surrounds it.
+pub(super) struct Scene<'a> {
+    pub(super) e: &'a Evidence<'a>,
+    /// Rows of the evidence, the wrong ones first.
+    pub(super) rows: Vec<usize>,
+    /// Wrong elements that parameters may be fitted on: of every other wrong row, or of every other column where one
+    /// row alone is wrong.
+    pub(super) fit: Vec<At>,
+    fitted: BTreeSet<usize>,
+    by_column: bool,
+    tensors: RefCell<HashMap<(usize, StageId), Option<Rc<Tensor<f32>>>>>,
+}
+
+/// How a tensor falls into the vectors of tokens: elements before and after the axis that counts them.
+#[derive(Clone, Copy)]
+pub(super) struct Layout {
+    axis: usize,
+}
+
+impl Layout {
+    pub(super) fn of(node: &Node) -> Self {
+        // A cache counts its rows on the first axis.
+        Self { axis: node.token_axis().unwrap_or(0) }
+    }
+
+    /// Tokens, elements after their axis, and elements of a token.
+    pub(super) fn extents(self, shape: &[usize]) -> (usize, usize, usize) {
+        let tokens = shape.get(self.axis).copied().unwrap_or(1);
+        let inner: usize = shape.get(self.axis + 1..).unwrap_or(&[]).iter().product();
+        let outer: usize = shape.get(..self.axis).unwrap_or(&[]).iter().product();
+        (tokens, inner, inner * outer)
+    }
+
+    /// The flat index of element `j` of token `t`.
+    pub(super) fn at(self, shape: &[usize], t: usize, j: usize) -> usize {
+        let (tokens, inner, _) = self.extents(shape);
+        (j / inner * tokens + t) * inner + j % inner
+    }
+
+    /// The token of a flat index, and the element's index in its vector.
+    pub(super) fn token(self, shape: &[usize], at: usize) -> (usize, usize) {
+        let (tokens, inner, _) = self.extents(shape);
+        let (outer, rest) = (at / (tokens * inner), at % (tokens * inner));
+        (rest / inner, outer * inner + rest % inner)
+    }
+}
+
+impl<'a> Scene<'a> {
+    /// `None` where there is no wrong element that is a number, or the extent itself is wrong.
+    pub(super) fn new(e: &'a Evidence<'a>) -> Option<Self> {
+        if !e.misshapen.is_empty() {
+            return None;
+        }
+        let is_wrong = |r: usize| {
+            let (got, want, bound) = e.row(&e.rows[r]);
+            got.iter().zip(want).zip(bound).any(|((g, w), b)| !right(*g, *w, *b))
+        };
+        let all = 0..e.rows.len();
+        let (bad, good): (Vec<usize>, Vec<usize>) = all.partition(|&r| e.rows[r].bad && is_wrong(r));
+        let thin = |rows: Vec<usize>| -> Vec<usize> {
+            let step = rows.len().div_ceil(ROWS).max(1);
+            rows.into_iter().step_by(step).collect()
+        };
+        // Neighbours tell a condition: right rows are thinned only as far as must be.
+        let (bad, good) = (thin(bad), thin(good));
+        let by_column = bad.len() < 2;
+        let fitted: BTreeSet<usize> = bad.iter().copied().step_by(2).collect();
+        let mut scene = Self {
+            e,
+            rows: bad.iter().chain(&good).copied().collect(),
+            fit: Vec::new(),
+            fitted,
+            by_column,
+            tensors: RefCell::default(),
+        };
+        let mut fit: Vec<At> = Vec::new();
+        for &r in &bad {
+            let (got, want, bound) = e.row(&e.rows[r]);
+            let wrong = (0..got.len()).filter(|&i| scene.fitted(r, i) && !right(got[i], want[i], bound[i]));
+            fit.extend(wrong.map(|i| (r, i)));
+        }
+        let step = fit.len().div_ceil(FITTED).max(1);
+        scene.fit = fit.into_iter().step_by(step).collect();
+        let finite = |&(r, i): &At| e.row(&e.rows[r]).0[i].is_finite();
+        (!scene.fit.is_empty() && scene.fit.iter().all(finite)).then_some(scene)
+    }
+
+    /// Whether parameters may have been fitted on this element.
+    pub(super) fn fitted(&self, row: usize, index: usize) -> bool {
+        if self.by_column { index.is_multiple_of(2) } else { self.fitted.contains(&row) }
+    }
+
+    /// Whether a bad row has wrong elements, and is not only off as a whole.
+    pub(super) fn wrong_in(&self, row: usize) -> bool {
+        let (got, want, bound) = self.e.row(&self.e.rows[row]);
+        got.iter().zip(want).zip(bound).any(|((g, w), b)| !right(*g, *w, *b))
+    }
+
+    pub(super) fn node(&self) -> &'a Node {
+        self.e.node
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        Layout::of(self.e.node)
+    }
+
+    /// A stage as the subject gave it in a step.
+    pub(super) fn tensor(&self, step: usize, id: StageId) -> Option<Rc<Tensor<f32>>> {
+        let mut tensors = self.tensors.borrow_mut();
+        let read = || self.e.side.capture.steps.get(step)?.get(id).map(Cow::into_owned).map(Rc::new);
+        tensors.entry((step, id)).or_insert_with(read).clone()
+    }
+
+    /// Operand `i` of the stage in a step.
+    pub(super) fn operand(&self, step: usize, i: usize) -> Option<Rc<Tensor<f32>>> {
+        let node = &self.e.oracle.graph.nodes[*self.node().inputs.get(i)?];
+        self.tensor(step, node.id)
+    }
+
+    /// The shape of what was given in a step.
+    pub(super) fn shape(&self, step: usize) -> &[usize] {
+        self.e.given[step].as_ref().map_or(&[], |t| &t.shape)
+    }
+
+    /// The row of tokens that a row belongs to, and where it begins in the token's vector.
+    pub(super) fn token(&self, row: &RowAt) -> (usize, usize) {
+        self.layout().token(self.shape(row.step), row.range.start)
+    }
+
+    /// The element with what was given, what should be, and its bound.
+    pub(super) fn element(&self, (r, i): At) -> (f64, f64, f32) {
+        let (got, want, bound) = self.e.row(&self.e.rows[r]);
+        (f64::from(got[i]), want[i], bound[i])
+    }
+
+    /// Elements of a token's vector; those of pairs of tokens have no fixed number.
+    pub(super) fn width(&self) -> Option<usize> {
+        let axes = self.node().shape.iter().filter(|a| !matches!(a, Axis::Tokens));
+        let axes = axes.skip_while(|a| matches!(a, Axis::Keys) && self.node().has_state());
+        axes.map(|a| if let Axis::Fixed(n) = a { Some(*n) } else { None }).product()
+    }
+
+    /// Whether the elements of a row are keys.
+    pub(super) fn of_pairs(&self) -> bool {
+        matches!(self.node().op, Op::AttnScores(_) | Op::AttnWeights(_))
+    }
+
+    /// Tensors of the same step whose tokens have vectors as long: what may stand there, or be added. Those of this layer
+    /// first, then the stage in other layers and those of the layers beside it.
+    pub(super) fn alike(&self) -> Vec<StageId> {
+        let (graph, node, Some(width)) = (&self.e.oracle.graph, self.node(), self.width()) else {
+            return Vec::new();
+        };
+        let near = |n: &Node| match (n.id.layer, node.id.layer) {
+            (Some(a), Some(b)) => a.abs_diff(b),
+            _ => 0,
+        };
+        let wide = |n: &Node| {
+            let axes = n.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(*n) } else { None });
+            n.token_axis() == Some(0) && !n.shape.contains(&Axis::Keys) && axes.product::<usize>() == width
+        };
+        let kin = |n: &&Node| n.id != node.id && wide(n) && (near(n) <= 1 || n.id.name == node.id.name);
+        let mut all: Vec<&Node> = graph.nodes.iter().filter(kin).collect();
+        let is_input = |n: &Node| node.inputs.iter().any(|&i| graph.nodes[i].id == n.id);
+        all.sort_by_key(|n| (!is_input(n), near(n)));
+        all.into_iter().map(|n| n.id).collect()
+    }
+
+    /// Vectors among the model's weights that are as long as a token's, by name.
+    pub(super) fn vectors(&self) -> Vec<(String, Vec<f32>)> {
+        let Some(width) = self.width() else { return Vec::new() };
+        let weights = self.e.oracle.graph.weights();
+        let near = |name: &str| {
+            let layer = self.node().id.layer.map(|l| format!("blk.{l}."));
+            !name.starts_with("blk.") || layer.is_some_and(|l| name.starts_with(&l))
+        };
+        let vectors = weights.iter().filter(|w| w.extent == [width]);
+        let mut named: Vec<&str> = vectors.map(|w| w.name.as_str()).collect();
+        named.sort_by_key(|name| !near(name));
+        named.into_iter().take(64).map(|name| (name.to_owned(), self.vector(name, width))).collect()
+    }
+
+    pub(super) fn vector(&self, name: &str, width: usize) -> Vec<f32> {
+        use qdiff_engine::model::WeightSource as _;
+        let mut values = vec![0f32; width];
+        self.e.oracle.weights.rows(name, 0, &mut values);
+        values
+    }
+
+    /// Elements of one head in a token's vector, where it is made of heads.
+    pub(super) fn head(&self) -> Option<usize> {
+        let heads = crate::verdict::of_heads(self.node()) || self.node().role == Role::Query;
+        let d = self.e.oracle.graph.config.head_dim;
+        (heads && self.width().is_some_and(|w| w > d && w.is_multiple_of(d))).then_some(d)
+    }
+
+    /// A row of exact values.
+    pub(super) fn exact(value: Vec<f64>) -> Row {
+        let bound = vec![0.0; value.len()];
+        Row { value, bound }
+    }
+
+    /// A row of values with the bounds that the stage has there.
+    pub(super) fn bounded(&self, row: &RowAt, value: Vec<f64>) -> Row {
+        Row { value, bound: self.e.row(row).2.to_vec() }
+    }
+}

@@ -1,0 +1,339 @@
+//! Which terms: least squares of the error of a sum on the partial sums of groups of its terms.
+//!
+//! A stage that is a sum of products, `y = Σ p_i`, errs by `Σ_g c_g · Σ_{i in g} p_i` if the terms of group g are taken
+//! 1 + c_g times: left out (−1), taken twice (1), scaled. The groups are runs of terms, terms modulo a power of two (lanes of
+//! a warp or of a vector), and of attention also keys by their distance from the query. The c_g are fitted on the error of
+//! half of the wrong elements, each in units of its bound; they must be whole numbers, or one number, to be told.
+
+use super::scene::{Layout, Scene};
+use super::{At, Law, Row};
+use crate::number::number;
+use crate::verdict::RowAt;
+use qdiff_engine::model::WeightSource as _;
+use qdiff_engine::ops::Op;
+use qdiff_engine::quant::{self, ActivationFormat};
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+
+/// Elements that are fitted at most, and rows of a weight that are read for them.
+const ELEMENTS: usize = 768;
+const OUTPUTS: usize = 48;
+
+/// Groups that are fitted at once.
+const GROUPS: usize = 160;
+
+/// A coefficient this near a whole number is one.
+const WHOLE: f64 = 0.01;
+
+/// The terms of the sums of a stage.
+pub(super) struct Sums<'a> {
+    scene: &'a Scene<'a>,
+    weights: RefCell<HashMap<usize, Rc<Vec<f32>>>>,
+    rows: RefCell<HashMap<(usize, usize), Rc<Vec<f64>>>>,
+    /// Outputs of a linear layer that are looked at.
+    outputs: BTreeSet<usize>,
+}
+
+impl<'a> Sums<'a> {
+    pub(super) fn new(scene: &'a Scene<'a>) -> Option<Self> {
+        let mut outputs = BTreeSet::new();
+        match scene.node().op {
+            Op::Linear => {
+                let wrong: BTreeSet<usize> = scene.fit.iter().map(|(_, i)| *i).collect();
+                let step = wrong.len().div_ceil(OUTPUTS).max(1);
+                outputs.extend(wrong.iter().copied().step_by(step));
+                // Right ones too, which show where the law does not hold.
+                let width = scene.width()?;
+                let right = (0..width).step_by((width / OUTPUTS).max(1));
+                outputs.extend(right);
+                scene.operand(0, 0).or_else(|| scene.operand(scene.e.rows.first()?.step, 0))?;
+            }
+            Op::AttnScores(_) | Op::AttnContext(_) => {}
+            Op::Embed
+            | Op::RmsNorm(_)
+            | Op::Bias
+            | Op::Rope(_)
+            | Op::KvCache(_)
+            | Op::AttnWeights(_)
+            | Op::Residual
+            | Op::SwiGlu => return None,
+        }
+        Some(Self { scene, weights: RefCell::default(), rows: RefCell::default(), outputs })
+    }
+
+    /// Whether an output of a linear layer is looked at.
+    pub(super) fn looks_at(&self, output: usize) -> bool {
+        self.outputs.contains(&output)
+    }
+
+    /// The weights of one output.
+    pub(super) fn weight(&self, output: usize) -> Rc<Vec<f32>> {
+        let name = &self.scene.node().weights[0].name;
+        let read = || {
+            let mut row = vec![0f32; self.scene.e.oracle.weights.extent(name).0];
+            self.scene.e.oracle.weights.rows(name, output, &mut row);
+            Rc::new(row)
+        };
+        self.weights.borrow_mut().entry(output).or_insert_with(read).clone()
+    }
+
+    /// The activations of a token, in the arithmetic of the runner.
+    pub(super) fn activations(&self, row: &RowAt) -> Option<Rc<Vec<f64>>> {
+        let (scene, (token, _)) = (self.scene, self.scene.token(row));
+        if let Some(known) = self.rows.borrow().get(&(row.step, token)) {
+            return Some(known.clone());
+        }
+        let x = scene.operand(row.step, 0)?;
+        let name = &scene.node().weights[0].name;
+        let tokens = scene.e.side.capture.steps[row.step].tokens.len();
+        let rule = scene.e.side.arithmetic.linear(scene.e.oracle.weights.ggml_type(name), tokens);
+        let mut values = vec![0f64; x.row_len()];
+        match rule.activations {
+            ActivationFormat::F32 => values.iter_mut().zip(x.row(token)).for_each(|(v, x)| *v = f64::from(*x)),
+            format => quant::emulate(format, x.row(token), &mut values),
+        }
+        let values = Rc::new(values);
+        self.rows.borrow_mut().insert((row.step, token), values.clone());
+        Some(values)
+    }
+
+    /// The products that make element `i` of a row, where it is looked at.
+    fn terms(&self, row: &RowAt, i: usize) -> Option<Vec<f64>> {
+        let (scene, graph) = (self.scene, &self.scene.e.oracle.graph);
+        let (token, from) = scene.token(row);
+        match &scene.node().op {
+            Op::Linear => {
+                if !self.outputs.contains(&(from + i)) {
+                    return None;
+                }
+                let (w, x) = (self.weight(from + i), self.activations(row)?);
+                Some(w.iter().zip(x.iter()).map(|(w, x)| f64::from(*w) * x).collect())
+            }
+            Op::AttnScores(a) => {
+                let (q, k) = (scene.operand(row.step, 0)?, scene.operand(row.step, 1)?);
+                let (head, d) = (row.place.head?, a.head_dim);
+                let group = head / (a.n_heads / a.n_kv_heads);
+                let q = q.row(token).get(head * d..(head + 1) * d)?;
+                let k = k.data.get((i * a.n_kv_heads + group) * d..)?.get(..d)?;
+                Some(q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).collect())
+            }
+            Op::AttnContext(a) => {
+                let (w, v) = (scene.operand(row.step, 0)?, scene.operand(row.step, 1)?);
+                let (head, at) = ((from + i) / a.head_dim, (from + i) % a.head_dim);
+                let group = head / (a.n_heads / a.n_kv_heads);
+                let layout = Layout::of(&graph.nodes[scene.node().inputs[0]]);
+                let keys = row.place.position + 1;
+                let n = *w.shape.last()?;
+                let term = |key: usize| {
+                    let w = w.data[layout.at(&w.shape, token, head * n + key)];
+                    f64::from(w) * f64::from(v.data[(key * a.n_kv_heads + group) * a.head_dim + at])
+                };
+                (keys <= n && (keys * a.n_kv_heads) * a.head_dim <= v.data.len()).then(|| (0..keys).map(term).collect())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A way to sort the terms of a sum into groups.
+#[derive(Clone, Copy, PartialEq)]
+enum Groups {
+    /// Runs of so many terms.
+    Runs(usize),
+    /// Terms modulo a number.
+    Lanes(usize),
+    /// Terms counted from the last one, up to so many; the rest is one group.
+    FromEnd(usize),
+}
+
+impl Groups {
+    fn of(self, term: usize, terms: usize) -> usize {
+        match self {
+            Self::Runs(n) => term / n,
+            Self::Lanes(n) => term % n,
+            Self::FromEnd(n) => (terms - 1 - term).min(n),
+        }
+    }
+
+    fn count(self, terms: usize) -> usize {
+        match self {
+            Self::Runs(n) => terms.div_ceil(n),
+            Self::Lanes(n) => n.min(terms),
+            Self::FromEnd(n) => n + 1,
+        }
+    }
+}
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let Some(sums) = Sums::new(scene).map(Rc::new) else {
+        return Vec::new();
+    };
+    let looked_at = |&&(r, i): &&At| {
+        let from = scene.token(&scene.e.rows[r]).1;
+        sums.outputs.is_empty() || sums.outputs.contains(&(from + i))
+    };
+    let chosen: Vec<At> = scene.fit.iter().filter(looked_at).copied().collect();
+    let step = chosen.len().div_ceil(ELEMENTS).max(1);
+    let chosen: Vec<At> = chosen.into_iter().step_by(step).collect();
+    let products: Option<Vec<Vec<f64>>> = chosen.iter().map(|&(r, i)| sums.terms(&scene.e.rows[r], i)).collect();
+    let Some(products) = products.filter(|p| !p.is_empty()) else {
+        return Vec::new();
+    };
+    let errors: Vec<(f64, f64)> = chosen
+        .iter()
+        .map(|&at| scene.element(at))
+        .map(|(got, want, bound)| (got - want, 1.0 / f64::from(bound).max(f64::MIN_POSITIVE)))
+        .collect();
+    let terms = products.iter().map(Vec::len).max().unwrap_or(0);
+    let of_keys = matches!(scene.node().op, Op::AttnContext(_));
+    let mut kinds: Vec<Groups> = [2, 4, 8, 16, 32, 64, 128].map(Groups::Lanes).into();
+    let mut run = terms.next_power_of_two() / 2;
+    while run >= 1 && terms.div_ceil(run) <= GROUPS {
+        kinds.push(Groups::Runs(run));
+        run /= 2;
+    }
+    if of_keys {
+        kinds.extend([1, 4, 16, 64].map(Groups::FromEnd));
+    } else {
+        kinds.extend([8, 32, 128].map(Groups::FromEnd));
+    }
+    kinds.retain(|k| k.count(terms) > 1 && k.count(terms) <= GROUPS && k.count(terms) * 2 <= errors.len());
+    kinds.sort_by_key(|k| k.count(terms));
+    let mut all = Vec::new();
+    for kind in kinds {
+        let Some(taken) = fitted(&products, &errors, kind, terms) else { continue };
+        let what = told(scene, kind, &taken, terms);
+        let parameters = taken.iter().filter(|c| **c != 0.0).count();
+        let sums = sums.clone();
+        all.push(Law::new(what, parameters, move |row: &RowAt| {
+            let (_, want, bound) = scene.e.row(row);
+            let value = |(i, want): (usize, &f64)| {
+                sums.terms(row, i).map_or(f64::NAN, |p| {
+                    let n = p.len();
+                    want + p.iter().enumerate().map(|(k, p)| taken[kind.of(k, n)] * p).sum::<f64>()
+                })
+            };
+            Some(Row { value: want.iter().enumerate().map(value).collect(), bound: bound.to_vec() })
+        }));
+    }
+    all
+}
+
+/// How many times more each group is taken, if that is a whole number of times, or one factor for all that are.
+fn fitted(products: &[Vec<f64>], errors: &[(f64, f64)], kind: Groups, terms: usize) -> Option<Vec<f64>> {
+    let g = kind.count(terms);
+    let rows: Vec<Vec<f64>> = products
+        .iter()
+        .zip(errors)
+        .map(|(p, (_, weight))| {
+            let mut sums = vec![0f64; g];
+            for (k, term) in p.iter().enumerate() {
+                sums[kind.of(k, p.len())] += term * weight;
+            }
+            sums
+        })
+        .collect();
+    let target: Vec<f64> = errors.iter().map(|(d, weight)| d * weight).collect();
+    let mut c = least_squares(&rows, &target)?;
+    let large: Vec<f64> = c.iter().copied().filter(|c| c.abs() > WHOLE).collect();
+    let first = *large.first()?;
+    let one = large.iter().all(|c| (c - first).abs() <= WHOLE * first.abs());
+    for v in &mut c {
+        let whole = v.round();
+        *v = match *v {
+            v if (v - whole).abs() <= WHOLE => whole,
+            _ if one => first,
+            _ => return None,
+        };
+    }
+    // All terms alike is no law of terms.
+    let differs = c.iter().any(|v| *v != c[0]);
+    (differs && c.iter().any(|v| *v != 0.0)).then_some(c)
+}
+
+/// The solution of `rows · c = target`, by Cholesky of the normal equations.
+fn least_squares(rows: &[Vec<f64>], target: &[f64]) -> Option<Vec<f64>> {
+    let g = rows.first()?.len();
+    let mut a = vec![0f64; g * g];
+    let mut b = vec![0f64; g];
+    for (row, t) in rows.iter().zip(target) {
+        for i in 0..g {
+            if row[i] == 0.0 {
+                continue;
+            }
+            b[i] += row[i] * t;
+            for j in 0..=i {
+                a[i * g + j] += row[i] * row[j];
+            }
+        }
+    }
+    let trace: f64 = (0..g).map(|i| a[i * g + i]).sum();
+    for i in 0..g {
+        a[i * g + i] += 1e-13 * trace + f64::MIN_POSITIVE;
+    }
+    for i in 0..g {
+        for j in 0..=i {
+            let dot: f64 = (0..j).map(|k| a[i * g + k] * a[j * g + k]).sum();
+            let v = a[i * g + j] - dot;
+            if i == j {
+                if v <= 0.0 {
+                    return None;
+                }
+                a[i * g + i] = v.sqrt();
+            } else {
+                a[i * g + j] = v / a[j * g + j];
+            }
+        }
+    }
+    for i in 0..g {
+        let dot: f64 = (0..i).map(|k| a[i * g + k] * b[k]).sum();
+        b[i] = (b[i] - dot) / a[i * g + i];
+    }
+    for i in (0..g).rev() {
+        let dot: f64 = (i + 1..g).map(|k| a[k * g + i] * b[k]).sum();
+        b[i] = (b[i] - dot) / a[i * g + i];
+    }
+    Some(b)
+}
+
+/// Groups in words, as the author of a kernel calls them.
+fn told(scene: &Scene<'_>, kind: Groups, taken: &[f64], terms: usize) -> String {
+    let (one, many) = match scene.node().op {
+        Op::AttnContext(_) => ("key", "keys"),
+        Op::AttnScores(_) => ("element of the head", "elements of the head"),
+        _ => ("column", "columns"),
+    };
+    let factor = taken.iter().copied().find(|c| *c != 0.0).unwrap_or(0.0);
+    let same: Vec<usize> = (0..taken.len()).filter(|&g| taken[g] == factor).collect();
+    let (first, last) = (same[0], same[same.len() - 1]);
+    let run = last - first + 1 == same.len();
+    let list = || same.iter().take(6).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let which = match kind {
+        Groups::Runs(n) if run => {
+            let (a, b) = (first * n, ((last + 1) * n).min(terms) - 1);
+            let tail = if b + 1 == terms { ", the tail," } else { "" };
+            if a == b { format!("{one} {a}{tail}") } else { format!("{many} {a}..{b}{tail}") }
+        }
+        Groups::Runs(n) => format!("runs {} of {n} {many} each", list()),
+        Groups::Lanes(n) if run && first == last => format!("every {n}th of the {many}, those ≡ {first} mod {n},"),
+        Groups::Lanes(n) if run => format!("{many} ≡ {first}..{last} mod {n}"),
+        Groups::Lanes(n) => format!("{many} ≡ {} mod {n}", list()),
+        Groups::FromEnd(n) if same == [0] && n > 0 => format!("the last {one}"),
+        Groups::FromEnd(n) if run && first == 0 && last < n => format!("the last {} {many}", last + 1),
+        Groups::FromEnd(n) if run && last == n => format!("all {many} but the last {first}"),
+        Groups::FromEnd(_) => format!("{many} {} before the last", list()),
+    };
+    let verb = match factor {
+        -1.0 => "missing from every sum".to_owned(),
+        1.0 => "taken twice in every sum".to_owned(),
+        c if c.fract() == 0.0 && c > 0.0 => format!("taken {} times in every sum", c + 1.0),
+        -2.0 => "subtracted instead of added in every sum".to_owned(),
+        c => format!("taken times {} in every sum", number(1.0 + c)),
+    };
+    let others = taken.iter().filter(|c| **c != 0.0 && **c != factor).count();
+    let more = if others > 0 { format!("; {others} other groups of terms are taken otherwise") } else { String::new() };
+    let single = which.starts_with(one) && !which.starts_with(many) || which == format!("the last {one}");
+    let is = if single { "is" } else { "are" };
+    format!("{which} {is} {verb}{more}")
+}
