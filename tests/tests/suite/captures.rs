@@ -100,7 +100,7 @@ fn a_tampered_capture_is_located_and_described() {
                 "head",
                 "step2/L01.attn_context",
                 |x| x[64..128].fill(0.0),
-                &["L01.attn_context", "position 36, at decode step 2", "head 1", "are zero"],
+                &["L01.attn_context", "position 36, at decode step 2", "head 1", "zeros stand there"],
             ),
             (
                 "logit",
@@ -112,9 +112,14 @@ fn a_tampered_capture_is_located_and_described() {
                 "scaled",
                 "prefill/L00.ffn_down",
                 |x| x.iter_mut().for_each(|v| *v *= 0.5),
-                &["L00.ffn_down", "in every column", "scaled by 0.500000"],
+                &["L00.ffn_down", "the right value times 0.5 stands there", "in the prefill only"],
             ),
-            ("tail", "step1/L00.ffn_up", |x| x[480..].fill(9.0), &["L00.ffn_up", "a tail, columns 480 to 511"]),
+            (
+                "tail",
+                "step1/L00.ffn_up",
+                |x| x[480..].fill(9.0),
+                &["L00.ffn_up", "the constant 9 stands there", "column 480 on"],
+            ),
             ("nan", "step1/L01.q_proj", |x| x[3] = f32::NAN, &["L01.q_proj", "position 35"]),
         ],
     );

@@ -3,7 +3,6 @@
 
 use super::scene::{Layout, Scene};
 use super::{Law, Row};
-use crate::number::number;
 use crate::verdict::RowAt;
 use qdiff_engine::model::StageId;
 use qdiff_engine::ops::UNIT;
@@ -99,6 +98,12 @@ fn law<'a>(scene: &'a Scene<'a>, other: Other) -> Option<Law<'a>> {
         };
         Some(Row { value, bound: want.iter().zip(&z).zip(bound).map(reach).collect() })
     }))
+}
+
+/// As short as it is exact.
+fn number(x: f64) -> String {
+    let exact = x.to_string();
+    if exact.len() <= 6 { exact } else { crate::number::number(x) }
 }
 
 fn told(scene: &Scene<'_>, other: &Other, a: f64, b: f64) -> String {

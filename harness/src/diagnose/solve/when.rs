@@ -53,7 +53,14 @@ const FEATURES: &[Feature] = &[
         name: "row counted from the part's last",
         of: |s, at| Some((step(s, at).keys() - 1) as i64 - row(s, at).place.position as i64),
     },
-    Feature { name: "number of tokens in the part", of: |s, at| Some(step(s, at).tokens.len() as i64) },
+    Feature {
+        name: "number of tokens in the part",
+        // Where parts are of one length alone, it says no more than prefill and decode.
+        of: |s, at| {
+            let lengths = s.e.side.capture.steps.iter().map(|s| s.tokens.len());
+            (lengths.collect::<BTreeSet<_>>().len() > 2).then(|| step(s, at).tokens.len() as i64)
+        },
+    },
     Feature {
         name: "token id",
         of: |s, at| {
@@ -113,6 +120,7 @@ fn at(name: &str, value: i64) -> String {
     match (name, value) {
         ("decode step", 0) => "in the prefill only".to_owned(),
         ("row counted from the part's last", 0) => "in the last row of each part".to_owned(),
+        ("row of the part", n) => format!("in row {n} of the part"),
         ("distance of the key from the query", 0) => "at the query's own key".to_owned(),
         ("number of tokens in the part", n) => format!("in parts of {n} token{}", if n == 1 { "" } else { "s" }),
         _ => format!("at {name} {value}"),
@@ -124,6 +132,7 @@ fn from(name: &str, low: i64) -> String {
         ("decode step", 1) => "in decode steps only".to_owned(),
         ("number of tokens in the part", n) => format!("in parts of {n} tokens and more"),
         ("distance of the key from the query", n) => format!("at keys {n} and more before the query"),
+        ("row of the part", n) => format!("from row {n} of the part on"),
         _ => format!("from {name} {low} on"),
     }
 }
@@ -133,6 +142,7 @@ fn up_to(name: &str, high: i64) -> String {
         ("row counted from the part's last", n) => format!("in the last {} rows of each part", n + 1),
         ("number of tokens in the part", n) => format!("in parts of up to {n} tokens"),
         ("distance of the key from the query", n) => format!("at keys up to {n} before the query"),
+        ("row of the part", n) => format!("up to row {n} of the part"),
         _ => format!("up to {name} {high}"),
     }
 }
@@ -147,8 +157,16 @@ pub(super) fn separates(scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Optio
     let one = known.iter().zip(&options).flat_map(|((.., no), options)| {
         options.iter().filter(|c| no.iter().all(|v| !(c.holds)(*v))).map(|c| (c.weight, c.words.clone()))
     });
-    if let Some((_, words)) = one.min_by_key(|(weight, _)| *weight) {
-        return Some(words);
+    let mut found: Vec<(usize, String)> = one.collect();
+    found.sort_by_key(|(weight, _)| *weight);
+    if let Some((least, words)) = found.first() {
+        // As simple, and as true of this run: it takes another one to tell.
+        let others = found[1..].iter().take_while(|(weight, _)| weight == least).map(|(_, words)| words.as_str());
+        let others: Vec<&str> = others.take(2).collect();
+        return Some(match others.is_empty() {
+            true => words.clone(),
+            false => format!("{words} (or {}: a run of other tokens and another length tells)", others.join(", or ")),
+        });
     }
     by_size(scene, wrong, spared).or_else(|| {
         let mut best: Option<(usize, String)> = None;
