@@ -61,7 +61,7 @@ pub static INDEPENDENT: FaultSource = FaultSource {
         faults::all().enumerate().flat_map(of).collect()
     },
     subject: |opened, plants, _| {
-        let places = plants.iter().filter_map(|p| Some((faults::all().nth(p.fault)?, p.stage))).collect();
+        let places = plants.iter().filter_map(|p| Some((faults::all().nth(p.fault)?.spoil, p.stage))).collect();
         let faulty = FaultyStages::new(&opened.model, places);
         Ok(Box::new(Cpu::intervened(&opened.model, Box::new(faulty))))
     },

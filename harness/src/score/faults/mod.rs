@@ -9,6 +9,7 @@
 mod attention;
 mod buffers;
 mod decoding;
+pub mod kernels;
 mod layout;
 mod numerics;
 mod position;
@@ -20,6 +21,9 @@ use qdiff_engine::tap::{Intervene, Site};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// Changes what a stage gives.
+pub type Spoil = fn(&mut Spot<'_>);
+
 /// A fault as it can be planted.
 pub struct Fault {
     /// The mutation that should be named, with its parameters where the right ones are to be found.
@@ -27,10 +31,10 @@ pub struct Fault {
     /// Stages of a model that it can be planted in, by what they are and by the formats of their weights.
     pub places: fn(&Graph, &Node, &Model) -> bool,
     /// Does it.
-    pub spoil: fn(&mut Spot<'_>),
+    pub spoil: Spoil,
 }
 
-const fn fault(cause: &'static str, places: fn(&Graph, &Node, &Model) -> bool, spoil: fn(&mut Spot<'_>)) -> Fault {
+const fn fault(cause: &'static str, places: fn(&Graph, &Node, &Model) -> bool, spoil: Spoil) -> Fault {
     Fault { cause, places, spoil }
 }
 
@@ -167,46 +171,54 @@ fn input_alone(s: &mut Spot<'_>) {
 /// Faults in the stages where they are planted; changes what those give.
 pub struct FaultyStages<'a> {
     model: &'a Model,
-    places: Vec<(&'static Fault, StageId)>,
+    places: Vec<(Spoil, StageId)>,
     others: HashMap<StageId, Vec<f32>>,
     old: HashMap<StageId, Vec<f32>>,
 }
 
 impl<'a> FaultyStages<'a> {
     /// Each fault in its stage.
-    pub fn new(model: &'a Model, places: Vec<(&'static Fault, StageId)>) -> Self {
+    pub fn new(model: &'a Model, places: Vec<(Spoil, StageId)>) -> Self {
         Self { model, places, others: HashMap::new(), old: HashMap::new() }
     }
 
-    /// Whether a fault may want to see what this stage gives.
+    /// Whether a fault may want to see what this stage gives: one of its own layer or of the one before, or its like.
     fn seen_later(&self, node: &Node) -> bool {
         self.places.iter().any(|(_, at)| {
             let before = node.id.name == at.name && at.layer > node.id.layer;
-            before || (node.id.layer == at.layer && matches!(node.op, Op::RmsNorm(_)))
+            before || node.id.layer == at.layer || node.id.layer == at.layer.and_then(|l| l.checked_sub(1))
         })
+    }
+
+    /// What a stage gives with a fault.
+    fn spoiled(&self, spoil: Spoil, site: &Site<'_>) -> Tensor<f32> {
+        let Tensor { mut shape, mut data } = site.output.clone();
+        spoil(&mut Spot {
+            node: site.node,
+            graph: self.model.graph(),
+            config: &self.model.graph().config,
+            inputs: site.inputs,
+            tokens: site.context.tokens,
+            positions: site.context.positions,
+            model: self.model,
+            others: &self.others,
+            old: self.old.get(&site.node.id).map(Vec::as_slice),
+            out: &mut data,
+            shape: &mut shape,
+        });
+        Tensor { shape, data }
     }
 }
 
 impl Intervene for FaultyStages<'_> {
     fn change(&mut self, site: Site<'_>) {
         let id = site.node.id;
-        for (fault, _) in self.places.iter().filter(|(_, at)| *at == id) {
-            let mut shape = std::mem::take(&mut site.output.shape);
-            (fault.spoil)(&mut Spot {
-                node: site.node,
-                graph: self.model.graph(),
-                config: &self.model.graph().config,
-                inputs: site.inputs,
-                tokens: site.context.tokens,
-                positions: site.context.positions,
-                model: self.model,
-                others: &self.others,
-                old: self.old.get(&id).map(Vec::as_slice),
-                out: &mut site.output.data,
-                shape: &mut shape,
-            });
-            site.output.shape = shape;
-            self.old.insert(id, site.output.data.clone());
+        for at in 0..self.places.len() {
+            let (spoil, place) = self.places[at];
+            if place == id {
+                *site.output = self.spoiled(spoil, &site);
+                self.old.insert(id, site.output.data.clone());
+            }
         }
         if self.seen_later(site.node) {
             self.others.insert(id, site.output.data.clone());
