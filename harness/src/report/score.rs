@@ -6,7 +6,7 @@ use super::origin::UNKNOWN;
 use super::screen::{Check, Document, Fate, Screen, Section, Table};
 use super::stages::NONE;
 use crate::number::{Real, counted, number};
-use crate::score::{Case, Group, PairCase, Score, median};
+use crate::score::{Case, Group, PairCase, Score, Worth, median};
 use std::collections::BTreeMap;
 
 impl Document for Score {
@@ -14,7 +14,8 @@ impl Document for Score {
 
     fn screen(&self, _: bool) -> Screen {
         let (word, outcome) = if self.reached() { ("REACHED", Outcome::Match) } else { ("MISSED", Outcome::Diverged) };
-        let independent: Vec<&Case> = self.groups.iter().filter(|g| g.independent).flat_map(Group::counted).collect();
+        let listed = self.groups.iter().filter(|g| g.independent && !g.unlisted);
+        let independent: Vec<&Case> = listed.flat_map(Group::counted).collect();
         let count = |right: fn(&Case) -> bool| independent.iter().filter(|c| right(c)).count();
         let headline = format!(
             "of {} that are not inert {} are found at their stage (all are asked for), {} named rightly (95 of 100), {} (none)",
@@ -30,7 +31,9 @@ impl Document for Score {
         ];
         let mut sections = vec![Section::lines("", facts), totals(self)];
         for group in &self.groups {
-            if group.independent {
+            if group.unlisted {
+                sections.extend([worths(group), unlisted(group)]);
+            } else if group.independent {
                 sections.extend([by_mutation(group), missed(group)]);
             } else {
                 sections.push(named_otherwise(group));
@@ -111,6 +114,29 @@ fn named_otherwise(group: &Group) -> Section {
     let rows = of.into_iter().map(|([planted, named, why], count)| vec![planted, count.to_string(), named, why]);
     let table = Table::new(&["planted", "cases", "named", "why"], &[1], rows);
     Section::table(&format!("Missed or named otherwise, {}", group.source), table)
+}
+
+/// What is told of bugs that stand in no catalogue.
+fn worths(group: &Group) -> Section {
+    let cases: Vec<&Case> = group.counted().collect();
+    let count = |worth| cases.iter().filter(|c| c.worth == Some(worth)).count().to_string();
+    let [detected, stage, _] = shares(&cases);
+    let worths = [Worth::Right, Worth::Consistent, Worth::Location, Worth::False].map(count);
+    let row: Vec<String> = [cases.len().to_string(), detected, stage].into_iter().chain(worths).collect();
+    let head = ["cases", "detected", "stage", "proved right", "consistent", "location only", "false"];
+    Section::table(
+        &format!("What is told of {}", group.source),
+        Table::new(&head, &[0, 1, 2, 3, 4, 5, 6], std::iter::once(row)),
+    )
+}
+
+/// Those that are not told right, with what is told.
+fn unlisted(group: &Group) -> Section {
+    let rows = group.counted().filter(|c| c.worth != Some(Worth::Right) || !c.stage_right).map(|c| {
+        let worth = c.worth.map_or_else(String::new, |w| format!("{w:?}").to_lowercase());
+        vec![format!("{}@{}", c.fault, c.stage), worth, c.told.clone().unwrap_or_else(|| UNKNOWN.to_owned())]
+    });
+    Section::table(&format!("Not told right, {}", group.source), Table::new(&["bug", "worth", "told"], &[], rows))
 }
 
 fn missed_pairs(group: &Group) -> Section {

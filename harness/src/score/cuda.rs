@@ -8,6 +8,7 @@ use qdiff_engine::cuda::{Options, faults};
 pub static CUDA: FaultSource = FaultSource {
     name: "independent faults (cuda launches and kernels)",
     independent: true,
+    told: None,
     plants: |graph, _| {
         let of = |(index, fault): (usize, &faults::Fault)| {
             let cause = fault.cause.parse().expect("a planted fault states a cause");

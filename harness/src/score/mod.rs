@@ -17,7 +17,7 @@ mod source;
 pub use cuda::CUDA;
 pub use run::ScoreRun;
 pub use sampling::Sampling;
-pub use source::{FaultSource, INDEPENDENT, Plant, ROUND_TRIPS};
+pub use source::{FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS};
 
 use crate::machine::Machine;
 use crate::mutations::CauseId;
@@ -54,6 +54,12 @@ pub struct Case {
     /// it, as a share of what is allowed there. Up to 1 it is inert.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Real>,
+    /// What is told of its cause, in a sentence, where it is no mutation that should be named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<String>,
+    /// What that is worth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worth: Option<Worth>,
     /// Time of the diagnosis, in seconds: verdict and search for the cause.
     #[serde(with = "Real")]
     pub seconds: f64,
@@ -85,6 +91,20 @@ pub(crate) fn median(cases: &[&Case]) -> f64 {
     let mut seconds: Vec<f64> = cases.iter().map(|c| c.seconds).collect();
     seconds.sort_by(f64::total_cmp);
     seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// What is told of the cause of a bug that stands in no catalogue, held against what the bug is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Worth {
+    /// It is what was planted, and proved.
+    Right,
+    /// It is what was planted, and told as consistent only.
+    Consistent,
+    /// No more than the place is told, with how the error looks.
+    Location,
+    /// Something else is told as the cause.
+    False,
 }
 
 /// Two faults at once.
@@ -129,6 +149,9 @@ pub struct Group {
     pub source: String,
     /// Whether they share no code with the hypotheses.
     pub independent: bool,
+    /// Whether they stand in no catalogue, so that a cause must be solved for.
+    #[serde(default)]
+    pub unlisted: bool,
     /// One fault at a time.
     pub cases: Vec<Case>,
     /// Two at a time.
@@ -192,9 +215,11 @@ impl Score {
     /// Whether it reaches what is asked of it over independent faults that are not inert: all detected, each at its
     /// stage, 95 of 100 named, and no false alarm.
     pub fn reached(&self) -> bool {
-        let counted = || self.groups.iter().filter(|g| g.independent).flat_map(Group::counted);
+        let of = |g: &&Group| g.independent && !g.unlisted;
+        let counted = || self.groups.iter().filter(of).flat_map(Group::counted);
         let (all, named) = (counted().count(), counted().filter(|c| c.cause_right).count());
-        let found = counted().all(|c| c.detected && c.stage_right);
+        let independent = self.groups.iter().filter(|g| g.independent);
+        let found = independent.flat_map(Group::counted).all(|c| c.detected && c.stage_right);
         all > 0 && found && named * 100 >= all * 95 && self.clean.alarms.is_empty()
     }
 }

@@ -1,11 +1,11 @@
 //! Plants, diagnoses, and holds the diagnosis against what was planted.
 
 use super::source::{FaultSource, Plant, ROUND_TRIPS};
-use super::{Case, Clean, Graded, Group, PairCase, Sampling};
+use super::{Case, Clean, Graded, Group, PairCase, Sampling, Worth};
 use crate::arithmetic::Number;
-use crate::diagnose::{Diagnosis, Finding};
+use crate::diagnose::{Confidence, Diagnosis, Finding};
 use crate::loaded::LoadedModel;
-use crate::mutations::{CauseId, Injection};
+use crate::mutations::{CauseId, Explains, Injection};
 use crate::number::Real;
 use crate::pair::{Pair, Recording, Settings};
 use crate::progress::silent;
@@ -89,9 +89,15 @@ impl<'a> ScoreRun<'a> {
             cause: cause.map(|c| c.name.clone()),
             ties: cause.map_or_else(Vec::new, |c| c.ties.clone()),
             others,
+            told: source.told.and(first).map(told),
+            worth: source.told.zip(first).map(|(fragments, f)| worth(f, fragments(plant.fault))),
             detected: first.is_some(),
             stage_right: others == 0 && first.is_some_and(|f| f.id == plant.stage),
-            cause_right: first.is_some_and(|f| named(f, plant)),
+            cause_right: match (source.told, first) {
+                (Some(fragments), Some(f)) => worth(f, fragments(plant.fault)) == Worth::Right,
+                (None, Some(f)) => named(f, plant),
+                (_, None) => false,
+            },
             effect,
             seconds,
         })
@@ -154,6 +160,7 @@ impl<'a> ScoreRun<'a> {
         let mut group = Group {
             source: source.name.to_owned(),
             independent: source.independent,
+            unlisted: source.told.is_some(),
             cases: Vec::with_capacity(plants.len()),
             pairs: Vec::new(),
         };
@@ -245,6 +252,27 @@ impl<'a> ScoreRun<'a> {
             graded.push(Graded { fault: mutation.to_owned(), stage, found, named: cause });
         }
         Ok(graded)
+    }
+}
+
+/// What is said of the cause of a finding, with its name in the catalogue if it has one; or how the error looks.
+fn told(finding: &Finding) -> String {
+    let solved = finding.solution.as_ref().map(|s| s.told());
+    let cause = finding.cause.as_ref().map(|c| format!("{} ({})", c.story, c.name));
+    let told: Vec<String> = solved.into_iter().chain(cause).chain([finding.shape.clone()]).collect();
+    told.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// What that is worth, where a right explanation has all fragments of one of these sets.
+fn worth(finding: &Finding, right: &[&[&str]]) -> Worth {
+    let text = told(finding).to_lowercase();
+    let is_right = right.iter().any(|set| set.iter().all(|fragment| text.contains(fragment)));
+    let by_value = finding.cause.as_ref().filter(|c| c.kind != Explains::Place);
+    match (&finding.solution, by_value) {
+        (None, None) => Worth::Location,
+        (Some(s), _) if s.confidence == Confidence::Consistent && is_right => Worth::Consistent,
+        _ if is_right => Worth::Right,
+        _ => Worth::False,
     }
 }
 

@@ -36,6 +36,8 @@ pub struct FaultSource {
     pub name: &'static str,
     /// Whether the faults share no code with the hypotheses.
     pub independent: bool,
+    /// Of bugs that stand in no catalogue: the fragments that a right explanation of one has, in one of several ways.
+    pub(super) told: Option<fn(usize) -> &'static [&'static [&'static str]]>,
     /// Every fault with every stage of the graph it can be planted in.
     pub(super) plants: fn(&Graph, &Model) -> Vec<Plant>,
     /// A subject that carries these; a right one, where there are none.
@@ -53,6 +55,7 @@ pub(super) fn planted(fault: usize, cause: CauseId, graph: &Graph, here: impl Fn
 pub static INDEPENDENT: FaultSource = FaultSource {
     name: "independent faults (cpu)",
     independent: true,
+    told: None,
     plants: |graph, model| {
         let of = |(index, fault): (usize, &faults::Fault)| {
             let cause = fault.cause.parse().expect("a planted fault states a cause");
@@ -67,10 +70,32 @@ pub static INDEPENDENT: FaultSource = FaultSource {
     },
 };
 
+/// Bugs of kernels that stand in no catalogue, in the CPU engine.
+pub static KERNELS: FaultSource = FaultSource {
+    name: "bugs of kernels in no catalogue (cpu)",
+    independent: true,
+    told: Some(|fault| faults::kernels::all().nth(fault).map_or(&[], |f| f.told)),
+    plants: |graph, model| {
+        let of = |(fault, bug): (usize, &'static faults::kernels::KernelFault)| {
+            let cause = CauseId { mutation: bug.name.to_owned(), parameters: Vec::new(), since: None };
+            let stages = graph.nodes.iter().filter(|n| (bug.places)(graph, n, model)).map(|n| n.id);
+            stages.map(|stage| Plant { fault, cause: cause.clone(), stage }).collect::<Vec<_>>()
+        };
+        faults::kernels::all().enumerate().flat_map(of).collect()
+    },
+    subject: |opened, plants, _| {
+        let places =
+            plants.iter().filter_map(|p| Some((faults::kernels::all().nth(p.fault)?.spoil, p.stage))).collect();
+        let faulty = FaultyStages::new(&opened.model, places);
+        Ok(Box::new(Cpu::intervened(&opened.model, Box::new(faulty))))
+    },
+};
+
 /// The catalogue itself, run by the CPU engine.
 pub static ROUND_TRIPS: FaultSource = FaultSource {
     name: "round trips (rewritten graph, cpu)",
     independent: false,
+    told: None,
     plants: |graph, model| {
         let of = |(index, m): (usize, &Mutation)| {
             let values = m.defaults();

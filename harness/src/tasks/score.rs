@@ -7,7 +7,7 @@ use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
 use crate::machine::Machine;
 use crate::prompts::{self, Style};
-use crate::score::{Clean, FaultSource, INDEPENDENT, Plant, ROUND_TRIPS, Sampling, Score, ScoreRun};
+use crate::score::{Clean, FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, Sampling, Score, ScoreRun};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use qdiff_engine::model::{Node, Role};
@@ -111,7 +111,7 @@ fn command(request: &ScoreRequest) -> String {
 /// Who plants faults in the engine that is asked for.
 fn sources(subject: ScoreSubject) -> Result<Vec<&'static FaultSource>> {
     match subject {
-        ScoreSubject::Cpu => Ok(vec![&INDEPENDENT, &ROUND_TRIPS]),
+        ScoreSubject::Cpu => Ok(vec![&INDEPENDENT, &KERNELS, &ROUND_TRIPS]),
         #[cfg(feature = "faults")]
         ScoreSubject::Cuda => {
             qdiff_engine::cuda::devices()?;

@@ -185,8 +185,10 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .map(|&at| scene.element(at))
         .map(|(got, want, bound)| (got - want, 1.0 / f64::from(bound).max(f64::MIN_POSITIVE)))
         .collect();
-    let terms = products.iter().map(Vec::len).max().unwrap_or(0);
     let of_keys = matches!(scene.node().op, Op::AttnContext(_));
+    // Rows that nothing is fitted on may have more keys.
+    let keys = scene.rows.iter().map(|&r| scene.e.rows[r].place.position + 1).filter(|_| of_keys);
+    let terms = products.iter().map(Vec::len).chain(keys).max().unwrap_or(0);
     let mut kinds: Vec<Groups> = [2, 4, 8, 16, 32, 64, 128].map(Groups::Lanes).into();
     let mut run = terms.next_power_of_two() / 2;
     while run >= 1 && terms.div_ceil(run) <= GROUPS {
