@@ -107,7 +107,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "cache-ring-too-short",
         "slots are counted modulo 8: later rows overwrite the first ones, and their own slots stay empty",
-        &[&["slot"], &["overwrit"], &["8"]],
+        &[&["slot"], &["overwrit"], &["modulo"], &["ring"]],
         keys,
         ring,
     ),

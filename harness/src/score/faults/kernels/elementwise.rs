@@ -195,19 +195,19 @@ pub(super) const FAULTS: &[KernelFault] = &[
         |s| stale(s, |c| c.tokens == 1),
     ),
     bug(
-        "embed-first-id-in-tail",
-        "beyond the last whole group of four tokens, all take the id of the step's first",
+        "embed-fourth-token-takes-first-id",
+        "of every four tokens the last takes the id of the first",
         &[&["token"], &["id"], &["row"]],
         embed,
         |s| {
             let tokens = s.tokens;
-            looked_up(s, |t, id| if t >= tokens.len() / 4 * 4 { tokens[0] as usize } else { id });
+            looked_up(s, |t, id| if t % 4 == 3 { tokens[t - 3] as usize } else { id });
         },
     ),
     bug(
         "embed-half-blocks-exchanged",
         "the halves of every 32 values of a row change places",
-        &[&["16"], &["32"], &["column", "place"], &["column", "swap"]],
+        &[&["16"], &["column", "32"], &["column", "place"], &["column", "swap"]],
         embed,
         |s| super::moved(s, |c| Some((c.t, c.o ^ 16))),
     ),

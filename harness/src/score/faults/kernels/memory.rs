@@ -144,7 +144,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "stream-not-updated-in-last-row",
         "the last row of a step is the residual stream as it was, without what should be added",
-        &[&["last"], &["position"], &["row"]],
+        &[&["input", "position"], &["input", "row"], &["not added"], &["residual", "last"]],
         |_, n, _| residual(n, &[Role::AttnOutput]),
         |s| {
             let inputs = s.inputs;

