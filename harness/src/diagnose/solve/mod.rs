@@ -13,6 +13,7 @@ mod keys;
 mod norm;
 mod rounded;
 mod scene;
+mod structure;
 mod terms;
 mod when;
 
@@ -99,6 +100,7 @@ const SOLVERS: &[Solver] = &[
     elsewhere::columns,
     rounded::laws,
     terms::laws,
+    structure::laws,
 ];
 
 /// What explains every wrong element, if a solver finds it before the deadline.

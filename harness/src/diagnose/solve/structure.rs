@@ -1,0 +1,95 @@
+//! What an error is made of where nothing more is known of it: a factor or an offset per row, head or column. It says which
+//! part of a kernel is wrong, such as what rows are divided by, and not how.
+//!
+//! A factor of a row is read off its even elements and must give the odd ones; one of a column is read off half of the
+//! rows and must give the others.
+
+use super::scene::Scene;
+use super::{Law, Row};
+use crate::verdict::RowAt;
+use qdiff_engine::ops::{Op, UNIT};
+use std::collections::BTreeMap;
+
+/// Elements of a row that share a factor, at least.
+const RUN: usize = 16;
+
+/// Rows that a column's factor is read off, at least.
+const ROWS: usize = 3;
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let mut all = vec![of_rows(scene)];
+    all.extend(of_columns(scene, true));
+    all.extend(of_columns(scene, false));
+    all
+}
+
+/// A factor for each row, or for each head of it.
+fn of_rows<'a>(scene: &'a Scene<'a>) -> Law<'a> {
+    let divided = match &scene.node().op {
+        Op::RmsNorm(_) => ": what it is divided by is wrong, its weight is right",
+        Op::AttnWeights(_) => ": the sum that weights are divided by is wrong, their ratios are right",
+        Op::AttnContext(_) => ": the weights' common factor is wrong, or not divided out",
+        Op::Linear => ": the scale of its activations is wrong, the weights are right",
+        _ => "",
+    };
+    let head = scene.head();
+    let of = if head.is_some() || scene.of_pairs() { "every head of a row" } else { "every row" };
+    Law::new(format!("{of} is multiplied by a factor of its own{divided}"), 1, move |row: &RowAt| {
+        let (got, want, bound) = scene.e.row(row);
+        let run = head.unwrap_or(got.len()).max(1);
+        let mut value = vec![f64::NAN; got.len()];
+        for first in (0..got.len()).step_by(run) {
+            let part = first..(first + run).min(got.len());
+            let fitted = || part.clone().step_by(2);
+            let (gw, ww) = fitted().fold((0.0, 0.0), |(gw, ww), i| {
+                let weight = 1.0 / (f64::from(bound[i]) + UNIT * want[i].abs() + f64::MIN_POSITIVE).powi(2);
+                (gw + weight * f64::from(got[i]) * want[i], ww + weight * want[i] * want[i])
+            });
+            let told = part.clone().filter(|&i| want[i].abs() > 8.0 * f64::from(bound[i])).count();
+            if ww > 0.0 && told >= RUN {
+                part.skip(1).step_by(2).for_each(|i| value[i] = want[i] * gw / ww);
+            } else if row.bad && part.clone().any(|i| !crate::verdict::right(got[i], want[i], bound[i])) {
+                return None;
+            }
+        }
+        Some(Row { value, bound: bound.to_vec() })
+    })
+}
+
+/// A factor, or an offset, for each column.
+fn of_columns<'a>(scene: &'a Scene<'a>, factor: bool) -> Option<Law<'a>> {
+    scene.width().filter(|_| !scene.of_pairs())?;
+    // Sums over the fitted rows, by column.
+    let mut sums: BTreeMap<usize, (f64, f64, usize)> = BTreeMap::new();
+    for &r in scene.rows.iter().filter(|&&r| scene.e.rows[r].bad && scene.fitted(r, 0)) {
+        let row = &scene.e.rows[r];
+        let (got, want, bound) = scene.e.row(row);
+        let from = scene.token(row).1;
+        for i in 0..got.len() {
+            let z = if factor { want[i] } else { 1.0 };
+            let weight = 1.0 / (f64::from(bound[i]) + UNIT * want[i].abs() + f64::MIN_POSITIVE).powi(2);
+            let sum = sums.entry(from + i).or_default();
+            *sum = (sum.0 + weight * (f64::from(got[i]) - want[i]) * z, sum.1 + weight * z * z, sum.2 + 1);
+        }
+    }
+    if sums.values().map(|s| s.2).min()? < ROWS {
+        return None;
+    }
+    let by: BTreeMap<usize, f64> =
+        sums.into_iter().map(|(c, (dz, zz, _))| (c, if zz > 0.0 { dz / zz } else { 0.0 })).collect();
+    let what = match (factor, &scene.node().op) {
+        (true, Op::RmsNorm(_)) => {
+            "every column is multiplied by a factor of its own, the same in all rows: its weight is wrong"
+        }
+        (true, _) => "every column is multiplied by a factor of its own, the same in all rows",
+        (false, Op::Bias) => "every column has a number of its own added, the same in all rows: the bias is wrong",
+        (false, _) => "every column has a number of its own added, the same in all rows",
+    };
+    Some(Law::new(what, ROWS, move |row: &RowAt| {
+        let (_, want, bound) = scene.e.row(row);
+        let from = scene.token(row).1;
+        let of =
+            |(i, w): (usize, &f64)| by.get(&(from + i)).map_or(f64::NAN, |by| if factor { w + by * w } else { w + by });
+        Some(Row { value: want.iter().enumerate().map(of).collect(), bound: bound.to_vec() })
+    }))
+}
