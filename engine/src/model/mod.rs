@@ -1,6 +1,7 @@
 //! The model as data: hyperparameters, weights and the list of stages.
 
 mod builder;
+mod check;
 mod config;
 mod dense;
 pub mod fault;
@@ -21,6 +22,9 @@ pub use crate::quant::WeightSource;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
+/// Key of the architecture's name.
+const ARCHITECTURE: &str = "general.architecture";
+
 /// Builds the graph of the model that a file's metadata describe.
 pub type BuildGraph = fn(&dyn Metadata) -> Result<Graph, ConfigError>;
 
@@ -38,8 +42,7 @@ pub(crate) static STAGES: LazyLock<BTreeSet<StageId>> = LazyLock::new(|| {
 /// # Errors
 /// An architecture without a graph, or hyperparameters that are missing or impossible.
 pub fn build(source: &dyn Metadata) -> Result<Graph, ConfigError> {
-    let found =
-        source.text("general.architecture").ok_or_else(|| ConfigError::Missing("general.architecture".into()))?;
+    let found = source.text(ARCHITECTURE).ok_or_else(|| config::absent(source, ARCHITECTURE, "UTF-8 text"))?;
     let Some((_, graph)) = ARCHITECTURES.iter().find(|(arch, _)| *arch == found) else {
         let known = ARCHITECTURES.iter().map(|(arch, _)| *arch).collect::<Vec<_>>().join(", ");
         return Err(ConfigError::Invalid(format!(
