@@ -84,8 +84,8 @@ macro_rules! values {
                 }
             }
 
-            /// The first `n` elements.
-            fn json(&self, n: usize) -> Json {
+            /// The first `n` elements, as a list.
+            pub fn json(&self, n: usize) -> Json {
                 match self {
                     $(Self::$variant(v) => v.iter().take(n).map(|v| number((*v).into(), v)).collect(),)*
                     Self::String(v) => v.iter().take(n).map(text).collect(),

@@ -1,13 +1,14 @@
 //! The metadata of two files, key by key.
 
-use qdiff_engine::gguf::{Gguf, Value};
+use qdiff_engine::gguf::{ArrayValue, Gguf, Value};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
 use std::fmt;
 
-/// Characters of a value that are told.
+/// Bytes of a text that are told.
 const SHOWN: usize = 60;
+/// Bytes of them before the place where two texts part.
+const BEFORE: usize = 12;
 
 /// A key that two files do not share, or under which they say different things.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -53,43 +54,53 @@ pub(super) fn compare(ours: &Gguf, theirs: &Gguf) -> Vec<KeyDiff> {
 }
 
 fn differ(key: &str, got: Option<&Value>, want: Option<&Value>) -> Option<KeyDiff> {
-    if got == want {
-        return None;
-    }
-    let diff = |index, got: Option<String>, want: Option<String>| KeyDiff {
-        key: key.to_owned(),
-        index,
-        got,
-        want,
-        computes: !describes(key),
+    let diff = |index, got, want| {
+        Some(KeyDiff { key: key.to_owned(), index, got, want, computes: !describes(key) })
     };
-    let (Some(ours), Some(theirs)) = (got, want) else {
-        return Some(diff(None, got.map(brief), want.map(brief)));
-    };
-    if let (Json::Array(a), Json::Array(b)) = (ours.json(usize::MAX), theirs.json(usize::MAX))
-        && a.len() == b.len()
-        && ours.type_name() == theirs.type_name()
-    {
-        let index = a.iter().zip(&b).position(|(a, b)| a != b);
-        return index.map(|i| diff(Some(i), Some(shortened(&a[i])), Some(shortened(&b[i]))));
+    match (got, want) {
+        (Some(Value::Array(a)), Some(Value::Array(b))) if a.len() == b.len() && a.type_name() == b.type_name() => {
+            let (at, (a, b)) = parted(a, b)?;
+            diff(Some(at), Some(a), Some(b))
+        }
+        (Some(Value::String(a)), Some(Value::String(b))) if a != b => {
+            let (a, b) = ends(a, b);
+            diff(None, Some(a), Some(b))
+        }
+        // NaN is NaN.
+        (Some(a), Some(b)) if a == b || brief(a) == brief(b) => None,
+        (None, None) => None,
+        (got, want) => diff(None, got.map(brief), want.map(brief)),
     }
-    let (a, b) = (brief(ours), brief(theirs));
-    // NaN is NaN; what only differs beyond what is told does differ.
-    (a != b || ours.json(1) != theirs.json(1)).then(|| diff(None, Some(a), Some(b)))
+}
+
+/// The first entry in which two arrays differ, and both entries.
+fn parted(a: &ArrayValue, b: &ArrayValue) -> Option<(usize, (String, String))> {
+    if let (ArrayValue::String(a), ArrayValue::String(b)) = (a, b) {
+        let (at, (a, b)) = a.iter().zip(b.iter()).enumerate().find(|(_, (a, b))| a != b)?;
+        return Some((at, ends(a, b)));
+    }
+    let (a, b) = (a.json(usize::MAX), b.json(usize::MAX));
+    let pairs = a.as_array()?.iter().zip(b.as_array()?);
+    let (at, (a, b)) = pairs.enumerate().find(|(_, (a, b))| a != b)?;
+    Some((at, (a.to_string(), b.to_string())))
+}
+
+/// Two texts that differ, each from shortly before where they part.
+fn ends(a: &[u8], b: &[u8]) -> (String, String) {
+    let from = a.iter().zip(b).take_while(|(a, b)| a == b).count().saturating_sub(BEFORE);
+    let end = |text: &[u8]| {
+        let shown = text[from..text.len().min(from + SHOWN)].escape_ascii();
+        let (before, after) = (if from > 0 { "…" } else { "" }, if text.len() > from + SHOWN { "…" } else { "" });
+        format!("\"{before}{shown}{after}\"")
+    };
+    (end(a), end(b))
 }
 
 /// A value, or of an array how long it is; with its type.
 fn brief(value: &Value) -> String {
     match value {
         Value::Array(array) => format!("{} {}", array.len(), array.type_name()),
-        plain => format!("{} ({})", shortened(&plain.json(1)), plain.type_name()),
-    }
-}
-
-fn shortened(value: &Json) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
+        Value::String(text) => ends(text, b"").0,
+        plain => format!("{} ({})", plain.json(1), plain.type_name()),
     }
 }
