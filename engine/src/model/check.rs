@@ -59,7 +59,10 @@ pub(super) fn tensors(gguf: &Gguf, graph: &Graph) -> Result<(), LoadError> {
             return refuse(name, format!("is missing, and a {arch} model needs it; convert the model again"));
         };
         if !same_extent(dims, extent) {
-            return refuse(name, format!("has shape {dims:?}, and the metadata say {extent:?}; convert the model again"));
+            return refuse(
+                name,
+                format!("has shape {dims:?}, and the metadata say {extent:?}; convert the model again"),
+            );
         }
         if !ggml_type.is_supported() {
             let known: Vec<String> = GgmlType::ALL_SUPPORTED.iter().map(ToString::to_string).collect();

@@ -138,9 +138,10 @@ impl Config {
                 (Err(ConfigError::Missing(_)), Some(usual)) => usual,
                 (read, _) => read?,
             };
-            // NaN is in no range.
-            let expected = || format!("expected a number from {} to {:e}", range.start(), range.end());
-            if range.contains(&value) { Ok(value) } else { Err(invalid(&key, value, &expected())) }
+            // NaN is in no range. Told as the f32 that the file holds.
+            let expected = || format!("expected a number from {:?} to {:?}", range.start(), range.end());
+            let told = || format!("{:?}", value as f32);
+            if range.contains(&value) { Ok(value) } else { Err(invalid(&key, told(), &expected())) }
         };
         if let Some(kind) = source.text(&key("rope.scaling.type"))
             && kind != "none"
@@ -178,7 +179,9 @@ impl Config {
             }
         }
         let table = source.extent(EMBEDDING).ok_or_else(|| {
-            ConfigError::Invalid(format!("tensor `{EMBEDDING}` is missing, and every model needs it; convert the model again"))
+            ConfigError::Invalid(format!(
+                "tensor `{EMBEDDING}` is missing, and every model needs it; convert the model again"
+            ))
         })?;
         let n_layers = integer("block_count")?;
         if n_layers > MAX_LAYERS {

@@ -53,7 +53,9 @@ pub fn check(gguf: &Gguf, rows: usize) -> Result<(), VocabError> {
     // SentencePiece spells what is no token in bytes, and each must be one.
     let spelled = |byte: &u8| ids.contains_key(format!("<0x{byte:02X}>").as_bytes()) || ids.contains_key(&[*byte][..]);
     match (0..=255).find(|byte| model == "llama" && !spelled(byte)) {
-        Some(byte) => refuse(format!("`{TOKENS}` has no token <0x{byte:02X}>, and a `llama` vocabulary needs every byte")),
+        Some(byte) => {
+            refuse(format!("`{TOKENS}` has no token <0x{byte:02X}>, and a `llama` vocabulary needs every byte"))
+        }
         None => Ok(()),
     }
 }

@@ -54,7 +54,10 @@ impl Document for WeightsReport {
         let wrong = check.mismatches.iter().map(|m| (m.tensor.as_str(), differs(m)));
         let unpaired = check.unpaired.iter().map(|words| (words.split(": ").next().unwrap_or(words), words.clone()));
         let keys = check.metadata.iter().filter(|key| key.computes).map(|k| (k.key.as_str(), k.to_string()));
-        let failed = wrong.chain(unpaired).chain(keys).map(|(tensor, words)| Check::new("weights", tensor, Fate::of(Some(words))));
+        let failed = wrong
+            .chain(unpaired)
+            .chain(keys)
+            .map(|(tensor, words)| Check::new("weights", tensor, Fate::of(Some(words))));
         let equal = counted(check.tensors - check.mismatches.len(), "tensor");
         let equal = Check::new("weights", "all others", Fate::Passed(format!("{equal} equal, bit for bit")));
         Screen {

@@ -54,9 +54,7 @@ pub(super) fn compare(ours: &Gguf, theirs: &Gguf) -> Vec<KeyDiff> {
 }
 
 fn differ(key: &str, got: Option<&Value>, want: Option<&Value>) -> Option<KeyDiff> {
-    let diff = |index, got, want| {
-        Some(KeyDiff { key: key.to_owned(), index, got, want, computes: !describes(key) })
-    };
+    let diff = |index, got, want| Some(KeyDiff { key: key.to_owned(), index, got, want, computes: !describes(key) });
     match (got, want) {
         (Some(Value::Array(a)), Some(Value::Array(b))) if a.len() == b.len() && a.type_name() == b.type_name() => {
             let (at, (a, b)) = parted(a, b)?;

@@ -1,7 +1,7 @@
 //! The classes of bad GGUF files, and of odd ones that are good: what qdiff's parser says of each. `gguf_vs_ggml.rs` asks
 //! llama.cpp about the same files.
 
-use super::gguf_files::{Case, Expected, array, build, classes, refused, small, string, stricter, taken, u32_value};
+use super::gguf_files::{Case, Expected, array, build, classes, refused, small, stricter, string, taken, u32_value};
 use qdiff_engine::gguf::Gguf;
 
 /// What the parser says: nothing, or one line that has the words.
@@ -62,7 +62,7 @@ classes! {
         refused(&[r#"it starts with "PK\x03\x04rest""#], b"PK\x03\x04rest".to_vec()),
         refused(&["git lfs pull"], b"version https://git-lfs.github.com/spec/v1".to_vec()),
         refused(&["is a web page"], b"<!DOCTYPE html>".to_vec()),
-        refused(&["starts with \"GGML\""], with(small(), 0, b"GGML")),
+        refused(&["starts with \"GGML"], with(small(), 0, b"GGML")),
     ];
     empty_file: [refused(&["is empty"], Vec::new())];
     version_0: [refused(&["version 0"], header(0, 0, 0))];

@@ -37,7 +37,8 @@ pub struct Classes(pub Vec<(&'static str, Vec<Case>)>);
 impl Classes {
     /// Holds what is expected of every file against what llama.cpp says.
     pub fn agree(self, asked: Asked) {
-        let cases: Vec<_> = self.0.into_iter().flat_map(|(name, files)| files.into_iter().map(move |f| (name, f))).collect();
+        let cases: Vec<_> =
+            self.0.into_iter().flat_map(|(name, files)| files.into_iter().map(move |f| (name, f))).collect();
         let files: Vec<_> = cases.iter().map(|(_, case)| case.bytes.clone()).collect();
         let mut wrong = Vec::new();
         for ((name, case), loads) in cases.iter().zip(loaded(&files, asked)) {
@@ -124,4 +125,3 @@ pub fn small() -> Vec<u8> {
         128 + 12,
     )
 }
-

@@ -59,7 +59,11 @@ fn bit_flips_agree() {
         })
         .collect();
     let accepted = compare(&files);
-    assert!((1000..files.len() - 1000).contains(&accepted), "{accepted} of {} files were accepted by both", files.len());
+    assert!(
+        (1000..files.len() - 1000).contains(&accepted),
+        "{accepted} of {} files were accepted by both",
+        files.len()
+    );
 }
 
 /// The classes of bad files: llama.cpp refuses what the parser refuses, but where that is said to be stricter.

@@ -90,6 +90,8 @@ pub fn loaded(files: &[Vec<u8>], asked: Asked) -> Vec<bool> {
             .env(DIR, &*dir)
             .env(FIRST, first.to_string())
             .env(ASKED, format!("{asked:?}"))
+            // More threads than free cores would wait for each other.
+            .env("OMP_THREAD_LIMIT", "1")
             // llama.cpp would call a debugger for a backtrace.
             .env("GGML_NO_BACKTRACE", "1")
             .stderr(Stdio::null())
