@@ -1,7 +1,7 @@
 //! What a file must be so that llama.cpp can load it and computes what its graph says. llama.cpp ends the process over
 //! some of this, and computes otherwise over some; each refusal names the key or the tensor, and what is expected.
 
-use super::{ARCHITECTURE, ConfigError, Graph, LoadError, Metadata as _, config, same_extent};
+use super::{ConfigError, Graph, LoadError, architecture, config, same_extent};
 use crate::gguf::{Gguf, TensorInfo, Value};
 use crate::ops::Weight;
 use crate::quant::GgmlType;
@@ -25,6 +25,7 @@ const FIXED: &[(&str, &[f64])] = &[
 
 /// Refuses metadata of a model that no graph describes.
 pub(super) fn metadata(gguf: &Gguf) -> Result<(), ConfigError> {
+    let (arch, _) = architecture(gguf)?;
     if gguf.alignment < ALIGNMENT {
         let why = "llama.cpp maps weights at multiples of 32 bytes; expected 32 or a greater power of 2";
         return Err(config::invalid("general.alignment", gguf.alignment, why));
@@ -35,7 +36,6 @@ pub(super) fn metadata(gguf: &Gguf) -> Result<(), ConfigError> {
              llama-gguf-split --merge"
         )));
     }
-    let arch = gguf.text(ARCHITECTURE).unwrap_or_default();
     for (suffix, neutral) in FIXED {
         let key = format!("{arch}.{suffix}");
         let Some(value) = gguf.get(&key) else { continue };

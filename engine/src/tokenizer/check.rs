@@ -10,21 +10,20 @@ use std::collections::HashMap;
 const MODEL: &str = "tokenizer.ggml.model";
 const SCORES: &str = "tokenizer.ggml.scores";
 
-/// Checks the vocabulary of a model with `rows` rows in its embedding table, of whatever kind of tokenizer.
+/// Checks the vocabulary of a model with `rows` rows in its embedding table.
 ///
 /// # Errors
 /// [`VocabError`] naming the key or the token, and what is expected.
 pub fn check(gguf: &Gguf, rows: usize) -> Result<(), VocabError> {
     let refuse = |what: String| Err(VocabError(format!("{what}; convert the model again")));
     let model = list(gguf, MODEL, "text", Value::as_str)?;
-    if matches!(model, "none" | "no_vocab") {
-        return refuse(format!("`{MODEL}` is `{model}`: the model has no vocabulary, and qdiff needs one"));
-    }
-    if model == "gpt2" {
-        merges(gguf)?;
+    match model {
+        "gpt2" => drop(merges(gguf)?),
+        "llama" => {}
+        other => return refuse(format!("`{MODEL}` is `{other}`: expected `gpt2`, as Qwen models have it, or `llama`")),
     }
     let tokens = strings(gguf, TOKENS)?;
-    if tokens.len() != rows {
+    if tokens.len() != rows || rows == 0 {
         let n = tokens.len();
         return refuse(format!("`{TOKENS}` has {n} tokens, and the embedding table has {rows} rows"));
     }

@@ -27,6 +27,7 @@ use qdiff_engine::model::{Graph, Model, Weight, WeightSource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sides::ReadBack;
+use std::collections::HashSet;
 use std::convert::Infallible;
 
 /// Blocks of a tensor that are described one by one; all are counted.
@@ -167,8 +168,10 @@ pub fn check_files(
     (ours, subject): (&Gguf, &GgmlWeights<'_>), (theirs, reference): (&Gguf, &GgmlWeights<'_>), graph: Option<&Graph>,
     progress: Progress<'_>,
 ) -> WeightCheck {
-    let metadata = metadata::compare(ours, theirs);
-    let mut check = WeightCheck { metadata, not_finite: ours.not_finite(), ..WeightCheck::default() };
+    let (metadata, not_finite) = (metadata::compare(ours, theirs), ours.not_finite());
+    // What reads NaN out of a damaged block decodes it rightly: no cause is looked for.
+    let damaged: HashSet<String> = not_finite.iter().cloned().chain(theirs.not_finite()).map(|t| t.tensor).collect();
+    let mut check = WeightCheck { metadata, not_finite, ..WeightCheck::default() };
     let ours = subject.names();
     let only_theirs = reference.names().into_iter().filter(|t| subject.dims(t).is_none());
     check.unpaired = only_theirs.map(|t| format!("{t}: only in the file it is held against")).collect();
@@ -182,8 +185,7 @@ pub fn check_files(
             )),
             Some(_) => {
                 let compared = Compared { tensor, subject, reference, start: subject.start(tensor), one_reader: true };
-                // What reads NaN out of a damaged block decodes it rightly.
-                let sound = graph.filter(|_| !check.not_finite.iter().any(|damaged| damaged.tensor == *tensor));
+                let sound = graph.filter(|_| !damaged.contains(*tensor));
                 check.count(subject.extent(tensor), blocks::compare(&compared, sound));
             }
         }

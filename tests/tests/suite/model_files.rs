@@ -61,6 +61,11 @@ fn tokens(change: impl FnOnce(&mut Vec<Vec<u8>>)) -> Vec<u8> {
     with(|kv| kv.strings(TOKENS, &all))
 }
 
+/// It, with another kind of tokenizer.
+fn kind(model: &str) -> Vec<u8> {
+    with(|kv| kv.string("tokenizer.ggml.model", model))
+}
+
 /// Tokens of a SentencePiece vocabulary: every byte, then others.
 fn pieces(first_byte: u32) -> Vec<u8> {
     let spelled = (first_byte..256).map(|byte| format!("<0x{byte:02X}>"));
@@ -148,7 +153,15 @@ classes! {
         refused(&[TOKENS], without(TOKENS)),
         refused(&["tokenizer.ggml.merges"], without("tokenizer.ggml.merges")),
         refused(&["tokenizer.ggml.model"], without("tokenizer.ggml.model")),
-        refused(&["`none`", "no vocabulary"], with(|kv| kv.string("tokenizer.ggml.model", "none"))),
+        refused(&["tokenizer.ggml.model", "is `none`", "expected `gpt2`"], kind("none")),
+    ];
+    /// No Qwen model has such a vocabulary; what llama.cpp makes of one depends on its entries.
+    vocabularies_of_another_kind: [
+        refused(&["is `rwkv`: expected `gpt2`"], kind("rwkv")),
+        refused(&["is `t5`"], kind("t5")),
+        refused(&["is `bert`"], kind("bert")),
+        refused(&["is `plamo2`"], kind("plamo2")),
+        refused(&["is `nonsense`"], kind("nonsense")),
     ];
     sentencepiece_without_its_bytes: [
         taken(pieces(0)),
@@ -269,6 +282,14 @@ classes! {
 #[test]
 fn llama_cpp_agrees() {
     all().agree(Asked::Model);
+}
+
+/// Where llama.cpp alone knows what is wrong, its own words are told.
+#[test]
+fn what_llama_cpp_refuses() {
+    let folder = empty();
+    folder.write("bad.gguf", with(|kv| kv.string("tokenizer.ggml.pre", "nonsense")));
+    folder.refuses("run -m bad.gguf", &["llama.cpp cannot load bad.gguf", "unknown pre-tokenizer type: 'nonsense'"]);
 }
 
 /// `weights` names the damage and compares nothing behind it; of two files it says what both hold.
