@@ -41,8 +41,10 @@ pub(super) fn metadata(gguf: &Gguf) -> Result<(), ConfigError> {
         let Some(value) = gguf.get(&key) else { continue };
         let number = value.as_u64().map(|n| n as f64).or(value.as_f64()).or(value.as_bool().map(|b| b.into()));
         if !number.is_some_and(|n| neutral.contains(&n)) {
-            let why = "no model that qdiff knows has this, and llama.cpp computes by it; leave the key out";
-            return Err(config::invalid(&key, value.json(4), why));
+            let value = value.json(4);
+            return Err(ConfigError::Invalid(format!(
+                "metadata key `{key}` is {value}: llama.cpp computes by it, and qdiff knows no such model; use one without it"
+            )));
         }
     }
     Ok(())

@@ -114,6 +114,7 @@ const EPS: &str = "qwen2.attention.layer_norm_rms_epsilon";
 const BASE: &str = "qwen2.rope.freq_base";
 const NO_ALIGNMENT: &[&str] = &["`general.alignment` is", "32 or a greater power of 2"];
 const NAN: &str = "no engine can be right with it";
+const NOT_QWEN: &str = "what it makes of one depends on its entries";
 const NOT_THIS: &str = "it computes by the key as another model would";
 
 classes! {
@@ -155,11 +156,11 @@ classes! {
         refused(&["tokenizer.ggml.model"], without("tokenizer.ggml.model")),
         refused(&["tokenizer.ggml.model", "is `none`", "expected `gpt2`"], kind("none")),
     ];
-    /// No Qwen model has such a vocabulary; what llama.cpp makes of one depends on its entries.
+    /// No Qwen model has such a vocabulary.
     vocabularies_of_another_kind: [
-        refused(&["is `rwkv`: expected `gpt2`"], kind("rwkv")),
-        refused(&["is `t5`"], kind("t5")),
-        refused(&["is `bert`"], kind("bert")),
+        stricter(NOT_QWEN, &["is `rwkv`: expected `gpt2`"], kind("rwkv")),
+        stricter(NOT_QWEN, &["is `t5`"], kind("t5")),
+        stricter(NOT_QWEN, &["is `bert`"], kind("bert")),
         refused(&["is `plamo2`"], kind("plamo2")),
         refused(&["is `nonsense`"], kind("nonsense")),
     ];
