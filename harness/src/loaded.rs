@@ -1,7 +1,9 @@
 //! A model open on both sides: the engine's reader and llama.cpp's.
 
+use crate::number::counted;
 use crate::{hash, llama};
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
+use qdiff_engine::gguf::NotFinite;
 use qdiff_engine::model::{LoadError, Model};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,11 +23,16 @@ impl LoadedModel {
     /// Opens the model, the engine's reader first: its errors are the clearer.
     ///
     /// # Errors
-    /// If either side refuses the file.
+    /// If either side refuses the file, or a weight in it is NaN or infinite: no engine can be right with such a file.
     pub fn new(path: &Path) -> Result<Self> {
         let model = load(path)?;
-        let llama = Arc::new(llama::Model::load(path, llama::Load::Cpu)?);
-        Ok(Self { path: path.to_path_buf(), model, llama })
+        // While llama.cpp reads the file, at no cost in time.
+        let (llama, damaged) = std::thread::scope(|scope| {
+            let damaged = scope.spawn(|| model.gguf().not_finite());
+            (llama::Model::load(path, llama::Load::Cpu), damaged.join().expect("looking at weights does not panic"))
+        });
+        refuse_damaged(&damaged).with_context(|| path.display().to_string())?;
+        Ok(Self { path: path.to_path_buf(), model, llama: Arc::new(llama?) })
     }
 
     /// The weight format of most bytes.
@@ -69,6 +76,19 @@ impl LoadedModel {
         }
         Ok(())
     }
+}
+
+/// Refuses weights that are not finite, with the first of them.
+///
+/// # Errors
+/// If there are any.
+pub fn refuse_damaged(damaged: &[NotFinite]) -> Result<()> {
+    let Some(first) = damaged.first() else { return Ok(()) };
+    let others = match damaged.len() - 1 {
+        0 => String::new(),
+        n => format!("; {} as well", counted(n, "other tensor")),
+    };
+    bail!("{first}{others}; the file itself is damaged: fetch it again, or convert the model again");
 }
 
 /// The engine's side of [`LoadedModel::new`].

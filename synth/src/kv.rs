@@ -3,27 +3,52 @@
 use crate::Tensor;
 use llama_cpp_sys_2 as sys;
 
-/// Alignment of the data section and of each tensor in it, GGUF's default.
-const ALIGNMENT: usize = 32;
+/// Alignment of the data section and of each tensor in it where the metadata say nothing: GGUF's default.
+const ALIGNMENT: u32 = 32;
 
-/// A file's metadata, encoded: key-value pairs.
-#[derive(Default)]
+/// A file's metadata: keys, each with its value encoded. A key that is set again keeps its place.
 pub struct Kv {
-    count: usize,
-    bytes: Vec<u8>,
+    entries: Vec<(String, Vec<u8>)>,
+    alignment: u32,
+}
+
+impl Default for Kv {
+    fn default() -> Self {
+        Self { entries: Vec::new(), alignment: ALIGNMENT }
+    }
 }
 
 impl Kv {
-    fn entry(&mut self, key: &str, ty: u32, value: &[u8]) {
-        self.count += 1;
-        put_str(&mut self.bytes, key);
-        put_u32(&mut self.bytes, ty);
-        self.bytes.extend_from_slice(value);
+    fn entry(&mut self, key: &str, ty: u32, value: &[u8]) -> &mut Vec<u8> {
+        let value = [&ty.to_le_bytes()[..], value].concat();
+        let at = self.entries.iter().position(|(k, _)| k == key).unwrap_or(self.entries.len());
+        if at == self.entries.len() {
+            self.entries.push((key.to_owned(), Vec::new()));
+        }
+        self.entries[at].1 = value;
+        &mut self.entries[at].1
     }
 
-    fn array(&mut self, key: &str, ty: u32, len: usize) {
-        self.entry(key, sys::GGUF_TYPE_ARRAY, &ty.to_le_bytes());
-        put_u64(&mut self.bytes, len);
+    fn array(&mut self, key: &str, ty: u32, len: usize) -> &mut Vec<u8> {
+        let value = self.entry(key, sys::GGUF_TYPE_ARRAY, &ty.to_le_bytes());
+        put_u64(value, len);
+        value
+    }
+
+    /// Takes a key out.
+    ///
+    /// # Panics
+    /// If there is no such key.
+    pub fn remove(&mut self, key: &str) {
+        let before = self.entries.len();
+        self.entries.retain(|(k, _)| k != key);
+        assert!(self.entries.len() < before, "no key {key:?}");
+    }
+
+    /// Aligns the data section, and each tensor in it, to `bytes`; 32 where nothing is said.
+    pub fn align(&mut self, bytes: u32) {
+        self.alignment = bytes;
+        self.u32("general.alignment", bytes);
     }
 
     /// An unsigned integer.
@@ -43,42 +68,49 @@ impl Kv {
 
     /// A text.
     pub fn string(&mut self, key: &str, value: &str) {
-        self.entry(key, sys::GGUF_TYPE_STRING, &[]);
-        put_str(&mut self.bytes, value);
+        put_str(self.entry(key, sys::GGUF_TYPE_STRING, &[]), value.as_bytes());
     }
 
     /// An array of texts.
-    pub fn strings(&mut self, key: &str, values: &[String]) {
-        self.array(key, sys::GGUF_TYPE_STRING, values.len());
-        values.iter().for_each(|v| put_str(&mut self.bytes, v));
+    pub fn strings(&mut self, key: &str, values: &[impl AsRef<[u8]>]) {
+        let array = self.array(key, sys::GGUF_TYPE_STRING, values.len());
+        values.iter().for_each(|v| put_str(array, v.as_ref()));
     }
 
     /// An array of signed integers.
     pub fn i32s(&mut self, key: &str, values: &[i32]) {
-        self.array(key, sys::GGUF_TYPE_INT32, values.len());
-        self.bytes.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        self.array(key, sys::GGUF_TYPE_INT32, values.len()).extend(values.iter().flat_map(|v| v.to_le_bytes()));
+    }
+
+    /// An array of floats.
+    pub fn f32s(&mut self, key: &str, values: &[f32]) {
+        self.array(key, sys::GGUF_TYPE_FLOAT32, values.len()).extend(values.iter().flat_map(|v| v.to_le_bytes()));
     }
 
     /// A file of this metadata and of `tensors` with their data.
     pub(crate) fn file(&self, tensors: &[(Tensor, Vec<u8>)]) -> Vec<u8> {
         let mut out = b"GGUF\x03\0\0\0".to_vec();
         put_u64(&mut out, tensors.len());
-        put_u64(&mut out, self.count);
-        out.extend_from_slice(&self.bytes);
+        put_u64(&mut out, self.entries.len());
+        for (key, value) in &self.entries {
+            put_str(&mut out, key.as_bytes());
+            out.extend_from_slice(value);
+        }
+        let alignment = self.alignment as usize;
         let mut offset = 0;
         for (tensor, data) in tensors {
-            put_str(&mut out, &tensor.name);
+            put_str(&mut out, tensor.name.as_bytes());
             put_u32(&mut out, tensor.ne.len() as u32);
             for &n in &tensor.ne {
                 put_u64(&mut out, n);
             }
             put_u32(&mut out, tensor.ty.id());
             put_u64(&mut out, offset);
-            offset += data.len().next_multiple_of(ALIGNMENT);
+            offset += data.len().next_multiple_of(alignment);
         }
         for data in std::iter::once(&Vec::new()).chain(tensors.iter().map(|(_, data)| data)) {
             out.extend_from_slice(data);
-            out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
+            out.resize(out.len().next_multiple_of(alignment), 0);
         }
         out
     }
@@ -97,7 +129,7 @@ fn put_u64(out: &mut Vec<u8>, value: usize) {
     out.extend_from_slice(&(value as u64).to_le_bytes());
 }
 
-fn put_str(out: &mut Vec<u8>, value: &str) {
+fn put_str(out: &mut Vec<u8>, value: &[u8]) {
     put_u64(out, value.len());
-    out.extend_from_slice(value.as_bytes());
+    out.extend_from_slice(value);
 }

@@ -148,13 +148,24 @@ impl Synth {
     /// If the description is inconsistent: an unknown architecture, a vocabulary below [`base_vocab`], rows that are
     /// not whole blocks of their type, an override for a tensor that is not there.
     pub fn to_bytes(&self) -> Vec<u8> {
+        self.to_bytes_with(|_| ())
+    }
+
+    /// As [`Synth::to_bytes`], with the metadata as `change` leaves them, whatever they then say.
+    ///
+    /// # Panics
+    ///
+    /// As [`Synth::to_bytes`].
+    pub fn to_bytes_with(&self, change: impl FnOnce(&mut Kv)) -> Vec<u8> {
         self.check();
         let tensors = self.tensors();
         for (name, _) in &self.overrides {
             assert!(tensors.iter().any(|t| t.name == *name), "override for unknown tensor {name:?}");
         }
         let data: Vec<Vec<u8>> = tensors.iter().map(|t| quantize(t, &self.draw(t))).collect();
-        self.metadata().file(&tensors.into_iter().zip(data).collect::<Vec<_>>())
+        let mut metadata = self.metadata();
+        change(&mut metadata);
+        metadata.file(&tensors.into_iter().zip(data).collect::<Vec<_>>())
     }
 
     fn check(&self) {

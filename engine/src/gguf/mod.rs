@@ -17,6 +17,7 @@
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 mod error;
+mod finite;
 mod parse;
 mod reader;
 mod value;
@@ -30,6 +31,7 @@ use std::io;
 use std::path::Path;
 
 pub use error::{GgufError, Problem};
+pub use finite::NotFinite;
 pub use value::{ArrayValue, StringArray, Value};
 
 use crate::quant::GgmlType;

@@ -1,4 +1,5 @@
-//! Refused and accepted files; `tests/tests/suite/gguf_vs_ggml.rs` compares with llama.cpp itself.
+//! What is read of a file; `tests/tests/suite/gguf_classes.rs` has the classes of bad files, and `gguf_vs_ggml.rs` asks
+//! llama.cpp about them.
 
 pub(crate) mod writer;
 
@@ -66,71 +67,6 @@ fn paths_that_are_no_files_are_named() {
     let opened = Gguf::open(&path).unwrap();
     assert_eq!(opened.bytes(), small());
     std::fs::remove_file(&path).unwrap();
-}
-
-#[test]
-fn headers() {
-    File::new(0, 0).read().unwrap();
-    File(vec![]).refused("is empty");
-    File(b"PK\x03\x04rest".to_vec()).refused(r#"it starts with "PK\x03\x04rest""#);
-    File(b"version https://git-lfs.github.com/spec/v1".to_vec()).refused("git lfs pull");
-    for (version, says) in [(0, "version 0"), (1, "version 1"), (4, "version 4"), (3 << 24, "big-endian")] {
-        File(b"GGUF".to_vec()).u32(version).i64(0).i64(0).refused(says);
-    }
-    File(b"GGUF".to_vec()).u32(2).i64(0).i64(0).read().unwrap();
-    File::new(-1, 0).refused("number of tensors, -1");
-    File::new(0, -1).refused("number of metadata entries, -1");
-    File::new(i64::MAX, 0).refused("truncated");
-    File::new(0, i64::MAX).refused("truncated");
-}
-
-#[test]
-fn entries() {
-    File::new(0, 1).i64(-1).refused("limit of 2^30");
-    File::new(0, 1).i64(1 << 29).refused("truncated");
-    File::new(0, 1).str(b"").u32(4).u32(1).refused("empty key");
-    File::new(0, 1).str(b"a\0").u32(4).u32(1).refused(r#"key "a\x00" is not UTF-8"#);
-    File::new(0, 1).str(b"\xff").u32(4).u32(1).refused(r#"key "\xff" is not UTF-8"#);
-    File::new(0, 1).str(b"k").u32(13).u32(1).refused("invalid type 13");
-    File::new(0, 2).kv_u32("k", 1).kv_u32("k", 1).refused(r#"key "k" occurs twice"#);
-    File::new(0, 1).str(b"k").u32(9).u32(9).i64(0).refused("array in an array");
-    File::new(0, 1).str(b"k").u32(9).u32(8).i64(500_000_000).refused("truncated");
-    File::new(0, 1).str(b"k").u32(9).u32(0).i64(-1).refused("limit of 2^30");
-    File::new(0, 1).str(b"k").u32(9).u32(4).i64(0).read().unwrap();
-    for alignment in [0, 13] {
-        File::new(0, 1).kv_u32("general.alignment", alignment).refused("power of 2");
-    }
-    File::new(0, 1).str(b"general.alignment").u32(10).i64(32).refused("of type u64");
-    File::new(0, 1).str(b"general.alignment").u32(9).u32(4).i64(1).u32(32).refused("of type arr");
-    File::new(1, 1).kv_u32("general.alignment", 1 << 30).tensor("a", &[1], 0, 0).data(32, 4).refused("truncated");
-    let f = File::new(1, 1).kv_u32("general.alignment", 1).tensor("ab", &[1], 0, 0).data(1, 4);
-    assert_eq!(f.read().unwrap().data_offset % 2, 1);
-}
-
-#[test]
-fn tensors() {
-    let one = |dims: &[i64], ty| File::new(1, 0).tensor("t", dims, ty, 0).data(32, 4096);
-    one(&[4], 0).read().unwrap();
-    let long = "x".repeat(64);
-    File::new(1, 0).tensor(&long, &[1], 0, 0).data(32, 4).refused("has 64 bytes");
-    File::new(1, 0).tensor(&long[1..], &[1], 0, 0).data(32, 4).read().unwrap();
-    one(&[1; 5], 0).refused("5 dimensions");
-    one(&[-1], 0).refused("negative dimension, -1");
-    one(&[1 << 32, 1 << 32], 0).refused("too large");
-    one(&[(1 << 62) - 1], 0).refused("too large");
-    one(&[1 << 40], 0).refused("truncated");
-    one(&[i64::MAX], 0).refused("too large");
-    one(&[1], 4).refused("removed type 4");
-    one(&[1], 43).refused("removed type 43");
-    one(&[1], u32::MAX).refused("removed type");
-    one(&[33], 8).refused("rows of 33, no multiple of Q8_0's block of 32");
-    one(&[], 8).refused("rows of 1");
-    one(&[256], 10).read().unwrap();
-    File::new(1, 0).tensor("t", &[1], 0, 32).data(32, 99).refused("offset 32, expected 0");
-    File::new(2, 0).tensor("t", &[1], 0, 0).tensor("t", &[1], 0, 32).data(32, 99).refused(r#"tensor "t" occurs twice"#);
-    // Two sizes whose sum wraps around 64 bits.
-    let huge = 0x7fff_ffff_ffff_ffc0;
-    File::new(2, 0).tensor("a", &[huge], 24, 0).tensor("b", &[huge], 24, huge).data(32, 99).refused("t");
 }
 
 #[test]

@@ -45,6 +45,11 @@ fn text(bytes: &[u8]) -> Json {
     String::from_utf8_lossy(bytes).into()
 }
 
+/// A number as JSON has it: NaN and infinity, which it has not, become text.
+fn number(json: Json, value: impl ToString) -> Json {
+    if json.is_null() { value.to_string().into() } else { json }
+}
+
 /// Makes the values of a list of types of fixed length: number in a file, variant, type, name, and how its bytes are
 /// read.
 macro_rules! values {
@@ -79,10 +84,10 @@ macro_rules! values {
                 }
             }
 
-            /// The first `n` elements.
-            fn json(&self, n: usize) -> Json {
+            /// The first `n` elements, as a list.
+            pub fn json(&self, n: usize) -> Json {
                 match self {
-                    $(Self::$variant(v) => v.iter().take(n).copied().collect(),)*
+                    $(Self::$variant(v) => v.iter().take(n).map(|v| number((*v).into(), v)).collect(),)*
                     Self::String(v) => v.iter().take(n).map(text).collect(),
                 }
             }
@@ -119,7 +124,7 @@ macro_rules! values {
             /// The value of one element, or the first `n` of an array.
             pub fn json(&self, n: usize) -> Json {
                 match self {
-                    $(Self::$variant(v) => (*v).into(),)*
+                    $(Self::$variant(v) => number((*v).into(), v),)*
                     Self::String(v) => text(v),
                     Self::Array(v) => v.json(n),
                 }

@@ -1,6 +1,8 @@
 //! Hyperparameters, read from GGUF metadata or from any other source of it.
 
 use crate::gguf::{Gguf, Value};
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use thiserror::Error;
 
 /// Where hyperparameters come from.
@@ -16,14 +18,19 @@ pub trait Metadata {
     fn text(&self, key: &str) -> Option<String>;
     /// Extent of a tensor in ggml order (contiguous axis first), if present.
     fn extent(&self, tensor: &str) -> Option<Vec<u64>>;
+    /// The type of the value of `key`, if present, where the source knows types: what stands there instead.
+    fn type_name(&self, _key: &str) -> Option<&'static str> {
+        None
+    }
 }
 
+/// Of integers only u32, of reals only f32: llama.cpp reads hyperparameters from no other type.
 impl Metadata for Gguf {
     fn integer(&self, key: &str) -> Option<u64> {
-        self.get(key).and_then(Value::as_u64)
+        self.get(key).filter(|v| matches!(v, Value::U32(_))).and_then(Value::as_u64)
     }
     fn real(&self, key: &str) -> Option<f64> {
-        self.get(key).and_then(Value::as_f64)
+        self.get(key).filter(|v| matches!(v, Value::F32(_))).and_then(Value::as_f64)
     }
     fn text(&self, key: &str) -> Option<String> {
         self.get(key).and_then(Value::as_str).map(str::to_owned)
@@ -31,14 +38,17 @@ impl Metadata for Gguf {
     fn extent(&self, tensor: &str) -> Option<Vec<u64>> {
         self.tensor(tensor).map(|t| t.dims.clone())
     }
+    fn type_name(&self, key: &str) -> Option<&'static str> {
+        self.get(key).map(Value::type_name)
+    }
 }
 
 /// Why a GGUF file cannot be run.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// A key the graph needs is absent or of another type.
+    /// A key the graph needs is absent.
     #[error(
-        "metadata key `{0}` is missing or not a number; the file is incomplete: convert the model again with llama.cpp's converter"
+        "metadata key `{0}` is missing; the file is incomplete: convert the model again with llama.cpp's converter"
     )]
     Missing(String),
     /// A key has a value that no such model can have, or none that this engine can run.
@@ -46,9 +56,23 @@ pub enum ConfigError {
     Invalid(String),
 }
 
-fn invalid(key: &str, value: u64, why: &str) -> ConfigError {
-    ConfigError::Invalid(format!("metadata key `{key}` is {value}: {why}"))
+/// `key` has a value that no model can have.
+pub(super) fn invalid(key: &str, value: impl Display, why: &str) -> ConfigError {
+    ConfigError::Invalid(format!("metadata key `{key}` is {value}: {why}; convert the model again"))
 }
+
+/// `key` has no value of the type `expected`.
+pub(super) fn absent(source: &dyn Metadata, key: &str, expected: &str) -> ConfigError {
+    match source.type_name(key) {
+        Some(found) => ConfigError::Invalid(format!(
+            "metadata key `{key}` is of type {found}, expected {expected}; convert the model again"
+        )),
+        None => ConfigError::Missing(key.to_owned()),
+    }
+}
+
+/// Layers that llama.cpp has room for (`LLAMA_MAX_LAYERS`); with more it ends the process.
+const MAX_LAYERS: usize = 512;
 
 /// Tensor of the embedding table, whose rows are the vocabulary of every model.
 pub(super) const EMBEDDING: &str = "token_embd.weight";
@@ -88,7 +112,7 @@ impl Config {
     /// If it is missing, 0, or beyond 2^24, which bounds a graph's size by something that no real model reaches.
     pub fn integer(arch: &str, suffix: &str, source: &dyn Metadata) -> Result<usize, ConfigError> {
         let key = format!("{arch}.{suffix}");
-        let value = source.integer(&key).ok_or_else(|| ConfigError::Missing(key.clone()))?;
+        let value = source.integer(&key).ok_or_else(|| absent(source, &key, "u32"))?;
         if value == 0 || value > 1 << 24 {
             return Err(invalid(&key, value, "expected between 1 and 2^24"));
         }
@@ -100,17 +124,26 @@ impl Config {
     /// # Errors
     /// A missing key, or a value that no such model can have.
     pub fn read(arch: &str, source: &dyn Metadata) -> Result<Self, ConfigError> {
+        let key = |suffix: &str| format!("{arch}.{suffix}");
         let integer = |suffix: &str| Self::integer(arch, suffix, source);
         let or = |suffix: &str, usual: usize| match integer(suffix) {
             Err(ConfigError::Missing(_)) => Ok(usual),
             read => read,
         };
-        let refused = |suffix, value: usize, why| Err(invalid(&format!("{arch}.{suffix}"), value as u64, why));
-        let real = |suffix: &str| -> Result<f64, ConfigError> {
-            let key = format!("{arch}.{suffix}");
-            source.real(&key).ok_or(ConfigError::Missing(key))
+        let refused = |suffix, value: usize, why: &str| Err(invalid(&key(suffix), value, why));
+        let real = |suffix: &str, usual: Option<f64>, range: RangeInclusive<f64>| {
+            let key = key(suffix);
+            let read = source.real(&key).ok_or_else(|| absent(source, &key, "f32"));
+            let value = match (read, usual) {
+                (Err(ConfigError::Missing(_)), Some(usual)) => usual,
+                (read, _) => read?,
+            };
+            // NaN is in no range. Told as the f32 that the file holds.
+            let expected = || format!("expected a number from {:?} to {:?}", range.start(), range.end());
+            let told = || format!("{:?}", value as f32);
+            if range.contains(&value) { Ok(value) } else { Err(invalid(&key, told(), &expected())) }
         };
-        if let Some(kind) = source.text(&format!("{arch}.rope.scaling.type"))
+        if let Some(kind) = source.text(&key("rope.scaling.type"))
             && kind != "none"
         {
             return Err(ConfigError::Invalid(format!(
@@ -121,18 +154,38 @@ impl Config {
         let n_heads = integer("attention.head_count")?;
         let n_kv_heads = or("attention.head_count_kv", n_heads)?;
         if n_heads % n_kv_heads != 0 {
-            let why = "the number of query heads must be a multiple of it";
-            return refused("attention.head_count_kv", n_kv_heads, why);
+            let why = format!("the {n_heads} query heads are no multiple of it");
+            return refused("attention.head_count_kv", n_kv_heads, &why);
         }
-        let head_dim = or("attention.key_length", n_embd / n_heads)?;
-        if head_dim % 2 != 0 || head_dim == 0 {
-            return refused("attention.key_length", head_dim, "rotary embedding needs an even head length");
+        let head_dim = match integer("attention.key_length") {
+            Err(ConfigError::Missing(_)) if n_embd % n_heads == 0 => n_embd / n_heads,
+            Err(ConfigError::Missing(_)) => {
+                let why = format!("`embedding_length`, {n_embd}, is no multiple of it, and there is no `key_length`");
+                return refused("attention.head_count", n_heads, &why);
+            }
+            read => read?,
+        };
+        if head_dim % 2 != 0 {
+            let why = format!("heads of {head_dim} cannot be rotated; expected an even length");
+            return match source.integer(&key("attention.key_length")) {
+                Some(_) => refused("attention.key_length", head_dim, &why),
+                None => refused("attention.head_count", n_heads, &why),
+            };
         }
-        let table = source.extent(EMBEDDING).and_then(|dims| dims.get(1).copied());
-        let n_vocab = table.ok_or_else(|| ConfigError::Missing(EMBEDDING.to_owned()))? as usize;
+        for suffix in ["attention.value_length", "rope.dimension_count"] {
+            let found = or(suffix, head_dim)?;
+            if found != head_dim {
+                return refused(suffix, found, &format!("expected {head_dim}, the length of a head"));
+            }
+        }
+        let table = source.extent(EMBEDDING).ok_or_else(|| {
+            ConfigError::Invalid(format!(
+                "tensor `{EMBEDDING}` is missing, and every model needs it; convert the model again"
+            ))
+        })?;
         let n_layers = integer("block_count")?;
-        if n_layers > usize::from(u16::MAX) {
-            return refused("block_count", n_layers, "more layers than any model has");
+        if n_layers > MAX_LAYERS {
+            return refused("block_count", n_layers, &format!("expected at most {MAX_LAYERS} layers"));
         }
         Ok(Self {
             arch: arch.to_owned(),
@@ -142,10 +195,11 @@ impl Config {
             n_heads,
             n_kv_heads,
             head_dim,
-            n_vocab,
+            n_vocab: table.get(1).map_or(1, |rows| *rows as usize),
             context: integer("context_length")?,
-            rope_base: real("rope.freq_base").unwrap_or(10_000.0),
-            rms_eps: real("attention.layer_norm_rms_epsilon")?,
+            // A base below 1 turns the rotations round; llama.cpp takes 10,000 where none is given.
+            rope_base: real("rope.freq_base", Some(10_000.0), 1.0..=1e30)?,
+            rms_eps: real("attention.layer_norm_rms_epsilon", None, 0.0..=1.0)?,
         })
     }
 }

@@ -2,7 +2,7 @@
 //! only in what stands between the projections and the rotation.
 
 use super::builder::Builder;
-use super::config::EMBEDDING;
+use super::config::{EMBEDDING, invalid};
 use super::graph::{Axis, EmittedLayout, Graph, Role};
 use super::{Config, ConfigError, Metadata};
 use crate::ops::{Attention, KvCache, Op, RmsNorm, Rope, Softmax};
@@ -15,6 +15,9 @@ pub(super) struct Traits {
     pub(super) qk_norm: bool,
 }
 
+/// Tensor that every layer begins with.
+const ATTN_NORM: &str = "attn_norm.weight";
+
 /// Tensor of the output projection; a file without it uses the embedding table.
 const HEAD: &str = "output.weight";
 
@@ -22,6 +25,12 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
     let c = Config::read(arch, source)?;
     let (e, h, g, d) = (c.n_embd, c.n_heads, c.n_kv_heads, c.head_dim);
     let f = Config::integer(arch, "feed_forward_length", source)?;
+    // Before a node is made: the number of layers is what a graph's size depends on.
+    let last = format!("blk.{}.{ATTN_NORM}", c.n_layers - 1);
+    if source.extent(&last).is_none() {
+        let why = format!("there is no tensor `{last}`");
+        return Err(invalid(&format!("{arch}.block_count"), c.n_layers, &why));
+    }
     let v = c.n_vocab;
     let rope = Op::Rope(Rope::neox(c.rope_base, d));
     let cache = Op::KvCache(KvCache { n_kv_heads: g, head_dim: d });
@@ -43,7 +52,7 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
     let mut residual = embed;
     for layer in 0..n_layers {
         b.enter(Some(layer as u16));
-        let normed = norm(&mut b, "attn_norm", Role::AttnInput, residual, "attn_norm.weight", "attn_norm");
+        let normed = norm(&mut b, "attn_norm", Role::AttnInput, residual, ATTN_NORM, "attn_norm");
 
         // Projection, then bias or per-head norm, as the architecture has it: the stages' names, that of the tensors
         // without `.weight`, `.bias` and `_norm.weight`, and the one by which llama.cpp announces all of them.

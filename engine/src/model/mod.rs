@@ -1,6 +1,7 @@
 //! The model as data: hyperparameters, weights and the list of stages.
 
 mod builder;
+mod check;
 mod config;
 mod dense;
 pub mod fault;
@@ -33,19 +34,24 @@ pub(crate) static STAGES: LazyLock<BTreeSet<StageId>> = LazyLock::new(|| {
     nodes.map(|node| node.id).collect()
 });
 
+/// The architecture of whatever model `source` describes: its name, and the function that builds its graph.
+fn architecture(source: &dyn Metadata) -> Result<&'static (&'static str, BuildGraph), ConfigError> {
+    const KEY: &str = "general.architecture";
+    let found = source.text(KEY).ok_or_else(|| config::absent(source, KEY, "UTF-8 text"))?;
+    ARCHITECTURES.iter().find(|(arch, _)| *arch == found).ok_or_else(|| {
+        let known = ARCHITECTURES.iter().map(|(arch, _)| *arch).collect::<Vec<_>>().join(", ");
+        ConfigError::Invalid(format!(
+            "architecture `{found}` is not supported; qdiff knows {known}. Use a Qwen2, Qwen2.5 or Qwen3 (dense) model"
+        ))
+    })
+}
+
 /// Builds the graph of whatever model `source` describes.
 ///
 /// # Errors
 /// An architecture without a graph, or hyperparameters that are missing or impossible.
 pub fn build(source: &dyn Metadata) -> Result<Graph, ConfigError> {
-    let found =
-        source.text("general.architecture").ok_or_else(|| ConfigError::Missing("general.architecture".into()))?;
-    let Some((_, graph)) = ARCHITECTURES.iter().find(|(arch, _)| *arch == found) else {
-        let known = ARCHITECTURES.iter().map(|(arch, _)| *arch).collect::<Vec<_>>().join(", ");
-        return Err(ConfigError::Invalid(format!(
-            "architecture `{found}` is not supported; qdiff knows {known}. Use a Qwen2, Qwen2.5 or Qwen3 (dense) model"
-        )));
-    };
+    let (_, graph) = architecture(source)?;
     graph(source)
 }
 

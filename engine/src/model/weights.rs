@@ -1,9 +1,9 @@
 //! The weights of a model file, checked against its graph.
 
-use super::{ConfigError, Graph};
-use crate::gguf::{Gguf, GgufError, TensorInfo};
-use crate::ops::Weight;
-use crate::quant::{GgmlType, Stored, WeightSource};
+use super::{ConfigError, Graph, check};
+use crate::gguf::{Gguf, GgufError};
+use crate::quant::{Stored, WeightSource};
+use crate::tokenizer::{self, VocabError};
 use std::path::Path;
 use thiserror::Error;
 
@@ -19,6 +19,9 @@ pub enum LoadError {
     /// Tensors do not fit the graph.
     #[error("{0}")]
     Tensors(String),
+    /// llama.cpp could not load the vocabulary.
+    #[error(transparent)]
+    Vocabulary(#[from] VocabError),
 }
 
 /// Whether a tensor of `found` has the extent that a graph declares. GGUF leaves
@@ -35,7 +38,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens `path`, builds its graph and checks every tensor against it.
+    /// Opens `path`, builds its graph, and checks metadata, tensors and vocabulary against it.
     ///
     /// # Errors
     /// Whatever keeps the model from being run, named with its remedy.
@@ -48,24 +51,10 @@ impl Model {
     /// # Errors
     /// As [`Self::open`].
     pub fn new(gguf: Gguf) -> Result<Self, LoadError> {
+        check::metadata(&gguf)?;
         let graph = super::build(&gguf)?;
-        for Weight { name, extent } in graph.weights() {
-            let refuse = |what: String| Err(LoadError::Tensors(format!("tensor `{name}` {what}")));
-            let Some(TensorInfo { dims, ggml_type, .. }) = gguf.tensor(name) else {
-                let arch = &graph.config.arch;
-                return refuse(format!("is missing, and a {arch} model needs it; convert the model again"));
-            };
-            if !same_extent(dims, extent) {
-                return refuse(format!("has shape {dims:?}, and the metadata say {extent:?}; convert the model again"));
-            }
-            if !ggml_type.is_supported() {
-                let known: Vec<String> = GgmlType::ALL_SUPPORTED.iter().map(ToString::to_string).collect();
-                let known = known.join(", ");
-                return refuse(format!(
-                    "is stored as {ggml_type}, which is not supported; requantise the model to one of {known}"
-                ));
-            }
-        }
+        check::tensors(&gguf, &graph)?;
+        tokenizer::check(&gguf, graph.config.n_vocab)?;
         Ok(Self { gguf, graph })
     }
 

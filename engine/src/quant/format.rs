@@ -138,6 +138,30 @@ impl Format {
         self.field(part).map_or(0, |f| 8 * f.bytes.len() / self.ty.block_size())
     }
 
+    /// The floats of a block, each with the bits of its last two bytes that make NaN or infinity where all are set.
+    fn exponents(&self) -> Vec<(&'static Field, u16)> {
+        let bits = |field: &Field| match (field.part, self.content) {
+            (Part::Scale | Part::Offset, _) | (Part::Number, Content::F16) => Some(0x7c00),
+            (Part::Number, Content::F32 | Content::Bf16) => Some(0x7f80),
+            (Part::Number, Content::Quants(_))
+            | (Part::PackedScales | Part::ByteScales | Part::HighBits | Part::Quants, _) => None,
+        };
+        self.fields.iter().filter_map(|field| Some((field, bits(field)?))).collect()
+    }
+
+    /// The blocks of `bytes` in which a scale, an offset or a number is NaN or infinite, which is where weights are: each
+    /// with the first such field.
+    pub fn not_finite<'a>(&self, bytes: &'a [u8]) -> impl Iterator<Item = (usize, &'static Field)> + use<'a> {
+        let exponents = self.exponents();
+        bytes.chunks_exact(self.ty.type_size()).enumerate().filter_map(move |(at, block)| {
+            let found = exponents.iter().find(|(field, bits)| {
+                let end = field.bytes.end;
+                u16::from_le_bytes([block[end - 2], block[end - 1]]) & bits == *bits
+            });
+            found.map(|(field, _)| (at, *field))
+        })
+    }
+
     /// Makes `quant` of every quant of a block, as stored: before an offset.
     pub fn set_quants(&self, block: &mut [u8], quant: u8) {
         let mut rest = u32::from(quant);

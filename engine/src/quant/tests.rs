@@ -76,6 +76,28 @@ fn a_q8_1_block_of_one_value_has_a_rounded_sum() {
 }
 
 proptest! {
+    /// The floats of a block say which blocks unpack to NaN or infinity, and none else does.
+    #[test]
+    fn blocks_that_are_not_finite_are_found_by_their_floats(
+        ty in proptest::sample::select(GgmlType::ALL_SUPPORTED),
+        mut bytes in proptest::collection::vec(any::<u8>(), 4 * 256 * 4),
+        top in proptest::collection::vec(0x7a_u8..=0x7f, 4 * 256),
+    ) {
+        let format = ty.format().unwrap();
+        bytes.truncate(ty.row_bytes(1024));
+        // The upper bytes of the floats: about the largest exponent, of which chance has too few.
+        for (block, top) in bytes.chunks_exact_mut(ty.type_size()).zip(top) {
+            for field in format.fields.iter().filter(|f| matches!(f.part, Part::Scale | Part::Offset | Part::Number)) {
+                block[field.bytes.end - 1] = top;
+            }
+        }
+        let mut weights = vec![0.0; 1024];
+        dequantize(ty, &bytes, &mut weights);
+        let wrong = weights.chunks(ty.block_size()).enumerate().filter(|(_, w)| w.iter().any(|w| !w.is_finite()));
+        let found = format.not_finite(&bytes);
+        prop_assert_eq!(found.map(|(at, _)| at).collect::<Vec<_>>(), wrong.map(|(at, _)| at).collect::<Vec<_>>());
+    }
+
     /// The AVX2 and the baseline compilation give the same bits.
     #[test]
     fn dispatch_does_not_change_results(

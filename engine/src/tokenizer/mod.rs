@@ -7,10 +7,12 @@
 pub mod alphabet;
 mod bpe;
 pub mod chat;
+mod check;
 mod split;
 mod stream;
 mod vocab;
 
+pub use check::check;
 pub use split::{Rule, words};
 pub use stream::TextStream;
 pub use vocab::{Kind, VocabError};

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 /// A vocabulary that cannot be used: why, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct VocabError(String);
+pub struct VocabError(pub(super) String);
 
 /// What a token is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,10 @@ pub enum Kind {
     /// Padding: never recognised, printed as nothing.
     Unused,
 }
+
+/// Keys of the tokens and of their types.
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(super) const TOKEN_TYPES: &str = "tokenizer.ggml.token_type";
 
 /// Pre-tokenizers that split as Qwen2's.
 const PRE: &[&str] = &["qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2"];
@@ -112,7 +116,7 @@ fn expect(gguf: &Gguf, key: &'static str, values: &[&str], known: &'static str) 
 }
 
 /// What `read` gives of the value of `key`.
-fn list<'a, T: ?Sized>(
+pub(super) fn list<'a, T: ?Sized>(
     gguf: &'a Gguf, key: &str, expected: &str, read: fn(&'a Value) -> Option<&'a T>,
 ) -> Result<&'a T, VocabError> {
     gguf.get(key).and_then(read).ok_or_else(|| {
@@ -120,12 +124,17 @@ fn list<'a, T: ?Sized>(
     })
 }
 
-fn strings<'a>(gguf: &'a Gguf, key: &str) -> Result<&'a StringArray, VocabError> {
+pub(super) fn strings<'a>(gguf: &'a Gguf, key: &str) -> Result<&'a StringArray, VocabError> {
     list(gguf, key, "an array of strings", Value::as_strings)
 }
 
+/// The merges, as they are written.
+pub(super) fn merges(gguf: &Gguf) -> Result<&StringArray, VocabError> {
+    strings(gguf, "tokenizer.ggml.merges")
+}
+
 fn texts(gguf: &Gguf) -> Result<Vec<String>, VocabError> {
-    strings(gguf, "tokenizer.ggml.tokens")?
+    strings(gguf, TOKENS)?
         .iter()
         .enumerate()
         .map(|(i, bytes)| match std::str::from_utf8(bytes) {
@@ -147,11 +156,10 @@ fn ids(texts: &[String]) -> Result<HashMap<&str, u32>, VocabError> {
 }
 
 fn kinds(gguf: &Gguf, tokens: usize) -> Result<Vec<Kind>, VocabError> {
-    let key = "tokenizer.ggml.token_type";
-    if gguf.get(key).is_none() {
+    if gguf.get(TOKEN_TYPES).is_none() {
         return Ok(vec![Kind::Normal; tokens]);
     }
-    let types = list(gguf, key, "an array of i32", Value::as_i32_array)?;
+    let types = list(gguf, TOKEN_TYPES, "an array of i32", Value::as_i32_array)?;
     if types.len() < tokens {
         let types = types.len();
         return Err(VocabError(format!(
@@ -205,7 +213,7 @@ fn correct_kinds(
 }
 
 fn bpe(gguf: &Gguf, ids: &HashMap<&str, u32>, tokens: usize) -> Result<Bpe, VocabError> {
-    let list = strings(gguf, "tokenizer.ggml.merges")?;
+    let list = merges(gguf)?;
     // Merges may name strings that are no token; these are numbered on.
     let mut extra: HashMap<String, Symbol> = HashMap::new();
     let mut symbol = |text: &str| {
@@ -216,7 +224,7 @@ fn bpe(gguf: &Gguf, ids: &HashMap<&str, u32>, tokens: usize) -> Result<Bpe, Voca
         *extra.entry(text.to_owned()).or_insert(next)
     };
     let bytes = alphabet::characters().map(|c| symbol(c.encode_utf8(&mut [0; 4])));
-    let mut merges = HashMap::with_capacity(list.len());
+    let mut ranks = HashMap::with_capacity(list.len());
     let mut whole = String::new();
     for (rank, merge) in list.iter().enumerate() {
         // Any bytes may stand here; what is no text can match none.
@@ -233,7 +241,7 @@ fn bpe(gguf: &Gguf, ids: &HashMap<&str, u32>, tokens: usize) -> Result<Bpe, Voca
         whole.push_str(right);
         let pair = (symbol(left), symbol(right));
         let merged = symbol(&whole);
-        merges.entry(pair).or_insert((rank as u32, merged));
+        ranks.entry(pair).or_insert((rank as u32, merged));
     }
-    Ok(Bpe { bytes, merges })
+    Ok(Bpe { bytes, merges: ranks })
 }

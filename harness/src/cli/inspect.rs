@@ -17,7 +17,7 @@ pub(super) fn run(args: &Reported<ModelRequest, JsonArgs>) -> Result<u8> {
     let (found, trouble) = inspect(&args.request)?;
     say(&file(&found))?;
     if let Some(graph) = &found.graph {
-        say(&usage(graph, found.tensors.len()))?;
+        say(&usage(graph))?;
     }
     args.output.write(&found)?;
     trouble.map_or(Ok(exit::MATCH), Err)
@@ -49,23 +49,24 @@ fn file(found: &Inspection) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let _ = writeln!(out, "\ntensors\n{table}");
+    if !found.not_finite.is_empty() {
+        let _ = writeln!(out, "\nnot finite");
+    }
+    for damaged in &found.not_finite {
+        let _ = writeln!(out, "  {damaged}");
+    }
     out
 }
 
-fn usage(graph: &Usage, tensors: usize) -> String {
-    let mut out = format!(
-        "\ngraph\n  {} stages of {} kinds; {}\n  uses {} of {tensors} tensors; reads {} bytes a decoded token\n",
+fn usage(graph: &Usage) -> String {
+    format!(
+        "\ngraph\n  {} stages of {} kinds; {}\n  reads {} bytes a decoded token\n  stages: {}\n",
         graph.stages,
         graph.stage_names.len(),
         graph.shape,
-        graph.used,
         graph.bytes_a_token,
-    );
-    if !graph.unused.is_empty() {
-        let _ = writeln!(out, "  leaves over: {}", graph.unused.join(" "));
-    }
-    let _ = writeln!(out, "  stages: {}", graph.stage_names.join(" "));
-    out
+        graph.stage_names.join(" ")
+    )
 }
 
 /// A value on a line: of an array how many of what, and the first.

@@ -25,10 +25,11 @@ impl Context {
         params.n_batch = step as u32;
         params.n_ubatch = step as u32;
         let _doing = supervisor::doing(|| "llama.cpp was making a context".to_owned());
+        super::complaint().take();
         // SAFETY: a plain C call; the result is checked.
         let raw = unsafe { sys::llama_init_from_model(model.raw, params) };
         let cells = params.n_ctx;
-        ensure!(!raw.is_null(), "llama.cpp cannot make a context of {cells} tokens; run again with -v to see why");
+        ensure!(!raw.is_null(), "llama.cpp cannot make a context of {cells} tokens: {}", super::why());
         Ok(Self { raw, position: 0, _model: Arc::clone(model) })
     }
 

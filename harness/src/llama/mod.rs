@@ -16,7 +16,7 @@ use llama_cpp_sys_2 as sys;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Once, OnceLock};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 /// Hands what llama.cpp says to the log.
 unsafe extern "C" fn tell(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
@@ -31,8 +31,17 @@ unsafe extern "C" fn tell(level: sys::ggml_log_level, text: *const c_char, _: *m
     };
     NOTABLE.store(notable, Ordering::Relaxed);
     // SAFETY: llama.cpp passes a NUL-terminated string.
-    let text = unsafe { CStr::from_ptr(text) };
-    log::text(if notable { Level::Notable } else { Level::Chatter }, &text.to_string_lossy());
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    if level == sys::GGML_LOG_LEVEL_ERROR {
+        complaint().get_or_insert_with(|| text.trim().to_owned());
+    }
+    log::text(if notable { Level::Notable } else { Level::Chatter }, &text);
+}
+
+/// The first error that llama.cpp told since this was taken: it returns none.
+fn complaint() -> MutexGuard<'static, Option<String>> {
+    static COMPLAINT: Mutex<Option<String>> = Mutex::new(None);
+    COMPLAINT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Keeps what ggml says before it aborts: there is no other word of it.
@@ -41,6 +50,11 @@ unsafe extern "C" fn gives_up(text: *const c_char) {
         // SAFETY: ggml passes a NUL-terminated string.
         supervisor::words(unsafe { CStr::from_ptr(text) }.to_bytes());
     }
+}
+
+/// What llama.cpp complained of.
+fn why() -> String {
+    complaint().take().unwrap_or_else(|| "it does not say why".to_owned())
 }
 
 /// Starts the library once.
@@ -126,10 +140,11 @@ impl Model {
         params.use_extra_bufts = false;
         let name = CString::new(path.as_os_str().as_encoded_bytes())?;
         let _doing = supervisor::doing(|| format!("llama.cpp was loading {}", path.display()));
+        complaint().take();
         // SAFETY: a NUL-terminated path; the result is checked.
         let raw = unsafe { sys::llama_model_load_from_file(name.as_ptr(), params) };
         if raw.is_null() {
-            bail!("llama.cpp cannot load {}; run again with -v to see why", path.display());
+            bail!("llama.cpp cannot load {}: {}", path.display(), why());
         }
         Ok(Self { raw, on_gpu })
     }

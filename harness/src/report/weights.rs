@@ -34,14 +34,16 @@ impl Document for WeightsReport {
         let check = &self.check;
         let outcome = if check.diverged() { Outcome::Diverged } else { Outcome::Match };
         let (first, others) = (check.mismatches.first(), check.mismatches.get(1..).unwrap_or_default());
-        let headline = match (first, check.unpaired.first()) {
-            (Some(first), _) => format!("at {}", differs(first)),
-            (None, Some(words)) => format!("at {words}"),
-            (None, None) => format!(
-                "{} compared, all {} values equal to {}'s bit for bit",
+        let headline = match (first, check.unpaired.first(), check.metadata.iter().find(|key| key.computes)) {
+            (Some(first), _, _) => format!("at {}", differs(first)),
+            (None, Some(words), _) => format!("at {words}"),
+            (None, None, Some(key)) => format!("at metadata key {key}"),
+            (None, None, None) => format!(
+                "{} compared, all {} values equal to {}'s bit for bit{}",
                 counted(check.tensors, "tensor"),
                 check.values,
-                self.reference
+                self.reference,
+                damage(check)
             ),
         };
         let told = others.iter().take(TENSORS - 1);
@@ -51,7 +53,11 @@ impl Document for WeightsReport {
         sections.push(Section::lines("Compared", compared(self, others)));
         let wrong = check.mismatches.iter().map(|m| (m.tensor.as_str(), differs(m)));
         let unpaired = check.unpaired.iter().map(|words| (words.split(": ").next().unwrap_or(words), words.clone()));
-        let failed = wrong.chain(unpaired).map(|(tensor, words)| Check::new("weights", tensor, Fate::of(Some(words))));
+        let keys = check.metadata.iter().filter(|key| key.computes).map(|k| (k.key.as_str(), k.to_string()));
+        let failed = wrong
+            .chain(unpaired)
+            .chain(keys)
+            .map(|(tensor, words)| Check::new("weights", tensor, Fate::of(Some(words))));
         let equal = counted(check.tensors - check.mismatches.len(), "tensor");
         let equal = Check::new("weights", "all others", Fate::Passed(format!("{equal} equal, bit for bit")));
         Screen {
@@ -71,13 +77,23 @@ fn compared(report: &WeightsReport, others: &[Mismatch]) -> Vec<Line> {
         lines.push(("and", format!("{} more: {names}", counted(rest.len(), "tensor"))));
     }
     lines.extend(check.unpaired.iter().map(|words| ("unpaired", words.clone())));
-    if !check.unused.is_empty() {
-        lines.push(("left over", format!("no stage reads {}", check.unused.join(" "))));
-    }
+    lines.extend(check.metadata.iter().map(|key| {
+        let note = if key.computes { "" } else { " (it describes the file, and nothing is computed by it)" };
+        ("metadata", format!("{key}{note}"))
+    }));
+    lines.extend(check.not_finite.iter().map(|damaged| ("not finite", damaged.to_string())));
     let (different, sides) = (check.mismatches.len(), format!("{} against {}", report.subject, report.reference));
     lines.push(("compared", format!("{sides}; {different} of {} differ", counted(check.tensors, "tensor"))));
     lines.extend(report.injected.iter().map(|words| ("injected", words.clone())));
     lines
+}
+
+/// How many tensors of equal files hold NaN or infinity.
+fn damage(check: &WeightCheck) -> String {
+    match check.not_finite.len() {
+        0 => String::new(),
+        n => format!(", NaN or infinity in {} included", counted(n, "tensor")),
+    }
 }
 
 /// Which tensor differs, and in how much of it.

@@ -1,13 +1,14 @@
 //! What a GGUF file is, and what the graph uses of it.
 
 use super::request::ModelRequest;
+use crate::loaded::refuse_damaged;
 use anyhow::{Context as _, Result};
-use qdiff_engine::gguf::{Gguf, Value};
+use qdiff_engine::gguf::{Gguf, NotFinite, Value};
 use qdiff_engine::model::{Model, Role, Weight, row_len};
 use qdiff_engine::ops::Op;
 use serde::Serialize;
 use serde_json::Value as Json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// Entries given of an array at most.
 const SHOWN: usize = 8;
@@ -25,6 +26,8 @@ pub struct Inspection {
     pub types: BTreeMap<String, (usize, u64)>,
     /// Its tensors, in the file's order.
     pub tensors: Vec<Tensor>,
+    /// Tensors with NaN or infinity among their weights.
+    pub not_finite: Vec<NotFinite>,
     /// What the graph uses; absent where no graph can be made of it.
     pub graph: Option<Usage>,
 }
@@ -59,10 +62,6 @@ pub struct Usage {
     pub stage_names: Vec<&'static str>,
     /// The model in a line.
     pub shape: String,
-    /// Tensors it uses.
-    pub used: usize,
-    /// Tensors that it does not.
-    pub unused: Vec<String>,
     /// Bytes read for a decoded token.
     pub bytes_a_token: u64,
 }
@@ -93,10 +92,14 @@ pub fn inspect(request: &ModelRequest) -> Result<(Inspection, Option<anyhow::Err
         metadata: gguf.metadata.iter().map(|(key, value)| entry(key, value)).collect(),
         types,
         tensors: gguf.tensors.iter().map(tensor).collect(),
+        not_finite: gguf.not_finite(),
         graph: None,
     };
     Ok(match Model::new(gguf).with_context(|| path.display().to_string()) {
-        Ok(model) => (Inspection { graph: Some(usage(&model)), ..inspection }, None),
+        Ok(model) => {
+            let damage = refuse_damaged(&inspection.not_finite).with_context(|| path.display().to_string());
+            (Inspection { graph: Some(usage(&model)), ..inspection }, damage.err())
+        }
         Err(e) => (inspection, Some(e)),
     })
 }
@@ -106,15 +109,13 @@ fn usage(model: &Model) -> Usage {
     let c = &graph.config;
     let used = graph.weights();
     // Decoding a token reads every weight once, but of a table that is looked up alone one row.
-    let looked_up = |w: &Weight| {
-        let mut readers = graph.nodes.iter().filter(|n| n.weights.contains(w));
-        readers.all(|n| n.op == Op::Embed)
-    };
+    let readers = graph.nodes.iter().filter(|n| n.op != Op::Embed);
+    let multiplied: HashSet<&str> = readers.flat_map(|n| &n.weights).map(|w| w.name.as_str()).collect();
     let size = |w: &Weight| {
-        model.gguf().tensor(&w.name).map_or(0, |t| if looked_up(w) { t.size / t.rows() as u64 } else { t.size })
+        let whole = multiplied.contains(w.name.as_str());
+        model.gguf().tensor(&w.name).map_or(0, |t| if whole { t.size } else { t.size / t.rows() as u64 })
     };
     let read: u64 = used.iter().map(|w| size(w)).sum();
-    let names = model.gguf().tensors.iter().map(|t| t.name.as_str());
     Usage {
         stages: graph.nodes.len(),
         stage_names: graph.stage_names(),
@@ -129,8 +130,6 @@ fn usage(model: &Model) -> Usage {
             c.n_vocab,
             if graph.tied_head() { "tied" } else { "separate" }
         ),
-        used: used.len(),
-        unused: names.filter(|name| !used.iter().any(|w| w.name == *name)).map(str::to_owned).collect(),
         bytes_a_token: read,
     }
 }

@@ -27,7 +27,7 @@ pub struct WeightsRequest {
     #[arg(long, value_name = "RUNNER", default_value = "cpu", env = "QDIFF_WEIGHTS_SUBJECT",
           value_parser = values::LIVE, hide_possible_values = true)]
     pub subject: Source,
-    /// Hold the file against another one instead, byte by byte and value by value
+    /// Hold the file against another one instead: metadata, and tensors byte by byte and value by value
     #[arg(long, value_name = "FILE.gguf", conflicts_with_all = ["subject", "inject"])]
     pub against: Option<PathBuf>,
     /// Faults, as `--inject` writes them.
@@ -90,6 +90,11 @@ fn against(path: &Path, other: &Path, progress: Progress<'_>) -> Result<WeightsR
         subject: path.display().to_string(),
         reference: other.display().to_string(),
         injected: Vec::new(),
-        check: weights::check_files(&subject, &reference, model.as_ref().map(Model::graph), progress),
+        check: weights::check_files(
+            (&ours, &subject),
+            (&theirs, &reference),
+            model.as_ref().map(Model::graph),
+            progress,
+        ),
     })
 }

@@ -2,15 +2,18 @@
 //! reads it; where not, down to the block and the field of it.
 //!
 //! `blocks` finds and describes the blocks that differ, `field` says of values that differ over equal bytes which field
-//! was decoded wrongly, `cause` looks for the fault of the catalogue that reads so, `sides` holds what is not a file.
+//! was decoded wrongly, `cause` looks for the fault of the catalogue that reads so, `metadata` holds the keys of two files
+//! against each other, `sides` holds what is not a file.
 
 mod blocks;
 mod cause;
 mod field;
+mod metadata;
 mod sides;
 
 pub use blocks::{BlockDiff, FieldDiff};
 pub use cause::WeightCause;
+pub use metadata::KeyDiff;
 pub use sides::misread;
 
 use crate::llama::gguf::GgmlWeights;
@@ -19,10 +22,12 @@ use crate::oracle::Oracle;
 use crate::progress::Progress;
 use anyhow::Result;
 use qdiff_engine::cuda::CudaEngine;
+use qdiff_engine::gguf::{Gguf, NotFinite};
 use qdiff_engine::model::{Graph, Model, Weight, WeightSource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sides::ReadBack;
+use std::collections::HashSet;
 use std::convert::Infallible;
 
 /// Blocks of a tensor that are described one by one; all are counted.
@@ -79,17 +84,21 @@ pub struct WeightCheck {
     pub values: u64,
     /// Tensors with a differing value.
     pub mismatches: Vec<Mismatch>,
-    /// Tensors of the file that no stage reads.
-    pub unused: Vec<String>,
     /// Tensors that only one of two files has, or has in another shape.
     #[serde(default)]
     pub unpaired: Vec<String>,
+    /// Metadata keys that two files do not share.
+    #[serde(default)]
+    pub metadata: Vec<KeyDiff>,
+    /// Tensors with NaN or infinity among their weights, in the first of two files.
+    #[serde(default)]
+    pub not_finite: Vec<NotFinite>,
 }
 
 impl WeightCheck {
     /// Whether anything differs.
     pub fn diverged(&self) -> bool {
-        !self.mismatches.is_empty() || !self.unpaired.is_empty()
+        !self.mismatches.is_empty() || !self.unpaired.is_empty() || self.metadata.iter().any(|key| key.computes)
     }
 
     fn count(&mut self, (n, rows): (usize, usize), mismatch: Option<Mismatch>) {
@@ -138,8 +147,7 @@ fn check_used<E>(
     compare: impl Fn(&str, &dyn Fn(&dyn WeightSource) -> Option<Mismatch>) -> Result<Option<Mismatch>, E>,
 ) -> Result<WeightCheck, E> {
     let used = model.graph().weights();
-    let unused = model.gguf().tensors.iter().filter(|t| !used.iter().any(|w| w.name == t.name));
-    let mut check = WeightCheck { unused: unused.map(|t| t.name.clone()).collect(), ..WeightCheck::default() };
+    let mut check = WeightCheck::default();
     let reference = &oracle.weights;
     for (done, Weight { name: tensor, .. }) in used.iter().enumerate() {
         progress(DOING, done, used.len());
@@ -154,12 +162,16 @@ fn check_used<E>(
     Ok(check)
 }
 
-/// Compares the tensors of two files, both read by ggml. Offsets are those of
+/// Compares the metadata and tensors of two files, each with its weights as ggml reads them. Offsets are those of
 /// `subject`; `graph` is the subject's, where it is a model that can be run.
 pub fn check_files(
-    subject: &GgmlWeights<'_>, reference: &GgmlWeights<'_>, graph: Option<&Graph>, progress: Progress<'_>,
+    (ours, subject): (&Gguf, &GgmlWeights<'_>), (theirs, reference): (&Gguf, &GgmlWeights<'_>), graph: Option<&Graph>,
+    progress: Progress<'_>,
 ) -> WeightCheck {
-    let mut check = WeightCheck::default();
+    let (metadata, not_finite) = (metadata::compare(ours, theirs), ours.not_finite());
+    // What reads NaN out of a damaged block decodes it rightly: no cause is looked for.
+    let damaged: HashSet<String> = not_finite.iter().cloned().chain(theirs.not_finite()).map(|t| t.tensor).collect();
+    let mut check = WeightCheck { metadata, not_finite, ..WeightCheck::default() };
     let ours = subject.names();
     let only_theirs = reference.names().into_iter().filter(|t| subject.dims(t).is_none());
     check.unpaired = only_theirs.map(|t| format!("{t}: only in the file it is held against")).collect();
@@ -173,7 +185,8 @@ pub fn check_files(
             )),
             Some(_) => {
                 let compared = Compared { tensor, subject, reference, start: subject.start(tensor), one_reader: true };
-                check.count(subject.extent(tensor), blocks::compare(&compared, graph));
+                let sound = graph.filter(|_| !damaged.contains(*tensor));
+                check.count(subject.extent(tensor), blocks::compare(&compared, sound));
             }
         }
     }

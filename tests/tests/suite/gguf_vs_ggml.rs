@@ -1,103 +1,17 @@
-//! Which GGUF files are accepted: qdiff's parser against the pinned
-//! llama.cpp's.
-//!
-//! llama.cpp may abort on a broken file, so its answer comes from a child
-//! process: this test program again, running only `child`, which reads a batch
-//! of files named by an environment variable and prints a line per file. When
-//! the child dies, the file it died at counts as refused, and another child
-//! goes on after it.
+//! Which GGUF files are accepted: qdiff's parser against the pinned llama.cpp's (`llama_says.rs`).
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-use llama_cpp_sys_2 as sys;
+use super::gguf_classes;
+use super::gguf_files::{array, build, small, u32_value};
+use super::llama_says::{Asked, loaded};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use qdiff_engine::gguf::{Gguf, Problem};
-use qdiff_tests::empty;
-
-const DIR: &str = "QDIFF_GGUF_CHILD_DIR";
-const FIRST: &str = "QDIFF_GGUF_CHILD_FIRST";
-
-/// Whether llama.cpp's loader takes a file: `gguf_init_from_buffer` for the header, then its own
-/// check that the data of each tensor lies inside the file
-/// (`llama_tensor_weight` in llama-model-loader.h).
-fn loads(bytes: &[u8]) -> bool {
-    let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
-    // SAFETY: the buffer is alive during the call, which copies what it keeps;
-    // the result is used only if it is not null, and freed once.
-    unsafe {
-        let gguf = sys::gguf_init_from_buffer(bytes.as_ptr().cast(), bytes.len(), params);
-        if gguf.is_null() {
-            return false;
-        }
-        let data = sys::gguf_get_data_offset(gguf);
-        let inside = (0..sys::gguf_get_n_tensors(gguf)).all(|i| {
-            let size = sys::gguf_get_tensor_size(gguf, i);
-            let end = data.checked_add(sys::gguf_get_tensor_offset(gguf, i)).and_then(|start| start.checked_add(size));
-            end.is_some_and(|end| end <= bytes.len())
-        });
-        sys::gguf_free(gguf);
-        inside
-    }
-}
-
-/// The child's work; does nothing in an ordinary run.
-#[test]
-fn child() {
-    let Some(dir) = std::env::var_os(DIR) else {
-        return;
-    };
-    let first: usize = std::env::var(FIRST).expect("set with the folder").parse().expect("a number");
-    for i in first.. {
-        let Ok(bytes) = std::fs::read(file(Path::new(&dir), i)) else {
-            return;
-        };
-        println!("\nverdict {i} {}", loads(&bytes));
-    }
-}
-
-fn file(dir: &Path, i: usize) -> PathBuf {
-    dir.join(format!("{i}.gguf"))
-}
-
-/// Which of `files` llama.cpp loads: none at which it dies, or whose tensor data lies outside.
-fn loaded(files: &[Vec<u8>]) -> Vec<bool> {
-    let dir = empty();
-    for (i, bytes) in files.iter().enumerate() {
-        std::fs::write(file(&dir, i), bytes).expect("a temporary file");
-    }
-    let mut out = Vec::new();
-    while out.len() < files.len() {
-        let first = out.len();
-        let child = Command::new(std::env::current_exe().expect("this test's path"))
-            .args(["--exact", "gguf_vs_ggml::child", "--nocapture", "--test-threads=1"])
-            .env(DIR, &*dir)
-            .env(FIRST, first.to_string())
-            // llama.cpp would call a debugger for a backtrace.
-            .env("GGML_NO_BACKTRACE", "1")
-            .stderr(Stdio::null())
-            .output()
-            .expect("this test again");
-        for line in String::from_utf8_lossy(&child.stdout).lines() {
-            let Some(rest) = line.strip_prefix("verdict ") else { continue };
-            let (i, loads) = rest.split_once(' ').expect("two words");
-            assert_eq!(i, out.len().to_string(), "the child lost a file");
-            out.push(loads == "true");
-        }
-        if out.len() < files.len() {
-            assert!(!child.status.success(), "the child stopped early without dying");
-            out.push(false);
-        }
-    }
-    out
-}
 
 /// Compares on each file; returns how many were accepted by both.
 fn compare(files: &[Vec<u8>]) -> usize {
     let mut accepted = 0;
-    for (bytes, theirs) in files.iter().zip(loaded(files)) {
+    for (bytes, theirs) in files.iter().zip(loaded(files, Asked::Header)) {
         let ours = Gguf::from_bytes(bytes.clone());
         match (&ours, theirs) {
             (Ok(_), true) => accepted += 1,
@@ -126,69 +40,36 @@ fn wraps_around(problem: &Problem) -> bool {
     }
 }
 
-/// One tensor of a file under construction: (name, dims, type, offset).
-type Tensor<'a> = (&'a str, &'a [i64], u32, i64);
-
-fn string(out: &mut Vec<u8>, s: &[u8]) {
-    out.extend((s.len() as u64).to_le_bytes());
-    out.extend(s);
-}
-
-/// A file of raw metadata entries `(key, type and value)` and tensors; data of
-/// `n_data` bytes from the next multiple of `alignment`.
-fn build(kv: &[(&str, Vec<u8>)], tensors: &[Tensor<'_>], alignment: usize, n_data: usize) -> Vec<u8> {
-    let mut out = b"GGUF\x03\0\0\0".to_vec();
-    out.extend((tensors.len() as u64).to_le_bytes());
-    out.extend((kv.len() as u64).to_le_bytes());
-    for (key, value) in kv {
-        string(&mut out, key.as_bytes());
-        out.extend(value);
-    }
-    for (name, dims, ty, offset) in tensors {
-        string(&mut out, name.as_bytes());
-        out.extend((dims.len() as u32).to_le_bytes());
-        out.extend(dims.iter().flat_map(|d| d.to_le_bytes()));
-        out.extend(ty.to_le_bytes());
-        out.extend(offset.to_le_bytes());
-    }
-    out.resize(out.len().next_multiple_of(alignment) + n_data, 7);
-    out
-}
-
-fn u32_value(v: u32) -> Vec<u8> {
-    [4_u32.to_le_bytes(), v.to_le_bytes()].concat()
-}
-
-/// An array value: element type, length, then raw elements.
-fn array(ty: u32, n: i64, elements: &[u8]) -> Vec<u8> {
-    [&9_u32.to_le_bytes()[..], &ty.to_le_bytes(), &n.to_le_bytes(), elements].concat()
-}
-
-fn small() -> Vec<u8> {
-    let mut text = 8_u32.to_le_bytes().to_vec();
-    string(&mut text, b"some \xff text");
-    let mut strings = Vec::new();
-    string(&mut strings, b"a");
-    string(&mut strings, b"bc");
-    build(
-        &[
-            ("general.alignment", u32_value(64)),
-            ("text", text),
-            ("tokens", array(8, 2, &strings)),
-            ("scores", array(6, 2, &[0; 8])),
-            ("flag", [&7_u32.to_le_bytes()[..], &[5]].concat()),
-        ],
-        &[("a", &[32, 2], 8, 0), ("b", &[3], 0, 128)],
-        64,
-        128 + 12,
-    )
-}
-
 #[test]
 fn truncations_agree() {
     let whole = small();
     let files: Vec<_> = (0..=whole.len()).map(|n| whole[..n].to_vec()).collect();
     assert_eq!(compare(&files), 1, "only the whole file loads");
+}
+
+/// Every bit of a small file, flipped.
+#[test]
+fn bit_flips_agree() {
+    let original = small();
+    let files: Vec<_> = (0..8 * original.len())
+        .map(|bit| {
+            let mut f = original.clone();
+            f[bit / 8] ^= 1 << (bit % 8);
+            f
+        })
+        .collect();
+    let accepted = compare(&files);
+    assert!(
+        (1000..files.len() - 1000).contains(&accepted),
+        "{accepted} of {} files were accepted by both",
+        files.len()
+    );
+}
+
+/// The classes of bad files: llama.cpp refuses what the parser refuses, but where that is said to be stricter.
+#[test]
+fn classes_agree() {
+    gguf_classes::all().agree(Asked::Header);
 }
 
 #[test]

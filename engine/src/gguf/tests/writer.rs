@@ -44,10 +44,4 @@ impl File {
     pub(crate) fn read(self) -> Result<Gguf, GgufError> {
         Gguf::from_bytes(self.0)
     }
-    #[track_caller]
-    pub(crate) fn refused(self, message: &str) {
-        let error = self.read().expect_err("accepted").to_string();
-        assert!(error.contains(message), "{error:?} does not say {message:?}");
-        assert!(!error.contains('\n'));
-    }
 }
