@@ -190,7 +190,14 @@ impl Searcher<'_> {
         let partial = |c: &Cause| c.kind == Explains::Value;
         let proved = |s: &Solution| s.confidence == Confidence::Proved;
         let solution = solution.filter(|s| proved(s) || !cause.as_ref().is_some_and(partial));
-        let cause = cause.filter(|c| solution.is_none() || c.kind == Explains::Place);
+        // Scores that are kept in f16 are just that: the known fault is its name.
+        let coarser = |s: &Solution| s.coarser && matches!(node.op, Op::AttnScores(_));
+        let names = |c: &Cause| match c.kind {
+            Explains::Place => true,
+            Explains::Rounding => solution.as_ref().is_some_and(coarser),
+            Explains::Value => false,
+        };
+        let cause = cause.filter(|c| solution.is_none() || names(c));
         let explained = solution.is_some() || whole && cause.as_ref().is_none_or(|c| c.kind == Explains::Value);
         let shape = match &tried {
             _ if explained => String::new(),

@@ -46,6 +46,9 @@ pub struct Solution {
     pub when: Option<String>,
     /// How far it is shown.
     pub confidence: Confidence,
+    /// Whether the output is the right one in a coarser format, and nothing else.
+    #[serde(default)]
+    pub coarser: bool,
     /// Wrong elements that it gives.
     pub elements: usize,
     /// Those of them that nothing was fitted on.
@@ -77,6 +80,8 @@ type Alternative<'a> = Box<dyn Fn(&RowAt) -> Option<Row> + 'a>;
 /// One thing that a kernel may do otherwise.
 struct Law<'a> {
     what: String,
+    /// Whether it is the right output in a coarser format.
+    coarser: bool,
     /// Numbers that were read off the wrong elements.
     parameters: usize,
     row: Alternative<'a>,
@@ -84,7 +89,7 @@ struct Law<'a> {
 
 impl<'a> Law<'a> {
     fn new(what: impl Into<String>, parameters: usize, row: impl Fn(&RowAt) -> Option<Row> + 'a) -> Self {
-        Self { what: what.into(), parameters, row: Box::new(row) }
+        Self { what: what.into(), coarser: false, parameters, row: Box::new(row) }
     }
 }
 
@@ -182,5 +187,6 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
             }
         }
     };
-    Some(Solution { what: law.what.clone(), when, confidence, elements: wrong.len(), held_out, used })
+    let (what, coarser) = (law.what.clone(), law.coarser);
+    Some(Solution { what, when, confidence, coarser, elements: wrong.len(), held_out, used })
 }

@@ -148,7 +148,7 @@ fn outputs<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { value, bound: bound.to_vec() })
         })
     };
-    FORMATS.iter().filter(fits).map(law).collect()
+    FORMATS.iter().filter(fits).map(|f| Law { coarser: true, ..law(f) }).collect()
 }
 
 /// The products of a row with operands changed.
