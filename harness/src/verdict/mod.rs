@@ -1,7 +1,7 @@
 //! The verdict: each stage of each side held against its own f64 evaluation, then the stages held against each other.
 //!
 //! `evaluate` says what a stage should be on a runner's own `operands`: `apply` its op (`linear` in the runner's
-//! arithmetic, with `ties`; `caches` as they grow), `segment` where some were not captured. `local` holds the stage to
+//! arithmetic, with `ties`; sums in the `orders` that are in use; `caches` as they grow), `segment` where some were not captured. `local` holds the stage to
 //! it, `global` compares the two runners, `judge` gives every stage its status and finds the origins, `health` looks
 //! for what no correct model does. `spread`, `elements`, `attention` and `logits` keep what charts are drawn from.
 
@@ -20,6 +20,7 @@ mod linear;
 mod local;
 mod logits;
 mod operands;
+mod orders;
 mod repeat;
 mod rows;
 mod segment;
