@@ -6,6 +6,7 @@ use qdiff_engine::ops::{Op, half_sum};
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The arithmetic of every class of op. The default is f32 throughout.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -71,6 +72,16 @@ pub enum Number {
     F16,
     /// bfloat16, 8 bits of mantissa.
     Bf16,
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        })
+    }
 }
 
 impl Number {

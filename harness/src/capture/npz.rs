@@ -8,7 +8,7 @@ use super::names::Names;
 use super::npy;
 pub use super::npy::Shapes;
 use super::{Capture, Step, Store, Stored, steps};
-use crate::arithmetic::Arithmetic;
+use crate::arithmetic::{Arithmetic, Number};
 use crate::cleanup;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use npyz::WriterBuilder as _;
@@ -71,6 +71,11 @@ impl Manifest {
             );
         }
         Ok(())
+    }
+
+    /// Type of its KV cache.
+    pub fn kv(&self) -> Number {
+        self.arithmetic.as_ref().map_or_else(Number::default, |a| a.kv)
     }
 
     /// The steps that the arrays belong to, without stages.

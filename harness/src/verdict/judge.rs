@@ -2,8 +2,8 @@
 
 use super::rows;
 use super::{
-    AttentionMap, ElementMap, Global, Local, LogitsRow, Policy, Segment, Side, Symptom, attention, elements, global,
-    health, logits, residuals,
+    AttentionMap, ElementMap, Global, Local, LogitsRow, Policy, Segment, Side, Symptom, Unjudged, attention, elements,
+    global, health, logits, residuals,
 };
 use crate::capture::{Filter, Step};
 use crate::metrics::{argmax, largest_difference, margin};
@@ -37,6 +37,9 @@ pub enum Status {
     Alone,
     /// Not tapped by one side at least; judged there within the segment of a later stage.
     Covered,
+    /// Not wrong as far as it was judged, and of some rows at least nothing can be told: what they are allowed is as much
+    /// as a fault may be.
+    Inconclusive,
     /// Not tapped, or not judged for want of operands.
     Missing,
 }
@@ -122,6 +125,9 @@ pub struct Verdict {
     pub stages: Vec<StageResult>,
     /// What was judged.
     pub coverage: Coverage,
+    /// What was not, in graph order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unjudged: Vec<Unjudged>,
     /// Choices of the next token.
     pub tokens: Vec<TokenCheck>,
     /// The logits at every position judged; empty where they were not captured.
@@ -205,7 +211,7 @@ pub fn judge(
     let within = within(graph, &mut stages, alone);
     mark_origins(oracle, &mut stages);
     let last = graph.nodes.last().filter(|n| filter.stage(n.id));
-    let coverage = coverage(graph, &asked, &stages, (&within, alone), subject, filter);
+    let (coverage, unjudged) = coverage(graph, &asked, &stages, (&within, alone), subject, filter);
 
     let verdict = Verdict {
         tokens: tokens(subject, reference),
@@ -215,6 +221,7 @@ pub fn judge(
         health: health::check(graph, subject.capture),
         stages,
         coverage,
+        unjudged,
     };
     subject.capture.store.trouble()?;
     reference.capture.store.trouble()?;
@@ -277,16 +284,16 @@ fn within(graph: &Graph, stages: &mut [StageResult], alone: bool) -> Vec<bool> {
 }
 
 fn own_status(subject: Option<&Local>, reference: Option<&Local>, alone: bool) -> Status {
+    let open = |local: &Local| local.inconclusive > 0;
     match (subject, reference) {
         (Some(s), _) if s.non_finite.is_some() => Status::Poisoned,
-        (Some(s), Some(r)) => match (s.ok(), r.ok()) {
-            (true, true) => Status::Match,
-            // Where both miss, the subject is wrong whatever the reference is.
-            (false, _) => Status::Diverged,
-            (true, false) => Status::Disputed,
-        },
-        // Without the reference the subject's own residual still convicts it.
-        (Some(s), None) if !s.ok() => Status::Diverged,
+        // Where both miss, the subject is wrong whatever the reference is; and without the reference its own residual
+        // still convicts it.
+        (Some(s), _) if !s.ok() => Status::Diverged,
+        (Some(_), Some(r)) if !r.ok() => Status::Disputed,
+        (Some(s), Some(r)) if open(s) || open(r) => Status::Inconclusive,
+        (Some(_), Some(_)) => Status::Match,
+        (Some(s), None) if alone && open(s) => Status::Inconclusive,
         (Some(_), None) if alone => Status::Alone,
         _ => Status::Missing,
     }
@@ -331,8 +338,9 @@ fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult]) {
 fn coverage(
     graph: &Graph, asked: &[&Node], stages: &[StageResult], (within, alone): (&[bool], bool), subject: Side<'_>,
     filter: &Filter,
-) -> Coverage {
+) -> (Coverage, Vec<Unjudged>) {
     let mut coverage = Coverage { stages: asked.len(), stages_total: graph.nodes.len(), alone, ..Coverage::default() };
+    let mut unjudged = Vec::new();
     // Downstream of a wrong extent fewer rows exist; that is no gap.
     let mut short: Vec<usize> = Vec::new();
     for (node, stage) in asked.iter().zip(stages) {
@@ -349,14 +357,19 @@ fn coverage(
         if inside {
             coverage.within += rows;
         }
-        coverage.judged += if waived || inside {
+        let judged = if waived || inside {
             rows
         } else {
             let of_reference = if alone { rows } else { judged(&stage.reference) };
             judged(&stage.subject).min(of_reference).min(rows)
         };
+        coverage.judged += judged;
+        if judged < rows {
+            let positions = subject.capture.steps.iter().flat_map(|s| s.first..s.keys()).filter(|p| filter.position(*p));
+            unjudged.push(Unjudged::of(stage, (rows - judged, rows), positions.collect(), alone));
+        }
     }
-    coverage
+    (coverage, unjudged)
 }
 
 /// Rows of `node` in `step` that the filter asks for, captured or not. Of a

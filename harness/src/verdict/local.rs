@@ -108,8 +108,8 @@ impl Local {
     /// that would have let it pass; `None` where no rule could.
     pub fn least_tolerance(&self) -> Option<f64> {
         let possible = self.extent.is_none() && self.non_finite.is_none() && self.rule.is_finite();
-        // Rounded up in the two digits it is printed with.
-        possible.then_some(self.rule * 1.06)
+        // Rounded up in the two digits it is printed with. A vacuous rule lets nothing pass.
+        possible.then_some(self.rule * 1.06).filter(|rule| !vacuous(*rule))
     }
 
     /// Counts a row that is beyond what is allowed.

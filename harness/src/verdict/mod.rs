@@ -36,7 +36,7 @@ pub use evaluate::{Expected, evaluate};
 pub(crate) use evaluate::{assembled, written};
 pub(crate) use evidence::right;
 pub use evidence::{DESCRIBED, Evidence, RowAt, TRIED, Wrong, excerpt};
-pub use gap::Gap;
+pub use gap::{Gap, Unjudged};
 pub use global::{Global, compare as compare_rows};
 pub use health::Symptom;
 pub use judge::{Coverage, StageResult, Status, TokenCheck, Verdict, judge};
