@@ -258,7 +258,8 @@ fn coverage(report: &Report) -> String {
         0 => String::new(),
         n => format!("; {n} inconclusive: {OPEN}"),
     };
-    format!("{share} % ({what}); {} of {} stage rows{within}{inconclusive}", c.judged, c.asked)
+    let last = if c.last_row { "; of the prompt's logits the last token's alone, as captured" } else { "" };
+    format!("{share} % ({what}); {} of {} stage rows{within}{last}{inconclusive}", c.judged, c.asked)
 }
 
 fn evidence(report: &Report) -> Vec<Line> {

@@ -2,10 +2,10 @@
 
 use super::rows;
 use super::{
-    AttentionMap, ElementMap, Global, Local, LogitsRow, Policy, Segment, Side, Symptom, Unjudged, attention, elements,
-    global, health, logits, residuals,
+    AttentionMap, ElementMap, Global, Local, LogitsRow, Place, Policy, Segment, Side, Symptom, Unjudged, attention,
+    elements, global, health, logits, residuals,
 };
-use crate::capture::{Filter, Step};
+use crate::capture::{Capture, Filter, Step};
 use crate::metrics::{argmax, largest_difference, margin};
 use crate::number::Real;
 use crate::oracle::Oracle;
@@ -89,6 +89,9 @@ pub struct Coverage {
     pub stages_total: usize,
     /// Of the rows judged, those that stand inside a segment on one side at least: judged together with a later stage.
     pub within: usize,
+    /// Whether the subject gave the logits of the prompt's last token alone: the other positions are not asked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub last_row: bool,
     /// Whether there was no reference: then nothing is a full match.
     #[serde(default)]
     pub alone: bool,
@@ -341,10 +344,13 @@ fn coverage(
 ) -> (Coverage, Vec<Unjudged>) {
     let mut coverage = Coverage { stages: asked.len(), stages_total: graph.nodes.len(), alone, ..Coverage::default() };
     let mut unjudged = Vec::new();
+    let only_last = for_last_row(graph, subject.capture);
+    coverage.last_row = only_last.contains(&true);
     // Downstream of a wrong extent fewer rows exist; that is no gap.
     let mut short: Vec<usize> = Vec::new();
     for (node, stage) in asked.iter().zip(stages) {
-        let rows: usize = subject.capture.steps.iter().map(|step| rows_asked(node, step, filter)).sum();
+        let last = graph.index(node.id).is_some_and(|i| only_last[i]);
+        let rows: usize = subject.capture.steps.iter().map(|step| rows_asked(node, step, filter, last)).sum();
         let judged = |l: &Option<Local>| l.as_ref().map_or(0, |l| l.rows);
         let wrong_extent = stage.subject.as_ref().is_some_and(|l| l.extent.is_some());
         let reads_short = node.inputs.iter().any(|&i| short.contains(&i));
@@ -365,22 +371,40 @@ fn coverage(
         };
         coverage.judged += judged;
         if judged < rows {
-            let positions = subject.capture.steps.iter().flat_map(|s| s.first..s.keys()).filter(|p| filter.position(*p));
+            let positions =
+                subject.capture.steps.iter().flat_map(|s| s.first..s.keys()).filter(|p| filter.position(*p));
             unjudged.push(Unjudged::of(stage, (rows - judged, rows), positions.collect(), alone));
         }
     }
     (coverage, unjudged)
 }
 
-/// Rows of `node` in `step` that the filter asks for, captured or not. Of a
-/// cache nothing is asked in a step of which no token is asked for.
-fn rows_asked(node: &Node, step: &Step, filter: &Filter) -> usize {
+/// The nodes of which nothing but the stage whose last row alone was given tells, row by row: what they are at other
+/// positions changes nothing that the engine gave, and most likely it did not compute it.
+fn for_last_row(graph: &Graph, capture: &Capture) -> Vec<bool> {
+    let mut only = vec![false; graph.nodes.len()];
+    let Some((last, _)) = capture.steps.iter().find_map(|s| s.last_row) else {
+        return only;
+    };
+    for (index, node) in graph.nodes.iter().enumerate().rev() {
+        let captured = capture.steps.iter().any(|s| s.stages.contains_key(&node.id));
+        let mut readers = graph.nodes.iter().enumerate().skip(index).filter(|(_, n)| n.inputs.contains(&index));
+        only[index] = node.id == last || !captured && !node.has_state() && readers.all(|(reader, _)| only[reader]);
+    }
+    only
+}
+
+/// Rows of `node` in `step` that the filter asks for, captured or not. Of a cache nothing is asked in a step of which no
+/// token is asked for, and of what is there for the last row alone (`last`) that row alone.
+fn rows_asked(node: &Node, step: &Step, filter: &Filter, last: bool) -> usize {
     let positions: Vec<u32> = (step.first..step.keys()).map(|p| p as u32).collect();
     if !positions.iter().any(|&p| filter.position(p as usize)) {
         return 0;
     }
     let shape = Graph::extent(node, step.tokens.len(), step.keys());
-    rows::rows(node, &shape, step.index, positions).filter(|(at, _)| filter.position(at.position)).count()
+    let computed = |position| !last || step.last_row.is_none_or(|(_, at)| position == at);
+    let asked = |at: &Place| filter.position(at.position) && computed(at.position);
+    rows::rows(node, &shape, step.index, positions).filter(|(at, _)| asked(at)).count()
 }
 
 fn tokens(subject: Side<'_>, reference: Side<'_>) -> Vec<TokenCheck> {

@@ -161,7 +161,8 @@ impl Check<'_> {
             return;
         };
         for (at, range) in rows(self.node, &got.shape, step.index, block.positions()) {
-            if self.filter.position(at.position) && block.knows(at.position) {
+            let given = step.has_row(self.node.id, at.position);
+            if given && self.filter.position(at.position) && block.knows(at.position) {
                 let row = (&got.data[range.clone()], &block.value.data[range.clone()], &block.bound[range]);
                 self.row(at, row, block);
             }

@@ -9,6 +9,7 @@ mod casebook;
 mod documents;
 mod errors;
 mod exporters;
+mod false_alarms;
 mod generate;
 mod gguf_vs_ggml;
 mod goldens;
