@@ -1,7 +1,8 @@
 //! Prints how much of what is allowed engines use that are right: every variant of `qdiff_tests::variants` on every
 //! prompt, with each stage and each pair of stages left out of its capture. Ends with 1 if one is said to be wrong.
 //!
-//! `cargo run --release -p qdiff-tests --example false_alarms [EVERY]`: EVERY judges one of so many pairs alone.
+//! `cargo run --release -p qdiff-tests --example false_alarms [SHARE]`: with a SHARE each variant is judged on one prompt,
+//! with one of so many stages and pairs left out.
 
 use qdiff::loaded::LoadedModel;
 use qdiff_tests::false_alarms::{Total, all, write_model};
@@ -9,13 +10,13 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let every = std::env::args().nth(1).map_or(1, |n| n.parse().expect("EVERY is a number"));
+    let share = std::env::args().nth(1).map_or(1, |n| n.parse().expect("SHARE is a number"));
     let folder = tempfile::tempdir().expect("a folder for the model");
     let path = folder.path().join("model.gguf");
     write_model(&path);
     let opened = LoadedModel::new(&path).expect("the model loads");
     let (mut styles, mut stages): (BTreeMap<&str, Total>, BTreeMap<&str, (f64, String)>) = Default::default();
-    all(&opened, every, &mut |judged| {
+    all(&opened, share, |judged| {
         for (stage, used) in &judged.used {
             let most = stages.entry(stage).or_default();
             if *used > most.0 {

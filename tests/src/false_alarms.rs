@@ -13,6 +13,8 @@ use qdiff_engine::quant::GgmlType;
 use qdiff_synth::{Synth, base_vocab, patch};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc;
 
 /// A prompt and the tokens decoded after it. Each begins with the token of massive activations, as Qwen's do.
 pub const PROMPTS: [(&[u32], &[u32]); 4] = [
@@ -164,20 +166,38 @@ pub fn pairs(names: &[&'static str]) -> Vec<[&'static str; 2]> {
     names.iter().enumerate().flat_map(after).collect()
 }
 
-/// All variants on all prompts: whole, without each stage, and, of `every` pair of stages, without both.
-pub fn all(opened: &LoadedModel, every: usize, each: &mut dyn FnMut(Judged)) {
+/// The variants on the prompts, on all cores: whole, without each stage, and without each pair of stages. With a `share`
+/// other than 1 each variant takes one of the prompts, and one of so many stages and pairs, so that together they take all.
+pub fn all(opened: &LoadedModel, share: usize, mut each: impl FnMut(Judged)) {
     let bench = Bench::new(opened);
     let names = bench.names();
     let pairs = pairs(&names);
-    for (v, variant) in variants().into_iter().enumerate() {
-        for (p, prompt) in PROMPTS.into_iter().enumerate().filter(|(p, _)| every == 1 || v % PROMPTS.len() == *p) {
+    let one = |variant, v: usize, to: &mpsc::Sender<Judged>| {
+        for (p, prompt) in PROMPTS.into_iter().enumerate().filter(|(p, _)| share == 1 || v % PROMPTS.len() == *p) {
             let run = bench.run(variant, prompt);
-            each(bench.judge(&run, &[]));
-            names.iter().for_each(|name| each(bench.judge(&run, &[name])));
-            let chosen = pairs.iter().skip((v * PROMPTS.len() + p) % every).step_by(every);
-            chosen.for_each(|pair| each(bench.judge(&run, pair)));
+            let singles = names.iter().map(std::slice::from_ref).skip(v % share).step_by(share);
+            let pairs = pairs.iter().map(<[&str; 2]>::as_slice).skip((v * PROMPTS.len() + p) % share).step_by(share);
+            for left_out in std::iter::once(&[][..]).chain(singles).chain(pairs) {
+                to.send(bench.judge(&run, left_out)).expect("whoever asked listens");
+            }
         }
-    }
+    };
+    let (variants, next) = (variants(), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let (to, all) = mpsc::channel();
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            let (to, one, variants, next) = (to.clone(), &one, &variants, &next);
+            scope.spawn(move || {
+                loop {
+                    let v = next.fetch_add(1, Relaxed);
+                    let Some(variant) = variants.get(v) else { break };
+                    one(*variant, v, &to);
+                }
+            });
+        }
+        drop(to);
+        all.into_iter().for_each(&mut each);
+    });
 }
 
 /// All that was judged of one style, put together.

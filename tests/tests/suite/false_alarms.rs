@@ -5,8 +5,9 @@ use qdiff::loaded::LoadedModel;
 use qdiff_tests::empty;
 use qdiff_tests::false_alarms::{Total, all, write_model};
 
-/// Of the pairs of stages one in so many with each variant: each pair is left out by several.
-const EVERY: usize = 30;
+/// One of so many stages and pairs of stages is left out of each variant's captures; `--example false_alarms` leaves out
+/// all.
+const SHARE: usize = 20;
 
 #[test]
 fn a_right_engine_is_never_said_to_be_wrong() {
@@ -15,8 +16,8 @@ fn a_right_engine_is_never_said_to_be_wrong() {
     write_model(&path);
     let opened = LoadedModel::new(&path).unwrap();
     let mut total = Total::default();
-    all(&opened, EVERY, &mut |judged| total.take(judged));
-    assert!(total.captures > 1500, "{}", total.captures);
+    all(&opened, SHARE, |judged| total.take(judged));
+    assert!(total.captures > 1000, "{}", total.captures);
     for judged in &total.alarms {
         let (style, order) = (judged.variant.style.name, judged.variant.order_name);
         println!("{style}, {order}, without {:?}: {:?}, {:?}", judged.left_out, judged.wrong, judged.worst());

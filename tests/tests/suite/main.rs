@@ -8,6 +8,7 @@ mod captures;
 mod casebook;
 mod documents;
 mod errors;
+mod excuses;
 mod exporters;
 mod false_alarms;
 mod generate;
