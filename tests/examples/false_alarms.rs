@@ -2,9 +2,11 @@
 //! prompt, with each stage and each pair of stages left out of its capture. Ends with 1 if one is said to be wrong.
 //!
 //! `cargo run --release -p qdiff-tests --example false_alarms [SHARE]`: with a SHARE each variant is judged on one prompt,
-//! with one of so many stages and pairs left out.
+//! with one of so many stages and pairs left out. Without, `QDIFF_RESULT=goldens/results/false-alarms.json` keeps it.
 
 use qdiff::loaded::LoadedModel;
+use qdiff::report::book::{FalseAlarms, RESULTS_VERSION, RightEngine};
+use qdiff::report::json;
 use qdiff_tests::false_alarms::{Total, all, write_model};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -35,6 +37,26 @@ fn main() -> ExitCode {
     println!("\n{:<16} {:>8}  by", "stage", "largest");
     for (stage, (used, by)) in &stages {
         println!("{stage:<16} {:>6.0} %  {by}", 100.0 * used);
+    }
+    if let (Some(path), 1) = (std::env::var_os("QDIFF_RESULT"), share) {
+        let engine = |(name, total): (&&str, &Total)| {
+            let (stage, used) = total.worst.as_ref().map_or(("", 0.0), |w| w.worst());
+            RightEngine {
+                name: (*name).to_owned(),
+                captures: total.captures,
+                diverged: total.alarms.len(),
+                inconclusive: total.inconclusive,
+                percent: (100.0 * used).ceil() as u32,
+                stage: stage.to_owned(),
+            }
+        };
+        let result = FalseAlarms {
+            kind: "false-alarms".to_owned(),
+            schema_version: RESULTS_VERSION,
+            command: "cargo run --release -p qdiff-tests --example false_alarms".to_owned(),
+            engines: styles.iter().map(engine).collect(),
+        };
+        std::fs::write(path, json::text(&result).expect("it is JSON")).expect("the result is written");
     }
     ExitCode::from(u8::from(styles.values().any(|t| !t.alarms.is_empty())))
 }

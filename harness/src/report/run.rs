@@ -199,7 +199,7 @@ fn more(report: &Report) -> Vec<Line> {
     more
 }
 
-/// `24 stages, 600 rows not judged: L01.attn_norm (25 rows) … logits (25 rows)`.
+/// `24 stages, 600 rows not judged: L01.attn_norm … logits (1 row, position 7)`.
 fn missing(gap: &Gap, unjudged: &[Unjudged]) -> String {
     let names: Vec<String> = unjudged.iter().map(ToString::to_string).collect();
     let named = match names.as_slice() {

@@ -33,6 +33,8 @@ pub struct Unjudged {
     pub stage: StageId,
     /// How many.
     pub rows: usize,
+    /// Whether that is all of it.
+    pub whole: bool,
     /// Where they are; empty where that is every position, or where each has rows that were judged.
     pub positions: BTreeSet<usize>,
     /// Whether they were captured, and nothing can be told of them.
@@ -53,13 +55,17 @@ impl Unjudged {
             by(&stage.subject) && (alone || by(&stage.reference))
         };
         positions.retain(|p| rows < all && !judged(p));
-        Self { stage: stage.id, rows, positions, inconclusive: locals().any(|local| local.inconclusive > 0) }
+        let inconclusive = locals().any(|local| local.inconclusive > 0);
+        Self { stage: stage.id, rows, whole: rows == all, positions, inconclusive }
     }
 }
 
 impl fmt::Display for Unjudged {
-    /// `L01.q_rope (3 rows, positions 4, 5, 6)`.
+    /// `L01.q_rope (3 rows, positions 4, 5, 6)`; the stage alone where nothing of it was judged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.whole && !self.inconclusive {
+            return write!(f, "{}", self.stage);
+        }
         write!(f, "{} ({}", self.stage, counted(self.rows, "row"))?;
         if self.inconclusive {
             f.write_str(", inconclusive")?;

@@ -99,6 +99,11 @@ fn rows_that_were_not_judged_are_named() {
     assert_eq!(report["verdict"]["unjudged"][0]["positions"], json!([at]), "{text}");
     assert!(headline(&text).contains(&format!("logits (1 row, position {at})")), "{text}");
     assert!(text.contains("missing    1 stage, 1 row not judged: logits (1 row"), "{text}");
+    // A stage without any row judged is named as such.
+    rewrite(&folder.join("short/capture.npz"), |name, npy| (!name.ends_with("/logits")).then_some(npy));
+    let (_, report, text) = folder.judged("--subject capture:short");
+    assert_eq!(report["verdict"]["unjudged"].as_array().unwrap().last().unwrap()["whole"], true, "{text}");
+    assert!(text.contains(" logits\n") && headline(&text).contains("to logits"), "{text}");
 }
 
 /// An engine that computes the logits of the prompt's last token alone is judged by these, with or without the stages
