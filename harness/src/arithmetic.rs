@@ -2,10 +2,11 @@
 
 use anyhow::{Result, ensure};
 use qdiff_engine::model::{Graph, Weight, WeightSource};
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::{Op, half_sum};
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The arithmetic of every class of op. The default is f32 throughout.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -38,6 +39,13 @@ pub struct LinearRule {
     pub output: Number,
 }
 
+impl LinearRule {
+    /// Whether sums or results are coarser than f32.
+    pub fn coarse(&self) -> bool {
+        self.accumulation == Accumulation::F16 || self.output != Number::F32
+    }
+}
+
 /// What the two products of the attention do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -64,6 +72,16 @@ pub enum Number {
     F16,
     /// bfloat16, 8 bits of mantissa.
     Bf16,
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        })
+    }
 }
 
 impl Number {
@@ -102,13 +120,18 @@ pub enum Accumulation {
 }
 
 impl Accumulation {
-    /// Its unit roundoff in units of f32's: the bound of a sum of n products,
-    /// `u·√n·Σ|a·b|` (Higham & Mary 2019), grows with it.
-    pub fn factor(self) -> f64 {
+    /// Makes `bound`, that of f32 sums of `n` products each, the bound of its own sums. `sums` are their values, and
+    /// `norms` gives the root of the sum of squared products of each.
+    pub fn widen(self, bound: &mut [f32], n: usize, sums: &[f64], norms: impl FnOnce() -> Vec<f32>) {
         match self {
-            Self::F32 => 1.0,
-            Self::TensorCores => 2.0,
-            Self::F16 => 8192.0,
+            Self::F32 => {}
+            Self::TensorCores => bound.iter_mut().for_each(|b| *b *= 2.0),
+            // Not f32's bound times the ratio of the units: that one is of the sum of all magnitudes.
+            Self::F16 => {
+                for ((b, sum), norm) in bound.iter_mut().zip(sums).zip(norms()) {
+                    *b = b.hypot(half_sum(n, f64::from(norm), *sum) as f32);
+                }
+            }
         }
     }
 }

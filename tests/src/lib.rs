@@ -1,9 +1,11 @@
 //! What the end-to-end tests share: folders in which `qdiff` runs, models, and reading what it wrote.
 
+pub mod false_alarms;
 pub mod folder;
 pub mod markdown;
 pub mod npz;
 pub mod schema;
+pub mod variants;
 
 pub use folder::{Folder, Said, empty, files, folder, folder_with, real_folder};
 pub use qdiff_synth as synth;

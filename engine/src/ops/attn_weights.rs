@@ -32,19 +32,23 @@ pub fn forward<F: Real>(softmax: &Softmax, scores: &Tensor<F>, positions: &[u32]
     y
 }
 
-/// The exponent `z − max z` rounds in units of both scaled scores; exp and the quotient add a few roundings, the sum of
-/// N positive terms in any order `√N + N/16` (see [`super::attn_context::bound`]).
+/// The exponent `z − max z` rounds in units of both scaled scores and of itself, once more where it is one of 2, the
+/// maximum of the keys so far and then the distance to the last one; exp and the quotient, or the product with a
+/// reciprocal, add a few roundings, the sum of N positive terms in any order `√N + N/16` (see
+/// [`super::attn_context::bound`]).
 pub fn bound(softmax: &Softmax, scores: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f32> {
     let keys = scores.shape[2].max(1);
     let n = keys as f64;
     let few = 6.0 + n.sqrt() + n / 16.0;
     let mut bound = Vec::with_capacity(y.data.len());
     for (s, y) in scores.data.chunks(keys).zip(y.data.chunks(keys)) {
-        let visible = || s.iter().zip(y).filter(|(_, y)| **y > 0.0);
-        let largest = visible().fold(0f64, |m, (s, _)| m.max((s * softmax.scale).abs()));
+        let visible = || s.iter().zip(y).filter(|(_, y)| **y > 0.0).map(|(s, _)| s * softmax.scale);
+        let largest = visible().fold(0f64, |m, z| m.max(z.abs()));
+        let top = visible().fold(f64::NEG_INFINITY, f64::max);
         bound.extend(s.iter().zip(y).map(|(s, y)| {
-            let z = (s * softmax.scale).abs();
-            (UNIT * y * (z + largest + few) + TINY) as f32
+            let z = s * softmax.scale;
+            let apart = if *y > 0.0 { top - z } else { 0.0 };
+            (UNIT * y * (z.abs() + largest + 2.0 * apart + few) + TINY) as f32
         }));
     }
     bound

@@ -27,7 +27,7 @@ pub use real::Real;
 pub use rms_norm::RmsNorm;
 pub use rope::{Pairing, Rope};
 
-pub use crate::rounding::{TINY, UNIT};
+pub use crate::rounding::{TINY, UNIT, half_sum};
 
 use crate::quant::WeightSource;
 
@@ -292,7 +292,7 @@ pub fn forward_with_bound(op: &Op, inputs: &[&Tensor<f64>], c: &Context<'_>) -> 
         Op::AttnScores(a) => attn_scores::bound(a, inputs[0], inputs[1]),
         Op::AttnWeights(s) => attn_weights::bound(s, inputs[0], &y),
         Op::AttnContext(a) => attn_context::bound(a, inputs[0], inputs[1]),
-        Op::SwiGlu => swiglu::bound(inputs[0], &y),
+        Op::SwiGlu => swiglu::bound((inputs[0], inputs[1]), &y),
         Op::KvCache(_) | Op::Linear => unreachable!("evaluated before"),
     };
     (y, bound)

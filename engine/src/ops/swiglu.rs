@@ -15,10 +15,11 @@ pub fn forward<F: Real>(gate: &Tensor<F>, up: &Tensor<F>) -> Tensor<F> {
 }
 
 /// exp(−g) carries an error of |g| roundings of its argument's reduction for negative g, where it dominates the sum;
-/// exp, sum, quotient and product add some.
-pub fn bound(gate: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f32> {
-    let pairs = gate.data.iter().zip(&y.data);
-    pairs.map(|(g, y)| (UNIT * (5.0 + (-g).max(0.0)) * y.abs() + TINY) as f32).collect()
+/// exp, sum, quotient and product add some. `σ(g) = ½ + ½·tanh(g/2)`, as some compilers write it, rounds in units of ½.
+pub fn bound((gate, up): (&Tensor<f64>, &Tensor<f64>), y: &Tensor<f64>) -> Vec<f32> {
+    let operands = gate.data.iter().zip(&up.data).zip(&y.data);
+    let reach = |((g, u), y): ((&f64, &f64), &f64)| (5.0 + (-g).max(0.0)) * y.abs() + 0.5 * (g * u).abs();
+    operands.map(|operands| (UNIT * reach(operands) + TINY) as f32).collect()
 }
 
 /// How uncertain operands make the result, with `silu'(g) = σ(g)·(1 + g·(1 − σ(g)))`.

@@ -34,12 +34,20 @@ pub struct Step {
     pub stages: HashMap<StageId, Stored>,
     /// The last token's logits, `[V]`, which choose the next token.
     pub choice: Option<Stored>,
+    /// The stage of which the row of one position alone was captured, that of the prompt's last token, as of an engine
+    /// that computes no other logits. Its other rows hold NaN and are no part of the capture.
+    pub last_row: Option<(StageId, usize)>,
 }
 
 impl Step {
     /// A step without stages, all of whose rows are kept.
     pub fn new(first: usize, tokens: Vec<u32>) -> Self {
-        Self { index: 0, first, tokens, kept: None, stages: HashMap::new(), choice: None }
+        Self { index: 0, first, tokens, kept: None, stages: HashMap::new(), choice: None, last_row: None }
+    }
+
+    /// Whether the stage has a row of its own for the token at `position`, as far as it was captured.
+    pub fn has_row(&self, id: StageId, position: usize) -> bool {
+        self.last_row.is_none_or(|(stage, at)| stage != id || position == at)
     }
 
     /// Keeps only the rows of positions that `wanted` accepts.

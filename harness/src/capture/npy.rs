@@ -5,7 +5,7 @@ use super::names::Named;
 use super::{Step, Store, Stored};
 use anyhow::{Context as _, Result, bail, ensure};
 use npyz::{DType, NpyFile, Order, TypeChar};
-use qdiff_engine::model::{Axis, Node};
+use qdiff_engine::model::{Axis, Graph, Node};
 use qdiff_engine::ops::Tensor;
 use std::io::{Cursor, Read};
 use std::sync::Arc;
@@ -56,15 +56,17 @@ fn bounded(mut entry: impl Read) -> Result<impl Read> {
     Ok(Cursor::new(start).chain(entry))
 }
 
-/// Reads one array into `store`, its axes as the stage has them. `most` bounds
-/// the bytes of an array where no graph says what it holds.
+/// Reads one array into `store`, its axes as the stage has them. `most` bounds the bytes of an array where no graph says
+/// what it holds. Of the stage `last`, the logits, the row of the step's last token may stand alone: then the others
+/// become NaN, and the second value is true.
 ///
 /// # Errors
 /// An array that is none, has another shape or number type than the stage may
 /// have, ends early, goes on after its last element, or has another checksum.
 pub(super) fn read(
-    mut entry: impl Read, (node, named, shapes): (&Node, &Named, Shapes), step: &Step, most: u64, store: &Arc<Store>,
-) -> Result<Stored> {
+    mut entry: impl Read, (node, named, shapes): (&Node, &Named, Shapes), last: bool, step: &Step, most: u64,
+    store: &Arc<Store>,
+) -> Result<(Stored, bool)> {
     let expected = step.extent(node);
     let array = NpyFile::new(bounded(&mut entry)?).context("is no npy array")?;
     let given: Vec<usize> = array.shape().iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>()?;
@@ -76,13 +78,18 @@ pub(super) fn read(
     );
     let mut shape: Vec<usize> =
         if named.axes.is_empty() { given.clone() } else { named.axes.iter().map(|&a| given[a]).collect() };
+    let mut alone = false;
     if !fits(&shape, &expected, node, shapes) {
         // The same elements in the same order, in other brackets.
         let count = |s: &[usize]| s.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-        if !named.foreign || count(&shape) != count(&expected) {
+        let bracketed = |as_in: &[usize]| named.foreign && count(&shape) == count(as_in);
+        let row = Graph::extent(node, 1, step.keys());
+        let ends = step.rows().checked_sub(1).is_some_and(|r| step.offset(r) + 1 == step.tokens.len());
+        alone = last && shapes == Shapes::Known && ends && (shape == row || shape == row[1..] || bracketed(&row));
+        if !alone && !bracketed(&expected) {
             bail!("has shape {given:?}, and the stage has {expected:?} elements");
         }
-        shape.clone_from(&expected);
+        shape = if alone { row } else { expected.clone() };
     }
     let bytes = shape.iter().try_fold(4u64, |n, &d| n.checked_mul(d as u64));
     ensure!(
@@ -106,11 +113,27 @@ pub(super) fn read(
     // The checksum is compared where the archive's entry ends.
     let rest = std::io::copy(&mut entry.take(1), &mut std::io::sink())?;
     ensure!(rest == 0, "goes on after its last element");
-    if named.axes.is_empty() {
-        return Ok(stored);
-    }
-    let data = permuted(&stored.get().data, &given, &named.axes);
-    Ok(store.keep(Tensor { shape, data }))
+    let stored = if named.axes.is_empty() {
+        stored
+    } else {
+        let data = permuted(&stored.get().data, &given, &named.axes);
+        store.keep(Tensor { shape, data })
+    };
+    Ok(if alone { (beneath(&stored, expected, store)?, true) } else { (stored, false) })
+}
+
+/// `row` as the last of a tensor of this shape, whose other rows are NaN.
+fn beneath(row: &Stored, shape: Vec<usize>, store: &Arc<Store>) -> Result<Stored> {
+    let row = row.get().into_owned().data;
+    let mut before = shape.iter().product::<usize>() - row.len();
+    store.keep_parts(shape, |out| {
+        let absent = before.min(out.len());
+        before -= absent;
+        out[..absent].fill(f32::NAN);
+        let from = row.len() - (out.len() - absent).min(row.len());
+        out[absent..].copy_from_slice(&row[from..]);
+        Ok(())
+    })
 }
 
 /// Whether an array of this shape can be the stage's. Only the number of cached rows is the engine's to get wrong (that

@@ -8,7 +8,7 @@ use super::names::Names;
 use super::npy;
 pub use super::npy::Shapes;
 use super::{Capture, Step, Store, Stored, steps};
-use crate::arithmetic::Arithmetic;
+use crate::arithmetic::{Arithmetic, Number};
 use crate::cleanup;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use npyz::WriterBuilder as _;
@@ -71,6 +71,11 @@ impl Manifest {
             );
         }
         Ok(())
+    }
+
+    /// Type of its KV cache.
+    pub fn kv(&self) -> Number {
+        self.arithmetic.as_ref().map_or_else(Number::default, |a| a.kv)
     }
 
     /// The steps that the arrays belong to, without stages.
@@ -280,12 +285,22 @@ pub fn read(
         let node = &graph.nodes[named.node];
         let what = (node, named, shapes);
         // npyz repeats what it does not understand, however much that is.
-        let stored = npy::read(entry, what, step, most, store)
+        let last = step.index == 0 && named.node + 1 == graph.nodes.len();
+        let (stored, alone) = npy::read(entry, what, last, step, most, store)
             .map_err(|e| anyhow!("{}", cut(&format!("{e:#}"))))
             .with_context(|| format!("{name}: `{}`", cut(&full)))?;
+        if alone {
+            step.last_row = Some((node.id, step.keys() - 1));
+        }
         if step.stages.insert(node.id, stored).is_some() {
             bail!("{name}: `{}` is {} of {}, which is there already", cut(&full), node.id, step.label());
         }
+    }
+    // An engine that computes the logits of the prompt's last token alone gives none for the parts before.
+    let prefill = capture.steps.iter().rposition(|s| s.index == 0);
+    if let Some((stage, at)) = prefill.and_then(|last| capture.steps[last].last_row) {
+        let parts = capture.steps.iter_mut().filter(|s| s.index == 0 && !s.stages.contains_key(&stage));
+        parts.for_each(|part| part.last_row = Some((stage, at)));
     }
     if let Some(logits) = graph.nodes.last() {
         for step in &mut capture.steps {

@@ -174,7 +174,8 @@ fn suspects(
 /// One row of logits.
 fn row_of(node: &Node, step: &Step, row: usize) -> Option<Vec<f32>> {
     let stored = step.stages.get(&node.id)?;
-    (row < *stored.shape().first()?).then(|| stored.slice(0, row..row + 1).data)
+    let there = row < *stored.shape().first()? && step.has_row(node.id, step.first + step.offset(row));
+    there.then(|| stored.slice(0, row..row + 1).data)
 }
 
 /// Every row of logits that is asked for: index of the step, and of the row.
@@ -183,6 +184,10 @@ fn asked<'a>(node: &'a Node, side: Side<'a>, filter: &'a Filter) -> impl Iterato
     steps.flat_map(move |(index, step)| {
         let kept = step.stages.contains_key(&node.id);
         let rows = 0..if kept { step.rows() } else { 0 };
-        rows.filter(move |&r| filter.position(step.first + step.offset(r))).map(move |r| (index, r))
+        let asked = move |&r: &usize| {
+            let position = step.first + step.offset(r);
+            filter.position(position) && step.has_row(node.id, position)
+        };
+        rows.filter(asked).map(move |r| (index, r))
     })
 }

@@ -163,7 +163,13 @@ fn parting(report: &GenerationReport) -> (&'static str, String) {
         (None, None) => "no token".to_owned(),
     };
     match &report.cause {
-        None => ("SAME TEXT", format!("{} on both sides", counted(spoken.subject.tokens.len(), "token"))),
+        None => (
+            "SAME TEXT",
+            format!(
+                "{} on both sides; only the tokens were compared, no stage was judged",
+                counted(spoken.subject.tokens.len(), "token")
+            ),
+        ),
         Some(Cause::Flip) => (
             "FLIP",
             format!(

@@ -2,14 +2,14 @@
 
 use super::origin::{self, loosened, positions};
 use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
-use super::stages::{self, NONE, grouped};
+use super::stages::{self, NONE, OPEN, grouped};
 use super::{Outcome, Report};
 use crate::arithmetic::{Accumulation, Arithmetic, Functions, Number};
 use crate::diagnose::Finding;
 use crate::metrics::largest;
 use crate::number::{counted, number, percent};
 use crate::tokens::TokensCheck;
-use crate::verdict::{Element, Gap, Local, StageResult, Status};
+use crate::verdict::{Element, Gap, Local, StageResult, Status, Unjudged};
 use crate::weights::{Mismatch, WeightCheck};
 use std::fmt::Debug;
 
@@ -62,15 +62,18 @@ fn headline(report: &Report) -> String {
 fn correct(report: &Report) -> String {
     let verdict = &report.diagnosis.verdict;
     let asked = if report.run.filters.is_empty() { "" } else { " asked for" };
+    let declared = match arithmetic(&report.subject.arithmetic) {
+        plain if plain == "f32" => plain,
+        other => format!("its arithmetic ({other})"),
+    };
     let used = |pick: fn(&StageResult) -> &Option<Local>| {
         percent(largest(verdict.stages.iter().filter_map(|s| pick(s).as_ref()).map(|l| l.used)))
     };
     format!(
-        "all {}{asked} are correct on both sides{}; the worst error is {} of what {} allows, the reference's {}",
+        "all {}{asked} are correct on both sides{}; the worst error is {} of what {declared} allows, the reference's {}",
         counted(verdict.stages.len(), "stage"),
         inside(report),
         used(|s| &s.subject),
-        arithmetic(&report.subject.arithmetic),
         used(|s| &s.reference)
     )
 }
@@ -89,14 +92,16 @@ fn count(report: &Report, status: Status) -> usize {
 
 fn incomplete(report: &Report) -> String {
     let verdict = &report.diagnosis.verdict;
-    let (stages, coverage) = (&verdict.stages, &verdict.coverage);
-    let unjudged = coverage.asked - coverage.judged;
-    let lacking = match (stages.iter().find(|s| s.status == Status::Missing), count(report, Status::Missing)) {
+    let coverage = &verdict.coverage;
+    let unjudged = format!("{} of {} stage rows", coverage.asked - coverage.judged, coverage.asked);
+    let lacking = match verdict.unjudged.as_slice() {
         _ if coverage.asked == 0 => "there was nothing to judge".to_owned(),
-        (Some(first), 1) => format!("{} could not be judged", first.id),
-        (Some(first), n) => format!("{n} of {} stages could not be judged, first {}", stages.len(), first.id),
-        (None, _) if unjudged > 0 => format!("{unjudged} of {} stage rows could not be judged", coverage.asked),
-        (None, _) => String::new(),
+        [] => String::new(),
+        [only] => format!("{unjudged} could not be judged: {only}"),
+        [first, .., last] => {
+            let of = counted(verdict.unjudged.len(), "stage");
+            format!("{unjudged} could not be judged, of {of}: {first} to {last}")
+        }
     };
     if !coverage.alone {
         return format!("no divergence, but {lacking}");
@@ -110,7 +115,7 @@ fn are(stages: usize) -> String {
     format!("{} {}", counted(stages, "stage"), if stages == 1 { "is" } else { "are" })
 }
 
-/// What the subject declares, where it is not f32 throughout.
+/// What the subject declares: f32 throughout, or what differs from it.
 fn arithmetic(a: &Arithmetic) -> String {
     let named = |what: &dyn Debug, of: &str| format!("{what:?} {of}").to_lowercase();
     let f32 = Number::F32.format();
@@ -130,7 +135,7 @@ fn arithmetic(a: &Arithmetic) -> String {
     let functions = (a.functions == Functions::Fast).then(|| "fast functions".to_owned());
     let parts = products.chain(sums).chain(attention).chain([cache, functions]).flatten();
     let parts: Vec<String> = grouped(parts, String::clone).into_iter().map(|(part, _)| part).collect();
-    if parts.is_empty() { "f32".to_owned() } else { format!("its arithmetic ({})", parts.join(", ")) }
+    if parts.is_empty() { "f32".to_owned() } else { parts.join(", ") }
 }
 
 fn diverged(report: &Report) -> String {
@@ -184,7 +189,7 @@ fn more(report: &Report) -> Vec<Line> {
         more.push(("origins", origin::origins(findings)));
     }
     if let Some(gap) = &report.gap {
-        more.push(("missing", missing(gap)));
+        more.push(("missing", missing(gap, &report.diagnosis.verdict.unjudged)));
         if !gap.add.is_empty() {
             let names: Vec<String> = gap.add.iter().map(ToString::to_string).collect();
             let (names, side) = (names.join(", "), if gap.of_reference { "reference" } else { "subject" });
@@ -194,9 +199,9 @@ fn more(report: &Report) -> Vec<Line> {
     more
 }
 
-/// `24 stages, 600 rows not judged: L01.attn_norm L01.q_proj … logits`.
-fn missing(gap: &Gap) -> String {
-    let names: Vec<String> = gap.stages.iter().map(ToString::to_string).collect();
+/// `24 stages, 600 rows not judged: L01.attn_norm … logits (1 row, position 7)`.
+fn missing(gap: &Gap, unjudged: &[Unjudged]) -> String {
+    let names: Vec<String> = unjudged.iter().map(ToString::to_string).collect();
     let named = match names.as_slice() {
         [first @ .., last] if names.len() > NAMED => format!("{} … {last}", first[..NAMED - 1].join(" ")),
         all => all.join(" "),
@@ -221,6 +226,10 @@ fn facts(report: &Report) -> Vec<Line> {
             ),
         ),
     ];
+    let declared = arithmetic(&report.subject.arithmetic);
+    if report.subject.arithmetic != Arithmetic::default() {
+        facts.push(("arithmetic", format!("the subject declares {declared}; what is allowed follows from it")));
+    }
     facts.extend(report.subject.injected.iter().map(|fault| ("injected", fault.clone())));
     facts.extend(run.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
     facts.push(("coverage", coverage(report)));
@@ -247,9 +256,10 @@ fn coverage(report: &Report) -> String {
     let locals = verdict.stages.iter().filter_map(|s| s.subject.as_ref());
     let inconclusive = match locals.map(|l| l.inconclusive).sum() {
         0 => String::new(),
-        n => format!("; {n} inconclusive: rounding alone may move them as far as a fault would"),
+        n => format!("; {n} inconclusive: {OPEN}"),
     };
-    format!("{share} % ({what}); {} of {} stage rows{within}{inconclusive}", c.judged, c.asked)
+    let last = if c.last_row { "; of the prompt's logits the last token's alone, as captured" } else { "" };
+    format!("{share} % ({what}); {} of {} stage rows{within}{last}{inconclusive}", c.judged, c.asked)
 }
 
 fn evidence(report: &Report) -> Vec<Line> {

@@ -3,12 +3,15 @@
 use super::origin::{positions, story};
 use super::screen::{Check, Fate, Table};
 use super::{Outcome, Report};
-use crate::number::{number, percent};
+use crate::number::{counted, number, percent};
 use crate::verdict::{Local, Place, StageResult, Status, Verdict};
 use qdiff_engine::model::StageId;
 
 const COLUMNS: &[&str] = &["stage", "local", "worst at", "allowed", "used", "ref.", "used", "global", "status"];
 const NUMBERS: &[usize] = &[1, 3, 4, 5, 6, 7];
+
+/// Why a row is inconclusive.
+pub(super) const OPEN: &str = "what they are allowed is as much as a fault may be";
 
 /// What stands where nothing was measured.
 pub(super) const NONE: &str = "-";
@@ -39,8 +42,10 @@ pub(super) fn worst<'a>(locals: impl Iterator<Item = (StageId, &'a Local)>) -> O
 }
 
 fn row(name: String, group: &[&StageResult], layers: bool) -> Vec<String> {
-    let subject = worst(group.iter().filter_map(|s| Some((s.id, s.subject.as_ref()?))));
-    let reference = worst(group.iter().filter_map(|s| Some((s.id, s.reference.as_ref()?))));
+    // Of a stage of which no row was judged there is nothing to tell.
+    let told = |local: &&Local| local.rows > 0 || local.extent.is_some();
+    let subject = worst(group.iter().filter_map(|s| Some((s.id, s.subject.as_ref().filter(told)?))));
+    let reference = worst(group.iter().filter_map(|s| Some((s.id, s.reference.as_ref().filter(told)?))));
     let place = |id: StageId, at: String| match id.layer {
         Some(l) if layers => format!("L{l:02} {at}"),
         _ => at,
@@ -72,11 +77,12 @@ fn short(at: Place) -> String {
 }
 
 /// Statuses, the worst first, and what a table calls them: in capitals where they are alarming.
-const BY_WEIGHT: [(Status, &str); 8] = [
+const BY_WEIGHT: [(Status, &str); 9] = [
     (Status::Poisoned, "POISONED"),
     (Status::Diverged, "DIVERGED"),
     (Status::Disputed, "DISPUTED"),
     (Status::Missing, "missing"),
+    (Status::Inconclusive, "inconclusive"),
     (Status::Inherited, "inherited"),
     (Status::Covered, "covered"),
     (Status::Alone, "correct"),
@@ -130,6 +136,11 @@ fn fate(report: &Report, stage: &StageResult) -> Fate {
                 Outcome::OracleSuspect => Fate::Error(message),
                 _ => Fate::Failed { kind: "disputed", message },
             }
+        }
+        Status::Inconclusive => {
+            let locals = stage.subject.iter().chain(&stage.reference);
+            let (open, judged) = locals.fold((0, 0), |(o, j), l| (o.max(l.inconclusive), j.max(l.rows)));
+            Fate::Skipped(format!("{} inconclusive, {judged} judged: {OPEN}", counted(open, "row")))
         }
         Status::Missing => Fate::Skipped("not judged: not captured, or its operands are not".to_owned()),
     }

@@ -134,7 +134,7 @@ impl PairCase {
         }
         let say = |(stage, status): &(String, Status)| match status {
             Status::Poisoned => format!("the other leaves NaN at {stage}, which cannot be judged"),
-            Status::Missing => format!("{stage} cannot be judged after the other"),
+            Status::Missing | Status::Inconclusive => format!("{stage} cannot be judged after the other"),
             _ => format!("{stage} was not found"),
         };
         let words: Vec<String> = self.unfound.iter().map(say).collect();

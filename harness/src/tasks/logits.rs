@@ -29,7 +29,7 @@ pub struct LogitsRequest {
 /// Whatever keeps a side from running.
 pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<LogitsReport> {
     let chosen = SideChoice::new(&request.sides, console)?;
-    let settings = request.sides.settings()?;
+    let settings = chosen.settings()?;
     let opened = request.sides.tokens.prompt.model.open()?;
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     let last = pair.oracle.graph.nodes.last().context("the graph has no stage")?;

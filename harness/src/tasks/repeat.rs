@@ -19,7 +19,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
     // Then the capture names the tokens.
     let unnamed = recorded && !prompt.typed;
     let ids: Vec<String> = prompt.tokens.iter().map(ToString::to_string).collect();
-    let kv = capture.kv_type.to_possible_value().filter(|_| capture.kv_type != Number::F32);
+    let kv = capture.kv_type.filter(|kv| *kv != Number::F32).and_then(|kv| kv.to_possible_value());
     let option = |name: &str, value: &dyn Display| format!("{name} {}", quote(&value.to_string()));
     let words = [
         model(args).map(|m| option("-m", &m)),

@@ -210,15 +210,15 @@ pub struct CaptureRequest {
     /// Most tokens of the prompt that are run at once, on both sides; 1 is token by token
     #[arg(long, value_name = "N", default_value_t = 512, env = "QDIFF_UBATCH", value_parser = values::at_least_one)]
     pub ubatch: usize,
-    /// Type of the KV cache on both sides: its rows are rounded to it
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t, env = "QDIFF_KV_TYPE")]
-    pub kv_type: Number,
+    /// Type of the KV cache on both sides: its rows are rounded to it [default: f32; beside a capture, the capture's]
+    #[arg(long, value_name = "TYPE", value_enum, env = "QDIFF_KV_TYPE")]
+    pub kv_type: Option<Number>,
 }
 
 impl CaptureRequest {
     /// As [`RunnerRequest::settings`], with its errors.
     pub fn settings(&self) -> Result<Settings> {
-        Ok(Settings { kv: self.kv_type, ..self.runner.settings()? })
+        Ok(Settings { kv: self.kv_type.unwrap_or_default(), ..self.runner.settings()? })
     }
 }
 

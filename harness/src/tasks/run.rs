@@ -95,7 +95,7 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
     if live.is_none() && !request.taps.is_empty() {
         bail!("--taps is about a subject that runs; a recorded capture holds what was tapped");
     }
-    let settings = request.sides.settings()?;
+    let settings = chosen.settings()?;
     let opened = request.sides.tokens.prompt.model.open()?;
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     pair.filter = request.filter.filter(&pair.oracle.graph)?;

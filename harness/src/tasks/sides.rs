@@ -190,6 +190,27 @@ impl<'a> SideChoice<'a> {
         self.subject.recorded().or(self.reference.recorded())
     }
 
+    /// As both runners take it: the KV cache of what runs beside a capture is of the capture's type.
+    ///
+    /// # Errors
+    /// As [`SidesRequest::settings`]; a capture whose KV cache is of another type than the one asked for.
+    pub(super) fn settings(&self) -> Result<Settings> {
+        let settings = self.request.settings()?;
+        let asked = self.request.capture.kv_type;
+        for (folder, manifest) in self.subject.recorded().into_iter().chain(self.reference.recorded()) {
+            let own = manifest.kv();
+            if let Some(asked) = asked.filter(|asked| *asked != own) {
+                bail!(
+                    "{} was recorded with a KV cache in {own}, and --kv-type asks for {asked}; leave --kv-type out, or \
+                     record it again",
+                    folder.display()
+                );
+            }
+        }
+        let recorded = self.recorded().map(|(_, manifest)| manifest.kv());
+        Ok(Settings { kv: recorded.unwrap_or(settings.kv), ..settings })
+    }
+
     /// Refuses captures of another model than this.
     pub(super) fn check_model(&self, sha256: &str) -> Result<()> {
         let mut captures = self.subject.recorded().into_iter().chain(self.reference.recorded());

@@ -3,7 +3,9 @@
 
 use super::caches::{CacheState, caches};
 use super::linear;
-use super::operands::{Block, Operand, Sink, Source, Stage, forward, propagate_error, widen};
+use super::operands::{Block, Operand, Sink, Source, Stage, forward, propagate_error, rows_of, widen};
+use super::orders;
+use crate::arithmetic::Accumulation;
 use qdiff_engine::ops::{Context, Op, Tensor};
 use qdiff_engine::quant::ActivationFormat;
 use std::borrow::Cow;
@@ -67,18 +69,19 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
             return ControlFlow::Continue(());
         };
         let shape = |i: usize| operands[i].shape();
-        let (format, factor, shapes_fit) = match &node.op {
-            _ if node.faults.left_out => (ActivationFormat::F32, 1.0, true),
-            Op::AttnScores(_) => (attention.scores, attention.accumulation.factor(), true),
+        let (plain, functions) = (ActivationFormat::F32, arithmetic.functions.factor());
+        // What operands become, the factor of functions, the terms of sums, and whether the operands fit each other.
+        let (format, factor, terms, shapes_fit) = match &node.op {
+            _ if node.faults.left_out => (plain, 1.0, None, true),
+            Op::AttnScores(a) => (attention.scores, 1.0, Some(a.head_dim), true),
             Op::AttnContext(_) => {
-                (attention.context, attention.accumulation.factor(), shape(0).get(2) == shape(1).first())
+                let keys = shape(1).first();
+                (attention.context, 1.0, keys.copied(), shape(0).get(2) == keys)
             }
-            Op::RmsNorm(_) | Op::Rope(_) | Op::AttnWeights(_) => {
-                (ActivationFormat::F32, arithmetic.functions.factor(), true)
-            }
-            Op::SwiGlu => (ActivationFormat::F32, arithmetic.functions.factor(), shape(0) == shape(1)),
-            Op::Residual => (ActivationFormat::F32, 1.0, shape(0) == shape(1)),
-            Op::Embed | Op::Linear | Op::Bias | Op::KvCache(_) => (ActivationFormat::F32, 1.0, true),
+            Op::RmsNorm(_) | Op::Rope(_) | Op::AttnWeights(_) => (plain, functions, None, true),
+            Op::SwiGlu => (plain, functions, None, shape(0) == shape(1)),
+            Op::Residual => (plain, 1.0, None, shape(0) == shape(1)),
+            Op::Embed | Op::Linear | Op::Bias | Op::KvCache(_) => (plain, 1.0, None, true),
         };
         // An operand of a shape that the op cannot take has been reported at its own stage.
         if !shapes_fit {
@@ -93,8 +96,20 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
         let rounded: Vec<_> = operands.iter().map(|x| x.rounded(format)).collect();
         let inputs: Vec<&Tensor<f64>> = rounded.iter().map(|(x, _)| x).collect();
         let deltas: Vec<Option<&[f32]>> = rounded.iter().map(|(_, d)| d.as_deref()).collect();
-        let (value, mut bound) = forward(node, &inputs, &context);
+        let (mut value, mut bound) = forward(node, &inputs, &context);
         bound.iter_mut().for_each(|b| *b *= factor as f32);
+        if let Some(terms) = terms {
+            attention.accumulation.widen(&mut bound, terms, &value.data, || {
+                // As an operand does that is uncertain by all it is.
+                let all: Vec<f32> = inputs[0].data.iter().map(|v| v.abs() as f32).collect();
+                propagate_error(node, &inputs, &[Some(&all), None], &value, &context)
+            });
+        }
+        if source.computed.is_some() {
+            orders::allow(stage, (source, index), &inputs, &value, &mut bound);
+        } else if let Some(given) = step.stages.get(&node.id).and_then(|given| rows_of(node, given, &rows)) {
+            orders::settle(node, &operands, &given.data, &mut value.data);
+        }
         if deltas.iter().any(Option::is_some) {
             widen(&mut bound, propagate_error(node, &inputs, &deltas, &value, &context));
         }
@@ -108,6 +123,7 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
             bound: Cow::Owned(bound),
             poisoned: !operands.iter().all(Operand::finite),
             segment: source.computed.is_some(),
+            coarse: terms.is_some() && attention.accumulation == Accumulation::F16,
         })?;
     }
     ControlFlow::Continue(())

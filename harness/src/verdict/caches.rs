@@ -86,6 +86,7 @@ pub(super) fn caches(
             bound: Cow::Borrowed(&state.deltas.data),
             poisoned,
             segment: source.computed.is_some(),
+            coarse: false,
         })?;
     }
     ControlFlow::Continue(())

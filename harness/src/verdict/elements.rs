@@ -111,7 +111,8 @@ fn rows(
         }
         for (here, range) in super::rows::rows(node, &block.value.shape, at.step, block.positions()) {
             let wanted = here.head == at.head && (first..first + ROWS).contains(&here.position);
-            if !wanted || !block.knows(here.position) || !filter.position(here.position) {
+            let given = block.step.has_row(node.id, here.position) && block.knows(here.position);
+            if !wanted || !given || !filter.position(here.position) {
                 continue;
             }
             let got = row_at(node, subject.capture, here).filter(|got| got.len() >= range.len());

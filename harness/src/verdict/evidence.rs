@@ -188,6 +188,7 @@ fn part(capture: &Capture, nodes: &[&Node], positions: &BTreeSet<usize>) -> Capt
         let mut less = Step {
             index: step.index,
             kept: Some(rows.iter().map(|&r| step.offset(r)).collect()),
+            last_row: step.last_row,
             ..Step::new(step.first, step.tokens.clone())
         };
         for node in nodes {

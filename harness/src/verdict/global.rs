@@ -39,7 +39,8 @@ pub fn compare(node: &Node, subject: &Capture, reference: &Capture, filter: &Fil
                 continue;
             }
             for (at, range) in rows(node, &a.shape, s.index, s.positions()[of_a].to_vec()) {
-                if filter.position(at.position) {
+                let given = s.has_row(node.id, at.position) && r.has_row(node.id, at.position);
+                if given && filter.position(at.position) {
                     let error = distance(&a.data[range.clone()], &b.data[range]);
                     if worst.is_none_or(|w| error > w.error) {
                         worst = Some(Global { error, at });

@@ -2,16 +2,16 @@
 
 use super::rows;
 use super::{
-    AttentionMap, ElementMap, Global, Local, LogitsRow, Policy, Segment, Side, Symptom, attention, elements, global,
-    health, logits, residuals,
+    AttentionMap, Coverage, ElementMap, Global, Local, LogitsRow, Policy, Segment, Side, Symptom, Unjudged, attention,
+    coverage, elements, global, health, logits, residuals,
 };
-use crate::capture::{Filter, Step};
+use crate::capture::Filter;
 use crate::metrics::{argmax, largest_difference, margin};
 use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::progress::Progress;
 use anyhow::Result;
-use qdiff_engine::model::{Axis, Graph, Node, StageId};
+use qdiff_engine::model::{Graph, Node, StageId};
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,9 @@ pub enum Status {
     Alone,
     /// Not tapped by one side at least; judged there within the segment of a later stage.
     Covered,
+    /// Not wrong as far as it was judged, and of some rows at least nothing can be told: what they are allowed is as much
+    /// as a fault may be.
+    Inconclusive,
     /// Not tapped, or not judged for want of operands.
     Missing,
 }
@@ -73,31 +76,6 @@ impl StageResult {
     }
 }
 
-/// Rows that were to be judged and rows that were.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Coverage {
-    /// Stage rows asked for.
-    pub asked: usize,
-    /// Stage rows judged on both sides.
-    pub judged: usize,
-    /// Stages asked for.
-    pub stages: usize,
-    /// Stages of the whole graph.
-    pub stages_total: usize,
-    /// Of the rows judged, those that stand inside a segment on one side at least: judged together with a later stage.
-    pub within: usize,
-    /// Whether there was no reference: then nothing is a full match.
-    #[serde(default)]
-    pub alone: bool,
-}
-
-impl Coverage {
-    /// Whether all that was asked for was judged.
-    pub fn complete(&self) -> bool {
-        self.asked > 0 && self.asked == self.judged && !self.alone
-    }
-}
-
 /// The token after each step, as both sides would choose it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TokenCheck {
@@ -122,6 +100,9 @@ pub struct Verdict {
     pub stages: Vec<StageResult>,
     /// What was judged.
     pub coverage: Coverage,
+    /// What was not, in graph order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unjudged: Vec<Unjudged>,
     /// Choices of the next token.
     pub tokens: Vec<TokenCheck>,
     /// The logits at every position judged; empty where they were not captured.
@@ -205,7 +186,7 @@ pub fn judge(
     let within = within(graph, &mut stages, alone);
     mark_origins(oracle, &mut stages);
     let last = graph.nodes.last().filter(|n| filter.stage(n.id));
-    let coverage = coverage(graph, &asked, &stages, (&within, alone), subject, filter);
+    let (coverage, unjudged) = coverage::count(graph, &asked, &stages, (&within, alone), subject, filter);
 
     let verdict = Verdict {
         tokens: tokens(subject, reference),
@@ -215,6 +196,7 @@ pub fn judge(
         health: health::check(graph, subject.capture),
         stages,
         coverage,
+        unjudged,
     };
     subject.capture.store.trouble()?;
     reference.capture.store.trouble()?;
@@ -277,16 +259,16 @@ fn within(graph: &Graph, stages: &mut [StageResult], alone: bool) -> Vec<bool> {
 }
 
 fn own_status(subject: Option<&Local>, reference: Option<&Local>, alone: bool) -> Status {
+    let open = |local: &Local| local.inconclusive > 0;
     match (subject, reference) {
         (Some(s), _) if s.non_finite.is_some() => Status::Poisoned,
-        (Some(s), Some(r)) => match (s.ok(), r.ok()) {
-            (true, true) => Status::Match,
-            // Where both miss, the subject is wrong whatever the reference is.
-            (false, _) => Status::Diverged,
-            (true, false) => Status::Disputed,
-        },
-        // Without the reference the subject's own residual still convicts it.
-        (Some(s), None) if !s.ok() => Status::Diverged,
+        // Where both miss, the subject is wrong whatever the reference is; and without the reference its own residual
+        // still convicts it.
+        (Some(s), _) if !s.ok() => Status::Diverged,
+        (Some(_), Some(r)) if !r.ok() => Status::Disputed,
+        (Some(s), Some(r)) if open(s) || open(r) => Status::Inconclusive,
+        (Some(_), Some(_)) => Status::Match,
+        (Some(s), None) if alone && open(s) => Status::Inconclusive,
         (Some(_), None) if alone => Status::Alone,
         _ => Status::Missing,
     }
@@ -326,48 +308,6 @@ fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult]) {
         }
         tainted[index] |= stage.origin;
     }
-}
-
-fn coverage(
-    graph: &Graph, asked: &[&Node], stages: &[StageResult], (within, alone): (&[bool], bool), subject: Side<'_>,
-    filter: &Filter,
-) -> Coverage {
-    let mut coverage = Coverage { stages: asked.len(), stages_total: graph.nodes.len(), alone, ..Coverage::default() };
-    // Downstream of a wrong extent fewer rows exist; that is no gap.
-    let mut short: Vec<usize> = Vec::new();
-    for (node, stage) in asked.iter().zip(stages) {
-        let rows: usize = subject.capture.steps.iter().map(|step| rows_asked(node, step, filter)).sum();
-        let judged = |l: &Option<Local>| l.as_ref().map_or(0, |l| l.rows);
-        let wrong_extent = stage.subject.as_ref().is_some_and(|l| l.extent.is_some());
-        let reads_short = node.inputs.iter().any(|&i| short.contains(&i));
-        let waived = stage.status != Status::Missing && (wrong_extent || reads_short);
-        if wrong_extent || (reads_short && node.shape.contains(&Axis::Keys)) {
-            short.extend(graph.index(node.id));
-        }
-        coverage.asked += rows;
-        let inside = graph.index(node.id).is_some_and(|i| within[i]);
-        if inside {
-            coverage.within += rows;
-        }
-        coverage.judged += if waived || inside {
-            rows
-        } else {
-            let of_reference = if alone { rows } else { judged(&stage.reference) };
-            judged(&stage.subject).min(of_reference).min(rows)
-        };
-    }
-    coverage
-}
-
-/// Rows of `node` in `step` that the filter asks for, captured or not. Of a
-/// cache nothing is asked in a step of which no token is asked for.
-fn rows_asked(node: &Node, step: &Step, filter: &Filter) -> usize {
-    let positions: Vec<u32> = (step.first..step.keys()).map(|p| p as u32).collect();
-    if !positions.iter().any(|&p| filter.position(p as usize)) {
-        return 0;
-    }
-    let shape = Graph::extent(node, step.tokens.len(), step.keys());
-    rows::rows(node, &shape, step.index, positions).filter(|(at, _)| filter.position(at.position)).count()
 }
 
 fn tokens(subject: Side<'_>, reference: Side<'_>) -> Vec<TokenCheck> {

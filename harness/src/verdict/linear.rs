@@ -73,7 +73,8 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
                 }
                 let (side, poisoned, segment) = (of.index, !x.finite(), of.computed.is_some());
                 let (value, bound) = (Cow::Owned(Tensor::default()), Cow::Owned(Vec::new()));
-                batch.add(&x, Block { side, index, step, rows, known: None, value, bound, poisoned, segment });
+                let coarse = batch.rule.coarse();
+                batch.add(&x, Block { side, index, step, rows, known: None, value, bound, poisoned, segment, coarse });
                 if batch.room() == 0 {
                     batch.flush(sink)?;
                 }
@@ -167,8 +168,10 @@ impl<'a> Batch<'a> {
         let shape = vec![self.rows.len() / n, n];
         let x = Tensor { shape: shape.clone(), data: std::mem::take(&mut self.rows) };
         let (mut y, mut bound) = forward(node, &[&x], &context);
-        let factor = self.rule.accumulation.factor() as f32;
-        bound.iter_mut().for_each(|b| *b *= factor);
+        self.rule.accumulation.widen(&mut bound, n, &y.data, || {
+            // As uncertain operands do that are uncertain by all they are.
+            linear::propagate_error(&x.map(|v| v.abs() as f32), &context)
+        });
         let deltas = std::mem::take(&mut self.deltas);
         if deltas.iter().any(|d| *d > 0.0) {
             let dx = Tensor { shape, data: deltas };

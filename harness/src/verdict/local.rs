@@ -3,7 +3,7 @@
 use super::evaluate::evaluate;
 use super::operands::{Block, Side, rows_of};
 use super::rows::rows;
-use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, ROW_FACTOR};
+use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, of_row, vacuous};
 use super::{Place, Policy, Segment, Spread};
 use crate::capture::Filter;
 use crate::number::Real;
@@ -70,9 +70,12 @@ pub struct Local {
     pub bad_heads: BTreeSet<usize>,
     /// Rows judged.
     pub rows: usize,
-    /// Rows that were not judged: over so long a segment, rounding alone may change them.
+    /// Rows that were not judged: what they are allowed is so much that a fault may be as large.
     #[serde(alias = "vague")]
     pub inconclusive: usize,
+    /// Their positions.
+    #[serde(default)]
+    pub inconclusive_positions: BTreeSet<usize>,
     /// Rows beyond what is allowed.
     pub bad_rows: usize,
     /// Rows judged of the prefill.
@@ -105,8 +108,8 @@ impl Local {
     /// that would have let it pass; `None` where no rule could.
     pub fn least_tolerance(&self) -> Option<f64> {
         let possible = self.extent.is_none() && self.non_finite.is_none() && self.rule.is_finite();
-        // Rounded up in the two digits it is printed with.
-        possible.then_some(self.rule * 1.06)
+        // Rounded up in the two digits it is printed with. A vacuous rule lets nothing pass.
+        possible.then_some(self.rule * 1.06).filter(|rule| !vacuous(*rule))
     }
 
     /// Counts a row that is beyond what is allowed.
@@ -135,8 +138,7 @@ struct Check<'a> {
 impl Check<'_> {
     /// The residual; `None` if the stage or its operands were captured in no step.
     fn finish(self) -> Option<Local> {
-        let judged = self.local.rows > 0 || self.local.inconclusive == 0;
-        (self.seen && judged).then_some(self.local)
+        self.seen.then_some(self.local)
     }
 
     /// Holds what the side gave against what it should have given.
@@ -159,7 +161,8 @@ impl Check<'_> {
             return;
         };
         for (at, range) in rows(self.node, &got.shape, step.index, block.positions()) {
-            if self.filter.position(at.position) && block.knows(at.position) {
+            let given = step.has_row(self.node.id, at.position);
+            if given && self.filter.position(at.position) && block.knows(at.position) {
                 let row = (&got.data[range.clone()], &block.value.data[range.clone()], &block.bound[range]);
                 self.row(at, row, block);
             }
@@ -191,11 +194,14 @@ impl Check<'_> {
     fn row(&mut self, at: Place, (got, want, bound): (&[f32], &[f64], &[f32]), block: &Block<'_>) {
         let local = &mut self.local;
         let row = Row::new(got, want, bound, self.rule, &mut local.spread);
-        let inconclusive = block.segment
-            && self.rule.is_none()
-            && !(row.allowed <= INCONCLUSIVE || row.used > 1.0 && row.allowed.is_finite());
-        if inconclusive && got.iter().all(|v| v.is_finite()) && want.iter().all(|v| v.is_finite()) {
+        let open = match self.rule {
+            Some(rule) => vacuous(rule),
+            None => (block.segment || block.coarse) && !(row.allowed <= INCONCLUSIVE),
+        };
+        let wrong = row.used > 1.0 && row.allowed.is_finite();
+        if open && !wrong && got.iter().all(|v| v.is_finite()) && want.iter().all(|v| v.is_finite()) {
             local.inconclusive += 1;
+            local.inconclusive_positions.insert(at.position);
             return;
         }
         local.rows += 1;
@@ -263,11 +269,10 @@ impl Row {
     }
 
     fn new(got: &[f32], want: &[f64], bound: &[f32], rule: Option<f64>, spread: &mut Spread) -> Self {
-        let (mut d2, mut y2, mut b2, mut largest) = (0f64, 0f64, 0f64, 0f64);
-        for ((g, w), b) in got.iter().zip(want).zip(bound) {
+        let (mut d2, mut y2, mut largest) = (0f64, 0f64, 0f64);
+        for (g, w) in got.iter().zip(want) {
             d2 += (f64::from(*g) - w).powi(2);
             y2 += w * w;
-            b2 += f64::from(*b).powi(2);
             largest = largest.max(w.abs());
         }
         let element_allowed = |b: f32| match rule {
@@ -276,7 +281,7 @@ impl Row {
         };
         let row_allowed = match rule {
             Some(rule) => rule * y2.sqrt(),
-            None => ROW_FACTOR * b2.sqrt(),
+            None => of_row(bound),
         };
         let (mut used, mut worst) = (share(d2.sqrt(), row_allowed), 0);
         let mut worst_share = -1.0;

@@ -60,7 +60,8 @@ pub(super) fn compare(node: &Node, subject: &Capture, reference: &Capture, filte
             let a = rows_of(node, s.stages.get(&node.id)?, &(i..i + 1))?;
             let b = rows_of(node, r.stages.get(&node.id)?, &(j..j + 1))?;
             let same = a.data.len() == b.data.len() && !a.data.is_empty();
-            (same && filter.position(position)).then(|| LogitsRow {
+            let given = s.has_row(node.id, position) && r.has_row(node.id, position);
+            (given && same && filter.position(position)).then(|| LogitsRow {
                 step: s.index,
                 position,
                 kl: divergence(&b.data, &a.data) as f32,

@@ -1,14 +1,15 @@
 //! The verdict: each stage of each side held against its own f64 evaluation, then the stages held against each other.
 //!
 //! `evaluate` says what a stage should be on a runner's own `operands`: `apply` its op (`linear` in the runner's
-//! arithmetic, with `ties`; `caches` as they grow), `segment` where some were not captured. `local` holds the stage to
-//! it, `global` compares the two runners, `judge` gives every stage its status and finds the origins, `health` looks
+//! arithmetic, with `ties`; sums in the `orders` that are in use; `caches` as they grow), `segment` where some were not captured. `local` holds the stage to
+//! it, `global` compares the two runners, `judge` gives every stage its status and finds the origins, `coverage` counts, `health` looks
 //! for what no correct model does. `spread`, `elements`, `attention` and `logits` keep what charts are drawn from.
 
 mod apply;
 mod attention;
 mod batches;
 mod caches;
+mod coverage;
 mod elements;
 mod evaluate;
 mod evidence;
@@ -20,6 +21,7 @@ mod linear;
 mod local;
 mod logits;
 mod operands;
+mod orders;
 mod repeat;
 mod rows;
 mod segment;
@@ -30,15 +32,16 @@ pub mod tolerance;
 
 pub use attention::AttentionMap;
 pub use batches::largest_difference;
+pub use coverage::Coverage;
 pub use elements::{ElementMap, Elements};
 pub use evaluate::{Expected, evaluate};
 pub(crate) use evaluate::{assembled, written};
 pub(crate) use evidence::right;
 pub use evidence::{DESCRIBED, Evidence, RowAt, TRIED, Wrong, excerpt};
-pub use gap::Gap;
+pub use gap::{Gap, Unjudged};
 pub use global::{Global, compare as compare_rows};
 pub use health::Symptom;
-pub use judge::{Coverage, StageResult, Status, TokenCheck, Verdict, judge};
+pub use judge::{StageResult, Status, TokenCheck, Verdict, judge};
 pub(crate) use local::Row;
 pub use local::{Element, Local, residuals};
 pub use logits::{Choice, LogitsRow};

@@ -41,6 +41,8 @@ pub struct Block<'a> {
     pub poisoned: bool,
     /// Whether it was evaluated over a segment.
     pub segment: bool,
+    /// Whether the runner declares sums or results coarser than f32 for it.
+    pub coarse: bool,
 }
 
 impl Block<'_> {

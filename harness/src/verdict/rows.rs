@@ -40,9 +40,9 @@ pub(super) fn rows<'a>(
 
 /// The rows of what a stage gave in `step`.
 pub(crate) fn rows_given<'a>(
-    node: &'a Node, step: &Step, given: &'a Tensor<f32>,
+    node: &'a Node, step: &'a Step, given: &'a Tensor<f32>,
 ) -> impl Iterator<Item = (Place, Range<usize>)> + 'a {
-    rows(node, &given.shape, step.index, step.positions())
+    rows(node, &given.shape, step.index, step.positions()).filter(|(at, _)| step.has_row(node.id, at.position))
 }
 
 /// Puts what `other` holds beside the elements of `local`.
@@ -56,7 +56,8 @@ pub(super) fn add_other(node: &Node, local: &mut Local, other: &Capture) {
 
 /// What `capture` holds in the row `at`.
 pub(super) fn row_at(node: &Node, capture: &Capture, at: Place) -> Option<Vec<f32>> {
-    capture.steps.iter().filter(|s| s.index == at.step).find_map(|step| {
+    let mut steps = capture.steps.iter().filter(|s| s.index == at.step && s.has_row(node.id, at.position));
+    steps.find_map(|step| {
         let stored = step.stages.get(&node.id)?;
         // A cache holds the rows of all positions so far.
         let (axis, row) = match node.token_axis() {

@@ -23,8 +23,8 @@ fn a_recorded_run_gets_the_verdict_of_the_live_one() {
         assert_eq!(text.contains("explains the residual"), expected == 1, "{text}");
     }
     // New tolerances on an old capture.
-    let (code, ..) = folder.judged("--subject capture:faulty --tolerance *_rope=5");
-    assert_eq!(code, 0);
+    let (code, ..) = folder.judged("--subject capture:clean --tolerance *_rope=1e-12");
+    assert_eq!(code, 1);
 }
 
 #[test]

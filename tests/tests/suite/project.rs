@@ -13,15 +13,15 @@ fn project(text: &str) -> Folder {
 #[test]
 fn a_project_sets_what_is_not_said() {
     let folder =
-        project("model = \"model.gguf\"\nsubject = \"cpu\"\nreference = \"cpu\"\ntolerance = [\"*.q_rope=5\"]\n");
+        project("model = \"model.gguf\"\nsubject = \"cpu\"\nreference = \"cpu\"\ntolerance = [\"*.q_rope=0.5\"]\n");
     folder.create("deep/down");
     // Its paths are from its own folder, wherever qdiff is called. The command line wins over the environment, and that
     // over the file.
     let none = [("QDIFF_REFERENCE", "none")];
     for (environment, typed, code, reference, tolerance) in [
-        (&[][..], "", 0, "cpu", "*.q_rope=5"),
-        (&none, "", 3, "none", "*.q_rope=5"),
-        (&none, "--reference llama --tolerance logits=1", 0, "llama.cpp (cpu)", "logits=1"),
+        (&[][..], "", 0, "cpu", "*.q_rope=0.5"),
+        (&none, "", 3, "none", "*.q_rope=0.5"),
+        (&none, "--reference llama --tolerance logits=0.5", 0, "llama.cpp (cpu)", "logits=0.5"),
     ] {
         let mut run = folder.command(&format!("run -n 1 --json r.json {typed}"));
         run.current_dir(folder.join("deep/down")).envs(environment.iter().copied());

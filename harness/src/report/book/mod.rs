@@ -1,11 +1,13 @@
 //! `REPORT.md`: committed results told as one document. It is a function of
 //! the JSON files of its folders and of nothing else.
 
+mod alarms;
 mod field;
 mod matrix;
 mod runs;
 mod verdicts;
 
+pub use alarms::{FalseAlarms, RightEngine};
 pub use field::{Field, FieldFinding, Judgement};
 pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
 
@@ -25,6 +27,7 @@ pub const RESULTS_VERSION: u32 = 1;
 pub struct Book {
     field: Vec<Field>,
     runs: Vec<Runs>,
+    alarms: Vec<FalseAlarms>,
     scores: Vec<Score>,
     benches: Vec<Bench>,
 }
@@ -65,6 +68,7 @@ impl Book {
         match head.kind.as_str() {
             "field" => self.field.push(serde_json::from_slice(&bytes).with_context(whole)?),
             "runs" => self.runs.push(serde_json::from_slice(&bytes).with_context(whole)?),
+            "false-alarms" => self.alarms.push(serde_json::from_slice(&bytes).with_context(whole)?),
             "score" => self.scores.push(serde_json::from_slice(&bytes).with_context(whole)?),
             "bench" => self.benches.push(serde_json::from_slice(&bytes).with_context(whole)?),
             kind => bail!("{name} is of kind `{kind}`, which no section tells"),
@@ -81,6 +85,7 @@ impl Book {
         );
         matrix::render(&self.runs, &mut out);
         field::render(&self.field, &mut out);
+        alarms::render(&self.alarms, &mut out);
         out.push_str("\n## How often a fault is found and named\n");
         for score in &self.scores {
             out = out + "\n" + &markdown::screen(&score.screen(true), 3);

@@ -12,6 +12,7 @@ use qdiff_engine::model::{Graph, StageId};
 use qdiff_engine::ops::Op;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// Something suspicious that is seen without a reference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -48,8 +49,12 @@ pub fn check(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
     let mut symptoms = Vec::new();
     for node in &graph.nodes {
         for (index, step) in capture.steps.iter().enumerate() {
-            let Some(t) = step.get(node.id) else {
+            let Some(stored) = step.stages.get(&node.id) else {
                 continue;
+            };
+            let t = match step.last_row {
+                Some((stage, _)) if stage == node.id => Cow::Owned(stored.slice(0, step.rows() - 1..step.rows())),
+                _ => stored.get(),
             };
             let before = |i: usize| step.get(graph.nodes[node.inputs[i]].id);
             let seen: Option<Seen> = values::non_finite(&t).or_else(|| match &node.op {

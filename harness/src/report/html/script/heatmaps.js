@@ -12,7 +12,7 @@ function tint(td, share) {
   }
 }
 
-const MARKS = { diverged: "●", poisoned: "✕", disputed: "?", inherited: "", covered: "", alone: "", match: "", missing: "" };
+const MARKS = { diverged: "●", poisoned: "✕", disputed: "?", inherited: "", covered: "", alone: "", match: "", missing: "", inconclusive: "" };
 
 // Makes `cells`, a matrix with gaps, one tab stop. A cell says by `data-key`
 // what it chooses.
@@ -86,7 +86,7 @@ function grid(rows, columns, cell, choose, caption) {
       if (!it) return el("td", {});
       const td = el("td", { "data-key": it.key, "data-at": it.at, role: "gridcell", tabindex: -1, title: it.label, "aria-label": it.label, "aria-selected": "false" }, MARKS[it.status] || "");
       if (it.status) td.classList.add(it.status);
-      if (!["missing", "covered", "disputed"].includes(it.status)) tint(td, it.share);
+      if (!["missing", "inconclusive", "covered", "disputed"].includes(it.status)) tint(td, it.share);
       (cells[r] = cells[r] || [])[c] = td;
       return td;
     });
@@ -109,9 +109,9 @@ function stageGrid(side, only, choose) {
     if (!s) return null;
     const local = s[side];
     const share = local ? shareOf(local) : NaN;
-    const words = !local ? "not judged" : local.non_finite ? used(local) : used(local) + " of allowed";
+    const words = !local || !local.rows && !local.extent ? "not judged" : local.non_finite ? used(local) : used(local) + " of allowed";
     // A stage's status is about the subject; the reference only has its share.
-    const status = side === "subject" || s.status === "missing" ? s.status : "";
+    const status = side === "subject" || ["missing", "inconclusive"].includes(s.status) ? s.status : "";
     return { key: s.stage, share, status, label: `${s.stage}: ${s.status}, ${words}` };
   };
   return grid(rows.map((n) => ({ label: n })), layers.map(layerLabel), cell, choose, "Stages by layer");
@@ -168,6 +168,7 @@ function legend() {
       ["disputed", "disputed"],
       ["covered", "covered: within a later stage's segment"],
       ["missing", "missing: not judged"],
+      ["inconclusive", "inconclusive: allowed as much as a fault may be"],
     ].filter(([status]) => there.has(status)).map(([status, words, share]) => sample(words, status, share)),
   ];
 }

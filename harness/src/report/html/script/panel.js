@@ -38,6 +38,7 @@ function closer(stage) {
 function gist(stage, position) {
   const local = stage.subject;
   if (!local) return stage.status === "covered" ? "Not captured; judged within the segment of a later stage." : "Not judged: it was not captured, or its operands were not.";
+  if (stage.status === "inconclusive") return `${local.rows} rows judged, ${local.inconclusive} inconclusive: what they are allowed is as much as a fault may be.`;
   const share = position === undefined ? undefined : local.spread.positions[position];
   if (share !== undefined && share !== null) return `${at(position)}: ${percent(share)} of what is allowed.`;
   if (local.extent) return "Another shape than its operands ask for.";

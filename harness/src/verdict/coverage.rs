@@ -1,0 +1,105 @@
+//! What was asked for, and how much of it was judged.
+
+use super::{Local, Place, Side, StageResult, Status, Unjudged, rows};
+use crate::capture::{Capture, Filter, Step};
+use qdiff_engine::model::{Axis, Graph, Node};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Rows that were to be judged and rows that were.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Coverage {
+    /// Stage rows asked for.
+    pub asked: usize,
+    /// Stage rows judged on both sides.
+    pub judged: usize,
+    /// Stages asked for.
+    pub stages: usize,
+    /// Stages of the whole graph.
+    pub stages_total: usize,
+    /// Of the rows judged, those that stand inside a segment on one side at least: judged together with a later stage.
+    pub within: usize,
+    /// Whether the subject gave the logits of the prompt's last token alone: the other positions are not asked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub last_row: bool,
+    /// Whether there was no reference: then nothing is a full match.
+    #[serde(default)]
+    pub alone: bool,
+}
+
+impl Coverage {
+    /// Whether all that was asked for was judged.
+    pub fn complete(&self) -> bool {
+        self.asked > 0 && self.asked == self.judged && !self.alone
+    }
+}
+
+/// Counts what was asked for and judged, and tells what was not.
+pub(super) fn count(
+    graph: &Graph, asked: &[&Node], stages: &[StageResult], (within, alone): (&[bool], bool), subject: Side<'_>,
+    filter: &Filter,
+) -> (Coverage, Vec<Unjudged>) {
+    let mut coverage = Coverage { stages: asked.len(), stages_total: graph.nodes.len(), alone, ..Coverage::default() };
+    let mut unjudged = Vec::new();
+    let only_last = for_last_row(graph, subject.capture);
+    coverage.last_row = only_last.contains(&true);
+    // Downstream of a wrong extent fewer rows exist; that is no gap.
+    let mut short: Vec<usize> = Vec::new();
+    for (node, stage) in asked.iter().zip(stages) {
+        let last = graph.index(node.id).is_some_and(|i| only_last[i]);
+        let rows: usize = subject.capture.steps.iter().map(|step| rows_asked(node, step, filter, last)).sum();
+        let judged = |l: &Option<Local>| l.as_ref().map_or(0, |l| l.rows);
+        let wrong_extent = stage.subject.as_ref().is_some_and(|l| l.extent.is_some());
+        let reads_short = node.inputs.iter().any(|&i| short.contains(&i));
+        let waived = stage.status != Status::Missing && (wrong_extent || reads_short);
+        if wrong_extent || (reads_short && node.shape.contains(&Axis::Keys)) {
+            short.extend(graph.index(node.id));
+        }
+        coverage.asked += rows;
+        let inside = graph.index(node.id).is_some_and(|i| within[i]);
+        if inside {
+            coverage.within += rows;
+        }
+        let judged = if waived || inside {
+            rows
+        } else {
+            let of_reference = if alone { rows } else { judged(&stage.reference) };
+            judged(&stage.subject).min(of_reference).min(rows)
+        };
+        coverage.judged += judged;
+        if judged < rows {
+            let positions =
+                subject.capture.steps.iter().flat_map(|s| s.first..s.keys()).filter(|p| filter.position(*p));
+            unjudged.push(Unjudged::of(stage, (rows - judged, rows), positions.collect(), alone));
+        }
+    }
+    (coverage, unjudged)
+}
+
+/// The nodes of which nothing but the stage whose last row alone was given tells, row by row: what they are at other
+/// positions changes nothing that the engine gave, and most likely it did not compute it.
+fn for_last_row(graph: &Graph, capture: &Capture) -> Vec<bool> {
+    let mut only = vec![false; graph.nodes.len()];
+    let Some((last, _)) = capture.steps.iter().find_map(|s| s.last_row) else {
+        return only;
+    };
+    for (index, node) in graph.nodes.iter().enumerate().rev() {
+        let captured = capture.steps.iter().any(|s| s.stages.contains_key(&node.id));
+        let mut readers = graph.nodes.iter().enumerate().skip(index).filter(|(_, n)| n.inputs.contains(&index));
+        only[index] = node.id == last || !captured && !node.has_state() && readers.all(|(reader, _)| only[reader]);
+    }
+    only
+}
+
+/// Rows of `node` in `step` that the filter asks for, captured or not. Of a cache nothing is asked in a step of which no
+/// token is asked for, and of what is there for the last row alone (`last`) that row alone.
+fn rows_asked(node: &Node, step: &Step, filter: &Filter, last: bool) -> usize {
+    let positions: Vec<u32> = (step.first..step.keys()).map(|p| p as u32).collect();
+    if !positions.iter().any(|&p| filter.position(p as usize)) {
+        return 0;
+    }
+    let shape = Graph::extent(node, step.tokens.len(), step.keys());
+    let computed = |position| !last || step.last_row.is_none_or(|(_, at)| position == at);
+    let asked = |at: &Place| filter.position(at.position) && computed(at.position);
+    rows::rows(node, &shape, step.index, positions).filter(|(at, _)| asked(at)).count()
+}
