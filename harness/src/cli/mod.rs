@@ -19,9 +19,11 @@ use crate::supervisor::{self, Ended};
 use crate::tasks::{Console, bench, dequantise, generate, logits, record, score, sweep, verify, weights};
 pub use args::Cli;
 use args::{ColorChoice, Command, MutationsCommand, Reported};
+use anyhow::Context as _;
 use clap::Args;
 use output::Output;
 use setup::console;
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,9 +35,9 @@ pub fn main() -> ExitCode {
     let mut cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(e) => {
-            let _ = e.print();
-            // Help and version are no trouble; a closed pipe is none either.
-            return if e.use_stderr() { trouble() } else { ExitCode::from(exit::MATCH) };
+            // Help and version are no trouble.
+            let printed = unless_closed(e.print());
+            return if e.use_stderr() || printed.is_err() { trouble() } else { ExitCode::from(exit::MATCH) };
         }
     };
     match cli.color {
@@ -167,13 +169,14 @@ fn say(text: &str) -> anyhow::Result<()> {
     put(&terminal::harmless(text))
 }
 
-/// Prints as it is; a reader that went away is not an error.
+/// Prints as it is.
 fn put(text: &str) -> anyhow::Result<()> {
-    use std::io::Write as _;
-    match anstream::stdout().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),
-        _ => Ok(()),
-    }
+    unless_closed(anstream::stdout().write_all(text.as_bytes())).context("cannot write to standard output")
+}
+
+/// A reader that went away is not an error.
+fn unless_closed(written: std::io::Result<()>) -> std::io::Result<()> {
+    written.or_else(|e| if e.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(e) })
 }
 
 /// Prints what was done; gives the exit code.
