@@ -127,7 +127,8 @@ pub fn resolve(opened: &LoadedModel, given: &str, style: Style<'_>) -> Result<Re
         return built_in(opened, prompt, style);
     }
     if given == "-" {
-        let bytes = input::whole(std::io::stdin(), input::TEXT).context("cannot read the prompt from standard input")?;
+        let bytes =
+            input::whole(std::io::stdin(), input::TEXT).context("cannot read the prompt from standard input")?;
         return ready(opened, "standard input", text_of("standard input", bytes)?, style);
     }
     match given.strip_prefix('@') {

@@ -1,6 +1,7 @@
 //! What the end-to-end tests share: folders in which `qdiff` runs, models, and reading what it wrote.
 
 pub mod folder;
+pub mod fuzz;
 pub mod markdown;
 pub mod npz;
 pub mod schema;

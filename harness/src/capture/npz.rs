@@ -203,9 +203,8 @@ pub fn check_target(target: &Path) -> Result<()> {
 pub fn manifest(folder: &Path) -> Result<Manifest> {
     let path = folder.join("manifest.json");
     let name = path.display();
-    let bytes = input::bytes(&path, LONGEST).with_context(|| {
-        format!("cannot read {name}: a capture is a folder with manifest.json and capture.npz")
-    })?;
+    let bytes = input::bytes(&path, LONGEST)
+        .with_context(|| format!("cannot read {name}: a capture is a folder with manifest.json and capture.npz"))?;
     parse(&bytes, &name.to_string())
 }
 

@@ -17,9 +17,9 @@ use crate::report::{Told, terminal};
 use crate::shown::shown;
 use crate::supervisor::{self, Ended};
 use crate::tasks::{Console, bench, dequantise, generate, logits, record, score, sweep, verify, weights};
+use anyhow::Context as _;
 pub use args::Cli;
 use args::{ColorChoice, Command, MutationsCommand, Reported};
-use anyhow::Context as _;
 use clap::Args;
 use output::Output;
 use setup::console;
@@ -35,8 +35,11 @@ pub fn main() -> ExitCode {
     let mut cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(e) => {
-            // Help and version are no trouble.
+            // Help and version are no trouble, but where nobody can be told.
             let printed = unless_closed(e.print());
+            if let Err(e) = &printed {
+                complain(&format!("cannot write to standard output: {e}"));
+            }
             return if e.use_stderr() || printed.is_err() { trouble() } else { ExitCode::from(exit::MATCH) };
         }
     };
@@ -45,7 +48,7 @@ pub fn main() -> ExitCode {
         ColorChoice::Always => anstream::ColorChoice::Always.write_global(),
         ColorChoice::Never => anstream::ColorChoice::Never.write_global(),
     }
-    if let Some(ended) = supervisor::split() {
+    if let Some(ended) = (!cli.unsupervised).then(supervisor::split).flatten() {
         return after(ended);
     }
     crate::cleanup::on_interrupt();

@@ -113,8 +113,8 @@ pub fn parse(bytes: &[u8], shown: &str) -> Result<Saved> {
         schema_version: Option<u64>,
         kind: Option<String>,
     }
-    let head: Head = serde_json::from_slice(bytes)
-        .with_context(|| format!("{shown} is no report that `qdiff run --json` wrote"))?;
+    let head: Head =
+        serde_json::from_slice(bytes).with_context(|| format!("{shown} is no report that `qdiff run --json` wrote"))?;
     match head.schema_version {
         None => {
             bail!("{shown} has no schema_version: it is no report that `qdiff run --json` wrote")

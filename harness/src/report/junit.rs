@@ -116,3 +116,31 @@ fn case(w: &mut Xml, check: &Check) -> io::Result<()> {
     let inside = |w: &mut Xml| w.create_element(tag).with_attributes(attributes).write_empty().map(drop);
     element.write_inner_content(inside).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Outcome;
+
+    #[test]
+    fn a_suite_is_not_all_green_where_the_outcome_is_no_match() {
+        let passed = || Check::new("model", "weights", Fate::Passed(String::new()));
+        for (outcome, failures, errors, skipped) in [
+            (Outcome::Match, 0, 0, 0),
+            (Outcome::Diverged, 1, 0, 0),
+            (Outcome::ReferenceSuspect, 1, 0, 0),
+            (Outcome::OracleSuspect, 0, 1, 0),
+            (Outcome::Incomplete, 0, 0, 1),
+        ] {
+            let screen = Screen { checks: vec![passed()], ..Screen::new("a run", outcome, "so it is") };
+            let once = as_it_ended(screen);
+            let checks = once.checks.len();
+            let twice = as_it_ended(once);
+            assert_eq!(twice.checks.len(), checks, "{outcome:?}: what shows it already is enough");
+            let count = |pick: fn(&Fate) -> bool| twice.checks.iter().filter(|c| pick(&c.fate)).count();
+            assert_eq!(count(|f| matches!(f, Fate::Failed { .. })), failures, "{outcome:?}");
+            assert_eq!(count(|f| matches!(f, Fate::Error(_))), errors, "{outcome:?}");
+            assert_eq!(count(|f| matches!(f, Fate::Skipped(_))), skipped, "{outcome:?}");
+        }
+    }
+}

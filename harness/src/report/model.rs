@@ -59,9 +59,7 @@ impl Report {
     pub fn comes_to(&self) -> Outcome {
         match self.repeated.as_ref().and_then(|r| r.race.as_ref()) {
             Some(_) => Outcome::Diverged,
-            None => {
-                Outcome::of(&self.weights, self.tokens.as_ref(), &self.diagnosis.verdict, self.doubt.as_ref())
-            }
+            None => Outcome::of(&self.weights, self.tokens.as_ref(), &self.diagnosis.verdict, self.doubt.as_ref()),
         }
     }
 }
