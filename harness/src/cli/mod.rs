@@ -32,7 +32,7 @@ pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == crate::chat::COMMAND) {
         return ExitCode::from(crate::chat::serve());
     }
-    let mut cli = match Cli::read(std::env::args_os()) {
+    let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version are no trouble, but where nobody can be told.
@@ -40,7 +40,7 @@ pub fn main() -> ExitCode {
             if let Err(e) = &printed {
                 complain(&format!("cannot write to standard output: {e}"));
             }
-            return if e.use_stderr() || printed.is_err() { trouble() } else { ExitCode::from(exit::MATCH) };
+            return ExitCode::from(if e.use_stderr() || printed.is_err() { trouble() } else { exit::MATCH });
         }
     };
     match cli.color {
@@ -51,10 +51,17 @@ pub fn main() -> ExitCode {
     if let Some(ended) = (!cli.unsupervised).then(supervisor::split).flatten() {
         return after(ended);
     }
+    let code = work(cli);
+    supervisor::ends(code);
+    ExitCode::from(code)
+}
+
+/// Does what is asked, and gives the exit code.
+fn work(mut cli: Cli) -> u8 {
     crate::cleanup::on_interrupt();
     if let Err(e) = crate::log::start(cli.verbose, cli.log.as_deref()) {
         complain(&format!("{e:#}"));
-        return ExitCode::from(exit::TROUBLE);
+        return trouble();
     }
     QUIET.store(cli.quiet, Ordering::Relaxed);
     if let Some(slip) = cli.command.prompt().and_then(|request| prompts::slip(&request.prompt)) {
@@ -64,19 +71,16 @@ pub fn main() -> ExitCode {
     let result = std::panic::catch_unwind(|| dispatch(&cli.command)).unwrap_or_else(|_| {
         Err(anyhow::anyhow!("a bug in qdiff itself, see above; please report it with the command"))
     });
-    result.map_or_else(
-        |e| {
-            complain(&format!("{e:#}"));
-            trouble()
-        },
-        ExitCode::from,
-    )
+    result.unwrap_or_else(|e| {
+        complain(&format!("{e:#}"));
+        trouble()
+    })
 }
 
 /// The exit code where a command cannot say anything.
-fn trouble() -> ExitCode {
+fn trouble() -> u8 {
     let bisect = std::env::args_os().any(|word| word == "--bisect");
-    ExitCode::from(exit::bisect(exit::TROUBLE, bisect))
+    exit::bisect(exit::TROUBLE, bisect)
 }
 
 /// What the process that waited for the work has left to do.
@@ -86,11 +90,11 @@ fn after(ended: Ended) -> ExitCode {
         // Ended by the signal itself, so that a shell stops its loop as well.
         Ended::Told(signal) => {
             let _ = signal_hook::low_level::emulate_default_handler(signal);
-            trouble()
+            ExitCode::from(trouble())
         }
         Ended::Died(how) => {
             complain(&how);
-            trouble()
+            ExitCode::from(trouble())
         }
     }
 }

@@ -39,7 +39,6 @@ fn nothing_waits_for_a_fifo() {
         "compare bad good",
         "record -m model.gguf --like bad --out out",
         "report fifo",
-        "report good/manifest.json fifo",
         "bench -m model.gguf --measure cuda --baseline fifo",
         "run -m model.gguf --json fifo",
         "inspect model.gguf --log fifo",

@@ -1,8 +1,8 @@
 //! What keeps the house in order, read from its source.
 
 use qdiff_engine::model::{ARCHITECTURES, skeleton};
-use std::collections::{BTreeMap, BTreeSet};
 use qdiff_tests::{Said, markdown};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
