@@ -13,6 +13,7 @@ pub mod compare;
 pub mod diagnose;
 pub mod generate;
 pub mod hash;
+pub mod input;
 pub mod llama;
 pub mod loaded;
 mod log;

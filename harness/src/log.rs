@@ -4,6 +4,7 @@ use crate::shown::shown_lines;
 use anyhow::{Context as _, Result};
 use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -37,7 +38,9 @@ pub fn start(verbosity: u8, file: Option<&Path>) -> Result<()> {
         _ => Some(Level::Chatter),
     };
     let file = file.map(|path| {
-        let file = File::create(path);
+        // A FIFO that nobody reads is an error, and not waited for.
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK).open(path);
         file.with_context(|| format!("--log: cannot write {}; choose a folder you can write to", path.display()))
     });
     let log = Log { shown, file: file.transpose()?.map(Mutex::new), start: Instant::now() };

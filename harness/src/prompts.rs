@@ -1,11 +1,11 @@
 //! What to run: the built-in prompts, and how a prompt is given.
 
 use crate::chat;
+use crate::input;
 use crate::loaded::LoadedModel;
 use anyhow::{Context as _, Result, bail};
 use qdiff_engine::gguf::Value;
 use qdiff_engine::tokenizer::chat::{Conversation, Message, chatml};
-use std::io::Read as _;
 use std::path::Path;
 
 /// How the text of a built-in prompt becomes tokens.
@@ -127,8 +127,8 @@ pub fn resolve(opened: &LoadedModel, given: &str, style: Style<'_>) -> Result<Re
         return built_in(opened, prompt, style);
     }
     if given == "-" {
-        let mut bytes = Vec::new();
-        std::io::stdin().read_to_end(&mut bytes).context("cannot read the prompt from standard input")?;
+        let bytes =
+            input::whole(std::io::stdin(), input::TEXT).context("cannot read the prompt from standard input")?;
         return ready(opened, "standard input", text_of("standard input", bytes)?, style);
     }
     match given.strip_prefix('@') {
@@ -143,7 +143,7 @@ pub fn resolve(opened: &LoadedModel, given: &str, style: Style<'_>) -> Result<Re
 /// As [`resolve`].
 pub fn from_file(opened: &LoadedModel, path: &Path, style: Style<'_>) -> Result<Ready> {
     let name = path.display().to_string();
-    let bytes = std::fs::read(path)
+    let bytes = input::bytes(path, input::TEXT)
         .with_context(|| format!("cannot read the prompt file {name}: give an existing UTF-8 text file"))?;
     let text = text_of(&format!("the prompt file {name}"), bytes)?;
     ready(opened, &name, text, style)

@@ -2,6 +2,7 @@
 
 pub mod false_alarms;
 pub mod folder;
+pub mod fuzz;
 pub mod markdown;
 pub mod npz;
 pub mod schema;

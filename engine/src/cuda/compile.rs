@@ -106,6 +106,9 @@ fn options(arch: &str) -> [String; 3] {
 }
 
 /// The name that the compiler gave to a kernel.
+///
+/// # Safety
+/// The program must have been compiled, with this kernel among the names it was asked for, and not be destroyed.
 unsafe fn lowered(program: sys::nvrtcProgram, kernel: &CStr) -> Result<String, result::NvrtcError> {
     let mut name = std::ptr::null();
     // SAFETY: as the caller's; the name lives as long as the program and is copied.

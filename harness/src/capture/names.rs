@@ -1,6 +1,7 @@
 //! How the arrays of a capture are called, and how they lie: as the graph
 //! calls them, or as an engine does whose names a map translates.
 
+use crate::input;
 use anyhow::{Context as _, Result, bail, ensure};
 use qdiff_engine::model::{Graph, Node, StageId};
 use std::collections::HashMap;
@@ -52,7 +53,7 @@ impl Names {
     /// A file that cannot be read; a line that is none of that, names a stage
     /// that the model does not have, or a name that is there twice.
     pub fn read(graph: &Graph, path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the map {}", path.display()))?;
+        let text = input::text(path, input::TEXT).with_context(|| format!("cannot read the map {}", path.display()))?;
         let mut names = Self::of(graph);
         names.mapped = true;
         for (i, line) in text.lines().enumerate() {

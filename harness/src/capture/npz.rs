@@ -10,14 +10,15 @@ pub use super::npy::Shapes;
 use super::{Capture, Step, Store, Stored, steps};
 use crate::arithmetic::{Arithmetic, Number};
 use crate::cleanup;
+use crate::input;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use npyz::WriterBuilder as _;
 use qdiff_engine::model::{Graph, Node};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
-use std::io::{BufReader, BufWriter};
+use std::io::{BufReader, BufWriter, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -26,8 +27,11 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
 /// Version of the folder's layout; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 2;
 
-/// How many times its size an archive may unpack to where no graph says what its arrays hold.
+/// How many times the size of what is deflated in it an archive's array may unpack to where no graph says what its arrays hold.
 const UNPACKED: u64 = 64;
+
+/// Most bytes of a manifest: a million tokens with ids of seven digits take half of it.
+const LONGEST: u64 = 16 << 20;
 
 /// Most characters of a file's own text that an error repeats.
 const QUOTED: usize = 200;
@@ -82,6 +86,7 @@ impl Manifest {
     pub fn steps(&self) -> Vec<Step> {
         let mut all = steps(&self.tokens, self.ubatch.unwrap_or(self.tokens.len()), &self.decoded);
         if let Some(positions) = &self.positions {
+            let positions: HashSet<usize> = positions.iter().copied().collect();
             for step in &mut all {
                 step.keep_only(|p| positions.contains(&p));
             }
@@ -202,30 +207,38 @@ pub fn check_target(target: &Path) -> Result<()> {
 /// If it is missing, no manifest, or of another version.
 pub fn manifest(folder: &Path) -> Result<Manifest> {
     let path = folder.join("manifest.json");
-    let text = std::fs::read_to_string(&path).with_context(|| {
-        format!("cannot read {}: a capture is a folder with manifest.json and capture.npz", path.display())
-    })?;
-    let version: serde_json::Value =
-        serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
-    if version["schema_version"] != SCHEMA_VERSION {
+    let name = path.display();
+    let bytes = input::bytes(&path, LONGEST)
+        .with_context(|| format!("cannot read {name}: a capture is a folder with manifest.json and capture.npz"))?;
+    parse(&bytes, &name.to_string())
+}
+
+/// The same of the bytes of a file called `name`.
+///
+/// # Errors
+/// As [`manifest`].
+pub fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
+    #[derive(Deserialize)]
+    struct Head {
+        #[serde(default)]
+        schema_version: serde_json::Value,
+    }
+    let head: Head = serde_json::from_slice(bytes).with_context(|| format!("{name} is not JSON"))?;
+    if head.schema_version != SCHEMA_VERSION {
         bail!(
-            "{} has schema_version {}, this qdiff reads {SCHEMA_VERSION}; record it again",
-            path.display(),
-            version["schema_version"]
+            "{name} has schema_version {}, this qdiff reads {SCHEMA_VERSION}; record it again",
+            cut(&head.schema_version.to_string())
         );
     }
-    let manifest: Manifest =
-        serde_json::from_value(version).with_context(|| format!("{} is no manifest", path.display()))?;
-    manifest.check().with_context(|| path.display().to_string())?;
+    let manifest: Manifest = serde_json::from_slice(bytes).with_context(|| format!("{name} is no manifest"))?;
+    manifest.check().with_context(|| name.to_owned())?;
     Ok(manifest)
 }
 
-/// The archive, and its size in bytes.
-fn archive(path: &Path) -> Result<(ZipArchive<BufReader<File>>, u64)> {
+fn archive(path: &Path) -> Result<ZipArchive<BufReader<File>>> {
     let name = path.display();
-    let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
-    let size = file.metadata().map_or(0, |m| m.len());
-    Ok((ZipArchive::new(BufReader::new(file)).with_context(|| format!("{name} is no npz archive"))?, size))
+    let file = input::open(path).with_context(|| format!("cannot read {name}"))?;
+    ZipArchive::new(BufReader::new(file)).with_context(|| format!("{name} is no npz archive"))
 }
 
 /// The stages that have an array in the folder, in any step, as they are called.
@@ -235,7 +248,7 @@ fn archive(path: &Path) -> Result<(ZipArchive<BufReader<File>>, u64)> {
 pub fn stages(folder: &Path) -> Result<Vec<String>> {
     let path = folder.join("capture.npz");
     let name = path.display();
-    let (zip, _) = archive(&path)?;
+    let zip = archive(&path)?;
     let mut all = BTreeSet::new();
     for (i, full) in zip.file_names().enumerate() {
         let full = full.with_context(|| format!("{name}: entry {i}"))?;
@@ -255,15 +268,28 @@ pub fn read(
     folder: &Path, manifest: &Manifest, (graph, names): (&Graph, &Names), shapes: Shapes, store: &Arc<Store>,
 ) -> Result<Capture> {
     let path = folder.join("capture.npz");
-    let name = path.display();
-    let (mut zip, size) = archive(&path)?;
-    let most = size.saturating_mul(UNPACKED);
+    arrays(archive(&path)?, &path.display().to_string(), manifest, (graph, names), shapes, store)
+}
+
+/// The same of an archive called `name`.
+///
+/// # Errors
+/// As [`read`].
+pub fn arrays<R: Read + Seek>(
+    mut zip: ZipArchive<R>, name: &str, manifest: &Manifest, (graph, names): (&Graph, &Names), shapes: Shapes,
+    store: &Arc<Store>,
+) -> Result<Capture> {
     ensure!(!zip.has_duplicate_names(), "{name} holds two arrays of one name; which of them counts cannot be told");
     let mut capture = Capture::new(store.clone());
     capture.steps = manifest.steps();
     let labels: HashMap<String, usize> = (capture.steps.iter().enumerate()).map(|(i, s)| (s.label(), i)).collect();
+    let deflated = deflated(&mut zip).with_context(|| format!("{name} is no npz archive"))?;
     for i in 0..zip.len() {
         let entry = zip.by_index(i).with_context(|| format!("{name}: entry {i}"))?;
+        let most = match entry.compression() {
+            CompressionMethod::Stored => entry.size(),
+            _ => deflated.saturating_mul(UNPACKED),
+        };
         let full = entry.name().with_context(|| format!("{name}: entry {i}"))?.into_owned();
         let known = full
             .strip_suffix(".npy")
@@ -309,6 +335,24 @@ pub fn read(
     }
     store.trouble()?;
     Ok(capture)
+}
+
+/// Bytes of the archive that hold deflated entries, none counted twice. What else is in the file costs whoever made it
+/// nothing: a sparse file has as much of it as he likes.
+fn deflated<R: Read + Seek>(zip: &mut ZipArchive<R>) -> Result<u64> {
+    let mut spans = Vec::with_capacity(zip.len());
+    for i in 0..zip.len() {
+        let entry = zip.by_index_raw(i)?;
+        let start = entry.data_start().filter(|_| entry.compression() != CompressionMethod::Stored);
+        spans.extend(start.map(|start| start..start.saturating_add(entry.compressed_size())));
+    }
+    spans.sort_unstable_by_key(|span| span.start);
+    let (mut bytes, mut end) = (0u64, 0);
+    for span in spans {
+        bytes = bytes.saturating_add(span.end.saturating_sub(span.start.max(end)));
+        end = span.end.max(end);
+    }
+    Ok(bytes)
 }
 
 /// The logits of the step's last token, where they were captured.

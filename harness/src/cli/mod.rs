@@ -17,11 +17,13 @@ use crate::report::{Told, terminal};
 use crate::shown::shown;
 use crate::supervisor::{self, Ended};
 use crate::tasks::{Console, bench, dequantise, generate, logits, record, score, sweep, verify, weights};
+use anyhow::Context as _;
 pub use args::Cli;
 use args::{ColorChoice, Command, MutationsCommand, Reported};
 use clap::Args;
 use output::Output;
 use setup::console;
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,12 +32,15 @@ pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == crate::chat::COMMAND) {
         return ExitCode::from(crate::chat::serve());
     }
-    let mut cli = match Cli::read(std::env::args_os()) {
+    let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(e) => {
-            let _ = e.print();
-            // Help and version are no trouble; a closed pipe is none either.
-            return if e.use_stderr() { trouble() } else { ExitCode::from(exit::MATCH) };
+            // Help and version are no trouble, but where nobody can be told.
+            let printed = unless_closed(e.print());
+            if let Err(e) = &printed {
+                complain(&format!("cannot write to standard output: {e}"));
+            }
+            return ExitCode::from(if e.use_stderr() || printed.is_err() { trouble() } else { exit::MATCH });
         }
     };
     match cli.color {
@@ -43,13 +48,20 @@ pub fn main() -> ExitCode {
         ColorChoice::Always => anstream::ColorChoice::Always.write_global(),
         ColorChoice::Never => anstream::ColorChoice::Never.write_global(),
     }
-    if let Some(ended) = supervisor::split() {
+    if let Some(ended) = (!cli.unsupervised).then(supervisor::split).flatten() {
         return after(ended);
     }
+    let code = work(cli);
+    supervisor::ends(code);
+    ExitCode::from(code)
+}
+
+/// Does what is asked, and gives the exit code.
+fn work(mut cli: Cli) -> u8 {
     crate::cleanup::on_interrupt();
     if let Err(e) = crate::log::start(cli.verbose, cli.log.as_deref()) {
         complain(&format!("{e:#}"));
-        return ExitCode::from(exit::TROUBLE);
+        return trouble();
     }
     QUIET.store(cli.quiet, Ordering::Relaxed);
     if let Some(slip) = cli.command.prompt().and_then(|request| prompts::slip(&request.prompt)) {
@@ -59,19 +71,16 @@ pub fn main() -> ExitCode {
     let result = std::panic::catch_unwind(|| dispatch(&cli.command)).unwrap_or_else(|_| {
         Err(anyhow::anyhow!("a bug in qdiff itself, see above; please report it with the command"))
     });
-    result.map_or_else(
-        |e| {
-            complain(&format!("{e:#}"));
-            trouble()
-        },
-        ExitCode::from,
-    )
+    result.unwrap_or_else(|e| {
+        complain(&format!("{e:#}"));
+        trouble()
+    })
 }
 
 /// The exit code where a command cannot say anything.
-fn trouble() -> ExitCode {
+fn trouble() -> u8 {
     let bisect = std::env::args_os().any(|word| word == "--bisect");
-    ExitCode::from(exit::bisect(exit::TROUBLE, bisect))
+    exit::bisect(exit::TROUBLE, bisect)
 }
 
 /// What the process that waited for the work has left to do.
@@ -81,11 +90,11 @@ fn after(ended: Ended) -> ExitCode {
         // Ended by the signal itself, so that a shell stops its loop as well.
         Ended::Told(signal) => {
             let _ = signal_hook::low_level::emulate_default_handler(signal);
-            trouble()
+            ExitCode::from(trouble())
         }
         Ended::Died(how) => {
             complain(&how);
-            trouble()
+            ExitCode::from(trouble())
         }
     }
 }
@@ -167,13 +176,14 @@ fn say(text: &str) -> anyhow::Result<()> {
     put(&terminal::harmless(text))
 }
 
-/// Prints as it is; a reader that went away is not an error.
+/// Prints as it is.
 fn put(text: &str) -> anyhow::Result<()> {
-    use std::io::Write as _;
-    match anstream::stdout().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),
-        _ => Ok(()),
-    }
+    unless_closed(anstream::stdout().write_all(text.as_bytes())).context("cannot write to standard output")
+}
+
+/// A reader that went away is not an error.
+fn unless_closed(written: std::io::Result<()>) -> std::io::Result<()> {
+    written.or_else(|e| if e.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(e) })
 }
 
 /// Prints what was done; gives the exit code.

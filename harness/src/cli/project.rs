@@ -1,6 +1,7 @@
 //! `qdiff.toml`: what a project sets for every run in its folder. The command
 //! line wins over the environment, and the environment over the file.
 
+use crate::input;
 use crate::runners::Source;
 use crate::verdict::tolerance;
 use anyhow::{Context as _, Result, bail};
@@ -43,7 +44,7 @@ impl Project {
 
     fn read(path: PathBuf) -> Result<Self> {
         let shown = path.display().to_string();
-        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {shown}"))?;
+        let text = input::text(&path, input::TEXT).with_context(|| format!("cannot read {shown}"))?;
         let mut keys: Keys = toml::from_str(&text).map_err(|e| {
             let line = e.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
             anyhow::anyhow!("{shown}, line {line}: {}", e.message().replace('\n', " "))

@@ -19,6 +19,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 /// Hands what llama.cpp says to the log.
+///
+/// # Safety
+/// The text must be null or end with NUL.
 unsafe extern "C" fn tell(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
     /// Whether the line that is being continued is notable.
     static NOTABLE: AtomicBool = AtomicBool::new(false);
@@ -45,6 +48,9 @@ fn complaint() -> MutexGuard<'static, Option<String>> {
 }
 
 /// Keeps what ggml says before it aborts: there is no other word of it.
+///
+/// # Safety
+/// The text must be null or end with NUL.
 unsafe extern "C" fn gives_up(text: *const c_char) {
     if !text.is_null() {
         // SAFETY: ggml passes a NUL-terminated string.

@@ -53,6 +53,9 @@ impl Taps {
     }
 
     /// The node that `t` is the output of.
+    ///
+    /// # Safety
+    /// The tensor must be a valid one, as llama.cpp passes it to the callback.
     unsafe fn find(&self, t: *const sys::ggml_tensor) -> Option<usize> {
         // SAFETY: llama.cpp passes a valid tensor; names are NUL-terminated.
         unsafe {
@@ -100,6 +103,10 @@ impl Taps {
         self.collector.as_ref().is_some_and(|c| c.wants(id))
     }
 
+    /// Hands the values of `t`, the output of the node `index`, to the collector.
+    ///
+    /// # Safety
+    /// The tensor must be a valid one that was computed, in host memory.
     unsafe fn take(&mut self, t: *const sys::ggml_tensor, index: usize) -> Result<(), String> {
         let Some(collector) = &mut self.collector else {
             return Ok(());
@@ -117,6 +124,9 @@ impl Taps {
 }
 
 /// Whether the tensor's bytes are in host memory.
+///
+/// # Safety
+/// The tensor must be a valid one.
 unsafe fn on_host(t: &sys::ggml_tensor) -> bool {
     // SAFETY: llama.cpp passes a valid tensor; a view's source is one too.
     unsafe {
@@ -126,6 +136,9 @@ unsafe fn on_host(t: &sys::ggml_tensor) -> bool {
 }
 
 /// Reads the tensor in the stage's own shape.
+///
+/// # Safety
+/// The tensor must be a valid one that was computed, in host memory.
 unsafe fn copy(t: *const sys::ggml_tensor, node: &Node, shape: &[usize], first: usize) -> Result<Vec<f32>, String> {
     // SAFETY: llama.cpp passes a valid, computed tensor in host memory; every
     // row below is one of its own extents and strides, every index in range.
@@ -202,6 +215,9 @@ unsafe fn copy(t: *const sys::ggml_tensor, node: &Node, shape: &[usize], first: 
 }
 
 /// The callback itself. Nothing may unwind across it.
+///
+/// # Safety
+/// The tensor must be a valid one; `user` the [`Taps`] of the session, alive and not otherwise borrowed.
 pub(super) unsafe extern "C" fn callback(t: *mut sys::ggml_tensor, ask: bool, user: *mut c_void) -> bool {
     catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: `user` is the boxed Taps of the session, alive and not otherwise borrowed while llama_decode runs.

@@ -5,6 +5,7 @@ use crate::shown::shown;
 use anyhow::{Context as _, Result};
 use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 
 /// GitHub drops the whole summary of a step above this many bytes.
 const LIMIT: usize = 1024 * 1024;
@@ -24,7 +25,8 @@ impl GitHub {
         let summary = std::env::var_os(VARIABLE).filter(|v| !v.is_empty());
         let path = summary
             .with_context(|| format!("--ci github: {VARIABLE} is not set; use it in a job of GitHub Actions"))?;
-        let file = File::options().append(true).create(true).open(&path);
+        // A FIFO that nobody reads is an error, and not waited for.
+        let file = File::options().append(true).create(true).custom_flags(libc::O_NONBLOCK).open(&path);
         Ok(Self(file.with_context(|| format!("cannot write {VARIABLE} {}", path.display()))?))
     }
 

@@ -2,6 +2,7 @@
 
 use super::{Document, Failure, Place, Report, SCHEMA_VERSION, Told};
 use crate::capture::npz;
+use crate::input;
 use anyhow::{Context as _, Result, bail};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
@@ -96,15 +97,24 @@ const OLDEST: u32 = 2;
 /// # Errors
 /// A file that is not there, is no report, or is of another version.
 pub fn read(path: &Path) -> Result<Saved> {
+    let shown = path.display();
+    let bytes = input::bytes(path, input::REPORT).with_context(|| format!("cannot read {shown}"))?;
+    parse(&bytes, &shown.to_string())
+}
+
+/// The same of the bytes of a file called `shown`. What a report comes to is told from what it holds, not from its word
+/// for it.
+///
+/// # Errors
+/// As [`read`].
+pub fn parse(bytes: &[u8], shown: &str) -> Result<Saved> {
     #[derive(Deserialize)]
     struct Head {
         schema_version: Option<u64>,
         kind: Option<String>,
     }
-    let shown = path.display();
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {shown}"))?;
-    let head: Head = serde_json::from_slice(&bytes)
-        .with_context(|| format!("{shown} is no report that `qdiff run --json` wrote"))?;
+    let head: Head =
+        serde_json::from_slice(bytes).with_context(|| format!("{shown} is no report that `qdiff run --json` wrote"))?;
     match head.schema_version {
         None => {
             bail!("{shown} has no schema_version: it is no report that `qdiff run --json` wrote")
@@ -116,8 +126,12 @@ pub fn read(path: &Path) -> Result<Saved> {
     }
     let whole = || format!("{shown} is no whole report");
     Ok(match head.kind.as_deref() {
-        Some("run") | None => Saved::Report(serde_json::from_slice(&bytes).with_context(whole)?),
-        Some("failure") => Saved::Failure(serde_json::from_slice(&bytes).with_context(whole)?),
+        Some("run") | None => {
+            let mut report: Box<Report> = serde_json::from_slice(bytes).with_context(whole)?;
+            report.outcome = report.comes_to();
+            Saved::Report(report)
+        }
+        Some("failure") => Saved::Failure(serde_json::from_slice(bytes).with_context(whole)?),
         Some(kind) => bail!("{shown} is of kind `{kind}`; a report of one run has kind `run`"),
     })
 }

@@ -1,5 +1,6 @@
 //! JUnit XML: a suite per document, a case per check.
 
+use super::origin::ended;
 use super::{Check, Fate, Screen, Told};
 use crate::shown::shown;
 use anyhow::Result;
@@ -11,7 +12,7 @@ use std::io;
 pub(super) fn render(told: &[&dyn Told], absent: &[String]) -> Result<String> {
     let mut writer = Writer::new_with_indent(Vec::new(), b' ', 2);
     writer.write_event(Event::Decl(BytesDecl::new("1.0", Some("UTF-8"), None)))?;
-    let screens: Vec<Screen> = told.iter().map(|t| t.screen(false)).collect();
+    let screens: Vec<Screen> = told.iter().map(|t| as_it_ended(t.screen(false))).collect();
     // A run that should be there and is not.
     let missing = |what: &String| Check::new("batch", "every run is there", Fate::Error(what.clone()));
     let absent: Vec<Check> = absent.iter().map(missing).collect();
@@ -25,6 +26,20 @@ pub(super) fn render(told: &[&dyn Told], absent: &[String]) -> Result<String> {
         counted(w, "testsuite", "batch", absent.iter(), 0.0, |w| absent.iter().try_for_each(|c| case(w, c)))
     })?;
     Ok(String::from_utf8(writer.into_inner())? + "\n")
+}
+
+/// A screen whose checks come to what it says: where it is no match and no check shows that, one more does.
+fn as_it_ended(mut screen: Screen) -> Screen {
+    let fate = ended(screen.outcome, screen.line());
+    let shown = screen.checks.iter().any(|check| match (&fate, &check.fate) {
+        (Fate::Passed(_), _) | (_, Fate::Failed { .. } | Fate::Error(_)) => true,
+        (Fate::Skipped(_), fate) => matches!(fate, Fate::Skipped(_)),
+        (Fate::Failed { .. } | Fate::Error(_), Fate::Passed(_) | Fate::Skipped(_)) => false,
+    });
+    if !shown && !matches!(fate, Fate::Passed(_)) {
+        screen.checks.push(Check::new("verdict", screen.word, fate));
+    }
+    screen
 }
 
 type Xml = Writer<Vec<u8>>;
@@ -100,4 +115,32 @@ fn case(w: &mut Xml, check: &Check) -> io::Result<()> {
     let attributes = [("message", message.as_str())].into_iter().chain(kind.map(|kind| ("type", kind)));
     let inside = |w: &mut Xml| w.create_element(tag).with_attributes(attributes).write_empty().map(drop);
     element.write_inner_content(inside).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Outcome;
+
+    #[test]
+    fn a_suite_is_not_all_green_where_the_outcome_is_no_match() {
+        let passed = || Check::new("model", "weights", Fate::Passed(String::new()));
+        for (outcome, failures, errors, skipped) in [
+            (Outcome::Match, 0, 0, 0),
+            (Outcome::Diverged, 1, 0, 0),
+            (Outcome::ReferenceSuspect, 1, 0, 0),
+            (Outcome::OracleSuspect, 0, 1, 0),
+            (Outcome::Incomplete, 0, 0, 1),
+        ] {
+            let screen = Screen { checks: vec![passed()], ..Screen::new("a run", outcome, "so it is") };
+            let once = as_it_ended(screen);
+            let checks = once.checks.len();
+            let twice = as_it_ended(once);
+            assert_eq!(twice.checks.len(), checks, "{outcome:?}: what shows it already is enough");
+            let count = |pick: fn(&Fate) -> bool| twice.checks.iter().filter(|c| pick(&c.fate)).count();
+            assert_eq!(count(|f| matches!(f, Fate::Failed { .. })), failures, "{outcome:?}");
+            assert_eq!(count(|f| matches!(f, Fate::Error(_))), errors, "{outcome:?}");
+            assert_eq!(count(|f| matches!(f, Fate::Skipped(_))), skipped, "{outcome:?}");
+        }
+    }
 }

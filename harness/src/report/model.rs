@@ -54,6 +54,16 @@ pub struct Report {
     pub seconds: Seconds,
 }
 
+impl Report {
+    /// The outcome that follows from what was found.
+    pub fn comes_to(&self) -> Outcome {
+        match self.repeated.as_ref().and_then(|r| r.race.as_ref()) {
+            Some(_) => Outcome::Diverged,
+            None => Outcome::of(&self.weights, self.tokens.as_ref(), &self.diagnosis.verdict, self.doubt.as_ref()),
+        }
+    }
+}
+
 /// How long the parts of a run took, in seconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Seconds {

@@ -42,6 +42,8 @@ pub(super) struct Board {
     doing: [Slot; 8],
     paths: [Slot; 16],
     words: Slot,
+    /// 0, or one more than the exit code with which the process is about to end.
+    code: AtomicU32,
 }
 
 // SAFETY: a slot's text is written by whoever took its state from 0 to 1, and read when no writer is left.
@@ -83,6 +85,16 @@ impl Board {
     /// The last words of the process; the first that are said stay.
     pub(super) fn words(&self, text: &[u8]) {
         self.words.claim(text);
+    }
+
+    /// Says with which exit code the process is about to end.
+    pub(super) fn ends(&self, code: u8) {
+        self.code.store(u32::from(code) + 1, Ordering::Release);
+    }
+
+    /// The exit code that was said.
+    pub(super) fn code(&self) -> Option<u8> {
+        self.code.load(Ordering::Acquire).checked_sub(1)?.try_into().ok()
     }
 
     /// What was being done, in the order it was begun as far as slots tell.

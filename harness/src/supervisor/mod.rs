@@ -91,24 +91,33 @@ fn again(mut call: impl FnMut() -> libc::c_int) {
 }
 
 fn ended(board: &Board, status: ExitStatus) -> Ended {
-    let Some(signal) = status.signal() else { return Ended::Code(status.code().unwrap_or(2) as u8) };
+    // A library that ends the process by itself, as libgomp does where it gets no thread, speaks no verdict of ours.
+    if let Some(code) = board.code().filter(|code| status.code() == Some((*code).into())) {
+        return Ended::Code(code);
+    }
     for path in board.left() {
         remove(Path::new(OsStr::from_bytes(&path)));
     }
-    if TOLD_TO_END.contains(&signal) {
-        return Ended::Told(signal);
+    match status.signal() {
+        Some(signal) if TOLD_TO_END.contains(&signal) => Ended::Told(signal),
+        _ => Ended::Died(epitaph(status, &board.was_doing(), board.last_words())),
     }
-    Ended::Died(epitaph(signal, &board.was_doing(), board.last_words()))
 }
 
 /// One sentence on a death.
-fn epitaph(signal: i32, doing: &[String], words: Option<String>) -> String {
-    let name = signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned);
-    let how = match signal {
-        libc::SIGBUS => "a read failed, most often because a file got shorter while it was read",
-        libc::SIGKILL => "something ended it, most often the system because memory ran out",
-        libc::SIGABRT => "qdiff, or a library in it, gave up",
-        _ => "qdiff, or a library in it, crashed",
+fn epitaph(status: ExitStatus, doing: &[String], words: Option<String>) -> String {
+    let name = match (status.signal(), status.code()) {
+        (Some(signal), _) => {
+            signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
+        }
+        (None, code) => format!("exit code {}", code.unwrap_or_default()),
+    };
+    let how = match status.signal() {
+        Some(libc::SIGBUS) => "a read failed, most often because a file got shorter while it was read",
+        Some(libc::SIGKILL) => "something ended it, most often the system because memory ran out",
+        Some(libc::SIGABRT) => "qdiff, or a library in it, gave up",
+        Some(_) => "qdiff, or a library in it, crashed",
+        None => "a library in qdiff ended it, most often because memory or threads ran out",
     };
     let during = if doing.is_empty() { String::new() } else { format!(", while {}", doing.join(" and ")) };
     let words = words.map_or_else(String::new, |words| format!(": {}", words.trim()));
@@ -130,6 +139,13 @@ pub(crate) fn path(path: &Path) -> Option<Posted> {
     BOARD.get().map(|board| board.path(path.as_os_str().as_bytes()))
 }
 
+/// Says with which exit code this process is about to end: no other is believed.
+pub fn ends(code: u8) {
+    if let Some(board) = BOARD.get() {
+        board.ends(code);
+    }
+}
+
 /// Last words of this process.
 pub fn words(text: &[u8]) {
     if let Some(board) = BOARD.get() {
@@ -145,10 +161,27 @@ mod tests {
     fn a_death_is_told_with_what_was_being_done() {
         let doing = ["llama.cpp loads a.gguf".to_owned()];
         assert_eq!(
-            epitaph(libc::SIGABRT, &doing, Some("ggml.c:12: GGML_ASSERT(n > 0) failed\n".to_owned())),
+            epitaph(
+                ExitStatus::from_raw(libc::SIGABRT),
+                &doing,
+                Some("ggml.c:12: GGML_ASSERT(n > 0) failed\n".to_owned())
+            ),
             "qdiff, or a library in it, gave up (SIGABRT), while llama.cpp loads a.gguf: \
              ggml.c:12: GGML_ASSERT(n > 0) failed"
         );
-        assert!(epitaph(libc::SIGSEGV, &[], None).ends_with("crashed (SIGSEGV)"));
+        assert!(epitaph(ExitStatus::from_raw(libc::SIGSEGV), &[], None).ends_with("crashed (SIGSEGV)"));
+    }
+
+    #[test]
+    fn an_exit_code_counts_where_it_was_said() {
+        let board = Board::new().expect("memory for a page");
+        let exits = |code: i32| ExitStatus::from_raw(code << 8);
+        let died = |ended: Ended, word: &str| matches!(ended, Ended::Died(how) if how.contains(word));
+        assert!(died(ended(board, exits(1)), "ended it, most often because memory or threads ran out (exit code 1)"));
+        board.ends(0);
+        assert!(matches!(ended(board, exits(0)), Ended::Code(0)));
+        assert!(died(ended(board, exits(1)), "(exit code 1)"));
+        assert!(died(ended(board, ExitStatus::from_raw(libc::SIGSEGV)), "crashed"));
+        assert!(matches!(ended(board, ExitStatus::from_raw(libc::SIGTERM)), Ended::Told(libc::SIGTERM)));
     }
 }

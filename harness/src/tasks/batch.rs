@@ -1,6 +1,7 @@
 //! Many prompts in one run, with the model loaded once: `run --prompts`.
 
 use crate::hash::sha256;
+use crate::input;
 use crate::loaded::LoadedModel;
 use crate::prompts::{self, Ready, Style};
 use crate::report::{Place, file};
@@ -77,7 +78,7 @@ impl Entry {
     /// its file is, which another part may find elsewhere.
     fn line(&self) -> String {
         let said = match self.given.strip_prefix('@') {
-            Some(path) => sha256(&std::fs::read(path).unwrap_or_default()),
+            Some(path) => sha256(&input::bytes(Path::new(path), input::TEXT).unwrap_or_default()),
             None => sha256(self.given.as_bytes()),
         };
         format!("{said} {:?}\n", self.name)
@@ -98,7 +99,7 @@ pub(super) fn read(source: &Path, shard: Option<Shard>) -> Result<Batch> {
     let mut all = if source.is_dir() {
         of_folder(source)?
     } else {
-        let text = std::fs::read_to_string(source).with_context(|| {
+        let text = input::text(source, input::TEXT).with_context(|| {
             format!("cannot read {shown}: give a UTF-8 text file with a prompt a line, or a folder of .txt files")
         })?;
         of_lines(source, &text)?

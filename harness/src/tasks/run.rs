@@ -180,12 +180,9 @@ impl Runs<'_> {
             filters: repeat::filters(request),
         };
         run.spell(&diagnosis.verdict, |token| opened.llama.piece(token));
-        Ok(Report {
+        let mut report = Report {
             qdiff: env!("CARGO_PKG_VERSION").to_owned(),
-            outcome: match repeated.as_ref().and_then(|r| r.race.as_ref()) {
-                Some(_) => Outcome::Diverged,
-                None => Outcome::of(&self.weights, same_tokens.as_ref(), &diagnosis.verdict, doubt.as_ref()),
-            },
+            outcome: Outcome::Incomplete,
             machine: Machine::this(),
             model: self.model.clone(),
             run,
@@ -199,7 +196,9 @@ impl Runs<'_> {
             doubt,
             gap,
             seconds,
-        })
+        };
+        report.outcome = report.comes_to();
+        Ok(report)
     }
 
     /// Prompt after prompt. What each gave is written at once, so that nothing is lost with the ones that follow.

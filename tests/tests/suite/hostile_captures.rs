@@ -128,6 +128,24 @@ fn bombs_are_refused_without_a_model() {
     }
 }
 
+/// What stands before an archive in its file, a hole of any size, lets it unpack to no more.
+#[test]
+fn a_hole_before_an_archive_buys_nothing() {
+    let folder = folder();
+    folder.record("good", "-n 0 --stages logits --compress");
+    folder.record("bomb", "-n 0 --stages logits --compress");
+    python(
+        &folder,
+        "import struct, zipfile\n\
+         header = b\"{'descr': '<f4', 'fortran_order': False, 'shape': (35, 4000000), }\"\n\
+         with open('bomb/capture.npz', 'w+b') as f:\n\
+         \x20   f.seek(1 << 40)\n\
+         \x20   with zipfile.ZipFile(f, 'w', zipfile.ZIP_DEFLATED) as z:\n\
+         \x20       z.writestr('prefill/logits.npy', b'\\x93NUMPY\\x01\\x00' + struct.pack('<H', len(header)) + header)\n",
+    );
+    folder.refuses("compare bomb good", &["more than such a file can hold"]);
+}
+
 /// What numpy refuses is refused: a wrong checksum, and elements after the last.
 /// Two arrays of one name, of which numpy takes either, are refused too.
 #[test]

@@ -1,8 +1,10 @@
 //! What keeps the house in order, read from its source.
 
 use qdiff_engine::model::{ARCHITECTURES, skeleton};
+use qdiff_tests::{Said, markdown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Every Rust file below `folder`, as a path from it, with its text but for
 /// comments and its unit tests.
@@ -168,6 +170,13 @@ fn literals(code: &str) -> Vec<&str> {
 fn every_form_of_a_literal_is_read() {
     let code = r##"f("a", '"', "b\"c\\", r"d\", r#"e"f"#, b"g")"##;
     assert_eq!(literals(code), ["a", "b\\\"c\\\\", "d\\", "e\"f", "g"]);
+}
+
+/// docs/unsafe.md says of every `unsafe` what the source says.
+#[test]
+fn every_unsafe_stands_in_the_table_with_its_contract() {
+    let table = Command::new(markdown::root().join("scripts/unsafe-table")).arg("--check").output().unwrap();
+    Said::from(table).exits(0);
 }
 
 /// A stage or a tensor is spelled where its graph declares it, and nowhere else:

@@ -170,6 +170,34 @@ fn check_junit(folder: &Folder, report: &Value) {
     assert_eq!(failed, origins);
 }
 
+/// A report's word for its outcome is not taken: what it holds is.
+#[test]
+fn a_report_that_lies_of_its_outcome_is_shown_as_what_it_is() {
+    let folder = folder();
+    for (extra, code, word) in [("", 0, "MATCH"), ("--inject qkv-bias-omitted", 1, "DIVERGED")] {
+        folder.qdiff(&format!("run -m model.gguf -n 0 {extra} --json true.json")).exits(code);
+        for lie in ["match", "diverged", "incomplete", "reference-suspect"] {
+            let mut report = folder.json("true.json");
+            report["outcome"] = lie.into();
+            folder.write("false.json", report.to_string());
+            let said = folder.qdiff("report false.json --json again.json").exits(code);
+            assert!(said.stdout.starts_with(word), "{lie}: {said}");
+            assert_eq!(folder.json("again.json")["outcome"], folder.json("true.json")["outcome"], "{lie}");
+        }
+    }
+}
+
+/// Where nothing diverged but not everything was judged, JUnit does not say that all is well.
+#[test]
+fn junit_of_an_incomplete_run_is_not_all_green() {
+    let folder = folder();
+    folder.qdiff("run -m model.gguf -n 0 --reference none --junit report.xml").exits(3);
+    let text = folder.text("report.xml");
+    let document = roxmltree::Document::parse(&text).unwrap();
+    assert_eq!(document.root_element().attribute("skipped"), Some("1"), "{text}");
+    assert!(text.contains(r#"<testcase name="INCOMPLETE" classname="verdict">"#), "{text}");
+}
+
 /// Saved reports are shown again, byte for byte as they were.
 #[test]
 fn saved_reports_are_shown_again() {

@@ -53,6 +53,9 @@ pub struct Cli {
     /// Write all that to a file, whatever is shown
     #[arg(long, global = true, value_name = "FILE")]
     pub log: Option<PathBuf>,
+    /// Do the work in the process that was started: for a debugger, and to measure what the other one costs
+    #[arg(long, global = true, hide = true)]
+    pub unsupervised: bool,
     /// What to do
     #[command(subcommand)]
     pub command: Command,

@@ -13,6 +13,7 @@ pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
 
 use super::bench::Bench;
 use super::{Document as _, SCHEMA_VERSION, file, markdown};
+use crate::input;
 use crate::score::Score;
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
@@ -55,7 +56,7 @@ impl Book {
             kind: String,
         }
         let name = path.display();
-        let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
+        let bytes = input::bytes(path, input::REPORT).with_context(|| format!("cannot read {name}"))?;
         let head: Head = serde_json::from_slice(&bytes)
             .with_context(|| format!("{name} is no result: it has no `schema_version` and `kind`"))?;
         if ![RESULTS_VERSION, SCHEMA_VERSION].contains(&head.schema_version) {

@@ -1,6 +1,7 @@
 //! `qdiff bench --measure cuda`: the CUDA engine on its own card, by both paths and with and without taps.
 
 use super::{BenchRequest, median, timed};
+use crate::input;
 use crate::llama::context::Plain;
 use crate::llama::{Load, Model};
 use crate::loaded::LoadedModel;
@@ -105,7 +106,7 @@ type Times = Vec<(f64, f64)>;
 /// Reads an earlier measurement.
 pub(super) fn read(path: &Path) -> Result<Bench> {
     let shown = path.display();
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {shown}"))?;
+    let bytes = input::bytes(path, input::REPORT).with_context(|| format!("cannot read {shown}"))?;
     serde_json::from_slice(&bytes)
         .with_context(|| format!("{shown} is no file that `qdiff bench --measure cuda --json` wrote"))
 }
