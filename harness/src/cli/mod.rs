@@ -16,7 +16,7 @@ mod setup;
 use crate::report::{Told, terminal};
 use crate::shown::shown;
 use crate::supervisor::{self, Ended};
-use crate::tasks::{Console, bench, dequantise, generate, logits, record, score, sweep, verify, weights};
+use crate::tasks::{Console, bench, check, dequantise, generate, logits, record, score, sweep, verify, weights};
 pub use args::Cli;
 use args::{ColorChoice, Command, MutationsCommand, Reported};
 use clap::Args;
@@ -30,7 +30,7 @@ pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == crate::chat::COMMAND) {
         return ExitCode::from(crate::chat::serve());
     }
-    let mut cli = match Cli::read(std::env::args_os()) {
+    let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(e) => {
             let _ = e.print();
@@ -52,9 +52,6 @@ pub fn main() -> ExitCode {
         return ExitCode::from(exit::TROUBLE);
     }
     QUIET.store(cli.quiet, Ordering::Relaxed);
-    if let Some(slip) = cli.command.prompt().and_then(|request| prompts::slip(&request.prompt)) {
-        setup::aside(&slip);
-    }
     // A panic is a bug of ours; to a script it must not look like a verdict.
     let result = std::panic::catch_unwind(|| dispatch(&cli.command)).unwrap_or_else(|_| {
         Err(anyhow::anyhow!("a bug in qdiff itself, see above; please report it with the command"))
@@ -93,6 +90,7 @@ fn after(ended: Ended) -> ExitCode {
 fn dispatch(command: &Command) -> anyhow::Result<u8> {
     match command {
         Command::Run(args) => run::run(args),
+        Command::Check(args) => reported(check::check, args),
         Command::Inspect(args) => inspect::run(args),
         Command::Weights(args) => reported(weights::weights, args),
         Command::Logits(args) => reported(logits::logits, args),
@@ -135,6 +133,9 @@ fn reported<R: Args, T: Told>(
     let output = Output::files(&args.output, 1)?;
     output.tell(&task(&args.request, console())?)
 }
+
+/// Whether a CI system is told.
+static CI: AtomicBool = AtomicBool::new(false);
 
 /// Whether only the verdict is printed.
 static QUIET: AtomicBool = AtomicBool::new(false);

@@ -56,8 +56,16 @@ fn headline(report: &Report) -> String {
             let reason = report.doubt.as_ref().map_or("", |d| d.reason.as_str());
             format!("{at}the subject meets f64, the reference does not: {reason}")
         }
-        Outcome::Incomplete => loosened(&report.run.tolerance) + &incomplete(report),
-        Outcome::Match => loosened(&report.run.tolerance) + &correct(report),
+        Outcome::Incomplete => loosened(&report.run.tolerance) + &inert(report) + &incomplete(report),
+        Outcome::Match => loosened(&report.run.tolerance) + &inert(report) + &correct(report),
+    }
+}
+
+/// Faults that were injected and could not act: the beginning of a headline.
+fn inert(report: &Report) -> String {
+    match report.run.inert.as_slice() {
+        [] => String::new(),
+        faults => format!("with injected faults that are inert here, {}: ", faults.join(", ")),
     }
 }
 
@@ -225,9 +233,18 @@ fn facts(report: &Report) -> Vec<Line> {
         ),
     ];
     facts.extend(report.subject.injected.iter().map(|fault| ("injected", fault.clone())));
+    let nothing = "it changes no stage by more than rounding may, where it was judged";
+    facts.extend(run.inert.iter().map(|fault| ("inert", format!("{fault}: {nothing}"))));
     facts.extend(run.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
     facts.push(("coverage", coverage(report)));
+    facts.extend(unexercised(&run.unexercised));
     facts
+}
+
+/// What no verdict on these tokens speaks of.
+pub(super) fn unexercised(what: &[String]) -> Option<Line> {
+    let text = format!("not exercised here: {}; `qdiff check` tries what a model has room for", what.join(", "));
+    (!what.is_empty()).then_some(("untested", text))
 }
 
 fn coverage(report: &Report) -> String {
