@@ -2,7 +2,7 @@
 
 use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
 use super::stages::NONE;
-use super::{ModelInfo, Outcome, Report, origin, run};
+use super::{ModelInfo, Outcome, Report, origin};
 use crate::metrics::largest;
 use crate::number::{Real, counted, percent};
 use schemars::JsonSchema;
@@ -159,7 +159,9 @@ impl Document for CheckReport {
             self.runs().next().map(|(_, r)| ("run", format!("subject {}, reference {}", r.subject, r.reference))),
         );
         facts.extend(self.injected.iter().map(|fault| ("injected", fault.clone())));
-        facts.extend(run::unexercised(&self.unexercised));
+        if !self.unexercised.is_empty() {
+            facts.push(("untested", format!("not exercised by any case: {}", self.unexercised.join(", "))));
+        }
         let columns = ["case", "what", "outcome", "used", "seconds"];
         let table = Table::new(&columns, &[3, 4], self.cases.iter().map(row));
         let wrong = self.runs().find(|(_, run)| run.outcome == self.outcome && run.outcome != Outcome::Match);

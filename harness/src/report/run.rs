@@ -237,14 +237,12 @@ fn facts(report: &Report) -> Vec<Line> {
     facts.extend(run.inert.iter().map(|fault| ("inert", format!("{fault}: {nothing}"))));
     facts.extend(run.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
     facts.push(("coverage", coverage(report)));
-    facts.extend(unexercised(&run.unexercised));
+    if !run.unexercised.is_empty() {
+        let what = run.unexercised.join(", ");
+        let text = format!("not exercised here: {what}; `qdiff check` tries what a model has room for");
+        facts.push(("untested", text));
+    }
     facts
-}
-
-/// What no verdict on these tokens speaks of.
-pub(super) fn unexercised(what: &[String]) -> Option<Line> {
-    let text = format!("not exercised here: {}; `qdiff check` tries what a model has room for", what.join(", "));
-    (!what.is_empty()).then_some(("untested", text))
 }
 
 fn coverage(report: &Report) -> String {

@@ -42,6 +42,8 @@ pub fn describe(e: &Evidence<'_>) -> String {
     words.extend(tile(e, &wrong, &columns, width));
     if wrong.iter().all(|w| w.got == 0.0) {
         words.push("all of them are zero: not written, or cleared".to_owned());
+    } else if wrong.iter().all(|w| !w.got.is_finite()) {
+        words.push("all of them are NaN or infinite".to_owned());
     } else if let Some(fit) = fit(&wrong) {
         words.push(fit);
     } else {

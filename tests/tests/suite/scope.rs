@@ -4,13 +4,13 @@
 use qdiff_tests::npz::tamper;
 use qdiff_tests::schema::Schema;
 use qdiff_tests::synth::Synth;
-use qdiff_tests::{folder, folder_with, headline};
+use qdiff_tests::{Folder, folder, folder_with, headline};
 use serde_json::{Value, json};
 
-/// A model with room for every case, and little else.
-fn roomy() -> Synth {
+/// A small model with a context and a vocabulary of so many.
+fn sized(context: usize, n_vocab: usize) -> Folder {
     let small = Synth { n_layers: 1, n_embd: 64, n_heads: 1, n_kv_heads: 1, n_ff: 64, ..Synth::default() };
-    Synth { n_vocab: 140_000, context: 8192, ..small }
+    folder_with(&Synth { context, n_vocab, ..small })
 }
 
 fn of<'a>(report: &'a Value, case: &str) -> &'a Value {
@@ -20,12 +20,18 @@ fn of<'a>(report: &'a Value, case: &str) -> &'a Value {
 /// Every case runs where there is room for it, and then nothing is left unexercised.
 #[test]
 fn the_battery_exercises_all_that_a_model_has_room_for() {
-    let (code, report, text) = folder_with(&roomy()).told("check -m model.gguf --subject cpu");
-    assert_eq!((code, &report["unexercised"]), (0, &json!([])), "{text}");
-    assert!(headline(&text).starts_with("MATCH: 10 of 10 cases match"), "{text}");
-    let cases = report["cases"].as_array().unwrap();
-    assert!(cases.iter().all(|c| c["fared"] == "run" && c["outcome"] == "match"), "{text}");
-    assert!(!text.contains("untested"), "{text}");
+    for (context, n_vocab, absent) in
+        [(8192, 512, &["high-ids"][..]), (128, 140_000, &["boundary-256", "boundary-4096"])]
+    {
+        let (code, report, text) = sized(context, n_vocab).told("check -m model.gguf --subject cpu");
+        assert_eq!((code, &report["unexercised"]), (0, &json!([])), "{text}");
+        assert!(!text.contains("untested"), "{text}");
+        for case in report["cases"].as_array().unwrap() {
+            let left = absent.contains(&case["name"].as_str().unwrap());
+            assert_eq!(case["fared"], if left { "left-out" } else { "run" }, "{text}");
+            assert!(left || case["outcome"] == "match", "{text}");
+        }
+    }
 }
 
 /// What the model is too small for, and what nobody wanted, is named in the verdict and in every list.
