@@ -3,6 +3,7 @@
 use crate::chat;
 use crate::input;
 use crate::loaded::LoadedModel;
+use crate::nearest::hint;
 use anyhow::{Context as _, Result, bail};
 use qdiff_engine::gguf::Value;
 use qdiff_engine::tokenizer::chat::{Conversation, Message, chatml};
@@ -121,7 +122,7 @@ pub struct Ready {
 ///
 /// # Errors
 /// A file that cannot be read, an empty prompt, a chat template that is absent
-/// or fails, a system prompt for what is no turn.
+/// or fails, a system prompt for what is no turn; a word that looks like a name and is none.
 pub fn resolve(opened: &LoadedModel, given: &str, style: Style<'_>) -> Result<Ready> {
     if let Some(prompt) = BUILT_IN.iter().find(|p| p.name == given) {
         return built_in(opened, prompt, style);
@@ -133,6 +134,12 @@ pub fn resolve(opened: &LoadedModel, given: &str, style: Style<'_>) -> Result<Re
     }
     match given.strip_prefix('@') {
         Some(path) => from_file(opened, Path::new(path), style),
+        // Judged as a text of one word it would pass for the prompt that was meant.
+        None if !style.raw && !given.is_empty() && given.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '-')) => {
+            let known = BUILT_IN.iter().map(|p| p.name);
+            let otherwise = "`qdiff prompts` lists them; with --raw one word is text";
+            bail!("no built-in prompt is called `{given}`{}", hint(given, known, otherwise))
+        }
         None => ready(opened, "text", given.to_owned(), style),
     }
 }

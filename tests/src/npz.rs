@@ -52,14 +52,30 @@ pub fn retitle(path: &Path, array: &str, from: &str, to: &str) {
     });
 }
 
+/// The values of an array of f32.
+///
+/// # Panics
+/// If the array is not there.
+pub fn values(path: &Path, array: &str) -> Vec<f32> {
+    let mut archive = ZipArchive::new(Cursor::new(std::fs::read(path).unwrap())).unwrap();
+    let mut npy = Vec::new();
+    archive.by_name(&format!("{array}.npy")).unwrap().read_to_end(&mut npy).unwrap();
+    npy[data(&npy)..].as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+/// Where the values begin.
+fn data(npy: &[u8]) -> usize {
+    10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]))
+}
+
 /// Changes the f32 values of an array.
 ///
 /// # Panics
 /// If the array is not there.
-pub fn tamper(path: &Path, array: &str, change: fn(&mut [f32])) {
+pub fn tamper(path: &Path, array: &str, change: impl Fn(&mut [f32])) {
     edit(path, array, |npy| {
-        let header = usize::from(u16::from_le_bytes([npy[8], npy[9]]));
-        let (stored, _) = npy[10 + header..].as_chunks_mut();
+        let start = data(npy);
+        let (stored, _) = npy[start..].as_chunks_mut();
         let mut values: Vec<f32> = stored.iter().map(|b| f32::from_le_bytes(*b)).collect();
         change(&mut values);
         for (bytes, value) in stored.iter_mut().zip(values) {

@@ -6,7 +6,7 @@ use super::{exit, said};
 use crate::compare::Comparison;
 use crate::report::bench::BenchReport;
 use crate::report::{
-    Failure, GenerationReport, LogitsReport, OracleReport, Report, SweepReport, WeightsReport, file, json,
+    CheckReport, Failure, GenerationReport, LogitsReport, OracleReport, Report, SweepReport, WeightsReport, file, json,
 };
 use crate::score::Score;
 use anyhow::{Context as _, Result};
@@ -16,11 +16,12 @@ use schemars::Schema;
 use std::path::Path;
 
 /// What has a JSON schema, by its name.
-pub(super) fn schemas() -> [(PossibleValue, fn() -> Schema); 11] {
+pub(super) fn schemas() -> [(PossibleValue, fn() -> Schema); 12] {
     let of = |name: &'static str, about: &'static str| PossibleValue::new(name).help(about);
     [
         (of("run", "What `run --json` writes").alias("report"), json::schema::<Report>),
         (of("failure", "What `run --prompts` writes for a prompt that failed"), json::schema::<Failure>),
+        (of("check", "What `check --json` writes"), json::schema::<CheckReport>),
         (of("generate", "What `generate --json` writes").alias("generation"), json::schema::<GenerationReport>),
         (of("logits", "What `logits --json` writes"), json::schema::<LogitsReport>),
         (of("weights", "What `weights --json` writes"), json::schema::<WeightsReport>),

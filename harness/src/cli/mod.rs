@@ -16,7 +16,7 @@ mod setup;
 use crate::report::{Told, terminal};
 use crate::shown::shown;
 use crate::supervisor::{self, Ended};
-use crate::tasks::{Console, bench, dequantise, generate, logits, record, score, sweep, verify, weights};
+use crate::tasks::{Console, bench, check, dequantise, generate, logits, record, score, sweep, verify, weights};
 use anyhow::Context as _;
 pub use args::Cli;
 use args::{ColorChoice, Command, MutationsCommand, Reported};
@@ -57,16 +57,13 @@ pub fn main() -> ExitCode {
 }
 
 /// Does what is asked, and gives the exit code.
-fn work(mut cli: Cli) -> u8 {
+fn work(cli: Cli) -> u8 {
     crate::cleanup::on_interrupt();
     if let Err(e) = crate::log::start(cli.verbose, cli.log.as_deref()) {
         complain(&format!("{e:#}"));
         return trouble();
     }
     QUIET.store(cli.quiet, Ordering::Relaxed);
-    if let Some(slip) = cli.command.prompt().and_then(|request| prompts::slip(&request.prompt)) {
-        setup::aside(&slip);
-    }
     // A panic is a bug of ours; to a script it must not look like a verdict.
     let result = std::panic::catch_unwind(|| dispatch(&cli.command)).unwrap_or_else(|_| {
         Err(anyhow::anyhow!("a bug in qdiff itself, see above; please report it with the command"))
@@ -102,6 +99,7 @@ fn after(ended: Ended) -> ExitCode {
 fn dispatch(command: &Command) -> anyhow::Result<u8> {
     match command {
         Command::Run(args) => run::run(args),
+        Command::Check(args) => reported(check::check, args),
         Command::Inspect(args) => inspect::run(args),
         Command::Weights(args) => reported(weights::weights, args),
         Command::Logits(args) => reported(logits::logits, args),
@@ -144,6 +142,9 @@ fn reported<R: Args, T: Told>(
     let output = Output::files(&args.output, 1)?;
     output.tell(&task(&args.request, console())?)
 }
+
+/// Whether a CI system is told.
+static CI: AtomicBool = AtomicBool::new(false);
 
 /// Whether only the verdict is printed.
 static QUIET: AtomicBool = AtomicBool::new(false);

@@ -1,11 +1,12 @@
 //! Where a report goes: checked before anything runs, served at the end.
 
 use super::args::{Ci, FileArgs, JsonArgs, OutputArgs};
-use super::{complain, exit, put, remark, tell};
+use super::{CI, complain, exit, put, remark, tell};
 use crate::report::{self, Format, Told, file, github::GitHub, json, terminal};
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 impl JsonArgs {
     /// Refuses a file that could not be written, before anything runs.
@@ -56,6 +57,7 @@ impl<'a> Output<'a> {
                 );
             }
         }
+        CI.store(args.ci.is_some(), Ordering::Relaxed);
         let github = args.ci.map(|Ci::Github| GitHub::new()).transpose()?;
         let files = files.into_iter().map(|(_, path, format)| (path, format));
         Ok(Self { full: false, files: files.collect(), github })

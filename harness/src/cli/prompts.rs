@@ -1,9 +1,7 @@
 //! `qdiff prompts`.
 
 use super::{exit, say};
-use crate::nearest::nearest;
 use crate::number::counted;
-use crate::prompts::BUILT_IN;
 use crate::report::terminal::line;
 use crate::tasks::prompts::{PromptsRequest, prompts};
 use anyhow::Result;
@@ -23,12 +21,4 @@ pub(super) fn run(request: &PromptsRequest) -> Result<u8> {
         }
     }
     Ok(exit::MATCH)
-}
-
-/// What to say of a word that is no built-in prompt, and close to one.
-pub(super) fn slip(given: &str) -> Option<String> {
-    let known = || BUILT_IN.iter().map(|p| p.name);
-    let word = !given.contains(char::is_whitespace) && !known().any(|name| name == given);
-    let near = *nearest(given, known()).first().filter(|_| word)?;
-    Some(format!("the prompt `{given}` is taken as text; did you mean `{near}`?"))
 }

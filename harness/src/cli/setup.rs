@@ -1,11 +1,12 @@
 //! How a task tells of itself.
 
-use super::{complain, remark};
+use super::{CI, complain, remark};
 use crate::log::{self, Level};
 use crate::tasks::Console;
+use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::IsTerminal as _;
 use std::sync::LazyLock;
+use std::sync::atomic::Ordering;
 
 /// The progress line on stderr, shown on a terminal only.
 static BAR: LazyLock<ProgressBar> = LazyLock::new(|| {
@@ -28,15 +29,16 @@ fn progress(what: &str, done: usize, total: usize) {
     }
 }
 
-/// A line on standard error where someone reads it, else in the log.
-pub(super) fn aside(text: &str) {
-    match std::io::stderr().is_terminal() {
-        true => complain(text),
-        false => log::line(Level::Notable, text),
+/// A line on standard error. A CI system that asked for one engine must not be green for another.
+fn instead(text: &str) -> Result<()> {
+    if CI.load(Ordering::Relaxed) {
+        bail!("{text}; with --ci the runner is named (--subject cpu)");
     }
+    complain(text);
+    Ok(())
 }
 
 /// The terminal.
 pub(super) fn console() -> Console<'static> {
-    Console { progress: &progress, aside: &aside, note: &complain, say: &remark }
+    Console { progress: &progress, instead: &instead, note: &complain, say: &remark }
 }

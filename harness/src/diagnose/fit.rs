@@ -1,13 +1,14 @@
 //! How well a hypothesis accounts for what the subject gave.
 
-use crate::verdict::{Evidence, Expected, Row, right, rows_given};
+use crate::verdict::{Evidence, Expected, Row, RowAt, right, rows_given};
+use std::collections::BTreeSet;
 
 /// What a hypothesis leaves.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fit {
     /// Relative L2 distance left in the worst row that was bad.
     pub(super) after: f64,
-    /// As it was without the hypothesis, in the rows that are to be explained.
+    /// As it was without the hypothesis, in the rows that are to be explained and hold numbers.
     pub(super) before: f64,
     /// Largest share of what is allowed, over these rows.
     pub(super) used: f64,
@@ -15,15 +16,27 @@ pub(super) struct Fit {
     pub(super) whole: bool,
     /// The position from which on everything is, where earlier ones are right.
     pub(super) since: Option<usize>,
+    /// Whether NaN or infinity is all that is wrong of a bad row: it shows where, and of what values nothing.
+    blind: bool,
+}
+
+/// Of which rows a hypothesis holds, if of any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// Of some.
+    Rows,
+    /// Of all rows of a step: a weight is read alike for all of them.
+    Steps,
+    /// Of all rows of the run: a tensor is loaded once.
+    Run,
 }
 
 /// Holds `assumed`, the stage under the hypothesis, against what the subject gave. It must account for every bad row; a
-/// row or element that is right as it is may stay so (then it does not hold of the whole stage, or only from a position
-/// on). `None` if anything remains.
-pub(super) fn fit(e: &Evidence<'_>, assumed: &Expected) -> Option<Fit> {
+/// row or element that is right as it is may stay so, as far as `scope` lets it (then it does not hold of the whole
+/// stage, or only from a position on). `None` if anything remains.
+pub(super) fn fit(e: &Evidence<'_>, assumed: &Expected, scope: Scope) -> Option<Fit> {
     let before = if e.misshapen.is_empty() { 0.0 } else { f64::INFINITY };
-    let mut fit = Fit { before, after: 0.0, used: 0.0, whole: true, since: None };
-    let first = e.bad_rows().map(|r| r.place.position).min();
+    let mut fit = Fit { before, after: 0.0, used: 0.0, whole: true, since: None, blind: false };
     for &step in &e.misshapen {
         let at = &e.side.capture.steps[step];
         let got = e.given[step].as_ref()?;
@@ -36,43 +49,79 @@ pub(super) fn fit(e: &Evidence<'_>, assumed: &Expected) -> Option<Fit> {
             fit.take(row);
         }
     }
-    for row in &e.rows {
+    let of = |row: &RowAt| {
+        let (want, bound) = assumed[row.step].as_ref().filter(|(t, _)| t.data.len() >= row.range.end)?;
+        Some((&want.data[row.range.clone()], &bound[row.range.clone()]))
+    };
+    let mut columns = BTreeSet::new();
+    for row in e.bad_rows() {
         let (got, want, bound) = e.row(row);
-        let other = assumed[row.step]
-            .as_ref()
-            .filter(|(t, _)| t.data.len() >= row.range.end)
-            .map(|(t, b)| (&t.data[row.range.clone()], &b[row.range.clone()]));
-        if row.bad {
-            let before = Row::of(got, want, bound, e.rule).residual;
-            fit.before = fit.before.max(if before.is_nan() { f64::INFINITY } else { before });
+        let other = of(row)?;
+        let was = numbers(got, want, bound, e.rule);
+        // What little is left of a row that is NaN elsewhere counts where it is wrong too.
+        if was.used > 1.0 {
+            fit.before = fit.before.max(was.residual);
+        } else {
+            fit.blind = true;
         }
-        let whole = other.and_then(|(w, b)| judge(got, w, b, e.rule));
-        match (row.bad, whole, other) {
-            (true, Some(row), _) => fit.take(row),
-            (true, None, Some((w, b))) => {
+        match judge(got, other.0, other.1, e.rule) {
+            Some(row) => fit.take(row),
+            None => {
                 fit.whole = false;
-                fit.take(judge_parts(got, (want, bound), (w, b), e.rule)?);
+                fit.take(judge_parts(got, (want, bound), other, e.rule)?);
             }
-            (true, None, None) => return None,
-            (false, Some(_), _) => {}
-            (false, None, _) if Some(row.place.position) < first => fit.since = first,
-            (false, None, _) => fit.whole = false,
+        }
+        if scope != Scope::Rows {
+            columns.extend((0..got.len()).filter(|&i| !right(got[i], want[i], bound[i])));
         }
     }
+    // Right rows of which it does not hold.
+    let holds = |row: &RowAt, columns: Option<&BTreeSet<usize>>| {
+        let (got, ..) = e.row(row);
+        of(row).is_some_and(|(want, bound)| match columns {
+            None => judge(got, want, bound, e.rule).is_some(),
+            Some(some) => some.iter().filter(|i| **i < got.len()).all(|&i| right(got[i], want[i], bound[i])),
+        })
+    };
+    let others = || e.rows.iter().filter(|r| !r.bad);
+    let touched = |step: usize| scope == Scope::Run || e.bad_rows().any(|r| r.step == step);
+    if scope != Scope::Rows && others().any(|r| touched(r.step) && !holds(r, Some(&columns))) {
+        return None;
+    }
+    let first = e.bad_rows().map(|r| r.place.position).min();
+    let (mut earlier, mut later) = (false, false);
+    for row in others().filter(|r| !holds(r, None)) {
+        if Some(row.place.position) < first { earlier = true } else { later = true }
+    }
+    fit.whole &= !later;
+    fit.since = first.filter(|_| earlier && !later);
+    fit.whole &= !earlier || fit.since.is_some();
     Some(fit)
 }
 
 impl Fit {
-    /// Whether it accounts for most of the residual. One whose operands are so
-    /// uncertain that anything lies within its bounds does not.
+    /// Whether it accounts for most of the residual by value. One whose operands are so uncertain that anything lies
+    /// within its bounds does not, and NaN is no value that could be accounted for.
     pub(super) fn explains(&self) -> bool {
-        self.after <= 0.5 * self.before
+        self.before > 0.0 && self.after <= 0.5 * self.before
+    }
+
+    /// Whether it leaves nothing outside of the part that it names.
+    pub(super) fn encloses(&self) -> bool {
+        self.blind || self.explains()
     }
 
     fn take(&mut self, row: Row) {
         self.after = self.after.max(row.residual);
         self.used = self.used.max(row.used);
     }
+}
+
+/// The row as far as it holds numbers, and should.
+fn numbers(got: &[f32], want: &[f64], bound: &[f32], rule: Option<f64>) -> Row {
+    let all = got.iter().zip(want).zip(bound).filter(|((g, w), _)| g.is_finite() && w.is_finite());
+    let ((got, want), bound): ((Vec<f32>, Vec<f64>), Vec<f32>) = all.unzip();
+    Row::of(&got, &want, &bound, rule)
 }
 
 /// The row, if it is within what is allowed. Elements of infinite bound are

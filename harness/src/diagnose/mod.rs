@@ -2,6 +2,7 @@
 
 mod fit;
 mod solve;
+mod sums;
 
 pub use solve::{Confidence, Solution};
 
@@ -12,9 +13,9 @@ use crate::oracle::Oracle;
 use crate::progress::Progress;
 use crate::verdict::{
     DESCRIBED, Evidence, Expected, Policy, Side, StageResult, TRIED, Verdict, assembled, describe, excerpt,
-    looks_like_rounding, products_beyond, written,
+    products_beyond, written,
 };
-use fit::{Fit, fit};
+use fit::{Fit, Scope, fit};
 use qdiff_engine::model::{Node, StageId};
 use qdiff_engine::ops::Op;
 use rayon::prelude::*;
@@ -166,7 +167,8 @@ impl Searcher<'_> {
         let part = |limit| excerpt(self.oracle, node, capture, &bad, limit);
         let tried = part(TRIED);
         let e = self.evidence(node, tried.as_ref().unwrap_or(capture));
-        let before = origin.subject.as_ref().map_or(f64::NAN, |l| l.residual);
+        let numbers = origin.subject.as_ref().filter(|l| l.non_finite.is_none());
+        let before = numbers.map_or(f64::NAN, |l| l.residual);
 
         let again = known.iter().find_map(|c| Some((c.clone(), self.test(&e, None, c).filter(|f| f.whole)?)));
         let found = again.map_or_else(|| self.search(&e), |one| vec![one]);
@@ -262,14 +264,20 @@ impl Searcher<'_> {
             return None;
         }
         self.tried.fetch_add(1, Ordering::Relaxed);
+        let scope = match node.weights != e.node.weights || node.faults.read.is_some() {
+            _ if mutation.whole_run => Scope::Run,
+            true => Scope::Steps,
+            false => Scope::Rows,
+        };
         let as_computed = node.faults.write.is_none();
         if let Some(small) = sample.filter(|_| as_computed && !others) {
-            fit(small, &assume(&node, small))?;
+            fit(small, &assume(&node, small), scope)?;
         }
-        let fit = fit(e, &assume(&node, e))?;
+        let fit = fit(e, &assume(&node, e), scope)?;
         let plausible = match mutation.explains {
-            Explains::Rounding => looks_like_rounding(e),
-            Explains::Value | Explains::Place => fit.explains(),
+            Explains::Value => fit.explains(),
+            Explains::Rounding => sums::of_halves(e),
+            Explains::Place => fit.encloses(),
         };
         plausible.then_some(fit)
     }

@@ -133,14 +133,14 @@ impl Injection {
         Ok(changed)
     }
 
-    /// As [`Self::rewrite`]; gives what was changed, in words.
+    /// As [`Self::rewrite`]; gives what was changed, in words too.
     ///
     /// # Errors
     /// As [`Self::rewrite`].
-    pub fn apply(&self, graph: &mut Graph) -> Result<String> {
-        let changed = self.rewrite(graph)?.len();
+    pub fn apply(&self, graph: &mut Graph) -> Result<(String, Vec<StageId>)> {
+        let changed = self.rewrite(graph)?;
         let what = CauseId::new(self.mutation, &self.values);
         let from = if self.since == 0 { String::new() } else { format!(" from position {} on", self.since) };
-        Ok(format!("{what} in {}{from}", counted(changed, "stage")))
+        Ok((format!("{what} in {}{from}", counted(changed.len(), "stage")), changed))
     }
 }

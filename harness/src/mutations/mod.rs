@@ -64,7 +64,7 @@ impl Param {
 pub enum Explains {
     /// It reproduces the subject's values to f32 rounding.
     Value,
-    /// It reproduces the size of the error, which is rounding of another
+    /// It reproduces the size of the error, element by element, which is rounding of another
     /// arithmetic; the values themselves depend on an order nobody declared.
     Rounding,
     /// It says which part alone is wrong, not by what rule.
@@ -120,6 +120,8 @@ pub struct Mutation {
     pub params: &'static [Param],
     /// What it means that it explains a stage.
     pub explains: Explains,
+    /// Whether it is the fault of every row of a run, or of none.
+    pub whole_run: bool,
     /// Puts it into a node that it fits; see [`Mutation::applied`].
     apply: Apply,
     /// Of a fault of decoding blocks of weights: how they are decoded.
@@ -144,6 +146,7 @@ impl Mutation {
         remedy: "",
         params: &[],
         explains: Explains::Value,
+        whole_run: false,
         apply: |_, _, _| None,
         decode: None,
         recurs: true,

@@ -1,7 +1,7 @@
 //! A part of the output that is wrong by itself: a head, a row, a column, a tile, the tail.
 
 use super::{Explains, Mutation, Param, each};
-use crate::verdict::{Evidence, Wrong, of_heads};
+use crate::verdict::{Evidence, RowAt, Wrong, of_heads};
 use qdiff_engine::model::{Axis, Graph, Node};
 
 /// A way to cut a stage's tensor into parts.
@@ -112,14 +112,20 @@ fn only(wrong: &[Wrong], key: impl Fn(&Wrong) -> Option<usize>) -> Option<usize>
     rest.iter().all(|w| key(w) == Some(one)).then_some(one)
 }
 
-/// The one head that is wrong, counted by rows or along them.
+/// The one head that is wrong, counted by rows or along them: nearly all of it, in the rows that are wrong.
 fn head(e: &Evidence<'_>) -> Option<usize> {
     let along = Parts::heads(e.node, &e.oracle.graph);
-    only(&e.wrong(), |w| match (e.rows[w.row].place.head, along) {
+    let wrong = e.wrong();
+    let head = only(&wrong, |w| match (e.rows[w.row].place.head, along) {
         (Some(head), _) => Some(head),
         (None, Some(Parts::Runs(d))) => Some(w.index / d),
         _ => None,
-    })
+    })?;
+    let long = |row: &RowAt| match along {
+        Some(Parts::Runs(d)) => d,
+        _ => row.range.len(),
+    };
+    (wrong.len() * 10 >= e.bad_rows().map(long).sum::<usize>() * 9).then_some(head)
 }
 
 const PLACE: &str = "which part is wrong is all that can be said; the values follow no known rule";
@@ -235,7 +241,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             };
             let (height, width) = (rows.1 - rows.0, columns.1 - columns.0);
             // A tile is full, and is not the whole output.
-            let full = wrong.len() * 4 >= height * width * 3;
+            let full = wrong.len() == height * width;
             let row_len = e.rows.first().map_or(0, |r| r.range.len());
             let part = width < row_len && width > 1 && height > 1;
             if full && part { vec![[rows.0, height, columns.0, width].map(|x| x as f64).to_vec()] } else { Vec::new() }

@@ -47,7 +47,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(|_, n| n.op == Op::Bias),
         story: "the bias is not added",
         seen: "fluent nonsense, tokens repeated; the biases look too large to be real and are real",
-        remedy: "add {weight} after the projection; values of -30 and beyond are real",
+        remedy: "add {weight} after the projection; its values are real, however large",
         apply: |node, _, _| Some(node.left_out()),
         ..Mutation::PLAIN
     },
@@ -141,6 +141,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the weight was never loaded: its buffer holds zeros",
         seen: "a projection that is zero throughout, or a norm that gives nothing",
         remedy: "check that {weight} is found and copied before the first step, as every tensor the graph names",
+        whole_run: true,
         apply: |node, _, _| Some(node.reading(|_, _, _, out| out.fill(0.0))),
         ..Mutation::PLAIN
     },

@@ -181,9 +181,11 @@ fn parting(report: &GenerationReport) -> (&'static str, String) {
             ("DIVERGED", format!("at {fork}: {stage}, {}{more}", why.as_deref().unwrap_or(UNKNOWN)))
         }
         Some(Cause::Sampler(other)) => {
-            let why = match other.causes.first() {
-                Some(first) => format!("{} ({})", first.story, other.names()),
-                None => UNKNOWN.to_owned(),
+            let why = match other.causes.as_slice() {
+                [] => UNKNOWN.to_owned(),
+                [one] => format!("{} ({})", one.story, one.name),
+                // One token tells them apart no further.
+                _ => format!("as one of these would: {}", other.names()),
             };
             let at = other.index;
             let text = "from the same logits the engine's samplers draw another token than llama.cpp's";
@@ -201,6 +203,11 @@ fn facts(report: &GenerationReport) -> Vec<Line> {
         ("prompt", format!("{}: {tokens}; {}", report.prompt, sampling(&report.sampling))),
     ];
     lines.extend(report.injected.iter().map(|fault| ("injected", fault.clone())));
+    if report.outcome == Outcome::Match && report.cause.is_none() {
+        lines.extend(
+            report.injected.iter().map(|fault| ("inert", format!("{fault}: it changed no token of this text"))),
+        );
+    }
     if let Some(check) = &report.tokens {
         lines.push(("tokenizer", check.words()));
         lines.extend(check.cause.iter().map(|c| ("remedy", c.remedy.clone())));

@@ -1,12 +1,13 @@
 //! Reports: whatever a command makes is data ([`Document`]) and says what it has
 //! to tell as a [`Screen`]; one file per format lays any screen out.
 //!
-//! `run`, `generation`, `logits`, `weights`, `sweep`, `comparison`, `oracle`, `score` and `bench` make the screens;
+//! `run`, `check`, `generation`, `logits`, `weights`, `sweep`, `comparison`, `oracle`, `score` and `bench` make the screens;
 //! `stages` and `origin` are what several of them say. A [`Format`] decides nothing and computes no metric of its own.
 
 mod batch;
 pub mod bench;
 pub mod book;
+pub mod check;
 mod comparison;
 pub mod file;
 pub mod generation;
@@ -30,6 +31,7 @@ pub mod terminal;
 pub mod weights;
 
 pub use batch::{Failure, Place, gaps};
+pub use check::CheckReport;
 pub use generation::GenerationReport;
 pub use logits::LogitsReport;
 pub use model::{Doubt, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Seconds, Suspect};

@@ -117,6 +117,12 @@ impl Outcome {
         }
     }
 
+    /// Its place among all outcomes, the worst first.
+    pub fn rank(self) -> usize {
+        let order = [Self::Diverged, Self::OracleSuspect, Self::ReferenceSuspect, Self::Incomplete, Self::Match];
+        order.iter().position(|o| *o == self).unwrap_or(0)
+    }
+
     /// What weights, tokens, verdict and doubt come to.
     pub fn of(weights: &WeightCheck, tokens: Option<&TokensCheck>, verdict: &Verdict, doubt: Option<&Doubt>) -> Self {
         let before = !weights.mismatches.is_empty() || tokens.is_some_and(TokensCheck::diverged);
@@ -184,6 +190,12 @@ pub struct RunInfo {
     /// Rules that replace the bounds of chosen stages, and the file that set them where it was not the command line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerance: Vec<String>,
+    /// Injected faults that changed nothing by more than rounding may, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inert: Vec<String>,
+    /// What these tokens do not exercise of any engine, whatever the verdict.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unexercised: Vec<String>,
     /// Command line that repeats the run without its filters.
     pub command: String,
     /// Filters in force, as on the command line; empty if everything was asked for.

@@ -83,13 +83,15 @@ fn shown(s: &Solution) -> String {
 /// What it means that a cause fits.
 fn explained(c: &Cause) -> String {
     let (name, before, after) = (&c.name, number(c.before), number(c.after));
-    // A stage that diverges without a residual has no finite values to take it of.
+    // A stage with NaN or infinity in it has no residual.
     let finite = c.before > 0.0;
     match c.kind {
-        Explains::Value if !finite => format!("{name} gives NaN or infinity in the same places"),
+        Explains::Value if !finite => format!("{name} gives the wrong values, and NaN or infinity in the same places"),
         Explains::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
         Explains::Value => format!("{name} explains every wrong element, but not the whole stage: {before} -> {after}"),
+        Explains::Rounding if !finite => format!("{name} explains NaN and infinity, and the size of the rest"),
         Explains::Rounding => format!("{name} explains the size of the residual, {before}, and not its values"),
+        Explains::Place if !finite => format!("location known, cause unknown: {name}; NaN or infinity is there"),
         Explains::Place => format!("location known, cause unknown: {name}; residual {before}"),
     }
 }

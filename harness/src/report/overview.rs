@@ -1,7 +1,7 @@
 //! Several reports on one screen: how many of each outcome, and a row per run, the worst first.
 
 use super::origin::UNKNOWN;
-use super::{Outcome, Report, Table, terminal};
+use super::{Report, Table, terminal};
 use crate::metrics::largest;
 use crate::number::{counted, percent};
 use crate::verdict::Verdict;
@@ -13,7 +13,7 @@ pub(super) fn sorted<'a>(reports: &[&'a Report]) -> Vec<(usize, &'a Report)> {
     let mut sorted: Vec<_> = reports.iter().copied().enumerate().collect();
     sorted.sort_by(|(_, a), (_, b)| {
         let used = used(&b.diagnosis.verdict).total_cmp(&used(&a.diagnosis.verdict));
-        rank(a.outcome).cmp(&rank(b.outcome)).then(used)
+        a.outcome.rank().cmp(&b.outcome.rank()).then(used)
     });
     sorted
 }
@@ -28,13 +28,6 @@ pub fn render(reports: &[&Report]) -> String {
 pub(super) fn table(sorted: &[(usize, &Report)]) -> Table {
     let columns = ["prompt", "outcome", "tokens", "used", "flips", "first origin"];
     Table::new(&columns, &[2, 3, 4], sorted.iter().map(|(_, report)| cells(report)))
-}
-
-/// The worst comes first.
-fn rank(outcome: Outcome) -> usize {
-    let order =
-        [Outcome::Diverged, Outcome::OracleSuspect, Outcome::ReferenceSuspect, Outcome::Incomplete, Outcome::Match];
-    order.iter().position(|o| *o == outcome).unwrap_or(0)
 }
 
 /// How many there are of each outcome.

@@ -16,6 +16,9 @@ use std::fmt::Debug;
 /// Findings listed; what follows is counted.
 const FINDINGS: usize = 20;
 
+/// Residual up to which an undeclared arithmetic may be all that is wrong: a product of bf16 is off by less.
+const TOLERABLE: f64 = 1e-2;
+
 /// Stages named of a gap at most.
 const NAMED: usize = 6;
 
@@ -53,8 +56,16 @@ fn headline(report: &Report) -> String {
             let reason = report.doubt.as_ref().map_or("", |d| d.reason.as_str());
             format!("{at}the subject meets f64, the reference does not: {reason}")
         }
-        Outcome::Incomplete => loosened(&report.run.tolerance) + &incomplete(report),
-        Outcome::Match => loosened(&report.run.tolerance) + &correct(report),
+        Outcome::Incomplete => loosened(&report.run.tolerance) + &inert(report) + &incomplete(report),
+        Outcome::Match => loosened(&report.run.tolerance) + &inert(report) + &correct(report),
+    }
+}
+
+/// Faults that were injected and could not act: the beginning of a headline.
+fn inert(report: &Report) -> String {
+    match report.run.inert.as_slice() {
+        [] => String::new(),
+        faults => format!("with injected faults that are inert here, {}: ", faults.join(", ")),
     }
 }
 
@@ -231,8 +242,15 @@ fn facts(report: &Report) -> Vec<Line> {
         facts.push(("arithmetic", format!("the subject declares {declared}; what is allowed follows from it")));
     }
     facts.extend(report.subject.injected.iter().map(|fault| ("injected", fault.clone())));
+    let nothing = "it changes no stage by more than rounding may, where it was judged";
+    facts.extend(run.inert.iter().map(|fault| ("inert", format!("{fault}: {nothing}"))));
     facts.extend(run.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
     facts.push(("coverage", coverage(report)));
+    if !run.unexercised.is_empty() {
+        let what = run.unexercised.join(", ");
+        let text = format!("not exercised here: {what}; `qdiff check` tries what a model has room for");
+        facts.push(("untested", text));
+    }
     facts
 }
 
@@ -308,9 +326,11 @@ fn of_origin(finding: &Finding, local: &Local, lines: &mut Vec<Line>) {
         (None, None) => {}
     }
     if let Some(least) = local.least_tolerance() {
-        let used = percent(local.used);
-        let text = format!("{used} of what is allowed; would pass with --tolerance '{}={least:.1e}'", finding.id);
-        lines.push(("tolerance", text));
+        let used = format!("{} of what is allowed", percent(local.used));
+        // A known fault, or a large error, is nothing to tolerate.
+        let rounding = finding.cause.is_none() && least <= TOLERABLE;
+        let hint = format!("{used}; would pass with --tolerance '{}={least:.1e}'", finding.id);
+        lines.push(("tolerance", if rounding { hint } else { used }));
     }
 }
 

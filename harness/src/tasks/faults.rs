@@ -3,13 +3,17 @@
 use crate::loaded::LoadedModel;
 use crate::mutations::{FaultSite, Injection, Mutation};
 use crate::runners::{Faults, Source};
+use crate::verdict::{Policy, Status, Verdict};
 use anyhow::{Result, bail};
+use qdiff_engine::model::StageId;
 
 /// Faults of a subject.
 #[derive(Default)]
 pub(super) struct InjectedFaults {
     /// Of its stages.
     pub(super) stages: Faults,
+    /// The stages that each of these is in.
+    places: Vec<Vec<StageId>>,
     /// Of what makes tokens of the prompt.
     pub(super) tokenizer: Option<&'static Mutation>,
     /// Of what draws tokens.
@@ -56,12 +60,25 @@ impl InjectedFaults {
                 _ => {
                     let whole = || opened.model.graph().clone();
                     let graph = injected.stages.graph.get_or_insert_with(whole);
-                    let words = injection.apply(graph)?;
+                    let (words, places) = injection.apply(graph)?;
                     injected.stages.words.push(words);
+                    injected.places.push(places);
                 }
             }
         }
         Ok(injected)
+    }
+
+    /// Those of stages that changed nothing by more than rounding may: all that they are in was judged, by its bounds,
+    /// and is right.
+    pub(super) fn inert(&self, verdict: &Verdict, policy: &Policy) -> Vec<String> {
+        let right = |id: &StageId| {
+            let stage = verdict.stages.iter().find(|s| s.id == *id);
+            let judged = stage.is_some_and(|s| s.status != Status::Missing && !s.origin);
+            judged && policy.rule(*id).is_none()
+        };
+        let faults = self.stages.words.iter().zip(&self.places);
+        faults.filter(|(_, places)| places.iter().all(right)).map(|(words, _)| words.clone()).collect()
     }
 
     /// What no runner knows of, in words.

@@ -3,6 +3,7 @@
 
 mod batch;
 pub mod bench;
+pub mod check;
 pub mod compare;
 pub mod dequantise;
 pub mod devices;
@@ -30,8 +31,8 @@ use anyhow::Result;
 pub struct Console<'a> {
     /// How much of it is done.
     pub progress: Progress<'a>,
-    /// What a person who watches may want to know: a line.
-    pub aside: &'a (dyn Fn(&str) + Sync),
+    /// Another engine takes the place of the one that was meant, and why; refused where nobody reads it.
+    pub instead: &'a dyn Fn(&str) -> Result<()>,
     /// What whoever asked must know at once: a line.
     pub note: &'a (dyn Fn(&str) + Sync),
     /// What is found, as soon as it is: whole lines.

@@ -63,7 +63,7 @@ pub struct PromptRequest {
     /// What makes a turn of the text
     #[arg(long, value_enum, default_value_t = Template::Bare, env = "QDIFF_TEMPLATE")]
     pub template: Template,
-    /// Token ids, such as 1,2,3; they take precedence over a prompt
+    /// Token ids, such as 1,2,3, in the place of a prompt
     #[arg(long, value_delimiter = ',', env = "QDIFF_TOKENS")]
     pub tokens: Vec<u32>,
     /// Repeat or cut the tokens to this many

@@ -5,6 +5,7 @@ use super::request::{FilterRequest, ToleranceRequest};
 use super::sides::{Input, SideChoice, Sides, SidesRequest};
 use super::{Console, repeat, values, verify};
 use crate::capture::Filter;
+use crate::exercise;
 use crate::loaded::LoadedModel;
 use crate::machine::Machine;
 use crate::mutations::FaultSite;
@@ -101,18 +102,7 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
     pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance)?;
     let single = batch.is_none().then(|| chosen.input(&pair)).transpose()?;
-    let mut sides = chosen.on(&pair, &[FaultSite::Tokenizer])?;
-    sides.taps = Filter::new(&pair.oracle.graph, &request.taps, None, None).context("--taps")?;
-
-    let start = Instant::now();
-    let (hash, weights) = std::thread::scope(|scope| {
-        let hash = scope.spawn(|| opened.sha256());
-        let weights = weights::check(&opened.model, &opened.model, &pair.oracle, &silent);
-        (hash.join().expect("hashing does not panic"), weights)
-    });
-    let weights_took = start.elapsed().as_secs_f64();
-    sides.chosen.check_model(&hash)?;
-    let runs = Runs { request, sides, model: describe(&opened, hash), weights, weights_took, pair };
+    let runs = Runs::new(request, chosen, pair)?;
     match single {
         Some(input) => {
             let report = runs.judge(input, &request.sides.tokens.prompt.prompt)?;
@@ -123,19 +113,41 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
 }
 
 /// What every prompt of a run shares.
-struct Runs<'a> {
-    request: &'a RunRequest,
-    pair: Pair<'a>,
+pub(super) struct Runs<'a> {
+    /// What is asked of the prompt that is judged next.
+    pub(super) request: &'a RunRequest,
+    pub(super) pair: Pair<'a>,
     sides: Sides<'a>,
-    model: ModelInfo,
+    pub(super) model: ModelInfo,
     weights: WeightCheck,
     /// Seconds that comparing them took.
     weights_took: f64,
 }
 
-impl Runs<'_> {
+impl<'a> Runs<'a> {
+    /// Puts the sides on the model of `pair`, and compares its weights.
+    ///
+    /// # Errors
+    /// What the sides cannot have on this model; captures of another one.
+    pub(super) fn new(request: &'a RunRequest, chosen: SideChoice<'a>, pair: Pair<'a>) -> Result<Self> {
+        let mut sides = chosen.on(&pair, &[FaultSite::Tokenizer])?;
+        sides.taps = Filter::new(&pair.oracle.graph, &request.taps, None, None).context("--taps")?;
+        let (opened, start) = (pair.opened, Instant::now());
+        let (hash, weights) = std::thread::scope(|scope| {
+            let hash = scope.spawn(|| opened.sha256());
+            let weights = weights::check(&opened.model, &opened.model, &pair.oracle, &silent);
+            (hash.join().expect("hashing does not panic"), weights)
+        });
+        let weights_took = start.elapsed().as_secs_f64();
+        sides.chosen.check_model(&hash)?;
+        Ok(Self { request, sides, model: describe(opened, hash), weights, weights_took, pair })
+    }
+
     /// One prompt, `given` as `--prompt` takes it: both sides run, and judged.
-    fn judge(&self, input: Input, given: &str) -> Result<Report> {
+    ///
+    /// # Errors
+    /// Whatever keeps a side from running, or a stage from being judged.
+    pub(super) fn judge(&self, input: Input, given: &str) -> Result<Report> {
         let Self { request, pair, .. } = self;
         let opened = pair.opened;
         let Ready { name, tokens, .. } = &input.ready;
@@ -178,6 +190,8 @@ impl Runs<'_> {
             tolerance: request.tolerance.words(),
             command: repeat::command(request, given),
             filters: repeat::filters(request),
+            inert: self.sides.faults.inert(&diagnosis.verdict, &pair.policy),
+            unexercised: exercise::unexercised(graph, &subject.capture),
         };
         run.spell(&diagnosis.verdict, |token| opened.llama.piece(token));
         let mut report = Report {

@@ -148,13 +148,16 @@ pub(super) struct Input {
 }
 
 /// The runner under suspicion, and the faults to inject into it; says where `auto` had to take the CPU.
+///
+/// # Errors
+/// A fault that cannot be read; a runner that is not there, or that must not be another.
 pub(super) fn subject(
     source: &Source, given: &FaultRequest, console: Console<'_>,
 ) -> Result<(&'static RunnerKind, Vec<Injection>)> {
     let injections = faults::read(&given.inject)?;
     let (kind, instead) = source.runner(faults::rewriting(&injections, source)?)?;
     if let Some(why) = instead {
-        (console.aside)(&format!("the subject is the CPU engine: {why}"));
+        (console.instead)(&format!("the subject is the CPU engine: {why}"))?;
     }
     Ok((kind, injections))
 }

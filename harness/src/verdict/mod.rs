@@ -51,7 +51,7 @@ pub(crate) use rows::rows_given;
 pub use segment::Segment;
 pub(crate) use segment::products_beyond;
 pub use shape::describe;
-pub(crate) use shape::{FEW, line, looks_like_rounding, of_heads, pattern};
+pub(crate) use shape::{FEW, line, of_heads, pattern};
 pub use spread::{BEYOND, BIN_OF_ONE, Spread};
 pub use tolerance::Policy;
 

@@ -42,6 +42,8 @@ pub fn describe(e: &Evidence<'_>) -> String {
     words.extend(tile(e, &wrong, &columns, width));
     if wrong.iter().all(|w| w.got == 0.0) {
         words.push("all of them are zero: not written, or cleared".to_owned());
+    } else if wrong.iter().all(|w| !w.got.is_finite()) {
+        words.push("all of them are NaN or infinite".to_owned());
     } else if let Some(fit) = fit(&wrong) {
         words.push(fit);
     } else {
@@ -129,7 +131,7 @@ fn tile(e: &Evidence<'_>, wrong: &[Wrong], columns: &[usize], width: usize) -> O
     let all = e.rows.iter().map(|r| r.place.position).collect::<BTreeSet<_>>().len();
     let (height, span) = (high - low + 1, columns[columns.len() - 1] - columns[0] + 1);
     let part = height > 1 && height < all && span > 1 && span < width;
-    (part && wrong.len() * 4 >= height * span * 3)
+    (part && wrong.len() == height * span)
         .then(|| format!("a tile of {height} positions from {low} on by {span} columns from {} on", columns[0]))
 }
 
@@ -284,37 +286,6 @@ fn pivots(mut rows: Vec<Vec<f64>>) -> usize {
         }
     }
     rank
-}
-
-/// Whether the residual could be rounding: most elements off, none by a rule
-/// that their values show, in either direction alike.
-pub(crate) fn looks_like_rounding(e: &Evidence<'_>) -> bool {
-    let (mut n, mut off, mut above) = (0usize, 0usize, 0usize);
-    let (mut dd, mut ww, mut dw) = (0.0, 0.0, 0.0);
-    let mut infinite = false;
-    for row in e.bad_rows() {
-        let (got, want, bound) = e.row(row);
-        for ((g, w), b) in got.iter().zip(want).zip(bound) {
-            if !g.is_finite() {
-                infinite = true;
-                continue;
-            }
-            let d = f64::from(*g) - w;
-            n += 1;
-            off += usize::from(d.abs() > 0.5 * f64::from(*b));
-            above += usize::from(d > 0.0);
-            dd += d * d;
-            ww += w * w;
-            dw += d * w;
-        }
-    }
-    // An overflow shows by itself; few finite elements tell nothing.
-    if infinite && n < 16 {
-        return true;
-    }
-    let n = n.max(1) as f64;
-    let correlation = dw / (dd * ww).sqrt().max(f64::MIN_POSITIVE);
-    off as f64 > 0.3 * n && (0.3..0.7).contains(&(above as f64 / n)) && correlation.abs() < 0.5
 }
 
 #[cfg(test)]

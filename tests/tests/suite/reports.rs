@@ -260,7 +260,7 @@ fn what_is_no_report_is_refused() {
 fn github_is_told() {
     let folder = folder();
     folder.write("summary.md", "before\n");
-    let clean = tell(&folder, "run -m model.gguf -n 2 --ci github --stages attn_*").exits(0);
+    let clean = tell(&folder, "run -m model.gguf -n 2 --subject cpu --ci github --stages attn_*").exits(0);
     assert!(!clean.stdout.contains("::"), "{clean}");
     let summary = folder.text("summary.md");
     assert!(summary.starts_with("before\n# qdiff"), "{summary}");

@@ -6,11 +6,12 @@ use qdiff_tests::{Folder, folder as model, screen, without_reports};
 use serde_json::Value;
 
 /// A command by its schema, its `kind`, how it is called, and its exit code.
-const CASES: [(&str, &str, &str, i32); 7] = [
+const CASES: [(&str, &str, &str, i32); 8] = [
     ("generate", "generation", "generate -m model.gguf -n 3", 0),
     ("logits", "logits", "logits -m model.gguf -n 1 --inject lm-head-transposed", 1),
     ("weights", "weights", "weights model.gguf --inject tensor-mapped-wrong@L01.ffn_gate", 1),
     ("sweep", "sweep", "sweep -m model.gguf -n 2 --sizes 1 --inject mask-missing@L00", 1),
+    ("check", "check", "check -m model.gguf --quick --inject tail-skipped@L01.q_proj,p44..", 1),
     ("compare", "comparison", "compare one other", 3),
     ("verify-oracle", "oracle", "verify-oracle -m model.gguf -n 1", 0),
     ("bench", "bench", "bench -m model.gguf --measure tapped-prefill", 0),

@@ -13,8 +13,8 @@ use clap::{ArgMatches, Command, Error, ValueEnum as _};
 
 /// Of a command, an option and those that it replaces.
 const EXCLUSIVE: &[(&str, &str, &[&str])] = &[
-    ("run", "prompts", &["prompt", "tokens"]),
-    ("record", "like", &["prompt", "tokens", "decode", "length"]),
+    ("run", "prompts", &["prompt", "tokens", "length"]),
+    ("record", "like", &["prompt", "tokens", "raw", "system", "template", "decode", "length", "ubatch"]),
     ("generate", "nonce", &["prompt", "tokens", "raw"]),
 ];
 
@@ -24,6 +24,12 @@ const OF_THE_SUBJECT: &[&str] = &["prompt", "tokens", "length"];
 /// What a capture has of its own, with the options' names.
 const RECORDED: &[(&str, &str)] =
     &[("prompt", "--prompt"), ("tokens", "--tokens"), ("length", "--length"), ("decode", "-n"), ("ubatch", "--ubatch")];
+
+/// What makes a prompt of a text.
+const OF_A_TEXT: &[&str] = &["raw", "system", "template"];
+
+/// What draws a token, which without a temperature is not drawn.
+const OF_A_DRAW: &[&str] = &["top_k", "top_p", "min_p", "seed"];
 
 /// What `compare` takes where it judges, which it does with a model alone.
 const JUDGING: &[&str] = &["map", "stages", "layers", "positions", "tolerance", "why_budget", "threads"];
@@ -76,6 +82,25 @@ fn unheard(command: &mut Command, of: &ArgMatches) -> Result<(), Error> {
     }
 }
 
+/// An option that would be passed over, and why.
+fn passed_over(name: &str, of: &ArgMatches) -> Option<(&'static str, &'static str)> {
+    let typed = |ids: &[&'static str]| ids.iter().copied().find(|id| typed(of, id));
+    let side = |id: &str| of.try_get_one::<Source>(id).ok().flatten();
+    let sides: Vec<&Source> = ["subject", "reference", "runner"].into_iter().filter_map(side).collect();
+    let recorded = capture(of, "subject") || capture(of, "reference");
+    let own = |s: &&Source| matches!(s, Source::Auto) || matches!(s, Source::Live(kind) if kind.device);
+    let cold = of.try_get_one::<f32>("temp").ok().flatten().is_some_and(|t| *t == 0.0);
+    let found = [
+        (typed(&["tokens"]).and(typed(&["prompt"])), "token ids take the place of a prompt"),
+        (typed(&["tokens"]).and(typed(OF_A_TEXT)), "token ids have no text"),
+        (typed(OF_A_TEXT).filter(|_| recorded && typed(&["prompt"]).is_none()), "a capture has its own tokens"),
+        (typed(&["map"]).filter(|_| name != "compare" && !capture(of, "subject")), "it names the arrays of a capture"),
+        (typed(&["gemm"]).filter(|_| !sides.is_empty() && !sides.iter().any(own)), "it is about the CUDA engine"),
+        (typed(OF_A_DRAW).filter(|_| cold), "without --temp nothing is drawn"),
+    ];
+    found.into_iter().find_map(|(id, why)| Some((id?, why)))
+}
+
 /// Refuses what cannot be said together.
 pub(super) fn check(command: &mut Command, matches: &ArgMatches) -> Result<(), Error> {
     let Some((name, of)) = matches.subcommand() else {
@@ -97,6 +122,10 @@ pub(super) fn check(command: &mut Command, matches: &ArgMatches) -> Result<(), E
     if let Some((_, option)) = clash.filter(|_| capture(of, "subject") || capture(of, "reference")) {
         let text =
             format!("the argument '{option}' cannot be used with a capture, which has its own tokens; leave it out");
+        return Err(command.error(ErrorKind::ArgumentConflict, text));
+    }
+    if let Some((id, why)) = passed_over(name, of) {
+        let text = format!("'--{}' would be passed over: {why}; leave it out", id.replace('_', "-"));
         return Err(command.error(ErrorKind::ArgumentConflict, text));
     }
     for (_, option, replaced) in EXCLUSIVE.iter().filter(|(c, ..)| *c == name) {

@@ -10,6 +10,7 @@ pub use output::{Bisected, Ci, FileArgs, JsonArgs, OutputArgs, ReportArgs, Repor
 use super::manual::schemas;
 use super::project::Project;
 use crate::tasks::bench::BenchRequest;
+use crate::tasks::check::CheckRequest;
 use crate::tasks::compare::CompareRequest;
 use crate::tasks::dequantise::DequantiseRequest;
 use crate::tasks::generate::GenerateRequest;
@@ -33,7 +34,8 @@ use std::path::PathBuf;
     name = "qdiff",
     version,
     after_help = "\
-Exit codes: 0 match, 1 diverged, 2 trouble, 3 no divergence but coverage incomplete.
+Exit codes: 0 match, 1 diverged, 2 trouble, 3 no divergence but coverage incomplete. With
+tolerances set by hand 0 means no more than that they were kept; the verdict says so.
 
 Examples:
   qdiff run --prompt haiku
@@ -149,6 +151,19 @@ Examples:
   qdiff run --inject rope-base:base=10000@L07
   qdiff run --tolerance 'L*.ffn_down=1e-3' --report report.html --report junit.xml")]
     Run(Bisected<RunRequest>),
+    /// Run a battery of token sequences, each of which exercises what others leave out, for one verdict
+    #[command(after_help = "\
+The cases: one token; lengths that 8 does not divide; a prompt in two and more parts, and token
+by token; one token over and over; ids from 131,072 on; decode over positions 256 and 4,096.
+A case that the model is too small for is left out, and named in the verdict.
+
+Exit codes: 0 every case that was run matches; 1 a case diverged; 2 trouble; 3 no divergence, but
+a case could not be judged whole.
+
+Examples:
+  qdiff check
+  qdiff check -m model.gguf --subject cpu --quick --json check.json")]
+    Check(Reported<CheckRequest>),
     /// Say what a GGUF file is and what the graph will use of it
     #[command(
         mut_arg("model", argument),

@@ -1,0 +1,197 @@
+//! What `qdiff check` tells: a battery of runs, and what none of them exercised.
+
+use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
+use super::stages::NONE;
+use super::{ModelInfo, Outcome, Report, origin};
+use crate::metrics::largest;
+use crate::number::{Real, counted, percent};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// All that is told of a battery.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct CheckReport {
+    /// What it comes to.
+    pub outcome: Outcome,
+    /// How many cases match, which does not, and what was left out.
+    pub headline: String,
+    /// The model.
+    pub model: ModelInfo,
+    /// Faults injected into the subject, in words.
+    pub injected: Vec<String>,
+    /// Every case of the battery.
+    pub cases: Vec<Case>,
+    /// What no case exercised.
+    pub unexercised: Vec<String>,
+}
+
+/// A case of the battery.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Case {
+    /// Its name.
+    pub name: String,
+    /// What it exercises.
+    pub about: String,
+    /// What became of it.
+    #[serde(flatten)]
+    pub fared: Fared,
+}
+
+/// What became of a case.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", tag = "fared")]
+pub enum Fared {
+    /// It was run.
+    Run(Box<Run>),
+    /// It was not run, for the model has no room for it or nobody wanted it.
+    LeftOut {
+        /// Why.
+        why: String,
+    },
+    /// It could not be run.
+    Failed {
+        /// Why.
+        error: String,
+    },
+}
+
+/// A case that was run.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Run {
+    /// Its outcome.
+    pub outcome: Outcome,
+    /// Its verdict, as `qdiff run` tells it.
+    pub headline: String,
+    /// The runner under suspicion.
+    pub subject: String,
+    /// The runner it was held against.
+    pub reference: String,
+    /// Tokens of the prompt.
+    pub tokens: usize,
+    /// Tokens decoded after it.
+    pub decoded: usize,
+    /// Largest share of what is allowed that a stage of the subject took.
+    #[serde(with = "Real")]
+    pub used: f64,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// What it did not exercise.
+    pub unexercised: Vec<String>,
+    /// The command that repeats it.
+    pub command: String,
+}
+
+impl Fared {
+    /// What became of a case whose run gave `report`.
+    pub fn run(report: &Report) -> Self {
+        let screen = Document::screen(report, false);
+        let locals = report.diagnosis.verdict.stages.iter().filter_map(|s| s.subject.as_ref());
+        Self::Run(Box::new(Run {
+            outcome: report.outcome,
+            headline: screen.headline,
+            subject: report.subject.name.clone(),
+            reference: report.reference.name.clone(),
+            tokens: report.run.tokens.len(),
+            decoded: report.run.decoded.len(),
+            used: largest(locals.map(|l| l.used)),
+            seconds: report.seconds.total() - report.seconds.weights,
+            unexercised: report.run.unexercised.clone(),
+            command: report.run.repeat(),
+        }))
+    }
+}
+
+impl CheckReport {
+    /// A battery of which nothing is known yet.
+    pub fn new(model: ModelInfo, injected: Vec<String>) -> Self {
+        let (outcome, headline) = (Outcome::Incomplete, String::new());
+        Self { outcome, headline, model, injected, cases: Vec::new(), unexercised: Vec::new() }
+    }
+
+    /// The same with what its cases come to.
+    pub fn judged(self) -> Self {
+        let all = || self.runs().map(|(_, run)| run.unexercised.iter().cloned().collect::<BTreeSet<String>>());
+        let none = all().reduce(|a, b| a.intersection(&b).cloned().collect());
+        let first = self.runs().next().map(|(_, run)| run.unexercised.clone()).unwrap_or_default();
+        let unexercised = first.into_iter().filter(|what| none.as_ref().is_some_and(|n| n.contains(what))).collect();
+        let failed = self.cases.iter().any(|c| matches!(c.fared, Fared::Failed { .. })) || self.runs().next().is_none();
+        let outcomes = self.runs().map(|(_, run)| run.outcome).chain(failed.then_some(Outcome::Incomplete));
+        let outcome = outcomes.min_by_key(|o| o.rank()).unwrap_or(Outcome::Incomplete);
+        Self { outcome, headline: self.told(outcome), unexercised, ..self }
+    }
+
+    fn runs(&self) -> impl Iterator<Item = (&Case, &Run)> {
+        self.cases.iter().filter_map(|c| if let Fared::Run(run) = &c.fared { Some((c, &**run)) } else { None })
+    }
+
+    fn told(&self, outcome: Outcome) -> String {
+        let of = |wanted: Outcome| self.runs().filter(move |(_, run)| run.outcome == wanted);
+        let (ran, right) = (self.runs().count(), of(Outcome::Match).count());
+        let mut parts = vec![format!("{right} of {} match", counted(ran, "case"))];
+        if outcome != Outcome::Match {
+            parts.extend(of(outcome).next().map(|(case, run)| format!("{} {}", case.name, run.line())));
+        }
+        let others = self.cases.iter().filter_map(|c| match &c.fared {
+            Fared::Run(_) => None,
+            Fared::LeftOut { why } => Some(format!("{} was left out ({why})", c.name)),
+            Fared::Failed { error } => Some(format!("{} could not be run ({error})", c.name)),
+        });
+        parts.extend(others);
+        parts.join("; ")
+    }
+}
+
+impl Run {
+    /// `DIVERGED at L00.q_rope, …`.
+    fn line(&self) -> String {
+        Screen::new("", self.outcome, self.headline.clone()).line()
+    }
+}
+
+impl Document for CheckReport {
+    const KIND: &'static str = "check";
+
+    fn screen(&self, _: bool) -> Screen {
+        let model = format!("{} {}, {}", self.model.name, self.model.format, counted(self.model.layers, "layer"));
+        let mut facts: Vec<Line> = vec![("model", model)];
+        facts.extend(
+            self.runs().next().map(|(_, r)| ("run", format!("subject {}, reference {}", r.subject, r.reference))),
+        );
+        facts.extend(self.injected.iter().map(|fault| ("injected", fault.clone())));
+        if !self.unexercised.is_empty() {
+            facts.push(("untested", format!("not exercised by any case: {}", self.unexercised.join(", "))));
+        }
+        let columns = ["case", "what", "outcome", "used", "seconds"];
+        let table = Table::new(&columns, &[3, 4], self.cases.iter().map(row));
+        let wrong = self.runs().find(|(_, run)| run.outcome == self.outcome && run.outcome != Outcome::Match);
+        let next = wrong.map(|(_, run)| Next { command: run.command.clone(), why: "the first such case alone" });
+        Screen {
+            sections: vec![Section::lines("Run", facts), Section::table("Cases", table)],
+            checks: self.cases.iter().map(check).collect(),
+            next,
+            seconds: self.runs().map(|(_, run)| run.seconds).sum(),
+            ..Screen::new(format!("{}, the battery", self.model.name), self.outcome, self.headline.clone())
+        }
+    }
+}
+
+fn row(case: &Case) -> Vec<String> {
+    let none = || NONE.to_owned();
+    let (outcome, used, seconds) = match &case.fared {
+        Fared::Run(run) => (run.outcome.word().to_owned(), percent(run.used), format!("{:.1}", run.seconds)),
+        Fared::LeftOut { .. } => ("left out".to_owned(), none(), none()),
+        Fared::Failed { .. } => ("could not be run".to_owned(), none(), none()),
+    };
+    vec![case.name.clone(), case.about.clone(), outcome, used, seconds]
+}
+
+fn check(case: &Case) -> Check {
+    match &case.fared {
+        Fared::Run(run) => {
+            Check::new("check", case.name.as_str(), origin::ended(run.outcome, run.headline.clone())).took(run.seconds)
+        }
+        Fared::LeftOut { why } => Check::new("check", case.name.as_str(), Fate::Skipped(why.clone())),
+        Fared::Failed { error } => Check::new("check", case.name.as_str(), Fate::Error(error.clone())),
+    }
+}

@@ -1,0 +1,197 @@
+//! A battery of runs, each of which exercises what others leave out: one command, one verdict.
+
+use super::faults::InjectedFaults;
+use super::request::{CaptureRequest, FilterRequest, ModelRequest, PositionsRequest, PromptRequest, RunnerRequest};
+use super::request::{FaultRequest, TokensRequest};
+use super::run::{RunRequest, Runs};
+use super::sides::{Input, SideChoice, SidesRequest, WhyRequest};
+use super::{Console, values};
+use crate::arithmetic::Number;
+use crate::loaded::LoadedModel;
+use crate::pair::Pair;
+use crate::report::check::{Case, CheckReport, Fared};
+use crate::runners::Source;
+use anyhow::Result;
+use clap::Args;
+
+/// What the battery is run on.
+#[derive(Clone, Debug, Args)]
+pub struct CheckRequest {
+    #[command(flatten)]
+    pub model: ModelRequest,
+    /// Leave the long cases out
+    #[arg(long, help_heading = "What to run")]
+    pub quick: bool,
+    /// The runner under suspicion
+    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE,
+          help_heading = "Sides")]
+    pub subject: Source,
+    /// The runner it is held against
+    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::LIVE,
+          help_heading = "Sides")]
+    pub reference: Source,
+    #[command(flatten)]
+    pub faults: FaultRequest,
+    #[command(flatten)]
+    pub runner: RunnerRequest,
+    /// Type of the KV cache on both sides: its rows are rounded to it
+    #[arg(
+        long,
+        value_name = "TYPE",
+        value_enum,
+        default_value_t,
+        env = "QDIFF_KV_TYPE",
+        help_heading = "How to run it"
+    )]
+    pub kv_type: Number,
+    #[command(flatten)]
+    pub why: WhyRequest,
+}
+
+/// The tokens of a case.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Those of the built-in text.
+    Text,
+    /// One of them, over and over.
+    Repeated,
+    /// Ids from 2^17 on, evenly taken from all that there are.
+    High,
+}
+
+/// One run of the battery.
+struct Plan {
+    name: &'static str,
+    about: &'static str,
+    kind: Kind,
+    /// Tokens of the prompt.
+    tokens: usize,
+    ubatch: usize,
+    decode: usize,
+}
+
+/// The built-in prompt that the texts are cut from.
+const TEXT: &str = "long";
+
+/// Tokens fed at once where a case is not about parts.
+const WHOLE: usize = 512;
+
+/// The first id that needs more than 17 bits.
+const HIGH: usize = 1 << 17;
+
+/// Tokens from which on a case is long, and judged at its first and last positions alone.
+const LONG: usize = 128;
+
+const fn plan(name: &'static str, about: &'static str, kind: Kind, [tokens, ubatch, decode]: [usize; 3]) -> Plan {
+    Plan { name, about, kind, tokens, ubatch, decode }
+}
+
+/// The battery. Decode goes over the boundaries of the last two by three positions.
+const PLANS: [Plan; 10] = [
+    plan("one-token", "a prompt of one token, then decode steps", Kind::Text, [1, WHOLE, 3]),
+    plan("odd", "7 tokens in one part", Kind::Text, [7, WHOLE, 2]),
+    plan("odd-longer", "45 tokens in one part", Kind::Text, [45, WHOLE, 2]),
+    plan("two-parts", "24 tokens in parts of 16 and 8", Kind::Text, [24, 16, 2]),
+    plan("parts", "37 tokens in parts of 8, the last of 5", Kind::Text, [37, 8, 2]),
+    plan("one-by-one", "6 tokens one by one", Kind::Text, [6, 1, 2]),
+    plan("repeated", "one token 17 times", Kind::Repeated, [17, WHOLE, 2]),
+    plan("high-ids", "9 ids from 131,072 on", Kind::High, [9, WHOLE, 2]),
+    plan("boundary-256", "decode from position 253 to 258", Kind::Text, [253, WHOLE, 6]),
+    plan("boundary-4096", "decode from position 4,093 to 4,098", Kind::Text, [4093, WHOLE, 6]),
+];
+
+impl Plan {
+    /// Why it cannot be run, or is not to be.
+    fn left_out(&self, opened: &LoadedModel, quick: bool) -> Option<String> {
+        let config = &opened.model.graph().config;
+        let (ids, places) = (opened.llama.n_tokens().min(config.n_vocab), self.tokens + self.decode);
+        if matches!(self.kind, Kind::High) && ids < HIGH + self.tokens {
+            return Some(format!("the vocabulary ends at id {}", ids.saturating_sub(1)));
+        }
+        if places > config.context {
+            return Some(format!("it takes {places} tokens, and the model's context is {}", config.context));
+        }
+        (quick && self.tokens > LONG).then(|| "--quick".to_owned())
+    }
+
+    /// As `qdiff run` would be asked for it.
+    fn request(&self, opened: &LoadedModel, all: &CheckRequest) -> Result<RunRequest> {
+        let mut prompt = PromptRequest {
+            model: all.model.clone(),
+            prompt: TEXT.to_owned(),
+            length: Some(self.tokens),
+            ..PromptRequest::default()
+        };
+        match self.kind {
+            Kind::Text => {}
+            Kind::Repeated => prompt.tokens = prompt.ready(opened, 0)?.tokens[..1].to_vec(),
+            Kind::High => {
+                let ids = opened.llama.n_tokens().min(opened.model.graph().config.n_vocab);
+                let id = |i: usize| (HIGH + i * (ids - HIGH) / self.tokens) as u32;
+                prompt.tokens = (0..self.tokens).map(id).collect();
+                prompt.length = None;
+            }
+        }
+        let last = self.tokens + self.decode - 1;
+        let some = (self.tokens > LONG).then(|| format!("0,1,{}-{last}", self.tokens - 2));
+        let capture = CaptureRequest { runner: all.runner.clone(), ubatch: self.ubatch, kv_type: Some(all.kv_type) };
+        Ok(RunRequest {
+            sides: SidesRequest {
+                tokens: TokensRequest { prompt, decode: self.decode },
+                subject: all.subject.clone(),
+                reference: all.reference.clone(),
+                faults: all.faults.clone(),
+                capture,
+                why: all.why.clone(),
+                ..SidesRequest::default()
+            },
+            filter: FilterRequest { positions: PositionsRequest { positions: some }, ..FilterRequest::default() },
+            repeat: 1,
+            ..RunRequest::default()
+        })
+    }
+}
+
+/// Runs the battery.
+///
+/// # Errors
+/// Whatever keeps all of it from being run. What keeps a single case from it stands in its place.
+pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport> {
+    let opened = request.model.open()?;
+    let plans: Vec<(&Plan, Option<String>)> =
+        PLANS.iter().map(|plan| (plan, plan.left_out(&opened, request.quick))).collect();
+    let requests = plans.iter().map(|(plan, left)| match left {
+        Some(_) => Ok(None),
+        None => plan.request(&opened, request).map(Some),
+    });
+    let requests: Vec<Option<RunRequest>> = requests.collect::<Result<_>>()?;
+    let first = PLANS[0].request(&opened, request)?;
+    let chosen = SideChoice::new(&first.sides, console)?;
+    let pair = Pair::new(&opened, first.sides.settings()?, console.progress)?;
+    let injected = InjectedFaults::new(&opened, &super::faults::read(&request.faults.inject)?, &[])?.stages.words;
+    let mut runs = Runs::new(&first, chosen, pair)?;
+    let mut report = CheckReport::new(runs.model.clone(), injected);
+    for ((plan, left), request) in plans.iter().zip(&requests) {
+        let fared = match (request, left) {
+            (Some(request), _) => {
+                runs.request = request;
+                match one(&mut runs, request) {
+                    Ok(report) => Fared::run(&report),
+                    Err(e) => Fared::Failed { error: format!("{e:#}") },
+                }
+            }
+            (None, why) => Fared::LeftOut { why: why.clone().unwrap_or_default() },
+        };
+        report.cases.push(Case { name: plan.name.to_owned(), about: plan.about.to_owned(), fared });
+    }
+    Ok(report.judged())
+}
+
+/// One case.
+fn one<'a>(runs: &mut Runs<'a>, request: &'a RunRequest) -> Result<crate::report::Report> {
+    let TokensRequest { prompt, decode } = &request.sides.tokens;
+    runs.pair.filter = request.filter.filter(&runs.pair.oracle.graph)?;
+    let input = Input::new(prompt.ready(runs.pair.opened, *decode)?, *decode, request.sides.capture.ubatch);
+    input.check(&runs.pair)?;
+    runs.judge(input, &prompt.prompt)
+}
