@@ -81,14 +81,14 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "gemv-last-lane-lost",
         "lane 31 of each warp takes no part in the reduction: of every 128 inputs the last 4 are not summed",
-        &[&["31, 63", "of 4 columns", "missing"], &["124..127 mod 128", "missing"]],
+        &[&["31, 63 of 4 ", "missing"], &["124..127 mod 128", "missing"]],
         |_, n, _| linear(n, &[Role::Query, Role::FfnOutput]),
         |s| counted(s, |_| true, |i, _| once(lane(i) < 31)),
     ),
     bug(
         "gemv-first-lane-twice",
         "lane 0 adds its share after the reduction that had it already: of every 128 inputs the first 4 count twice",
-        &[&["runs 0, 32", "of 4 columns", "taken twice"], &["0..3 mod 128", "taken twice"]],
+        &[&["runs 0, 32 of 4 ", "taken twice"], &["0..3 mod 128", "taken twice"]],
         |_, n, _| linear(n, &[Role::Up]),
         |s| counted(s, |_| true, |i, _| if lane(i) == 0 { 2.0 } else { 1.0 }),
     ),
@@ -108,9 +108,9 @@ pub(super) const FAULTS: &[KernelFault] = &[
         "split-k-halves-overwrite",
         "in odd tiles of 16 outputs the second half of the sum overwrites the first instead of being added",
         &[
-            &["columns 0..127 ", "missing", "column mod 32 is 16 to 31"],
-            &["columns 0..127 ", "missing", "that it would change"],
-            &["columns 0..447 ", "missing", "column mod 32 is 16 to 31"],
+            &[" 0..127 ", "missing", "column mod 32 is 16 to 31"],
+            &[" 0..127 ", "missing", "that it would change"],
+            &[" 0..447 ", "missing", "column mod 32 is 16 to 31"],
         ],
         |_, n, _| linear(n, &[Role::Gate]),
         |s| counted(s, |c| c.o / 16 % 2 == 1, |i, n| once(i >= n / 2)),
@@ -196,7 +196,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "gemv-last-warp-lost",
         "when a single token is decoded, the sum over 8 warps leaves out the last, and with it the last 32 of every 256 inputs",
-        &[&["224..255", "missing", "decode steps"], &["runs 7, 15", "of 32 columns", "missing", "decode steps"]],
+        &[&["224..255", "missing", "decode steps"], &["runs 7, 15 of 32 ", "missing", "decode steps"]],
         |_, n, _| linear(n, &[Role::FfnOutput, Role::Logits]),
         |s| counted(s, Cell::decodes, |i, _| once(i % 256 < 224)),
     ),
@@ -227,10 +227,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "minus-in-high-half",
         "the upper 16 of every 32 inputs enter with the wrong sign, in the last 32 outputs",
-        &[
-            &["16..31 mod 32", "subtracted", "from column"],
-            &["11, 13, 15", "of 16 columns", "subtracted", "from column"],
-        ],
+        &[&["16..31 mod 32", "subtracted", "from column"], &["11, 13, 15 of 16 ", "subtracted", "from column"]],
         |_, n, _| linear(n, &[Role::Key, Role::AttnOutput]),
         |s| counted(s, |c| c.o + 32 >= c.width, |i, _| if i % 32 < 16 { 1.0 } else { -1.0 }),
     ),
