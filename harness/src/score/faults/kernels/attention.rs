@@ -112,7 +112,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "score-own-key-not-yet-there",
         "when a single token is decoded, its own key is not written yet, and its score is 0",
-        &[&["zeros stand there", "the query's own key", "from position"], &["zeros stand there", "the query's own key", "decode steps"]],
+        &[
+            &["zeros stand there", "the query's own key", "from position"],
+            &["zeros stand there", "the query's own key", "decode steps"],
+        ],
         |_, n, _| scores(n),
         |s| rescored(s, |p| p.decodes() && p.n == p.p, |_, _, _| 0.0),
     ),
@@ -126,7 +129,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "score-scaled-already-when-decoding",
         "when a single token is decoded, queries are scaled before the product, and the softmax scales once more",
-        &[&["multiplied by a constant", "by=0.125@p"], &["times 0.125", "from position"], &["times 0.125", "decode steps"]],
+        &[
+            &["multiplied by a constant", "by=0.125@p"],
+            &["times 0.125", "from position"],
+            &["times 0.125", "decode steps"],
+        ],
         |_, n, _| scores(n),
         |s| rescored(s, Pair::decodes, |_, q, k| dot(q, k) / (q.len() as f64).sqrt()),
     ),

@@ -100,7 +100,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "cache-slot-late",
         "a prefill writes every row one slot too late: slot 0 stays empty, and the last row is lost",
-        &[&["token 1 before", "zero"], &["token 1 before", "prefill"], &["token 1 before", "up to position"], &["slot too late"]],
+        &[
+            &["token 1 before", "zero"],
+            &["token 1 before", "prefill"],
+            &["token 1 before", "up to position"],
+            &["slot too late"],
+        ],
         both,
         slot_late,
     ),
@@ -125,7 +130,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "cache-decode-repeats-slot",
         "when a single token is decoded, its row is the one of the slot before",
-        &[&["token 1 before", "from position"], &["token 1 before", "decode steps"], &["position 23", "from position 24"]],
+        &[
+            &["token 1 before", "from position"],
+            &["token 1 before", "decode steps"],
+            &["position 23", "from position 24"],
+        ],
         both,
         slot_before_again,
     ),
@@ -156,7 +165,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "cache-decode-skips-rotation",
         "when a single token is decoded, its key is cached as it was before the rotation",
-        &[&[".k_", "from position"], &[".k_", "decode steps"], &["not rotated", "from position"], &["not rotated", "decode steps"]],
+        &[
+            &[".k_", "from position"],
+            &[".k_", "decode steps"],
+            &["not rotated", "from position"],
+            &["not rotated", "decode steps"],
+        ],
         keys,
         |s| {
             let (graph, own) = (s.graph, s.node.inputs[0]);
@@ -175,7 +189,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "cache-decode-overwrites-slot-1",
         "a decoded row is written to its own slot and to slot 1",
-        &[&["last token", "at position 1", "decod"], &["last token", "at position 1", "later"], &["overwritten", "position 1"]],
+        &[
+            &["last token", "at position 1", "decod"],
+            &["last token", "at position 1", "later"],
+            &["overwritten", "position 1"],
+        ],
         keys,
         early_slot_overwritten,
     ),

@@ -61,7 +61,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "residual-twice-when-decoding",
         "when a single token is decoded, the residual stream is added by the product's epilogue and once more",
-        &[&["embed is added twice", "decode steps"], &["_residual is added twice", "decode steps"], &["layer_out is added twice", "decode steps"]],
+        &[
+            &["embed is added twice", "decode steps"],
+            &["_residual is added twice", "decode steps"],
+            &["layer_out is added twice", "decode steps"],
+        ],
         sums,
         |s| paired(s, |c, at, a, b| if c.decodes() { a[at] + 2.0 * b[at] } else { a[at] + b[at] }),
     ),
@@ -82,7 +86,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "residual-missing-in-column-tail",
         "columns beyond the last whole tile of 96 are written without the residual stream",
-        &[&["attn_out stands there", "from column 192 on"], &["attn_out stands there", "from column 864 on"], &["ffn_down stands there", "from column 192 on"], &["ffn_down stands there", "from column 864 on"]],
+        &[
+            &["attn_out stands there", "from column 192 on"],
+            &["attn_out stands there", "from column 864 on"],
+            &["ffn_down stands there", "from column 192 on"],
+            &["ffn_down stands there", "from column 864 on"],
+        ],
         sums,
         |s| paired(s, |c, at, a, b| if c.tail(96) { a[at] } else { a[at] + b[at] }),
     ),
@@ -96,7 +105,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "residual-subtracted-in-last-tile",
         "in the last 32 columns the sum is a difference",
-        &[&["-1 times the right value plus 2 times", "from column 224 on"], &["-1 times the right value plus 2 times", "from column 864 on"]],
+        &[
+            &["-1 times the right value plus 2 times", "from column 224 on"],
+            &["-1 times the right value plus 2 times", "from column 864 on"],
+        ],
         sums,
         |s| paired(s, |c, at, a, b| if c.o + 32 >= c.width { b[at] - a[at] } else { a[at] + b[at] }),
     ),
@@ -171,7 +183,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "swiglu-grid-of-eight-rows",
         "rows from the ninth of a step on are computed from the operands of the row 8 before",
-        &[&["rows", "by=8@p8.."], &["row of the token 8 before", "from row 8 of the part on"], &["row of the token 8 before", "from position 8 on"]],
+        &[
+            &["rows", "by=8@p8.."],
+            &["row of the token 8 before", "from row 8 of the part on"],
+            &["row of the token 8 before", "from position 8 on"],
+        ],
         swiglu,
         |s| {
             paired(s, |c, at, g, u| {

@@ -59,7 +59,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "up-overwritten-by-gate-in-last-row",
         "the last row of a step holds the gate instead of up",
-        &[&["_gate", "from position"], &["_gate", "last row"], &["weights of the gate", "from position"], &["weights of the gate", "@p"]],
+        &[
+            &["_gate", "from position"],
+            &["_gate", "last row"],
+            &["weights of the gate", "from position"],
+            &["weights of the gate", "@p"],
+        ],
         |_, n, _| linear(n, &[Role::Up]),
         |s| {
             let other = given(s, s.node.id.layer, |n| linear(n, &[Role::Gate]));
@@ -89,7 +94,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "gate-tile-from-step-before",
         "in a decoded step the columns from 64 to 127 keep what the step before left there",
-        &[&["last row of the step before stands there", "at head 1"], &["last row of the step before stands there", "columns 64 to 127"]],
+        &[
+            &["last row of the step before stands there", "at head 1"],
+            &["last row of the step before stands there", "columns 64 to 127"],
+        ],
         |_, n, _| linear(n, &[Role::Gate, Role::Query]),
         |s| stale(s, |c| c.tokens == 1 && c.o / 64 == 1),
     ),
@@ -108,7 +116,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "scores-of-layer-before",
         "the last head keeps the scores of the layer before",
-        &[&["same stage of the layer before", "head 3;"], &["same stage of the layer before", "head 13;"], &["layer before", "at head"]],
+        &[
+            &["same stage of the layer before", "head 3;"],
+            &["same stage of the layer before", "head 13;"],
+            &["layer before", "at head"],
+        ],
         |_, n, _| scores(n) && n.id.layer > Some(0),
         |s| {
             let last = s.out.len() / s.config.n_heads * (s.config.n_heads - 1);
@@ -134,7 +146,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-stale-in-first-head",
         "in a decoded step the first head keeps the context of the step before",
-        &[&["last row of the step before stands there", "at head 0"], &["last row of the step before stands there", "up to column 63"]],
+        &[
+            &["last row of the step before stands there", "at head 0"],
+            &["last row of the step before stands there", "up to column 63"],
+        ],
         |_, n, _| context(n),
         |s| {
             let d = s.config.head_dim;

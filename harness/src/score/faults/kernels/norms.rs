@@ -99,7 +99,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "norm-divides-by-one-less",
         "the mean of the squares is taken over one value less than there are",
-        &[&["multiplied by a constant", "by=0.99804"], &["multiplied by a constant", "by=0.99944"], &["squares", "one less than their number"]],
+        &[
+            &["multiplied by a constant", "by=0.99804"],
+            &["multiplied by a constant", "by=0.99944"],
+            &["squares", "one less than their number"],
+        ],
         whole,
         |s| rooted(s, |_| true, |x, eps| root(eps, squares(x), x.len() as f64 - 1.0)),
     ),
@@ -139,7 +143,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "norm-root-of-row-before",
         "odd rows are divided by the root mean square of the row before, for which the shared sum was made",
-        &[&["the mean is that of the token before", "position is odd"], &["the mean is that of the token before", "row of the part is odd"]],
+        &[
+            &["the mean is that of the token before", "position is odd"],
+            &["the mean is that of the token before", "row of the part is odd"],
+        ],
         |_, n, _| norm(n, &[Role::AttnInput, Role::FfnInput]),
         |s| of_row(s, |t| t - t % 2),
     ),
@@ -167,7 +174,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "norm-leaves-tail-as-it-was",
         "in place, columns beyond the last whole tile of 96 are not normalised",
-        &[&["its own input", "stands there", "from column 192 on"], &["its own input", "stands there", "from column 864 on"]],
+        &[
+            &["its own input", "stands there", "from column 192 on"],
+            &["its own input", "stands there", "from column 864 on"],
+        ],
         whole,
         |s| {
             let inputs = s.inputs;

@@ -73,7 +73,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "prefill-in-bf16",
         "in steps of more than 8 tokens both operands go through bf16 tensor cores",
-        &[&["weights and activations are rounded to bf16", "in the prefill only"], &["weights and activations are rounded to bf16", "up to position"]],
+        &[
+            &["weights and activations are rounded to bf16", "in the prefill only"],
+            &["weights and activations are rounded to bf16", "up to position"],
+        ],
         |_, n, _| linear(n, &[Role::Key, Role::Logits]),
         |s| narrowed(s, |c| c.tokens > 8, bf16, bf16),
     ),

@@ -67,14 +67,22 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "rope-counts-within-the-step",
         "positions are counted from the start of the step, so that a decoded token stands at 0",
-        &[&["not rotated", "@p"], &["rotated as position 0", "from position"], &["rotated as position 0", "decode steps"]],
+        &[
+            &["not rotated", "@p"],
+            &["rotated as position 0", "from position"],
+            &["rotated as position 0", "decode steps"],
+        ],
         both,
         |s| turned(s, |at| at.angle(at.t as f64, at.i as f64)),
     ),
     bug(
         "rope-replays-old-position",
         "a replayed graph decodes every token at the position of the one before",
-        &[&["decode steps take a position", "by=-1)"], &["rotated as the position 1 before", "from position"], &["rotated as the position 1 before", "decode steps"]],
+        &[
+            &["decode steps take a position", "by=-1)"],
+            &["rotated as the position 1 before", "from position"],
+            &["rotated as the position 1 before", "decode steps"],
+        ],
         both,
         |s| turned(s, |at| at.angle(at.p.saturating_sub(usize::from(at.tokens == 1)) as f64, at.i as f64)),
     ),
@@ -170,7 +178,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "rope-sign-in-first-plane",
         "the fastest plane is mirrored: the sine enters both lines with the same sign",
-        &[&["sign", "plane 0"], &["sign", "first plane"], &["sign", "at column of the head 0"], &["mirrored", "plane 0"]],
+        &[
+            &["sign", "plane 0"],
+            &["sign", "first plane"],
+            &["sign", "at column of the head 0"],
+            &["mirrored", "plane 0"],
+        ],
         queries,
         |s| {
             planes(s, |at, (a, b)| {

@@ -171,7 +171,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "softmax-last-row-sees-one-less",
         "the last query of a step does not see its own key",
-        &[&["mask-off-by-one:by=-1@p"], &["keys before the query's own", "last row"], &["all keys but the last 1,", "last row"]],
+        &[
+            &["mask-off-by-one:by=-1@p"],
+            &["keys before the query's own", "last row"],
+            &["all keys but the last 1,", "last row"],
+        ],
         all,
         |s| seeing(s, |q| (q.t + 1 == q.tokens).then_some(q.p)),
     ),

@@ -148,14 +148,23 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "row-reads-its-neighbour",
         "the output at a third of the width is computed with the next row of weights",
-        &[&["column 1 after", "at column"], &["column 86", "stands", "at column 85"], &["column 171", "stands", "at column 170"]],
+        &[
+            &["column 1 after", "at column"],
+            &["column 86", "stands", "at column 85"],
+            &["column 171", "stands", "at column 170"],
+        ],
         |_, n, _| linear(n, &[Role::FfnOutput, Role::Logits]),
         |s| moved(s, |c| (c.o == c.width / 3).then_some((c.t, c.o + 1))),
     ),
     bug(
         "two-input-columns-exchanged",
         "the weights of the two inputs in the middle of every row change places",
-        &[&["128 and 129", "exchanged", "weights"], &["128 and 129", "exchanged", "every sum"], &["256 and 257", "exchanged", "weights"], &["256 and 257", "exchanged", "every sum"]],
+        &[
+            &["128 and 129", "exchanged", "weights"],
+            &["128 and 129", "exchanged", "every sum"],
+            &["256 and 257", "exchanged", "weights"],
+            &["256 and 257", "exchanged", "every sum"],
+        ],
         |_, n, _| linear(n, &[Role::Query, Role::FfnOutput]),
         |s| {
             rewritten(s, |_, w| {
@@ -223,7 +232,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "last-rows-of-layer-before",
         "the last 32 outputs are computed with the weights of the layer before",
-        &[&["weight of another layer", "off=-1", "a tail, columns"], &["weight of another layer", "off=-1", "from column"]],
+        &[
+            &["weight of another layer", "off=-1", "a tail, columns"],
+            &["weight of another layer", "off=-1", "from column"],
+        ],
         |_, n, _| linear(n, &[Role::FfnOutput, Role::Up]) && n.id.layer > Some(0),
         rows_of_layer_before,
     ),
