@@ -98,42 +98,49 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "score-half-head-for-every-eighth-key",
         "for the last key of every eight only the first half of the head is multiplied",
-        &[&["key", "8"], &["key", "half"]],
+        &[&["32..63", "missing", "key mod 8 = 7"]],
         |_, n, _| scores(n),
         |s| counted(s, |p| p.n % 8 == 7, |i, d| if i < d / 2 { 1.0 } else { 0.0 }),
     ),
     bug(
         "score-key-tile-read-too-soon",
         "without a barrier, the second tile of 8 keys is computed from what the first left in shared memory",
-        &[&["key", "8"], &["tile"]],
+        &[&["key 8 before", "at keys 8 to 15"], &["column 8 before", "8 to 15"]],
         |_, n, _| scores(n),
         |s| moved_pairs(s, |p| (8..16).contains(&p.n).then(|| (p.h, p.t, p.n - 8))),
     ),
     bug(
         "score-own-key-not-yet-there",
         "when a single token is decoded, its own key is not written yet, and its score is 0",
-        &[&["key", "own"], &["key", "current"], &["key", "last"], &["decod"], &["diagonal"]],
+        &[
+            &["zeros stand there", "the query's own key", "from position"],
+            &["zeros stand there", "the query's own key", "decode steps"],
+        ],
         |_, n, _| scores(n),
         |s| rescored(s, |p| p.decodes() && p.n == p.p, |_, _, _| 0.0),
     ),
     bug(
         "score-last-lanes-lost-in-odd-heads",
         "in odd heads the last 16 dimensions are not summed",
-        &[&["head", "odd"], &["head", "dim"], &["head", "48"], &["dim", "16"]],
+        &[&["48..63", "missing", "head is odd"]],
         |_, n, _| scores(n),
         |s| counted(s, |p| p.h % 2 == 1, |i, d| if i + 16 < d { 1.0 } else { 0.0 }),
     ),
     bug(
         "score-scaled-already-when-decoding",
         "when a single token is decoded, queries are scaled before the product, and the softmax scales once more",
-        &[&["scale"], &["factor"]],
+        &[
+            &["multiplied by a constant", "by=0.125@p"],
+            &["times 0.125", "from position"],
+            &["times 0.125", "decode steps"],
+        ],
         |_, n, _| scores(n),
         |s| rescored(s, Pair::decodes, |_, q, k| dot(q, k) / (q.len() as f64).sqrt()),
     ),
     bug(
         "score-group-shares-query",
         "all query heads of a group are given the query of the group's first",
-        &[&["head", "group"], &["head", "first"], &["head", "another"], &["head"]],
+        &[&["head 3 further on", "head is odd"], &["head 1 before", "head is odd"], &["first", "of its group"]],
         |g, n, _| scores(n) && g.config.n_kv_heads < g.config.n_heads,
         |s| {
             let groups = s.config.n_kv_heads;
@@ -146,49 +153,49 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "score-far-keys-clamped",
         "keys more than 6 positions back are taken for the one 6 back",
-        &[&["key", "6"], &["window"], &["distance"]],
+        &[&["key 6 before"], &["6 before the query", "7 and more before"]],
         |_, n, _| scores(n),
         |s| moved_pairs(s, |p| (p.n + 6 < p.p).then(|| (p.h, p.t, p.p - 6))),
     ),
     bug(
         "score-minus-in-upper-half",
         "the second half of each head enters with the wrong sign",
-        &[&["sign"], &["negat"]],
+        &[&["32..63", "subtracted instead of added"]],
         |_, n, _| scores(n),
         |s| counted(s, |_| true, |i, d| if i < d / 2 { 1.0 } else { -1.0 }),
     ),
     bug(
         "score-query-of-row-before",
         "of every four queries the last is loaded from the row before",
-        &[&["row", "before"], &["position", "before"], &["row", "4"], &["position", "4"], &["query"]],
+        &[&["token 1 before", "mod 4 = 3"], &["row before", "mod 4 = 3"]],
         |_, n, _| scores(n),
         |s| moved_pairs(s, |p| (p.t % 4 == 3).then(|| (p.h, p.t - 1, p.n))),
     ),
     bug(
         "score-keys-in-bf16",
         "keys pass through bf16 on their way into the product",
-        &[&["bf16"]],
+        &[&["keys are rounded to bf16"], &["cache", "rounded to bf16"]],
         |_, n, _| scores(n),
         |s| rescored(s, |_| true, |_, q, k| (0..q.len()).map(|i| f64::from(q[i]) * f64::from(bf16(k[i]))).sum()),
     ),
     bug(
         "score-stored-in-f16",
         "scores pass through an f16 buffer",
-        &[&["f16"], &["half"]],
+        &[&["output is rounded to f16"]],
         |_, n, _| scores(n),
         |s| rescored(s, |_| true, |_, q, k| f64::from(f16(dot(q, k) as f32))),
     ),
     bug(
         "context-key-tail-lost-when-decoding",
         "when a single token is decoded, keys are taken four at a time and the rest left out",
-        &[&["key", "last"], &["key", "4"], &["key", "tail"]],
+        &[&["keys 24..26", "missing"], &["whole tiles of 4", "missing"], &["tail", "tiles of 4"]],
         |_, n, _| context(n),
         |s| mixed(s, |r| r.decodes().then(|| r.sum(|n| n < r.w.len() / 4 * 4))),
     ),
     bug(
         "context-sums-of-head-before",
         "odd heads go on from the sums of the head before",
-        &[&["head", "odd"], &["head", "added"], &["head", "sum"], &["accumul"]],
+        &[&["head", "before", "added"], &["64 before", "added"]],
         |_, n, _| context(n),
         |s| {
             let (right, d) = (s.out.clone(), s.config.head_dim);
@@ -198,7 +205,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-value-of-next-key",
         "the fifth of every eight keys is weighted with the value of the key after it",
-        &[&["key", "8"], &["value", "key"]],
+        &[&["value", "key 1 after", "mod 8 = 4"], &["value", "next key", "mod 8 = 4"]],
         |_, n, _| context(n),
         |s| {
             mixed(s, |r| {
@@ -214,7 +221,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-group-by-modulo-when-decoding",
         "when a single token is decoded, query head h reads value head h mod G",
-        &[&["group"], &["head", "mod"], &["gqa"]],
+        &[&["kv head h mod n_kv", "@p"]],
         |g, n, _| context(n) && grouped(g),
         |s| {
             mixed(s, |r| {
@@ -226,7 +233,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-upper-half-from-group-0",
         "the second half of each head is read from value head 0",
-        &[&["head", "half"], &["head", "dim"], &["value", "head"]],
+        &[&["kv head 0", "32 on"], &["value head 0", "32 on"]],
         |g, n, _| context(n) && g.config.n_kv_heads > 1,
         |s| {
             mixed(s, |r| {
@@ -238,21 +245,21 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-splits-averaged",
         "when a single token is decoded, splits of four keys are combined without their weights, by their mean",
-        &[&["split"], &["key", "4"], &["mean"]],
+        &[&["splits of 4"], &["tiles of 4", "mean"], &["tiles of 4", "averag"]],
         |_, n, _| context(n),
         |s| mixed(s, splits_averaged),
     ),
     bug(
         "context-first-split-lost",
         "the first four keys are left out for every query from the sixth of a step on",
-        &[&["key", "4"], &["key", "first"]],
+        &[&["keys 0..3", "missing", "from row 5 of the part on"]],
         |_, n, _| context(n),
         |s| mixed(s, |r| (r.t >= 5).then(|| r.sum(|n| n >= 4))),
     ),
     bug(
         "context-heads-exchanged-in-pairs",
         "neighbouring heads change places when the context is written",
-        &[&["head", "swap"], &["head", "exchang"], &["head", "place"]],
+        &[&["columns 64 apart are exchanged"], &["neighbouring heads", "exchanged"]],
         |_, n, _| context(n),
         |s| {
             let (d, heads) = (s.config.head_dim, s.config.n_heads);
@@ -265,7 +272,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-weights-in-bf16",
         "weights are rounded to bf16 for the product with the values",
-        &[&["bf16"]],
+        &[&["weights", "rounded to bf16"]],
         |_, n, _| context(n),
         |s| mixed(s, |r| Some((0..r.w.len()).map(|n| f64::from(bf16(r.w[n])) * r.value(r.group(), n)).sum())),
     ),

@@ -26,7 +26,8 @@ pub struct KernelFault {
     pub name: &'static str,
     /// What the kernel computes instead, where and when.
     pub what: &'static str,
-    /// Fragments in lower case that a right explanation holds: all those of one of these sets.
+    /// Fragments in lower case that a right explanation holds: all those of one of these sets. They say what is done
+    /// and where, with the numbers of the score's synthetic models; some for a model of width 896 as well.
     pub told: &'static [&'static [&'static str]],
     /// Stages of a model that it can be planted in.
     pub places: Places,
