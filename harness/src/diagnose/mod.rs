@@ -311,7 +311,8 @@ fn heavy(e: &Evidence<'_>) -> bool {
 
 /// The cause that a candidate is where it fits so.
 fn named(mutation: &Mutation, values: &[f64], fit: &Fit) -> CauseId {
-    CauseId { since: fit.since, ..CauseId::new(mutation, values) }
+    // From a position on is only what holds of every row from there on.
+    CauseId { since: fit.since.filter(|_| fit.whole), ..CauseId::new(mutation, values) }
 }
 
 /// Others that fit as well as the best: by value, and of as much of the stage.

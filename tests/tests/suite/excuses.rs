@@ -103,7 +103,7 @@ fn rows_that_were_not_judged_are_named() {
     rewrite(&folder.join("short/capture.npz"), |name, npy| (!name.ends_with("/logits")).then_some(npy));
     let (_, report, text) = folder.judged("--subject capture:short");
     assert_eq!(report["verdict"]["unjudged"].as_array().unwrap().last().unwrap()["whole"], true, "{text}");
-    assert!(text.contains(" logits\n") && headline(&text).ends_with("logits"), "{text}");
+    assert!(text.contains(" logits\n") && headline(&text).contains("judged: logits"), "{text}");
 }
 
 /// An engine that computes the logits of the prompt's last token alone is judged by these, with or without the stages

@@ -2,7 +2,7 @@
 //! fitted by least squares and must be the same for every wrong element.
 
 use super::scene::{Layout, Scene};
-use super::{Law, Row};
+use super::{Law, Row, short};
 use crate::verdict::RowAt;
 use qdiff_engine::model::StageId;
 use qdiff_engine::ops::UNIT;
@@ -100,19 +100,13 @@ fn law<'a>(scene: &'a Scene<'a>, other: Other) -> Option<Law<'a>> {
     }))
 }
 
-/// As short as it is exact.
-fn number(x: f64) -> String {
-    let exact = x.to_string();
-    if exact.len() <= 6 { exact } else { crate::number::number(x) }
-}
-
 fn told(scene: &Scene<'_>, other: &Other, a: f64, b: f64) -> String {
     let graph = &scene.e.oracle.graph;
     let name = match other {
         Other::Nothing if a == -1.0 => return "the sign is wrong".to_owned(),
-        Other::Nothing => return format!("the right value times {} stands there", number(a)),
-        Other::One if a == 1.0 => return format!("a constant is added: {}", number(b)),
-        Other::One => return format!("the right value times {} plus {} stands there", number(a), number(b)),
+        Other::Nothing => return format!("the right value times {} stands there", short(a)),
+        Other::One if a == 1.0 => return format!("a constant is added: {}", short(b)),
+        Other::One => return format!("the right value times {} plus {} stands there", short(a), short(b)),
         Other::Weight(name, _) => name.clone(),
         Other::Stage(id, 0) => id.to_string(),
         Other::Stage(id, by) => {
@@ -127,9 +121,9 @@ fn told(scene: &Scene<'_>, other: &Other, a: f64, b: f64) -> String {
         (1.0, -1.0) if own_weight || input => format!("{name} is not added"),
         (1.0, -1.0) => format!("{name} is subtracted"),
         (1.0, -2.0) if own_weight || input => format!("{name} is subtracted instead of added"),
-        (1.0, _) => format!("{} times {name} is added", number(b)),
+        (1.0, _) => format!("{} times {name} is added", short(b)),
         (0.0, 1.0) => format!("{name} alone stands there"),
-        (0.0, _) => format!("{} times {name} stands there", number(b)),
-        _ => format!("{} times the right value plus {} times {name} stands there", number(a), number(b)),
+        (0.0, _) => format!("{} times {name} stands there", short(b)),
+        _ => format!("{} times the right value plus {} times {name} stands there", short(a), short(b)),
     }
 }

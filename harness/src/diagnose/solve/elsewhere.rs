@@ -147,11 +147,11 @@ fn heads<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .filter(move |&h| h != first)
         .map(|head| Law::new(format!("the values of head {head} stand there"), 1, move |row: &RowAt| of(row, head)));
     let shifted = (1..heads).map(|by| {
-        Law::new(
-            format!("the values of the head {by} further on, round the end, stand there"),
-            1,
-            move |row: &RowAt| of(row, (row.place.head? + by) % heads),
-        )
+        let what = match by * 2 > heads {
+            true => format!("the values of the head {} before, round the end, stand there", heads - by),
+            false => format!("the values of the head {by} further on, round the end, stand there"),
+        };
+        Law::new(what, 1, move |row: &RowAt| of(row, (row.place.head? + by) % heads))
     });
     fixed.chain(shifted).collect()
 }
@@ -229,7 +229,11 @@ fn rules(map: &BTreeMap<usize, usize>, width: usize, head: Option<usize>) -> Vec
     ));
     all.push((format!("the value of column {s0} stands there"), Box::new(move |_| Some(s0))));
     let bit = c0 ^ s0;
-    all.push((format!("columns {bit} apart are exchanged"), Box::new(move |c| Some(c ^ bit))));
+    let what = match bit.is_power_of_two() {
+        true => format!("columns {bit} apart are exchanged"),
+        false => format!("the value of the column whose number differs in the bits of {bit} stands there"),
+    };
+    all.push((what, Box::new(move |c| Some(c ^ bit))));
     for n in [Some(width), head].into_iter().flatten() {
         let of = if n == width { "the row" } else { "each head" };
         all.push((

@@ -1,8 +1,7 @@
 //! Another function: of the right value (a limit, a soft limit), of gate and up, or of the angle of a rotation.
 
 use super::scene::{Layout, Scene};
-use super::{Law, Row};
-use crate::number::number;
+use super::{Law, Row, short};
 use crate::verdict::RowAt;
 use qdiff_engine::ops::{Op, Pairing, Rope, UNIT};
 use std::collections::BTreeMap;
@@ -40,7 +39,7 @@ fn limits<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut all = Vec::new();
     let largest = elements.iter().fold(0f64, |m, (g, _)| m.max(g.abs()));
     if largest > 0.0 && elements.iter().all(|(g, w)| g.abs() == largest && w.abs() >= largest && g * w > 0.0) {
-        let what = format!("values are cut off at {}", number(largest));
+        let what = format!("values are cut off at {}", short(largest));
         all.push(through(scene, what, move |w| w.clamp(-largest, largest)));
     }
     // c·tanh(w/c), its c from the element that shows it best.
@@ -134,7 +133,7 @@ fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     push("rotated the other way round".to_owned(), Rc::new(|p| -(p as f64)));
     push(format!("rotated as position {}, whatever the token's", q0.round()), Rc::new(move |_| q0.round()));
     let scale = if p0 == 0 { 1.0 } else { q0 / p0 as f64 };
-    push(format!("positions are multiplied by {}", number(scale)), Rc::new(move |p| p as f64 * scale));
+    push(format!("positions are multiplied by {}", short(scale)), Rc::new(move |p| p as f64 * scale));
     for m in [8usize, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096] {
         push(format!("positions are taken modulo {m}"), Rc::new(move |p| (p % m) as f64));
     }

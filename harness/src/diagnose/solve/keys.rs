@@ -2,8 +2,7 @@
 //! the query; and other ways to make weights of scores.
 
 use super::scene::{Layout, Scene};
-use super::{Law, Row};
-use crate::number::number;
+use super::{Law, Row, short};
 use crate::verdict::RowAt;
 use qdiff_engine::ops::{Op, UNIT};
 use std::rc::Rc;
@@ -161,7 +160,7 @@ fn others<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
             let scaled: Vec<f64> = s.iter().map(|s| s * by).collect();
             over(&scaled, |_| true)
         };
-        let what = format!("scores are multiplied by {} instead of {}", number(scale * by), number(scale));
+        let what = format!("scores are multiplied by {} instead of {}", short(scale * by), short(scale));
         all.push(Law::new(what, 1, move |row: &RowAt| padded(row, &make)));
     }
     all

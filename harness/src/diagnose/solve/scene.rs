@@ -20,6 +20,8 @@ pub(super) struct Scene<'a> {
     pub(super) e: &'a Evidence<'a>,
     /// Rows of the evidence, the wrong ones first.
     pub(super) rows: Vec<usize>,
+    /// All other rows.
+    pub(super) others: Vec<usize>,
     /// Wrong elements that parameters may be fitted on: of every other wrong row, or of every other column where one
     /// row alone is wrong.
     pub(super) fit: Vec<At>,
@@ -80,11 +82,13 @@ impl<'a> Scene<'a> {
         };
         // Neighbours tell a condition: right rows are thinned only as far as must be.
         let (bad, good) = (thin(bad), thin(good));
+        let looked_at: BTreeSet<usize> = bad.iter().chain(&good).copied().collect();
         let by_column = bad.len() < 2;
         let fitted: BTreeSet<usize> = bad.iter().copied().step_by(2).collect();
         let mut scene = Self {
             e,
             rows: bad.iter().chain(&good).copied().collect(),
+            others: (0..e.rows.len()).filter(|r| !looked_at.contains(r)).collect(),
             fit: Vec::new(),
             fitted,
             by_column,

@@ -6,8 +6,7 @@
 //! half of the wrong elements, each in units of its bound; they must be whole numbers, or one number, to be told.
 
 use super::scene::{Layout, Scene};
-use super::{At, Law, Row};
-use crate::number::number;
+use super::{At, Law, Row, short};
 use crate::verdict::RowAt;
 use qdiff_engine::model::WeightSource as _;
 use qdiff_engine::ops::Op;
@@ -19,6 +18,10 @@ use std::rc::Rc;
 /// Elements that are fitted at most, and rows of a weight that are read for them.
 const ELEMENTS: usize = 768;
 const OUTPUTS: usize = 48;
+
+/// Outputs of a layer that are all looked at, and of a wider one how many in a row.
+const NARROW: usize = 1024;
+const RUN: usize = 64;
 
 /// Groups that are fitted at once.
 const GROUPS: usize = 160;
@@ -41,12 +44,16 @@ impl<'a> Sums<'a> {
         match scene.node().op {
             Op::Linear => {
                 let wrong: BTreeSet<usize> = scene.fit.iter().map(|(_, i)| *i).collect();
-                let step = wrong.len().div_ceil(OUTPUTS).max(1);
-                outputs.extend(wrong.iter().copied().step_by(step));
-                // Right ones too, which show where the law does not hold.
                 let width = scene.width()?;
-                let right = (0..width).step_by((width / OUTPUTS).max(1));
-                outputs.extend(right);
+                if width <= NARROW {
+                    outputs.extend(0..width);
+                } else {
+                    let step = wrong.len().div_ceil(OUTPUTS).max(1);
+                    outputs.extend(wrong.iter().copied().step_by(step));
+                    // Right ones too, whole runs of them, which show where the law does not hold.
+                    let runs = (0..8).map(|i| i * (width - RUN) / 7);
+                    outputs.extend(runs.flat_map(|first| first..first + RUN));
+                }
                 scene.operand(0, 0).or_else(|| scene.operand(scene.e.rows.first()?.step, 0))?;
             }
             Op::AttnScores(_) | Op::AttnContext(_) => {}
@@ -84,18 +91,23 @@ impl<'a> Sums<'a> {
         if let Some(known) = self.rows.borrow().get(&(row.step, token)) {
             return Some(known.clone());
         }
-        let x = scene.operand(row.step, 0)?;
-        let name = &scene.node().weights[0].name;
-        let tokens = scene.e.side.capture.steps[row.step].tokens.len();
-        let rule = scene.e.side.arithmetic.linear(scene.e.oracle.weights.ggml_type(name), tokens);
-        let mut values = vec![0f64; x.row_len()];
-        match rule.activations {
-            ActivationFormat::F32 => values.iter_mut().zip(x.row(token)).for_each(|(v, x)| *v = f64::from(*x)),
-            format => quant::emulate(format, x.row(token), &mut values),
-        }
+        let values = self.rounded(row, scene.operand(row.step, 0)?.row(token));
         let values = Rc::new(values);
         self.rows.borrow_mut().insert((row.step, token), values.clone());
         Some(values)
+    }
+
+    /// Activations as the runner rounds them before it multiplies.
+    pub(super) fn rounded(&self, row: &RowAt, x: &[f32]) -> Vec<f64> {
+        let (scene, name) = (self.scene, &self.scene.node().weights[0].name);
+        let tokens = scene.e.side.capture.steps[row.step].tokens.len();
+        let rule = scene.e.side.arithmetic.linear(scene.e.oracle.weights.ggml_type(name), tokens);
+        let mut values = vec![0f64; x.len()];
+        match rule.activations {
+            ActivationFormat::F32 => values.iter_mut().zip(x).for_each(|(v, x)| *v = f64::from(*x)),
+            format => quant::emulate(format, x, &mut values),
+        }
+        values
     }
 
     /// The products that make element `i` of a row, where it is looked at.
@@ -304,13 +316,17 @@ fn told(scene: &Scene<'_>, kind: Groups, taken: &[f64], terms: usize) -> String 
     let (one, many) = match scene.node().op {
         Op::AttnContext(_) => ("key", "keys"),
         Op::AttnScores(_) => ("element of the head", "elements of the head"),
-        _ => ("column", "columns"),
+        _ => ("input", "inputs"),
     };
     let factor = taken.iter().copied().find(|c| *c != 0.0).unwrap_or(0.0);
     let same: Vec<usize> = (0..taken.len()).filter(|&g| taken[g] == factor).collect();
     let (first, last) = (same[0], same[same.len() - 1]);
     let run = last - first + 1 == same.len();
-    let list = || same.iter().take(6).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let list = || {
+        let shown: Vec<String> = same.iter().take(6).map(ToString::to_string).collect();
+        let more = same.len().saturating_sub(6);
+        shown.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+    };
     let which = match kind {
         Groups::Runs(n) if run => {
             let (a, b) = (first * n, ((last + 1) * n).min(terms) - 1);
@@ -331,10 +347,14 @@ fn told(scene: &Scene<'_>, kind: Groups, taken: &[f64], terms: usize) -> String 
         1.0 => "taken twice in every sum".to_owned(),
         c if c.fract() == 0.0 && c > 0.0 => format!("taken {} times in every sum", c + 1.0),
         -2.0 => "subtracted instead of added in every sum".to_owned(),
-        c => format!("taken times {} in every sum", number(1.0 + c)),
+        c => format!("taken times {} in every sum", short(1.0 + c)),
     };
     let others = taken.iter().filter(|c| **c != 0.0 && **c != factor).count();
-    let more = if others > 0 { format!("; {others} other groups of terms are taken otherwise") } else { String::new() };
+    let more = if others > 0 {
+        format!("; and {} otherwise", crate::number::counted(others, "other group"))
+    } else {
+        String::new()
+    };
     let single = which.starts_with(one) && !which.starts_with(many) || which == format!("the last {one}");
     let is = if single { "is" } else { "are" };
     format!("{which} {is} {verb}{more}")

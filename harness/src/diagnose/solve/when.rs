@@ -48,6 +48,11 @@ const FEATURES: &[Feature] = &[
     },
     Feature { name: "position", of: |s, at| Some(row(s, at).place.position as i64) },
     Feature { name: "decode step", of: |s, at| Some(step(s, at).index as i64) },
+    Feature {
+        // A cache is looked at after every step, whoever wrote its rows.
+        name: "step after which the cache was looked at",
+        of: |s, at| s.node().has_state().then(|| s.e.side.capture.steps[row(s, at).step].index as i64),
+    },
     Feature { name: "row of the part", of: |s, at| Some(row(s, at).place.position as i64 - step(s, at).first as i64) },
     Feature {
         name: "row counted from the part's last",
@@ -176,8 +181,11 @@ pub(super) fn separates(scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Optio
                 if rest.len() == spared.len() {
                     continue;
                 }
+                // Few of them refute most conditions; one that is told is held against all.
+                let few: Vec<usize> = rest.iter().copied().step_by(rest.len().div_ceil(512).max(1)).collect();
                 for (j, second) in options.iter().enumerate().skip(i + 1) {
-                    for b in second.iter().filter(|b| rest.iter().all(|&s| !(b.holds)(known[j].2[s]))) {
+                    let none = |b: &&Condition, of: &[usize]| of.iter().all(|&s| !(b.holds)(known[j].2[s]));
+                    for b in second.iter().filter(|b| none(b, &few) && none(b, &rest)) {
                         let weight = a.weight + b.weight;
                         if best.as_ref().is_none_or(|(w, _)| weight < *w) {
                             best = Some((weight, format!("{} and {}", a.words, b.words)));

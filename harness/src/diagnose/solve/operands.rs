@@ -1,0 +1,248 @@
+//! The right operation on a displaced operand: of another token, column, head or id, or of another stage.
+
+use super::scene::{Layout, Scene};
+use super::terms::Sums;
+use super::{Law, Row};
+use crate::verdict::{RowAt, right};
+use qdiff_engine::model::{Axis, StageId, WeightSource as _};
+use qdiff_engine::ops::{Op, UNIT};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Where an operand is read instead: what that is called, and the token and column for its own, of so many.
+struct Displaced {
+    what: String,
+    token: Box<dyn Fn(i64, i64) -> i64>,
+    column: Box<dyn Fn(usize, usize) -> usize>,
+    /// Another stage in its place.
+    stage: Option<StageId>,
+}
+
+impl Displaced {
+    fn token(what: impl Into<String>, token: impl Fn(i64, i64) -> i64 + 'static) -> Self {
+        Self { what: what.into(), token: Box::new(token), column: Box::new(|c, _| c), stage: None }
+    }
+
+    fn column(what: impl Into<String>, column: impl Fn(usize, usize) -> usize + 'static) -> Self {
+        Self { what: what.into(), token: Box::new(|t, _| t), column: Box::new(column), stage: None }
+    }
+}
+
+/// Ways to read an operand of so many columns in the wrong place.
+fn displacements(width: usize, head: usize) -> Vec<Displaced> {
+    let side = |by: i64| if by < 0 { "before" } else { "after" };
+    let tokens = [-1i64, 1, -2, 2, -3, 3, -4, 4];
+    let shifted = |by: i64| Displaced::token(format!("the token {} {}", by.abs(), side(by)), move |t, _| t + by);
+    let mut all: Vec<Displaced> = tokens.map(shifted).into();
+    all.push(Displaced::token("the part's first token", |_, _| 0));
+    all.push(Displaced::token("the part's last token", |_, n| n - 1));
+    all.push(Displaced::token("the neighbour in a pair of tokens", |t, _| t ^ 1));
+    all.push(Displaced::token("the token at the other end of the part", |t, n| n - 1 - t));
+    let mut by = 1;
+    while by < width {
+        all.push(Displaced::column(format!("the column {by} after, round the end"), move |c, n| (c + by) % n));
+        all.push(Displaced::column(format!("the column {by} before, round the end"), move |c, n| (c + n - by % n) % n));
+        let paired = move |c: usize, n: usize| if c ^ by < n { c ^ by } else { c };
+        all.push(Displaced::column(format!("the column {by} apart, in pairs"), paired));
+        by *= 2;
+    }
+    if head < width {
+        all.push(Displaced::column("the first head", move |c, _| c % head));
+        all.push(Displaced::column("the head before, round the end", move |c, n| (c + n - head) % n));
+        all.push(Displaced::column("the head after, round the end", move |c, n| (c + head) % n));
+    }
+    all.push(Displaced::column("the columns in reverse order", |c, n| n - 1 - c));
+    all
+}
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    match &scene.node().op {
+        Op::Embed => embeddings(scene),
+        Op::Linear => products(scene),
+        Op::Bias | Op::Residual | Op::SwiGlu => elementwise(scene),
+        Op::KvCache(_) => slots(scene),
+        Op::RmsNorm(_) | Op::Rope(_) | Op::AttnScores(_) | Op::AttnWeights(_) | Op::AttnContext(_) => Vec::new(),
+    }
+}
+
+/// The vector of an operand in a token's place, displaced.
+fn vector(scene: &Scene<'_>, id: StageId, row: &RowAt, d: &Displaced) -> Option<Vec<f32>> {
+    let graph = &scene.e.oracle.graph;
+    let id = d.stage.unwrap_or(id);
+    let layout = Layout::of(&graph.nodes[graph.index(id)?]);
+    let tensor = scene.tensor(row.step, id)?;
+    let (tokens, _, width) = layout.extents(&tensor.shape);
+    let token = (d.token)(scene.token(row).0 as i64, tokens as i64);
+    let token = usize::try_from(token).ok().filter(|t| *t < tokens)?;
+    Some((0..width).map(|c| tensor.data[layout.at(&tensor.shape, token, (d.column)(c, width))]).collect())
+}
+
+/// Operand `i`, and ways to read it: displaced, or of a stage that is as wide.
+fn ways(scene: &Scene<'_>, i: usize) -> Option<(StageId, Vec<Displaced>)> {
+    let graph = &scene.e.oracle.graph;
+    let node = &graph.nodes[*scene.node().inputs.get(i)?];
+    let fixed = node.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(*n) } else { None });
+    let mut all = displacements(fixed.product(), graph.config.head_dim);
+    let alike = graph.nodes.iter().filter(|other| {
+        let near = match (other.id.layer, node.id.layer) {
+            (Some(a), Some(b)) => a.abs_diff(b) <= 1,
+            _ => true,
+        };
+        near && other.id != node.id && other.id != scene.node().id && other.shape == node.shape
+    });
+    let in_its_place =
+        alike.map(|other| Displaced { stage: Some(other.id), ..Displaced::token(other.id.to_string(), |t, _| t) });
+    all.extend(in_its_place);
+    Some((node.id, all))
+}
+
+/// What is done with operand `id`, `done` being what is computed of it.
+fn told(id: StageId, d: &Displaced, done: &str) -> String {
+    match d.stage {
+        Some(_) => format!("{} is {done} in the place of {id}", d.what),
+        None => format!("{id} is {done} as it is of {}", d.what),
+    }
+}
+
+/// Bias, residual and SwiGLU with one operand displaced.
+fn elementwise<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let op = &scene.node().op;
+    let done = if matches!(op, Op::SwiGlu) { "multiplied" } else { "added" };
+    let own = Rc::new(Displaced::token("", |t, _| t));
+    let weight = scene.node().weights.first().map(|w| Rc::new(scene.vector(&w.name, w.extent[0])));
+    let mut all = Vec::new();
+    for i in 0..scene.node().inputs.len() {
+        let Some((id, ways)) = ways(scene, i) else { continue };
+        for d in ways {
+            let (own, weight) = (own.clone(), weight.clone());
+            all.push(Law::new(told(id, &d, done), 0, move |row: &RowAt| {
+                let of = |k: usize| {
+                    let id = scene.e.oracle.graph.nodes[*scene.node().inputs.get(k)?].id;
+                    vector(scene, id, row, if k == i { &d } else { &own })
+                };
+                let (a, from) = (of(0)?, scene.token(row).1);
+                let b = match &weight {
+                    Some(w) => w.to_vec(),
+                    None => of(1)?,
+                };
+                let element = |c: usize| {
+                    let (a, b) = (f64::from(*a.get(c)?), f64::from(*b.get(c)?));
+                    let value = if matches!(op, Op::SwiGlu) { a / (1.0 + (-a).exp()) * b } else { a + b };
+                    // SiLU rounds several times; a sum once, to its own size.
+                    Some((value, (2.0 * UNIT * value.abs()) as f32))
+                };
+                let row: Option<Vec<(f64, f32)>> = (from..from + row.range.len()).map(element).collect();
+                let (value, bound) = row?.into_iter().unzip();
+                Some(Row { value, bound })
+            }));
+        }
+    }
+    all
+}
+
+/// A linear layer on displaced activations.
+fn products<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let (Some(sums), Some((id, ways))) = (Sums::new(scene).map(Rc::new), ways(scene, 0)) else {
+        return Vec::new();
+    };
+    let law = |d: Displaced| {
+        let sums = sums.clone();
+        Law::new(told(id, &d, "multiplied"), 0, move |row: &RowAt| {
+            let x = sums.rounded(row, &vector(scene, id, row, &d)?);
+            let (_, _, bound) = scene.e.row(row);
+            let from = scene.token(row).1;
+            let value = |i: usize| match sums.looks_at(from + i) {
+                true => sums.weight(from + i).iter().zip(&x).map(|(w, x)| f64::from(*w) * x).sum(),
+                false => f64::NAN,
+            };
+            // A sum of as many terms of the same weights: as uncertain as the right one.
+            Some(Row { value: (0..row.range.len()).map(value).collect(), bound: bound.to_vec() })
+        })
+    };
+    ways.into_iter().map(law).collect()
+}
+
+/// The embedding of another id.
+fn embeddings<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let Some(weight) = scene.node().weights.first() else { return Vec::new() };
+    let (n, rows) = scene.e.oracle.weights.extent(&weight.name);
+    type Other = Box<dyn Fn(usize) -> usize>;
+    let mut others: Vec<(String, Other)> = vec![
+        ("the id one less".to_owned(), Box::new(|id| id.wrapping_sub(1))),
+        ("the id one more".to_owned(), Box::new(|id| id + 1)),
+        ("id 0".to_owned(), Box::new(|_| 0)),
+        ("the id without its lowest bit".to_owned(), Box::new(|id| id & !1)),
+        ("the id with its lowest bit set".to_owned(), Box::new(|id| id | 1)),
+        ("half the id".to_owned(), Box::new(|id| id / 2)),
+        ("twice the id".to_owned(), Box::new(|id| id * 2)),
+    ];
+    for m in (3..20).map(|bits| 1usize << bits) {
+        others.push((format!("the id modulo {m}"), Box::new(move |id| id % m)));
+        others.push((format!("the id rounded down to a multiple of {m}"), Box::new(move |id| id / m * m)));
+        others.push((format!("the id, at most {}", m - 1), Box::new(move |id| id.min(m - 1))));
+    }
+    let law = |(what, other): (String, Other)| {
+        Law::new(format!("the embedding of {what} stands there"), 0, move |row: &RowAt| {
+            let step = &scene.e.side.capture.steps[row.step];
+            let id = *step.tokens.get(row.place.position.checked_sub(step.first)?)? as usize;
+            let other = Some(other(id)).filter(|id| *id < rows)?;
+            let mut values = vec![0f32; n];
+            scene.e.oracle.weights.rows(&weight.name, other, &mut values);
+            Some(Scene::exact(values.into_iter().map(f64::from).collect()))
+        })
+    };
+    others.into_iter().map(law).collect()
+}
+
+/// What a cache should hold in another slot, cut to a row.
+fn slot(scene: &Scene<'_>, row: &RowAt, other: usize) -> Option<Row> {
+    let (value, bound) = scene.e.expected[row.step].as_ref()?;
+    let (layout, (_, from)) = (scene.layout(), scene.token(row));
+    let (slots, ..) = layout.extents(&value.shape);
+    let at = |j: usize| layout.at(&value.shape, other, from + j);
+    let all = 0..row.range.len();
+    (other < slots).then(|| Row {
+        value: all.clone().map(|j| value.data[at(j)]).collect(),
+        bound: all.map(|j| bound[at(j)]).collect(),
+    })
+}
+
+/// Rows of a cache in the slots of others: the map is read off the wrong rows, and must be a rule.
+fn slots<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let e = scene.e;
+    let mut map: BTreeMap<usize, usize> = BTreeMap::new();
+    for &r in scene.rows.iter().filter(|&&r| e.rows[r].bad) {
+        let row = &e.rows[r];
+        let (got, ..) = e.row(row);
+        let holds = |other: &usize| {
+            let Some(there) = slot(scene, row, *other) else { return false };
+            got.iter().zip(&there.value).zip(&there.bound).all(|((g, v), b)| right(*g, *v, *b))
+        };
+        let (slots, ..) = scene.layout().extents(scene.shape(row.step));
+        if let Some(other) = (0..slots).find(holds) {
+            map.insert(row.place.position, other);
+        }
+    }
+    let Some((&p0, &s0)) = map.iter().next().filter(|_| map.len() >= 2) else {
+        return Vec::new();
+    };
+    type Rule = Box<dyn Fn(usize) -> usize>;
+    let by = s0 as i64 - p0 as i64;
+    let side = if by < 0 { "before" } else { "after" };
+    let shifted = move |p: usize| (p as i64 + by).max(0) as usize;
+    let mut rules: Vec<(String, Rule)> = vec![
+        (format!("row {s0} stands there"), Box::new(move |_| s0)),
+        (format!("the row {} {side} stands there", by.abs()), Box::new(shifted)),
+        (format!("rows {} apart are exchanged", p0 ^ s0), Box::new(move |p| p ^ p0 ^ s0)),
+    ];
+    for m in 2..=64usize {
+        rules.push((format!("slots are counted modulo {m}"), Box::new(move |p| p % m)));
+        let reversed = move |p: usize| p / m * m + m - 1 - p % m;
+        rules.push((format!("rows stand in reverse order in groups of {m}"), Box::new(reversed)));
+        rules.push((format!("the first row of every {m} stands there"), Box::new(move |p| p / m * m)));
+    }
+    rules.retain(|(_, rule)| map.iter().all(|(p, s)| rule(*p) == *s));
+    let law =
+        |(what, rule): (String, Rule)| Law::new(what, 1, move |row: &RowAt| slot(scene, row, rule(row.place.position)));
+    rules.into_iter().map(law).collect()
+}
