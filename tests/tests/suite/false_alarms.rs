@@ -17,7 +17,7 @@ fn a_right_engine_is_never_said_to_be_wrong() {
     let opened = LoadedModel::new(&path).unwrap();
     let mut total = Total::default();
     all(&opened, SHARE, |judged| total.take(judged));
-    assert!(total.captures > 1000, "{}", total.captures);
+    assert!(total.captures > 900, "{}", total.captures);
     for judged in &total.alarms {
         let (style, order) = (judged.variant.style.name, judged.variant.order_name);
         println!("{style}, {order}, without {:?}: {:?}, {:?}", judged.left_out, judged.wrong, judged.worst());
