@@ -177,7 +177,7 @@ fn two_faults_are_two_origins() {
 #[test]
 fn the_least_tolerance_passes() {
     let folder = folder();
-    let fault = "--inject attn-scale-missing@L00";
+    let fault = "--inject scaled:by=0.9@L00.attn_weights";
     let (_, report, text) = run(&folder, fault);
     assert_eq!(origins(&report), ["L00.attn_weights"]);
     let line = text.lines().find(|l| l.starts_with("tolerance")).unwrap();
