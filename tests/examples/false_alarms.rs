@@ -17,7 +17,8 @@ fn main() -> ExitCode {
     let path = folder.path().join("model.gguf");
     write_model(&path);
     let opened = LoadedModel::new(&path).expect("the model loads");
-    let (mut styles, mut stages): (BTreeMap<&str, Total>, BTreeMap<&str, (f64, String)>) = Default::default();
+    let mut styles: BTreeMap<&str, Total> = BTreeMap::new();
+    let mut stages: BTreeMap<&str, (f64, String)> = BTreeMap::new();
     all(&opened, share, |judged| {
         for (stage, used) in &judged.used {
             let most = stages.entry(stage).or_default();

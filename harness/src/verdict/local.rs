@@ -196,7 +196,7 @@ impl Check<'_> {
         let row = Row::new(got, want, bound, self.rule, &mut local.spread);
         let open = match self.rule {
             Some(rule) => vacuous(rule),
-            None => (block.segment || block.coarse) && !(row.allowed <= INCONCLUSIVE),
+            None => (block.segment || block.coarse) && (row.allowed > INCONCLUSIVE || row.allowed.is_nan()),
         };
         let wrong = row.used > 1.0 && row.allowed.is_finite();
         if open && !wrong && got.iter().all(|v| v.is_finite()) && want.iter().all(|v| v.is_finite()) {
