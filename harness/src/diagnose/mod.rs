@@ -275,6 +275,7 @@ impl Searcher<'_> {
         }
         let fit = fit(e, &assume(&node, e), scope)?;
         let plausible = match mutation.explains {
+            _ if mutation.entire && (!fit.whole || fit.since.is_some()) => false,
             Explains::Value => fit.explains(),
             Explains::Rounding => sums::of_halves(e),
             Explains::Place => fit.encloses(),

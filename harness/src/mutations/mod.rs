@@ -128,6 +128,8 @@ pub struct Mutation {
     decode: Option<DecodeFault>,
     /// Whether it gives the same values every time, and so can be recognised by evaluating it.
     pub recurs: bool,
+    /// Whether it says something of all of the stage, such as an exchange, which a part alone does not show.
+    pub entire: bool,
     /// Of a fault of the samplers: what becomes of them.
     pub chain: Option<fn(&mut Chain)>,
     /// Of a fault of the tokenizer: what it makes of a prompt.
@@ -150,6 +152,7 @@ impl Mutation {
         apply: |_, _, _| None,
         decode: None,
         recurs: true,
+        entire: false,
         chain: None,
         encode: None,
         propose: None,

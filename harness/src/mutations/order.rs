@@ -78,6 +78,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: "the wrong heads hold what other heads should",
         remedy: "check the order of heads in the reshape and in the kernel's grid",
         params: PARAMS,
+        entire: true,
         apply: |node, values, graph| misplaced(node, Parts::heads(node, graph)?, values),
         propose: Some(|e| proposals(e, Parts::heads(e.node, &e.oracle.graph))),
         ..Mutation::ANYWHERE
@@ -88,6 +89,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: "the wrong positions hold what other positions should; decode steps are right",
         remedy: "check the index of the token in the kernel's grid",
         params: PARAMS,
+        entire: true,
         apply: |node, values, _| misplaced(node, Parts::rows(node), values),
         propose: Some(|e| proposals(e, Some(Parts::rows(e.node)))),
         ..Mutation::ANYWHERE
@@ -98,6 +100,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: "the wrong columns hold what other columns should, at every position",
         remedy: "check the index of the output in the kernel's grid",
         params: PARAMS,
+        entire: true,
         apply: |node, values, _| misplaced(node, Parts::Columns, values),
         propose: Some(|e| {
             // Looking every column up in every other is for narrow stages.

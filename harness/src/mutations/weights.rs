@@ -80,6 +80,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let mut layer = graph.nodes.iter().filter(|n| n.id.layer == node.id.layer);
             with_weights_of(node, layer.find(|n| n.role == role && n.op == node.op)?)
         },
+        entire: true,
         ..Mutation::PLAIN
     },
     Mutation {

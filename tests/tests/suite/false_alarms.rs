@@ -25,5 +25,5 @@ fn a_right_engine_is_never_said_to_be_wrong() {
     assert_eq!(total.alarms.len(), 0, "of {} captures", total.captures);
     // Nor by falling silent: what is judged is nearly all, and bounds are not out of reach.
     let worst = total.worst.unwrap().worst();
-    assert!((0.5..1.0).contains(&worst.1), "{worst:?}");
+    assert!((0.3..1.0).contains(&worst.1), "{worst:?}");
 }
