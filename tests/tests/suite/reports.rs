@@ -187,6 +187,20 @@ fn a_report_that_lies_of_its_outcome_is_shown_as_what_it_is() {
     }
 }
 
+/// What fuzzing found: a report with more rows judged than there were said that 2^64 - 1 of them were not.
+#[test]
+fn a_report_with_more_rows_judged_than_asked_is_refused() {
+    let folder = folder();
+    folder.qdiff("run -m model.gguf -n 0 --json report.json").exits(0);
+    for (field, value) in [("judged", "asked"), ("within", "judged")] {
+        let mut report = folder.json("report.json");
+        let coverage = &mut report["verdict"]["coverage"];
+        coverage[field] = (coverage[value].as_u64().unwrap() + 1).into();
+        folder.write("false.json", report.to_string());
+        folder.refuses("report false.json", &["no whole report", "rows judged of"]);
+    }
+}
+
 /// Where nothing diverged but not everything was judged, JUnit does not say that all is well.
 #[test]
 fn junit_of_an_incomplete_run_is_not_all_green() {
