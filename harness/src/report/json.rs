@@ -128,6 +128,9 @@ pub fn parse(bytes: &[u8], shown: &str) -> Result<Saved> {
     Ok(match head.kind.as_deref() {
         Some("run") | None => {
             let mut report: Box<Report> = serde_json::from_slice(bytes).with_context(whole)?;
+            if let Some(what) = report.miscounts() {
+                bail!("{}: {what} has more rows in a part than in all", whole());
+            }
             report.outcome = report.comes_to();
             Saved::Report(report)
         }

@@ -55,6 +55,22 @@ pub struct Report {
 }
 
 impl Report {
+    /// What counts more rows in a part than in the whole, as no report does that qdiff wrote. Sentences subtract them.
+    pub fn miscounts(&self) -> Option<String> {
+        let verdict = &self.diagnosis.verdict;
+        let rows = &verdict.coverage;
+        if rows.within > rows.judged || rows.judged > rows.asked {
+            return Some("its coverage".to_owned());
+        }
+        let stage =
+            verdict.stages.iter().find(|stage| {
+                stage.subject.iter().chain(&stage.reference).any(|l| {
+                    l.bad_rows.max(l.prefill_rows) > l.rows || l.bad_prefill_rows > l.bad_rows.min(l.prefill_rows)
+                })
+            });
+        stage.map(|stage| stage.id.to_string())
+    }
+
     /// The outcome that follows from what was found.
     pub fn comes_to(&self) -> Outcome {
         match self.repeated.as_ref().and_then(|r| r.race.as_ref()) {

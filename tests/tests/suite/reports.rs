@@ -187,6 +187,27 @@ fn a_report_that_lies_of_its_outcome_is_shown_as_what_it_is() {
     }
 }
 
+/// What fuzzing found: of rows of which more were judged than there are, 2^64 - 1 were said to be left.
+#[test]
+fn a_report_that_counts_more_in_a_part_than_in_all_is_refused() {
+    let folder = folder();
+    folder.qdiff("run -m model.gguf -n 1 --json report.json").exits(0);
+    let local = "/verdict/stages/4/subject";
+    for (object, part, whole, named) in [
+        ("/verdict/coverage", "judged", "asked", "its coverage"),
+        ("/verdict/coverage", "within", "judged", "its coverage"),
+        (local, "bad_rows", "rows", "L00."),
+        (local, "prefill_rows", "rows", "L00."),
+        (local, "bad_prefill_rows", "bad_rows", "L00."),
+    ] {
+        let mut report = folder.json("report.json");
+        let counts = report.pointer_mut(object).unwrap();
+        counts[part] = (counts[whole].as_u64().unwrap() + 1).into();
+        folder.write("false.json", report.to_string());
+        folder.refuses("report false.json", &["no whole report", named, "more rows in a part than in all"]);
+    }
+}
+
 /// Where nothing diverged but not everything was judged, JUnit does not say that all is well.
 #[test]
 fn junit_of_an_incomplete_run_is_not_all_green() {
