@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 /// A small model with a context and a vocabulary of so many.
 fn sized(context: usize, n_vocab: usize) -> Folder {
-    let small = Synth { n_layers: 1, n_embd: 64, n_heads: 1, n_kv_heads: 1, n_ff: 64, ..Synth::default() };
-    folder_with(&Synth { context, n_vocab, ..small })
+    let small =
+        Synth { n_layers: 1, n_embd: 32, n_heads: 1, n_kv_heads: 1, head_dim: 32, n_ff: 32, ..Synth::default() };
+    folder_with(&Synth { context, n_vocab, tied: true, ..small })
 }
 
 fn of<'a>(report: &'a Value, case: &str) -> &'a Value {
