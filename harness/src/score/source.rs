@@ -27,6 +27,9 @@ impl Plant {
     }
 }
 
+/// What a right explanation has: all fragments of one of these sets.
+pub(super) type Fragments = &'static [&'static [&'static str]];
+
 /// Makes a subject that carries these plants, in that room.
 type Subject = for<'a> fn(&'a LoadedModel, &[Plant], Room) -> Result<Box<dyn Runner + 'a>>;
 
@@ -37,7 +40,7 @@ pub struct FaultSource {
     /// Whether the faults share no code with the hypotheses.
     pub independent: bool,
     /// Of bugs that stand in no catalogue: the fragments that a right explanation of one has, in one of several ways.
-    pub(super) told: Option<fn(usize) -> &'static [&'static [&'static str]]>,
+    pub(super) told: Option<fn(usize) -> Fragments>,
     /// Every fault with every stage of the graph it can be planted in.
     pub(super) plants: fn(&Graph, &Model) -> Vec<Plant>,
     /// A subject that carries these; a right one, where there are none.

@@ -174,7 +174,8 @@ fn factor(scene: &Scene<'_>, scale: f64) -> Option<f64> {
         let (got, ..) = scene.e.row(row);
         let s = weights(scene, scale, row, |s, _, _| s.to_vec())?.value;
         let pairs = got.iter().zip(&s).take(row.place.position + 1).filter(|(g, _)| **g > 1e-20);
-        let (low, high) = pairs.fold((None, None), |(low, high): (Option<(f64, f64)>, Option<(f64, f64)>), (g, s)| {
+        type Ends = (Option<(f64, f64)>, Option<(f64, f64)>);
+        let (low, high) = pairs.fold((None, None), |(low, high): Ends, (g, s)| {
             let pair = (*s, f64::from(*g).ln());
             (Some(low.filter(|l| l.0 <= pair.0).unwrap_or(pair)), Some(high.filter(|h| h.0 >= pair.0).unwrap_or(pair)))
         });

@@ -21,9 +21,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         all.push(Law::new(what, 1, move |row: &RowAt| normed(scene, row, run, &|x| scale(x), &|i| f64::from(own[i]))));
     }
     let right = |x: &[f64]| 1.0 / (mean(x) + norm.eps).sqrt();
-    let mut weights: Vec<(String, Rc<dyn Fn(usize) -> f64>)> =
-        vec![("the weight is not applied".to_owned(), Rc::new(|_| 1.0))];
-    let of_own = |f: fn(f64) -> f64| -> Rc<dyn Fn(usize) -> f64> {
+    let mut weights: Vec<(String, Weight)> = vec![("the weight is not applied".to_owned(), Rc::new(|_| 1.0))];
+    let of_own = |f: fn(f64) -> f64| -> Weight {
         let own = own.clone();
         Rc::new(move |i| f(f64::from(own[i])))
     };
@@ -57,6 +56,9 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     }
     all
 }
+
+/// A weight by its index.
+type Weight = Rc<dyn Fn(usize) -> f64>;
 
 fn mean(x: &[f64]) -> f64 {
     x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64

@@ -27,8 +27,11 @@ pub(super) struct Scene<'a> {
     pub(super) fit: Vec<At>,
     fitted: BTreeSet<usize>,
     by_column: bool,
-    tensors: RefCell<HashMap<(usize, StageId), Option<Rc<Tensor<f32>>>>>,
+    tensors: RefCell<Tensors>,
 }
+
+/// Stages as they were given, by step; nothing for those that were not captured.
+type Tensors = HashMap<(usize, StageId), Option<Rc<Tensor<f32>>>>;
 
 /// How a tensor falls into the vectors of tokens: elements before and after the axis that counts them.
 #[derive(Clone, Copy)]

@@ -29,11 +29,14 @@ const GROUPS: usize = 160;
 /// A coefficient this near a whole number is one.
 const WHOLE: f64 = 0.01;
 
+/// Activations by step and token.
+type Rows = HashMap<(usize, usize), Rc<Vec<f64>>>;
+
 /// The terms of the sums of a stage.
 pub(super) struct Sums<'a> {
     scene: &'a Scene<'a>,
     weights: RefCell<HashMap<usize, Rc<Vec<f32>>>>,
-    rows: RefCell<HashMap<(usize, usize), Rc<Vec<f64>>>>,
+    rows: RefCell<Rows>,
     /// Outputs of a linear layer that are looked at.
     outputs: BTreeSet<usize>,
 }
