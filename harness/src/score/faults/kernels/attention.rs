@@ -115,6 +115,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
         &[
             &["zeros stand there", "the query's own key", "from position"],
             &["zeros stand there", "the query's own key", "decode steps"],
+            &["zeros stand there", "from key 24 on and at the query's own key"],
         ],
         |_, n, _| scores(n),
         |s| rescored(s, |p| p.decodes() && p.n == p.p, |_, _, _| 0.0),

@@ -134,6 +134,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["token 1 before", "from position"],
             &["token 1 before", "decode steps"],
             &["position 23", "from position 24"],
+            &["row 23 stands there, in the last row of each part"],
         ],
         both,
         slot_before_again,
@@ -193,6 +194,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["last token", "at position 1", "decod"],
             &["last token", "at position 1", "later"],
             &["overwritten", "position 1"],
+            &["part's last token stands there", "at position 1 and from step after which the cache was looked at 1 on"],
         ],
         keys,
         early_slot_overwritten,
@@ -200,7 +202,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "cache-rows-exchanged-in-fours",
         "of every four rows that a step writes the middle two change places",
-        &[&["exchanged", "mod 4 is 1 to 2"], &["rows", "exchanged", "middle", "4"]],
+        &[
+            &["rows 1 apart are exchanged", "mod 4 is 1 to 2"],
+            &["row whose number differs in the bits of 3 ", "mod 4 is 1 to 2"],
+            &["rows", "exchanged", "middle", "4"],
+        ],
         both,
         |s| {
             misplaced(s, |c| {

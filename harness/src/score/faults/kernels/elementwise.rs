@@ -79,7 +79,13 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "residual-from-before-attention",
         "what the layer read is added, and not what it is after attention",
-        &[&["_out", "instead of"], &["embed is", "instead of"], &["before attention"]],
+        &[
+            &["_out", "instead of"],
+            &["embed is", "instead of"],
+            &["before attention"],
+            &["layer_out is added in the place of", "attn_residual"],
+            &["embed is added in the place of", "attn_residual"],
+        ],
         |_, n, _| residual(n, &[Role::FfnOutput]),
         from_before_attention,
     ),
@@ -115,7 +121,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "residual-from-after-the-norm",
         "the stream that is added is the normed one, in rows from the fifth of a step on",
-        &[&["wrong side of the norm", "from row 4 of the part on"], &["wrong side of the norm", "positions 4 to 23"]],
+        &[
+            &["wrong side of the norm", "from row 4 of the part on"],
+            &["wrong side of the norm", "positions 4 to 23"],
+            &["_norm is added in the place of", "from row 4 of the part on"],
+            &["_norm is added in the place of", "positions 4 to 23"],
+        ],
         sums,
         |s| of_normed(s, |c| c.t >= 4),
     ),
@@ -143,7 +154,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "swiglu-gate-clamped",
         "the gate is clamped to 1 before the activation",
-        &[&["0.73 times", "_up stands there"], &["gate", "cut off at 1"], &["gate", "clamped"]],
+        &[
+            &["0.73 times", "_up stands there"],
+            &["gate", "cut off at 1"],
+            &["gate", "clamped"],
+            &["0.7311 times", "_up stands there"],
+        ],
         swiglu,
         |s| paired(s, |_, at, g, u| silu(g[at].min(1.0)) * u[at]),
     ),
@@ -199,7 +215,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "embed-odd-ids-read-even-rows",
         "rows are addressed in pairs, and an odd id reads the row of the id before",
-        &[&["before", "token id is odd"]],
+        &[&["before", "token id is odd"], &["embedding of the id one less stands there", "where the token id is odd"]],
         embed,
         |s| looked_up(s, |_, id| id & !1),
     ),
@@ -213,7 +229,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "embed-fourth-token-takes-first-id",
         "of every four tokens the last takes the id of the first",
-        &[&["row of the part's first token"]],
+        &[&["row of the part's first token"], &["row of the token 3 before stands there", "row of the part mod 4 = 3"]],
         embed,
         |s| {
             let tokens = s.tokens;

@@ -110,14 +110,22 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "norm-reciprocal-root-estimated",
         "the reciprocal root is the estimate from the bits of the number with one step of refinement",
-        &[&["root", "approximat"], &["root", "estimat"], &["rsqrt"]],
+        &[
+            &["root", "approximat"],
+            &["root", "estimat"],
+            &["rsqrt"],
+            &["every row is multiplied by a factor of its own: what it is divided by is wrong, its weight is right"],
+        ],
         whole,
         |s| rooted(s, |_| true, |x, eps| f64::from(quick_root((squares(x) / x.len() as f64 + eps) as f32))),
     ),
     bug(
         "norm-squares-in-bf16",
         "squares are rounded to bf16 and summed in it, 32 at a time",
-        &[&["squares", "bf16"]],
+        &[
+            &["squares", "bf16"],
+            &["every row is multiplied by a factor of its own: what it is divided by is wrong, its weight is right"],
+        ],
         whole,
         |s| {
             rooted(
@@ -136,7 +144,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "norm-weight-in-bf16",
         "the weight of the norm is kept in bf16",
-        &[&["weight", "rounded to bf16"], &["weight", "in bf16"]],
+        &[
+            &["weight", "rounded to bf16"],
+            &["weight", "in bf16"],
+            &["every column is multiplied by a factor of its own, the same in all rows: its weight is wrong"],
+        ],
         whole,
         |s| weighted(s, |w, c| bf16(w[c.o])),
     ),

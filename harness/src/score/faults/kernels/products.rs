@@ -132,7 +132,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "k-tile-twice-and-next-never",
         "of two tiles of 32 inputs in flight the first is multiplied twice and the second never",
-        &[&["0..31", "taken twice", "32..63", "missing"], &["0..31", "taken twice", "other groups"]],
+        &[
+            &["0..31", "taken twice", "32..63", "missing"],
+            &["0..31", "taken twice", "other groups"],
+            &["inputs 0..31 are taken twice", "1 other group otherwise"],
+        ],
         |_, n, _| linear(n, &[Role::FfnOutput]),
         |s| counted(s, |_| true, |i, _| if i < 32 { 2.0 } else { once(i >= 64) }),
     ),
@@ -157,7 +161,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "fragment-quarters-exchanged",
         "in every tile of 16 outputs the second and the third four change places when they are written",
-        &[&["columns 4 apart", "exchanged", "column mod 16 is 4 to 11"]],
+        &[
+            &["columns 4 apart", "exchanged", "column mod 16 is 4 to 11"],
+            &["differs in the bits of 12 ", "column mod 16 is 4 to 11"],
+        ],
         |_, n, _| linear(n, &[Role::Gate]),
         |s| {
             moved(s, |c| match c.o % 16 {
@@ -227,7 +234,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "minus-in-high-half",
         "the upper 16 of every 32 inputs enter with the wrong sign, in the last 32 outputs",
-        &[&["16..31 mod 32", "subtracted", "from column"], &["11, 13, 15 of 16 ", "subtracted", "from column"]],
+        &[
+            &["16..31 mod 32", "subtracted", "from column"],
+            &["11, 13, 15 of 16 ", "subtracted", "from column"],
+            &["runs 1, 3, 5, 7, 9, 11 and 2 more of 16 inputs", "subtracted", "from column 224 on"],
+            &["runs 1, 3, 5, 7, 9, 11 and 2 more of 16 inputs", "subtracted", "from column 96 on"],
+        ],
         |_, n, _| linear(n, &[Role::Key, Role::AttnOutput]),
         |s| counted(s, |c| c.o + 32 >= c.width, |i, _| if i % 32 < 16 { 1.0 } else { -1.0 }),
     ),
@@ -260,7 +272,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "bias-of-first-head",
         "every head is given the bias of head 0",
-        &[&["bias", "of head 0"], &["bias", "first head"]],
+        &[
+            &["bias", "of head 0"],
+            &["bias", "first head"],
+            &["every column has a number of its own added", "the bias is wrong, from head 1 on"],
+            &["every column has a number of its own added", "the bias is wrong, at head 1;"],
+        ],
         |_, n, _| bias(n, &[Role::Key, Role::Query]),
         |s| {
             let d = s.config.head_dim;

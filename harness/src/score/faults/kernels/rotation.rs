@@ -130,7 +130,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "rope-plane-off-by-one",
         "every plane is turned with the frequency of the next",
-        &[&["positions are multiplied by 0.65"], &["frequency of the next"]],
+        &[&["positions are multiplied by 0.65"], &["frequency of the next"], &["positions are multiplied by 0.6494"]],
         both,
         |s| turned(s, |at| at.angle(at.p as f64, at.i as f64 + 1.0)),
     ),

@@ -211,7 +211,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "swizzle-undone-in-even-rows-only",
         "in odd rows the halves of every 32 weights are exchanged",
-        &[&["16 apart", "exchanged", "column is odd"], &["halves", "exchanged", "column is odd"]],
+        &[
+            &["16 apart", "exchanged", "column is odd"],
+            &["halves", "exchanged", "column is odd"],
+            &["is multiplied as it is of the column 16 apart, in pairs", "where the column is odd"],
+        ],
         |_, n, _| linear(n, &[Role::Key, Role::Gate]),
         |s| reordered(s, |o, i| if o % 2 == 1 { i ^ 16 } else { i }),
     ),
