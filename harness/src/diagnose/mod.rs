@@ -195,9 +195,9 @@ impl Searcher<'_> {
         // Scores that are kept in f16 are just that: the known fault is its name.
         let coarser = |s: &Solution| s.coarser && matches!(node.op, Op::AttnScores(_));
         let names = |c: &Cause| match c.kind {
-            Explains::Place => true,
+            // Of some of the stage: what is told of it is where.
+            Explains::Place | Explains::Value => true,
             Explains::Rounding => solution.as_ref().is_some_and(coarser),
-            Explains::Value => false,
         };
         let cause = cause.filter(|c| solution.is_none() || names(c));
         let explained = solution.is_some() || whole && cause.as_ref().is_none_or(|c| c.kind == Explains::Value);

@@ -49,7 +49,8 @@ fn graded_as_known(score: &Value) {
         ("scaled", 1e-5, 1e-4),
         ("offset", 1e-7, 1e-6),
         ("rms-eps-wrong", 1e-5, 1e-5),
-        ("rope-base", 1e-5, 1e-4),
+        // Few planes of a head carry the bound of a rotated row, whose norm is allowed more for it (`tolerance::of_row`).
+        ("rope-base", 1e-4, 1e-4),
         ("attn-scale-wrong", 1e-6, 1e-5),
     ] {
         let now = graded.iter().find(|g| g["fault"] == fault).unwrap();

@@ -230,10 +230,14 @@ fn slots<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let by = s0 as i64 - p0 as i64;
     let side = if by < 0 { "before" } else { "after" };
     let shifted = move |p: usize| (p as i64 + by).max(0) as usize;
+    let exchanged = match (p0 ^ s0).is_power_of_two() {
+        true => format!("rows {} apart are exchanged", p0 ^ s0),
+        false => format!("the row whose number differs in the bits of {} stands there", p0 ^ s0),
+    };
     let mut rules: Vec<(String, Rule)> = vec![
         (format!("row {s0} stands there"), Box::new(move |_| s0)),
         (format!("the row {} {side} stands there", by.abs()), Box::new(shifted)),
-        (format!("rows {} apart are exchanged", p0 ^ s0), Box::new(move |p| p ^ p0 ^ s0)),
+        (exchanged, Box::new(move |p| p ^ p0 ^ s0)),
     ];
     for m in 2..=64usize {
         rules.push((format!("slots are counted modulo {m}"), Box::new(move |p| p % m)));
