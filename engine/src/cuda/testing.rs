@@ -13,7 +13,7 @@ pub fn graphs() -> [Graph; 2] {
     let metadata = Invented(|key: &str| match key {
         "block_count" | "attention.head_count_kv" => 2,
         "attention.head_count" => 4,
-        "attention.key_length" | "attention.value_length" => 32,
+        "attention.key_length" | "attention.value_length" | "rope.dimension_count" => 32,
         "feed_forward_length" => 96,
         _ => 64,
     });
