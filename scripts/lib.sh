@@ -21,6 +21,12 @@ log() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
 # die MESSAGE...: say what is wrong and what to do; exit 2, qdiff's code for trouble.
 die() { log "error: $*"; exit 2; }
 
+# members: '-p PACKAGE' for each package of the workspace, and for none outside it (fuzz/).
+members() {
+    cargo metadata -q --no-deps --format-version 1 --locked --manifest-path "$root/Cargo.toml" |
+        grep -o '"id":"[^"]*"' | sed 's/.*:"\(.*\)"/-p \1/'
+}
+
 # claim_target: call before cargo. Cargo cannot tell two clones apart in one target
 # directory: it would run the other clone's qdiff as 'fresh'. So the packages of this
 # workspace are dropped from it when the last build was another clone's, and the lock
@@ -33,7 +39,7 @@ claim_target() {
     while "$lock" -s 8; [ "$(cat "$owner" 2>/dev/null)" != "$root" ]; do
         "$lock" -n 8 || { log "waiting for a build or test of another clone"; "$lock" 8; }
         if [ -d "$CARGO_TARGET_DIR/release" ]; then
-            names=$(cd "$root" && grep -hm1 '^name' ./*/Cargo.toml | sed 's/.*"\(.*\)"/-p \1/')
+            names=$(members) || die "cargo cannot read $root/Cargo.toml"
             # shellcheck disable=SC2086
             cargo clean -q --release --locked --manifest-path "$root/Cargo.toml" $names >&2 ||
                 die "could not clear another clone's build from $CARGO_TARGET_DIR. Delete that directory, or set CARGO_TARGET_DIR to one of your own"
