@@ -23,7 +23,7 @@ struct AttentionParams {
     u32 *arrived;
     float *out;
     const int *position_at;
-    float *scores_tap, *weights_tap; // null where not wanted; [H, N]
+    float *scores_tap, *weights_tap, *out_tap; // null where not wanted; the first two [H, N]
     float scale;
 };
 
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention(const __grid_constant__ 
     for (int r = 0; r < OUTPUTS; r++) {
         const int at = threadIdx.x + THREADS * r;
         if (at >= GROUP * D) break;
-        p.out[kv_head * GROUP * D + at] = sum[r] / total[at / D];
+        p.out[kv_head * GROUP * D + at] = tap(p.out_tap, kv_head * GROUP * D + at, sum[r] / total[at / D]);
     }
     for (int h = 0; h < GROUP; h++) {
         float *weights = weights_of(h);

@@ -17,7 +17,7 @@ struct AttnQkvParams { // of three or two: q, k, v in this order
     const int *position_at;
     float *q;
     void *k_cache, *v_cache;
-    float *norm_tap, *proj_tap[3], *biased_tap[3], *normed_tap[2], *k_rope_tap; // null where not wanted
+    float *norm_tap, *proj_tap[3], *biased_tap[3], *normed_tap[2], *rope_tap[2]; // null where not wanted
     int n, heads, kv_heads;
     float eps;
 };
@@ -97,10 +97,10 @@ __global__ void __launch_bounds__(THREADS) attn_qkv(const __grid_constant__ Attn
         a = turned;
     }
     if (part == 0) {
-        p.q[a_at] = a;
-        p.q[b_at] = b;
+        p.q[a_at] = tap(p.rope_tap[0], a_at, a);
+        p.q[b_at] = tap(p.rope_tap[0], b_at, b);
     } else {
-        float *rope_tap = part == 1 ? p.k_rope_tap : nullptr;
+        float *rope_tap = part == 1 ? p.rope_tap[1] : nullptr;
         auto *cache = (typename Kv::Type *)(part == 1 ? p.k_cache : p.v_cache) + (size_t)position * p.kv_heads * D;
         cache[a_at] = Kv::put(tap(rope_tap, a_at, a));
         cache[b_at] = Kv::put(tap(rope_tap, b_at, b));

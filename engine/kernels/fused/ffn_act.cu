@@ -10,7 +10,7 @@ struct FfnActParams {
     const float *x, *norm;
     Weights gate, up;
     float *y;
-    float *norm_tap, *gate_tap, *up_tap; // null where not wanted
+    float *norm_tap, *gate_tap, *up_tap, *y_tap; // null where not wanted
     int n, m;
     float eps;
 };
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(THREADS) ffn_act(FfnActParams p) {
         const float u_sum = warp_sum(this_up.finish(p.up, row, groups, lane, 32, shared));
         if (lane == 0) {
             const float g = tap(p.gate_tap, row, g_sum), u = tap(p.up_tap, row, u_sum);
-            p.y[row] = g / (1.0f + expf(-g)) * u;
+            p.y[row] = tap(p.y_tap, row, g / (1.0f + expf(-g)) * u);
         }
     }
 }

@@ -11,7 +11,7 @@ struct LinearResidualParams {
     Weights w;
     const float *a;
     float *y;
-    float *product_tap; // null where not wanted
+    float *product_tap, *y_tap; // null where not wanted
     int n, m;
 };
 
@@ -36,5 +36,5 @@ __global__ void __launch_bounds__(THREADS) linear_residual(const __grid_constant
         sum = 0.0f;
         for (int i = 0; i < team; i++) sum += partial[threadIdx.y * team + i];
     }
-    if (lane == 0 && row < p.m) p.y[row] = p.a[row] + tap(p.product_tap, row, sum);
+    if (lane == 0 && row < p.m) p.y[row] = tap(p.y_tap, row, p.a[row] + tap(p.product_tap, row, sum));
 }

@@ -6,26 +6,25 @@
 
 use super::arena::Arena;
 use super::blas::Blas;
-use super::calls::{Calls, Job, check};
+use super::calls::{Calls, Job, Span, check};
 use super::compile::target;
 use super::decoder::Decoder;
 use super::device::{Doing as _, time};
 use super::fast::{Fused, decoder_of};
 #[cfg(any(test, feature = "faults"))]
-use super::faults::{Fault, Planted};
+use super::faults::{Fault, Planted, Replayed};
 use super::functions::Functions;
-use super::launch::Call;
+use super::launch::{Call, Ptr};
 use super::memory::Memory;
 use super::options::{Gemm, Options, Path};
 use super::readback::Readback;
-use super::schedule::{Launch, Schedule, calls_of};
+use super::schedule::{Schedule, calls_of};
 use super::{CudaError, devices};
 use crate::model::{Graph, Model, Node};
 use crate::ops::Op;
 use crate::quant::GgmlType;
 use crate::tap::TapSink;
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, PinnedHostSlice, result, sys};
-use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// A model on a GPU, at some position.
@@ -57,13 +56,22 @@ struct Fast {
     /// The token that the last decode step chose.
     next_token: PinnedHostSlice<u32>,
     /// A decode step as one graph, once there was one.
-    captured: OnceCell<Captured>,
+    captured: Option<Captured>,
+    #[cfg(any(test, feature = "faults"))]
+    planted: Option<&'static Replayed>,
 }
 
-/// A decode step as one graph; its first node takes token and position.
+/// A decode step as one graph: what every decode step of the fast path launches, tapped or not. Its first node takes
+/// token and position, and its parameters say which stages are written to their slots besides.
 struct Captured {
     graph: CudaGraph,
-    first: sys::CUgraphNode,
+    /// One after the other, as they were launched.
+    nodes: Vec<sys::CUgraphNode>,
+    /// The nodes of the model that are tapped now.
+    wanted: Vec<bool>,
+    /// The first node's launch of the step before.
+    #[cfg(any(test, feature = "faults"))]
+    before: Option<Call>,
 }
 
 impl CudaEngine {
@@ -86,7 +94,9 @@ impl CudaEngine {
                 decoder: decoder_of(&graph)?,
                 // SAFETY: written by `argmax` alone; not read before a step has ended.
                 next_token: unsafe { context.alloc_pinned_with_flags::<u32>(1, 0) }.doing("taking pinned memory")?,
-                captured: OnceCell::new(),
+                captured: None,
+                #[cfg(any(test, feature = "faults"))]
+                planted: None,
             }),
         };
         let arena = Arena::take(Memory::at(0, &graph, model, &options)?.bytes, &context, &stream)?;
@@ -118,7 +128,12 @@ impl CudaEngine {
 
     /// Loads every kernel that a step may launch.
     fn load_kernels(&mut self) -> Result<(), CudaError> {
-        let calls = self.schedule(&|_| false).kernels();
+        #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
+        let mut calls = self.schedule(&|_| false).kernels();
+        #[cfg(any(test, feature = "faults"))]
+        if let Some((fast, planted)) = self.fast.as_ref().and_then(|fast| Some((fast, fast.planted?))) {
+            calls.extend(planted.launches(&self.fused(fast, &|_| false)));
+        }
         self.functions.load(&self.context, &self.arch, &calls)
     }
 
@@ -139,6 +154,18 @@ impl CudaEngine {
     #[cfg(any(test, feature = "faults"))]
     pub fn plant(&mut self, places: Vec<(usize, &'static Fault)>) -> Result<(), CudaError> {
         self.planted = Some(Planted::new(places, &self.graph, &self.stream)?);
+        self.load_kernels()
+    }
+
+    /// Plants a bug in the captured graph of the fast path; nothing where there is none.
+    ///
+    /// # Errors
+    /// If a kernel with the bug does not compile.
+    #[cfg(any(test, feature = "faults"))]
+    pub fn plant_in_graph(&mut self, fault: &'static Replayed) -> Result<(), CudaError> {
+        if let Some(fast) = &mut self.fast {
+            (fast.planted, fast.captured) = (Some(fault), None);
+        }
         self.load_kernels()
     }
 
@@ -215,12 +242,19 @@ impl CudaEngine {
             )));
         }
         let wanted: Vec<bool> = self.graph.nodes.iter().map(|n| taps.wants(n.id)).collect();
-        let tapped = wanted.contains(&true);
-        match (&self.fast, tokens) {
-            (Some(fast), &[token]) if !tapped => self.replay(fast, token)?,
-            _ => self.walk(tokens, &wanted, taps)?,
+        match (self.fast.take(), tokens) {
+            (Some(mut fast), &[token]) => {
+                let replayed = self.replay(&mut fast, token, &wanted);
+                self.fast = Some(fast);
+                replayed?;
+                self.send_slots(&wanted, taps)?;
+            }
+            (fast, _) => {
+                self.fast = fast;
+                self.walk(tokens, &wanted, taps)?;
+            }
         }
-        if let (true, Some(readback)) = (tapped, &mut self.readback) {
+        if let Some(readback) = &mut self.readback {
             readback.finish(taps)?;
         }
         self.stream.synchronize().doing("running a step")?;
@@ -248,46 +282,77 @@ impl CudaEngine {
                     }
                 }
             }
-            self.send(&launch, wanted, taps)?;
+            for &i in launch.nodes.iter().filter(|&&i| wanted[i]) {
+                self.send(i, self.memory.outputs[i].at, launch.span, taps)?;
+            }
         }
         Ok(())
     }
 
-    /// A decode step without taps: one launch of the captured graph.
-    fn replay(&self, fast: &Fast, token: u32) -> Result<(), CudaError> {
-        let captured = match fast.captured.get() {
+    /// A decode step: one launch of the captured graph. What is wanted of it is written to the slots.
+    fn replay(&self, fast: &mut Fast, token: u32, wanted: &[bool]) -> Result<(), CudaError> {
+        let mut captured = match fast.captured.take() {
             Some(captured) => captured,
-            None => {
-                let now = self.capture()?;
-                fast.captured.get_or_init(|| now)
-            }
+            None => self.capture(fast)?,
         };
-        let first = self.fused(fast, &|_| false).embed_token(token, self.position);
-        let function = self.functions.get(&first.kernel());
-        // SAFETY: the parameters are the captured ones but for two numbers, and the node is the graph's first.
-        unsafe { first.update(function, captured.graph.cu_graph_exec(), captured.first)? };
-        captured.graph.launch().doing("launching a decode step")
+        let slots = self.memory.slot_memory;
+        if wanted.contains(&true) && slots.bytes > 0 {
+            // SAFETY: the slots' own address and length; the stream orders it before the graph.
+            unsafe { result::memset_d8_async(slots.at, 0xFF, slots.bytes, self.stream.cu_stream()) }
+                .doing("clearing the slots of taps")?;
+        }
+        let mut calls: Vec<Call> = if captured.wanted == wanted {
+            vec![self.fused(fast, &|_| false).embed_token(token, self.position)]
+        } else {
+            calls_of(self.fused(fast, &|i| wanted[i]).decode(token, self.position)).collect()
+        };
+        #[cfg(any(test, feature = "faults"))]
+        if let Some(planted) = fast.planted {
+            planted.spoil(&mut calls, captured.before.as_ref(), &fast.decoder);
+            captured.before = calls.first().cloned();
+        }
+        for (call, &node) in calls.iter_mut().zip(&captured.nodes) {
+            let function = self.functions.get(&call.kernel());
+            // SAFETY: the launch that was captured as this node, of this graph, but for numbers and for addresses of
+            // slots, which are as long as what is written there.
+            unsafe { call.update(function, captured.graph.cu_graph_exec(), node)? };
+        }
+        captured.wanted = wanted.to_vec();
+        captured.graph.launch().doing("launching a decode step")?;
+        fast.captured = Some(captured);
+        Ok(())
     }
 
-    fn capture(&self) -> Result<Captured, CudaError> {
-        let launches = self.schedule(&|_| false).step(&[0], 0);
+    fn capture(&self, fast: &Fast) -> Result<Captured, CudaError> {
+        #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
+        let mut calls: Vec<Call> = calls_of(self.fused(fast, &|_| false).decode(0, 0)).collect();
+        #[cfg(any(test, feature = "faults"))]
+        if let Some(planted) = fast.planted {
+            planted.spoil(&mut calls, None, &fast.decoder);
+        }
         self.stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .doing("capturing a decode step")?;
-        for call in calls_of(launches) {
-            self.launch(&call, true)?;
+        for call in &calls {
+            self.launch(call, true)?;
         }
         let graph = self
             .stream
             .end_capture(sys::CUgraphInstantiate_flags(0))
             .doing("capturing a decode step")?
             .ok_or_else(|| CudaError::Unsupported("CUDA captured nothing".to_owned()))?;
-        let (mut first, mut count) = (std::ptr::null_mut(), 1);
-        // SAFETY: a live graph, and room for the one node it begins with.
-        unsafe { sys::cuGraphGetRootNodes(graph.cu_graph(), &raw mut first, &raw mut count) }
-            .result()
-            .doing("capturing a decode step")?;
-        Ok(Captured { graph, first })
+        let nodes = chain(&graph)?;
+        if nodes.len() != calls.len() {
+            let (nodes, calls) = (nodes.len(), calls.len());
+            return Err(CudaError::Unsupported(format!("CUDA captured {nodes} of {calls} launches in a row")));
+        }
+        Ok(Captured {
+            graph,
+            nodes,
+            wanted: vec![false; self.graph.nodes.len()],
+            #[cfg(any(test, feature = "faults"))]
+            before: None,
+        })
     }
 
     fn calls(&self) -> Calls<'_> {
@@ -322,25 +387,39 @@ impl CudaEngine {
         Ok(())
     }
 
-    /// Sends what is wanted of a launch's outputs to the host.
-    fn send(&mut self, launch: &Launch, wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
-        for &i in launch.nodes.iter().filter(|&&i| wanted[i]) {
-            let node = &self.graph.nodes[i];
-            let shape = Graph::extent(node, launch.span.tokens, launch.span.keys());
-            let (id, mut from) = (node.id, self.memory.outputs[i].at);
-            if node.op.has_state()
-                && let Some(read) = self.calls().read_cache(from, shape.iter().product())
-            {
-                self.launch(&read, false)?;
-                from = self.memory.cache_f32;
-            }
-            if self.readback.is_none() {
-                let keep = self.options.keep_taps;
-                self.readback = Some(Readback::new(&self.context, &self.stream, self.memory.ring, keep)?);
-            }
-            if let Some(readback) = &mut self.readback {
-                readback.send(id, shape, from, taps)?;
-            }
+    /// Sends what is wanted of a decode step to the host.
+    fn send_slots(&mut self, wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
+        // What stays on the device stands where it shall.
+        if self.options.keep_taps {
+            return Ok(());
+        }
+        let span = Span { tokens: 1, first: self.position };
+        for i in (0..wanted.len()).filter(|&i| wanted[i]) {
+            let from = match self.memory.slots[i] {
+                0 => self.memory.outputs[i].at,
+                slot => slot,
+            };
+            self.send(i, from, span, taps)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the output of node `i`, which stands at `from`, to the host.
+    fn send(&mut self, i: usize, mut from: Ptr, span: Span, taps: &mut dyn TapSink) -> Result<(), CudaError> {
+        let node = &self.graph.nodes[i];
+        let (id, shape) = (node.id, Graph::extent(node, span.tokens, span.keys()));
+        if node.op.has_state()
+            && let Some(read) = self.calls().read_cache(from, shape.iter().product())
+        {
+            self.launch(&read, false)?;
+            from = self.memory.cache_f32;
+        }
+        if self.readback.is_none() {
+            let keep = self.options.keep_taps;
+            self.readback = Some(Readback::new(&self.context, &self.stream, self.memory.ring, keep)?);
+        }
+        if let Some(readback) = &mut self.readback {
+            readback.send(id, shape, from, taps)?;
         }
         Ok(())
     }
@@ -351,4 +430,24 @@ impl CudaEngine {
         // and loaded; `calls` and `fast` give addresses of buffers with the extents of the graph.
         unsafe { call.launch(function, &self.stream, early) }
     }
+}
+
+/// The nodes of a graph that is one chain, first first.
+fn chain(graph: &CudaGraph) -> Result<Vec<sys::CUgraphNode>, CudaError> {
+    let doing = "reading a captured graph";
+    let (mut at, mut count) = (std::ptr::null_mut(), 1);
+    // SAFETY: a live graph, and room for the one node it begins with.
+    unsafe { sys::cuGraphGetRootNodes(graph.cu_graph(), &raw mut at, &raw mut count) }.result().doing(doing)?;
+    let mut nodes = Vec::new();
+    while count == 1 {
+        nodes.push(at);
+        // SAFETY: as above; an edge's data is asked for, since one of a programmatic launch is not told without.
+        unsafe {
+            let mut edge = std::mem::zeroed::<sys::CUgraphEdgeData>();
+            sys::cuGraphNodeGetDependentNodes_v2(nodes[nodes.len() - 1], &raw mut at, &raw mut edge, &raw mut count)
+        }
+        .result()
+        .doing(doing)?;
+    }
+    Ok(nodes)
 }

@@ -81,9 +81,9 @@ impl Fused<'_> {
         self.calls.memory.outputs[i].at
     }
 
-    /// Where the output of a node is to be written, if it is wanted.
+    /// Where the output of a node of a decode step is to be written besides, if it is wanted.
     fn tap(&self, i: usize) -> Ptr {
-        if (self.wants)(i) { self.at(i) } else { 0 }
+        if (self.wants)(i) { self.calls.memory.slots[i] } else { 0 }
     }
 
     fn weight(&self, i: usize) -> &Weight {
@@ -182,7 +182,7 @@ impl Fused<'_> {
             proj_tap: layer.proj.map(|i| self.tap(i)),
             biased_tap: layer.biased.map(tap_some),
             normed_tap: layer.normed.map(tap_some),
-            k_rope_tap: self.tap(layer.rope[1]),
+            rope_tap: layer.rope.map(|i| self.tap(i)),
             n: q.n as i32,
             heads: config.n_heads as i32,
             kv_heads: config.n_kv_heads as i32,
@@ -212,6 +212,7 @@ impl Fused<'_> {
             position_at: memory.position,
             scores_tap: self.tap(layer.scores),
             weights_tap: self.tap(layer.weights),
+            out_tap: self.tap(layer.context),
             scale: self.scale(layer),
         };
         let group = config.n_heads / config.n_kv_heads;
@@ -228,6 +229,7 @@ impl Fused<'_> {
             a: self.at(a),
             y: self.at(out),
             product_tap: self.tap(linear),
+            y_tap: self.tap(out),
             n: w.n as i32,
             m: w.m as i32,
         };
@@ -251,6 +253,7 @@ impl Fused<'_> {
             norm_tap: self.tap(layer.ffn_norm),
             gate_tap: self.tap(layer.gate),
             up_tap: self.tap(layer.up),
+            y_tap: self.tap(layer.act),
             n: gate.n as i32,
             m: gate.m as i32,
             eps: self.eps(layer.ffn_norm),
@@ -292,13 +295,15 @@ impl Fused<'_> {
     /// The fused attention of many tokens, for the three nodes that end in `layer.context`.
     pub fn prefill_attention(&self, layer: &Layer, span: Span) -> Launch {
         let config = &self.calls.graph.config;
+        // In the node's own buffer: a longer step walks launch by launch.
+        let tap = |i| if (self.wants)(i) { self.at(i) } else { 0 };
         let params = AttnPrefillParams {
             q: self.at(layer.rope[0]),
             k: self.at(layer.cache[0]),
             v: self.at(layer.cache[1]),
             out: self.at(layer.context),
-            scores_tap: self.tap(layer.scores),
-            weights_tap: self.tap(layer.weights),
+            scores_tap: tap(layer.scores),
+            weights_tap: tap(layer.weights),
             heads: config.n_heads as i32,
             kv_heads: config.n_kv_heads as i32,
             first: span.first as i32,
@@ -311,5 +316,52 @@ impl Fused<'_> {
         let kv = self.calls.options.kv.kernel();
         let call = Call::new(params, grid, PREFILL_THREADS).of(&[&kv, &config.head_dim, &rows]);
         self.launch(call, vec![layer.scores, layer.weights, layer.context], span)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::options::{Options, Path};
+    use crate::cuda::schedule::calls_of;
+    use crate::cuda::testing::{graphs, with_calls};
+
+    /// The addresses and numbers that launches are given, in their order.
+    fn numbers(calls: impl Iterator<Item = Call>) -> Vec<u64> {
+        let told: String = calls.map(|call| format!("{:?}", call.params)).collect();
+        told.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+    }
+
+    #[test]
+    fn a_decode_step_writes_each_stage_that_is_wanted_to_a_slot_of_its_own() {
+        for graph in &graphs() {
+            let options = Options { step: 8, context: 16, path: Path::Fast, taps: true, ..Options::default() };
+            with_calls(graph, &options, |calls| {
+                let decoder = decoder_of(graph).expect("a decoder");
+                let launch = |wants: &dyn Fn(usize) -> bool| {
+                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants };
+                    numbers(calls_of(fused.decode(7, 5)))
+                };
+                let untapped = launch(&|_| false);
+                let mut seen = Vec::new();
+                for (i, node) in graph.nodes.iter().enumerate() {
+                    let slot = calls.memory.slots[i];
+                    let tapped = launch(&|j| j == i);
+                    let changed: Vec<(u64, u64)> =
+                        std::iter::zip(untapped.clone(), tapped).filter(|(a, b)| a != b).collect();
+                    // What stands until the step ends needs none.
+                    let stands = node.op.has_state() || node.id.layer.is_none() && node.weights.len() == 1 && slot == 0;
+                    assert_eq!(changed, if stands { vec![] } else { vec![(0, slot)] }, "{}", node.id);
+                    let elements: usize = Graph::extent(node, 1, options.context).iter().product();
+                    if slot > 0 {
+                        seen.push((slot, slot + 4 * elements as u64));
+                    }
+                }
+                seen.sort_unstable();
+                assert!(seen.windows(2).all(|pair| pair[0].1 <= pair[1].0), "slots overlap");
+                let all = calls.memory.slot_memory;
+                assert!(seen[0].0 >= all.at && seen[seen.len() - 1].1 <= all.at + all.bytes as u64);
+            });
+        }
     }
 }

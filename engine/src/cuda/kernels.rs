@@ -136,22 +136,22 @@ kernels! {
     AttnQkv(AttnQkvParams) "fused/attn_qkv.cu" {
         x: Ptr, norm: Ptr, bias: [Ptr; 3], head_norm: [Ptr; 2], frequency: Ptr, w: [Planes; 3], position_at: Ptr,
         q: Ptr, k_cache: Ptr, v_cache: Ptr, norm_tap: Ptr, proj_tap: [Ptr; 3], biased_tap: [Ptr; 3],
-        normed_tap: [Ptr; 2], k_rope_tap: Ptr, n: i32, heads: i32, kv_heads: i32, eps: f32,
+        normed_tap: [Ptr; 2], rope_tap: [Ptr; 2], n: i32, heads: i32, kv_heads: i32, eps: f32,
     }
     Attention(AttentionParams) "fused/attention.cu" {
         q: Ptr, k: Ptr, v: Ptr, partial: Ptr, arrived: Ptr, out: Ptr, position_at: Ptr, scores_tap: Ptr,
-        weights_tap: Ptr, scale: f32,
+        weights_tap: Ptr, out_tap: Ptr, scale: f32,
     }
     AttnPrefill(AttnPrefillParams) "fused/attn_prefill.cu" {
         q: Ptr, k: Ptr, v: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, kv_heads: i32, first: i32,
         tokens: i32, scale: f32,
     }
     LinearResidual(LinearResidualParams) "fused/linear_residual.cu" {
-        x: Ptr, w: Planes, a: Ptr, y: Ptr, product_tap: Ptr, n: i32, m: i32,
+        x: Ptr, w: Planes, a: Ptr, y: Ptr, product_tap: Ptr, y_tap: Ptr, n: i32, m: i32,
     }
     FfnAct(FfnActParams) "fused/ffn_act.cu" {
-        x: Ptr, norm: Ptr, gate: Planes, up: Planes, y: Ptr, norm_tap: Ptr, gate_tap: Ptr, up_tap: Ptr, n: i32,
-        m: i32, eps: f32,
+        x: Ptr, norm: Ptr, gate: Planes, up: Planes, y: Ptr, norm_tap: Ptr, gate_tap: Ptr, up_tap: Ptr, y_tap: Ptr,
+        n: i32, m: i32, eps: f32,
     }
     LmHead(LmHeadParams) "fused/lm_head.cu" {
         x: Ptr, norm: Ptr, w: Planes, logits: Ptr, norm_tap: Ptr, n: i32, m: i32, eps: f32,
@@ -173,6 +173,10 @@ kernels! {
     }
     #[cfg(any(test, feature = "faults"))]
     ZeroedHead(ZeroedHeadParams) "faults/zeroed_head.cu" { y: Ptr, heads: i32, d: i32, head: i32, count: i32, }
+    #[cfg(any(test, feature = "faults"))]
+    LinearResidualEarly(LinearResidualEarlyParams) "faults/linear_residual_early.cu" {
+        x: Ptr, w: Planes, a: Ptr, y: Ptr, product_tap: Ptr, y_tap: Ptr, n: i32, m: i32,
+    }
     #[cfg(any(test, feature = "faults"))]
     Copy(CopyParams) "faults/copy.cu" { x: Ptr, y: Ptr, count: i32, }
 }

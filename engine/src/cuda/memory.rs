@@ -35,6 +35,11 @@ pub struct Memory {
     pub weights: HashMap<String, Weight>,
     /// Per node, the buffer it writes: one per stage name, which the layers share; caches have one each.
     pub outputs: Vec<Part>,
+    /// Per node, where the captured graph of a decode step writes its output besides: 0 where it stands in `outputs`
+    /// until the step ends, or is no tap.
+    pub slots: Vec<Ptr>,
+    /// All slots.
+    pub slot_memory: Part,
     /// Per rotating node, `base^(−2i/d)` of each plane.
     pub frequencies: HashMap<usize, Ptr>,
     /// Token ids of a step.
@@ -80,6 +85,7 @@ impl Memory {
             weights.insert(weight.name.clone(), planned);
         }
         let outputs = plan_outputs(graph, options, &mut plan);
+        let (slots, slot_memory) = plan_slots(graph, options, &mut plan);
         let mut frequencies = HashMap::new();
         for (index, node) in graph.nodes.iter().enumerate() {
             if let Op::Rope(rope) = &node.op {
@@ -101,6 +107,8 @@ impl Memory {
         Ok(Self {
             weights,
             outputs,
+            slots,
+            slot_memory,
             frequencies,
             tokens: take(4 * options.step.max(1)),
             dequantised: take(dequantised),
@@ -193,9 +201,26 @@ fn plan_outputs(graph: &Graph, options: &Options, plan: &mut Plan) -> Vec<Part> 
     graph.nodes.iter().map(part_of).collect()
 }
 
+/// Slots of the nodes whose buffers several of them share, one after the other.
+fn plan_slots(graph: &Graph, options: &Options, plan: &mut Plan) -> (Vec<Ptr>, Part) {
+    let shares = |node: &Node| node.id.layer.is_some() && !node.op.has_state() || node.role == Role::HeadInput;
+    let bytes = |node: &Node| match options.path == Path::Fast && options.taps && shares(node) {
+        true => 4 * Graph::extent(node, 1, options.context).iter().product::<usize>(),
+        false => 0,
+    };
+    let all = plan.take(graph.nodes.iter().map(bytes).sum());
+    let mut at = all.at;
+    let mut slot = |node| {
+        let here = at;
+        at += bytes(node) as u64;
+        if at > here { here } else { 0 }
+    };
+    (graph.nodes.iter().map(&mut slot).collect(), all)
+}
+
 fn output_bytes(node: &Node, options: &Options) -> usize {
     let of_pairs = node.shape.contains(&Axis::Tokens) && node.shape.contains(&Axis::Keys);
-    if of_pairs && options.path == Path::Fast && !options.scores {
+    if of_pairs && options.path == Path::Fast && !options.taps {
         return 0;
     }
     let tokens = if options.last_logits && node.role == Role::Logits { 1 } else { options.step };

@@ -76,8 +76,9 @@ pub struct Options {
     pub gemm: Gemm,
     /// KV cache.
     pub kv: KvType,
-    /// Whether attention scores and weights may be tapped: the fast path keeps room for them only then.
-    pub scores: bool,
+    /// Whether stages may be tapped: the fast path keeps room for attention scores and weights, and for the taps of a
+    /// decode step, only then.
+    pub taps: bool,
     /// Whether taps stay on the device: copied aside, and not brought to the
     /// host. What the copies themselves cost is measured so.
     pub keep_taps: bool,

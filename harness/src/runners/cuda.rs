@@ -35,7 +35,7 @@ fn options(path: Path, room: Room) -> Result<Options> {
         Number::Bf16 => bail!("the CUDA engine has no KV cache in bf16; take --kv-type f16, or --subject cpu"),
     };
     let Room { step, context, gemm, .. } = room;
-    Ok(Options { step, context, path, gemm, kv, scores: true, ..Options::default() })
+    Ok(Options { step, context, path, gemm, kv, taps: true, ..Options::default() })
 }
 
 /// The engine on the first GPU, by either path.
@@ -87,6 +87,18 @@ impl Cuda {
     ) -> Result<Self> {
         let mut runner = Self::new(model, options)?;
         runner.engine.plant(places)?;
+        Ok(runner)
+    }
+
+    /// A runner of the fast path with bugs in its captured graph.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn planted_in_graph(
+        model: &Model, options: Options, faults: Vec<&'static qdiff_engine::cuda::faults::Replayed>,
+    ) -> Result<Self> {
+        let mut runner = Self::new(model, options)?;
+        faults.into_iter().try_for_each(|fault| runner.engine.plant_in_graph(fault))?;
         Ok(runner)
     }
 }

@@ -14,7 +14,7 @@ mod sampling;
 mod source;
 
 #[cfg(feature = "faults")]
-pub use cuda::CUDA;
+pub use cuda::{CUDA, CUDA_FAST};
 pub use run::ScoreRun;
 pub use sampling::Sampling;
 pub use source::{FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS};

@@ -92,7 +92,7 @@ impl<'a> ScoreRun<'a> {
             told: source.told.and(first).map(told),
             worth: source.told.zip(first).map(|(fragments, f)| worth(f, fragments(plant.fault))),
             detected: first.is_some(),
-            stage_right: others == 0 && first.is_some_and(|f| f.id == plant.stage),
+            stage_right: (others == 0 || source.several) && first.is_some_and(|f| f.id == plant.stage),
             cause_right: match (source.told, first) {
                 (Some(fragments), Some(f)) => worth(f, fragments(plant.fault)) == Worth::Right,
                 (None, Some(f)) => named(f, plant),
@@ -164,6 +164,7 @@ impl<'a> ScoreRun<'a> {
             cases: Vec::with_capacity(plants.len()),
             pairs: Vec::new(),
         };
+        let sampling = Sampling { pairs: if source.several { 0 } else { sampling.pairs }, ..sampling };
         let total = plants.len() + sampling.pairs;
         for (done, plant) in plants.iter().enumerate() {
             progress(&format!("{}@{}", plant.cause.mutation, plant.stage), done, total);

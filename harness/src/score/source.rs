@@ -41,6 +41,8 @@ pub struct FaultSource {
     pub independent: bool,
     /// Of bugs that stand in no catalogue: the fragments that a right explanation of one has, in one of several ways.
     pub(super) told: Option<fn(usize) -> Fragments>,
+    /// Whether one fault may spoil several stages: then the first that is found counts.
+    pub(super) several: bool,
     /// Every fault with every stage of the graph it can be planted in.
     pub(super) plants: fn(&Graph, &Model) -> Vec<Plant>,
     /// A subject that carries these; a right one, where there are none.
@@ -59,6 +61,7 @@ pub static INDEPENDENT: FaultSource = FaultSource {
     name: "independent faults (cpu)",
     independent: true,
     told: None,
+    several: false,
     plants: |graph, model| {
         let of = |(index, fault): (usize, &faults::Fault)| {
             let cause = fault.cause.parse().expect("a planted fault states a cause");
@@ -78,6 +81,7 @@ pub static KERNELS: FaultSource = FaultSource {
     name: "bugs of kernels in no catalogue (cpu)",
     independent: true,
     told: Some(|fault| faults::kernels::all().nth(fault).map_or(&[], |f| f.told)),
+    several: false,
     plants: |graph, model| {
         let of = |(fault, bug): (usize, &'static faults::kernels::KernelFault)| {
             let cause = CauseId { mutation: bug.name.to_owned(), parameters: Vec::new(), since: None };
@@ -99,6 +103,7 @@ pub static ROUND_TRIPS: FaultSource = FaultSource {
     name: "round trips (rewritten graph, cpu)",
     independent: false,
     told: None,
+    several: false,
     plants: |graph, model| {
         let of = |(index, m): (usize, &Mutation)| {
             let values = m.defaults();

@@ -115,7 +115,7 @@ fn sources(subject: ScoreSubject) -> Result<Vec<&'static FaultSource>> {
         #[cfg(feature = "faults")]
         ScoreSubject::Cuda => {
             qdiff_engine::cuda::devices()?;
-            Ok(vec![&crate::score::CUDA])
+            Ok(vec![&crate::score::CUDA, &crate::score::CUDA_FAST])
         }
         #[cfg(not(feature = "faults"))]
         ScoreSubject::Cuda => anyhow::bail!(

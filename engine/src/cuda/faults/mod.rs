@@ -4,8 +4,11 @@
 //! of a launch, leaves a launch out, takes another buffer, or runs a kernel of `kernels/faults` that has the bug in it.
 
 mod launches;
+mod replayed;
 #[cfg(test)]
 mod tests;
+
+pub use replayed::{REPLAYED, Replayed};
 
 use super::CudaError;
 use super::calls::Calls;

@@ -71,7 +71,7 @@ fn entries(gemm: Gemm, kv: KvType) -> Vec<Entry> {
             path,
             gemm,
             kv,
-            scores: taps != Taps::Off,
+            taps: taps != Taps::Off,
             keep_taps: taps == Taps::Device,
             last_logits: taps == Taps::Off,
         },
