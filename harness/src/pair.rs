@@ -191,15 +191,19 @@ impl<'a> Pair<'a> {
     pub fn repeat(
         &self, kind: &RunnerKind, tokens: Tokens<'_>, faults: &Faults, first: &Recording, runs: usize,
     ) -> Result<Repeated> {
+        let mut varied = Vec::new();
         for run in 2..=runs {
-            let again = self.run(kind, tokens, faults.clone())?;
+            let mut runner = self.runner(kind, tokens, faults.clone())?;
+            let words = runner.vary(run)?.map(str::to_owned);
+            let again = self.record(runner.as_mut(), tokens)?;
             let graph = &self.oracle.graph;
-            let race = Race::between(graph, &first.capture, &again.capture, run);
-            if race.is_some() {
-                return Ok(Repeated { runs: run, race });
+            if let Some(race) = Race::between(graph, &first.capture, &again.capture, run) {
+                let race = Some(Race { under: words, ..race });
+                return Ok(Repeated { runs: run, varied, race });
             }
+            varied.extend(words.filter(|words| !varied.contains(words)));
         }
-        Ok(Repeated { runs, race: None })
+        Ok(Repeated { runs, varied, race: None })
     }
 
     /// Judges the one against the other, or by itself where there is none, and looks for what explains it.

@@ -16,7 +16,8 @@ use super::faults::{Fault, Planted, Replayed};
 use super::functions::Functions;
 use super::launch::{Call, Ptr};
 use super::memory::Memory;
-use super::options::{Gemm, Options, Path};
+use super::load::Load;
+use super::options::{Circumstances, Gemm, Options, Path};
 use super::readback::Readback;
 use super::schedule::{Schedule, calls_of};
 use super::{CudaError, devices};
@@ -42,6 +43,10 @@ pub struct CudaEngine {
     memory: Memory,
     _arena: Arena,
     position: usize,
+    /// Whether launches are kept apart.
+    apart: bool,
+    /// What keeps the card busy meanwhile.
+    load: Option<Load>,
     device: String,
     /// What kernels are compiled for.
     arch: String,
@@ -115,6 +120,8 @@ impl CudaEngine {
             memory,
             _arena: arena,
             position: 0,
+            apart: false,
+            load: None,
             device: device.name,
             arch: target(device.capability),
             graph,
@@ -167,6 +174,16 @@ impl CudaEngine {
             (fast.planted, fast.captured) = (Some(fault), None);
         }
         self.load_kernels()
+    }
+
+    /// Runs from now on under these circumstances.
+    ///
+    /// # Errors
+    /// If CUDA fails.
+    pub fn under(&mut self, circumstances: Circumstances) -> Result<(), CudaError> {
+        self.apart = circumstances.apart;
+        self.load = circumstances.load.then(|| Load::new(&self.context)).transpose()?;
+        Ok(())
     }
 
     /// Goes back to position `to`, forgetting what came after.
@@ -241,6 +258,9 @@ impl CudaEngine {
                 "token {token} is not in the model's vocabulary of {vocabulary} tokens"
             )));
         }
+        if let Some(load) = &mut self.load {
+            load.queue()?;
+        }
         let wanted: Vec<bool> = self.graph.nodes.iter().map(|n| taps.wants(n.id)).collect();
         match (self.fast.take(), tokens) {
             (Some(mut fast), &[token]) => {
@@ -301,7 +321,8 @@ impl CudaEngine {
             unsafe { result::memset_d8_async(slots.at, 0xFF, slots.bytes, self.stream.cu_stream()) }
                 .doing("clearing the slots of taps")?;
         }
-        let mut calls: Vec<Call> = if captured.wanted == wanted {
+        #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
+        let mut calls: Vec<Call> = if captured.wanted == wanted && !self.apart {
             vec![self.fused(fast, &|_| false).embed_token(token, self.position)]
         } else {
             calls_of(self.fused(fast, &|i| wanted[i]).decode(token, self.position)).collect()
@@ -311,7 +332,14 @@ impl CudaEngine {
             planted.spoil(&mut calls, captured.before.as_ref(), &fast.decoder);
             captured.before = calls.first().cloned();
         }
-        for (call, &node) in calls.iter_mut().zip(&captured.nodes) {
+        if self.apart {
+            for call in &calls {
+                self.launch(call, false)?;
+            }
+            fast.captured = Some(captured);
+            return Ok(());
+        }
+        for (call, &node) in calls.iter().zip(&captured.nodes) {
             let function = self.functions.get(&call.kernel());
             // SAFETY: the launch that was captured as this node, of this graph, but for numbers and for addresses of
             // slots, which are as long as what is written there.

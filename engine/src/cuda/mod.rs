@@ -18,6 +18,7 @@ pub mod faults;
 mod functions;
 pub mod kernels;
 mod launch;
+mod load;
 mod memory;
 mod options;
 mod readback;
@@ -28,4 +29,4 @@ mod weights;
 
 pub use device::{CudaError, Device, bandwidth, devices, free_memory};
 pub use engine::CudaEngine;
-pub use options::{Gemm, KvType, Options, Path};
+pub use options::{Circumstances, Gemm, KvType, Options, Path};

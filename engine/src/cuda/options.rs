@@ -85,3 +85,13 @@ pub struct Options {
     /// Whether only the last token's logits are made, as generation needs them.
     pub last_logits: bool,
 }
+
+/// What must change no bit of a run, and shows a race if it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Circumstances {
+    /// Another stream fills memory during each step.
+    pub load: bool,
+    /// A decode step of the fast path launches each kernel after the one before has ended, in place of the captured
+    /// graph, in which they overlap.
+    pub apart: bool,
+}

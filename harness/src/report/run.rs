@@ -292,7 +292,9 @@ fn evidence(report: &Report) -> Vec<Line> {
     }
     lines.push(("tokens", tokens(report)));
     if let Some(repeated) = report.repeated.as_ref().filter(|r| r.race.is_none()) {
-        let words = format!("{} of the subject, bit for bit the same", counted(repeated.runs, "run"));
+        let varied = repeated.varied.join(", one ");
+        let varied = if varied.is_empty() { varied } else { format!("; one {varied}") };
+        let words = format!("{} of the subject, bit for bit the same{varied}", counted(repeated.runs, "run"));
         lines.push(("repeat", words));
     }
     let health = match verdict.health.as_slice() {

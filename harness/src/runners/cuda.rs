@@ -5,7 +5,7 @@ use crate::arithmetic::{Arithmetic, Number};
 use crate::capture::{Collector, Step, Want};
 use crate::room::Room;
 use anyhow::{Result, bail};
-use qdiff_engine::cuda::{CudaEngine, Gemm, KvType, Options, Path};
+use qdiff_engine::cuda::{Circumstances, CudaEngine, Gemm, KvType, Options, Path};
 use qdiff_engine::model::Model;
 use std::sync::Arc;
 
@@ -112,5 +112,15 @@ impl Runner for Cuda {
         let mut taps = Collector::new(want, self.engine.position(), tokens);
         self.engine.step(tokens, &mut taps)?;
         Ok(taps.finish())
+    }
+
+    fn vary(&mut self, run: usize) -> Result<Option<&'static str>> {
+        let (circumstances, words) = match run % 3 {
+            2 => (Circumstances { load: true, ..Circumstances::default() }, "while another stream loads the card"),
+            0 => (Circumstances { apart: true, ..Circumstances::default() }, "with each launch after the one before"),
+            _ => return Ok(None),
+        };
+        self.engine.under(circumstances)?;
+        Ok(Some(words))
     }
 }

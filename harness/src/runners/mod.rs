@@ -54,6 +54,15 @@ pub trait Runner {
     /// # Errors
     /// Whatever keeps the step from finishing or a wanted stage from being seen.
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step>;
+
+    /// Changes something for the run of this number, counted from 1, that must change no bit of it: what else the
+    /// machine does, or how launches overlap. Gives what was changed, if anything can be.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being changed.
+    fn vary(&mut self, _run: usize) -> Result<Option<&'static str>> {
+        Ok(None)
+    }
 }
 
 /// A runner of which some stages alone are tapped, so that the rest runs as it
@@ -76,6 +85,10 @@ impl Runner for TapFiltered<'_> {
 
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
         self.inner.step(tokens, want)
+    }
+
+    fn vary(&mut self, run: usize) -> Result<Option<&'static str>> {
+        self.inner.vary(run)
     }
 }
 

@@ -9,11 +9,17 @@ use qdiff_engine::model::{Graph, StageId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Stages that a sentence names.
+const NAMED: usize = 4;
+
 /// What repeating the subject showed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Repeated {
     /// How often it ran.
     pub runs: usize,
+    /// What was changed for some of the runs, in words, and changed nothing in them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub varied: Vec<String>,
     /// Where runs first differ, if they do.
     pub race: Option<Race>,
 }
@@ -41,6 +47,12 @@ pub struct Race {
     pub of: usize,
     /// Stages of the run that differ in any step.
     pub stages: usize,
+    /// Their names, in the order of the run.
+    #[serde(default)]
+    pub differing: Vec<StageId>,
+    /// What was changed for that run, in words, if anything was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under: Option<String>,
 }
 
 impl Race {
@@ -76,17 +88,23 @@ impl Race {
                     elements,
                     of: x.data.len(),
                     stages: 0,
+                    differing: Vec::new(),
+                    under: None,
                 });
             }
         }
-        race.map(|race| Self { stages: stages.len(), ..race })
+        race.map(|race| Self { stages: stages.len(), differing: stages, ..race })
     }
 
     /// In words.
     pub fn words(&self) -> String {
+        let under = self.under.as_ref().map_or_else(String::new, |words| format!(" ({words})"));
+        let named: Vec<String> = self.differing.iter().take(NAMED).map(ToString::to_string).collect();
+        let more = if self.differing.len() > NAMED { ", …" } else { "" };
+        let stages = if named.len() > 1 { format!(" ({}{more})", named.join(", ")) } else { String::new() };
         format!(
-            "nondeterministic at {}, {}: element {} is {} in run 1 and {} in run {} on the same tokens; \
-             {} of {} elements differ there, and {} stages in all: a race, or memory that is not written",
+            "nondeterministic at {}, {}: element {} is {} in run 1 and {} in run {}{under} on the same tokens; \
+             {} of {} elements differ there, and {} stages in all{stages}: a race, or memory that is not written",
             self.stage, self.at, self.index, self.first, self.other, self.run, self.elements, self.of, self.stages
         )
     }

@@ -68,6 +68,9 @@ fn a_race_is_told_first() {
     assert_eq!(code, 1, "{text}");
     assert_eq!(report["repeated"]["race"]["stage"], "L01.ffn_act", "{text}");
     assert!(text.starts_with("DIVERGED: nondeterministic at L01.ffn_act"), "{text}");
+    let race = &report["repeated"]["race"];
+    assert_eq!(race["differing"].as_array().map(Vec::len), race["stages"].as_u64().map(|n| n as usize), "{race}");
+    assert_eq!(race["differing"][0], "L01.ffn_act", "{race}");
 }
 
 /// Two runs that differ in one bit: the first difference by step and stage.
