@@ -42,7 +42,7 @@ pub static REPLAYED: &[Replayed] = &[
     },
     Replayed {
         name: "replay-without-a-wait",
-        told: &[],
+        told: &[&["is multiplied in the place of"]],
         at: |decoder| decoder.layers[decoder.layers.len() / 2].attn_out,
         spoil: Spoil::Product(|p| {
             let LinearResidualParams { x, w, a, y, product_tap, y_tap, n, m } = p;
