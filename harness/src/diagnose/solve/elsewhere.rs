@@ -228,12 +228,6 @@ fn rules(map: &BTreeMap<usize, usize>, width: usize, head: Option<usize>) -> Vec
         Box::new(move |c| Some((c as i64 + shift).rem_euclid(width as i64) as usize)),
     ));
     all.push((format!("the value of column {s0} stands there"), Box::new(move |_| Some(s0))));
-    let bit = c0 ^ s0;
-    let what = match bit.is_power_of_two() {
-        true => format!("columns {bit} apart are exchanged"),
-        false => format!("the value of the column whose number differs in the bits of {bit} stands there"),
-    };
-    all.push((what, Box::new(move |c| Some(c ^ bit))));
     for n in [Some(width), head].into_iter().flatten() {
         let of = if n == width { "the row" } else { "each head" };
         all.push((
@@ -245,6 +239,12 @@ fn rules(map: &BTreeMap<usize, usize>, width: usize, head: Option<usize>) -> Vec
             all.push((what, Box::new(move |c| Some(c / n * n + c % n % rows * (n / rows) + c % n / rows))));
         }
     }
+    let bit = c0 ^ s0;
+    let what = match bit.is_power_of_two() {
+        true => format!("columns {bit} apart are exchanged"),
+        false => format!("the value of the column whose number differs in the bits of {bit} stands there"),
+    };
+    all.push((what, Box::new(move |c| Some(c ^ bit))));
     if map.len() == 2 || map.iter().all(|(c, s)| map.get(s) == Some(c)) {
         let pairs = map.clone();
         let (a, b) = (c0.min(s0), c0.max(s0));
