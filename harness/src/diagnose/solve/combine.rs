@@ -95,6 +95,10 @@ fn law<'a>(scene: &'a Scene<'a>, other: Other) -> Option<(bool, Law<'a>)> {
     if !(a.is_finite() && b.is_finite()) || (a == 1.0 && b == 0.0) || (b == 0.0 && !matches!(other, Other::Nothing)) {
         return None;
     }
+    // A constant alone is told as one, or as a limit.
+    if a == 0.0 && matches!(other, Other::One) {
+        return None;
+    }
     let what = told(scene, &other, a, b);
     let scaled = a != 1.0 && a != 0.0;
     let law = Law::new(what, 2, move |row: &RowAt| {

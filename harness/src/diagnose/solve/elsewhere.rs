@@ -24,6 +24,11 @@ fn constant<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     if scene.fit.iter().any(|&at| scene.element(at).0 != value) {
         return Vec::new();
     }
+    // Where all right values lie beyond it they are cut off there.
+    let beyond = |&at: &(usize, usize)| scene.element(at).1 / value >= 1.0;
+    if value != 0.0 && scene.fit.iter().all(beyond) {
+        return Vec::new();
+    }
     let what = if value == 0.0 {
         "zeros stand there: never written, or cleared".to_owned()
     } else {

@@ -205,7 +205,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let keys = scene.rows.iter().map(|&r| scene.e.rows[r].place.position + 1).filter(|_| of_keys);
     let terms = products.iter().map(Vec::len).chain(keys).max().unwrap_or(0);
     // As many lanes as terms are single terms.
-    let mut kinds: Vec<Groups> = [2, 4, 8, 16, 32, 64, 128].into_iter().filter(|n| *n < terms).map(Groups::Lanes).collect();
+    let mut kinds: Vec<Groups> =
+        [2, 4, 8, 16, 32, 64, 128].into_iter().filter(|n| *n < terms).map(Groups::Lanes).collect();
     let mut run = terms.next_power_of_two() / 2;
     while run >= 1 && terms.div_ceil(run) <= GROUPS {
         kinds.push(Groups::Runs(run));
