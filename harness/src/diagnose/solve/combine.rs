@@ -5,7 +5,7 @@ use super::scene::{Layout, Scene};
 use super::{Law, Row, short};
 use crate::verdict::RowAt;
 use qdiff_engine::model::StageId;
-use qdiff_engine::ops::UNIT;
+use qdiff_engine::ops::{Op, UNIT};
 use std::rc::Rc;
 
 /// Where the second vector of the sum comes from.
@@ -48,7 +48,13 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let alike = scene.alike();
     others.extend(alike.iter().map(|id| Other::Stage(*id, 0)));
     others.extend(alike.iter().flat_map(|id| [-1, 1].map(|by| Other::Stage(*id, by))));
-    others.into_iter().filter_map(|other| law(scene, other)).collect()
+    // A rotation of slow planes goes nearly straight on: what was given is then near any sum of input and output.
+    let input = |id: &StageId| scene.node().inputs.iter().any(|&i| scene.e.oracle.graph.nodes[i].id == *id);
+    others.retain(|o| !matches!((o, &scene.node().op), (Other::Stage(id, _), Op::Rope(_)) if input(id)));
+    let mut all: Vec<(bool, Law<'a>)> = others.into_iter().filter_map(|other| law(scene, other)).collect();
+    // Of two sums that are one, as w + x and 2w − y are where w = x + y, that which scales nothing.
+    all.sort_by_key(|(scaled, _)| *scaled);
+    all.into_iter().map(|(_, law)| law).collect()
 }
 
 /// `(a, b)` of `got = a·want + b·other`, each residual in units of its bound.
@@ -82,14 +88,20 @@ fn meant(x: f64) -> f64 {
     found.unwrap_or(x)
 }
 
-fn law<'a>(scene: &'a Scene<'a>, other: Other) -> Option<Law<'a>> {
+/// The law, and whether it scales the right value.
+fn law<'a>(scene: &'a Scene<'a>, other: Other) -> Option<(bool, Law<'a>)> {
     let (a, b) = fitted(scene, &other)?;
     let (a, b) = (meant(a), meant(b));
     if !(a.is_finite() && b.is_finite()) || (a == 1.0 && b == 0.0) || (b == 0.0 && !matches!(other, Other::Nothing)) {
         return None;
     }
+    // A constant alone is told as one, or as a limit.
+    if a == 0.0 && matches!(other, Other::One) {
+        return None;
+    }
     let what = told(scene, &other, a, b);
-    Some(Law::new(what, 2, move |row| {
+    let scaled = a != 1.0 && a != 0.0;
+    let law = Law::new(what, 2, move |row: &RowAt| {
         let z = other.values(scene, row)?;
         let (_, want, bound) = scene.e.row(row);
         let value = want.iter().zip(&z).map(|(w, z)| a * w + b * z).collect();
@@ -97,7 +109,8 @@ fn law<'a>(scene: &'a Scene<'a>, other: Other) -> Option<Law<'a>> {
             (f64::from(*k) * a.abs().max(1.0) + UNIT * ((a * w).abs() + (b * z).abs())) as f32
         };
         Some(Row { value, bound: want.iter().zip(&z).zip(bound).map(reach).collect() })
-    }))
+    });
+    Some((scaled, law))
 }
 
 fn told(scene: &Scene<'_>, other: &Other, a: f64, b: f64) -> String {

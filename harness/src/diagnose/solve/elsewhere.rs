@@ -24,6 +24,11 @@ fn constant<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     if scene.fit.iter().any(|&at| scene.element(at).0 != value) {
         return Vec::new();
     }
+    // Where all right values lie beyond it they are cut off there.
+    let beyond = |&at: &(usize, usize)| scene.element(at).1 / value >= 1.0;
+    if value != 0.0 && scene.fit.iter().all(beyond) {
+        return Vec::new();
+    }
     let what = if value == 0.0 {
         "zeros stand there: never written, or cleared".to_owned()
     } else {
@@ -228,12 +233,6 @@ fn rules(map: &BTreeMap<usize, usize>, width: usize, head: Option<usize>) -> Vec
         Box::new(move |c| Some((c as i64 + shift).rem_euclid(width as i64) as usize)),
     ));
     all.push((format!("the value of column {s0} stands there"), Box::new(move |_| Some(s0))));
-    let bit = c0 ^ s0;
-    let what = match bit.is_power_of_two() {
-        true => format!("columns {bit} apart are exchanged"),
-        false => format!("the value of the column whose number differs in the bits of {bit} stands there"),
-    };
-    all.push((what, Box::new(move |c| Some(c ^ bit))));
     for n in [Some(width), head].into_iter().flatten() {
         let of = if n == width { "the row" } else { "each head" };
         all.push((
@@ -245,6 +244,12 @@ fn rules(map: &BTreeMap<usize, usize>, width: usize, head: Option<usize>) -> Vec
             all.push((what, Box::new(move |c| Some(c / n * n + c % n % rows * (n / rows) + c % n / rows))));
         }
     }
+    let bit = c0 ^ s0;
+    let what = match bit.is_power_of_two() {
+        true => format!("columns {bit} apart are exchanged"),
+        false => format!("the value of the column whose number differs in the bits of {bit} stands there"),
+    };
+    all.push((what, Box::new(move |c| Some(c ^ bit))));
     if map.len() == 2 || map.iter().all(|(c, s)| map.get(s) == Some(c)) {
         let pairs = map.clone();
         let (a, b) = (c0.min(s0), c0.max(s0));

@@ -16,6 +16,8 @@ mod rounded;
 mod scene;
 mod structure;
 mod terms;
+#[cfg(test)]
+mod tests;
 mod when;
 
 use crate::number::Real;
@@ -86,11 +88,15 @@ struct Law<'a> {
     /// Numbers that were read off the wrong elements.
     parameters: usize,
     row: Alternative<'a>,
+    /// Whether it has a number of its own for each part: then it may be of any of them.
+    parts: bool,
+    /// One that often comes to the same, and what is told where it holds as well.
+    twin: Option<(Box<Law<'a>>, String)>,
 }
 
 impl<'a> Law<'a> {
     fn new(what: impl Into<String>, parameters: usize, row: impl Fn(&RowAt) -> Option<Row> + 'a) -> Self {
-        Self { what: what.into(), coarser: false, parameters, row: Box::new(row) }
+        Self { what: what.into(), coarser: false, parameters, row: Box::new(row), parts: false, twin: None }
     }
 }
 
@@ -189,6 +195,7 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
     } else {
         match when::separates(scene, &wrong, &spared) {
             Some(when) => (Some(when), Confidence::Proved),
+            None if law.parts => (None, Confidence::Proved),
             None => {
                 let all = wrong.len() + spared.len();
                 let when = format!("in {} of the {all} elements that it would change", wrong.len());
@@ -196,6 +203,7 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
             }
         }
     };
-    let (what, coarser) = (law.what.clone(), law.coarser);
+    let both = law.twin.as_ref().filter(|(other, _)| weigh(scene, other).is_some());
+    let (what, coarser) = (both.map_or(&law.what, |(_, what)| what).clone(), law.coarser);
     Some(Solution { what, when, confidence, coarser, elements: wrong.len(), held_out, used })
 }

@@ -19,6 +19,21 @@ struct Format {
     round: fn(f32) -> f32,
     /// Half of its step, relative, or its step where it cuts off.
     unit: f64,
+    /// One of as many bits with other exponents: most numbers are rounded alike.
+    twin: Option<&'static Format>,
+}
+
+impl Format {
+    /// `told` of a law about this format, which gives way to both names where its twin holds as well.
+    fn law<'a>(
+        &'static self, told: impl Fn(&str) -> String, law: impl Fn(&'static Self, String) -> Law<'a>,
+    ) -> Law<'a> {
+        let both = |twin: &'static Self| {
+            let name = format!("{} or {}, which have as many bits,", self.name, twin.name);
+            (Box::new(law(twin, told(twin.name))), told(&name))
+        };
+        Law { twin: self.twin.map(both), ..law(self, told(self.name)) }
+    }
 }
 
 /// Keeps so many bits of a significand of 23, to the nearest even.
@@ -38,22 +53,26 @@ fn eight(x: f32, kept: u32, least: i32, largest: f32) -> f32 {
     ((x / step).round_ties_even() * step).clamp(-largest, largest)
 }
 
-const FORMATS: &[Format] = &[
-    Format { name: "bf16", round: |x| bf16::from_f32(x).to_f32(), unit: 1.0 / 256.0 },
-    Format {
+static TF32: Format = Format { name: "TF32", round: |x| nearest(x, 10), unit: 1.0 / 2048.0, twin: None };
+
+static FORMATS: [&Format; 7] = [
+    &Format { name: "bf16", round: |x| bf16::from_f32(x).to_f32(), unit: 1.0 / 256.0, twin: None },
+    &Format {
         name: "bf16, cut off instead of rounded,",
         round: |x| f32::from_bits(x.to_bits() & 0xffff_0000),
         unit: 1.0 / 128.0,
+        twin: None,
     },
-    Format { name: "f16", round: |x| f16::from_f32(x).to_f32(), unit: 1.0 / 2048.0 },
-    Format { name: "TF32", round: |x| nearest(x, 10), unit: 1.0 / 2048.0 },
-    Format {
+    &Format { name: "f16", round: |x| f16::from_f32(x).to_f32(), unit: 1.0 / 2048.0, twin: Some(&TF32) },
+    &TF32,
+    &Format {
         name: "TF32, cut off instead of rounded,",
         round: |x| f32::from_bits(x.to_bits() & 0xffff_e000),
         unit: 1.0 / 1024.0,
+        twin: None,
     },
-    Format { name: "fp8 (e4m3)", round: |x| eight(x, 3, -6, 448.0), unit: 1.0 / 16.0 },
-    Format { name: "fp8 (e5m2)", round: |x| eight(x, 2, -14, 57344.0), unit: 1.0 / 8.0 },
+    &Format { name: "fp8 (e4m3)", round: |x| eight(x, 3, -6, 448.0), unit: 1.0 / 16.0, twin: None },
+    &Format { name: "fp8 (e5m2)", round: |x| eight(x, 2, -14, 57344.0), unit: 1.0 / 8.0, twin: None },
 ];
 
 /// Rows of a scale: quantised together.
@@ -89,6 +108,13 @@ impl Quantised {
 
 type Change = Rc<dyn Fn(&mut [f32])>;
 
+/// What may be rounded: weights, activations.
+const OPERANDS: [(&str, (bool, bool)); 3] = [
+    ("the weights are", (true, false)),
+    ("the activations are", (false, true)),
+    ("weights and activations are", (true, true)),
+];
+
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut all = outputs(scene);
     if scene.node().op != Op::Linear {
@@ -97,41 +123,34 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(sums) = Sums::new(scene).map(Rc::new) else {
         return all;
     };
-    let formats = FORMATS.iter().map(|f| {
-        let round = f.round;
-        let change: Change = Rc::new(move |row: &mut [f32]| row.iter_mut().for_each(|v| *v = round(*v)));
-        (f.name, change)
-    });
-    let quantised = QUANTISED.iter().map(|q| {
-        let change: Change = Rc::new(move |row: &mut [f32]| q.apply(row));
-        (q.name, change)
-    });
-    for (name, change) in formats.chain(quantised) {
-        for (of_weights, of_activations) in [(true, false), (false, true), (true, true)] {
-            let what = match (of_weights, of_activations) {
-                (true, false) => format!("the weights are rounded to {name} before they are multiplied"),
-                (false, true) => format!("the activations are rounded to {name} before they are multiplied"),
-                _ => format!("weights and activations are rounded to {name} before they are multiplied"),
-            };
-            let (sums, change) = (sums.clone(), change.clone());
-            all.push(Law::new(what, 1, move |row: &RowAt| {
-                product(scene, &sums, row, of_weights.then_some(&change), of_activations.then_some(&change))
-            }));
-        }
+    let of = |what: String, change: Change, (weights, inputs): (bool, bool)| {
+        let sums = sums.clone();
+        Law::new(what, 1, move |row: &RowAt| {
+            product(scene, &sums, row, weights.then_some(&change), inputs.then_some(&change))
+        })
+    };
+    for operands in OPERANDS {
+        let told = |name: &str| format!("{} rounded to {name} before they are multiplied", operands.0);
+        let law = |f: &'static Format, what: String| {
+            of(what, Rc::new(|row: &mut [f32]| row.iter_mut().for_each(|v| *v = (f.round)(*v))), operands.1)
+        };
+        all.extend(FORMATS.iter().map(|f| f.law(told, law)));
+        all.extend(QUANTISED.iter().map(|q| of(told(q.name), Rc::new(|row: &mut [f32]| q.apply(row)), operands.1)));
     }
     all
 }
 
 /// Outputs that all are numbers of a format.
 fn outputs<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let fits = |f: &&Format| {
+    let fits = |f: &&&'static Format| {
         scene.fit.iter().all(|&at| {
             let got = scene.element(at).0 as f32;
             (f.round)(got).to_bits() == got.to_bits()
         })
     };
-    let law = |f: &'static Format| {
-        Law::new(format!("the output is rounded to {}", f.name.trim_end_matches(',')), 1, move |row: &RowAt| {
+    let told = |name: &str| format!("the output is rounded to {}", name.trim_end_matches(','));
+    let law = |f: &'static Format, what: String| {
+        let law = Law::new(what, 1, move |row: &RowAt| {
             let (got, want, bound) = scene.e.row(row);
             let near = |((g, w), b): ((&f32, &f64), &f32)| {
                 let rounded = f64::from((f.round)(*w as f32));
@@ -146,9 +165,10 @@ fn outputs<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             };
             let value: Vec<f64> = got.iter().zip(want).zip(bound).map(near).collect();
             Some(Row { value, bound: bound.to_vec() })
-        })
+        });
+        Law { coarser: true, ..law }
     };
-    FORMATS.iter().filter(fits).map(|f| Law { coarser: true, ..law(f) }).collect()
+    FORMATS.iter().filter(fits).map(|f| f.law(told, law)).collect()
 }
 
 /// The products of a row with operands changed.

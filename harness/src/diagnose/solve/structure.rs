@@ -2,7 +2,8 @@
 //! part of a kernel is wrong, such as what rows are divided by, and not how.
 //!
 //! A factor of a row is read off its even elements and must give the odd ones; one of a column is read off half of the
-//! rows and must give the others.
+//! rows and must give the others. A row or column all of which is right has none: such a law says nothing of it, and a
+//! condition must tell it from the wrong ones.
 
 use super::scene::Scene;
 use super::{Law, Row};
@@ -17,10 +18,14 @@ const RUN: usize = 16;
 const ROWS: usize = 3;
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let mut all = vec![of_rows(scene)];
-    all.extend(of_columns(scene, true));
-    all.extend(of_columns(scene, false));
-    all
+    let laws = [Some(of_rows(scene)), of_columns(scene, true), of_columns(scene, false)];
+    laws.into_iter().flatten().map(|law| Law { parts: true, ..law }).collect()
+}
+
+/// What a right element of a row or column without a factor of its own is, as far as a law of the others goes: something
+/// else.
+fn changed(want: f64, bound: f32) -> f64 {
+    want + 64.0 * (f64::from(bound) + UNIT * want.abs())
 }
 
 /// A factor for each row, or for each head of it.
@@ -33,7 +38,7 @@ fn of_rows<'a>(scene: &'a Scene<'a>) -> Law<'a> {
         _ => "",
     };
     let head = scene.head();
-    let of = if head.is_some() || scene.of_pairs() { "every head of a row" } else { "every row" };
+    let of = if head.is_some() || scene.of_pairs() { "each wrong head of a row" } else { "each wrong row" };
     Law::new(format!("{of} is multiplied by a factor of its own{divided}"), 1, move |row: &RowAt| {
         let (got, want, bound) = scene.e.row(row);
         let run = head.unwrap_or(got.len()).max(1);
@@ -45,10 +50,15 @@ fn of_rows<'a>(scene: &'a Scene<'a>) -> Law<'a> {
                 let weight = 1.0 / (f64::from(bound[i]) + UNIT * want[i].abs() + f64::MIN_POSITIVE).powi(2);
                 (gw + weight * f64::from(got[i]) * want[i], ww + weight * want[i] * want[i])
             });
+            let wrong = part.clone().any(|i| !crate::verdict::right(got[i], want[i], bound[i]));
+            if !wrong {
+                part.for_each(|i| value[i] = changed(want[i], bound[i]));
+                continue;
+            }
             let told = part.clone().filter(|&i| want[i].abs() > 8.0 * f64::from(bound[i])).count();
             if ww > 0.0 && told >= RUN {
                 part.skip(1).step_by(2).for_each(|i| value[i] = want[i] * gw / ww);
-            } else if row.bad && part.clone().any(|i| !crate::verdict::right(got[i], want[i], bound[i])) {
+            } else if row.bad {
                 return None;
             }
         }
@@ -59,8 +69,8 @@ fn of_rows<'a>(scene: &'a Scene<'a>) -> Law<'a> {
 /// A factor, or an offset, for each column.
 fn of_columns<'a>(scene: &'a Scene<'a>, factor: bool) -> Option<Law<'a>> {
     scene.width().filter(|_| !scene.of_pairs())?;
-    // Sums over the fitted rows, by column.
-    let mut sums: BTreeMap<usize, (f64, f64, usize)> = BTreeMap::new();
+    // Sums over the fitted rows, by column, and whether it is wrong in any.
+    let mut sums: BTreeMap<usize, (f64, f64, usize, bool)> = BTreeMap::new();
     for &r in scene.rows.iter().filter(|&&r| scene.e.rows[r].bad && scene.fitted(r, 0)) {
         let row = &scene.e.rows[r];
         let (got, want, bound) = scene.e.row(row);
@@ -69,27 +79,33 @@ fn of_columns<'a>(scene: &'a Scene<'a>, factor: bool) -> Option<Law<'a>> {
             let z = if factor { want[i] } else { 1.0 };
             let weight = 1.0 / (f64::from(bound[i]) + UNIT * want[i].abs() + f64::MIN_POSITIVE).powi(2);
             let sum = sums.entry(from + i).or_default();
-            *sum = (sum.0 + weight * (f64::from(got[i]) - want[i]) * z, sum.1 + weight * z * z, sum.2 + 1);
+            let wrong = sum.3 || !crate::verdict::right(got[i], want[i], bound[i]);
+            *sum = (sum.0 + weight * (f64::from(got[i]) - want[i]) * z, sum.1 + weight * z * z, sum.2 + 1, wrong);
         }
     }
     if sums.values().map(|s| s.2).min()? < ROWS {
         return None;
     }
-    let by: BTreeMap<usize, f64> =
-        sums.into_iter().map(|(c, (dz, zz, _))| (c, if zz > 0.0 { dz / zz } else { 0.0 })).collect();
+    let by: BTreeMap<usize, Option<f64>> = sums
+        .into_iter()
+        .map(|(c, (dz, zz, _, wrong))| (c, wrong.then_some(if zz > 0.0 { dz / zz } else { 0.0 })))
+        .collect();
     let what = match (factor, &scene.node().op) {
         (true, Op::RmsNorm(_)) => {
-            "every column is multiplied by a factor of its own, the same in all rows: its weight is wrong"
+            "each wrong column is multiplied by a factor of its own, the same in all rows: its weight is wrong"
         }
-        (true, _) => "every column is multiplied by a factor of its own, the same in all rows",
-        (false, Op::Bias) => "every column has a number of its own added, the same in all rows: the bias is wrong",
-        (false, _) => "every column has a number of its own added, the same in all rows",
+        (true, _) => "each wrong column is multiplied by a factor of its own, the same in all rows",
+        (false, Op::Bias) => "each wrong column has a number of its own added, the same in all rows: the bias is wrong",
+        (false, _) => "each wrong column has a number of its own added, the same in all rows",
     };
     Some(Law::new(what, ROWS, move |row: &RowAt| {
         let (_, want, bound) = scene.e.row(row);
         let from = scene.token(row).1;
-        let of =
-            |(i, w): (usize, &f64)| by.get(&(from + i)).map_or(f64::NAN, |by| if factor { w + by * w } else { w + by });
+        let of = |(i, w): (usize, &f64)| match by.get(&(from + i)) {
+            Some(Some(by)) => w + if factor { by * w } else { *by },
+            Some(None) => changed(*w, bound[i]),
+            None => f64::NAN,
+        };
         Some(Row { value: want.iter().enumerate().map(of).collect(), bound: bound.to_vec() })
     }))
 }

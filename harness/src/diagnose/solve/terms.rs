@@ -204,7 +204,9 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     // Rows that nothing is fitted on may have more keys.
     let keys = scene.rows.iter().map(|&r| scene.e.rows[r].place.position + 1).filter(|_| of_keys);
     let terms = products.iter().map(Vec::len).chain(keys).max().unwrap_or(0);
-    let mut kinds: Vec<Groups> = [2, 4, 8, 16, 32, 64, 128].map(Groups::Lanes).into();
+    // As many lanes as terms are single terms.
+    let mut kinds: Vec<Groups> =
+        [2, 4, 8, 16, 32, 64, 128].into_iter().filter(|n| *n < terms).map(Groups::Lanes).collect();
     let mut run = terms.next_power_of_two() / 2;
     while run >= 1 && terms.div_ceil(run) <= GROUPS {
         kinds.push(Groups::Runs(run));
@@ -314,6 +316,13 @@ fn least_squares(rows: &[Vec<f64>], target: &[f64]) -> Option<Vec<f64>> {
     Some(b)
 }
 
+/// After how many groups the next of these comes, where that is always as many and none of so many groups is left out.
+fn period(same: &[usize], groups: usize) -> Option<usize> {
+    let step = same.get(1)? - same[0];
+    let even = same.windows(2).all(|pair| pair[1] - pair[0] == step);
+    (even && same[0] < step && same[same.len() - 1] + step >= groups).then_some(step)
+}
+
 /// Groups in words, as the author of a kernel calls them.
 fn told(scene: &Scene<'_>, kind: Groups, taken: &[f64], terms: usize) -> String {
     let (one, many) = match scene.node().op {
@@ -336,7 +345,11 @@ fn told(scene: &Scene<'_>, kind: Groups, taken: &[f64], terms: usize) -> String 
             let tail = if b + 1 == terms { ", the tail," } else { "" };
             if a == b { format!("{one} {a}{tail}") } else { format!("{many} {a}..{b}{tail}") }
         }
-        Groups::Runs(n) => format!("runs {} of {n} {many} each", list()),
+        Groups::Runs(1) => format!("{many} {}", list()),
+        Groups::Runs(n) => match period(&same, terms.div_ceil(n)) {
+            Some(m) => format!("{many} ≡ {}..{} mod {}", first * n, (first + 1) * n - 1, m * n),
+            None => format!("runs {} of {n} {many} each", list()),
+        },
         Groups::Lanes(n) if run && first == last => format!("every {n}th of the {many}, those ≡ {first} mod {n},"),
         Groups::Lanes(n) if run => format!("{many} ≡ {first}..{last} mod {n}"),
         Groups::Lanes(n) => format!("{many} ≡ {} mod {n}", list()),

@@ -98,8 +98,13 @@ fn conditions(name: &'static str, yes: &BTreeSet<i64>) -> Vec<Condition> {
     if low == high {
         all.push(Condition::new(0, at(name, low), move |v| v == low));
     }
-    all.push(Condition::new(1, from(name, low), move |v| v >= low));
-    all.push(Condition::new(1, up_to(name, high), move |v| v <= high));
+    // What begins with decoding is said to be of that before it is of rows or lengths; what begins with an id, last.
+    if name == "decode step" && low > 0 {
+        all.push(Condition::new(0, from(name, 1), |v| v >= 1));
+    }
+    let bounds = if name == "token id" { 3 } else { 1 };
+    all.push(Condition::new(bounds, from(name, low), move |v| v >= low));
+    all.push(Condition::new(bounds, up_to(name, high), move |v| v <= high));
     for m in MODULI.into_iter().filter(|m| yes.len() > 1 && high - low >= *m) {
         let residues: BTreeSet<i64> = yes.iter().map(|v| v.rem_euclid(m)).collect();
         let (Some(&a), Some(&b)) = (residues.first(), residues.last()) else { continue };
@@ -159,17 +164,19 @@ pub(super) fn separates(scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Optio
         FEATURES.iter().filter_map(|f| Some((f, values(f, wrong)?, values(f, spared)?))).collect();
     let options: Vec<Vec<Condition>> =
         known.iter().map(|(f, yes, _)| conditions(f.name, &yes.iter().copied().collect())).collect();
-    let one = known.iter().zip(&options).flat_map(|((.., no), options)| {
-        options.iter().filter(|c| no.iter().all(|v| !(c.holds)(*v))).map(|c| (c.weight, c.words.clone()))
+    // Of each feature the simplest.
+    let one = known.iter().zip(&options).filter_map(|((.., no), options)| {
+        let separating = options.iter().filter(|c| no.iter().all(|v| !(c.holds)(*v)));
+        separating.min_by_key(|c| c.weight).map(|c| (c.weight, c.words.as_str()))
     });
-    let mut found: Vec<(usize, String)> = one.collect();
+    let mut found: Vec<(usize, &str)> = one.collect();
     found.sort_by_key(|(weight, _)| *weight);
     if let Some((least, words)) = found.first() {
-        // As simple, and as true of this run: it takes another one to tell.
-        let others = found[1..].iter().take_while(|(weight, _)| weight == least).map(|(_, words)| words.as_str());
+        // About as simple, and as true of this run: it takes another one to tell.
+        let others = found[1..].iter().take_while(|(weight, _)| *weight <= *least.max(&1)).map(|(_, words)| *words);
         let others: Vec<&str> = others.take(2).collect();
         return Some(match others.is_empty() {
-            true => words.clone(),
+            true => (*words).to_owned(),
             false => format!("{words} (or {}: a run of other tokens and another length tells)", others.join(", or ")),
         });
     }
