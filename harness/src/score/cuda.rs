@@ -10,11 +10,10 @@ pub static CUDA: FaultSource = FaultSource {
     independent: true,
     told: None,
     plants: |graph, _| {
-        let of = |(index, fault): (usize, &faults::Fault)| {
-            let cause = fault.cause.parse().expect("a planted fault states a cause");
-            planted(index, cause, graph, |n| (fault.fits)(graph, n))
-        };
-        faults::all().iter().enumerate().flat_map(of).collect()
+        let of =
+            |(index, fault): (usize, &faults::Fault)| planted(index, fault.cause, graph, |n| (fault.fits)(graph, n));
+        let all: Vec<_> = faults::all().iter().enumerate().map(of).collect::<anyhow::Result<_>>()?;
+        Ok(all.concat())
     },
     subject: |opened, plants, room| {
         let graph = opened.model.graph();
