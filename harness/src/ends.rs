@@ -66,7 +66,9 @@ impl EndCheck {
         let cause = self.cause.as_ref().map_or_else(String::new, |c| format!(": {} ({})", c.story, c.name));
         match (&self.unlisted, found.is_empty()) {
             (_, false) => found.join("; ") + &cause,
-            (Some(why), true) => format!("rightly at an end or at none; which tokens are was not compared: {why}"),
+            (Some(why), true) => {
+                format!("no token was wrongly taken for one; the list of ends was not compared: {why}")
+            }
             (None, true) => format!("the same {} a text as to llama.cpp", ending(self.ends)),
         }
     }

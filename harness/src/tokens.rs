@@ -123,7 +123,10 @@ pub fn check(opened: &LoadedModel, prompt: &Ready, fault: Option<&Mutation>) -> 
         None => tokenizer.encode(&prompt.text, true),
         Some(m) => m.tokens(&tokenizer, prompt).with_context(|| {
             let hint = match &m.splitting {
-                Some(s) => format!("so it is untested there; {:?} shows it, if this vocabulary does", s.shown_by),
+                Some(s) if s.shows(&tokenizer, s.shown_by) => {
+                    format!("it is untested there; {:?} shows it", s.shown_by)
+                }
+                Some(s) => format!("it is untested there, as by {:?}: this vocabulary does not show it", s.shown_by),
                 None => "with --template model or --system TEXT there is more to leave out".to_owned(),
             };
             format!("`{}` changes nothing about the prompt `{}`; {hint}", m.name, prompt.name)

@@ -107,6 +107,13 @@ pub struct Splitting {
     pub shown_by: &'static str,
 }
 
+impl Splitting {
+    /// Whether it makes other tokens of `text`.
+    pub fn shows(&self, tokenizer: &Tokenizer, text: &str) -> bool {
+        tokenizer.encode_split(text, true, self.split) != tokenizer.encode(text, true)
+    }
+}
+
 /// The tokens at which a faulty engine ends a text.
 pub type Ends = fn(&Tokenizer) -> BTreeSet<u32>;
 
@@ -211,10 +218,7 @@ impl Mutation {
 
     /// Whether it splits some texts otherwise so that it shows with this vocabulary, and `text` is none of them.
     pub fn untested_by(&self, tokenizer: &Tokenizer, text: &str) -> bool {
-        self.splitting.as_ref().is_some_and(|s| {
-            let shows = |text| tokenizer.encode_split(text, true, s.split) != tokenizer.encode(text, true);
-            !shows(text) && shows(s.shown_by)
-        })
+        self.splitting.as_ref().is_some_and(|s| !s.shows(tokenizer, text) && s.shows(tokenizer, s.shown_by))
     }
 
     /// What it is the fault of.

@@ -20,7 +20,7 @@ pub struct CheckReport {
     /// Faults injected into the subject, in words.
     pub injected: Vec<String>,
     /// Those of them that change no stage of any case by more than rounding may.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inert: Vec<String>,
     /// Every case of the battery.
     pub cases: Vec<Case>,
@@ -81,7 +81,7 @@ pub struct Run {
     /// What it did not exercise.
     pub unexercised: Vec<String>,
     /// Injected faults that change no stage by more than rounding may.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inert: Vec<String>,
     /// The command that repeats it.
     pub command: String,

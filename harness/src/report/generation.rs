@@ -40,7 +40,7 @@ pub struct GenerationReport {
     /// Faults injected into the subject, in words.
     pub injected: Vec<String>,
     /// Those of them, of stages, that change none by more than rounding may on the subject's text.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inert: Vec<String>,
     /// Where the subject ends a text, against what the file says.
     pub end: EndCheck,
@@ -183,7 +183,8 @@ fn parting(report: &GenerationReport) -> (&'static str, String) {
         Some(Cause::Flip) => (
             "FLIP",
             format!(
-                "at {fork}: every stage is correct on both sides, so rounding made it, that of quantised activations included"
+                "{}at {fork}: every stage is correct on both sides, so rounding made it, that of quantised activations included",
+                origin::inert(&report.inert)
             ),
         ),
         Some(Cause::Divergence { stage, why, origins }) => {
@@ -194,7 +195,7 @@ fn parting(report: &GenerationReport) -> (&'static str, String) {
             let why = match other.causes.as_slice() {
                 [] => UNKNOWN.to_owned(),
                 [one] => format!("{} ({})", one.story, one.name),
-                // One token tells them apart no further.
+                // These tokens tell them apart no further.
                 _ => format!("as one of these would: {}", other.names()),
             };
             let at = other.index;
@@ -213,9 +214,9 @@ fn facts(report: &GenerationReport) -> Vec<Line> {
         ("prompt", format!("{}: {tokens}; {}", report.prompt, sampling(&report.sampling))),
     ];
     lines.extend(origin::injected(&report.injected, &report.inert));
-    if report.outcome == Outcome::Match && report.cause.is_none() {
+    if report.outcome == Outcome::Match {
         let unseen = report.injected.iter().filter(|fault| !report.inert.contains(fault));
-        lines.extend(unseen.map(|fault| ("unseen", format!("{fault}: it changed no token of this text"))));
+        lines.extend(unseen.map(|fault| ("unseen", format!("{fault}: no token is another one for it"))));
     }
     if let Some(check) = &report.tokens {
         lines.push(("tokenizer", check.words()));

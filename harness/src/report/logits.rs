@@ -35,7 +35,7 @@ pub struct LogitsReport {
     /// Who was under suspicion.
     pub subject: Manifest,
     /// Faults injected into it that change no stage by more than rounding may on these tokens.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inert: Vec<String>,
     /// What it was held against.
     pub reference: Manifest,

@@ -26,7 +26,7 @@ pub struct SweepReport {
     /// Faults injected into the subject, in words.
     pub injected: Vec<String>,
     /// Those of them that change no stage of any pass by more than rounding may.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inert: Vec<String>,
     /// Rules that replace the bounds of chosen stages.
     pub tolerance: Vec<String>,

@@ -49,7 +49,7 @@ fn faults_of_the_tokenizer_are_named() {
         for command in ["run", "generate"] {
             let given = "-m model.gguf -n 1 --prompt 'Hi  the model' --system 'Be brief'";
             if fault.name == "digits-together" {
-                let said = "changes nothing about the prompt `text`; so it is untested there";
+                let said = "changes nothing about the prompt `text`; it is untested there";
                 folder.refuses(&format!("{command} {given} --inject digits-together"), &[said]);
                 continue;
             }
@@ -90,8 +90,8 @@ fn what_a_prompt_does_not_test_of_the_tokenizer_is_said() {
         folder.qdiff(&format!("run -m model.gguf -n 0 --raw --prompt '{text}' --inject digits-together"))
     };
     let said = digits("12").exits(1);
-    assert!(said.stdout.contains("(digits-together)") && said.stdout.contains(r"cut off by \p{N}"), "{said}");
-    assert!(digits("a").exits(2).stderr.contains("so it is untested there"));
+    assert!(said.stdout.contains("(digits-together)"), "{said}");
+    assert!(digits("a").exits(2).stderr.contains("it is untested there"));
 }
 
 /// One that does nothing is refused, and so are two.

@@ -290,8 +290,8 @@ fn llama_cpp_agrees() {
 fn what_llama_cpp_refuses() {
     let folder = empty();
     folder.write("bad.gguf", with(|kv| kv.string("tokenizer.ggml.pre", "nonsense")));
-    let words = "llama.cpp cannot load bad.gguf: error loading model: error loading model vocabulary: unknown \
-                 pre-tokenizer type: 'nonsense'";
+    let words = "llama.cpp cannot load bad.gguf: llama_model_load: error loading model: error loading model vocabulary: \
+                 unknown pre-tokenizer type: 'nonsense'";
     folder.refuses("run -m bad.gguf", &[words]);
     let said = folder.qdiff("inspect bad.gguf --json told.json").exits(2);
     assert!(said.stderr.contains(words) && said.stdout.contains("stages: embed "), "{said}");

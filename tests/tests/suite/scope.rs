@@ -112,7 +112,7 @@ fn every_command_says_that_a_fault_is_inert() {
     let folder = folder();
     let line = |verdict: &str| format!("{verdict} with injected faults that are inert here, rope-base:base=10000 in ");
     // The first position is not rotated, whatever the base.
-    for (command, word) in [("run", "MATCH"), ("logits", "MATCH"), ("sweep", "MATCH"), ("generate", "SAME TEXT:")] {
+    for (command, word) in [("run", "MATCH"), ("logits", "MATCH"), ("sweep", "MATCH"), ("generate", "SAME TEXT")] {
         let n = u8::from(command == "generate");
         let given = format!("{command} -m model.gguf --subject cpu -n {n} --inject rope-base");
         let (code, report, text) = folder.told(&format!("{given} --tokens 5 --markdown told.md"));
@@ -182,6 +182,8 @@ fn what_would_be_passed_over_is_refused() {
         ("run --subject capture:mine --system be", "'--system' would be passed over"),
         ("run --subject cpu --map names.txt", "'--map' would be passed over"),
         ("run --subject cpu --gemm cublas", "'--gemm' would be passed over"),
+        // A fault makes a CPU engine of `auto` on every machine.
+        ("run --inject rope-base --gemm cublas", "'--gemm' would be passed over"),
         ("record --gemm cublas --out x", "'--gemm' would be passed over"),
         ("generate --seed 3", "'--seed' would be passed over"),
         ("run --prompts notes.txt --length 4", "'--prompts' cannot be used with '--length'"),
