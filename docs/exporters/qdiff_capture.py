@@ -14,7 +14,7 @@ import numpy as np
 
 class Capture:
     def __init__(self, engine, prompt, decoded=(), **manifest):
-        """`manifest` may add model_sha256 (checked), ubatch, positions or arithmetic."""
+        """`manifest` may add model_sha256 (checked), ubatch, positions, arithmetic or end."""
         self.arrays = {}
         self.manifest = {"schema_version": 2, "engine": engine, "tokens": list(map(int, prompt)),
                          "decoded": list(map(int, decoded)), **manifest}

@@ -11,6 +11,7 @@ mod cleanup;
 pub mod cli;
 pub mod compare;
 pub mod diagnose;
+pub mod ends;
 pub mod exercise;
 pub mod generate;
 pub mod hash;

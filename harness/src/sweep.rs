@@ -4,7 +4,7 @@
 use crate::diagnose::Diagnosis;
 use crate::pair::{Pair, Recording, Tokens};
 use crate::runners::{Faults, RunnerKind};
-use crate::verdict::{Coverage, Global, largest_difference};
+use crate::verdict::{Coverage, Global, Verdict, largest_difference};
 use anyhow::Result;
 use qdiff_engine::model::StageId;
 use schemars::JsonSchema;
@@ -50,19 +50,21 @@ impl Pass {
     }
 }
 
-/// Runs both sides on `tokens` once per size, the whole in one batch first.
+/// Runs both sides on `tokens` once per size, the whole in one batch first. `heard` is given the verdict on each pass.
 ///
 /// # Errors
 /// As [`Pair::run`] and [`Pair::judge`].
 pub fn sweep(
-    pair: &Pair<'_>, (subject, reference): (&RunnerKind, &RunnerKind), tokens: &[u32], sizes: &[usize], faults: &Faults,
+    pair: &Pair<'_>, (subject, reference): (&RunnerKind, &RunnerKind), tokens: &[u32], sizes: &[usize],
+    faults: &Faults, mut heard: impl FnMut(&Verdict),
 ) -> Result<Vec<Pass>> {
     let run = |ubatch: usize| -> Result<(Recording, Recording)> {
         let what = Tokens { prompt: tokens, ubatch, decode: 0, forced: None };
         Ok((pair.run(subject, what, faults.clone())?, pair.run(reference, what, Faults::default())?))
     };
-    let pass = |ubatch: usize, (subject, reference): &(Recording, Recording)| -> Result<Pass> {
+    let mut pass = |ubatch: usize, (subject, reference): &(Recording, Recording)| -> Result<Pass> {
         let Diagnosis { verdict, findings, .. } = pair.judge(subject, Some(reference))?;
+        heard(&verdict);
         let first = findings.first().and_then(|first| {
             let stage = verdict.stages.iter().find(|s| s.id == first.id)?;
             let positions = &stage.subject.as_ref()?.bad_positions;

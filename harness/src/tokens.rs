@@ -25,6 +25,9 @@ pub struct TokensCheck {
     /// Tokens of the run, where they are not those of the text but repeated or cut from them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<usize>,
+    /// Known faults of splitting text with which these tokens would be the same, and those of other texts would not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub untested: Vec<String>,
     /// Why nothing was compared, if so.
     pub unchecked: Option<String>,
 }
@@ -70,7 +73,11 @@ impl TokensCheck {
                 Some(n) => format!(", of which the run takes {n}"),
                 None => String::new(),
             };
-            return format!("same {} as llama.cpp{run}", counted(self.same, "token"));
+            let untested = match self.untested.as_slice() {
+                [] => String::new(),
+                faults => format!("; untested by this text: {}", faults.join(", ")),
+            };
+            return format!("same {} as llama.cpp{run}{untested}", counted(self.same, "token"));
         };
         let side = |token: &Option<NamedToken>| match token {
             Some(t) => format!("{} (id {})", t.text, t.id),
@@ -112,18 +119,18 @@ pub fn check(opened: &LoadedModel, prompt: &Ready, fault: Option<&Mutation>) -> 
         Ok(tokenizer) => tokenizer,
         Err(e) => return Ok(Some(unchecked(e.to_string()))),
     };
-    let right = tokenizer.encode(&prompt.text, true);
     let ours = match fault {
-        None => right,
-        Some(m) => {
-            let made = m.encode.and_then(|encode| encode(&tokenizer, prompt));
-            made.filter(|made| *made != right).with_context(|| {
-                format!(
-                    "`{}` changes nothing about the prompt `{}`; with --template model or --system TEXT there is more to leave out",
-                    m.name, prompt.name
-                )
-            })?
-        }
+        None => tokenizer.encode(&prompt.text, true),
+        Some(m) => m.tokens(&tokenizer, prompt).with_context(|| {
+            let hint = match &m.splitting {
+                Some(s) if s.shows(&tokenizer, s.shown_by) => {
+                    format!("it is untested there; {:?} shows it", s.shown_by)
+                }
+                Some(s) => format!("it is untested there, as by {:?}: this vocabulary does not show it", s.shown_by),
+                None => "with --template model or --system TEXT there is more to leave out".to_owned(),
+            };
+            format!("`{}` changes nothing about the prompt `{}`; {hint}", m.name, prompt.name)
+        })?,
     };
     Ok(Some(match opened.llama.tokenize(prompt.text.as_bytes(), true) {
         Ok(theirs) => compare(&tokenizer, prompt, &ours, &theirs, pieces(opened)),
@@ -155,7 +162,8 @@ pub fn compare(
     let same = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
     if same == ours.len().max(theirs.len()) {
         let run = (prompt.tokens.len() != same).then_some(prompt.tokens.len());
-        return TokensCheck { same, run, ..TokensCheck::default() };
+        let untested = catalogue().filter(|m| m.untested_by(tokenizer, &prompt.text)).map(|m| m.name.to_owned());
+        return TokensCheck { same, run, untested: untested.collect(), ..TokensCheck::default() };
     }
     let text = prompt.text.as_str();
     let right = tokenizer.encode(text, true);
@@ -172,10 +180,7 @@ pub fn compare(
         rule: place.filter(|_| ours == right).map(|t| t.rule.to_string()),
     };
     // One that changes nothing explains nothing.
-    let explains = |m: &&Mutation| {
-        let made = m.encode.and_then(|encode| encode(tokenizer, prompt));
-        !text.is_empty() && made.is_some_and(|made| made == ours && made != right)
-    };
+    let explains = |m: &&Mutation| !text.is_empty() && m.tokens(tokenizer, prompt).is_some_and(|made| made == ours);
     TokensCheck {
         same,
         difference: Some(difference),
@@ -184,6 +189,7 @@ pub fn compare(
     }
 }
 
-fn named(id: u32, bytes: &[u8]) -> NamedToken {
+/// A token whose text is `bytes`.
+pub fn named(id: u32, bytes: &[u8]) -> NamedToken {
     NamedToken { id, text: quoted(bytes) }
 }

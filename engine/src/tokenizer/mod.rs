@@ -13,11 +13,12 @@ mod stream;
 mod vocab;
 
 pub use check::check;
-pub use split::{Rule, words};
+pub use split::{Rule, Split, Word, words};
 pub use stream::TextStream;
 pub use vocab::{Kind, VocabError};
 
 use crate::gguf::Gguf;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use vocab::Vocab;
 
@@ -83,6 +84,22 @@ impl Tokenizer {
         self.vocab.ends.contains(&id)
     }
 
+    /// The tokens that end a generation.
+    pub fn ends(&self) -> &BTreeSet<u32> {
+        &self.vocab.ends
+    }
+
+    /// Tokens of which one alone ends a generation, and the order of a hash map in llama.cpp says which: the file does
+    /// not.
+    pub fn unsettled_ends(&self) -> &BTreeSet<u32> {
+        &self.vocab.unsettled_ends
+    }
+
+    /// The token after every text, where the vocabulary names one.
+    pub fn eos(&self) -> Option<u32> {
+        self.vocab.eos
+    }
+
     /// The token before every text, where the vocabulary names one.
     pub fn bos(&self) -> Option<u32> {
         self.vocab.bos
@@ -91,7 +108,12 @@ impl Tokenizer {
     /// The tokens of `text`, with the vocabulary's own at its ends. Special tokens in the text are recognised if
     /// `parse_special`; otherwise only those that the vocabulary defines for any text.
     pub fn encode(&self, text: &str, parse_special: bool) -> Vec<u32> {
-        let tokens = self.explain(text, parse_special);
+        self.encode_split(text, parse_special, |text| words(text).collect())
+    }
+
+    /// The same of words that are cut otherwise than the vocabulary asks for.
+    pub fn encode_split(&self, text: &str, parse_special: bool, split: Split) -> Vec<u32> {
+        let tokens = self.explain_split(text, parse_special, split);
         let mut ids = Vec::with_capacity(tokens.len() + 2);
         ids.extend(self.vocab.bos.filter(|_| self.vocab.add_bos));
         ids.extend(tokens.iter().map(|t| t.id));
@@ -110,13 +132,17 @@ impl Tokenizer {
 
     /// The tokens of `text` alone, each with its place and rule.
     pub fn explain(&self, text: &str, parse_special: bool) -> Vec<Token> {
+        self.explain_split(text, parse_special, |text| words(text).collect())
+    }
+
+    fn explain_split(&self, text: &str, parse_special: bool, split: Split) -> Vec<Token> {
         let mut tokens = Vec::with_capacity(text.len() / 3);
         for (span, special) in self.fragments(text, parse_special) {
             if let Some(id) = special {
                 tokens.push(Token { id, span, rule: Rule::Special });
                 continue;
             }
-            for (word, rule) in words(&text[span.clone()]) {
+            for (word, rule) in split(&text[span.clone()]) {
                 let word = span.start + word.start..span.start + word.end;
                 self.encode_word(text, word, rule, &mut tokens);
             }

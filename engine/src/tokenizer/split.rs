@@ -52,8 +52,14 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Splits `text` into words: their bytes, one after the other, and the rule of each.
-pub fn words(text: &str) -> impl Iterator<Item = (Range<usize>, Rule)> {
+/// The bytes of a word in a text, and the rule that made it.
+pub type Word = (Range<usize>, Rule);
+
+/// Splits a text into words, one after the other.
+pub type Split = fn(&str) -> Vec<Word>;
+
+/// Splits `text` into words, one after the other.
+pub fn words(text: &str) -> impl Iterator<Item = Word> {
     let mut start = 0;
     std::iter::from_fn(move || {
         let (len, rule) = first_word(&text[start..])?;

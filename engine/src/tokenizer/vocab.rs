@@ -72,6 +72,7 @@ pub(super) struct Vocab {
     pub(super) texts: Vec<String>,
     pub(super) kinds: Vec<Kind>,
     pub(super) ends: BTreeSet<u32>,
+    pub(super) unsettled_ends: BTreeSet<u32>,
     pub(super) bos: Option<u32>,
     pub(super) eos: Option<u32>,
     pub(super) add_bos: bool,
@@ -89,12 +90,13 @@ impl Vocab {
         let fallback = (DEFAULT_ID as usize) < texts.len();
         let named = |key| id(gguf, key, &texts).or(fallback.then_some(DEFAULT_ID));
         let (bos, eos) = (named("bos_token_id"), named("eos_token_id"));
-        let ends = correct_kinds(gguf, &texts, &ids, &mut kinds, eos);
+        let (ends, unsettled_ends) = correct_kinds(gguf, &texts, &ids, &mut kinds, eos);
         let flag = |key| gguf.get(key).and_then(Value::as_bool).unwrap_or(false);
         let bpe = bpe(gguf, &ids, texts.len())?;
         Ok(Self {
             kinds,
             ends,
+            unsettled_ends,
             bos,
             eos,
             add_bos: flag("tokenizer.ggml.add_bos_token"),
@@ -184,18 +186,32 @@ fn id(gguf: &Gguf, key: &str, texts: &[String]) -> Option<u32> {
     u32::try_from(id).ok().filter(|i| (*i as usize) < texts.len())
 }
 
-/// Makes tokens special whose text says so; gives those that end a generation.
+/// Sets of ends that never stand together: where all of the first are ends, the second is none, and of this kind.
+const NOT_AN_END: &[(&[&str], &str, Kind)] = &[
+    (&["<|return|>", "<|call|>"], "<|end|>", Kind::UserDefined),
+    (&["<|return|>", "<|calls|>"], "<|end|>", Kind::UserDefined),
+    (&["<|flush|>", "<|call|>"], "<|end|>", Kind::UserDefined),
+    (&["<|flush|>", "<|calls|>"], "<|end|>", Kind::UserDefined),
+    (&["<|tool_response>"], "</s>", Kind::Normal),
+    (&["<|plamo:eos|>"], "</s>", Kind::Normal),
+];
+
+/// Makes tokens special whose text says so; gives those that end a generation, and those of which only one does.
 fn correct_kinds(
     gguf: &Gguf, texts: &[String], ids: &HashMap<&str, u32>, kinds: &mut [Kind], eos: Option<u32>,
-) -> BTreeSet<u32> {
-    let mut ends = BTreeSet::new();
+) -> (BTreeSet<u32>, BTreeSet<u32>) {
+    let (mut ends, mut unsettled) = (BTreeSet::new(), BTreeSet::new());
     for (keys, names, end) in FILL_IN_MIDDLE {
         // The second key is the older one, and llama.cpp reads it last.
         let named = keys.iter().rev().find_map(|key| id(gguf, key, texts));
         let found = named.or_else(|| {
             // llama.cpp takes whichever its hash map yields first.
-            let id = names.split(' ').filter_map(|n| ids.get(n)).min().copied()?;
+            let known: BTreeSet<u32> = names.split(' ').filter_map(|n| ids.get(n)).copied().collect();
+            let id = *known.first()?;
             kinds[id as usize] = Kind::Control;
+            if *end && known.len() > 1 {
+                unsettled.extend(known);
+            }
             Some(id)
         });
         ends.extend(found.filter(|_| *end));
@@ -209,7 +225,14 @@ fn correct_kinds(
     }
     ends.extend(eos);
     ends.extend(["eot_token_id", "eom_token_id"].iter().filter_map(|key| id(gguf, key, texts)));
-    ends
+    for (together, text, kind) in NOT_AN_END {
+        let is_end = |text: &&str| ids.get(text).copied().filter(|id| ends.contains(id));
+        if let (true, Some(id)) = (together.iter().all(|text| is_end(text).is_some()), is_end(text)) {
+            ends.remove(&id);
+            kinds[id as usize] = *kind;
+        }
+    }
+    (ends, unsettled)
 }
 
 fn bpe(gguf: &Gguf, ids: &HashMap<&str, u32>, tokens: usize) -> Result<Bpe, VocabError> {

@@ -60,6 +60,20 @@ pub struct Manifest {
     /// What it computed in; plain f32 where it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arithmetic: Option<Arithmetic>,
+    /// How its text ended; only of an engine that generated `decoded` by its own choices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<RecordedEnd>,
+}
+
+/// What an engine says of the end of its text.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct RecordedEnd {
+    /// The token at which it stopped: drawn after the last step, and fed to none. Absent where it did not stop by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<u32>,
+    /// All tokens at which it would have; not compared where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<BTreeSet<u32>>,
 }
 
 impl Manifest {

@@ -13,7 +13,7 @@ mod report;
 mod run;
 mod setup;
 
-use crate::report::{Told, terminal};
+use crate::report::{Told, inert as inert_of, terminal};
 use crate::shown::shown;
 use crate::supervisor::{self, Ended};
 use crate::tasks::{Console, bench, check, dequantise, generate, logits, record, score, sweep, verify, weights};
@@ -109,9 +109,9 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         }
         Command::Report(args) => report::run(args),
         Command::Record(request) => {
-            let record::Recorded { arrays, steps, engine } = record::record(request, console())?;
-            let out = request.out.display();
-            said(&format!("recorded {arrays} arrays of {steps} steps of {engine} in {out}\n"))
+            let record::Recorded { arrays, steps, engine, inert } = record::record(request, console())?;
+            let (inert, out) = (inert_of(&inert), request.out.display());
+            said(&format!("{inert}recorded {arrays} arrays of {steps} steps of {engine} in {out}\n"))
         }
         Command::Generate(args) => reported(generate::generate, args),
         Command::Compare(args) => run::compare(args),

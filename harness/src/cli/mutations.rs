@@ -17,6 +17,7 @@ pub(super) fn list(json: Option<&JsonArgs>) -> anyhow::Result<u8> {
         let stages = match m.site() {
             FaultSite::Tokenizer => "tokens".to_owned(),
             FaultSite::Samplers => "token".to_owned(),
+            FaultSite::Ends => "end of text".to_owned(),
             FaultSite::Elsewhere => "not a stage's".to_owned(),
             FaultSite::Stage => stages(m),
         };
@@ -84,7 +85,7 @@ fn page(m: &Mutation) -> String {
         FaultSite::Stage => "qdiff run",
         // Where there are marks of turns to lose, and a system turn.
         FaultSite::Tokenizer => "qdiff run --template model",
-        FaultSite::Samplers => "qdiff generate",
+        FaultSite::Samplers | FaultSite::Ends => "qdiff generate",
     };
     let _ = writeln!(out, "  inject     {command} --inject {}", CauseId::new(m, &m.defaults()));
     out

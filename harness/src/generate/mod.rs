@@ -25,6 +25,7 @@ use qdiff_engine::sampler::Drawn;
 use replay::SamplerReplay;
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// Tokens shown of each side at the fork.
 const BEST: usize = 5;
@@ -63,7 +64,7 @@ pub struct Choice {
 pub struct OtherDraw {
     /// Index of the generated token.
     pub index: usize,
-    /// The known faults of samplers that draw what these drew, up to there.
+    /// The known faults of samplers with which llama.cpp's draw what these drew, all along the reference's text.
     pub causes: Vec<CatalogueEntry>,
 }
 
@@ -164,9 +165,11 @@ pub struct Plan<'a> {
     pub sampling: &'a Sampling,
     /// What is wrong with the engine's samplers.
     pub spoiled: &'a [&'static Mutation],
+    /// The tokens at which the subject ends a text.
+    pub ends: &'a BTreeSet<u32>,
 }
 
-/// Lets both sides speak at once. `told` hears every pair of tokens, as soon as it is there.
+/// Lets both sides speak at once: the reference until llama.cpp calls a token an end, the subject until it does itself. `told` hears every pair of tokens, as soon as it is there.
 ///
 /// # Errors
 /// Whatever keeps a side from speaking.
@@ -190,23 +193,20 @@ pub fn generate(
     let mut shadow = reference.llama.then(|| SamplerReplay::new(plan, llama.n_tokens()));
     let mut left = voice(reference, draw(reference), Faults::default())?;
     let mut right = voice(subject, ours(), faults)?;
-    let ends = |token| llama.ends_generation(token);
-    let (mut fork, mut sampler_differs) = (None, None);
+    let mut fork = None;
     let mut error_before = 0f64;
     for index in 0..plan.most {
-        let (theirs, our) = (left.next(ends)?, right.next(ends)?);
+        let theirs = left.next(|token| llama.ends_generation(token))?;
+        let our = right.next(|token| plan.ends.contains(&token))?;
         if theirs.is_none() && our.is_none() {
             break;
         }
         told(theirs.as_ref().map(|t| t.0), our.as_ref().map(|t| t.0))?;
         if let (Some((token, logits)), Some(ours)) = (&theirs, &mut shadow) {
-            sampler_differs = ours.draw(index, logits, *token)?;
-            if sampler_differs.is_some() {
-                shadow = None;
-            }
+            ours.draw(index, logits, *token)?;
         }
         // llama.cpp does not tell where its draw fell; ours, which is the same, does.
-        let told_by = left.drawn().or(shadow.as_ref().and_then(|s| s.sampler.drawn()));
+        let told_by = left.drawn().or(shadow.as_ref().filter(|s| s.same()).and_then(|s| s.sampler.drawn()));
         // Up to the fork both sides have a token at every index.
         if let (None, Some((b, there)), Some((a, here))) = (&fork, theirs, our) {
             let error = largest_difference(&here, &there);
@@ -229,6 +229,7 @@ pub fn generate(
         let bytes = tokens.iter().filter_map(|t| llama.piece_bytes(*t, false));
         String::from_utf8_lossy(&bytes.flatten().collect::<Vec<u8>>()).into_owned()
     };
+    let sampler_differs = shadow.and_then(SamplerReplay::finish);
     Ok(Generation { reference: left.finish(text), subject: right.finish(text), fork, sampler_differs })
 }
 

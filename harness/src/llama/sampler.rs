@@ -7,12 +7,16 @@ use qdiff_engine::sampler::Step;
 pub struct LlamaSampler {
     chain: *mut sys::llama_sampler,
     tokens: usize,
+    /// Whether the chain takes the largest logit, and draws nothing.
+    greedy: bool,
+    last_of_equals: bool,
 }
 
 impl LlamaSampler {
     /// The same chain as the engine's [`Sampler`](qdiff_engine::sampler::Sampler)
     /// makes of `chain`, for a vocabulary of `tokens`.
     pub fn new(chain: &[Step], tokens: usize) -> Self {
+        let greedy = chain.last() == Some(&Step::Greedy);
         // SAFETY: the chain owns the samplers added to it, and is freed in drop.
         let chain = unsafe {
             let params = sys::llama_sampler_chain_default_params();
@@ -33,7 +37,15 @@ impl LlamaSampler {
             }
             all
         };
-        Self { chain, tokens }
+        Self { chain, tokens, greedy, last_of_equals: false }
+    }
+
+    /// The same chain on candidates from the last id down: the largest that it takes is the last among equals. One that
+    /// draws is as it was.
+    #[must_use]
+    pub fn last_of_equals(mut self) -> Self {
+        self.last_of_equals = self.greedy;
+        self
     }
 
     /// Remembers a token for the penalties.
@@ -50,6 +62,9 @@ impl LlamaSampler {
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
         let mut list: Vec<sys::llama_token_data> =
             (0..).zip(&logits[..self.tokens]).map(|(id, &logit)| sys::llama_token_data { id, logit, p: 0.0 }).collect();
+        if self.last_of_equals {
+            list.reverse();
+        }
         let mut array =
             sys::llama_token_data_array { data: list.as_mut_ptr(), size: list.len(), selected: -1, sorted: false };
         // SAFETY: the array points into `list`, which outlives the call; samplers shrink it, and never move it.

@@ -70,7 +70,7 @@ impl Injection {
         })?;
         match mutation.site() {
             FaultSite::Elsewhere => bail!("`{name}` cannot be injected: {}", mutation.seen),
-            FaultSite::Tokenizer | FaultSite::Samplers if head.len() < text.len() => {
+            FaultSite::Tokenizer | FaultSite::Samplers | FaultSite::Ends if head.len() < text.len() => {
                 bail!("`{name}` is the fault of no stage; leave `@{words}` out")
             }
             _ => {}

@@ -9,6 +9,7 @@ mod attention;
 mod copies;
 mod decoding;
 mod elsewhere;
+mod ends;
 mod id;
 mod inject;
 mod layout;
@@ -31,9 +32,10 @@ pub use samplers::Chain;
 use crate::prompts::Ready;
 use crate::verdict::Evidence;
 use qdiff_engine::model::{Graph, Node};
-use qdiff_engine::tokenizer::Tokenizer;
+use qdiff_engine::tokenizer::{Split, Tokenizer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// A parameter of a mutation.
 #[derive(Debug)]
@@ -80,6 +82,8 @@ pub enum FaultSite {
     Tokenizer,
     /// What draws a token from logits.
     Samplers,
+    /// What ends a text.
+    Ends,
     /// Nothing that qdiff can spoil.
     Elsewhere,
 }
@@ -94,6 +98,24 @@ fn each(values: impl IntoIterator<Item = f64>) -> Vec<Vec<f64>> {
 
 /// The tokens that a faulty tokenizer makes of a prompt; none where it changes nothing.
 pub type Encode = fn(&Tokenizer, &Ready) -> Option<Vec<u32>>;
+
+/// A fault of the tokenizer's rules: the words that it makes of a text, which the vocabulary then takes apart.
+#[derive(Debug)]
+pub struct Splitting {
+    split: Split,
+    /// A text of which it makes other tokens, if it does of any with this vocabulary.
+    pub shown_by: &'static str,
+}
+
+impl Splitting {
+    /// Whether it makes other tokens of `text`.
+    pub fn shows(&self, tokenizer: &Tokenizer, text: &str) -> bool {
+        tokenizer.encode_split(text, true, self.split) != tokenizer.encode(text, true)
+    }
+}
+
+/// The tokens at which a faulty engine ends a text.
+pub type Ends = fn(&Tokenizer) -> BTreeSet<u32>;
 
 /// Whether a stage is of the kind that a mutation happens to: by op and role.
 pub type Fits = fn(&Graph, &Node) -> bool;
@@ -132,8 +154,12 @@ pub struct Mutation {
     pub entire: bool,
     /// Of a fault of the samplers: what becomes of them.
     pub chain: Option<fn(&mut Chain)>,
+    /// Of a fault of what ends a text: the tokens that do.
+    pub ends: Option<Ends>,
     /// Of a fault of the tokenizer: what it makes of a prompt.
-    pub encode: Option<Encode>,
+    encode: Option<Encode>,
+    /// Of one of its rules: which.
+    pub splitting: Option<Splitting>,
     /// Values worth trying, read off the evidence; without it the defaults and the search lists are tried.
     pub propose: Option<Propose>,
 }
@@ -154,7 +180,9 @@ impl Mutation {
         recurs: true,
         entire: false,
         chain: None,
+        ends: None,
         encode: None,
+        splitting: None,
         propose: None,
     };
 
@@ -178,12 +206,28 @@ impl Mutation {
         Some(self.decode.map(|by| decoding(&new, by, value)).unwrap_or(new))
     }
 
+    /// The tokens that a tokenizer with it makes of `prompt`; `None` where they are the right ones, or it is no such fault.
+    pub fn tokens(&self, tokenizer: &Tokenizer, prompt: &Ready) -> Option<Vec<u32>> {
+        let split = |s: &Splitting| tokenizer.encode_split(&prompt.text, true, s.split);
+        let made = match self.encode {
+            Some(encode) => encode(tokenizer, prompt),
+            None => self.splitting.as_ref().map(split),
+        };
+        made.filter(|made| *made != tokenizer.encode(&prompt.text, true))
+    }
+
+    /// Whether it splits some texts otherwise so that it shows with this vocabulary, and `text` is none of them.
+    pub fn untested_by(&self, tokenizer: &Tokenizer, text: &str) -> bool {
+        self.splitting.as_ref().is_some_and(|s| !s.shows(tokenizer, text) && s.shows(tokenizer, s.shown_by))
+    }
+
     /// What it is the fault of.
     pub fn site(&self) -> FaultSite {
         match self {
             m if m.fits.is_some() => FaultSite::Stage,
-            m if m.encode.is_some() => FaultSite::Tokenizer,
+            m if m.encode.is_some() || m.splitting.is_some() => FaultSite::Tokenizer,
             m if m.chain.is_some() => FaultSite::Samplers,
+            m if m.ends.is_some() => FaultSite::Ends,
             _ => FaultSite::Elsewhere,
         }
     }
@@ -248,6 +292,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
         race::MUTATIONS,
         tokenizer::MUTATIONS,
         samplers::MUTATIONS,
+        ends::MUTATIONS,
         elsewhere::MUTATIONS,
     ]
     .into_iter()

@@ -1,7 +1,8 @@
 //! Faults before the first stage: the text becomes other tokens.
 
-use super::Mutation;
+use super::{Mutation, Splitting};
 use qdiff_engine::tokenizer::chat::{Message, chatml};
+use qdiff_engine::tokenizer::{Rule, Word, words};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
@@ -47,4 +48,45 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         }),
         ..Mutation::PLAIN
     },
+    Mutation {
+        name: "digits-together",
+        story: "the digits of a number are one word, where this vocabulary has a word for each",
+        seen: "numbers of several digits become other tokens, if the vocabulary has tokens of several digits",
+        remedy: r"split at every \p{N}, as the pre-tokenizer of tokenizer.ggml.pre does",
+        splitting: Some(Splitting { split: digits_together, shown_by: "1234567890 100 2000 2024 00 99" }),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "spaces-together",
+        story: "white space is one word up to its end, where its last character belongs to what follows",
+        seen: "indented text and double spaces become other tokens; prose does not",
+        remedy: r"keep the lookahead of the pre-tokenizer's rule \s+(?!\S)",
+        splitting: Some(Splitting { split: spaces_together, shown_by: "a  the  in\n    return  x" }),
+        ..Mutation::PLAIN
+    },
 ];
+
+fn digits_together(text: &str) -> Vec<Word> {
+    let mut all: Vec<Word> = Vec::new();
+    for (word, rule) in words(text) {
+        match all.last_mut() {
+            Some((number, Rule::Number)) if rule == Rule::Number => number.end = word.end,
+            _ => all.push((word, rule)),
+        }
+    }
+    all
+}
+
+fn spaces_together(text: &str) -> Vec<Word> {
+    let mut all: Vec<Word> = Vec::new();
+    for (mut word, rule) in words(text) {
+        if let Some((spaces, Rule::SpacesBeforeText)) = all.last_mut() {
+            word.start += text[word.clone()].chars().next().map_or(0, char::len_utf8);
+            spaces.end = word.start;
+        }
+        if !word.is_empty() {
+            all.push((word, rule));
+        }
+    }
+    all
+}

@@ -7,7 +7,6 @@ use crate::metrics::largest;
 use crate::number::{Real, counted, percent};
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::collections::BTreeSet;
 
 /// All that is told of a battery.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -20,6 +19,9 @@ pub struct CheckReport {
     pub model: ModelInfo,
     /// Faults injected into the subject, in words.
     pub injected: Vec<String>,
+    /// Those of them that change no stage of any case by more than rounding may.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inert: Vec<String>,
     /// Every case of the battery.
     pub cases: Vec<Case>,
     /// What no case exercised.
@@ -78,6 +80,9 @@ pub struct Run {
     pub seconds: f64,
     /// What it did not exercise.
     pub unexercised: Vec<String>,
+    /// Injected faults that change no stage by more than rounding may.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inert: Vec<String>,
     /// The command that repeats it.
     pub command: String,
 }
@@ -97,6 +102,7 @@ impl Fared {
             used: largest(locals.map(|l| l.used)),
             seconds: report.seconds.total() - report.seconds.weights,
             unexercised: report.run.unexercised.clone(),
+            inert: report.run.inert.clone(),
             command: report.run.repeat(),
         }))
     }
@@ -106,19 +112,23 @@ impl CheckReport {
     /// A battery of which nothing is known yet.
     pub fn new(model: ModelInfo, injected: Vec<String>) -> Self {
         let (outcome, headline) = (Outcome::Incomplete, String::new());
-        Self { outcome, headline, model, injected, cases: Vec::new(), unexercised: Vec::new() }
+        let (cases, unexercised, inert) = (Vec::new(), Vec::new(), Vec::new());
+        Self { outcome, headline, model, injected, inert, cases, unexercised }
     }
 
     /// The same with what its cases come to.
     pub fn judged(self) -> Self {
-        let all = || self.runs().map(|(_, run)| run.unexercised.iter().cloned().collect::<BTreeSet<String>>());
-        let none = all().reduce(|a, b| a.intersection(&b).cloned().collect());
-        let first = self.runs().next().map(|(_, run)| run.unexercised.clone()).unwrap_or_default();
-        let unexercised = first.into_iter().filter(|what| none.as_ref().is_some_and(|n| n.contains(what))).collect();
+        let in_all = |pick: fn(&Run) -> &Vec<String>| -> Vec<String> {
+            let first = self.runs().next().map(|(_, run)| pick(run).clone()).unwrap_or_default();
+            first.into_iter().filter(|what| self.runs().all(|(_, run)| pick(run).contains(what))).collect()
+        };
+        let (unexercised, inert) = (in_all(|run| &run.unexercised), in_all(|run| &run.inert));
         let failed = self.cases.iter().any(|c| matches!(c.fared, Fared::Failed { .. })) || self.runs().next().is_none();
         let outcomes = self.runs().map(|(_, run)| run.outcome).chain(failed.then_some(Outcome::Incomplete));
         let outcome = outcomes.min_by_key(|o| o.rank()).unwrap_or(Outcome::Incomplete);
-        Self { outcome, headline: self.told(outcome), unexercised, ..self }
+        let reserve =
+            if matches!(outcome, Outcome::Match | Outcome::Incomplete) { origin::inert(&inert) } else { String::new() };
+        Self { outcome, headline: reserve + &self.told(outcome), unexercised, inert, ..self }
     }
 
     fn runs(&self) -> impl Iterator<Item = (&Case, &Run)> {
@@ -158,7 +168,7 @@ impl Document for CheckReport {
         facts.extend(
             self.runs().next().map(|(_, r)| ("run", format!("subject {}, reference {}", r.subject, r.reference))),
         );
-        facts.extend(self.injected.iter().map(|fault| ("injected", fault.clone())));
+        facts.extend(origin::injected(&self.injected, &self.inert));
         if !self.unexercised.is_empty() {
             facts.push(("untested", format!("not exercised by any case: {}", self.unexercised.join(", "))));
         }

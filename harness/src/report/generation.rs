@@ -1,9 +1,10 @@
 //! What `qdiff generate` tells: the texts as they come, then the outcome.
 
-use super::origin::UNKNOWN;
+use super::origin::{self, UNKNOWN};
 use super::screen::{Check, Document, Fate, Line, Screen, Section};
 use super::{Doubt, ModelInfo, Outcome};
 use crate::diagnose::Diagnosis;
+use crate::ends::EndCheck;
 use crate::generate::{Choice, Fork, GeneratedText, Generation, OtherDraw, Stop};
 use crate::nonce::Changes;
 use crate::number::{counted, number};
@@ -38,6 +39,11 @@ pub struct GenerationReport {
     pub tokens: Option<TokensCheck>,
     /// Faults injected into the subject, in words.
     pub injected: Vec<String>,
+    /// Those of them, of stages, that change none by more than rounding may on the subject's text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inert: Vec<String>,
+    /// Where the subject ends a text, against what the file says.
+    pub end: EndCheck,
     /// The texts, and where they part.
     pub generation: Generation,
     /// Why they part.
@@ -147,6 +153,9 @@ fn said(report: &GenerationReport) -> Vec<(&'static str, String)> {
     if let Some(check) = report.tokens.as_ref().filter(|c| c.diverged()) {
         said.push(("DIVERGED", format!("at tokens: {}", check.words())));
     }
+    if report.end.diverged() {
+        said.push(("DIVERGED", format!("at the end of generation: {}", report.end.words())));
+    }
     said.push(parting(report));
     if let (Some(_), None) = (&spoken.subject.repetition, &spoken.reference.repetition) {
         said.push(("LOOP", "the subject's output is repetitive, the reference's is not".to_owned()));
@@ -163,17 +172,19 @@ fn parting(report: &GenerationReport) -> (&'static str, String) {
         (None, None) => "no token".to_owned(),
     };
     match &report.cause {
-        None => (
-            "SAME TEXT",
-            format!(
-                "{} on both sides; only the tokens were compared, no stage was judged",
-                counted(spoken.subject.tokens.len(), "token")
-            ),
-        ),
+        None => {
+            let [ours, theirs] = [&spoken.subject.tokens, &spoken.reference.tokens].map(Vec::len);
+            let ended = if ours == theirs { "" } else { ", up to where one of them ended" };
+            let inert = origin::inert(&report.inert);
+            let both = counted(ours.min(theirs), "token");
+            let text = "only the tokens were compared, no stage was judged";
+            ("SAME TEXT", format!("{inert}{both} on both sides{ended}; {text}"))
+        }
         Some(Cause::Flip) => (
             "FLIP",
             format!(
-                "at {fork}: every stage is correct on both sides, so rounding made it, that of quantised activations included"
+                "{}at {fork}: every stage is correct on both sides, so rounding made it, that of quantised activations included",
+                origin::inert(&report.inert)
             ),
         ),
         Some(Cause::Divergence { stage, why, origins }) => {
@@ -184,7 +195,7 @@ fn parting(report: &GenerationReport) -> (&'static str, String) {
             let why = match other.causes.as_slice() {
                 [] => UNKNOWN.to_owned(),
                 [one] => format!("{} ({})", one.story, one.name),
-                // One token tells them apart no further.
+                // These tokens tell them apart no further.
                 _ => format!("as one of these would: {}", other.names()),
             };
             let at = other.index;
@@ -202,16 +213,16 @@ fn facts(report: &GenerationReport) -> Vec<Line> {
         ("model", format!("{} {}", m.name, m.format)),
         ("prompt", format!("{}: {tokens}; {}", report.prompt, sampling(&report.sampling))),
     ];
-    lines.extend(report.injected.iter().map(|fault| ("injected", fault.clone())));
-    if report.outcome == Outcome::Match && report.cause.is_none() {
-        lines.extend(
-            report.injected.iter().map(|fault| ("inert", format!("{fault}: it changed no token of this text"))),
-        );
+    lines.extend(origin::injected(&report.injected, &report.inert));
+    if report.outcome == Outcome::Match {
+        let unseen = report.injected.iter().filter(|fault| !report.inert.contains(fault));
+        lines.extend(unseen.map(|fault| ("unseen", format!("{fault}: no token is another one for it"))));
     }
     if let Some(check) = &report.tokens {
         lines.push(("tokenizer", check.words()));
         lines.extend(check.cause.iter().map(|c| ("remedy", c.remedy.clone())));
     }
+    lines.extend(origin::end(&report.end));
     lines
 }
 
@@ -243,6 +254,7 @@ fn checks(report: &GenerationReport) -> Vec<Check> {
             (!c.unchanged.is_empty()).then(|| format!("not computed from the prompt: {}", c.unchanged.join(", ")));
         Check::new("model", "every stage changes with the prompt", Fate::of(stale))
     });
+    let end = origin::end_check(&report.end);
     let (word, words) = parting(report);
     let words = format!("{word} {words}");
     let text = match &report.cause {
@@ -250,7 +262,7 @@ fn checks(report: &GenerationReport) -> Vec<Check> {
         Some(Cause::Undecided { .. }) => Fate::Skipped(words),
         Some(Cause::Divergence { .. } | Cause::Sampler(_)) => Fate::of(Some(words)),
     };
-    tokens.chain(changes).chain([Check::new("model", "the same text", text)]).collect()
+    tokens.chain(changes).chain([end, Check::new("model", "the same text", text)]).collect()
 }
 
 fn sampling(s: &Sampling) -> String {

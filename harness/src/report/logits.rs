@@ -34,6 +34,9 @@ pub struct LogitsReport {
     pub decoded: Vec<u32>,
     /// Who was under suspicion.
     pub subject: Manifest,
+    /// Faults injected into it that change no stage by more than rounding may on these tokens.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inert: Vec<String>,
     /// What it was held against.
     pub reference: Manifest,
     /// What was found of the ids.
@@ -84,7 +87,8 @@ fn theories(report: &LogitsReport) -> [Line; 2] {
 /// The products first, then what looks suspicious, then what is chosen.
 fn facts(report: &LogitsReport) -> Vec<Line> {
     let study = &report.study;
-    let mut lines = vec![("products", products(report))];
+    let mut lines: Vec<Line> = origin::injected(&report.subject.injected, &report.inert).collect();
+    lines.push(("products", products(report)));
     if study.seen.wrong > 0 {
         lines.push(("wrong", wrong(study)));
     }
@@ -121,11 +125,12 @@ fn headline(report: &LogitsReport) -> String {
             format!("{n} of {} logits are not their product, within what the stage as a whole is allowed", study.logits)
         }
     };
+    let inert = origin::inert(&report.inert);
     match (report.outcome, &report.doubt) {
         (_, Some(doubt)) => format!("the subject meets f64, the reference does not: {}", doubt.reason),
-        (Outcome::Incomplete, None) if verdict.coverage.alone => format!("{right}; no reference ran"),
-        (Outcome::Incomplete, None) => format!("{right}; not every one could be judged on both sides"),
-        (_, None) => right,
+        (Outcome::Incomplete, None) if verdict.coverage.alone => format!("{inert}{right}; no reference ran"),
+        (Outcome::Incomplete, None) => format!("{inert}{right}; not every one could be judged on both sides"),
+        (_, None) => inert + &right,
     }
 }
 

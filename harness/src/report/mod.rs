@@ -36,6 +36,7 @@ pub use generation::GenerationReport;
 pub use logits::LogitsReport;
 pub use model::{Doubt, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Seconds, Suspect};
 pub use oracle::{OracleReport, OracleStage};
+pub use origin::inert;
 pub use overview::render as overview;
 pub use screen::{Check, Document, Fate, Next, Screen, Section, Table, Told};
 pub use sweep::SweepReport;

@@ -2,6 +2,7 @@
 
 use super::Place;
 use crate::diagnose::Diagnosis;
+use crate::ends::EndCheck;
 use crate::machine::Machine;
 use crate::runners::Manifest;
 use crate::tokens::TokensCheck;
@@ -41,6 +42,9 @@ pub struct Report {
     pub weights: WeightCheck,
     /// The engine's tokenizer against llama.cpp's; absent where tokens were given.
     pub tokens: Option<TokensCheck>,
+    /// Where a recorded subject ended its text, against what the file says; absent where it does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<EndCheck>,
     /// What was found, and what explains it.
     #[serde(rename = "verdict")]
     pub diagnosis: Diagnosis,
@@ -73,9 +77,10 @@ impl Report {
 
     /// The outcome that follows from what was found.
     pub fn comes_to(&self) -> Outcome {
-        match self.repeated.as_ref().and_then(|r| r.race.as_ref()) {
-            Some(_) => Outcome::Diverged,
-            None => Outcome::of(&self.weights, self.tokens.as_ref(), &self.diagnosis.verdict, self.doubt.as_ref()),
+        let race = self.repeated.as_ref().is_some_and(|r| r.race.is_some());
+        match race || self.end.as_ref().is_some_and(EndCheck::diverged) {
+            true => Outcome::Diverged,
+            false => Outcome::of(&self.weights, self.tokens.as_ref(), &self.diagnosis.verdict, self.doubt.as_ref()),
         }
     }
 }

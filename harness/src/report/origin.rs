@@ -1,9 +1,10 @@
 //! An origin in words: at which positions, why, and what the cause explains.
 
 use super::Outcome;
-use super::screen::{Fate, Line};
+use super::screen::{Check, Fate, Line};
 use super::stages::grouped;
 use crate::diagnose::{Cause, Confidence, Diagnosis, Finding, Search, Solution};
+use crate::ends::EndCheck;
 use crate::mutations::{CauseId, Explains};
 use crate::number::{counted, number};
 use crate::verdict::Verdict;
@@ -19,6 +20,36 @@ pub(super) fn headline(verdict: &Verdict, finding: &Finding) -> String {
 /// Rules of the user's own, which stand in the place of bounds: the beginning of a headline.
 pub(super) fn loosened(rules: &[String]) -> String {
     if rules.is_empty() { String::new() } else { format!("with tolerances set by hand, {}: ", rules.join(" ")) }
+}
+
+/// Injected faults that could not act: the beginning of a headline.
+pub fn inert(faults: &[String]) -> String {
+    if faults.is_empty() {
+        return String::new();
+    }
+    format!("with injected faults that are inert here, {}: ", faults.join(", "))
+}
+
+/// What was injected, and what of it could not act.
+pub(super) fn injected<'a>(injected: &'a [String], inert: &'a [String]) -> impl Iterator<Item = Line> + 'a {
+    let nothing = "it changes no stage by more than rounding may, where it was judged";
+    let inert = inert.iter().map(move |fault| ("inert", format!("{fault}: {nothing}")));
+    injected.iter().map(|fault| ("injected", fault.clone())).chain(inert)
+}
+
+/// Where a text ends, and how to mend it.
+pub(super) fn end(check: &EndCheck) -> impl Iterator<Item = Line> + '_ {
+    let remedy = check.cause.iter().map(|c| ("remedy", c.remedy.clone()));
+    [("end", check.words())].into_iter().chain(remedy)
+}
+
+/// The same as a check.
+pub(super) fn end_check(check: &EndCheck) -> Check {
+    let fate = match (check.diverged(), &check.unlisted) {
+        (false, Some(_)) => Fate::Skipped(check.words()),
+        (wrong, _) => Fate::of(wrong.then(|| check.words())),
+    };
+    Check::new("model", "end of generation", fate)
 }
 
 /// What an outcome and its headline make of a check.

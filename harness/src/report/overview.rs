@@ -1,7 +1,8 @@
 //! Several reports on one screen: how many of each outcome, and a row per run, the worst first.
 
 use super::origin::UNKNOWN;
-use super::{Report, Table, terminal};
+use super::{Report, RunInfo, Table, terminal};
+use crate::ends::EndCheck;
 use crate::metrics::largest;
 use crate::number::{counted, percent};
 use crate::verdict::Verdict;
@@ -30,12 +31,22 @@ pub(super) fn table(sorted: &[(usize, &Report)]) -> Table {
     Table::new(&columns, &[2, 3, 4], sorted.iter().map(|(_, report)| cells(report)))
 }
 
-/// How many there are of each outcome.
+/// How many there are of each outcome, and how many of all are less than their outcome says.
 pub(super) fn counts(sorted: &[(usize, &Report)]) -> String {
     let mut text = format!("{}:", counted(sorted.len(), "run"));
     for group in sorted.chunk_by(|(_, a), (_, b)| a.outcome == b.outcome) {
         let comma = if text.ends_with(':') { "" } else { "," };
         let _ = write!(text, "{comma} {} {}", group.len(), group[0].1.outcome.word());
+    }
+    let reserves: [(&str, fn(&RunInfo) -> &[String]); 2] = [
+        ("with tolerances set by hand", |run| &run.tolerance),
+        ("with injected faults that are inert", |run| &run.inert),
+    ];
+    for (reserve, of) in reserves {
+        let with = sorted.iter().filter(|(_, report)| !of(&report.run).is_empty()).count();
+        if with > 0 {
+            let _ = write!(text, "; {with} {reserve}");
+        }
     }
     text
 }
@@ -58,6 +69,7 @@ fn cells(report: &Report) -> Vec<String> {
             let cause = solved.or_else(named).unwrap_or_else(|| UNKNOWN.to_owned());
             format!("{} {cause}", f.id)
         }
+        (None, _, None) if report.end.as_ref().is_some_and(EndCheck::diverged) => "end of generation".to_owned(),
         (None, _, None) => String::new(),
     };
     vec![

@@ -1,6 +1,6 @@
 //! What a run tells.
 
-use super::origin::{self, loosened, positions};
+use super::origin::{self, inert, loosened, positions};
 use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
 use super::stages::{self, NONE, OPEN, grouped};
 use super::{Outcome, Report};
@@ -34,11 +34,12 @@ impl Document for Report {
         let seconds = &self.seconds;
         let before = [Check::new("model", "weights", Fate::of(weights(&self.weights))).took(seconds.weights)];
         let tokens = self.tokens.as_ref().map(|check| tokens_check(check).took(seconds.tokens));
+        let end = self.end.as_ref().map(origin::end_check);
         let stages = stages::checks(self).enumerate();
         let stages = stages.map(|(i, check)| check.took(seconds.stages.get(i).copied().unwrap_or_default()));
         Screen {
             sections,
-            checks: before.into_iter().chain(tokens).chain(stages).collect(),
+            checks: before.into_iter().chain(tokens).chain(end).chain(stages).collect(),
             next: Some(next(self)),
             repeat: self.run.repeat(),
             seconds: seconds.total(),
@@ -56,16 +57,8 @@ fn headline(report: &Report) -> String {
             let reason = report.doubt.as_ref().map_or("", |d| d.reason.as_str());
             format!("{at}the subject meets f64, the reference does not: {reason}")
         }
-        Outcome::Incomplete => loosened(&report.run.tolerance) + &inert(report) + &incomplete(report),
-        Outcome::Match => loosened(&report.run.tolerance) + &inert(report) + &correct(report),
-    }
-}
-
-/// Faults that were injected and could not act: the beginning of a headline.
-fn inert(report: &Report) -> String {
-    match report.run.inert.as_slice() {
-        [] => String::new(),
-        faults => format!("with injected faults that are inert here, {}: ", faults.join(", ")),
+        Outcome::Incomplete => loosened(&report.run.tolerance) + &inert(&report.run.inert) + &incomplete(report),
+        Outcome::Match => loosened(&report.run.tolerance) + &inert(&report.run.inert) + &correct(report),
     }
 }
 
@@ -163,8 +156,14 @@ fn diverged(report: &Report) -> String {
     match (report.diagnosis.findings.first(), verdict.ailment()) {
         (Some(first), _) => origin::headline(verdict, first),
         (None, Some(symptom)) => format!("at {symptom} (an invariant is broken; no reference ran)"),
-        (None, None) => String::new(),
+        (None, None) => wrong_end(report).unwrap_or_default(),
     }
+}
+
+/// What is wrong with the end of the subject's text, if anything is.
+fn wrong_end(report: &Report) -> Option<String> {
+    let end = report.end.as_ref().filter(|end| end.diverged())?;
+    Some(format!("at the end of generation: {}", end.words()))
 }
 
 /// What is wrong with the weights, if anything is.
@@ -194,6 +193,9 @@ fn more(report: &Report) -> Vec<Line> {
         if race || tokens || !report.weights.mismatches.is_empty() {
             more.push(("then", origin::headline(&report.diagnosis.verdict, first)));
         }
+    }
+    if let Some(end) = wrong_end(report).filter(|end| *end != diverged(report)) {
+        more.push(("also", end));
     }
     more.extend(origin::why(&report.diagnosis));
     if findings.len() > 1 {
@@ -241,9 +243,7 @@ fn facts(report: &Report) -> Vec<Line> {
     if report.subject.arithmetic != Arithmetic::default() {
         facts.push(("arithmetic", format!("the subject declares {declared}; what is allowed follows from it")));
     }
-    facts.extend(report.subject.injected.iter().map(|fault| ("injected", fault.clone())));
-    let nothing = "it changes no stage by more than rounding may, where it was judged";
-    facts.extend(run.inert.iter().map(|fault| ("inert", format!("{fault}: {nothing}"))));
+    facts.extend(origin::injected(&report.subject.injected, &run.inert));
     facts.extend(run.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
     facts.push(("coverage", coverage(report)));
     if !run.unexercised.is_empty() {
@@ -290,6 +290,7 @@ fn evidence(report: &Report) -> Vec<Line> {
         lines.push(("tokenizer", check.words()));
         lines.extend(check.cause.iter().map(|c| ("remedy", c.remedy.clone())));
     }
+    lines.extend(report.end.iter().flat_map(origin::end));
     lines.push(("tokens", tokens(report)));
     if let Some(repeated) = report.repeated.as_ref().filter(|r| r.race.is_none()) {
         let varied = repeated.varied.join(", one ");

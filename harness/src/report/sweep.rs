@@ -25,6 +25,9 @@ pub struct SweepReport {
     pub reference: String,
     /// Faults injected into the subject, in words.
     pub injected: Vec<String>,
+    /// Those of them that change no stage of any pass by more than rounding may.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inert: Vec<String>,
     /// Rules that replace the bounds of chosen stages.
     pub tolerance: Vec<String>,
     /// A pass per size, the whole in one batch first.
@@ -35,14 +38,14 @@ impl SweepReport {
     /// What `passes` on so many `tokens` come to.
     pub fn new(
         (prompt, tokens): (String, usize), [subject, reference]: [String; 2],
-        (injected, tolerance): (Vec<String>, Vec<String>), passes: Vec<Pass>,
+        (injected, inert, tolerance): (Vec<String>, Vec<String>, Vec<String>), passes: Vec<Pass>,
     ) -> Self {
         let (outcome, headline) = judged(&passes);
         let headline = match outcome {
-            Outcome::Match | Outcome::Incomplete => origin::loosened(&tolerance) + &headline,
+            Outcome::Match | Outcome::Incomplete => origin::loosened(&tolerance) + &origin::inert(&inert) + &headline,
             _ => headline,
         };
-        Self { outcome, headline, prompt, tokens, subject, reference, injected, tolerance, passes }
+        Self { outcome, headline, prompt, tokens, subject, reference, injected, inert, tolerance, passes }
     }
 }
 
@@ -69,7 +72,7 @@ impl Document for SweepReport {
         let mut run: Vec<Line> =
             vec![("run", format!("{}: {tokens}; subject {subject}, reference {reference}", self.prompt))];
         run.extend(self.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
-        run.extend(self.injected.iter().map(|fault| ("injected", fault.clone())));
+        run.extend(origin::injected(&self.injected, &self.inert));
         let table = Table::new(
             &["fed", "steps", "stages wrong", "first wrong", "difference, subject", "difference, reference"],
             &[1, 2],

@@ -12,11 +12,10 @@ pub static CUDA: FaultSource = FaultSource {
     told: None,
     several: false,
     plants: |graph, _| {
-        let of = |(index, fault): (usize, &faults::Fault)| {
-            let cause = fault.cause.parse().expect("a planted fault states a cause");
-            planted(index, cause, graph, |n| (fault.fits)(graph, n))
-        };
-        faults::all().iter().enumerate().flat_map(of).collect()
+        let of =
+            |(index, fault): (usize, &faults::Fault)| planted(index, fault.cause, graph, |n| (fault.fits)(graph, n));
+        let all: Vec<_> = faults::all().iter().enumerate().map(of).collect::<anyhow::Result<_>>()?;
+        Ok(all.concat())
     },
     subject: |opened, plants, room| {
         let graph = opened.model.graph();
@@ -38,7 +37,7 @@ pub static CUDA_FAST: FaultSource = FaultSource {
             let cause = CauseId { mutation: fault.name.to_owned(), parameters: Vec::new(), since: None };
             Some(Plant { fault: index, cause, stage: first })
         };
-        faults::REPLAYED.iter().enumerate().filter_map(of).collect()
+        Ok(faults::REPLAYED.iter().enumerate().filter_map(of).collect())
     },
     subject: |opened, plants, room| {
         let (step, context) = (room.step, room.context);

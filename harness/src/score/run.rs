@@ -153,7 +153,7 @@ impl<'a> ScoreRun<'a> {
         progress: &dyn Fn(&str, usize, usize),
     ) -> Result<Group> {
         let graph = self.pair.opened.model.graph();
-        let mut plants = (source.plants)(graph, &self.pair.opened.model);
+        let mut plants = (source.plants)(graph, &self.pair.opened.model)?;
         plants.retain(|p| graph.index(p.stage).is_some_and(|i| wanted(p, &graph.nodes[i])));
         let plants = sampling.choose(&plants, graph);
         let mut clean = None;

@@ -6,7 +6,7 @@ use crate::loaded::LoadedModel;
 use crate::mutations::{CauseId, Injection, Mutation, catalogue, find};
 use crate::room::Room;
 use crate::runners::{Runner, cpu::Cpu};
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use qdiff_engine::model::{Graph, Model, Node, StageId};
 
 /// A fault and the stage it is planted in.
@@ -44,16 +44,28 @@ pub struct FaultSource {
     /// Whether one fault may spoil several stages: then the first that is found counts.
     pub(super) several: bool,
     /// Every fault with every stage of the graph it can be planted in.
-    pub(super) plants: fn(&Graph, &Model) -> Vec<Plant>,
+    pub(super) plants: fn(&Graph, &Model) -> Result<Vec<Plant>>,
     /// A subject that carries these; a right one, where there are none.
     pub(super) subject: Subject,
 }
 
-/// A fault of a source, with its number there, in every stage of `graph` that is `here`.
-pub(super) fn planted(fault: usize, cause: CauseId, graph: &Graph, here: impl Fn(&Node) -> bool) -> Vec<Plant> {
-    assert!(find(&cause.mutation).is_some(), "no mutation is called {}", cause.mutation);
-    let stages = graph.nodes.iter().filter(|n| here(n)).map(|n| n.id);
-    stages.map(|stage| Plant { fault, cause: cause.clone(), stage }).collect()
+/// An independent fault, with its number among those of its source, in every stage of `graph` that is `here`.
+///
+/// # Errors
+/// A cause that names no mutation: nothing that is found could count as right.
+pub(super) fn planted(fault: usize, cause: &str, graph: &Graph, here: impl Fn(&Node) -> bool) -> Result<Vec<Plant>> {
+    let known = cause.parse().ok().filter(|id: &CauseId| find(&id.mutation).is_some());
+    let cause = known.with_context(|| {
+        format!("the fault `{cause}` of the score names no mutation; write its cause as `qdiff mutations list` has it")
+    })?;
+    Ok(in_stages(fault, &cause, graph, here).collect())
+}
+
+fn in_stages(
+    fault: usize, cause: &CauseId, graph: &Graph, here: impl Fn(&Node) -> bool,
+) -> impl Iterator<Item = Plant> {
+    let stages = graph.nodes.iter().filter(move |n| here(n)).map(|n| n.id);
+    stages.map(move |stage| Plant { fault, cause: cause.clone(), stage })
 }
 
 /// The CPU engine's independent faults.
@@ -64,10 +76,10 @@ pub static INDEPENDENT: FaultSource = FaultSource {
     several: false,
     plants: |graph, model| {
         let of = |(index, fault): (usize, &faults::Fault)| {
-            let cause = fault.cause.parse().expect("a planted fault states a cause");
-            planted(index, cause, graph, |n| (fault.places)(graph, n, model))
+            planted(index, fault.cause, graph, |n| (fault.places)(graph, n, model))
         };
-        faults::all().enumerate().flat_map(of).collect()
+        let all: Vec<Vec<Plant>> = faults::all().enumerate().map(of).collect::<Result<_>>()?;
+        Ok(all.concat())
     },
     subject: |opened, plants, _| {
         let places = plants.iter().filter_map(|p| Some((faults::all().nth(p.fault)?.spoil, p.stage))).collect();
@@ -85,10 +97,9 @@ pub static KERNELS: FaultSource = FaultSource {
     plants: |graph, model| {
         let of = |(fault, bug): (usize, &'static faults::kernels::KernelFault)| {
             let cause = CauseId { mutation: bug.name.to_owned(), parameters: Vec::new(), since: None };
-            let stages = graph.nodes.iter().filter(|n| (bug.places)(graph, n, model)).map(|n| n.id);
-            stages.map(|stage| Plant { fault, cause: cause.clone(), stage }).collect::<Vec<_>>()
+            in_stages(fault, &cause, graph, |n| (bug.places)(graph, n, model)).collect::<Vec<_>>()
         };
-        faults::kernels::all().enumerate().flat_map(of).collect()
+        Ok(faults::kernels::all().enumerate().flat_map(of).collect())
     },
     subject: |opened, plants, _| {
         let places =
@@ -107,13 +118,14 @@ pub static ROUND_TRIPS: FaultSource = FaultSource {
     plants: |graph, model| {
         let of = |(index, m): (usize, &Mutation)| {
             let values = m.defaults();
-            planted(index, CauseId::new(m, &values), graph, |n| {
+            let here = |n: &Node| {
                 // A format that has no fifth bit cannot lose it.
                 let known = || n.weights.iter().all(|w| m.is_known_to(model, &w.name));
                 m.applied(n, &values, graph).is_some() && known()
-            })
+            };
+            in_stages(index, &CauseId::new(m, &values), graph, here).collect::<Vec<_>>()
         };
-        catalogue().enumerate().filter(|(_, m)| m.recurs).flat_map(of).collect()
+        Ok(catalogue().enumerate().filter(|(_, m)| m.recurs).flat_map(of).collect())
     },
     subject: |opened, plants, _| {
         let mut graph = opened.model.graph().clone();
@@ -123,3 +135,21 @@ pub static ROUND_TRIPS: FaultSource = FaultSource {
         Ok(Box::new(Cpu::new(&opened.model, graph, Number::F32, Vec::new())))
     },
 };
+
+#[cfg(test)]
+mod tests {
+    use super::planted;
+    use qdiff_engine::model::{qwen2, skeleton};
+
+    /// What a contributor misspelt is told, and where the right names stand; it is no panic.
+    #[test]
+    fn a_fault_that_names_no_mutation_is_told() {
+        let graph = skeleton(qwen2::graph, 2);
+        let everywhere = |cause: &str| planted(7, cause, &graph, |_| true).map(|all| all.len());
+        assert_eq!(everywhere("scaled:by=2").unwrap(), graph.nodes.len());
+        for cause in ["scald:by=2", "", "scaled:by"] {
+            let told = everywhere(cause).unwrap_err().to_string();
+            assert!(told.starts_with(&format!("the fault `{cause}` of the score names no mutation")), "{told}");
+        }
+    }
+}

@@ -1,9 +1,11 @@
 //! The faults that `--inject` puts into the subject, by the part that has them.
 
+use crate::capture::Filter;
 use crate::loaded::LoadedModel;
 use crate::mutations::{FaultSite, Injection, Mutation};
-use crate::runners::{Faults, Source};
-use crate::verdict::{Policy, Status, Verdict};
+use crate::pair::{Pair, Tokens};
+use crate::runners::{Faults, RunnerKind, Source};
+use crate::verdict::{Policy, Status, Verdict, judge};
 use anyhow::{Result, bail};
 use qdiff_engine::model::StageId;
 
@@ -18,6 +20,8 @@ pub(super) struct InjectedFaults {
     pub(super) tokenizer: Option<&'static Mutation>,
     /// Of what draws tokens.
     pub(super) samplers: Vec<&'static Mutation>,
+    /// Of what ends a text.
+    pub(super) ends: Option<&'static Mutation>,
 }
 
 /// Reads what `--inject` was given.
@@ -41,20 +45,18 @@ impl InjectedFaults {
     /// The faults to inject: of stages, and of those `parts` that the command runs.
     ///
     /// # Errors
-    /// A fault that applies nowhere in the model, or of a part that is not run; two of the tokenizer.
+    /// A fault that applies nowhere in the model, or of a part that is not run; two of the tokenizer, or of what ends a
+    /// text.
     pub(super) fn new(opened: &LoadedModel, injections: &[Injection], parts: &[FaultSite]) -> Result<Self> {
         let mut injected = Self::default();
         for injection in injections {
             let mutation = injection.mutation;
             match mutation.site() {
                 part @ FaultSite::Tokenizer if parts.contains(&part) => {
-                    if let Some(other) = injected.tokenizer.replace(mutation) {
-                        bail!(
-                            "`{}` and `{}` cannot be injected together: each says what the whole prompt becomes",
-                            other.name,
-                            mutation.name
-                        );
-                    }
+                    only(&mut injected.tokenizer, mutation, "what the whole prompt becomes")?;
+                }
+                part @ FaultSite::Ends if parts.contains(&part) => {
+                    only(&mut injected.ends, mutation, "all tokens that end a text")?;
                 }
                 part @ FaultSite::Samplers if parts.contains(&part) => injected.samplers.push(mutation),
                 _ => {
@@ -81,10 +83,42 @@ impl InjectedFaults {
         faults.filter(|(_, places)| places.iter().all(right)).map(|(words, _)| words.clone()).collect()
     }
 
+    /// The same of a command that does not judge what they are in: `kind` runs once more on `tokens`, and that is judged.
+    ///
+    /// # Errors
+    /// As [`Pair::run`] and [`judge`].
+    pub(super) fn inert_on(&self, pair: &mut Pair<'_>, kind: &RunnerKind, tokens: Tokens<'_>) -> Result<Vec<String>> {
+        if self.places.is_empty() {
+            return Ok(Vec::new());
+        }
+        let stages: Vec<String> = self.places.iter().flatten().map(ToString::to_string).collect();
+        let filter = Filter::new(&pair.oracle.graph, &stages, None, None)?;
+        let asked = std::mem::replace(&mut pair.filter, filter);
+        let policy = Policy::default();
+        let ran = pair.run(kind, tokens, self.stages.clone());
+        let verdict = ran.and_then(|ran| {
+            let verdict = judge(&pair.oracle, ran.side(), None, &pair.filter, &policy, pair.progress)?;
+            ran.capture.store.trouble().map(|()| verdict)
+        });
+        pair.filter = asked;
+        Ok(self.inert(&verdict?, &policy))
+    }
+
     /// What no runner knows of, in words.
     pub(super) fn beside(&self) -> impl Iterator<Item = String> {
         let of = |place: &'static str| move |m: &&Mutation| format!("{} in the {place}", m.name);
         let tokenizer = self.tokenizer.iter().map(of("tokenizer"));
-        tokenizer.chain(self.samplers.iter().map(of("samplers")))
+        let samplers = self.samplers.iter().map(of("samplers"));
+        tokenizer.chain(samplers).chain(self.ends.iter().map(of("end of generation")))
+    }
+}
+
+/// Puts a mutation where there can be one alone, for each says all of `what`.
+fn only(place: &mut Option<&'static Mutation>, mutation: &'static Mutation, what: &str) -> Result<()> {
+    match place.replace(mutation) {
+        Some(other) => {
+            bail!("`{}` and `{}` cannot be injected together: each says {what}", other.name, mutation.name)
+        }
+        None => Ok(()),
     }
 }

@@ -4,11 +4,12 @@ use super::faults::InjectedFaults;
 use super::request::{CaptureRequest, TokensRequest};
 use super::sides::LiveSidesRequest;
 use super::{Console, run, verify};
-use crate::generate::{self as texts, Generation, Plan};
+use crate::ends::Ends;
+use crate::generate::{self as texts, Generation, Plan, Stop};
 use crate::loaded::LoadedModel;
 use crate::mutations::FaultSite;
 use crate::nonce::{self, Changes};
-use crate::pair::Pair;
+use crate::pair::{Pair, Tokens};
 use crate::prompts::{self, Ready};
 use crate::report::Outcome;
 use crate::report::generation::{self, Cause, GenerationReport, TeacherForced};
@@ -51,20 +52,23 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
     }
     let settings = request.capture.settings()?;
     let opened = request.tokens.prompt.model.open()?;
-    let pair = Pair::new(&opened, settings, console.progress)?;
+    let mut pair = Pair::new(&opened, settings, console.progress)?;
     let number = request.nonce.map(|n| n.unwrap_or_else(nonce::fresh));
     let ready = match number {
         Some(n) => nonce_prompt(&opened, &request.tokens, n)?,
         None => request.tokens.ready(&opened)?,
     };
-    let injected = InjectedFaults::new(&opened, &injections, &[FaultSite::Tokenizer, FaultSite::Samplers])?;
+    let injected =
+        InjectedFaults::new(&opened, &injections, &[FaultSite::Tokenizer, FaultSite::Samplers, FaultSite::Ends])?;
     let faults = &injected.stages;
+    let ends = Ends::of_engine(&opened, injected.ends)?;
     let plan = Plan {
         prompt: &ready.tokens,
         ubatch: request.capture.ubatch,
         most: request.tokens.decode,
         sampling: &request.sampling,
         spoiled: &injected.samplers,
+        ends: &ends.tokens,
     };
     let check = tokens::check(&opened, &ready, injected.tokenizer)?;
 
@@ -92,9 +96,15 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
             (outcome, Some(cause), Some(forced))
         }
     };
-    if changes.as_ref().is_some_and(Changes::stale) || check.as_ref().is_some_and(TokensCheck::diverged) {
+    let said = &spoken.subject.tokens;
+    let end = ends.check(&opened, said, spoken.subject.stop == Stop::EndOfGeneration);
+    let stale = changes.as_ref().is_some_and(Changes::stale);
+    if stale || end.diverged() || check.as_ref().is_some_and(TokensCheck::diverged) {
         outcome = Outcome::Diverged;
     }
+    let fed = &said[..said.len().saturating_sub(1)];
+    let tokens = Tokens { prompt: plan.prompt, ubatch: plan.ubatch, decode: fed.len(), forced: Some(fed) };
+    let inert = injected.inert_on(&mut pair, subject, tokens)?;
     // Below the table of tokens.
     (console.say)("\n")?;
     Ok(GenerationReport {
@@ -107,6 +117,8 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
         nonce: number,
         tokens: check,
         injected: faults.words.iter().cloned().chain(injected.beside()).collect(),
+        inert,
+        end,
         generation: spoken,
         cause,
         forced,

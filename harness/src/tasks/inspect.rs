@@ -1,6 +1,7 @@
 //! What a GGUF file is, and what the graph uses of it.
 
 use super::request::ModelRequest;
+use crate::llama;
 use crate::loaded::refuse_damaged;
 use anyhow::{Context as _, Result};
 use qdiff_engine::gguf::{Gguf, NotFinite, Value};
@@ -98,7 +99,9 @@ pub fn inspect(request: &ModelRequest) -> Result<(Inspection, Option<anyhow::Err
     Ok(match Model::new(gguf).with_context(|| path.display().to_string()) {
         Ok(model) => {
             let damage = refuse_damaged(&inspection.not_finite).with_context(|| path.display().to_string());
-            (Inspection { graph: Some(usage(&model)), ..inspection }, damage.err())
+            // Nothing but llama.cpp knows all that it refuses, such as a pre-tokenizer it does not have.
+            let refused = damage.and_then(|()| llama::Model::load(path, llama::Load::Cpu).map(drop));
+            (Inspection { graph: Some(usage(&model)), ..inspection }, refused.err())
         }
         Err(e) => (inspection, Some(e)),
     })

@@ -44,6 +44,10 @@ pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<LogitsRep
     let study = study(&opened, &pair.oracle, &subject, reference.as_ref(), &pair.filter)?;
     pair.settings.store.trouble()?;
     let doubt = reference.as_ref().and_then(|r| verify::doubt(&pair, &diagnosis.verdict, r, &input.ready.tokens));
+    let inert = match sides.chosen.live_subject() {
+        Some(kind) => sides.faults.inert_on(&mut pair, kind, input.tokens(Some(&subject.fed)))?,
+        None => Vec::new(),
+    };
     let mut report = LogitsReport {
         outcome: Outcome::of(&WeightCheck::default(), None, &diagnosis.verdict, doubt.as_ref()),
         model: run::describe(&opened, hash),
@@ -51,6 +55,7 @@ pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<LogitsRep
         tokens: input.ready.tokens,
         decoded: subject.fed,
         subject: subject.manifest,
+        inert,
         reference: reference.map_or_else(Manifest::nobody, |r| r.manifest),
         study,
         diagnosis,

@@ -45,6 +45,8 @@ pub struct Recorded {
     pub steps: usize,
     /// What ran.
     pub engine: String,
+    /// Injected faults that change no stage by more than rounding may on these tokens.
+    pub inert: Vec<String>,
 }
 
 /// Runs one runner, and writes every step as soon as it is done.
@@ -68,10 +70,11 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
         None => Input::new(request.tokens.ready(&opened)?, request.tokens.decode, request.capture.ubatch),
     };
     input.check(&pair)?;
-    let faults = InjectedFaults::new(&opened, &injections, &[])?.stages;
+    let faults = InjectedFaults::new(&opened, &injections, &[])?;
     let what = input.tokens(None);
+    let inert = faults.inert_on(&mut pair, kind, what)?;
     let mut writer = npz::Writer::create(&request.out, request.compress)?;
-    let mut runner = pair.runner(kind, what, faults)?;
+    let mut runner = pair.runner(kind, what, faults.stages)?;
     let fed = pair.steps(runner.as_mut(), what, |step| writer.step(&step))?;
     let of = runner.manifest();
     let (steps, engine) = (what.steps(), of.name.clone());
@@ -84,6 +87,7 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
         tokens: what.prompt.to_vec(),
         decoded: fed,
         arithmetic: Some(of.arithmetic.clone()),
+        end: None,
     };
-    Ok(Recorded { arrays: writer.finish(&manifest)?, steps, engine })
+    Ok(Recorded { arrays: writer.finish(&manifest)?, steps, engine, inert })
 }

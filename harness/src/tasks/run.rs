@@ -5,6 +5,7 @@ use super::request::{FilterRequest, ToleranceRequest};
 use super::sides::{Input, SideChoice, Sides, SidesRequest};
 use super::{Console, repeat, values, verify};
 use crate::capture::Filter;
+use crate::ends;
 use crate::exercise;
 use crate::loaded::LoadedModel;
 use crate::machine::Machine;
@@ -206,6 +207,7 @@ impl<'a> Runs<'a> {
             repeated,
             weights: self.weights.clone(),
             tokens: same_tokens,
+            end: self.sides.chosen.recorded_end().map(|(end, decoded)| ends::recorded(opened, end, decoded)),
             diagnosis,
             doubt,
             gap,

@@ -193,6 +193,12 @@ impl<'a> SideChoice<'a> {
         self.subject.recorded().or(self.reference.recorded())
     }
 
+    /// What a recorded subject says of the end of its text, and the tokens before it.
+    pub(super) fn recorded_end(&self) -> Option<(&npz::RecordedEnd, &[u32])> {
+        let (_, manifest) = self.subject.recorded()?;
+        Some((manifest.end.as_ref()?, &manifest.decoded))
+    }
+
     /// As both runners take it: the KV cache of what runs beside a capture is of the capture's type.
     ///
     /// # Errors

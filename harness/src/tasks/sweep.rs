@@ -45,12 +45,16 @@ pub fn sweep(request: &SweepRequest, console: Console<'_>) -> Result<SweepReport
     let prompt = request.tokens.ready(&opened)?;
     let decode = request.tokens.decode;
     pair.filter.check(&pair.oracle.graph, prompt.tokens.len() + decode)?;
-    let faults = InjectedFaults::new(&opened, &injections, &[])?.stages;
+    let faults = InjectedFaults::new(&opened, &injections, &[])?;
     let what = Tokens { prompt: &prompt.tokens, ubatch: prompt.tokens.len(), decode, forced: None };
     let decoded = pair.decode(reference, what)?;
     let tokens = [prompt.tokens, decoded].concat();
-    let passes = passes(&pair, (subject, reference), &tokens, &request.sizes, &faults)?;
+    let mut inert = faults.stages.words.clone();
+    let passes = passes(&pair, (subject, reference), &tokens, &request.sizes, &faults.stages, |verdict| {
+        let here = faults.inert(verdict, &pair.policy);
+        inert.retain(|fault| here.contains(fault));
+    })?;
     let sides = [subject.to_string(), reference.to_string()];
-    let given = (faults.words, request.tolerance.words());
+    let given = (faults.stages.words, inert, request.tolerance.words());
     Ok(SweepReport::new((prompt.name, tokens.len()), sides, given, passes))
 }

@@ -7,8 +7,8 @@ use qdiff::prompts::{self, Style};
 use qdiff::tokens;
 use qdiff_engine::tokenizer::Tokenizer;
 use qdiff_tests::synth::patch;
-use qdiff_tests::{exact, folder_with};
-use serde_json::Value;
+use qdiff_tests::{empty, exact, folder_with};
+use serde_json::{Value, json};
 
 #[test]
 fn the_first_different_token_is_shown_with_its_rule() {
@@ -47,7 +47,12 @@ fn faults_of_the_tokenizer_are_named() {
     let folder = folder_with(&exact());
     for fault in catalogue().filter(|m| m.site() == FaultSite::Tokenizer) {
         for command in ["run", "generate"] {
-            let given = "-m model.gguf -n 1 --prompt Hi --system 'Be brief'";
+            let given = "-m model.gguf -n 1 --prompt 'Hi  the model' --system 'Be brief'";
+            if fault.name == "digits-together" {
+                let said = "changes nothing about the prompt `text`; it is untested there";
+                folder.refuses(&format!("{command} {given} --inject digits-together"), &[said]);
+                continue;
+            }
             let (code, report, text) = folder.told(&format!("{command} {given} --inject {}", fault.name));
             assert_eq!(code, 1, "{text}");
             assert_eq!(report["tokens"]["cause"]["name"], fault.name, "{text}");
@@ -56,6 +61,37 @@ fn faults_of_the_tokenizer_are_named() {
             assert!(text.contains("DIVERGED at tokens: token "), "{text}");
         }
     }
+}
+
+/// What a text cannot show of the tokenizer is said to be untested; what no text can with a vocabulary is not.
+#[test]
+fn what_a_prompt_does_not_test_of_the_tokenizer_is_said() {
+    let folder = folder_with(&exact());
+    for (text, untested) in [("Hello the", json!(["spaces-together"])), ("Hello  the", Value::Null)] {
+        for command in ["run", "generate --subject cpu"] {
+            let (code, report, screen) = folder.told(&format!("{command} -m model.gguf -n 1 --raw --prompt '{text}'"));
+            assert_eq!((code, &report["tokens"]["untested"]), (0, &untested), "{screen}");
+            let said = screen.contains("as llama.cpp; untested by this text: spaces-together");
+            assert_eq!(said, untested != Value::Null, "{screen}");
+        }
+    }
+    // No token of this vocabulary has two digits, until one has.
+    let digits = |text: &str| {
+        let mut tokens: Vec<String> = (0..512).map(|i| format!("token{i}")).collect();
+        for (token, text) in tokens.iter_mut().zip(["1", "2", "12", "a"]) {
+            *token = text.to_owned();
+        }
+        let folder = empty();
+        let model = exact().to_bytes_with(|kv| {
+            kv.strings("tokenizer.ggml.tokens", &tokens);
+            kv.strings("tokenizer.ggml.merges", &["1 2".to_owned()]);
+        });
+        folder.write("model.gguf", model);
+        folder.qdiff(&format!("run -m model.gguf -n 0 --raw --prompt '{text}' --inject digits-together"))
+    };
+    let said = digits("12").exits(1);
+    assert!(said.stdout.contains("(digits-together)"), "{said}");
+    assert!(digits("a").exits(2).stderr.contains("it is untested there"));
 }
 
 /// One that does nothing is refused, and so are two.

@@ -7,6 +7,7 @@ mod beside_the_stages;
 mod captures;
 mod casebook;
 mod documents;
+mod ends;
 mod errors;
 mod excuses;
 mod exporters;

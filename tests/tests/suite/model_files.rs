@@ -285,12 +285,17 @@ fn llama_cpp_agrees() {
     all().agree(Asked::Model);
 }
 
-/// Where llama.cpp alone knows what is wrong, its own words are told.
+/// Where llama.cpp alone knows what is wrong, its own words are told; by `inspect` after all that can be told of the file.
 #[test]
 fn what_llama_cpp_refuses() {
     let folder = empty();
     folder.write("bad.gguf", with(|kv| kv.string("tokenizer.ggml.pre", "nonsense")));
-    folder.refuses("run -m bad.gguf", &["llama.cpp cannot load bad.gguf", "unknown pre-tokenizer type: 'nonsense'"]);
+    let words = "llama.cpp cannot load bad.gguf: llama_model_load: error loading model: error loading model vocabulary: \
+                 unknown pre-tokenizer type: 'nonsense'";
+    folder.refuses("run -m bad.gguf", &[words]);
+    let said = folder.qdiff("inspect bad.gguf --json told.json").exits(2);
+    assert!(said.stderr.contains(words) && said.stdout.contains("stages: embed "), "{said}");
+    assert_eq!(folder.json("told.json")["graph"]["stages"], 47);
 }
 
 /// `weights` names the damage and compares nothing behind it; of two files it says what both hold.

@@ -106,6 +106,45 @@ fn an_inert_fault_is_said_to_be_inert() {
     }
 }
 
+/// Every command that takes a fault says of one that could not act that it is inert, and of no other.
+#[test]
+fn every_command_says_that_a_fault_is_inert() {
+    let folder = folder();
+    let line = |verdict: &str| format!("{verdict} with injected faults that are inert here, rope-base:base=10000 in ");
+    // The first position is not rotated, whatever the base.
+    for (command, word) in [("run", "MATCH"), ("logits", "MATCH"), ("sweep", "MATCH"), ("generate", "SAME TEXT")] {
+        let n = u8::from(command == "generate");
+        let given = format!("{command} -m model.gguf --subject cpu -n {n} --inject rope-base");
+        let (code, report, text) = folder.told(&format!("{given} --tokens 5 --markdown told.md"));
+        let inert = if command == "run" { &report["run"]["inert"] } else { &report["inert"] };
+        assert_eq!((code, inert), (0, &json!(["rope-base:base=10000 in 4 stages"])), "{text}");
+        assert!(text.contains(&line(word)) && folder.text("told.md").contains("inert here"), "{text}");
+        Schema::printed(if command == "generate" { "generation" } else { command }).check(&report).unwrap();
+        let (_, report, text) = folder.told(&format!("{given}@L01 --tokens 5,6"));
+        assert_eq!((&report["inert"], &report["run"]["inert"]), (&Value::Null, &Value::Null), "{text}");
+        assert!(!text.contains("inert"), "{text}");
+    }
+    // A capture says nothing of what was injected, so whoever records it is told.
+    let said =
+        folder.qdiff("record -m model.gguf --tokens 5 -n 0 --inject rope-base --stages logits --out one").exits(0);
+    assert!(said.stdout.starts_with(line("").trim_start()) && said.stdout.contains(": recorded "), "{said}");
+    let said = folder.qdiff("record -m model.gguf --tokens 5,6 -n 0 --inject rope-base --out two").exits(0);
+    assert!(said.stdout.starts_with("recorded "), "{said}");
+    // Of several runs, what is inert in all of them.
+    let (code, report, text) =
+        folder.told("check -m model.gguf --subject cpu --quick --inject tail-skipped@L01.q_proj,p200..");
+    let fault = "tail-skipped:from=240,left=0 in 1 stage from position 200 on";
+    assert_eq!((code, &report["inert"]), (0, &json!([fault])), "{text}");
+    let expected = format!("MATCH with injected faults that are inert here, {fault}: 7 of 7 cases match");
+    assert!(headline(&text).starts_with(&expected), "{text}");
+    folder.write("prompts.txt", "one-token\none-token\n");
+    let batch =
+        "run -m model.gguf --subject cpu --prompts prompts.txt -n 0 --inject rope-base --tolerance L*.ffn_down=1";
+    let said = folder.qdiff(batch);
+    let counts = "; 2 with tolerances set by hand; 2 with injected faults that are inert\n";
+    assert!(said.stdout.lines().next().is_some_and(|l| l.ends_with(counts.trim_end())), "{said}");
+}
+
 /// A tolerance is offered where it may be one, and the one that is offered passes.
 #[test]
 fn a_tolerance_is_offered_for_small_errors_of_unknown_cause_alone() {
@@ -143,6 +182,8 @@ fn what_would_be_passed_over_is_refused() {
         ("run --subject capture:mine --system be", "'--system' would be passed over"),
         ("run --subject cpu --map names.txt", "'--map' would be passed over"),
         ("run --subject cpu --gemm cublas", "'--gemm' would be passed over"),
+        // A fault makes a CPU engine of `auto` on every machine.
+        ("run --inject rope-base --gemm cublas", "'--gemm' would be passed over"),
         ("record --gemm cublas --out x", "'--gemm' would be passed over"),
         ("generate --seed 3", "'--seed' would be passed over"),
         ("run --prompts notes.txt --length 4", "'--prompts' cannot be used with '--length'"),

@@ -3,6 +3,7 @@
 //! clap's own `conflicts_with` refuses them also where one of the two comes from the environment; here only what was
 //! typed clashes, and a setting of the environment gives way.
 
+use crate::mutations::Injection;
 use crate::report::format_named;
 use crate::runners::Source;
 use crate::tasks::bench::Measure;
@@ -88,7 +89,14 @@ fn passed_over(name: &str, of: &ArgMatches) -> Option<(&'static str, &'static st
     let side = |id: &str| of.try_get_one::<Source>(id).ok().flatten();
     let sides: Vec<&Source> = ["subject", "reference", "runner"].into_iter().filter_map(side).collect();
     let recorded = capture(of, "subject") || capture(of, "reference");
-    let own = |s: &&Source| matches!(s, Source::Auto) || matches!(s, Source::Live(kind) if kind.device);
+    let injected = of.try_get_many::<String>("inject").ok().flatten().into_iter().flatten();
+    let rewriting = injected.filter_map(|text| Injection::parse(text).ok()).any(|i| i.mutation.fits.is_some());
+    // What `auto` is depends on the machine, and on faults that the CPU engine alone takes.
+    let own = |s: &&Source| match s {
+        Source::Auto => s.runner(rewriting).is_ok_and(|(kind, _)| kind.device),
+        Source::Live(kind) => kind.device,
+        Source::Recorded(_) | Source::Nobody => false,
+    };
     let cold = of.try_get_one::<f32>("temp").ok().flatten().is_some_and(|t| *t == 0.0);
     let found = [
         (typed(&["tokens"]).and(typed(&["prompt"])), "token ids take the place of a prompt"),
