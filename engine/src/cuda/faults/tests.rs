@@ -2,8 +2,8 @@
 
 use super::{Extra, Planted, REPLAYED, all};
 use crate::cuda::compile::{Source, compile};
-use crate::cuda::kernels::{File, Kernel};
 use crate::cuda::fast::{Fused, decoder_of};
+use crate::cuda::kernels::{File, Kernel};
 use crate::cuda::launch::Call;
 use crate::cuda::options::{Options, Path};
 use crate::cuda::schedule::{Launch, Schedule, calls_of};
@@ -80,10 +80,8 @@ fn every_kernel_with_a_bug_is_launched_by_a_fault_and_compiles() {
     let graphs = graphs();
     let tapped = graphs.iter().flat_map(planted).flat_map(|(_, launches)| calls_of(launches));
     let replayed = graphs.iter().flat_map(|graph| replayed(graph).concat());
-    let kernels: BTreeSet<(&str, String)> = tapped
-        .chain(replayed)
-        .map(|call| (call.kernel().file.path(), call.kernel().arguments))
-        .collect();
+    let kernels: BTreeSet<(&str, String)> =
+        tapped.chain(replayed).map(|call| (call.kernel().file.path(), call.kernel().arguments)).collect();
     let faulty = File::ALL.iter().filter(|file| file.path().starts_with("faults/"));
     for &file in faulty {
         let arguments = kernels.iter().find(|(path, _)| *path == file.path());

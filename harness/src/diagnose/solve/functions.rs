@@ -141,21 +141,21 @@ fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
 }
 
 /// The row of the operand that belongs to a row.
-fn operand(scene: &Scene<'_>, row: &RowAt) -> Option<Vec<f32>> {
+pub(super) fn operand(scene: &Scene<'_>, row: &RowAt) -> Option<Vec<f32>> {
     let graph = &scene.e.oracle.graph;
     let layout = Layout::of(&graph.nodes[*scene.node().inputs.first()?]);
     let (tensor, (token, from)) = (scene.operand(row.step, 0)?, scene.token(row));
     Some((from..from + row.range.len()).map(|j| tensor.data[layout.at(&tensor.shape, token, j)]).collect())
 }
 
-fn pair(rope: &Rope, i: usize) -> (usize, usize) {
+pub(super) fn pair(rope: &Rope, i: usize) -> (usize, usize) {
     match rope.pairing {
         Pairing::Neox => (i, i + rope.rotated / 2),
         Pairing::Norm => (2 * i, 2 * i + 1),
     }
 }
 
-fn frequency(rope: &Rope, i: usize) -> f64 {
+pub(super) fn frequency(rope: &Rope, i: usize) -> f64 {
     rope.base.powf(-2.0 * i as f64 / rope.rotated as f64)
 }
 

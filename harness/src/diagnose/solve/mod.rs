@@ -6,8 +6,10 @@
 //! within the bound of rounding, those of the other half too; right elements that it would change must then be told from
 //! the wrong ones by a condition (`when`). Nothing is concluded from the size of an error, and nothing from NaN.
 
+mod altered;
 mod combine;
 mod elsewhere;
+mod fields;
 mod functions;
 mod keys;
 mod norm;
@@ -19,6 +21,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 mod when;
+mod within;
 
 use crate::number::Real;
 use crate::verdict::{Evidence, FEW, RowAt, right, tolerance::ELEMENT_FACTOR};
@@ -113,6 +116,9 @@ const SOLVERS: &[Solver] = &[
     elsewhere::columns,
     rounded::laws,
     terms::laws,
+    within::laws,
+    fields::laws,
+    altered::laws,
     structure::laws,
 ];
 

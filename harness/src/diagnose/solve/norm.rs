@@ -169,7 +169,7 @@ fn scales(norm: &RmsNorm, run: usize) -> Vec<(String, Scale)> {
 }
 
 /// The operand's vector of the token so many rows away, from where a row begins on.
-fn operand(scene: &Scene<'_>, row: &RowAt, by: i64) -> Option<Vec<f64>> {
+pub(super) fn operand(scene: &Scene<'_>, row: &RowAt, by: i64) -> Option<Vec<f64>> {
     let graph = &scene.e.oracle.graph;
     let layout = Layout::of(&graph.nodes[*scene.node().inputs.first()?]);
     let (tensor, (token, from)) = (scene.operand(row.step, 0)?, scene.token(row));

@@ -14,9 +14,9 @@ use std::rc::Rc;
 
 /// A coarser way to keep numbers.
 #[derive(Clone, Copy)]
-struct Format {
-    name: &'static str,
-    round: fn(f32) -> f32,
+pub(super) struct Format {
+    pub(super) name: &'static str,
+    pub(super) round: fn(f32) -> f32,
     /// Half of its step, relative, or its step where it cuts off.
     unit: f64,
     /// One of as many bits with other exponents: most numbers are rounded alike.
@@ -25,7 +25,7 @@ struct Format {
 
 impl Format {
     /// `told` of a law about this format, which gives way to both names where its twin holds as well.
-    fn law<'a>(
+    pub(super) fn law<'a>(
         &'static self, told: impl Fn(&str) -> String, law: impl Fn(&'static Self, String) -> Law<'a>,
     ) -> Law<'a> {
         let both = |twin: &'static Self| {
@@ -55,7 +55,7 @@ fn eight(x: f32, kept: u32, least: i32, largest: f32) -> f32 {
 
 static TF32: Format = Format { name: "TF32", round: |x| nearest(x, 10), unit: 1.0 / 2048.0, twin: None };
 
-static FORMATS: [&Format; 7] = [
+pub(super) static FORMATS: [&Format; 7] = [
     &Format { name: "bf16", round: |x| bf16::from_f32(x).to_f32(), unit: 1.0 / 256.0, twin: None },
     &Format {
         name: "bf16, cut off instead of rounded,",
@@ -77,14 +77,14 @@ static FORMATS: [&Format; 7] = [
 
 /// Rows of a scale: quantised together.
 #[derive(Clone, Copy)]
-struct Quantised {
-    name: &'static str,
+pub(super) struct Quantised {
+    pub(super) name: &'static str,
     /// Values that share a scale; 0 for the whole row.
     run: usize,
     levels: f32,
 }
 
-const QUANTISED: &[Quantised] = &[
+pub(super) const QUANTISED: &[Quantised] = &[
     Quantised { name: "int8, one scale a row", run: 0, levels: 127.0 },
     Quantised { name: "int8, one scale for 32", run: 32, levels: 127.0 },
     Quantised { name: "int8, one scale for 128", run: 128, levels: 127.0 },
@@ -94,7 +94,7 @@ const QUANTISED: &[Quantised] = &[
 ];
 
 impl Quantised {
-    fn apply(self, row: &mut [f32]) {
+    pub(super) fn apply(self, row: &mut [f32]) {
         let run = if self.run == 0 { row.len().max(1) } else { self.run };
         for part in row.chunks_mut(run) {
             let largest = part.iter().fold(0f32, |m, v| m.max(v.abs()));

@@ -9,7 +9,7 @@ use super::scene::{Layout, Scene};
 use super::{At, Law, Row, short};
 use crate::verdict::RowAt;
 use qdiff_engine::model::WeightSource as _;
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::{Attention, Op};
 use qdiff_engine::quant::{self, ActivationFormat};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -115,45 +115,119 @@ impl<'a> Sums<'a> {
 
     /// The products that make element `i` of a row, where it is looked at.
     fn terms(&self, row: &RowAt, i: usize) -> Option<Vec<f64>> {
-        let (scene, graph) = (self.scene, &self.scene.e.oracle.graph);
-        let (token, from) = scene.token(row);
-        match &scene.node().op {
-            Op::Linear => {
-                if !self.outputs.contains(&(from + i)) {
-                    return None;
-                }
-                let (w, x) = (self.weight(from + i), self.activations(row)?);
-                Some(w.iter().zip(x.iter()).map(|(w, x)| f64::from(*w) * x).collect())
+        let (a, b) = self.factors(row, i)?;
+        Some(a.iter().zip(&b).map(|(a, b)| a * b).collect())
+    }
+
+    /// The two factors of each of these products: weights and inputs of a linear layer, elements of a query and of a
+    /// key, weights of keys and their values.
+    pub(super) fn factors(&self, row: &RowAt, i: usize) -> Option<(Vec<f64>, Vec<f64>)> {
+        let (token, from) = self.scene.token(row);
+        if self.scene.node().op == Op::Linear {
+            if !self.outputs.contains(&(from + i)) {
+                return None;
             }
+            let weights = self.weight(from + i);
+            return Some((weights.iter().map(|w| f64::from(*w)).collect(), self.activations(row)?.to_vec()));
+        }
+        Some((self.left(row, i, token as i64, 0)?, self.right(row, i, grouped, 0)?))
+    }
+
+    /// The first factors as of another token of the part, and of a head so many further on, round the end.
+    pub(super) fn left(&self, row: &RowAt, i: usize, token: i64, head_by: usize) -> Option<Vec<f64>> {
+        let (scene, graph) = (self.scene, &self.scene.e.oracle.graph);
+        let from = scene.token(row).1;
+        let first = scene.operand(row.step, 0)?;
+        let layout = Layout::of(&graph.nodes[scene.node().inputs[0]]);
+        let (tokens, ..) = layout.extents(&first.shape);
+        let token = usize::try_from(token).ok().filter(|t| *t < tokens)?;
+        let wide = |part: &[f32]| part.iter().map(|v| f64::from(*v)).collect();
+        match &scene.node().op {
             Op::AttnScores(a) => {
-                let (q, k) = (scene.operand(row.step, 0)?, scene.operand(row.step, 1)?);
-                let (head, d) = (row.place.head?, a.head_dim);
-                let group = head / (a.n_heads / a.n_kv_heads);
-                let q = q.row(token).get(head * d..(head + 1) * d)?;
-                let k = k.data.get((i * a.n_kv_heads + group) * d..)?.get(..d)?;
-                Some(q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).collect())
+                let head = (row.place.head? + head_by) % a.n_heads;
+                first.row(token).get(head * a.head_dim..(head + 1) * a.head_dim).map(wide)
             }
             Op::AttnContext(a) => {
-                let (w, v) = (scene.operand(row.step, 0)?, scene.operand(row.step, 1)?);
-                let (head, at) = ((from + i) / a.head_dim, (from + i) % a.head_dim);
-                let group = head / (a.n_heads / a.n_kv_heads);
-                let layout = Layout::of(&graph.nodes[scene.node().inputs[0]]);
-                let keys = row.place.position + 1;
-                let n = *w.shape.last()?;
-                let term = |key: usize| {
-                    let w = w.data[layout.at(&w.shape, token, head * n + key)];
-                    f64::from(w) * f64::from(v.data[(key * a.n_kv_heads + group) * a.head_dim + at])
-                };
-                (keys <= n && (keys * a.n_kv_heads) * a.head_dim <= v.data.len()).then(|| (0..keys).map(term).collect())
+                let head = ((from + i) / a.head_dim + head_by) % a.n_heads;
+                let (keys, n) = (row.place.position + 1, *first.shape.last()?);
+                let weight = |key| f64::from(first.data[layout.at(&first.shape, token, head * n + key)]);
+                (keys <= n).then(|| (0..keys).map(weight).collect())
             }
             _ => None,
         }
     }
+
+    /// The second factors as of another head of the cache, given that of the query, and of what stands so many elements
+    /// (of values) or keys (of scores) further on.
+    pub(super) fn right(
+        &self, row: &RowAt, i: usize, head_of: impl Fn(&Attention, usize) -> usize, by: i64,
+    ) -> Option<Vec<f64>> {
+        let scene = self.scene;
+        let cache = scene.operand(row.step, 1)?;
+        let shifted = |at: usize, end: usize| usize::try_from(at as i64 + by).ok().filter(|at| *at < end);
+        match &scene.node().op {
+            Op::AttnScores(a) => {
+                let group = head_of(a, row.place.head?);
+                let key = shifted(i, cache.data.len() / (a.n_kv_heads * a.head_dim))?;
+                let part = cache.data.get((key * a.n_kv_heads + group) * a.head_dim..)?.get(..a.head_dim)?;
+                Some(part.iter().map(|v| f64::from(*v)).collect())
+            }
+            Op::AttnContext(a) => {
+                let column = scene.token(row).1 + i;
+                let group = head_of(a, column / a.head_dim);
+                let at = shifted(column % a.head_dim, a.head_dim)?;
+                let value = |key: usize| cache.data.get((key * a.n_kv_heads + group) * a.head_dim + at);
+                (0..=row.place.position).map(|key| value(key).map(|v| f64::from(*v))).collect()
+            }
+            _ => None,
+        }
+    }
+
+    /// Some of the wrong elements that something may be fitted on, whose terms are at hand.
+    pub(super) fn sample(&self, most: usize) -> Vec<At> {
+        let looked_at = |&&(r, i): &&At| {
+            let from = self.scene.token(&self.scene.e.rows[r]).1;
+            self.outputs.is_empty() || self.outputs.contains(&(from + i))
+        };
+        let chosen: Vec<At> = self.scene.fit.iter().filter(looked_at).copied().collect();
+        let step = chosen.len().div_ceil(most).max(1);
+        chosen.into_iter().step_by(step).collect()
+    }
+
+    /// Terms of the longest sum, and ways to sort them into groups for a fit to so many elements.
+    pub(super) fn kinds(&self, longest: usize, elements: usize) -> (usize, Vec<Groups>) {
+        let of_keys = matches!(self.scene.node().op, Op::AttnContext(_));
+        // Rows that nothing is fitted on may have more keys.
+        let rows = self.scene.rows.iter();
+        let keys = rows.map(|&r| self.scene.e.rows[r].place.position + 1).filter(|_| of_keys);
+        let terms = keys.max().unwrap_or(0).max(longest);
+        // As many lanes as terms are single terms.
+        let mut kinds: Vec<Groups> =
+            [2, 4, 8, 16, 32, 64, 128].into_iter().filter(|n| *n < terms).map(Groups::Lanes).collect();
+        let mut run = terms.next_power_of_two() / 2;
+        while run >= 1 && terms.div_ceil(run) <= GROUPS {
+            kinds.push(Groups::Runs(run));
+            run /= 2;
+        }
+        if of_keys {
+            kinds.extend([1, 4, 16, 64].map(Groups::FromEnd));
+        } else {
+            kinds.extend([8, 32, 128].map(Groups::FromEnd));
+        }
+        kinds.retain(|k| k.count(terms) > 1 && k.count(terms) <= GROUPS && k.count(terms) * 2 <= elements);
+        kinds.sort_by_key(|k| k.count(terms));
+        (terms, kinds)
+    }
+}
+
+/// The head of the cache that belongs to a head of the queries.
+pub(super) fn grouped(a: &Attention, head: usize) -> usize {
+    head / (a.n_heads / a.n_kv_heads)
 }
 
 /// A way to sort the terms of a sum into groups.
 #[derive(Clone, Copy, PartialEq)]
-enum Groups {
+pub(super) enum Groups {
     /// Runs of so many terms.
     Runs(usize),
     /// Terms modulo a number.
@@ -163,7 +237,7 @@ enum Groups {
 }
 
 impl Groups {
-    fn of(self, term: usize, terms: usize) -> usize {
+    pub(super) fn of(self, term: usize, terms: usize) -> usize {
         match self {
             Self::Runs(n) => term / n,
             Self::Lanes(n) => term % n,
@@ -171,7 +245,7 @@ impl Groups {
         }
     }
 
-    fn count(self, terms: usize) -> usize {
+    pub(super) fn count(self, terms: usize) -> usize {
         match self {
             Self::Runs(n) => terms.div_ceil(n),
             Self::Lanes(n) => n.min(terms),
@@ -184,13 +258,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(sums) = Sums::new(scene).map(Rc::new) else {
         return Vec::new();
     };
-    let looked_at = |&&(r, i): &&At| {
-        let from = scene.token(&scene.e.rows[r]).1;
-        sums.outputs.is_empty() || sums.outputs.contains(&(from + i))
-    };
-    let chosen: Vec<At> = scene.fit.iter().filter(looked_at).copied().collect();
-    let step = chosen.len().div_ceil(ELEMENTS).max(1);
-    let chosen: Vec<At> = chosen.into_iter().step_by(step).collect();
+    let chosen = sums.sample(ELEMENTS);
     let products: Option<Vec<Vec<f64>>> = chosen.iter().map(|&(r, i)| sums.terms(&scene.e.rows[r], i)).collect();
     let Some(products) = products.filter(|p| !p.is_empty()) else {
         return Vec::new();
@@ -200,25 +268,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .map(|&at| scene.element(at))
         .map(|(got, want, bound)| (got - want, 1.0 / f64::from(bound).max(f64::MIN_POSITIVE)))
         .collect();
-    let of_keys = matches!(scene.node().op, Op::AttnContext(_));
-    // Rows that nothing is fitted on may have more keys.
-    let keys = scene.rows.iter().map(|&r| scene.e.rows[r].place.position + 1).filter(|_| of_keys);
-    let terms = products.iter().map(Vec::len).chain(keys).max().unwrap_or(0);
-    // As many lanes as terms are single terms.
-    let mut kinds: Vec<Groups> =
-        [2, 4, 8, 16, 32, 64, 128].into_iter().filter(|n| *n < terms).map(Groups::Lanes).collect();
-    let mut run = terms.next_power_of_two() / 2;
-    while run >= 1 && terms.div_ceil(run) <= GROUPS {
-        kinds.push(Groups::Runs(run));
-        run /= 2;
-    }
-    if of_keys {
-        kinds.extend([1, 4, 16, 64].map(Groups::FromEnd));
-    } else {
-        kinds.extend([8, 32, 128].map(Groups::FromEnd));
-    }
-    kinds.retain(|k| k.count(terms) > 1 && k.count(terms) <= GROUPS && k.count(terms) * 2 <= errors.len());
-    kinds.sort_by_key(|k| k.count(terms));
+    let longest = products.iter().map(Vec::len).max().unwrap_or(0);
+    let (terms, kinds) = sums.kinds(longest, errors.len());
     let mut all = Vec::new();
     for kind in kinds {
         let Some(taken) = fitted(&products, &errors, kind, terms) else { continue };
@@ -272,7 +323,7 @@ fn fitted(products: &[Vec<f64>], errors: &[(f64, f64)], kind: Groups, terms: usi
 }
 
 /// The solution of `rows · c = target`, by Cholesky of the normal equations.
-fn least_squares(rows: &[Vec<f64>], target: &[f64]) -> Option<Vec<f64>> {
+pub(super) fn least_squares(rows: &[Vec<f64>], target: &[f64]) -> Option<Vec<f64>> {
     let g = rows.first()?.len();
     let mut a = vec![0f64; g * g];
     let mut b = vec![0f64; g];
@@ -323,15 +374,18 @@ fn period(same: &[usize], groups: usize) -> Option<usize> {
     (even && same[0] < step && same[same.len() - 1] + step >= groups).then_some(step)
 }
 
-/// Groups in words, as the author of a kernel calls them.
-fn told(scene: &Scene<'_>, kind: Groups, taken: &[f64], terms: usize) -> String {
-    let (one, many) = match scene.node().op {
+/// What a term is called: one, and many.
+pub(super) fn term(op: &Op) -> (&'static str, &'static str) {
+    match op {
         Op::AttnContext(_) => ("key", "keys"),
         Op::AttnScores(_) => ("element of the head", "elements of the head"),
         _ => ("input", "inputs"),
-    };
-    let factor = taken.iter().copied().find(|c| *c != 0.0).unwrap_or(0.0);
-    let same: Vec<usize> = (0..taken.len()).filter(|&g| taken[g] == factor).collect();
+    }
+}
+
+/// These groups in words, as the author of a kernel calls them.
+pub(super) fn which(scene: &Scene<'_>, kind: Groups, same: &[usize], terms: usize) -> String {
+    let (one, many) = term(&scene.node().op);
     let (first, last) = (same[0], same[same.len() - 1]);
     let run = last - first + 1 == same.len();
     let list = || {
@@ -339,25 +393,33 @@ fn told(scene: &Scene<'_>, kind: Groups, taken: &[f64], terms: usize) -> String 
         let more = same.len().saturating_sub(6);
         shown.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
     };
-    let which = match kind {
+    match kind {
         Groups::Runs(n) if run => {
             let (a, b) = (first * n, ((last + 1) * n).min(terms) - 1);
             let tail = if b + 1 == terms { ", the tail," } else { "" };
             if a == b { format!("{one} {a}{tail}") } else { format!("{many} {a}..{b}{tail}") }
         }
         Groups::Runs(1) => format!("{many} {}", list()),
-        Groups::Runs(n) => match period(&same, terms.div_ceil(n)) {
+        Groups::Runs(n) => match period(same, terms.div_ceil(n)) {
             Some(m) => format!("{many} ≡ {}..{} mod {}", first * n, (first + 1) * n - 1, m * n),
             None => format!("runs {} of {n} {many} each", list()),
         },
         Groups::Lanes(n) if run && first == last => format!("every {n}th of the {many}, those ≡ {first} mod {n},"),
         Groups::Lanes(n) if run => format!("{many} ≡ {first}..{last} mod {n}"),
         Groups::Lanes(n) => format!("{many} ≡ {} mod {n}", list()),
-        Groups::FromEnd(n) if same == [0] && n > 0 => format!("the last {one}"),
+        Groups::FromEnd(n) if *same == [0] && n > 0 => format!("the last {one}"),
         Groups::FromEnd(n) if run && first == 0 && last < n => format!("the last {} {many}", last + 1),
         Groups::FromEnd(n) if run && last == n => format!("all {many} but the last {first}"),
         Groups::FromEnd(_) => format!("{many} {} before the last", list()),
-    };
+    }
+}
+
+/// What became of groups of terms, in words.
+fn told(scene: &Scene<'_>, kind: Groups, taken: &[f64], terms: usize) -> String {
+    let (one, many) = term(&scene.node().op);
+    let factor = taken.iter().copied().find(|c| *c != 0.0).unwrap_or(0.0);
+    let same: Vec<usize> = (0..taken.len()).filter(|&g| taken[g] == factor).collect();
+    let which = which(scene, kind, &same, terms);
     let verb = match factor {
         -1.0 => "missing from every sum".to_owned(),
         1.0 => "taken twice in every sum".to_owned(),

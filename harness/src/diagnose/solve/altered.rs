@@ -1,0 +1,326 @@
+//! Some terms of a sum with another factor: read in the wrong place, rounded, decoded otherwise, of another token or head.
+//!
+//! `y = Σ a_k·b_k` errs by `Σ_{k in G} (a'_k·b'_k − a_k·b_k)` if the terms of G have the factors a', b' instead. G is all
+//! terms, or groups of them (`terms`): each group takes part or does not, which least squares on the wrong elements tells.
+//! What few groups cannot explain at all is dropped before it is fitted closely.
+
+use super::rounded::{FORMATS, QUANTISED};
+use super::scene::{Layout, Scene};
+use super::terms::{Groups, Sums, grouped, least_squares, which};
+use super::{At, Law, Row, fields};
+use crate::verdict::RowAt;
+use qdiff_engine::model::Axis;
+use qdiff_engine::ops::Op;
+use std::rc::Rc;
+
+/// Elements that are fitted, at first and closely.
+const FIRST: usize = 96;
+const CLOSELY: usize = 512;
+
+/// The share of the error that a rough fit may leave.
+const LEFT: f64 = 0.6;
+
+/// The terms of element `i` of a row, given their right factors.
+type Terms<'a> = Rc<dyn Fn(&RowAt, usize, &[f64], &[f64]) -> Option<Vec<f64>> + 'a>;
+
+/// Another way to make the terms, in words.
+type Other<'a> = (String, Terms<'a>);
+
+/// Index `k` of so many, moved.
+type Order = Box<dyn Fn(usize, usize) -> usize>;
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let Some(sums) = Sums::new(scene).map(Rc::new) else {
+        return Vec::new();
+    };
+    let (first, closely) = (sums.sample(FIRST), sums.sample(CLOSELY));
+    let (mut whole, mut some) = (Vec::new(), Vec::new());
+    for (what, terms) in others(scene, &sums) {
+        let Some(fit) = Fit::new(scene, &sums, &terms, &first) else { continue };
+        let law = |what: String, taken: Option<(Groups, Vec<bool>)>| {
+            let (sums, terms) = (sums.clone(), terms.clone());
+            let parameters = taken.as_ref().map_or(0, |(_, taken)| taken.iter().filter(|t| **t).count());
+            Law::new(what, parameters, move |row: &RowAt| Some(altered(scene, &sums, &terms, taken.as_ref(), row)))
+        };
+        if fit.is_whole() {
+            whole.push(law(what, None));
+            continue;
+        }
+        let (longest, kinds) = sums.kinds(fit.longest(), first.len());
+        let rough = kinds.iter().filter(|k| k.count(longest) <= 32).rev().take(3);
+        let left = rough.filter_map(|k| fit.groups(*k, longest).map(|(_, left)| left));
+        if left.fold(1.0, f64::min) > LEFT {
+            continue;
+        }
+        let Some(fit) = Fit::new(scene, &sums, &terms, &closely) else { continue };
+        let (longest, kinds) = sums.kinds(fit.longest(), closely.len());
+        for kind in kinds {
+            let Some((taken, _)) = fit.groups(kind, longest) else { continue };
+            let Some(taken) = fit.taken(kind, &taken) else { continue };
+            let same: Vec<usize> = (0..taken.len()).filter(|g| taken[*g]).collect();
+            let at = which(scene, kind, &same, longest);
+            some.push(law(format!("{what}, at {}", at.trim_end_matches(',')), Some((kind, taken))));
+        }
+    }
+    whole.into_iter().chain(some).collect()
+}
+
+fn altered(
+    scene: &Scene<'_>, sums: &Sums<'_>, terms: &Terms<'_>, taken: Option<&(Groups, Vec<bool>)>, row: &RowAt,
+) -> Row {
+    let (_, want, bound) = scene.e.row(row);
+    let value = |(i, want): (usize, &f64)| {
+        let Some((a, b)) = sums.factors(row, i) else { return f64::NAN };
+        let Some(other) = terms(row, i, &a, &b) else { return f64::NAN };
+        let n = other.len();
+        let takes = |k: usize| taken.is_none_or(|(kind, taken)| taken.get(kind.of(k, n)).is_some_and(|t| *t));
+        want + (0..n).filter(|k| takes(*k)).map(|k| other[k] - a[k] * b[k]).sum::<f64>()
+    };
+    Row { value: want.iter().enumerate().map(value).collect(), bound: bound.to_vec() }
+}
+
+/// Errors of elements, in units of their bounds, and what another way to make the terms would change of each term.
+struct Fit {
+    errors: Vec<f64>,
+    changes: Vec<Vec<f64>>,
+}
+
+impl Fit {
+    fn new(scene: &Scene<'_>, sums: &Sums<'_>, terms: &Terms<'_>, at: &[At]) -> Option<Self> {
+        let (mut errors, mut changes) = (Vec::new(), Vec::new());
+        for &(r, i) in at {
+            let row = &scene.e.rows[r];
+            let (a, b) = sums.factors(row, i)?;
+            let (got, want, bound) = scene.element((r, i));
+            let weight = 1.0 / f64::from(bound).max(f64::MIN_POSITIVE);
+            // Where another token is asked for there may be none.
+            let Some(other) = terms(row, i, &a, &b) else { continue };
+            errors.push((got - want) * weight);
+            changes.push(other.iter().zip(a.iter().zip(&b)).map(|(o, (a, b))| (o - a * b) * weight).collect());
+        }
+        (errors.len() * 2 >= at.len() && errors.len() >= 4).then_some(Self { errors, changes })
+    }
+
+    fn longest(&self) -> usize {
+        self.changes.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// Whether all terms are so.
+    fn is_whole(&self) -> bool {
+        let sums = self.changes.iter().map(|c| c.iter().sum::<f64>());
+        let (mut es, mut ss) = (0.0, 0.0);
+        for (e, s) in self.errors.iter().zip(sums) {
+            (es, ss) = (es + e * s, ss + s * s);
+        }
+        ss > 0.0 && (es / ss - 1.0).abs() < 0.02
+    }
+
+    fn rows(&self, kind: Groups, terms: usize) -> Vec<Vec<f64>> {
+        let row = |changes: &Vec<f64>| {
+            let mut sums = vec![0f64; kind.count(terms)];
+            changes.iter().enumerate().for_each(|(k, c)| sums[kind.of(k, changes.len())] += c);
+            sums
+        };
+        self.changes.iter().map(row).collect()
+    }
+
+    /// How much each group takes part, and the share of the error that is left.
+    fn groups(&self, kind: Groups, terms: usize) -> Option<(Vec<f64>, f64)> {
+        let rows = self.rows(kind, terms);
+        let c = least_squares(&rows, &self.errors)?;
+        let left = |(row, e): (&Vec<f64>, &f64)| (e - row.iter().zip(&c).map(|(r, c)| r * c).sum::<f64>()).powi(2);
+        let (left, all) = (rows.iter().zip(&self.errors).map(left).sum::<f64>(), self.errors.iter().map(|e| e * e).sum::<f64>());
+        Some((c, left / all.max(f64::MIN_POSITIVE)))
+    }
+
+    /// Which groups take part, if each does or does not.
+    fn taken(&self, kind: Groups, c: &[f64]) -> Option<Vec<bool>> {
+        let rows = self.rows(kind, self.longest());
+        // A group that changes no element beyond its bound shows neither.
+        let shows = |g: usize| rows.iter().any(|row| row.get(g).is_some_and(|v| v.abs() > 1.0));
+        let mut taken = Vec::with_capacity(c.len());
+        for (g, c) in c.iter().enumerate() {
+            let yes = (c - 1.0).abs() < 0.25;
+            if !yes && c.abs() >= 0.25 && shows(g) {
+                return None;
+            }
+            taken.push(yes && shows(g));
+        }
+        taken.contains(&true).then_some(taken)
+    }
+}
+
+/// Orders in which factors may be read instead, and what is then read.
+fn orders(terms: usize) -> Vec<(String, Order)> {
+    let mut all: Vec<(String, Order)> = Vec::new();
+    let mut by = 1;
+    while by < terms.min(512) {
+        all.push((format!("{by} after, round the end"), Box::new(move |k, n| (k + by) % n)));
+        all.push((format!("{by} before, round the end"), Box::new(move |k, n| (k + n - by % n) % n)));
+        all.push((format!("{by} apart, in pairs"), Box::new(move |k, n| if k ^ by < n { k ^ by } else { k })));
+        if by > 1 {
+            all.push((format!("that is the first of each {by}"), Box::new(move |k, _| k / by * by)));
+            all.push((format!("that is the last of each {by}"), Box::new(move |k, n| (k / by * by + by - 1).min(n - 1))));
+        }
+        if by > 2 {
+            let reversed = move |k: usize, n: usize| (k / by * by + by - 1 - k % by).min(n - 1);
+            all.push((format!("at the other end of each {by}"), Box::new(reversed)));
+            let half = by / 2;
+            let apart = move |k: usize, n: usize| (k / by * by + k % by % 2 * half + k % by / 2).min(n - 1);
+            all.push((format!("as if each {by} stood in two halves, one in turn of each"), Box::new(apart)));
+            let together = move |k: usize, n: usize| (k / by * by + k % by % half * 2 + k % by / half).min(n - 1);
+            all.push((format!("as if each {by} stood in pairs, not in halves"), Box::new(together)));
+        }
+        by *= 2;
+    }
+    all.push(("at the other end".to_owned(), Box::new(|k, n| n - 1 - k)));
+    all.push(("that is the first".to_owned(), Box::new(|_, _| 0)));
+    all.push(("that is the last".to_owned(), Box::new(|_, n| n - 1)));
+    all
+}
+
+/// What the two factors of a term are called: one and many of each.
+fn names(op: &Op) -> [(&'static str, &'static str); 2] {
+    match op {
+        Op::AttnScores(_) => [("element of the query", "queries"), ("element of the key", "keys")],
+        Op::AttnContext(_) => [("weight", "weights"), ("value", "values")],
+        _ => [("weight", "weights"), ("input", "inputs")],
+    }
+}
+
+fn products(a: &[f64], b: &[f64]) -> Vec<f64> {
+    a.iter().zip(b).map(|(a, b)| a * b).collect()
+}
+
+/// Every other way.
+fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
+    let op = &scene.node().op;
+    let [(left, lefts), (right, rights)] = names(op);
+    let mut all: Vec<Other<'a>> = Vec::new();
+    let terms = scene.fit.first().and_then(|&(r, i)| sums.factors(&scene.e.rows[r], i)).map_or(0, |(a, _)| a.len());
+    for (place, order) in orders(terms) {
+        let order: Rc<Order> = Rc::new(order);
+        let again = order.clone();
+        all.push((format!("each {left} is multiplied with the {right} {place}"), Rc::new(move |_, _, a, b| {
+            Some((0..a.len()).map(|k| a[k] * b[order(k, b.len())]).collect())
+        })));
+        all.push((format!("each {right} is multiplied with the {left} {place}"), Rc::new(move |_, _, a, b| {
+            Some((0..a.len()).map(|k| a[again(k, a.len())] * b[k]).collect())
+        })));
+    }
+    let narrow = |v: &[f64]| v.iter().map(|v| *v as f32).collect::<Vec<f32>>();
+    let wide = |v: Vec<f32>| v.into_iter().map(f64::from).collect::<Vec<f64>>();
+    type Change = Rc<dyn Fn(&mut [f32])>;
+    let formats = FORMATS.iter().map(|f| -> (&str, Change) {
+        (f.name, Rc::new(|row: &mut [f32]| row.iter_mut().for_each(|v| *v = (f.round)(*v))))
+    });
+    let quantised = QUANTISED.iter().map(|q| -> (&str, Change) { (q.name, Rc::new(|row: &mut [f32]| q.apply(row))) });
+    for (name, change) in formats.chain(quantised) {
+        for (of_left, of_right) in [(true, false), (false, true), (true, true)] {
+            let what = match (of_left, of_right) {
+                (true, false) => lefts.to_owned(),
+                (false, true) => rights.to_owned(),
+                _ => format!("{lefts} and {rights}"),
+            };
+            let change = change.clone();
+            let of = move |v: &[f64], yes: bool| {
+                if !yes {
+                    return v.to_vec();
+                }
+                let mut row = narrow(v);
+                change(&mut row);
+                wide(row)
+            };
+            let what = format!("{what} are rounded to {} before they are multiplied", name.trim_end_matches(','));
+            all.push((what, Rc::new(move |_, _, a, b| Some(products(&of(a, of_left), &of(b, of_right))))));
+        }
+    }
+    match op {
+        Op::Linear => of_layer(scene, sums, &mut all),
+        _ => of_attention(scene, sums, &mut all),
+    }
+    all
+}
+
+/// Weights decoded otherwise, and inputs of other tokens and stages.
+fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
+    for (what, decoded) in fields::ways(scene, &scene.node().weights[0].name) {
+        all.push((what, Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| {
+            Some(products(&decoded(scene.token(row).1 + i)?, b))
+        })));
+    }
+    let graph = &scene.e.oracle.graph;
+    let input = &graph.nodes[scene.node().inputs[0]];
+    let fixed = |n: &qdiff_engine::model::Node| {
+        let axes = n.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(*n) } else { None });
+        axes.product::<usize>()
+    };
+    let near = |n: &&qdiff_engine::model::Node| match (n.id.layer, input.id.layer) {
+        (Some(a), Some(b)) => a.abs_diff(b) <= 1,
+        _ => true,
+    };
+    let wide = |n: &&qdiff_engine::model::Node| {
+        n.token_axis() == Some(0) && !n.shape.contains(&Axis::Keys) && fixed(n) == fixed(input)
+    };
+    let stages = graph.nodes.iter().filter(|n| n.id != scene.node().id).filter(near).filter(wide);
+    let mut places: Vec<(String, usize, i64, usize)> = Vec::new();
+    for node in stages {
+        let index = graph.index(node.id).expect("a node of the graph");
+        match node.id == input.id {
+            true => places.extend([-1, 1].map(|by| {
+                let side = if by < 0 { "before" } else { "after" };
+                (format!("{} of the token {side} is multiplied", node.id), index, by, 0)
+            })),
+            false => places.push((format!("{} is multiplied in the place of {}", node.id, input.id), index, 0, 0)),
+        }
+        places.push((format!("{} of the step before is multiplied", node.id), index, 0, 1));
+    }
+    for (what, index, by, before) in places {
+        let sums = sums.clone();
+        all.push((what, Rc::new(move |row: &RowAt, _, a: &[f64], _: &[f64]| {
+            let node = &scene.e.oracle.graph.nodes[index];
+            let tensor = scene.tensor(row.step.checked_sub(before)?, node.id)?;
+            let (tokens, _, width) = Layout::of(node).extents(&tensor.shape);
+            let token = usize::try_from(scene.token(row).0 as i64 + by).ok().filter(|t| *t < tokens)?;
+            Some(products(a, &sums.rounded(row, tensor.data.get(token * width..(token + 1) * width)?)))
+        })));
+    }
+}
+
+/// Factors of other tokens, keys and heads.
+fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
+    let (Op::AttnScores(attention) | Op::AttnContext(attention)) = &scene.node().op else { return };
+    let of_scores = matches!(scene.node().op, Op::AttnScores(_));
+    let side = |by: i64| if by < 0 { "before" } else { "after" };
+    let (query, key) = if of_scores { ("the query", "the key") } else { ("the weights", "the value") };
+    for by in [-1i64, 1] {
+        let (of_token, of_key) = (sums.clone(), sums.clone());
+        all.push((format!("{query} of the token {} is taken", side(by)), Rc::new(move |row, i, _, b| {
+            Some(products(&of_token.left(row, i, scene.token(row).0 as i64 + by, 0)?, b))
+        })));
+        let what = if of_scores { "key" } else { "element of the values" };
+        all.push((format!("the {what} {} is taken", side(by)), Rc::new(move |row, i, a, _| {
+            Some(products(a, &of_key.right(row, i, grouped, by)?))
+        })));
+    }
+    let (h, g) = (attention.n_heads, attention.n_kv_heads);
+    for by in 1..h.min(17) {
+        let sums = sums.clone();
+        let what = format!("{query} of the head {by} further on, round the end, is taken");
+        all.push((what, Rc::new(move |row, i, _, b| {
+            Some(products(&sums.left(row, i, scene.token(row).0 as i64, by)?, b))
+        })));
+    }
+    type Map = Box<dyn Fn(usize) -> usize>;
+    let mut maps: Vec<(String, Map)> = vec![(format!("head h mod {g} of the cache, for head h"), Box::new(move |head| head % g))];
+    maps.extend((1..g).map(|by| -> (String, Map) {
+        (format!("the cache's head {by} further on, round the end,"), Box::new(move |head| (head / (h / g) + by) % g))
+    }));
+    maps.extend((0..g).map(|fixed| -> (String, Map) { (format!("head {fixed} of the cache"), Box::new(move |_| fixed)) }));
+    for (name, map) in maps {
+        let sums = sums.clone();
+        all.push((format!("{key} of {name} is taken"), Rc::new(move |row, i, a, _| {
+            Some(products(a, &sums.right(row, i, |_, head| map(head), 0)?))
+        })));
+    }
+}

@@ -1,0 +1,199 @@
+//! Stored weights decoded otherwise: the scale or offset of another run, an offset that is lost, bits of the quants that
+//! are, quants in another order.
+//!
+//! A weight of a block format is `scale · quant + offset`. Which these are follows from the format's own decoder: it is
+//! given the block with all quants 0, and with all quants 1.
+
+use super::scene::Scene;
+use super::{Law, Row};
+use crate::verdict::RowAt;
+use qdiff_engine::model::WeightSource;
+use qdiff_engine::ops::Op;
+use qdiff_engine::quant::{self, Format, Offset, Part, Quants};
+use std::rc::Rc;
+
+/// A row of a weight, taken apart.
+struct Apart {
+    quant: Vec<f64>,
+    scale: Vec<f64>,
+    offset: Vec<f64>,
+}
+
+/// A row of a weight, decoded otherwise.
+pub(super) type Decoded<'a> = Rc<dyn Fn(usize) -> Option<Vec<f64>> + 'a>;
+
+/// What an element takes of another one, by index: of so many.
+type Place = fn(usize, Quants, usize) -> usize;
+
+fn of_format(scene: &Scene<'_>, name: &str) -> Option<(&'static Format, Quants)> {
+    let ty = scene.e.oracle.weights.ggml_type(name);
+    let format = quant::FORMATS.iter().find(|f| f.ty == ty)?;
+    Some((format, format.quants()?))
+}
+
+fn apart(scene: &Scene<'_>, name: &str, row: usize) -> Option<Apart> {
+    let weights = &scene.e.oracle.weights;
+    let (format, _) = of_format(scene, name)?;
+    let ((n, rows), bytes) = (weights.extent(name), format.ty.type_size());
+    let stored = (row < rows).then(|| weights.row_bytes(name, row))?;
+    let decode = |bytes: &[u8]| {
+        let mut out = vec![0f32; n];
+        quant::dequantize(format.ty, bytes, &mut out);
+        out
+    };
+    // All quants alike; of those that share a byte each has the same.
+    let alike = |byte: u8| {
+        let mut all = stored.to_vec();
+        for block in all.chunks_mut(bytes) {
+            for field in format.fields {
+                match field.part {
+                    Part::Quants => block[field.bytes.clone()].fill(byte),
+                    Part::HighBits => block[field.bytes.clone()].fill(0),
+                    Part::Scale | Part::Offset | Part::PackedScales | Part::ByteScales | Part::Number => {}
+                }
+            }
+        }
+        decode(&all)
+    };
+    let one = if format.bits(Part::Quants) == 8 { 1 } else { 0x11 };
+    let (values, zero, one) = (decode(stored), alike(0), alike(one));
+    let wide = |v: &f32| f64::from(*v);
+    let scale: Vec<f64> = one.iter().zip(&zero).map(|(one, zero)| wide(one) - wide(zero)).collect();
+    let quant = values.iter().zip(&zero).zip(&scale).map(|((v, z), s)| match *s {
+        0.0 => 0.0,
+        s => ((wide(v) - wide(z)) / s).round(),
+    });
+    Some(Apart { quant: quant.collect(), offset: zero.iter().map(wide).collect(), scale })
+}
+
+/// Ways to decode the rows of weight `name` otherwise, in words.
+pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Decoded<'a>)> {
+    let Some((format, quants)) = of_format(scene, name) else {
+        return Vec::new();
+    };
+    let (run, block) = (quants.run, format.ty.block_size());
+    let low = format.bits(Part::Quants) as u32;
+    let bits = low + format.bits(Part::HighBits) as u32;
+    let mut all: Vec<(String, Decoded<'a>)> = Vec::new();
+    let mut add = |what: String, f: Rc<dyn Fn(&Apart, usize) -> f64 + 'a>| {
+        let row = move |row: usize| {
+            let apart = apart(scene, name, row)?;
+            Some((0..apart.quant.len()).map(|k| f(&apart, k)).collect())
+        };
+        all.push((what, Rc::new(row)));
+    };
+    let block_of = move |k: usize| k / block * block;
+    type From = Box<dyn Fn(usize) -> Option<usize>>;
+    let mut places: Vec<(String, From)> = vec![
+        (format!("of the {run} weights before"), Box::new(move |k| k.checked_sub(run))),
+        (format!("of the {run} weights after"), Box::new(move |k| Some(k + run))),
+        ("of the row's first block".to_owned(), Box::new(move |k| Some(k % block))),
+    ];
+    if run < block {
+        places.extend([
+            (format!("of the other {run} weights of each {}", 2 * run), Box::new(move |k| Some(k ^ run)) as From),
+            (format!("of the block's first {run} weights"), Box::new(move |k| Some(block_of(k) + k % run))),
+            ("of the block before".to_owned(), Box::new(move |k: usize| k.checked_sub(block))),
+            ("of the block after".to_owned(), Box::new(move |k| Some(k + block))),
+        ]);
+    } else {
+        places.push(("of the other block of each pair".to_owned(), Box::new(move |k| Some(k ^ block))));
+    }
+    let of_its_own = matches!(quants.offset, Offset::PerBlock | Offset::PerSubBlock);
+    for (where_, from) in places {
+        let from: Rc<dyn Fn(usize) -> Option<usize>> = Rc::from(from);
+        let kinds: &[(&str, bool, bool)] = match of_its_own {
+            true => &[("the scale", true, false), ("the offset", false, true), ("scale and offset", true, true)],
+            false => &[("the scale", true, true)],
+        };
+        for &(what, scale, offset) in kinds {
+            let from = from.clone();
+            let value = move |a: &Apart, k: usize| {
+                let other = from(k).filter(|o| *o < a.quant.len()).unwrap_or(k);
+                let (s, o) = (if scale { other } else { k }, if offset { other } else { k });
+                a.scale[s] * a.quant[k] + a.offset[o]
+            };
+            add(format!("{what} {where_} is taken"), Rc::new(value));
+        }
+    }
+    if quants.offset != Offset::None {
+        add("the offset is left out".to_owned(), Rc::new(|a, k| a.scale[k] * a.quant[k]));
+        add("the offset has the wrong sign".to_owned(), Rc::new(|a, k| a.scale[k] * a.quant[k] - a.offset[k]));
+        for by in [-1.0, 1.0] {
+            let what = format!("quants are {} one", if by < 0.0 { "less by" } else { "more by" });
+            add(what, Rc::new(move |a, k| a.scale[k] * (a.quant[k] + by) + a.offset[k]));
+        }
+    }
+    for bit in 0..bits.min(8) {
+        let name = match bit {
+            0 => "the lowest bit".to_owned(),
+            b if b + 1 == bits => "the highest bit".to_owned(),
+            b => format!("bit {b}"),
+        };
+        let without = move |q: f64| f64::from(((q as i64) & !(1 << bit)) as i16);
+        let with = move |q: f64| f64::from(((q as i64) | (1 << bit)) as i16);
+        let value = |f: Rc<dyn Fn(f64) -> f64>| Rc::new(move |a: &Apart, k: usize| a.scale[k] * f(a.quant[k]) + a.offset[k]);
+        add(format!("{name} of the quants is lost"), value(Rc::new(without)));
+        add(format!("{name} of the quants is always set"), value(Rc::new(with)));
+    }
+    if bits > low {
+        let kept = (1i64 << low) - 1;
+        let value = move |a: &Apart, k: usize| a.scale[k] * ((a.quant[k] as i64) & kept) as f64 + a.offset[k];
+        add("the upper bits of the quants are lost".to_owned(), Rc::new(value));
+        let orders: [(&str, Place); 4] = [
+            ("the weight after", |k, _, n| (k + 1) % n),
+            ("the weight before", |k, _, n| (k + n - 1) % n),
+            ("the weight that shares its byte", |k, q, _| k ^ q.stride),
+            ("its neighbour in a pair", |k, _, _| k ^ 1),
+        ];
+        for (of, place) in orders {
+            let value = move |a: &Apart, k: usize| {
+                let other = place(k, quants, a.quant.len()).min(a.quant.len() - 1);
+                let upper = (a.quant[other] as i64) & !kept;
+                a.scale[k] * (((a.quant[k] as i64) & kept) | upper) as f64 + a.offset[k]
+            };
+            add(format!("the upper bits of the quants are those of {of}"), Rc::new(value));
+        }
+    }
+    if quants.offset == Offset::None {
+        let value = |a: &Apart, k: usize| a.scale[k] * a.quant[k].rem_euclid(256.0);
+        add("the quants are taken for unsigned".to_owned(), Rc::new(value));
+    }
+    let orders: [(&str, Place); 6] = [
+        ("of the weight after", |k, _, n| (k + 1) % n),
+        ("of the weight before", |k, _, n| (k + n - 1) % n),
+        ("of its neighbour in a pair", |k, _, _| k ^ 1),
+        ("of the weight that shares its byte: the halves of bytes are exchanged", |k, q, _| k ^ q.stride),
+        ("in the order of their bytes, low half first", |k, q, _| {
+            let (first, at) = (k / (2 * q.stride) * 2 * q.stride, k % (2 * q.stride));
+            first + at / 2 + at % 2 * q.stride
+        }),
+        ("of the block's weights in reverse order", |k, q, _| k / q.run * q.run + q.run - 1 - k % q.run),
+    ];
+    for (of, place) in orders {
+        let value = move |a: &Apart, k: usize| {
+            let other = Some(place(k, quants, a.quant.len())).filter(|o| *o < a.quant.len()).unwrap_or(k);
+            a.scale[k] * a.quant[other] + a.offset[k]
+        };
+        add(format!("the quants are those {of}"), Rc::new(value));
+    }
+    all
+}
+
+/// Embeddings decoded otherwise; products are the affair of `altered`.
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let (Op::Embed, Some(weight)) = (&scene.node().op, scene.node().weights.first()) else {
+        return Vec::new();
+    };
+    let law = |(what, decoded): (String, Decoded<'a>)| {
+        Law::new(what, 1, move |row: &RowAt| {
+            let step = &scene.e.side.capture.steps[row.step];
+            let id = *step.tokens.get(row.place.position.checked_sub(step.first)?)?;
+            let value = decoded(id as usize)?;
+            // Scaled and offset in f32.
+            let bound = value.iter().map(|v| (4.0 * qdiff_engine::ops::UNIT * v.abs()) as f32).collect();
+            Some(Row { value, bound })
+        })
+    };
+    ways(scene, &weight.name).into_iter().map(law).collect()
+}
