@@ -129,7 +129,8 @@ impl Fit {
         let rows = self.rows(kind, terms);
         let c = least_squares(&rows, &self.errors)?;
         let left = |(row, e): (&Vec<f64>, &f64)| (e - row.iter().zip(&c).map(|(r, c)| r * c).sum::<f64>()).powi(2);
-        let (left, all) = (rows.iter().zip(&self.errors).map(left).sum::<f64>(), self.errors.iter().map(|e| e * e).sum::<f64>());
+        let (left, all) =
+            (rows.iter().zip(&self.errors).map(left).sum::<f64>(), self.errors.iter().map(|e| e * e).sum::<f64>());
         Some((c, left / all.max(f64::MIN_POSITIVE)))
     }
 
@@ -160,7 +161,10 @@ fn orders(terms: usize) -> Vec<(String, Order)> {
         all.push((format!("{by} apart, in pairs"), Box::new(move |k, n| if k ^ by < n { k ^ by } else { k })));
         if by > 1 {
             all.push((format!("that is the first of each {by}"), Box::new(move |k, _| k / by * by)));
-            all.push((format!("that is the last of each {by}"), Box::new(move |k, n| (k / by * by + by - 1).min(n - 1))));
+            all.push((
+                format!("that is the last of each {by}"),
+                Box::new(move |k, n| (k / by * by + by - 1).min(n - 1)),
+            ));
         }
         if by > 2 {
             let reversed = move |k: usize, n: usize| (k / by * by + by - 1 - k % by).min(n - 1);
@@ -201,12 +205,14 @@ fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
     for (place, order) in orders(terms) {
         let order: Rc<Order> = Rc::new(order);
         let again = order.clone();
-        all.push((format!("each {left} is multiplied with the {right} {place}"), Rc::new(move |_, _, a, b| {
-            Some((0..a.len()).map(|k| a[k] * b[order(k, b.len())]).collect())
-        })));
-        all.push((format!("each {right} is multiplied with the {left} {place}"), Rc::new(move |_, _, a, b| {
-            Some((0..a.len()).map(|k| a[again(k, a.len())] * b[k]).collect())
-        })));
+        all.push((
+            format!("each {left} is multiplied with the {right} {place}"),
+            Rc::new(move |_, _, a, b| Some((0..a.len()).map(|k| a[k] * b[order(k, b.len())]).collect())),
+        ));
+        all.push((
+            format!("each {right} is multiplied with the {left} {place}"),
+            Rc::new(move |_, _, a, b| Some((0..a.len()).map(|k| a[again(k, a.len())] * b[k]).collect())),
+        ));
     }
     let narrow = |v: &[f64]| v.iter().map(|v| *v as f32).collect::<Vec<f32>>();
     let wide = |v: Vec<f32>| v.into_iter().map(f64::from).collect::<Vec<f64>>();
@@ -245,9 +251,10 @@ fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
 /// Weights decoded otherwise, and inputs of other tokens and stages.
 fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
     for (what, decoded) in fields::ways(scene, &scene.node().weights[0].name) {
-        all.push((what, Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| {
-            Some(products(&decoded(scene.token(row).1 + i)?, b))
-        })));
+        all.push((
+            what,
+            Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| Some(products(&decoded(scene.token(row).1 + i)?, b))),
+        ));
     }
     let graph = &scene.e.oracle.graph;
     let input = &graph.nodes[scene.node().inputs[0]];
@@ -277,13 +284,16 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
     }
     for (what, index, by, before) in places {
         let sums = sums.clone();
-        all.push((what, Rc::new(move |row: &RowAt, _, a: &[f64], _: &[f64]| {
-            let node = &scene.e.oracle.graph.nodes[index];
-            let tensor = scene.tensor(row.step.checked_sub(before)?, node.id)?;
-            let (tokens, _, width) = Layout::of(node).extents(&tensor.shape);
-            let token = usize::try_from(scene.token(row).0 as i64 + by).ok().filter(|t| *t < tokens)?;
-            Some(products(a, &sums.rounded(row, tensor.data.get(token * width..(token + 1) * width)?)))
-        })));
+        all.push((
+            what,
+            Rc::new(move |row: &RowAt, _, a: &[f64], _: &[f64]| {
+                let node = &scene.e.oracle.graph.nodes[index];
+                let tensor = scene.tensor(row.step.checked_sub(before)?, node.id)?;
+                let (tokens, _, width) = Layout::of(node).extents(&tensor.shape);
+                let token = usize::try_from(scene.token(row).0 as i64 + by).ok().filter(|t| *t < tokens)?;
+                Some(products(a, &sums.rounded(row, tensor.data.get(token * width..(token + 1) * width)?)))
+            }),
+        ));
     }
 }
 
@@ -295,32 +305,39 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
     let (query, key) = if of_scores { ("the query", "the key") } else { ("the weights", "the value") };
     for by in [-1i64, 1] {
         let (of_token, of_key) = (sums.clone(), sums.clone());
-        all.push((format!("{query} of the token {} is taken", side(by)), Rc::new(move |row, i, _, b| {
-            Some(products(&of_token.left(row, i, scene.token(row).0 as i64 + by, 0)?, b))
-        })));
+        all.push((
+            format!("{query} of the token {} is taken", side(by)),
+            Rc::new(move |row, i, _, b| Some(products(&of_token.left(row, i, scene.token(row).0 as i64 + by, 0)?, b))),
+        ));
         let what = if of_scores { "key" } else { "element of the values" };
-        all.push((format!("the {what} {} is taken", side(by)), Rc::new(move |row, i, a, _| {
-            Some(products(a, &of_key.right(row, i, grouped, by)?))
-        })));
+        all.push((
+            format!("the {what} {} is taken", side(by)),
+            Rc::new(move |row, i, a, _| Some(products(a, &of_key.right(row, i, grouped, by)?))),
+        ));
     }
     let (h, g) = (attention.n_heads, attention.n_kv_heads);
     for by in 1..h.min(17) {
         let sums = sums.clone();
         let what = format!("{query} of the head {by} further on, round the end, is taken");
-        all.push((what, Rc::new(move |row, i, _, b| {
-            Some(products(&sums.left(row, i, scene.token(row).0 as i64, by)?, b))
-        })));
+        all.push((
+            what,
+            Rc::new(move |row, i, _, b| Some(products(&sums.left(row, i, scene.token(row).0 as i64, by)?, b))),
+        ));
     }
     type Map = Box<dyn Fn(usize) -> usize>;
-    let mut maps: Vec<(String, Map)> = vec![(format!("head h mod {g} of the cache, for head h"), Box::new(move |head| head % g))];
+    let mut maps: Vec<(String, Map)> =
+        vec![(format!("head h mod {g} of the cache, for head h"), Box::new(move |head| head % g))];
     maps.extend((1..g).map(|by| -> (String, Map) {
         (format!("the cache's head {by} further on, round the end,"), Box::new(move |head| (head / (h / g) + by) % g))
     }));
-    maps.extend((0..g).map(|fixed| -> (String, Map) { (format!("head {fixed} of the cache"), Box::new(move |_| fixed)) }));
+    maps.extend(
+        (0..g).map(|fixed| -> (String, Map) { (format!("head {fixed} of the cache"), Box::new(move |_| fixed)) }),
+    );
     for (name, map) in maps {
         let sums = sums.clone();
-        all.push((format!("{key} of {name} is taken"), Rc::new(move |row, i, a, _| {
-            Some(products(a, &sums.right(row, i, |_, head| map(head), 0)?))
-        })));
+        all.push((
+            format!("{key} of {name} is taken"),
+            Rc::new(move |row, i, a, _| Some(products(a, &sums.right(row, i, |_, head| map(head), 0)?))),
+        ));
     }
 }

@@ -132,7 +132,8 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
         };
         let without = move |q: f64| f64::from(((q as i64) & !(1 << bit)) as i16);
         let with = move |q: f64| f64::from(((q as i64) | (1 << bit)) as i16);
-        let value = |f: Rc<dyn Fn(f64) -> f64>| Rc::new(move |a: &Apart, k: usize| a.scale[k] * f(a.quant[k]) + a.offset[k]);
+        let value =
+            |f: Rc<dyn Fn(f64) -> f64>| Rc::new(move |a: &Apart, k: usize| a.scale[k] * f(a.quant[k]) + a.offset[k]);
         add(format!("{name} of the quants is lost"), value(Rc::new(without)));
         add(format!("{name} of the quants is always set"), value(Rc::new(with)));
     }

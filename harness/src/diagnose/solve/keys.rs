@@ -93,7 +93,9 @@ fn over(s: &[f64], taken: impl Fn(usize) -> bool) -> Vec<f64> {
 }
 
 /// A row of weights from its scaled scores: `f(scores, position, keys)`.
-pub(super) fn weights(scene: &Scene<'_>, scale: f64, row: &RowAt, f: impl Fn(&[f64], usize, usize) -> Vec<f64>) -> Option<Row> {
+pub(super) fn weights(
+    scene: &Scene<'_>, scale: f64, row: &RowAt, f: impl Fn(&[f64], usize, usize) -> Vec<f64>,
+) -> Option<Row> {
     let graph = &scene.e.oracle.graph;
     let layout = Layout::of(&graph.nodes[scene.node().inputs[0]]);
     let scores = scene.operand(row.step, 0)?;

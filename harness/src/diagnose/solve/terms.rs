@@ -270,13 +270,15 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .collect();
     let longest = products.iter().map(Vec::len).max().unwrap_or(0);
     let (terms, kinds) = sums.kinds(longest, errors.len());
-    let mut all = Vec::new();
+    // Of laws that hold that which is about the fewest terms: nobody sees a term that is nearly 0.
+    let mut all: Vec<(usize, Law<'a>)> = Vec::new();
     for kind in kinds {
         let Some(taken) = fitted(&products, &errors, kind, terms) else { continue };
         let what = told(scene, kind, &taken, terms);
         let parameters = taken.iter().filter(|c| **c != 0.0).count();
+        let touched = (0..terms).filter(|&term| taken[kind.of(term, terms)] != 0.0).count();
         let sums = sums.clone();
-        all.push(Law::new(what, parameters, move |row: &RowAt| {
+        let law = Law::new(what, parameters, move |row: &RowAt| {
             let (_, want, bound) = scene.e.row(row);
             let value = |(i, want): (usize, &f64)| {
                 sums.terms(row, i).map_or(f64::NAN, |p| {
@@ -285,9 +287,11 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                 })
             };
             Some(Row { value: want.iter().enumerate().map(value).collect(), bound: bound.to_vec() })
-        }));
+        });
+        all.push((touched, law));
     }
-    all
+    all.sort_by_key(|(touched, _)| *touched);
+    all.into_iter().map(|(_, law)| law).collect()
 }
 
 /// How many times more each group is taken, if that is a whole number of times, or one factor for all that are.

@@ -165,9 +165,10 @@ pub(super) fn separates(scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Optio
     let options: Vec<Vec<Condition>> =
         known.iter().map(|(f, yes, _)| conditions(f.name, &yes.iter().copied().collect())).collect();
     // Of each feature the simplest.
-    let one = known.iter().zip(&options).filter_map(|((.., no), options)| {
-        let separating = options.iter().filter(|c| no.iter().all(|v| !(c.holds)(*v)));
-        separating.min_by_key(|c| c.weight).map(|c| (c.weight, c.words.as_str()))
+    let one = known.iter().zip(&options).flat_map(|((.., no), options)| {
+        let separating = || options.iter().filter(|c| no.iter().all(|v| !(c.holds)(*v)));
+        let least = separating().map(|c| c.weight).min();
+        separating().filter(move |c| Some(c.weight) == least).map(|c| (c.weight, c.words.as_str()))
     });
     let mut found: Vec<(usize, &str)> = one.collect();
     found.sort_by_key(|(weight, _)| *weight);

@@ -83,8 +83,13 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
                 });
                 Some(normed.collect())
             };
-            let points = &["the input is", "the weight is", "the mean of squares is", "the factor of a row is",
-                "what is normed is, before it is multiplied with the weight,"];
+            let points = &[
+                "the input is",
+                "the weight is",
+                "the mean of squares is",
+                "the factor of a row is",
+                "what is normed is, before it is multiplied with the weight,",
+            ];
             (points, Rc::new(of))
         }
         Op::Rope(rope) => {
@@ -98,7 +103,8 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
                 }
                 Some(x)
             };
-            let points = &["the input is", "the position is", "the frequency is", "the angle is", "sine and cosine are"];
+            let points =
+                &["the input is", "the position is", "the frequency is", "the angle is", "sine and cosine are"];
             (points, Rc::new(of))
         }
         Op::AttnWeights(softmax) => {
@@ -115,8 +121,13 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
                 };
                 Some(keys::weights(scene, softmax.scale, row, of)?.value)
             };
-            let points = &["the score is", "the scaled score is", "the distance of a score from the largest is",
-                "the exponential is", "the sum that weights are divided by is"];
+            let points = &[
+                "the score is",
+                "the scaled score is",
+                "the distance of a score from the largest is",
+                "the exponential is",
+                "the sum that weights are divided by is",
+            ];
             (points, Rc::new(of))
         }
         Op::SwiGlu => {
@@ -129,8 +140,13 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
                 };
                 Some(gate.iter().zip(up).map(element).collect())
             };
-            let points = &["the gate is", "up is", "the exponential is", "the sigmoid of the gate is",
-                "SiLU of the gate is, before it is multiplied with up,"];
+            let points = &[
+                "the gate is",
+                "up is",
+                "the exponential is",
+                "the sigmoid of the gate is",
+                "SiLU of the gate is, before it is multiplied with up,",
+            ];
             (points, Rc::new(of))
         }
         Op::Residual => {
@@ -146,7 +162,12 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
             let of = move |row: &RowAt, round: Rounding<'_>| {
                 let x = scene.operand(row.step, 0)?;
                 let (x, from) = (x.data.get(row.range.clone())?, scene.token(row).1);
-                Some(x.iter().zip(&bias[from..]).map(|(x, b)| round(0, f64::from(*x)) + round(1, f64::from(*b))).collect())
+                Some(
+                    x.iter()
+                        .zip(&bias[from..])
+                        .map(|(x, b)| round(0, f64::from(*x)) + round(1, f64::from(*b)))
+                        .collect(),
+                )
             };
             (&["the input is", "the bias is"], Rc::new(of))
         }
