@@ -1,6 +1,7 @@
 //! Sums that are not the right ones: the right value times a factor, plus a multiple of another vector. Both numbers are
 //! fitted by least squares and must be the same for every wrong element.
 
+use super::elsewhere::expected;
 use super::scene::{Layout, Scene};
 use super::{Law, Row, short};
 use crate::verdict::RowAt;
@@ -19,6 +20,14 @@ enum Other {
     Stage(StageId, i64),
     /// A vector of the model.
     Weight(String, Rc<Vec<f32>>),
+    /// The stage's own right value of the token so many rows away.
+    Token(i64),
+    /// The stage's own right value of the column so many further on, round the end.
+    Column(usize),
+    /// That of the column so many apart, in pairs.
+    Pair(usize),
+    /// What the step before left at the same place.
+    Before,
 }
 
 impl Other {
@@ -29,6 +38,21 @@ impl Other {
             Self::Nothing => Some(vec![0.0; row.range.len()]),
             Self::One => Some(vec![1.0; row.range.len()]),
             Self::Weight(_, vector) => Some(vector.get(all)?.iter().map(|v| f64::from(*v)).collect()),
+            Self::Token(by) => Some(expected(scene, row, token as i64 + by, from as i64)?.value),
+            Self::Column(_) | Self::Pair(_) => {
+                let width = scene.width()?;
+                let column = |j: usize| match self {
+                    Self::Column(by) => (j + by) % width,
+                    Self::Pair(by) if j ^ by < width => j ^ by,
+                    _ => j,
+                };
+                let whole = whole(scene, row, width)?;
+                Some(all.map(|j| whole[column(j)]).collect())
+            }
+            Self::Before => {
+                let tensor = scene.tensor(row.step.checked_sub(1)?, scene.node().id)?;
+                Some(tensor.data.get(row.range.clone())?.iter().map(|v| f64::from(*v)).collect())
+            }
             Self::Stage(id, by) => {
                 let graph = &scene.e.oracle.graph;
                 let layout = Layout::of(&graph.nodes[graph.index(*id)?]);
@@ -48,6 +72,14 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let alike = scene.alike();
     others.extend(alike.iter().map(|id| Other::Stage(*id, 0)));
     others.extend(alike.iter().flat_map(|id| [-1, 1].map(|by| Other::Stage(*id, by))));
+    if !scene.of_pairs() {
+        others.extend([-1, 1, -2, 2].map(Other::Token));
+        others.push(Other::Before);
+        let width = scene.width().unwrap_or(1);
+        let powers = || (0..10).map(|b| 1usize << b).filter(move |by| *by < width);
+        others.extend(powers().flat_map(|by| [Other::Column(by), Other::Column(width - by), Other::Pair(by)]));
+        others.extend(scene.head().into_iter().flat_map(|d| [Other::Column(d), Other::Column(width - d)]));
+    }
     // A rotation of slow planes goes nearly straight on: what was given is then near any sum of input and output.
     let input = |id: &StageId| scene.node().inputs.iter().any(|&i| scene.e.oracle.graph.nodes[i].id == *id);
     others.retain(|o| !matches!((o, &scene.node().op), (Other::Stage(id, _), Op::Rope(_)) if input(id)));
@@ -55,6 +87,13 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     // Of two sums that are one, as w + x and 2w − y are where w = x + y, that which scales nothing.
     all.sort_by_key(|(scaled, _)| *scaled);
     all.into_iter().map(|(_, law)| law).collect()
+}
+
+/// The right values of a token's whole vector.
+fn whole(scene: &Scene<'_>, row: &RowAt, width: usize) -> Option<Vec<f64>> {
+    let (value, _) = scene.e.expected[row.step].as_ref()?;
+    let (layout, token) = (scene.layout(), scene.token(row).0);
+    Some((0..width).map(|j| value.data[layout.at(&value.shape, token, j)]).collect())
 }
 
 /// `(a, b)` of `got = a·want + b·other`, each residual in units of its bound.
@@ -121,6 +160,15 @@ fn told(scene: &Scene<'_>, other: &Other, a: f64, b: f64) -> String {
         Other::One if a == 1.0 => return format!("a constant is added: {}", short(b)),
         Other::One => return format!("the right value times {} plus {} stands there", short(a), short(b)),
         Other::Weight(name, _) => name.clone(),
+        Other::Token(by) => {
+            format!("the right value of the token {} {}", by.abs(), if *by < 0 { "before" } else { "after" })
+        }
+        Other::Column(by) => match scene.width() {
+            Some(width) if by * 2 > width => format!("the right value of the column {} before", width - by),
+            _ => format!("the right value of the column {by} after"),
+        },
+        Other::Pair(by) => format!("the right value of the column {by} apart"),
+        Other::Before => "what the step before left in the buffer".to_owned(),
         Other::Stage(id, 0) => id.to_string(),
         Other::Stage(id, by) => {
             format!("{id} of the token {} {}", by.abs(), if *by < 0 { "before" } else { "after" })

@@ -4,7 +4,8 @@
 use super::scene::{Layout, Scene};
 use super::{Law, Row};
 use crate::verdict::{RowAt, right};
-use qdiff_engine::model::StageId;
+use qdiff_engine::model::{Node, StageId};
+use qdiff_engine::ops::Tensor;
 use std::collections::BTreeMap;
 
 /// How far rows are shifted at most.
@@ -82,6 +83,31 @@ fn buffers<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let what = format!("what {id} held in the step before stands there");
         all.push(Law::new(what, 0, move |row| given(scene, id, row.step.checked_sub(1)?, scene.token(row).0, row)));
     }
+    // Buffers of other extents, from their beginning on.
+    let (graph, node) = (&scene.e.oracle.graph, scene.node());
+    let alike = scene.alike();
+    let near = |n: &&Node| match (n.id.layer, node.id.layer) {
+        (Some(a), Some(b)) => a.abs_diff(b) <= 1,
+        _ => true,
+    };
+    let strange = graph.nodes.iter().filter(|n| n.id != own && !alike.contains(&n.id)).filter(near);
+    for id in strange.map(|n| n.id) {
+        let at = |tensor: &Tensor<f32>, row: &RowAt| -> Option<Row> {
+            let part = tensor.data.get(row.range.clone())?;
+            Some(Scene::exact(part.iter().map(|v| f64::from(*v)).collect()))
+        };
+        let what = format!("the values of {id} stand there, counted from the beginning of its buffer");
+        all.push(Law::new(what, 0, move |row| at(scene.tensor(row.step, id)?.as_ref(), row)));
+        let what = format!("what {id} held in the step before stands there, counted from the beginning of its buffer");
+        all.push(Law::new(what, 0, move |row| at(scene.tensor(row.step.checked_sub(1)?, id)?.as_ref(), row)));
+        // By token, as far as the narrower one goes.
+        let what = format!("the first values of each token of {id} stand there");
+        all.push(Law::new(what, 0, move |row| given(scene, id, row.step, scene.token(row).0, row)));
+        if graph.index(id).is_some_and(|i| graph.nodes[i].op.has_state()) {
+            let what = format!("what {id} holds of the position stands there");
+            all.push(Law::new(what, 0, move |row| given(scene, id, row.step, row.place.position, row)));
+        }
+    }
     for (name, vector) in scene.vectors() {
         all.push(Law::new(format!("the weight {name} itself stands there"), 0, move |row| {
             let from = scene.token(row).1;
@@ -93,7 +119,7 @@ fn buffers<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 }
 
 /// What the stage should have at another token's place, of this step.
-fn expected(scene: &Scene<'_>, row: &RowAt, token: i64, from: i64) -> Option<Row> {
+pub(super) fn expected(scene: &Scene<'_>, row: &RowAt, token: i64, from: i64) -> Option<Row> {
     let (value, bound) = scene.e.expected[row.step].as_ref()?;
     let layout = scene.layout();
     let (tokens, _, width) = layout.extents(&value.shape);

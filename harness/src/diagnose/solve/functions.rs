@@ -11,7 +11,10 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut all = limits(scene);
     match &scene.node().op {
         Op::SwiGlu => all.extend(activations(scene)),
-        Op::Rope(rope) => all.extend(rotations(scene, rope)),
+        Op::Rope(rope) => {
+            all.extend(rotations(scene, rope));
+            all.extend(planes(scene, rope));
+        }
         Op::Embed
         | Op::RmsNorm(_)
         | Op::Linear
@@ -103,6 +106,92 @@ fn activations<'a>(scene: &'a Scene<'a>) -> impl Iterator<Item = Law<'a>> {
     })
 }
 
+/// A plane of a rotation: what becomes of its two elements, given position, number of the plane, and `(sin, cos)` of an
+/// angle.
+type Plane = fn(&Rope, f64, usize, (f64, f64)) -> (f64, f64);
+
+/// Other rotations of a plane.
+const PLANES: &[(&str, Plane)] = &[
+    ("the element is not rotated", |_, _, _, x| x),
+    ("the sine has the wrong sign in the first element of each pair", |r, p, i, (x, y)| {
+        let (sin, cos) = (p * frequency(r, i)).sin_cos();
+        (x * cos + y * sin, x * sin + y * cos)
+    }),
+    ("the sine has the wrong sign in the second element of each pair", |r, p, i, (x, y)| {
+        let (sin, cos) = (p * frequency(r, i)).sin_cos();
+        (x * cos - y * sin, y * cos - x * sin)
+    }),
+    ("rotated the other way round", |r, p, i, x| turn(-p * frequency(r, i), x)),
+    ("sine and cosine are exchanged", |r, p, i, (x, y)| {
+        let (cos, sin) = (p * frequency(r, i)).sin_cos();
+        (x * cos - y * sin, x * sin + y * cos)
+    }),
+    ("the sine is left out: both elements are only multiplied by the cosine", |r, p, i, (x, y)| {
+        let cos = (p * frequency(r, i)).cos();
+        (x * cos, y * cos)
+    }),
+    ("the second element is made of the first one as it is after rotating", |r, p, i, (x, y)| {
+        let (sin, cos) = (p * frequency(r, i)).sin_cos();
+        let x = x * cos - y * sin;
+        (x, x * sin + y * cos)
+    }),
+    ("the two elements of a pair are exchanged", |r, p, i, x| {
+        let (a, b) = turn(p * frequency(r, i), x);
+        (b, a)
+    }),
+    ("the frequency is that of the next plane", |r, p, i, x| turn(p * frequency(r, i + 1), x)),
+    ("the frequency is that of the plane before", |r, p, i, x| {
+        turn(p * r.base.powf(-2.0 * (i as f64 - 1.0) / r.rotated as f64), x)
+    }),
+    ("the frequency is base^(−i/d) instead of base^(−2i/d)", |r, p, i, x| {
+        turn(p * r.base.powf(-(i as f64) / r.rotated as f64), x)
+    }),
+    ("the frequency is base^(−4i/d) instead of base^(−2i/d)", |r, p, i, x| {
+        turn(p * r.base.powf(-4.0 * i as f64 / r.rotated as f64), x)
+    }),
+    ("the frequency is that of the first plane", |_, p, _, x| turn(p, x)),
+    ("the planes' frequencies are in reverse order", |r, p, i, x| turn(p * frequency(r, r.rotated / 2 - 1 - i), x)),
+    ("the position is one less", |r, p, i, x| turn((p - 1.0) * frequency(r, i), x)),
+    ("the position is one more", |r, p, i, x| turn((p + 1.0) * frequency(r, i), x)),
+    ("rotated twice", |r, p, i, x| turn(2.0 * p * frequency(r, i), x)),
+    ("rotated by half the angle", |r, p, i, x| turn(0.5 * p * frequency(r, i), x)),
+    ("the angle is divided by 2π", |r, p, i, x| turn(p * frequency(r, i) / std::f64::consts::TAU, x)),
+    ("the angle is rounded to a whole number", |r, p, i, x| turn((p * frequency(r, i)).round(), x)),
+    ("the angle is cut off to a whole number", |r, p, i, x| turn((p * frequency(r, i)).trunc(), x)),
+];
+
+fn turn(angle: f64, (x, y): (f64, f64)) -> (f64, f64) {
+    let (sin, cos) = angle.sin_cos();
+    (x * cos - y * sin, x * sin + y * cos)
+}
+
+/// Other rotations, plane by plane; and that of the other way to pair elements.
+fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
+    let by_plane = |pairing: Pairing, f: Plane| {
+        move |row: &RowAt| {
+            let x = operand(scene, row)?;
+            let mut value: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
+            let mut bound = vec![0f32; x.len()];
+            for i in 0..rope.rotated / 2 {
+                let (a, b) = paired(pairing, rope, i);
+                let (u, v) = (value[a], value[b]);
+                (value[a], value[b]) = f(rope, row.place.position as f64, i, (u, v));
+                let angle = row.place.position as f64 * frequency(rope, i);
+                let reach = (UNIT * (3.0 + angle.abs() * (2.0 + i as f64)) * u.hypot(v)) as f32;
+                (bound[a], bound[b]) = (reach, reach);
+            }
+            Some(Row { value, bound })
+        }
+    };
+    let mut all: Vec<Law<'a>> = PLANES.iter().map(|(what, f)| Law::new(*what, 1, by_plane(rope.pairing, *f))).collect();
+    let (other, what) = match rope.pairing {
+        Pairing::Neox => (Pairing::Norm, "neighbouring elements are rotated in pairs, not those half a head apart"),
+        Pairing::Norm => (Pairing::Neox, "elements half a head apart are rotated in pairs, not neighbouring ones"),
+    };
+    all.push(Law::new(what, 1, by_plane(other, |r, p, i, x| turn(p * frequency(r, i), x))));
+    all
+}
+
 /// The angle by which each plane of a rotation was turned, against the frequency of the plane.
 fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     let mut all = Vec::new();
@@ -149,7 +238,11 @@ pub(super) fn operand(scene: &Scene<'_>, row: &RowAt) -> Option<Vec<f32>> {
 }
 
 pub(super) fn pair(rope: &Rope, i: usize) -> (usize, usize) {
-    match rope.pairing {
+    paired(rope.pairing, rope, i)
+}
+
+fn paired(pairing: Pairing, rope: &Rope, i: usize) -> (usize, usize) {
+    match pairing {
         Pairing::Neox => (i, i + rope.rotated / 2),
         Pairing::Norm => (2 * i, 2 * i + 1),
     }

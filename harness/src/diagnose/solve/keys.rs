@@ -96,14 +96,8 @@ fn over(s: &[f64], taken: impl Fn(usize) -> bool) -> Vec<f64> {
 pub(super) fn weights(
     scene: &Scene<'_>, scale: f64, row: &RowAt, f: impl Fn(&[f64], usize, usize) -> Vec<f64>,
 ) -> Option<Row> {
-    let graph = &scene.e.oracle.graph;
-    let layout = Layout::of(&graph.nodes[scene.node().inputs[0]]);
-    let scores = scene.operand(row.step, 0)?;
-    let n = *scores.shape.last()?;
-    let (token, head) = (scene.token(row).0, row.place.head?);
-    let s: Vec<f64> =
-        (0..n).map(|k| scale * f64::from(scores.data[layout.at(&scores.shape, token, head * n + k)])).collect();
-    let value = f(&s, row.place.position, n);
+    let s = scores(scene, scale, row.step, scene.token(row).0, row.place.head?)?;
+    let value = f(&s, row.place.position, s.len());
     let bound = value.iter().zip(&s).map(|(v, s)| (UNIT * v * (8.0 + s.abs())) as f32).collect();
     (value.len() >= row.range.len()).then_some(Row { value, bound })
 }
@@ -142,6 +136,16 @@ fn others<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
     };
     let mut all: Vec<Law<'a>> =
         makes.into_iter().map(|(what, make)| Law::new(what, 0, move |row: &RowAt| padded(row, &make))).collect();
+    for tile in [2usize, 4, 8, 16, 32, 64, 128, 256] {
+        let make = move |s: &[f64], _: usize| {
+            let (top, padding) = (largest(s).max(0.0), s.len().next_multiple_of(tile) - s.len());
+            let sum = padding as f64 * (-top).exp() + s.iter().map(|s| (s - top).exp()).sum::<f64>();
+            s.iter().map(|s| (s - top).exp() / sum).collect()
+        };
+        let what = format!("the keys that fill up the last {tile} are in the sum with score 0");
+        all.push(Law::new(what, 1, move |row: &RowAt| padded(row, &make)));
+    }
+    all.extend(divisors(scene, scale));
     // The sum of an online softmax whose part so far is not rescaled when the maximum moves.
     for tile in [1usize, 2, 4, 8, 16, 32, 64, 128] {
         let make = move |s: &[f64], _: usize| {
@@ -166,6 +170,36 @@ fn others<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
         all.push(Law::new(what, 1, move |row: &RowAt| padded(row, &make)));
     }
     all
+}
+
+/// Weights divided by the sum of another row.
+fn divisors<'a>(scene: &'a Scene<'a>, scale: f64) -> impl Iterator<Item = Law<'a>> {
+    let heads = scene.e.rows.iter().filter_map(|r| r.place.head).max().unwrap_or(0) + 1;
+    let side = |by: i64| if by < 0 { "before" } else { "after" };
+    let of_token = [-1i64, 1].map(|by| (format!("of the token {}", side(by)), by, 0));
+    let of_head = (1..heads).map(|by| (format!("of the head {by} further on, round the end"), 0, by));
+    of_token.into_iter().chain(of_head).map(move |(of, token_by, head_by)| {
+        Law::new(format!("weights are divided by the sum {of}"), 1, move |row: &RowAt| {
+            let (token, head) = (scene.token(row).0 as i64 + token_by, (row.place.head? + head_by) % heads);
+            let other = scores(scene, scale, row.step, usize::try_from(token).ok()?, head)?;
+            let position = usize::try_from(row.place.position as i64 + token_by).ok()?;
+            let seen = other.get(..=position)?;
+            let sum: f64 = seen.iter().map(|s| (s - largest(seen)).exp()).sum();
+            weights(scene, scale, row, |s, p, n| {
+                let top = largest(&s[..(p + 1).min(n)]);
+                (0..n).map(|k| if k <= p { (s[k] - top).exp() / sum } else { 0.0 }).collect()
+            })
+        })
+    })
+}
+
+/// The scaled scores of a head of a token.
+fn scores(scene: &Scene<'_>, scale: f64, step: usize, token: usize, head: usize) -> Option<Vec<f64>> {
+    let layout = Layout::of(&scene.e.oracle.graph.nodes[scene.node().inputs[0]]);
+    let scores = scene.operand(step, 0)?;
+    let (n, (tokens, ..)) = (*scores.shape.last()?, layout.extents(&scores.shape));
+    let at = |k| scale * f64::from(scores.data[layout.at(&scores.shape, token, head * n + k)]);
+    (token < tokens).then(|| (0..n).map(at).collect())
 }
 
 /// The slope of the logarithm of what was given over the scaled scores, in the row that shows it best.

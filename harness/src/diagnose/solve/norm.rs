@@ -42,6 +42,38 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     for (what, weight) in weights {
         all.push(Law::new(what, 1, move |row: &RowAt| normed(scene, row, run, &right, &|i| weight(i))));
     }
+    let eps = norm.eps;
+    let mut parts: Vec<usize> =
+        [2, 3, 4, 6, 8, 12, 16].iter().filter(|n| run.is_multiple_of(**n)).map(|n| run / n).collect();
+    parts.extend((3..12).map(|b| 1usize << b));
+    parts.retain(|n| (8..run).contains(n));
+    parts.sort_unstable();
+    parts.dedup();
+    for n in parts {
+        let own = own.clone();
+        all.push(Law::new(format!("each {n} elements are normalised by themselves"), 1, move |row: &RowAt| {
+            let x = operand(scene, row, 0)?;
+            let scaled = x.chunks(n).flat_map(|part| {
+                let scale = 1.0 / (mean(part) + eps).sqrt();
+                part.iter().map(move |v| v * scale)
+            });
+            let value: Vec<f64> = scaled.enumerate().map(|(i, v)| v * f64::from(own[i % run])).collect();
+            let bound = value.iter().map(|v| (UNIT * 12.0 * v.abs()) as f32).collect();
+            Some(Row { value, bound })
+        }));
+    }
+    for by in [-1i64, 1] {
+        let own = own.clone();
+        let what = format!("the mean is over this token and the one {}", if by < 0 { "before" } else { "after" });
+        all.push(Law::new(what, 0, move |row: &RowAt| {
+            let other = operand(scene, row, by)?;
+            let scale = move |at: usize, x: &[f64]| {
+                let at = at / run * run;
+                1.0 / ((mean(&x[at..][..run]) + mean(&other[at..][..run])) / 2.0 + eps).sqrt()
+            };
+            normed_by(scene, row, &scale, &|i| f64::from(own[i % run]), run)
+        }));
+    }
     for by in [-1i64, 1] {
         let (own, eps) = (own.clone(), norm.eps);
         let what = format!("the mean is that of the token {}", if by < 0 { "before" } else { "after" });
