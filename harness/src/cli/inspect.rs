@@ -2,7 +2,7 @@
 
 use super::args::{JsonArgs, Reported};
 use super::{exit, say};
-use crate::tasks::inspect::{Entry, Inspection, Usage, inspect};
+use crate::tasks::inspect::{Entry, Inspection, Usage, inspect, load};
 use crate::tasks::request::ModelRequest;
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
@@ -20,7 +20,9 @@ pub(super) fn run(args: &Reported<ModelRequest, JsonArgs>) -> Result<u8> {
         say(&usage(graph))?;
     }
     args.output.write(&found)?;
-    trouble.map_or(Ok(exit::MATCH), Err)
+    // Last, for llama.cpp may end the process.
+    trouble.map_or_else(|| load(&args.request), Err)?;
+    Ok(exit::MATCH)
 }
 
 fn file(found: &Inspection) -> String {

@@ -38,16 +38,14 @@ pub(super) fn counts(sorted: &[(usize, &Report)]) -> String {
         let comma = if text.ends_with(':') { "" } else { "," };
         let _ = write!(text, "{comma} {} {}", group.len(), group[0].1.outcome.word());
     }
-    let reserves: [(&str, fn(&RunInfo) -> &[String]); 2] = [
-        ("with tolerances set by hand", |run| &run.tolerance),
-        ("with injected faults that are inert", |run| &run.inert),
-    ];
-    for (reserve, of) in reserves {
+    let mut reserve = |of: fn(&RunInfo) -> &[String], what: &str| {
         let with = sorted.iter().filter(|(_, report)| !of(&report.run).is_empty()).count();
         if with > 0 {
-            let _ = write!(text, "; {with} {reserve}");
+            let _ = write!(text, "; {with} {what}");
         }
-    }
+    };
+    reserve(|run| &run.tolerance, "with tolerances set by hand");
+    reserve(|run| &run.inert, "with injected faults that are inert");
     text
 }
 

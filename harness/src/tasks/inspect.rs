@@ -99,12 +99,18 @@ pub fn inspect(request: &ModelRequest) -> Result<(Inspection, Option<anyhow::Err
     Ok(match Model::new(gguf).with_context(|| path.display().to_string()) {
         Ok(model) => {
             let damage = refuse_damaged(&inspection.not_finite).with_context(|| path.display().to_string());
-            // Nothing but llama.cpp knows all that it refuses, such as a pre-tokenizer it does not have.
-            let refused = damage.and_then(|()| llama::Model::load(path, llama::Load::Cpu).map(drop));
-            (Inspection { graph: Some(usage(&model)), ..inspection }, refused.err())
+            (Inspection { graph: Some(usage(&model)), ..inspection }, damage.err())
         }
         Err(e) => (inspection, Some(e)),
     })
+}
+
+/// Has llama.cpp load the file: nobody else knows all that it refuses, such as a pre-tokenizer that it does not have.
+///
+/// # Errors
+/// As [`llama::Model::load`].
+pub fn load(request: &ModelRequest) -> Result<()> {
+    llama::Model::load(request.path()?, llama::Load::Cpu).map(drop)
 }
 
 fn usage(model: &Model) -> Usage {

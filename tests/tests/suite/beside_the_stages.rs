@@ -139,10 +139,14 @@ fn faults_of_the_samplers_are_named() {
         let (code, report, text) = folder.generated(&format!("-n 24 --inject {fault} {more}"));
         assert_eq!(code, 1, "{fault}: {text}");
         assert_eq!(report["cause"]["kind"], "sampler", "{fault}: {text}");
-        let causes = report["cause"]["causes"].as_array().unwrap();
-        assert!(causes.iter().any(|c| c["name"] == fault), "{fault}: {text}");
+        let causes: Vec<&Value> = report["cause"]["causes"].as_array().unwrap().iter().map(|c| &c["name"]).collect();
+        assert_eq!(causes, [fault], "{text}");
         assert!(text.contains("from the same logits the engine's samplers draw another token"), "{text}");
     }
+    // Neither fault alone draws what both draw together.
+    let (code, report, text) = folder.generated("-n 24 --temp 1 --inject sampler-seed --inject sampler-bound");
+    assert_eq!((code, &report["cause"]["causes"]), (1, &json!([])), "{text}");
+    assert!(text.contains("no known cause"), "{text}");
     // Equal logits: a norm without weight makes all of them zero.
     folder.edit("model.gguf", |file| patch(file, "output_norm.weight", |weight| weight.fill(0)));
     let (code, report, text) = folder.generated("-n 2");

@@ -70,7 +70,7 @@ fn the_engines_own_end_decides_and_is_judged() {
 fn a_list_of_ends_is_compared() {
     let folder = with(|_| ());
     let (code, report, text) = folder.generated("-n 2 --inject eos-alone");
-    let [missed, eos] = ends();
+    let [missed, _] = ends();
     assert_eq!((code, &report["end"]["missed"][0]["id"]), (1, &json!(missed)), "{text}");
     assert_eq!((&report["end"]["added"], &report["end"]["wrong"]), (&json!([]), &Value::Null), "{text}");
     assert_eq!(report["end"]["cause"]["name"], "eos-alone", "{text}");
