@@ -14,11 +14,14 @@ use qdiff_engine::ops::Op;
 use std::rc::Rc;
 
 /// Elements that are fitted, at first and closely.
-const FIRST: usize = 96;
+const FIRST: usize = 192;
 const CLOSELY: usize = 512;
 
-/// The share of the error that a rough fit may leave.
-const LEFT: f64 = 0.6;
+/// The share of the error that a rough fit may leave: of noise it leaves five parts of six.
+const LEFT: f64 = 0.5;
+
+/// Groups of a rough fit at most.
+const ROUGH: usize = 32;
 
 /// The terms of element `i` of a row, given their right factors.
 type Terms<'a> = Rc<dyn Fn(&RowAt, usize, &[f64], &[f64]) -> Option<Vec<f64>> + 'a>;
@@ -47,7 +50,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             continue;
         }
         let (longest, kinds) = sums.kinds(fit.longest(), first.len());
-        let rough = kinds.iter().filter(|k| k.count(longest) <= 32).rev().take(3);
+        let rough = kinds.iter().filter(|k| k.count(longest) <= ROUGH).rev().take(3);
         let left = rough.filter_map(|k| fit.groups(*k, longest).map(|(_, left)| left));
         if left.fold(1.0, f64::min) > LEFT {
             continue;
@@ -116,12 +119,19 @@ impl Fit {
     }
 
     fn rows(&self, kind: Groups, terms: usize) -> Vec<Vec<f64>> {
-        let row = |changes: &Vec<f64>| {
+        let groups = |n: usize| (0..n).map(|k| kind.of(k, n)).collect::<Vec<usize>>();
+        // As a rule all sums are of as many terms.
+        let mut known = groups(self.longest());
+        let mut rows = Vec::with_capacity(self.changes.len());
+        for changes in &self.changes {
+            if changes.len() != known.len() {
+                known = groups(changes.len());
+            }
             let mut sums = vec![0f64; kind.count(terms)];
-            changes.iter().enumerate().for_each(|(k, c)| sums[kind.of(k, changes.len())] += c);
-            sums
-        };
-        self.changes.iter().map(row).collect()
+            changes.iter().zip(&known).for_each(|(c, g)| sums[*g] += c);
+            rows.push(sums);
+        }
+        rows
     }
 
     /// How much each group takes part, and the share of the error that is left.
