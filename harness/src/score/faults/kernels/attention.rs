@@ -168,7 +168,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "score-query-of-row-before",
         "of every four queries the last is loaded from the row before",
-        &[&["token 1 before", "mod 4 = 3"], &["row before", "mod 4 = 3"]],
+        &[
+            &["token 1 before", "mod 4 = 3"],
+            &["row before", "mod 4 = 3"],
+            &["the query of the token before", "mod 4 = 3"],
+        ],
         |_, n, _| scores(n),
         |s| moved_pairs(s, |p| (p.t % 4 == 3).then(|| (p.h, p.t - 1, p.n))),
     ),
@@ -206,7 +210,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-value-of-next-key",
         "the fifth of every eight keys is weighted with the value of the key after it",
-        &[&["value", "key 1 after", "mod 8 = 4"], &["value", "next key", "mod 8 = 4"]],
+        &[
+            &["value", "key 1 after", "mod 8 = 4"],
+            &["value", "next key", "mod 8 = 4"],
+            &["the value 1 apart, in pairs", "≡ 4 mod 8"],
+        ],
         |_, n, _| context(n),
         |s| {
             mixed(s, |r| {
@@ -234,7 +242,15 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-upper-half-from-group-0",
         "the second half of each head is read from value head 0",
-        &[&["kv head 0", "32 on"], &["value head 0", "32 on"]],
+        &[
+            &["kv head 0", "32 on"],
+            &["value head 0", "32 on"],
+            &[
+                "the value of the cache's head 1 further on, round the end",
+                "from head 2 on",
+                "from column of the head 32 on",
+            ],
+        ],
         |g, n, _| context(n) && g.config.n_kv_heads > 1,
         |s| {
             mixed(s, |r| {
@@ -260,7 +276,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-heads-exchanged-in-pairs",
         "neighbouring heads change places when the context is written",
-        &[&["columns 64 apart are exchanged"], &["neighbouring heads", "exchanged"]],
+        &[
+            &["columns 64 apart are exchanged"],
+            &["neighbouring heads", "exchanged"],
+            &["the right value of the column 64 apart alone stands there"],
+        ],
         |_, n, _| context(n),
         |s| {
             let (d, heads) = (s.config.head_dim, s.config.n_heads);

@@ -135,6 +135,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["token 1 before", "decode steps"],
             &["position 23", "from position 24"],
             &["row 23 stands there, in the last row of each part"],
+            &["row 23 stands there, in decode steps only"],
         ],
         both,
         slot_before_again,

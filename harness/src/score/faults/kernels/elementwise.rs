@@ -114,6 +114,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
         &[
             &["-1 times the right value plus 2 times", "from column 224 on"],
             &["-1 times the right value plus 2 times", "from column 864 on"],
+            &["attn_out is subtracted instead of added", "from column 224 on"],
+            &["attn_out is subtracted instead of added", "from column 864 on"],
+            &["ffn_down is subtracted instead of added", "from column 224 on"],
+            &["ffn_down is subtracted instead of added", "from column 864 on"],
         ],
         sums,
         |s| paired(s, |c, at, a, b| if c.o + 32 >= c.width { b[at] - a[at] } else { a[at] + b[at] }),
@@ -239,7 +243,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "embed-half-blocks-exchanged",
         "the halves of every 32 values of a row change places",
-        &[&["columns 16 apart are exchanged"]],
+        &[&["columns 16 apart are exchanged"], &["the right value of the column 16 apart alone stands there"]],
         embed,
         |s| super::moved(s, |c| Some((c.t, c.o ^ 16))),
     ),

@@ -84,7 +84,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "output-overwritten-by-its-operand",
         "the first 128 columns hold what the product read, whose buffer overlaps",
-        &[&["its own input", "up to column 127"]],
+        &[
+            &["its own input", "up to column 127"],
+            &["the first values of each token of", "_act stand there", "up to column 127"],
+        ],
         |_, n, _| linear(n, &[Role::FfnOutput, Role::AttnOutput]),
         |s| {
             let inputs = s.inputs;

@@ -115,6 +115,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["root", "estimat"],
             &["rsqrt"],
             &["every row is multiplied by a factor of its own: what it is divided by is wrong, its weight is right"],
+            &["each wrong row is multiplied by a factor of its own: what it is divided by is wrong"],
         ],
         whole,
         |s| rooted(s, |_| true, |x, eps| f64::from(quick_root((squares(x) / x.len() as f64 + eps) as f32))),
@@ -125,6 +126,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
         &[
             &["squares", "bf16"],
             &["every row is multiplied by a factor of its own: what it is divided by is wrong, its weight is right"],
+            &["each wrong row is multiplied by a factor of its own: what it is divided by is wrong"],
         ],
         whole,
         |s| {
@@ -206,7 +208,14 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "norm-over-half-rows",
         "each half of a row is normalised by itself, as by two blocks that exchange nothing",
-        &[&["each half"], &["halves", "squares"], &["groups of 128"], &["runs of 128"]],
+        &[
+            &["each half"],
+            &["halves", "squares"],
+            &["groups of 128"],
+            &["runs of 128"],
+            &["each 128 elements are normalised by themselves"],
+            &["each 448 elements are normalised by themselves"],
+        ],
         whole,
         |s| {
             let (inputs, eps) = (s.inputs, s.config.rms_eps);

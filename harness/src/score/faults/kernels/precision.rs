@@ -125,7 +125,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "residual-operand-in-f16",
         "what is added to the residual stream arrives in f16",
-        &[&["_out", " to f16"], &["input", " to f16"], &["operand", " to f16"]],
+        &[&["_out", " to f16"], &["input", " to f16"], &["operand", " to f16"], &["what is added is rounded to f16"]],
         |_, n, _| residual(n, &[Role::AttnOutput]),
         |s| {
             let inputs = s.inputs;

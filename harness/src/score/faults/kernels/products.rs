@@ -125,7 +125,13 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "k-tail-reads-first-tile",
         "for the last 32 inputs the address of x is not advanced, and the first 32 are multiplied again",
-        &[&["224..255", "0..31"], &["864..895", "0..31"], &["last 32", "first 32"]],
+        &[
+            &["224..255", "0..31"],
+            &["864..895", "0..31"],
+            &["last 32", "first 32"],
+            &["input 32 after, round the end", "at inputs 224..255"],
+            &["input 32 after, round the end", "at inputs 864..895"],
+        ],
         |_, n, _| linear(n, &[Role::Value]),
         tail_from_start,
     ),
@@ -277,6 +283,8 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["bias", "first head"],
             &["every column has a number of its own added", "the bias is wrong, from head 1 on"],
             &["every column has a number of its own added", "the bias is wrong, at head 1;"],
+            &["each wrong column has a number of its own added", "the bias is wrong, from head 1 on"],
+            &["each wrong column has a number of its own added", "the bias is wrong, at head 1 (or from column 64 on"],
         ],
         |_, n, _| bias(n, &[Role::Key, Role::Query]),
         |s| {

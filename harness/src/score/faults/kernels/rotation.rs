@@ -103,7 +103,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "rope-reads-what-it-wrote",
         "in place, the second value of a plane is made from the first one already turned",
-        &[&["in place"], &["second", "already rotated"], &["second", "already turned"]],
+        &[
+            &["in place"],
+            &["second", "already rotated"],
+            &["second", "already turned"],
+            &["the second element is made of the first one as it is after rotating"],
+        ],
         both,
         |s| {
             planes(s, |at, (a, b)| {

@@ -220,7 +220,13 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "softmax-sum-of-head-before",
         "odd heads are divided by the sum of the head before, which stands in the same shared memory",
-        &[&["sum", "head before"], &["sum", "head 1 before"], &["sum", "another head"]],
+        &[
+            &["sum", "head before"],
+            &["sum", "head 1 before"],
+            &["sum", "another head"],
+            &["the sum of the head 3 further on, round the end", "head is odd"],
+            &["the sum of the head 13 further on, round the end", "head is odd"],
+        ],
         all,
         |s| {
             let (inputs, tokens) = (s.inputs, s.positions.len());
@@ -252,7 +258,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "softmax-exponent-in-f16",
         "the scaled score minus the maximum is rounded to f16 before the exponential",
-        &[&["maximum", "rounded to f16"], &["exponent", "rounded to f16"]],
+        &[
+            &["maximum", "rounded to f16"],
+            &["exponent", "rounded to f16"],
+            &["the distance of a score from the largest is rounded to f16"],
+        ],
         all,
         |s| {
             rows(s, |q, z| {

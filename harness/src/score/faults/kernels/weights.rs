@@ -164,6 +164,8 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["128 and 129", "exchanged", "every sum"],
             &["256 and 257", "exchanged", "weights"],
             &["256 and 257", "exchanged", "every sum"],
+            &["input 1 apart, in pairs", "at inputs 128..129"],
+            &["input 1 apart, in pairs", "at inputs 256..257"],
         ],
         |_, n, _| linear(n, &[Role::Query, Role::FfnOutput]),
         |s| {
@@ -176,14 +178,24 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "block-takes-next-scale",
         "the second block of every row is scaled with the scale of the third",
-        &[&["scale", "32..63", "64..95"], &["scale", "block 1", "block 2"], &["scale", "second", "third"]],
+        &[
+            &["scale", "32..63", "64..95"],
+            &["scale", "block 1", "block 2"],
+            &["scale", "second", "third"],
+            &["the scale of the 32 weights after is taken, at inputs 32..63"],
+        ],
         |_, n, m| linear(n, &[Role::Value, Role::AttnOutput]) && scaled(m, n),
         next_scale,
     ),
     bug(
         "block-pairs-share-scale",
         "two blocks are unpacked at a time, both with the scale of the first",
-        &[&["scale", "block before", "odd"], &["scale", "pair"], &["scale", "two blocks"]],
+        &[
+            &["scale", "block before", "odd"],
+            &["scale", "pair"],
+            &["scale", "two blocks"],
+            &["the scale of the 32 weights before is taken, at inputs ≡ 32..63 mod 64"],
+        ],
         |_, n, m| linear(n, &[Role::Gate, Role::Logits]) && scaled(m, n),
         pair_scale,
     ),
@@ -253,7 +265,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "first-block-of-every-row-mirrored",
         "the first 32 weights of every row are unpacked from the last to the first",
-        &[&["0..31", "reverse"], &["first 32", "reverse"]],
+        &[&["0..31", "reverse"], &["first 32", "reverse"], &["the input at the other end of each 32, at inputs 0..31"]],
         |_, n, _| linear(n, &[Role::AttnOutput, Role::Logits]),
         |s| reordered(s, |_, i| if i < 32 { 31 - i } else { i }),
     ),
