@@ -89,6 +89,18 @@ pub struct Finding {
     pub shape: String,
 }
 
+impl Finding {
+    /// What was computed instead, with its name in the catalogue where it has one.
+    pub fn told(&self) -> Option<String> {
+        match (&self.solution, &self.cause) {
+            (Some(solution), Some(cause)) => Some(format!("{} ({})", solution.told(), cause.name)),
+            (Some(solution), None) => Some(solution.told()),
+            (None, Some(cause)) => Some(format!("{} ({})", cause.story, cause.name)),
+            (None, None) => None,
+        }
+    }
+}
+
 /// A verdict with what explains it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnosis {

@@ -64,12 +64,7 @@ pub(super) fn ended(outcome: Outcome, headline: String) -> Fate {
 
 /// What is wrong of a finding: the cause, and what the residual looks like where the cause does not say all of it.
 pub(super) fn story(finding: &Finding) -> String {
-    let cause = match (&finding.solution, &finding.cause) {
-        (Some(solution), Some(c)) => format!("{} ({})", solution.told(), c.name),
-        (Some(solution), None) => solution.told(),
-        (None, Some(c)) => format!("{} ({})", c.story, c.name),
-        (None, None) => UNKNOWN.to_owned(),
-    };
+    let cause = finding.told().unwrap_or_else(|| UNKNOWN.to_owned());
     if finding.shape.is_empty() { cause } else { format!("{cause}: {}", finding.shape) }
 }
 

@@ -258,10 +258,13 @@ impl<'a> ScoreRun<'a> {
 
 /// What is said of the cause of a finding, with its name in the catalogue if it has one; or how the error looks.
 fn told(finding: &Finding) -> String {
-    let solved = finding.solution.as_ref().map(|s| s.told());
-    let cause = finding.cause.as_ref().map(|c| format!("{} ({})", c.story, c.name));
-    let told: Vec<String> = solved.into_iter().chain(cause).chain([finding.shape.clone()]).collect();
-    told.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ")
+    finding
+        .told()
+        .into_iter()
+        .chain([finding.shape.clone()])
+        .filter(|text| !text.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// What that is worth, where a right explanation has all fragments of one of these sets.

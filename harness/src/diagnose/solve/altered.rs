@@ -9,7 +9,7 @@ use super::scene::{Layout, Scene};
 use super::terms::{Groups, Sums, grouped, least_squares, which};
 use super::{At, Law, Row, fields};
 use crate::verdict::RowAt;
-use qdiff_engine::model::Axis;
+use qdiff_engine::model::{Axis, WeightSource as _};
 use qdiff_engine::ops::Op;
 use std::rc::Rc;
 
@@ -57,7 +57,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         }
         let Some(fit) = Fit::new(scene, &sums, &terms, &closely) else { continue };
         let (longest, kinds) = sums.kinds(fit.longest(), closely.len());
-        for kind in kinds {
+        let near = fit.near(longest);
+        for kind in kinds.into_iter().chain(near) {
             let Some((taken, _)) = fit.groups(kind, longest) else { continue };
             let Some(taken) = fit.taken(kind, &taken) else { continue };
             let same: Vec<usize> = (0..taken.len()).filter(|g| taken[*g]).collect();
@@ -144,6 +145,24 @@ impl Fit {
         Some((c, left / all.max(f64::MIN_POSITIVE)))
     }
 
+    /// Single terms, and small groups of them, about where they explain most.
+    fn near(&self, terms: usize) -> Vec<Groups> {
+        let run = terms.next_power_of_two() / ROUGH;
+        if run < 2 {
+            return Vec::new();
+        }
+        // How far the error falls if a run takes part.
+        let rows = self.rows(Groups::Runs(run), terms);
+        let gain = |g: usize| {
+            let of = |(row, e): (&Vec<f64>, &f64)| e * e - (e - row[g]).powi(2);
+            rows.iter().zip(&self.errors).map(of).sum::<f64>()
+        };
+        let best = (0..terms.div_ceil(run)).max_by(|a, b| gain(*a).total_cmp(&gain(*b)));
+        let from = best.map_or(0, |g| (g * run).saturating_sub(run / 2));
+        let sizes = [1, 2, 4, 8, 16].into_iter().filter(|n| *n < run && 2 * run / n <= 128);
+        sizes.map(|n| Groups::Near { from, len: 2 * run, run: n }).collect()
+    }
+
     /// Which groups take part, if each does or does not.
     fn taken(&self, kind: Groups, c: &[f64]) -> Option<Vec<bool>> {
         let rows = self.rows(kind, self.longest());
@@ -157,7 +176,8 @@ impl Fit {
             }
             taken.push(yes && shows(g));
         }
-        taken.contains(&true).then_some(taken)
+        let others = matches!(kind, Groups::Near { .. }) && taken[0];
+        (taken.contains(&true) && !others).then_some(taken)
     }
 }
 
@@ -193,6 +213,9 @@ fn orders(terms: usize) -> Vec<(String, Order)> {
     all
 }
 
+/// Index `k` of so many, moved for output `r`.
+type OfOutput = Box<dyn Fn(usize, usize, usize) -> usize>;
+
 /// What the two factors of a term are called: one and many of each.
 fn names(op: &Op) -> [(&'static str, &'static str); 2] {
     match op {
@@ -223,6 +246,25 @@ fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
             format!("each {right} is multiplied with the {left} {place}"),
             Rc::new(move |_, _, a, b| Some((0..a.len()).map(|k| a[again(k, a.len())] * b[k]).collect())),
         ));
+    }
+    // Ways of shared memory: an order that depends on the output, or the key.
+    let strides = (0..8).map(|b| 1usize << b).flat_map(|by| [2usize, 4, 8, 16, 32].map(|m| (by, m)));
+    for (by, m) in strides.filter(|(by, m)| *by < terms && by * m <= 256) {
+        let swizzled = move |k: usize, n: usize, r: usize| Some(k ^ (r % m * by)).filter(|k| *k < n).unwrap_or(k);
+        let rotated = move |k: usize, n: usize, r: usize| (k + r % m * by) % n;
+        let ways: [(&str, OfOutput); 2] =
+            [("exclusive-ored with", Box::new(swizzled)), ("moved on by", Box::new(rotated))];
+        for (how, place) in ways {
+            let factor = if by == 1 { String::new() } else { format!(" times {by}") };
+            let what = format!(
+                "each {left} is multiplied with the {right} whose number is {how} the output's mod {m}{factor}"
+            );
+            let of = move |row: &RowAt, i: usize, a: &[f64], b: &[f64]| {
+                let r = scene.token(row).1 + i;
+                Some((0..a.len()).map(|k| a[k] * b[place(k, b.len(), r)]).collect())
+            };
+            all.push((what, Rc::new(of)));
+        }
     }
     let narrow = |v: &[f64]| v.iter().map(|v| *v as f32).collect::<Vec<f32>>();
     let wide = |v: Vec<f32>| v.into_iter().map(f64::from).collect::<Vec<f64>>();
@@ -267,6 +309,7 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
         ));
     }
     let graph = &scene.e.oracle.graph;
+    other_rows(scene, all);
     let input = &graph.nodes[scene.node().inputs[0]];
     let fixed = |n: &qdiff_engine::model::Node| {
         let axes = n.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(*n) } else { None });
@@ -279,7 +322,8 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
     let wide = |n: &&qdiff_engine::model::Node| {
         n.token_axis() == Some(0) && !n.shape.contains(&Axis::Keys) && fixed(n) == fixed(input)
     };
-    let stages = graph.nodes.iter().filter(|n| n.id != scene.node().id).filter(near).filter(wide);
+    let stages =
+        graph.nodes.iter().filter(|n| n.id != scene.node().id && !scene.follows(n.id)).filter(near).filter(wide);
     let mut places: Vec<(String, usize, i64, usize)> = Vec::new();
     for node in stages {
         let index = graph.index(node.id).expect("a node of the graph");
@@ -307,6 +351,49 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
     }
 }
 
+/// Rows of other weights that are as long, and rows of its own that others should have.
+fn other_rows<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
+    let own = &scene.node().weights[0].name;
+    let weights = &scene.e.oracle.weights;
+    let (n, m) = weights.extent(own);
+    let first = scene.fit.iter().map(|&(r, i)| scene.token(&scene.e.rows[r]).1 + i).min().unwrap_or(0);
+    let near = |node: &&qdiff_engine::model::Node| match (node.id.layer, scene.node().id.layer) {
+        (Some(a), Some(b)) => a.abs_diff(b) <= 1,
+        _ => true,
+    };
+    let linear = scene.e.oracle.graph.nodes.iter().filter(|n| n.op == Op::Linear).filter(near);
+    for name in linear.map(|node| &node.weights[0].name).filter(|name| weights.extent(name).0 == n) {
+        let rows = weights.extent(name).1;
+        let mut starts = vec![(0i64, "the same number")];
+        if name == own {
+            starts = vec![(-1, "the number one less"), (1, "the number one more")];
+            starts.extend([
+                (-(m as i64) / 2, "the number half the outputs less"),
+                (m as i64 / 2, "the number half the outputs more"),
+            ]);
+        } else if first > 0 {
+            starts.push((-(first as i64), "as many rows on as outputs are wrong before it"));
+        }
+        for (by, which) in starts {
+            let what = match by {
+                by if by == -(first as i64) && name != own && first > 0 => {
+                    format!("from output {first} on, rows of {name} from its first on are multiplied")
+                }
+                _ => format!("the row of {name} of {which} is multiplied"),
+            };
+            all.push((
+                what,
+                Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| {
+                    let at = usize::try_from((scene.token(row).1 + i) as i64 + by).ok().filter(|at| *at < rows)?;
+                    let mut values = vec![0f32; n];
+                    weights.rows(name, at, &mut values);
+                    Some(values.iter().zip(b).map(|(w, x)| f64::from(*w) * x).collect())
+                }),
+            ));
+        }
+    }
+}
+
 /// Factors of other tokens, keys and heads.
 fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
     let (Op::AttnScores(attention) | Op::AttnContext(attention)) = &scene.node().op else { return };
@@ -314,16 +401,17 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
     let side = |by: i64| if by < 0 { "before" } else { "after" };
     let (query, key) = if of_scores { ("the query", "the key") } else { ("the weights", "the value") };
     for by in [-1i64, 1] {
-        let (of_token, of_key) = (sums.clone(), sums.clone());
+        let of_token = sums.clone();
         all.push((
             format!("{query} of the token {} is taken", side(by)),
             Rc::new(move |row, i, _, b| Some(products(&of_token.left(row, i, scene.token(row).0 as i64 + by, 0)?, b))),
         ));
-        let what = if of_scores { "key" } else { "element of the values" };
-        all.push((
-            format!("the {what} {} is taken", side(by)),
-            Rc::new(move |row, i, a, _| Some(products(a, &of_key.right(row, i, grouped, by)?))),
-        ));
+    }
+    let what = if of_scores { "key" } else { "element of the values" };
+    for (place, order) in orders(if of_scores { 128 } else { attention.head_dim }) {
+        let sums = sums.clone();
+        let what = format!("the {what} {place} is taken");
+        all.push((what, Rc::new(move |row, i, a, _| Some(products(a, &sums.right(row, i, grouped, &*order)?)))));
     }
     let (h, g) = (attention.n_heads, attention.n_kv_heads);
     for by in 1..h.min(17) {
@@ -347,7 +435,7 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
         let sums = sums.clone();
         all.push((
             format!("{key} of {name} is taken"),
-            Rc::new(move |row, i, a, _| Some(products(a, &sums.right(row, i, |_, head| map(head), 0)?))),
+            Rc::new(move |row, i, a, _| Some(products(a, &sums.right(row, i, |_, head| map(head), |at, _| at)?))),
         ));
     }
 }

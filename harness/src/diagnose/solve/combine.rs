@@ -77,7 +77,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         others.push(Other::Before);
         let width = scene.width().unwrap_or(1);
         let powers = || (0..10).map(|b| 1usize << b).filter(move |by| *by < width);
-        others.extend(powers().flat_map(|by| [Other::Column(by), Other::Column(width - by), Other::Pair(by)]));
+        others.extend(powers().map(Other::Pair));
+        others.extend(powers().flat_map(|by| [Other::Column(by), Other::Column(width - by)]));
         others.extend(scene.head().into_iter().flat_map(|d| [Other::Column(d), Other::Column(width - d)]));
     }
     // A rotation of slow planes goes nearly straight on: what was given is then near any sum of input and output.
@@ -161,13 +162,19 @@ fn told(scene: &Scene<'_>, other: &Other, a: f64, b: f64) -> String {
         Other::One => return format!("the right value times {} plus {} stands there", short(a), short(b)),
         Other::Weight(name, _) => name.clone(),
         Other::Token(by) => {
-            format!("the right value of the token {} {}", by.abs(), if *by < 0 { "before" } else { "after" })
+            format!(
+                "the right value of the token {} {} in the part",
+                by.abs(),
+                if *by < 0 { "before" } else { "after" }
+            )
         }
         Other::Column(by) => match scene.width() {
-            Some(width) if by * 2 > width => format!("the right value of the column {} before", width - by),
-            _ => format!("the right value of the column {by} after"),
+            Some(width) if by * 2 > width => {
+                format!("the right value of the column {} before, round the end,", width - by)
+            }
+            _ => format!("the right value of the column {by} after, round the end,"),
         },
-        Other::Pair(by) => format!("the right value of the column {by} apart"),
+        Other::Pair(by) => format!("the right value of the column {by} apart, in pairs,"),
         Other::Before => "what the step before left in the buffer".to_owned(),
         Other::Stage(id, 0) => id.to_string(),
         Other::Stage(id, by) => {

@@ -41,7 +41,17 @@ fn constant<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 /// The vector of a token of a stage as the subject gave it, cut to a row.
 fn given(scene: &Scene<'_>, id: StageId, step: usize, token: usize, row: &RowAt) -> Option<Row> {
     let graph = &scene.e.oracle.graph;
-    let layout = Layout::of(&graph.nodes[graph.index(id)?]);
+    let other = &graph.nodes[graph.index(id)?];
+    let layout = Layout::of(other);
+    // A cache has the rows of earlier steps too: what the step that wrote them gave.
+    let (step, token) = match scene.node().has_state() && !other.has_state() {
+        true => {
+            let steps = &scene.e.side.capture.steps;
+            let wrote = (0..=step).find(|s| (steps[*s].first..steps[*s].keys()).contains(&token))?;
+            (wrote, token - steps[wrote].first)
+        }
+        false => (step, token),
+    };
     let tensor = scene.tensor(step, id)?;
     let (tokens, _, width) = layout.extents(&tensor.shape);
     let (_, from) = scene.token(row);
@@ -90,7 +100,8 @@ fn buffers<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         (Some(a), Some(b)) => a.abs_diff(b) <= 1,
         _ => true,
     };
-    let strange = graph.nodes.iter().filter(|n| n.id != own && !alike.contains(&n.id)).filter(near);
+    let strange = graph.nodes.iter().filter(|n| n.id != own && !scene.follows(n.id) && !alike.contains(&n.id));
+    let strange = strange.filter(near);
     for id in strange.map(|n| n.id) {
         let at = |tensor: &Tensor<f32>, row: &RowAt| -> Option<Row> {
             let part = tensor.data.get(row.range.clone())?;
@@ -137,8 +148,11 @@ fn rows<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         return Vec::new();
     }
     let shifted = |by: i64| {
-        let what =
-            format!("the row of the token {} {} stands there", by.abs(), if by < 0 { "before" } else { "after" });
+        let what = format!(
+            "the row of the token {} {} in the part stands there",
+            by.abs(),
+            if by < 0 { "before" } else { "after" }
+        );
         Law::new(what, 1, move |row: &RowAt| {
             let (token, from) = scene.token(row);
             expected(scene, row, token as i64 + by, from as i64)

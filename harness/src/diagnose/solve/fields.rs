@@ -9,7 +9,7 @@ use super::{Law, Row};
 use crate::verdict::RowAt;
 use qdiff_engine::model::WeightSource;
 use qdiff_engine::ops::Op;
-use qdiff_engine::quant::{self, Format, Offset, Part, Quants};
+use qdiff_engine::quant::{self, Field, Format, Offset, Part, Quants};
 use std::rc::Rc;
 
 /// A row of a weight, taken apart.
@@ -66,6 +66,23 @@ fn apart(scene: &Scene<'_>, name: &str, row: usize) -> Option<Apart> {
     Some(Apart { quant: quant.collect(), offset: zero.iter().map(wide).collect(), scale })
 }
 
+/// Changes the bytes of a field.
+type Bytes = Box<dyn Fn(&mut [u8])>;
+
+/// A row decoded with the bytes of a field of every block changed.
+fn raw<'a>(scene: &'a Scene<'a>, name: &'a str, field: &'static Field, change: Rc<dyn Fn(&mut [u8])>) -> Decoded<'a> {
+    Rc::new(move |row| {
+        let weights = &scene.e.oracle.weights;
+        let (ty, (n, rows)) = (weights.ggml_type(name), weights.extent(name));
+        let mut bytes = (row < rows).then(|| weights.row_bytes(name, row).to_vec())?;
+        bytes.chunks_mut(ty.type_size()).for_each(|block| change(&mut block[field.bytes.clone()]));
+        let mut out = vec![0f32; n];
+        quant::dequantize(ty, &bytes, &mut out);
+        // A scale that becomes NaN or infinite tells nothing.
+        out.iter().all(|v| v.is_finite()).then(|| out.into_iter().map(f64::from).collect())
+    })
+}
+
 /// Ways to decode the rows of weight `name` otherwise, in words.
 pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Decoded<'a>)> {
     let Some((format, quants)) = of_format(scene, name) else {
@@ -75,6 +92,43 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
     let low = format.bits(Part::Quants) as u32;
     let bits = low + format.bits(Part::HighBits) as u32;
     let mut all: Vec<(String, Decoded<'a>)> = Vec::new();
+    for field in format.fields {
+        let size = field.bytes.len();
+        let mut changes: Vec<(String, Bytes)> = Vec::new();
+        for bit in 0..8 {
+            let (cleared, set) = (!(1u8 << bit), 1u8 << bit);
+            changes.push((
+                format!("bit {bit} of each byte is lost"),
+                Box::new(move |b| b.iter_mut().for_each(|b| *b &= cleared)),
+            ));
+            changes.push((
+                format!("bit {bit} of each byte is always set"),
+                Box::new(move |b| b.iter_mut().for_each(|b| *b |= set)),
+            ));
+        }
+        changes.push((
+            "the low half of each byte is lost".to_owned(),
+            Box::new(|b| b.iter_mut().for_each(|b| *b &= 0xf0)),
+        ));
+        changes.push((
+            "the high half of each byte is lost".to_owned(),
+            Box::new(|b| b.iter_mut().for_each(|b| *b &= 0x0f)),
+        ));
+        if size > 1 {
+            changes.push(("its first byte is lost".to_owned(), Box::new(|b| b[0] = 0)));
+            changes.push(("its last byte is lost".to_owned(), Box::new(|b| b[b.len() - 1] = 0)));
+            changes.push(("its bytes are in reverse order".to_owned(), Box::new(|b| b.reverse())));
+            changes.push(("its bytes are read one on, round the end".to_owned(), Box::new(|b| b.rotate_left(1))));
+            changes.push(("its bytes are read one back, round the end".to_owned(), Box::new(|b| b.rotate_right(1))));
+            changes.push(("its first byte is read for all".to_owned(), Box::new(|b| b.fill(b[0]))));
+        }
+        for (what, change) in changes {
+            all.push((
+                format!("of the field {} of the stored blocks {what}", field.name),
+                raw(scene, name, field, Rc::from(change)),
+            ));
+        }
+    }
     let mut add = |what: String, f: Rc<dyn Fn(&Apart, usize) -> f64 + 'a>| {
         let row = move |row: usize| {
             let apart = apart(scene, name, row)?;

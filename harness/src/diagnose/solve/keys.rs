@@ -4,6 +4,7 @@
 use super::scene::{Layout, Scene};
 use super::{Law, Row, short};
 use crate::verdict::RowAt;
+use qdiff_engine::model::Node;
 use qdiff_engine::ops::{Op, UNIT};
 use std::rc::Rc;
 
@@ -57,6 +58,16 @@ fn choices(scene: &Scene<'_>) -> Vec<(String, Taken)> {
         all.push((format!("the first {window} keys alone"), Rc::new(move |k, p, _| k <= p && k < window)));
         let block = format!("the keys of the query's own block of {window}");
         all.push((block, Rc::new(move |k, p, _| k <= p && k / window == p / window)));
+        let block = format!("all keys up to the end of the query's own {window}: later ones are not masked");
+        all.push((block, Rc::new(move |k, p, n| k < (p + 1).next_multiple_of(window).min(n))));
+        let block = format!("the keys before the query's own {window}");
+        all.push((block, Rc::new(move |k, p, _| k < p / window * window)));
+        all.push((
+            format!("the keys before the query's own {window}, and its own key"),
+            Rc::new(move |k, p, _| k < p / window * window || k == p),
+        ));
+        let last = format!("the last {window} keys and the first");
+        all.push((last, Rc::new(move |k, p, _| k <= p && (p - k < window || k == 0))));
         if window > 1 {
             all.push((
                 format!("whole tiles of {window} keys: the tail is left out"),
@@ -144,8 +155,16 @@ fn others<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
         };
         let what = format!("the keys that fill up the last {tile} are in the sum with score 0");
         all.push(Law::new(what, 1, move |row: &RowAt| padded(row, &make)));
+        let make = move |s: &[f64], _: usize| {
+            let (top, padding) = (largest(s), s.len().next_multiple_of(tile) - s.len());
+            let sum = padding as f64 + s.iter().map(|s| (s - top).exp()).sum::<f64>();
+            s.iter().map(|s| (s - top).exp() / sum).collect()
+        };
+        let what = format!("the keys that fill up the last {tile} are in the sum with the largest score");
+        all.push(Law::new(what, 1, move |row: &RowAt| padded(row, &make)));
     }
     all.extend(divisors(scene, scale));
+    all.extend(slopes(scene, scale));
     // The sum of an online softmax whose part so far is not rescaled when the maximum moves.
     for tile in [1usize, 2, 4, 8, 16, 32, 64, 128] {
         let make = move |s: &[f64], _: usize| {
@@ -172,6 +191,47 @@ fn others<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
     all
 }
 
+/// Scores with something added that grows with the distance of the key, as ALiBi does; its slope read off the row that shows
+/// it best, or that of ALiBi for its head.
+fn slopes<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
+    let heads = scene.e.rows.iter().filter_map(|r| r.place.head).max().unwrap_or(0) + 1;
+    let of_row = |row: &RowAt| -> Option<f64> {
+        let s = scores(scene, scale, row.step, scene.token(row).0, row.place.head?)?;
+        let (got, ..) = scene.e.row(row);
+        let seen = got.iter().zip(&s).take(row.place.position + 1).enumerate().filter(|(_, (g, _))| **g > 1e-12);
+        let points: Vec<(f64, f64)> = seen.map(|(k, (g, s))| (k as f64, f64::from(*g).ln() - s)).collect();
+        let (first, last) = (points.first()?, points.last()?);
+        (last.0 > first.0).then(|| (last.1 - first.1) / (last.0 - first.0))
+    };
+    let added = |what: String, slope: Box<dyn Fn(usize) -> f64>| {
+        Law::new(what, 1, move |row: &RowAt| {
+            let slope = slope(row.place.head?);
+            weights(scene, scale, row, |s, p, n| {
+                let mut all = over(&(0..=p.min(n - 1)).map(|k| s[k] + slope * k as f64).collect::<Vec<_>>(), |_| true);
+                all.resize(n, 0.0);
+                all
+            })
+        })
+    };
+    let fitted =
+        scene.fit.iter().filter_map(|&(r, _)| of_row(&scene.e.rows[r])).max_by(|a, b| a.abs().total_cmp(&b.abs()));
+    let mut all = Vec::new();
+    if let Some(slope) = fitted.filter(|s| s.is_finite() && s.abs() > 1e-6) {
+        let exact = [1.0, 2.0, 4.0, 8.0, 10.0, 100.0, 1000.0].iter().flat_map(|d| [1.0 / d, -1.0 / d]);
+        let exact = (1..12).map(|b| 0.5f64.powi(b)).flat_map(|s| [s, -s]).chain(exact);
+        let slope = exact
+            .min_by(|a, b| (a - slope).abs().total_cmp(&(b - slope).abs()))
+            .filter(|e| (e - slope).abs() < 1e-3 * slope.abs())
+            .unwrap_or(slope);
+        let verb = if slope > 0.0 { "taken off" } else { "added to" };
+        let what = format!("{} times the key's distance is {verb} its score", short(slope.abs()));
+        all.push(added(what, Box::new(move |_| slope)));
+    }
+    let what = "the key's distance times 2^(−8h/H) is taken off its score, as ALiBi does".to_owned();
+    all.push(added(what, Box::new(move |head| 2f64.powf(-8.0 * (head + 1) as f64 / heads as f64))));
+    all
+}
+
 /// Weights divided by the sum of another row.
 fn divisors<'a>(scene: &'a Scene<'a>, scale: f64) -> impl Iterator<Item = Law<'a>> {
     let heads = scene.e.rows.iter().filter_map(|r| r.place.head).max().unwrap_or(0) + 1;
@@ -193,10 +253,17 @@ fn divisors<'a>(scene: &'a Scene<'a>, scale: f64) -> impl Iterator<Item = Law<'a
     })
 }
 
-/// The scaled scores of a head of a token.
+/// The scaled scores of a head of a token, of this stage of weights.
 fn scores(scene: &Scene<'_>, scale: f64, step: usize, token: usize, head: usize) -> Option<Vec<f64>> {
-    let layout = Layout::of(&scene.e.oracle.graph.nodes[scene.node().inputs[0]]);
-    let scores = scene.operand(step, 0)?;
+    of_weights(scene, scene.node(), scale, step, token, head)
+}
+
+/// The scaled scores of a head of a token that a stage of weights is made of.
+pub(super) fn of_weights(
+    scene: &Scene<'_>, weights: &Node, scale: f64, step: usize, token: usize, head: usize,
+) -> Option<Vec<f64>> {
+    let from = &scene.e.oracle.graph.nodes[weights.inputs[0]];
+    let (layout, scores) = (Layout::of(from), scene.tensor(step, from.id)?);
     let (n, (tokens, ..)) = (*scores.shape.last()?, layout.extents(&scores.shape));
     let at = |k| scale * f64::from(scores.data[layout.at(&scores.shape, token, head * n + k)]);
     (token < tokens).then(|| (0..n).map(at).collect())

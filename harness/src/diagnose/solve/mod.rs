@@ -7,6 +7,7 @@
 //! the wrong ones by a condition (`when`). Nothing is concluded from the size of an error, and nothing from NaN.
 
 mod altered;
+mod approximate;
 mod combine;
 mod elsewhere;
 mod fields;
@@ -20,6 +21,7 @@ mod structure;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod tiles;
 mod when;
 mod within;
 
@@ -113,10 +115,12 @@ const SOLVERS: &[Solver] = &[
     norm::laws,
     operands::laws,
     keys::laws,
+    tiles::laws,
     elsewhere::columns,
     rounded::laws,
     terms::laws,
     within::laws,
+    approximate::laws,
     fields::laws,
     altered::laws,
     structure::laws,

@@ -42,6 +42,26 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     for (what, weight) in weights {
         all.push(Law::new(what, 1, move |row: &RowAt| normed(scene, row, run, &right, &|i| weight(i))));
     }
+    for id in scene.alike() {
+        let own = own.clone();
+        all.push(Law::new(format!("{id} is normalised in the place of its input"), 1, move |row: &RowAt| {
+            let layout = Layout::of(&scene.e.oracle.graph.nodes[scene.e.oracle.graph.index(id)?]);
+            let (tensor, (token, from)) = (scene.tensor(row.step, id)?, scene.token(row));
+            let (tokens, _, width) = layout.extents(&tensor.shape);
+            let all = from..from + row.range.len();
+            if token >= tokens || all.end > width {
+                return None;
+            }
+            let x: Vec<f64> = all.map(|j| f64::from(tensor.data[layout.at(&tensor.shape, token, j)])).collect();
+            let scaled = x.chunks(run).flat_map(|part| {
+                let scale = right(part);
+                part.iter().map(move |v| v * scale)
+            });
+            let value: Vec<f64> = scaled.enumerate().map(|(i, v)| v * f64::from(own[i % run])).collect();
+            let bound = value.iter().map(|v| (UNIT * 12.0 * v.abs()) as f32).collect();
+            Some(Row { value, bound })
+        }));
+    }
     let eps = norm.eps;
     let mut parts: Vec<usize> =
         [2, 3, 4, 6, 8, 12, 16].iter().filter(|n| run.is_multiple_of(**n)).map(|n| run / n).collect();

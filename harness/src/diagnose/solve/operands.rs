@@ -88,7 +88,10 @@ fn ways(scene: &Scene<'_>, i: usize) -> Option<(StageId, Vec<Displaced>)> {
             (Some(a), Some(b)) => a.abs_diff(b) <= 1,
             _ => true,
         };
-        near && other.id != node.id && other.id != scene.node().id && other.shape == node.shape
+        near && other.id != node.id
+            && other.id != scene.node().id
+            && !scene.follows(other.id)
+            && other.shape == node.shape
     });
     let in_its_place =
         alike.map(|other| Displaced { stage: Some(other.id), ..Displaced::token(other.id.to_string(), |t, _| t) });

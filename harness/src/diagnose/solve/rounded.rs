@@ -117,6 +117,7 @@ const OPERANDS: [(&str, (bool, bool)); 3] = [
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut all = outputs(scene);
+    all.extend(quantised(scene));
     if scene.node().op != Op::Linear {
         return all;
     }
@@ -138,6 +139,37 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         all.extend(QUANTISED.iter().map(|q| of(told(q.name), Rc::new(|row: &mut [f32]| q.apply(row)), operands.1)));
     }
     all
+}
+
+/// Rows of a cache, quantised with a scale for so many elements.
+fn quantised<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let Some(width) = scene.width().filter(|_| scene.node().has_state()) else {
+        return Vec::new();
+    };
+    let d = scene.e.oracle.graph.config.head_dim;
+    let runs = [width, d, 8, 16, 32, 64, 128].into_iter().filter(|run| width.is_multiple_of(*run));
+    let of = |run: usize, levels: f32| {
+        let name = if levels > 100.0 { "int8" } else { "int4" };
+        Law::new(format!("rows are quantised to {name}, one scale for {run} elements"), 1, move |row: &RowAt| {
+            let (value, _) = scene.e.expected[row.step].as_ref()?;
+            let (layout, (token, from)) = (scene.layout(), scene.token(row));
+            let x: Vec<f64> = (0..width).map(|j| value.data[layout.at(&value.shape, token, j)]).collect();
+            let (mut out, mut bound) = (Vec::with_capacity(width), Vec::with_capacity(width));
+            for part in x.chunks(run) {
+                let scale = part.iter().fold(0f64, |m, v| m.max(v.abs())) / f64::from(levels);
+                for v in part {
+                    let at = if scale > 0.0 { v / scale } else { 0.0 };
+                    out.push(at.round() * scale);
+                    // In the middle it goes either way.
+                    let either = (at - at.trunc()).abs() - 0.5;
+                    bound.push((if either.abs() < 1e-4 { scale } else { 8.0 * UNIT * v.abs() }) as f32);
+                }
+            }
+            let all = from..from + row.range.len();
+            Some(Row { value: out.get(all.clone())?.to_vec(), bound: bound.get(all)?.to_vec() })
+        })
+    };
+    runs.flat_map(|run| [127.0, 7.0].map(|levels| of(run, levels))).collect()
 }
 
 /// Outputs that all are numbers of a format.

@@ -27,6 +27,8 @@ pub(super) struct Scene<'a> {
     pub(super) fit: Vec<At>,
     fitted: BTreeSet<usize>,
     by_column: bool,
+    /// Stages that this one is an input of, or of an input of theirs.
+    after: BTreeSet<StageId>,
     tensors: RefCell<Tensors>,
 }
 
@@ -67,6 +69,18 @@ impl Layout {
     }
 }
 
+fn followers(e: &Evidence<'_>) -> BTreeSet<StageId> {
+    let nodes = &e.oracle.graph.nodes;
+    let mut after = BTreeSet::from([e.node.id]);
+    for node in nodes {
+        if node.inputs.iter().any(|&i| after.contains(&nodes[i].id)) {
+            after.insert(node.id);
+        }
+    }
+    after.remove(&e.node.id);
+    after
+}
+
 impl<'a> Scene<'a> {
     /// `None` where there is no wrong element that is a number, or the extent itself is wrong.
     pub(super) fn new(e: &'a Evidence<'a>) -> Option<Self> {
@@ -95,6 +109,7 @@ impl<'a> Scene<'a> {
             fit: Vec::new(),
             fitted,
             by_column,
+            after: followers(e),
             tensors: RefCell::default(),
         };
         let mut fit: Vec<At> = Vec::new();
@@ -169,6 +184,11 @@ impl<'a> Scene<'a> {
         matches!(self.node().op, Op::AttnScores(_) | Op::AttnWeights(_))
     }
 
+    /// Whether a stage is made of this one: what stands there is made of what stands here, and explains nothing.
+    pub(super) fn follows(&self, id: StageId) -> bool {
+        self.after.contains(&id)
+    }
+
     /// Tensors of the same step whose tokens have vectors as long: what may stand there, or be added. Those of this layer
     /// first, then the stage in other layers and those of the layers beside it.
     pub(super) fn alike(&self) -> Vec<StageId> {
@@ -183,7 +203,9 @@ impl<'a> Scene<'a> {
             let axes = n.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(*n) } else { None });
             n.token_axis() == Some(0) && !n.shape.contains(&Axis::Keys) && axes.product::<usize>() == width
         };
-        let kin = |n: &&Node| n.id != node.id && wide(n) && (near(n) <= 1 || n.id.name == node.id.name);
+        let kin = |n: &&Node| {
+            n.id != node.id && !self.follows(n.id) && wide(n) && (near(n) <= 1 || n.id.name == node.id.name)
+        };
         let mut all: Vec<&Node> = graph.nodes.iter().filter(kin).collect();
         let is_input = |n: &Node| node.inputs.iter().any(|&i| graph.nodes[i].id == n.id);
         all.sort_by_key(|n| (!is_input(n), near(n)));

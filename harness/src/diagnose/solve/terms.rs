@@ -130,7 +130,7 @@ impl<'a> Sums<'a> {
             let weights = self.weight(from + i);
             return Some((weights.iter().map(|w| f64::from(*w)).collect(), self.activations(row)?.to_vec()));
         }
-        Some((self.left(row, i, token as i64, 0)?, self.right(row, i, grouped, 0)?))
+        Some((self.left(row, i, token as i64, 0)?, self.right(row, i, grouped, |at, _| at)?))
     }
 
     /// The first factors as of another token of the part, and of a head so many further on, round the end.
@@ -157,25 +157,26 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// The second factors as of another head of the cache, given that of the query, and of what stands so many elements
-    /// (of values) or keys (of scores) further on.
+    /// The second factors as of another head of the cache, given that of the query, and of another element (of values) or
+    /// key (of scores), given its own and how many there are.
     pub(super) fn right(
-        &self, row: &RowAt, i: usize, head_of: impl Fn(&Attention, usize) -> usize, by: i64,
+        &self, row: &RowAt, i: usize, head_of: impl Fn(&Attention, usize) -> usize,
+        place: impl Fn(usize, usize) -> usize,
     ) -> Option<Vec<f64>> {
         let scene = self.scene;
         let cache = scene.operand(row.step, 1)?;
-        let shifted = |at: usize, end: usize| usize::try_from(at as i64 + by).ok().filter(|at| *at < end);
+        let moved = |at: usize, end: usize| Some(place(at, end)).filter(|at| *at < end);
         match &scene.node().op {
             Op::AttnScores(a) => {
                 let group = head_of(a, row.place.head?);
-                let key = shifted(i, cache.data.len() / (a.n_kv_heads * a.head_dim))?;
+                let key = moved(i, cache.data.len() / (a.n_kv_heads * a.head_dim))?;
                 let part = cache.data.get((key * a.n_kv_heads + group) * a.head_dim..)?.get(..a.head_dim)?;
                 Some(part.iter().map(|v| f64::from(*v)).collect())
             }
             Op::AttnContext(a) => {
                 let column = scene.token(row).1 + i;
                 let group = head_of(a, column / a.head_dim);
-                let at = shifted(column % a.head_dim, a.head_dim)?;
+                let at = moved(column % a.head_dim, a.head_dim)?;
                 let value = |key: usize| cache.data.get((key * a.n_kv_heads + group) * a.head_dim + at);
                 (0..=row.place.position).map(|key| value(key).map(|v| f64::from(*v))).collect()
             }
@@ -234,6 +235,8 @@ pub(super) enum Groups {
     Lanes(usize),
     /// Terms counted from the last one, up to so many; the rest is one group.
     FromEnd(usize),
+    /// Runs within a stretch of terms; the rest is the first group.
+    Near { from: usize, len: usize, run: usize },
 }
 
 impl Groups {
@@ -242,6 +245,10 @@ impl Groups {
             Self::Runs(n) => term / n,
             Self::Lanes(n) => term % n,
             Self::FromEnd(n) => (terms - 1 - term).min(n),
+            Self::Near { from, len, run } => match term.checked_sub(from) {
+                Some(at) if at < len => 1 + at / run,
+                _ => 0,
+            },
         }
     }
 
@@ -250,6 +257,7 @@ impl Groups {
             Self::Runs(n) => terms.div_ceil(n),
             Self::Lanes(n) => n.min(terms),
             Self::FromEnd(n) => n + 1,
+            Self::Near { len, run, .. } => 1 + len.div_ceil(run),
         }
     }
 }
@@ -398,6 +406,20 @@ pub(super) fn which(scene: &Scene<'_>, kind: Groups, same: &[usize], terms: usiz
         shown.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
     };
     match kind {
+        Groups::Near { from, run: n, .. } if run && first > 0 => {
+            let (a, b) = (from + (first - 1) * n, (from + last * n).min(terms) - 1);
+            if a == b { format!("{one} {a}") } else { format!("{many} {a}..{b}") }
+        }
+        Groups::Near { from, run: n, .. } => {
+            let shown = same.iter().take(6).map(|g| match (g.checked_sub(1), n) {
+                (None, _) => "all others".to_owned(),
+                (Some(g), 1) => (from + g).to_string(),
+                (Some(g), n) => format!("{}..{}", from + g * n, from + (g + 1) * n - 1),
+            });
+            let more = same.len().saturating_sub(6);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            format!("{many} {}{more}", shown.collect::<Vec<_>>().join(", "))
+        }
         Groups::Runs(n) if run => {
             let (a, b) = (first * n, ((last + 1) * n).min(terms) - 1);
             let tail = if b + 1 == terms { ", the tail," } else { "" };

@@ -35,6 +35,9 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     if let [first, second, ..] = points {
         chosen.push((format!("{} and {}", first.trim_end_matches(" is"), second.replace(" is", " are")), vec![0, 1]));
     }
+    if points.len() > 2 {
+        chosen.push(("every number on the way is".to_owned(), (0..points.len()).collect()));
+    }
     for (name, at) in chosen {
         let (name, at) = (Rc::<str>::from(name), Rc::<[Point]>::from(at));
         let told = |format: &str| format!("{name} rounded to {}", format.trim_end_matches(','));
