@@ -55,7 +55,7 @@ const CONDITIONS: &[Condition] = &[
         name: "in the last T mod 4 rows",
         fits: |_| true,
         holds: |s, at| at.token >= s.steps[at.step].1 / 4 * 4,
-        words: "rows of each part|in the last row of each part",
+        words: "rows of each part|in the last row of each part|left over after whole tiles of 4 of each part",
     },
     Condition {
         name: "in decode steps",
