@@ -24,6 +24,11 @@ pub(super) struct Format {
 }
 
 impl Format {
+    /// Whether it gives the next number towards zero and not the nearest.
+    fn cuts_off(&self) -> bool {
+        (self.round)(1.999_999_9) < 2.0
+    }
+
     /// `told` of a law about this format, which gives way to both names where its twin holds as well.
     pub(super) fn law<'a>(
         &'static self, told: impl Fn(&str) -> String, law: impl Fn(&'static Self, String) -> Law<'a>,
@@ -189,7 +194,8 @@ fn outputs<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                 // A value near the middle of a step goes either way; what was given must be a number of the format.
                 let step = 2.0 * f.unit * w.abs() + f64::from(*b);
                 let member = (f.round)(*g).to_bits() == g.to_bits();
-                if member && (f64::from(*g) - w).abs() <= f.unit * w.abs() * 1.001 + f64::from(*b) * 4.0 {
+                let inward = !f.cuts_off() || f64::from(g.abs()) <= w.abs() + f64::from(*b) * 4.0;
+                if member && inward && (f64::from(*g) - w).abs() <= f.unit * w.abs() * 1.001 + f64::from(*b) * 4.0 {
                     f64::from(*g)
                 } else {
                     rounded + if member { 0.0 } else { step }

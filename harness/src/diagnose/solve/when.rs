@@ -74,7 +74,19 @@ const FEATURES: &[Feature] = &[
             step.tokens.get(token).map(|t| i64::from(*t))
         },
     },
+    Feature { name: "rows left over after whole tiles of 4", of: left_over::<4> },
+    Feature { name: "rows left over after whole tiles of 8", of: left_over::<8> },
+    Feature { name: "rows left over after whole tiles of 16", of: left_over::<16> },
+    Feature { name: "rows left over after whole tiles of 32", of: left_over::<32> },
+    Feature { name: "rows left over after whole tiles of 64", of: left_over::<64> },
 ];
+
+/// Whether the row is among those that are left over when whole tiles of M rows of the part are taken.
+fn left_over<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let (position, step) = (row(scene, at).place.position, step(scene, at));
+    let first = step.first + step.tokens.len() / M * M;
+    Some(i64::from(position >= first))
+}
 
 /// A condition on one feature, with how much there is to it.
 struct Condition {
@@ -95,6 +107,10 @@ const MODULI: [i64; 12] = [2, 3, 4, 5, 7, 8, 16, 32, 64, 128, 256, 512];
 fn conditions(name: &'static str, yes: &BTreeSet<i64>) -> Vec<Condition> {
     let (Some(&low), Some(&high)) = (yes.first(), yes.last()) else { return Vec::new() };
     let mut all = Vec::new();
+    if name.starts_with("rows left over") {
+        all.extend((low == 1).then(|| Condition::new(2, format!("in the {name} of each part"), |v| v == 1)));
+        return all;
+    }
     if low == high {
         all.push(Condition::new(0, at(name, low), move |v| v == low));
     }

@@ -55,7 +55,7 @@ const CONDITIONS: &[Condition] = &[
         name: "in the last T mod 4 rows",
         fits: |_| true,
         holds: |s, at| at.token >= s.steps[at.step].1 / 4 * 4,
-        words: "rows of each part|in the last row of each part",
+        words: "rows of each part|in the last row of each part|left over after whole tiles of 4 of each part|from row {p} of the part on",
     },
     Condition {
         name: "in decode steps",
@@ -110,6 +110,8 @@ fn told(stage: &Stage, judged: &Judged, plant: &Plant, condition: &Condition) ->
         Some(when) if judged.positions.len() == 1 && when.starts_with(&format!("at position {first} (or ")) => {
             Told::Right
         }
+        // A buffer that only short steps follow holds nothing old in other rows.
+        Some(when) if plant.stale && when.starts_with("in decode steps only") => Told::Right,
         // Nor of a single key.
         Some(when) if condition.words.contains("key") && when.starts_with("at key ") => Told::Right,
         // It is such that it changes no row before.
