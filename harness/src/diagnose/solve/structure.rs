@@ -34,7 +34,7 @@ fn of_rows<'a>(scene: &'a Scene<'a>) -> Law<'a> {
         Op::RmsNorm(_) => ": what it is divided by is wrong, its weight is right",
         Op::AttnWeights(_) => ": the sum that weights are divided by is wrong, their ratios are right",
         Op::AttnContext(_) => ": the weights' common factor is wrong, or not divided out",
-        Op::Linear => ": the scale of its activations is wrong, the weights are right",
+        Op::Linear => ": what is common to the row is wrong, such as the scale of its activations",
         _ => "",
     };
     let head = scene.head();
