@@ -200,7 +200,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-sums-of-head-before",
         "odd heads go on from the sums of the head before",
-        &[&["head", "before", "added"], &["64 before", "added"]],
+        &[
+            &["head", "before", "added"],
+            &["64 before", "added"],
+            &["right value of the column 64 apart, in pairs, is added as well, where the head is odd"],
+        ],
         |_, n, _| context(n),
         |s| {
             let (right, d) = (s.out.clone(), s.config.head_dim);
@@ -280,6 +284,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["columns 64 apart are exchanged"],
             &["neighbouring heads", "exchanged"],
             &["the right value of the column 64 apart alone stands there"],
+            &["the right value of the column 64 apart, in pairs, alone stands there"],
         ],
         |_, n, _| context(n),
         |s| {

@@ -207,6 +207,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["rows", "by=8@p8.."],
             &["row of the token 8 before", "from row 8 of the part on"],
             &["row of the token 8 before", "from position 8 on"],
+            &["the row of the token 8 before in the part stands there"],
         ],
         swiglu,
         |s| {
@@ -233,7 +234,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "embed-fourth-token-takes-first-id",
         "of every four tokens the last takes the id of the first",
-        &[&["row of the part's first token"], &["row of the token 3 before stands there", "row of the part mod 4 = 3"]],
+        &[
+            &["row of the part's first token"],
+            &["row of the token 3 before stands there", "row of the part mod 4 = 3"],
+            &["row of the token 3 before in the part stands there", "row of the part mod 4 = 3"],
+        ],
         embed,
         |s| {
             let tokens = s.tokens;
@@ -243,7 +248,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "embed-half-blocks-exchanged",
         "the halves of every 32 values of a row change places",
-        &[&["columns 16 apart are exchanged"], &["the right value of the column 16 apart alone stands there"]],
+        &[
+            &["columns 16 apart are exchanged"],
+            &["the right value of the column 16 apart alone stands there"],
+            &["the right value of the column 16 apart, in pairs, alone stands there"],
+        ],
         embed,
         |s| super::moved(s, |c| Some((c.t, c.o ^ 16))),
     ),

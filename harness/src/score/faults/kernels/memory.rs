@@ -123,6 +123,8 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["same stage of the layer before", "head 3;"],
             &["same stage of the layer before", "head 13;"],
             &["layer before", "at head"],
+            &["attn_scores stand there, counted from the beginning of its buffer, at head 3"],
+            &["attn_scores stand there, counted from the beginning of its buffer, at head 13"],
         ],
         |_, n, _| scores(n) && n.id.layer > Some(0),
         |s| {

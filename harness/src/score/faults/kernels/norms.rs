@@ -201,7 +201,13 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "norm-of-row-before-attention",
         "the norm reads the residual stream from before attention was added to it",
-        &[&["_out", "instead of"], &["embed is", "instead of"], &["before attention"]],
+        &[
+            &["_out", "instead of"],
+            &["embed is", "instead of"],
+            &["before attention"],
+            &["layer_out is normalised in the place of its input"],
+            &["embed is normalised in the place of its input"],
+        ],
         |_, n, _| norm(n, &[Role::FfnInput]),
         before_attention,
     ),

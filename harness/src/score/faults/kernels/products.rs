@@ -195,6 +195,8 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["head", "before", "added"],
             &["head 0", "added"],
             &["64", "added", "column mod 128"],
+            &["right value of the column 64 apart, in pairs, is added as well, where the head is odd"],
+            &["right value of the column 64 apart, in pairs, is added as well, at head 1"],
         ],
         |_, n, _| linear(n, &[Role::Query, Role::Key]),
         sums_kept,
@@ -219,6 +221,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
         &[
             &["column 1 before", "column is odd", "from position"],
             &["column 1 before", "column is odd", "decode steps"],
+            &["column 1 apart, in pairs, alone stands there", "column is odd", "decode steps"],
         ],
         |_, n, _| linear(n, &[Role::Logits, Role::Up]),
         |s| moved(s, |c| (c.decodes() && c.o % 2 == 1).then(|| (c.t, c.o - 1))),

@@ -152,6 +152,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["column 1 after", "at column"],
             &["column 86", "stands", "at column 85"],
             &["column 171", "stands", "at column 170"],
+            &["column 1 apart, in pairs, alone stands there", "at column 170"],
         ],
         |_, n, _| linear(n, &[Role::FfnOutput, Role::Logits]),
         |s| moved(s, |c| (c.o == c.width / 3).then_some((c.t, c.o + 1))),
@@ -209,7 +210,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "high-bits-lost-in-part-of-a-block",
         "in the second block of every row the first half of the quant bytes loses its high four bits",
-        &[&["high", "bits", "32..47"], &["high", "bits", "block 1"], &["high", "bits", "second block"]],
+        &[
+            &["high", "bits", "32..47"],
+            &["high", "bits", "block 1"],
+            &["high", "bits", "second block"],
+            &["the high half of each byte is lost, at inputs 32..47"],
+        ],
         |_, n, m| linear(n, &[Role::Key, Role::FfnOutput]) && scaled(m, n),
         low_bits_alone,
     ),
@@ -241,7 +247,14 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "last-head-reads-key-rows",
         "of a fused projection the last query head begins where the keys do",
-        &[&[".k_", "head 3"], &[".k_", "from column 192"], &["attn_k", "head 3"], &["attn_k", "from column 192"]],
+        &[
+            &[".k_", "head 3"],
+            &[".k_", "from column 192"],
+            &["attn_k", "head 3"],
+            &["attn_k", "from column 192"],
+            &["from output 192 on, rows of blk", "attn_k.weight from its first on are multiplied"],
+            &["from output 832 on, rows of blk", "attn_k.weight from its first on are multiplied"],
+        ],
         |_, n, _| linear(n, &[Role::Query]),
         head_of_keys,
     ),
@@ -251,6 +264,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
         &[
             &["weight of another layer", "off=-1", "a tail, columns"],
             &["weight of another layer", "off=-1", "from column"],
+            &["weight of the same number is multiplied", "off=-1", "ffn_up", "from column 480 on"],
+            &["weight of the same number is multiplied", "off=-1", "ffn_down", "from column 224 on"],
+            &["weight of the same number is multiplied", "off=-1", "ffn_up", "from column 4832 on"],
+            &["weight of the same number is multiplied", "off=-1", "ffn_down", "from column 864 on"],
         ],
         |_, n, _| linear(n, &[Role::FfnOutput, Role::Up]) && n.id.layer > Some(0),
         rows_of_layer_before,
