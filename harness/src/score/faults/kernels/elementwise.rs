@@ -235,7 +235,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
         "embed-fourth-token-takes-first-id",
         "of every four tokens the last takes the id of the first",
         &[
-            &["row of the part's first token"],
             &["row of the token 3 before stands there", "row of the part mod 4 = 3"],
             &["row of the token 3 before in the part stands there", "row of the part mod 4 = 3"],
         ],

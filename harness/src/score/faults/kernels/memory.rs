@@ -122,7 +122,8 @@ pub(super) const FAULTS: &[KernelFault] = &[
         &[
             &["same stage of the layer before", "head 3;"],
             &["same stage of the layer before", "head 13;"],
-            &["layer before", "at head"],
+            &["layer before", "at head 3"],
+            &["layer before", "at head 13"],
             &["attn_scores stand there, counted from the beginning of its buffer, at head 3"],
             &["attn_scores stand there, counted from the beginning of its buffer, at head 13"],
         ],
