@@ -57,6 +57,8 @@ pub fn render(source: &str, conversation: &Conversation) -> Result<String> {
 
 /// What the process started by [`render`] does; gives its exit code.
 pub fn serve() -> u8 {
+    // What fails in the template engine is told as an error.
+    std::panic::set_hook(Box::new(|_| {}));
     match limit().and_then(|()| answer()) {
         Ok(text) => match std::io::stdout().write_all(text.as_bytes()) {
             Ok(()) => 0,

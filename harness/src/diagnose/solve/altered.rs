@@ -14,11 +14,14 @@ use qdiff_engine::ops::Op;
 use std::rc::Rc;
 
 /// Elements that are fitted, at first and closely.
-const FIRST: usize = 192;
+const FIRST: usize = 160;
 const CLOSELY: usize = 512;
 
-/// The share of the error that a rough fit may leave: of noise it leaves five parts of six.
-const LEFT: f64 = 0.5;
+/// The share of the error that groups must give when each is fitted alone: of noise they give a fifth.
+const GIVEN: f64 = 0.4;
+
+/// The share that may be left when they are fitted together, for as many degrees of freedom as are left.
+const LEFT: f64 = 0.25;
 
 /// Groups of a rough fit at most.
 const ROUGH: usize = 32;
@@ -50,17 +53,15 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             continue;
         }
         let (longest, kinds) = sums.kinds(fit.longest(), first.len());
-        let rough = kinds.iter().filter(|k| k.count(longest) <= ROUGH).rev().take(3);
-        let left = rough.filter_map(|k| fit.groups(*k, longest).map(|(_, left)| left));
-        if left.fold(1.0, f64::min) > LEFT {
+        let mut rough = kinds.iter().filter(|k| k.count(longest) <= ROUGH).rev().take(3);
+        if !rough.any(|k| fit.given(*k, longest) > GIVEN && fit.left(*k, longest) < LEFT) {
             continue;
         }
         let Some(fit) = Fit::new(scene, &sums, &terms, &closely) else { continue };
         let (longest, kinds) = sums.kinds(fit.longest(), closely.len());
         let near = fit.near(longest);
         for kind in kinds.into_iter().chain(near) {
-            let Some((taken, _)) = fit.groups(kind, longest) else { continue };
-            let Some(taken) = fit.taken(kind, &taken) else { continue };
+            let Some(taken) = fit.taken(kind, longest) else { continue };
             let same: Vec<usize> = (0..taken.len()).filter(|g| taken[*g]).collect();
             let at = which(scene, kind, &same, longest);
             some.push(law(format!("{what}, at {}", at.trim_end_matches(',')), Some((kind, taken))));
@@ -135,14 +136,16 @@ impl Fit {
         rows
     }
 
-    /// How much each group takes part, and the share of the error that is left.
-    fn groups(&self, kind: Groups, terms: usize) -> Option<(Vec<f64>, f64)> {
-        let rows = self.rows(kind, terms);
-        let c = least_squares(&rows, &self.errors)?;
-        let left = |(row, e): (&Vec<f64>, &f64)| (e - row.iter().zip(&c).map(|(r, c)| r * c).sum::<f64>()).powi(2);
-        let (left, all) =
-            (rows.iter().zip(&self.errors).map(left).sum::<f64>(), self.errors.iter().map(|e| e * e).sum::<f64>());
-        Some((c, left / all.max(f64::MIN_POSITIVE)))
+    /// The share of the error that the groups give, each fitted alone.
+    fn given(&self, kind: Groups, terms: usize) -> f64 {
+        let mut of = vec![(0f64, 0f64); kind.count(terms)];
+        for (row, e) in self.rows(kind, terms).iter().zip(&self.errors) {
+            for (sum, v) in of.iter_mut().zip(row) {
+                *sum = (sum.0 + e * v, sum.1 + v * v);
+            }
+        }
+        let given = of.iter().filter(|(_, vv)| *vv > 0.0).map(|(ev, vv)| ev * ev / vv).sum::<f64>();
+        given / self.errors.iter().map(|e| e * e).sum::<f64>().max(f64::MIN_POSITIVE)
     }
 
     /// Single terms, and small groups of them, about where they explain most.
@@ -163,9 +166,20 @@ impl Fit {
         sizes.map(|n| Groups::Near { from, len: 2 * run, run: n }).collect()
     }
 
+    /// The share of the error that is left when the groups are fitted together.
+    fn left(&self, kind: Groups, terms: usize) -> f64 {
+        let rows = self.rows(kind, terms);
+        let Some(c) = least_squares(&rows, &self.errors) else { return 1.0 };
+        let left = |(row, e): (&Vec<f64>, &f64)| (e - row.iter().zip(&c).map(|(r, c)| r * c).sum::<f64>()).powi(2);
+        let left: f64 = rows.iter().zip(&self.errors).map(left).sum();
+        let free = 1.0 - c.len() as f64 / self.errors.len() as f64;
+        left / (free.max(0.05) * self.errors.iter().map(|e| e * e).sum::<f64>()).max(f64::MIN_POSITIVE)
+    }
+
     /// Which groups take part, if each does or does not.
-    fn taken(&self, kind: Groups, c: &[f64]) -> Option<Vec<bool>> {
-        let rows = self.rows(kind, self.longest());
+    fn taken(&self, kind: Groups, terms: usize) -> Option<Vec<bool>> {
+        let rows = self.rows(kind, terms);
+        let c = least_squares(&rows, &self.errors)?;
         // A group that changes no element beyond its bound shows neither.
         let shows = |g: usize| rows.iter().any(|row| row.get(g).is_some_and(|v| v.abs() > 1.0));
         let mut taken = Vec::with_capacity(c.len());
@@ -270,7 +284,9 @@ fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
     let wide = |v: Vec<f32>| v.into_iter().map(f64::from).collect::<Vec<f64>>();
     type Change = Rc<dyn Fn(&mut [f32])>;
     let formats = FORMATS.iter().map(|f| -> (&str, Change) {
-        (f.name, Rc::new(|row: &mut [f32]| row.iter_mut().for_each(|v| *v = (f.round)(*v))))
+        // Most numbers are the same in its twin, which comes after it.
+        let name = if f.twin.is_some() { "f16 or TF32, which have as many bits," } else { f.name };
+        (name, Rc::new(|row: &mut [f32]| row.iter_mut().for_each(|v| *v = (f.round)(*v))))
     });
     let quantised = QUANTISED.iter().map(|q| -> (&str, Change) { (q.name, Rc::new(|row: &mut [f32]| q.apply(row))) });
     for (name, change) in formats.chain(quantised) {

@@ -135,6 +135,10 @@ fn law<'a>(scene: &'a Scene<'a>, other: Other) -> Option<(bool, Law<'a>)> {
     if !(a.is_finite() && b.is_finite()) || (a == 1.0 && b == 0.0) || (b == 0.0 && !matches!(other, Other::Nothing)) {
         return None;
     }
+    // The stage's own values alone, of elsewhere, are told as moved.
+    if a == 0.0 && b == 1.0 && matches!(other, Other::Token(_) | Other::Column(_) | Other::Pair(_) | Other::Before) {
+        return None;
+    }
     // A constant alone is told as one, or as a limit.
     if a == 0.0 && matches!(other, Other::One) {
         return None;

@@ -10,6 +10,8 @@ use crate::verdict::RowAt;
 use qdiff_engine::model::WeightSource;
 use qdiff_engine::ops::Op;
 use qdiff_engine::quant::{self, Field, Format, Offset, Part, Quants};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 /// A row of a weight, taken apart.
@@ -20,7 +22,25 @@ struct Apart {
 }
 
 /// A row of a weight, decoded otherwise.
-pub(super) type Decoded<'a> = Rc<dyn Fn(usize) -> Option<Vec<f64>> + 'a>;
+pub(super) type Decoded<'a> = Rc<dyn Fn(usize) -> Option<Rc<Vec<f64>>> + 'a>;
+
+/// What is known by row: many elements are of the same.
+struct ByRow<T>(RefCell<HashMap<usize, Option<Rc<T>>>>);
+
+impl<T> ByRow<T> {
+    fn new() -> Self {
+        Self(RefCell::default())
+    }
+
+    fn get(&self, row: usize, make: impl FnOnce() -> Option<T>) -> Option<Rc<T>> {
+        if let Some(known) = self.0.borrow().get(&row) {
+            return known.clone();
+        }
+        let made = make().map(Rc::new);
+        self.0.borrow_mut().insert(row, made.clone());
+        made
+    }
+}
 
 /// What an element takes of another one, by index: of so many.
 type Place = fn(usize, Quants, usize) -> usize;
@@ -71,7 +91,8 @@ type Bytes = Box<dyn Fn(&mut [u8])>;
 
 /// A row decoded with the bytes of a field of every block changed.
 fn raw<'a>(scene: &'a Scene<'a>, name: &'a str, field: &'static Field, change: Rc<dyn Fn(&mut [u8])>) -> Decoded<'a> {
-    Rc::new(move |row| {
+    let known = ByRow::new();
+    let decode = move |row: usize| {
         let weights = &scene.e.oracle.weights;
         let (ty, (n, rows)) = (weights.ggml_type(name), weights.extent(name));
         let mut bytes = (row < rows).then(|| weights.row_bytes(name, row).to_vec())?;
@@ -79,8 +100,9 @@ fn raw<'a>(scene: &'a Scene<'a>, name: &'a str, field: &'static Field, change: R
         let mut out = vec![0f32; n];
         quant::dequantize(ty, &bytes, &mut out);
         // A scale that becomes NaN or infinite tells nothing.
-        out.iter().all(|v| v.is_finite()).then(|| out.into_iter().map(f64::from).collect())
-    })
+        out.iter().all(|v| v.is_finite()).then(|| out.into_iter().map(f64::from).collect::<Vec<f64>>())
+    };
+    Rc::new(move |row| known.get(row, || decode(row)))
 }
 
 /// Ways to decode the rows of weight `name` otherwise, in words.
@@ -129,12 +151,14 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
             ));
         }
     }
+    let taken_apart = Rc::new(ByRow::new());
     let mut add = |what: String, f: Rc<dyn Fn(&Apart, usize) -> f64 + 'a>| {
-        let row = move |row: usize| {
-            let apart = apart(scene, name, row)?;
-            Some((0..apart.quant.len()).map(|k| f(&apart, k)).collect())
+        let (known, taken_apart) = (ByRow::new(), taken_apart.clone());
+        let decode = move |row: usize| {
+            let apart = taken_apart.get(row, || apart(scene, name, row))?;
+            Some((0..apart.quant.len()).map(|k| f(&apart, k)).collect::<Vec<f64>>())
         };
-        all.push((what, Rc::new(row)));
+        all.push((what, Rc::new(move |row| known.get(row, || decode(row)))));
     };
     let block_of = move |k: usize| k / block * block;
     type From = Box<dyn Fn(usize) -> Option<usize>>;
@@ -244,7 +268,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         Law::new(what, 1, move |row: &RowAt| {
             let step = &scene.e.side.capture.steps[row.step];
             let id = *step.tokens.get(row.place.position.checked_sub(step.first)?)?;
-            let value = decoded(id as usize)?;
+            let value = decoded(id as usize)?.to_vec();
             // Scaled and offset in f32.
             let bound = value.iter().map(|v| (4.0 * qdiff_engine::ops::UNIT * v.abs()) as f32).collect();
             Some(Row { value, bound })

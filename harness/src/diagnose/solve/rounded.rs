@@ -20,7 +20,7 @@ pub(super) struct Format {
     /// Half of its step, relative, or its step where it cuts off.
     unit: f64,
     /// One of as many bits with other exponents: most numbers are rounded alike.
-    twin: Option<&'static Format>,
+    pub(super) twin: Option<&'static Format>,
 }
 
 impl Format {

@@ -96,7 +96,7 @@ fn softmaxes() -> Vec<Plant> {
         with("all alike", "all keys weigh the same", |_| 1.0),
         with("scores scaled twice as much", "scores are multiplied by 0.", |x| (2.0 * x).exp()),
         with("exp of an argument in f16", "approximat", |x| (FORMATS[2].1(x * std::f64::consts::LOG2_E)).exp2()),
-        with("exp in bf16", "approximat", |x| FORMATS[0].1(x.exp())),
+        with("exp in bf16", "approximat|the exponential is rounded to bf16", |x| FORMATS[0].1(x.exp())),
     ]
 }
 
@@ -140,13 +140,13 @@ fn norms() -> Vec<Plant> {
             1.0 / (x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64 + 1e-3).sqrt()
         }),
         factor("not normalised", "nothing is normalised", |_, _| 1.0),
-        factor("a coarse root", "factor of its own", |x, e| {
+        factor("a coarse root", "factor of its own|the factor of a row is rounded to bf16", |x, e| {
             FORMATS[0].1(1.0 / (x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64 + e).sqrt())
         }),
         weight("no weight", "the weight is not applied", |_| 1.0),
         weight("1 + weight", "1 is added to the weight", |w| 1.0 + w),
         weight("weight twice", "the weight is applied twice", |w| w * w),
-        weight("weight in bf16", "its weight is wrong", |w| FORMATS[0].1(w)),
+        weight("weight in bf16", "its weight is wrong|the weight is rounded to bf16", |w| FORMATS[0].1(w)),
         Plant::new("the mean of the row before", "the mean is that of the token before", move |s, at| {
             if at.token == 0 {
                 return s.own(at);
@@ -182,18 +182,18 @@ fn rotations() -> Vec<Plant> {
     };
     let exact = |v: f64| v;
     vec![
-        turned("a position on", "rotated as the position 1 after", |p| p + 1.0, exact),
+        turned("a position on", "rotated as the position 1 after|the position is one more", |p| p + 1.0, exact),
         turned("not rotated", "not at all|its own input|position 0", |_| 0.0, exact),
-        turned("the other way", "the other way round", |p| -p, exact),
+        turned("the other way", "the other way round|the sine has the wrong sign", |p| -p, exact),
         turned("as position 7", "rotated as position 7", |_| 7.0, exact),
-        turned("positions halved", "positions are multiplied by 0.5", |p| p / 2.0, exact),
+        turned("positions halved", "positions are multiplied by 0.5|rotated by half the angle", |p| p / 2.0, exact),
         turned(
             "positions modulo 16",
             "positions are taken modulo 16|as the position 16 before|as the position 32 before",
             |p| p % 16.0,
             exact,
         ),
-        turned("sines in f16", "approximat", |p| p, FORMATS[2].1),
+        turned("sines in f16", "approximat|sine and cosine are rounded to f16", |p| p, FORMATS[2].1),
         Plant::new("neighbours as pairs", "pair", |s, at| {
             let (d, x) = (s.head_dim(), s.x(0, at, 0).unwrap());
             let i = at.column % d;

@@ -125,11 +125,16 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
     let mut all = vec![
         moved(
             "the row before",
-            "row of the token 1 before stands|as it is of the token 1 before",
+            "row of the token 1 before in the part stands|as it is of the token 1 before",
             |t, _| t - 1,
             |c, _| c,
         ),
-        moved("three rows on", "row of the token 3 after stands|as it is of the token 3 after", |t, _| t + 3, |c, _| c),
+        moved(
+            "three rows on",
+            "row of the token 3 after in the part stands|as it is of the token 3 after",
+            |t, _| t + 3,
+            |c, _| c,
+        ),
         moved("rows reversed", "in reverse order|other end of the part", |t, n| n - 1 - t, |c, _| c),
         moved(
             "rows exchanged",
@@ -140,7 +145,7 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
         moved("the column on", "the value of the column 1 after stands there", |t, _| t, |c, n| (c + 1) % n),
         moved(
             "columns exchanged",
-            "columns 16 apart are exchanged|the column 16 before stands|the column 16 after stands",
+            "columns 16 apart are exchanged|the column 16 before stands|the column 16 after stands|the two elements of a pair are exchanged",
             |t, _| t,
             |c, _| c ^ 16,
         ),

@@ -108,7 +108,7 @@ type Coarse = fn(&mut [f64]);
 pub(super) fn operands(stage: &Stage) -> Vec<Plant> {
     if !matches!(stage.node.op, Op::Linear) {
         let of = |name: &'static str, round: fn(f64) -> f64| {
-            Plant::new(format!("operands in {name}"), format!("rounded to {name}&multiplied"), move |s, at| {
+            Plant::new(format!("operands in {name}"), format!("rounded to&{name}&multiplied"), move |s, at| {
                 let half = |v: &[f32]| -> Vec<f64> { v.iter().map(|v| round(f64::from(*v))).collect() };
                 match &s.node.op {
                     Op::AttnScores(a) => {
