@@ -6,13 +6,13 @@
 //! instruction is not bounded here: `qdiff` renders in a process of its own,
 //! whose memory and time the system bounds (`harness/src/chat.rs`).
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{Environment, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Instructions that a template may run; Qwen's takes a few hundred.
 pub const FUEL: u64 = 1_000_000;

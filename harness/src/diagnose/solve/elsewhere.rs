@@ -253,7 +253,7 @@ fn read_map(scene: &Scene<'_>, width: usize) -> Option<BTreeMap<usize, usize>> {
         .iter()
         .filter_map(|(c, sources)| if let [one] = sources[..] { Some((*c, one)) } else { None })
         .collect();
-    (found.len() >= 2 && found.len() * 10 >= candidates.len() * 9).then_some(found)
+    (!found.is_empty() && found.len() * 10 >= candidates.len() * 9).then_some(found)
 }
 
 type Rule = Box<dyn Fn(usize) -> Option<usize>>;
@@ -262,6 +262,10 @@ type Rule = Box<dyn Fn(usize) -> Option<usize>>;
 fn rules(map: &BTreeMap<usize, usize>, width: usize, head: Option<usize>) -> Vec<(String, Rule)> {
     let mut all: Vec<(String, Rule)> = Vec::new();
     let (&c0, &s0) = map.iter().next().expect("a map has pairs");
+    // One pair tells no rule but itself.
+    if map.len() == 1 {
+        return vec![(format!("the value of the column {s0} stands there"), Box::new(move |_| Some(s0)))];
+    }
     let shift = s0 as i64 - c0 as i64;
     let side = |by: i64| format!("{} {}", by.abs(), if by < 0 { "before" } else { "after" });
     all.push((
