@@ -147,6 +147,10 @@ fn hostile_templates_are_stopped() {
     for (template, expected) in [
         (
             "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+            "instructions",
+        ),
+        (
+            "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s | length }}",
             "takes more than 5 s or 1024 MiB",
         ),
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "instructions"),
