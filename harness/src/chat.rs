@@ -51,6 +51,10 @@ pub fn render(source: &str, conversation: &Conversation) -> Result<String> {
         Some(code) if code == i32::from(REFUSED) => {
             bail!("{}", String::from_utf8_lossy(&done.stderr).trim())
         }
+        // The runtime's own words; a value may hold itself.
+        _ if String::from_utf8_lossy(&done.stderr).contains("overflowed its stack") => {
+            Err(TemplateError::new("nests values too deeply to print them").into())
+        }
         _ => Err(TemplateError::new(format!("takes more than {SECONDS} s or {} MiB", MEMORY >> 20)).into()),
     }
 }

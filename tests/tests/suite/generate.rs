@@ -156,6 +156,8 @@ fn hostile_templates_are_stopped() {
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "instructions"),
         ("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "bytes"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
+        // Found by fuzzing.
+        ("{% set ns = namespace() %}{% set ns.s = ns %}{{ ns }}", "nests values too deeply"),
         ("{% include '/etc/hostname' %}", "fails in line 1"),
         ("{{ raise_exception('no users') }}", "no users"),
         ("{% if %}", "fails in line 1"),

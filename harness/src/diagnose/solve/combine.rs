@@ -82,12 +82,16 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         others.extend(scene.head().into_iter().flat_map(|d| [Other::Column(d), Other::Column(width - d)]));
     }
     // A rotation of slow planes goes nearly straight on: what was given is then near any sum of input and output.
-    let input = |id: &StageId| scene.node().inputs.iter().any(|&i| scene.e.oracle.graph.nodes[i].id == *id);
-    others.retain(|o| !matches!((o, &scene.node().op), (Other::Stage(id, _), Op::Rope(_)) if input(id)));
+    others.retain(|o| !matches!((o, &scene.node().op), (Other::Stage(id, _), Op::Rope(_)) if input(scene, *id)));
     let mut all: Vec<(bool, Law<'a>)> = others.into_iter().filter_map(|other| law(scene, other)).collect();
     // Of two sums that are one, as w + x and 2w − y are where w = x + y, that which scales nothing.
     all.sort_by_key(|(scaled, _)| *scaled);
     all.into_iter().map(|(_, law)| law).collect()
+}
+
+/// Whether the stage reads another.
+fn input(scene: &Scene<'_>, id: StageId) -> bool {
+    scene.node().inputs.iter().any(|&i| scene.e.oracle.graph.nodes[i].id == id)
 }
 
 /// The right values of a token's whole vector.
@@ -141,6 +145,11 @@ fn law<'a>(scene: &'a Scene<'a>, other: Other) -> Option<(bool, Law<'a>)> {
     }
     // A constant alone is told as one, or as a limit.
     if a == 0.0 && matches!(other, Other::One) {
+        return None;
+    }
+    // Nobody takes off what the stage does not read: another operand stands in an operand's place (`operands`).
+    let foreign = matches!(&other, Other::Stage(id, _) if !input(scene, *id));
+    if foreign && (a, b) == (1.0, -1.0) {
         return None;
     }
     let what = told(scene, &other, a, b);
