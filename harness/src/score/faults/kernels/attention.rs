@@ -266,7 +266,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-splits-averaged",
         "when a single token is decoded, splits of four keys are combined without their weights, by their mean",
-        &[&["splits of 4"], &["tiles of 4", "mean"], &["tiles of 4", "averag"]],
+        &[
+            &["splits of 4"],
+            &["tiles of 4", "mean"],
+            &["tiles of 4", "averag"],
+            &["put together as if each had the same sum, in tiles of 4 keys", "decode steps"],
+        ],
         |_, n, _| context(n),
         |s| mixed(s, splits_averaged),
     ),

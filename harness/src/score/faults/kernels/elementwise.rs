@@ -85,6 +85,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["before attention"],
             &["layer_out is added in the place of", "n_residual"],
             &["embed is added in the place of", "n_residual"],
+            &["tn_out is subtracted"],
         ],
         |_, n, _| residual(n, &[Role::FfnOutput]),
         from_before_attention,

@@ -164,7 +164,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "softmax-mask-per-tile",
         "in a step of several tokens the mask ends with the tile of four keys that holds the query",
-        &[&["end of", "tile of 4"], &["end of", "block of 4"], &["mask", "tiles of 4"]],
+        &[
+            &["end of", "tile of 4"],
+            &["end of", "block of 4"],
+            &["mask", "tiles of 4"],
+            &["all keys up to the end of the query's own 4: later ones are not masked"],
+        ],
         all,
         |s| seeing(s, |q| (q.tokens > 1).then(|| q.p / 4 * 4 + 4)),
     ),
