@@ -119,7 +119,8 @@ fn activations<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         };
         all.push(of(what("straight between its points"), Rc::new(linear)));
     }
-    let sigmoids: [(&str, fn(f64) -> f64); 4] = [
+    type Sigmoid = fn(f64) -> f64;
+    let sigmoids: [(&str, Sigmoid); 4] = [
         ("1/2 + x/(2 + 2|x|)", |x| 0.5 + x / (2.0 + 2.0 * x.abs())),
         ("1/2 + x/4, cut off at 0 and 1", |x| (0.5 + x / 4.0).clamp(0.0, 1.0)),
         ("1/2 + x/(2·√(1 + x²))", |x| 0.5 + x / (2.0 * (1.0 + x * x).sqrt())),

@@ -87,10 +87,13 @@ fn apart(scene: &Scene<'_>, name: &str, row: usize) -> Option<Apart> {
 }
 
 /// Changes the bytes of a field.
-type Bytes = Box<dyn Fn(&mut [u8])>;
+type Bytes = Rc<dyn Fn(&mut [u8])>;
+
+/// A weight of a row that was taken apart, by its index.
+type Value<'a> = Rc<dyn Fn(&Apart, usize) -> f64 + 'a>;
 
 /// A row decoded with the bytes of a field of every block changed.
-fn raw<'a>(scene: &'a Scene<'a>, name: &'a str, field: &'static Field, change: Rc<dyn Fn(&mut [u8])>) -> Decoded<'a> {
+fn raw<'a>(scene: &'a Scene<'a>, name: &'a str, field: &'static Field, change: Bytes) -> Decoded<'a> {
     let known = ByRow::new();
     let decode = move |row: usize| {
         let weights = &scene.e.oracle.weights;
@@ -121,38 +124,36 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
             let (cleared, set) = (!(1u8 << bit), 1u8 << bit);
             changes.push((
                 format!("bit {bit} of each byte is lost"),
-                Box::new(move |b| b.iter_mut().for_each(|b| *b &= cleared)),
+                Rc::new(move |b| b.iter_mut().for_each(|b| *b &= cleared)),
             ));
             changes.push((
                 format!("bit {bit} of each byte is always set"),
-                Box::new(move |b| b.iter_mut().for_each(|b| *b |= set)),
+                Rc::new(move |b| b.iter_mut().for_each(|b| *b |= set)),
             ));
         }
-        changes.push((
-            "the low half of each byte is lost".to_owned(),
-            Box::new(|b| b.iter_mut().for_each(|b| *b &= 0xf0)),
-        ));
+        changes
+            .push(("the low half of each byte is lost".to_owned(), Rc::new(|b| b.iter_mut().for_each(|b| *b &= 0xf0))));
         changes.push((
             "the high half of each byte is lost".to_owned(),
-            Box::new(|b| b.iter_mut().for_each(|b| *b &= 0x0f)),
+            Rc::new(|b| b.iter_mut().for_each(|b| *b &= 0x0f)),
         ));
         if size > 1 {
-            changes.push(("its first byte is lost".to_owned(), Box::new(|b| b[0] = 0)));
-            changes.push(("its last byte is lost".to_owned(), Box::new(|b| b[b.len() - 1] = 0)));
-            changes.push(("its bytes are in reverse order".to_owned(), Box::new(|b| b.reverse())));
-            changes.push(("its bytes are read one on, round the end".to_owned(), Box::new(|b| b.rotate_left(1))));
-            changes.push(("its bytes are read one back, round the end".to_owned(), Box::new(|b| b.rotate_right(1))));
-            changes.push(("its first byte is read for all".to_owned(), Box::new(|b| b.fill(b[0]))));
+            changes.push(("its first byte is lost".to_owned(), Rc::new(|b| b[0] = 0)));
+            changes.push(("its last byte is lost".to_owned(), Rc::new(|b| b[b.len() - 1] = 0)));
+            changes.push(("its bytes are in reverse order".to_owned(), Rc::new(|b| b.reverse())));
+            changes.push(("its bytes are read one on, round the end".to_owned(), Rc::new(|b| b.rotate_left(1))));
+            changes.push(("its bytes are read one back, round the end".to_owned(), Rc::new(|b| b.rotate_right(1))));
+            changes.push(("its first byte is read for all".to_owned(), Rc::new(|b| b.fill(b[0]))));
         }
         for (what, change) in changes {
             all.push((
                 format!("of the field {} of the stored blocks {what}", field.name),
-                raw(scene, name, field, Rc::from(change)),
+                raw(scene, name, field, change),
             ));
         }
     }
     let taken_apart = Rc::new(ByRow::new());
-    let mut add = |what: String, f: Rc<dyn Fn(&Apart, usize) -> f64 + 'a>| {
+    let mut add = |what: String, f: Value<'a>| {
         let (known, taken_apart) = (ByRow::new(), taken_apart.clone());
         let decode = move |row: usize| {
             let apart = taken_apart.get(row, || apart(scene, name, row))?;
