@@ -46,13 +46,21 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let sums = Rc::new(sums);
     let tiles = [1usize, 2, 4, 8, 16, 32, 64, 128];
     let all = tiles.into_iter().flat_map(|tile| JOINED.map(|joined| (tile, joined)));
-    all.map(|(tile, (joined, what))| {
-        let sums = sums.clone();
-        Law::new(format!("{what}, in tiles of {tile} keys"), 1, move |row: &RowAt| {
-            context(scene, attention, &sums, row, tile, joined)
+    let mut laws: Vec<Law<'a>> = all
+        .map(|(tile, (joined, what))| {
+            let sums = sums.clone();
+            Law::new(format!("{what}, in tiles of {tile} keys"), 1, move |row: &RowAt| {
+                // What fits into one tile is put together with nothing.
+                if row.place.position < tile {
+                    return None;
+                }
+                context(scene, attention, &sums, row, tile, joined)
+            })
         })
-    })
-    .collect()
+        .collect();
+    let what = "it is made of the softmax of the captured scores, not of the weights that were captured";
+    laws.push(Law::new(what, 0, move |row: &RowAt| context(scene, attention, &sums, row, usize::MAX, Joined::Sum)));
+    laws
 }
 
 fn context(
