@@ -30,13 +30,18 @@ enum Spoil {
 pub static REPLAYED: &[Replayed] = &[
     Replayed {
         name: "replay-keeps-the-token",
-        told: &[&["the embedding of another id"], &["the step before"], &["token"]],
+        told: &[&["the embedding of"], &["the step before"]],
         at: |decoder| decoder.embed,
         spoil: Spoil::First(|now, before| now.token = before.token),
     },
     Replayed {
         name: "replay-keeps-the-position",
-        told: &[&["position"]],
+        told: &[
+            &["rotated as the position"],
+            &["rotated as position"],
+            &["the position is one less"],
+            &["position-stuck"],
+        ],
         at: |decoder| decoder.layers[0].rope[0],
         spoil: Spoil::First(|now, before| now.position = before.position),
     },
