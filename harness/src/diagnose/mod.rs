@@ -1,6 +1,7 @@
 //! Why: what explains the origins of a verdict. The catalogue of mutations is evaluated on the subject's own operands.
 
 mod fit;
+mod glance;
 mod solve;
 mod sums;
 
@@ -16,6 +17,7 @@ use crate::verdict::{
     products_beyond, written,
 };
 use fit::{Fit, Scope, fit};
+use glance::Glance;
 use qdiff_engine::model::{Node, StageId};
 use qdiff_engine::ops::Op;
 use rayon::prelude::*;
@@ -114,6 +116,9 @@ pub struct Diagnosis {
 }
 
 type Candidate = (&'static Mutation, Vec<f64>);
+
+/// A few rows of a layer, and of a large one some outputs of them.
+type Sample<'a> = (Option<Glance>, Evidence<'a>);
 
 struct Searcher<'a> {
     oracle: &'a Oracle<'a>,
@@ -232,6 +237,7 @@ impl Searcher<'_> {
     fn search(&self, e: &Evidence<'_>) -> Vec<(Candidate, Fit)> {
         let sample = e.sample();
         let small = sample.as_ref().map(|s| self.evidence(e.node, s));
+        let small = small.map(|small| (Glance::of(&small), small));
         let late = AtomicBool::new(false);
         let try_one = |(order, candidate): (usize, Candidate)| {
             if Instant::now() >= self.deadline {
@@ -267,7 +273,7 @@ impl Searcher<'_> {
     }
 
     /// What the hypothesis leaves of the evidence; first of the sample of it, where there is one.
-    fn test(&self, e: &Evidence<'_>, sample: Option<&Evidence<'_>>, (mutation, values): &Candidate) -> Option<Fit> {
+    fn test(&self, e: &Evidence<'_>, sample: Option<&Sample<'_>>, (mutation, values): &Candidate) -> Option<Fit> {
         let node = mutation.applied(e.node, values, &self.oracle.graph)?;
         // Another operand that was not captured may have to be evaluated from far
         // away, which takes long and proves little.
@@ -282,14 +288,20 @@ impl Searcher<'_> {
             false => Scope::Rows,
         };
         let as_computed = node.faults.write.is_none();
-        if let Some(small) = sample.filter(|_| as_computed && !others) {
+        if mutation.explains == Explains::Rounding && !sums::of_halves(e) {
+            return None;
+        }
+        if let Some((glance, small)) = sample.filter(|_| as_computed && !others) {
+            if glance.as_ref().is_some_and(|glance| !glance.survives(small, &node, self.filter)) {
+                return None;
+            }
             fit(small, &assume(&node, small), scope)?;
         }
         let fit = fit(e, &assume(&node, e), scope)?;
         let plausible = match mutation.explains {
             _ if mutation.entire && (!fit.whole || fit.since.is_some()) => false,
             Explains::Value => fit.explains(),
-            Explains::Rounding => sums::of_halves(e),
+            Explains::Rounding => true,
             Explains::Place => fit.encloses(),
         };
         plausible.then_some(fit)

@@ -9,8 +9,9 @@ use crate::oracle::Oracle;
 use qdiff_engine::model::fault::{FaultyWeights, Output};
 use qdiff_engine::model::{Node, WeightSource};
 use qdiff_engine::ops::Tensor;
+use qdiff_engine::quant::Stored;
 use std::borrow::Cow;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 /// What a stage should be on one side, step by step: value and bound.
 pub type Expected = Vec<Option<(Tensor<f64>, Vec<f32>)>>;
@@ -35,6 +36,42 @@ pub fn evaluate(node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &F
         if flow.is_continue() {
             flow = segment::evaluate(stage, (index, sides[index]), plan, sink);
         }
+    }
+}
+
+/// Of a linear layer whose operands were captured these outputs alone, of which the capture must hold no others.
+pub(crate) fn outputs(
+    node: &Node, oracle: &Oracle<'_>, side: Side<'_>, filter: &Filter, outputs: Range<usize>,
+) -> Expected {
+    let (graph, source): (_, &dyn WeightSource) = (&oracle.graph, &oracle.weights);
+    let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source, fault: fault.as_ref() });
+    let some = SomeOutputs { source: faulty.as_ref().map_or(source, |m| m), outputs };
+    let steps = (0..side.capture.steps.len()).collect();
+    let source = Source { index: 0, side, steps, computed: None, resumes: false, filter: Some(filter) };
+    let mut all: Expected = side.capture.steps.iter().map(|_| None).collect();
+    // Nothing breaks it off.
+    let _ = apply(Stage { node, graph, weights: &some }, &[source], &mut State::new(), &mut |block| {
+        put(node, block, &mut all);
+        ControlFlow::Continue(())
+    });
+    all
+}
+
+/// Some rows of every weight.
+struct SomeOutputs<'a> {
+    source: &'a dyn WeightSource,
+    outputs: Range<usize>,
+}
+
+impl WeightSource for SomeOutputs<'_> {
+    fn stored(&self, tensor: &str) -> Stored<'_> {
+        let Stored { ty, extent: (n, _), bytes } = self.source.stored(tensor);
+        let of = |rows: usize| rows * ty.row_bytes(n);
+        Stored { ty, extent: (n, self.outputs.len()), bytes: &bytes[of(self.outputs.start)..of(self.outputs.end)] }
+    }
+
+    fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
+        self.source.rows(tensor, self.outputs.start + first, out);
     }
 }
 

@@ -11,11 +11,15 @@ use super::{At, Law, Row, fields};
 use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, WeightSource as _};
 use qdiff_engine::ops::Op;
+use std::cell::LazyCell;
 use std::rc::Rc;
 
 /// Elements that are fitted, at first and closely.
 const FIRST: usize = 160;
 const CLOSELY: usize = 512;
+
+/// Terms of all elements together, of which both factors are kept.
+const TERMS: usize = 4 << 20;
 
 /// The share of the error that groups must give when each is fitted alone: of noise they give a fifth.
 const GIVEN: f64 = 0.4;
@@ -39,10 +43,14 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(sums) = Sums::new(scene).map(Rc::new) else {
         return Vec::new();
     };
-    let (first, closely) = (sums.sample(FIRST), sums.sample(CLOSELY));
+    let Some(first) = Known::all(&sums, FIRST) else {
+        return Vec::new();
+    };
+    let longest = first.iter().map(|known| known.factors.0.len()).max().unwrap_or(0).max(1);
+    let closely = LazyCell::new(|| Known::all(&sums, CLOSELY.min(TERMS / longest).max(FIRST)));
     let (mut whole, mut some) = (Vec::new(), Vec::new());
     for (what, terms) in others(scene, &sums) {
-        let Some(fit) = Fit::new(scene, &sums, &terms, &first) else { continue };
+        let Some(fit) = Fit::new(scene, &terms, &first) else { continue };
         let law = |what: String, taken: Option<(Groups, Vec<bool>)>| {
             let (sums, terms) = (sums.clone(), terms.clone());
             let parameters = taken.as_ref().map_or(0, |(_, taken)| taken.iter().filter(|t| **t).count());
@@ -57,7 +65,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         if !rough.any(|k| fit.given(*k, longest) > GIVEN && fit.left(*k, longest) < LEFT) {
             continue;
         }
-        let Some(fit) = Fit::new(scene, &sums, &terms, &closely) else { continue };
+        let Some(closely) = &*closely else { continue };
+        let Some(fit) = Fit::new(scene, &terms, closely) else { continue };
         let (longest, kinds) = sums.kinds(fit.longest(), closely.len());
         let near = fit.near(longest);
         for kind in kinds.into_iter().chain(near) {
@@ -84,6 +93,20 @@ fn altered(
     Row { value: want.iter().enumerate().map(value).collect(), bound: bound.to_vec() }
 }
 
+/// A wrong element with the right factors of its terms.
+struct Known {
+    at: At,
+    factors: (Vec<f64>, Vec<f64>),
+}
+
+impl Known {
+    /// So many at most; `None` where some have no terms at hand.
+    fn all(sums: &Sums<'_>, most: usize) -> Option<Vec<Self>> {
+        let known = |at: At| Some(Self { at, factors: sums.factors(&sums.scene.e.rows[at.0], at.1)? });
+        sums.sample(most).into_iter().map(known).collect()
+    }
+}
+
 /// Errors of elements, in units of their bounds, and what another way to make the terms would change of each term.
 struct Fit {
     errors: Vec<f64>,
@@ -91,19 +114,18 @@ struct Fit {
 }
 
 impl Fit {
-    fn new(scene: &Scene<'_>, sums: &Sums<'_>, terms: &Terms<'_>, at: &[At]) -> Option<Self> {
+    fn new(scene: &Scene<'_>, terms: &Terms<'_>, of: &[Known]) -> Option<Self> {
         let (mut errors, mut changes) = (Vec::new(), Vec::new());
-        for &(r, i) in at {
-            let row = &scene.e.rows[r];
-            let (a, b) = sums.factors(row, i)?;
-            let (got, want, bound) = scene.element((r, i));
+        for Known { at: (r, i), factors: (a, b) } in of {
+            let (got, want, bound) = scene.element((*r, *i));
             let weight = 1.0 / f64::from(bound).max(f64::MIN_POSITIVE);
             // Where another token is asked for there may be none.
-            let Some(other) = terms(row, i, &a, &b) else { continue };
+            let Some(mut other) = terms(&scene.e.rows[*r], *i, a, b) else { continue };
             errors.push((got - want) * weight);
-            changes.push(other.iter().zip(a.iter().zip(&b)).map(|(o, (a, b))| (o - a * b) * weight).collect());
+            other.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (a, b))| *o = (*o - a * b) * weight);
+            changes.push(other);
         }
-        (errors.len() * 2 >= at.len() && errors.len() >= 4).then_some(Self { errors, changes })
+        (errors.len() * 2 >= of.len() && errors.len() >= 4).then_some(Self { errors, changes })
     }
 
     fn longest(&self) -> usize {
@@ -250,15 +272,19 @@ fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
     let mut all: Vec<Other<'a>> = Vec::new();
     let terms = scene.fit.first().and_then(|&(r, i)| sums.factors(&scene.e.rows[r], i)).map_or(0, |(a, _)| a.len());
     for (place, order) in orders(terms) {
-        let order: Rc<Order> = Rc::new(order);
+        // As a rule all sums are of as many terms.
+        let usual: Rc<[usize]> = (0..terms).map(|k| order(k, terms)).collect();
+        let order = Rc::new(move |n: usize| -> Rc<[usize]> {
+            if n == usual.len() { usual.clone() } else { (0..n).map(|k| order(k, n)).collect() }
+        });
         let again = order.clone();
         all.push((
             format!("each {left} is multiplied with the {right} {place}"),
-            Rc::new(move |_, _, a, b| Some((0..a.len()).map(|k| a[k] * b[order(k, b.len())]).collect())),
+            Rc::new(move |_, _, a, b| Some(a.iter().zip(&*order(b.len())).map(|(a, k)| a * b[*k]).collect())),
         ));
         all.push((
             format!("each {right} is multiplied with the {left} {place}"),
-            Rc::new(move |_, _, a, b| Some((0..a.len()).map(|k| a[again(k, a.len())] * b[k]).collect())),
+            Rc::new(move |_, _, a, b| Some(b.iter().zip(&*again(a.len())).map(|(b, k)| a[*k] * b).collect())),
         ));
     }
     // Ways of shared memory: an order that depends on the output, or the key.

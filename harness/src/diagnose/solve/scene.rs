@@ -1,6 +1,6 @@
 //! What solvers look at: some rows of the stage, its wrong elements, and the values that may stand in their place.
 
-use super::{At, Row};
+use super::{At, Law, Row};
 use crate::verdict::{Evidence, RowAt, right};
 use qdiff_engine::model::{Axis, Node, Role, StageId};
 use qdiff_engine::ops::{Op, Tensor};
@@ -14,6 +14,9 @@ const ROWS: usize = 64;
 
 /// Wrong elements that parameters are fitted on.
 const FITTED: usize = 512;
+
+/// Wrong elements that a law must give before more is asked of it.
+const GLANCE: usize = 8;
 
 /// One origin with what surrounds it.
 pub(super) struct Scene<'a> {
@@ -29,6 +32,8 @@ pub(super) struct Scene<'a> {
     by_column: bool,
     /// Stages that this one is an input of, or of an input of theirs.
     after: BTreeSet<StageId>,
+    /// Elements of a token's vector that alone are asked for at the moment.
+    glance: RefCell<Option<BTreeSet<usize>>>,
     tensors: RefCell<Tensors>,
 }
 
@@ -110,6 +115,7 @@ impl<'a> Scene<'a> {
             fitted,
             by_column,
             after: followers(e),
+            glance: RefCell::default(),
             tensors: RefCell::default(),
         };
         let mut fit: Vec<At> = Vec::new();
@@ -127,6 +133,23 @@ impl<'a> Scene<'a> {
     /// Whether parameters may have been fitted on this element.
     pub(super) fn fitted(&self, row: usize, index: usize) -> bool {
         if self.by_column { index.is_multiple_of(2) } else { self.fitted.contains(&row) }
+    }
+
+    /// What `law` says of a few wrong elements of the first row; of the others it may say nothing, which takes less time.
+    pub(super) fn glance(&self, law: &Law<'_>) -> Option<Row> {
+        let row = &self.e.rows[self.rows[0]];
+        let from = self.token(row).1;
+        let (got, want, bound) = self.e.row(row);
+        let wrong = (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i]));
+        self.glance.replace(Some(wrong.map(|i| from + i).take(GLANCE).collect()));
+        let told = (law.row)(row);
+        self.glance.replace(None);
+        told
+    }
+
+    /// Whether this element of a token's vector is asked for.
+    pub(super) fn asks(&self, element: usize) -> bool {
+        self.glance.borrow().as_ref().is_none_or(|some| some.contains(&element))
     }
 
     /// Whether a bad row has wrong elements, and is not only off as a whole.

@@ -34,7 +34,7 @@ type Rows = HashMap<(usize, usize), Rc<Vec<f64>>>;
 
 /// The terms of the sums of a stage.
 pub(super) struct Sums<'a> {
-    scene: &'a Scene<'a>,
+    pub(super) scene: &'a Scene<'a>,
     weights: RefCell<HashMap<usize, Rc<Vec<f32>>>>,
     rows: RefCell<Rows>,
     /// Outputs of a linear layer that are looked at.
@@ -74,7 +74,7 @@ impl<'a> Sums<'a> {
 
     /// Whether an output of a linear layer is looked at.
     pub(super) fn looks_at(&self, output: usize) -> bool {
-        self.outputs.contains(&output)
+        self.outputs.contains(&output) && self.scene.asks(output)
     }
 
     /// The weights of one output.
@@ -124,7 +124,7 @@ impl<'a> Sums<'a> {
     pub(super) fn factors(&self, row: &RowAt, i: usize) -> Option<(Vec<f64>, Vec<f64>)> {
         let (token, from) = self.scene.token(row);
         if self.scene.node().op == Op::Linear {
-            if !self.outputs.contains(&(from + i)) {
+            if !self.looks_at(from + i) {
                 return None;
             }
             let weights = self.weight(from + i);
