@@ -4,6 +4,7 @@ mod fit;
 mod glance;
 mod solve;
 mod sums;
+mod through;
 
 pub use solve::{Confidence, Solution};
 
@@ -24,8 +25,8 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Time that the search for causes takes at most, unless told otherwise.
@@ -82,6 +83,9 @@ pub struct Finding {
     /// The stage.
     #[serde(rename = "stage")]
     pub id: StageId,
+    /// Stages of its segment, not captured, that the explanation is about; none where it is about the stage itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inside: Vec<StageId>,
     /// What explains it, if anything known does.
     pub cause: Option<Cause>,
     /// What was computed instead, solved for where nothing known explains it.
@@ -94,12 +98,13 @@ pub struct Finding {
 impl Finding {
     /// What was computed instead, with its name in the catalogue where it has one.
     pub fn told(&self) -> Option<String> {
-        match (&self.solution, &self.cause) {
-            (Some(solution), Some(cause)) => Some(format!("{} ({})", solution.told(), cause.name)),
-            (Some(solution), None) => Some(solution.told()),
-            (None, Some(cause)) => Some(format!("{} ({})", cause.story, cause.name)),
-            (None, None) => None,
-        }
+        let told = match (&self.solution, &self.cause) {
+            (Some(solution), Some(cause)) => format!("{} ({})", solution.told(), cause.name),
+            (Some(solution), None) => solution.told(),
+            (None, Some(cause)) => format!("{} ({})", cause.story, cause.name),
+            (None, None) => return None,
+        };
+        Some(if self.inside.is_empty() { told } else { format!("in {}: {told}", through::list(&self.inside)) })
     }
 }
 
@@ -128,6 +133,17 @@ struct Searcher<'a> {
     deadline: Instant,
     tried: AtomicUsize,
     unfinished: AtomicUsize,
+    known: Mutex<Vec<Known>>,
+}
+
+/// What explains a stage, by the stage's name.
+type Known = (&'static str, Explanation);
+
+/// A hypothesis about a stage, or about stages of the segment that ends in it.
+#[derive(Clone)]
+enum Explanation {
+    Here(Candidate),
+    Inside(through::Key),
 }
 
 /// Looks for a cause of every origin, in no more time than `budget`. The whole catalogue is tried on the first origin
@@ -147,18 +163,13 @@ pub fn explain(
         deadline: start + budget,
         tried: AtomicUsize::new(0),
         unfinished: AtomicUsize::new(0),
+        known: Mutex::default(),
     };
     let is_first = |i: usize| (0..i).all(|j| origins[j].id.name != origins[i].id.name);
     let (first, rest): (Vec<usize>, Vec<usize>) = (0..origins.len()).partition(|&i| is_first(i));
-    let known: Mutex<Vec<(&'static str, Candidate)>> = Mutex::default();
-    let known = || known.lock().expect("nobody panics with the list");
     let done = AtomicUsize::new(0);
     let find = |i: usize| {
-        let name = origins[i].id.name;
-        let of_name = |(stage, c): &(&str, Candidate)| (*stage == name).then(|| c.clone());
-        let tried_first: Vec<Candidate> = known().iter().filter_map(of_name).collect();
-        let (finding, found) = searcher.finding(origins[i], &tried_first);
-        known().extend(found.map(|found| (name, found)));
+        let finding = searcher.finding(origins[i]);
         progress("looking for causes", done.fetch_add(1, Ordering::Relaxed) + 1, origins.len());
         (i, finding)
     };
@@ -175,8 +186,24 @@ pub fn explain(
 }
 
 impl Searcher<'_> {
-    /// The finding of one origin, and the candidate that explains it if that was not known before.
-    fn finding(&self, origin: &StageResult, known: &[Candidate]) -> (Finding, Option<Candidate>) {
+    /// What is known to explain stages of this name.
+    fn known(&self, name: &str) -> (Vec<Candidate>, Vec<through::Key>) {
+        let (mut here, mut inside) = (Vec::new(), Vec::new());
+        for (_, known) in self.list().iter().filter(|(stage, _)| *stage == name) {
+            match known.clone() {
+                Explanation::Here(candidate) => here.push(candidate),
+                Explanation::Inside(key) => inside.push(key),
+            }
+        }
+        (here, inside)
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<Known>> {
+        self.known.lock().expect("nobody panics with the list")
+    }
+
+    /// The finding of one origin.
+    fn finding(&self, origin: &StageResult) -> Finding {
         let graph = &self.oracle.graph;
         let node = &graph.nodes[graph.index(origin.id).expect("an origin is a stage of the graph")];
         let bad = origin.subject.as_ref().map_or_else(BTreeSet::new, |l| l.bad_positions.clone());
@@ -187,11 +214,14 @@ impl Searcher<'_> {
         let numbers = origin.subject.as_ref().filter(|l| l.non_finite.is_none());
         let before = numbers.map_or(f64::NAN, |l| l.residual);
 
+        let (known, known_inside) = self.known(origin.id.name);
         let again = known.iter().find_map(|c| Some((c.clone(), self.test(&e, None, c).filter(|f| f.whole)?)));
         let found = again.map_or_else(|| self.search(&e), |one| vec![one]);
         let whole = found.first().is_some_and(|(_, fit)| fit.whole);
         let is_new = |c: &&Candidate| known.iter().all(|k| k.0.name != c.0.name || k.1 != c.1);
-        let new = found.first().map(|(c, _)| c).filter(is_new).cloned();
+        if let Some(new) = found.first().map(|(c, _)| c).filter(is_new).cloned() {
+            self.list().push((origin.id.name, Explanation::Here(new)));
+        }
         let cause = found.first().map(|((m, values), fit)| Cause {
             name: named(m, values, fit),
             story: told(m.story, node, graph),
@@ -217,6 +247,10 @@ impl Searcher<'_> {
             Explains::Rounding => solution.as_ref().is_some_and(coarser),
         };
         let cause = cause.filter(|c| solution.is_none() || names(c));
+        let unknown = !cause.as_ref().is_some_and(all_of_it) && !solution.as_ref().is_some_and(proved);
+        if let Some(finding) = unknown.then(|| self.inside(&e, (before, tried.is_some()), &known_inside)).flatten() {
+            return finding;
+        }
         let explained = solution.is_some() || whole && cause.as_ref().is_none_or(|c| c.kind == Explains::Value);
         let shape = match &tried {
             _ if explained => String::new(),
@@ -224,7 +258,31 @@ impl Searcher<'_> {
             // More of it is looked at than each hypothesis is tried on.
             Some(_) => describe(&self.evidence(node, part(DESCRIBED).as_ref().unwrap_or(capture))),
         };
-        (Finding { id: origin.id, cause, solution, shape }, new)
+        Finding { id: origin.id, inside: Vec::new(), cause, solution, shape }
+    }
+
+    /// What explains a segment by stages that were not captured.
+    fn inside(&self, e: &Evidence<'_>, (before, part): (f64, bool), known: &[through::Key]) -> Option<Finding> {
+        // Attention takes all rows before.
+        let whole = part.then(|| self.evidence(e.node, self.subject.capture));
+        let found = through::through(self, whole.as_ref().unwrap_or(e), known)?;
+        if !known.contains(&found.key) {
+            self.list().push((e.node.id.name, Explanation::Inside(found.key)));
+        }
+        let (after, used) = (found.fit.after, found.fit.used);
+        let (elements, held_out) = found.elements;
+        let what = found.story;
+        let (cause, solution) = match found.known {
+            Some((name, kind)) => {
+                let (story, remedy) = (what, found.remedy);
+                (Some(Cause { name, story, remedy, kind, before, after, used, whole: true, ties: Vec::new() }), None)
+            }
+            None => {
+                let confidence = Confidence::Proved;
+                (None, Some(Solution { what, when: None, confidence, coarser: false, elements, held_out, used }))
+            }
+        };
+        Some(Finding { id: e.node.id, inside: found.stages, cause, solution, shape: String::new() })
     }
 
     /// What the subject gave and should have given, as far as `capture` holds it.

@@ -91,6 +91,14 @@ pub enum FaultSite {
 /// Reads lists of parameter values off the evidence.
 pub type Propose = fn(&Evidence<'_>) -> Vec<Vec<f64>>;
 
+/// Lists of parameter values for a stage of a graph.
+type Guess = fn(&Graph, &Node) -> Vec<Vec<f64>>;
+
+/// `x` in so many digits after its first.
+pub(crate) fn to_digits(x: f64, digits: usize) -> f64 {
+    format!("{x:.digits$e}").parse().unwrap_or(x)
+}
+
 /// Values of an only parameter that are worth trying.
 fn each(values: impl IntoIterator<Item = f64>) -> Vec<Vec<f64>> {
     values.into_iter().map(|v| vec![v]).collect()
@@ -160,6 +168,9 @@ pub struct Mutation {
     encode: Option<Encode>,
     /// Of one of its rules: which.
     pub splitting: Option<Splitting>,
+    /// Values worth trying where nothing of the stage itself is known; without it those of a mutation that has no number
+    /// of its own, or a list of them.
+    guess: Option<Guess>,
     /// Values worth trying, read off the evidence; without it the defaults and the search lists are tried.
     pub propose: Option<Propose>,
 }
@@ -183,6 +194,7 @@ impl Mutation {
         ends: None,
         encode: None,
         splitting: None,
+        guess: None,
         propose: None,
     };
 
@@ -235,6 +247,16 @@ impl Mutation {
     /// The values of its parameters where none are given.
     pub fn defaults(&self) -> Vec<f64> {
         self.params.iter().map(|p| p.default).collect()
+    }
+
+    /// Values worth trying of a stage that was not captured.
+    pub fn guesses(&self, graph: &Graph, node: &Node) -> Vec<Vec<f64>> {
+        let listed = matches!(self.params, [one] if !one.search.is_empty());
+        match self.guess {
+            Some(guess) => guess(graph, node),
+            None if self.propose.is_none() || listed => self.usual(),
+            None => Vec::new(),
+        }
     }
 
     /// Values worth trying whatever the evidence: the defaults, and those that an only parameter is searched in.

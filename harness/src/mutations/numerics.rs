@@ -123,7 +123,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "epsilon of the norm is not the model's",
         seen: "early layers, where the input is small, are off by a factor near 1; late ones are not",
         remedy: "read <arch>.attention.layer_norm_rms_epsilon from the GGUF",
-        params: &[Param::new("eps", "epsilon", 1e-5)],
+        params: &[Param::new("eps", "epsilon", 1e-5).searched(&[1e-6, 1e-8, 0.0])],
         apply: |node, values, _| {
             let (eps, own) = (values[0], norm(node)?);
             (own.eps != eps).then(|| node.with(Op::RmsNorm(RmsNorm { eps, ..own.clone() })))

@@ -199,7 +199,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the rotation takes another position than the token's",
         seen: "position 0 is rotated although it must not be",
         remedy: "the first token of the prompt is at position 0; a decoded one at the number of tokens before it",
-        params: &[Param::new("by", "positions too far", 1.0)],
+        params: &[Param::new("by", "positions too far", 1.0).searched(&[-1.0])],
         apply: |node, values, _| {
             let by = values[0];
             if by == 0.0 { None } else { turned(node, rope(node)?, move |p, _| p + by) }
@@ -213,7 +213,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "decode steps take a position that jumps, by the prompt's length for instance",
         seen: "the prefill is right and the first decoded token is not",
         remedy: "a decoded token is at the number of tokens before it; do not add the prompt's length again",
-        params: &[Param::new("by", "positions too far in every step but the first", 16.0)],
+        params: &[Param::new("by", "positions too far in every step but the first", 16.0).searched(&[1.0, -1.0])],
         apply: |node, values, _| {
             let by = values[0];
             if by == 0.0 { None } else { turned(node, rope(node)?, move |p, first| if first { p } else { p + by }) }
@@ -227,7 +227,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the rotary base is not the model's",
         seen: "good for a few tokens, then loops; the error grows with the position",
         remedy: "read <arch>.rope.freq_base from the GGUF",
-        params: &[Param::new("base", "base of the rotary frequencies", 10_000.0)],
+        params: &[Param::new("base", "base of the rotary frequencies", 10_000.0).searched(&[1e6, 5e5, 1e5])],
         apply: |node, values, _| rotating(node, |r| r.base = values[0]),
         propose: Some(|e| {
             let mut bases = vec![10_000.0];
@@ -245,7 +245,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "only part of each head is rotated",
         seen: "the last elements of each head equal the input's",
         remedy: "rotate all head_dim elements; Qwen has no partial rotary factor",
-        params: &[Param::new("dims", "elements of a head that are rotated", 32.0)],
+        params: &[Param::new("dims", "elements of a head that are rotated", 32.0).searched(&[16.0, 64.0])],
         apply: |node, values, _| {
             let dims = values[0] as usize;
             let part = dims < rope(node)?.head_dim && dims > 0 && dims.is_multiple_of(2);

@@ -41,6 +41,19 @@ fn norm_of_rotated(node: &Node, input: &Node) -> Node {
     Node { inputs: vec![input.inputs[0]], ..late }
 }
 
+/// Layers further on, the nearest first.
+fn layers_off(graph: &Graph, _: &Node) -> Vec<Vec<f64>> {
+    let layers = graph.config.n_layers as i32;
+    let mut off: Vec<i32> = (1 - layers..layers).filter(|&off| off != 0).collect();
+    off.sort_by_key(|off| (off.abs(), *off > 0));
+    each(off.into_iter().map(f64::from))
+}
+
+/// Numbers of the tensors that are as large.
+fn others(graph: &Graph, node: &Node) -> Vec<Vec<f64>> {
+    each((0..alike(node, graph).len()).map(|i| i as f64))
+}
+
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "qkv-bias-omitted",
@@ -107,12 +120,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let other = graph.index(StageId { layer: Some(other as u16), ..node.id })?;
             with_weights_of(node, &graph.nodes[other])
         },
-        propose: Some(|e| {
-            let layers = e.oracle.graph.config.n_layers as i32;
-            let mut off: Vec<i32> = (1 - layers..layers).filter(|&off| off != 0).collect();
-            off.sort_by_key(|off| (off.abs(), *off > 0));
-            each(off.into_iter().map(f64::from))
-        }),
+        guess: Some(layers_off),
+        propose: Some(|e| layers_off(&e.oracle.graph, e.node)),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -132,7 +141,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let rest = node.weights.iter().skip(1);
             Some(Node { weights: [other].into_iter().chain(rest).cloned().collect(), ..node.clone() })
         },
-        propose: Some(|e| each((0..alike(e.node, &e.oracle.graph).len()).map(|i| i as f64))),
+        guess: Some(others),
+        propose: Some(|e| others(&e.oracle.graph, e.node)),
         ..Mutation::PLAIN
     },
     Mutation {

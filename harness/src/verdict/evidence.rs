@@ -1,6 +1,7 @@
 //! One origin laid open: what its stage gave and what it should have given, row by row, for those who ask why.
 
 use super::evaluate::{Expected, assembled};
+use super::inside::Rows;
 use super::local::Row;
 use super::operands::Side;
 use super::rows::rows_given;
@@ -75,7 +76,14 @@ impl<'a> Evidence<'a> {
     /// Evaluates `node` and judges every row of it.
     pub fn new(oracle: &'a Oracle<'a>, node: &'a Node, side: Side<'a>, filter: &'a Filter, policy: &Policy) -> Self {
         let expected = assembled(node, oracle, side, filter);
-        let rule = policy.rule(node.id);
+        Self::judged(oracle, node, side, (filter, policy.rule(node.id)), expected)
+    }
+
+    /// Judges every row of what the stage should be.
+    fn judged(
+        oracle: &'a Oracle<'a>, node: &'a Node, side: Side<'a>, (filter, rule): (&'a Filter, Option<f64>),
+        expected: Expected,
+    ) -> Self {
         let given: Vec<_> = side.capture.steps.iter().map(|s| s.get(node.id)).collect();
         let (mut rows, mut misshapen) = (Vec::new(), Vec::new());
         for (index, step) in side.capture.steps.iter().enumerate() {
@@ -98,6 +106,12 @@ impl<'a> Evidence<'a> {
             }
         }
         Self { oracle, node, side, given, expected, rows, misshapen, rule, filter }
+    }
+
+    /// The same of some of its rows.
+    pub(crate) fn of_rows(&self, rows: &'a Rows) -> Self {
+        let side = Side { capture: &rows.capture, ..self.side };
+        Self::judged(self.oracle, self.node, side, (self.filter, self.rule), rows.of(self.node, &self.expected))
     }
 
     /// What the subject gave in a row, what it should have, and the bound.
@@ -180,7 +194,7 @@ pub fn excerpt(
 }
 
 /// The rows of these positions, of these stages.
-fn part(capture: &Capture, nodes: &[&Node], positions: &BTreeSet<usize>) -> Capture {
+pub(super) fn part(capture: &Capture, nodes: &[&Node], positions: &BTreeSet<usize>) -> Capture {
     let mut all = Capture::new(capture.store.clone());
     for step in &capture.steps {
         let rows: Vec<usize> =

@@ -61,7 +61,18 @@ impl Block<'_> {
 pub type Sink<'s> = dyn FnMut(Block<'_>) -> ControlFlow<()> + 's;
 
 /// Value and uncertainty of nodes that were not captured, by node and step.
-pub(super) type Computed = HashMap<usize, Expected>;
+#[derive(Default)]
+pub(super) struct Computed<'a> {
+    pub(super) own: HashMap<usize, Expected>,
+    /// Where those stand that are not its own.
+    pub(super) beneath: Option<&'a Computed<'a>>,
+}
+
+impl Computed<'_> {
+    pub(super) fn get(&self, node: usize) -> Option<&Expected> {
+        self.own.get(&node).or_else(|| self.beneath?.get(node))
+    }
+}
 
 /// A stage that is evaluated.
 #[derive(Clone, Copy)]
@@ -82,7 +93,7 @@ pub(super) struct Source<'a> {
     /// Steps to evaluate.
     pub(super) steps: Vec<usize>,
     /// What was evaluated because it was not captured.
-    pub(super) computed: Option<&'a Computed>,
+    pub(super) computed: Option<&'a Computed<'a>>,
     /// Whether a cache goes on from its own contents where they were captured, as it does inside a segment.
     pub(super) resumes: bool,
     /// Whose positions alone are evaluated; all where `None`.
@@ -164,7 +175,7 @@ impl<'a> Source<'a> {
         if let Some(stored) = self.step(step).stages.get(&node.id) {
             return rows_of(node, stored, rows).map(Operand::Captured);
         }
-        let (value, delta) = self.computed?.get(&input)?[step].as_ref()?;
+        let (value, delta) = self.computed?.get(input)?[step].as_ref()?;
         Some(Operand::Computed(value, delta))
     }
 }

@@ -129,7 +129,7 @@ pub(super) fn evaluate(
     let mut states: HashMap<usize, State> = HashMap::new();
     let mut of_target = State::new();
     for group in groups(side.capture) {
-        let mut computed = Computed::new();
+        let mut computed = Computed::default();
         for (&inside, steps) in plan {
             let node = &stage.graph.nodes[inside];
             let source = Source {
@@ -151,7 +151,7 @@ pub(super) fn evaluate(
                 ControlFlow::Continue(())
             });
             debug_assert!(flow.is_continue(), "nothing breaks off");
-            computed.insert(inside, values);
+            computed.own.insert(inside, values);
         }
         let source = Source { index, side, steps: group, computed: Some(&computed), resumes: false, filter: None };
         apply(stage, &[source], &mut of_target, sink)?;

@@ -61,13 +61,15 @@ fn limits<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     all
 }
 
-type Activation = (&'static str, fn(f64, f64) -> f64);
+/// A function of gate and up, in words.
+pub(in crate::diagnose) type Activation = (&'static str, fn(f64, f64) -> f64);
 
 fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-const ACTIVATIONS: &[Activation] = &[
+/// What may stand in the place of SwiGLU.
+pub(in crate::diagnose) const ACTIVATIONS: &[Activation] = &[
     ("gate times up, without SiLU", |g, u| g * u),
     ("SiLU of up times gate: the operands are exchanged", |g, u| u * sigmoid(u) * g),
     ("SiLU of the gate alone, without up", |g, _| g * sigmoid(g)),

@@ -27,6 +27,7 @@ mod within;
 
 use crate::number::Real;
 use crate::verdict::{Evidence, FEW, RowAt, right, tolerance::ELEMENT_FACTOR};
+pub(super) use functions::ACTIVATIONS;
 use qdiff_engine::ops::{Op, UNIT};
 use scene::Scene;
 use schemars::JsonSchema;
@@ -150,7 +151,7 @@ pub(super) fn solve(e: &Evidence<'_>, deadline: Instant) -> Option<Solution> {
 
 /// Bits by which a law must say more of the elements that it was not fitted on than that they are wrong: chance gives one
 /// of a thousand laws under one of a thousand conditions 20, and near the bound anything gives what is wrong.
-const BITS: f64 = 24.0;
+pub(super) const BITS: f64 = 24.0;
 
 /// A number in four digits, or as short as it is exact.
 fn short(x: f64) -> String {
