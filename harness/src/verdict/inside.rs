@@ -9,12 +9,12 @@ use super::evidence::part;
 use super::operands::{Computed, Side, Source, Stage};
 use super::segment::{Plan, plan};
 use crate::arithmetic::Arithmetic;
-use crate::capture::Capture;
+use crate::capture::{Capture, Step};
 use crate::oracle::Oracle;
 use qdiff_engine::model::fault::FaultyWeights;
 use qdiff_engine::model::{Node, WeightSource};
 use qdiff_engine::ops::{Op, Tensor};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
 
 /// Elements that a segment may have.
@@ -88,37 +88,111 @@ impl<'a> Inside<'a> {
     pub(crate) fn with(&self, others: &Otherwise, some: Option<&Rows>) -> Expected {
         let graph = &self.oracle.graph;
         let node = |i: usize| others.get(&i).unwrap_or(&graph.nodes[i]);
-        let mut differ: BTreeSet<usize> = BTreeSet::new();
-        for i in self.nodes() {
-            if others.contains_key(&i) || graph.nodes[i].inputs.iter().any(|input| differ.contains(input)) {
-                differ.insert(i);
-            }
-        }
-        let Some(last) = differ.pop_last() else { return self.capture.steps.iter().map(|_| None).collect() };
+        let mut differ = self.differ(others);
+        let Some(last) = differ.pop_last() else { return self.nothing() };
         let end = if crosses(node(last)) { Some(last) } else { differ.iter().copied().rfind(|&i| crosses(node(i))) };
         let of_all = |i: usize| some.is_none() || end.is_some_and(|end| i <= end);
-        let mut values = Computed { beneath: Some(&self.right), ..Computed::default() };
-        for i in differ.iter().copied().filter(|&i| of_all(i)) {
-            let made = self.evaluated(node(i), self.steps(i), self.capture, &values);
-            values.own.insert(i, made);
-        }
+        let values = self.up_to(others, differ.iter().copied().filter(|&i| of_all(i)));
         let all_steps = || (0..self.capture.steps.len()).collect();
         let Some(rows) = some.filter(|_| !of_all(last)) else {
             let whole = self.evaluated(node(last), all_steps(), self.capture, &values);
             return some.map_or_else(|| whole.clone(), |rows| rows.of(self.node, &whole));
         };
-        let mut few = Computed::default();
         let rest: Vec<usize> = differ.iter().copied().filter(|&i| !of_all(i)).chain([last]).collect();
-        for &i in rest.iter().flat_map(|&i| &node(i).inputs).filter(|i| !rest.contains(i)) {
+        let mut few = Computed::default();
+        for i in self.read_by(&rest) {
             if let Some(known) = values.get(i) {
                 few.own.insert(i, rows.of(&graph.nodes[i], known));
             }
         }
-        for &i in &rest[..rest.len() - 1] {
-            let made = self.evaluated(node(i), all_steps(), &rows.capture, &few);
-            few.own.insert(i, made);
+        self.rest(node, &rest, &rows.capture, few)
+    }
+
+    /// Whether nodes differ only up to the last that sees other tokens: what follows is then evaluated for many ways at
+    /// once, by [`Self::many`].
+    pub(crate) fn is_early(&self, others: &Otherwise) -> bool {
+        let end = self.nodes().filter(|&i| crosses(&self.oracle.graph.nodes[i])).max();
+        end.is_some_and(|end| Some(end) != self.nodes().max() && others.keys().all(|&i| i <= end))
+    }
+
+    /// What the last node gives in one row, of step `step`, for each of several ways that are early: a row each.
+    pub(crate) fn many(&self, ways: &[&Otherwise], (step, row): (usize, usize)) -> Option<(Tensor<f64>, Vec<f32>)> {
+        let graph = &self.oracle.graph;
+        let end = self.nodes().filter(|&i| crosses(&graph.nodes[i])).max()?;
+        let rest: Vec<usize> = self.nodes().filter(|&i| i > end).collect();
+        let of = &self.capture.steps[step];
+        let mut one = Step { index: of.index, ..Step::new(of.first, of.tokens.clone()) };
+        one.kept = Some(vec![of.offset(row); ways.len()]);
+        let mut stacked: HashMap<usize, (Tensor<f64>, Vec<f32>)> = HashMap::new();
+        for i in self.read_by(&rest) {
+            if let Some(given) = of.stages.get(&graph.nodes[i].id) {
+                let ranges = vec![row..row + 1; ways.len()];
+                one.stages.insert(graph.nodes[i].id, self.capture.store.keep(given.parts(0, &ranges)));
+            }
         }
-        self.evaluated(node(last), all_steps(), &rows.capture, &few)
+        for others in ways {
+            let differ = self.differ(others);
+            let values = self.up_to(others, differ.into_iter().filter(|&i| i <= end));
+            for i in self.read_by(&rest).filter(|&i| !one.stages.contains_key(&graph.nodes[i].id)) {
+                let (value, bound) = values.get(i)?[step].as_ref()?;
+                let width = value.row_len();
+                let (all, bounds) = stacked.entry(i).or_default();
+                all.shape = vec![all.data.len() / width + 1, width];
+                all.data.extend_from_slice(value.data.get(row * width..(row + 1) * width)?);
+                bounds.extend_from_slice(&bound[row * width..(row + 1) * width]);
+            }
+        }
+        let mut capture = Capture::new(self.capture.store.clone());
+        capture.steps.push(one);
+        let own = stacked.into_iter().map(|(i, known)| (i, vec![Some(known)])).collect();
+        let few = Computed { own, beneath: None };
+        self.rest(|i| &graph.nodes[i], &rest, &capture, few).pop()?
+    }
+
+    /// Nodes that differ with `others`: these, and those made of them.
+    fn differ(&self, others: &Otherwise) -> BTreeSet<usize> {
+        let mut differ: BTreeSet<usize> = BTreeSet::new();
+        for i in self.nodes() {
+            let inputs = &self.oracle.graph.nodes[i].inputs;
+            if others.contains_key(&i) || inputs.iter().any(|input| differ.contains(input)) {
+                differ.insert(i);
+            }
+        }
+        differ
+    }
+
+    /// What is not among these nodes and goes into them.
+    fn read_by<'s>(&'s self, nodes: &'s [usize]) -> impl Iterator<Item = usize> + 's {
+        let inputs = nodes.iter().flat_map(|&i| &self.oracle.graph.nodes[i].inputs).copied();
+        inputs.filter(|i| !nodes.contains(i)).collect::<BTreeSet<_>>().into_iter()
+    }
+
+    /// The values of nodes that differ, on all tokens.
+    fn up_to(&self, others: &Otherwise, nodes: impl Iterator<Item = usize>) -> Computed<'_> {
+        let mut values = Computed { beneath: Some(&self.right), ..Computed::default() };
+        for i in nodes {
+            let node = others.get(&i).unwrap_or(&self.oracle.graph.nodes[i]);
+            let made = self.evaluated(node, self.steps(i), self.capture, &values);
+            values.own.insert(i, made);
+        }
+        values
+    }
+
+    /// The last of `nodes`, which follow on what is known.
+    fn rest<'n>(
+        &self, node: impl Fn(usize) -> &'n Node, nodes: &[usize], capture: &Capture, mut known: Computed<'_>,
+    ) -> Expected {
+        let steps = || (0..capture.steps.len()).collect();
+        let Some((&last, before)) = nodes.split_last() else { return self.nothing() };
+        for &i in before {
+            let made = self.evaluated(node(i), steps(), capture, &known);
+            known.own.insert(i, made);
+        }
+        self.evaluated(node(last), steps(), capture, &known)
+    }
+
+    fn nothing(&self) -> Expected {
+        self.capture.steps.iter().map(|_| None).collect()
     }
 
     /// Steps of a node that are asked for; a state goes through all.

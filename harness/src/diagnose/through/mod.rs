@@ -17,7 +17,6 @@ use crate::mutations::{CauseId, Explains, FaultSite, Mutation, catalogue, find, 
 use crate::verdict::{Evidence, Expected, Inside, Otherwise, RowAt, Rows, right, tolerance::ELEMENT_FACTOR};
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource as _};
 use qdiff_engine::ops::{self, Op, Softmax, Tensor, UNIT};
-use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -26,6 +25,9 @@ const LEFT: f64 = 0.125;
 
 /// Wrong rows that a way is tried on first.
 const FEW: usize = 3;
+
+/// Ways that are evaluated together on one of them.
+const AT_ONCE: usize = 64;
 
 /// Steps in which a number is looked for: coarsely from one end of its range to the other, then ever closer.
 const COARSE: usize = 24;
@@ -85,19 +87,21 @@ pub(super) fn through(searcher: &Searcher<'_>, e: &Evidence<'_>, known: &[Key]) 
     }
     let inside = Inside::of(e.node, e.oracle, e.side)?;
     let finite = |row: &&RowAt| e.row(row).0.iter().all(|v| v.is_finite());
-    let bad: Vec<usize> = e.bad_rows().filter(finite).map(|row| row.place.position).collect();
-    let some = [bad.len() / 4, bad.len() / 2, bad.len().checked_sub(1)?].map(|i| bad[i]);
-    let rows = inside.rows(&BTreeSet::from_iter(some));
-    debug_assert!(some.len() == FEW);
+    let bad: Vec<&RowAt> = e.bad_rows().filter(finite).collect();
+    let some: [&RowAt; FEW] = [bad.len() / 2, bad.len() / 4, bad.len().checked_sub(1)?].map(|i| bad[i]);
+    let rows = inside.rows(&some.iter().map(|row| row.place.position).collect());
     let few = e.of_rows(&rows);
-    let segment = Tried { searcher, e, few: &few, rows: &rows, inside: &inside };
+    let (one, step) = (some[0], &e.side.capture.steps[some[0].step]);
+    let at = (one.step, (0..step.rows()).find(|&r| step.first + step.offset(r) == one.place.position)?);
+    let segment = Tried { searcher, e, few: &few, rows: &rows, inside: &inside, one, at };
 
     let all = ways(e, &inside);
     let graph = &e.oracle.graph;
     let again = |way: &&Way| known.contains(&way.key(graph));
     let (first, rest): (Vec<&Way>, Vec<&Way>) = all.iter().partition(|way| again(&way));
     let known = first.into_iter().find_map(|way| segment.told(way, &[]));
-    if let Some(found) = known.or_else(|| rest.into_iter().find_map(|way| segment.told(way, &all))) {
+    let looked = || rest.chunks(AT_ONCE).find_map(|ways| segment.likely(ways).find_map(|way| segment.told(way, &all)));
+    if let Some(found) = known.or_else(looked) {
         return Some(found);
     }
     fitted(e, &inside).iter().flat_map(|range| segment.best(range)).find_map(|way| segment.told(&way, &[]))
@@ -264,9 +268,40 @@ struct Tried<'a> {
     few: &'a Evidence<'a>,
     rows: &'a Rows,
     inside: &'a Inside<'a>,
+    /// A wrong row, and where it is in the step's tensors: its step, and its row among the tokens.
+    one: &'a RowAt,
+    at: (usize, usize),
 }
 
 impl Tried<'_> {
+    /// Those of some ways that give the first wrong elements of one row, as far as this is soon told.
+    fn likely<'w>(&self, ways: &[&'w Way]) -> impl Iterator<Item = &'w Way> + use<'w> {
+        let (early, late): (Vec<&Way>, Vec<&Way>) = ways.iter().partition(|way| self.inside.is_early(&way.others));
+        let given = self.of_one(&early);
+        let (got, want, bound) = self.e.row(self.one);
+        let wrong: Vec<usize> = (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i])).collect();
+        let gives = move |(value, reach): (&[f64], &[f32])| wrong.iter().all(|&i| right(got[i], value[i], reach[i]));
+        let likely: Vec<&Way> = match &given {
+            Some((value, reach)) => {
+                let rows = value.data.chunks(value.row_len()).zip(reach.chunks(value.row_len()));
+                early.into_iter().zip(rows).filter(|(_, row)| gives(*row)).map(|(way, _)| way).collect()
+            }
+            None => early,
+        };
+        likely.into_iter().chain(late)
+    }
+
+    /// What each of some early ways gives in one row.
+    fn of_one(&self, ways: &[&Way]) -> Option<(Tensor<f64>, Vec<f32>)> {
+        // A row that is a head's is part of its token's.
+        if ways.is_empty() || self.one.place.head.is_some() || Instant::now() >= self.searcher.deadline {
+            return None;
+        }
+        self.searcher.tried.fetch_add(ways.len(), Ordering::Relaxed);
+        let others: Vec<&Otherwise> = ways.iter().map(|way| &way.others).collect();
+        self.inside.many(&others, self.at)
+    }
+
     /// What the way leaves of all rows, if it explains them.
     fn fits(&self, way: &Way) -> Option<Fit> {
         if Instant::now() >= self.searcher.deadline {
@@ -306,54 +341,53 @@ impl Tried<'_> {
         Some(Found { key: way.key(graph), stages, story, remedy, known, fit, elements: (wrong.len(), held_out) })
     }
 
-    /// The ways with the number that leaves least of the few rows, in few digits first.
+    /// The ways with the number that leaves least of one row, in few digits first.
     fn best(&self, range: &Range<'_>) -> Vec<Way> {
-        let left = |x: f64| match (range.way)(x) {
-            Some(way) => distance(self.few, &self.inside.with(&way.others, Some(self.rows))),
-            None => f64::INFINITY,
-        };
         let (low, high) = (range.range.0.ln(), range.range.1.ln());
         let at = |i: usize| low + (high - low) * i as f64 / COARSE as f64;
-        let coarse: Vec<f64> = (0..=COARSE).map(|i| left(at(i).exp())).collect();
-        let best = (0..=COARSE).min_by(|a, b| coarse[*a].total_cmp(&coarse[*b])).unwrap_or(0);
-        if coarse[best] > LITTLE * distance(self.few, &self.few.expected) {
-            return Vec::new();
-        }
+        // The right number is no way to be otherwise.
+        let coarse: Vec<(usize, Way)> = (0..=COARSE).filter_map(|i| Some((i, (range.way)(at(i).exp())?))).collect();
+        let left = self.distances(&coarse.iter().map(|(_, way)| way).collect::<Vec<_>>());
+        let (_, want, bound) = self.e.row(self.one);
+        let far = LITTLE * self.distance(want, bound);
+        let nearest = coarse.iter().zip(&left).filter(|(_, left)| **left < far).min_by(|a, b| a.1.total_cmp(b.1));
+        let Some(((best, _), _)) = nearest else { return Vec::new() };
+        let left = |x: f64| (range.way)(x.exp()).and_then(|way| self.distances(&[&way]).pop()).unwrap_or(f64::INFINITY);
         let (mut from, mut to) = (at(best.saturating_sub(1)), at((best + 1).min(COARSE)));
         // The golden section (Kiefer 1953).
         let ratio = (5f64.sqrt() - 1.0) / 2.0;
         let inner = |from: f64, to: f64| (to - ratio * (to - from), from + ratio * (to - from));
         let (mut a, mut b) = inner(from, to);
-        let (mut at_a, mut at_b) = (left(a.exp()), left(b.exp()));
+        let (mut at_a, mut at_b) = (left(a), left(b));
         for _ in 0..CLOSE {
-            if Instant::now() >= self.searcher.deadline {
-                return Vec::new();
-            }
             if at_a < at_b {
                 (to, b, at_b) = (b, a, at_a);
                 a = inner(from, to).0;
-                at_a = left(a.exp());
+                at_a = left(a);
             } else {
                 (from, a, at_a) = (a, b, at_b);
                 b = inner(from, to).1;
-                at_b = left(b.exp());
+                at_b = left(b);
             }
         }
         let x = f64::midpoint(from, to).exp();
         DIGITS.iter().filter_map(|&digits| (range.way)(to_digits(x, digits))).collect()
     }
-}
 
-/// Squared distance of what was given from what is assumed, in units of the bounds.
-fn distance(e: &Evidence<'_>, assumed: &Expected) -> f64 {
-    let of_row = |row: &RowAt| {
-        let (got, ..) = e.row(row);
-        let Some((other, reach)) = &assumed[row.step] else { return f64::INFINITY };
-        let range = row.range.clone();
-        let pairs = got.iter().zip(&other.data[range.clone()]).zip(&reach[range]);
-        pairs.map(|((g, o), b)| ((f64::from(*g) - o) / f64::from(b.max(f32::MIN_POSITIVE))).powi(2)).sum::<f64>()
-    };
-    e.bad_rows().map(of_row).sum()
+    /// How far each of some early ways is from one row.
+    fn distances(&self, ways: &[&Way]) -> Vec<f64> {
+        let Some((value, reach)) = self.of_one(ways) else { return Vec::new() };
+        let rows = value.data.chunks(value.row_len()).zip(reach.chunks(value.row_len()));
+        rows.map(|(value, reach)| self.distance(value, reach)).collect()
+    }
+
+    /// Squared distance of one row from what is assumed of it, in units of the bounds.
+    fn distance(&self, assumed: &[f64], reach: &[f32]) -> f64 {
+        let (got, ..) = self.e.row(self.one);
+        let off =
+            |((g, o), b): ((&f32, &f64), &f32)| ((f64::from(*g) - o) / f64::from(b.max(f32::MIN_POSITIVE))).powi(2);
+        got.iter().zip(assumed).zip(reach).map(off).sum()
+    }
 }
 
 /// Bits that what is assumed says of the wrong elements beyond that they are wrong.
