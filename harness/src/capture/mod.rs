@@ -1,6 +1,7 @@
 //! Captures: the taps of one run, with what identifies the run.
 
 mod collector;
+mod element;
 mod filter;
 mod names;
 mod npy;
@@ -8,6 +9,7 @@ pub mod npz;
 mod store;
 
 pub use collector::{Collector, Want};
+pub use element::Element;
 pub use filter::Filter;
 pub(crate) use filter::{matches, stages_like};
 pub use names::Names;
