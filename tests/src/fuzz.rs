@@ -2,8 +2,8 @@
 //! them to libFuzzer; the suite replays the corpora that are committed there.
 
 use crate::synth::Synth;
-use qdiff::capture::npz::{self, Manifest, Shapes};
-use qdiff::capture::{Capture, Names, Store};
+use qdiff::capture::npz::{self, Manifest};
+use qdiff::capture::{Capture, Names, Shapes, Store};
 use qdiff::report::json::{self, Saved};
 use qdiff::report::{FORMATS, Told};
 use qdiff_engine::gguf::Gguf;
