@@ -6,6 +6,7 @@ mod batch;
 mod beside_the_stages;
 mod captures;
 mod casebook;
+mod containers;
 mod documents;
 mod ends;
 mod errors;
