@@ -42,4 +42,5 @@ mod screens;
 mod segments;
 mod solved;
 mod synthetic;
+mod tap;
 mod tokenizer_vs_llama;
