@@ -16,7 +16,7 @@ class Capture:
     def __init__(self, engine, prompt, decoded=(), **manifest):
         """`manifest` may add model_sha256 (checked), ubatch, positions, arithmetic or end."""
         self.arrays = {}
-        self.manifest = {"schema_version": 2, "engine": engine, "tokens": list(map(int, prompt)),
+        self.manifest = {"schema_version": 3, "engine": engine, "tokens": list(map(int, prompt)),
                          "decoded": list(map(int, decoded)), **manifest}
 
     def add(self, step, stage, array):

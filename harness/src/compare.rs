@@ -3,8 +3,8 @@
 //! No stage can be held against its own mathematics, for there are no weights. What is left is how far the two are
 //! apart, and what is wrong whatever the weights are: values that are not finite, shapes that differ.
 
-use crate::capture::npz::{self, Manifest, Shapes};
-use crate::capture::{Capture, Filter, Names, Store};
+use crate::capture::npz::Manifest;
+use crate::capture::{Capture, Filter, Names, Shapes, Store, container};
 use crate::verdict::{Global, compare_rows};
 use anyhow::{Context as _, Result, bail, ensure};
 use qdiff_engine::model::{ARCHITECTURES, Graph, StageId, skeleton};
@@ -69,12 +69,12 @@ pub fn comparable(a: (&Path, &Manifest), b: (&Path, &Manifest)) -> Result<()> {
 /// # Errors
 /// What is no capture; captures that cannot be held against each other; arrays that belong to no architecture.
 pub fn compare(a: &Path, b: &Path, store: &Arc<Store>) -> Result<Comparison> {
-    let manifests = [npz::manifest(a)?, npz::manifest(b)?];
+    let manifests = [container::manifest(a)?, container::manifest(b)?];
     let [x, y] = &manifests;
     comparable((a, x), (b, y))?;
     let graph = architecture(&[a, b])?;
     let names = Names::of(&graph);
-    let read = |folder, manifest| npz::read(folder, manifest, (&graph, &names), Shapes::Unknown, store);
+    let read = |folder, manifest| container::read(folder, manifest, (&graph, &names), Shapes::Unknown, store);
     let (subject, reference) = (read(a, x)?, read(b, y)?);
     let nodes = graph.nodes.iter().filter(|n| {
         let mut steps = subject.steps.iter().chain(&reference.steps);
@@ -88,7 +88,7 @@ pub fn compare(a: &Path, b: &Path, store: &Arc<Store>) -> Result<Comparison> {
         })
         .collect();
     store.trouble()?;
-    Ok(Comparison { rows, tokens: x.tokens.len() + x.decoded.len(), engines: manifests.map(|m| m.engine) })
+    Ok(Comparison { rows, tokens: x.tokens.len() + x.decoded.len(), engines: manifests.map(|m| m.name()) })
 }
 
 /// What is wrong with the subject's stage, whatever the weights are.
@@ -114,7 +114,7 @@ fn wrong(id: StageId, subject: &Capture, reference: &Capture) -> Option<String> 
 fn architecture(folders: &[&Path]) -> Result<Graph> {
     let mut stages = HashSet::new();
     for folder in folders {
-        stages.extend(npz::stages(folder)?);
+        stages.extend(container::stages(folder)?);
     }
     let layer = |name: &String| {
         let number = name.strip_prefix('L')?.split_once('.')?.0;

@@ -4,8 +4,8 @@
 //! commands, the score of the mutations, tests.
 
 use crate::arithmetic::Number;
-use crate::capture::npz::{self, Shapes};
-use crate::capture::{Capture, Filter, Names, Step, Store, Want};
+use crate::capture::npz::Manifest as CaptureManifest;
+use crate::capture::{Capture, Filter, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{BUDGET, Diagnosis, explain};
 use crate::loaded::LoadedModel;
 use crate::oracle::Oracle;
@@ -163,19 +163,20 @@ impl<'a> Pair<'a> {
     /// Reads a capture from disk, whose arrays are called as `names` says.
     ///
     /// # Errors
-    /// As [`npz::read`].
-    pub fn read(&self, folder: &Path, manifest: &npz::Manifest, names: &Names) -> Result<Recording> {
+    /// As [`container::read`].
+    pub fn read(&self, folder: &Path, manifest: &CaptureManifest, names: &Names) -> Result<Recording> {
         let start = Instant::now();
         let arithmetic = manifest.arithmetic.clone().unwrap_or_default();
         arithmetic
             .check(&self.oracle.graph, &self.oracle.weights)
             .with_context(|| format!("arithmetic of {}", folder.display()))?;
-        let capture = npz::read(folder, manifest, (&self.oracle.graph, names), Shapes::Known, &self.settings.store)?;
+        let capture =
+            container::read(folder, manifest, (&self.oracle.graph, names), Shapes::Known, &self.settings.store)?;
         let declared = if manifest.arithmetic.is_some() { "" } else { ", arithmetic not declared: f32 assumed" };
         Ok(Recording {
             capture,
             manifest: Manifest {
-                name: format!("{} (recorded{declared})", manifest.engine),
+                name: format!("{} (recorded{declared})", manifest.name()),
                 arithmetic,
                 injected: Vec::new(),
             },

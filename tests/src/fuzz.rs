@@ -2,8 +2,8 @@
 //! them to libFuzzer; the suite replays the corpora that are committed there.
 
 use crate::synth::Synth;
-use qdiff::capture::npz::{self, Manifest, Shapes};
-use qdiff::capture::{Capture, Names, Store};
+use qdiff::capture::npz::{self, Manifest};
+use qdiff::capture::{Capture, Names, Shapes, Step, Store, container as folder};
 use qdiff::report::json::{self, Saved};
 use qdiff::report::{FORMATS, Told};
 use qdiff_engine::gguf::Gguf;
@@ -20,10 +20,11 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 pub type Target = fn(&[u8]);
 
 /// Every one of them by its name, which is that of its corpus.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("gguf", gguf),
     ("dequantise", dequantise),
     ("npz", npz),
+    ("container", container),
     ("manifest", manifest),
     ("tokenizer", tokenizer),
     ("template", template),
@@ -92,10 +93,33 @@ fn archive(bytes: &[u8]) {
         let Ok(Capture { steps, .. }) = npz::arrays(zip, "fuzzed", &manifest, (graph, names), shapes, &store) else {
             continue;
         };
-        for stored in steps.iter().flat_map(|step| step.stages.values()) {
-            let tensor = stored.get();
-            assert_eq!(tensor.data.len(), tensor.shape.iter().product::<usize>());
-        }
+        whole(&steps);
+    }
+}
+
+fn whole(steps: &[Step]) {
+    for stored in steps.iter().flat_map(|step| step.stages.values()) {
+        let tensor = stored.get();
+        assert_eq!(tensor.data.len(), tensor.shape.iter().product::<usize>());
+    }
+}
+
+/// The lines of a raw container beside a file of zeros, or a file of safetensors, as the first byte says.
+pub fn container(bytes: &[u8]) {
+    let Some((pick, bytes)) = bytes.split_first() else { return };
+    let (file, folder) = (["capture.jsonl", "capture.safetensors"][usize::from(pick % 2)], crate::empty());
+    folder.write(file, bytes);
+    folder.write("a.bin", [0; 256]);
+    if file.ends_with("safetensors") {
+        let manifest =
+            serde_json::json!({ "schema_version": npz::SCHEMA_VERSION, "engine": "fuzzed", "tokens": [1, 2, 3] });
+        folder.write("manifest.json", manifest.to_string());
+    }
+    let Ok(manifest) = folder::manifest(&folder) else { return };
+    let (graph, names) = &*GRAPH;
+    for shapes in [Shapes::Known, Shapes::Unknown] {
+        let read = folder::read(&folder, &manifest, (graph, names), shapes, &Store::usual(None));
+        read.iter().for_each(|capture| whole(&capture.steps));
     }
 }
 

@@ -63,8 +63,8 @@ pub fn values(path: &Path, array: &str) -> Vec<f32> {
     npy[data(&npy)..].as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
-/// Where the values begin.
-fn data(npy: &[u8]) -> usize {
+/// Where the values of a numpy file begin.
+pub fn data(npy: &[u8]) -> usize {
     10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]))
 }
 
@@ -89,16 +89,15 @@ pub fn tamper(path: &Path, array: &str, change: impl Fn(&mut [f32])) {
 /// # Panics
 /// If it is no archive of f32.
 pub fn revalue(path: &Path, change: impl FnOnce(&mut BTreeMap<String, Vec<f32>>)) {
-    let begins = |npy: &[u8]| 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
     let mut all = BTreeMap::new();
     rewrite(path, |name, npy| {
-        let (stored, _) = npy[begins(&npy)..].as_chunks();
+        let (stored, _) = npy[data(&npy)..].as_chunks();
         all.insert(name.to_owned(), stored.iter().map(|b| f32::from_le_bytes(*b)).collect());
         Some(npy)
     });
     change(&mut all);
     rewrite(path, |name, npy| {
         let values = all[name].iter().flat_map(|v| v.to_le_bytes());
-        Some(npy[..begins(&npy)].iter().copied().chain(values).collect())
+        Some(npy[..data(&npy)].iter().copied().chain(values).collect())
     });
 }

@@ -1,13 +1,22 @@
 //! Captures: the taps of one run, with what identifies the run.
 
+mod array;
 mod collector;
+pub mod container;
+mod element;
 mod filter;
+mod intake;
+mod located;
 mod names;
 mod npy;
 pub mod npz;
+pub mod raw;
+mod safetensors;
 mod store;
 
+pub use array::Shapes;
 pub use collector::{Collector, Want};
+pub use element::Element;
 pub use filter::Filter;
 pub(crate) use filter::{matches, stages_like};
 pub use names::Names;
@@ -18,6 +27,17 @@ use qdiff_engine::ops::Tensor;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+/// Most characters of a file's own text that an error repeats.
+const QUOTED: usize = 200;
+
+/// `text`, shortened where a hostile file made it long.
+fn quoted(text: &str) -> String {
+    match text.char_indices().nth(QUOTED) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
 
 /// The stages of one step: a part of the prefill, or one decoded token.
 #[derive(Debug)]

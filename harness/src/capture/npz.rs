@@ -1,22 +1,22 @@
-//! Captures on disk: a folder with `capture.npz` and `manifest.json`.
+//! The manifest of a capture, and its container `capture.npz`.
 //!
-//! Any engine that writes these can be a subject. The arrays are named `prefill/L07.q_rope`, `step1/logits`, …,
-//! row-major, f32 or f16, shaped as the graph says; whatever is not there counts as missing. A prefill in ubatches has
-//! a step for each: `prefill`, `prefill@512`, `prefill@1024`, by the position of the first token.
+//! Any engine that writes a container can be a subject. The arrays are named `prefill/L07.q_rope`, `step1/logits`, …,
+//! shaped as the graph says; whatever is not there counts as missing. A prefill in ubatches has a step for each:
+//! `prefill`, `prefill@512`, `prefill@1024`, by the position of the first token.
 
+use super::array::Shapes;
+use super::intake::Intake;
 use super::names::Names;
-use super::npy;
-pub use super::npy::Shapes;
-use super::{Capture, Step, Store, Stored, steps};
+use super::{Capture, Element, Step, Store, npy, quoted, steps};
 use crate::arithmetic::{Arithmetic, Number};
 use crate::cleanup;
 use crate::input;
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use npyz::WriterBuilder as _;
-use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::model::Graph;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -25,16 +25,13 @@ use tempfile::TempDir;
 use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
 
 /// Version of the folder's layout; raised when a field changes its meaning.
-pub const SCHEMA_VERSION: u32 = 2;
+pub const SCHEMA_VERSION: u32 = 3;
+
+/// The oldest that is read.
+const OLDEST: u32 = 2;
 
 /// How many times the size of what is deflated in it an archive's array may unpack to where no graph says what its arrays hold.
 const UNPACKED: u64 = 64;
-
-/// Most bytes of a manifest: a million tokens with ids of seven digits take half of it.
-const LONGEST: u64 = 16 << 20;
-
-/// Most characters of a file's own text that an error repeats.
-const QUOTED: usize = 200;
 
 /// `manifest.json`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -63,6 +60,13 @@ pub struct Manifest {
     /// How its text ended; only of an engine that generated `decoded` by its own choices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<RecordedEnd>,
+    /// Number formats of arrays whose container has no word for them (numpy has none for bf16 and fp8), by patterns of
+    /// their names such as `*` and `*/L07.*`; where several fit, the first in the alphabet decides.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub elements: BTreeMap<String, Element>,
+    /// What is to be said of a run that ended before its last step did; seen from the container.
+    #[serde(skip)]
+    pub cut: Option<String>,
 }
 
 /// What an engine says of the end of its text.
@@ -89,6 +93,11 @@ impl Manifest {
             );
         }
         Ok(())
+    }
+
+    /// What computed it, and whether it was cut short.
+    pub fn name(&self) -> String {
+        self.cut.as_ref().map_or_else(|| self.engine.clone(), |cut| format!("{}, cut short: {cut}", self.engine))
     }
 
     /// Type of its KV cache.
@@ -215,22 +224,10 @@ pub fn check_target(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads `manifest.json` alone.
+/// A manifest, of the bytes of a file called `name`.
 ///
 /// # Errors
-/// If it is missing, no manifest, or of another version.
-pub fn manifest(folder: &Path) -> Result<Manifest> {
-    let path = folder.join("manifest.json");
-    let name = path.display();
-    let bytes = input::bytes(&path, LONGEST)
-        .with_context(|| format!("cannot read {name}: a capture is a folder with manifest.json and capture.npz"))?;
-    parse(&bytes, &name.to_string())
-}
-
-/// The same of the bytes of a file called `name`.
-///
-/// # Errors
-/// As [`manifest`].
+/// What is no manifest, or one of another version.
 pub fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
     #[derive(Deserialize)]
     struct Head {
@@ -238,10 +235,10 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
         schema_version: serde_json::Value,
     }
     let head: Head = serde_json::from_slice(bytes).with_context(|| format!("{name} is not JSON"))?;
-    if head.schema_version != SCHEMA_VERSION {
+    if !(OLDEST..=SCHEMA_VERSION).any(|version| head.schema_version == version) {
         bail!(
-            "{name} has schema_version {}, this qdiff reads {SCHEMA_VERSION}; record it again",
-            cut(&head.schema_version.to_string())
+            "{name} has schema_version {}, this qdiff reads {OLDEST} to {SCHEMA_VERSION}; record it again",
+            quoted(&head.schema_version.to_string())
         );
     }
     let manifest: Manifest = serde_json::from_slice(bytes).with_context(|| format!("{name} is no manifest"))?;
@@ -249,54 +246,28 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
     Ok(manifest)
 }
 
-fn archive(path: &Path) -> Result<ZipArchive<BufReader<File>>> {
+/// Opens an archive.
+///
+/// # Errors
+/// A file that is no npz.
+pub(super) fn open(path: &Path) -> Result<ZipArchive<BufReader<File>>> {
     let name = path.display();
     let file = input::open(path).with_context(|| format!("cannot read {name}"))?;
     ZipArchive::new(BufReader::new(file)).with_context(|| format!("{name} is no npz archive"))
 }
 
-/// The stages that have an array in the folder, in any step, as they are called.
-///
-/// # Errors
-/// A file that is no npz.
-pub fn stages(folder: &Path) -> Result<Vec<String>> {
-    let path = folder.join("capture.npz");
-    let name = path.display();
-    let zip = archive(&path)?;
-    let mut all = BTreeSet::new();
-    for (i, full) in zip.file_names().enumerate() {
-        let full = full.with_context(|| format!("{name}: entry {i}"))?;
-        let stage = full.strip_suffix(".npy").and_then(|n| n.split_once('/'));
-        all.extend(stage.map(|(_, stage)| stage.to_owned()));
-    }
-    Ok(all.into_iter().collect())
-}
-
-/// Reads the arrays that belong to stages of `graph` into `store`.
+/// Reads the arrays of an archive called `name` that belong to stages of `graph` into `store`.
 ///
 /// # Errors
 /// A file that is no npz; an array that belongs to no stage (with a map such arrays are passed over), stands there
-/// twice, is not f32 or f16, has another checksum than the archive says, or holds more than a few times what its stage
-/// can have: an archive is never unpacked further than that.
-pub fn read(
-    folder: &Path, manifest: &Manifest, (graph, names): (&Graph, &Names), shapes: Shapes, store: &Arc<Store>,
-) -> Result<Capture> {
-    let path = folder.join("capture.npz");
-    arrays(archive(&path)?, &path.display().to_string(), manifest, (graph, names), shapes, store)
-}
-
-/// The same of an archive called `name`.
-///
-/// # Errors
-/// As [`read`].
+/// twice, has another checksum than the archive says, or holds more than a few times what its stage can have: an
+/// archive is never unpacked further than that.
 pub fn arrays<R: Read + Seek>(
-    mut zip: ZipArchive<R>, name: &str, manifest: &Manifest, (graph, names): (&Graph, &Names), shapes: Shapes,
+    mut zip: ZipArchive<R>, name: &str, manifest: &Manifest, stages: (&Graph, &Names), shapes: Shapes,
     store: &Arc<Store>,
 ) -> Result<Capture> {
     ensure!(!zip.has_duplicate_names(), "{name} holds two arrays of one name; which of them counts cannot be told");
-    let mut capture = Capture::new(store.clone());
-    capture.steps = manifest.steps();
-    let labels: HashMap<String, usize> = (capture.steps.iter().enumerate()).map(|(i, s)| (s.label(), i)).collect();
+    let mut intake = Intake::new(name, manifest, stages, shapes, store)?;
     let deflated = deflated(&mut zip).with_context(|| format!("{name} is no npz archive"))?;
     for i in 0..zip.len() {
         let entry = zip.by_index(i).with_context(|| format!("{name}: entry {i}"))?;
@@ -305,50 +276,9 @@ pub fn arrays<R: Read + Seek>(
             _ => deflated.saturating_mul(UNPACKED),
         };
         let full = entry.name().with_context(|| format!("{name}: entry {i}"))?.into_owned();
-        let known = full
-            .strip_suffix(".npy")
-            .and_then(|n| n.split_once('/'))
-            .and_then(|(step, stage)| Some((*labels.get(step)?, names.get(stage)?)));
-        let Some((step, named)) = known else {
-            if names.mapped {
-                continue;
-            }
-            bail!(
-                "{name}: `{}` belongs to no stage; names are STEP/STAGE.npy, steps {} to {}, stages such as {}",
-                cut(&full),
-                capture.steps[0].label(),
-                capture.steps[capture.steps.len() - 1].label(),
-                graph.nodes[1.min(graph.nodes.len() - 1)].id
-            );
-        };
-        let step = &mut capture.steps[step];
-        let node = &graph.nodes[named.node];
-        let what = (node, named, shapes);
-        // npyz repeats what it does not understand, however much that is.
-        let last = step.index == 0 && named.node + 1 == graph.nodes.len();
-        let (stored, alone) = npy::read(entry, what, last, step, most, store)
-            .map_err(|e| anyhow!("{}", cut(&format!("{e:#}"))))
-            .with_context(|| format!("{name}: `{}`", cut(&full)))?;
-        if alone {
-            step.last_row = Some((node.id, step.keys() - 1));
-        }
-        if step.stages.insert(node.id, stored).is_some() {
-            bail!("{name}: `{}` is {} of {}, which is there already", cut(&full), node.id, step.label());
-        }
+        intake.take(full.strip_suffix(".npy").unwrap_or(&full), most, |declared| npy::open(entry, declared))?;
     }
-    // An engine that computes the logits of the prompt's last token alone gives none for the parts before.
-    let prefill = capture.steps.iter().rposition(|s| s.index == 0);
-    if let Some((stage, at)) = prefill.and_then(|last| capture.steps[last].last_row) {
-        let parts = capture.steps.iter_mut().filter(|s| s.index == 0 && !s.stages.contains_key(&stage));
-        parts.for_each(|part| part.last_row = Some((stage, at)));
-    }
-    if let Some(logits) = graph.nodes.last() {
-        for step in &mut capture.steps {
-            step.choice = choice(step, logits, store);
-        }
-    }
-    store.trouble()?;
-    Ok(capture)
+    intake.finish()
 }
 
 /// Bytes of the archive that hold deflated entries, none counted twice. What else is in the file costs whoever made it
@@ -367,23 +297,4 @@ fn deflated<R: Read + Seek>(zip: &mut ZipArchive<R>) -> Result<u64> {
         end = span.end.max(end);
     }
     Ok(bytes)
-}
-
-/// The logits of the step's last token, where they were captured.
-fn choice(step: &Step, logits: &Node, store: &Arc<Store>) -> Option<Stored> {
-    let stored = step.stages.get(&logits.id)?;
-    let last = step.rows().checked_sub(1)?;
-    (step.offset(last) + 1 == step.tokens.len()).then(|| {
-        let mut row = stored.slice(0, last..last + 1);
-        row.shape.remove(0);
-        store.keep(row)
-    })
-}
-
-/// `text`, shortened where a hostile file made it long.
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(QUOTED) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }

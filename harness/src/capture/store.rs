@@ -1,6 +1,7 @@
 //! Where captured tensors stay: in memory up to a budget, beyond it in a file
 //! that has no name and goes with the process.
 
+use super::Element;
 use qdiff_engine::ops::Tensor;
 use std::borrow::Cow;
 use std::fs::File;
@@ -64,7 +65,7 @@ impl Store {
             self.write(offset, &tensor.data);
             Place::File { shape: tensor.shape, offset }
         };
-        Stored { place, store: self.clone() }
+        Stored { place, element: Element::F32, store: self.clone() }
     }
 
     /// Keeps a tensor of this shape that `fill` gives part by part, without
@@ -88,7 +89,7 @@ impl Store {
             fill(part)?;
             self.write(offset + 4 * from as u64, part);
         }
-        Ok(Stored { place: Place::File { shape, offset }, store: self.clone() })
+        Ok(Stored { place: Place::File { shape, offset }, element: Element::F32, store: self.clone() })
     }
 
     /// Says what went wrong with the file, if anything did: no verdict may rest on tensors that were not kept.
@@ -135,6 +136,7 @@ impl Store {
 #[derive(Debug)]
 pub struct Stored {
     place: Place,
+    element: Element,
     store: Arc<Store>,
 }
 
@@ -145,6 +147,17 @@ enum Place {
 }
 
 impl Stored {
+    /// The number format in which it stood in a file; f32 of what was computed here.
+    pub fn element(&self) -> Element {
+        self.element
+    }
+
+    /// The same, which stood in a file in this format.
+    pub(super) fn stood_as(mut self, element: Element) -> Self {
+        self.element = element;
+        self
+    }
+
     /// Extents, outermost first.
     pub fn shape(&self) -> &[usize] {
         match &self.place {

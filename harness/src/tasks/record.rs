@@ -4,11 +4,12 @@ use super::faults::InjectedFaults;
 use super::request::{CaptureRequest, FaultRequest, FilterRequest, TokensRequest};
 use super::sides::{self, Input};
 use super::{Console, values};
-use crate::capture::npz;
+use crate::capture::{container, npz};
 use crate::pair::Pair;
 use crate::runners::Source;
 use anyhow::Result;
 use clap::Args;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// What to record.
@@ -63,7 +64,7 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
     let sha256 = opened.sha256();
     let input = match &request.like {
         Some(folder) => {
-            let manifest = npz::manifest(folder)?;
+            let manifest = container::manifest(folder)?;
             manifest.check_model(folder, &sha256)?;
             Input::recorded(folder, &manifest)
         }
@@ -88,6 +89,8 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
         decoded: fed,
         arithmetic: Some(of.arithmetic.clone()),
         end: None,
+        elements: BTreeMap::new(),
+        cut: None,
     };
     Ok(Recorded { arrays: writer.finish(&manifest)?, steps, engine, inert })
 }

@@ -4,7 +4,7 @@ use super::Console;
 use super::faults::{self, InjectedFaults};
 use super::request::{CaptureRequest, FaultRequest, TokensRequest};
 use super::values;
-use crate::capture::{Filter, Names, npz};
+use crate::capture::{Filter, Names, container, npz};
 use crate::compare::comparable;
 use crate::diagnose::BUDGET;
 use crate::mutations::{FaultSite, Injection};
@@ -106,7 +106,7 @@ enum Side {
 impl Side {
     fn open(source: &Source) -> Result<Self> {
         Ok(match source {
-            Source::Recorded(folder) => Self::Recorded(folder.clone(), npz::manifest(folder)?),
+            Source::Recorded(folder) => Self::Recorded(folder.clone(), container::manifest(folder)?),
             Source::Nobody => Self::Nobody,
             Source::Auto | Source::Live(_) => Self::Live(source.runner(false)?.0),
         })

@@ -108,8 +108,8 @@ fn bombs_are_refused_without_a_model() {
             560,
             "more than such a file can hold",
         ),
-        (small, 20_000_000, 0, "`prefill/logits.npy`: is no npy array of ours: its header claims 2"),
-        ("b'('", 60_000, 0, "`prefill/logits.npy`: is no npy array"),
+        (small, 20_000_000, 0, "`prefill/logits`: is no npy array of ours: its header claims 2"),
+        ("b'('", 60_000, 0, "`prefill/logits`: is no npy array"),
     ] {
         let numpy = format!(
             "import struct, zipfile\n\

@@ -1,0 +1,162 @@
+//! Captures on disk. A folder is a capture; what it holds its arrays in is seen from its files: `capture.npz`, files
+//! `STEP/STAGE.npy`, `*.safetensors`, or `capture.jsonl` with `*.bin`.
+
+use super::array::Shapes;
+use super::intake::Intake;
+use super::names::Names;
+use super::npz::{self, Manifest};
+use super::raw::{self, Lines};
+use super::safetensors::Opened;
+use super::{Capture, Store, npy};
+use crate::input;
+use anyhow::{Context as _, Result, bail, ensure};
+use qdiff_engine::model::Graph;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Most bytes of a manifest: a million tokens with ids of seven digits take half of it.
+const LONGEST: u64 = 16 << 20;
+
+/// What a capture is, where something else was named.
+const CAPTURE: &str = "a capture is a folder with manifest.json and capture.npz, or with another container of arrays \
+                       (docs/bring-your-own-engine.md names them)";
+
+/// What a folder holds its arrays in.
+enum Container {
+    /// One archive.
+    Npz(PathBuf),
+    /// A file for each array: its name STEP/STAGE, and where it is.
+    Npy(Vec<(String, PathBuf)>),
+    /// One file or more.
+    Safetensors(Vec<PathBuf>),
+    /// Lines, and files that they name.
+    Raw,
+}
+
+impl Container {
+    /// Looks which of them it is.
+    ///
+    /// # Errors
+    /// None of them, or more than one.
+    fn of(folder: &Path) -> Result<Self> {
+        let problem = || format!("cannot read {}: {CAPTURE}", folder.display());
+        let (mut npz, mut raw, mut safetensors, mut npy) = (None, false, Vec::new(), Vec::new());
+        for entry in std::fs::read_dir(folder).with_context(problem)? {
+            let entry = entry.with_context(problem)?;
+            let path = entry.path();
+            if entry.file_name() == "capture.npz" {
+                npz = Some(path);
+            } else if entry.file_name() == raw::LINES {
+                raw = true;
+            } else if path.extension() == Some(OsStr::new("safetensors")) {
+                safetensors.push(path);
+            } else if entry.file_type().is_ok_and(|t| t.is_dir()) {
+                let step = entry.file_name();
+                for array in std::fs::read_dir(&path).with_context(problem)? {
+                    let array = array.with_context(problem)?.path();
+                    if let (Some(stage), Some("npy")) = (array.file_stem(), array.extension().and_then(OsStr::to_str)) {
+                        npy.push((format!("{}/{}", step.to_string_lossy(), stage.to_string_lossy()), array));
+                    }
+                }
+            }
+        }
+        safetensors.sort();
+        npy.sort();
+        let several = "STEP/STAGE.npy";
+        let held = [
+            (npz.is_some(), "capture.npz"),
+            (raw, raw::LINES),
+            (!safetensors.is_empty(), "*.safetensors"),
+            (!npy.is_empty(), several),
+        ];
+        let held: Vec<&str> = held.into_iter().filter(|(is, _)| *is).map(|(_, what)| what).collect();
+        let shown = folder.display();
+        ensure!(held.len() < 2, "{shown} holds {}: which of them is the capture cannot be told", held.join(" and "));
+        Ok(match npz {
+            Some(path) => Self::Npz(path),
+            None if raw => Self::Raw,
+            None if !safetensors.is_empty() => Self::Safetensors(safetensors),
+            None if !npy.is_empty() => Self::Npy(npy),
+            None => bail!("{shown} holds no arrays: {CAPTURE}"),
+        })
+    }
+}
+
+/// Reads the manifest of the capture in `folder`, and no arrays. A raw container may do without manifest.json.
+///
+/// # Errors
+/// If it is missing, no manifest, or of another version.
+pub fn manifest(folder: &Path) -> Result<Manifest> {
+    let path = folder.join("manifest.json");
+    let name = path.display().to_string();
+    let lines = folder.join(raw::LINES);
+    let is_raw = lines.symlink_metadata().is_ok();
+    if is_raw && path.symlink_metadata().is_err() {
+        return Lines::open(folder)?.manifest(None, &lines.display().to_string());
+    }
+    let bytes = input::bytes(&path, LONGEST).with_context(|| format!("cannot read {name}: {CAPTURE}"))?;
+    if is_raw { Lines::open(folder)?.manifest(Some(bytes), &name) } else { npz::parse(&bytes, &name) }
+}
+
+/// The stages that have an array in the folder, in any step, as they are called.
+///
+/// # Errors
+/// What is no container, or cannot be read.
+pub fn stages(folder: &Path) -> Result<Vec<String>> {
+    let mut all = BTreeSet::new();
+    let mut add = |full: &str| all.extend(full.split_once('/').map(|(_, stage)| stage.to_owned()));
+    match Container::of(folder)? {
+        Container::Npz(path) => {
+            for (i, full) in npz::open(&path)?.file_names().enumerate() {
+                let full = full.with_context(|| format!("{}: entry {i}", path.display()))?;
+                full.strip_suffix(".npy").into_iter().for_each(&mut add);
+            }
+        }
+        Container::Npy(files) => files.iter().for_each(|(full, _)| add(full)),
+        Container::Safetensors(files) => {
+            for path in files {
+                Opened::new(&path)?.names().for_each(&mut add);
+            }
+        }
+        Container::Raw => all.extend(Lines::open(folder)?.names().map(str::to_owned)),
+    }
+    Ok(all.into_iter().collect())
+}
+
+/// Reads the arrays of the capture in `folder` that belong to stages of `graph` into `store`.
+///
+/// # Errors
+/// A folder that holds no container, or more than one. An array that belongs to no stage (with a map such arrays are
+/// passed over), stands there twice, is of no format of [`super::Element`], is not wholly there, or holds more than a
+/// few times what its stage can have: no more memory is taken than that.
+pub fn read(
+    folder: &Path, manifest: &Manifest, stages: (&Graph, &Names), shapes: Shapes, store: &Arc<Store>,
+) -> Result<Capture> {
+    let container = Container::of(folder)?;
+    let name = match &container {
+        Container::Npz(path) => path.display().to_string(),
+        _ => folder.display().to_string(),
+    };
+    if let Container::Npz(path) = container {
+        return npz::arrays(npz::open(&path)?, &name, manifest, stages, shapes, store);
+    }
+    let mut intake = Intake::new(&name, manifest, stages, shapes, store)?;
+    match container {
+        Container::Npz(_) => {}
+        Container::Npy(files) => {
+            for (full, path) in files {
+                let file = input::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+                let length = file.metadata().with_context(|| format!("cannot read {}", path.display()))?.len();
+                intake.take(&full, length, |declared| npy::open(BufReader::new(file), declared))?;
+            }
+        }
+        Container::Safetensors(files) => {
+            files.iter().try_for_each(|path| Opened::new(path)?.read(&mut intake))?;
+        }
+        Container::Raw => Lines::open(folder)?.read(folder, &mut intake)?,
+    }
+    intake.finish()
+}

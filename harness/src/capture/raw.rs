@@ -1,0 +1,258 @@
+//! Raw containers: elements in files `*.bin`, and `capture.jsonl`, which says in one line of JSON each where an array
+//! stands and when a step is whole. It is appended to while the engine runs; what a killed run leaves is read up to the
+//! last step that it ended.
+
+use super::intake::Intake;
+use super::located::Source;
+use super::npz::{Manifest, SCHEMA_VERSION};
+use super::{Element, quoted};
+use crate::input;
+use crate::number::counted;
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+use std::path::Path;
+
+/// The file of lines.
+pub const LINES: &str = "capture.jsonl";
+
+/// Most bytes of it: a million arrays.
+const LONGEST: u64 = 256 << 20;
+
+/// A line of `capture.jsonl`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Line {
+    /// Where an array stands.
+    Array(Place),
+    /// That a step is whole.
+    End(End),
+    /// Why the arrays are not what they should be, as whoever wrote them noticed: they are not judged then.
+    Trouble {
+        /// In words.
+        trouble: String,
+    },
+    /// Fields of the manifest, of an engine that writes none of its own.
+    Head {
+        /// Version of the layout.
+        schema_version: u32,
+        /// The other fields.
+        #[serde(flatten)]
+        fields: Map<String, Value>,
+    },
+}
+
+/// Where an array stands.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// Number of the step, from 0 on, in the order in which they were run.
+    step: usize,
+    /// The stage, such as `L07.q_rope`.
+    name: String,
+    /// Number format of the elements, little-endian.
+    dtype: String,
+    /// Extents, outermost axis first.
+    shape: Vec<usize>,
+    /// How many elements apart the elements of an axis are; row-major where it is not given.
+    #[serde(default)]
+    strides: Option<Vec<u64>>,
+    /// The file, in the same folder.
+    file: String,
+    /// Byte at which the first element stands.
+    offset: u64,
+}
+
+/// The end of a step.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct End {
+    /// Number of the step that is whole.
+    end: usize,
+    /// Position of its first token; where it is not given, the manifest says it.
+    #[serde(default)]
+    first: Option<usize>,
+    /// Its tokens; where they are not given, the manifest says them.
+    #[serde(default)]
+    tokens: Option<Vec<u32>>,
+}
+
+/// What the lines say.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    head: Map<String, Value>,
+    /// Arrays of steps that are whole.
+    places: Vec<Place>,
+    ends: Vec<End>,
+    /// What stands after the last end of a step.
+    cut: Option<String>,
+}
+
+impl Lines {
+    /// Reads those of the folder.
+    ///
+    /// # Errors
+    /// As [`Lines::parse`].
+    pub(super) fn open(folder: &Path) -> Result<Self> {
+        let path = folder.join(LINES);
+        let bytes = input::bytes(&path, LONGEST).with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(&bytes, &path.display().to_string())
+    }
+
+    /// Reads the lines of a file called `name`.
+    ///
+    /// # Errors
+    /// Lines that are none of [`Line`], but for the last, which a killed run did not finish; steps that end twice or in
+    /// another order; arrays of a step that has ended; trouble.
+    fn parse(bytes: &[u8], name: &str) -> Result<Self> {
+        let mut lines = Self::default();
+        let mut rest = bytes.split_inclusive(|byte| *byte == b'\n').enumerate().peekable();
+        while let Some((i, line)) = rest.next() {
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            let problem = || format!("{name} line {}", i + 1);
+            let whole = line.ends_with(b"\n") || rest.peek().is_some();
+            match serde_json::from_slice(line) {
+                Ok(line) => lines.add(line).with_context(problem)?,
+                Err(_) if !whole => lines.cut = Some("its last line is not whole".to_owned()),
+                Err(_) => bail!(
+                    "{}: `{}` is no line of a capture: an array, the end of a step, or fields of the manifest",
+                    problem(),
+                    quoted(&String::from_utf8_lossy(line.trim_ascii()))
+                ),
+            }
+        }
+        let begun = lines.places.iter().filter(|place| place.step == lines.ends.len()).count();
+        if begun > 0 {
+            lines.cut =
+                Some(format!("{} of step {} stand there without its end", counted(begun, "array"), lines.ends.len()));
+            lines.places.retain(|place| place.step < lines.ends.len());
+        }
+        Ok(lines)
+    }
+
+    fn add(&mut self, line: Line) -> Result<()> {
+        let now = self.ends.len();
+        match line {
+            Line::Array(place) => {
+                ensure!(place.step >= now, "an array of step {}, which has ended already", place.step);
+                ensure!(place.step == now, "an array of step {}, before step {now} has ended", place.step);
+                self.places.push(place);
+            }
+            Line::End(end) => {
+                ensure!(end.end == now, "step {} ends where step {now} should; steps end in order, from 0 on", end.end);
+                self.ends.push(end);
+            }
+            Line::Trouble { trouble } => bail!("the engine says of its own arrays: {}", quoted(&trouble)),
+            Line::Head { schema_version, fields } => {
+                self.head = fields;
+                self.head.insert("schema_version".to_owned(), schema_version.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The manifest: what `given` says, the text of manifest.json where there is one, before what the lines say.
+    ///
+    /// # Errors
+    /// No tokens, or others than the manifest's; steps that no prefill and decode have.
+    pub(super) fn manifest(self, given: Option<Vec<u8>>, name: &str) -> Result<Manifest> {
+        let mut manifest = match given {
+            Some(bytes) => super::npz::parse(&bytes, name)?,
+            None => self.described(name)?,
+        };
+        let steps = manifest.steps();
+        ensure!(
+            self.ends.len() <= steps.len(),
+            "{name}: {} ended, and the manifest has {}",
+            counted(self.ends.len(), "step"),
+            steps.len()
+        );
+        for (end, step) in self.ends.iter().zip(&steps) {
+            let tokens = end.tokens.as_ref().is_none_or(|tokens| *tokens == step.tokens);
+            ensure!(
+                tokens && end.first.is_none_or(|first| first == step.first),
+                "{name}: step {} has other tokens or another position than {} of the manifest",
+                end.end,
+                step.label()
+            );
+        }
+        let missing = steps.get(self.ends.len()).map(|step| format!("it ends before {} is whole", step.label()));
+        manifest.cut = self.cut.or(missing);
+        Ok(manifest)
+    }
+
+    /// The manifest that the lines alone come to.
+    fn described(&self, name: &str) -> Result<Manifest> {
+        let mut sizes = Vec::new();
+        let mut all: Vec<u32> = Vec::new();
+        for end in &self.ends {
+            let problem = || format!("{name}: step {}", end.end);
+            let tokens = end.tokens.as_ref().filter(|tokens| !tokens.is_empty());
+            let tokens =
+                tokens.ok_or_else(|| anyhow!("has no tokens, and there is no manifest.json")).with_context(problem)?;
+            if let Some(first) = end.first.filter(|first| *first != all.len()) {
+                bail!("{} begins at position {first}, and the steps before it have {} tokens", problem(), all.len());
+            }
+            sizes.push(tokens.len());
+            all.extend(tokens);
+        }
+        ensure!(!sizes.is_empty(), "{name} holds no step that is whole: nothing can be judged");
+        // Parts of one size, the last of them shorter; then tokens one by one. Whether one that stands alone is the last
+        // part or the first that was decoded makes no step another.
+        let ubatch = sizes[0];
+        let parts = 1 + sizes[1..].iter().take_while(|size| **size == ubatch && ubatch > 1).count();
+        let short = sizes.get(parts).is_some_and(|size| (2..ubatch).contains(size));
+        let prefill = parts + usize::from(short);
+        if let Some(at) = sizes[prefill..].iter().position(|size| *size != 1) {
+            bail!(
+                "{name}: step {} has {} tokens after steps of {ubatch}; steps are a prompt in parts of one size, and then \
+                 single tokens",
+                prefill + at,
+                sizes[prefill + at]
+            );
+        }
+        let decoded = all.split_off(sizes[..prefill].iter().sum());
+        let mut fields = self.head.clone();
+        fields.entry("schema_version").or_insert_with(|| SCHEMA_VERSION.into());
+        fields.entry("engine").or_insert_with(|| "an engine without a name".into());
+        fields.insert("tokens".to_owned(), all.into());
+        fields.insert("decoded".to_owned(), decoded.into());
+        if prefill > 1 {
+            fields.insert("ubatch".to_owned(), ubatch.into());
+        }
+        super::npz::parse(Value::Object(fields).to_string().as_bytes(), name)
+    }
+
+    /// The names of the arrays, without their step.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.places.iter().map(|place| place.name.as_str())
+    }
+
+    /// Hands over the arrays of steps that are whole.
+    ///
+    /// # Errors
+    /// As [`Intake::take`]; arrays that are not in their file, files that are not in the folder.
+    pub(super) fn read(&self, folder: &Path, intake: &mut Intake<'_>) -> Result<()> {
+        let mut sources: HashMap<&str, Source> = HashMap::new();
+        for place in &self.places {
+            let file = place.file.as_str();
+            let plain = Path::new(file).file_name().is_some_and(|name| name == file) && file.ends_with(".bin");
+            let shown = folder.join(LINES);
+            ensure!(plain, "{}: `{}` is no file *.bin of its folder", shown.display(), quoted(file));
+            let source = match sources.get(file) {
+                Some(source) => source.clone(),
+                None => sources.entry(file).or_insert(Source::open(&folder.join(file))?).clone(),
+            };
+            let step = intake.label(place.step).with_context(|| format!("{}: step {}", shown.display(), place.step))?;
+            intake.take(&format!("{step}/{}", place.name), source.length, |_| {
+                let element = Element::named(&place.dtype)?;
+                source.array(element, place.shape.clone(), place.strides.as_deref(), place.offset)
+            })?;
+        }
+        Ok(())
+    }
+}

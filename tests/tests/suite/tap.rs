@@ -1,0 +1,196 @@
+//! The header `tap/qdiff_tap.h`: it compiles as C and C++ without a warning, engines that include it are judged, and what it
+//! cannot dump rightly it says. Their programs stand in `tests/tap/`.
+
+use qdiff_tests::containers::{Array, arrays};
+use qdiff_tests::markdown::{read, root};
+use qdiff_tests::{Folder, Said, empty, exact, folder_with};
+use serde_json::json;
+use std::process::Command;
+
+/// What every compiler must find nothing to say of.
+const STRICT: &str = "-Wall -Wextra -Werror -pedantic -g -O1";
+
+/// A program of `tests/tap/`, compiled in `folder` with these options; without the compiler the test fails, as with a
+/// warning.
+#[track_caller]
+fn compiled(folder: &Folder, compiler: &str, options: &str, source: &str) {
+    let root = root();
+    let mut command = Command::new(compiler);
+    command.current_dir(&**folder).args(STRICT.split(' ')).args(options.split(' '));
+    command.arg("-I").arg(root.join("tap")).arg("-I").arg(root.join("tests/tap/stub"));
+    let output = command.arg(root.join("tests/tap").join(source)).args(["-o", "engine", "-pthread"]).output();
+    let output = output.unwrap_or_else(|e| panic!("{compiler}: {e}; scripts/setup --tests installs it"));
+    Said::from(output).exits(0);
+}
+
+/// Runs it; `dump` is where QDIFF_DUMP points.
+fn runs(folder: &Folder, words: &str, dump: Option<&str>) -> Said {
+    let mut command = Command::new(folder.join("engine"));
+    command.current_dir(&**folder).args(words.split_whitespace()).env_remove("QDIFF_DUMP");
+    command.envs(dump.map(|dump| ("QDIFF_DUMP", folder.join(dump))));
+    // What the memory of a captured graph's copies is kept for, no sanitizer knows.
+    command.env("ASAN_OPTIONS", "detect_leaks=0").output().expect("it was compiled").into()
+}
+
+/// Writes what the engines compute: these arrays, on the tokens of the capture `of`.
+fn write_values(folder: &Folder, of: &str, arrays: &[Array]) {
+    let manifest = folder.json(&format!("{of}/manifest.json"));
+    let tokens = manifest["tokens"].as_array().unwrap();
+    let (mut lines, mut elements, mut step) = (String::new(), Vec::new(), "");
+    for array in arrays {
+        let (label, name) = array.name.split_once('/').unwrap();
+        if label != step {
+            let fed = match label.strip_prefix("step") {
+                Some(n) => vec![&manifest["decoded"][n.parse::<usize>().unwrap() - 1]],
+                None => tokens.iter().collect(),
+            };
+            let first = label.strip_prefix("step").map_or(0, |n| tokens.len() + n.parse::<usize>().unwrap() - 1);
+            let ids: String = fed.iter().map(|id| format!(" {id}")).collect();
+            lines += &format!("step {first} {}{ids}\n", fed.len());
+        }
+        step = label;
+        let (layer, name) = name.strip_prefix('L').and_then(|n| n.split_once('.')).unwrap_or(("-1", name));
+        lines += &format!("tap {name} {layer} {} {}\n", array.shape[0], array.shape[1]);
+        elements.extend(array.bytes());
+    }
+    folder.write("values.txt", lines);
+    folder.write("values.bin", elements);
+}
+
+/// A folder with what the engines compute, of a run with three decode steps.
+fn with_values() -> (Folder, Vec<Array>) {
+    let folder = folder_with(&exact());
+    folder.record("recorded", "-n 3 --stages embed,layer_out,logits");
+    let all = arrays(&folder.join("recorded"));
+    write_values(&folder, "recorded", &all);
+    (folder, all)
+}
+
+/// Every compiler, as C and as C++, with what finds faults in memory where the compiler has it: one and the same dump.
+#[test]
+fn an_engine_in_c_is_judged() {
+    let (folder, mut all) = with_values();
+    let sanitized = "-fsanitize=address,undefined -fno-sanitize-recover=all";
+    for (i, (compiler, options)) in [
+        ("gcc", format!("-std=c99 {sanitized}")),
+        ("g++", format!("-std=c++11 -x c++ {sanitized}")),
+        ("clang", "-std=c99".to_owned()),
+        ("clang++", "-std=c++11 -x c++".to_owned()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        compiled(&folder, compiler, &options, "engine.c");
+        let said = runs(&folder, "", Some(&format!("dump{i}"))).exits(0);
+        assert_eq!(said.to_string(), "", "{compiler}");
+        for file in ["capture.jsonl", "capture.bin"] {
+            let same = std::fs::read(folder.join("dump0").join(file)).unwrap()
+                == std::fs::read(folder.join(format!("dump{i}")).join(file)).unwrap();
+            assert!(same, "{compiler}: another {file}");
+        }
+    }
+    let (code, report, text) = folder.judged("--subject capture:dump0");
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(report["run"]["decoded"].as_array().unwrap().len(), 3, "{text}");
+    assert!(report["subject"]["name"].as_str().unwrap().starts_with("an engine in C (recorded"), "{text}");
+    let rows = |of: &str| report["verdict"]["coverage"][of].as_u64().unwrap();
+    assert_eq!(rows("judged"), rows("asked"), "{text}");
+
+    // Where nobody asks for a dump there is none; where there is one already it is not written over.
+    assert_eq!(runs(&folder, "", None).exits(0).to_string(), "");
+    let again = runs(&folder, "", Some("dump0")).exits(0);
+    assert!(again.stderr.contains("dump0 holds a capture already; nothing is dumped"), "{again}");
+    let nowhere = runs(&folder, "", Some("no/such/folder")).exits(0);
+    assert!(nowhere.stderr.contains("cannot write in QDIFF_DUMP="), "{nowhere}");
+
+    // One value of one layer at one step.
+    let wrong = all.iter_mut().find(|a| a.name == "step2/L01.layer_out").unwrap();
+    wrong.values[7] += 1.0;
+    write_values(&folder, "recorded", &all);
+    runs(&folder, "", Some("wrong")).exits(0);
+    let (code, report, text) = folder.judged("--subject capture:wrong");
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("L01.") && text.contains("at decode step 2"), "{text}");
+    assert_eq!(report["verdict"]["findings"][0]["stage"], "L01.layer_out", "{text}");
+}
+
+/// What the header cannot dump rightly it says, and qdiff refuses the dump with its words.
+#[test]
+fn a_dump_that_is_not_what_it_should_be_says_so() {
+    let (folder, _) = with_values();
+    compiled(&folder, "gcc", "-std=c99", "engine.c");
+    folder.write("values.txt", "tap embed -1 1 1\n");
+    let said = runs(&folder, "", Some("early")).exits(0);
+    assert!(said.stderr.contains("embed was tapped before a step began"), "{said}");
+    let refused = "run -m model.gguf --subject capture:early";
+    folder.refuses(refused, &["the engine says of its own arrays: embed was tapped before a step began"]);
+    folder.write("values.txt", "step 0 1 5\ntap embed -1 1 256\ntap embed -1 1 256\n");
+    runs(&folder, "", Some("twice")).exits(0);
+    folder.refuses("run -m model.gguf --subject capture:twice", &["embed of prefill, which is there already"]);
+}
+
+/// Taps from several threads, under what finds races.
+#[test]
+fn taps_from_several_threads_are_all_there() {
+    let (folder, all) = with_values();
+    compiled(&folder, "g++", "-std=c++11 -fsanitize=thread", "threads.cpp");
+    let said = runs(&folder, "", Some("dump")).exits(0);
+    assert_eq!(said.to_string(), "");
+    let lines = folder.text("dump/capture.jsonl");
+    assert_eq!(lines.matches("\"offset\"").count(), all.len());
+    let (code, _, text) = folder.judged("--subject capture:dump");
+    assert_eq!(code, 0, "{text}");
+}
+
+/// The tap's work on a GPU, its streams and graphs run by a thread: each replay of a graph is a step, and a dump that
+/// would show only the last replay is none. `scripts/tap-round` does the same on a GPU.
+#[test]
+fn replays_of_a_graph_are_dumped() {
+    let (folder, all) = with_values();
+    let sanitizers = ["-fsanitize=thread", "-fsanitize=address,undefined -fno-sanitize-recover=all"];
+    for (i, sanitizer) in sanitizers.into_iter().enumerate() {
+        compiled(&folder, "g++", &format!("-std=c++11 -x c++ {sanitizer}"), "graph.cu");
+        for way in ["marks", "counted", "forgotten"] {
+            let said = runs(&folder, way, Some(&format!("{way}{i}"))).exits(0);
+            assert_eq!(said.stderr.is_empty(), way != "forgotten", "{said}");
+        }
+    }
+    let (code, report, text) = folder.judged("--subject capture:marks0");
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(report["run"]["decoded"].as_array().unwrap().len(), 3, "{text}");
+    // Steps that counted themselves have no tokens: a manifest names them, and they are held against it in number.
+    folder.refuses("run -m model.gguf --subject capture:counted0", &["has no tokens, and there is no manifest.json"]);
+    let recorded = folder.json("recorded/manifest.json");
+    let manifest =
+        json!({"schema_version": 3, "engine": "mine", "tokens": recorded["tokens"], "decoded": recorded["decoded"]});
+    folder.write("counted0/manifest.json", manifest.to_string());
+    let (code, _, text) = folder.judged("--subject capture:counted0");
+    assert_eq!(code, 0, "{text}");
+    let words = "in step 0: a graph was replayed without QDIFF_STEP_ON, and the last replay alone would be seen";
+    folder.refuses("run -m model.gguf --subject capture:forgotten0", &[words]);
+    let mut all = all;
+    all.iter_mut().find(|a| a.name == "step3/L00.layer_out").unwrap().values[3] *= 2.0;
+    write_values(&folder, "recorded", &all);
+    runs(&folder, "marks", Some("wrong")).exits(0);
+    let (code, report, text) = folder.judged("--subject capture:wrong");
+    assert_eq!((code, &report["verdict"]["findings"][0]["stage"]), (1, &json!("L00.layer_out")), "{text}");
+}
+
+/// What the documentation shows is what the header takes, and no more than 15 lines.
+#[test]
+fn the_shortest_example_compiles() {
+    let document = read("docs/bring-your-own-engine.md");
+    let example = document.split_once("```cpp\n").unwrap().1.split_once("```").unwrap().0;
+    let (include, calls) = example.split_once("\n\n").unwrap();
+    assert!(example.lines().filter(|line| !line.is_empty()).count() < 15, "{example}");
+    let folder = empty();
+    folder.write(
+        "example.cpp",
+        format!(
+            "{include}\nvoid engine(int first, const int32_t *tokens, int n, const float *x, const float *logits, int layer, \
+             int n_embd, int n_vocab) {{\n{calls}}}\n"
+        ),
+    );
+    let source = folder.join("example.cpp");
+    compiled(&folder, "g++", "-std=c++11 -c", source.to_str().unwrap());
+}
