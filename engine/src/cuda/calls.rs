@@ -218,9 +218,7 @@ impl Calls<'_> {
     }
 
     /// The product on the tensor cores, each sum in shares that stand at `parts` until they are added up.
-    pub(super) fn in_shares(
-        shares: usize, weight: &Weight, x: Ptr, y: Ptr, tokens: usize, parts: Ptr,
-    ) -> Vec<Job> {
+    pub(super) fn in_shares(shares: usize, weight: &Weight, x: Ptr, y: Ptr, tokens: usize, parts: Ptr) -> Vec<Job> {
         let mut call = Self::tiles(weight, x, parts, tokens);
         call.grid.2 = shares as u32;
         let count = weight.m * tokens;

@@ -99,8 +99,7 @@ fn begun(head: &'static str) -> Bug {
     let (name, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
     let file = File::ALL.iter().copied().find(|file| file.path() == path);
     let file = file.unwrap_or_else(|| panic!("{head}: no such kernel"));
-    let format =
-        words.next().map(|word| GgmlType::ALL_SUPPORTED.iter().copied().find(|ty| ty.to_string() == word));
+    let format = words.next().map(|word| GgmlType::ALL_SUPPORTED.iter().copied().find(|ty| ty.to_string() == word));
     let format = format.map(|ty| ty.unwrap_or_else(|| panic!("{head}: no such format")));
     Bug { name, file, format, edits: Vec::new() }
 }

@@ -151,7 +151,6 @@ pub(super) const FAULTS: &[Fault] = faults! {
     "upper-pairs-of-the-neighbouring-group", (Op::Linear, Role::Query, _) => edited;
     "scales-without-a-sign", (Op::Linear, Role::Key, _) => edited;
     "one-scale-for-four-blocks", (Op::Linear, Role::Up, _) => edited;
-    "low-bytes-of-halves-lost", (Op::Linear, Role::Logits, _) => edited;
 
     "half-of-the-warps-summed", (Op::RmsNorm(_), Role::AttnInput, _) => edited;
     "mean-in-half", (Op::RmsNorm(_), Role::FfnInput, _) => edited;
