@@ -243,7 +243,8 @@ impl Tally<'_> {
     /// Each independent fault in one layer of a real model, and clean runs of
     /// its prompts. Round trips say nothing more there than on small models.
     fn real(&mut self, path: &Path, request: &ScoreRequest) -> Result<()> {
-        self.sources.retain(|s| s.independent);
+        // Bugs that take a long prompt are told with the numbers of small models.
+        self.sources.retain(|s| s.independent && s.prompt == SHORT);
         let opened = LoadedModel::new(path)?;
         let prompt = prompts::resolve(&opened, &request.prompt, Style::default())?.tokens;
         opened.check(&prompt, DECODE)?;
