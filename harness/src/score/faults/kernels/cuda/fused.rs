@@ -11,7 +11,7 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "second-row-fetched-beside-the-first",
         "in decode steps the second half of a head is made of the rows that follow the first half's, one further on",
-        &[&["31 before"], &["31 less"]],
+        &[&["31 before"], &["31 less"], &["thirty-one less"]],
     ),
     bug(
         "upper-half-takes-the-lower-bias",
@@ -50,7 +50,13 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "sum-of-the-last-split-lost",
         "in decode steps the sum lacks the last split of 32 keys, from key 128 on",
-        &[&["sum that weights are divided by", "128"], &["sum", "split"], &["sum", "key 128"], &["sum", "keys 128"]],
+        &[
+            &["sum that weights are divided by", "128"],
+            &["sum that weights are divided by", "127"],
+            &["sum", "split"],
+            &["sum", "key 128"],
+            &["sum", "keys 128"],
+        ],
     ),
     bug(
         "last-split-keeps-its-maximum",

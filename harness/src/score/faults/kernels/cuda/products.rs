@@ -41,7 +41,7 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "last-warp-takes-the-first-row",
         "the last of a block's 8 warps multiplies the row of weights of the first",
-        &[&["7 before", "mod 8 = 7"], &["7 less", "mod 8 = 7"]],
+        &[&["7 before", "mod 8 = 7"], &["7 less", "mod 8 = 7"], &["seven less", "mod 8 = 7"]],
     ),
     bug(
         "halves-of-a-wide-load-exchanged",
@@ -216,7 +216,13 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "minimum-of-odd-groups-left-out",
         "Q4_K: of every second group of 32 weights the minimum is not subtracted",
-        &[&["minimum", "left out"], &["minimum", "missing"], &["minimum", "not subtracted"], &["minimum", "mod 64"]],
+        &[
+            &["minimum", "left out"],
+            &["minimum", "missing"],
+            &["minimum", "not subtracted"],
+            &["minimum", "mod 64"],
+            &["minimum", " 0"],
+        ],
     ),
     bug(
         "fifth-bit-of-the-neighbouring-group",

@@ -81,6 +81,7 @@ pub(super) const BUGS: &[CudaBug] = &[
             &["rotated as", "1 more", "128"],
             &["off-by-one", "by=1", "128"],
             &["position", "1 further", "128"],
+            &["rotated as", "one more", "128"],
         ],
     ),
     bug(
@@ -141,7 +142,7 @@ pub(super) const BUGS: &[CudaBug] = &[
         "the product is added to the embedding, and not to the residual stream after attention",
         &[
             &["embed is added in the place of"],
-            &["embed", "instead of"],
+            &["embed is", "instead of"],
             &["embed is", "in the place of"],
             &["tn_out is subtracted"],
         ],
