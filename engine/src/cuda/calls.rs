@@ -199,21 +199,31 @@ impl Calls<'_> {
     /// second kernel adds up.
     fn gemm(&self, weight: &Weight, x: Ptr, y: Ptr, tokens: usize) -> Vec<Job> {
         let (n, m) = (weight.n, weight.m);
-        let (across, down) = (m.div_ceil(GEMM_TILE), tokens.div_ceil(GEMM_TILE));
-        let params = GemmParams { x, w: weight.planes, y, n: n as i32, m: m as i32, tokens: tokens as i32 };
-        let mut call = Call::new(params, (across as u32, down as u32, 1), GEMM_THREADS);
-        call = call.of(&[&weight.ty]).shared(GEMM_SHARED);
-        let free = self.functions.resident(&call) as usize / (across * down);
+        let call = Self::tiles(weight, x, y, tokens);
+        let free = self.functions.resident(&call) as usize / (call.grid.0 * call.grid.1) as usize;
         // Fewer with more tokens, so that whatever a step may need a step of one token does.
         let shares = free.min(n / 32 / GEMM_STEPS).min(PARTS / (m * tokens));
         if shares <= 1 {
             return vec![Job::Kernel(call)];
         }
-        let parts = self.memory.parts;
-        call.params = GemmParams { y: parts, ..params }.into();
+        Self::in_shares(shares, weight, x, y, tokens, self.memory.parts)
+    }
+
+    /// The product on the tensor cores, each sum at once.
+    pub(super) fn tiles(weight: &Weight, x: Ptr, y: Ptr, tokens: usize) -> Call {
+        let Weight { planes: w, n, m, ref ty, .. } = *weight;
+        let grid = (m.div_ceil(GEMM_TILE) as u32, tokens.div_ceil(GEMM_TILE) as u32, 1);
+        let params = GemmParams { x, w, y, n: n as i32, m: m as i32, tokens: tokens as i32 };
+        Call::new(params, grid, GEMM_THREADS).of(&[ty]).shared(GEMM_SHARED)
+    }
+
+    /// The product on the tensor cores, each sum in shares that stand at `parts` until they are added up.
+    pub(super) fn in_shares(shares: usize, weight: &Weight, x: Ptr, y: Ptr, tokens: usize, parts: Ptr) -> Vec<Job> {
+        let mut call = Self::tiles(weight, x, parts, tokens);
         call.grid.2 = shares as u32;
-        let sum = SumPartsParams { parts, y, shares: shares as i32, count: (m * tokens) as i32 };
-        vec![Job::Kernel(call), Job::Kernel(Call::flat(sum, m * tokens))]
+        let count = weight.m * tokens;
+        let sum = SumPartsParams { parts, y, shares: shares as i32, count: count as i32 };
+        vec![Job::Kernel(call), Job::Kernel(Call::flat(sum, count))]
     }
 
     /// Brings a cache of `elements` at `from` to where it stands as f32, if it is not f32 itself.

@@ -1,7 +1,7 @@
 //! Kernels compiled by NVRTC to a cubin for the card at hand, and kept on disk by what they were compiled from.
 
 use super::CudaError;
-use super::kernels::{File, Kernel, included};
+use super::kernels::{Kernel, included};
 use cudarc::nvrtc::{result, sys};
 use std::ffi::{CStr, CString};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -12,18 +12,18 @@ use std::path::PathBuf;
 pub struct Source {
     /// Name of the kernels.
     pub name: &'static str,
-    /// Includes the kernel's file, and has the compiler check its parameters.
+    /// The kernel's file, and checks of its parameters by the compiler.
     pub text: String,
     /// The kernels wanted, as C++ spells them, e.g. `embed<Q4_K>`.
     pub kernels: Vec<String>,
 }
 
 impl Source {
-    /// The program of `kernels`, all of `file`.
-    pub fn new<'a>(file: File, kernels: impl IntoIterator<Item = &'a Kernel>) -> Self {
+    /// The program of `kernels`, which are `first` and others of the same file, with the same bug if with any.
+    pub fn new<'a>(first: &Kernel, kernels: impl IntoIterator<Item = &'a Kernel>) -> Self {
         Self {
-            name: file.name(),
-            text: format!("#include \"{}\"\n{}", file.path(), file.checks()),
+            name: first.file.name(),
+            text: first.program() + &first.file.checks(),
             kernels: kernels.into_iter().map(ToString::to_string).collect(),
         }
     }

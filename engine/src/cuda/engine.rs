@@ -154,7 +154,10 @@ impl CudaEngine {
         self.position
     }
 
-    /// Plants faults at nodes of the graph, by index, in the tapped path with its own kernels on a cache of f32.
+    /// Plants faults at nodes of the graph, by index, in its own kernels on a cache of f32; those of [`faults::all`] in
+    /// the tapped path.
+    ///
+    /// [`faults::all`]: super::faults::all
     ///
     /// # Errors
     /// If CUDA fails, or a kernel with a bug does not compile.
@@ -325,7 +328,7 @@ impl CudaEngine {
         let mut calls: Vec<Call> = if captured.wanted == wanted && !self.apart {
             vec![self.fused(fast, &|_| false).embed_token(token, self.position)]
         } else {
-            calls_of(self.fused(fast, &|i| wanted[i]).decode(token, self.position)).collect()
+            calls_of(self.schedule_of(Some(fast), &|i| wanted[i]).step(&[token], self.position)).collect()
         };
         #[cfg(any(test, feature = "faults"))]
         if let Some(planted) = fast.planted {
@@ -353,7 +356,7 @@ impl CudaEngine {
 
     fn capture(&self, fast: &Fast) -> Result<Captured, CudaError> {
         #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
-        let mut calls: Vec<Call> = calls_of(self.fused(fast, &|_| false).decode(0, 0)).collect();
+        let mut calls: Vec<Call> = calls_of(self.schedule_of(Some(fast), &|_| false).step(&[0], 0)).collect();
         #[cfg(any(test, feature = "faults"))]
         if let Some(planted) = fast.planted {
             planted.spoil(&mut calls, None, &fast.decoder);
@@ -393,9 +396,13 @@ impl CudaEngine {
     }
 
     fn schedule<'a>(&'a self, wants: &'a dyn Fn(usize) -> bool) -> Schedule<'a> {
+        self.schedule_of(self.fast.as_ref(), wants)
+    }
+
+    fn schedule_of<'a>(&'a self, fast: Option<&'a Fast>, wants: &'a dyn Fn(usize) -> bool) -> Schedule<'a> {
         Schedule {
             calls: self.calls(),
-            fused: self.fast.as_ref().map(|fast| self.fused(fast, wants)),
+            fused: fast.map(|fast| self.fused(fast, wants)),
             #[cfg(any(test, feature = "faults"))]
             planted: self.planted.as_ref(),
         }

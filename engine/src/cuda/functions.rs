@@ -3,7 +3,7 @@
 use super::CudaError;
 use super::compile::{Source, cached};
 use super::device::Doing as _;
-use super::kernels::{File, Kernel};
+use super::kernels::Kernel;
 use super::launch::Call;
 use cudarc::driver::{CudaContext, CudaFunction, sys};
 use cudarc::nvrtc::Ptx;
@@ -79,14 +79,12 @@ impl Functions {
             let most = shared.entry(call.kernel()).or_default();
             *most = call.shared.max(*most);
         }
-        let missing = |file: &File| {
-            let of = shared.keys().filter(|k| k.file == *file && !self.loaded.contains_key(k));
-            let mut kernels: Vec<&Kernel> = of.collect();
-            // In an order of their own, so that the cache finds them again.
-            kernels.sort_by(|a, b| a.arguments.cmp(&b.arguments));
-            (!kernels.is_empty()).then(|| (Source::new(*file, kernels.iter().copied()), kernels))
-        };
-        let sources: Vec<(Source, Vec<&Kernel>)> = File::ALL.iter().filter_map(missing).collect();
+        let mut missing: Vec<&Kernel> = shared.keys().filter(|k| !self.loaded.contains_key(k)).collect();
+        // In an order of their own, so that the cache finds them again.
+        missing.sort_by_cached_key(|kernel| (kernel.program(), kernel.arguments.clone()));
+        let of_one_text = missing.chunk_by(|a, b| a.program() == b.program());
+        let sources: Vec<(Source, &[&Kernel])> =
+            of_one_text.map(|kernels| (Source::new(kernels[0], kernels.iter().copied()), kernels)).collect();
         let compiled = sources.par_iter().map(|(source, _)| cached(source, arch)).collect::<Result<Vec<_>, _>>()?;
         for ((_, kernels), compiled) in sources.iter().zip(compiled) {
             let module = context.load_module(Ptx::from_binary(compiled.cubin)).doing("loading a kernel")?;

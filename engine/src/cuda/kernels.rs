@@ -4,6 +4,8 @@
 //! does; [`File::checks`] has the compiler compare the two, and `functions` asks the driver for the size of
 //! what was compiled.
 
+#[cfg(any(test, feature = "faults"))]
+use super::faults::Bug;
 use super::launch::Ptr;
 use super::weights::Planes;
 use std::ffi::c_void;
@@ -235,6 +237,30 @@ pub struct Kernel {
     pub file: File,
     /// Arguments of the template, e.g. `Q4_K, KvF16`; empty for a kernel that is none.
     pub arguments: String,
+    /// A bug that is written into the file.
+    #[cfg(any(test, feature = "faults"))]
+    pub bug: Option<&'static Bug>,
+}
+
+impl Kernel {
+    /// The file's kernel, made for `arguments`.
+    pub fn new(file: File, arguments: String) -> Self {
+        Self {
+            file,
+            arguments,
+            #[cfg(any(test, feature = "faults"))]
+            bug: None,
+        }
+    }
+
+    /// What the compiler is given of the file.
+    pub fn program(&self) -> String {
+        #[cfg(any(test, feature = "faults"))]
+        if let Some(bug) = self.bug {
+            return bug.program();
+        }
+        format!("#include \"{}\"\n", self.file.path())
+    }
 }
 
 impl fmt::Display for Kernel {

@@ -1,6 +1,8 @@
 //! A kernel launch as data: built from the graph, looked at or changed, then run.
 
 use super::CudaError;
+#[cfg(any(test, feature = "faults"))]
+use super::faults::Bug;
 use super::kernels::{Kernel, Params};
 use cudarc::driver::{CudaFunction, CudaStream, DriverError, sys};
 use std::ffi::c_void;
@@ -25,12 +27,23 @@ pub struct Call {
     pub block: (u32, u32, u32),
     /// Dynamic shared memory of a block, in bytes.
     pub shared: u32,
+    /// A bug that is written into the kernel.
+    #[cfg(any(test, feature = "faults"))]
+    pub bug: Option<&'static Bug>,
 }
 
 impl Call {
     /// A launch over a grid of blocks of `threads`.
     pub fn new(params: impl Into<Params>, grid: (u32, u32, u32), threads: u32) -> Self {
-        Self { params: params.into(), arguments: String::new(), grid, block: (threads, 1, 1), shared: 0 }
+        Self {
+            params: params.into(),
+            arguments: String::new(),
+            grid,
+            block: (threads, 1, 1),
+            shared: 0,
+            #[cfg(any(test, feature = "faults"))]
+            bug: None,
+        }
     }
 
     /// A launch of one thread per element.
@@ -60,7 +73,11 @@ impl Call {
 
     /// The kernel that it launches.
     pub fn kernel(&self) -> Kernel {
-        Kernel { file: self.params.file(), arguments: self.arguments.clone() }
+        Kernel {
+            #[cfg(any(test, feature = "faults"))]
+            bug: self.bug,
+            ..Kernel::new(self.params.file(), self.arguments.clone())
+        }
     }
 
     fn failed(&self, error: DriverError) -> CudaError {

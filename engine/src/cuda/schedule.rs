@@ -57,7 +57,15 @@ impl Schedule<'_> {
     /// A step of `token`, or a longer one.
     pub fn step(&self, tokens: &[u32], first: usize) -> Vec<Launch> {
         match (&self.fused, tokens) {
-            (Some(fused), [token]) => fused.decode(*token, first),
+            (Some(fused), [token]) => {
+                #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
+                let mut all = fused.decode(*token, first);
+                #[cfg(any(test, feature = "faults"))]
+                if let Some(planted) = self.planted {
+                    all.iter_mut().for_each(|launch| planted.spoil_fused(&self.calls, launch));
+                }
+                all
+            }
             _ => self.walk(Span { tokens: tokens.len(), first }),
         }
     }
@@ -68,7 +76,15 @@ impl Schedule<'_> {
         for index in 0..self.calls.graph.nodes.len() {
             let attention = self.fused.and_then(|f| Some((f, f.decoder.attention_of(index)?)));
             match attention {
-                Some((fused, layer)) if layer.context == index => all.push(fused.prefill_attention(layer, span)),
+                Some((fused, layer)) if layer.context == index => {
+                    #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
+                    let mut launch = fused.prefill_attention(layer, span);
+                    #[cfg(any(test, feature = "faults"))]
+                    if let Some(planted) = self.planted {
+                        planted.spoil_fused(&self.calls, &mut launch);
+                    }
+                    all.push(launch);
+                }
                 Some(_) => {}
                 None => all.push(self.node(index, span)),
             }

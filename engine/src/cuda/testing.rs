@@ -14,7 +14,7 @@ pub fn graphs() -> [Graph; 2] {
         "block_count" | "attention.head_count_kv" => 2,
         "attention.head_count" => 4,
         "attention.key_length" | "attention.value_length" | "rope.dimension_count" => 32,
-        "feed_forward_length" => 96,
+        "feed_forward_length" => 480,
         _ => 64,
     });
     [qwen2::graph(&metadata), qwen3::graph(&metadata)].map(|graph| graph.expect("a small model is one"))

@@ -1,9 +1,14 @@
 //! The CUDA engine's own faults: in its launches and kernels.
 
-use super::source::{FaultSource, Plant, planted};
-use crate::mutations::CauseId;
+use super::faults::kernels::cuda::find;
+use super::source::{FaultSource, Fragments, LONG, Plant, SHORT, in_stages, planted, unlisted};
+use crate::loaded::LoadedModel;
+use crate::room::Room;
+use crate::runners::Runner;
 use crate::runners::cuda::Cuda;
+use anyhow::Result;
 use qdiff_engine::cuda::{Options, Path, faults};
+use qdiff_engine::model::{Graph, Model, WeightSource as _};
 
 /// Faults that `qdiff_engine::cuda::faults` plants in the tapped path.
 pub static CUDA: FaultSource = FaultSource {
@@ -11,18 +16,14 @@ pub static CUDA: FaultSource = FaultSource {
     independent: true,
     told: None,
     several: false,
+    prompt: SHORT,
     plants: |graph, _| {
         let of =
             |(index, fault): (usize, &faults::Fault)| planted(index, fault.cause, graph, |n| (fault.fits)(graph, n));
         let all: Vec<_> = faults::all().iter().enumerate().map(of).collect::<anyhow::Result<_>>()?;
         Ok(all.concat())
     },
-    subject: |opened, plants, room| {
-        let graph = opened.model.graph();
-        let places = plants.iter().filter_map(|p| Some((graph.index(p.stage)?, &faults::all()[p.fault]))).collect();
-        let options = Options { step: room.step, context: room.context, ..Options::default() };
-        Ok(Box::new(Cuda::planted(&opened.model, options, places)?))
-    },
+    subject: |opened, plants, room| subject(opened, plants, room, Path::Tapped, faults::all()),
 };
 
 /// Bugs of the captured graph, which only a replayed decode step shows.
@@ -31,18 +32,67 @@ pub static CUDA_FAST: FaultSource = FaultSource {
     independent: true,
     told: Some(|fault| faults::REPLAYED.get(fault).map_or(&[], |f| f.told)),
     several: true,
+    prompt: SHORT,
     plants: |graph, _| {
         let of = |(index, fault): (usize, &faults::Replayed)| {
             let first = graph.nodes[fault.first(graph)?].id;
-            let cause = CauseId { mutation: fault.name.to_owned(), parameters: Vec::new(), since: None };
-            Some(Plant { fault: index, cause, stage: first })
+            Some(Plant { fault: index, cause: unlisted(fault.name), stage: first, of_format: false })
         };
         Ok(faults::REPLAYED.iter().enumerate().filter_map(of).collect())
     },
     subject: |opened, plants, room| {
-        let (step, context) = (room.step, room.context);
-        let options = Options { step, context, path: Path::Fast, taps: true, ..Options::default() };
+        let options = options(room, Path::Fast);
         let faults = plants.iter().map(|p| &faults::REPLAYED[p.fault]).collect();
         Ok(Box::new(Cuda::planted_in_graph(&opened.model, options, faults)?))
     },
 };
+
+/// Bugs of kernels that stand in no catalogue, in the tapped path.
+pub static CUDA_KERNELS: FaultSource = FaultSource {
+    name: "bugs of CUDA kernels in no catalogue (cuda)",
+    independent: true,
+    told: Some(|fault| told(faults::tapped(), fault)),
+    several: false,
+    prompt: LONG,
+    plants: |graph, model| Ok(bugs(faults::tapped(), graph, model)),
+    subject: |opened, plants, room| subject(opened, plants, room, Path::Tapped, faults::tapped()),
+};
+
+/// And in the fused path, where one bug may spoil several stages: the first of them counts.
+pub static FUSED_KERNELS: FaultSource = FaultSource {
+    name: "bugs of CUDA kernels in no catalogue (cuda-fast)",
+    independent: true,
+    told: Some(|fault| told(faults::fused(), fault)),
+    several: true,
+    prompt: LONG,
+    plants: |graph, model| Ok(bugs(faults::fused(), graph, model)),
+    subject: |opened, plants, room| subject(opened, plants, room, Path::Fast, faults::fused()),
+};
+
+fn options(room: Room, path: Path) -> Options {
+    Options { step: room.step, context: room.context, path, taps: path == Path::Fast, ..Options::default() }
+}
+
+/// The engine with plants of these faults.
+fn subject<'a>(
+    opened: &'a LoadedModel, plants: &[Plant], room: Room, path: Path, faults: &'static [faults::Fault],
+) -> Result<Box<dyn Runner + 'a>> {
+    let graph = opened.model.graph();
+    let places = plants.iter().filter_map(|p| Some((graph.index(p.stage)?, &faults[p.fault]))).collect();
+    Ok(Box::new(Cuda::planted(&opened.model, options(room, path), places)?))
+}
+
+fn told(bugs: &[faults::Fault], index: usize) -> Fragments {
+    bugs.get(index).and_then(|bug| find(bug.cause)).map_or(&[], |bug| bug.told)
+}
+
+/// These bugs in every stage where they can be; those of a block format only where the weights have it.
+fn bugs(all: &'static [faults::Fault], graph: &Graph, model: &Model) -> Vec<Plant> {
+    let of = |(index, fault): (usize, &'static faults::Fault)| {
+        let format = faults::bug(fault.cause).and_then(|bug| bug.format);
+        let stored = |tensor: &str| format.is_none_or(|format| model.ggml_type(tensor) == format);
+        let here = |n: &qdiff_engine::model::Node| (fault.fits)(graph, n) && n.weights.iter().all(|w| stored(&w.name));
+        in_stages(index, &unlisted(fault.cause), format.is_some(), graph, here).collect::<Vec<_>>()
+    };
+    all.iter().enumerate().flat_map(of).collect()
+}

@@ -240,7 +240,7 @@ impl<'a> ScoreRun<'a> {
             for m in MAGNITUDES {
                 let parameters = vec![(parameter.to_owned(), value(config, m))];
                 let id = CauseId { mutation: mutation.to_owned(), parameters, since: None };
-                let plant = Plant { fault: 0, cause: id, stage };
+                let plant = Plant { fault: 0, cause: id, stage, of_format: false };
                 let (diagnosis, ..) = self.diagnose(&ROUND_TRIPS, std::slice::from_ref(&plant))?;
                 let Some(first) = diagnosis.findings.first().filter(|f| f.id == stage) else {
                     break;

@@ -18,14 +18,14 @@ pub struct Plant {
     pub cause: CauseId,
     /// The stage.
     pub stage: StageId,
+    /// Whether it is the fault of decoding a block format.
+    pub of_format: bool,
 }
 
-impl Plant {
-    /// Whether it is the fault of decoding a block format.
-    pub fn of_format(&self) -> bool {
-        find(&self.cause.mutation).is_some_and(Mutation::decodes)
-    }
-}
+/// Tokens of the prompt on synthetic models.
+pub const SHORT: usize = 24;
+/// And where tiles, splits and tails of kernels must show: a multiple of 2 alone, beyond 128.
+pub const LONG: usize = 150;
 
 /// What a right explanation has: all fragments of one of these sets.
 pub(super) type Fragments = &'static [&'static [&'static str]];
@@ -43,6 +43,8 @@ pub struct FaultSource {
     pub(super) told: Option<fn(usize) -> Fragments>,
     /// Whether one fault may spoil several stages: then the first that is found counts.
     pub(super) several: bool,
+    /// Tokens of the prompt that it is planted with on synthetic models.
+    pub prompt: usize,
     /// Every fault with every stage of the graph it can be planted in.
     pub(super) plants: fn(&Graph, &Model) -> Result<Vec<Plant>>,
     /// A subject that carries these; a right one, where there are none.
@@ -58,14 +60,20 @@ pub(super) fn planted(fault: usize, cause: &str, graph: &Graph, here: impl Fn(&N
     let cause = known.with_context(|| {
         format!("the fault `{cause}` of the score names no mutation; write its cause as `qdiff mutations list` has it")
     })?;
-    Ok(in_stages(fault, &cause, graph, here).collect())
+    let of_format = find(&cause.mutation).is_some_and(Mutation::decodes);
+    Ok(in_stages(fault, &cause, of_format, graph, here).collect())
 }
 
-fn in_stages(
-    fault: usize, cause: &CauseId, graph: &Graph, here: impl Fn(&Node) -> bool,
+/// What a bug is called that is no mutation.
+pub(super) fn unlisted(name: &str) -> CauseId {
+    CauseId { mutation: name.to_owned(), parameters: Vec::new(), since: None }
+}
+
+pub(super) fn in_stages(
+    fault: usize, cause: &CauseId, of_format: bool, graph: &Graph, here: impl Fn(&Node) -> bool,
 ) -> impl Iterator<Item = Plant> {
     let stages = graph.nodes.iter().filter(move |n| here(n)).map(|n| n.id);
-    stages.map(move |stage| Plant { fault, cause: cause.clone(), stage })
+    stages.map(move |stage| Plant { fault, cause: cause.clone(), stage, of_format })
 }
 
 /// The CPU engine's independent faults.
@@ -74,6 +82,7 @@ pub static INDEPENDENT: FaultSource = FaultSource {
     independent: true,
     told: None,
     several: false,
+    prompt: SHORT,
     plants: |graph, model| {
         let of = |(index, fault): (usize, &faults::Fault)| {
             planted(index, fault.cause, graph, |n| (fault.places)(graph, n, model))
@@ -94,10 +103,10 @@ pub static KERNELS: FaultSource = FaultSource {
     independent: true,
     told: Some(|fault| faults::kernels::all().nth(fault).map_or(&[], |f| f.told)),
     several: false,
+    prompt: SHORT,
     plants: |graph, model| {
         let of = |(fault, bug): (usize, &'static faults::kernels::KernelFault)| {
-            let cause = CauseId { mutation: bug.name.to_owned(), parameters: Vec::new(), since: None };
-            in_stages(fault, &cause, graph, |n| (bug.places)(graph, n, model)).collect::<Vec<_>>()
+            in_stages(fault, &unlisted(bug.name), false, graph, |n| (bug.places)(graph, n, model)).collect::<Vec<_>>()
         };
         Ok(faults::kernels::all().enumerate().flat_map(of).collect())
     },
@@ -115,6 +124,7 @@ pub static ROUND_TRIPS: FaultSource = FaultSource {
     independent: false,
     told: None,
     several: false,
+    prompt: SHORT,
     plants: |graph, model| {
         let of = |(index, m): (usize, &Mutation)| {
             let values = m.defaults();
@@ -123,7 +133,7 @@ pub static ROUND_TRIPS: FaultSource = FaultSource {
                 let known = || n.weights.iter().all(|w| m.is_known_to(model, &w.name));
                 m.applied(n, &values, graph).is_some() && known()
             };
-            in_stages(index, &CauseId::new(m, &values), graph, here).collect::<Vec<_>>()
+            in_stages(index, &CauseId::new(m, &values), m.decodes(), graph, here).collect::<Vec<_>>()
         };
         Ok(catalogue().enumerate().filter(|(_, m)| m.recurs).flat_map(of).collect())
     },

@@ -7,21 +7,19 @@ use crate::arithmetic::Number;
 use crate::loaded::LoadedModel;
 use crate::machine::Machine;
 use crate::prompts::{self, Style};
-use crate::score::{Clean, FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, Sampling, Score, ScoreRun};
+use crate::score::{Clean, FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use qdiff_engine::model::{Node, Role};
 use qdiff_engine::ops::Op;
 use qdiff_engine::quant::GgmlType;
 use qdiff_synth::Synth;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Decode steps of every run: enough that what is stale or stuck shows.
 const DECODE: usize = 3;
-
-/// Tokens of the prompt on synthetic models.
-const PROMPT: usize = 24;
 
 /// Which faults to plant where.
 #[derive(Clone, Debug, Args)]
@@ -33,7 +31,7 @@ pub struct ScoreRequest {
     #[arg(short, long, default_value = "haiku", requires = "model", value_parser = values::PROMPT,
           hide_possible_values = true, help_heading = "What to run")]
     pub prompt: String,
-    /// Whose faults: cpu, or cuda (its launches and kernels; needs a GPU and a build with --features faults)
+    /// Whose faults: cpu, or cuda and cuda-fast (launches and kernels; need a GPU and a build with --features faults)
     #[arg(long, value_enum, default_value_t = ScoreSubject::Cpu, env = "QDIFF_SUBJECT", help_heading = "Sides")]
     pub subject: ScoreSubject,
     /// One layer for each fault instead of first, middle and last
@@ -53,6 +51,18 @@ pub enum ScoreSubject {
     Cpu,
     /// The CUDA engine's
     Cuda,
+    /// Its fused path's
+    CudaFast,
+}
+
+impl ScoreSubject {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+            Self::CudaFast => "cuda-fast",
+        }
+    }
 }
 
 /// Plants, diagnoses and counts.
@@ -65,7 +75,7 @@ pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
     let mut tally = Tally {
         sources: sources(request.subject)?,
         score: Score {
-            subject: if request.subject == ScoreSubject::Cuda { "cuda" } else { "cpu" }.to_owned(),
+            subject: request.subject.name().to_owned(),
             on: on(request)?,
             command: command(request),
             machine: Machine::this(),
@@ -100,7 +110,7 @@ fn on(request: &ScoreRequest) -> Result<String> {
 fn command(request: &ScoreRequest) -> String {
     let name = request.model.as_deref().and_then(Path::file_name);
     let words = [
-        (request.subject == ScoreSubject::Cuda).then(|| "--subject cuda".to_owned()),
+        (request.subject != ScoreSubject::Cpu).then(|| format!("--subject {}", request.subject.name())),
         name.map(|name| format!("--model {} --prompt {}", name.display(), request.prompt)),
         request.quick.then(|| "--quick".to_owned()),
         Some(format!("--pairs {}", request.pairs)),
@@ -115,10 +125,15 @@ fn sources(subject: ScoreSubject) -> Result<Vec<&'static FaultSource>> {
         #[cfg(feature = "faults")]
         ScoreSubject::Cuda => {
             qdiff_engine::cuda::devices()?;
-            Ok(vec![&crate::score::CUDA, &crate::score::CUDA_FAST])
+            Ok(vec![&crate::score::CUDA, &crate::score::CUDA_FAST, &crate::score::CUDA_KERNELS])
+        }
+        #[cfg(feature = "faults")]
+        ScoreSubject::CudaFast => {
+            qdiff_engine::cuda::devices()?;
+            Ok(vec![&crate::score::FUSED_KERNELS])
         }
         #[cfg(not(feature = "faults"))]
-        ScoreSubject::Cuda => anyhow::bail!(
+        ScoreSubject::Cuda | ScoreSubject::CudaFast => anyhow::bail!(
             "this qdiff was built without the CUDA engine's faults; build it with `cargo build --release -p qdiff --features faults`"
         ),
     }
@@ -132,8 +147,24 @@ struct Tally<'a> {
 }
 
 impl Tally<'_> {
-    fn groups(&mut self, run: &ScoreRun<'_>, sampling: Sampling, wanted: &dyn Fn(&Plant, &Node) -> bool) -> Result<()> {
-        for source in self.sources.clone() {
+    /// The faults of every source in a small model, each with the prompt of its source.
+    fn planted(
+        &mut self, name: &str, opened: &LoadedModel, sampling: Sampling, wanted: &dyn Fn(&Plant, &Node) -> bool,
+    ) -> Result<()> {
+        let lengths: BTreeSet<usize> = self.sources.iter().map(|source| source.prompt).collect();
+        for length in lengths {
+            let name = if length == SHORT { name.to_owned() } else { format!("{name}, {length} tokens") };
+            let run = self.run(&name, opened, &some_tokens(length))?;
+            self.groups(&run, sampling, &|source| source.prompt == length, wanted)?;
+        }
+        Ok(())
+    }
+
+    fn groups(
+        &mut self, run: &ScoreRun<'_>, sampling: Sampling, of: &dyn Fn(&FaultSource) -> bool,
+        wanted: &dyn Fn(&Plant, &Node) -> bool,
+    ) -> Result<()> {
+        for source in self.sources.clone().into_iter().filter(|source| of(source)) {
             let group = run.group(source, sampling, wanted, self.progress)?;
             match self.score.groups.iter_mut().find(|g| g.source == group.source) {
                 Some(known) => {
@@ -160,14 +191,12 @@ impl Tally<'_> {
         let sampling = Sampling { all_three: !request.quick, pairs: request.pairs };
 
         let main = open("main", &Synth { n_layers: 3, ..Synth::default() })?;
-        let run = self.run("qwen2 Q8_0, 3 layers", &main, &some_tokens(PROMPT))?;
-        self.groups(&run, sampling, &|_, _| true)?;
-        self.score.graded = run.graded()?;
+        self.planted("qwen2 Q8_0, 3 layers", &main, sampling, &|_, _| true)?;
+        self.score.graded = self.run("qwen2 Q8_0, 3 layers", &main, &some_tokens(SHORT))?.graded()?;
 
         let alone = Sampling { all_three: false, pairs: 0 };
         let qwen3 = open("qwen3", &Synth { arch: "qwen3", ..Synth::default() })?;
-        let run = self.run("qwen3 Q8_0, 2 layers", &qwen3, &some_tokens(PROMPT))?;
-        self.groups(&run, alone, &|p, n| {
+        self.planted("qwen3 Q8_0, 2 layers", &qwen3, alone, &|p, n| {
             matches!((&n.op, n.role), (Op::RmsNorm(_), Role::Query | Role::Key))
                 || p.cause.mutation == "qk-norm-after-rope"
         })?;
@@ -178,8 +207,7 @@ impl Tally<'_> {
             let opened = open(&format!("{weight_type:?}"), &model)?;
             let blocks = weight_type.block_size() > 1 && weight_type != GgmlType::Q8_0;
             if blocks {
-                let run = self.run(&name, &opened, &some_tokens(PROMPT))?;
-                self.groups(&run, alone, &|p, _| p.of_format())?;
+                self.planted(&name, &opened, alone, &|p, _| p.of_format)?;
             }
             self.clean(&name, &opened)?;
         }
@@ -215,14 +243,15 @@ impl Tally<'_> {
     /// Each independent fault in one layer of a real model, and clean runs of
     /// its prompts. Round trips say nothing more there than on small models.
     fn real(&mut self, path: &Path, request: &ScoreRequest) -> Result<()> {
-        self.sources.retain(|s| s.independent);
+        // Bugs that take a long prompt are told with the numbers of small models.
+        self.sources.retain(|s| s.independent && s.prompt == SHORT);
         let opened = LoadedModel::new(path)?;
         let prompt = prompts::resolve(&opened, &request.prompt, Style::default())?.tokens;
         opened.check(&prompt, DECODE)?;
         let name = opened.model.graph().config.name.clone();
         let run = self.run(&name, &opened, &prompt)?;
         let sampling = Sampling { all_three: false, pairs: request.pairs };
-        self.groups(&run, sampling, &|_, _| true)?;
+        self.groups(&run, sampling, &|_| true, &|_, _| true)?;
         self.score.graded = run.graded()?;
         for ubatch in [prompt.len(), 8] {
             run.clean(&[ubatch], &mut self.score.clean)?;

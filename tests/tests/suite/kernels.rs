@@ -35,8 +35,8 @@ fn arguments(file: File) -> Vec<String> {
 /// Cargo keeps what it has compiled.
 fn all_kernels_compile_without_spills(arch: &str) {
     for &file in File::ALL {
-        let kernels: Vec<Kernel> = arguments(file).into_iter().map(|arguments| Kernel { file, arguments }).collect();
-        let source = Source::new(file, &kernels);
+        let kernels: Vec<Kernel> = arguments(file).into_iter().map(|arguments| Kernel::new(file, arguments)).collect();
+        let source = Source::new(&kernels[0], &kernels);
         let compiled = cached(&source, arch).unwrap_or_else(|e| panic!("{e}"));
         assert!(compiled.cubin.starts_with(b"\x7fELF"), "{} for {arch} is no cubin", source.name);
         assert_eq!(compiled.names.len(), kernels.len(), "{} for {arch}", source.name);

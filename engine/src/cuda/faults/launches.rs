@@ -15,11 +15,11 @@ pub(super) const STUCK: &str = "kv-position-stuck";
 const TRANSPOSED_THREADS: u32 = 256;
 
 impl Site<'_> {
-    fn node(&self) -> &Node {
+    pub(super) fn node(&self) -> &Node {
         &self.calls.graph.nodes[self.index]
     }
 
-    fn call(&mut self) -> &mut Call {
+    pub(super) fn call(&mut self) -> &mut Call {
         self.launch.first_call()
     }
 
@@ -30,11 +30,11 @@ impl Site<'_> {
         call.params.get_mut().downcast_mut().unwrap_or_else(|| unreachable!("{kernel} takes other parameters"))
     }
 
-    fn input(&self, i: usize) -> Ptr {
+    pub(super) fn input(&self, i: usize) -> Ptr {
         self.calls.input(self.node(), i)
     }
 
-    fn output(&self) -> Ptr {
+    pub(super) fn output(&self) -> Ptr {
         self.calls.memory.outputs[self.index].at
     }
 
@@ -42,7 +42,7 @@ impl Site<'_> {
         row_len(self.node()) * self.launch.span.tokens
     }
 
-    fn weight(&self) -> &Weight {
+    pub(super) fn weight(&self) -> &Weight {
         self.calls.memory.weight(self.node())
     }
 
@@ -54,7 +54,7 @@ impl Site<'_> {
     }
 
     /// Another launch after the node's.
-    fn then(&mut self, call: Call) {
+    pub(super) fn then(&mut self, call: Call) {
         self.launch.jobs.push(Job::Kernel(call));
     }
 
@@ -137,6 +137,7 @@ macro_rules! faults {
         },)*]
     };
 }
+pub(super) use faults;
 
 pub(super) const FAULTS: &[Fault] = faults! {
     "qkv-bias-omitted", (Op::Bias, ..) => |site| site.leave_out();

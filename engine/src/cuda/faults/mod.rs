@@ -1,13 +1,18 @@
-//! Bugs written into launches and kernels, to be injected into the tapped path.
+//! Bugs written into launches and kernels.
 //!
-//! The diagnosis knows each by its definition in f64. Nothing here shares code with that: a fault changes a parameter
-//! of a launch, leaves a launch out, takes another buffer, or runs a kernel of `kernels/faults` that has the bug in it.
+//! The diagnosis knows those of `launches` by their definition in f64. Nothing here shares code with that: a fault changes
+//! a parameter of a launch, leaves a launch out, takes another buffer, or runs a kernel of `kernels/faults` that has the
+//! bug in it. Those of `tapped` and `fused` stand in no catalogue: most are lines of a kernel that stand otherwise (`bugs`).
 
+mod bugs;
+mod fused;
 mod launches;
 mod replayed;
+mod tapped;
 #[cfg(test)]
 mod tests;
 
+pub use bugs::{Bug, bug, bugs};
 pub use replayed::{REPLAYED, Replayed};
 
 use super::CudaError;
@@ -24,7 +29,7 @@ use std::sync::Arc;
 /// A bug that can be injected.
 #[derive(Debug)]
 pub struct Fault {
-    /// The mutation that a diagnosis should name, with its parameters.
+    /// The mutation that a diagnosis should name, with its parameters; of one that stands in no catalogue, its own name.
     pub cause: &'static str,
     /// Whether it can be planted at a node of a graph.
     pub fits: fn(&Graph, &Node) -> bool,
@@ -37,8 +42,20 @@ pub fn all() -> &'static [Fault] {
     launches::FAULTS
 }
 
+/// Every bug of a kernel that stands in no catalogue, of the tapped path.
+pub fn tapped() -> &'static [Fault] {
+    tapped::FAULTS
+}
+
+/// Every such bug of the fused path.
+pub fn fused() -> &'static [Fault] {
+    fused::FAULTS
+}
+
 /// A launch in the hands of a fault.
 struct Site<'a> {
+    /// The fault's cause.
+    cause: &'static str,
     calls: &'a Calls<'a>,
     index: usize,
     extra: &'a Extra,
@@ -107,13 +124,23 @@ impl Planted {
             launch.span.first = 0;
             launch.jobs = calls.of(index, launch.span);
         }
-        let mut site = Site { calls, index, extra: &self.extra, launch };
+        let mut site = Site { cause: "", calls, index, extra: &self.extra, launch };
         for fault in self.at(index) {
+            site.cause = fault.cause;
             (fault.spoil)(&mut site);
         }
         let node = &calls.graph.nodes[index];
         if let Op::AttnContext(_) = node.op {
             self.go_along(&mut site, node);
+        }
+    }
+
+    /// Spoils a launch of the fused path, at each of its nodes.
+    pub fn spoil_fused(&self, calls: &Calls<'_>, launch: &mut Launch) {
+        for index in launch.nodes.clone() {
+            for fault in self.at(index) {
+                (fault.spoil)(&mut Site { cause: fault.cause, calls, index, extra: &self.extra, launch });
+            }
         }
     }
 

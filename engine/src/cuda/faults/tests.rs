@@ -1,7 +1,8 @@
 //! What needs no device: the launches that faults make, and that their kernels compile.
 
-use super::{Extra, Planted, REPLAYED, all};
-use crate::cuda::compile::{Source, compile};
+use super::bugs::{THEMES, flattened};
+use super::{Bug, Extra, Fault, Planted, REPLAYED, all, bugs, fused, tapped};
+use crate::cuda::compile::{Source, cached, compile};
 use crate::cuda::fast::{Fused, decoder_of};
 use crate::cuda::kernels::{File, Kernel};
 use crate::cuda::launch::Call;
@@ -9,42 +10,53 @@ use crate::cuda::options::{Options, Path};
 use crate::cuda::schedule::{Launch, Schedule, calls_of};
 use crate::cuda::testing::{graphs, with_calls};
 use crate::model::Graph;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// The launches of a prefill of five tokens and of a decode step, with faults.
-fn launches(graph: &Graph, planted: Option<&Planted>) -> Vec<Launch> {
-    let options = Options { step: 8, context: 16, ..Options::default() };
+fn launches(graph: &Graph, path: Path, planted: Option<&Planted>) -> Vec<Launch> {
+    let options = Options { step: 8, context: 16, path, taps: true, ..Options::default() };
     with_calls(graph, &options, |calls| {
-        let schedule = Schedule { calls, fused: None, planted };
+        let decoder = decoder_of(graph).expect("a decoder");
+        let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| true };
+        let schedule = Schedule { calls, fused: (path == Path::Fast).then_some(fused), planted };
         [schedule.step(&[0; 5], 0), schedule.step(&[0], 5)].concat()
     })
 }
 
-/// The launches with each fault at each of its places.
-fn planted(graph: &Graph) -> impl Iterator<Item = (String, Vec<Launch>)> {
-    let fits = move |fault: &'static super::Fault| {
+/// Every fault, with its path.
+fn everywhere() -> [(Path, &'static [Fault]); 3] {
+    [(Path::Tapped, all()), (Path::Tapped, tapped()), (Path::Fast, fused())]
+}
+
+/// The launches with each of these faults at each of its places.
+fn planted(
+    graph: &Graph, (path, faults): (Path, &'static [Fault]),
+) -> impl Iterator<Item = (&'static str, String, Vec<Launch>)> {
+    let fits = move |fault: &'static Fault| {
         let places = graph.nodes.iter().enumerate().filter(move |(_, node)| (fault.fits)(graph, node));
         places.map(move |(index, node)| {
             let extra = Extra { frequencies: 256, ones: 512, _memory: Vec::new() };
             let planted = Planted { places: vec![(index, fault)], extra };
-            (format!("{}@{}", fault.cause, node.id), launches(graph, Some(&planted)))
+            (fault.cause, format!("{}@{}", fault.cause, node.id), launches(graph, path, Some(&planted)))
         })
     };
-    all().iter().flat_map(fits)
+    faults.iter().flat_map(fits)
 }
 
 #[test]
 fn every_fault_has_places_and_changes_a_launch_at_each() {
-    let mut seen = BTreeSet::new();
-    for graph in &graphs() {
-        let clean = launches(graph, None);
-        for (name, faulty) in planted(graph) {
-            assert_eq!(faulty.len(), clean.len(), "{name}");
-            assert!(faulty != clean, "{name} changes nothing");
-            seen.insert(name.split('@').next().map(str::to_owned));
+    for faults in everywhere() {
+        let mut seen = BTreeSet::new();
+        for graph in &graphs() {
+            let clean = launches(graph, faults.0, None);
+            for (cause, name, faulty) in planted(graph, faults) {
+                assert_eq!(faulty.len(), clean.len(), "{name}");
+                assert!(faulty != clean, "{name} changes nothing");
+                seen.insert(cause);
+            }
         }
+        assert_eq!(seen.len(), faults.1.len(), "of {seen:?}");
     }
-    assert_eq!(seen.len(), all().len(), "of {seen:?}");
 }
 
 /// A decode step after another one: without a bug of the captured graph, then with each.
@@ -78,7 +90,8 @@ fn every_bug_of_the_captured_graph_changes_one_launch() {
 #[test]
 fn every_kernel_with_a_bug_is_launched_by_a_fault_and_compiles() {
     let graphs = graphs();
-    let tapped = graphs.iter().flat_map(planted).flat_map(|(_, launches)| calls_of(launches));
+    let tapped = graphs.iter().flat_map(|graph| planted(graph, everywhere()[0]));
+    let tapped = tapped.flat_map(|(.., launches)| calls_of(launches));
     let replayed = graphs.iter().flat_map(|graph| replayed(graph).concat());
     let kernels: BTreeSet<(&str, String)> =
         tapped.chain(replayed).map(|call| (call.kernel().file.path(), call.kernel().arguments)).collect();
@@ -86,7 +99,70 @@ fn every_kernel_with_a_bug_is_launched_by_a_fault_and_compiles() {
     for &file in faulty {
         let arguments = kernels.iter().find(|(path, _)| *path == file.path());
         let (_, arguments) = arguments.unwrap_or_else(|| panic!("no fault launches {}", file.path()));
-        let kernel = Kernel { file, arguments: arguments.clone() };
-        compile(&Source::new(file, [&kernel]), "sm_90a").unwrap_or_else(|e| panic!("{e}"));
+        let kernel = Kernel::new(file, arguments.clone());
+        compile(&Source::new(&kernel, [&kernel]), "sm_90a").unwrap_or_else(|e| panic!("{e}"));
     }
+}
+
+#[test]
+fn every_bug_of_a_kernel_is_written_into_it_once() {
+    let mut names = HashSet::new();
+    for bug in bugs() {
+        assert!(names.insert(bug.name), "{} twice", bug.name);
+        assert!(!bug.edits.is_empty(), "{}", bug.name);
+        let text = flattened(bug.file.path(), &mut HashSet::new());
+        for (old, new) in &bug.edits {
+            assert_eq!(text.matches(old.as_str()).count(), 1, "{} has, in its file:\n{old}", bug.name);
+            assert_ne!(old, new, "{}", bug.name);
+        }
+    }
+    let planted: HashSet<&str> = tapped().iter().chain(fused()).map(|fault| fault.cause).collect();
+    assert_eq!(planted.len(), tapped().len() + fused().len());
+    let forgotten: Vec<_> = names.difference(&planted).collect();
+    assert!(forgotten.is_empty(), "planted by no fault: {forgotten:?}");
+}
+
+#[test]
+fn no_theme_of_bugs_is_forgotten() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/faults");
+    for entry in std::fs::read_dir(folder).expect("a folder of kernels") {
+        let path = entry.expect("an entry").path();
+        let known = THEMES.iter().any(|(name, _)| path.ends_with(name));
+        assert!(known || path.extension().is_some_and(|e| e == "cu"), "{}", path.display());
+    }
+}
+
+/// The kernels with a bug that faults launch, each once; of a bug of a format, for that.
+fn kernels_with_bugs() -> BTreeMap<&'static str, Kernel> {
+    let graphs = graphs();
+    let cases = everywhere().into_iter().flat_map(|faults| graphs.iter().flat_map(move |graph| planted(graph, faults)));
+    let kernels = cases.flat_map(|(.., launches)| calls_of(launches)).map(|call| call.kernel());
+    let of = |bug: &'static Bug, kernel: Kernel| match bug.format {
+        Some(format) => Kernel { arguments: format.to_string(), ..kernel },
+        None => kernel,
+    };
+    kernels.filter_map(|kernel| kernel.bug.map(|bug| (bug.name, of(bug, kernel)))).collect()
+}
+
+fn compile_bugs(arch: &str) {
+    let kernels = kernels_with_bugs();
+    assert_eq!(kernels.len(), bugs().len());
+    let refused = kernels.into_iter().filter_map(|(name, kernel)| {
+        let compiled = cached(&Source::new(&kernel, [&kernel]), arch);
+        compiled.err().map(|e| format!("{name}: {e}"))
+    });
+    let refused: Vec<String> = refused.collect();
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+#[test]
+fn every_bug_of_a_kernel_compiles_for_hopper() {
+    compile_bugs("sm_90a");
+}
+
+/// `cargo test --release -p qdiff-engine --lib every_bug -- --ignored`; a minute each the first time.
+#[test]
+#[ignore = "compiles a hundred kernels for each of three cards"]
+fn every_bug_of_a_kernel_compiles_for_other_cards() {
+    ["sm_80", "sm_89", "sm_100"].into_iter().for_each(compile_bugs);
 }

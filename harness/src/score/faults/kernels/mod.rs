@@ -5,6 +5,8 @@
 
 mod attention;
 mod caches;
+#[cfg(feature = "faults")]
+pub mod cuda;
 mod elementwise;
 mod memory;
 mod norms;
@@ -36,7 +38,7 @@ pub struct KernelFault {
 }
 
 type Places = fn(&Graph, &Node, &Model) -> bool;
-type Told = &'static [&'static [&'static str]];
+pub(crate) type Told = &'static [&'static [&'static str]];
 
 const fn bug(name: &'static str, what: &'static str, told: Told, places: Places, spoil: Spoil) -> KernelFault {
     KernelFault { name, what, told, places, spoil }

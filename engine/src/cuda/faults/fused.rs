@@ -1,0 +1,44 @@
+//! Bugs of the fused path that stand in no catalogue, each at the first stage that it spoils.
+
+use super::launches::faults;
+use super::{Fault, Site};
+use crate::model::Role;
+use crate::ops::Op;
+
+fn edited(site: &mut Site<'_>) {
+    site.edited();
+}
+
+pub(super) const FAULTS: &[Fault] = faults! {
+    // Of a decode step.
+    "norm-lacks-the-last-warp", (Op::RmsNorm(_), Role::AttnInput, _) => edited;
+    "second-row-fetched-beside-the-first", (Op::Linear, Role::Query, _) => edited;
+    "upper-half-takes-the-lower-bias", (Op::Bias, Role::Query, _) => edited;
+    "values-turned-like-keys", (Op::KvCache(_), Role::Value, _) => edited;
+    "key-one-slot-early", (Op::KvCache(_), Role::Key, _) => edited;
+    "sine-of-the-last-planes-at-zero", (Op::Rope(_), Role::Query, _) => edited;
+    "half-of-the-team-reduced", (Op::AttnScores(_), ..) => edited;
+    "sum-of-the-last-split-lost", (Op::AttnWeights(_), ..) => edited;
+    "last-split-keeps-its-maximum", (Op::AttnContext(_), ..) => edited;
+    "keys-beyond-whole-fours-left-out", (Op::AttnContext(_), ..) => edited;
+    "factors-of-the-other-head", (Op::AttnContext(_), ..) => edited;
+    "stream-read-across-a-pair", (Op::Residual, Role::AttnOutput, _) => edited;
+    "odd-vectors-not-loaded", (Op::Linear, Role::AttnOutput, _) => edited;
+    "groups-added-in-half", (Op::Linear, Role::FfnOutput, _) => edited;
+    "last-lane-of-four-lost", (Op::Linear, Role::FfnOutput, _) => edited;
+    "up-fetched-from-the-gate", (Op::Linear, Role::Up, _) => edited;
+    "power-of-two-for-the-exponential", (Op::SwiGlu, ..) => edited;
+    "norm-weight-of-the-column-beside", (Op::RmsNorm(_), Role::FfnInput, _) => edited;
+    "odd-rows-prefetched-from-even-ones", (Op::Linear, Role::Logits, _) => edited;
+    "end-of-the-vocabulary-not-written", (Op::Linear, Role::Logits, _) => edited;
+    // Of a longer one.
+    "running-sum-not-rescaled", (Op::AttnWeights(_), ..) => edited;
+    "fourth-column-not-rescaled", (Op::AttnContext(_), ..) => edited;
+    "value-tile-of-the-round-before", (Op::AttnContext(_), ..) => edited;
+    "last-queries-from-the-last-whole-tile", (Op::AttnScores(_), ..) => edited;
+    "mask-ends-with-four-queries", (Op::AttnWeights(_), ..) => edited;
+    "second-row-of-a-thread-shares-the-sum", (Op::AttnContext(_), ..) => edited;
+    "low-part-of-weights-left-out", (Op::Linear, Role::Up, _) => edited;
+    "share-begins-one-group-early", (Op::Linear, Role::FfnOutput, _) => edited;
+    "last-share-not-added", (Op::Linear, Role::FfnOutput, _) => edited;
+};

@@ -1,0 +1,254 @@
+//! Products: lanes, tails, addresses, tiles, shares, number types, block formats.
+
+use super::{CudaBug, bug};
+
+pub(super) const BUGS: &[CudaBug] = &[
+    bug(
+        "reduction-begins-at-four",
+        "the sum over lanes begins at a distance of 4 and not of 16: of 512 inputs the second 256 are not summed",
+        &[&["256..511", "missing"], &["8, 9, 10", "of 32 ", "missing"]],
+    ),
+    bug(
+        "shuffle-eight-lanes-wide",
+        "lanes are exchanged within eights: the first 256 inputs count four times, the second 256 not at all",
+        &[&["256..511", "missing", "4 times"], &["0..255", "4 times"], &["4 times", "8 other groups"]],
+    ),
+    bug(
+        "tail-tokens-lack-last-group",
+        "in a tile of fewer than 8 tokens the last 32 inputs are not summed: from token 144 on, and in every decode step",
+        &[
+            &["224..255", "missing", "144"],
+            &["224..255", "missing", "decode steps"],
+            &["224..255", "missing", "row of the part"],
+            &["224..255", "missing", "last 6"],
+        ],
+    ),
+    bug(
+        "tail-tokens-of-the-last-whole-tile",
+        "the last tile of a prompt, which is not whole, reads the tokens of a whole tile that ends there: two tokens early",
+        &[&["token 2 before", "144"], &["token 2 before", "row of the part"], &["token 2 before", "last"]],
+    ),
+    bug(
+        "address-in-16-bits",
+        "the address of a row of x is counted in 16 bits: of 512 inputs, token 128 reads token 0, and so on",
+        &[&["token 128 before"], &["row 128 before"]],
+    ),
+    bug(
+        "last-token-of-a-tile-keeps-a-sum",
+        "the last of every 8 tokens goes on from the sums of the token before",
+        &[&["token 1 before", "added", "mod 8 = 7"], &["token before", "added", "mod 8 = 7"]],
+    ),
+    bug(
+        "last-warp-takes-the-first-row",
+        "the last of a block's 8 warps multiplies the row of weights of the first",
+        &[&["7 before", "mod 8 = 7"], &["7 less", "mod 8 = 7"], &["seven less", "mod 8 = 7"]],
+    ),
+    bug(
+        "halves-of-a-wide-load-exchanged",
+        "in the second half of the inputs neighbouring fours of x change places",
+        &[
+            &["4 apart, in pairs", "128..255"],
+            &["4 apart", "exchanged", "128..255"],
+            &["differs in the bits of 4", "128..255"],
+        ],
+    ),
+    bug(
+        "third-for-fourth",
+        "the fourth of every four weights is multiplied with the third of the inputs",
+        &[&["input 1 before", "3 mod 4"], &["input 1 before", "mod 4 = 3"], &["1 before", "mod 4"]],
+    ),
+    bug(
+        "activations-in-tf32",
+        "activations are rounded to TF32 before the product",
+        &[&["the activations are rounded to tf32"]],
+    ),
+    bug(
+        "half-accumulators",
+        "a lane adds up its 32 products in f16",
+        &[&["sums", " in f16"], &["sums", " to f16"], &["partial sum", "f16"], &["accumulat", "f16"]],
+    ),
+    bug(
+        "weights-cut-to-bf16",
+        "weights are cut to the upper 16 bits of an f32",
+        &[
+            &["the weights are rounded to bf16", "cut off"],
+            &["the weights are cut", "bf16"],
+            &["the weights", "bf16", "towards zero"],
+        ],
+    ),
+    bug(
+        "activations-in-eight-bits-by-group",
+        "activations are quantised to 8 bits, 32 of them under one scale",
+        &[&["the activations are rounded to int8", "one scale for 32"], &["activations", "int8", "32"]],
+    ),
+    bug(
+        "single-token-stored-in-half",
+        "when a single token is decoded, the logits are stored in f16",
+        &[&["output is rounded to f16", "decode steps"], &["output is rounded to f16", "from position 150"]],
+    ),
+    bug(
+        "last-block-not-launched",
+        "the grid is a block short: the last 8 columns are never written",
+        &[&["nan"], &["not written"], &["never written"], &["no number"], &["not finite"], &["not computed"]],
+    ),
+    bug(
+        "product-reads-the-gate",
+        "the second product of the feed-forward network reads the gate and not what the activation made of it",
+        &[&["_gate is multiplied in the place of"], &["_gate", "in the place of"], &["_gate", "instead of"]],
+    ),
+    bug(
+        "last-tile-not-fetched",
+        "the last 32 inputs are not fetched, and the 32 before them are multiplied twice",
+        &[
+            &["192..223", "taken twice", "224..255"],
+            &["192..223", "taken twice", "missing"],
+            &["192..223 are taken twice", "other group"],
+            &["192..223", "2 times", "224..255"],
+        ],
+    ),
+    bug(
+        "tile-read-before-it-is-written",
+        "from the second tile of 32 inputs on, weights meet the inputs of the tile before",
+        &[
+            &["input 32 before", "32..255"],
+            &["input 32 before", "from input 32"],
+            &["32 before", "inputs 32"],
+            &["input 32 before"],
+        ],
+    ),
+    bug(
+        "fragment-halves-crossed",
+        "of a fragment of 16 tokens by 8 inputs the two quarters beside the diagonal change places",
+        &[
+            &["token 8", "input 4"],
+            &["quarters", "exchanged"],
+            &["fragment"],
+            &["4..7 mod 8", "missing", "decode steps"],
+            &["4..7 mod 8", "token 8"],
+        ],
+    ),
+    bug(
+        "low-part-of-activations-left-out",
+        "of the activations only the first of two TF32 parts is multiplied",
+        &[&["the activations are rounded to tf32"]],
+    ),
+    bug(
+        "tile-sums-not-cleared",
+        "the sum of a tile of 32 inputs is not cleared before the next: the first counts 8 times, the last once",
+        &[
+            &["0..31", "8 times"],
+            &["32..63", "7 times"],
+            &["0..31", "by 8"],
+            &["192..223", "taken twice", "other groups"],
+        ],
+    ),
+    bug(
+        "shares-rounded-down",
+        "a third of 8 groups of 32 inputs is taken to be 2: the last 64 inputs are in no share",
+        &[&["192..255", "missing"]],
+    ),
+    bug(
+        "columns-of-a-pair-crossed",
+        "neighbouring columns change places when they are written",
+        &[&["columns 1 apart are exchanged"], &["column 1 apart"]],
+    ),
+    bug(
+        "weight-tile-crossed",
+        "tiles of 32 by 32 weights are read transposed",
+        &[&["tile", "transposed"], &["32 by 32", "transposed"]],
+    ),
+    bug(
+        "first-share-counts-twice",
+        "of three shares of the sum the first is added twice: of 512 inputs the first 192",
+        &[&["0..191", "taken twice"], &["0..191", "2 times"]],
+    ),
+    bug(
+        "shares-added-as-bf16",
+        "three shares of the sum are added up in bf16, the result included",
+        &[
+            &["sums", " in bf16"],
+            &["sums", " to bf16"],
+            &["output is rounded to bf16"],
+            &["shares", "bf16"],
+            &["accumulat", "bf16"],
+        ],
+    ),
+    bug(
+        "last-share-alone-for-a-single-row",
+        "when a single token is decoded, only the last of three shares is taken: inputs 0 to 191 are missing",
+        &[&["0..191", "missing", "decode steps"], &["0..191", "missing", "from position 150"]],
+    ),
+    bug(
+        "sum-launched-before-its-shares",
+        "shares are added up before they are made: zeros in the prefill, then what the step before left",
+        &[&["zeros stand there"], &["zero", "prefill"], &["step before"], &["all zero"], &["is 0"]],
+    ),
+    bug(
+        "nibbles-in-turns",
+        "Q4_0: weights are taken from the low and the high nibble of a byte in turns",
+        &[&["nibble"], &["half of each byte"], &["two to a byte"], &["halves of each byte"], &["interleav"]],
+    ),
+    bug(
+        "scale-and-minimum-exchanged",
+        "Q4_1: scale and minimum of a block change places",
+        &[&["scale", "minimum", "exchanged"], &["scale", "minimum"], &["scale and min"], &["min and scale"]],
+    ),
+    bug(
+        "middle-of-four-bits",
+        "Q5_0: the 8 of a four-bit format is subtracted where 16 belongs",
+        &[&["offset"], &["zero point"], &["middle"], &["8", "subtracted"], &["16", "subtracted"], &["8 scales"]],
+    ),
+    bug(
+        "fifth-bits-of-the-first-half",
+        "Q5_1: the second 16 weights of a block have the fifth bits of the first",
+        &[&["fifth bit"], &["high bit", "16"], &["upper bit", "16"], &["high bits"], &["highest bit"]],
+    ),
+    bug(
+        "scale-of-the-neighbouring-group",
+        "Q4_K: groups of 32 weights have scale and minimum of the group beside them, in pairs",
+        &[&["scale", "32 weights"], &["scale", "32 apart"], &["scale", "neighbour"], &["scale", "group beside"]],
+    ),
+    bug(
+        "upper-scale-bits-left-out",
+        "Q4_K: scales of the second 128 weights of a block lack their upper two bits",
+        &[&["scale", "bits"], &["scale", "128..255"], &["scale", "upper"], &["scale", "mod 16"]],
+    ),
+    bug(
+        "minimum-of-odd-groups-left-out",
+        "Q4_K: of every second group of 32 weights the minimum is not subtracted",
+        &[
+            &["minimum", "left out"],
+            &["minimum", "missing"],
+            &["minimum", "not subtracted"],
+            &["minimum", "mod 64"],
+            &["minimum", " 0"],
+        ],
+    ),
+    bug(
+        "fifth-bit-of-the-neighbouring-group",
+        "Q5_K: fifth bits are those of the group of 32 beside, in pairs",
+        &[&["fifth bit"], &["high bits"], &["upper bit"], &["highest bit"]],
+    ),
+    bug(
+        "second-scale-never-read",
+        "Q6_K: the second 16 of 32 weights have the scale of the first",
+        &[&["scale", "16 weights before"], &["scale", "16 before"], &["scale", "16..31 mod 32"], &["scale of the 16"]],
+    ),
+    bug(
+        "upper-pairs-of-the-neighbouring-group",
+        "Q6_K: the upper two bits are those of the group of 32 beside, in pairs",
+        &[&["high bits"], &["upper bits"], &["upper two bits"], &["high", "bits", "32"]],
+    ),
+    bug("scales-without-a-sign", "Q6_K: scales are read as unsigned bytes", &[&["scale", "sign"], &["unsigned"]]),
+    bug(
+        "one-scale-for-four-blocks",
+        "Q8_0: four blocks have the scale of the first of them",
+        &[
+            &["scale", "32..127 mod 128"],
+            &["scale", "four blocks"],
+            &["scale", "of each 128"],
+            &["scale", "first of each 4"],
+            &["scale", "mod 128"],
+        ],
+    ),
+];
