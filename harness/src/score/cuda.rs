@@ -1,7 +1,7 @@
 //! The CUDA engine's own faults: in its launches and kernels.
 
 use super::faults::kernels::cuda::find;
-use super::source::{FaultSource, Fragments, LONG, Plant, SHORT, in_stages, planted, unlisted};
+use super::source::{FaultSource, Fragments, Plant, SHORT, in_stages, planted, unlisted};
 use crate::loaded::LoadedModel;
 use crate::room::Room;
 use crate::runners::Runner;
@@ -9,6 +9,9 @@ use crate::runners::cuda::Cuda;
 use anyhow::Result;
 use qdiff_engine::cuda::{Options, Path, faults};
 use qdiff_engine::model::{Graph, Model, WeightSource as _};
+
+/// Tokens of a prompt in which tiles, splits and tails show: more than 128, and no whole number of tiles of 4 or more.
+const LONG: usize = 150;
 
 /// Faults that `qdiff_engine::cuda::faults` plants in the tapped path.
 pub static CUDA: FaultSource = FaultSource {

@@ -24,8 +24,6 @@ pub struct Plant {
 
 /// Tokens of the prompt on synthetic models.
 pub const SHORT: usize = 24;
-/// And where tiles, splits and tails of kernels must show: a multiple of 2 alone, beyond 128.
-pub const LONG: usize = 150;
 
 /// What a right explanation has: all fragments of one of these sets.
 pub(super) type Fragments = &'static [&'static [&'static str]];
