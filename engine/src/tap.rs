@@ -37,7 +37,7 @@ pub struct Site<'a> {
 
 /// Changes what stages give before anything reads it, as a bug in an engine
 /// would. It is how faults enter the CPU engine that share no code with it.
-pub trait Intervene {
+pub trait Intervene: Send {
     /// Told of every stage of every step.
     fn change(&mut self, site: Site<'_>);
 }

@@ -3,11 +3,14 @@
 use super::{Manifest, Runner, RunnerKind};
 use crate::arithmetic::{Arithmetic, Number};
 use crate::capture::{Collector, Step, Want};
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use qdiff_engine::cpu::CpuEngine;
 use qdiff_engine::model::{Graph, Model};
 use qdiff_engine::tap::Intervene;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 
 /// The engine's CPU interpreter.
 pub const CPU: RunnerKind = RunnerKind {
@@ -27,6 +30,41 @@ pub const CPU: RunnerKind = RunnerKind {
 pub struct Cpu<'a> {
     engine: CpuEngine<'a>,
     manifest: Manifest,
+    /// Threads of its own, in the place of all there are.
+    pool: Option<ThreadPool>,
+    load: Option<Load>,
+}
+
+/// Threads that compute nothing, as many as the machine has cores.
+struct Load {
+    done: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn new() -> Self {
+        let done = Arc::new(AtomicBool::new(false));
+        let spin = |done: Arc<AtomicBool>| {
+            move || {
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            }
+        };
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let threads = (0..cores).map(|_| thread::spawn(spin(done.clone()))).collect();
+        Self { done, threads }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // It cannot panic.
+            let _ = thread.join();
+        }
+    }
 }
 
 impl<'a> Cpu<'a> {
@@ -39,6 +77,8 @@ impl<'a> Cpu<'a> {
                 arithmetic: Arithmetic { kv, ..Arithmetic::default() },
                 injected,
             },
+            pool: None,
+            load: None,
         }
     }
 
@@ -56,7 +96,25 @@ impl Runner for Cpu<'_> {
 
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
         let mut taps = Collector::new(want, self.engine.position(), tokens);
-        self.engine.step(tokens, &mut taps);
+        match &self.pool {
+            Some(pool) => pool.install(|| self.engine.step(tokens, &mut taps)),
+            None => self.engine.step(tokens, &mut taps),
+        };
         Ok(taps.finish())
+    }
+
+    fn vary(&mut self, run: usize) -> Result<Option<&'static str>> {
+        Ok(match run % 3 {
+            2 => {
+                self.load = Some(Load::new());
+                Some("while other threads keep all cores busy")
+            }
+            0 => {
+                let one = ThreadPoolBuilder::new().num_threads(1).build().context("cannot start a thread")?;
+                self.pool = Some(one);
+                Some("on a single thread")
+            }
+            _ => None,
+        })
     }
 }
