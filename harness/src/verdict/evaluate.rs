@@ -13,8 +13,11 @@ use qdiff_engine::quant::Stored;
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
 
-/// What a stage should be on one side, step by step: value and bound.
-pub type Expected = Vec<Option<(Tensor<f64>, Vec<f32>)>>;
+/// Value and bound of every element.
+pub(crate) type Valued = (Tensor<f64>, Vec<f32>);
+
+/// What a stage should be on one side, step by step.
+pub type Expected = Vec<Option<Valued>>;
 
 /// Evaluates `node` in f64 on the operands of every side, all steps, as its faults, if it carries any, read and compute
 /// it. Operands that were not captured are evaluated themselves, from the nearest captured ones on, with the nodes of

@@ -4,7 +4,7 @@
 //! differs: on all tokens as far as tokens see each other, and after that on as few rows as are asked for.
 
 use super::apply::{State, apply};
-use super::evaluate::{Expected, put};
+use super::evaluate::{Expected, Valued, put};
 use super::evidence::part;
 use super::operands::{Computed, Side, Source, Stage};
 use super::segment::{Plan, plan};
@@ -116,14 +116,14 @@ impl<'a> Inside<'a> {
     }
 
     /// What the last node gives in one row, of step `step`, for each of several ways that are early: a row each.
-    pub(crate) fn many(&self, ways: &[&Otherwise], (step, row): (usize, usize)) -> Option<(Tensor<f64>, Vec<f32>)> {
+    pub(crate) fn many(&self, ways: &[&Otherwise], (step, row): (usize, usize)) -> Option<Valued> {
         let graph = &self.oracle.graph;
         let end = self.nodes().filter(|&i| crosses(&graph.nodes[i])).max()?;
         let rest: Vec<usize> = self.nodes().filter(|&i| i > end).collect();
         let of = &self.capture.steps[step];
         let mut one = Step { index: of.index, ..Step::new(of.first, of.tokens.clone()) };
         one.kept = Some(vec![of.offset(row); ways.len()]);
-        let mut stacked: HashMap<usize, (Tensor<f64>, Vec<f32>)> = HashMap::new();
+        let mut stacked: HashMap<usize, Valued> = HashMap::new();
         for i in self.read_by(&rest) {
             if let Some(given) = of.stages.get(&graph.nodes[i].id) {
                 let ranges = vec![row..row + 1; ways.len()];
@@ -226,7 +226,7 @@ impl Rows {
     /// What `all` holds of them.
     pub(crate) fn of(&self, node: &Node, all: &Expected) -> Expected {
         let Some(axis) = node.token_axis() else { return all.clone() };
-        let cut = |(known, rows): (&Option<(Tensor<f64>, Vec<f32>)>, &Vec<usize>)| {
+        let cut = |(known, rows): (&Option<Valued>, &Vec<usize>)| {
             let (value, bound) = known.as_ref()?;
             let extent = *value.shape.get(axis)?;
             let inner: usize = value.shape[axis + 1..].iter().product();

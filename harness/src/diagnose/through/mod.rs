@@ -98,7 +98,7 @@ pub(super) fn through(searcher: &Searcher<'_>, e: &Evidence<'_>, known: &[Key]) 
     let all = ways(e, &inside);
     let graph = &e.oracle.graph;
     let again = |way: &&Way| known.contains(&way.key(graph));
-    let (first, rest): (Vec<&Way>, Vec<&Way>) = all.iter().partition(|way| again(&way));
+    let (first, rest): (Vec<&Way>, Vec<&Way>) = all.iter().partition(again);
     let known = first.into_iter().find_map(|way| segment.told(way, &[]));
     let looked = || rest.chunks(AT_ONCE).find_map(|ways| segment.likely(ways).find_map(|way| segment.told(way, &all)));
     if let Some(found) = known.or_else(looked) {

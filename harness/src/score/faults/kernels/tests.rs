@@ -8,15 +8,14 @@ use qdiff_engine::model::Model;
 use qdiff_engine::ops::{Op, Tensor, forward_with_bound};
 use qdiff_engine::tap::{Intervene, NoTaps, Site};
 use qdiff_synth::Synth;
-use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 /// Tries every bug at every stage where it can be, beside a run that stays right, and notes the largest effect.
 struct Trial<'a> {
     /// What a fault may see; plants nothing.
     stages: FaultyStages<'a>,
-    effects: Rc<RefCell<HashMap<(&'static str, &'static str), f64>>>,
+    effects: Arc<Mutex<HashMap<(&'static str, &'static str), f64>>>,
 }
 
 /// How far the row that is furthest off lies from the right one, as a multiple of what rounding may do.
@@ -61,7 +60,7 @@ impl Intervene for Trial<'_> {
         for fault in all().filter(|f| (f.places)(model.graph(), site.node, model)) {
             let wrong = self.stages.spoiled(fault.spoil, &site);
             let effect = effect(&site, &wrong);
-            let mut effects = self.effects.borrow_mut();
+            let mut effects = self.effects.lock().unwrap();
             let worst = effects.entry((fault.name, id.name)).or_default();
             *worst = worst.max(effect);
         }
@@ -72,9 +71,9 @@ impl Intervene for Trial<'_> {
 
 /// The largest effect of each bug on each kind of stage, over a prompt of so many tokens and three steps more.
 fn effects(model: &Model, prompt: usize) -> HashMap<(&'static str, &'static str), f64> {
-    let effects = Rc::default();
+    let effects = Arc::default();
     let stages = FaultyStages::new(model, Vec::new());
-    let trial = Trial { stages, effects: Rc::clone(&effects) };
+    let trial = Trial { stages, effects: Arc::clone(&effects) };
     let mut engine = CpuEngine::new(model.graph().clone(), model).intervened(Box::new(trial));
     let id = |i: usize| (i * 37 + 11) as u32 % 400;
     engine.step(&(0..prompt).map(id).collect::<Vec<_>>(), &mut NoTaps);
@@ -82,7 +81,7 @@ fn effects(model: &Model, prompt: usize) -> HashMap<(&'static str, &'static str)
         engine.step(&[id(prompt + step)], &mut NoTaps);
     }
     drop(engine);
-    effects.take()
+    std::mem::take(&mut *effects.lock().unwrap())
 }
 
 #[test]
