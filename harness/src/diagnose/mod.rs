@@ -104,7 +104,8 @@ impl Finding {
             (None, Some(cause)) => format!("{} ({})", cause.story, cause.name),
             (None, None) => return None,
         };
-        Some(if self.inside.is_empty() { told } else { format!("in {}: {told}", through::list(&self.inside)) })
+        // Another stage may give the same at the end of its segment.
+        Some(if self.inside.is_empty() { told } else { format!("as from a fault in {}: {told}", through::list(&self.inside)) })
     }
 }
 

@@ -69,12 +69,12 @@ fn a_live_subject_with_few_taps() {
 #[test]
 fn a_fault_is_found_in_its_segment() {
     let folder = folder();
-    for (fault, taps, segment) in [
-        ("rope-base@L01", 0, "L01.attn_norm..L01.layer_out"),
-        ("gelu-for-silu@L00", 1, "L00.ffn_norm..L00.layer_out"),
-        ("gqa-head-map@L01", 1, "L01.attn_norm..L01.attn_residual"),
-        ("attn-scale-missing@L00", 2, "embed..L00.attn_residual"),
-        ("rms-weight-missing@final_norm", 2, "final_norm..logits"),
+    for (fault, taps, segment, inside) in [
+        ("rope-base@L01", 0, "L01.attn_norm..L01.layer_out", "L01.q_rope L01.k_rope"),
+        ("gelu-for-silu@L00", 1, "L00.ffn_norm..L00.layer_out", "L00.ffn_act"),
+        ("gqa-head-map@L01", 1, "L01.attn_norm..L01.attn_residual", "L01.attn_scores L01.attn_context"),
+        ("attn-scale-missing@L00", 2, "embed..L00.attn_residual", "L00.attn_weights"),
+        ("rms-weight-missing@final_norm", 2, "final_norm..logits", "final_norm"),
     ] {
         let out = fault.replace('@', "-");
         thin(&folder, &out, &format!("--inject {fault}"), |s| keeps(TAPS[taps], s));
@@ -85,5 +85,9 @@ fn a_fault_is_found_in_its_segment() {
         let stages: Vec<&str> = findings.iter().map(|f| f["stage"].as_str().unwrap()).collect();
         assert_eq!(stages, [last], "{fault}\n{text}");
         assert!(text.starts_with(&format!("DIVERGED at {segment}")), "{text}");
+        let (name, _) = fault.split_once('@').unwrap();
+        assert!(findings[0]["cause"]["name"].as_str().is_some_and(|n| n.starts_with(name)), "{fault}\n{text}");
+        let named: Vec<&str> = findings[0]["inside"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect();
+        assert_eq!(named.join(" "), inside, "{fault}\n{text}");
     }
 }
