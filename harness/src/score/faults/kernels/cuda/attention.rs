@@ -20,7 +20,6 @@ pub(super) const BUGS: &[CudaBug] = &[
             &["16 apart", "exchanged"],
             &["key 16 apart"],
             &["key", "16 after", "16 to 31"],
-            &["16 to 47"],
         ],
     ),
     bug(
@@ -29,6 +28,7 @@ pub(super) const BUGS: &[CudaBug] = &[
         &[
             &["kv head 1", "head 1"],
             &["head 1 further on", "at head 1"],
+            &["key of head 1 of the cache", "at head 1"],
             &["key head", "at head 1"],
             &["cache's head", "at head 1"],
         ],
@@ -63,8 +63,8 @@ pub(super) const BUGS: &[CudaBug] = &[
         "sum-of-the-first-four-warps",
         "the sum lacks the keys from 128 on",
         &[
-            &["sum that weights are divided by", "128"],
-            &["sum that weights are divided by", "127"],
+            &["sum that weights are divided by", "before the query's own 32", "from position 128"],
+            &["sum that weights are divided by", "keys 0..127"],
             &["sum", "keys 128"],
             &["sum", "from key 128"],
             &["sum", "first 128"],
@@ -148,7 +148,12 @@ pub(super) const BUGS: &[CudaBug] = &[
     ),
     bug(
         "third-accumulator-lost",
-        "of every four keys the third is not added",
-        &[&["2 mod 4", "missing"], &["mod 4 = 2", "missing"], &["third", "missing"]],
+        "of every whole four keys the third is not added; as the query's own, beyond the last whole four, it is",
+        &[
+            &["2 mod 4", "missing", "before the query"],
+            &["2 mod 4", "missing", "own key"],
+            &["2 mod 4", "missing", "whole 4"],
+            &["third", "missing", "whole 4"],
+        ],
     ),
 ];

@@ -51,8 +51,8 @@ pub(super) const BUGS: &[CudaBug] = &[
         "sum-of-the-last-split-lost",
         "in decode steps the sum lacks the last split of 32 keys, from key 128 on",
         &[
-            &["sum that weights are divided by", "128"],
-            &["sum that weights are divided by", "127"],
+            &["sum that weights are divided by", "before the query's own 32", "decode steps"],
+            &["sum that weights are divided by", "keys 0..127"],
             &["sum", "split"],
             &["sum", "key 128"],
             &["sum", "keys 128"],
@@ -62,9 +62,10 @@ pub(super) const BUGS: &[CudaBug] = &[
         "last-split-keeps-its-maximum",
         "in decode steps the last split of 32 keys, from key 128 on, is added without its factor",
         &[
-            &["not rescaled"],
-            &["tiles of 32"],
-            &["splits of 32"],
+            &["last split", "not rescaled"],
+            &["last 32", "not rescaled"],
+            &["last tile", "not rescaled"],
+            &["keys 128", "not rescaled"],
             &["keys 128", "factor"],
             &["keys 128", "times"],
             &["from key 128", "times"],
@@ -73,13 +74,14 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "keys-beyond-whole-fours-left-out",
         "in decode steps keys of a split beyond its last whole four are left out",
-        &[&["missing", "148"], &["missing", "tiles of 4"], &["missing", "whole 4"], &["missing", "mod 4"]],
+        &[&["missing", "148"], &["missing", "tiles of 4"], &["missing", "whole 4"], &["missing", "last", "mod 4"]],
     ),
     bug(
         "factors-of-the-other-head",
         "in decode steps the first four splits of 32 keys have the factors of the group's first head",
         &[
-            &["factor", "head"],
+            &["factor", "of the head"],
+            &["factor", "of another head"],
             &["put together", "tiles of 32"],
             &["put together", "splits of 32"],
             &["maximum", "head"],
@@ -174,7 +176,7 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "low-part-of-weights-left-out",
         "in the prefill only the first of two TF32 parts of the weights is multiplied",
-        &[&["the weights are rounded to tf32"]],
+        &[&["the weights are rounded to", "tf32"]],
     ),
     bug(
         "share-begins-one-group-early",

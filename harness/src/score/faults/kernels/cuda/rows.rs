@@ -86,12 +86,12 @@ pub(super) const BUGS: &[CudaBug] = &[
     ),
     bug(
         "tokens-counted-with-twice-the-heads",
-        "keys of a prompt are turned by half their position",
+        "keys of a prompt are turned by half their position, rounded down",
         &[
-            &["positions are multiplied by 0.5"],
-            &["rotated as", "half"],
-            &["half the position"],
-            &["half its position"],
+            &["positions are multiplied by 0.5", "rounded down"],
+            &["rotated as", "half", "rounded down"],
+            &["half the position", "rounded down"],
+            &["half its position", "rounded down"],
         ],
     ),
     bug(
