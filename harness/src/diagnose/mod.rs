@@ -105,7 +105,11 @@ impl Finding {
             (None, None) => return None,
         };
         // Another stage may give the same at the end of its segment.
-        Some(if self.inside.is_empty() { told } else { format!("as from a fault in {}: {told}", through::list(&self.inside)) })
+        Some(if self.inside.is_empty() {
+            told
+        } else {
+            format!("as from a fault in {}: {told}", through::list(&self.inside))
+        })
     }
 }
 

@@ -465,14 +465,14 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
         ));
     }
     type Map = Box<dyn Fn(usize) -> usize>;
-    let mut maps: Vec<(String, Map)> =
-        vec![(format!("head h mod {g} of the cache, for head h"), Box::new(move |head| head % g))];
+    // Of a single head a rule says no more than which it takes.
+    let mut maps: Vec<(String, Map)> = (0..g)
+        .map(|fixed| -> (String, Map) { (format!("head {fixed} of the cache"), Box::new(move |_| fixed)) })
+        .collect();
+    maps.push((format!("head h mod {g} of the cache, for head h"), Box::new(move |head| head % g)));
     maps.extend((1..g).map(|by| -> (String, Map) {
         (format!("the cache's head {by} further on, round the end,"), Box::new(move |head| (head / (h / g) + by) % g))
     }));
-    maps.extend(
-        (0..g).map(|fixed| -> (String, Map) { (format!("head {fixed} of the cache"), Box::new(move |_| fixed)) }),
-    );
     for (name, map) in maps {
         let sums = sums.clone();
         all.push((

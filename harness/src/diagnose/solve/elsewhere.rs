@@ -158,7 +158,9 @@ fn rows<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             expected(scene, row, token as i64 + by, from as i64)
         })
     };
-    let mut all: Vec<Law<'a>> = (1..=SHIFT).flat_map(|by| [-by, by]).map(shifted).collect();
+    let mut distances: Vec<i64> = (1..=SHIFT).flat_map(|by| [-by, by]).collect();
+    distances.extend(far(scene));
+    let mut all: Vec<Law<'a>> = distances.into_iter().map(shifted).collect();
     all.push(Law::new("the row of the part's first token stands there", 0, |row| {
         expected(scene, row, 0, scene.token(row).1 as i64)
     }));
@@ -174,6 +176,21 @@ fn rows<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     };
     all.push(Law::new("the rows of the part stand in reverse order", 0, reversed));
     all
+}
+
+/// The distance at which the first wrong row has a row that should be just what it is, beyond those that are tried anyway.
+fn far(scene: &Scene<'_>) -> Option<i64> {
+    let row = &scene.e.rows[scene.rows[0]];
+    let (got, want, bound) = scene.e.row(row);
+    let wrong: Vec<usize> = (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i])).collect();
+    let (token, from) = scene.token(row);
+    let (tokens, ..) = scene.layout().extents(scene.shape(row.step));
+    let stands = |by: &i64| {
+        expected(scene, row, token as i64 + by, from as i64)
+            .is_some_and(|other| wrong.iter().all(|&i| right(got[i], other.value[i], other.bound[i])))
+    };
+    let all = (SHIFT + 1..tokens as i64).flat_map(|by| [-by, by]);
+    all.filter(|by| (0..tokens as i64).contains(&(token as i64 + by))).find(stands)
 }
 
 /// Heads in the place of others, where rows are heads.

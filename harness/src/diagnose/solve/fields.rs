@@ -19,6 +19,8 @@ struct Apart {
     quant: Vec<f64>,
     scale: Vec<f64>,
     offset: Vec<f64>,
+    /// What a scale of one would be, where scales are signed bytes.
+    unit: Option<Vec<f64>>,
 }
 
 /// A row of a weight, decoded otherwise.
@@ -62,7 +64,7 @@ fn apart(scene: &Scene<'_>, name: &str, row: usize) -> Option<Apart> {
         out
     };
     // All quants alike; of those that share a byte each has the same.
-    let alike = |byte: u8| {
+    let quants_of = |stored: &[u8], byte: u8| {
         let mut all = stored.to_vec();
         for block in all.chunks_mut(bytes) {
             for field in format.fields {
@@ -73,9 +75,22 @@ fn apart(scene: &Scene<'_>, name: &str, row: usize) -> Option<Apart> {
                 }
             }
         }
+        all
+    };
+    let alike = |byte: u8| decode(&quants_of(stored, byte));
+    let one = if format.bits(Part::Quants) == 8 { 1 } else { 0x11 };
+    // The scale of a block alone, where others are multiplied with it as signed bytes.
+    let of_bytes = || format.fields.iter().filter(|f| f.part == Part::ByteScales);
+    let scaled_by_one = |byte: u8| {
+        let mut all = quants_of(stored, byte);
+        for block in all.chunks_mut(bytes) {
+            of_bytes().for_each(|field| block[field.bytes.clone()].fill(1));
+        }
         decode(&all)
     };
-    let one = if format.bits(Part::Quants) == 8 { 1 } else { 0x11 };
+    let units =
+        || scaled_by_one(one).into_iter().zip(scaled_by_one(0)).map(|(one, zero)| f64::from(one) - f64::from(zero));
+    let unit = of_bytes().next().map(|_| units().collect());
     let (values, zero, one) = (decode(stored), alike(0), alike(one));
     let wide = |v: &f32| f64::from(*v);
     let scale: Vec<f64> = one.iter().zip(&zero).map(|(one, zero)| wide(one) - wide(zero)).collect();
@@ -83,7 +98,7 @@ fn apart(scene: &Scene<'_>, name: &str, row: usize) -> Option<Apart> {
         0.0 => 0.0,
         s => ((wide(v) - wide(z)) / s).round(),
     });
-    Some(Apart { quant: quant.collect(), offset: zero.iter().map(wide).collect(), scale })
+    Some(Apart { quant: quant.collect(), offset: zero.iter().map(wide).collect(), scale, unit })
 }
 
 /// Changes the bytes of a field.
@@ -145,6 +160,15 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
             changes.push(("its bytes are read one back, round the end".to_owned(), Rc::new(|b| b.rotate_right(1))));
             changes.push(("its first byte is read for all".to_owned(), Rc::new(|b| b.fill(b[0]))));
         }
+        if field.part == Part::PackedScales && size.is_multiple_of(4) {
+            for (from, bit) in (0..size).step_by(4).flat_map(|from| [0u8, 2, 4, 6].map(|bit| (from, bit))) {
+                let mask = !(3u8 << bit);
+                changes.push((
+                    format!("bits {bit} and {} of the bytes {from}..{} are lost", bit + 1, from + 3),
+                    Rc::new(move |b| b[from..from + 4].iter_mut().for_each(|b| *b &= mask)),
+                ));
+            }
+        }
         for (what, change) in changes {
             all.push((
                 format!("of the field {} of the stored blocks {what}", field.name),
@@ -168,6 +192,10 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
         (format!("of the {run} weights after"), Box::new(move |k| Some(k + run))),
         ("of the row's first block".to_owned(), Box::new(move |k| Some(k % block))),
     ];
+    places.extend([2, 4, 8].map(|n| -> (String, From) {
+        let each = n * run;
+        (format!("of the first {run} of each {each} weights"), Box::new(move |k| Some(k / each * each + k % run)))
+    }));
     if run < block {
         places.extend([
             (format!("of the other {run} weights of each {}", 2 * run), Box::new(move |k| Some(k ^ run)) as From),
@@ -198,10 +226,16 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
     if quants.offset != Offset::None {
         add("the offset is left out".to_owned(), Rc::new(|a, k| a.scale[k] * a.quant[k]));
         add("the offset has the wrong sign".to_owned(), Rc::new(|a, k| a.scale[k] * a.quant[k] - a.offset[k]));
-        for by in [-1.0, 1.0] {
-            let what = format!("quants are {} one", if by < 0.0 { "less by" } else { "more by" });
-            add(what, Rc::new(move |a, k| a.scale[k] * (a.quant[k] + by) + a.offset[k]));
-        }
+        // Those of sub-blocks are taken off.
+        let sign = if matches!(quants.offset, Offset::PerSubBlock) { -1.0 } else { 1.0 };
+        let value = move |a: &Apart, k: usize| sign * (a.offset[k] * a.quant[k] + a.scale[k]);
+        add("scale and offset are exchanged".to_owned(), Rc::new(value));
+    }
+    for by in [-1.0f64, 1.0, -0.5, 0.5, -2.0, 2.0, -4.0, 4.0, -8.0, 8.0, -16.0, 16.0, -32.0, 32.0] {
+        let side = if by < 0.0 { "less" } else { "more" };
+        let count = if by.abs() == 1.0 { "one".to_owned() } else { by.abs().to_string() };
+        let what = format!("quants are {side} by {count}");
+        add(what, Rc::new(move |a, k| a.scale[k] * (a.quant[k] + by) + a.offset[k]));
     }
     for bit in 0..bits.min(8) {
         let name = match bit {
@@ -220,7 +254,11 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
         let kept = (1i64 << low) - 1;
         let value = move |a: &Apart, k: usize| a.scale[k] * ((a.quant[k] as i64) & kept) as f64 + a.offset[k];
         add("the upper bits of the quants are lost".to_owned(), Rc::new(value));
-        let orders: [(&str, Place); 4] = [
+        let orders: [(&str, Place); 8] = [
+            ("the weight 16 apart, in pairs", |k, _, _| k ^ 16),
+            ("the weight 32 apart, in pairs", |k, _, _| k ^ 32),
+            ("the weight 64 apart, in pairs", |k, _, _| k ^ 64),
+            ("the weight 128 apart, in pairs", |k, _, _| k ^ 128),
             ("the weight after", |k, _, n| (k + 1) % n),
             ("the weight before", |k, _, n| (k + n - 1) % n),
             ("the weight that shares its byte", |k, q, _| k ^ q.stride),
@@ -234,6 +272,15 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
             };
             add(format!("the upper bits of the quants are those of {of}"), Rc::new(value));
         }
+    }
+    if format.fields.iter().any(|f| f.part == Part::ByteScales) {
+        let value = |a: &Apart, k: usize| {
+            let Some(unit) = a.unit.as_ref().map(|unit| unit[k]) else { return f64::NAN };
+            let scale = (a.scale[k] / unit).round().rem_euclid(256.0) * unit;
+            // The offset is the scale times a constant.
+            scale * (a.quant[k] + a.offset[k] / a.scale[k])
+        };
+        add("the scales are taken for unsigned".to_owned(), Rc::new(value));
     }
     if quants.offset == Offset::None {
         let value = |a: &Apart, k: usize| a.scale[k] * a.quant[k].rem_euclid(256.0);

@@ -228,6 +228,14 @@ fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     for m in [8usize, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096] {
         push(format!("positions are taken modulo {m}"), Rc::new(move |p| (p % m) as f64));
     }
+    for n in [2usize, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 128, 256] {
+        push(format!("each {n} positions are rotated as the first of them"), Rc::new(move |p| (p / n * n) as f64));
+        push(
+            format!("each {n} positions are rotated as the last of them"),
+            Rc::new(move |p| (p / n * n + n - 1) as f64),
+        );
+        push(format!("positions are divided by {n}, without remainder"), Rc::new(move |p| (p / n) as f64));
+    }
     all
 }
 

@@ -135,15 +135,17 @@ pub(super) fn solve(e: &Evidence<'_>, deadline: Instant) -> Option<Solution> {
             return None;
         }
         let laws = solver(&scene);
-        let mut consistent = None;
+        let (mut proved, mut consistent) = (None, None);
         for law in &laws {
             match weigh(&scene, law) {
-                Some(found) if found.confidence == Confidence::Proved => return Some(found),
+                // What holds everywhere says more than what holds of a part.
+                Some(found) if found.confidence == Confidence::Proved && found.when.is_none() => return Some(found),
+                Some(found) if found.confidence == Confidence::Proved => proved = proved.or(Some(found)),
                 found => consistent = consistent.or(found),
             }
         }
-        if consistent.is_some() {
-            return consistent;
+        if proved.is_some() || consistent.is_some() {
+            return proved.or(consistent);
         }
     }
     None

@@ -36,6 +36,13 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         );
         weights.push((what, Rc::new(move |i| f64::from(own[(i + by) % own.len()]))));
     }
+    for (which, place, by) in super::operands::columns(run, scene.e.oracle.graph.config.head_dim) {
+        let own = own.clone();
+        weights.push((
+            format!("the weight {which} is applied"),
+            Rc::new(move |i| f64::from(own[place(i, by) % own.len()])),
+        ));
+    }
     for (name, vector) in scene.vectors() {
         weights.push((format!("the weight is {name}"), Rc::new(move |i| f64::from(vector[i % vector.len()]))));
     }

@@ -59,14 +59,14 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     match &scene.node().op {
         Op::Embed => embeddings(scene),
         Op::Linear => products(scene),
-        Op::Bias | Op::Residual | Op::SwiGlu => elementwise(scene),
+        Op::Bias | Op::Residual | Op::SwiGlu => elementwise(scene).into_iter().chain(weights(scene)).collect(),
         Op::KvCache(_) => slots(scene),
         Op::RmsNorm(_) | Op::Rope(_) | Op::AttnScores(_) | Op::AttnWeights(_) | Op::AttnContext(_) => Vec::new(),
     }
 }
 
 /// The vector of an operand in a token's place, displaced.
-fn vector(scene: &Scene<'_>, id: StageId, row: &RowAt, d: &Displaced) -> Option<Vec<f32>> {
+fn vector_of(scene: &Scene<'_>, id: StageId, row: &RowAt, d: &Displaced) -> Option<Vec<f32>> {
     let graph = &scene.e.oracle.graph;
     let id = d.stage.unwrap_or(id);
     let layout = Layout::of(&graph.nodes[graph.index(id)?]);
@@ -107,6 +107,48 @@ fn told(id: StageId, d: &Displaced, done: &str) -> String {
     }
 }
 
+/// Columns of a vector that all tokens share which may be read in the place of another: `(column, of so many)`.
+pub(super) fn columns(width: usize, head: usize) -> Vec<(String, fn(usize, usize) -> usize, usize)> {
+    let mut all: Vec<(String, fn(usize, usize) -> usize, usize)> = Vec::new();
+    let mut by = 1;
+    while by < width {
+        all.push((format!("of the column {by} after, round the end,"), |c, by| c + by, by));
+        all.push((format!("of the column {by} before, round the end,"), |c, by| c.wrapping_sub(by), by));
+        all.push((format!("of the column {by} apart, in pairs,"), |c, by| c ^ by, by));
+        if by > 1 {
+            all.push((format!("of the column modulo {by}"), |c, by| c % by, by));
+            all.push((format!("of the first column of each {by}"), |c, by| c / by * by, by));
+            all.push((format!("of the column divided by {by}"), |c, by| c / by, by));
+        }
+        by *= 2;
+    }
+    if head < width && !head.is_power_of_two() {
+        all.push(("of the head's column of the first head".to_owned(), |c, head| c % head, head));
+    }
+    all
+}
+
+/// The vector of weights read in another column.
+fn weights<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let Some(weight) = scene.node().weights.first().filter(|_| scene.node().op == Op::Bias) else {
+        return Vec::new();
+    };
+    let (width, input) = (weight.extent[0], scene.e.oracle.graph.nodes[scene.node().inputs[0]].id);
+    let vector = Rc::new(scene.vector(&weight.name, width));
+    let own = Rc::new(Displaced::token("", |t, _| t));
+    let law = |(which, place, by): (String, fn(usize, usize) -> usize, usize)| {
+        let (vector, own) = (vector.clone(), own.clone());
+        Law::new(format!("the bias {which} is added"), 1, move |row: &RowAt| {
+            let (x, from) = (vector_of(scene, input, row, &own)?, scene.token(row).1);
+            let at = |c: usize| f64::from(x[c]) + f64::from(vector[place(c, by) % vector.len()]);
+            let value: Vec<f64> = (from..from + row.range.len()).map(at).collect();
+            let bound = value.iter().map(|v| (2.0 * UNIT * v.abs()) as f32).collect();
+            Some(Row { value, bound })
+        })
+    };
+    columns(width, scene.e.oracle.graph.config.head_dim).into_iter().map(law).collect()
+}
+
 /// Bias, residual and SwiGLU with one operand displaced.
 fn elementwise<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let op = &scene.node().op;
@@ -121,7 +163,7 @@ fn elementwise<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             all.push(Law::new(told(id, &d, done), 0, move |row: &RowAt| {
                 let of = |k: usize| {
                     let id = scene.e.oracle.graph.nodes[*scene.node().inputs.get(k)?].id;
-                    vector(scene, id, row, if k == i { &d } else { &own })
+                    vector_of(scene, id, row, if k == i { &d } else { &own })
                 };
                 let (a, from) = (of(0)?, scene.token(row).1);
                 let b = match &weight {
@@ -151,7 +193,7 @@ fn products<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let law = |d: Displaced| {
         let sums = sums.clone();
         Law::new(told(id, &d, "multiplied"), 0, move |row: &RowAt| {
-            let x = sums.rounded(row, &vector(scene, id, row, &d)?);
+            let x = sums.rounded(row, &vector_of(scene, id, row, &d)?);
             let (_, _, bound) = scene.e.row(row);
             let from = scene.token(row).1;
             let value = |i: usize| match sums.looks_at(from + i) {

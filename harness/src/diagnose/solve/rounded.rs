@@ -48,6 +48,12 @@ fn nearest(x: f32, kept: u32) -> f32 {
     if x.is_finite() { f32::from_bits((bits.wrapping_add(half)) >> drop << drop) } else { x }
 }
 
+/// The same, what is half way between two numbers away from zero.
+fn away(x: f32, kept: u32) -> f32 {
+    let (bits, drop) = (x.to_bits(), 23 - kept);
+    if x.is_finite() { f32::from_bits((bits.wrapping_add(1 << (drop - 1))) >> drop << drop) } else { x }
+}
+
 /// A number of an 8-bit format of so many bits of significand, whose least exponent and largest value are given.
 fn eight(x: f32, kept: u32, least: i32, largest: f32) -> f32 {
     if x == 0.0 || !x.is_finite() {
@@ -60,7 +66,7 @@ fn eight(x: f32, kept: u32, least: i32, largest: f32) -> f32 {
 
 static TF32: Format = Format { name: "TF32", round: |x| nearest(x, 10), unit: 1.0 / 2048.0, twin: None };
 
-pub(super) static FORMATS: [&Format; 7] = [
+pub(super) static FORMATS: [&Format; 8] = [
     &Format { name: "bf16", round: |x| bf16::from_f32(x).to_f32(), unit: 1.0 / 256.0, twin: None },
     &Format {
         name: "bf16, cut off instead of rounded,",
@@ -70,6 +76,8 @@ pub(super) static FORMATS: [&Format; 7] = [
     },
     &Format { name: "f16", round: |x| f16::from_f32(x).to_f32(), unit: 1.0 / 2048.0, twin: Some(&TF32) },
     &TF32,
+    // As `cvt.rna.tf32.f32` rounds.
+    &Format { name: "TF32, halves away from zero,", round: |x| away(x, 10), unit: 1.0 / 2048.0, twin: None },
     &Format {
         name: "TF32, cut off instead of rounded,",
         round: |x| f32::from_bits(x.to_bits() & 0xffff_e000),

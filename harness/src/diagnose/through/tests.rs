@@ -85,7 +85,9 @@ const BUGS: &[(&str, Bug, Option<&str>)] = &[
                 [vec![0.0; (p + 1).saturating_sub(5)], softmax(&s[(p + 1).saturating_sub(5)..])].concat()
             })
         },
-        Some("as from a fault in L01.attn_weights: the softmax is over keys less than 5 before the query: a sliding window"),
+        Some(
+            "as from a fault in L01.attn_weights: the softmax is over keys less than 5 before the query: a sliding window",
+        ),
     ),
     (
         "a soft cap",
@@ -132,7 +134,9 @@ const BUGS: &[(&str, Bug, Option<&str>)] = &[
     (
         "no bias",
         |_, n| (n.op == Op::Bias).then(|| n.left_out()),
-        Some("as from a fault in L01.q_biased, L01.k_biased and L01.v_biased: the bias is not added (qkv-bias-omitted)"),
+        Some(
+            "as from a fault in L01.q_biased, L01.k_biased and L01.v_biased: the bias is not added (qkv-bias-omitted)",
+        ),
     ),
     (
         "noise",
