@@ -22,24 +22,14 @@ pub const RUN: &str = "cmd:";
 /// What stands before a command that stays up.
 pub const SERVE: &str = "serve:";
 
-/// A command line with placeholders.
+/// A command line with placeholders in braces: `model`, the GGUF file; `dir`, the folder to dump to, which QDIFF_DUMP names
+/// too; `tokens`, a file with the ids of the prompt, one a line, or `ids`, these with commas between them; `n`, how many
+/// tokens to decode; `decoded` or `decoded_ids`, those to feed there; `ubatch`, most tokens of the prompt to run at once.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandLine {
     line: &'static str,
     serves: bool,
 }
-
-/// What a command line may have between braces, and what it becomes.
-pub const PLACEHOLDERS: [(&str, &str); 8] = [
-    ("model", "the GGUF file"),
-    ("dir", "the folder to dump to; QDIFF_DUMP names it too"),
-    ("tokens", "a file with the ids of the prompt, one a line"),
-    ("ids", "these ids, with commas between them"),
-    ("n", "how many tokens to decode after the prompt"),
-    ("decoded", "a file with the ids to feed at these steps, one a line"),
-    ("decoded_ids", "these ids, with commas between them"),
-    ("ubatch", "most tokens of the prompt to run at once"),
-];
 
 impl CommandLine {
     /// Whether the command is told this.

@@ -1,7 +1,7 @@
 //! Commands as subjects: `cmd:` and `serve:` on an engine in numpy (`tests/tap/engine.py`), and how they fail.
 
 use qdiff_tests::markdown::root;
-use qdiff_tests::{Folder, Said, exact, files, folder_with};
+use qdiff_tests::{Folder, Said, exact, files, folder_with, headline};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,6 @@ const WHOLE: &str = "--tokens {tokens} --decoded {decoded} --ubatch {ubatch}";
 #[test]
 fn a_command_is_judged_as_a_runner_is() {
     let (folder, numpy) = (folder_with(&exact()), Numpy::new());
-    let before = files(&std::env::temp_dir()).into_iter().filter(|f| f.starts_with(".qdiff-command-")).count();
     // Told what to decode, on the reference's choices; choosing by itself; told of the prompt alone; in parts; twice.
     for (options, more, steps) in [
         (WHOLE, "-n 3", 3),
@@ -40,7 +39,7 @@ fn a_command_is_judged_as_a_runner_is() {
         (WHOLE, "-n 1 --repeat 2", 1),
         (WHOLE, "-n 2 --reference none", 0),
     ] {
-        let line = format!("run -m model.gguf {more} {} --json told.json", subject("cmd", options));
+        let line = format!("run -m model.gguf {more} {} --tmp . --json told.json", subject("cmd", options));
         let said = numpy.qdiff(&folder, &line);
         if more.contains("none") {
             // Nobody says what to feed, and the command has no other way to decode.
@@ -59,8 +58,15 @@ fn a_command_is_judged_as_a_runner_is() {
     let line = format!("run -m model.gguf -n 2 {} --bisect", subject("cmd", &format!("{WHOLE} --bug base")));
     let said = numpy.qdiff(&folder, &line).exits(1);
     assert!(said.stdout.starts_with("DIVERGED at L00."), "{said}");
-    let after = files(&std::env::temp_dir()).into_iter().filter(|f| f.starts_with(".qdiff-command-")).count();
-    assert!(after <= before + 4, "dumps are left behind");
+    // Prompt after prompt, each by a command of its own.
+    folder.write("prompts", "haiku\nThe sky is\n");
+    let line = format!("run -m model.gguf -n 1 --prompts prompts {}", subject("cmd", WHOLE));
+    let said = numpy.qdiff(&folder, &line).exits(0);
+    assert!(said.stdout.contains("haiku") && said.stdout.contains("The sky is"), "{said}");
+    // An engine that cannot be built or run says nothing of the commit that is asked about.
+    folder.qdiff("run -m model.gguf --bisect --subject 'cmd: exit 1; {ids}'").exits(125);
+    let left = files(&folder);
+    assert!(!left.iter().any(|file| file.starts_with(".qdiff-command-")), "{left:?}");
 }
 
 #[test]
@@ -76,7 +82,7 @@ fn an_engine_that_stays_up_is_driven_step_by_step() {
     assert_eq!(said.code, 0, "{said}");
     let faulty = subject("serve", "--serve --bug cache");
     let said = numpy.qdiff(&folder, &format!("sweep -m model.gguf -n 2 --sizes 8,1 {faulty}")).exits(1);
-    assert!(said.stdout.contains("decode or cache") && said.stdout.contains("in one batch it is right"), "{said}");
+    assert!(headline(&said.stdout).contains("decode or cache, at L00.layer_out; in one batch it is right"), "{said}");
     // A command that runs once cannot be driven, and says what can.
     let said = numpy.qdiff(&folder, &format!("generate -m model.gguf -n 6 {}", subject("cmd", WHOLE))).exits(2);
     assert!(
@@ -131,6 +137,15 @@ fn engines_that_fail_are_told_of() {
     }
 }
 
+/// A file that lies in a folder starts nothing: commands come from the command line or the environment.
+#[test]
+fn a_project_file_names_no_command() {
+    let folder = folder_with(&exact());
+    folder.write("qdiff.toml", "subject = \"cmd: touch owned; {ids}\"\n");
+    let why = "is a command, and no file gives orders; name it with --subject or QDIFF_SUBJECT";
+    folder.refuses("run -m model.gguf", &[why]);
+}
+
 /// Whoever is interrupted takes the engine with him, and all that it started.
 #[test]
 fn an_interrupt_ends_the_engine_too() {
@@ -164,10 +179,7 @@ fn an_interrupt_ends_the_engine_too() {
             std::thread::sleep(Duration::from_millis(20));
         }
         std::fs::remove_file(folder.join("pid")).unwrap();
-        let left: Vec<String> = std::fs::read_dir(&*folder)
-            .unwrap()
-            .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
-            .collect();
+        let left = files(&folder);
         assert!(!left.iter().any(|f| f.starts_with(".qdiff-command-")), "{left:?}");
     }
 }
