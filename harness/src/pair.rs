@@ -107,7 +107,7 @@ impl<'a> Pair<'a> {
     /// Makes a runner and runs it.
     ///
     /// # Errors
-    /// As [`RunnerKind::create`] and [`Runner::step`].
+    /// As [`RunnerKind::start`] and [`Runner::step`].
     pub fn run(&self, kind: &RunnerKind, tokens: Tokens<'_>, faults: Faults) -> Result<Recording> {
         let mut runner = self.runner(kind, tokens, faults)?;
         self.record(runner.as_mut(), tokens)
@@ -126,7 +126,7 @@ impl<'a> Pair<'a> {
     /// Makes a runner with room for `tokens`.
     ///
     /// # Errors
-    /// As [`RunnerKind::create`].
+    /// As [`RunnerKind::start`].
     pub fn runner(&self, kind: &RunnerKind, tokens: Tokens<'_>, faults: Faults) -> Result<Box<dyn Runner + 'a>> {
         let graph = &self.oracle.graph;
         match kind.start {
