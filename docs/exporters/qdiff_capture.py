@@ -29,6 +29,7 @@ class Capture:
 
     def save(self, folder):
         folder = pathlib.Path(folder)
-        folder.mkdir()
-        np.savez(folder / "capture.npz", **self.arrays)
+        folder.mkdir(exist_ok=True)
+        with open(folder / "capture.npz", "xb") as file:  # never over another capture
+            np.savez(file, **self.arrays)
         (folder / "manifest.json").write_text(json.dumps(self.manifest) + "\n")

@@ -1,35 +1,61 @@
-//! What must not outlive the process: folders and files that are half written.
+//! What must not outlive the process: folders and files that are half written, engines that it started.
 //!
-//! Destructors remove them when a command fails; an interrupt runs none, so it is caught, the paths are removed, and
+//! Destructors remove them when a command fails; an interrupt runs none, so it is caught, these are removed, and
 //! the process ends as the signal says. What a crash leaves, the supervisor removes.
 
 use crate::supervisor::{self, Posted, TOLD_TO_END};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-static PATHS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
 
-/// A path that is removed if the process is interrupted before this is dropped.
+/// What must not outlive the process.
+#[derive(Clone, Debug, PartialEq)]
+enum Left {
+    Path(PathBuf),
+    /// The processes of this group.
+    Group(u32),
+}
+
+impl Left {
+    fn remove(&self) {
+        match self {
+            Self::Path(path) => supervisor::remove(path),
+            Self::Group(group) => supervisor::kill_group(*group),
+        }
+    }
+}
+
+/// What is removed if the process is interrupted before this is dropped.
 #[derive(Debug)]
 pub struct Guard {
-    path: PathBuf,
+    left: Left,
     _posted: Option<Posted>,
 }
 
 /// Guards `path`.
 pub fn guard(path: &Path) -> Guard {
-    paths(|all| all.push(path.to_path_buf()));
-    Guard { path: path.to_path_buf(), _posted: supervisor::path(path) }
+    guarded(Left::Path(path.to_path_buf()), supervisor::path(path))
+}
+
+/// Guards the processes of a group, which are killed.
+pub fn guard_group(group: u32) -> Guard {
+    guarded(Left::Group(group), supervisor::group(group))
+}
+
+fn guarded(left: Left, posted: Option<Posted>) -> Guard {
+    all(|all| all.push(left.clone()));
+    Guard { left, _posted: posted }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        paths(|all| all.retain(|p| *p != self.path));
+        all(|all| all.retain(|left| *left != self.left));
     }
 }
 
-fn paths(change: impl FnOnce(&mut Vec<PathBuf>)) {
-    change(&mut PATHS.lock().unwrap_or_else(PoisonError::into_inner));
+fn all(change: impl FnOnce(&mut Vec<Left>)) {
+    change(&mut LEFT.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
 /// Removes what is guarded once the process is interrupted or told to end.
@@ -40,9 +66,8 @@ pub fn on_interrupt() {
     };
     std::thread::spawn(move || {
         for signal in signals.forever() {
-            paths(|all| {
-                all.drain(..).for_each(|path| supervisor::remove(&path));
-            });
+            // The last first: an engine is killed before its folder is removed.
+            all(|all| all.drain(..).rev().for_each(|left| left.remove()));
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
     });

@@ -12,9 +12,10 @@ use crate::oracle::Oracle;
 use crate::progress::Progress;
 use crate::room::Room;
 pub use crate::runners::Tokens;
-use crate::runners::{self, Faults, Manifest, Runner, RunnerKind};
+use crate::runners::command::Engine;
+use crate::runners::{self, Faults, Manifest, Runner, RunnerKind, Start};
 use crate::verdict::{Policy, Race, Repeated, Side, judge};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Node;
 use std::path::Path;
@@ -34,11 +35,23 @@ pub struct Settings {
     pub store: Arc<Store>,
     /// Time that the search for causes may take.
     pub budget: Duration,
+    /// Time that an engine behind a command may take, for all it is told to do or for one step.
+    pub timeout: Duration,
 }
+
+/// Time for an engine behind a command, where nobody says it.
+pub const TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { threads: 1, gemm: Gemm::Own, kv: Number::F32, store: Store::usual(None), budget: BUDGET }
+        Self {
+            threads: 1,
+            gemm: Gemm::Own,
+            kv: Number::F32,
+            store: Store::usual(None),
+            budget: BUDGET,
+            timeout: TIMEOUT,
+        }
     }
 }
 
@@ -52,6 +65,8 @@ pub struct Pair<'a> {
     pub filter: Filter,
     /// What is allowed.
     pub policy: Policy,
+    /// What the subject's arrays are called, where they are read from a dump.
+    pub names: Names,
     /// How they run.
     pub settings: Settings,
     /// Where progress is told.
@@ -85,13 +100,14 @@ impl<'a> Pair<'a> {
     pub fn new(opened: &'a LoadedModel, settings: Settings, progress: Progress<'a>) -> Result<Self> {
         let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
         let (filter, policy) = (Filter::default(), Policy::default());
-        Ok(Self { opened, oracle, filter, policy, settings, progress })
+        let names = Names::of(&oracle.graph);
+        Ok(Self { opened, oracle, filter, policy, names, settings, progress })
     }
 
     /// Makes a runner and runs it.
     ///
     /// # Errors
-    /// As [`RunnerKind::create`] and [`Runner::step`].
+    /// As [`RunnerKind::start`] and [`Runner::step`].
     pub fn run(&self, kind: &RunnerKind, tokens: Tokens<'_>, faults: Faults) -> Result<Recording> {
         let mut runner = self.runner(kind, tokens, faults)?;
         self.record(runner.as_mut(), tokens)
@@ -110,9 +126,16 @@ impl<'a> Pair<'a> {
     /// Makes a runner with room for `tokens`.
     ///
     /// # Errors
-    /// As [`RunnerKind::create`].
+    /// As [`RunnerKind::start`].
     pub fn runner(&self, kind: &RunnerKind, tokens: Tokens<'_>, faults: Faults) -> Result<Box<dyn Runner + 'a>> {
-        (kind.create)(self.opened, &self.oracle.graph, self.room(tokens), faults)
+        let graph = &self.oracle.graph;
+        match kind.start {
+            Start::Own(create) => create(self.opened, graph, self.room(tokens), faults),
+            Start::Command(command) => {
+                let Settings { store, timeout, .. } = &self.settings;
+                Ok(Box::new(Engine::new(command, &self.opened.path, graph, &store.folder, *timeout)?))
+            }
+        }
     }
 
     /// Room for `tokens`.
@@ -132,6 +155,10 @@ impl<'a> Pair<'a> {
     /// As [`Runner::step`].
     pub fn record(&self, runner: &mut dyn Runner, tokens: Tokens<'_>) -> Result<Recording> {
         let (start, mut capture) = (Instant::now(), Capture::new(self.settings.store.clone()));
+        (self.progress)(&format!("running {}", runner.manifest().name), 0, 1);
+        if let Some(folder) = runner.dump(tokens, &self.settings.store)? {
+            return Ok(Recording { seconds: start.elapsed().as_secs_f64(), ..self.dumped(&folder, tokens)? });
+        }
         let fed = self.steps(runner, tokens, |step| {
             capture.steps.push(step);
             Ok(())
@@ -160,11 +187,36 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Reads a capture from disk, whose arrays are called as `names` says.
+    /// Reads what an engine dumped that was told to run `tokens`.
+    fn dumped(&self, folder: &Path, tokens: Tokens<'_>) -> Result<Recording> {
+        let manifest = container::manifest(folder).context("what the engine dumped")?;
+        if manifest.model_sha256.is_some() {
+            manifest.check_model(folder, &self.opened.sha256())?;
+        }
+        let told = tokens.forced.is_none_or(|forced| manifest.decoded == forced);
+        ensure!(
+            manifest.tokens == tokens.prompt && told && manifest.decoded.len() == tokens.decode,
+            "the engine dumped a run of other tokens than it was told to run: {} of a prompt and {} decoded, for {} and {}{}",
+            manifest.tokens.len(),
+            manifest.decoded.len(),
+            tokens.prompt.len(),
+            tokens.decode,
+            if told { "" } else { "; {decoded} tells it which to feed" }
+        );
+        ensure!(
+            manifest.steps().len() == tokens.steps(),
+            "the engine ran the prompt in {} parts, and was told to run it in {}",
+            manifest.steps().len() - tokens.decode,
+            tokens.steps() - tokens.decode
+        );
+        self.read(folder, &manifest, &self.names, "run by its command")
+    }
+
+    /// Reads a capture from disk, whose arrays are called as `names` says; `how` says in a word or two how it came about.
     ///
     /// # Errors
     /// As [`container::read`].
-    pub fn read(&self, folder: &Path, manifest: &CaptureManifest, names: &Names) -> Result<Recording> {
+    pub fn read(&self, folder: &Path, manifest: &CaptureManifest, names: &Names, how: &str) -> Result<Recording> {
         let start = Instant::now();
         let arithmetic = manifest.arithmetic.clone().unwrap_or_default();
         arithmetic
@@ -176,7 +228,7 @@ impl<'a> Pair<'a> {
         Ok(Recording {
             capture,
             manifest: Manifest {
-                name: format!("{} (recorded{declared})", manifest.name()),
+                name: format!("{} ({how}{declared})", manifest.name()),
                 arithmetic,
                 injected: Vec::new(),
             },

@@ -7,7 +7,7 @@ use super::names::Names;
 use super::npz::{self, Manifest};
 use super::raw::{self, Lines};
 use super::safetensors::Opened;
-use super::{Capture, Store, npy};
+use super::{Capture, Step, Store, npy};
 use crate::input;
 use anyhow::{Context as _, Result, bail, ensure};
 use qdiff_engine::model::Graph;
@@ -156,7 +156,21 @@ pub fn read(
         Container::Safetensors(files) => {
             files.iter().try_for_each(|path| Opened::new(path)?.read(&mut intake))?;
         }
-        Container::Raw => Lines::open(folder)?.read(folder, &mut intake)?,
+        Container::Raw => Lines::open(folder)?.read(folder, 0, &mut intake)?,
     }
     intake.finish()
+}
+
+/// Reads the arrays of `step`, the last that the raw container in `folder` holds, and there number `index`: of an engine that
+/// goes on meanwhile.
+///
+/// # Errors
+/// As [`read`]; another container, or a step that is not whole.
+pub fn step(folder: &Path, index: usize, step: Step, stages: (&Graph, &Names), store: &Arc<Store>) -> Result<Step> {
+    let name = folder.display().to_string();
+    let lines = Lines::open(folder).context("an engine that stays up dumps in lines, which tap/qdiff_tap.h writes")?;
+    ensure!(lines.ended(index), "{name}: step {index} was said to be whole, and no line ends it");
+    let mut intake = Intake::of_steps(&name, vec![step], stages, Shapes::Known, store);
+    lines.read(folder, index, &mut intake)?;
+    intake.finish()?.steps.pop().context("a step")
 }

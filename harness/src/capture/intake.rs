@@ -31,14 +31,29 @@ impl<'a> Intake<'a> {
     pub(super) fn new(
         name: &'a str, manifest: &Manifest, (graph, names): (&'a Graph, &'a Names), shapes: Shapes, store: &Arc<Store>,
     ) -> Result<Self> {
-        let capture = Capture { steps: manifest.steps(), store: store.clone() };
-        let labels = (capture.steps.iter().enumerate()).map(|(i, s)| (s.label(), i)).collect();
         let elements = manifest.elements.iter().map(|(pattern, element)| {
             let glob =
                 Glob::new(pattern).with_context(|| format!("`elements` of the manifest, `{}`", quoted(pattern)))?;
             Ok((glob.compile_matcher(), *element))
         });
-        Ok(Self { name, capture, labels, graph, names, shapes, elements: elements.collect::<Result<_>>()? })
+        let elements = elements.collect::<Result<_>>()?;
+        Ok(Self { elements, ..Self::of_steps(name, manifest.steps(), (graph, names), shapes, store) })
+    }
+
+    /// For these steps, of a container that says of each array what its elements are.
+    pub(super) fn of_steps(
+        name: &'a str, steps: Vec<Step>, (graph, names): (&'a Graph, &'a Names), shapes: Shapes, store: &Arc<Store>,
+    ) -> Self {
+        let labels = steps.iter().enumerate().map(|(i, s)| (s.label(), i)).collect();
+        Self {
+            name,
+            capture: Capture { steps, store: store.clone() },
+            labels,
+            graph,
+            names,
+            shapes,
+            elements: Vec::new(),
+        }
     }
 
     /// The label of the step of this index, if there is one.

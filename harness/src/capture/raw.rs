@@ -90,6 +90,13 @@ pub(super) struct Lines {
     cut: Option<String>,
 }
 
+/// The manifest of these fields.
+fn parse(mut fields: Map<String, Value>, name: &str) -> Result<Manifest> {
+    fields.entry("schema_version").or_insert_with(|| SCHEMA_VERSION.into());
+    fields.entry("engine").or_insert_with(|| "an engine without a name".into());
+    super::npz::parse(Value::Object(fields).to_string().as_bytes(), name)
+}
+
 impl Lines {
     /// Reads those of the folder.
     ///
@@ -160,8 +167,13 @@ impl Lines {
     /// # Errors
     /// No tokens, or others than the manifest's; steps that no prefill and decode have.
     pub(super) fn manifest(self, given: Option<Vec<u8>>, name: &str) -> Result<Manifest> {
-        let mut manifest = match given {
-            Some(bytes) => super::npz::parse(&bytes, name)?,
+        let mut manifest = match given.map(|bytes| serde_json::from_slice(&bytes)) {
+            Some(Ok(Value::Object(given))) => {
+                let mut fields = self.head.clone();
+                fields.extend(given);
+                parse(fields, name)?
+            }
+            Some(_) => bail!("{name} is no object of JSON"),
             None => self.described(name)?,
         };
         let steps = manifest.steps();
@@ -217,14 +229,12 @@ impl Lines {
         }
         let decoded = all.split_off(sizes[..prefill].iter().sum());
         let mut fields = self.head.clone();
-        fields.entry("schema_version").or_insert_with(|| SCHEMA_VERSION.into());
-        fields.entry("engine").or_insert_with(|| "an engine without a name".into());
         fields.insert("tokens".to_owned(), all.into());
         fields.insert("decoded".to_owned(), decoded.into());
         if prefill > 1 {
             fields.insert("ubatch".to_owned(), ubatch.into());
         }
-        super::npz::parse(Value::Object(fields).to_string().as_bytes(), name)
+        parse(fields, name)
     }
 
     /// The names of the arrays, without their step.
@@ -232,13 +242,18 @@ impl Lines {
         self.places.iter().map(|place| place.name.as_str())
     }
 
-    /// Hands over the arrays of steps that are whole.
+    /// Whether the step of this number is whole.
+    pub(super) fn ended(&self, step: usize) -> bool {
+        step < self.ends.len()
+    }
+
+    /// Hands over the arrays of steps that are whole, the first of which `intake` has is the one of number `from`.
     ///
     /// # Errors
     /// As [`Intake::take`]; arrays that are not in their file, files that are not in the folder.
-    pub(super) fn read(&self, folder: &Path, intake: &mut Intake<'_>) -> Result<()> {
+    pub(super) fn read(&self, folder: &Path, from: usize, intake: &mut Intake<'_>) -> Result<()> {
         let mut sources: HashMap<&str, Source> = HashMap::new();
-        for place in &self.places {
+        for place in self.places.iter().filter(|place| place.step >= from) {
             let file = place.file.as_str();
             let plain = Path::new(file).file_name().is_some_and(|name| name == file) && file.ends_with(".bin");
             let shown = folder.join(LINES);
@@ -247,7 +262,8 @@ impl Lines {
                 Some(source) => source.clone(),
                 None => sources.entry(file).or_insert(Source::open(&folder.join(file))?).clone(),
             };
-            let step = intake.label(place.step).with_context(|| format!("{}: step {}", shown.display(), place.step))?;
+            let step =
+                intake.label(place.step - from).with_context(|| format!("{}: step {}", shown.display(), place.step))?;
             intake.take(&format!("{step}/{}", place.name), source.length, |_| {
                 let element = Element::named(&place.dtype)?;
                 source.array(element, place.shape.clone(), place.strides.as_deref(), place.offset)

@@ -56,6 +56,11 @@ impl Project {
             let Some(name) = named else { continue };
             match Source::of(name) {
                 Some(Source::Recorded(capture)) => *name = Source::Recorded(folder.join(capture)).to_string(),
+                Some(Source::Live(kind)) if kind.command().is_some() => bail!(
+                    "{shown}: key `{key}`: `{kind}` is a command, and no file gives orders; name it with --{key} or \
+                     QDIFF_{}",
+                    key.to_uppercase()
+                ),
                 Some(_) => {}
                 None => bail!("{shown}: key `{key}`: no runner is called `{name}`; see `qdiff run --help`"),
             }

@@ -1,6 +1,6 @@
 //! The engine's CPU interpreter as a runner.
 
-use super::{Manifest, Runner, RunnerKind};
+use super::{Manifest, Runner, RunnerKind, Start};
 use crate::arithmetic::{Arithmetic, Number};
 use crate::capture::{Collector, Step, Want};
 use anyhow::{Context as _, Result};
@@ -20,10 +20,10 @@ pub const CPU: RunnerKind = RunnerKind {
     llama: false,
     device: false,
     ready: || Ok(()),
-    create: |opened, _, room, faults| {
+    start: Start::Own(|opened, _, room, faults| {
         let graph = faults.graph.unwrap_or_else(|| opened.model.graph().clone());
         Ok(Box::new(Cpu::new(&opened.model, graph, room.kv, faults.words)))
-    },
+    }),
 };
 
 /// Runs a graph, possibly with faults in it, on the engine's own weights.

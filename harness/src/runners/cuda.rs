@@ -1,6 +1,6 @@
 //! The engine's CUDA forward passes as runners.
 
-use super::{Manifest, Runner, RunnerKind};
+use super::{Manifest, Runner, RunnerKind, Start};
 use crate::arithmetic::{Arithmetic, Number};
 use crate::capture::{Collector, Step, Want};
 use crate::room::Room;
@@ -17,14 +17,14 @@ pub const CUDA: RunnerKind = RunnerKind {
     llama: false,
     device: true,
     ready: || Ok(qdiff_engine::cuda::devices().map(drop)?),
-    create: |opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Tapped, room)?)?)),
+    start: Start::Own(|opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Tapped, room)?)?))),
 };
 
 /// The engine's fused CUDA forward pass.
 pub const CUDA_FAST: RunnerKind = RunnerKind {
     name: "cuda-fast",
     about: "the engine on a GPU, stages fused",
-    create: |opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Fast, room)?)?)),
+    start: Start::Own(|opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Fast, room)?)?))),
     ..CUDA
 };
 

@@ -1,6 +1,6 @@
 //! llama.cpp as a runner.
 
-use super::{Manifest, Runner, RunnerKind};
+use super::{Manifest, Runner, RunnerKind, Start};
 use crate::arithmetic::{Arithmetic, AttentionRule, LinearRule, Number};
 use crate::capture::{Step, Want};
 use crate::llama::context::TappedContext;
@@ -20,7 +20,7 @@ pub const LLAMA: RunnerKind = RunnerKind {
     llama: true,
     device: false,
     ready: || Ok(()),
-    create: |opened, graph, room, _| Ok(Box::new(Llama::new(&opened.llama, graph, room)?)),
+    start: Start::Own(|opened, graph, room, _| Ok(Box::new(Llama::new(&opened.llama, graph, room)?))),
 };
 
 /// llama.cpp on a GPU.
@@ -28,10 +28,10 @@ pub const LLAMA_CUDA: RunnerKind = RunnerKind {
     name: "llama-cuda",
     about: "llama.cpp on a GPU (see scripts/build-ggml-cuda)",
     ready: cuda_backend,
-    create: |opened, graph, room, _| {
+    start: Start::Own(|opened, graph, room, _| {
         let model = Arc::new(Model::load(&opened.path, Load::Cuda)?);
         Ok(Box::new(Llama::new(&model, graph, room)?))
-    },
+    }),
     ..LLAMA
 };
 

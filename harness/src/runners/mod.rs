@@ -1,23 +1,26 @@
 //! Whatever can fill a capture: one trait, one file per runner.
 
+pub mod command;
 pub mod cpu;
 pub mod cuda;
 pub mod llama;
 mod llama_cuda;
+mod process;
 mod source;
 
 pub use cpu::CPU;
 pub use cuda::{CUDA, CUDA_FAST};
 pub use llama::{LLAMA, LLAMA_CUDA};
-pub use source::{Create, Faults, RUNNERS, RunnerKind, Source};
+pub use source::{Create, Faults, RUNNERS, RunnerKind, Source, Start};
 
 use crate::arithmetic::Arithmetic;
-use crate::capture::{Filter, Step, Want};
+use crate::capture::{Filter, Step, Store, Want};
 use crate::metrics::argmax;
 use anyhow::Result;
 use qdiff_engine::model::Node;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Identifies a runner in reports and manifests.
@@ -55,6 +58,15 @@ pub trait Runner {
     /// Whatever keeps the step from finishing or a wanted stage from being seen.
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step>;
 
+    /// Runs all of `tokens` where the engine writes its dump itself; gives the folder, which is there until this is dropped.
+    /// `None` where it is driven step by step.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from running these tokens.
+    fn dump(&mut self, _tokens: Tokens<'_>, _store: &Arc<Store>) -> Result<Option<PathBuf>> {
+        Ok(None)
+    }
+
     /// Changes something for the run of this number, counted from 1, that must change no bit of it: what else the
     /// machine does, or how launches overlap. Gives what was changed, if anything can be.
     ///
@@ -85,6 +97,10 @@ impl Runner for TapFiltered<'_> {
 
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
         self.inner.step(tokens, want)
+    }
+
+    fn dump(&mut self, tokens: Tokens<'_>, store: &Arc<Store>) -> Result<Option<PathBuf>> {
+        self.inner.dump(tokens, store)
     }
 
     fn vary(&mut self, run: usize) -> Result<Option<&'static str>> {

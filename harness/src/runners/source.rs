@@ -1,5 +1,6 @@
 //! Runners by name, and where the tensors of a side come from.
 
+use super::command::{self, CommandLine};
 use super::{Runner, cpu, cuda, llama};
 use crate::loaded::LoadedModel;
 use crate::room::Room;
@@ -34,8 +35,24 @@ pub struct RunnerKind {
     pub device: bool,
     /// Refuses where this machine lacks what it needs.
     pub ready: fn() -> Result<()>,
-    /// Makes it.
-    pub create: Create,
+    /// How it is made.
+    pub start: Start,
+}
+
+/// How a runner is made.
+#[derive(Clone, Copy, Debug)]
+pub enum Start {
+    /// In this process.
+    Own(Create),
+    /// By a command, of an engine that is not qdiff's.
+    Command(CommandLine),
+}
+
+impl RunnerKind {
+    /// The command that starts it, of an engine that is not qdiff's.
+    pub fn command(&self) -> Option<CommandLine> {
+        if let Start::Command(command) = self.start { Some(command) } else { None }
+    }
 }
 
 impl PartialEq for RunnerKind {
@@ -77,7 +94,7 @@ impl Source {
             ("auto", _) => Some(Self::Auto),
             ("none", _) => Some(Self::Nobody),
             (_, Some(folder)) => (!folder.is_empty()).then(|| Self::Recorded(PathBuf::from(folder))),
-            _ => RUNNERS.iter().find(|r| r.name == name).map(|r| Self::Live(r)),
+            _ => RUNNERS.iter().copied().find(|r| r.name == name).or_else(|| command::kind(name)).map(Self::Live),
         }
     }
 
@@ -93,7 +110,10 @@ impl Source {
                 Ok(()) => (&cuda::CUDA, None),
                 Err(e) => (&cpu::CPU, Some(e.to_string())),
             }),
-            Self::Live(kind) => (kind.ready)().map(|()| (*kind, None)),
+            Self::Live(kind) => {
+                kind.command().map_or(Ok(()), |command| command.check())?;
+                (kind.ready)().map(|()| (*kind, None))
+            }
             Self::Recorded(_) | Self::Nobody => bail!("{self} does not run; name a runner"),
         }
     }

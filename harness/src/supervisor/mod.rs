@@ -95,6 +95,7 @@ fn ended(board: &Board, status: ExitStatus) -> Ended {
     if let Some(code) = board.code().filter(|code| status.code() == Some((*code).into())) {
         return Ended::Code(code);
     }
+    board.left_groups().into_iter().for_each(kill_group);
     for path in board.left() {
         remove(Path::new(OsStr::from_bytes(&path)));
     }
@@ -129,6 +130,26 @@ pub(crate) fn remove(path: &Path) {
     let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
 }
 
+/// Whether a child of this process has ended. It is not waited for: its number stays its own.
+pub(crate) fn has_ended(child: u32) -> bool {
+    let mut information = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    let how = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
+    // SAFETY: a plain call that fills what it is given, and zeros are what it leaves of a child that runs.
+    unsafe {
+        again(|| libc::waitid(libc::P_PID, child, information.as_mut_ptr(), how));
+        information.assume_init().si_pid() != 0
+    }
+}
+
+/// Kills the processes of a group that this process, or the one below it, made.
+pub(crate) fn kill_group(group: u32) {
+    if let Some(group) = i32::try_from(group).ok().filter(|group| *group > 1) {
+        // SAFETY: a plain call. The group keeps its number for as long as a process of it is there, or its first one has
+        // not been waited for.
+        unsafe { libc::kill(-group, libc::SIGKILL) };
+    }
+}
+
 /// Says what this process is about to do, until the result is dropped: for whoever must tell of its death.
 pub fn doing(text: impl FnOnce() -> String) -> Option<Posted> {
     BOARD.get().map(|board| board.doing(&text()))
@@ -137,6 +158,11 @@ pub fn doing(text: impl FnOnce() -> String) -> Option<Posted> {
 /// Names a path that must not outlive this process, until the result is dropped.
 pub(crate) fn path(path: &Path) -> Option<Posted> {
     BOARD.get().map(|board| board.path(path.as_os_str().as_bytes()))
+}
+
+/// Names a group of processes that must not outlive this process, until the result is dropped.
+pub(crate) fn group(group: u32) -> Option<Posted> {
+    BOARD.get().map(|board| board.group(group))
 }
 
 /// Says with which exit code this process is about to end: no other is believed.

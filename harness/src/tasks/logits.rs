@@ -35,6 +35,7 @@ pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<LogitsRep
     let last = pair.oracle.graph.nodes.last().context("the graph has no stage")?;
     let stage = [last.id.to_string()];
     pair.filter = Filter::new(&pair.oracle.graph, &stage, None, request.positions.positions.as_deref())?;
+    pair.names = chosen.names(&pair.oracle.graph)?;
     let input = chosen.input(&pair)?;
     let sides = chosen.on(&pair, &[])?;
     let hash = opened.sha256();

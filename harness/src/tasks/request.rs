@@ -4,7 +4,7 @@ use super::values;
 use crate::arithmetic::Number;
 use crate::capture::{BUDGET, Filter, Store};
 use crate::loaded::LoadedModel;
-use crate::pair::Settings;
+use crate::pair::{Settings, TIMEOUT};
 use crate::prompts::{self, Ready, Style, Template};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -12,6 +12,7 @@ use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Graph;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The model.
 #[derive(Clone, Debug, Default, Args)]
@@ -191,13 +192,18 @@ pub struct RunnerRequest {
     pub gemm: GemmRequest,
     #[command(flatten)]
     pub memory: MemoryRequest,
+    /// Seconds that a subject `cmd:` may take, or one step of a subject `serve:`
+    #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT.as_secs(), env = "QDIFF_TIMEOUT",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout: u64,
 }
 
 impl RunnerRequest {
     /// As both runners take it.
     pub fn settings(&self) -> Result<Settings> {
         let threads = self.threads.apply()?;
-        Ok(Settings { threads, gemm: self.gemm.gemm, store: self.memory.store(), ..Settings::default() })
+        let (gemm, store, timeout) = (self.gemm.gemm, self.memory.store(), Duration::from_secs(self.timeout));
+        Ok(Settings { threads, gemm, store, timeout, ..Settings::default() })
     }
 }
 

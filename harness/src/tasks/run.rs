@@ -97,11 +97,15 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
     if live.is_none() && !request.taps.is_empty() {
         bail!("--taps is about a subject that runs; a recorded capture holds what was tapped");
     }
+    if live.is_some_and(|kind| kind.command().is_some()) && !request.taps.is_empty() {
+        bail!("--taps is about qdiff's own runners; what a command dumps is told to it");
+    }
     let settings = chosen.settings()?;
     let opened = request.sides.tokens.prompt.model.open()?;
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
     pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance)?;
+    pair.names = chosen.names(&pair.oracle.graph)?;
     let single = batch.is_none().then(|| chosen.input(&pair)).transpose()?;
     let runs = Runs::new(request, chosen, pair)?;
     match single {
@@ -253,7 +257,7 @@ impl<'a> Runs<'a> {
     fn entry(&self, entry: &batch::Entry) -> Result<Report> {
         let tokens = &self.request.sides.tokens;
         let ready = entry.resolve(self.pair.opened, tokens.prompt.style(), tokens.decode)?;
-        let input = Input::new(ready, tokens.decode, self.request.sides.capture.ubatch);
+        let input = self.sides.chosen.taken(Input::new(ready, tokens.decode, self.request.sides.capture.ubatch));
         input.check(&self.pair)?;
         self.judge(input, &entry.given)
     }

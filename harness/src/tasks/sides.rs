@@ -13,6 +13,7 @@ use crate::prompts::Ready;
 use crate::runners::{Faults, RunnerKind, Source, TapFiltered};
 use anyhow::{Result, bail};
 use clap::Args;
+use qdiff_engine::model::Graph;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -38,12 +39,15 @@ pub struct SidesRequest {
     pub why: WhyRequest,
 }
 
+/// How a capture on disk came about.
+const RECORDED: &str = "recorded";
+
 /// Two sides that run.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sides")]
 pub struct LiveSidesRequest {
     /// The runner under suspicion
-    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE)]
+    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE_SUBJECT)]
     pub subject: Source,
     /// The runner it is held against
     #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::LIVE)]
@@ -128,8 +132,6 @@ pub(super) struct SideChoice<'a> {
 /// Both sides, ready to run on a model.
 pub(super) struct Sides<'a> {
     pub(super) chosen: SideChoice<'a>,
-    /// What the subject's capture calls the stages.
-    names: Names,
     /// Faults of the subject.
     pub(super) faults: InjectedFaults,
     /// The stages that are tapped of a subject that runs.
@@ -237,35 +239,62 @@ impl<'a> SideChoice<'a> {
                 Input { asked, ..Input::recorded(folder, manifest) }
             }
         };
+        let input = self.taken(input);
         input.check(pair).map(|()| input)
+    }
+
+    /// What the subject can be told of `input`: a command may take no decode steps, or the prompt as a whole.
+    pub(super) fn taken(&self, input: Input) -> Input {
+        let command = self.live_subject().and_then(RunnerKind::command);
+        let Some(command) = command.filter(|_| self.recorded().is_none()) else { return input };
+        Input {
+            decode: if command.decodes() { input.decode } else { 0 },
+            ubatch: if command.parts() { input.ubatch } else { input.ready.tokens.len() },
+            ..input
+        }
+    }
+
+    /// What the subject's dump calls the stages.
+    ///
+    /// # Errors
+    /// A map that cannot be read, or names none of the model's stages.
+    pub(super) fn names(&self, graph: &Graph) -> Result<Names> {
+        self.request.map.map.as_ref().map_or_else(|| Ok(Names::of(graph)), |path| Names::read(graph, path))
     }
 
     /// The sides on this model; `parts` besides stages may be faulty.
     ///
     /// # Errors
-    /// Names that are none of its stages, or faults that apply nowhere in it.
+    /// Faults that apply nowhere in it.
     pub(super) fn on(self, pair: &Pair<'_>, parts: &[FaultSite]) -> Result<Sides<'a>> {
-        let names = match &self.request.map.map {
-            Some(path) => Names::read(&pair.oracle.graph, path)?,
-            None => Names::of(&pair.oracle.graph),
-        };
         let faults = InjectedFaults::new(pair.opened, &self.injections, parts)?;
-        Ok(Sides { chosen: self, names, faults, taps: Filter::default() })
+        Ok(Sides { chosen: self, faults, taps: Filter::default() })
     }
 }
 
 impl Sides<'_> {
     /// Runs or reads the reference, then the subject on the same tokens.
     pub(super) fn record(&self, pair: &Pair<'_>, input: &Input) -> Result<(Recording, Option<Recording>)> {
+        // An engine that is not told which tokens to decode chooses them, and the reference is fed these.
+        let chooses = |kind: &RunnerKind| input.decode > 0 && kind.command().is_some_and(|command| !command.forced());
+        if let (Side::Live(subject), Side::Live(reference)) = (&self.chosen.subject, &self.chosen.reference)
+            && chooses(subject)
+        {
+            let subject = pair.run(subject, input.tokens(None), Faults::default())?;
+            let reference = pair.run(reference, input.tokens(Some(&subject.fed)), Faults::default())?;
+            return Ok((subject, Some(reference)));
+        }
         let reference = match &self.chosen.reference {
-            Side::Recorded(folder, manifest) => Some(pair.read(folder, manifest, &Names::of(&pair.oracle.graph))?),
+            Side::Recorded(folder, manifest) => {
+                Some(pair.read(folder, manifest, &Names::of(&pair.oracle.graph), RECORDED)?)
+            }
             Side::Nobody => None,
             Side::Live(kind) => Some(pair.run(kind, input.tokens(None), Faults::default())?),
         };
         // Without a reference the subject goes on with its own choices.
         let forced = reference.as_ref().map(|r| r.fed.as_slice());
         let subject = match &self.chosen.subject {
-            Side::Recorded(folder, manifest) => pair.read(folder, manifest, &self.names)?,
+            Side::Recorded(folder, manifest) => pair.read(folder, manifest, &pair.names, RECORDED)?,
             Side::Live(kind) => {
                 let tokens = input.tokens(forced);
                 let mut runner =

@@ -62,16 +62,20 @@ impl TypedValueParser for Known {
 pub struct SourceParser {
     recorded: bool,
     nobody: bool,
+    command: bool,
 }
 
-/// A subject: `auto`, a runner or a capture.
-pub const SUBJECT: SourceParser = SourceParser { recorded: true, nobody: false };
+/// A subject: `auto`, a runner, a command or a capture.
+pub const SUBJECT: SourceParser = SourceParser { recorded: true, nobody: false, command: true };
 
-/// A reference: as a subject, or nobody.
-pub const REFERENCE: SourceParser = SourceParser { recorded: true, nobody: true };
+/// A reference: a runner, a capture, or nobody.
+pub const REFERENCE: SourceParser = SourceParser { recorded: true, nobody: true, command: false };
 
 /// A side that runs.
-pub const LIVE: SourceParser = SourceParser { recorded: false, nobody: false };
+pub const LIVE: SourceParser = SourceParser { recorded: false, nobody: false, command: false };
+
+/// A subject that runs.
+pub const LIVE_SUBJECT: SourceParser = SourceParser { recorded: false, nobody: false, command: true };
 
 impl TypedValueParser for SourceParser {
     type Value = Source;
@@ -79,6 +83,11 @@ impl TypedValueParser for SourceParser {
     fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Source, Error> {
         let text = value.to_string_lossy();
         match Source::of(&text) {
+            Some(Source::Live(kind)) if kind.command().is_some() && !self.command => {
+                let text =
+                    format!("`{kind}` is a command, which can be the subject of run, logits, sweep and generate");
+                return Err(command.clone().error(ErrorKind::ValueValidation, text));
+            }
             Some(source @ (Source::Auto | Source::Live(_))) => return Ok(source),
             Some(source @ Source::Nobody) if self.nobody => return Ok(source),
             Some(source @ Source::Recorded(_)) if self.recorded => return Ok(source),
@@ -109,6 +118,9 @@ impl TypedValueParser for SourceParser {
         let recorded = PossibleValue::new("capture:DIR").help("a recorded capture, of whatever engine");
         let nobody = PossibleValue::new("none").help("nobody: by its own operands, and by what no correct model does");
         let beside = self.recorded.then_some(recorded).into_iter().chain(self.nobody.then_some(nobody));
-        Some(Box::new([auto].into_iter().chain(live).chain(beside)))
+        let command = PossibleValue::new("cmd:COMMAND").help("any engine, by the command that dumps a run of it");
+        let served = PossibleValue::new("serve:COMMAND").help("any engine that stays up and is told steps");
+        let commands = [command, served].into_iter().filter(|_| self.command);
+        Some(Box::new([auto].into_iter().chain(live).chain(beside).chain(commands)))
     }
 }

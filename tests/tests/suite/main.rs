@@ -6,6 +6,7 @@ mod batch;
 mod beside_the_stages;
 mod captures;
 mod casebook;
+mod commands;
 mod containers;
 mod documents;
 mod ends;

@@ -127,6 +127,11 @@ fn argument(option: Arg) -> Arg {
     option.short(None).long(Resettable::Reset).help_heading(Resettable::Reset)
 }
 
+/// An option that a command refuses, as it would say nothing.
+fn unheard(option: Arg) -> Arg {
+    option.hide(true)
+}
+
 /// When to colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ColorChoice {
@@ -152,7 +157,9 @@ Examples:
   qdiff run --tolerance 'L*.ffn_down=1e-3' --report report.html --report junit.xml")]
     Run(Bisected<RunRequest>),
     /// Run a battery of token sequences, each of which exercises what others leave out, for one verdict
-    #[command(after_help = "\
+    #[command(
+        mut_arg("timeout", unheard),
+        after_help = "\
 The cases: one token; lengths that 8 does not divide; a prompt in two and more parts, and token
 by token; one token over and over; ids from 131,072 on; decode over positions 256 and 4,096.
 A case that the model is too small for is left out, and named in the verdict.
@@ -162,7 +169,8 @@ a case could not be judged whole.
 
 Examples:
   qdiff check
-  qdiff check -m model.gguf --subject cpu --quick --json check.json")]
+  qdiff check -m model.gguf --subject cpu --quick --json check.json"
+    )]
     Check(Reported<CheckRequest>),
     /// Say what a GGUF file is and what the graph will use of it
     #[command(
@@ -222,12 +230,15 @@ Examples:
   qdiff sweep --prompt long --length 2000 -n 0 --sizes 64 --layers 0 --positions 0,1,63,64,1999")]
     Sweep(Reported<SweepRequest>),
     /// Write the stages of one runner to disk, as npz with a manifest
-    #[command(after_help = "\
+    #[command(
+        mut_arg("timeout", unheard),
+        after_help = "\
 Examples:
   qdiff record --runner cpu --out golden
   qdiff run --subject capture:golden
   qdiff record --runner llama --like golden --out theirs
-  qdiff compare golden theirs")]
+  qdiff compare golden theirs"
+    )]
     Record(RecordRequest),
     /// Let subject and reference speak freely, and say where their texts part and why
     #[command(after_help = "\

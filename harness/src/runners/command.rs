@@ -1,0 +1,300 @@
+//! Any engine as a runner, by the command that starts it. `cmd:` runs once for all tokens and leaves a dump; `serve:` stays
+//! up, is told a step in a line of JSON on its standard input, and answers with a line when the dump of it is whole.
+
+use super::process::Process;
+use super::{Manifest, Runner, RunnerKind, Start, Tokens};
+use crate::arithmetic::Arithmetic;
+use crate::capture::npz::SCHEMA_VERSION;
+use crate::capture::{Names, Step, Store, Want, container, raw};
+use crate::cleanup;
+use crate::metrics::argmax;
+use anyhow::{Context as _, Result, bail, ensure};
+use qdiff_engine::model::Graph;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// What stands before a command that runs once.
+pub const RUN: &str = "cmd:";
+
+/// What stands before a command that stays up.
+pub const SERVE: &str = "serve:";
+
+/// A command line with placeholders in braces: `model`, the GGUF file; `dir`, the folder to dump to, which QDIFF_DUMP names
+/// too; `tokens`, a file with the ids of the prompt, one a line, or `ids`, these with commas between them; `n`, how many
+/// tokens to decode; `decoded` or `decoded_ids`, those to feed there; `ubatch`, most tokens of the prompt to run at once.
+#[derive(Clone, Copy, Debug)]
+pub struct CommandLine {
+    line: &'static str,
+    serves: bool,
+}
+
+impl CommandLine {
+    /// Whether the command is told this.
+    fn takes(&self, placeholder: &str) -> bool {
+        self.serves || self.line.contains(&format!("{{{placeholder}}}"))
+    }
+
+    /// Whether it is told how many tokens to decode.
+    pub fn decodes(&self) -> bool {
+        self.takes("n") || self.forced()
+    }
+
+    /// Whether it is told which tokens to feed.
+    pub fn forced(&self) -> bool {
+        self.takes("decoded") || self.takes("decoded_ids")
+    }
+
+    /// Whether it is told the parts of the prompt.
+    pub fn parts(&self) -> bool {
+        self.takes("ubatch")
+    }
+
+    /// Refuses a command that is told no tokens.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn check(&self) -> Result<()> {
+        ensure!(
+            self.takes("tokens") || self.takes("ids"),
+            "`{RUN} {}` is told no tokens: it needs {{tokens}}, a file of ids, or {{ids}}",
+            self.line
+        );
+        Ok(())
+    }
+}
+
+/// The runner of this name, if it is a command: made when it is first named.
+pub fn kind(name: &str) -> Option<&'static RunnerKind> {
+    static KINDS: Mutex<Vec<&'static RunnerKind>> = Mutex::new(Vec::new());
+    let (line, serves) = match (name.strip_prefix(RUN), name.strip_prefix(SERVE)) {
+        (Some(line), _) => (line.trim(), false),
+        (_, Some(line)) => (line.trim(), true),
+        _ => return None,
+    };
+    if line.is_empty() {
+        return None;
+    }
+    let mut kinds = KINDS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(kind) = kinds.iter().find(|kind| kind.name == name) {
+        return Some(kind);
+    }
+    let command = CommandLine { line: line.to_owned().leak(), serves };
+    let kind: &'static RunnerKind = Box::leak(Box::new(RunnerKind {
+        name: name.to_owned().leak(),
+        about: "a command",
+        faults: false,
+        llama: false,
+        device: false,
+        ready: || Ok(()),
+        start: Start::Command(command),
+    }));
+    kinds.push(kind);
+    Some(kind)
+}
+
+/// An engine behind a command, for one run.
+pub struct Engine {
+    /// Of `serve:`, once it is started. It ends before its folder goes.
+    running: Option<Process>,
+    command: CommandLine,
+    model: PathBuf,
+    timeout: Duration,
+    graph: Graph,
+    names: Names,
+    manifest: Manifest,
+    /// Holds the dump and the files of ids, each run in a folder of its own.
+    home: TempDir,
+    _cleanup: cleanup::Guard,
+    /// Where it dumps.
+    dump: PathBuf,
+    steps: usize,
+    position: usize,
+}
+
+impl Engine {
+    /// For the model in this file, with a folder of its own in `tmp`. What it does may take `timeout` at the longest.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    pub fn new(command: CommandLine, model: &Path, graph: &Graph, tmp: &Path, timeout: Duration) -> Result<Self> {
+        let home = tempfile::Builder::new().prefix(".qdiff-command-").tempdir_in(tmp);
+        let home =
+            home.with_context(|| format!("cannot write in {}; name another folder with --tmp", tmp.display()))?;
+        let dump = home.path().join("dump");
+        std::fs::create_dir(&dump).context("cannot make the folder to dump to")?;
+        let name = format!("{} {}", if command.serves { SERVE } else { RUN }, command.line);
+        Ok(Self {
+            command,
+            model: std::path::absolute(model)?,
+            timeout,
+            graph: graph.clone(),
+            names: Names::of(graph),
+            manifest: Manifest { name, arithmetic: Arithmetic::default(), injected: Vec::new() },
+            _cleanup: cleanup::guard(home.path()),
+            home,
+            dump,
+            running: None,
+            steps: 0,
+            position: 0,
+        })
+    }
+
+    /// The command line, its placeholders replaced.
+    fn line(&self, values: &[(&str, String)]) -> String {
+        let model = self.model.display().to_string();
+        let dump = self.dump.display().to_string();
+        let own = [("model", model), ("dir", dump)];
+        let all = own.iter().chain(values);
+        all.fold(self.command.line.to_owned(), |line, (name, value)| {
+            line.replace(&format!("{{{name}}}"), &quoted(value))
+        })
+    }
+
+    fn file(&self, name: &str, ids: &[u32]) -> Result<String> {
+        let path = self.home.path().join(name);
+        let text: String = ids.iter().map(|id| format!("{id}\n")).collect();
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path.display().to_string())
+    }
+
+    /// Runs the command once, for all tokens.
+    fn run(&self, tokens: Tokens<'_>) -> Result<()> {
+        let (command, decode) = (self.command, tokens.decode);
+        ensure!(
+            decode == 0 || command.decodes(),
+            "`{}` is told of no decode steps: it needs {{n}}, or {{decoded}} for the ids to feed, and {decode} are asked for",
+            self.manifest.name
+        );
+        ensure!(
+            tokens.longest() == tokens.prompt.len() || command.parts(),
+            "`{}` is told of no parts of the prompt: it needs {{ubatch}}, and parts of {} tokens are asked for",
+            self.manifest.name,
+            tokens.ubatch
+        );
+        let ids = |ids: &[u32]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let forced = tokens.forced.unwrap_or_default();
+        let values = [
+            ("tokens", self.file("tokens", tokens.prompt)?),
+            ("ids", ids(tokens.prompt)),
+            ("n", decode.to_string()),
+            ("decoded", self.file("decoded", forced)?),
+            ("decoded_ids", ids(forced)),
+            ("ubatch", tokens.ubatch.to_string()),
+        ];
+        Process::start(&self.line(&values), &self.dump)?.finish(self.timeout)
+    }
+
+    /// Has the next tokens run by a command that stays up; gives the number of the step.
+    fn feed(&mut self, tokens: &[u32]) -> Result<usize> {
+        let step = self.steps;
+        let running = match &mut self.running {
+            Some(running) => running,
+            None => {
+                let line = self.line(&[]);
+                self.running.insert(Process::start(&line, &self.dump)?)
+            }
+        };
+        let told = json!({ "step": step, "first": self.position, "tokens": tokens });
+        let answer = running.ask(&format!("{told}\n"), self.timeout, |line| {
+            let answer: Value = serde_json::from_str(line).ok()?;
+            (answer.get("step").is_some() || answer.get("error").is_some()).then_some(answer)
+        })?;
+        if let Some(error) = answer.get("error") {
+            bail!("`{}` says of step {step}: {error}", self.manifest.name);
+        }
+        ensure!(answer["step"] == step, "`{}` answers {answer}, and step {step} was asked for", self.manifest.name);
+        self.steps += 1;
+        self.position += tokens.len();
+        Ok(step)
+    }
+
+    /// What was dumped of a step of `tokens` that was fed.
+    fn fed(&self, index: usize, tokens: &[u32], store: &Arc<Store>) -> Result<Step> {
+        let step = Step::new(self.position - tokens.len(), tokens.to_vec());
+        container::step(&self.dump, index, step, (&self.graph, &self.names), store)
+    }
+
+    /// Writes the manifest for an engine that wrote none: it ran what it was told.
+    fn complete(&self, tokens: Tokens<'_>, decoded: &[u32]) -> Result<()> {
+        let path = self.dump.join("manifest.json");
+        // Which tokens it chose by itself, it says by itself.
+        let chose = !self.command.serves && tokens.forced.is_none() && tokens.decode > 0;
+        if path.exists() || chose {
+            return Ok(());
+        }
+        let mut manifest = json!({ "schema_version": SCHEMA_VERSION, "tokens": tokens.prompt, "decoded": decoded });
+        if tokens.longest() < tokens.prompt.len() {
+            manifest["ubatch"] = tokens.ubatch.into();
+        }
+        if !self.dump.join(raw::LINES).exists() {
+            manifest["engine"] = self.manifest.name.as_str().into();
+        }
+        std::fs::write(&path, manifest.to_string()).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+impl Runner for Engine {
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn dump(&mut self, tokens: Tokens<'_>, store: &Arc<Store>) -> Result<Option<PathBuf>> {
+        if !self.command.serves {
+            self.run(tokens)?;
+            self.complete(tokens, tokens.forced.unwrap_or_default())?;
+            return Ok(Some(self.dump.clone()));
+        }
+        let mut last = (0, tokens.prompt);
+        for part in tokens.prompt.chunks(tokens.ubatch.max(1)) {
+            last = (self.feed(part)?, part);
+        }
+        let mut decoded: Vec<u32> = Vec::with_capacity(tokens.decode);
+        for index in 0..tokens.decode {
+            let before = decoded.last().copied();
+            let next = match tokens.forced {
+                Some(forced) => forced[index],
+                None => {
+                    let fed = before.as_ref().map_or(last.1, std::slice::from_ref);
+                    choice(&self.fed(last.0, fed, store)?).with_context(|| no_logits(&self.manifest.name))?
+                }
+            };
+            last.0 = self.feed(&[next])?;
+            decoded.push(next);
+        }
+        self.complete(tokens, &decoded)?;
+        Ok(Some(self.dump.clone()))
+    }
+
+    fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
+        ensure!(
+            self.command.serves,
+            "`{}` runs all tokens at once and cannot be asked for one after the other; an engine that stays up can, as \
+             `{SERVE} COMMAND`",
+            self.manifest.name
+        );
+        let index = self.feed(tokens)?;
+        self.fed(index, tokens, &want.store)
+    }
+}
+
+fn no_logits(name: &str) -> String {
+    format!("`{name}` dumped no logits to choose a token from")
+}
+
+/// The token that the logits after a step choose.
+fn choice(step: &Step) -> Option<u32> {
+    Some(argmax(&step.choice.as_ref()?.get().data) as u32)
+}
+
+/// `text` as one word of a shell.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}

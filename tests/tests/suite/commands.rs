@@ -1,0 +1,192 @@
+//! Commands as subjects: `cmd:` and `serve:` on an engine in numpy (`tests/tap/engine.py`), and how they fail.
+
+use qdiff_tests::markdown::root;
+use qdiff_tests::{Folder, Said, exact, files, folder_with, headline};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What every call gets: where numpy is, and one thread of it.
+struct Numpy(String);
+
+impl Numpy {
+    fn new() -> Self {
+        let numpy = Said::from(Command::new(root().join("scripts/fetch-numpy")).output().unwrap()).exits(0);
+        Self(numpy.stdout.trim().to_owned())
+    }
+
+    fn qdiff(&self, folder: &Folder, line: &str) -> Said {
+        folder.qdiff_with(&[("PYTHONPATH", &self.0), ("OPENBLAS_NUM_THREADS", "1")], line)
+    }
+}
+
+/// A subject of this engine, quoted for the command line.
+fn subject(kind: &str, options: &str) -> String {
+    let engine = root().join("tests/tap/engine.py");
+    format!("--subject '{kind}: python3 {} {{model}} {options}'", engine.display())
+}
+
+const WHOLE: &str = "--tokens {tokens} --decoded {decoded} --ubatch {ubatch}";
+
+#[test]
+fn a_command_is_judged_as_a_runner_is() {
+    let (folder, numpy) = (folder_with(&exact()), Numpy::new());
+    // Told what to decode, on the reference's choices; choosing by itself; told of the prompt alone; in parts; twice.
+    for (options, more, steps) in [
+        (WHOLE, "-n 3", 3),
+        ("--tokens {tokens} -n {n}", "-n 2", 2),
+        ("--tokens {tokens}", "", 0),
+        (WHOLE, "-n 2 --ubatch 8", 2),
+        (WHOLE, "-n 1 --repeat 2", 1),
+        (WHOLE, "-n 2 --reference none", 0),
+    ] {
+        let line = format!("run -m model.gguf {more} {} --tmp . --json told.json", subject("cmd", options));
+        let said = numpy.qdiff(&folder, &line);
+        if more.contains("none") {
+            // Nobody says what to feed, and the command has no other way to decode.
+            assert!(said.exits(2).stderr.contains("run of other tokens than it was told to run"));
+            continue;
+        }
+        let report = folder.json("told.json");
+        assert_eq!(said.code, 0, "{options}: {said}");
+        assert_eq!(report["run"]["decoded"].as_array().unwrap().len(), steps, "{said}");
+        assert_eq!(report["subject"]["name"], "numpy (run by its command, arithmetic not declared: f32 assumed)");
+        let rows = |of: &str| report["verdict"]["coverage"][of].as_u64().unwrap();
+        assert_eq!(rows("judged"), rows("asked"), "{said}");
+        assert!(report["run"]["command"].as_str().unwrap().contains("cmd: python3"), "{report}");
+    }
+    // A fault of its own, and what it can be used for.
+    let line = format!("run -m model.gguf -n 2 {} --bisect", subject("cmd", &format!("{WHOLE} --bug base")));
+    let said = numpy.qdiff(&folder, &line).exits(1);
+    assert!(said.stdout.starts_with("DIVERGED at L00."), "{said}");
+    // Prompt after prompt, each by a command of its own.
+    folder.write("prompts", "haiku\nThe sky is\n");
+    let line = format!("run -m model.gguf -n 1 --prompts prompts {}", subject("cmd", WHOLE));
+    let said = numpy.qdiff(&folder, &line).exits(0);
+    assert!(said.stdout.starts_with("2 runs: 2 MATCH"), "{said}");
+    // An engine that cannot be built or run says nothing of the commit that is asked about.
+    folder.qdiff("run -m model.gguf --bisect --subject 'cmd: exit 1; {ids}'").exits(125);
+    let left = files(&folder);
+    assert!(!left.iter().any(|file| file.starts_with(".qdiff-command-")), "{left:?}");
+}
+
+#[test]
+fn an_engine_that_stays_up_is_driven_step_by_step() {
+    let (folder, numpy) = (folder_with(&exact()), Numpy::new());
+    let serve = subject("serve", "--serve");
+    for more in ["-n 3", "-n 2 --ubatch 8", "-n 2 --reference none"] {
+        let said = numpy.qdiff(&folder, &format!("run -m model.gguf {more} {serve}"));
+        let expected = if more.contains("none") { (3, "INCOMPLETE: no reference ran") } else { (0, "MATCH") };
+        assert!(said.code == expected.0 && said.stdout.starts_with(expected.1), "{more}: {said}");
+    }
+    let said = numpy.qdiff(&folder, &format!("generate -m model.gguf -n 6 {serve}"));
+    assert_eq!(said.code, 0, "{said}");
+    let faulty = subject("serve", "--serve --bug cache");
+    let said = numpy.qdiff(&folder, &format!("sweep -m model.gguf -n 2 --sizes 8,1 {faulty}")).exits(1);
+    assert!(headline(&said.stdout).contains("decode or cache, at L00.layer_out; in one batch it is right"), "{said}");
+    // A command that runs once cannot be driven, and says what can.
+    let said = numpy.qdiff(&folder, &format!("generate -m model.gguf -n 6 {}", subject("cmd", WHOLE))).exits(2);
+    assert!(
+        said.stderr.contains("cannot be asked for one after the other") && said.stderr.contains("serve:"),
+        "{said}"
+    );
+    let said =
+        numpy.qdiff(&folder, &format!("sweep -m model.gguf -n 0 --sizes 8 {}", subject("cmd", "--tokens {tokens}")));
+    assert!(said.exits(2).stderr.contains("is told of no parts of the prompt: it needs {ubatch}"));
+}
+
+/// How engines fail: each is told in one line, with what they said last, and nothing is left.
+#[test]
+fn engines_that_fail_are_told_of() {
+    let folder = folder_with(&exact());
+    let lines = "echo '{\"end\":0,\"first\":0,\"tokens\":[1,2]}' > {dir}/capture.jsonl";
+    for (command, why) in [
+        ("cmd: ./no-such-engine {tokens}", "ended with exit status: 127: sh: 1: ./no-such-engine: not found"),
+        ("cmd: echo one >&2; echo out of memory >&2; exit 3; {ids}", "exit status: 3: one / out of memory"),
+        ("cmd: exit 4; {ids}", "exit status: 4; it said nothing on stderr"),
+        ("cmd: kill -9 $$; {ids}", "ended with signal: 9 (SIGKILL)"),
+        ("cmd: true {ids}", "holds no arrays: a capture is a folder"),
+        ("cmd: cat {tokens}; echo loading >&2; sleep 60", "took longer than 1 s (see --timeout): loading"),
+        ("cmd: ./engine --model {model}", "is told no tokens: it needs {tokens}, a file of ids, or {ids}"),
+        (&format!("cmd: {lines} # {{ids}}"), "has other tokens or another position than prefill"),
+        ("serve: exit 5", "ended with exit status: 5"),
+        ("serve: read line; echo '{\"error\": \"no such token\"}'; cat", "says of step 0: \"no such token\""),
+        ("serve: read line; echo '{\"step\": 7}'; cat", "answers {\"step\":7}, and step 0 was asked for"),
+        ("serve: read line; echo '{\"step\": 0}'; read line", "a capture is a folder"),
+        ("serve: sleep 60", "took longer than 1 s (see --timeout); it said nothing"),
+    ] {
+        let begun = Instant::now();
+        let said = folder.command("run -m model.gguf --tokens 3,4 -n 0 --timeout 1 --reference none");
+        let mut said = said;
+        let said = Said::from(said.args(["--subject", command]).output().unwrap()).exits(2);
+        assert!(said.stderr.contains(why), "{command}: {said}");
+        assert_eq!(said.stderr.lines().filter(|l| l.starts_with("qdiff: ")).count(), 1, "{command}: {said}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{command} was waited for");
+    }
+    for (line, why) in [
+        ("run -m model.gguf --reference 'cmd: x {ids}'", "is a command, which can be the subject of"),
+        ("record -m model.gguf --out a --runner 'serve: x'", "is a command, which can be the subject of"),
+        ("run -m model.gguf --subject 'cmd:'", "possible values: auto"),
+        ("run -m model.gguf --timeout 5", "it bounds a command"),
+    ] {
+        folder.refuses_options(line, &[why]);
+    }
+    for (line, why) in [
+        ("run -m model.gguf --subject 'cmd: x {ids}' --inject rope-base", "inject into the runner cpu"),
+        ("run -m model.gguf --subject 'cmd: x {ids}' --taps logits", "--taps is about qdiff's own runners"),
+    ] {
+        folder.refuses(line, &[why]);
+    }
+}
+
+/// A file that lies in a folder starts nothing: commands come from the command line or the environment.
+#[test]
+fn a_project_file_names_no_command() {
+    let folder = folder_with(&exact());
+    folder.write("qdiff.toml", "subject = \"cmd: touch owned; {ids}\"\n");
+    let why = "is a command, and no file gives orders; name it with --subject or QDIFF_SUBJECT";
+    folder.refuses("run -m model.gguf", &[why]);
+}
+
+/// Whoever is interrupted takes the engine with him, and all that it started.
+#[test]
+fn an_interrupt_ends_the_engine_too() {
+    let folder = folder_with(&exact());
+    for signal in [libc::SIGINT, libc::SIGKILL] {
+        let mut command = folder.command("run -m model.gguf --tokens 3,4 -n 0 --reference none --tmp .");
+        command.args(["--subject", "cmd: sleep 600 & echo $! > pid; wait; {ids}"]);
+        let mut qdiff =
+            command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
+        let pid = loop {
+            let text = std::fs::read_to_string(folder.join("pid")).unwrap_or_default();
+            if let Ok(pid) = text.trim().parse::<i32>() {
+                break pid;
+            }
+            assert!(qdiff.try_wait().unwrap().is_none(), "it ended before it was interrupted");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        // Of the two processes of qdiff, SIGKILL meets the one that works: the other clears up after it.
+        let to = match signal {
+            libc::SIGKILL => child_of(qdiff.id()),
+            _ => qdiff.id() as i32,
+        };
+        // SAFETY: a plain call, on a process that was started here.
+        unsafe { libc::kill(to, signal) };
+        qdiff.wait().unwrap();
+        let gone =
+            || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z ")) as u8 == 0;
+        let begun = Instant::now();
+        while !gone() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "the engine goes on after signal {signal}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::fs::remove_file(folder.join("pid")).unwrap();
+        let left = files(&folder);
+        assert!(!left.iter().any(|f| f.starts_with(".qdiff-command-")), "{left:?}");
+    }
+}
+
+/// The process below this one.
+fn child_of(parent: u32) -> i32 {
+    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+    children.split_whitespace().next().unwrap().parse().unwrap()
+}
