@@ -249,6 +249,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
         &[
             &["kv head 0", "32 on"],
             &["value head 0", "32 on"],
+            &["the value of head 0 of the cache is taken, from column of the head 32 on"],
             &[
                 "the value of the cache's head 1 further on, round the end",
                 "from head 2 on",

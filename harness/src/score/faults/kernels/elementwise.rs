@@ -221,7 +221,11 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "embed-odd-ids-read-even-rows",
         "rows are addressed in pairs, and an odd id reads the row of the id before",
-        &[&["before", "token id is odd"], &["embedding of the id one less stands there", "where the token id is odd"]],
+        &[
+            &["before", "token id is odd"],
+            &["embedding of the id one less stands there", "where the token id is odd"],
+            &["the embedding of the id without its lowest bit stands there"],
+        ],
         embed,
         |s| looked_up(s, |_, id| id & !1),
     ),

@@ -170,6 +170,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
         &[
             &["columns 4 apart", "exchanged", "column mod 16 is 4 to 11"],
             &["differs in the bits of 12 ", "column mod 16 is 4 to 11"],
+            &["128 pairs of columns are exchanged, 4 and 8 first"],
         ],
         |_, n, _| linear(n, &[Role::Gate]),
         |s| {
@@ -288,6 +289,8 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["every column has a number of its own added", "the bias is wrong, at head 1;"],
             &["each wrong column has a number of its own added", "the bias is wrong, from head 1 on"],
             &["each wrong column has a number of its own added", "the bias is wrong, at head 1 (or from column 64 on"],
+            &["the bias of the column modulo 64 is added (one-tile-wrong:row=0,", "column=64,columns=192)"],
+            &["the bias of the column modulo 64 is added (one-head-wrong:head=1)"],
         ],
         |_, n, _| bias(n, &[Role::Key, Role::Query]),
         |s| {

@@ -198,6 +198,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["scale", "pair"],
             &["scale", "two blocks"],
             &["the scale of the 32 weights before is taken, at inputs ≡ 32..63 mod 64"],
+            &["the scale of the first 32 of each 64 weights is taken"],
         ],
         |_, n, m| linear(n, &[Role::Gate, Role::Logits]) && scaled(m, n),
         pair_scale,
