@@ -3,7 +3,7 @@
 //! What `qdiff run` does between reading its arguments and telling the outcome, for whoever needs it as a whole: other
 //! commands, the score of the mutations, tests.
 
-use crate::arithmetic::Number;
+use crate::arithmetic::{Arithmetic, Declared, Number};
 use crate::capture::npz::{self, Shapes};
 use crate::capture::{Capture, Filter, Names, Step, Store, Want};
 use crate::diagnose::{BUDGET, Diagnosis, explain};
@@ -166,11 +166,14 @@ impl<'a> Pair<'a> {
     /// As [`npz::read`].
     pub fn read(&self, folder: &Path, manifest: &npz::Manifest, names: &Names) -> Result<Recording> {
         let start = Instant::now();
-        let arithmetic = manifest.arithmetic.clone().unwrap_or_default();
+        let arithmetic = manifest.arithmetic.as_ref().map_or_else(Arithmetic::default, Declared::arithmetic);
         arithmetic
             .check(&self.oracle.graph, &self.oracle.weights)
             .with_context(|| format!("arithmetic of {}", folder.display()))?;
-        let capture = npz::read(folder, manifest, (&self.oracle.graph, names), Shapes::Known, &self.settings.store)?;
+        let mut capture = npz::read(folder, manifest, (&self.oracle.graph, names), Shapes::Known, &self.settings.store)?;
+        let stored = capture
+            .settle_formats(&self.oracle.graph, &arithmetic.outputs, manifest.storage.as_ref())
+            .with_context(|| format!("number formats of {}", folder.display()))?;
         let declared = if manifest.arithmetic.is_some() { "" } else { ", arithmetic not declared: f32 assumed" };
         Ok(Recording {
             capture,
@@ -178,6 +181,7 @@ impl<'a> Pair<'a> {
                 name: format!("{} (recorded{declared})", manifest.engine),
                 arithmetic,
                 injected: Vec::new(),
+                stored,
             },
             fed: manifest.decoded.clone(),
             seconds: start.elapsed().as_secs_f64(),

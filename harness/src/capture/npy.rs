@@ -3,6 +3,7 @@
 
 use super::names::Named;
 use super::{Step, Store, Stored};
+use crate::formats::Format;
 use anyhow::{Context as _, Result, bail, ensure};
 use npyz::{DType, NpyFile, Order, TypeChar};
 use qdiff_engine::model::{Axis, Graph, Node};
@@ -58,7 +59,7 @@ fn bounded(mut entry: impl Read) -> Result<impl Read> {
 
 /// Reads one array into `store`, its axes as the stage has them. `most` bounds the bytes of an array where no graph says
 /// what it holds. Of the stage `last`, the logits, the row of the step's last token may stand alone: then the others
-/// become NaN, and the second value is true.
+/// become NaN, and the second value is true. The third is the number format of its elements.
 ///
 /// # Errors
 /// An array that is none, has another shape or number type than the stage may
@@ -66,7 +67,7 @@ fn bounded(mut entry: impl Read) -> Result<impl Read> {
 pub(super) fn read(
     mut entry: impl Read, (node, named, shapes): (&Node, &Named, Shapes), last: bool, step: &Step, most: u64,
     store: &Arc<Store>,
-) -> Result<(Stored, bool)> {
+) -> Result<(Stored, bool, Format)> {
     let expected = step.extent(node);
     let array = NpyFile::new(bounded(&mut entry)?).context("is no npy array")?;
     let given: Vec<usize> = array.shape().iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>()?;
@@ -99,17 +100,17 @@ pub(super) fn read(
     if array.order() != Order::C && given.len() > 1 {
         bail!("is stored in Fortran order; write it with numpy.ascontiguousarray");
     }
-    let stored = match array.dtype() {
+    let (stored, format) = match array.dtype() {
         DType::Plain(t) if t.type_char() == TypeChar::Float && t.size_field() == 4 => {
             let mut values = array.data::<f32>()?;
-            store.keep_parts(shape.clone(), |out| fill(out, &mut values, |v| v))
+            (store.keep_parts(shape.clone(), |out| fill(out, &mut values, |v| v))?, Format::F32)
         }
         DType::Plain(t) if t.type_char() == TypeChar::Float && t.size_field() == 2 => {
             let mut values = array.data::<half::f16>()?;
-            store.keep_parts(shape.clone(), |out| fill(out, &mut values, f32::from))
+            (store.keep_parts(shape.clone(), |out| fill(out, &mut values, f32::from))?, Format::F16)
         }
         other => bail!("has dtype {}; write float32 or float16", other.descr()),
-    }?;
+    };
     // The checksum is compared where the archive's entry ends.
     let rest = std::io::copy(&mut entry.take(1), &mut std::io::sink())?;
     ensure!(rest == 0, "goes on after its last element");
@@ -119,7 +120,7 @@ pub(super) fn read(
         let data = permuted(&stored.get().data, &given, &named.axes);
         store.keep(Tensor { shape, data })
     };
-    Ok(if alone { (beneath(&stored, expected, store)?, true) } else { (stored, false) })
+    Ok(if alone { (beneath(&stored, expected, store)?, true, format) } else { (stored, false, format) })
 }
 
 /// `row` as the last of a tensor of this shape, whose other rows are NaN.

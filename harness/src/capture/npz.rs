@@ -8,8 +8,9 @@ use super::names::Names;
 use super::npy;
 pub use super::npy::Shapes;
 use super::{Capture, Step, Store, Stored, steps};
-use crate::arithmetic::{Arithmetic, Number};
+use crate::arithmetic::{Declared, Number};
 use crate::cleanup;
+use crate::formats::{Format, Formats};
 use crate::input;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use npyz::WriterBuilder as _;
@@ -25,7 +26,10 @@ use tempfile::TempDir;
 use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
 
 /// Version of the folder's layout; raised when a field changes its meaning.
-pub const SCHEMA_VERSION: u32 = 2;
+pub const SCHEMA_VERSION: u32 = 3;
+
+/// The version before it, which had neither `storage` nor names of arithmetics; it is read as well.
+const BEFORE: u32 = 2;
 
 /// How many times the size of what is deflated in it an archive's array may unpack to where no graph says what its arrays hold.
 const UNPACKED: u64 = 64;
@@ -59,7 +63,11 @@ pub struct Manifest {
     pub positions: Option<Vec<usize>>,
     /// What it computed in; plain f32 where it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub arithmetic: Option<Arithmetic>,
+    pub arithmetic: Option<Declared>,
+    /// What the arrays were rounded to on the way into them, whatever the engine computed in; seen in the arrays where it
+    /// is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<Formats>,
     /// How its text ended; only of an engine that generated `decoded` by its own choices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<RecordedEnd>,
@@ -93,7 +101,7 @@ impl Manifest {
 
     /// Type of its KV cache.
     pub fn kv(&self) -> Number {
-        self.arithmetic.as_ref().map_or_else(Number::default, |a| a.kv)
+        self.arithmetic.as_ref().map_or_else(Number::default, |a| a.arithmetic().kv)
     }
 
     /// The steps that the arrays belong to, without stages.
@@ -238,9 +246,9 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
         schema_version: serde_json::Value,
     }
     let head: Head = serde_json::from_slice(bytes).with_context(|| format!("{name} is not JSON"))?;
-    if head.schema_version != SCHEMA_VERSION {
+    if ![BEFORE, SCHEMA_VERSION].iter().any(|version| head.schema_version == *version) {
         bail!(
-            "{name} has schema_version {}, this qdiff reads {SCHEMA_VERSION}; record it again",
+            "{name} has schema_version {}, this qdiff reads {BEFORE} and {SCHEMA_VERSION}; record it again",
             cut(&head.schema_version.to_string())
         );
     }
@@ -326,11 +334,14 @@ pub fn arrays<R: Read + Seek>(
         let what = (node, named, shapes);
         // npyz repeats what it does not understand, however much that is.
         let last = step.index == 0 && named.node + 1 == graph.nodes.len();
-        let (stored, alone) = npy::read(entry, what, last, step, most, store)
+        let (stored, alone, format) = npy::read(entry, what, last, step, most, store)
             .map_err(|e| anyhow!("{}", cut(&format!("{e:#}"))))
             .with_context(|| format!("{name}: `{}`", cut(&full)))?;
         if alone {
             step.last_row = Some((node.id, step.keys() - 1));
+        }
+        if format != Format::F32 {
+            capture.elements.insert(node.id, format);
         }
         if step.stages.insert(node.id, stored).is_some() {
             bail!("{name}: `{}` is {} of {}, which is there already", cut(&full), node.id, step.label());

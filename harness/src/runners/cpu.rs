@@ -38,6 +38,7 @@ impl<'a> Cpu<'a> {
                 name: CPU.name.to_owned(),
                 arithmetic: Arithmetic { kv, ..Arithmetic::default() },
                 injected,
+                stored: None,
             },
         }
     }

@@ -1,6 +1,7 @@
 //! One origin laid open: what its stage gave and what it should have given, row by row, for those who ask why.
 
 use super::evaluate::{Expected, assembled};
+use super::grain::{Grain, settle_all};
 use super::local::Row;
 use super::operands::Side;
 use super::rows::rows_given;
@@ -59,8 +60,10 @@ pub struct Evidence<'a> {
     pub side: Side<'a>,
     /// What it gave, step by step.
     pub given: Vec<Option<Cow<'a, Tensor<f32>>>>,
-    /// What it should have given.
+    /// What it should have given, the rounding to a narrow format read off what it gave.
     pub expected: Expected,
+    /// The same as f64 has it, where that is something else.
+    exactly: Option<Expected>,
     /// Judged rows of the steps whose extent is right.
     pub rows: Vec<RowAt>,
     /// Steps whose extent is not what the operands ask for.
@@ -74,7 +77,9 @@ pub struct Evidence<'a> {
 impl<'a> Evidence<'a> {
     /// Evaluates `node` and judges every row of it.
     pub fn new(oracle: &'a Oracle<'a>, node: &'a Node, side: Side<'a>, filter: &'a Filter, policy: &Policy) -> Self {
-        let expected = assembled(node, oracle, side, filter);
+        let mut expected = assembled(node, oracle, side, filter);
+        let exactly = (!Grain::of(node, &oracle.graph, side).exact()).then(|| expected.clone());
+        settle_all(node, &oracle.graph, side, &mut expected);
         let rule = policy.rule(node.id);
         let given: Vec<_> = side.capture.steps.iter().map(|s| s.get(node.id)).collect();
         let (mut rows, mut misshapen) = (Vec::new(), Vec::new());
@@ -97,7 +102,12 @@ impl<'a> Evidence<'a> {
                 rows.push(RowAt { step: index, place, bad: !finite || Row::of(g, w, b, rule).used > 1.0, range });
             }
         }
-        Self { oracle, node, side, given, expected, rows, misshapen, rule, filter }
+        Self { oracle, node, side, given, expected, exactly, rows, misshapen, rule, filter }
+    }
+
+    /// What it should have given, as f64 has it.
+    pub fn exactly(&self) -> &Expected {
+        self.exactly.as_ref().unwrap_or(&self.expected)
     }
 
     /// What the subject gave in a row, what it should have, and the bound.
@@ -181,7 +191,7 @@ pub fn excerpt(
 
 /// The rows of these positions, of these stages.
 fn part(capture: &Capture, nodes: &[&Node], positions: &BTreeSet<usize>) -> Capture {
-    let mut all = Capture::new(capture.store.clone());
+    let mut all = capture.sibling();
     for step in &capture.steps {
         let rows: Vec<usize> =
             (0..step.rows()).filter(|&r| positions.contains(&(step.first + step.offset(r)))).collect();

@@ -14,8 +14,9 @@
 use super::apply::{State, apply};
 use super::evaluate::{Expected, put};
 use super::linear::ROWS_AT_ONCE;
-use super::operands::{Computed, Side, Sink, Source, Stage};
+use super::operands::{Computed, Side, Sink, Source, Stage, widen};
 use crate::capture::{Capture, Step};
+use crate::formats::Format;
 use crate::oracle::Oracle;
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource};
 use qdiff_engine::ops::Op;
@@ -142,8 +143,15 @@ pub(super) fn evaluate(
                 filter: None,
             };
             let mut values: Expected = vec![None; side.capture.steps.len()];
+            // Nobody saw what it was rounded to; a cache's rows were rounded when they went in.
+            let narrow = side.capture.rounding.output(node.id);
+            let narrow = if node.has_state() { Format::F32 } else { narrow };
             let state = states.entry(inside).or_default();
-            let flow = apply(Stage { node, ..stage }, &[source], state, &mut |block| {
+            let flow = apply(Stage { node, ..stage }, &[source], state, &mut |mut block| {
+                if narrow != Format::F32 {
+                    let steps = block.value.data.iter().map(|v| narrow.half_step(*v) as f32);
+                    widen(block.bound.to_mut(), steps);
+                }
                 // Attention over rows that nobody knows cannot be evaluated.
                 if block.known.is_none_or(|known| !known.contains(&false)) {
                     put(node, block, &mut values);
