@@ -1,12 +1,12 @@
 //! What a runner computes in. Declared, not guessed: the bounds of the verdict follow from it.
 
-use crate::formats::{Format, Formats, OfStages};
+use crate::formats::{Format, Formats, OfStages, name_or_map};
 use anyhow::{Result, ensure};
 use qdiff_engine::model::{Graph, Weight, WeightSource};
 use qdiff_engine::ops::{Op, half_sum};
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// The arithmetic of every class of op. The default is f32 throughout.
@@ -35,13 +35,19 @@ fn is_f32(format: &Format) -> bool {
 }
 
 /// An arithmetic by its name, or spelled out.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Declared {
     /// By name.
     Named(Named),
     /// Spelled out.
     Explicit(Arithmetic),
+}
+
+impl<'de> Deserialize<'de> for Declared {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        name_or_map(from, "the name of an arithmetic, or one spelled out", Self::Named, Self::Explicit)
+    }
 }
 
 impl Declared {

@@ -1,7 +1,9 @@
 //! Number formats of floating point narrower than f32: what rounding to them may hide.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, IntoDeserializer as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -115,7 +117,7 @@ impl fmt::Display for Format {
 }
 
 /// A number format for all stages, or one for each.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Formats {
     /// One for all.
@@ -136,6 +138,35 @@ pub struct OfStages {
     /// By a pattern as `--stages` takes it, such as `L*.q_*`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub stages: BTreeMap<String, Format>,
+}
+
+impl<'de> Deserialize<'de> for Formats {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        name_or_map(from, "a number format, or an object of them", Self::All, Self::Each)
+    }
+}
+
+/// Reads what is either a name or an object, and says what is wrong with the one that it is.
+pub(crate) fn name_or_map<'de, D: Deserializer<'de>, N: Deserialize<'de>, M: Deserialize<'de>, T>(
+    from: D, expected: &'static str, of_name: fn(N) -> T, of_map: fn(M) -> T,
+) -> Result<T, D::Error> {
+    struct Either<N, M, T>(&'static str, fn(N) -> T, fn(M) -> T);
+    impl<'de, N: Deserialize<'de>, M: Deserialize<'de>, T> Visitor<'de> for Either<N, M, T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+
+        fn visit_str<E: de::Error>(self, name: &str) -> Result<T, E> {
+            N::deserialize(name.into_deserializer()).map(self.1)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            M::deserialize(MapAccessDeserializer::new(map)).map(self.2)
+        }
+    }
+    from.deserialize_any(Either(expected, of_name, of_map))
 }
 
 impl Default for Formats {

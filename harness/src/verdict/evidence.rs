@@ -64,6 +64,8 @@ pub struct Evidence<'a> {
     pub expected: Expected,
     /// The same as f64 has it, where that is something else.
     exactly: Option<Expected>,
+    /// What rounding its values to a narrow format may have done.
+    pub(crate) grain: Grain,
     /// Judged rows of the steps whose extent is right.
     pub rows: Vec<RowAt>,
     /// Steps whose extent is not what the operands ask for.
@@ -78,7 +80,8 @@ impl<'a> Evidence<'a> {
     /// Evaluates `node` and judges every row of it.
     pub fn new(oracle: &'a Oracle<'a>, node: &'a Node, side: Side<'a>, filter: &'a Filter, policy: &Policy) -> Self {
         let mut expected = assembled(node, oracle, side, filter);
-        let exactly = (!Grain::of(node, &oracle.graph, side).exact()).then(|| expected.clone());
+        let grain = Grain::of(node, &oracle.graph, side);
+        let exactly = (!grain.exact()).then(|| expected.clone());
         settle_all(node, &oracle.graph, side, &mut expected);
         let rule = policy.rule(node.id);
         let given: Vec<_> = side.capture.steps.iter().map(|s| s.get(node.id)).collect();
@@ -102,7 +105,7 @@ impl<'a> Evidence<'a> {
                 rows.push(RowAt { step: index, place, bad: !finite || Row::of(g, w, b, rule).used > 1.0, range });
             }
         }
-        Self { oracle, node, side, given, expected, exactly, rows, misshapen, rule, filter }
+        Self { oracle, node, side, given, expected, exactly, grain, rows, misshapen, rule, filter }
     }
 
     /// What it should have given, as f64 has it.

@@ -12,7 +12,7 @@ from qdiff_capture import Capture
 
 manifest = json.load(open("recorded/manifest.json"))
 arrays = np.load("recorded/capture.npz")
-assert manifest["schema_version"] == 2
+assert manifest["schema_version"] == 3
 tokens = len(manifest["tokens"])
 q = arrays["prefill/L01.q_rope"]
 assert q.dtype == np.float32 and q.shape == (tokens, 4, 64), (q.dtype, q.shape)
