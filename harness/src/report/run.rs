@@ -259,6 +259,10 @@ fn facts(report: &Report) -> Vec<Line> {
     let declared = arithmetic(&report.subject.arithmetic);
     if let Some(stored) = &report.subject.stored {
         let told = "what that rounding makes uncertain is allowed for";
+        // The other thing that it may be.
+        let undeclared = stored.ends_with("values") && report.subject.arithmetic == Arithmetic::default();
+        let or = if undeclared { "; an engine that computes in it declares that as its arithmetic" } else { "" };
+        let told = format!("{told}{or}");
         facts.push(("storage", format!("the subject's values are stored as {stored}; {told}")));
     }
     if report.subject.arithmetic != Arithmetic::default() {
@@ -298,7 +302,18 @@ fn coverage(report: &Report) -> String {
         n => format!("; {n} inconclusive: {OPEN}"),
     };
     let last = if c.last_row { "; of the prompt's logits the last token's alone, as captured" } else { "" };
-    format!("{share} % ({what}); {} of {} stage rows{within}{last}{inconclusive}", c.judged, c.asked)
+    let rounded = rounded_scores(report);
+    format!("{share} % ({what}); {} of {} stage rows{within}{last}{inconclusive}{rounded}", c.judged, c.asked)
+}
+
+/// Rows that were judged by what operands within their rounding give, and no more is known of them.
+fn rounded_scores(report: &Report) -> String {
+    let stages = report.diagnosis.verdict.stages.iter().filter_map(|s| Some((s.id, s.subject.as_ref()?.by_operands)));
+    let known: Vec<_> = stages.filter(|(_, rows)| *rows > 0).collect();
+    let Some((first, _)) = known.first() else { return String::new() };
+    let rows = counted(known.iter().map(|(_, rows)| rows).sum(), "row");
+    let more = if known.len() == 1 { "" } else { " and after it" };
+    format!("; {rows} of {first}{more} known only as far as the rounded scores are")
 }
 
 fn evidence(report: &Report) -> Vec<Line> {

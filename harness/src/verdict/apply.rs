@@ -127,10 +127,12 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
         } else if let Some(given) = &given {
             orders::settle(node, &operands, &given.data, &mut value.data);
         }
+        let mut by_operands = Vec::new();
         if uncertain {
             let mut more = propagate_error(node, &inputs, &deltas, &value, &context);
             if let Some(given) = given.filter(|_| !source.side.capture.rounding.plain()) {
-                softmax::settle(stage, (source, &given), (&inputs, &deltas), &context, &mut value, (&bound, &mut more));
+                let bounds = (bound.as_slice(), more.as_mut_slice());
+                by_operands = softmax::settle(stage, (source, &given), (&inputs, &deltas), &context, &mut value, bounds);
             }
             widen(&mut bound, more);
         }
@@ -148,6 +150,7 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
                 || narrow != Format::F32
                 || terms.is_some() && attention.accumulation == Accumulation::F16,
             terms: uncancelled.filter(|_| attention.accumulation != Accumulation::F16).map(Cow::Owned),
+            by_operands,
         })?;
     }
     ControlFlow::Continue(())

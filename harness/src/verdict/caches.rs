@@ -96,6 +96,7 @@ pub(super) fn caches(
             segment: source.computed.is_some(),
             coarse: state.deltas.data.iter().any(|d| *d > 0.0),
             terms: None,
+            by_operands: Vec::new(),
         })?;
     }
     ControlFlow::Continue(())

@@ -78,6 +78,9 @@ pub struct Local {
     /// Their positions.
     #[serde(default)]
     pub inconclusive_positions: BTreeSet<usize>,
+    /// Rows judged that are known only as what operands within the rounding of their storage give.
+    #[serde(default)]
+    pub by_operands: usize,
     /// Rows beyond what is allowed.
     pub bad_rows: usize,
     /// Rows judged of the prefill.
@@ -166,6 +169,8 @@ impl Check<'_> {
         for (at, range) in rows(self.node, &got.shape, step.index, block.positions()) {
             let given = step.has_row(self.node.id, at.position);
             if given && self.filter.position(at.position) && block.knows(at.position) {
+                let row = range.start / got.shape.last().copied().unwrap_or(1).max(1);
+                self.local.by_operands += usize::from(block.by_operands.get(row) == Some(&true));
                 let terms = block.terms.as_ref().map(|t| &t[range.clone()]);
                 let row = (&got.data[range.clone()], &block.value.data[range.clone()], &block.bound[range]);
                 self.row(at, row, terms, block);

@@ -47,6 +47,9 @@ pub struct Block<'a> {
     pub coarse: bool,
     /// Of sums of products of rounded operands: how large each would be if its terms did not cancel, at least.
     pub terms: Option<Cow<'a, [f32]>>,
+    /// Row by row, whether it was held to what operands within their rounding give, because that makes it uncertain by too
+    /// much otherwise; empty where none was.
+    pub by_operands: Vec<bool>,
 }
 
 impl Block<'_> {

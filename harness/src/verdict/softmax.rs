@@ -1,9 +1,11 @@
 //! Attention weights of scores that are not known to the last bit, because they were rounded.
 //!
-//! A score of a thousand, which massive keys give, is known to a half in f16, and a weight to a factor of 1.06 or to none.
-//! Where that is no tenth of the row, the weights are held to more than their scores: all of a row are exponentials over
-//! one sum. So the scores are read off the weights, each within its own rounding, and the sum is theirs; what remains is
-//! held to the bound of f32.
+//! A score of a thousand, which massive keys give, is known to a quarter in f16 and to 2 in bf16, and a weight to a factor of
+//! 1.06 or to none. But the weights of a row are held to more than their scores: all of them are exponentials over one sum.
+//! So the scores are read off the weights, each within its own rounding, and the sum is theirs; what remains is held to the
+//! bound of f32. A row that passes is what scores give that round to those that stand there. Where a rounded score says
+//! little of a weight, that is all that is known, and it is counted ([`super::Local::by_operands`]); it is taken for a
+//! pass where the rounding is a small share of the scores.
 
 use super::grain::Grain;
 use super::operands::{Source, Stage};
@@ -14,6 +16,10 @@ use qdiff_engine::ops::{Context, Op, Tensor, attn_scores};
 
 /// Halvings of what the sum may be off by.
 const HALVINGS: usize = 48;
+
+/// Share of the scores that their rounding may be in a row of which it makes the weights uncertain by more than
+/// [`INCONCLUSIVE`]: half a step of bf16 is 0.4 %, of 8 bits 6 % and more.
+const BACKWARD: f64 = 0.01;
 
 /// Uncertainty of an exponent up to which that of the exponential is proportional to it.
 const LINEAR: f64 = 0.25;
@@ -38,21 +44,25 @@ pub(super) fn scaled(
 }
 
 /// Gives `value`, the weights `[H, T, N]` of uncertain scores, in the rows that `given` tells more of, as scores within that
-/// uncertainty make them. What this adds to the bound, `more`, is nothing there.
+/// uncertainty make them. What this adds to the bound, `more`, is nothing there. Says of which rows `more` was so much that
+/// they are known by their scores alone.
 pub(super) fn settle(
     stage: Stage<'_>, (source, given): (&Source<'_>, &Tensor<f32>), (scores, deltas): (&[&Tensor<f64>], &[Option<&[f32]>]),
     context: &Context<'_>, value: &mut Tensor<f64>, (bound, more): (&[f32], &mut [f32]),
-) {
+) -> Vec<bool> {
     let faults = &stage.node.faults;
-    let (Op::AttnWeights(softmax), &[scores], &[Some(deltas)]) = (&stage.node.op, scores, deltas) else { return };
+    let (Op::AttnWeights(softmax), &[scores], &[Some(deltas)]) = (&stage.node.op, scores, deltas) else {
+        return Vec::new();
+    };
     if faults.left_out || faults.compute.is_some() || given.data.len() != value.data.len() {
-        return;
+        return Vec::new();
     }
     let grain = Grain::of(stage.node, stage.graph, source.side);
     // What was evaluated is uncertain in mean square, not at most.
     let factor = if source.computed.is_some() { ELEMENT_FACTOR } else { 1.0 };
     let (tokens, keys) = (scores.shape[1].max(1), scores.shape[2].max(1));
-    for r in 0..scores.data.len() / keys {
+    let mut by_operands = vec![false; scores.data.len() / keys];
+    for r in 0..by_operands.len() {
         let at = r * keys..r * keys + attn_scores::causal(context.positions[r % tokens], keys);
         let given = &given.data[at.clone()];
         let row = Row {
@@ -70,11 +80,14 @@ pub(super) fn settle(
             more.iter_mut().zip(&*value).for_each(|(more, value)| *more = most(value));
         }
         let told = of_row(more) <= INCONCLUSIVE * value.iter().map(|v| v * v).sum::<f64>().sqrt();
-        if let Some(settled) = row.settle(&spare).filter(|_| told) {
+        let size = row.scores.iter().fold(0f64, |m, z| m.max(z.abs()));
+        if let Some(settled) = row.settle(&spare).filter(|_| told || reach <= 2.0 * BACKWARD * size) {
             value.copy_from_slice(&settled);
             more.fill(0.0);
+            by_operands[r] = !told;
         }
     }
+    by_operands
 }
 
 /// What a query sees: scores as the exponential takes them, how uncertain they are, and its weights.
@@ -90,7 +103,7 @@ impl Row<'_> {
     fn settle(&self, spare: &[f64]) -> Option<Vec<f64>> {
         let most = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let (top, reach) = (most(&self.scores), most(&self.reach));
-        if reach.is_nan() || reach <= 0.0 || self.given.iter().any(|w| !w.is_finite()) {
+        if !reach.is_finite() || reach <= 0.0 || self.given.iter().any(|w| !w.is_finite()) {
             return None;
         }
         let sum: f64 = self.scores.iter().map(|z| (z - top).exp()).sum();

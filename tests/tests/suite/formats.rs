@@ -84,7 +84,7 @@ fn a_right_engine_of_a_declared_arithmetic_matches() {
     for (m, opened) in models(&folder).iter().enumerate() {
         let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
         let names = oracle.graph.stage_names();
-        let singles = names[..names.len() - 1].iter().skip(m).step_by(4).map(|name| vec![*name]);
+        let singles = names[..names.len() - 1].iter().skip(m).step_by(8).map(|name| vec![*name]);
         let left_out: Vec<Vec<&str>> = std::iter::once(vec![]).chain(singles).collect();
         for (named, tokens) in NARROW.into_iter().flat_map(|n| PROMPTS.map(|p| (n, p))) {
             let run = Run::new(&oracle, (named, None), tokens);
@@ -155,16 +155,12 @@ const FORMS: [(Named, Format); 5] = [
     (Named::Bf16, Format::F32),
 ];
 
-/// The largest k of which a stage that is 1 - 2^-k times what it should be is found there, and nothing else is.
-fn smallest(oracle: &Oracle<'_>, index: usize, (named, format): (Named, Format), most: i32) -> Option<i32> {
-    let id = oracle.graph.nodes[index].id;
-    let found = |k: &i32| {
-        let bug = Bug::Scaled(index, 1.0 - 2f32.powi(-k));
-        let run = Run::new(oracle, (named, Some(bug)), PROMPTS[0]).stored(format);
-        let verdict = run.judge(oracle, (named, Some(format)), &[]);
-        verdict.origins().iter().map(|s| s.id).eq([id])
-    };
-    (1..=most).take_while(found).last()
+/// Whether a stage that is 1 - 2^-k times what it should be is found there, and nothing else is.
+fn finds(oracle: &Oracle<'_>, index: usize, (named, format): (Named, Format), k: i32) -> bool {
+    let bug = Bug::Scaled(index, 1.0 - 2f32.powi(-k));
+    let run = Run::new(oracle, (named, Some(bug)), PROMPTS[0]).stored(format);
+    let verdict = run.judge(oracle, (named, Some(format)), &[]);
+    verdict.origins().iter().map(|s| s.id).eq([oracle.graph.nodes[index].id])
 }
 
 /// Of each stage of layer 1, the smallest fault that is found: the table of docs/bring-your-own-engine.md.
@@ -179,7 +175,8 @@ fn table_of_the_smallest_faults() {
         if node.has_state() {
             continue;
         }
-        let cell = |form| smallest(&oracle, index, form, 23).map_or("-".to_owned(), |k| format!("2^-{k}"));
+        let smallest = |form| (1..24).take_while(|k| finds(&oracle, index, form, *k)).last();
+        let cell = |form| smallest(form).map_or("-".to_owned(), |k| format!("2^-{k}"));
         println!("| {} | {} |", node.id.name, FORMS.map(cell).join(" | "));
     }
 }
@@ -193,8 +190,8 @@ fn small_faults_are_found_in_every_format() {
     let node = |ops: fn(&Op) -> bool| oracle.graph.nodes.iter().rposition(|n| ops(&n.op)).unwrap();
     for index in [node(|op| matches!(op, Op::AttnContext(_))), node(|op| *op == Op::SwiGlu), node(|op| *op == Op::Linear)] {
         for (form, k) in FORMS.into_iter().zip([15, 9, 6, 9, 6]) {
-            let found = smallest(&oracle, index, form, k);
-            assert_eq!(found, Some(k), "{} of {} stored as {}", oracle.graph.nodes[index].id, form.0, form.1);
+            let id = oracle.graph.nodes[index].id;
+            assert!(finds(&oracle, index, form, k), "{id} of {} stored as {}", form.0, form.1);
         }
     }
 }
@@ -226,7 +223,12 @@ fn no_format_excuses_what_is_wrong() {
             before.entry(node.id.name).or_default().push(values.to_vec());
         }
     });
-    for (stage, form) in oracle.graph.nodes.iter().filter(|n| n.id.layer == Some(1)).flat_map(|n| forms.map(|f| (n.id, f))) {
+    let stages = oracle.graph.nodes.iter().filter(|n| n.id.layer == Some(1));
+    for (i, (stage, form)) in stages.flat_map(|n| forms.map(|f| (n.id, f))).enumerate() {
+        // Each stage in one of the formats, each format with a third of the stages.
+        if i / 3 % 3 != i % 3 {
+            continue;
+        }
         for what in ["zero", "three quarters", "another layer's"] {
             let (mut run, mut step) = (clean.stored(Format::F32), 0);
             run.change(&oracle.graph, |node, values| {
