@@ -184,7 +184,6 @@ impl Formats {
             Self::Each(of) => plain(&of.default) && of.ops.values().chain(of.stages.values()).all(plain),
         }
     }
-
 }
 
 impl fmt::Display for Formats {
@@ -211,7 +210,8 @@ mod tests {
     /// The numbers of a format of 8 bits, by its definition.
     fn numbers(mantissa: i32, bias: i32, codes: i32) -> Vec<f64> {
         let number = |code: i32| {
-            let (exponent, rest) = (code >> mantissa, f64::from(code & ((1 << mantissa) - 1)) / f64::from(1 << mantissa));
+            let (exponent, rest) =
+                (code >> mantissa, f64::from(code & ((1 << mantissa) - 1)) / f64::from(1 << mantissa));
             if exponent == 0 { rest * f64::powi(2.0, 1 - bias) } else { (1.0 + rest) * f64::powi(2.0, exponent - bias) }
         };
         (0..codes).map(number).collect()

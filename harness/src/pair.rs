@@ -170,7 +170,8 @@ impl<'a> Pair<'a> {
         arithmetic
             .check(&self.oracle.graph, &self.oracle.weights)
             .with_context(|| format!("arithmetic of {}", folder.display()))?;
-        let mut capture = npz::read(folder, manifest, (&self.oracle.graph, names), Shapes::Known, &self.settings.store)?;
+        let mut capture =
+            npz::read(folder, manifest, (&self.oracle.graph, names), Shapes::Known, &self.settings.store)?;
         let stored = capture
             .settle_formats(&self.oracle.graph, &arithmetic.outputs, manifest.storage.as_ref())
             .with_context(|| format!("number formats of {}", folder.display()))?;

@@ -43,13 +43,16 @@ impl Bug {
         let layer = node.id.layer == Some(LAYER);
         match self {
             Self::Scaled(scaled, _) => scaled == index,
-            _ => layer && match self {
-                Self::Head(_) => matches!(node.op, Op::AttnContext(_)),
-                Self::Base => matches!(node.op, Op::Rope(_)) && node.role == Role::Query,
-                Self::Bias => node.op == Op::Bias && node.role == Role::Query,
-                Self::Swapped => node.op == Op::Linear && node.role == Role::Up,
-                Self::Scaled(..) => false,
-            },
+            _ => {
+                layer
+                    && match self {
+                        Self::Head(_) => matches!(node.op, Op::AttnContext(_)),
+                        Self::Base => matches!(node.op, Op::Rope(_)) && node.role == Role::Query,
+                        Self::Bias => node.op == Op::Bias && node.role == Role::Query,
+                        Self::Swapped => node.op == Op::Linear && node.role == Role::Up,
+                        Self::Scaled(..) => false,
+                    }
+            }
         }
     }
 }
@@ -226,9 +229,7 @@ pub struct Run {
 
 impl Run {
     /// Of this arithmetic, on a prompt and the tokens decoded after it.
-    pub fn new(
-        oracle: &Oracle<'_>, (named, bug): (Named, Option<Bug>), (prompt, decoded): (&[u32], &[u32]),
-    ) -> Self {
+    pub fn new(oracle: &Oracle<'_>, (named, bug): (Named, Option<Bug>), (prompt, decoded): (&[u32], &[u32])) -> Self {
         let mut engine = Engine::new(oracle, named, bug);
         let values = steps(prompt, prompt.len(), decoded).iter().map(|step| engine.step(&step.tokens)).collect();
         Self { tokens: (prompt.to_vec(), decoded.to_vec()), values }

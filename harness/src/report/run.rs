@@ -73,14 +73,16 @@ fn correct(report: &Report) -> String {
     let verdict = &report.diagnosis.verdict;
     let asked = if report.run.filters.is_empty() { "" } else { " asked for" };
     let declared = match arithmetic(&report.subject.arithmetic) {
+        plain if plain == "f32" && report.subject.stored.is_some() => "f32 and rounded storage".to_owned(),
         plain if plain == "f32" => plain,
         other => format!("its arithmetic ({other})"),
     };
+    let s = if declared.contains(" and ") { "" } else { "s" };
     let used = |pick: fn(&StageResult) -> &Option<Local>| {
         percent(largest(verdict.stages.iter().filter_map(|s| pick(s).as_ref()).map(|l| l.used)))
     };
     format!(
-        "all {}{asked} are correct on both sides{}; the worst error is {} of what {declared} allows, the reference's {}",
+        "all {}{asked} are correct on both sides{}; the worst error is {} of what {declared} allow{s}, the reference's {}",
         counted(verdict.stages.len(), "stage"),
         inside(report),
         used(|s| &s.subject),

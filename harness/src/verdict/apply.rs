@@ -132,7 +132,8 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
             let mut more = propagate_error(node, &inputs, &deltas, &value, &context);
             if let Some(given) = given.filter(|_| !source.side.capture.rounding.plain()) {
                 let bounds = (bound.as_slice(), more.as_mut_slice());
-                by_operands = softmax::settle(stage, (source, &given), (&inputs, &deltas), &context, &mut value, bounds);
+                by_operands =
+                    softmax::settle(stage, (source, &given), (&inputs, &deltas), &context, &mut value, bounds);
             }
             widen(&mut bound, more);
         }

@@ -84,8 +84,20 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
                 // Filled in with the values.
                 let terms = (coarse && !batch.rule.coarse() && !segment).then(|| Cow::Owned(Vec::new()));
                 let (known, by_operands) = (None, Vec::new());
-                let block =
-                    Block { side, index, step, rows, known, value, bound, poisoned, segment, coarse, terms, by_operands };
+                let block = Block {
+                    side,
+                    index,
+                    step,
+                    rows,
+                    known,
+                    value,
+                    bound,
+                    poisoned,
+                    segment,
+                    coarse,
+                    terms,
+                    by_operands,
+                };
                 batch.add(&x, block);
                 if batch.room() == 0 {
                     batch.flush(sink)?;

@@ -47,8 +47,9 @@ pub(super) fn scaled(
 /// uncertainty make them. What this adds to the bound, `more`, is nothing there. Says of which rows `more` was so much that
 /// they are known by their scores alone.
 pub(super) fn settle(
-    stage: Stage<'_>, (source, given): (&Source<'_>, &Tensor<f32>), (scores, deltas): (&[&Tensor<f64>], &[Option<&[f32]>]),
-    context: &Context<'_>, value: &mut Tensor<f64>, (bound, more): (&[f32], &mut [f32]),
+    stage: Stage<'_>, (source, given): (&Source<'_>, &Tensor<f32>),
+    (scores, deltas): (&[&Tensor<f64>], &[Option<&[f32]>]), context: &Context<'_>, value: &mut Tensor<f64>,
+    (bound, more): (&[f32], &mut [f32]),
 ) -> Vec<bool> {
     let faults = &stage.node.faults;
     let (Op::AttnWeights(softmax), &[scores], &[Some(deltas)]) = (&stage.node.op, scores, deltas) else {
@@ -62,7 +63,7 @@ pub(super) fn settle(
     let factor = if source.computed.is_some() { ELEMENT_FACTOR } else { 1.0 };
     let (tokens, keys) = (scores.shape[1].max(1), scores.shape[2].max(1));
     let mut by_operands = vec![false; scores.data.len() / keys];
-    for r in 0..by_operands.len() {
+    for (r, by_operands) in by_operands.iter_mut().enumerate() {
         let at = r * keys..r * keys + attn_scores::causal(context.positions[r % tokens], keys);
         let given = &given.data[at.clone()];
         let row = Row {
@@ -84,7 +85,7 @@ pub(super) fn settle(
         if let Some(settled) = row.settle(&spare).filter(|_| told || reach <= 2.0 * BACKWARD * size) {
             value.copy_from_slice(&settled);
             more.fill(0.0);
-            by_operands[r] = !told;
+            *by_operands = !told;
         }
     }
     by_operands

@@ -170,7 +170,9 @@ fn table_of_the_smallest_faults() {
     let folder = empty();
     let models = models(&folder);
     let oracle = Oracle::new(&models[1].path, models[1].bytes(), &models[1].llama).unwrap();
-    println!("| stage | f32 | stored as f16 | stored as bf16 | f16 arithmetic | bf16 arithmetic |\n| --- | --- | --- | --- | --- | --- |");
+    println!(
+        "| stage | f32 | stored as f16 | stored as bf16 | f16 arithmetic | bf16 arithmetic |\n| --- | --- | --- | --- | --- | --- |"
+    );
     for (index, node) in oracle.graph.nodes.iter().enumerate().filter(|(_, n)| n.id.layer == Some(1)) {
         if node.has_state() {
             continue;
@@ -188,7 +190,9 @@ fn small_faults_are_found_in_every_format() {
     let models = models(&folder);
     let oracle = Oracle::new(&models[1].path, models[1].bytes(), &models[1].llama).unwrap();
     let node = |ops: fn(&Op) -> bool| oracle.graph.nodes.iter().rposition(|n| ops(&n.op)).unwrap();
-    for index in [node(|op| matches!(op, Op::AttnContext(_))), node(|op| *op == Op::SwiGlu), node(|op| *op == Op::Linear)] {
+    for index in
+        [node(|op| matches!(op, Op::AttnContext(_))), node(|op| *op == Op::SwiGlu), node(|op| *op == Op::Linear)]
+    {
         for (form, k) in FORMS.into_iter().zip([15, 9, 6, 9, 6]) {
             let id = oracle.graph.nodes[index].id;
             assert!(finds(&oracle, index, form, k), "{id} of {} stored as {}", form.0, form.1);
@@ -284,9 +288,8 @@ fn a_declared_arithmetic_stands_in_the_headline() {
     declare(&folder, "mine", "storage", json!({ "default": "f32", "stages": { "emb*": "bf16" } }));
     folder.refuses("run -m model.gguf --subject capture:mine", &["storage is said to be bf16", "which is no bf16"]);
     round(&folder, "mine", |_| Format::Bf16);
-    let (_, report, text) = folder.judged(
-        "--subject capture:mine --reference none --stages embed --report a.md --report a.html --report a.xml",
-    );
+    let (_, report, text) = folder
+        .judged("--subject capture:mine --reference none --stages embed --report a.md --report a.html --report a.xml");
     assert_eq!(report["subject"]["arithmetic"]["outputs"], "bf16", "{text}");
     let told = "(bf16 arithmetic declared)";
     assert!(headline(&text).contains(told), "{text}");
