@@ -26,6 +26,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::ControlFlow;
 
+/// Factor on the bound of a segment with values of a narrow format. The rounding of one operand reaches the end on several
+/// ways (the norm's scale through gate and up, the residual beside both), where it adds up and is not independent; of f32
+/// the bounds are many times what is needed, of a rounding that is known to half a step they are not.
+const TOGETHER: f32 = 2.0;
+
 /// A subgraph that begins at captured tensors and ends in a captured stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
@@ -162,7 +167,13 @@ pub(super) fn evaluate(
             computed.insert(inside, values);
         }
         let source = Source { index, side, steps: group, computed: Some(&computed), resumes: false, filter: None };
-        apply(stage, &[source], &mut of_target, sink)?;
+        let rounded = !side.capture.rounding.plain();
+        apply(stage, &[source], &mut of_target, &mut |mut block| {
+            if rounded {
+                block.bound.to_mut().iter_mut().for_each(|b| *b *= TOGETHER);
+            }
+            sink(block)
+        })?;
     }
     ControlFlow::Continue(())
 }
