@@ -14,7 +14,7 @@ import numpy as np
 
 class Capture:
     def __init__(self, engine, prompt, decoded=(), **manifest):
-        """`manifest` may add model_sha256 (checked), ubatch, positions, arithmetic or end."""
+        """`manifest` may add model_sha256 (checked), ubatch, positions, arithmetic, storage or end."""
         self.arrays = {}
         self.manifest = {"schema_version": 3, "engine": engine, "tokens": list(map(int, prompt)),
                          "decoded": list(map(int, decoded)), **manifest}
@@ -24,8 +24,10 @@ class Capture:
         name = f"{step}/{stage}"
         if name in self.arrays:
             raise ValueError(f"{name} was added before")
-        # A copy: engines reuse their buffers.
-        self.arrays[name] = np.array(array, dtype=np.float32, order="C")
+        array = np.asarray(array)
+        # A copy: engines reuse their buffers. What is float16 is stored so, which says how coarse it is.
+        dtype = np.float16 if array.dtype == np.float16 else np.float32
+        self.arrays[name] = np.array(array, dtype=dtype, order="C")
 
     def save(self, folder):
         folder = pathlib.Path(folder)

@@ -1,11 +1,12 @@
 //! What a runner computes in. Declared, not guessed: the bounds of the verdict follow from it.
 
+use crate::formats::{Format, Formats, OfStages, name_or_map};
 use anyhow::{Result, ensure};
 use qdiff_engine::model::{Graph, Weight, WeightSource};
 use qdiff_engine::ops::{Op, half_sum};
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// The arithmetic of every class of op. The default is f32 throughout.
@@ -20,6 +21,98 @@ pub struct Arithmetic {
     pub kv: Number,
     /// Exponential, sine, cosine, division and roots.
     pub functions: Functions,
+    /// What the model's tensors are rounded to when they are loaded.
+    #[serde(skip_serializing_if = "is_f32")]
+    pub parameters: Format,
+    /// What each stage is rounded to before anything reads it; where that is coarser than f32, also between the operations
+    /// that an op is made of.
+    #[serde(skip_serializing_if = "Formats::plain")]
+    pub outputs: Formats,
+}
+
+fn is_f32(format: &Format) -> bool {
+    *format == Format::F32
+}
+
+/// An arithmetic by its name, or spelled out.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Declared {
+    /// By name.
+    Named(Named),
+    /// Spelled out.
+    Explicit(Arithmetic),
+}
+
+impl<'de> Deserialize<'de> for Declared {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        name_or_map(from, "the name of an arithmetic, or one spelled out", Self::Named, Self::Explicit)
+    }
+}
+
+impl Declared {
+    /// Spelled out.
+    pub fn arithmetic(&self) -> Arithmetic {
+        match self {
+            Self::Named(named) => named.arithmetic(),
+            Self::Explicit(arithmetic) => arithmetic.clone(),
+        }
+    }
+}
+
+/// Arithmetics that engines have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Named {
+    /// f32 throughout.
+    F32,
+    /// That of PyTorch in f16: tensors of the model and results of all operations are f16, sums are f32.
+    F16,
+    /// The same in bf16.
+    Bf16,
+    /// The same, with the residual stream in f32.
+    Bf16ResidualF32,
+}
+
+impl Named {
+    /// Every one of them.
+    pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::Bf16ResidualF32];
+
+    /// Spelled out: tensors, results and cache in the format; sums in f32, or in what tensor cores have for it.
+    pub fn arithmetic(self) -> Arithmetic {
+        let (number, residual) = match self {
+            Self::F32 => return Arithmetic::default(),
+            Self::F16 => (Number::F16, Number::F16),
+            Self::Bf16 => (Number::Bf16, Number::Bf16),
+            Self::Bf16ResidualF32 => (Number::Bf16, Number::F32),
+        };
+        let outputs = if residual == number {
+            Formats::All(number.into())
+        } else {
+            let stream = [Op::Embed, Op::Residual].map(|op| (op.name().to_owned(), residual.into()));
+            Formats::Each(OfStages { default: number.into(), ops: stream.into(), ..OfStages::default() })
+        };
+        let accumulation = Accumulation::TensorCores;
+        Arithmetic {
+            linear: vec![LinearRule { accumulation, ..LinearRule::default() }],
+            attention: vec![AttentionRule { accumulation, ..AttentionRule::default() }],
+            kv: number,
+            functions: Functions::Precise,
+            parameters: number.into(),
+            outputs,
+        }
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Bf16ResidualF32 => "bf16-residual-f32",
+        })
+    }
 }
 
 /// What products with the weights of one format do.
@@ -84,8 +177,18 @@ impl fmt::Display for Number {
     }
 }
 
+impl From<Number> for Format {
+    fn from(number: Number) -> Self {
+        match number {
+            Number::F32 => Self::F32,
+            Number::F16 => Self::F16,
+            Number::Bf16 => Self::Bf16,
+        }
+    }
+}
+
 impl Number {
-    /// The format that rounds to it.
+    /// The format of activations that rounds to it.
     pub fn format(self) -> ActivationFormat {
         match self {
             Self::F32 => ActivationFormat::F32,
@@ -194,6 +297,11 @@ impl Arithmetic {
             }
         }
         Ok(())
+    }
+
+    /// Its name, if it has one.
+    pub fn name(&self) -> Option<Named> {
+        Named::ALL.into_iter().find(|named| named.arithmetic() == *self)
     }
 
     /// What products with weights of type `ty` do in a step of `tokens`.

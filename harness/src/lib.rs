@@ -13,6 +13,7 @@ pub mod compare;
 pub mod diagnose;
 pub mod ends;
 pub mod exercise;
+pub mod formats;
 pub mod generate;
 pub mod hash;
 pub mod input;

@@ -3,7 +3,7 @@
 //! What `qdiff run` does between reading its arguments and telling the outcome, for whoever needs it as a whole: other
 //! commands, the score of the mutations, tests.
 
-use crate::arithmetic::Number;
+use crate::arithmetic::{Arithmetic, Declared, Number};
 use crate::capture::npz::Manifest as CaptureManifest;
 use crate::capture::{Capture, Filter, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{BUDGET, Diagnosis, explain};
@@ -218,12 +218,15 @@ impl<'a> Pair<'a> {
     /// As [`container::read`].
     pub fn read(&self, folder: &Path, manifest: &CaptureManifest, names: &Names, how: &str) -> Result<Recording> {
         let start = Instant::now();
-        let arithmetic = manifest.arithmetic.clone().unwrap_or_default();
+        let arithmetic = manifest.arithmetic.as_ref().map_or_else(Arithmetic::default, Declared::arithmetic);
         arithmetic
             .check(&self.oracle.graph, &self.oracle.weights)
             .with_context(|| format!("arithmetic of {}", folder.display()))?;
-        let capture =
+        let mut capture =
             container::read(folder, manifest, (&self.oracle.graph, names), Shapes::Known, &self.settings.store)?;
+        let stored = capture
+            .settle_formats(&self.oracle.graph, &arithmetic.outputs, manifest.storage.as_ref())
+            .with_context(|| format!("number formats of {}", folder.display()))?;
         let declared = if manifest.arithmetic.is_some() { "" } else { ", arithmetic not declared: f32 assumed" };
         Ok(Recording {
             capture,
@@ -231,6 +234,7 @@ impl<'a> Pair<'a> {
                 name: format!("{} ({how}{declared})", manifest.name()),
                 arithmetic,
                 injected: Vec::new(),
+                stored,
             },
             fed: manifest.decoded.clone(),
             seconds: start.elapsed().as_secs_f64(),

@@ -5,6 +5,7 @@ pub mod false_alarms;
 pub mod folder;
 pub mod fuzz;
 pub mod markdown;
+pub mod narrow;
 pub mod npz;
 pub mod schema;
 pub mod variants;

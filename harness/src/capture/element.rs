@@ -1,5 +1,6 @@
 //! The number formats in which the arrays of a capture may stand.
 
+use crate::formats::Format;
 use anyhow::{Result, bail, ensure};
 use half::{bf16, f16};
 use schemars::JsonSchema;
@@ -50,6 +51,17 @@ impl Element {
             bail!("has dtype {name}; write {}", Self::ALL.map(Self::name).join(", "));
         };
         Ok(found)
+    }
+
+    /// What values are rounded to that stand so, where that is less than f32.
+    pub fn rounded(self) -> Option<Format> {
+        match self {
+            Self::F32 | Self::F64 => None,
+            Self::F16 => Some(Format::F16),
+            Self::Bf16 => Some(Format::Bf16),
+            Self::F8E4m3 => Some(Format::F8E4m3),
+            Self::F8E5m2 => Some(Format::F8E5m2),
+        }
     }
 
     /// Bytes of an element.

@@ -47,7 +47,7 @@ impl<'a> Intake<'a> {
         let labels = steps.iter().enumerate().map(|(i, s)| (s.label(), i)).collect();
         Self {
             name,
-            capture: Capture { steps, store: store.clone() },
+            capture: Capture { steps, ..Capture::new(store.clone()) },
             labels,
             graph,
             names,
@@ -101,6 +101,9 @@ impl<'a> Intake<'a> {
             .with_context(problem)?;
         if alone {
             step.last_row = Some((node.id, step.keys() - 1));
+        }
+        if let Some(format) = stored.element().rounded() {
+            self.capture.elements.insert(node.id, format);
         }
         step.stages.insert(node.id, stored);
         Ok(())

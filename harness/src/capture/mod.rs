@@ -11,6 +11,7 @@ mod names;
 mod npy;
 pub mod npz;
 pub mod raw;
+mod rounding;
 mod safetensors;
 mod store;
 
@@ -20,8 +21,10 @@ pub use element::Element;
 pub use filter::Filter;
 pub(crate) use filter::{matches, stages_like};
 pub use names::Names;
+pub use rounding::Rounding;
 pub use store::{BUDGET, Store, Stored};
 
+use crate::formats::Format;
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Tensor;
 use std::borrow::Cow;
@@ -129,6 +132,10 @@ pub struct Capture {
     pub steps: Vec<Step>,
     /// Where their tensors are.
     pub store: Arc<Store>,
+    /// What their values were rounded to.
+    pub rounding: Rounding,
+    /// The number formats, narrower than f32, of arrays that stages were read from.
+    pub elements: HashMap<StageId, Format>,
 }
 
 impl Capture {
@@ -139,12 +146,17 @@ impl Capture {
             kept: s.kept.clone(),
             ..Step::new(s.first, s.tokens.clone())
         });
-        Self { steps: steps.collect(), store: self.store.clone() }
+        Self { steps: steps.collect(), ..self.sibling() }
     }
 
     /// A capture without steps.
     pub fn new(store: Arc<Store>) -> Self {
-        Self { steps: Vec::new(), store }
+        Self { steps: Vec::new(), store, rounding: Rounding::default(), elements: HashMap::new() }
+    }
+
+    /// A capture without steps, for some of what this one holds.
+    pub fn sibling(&self) -> Self {
+        Self { rounding: self.rounding.clone(), ..Self::new(self.store.clone()) }
     }
 }
 

@@ -8,8 +8,9 @@ use super::array::Shapes;
 use super::intake::Intake;
 use super::names::Names;
 use super::{Capture, Element, Step, Store, npy, quoted, steps};
-use crate::arithmetic::{Arithmetic, Number};
+use crate::arithmetic::{Declared, Number};
 use crate::cleanup;
+use crate::formats::Formats;
 use crate::input;
 use anyhow::{Context as _, Result, bail, ensure};
 use npyz::WriterBuilder as _;
@@ -56,7 +57,11 @@ pub struct Manifest {
     pub positions: Option<Vec<usize>>,
     /// What it computed in; plain f32 where it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub arithmetic: Option<Arithmetic>,
+    pub arithmetic: Option<Declared>,
+    /// What the arrays were rounded to on the way into them, whatever the engine computed in; seen in the arrays where it
+    /// is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<Formats>,
     /// How its text ended; only of an engine that generated `decoded` by its own choices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<RecordedEnd>,
@@ -102,7 +107,7 @@ impl Manifest {
 
     /// Type of its KV cache.
     pub fn kv(&self) -> Number {
-        self.arithmetic.as_ref().map_or_else(Number::default, |a| a.kv)
+        self.arithmetic.as_ref().map_or_else(Number::default, |a| a.arithmetic().kv)
     }
 
     /// The steps that the arrays belong to, without stages.

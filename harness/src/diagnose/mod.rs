@@ -15,7 +15,7 @@ use crate::oracle::Oracle;
 use crate::progress::Progress;
 use crate::verdict::{
     DESCRIBED, Evidence, Expected, Policy, Side, StageResult, TRIED, Verdict, assembled, describe, excerpt,
-    products_beyond, written,
+    products_beyond, settle_all, written,
 };
 use fit::{Fit, Scope, fit};
 use glance::Glance;
@@ -373,12 +373,15 @@ impl Searcher<'_> {
 
 /// The stage under the hypothesis. One that only writes otherwise needs no second evaluation.
 fn assume(node: &Node, e: &Evidence<'_>) -> Expected {
-    if as_computed(node, e) {
-        let mut expected = e.expected.clone();
+    let mut expected = if as_computed(node, e) {
+        let mut expected = e.exactly().clone();
         written(node, e.side, &mut expected);
-        return expected;
-    }
-    assembled(node, e.oracle, e.side, e.filter)
+        expected
+    } else {
+        assembled(node, e.oracle, e.side, e.filter)
+    };
+    settle_all(e.node, &e.oracle.graph, e.side, &mut expected);
+    expected
 }
 
 /// Whether a node computes what the stage should.

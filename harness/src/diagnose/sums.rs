@@ -82,8 +82,8 @@ pub(super) fn of_halves(e: &Evidence<'_>) -> bool {
             stored &= !apart(f16::from_f64(w - b)) || !apart(f16::from_f64(w + b)) || !apart(f16::from_f64(*w));
         }
     }
-    // What is bf16 throughout was rounded to that.
-    if !halves || shorter {
+    // What is bf16 throughout was rounded to that; what is f16 by itself says nothing.
+    if !halves || shorter || !e.grain.exact() {
         return false;
     }
     let sums = sums(e);

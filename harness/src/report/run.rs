@@ -6,6 +6,7 @@ use super::stages::{self, NONE, OPEN, grouped};
 use super::{Outcome, Report};
 use crate::arithmetic::{Accumulation, Arithmetic, Functions, Number};
 use crate::diagnose::Finding;
+use crate::formats::Format;
 use crate::metrics::largest;
 use crate::number::{counted, number, percent};
 use crate::tokens::TokensCheck;
@@ -57,9 +58,14 @@ fn headline(report: &Report) -> String {
             let reason = report.doubt.as_ref().map_or("", |d| d.reason.as_str());
             format!("{at}the subject meets f64, the reference does not: {reason}")
         }
-        Outcome::Incomplete => loosened(&report.run.tolerance) + &inert(&report.run.inert) + &incomplete(report),
-        Outcome::Match => loosened(&report.run.tolerance) + &inert(&report.run.inert) + &correct(report),
+        Outcome::Incomplete => under(report) + &incomplete(report),
+        Outcome::Match => under(report) + &correct(report),
     }
+}
+
+/// Under what a verdict holds that is no finding: the beginning of its headline.
+fn under(report: &Report) -> String {
+    rounded(report) + &loosened(&report.run.tolerance) + &inert(&report.run.inert)
 }
 
 /// `all 531 stages are correct on both sides; …`.
@@ -67,14 +73,16 @@ fn correct(report: &Report) -> String {
     let verdict = &report.diagnosis.verdict;
     let asked = if report.run.filters.is_empty() { "" } else { " asked for" };
     let declared = match arithmetic(&report.subject.arithmetic) {
+        plain if plain == "f32" && report.subject.stored.is_some() => "f32 and rounded storage".to_owned(),
         plain if plain == "f32" => plain,
         other => format!("its arithmetic ({other})"),
     };
+    let s = if declared.contains(" and ") { "" } else { "s" };
     let used = |pick: fn(&StageResult) -> &Option<Local>| {
         percent(largest(verdict.stages.iter().filter_map(|s| pick(s).as_ref()).map(|l| l.used)))
     };
     format!(
-        "all {}{asked} are correct on both sides{}; the worst error is {} of what {declared} allows, the reference's {}",
+        "all {}{asked} are correct on both sides{}; the worst error is {} of what {declared} allow{s}, the reference's {}",
         counted(verdict.stages.len(), "stage"),
         inside(report),
         used(|s| &s.subject),
@@ -119,8 +127,17 @@ fn are(stages: usize) -> String {
     format!("{} {}", counted(stages, "stage"), if stages == 1 { "is" } else { "are" })
 }
 
-/// What the subject declares: f32 throughout, or what differs from it.
+/// That the subject declares to round what it computes: the beginning of a headline.
+fn rounded(report: &Report) -> String {
+    let a = &report.subject.arithmetic;
+    if a.outputs.plain() { String::new() } else { format!("({} arithmetic declared): ", arithmetic(a)) }
+}
+
+/// What the subject declares: f32 throughout, an arithmetic that has a name, or what differs from f32.
 fn arithmetic(a: &Arithmetic) -> String {
+    if let Some(name) = a.name() {
+        return name.to_string();
+    }
     let named = |what: &dyn Debug, of: &str| format!("{what:?} {of}").to_lowercase();
     let f32 = Number::F32.format();
     let products = a.linear.iter().flat_map(|r| {
@@ -137,7 +154,9 @@ fn arithmetic(a: &Arithmetic) -> String {
     let attention = attention.map(|format| (format != f32).then(|| named(&format, "attention")));
     let cache = (a.kv != Number::F32).then(|| named(&a.kv, "cache"));
     let functions = (a.functions == Functions::Fast).then(|| "fast functions".to_owned());
-    let parts = products.chain(sums).chain(attention).chain([cache, functions]).flatten();
+    let parameters = (a.parameters != Format::F32).then(|| format!("{} parameters", a.parameters));
+    let outputs = (!a.outputs.plain()).then(|| format!("outputs in {}", a.outputs));
+    let parts = products.chain(sums).chain(attention).chain([cache, functions, parameters, outputs]).flatten();
     let parts: Vec<String> = grouped(parts, String::clone).into_iter().map(|(part, _)| part).collect();
     if parts.is_empty() { "f32".to_owned() } else { parts.join(", ") }
 }
@@ -240,6 +259,14 @@ fn facts(report: &Report) -> Vec<Line> {
         ),
     ];
     let declared = arithmetic(&report.subject.arithmetic);
+    if let Some(stored) = &report.subject.stored {
+        let told = "what that rounding makes uncertain is allowed for";
+        // The other thing that it may be.
+        let undeclared = stored.ends_with("values") && report.subject.arithmetic == Arithmetic::default();
+        let or = if undeclared { "; an engine that computes in it declares that as its arithmetic" } else { "" };
+        let told = format!("{told}{or}");
+        facts.push(("storage", format!("the subject's values are stored as {stored}; {told}")));
+    }
     if report.subject.arithmetic != Arithmetic::default() {
         facts.push(("arithmetic", format!("the subject declares {declared}; what is allowed follows from it")));
     }
@@ -277,7 +304,18 @@ fn coverage(report: &Report) -> String {
         n => format!("; {n} inconclusive: {OPEN}"),
     };
     let last = if c.last_row { "; of the prompt's logits the last token's alone, as captured" } else { "" };
-    format!("{share} % ({what}); {} of {} stage rows{within}{last}{inconclusive}", c.judged, c.asked)
+    let rounded = rounded_scores(report);
+    format!("{share} % ({what}); {} of {} stage rows{within}{last}{inconclusive}{rounded}", c.judged, c.asked)
+}
+
+/// Rows that were judged by what operands within their rounding give, and no more is known of them.
+fn rounded_scores(report: &Report) -> String {
+    let stages = report.diagnosis.verdict.stages.iter().filter_map(|s| Some((s.id, s.subject.as_ref()?.by_operands)));
+    let known: Vec<_> = stages.filter(|(_, rows)| *rows > 0).collect();
+    let Some((first, _)) = known.first() else { return String::new() };
+    let rows = counted(known.iter().map(|(_, rows)| rows).sum(), "row");
+    let more = if known.len() == 1 { "" } else { " and after it" };
+    format!("; {rows} of {first}{more} known only as far as the rounded scores are")
 }
 
 fn evidence(report: &Report) -> Vec<Line> {

@@ -132,7 +132,7 @@ impl Engine {
             timeout,
             graph: graph.clone(),
             names: Names::of(graph),
-            manifest: Manifest { name, arithmetic: Arithmetic::default(), injected: Vec::new() },
+            manifest: Manifest { name, arithmetic: Arithmetic::default(), injected: Vec::new(), stored: None },
             _cleanup: cleanup::guard(home.path()),
             home,
             dump,

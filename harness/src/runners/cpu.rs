@@ -76,6 +76,7 @@ impl<'a> Cpu<'a> {
                 name: CPU.name.to_owned(),
                 arithmetic: Arithmetic { kv, ..Arithmetic::default() },
                 injected,
+                stored: None,
             },
             pool: None,
             load: None,

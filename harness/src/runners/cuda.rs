@@ -71,6 +71,7 @@ impl Cuda {
                     ..Arithmetic::default()
                 },
                 injected: Vec::new(),
+                stored: None,
             },
             engine,
             path: options.path,

@@ -39,6 +39,7 @@ impl Arithmetic {
             attention: attention(kv),
             kv,
             functions: Functions::Fast,
+            ..Self::default()
         }
     }
 }

@@ -32,12 +32,15 @@ pub struct Manifest {
     pub arithmetic: Arithmetic,
     /// Faults injected, in words.
     pub injected: Vec<String>,
+    /// Of a recording, what number format its arrays were rounded to, and how that is known; absent where they were not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<String>,
 }
 
 impl Manifest {
     /// Stands for a reference that is not there.
     pub fn nobody() -> Self {
-        Self { name: "none".to_owned(), arithmetic: Arithmetic::default(), injected: Vec::new() }
+        Self { name: "none".to_owned(), arithmetic: Arithmetic::default(), injected: Vec::new(), stored: None }
     }
 }
 

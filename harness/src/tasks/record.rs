@@ -4,7 +4,9 @@ use super::faults::InjectedFaults;
 use super::request::{CaptureRequest, FaultRequest, FilterRequest, TokensRequest};
 use super::sides::{self, Input};
 use super::{Console, values};
+use crate::arithmetic::Declared;
 use crate::capture::{container, npz};
+use crate::formats::Formats;
 use crate::pair::Pair;
 use crate::runners::Source;
 use anyhow::Result;
@@ -87,7 +89,8 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
         positions: pair.filter.kept(what.prompt.len() + fed.len()),
         tokens: what.prompt.to_vec(),
         decoded: fed,
-        arithmetic: Some(of.arithmetic.clone()),
+        arithmetic: Some(Declared::Explicit(of.arithmetic.clone())),
+        storage: Some(Formats::default()),
         end: None,
         elements: BTreeMap::new(),
         cut: None,

@@ -2,10 +2,13 @@
 //! so that a weight is read once, caches as they grow, all else row by row.
 
 use super::caches::{CacheState, caches};
+use super::grain::{Parameters, inside};
 use super::linear;
-use super::operands::{Block, Operand, Sink, Source, Stage, forward, propagate_error, rows_of, widen};
+use super::operands::{Block, Operand, Sink, Source, Stage, forward, propagate_error, rows_of, uncancelled, widen};
 use super::orders;
+use super::softmax;
 use crate::arithmetic::Accumulation;
+use crate::formats::Format;
 use qdiff_engine::ops::{Context, Op, Tensor};
 use qdiff_engine::quant::ActivationFormat;
 use std::borrow::Cow;
@@ -87,16 +90,26 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
         if !shapes_fit {
             return ControlFlow::Continue(());
         }
+        let parameters = Parameters(stage.weights, arithmetic.parameters);
         let context = Context {
             tokens: &tokens[rows.clone()],
             positions: &positions[rows.clone()],
-            source: stage.weights,
+            source: &parameters,
             weights: &node.weights,
         };
         let rounded: Vec<_> = operands.iter().map(|x| x.rounded(format)).collect();
         let inputs: Vec<&Tensor<f64>> = rounded.iter().map(|(x, _)| x).collect();
-        let deltas: Vec<Option<&[f32]>> = rounded.iter().map(|(_, d)| d.as_deref()).collect();
+        let narrow = source.side.capture.rounding.output(node.id);
+        let mut deltas: Vec<Option<&[f32]>> = rounded.iter().map(|(_, d)| d.as_deref()).collect();
+        let scaled = softmax::scaled(node, narrow, inputs.first().copied(), deltas.first().copied().flatten());
+        if let Some(scaled) = &scaled {
+            deltas = vec![Some(scaled)];
+        }
         let (mut value, mut bound) = forward(node, &inputs, &context);
+        let uncertain = deltas.iter().any(Option::is_some);
+        // Of captured operands alone: what a segment makes of them may be anything.
+        let rounded_terms = terms.filter(|_| source.computed.is_none() && (uncertain || narrow != Format::F32));
+        let uncancelled = rounded_terms.map(|n| uncancelled(&bound, n));
         bound.iter_mut().for_each(|b| *b *= factor as f32);
         if let Some(terms) = terms {
             attention.accumulation.widen(&mut bound, terms, &value.data, || {
@@ -105,13 +118,24 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
                 propagate_error(node, &inputs, &[Some(&all), None], &value, &context)
             });
         }
-        if source.computed.is_some() {
+        if let Some(more) = inside(node, narrow, &inputs, &value, &context) {
+            widen(&mut bound, more);
+        }
+        let given = step.stages.get(&node.id).and_then(|given| rows_of(node, given, &rows));
+        if uncertain || source.computed.is_some() {
             orders::allow(stage, (source, index), &inputs, &value, &mut bound);
-        } else if let Some(given) = step.stages.get(&node.id).and_then(|given| rows_of(node, given, &rows)) {
+        } else if let Some(given) = &given {
             orders::settle(node, &operands, &given.data, &mut value.data);
         }
-        if deltas.iter().any(Option::is_some) {
-            widen(&mut bound, propagate_error(node, &inputs, &deltas, &value, &context));
+        let mut by_operands = Vec::new();
+        if uncertain {
+            let mut more = propagate_error(node, &inputs, &deltas, &value, &context);
+            if let Some(given) = given.filter(|_| !source.side.capture.rounding.plain()) {
+                let bounds = (bound.as_slice(), more.as_mut_slice());
+                by_operands =
+                    softmax::settle(stage, (source, &given), (&inputs, &deltas), &context, &mut value, bounds);
+            }
+            widen(&mut bound, more);
         }
         sink(Block {
             side: source.index,
@@ -123,7 +147,11 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
             bound: Cow::Owned(bound),
             poisoned: !operands.iter().all(Operand::finite),
             segment: source.computed.is_some(),
-            coarse: terms.is_some() && attention.accumulation == Accumulation::F16,
+            coarse: uncertain
+                || narrow != Format::F32
+                || terms.is_some() && attention.accumulation == Accumulation::F16,
+            terms: uncancelled.filter(|_| attention.accumulation != Accumulation::F16).map(Cow::Owned),
+            by_operands,
         })?;
     }
     ControlFlow::Continue(())

@@ -1,6 +1,8 @@
 //! A KV cache as it should be after each step.
 
+use super::grain::copied;
 use super::operands::{Block, Sink, Source, Stage, widen};
+use crate::formats::Format;
 use qdiff_engine::model::Graph;
 use qdiff_engine::ops::{self, Context, Tensor};
 use std::borrow::Cow;
@@ -25,11 +27,16 @@ pub(super) fn caches(
     let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
     let width: usize = row_shape.iter().product();
     let format = source.side.arithmetic.kv.format();
+    // Of the cache that is judged; within a segment what counts is what the engine has.
+    let copied = !source.resumes && source.computed.is_none() && copied(node, stage.graph, source.side);
     for &index in &source.steps {
         let step = source.step(index);
         if let Some(own) = step.get(node.id).filter(|_| source.resumes) {
+            state.deltas = match source.side.capture.rounding.stored(node.id) {
+                Format::F32 => Tensor::zeros(own.shape.clone()),
+                stored => own.map(|v| stored.half_step(f64::from(v)) as f32),
+            };
             state.values = own.wide();
-            state.deltas = Tensor::zeros(own.shape.clone());
             state.known = vec![true; own.rows()];
             state.lost = false;
             continue;
@@ -44,6 +51,7 @@ pub(super) fn caches(
             Some(given) if given.shape().iter().product::<usize>() == step.rows() * width => {
                 poisoned = !given.finite();
                 let (given, uncertain) = given.rounded(format);
+                let uncertain = uncertain.filter(|_| !copied);
                 for (r, row) in given.data.chunks_exact(width).enumerate() {
                     let at = step.offset(r);
                     fresh[at] = true;
@@ -86,7 +94,9 @@ pub(super) fn caches(
             bound: Cow::Borrowed(&state.deltas.data),
             poisoned,
             segment: source.computed.is_some(),
-            coarse: false,
+            coarse: state.deltas.data.iter().any(|d| *d > 0.0),
+            terms: None,
+            by_operands: Vec::new(),
         })?;
     }
     ControlFlow::Continue(())

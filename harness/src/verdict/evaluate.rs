@@ -2,7 +2,8 @@
 //! in blocks of rows, so that memory stays bounded however long the run is.
 
 use super::apply::{State, apply};
-use super::operands::{Block, Side, Sink, Source, Stage};
+use super::grain::{Grain, settled};
+use super::operands::{Block, Side, Sink, Source, Stage, rows_of};
 use super::segment::{self, Plan};
 use crate::capture::Filter;
 use crate::oracle::Oracle;
@@ -22,8 +23,20 @@ pub type Expected = Vec<Option<Valued>>;
 /// Evaluates `node` in f64 on the operands of every side, all steps, as its faults, if it carries any, read and compute
 /// it. Operands that were not captured are evaluated themselves, from the nearest captured ones on, with the nodes of
 /// the graph (see [`super::Segment`]). What is known from neither is left out, and so are blocks of which `filter` asks
-/// for no position.
+/// for no position. The rounding of its own values to a narrow format is read off what the side has of it.
 pub fn evaluate(node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter, sink: &mut Sink<'_>) {
+    let grains: Vec<Grain> = sides.iter().map(|side| Grain::of(node, &oracle.graph, *side)).collect();
+    exactly(node, oracle, sides, filter, &mut |mut block| {
+        let given = block.step.stages.get(&node.id).filter(|_| !grains[block.side].exact());
+        if let Some(given) = given.and_then(|given| rows_of(node, given, &block.rows)) {
+            settled(grains[block.side], &given.data, &mut block.value.to_mut().data);
+        }
+        sink(block)
+    });
+}
+
+/// The same, as f64 has it.
+fn exactly(node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter, sink: &mut Sink<'_>) {
     let (graph, source): (_, &dyn WeightSource) = (&oracle.graph, &oracle.weights);
     let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source, fault: fault.as_ref() });
     let stage = Stage { node, graph, weights: faulty.as_ref().map_or(source, |m| m) };
@@ -79,10 +92,10 @@ impl WeightSource for SomeOutputs<'_> {
 }
 
 /// All blocks of one side put together, step by step, with what a fault of
-/// writing leaves in them. `None` where operands were not captured.
+/// writing leaves in them, as f64 has it. `None` where operands were not captured.
 pub(crate) fn assembled(node: &Node, oracle: &Oracle<'_>, side: Side<'_>, filter: &Filter) -> Expected {
     let mut all: Expected = side.capture.steps.iter().map(|_| None).collect();
-    evaluate(node, oracle, &[side], filter, &mut |block| {
+    exactly(node, oracle, &[side], filter, &mut |block| {
         put(node, block, &mut all);
         ControlFlow::Continue(())
     });

@@ -1,6 +1,7 @@
 //! One origin laid open: what its stage gave and what it should have given, row by row, for those who ask why.
 
 use super::evaluate::{Expected, assembled};
+use super::grain::{Grain, settle_all};
 use super::inside::Rows;
 use super::local::Row;
 use super::operands::Side;
@@ -60,8 +61,12 @@ pub struct Evidence<'a> {
     pub side: Side<'a>,
     /// What it gave, step by step.
     pub given: Vec<Option<Cow<'a, Tensor<f32>>>>,
-    /// What it should have given.
+    /// What it should have given, the rounding to a narrow format read off what it gave.
     pub expected: Expected,
+    /// The same as f64 has it, where that is something else.
+    exactly: Option<Expected>,
+    /// What rounding its values to a narrow format may have done.
+    pub(crate) grain: Grain,
     /// Judged rows of the steps whose extent is right.
     pub rows: Vec<RowAt>,
     /// Steps whose extent is not what the operands ask for.
@@ -84,6 +89,10 @@ impl<'a> Evidence<'a> {
         oracle: &'a Oracle<'a>, node: &'a Node, side: Side<'a>, (filter, rule): (&'a Filter, Option<f64>),
         expected: Expected,
     ) -> Self {
+        let grain = Grain::of(node, &oracle.graph, side);
+        let mut expected = expected;
+        let exactly = (!grain.exact()).then(|| expected.clone());
+        settle_all(node, &oracle.graph, side, &mut expected);
         let given: Vec<_> = side.capture.steps.iter().map(|s| s.get(node.id)).collect();
         let (mut rows, mut misshapen) = (Vec::new(), Vec::new());
         for (index, step) in side.capture.steps.iter().enumerate() {
@@ -105,13 +114,18 @@ impl<'a> Evidence<'a> {
                 rows.push(RowAt { step: index, place, bad: !finite || Row::of(g, w, b, rule).used > 1.0, range });
             }
         }
-        Self { oracle, node, side, given, expected, rows, misshapen, rule, filter }
+        Self { oracle, node, side, given, expected, exactly, grain, rows, misshapen, rule, filter }
+    }
+
+    /// What it should have given, as f64 has it.
+    pub fn exactly(&self) -> &Expected {
+        self.exactly.as_ref().unwrap_or(&self.expected)
     }
 
     /// The same of some of its rows.
     pub(crate) fn of_rows(&self, rows: &'a Rows) -> Self {
         let side = Side { capture: &rows.capture, ..self.side };
-        Self::judged(self.oracle, self.node, side, (self.filter, self.rule), rows.of(self.node, &self.expected))
+        Self::judged(self.oracle, self.node, side, (self.filter, self.rule), rows.of(self.node, self.exactly()))
     }
 
     /// What the subject gave in a row, what it should have, and the bound.
@@ -195,7 +209,7 @@ pub fn excerpt(
 
 /// The rows of these positions, of these stages.
 pub(super) fn part(capture: &Capture, nodes: &[&Node], positions: &BTreeSet<usize>) -> Capture {
-    let mut all = Capture::new(capture.store.clone());
+    let mut all = capture.sibling();
     for step in &capture.steps {
         let rows: Vec<usize> =
             (0..step.rows()).filter(|&r| positions.contains(&(step.first + step.offset(r)))).collect();

@@ -1,9 +1,11 @@
 //! Linear layers in the arithmetic of a runner: activations quantised as it
 //! does, and the weights as its kernels see them.
 
-use super::operands::{Block, Operand, Sink, Source, Stage, forward, widen};
+use super::grain::Parameters;
+use super::operands::{Block, Operand, Sink, Source, Stage, forward, uncancelled, widen};
 use super::ties::{self, Undecided};
 use crate::arithmetic::LinearRule;
+use crate::formats::Format;
 use qdiff_engine::ops::{Context, Tensor, UNIT, linear};
 use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, WithoutOffsets};
 use rayon::prelude::*;
@@ -23,6 +25,8 @@ struct Batch<'a> {
     /// Of the layer's weight.
     name: &'a str,
     rule: LinearRule,
+    /// What the weights were rounded to.
+    parameters: Format,
     /// Inputs and outputs of the layer.
     extent: (usize, usize),
     rows: Vec<f64>,
@@ -43,6 +47,7 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
         stage,
         name,
         rule: LinearRule::default(),
+        parameters: Format::F32,
         extent,
         rows: Vec::new(),
         deltas: Vec::new(),
@@ -60,10 +65,13 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
                 continue;
             }
             let rule = of.side.arithmetic.linear(ty, step.tokens.len());
-            if rule != batch.rule {
+            let parameters = of.side.arithmetic.parameters;
+            if (&rule, parameters) != (&batch.rule, batch.parameters) {
                 batch.flush(sink)?;
-                batch.rule = rule;
+                (batch.rule, batch.parameters) = (rule, parameters);
             }
+            let narrow = of.side.capture.rounding.output(stage.node.id);
+            let coarse = batch.rule.coarse() || x.delta().is_some() || narrow != Format::F32;
             let mut from = 0;
             while from < step.rows() {
                 let rows = from..step.rows().min(from + batch.room());
@@ -73,8 +81,24 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
                 }
                 let (side, poisoned, segment) = (of.index, !x.finite(), of.computed.is_some());
                 let (value, bound) = (Cow::Owned(Tensor::default()), Cow::Owned(Vec::new()));
-                let coarse = batch.rule.coarse();
-                batch.add(&x, Block { side, index, step, rows, known: None, value, bound, poisoned, segment, coarse });
+                // Filled in with the values.
+                let terms = (coarse && !batch.rule.coarse() && !segment).then(|| Cow::Owned(Vec::new()));
+                let (known, by_operands) = (None, Vec::new());
+                let block = Block {
+                    side,
+                    index,
+                    step,
+                    rows,
+                    known,
+                    value,
+                    bound,
+                    poisoned,
+                    segment,
+                    coarse,
+                    terms,
+                    by_operands,
+                };
+                batch.add(&x, block);
                 if batch.room() == 0 {
                     batch.flush(sink)?;
                 }
@@ -100,7 +124,7 @@ impl<'a> Batch<'a> {
             self.parts.push(part);
             self.deltas.extend(quant::uncertainty(format, narrow, delta));
             match x {
-                Operand::Captured(_) => self.rows.extend(narrow.iter().map(|&v| f64::from(v))),
+                Operand::Captured(_) | Operand::Stored(..) => self.rows.extend(narrow.iter().map(|&v| f64::from(v))),
                 Operand::Computed(value, _) => self.rows.extend_from_slice(&value.data[range]),
             }
             return;
@@ -161,6 +185,7 @@ impl<'a> Batch<'a> {
             return ControlFlow::Continue(());
         }
         let Stage { node, weights, .. } = self.stage;
+        let weights = &Parameters(weights, self.parameters);
         let source = AsMultiplied(weights, self.rule.activations);
         // A doubt about an element does not reach the sum stored before.
         let by_element = WithoutOffsets(AsMultiplied(weights, self.rule.activations));
@@ -168,6 +193,7 @@ impl<'a> Batch<'a> {
         let shape = vec![self.rows.len() / n, n];
         let x = Tensor { shape: shape.clone(), data: std::mem::take(&mut self.rows) };
         let (mut y, mut bound) = forward(node, &[&x], &context);
+        let terms = self.parts.iter().any(|part| part.terms.is_some()).then(|| uncancelled(&bound, n));
         self.rule.accumulation.widen(&mut bound, n, &y.data, || {
             // As uncertain operands do that are uncertain by all they are.
             linear::propagate_error(&x.map(|v| v.abs() as f32), &context)
@@ -192,7 +218,8 @@ impl<'a> Batch<'a> {
             done += count;
             sink(Block {
                 value: Cow::Owned(Tensor { shape: vec![count, m], data: y.data[range.clone()].to_vec() }),
-                bound: Cow::Borrowed(&bound[range]),
+                bound: Cow::Borrowed(&bound[range.clone()]),
+                terms: part.terms.and_then(|_| Some(Cow::Borrowed(&terms.as_ref()?[range]))),
                 ..part
             })?;
         }

@@ -1,6 +1,7 @@
 //! The local check: a stage's output against the f64 evaluation of its op on that runner's own captured operands.
 
 use super::evaluate::evaluate;
+use super::grain::Grain;
 use super::operands::{Block, Side, rows_of};
 use super::rows::rows;
 use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, of_row, vacuous};
@@ -11,6 +12,7 @@ use crate::oracle::Oracle;
 use qdiff_engine::model::Node;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
@@ -76,6 +78,9 @@ pub struct Local {
     /// Their positions.
     #[serde(default)]
     pub inconclusive_positions: BTreeSet<usize>,
+    /// Rows judged that are known only as what operands within the rounding of their storage give.
+    #[serde(default)]
+    pub by_operands: usize,
     /// Rows beyond what is allowed.
     pub bad_rows: usize,
     /// Rows judged of the prefill.
@@ -129,6 +134,7 @@ struct Check<'a> {
     node: &'a Node,
     filter: &'a Filter,
     rule: Option<f64>,
+    grain: Grain,
     local: Local,
     seen: bool,
     /// Last step of another extent than it should have.
@@ -163,8 +169,11 @@ impl Check<'_> {
         for (at, range) in rows(self.node, &got.shape, step.index, block.positions()) {
             let given = step.has_row(self.node.id, at.position);
             if given && self.filter.position(at.position) && block.knows(at.position) {
+                let row = range.start / got.shape.last().copied().unwrap_or(1).max(1);
+                self.local.by_operands += usize::from(block.by_operands.get(row) == Some(&true));
+                let terms = block.terms.as_ref().map(|t| &t[range.clone()]);
                 let row = (&got.data[range.clone()], &block.value.data[range.clone()], &block.bound[range]);
-                self.row(at, row, block);
+                self.row(at, row, terms, block);
             }
         }
     }
@@ -191,12 +200,31 @@ impl Check<'_> {
         }
     }
 
-    fn row(&mut self, at: Place, (got, want, bound): (&[f32], &[f64], &[f32]), block: &Block<'_>) {
-        let local = &mut self.local;
-        let row = Row::new(got, want, bound, self.rule, &mut local.spread);
+    fn row(
+        &mut self, at: Place, (got, want, bound): (&[f32], &[f64], &[f32]), terms: Option<&[f32]>, block: &Block<'_>,
+    ) {
+        let (local, grain) = (&mut self.local, self.grain);
+        // Of an element that a format does not reach nothing is known.
+        let exceeded = !grain.exact() && got.iter().zip(want).any(|(g, w)| grain.exceeded(*g, *w));
+        let within = |(g, w): (&f32, &f64)| if exceeded && grain.exceeded(*g, *w) { *w as f32 } else { *g };
+        let got = &if exceeded { got.iter().zip(want).map(within).collect() } else { Cow::Borrowed(got) };
+        let mut row = Row::new(got, want, bound, self.rule, &mut local.spread);
+        let rounding = if grain.exact() { 0.0 } else { norm(got.iter().map(|g| grain.reach(*g))) };
+        row.allowed += rounding / size(want);
         let open = match self.rule {
             Some(rule) => vacuous(rule),
-            None => (block.segment || block.coarse) && (row.allowed > INCONCLUSIVE || row.allowed.is_nan()),
+            None => {
+                // Where terms cancel, it is they that are rounded.
+                let allowed = match terms {
+                    Some(terms) => {
+                        let larger = want.iter().zip(terms).map(|(w, t)| w.abs().max(f64::from(*t)));
+                        (of_row(bound) + rounding) / size(&larger.collect::<Vec<f64>>())
+                    }
+                    None => row.allowed,
+                };
+                let coarse = block.segment || block.coarse || !grain.exact();
+                exceeded || coarse && (allowed > INCONCLUSIVE || allowed.is_nan())
+            }
         };
         let wrong = row.used > 1.0 && row.allowed.is_finite();
         if open && !wrong && got.iter().all(|v| v.is_finite()) && want.iter().all(|v| v.is_finite()) {
@@ -217,7 +245,9 @@ impl Check<'_> {
             return;
         }
         local.rule = local.rule.max(row.rule);
-        let element = Element::of(at, row.worst, got[row.worst], want[row.worst], row.worst_allowed);
+        let of_worst = got[row.worst];
+        let exactly = grain.unsettle(of_worst, want[row.worst]);
+        let element = Element::of(at, row.worst, of_worst, exactly, row.worst_allowed + grain.reach(of_worst));
         local.spread.row(at.position, row.used);
         if row.used > 1.0 {
             local.note_bad(at);
@@ -238,7 +268,10 @@ pub fn residuals(
     node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter, policy: &Policy,
 ) -> Vec<Option<Local>> {
     let rule = policy.rule(node.id);
-    let check = |_| Check { node, filter, rule, local: Local::default(), seen: false, short: None };
+    let check = |side: &Side<'_>| {
+        let grain = Grain::of(node, &oracle.graph, *side);
+        Check { node, filter, rule, grain, local: Local::default(), seen: false, short: None }
+    };
     let mut checks: Vec<Check<'_>> = sides.iter().map(check).collect();
     evaluate(node, oracle, sides, filter, &mut |block| {
         checks[block.side].take(&block);
@@ -248,6 +281,16 @@ pub fn residuals(
         Some(Local { segment: Segment::of(node, &oracle.graph, side.capture), ..check.finish()? })
     });
     locals.collect()
+}
+
+fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|v| v * v).sum::<f64>().sqrt()
+}
+
+/// The norm that a row's errors are told in; 1 of a row of zeros.
+fn size(want: &[f64]) -> f64 {
+    let norm = norm(want.iter().copied());
+    if norm > 0.0 { norm } else { 1.0 }
 }
 
 /// One row held against what it should be.
@@ -295,7 +338,7 @@ impl Row {
             rule_needed = rule_needed.max(share((f64::from(*g) - w).abs(), largest));
         }
         used = used.max(worst_share);
-        let scale = if y2 > 0.0 { y2.sqrt() } else { 1.0 };
+        let scale = size(want);
         Self {
             used,
             residual: d2.sqrt() / scale,

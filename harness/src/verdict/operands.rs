@@ -2,10 +2,12 @@
 //! evaluated, and blocks of rows as they should be.
 
 use super::evaluate::Expected;
+use super::grain;
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Filter, Step, Stored};
+use crate::formats::Format;
 use qdiff_engine::model::{Graph, Node, WeightSource};
-use qdiff_engine::ops::{self, Context, Tensor};
+use qdiff_engine::ops::{self, Context, Tensor, UNIT};
 use qdiff_engine::quant::{self, ActivationFormat};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -41,8 +43,13 @@ pub struct Block<'a> {
     pub poisoned: bool,
     /// Whether it was evaluated over a segment.
     pub segment: bool,
-    /// Whether the runner declares sums or results coarser than f32 for it.
+    /// Whether the runner declares sums or results coarser than f32 for it, or operands were rounded where they were stored.
     pub coarse: bool,
+    /// Of sums of products of rounded operands: how large each would be if its terms did not cancel, at least.
+    pub terms: Option<Cow<'a, [f32]>>,
+    /// Row by row, whether it was held to what operands within their rounding give, because that makes it uncertain by too
+    /// much otherwise; empty where none was.
+    pub by_operands: Vec<bool>,
 }
 
 impl Block<'_> {
@@ -100,9 +107,10 @@ pub(super) struct Source<'a> {
     pub(super) filter: Option<&'a Filter>,
 }
 
-/// An operand: as captured, hence exact, or evaluated, hence uncertain.
+/// An operand: as captured, hence exact; rounded where it was stored, or evaluated, hence uncertain.
 pub(super) enum Operand<'a> {
     Captured(Cow<'a, Tensor<f32>>),
+    Stored(Cow<'a, Tensor<f32>>, Vec<f32>),
     Computed(&'a Tensor<f64>, &'a [f32]),
 }
 
@@ -110,14 +118,14 @@ impl Operand<'_> {
     /// As the runner holds it, which stores f32.
     pub(super) fn narrow(&self) -> Cow<'_, [f32]> {
         match self {
-            Self::Captured(t) => Cow::Borrowed(&t.data),
+            Self::Captured(t) | Self::Stored(t, _) => Cow::Borrowed(&t.data),
             Self::Computed(t, _) => t.data.iter().map(|&v| v as f32).collect(),
         }
     }
 
     pub(super) fn wide(&self) -> Cow<'_, [f64]> {
         match self {
-            Self::Captured(t) => t.data.iter().map(|&v| f64::from(v)).collect(),
+            Self::Captured(t) | Self::Stored(t, _) => t.data.iter().map(|&v| f64::from(v)).collect(),
             Self::Computed(t, _) => Cow::Borrowed(&t.data),
         }
     }
@@ -125,20 +133,21 @@ impl Operand<'_> {
     pub(super) fn delta(&self) -> Option<&[f32]> {
         match self {
             Self::Captured(_) => None,
+            Self::Stored(_, delta) => Some(delta),
             Self::Computed(_, delta) => Some(delta),
         }
     }
 
     pub(super) fn shape(&self) -> &[usize] {
         match self {
-            Self::Captured(t) => &t.shape,
+            Self::Captured(t) | Self::Stored(t, _) => &t.shape,
             Self::Computed(t, _) => &t.shape,
         }
     }
 
     pub(super) fn finite(&self) -> bool {
         match self {
-            Self::Captured(t) => t.data.iter().all(|v| v.is_finite()),
+            Self::Captured(t) | Self::Stored(t, _) => t.data.iter().all(|v| v.is_finite()),
             Self::Computed(t, _) => t.data.iter().all(|v| v.is_finite()),
         }
     }
@@ -173,11 +182,21 @@ impl<'a> Source<'a> {
     pub(super) fn operand(&self, graph: &Graph, input: usize, step: usize, rows: &Range<usize>) -> Option<Operand<'a>> {
         let node = &graph.nodes[input];
         if let Some(stored) = self.step(step).stages.get(&node.id) {
-            return rows_of(node, stored, rows).map(Operand::Captured);
+            let tensor = rows_of(node, stored, rows)?;
+            return Some(match self.side.capture.rounding.stored(node.id) {
+                Format::F32 => Operand::Captured(tensor),
+                format => grain::uncertain(format, tensor),
+            });
         }
         let (value, delta) = self.computed?.get(input)?[step].as_ref()?;
         Some(Operand::Computed(value, delta))
     }
+}
+
+/// How large sums of `n` products are whose terms do not cancel, at least, by their bound in f32: that is
+/// `u·√n·Σ|term|`, and the root of the sum of squares is no less than `Σ|term|/√n`.
+pub(super) fn uncancelled(bound: &[f32], n: usize) -> Vec<f32> {
+    bound.iter().map(|b| (f64::from(*b) / (UNIT * n as f64)) as f32).collect()
 }
 
 /// What the node computes: its op, or the fault in the op's place.

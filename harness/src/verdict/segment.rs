@@ -14,8 +14,9 @@
 use super::apply::{State, apply};
 use super::evaluate::{Expected, put};
 use super::linear::ROWS_AT_ONCE;
-use super::operands::{Computed, Side, Sink, Source, Stage};
+use super::operands::{Computed, Side, Sink, Source, Stage, widen};
 use crate::capture::{Capture, Step};
+use crate::formats::Format;
 use crate::oracle::Oracle;
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource};
 use qdiff_engine::ops::Op;
@@ -24,6 +25,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::ControlFlow;
+
+/// Factor on the bound of a segment with values of a narrow format. The rounding of one operand reaches the end on several
+/// ways (the norm's scale through gate and up, the residual beside both), where it adds up and is not independent; of f32
+/// the bounds are many times what is needed, of a rounding that is known to half a step they are not.
+const TOGETHER: f32 = 2.0;
 
 /// A subgraph that begins at captured tensors and ends in a captured stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -142,8 +148,15 @@ pub(super) fn evaluate(
                 filter: None,
             };
             let mut values: Expected = vec![None; side.capture.steps.len()];
+            // Nobody saw what it was rounded to; a cache's rows were rounded when they went in.
+            let narrow = side.capture.rounding.output(node.id);
+            let narrow = if node.has_state() { Format::F32 } else { narrow };
             let state = states.entry(inside).or_default();
-            let flow = apply(Stage { node, ..stage }, &[source], state, &mut |block| {
+            let flow = apply(Stage { node, ..stage }, &[source], state, &mut |mut block| {
+                if narrow != Format::F32 {
+                    let steps = block.value.data.iter().map(|v| narrow.half_step(*v) as f32);
+                    widen(block.bound.to_mut(), steps);
+                }
                 // Attention over rows that nobody knows cannot be evaluated.
                 if block.known.is_none_or(|known| !known.contains(&false)) {
                     put(node, block, &mut values);
@@ -154,7 +167,13 @@ pub(super) fn evaluate(
             computed.own.insert(inside, values);
         }
         let source = Source { index, side, steps: group, computed: Some(&computed), resumes: false, filter: None };
-        apply(stage, &[source], &mut of_target, sink)?;
+        let rounded = !side.capture.rounding.plain();
+        apply(stage, &[source], &mut of_target, &mut |mut block| {
+            if rounded {
+                block.bound.to_mut().iter_mut().for_each(|b| *b *= TOGETHER);
+            }
+            sink(block)
+        })?;
     }
     ControlFlow::Continue(())
 }

@@ -15,6 +15,7 @@ mod excuses;
 mod exporters;
 mod false_alarms;
 mod false_causes;
+mod formats;
 mod fuzzed;
 mod generate;
 mod gguf_classes;

@@ -205,12 +205,13 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
             }
             if right(got[i], want[i], bound[i]) {
                 let apart = 2.0 * ELEMENT_FACTOR * f64::from(bound[i].max(reach)) + 8.0 * UNIT * want[i].abs();
+                let apart = apart + 2.0 * e.grain.reach(got[i]);
                 if (alternative - want[i]).abs() > apart {
                     spared.push((r, i));
                 }
                 continue;
             }
-            let allowed = allowed(alternative, reach);
+            let allowed = allowed(alternative, reach) + e.grain.reach(got[i]);
             let share = (f64::from(got[i]) - alternative).abs() / allowed;
             // NaN is no evidence of any value, and no law gives it.
             if share.is_nan() || share > 1.0 {

@@ -8,6 +8,7 @@ mod stream;
 mod values;
 
 use crate::capture::Capture;
+use crate::formats::Format;
 use qdiff_engine::model::{Graph, StageId};
 use qdiff_engine::ops::Op;
 use schemars::JsonSchema;
@@ -43,6 +44,15 @@ impl std::fmt::Display for Symptom {
 /// (by its place among them) makes it, if not the stage itself.
 type Seen = (String, Option<usize>);
 
+/// Unit roundoff of the formats in which a row may well round to one value, or to nothing.
+const COARSE: f64 = 0.01;
+
+/// Unit roundoff of what the values of a stage were rounded to; 0 of f32.
+fn unit(capture: &Capture, id: StageId) -> f64 {
+    let of = |format: Format| if format == Format::F32 { 0.0 } else { format.unit() };
+    of(capture.rounding.output(id)) + of(capture.rounding.stored(id))
+}
+
 /// Looks at every captured stage; what is suspicious, first first. Of each
 /// stage the first step that shows something is told.
 pub fn check(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
@@ -57,13 +67,20 @@ pub fn check(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
                 _ => stored.get(),
             };
             let before = |i: usize| step.get(graph.nodes[node.inputs[i]].id);
+            let unit = unit(capture, node.id);
+            let constant = |t: &_| values::constant(t).filter(|_| unit <= COARSE);
             let seen: Option<Seen> = values::non_finite(&t).or_else(|| match &node.op {
-                Op::AttnWeights(_) => attention::check(&t, &step.positions()),
-                Op::Rope(rope) => before(0).and_then(|x| values::rotation(&x, &t, rope.head_dim, &step.positions())),
+                Op::AttnWeights(_) => attention::check(&t, &step.positions(), unit),
+                Op::Rope(rope) => {
+                    let unit = unit + self::unit(capture, graph.nodes[node.inputs[0]].id);
+                    before(0).and_then(|x| values::rotation(&x, &t, (rope.head_dim, unit), &step.positions()))
+                }
                 Op::KvCache(_) => stream::cache(node.id, &t, capture, index),
-                Op::Residual => before(1).and_then(|x| stream::unchanged(&x, &t)).or_else(|| values::constant(&t)),
-                Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias => values::constant(&t),
-                Op::AttnScores(_) | Op::AttnContext(_) | Op::SwiGlu => values::constant(&t),
+                Op::Residual => before(1).and_then(|x| stream::unchanged(&x, &t)).or_else(|| constant(&t)),
+                // Large scores that lie together may round to one.
+                Op::AttnScores(_) => constant(&t).filter(|_| unit == 0.0),
+                Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias => constant(&t),
+                Op::AttnContext(_) | Op::SwiGlu => constant(&t),
             });
             if let Some((what, input)) = seen {
                 let likely = input.map_or(node.id, |i| graph.nodes[node.inputs[i]].id);

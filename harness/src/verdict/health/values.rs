@@ -31,13 +31,16 @@ pub(super) fn constant(t: &Tensor<f32>) -> Option<Seen> {
     Some((format!("{count} of {} rows of {width} elements are {what}", rows.len()), None))
 }
 
-/// Whether a rotation from `x` to `y` changes norms, or turns nothing at a position other than 0.
-pub(super) fn rotation(x: &Tensor<f32>, y: &Tensor<f32>, head: usize, positions: &[u32]) -> Option<Seen> {
+/// Whether a rotation of heads of this length from `x` to `y` changes norms by more than it may where both were rounded, or
+/// turns nothing at a position other than 0.
+pub(super) fn rotation(
+    x: &Tensor<f32>, y: &Tensor<f32>, (head, unit): (usize, f64), positions: &[u32],
+) -> Option<Seen> {
     let norm = |x: &[f32]| x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
     let heads = x.data.chunks(head.max(1)).zip(y.data.chunks(head.max(1)));
     for (x, y) in heads {
         let (x, y) = (norm(x), norm(y));
-        if (x - y).abs() > BROKEN * x {
+        if (x - y).abs() > (BROKEN + unit) * x {
             return Some((format!("RoPE changes the norm of a head from {x:.4} to {y:.4}"), None));
         }
     }
@@ -74,11 +77,11 @@ mod tests {
     fn a_rotation_turns_and_keeps_norms() {
         let x = row(&[1.0, 2.0, 3.0, 4.0]);
         let turned = row(&[-3.0, -4.0, 1.0, 2.0]);
-        assert_eq!(rotation(&x, &turned, 4, &[5]), None);
-        assert_eq!(rotation(&x, &x, 4, &[0]), None);
-        let still = rotation(&x, &x, 4, &[5]).unwrap().0;
+        assert_eq!(rotation(&x, &turned, (4, 0.0), &[5]), None);
+        assert_eq!(rotation(&x, &x, (4, 0.0), &[0]), None);
+        let still = rotation(&x, &x, (4, 0.0), &[5]).unwrap().0;
         assert_eq!(still, "RoPE turns nothing at position 5");
         let longer = row(&[-3.0, -4.0, 1.0, 3.0]);
-        assert!(rotation(&x, &longer, 4, &[5]).unwrap().0.contains("norm"));
+        assert!(rotation(&x, &longer, (4, 0.0), &[5]).unwrap().0.contains("norm"));
     }
 }

@@ -1,0 +1,140 @@
+//! To what the values of a capture's stages were rounded: by the engine that computed them, and once more where they were
+//! stored.
+
+use super::{Capture, matches, stages_like};
+use crate::formats::{Format, Formats, OfStages};
+use anyhow::{Result, bail};
+use qdiff_engine::model::{Graph, StageId};
+use std::collections::HashMap;
+
+/// Values whose mantissa says something that must be there before a format is seen in them: a value of f32 is one of f16
+/// by chance once in 8,192 times.
+const TELLING: usize = 64;
+
+/// The formats of the stages; f32 of those that are not named.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rounding {
+    /// In which the engine gives the stage on to those that read it.
+    outputs: HashMap<StageId, Format>,
+    /// In which the capture has it.
+    stored: HashMap<StageId, Format>,
+}
+
+impl Rounding {
+    /// Of what an engine gives on as `outputs`.
+    ///
+    /// # Errors
+    /// A pattern that fits no stage, an op that the graph does not have, or two patterns that fit one stage and differ.
+    pub fn new(graph: &Graph, outputs: &Formats, stored: &Formats) -> Result<Self> {
+        Ok(Self { outputs: each(outputs, graph)?, stored: each(stored, graph)? })
+    }
+
+    /// Whether nothing was rounded.
+    pub fn plain(&self) -> bool {
+        self.outputs.is_empty() && self.stored.is_empty()
+    }
+
+    /// What the engine rounds the stage to before anything reads it.
+    pub fn output(&self, id: StageId) -> Format {
+        self.outputs.get(&id).copied().unwrap_or_default()
+    }
+
+    /// What the stage was rounded to where it was stored, though the engine itself had it as it was before.
+    pub fn stored(&self, id: StageId) -> Format {
+        let stored = self.stored.get(&id).copied().unwrap_or_default();
+        if self.output(id).within(stored) { Format::F32 } else { stored }
+    }
+
+    /// Refuses a capture that holds what it says it cannot.
+    fn check(&self, graph: &Graph, capture: &Capture) -> Result<()> {
+        for (node, step) in graph.nodes.iter().flat_map(|n| capture.steps.iter().map(move |s| (n, s))) {
+            let (Some(format), Some(given)) = (self.stored.get(&node.id), step.get(node.id)) else { continue };
+            if let Some(i) = given.data.iter().position(|v| !format.holds(*v)) {
+                bail!(
+                    "its storage is said to be {format}, and element {i} of {} in {} is {}, which is no {format}",
+                    node.id,
+                    step.label(),
+                    given.data[i]
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Capture {
+    /// Notes what the values were rounded to: by the engine to `outputs`, and where they were stored to what was `declared`
+    /// of it, else to what is seen. Says the latter in words, where there is anything to say.
+    ///
+    /// # Errors
+    /// As [`Rounding::new`]; a value that is none of its stage's format.
+    pub fn settle_formats(
+        &mut self, graph: &Graph, outputs: &Formats, declared: Option<&Formats>,
+    ) -> Result<Option<String>> {
+        self.rounding = Rounding::new(graph, outputs, declared.unwrap_or(&Formats::default()))?;
+        self.rounding.check(graph, self)?;
+        let said = declared.filter(|d| !d.plain()).map(ToString::to_string);
+        // Whatever is said: an array of f16 holds no more.
+        for (id, element) in &self.elements {
+            self.rounding.stored.entry(*id).or_insert(*element);
+        }
+        let elements = Format::NARROW.iter().filter(|f| self.elements.values().any(|e| e == *f));
+        let elements: Vec<String> = elements.map(ToString::to_string).collect();
+        let elements = (!elements.is_empty()).then(|| format!("{}: the elements of its arrays", elements.join(", ")));
+        let known: Vec<String> = said.into_iter().chain(elements).collect();
+        if declared.is_some() || !known.is_empty() {
+            return Ok((!known.is_empty()).then(|| known.join("; ")));
+        }
+        // What an engine rounds its own values to shows in all of them, and is none of the storage.
+        let Some(format) = seen(self).filter(|_| outputs.plain()) else { return Ok(None) };
+        self.rounding.stored = graph.nodes.iter().map(|n| (n.id, format)).collect();
+        Ok(Some(format!("{format}: seen in all values")))
+    }
+}
+
+/// The format of every stage that has another than f32.
+fn each(formats: &Formats, graph: &Graph) -> Result<HashMap<StageId, Format>> {
+    let all = |default: &Format| OfStages { default: *default, ..OfStages::default() };
+    let of = match formats {
+        Formats::All(format) => &all(format),
+        Formats::Each(of) => of,
+    };
+    if let Some(op) = of.ops.keys().find(|op| !graph.nodes.iter().any(|n| n.op.name() == **op)) {
+        bail!("no stage's op is called `{op}`; `qdiff inspect MODEL` lists them");
+    }
+    let patterns = of.stages.iter().map(|(pattern, format)| Ok((pattern, stages_like(graph, pattern)?, *format)));
+    let patterns = patterns.collect::<Result<Vec<_>>>()?;
+    let mut found = HashMap::new();
+    for node in &graph.nodes {
+        let mut fitting = patterns.iter().filter(|(_, m, _)| matches(m, node.id));
+        let first = fitting.next();
+        if let Some((a, _, one)) = first
+            && let Some((b, _, other)) = fitting.find(|(_, _, format)| format != one)
+        {
+            bail!("`{a}` says that {} is {one}, and `{b}` that it is {other}", node.id);
+        }
+        let format = first.map(|(_, _, format)| format).or(of.ops.get(node.op.name())).unwrap_or(&of.default);
+        if *format != Format::F32 {
+            found.insert(node.id, *format);
+        }
+    }
+    Ok(found)
+}
+
+/// The coarsest format that every value of every stage is one of, if there is one and that is no chance.
+fn seen(capture: &Capture) -> Option<Format> {
+    let mut formats = Format::NARROW.to_vec();
+    let mut telling = 0;
+    for stored in capture.steps.iter().flat_map(|s| s.stages.values()) {
+        let tensor = stored.get();
+        for &v in &tensor.data {
+            formats.retain(|f| f.holds(v));
+            if formats.is_empty() {
+                return None;
+            }
+            // Whole powers of two are of every format.
+            telling += usize::from(v.is_finite() && v.to_bits() << 9 != 0);
+        }
+    }
+    formats.into_iter().next().filter(|_| telling >= TELLING)
+}

@@ -1,0 +1,308 @@
+//! Captures in number formats narrower than f32.
+
+use qdiff::arithmetic::Named;
+use qdiff::formats::Format;
+use qdiff::loaded::LoadedModel;
+use qdiff::oracle::Oracle;
+use qdiff::verdict::Status;
+use qdiff_engine::ops::Op;
+use qdiff_engine::quant::GgmlType;
+use qdiff_tests::false_alarms::write_model;
+use qdiff_tests::narrow::{BUGS, Bug, Run};
+use qdiff_tests::npz::revalue;
+use qdiff_tests::synth::{Synth, base_vocab};
+use qdiff_tests::{Folder, empty, folder, headline};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+/// Rounds every value of a recorded capture.
+fn round(folder: &Folder, capture: &str, format: impl Fn(&str) -> Format) {
+    revalue(&folder.join(capture).join("capture.npz"), |all| {
+        for (name, values) in all {
+            values.iter_mut().for_each(|v| *v = format(name).round(*v));
+        }
+    });
+}
+
+/// Says in the manifest how the capture is stored; nothing where that is null.
+fn declare(folder: &Folder, capture: &str, field: &str, value: Value) {
+    let name = format!("{capture}/manifest.json");
+    let mut manifest = folder.json(&name);
+    match value {
+        Value::Null => drop(manifest.as_object_mut().unwrap().remove(field)),
+        value => manifest[field] = value,
+    }
+    folder.write(&name, manifest.to_string());
+}
+
+/// What a right engine dumps in a narrow format is right, whether the format is declared or seen.
+#[test]
+fn a_right_capture_in_a_narrow_format_matches() {
+    let folder = folder();
+    for format in [Format::F16, Format::Bf16] {
+        for (name, storage) in [("declared", json!(format)), ("seen", Value::Null)] {
+            let name = format!("{name}-{format}");
+            folder.record(&name, "");
+            round(&folder, &name, |_| format);
+            declare(&folder, &name, "storage", storage);
+            let (code, report, text) = folder.judged(&format!("--subject capture:{name}"));
+            assert_eq!(code, 0, "{name}: {text}");
+            assert_eq!(report["verdict"]["findings"], json!([]), "{text}");
+        }
+    }
+}
+
+/// Prompts that begin with the token of massive activations, as Qwen's do, and one that does not.
+const PROMPTS: [(&[u32], &[u32]); 2] = [(&[1, 39, 68, 75, 75, 78, 90, 3, 41], &[12, 13]), (&[17, 60, 21], &[])];
+
+/// The arithmetics narrower than f32 that have names.
+const NARROW: [Named; 3] = [Named::F16, Named::Bf16, Named::Bf16ResidualF32];
+
+/// The models of these tests: small ones of several seeds and head widths, and one with massive activations.
+fn models(folder: &Folder) -> Vec<LoadedModel> {
+    let small = |seed: u64, head_dim| Synth {
+        seed,
+        head_dim,
+        n_embd: 4 * head_dim,
+        n_ff: 192,
+        n_vocab: base_vocab(),
+        weight_type: GgmlType::F32,
+        ..Synth::default()
+    };
+    for (i, model) in [small(1, 32), small(2, 64), small(3, 32)].iter().enumerate() {
+        model.write(&folder.join(format!("{i}.gguf"))).unwrap();
+    }
+    write_model(&folder.join("3.gguf"));
+    (0..4).map(|i| LoadedModel::new(&folder.join(format!("{i}.gguf"))).unwrap()).collect()
+}
+
+/// Engines that round every result to bf16 or f16 are right where they declare it.
+#[test]
+fn a_right_engine_of_a_declared_arithmetic_matches() {
+    let folder = empty();
+    let (mut worst, mut inconclusive, mut rows) = ((0.0, String::new()), 0, 0);
+    for (m, opened) in models(&folder).iter().enumerate() {
+        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
+        let names = oracle.graph.stage_names();
+        let singles = names[..names.len() - 1].iter().skip(m).step_by(8).map(|name| vec![*name]);
+        let left_out: Vec<Vec<&str>> = std::iter::once(vec![]).chain(singles).collect();
+        for (named, tokens) in NARROW.into_iter().flat_map(|n| PROMPTS.map(|p| (n, p))) {
+            let run = Run::new(&oracle, (named, None), tokens);
+            for left_out in &left_out {
+                let verdict = run.judge(&oracle, (named, None), left_out);
+                for (id, local) in verdict.stages.iter().filter_map(|s| Some((s.id, s.subject.as_ref()?))) {
+                    if local.used > worst.0 {
+                        worst = (local.used, format!("model {m}, {named}, without {left_out:?}: {id}"));
+                    }
+                    inconclusive += local.inconclusive;
+                    rows += local.rows;
+                    assert!(left_out.len() == 1 || local.inconclusive == 0, "model {m}, {named}: {id} {local:?}");
+                }
+                let wrong: Vec<String> = verdict.origins().iter().map(|s| s.name()).collect();
+                assert!(wrong.is_empty(), "model {m}, {named}, without {left_out:?}: {wrong:?} {worst:?}");
+            }
+        }
+    }
+    println!("worst share used {:.2} ({}); {inconclusive} rows inconclusive, {rows} judged", worst.0, worst.1);
+}
+
+/// The same of an engine of f32 whose values are stored in a narrow format.
+#[test]
+fn a_right_engine_is_right_in_every_storage() {
+    let folder = empty();
+    for (m, opened) in models(&folder).iter().enumerate() {
+        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
+        for tokens in PROMPTS {
+            let run = Run::new(&oracle, (Named::F32, None), tokens);
+            for format in Format::NARROW {
+                let verdict = run.stored(format).judge(&oracle, (Named::F32, Some(format)), &[]);
+                let wrong: Vec<String> = verdict.origins().iter().map(|s| s.name()).collect();
+                assert!(wrong.is_empty(), "model {m}, {format}: {wrong:?}");
+                let c = &verdict.coverage;
+                let share = c.judged as f64 / c.asked as f64;
+                println!("model {m}, {format}: {} of {} rows judged", c.judged, c.asked);
+                // Of 8 bits the embedding and the caches are told, and little of what is far from them.
+                let least = if format.unit() > 0.01 { 0.05 } else { 0.9 };
+                assert!(share > least, "model {m}, {format}: {share}");
+            }
+        }
+    }
+}
+
+/// What is wrong in such engines is found where it is.
+#[test]
+fn faults_of_an_engine_of_a_declared_arithmetic_are_found() {
+    let folder = empty();
+    for (m, opened) in models(&folder).iter().enumerate() {
+        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
+        for (named, bug) in NARROW.into_iter().flat_map(|n| BUGS.map(|b| (n, b))) {
+            let run = Run::new(&oracle, (named, Some(bug)), PROMPTS[0]);
+            let verdict = run.judge(&oracle, (named, None), &[]);
+            let wrong: Vec<_> = verdict.origins().iter().map(|s| s.id).collect();
+            let nodes = oracle.graph.nodes.iter().enumerate();
+            let planted: Vec<_> = nodes.filter(|n| bug.at(*n)).map(|(_, n)| n.id).collect();
+            assert_eq!(wrong, planted, "model {m}, {named}, {bug:?}");
+        }
+    }
+}
+
+/// How an engine computes, and how its values are stored.
+const FORMS: [(Named, Format); 5] = [
+    (Named::F32, Format::F32),
+    (Named::F32, Format::F16),
+    (Named::F32, Format::Bf16),
+    (Named::F16, Format::F32),
+    (Named::Bf16, Format::F32),
+];
+
+/// Whether a stage that is 1 - 2^-k times what it should be is found there, and nothing else is.
+fn finds(oracle: &Oracle<'_>, index: usize, (named, format): (Named, Format), k: i32) -> bool {
+    let bug = Bug::Scaled(index, 1.0 - 2f32.powi(-k));
+    let run = Run::new(oracle, (named, Some(bug)), PROMPTS[0]).stored(format);
+    let verdict = run.judge(oracle, (named, Some(format)), &[]);
+    verdict.origins().iter().map(|s| s.id).eq([oracle.graph.nodes[index].id])
+}
+
+/// Of each stage of layer 1, the smallest fault that is found: the table of docs/bring-your-own-engine.md.
+#[test]
+#[ignore = "prints a table"]
+fn table_of_the_smallest_faults() {
+    let folder = empty();
+    let models = models(&folder);
+    let oracle = Oracle::new(&models[1].path, models[1].bytes(), &models[1].llama).unwrap();
+    println!(
+        "| stage | f32 | stored as f16 | stored as bf16 | f16 arithmetic | bf16 arithmetic |\n| --- | --- | --- | --- | --- | --- |"
+    );
+    for (index, node) in oracle.graph.nodes.iter().enumerate().filter(|(_, n)| n.id.layer == Some(1)) {
+        if node.has_state() {
+            continue;
+        }
+        let smallest = |form| (1..24).take_while(|k| finds(&oracle, index, form, *k)).last();
+        let cell = |form| smallest(form).map_or("-".to_owned(), |k| format!("2^-{k}"));
+        println!("| {} | {} |", node.id.name, FORMS.map(cell).join(" | "));
+    }
+}
+
+/// A few of them, in every form: no bound is so wide that these pass.
+#[test]
+fn small_faults_are_found_in_every_format() {
+    let folder = empty();
+    let models = models(&folder);
+    let oracle = Oracle::new(&models[1].path, models[1].bytes(), &models[1].llama).unwrap();
+    let node = |ops: fn(&Op) -> bool| oracle.graph.nodes.iter().rposition(|n| ops(&n.op)).unwrap();
+    for index in
+        [node(|op| matches!(op, Op::AttnContext(_))), node(|op| *op == Op::SwiGlu), node(|op| *op == Op::Linear)]
+    {
+        for (form, k) in FORMS.into_iter().zip([15, 9, 6, 9, 6]) {
+            let id = oracle.graph.nodes[index].id;
+            assert!(finds(&oracle, index, form, k), "{id} of {} stored as {}", form.0, form.1);
+        }
+    }
+}
+
+/// Another arithmetic than the engine's own is no excuse for what it does: f32 is not bf16, and bf16 not f16.
+#[test]
+fn an_arithmetic_that_is_not_the_engines_own_excuses_nothing() {
+    let folder = empty();
+    let models = models(&folder);
+    let oracle = Oracle::new(&models[0].path, models[0].bytes(), &models[0].llama).unwrap();
+    for (own, declared) in [(Named::Bf16, Named::F16), (Named::F32, Named::Bf16), (Named::F32, Named::F16)] {
+        let verdict = Run::new(&oracle, (own, None), PROMPTS[0]).judge(&oracle, (declared, None), &[]);
+        assert!(verdict.diverged(), "{own} as {declared}");
+    }
+}
+
+/// What no engine of any format gives passes in none: each stage of a layer by itself zero, three quarters of what it is,
+/// or that of the layer before.
+#[test]
+fn no_format_excuses_what_is_wrong() {
+    let folder = empty();
+    let models = models(&folder);
+    let oracle = Oracle::new(&models[1].path, models[1].bytes(), &models[1].llama).unwrap();
+    let clean = Run::new(&oracle, (Named::F32, None), PROMPTS[0]);
+    let forms = [(Named::F32, Format::F8E4m3), (Named::F32, Format::F8E5m2), (Named::Bf16, Format::F32)];
+    let mut before: HashMap<&str, Vec<Vec<f32>>> = HashMap::new();
+    clean.stored(Format::F32).change(&oracle.graph, |node, values| {
+        if node.id.layer == Some(0) {
+            before.entry(node.id.name).or_default().push(values.to_vec());
+        }
+    });
+    let stages = oracle.graph.nodes.iter().filter(|n| n.id.layer == Some(1));
+    for (i, (stage, form)) in stages.flat_map(|n| forms.map(|f| (n.id, f))).enumerate() {
+        // Each stage in one of the formats, each format with a third of the stages.
+        if i / 3 % 3 != i % 3 {
+            continue;
+        }
+        for what in ["zero", "three quarters", "another layer's"] {
+            let (mut run, mut step) = (clean.stored(Format::F32), 0);
+            run.change(&oracle.graph, |node, values| {
+                if node.id != stage {
+                    return;
+                }
+                match what {
+                    "zero" => values.fill(0.0),
+                    "three quarters" => values.iter_mut().for_each(|v| *v *= 0.75),
+                    _ => values.copy_from_slice(&before[stage.name][step]),
+                }
+                step += 1;
+            });
+            let verdict = run.stored(form.1).judge(&oracle, (form.0, Some(form.1)), &[]);
+            let of_stage = verdict.stages.iter().find(|s| s.id == stage).unwrap();
+            let passed = of_stage.status == Status::Alone && !verdict.diverged();
+            assert!(!passed, "{stage}, {what}, {} stored as {}: {:?}", form.0, form.1, of_stage.subject);
+        }
+    }
+}
+
+/// Faults of an engine of f32 are found in what it stores narrowly, and no cause is told that is another.
+#[test]
+fn injected_faults_are_found_in_a_narrow_capture() {
+    let folder = folder();
+    for (format, fault, stage) in [
+        (Format::F16, "qkv-bias-omitted@L01.q_biased", "L01.q_biased"),
+        (Format::F16, "rope-base:base=10000@L00.q_rope", "L00.q_rope"),
+        (Format::Bf16, "scaled:by=0.9@L01.ffn_down", "L01.ffn_down"),
+        (Format::Bf16, "rope-base:base=10000@L01.k_rope", "L01.k_rope"),
+    ] {
+        let name = format!("{format}-{stage}");
+        folder.record(&name, &format!("-n 1 --inject {fault}"));
+        round(&folder, &name, |_| format);
+        declare(&folder, &name, "storage", Value::Null);
+        let (code, report, text) = folder.judged(&format!("--subject capture:{name}"));
+        assert_eq!(code, 1, "{name}: {text}");
+        let findings = report["verdict"]["findings"].as_array().unwrap();
+        assert_eq!(findings[0]["stage"], stage, "{text}");
+        assert_eq!(findings.len(), 1, "{text}");
+        let cause = &findings[0]["cause"]["name"]["mutation"];
+        let planted = fault.split([':', '@']).next().unwrap();
+        assert!(cause.is_null() || cause == planted, "{cause} for {planted}: {text}");
+    }
+}
+
+/// What is declared stands in every format, and in the first line.
+#[test]
+fn a_declared_arithmetic_stands_in_the_headline() {
+    let folder = folder();
+    folder.record("mine", "-n 0 --stages embed");
+    declare(&folder, "mine", "arithmetic", json!("bf16"));
+    declare(&folder, "mine", "storage", json!({ "default": "f32", "stages": { "emb*": "bf16" } }));
+    folder.refuses("run -m model.gguf --subject capture:mine", &["storage is said to be bf16", "which is no bf16"]);
+    round(&folder, "mine", |_| Format::Bf16);
+    let (_, report, text) = folder
+        .judged("--subject capture:mine --reference none --stages embed --report a.md --report a.html --report a.xml");
+    assert_eq!(report["subject"]["arithmetic"]["outputs"], "bf16", "{text}");
+    let told = "(bf16 arithmetic declared)";
+    assert!(headline(&text).contains(told), "{text}");
+    for file in ["a.md", "a.html", "a.xml"] {
+        assert!(folder.text(file).contains("bf16 arithmetic declared"), "{file}");
+    }
+    for (storage, words) in [
+        (json!("f12"), ["mine", "f12"]),
+        (json!({ "stages": { "nothing*": "f16" } }), ["nothing*", "no stage"]),
+        (json!({ "stages": { "embed": "f16", "emb*": "bf16" } }), ["`emb*` says that embed is bf16", "`embed`"]),
+        (json!({ "ops": { "nothing": "f16" } }), ["no stage's op", "`nothing`"]),
+    ] {
+        declare(&folder, "mine", "storage", storage);
+        folder.refuses("run -m model.gguf --subject capture:mine", &words);
+    }
+}
