@@ -26,6 +26,7 @@ mod house;
 mod html;
 mod interrupts;
 mod kernels;
+mod layouts;
 mod llama_says;
 mod locate;
 mod manual;
