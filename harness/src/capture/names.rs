@@ -82,8 +82,9 @@ impl Names {
                     "`{ours}` is in every layer, and `{theirs}` has no {LAYER} for its number"
                 );
                 let name = in_layer(theirs, id.layer);
-                // One array may be several stages: each takes its part, or an engine does without one of the two.
+                // One array may be several stages: each takes its part. What the map says of a name goes before the graph's.
                 let all = self.by_name.entry(name.clone()).or_default();
+                all.retain(|n| n.rule.is_some());
                 ensure!(all.iter().all(|n| n.node != node), "`{name}` is {id} already");
                 all.push(Named { node, rule: Some(self.rules.len()), part });
             }
