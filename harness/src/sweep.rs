@@ -70,7 +70,7 @@ pub fn sweep(
     };
     let mut pass = |ubatch: usize, (subject, reference): &(Recording, Recording)| -> Result<Pass> {
         let fed = if ubatch < tokens.len() { by(ubatch) } else { WHOLE.to_owned() };
-        judged(pair, (ubatch, fed), subject, Some(reference), &mut heard)
+        judged(pair, (ubatch, fed), subject, reference, &mut heard)
     };
     let whole = run(tokens.len())?;
     let mut passes = vec![pass(tokens.len(), &whole)?];
@@ -93,7 +93,8 @@ pub fn agree(pair: &Pair<'_>, mut recordings: Vec<(&npz::Manifest, Recording)>) 
     let mut passes: Vec<Pass> = Vec::new();
     for (manifest, recording) in &recordings {
         let ubatch = manifest.ubatch.unwrap_or(manifest.tokens.len());
-        let pass = judged(pair, (ubatch, fed(manifest)), recording, None, &mut |_| {})?;
+        // Its own reference: what they should agree with is each other, and each that does its own arithmetic does.
+        let pass = judged(pair, (ubatch, fed(manifest)), recording, recording, &mut |_| {})?;
         let subject = if passes.is_empty() { None } else { difference(pair, recording, &recordings[0].1) };
         passes.push(Pass { subject, ..pass });
     }
@@ -116,10 +117,10 @@ fn fed(manifest: &npz::Manifest) -> String {
 
 /// One pass, judged; without what it is held against.
 fn judged(
-    pair: &Pair<'_>, (ubatch, fed): (usize, String), subject: &Recording, reference: Option<&Recording>,
+    pair: &Pair<'_>, (ubatch, fed): (usize, String), subject: &Recording, reference: &Recording,
     heard: &mut impl FnMut(&Verdict),
 ) -> Result<Pass> {
-    let Diagnosis { verdict, findings, .. } = pair.judge(subject, reference)?;
+    let Diagnosis { verdict, findings, .. } = pair.judge(subject, Some(reference))?;
     heard(&verdict);
     let first = findings.first().and_then(|first| {
         let stage = verdict.stages.iter().find(|s| s.id == first.id)?;

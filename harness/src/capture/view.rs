@@ -83,15 +83,17 @@ impl Axis {
                 Self::Even { extent: extent / inner, stride: stride * inner },
                 Self::Even { extent: inner, stride: *stride },
             ]),
+            Self::Listed(places) if places.len() == inner => Ok([Self::Even { extent: 1, stride: 0 }, self.clone()]),
             Self::Listed(places) => {
-                let outer: Vec<usize> = places.iter().step_by(inner).copied().collect();
-                let within: Option<Vec<usize>> = places[..inner].iter().map(|p| p.checked_sub(places[0])).collect();
-                let within = within.filter(|within| {
-                    places.chunks(inner).all(|c| c.iter().zip(within).all(|(p, w)| *p == sum(c[0], *w)))
-                });
-                let within =
-                    within.context("is reshaped after its entries were taken in an order that has no such axes")?;
-                Ok([Self::Listed(outer), Self::Listed(within)])
+                let chunks = || places.chunks(inner);
+                let base = |chunk: &[usize]| chunk.iter().copied().min().unwrap_or(NOWHERE);
+                let one = chunks().find(|c| base(c) != NOWHERE).unwrap_or(&places[..inner]);
+                let within: Vec<usize> = one.iter().map(|p| p - base(one)).collect();
+                ensure!(
+                    chunks().all(|c| base(c) == NOWHERE || c.iter().zip(&within).all(|(p, w)| *p == sum(base(c), *w))),
+                    "is reshaped after its entries were taken in an order that has no such axes"
+                );
+                Ok([Self::Listed(chunks().map(base).collect()), Self::Listed(within)])
             }
         }
     }

@@ -180,5 +180,5 @@ with qdiff_capture.Capture("mine", engine="a wheel") as capture, capture.step(ma
     python(&folder, script);
     let (code, report, text) = folder.judged("--subject capture:mine");
     assert_eq!(code, 0, "{text}");
-    assert_eq!(report["subject"]["name"], "a wheel (recorded)");
+    assert!(report["subject"]["name"].as_str().unwrap().starts_with("a wheel (recorded"), "{text}");
 }

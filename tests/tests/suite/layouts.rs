@@ -305,8 +305,13 @@ fn tables_may_be_integers() {
     }
     // What is no table, no entry, or not there.
     let judge = "run -m model.gguf --subject capture:mine --map map";
+    folder.write("map", "pool[slots[1:]] = embed");
+    folder.refuses(judge, &["line 1 of the map, `pool[slots[1:]] = embed`", "is no index of it"]);
     folder.write("map", "pool[slots] = embed");
-    folder.refuses(judge, &["line 1 of the map, `pool[slots] = embed`", "is no index of it"]);
+    folder.refuses(
+        judge,
+        &["has shape [5, 256], of what the map takes", "check the exporter: axis 0 has 5 entries for 4"],
+    );
     folder.write("map", "pool[absent[:{T}]] = embed");
     folder.refuses(judge, &["the table `absent`, which prefill does not have"]);
     folder.write("mine/prefill/slots.npy", npy("<f4", "False", &[5], &[0.5f32; 5].map(f32::to_le_bytes).concat()));
