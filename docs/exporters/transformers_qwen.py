@@ -28,6 +28,7 @@ def main():
     parser.add_argument("--like", type=pathlib.Path, required=True, help="capture whose tokens are run")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder to write; it must not exist")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
+    parser.add_argument("--arithmetic", help="what the manifest declares, as JSON; plain f32 where it is left out")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
 
@@ -39,7 +40,9 @@ def main():
         attn_implementation="eager", local_files_only=True).to(args.device).eval()
     cache = transformers.DynamicCache()
     engine = f"transformers {transformers.__version__}, {args.dtype}"
-    with Capture(args.out, engine=engine, model_sha256=sha256) as capture, hooked(model, capture), torch.inference_mode():
+    declared = {"arithmetic": json.loads(args.arithmetic)} if args.arithmetic else {}
+    capture = Capture(args.out, engine=engine, model_sha256=sha256, **declared)
+    with capture, hooked(model, capture), torch.inference_mode():
         for tokens in [like["tokens"]] + [[token] for token in like["decoded"]]:
             model(input_ids=torch.tensor([tokens], device=args.device), past_key_values=cache, use_cache=True)
 
