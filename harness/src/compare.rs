@@ -53,15 +53,23 @@ pub fn comparable(a: (&Path, &Manifest), b: (&Path, &Manifest)) -> Result<()> {
             "{a} and {b} are captures of different models (sha256 {p} and {q}); record both on the same one"
         );
     }
+    let otherwise = fed_otherwise(x, y);
     ensure!(
-        x.tokens == y.tokens && x.decoded == y.decoded,
+        otherwise || x.tokens == y.tokens && x.decoded == y.decoded,
         "{a} and {b} are captures of different tokens; record both on the same ones"
     );
     ensure!(
-        x.steps().len() == y.steps().len(),
-        "{a} and {b} are captures in steps of different size; record both with the same --ubatch"
+        !otherwise,
+        "{a} and {b} are captures in steps of different size; `qdiff compare {a} {b} -m MODEL` judges each by itself"
     );
     Ok(())
+}
+
+/// Whether two captures are of the same tokens, in steps of different size.
+pub fn fed_otherwise(x: &Manifest, y: &Manifest) -> bool {
+    let tokens = |m: &Manifest| [m.tokens.as_slice(), &m.decoded].concat();
+    let steps = |m: &Manifest| m.steps().iter().map(|s| s.tokens.len()).collect::<Vec<_>>();
+    tokens(x) == tokens(y) && steps(x) != steps(y)
 }
 
 /// Compares the captures in two folders.

@@ -1,6 +1,7 @@
 //! Prefill against decode: the same tokens in one batch, in ubatches and token
 //! by token, each run judged, and each held against the one in one batch.
 
+use crate::capture::npz;
 use crate::diagnose::Diagnosis;
 use crate::pair::{Pair, Recording, Tokens};
 use crate::runners::{Faults, RunnerKind};
@@ -10,11 +11,16 @@ use qdiff_engine::model::StageId;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+/// How all tokens are fed at once, in words.
+const WHOLE: &str = "in one batch";
+
 /// One way of feeding the tokens.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Pass {
     /// Tokens fed at once.
     pub ubatch: usize,
+    /// How the tokens were fed, in words.
+    pub fed: String,
     /// Steps that takes.
     pub steps: usize,
     /// Stages of the subject that are wrong.
@@ -63,38 +69,81 @@ pub fn sweep(
         Ok((pair.run(subject, what, faults.clone())?, pair.run(reference, what, Faults::default())?))
     };
     let mut pass = |ubatch: usize, (subject, reference): &(Recording, Recording)| -> Result<Pass> {
-        let Diagnosis { verdict, findings, .. } = pair.judge(subject, Some(reference))?;
-        heard(&verdict);
-        let first = findings.first().and_then(|first| {
-            let stage = verdict.stages.iter().find(|s| s.id == first.id)?;
-            let positions = &stage.subject.as_ref()?.bad_positions;
-            Some((first.id, positions.first().copied().unwrap_or(0)))
-        });
-        Ok(Pass {
-            ubatch,
-            steps: tokens.len().div_ceil(ubatch.max(1)),
-            wrong: findings.len(),
-            first_wrong: first.map(|f| f.0),
-            position: first.map(|f| f.1),
-            disputed: verdict.disputed().next().map(|s| s.id),
-            coverage: verdict.coverage,
-            subject: None,
-            reference: None,
-        })
+        let fed = if ubatch < tokens.len() { by(ubatch) } else { WHOLE.to_owned() };
+        judged(pair, (ubatch, fed), subject, reference, &mut heard)
     };
     let whole = run(tokens.len())?;
     let mut passes = vec![pass(tokens.len(), &whole)?];
-    let difference = |a: &Recording, b: &Recording| {
-        let (stage, global) = largest_difference(&pair.oracle.graph, &a.capture, &b.capture, &pair.filter)?;
-        Some(Difference { stage, global })
-    };
     for &ubatch in sizes.iter().filter(|&&n| n < tokens.len()) {
         let parts = run(ubatch)?;
-        let (subject, reference) = (difference(&parts.0, &whole.0), difference(&parts.1, &whole.1));
+        let (subject, reference) = (difference(pair, &parts.0, &whole.0), difference(pair, &parts.1, &whole.1));
         passes.push(Pass { subject, reference, ..pass(ubatch, &parts)? });
     }
     pair.settings.store.trouble()?;
     Ok(passes)
+}
+
+/// Judges recordings of the same tokens that were fed in other steps, each by itself, and holds them against the one in the
+/// fewest steps.
+///
+/// # Errors
+/// As [`Pair::judge`].
+pub fn agree(pair: &Pair<'_>, mut recordings: Vec<(&npz::Manifest, Recording)>) -> Result<Vec<Pass>> {
+    recordings.sort_by_key(|(manifest, _)| manifest.steps().len());
+    let mut passes: Vec<Pass> = Vec::new();
+    for (manifest, recording) in &recordings {
+        let ubatch = manifest.ubatch.unwrap_or(manifest.tokens.len());
+        // Its own reference: what they should agree with is each other, and each that does its own arithmetic does.
+        let pass = judged(pair, (ubatch, fed(manifest)), recording, recording, &mut |_| {})?;
+        let subject = if passes.is_empty() { None } else { difference(pair, recording, &recordings[0].1) };
+        passes.push(Pass { subject, ..pass });
+    }
+    pair.settings.store.trouble()?;
+    Ok(passes)
+}
+
+/// How a recorded engine fed its tokens, in words.
+fn fed(manifest: &npz::Manifest) -> String {
+    let (prompt, single) = (manifest.tokens.len(), manifest.decoded.len());
+    let ubatch = manifest.ubatch.unwrap_or(prompt).min(prompt);
+    match (ubatch == prompt, single) {
+        (true, 0) => WHOLE.to_owned(),
+        _ if ubatch == 1 => by(1),
+        (true, n) => format!("as {prompt} tokens, then {n} one by one"),
+        (false, 0) => by(ubatch),
+        (false, n) => format!("{}, then {n} one by one", by(ubatch)),
+    }
+}
+
+/// One pass, judged; without what it is held against.
+fn judged(
+    pair: &Pair<'_>, (ubatch, fed): (usize, String), subject: &Recording, reference: &Recording,
+    heard: &mut impl FnMut(&Verdict),
+) -> Result<Pass> {
+    let Diagnosis { verdict, findings, .. } = pair.judge(subject, Some(reference))?;
+    heard(&verdict);
+    let first = findings.first().and_then(|first| {
+        let stage = verdict.stages.iter().find(|s| s.id == first.id)?;
+        let positions = &stage.subject.as_ref()?.bad_positions;
+        Some((first.id, positions.first().copied().unwrap_or(0)))
+    });
+    Ok(Pass {
+        ubatch,
+        fed,
+        steps: subject.capture.steps.len(),
+        wrong: findings.len(),
+        first_wrong: first.map(|f| f.0),
+        position: first.map(|f| f.1),
+        disputed: verdict.disputed().next().map(|s| s.id),
+        coverage: verdict.coverage,
+        subject: None,
+        reference: None,
+    })
+}
+
+fn difference(pair: &Pair<'_>, a: &Recording, b: &Recording) -> Option<Difference> {
+    let (stage, global) = largest_difference(&pair.oracle.graph, &a.capture, &b.capture, &pair.filter)?;
+    Some(Difference { stage, global })
 }
 
 /// What the passes together say, in words.
@@ -108,19 +157,19 @@ pub fn words(passes: &[Pass]) -> String {
     let wrong = |part: &Pass| {
         let (stage, position) = part.first_wrong()?;
         Some(format!(
-            "wrong from token {position} on when fed {}: decode or cache, at {stage}; in one batch it is right",
-            by(part.ubatch)
+            "wrong from token {position} on when fed {}: decode or cache, at {stage}; {} it is right",
+            part.fed, one.fed
         ))
     };
     match (one.first_wrong(), smallest.map(Pass::first_wrong)) {
         (None, Some(Some(_))) => smallest.and_then(wrong).unwrap_or_default(),
         (None, _) => any.and_then(wrong).unwrap_or_else(|| {
-            let fed: Vec<String> = parts.iter().map(|p| by(p.ubatch)).collect();
-            format!("every stage is correct, in one batch{}", join(&fed))
+            let fed: Vec<&str> = parts.iter().map(|p| p.fed.as_str()).collect();
+            format!("every stage is correct, {}{}", one.fed, join(&fed))
         }),
         (Some((stage, position)), Some(None)) => format!(
             "wrong from token {position} on in a batch: prefill, at {stage}; fed {} the same tokens are right, so look at the mask and at what the rows of a batch share",
-            by(smallest.map_or(1, |p| p.ubatch))
+            smallest.map_or("", |p| &p.fed)
         ),
         (Some((stage, 0)), _) => {
             format!("wrong at token 0: prefill, at {stage}; however the tokens are fed")
@@ -132,7 +181,7 @@ pub fn words(passes: &[Pass]) -> String {
 }
 
 /// `, in parts of 7 and token by token`.
-fn join(fed: &[String]) -> String {
+fn join(fed: &[&str]) -> String {
     match fed {
         [] => String::new(),
         [one] => format!(" and {one}"),
@@ -141,7 +190,7 @@ fn join(fed: &[String]) -> String {
 }
 
 /// `token by token`, or `in parts of 7`.
-pub fn by(ubatch: usize) -> String {
+fn by(ubatch: usize) -> String {
     match ubatch {
         1 => "token by token".to_owned(),
         n => format!("in parts of {n}"),

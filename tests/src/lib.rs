@@ -44,13 +44,13 @@ pub fn real_model() -> PathBuf {
     })
 }
 
-/// Runs a Python script in `folder`, with numpy and the exporters of the documentation on its path.
+/// Runs a Python script in `folder`, with numpy and the package `qdiff_capture` on its path.
 ///
 /// # Panics
 /// If there is no numpy, or the script fails.
 pub fn python(folder: &Folder, script: &str) {
     let numpy = Said::from(Command::new(markdown::root().join("scripts/fetch-numpy")).output().unwrap()).exits(0);
-    let path = format!("{}:{}", numpy.stdout.trim(), markdown::root().join("docs/exporters").display());
+    let path = format!("{}:{}", numpy.stdout.trim(), markdown::root().join("tap/python").display());
     let mut python = Command::new("python3");
     let output = python.current_dir(&**folder).env("PYTHONPATH", path).args(["-c", script]).output();
     Said::from(output.expect("python3 starts")).exits(0);

@@ -4,6 +4,7 @@ mod builder;
 mod check;
 mod config;
 mod dense;
+mod described;
 pub mod fault;
 mod graph;
 pub mod qwen2;
@@ -12,6 +13,7 @@ mod stage;
 mod weights;
 
 pub use config::{Config, ConfigError, Metadata};
+pub use described::{Described, described, symbolic};
 pub use graph::{Axis, Before, Emission, EmittedLayout, Graph, Node, Role, row_len};
 pub use stage::{StageId, UnknownStage};
 pub use weights::{LoadError, Model, same_extent};

@@ -1,8 +1,8 @@
 //! An array of a capture, whatever holds it: its shape is held against the stage's, its elements are converted and
 //! brought into the stage's order.
 
-use super::names::Named;
-use super::{Element, Step, Store, Stored};
+use super::view::{Choice, View, gather};
+use super::{Element, Step, Store, Stored, exporter};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use qdiff_engine::model::{Axis, Graph, Node};
 use qdiff_engine::ops::Tensor;
@@ -11,6 +11,15 @@ use std::sync::Arc;
 
 /// Elements that are converted at once.
 const CHUNK: usize = 1 << 14;
+
+/// Most entries of a table: a block for each of so many tokens.
+const MOST_ENTRIES: usize = 1 << 22;
+
+/// Up to here every whole number is an f32.
+const EXACT: f32 = 16_777_216.0;
+
+/// How many times as many cached rows as there should be are read: the number of rows is the engine's to get wrong.
+const KEYS: usize = 4;
 
 /// What is known of the shapes that arrays must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +30,39 @@ pub enum Shapes {
     Unknown,
 }
 
+/// What the elements of an array are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// Numbers of a stage.
+    Real(Element),
+    /// Whole numbers of as many bytes, with a sign or without: entries of a table.
+    Whole { bytes: usize, signed: bool },
+}
+
+impl Format {
+    /// The format of this name, as safetensors and lines write it.
+    ///
+    /// # Errors
+    /// Another name: those there are.
+    pub(super) fn named(name: &str) -> Result<Self> {
+        let whole = match name.to_ascii_lowercase().as_str() {
+            "i32" => Some((4, true)),
+            "i64" => Some((8, true)),
+            "u32" => Some((4, false)),
+            _ => None,
+        };
+        whole.map_or_else(|| Element::named(name).map(Self::Real), |(bytes, signed)| Ok(Self::Whole { bytes, signed }))
+    }
+
+    /// Bytes of an element.
+    pub(super) fn size(self) -> usize {
+        match self {
+            Self::Real(element) => element.size(),
+            Self::Whole { bytes, .. } => bytes,
+        }
+    }
+}
+
 /// An array as its container holds it.
 pub(super) struct Array<R> {
     /// Extents, outermost axis first.
@@ -28,7 +70,7 @@ pub(super) struct Array<R> {
     /// The axes as they lie in `data`, the one that changes slowest first; empty where that is their order.
     pub(super) lies: Vec<usize>,
     /// What an element is.
-    pub(super) element: Element,
+    pub(super) format: Format,
     /// Whether the highest byte of an element comes first.
     pub(super) big_endian: bool,
     /// The elements, and nothing after them.
@@ -36,71 +78,208 @@ pub(super) struct Array<R> {
 }
 
 impl<R: Read> Array<R> {
-    /// The next elements.
-    fn fill(&mut self, out: &mut [f32]) -> Result<()> {
-        let size = self.element.size();
-        let mut bytes = vec![0; size * out.len().min(CHUNK)];
-        for out in out.chunks_mut(CHUNK) {
-            let bytes = &mut bytes[..size * out.len()];
-            self.data.read_exact(bytes).map_err(|e| match e.kind() {
-                ErrorKind::UnexpectedEof => anyhow!("ends before its last element"),
-                _ => e.into(),
-            })?;
-            if self.big_endian {
-                bytes.chunks_mut(size).for_each(<[u8]>::reverse);
-            }
-            self.element.decode(bytes, out)?;
+    /// What its elements are, as those of a stage.
+    fn element(&self) -> Result<Element> {
+        match self.format {
+            Format::Real(element) => Ok(element),
+            Format::Whole { .. } => bail!(
+                "holds whole numbers; write float32 or float16, or say under `elements` of the manifest what its bytes are"
+            ),
+        }
+    }
+
+    /// The next elements, `bytes` as they stand in the file.
+    fn bytes(&mut self, bytes: &mut [u8]) -> Result<()> {
+        self.data.read_exact(bytes).map_err(|e| match e.kind() {
+            ErrorKind::UnexpectedEof => anyhow!("ends before its last element"),
+            _ => e.into(),
+        })?;
+        if self.big_endian {
+            bytes.chunks_mut(self.format.size()).for_each(<[u8]>::reverse);
         }
         Ok(())
     }
+
+    /// The next elements.
+    fn fill(&mut self, out: &mut [f32]) -> Result<()> {
+        let element = self.element()?;
+        let mut bytes = vec![0; element.size() * out.len().min(CHUNK)];
+        for out in out.chunks_mut(CHUNK) {
+            let bytes = &mut bytes[..element.size() * out.len()];
+            self.bytes(bytes)?;
+            element.decode(bytes, out)?;
+        }
+        Ok(())
+    }
+
+    /// Passes over the next elements.
+    fn skip(&mut self, count: usize) -> Result<()> {
+        let bytes = (count * self.format.size()) as u64;
+        let passed = std::io::copy(&mut self.data.by_ref().take(bytes), &mut std::io::sink())?;
+        ensure!(passed == bytes, "ends before its last element");
+        Ok(())
+    }
+
+    /// Refuses what goes on after its last element. The checksum is compared where an archive's entry ends.
+    fn end(self) -> Result<()> {
+        let rest = std::io::copy(&mut self.data.take(1), &mut std::io::sink())?;
+        ensure!(rest == 0, "goes on after its last element");
+        Ok(())
+    }
+
+    /// Refuses more elements than `most` bytes hold.
+    fn within(&self, most: u64) -> Result<()> {
+        let bytes = self.shape.iter().try_fold(self.format.size() as u64, |n, &d| n.checked_mul(d as u64));
+        ensure!(
+            bytes.is_some_and(|b| b <= most),
+            "has shape {:?}, which is more than such a file can hold",
+            self.shape
+        );
+        Ok(())
+    }
+
+    /// The entries of a table, with their shape.
+    ///
+    /// # Errors
+    /// What holds no whole numbers, or more of them than a table has.
+    pub(super) fn table(mut self) -> Result<Entries> {
+        let count = self.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).filter(|n| *n <= MOST_ENTRIES);
+        let count = count.with_context(|| {
+            format!("has shape {:?}, and a table of the map has {MOST_ENTRIES} entries at most", self.shape)
+        })?;
+        let lies = View::of(&self.shape, &self.lies)?;
+        let entries: Vec<i64> = match self.format {
+            Format::Real(_) => {
+                let mut values = vec![0f32; count];
+                self.fill(&mut values)?;
+                let whole = |v: f32| (v.fract() == 0.0 && v.abs() <= EXACT).then_some(v as i64);
+                let entries: Option<Vec<i64>> = values.into_iter().map(whole).collect();
+                entries.context("is a table of the map, and holds what is no whole number")?
+            }
+            Format::Whole { bytes: size, signed } => {
+                let mut bytes = vec![0; size * count];
+                self.bytes(&mut bytes)?;
+                let entry = |b: &[u8]| {
+                    let high = if signed && b[size - 1] >= 0x80 { 0xff } else { 0 };
+                    let mut wide = [high; 8];
+                    wide[..size].copy_from_slice(b);
+                    i64::from_le_bytes(wide)
+                };
+                bytes.chunks(size).map(entry).collect()
+            }
+        };
+        let shape = self.shape.clone();
+        self.end()?;
+        let entries = lies.places()?.into_iter().map(|place| entries[place]).collect();
+        Ok(Entries { shape, entries })
+    }
 }
 
-/// Reads one array into `store`, its axes as the stage has them. `most` bounds the bytes of an array where no graph says
-/// what it holds. Of the stage `last`, the logits, the row of the step's last token may stand alone: then the others
-/// become NaN, and the second value is true.
+/// A table: an array of whole numbers, which says where elements of other arrays are.
+#[derive(Debug)]
+pub(super) struct Entries {
+    shape: Vec<usize>,
+    entries: Vec<i64>,
+}
+
+impl Entries {
+    /// Those that are chosen, in their order.
+    ///
+    /// # Errors
+    /// Choices that it has not.
+    pub(super) fn chosen(&self, choices: &[Choice]) -> Result<Vec<i64>> {
+        let view = View::of(&self.shape, &[])?.choose(choices)?;
+        Ok(view.places()?.into_iter().map(|place| self.entries[place]).collect())
+    }
+}
+
+/// The stage of a step that arrays are for.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) node: &'a Node,
+    pub(super) step: &'a Step,
+    pub(super) shapes: Shapes,
+    /// Whether it is the logits of a part of the prompt.
+    pub(super) last: bool,
+    /// Whether arrays are the engine's own, and brought into the stage's shape where their elements lie in its order.
+    pub(super) foreign: bool,
+}
+
+/// The shape in which an array is the stage.
+struct Fit {
+    shape: Vec<usize>,
+    /// Whether it is the last token's row alone.
+    alone: bool,
+}
+
+impl Target<'_> {
+    /// How an array of this shape is the stage.
+    ///
+    /// # Errors
+    /// An array of another shape.
+    fn fit(&self, shape: &[usize]) -> Result<Fit> {
+        let (expected, step) = (self.step.extent(self.node), self.step);
+        if fits(shape, &expected, self.node, self.shapes) {
+            return Ok(Fit { shape: shape.to_vec(), alone: false });
+        }
+        // The same elements in the same order, in other brackets.
+        let count = |s: &[usize]| s.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        let bracketed = |as_in: &[usize]| self.foreign && count(shape) == count(as_in);
+        let row = Graph::extent(self.node, 1, step.keys());
+        let ends = step.rows().checked_sub(1).is_some_and(|r| step.offset(r) + 1 == step.tokens.len());
+        let known = self.last && self.shapes == Shapes::Known && ends;
+        if known && (shape == row || shape == &row[1..] || bracketed(&row)) {
+            return Ok(Fit { shape: row, alone: true });
+        }
+        if !bracketed(&expected) {
+            bail!("has shape {shape:?}, and the stage has {expected:?} elements{}", exporter::remedy(shape, &expected));
+        }
+        Ok(Fit { shape: expected, alone: false })
+    }
+
+    /// Most elements that are read of an array of which the stage is put together.
+    fn most(&self) -> usize {
+        let expected = self.step.extent(self.node).into_iter().zip(&self.node.shape);
+        expected.map(|(n, axis)| if *axis == Axis::Keys { KEYS * n } else { n }).fold(1, usize::saturating_mul)
+    }
+
+    /// Keeps `data` of this shape as the stage; the second value is true where it is the last token's row alone.
+    ///
+    /// # Errors
+    /// Another shape than the stage has.
+    pub(super) fn keep(&self, tensor: Tensor<f32>, element: Element, store: &Arc<Store>) -> Result<(Stored, bool)> {
+        let Fit { shape, alone } = self.fit(&tensor.shape)?;
+        self.finish(store.keep(Tensor { shape, data: tensor.data }), alone, element, store)
+    }
+
+    fn finish(&self, stored: Stored, alone: bool, element: Element, store: &Arc<Store>) -> Result<(Stored, bool)> {
+        let stored = if alone { beneath(&stored, self.step.extent(self.node), store)? } else { stored };
+        Ok((stored.stood_as(element), alone))
+    }
+}
+
+/// Reads one array into `store`, its axes in this order. `most` bounds the bytes of an array where no graph says what it
+/// holds. Of the logits the row of the step's last token may stand alone: then the others become NaN, and the second
+/// value is true.
 ///
 /// # Errors
 /// An array that has another shape than the stage may have, ends early, goes on after its last element, or has another
 /// checksum than its container says.
 pub(super) fn read<R: Read>(
-    mut array: Array<R>, (node, named, shapes): (&Node, &Named, Shapes), last: bool, step: &Step, most: u64,
-    store: &Arc<Store>,
+    mut array: Array<R>, target: Target<'_>, order: &[usize], most: u64, store: &Arc<Store>,
 ) -> Result<(Stored, bool)> {
-    let expected = step.extent(node);
-    let (given, element) = (array.shape.clone(), array.element);
-    ensure!(
-        named.axes.is_empty() || named.axes.len() == given.len(),
-        "has {} axes, and the map orders {}",
-        given.len(),
-        named.axes.len()
-    );
-    let mut shape: Vec<usize> =
-        if named.axes.is_empty() { given.clone() } else { named.axes.iter().map(|&a| given[a]).collect() };
-    let mut alone = false;
-    if !fits(&shape, &expected, node, shapes) {
-        // The same elements in the same order, in other brackets.
-        let count = |s: &[usize]| s.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-        let bracketed = |as_in: &[usize]| named.foreign && count(&shape) == count(as_in);
-        let row = Graph::extent(node, 1, step.keys());
-        let ends = step.rows().checked_sub(1).is_some_and(|r| step.offset(r) + 1 == step.tokens.len());
-        alone = last && shapes == Shapes::Known && ends && (shape == row || shape == row[1..] || bracketed(&row));
-        if !alone && !bracketed(&expected) {
-            bail!("has shape {given:?}, and the stage has {expected:?} elements");
-        }
-        shape = if alone { row } else { expected.clone() };
+    let (given, element) = (array.shape.clone(), array.element()?);
+    check_order(order, &given)?;
+    let shape: Vec<usize> = if order.is_empty() { given.clone() } else { order.iter().map(|&a| given[a]).collect() };
+    let Fit { shape, alone } = target.fit(&shape)?;
+    if target.shapes == Shapes::Unknown {
+        array.within(most)?;
     }
-    let bytes = given.iter().try_fold(element.size() as u64, |n, &d| n.checked_mul(d as u64));
-    ensure!(
-        shapes == Shapes::Known || bytes.is_some_and(|b| b <= most),
-        "has shape {given:?}, which is more than such a file can hold"
-    );
     let stored = store.keep_parts(shape.clone(), |out| array.fill(out))?;
-    // The checksum is compared where an archive's entry ends.
-    let rest = std::io::copy(&mut array.data.take(1), &mut std::io::sink())?;
-    ensure!(rest == 0, "goes on after its last element");
     let identity: Vec<usize> = (0..given.len()).collect();
-    let lies = if array.lies.is_empty() { &identity } else { &array.lies };
-    let wanted = if named.axes.is_empty() { &identity } else { &named.axes };
+    let lies = if array.lies.is_empty() { identity.clone() } else { array.lies.clone() };
+    array.end()?;
+    let wanted = if order.is_empty() { &identity } else { order };
     let stored = if lies == wanted {
         stored
     } else {
@@ -109,8 +288,41 @@ pub(super) fn read<R: Read>(
         let order = wanted.iter().map(place).collect::<Result<Vec<usize>>>()?;
         store.keep(Tensor { shape, data: permuted(&stored.get().data, &lying, &order) })
     };
-    let stored = if alone { beneath(&stored, expected, store)? } else { stored };
-    Ok((stored.stood_as(element), alone))
+    target.finish(stored, alone, element, store)
+}
+
+/// Reads what several targets take of one array, in one pass: tensors, and the format in which they stood. `views` are
+/// given for the array's shape.
+///
+/// # Errors
+/// As [`read`]; views that the array has not, or that are more than their stage can be.
+pub(super) fn read_parts<R: Read>(
+    mut array: Array<R>, targets: &[Target<'_>], views: impl Fn(usize, View) -> Result<View>, most: u64,
+) -> Result<(Vec<Tensor<f32>>, Element)> {
+    let element = array.element()?;
+    array.within(most)?;
+    let whole = View::of(&array.shape, &array.lies)?;
+    let total = whole.count()?;
+    let taken = |(i, target): (usize, &Target<'_>)| {
+        let view = views(i, whole.clone())?;
+        let (shape, most) = (view.shape(), target.most());
+        ensure!(
+            view.count()? <= most,
+            "has shape {shape:?}, of what the map takes, and {} has {:?} elements{}",
+            target.node.id,
+            target.step.extent(target.node),
+            exporter::remedy(&shape, &target.step.extent(target.node))
+        );
+        Ok(view)
+    };
+    let views = targets.iter().enumerate().map(taken).collect::<Result<Vec<View>>>()?;
+    let data = gather(&views, total, |count, out| match out {
+        Some(out) => array.fill(out),
+        None => array.skip(count),
+    })?;
+    array.end()?;
+    let tensors = views.iter().zip(data).map(|(view, data)| Tensor { shape: view.shape(), data });
+    Ok((tensors.collect(), element))
 }
 
 /// `row` as the last of a tensor of this shape, whose other rows are NaN.
@@ -133,10 +345,34 @@ fn fits(shape: &[usize], expected: &[usize], node: &Node, shapes: Shapes) -> boo
     let axes = shape.iter().zip(expected).zip(&node.shape);
     shape.len() == expected.len()
         && axes.clone().all(|((got, want), axis)| match axis {
-            Axis::Keys => (1..=4 * want).contains(got),
+            Axis::Keys => (1..=KEYS * want).contains(got),
             Axis::Fixed(_) if shapes == Shapes::Unknown => *got > 0,
             _ => got == want,
         })
+}
+
+/// A tensor with its axes in this order; as it is where there is none.
+///
+/// # Errors
+/// An order of another number of axes.
+pub(super) fn ordered(tensor: Tensor<f32>, order: &[usize]) -> Result<Tensor<f32>> {
+    check_order(order, &tensor.shape)?;
+    if order.is_empty() {
+        return Ok(tensor);
+    }
+    let shape = order.iter().map(|&axis| tensor.shape[axis]).collect();
+    Ok(Tensor { shape, data: permuted(&tensor.data, &tensor.shape, order) })
+}
+
+/// Refuses an order of another number of axes than the shape has.
+fn check_order(order: &[usize], shape: &[usize]) -> Result<()> {
+    ensure!(
+        order.is_empty() || order.len() == shape.len(),
+        "has {} axes, and the map orders {}",
+        shape.len(),
+        order.len()
+    );
+    Ok(())
 }
 
 /// The elements of an array of `shape`, its axes taken in the order `axes`.

@@ -144,19 +144,21 @@ pub fn read(
         return npz::arrays(npz::open(&path)?, &name, manifest, stages, shapes, store);
     }
     let mut intake = Intake::new(&name, manifest, stages, shapes, store)?;
-    match container {
-        Container::Npz(_) => {}
-        Container::Npy(files) => {
-            for (full, path) in files {
-                let file = input::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
-                let length = file.metadata().with_context(|| format!("cannot read {}", path.display()))?.len();
-                intake.take(&full, length, |declared| npy::open(BufReader::new(file), declared))?;
+    for pass in intake.passes() {
+        match &container {
+            Container::Npz(_) => {}
+            Container::Npy(files) => {
+                for (full, path) in files {
+                    let file = input::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+                    let length = file.metadata().with_context(|| format!("cannot read {}", path.display()))?.len();
+                    intake.take(pass, full, length, |declared| npy::open(BufReader::new(file), declared))?;
+                }
             }
+            Container::Safetensors(files) => {
+                files.iter().try_for_each(|path| Opened::new(path)?.read(pass, &mut intake))?;
+            }
+            Container::Raw => Lines::open(folder)?.read(pass, folder, 0, &mut intake)?,
         }
-        Container::Safetensors(files) => {
-            files.iter().try_for_each(|path| Opened::new(path)?.read(&mut intake))?;
-        }
-        Container::Raw => Lines::open(folder)?.read(folder, 0, &mut intake)?,
     }
     intake.finish()
 }
@@ -171,6 +173,8 @@ pub fn step(folder: &Path, index: usize, step: Step, stages: (&Graph, &Names), s
     let lines = Lines::open(folder).context("an engine that stays up dumps in lines, which tap/qdiff_tap.h writes")?;
     ensure!(lines.ended(index), "{name}: step {index} was said to be whole, and no line ends it");
     let mut intake = Intake::of_steps(&name, vec![step], stages, Shapes::Known, store);
-    lines.read(folder, index, &mut intake)?;
+    for pass in intake.passes() {
+        lines.read(pass, folder, index, &mut intake)?;
+    }
     intake.finish()?.steps.pop().context("a step")
 }

@@ -1,15 +1,22 @@
 //! Which stage of which step an array belongs to, and the capture that is put together of them.
 
-use super::array::{self, Array, Shapes};
-use super::names::Names;
+use super::array::{self, Array, Entries, Shapes, Target};
+use super::map::{Rule, Scene, Taken, in_layer};
+use super::names::{Named, Names};
 use super::npz::Manifest;
-use super::{Capture, Element, Step, Store, Stored, quoted};
+use super::parts::Parts;
+use super::view::{Choice, View};
+use super::{Capture, Element, Step, Store, Stored, quoted, shortened};
 use anyhow::{Context as _, Result, anyhow, bail};
 use globset::{Glob, GlobMatcher};
 use qdiff_engine::model::{Graph, Node};
-use std::collections::HashMap;
+use qdiff_engine::ops::Tensor;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::sync::Arc;
+
+/// Most characters of what is said of an array, with its remedy.
+const SAID: usize = 500;
 
 /// A capture while its arrays are read.
 pub(super) struct Intake<'a> {
@@ -21,6 +28,27 @@ pub(super) struct Intake<'a> {
     names: &'a Names,
     shapes: Shapes,
     elements: Vec<(GlobMatcher, Element)>,
+    /// By step and name.
+    tables: HashMap<(usize, String), Entries>,
+    /// Of stages that several arrays come to, by step and node.
+    parts: BTreeMap<(usize, usize), (Named, Parts)>,
+}
+
+/// A pass over the arrays of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// Those that say where others' elements are.
+    Tables,
+    /// All others.
+    Stages,
+}
+
+/// What an array gives of a stage.
+enum Given {
+    /// All of it; and whether it is the last token's row alone.
+    Stage(Stored, bool),
+    /// A part of it.
+    Part(Tensor<f32>, Element),
 }
 
 impl<'a> Intake<'a> {
@@ -53,6 +81,8 @@ impl<'a> Intake<'a> {
             names,
             shapes,
             elements: Vec::new(),
+            tables: HashMap::new(),
+            parts: BTreeMap::new(),
         }
     }
 
@@ -61,59 +91,166 @@ impl<'a> Intake<'a> {
         self.capture.steps.get(step).map(Step::label)
     }
 
+    /// What is taken in which pass over the arrays: what others are read by comes before them.
+    pub(super) fn passes(&self) -> Vec<Pass> {
+        let tables = (!self.names.tables.is_empty()).then_some(Pass::Tables);
+        tables.into_iter().chain([Pass::Stages]).collect()
+    }
+
     /// Takes the array called `full`, STEP/STAGE, of which its container holds at most `most` bytes. `open` reads its
     /// header; it is given what the manifest says of its elements.
     ///
     /// # Errors
-    /// As [`array::read`]; an array that belongs to no stage (with a map such arrays are passed over), or to one that is
-    /// there already.
+    /// As [`array::read`] and [`array::read_parts`]; an array that belongs to no stage (with a map such arrays are passed
+    /// over), or to one that is there already.
     pub(super) fn take<R: Read>(
-        &mut self, full: &str, most: u64, open: impl FnOnce(Option<Element>) -> Result<Array<R>>,
+        &mut self, pass: Pass, full: &str, most: u64, open: impl FnOnce(Option<Element>) -> Result<Array<R>>,
     ) -> Result<()> {
-        let Self { name, graph, names, .. } = *self;
-        let known = full.split_once('/').and_then(|(step, stage)| Some((*self.labels.get(step)?, names.get(stage)?)));
-        let Some((step, named)) = known else {
+        let names = self.names;
+        let placed = full.split_once('/').and_then(|(step, name)| Some((*self.labels.get(step)?, name)));
+        let declared = self.elements.iter().find(|(pattern, _)| pattern.is_match(full)).map(|(_, element)| *element);
+        let problem = || format!("{}: `{}`", self.name, quoted(full));
+        // Errors repeat what they do not understand, however much that is.
+        let bounded = |e: anyhow::Error| anyhow!("{}", shortened(&format!("{e:#}"), SAID));
+        if pass == Pass::Tables {
+            if let Some((step, name)) = placed.filter(|(_, name)| names.tables.contains(*name)) {
+                let table = open(declared).and_then(Array::table).map_err(bounded).with_context(problem)?;
+                self.tables.insert((step, name.to_owned()), table);
+            }
+            return Ok(());
+        }
+        let Some((step, all)) = placed.and_then(|(step, name)| Some((step, names.get(name)?))) else {
             if names.mapped {
                 return Ok(());
             }
             let steps = &self.capture.steps;
             bail!(
-                "{name}: `{}` belongs to no stage; names are STEP/STAGE, steps {} to {}, stages such as {}",
-                quoted(full),
+                "{} belongs to no stage; names are STEP/STAGE, steps {} to {}, stages such as {}",
+                problem(),
                 steps[0].label(),
                 steps[steps.len() - 1].label(),
-                graph.nodes[1.min(graph.nodes.len() - 1)].id
+                self.graph.nodes[1.min(self.graph.nodes.len() - 1)].id
             );
         };
-        let step = &mut self.capture.steps[step];
-        let node = &graph.nodes[named.node];
-        let problem = || format!("{name}: `{}`", quoted(full));
-        if step.stages.contains_key(&node.id) {
-            bail!("{} is {} of {}, which is there already", problem(), node.id, step.label());
+        for named in all {
+            let id = self.graph.nodes[named.node].id;
+            if self.capture.steps[step].stages.contains_key(&id) {
+                bail!("{} is {id} of {}, which is there already", problem(), self.capture.steps[step].label());
+            }
         }
-        let declared = self.elements.iter().find(|(pattern, _)| pattern.is_match(full)).map(|(_, element)| *element);
-        let last = step.index == 0 && named.node + 1 == graph.nodes.len();
-        let what = (node, named, self.shapes);
-        // Errors repeat what they do not understand, however much that is.
-        let (stored, alone) = open(declared)
-            .and_then(|array| array::read(array, what, last, step, most, &self.capture.store))
-            .map_err(|e| anyhow!("{}", quoted(&format!("{e:#}"))))
-            .with_context(problem)?;
+        let rule = |named: &Named| named.rule.map(|rule| &names.rules[rule]);
+        let store = &self.capture.store;
+        let read = || -> Result<Vec<Given>> {
+            let array = open(declared)?;
+            if let [named] = all
+                && rule(named).is_none_or(Rule::is_whole)
+            {
+                let order = rule(named).map_or(&[][..], |rule| &rule.order);
+                let (stored, alone) = array::read(array, self.target(step, named), order, most, store)?;
+                return Ok(vec![Given::Stage(stored, alone)]);
+            }
+            let targets: Vec<Target<'_>> = all.iter().map(|named| self.target(step, named)).collect();
+            let view = |i: usize, view: View| self.taken(step, &all[i], view);
+            let (tensors, element) = array::read_parts(array, &targets, view, most)?;
+            let whole = |(tensor, (named, target)): (_, (&Named, &Target<'_>))| match rule(named) {
+                Some(rule) if rule.way.is_some() => Ok(Given::Part(tensor, element)),
+                _ => target.keep(tensor, element, store).map(|(stored, alone)| Given::Stage(stored, alone)),
+            };
+            tensors.into_iter().zip(all.iter().zip(&targets)).map(whole).collect()
+        };
+        let said = || all.iter().find_map(|named| rule(named).map(|rule| format!("{}, {}", problem(), rule.said)));
+        let read = read().map_err(bounded).with_context(|| said().unwrap_or_else(problem))?;
+        for (named, read) in all.iter().zip(read) {
+            match read {
+                Given::Stage(stored, alone) => self.put(step, named.node, stored, alone),
+                Given::Part(tensor, element) => {
+                    let rule = rule(named).context("a part is of a line of the map")?;
+                    let parts =
+                        self.parts.entry((step, named.node)).or_insert_with(|| (named.clone(), Parts::of(rule)));
+                    parts.1.add(named.part, tensor, element, &self.capture.store);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn target(&self, step: usize, named: &Named) -> Target<'_> {
+        let last = self.capture.steps[step].index == 0 && named.node + 1 == self.graph.nodes.len();
+        Target {
+            node: &self.graph.nodes[named.node],
+            step: &self.capture.steps[step],
+            shapes: self.shapes,
+            last,
+            foreign: named.rule.is_some(),
+        }
+    }
+
+    /// What the map takes of an array.
+    fn taken(&self, step: usize, named: &Named, mut view: View) -> Result<View> {
+        let Some(rule) = named.rule.map(|rule| &self.names.rules[rule]) else { return Ok(view) };
+        let lookup = |name: &str, choices: &[Choice]| {
+            let label = self.capture.steps[step].label();
+            let table = self.tables.get(&(step, name.to_owned()));
+            let table =
+                table.with_context(|| format!("is taken by the table `{name}`, which {label} does not have"))?;
+            table.chosen(choices).with_context(|| format!("the table `{name}` of {label}"))
+        };
+        let layer = self.graph.nodes[named.node].id.layer;
+        let scene = Scene { step: &self.capture.steps[step], layer, lookup: &lookup };
+        for taken in &rule.taken {
+            view = match taken {
+                Taken::Reshape(extents) => view.reshape(extents)?,
+                Taken::Choose(items) => {
+                    view.choose(&items.iter().map(|i| i.choice(&scene)).collect::<Result<Vec<_>>>()?)?
+                }
+            };
+        }
+        if rule.way.is_some() { Ok(view) } else { view.ordered(&rule.order) }
+    }
+
+    fn put(&mut self, step: usize, node: usize, stored: Stored, alone: bool) {
+        let (step, id) = (&mut self.capture.steps[step], self.graph.nodes[node].id);
         if alone {
-            step.last_row = Some((node.id, step.keys() - 1));
+            step.last_row = Some((id, step.keys() - 1));
         }
         if let Some(format) = stored.element().rounded() {
-            self.capture.elements.insert(node.id, format);
+            self.capture.elements.insert(id, format);
         }
-        step.stages.insert(node.id, stored);
+        step.stages.insert(id, stored);
+    }
+
+    /// Puts those stages together of which several arrays were taken.
+    fn assemble(&mut self) -> Result<()> {
+        for ((step, node), (named, parts)) in std::mem::take(&mut self.parts) {
+            let rule = &self.names.rules[named.rule.context("a part is of a line of the map")?];
+            let (id, label) = (self.graph.nodes[node].id, self.capture.steps[step].label());
+            let problem = || format!("{}: {id} of {label}, {}", self.name, rule.said);
+            if let Some((absent, present)) = parts.missing() {
+                let name = |part: usize| in_layer(&rule.arrays[part], id.layer);
+                bail!(
+                    "{}: `{}` is there, and `{}` is not; dump both or neither",
+                    problem(),
+                    name(present),
+                    name(absent)
+                );
+            }
+            let whole = || -> Result<(Stored, bool)> {
+                let (tensor, element) = parts.together(rule)?;
+                let ordered = array::ordered(tensor, &rule.order)?;
+                self.target(step, &named).keep(ordered, element, &self.capture.store)
+            };
+            let (stored, alone) = whole().with_context(problem)?;
+            self.put(step, node, stored, alone);
+        }
         Ok(())
     }
 
     /// The capture, once all arrays are taken.
     ///
     /// # Errors
-    /// Arrays that could not be kept.
-    pub(super) fn finish(self) -> Result<Capture> {
+    /// Arrays that could not be kept; stages of which not all arrays are there, or fit each other.
+    pub(super) fn finish(mut self) -> Result<Capture> {
+        self.assemble()?;
         let Self { mut capture, graph, .. } = self;
         // An engine that computes the logits of the prompt's last token alone gives none for the parts before.
         let prefill = capture.steps.iter().rposition(|s| s.index == 0);

@@ -1,7 +1,6 @@
 //! Arrays that stand somewhere in a file: number format, shape, strides and offset are said elsewhere, and checked here.
 
-use super::Element;
-use super::array::Array;
+use super::array::{Array, Format};
 use crate::input;
 use anyhow::{Context as _, Result, ensure};
 use std::fs::File;
@@ -52,9 +51,9 @@ impl Source {
     /// # Errors
     /// An array that is not wholly in the file, or has another number of strides than axes.
     pub(super) fn array(
-        &self, element: Element, shape: Vec<usize>, strides: Option<&[u64]>, offset: u64,
+        &self, format: Format, shape: Vec<usize>, strides: Option<&[u64]>, offset: u64,
     ) -> Result<Array<Strided>> {
-        let size = element.size() as u64;
+        let size = format.size() as u64;
         let row_major = || {
             let stride = |axis| shape[axis + 1..].iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
             (0..shape.len()).map(stride).collect::<Option<Vec<u64>>>()
@@ -99,7 +98,7 @@ impl Source {
             piece: Vec::new(),
             given: 0,
         };
-        Ok(Array { shape, lies, element, big_endian: false, data })
+        Ok(Array { shape, lies, format, big_endian: false, data })
     }
 }
 

@@ -4,16 +4,20 @@ mod array;
 mod collector;
 pub mod container;
 mod element;
+mod exporter;
 mod filter;
 mod intake;
 mod located;
+mod map;
 mod names;
 mod npy;
 pub mod npz;
+mod parts;
 pub mod raw;
 mod rounding;
 mod safetensors;
 mod store;
+mod view;
 
 pub use array::Shapes;
 pub use collector::{Collector, Want};
@@ -36,7 +40,12 @@ const QUOTED: usize = 200;
 
 /// `text`, shortened where a hostile file made it long.
 fn quoted(text: &str) -> String {
-    match text.char_indices().nth(QUOTED) {
+    shortened(text, QUOTED)
+}
+
+/// The first `most` characters of `text`.
+fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

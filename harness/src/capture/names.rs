@@ -1,31 +1,31 @@
 //! How the arrays of a capture are called, and how they lie: as the graph
 //! calls them, or as an engine does whose names a map translates.
 
+use super::map::{LAYER, Rule, in_layer};
 use crate::input;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use qdiff_engine::model::{Graph, Node, StageId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
-
-/// Stands for the layer's number in a map.
-const LAYER: &str = "{L}";
 
 /// A stage by some array name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// Index of the node in the graph.
     pub node: usize,
-    /// Whether the name is the engine's own: then the array is brought into
-    /// the stage's shape where its elements lie in the same order.
-    pub foreign: bool,
-    /// Order in which the array's axes are to be taken; empty for as it lies.
-    pub axes: Vec<usize>,
+    /// The line of the map that says so; `None` for the graph's own name.
+    pub(super) rule: Option<usize>,
+    /// Which of the line's arrays this is.
+    pub(super) part: usize,
 }
 
 /// The stages of a graph by array name.
 #[derive(Debug)]
 pub struct Names {
-    by_name: HashMap<String, Named>,
+    by_name: HashMap<String, Vec<Named>>,
+    pub(super) rules: Vec<Rule>,
+    /// Arrays of integers that say where others' elements are.
+    pub(super) tables: HashSet<String>,
     /// Whether a map is in use: then other arrays are the engine's own affair.
     pub mapped: bool,
 }
@@ -34,24 +34,27 @@ impl Names {
     /// The graph's own names.
     pub fn of(graph: &Graph) -> Self {
         let nodes = graph.nodes.iter().enumerate();
-        let own = |(node, n): (usize, &Node)| (n.id.to_string(), Named { node, foreign: false, axes: Vec::new() });
-        Self { by_name: nodes.map(own).collect(), mapped: false }
+        let own = |(node, n): (usize, &Node)| (n.id.to_string(), vec![Named { node, rule: None, part: 0 }]);
+        Self { by_name: nodes.map(own).collect(), rules: Vec::new(), tables: HashSet::new(), mapped: false }
     }
 
-    /// The graph's own names, and those of the map in the file `path`, a line for each: `THEIRS = OURS`, with `{L}` for
-    /// the layer's number on both sides, and after a colon the order of axes where theirs is another:
+    /// The graph's own names, and those of the map in the file `path`, a line for each stage: `THEIRS = OURS`, with `{L}`
+    /// for the layer's number, what is taken of an array where it is not all of it, and after a colon the order of axes
+    /// and how several arrays become one:
     ///
     /// ```text
-    /// # theirs                            ours
+    /// # theirs                             = ours
     /// model.layers.{L}.self_attn.q_rotated = q_rope : 1,0,2
     /// lm_head                              = logits
+    /// qkv.{L}[:, 0:896]                    = q_biased
+    /// rank{0..1}/gate.{L}                  = ffn_gate : join 1
     /// ```
     ///
     /// A stage that is repeated per layer is named without its layer.
     ///
     /// # Errors
     /// A file that cannot be read; a line that is none of that, names a stage
-    /// that the model does not have, or a name that is there twice.
+    /// that the model does not have, or says of an array what another line has said.
     pub fn read(graph: &Graph, path: &Path) -> Result<Self> {
         let text = input::text(path, input::TEXT).with_context(|| format!("cannot read the map {}", path.display()))?;
         let mut names = Self::of(graph);
@@ -59,69 +62,40 @@ impl Names {
         for (i, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or("").trim();
             if !line.is_empty() {
-                names.line(graph, line).with_context(|| format!("{} line {}", path.display(), i + 1))?;
+                names.line(graph, i + 1, line).with_context(|| format!("{} line {}", path.display(), i + 1))?;
             }
         }
         Ok(names)
     }
 
-    fn line(&mut self, graph: &Graph, line: &str) -> Result<()> {
-        let (theirs, ours) = line.split_once('=').with_context(|| format!("`{line}` is not THEIRS = OURS"))?;
-        let (ours, axes) = ours.split_once(':').unwrap_or((ours, ""));
-        let (theirs, ours) = (theirs.trim(), ours.trim());
-        let axes = axes_of(axes)?;
+    fn line(&mut self, graph: &Graph, number: usize, line: &str) -> Result<()> {
+        let mut rule = Rule::parse(line)?;
+        rule.said = format!("line {number} of the map, `{}`", rule.said);
+        let ours = &rule.stage;
         let stages: Vec<(usize, StageId)> =
             graph.nodes.iter().enumerate().filter(|(_, n)| n.id.name == ours).map(|(i, n)| (i, n.id)).collect();
         ensure!(!stages.is_empty(), "no stage is called `{ours}`; the stages are: {}", graph.stage_names().join(" "));
         for (node, id) in stages {
-            let name = match id.layer {
-                Some(layer) => {
-                    ensure!(
-                        theirs.contains(LAYER),
-                        "`{ours}` is in every layer, and `{theirs}` has no {LAYER} for its number"
-                    );
-                    theirs.replace(LAYER, &layer.to_string())
-                }
-                None => theirs.to_owned(),
-            };
-            let named = Named { node, foreign: true, axes: axes.clone() };
-            if self.by_name.insert(name.clone(), named).is_some() {
-                bail!("`{name}` is a name already");
+            for (part, theirs) in rule.arrays.iter().enumerate() {
+                ensure!(
+                    id.layer.is_none() || theirs.contains(LAYER),
+                    "`{ours}` is in every layer, and `{theirs}` has no {LAYER} for its number"
+                );
+                let name = in_layer(theirs, id.layer);
+                // One array may be several stages: each takes its part. What the map says of a name goes before the graph's.
+                let all = self.by_name.entry(name.clone()).or_default();
+                all.retain(|n| n.rule.is_some());
+                ensure!(all.iter().all(|n| n.node != node), "`{name}` is {id} already");
+                all.push(Named { node, rule: Some(self.rules.len()), part });
             }
+            self.tables.extend(rule.tables().into_iter().map(|table| in_layer(table, id.layer)));
         }
+        self.rules.push(rule);
         Ok(())
     }
 
-    /// The stage that an array called `name` belongs to.
-    pub fn get(&self, name: &str) -> Option<&Named> {
-        self.by_name.get(name)
-    }
-}
-
-/// Reads `1,0,2`: a permutation, or nothing.
-fn axes_of(text: &str) -> Result<Vec<usize>> {
-    let text = text.trim();
-    if text.is_empty() {
-        return Ok(Vec::new());
-    }
-    let axes: Option<Vec<usize>> = text.split(',').map(|a| a.trim().parse().ok()).collect();
-    let axes = axes.with_context(|| format!("`{text}` is not an order of axes such as 1,0,2"))?;
-    let mut sorted = axes.clone();
-    sorted.sort_unstable();
-    ensure!(sorted.iter().copied().eq(0..axes.len()), "`{text}` does not name each axis once, from 0 on");
-    Ok(axes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::axes_of;
-
-    #[test]
-    fn orders_of_axes_are_permutations() {
-        assert_eq!(axes_of(" 1, 0,2").unwrap(), [1, 0, 2]);
-        assert!(axes_of("").unwrap().is_empty());
-        for bad in ["1,2", "0,0", "x", "0,,1"] {
-            assert!(axes_of(bad).is_err(), "{bad}");
-        }
+    /// The stages that an array called `name` belongs to.
+    pub fn get(&self, name: &str) -> Option<&[Named]> {
+        self.by_name.get(name).map(Vec::as_slice)
     }
 }

@@ -1,7 +1,7 @@
 //! The header of a numpy array, read with bounds.
 
 use super::Element;
-use super::array::Array;
+use super::array::{Array, Format};
 use anyhow::{Context as _, Result, bail, ensure};
 use npyz::{DType, Endianness, NpyHeader, Order, TypeChar};
 use std::io::Read;
@@ -22,9 +22,9 @@ pub(super) fn open<R: Read>(mut file: R, declared: Option<Element>) -> Result<Ar
     let header = header(&mut file)?;
     let header = NpyHeader::from_reader(header.as_slice()).context("is no npy array")?;
     let shape = header.shape().iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>()?;
-    let (element, big_endian) = element(&header.dtype(), declared)?;
+    let (format, big_endian) = format(&header.dtype(), declared)?;
     let lies = if header.order() == Order::C { Vec::new() } else { (0..shape.len()).rev().collect() };
-    Ok(Array { shape, lies, element, big_endian, data: file })
+    Ok(Array { shape, lies, format, big_endian, data: file })
 }
 
 /// The header, of reasonable length and depth. npyz allocates as much as a header claims to have, up to 4 GiB, before
@@ -59,7 +59,7 @@ fn header(mut file: impl Read) -> Result<Vec<u8>> {
 
 /// What the elements are, and whether their highest byte comes first. numpy knows neither bf16 nor fp8: those of
 /// `ml_dtypes` are bytes to it (`V2`, `V1`), and many write the bits as integers. Of two bytes `ml_dtypes` has bf16 alone.
-fn element(dtype: &DType, declared: Option<Element>) -> Result<(Element, bool)> {
+fn format(dtype: &DType, declared: Option<Element>) -> Result<(Format, bool)> {
     let DType::Plain(plain) = dtype else { bail!("has dtype {}; write float32 or float16", dtype.descr()) };
     let own = match (plain.type_char(), plain.size_field()) {
         (TypeChar::Float, 2) => Some(Element::F16),
@@ -69,11 +69,17 @@ fn element(dtype: &DType, declared: Option<Element>) -> Result<(Element, bool)> 
         (TypeChar::RawData | TypeChar::Uint | TypeChar::Int, size) => declared.filter(|e| e.size() as u64 == size),
         _ => None,
     };
-    let Some(element) = own else {
+    let whole = match (plain.type_char(), plain.size_field()) {
+        (TypeChar::Int, bytes @ (4 | 8)) if declared.is_none() => Some((bytes as usize, true)),
+        (TypeChar::Uint, 4) if declared.is_none() => Some((4, false)),
+        _ => None,
+    };
+    let whole = whole.map(|(bytes, signed)| Format::Whole { bytes, signed });
+    let Some(format) = own.map(Format::Real).or(whole) else {
         bail!(
             "has dtype {}; write float32 or float16, or say under `elements` of the manifest what its bytes are",
             dtype.descr()
         )
     };
-    Ok((element, plain.endianness() == Endianness::Big))
+    Ok((format, plain.endianness() == Endianness::Big))
 }

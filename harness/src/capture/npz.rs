@@ -274,14 +274,15 @@ pub fn arrays<R: Read + Seek>(
     ensure!(!zip.has_duplicate_names(), "{name} holds two arrays of one name; which of them counts cannot be told");
     let mut intake = Intake::new(name, manifest, stages, shapes, store)?;
     let deflated = deflated(&mut zip).with_context(|| format!("{name} is no npz archive"))?;
-    for i in 0..zip.len() {
+    let entries = zip.len();
+    for (pass, i) in intake.passes().into_iter().flat_map(|pass| (0..entries).map(move |i| (pass, i))) {
         let entry = zip.by_index(i).with_context(|| format!("{name}: entry {i}"))?;
         let most = match entry.compression() {
             CompressionMethod::Stored => entry.size(),
             _ => deflated.saturating_mul(UNPACKED),
         };
         let full = entry.name().with_context(|| format!("{name}: entry {i}"))?.into_owned();
-        intake.take(full.strip_suffix(".npy").unwrap_or(&full), most, |declared| npy::open(entry, declared))?;
+        intake.take(pass, full.strip_suffix(".npy").unwrap_or(&full), most, |declared| npy::open(entry, declared))?;
     }
     intake.finish()
 }

@@ -2,10 +2,11 @@
 //! stands and when a step is whole. It is appended to while the engine runs; what a killed run leaves is read up to the
 //! last step that it ended.
 
-use super::intake::Intake;
+use super::array::Format;
+use super::intake::{Intake, Pass};
 use super::located::Source;
 use super::npz::{Manifest, SCHEMA_VERSION};
-use super::{Element, quoted};
+use super::quoted;
 use crate::input;
 use crate::number::counted;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -251,7 +252,7 @@ impl Lines {
     ///
     /// # Errors
     /// As [`Intake::take`]; arrays that are not in their file, files that are not in the folder.
-    pub(super) fn read(&self, folder: &Path, from: usize, intake: &mut Intake<'_>) -> Result<()> {
+    pub(super) fn read(&self, pass: Pass, folder: &Path, from: usize, intake: &mut Intake<'_>) -> Result<()> {
         let mut sources: HashMap<&str, Source> = HashMap::new();
         for place in self.places.iter().filter(|place| place.step >= from) {
             let file = place.file.as_str();
@@ -264,9 +265,9 @@ impl Lines {
             };
             let step =
                 intake.label(place.step - from).with_context(|| format!("{}: step {}", shown.display(), place.step))?;
-            intake.take(&format!("{step}/{}", place.name), source.length, |_| {
-                let element = Element::named(&place.dtype)?;
-                source.array(element, place.shape.clone(), place.strides.as_deref(), place.offset)
+            intake.take(pass, &format!("{step}/{}", place.name), source.length, |_| {
+                let format = Format::named(&place.dtype)?;
+                source.array(format, place.shape.clone(), place.strides.as_deref(), place.offset)
             })?;
         }
         Ok(())

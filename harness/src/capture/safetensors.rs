@@ -3,8 +3,8 @@
 //! The format: 8 bytes with the length of a JSON header, the header, then the elements, whose offsets count from its end.
 //! The crate of that name wants the whole file in memory and takes the last of two arrays of one name.
 
-use super::Element;
-use super::intake::Intake;
+use super::array::Format;
+use super::intake::{Intake, Pass};
 use super::located::Source;
 use anyhow::{Context as _, Result, ensure};
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
@@ -87,19 +87,19 @@ impl Opened {
     ///
     /// # Errors
     /// As [`Intake::take`]; arrays that are not in the file, or not as long as their shape says.
-    pub(super) fn read(&self, intake: &mut Intake<'_>) -> Result<()> {
+    pub(super) fn read(&self, pass: Pass, intake: &mut Intake<'_>) -> Result<()> {
         for (name, info) in &self.arrays.0 {
-            intake.take(name, self.source.length, |_| {
-                let element = Element::named(&info.dtype)?;
+            intake.take(pass, name, self.source.length, |_| {
+                let format = Format::named(&info.dtype)?;
                 let [begin, end] = info.data_offsets;
-                let bytes = info.shape.iter().try_fold(element.size() as u64, |n, &d| n.checked_mul(d as u64));
+                let bytes = info.shape.iter().try_fold(format.size() as u64, |n, &d| n.checked_mul(d as u64));
                 ensure!(
                     bytes.is_some() && bytes == end.checked_sub(begin),
                     "has shape {:?}, and its data_offsets {begin} to {end} hold another number of elements",
                     info.shape
                 );
                 let offset = self.start.checked_add(begin).context("begins beyond any file")?;
-                self.source.array(element, info.shape.clone(), None, offset)
+                self.source.array(format, info.shape.clone(), None, offset)
             })?;
         }
         Ok(())

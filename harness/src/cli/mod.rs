@@ -12,6 +12,7 @@ mod prompts;
 mod report;
 mod run;
 mod setup;
+mod stages;
 
 use crate::report::{Told, inert as inert_of, terminal};
 use crate::shown::shown;
@@ -121,6 +122,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
             said(&format!("wrote {}, {bytes} bytes\n", request.out.display()))
         }
         Command::Prompts(request) => prompts::run(request),
+        Command::Stages => stages::run(),
         Command::Mutations { command } => match command {
             None => mutations::list(None),
             Some(MutationsCommand::List { json }) => mutations::list(Some(json)),

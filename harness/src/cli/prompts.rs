@@ -9,9 +9,14 @@ use anyhow::Result;
 /// Token ids shown of a prompt at most.
 const SHOWN: usize = 64;
 
-/// Lists the built-in prompts.
+/// Lists the built-in prompts, or prints the tokens of one.
 pub(super) fn run(request: &PromptsRequest) -> Result<u8> {
     for (prompt, tokens) in prompts(request)? {
+        if request.tokens {
+            let ids: Vec<String> = tokens.iter().flatten().map(ToString::to_string).collect();
+            say(&format!("{}\n", ids.join(",")))?;
+            continue;
+        }
         say(&line(prompt.name, prompt.about))?;
         say(&line("", &format!("{:?}", prompt.text)))?;
         if let Some(tokens) = tokens {

@@ -37,6 +37,7 @@ pub(super) fn compare(args: &Bisected<CompareRequest>) -> Result<u8> {
             output.serve(&[&*report], &[], Some(courtesy(&report)))?;
             exit::of(report.outcome)
         }
+        Compared::Agreed(sweep) => output.tell(&sweep)?,
         Compared::Apart(comparison) => output.tell(&comparison)?,
     };
     Ok(exit::bisect(code, args.bisect))

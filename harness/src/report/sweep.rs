@@ -4,7 +4,7 @@ use super::screen::{Check, Document, Line, Screen, Section, Table};
 use super::stages::NONE;
 use super::{Outcome, origin};
 use crate::number::{counted, number};
-use crate::sweep::{Difference, Pass, by, words};
+use crate::sweep::{Difference, Pass, words};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -78,13 +78,16 @@ impl Document for SweepReport {
             &[1, 2],
             self.passes.iter().map(row),
         );
-        let meaning = "largest relative L2 distance of a row from the same row in one batch";
-        let check = |pass: &Pass| Check::new("sweep", fed(pass), origin::ended(pass.outcome(), pass.words()));
+        let meaning = format!(
+            "largest relative L2 distance of a row from the same row {}",
+            self.passes.first().map_or("", |p| &p.fed)
+        );
+        let check = |pass: &Pass| Check::new("sweep", pass.fed.clone(), origin::ended(pass.outcome(), pass.words()));
         Screen {
             sections: vec![
                 Section::lines("Run", run),
                 Section::table("Passes", table),
-                Section::lines("", vec![("difference", meaning.to_owned())]),
+                Section::lines("", vec![("difference", meaning)]),
             ],
             checks: self.passes.iter().map(check).collect(),
             ..Screen::new(format!("{}, in steps of different size", self.prompt), self.outcome, self.headline.clone())
@@ -108,16 +111,12 @@ impl Pass {
     }
 }
 
-fn fed(pass: &Pass) -> String {
-    if pass.steps == 1 { "in one batch".to_owned() } else { by(pass.ubatch) }
-}
-
 fn row(pass: &Pass) -> Vec<String> {
     let none = || NONE.to_owned();
     let difference =
         |d: &Option<Difference>| d.as_ref().map_or_else(none, |d| format!("{} {}", number(d.global.error), d.stage));
     vec![
-        fed(pass),
+        pass.fed.clone(),
         pass.steps.to_string(),
         pass.wrong.to_string(),
         pass.first_wrong().map_or_else(none, |(stage, p)| format!("{stage} p{p}")),

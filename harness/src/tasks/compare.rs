@@ -4,9 +4,15 @@ use super::Console;
 use super::request::{FilterRequest, MemoryRequest, ThreadsRequest, ToleranceRequest};
 use super::run::{RunRequest, run};
 use super::sides::{MapRequest, WhyRequest};
-use crate::compare::{Comparison, compare as apart};
-use crate::report::Report;
+use crate::capture::npz::Manifest;
+use crate::capture::{Names, container};
+use crate::compare::{Comparison, compare as apart, fed_otherwise};
+use crate::loaded::LoadedModel;
+use crate::pair::{Pair, Settings};
+use crate::report::{Report, SweepReport};
 use crate::runners::Source;
+use crate::sweep::agree;
+use crate::verdict::Policy;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use std::path::PathBuf;
@@ -42,6 +48,8 @@ pub struct CompareRequest {
 pub enum Compared {
     /// Every stage was judged.
     Judged(Box<Report>),
+    /// They have other steps: each was judged by itself.
+    Agreed(SweepReport),
     /// Without a model: how far they are apart.
     Apart(Comparison),
 }
@@ -52,10 +60,41 @@ pub enum Compared {
 /// Captures that cannot be read or compared.
 pub fn compare(request: &CompareRequest, console: Console<'_>) -> Result<Compared> {
     if request.model.is_some() {
+        let manifests = [container::manifest(&request.a)?, container::manifest(&request.b)?];
+        if fed_otherwise(&manifests[0], &manifests[1]) {
+            return Ok(Compared::Agreed(agreed(request, &manifests, console)?));
+        }
         let mut reports = run(&of_captures(request), console)?.reports;
         return Ok(Compared::Judged(Box::new(reports.pop().context("nothing was judged")?)));
     }
     Ok(Compared::Apart(apart(&request.a, &request.b, &request.memory.store())?))
+}
+
+/// Judges each by itself: what one engine computes of the same tokens, fed otherwise.
+fn agreed(request: &CompareRequest, manifests: &[Manifest; 2], console: Console<'_>) -> Result<SweepReport> {
+    let opened = LoadedModel::new(request.model.as_deref().context("a model")?)?;
+    let settings = Settings { threads: request.threads.apply()?, store: request.memory.store(), ..Settings::default() };
+    let mut pair = Pair::new(&opened, settings, console.progress)?;
+    pair.filter = request.filter.filter(&pair.oracle.graph)?;
+    pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance)?;
+    let names = match &request.map.map {
+        Some(path) => Names::read(&pair.oracle.graph, path)?,
+        None => Names::of(&pair.oracle.graph),
+    };
+    let mut recordings = Vec::new();
+    for (folder, manifest) in [&request.a, &request.b].into_iter().zip(manifests) {
+        if manifest.model_sha256.is_some() {
+            manifest.check_model(folder, &opened.sha256())?;
+        }
+        opened.check(&[manifest.tokens.as_slice(), &manifest.decoded].concat(), 0)?;
+        recordings.push((manifest, pair.read(folder, manifest, &names, "recorded")?));
+    }
+    let engines = recordings.iter().map(|(_, r)| r.manifest.name.clone()).collect::<Vec<_>>().join(" and ");
+    let tokens = manifests[0].tokens.len() + manifests[0].decoded.len();
+    let passes = agree(&pair, recordings)?;
+    let sides = [engines, "nobody: each is held against f64 on its own operands".to_owned()];
+    let given = (Vec::new(), Vec::new(), request.tolerance.words());
+    Ok(SweepReport::new(("captures".to_owned(), tokens), sides, given, passes))
 }
 
 /// The run that judges them: everything about tokens and steps is the captures'.

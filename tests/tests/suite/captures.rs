@@ -188,12 +188,14 @@ fn two_captures_are_compared() {
     // What cannot be held against each other is refused, with or without a model.
     folder.record("other", "--tokens 5,6,7");
     folder.record("parts", "--ubatch 8");
-    for (other, why) in
-        [("other", "different tokens"), ("parts", "steps of different size"), ("absent", "absent/manifest.json")]
-    {
-        for model in ["", "-m model.gguf"] {
-            folder.refuses(&format!("compare mine {other} {model}"), &[why]);
-        }
+    for (other, why, model) in [
+        ("other", "different tokens", "-m model.gguf"),
+        ("other", "different tokens", ""),
+        ("parts", "steps of different size", ""),
+        ("absent", "absent/manifest.json", "-m model.gguf"),
+        ("absent", "absent/manifest.json", ""),
+    ] {
+        folder.refuses(&format!("compare mine {other} {model}"), &[why]);
     }
     // What is set for every run does not turn the one into the other.
     let ambient = folder.qdiff_with(&[("QDIFF_MODEL", "model.gguf")], "compare mine theirs").exits(3);
@@ -220,4 +222,40 @@ fn a_capture_and_a_prompt_exclude_each_other() {
         let expected = format!("unexpected argument '{option}'");
         folder.refuses_options(&format!("compare -m model.gguf mine theirs {option} {value}"), &[&expected]);
     }
+}
+
+/// Two runs of one engine that fed the same tokens otherwise should agree: each is judged on its own operands, and the one
+/// that is wrong is named, with its first stage and position.
+#[test]
+fn runs_that_fed_the_same_tokens_otherwise_are_judged_each_by_itself() {
+    let folder = folder();
+    folder.record("whole", "-n 0 --tokens 3,1,4,1,5,9,2,6");
+    folder.record("parts", "-n 0 --tokens 3,1,4,1,5,9,2,6 --ubatch 3");
+    folder.record("broken", "-n 0 --tokens 3,1,4,1,5,9,2,6 --ubatch 3");
+    // A row of the cache as the second part finds it.
+    tamper(&folder.join("broken/capture.npz"), "prefill@3/L01.v_cache", |x| x[4 * 128 + 7] += 1.0);
+    let told =
+        |captures: &str, code: i32| folder.qdiff(&format!("compare -m model.gguf {captures}")).exits(code).stdout;
+    for captures in ["whole parts", "parts whole"] {
+        let text = told(captures, 0);
+        assert!(text.starts_with("MATCH: every stage is correct, in one batch and in parts of 3"), "{text}");
+    }
+    let text = told("whole broken", 1);
+    let words =
+        "wrong from token 4 on when fed in parts of 3: decode or cache, at L01.v_cache; in one batch it is right";
+    assert!(headline(&text).contains(words), "{text}");
+    // As a prompt and what was decoded after it.
+    folder.qdiff("record -m model.gguf --out decoded -n 2 --tokens 3,1,4,1").exits(0);
+    let all: Vec<String> = ["tokens", "decoded"]
+        .iter()
+        .flat_map(|of| folder.json("decoded/manifest.json")[of].as_array().unwrap().clone())
+        .map(|id| id.to_string())
+        .collect();
+    folder.record("together", &format!("-n 0 --tokens {}", all.join(",")));
+    let text = told("decoded together", 0);
+    assert!(headline(&text).contains("in one batch and as 4 tokens, then 2 one by one"), "{text}");
+    folder.refuses(
+        "run -m model.gguf --subject capture:whole --reference capture:parts",
+        &["`qdiff compare whole parts -m MODEL`"],
+    );
 }

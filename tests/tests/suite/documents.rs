@@ -2,6 +2,7 @@
 //! program takes, and what is named is there.
 
 use ::qdiff::cli::Cli;
+use qdiff_engine::model::{ARCHITECTURES, described, skeleton, symbolic};
 use qdiff_tests::markdown::{self, read};
 use qdiff_tests::{Said, empty, folder, python};
 use serde_json::Value;
@@ -250,4 +251,33 @@ layer_outputs = [arrays[name] for name in sorted(arrays.files) if name.endswith(
     python(&folder, &format!("{ARRAYS}{exporter}"));
     let said = folder.qdiff(&format!("run {command}")).exits(0);
     assert!(said.stdout.starts_with("MATCH"), "{said}");
+}
+
+/// docs/stages.md is what the program says of every stage, and says something of each.
+#[test]
+fn the_table_of_stages_is_current() {
+    let printed = empty().qdiff("stages").exits(0).stdout;
+    assert_eq!(read("docs/stages.md"), printed, "write it again: qdiff stages > docs/stages.md");
+    for (arch, build) in ARCHITECTURES {
+        for node in skeleton(*build, 1).nodes {
+            assert!(printed.contains(&format!("| `{}`", node.id.name)), "{arch}: {}", node.id);
+            // A symbol for each axis, and words of its own.
+            let told = described(&node);
+            assert_eq!(symbolic(&node).split(", ").filter(|s| !s.is_empty()).count(), node.shape.len(), "{}", node.id);
+            assert_ne!(told.what, "a product with a weight", "{}", node.id);
+        }
+    }
+}
+
+/// The tokens of a prompt, in one line.
+#[test]
+fn the_tokens_of_a_prompt_are_one_line() {
+    let folder = folder();
+    let line = folder.qdiff("prompts haiku --tokens -m model.gguf").exits(0).stdout;
+    let ids: Vec<u64> = line.strip_suffix('\n').unwrap().split(',').map(|id| id.parse().unwrap()).collect();
+    folder.record("haiku", "-n 0 --prompt haiku --stages embed");
+    assert_eq!(folder.json("haiku/manifest.json")["tokens"], serde_json::json!(ids));
+    folder.refuses("prompts haiku --tokens", &["name the model", "-m"]);
+    folder.refuses("prompts haikku", &["no built-in prompt is called `haikku`; did you mean `haiku`?"]);
+    folder.refuses_options("prompts --tokens", &["<NAME>"]);
 }

@@ -1,7 +1,8 @@
 //! Captures from Python: numpy reads what qdiff writes and the other way
-//! round, with the exporter that the documentation shows.
+//! round, with the package of `tap/python`, from its sources and from its wheel.
 
-use qdiff_tests::{Folder, folder, python};
+use qdiff_tests::{Folder, Said, folder, markdown, python};
+use std::process::Command;
 
 /// Reads a recorded capture, asserts what it holds, and writes it again under
 /// the names and in the layouts of another engine; `CHANGE` may break an array.
@@ -20,21 +21,24 @@ assert arrays["prefill/L01.attn_weights"].shape == (4, tokens, tokens)
 assert arrays["step2/L01.k_cache"].shape == (tokens + 2, 2, 64)
 np.testing.assert_allclose(arrays["prefill/L01.attn_weights"].sum(-1), 1, rtol=1e-5)
 
-capture = Capture("numpy", manifest["tokens"], manifest["decoded"], model_sha256=manifest["model_sha256"])
-for name in arrays.files:
-    step, stage = name.split("/")
-    x = arrays[name].copy()
-    CHANGE
-    layer = int(stage[1:3]) if stage[0] == "L" else None
-    if layer is None:
-        capture.add(step, f"model.{stage}", x[None])
-    elif stage.endswith("_rope"):
-        capture.add(step, f"model.{layer}.rotated.{stage[4]}", x.transpose(1, 0, 2)[None])
-    else:
-        capture.add(step, f"model.{layer}.{stage[4:]}", x)
-    if stage == "logits":
-        capture.add(step, "model.something_else", x)
-capture.save("foreign")
+with Capture("foreign", engine="numpy", model_sha256=manifest["model_sha256"]) as capture:
+    for index, fed in enumerate([manifest["tokens"]] + [[token] for token in manifest["decoded"]]):
+        with capture.step(fed):
+            for name in arrays.files:
+                step, stage = name.split("/")
+                if step != (f"step{index}" if index else "prefill"):
+                    continue
+                x = arrays[name].copy()
+                CHANGE
+                layer = int(stage[1:3]) if stage[0] == "L" else None
+                if layer is None:
+                    capture.add(f"model.{stage}", x[None])
+                elif stage.endswith("_rope"):
+                    capture.add(f"model.{layer}.rotated.{stage[4]}", x.transpose(1, 0, 2)[None])
+                else:
+                    capture.add(f"model.{layer}.{stage[4:]}", x)
+                if stage == "logits":
+                    capture.add("model.something_else", x)
 "#;
 
 /// Writes the map for these names, every stage of the graph in it.
@@ -78,7 +82,7 @@ fn numpy_reads_and_writes_captures() {
         ("model.x = q_rope", "has no {L}"),
         ("model.{L}.x = q_rope : 0,0", "each axis once"),
         ("just words", "THEIRS = OURS"),
-        ("a = logits\na = embed", "line 2: `a` is a name already"),
+        ("a = logits\na[:] = logits", "line 2: `a` is logits already"),
         ("model.logits = logits : 1,0", "has 3 axes, and the map orders 2"),
         ("model.{L}.ffn_up = ffn_down", "and the stage has"),
     ] {
@@ -93,4 +97,88 @@ fn what_numpy_breaks_is_found() {
     for part in ["L01.ffn_gate", "at decode step 1", "one column, 7"] {
         assert!(said.stdout.contains(part), "`{part}` is not in:\n{said}");
     }
+}
+
+/// The same three stages of every step in a number format of numpy's, or in one that it has no word for.
+const FORMATS: &str = r#"
+import json
+import numpy as np
+from qdiff_capture import Capture
+
+manifest = json.load(open("recorded/manifest.json"))
+arrays = np.load("recorded/capture.npz")
+for name, held, given in [("f64", np.float64, None), ("big", ">f4", None), ("bf16", None, "bf16")]:
+    with Capture(f"{name}", engine=name) as capture, capture.step(manifest["tokens"]):
+        for stage in ["embed", "L00.layer_out", "L01.layer_out", "logits"]:
+            x = arrays[f"prefill/{stage}"]
+            if stage == "embed" and given:
+                x = (x.view(np.uint32) >> 16).astype(np.uint16)
+            layer = int(stage[1:3]) if stage[0] == "L" else None
+            capture.add(stage.split(".")[-1], x.astype(held) if held else x, layer=layer,
+                        dtype=given if stage == "embed" else None)
+
+def refused(error, call):
+    try:
+        call()
+    except error as why:
+        return str(why)
+    raise AssertionError("it was taken")
+
+off = Capture(engine="off")
+with off.step([1]):
+    off.add("embed", object())
+assert not off.writes
+capture = Capture("refused", engine="refused")
+assert "outside a step" in refused(RuntimeError, lambda: capture.add("embed", np.zeros(1)))
+capture.begin([1])
+assert "before the last one ended" in refused(RuntimeError, lambda: capture.begin([2]))
+assert "qdiff reads f32" in refused(TypeError, lambda: capture.add("embed", np.zeros(1, np.uint8)))
+assert "has elements of 4 bytes, and bf16 has 2" in refused(TypeError, lambda: capture.add("embed", np.zeros(1, "f4"), dtype="bf16"))
+capture.add("embed", np.zeros((1, 256), "f4"))
+assert "before" in refused(ValueError, lambda: capture.add("embed", np.zeros((1, 256), "f4")))
+assert refused(FileExistsError, lambda: Capture("refused", engine="refused"))
+"#;
+
+#[test]
+fn the_package_writes_every_number_format() {
+    let folder = folder();
+    folder.record("recorded", "-n 0 --stages embed,layer_out,logits");
+    python(&folder, FORMATS);
+    for name in ["f64", "big"] {
+        let (code, _, text) = folder.judged(&format!("--subject capture:{name}"));
+        assert_eq!(code, 0, "{name}: {text}");
+    }
+    assert!(folder.text("bf16/capture.jsonl").contains("\"name\": \"embed\", \"dtype\": \"bf16\""));
+    folder.judged("--subject capture:bf16");
+    // A step that was begun and did not end is none.
+    let said = folder.qdiff("run -m model.gguf --subject capture:refused").exits(2);
+    assert!(said.stderr.contains("no step that is whole"), "{said}");
+}
+
+/// The wheel is built without a network and without setuptools, and is what the sources are.
+#[test]
+fn the_wheel_is_built_and_works() {
+    let folder = folder();
+    folder.record("recorded", "-n 0 --stages embed,layer_out,logits");
+    let sources = markdown::root().join("tap/python");
+    let pip = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", "-w", "."];
+    let built = Command::new("python3").args(pip).arg(&sources).current_dir(&*folder).output().unwrap();
+    Said::from(built).exits(0);
+    let script = r#"
+import sys, glob, json, numpy as np
+wheel, = glob.glob("*.whl")
+sys.path.insert(0, wheel)
+import qdiff_capture
+assert wheel in qdiff_capture.__file__, qdiff_capture.__file__
+import importlib.metadata
+assert importlib.metadata.version("qdiff-capture") == wheel.split("-")[1]
+arrays, manifest = np.load("recorded/capture.npz"), json.load(open("recorded/manifest.json"))
+with qdiff_capture.Capture("mine", engine="a wheel") as capture, capture.step(manifest["tokens"]):
+    for name in arrays.files:
+        capture.add(name.split("/")[1], arrays[name])
+"#;
+    python(&folder, script);
+    let (code, report, text) = folder.judged("--subject capture:mine");
+    assert_eq!(code, 0, "{text}");
+    assert!(report["subject"]["name"].as_str().unwrap().starts_with("a wheel (recorded"), "{text}");
 }

@@ -28,6 +28,7 @@ mod house;
 mod html;
 mod interrupts;
 mod kernels;
+mod layouts;
 mod llama_says;
 mod locate;
 mod manual;

@@ -264,8 +264,14 @@ Examples:
     #[command(after_help = "\
 Examples:
   qdiff prompts
-  qdiff prompts -m model.gguf")]
+  qdiff prompts -m model.gguf
+  qdiff prompts haiku --tokens -m model.gguf")]
     Prompts(PromptsRequest),
+    /// List every stage: what it is, its shape, and where it is in other engines
+    #[command(after_help = "\
+Examples:
+  qdiff stages")]
+    Stages,
     /// The faults that can be injected and recognised
     #[command(after_help = "\
 Examples:

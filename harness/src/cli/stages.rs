@@ -1,0 +1,63 @@
+//! `qdiff stages`.
+
+use super::{exit, say};
+use anyhow::Result;
+use qdiff_engine::model::{ARCHITECTURES, Node, described, skeleton, symbolic};
+
+/// What stands before the table.
+const HEAD: &str = "\
+# Every stage
+
+T tokens of this step, N tokens so far; E width of the residual stream, H query heads, G heads of keys and values, D width of
+a head, F width of the feed-forward network, V size of the vocabulary. Names of transformers and vLLM are those of modules,
+whose output is meant where nothing else is said; vLLM's caches are those of its FlashAttention backend. A dash is what is
+never materialised. `qdiff stages` prints this page.
+";
+
+/// Prints every stage, in order: what it is, its shape, and where it is in other engines.
+pub(super) fn run() -> Result<u8> {
+    let graphs: Vec<_> = ARCHITECTURES.iter().map(|(name, build)| (*name, skeleton(*build, 1))).collect();
+    let mut names: Vec<&str> = Vec::new();
+    for (_, graph) in &graphs {
+        // What an earlier graph does not have stands after what comes before it here.
+        let mut after = 0;
+        for name in graph.stage_names() {
+            match names.iter().position(|n| *n == name) {
+                Some(at) => after = at + 1,
+                None => {
+                    names.insert(after, name);
+                    after += 1;
+                }
+            }
+        }
+    }
+    let mut table = format!(
+        "{HEAD}\n| stage | shape | what it is | transformers | vLLM | llama.cpp |\n| --- | --- | --- | --- | --- | --- |\n"
+    );
+    for name in names {
+        let having: Vec<(&str, &Node)> = graphs
+            .iter()
+            .filter_map(|(arch, graph)| Some((*arch, graph.nodes.iter().find(|n| n.id.name == name)?)))
+            .collect();
+        let Some((arch, node)) = having.first() else { continue };
+        let only = if having.len() < graphs.len() { format!(" ({arch} only)") } else { String::new() };
+        let told = described(node);
+        let dash = |text: &'static str| if text.is_empty() { "–" } else { text };
+        let shape = symbolic(node);
+        let row =
+            [&format!("`{name}`{only}"), &format!("[{shape}]"), told.what, dash(told.transformers), dash(told.vllm)];
+        table += &format!("| {} | {} |\n", row.join(" | "), emitted(node));
+    }
+    say(&table)?;
+    Ok(exit::MATCH)
+}
+
+/// How llama.cpp's graph callback announces it.
+fn emitted(node: &Node) -> String {
+    let name = node.emission.name.trim_end_matches("-0").trim_end_matches("_l0");
+    let op = node.emission.op;
+    match node.weights.first().filter(|_| name.is_empty()) {
+        Some(weight) => format!("{op} with `{}`", weight.name.replace("blk.0.", "blk.N.")),
+        None => format!("`{name}` {op}"),
+    }
+}

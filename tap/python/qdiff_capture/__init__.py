@@ -1,0 +1,132 @@
+"""Writes what an engine computes, for qdiff to judge.
+
+    from qdiff_capture import Capture
+
+    with Capture("mine", engine="my engine") as capture:
+        with capture.step(tokens):                        # a forward pass, and the token ids that it is fed
+            capture.add("embed", embedding)               # [tokens, n_embd]
+            for layer, x in enumerate(layer_outputs):
+                capture.add("layer_out", x, layer=layer)
+            capture.add("logits", logits)
+
+    qdiff run -m model.gguf --subject capture:mine
+
+The folder is written while the engine runs: elements, and a line of JSON for each array and for the end of each step. Of a
+run that is killed the steps that had ended are judged.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import sys
+
+import numpy as np
+
+__all__ = ["Capture"]
+
+# Number formats by the names that numpy, ml_dtypes and torch give them.
+FORMATS = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8_e4m3",
+           "float8_e5m2": "f8_e5m2", "int32": "i32", "int64": "i64"}
+SIZES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "f8_e4m3": 1, "f8_e5m2": 1, "i32": 4, "i64": 8}
+
+
+class Capture:
+    def __init__(self, folder=None, *, engine, **manifest):
+        """`folder` must not exist; without one, the environment's QDIFF_DUMP names it, and where that is not set nothing is
+        written. `manifest` may add `model_sha256` (checked), `arithmetic` or `end`: `qdiff schema capture` describes them."""
+        folder = folder if folder is not None else os.environ.get("QDIFF_DUMP")
+        self._lines = self._elements = None
+        self._steps = self._position = self._offset = 0
+        self._names = None
+        if folder:
+            folder = pathlib.Path(folder)
+            folder.mkdir(parents=True)
+            self._elements = open(folder / "elements.bin", "wb")
+            self._lines = open(folder / "capture.jsonl", "w")
+            self._line({"schema_version": 3, "engine": engine, **manifest})
+
+    @property
+    def writes(self):
+        """Whether anything is written."""
+        return self._lines is not None
+
+    def begin(self, tokens):
+        """Begins a forward pass of these token ids: the prompt, or a part of it, and later one token each."""
+        if self._names is not None:
+            raise RuntimeError("a step was begun before the last one ended")
+        self._names, self._tokens = set(), [int(token) for token in tokens]
+
+    def add(self, stage, array, *, layer=None, dtype=None):
+        """Adds the output of a stage: an array of numpy, of torch on any device, or whatever numpy.asarray takes.
+
+        `dtype` names the number format where the array has no word for it: "bf16" of the bits in uint16."""
+        if not self.writes:
+            return
+        if self._names is None:
+            raise RuntimeError(f"{stage} was added outside a step")
+        name = stage if layer is None else f"L{layer:02}.{stage}"
+        if name in self._names:
+            raise ValueError(f"{name} was added to this step before")
+        held, shape, elements = _elements(name, array, dtype)
+        self._elements.write(elements)
+        self._line({"step": self._steps, "name": name, "dtype": held, "shape": shape, "file": "elements.bin",
+                    "offset": self._offset})
+        self._offset += len(elements)
+        self._names.add(name)
+
+    def end(self):
+        """Ends the step: from here on it is judged."""
+        if self._names is None:
+            raise RuntimeError("no step was begun")
+        if self.writes:
+            # What a line speaks of is in the files before it.
+            self._elements.flush()
+            self._line({"end": self._steps, "first": self._position, "tokens": self._tokens})
+            self._lines.flush()
+        self._steps += 1
+        self._position += len(self._tokens)
+        self._names = None
+
+    @contextlib.contextmanager
+    def step(self, tokens):
+        """A forward pass, as `with capture.step(tokens):`; one that fails is not whole, and is not judged."""
+        self.begin(tokens)
+        yield self
+        self.end()
+
+    def close(self):
+        """Closes the files; a step that was begun is left as it is."""
+        for file in (self._elements, self._lines):
+            if file is not None:
+                file.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _line(self, fields):
+        self._lines.write(json.dumps(fields) + "\n")
+
+
+def _elements(name, array, dtype):
+    """Number format, shape and little-endian bytes of an array, row-major."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        held, shape = str(array.dtype).removeprefix("torch."), list(array.shape)
+        flat = array.detach().cpu().contiguous().reshape(-1)
+        array = flat.view(torch.uint8).numpy()
+        given = None
+    else:
+        array = np.asarray(array)
+        held, shape, given = array.dtype.name, list(array.shape), array.dtype
+        if given.byteorder == ">" or given.byteorder == "=" and sys.byteorder == "big":
+            array = array.byteswap()
+    held = dtype or FORMATS.get(held, held)
+    if held not in SIZES:
+        raise TypeError(f"{name} has dtype {held}; qdiff reads {', '.join(SIZES)}")
+    if given is not None and given.itemsize != SIZES[held]:
+        raise TypeError(f"{name} has elements of {given.itemsize} bytes, and {held} has {SIZES[held]}")
+    return held, shape, array.tobytes()
