@@ -163,8 +163,14 @@ impl<'a> Pair<'a> {
             capture.steps.push(step);
             Ok(())
         })?;
-        let seconds = start.elapsed().as_secs_f64();
-        Ok(Recording { capture, manifest: runner.manifest().clone(), fed, seconds })
+        let (seconds, mut manifest) = (start.elapsed().as_secs_f64(), runner.manifest().clone());
+        // Of an engine that hands out its steps as it dumps them.
+        let stages = capture.steps.iter().flat_map(|step| &step.stages);
+        capture.elements = stages.filter_map(|(id, stored)| Some((*id, stored.element().rounded()?))).collect();
+        if !capture.elements.is_empty() {
+            manifest.stored = capture.settle_formats(&self.oracle.graph, &manifest.arithmetic.outputs, None)?;
+        }
+        Ok(Recording { capture, manifest, fed, seconds })
     }
 
     /// Runs `runner`, from where it stands, and hands over each step when it is

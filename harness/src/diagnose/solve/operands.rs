@@ -107,9 +107,12 @@ fn told(id: StageId, d: &Displaced, done: &str) -> String {
     }
 }
 
-/// Columns of a vector that all tokens share which may be read in the place of another: `(column, of so many)`.
-pub(super) fn columns(width: usize, head: usize) -> Vec<(String, fn(usize, usize) -> usize, usize)> {
-    let mut all: Vec<(String, fn(usize, usize) -> usize, usize)> = Vec::new();
+/// A column in the place of another: in words, of the column and a number, and that number.
+type Column = (String, fn(usize, usize) -> usize, usize);
+
+/// Columns of a vector that all tokens share which may be read in the place of another.
+pub(super) fn columns(width: usize, head: usize) -> Vec<Column> {
+    let mut all: Vec<Column> = Vec::new();
     let mut by = 1;
     while by < width {
         all.push((format!("of the column {by} after, round the end,"), |c, by| c + by, by));
@@ -136,7 +139,7 @@ fn weights<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let (width, input) = (weight.extent[0], scene.e.oracle.graph.nodes[scene.node().inputs[0]].id);
     let vector = Rc::new(scene.vector(&weight.name, width));
     let own = Rc::new(Displaced::token("", |t, _| t));
-    let law = |(which, place, by): (String, fn(usize, usize) -> usize, usize)| {
+    let law = |(which, place, by): Column| {
         let (vector, own) = (vector.clone(), own.clone());
         Law::new(format!("the bias {which} is added"), 1, move |row: &RowAt| {
             let (x, from) = (vector_of(scene, input, row, &own)?, scene.token(row).1);
