@@ -128,6 +128,7 @@ pub(super) const BUGS: &[CudaBug] = &[
             &["columns 1 apart are exchanged", "head is odd"],
             &["column 1 apart", "head is odd"],
             &["1 apart, in pairs", "head is odd"],
+            &["64 pairs of columns are exchanged, 64 and 65 first"],
         ],
     ),
     bug(

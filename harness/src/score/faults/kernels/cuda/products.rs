@@ -197,6 +197,7 @@ pub(super) const BUGS: &[CudaBug] = &[
             &["offset", "half"],
             &["8 scales"],
             &["8 times", "scale"],
+            &["quants are more by 8"],
         ],
     ),
     bug(
@@ -208,6 +209,7 @@ pub(super) const BUGS: &[CudaBug] = &[
             &["fifth bit", "16..31"],
             &["high bits", "16..31"],
             &["highest bit", "16..31"],
+            &["upper bits", "the weight 16 apart, in pairs, at inputs ≡ 16..31 mod 32"],
         ],
     ),
     bug(
@@ -223,6 +225,7 @@ pub(super) const BUGS: &[CudaBug] = &[
             &["scale", "mod 16", "128..255"],
             &["scale", "modulo 16", "128..255"],
             &["scale", "upper", "128..255"],
+            &["of the field scales of the stored blocks bits 6 and 7 of the bytes 0..3 are lost"],
         ],
     ),
     bug(
@@ -248,7 +251,13 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "second-scale-never-read",
         "Q6_K: the second 16 of 32 weights have the scale of the first",
-        &[&["scale", "16 weights before"], &["scale", "16 before"], &["scale", "16..31 mod 32"], &["scale of the 16"]],
+        &[
+            &["scale", "16 weights before"],
+            &["scale", "16 before"],
+            &["scale", "16..31 mod 32"],
+            &["scale of the 16"],
+            &["the scale of the first 16 of each 32 weights is taken"],
+        ],
     ),
     bug(
         "upper-pairs-of-the-neighbouring-group",

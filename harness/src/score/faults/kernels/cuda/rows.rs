@@ -92,6 +92,7 @@ pub(super) const BUGS: &[CudaBug] = &[
             &["rotated as", "half", "rounded down"],
             &["half the position", "rounded down"],
             &["half its position", "rounded down"],
+            &["positions are divided by 2, without remainder, in the prefill only"],
         ],
     ),
     bug(
@@ -108,6 +109,7 @@ pub(super) const BUGS: &[CudaBug] = &[
             &["the bias is wrong, from head 2 on"],
             &["the bias is wrong, from column 128 on"],
             &["bias is read", "128"],
+            &["the bias of the column modulo 128 is added (one-tile-wrong:row=0,", "column=128,columns=128)"],
         ],
     ),
     bug(
