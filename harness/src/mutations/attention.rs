@@ -264,6 +264,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "query head h reads KV head h mod n_kv instead of h / group",
         seen: "the first and the last head are right, heads between are not",
         remedy: "divide the query head by n_heads / n_kv_heads",
+        // A single head that reads another has no rule.
+        entire: true,
         apply: interleaved,
         ..Mutation::PLAIN
     },
