@@ -234,7 +234,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-group-by-modulo-when-decoding",
         "when a single token is decoded, query head h reads value head h mod G",
-        &[&["kv head h mod n_kv", "@p"]],
+        &[
+            &["kv head h mod n_kv", "@p"],
+            &["the value of head h mod 2 of the cache, for head h is taken, in decode steps only"],
+        ],
         |g, n, _| context(n) && grouped(g),
         |s| {
             mixed(s, |r| {
