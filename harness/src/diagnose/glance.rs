@@ -2,7 +2,7 @@
 
 use super::heavy;
 use crate::capture::{Capture, Filter, Step};
-use crate::verdict::{Evidence, Side, outputs, right};
+use crate::verdict::{Evidence, Side, outputs, right, settle_all};
 use qdiff_engine::model::Node;
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ impl Glance {
         let first = most * OUTPUTS;
         let outputs = first..(first + OUTPUTS).min(e.node.weights[0].extent[1]);
         let all = e.side.capture;
-        let mut capture = Capture::new(all.store.clone());
+        let mut capture = all.sibling();
         for step in &all.steps {
             let mut less = Step {
                 index: step.index,
@@ -53,7 +53,8 @@ impl Glance {
             return true;
         }
         let side = Side { capture: &self.capture, ..e.side };
-        let assumed = outputs(node, e.oracle, side, filter, self.outputs.clone());
+        let mut assumed = outputs(node, e.oracle, side, filter, self.outputs.clone());
+        settle_all(e.node, &e.oracle.graph, side, &mut assumed);
         e.bad_rows().all(|row| {
             let (got, want, bound) = e.row(row);
             let (width, outputs) = (got.len(), self.outputs.clone());

@@ -137,7 +137,7 @@ struct Searcher<'a> {
     policy: &'a Policy,
     deadline: Instant,
     tried: AtomicUsize,
-    unfinished: AtomicUsize,
+    unfinished: Mutex<BTreeSet<StageId>>,
     known: Mutex<Vec<Known>>,
 }
 
@@ -167,7 +167,7 @@ pub fn explain(
         policy,
         deadline: start + budget,
         tried: AtomicUsize::new(0),
-        unfinished: AtomicUsize::new(0),
+        unfinished: Mutex::default(),
         known: Mutex::default(),
     };
     let is_first = |i: usize| (0..i).all(|j| origins[j].id.name != origins[i].id.name);
@@ -184,7 +184,7 @@ pub fn explain(
     let search = Search {
         tried: searcher.tried.into_inner(),
         seconds: start.elapsed().as_secs_f64(),
-        unfinished: searcher.unfinished.into_inner(),
+        unfinished: searcher.unfinished.into_inner().expect("nobody panics with the list").len(),
     };
     let findings = findings.into_iter().map(|(_, f)| f).collect();
     Diagnosis { verdict, findings, search }
@@ -201,6 +201,10 @@ impl Searcher<'_> {
             }
         }
         (here, inside)
+    }
+
+    fn cut_short(&self, id: StageId) {
+        self.unfinished.lock().expect("nobody panics with the list").insert(id);
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<Known>> {
@@ -255,6 +259,10 @@ impl Searcher<'_> {
         let unknown = !cause.as_ref().is_some_and(all_of_it) && !solution.as_ref().is_some_and(proved);
         if let Some(finding) = unknown.then(|| self.inside(&e, (before, tried.is_some()), &known_inside)).flatten() {
             return finding;
+        }
+        // Whatever was not tried for want of time may explain it.
+        if solution.is_none() && !whole && Instant::now() >= self.deadline {
+            self.cut_short(origin.id);
         }
         let explained = solution.is_some() || whole && cause.as_ref().is_none_or(|c| c.kind == Explains::Value);
         let shape = match &tried {
@@ -327,7 +335,7 @@ impl Searcher<'_> {
             found.extend(try_one(candidate));
         }
         if late.into_inner() {
-            self.unfinished.fetch_add(1, Ordering::Relaxed);
+            self.cut_short(e.node.id);
         }
         // What reproduces the values goes before what reproduces their size;
         // what holds of the whole stage before what holds of a part of it.

@@ -272,7 +272,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "kv-position-stuck",
         fits: Some(|_, n| matches!(n.op, Op::KvCache(_))),
-        story: "the cache length never advances: each step overwrites the same rows and attention sees only its own tokens",
+        story: "the cache holds the rows of its own step alone: its length never advances, or the exporter dumped only new rows",
         seen: "every decode step alike, attention over one key; a single batched prefill hides it",
         remedy: "advance the cache position by the number of tokens after every step",
         apply: |node, _, _| Some(node.writing(stuck)),

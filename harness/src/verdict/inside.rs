@@ -142,7 +142,7 @@ impl<'a> Inside<'a> {
                 bounds.extend_from_slice(&bound[row * width..(row + 1) * width]);
             }
         }
-        let mut capture = Capture::new(self.capture.store.clone());
+        let mut capture = self.capture.sibling();
         capture.steps.push(one);
         let own = stacked.into_iter().map(|(i, known)| (i, vec![Some(known)])).collect();
         let few = Computed { own, beneath: None };

@@ -176,7 +176,8 @@ fn survives(scene: &Scene<'_>, law: &Law<'_>) -> bool {
     let (got, want, bound) = scene.e.row(row);
     (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i])).all(|i| {
         let (alternative, reach) = (other.value[i], other.bound[i]);
-        alternative.is_nan() || (f64::from(got[i]) - alternative).abs() <= allowed(alternative, reach)
+        let allowed = allowed(alternative, reach) + scene.e.grain.reach(got[i]);
+        alternative.is_nan() || (f64::from(got[i]) - alternative).abs() <= allowed
     })
 }
 

@@ -14,7 +14,9 @@ use super::fit::{Fit, Scope, fit};
 use super::solve::{ACTIVATIONS, BITS};
 use super::{Searcher, named};
 use crate::mutations::{CauseId, Explains, FaultSite, Mutation, catalogue, find, to_digits, told};
-use crate::verdict::{Evidence, Expected, Inside, Otherwise, RowAt, Rows, right, tolerance::ELEMENT_FACTOR};
+use crate::verdict::{
+    Evidence, Expected, Inside, Otherwise, RowAt, Rows, right, settle_all, tolerance::ELEMENT_FACTOR,
+};
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource as _};
 use qdiff_engine::ops::{self, Op, Softmax, Tensor, UNIT};
 use std::sync::atomic::Ordering;
@@ -280,7 +282,10 @@ impl Tried<'_> {
         let given = self.of_one(&early);
         let (got, want, bound) = self.e.row(self.one);
         let wrong: Vec<usize> = (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i])).collect();
-        let gives = move |(value, reach): (&[f64], &[f32])| wrong.iter().all(|&i| right(got[i], value[i], reach[i]));
+        let grain = self.e.grain;
+        let gives = move |(value, reach): (&[f64], &[f32])| {
+            wrong.iter().all(|&i| right(got[i], grain.settle(got[i], value[i]), reach[i]))
+        };
         let likely: Vec<&Way> = match &given {
             Some((value, reach)) => {
                 let rows = value.data.chunks(value.row_len()).zip(reach.chunks(value.row_len()));
@@ -309,8 +314,13 @@ impl Tried<'_> {
         }
         self.searcher.tried.fetch_add(1, Ordering::Relaxed);
         let explains = |fit: &Fit| fit.whole && fit.explains() && fit.after <= LEFT * fit.before;
-        fit(self.few, &self.inside.with(&way.others, Some(self.rows)), Scope::Rows).filter(explains)?;
-        let whole = self.inside.with(&way.others, None);
+        let settled = |e: &Evidence<'_>, mut assumed: Expected| {
+            settle_all(e.node, &e.oracle.graph, e.side, &mut assumed);
+            assumed
+        };
+        let few = settled(self.few, self.inside.with(&way.others, Some(self.rows)));
+        fit(self.few, &few, Scope::Rows).filter(explains)?;
+        let whole = settled(self.e, self.inside.with(&way.others, None));
         let fit = fit(self.e, &whole, Scope::Rows).filter(explains)?;
         (bits(self.e, &whole) >= BITS).then_some(fit)
     }
