@@ -21,44 +21,29 @@ log() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
 # die MESSAGE...: say what is wrong and what to do; exit 2, qdiff's code for trouble.
 die() { log "error: $*"; exit 2; }
 
-# sources: 'HASH  FILE' for every file of the clone that may be compiled.
-sources() (
-    cd "$root"
-    { git ls-files -co --exclude-standard 2>/dev/null || find . -type f -not -path './target/*' -not -path './.git/*'; } |
-        LC_ALL=C sort | { xargs -d '\n' sha256sum 2>/dev/null || true; }
-)
-
-# claim_target: call before cargo, and give cargo --manifest-path "$manifest". All clones
-# are built under one path, a link, so that what one has compiled serves another. What
-# is compiled anew cargo tells by the times of files: the files of a clone that was not
-# the last are made old where they are as in the last suite, and new where they are not.
-# The lock on fd 8 keeps other clones from building until this script ends.
-claim_target() {
-    local owner=$CARGO_TARGET_DIR/.qdiff-clone list lock=flock same changed
-    list=$owner.sources
-    command -v flock >/dev/null || lock=true
-    mkdir -p "$CARGO_TARGET_DIR" || die "cannot write to $CARGO_TARGET_DIR. Set CARGO_TARGET_DIR to a writable directory"
-    manifest=$CARGO_TARGET_DIR/clone/Cargo.toml
-    exec 8>>"$owner.lock"
-    while "$lock" -s 8; [ "$(cat "$owner" 2>/dev/null)" != "$root" ] || [ ! -e "$manifest" ]; do
-        "$lock" -n 8 || { log "waiting for a build or test of another clone"; "$lock" 8; }
-        ln -sfn "$root" "$CARGO_TARGET_DIR/clone"
-        touch "$list"
-        same=$(sources | grep -Fxf "$list" | cut -c67-) || same=
-        changed=$(sources | grep -vFxf "$list" | cut -c67-) || changed=
-        (
-            cd "$root"
-            printf '%s' "$same" | xargs -r -d '\n' touch -d '2001-01-01'
-            printf '%s' "$changed" | xargs -r -d '\n' touch
-        )
-        echo "$root" >"$owner"
-    done
-    # The list is of what all steps of a suite have seen, and of nothing else.
-    claimed=$(sources)
-    [ ! -f "$list" ] || [ "$claimed" = "$(cat "$list")" ] || rm -f "$list"
+# members: '-p PACKAGE' for each package of the workspace, and for none outside it (fuzz/).
+members() {
+    cargo metadata -q --no-deps --format-version 1 --locked --manifest-path "$root/Cargo.toml" |
+        grep -o '"id":"[^"]*"' | sed 's/.*:"\(.*\)"/-p \1/'
 }
 
-# release_sources: call when every kind of build that a suite makes is done.
-release_sources() {
-    [ "$claimed" != "$(sources)" ] || printf '%s\n' "$claimed" >"$CARGO_TARGET_DIR/.qdiff-clone.sources"
+# claim_target: call before cargo. Cargo cannot tell two clones apart in one target
+# directory: it would run the other clone's qdiff as 'fresh'. So the packages of this
+# workspace are dropped from it when the last build was another clone's, and the lock
+# on fd 8 keeps that clone from doing the same until this script ends.
+claim_target() {
+    local owner=$CARGO_TARGET_DIR/.qdiff-clone lock=flock names
+    command -v flock >/dev/null || lock=true
+    mkdir -p "$CARGO_TARGET_DIR" || die "cannot write to $CARGO_TARGET_DIR. Set CARGO_TARGET_DIR to a writable directory"
+    exec 8>>"$owner.lock"
+    while "$lock" -s 8; [ "$(cat "$owner" 2>/dev/null)" != "$root" ]; do
+        "$lock" -n 8 || { log "waiting for a build or test of another clone"; "$lock" 8; }
+        if [ -d "$CARGO_TARGET_DIR/release" ]; then
+            names=$(members) || die "cargo cannot read $root/Cargo.toml"
+            # shellcheck disable=SC2086
+            cargo clean -q --release --locked --manifest-path "$root/Cargo.toml" $names >&2 ||
+                die "could not clear another clone's build from $CARGO_TARGET_DIR. Delete that directory, or set CARGO_TARGET_DIR to one of your own"
+        fi
+        echo "$root" >"$owner"
+    done
 }
