@@ -219,9 +219,15 @@ impl View {
             axes.push(inner);
             rest = outer;
         }
-        ensure!(rest.extent() == 1 && given.all(|axis| axis.extent() == 1), "{}", problem());
+        // What is left over holds one entry each, which need not be the first.
+        let mut first = sum(self.first, rest.place(0));
+        ensure!(rest.extent() == 1, "{}", problem());
+        for axis in given {
+            ensure!(axis.extent() == 1, "{}", problem());
+            first = sum(first, axis.place(0));
+        }
         axes.reverse();
-        Ok(Self { first: sum(self.first, rest.place(0)), axes })
+        Ok(Self { first, axes })
     }
 
     /// Its axes in this order; as they are where there is none.
@@ -442,6 +448,12 @@ mod tests {
             prop_assert_eq!(&got[1], &plain.data);
             prop_assert_eq!(next, total);
         }
+    }
+
+    #[test]
+    fn an_axis_of_one_chosen_entry_keeps_it_when_it_goes() {
+        let rows = View::of(&[4, 3], &[]).unwrap().choose(&[Choice::Rows(vec![1])]).unwrap();
+        assert_eq!(rows.reshape(&[Some(3)]).unwrap().places().unwrap(), [3, 4, 5]);
     }
 
     #[test]
