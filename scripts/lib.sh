@@ -1,6 +1,6 @@
 # Shared by every script here; source it, do not run it:
 #   source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# It sets root, cache and CARGO_TARGET_DIR, and defines log, die and claim_target.
+# It sets root, cache and CARGO_TARGET_DIR, and defines log, die, claim_target and release_target.
 # shellcheck shell=bash disable=SC2034
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -21,29 +21,24 @@ log() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
 # die MESSAGE...: say what is wrong and what to do; exit 2, qdiff's code for trouble.
 die() { log "error: $*"; exit 2; }
 
-# members: '-p PACKAGE' for each package of the workspace, and for none outside it (fuzz/).
-members() {
-    cargo metadata -q --no-deps --format-version 1 --locked --manifest-path "$root/Cargo.toml" |
-        grep -o '"id":"[^"]*"' | sed 's/.*:"\(.*\)"/-p \1/'
-}
-
-# claim_target: call before cargo. Cargo cannot tell two clones apart in one target
-# directory: it would run the other clone's qdiff as 'fresh'. So the packages of this
-# workspace are dropped from it when the last build was another clone's, and the lock
-# on fd 8 keeps that clone from doing the same until this script ends.
+# claim_target: call before cargo, and build "$clone/Cargo.toml". Cargo tells clones apart by their path and edits by the
+# times of files; scripts/one-clone makes all clones one path, with times that tell the truth. A lock on fd 8 keeps another
+# clone from taking that path until this script ends.
 claim_target() {
-    local owner=$CARGO_TARGET_DIR/.qdiff-clone lock=flock names
+    local lock=flock
     command -v flock >/dev/null || lock=true
     mkdir -p "$CARGO_TARGET_DIR" || die "cannot write to $CARGO_TARGET_DIR. Set CARGO_TARGET_DIR to a writable directory"
-    exec 8>>"$owner.lock"
-    while "$lock" -s 8; [ "$(cat "$owner" 2>/dev/null)" != "$root" ]; do
+    clone=$CARGO_TARGET_DIR/.clone
+    exec 8>>"$clone.lock"
+    while "$lock" -s 8; [ "$(readlink "$clone")" != "$root" ]; do
         "$lock" -n 8 || { log "waiting for a build or test of another clone"; "$lock" 8; }
-        if [ -d "$CARGO_TARGET_DIR/release" ]; then
-            names=$(members) || die "cargo cannot read $root/Cargo.toml"
-            # shellcheck disable=SC2086
-            cargo clean -q --release --locked --manifest-path "$root/Cargo.toml" $names >&2 ||
-                die "could not clear another clone's build from $CARGO_TARGET_DIR. Delete that directory, or set CARGO_TARGET_DIR to one of your own"
-        fi
-        echo "$root" >"$owner"
+        one_clone take
     done
+    one_clone take
+    trap release_target EXIT
 }
+
+# release_target: call after the last cargo, where no EXIT trap will run.
+release_target() { one_clone keep; }
+
+one_clone() { "$root/scripts/one-clone" "$1" "$root" "$CARGO_TARGET_DIR" "$$"; }
