@@ -9,6 +9,8 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/qdiff
 # llama.cpp takes minutes to compile: all clones share one build of it.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$cache/target}
 [[ $CARGO_TARGET_DIR = /* ]] || CARGO_TARGET_DIR=$PWD/$CARGO_TARGET_DIR
+# qdiff's own packages are built again in part only; the code is as fast.
+export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-1}
 
 # A rustup installed in this very shell is not on the PATH yet.
 if ! command -v cargo >/dev/null && [ -x "$HOME/.cargo/bin/cargo" ]; then
