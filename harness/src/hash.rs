@@ -21,19 +21,29 @@ pub fn sha256(bytes: &[u8]) -> String {
 /// file is the one hashed before (device, inode, size, and times of the last change to content and to inode, which no
 /// program sets back). A cache that cannot be used is no error.
 pub fn of_file(path: &Path, bytes: &[u8]) -> String {
-    let Some((line, changed)) = identity(path) else { return sha256(bytes) };
-    let Some(kept) = folder().map(|folder| folder.join(&sha256(line.as_bytes())[..32])) else { return sha256(bytes) };
+    kept_or(path, || Some(sha256(bytes))).unwrap_or_default()
+}
+
+/// The same of the file that this program was started from; `None` where it cannot be read.
+pub fn of_program() -> Option<String> {
+    let path = std::env::current_exe().ok()?;
+    kept_or(&path, || Some(sha256(&std::fs::read(&path).ok()?)))
+}
+
+fn kept_or(path: &Path, hash: impl FnOnce() -> Option<String>) -> Option<String> {
+    let Some((line, changed)) = identity(path) else { return hash() };
+    let Some(kept) = folder().map(|folder| folder.join(&sha256(line.as_bytes())[..32])) else { return hash() };
     if let Some(hash) = std::fs::read_to_string(&kept).ok().and_then(|text| read(&text, &line)) {
-        return hash;
+        return Some(hash);
     }
-    let hash = sha256(bytes);
+    let hash = hash()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs() as i64);
     if changed + GRAIN < now && identity(path).is_some_and(|(after, _)| after == line) {
         // Written beside and renamed: a reader never sees half a line.
         let part = kept.with_extension(format!("{}.part", std::process::id()));
         let _ = std::fs::write(&part, format!("{hash} {line}\n")).and_then(|()| std::fs::rename(&part, &kept));
     }
-    hash
+    Some(hash)
 }
 
 /// The hash in a file of the cache, if it is of the file that `line` describes.

@@ -138,11 +138,8 @@ impl<'a> Runs<'a> {
         let mut sides = chosen.on(&pair, &[FaultSite::Tokenizer])?;
         sides.taps = Filter::new(&pair.oracle.graph, &request.taps, None, None).context("--taps")?;
         let (opened, start) = (pair.opened, Instant::now());
-        let (hash, weights) = std::thread::scope(|scope| {
-            let hash = scope.spawn(|| opened.sha256());
-            let weights = weights::check(&opened.model, &opened.model, &pair.oracle, &silent);
-            (hash.join().expect("hashing does not panic"), weights)
-        });
+        let hash = opened.sha256();
+        let weights = weights::once(&hash, || weights::check(&opened.model, &opened.model, &pair.oracle, &silent));
         let weights_took = start.elapsed().as_secs_f64();
         sides.chosen.check_model(&hash)?;
         Ok(Self { request, sides, model: describe(opened, hash), weights, weights_took, pair })

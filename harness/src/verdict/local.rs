@@ -327,16 +327,20 @@ impl Row {
             None => of_row(bound),
         };
         let (mut used, mut worst) = (share(d2.sqrt(), row_allowed), 0);
-        let mut worst_share = -1.0;
-        let mut rule_needed = share(d2.sqrt(), y2.sqrt());
+        let (mut worst_share, mut furthest) = (-1.0, 0f64);
         for (i, ((g, w), b)) in got.iter().zip(want).zip(bound).enumerate() {
-            let s = share((f64::from(*g) - w).abs(), element_allowed(*b));
+            let difference = (f64::from(*g) - w).abs();
+            let s = share(difference, element_allowed(*b));
             spread.element(s);
             if s > worst_share {
                 (worst_share, worst) = (s, i);
             }
-            rule_needed = rule_needed.max(share((f64::from(*g) - w).abs(), largest));
+            // Not `f64::max`, which passes over NaN.
+            if !(difference <= furthest) {
+                furthest = difference;
+            }
         }
+        let rule_needed = share(d2.sqrt(), y2.sqrt()).max(share(furthest, largest));
         used = used.max(worst_share);
         let scale = size(want);
         Self {

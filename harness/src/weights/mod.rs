@@ -3,16 +3,18 @@
 //!
 //! `blocks` finds and describes the blocks that differ, `field` says of values that differ over equal bytes which field
 //! was decoded wrongly, `cause` looks for the fault of the catalogue that reads so, `metadata` holds the keys of two files
-//! against each other, `sides` holds what is not a file.
+//! against each other, `sides` holds what is not a file, `kept` remembers which file was compared by which program.
 
 mod blocks;
 mod cause;
 mod field;
+mod kept;
 mod metadata;
 mod sides;
 
 pub use blocks::{BlockDiff, FieldDiff};
 pub use cause::WeightCause;
+pub use kept::once;
 pub use metadata::KeyDiff;
 pub use sides::misread;
 
@@ -82,6 +84,9 @@ pub struct WeightCheck {
     pub tensors: usize,
     /// Values compared.
     pub values: u64,
+    /// Whether they were compared by an earlier run, of the same program on the same file, and found equal.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept: bool,
     /// Tensors with a differing value.
     pub mismatches: Vec<Mismatch>,
     /// Tensors that only one of two files has, or has in another shape.
