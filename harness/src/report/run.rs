@@ -305,7 +305,14 @@ fn coverage(report: &Report) -> String {
     };
     let last = if c.last_row { "; of the prompt's logits the last token's alone, as captured" } else { "" };
     let rounded = rounded_scores(report);
-    format!("{share} % ({what}); {} of {} stage rows{within}{last}{inconclusive}{rounded}", c.judged, c.asked)
+    let probed = c.probed.map_or_else(String::new, |p| {
+        format!(
+            "; {} of them by probes, which surely see an element {} times beyond its bound (--check full computes them)",
+            p.rows,
+            p.surely.0.ceil()
+        )
+    });
+    format!("{share} % ({what}); {} of {} stage rows{within}{probed}{last}{inconclusive}{rounded}", c.judged, c.asked)
 }
 
 /// Rows that were judged by what operands within their rounding give, and no more is known of them.

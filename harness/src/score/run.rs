@@ -10,7 +10,7 @@ use crate::number::Real;
 use crate::pair::{Pair, Recording, Settings};
 use crate::progress::silent;
 use crate::runners::{CPU, Faults, LLAMA, Tokens};
-use crate::verdict::{Row, assembled, rows_given};
+use crate::verdict::{CheckMode, Row, assembled, rows_given};
 use anyhow::Result;
 use qdiff_engine::model::{Config, Node, Role, StageId};
 use qdiff_engine::ops::Op;
@@ -41,6 +41,12 @@ impl<'a> ScoreRun<'a> {
         let tokens = Tokens { prompt, ubatch: prompt.len(), decode, forced: None };
         let reference = pair.run(&LLAMA, tokens, Faults::default())?;
         Ok(Self { name, pair, prompt: prompt.to_vec(), decode, reference })
+    }
+
+    /// The same with linear layers checked so.
+    pub fn checked(mut self, mode: CheckMode) -> Self {
+        self.pair.policy.mode = mode;
+        self
     }
 
     fn tokens(&self) -> Tokens<'_> {

@@ -76,7 +76,7 @@ fn agreed(request: &CompareRequest, manifests: &[Manifest; 2], console: Console<
     let settings = Settings { threads: request.threads.apply()?, store: request.memory.store(), ..Settings::default() };
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
-    pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance)?;
+    pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance, request.tolerance.check)?;
     let names = match &request.map.map {
         Some(path) => Names::read(&pair.oracle.graph, path)?,
         None => Names::of(&pair.oracle.graph),

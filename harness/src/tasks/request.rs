@@ -6,6 +6,7 @@ use crate::capture::{BUDGET, Filter, Store};
 use crate::loaded::LoadedModel;
 use crate::pair::{Settings, TIMEOUT};
 use crate::prompts::{self, Ready, Style, Template};
+use crate::verdict::CheckMode;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use qdiff_engine::cuda::Gemm;
@@ -265,6 +266,10 @@ pub struct ToleranceRequest {
     /// Allow a stage this relative L2 per row instead of its bound; repeatable, the last rule that matches wins
     #[arg(long, value_name = "GLOB=NUMBER")]
     pub tolerance: Vec<String>,
+    /// How linear layers are checked: probes judge most rows of long prompts by random combinations of their outputs, and
+    /// leave those to be computed that are doubtful
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    pub check: CheckMode,
     /// The file that set them, where it was not the command line.
     #[arg(skip)]
     pub from: Option<PathBuf>,

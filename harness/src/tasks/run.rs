@@ -104,7 +104,7 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
     let opened = request.sides.tokens.prompt.model.open()?;
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
-    pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance)?;
+    pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance, request.tolerance.check)?;
     pair.names = chosen.names(&pair.oracle.graph)?;
     let single = batch.is_none().then(|| chosen.input(&pair)).transpose()?;
     let runs = Runs::new(request, chosen, pair)?;

@@ -8,6 +8,7 @@ use crate::loaded::LoadedModel;
 use crate::machine::Machine;
 use crate::prompts::{self, Style};
 use crate::score::{Clean, FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun};
+use crate::verdict::CheckMode;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use qdiff_engine::model::{Node, Role};
@@ -40,6 +41,9 @@ pub struct ScoreRequest {
     /// Pairs of faults at once, for each source of faults
     #[arg(long, default_value_t = 12, value_name = "NUMBER", help_heading = "What is judged")]
     pub pairs: usize,
+    /// How linear layers are checked: `probe` shows what probes lose, of prompts too short to need them
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = CheckMode::Full, help_heading = "What is judged")]
+    pub check: CheckMode,
     #[command(flatten)]
     pub threads: ThreadsRequest,
 }
@@ -86,6 +90,7 @@ pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
             seconds: 0.0,
         },
         threads,
+        check: request.check,
         progress: console.progress,
     };
     match &request.model {
@@ -113,6 +118,7 @@ fn command(request: &ScoreRequest) -> String {
         (request.subject != ScoreSubject::Cpu).then(|| format!("--subject {}", request.subject.name())),
         name.map(|name| format!("--model {} --prompt {}", name.display(), request.prompt)),
         request.quick.then(|| "--quick".to_owned()),
+        (request.check == CheckMode::Probe).then(|| "--check probe".to_owned()),
         Some(format!("--pairs {}", request.pairs)),
     ];
     words.into_iter().flatten().fold("qdiff mutations score".to_owned(), |all, word| all + " " + &word)
@@ -143,6 +149,7 @@ struct Tally<'a> {
     sources: Vec<&'static FaultSource>,
     score: Score,
     threads: usize,
+    check: CheckMode,
     progress: &'a dyn Fn(&str, usize, usize),
 }
 
@@ -229,7 +236,7 @@ impl Tally<'_> {
             (1, Number::Bf16, 40, &[40]),
         ] {
             let prompt = some_tokens(length);
-            let run = ScoreRun::new(name.to_owned(), opened, &prompt, DECODE, (threads, kv))?;
+            let run = ScoreRun::new(name.to_owned(), opened, &prompt, DECODE, (threads, kv))?.checked(self.check);
             run.clean(ubatches, &mut self.score.clean)?;
         }
         Ok(())
@@ -237,7 +244,7 @@ impl Tally<'_> {
 
     fn run<'o>(&self, name: &str, opened: &'o LoadedModel, prompt: &[u32]) -> Result<ScoreRun<'o>> {
         let settings = (self.threads, Number::F32);
-        ScoreRun::new(name.to_owned(), opened, prompt, DECODE, settings)
+        Ok(ScoreRun::new(name.to_owned(), opened, prompt, DECODE, settings)?.checked(self.check))
     }
 
     /// Each independent fault in one layer of a real model, and clean runs of

@@ -41,7 +41,7 @@ pub fn sweep(request: &SweepRequest, console: Console<'_>) -> Result<SweepReport
     let opened = request.tokens.prompt.model.open()?;
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
-    pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance)?;
+    pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance, request.tolerance.check)?;
     let prompt = request.tokens.ready(&opened)?;
     let decode = request.tokens.decode;
     pair.filter.check(&pair.oracle.graph, prompt.tokens.len() + decode)?;

@@ -1,7 +1,8 @@
 //! What was asked for, and how much of it was judged.
 
-use super::{Local, Place, Side, StageResult, Status, Unjudged, rows};
+use super::{Local, Place, SEED, Side, StageResult, Status, Unjudged, rows};
 use crate::capture::{Capture, Filter, Step};
+use crate::number::Real;
 use qdiff_engine::model::{Axis, Graph, Node};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,9 +23,23 @@ pub struct Coverage {
     /// Whether the subject gave the logits of the prompt's last token alone: the other positions are not asked for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub last_row: bool,
+    /// Of the rows judged, those that probes passed on one side at least: their values were not computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probed: Option<Probed>,
     /// Whether there was no reference: then nothing is a full match.
     #[serde(default)]
     pub alone: bool,
+}
+
+/// What probes passed.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Probed {
+    /// Stage rows, on one side at least.
+    pub rows: usize,
+    /// An element of any of them that is off by more than so many of its bounds raises doubt, with probability 1 − 1e-9.
+    pub surely: Real,
+    /// What the random numbers were drawn from.
+    pub seed: u64,
 }
 
 impl Coverage {
@@ -56,6 +71,12 @@ pub(super) fn count(
             short.extend(graph.index(node.id));
         }
         coverage.asked += rows;
+        let locals = [&stage.subject, &stage.reference].into_iter().flatten();
+        if let Some(passed) = locals.clone().map(|l| l.probed).max().filter(|passed| *passed > 0) {
+            let of = coverage.probed.get_or_insert(Probed { rows: 0, surely: Real(0.0), seed: SEED });
+            of.rows += passed;
+            of.surely = Real(locals.filter_map(|l| l.surely).fold(of.surely.0, |most, surely| most.max(surely.0)));
+        }
         let inside = graph.index(node.id).is_some_and(|i| within[i]);
         if inside {
             coverage.within += rows;

@@ -4,6 +4,7 @@
 use super::apply::{State, apply};
 use super::grain::{Grain, settled};
 use super::operands::{Block, Side, Sink, Source, Stage, rows_of};
+use super::probe::{self, CheckMode, Passed};
 use super::segment::{self, Plan};
 use crate::capture::Filter;
 use crate::oracle::Oracle;
@@ -25,8 +26,15 @@ pub type Expected = Vec<Option<Valued>>;
 /// the graph (see [`super::Segment`]). What is known from neither is left out, and so are blocks of which `filter` asks
 /// for no position. The rounding of its own values to a narrow format is read off what the side has of it.
 pub fn evaluate(node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter, sink: &mut Sink<'_>) {
+    evaluate_but(node, oracle, sides, (filter, None), sink);
+}
+
+/// As [`evaluate`], but not the rows that probes have no doubt of.
+pub(super) fn evaluate_but(
+    node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], which: (&Filter, Option<&Passed>), sink: &mut Sink<'_>,
+) {
     let grains: Vec<Grain> = sides.iter().map(|side| Grain::of(node, &oracle.graph, *side)).collect();
-    exactly(node, oracle, sides, filter, &mut |mut block| {
+    exactly(node, oracle, sides, which, &mut |mut block| {
         let given = block.step.stages.get(&node.id).filter(|_| !grains[block.side].exact());
         if let Some(given) = given.and_then(|given| rows_of(node, given, &block.rows)) {
             settled(grains[block.side], &given.data, &mut block.value.to_mut().data);
@@ -36,7 +44,10 @@ pub fn evaluate(node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &F
 }
 
 /// The same, as f64 has it.
-fn exactly(node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter, sink: &mut Sink<'_>) {
+fn exactly(
+    node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], (filter, passed): (&Filter, Option<&Passed>),
+    sink: &mut Sink<'_>,
+) {
     let (graph, source): (_, &dyn WeightSource) = (&oracle.graph, &oracle.weights);
     let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source, fault: fault.as_ref() });
     let stage = Stage { node, graph, weights: faulty.as_ref().map_or(source, |m| m) };
@@ -44,7 +55,7 @@ fn exactly(node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter
     let captured = |index: usize| {
         let side = sides[index];
         let steps = (0..side.capture.steps.len()).collect();
-        Source { index, side, steps, computed: None, resumes: false, filter: Some(filter) }
+        Source { index, side, steps, computed: None, resumes: false, filter: Some(filter), passed }
     };
     let direct: Vec<_> = (0..sides.len()).filter(|&i| plans[i].is_empty()).map(captured).collect();
     let mut flow = apply(stage, &direct, &mut State::new(), sink);
@@ -55,6 +66,21 @@ fn exactly(node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter
     }
 }
 
+/// The rows of a linear layer whose operands were captured that probes have no doubt of; `None` where they save nothing.
+pub(super) fn probed(
+    node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter, mode: CheckMode,
+) -> Option<Passed> {
+    let graph = &oracle.graph;
+    let direct = sides.iter().enumerate().filter(|(_, side)| segment::plan(node, graph, side.capture).is_empty());
+    let sources: Vec<Source<'_>> = direct
+        .map(|(index, &side)| {
+            let steps = (0..side.capture.steps.len()).collect();
+            Source { index, side, steps, computed: None, resumes: false, filter: Some(filter), passed: None }
+        })
+        .collect();
+    probe::passed(Stage { node, graph, weights: &oracle.weights }, &sources, mode)
+}
+
 /// Of a linear layer whose operands were captured these outputs alone, of which the capture must hold no others.
 pub(crate) fn outputs(
     node: &Node, oracle: &Oracle<'_>, side: Side<'_>, filter: &Filter, outputs: Range<usize>,
@@ -63,7 +89,7 @@ pub(crate) fn outputs(
     let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source, fault: fault.as_ref() });
     let some = SomeOutputs { source: faulty.as_ref().map_or(source, |m| m), outputs };
     let steps = (0..side.capture.steps.len()).collect();
-    let source = Source { index: 0, side, steps, computed: None, resumes: false, filter: Some(filter) };
+    let source = Source { index: 0, side, steps, computed: None, resumes: false, filter: Some(filter), passed: None };
     let mut all: Expected = side.capture.steps.iter().map(|_| None).collect();
     // Nothing breaks it off.
     let _ = apply(Stage { node, graph, weights: &some }, &[source], &mut State::new(), &mut |block| {
@@ -95,7 +121,7 @@ impl WeightSource for SomeOutputs<'_> {
 /// writing leaves in them, as f64 has it. `None` where operands were not captured.
 pub(crate) fn assembled(node: &Node, oracle: &Oracle<'_>, side: Side<'_>, filter: &Filter) -> Expected {
     let mut all: Expected = side.capture.steps.iter().map(|_| None).collect();
-    exactly(node, oracle, &[side], filter, &mut |block| {
+    exactly(node, oracle, &[side], (filter, None), &mut |block| {
         put(node, block, &mut all);
         ControlFlow::Continue(())
     });

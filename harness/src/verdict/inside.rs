@@ -208,8 +208,15 @@ impl<'a> Inside<'a> {
         let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source, fault: fault.as_ref() });
         let stage = Stage { node, graph: &self.oracle.graph, weights: faulty.as_ref().map_or(source, |m| m) };
         let side = Side { capture, arithmetic: self.arithmetic };
-        let source =
-            Source { index: 0, side, steps, computed: Some(computed), resumes: node.id != self.node.id, filter: None };
+        let source = Source {
+            index: 0,
+            side,
+            steps,
+            computed: Some(computed),
+            resumes: node.id != self.node.id,
+            filter: None,
+            passed: None,
+        };
         let flow = apply(stage, &[source], &mut State::new(), &mut |block| {
             // Attention over rows that nobody knows cannot be evaluated.
             if block.known.is_none_or(|known| !known.contains(&false)) {

@@ -74,8 +74,11 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
             let coarse = batch.rule.coarse() || x.delta().is_some() || narrow != Format::F32;
             let mut from = 0;
             while from < step.rows() {
-                let rows = from..step.rows().min(from + batch.room());
+                let rows = of.next_rows(index, from, batch.room());
                 from = rows.end;
+                if rows.is_empty() {
+                    break;
+                }
                 if !of.asked(step, &rows) {
                     continue;
                 }

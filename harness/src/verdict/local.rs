@@ -1,12 +1,13 @@
 //! The local check: a stage's output against the f64 evaluation of its op on that runner's own captured operands.
 
-use super::evaluate::evaluate;
+use super::evaluate::{evaluate_but, probed};
 use super::grain::Grain;
 use super::operands::{Block, Side, rows_of};
+use super::probe::Passed;
 use super::rows::rows;
 use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, of_row, vacuous};
 use super::{Place, Policy, Segment, Spread};
-use crate::capture::Filter;
+use crate::capture::{Filter, Step};
 use crate::number::Real;
 use crate::oracle::Oracle;
 use qdiff_engine::model::Node;
@@ -81,6 +82,12 @@ pub struct Local {
     /// Rows judged that are known only as what operands within the rounding of their storage give.
     #[serde(default)]
     pub by_operands: usize,
+    /// Rows judged that were not evaluated, because probes have no doubt of them.
+    #[serde(default, skip_serializing_if = "none")]
+    pub probed: usize,
+    /// An element of those that is off by more than so many of its bounds would have been doubted, with probability 1 − 1e-9.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub surely: Option<Real>,
     /// Rows beyond what is allowed.
     pub bad_rows: usize,
     /// Rows judged of the prefill.
@@ -129,6 +136,10 @@ impl Local {
     }
 }
 
+fn none(count: &usize) -> bool {
+    *count == 0
+}
+
 /// Gathers the local residual of one stage of one side, block by block.
 struct Check<'a> {
     node: &'a Node,
@@ -175,6 +186,17 @@ impl Check<'_> {
                 let row = (&got.data[range.clone()], &block.value.data[range.clone()], &block.bound[range]);
                 self.row(at, row, terms, block);
             }
+        }
+    }
+
+    /// Counts a row that was not evaluated.
+    fn pass(&mut self, step: &Step, row: usize, surely: f64) {
+        let position = step.first + step.offset(row);
+        if step.has_row(self.node.id, position) && self.filter.position(position) {
+            self.local.rows += 1;
+            self.local.prefill_rows += usize::from(step.index == 0);
+            self.local.probed += 1;
+            self.local.surely = Some(Real(surely));
         }
     }
 
@@ -272,11 +294,26 @@ pub fn residuals(
         let grain = Grain::of(node, &oracle.graph, *side);
         Check { node, filter, rule, grain, local: Local::default(), seen: false, short: None }
     };
-    let mut checks: Vec<Check<'_>> = sides.iter().map(check).collect();
-    evaluate(node, oracle, sides, filter, &mut |block| {
-        checks[block.side].take(&block);
-        ControlFlow::Continue(())
-    });
+    let all = |passed: Option<&Passed>| {
+        let mut checks: Vec<Check<'_>> = sides.iter().map(check).collect();
+        evaluate_but(node, oracle, sides, (filter, passed), &mut |block| {
+            checks[block.side].take(&block);
+            ControlFlow::Continue(())
+        });
+        checks
+    };
+    let passed = rule.map_or_else(|| probed(node, oracle, sides, filter, policy.mode), |_| None);
+    let mut checks = all(passed.as_ref());
+    if let Some(passed) = passed {
+        if checks.iter().all(|check| check.local.ok() && check.local.inconclusive == 0) {
+            passed
+                .rows()
+                .for_each(|(side, step, row)| checks[side].pass(&sides[side].capture.steps[step], row, passed.surely));
+        } else {
+            // Which rows are wrong, and what of them, is evaluated.
+            checks = all(None);
+        }
+    }
     let locals = checks.into_iter().zip(sides).map(|(check, side)| {
         Some(Local { segment: Segment::of(node, &oracle.graph, side.capture), ..check.finish()? })
     });

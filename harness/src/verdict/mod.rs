@@ -1,7 +1,7 @@
 //! The verdict: each stage of each side held against its own f64 evaluation, then the stages held against each other.
 //!
 //! `evaluate` says what a stage should be on a runner's own `operands`: `apply` its op (`linear` in the runner's
-//! arithmetic, with `ties`; sums in the `orders` that are in use; `caches` as they grow), `segment` where some were not captured. `local` holds the stage to
+//! arithmetic, with `ties`, or `probe` without computing it; sums in the `orders` that are in use; `caches` as they grow), `segment` where some were not captured. `local` holds the stage to
 //! it, `global` compares the two runners, `judge` gives every stage its status and finds the origins, `coverage` counts, `health` looks
 //! for what no correct model does. `spread`, `elements`, `attention` and `logits` keep what charts are drawn from.
 
@@ -24,6 +24,7 @@ mod local;
 mod logits;
 mod operands;
 mod orders;
+mod probe;
 mod repeat;
 mod rows;
 mod segment;
@@ -35,7 +36,7 @@ pub mod tolerance;
 
 pub use attention::AttentionMap;
 pub use batches::largest_difference;
-pub use coverage::Coverage;
+pub use coverage::{Coverage, Probed};
 pub use elements::{ElementMap, Elements};
 pub use evaluate::{Expected, evaluate};
 pub(crate) use evaluate::{assembled, outputs, written};
@@ -51,6 +52,7 @@ pub(crate) use local::Row;
 pub use local::{Element, Local, residuals};
 pub use logits::{Choice, LogitsRow};
 pub use operands::{Block, Side, Sink};
+pub use probe::{CheckMode, SEED};
 pub use repeat::{Race, Repeated};
 pub(crate) use rows::rows_given;
 pub use segment::Segment;

@@ -3,6 +3,7 @@
 
 use super::evaluate::Expected;
 use super::grain;
+use super::probe::Passed;
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Filter, Step, Stored};
 use crate::formats::Format;
@@ -105,6 +106,8 @@ pub(super) struct Source<'a> {
     pub(super) resumes: bool,
     /// Whose positions alone are evaluated; all where `None`.
     pub(super) filter: Option<&'a Filter>,
+    /// Rows of a linear layer that are not evaluated: probes have no doubt of them.
+    pub(super) passed: Option<&'a Passed>,
 }
 
 /// An operand: as captured, hence exact; rounded where it was stored, or evaluated, hence uncertain.
@@ -172,6 +175,15 @@ impl<'a> Source<'a> {
     /// Whether any of the rows is asked for.
     pub(super) fn asked(&self, step: &Step, rows: &Range<usize>) -> bool {
         self.filter.is_none_or(|filter| rows.clone().any(|r| filter.position(step.first + step.offset(r))))
+    }
+
+    /// From `from` on the first rows that are evaluated and follow each other, `most` of them at most.
+    pub(super) fn next_rows(&self, index: usize, from: usize, most: usize) -> Range<usize> {
+        let rows = self.step(index).rows();
+        let passed = |row: &usize| self.passed.is_some_and(|p| p.row(self.index, index, *row));
+        let from = (from..rows).find(|row| !passed(row)).unwrap_or(rows);
+        let end = rows.min(from + most);
+        from..(from..end).find(passed).unwrap_or(end)
     }
 
     pub(super) fn step(&self, index: usize) -> &'a Step {

@@ -145,6 +145,7 @@ pub(super) fn evaluate(
                 steps: group.iter().copied().filter(|&s| node.has_state() || steps[s]).collect(),
                 computed: Some(&computed),
                 resumes: true,
+                passed: None,
                 filter: None,
             };
             let mut values: Expected = vec![None; side.capture.steps.len()];
@@ -166,7 +167,8 @@ pub(super) fn evaluate(
             debug_assert!(flow.is_continue(), "nothing breaks off");
             computed.own.insert(inside, values);
         }
-        let source = Source { index, side, steps: group, computed: Some(&computed), resumes: false, filter: None };
+        let source =
+            Source { index, side, steps: group, computed: Some(&computed), resumes: false, filter: None, passed: None };
         let rounded = !side.capture.rounding.plain();
         apply(stage, &[source], &mut of_target, &mut |mut block| {
             if rounded {

@@ -21,7 +21,7 @@ const BINS: usize = 64;
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Spread {
     /// Largest share used at each position from 0 on, over its rows, heads and
-    /// steps; `null` where nothing was judged; three digits, at most 1e9.
+    /// steps; `null` where nothing was evaluated; three digits, at most 1e9.
     #[serde(serialize_with = "short")]
     pub positions: Vec<Option<f32>>,
     /// How many elements use between `2^(i-24)` and `2^(i-23)` of what they are

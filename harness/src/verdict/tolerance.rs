@@ -1,5 +1,6 @@
 //! What is allowed: one table of factors, and the user's own rules.
 
+use super::probe::CheckMode;
 use crate::capture::{matches, stages_like};
 use globset::GlobMatcher;
 use qdiff_engine::model::{Graph, StageId};
@@ -53,15 +54,17 @@ pub fn rule(text: &str) -> anyhow::Result<(&str, f64)> {
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     rules: Vec<(GlobMatcher, f64)>,
+    /// How linear layers are checked of which no rule speaks.
+    pub mode: CheckMode,
 }
 
 impl Policy {
-    /// Reads rules `GLOB=VALUE`; the last that matches a stage wins.
+    /// Reads rules `GLOB=VALUE`; the last that matches a stage wins. Linear layers are checked in this mode.
     ///
     /// # Errors
     /// A rule that cannot be read, or matches no stage.
-    pub fn new(graph: &Graph, rules: &[String]) -> anyhow::Result<Self> {
-        let mut policy = Self::default();
+    pub fn new(graph: &Graph, rules: &[String], mode: CheckMode) -> anyhow::Result<Self> {
+        let mut policy = Self { mode, ..Self::default() };
         for text in rules {
             let (pattern, value) = rule(text)?;
             policy.rules.push((stages_like(graph, pattern)?, value));

@@ -34,6 +34,7 @@ mod locate;
 mod manual;
 mod model_files;
 mod positions;
+mod probes;
 mod project;
 mod quant_vs_ggml;
 mod real_model;

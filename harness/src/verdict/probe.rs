@@ -1,0 +1,375 @@
+//! Linear layers checked without being computed (Freivalds 1979).
+//!
+//! For `y = W·x` of m outputs, blocks of [`BLOCK`] outputs are drawn together with random numbers r: once per block
+//! `u = rᵀ·W`, reading every weight once, and then for each row `r·y − u·x = r·e`, the error of the block's outputs in a
+//! random combination, for `n + BLOCK` operations instead of `BLOCK·n`. All in f64, on the operands that the runner
+//! multiplies, quantised as it declares.
+//!
+//! *Allowed.* The bound of an output is `b = u·√n·Σ|w·x|` ([`qdiff_engine::ops::linear`]). Over a block `Σb` is linear in
+//! `|x|` as well, so one more vector `Σ|W|` gives `a = Σb/√BLOCK`, which is no more than `‖b‖`. A row is doubted from half
+//! of `a` on in any block, or half of `‖a‖` over all of its blocks, and then is computed; so is every row of a side of
+//! which one turns out wrong, and so are always the few that come nearest to doubt, of which reports tell the errors.
+//! Probes alone never convict.
+//!
+//! *Seen.* Errors of a right engine are independent between outputs, so that `r·e` is within `λ·‖r∘b‖` with probability
+//! `1 − 2·exp(−λ²/2)`: a single output off by more than `(a/2 + λ·‖r∘b‖)/|r|` raises doubt (see [`surely`]). Errors of
+//! several outputs of a block may cancel: r is drawn from a continuum, so that no two are equal, and twice; and outputs
+//! share a block with those of like weights, not with their neighbours, of which faults take several at once. That also
+//! keeps an output of small weights from hiding among large ones.
+
+use super::operands::{Source, Stage};
+use crate::arithmetic::{Accumulation, Number};
+use crate::formats::Format;
+use clap::ValueEnum;
+use qdiff_engine::ops::{Context, Op, Tensor, linear};
+use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, GgmlType, Stored, WeightSource};
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// How linear layers are checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckMode {
+    /// Every row is computed
+    Full,
+    /// Rows of linear layers are computed where random combinations of their outputs are doubtful
+    Probe,
+    /// Probes where they save time: for long prompts
+    #[default]
+    Auto,
+}
+
+/// Outputs that share a combination.
+const BLOCK: usize = 16;
+
+/// Combinations of each block.
+const PROBES: usize = 2;
+
+/// Share of what is allowed from which on a row is computed.
+const DOUBT: f64 = 0.5;
+
+/// Rows of a side that are computed whatever the probes say: those nearest to doubt.
+const COMPUTED: usize = 4;
+
+/// Rows that are taken through the weights together.
+const ROWS_AT_ONCE: usize = 512;
+
+/// Blocks whose combinations are held at once.
+const BLOCKS_AT_ONCE: usize = 64;
+
+/// Products, of rows and weights, from which on probes save time.
+const PAYS: usize = 1 << 27;
+
+/// Rows from which on they do: the weights are read three times.
+const PAYS_ROWS: usize = 48;
+
+/// Seed of the random numbers: a verdict is the same whenever it is made.
+pub const SEED: u64 = 0x71d1_ff00;
+
+/// Deviations that the errors of a right engine exceed with probability 1e-9/2 in one of [`PROBES`] combinations each.
+const DEVIATIONS: f64 = 4.7;
+
+/// Rows of a stage that the probes have no doubt of, by side, step and row.
+#[derive(Default)]
+pub(super) struct Passed {
+    rows: Vec<Vec<Vec<bool>>>,
+    /// An output that is off by more than so many of its bounds raises doubt with probability 1 − 1e-9.
+    pub(super) surely: f64,
+}
+
+impl Passed {
+    pub(super) fn row(&self, side: usize, step: usize, row: usize) -> bool {
+        self.rows.get(side).and_then(|steps| steps.get(step)?.get(row)).is_some_and(|passed| *passed)
+    }
+
+    /// All of them.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+        let steps =
+            self.rows.iter().enumerate().flat_map(|(side, steps)| (0..steps.len()).map(move |step| (side, step)));
+        steps.flat_map(|(side, step)| {
+            let rows = &self.rows[side][step];
+            (0..rows.len()).filter(|row| rows[*row]).map(move |row| (side, step, row))
+        })
+    }
+}
+
+/// Rows of one step of a side, of one format of activations.
+struct Part<'a> {
+    source: &'a Source<'a>,
+    step: usize,
+    rows: Range<usize>,
+    format: ActivationFormat,
+}
+
+/// Outputs of a block, and the random number of each in each combination.
+struct Block {
+    outputs: Vec<usize>,
+    numbers: [Vec<f64>; PROBES],
+}
+
+/// The rows that need not be computed; `None` where that saves nothing.
+pub(super) fn passed(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode) -> Option<Passed> {
+    let node = stage.node;
+    let weight = node.weights.first().filter(|_| matches!(node.op, Op::Linear) && node.faults.none())?;
+    let (n, m) = stage.weights.extent(&weight.name);
+    let parts: Vec<Part<'_>> = sides.iter().flat_map(|source| parts(stage, source, &weight.name)).collect();
+    let total: usize = parts.iter().map(|part| part.rows.len()).sum();
+    match mode {
+        CheckMode::Full => return None,
+        CheckMode::Auto if total < PAYS_ROWS || total * n * m < PAYS => return None,
+        CheckMode::Auto | CheckMode::Probe if total == 0 => return None,
+        CheckMode::Auto | CheckMode::Probe => {}
+    }
+    let count = sides.iter().map(|source| source.index + 1).max()?;
+    let mut passed = Passed { rows: vec![Vec::new(); count], surely: 0.0 };
+    let mut shares: Vec<Vec<(f64, usize, usize)>> = vec![Vec::new(); count];
+    let mut formats: Vec<ActivationFormat> = Vec::new();
+    for part in &parts {
+        if !formats.contains(&part.format) {
+            formats.push(part.format);
+        }
+    }
+    for format in formats {
+        let weights = AsMultiplied(stage.weights, format);
+        let (blocks, surely) = blocks(&weights, &weight.name);
+        passed.surely = passed.surely.max(surely);
+        let mut rest = parts.iter().filter(|part| part.format == format).peekable();
+        while rest.peek().is_some() {
+            let mut room = ROWS_AT_ONCE;
+            let batch: Vec<&Part<'_>> = std::iter::from_fn(|| {
+                let part = rest.next_if(|part| part.rows.len() <= room)?;
+                room -= part.rows.len();
+                Some(part)
+            })
+            .collect();
+            let mut of_rows = probed(stage, &weights, &batch, &blocks).into_iter();
+            for part in batch {
+                let with_place = part.rows.clone().zip(of_rows.by_ref()).map(|(row, share)| (share, part.step, row));
+                shares[part.source.index].extend(with_place);
+            }
+        }
+    }
+    for source in sides {
+        let steps = &source.side.capture.steps;
+        passed.rows[source.index] = steps.iter().map(|step| vec![false; step.rows()]).collect();
+        let of_side = &mut shares[source.index];
+        of_side.sort_by(|a, b| b.0.total_cmp(&a.0));
+        for (share, step, row) in of_side.iter().skip(COMPUTED) {
+            passed.rows[source.index][*step][*row] = *share <= DOUBT;
+        }
+    }
+    Some(passed)
+}
+
+/// What of a side can be probed: rows asked for, in an arithmetic whose errors the bound of the sums holds alone.
+fn parts<'a>(stage: Stage<'_>, source: &'a Source<'a>, name: &str) -> Vec<Part<'a>> {
+    let node = stage.node;
+    let (side, input) = (source.side, stage.graph.nodes[node.inputs[0]].id);
+    let rounding = &side.capture.rounding;
+    let (ty, (n, m)) = (stage.weights.ggml_type(name), stage.weights.extent(name));
+    let plain = side.arithmetic.parameters == Format::F32
+        && [rounding.output(node.id), rounding.stored(node.id), rounding.stored(input)]
+            .iter()
+            .all(|f| *f == Format::F32);
+    let mut parts = Vec::new();
+    for &index in source.steps.iter().filter(|_| plain && source.computed.is_none()) {
+        let step = source.step(index);
+        let rule = side.arithmetic.linear(ty, step.tokens.len());
+        let exact = rule.accumulation != Accumulation::F16 && rule.output == Number::F32;
+        let shapes = [(input, n), (node.id, m)];
+        let whole = shapes
+            .iter()
+            .all(|(id, width)| step.stages.get(id).is_some_and(|stored| *stored.shape() == [step.rows(), *width]));
+        if !exact || !whole || quant::takes_sums(ty, rule.activations) {
+            continue;
+        }
+        for from in (0..step.rows()).step_by(ROWS_AT_ONCE) {
+            let rows = from..step.rows().min(from + ROWS_AT_ONCE);
+            if source.asked(step, &rows) {
+                parts.push(Part { source, step: index, rows, format: rule.activations });
+            }
+        }
+    }
+    parts
+}
+
+/// Outputs in the order of their weights' size, in blocks; and what is surely seen in them.
+fn blocks(weights: &dyn WeightSource, name: &str) -> (Vec<Block>, f64) {
+    let (n, m) = weights.extent(name);
+    let size = |row: &mut Vec<f32>, output: usize| {
+        weights.rows(name, output, row);
+        row.iter().map(|w| w.abs()).sum::<f32>()
+    };
+    let sizes: Vec<f32> = (0..m).into_par_iter().map_init(|| vec![0f32; n], size).collect();
+    let mut outputs: Vec<usize> = (0..m).collect();
+    outputs.sort_by(|a, b| sizes[*a].total_cmp(&sizes[*b]));
+    let mut random = Random(SEED);
+    let blocks: Vec<Block> = outputs
+        .chunks(BLOCK)
+        .map(|outputs| {
+            let numbers = std::array::from_fn(|_| outputs.iter().map(|_| random.number()).collect());
+            Block { outputs: outputs.to_vec(), numbers }
+        })
+        .collect();
+    let surely =
+        outputs.chunks(BLOCK).map(|outputs| surely(outputs.iter().map(|o| f64::from(sizes[*o])))).fold(0.0, f64::max);
+    (blocks, surely)
+}
+
+/// By how many of its bounds an output of a block must be off to be seen with probability 1 − 1e-9, of the output with the
+/// smallest bound; bounds are as the sizes of the weights.
+fn surely(sizes: impl Iterator<Item = f64> + Clone) -> f64 {
+    let (count, sum) = sizes.clone().fold((0.0, 0.0), |(n, sum), size| (n + 1.0, sum + size));
+    let norm = sizes.clone().map(|size| size * size).sum::<f64>().sqrt();
+    let Some(smallest) = sizes.filter(|size| *size > 0.0).min_by(f64::total_cmp) else { return 0.0 };
+    (DOUBT * sum / f64::sqrt(count) + DEVIATIONS * LARGEST * norm) / (SMALLEST * smallest)
+}
+
+/// Range of the magnitudes of the random numbers: far enough from zero for every output to count, and no two alike.
+const SMALLEST: f64 = 0.75;
+const LARGEST: f64 = 1.25;
+
+/// splitmix64 (Steele, Lea & Flood 2014).
+struct Random(u64);
+
+impl Random {
+    /// A random sign, and a magnitude from [`SMALLEST`] to [`LARGEST`].
+    fn number(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        let unit = (z >> 12) as f64 / (1u64 << 52) as f64;
+        let magnitude = SMALLEST + (LARGEST - SMALLEST) * unit;
+        if z & 1 == 0 { magnitude } else { -magnitude }
+    }
+}
+
+/// Rows of numbers as a layer's weights.
+struct Combined<'a> {
+    rows: &'a [f32],
+    width: usize,
+}
+
+impl WeightSource for Combined<'_> {
+    fn stored(&self, _: &str) -> Stored<'_> {
+        let extent = (self.width, self.rows.len() / self.width);
+        Stored { ty: GgmlType::F32, extent, bytes: bytemuck::cast_slice(self.rows) }
+    }
+}
+
+/// Row by row of the parts, the largest share that an error takes of what is allowed; infinity where nothing can be said.
+fn probed(stage: Stage<'_>, weights: &dyn WeightSource, parts: &[&Part<'_>], blocks: &[Block]) -> Vec<f64> {
+    let node = stage.node;
+    let name = &node.weights[0].name;
+    let n = weights.extent(name).0;
+    let (mut rows, mut given, mut shares) = (Vec::new(), Vec::new(), Vec::new());
+    for part in parts {
+        operands(stage, part, n, &mut rows, &mut shares);
+        combinations(stage, part, blocks, &mut given);
+    }
+    let total = shares.len();
+    let x = Tensor { shape: vec![total, n], data: rows };
+    let magnitudes = x.map(|v| v.abs() as f32);
+    let factor = f64::from(linear::bound_factor(n));
+    // Squares over all blocks, of the errors and of what is allowed.
+    let mut sums = vec![(0f64, 0f64); total];
+    for (chunk, first) in blocks.chunks(BLOCKS_AT_ONCE).zip((0..).step_by(BLOCKS_AT_ONCE)) {
+        let (combined, absolute) = combine(weights, name, n, chunk);
+        let expected = linear::forward(&x, &context(&Combined { rows: &combined, width: n }, stage));
+        let reach = linear::forward(&magnitudes, &context(&Combined { rows: &absolute, width: n }, stage));
+        let by_row = shares.par_iter_mut().zip(&mut sums).enumerate();
+        by_row.for_each(|(row, (share, (errors, allowances)))| {
+            for (b, block) in chunk.iter().enumerate() {
+                let allowed = factor * f64::from(reach.row(row)[b]) / (block.outputs.len() as f64).sqrt();
+                for probe in 0..PROBES {
+                    let given = given[row * blocks.len() * PROBES + (first + b) * PROBES + probe];
+                    let error = (given - expected.row(row)[b * PROBES + probe]).abs();
+                    *share = worse(*share, error, allowed);
+                    *errors += error * error / PROBES as f64;
+                }
+                *allowances += allowed * allowed;
+            }
+        });
+    }
+    let with_sums = shares.into_iter().zip(sums);
+    with_sums.map(|(share, (errors, allowances))| worse(share, errors.sqrt(), allowances.sqrt())).collect()
+}
+
+fn context<'a>(source: &'a Combined<'a>, stage: Stage<'a>) -> Context<'a> {
+    Context { tokens: &[], positions: &[], source, weights: &stage.node.weights }
+}
+
+/// The larger of two shares; infinite of what is not finite.
+fn worse(share: f64, error: f64, allowed: f64) -> f64 {
+    let of_error = match error.is_finite() && allowed.is_finite() {
+        true if error == 0.0 => 0.0,
+        true if allowed > 0.0 => error / allowed,
+        _ => f64::INFINITY,
+    };
+    share.max(of_error)
+}
+
+/// Appends the rows that the runner multiplied, and infinity for those that it may have rounded this way or that.
+fn operands(stage: Stage<'_>, part: &Part<'_>, n: usize, rows: &mut Vec<f64>, shares: &mut Vec<f64>) {
+    let input = stage.graph.nodes[stage.node.inputs[0]].id;
+    let x = part.source.step(part.step).stages[&input].slice(0, part.rows.clone()).data;
+    let from = rows.len();
+    rows.resize(from + x.len(), 0.0);
+    let (values, plain) = (&mut rows[from..], part.format == ActivationFormat::F32);
+    if plain {
+        values.iter_mut().zip(&x).for_each(|(v, x)| *v = f64::from(*x));
+    } else {
+        quant::emulate(part.format, &x, values);
+    }
+    for (x, values) in x.chunks_exact(n).zip(values.chunks_exact(n)) {
+        let settled = plain
+            || quant::ties(part.format, x).is_empty() && quant::settled(part.format, values).iter().all(|d| *d == 0.0);
+        let sure = settled && values.iter().all(|v| v.is_finite());
+        shares.push(if sure { 0.0 } else { f64::INFINITY });
+    }
+}
+
+/// Appends what the runner's outputs are in each combination of each block, row by row.
+fn combinations(stage: Stage<'_>, part: &Part<'_>, blocks: &[Block], given: &mut Vec<f64>) {
+    let stored = &part.source.step(part.step).stages[&stage.node.id];
+    // A few rows at a time: of a vocabulary they are long.
+    for from in part.rows.clone().step_by(16) {
+        let y = stored.slice(0, from..part.rows.end.min(from + 16));
+        let of_rows: Vec<Vec<f64>> = (0..y.rows())
+            .into_par_iter()
+            .map(|row| {
+                let y = y.row(row);
+                let combination = |block: &Block, probe: usize| -> f64 {
+                    let pairs = block.outputs.iter().zip(&block.numbers[probe]);
+                    pairs.map(|(output, number)| number * f64::from(y[*output])).sum()
+                };
+                blocks.iter().flat_map(|block| (0..PROBES).map(move |probe| combination(block, probe))).collect()
+            })
+            .collect();
+        given.extend(of_rows.into_iter().flatten());
+    }
+}
+
+/// Of each block the combinations of its weights, and the sum of their magnitudes. f32 holds them well enough: what it
+/// rounds is as small beside what is allowed as one term is beside the whole sum.
+fn combine(weights: &dyn WeightSource, name: &str, n: usize, blocks: &[Block]) -> (Vec<f32>, Vec<f32>) {
+    let (mut combined, mut absolute) = (vec![0f32; blocks.len() * PROBES * n], vec![0f32; blocks.len() * n]);
+    let by_block = combined.par_chunks_mut(PROBES * n).zip(absolute.par_chunks_mut(n)).zip(blocks);
+    by_block.for_each(|((combined, absolute), block)| {
+        let (mut row, mut sums) = (vec![0f32; n], vec![0f64; PROBES * n]);
+        for (i, output) in block.outputs.iter().enumerate() {
+            weights.rows(name, *output, &mut row);
+            for (sums, numbers) in sums.chunks_exact_mut(n).zip(&block.numbers) {
+                let number = numbers[i];
+                sums.iter_mut().zip(&row).for_each(|(sum, w)| *sum += number * f64::from(*w));
+            }
+            absolute.iter_mut().zip(&row).for_each(|(sum, w)| *sum += w.abs());
+        }
+        combined.iter_mut().zip(sums).for_each(|(c, sum)| *c = sum as f32);
+    });
+    (combined, absolute)
+}

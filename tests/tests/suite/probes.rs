@@ -1,0 +1,96 @@
+//! Linear layers judged by probes: nothing is found that is not there, and nothing lost that the full check finds.
+
+use qdiff_tests::{folder, npz};
+use serde_json::{Value, json};
+
+const PROMPT: &str = "--prompt haiku -n 2";
+
+fn stages(report: &Value) -> Vec<(&str, &str)> {
+    let stages = report["verdict"]["stages"].as_array().unwrap();
+    stages.iter().map(|s| (s["stage"].as_str().unwrap(), s["status"].as_str().unwrap())).collect()
+}
+
+#[test]
+fn a_right_engine_is_right() {
+    let folder = folder();
+    let (code, full, text) = folder.judged(&format!("{PROMPT} --check full"));
+    assert_eq!(code, 0, "{text}");
+    let (code, probed, text) = folder.judged(&format!("{PROMPT} --check probe"));
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(stages(&full), stages(&probed));
+    let coverage = |report: &Value, key: &str| report["verdict"]["coverage"][key].clone();
+    assert_eq!(coverage(&full, "judged"), coverage(&probed, "judged"));
+    assert!(coverage(&full, "probed").is_null());
+    assert!(coverage(&probed, "probed")["rows"].as_u64().unwrap() > 0, "{text}");
+    assert!(text.contains("by probes"), "{text}");
+    // Of so short a prompt every row is computed.
+    let (_, auto, text) = folder.judged(PROMPT);
+    assert!(coverage(&auto, "probed").is_null(), "{text}");
+}
+
+/// Whatever a fault does to a linear layer, the same rows are wrong, and the same cause is named.
+#[test]
+fn faults_are_found_as_by_the_full_check() {
+    let folder = folder();
+    for fault in [
+        "tensor-mapped-wrong@L01.ffn_gate",
+        "scaled:by=1.0001@L01.ffn_down",
+        "one-column-wrong@L00.attn_out",
+        "tail-skipped@L01.ffn_up",
+        "one-row-wrong@logits",
+    ] {
+        let judged = |mode: &str| {
+            let (code, report, text) = folder.judged(&format!("{PROMPT} --inject {fault} --check {mode}"));
+            assert_eq!(code, 1, "{fault}: {text}");
+            let findings = report["verdict"]["findings"].as_array().unwrap();
+            let findings: Vec<Value> = findings.iter().map(|f| json!([f["stage"], f["cause"]["name"]])).collect();
+            let bad = report["verdict"]["stages"].as_array().unwrap().iter();
+            let bad: Vec<Value> = bad.map(|s| s["subject"]["bad_positions"].clone()).collect();
+            (findings, bad, stages(&report).into_iter().map(|(a, b)| (a.to_owned(), b.to_owned())).collect::<Vec<_>>())
+        };
+        assert_eq!(judged("probe"), judged("full"), "{fault}");
+    }
+}
+
+/// One element of one row, off by what the screen says is surely seen.
+#[test]
+fn a_single_element_is_seen() {
+    let folder = folder();
+    folder.record("right", "--prompt haiku -n 0");
+    let judged =
+        |of: &str, mode: &str| folder.told(&format!("run -m model.gguf --subject capture:{of} --check {mode}"));
+    let (code, probed, text) = judged("right", "probe");
+    assert_eq!(code, 0, "{text}");
+    let surely = probed["verdict"]["coverage"]["probed"]["surely"].as_f64().unwrap();
+    let (_, full, _) = judged("right", "full");
+    let of = |report: &Value, stage: &str| {
+        let stages = report["verdict"]["stages"].as_array().unwrap();
+        stages.iter().find(|s| s["stage"] == stage).unwrap().clone()
+    };
+    for stage in ["L00.q_proj", "L01.attn_out", "L01.ffn_gate", "L00.ffn_down", "logits"] {
+        // Four bounds are allowed of one element.
+        let worst = &of(&full, stage)["subject"]["worst"];
+        let off = (surely + 1.0) * worst["allowed"].as_f64().unwrap() / 4.0;
+        let [row, index] = [&worst["place"]["position"], &worst["index"]].map(|v| v.as_u64().unwrap() as usize);
+        let rows = of(&full, stage)["subject"]["rows"].as_u64().unwrap() as usize;
+        let changed = folder.join(stage);
+        std::fs::create_dir(&changed).unwrap();
+        for file in ["capture.npz", "manifest.json"] {
+            std::fs::copy(folder.join("right").join(file), changed.join(file)).unwrap();
+        }
+        npz::rewrite(&changed.join("capture.npz"), |name, mut npy| {
+            if name == format!("prefill/{stage}") {
+                let start = npz::data(&npy);
+                let width = (npy.len() - start) / 4 / rows;
+                let element = &mut npy[start + 4 * (row * width + index)..][..4];
+                let value = f32::from_le_bytes(element.try_into().unwrap());
+                element.copy_from_slice(&((f64::from(value) + off) as f32).to_le_bytes());
+            }
+            Some(npy)
+        });
+        let (code, report, text) = judged(stage, "probe");
+        assert_eq!(code, 1, "{stage}: {text}");
+        let of = of(&report, stage);
+        assert_eq!((&of["status"], &of["subject"]["bad_positions"]), (&json!("diverged"), &json!([row])), "{text}");
+    }
+}
