@@ -86,6 +86,9 @@ pub struct Finding {
     /// Stages of its segment, not captured, that the explanation is about; none where it is about the stage itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inside: Vec<StageId>,
+    /// Whether the stages that read it were made of the right values: what was captured is wrong, and not the engine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unread: bool,
     /// What explains it, if anything known does.
     pub cause: Option<Cause>,
     /// What was computed instead, solved for where nothing known explains it.
@@ -271,7 +274,7 @@ impl Searcher<'_> {
             // More of it is looked at than each hypothesis is tried on.
             Some(_) => describe(&self.evidence(node, part(DESCRIBED).as_ref().unwrap_or(capture))),
         };
-        Finding { id: origin.id, inside: Vec::new(), cause, solution, shape }
+        Finding { id: origin.id, inside: Vec::new(), unread: origin.unread, cause, solution, shape }
     }
 
     /// What explains a segment by stages that were not captured.
@@ -295,7 +298,7 @@ impl Searcher<'_> {
                 (None, Some(Solution { what, when: None, confidence, coarser: false, elements, held_out, used }))
             }
         };
-        Some(Finding { id: e.node.id, inside: found.stages, cause, solution, shape: String::new() })
+        Some(Finding { id: e.node.id, inside: found.stages, unread: false, cause, solution, shape: String::new() })
     }
 
     /// What the subject gave and should have given, as far as `capture` holds it.

@@ -12,6 +12,12 @@ use crate::verdict::Verdict;
 /// What is said where nothing in the catalogue fits.
 pub(super) const UNKNOWN: &str = "no known cause";
 
+/// What is said of a stage that is wrong as it was captured, while what reads it is right.
+const UNREAD: &str = "but the engine went on from the right values: this is wrong in the capture alone";
+
+/// What to do about it.
+const EXPORTER: &str = "look at what is captured there: another buffer or layout than the next stages read, or the right one at another moment";
+
 /// `at L07.q_rope, all positions: STORY (NAME)`.
 pub(super) fn headline(verdict: &Verdict, finding: &Finding) -> String {
     format!("at {}, {}: {}", verdict.name(finding.id), positions(verdict, finding), story(finding))
@@ -65,12 +71,14 @@ pub(super) fn ended(outcome: Outcome, headline: String) -> Fate {
 /// What is wrong of a finding: the cause, and what the residual looks like where the cause does not say all of it.
 pub(super) fn story(finding: &Finding) -> String {
     let cause = finding.told().unwrap_or_else(|| UNKNOWN.to_owned());
-    if finding.shape.is_empty() { cause } else { format!("{cause}: {}", finding.shape) }
+    let what = if finding.shape.is_empty() { cause } else { format!("{cause}: {}", finding.shape) };
+    if finding.unread { format!("{what}; {UNREAD}") } else { what }
 }
 
 /// The cause of the first origin, what fits as well, the remedy, and whether the search was cut short.
 pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
     let mut lines = Vec::new();
+    let unread = diagnosis.findings.first().is_some_and(|f| f.unread);
     if let Some(s) = diagnosis.findings.first().and_then(|f| f.solution.as_ref()) {
         lines.push(("cause", shown(s)));
     } else if let Some(c) = diagnosis.findings.first().and_then(|f| f.cause.as_ref()) {
@@ -78,8 +86,9 @@ pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
         if !c.ties.is_empty() {
             lines.push(("fits too", list(&c.ties)));
         }
-        lines.push(("remedy", c.remedy.clone()));
+        lines.extend((!unread).then(|| ("remedy", c.remedy.clone())));
     }
+    lines.extend(unread.then(|| ("remedy", EXPORTER.to_owned())));
     let Search { seconds, unfinished, .. } = diagnosis.search;
     if unfinished > 0 {
         let origins = counted(unfinished, "origin");

@@ -3,7 +3,7 @@
 use super::rows;
 use super::{
     AttentionMap, Coverage, ElementMap, Global, Local, LogitsRow, Policy, Segment, Side, Symptom, Unjudged, attention,
-    coverage, elements, global, health, logits, residuals,
+    coverage, elements, global, health, logits, residuals, unread,
 };
 use crate::capture::Filter;
 use crate::metrics::{argmax, largest_difference, margin};
@@ -57,6 +57,9 @@ pub struct StageResult {
     pub inputs: Vec<StageId>,
     /// Whether it is where a fault begins.
     pub origin: bool,
+    /// Whether it is wrong as it was captured, while the stages that read it were made of the right values.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unread: bool,
     /// Residual of the subject.
     pub subject: Option<Local>,
     /// Residual of the reference.
@@ -176,6 +179,7 @@ pub fn judge(
                 status: own_status(of_subject.as_ref(), of_reference.as_ref(), alone),
                 inputs: node.reads().map(|i| graph.nodes[i].id).collect(),
                 origin: false,
+                unread: false,
                 global: global::compare(node, subject.capture, reference.capture, filter),
                 subject: of_subject,
                 reference: of_reference,
@@ -185,6 +189,15 @@ pub fn judge(
         .collect();
     let within = within(graph, &mut stages, alone);
     mark_origins(oracle, &mut stages);
+    if unread::mark(oracle, subject, (filter, policy), (&mut stages, alone)) {
+        for stage in &mut stages {
+            stage.origin = false;
+            if stage.status == Status::Inherited {
+                stage.status = Status::Match;
+            }
+        }
+        mark_origins(oracle, &mut stages);
+    }
     let last = graph.nodes.last().filter(|n| filter.stage(n.id));
     let (coverage, unjudged) = coverage::count(graph, &asked, &stages, (&within, alone), subject, filter);
 
@@ -258,7 +271,7 @@ fn within(graph: &Graph, stages: &mut [StageResult], alone: bool) -> Vec<bool> {
     covered
 }
 
-fn own_status(subject: Option<&Local>, reference: Option<&Local>, alone: bool) -> Status {
+pub(super) fn own_status(subject: Option<&Local>, reference: Option<&Local>, alone: bool) -> Status {
     let open = |local: &Local| local.inconclusive > 0;
     match (subject, reference) {
         (Some(s), _) if s.non_finite.is_some() => Status::Poisoned,
@@ -306,7 +319,8 @@ fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult]) {
             }
             _ => {}
         }
-        tainted[index] |= stage.origin;
+        // What was captured there went nowhere.
+        tainted[index] |= stage.origin && !stage.unread;
     }
 }
 

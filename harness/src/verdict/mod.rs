@@ -2,7 +2,7 @@
 //!
 //! `evaluate` says what a stage should be on a runner's own `operands`: `apply` its op (`linear` in the runner's
 //! arithmetic, with `ties`, or `probe` without computing it; sums in the `orders` that are in use; `caches` as they grow), `segment` where some were not captured. `local` holds the stage to
-//! it, `global` compares the two runners, `judge` gives every stage its status and finds the origins, `coverage` counts, `health` looks
+//! it, `global` compares the two runners, `judge` gives every stage its status and finds the origins, `unread` tells what was captured and never read, `coverage` counts, `health` looks
 //! for what no correct model does. `spread`, `elements`, `attention` and `logits` keep what charts are drawn from.
 
 mod apply;
@@ -33,6 +33,7 @@ mod softmax;
 mod spread;
 mod ties;
 pub mod tolerance;
+mod unread;
 
 pub use attention::AttentionMap;
 pub use batches::largest_difference;

@@ -12,6 +12,7 @@ mod documents;
 mod ends;
 mod errors;
 mod excuses;
+mod exporter_mistakes;
 mod exporters;
 mod false_alarms;
 mod false_causes;

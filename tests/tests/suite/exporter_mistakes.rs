@@ -1,0 +1,81 @@
+//! What an exporter got wrong is not said of the engine: the stages that read the right values tell.
+
+use qdiff_tests::{folder, npz};
+use serde_json::{Value, json};
+
+fn floats(npy: &[u8]) -> Vec<f32> {
+    npy[npz::data(npy)..].as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+/// A dump that is wrong in one stage, of an engine that went on from the right values: one origin, and the engine is not
+/// blamed. What was dumped instead is told where it is known.
+#[test]
+fn a_wrong_dump_of_one_stage_is_no_fault_of_the_engine() {
+    let folder = folder();
+    folder.record("right", "--prompt haiku -n 1");
+    // Another stage in the place of one, or the same one changed.
+    type Change = fn(&mut [f32]);
+    let cases: [(&str, &str, Change, &str); 5] = [
+        ("L01.attn_out", "L01.attn_residual", |_| (), "L00.layer_out is added as well"),
+        ("L00.q_rope", "L00.q_biased", |_| (), "rope-not-on-q"),
+        ("L01.ffn_act", "L01.ffn_up", |_| (), "ffn_up"),
+        ("L00.ffn_norm", "L00.ffn_norm", |v| v.iter_mut().for_each(|v| *v *= 1.5), "1.5"),
+        ("L01.ffn_gate", "L01.ffn_gate", |v| v.reverse(), ""),
+    ];
+    for (i, (stage, instead, change, told)) in cases.into_iter().enumerate() {
+        let dump = format!("dump-{i}");
+        std::fs::create_dir(folder.join(&dump)).unwrap();
+        for file in ["capture.npz", "manifest.json"] {
+            std::fs::copy(folder.join("right").join(file), folder.join(&dump).join(file)).unwrap();
+        }
+        let mut other = Vec::new();
+        npz::rewrite(&folder.join("right/capture.npz"), |name, npy| {
+            if name.ends_with(&format!("/{instead}")) {
+                other.push((name.split_once('/').unwrap().0.to_owned(), floats(&npy)));
+            }
+            Some(npy)
+        });
+        npz::rewrite(&folder.join(&dump).join("capture.npz"), |name, mut npy| {
+            let (step, of) = name.split_once('/').unwrap();
+            if of == stage {
+                let mut values = other.iter().find(|(s, _)| s == step).unwrap().1.clone();
+                change(&mut values);
+                let start = npz::data(&npy);
+                for (to, value) in npy[start..].as_chunks_mut::<4>().0.iter_mut().zip(values) {
+                    *to = value.to_le_bytes();
+                }
+            }
+            Some(npy)
+        });
+        let (code, report, text) = folder.told(&format!("run -m model.gguf --subject capture:{dump}"));
+        assert_eq!(code, 1, "{stage}: {text}");
+        let findings = report["verdict"]["findings"].as_array().unwrap();
+        let found: Vec<&Value> = findings.iter().map(|f| &f["stage"]).collect();
+        assert_eq!(found, [&json!(stage)], "{text}");
+        assert_eq!(findings[0]["unread"], true, "{text}");
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("wrong in the capture alone") && words.contains(told), "{stage}: {text}");
+        assert!(words.contains("look at what is captured there"), "{text}");
+        // Nothing after it is said to follow from it.
+        let stages = report["verdict"]["stages"].as_array().unwrap();
+        let others = stages.iter().filter(|s| s["stage"] != stage && s["status"] != "match");
+        assert_eq!(others.count(), 0, "{stage}: {text}");
+    }
+}
+
+/// A fault of the engine is none of its exporter: what follows is made of the wrong values.
+#[test]
+fn a_fault_of_the_engine_is_its_own() {
+    let folder = folder();
+    for fault in [
+        "scaled:by=1.5@L00.ffn_norm",
+        "rope-not-on-q@L01.q_rope",
+        "residual-missing@L01.attn_residual",
+        "zeroed@L00.v_cache",
+    ] {
+        let (code, report, text) = folder.judged(&format!("--prompt haiku -n 1 --inject {fault}"));
+        assert_eq!(code, 1, "{fault}: {text}");
+        let findings = report["verdict"]["findings"].as_array().unwrap();
+        assert!(findings.iter().all(|f| f["unread"].is_null()), "{fault}: {text}");
+    }
+}
