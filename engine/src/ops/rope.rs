@@ -41,9 +41,10 @@ impl Rope {
         }
     }
 
-    fn angle<F: Real>(&self, position: f64, i: usize) -> F {
-        let exponent = F::of(-2.0 * i as f64 / self.rotated as f64);
-        F::of(position) * F::of(self.base).powf(exponent)
+    /// Angle of each plane at position 1.
+    fn frequencies<F: Real>(&self) -> Vec<F> {
+        let exponents = (0..self.rotated / 2).map(|i| F::of(-2.0 * i as f64 / self.rotated as f64));
+        exponents.map(|exponent| F::of(self.base).powf(exponent)).collect()
     }
 }
 
@@ -52,10 +53,10 @@ pub fn forward<F: Real>(rope: &Rope, x: &Tensor<F>, positions: &[f64]) -> Tensor
     let d = rope.head_dim;
     let heads = x.row_len() / d;
     let mut y = Tensor { shape: vec![x.rows(), heads, d], data: x.data.clone() };
-    let width = heads * d;
+    let (width, frequencies) = (heads * d, rope.frequencies::<F>());
     for (row, &p) in y.data.chunks_mut(width.max(1)).zip(positions) {
-        for i in 0..rope.rotated / 2 {
-            let (sin, cos) = rope.angle::<F>(p, i).sin_cos();
+        for (i, frequency) in frequencies.iter().enumerate() {
+            let (sin, cos) = (F::of(p) * *frequency).sin_cos();
             let (a, b) = rope.pair(i);
             for head in row.chunks_mut(d) {
                 let (x0, x1) = (head[a], head[b]);
@@ -73,11 +74,10 @@ pub fn forward<F: Real>(rope: &Rope, x: &Tensor<F>, positions: &[f64]) -> Tensor
 pub fn bound(rope: &Rope, y: &Tensor<f64>, positions: &[f64]) -> Vec<f32> {
     let d = rope.head_dim;
     let width = y.row_len();
-    let mut bound = vec![0f32; y.data.len()];
+    let (mut bound, frequencies) = (vec![0f32; y.data.len()], rope.frequencies::<f64>());
     for ((row, out), &p) in y.data.chunks(width.max(1)).zip(bound.chunks_mut(width.max(1))).zip(positions) {
-        for i in 0..rope.rotated / 2 {
-            let angle: f64 = rope.angle(p, i);
-            let factor = UNIT * (3.0 + angle.abs() * (2.0 + i as f64));
+        for (i, frequency) in frequencies.iter().enumerate() {
+            let factor = UNIT * (3.0 + (p * frequency).abs() * (2.0 + i as f64));
             let (a, b) = rope.pair(i);
             for (head, out) in row.chunks(d).zip(out.chunks_mut(d)) {
                 let reach = (factor * head[a].hypot(head[b])) as f32;
@@ -91,10 +91,10 @@ pub fn bound(rope: &Rope, y: &Tensor<f64>, positions: &[f64]) -> Vec<f32> {
 
 /// How uncertain operands make the result: each plane's two are turned into each other.
 pub fn propagate_error(rope: &Rope, dx: &[f32], width: usize, positions: &[f64]) -> Vec<f32> {
-    let mut out = dx.to_vec();
+    let (mut out, frequencies) = (dx.to_vec(), rope.frequencies::<f64>());
     for (row, &p) in out.chunks_mut(width.max(1)).zip(positions) {
-        for i in 0..rope.rotated / 2 {
-            let (sin, cos) = rope.angle::<f64>(p, i).sin_cos();
+        for (i, frequency) in frequencies.iter().enumerate() {
+            let (sin, cos) = (p * frequency).sin_cos();
             let (sin, cos) = (sin as f32, cos as f32);
             let (a, b) = rope.pair(i);
             for head in row.chunks_mut(rope.head_dim) {

@@ -5,6 +5,7 @@ use super::grain::Grain;
 use super::operands::{Block, Side, rows_of};
 use super::probe::Passed;
 use super::rows::rows;
+use super::spread::Bins;
 use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, of_row, vacuous};
 use super::{Place, Policy, Segment, Spread};
 use crate::capture::{Filter, Step};
@@ -364,19 +365,25 @@ impl Row {
             None => of_row(bound),
         };
         let (mut used, mut worst) = (share(d2.sqrt(), row_allowed), 0);
-        let (mut worst_share, mut furthest) = (-1.0, 0f64);
-        for (i, ((g, w), b)) in got.iter().zip(want).zip(bound).enumerate() {
-            let difference = (f64::from(*g) - w).abs();
-            let s = share(difference, element_allowed(*b));
-            spread.element(s);
-            if s > worst_share {
-                (worst_share, worst) = (s, i);
+        let (mut worst_share, mut furthest, mut bins) = (-1.0, 0f64, Bins::default());
+        let parts = got.chunks(LANES).zip(want.chunks(LANES)).zip(bound.chunks(LANES));
+        for (first, ((got, want), bound)) in (0..).step_by(LANES).zip(parts) {
+            // By themselves, so that they are divided together.
+            let (mut differences, mut shares) = ([0f64; LANES], [0f64; LANES]);
+            for (i, ((g, w), b)) in got.iter().zip(want).zip(bound).enumerate() {
+                differences[i] = (f64::from(*g) - w).abs();
+                shares[i] = share(differences[i], element_allowed(*b));
             }
-            // Not `f64::max`, which passes over NaN.
-            if !(difference <= furthest) {
-                furthest = difference;
+            for (i, (s, difference)) in shares.into_iter().zip(differences).take(got.len()).enumerate() {
+                bins.count(s);
+                if s > worst_share {
+                    (worst_share, worst) = (s, first + i);
+                }
+                // Not `f64::max`, which passes over NaN.
+                furthest = if difference <= furthest { furthest } else { difference };
             }
         }
+        spread.elements(&bins);
         let rule_needed = share(d2.sqrt(), y2.sqrt()).max(share(furthest, largest));
         used = used.max(worst_share);
         let scale = size(want);
@@ -391,12 +398,14 @@ impl Row {
     }
 }
 
+/// Elements whose shares are computed together.
+const LANES: usize = 8;
+
 /// Share of what is allowed; nothing is allowed of nothing.
 fn share(difference: f64, allowed: f64) -> f64 {
-    match difference.is_finite() && allowed.is_finite() {
-        true if difference == 0.0 => 0.0,
-        true if allowed > 0.0 => difference / allowed,
-        // Also of a finite value where f64, on operands that are not, has none.
-        _ => f64::INFINITY,
-    }
+    // Infinite also of a finite value where f64, on operands that are not, has none. All is computed before it is chosen
+    // from, so that many are at once.
+    let quotient = if allowed > 0.0 { difference / allowed } else { f64::INFINITY };
+    let quotient = if difference == 0.0 { 0.0 } else { quotient };
+    if difference.is_finite() & allowed.is_finite() { quotient } else { f64::INFINITY }
 }

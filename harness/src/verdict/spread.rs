@@ -43,15 +43,11 @@ impl Spread {
         *seen = Some(seen.map_or(share, |s| s.max(share)));
     }
 
-    /// Counts an element that uses `share` of what it is allowed.
-    pub(super) fn element(&mut self, share: f64) {
-        // The exponent of an IEEE double is the floor of its binary logarithm.
-        let exponent = (share.to_bits() >> 52) as i64 & 0x7ff;
-        let bin = (exponent - 1023 + BIN_OF_ONE as i64).clamp(0, BINS as i64 - 1) as usize;
-        if self.elements.len() <= bin {
-            self.elements.resize(bin + 1, 0);
-        }
-        self.elements[bin] += 1;
+    /// Adds elements by their bins.
+    pub(super) fn elements(&mut self, bins: &Bins) {
+        let used = bins.0.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+        self.elements.resize(self.elements.len().max(used), 0);
+        self.elements.iter_mut().zip(bins.0).for_each(|(sum, count)| *sum += count);
     }
 
     /// Keeps `element` if it is among the worst.
@@ -61,6 +57,24 @@ impl Spread {
             self.worst.insert(at, element);
             self.worst.truncate(WORST);
         }
+    }
+}
+
+/// Counts of elements by the share that they use of what they are allowed.
+pub(super) struct Bins([u64; BINS]);
+
+impl Default for Bins {
+    fn default() -> Self {
+        Self([0; BINS])
+    }
+}
+
+impl Bins {
+    /// Counts an element that uses `share`.
+    pub(super) fn count(&mut self, share: f64) {
+        // The exponent of an IEEE double is the floor of its binary logarithm.
+        let exponent = (share.to_bits() >> 52) as i64 & 0x7ff;
+        self.0[(exponent - 1023 + BIN_OF_ONE as i64).clamp(0, BINS as i64 - 1) as usize] += 1;
     }
 }
 
@@ -74,10 +88,15 @@ mod tests {
 
     #[test]
     fn bins_are_powers_of_two() {
-        let mut spread = Spread::default();
-        for share in [0.0, 1e-30, 1.0, 1.99, 0.5, 2.0, f64::INFINITY] {
-            spread.element(share);
+        let (mut spread, mut bins) = (Spread::default(), Bins::default());
+        for share in [0.0, 1e-30, 1.0, 1.99, 0.5, 2.0] {
+            bins.count(share);
         }
+        spread.elements(&bins);
+        assert_eq!(spread.elements.len(), BIN_OF_ONE + 2);
+        let mut beyond = Bins::default();
+        beyond.count(f64::INFINITY);
+        spread.elements(&beyond);
         assert_eq!(spread.elements[0], 2);
         assert_eq!(spread.elements[BIN_OF_ONE - 1..=BIN_OF_ONE + 1], [1, 2, 1]);
         assert_eq!(spread.elements[BINS - 1], 1);
