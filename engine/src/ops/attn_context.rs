@@ -31,7 +31,9 @@ pub fn forward<F: Real>(a: &Attention, w: &Tensor<F>, v: &Tensor<F>) -> Tensor<F
 pub fn bound(a: &Attention, w: &Tensor<f64>, v: &Tensor<f64>) -> Vec<f32> {
     let n = v.rows() as f64;
     let factor = UNIT * (n.sqrt() + n / 16.0).max(1.0);
-    forward(a, &w.map(f64::abs), &v.map(f64::abs)).data.iter().map(|reach| (factor * reach + n * TINY) as f32).collect()
+    let size = |v: f64| v.abs() as f32;
+    let reach = forward(a, &w.map(size), &v.map(size)).data;
+    reach.into_iter().map(|reach| (factor * f64::from(reach) + n * TINY) as f32).collect()
 }
 
 #[cfg(test)]
