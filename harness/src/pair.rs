@@ -20,6 +20,8 @@ use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Node;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How both runners run.
@@ -54,6 +56,9 @@ impl Default for Settings {
         }
     }
 }
+
+/// How often it is looked how far a runner is.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What both runners share.
 pub struct Pair<'a> {
@@ -184,13 +189,22 @@ impl<'a> Pair<'a> {
         let taps = |node: &Node| runner.taps(node);
         let want = Want::new(&self.oracle.graph, &self.filter, &taps, &self.settings.store);
         let what = format!("running {}", runner.manifest().name);
-        let (mut done, total) = (0, tokens.steps());
-        (self.progress)(&what, done, total);
-        runners::run(runner, tokens, &want, |step| {
-            done += 1;
-            (self.progress)(&what, done, total);
-            each(step)
+        let total = (tokens.steps() * want.taken().1).max(1);
+        let (ended, end) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            // A step may take minutes: its stages are counted as they come.
+            scope.spawn(|| {
+                let end = end;
+                while end.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                    (self.progress)(&what, want.taken().0.min(total - 1), total);
+                }
+            });
+            (self.progress)(&what, 0, total);
+            let fed = runners::run(runner, tokens, &want, &mut each);
+            drop(ended);
+            fed
         })
+        .inspect(|_| (self.progress)(&what, total, total))
     }
 
     /// Reads what an engine dumped that was told to run `tokens`.

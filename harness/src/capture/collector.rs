@@ -7,6 +7,7 @@ use qdiff_engine::ops::Tensor;
 use qdiff_engine::tap::TapSink;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Which stages and rows of a run are kept, and where.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub struct Want {
     positions: Option<HashSet<usize>>,
     /// Where the tensors go.
     pub store: Arc<Store>,
+    /// Stages taken so far, of all steps.
+    taken: AtomicUsize,
 }
 
 impl Want {
@@ -31,18 +34,36 @@ impl Want {
             choice: graph.nodes.last().map(|n| n.id),
             positions: filter.positions.clone(),
             store: store.clone(),
+            taken: AtomicUsize::new(0),
         })
+    }
+
+    /// How many stages were taken so far, of all steps, and how many are wanted of each.
+    pub fn taken(&self) -> (usize, usize) {
+        (self.taken.load(Ordering::Relaxed), self.stages.len())
     }
 
     /// Only the logits of the last token of every step, which choose the next.
     pub fn choice(graph: &Graph, store: &Arc<Store>) -> Arc<Self> {
         let choice = graph.nodes.last().map(|n| n.id);
-        Arc::new(Self { stages: HashMap::new(), choice, positions: None, store: store.clone() })
+        Arc::new(Self {
+            stages: HashMap::new(),
+            choice,
+            positions: None,
+            store: store.clone(),
+            taken: AtomicUsize::new(0),
+        })
     }
 
     /// Nothing at all: an untapped run.
     pub fn nothing() -> Arc<Self> {
-        Arc::new(Self { stages: HashMap::new(), choice: None, positions: None, store: Store::usual(None) })
+        Arc::new(Self {
+            stages: HashMap::new(),
+            choice: None,
+            positions: None,
+            store: Store::usual(None),
+            taken: AtomicUsize::new(0),
+        })
     }
 }
 
@@ -96,6 +117,7 @@ impl Collector {
         let Some(axis) = self.want.stages.get(&id) else {
             return true;
         };
+        self.want.taken.fetch_add(1, Ordering::Relaxed);
         let tensor = match (&self.step.kept, axis) {
             (Some(kept), _) if kept.is_empty() => return true,
             (Some(kept), Some(axis)) => select(&tensor, *axis, kept),
