@@ -32,6 +32,8 @@ pub enum BenchReport {
     },
     /// A whole run.
     Run(WholeRun),
+    /// Verdicts alone.
+    Verdict(VerdictBench),
     /// llama.cpp tapped.
     TappedPrefill {
         /// Name of the prompt.
@@ -80,6 +82,34 @@ pub struct WholeRun {
     pub ratio: f64,
     /// Rounds measured.
     pub rounds: u16,
+}
+
+/// What judging takes; on file, what REPORT.md tells.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub struct VerdictBench {
+    /// Name of the model.
+    pub model: String,
+    /// Threads.
+    pub threads: usize,
+    /// Rounds; every figure is a median over them.
+    pub rounds: u16,
+    /// By the number of tokens.
+    pub verdicts: Vec<VerdictRow>,
+}
+
+/// Seconds that a prompt of so many tokens takes.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct VerdictRow {
+    /// Tokens of the prompt.
+    pub tokens: usize,
+    /// llama.cpp's prefill with every stage tapped.
+    pub reference: f64,
+    /// The CPU engine's.
+    pub subject: f64,
+    /// Judging both with every row computed.
+    pub full: Option<f64>,
+    /// Judging both with probes.
+    pub probed: f64,
 }
 
 /// What was measured of the CUDA engine; on file, what REPORT.md tells.
@@ -137,6 +167,7 @@ impl Document for BenchReport {
             Self::Speed(speed) => of_speed(speed),
             Self::Cuda { now, before } => now.screen(before.as_ref()),
             Self::Run(run) => of_run(run),
+            Self::Verdict(verdicts) => verdicts.screen(),
             Self::Soak { device, position } => {
                 let headline = format!("memory stayed flat to position {position}, the end of the context");
                 measured(device.clone(), headline, Vec::new())
@@ -193,6 +224,47 @@ fn of_run(run: &WholeRun) -> Screen {
             Section::table("Time and memory", Table::new(&["", "seconds", "GiB, peak"], &[1, 2], rows.into_iter())),
         ],
     )
+}
+
+impl VerdictBench {
+    /// What it tells.
+    pub(super) fn screen(&self) -> Screen {
+        let none = || NONE.to_owned();
+        let before = std::iter::once(None).chain(self.verdicts.iter().map(Some));
+        let rows = self.verdicts.iter().zip(before).map(|(r, before)| {
+            let mut cells = vec![r.tokens.to_string()];
+            cells.extend([r.reference, r.subject].map(|seconds| format!("{seconds:.2}")));
+            cells.push(r.full.map_or_else(none, |seconds| format!("{seconds:.2}")));
+            cells.push(format!("{:.2}", r.probed));
+            cells.push(format!("{:.2}", r.probed / r.reference));
+            cells.push(before.map_or_else(none, |before| format!("{:.2}", r.probed / before.probed)));
+            cells
+        });
+        let columns =
+            ["tokens", "llama.cpp, tapped, s", "engine, s", "all computed, s", "probes, s", "of llama.cpp", "growth"];
+        let last = self.verdicts.iter().rev().find_map(|r| Some((r.tokens, r.full? / r.probed)));
+        let headline = match last {
+            Some((tokens, ratio)) => {
+                format!("probes judge {tokens} tokens {ratio:.1} times as fast as computing every row does")
+            }
+            None => "nothing was computed in full".to_owned(),
+        };
+        let lines = vec![
+            ("model", self.model.clone()),
+            (
+                "how",
+                format!("both sides on the CPU, {}, {}", counted(self.threads, "thread"), medians(self.rounds.into())),
+            ),
+        ];
+        measured(
+            "what a verdict takes".to_owned(),
+            headline,
+            vec![
+                Section::lines("", lines),
+                Section::table("Judging", Table::new(&columns, &[0, 1, 2, 3, 4, 5, 6], rows)),
+            ],
+        )
+    }
 }
 
 impl Bench {

@@ -11,7 +11,7 @@ pub use alarms::{FalseAlarms, RightEngine};
 pub use field::{Field, FieldFinding, Judgement};
 pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
 
-use super::bench::Bench;
+use super::bench::{Bench, VerdictBench};
 use super::{Document as _, SCHEMA_VERSION, file, markdown};
 use crate::input;
 use crate::score::Score;
@@ -30,7 +30,15 @@ pub struct Book {
     runs: Vec<Runs>,
     alarms: Vec<FalseAlarms>,
     scores: Vec<Score>,
-    benches: Vec<Bench>,
+    benches: Vec<OnFile>,
+}
+
+/// What `qdiff bench` measured.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OnFile {
+    Cuda(Bench),
+    Verdict(VerdictBench),
 }
 
 impl Book {
@@ -94,7 +102,11 @@ impl Book {
         missing("score", self.scores.is_empty(), &mut out);
         out.push_str("\n## Speed\n");
         for bench in &self.benches {
-            out = out + "\n" + &markdown::screen(&bench.screen(None), 3);
+            let screen = match bench {
+                OnFile::Cuda(bench) => bench.screen(None),
+                OnFile::Verdict(bench) => bench.screen(),
+            };
+            out = out + "\n" + &markdown::screen(&screen, 3);
         }
         missing("bench", self.benches.is_empty(), &mut out);
         verdicts::render(&self.runs, &mut out);

@@ -2,6 +2,7 @@
 
 mod cuda;
 mod soak;
+mod verdict;
 
 use super::Console;
 use super::request::{GemmRequest, PromptRequest, ThreadsRequest};
@@ -66,6 +67,9 @@ pub enum Measure {
     Run,
     /// That tapped prefill alone: what `run` is measured against
     TappedPrefill,
+    /// Judging the CPU engine, with all layers computed and with probes, by the number of tokens (up to --length), against
+    /// llama.cpp's tapped prefill
+    Verdict,
 }
 
 /// Measures.
@@ -78,6 +82,7 @@ pub fn bench(request: &BenchRequest, console: Console<'_>) -> Result<BenchReport
         Measure::Speed => BenchReport::Speed(speed(request)?),
         Measure::Run => BenchReport::Run(whole_run(request)?),
         Measure::TappedPrefill => tapped_prefill(request)?,
+        Measure::Verdict => BenchReport::Verdict(verdict::measure(request, console.progress)?),
         Measure::Soak => soak::run(request, console)?,
         Measure::Cuda => BenchReport::Cuda { now: cuda::measure(request)?, before },
     })
