@@ -77,6 +77,9 @@ pub struct Search {
     pub unfinished: usize,
 }
 
+/// What to do about a stage that is wrong in the capture alone.
+pub const EXPORTER: &str = "look at what is captured there: another buffer or layout than the next stages read, or the right one at another moment";
+
 /// An origin with its evidence.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
@@ -177,7 +180,10 @@ pub fn explain(
     let (first, rest): (Vec<usize>, Vec<usize>) = (0..origins.len()).partition(|&i| is_first(i));
     let done = AtomicUsize::new(0);
     let find = |i: usize| {
-        let finding = searcher.finding(origins[i]);
+        let mut finding = searcher.finding(origins[i]);
+        if let Some(cause) = finding.cause.as_mut().filter(|_| finding.unread) {
+            cause.remedy = EXPORTER.to_owned();
+        }
         progress("looking for causes", done.fetch_add(1, Ordering::Relaxed) + 1, origins.len());
         (i, finding)
     };
@@ -261,7 +267,7 @@ impl Searcher<'_> {
         let cause = cause.filter(|c| solution.is_none() || names(c));
         let unknown = !cause.as_ref().is_some_and(all_of_it) && !solution.as_ref().is_some_and(proved);
         if let Some(finding) = unknown.then(|| self.inside(&e, (before, tried.is_some()), &known_inside)).flatten() {
-            return finding;
+            return Finding { unread: origin.unread, ..finding };
         }
         // Whatever was not tried for want of time may explain it.
         if solution.is_none() && !whole && Instant::now() >= self.deadline {

@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::screen::{Check, Fate, Line};
 use super::stages::grouped;
-use crate::diagnose::{Cause, Confidence, Diagnosis, Finding, Search, Solution};
+use crate::diagnose::{Cause, Confidence, Diagnosis, EXPORTER, Finding, Search, Solution};
 use crate::ends::EndCheck;
 use crate::mutations::{CauseId, Explains};
 use crate::number::{counted, number};
@@ -14,9 +14,6 @@ pub(super) const UNKNOWN: &str = "no known cause";
 
 /// What is said of a stage that is wrong as it was captured, while what reads it is right.
 const UNREAD: &str = "but the engine went on from the right values: this is wrong in the capture alone";
-
-/// What to do about it.
-const EXPORTER: &str = "look at what is captured there: another buffer or layout than the next stages read, or the right one at another moment";
 
 /// `at L07.q_rope, all positions: STORY (NAME)`.
 pub(super) fn headline(verdict: &Verdict, finding: &Finding) -> String {
@@ -86,9 +83,11 @@ pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
         if !c.ties.is_empty() {
             lines.push(("fits too", list(&c.ties)));
         }
-        lines.extend((!unread).then(|| ("remedy", c.remedy.clone())));
+        lines.push(("remedy", c.remedy.clone()));
     }
-    lines.extend(unread.then(|| ("remedy", EXPORTER.to_owned())));
+    if unread && !lines.iter().any(|(name, _)| *name == "remedy") {
+        lines.push(("remedy", EXPORTER.to_owned()));
+    }
     let Search { seconds, unfinished, .. } = diagnosis.search;
     if unfinished > 0 {
         let origins = counted(unfinished, "origin");

@@ -5,7 +5,7 @@ use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
 use super::stages::{self, NONE, OPEN, grouped};
 use super::{Outcome, Report};
 use crate::arithmetic::{Accumulation, Arithmetic, Functions, Number};
-use crate::diagnose::Finding;
+use crate::diagnose::{EXPORTER, Finding};
 use crate::formats::Format;
 use crate::metrics::largest;
 use crate::number::{counted, number, percent};
@@ -81,8 +81,9 @@ fn correct(report: &Report) -> String {
     let used = |pick: fn(&StageResult) -> &Option<Local>| {
         percent(largest(verdict.stages.iter().filter_map(|s| pick(s).as_ref()).map(|l| l.used)))
     };
+    let computed = if verdict.coverage.probed.is_some() { " of the rows computed" } else { "" };
     format!(
-        "all {}{asked} are correct on both sides{}; the worst error is {} of what {declared} allow{s}, the reference's {}",
+        "all {}{asked} are correct on both sides{}; the worst error{computed} is {} of what {declared} allow{s}, the reference's {}",
         counted(verdict.stages.len(), "stage"),
         inside(report),
         used(|s| &s.subject),
@@ -219,6 +220,10 @@ fn more(report: &Report) -> Vec<Line> {
     more.extend(origin::why(&report.diagnosis));
     if findings.len() > 1 {
         more.push(("origins", origin::origins(findings)));
+        let alone: Vec<String> = findings.iter().filter(|f| f.unread).map(|f| f.id.to_string()).collect();
+        if !alone.is_empty() && alone.len() < findings.len() {
+            more.push(("capture", format!("wrong in the capture alone, not in the engine: {}", alone.join(", "))));
+        }
     }
     if let Some(gap) = &report.gap {
         more.push(("missing", missing(gap, &report.diagnosis.verdict.unjudged)));
@@ -307,9 +312,9 @@ fn coverage(report: &Report) -> String {
     let rounded = rounded_scores(report);
     let probed = c.probed.map_or_else(String::new, |p| {
         format!(
-            "; {} of them by probes, which surely see an element {} times beyond its bound (--check full computes them)",
+            "; {} of them by probes, which see a single element from about {} of its bounds on (--check full computes them)",
             p.rows,
-            p.surely.0.ceil()
+            p.sees.0.ceil()
         )
     });
     format!("{share} % ({what}); {} of {} stage rows{within}{probed}{last}{inconclusive}{rounded}", c.judged, c.asked)
@@ -428,6 +433,7 @@ fn findings(report: &Report) -> Section {
     let row = |f: &Finding| {
         let (before, after, remedy) = match &f.cause {
             Some(c) => (number(c.before), number(c.after), c.remedy.clone()),
+            None if f.unread => (NONE.to_owned(), NONE.to_owned(), EXPORTER.to_owned()),
             None => (NONE.to_owned(), NONE.to_owned(), String::new()),
         };
         vec![verdict.name(f.id), positions(verdict, f), origin::story(f), before, after, remedy]

@@ -12,7 +12,6 @@ use crate::pair::{Pair, Settings};
 use crate::report::{Report, SweepReport};
 use crate::runners::Source;
 use crate::sweep::agree;
-use crate::verdict::Policy;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use std::path::PathBuf;
@@ -76,7 +75,7 @@ fn agreed(request: &CompareRequest, manifests: &[Manifest; 2], console: Console<
     let settings = Settings { threads: request.threads.apply()?, store: request.memory.store(), ..Settings::default() };
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
-    pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance, request.tolerance.check)?;
+    pair.policy = request.tolerance.policy(&pair.oracle.graph, false)?;
     let names = match &request.map.map {
         Some(path) => Names::read(&pair.oracle.graph, path)?,
         None => Names::of(&pair.oracle.graph),

@@ -5,7 +5,7 @@ use crate::loaded::LoadedModel;
 use crate::mutations::{FaultSite, Injection, Mutation};
 use crate::pair::{Pair, Tokens};
 use crate::runners::{Faults, RunnerKind, Source};
-use crate::verdict::{Policy, Status, Verdict, judge};
+use crate::verdict::{Policy, StageResult, Status, Verdict, judge};
 use anyhow::{Result, bail};
 use qdiff_engine::model::StageId;
 
@@ -76,7 +76,8 @@ impl InjectedFaults {
     pub(super) fn inert(&self, verdict: &Verdict, policy: &Policy) -> Vec<String> {
         let right = |id: &StageId| {
             let stage = verdict.stages.iter().find(|s| s.id == *id);
-            let judged = stage.is_some_and(|s| s.status != Status::Missing && !s.origin);
+            let computed = |s: &StageResult| s.subject.as_ref().is_none_or(|l| l.probed == 0);
+            let judged = stage.is_some_and(|s| s.status != Status::Missing && !s.origin && computed(s));
             judged && policy.rule(*id).is_none()
         };
         let faults = self.stages.words.iter().zip(&self.places);

@@ -6,7 +6,7 @@ use crate::capture::{BUDGET, Filter, Store};
 use crate::loaded::LoadedModel;
 use crate::pair::{Settings, TIMEOUT};
 use crate::prompts::{self, Ready, Style, Template};
-use crate::verdict::CheckMode;
+use crate::verdict::{CheckMode, Policy};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use qdiff_engine::cuda::Gemm;
@@ -276,6 +276,15 @@ pub struct ToleranceRequest {
 }
 
 impl ToleranceRequest {
+    /// What is allowed, and how it is checked. Whether an injected fault acts is told of rows that are computed.
+    ///
+    /// # Errors
+    /// As [`Policy::new`].
+    pub fn policy(&self, graph: &Graph, injected: bool) -> Result<Policy> {
+        let mode = if injected && self.check == CheckMode::Auto { CheckMode::Full } else { self.check };
+        Policy::new(graph, &self.tolerance, mode)
+    }
+
     /// The rules as reports tell them, with the file that set them.
     pub fn words(&self) -> Vec<String> {
         let from = self.from.as_ref().map_or_else(String::new, |path| format!(" (set by {})", path.display()));

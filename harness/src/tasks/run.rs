@@ -16,7 +16,6 @@ use crate::prompts::Ready;
 use crate::report::{Failure, ModelInfo, Outcome, Report, RunInfo, Seconds, Told as _, file};
 use crate::runners::Manifest;
 use crate::tokens;
-use crate::verdict::Policy;
 use crate::weights::{self, WeightCheck};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -104,7 +103,7 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
     let opened = request.sides.tokens.prompt.model.open()?;
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
-    pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance, request.tolerance.check)?;
+    pair.policy = request.tolerance.policy(&pair.oracle.graph, !request.sides.faults.inject.is_empty())?;
     pair.names = chosen.names(&pair.oracle.graph)?;
     let single = batch.is_none().then(|| chosen.input(&pair)).transpose()?;
     let runs = Runs::new(request, chosen, pair)?;

@@ -7,7 +7,6 @@ use super::{Console, values};
 use crate::pair::{Pair, Tokens};
 use crate::report::SweepReport;
 use crate::sweep::sweep as passes;
-use crate::verdict::Policy;
 use anyhow::Result;
 use clap::Args;
 
@@ -41,7 +40,7 @@ pub fn sweep(request: &SweepRequest, console: Console<'_>) -> Result<SweepReport
     let opened = request.tokens.prompt.model.open()?;
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
-    pair.policy = Policy::new(&pair.oracle.graph, &request.tolerance.tolerance, request.tolerance.check)?;
+    pair.policy = request.tolerance.policy(&pair.oracle.graph, !injections.is_empty())?;
     let prompt = request.tokens.ready(&opened)?;
     let decode = request.tokens.decode;
     pair.filter.check(&pair.oracle.graph, prompt.tokens.len() + decode)?;

@@ -6,6 +6,7 @@ use crate::number::Real;
 use qdiff_engine::model::{Axis, Graph, Node};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Rows that were to be judged and rows that were.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -36,8 +37,8 @@ pub struct Coverage {
 pub struct Probed {
     /// Stage rows, on one side at least.
     pub rows: usize,
-    /// An element of any of them that is off by more than so many of its bounds raises doubt, with probability 1 − 1e-9.
-    pub surely: Real,
+    /// About how many of its bounds a single element of any of them must be off by to raise doubt, whatever rounding adds.
+    pub sees: Real,
     /// What the random numbers were drawn from.
     pub seed: u64,
 }
@@ -71,11 +72,21 @@ pub(super) fn count(
             short.extend(graph.index(node.id));
         }
         coverage.asked += rows;
-        let locals = [&stage.subject, &stage.reference].into_iter().flatten();
-        if let Some(passed) = locals.clone().map(|l| l.probed).max().filter(|passed| *passed > 0) {
-            let of = coverage.probed.get_or_insert(Probed { rows: 0, surely: Real(0.0), seed: SEED });
-            of.rows += passed;
-            of.surely = Real(locals.filter_map(|l| l.surely).fold(of.surely.0, |most, surely| most.max(surely.0)));
+        let locals = || [&stage.subject, &stage.reference].into_iter().flatten();
+        let passed: BTreeSet<_> = locals().flat_map(|l| &l.passed).collect();
+        let asked = |(step, position): &&(usize, usize)| {
+            !last
+                || subject
+                    .capture
+                    .steps
+                    .iter()
+                    .any(|s| s.index == *step && s.last_row.is_none_or(|(_, at)| at == *position))
+        };
+        let count = passed.into_iter().filter(asked).count();
+        if count > 0 {
+            let of = coverage.probed.get_or_insert(Probed { rows: 0, sees: Real(0.0), seed: SEED });
+            of.rows += count;
+            of.sees = Real(locals().filter_map(|l| l.sees).fold(of.sees.0, |most, sees| most.max(sees.0)));
         }
         let inside = graph.index(node.id).is_some_and(|i| within[i]);
         if inside {

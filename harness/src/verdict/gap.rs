@@ -49,7 +49,8 @@ impl Unjudged {
         let locals = || stage.subject.iter().chain(&stage.reference);
         let judged = |p: &usize| {
             let by = |local: &Option<Local>| {
-                let judged = local.as_ref().and_then(|l| l.spread.positions.get(*p)).is_some_and(Option::is_some);
+                let evaluated = local.as_ref().and_then(|l| l.spread.positions.get(*p)).is_some_and(Option::is_some);
+                let judged = evaluated || local.as_ref().is_some_and(|l| l.passed.iter().any(|(_, at)| at == p));
                 judged && local.as_ref().is_some_and(|l| !l.inconclusive_positions.contains(p))
             };
             by(&stage.subject) && (alone || by(&stage.reference))

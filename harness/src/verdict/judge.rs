@@ -216,12 +216,13 @@ pub fn judge(
     Ok(verdict)
 }
 
-/// Where faults begin: first by step, then in graph order, in which stages stand.
+/// Where faults begin: those of the engine before those of the capture alone, by step, then in graph order, in which
+/// stages stand.
 fn origins(stages: &[StageResult]) -> Vec<&StageResult> {
     let mut origins: Vec<&StageResult> = stages.iter().filter(|s| s.origin).collect();
     origins.sort_by_key(|s| {
         let first = s.subject.as_ref().and_then(|l| l.first_bad);
-        first.map_or(usize::MAX, |p| p.step)
+        (s.unread, first.map_or(usize::MAX, |p| p.step))
     });
     origins
 }

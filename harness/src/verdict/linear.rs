@@ -71,6 +71,7 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
                 (batch.rule, batch.parameters) = (rule, parameters);
             }
             let narrow = of.side.capture.rounding.output(stage.node.id);
+            let poisoned = !x.finite();
             let coarse = batch.rule.coarse() || x.delta().is_some() || narrow != Format::F32;
             let mut from = 0;
             while from < step.rows() {
@@ -82,7 +83,7 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
                 if !of.asked(step, &rows) {
                     continue;
                 }
-                let (side, poisoned, segment) = (of.index, !x.finite(), of.computed.is_some());
+                let (side, segment) = (of.index, of.computed.is_some());
                 let (value, bound) = (Cow::Owned(Tensor::default()), Cow::Owned(Vec::new()));
                 // Filled in with the values.
                 let terms = (coarse && !batch.rule.coarse() && !segment).then(|| Cow::Owned(Vec::new()));

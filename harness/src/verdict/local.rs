@@ -86,9 +86,12 @@ pub struct Local {
     /// Rows judged that were not evaluated, because probes have no doubt of them.
     #[serde(default, skip_serializing_if = "none")]
     pub probed: usize,
-    /// An element of those that is off by more than so many of its bounds would have been doubted, with probability 1 − 1e-9.
+    /// About how many of its bounds a single element of those must be off by to be doubted, whatever rounding adds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub surely: Option<Real>,
+    pub sees: Option<Real>,
+    /// Their steps and positions.
+    #[serde(skip)]
+    pub(super) passed: BTreeSet<(usize, usize)>,
     /// Rows beyond what is allowed.
     pub bad_rows: usize,
     /// Rows judged of the prefill.
@@ -191,13 +194,15 @@ impl Check<'_> {
     }
 
     /// Counts a row that was not evaluated.
-    fn pass(&mut self, step: &Step, row: usize, surely: f64) {
+    fn pass(&mut self, step: &Step, row: usize, sees: f64) {
         let position = step.first + step.offset(row);
         if step.has_row(self.node.id, position) && self.filter.position(position) {
+            self.seen = true;
             self.local.rows += 1;
             self.local.prefill_rows += usize::from(step.index == 0);
             self.local.probed += 1;
-            self.local.surely = Some(Real(surely));
+            self.local.sees = Some(Real(sees));
+            self.local.passed.insert((step.index, position));
         }
     }
 
@@ -305,15 +310,17 @@ pub fn residuals(
     };
     let passed = rule.map_or_else(|| probed(node, oracle, sides, filter, policy.mode), |_| None);
     let mut checks = all(passed.as_ref());
-    if let Some(passed) = passed {
-        if checks.iter().all(|check| check.local.ok() && check.local.inconclusive == 0) {
-            passed
-                .rows()
-                .for_each(|(side, step, row)| checks[side].pass(&sides[side].capture.steps[step], row, passed.surely));
-        } else {
+    if let Some(mut passed) = passed {
+        let open = |check: &Check<'_>| check.seen && (!check.local.ok() || check.local.inconclusive > 0);
+        let wrong: Vec<usize> = (0..checks.len()).filter(|&side| open(&checks[side])).collect();
+        if !wrong.is_empty() {
             // Which rows are wrong, and what of them, is evaluated.
-            checks = all(None);
+            wrong.into_iter().for_each(|side| passed.clear(side));
+            checks = all(Some(&passed));
         }
+        passed
+            .rows()
+            .for_each(|(side, step, row)| checks[side].pass(&sides[side].capture.steps[step], row, passed.sees));
     }
     let locals = checks.into_iter().zip(sides).map(|(check, side)| {
         Some(Local { segment: Segment::of(node, &oracle.graph, side.capture), ..check.finish()? })

@@ -12,10 +12,11 @@
 //! Probes alone never convict.
 //!
 //! *Seen.* Errors of a right engine are independent between outputs, so that `r·e` is within `λ·‖r∘b‖` with probability
-//! `1 − 2·exp(−λ²/2)`: a single output off by more than `(a/2 + λ·‖r∘b‖)/|r|` raises doubt (see [`surely`]). Errors of
-//! several outputs of a block may cancel: r is drawn from a continuum, so that no two are equal, and twice; and outputs
-//! share a block with those of like weights, not with their neighbours, of which faults take several at once. That also
-//! keeps an output of small weights from hiding among large ones.
+//! `1 − 2·exp(−λ²/2)`: a single output off by more than `(a/2 + λ·‖r∘b‖)/|r|` raises doubt (see [`sees`]); what rounding
+//! makes of `r·e` is much less than that, and doubt begins at about 3 bounds. Outputs share a block with those of like
+//! weights alone, so that none hides among larger ones; and a row that few inputs carry, whose outputs' bounds do not go
+//! with the size of their weights, is computed. Errors of several outputs of a block may cancel: r is drawn from a
+//! continuum, so that no two are equal, and twice; and neighbours, of which faults take several at once, share no block.
 
 use super::operands::{Source, Stage};
 use crate::arithmetic::{Accumulation, Number};
@@ -54,7 +55,7 @@ const DOUBT: f64 = 0.5;
 const COMPUTED: usize = 4;
 
 /// Rows that are taken through the weights together.
-const ROWS_AT_ONCE: usize = 512;
+const ROWS_AT_ONCE: usize = 256;
 
 /// Blocks whose combinations are held at once.
 const BLOCKS_AT_ONCE: usize = 64;
@@ -68,20 +69,31 @@ const PAYS_ROWS: usize = 48;
 /// Seed of the random numbers: a verdict is the same whenever it is made.
 pub const SEED: u64 = 0x71d1_ff00;
 
-/// Deviations that the errors of a right engine exceed with probability 1e-9/2 in one of [`PROBES`] combinations each.
-const DEVIATIONS: f64 = 4.7;
+/// Deviations λ that errors of a right engine exceed with probability 1e-9.
+const DEVIATIONS: f64 = 6.55;
+
+/// Outputs of a block are no more than so many times as large as the smallest, by the sum of their weights' magnitudes.
+const ALIKE: f32 = 2.0;
+
+/// Inputs that carry a row, `(Σ|x|)²/Σx²`, below which it is computed.
+const CARRIERS: f64 = 32.0;
 
 /// Rows of a stage that the probes have no doubt of, by side, step and row.
 #[derive(Default)]
 pub(super) struct Passed {
     rows: Vec<Vec<Vec<bool>>>,
-    /// An output that is off by more than so many of its bounds raises doubt with probability 1 − 1e-9.
-    pub(super) surely: f64,
+    /// From about so many of its bounds on a single output that is off raises doubt, whatever rounding adds.
+    pub(super) sees: f64,
 }
 
 impl Passed {
     pub(super) fn row(&self, side: usize, step: usize, row: usize) -> bool {
         self.rows.get(side).and_then(|steps| steps.get(step)?.get(row)).is_some_and(|passed| *passed)
+    }
+
+    /// Nothing is passed of this side.
+    pub(super) fn clear(&mut self, side: usize) {
+        self.rows[side].clear();
     }
 
     /// All of them.
@@ -123,7 +135,7 @@ pub(super) fn passed(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode) ->
         CheckMode::Auto | CheckMode::Probe => {}
     }
     let count = sides.iter().map(|source| source.index + 1).max()?;
-    let mut passed = Passed { rows: vec![Vec::new(); count], surely: 0.0 };
+    let mut passed = Passed { rows: vec![Vec::new(); count], sees: 0.0 };
     let mut shares: Vec<Vec<(f64, usize, usize)>> = vec![Vec::new(); count];
     let mut formats: Vec<ActivationFormat> = Vec::new();
     for part in &parts {
@@ -133,8 +145,8 @@ pub(super) fn passed(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode) ->
     }
     for format in formats {
         let weights = AsMultiplied(stage.weights, format);
-        let (blocks, surely) = blocks(&weights, &weight.name);
-        passed.surely = passed.surely.max(surely);
+        let (blocks, sees) = blocks(&weights, &weight.name);
+        passed.sees = passed.sees.max(sees);
         let mut rest = parts.iter().filter(|part| part.format == format).peekable();
         while rest.peek().is_some() {
             let mut room = ROWS_AT_ONCE;
@@ -146,8 +158,13 @@ pub(super) fn passed(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode) ->
             .collect();
             let mut of_rows = probed(stage, &weights, &batch, &blocks).into_iter();
             for part in batch {
+                let step = part.source.step(part.step);
+                let asked = |row: usize| {
+                    let position = step.first + step.offset(row);
+                    part.source.asked(step, &(row..row + 1)) && step.has_row(node.id, position)
+                };
                 let with_place = part.rows.clone().zip(of_rows.by_ref()).map(|(row, share)| (share, part.step, row));
-                shares[part.source.index].extend(with_place);
+                shares[part.source.index].extend(with_place.filter(|(_, _, row)| asked(*row)));
             }
         }
     }
@@ -182,7 +199,10 @@ fn parts<'a>(stage: Stage<'_>, source: &'a Source<'a>, name: &str) -> Vec<Part<'
         let whole = shapes
             .iter()
             .all(|(id, width)| step.stages.get(id).is_some_and(|stored| *stored.shape() == [step.rows(), *width]));
-        if !exact || !whole || quant::takes_sums(ty, rule.activations) {
+        // What a quantiser leaves uncertain of every row is no error of the sums.
+        let plain = rule.activations == ActivationFormat::F32;
+        let uncertain = !plain && quant::settled(rule.activations, &[1.0]) != [0.0];
+        if !exact || !whole || uncertain || quant::takes_sums(ty, rule.activations) {
             continue;
         }
         for from in (0..step.rows()).step_by(ROWS_AT_ONCE) {
@@ -195,7 +215,7 @@ fn parts<'a>(stage: Stage<'_>, source: &'a Source<'a>, name: &str) -> Vec<Part<'
     parts
 }
 
-/// Outputs in the order of their weights' size, in blocks; and what is surely seen in them.
+/// Outputs in the order of their weights' size, in blocks; and what is seen in them.
 fn blocks(weights: &dyn WeightSource, name: &str) -> (Vec<Block>, f64) {
     let (n, m) = weights.extent(name);
     let size = |row: &mut Vec<f32>, output: usize| {
@@ -206,21 +226,23 @@ fn blocks(weights: &dyn WeightSource, name: &str) -> (Vec<Block>, f64) {
     let mut outputs: Vec<usize> = (0..m).collect();
     outputs.sort_by(|a, b| sizes[*a].total_cmp(&sizes[*b]));
     let mut random = Random(SEED);
-    let blocks: Vec<Block> = outputs
-        .chunks(BLOCK)
-        .map(|outputs| {
-            let numbers = std::array::from_fn(|_| outputs.iter().map(|_| random.number()).collect());
-            Block { outputs: outputs.to_vec(), numbers }
-        })
-        .collect();
-    let surely =
-        outputs.chunks(BLOCK).map(|outputs| surely(outputs.iter().map(|o| f64::from(sizes[*o])))).fold(0.0, f64::max);
-    (blocks, surely)
+    let (mut blocks, mut seen) = (Vec::new(), 0f64);
+    let mut rest = outputs.as_slice();
+    while let Some(&smallest) = rest.first() {
+        let alike = |output: &&usize| sizes[**output] <= ALIKE * sizes[smallest];
+        let count = rest.iter().take(BLOCK).take_while(alike).count().max(1);
+        let (outputs, more) = rest.split_at(count);
+        rest = more;
+        seen = seen.max(sees(outputs.iter().map(|o| f64::from(sizes[*o]))));
+        let numbers = std::array::from_fn(|_| outputs.iter().map(|_| random.number()).collect());
+        blocks.push(Block { outputs: outputs.to_vec(), numbers });
+    }
+    (blocks, seen)
 }
 
-/// By how many of its bounds an output of a block must be off to be seen with probability 1 − 1e-9, of the output with the
-/// smallest bound; bounds are as the sizes of the weights.
-fn surely(sizes: impl Iterator<Item = f64> + Clone) -> f64 {
+/// By how many of its bounds an output of a block must be off to be seen, of the output with the smallest bound; bounds are
+/// about as the sizes of the weights.
+fn sees(sizes: impl Iterator<Item = f64> + Clone) -> f64 {
     let (count, sum) = sizes.clone().fold((0.0, 0.0), |(n, sum), size| (n + 1.0, sum + size));
     let norm = sizes.clone().map(|size| size * size).sum::<f64>().sqrt();
     let Some(smallest) = sizes.filter(|size| *size > 0.0).min_by(f64::total_cmp) else { return 0.0 };
@@ -326,9 +348,11 @@ fn operands(stage: Stage<'_>, part: &Part<'_>, n: usize, rows: &mut Vec<f64>, sh
         quant::emulate(part.format, &x, values);
     }
     for (x, values) in x.chunks_exact(n).zip(values.chunks_exact(n)) {
-        let settled = plain
-            || quant::ties(part.format, x).is_empty() && quant::settled(part.format, values).iter().all(|d| *d == 0.0);
-        let sure = settled && values.iter().all(|v| v.is_finite());
+        let settled = plain || quant::ties(part.format, x).is_empty();
+        let (sum, squares) = values.iter().fold((0f64, 0f64), |(sum, squares), v| (sum + v.abs(), squares + v * v));
+        // Not of a row of zeros, and false of NaN.
+        let carried = squares == 0.0 || sum * sum >= CARRIERS.min(n as f64 / 4.0) * squares;
+        let sure = settled && carried && values.iter().all(|v| v.is_finite());
         shares.push(if sure { 0.0 } else { f64::INFINITY });
     }
 }

@@ -51,11 +51,18 @@ pub fn rule(text: &str) -> anyhow::Result<(&str, f64)> {
 }
 
 /// The factors, and rules that replace them for chosen stages.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Policy {
     rules: Vec<(GlobMatcher, f64)>,
     /// How linear layers are checked of which no rule speaks.
     pub mode: CheckMode,
+}
+
+impl Default for Policy {
+    /// No rules, and everything computed.
+    fn default() -> Self {
+        Self { rules: Vec::new(), mode: CheckMode::Full }
+    }
 }
 
 impl Policy {

@@ -1,20 +1,26 @@
-//! Stages that are wrong as they were captured, while what reads them was made of the right values: what was captured is
+//! Stages that are wrong as they were captured, while all that follows was made of the right values: what was captured is
 //! not what the engine went on from. An exporter dumps a buffer too late, or another one, or in another layout.
 //!
-//! Every captured reader of such a stage looks wrong by itself, for it is held against operands that it never read. It is
-//! judged once more as if the stage had not been captured, from the operands before it. Only where that brings it within
-//! what is allowed, and where that is small beside what it was off by before, the stage is said to be unread.
+//! Every captured stage that reads such a one, also through stages that were not captured, looks wrong by itself, for it is
+//! held against operands that it never read. It is judged once more as if the stage had not been captured, from the operands
+//! before it. Only where that brings all of them within what is allowed, at all rows, and where that is small beside what
+//! they were off by before, the stage is said to be unread. Of a state nothing is said: what reads it may have kept the
+//! values of this step, and a later step reads the state. Nor is anything said where a path to the end was not captured.
 
 use super::evidence::part;
 use super::judge::own_status;
 use super::{Local, Policy, Side, StageResult, Status, residuals};
 use crate::capture::Filter;
 use crate::oracle::Oracle;
+use qdiff_engine::model::{Axis, Graph};
 use std::collections::BTreeSet;
 
 /// How much further a reader must be from what it would be of the captured values than it may be from what it would be of
 /// the right ones.
 const TELLING: f64 = 4.0;
+
+/// Rows that are tried first: of an engine that is wrong everywhere they decide.
+const FIRST: usize = 3;
 
 /// Marks the origins that nothing read, and judges their readers without them; gives whether there are any.
 pub(super) fn mark(
@@ -28,17 +34,31 @@ pub(super) fn mark(
         let wrong = |at: &usize| stages[*at].origin && stages[*at].status == Status::Diverged;
         let Some(at) = found(index, stages).filter(wrong) else { continue };
         let captured = |i: usize| subject.capture.steps.iter().any(|step| step.stages.contains_key(&nodes[i].id));
-        let readers: Vec<usize> =
-            (0..nodes.len()).filter(|&i| captured(i) && nodes[i].reads().any(|r| r == index)).collect();
+        if nodes[index].has_state() || !seen_to_the_end(&oracle.graph, index, &captured) {
+            continue;
+        }
+        let readers: Vec<usize> = oracle.graph.after(index, &captured).into_iter().collect();
         let places: Option<Vec<usize>> = readers.iter().map(|&i| found(i, stages).filter(wrong)).collect();
-        let Some(places) = places.filter(|places| !places.is_empty()) else { continue };
-        let judged = readers.iter().zip(&places).map(|(&reader, &place)| {
-            let local = without(oracle, subject, (filter, policy), reader, &|i| i != index && captured(i))?;
-            let before = stages[place].subject.as_ref().map_or(0.0, |l| l.residual);
-            let right = local.ok() && local.inconclusive == 0 && local.rows > 0;
-            (right && before > TELLING * local.allowed).then_some(local)
-        });
-        if let Some(judged) = judged.collect::<Option<Vec<Local>>>() {
+        let Some(places) = places else { continue };
+        let of_stage = stages[at].subject.as_ref().map_or_else(BTreeSet::new, |l| l.bad_positions.clone());
+        let known = |i: usize| i != index && captured(i);
+        let right = |reader: usize, place: usize, positions: Option<&BTreeSet<usize>>| {
+            let before = stages[place].subject.as_ref()?;
+            let local = without(oracle, subject, (filter, policy), reader, (&known, positions))?;
+            let all = positions.is_some() || local.rows >= before.rows;
+            let right = local.ok() && local.inconclusive == 0 && local.rows > 0 && all;
+            let telling = before.residual > TELLING * local.allowed && before.bad_positions.is_superset(&of_stage);
+            (right && telling).then_some(local)
+        };
+        let few: BTreeSet<usize> = of_stage.iter().copied().take(FIRST).collect();
+        // Attention takes all rows before.
+        let by_row = |reader: usize| {
+            !nodes[reader].reads().any(|i| nodes[i].shape.contains(&Axis::Keys) || nodes[i].has_state())
+        };
+        let tried = readers.iter().zip(&places).all(|(&r, &p)| !by_row(r) || right(r, p, Some(&few)).is_some());
+        let judged = readers.iter().zip(&places).filter(|_| tried).map(|(&r, &p)| right(r, p, None));
+        let judged: Option<Vec<Local>> = judged.collect();
+        if let Some(judged) = judged.filter(|judged| !judged.is_empty()) {
             any = true;
             stages[at].unread = true;
             for (place, local) in places.into_iter().zip(judged) {
@@ -51,16 +71,22 @@ pub(super) fn mark(
     any
 }
 
-/// The residual of a node, from those of its operands, and of theirs, that are `known`.
+/// Whether every path from a node on comes to one that was captured.
+fn seen_to_the_end(graph: &Graph, index: usize, captured: &dyn Fn(usize) -> bool) -> bool {
+    let mut readers = (index + 1..graph.nodes.len()).filter(|&i| graph.nodes[i].inputs.contains(&index)).peekable();
+    readers.peek().is_some() && readers.all(|i| captured(i) || seen_to_the_end(graph, i, captured))
+}
+
+/// The residual of a node at these positions, or all, from those of its operands, and of theirs, that are `known`.
 fn without(
     oracle: &Oracle<'_>, subject: Side<'_>, (filter, policy): (&Filter, &Policy), reader: usize,
-    known: &dyn Fn(usize) -> bool,
+    (known, positions): (&dyn Fn(usize) -> bool, Option<&BTreeSet<usize>>),
 ) -> Option<Local> {
     let graph = &oracle.graph;
     let mut nodes: BTreeSet<usize> = graph.before(reader, known).into_iter().collect();
     nodes.insert(reader);
     let nodes: Vec<_> = nodes.into_iter().map(|i| &graph.nodes[i]).collect();
-    let positions = subject.capture.steps.iter().flat_map(|step| step.first..step.keys()).collect();
-    let capture = part(subject.capture, &nodes, &positions);
+    let all = || subject.capture.steps.iter().flat_map(|step| step.first..step.keys()).collect();
+    let capture = part(subject.capture, &nodes, &positions.cloned().unwrap_or_else(all));
     residuals(&graph.nodes[reader], oracle, &[Side { capture: &capture, ..subject }], filter, policy).pop()?
 }

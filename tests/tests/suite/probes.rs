@@ -52,7 +52,7 @@ fn faults_are_found_as_by_the_full_check() {
     }
 }
 
-/// One element of one row, off by what the screen says is surely seen.
+/// One element of one row, off by what the screen says is seen.
 #[test]
 fn a_single_element_is_seen() {
     let folder = folder();
@@ -61,7 +61,7 @@ fn a_single_element_is_seen() {
         |of: &str, mode: &str| folder.told(&format!("run -m model.gguf --subject capture:{of} --check {mode}"));
     let (code, probed, text) = judged("right", "probe");
     assert_eq!(code, 0, "{text}");
-    let surely = probed["verdict"]["coverage"]["probed"]["surely"].as_f64().unwrap();
+    let sees = probed["verdict"]["coverage"]["probed"]["sees"].as_f64().unwrap();
     let (_, full, _) = judged("right", "full");
     let of = |report: &Value, stage: &str| {
         let stages = report["verdict"]["stages"].as_array().unwrap();
@@ -70,7 +70,7 @@ fn a_single_element_is_seen() {
     for stage in ["L00.q_proj", "L01.attn_out", "L01.ffn_gate", "L00.ffn_down", "logits"] {
         // Four bounds are allowed of one element.
         let worst = &of(&full, stage)["subject"]["worst"];
-        let off = (surely + 1.0) * worst["allowed"].as_f64().unwrap() / 4.0;
+        let off = (sees + 1.0) * worst["allowed"].as_f64().unwrap() / 4.0;
         let [row, index] = [&worst["place"]["position"], &worst["index"]].map(|v| v.as_u64().unwrap() as usize);
         let rows = of(&full, stage)["subject"]["rows"].as_u64().unwrap() as usize;
         let changed = folder.join(stage);

@@ -142,7 +142,7 @@ function origins() {
       el("div", {}, ...firsts.flatMap((o, i) => [i ? " " : "", link(o)]), more),
       solved(f) || (f.cause ? el("div", {}, f.cause.story, " (", el("code", {}, f.cause.name), ")") : "no known cause. " + f.shape),
       f.cause ? `${short(f.cause.before)} → ${short(f.cause.after)}` : "",
-      f.cause ? f.cause.remedy : "",
+      (f.unread ? "Wrong in the capture alone: the engine went on from the right values. " : "") + (f.cause ? f.cause.remedy : ""),
     ] };
   });
   const before = report.weights.mismatches.map((m) => ({ attributes: { class: "bad" }, cells: [

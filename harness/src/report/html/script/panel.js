@@ -22,8 +22,9 @@ function elements(local) {
 function cause(finding) {
   if (!finding) return null;
   const [c, s] = [finding.cause, finding.solution];
-  if (s) return el("div", { class: "cause" }, el("p", {}, el("strong", {}, solved(finding))), el("p", {}, `${s.confidence === "proved" ? "Proved" : "Consistent, not proved"}: it gives all ${s.elements} wrong elements within rounding, ${s.held_out} of them not used to find it.`));
-  return el("div", { class: "cause" }, ...(c
+  const unread = finding.unread ? el("p", {}, "But the engine went on from the right values: this is wrong in the capture alone.") : null;
+  if (s) return el("div", { class: "cause" }, unread, el("p", {}, el("strong", {}, solved(finding))), el("p", {}, `${s.confidence === "proved" ? "Proved" : "Consistent, not proved"}: it gives all ${s.elements} wrong elements within rounding, ${s.held_out} of them not used to find it.`));
+  return el("div", { class: "cause" }, unread, ...(c
     ? [el("p", {}, el("strong", {}, c.story), " (", el("code", {}, c.name), ")"),
        el("p", {}, `Explains the residual ${short(c.before)} → ${short(c.after)}. `, el("strong", {}, "Remedy: "), c.remedy)]
     : [el("p", {}, el("strong", {}, "No known cause. "), finding.shape)]));
