@@ -124,9 +124,10 @@ pub struct Strided<'a, T> {
 impl<T: Element> Array for Strided<'_, T> {
     fn elements(&self) -> Result<Elements, String> {
         let Self { data, shape, strides } = *self;
-        let last = shape.iter().zip(strides).try_fold(0usize, |at, (extent, stride)| {
-            at.checked_add(extent.checked_sub(1)?.checked_mul(*stride)?)
-        });
+        let last = shape
+            .iter()
+            .zip(strides)
+            .try_fold(0usize, |at, (extent, stride)| at.checked_add(extent.checked_sub(1)?.checked_mul(*stride)?));
         if shape.len() != strides.len() || last.is_none_or(|last| last >= data.len()) {
             let length = data.len();
             return Err(format!("{length} elements hold no array of shape {shape:?} with strides {strides:?}"));

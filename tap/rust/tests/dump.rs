@@ -35,7 +35,8 @@ fn lines_name_the_elements_and_the_ends_of_steps() {
     tap.end().unwrap();
     let (lines, elements) = read(&folder);
     let array = |step: usize, name: &str, dtype: &str, shape: [usize; 2], offset: usize| {
-        json!({"step": step, "name": name, "dtype": dtype, "shape": shape, "file": "capture.bin", "offset": offset})
+        let file = "capture.bin";
+        json!({"step": step, "name": name, "dtype": dtype, "shape": shape, "file": file, "offset": offset})
     };
     let expected = [
         json!({"schema_version": 3, "engine": "an \"engine\"\n", "arithmetic": "f32"}),
