@@ -189,6 +189,8 @@ impl Dump {
         let mut dump =
             Self { folder: folder.to_owned(), elements, lines, offset: 0, step: 0, open: None, failed: None };
         let comma = if fields.trim().is_empty() { "" } else { "," };
+        // JSON may stand on several lines, and the capture's head may not.
+        let fields = fields.replace(['\n', '\r'], " ");
         let head = format!("{{\"schema_version\":3,\"engine\":{}{comma}{fields}}}", quoted(engine));
         dump.line(&head).map_err(Error)?;
         Ok(dump)

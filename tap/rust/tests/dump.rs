@@ -23,7 +23,7 @@ fn bytes<T: Element>(elements: &[T]) -> Vec<u8> {
 fn lines_name_the_elements_and_the_ends_of_steps() {
     let work = tempfile::tempdir().unwrap();
     let folder = work.path().join("new/dump");
-    let tap = Tap::in_folder(&folder, "an \"engine\"\n", r#""arithmetic": "f32""#).unwrap();
+    let tap = Tap::in_folder(&folder, "an \"engine\"\n", "\"arithmetic\":\r\n\"f32\"").unwrap();
     assert!(tap.writes());
     tap.step(0, &[7, 8]).unwrap();
     tap.rows("embed", None, &[1f32, 2.0, 3.0, 4.0], 2).unwrap();

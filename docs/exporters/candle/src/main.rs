@@ -2,12 +2,22 @@
 //!
 //! Usage: engine-candle MODEL TOKENS DECODED      files with one token id a line: the prompt, and what is fed after it
 
-mod quantized_qwen2;
+// Of candle-transformers, as it stands there but for the taps.
+#[expect(dead_code)]
+mod models {
+    pub mod quantized_qwen2;
+    pub mod with_tracing;
+}
+#[expect(dead_code)]
+mod quantized_nn;
+#[expect(dead_code)]
+mod quantized_var_builder;
+#[expect(dead_code)]
+mod utils;
 
 use candle::quantized::{GgmlDType, gguf_file};
 use candle::{Device, Result, Tensor};
-// Where the model's own file looks for them.
-use candle_transformers::{quantized_nn, utils};
+use models::quantized_qwen2::ModelWeights;
 use qdiff_tap::Tap;
 use std::cell::Cell;
 use std::fs::File;
@@ -62,7 +72,7 @@ fn main() -> Result<()> {
         }
     }
     let tap = TAP.get_or_init(|| Tap::begin_with("candle 0.11.1", ARITHMETIC).unwrap_or_else(|e| panic!("{e}")));
-    let mut weights = quantized_qwen2::ModelWeights::from_gguf(content, &mut file, &Device::Cpu)?;
+    let mut weights = ModelWeights::from_gguf(content, &mut file, &Device::Cpu)?;
     let prompt = ids(prompt)?;
     let steps = std::iter::once(prompt).chain(ids(decoded)?.into_iter().map(|id| vec![id]));
     let mut first = 0;
