@@ -28,7 +28,7 @@ fn lines_name_the_elements_and_the_ends_of_steps() {
     tap.step(0, &[7, 8]).unwrap();
     tap.rows("embed", None, &[1f32, 2.0, 3.0, 4.0], 2).unwrap();
     let transposed = Strided { data: &[1f64, 3.0, 2.0, 4.0], shape: &[2, 2], strides: &[1, 2] };
-    tap.add("layer_out", 7, &transposed).unwrap();
+    tap.add("layer_out", 7, transposed).unwrap();
     tap.step(2, &[9]).unwrap();
     let narrow = Elements { format: "f8_e4m3", shape: vec![1, 3], bytes: vec![1, 2, 3] };
     tap.add("logits", None, narrow).unwrap();
