@@ -6,6 +6,8 @@
 //!
 //! Its CUDA backend quantises to two kinds of q8_1: `quantize_q8_1` for the matrix-vector kernels and
 //! `quantize_mmq_q8_1`, in the layouts D4 and DS4, for the matrix-matrix ones (ggml-cuda/quantize.cu).
+//!
+//! Engines that follow ggml's code without its vector instructions, such as candle, round halves away from zero.
 
 use half::{bf16, f16};
 use schemars::JsonSchema;
@@ -29,11 +31,16 @@ pub enum ActivationFormat {
     Tf32Truncated,
     /// Signed 8 bits and an f16 scale per 32.
     Q8_0,
+    /// As Q8_0, in the rounding of `quantize_row_q8_0_ref` in ggml-quants.c: halves away from zero.
+    Q8_0Ref,
     /// As Q8_0, with the f16 sum of the block beside it.
     Q8_1,
     /// Signed 8 bits and an f32 scale per 256.
     #[serde(rename = "q8_K")]
     Q8K,
+    /// As Q8_K, halves rounded away from zero, as candle does.
+    #[serde(rename = "q8_K_away")]
+    Q8KAway,
     /// CUDA's `quantize_q8_1`: an f16 scale per 32, and the f16 sum of the values as they were before quantisation.
     Q8_1Mmvq,
     /// CUDA's `quantize_mmq_q8_1`, layout D4: an f32 scale per 32.
@@ -48,14 +55,14 @@ impl ActivationFormat {
     pub fn block_size(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 | Self::Tf32 | Self::Tf32Truncated => 1,
-            Self::Q8_0 | Self::Q8_1 | Self::Q8_1Mmvq | Self::Q8_1MmqD4 | Self::Q8_1MmqDs4 => 32,
-            Self::Q8K => 256,
+            Self::Q8_0 | Self::Q8_0Ref | Self::Q8_1 | Self::Q8_1Mmvq | Self::Q8_1MmqD4 | Self::Q8_1MmqDs4 => 32,
+            Self::Q8K | Self::Q8KAway => 256,
         }
     }
 
     /// Whether the block's scale is stored as f16.
     fn half_scale(self) -> bool {
-        matches!(self, Self::Q8_0 | Self::Q8_1 | Self::Q8_1Mmvq | Self::Q8_1MmqDs4)
+        matches!(self, Self::Q8_0 | Self::Q8_0Ref | Self::Q8_1 | Self::Q8_1Mmvq | Self::Q8_1MmqDs4)
     }
 
     /// Relative error of the quantiser's own arithmetic that [`emulate`] does
@@ -80,11 +87,15 @@ pub fn emulate(fmt: ActivationFormat, x: &[f32], out: &mut [f64]) {
     assert_eq!(x.len(), out.len(), "activations and their emulation differ in length");
     assert!(x.len().is_multiple_of(fmt.block_size()), "{} activations are not whole blocks", x.len());
     match fmt {
-        ActivationFormat::Q8K => {
+        ActivationFormat::Q8K | ActivationFormat::Q8KAway => {
+            let nearest: fn(f32) -> i32 = match fmt {
+                ActivationFormat::Q8K => nearest_int,
+                _ => |v| v.round() as i32,
+            };
             let (blocks, _) = x.as_chunks::<256>();
             let (to, _) = out.as_chunks_mut::<256>();
             for (x, out) in blocks.iter().zip(to) {
-                q8_k_block(x, out);
+                q8_k_block(x, out, nearest);
             }
         }
         _ if fmt.block_size() == 32 => {
@@ -296,6 +307,7 @@ fn q8_block(fmt: ActivationFormat, x: &[f32; 32]) -> (f32, [i32; 32]) {
     match fmt {
         // roundf: half away from zero.
         ActivationFormat::Q8_1Mmvq => (scale, x.map(|v| (v / scale).round() as i32)),
+        ActivationFormat::Q8_0Ref => (scale, x.map(|v| (v * (1.0 / scale)).round() as i32)),
         ActivationFormat::Q8_1MmqD4 | ActivationFormat::Q8_1MmqDs4 => {
             (1.0 / inverse, x.map(|v| (v * inverse).round() as i32))
         }
@@ -309,7 +321,7 @@ fn to_i32(v: f32) -> i32 {
     if (-2_147_483_648.0..2_147_483_648.0).contains(&rounded) { rounded as i32 } else { i32::MIN }
 }
 
-fn q8_k_block(x: &[f32; 256], out: &mut [f64; 256]) {
+fn q8_k_block(x: &[f32; 256], out: &mut [f64; 256], nearest: fn(f32) -> i32) {
     // The first element of the largest magnitude, with its sign.
     let mut max = 0.0_f32;
     for v in x {
@@ -324,7 +336,7 @@ fn q8_k_block(x: &[f32; 256], out: &mut [f64; 256]) {
     let inverse = -127.0 / max;
     let d = f64::from(1.0 / inverse);
     for (o, v) in out.iter_mut().zip(x) {
-        *o = d * f64::from(nearest_int(inverse * v).min(127) as i8);
+        *o = d * f64::from(nearest(inverse * v).min(127) as i8);
     }
 }
 

@@ -12,7 +12,8 @@ use crate::number::{counted, number, percent};
 use crate::tokens::TokensCheck;
 use crate::verdict::{Element, Gap, Local, StageResult, Status, Unjudged};
 use crate::weights::{Mismatch, WeightCheck};
-use std::fmt::Debug;
+use serde::Serialize;
+use serde_json::Value;
 
 /// Findings listed; what follows is counted.
 const FINDINGS: usize = 20;
@@ -134,12 +135,19 @@ fn rounded(report: &Report) -> String {
     if a.outputs.plain() { String::new() } else { format!("({} arithmetic declared): ", arithmetic(a)) }
 }
 
+/// A number format as a manifest calls it, of this.
+fn named(format: &impl Serialize, of: &str) -> String {
+    match serde_json::to_value(format) {
+        Ok(Value::String(name)) => format!("{name} {of}"),
+        other => unreachable!("{other:?} is no name of a number format"),
+    }
+}
+
 /// What the subject declares: f32 throughout, an arithmetic that has a name, or what differs from f32.
 fn arithmetic(a: &Arithmetic) -> String {
     if let Some(name) = a.name() {
         return name.to_string();
     }
-    let named = |what: &dyn Debug, of: &str| format!("{what:?} {of}").to_lowercase();
     let f32 = Number::F32.format();
     let products = a.linear.iter().flat_map(|r| {
         let activations = (r.activations != f32).then(|| named(&r.activations, "activations"));

@@ -47,6 +47,17 @@ fn from_float(id: sys::ggml_type, x: &[f32], per: usize, size: usize) -> Vec<u8>
     bytes
 }
 
+/// The same by the code without vector instructions, which other engines follow.
+fn from_float_ref(ty: GgmlType, x: &[f32]) -> Vec<u8> {
+    let mut out = vec![0_u64; ty.row_bytes(x.len()).div_ceil(8)];
+    let from_float = traits(ty).from_float_ref.expect("has a quantiser");
+    // SAFETY: `out` has room for all blocks.
+    unsafe { from_float(x.as_ptr(), out.as_mut_ptr().cast::<c_void>(), x.len() as i64) };
+    let mut bytes: Vec<u8> = out.iter().flat_map(|w| w.to_le_bytes()).collect();
+    bytes.truncate(ty.row_bytes(x.len()));
+    bytes
+}
+
 fn check_dequantize(ty: GgmlType, bytes: &[u8], n: usize) -> Result<(), TestCaseError> {
     let want = to_float(ty, bytes, n);
     let mut got = vec![0.0; n];
@@ -258,6 +269,27 @@ proptest! {
         }
     }
 
+    /// The rounding of ggml's reference, and of Q8_K what candle makes of it: another quant at halves alone.
+    #[test]
+    fn halves_that_are_rounded_away_from_zero_are_emulated(x in activations()) {
+        let want = decode(ActivationFormat::Q8_0, &from_float_ref(GgmlType::Q8_0, &x));
+        let mut got = vec![0.0; x.len()];
+        quant::emulate(ActivationFormat::Q8_0Ref, &x, &mut got);
+        prop_assert_eq!(&got, &want);
+        let bytes = from_float(15, &x, 256, 292);
+        quant::emulate(ActivationFormat::Q8KAway, &x, &mut got);
+        let blocks = got.chunks(256).zip(bytes.chunks(292)).zip(x.chunks(256));
+        for ((got, bytes), x) in blocks {
+            let d = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            let max = x.iter().fold(0.0_f32, |max, v| if v.abs() > max.abs() { *v } else { max });
+            for ((got, even), x) in got.iter().zip(decode(ActivationFormat::Q8K, bytes)).zip(x) {
+                let scaled = -127.0 / max * x;
+                let away = scaled.abs().fract() == 0.5 && scaled.abs().trunc() % 2.0 == 0.0;
+                prop_assert_eq!(*got, even + if away { f64::from(d) * f64::from(scaled.signum()) } else { 0.0 });
+            }
+        }
+    }
+
     /// CUDA's two quantisers are ggml's Q8_1 but for the order of roundings:
     /// wherever they differ from the CPU's, they say that they might.
     #[test]
@@ -304,7 +336,8 @@ proptest! {
         for fmt in [
             ActivationFormat::F32, ActivationFormat::F16, ActivationFormat::Bf16,
             ActivationFormat::Tf32, ActivationFormat::Tf32Truncated, ActivationFormat::Q8_0,
-            ActivationFormat::Q8_1Mmvq, ActivationFormat::Q8_1MmqD4, ActivationFormat::Q8K,
+            ActivationFormat::Q8_0Ref, ActivationFormat::Q8_1Mmvq, ActivationFormat::Q8_1MmqD4,
+            ActivationFormat::Q8K, ActivationFormat::Q8KAway,
         ] {
             let (mut a, mut b) = (vec![0.0; x.len()], vec![0.0; x.len()]);
             quant::emulate(fmt, &x, &mut a);

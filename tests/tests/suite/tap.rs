@@ -1,10 +1,11 @@
 //! The header `tap/qdiff_tap.h`: it compiles as C and C++ without a warning, engines that include it are judged, and what it
-//! cannot dump rightly it says. Their programs stand in `tests/tap/`.
+//! cannot dump rightly it says. The crate in `tap/rust` does the same for Rust. The engines stand in `tests/tap/`.
 
 use qdiff_tests::containers::{Array, arrays};
 use qdiff_tests::markdown::{read, root};
 use qdiff_tests::{Folder, Said, empty, exact, folder_with};
 use serde_json::json;
+use std::path::Path;
 use std::process::Command;
 
 /// What every compiler must find nothing to say of.
@@ -114,6 +115,46 @@ fn an_engine_in_c_is_judged() {
     assert_eq!(report["verdict"]["findings"][0]["stage"], "L01.layer_out", "{text}");
 }
 
+/// Compiles the crate of `tap/rust`, which needs no other, and with it this program, in `folder`.
+#[track_caller]
+fn compiled_rust(folder: &Folder, source: &Path) {
+    let rustc = |options: &str, source: &Path| {
+        let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+        command.current_dir(&**folder).args("--edition=2024 -Dwarnings".split(' ')).args(options.split(' '));
+        Said::from(command.arg(source).output().expect("what compiled this test is here")).exits(0);
+    };
+    rustc("--crate-type=lib --crate-name=qdiff_tap", &root().join("tap/rust/src/lib.rs"));
+    rustc("--extern=qdiff_tap=libqdiff_tap.rlib --crate-name=engine", source);
+}
+
+/// The same engine by way of the crate.
+#[test]
+fn an_engine_in_rust_is_judged() {
+    let (folder, mut all) = with_values();
+    compiled_rust(&folder, &root().join("tests/tap/engine.rs"));
+    assert_eq!(runs(&folder, "", Some("dump")).exits(0).to_string(), "");
+    let (code, report, text) = folder.judged("--subject capture:dump");
+    assert_eq!(code, 0, "{text}");
+    assert!(report["subject"]["name"].as_str().unwrap().starts_with("an engine in Rust (recorded"), "{text}");
+    let rows = |of: &str| report["verdict"]["coverage"][of].as_u64().unwrap();
+    assert_eq!(rows("judged"), rows("asked"), "{text}");
+    assert_eq!(runs(&folder, "", None).exits(0).to_string(), "");
+
+    let wrong = all.iter_mut().find(|a| a.name == "step2/L01.layer_out").unwrap();
+    wrong.values[7] += 1.0;
+    write_values(&folder, "recorded", &all);
+    runs(&folder, "", Some("wrong")).exits(0);
+    let (code, report, text) = folder.judged("--subject capture:wrong");
+    assert_eq!((code, &report["verdict"]["findings"][0]["stage"]), (1, &json!("L01.layer_out")), "{text}");
+
+    // What the crate refuses it says in the dump too, and qdiff refuses that with its words.
+    folder.write("values.txt", "step 0 1 5\ntap embed -1 1 256\ntap embed -1 1 256\n");
+    let said = runs(&folder, "", Some("twice")).exits(1);
+    assert!(said.stderr.contains("embed of step 0: was tapped in this step before"), "{said}");
+    let words = "the engine says of its own arrays: embed of step 0: was tapped in this step before";
+    folder.refuses("run -m model.gguf --subject capture:twice", &[words]);
+}
+
 /// What the header cannot dump rightly it says, and qdiff refuses the dump with its words.
 #[test]
 fn a_dump_that_is_not_what_it_should_be_says_so() {
@@ -174,6 +215,19 @@ fn replays_of_a_graph_are_dumped() {
     runs(&folder, "marks", Some("wrong")).exits(0);
     let (code, report, text) = folder.judged("--subject capture:wrong");
     assert_eq!((code, &report["verdict"]["findings"][0]["stage"]), (1, &json!("L00.layer_out")), "{text}");
+}
+
+/// The same of the crate.
+#[test]
+fn the_shortest_example_in_rust_compiles() {
+    let document = read("docs/bring-your-own-engine.md");
+    let example = document.split_once("```rust\n").unwrap().1.split_once("```").unwrap().0;
+    assert!(example.lines().filter(|line| !line.is_empty()).count() < 15, "{example}");
+    let folder = empty();
+    let given = "prompt: &[u32], embedding: &[f32], layers: &[Vec<f32>], logits: &[f32], n_embd: usize, n_vocab: usize";
+    let (main, result) = ("fn main() { let _ = engine; }", "Result<(), Box<dyn std::error::Error>>");
+    folder.write("example.rs", format!("{main}\nfn engine({given}) -> {result} {{\n{example}Ok(())\n}}\n"));
+    compiled_rust(&folder, &folder.join("example.rs"));
 }
 
 /// What the documentation shows is what the header takes, and no more than 15 lines.
