@@ -58,7 +58,7 @@ class Capture:
         self._names, self._tokens = set(), [int(token) for token in tokens]
 
     def add(self, stage, array, *, layer=None, dtype=None):
-        """Adds the output of a stage: an array of numpy, of torch on any device, or whatever numpy.asarray takes.
+        """Adds the output of a stage: an array of numpy, of torch on any device, of MLX, or whatever numpy.asarray takes.
 
         `dtype` names the number format where the array has no word for it: "bf16" of the bits in uint16."""
         if not self.writes:
@@ -113,13 +113,15 @@ class Capture:
 
 def _elements(name, array, dtype):
     """Number format, shape and little-endian bytes of an array, row-major."""
-    torch = sys.modules.get("torch")
+    torch, mlx = sys.modules.get("torch"), sys.modules.get("mlx.core")
     if torch is not None and isinstance(array, torch.Tensor):
         held, shape = str(array.dtype).removeprefix("torch."), list(array.shape)
         flat = array.detach().cpu().contiguous().reshape(-1)
         array = flat.view(torch.uint8).numpy()
         given = None
     else:
+        if mlx is not None and isinstance(array, mlx.array) and array.dtype == mlx.bfloat16:
+            array, dtype = array.view(mlx.uint16), dtype or "bf16"
         array = np.asarray(array)
         held, shape, given = array.dtype.name, list(array.shape), array.dtype
         if given.byteorder == ">" or given.byteorder == "=" and sys.byteorder == "big":
