@@ -37,7 +37,8 @@ class Capture:
         written. `manifest` may add `model_sha256` (checked), `arithmetic` or `end`: `qdiff schema capture` describes them."""
         folder = folder if folder is not None else os.environ.get("QDIFF_DUMP")
         self._lines = self._elements = None
-        self._steps = self._position = self._offset = 0
+        self._steps = self._offset = 0
+        self.position = 0  # tokens in the steps that have ended
         self._names = None
         if folder:
             folder = pathlib.Path(folder)
@@ -82,10 +83,10 @@ class Capture:
         if self.writes:
             # What a line speaks of is in the files before it.
             self._elements.flush()
-            self._line({"end": self._steps, "first": self._position, "tokens": self._tokens})
+            self._line({"end": self._steps, "first": self.position, "tokens": self._tokens})
             self._lines.flush()
         self._steps += 1
-        self._position += len(self._tokens)
+        self.position += len(self._tokens)
         self._names = None
 
     @contextlib.contextmanager
