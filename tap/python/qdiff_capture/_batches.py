@@ -89,6 +89,8 @@ class Batches:
         yield "embed", None, self.gave(decoder.embed_tokens)
         for number, layer in enumerate(layers):
             attention, mlp = layer.self_attn, layer.mlp
+            if attention.num_heads != attention.total_num_heads:
+                raise RuntimeError("a part of the heads is computed here: run the engine on one GPU")
             yield "attn_norm", number, self.gave(layer.input_layernorm)
             sizes = [attention.q_size, attention.kv_size, attention.kv_size]
             suffix = "proj" if attention.qkv_proj.bias is None else "biased"
