@@ -1,4 +1,4 @@
-"""Prints a row for each report FOLDER/DTYPE/CASE.json, and fails where `clean` has a finding, or a bug has none with a cause.
+"""Prints a row for each report FOLDER/DTYPE/CASE.json. Fails where `clean` has a finding, or no finding of a bug has a cause.
 
 Usage: table.py FOLDER DTYPE...
 """
@@ -12,11 +12,11 @@ def row(dtype, path):
     report = json.loads(path.read_text())
     verdict, coverage = report["verdict"], report["verdict"]["coverage"]
     findings = verdict["findings"]
-    causes = {finding["cause"] and finding["cause"]["name"] for finding in findings}
-    right = not findings if path.stem == "clean" else bool(findings) and None not in causes
+    causes = [finding["cause"]["name"] if finding["cause"] else None for finding in findings]
+    right = not findings if path.stem == "clean" else any(causes)
     rows = f"{100 * coverage['judged'] / coverage['asked']:.4g} % of {coverage['asked']}"
     cells = [f"{dtype}, {path.stem.replace('-', ' ')}", report["outcome"].upper(), findings[0]["stage"] if findings else "",
-             ", ".join(f"`{cause}`" if cause else "none" for cause in sorted(causes, key=str)), rows]
+             ", ".join(f"{cause or 'none known'}, {causes.count(cause)} times" for cause in dict.fromkeys(causes)), rows]
     return right, "| " + " | ".join(cells) + " |"
 
 
