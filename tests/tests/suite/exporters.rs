@@ -171,6 +171,9 @@ wheel, = glob.glob("*.whl")
 sys.path.insert(0, wheel)
 import qdiff_capture
 assert wheel in qdiff_capture.__file__, qdiff_capture.__file__
+import qdiff_capture.vllm, qdiff_capture.sglang, zipfile
+modules = [name.split("/")[1] for name in zipfile.ZipFile(wheel).namelist()]
+assert {"transformers.py", "mlx.py", "vllm.py", "sglang.py"} <= set(modules), modules
 import importlib.metadata
 assert importlib.metadata.version("qdiff-capture") == wheel.split("-")[1]
 arrays, manifest = np.load("recorded/capture.npz"), json.load(open("recorded/manifest.json"))
