@@ -112,8 +112,8 @@ class Engine:
         for n, layer in enumerate(self.decoder.layers):
             attention, mlp = layer.self_attn, layer.mlp
             norms = [getattr(attention, f"{x}_norm")() for x in "qk" if hasattr(attention, f"{x}_norm")]
-            spoilt = [*norms, layer.input_layernorm(), attention.qkv_proj(), attention.rotary_emb(n), attention.attn(), attention.o_proj(),
-                      layer.post_attention_layernorm(), mlp.gate_up_proj(), mlp.act_fn(), mlp.down_proj()]
+            spoilt = [*norms, layer.input_layernorm(), attention.qkv_proj(), attention.rotary_emb(n), attention.attn(),
+                      attention.o_proj(), layer.post_attention_layernorm(), mlp.gate_up_proj(), mlp.act_fn(), mlp.down_proj()]
             for out in spoilt:
                 for x in out if isinstance(out, tuple) else [out]:
                     if x is not None:

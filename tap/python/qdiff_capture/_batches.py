@@ -1,5 +1,5 @@
-"""What vLLM and SGLang have in common: a forward pass computes the tokens of several requests, one after the other, projections
-are fused, and the residual is added within the norm that reads it. A capture is written for each request."""
+"""What vLLM and SGLang have in common: a forward pass computes the tokens of several requests, one after the other,
+projections are fused, and the residual is added within the norm that reads it. A capture is written for each request."""
 
 import pathlib
 import re
@@ -49,7 +49,7 @@ class Batches:
         self.held.clear()
         for stage, layer, x in stages:
             if x.shape[0] != len(tokens):
-                raise RuntimeError(f"{stage} of layer {layer} has {x.shape[0]} rows, and the forward pass {len(tokens)} tokens")
+                raise RuntimeError(f"{stage} of layer {layer} has {x.shape[0]} rows for {len(tokens)} tokens of the forward pass")
         if logits.shape[0] != len(requests):
             raise RuntimeError(f"{logits.shape[0]} rows of logits for {len(requests)} requests: switch speculation off")
         logits, first = logits.detach().to("cpu", copy=True), 0
