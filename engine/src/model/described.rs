@@ -99,7 +99,7 @@ pub fn described(node: &Node) -> Described {
         ),
         (Op::AttnScores(_), _) => of(
             "queries times keys, neither scaled nor masked; what stands at keys after the token does not count",
-            "",
+            "`eager_attention_forward`, its first product (eager attention only)",
             "",
         ),
         (Op::AttnWeights(_), _) => of(

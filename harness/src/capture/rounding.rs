@@ -78,7 +78,9 @@ impl Capture {
         for (id, element) in &self.elements {
             self.rounding.stored.entry(*id).or_insert(*element);
         }
-        let elements = Format::NARROW.iter().filter(|f| self.elements.values().any(|e| e == *f));
+        // What the engine itself rounds to is not coarser for being stored so.
+        let coarser = |f: &Format| self.elements.iter().any(|(id, e)| e == f && !self.rounding.output(*id).within(*e));
+        let elements = Format::NARROW.iter().filter(|f| coarser(f));
         let elements: Vec<String> = elements.map(ToString::to_string).collect();
         let elements = (!elements.is_empty()).then(|| format!("{}: the elements of its arrays", elements.join(", ")));
         let known: Vec<String> = said.into_iter().chain(elements).collect();

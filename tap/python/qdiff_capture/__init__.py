@@ -37,7 +37,8 @@ class Capture:
         written. `manifest` may add `model_sha256` (checked), `arithmetic` or `end`: `qdiff schema capture` describes them."""
         folder = folder if folder is not None else os.environ.get("QDIFF_DUMP")
         self._lines = self._elements = None
-        self._steps = self._position = self._offset = 0
+        self._steps = self._offset = 0
+        self.position = 0  # tokens in the steps that have ended
         self._names = None
         if folder:
             folder = pathlib.Path(folder)
@@ -58,7 +59,7 @@ class Capture:
         self._names, self._tokens = set(), [int(token) for token in tokens]
 
     def add(self, stage, array, *, layer=None, dtype=None):
-        """Adds the output of a stage: an array of numpy, of torch on any device, or whatever numpy.asarray takes.
+        """Adds the output of a stage: an array of numpy, of torch on any device, of MLX, or whatever numpy.asarray takes.
 
         `dtype` names the number format where the array has no word for it: "bf16" of the bits in uint16."""
         if not self.writes:
@@ -82,10 +83,10 @@ class Capture:
         if self.writes:
             # What a line speaks of is in the files before it.
             self._elements.flush()
-            self._line({"end": self._steps, "first": self._position, "tokens": self._tokens})
+            self._line({"end": self._steps, "first": self.position, "tokens": self._tokens})
             self._lines.flush()
         self._steps += 1
-        self._position += len(self._tokens)
+        self.position += len(self._tokens)
         self._names = None
 
     @contextlib.contextmanager
@@ -113,13 +114,15 @@ class Capture:
 
 def _elements(name, array, dtype):
     """Number format, shape and little-endian bytes of an array, row-major."""
-    torch = sys.modules.get("torch")
+    torch, mlx = sys.modules.get("torch"), sys.modules.get("mlx.core")
     if torch is not None and isinstance(array, torch.Tensor):
         held, shape = str(array.dtype).removeprefix("torch."), list(array.shape)
         flat = array.detach().cpu().contiguous().reshape(-1)
         array = flat.view(torch.uint8).numpy()
         given = None
     else:
+        if mlx is not None and isinstance(array, mlx.array) and array.dtype == mlx.bfloat16:
+            array, dtype = array.view(mlx.uint16), dtype or "bf16"
         array = np.asarray(array)
         held, shape, given = array.dtype.name, list(array.shape), array.dtype
         if given.byteorder == ">" or given.byteorder == "=" and sys.byteorder == "big":

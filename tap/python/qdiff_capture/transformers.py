@@ -7,58 +7,36 @@
         model.generate(input_ids, max_new_tokens=4)
 
 Any dtype and device; one sequence of a batch, without padding. Left out is what transformers never materialises: the
-projections before their bias, the scores before the softmax, and, unless the model was loaded with
-`attn_implementation="eager"`, the weights after it. qdiff checks these as part of the next stage that is there.
+projections before their bias and, unless the model was loaded with `attn_implementation="eager"`, the attention's scores
+and weights. qdiff checks these as part of the next stage that is there.
 """
 
-import contextlib
 import sys
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from qdiff_capture._hooks import Hooks
 
 __all__ = ["hooked"]
 
 
-@contextlib.contextmanager
 def hooked(model, capture, sequence=0):
     """Captures every forward pass of `model`, a model with a language model's head, as long as the block lasts; `sequence`
     is the index in the batch."""
-    hooks = _Hooks(model, capture, sequence)
-    try:
-        yield capture
-    finally:
-        hooks.remove()
+    return _Transformers(model, capture, sequence).on()
 
 
-class _Hooks:
+class _Transformers(Hooks):
     def __init__(self, model, capture, sequence):
-        self.capture, self.sequence, self.layer, self.undo = capture, sequence, None, []
+        super().__init__(capture, sequence)
         self.module(model, before=self.begin, after=self.finish)
-        inner = model.model
-        self.output(inner.embed_tokens, "embed")
-        for number, layer in enumerate(inner.layers):
-            self.module(layer, before=lambda *_, n=number: setattr(self, "layer", n))
-            attention, mlp = layer.self_attn, layer.mlp
-            self.output(layer.input_layernorm, "attn_norm", number)
-            for letter in "qkv":
-                projection = getattr(attention, f"{letter}_proj")
-                self.output(projection, f"{letter}_proj" if projection.bias is None else f"{letter}_biased", number)
-                norm = getattr(attention, f"{letter}_norm", None)
-                if norm is not None:
-                    self.output(norm, f"{letter}_normed", number)
-            self.input(attention.o_proj, "attn_context", number)
-            self.output(attention.o_proj, "attn_out", number)
-            self.input(layer.post_attention_layernorm, "attn_residual", number)
-            self.output(layer.post_attention_layernorm, "ffn_norm", number)
-            self.output(mlp.gate_proj, "ffn_gate", number)
-            self.output(mlp.up_proj, "ffn_up", number)
-            self.input(mlp.down_proj, "ffn_act", number)
-            self.output(mlp.down_proj, "ffn_down", number)
-            self.output(layer, "layer_out", number)
-        self.output(inner.norm, "final_norm")
+        self.decoder(model.model)
         self.output(model.lm_head, "logits")
         # RoPE and attention are functions, which the model looks up in its module.
-        code = sys.modules[type(inner.layers[0].self_attn).__module__]
+        code = sys.modules[type(model.model.layers[0].self_attn).__module__]
         self.function(code, "apply_rotary_pos_emb", self.rotated)
-        self.function(code, "eager_attention_forward", self.attended)
+        self.function(code, "eager_attention_forward", self.attended, within=self.scored)
 
     def begin(self, _, args, kwargs):
         ids = kwargs["input_ids"] if kwargs.get("input_ids") is not None else args[0]
@@ -66,47 +44,30 @@ class _Hooks:
 
     def finish(self, _, args, kwargs, out):
         cache = getattr(out, "past_key_values", None)
-        for number, layer in enumerate(getattr(cache, "layers", ())):
-            for stage, x in (("k_cache", layer.keys), ("v_cache", layer.values)):  # [batch, kv heads, rows, head_dim]
-                self.add(stage, x.transpose(1, 2), number)
+        self.caches((layer.keys, layer.values) for layer in getattr(cache, "layers", ()))
         self.capture.end()
 
     def rotated(self, out):
         for stage, x in zip(("q_rope", "k_rope"), out):  # [batch, heads, tokens, head_dim]
-            self.add(stage, x.transpose(1, 2), self.layer)
+            self.add(stage, x.swapaxes(1, 2), self.layer)
+
+    def scored(self):
+        return _FirstProduct(lambda out: self.add("attn_scores", out, self.layer))
 
     def attended(self, out):
-        self.add("attn_weights", out[1], self.layer)  # [batch, heads, tokens, keys]
+        self.add("attn_weights", out[1], self.layer)  # [batch, heads, tokens, keys], as the scores
 
-    def add(self, stage, x, layer, flat=False):
-        x = x[self.sequence]
-        self.capture.add(stage, x.flatten(1) if flat else x, layer=layer)
 
-    def output(self, module, stage, layer=None):
-        self.module(module, after=lambda _, args, kwargs, out: self.add(
-            stage, out[0] if isinstance(out, tuple) else out, layer, flat=True))
+class _FirstProduct(TorchFunctionMode):
+    """Shows the result of the first product of matrices within it: of an attention the scores, unscaled and unmasked."""
 
-    def input(self, module, stage, layer):
-        self.module(module, before=lambda _, args, kwargs: self.add(stage, args[0], layer, flat=True))
+    def __init__(self, see):
+        super().__init__()
+        self.see = see
 
-    def module(self, module, before=None, after=None):
-        """What hooks return would take the place of what they were shown: these return nothing."""
-        if before is not None:
-            self.undo.append(module.register_forward_pre_hook(before, with_kwargs=True).remove)
-        if after is not None:
-            self.undo.append(module.register_forward_hook(after, with_kwargs=True).remove)
-
-    def function(self, code, name, see):
-        own = getattr(code, name)
-
-        def seen(*args, **kwargs):
-            out = own(*args, **kwargs)
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if self.see is not None and func in (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__):
+            see, self.see = self.see, None
             see(out)
-            return out
-
-        setattr(code, name, seen)
-        self.undo.append(lambda: setattr(code, name, own))
-
-    def remove(self):
-        for undo in reversed(self.undo):
-            undo()
+        return out

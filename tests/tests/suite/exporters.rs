@@ -1,7 +1,8 @@
 //! Captures from Python: numpy reads what qdiff writes and the other way
 //! round, with the package of `tap/python`, from its sources and from its wheel.
 
-use qdiff_tests::{Folder, Said, folder, markdown, python};
+use qdiff_synth::Synth;
+use qdiff_tests::{Folder, Said, folder, folder_with, markdown, python};
 use std::process::Command;
 
 /// Reads a recorded capture, asserts what it holds, and writes it again under
@@ -170,6 +171,9 @@ wheel, = glob.glob("*.whl")
 sys.path.insert(0, wheel)
 import qdiff_capture
 assert wheel in qdiff_capture.__file__, qdiff_capture.__file__
+import qdiff_capture.vllm, qdiff_capture.sglang, zipfile
+modules = [name.split("/")[1] for name in zipfile.ZipFile(wheel).namelist()]
+assert {"transformers.py", "mlx.py", "vllm.py", "sglang.py"} <= set(modules), modules
 import importlib.metadata
 assert importlib.metadata.version("qdiff-capture") == wheel.split("-")[1]
 arrays, manifest = np.load("recorded/capture.npz"), json.load(open("recorded/manifest.json"))
@@ -181,4 +185,24 @@ with qdiff_capture.Capture("mine", engine="a wheel") as capture, capture.step(ma
     let (code, report, text) = folder.judged("--subject capture:mine");
     assert_eq!(code, 0, "{text}");
     assert!(report["subject"]["name"].as_str().unwrap().starts_with("a wheel (recorded"), "{text}");
+}
+
+/// An engine that serves several requests in one batch, by modules with the names and calls of vLLM and SGLang.
+const SERVING: &str = include_str!("../../tap/serving.py");
+
+#[test]
+fn each_request_of_a_batch_is_a_capture() {
+    for arch in ["qwen2", "qwen3"] {
+        let folder = folder_with(&Synth { arch, ..Synth::default() });
+        folder.record("recorded", "");
+        python(&folder, SERVING);
+        // The other captures are the same, which the script asserts.
+        let (code, report, text) = folder.judged("--subject capture:vllm/b");
+        assert_eq!(code, 0, "{arch}: {text}");
+        assert!(report["subject"]["name"].as_str().unwrap().starts_with("vLLM (recorded"), "{text}");
+        // What these engines fuse is all that is not there: bias, scores and weights of the attention, caches.
+        let stages = report["verdict"]["stages"].as_array().unwrap();
+        let covered = stages.iter().filter(|s| s["subject"]["status"] == "covered").count();
+        assert!(covered > 0 && covered < stages.len() / 3, "{covered} of {}: {text}", stages.len());
+    }
 }

@@ -384,11 +384,26 @@ impl Tried<'_> {
         DIGITS.iter().filter_map(|&digits| (range.way)(to_digits(x, digits))).collect()
     }
 
-    /// How far each of some early ways is from one row.
+    /// How far each of some ways is from one row; of as many as there is time for.
     fn distances(&self, ways: &[&Way]) -> Vec<f64> {
+        if !ways.iter().all(|way| self.inside.is_early(&way.others)) {
+            return ways.iter().map_while(|way| self.distance_of_late(way)).collect();
+        }
         let Some((value, reach)) = self.of_one(ways) else { return Vec::new() };
         let rows = value.data.chunks(value.row_len()).zip(reach.chunks(value.row_len()));
         rows.map(|(value, reach)| self.distance(value, reach)).collect()
+    }
+
+    /// That of a way in a segment that ends in what sees other tokens: all rows are evaluated for one.
+    fn distance_of_late(&self, way: &Way) -> Option<f64> {
+        if Instant::now() >= self.searcher.deadline {
+            return None;
+        }
+        self.searcher.tried.fetch_add(1, Ordering::Relaxed);
+        let all = self.inside.with(&way.others, None);
+        let (value, reach) = all[self.one.step].as_ref()?;
+        let range = self.one.range.clone();
+        Some(self.distance(&value.data[range.clone()], &reach[range]))
     }
 
     /// Squared distance of one row from what is assumed of it, in units of the bounds.

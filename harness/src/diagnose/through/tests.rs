@@ -1,5 +1,5 @@
-//! Engines that show nothing but what leaves a layer, and what is told of the bugs in them. None of these is in the
-//! catalogue, or they are written once more.
+//! Engines that show nothing but what leaves a layer, or nothing of what is within their attention, and what is told of the
+//! bugs in them. None of these is in the catalogue, or they are written once more.
 
 use super::super::{BUDGET, Diagnosis, explain};
 use crate::arithmetic::Arithmetic;
@@ -175,7 +175,12 @@ fn leaves(graph: &Graph, node: &Node) -> bool {
     }
 }
 
-fn diagnosis(oracle: &Oracle<'_>, bug: Bug) -> Diagnosis {
+/// What an engine shows whose attention is one function: all but what is within that.
+fn fused(_: &Graph, node: &Node) -> bool {
+    !matches!(node.op, Op::AttnScores(_) | Op::AttnWeights(_))
+}
+
+fn diagnosis(oracle: &Oracle<'_>, bug: Bug, shown: fn(&Graph, &Node) -> bool) -> Diagnosis {
     let (filter, policy, arithmetic) = (Filter::default(), Policy::default(), Arithmetic::default());
     let store = Store::usual(None);
     let mut graph = oracle.graph.clone();
@@ -186,7 +191,7 @@ fn diagnosis(oracle: &Oracle<'_>, bug: Bug) -> Diagnosis {
             graph.nodes[i] = wrong;
         }
     }
-    let want = Want::new(&oracle.graph, &filter, &|node| leaves(&oracle.graph, node), &store);
+    let want = Want::new(&oracle.graph, &filter, &|node| shown(&oracle.graph, node), &store);
     let mut engine = CpuEngine::new(graph, &oracle.weights);
     let mut capture = Capture::new(store.clone());
     let tokens: Vec<u32> = (0..24).map(|i| (i * 37 + 11) % 500).collect();
@@ -203,15 +208,17 @@ fn diagnosis(oracle: &Oracle<'_>, bug: Bug) -> Diagnosis {
 }
 
 #[test]
-fn what_leaves_a_layer_tells_what_is_wrong_inside() {
+fn what_leaves_a_segment_tells_what_is_wrong_inside() {
     let model = Synth { n_layers: 3, weight_type: GgmlType::F32, n_vocab: 600, ..Synth::default() };
     let bytes = model.to_bytes();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     std::fs::write(&path, &bytes).unwrap();
     let oracle = Oracle::new(&path, &bytes, &Model::load(&path, Load::Vocabulary).unwrap()).unwrap();
-    for (name, bug, told) in BUGS {
-        let found = diagnosis(&oracle, *bug);
+    let within_attention = BUGS[..4].iter().map(|case| (case, fused as fn(&Graph, &Node) -> bool));
+    let within_layer = BUGS.iter().map(|case| (case, leaves as fn(&Graph, &Node) -> bool));
+    for ((name, bug, told), shown) in within_layer.chain(within_attention) {
+        let found = diagnosis(&oracle, *bug, shown);
         let findings = &found.findings;
         assert_eq!(findings.len(), 1, "{name}: {findings:?}");
         assert_eq!(findings[0].id.layer, Some(1), "{name}: {findings:?}");
@@ -220,6 +227,8 @@ fn what_leaves_a_layer_tells_what_is_wrong_inside() {
             None => assert_eq!(findings[0].told(), None, "{name}"),
         }
     }
-    let right = diagnosis(&oracle, |_, _| None);
-    assert!(right.findings.is_empty(), "{:?}", right.findings);
+    for shown in [leaves as fn(&Graph, &Node) -> bool, fused] {
+        let right = diagnosis(&oracle, |_, _| None, shown);
+        assert!(right.findings.is_empty(), "{:?}", right.findings);
+    }
 }

@@ -1,0 +1,47 @@
+# Shared by scripts/engine-*; source it after lib.sh. It sets venv and model, and defines install and table.
+# shellcheck shell=bash disable=SC2034,SC2154
+
+# install NAME PACKAGE...: the packages, in a Python of their own.
+install() {
+    venv=$cache/$1-venv
+    shift
+    if [ "$(cat "$venv/ready" 2>/dev/null)" = "$*" ]; then return; fi
+    log "installing $*"
+    python3 -m venv "$venv" >&2 || die "python3 has no venv. Install python3-venv"
+    "$venv/bin/pip" install -q "$@" >&2 || die "pip could not install $*. Check the network and the space in $cache"
+    printf '%s\n' "$*" >"$venv/ready"
+}
+
+# table NAME DTYPE...: captures the engine as it is and with the bugs that tests/engines/NAME_bugs.py plants in it, holds each
+# against llama.cpp on the same tokens, and prints a row for each. Fails where a bug is not found at a stage with its cause, or
+# something is found without one.
+table() {
+    local name=$1 dtype capture status qdiff work
+    shift
+    qdiff=${QDIFF:-$root/scripts/qdiff}
+    model=${QDIFF_MODEL:-$("$root/scripts/fetch-model")}
+    work=$(mktemp -d)
+    # shellcheck disable=SC2064
+    trap "rm -rf '$work'" EXIT
+    "$qdiff" record -m "$model" --runner llama -n 2 --out "$work/llama" >&2
+    for dtype in "$@"; do
+        log "$name in $dtype ..."
+        mkdir "$work/$dtype"
+        # What engines say of themselves on the way is told only where they fail.
+        PYTHONPATH=$root/tap/python "$venv/bin/python" "$root/tests/engines/${name}_bugs.py" \
+            "$model" "$work/llama" "$work/$dtype" "$dtype" >"$work/said" 2>&1 || {
+            tail -n 5 "$work/said" >&2
+            die "tests/engines/${name}_bugs.py failed, see above"
+        }
+        for capture in "$work/$dtype"/*/; do
+            status=0
+            "$qdiff" compare -m "$model" "$capture" "$work/llama" --json "${capture%/}.json" >"$work/said" 2>&1 || status=$?
+            if [ "$status" = 2 ]; then
+                tail -n 5 "$work/said" >&2
+                die "qdiff compare failed, see above"
+            fi
+            rm -rf "$capture"
+        done
+    done
+    "$venv/bin/python" "$root/tests/engines/table.py" "$work" "$@"
+}
