@@ -64,7 +64,7 @@ const BLOCKS_AT_ONCE: usize = 64;
 const PAYS: usize = 1 << 27;
 
 /// Rows from which on they do: the weights are read three times.
-const PAYS_ROWS: usize = 48;
+const PAYS_ROWS: usize = 128;
 
 /// Seed of the random numbers: a verdict is the same whenever it is made.
 pub const SEED: u64 = 0x71d1_ff00;
