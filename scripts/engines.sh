@@ -13,7 +13,7 @@ install() {
 }
 
 # table NAME DTYPE...: captures the engine as it is and with the bugs that tests/engines/NAME_bugs.py plants in it, holds each
-# against llama.cpp on the same tokens, and prints a row for each. Fails where a bug is not found at a stage with its cause, or
+# against llama.cpp on the same tokens, and prints a row for each. Fails where a bug is not found first at its stage and with its cause, or
 # something is found without one.
 table() {
     local name=$1 dtype capture status qdiff work
@@ -43,5 +43,5 @@ table() {
             rm -rf "$capture"
         done
     done
-    "$venv/bin/python" "$root/tests/engines/table.py" "$work" "$@"
+    "$venv/bin/python" "$root/tests/engines/table.py" "$root/tests/engines/${name}_bugs.py" "$work" "$@"
 }

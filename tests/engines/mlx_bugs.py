@@ -15,7 +15,9 @@ from mlx_qwen import captured, loaded
 
 
 def neighbours_rotated(model):
-    """RoPE turns neighbouring elements, MLX's `traditional`, where Qwen turns the two halves of a head."""
+    """RoPE turns neighbouring elements, MLX's `traditional`, where Qwen turns the two halves of a head.
+
+    Found as: L00.q_rope rope-pairing"""
     patched = contextlib.ExitStack()
     for layer in model.layers:
         patched.enter_context(mock.patch.object(layer.self_attn.rope, "traditional", True))
@@ -23,14 +25,14 @@ def neighbours_rotated(model):
 
 
 def gate_and_up_exchanged(model):
-    """SiLU is applied to up instead of the gate."""
+    """SiLU is applied to up instead of the gate. Found as: L00.ffn_act gate-up-operands-swapped"""
     code = sys.modules[type(model).__module__]
     own = code.swiglu
     return mock.patch.object(code, "swiglu", lambda gate, up: own(up, gate))
 
 
 def decode_position_late(model):
-    """What is decoded is rotated by the position after its own."""
+    """What is decoded is rotated by the position after its own. Found as: L00.q_rope decode-offset"""
     own = nn.RoPE.__call__
     return mock.patch.object(nn.RoPE, "__call__", lambda self, x, offset=0: own(self, x, offset + (offset > 0)))
 

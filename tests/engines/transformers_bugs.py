@@ -16,7 +16,7 @@ from transformers_qwen import captured, loaded
 
 
 def neighbours_rotated(model):
-    """RoPE turns neighbouring elements, as GPT-J does, where Qwen turns the two halves of a head."""
+    """RoPE turns neighbouring elements, as GPT-J does, where Qwen turns the two halves of a head. Found as: L00.q_rope rope-pairing"""
     def rotated(q, k, cos, sin, unsqueeze_dim=1):
         half = cos.shape[-1] // 2
         cos, sin = (x[..., :half].repeat_interleave(2, -1).unsqueeze(unsqueeze_dim) for x in (cos, sin))
@@ -27,12 +27,14 @@ def neighbours_rotated(model):
 
 
 def heads_tiled(model):
-    """The heads of keys and values are tiled, not repeated one by one: query head h reads head h mod n."""
+    """The heads of keys and values are tiled, not repeated one by one: query head h reads head h mod n.
+
+    Found as: L00.attn_scores gqa-head-map"""
     return mock.patch.object(code, "repeat_kv", lambda x, times: x.repeat(1, times, 1, 1))
 
 
 def mask_off_by_one(model):
-    """The causal mask begins a key late: each token sees the next one."""
+    """The causal mask begins a key late: each token sees the next one. Found as: L00.attn_weights mask-off-by-one"""
     own = code.create_causal_mask
     def late(*args, **kwargs):
         mask = own(*args, **kwargs)
