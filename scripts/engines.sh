@@ -1,10 +1,12 @@
-# Shared by scripts/engine-*; source it after lib.sh. It sets venv and model, and defines install and table.
+# Shared by scripts/engine-*; source it after lib.sh. It sets python and model, and defines install and table.
 # shellcheck shell=bash disable=SC2034,SC2154
 
-# install NAME PACKAGE...: the packages, in a Python of their own.
+# install NAME PACKAGE...: the packages, in a Python of their own; with PYTHON=FILE in the environment that one is taken as it is.
 install() {
-    venv=$cache/$1-venv
+    local venv=$cache/$1-venv
     shift
+    python=${PYTHON:-$venv/bin/python}
+    if [ -n "${PYTHON:-}" ]; then return; fi
     if [ "$(cat "$venv/ready" 2>/dev/null)" = "$*" ]; then return; fi
     log "installing $*"
     python3 -m venv "$venv" >&2 || die "python3 has no venv. Install python3-venv"
@@ -13,8 +15,8 @@ install() {
 }
 
 # table NAME DTYPE...: captures the engine as it is and with the bugs that tests/engines/NAME_bugs.py plants in it, holds each
-# against llama.cpp on the same tokens, and prints a row for each. Fails where a bug is not found first at its stage and with its cause, or
-# something is found without one.
+# against llama.cpp on the same tokens, and prints a row for each. Fails where a bug is not found first at its stage and with
+# its cause, or something is found without one. With DEVICE=cuda in the environment, on that device.
 table() {
     local name=$1 dtype capture status qdiff work
     shift
@@ -28,8 +30,8 @@ table() {
         log "$name in $dtype ..."
         mkdir "$work/$dtype"
         # What engines say of themselves on the way is told only where they fail.
-        PYTHONPATH=$root/tap/python "$venv/bin/python" "$root/tests/engines/${name}_bugs.py" \
-            "$model" "$work/llama" "$work/$dtype" "$dtype" >"$work/said" 2>&1 || {
+        PYTHONPATH=$root/tap/python "$python" "$root/tests/engines/${name}_bugs.py" \
+            "$model" "$work/llama" "$work/$dtype" "$dtype" ${DEVICE:-} >"$work/said" 2>&1 || {
             tail -n 5 "$work/said" >&2
             die "tests/engines/${name}_bugs.py failed, see above"
         }
@@ -43,5 +45,5 @@ table() {
             rm -rf "$capture"
         done
     done
-    "$venv/bin/python" "$root/tests/engines/table.py" "$root/tests/engines/${name}_bugs.py" "$work" "$@"
+    "$python" "$root/tests/engines/table.py" "$root/tests/engines/${name}_bugs.py" "$work" "$@"
 }

@@ -1,6 +1,6 @@
 """Captures transformers as it is, and with each of the bugs below planted in its code: to OUT/clean, OUT/NAME, ...
 
-Usage: transformers_bugs.py MODEL.gguf LIKE OUT DTYPE
+Usage: transformers_bugs.py MODEL.gguf LIKE OUT DTYPE [DEVICE]
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def mask_off_by_one(model):
 
 def main():
     gguf, like, out, dtype = *map(pathlib.Path, sys.argv[1:4]), sys.argv[4]
-    model = loaded(gguf, dtype)
+    model = loaded(gguf, dtype, *sys.argv[5:])
     for plant in [None, neighbours_rotated, heads_tiled, mask_off_by_one]:
         with plant(model) if plant else contextlib.nullcontext():
             captured(model, gguf, dtype, like, out / (plant.__name__.replace("_", "-") if plant else "clean"))
