@@ -30,7 +30,7 @@ table() {
         log "$name in $dtype ..."
         mkdir "$work/$dtype"
         # What engines say of themselves on the way is told only where they fail.
-        PYTHONPATH=$root/tap/python "$python" "$root/tests/engines/${name}_bugs.py" \
+        PYTHONPATH=$root/tap/python${PYTHONPATH:+:$PYTHONPATH} "$python" "$root/tests/engines/${name}_bugs.py" \
             "$model" "$work/llama" "$work/$dtype" "$dtype" ${DEVICE:-} >"$work/said" 2>&1 || {
             tail -n 5 "$work/said" >&2
             die "tests/engines/${name}_bugs.py failed, see above"
