@@ -36,6 +36,7 @@ pub mod room;
 pub mod runners;
 pub mod sampling;
 pub mod score;
+pub mod shard;
 pub mod shown;
 pub mod supervisor;
 pub mod sweep;

@@ -14,7 +14,7 @@ use crate::room::Room;
 pub use crate::runners::Tokens;
 use crate::runners::command::Engine;
 use crate::runners::{self, Faults, Manifest, Runner, RunnerKind, Start};
-use crate::verdict::{Policy, Race, Repeated, Side, judge};
+use crate::verdict::{Measured, Policy, Race, Repeated, Side, judge, put_together};
 use anyhow::{Context as _, Result, ensure};
 use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Node;
@@ -72,6 +72,8 @@ pub struct Pair<'a> {
     pub policy: Policy,
     /// What the subject's arrays are called, where they are read from a dump.
     pub names: Names,
+    /// What was judged elsewhere already, each stage by itself: then no stage is judged here.
+    pub measured: Option<Vec<Measured>>,
     /// How they run.
     pub settings: Settings,
     /// Where progress is told.
@@ -106,7 +108,7 @@ impl<'a> Pair<'a> {
         let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
         let (filter, policy) = (Filter::default(), Policy::default());
         let names = Names::of(&oracle.graph);
-        Ok(Self { opened, oracle, filter, policy, names, settings, progress })
+        Ok(Self { opened, oracle, filter, policy, names, measured: None, settings, progress })
     }
 
     /// Makes a runner and runs it.
@@ -290,7 +292,10 @@ impl<'a> Pair<'a> {
     pub fn judge(&self, subject: &Recording, reference: Option<&Recording>) -> Result<Diagnosis> {
         let (side, other) = (subject.side(), reference.map(Recording::side));
         let (rules, budget) = ((&self.filter, &self.policy), self.settings.budget);
-        let verdict = judge(&self.oracle, side, other, rules.0, rules.1, self.progress)?;
+        let verdict = match (&self.measured, other) {
+            (Some(measured), Some(other)) => put_together(&self.oracle, side, other, rules.0, rules.1, measured)?,
+            _ => judge(&self.oracle, side, other, rules.0, rules.1, self.progress)?,
+        };
         let diagnosis = explain(&self.oracle, &side, verdict, rules, budget, self.progress);
         subject.capture.store.trouble()?;
         Ok(diagnosis)

@@ -1,5 +1,5 @@
-//! Captures on disk. A folder is a capture; what it holds its arrays in is seen from its files: `capture.npz`, files
-//! `STEP/STAGE.npy`, `*.safetensors`, or `capture.jsonl` with `*.bin`.
+//! Captures on disk. A folder is a capture; what it holds its arrays in is seen from its files: `capture.npz` (or its
+//! parts), files `STEP/STAGE.npy`, `*.safetensors`, or `capture.jsonl` with `*.bin`.
 
 use super::array::Shapes;
 use super::intake::Intake;
@@ -9,6 +9,7 @@ use super::raw::{self, Lines};
 use super::safetensors::Opened;
 use super::{Capture, Step, Store, npy};
 use crate::input;
+use crate::shard::Shard;
 use anyhow::{Context as _, Result, bail, ensure};
 use qdiff_engine::model::Graph;
 use std::collections::BTreeSet;
@@ -26,8 +27,8 @@ const CAPTURE: &str = "a capture is a folder with manifest.json and capture.npz,
 
 /// What a folder holds its arrays in.
 enum Container {
-    /// One archive.
-    Npz(PathBuf),
+    /// One archive, or several that hold a part each, in order.
+    Npz(Vec<(Option<Shard>, PathBuf)>),
     /// A file for each array: its name STEP/STAGE, and where it is.
     Npy(Vec<(String, PathBuf)>),
     /// One file or more.
@@ -43,12 +44,12 @@ impl Container {
     /// None of them, or more than one.
     fn of(folder: &Path) -> Result<Self> {
         let problem = || format!("cannot read {}: {CAPTURE}", folder.display());
-        let (mut npz, mut raw, mut safetensors, mut npy) = (None, false, Vec::new(), Vec::new());
+        let (mut npz, mut raw, mut safetensors, mut npy) = (Vec::new(), false, Vec::new(), Vec::new());
         for entry in std::fs::read_dir(folder).with_context(problem)? {
             let entry = entry.with_context(problem)?;
             let path = entry.path();
-            if entry.file_name() == "capture.npz" {
-                npz = Some(path);
+            if let Some(part) = entry.file_name().to_str().and_then(npz::archive) {
+                npz.push((part, path));
             } else if entry.file_name() == raw::LINES {
                 raw = true;
             } else if path.extension() == Some(OsStr::new("safetensors")) {
@@ -63,11 +64,12 @@ impl Container {
                 }
             }
         }
+        npz.sort_by(|(_, a), (_, b)| a.cmp(b));
         safetensors.sort();
         npy.sort();
         let several = "STEP/STAGE.npy";
         let held = [
-            (npz.is_some(), "capture.npz"),
+            (!npz.is_empty(), "capture.npz"),
             (raw, raw::LINES),
             (!safetensors.is_empty(), "*.safetensors"),
             (!npy.is_empty(), several),
@@ -75,14 +77,41 @@ impl Container {
         let held: Vec<&str> = held.into_iter().filter(|(is, _)| *is).map(|(_, what)| what).collect();
         let shown = folder.display();
         ensure!(held.len() < 2, "{shown} holds {}: which of them is the capture cannot be told", held.join(" and "));
-        Ok(match npz {
-            Some(path) => Self::Npz(path),
-            None if raw => Self::Raw,
-            None if !safetensors.is_empty() => Self::Safetensors(safetensors),
-            None if !npy.is_empty() => Self::Npy(npy),
-            None => bail!("{shown} holds no arrays: {CAPTURE}"),
+        let of = |part: Option<Shard>| part.map(|shard| shard.of);
+        ensure!(
+            npz.windows(2).all(|w| of(w[0].0) == of(w[1].0)),
+            "{shown} holds archives of two captures: one whole and one in parts, or parts of different numbers"
+        );
+        Ok(match () {
+            () if !npz.is_empty() => Self::Npz(npz),
+            () if raw => Self::Raw,
+            () if !safetensors.is_empty() => Self::Safetensors(safetensors),
+            () if !npy.is_empty() => Self::Npy(npy),
+            () => bail!("{shown} holds no arrays: {CAPTURE}"),
         })
     }
+}
+
+/// Those archives of `folder` in which the arrays stand that are read: the part's own, where the capture was recorded in as
+/// many parts as the work has, for it holds all that the part needs; else all of them.
+///
+/// # Errors
+/// An archive that is not there.
+fn archives<'a>(folder: &Path, all: &'a [(Option<Shard>, PathBuf)], names: &Names) -> Result<Vec<&'a Path>> {
+    let of = all.iter().find_map(|(part, _)| *part).map_or(0, |shard| shard.of);
+    let own = names.part().filter(|shard| shard.of == of);
+    let wanted = |shard: &Shard| own.is_none_or(|own| own == *shard);
+    let absent: Vec<String> = Shard::all(of)
+        .filter(|shard| wanted(shard) && all.iter().all(|(part, _)| *part != Some(*shard)))
+        .map(npz::name_of)
+        .collect();
+    ensure!(
+        absent.is_empty(),
+        "{} lacks {}, of the {of} parts that it was recorded in: fetch what is missing, or record it again",
+        folder.display(),
+        absent.join(" and ")
+    );
+    Ok(all.iter().filter(|(part, _)| part.is_none_or(|shard| wanted(&shard))).map(|(_, path)| path.as_path()).collect())
 }
 
 /// Reads the manifest of the capture in `folder`, and no arrays. A raw container may do without manifest.json.
@@ -109,10 +138,12 @@ pub fn stages(folder: &Path) -> Result<Vec<String>> {
     let mut all = BTreeSet::new();
     let mut add = |full: &str| all.extend(full.split_once('/').map(|(_, stage)| stage.to_owned()));
     match Container::of(folder)? {
-        Container::Npz(path) => {
-            for (i, full) in npz::open(&path)?.file_names().enumerate() {
-                let full = full.with_context(|| format!("{}: entry {i}", path.display()))?;
-                full.strip_suffix(".npy").into_iter().for_each(&mut add);
+        Container::Npz(archives) => {
+            for (_, path) in archives {
+                for (i, full) in npz::open(&path)?.file_names().enumerate() {
+                    let full = full.with_context(|| format!("{}: entry {i}", path.display()))?;
+                    full.strip_suffix(".npy").into_iter().for_each(&mut add);
+                }
             }
         }
         Container::Npy(files) => files.iter().for_each(|(full, _)| add(full)),
@@ -137,11 +168,17 @@ pub fn read(
 ) -> Result<Capture> {
     let container = Container::of(folder)?;
     let name = match &container {
-        Container::Npz(path) => path.display().to_string(),
+        Container::Npz(archives) if archives.len() == 1 => archives[0].1.display().to_string(),
         _ => folder.display().to_string(),
     };
-    if let Container::Npz(path) = container {
-        return npz::arrays(npz::open(&path)?, &name, manifest, stages, shapes, store);
+    if let Container::Npz(all) = &container {
+        let mut intake = Intake::new(&name, manifest, stages, shapes, store)?;
+        let archives = archives(folder, all, stages.1)?;
+        intake.repeats = archives.len() > 1;
+        for path in archives {
+            npz::take(&mut intake, npz::open(path)?, &path.display().to_string())?;
+        }
+        return intake.finish();
     }
     let mut intake = Intake::new(&name, manifest, stages, shapes, store)?;
     for pass in intake.passes() {

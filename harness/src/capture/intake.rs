@@ -7,7 +7,7 @@ use super::npz::Manifest;
 use super::parts::Parts;
 use super::view::{Choice, View};
 use super::{Capture, Element, Step, Store, Stored, quoted, shortened};
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use globset::{Glob, GlobMatcher};
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::Tensor;
@@ -32,6 +32,8 @@ pub(super) struct Intake<'a> {
     tables: HashMap<(usize, String), Entries>,
     /// Of stages that several arrays come to, by step and node.
     parts: BTreeMap<(usize, usize), (Named, Parts)>,
+    /// Whether an array may stand in several files of the capture, the same in all of them.
+    pub(super) repeats: bool,
 }
 
 /// A pass over the arrays of a container.
@@ -83,6 +85,7 @@ impl<'a> Intake<'a> {
             elements: Vec::new(),
             tables: HashMap::new(),
             parts: BTreeMap::new(),
+            repeats: false,
         }
     }
 
@@ -106,10 +109,10 @@ impl<'a> Intake<'a> {
     pub(super) fn take<R: Read>(
         &mut self, pass: Pass, full: &str, most: u64, open: impl FnOnce(Option<Element>) -> Result<Array<R>>,
     ) -> Result<()> {
-        let names = self.names;
+        let (names, name) = (self.names, self.name);
         let placed = full.split_once('/').and_then(|(step, name)| Some((*self.labels.get(step)?, name)));
         let declared = self.elements.iter().find(|(pattern, _)| pattern.is_match(full)).map(|(_, element)| *element);
-        let problem = || format!("{}: `{}`", self.name, quoted(full));
+        let problem = || format!("{name}: `{}`", quoted(full));
         // Errors repeat what they do not understand, however much that is.
         let bounded = |e: anyhow::Error| anyhow!("{}", shortened(&format!("{e:#}"), SAID));
         if pass == Pass::Tables {
@@ -132,9 +135,12 @@ impl<'a> Intake<'a> {
                 self.graph.nodes[1.min(self.graph.nodes.len() - 1)].id
             );
         };
+        if !names.wants(all) {
+            return Ok(());
+        }
         for named in all {
             let id = self.graph.nodes[named.node].id;
-            if self.capture.steps[step].stages.contains_key(&id) {
+            if !self.repeats && self.capture.steps[step].stages.contains_key(&id) {
                 bail!("{} is {id} of {}, which is there already", problem(), self.capture.steps[step].label());
             }
         }
@@ -162,7 +168,7 @@ impl<'a> Intake<'a> {
         let read = read().map_err(bounded).with_context(|| said().unwrap_or_else(problem))?;
         for (named, read) in all.iter().zip(read) {
             match read {
-                Given::Stage(stored, alone) => self.put(step, named.node, stored, alone),
+                Given::Stage(stored, alone) => self.put(step, named.node, stored, alone).with_context(problem)?,
                 Given::Part(tensor, element) => {
                     let rule = rule(named).context("a part is of a line of the map")?;
                     let parts =
@@ -208,8 +214,13 @@ impl<'a> Intake<'a> {
         if rule.way.is_some() { Ok(view) } else { view.ordered(&rule.order) }
     }
 
-    fn put(&mut self, step: usize, node: usize, stored: Stored, alone: bool) {
+    fn put(&mut self, step: usize, node: usize, stored: Stored, alone: bool) -> Result<()> {
         let (step, id) = (&mut self.capture.steps[step], self.graph.nodes[node].id);
+        if let Some(there) = step.stages.get(&id) {
+            let same = there.shape() == stored.shape() && there.digest() == stored.digest();
+            ensure!(same, "stands in another file of the capture as well, with other values");
+            return Ok(());
+        }
         if alone {
             step.last_row = Some((id, step.keys() - 1));
         }
@@ -217,14 +228,15 @@ impl<'a> Intake<'a> {
             self.capture.elements.insert(id, format);
         }
         step.stages.insert(id, stored);
+        Ok(())
     }
 
     /// Puts those stages together of which several arrays were taken.
     fn assemble(&mut self) -> Result<()> {
         for ((step, node), (named, parts)) in std::mem::take(&mut self.parts) {
             let rule = &self.names.rules[named.rule.context("a part is of a line of the map")?];
-            let (id, label) = (self.graph.nodes[node].id, self.capture.steps[step].label());
-            let problem = || format!("{}: {id} of {label}, {}", self.name, rule.said);
+            let (id, label, all) = (self.graph.nodes[node].id, self.capture.steps[step].label(), self.name);
+            let problem = || format!("{all}: {id} of {label}, {}", rule.said);
             if let Some((absent, present)) = parts.missing() {
                 let name = |part: usize| in_layer(&rule.arrays[part], id.layer);
                 bail!(
@@ -240,7 +252,7 @@ impl<'a> Intake<'a> {
                 self.target(step, &named).keep(ordered, element, &self.capture.store)
             };
             let (stored, alone) = whole().with_context(problem)?;
-            self.put(step, node, stored, alone);
+            self.put(step, node, stored, alone).with_context(problem)?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 
 use super::map::{LAYER, Rule, in_layer};
 use crate::input;
+use crate::shard::Shard;
 use anyhow::{Context as _, Result, ensure};
 use qdiff_engine::model::{Graph, Node, StageId};
 use std::collections::{HashMap, HashSet};
@@ -28,6 +29,17 @@ pub struct Names {
     pub(super) tables: HashSet<String>,
     /// Whether a map is in use: then other arrays are the engine's own affair.
     pub mapped: bool,
+    /// What is read, where that is not everything.
+    pub(super) only: Option<Only>,
+}
+
+/// The part of a capture that is read.
+#[derive(Clone, Debug)]
+pub(super) struct Only {
+    /// Which part of the work it is for.
+    shard: Shard,
+    /// Nodes of the graph.
+    nodes: HashSet<usize>,
 }
 
 impl Names {
@@ -35,7 +47,7 @@ impl Names {
     pub fn of(graph: &Graph) -> Self {
         let nodes = graph.nodes.iter().enumerate();
         let own = |(node, n): (usize, &Node)| (n.id.to_string(), vec![Named { node, rule: None, part: 0 }]);
-        Self { by_name: nodes.map(own).collect(), rules: Vec::new(), tables: HashSet::new(), mapped: false }
+        Self { by_name: nodes.map(own).collect(), rules: Vec::new(), tables: HashSet::new(), mapped: false, only: None }
     }
 
     /// The graph's own names, and those of the map in the file `path`, a line for each stage: `THEIRS = OURS`, with `{L}`
@@ -92,6 +104,22 @@ impl Names {
         }
         self.rules.push(rule);
         Ok(())
+    }
+
+    /// The same, but of no other stages than these are arrays read: those that `shard` of the work needs.
+    pub fn only(self, graph: &Graph, shard: Shard, stages: &HashSet<StageId>) -> Self {
+        let nodes = graph.nodes.iter().enumerate().filter(|(_, n)| stages.contains(&n.id)).map(|(i, _)| i).collect();
+        Self { only: Some(Only { shard, nodes }), ..self }
+    }
+
+    /// The part of the work for which arrays are read, where that is not all of it.
+    pub(super) fn part(&self) -> Option<Shard> {
+        self.only.as_ref().map(|only| only.shard)
+    }
+
+    /// Whether what an array holds of these stages is read.
+    pub(super) fn wants(&self, all: &[Named]) -> bool {
+        self.only.as_ref().is_none_or(|only| all.iter().any(|named| only.nodes.contains(&named.node)))
     }
 
     /// The stages that an array called `name` belongs to.

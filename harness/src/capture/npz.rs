@@ -1,4 +1,5 @@
-//! The manifest of a capture, and its container `capture.npz`.
+//! The manifest of a capture, and its container `capture.npz`, or `capture-00001-of-00004.npz` and so on of one that is
+//! recorded in parts: each holds the stages of some layers, and those that they are computed from.
 //!
 //! Any engine that writes a container can be a subject. The arrays are named `prefill/L07.q_rope`, `step1/logits`, …,
 //! shaped as the graph says; whatever is not there counts as missing. A prefill in ubatches has a step for each:
@@ -12,9 +13,10 @@ use crate::arithmetic::{Declared, Number};
 use crate::cleanup;
 use crate::formats::Formats;
 use crate::input;
+use crate::shard::Shard;
 use anyhow::{Context as _, Result, bail, ensure};
 use npyz::WriterBuilder as _;
-use qdiff_engine::model::Graph;
+use qdiff_engine::model::{Graph, StageId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -133,34 +135,67 @@ impl Manifest {
     }
 }
 
+/// What the archive is called that holds all of a capture.
+const WHOLE: &str = "capture.npz";
+
+/// What the archive is called that holds what a part of the work is about.
+pub(super) fn name_of(shard: Shard) -> String {
+    format!("capture-{:05}-of-{:05}.npz", shard.index, shard.of)
+}
+
+/// What a file of this name holds of a capture, if it is an archive of one: all of it, or a part.
+pub(super) fn archive(name: &str) -> Option<Option<Shard>> {
+    if name == WHOLE {
+        return Some(None);
+    }
+    let (index, of) = name.strip_prefix("capture-")?.strip_suffix(".npz")?.split_once("-of-")?;
+    let shard: Shard = format!("{index}/{of}").parse().ok()?;
+    (name_of(shard) == name).then_some(Some(shard))
+}
+
 /// Writes a capture step by step. The folder appears whole under its name when it is finished, or not at all.
 pub struct Writer {
     target: PathBuf,
     part: TempDir,
     _cleanup: cleanup::Guard,
-    zip: ZipWriter<BufWriter<File>>,
+    archives: Vec<Archive>,
     options: SimpleFileOptions,
     arrays: usize,
 }
 
+/// An archive, and the stages that go into it; all where `None`.
+struct Archive {
+    zip: ZipWriter<BufWriter<File>>,
+    stages: Option<HashSet<StageId>>,
+}
+
 impl Writer {
-    /// Begins the folder `target`; `compress` deflates the arrays.
+    /// Begins the folder `target`, with an archive for each of `parts`, or one for all where there are none; `compress`
+    /// deflates the arrays.
     ///
     /// # Errors
     /// If it exists already, or cannot be written.
-    pub fn create(target: &Path, compress: bool) -> Result<Self> {
+    pub fn create(target: &Path, compress: bool, parts: Vec<HashSet<StageId>>) -> Result<Self> {
         check_target(target)?;
         let parent = target.parent().filter(|p| !p.as_os_str().is_empty());
         let parent = parent.unwrap_or_else(|| Path::new("."));
         let problem = || format!("cannot write in {}", parent.display());
         let part = tempfile::Builder::new().prefix(".qdiff-capture-").tempdir_in(parent).with_context(problem)?;
-        let file = File::create(part.path().join("capture.npz")).with_context(problem)?;
+        let archive = |(name, stages): (String, _)| {
+            let file = File::create(part.path().join(name)).with_context(problem)?;
+            Ok(Archive { zip: ZipWriter::new(BufWriter::with_capacity(1 << 20, file)), stages })
+        };
+        let names = Shard::all(parts.len()).map(name_of);
+        let archives = match parts.is_empty() {
+            true => vec![archive((WHOLE.to_owned(), None))?],
+            false => names.zip(parts.into_iter().map(Some)).map(archive).collect::<Result<_>>()?,
+        };
         let method = if compress { CompressionMethod::Deflated } else { CompressionMethod::Stored };
         Ok(Self {
             target: target.to_path_buf(),
             _cleanup: cleanup::guard(part.path()),
             part,
-            zip: ZipWriter::new(BufWriter::with_capacity(1 << 20, file)),
+            archives,
             options: SimpleFileOptions::default().compression_method(method).large_file(true),
             arrays: 0,
         })
@@ -180,11 +215,13 @@ impl Writer {
         for id in ids {
             let tensor = step.stages[&id].get();
             let shape: Vec<u64> = tensor.shape.iter().map(|&n| n as u64).collect();
-            let name = format!("{}/{id}.npy", step.label());
-            self.zip.start_file(name, self.options)?;
-            let mut array = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(&mut self.zip).begin_nd()?;
-            array.extend(tensor.data.iter().copied())?;
-            array.finish()?;
+            let holds = |archive: &&mut Archive| archive.stages.as_ref().is_none_or(|stages| stages.contains(&id));
+            for Archive { zip, .. } in self.archives.iter_mut().filter(holds) {
+                zip.start_file(format!("{}/{id}.npy", step.label()), self.options)?;
+                let mut array = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(zip).begin_nd()?;
+                array.extend(tensor.data.iter().copied())?;
+                array.finish()?;
+            }
             self.arrays += 1;
         }
         Ok(())
@@ -197,8 +234,9 @@ impl Writer {
     pub fn finish(self, manifest: &Manifest) -> Result<usize> {
         let problem = self.problem();
         let inner = || -> Result<usize> {
-            let out = self.zip.finish()?.into_inner().map_err(|e| e.into_error())?;
-            out.sync_all()?;
+            for Archive { zip, .. } in self.archives {
+                zip.finish()?.into_inner().map_err(|e| e.into_error())?.sync_all()?;
+            }
             let text = serde_json::to_string_pretty(manifest)? + "\n";
             std::fs::write(self.part.path().join("manifest.json"), text)?;
             std::fs::rename(self.part.path(), &self.target)?;
@@ -268,11 +306,19 @@ pub(super) fn open(path: &Path) -> Result<ZipArchive<BufReader<File>>> {
 /// twice, has another checksum than the archive says, or holds more than a few times what its stage can have: an
 /// archive is never unpacked further than that.
 pub fn arrays<R: Read + Seek>(
-    mut zip: ZipArchive<R>, name: &str, manifest: &Manifest, stages: (&Graph, &Names), shapes: Shapes,
-    store: &Arc<Store>,
+    zip: ZipArchive<R>, name: &str, manifest: &Manifest, stages: (&Graph, &Names), shapes: Shapes, store: &Arc<Store>,
 ) -> Result<Capture> {
-    ensure!(!zip.has_duplicate_names(), "{name} holds two arrays of one name; which of them counts cannot be told");
     let mut intake = Intake::new(name, manifest, stages, shapes, store)?;
+    take(&mut intake, zip, name)?;
+    intake.finish()
+}
+
+/// Takes the arrays of an archive called `name`.
+///
+/// # Errors
+/// As [`arrays`].
+pub(super) fn take<R: Read + Seek>(intake: &mut Intake<'_>, mut zip: ZipArchive<R>, name: &str) -> Result<()> {
+    ensure!(!zip.has_duplicate_names(), "{name} holds two arrays of one name; which of them counts cannot be told");
     let deflated = deflated(&mut zip).with_context(|| format!("{name} is no npz archive"))?;
     let entries = zip.len();
     for (pass, i) in intake.passes().into_iter().flat_map(|pass| (0..entries).map(move |i| (pass, i))) {
@@ -284,7 +330,7 @@ pub fn arrays<R: Read + Seek>(
         let full = entry.name().with_context(|| format!("{name}: entry {i}"))?.into_owned();
         intake.take(pass, full.strip_suffix(".npy").unwrap_or(&full), most, |declared| npy::open(entry, declared))?;
     }
-    intake.finish()
+    Ok(())
 }
 
 /// Bytes of the archive that hold deflated entries, none counted twice. What else is in the file costs whoever made it

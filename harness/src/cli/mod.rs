@@ -17,7 +17,7 @@ mod stages;
 use crate::report::{Told, inert as inert_of, terminal};
 use crate::shown::shown;
 use crate::supervisor::{self, Ended};
-use crate::tasks::{Console, bench, check, dequantise, generate, logits, record, score, sweep, verify, weights};
+use crate::tasks::{Console, bench, check, dequantise, generate, judge, logits, record, score, sweep, verify, weights};
 use anyhow::Context as _;
 pub use args::Cli;
 use args::{ColorChoice, Command, MutationsCommand, Reported};
@@ -113,6 +113,11 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
             let record::Recorded { arrays, steps, engine, inert } = record::record(request, console())?;
             let (inert, out) = (inert_of(&inert), request.out.display());
             said(&format!("{inert}recorded {arrays} arrays of {steps} steps of {engine} in {out}\n"))
+        }
+        Command::Judge(request) => {
+            let part = judge::judge(request, console())?;
+            let told = "it is no verdict before `qdiff report` has put all parts together";
+            said(&format!("{}, in {}; {told}\n", part.line(), request.out.display()))
         }
         Command::Generate(args) => reported(generate::generate, args),
         Command::Compare(args) => run::compare(args),

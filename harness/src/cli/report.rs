@@ -2,10 +2,12 @@
 
 use super::args::ReportArgs;
 use super::output::Output;
+use super::setup::console;
 use super::{complain, exit, say};
 use crate::report::book::{Book, Runs};
 use crate::report::json::{self, Saved};
 use crate::report::{Outcome, Report, Told, file, format_of, gaps, terminal};
+use crate::tasks::judge::{Merged, merge};
 use anyhow::{Result, bail};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,11 +20,14 @@ pub(super) fn run(args: &ReportArgs) -> Result<u8> {
     if args.inputs.iter().any(|p| p.is_dir()) {
         return document(args);
     }
-    let output = Output::new(&args.output, args.inputs.len())?;
     if let Some(path) = &args.digest {
         file::check(path, "--digest")?;
     }
     let saved = args.inputs.iter().map(|path| json::read(path)).collect::<Result<Vec<Saved>>>()?;
+    if saved.iter().any(|saved| matches!(saved, Saved::Part(_))) {
+        return parts(args, saved);
+    }
+    let output = Output::new(&args.output, args.inputs.len())?;
     one_batch(&args.inputs, &saved)?;
     let gaps = gaps(saved.iter().filter_map(Saved::place));
     let mut codes: Vec<u8> = gaps.iter().map(|_| exit::INCOMPLETE).collect();
@@ -39,6 +44,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<u8> {
                 complain(&failure.line());
                 absent.push(failure.line());
             }
+            Saved::Part(_) => bail!("parts of a verdict are put together by themselves"),
         }
     }
     for gap in gaps {
@@ -55,6 +61,25 @@ pub(super) fn run(args: &ReportArgs) -> Result<u8> {
         file::write(path, digest.as_bytes())?;
     }
     Ok(exit::worst(codes))
+}
+
+/// Puts parts of a verdict together, and shows it as the machine does that judges alone.
+fn parts(args: &ReportArgs, saved: Vec<Saved>) -> Result<u8> {
+    let output = Output::new(&args.output, 1)?;
+    if args.digest.is_some() {
+        bail!("--digest is of whole reports; put the parts together first, with --json FILE");
+    }
+    let parts = args.inputs.iter().zip(saved).map(|(path, saved)| match saved {
+        Saved::Part(part) => Ok((path.as_path(), *part)),
+        _ => bail!("{} is a report, and others are parts of one; give reports or parts, not both", path.display()),
+    });
+    let Merged { report, absent } = merge(parts.collect::<Result<_>>()?, console())?;
+    let names: Vec<String> = absent.iter().map(ToString::to_string).collect();
+    let gap = format!("the parts {} are not there: their stages count as not judged", names.join(", "));
+    let absent: Vec<String> = absent.first().map(|_| gap).into_iter().collect();
+    absent.iter().for_each(|gap| complain(gap));
+    output.serve(&[&report], &absent, None)?;
+    Ok(exit::worst(absent.iter().map(|_| exit::INCOMPLETE).chain([exit::of(report.outcome)])))
 }
 
 /// Refuses files of two batches in one folder: one is left from an earlier run.

@@ -1,6 +1,6 @@
 //! JSON: the report itself, with its schema (draft 2020-12), which follows from its type. Written with the lists of numbers on one line each, so that it can be read, and read back.
 
-use super::{Document, Failure, Place, Report, SCHEMA_VERSION, Told};
+use super::{Document, Failure, Part, Place, Report, SCHEMA_VERSION, Told};
 use crate::capture::npz;
 use crate::input;
 use anyhow::{Context as _, Result, bail};
@@ -77,6 +77,8 @@ pub enum Saved {
     Report(Box<Report>),
     /// It could not be made.
     Failure(Failure),
+    /// It was judged in part.
+    Part(Box<Part>),
 }
 
 impl Saved {
@@ -85,6 +87,7 @@ impl Saved {
         match self {
             Self::Report(report) => report.batch.as_ref(),
             Self::Failure(failure) => Some(&failure.batch),
+            Self::Part(_) => None,
         }
     }
 }
@@ -135,6 +138,7 @@ pub fn parse(bytes: &[u8], shown: &str) -> Result<Saved> {
             Saved::Report(report)
         }
         Some("failure") => Saved::Failure(serde_json::from_slice(bytes).with_context(whole)?),
+        Some("part") => Saved::Part(serde_json::from_slice(bytes).with_context(whole)?),
         Some(kind) => bail!("{shown} is of kind `{kind}`; a report of one run has kind `run`"),
     })
 }

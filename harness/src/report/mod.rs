@@ -22,6 +22,7 @@ mod oracle;
 mod origin;
 mod overview;
 mod page;
+mod part;
 mod run;
 mod score;
 mod screen;
@@ -38,6 +39,7 @@ pub use model::{Doubt, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Seco
 pub use oracle::{OracleReport, OracleStage};
 pub use origin::inert;
 pub use overview::render as overview;
+pub use part::{Asked, Part};
 pub use screen::{Check, Document, Fate, Next, Screen, Section, Table, Told};
 pub use sweep::SweepReport;
 pub use weights::WeightsReport;

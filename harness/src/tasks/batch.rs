@@ -5,35 +5,9 @@ use crate::input;
 use crate::loaded::LoadedModel;
 use crate::prompts::{self, Ready, Style};
 use crate::report::{Place, file};
+use crate::shard::Shard;
 use anyhow::{Context as _, Result, bail};
 use std::path::Path;
-use std::str::FromStr;
-
-/// Part `index` of `of`, counted from 1, as CI matrices do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shard {
-    index: usize,
-    of: usize,
-}
-
-impl FromStr for Shard {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.split_once('/').map(|(i, n)| (i.parse(), n.parse()));
-        match parts {
-            Some((Ok(index), Ok(of))) if (1..=of).contains(&index) => Ok(Self { index, of }),
-            _ => Err("expected PART/PARTS, such as 1/4 to 4/4".to_owned()),
-        }
-    }
-}
-
-impl Shard {
-    /// Whether the prompt at this index, from 0 on, is of this part.
-    fn has(self, index: usize) -> bool {
-        index % self.of == self.index - 1
-    }
-}
 
 /// The prompts of a run.
 #[derive(Default)]
@@ -112,7 +86,7 @@ pub(super) fn read(source: &Path, shard: Option<Shard>) -> Result<Batch> {
     if let Some(shard) = shard {
         all.retain(|e| shard.has(e.index));
         if all.is_empty() {
-            bail!("--shard {}/{} has no prompt: {shown} holds {of}; use fewer parts", shard.index, shard.of);
+            bail!("--shard {shard} has no prompt: {shown} holds {of}; use fewer parts");
         }
     }
     Ok(Batch { entries: all, of, listing })
@@ -139,20 +113,4 @@ fn of_lines(file: &Path, text: &str) -> Result<Vec<Entry>> {
             Ok(Entry { index, given: given.to_owned(), name: format!("{file}:{}", line + 1) })
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Shard;
-
-    #[test]
-    fn every_prompt_is_in_one_part() {
-        let parts: Vec<Shard> = (1..=3).map(|i| format!("{i}/3").parse().unwrap()).collect();
-        for index in 0..20 {
-            assert_eq!(parts.iter().filter(|s| s.has(index)).count(), 1);
-        }
-        for bad in ["0/3", "4/3", "1", "1/0", "a/b", "-1/2", ""] {
-            assert!(bad.parse::<Shard>().is_err(), "{bad}");
-        }
-    }
 }

@@ -10,6 +10,7 @@ pub mod devices;
 mod faults;
 pub mod generate;
 pub mod inspect;
+pub mod judge;
 pub mod logits;
 pub mod prompts;
 pub mod record;

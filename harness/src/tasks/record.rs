@@ -9,7 +9,8 @@ use crate::capture::{container, npz};
 use crate::formats::Formats;
 use crate::pair::Pair;
 use crate::runners::Source;
-use anyhow::Result;
+use crate::shard::Shard;
+use anyhow::{Context as _, Result};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -35,6 +36,9 @@ pub struct RecordRequest {
     /// Folder to write; it must not exist
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     pub out: PathBuf,
+    /// Write it in so many parts, each with all that judging some of the layers needs: for `qdiff judge --shard`
+    #[arg(long, value_name = "N", help_heading = "Output", value_parser = values::at_least_one)]
+    pub shards: Option<usize>,
     /// Deflate the arrays: smaller by a tenth or two, and slower
     #[arg(long, help_heading = "Output")]
     pub compress: bool,
@@ -76,8 +80,13 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
     let faults = InjectedFaults::new(&opened, &injections, &[])?;
     let what = input.tokens(None);
     let inert = faults.inert_on(&mut pair, kind, what)?;
-    let mut writer = npz::Writer::create(&request.out, request.compress)?;
     let mut runner = pair.runner(kind, what, faults.stages)?;
+    let graph = &pair.oracle.graph;
+    let parts = Shard::all(request.shards.unwrap_or(0)).map(|shard| {
+        let own = pair.filter.part(shard.stages(graph).context("--shards")?);
+        Ok(own.capture_set(graph, &|node| runner.taps(node)))
+    });
+    let mut writer = npz::Writer::create(&request.out, request.compress, parts.collect::<Result<_>>()?)?;
     let fed = pair.steps(runner.as_mut(), what, |step| writer.step(&step))?;
     let of = runner.manifest();
     let (steps, engine) = (what.steps(), of.name.clone());

@@ -1,6 +1,6 @@
 //! Both sides on the same tokens, every stage judged: one prompt, or many with the model loaded once.
 
-use super::batch::{self, Batch, Shard};
+use super::batch::{self, Batch};
 use super::request::{FilterRequest, ToleranceRequest};
 use super::sides::{Input, SideChoice, Sides, SidesRequest};
 use super::{Console, repeat, values, verify};
@@ -15,7 +15,9 @@ use crate::progress::silent;
 use crate::prompts::Ready;
 use crate::report::{Failure, ModelInfo, Outcome, Report, RunInfo, Seconds, Told as _, file};
 use crate::runners::Manifest;
+use crate::shard::Shard;
 use crate::tokens;
+use crate::verdict::Measured;
 use crate::weights::{self, WeightCheck};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -83,6 +85,11 @@ pub struct Ran {
 /// # Errors
 /// Whatever keeps all of them from being run; of a single prompt, whatever keeps it from being judged.
 pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
+    judged(request, None, console)
+}
+
+/// The same, of stages that were judged elsewhere where there are such.
+pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, console: Console<'_>) -> Result<Ran> {
     let source = request.batch.prompts.as_deref();
     let batch = source.map(|p| batch::read(p, request.batch.shard)).transpose()?;
     let chosen = SideChoice::new(&request.sides, console)?;
@@ -105,6 +112,7 @@ pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
     pair.policy = request.tolerance.policy(&pair.oracle.graph, !request.sides.faults.inject.is_empty())?;
     pair.names = chosen.names(&pair.oracle.graph)?;
+    pair.measured = measured;
     let single = batch.is_none().then(|| chosen.input(&pair)).transpose()?;
     let runs = Runs::new(request, chosen, pair)?;
     match single {

@@ -1,9 +1,8 @@
 //! From residuals to statuses, origins and one verdict.
 
-use super::rows;
 use super::{
-    AttentionMap, Coverage, ElementMap, Global, Local, LogitsRow, Policy, Segment, Side, Symptom, Unjudged, attention,
-    coverage, elements, global, health, logits, residuals, unread,
+    AttentionMap, Coverage, ElementMap, Global, Local, LogitsRow, Measured, Policy, Segment, Side, Symptom, Unjudged,
+    attention, coverage, elements, health, logits, measured, unread,
 };
 use crate::capture::Filter;
 use crate::metrics::{argmax, largest_difference, margin};
@@ -12,12 +11,9 @@ use crate::oracle::Oracle;
 use crate::progress::Progress;
 use anyhow::Result;
 use qdiff_engine::model::{Graph, Node, StageId};
-use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 /// What is said of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -157,36 +153,35 @@ pub fn judge(
     oracle: &Oracle<'_>, subject: Side<'_>, reference: Option<Side<'_>>, filter: &Filter, policy: &Policy,
     progress: Progress<'_>,
 ) -> Result<Verdict> {
-    let graph = &oracle.graph;
     let (alone, nobody) = (reference.is_none(), subject.capture.blank());
-    let reference = reference.unwrap_or(Side { capture: &nobody, arithmetic: subject.arithmetic });
+    let sides = [subject, reference.unwrap_or(Side { capture: &nobody, arithmetic: subject.arithmetic })];
+    let asked = asked(&oracle.graph, filter, if alone { &sides[..1] } else { &sides });
+    let measured = measured::stages(oracle, &asked, &sides, filter, policy, progress);
+    let stages = measured::own(&oracle.graph, &asked, measured, alone);
+    conclude(oracle, &asked, sides, (filter, policy), (stages, alone))
+}
+
+/// The verdict of stages that were judged elsewhere, each by itself: the one that [`judge`] gives. A stage that was not is
+/// missing.
+///
+/// # Errors
+/// As [`judge`]; stages that were judged on other values than these.
+pub fn put_together(
+    oracle: &Oracle<'_>, subject: Side<'_>, reference: Side<'_>, filter: &Filter, policy: &Policy,
+    measured: &[Measured],
+) -> Result<Verdict> {
     let sides = [subject, reference];
-    let asked = asked(graph, filter, if alone { &sides[..1] } else { &sides });
-    let done = AtomicUsize::new(0);
-    let mut stages: Vec<StageResult> = asked
-        .par_iter()
-        .map(|node| {
-            let start = Instant::now();
-            let mut locals = residuals(node, oracle, &sides, filter, policy).into_iter();
-            let (mut of_subject, of_reference) = (locals.next().flatten(), locals.next().flatten());
-            if let Some(local) = &mut of_subject {
-                rows::add_other(node, local, reference.capture);
-            }
-            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-            progress("judging against f64", done, asked.len());
-            StageResult {
-                id: node.id,
-                status: own_status(of_subject.as_ref(), of_reference.as_ref(), alone),
-                inputs: node.reads().map(|i| graph.nodes[i].id).collect(),
-                origin: false,
-                unread: false,
-                global: global::compare(node, subject.capture, reference.capture, filter),
-                subject: of_subject,
-                reference: of_reference,
-                seconds: start.elapsed().as_secs_f64(),
-            }
-        })
-        .collect();
+    let asked = asked(&oracle.graph, filter, &sides);
+    let stages = measured::results(&oracle.graph, &asked, &sides, measured)?;
+    conclude(oracle, &asked, sides, (filter, policy), (stages, false))
+}
+
+/// What follows of the stages, each judged by itself, together.
+fn conclude(
+    oracle: &Oracle<'_>, asked: &[&Node], [subject, reference]: [Side<'_>; 2], (filter, policy): (&Filter, &Policy),
+    (mut stages, alone): (Vec<StageResult>, bool),
+) -> Result<Verdict> {
+    let graph = &oracle.graph;
     let within = within(graph, &mut stages, alone);
     mark_origins(oracle, &mut stages);
     if unread::mark(oracle, subject, (filter, policy), (&mut stages, alone)) {
@@ -199,7 +194,7 @@ pub fn judge(
         mark_origins(oracle, &mut stages);
     }
     let last = graph.nodes.last().filter(|n| filter.stage(n.id));
-    let (coverage, unjudged) = coverage::count(graph, &asked, &stages, (&within, alone), subject, filter);
+    let (coverage, unjudged) = coverage::count(graph, asked, &stages, (&within, alone), subject, filter);
 
     let verdict = Verdict {
         tokens: tokens(subject, reference),
@@ -228,7 +223,7 @@ fn origins(stages: &[StageResult]) -> Vec<&StageResult> {
 }
 
 /// The stages that are asked for; of those that a side did not capture also the ones that show them.
-fn asked<'a>(graph: &'a Graph, filter: &Filter, sides: &[Side<'_>]) -> Vec<&'a Node> {
+pub(super) fn asked<'a>(graph: &'a Graph, filter: &Filter, sides: &[Side<'_>]) -> Vec<&'a Node> {
     let asked = |i: &usize| filter.stage(graph.nodes[*i].id);
     let mut all: BTreeSet<usize> = (0..graph.nodes.len()).filter(asked).collect();
     for side in sides {

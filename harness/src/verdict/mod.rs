@@ -2,7 +2,7 @@
 //!
 //! `evaluate` says what a stage should be on a runner's own `operands`: `apply` its op (`linear` in the runner's
 //! arithmetic, with `ties`, or `probe` without computing it; sums in the `orders` that are in use; `caches` as they grow), `segment` where some were not captured. `local` holds the stage to
-//! it, `global` compares the two runners, `judge` gives every stage its status and finds the origins, `unread` tells what was captured and never read, `coverage` counts, `health` looks
+//! it, `global` compares the two runners, both for each stage by itself (`measured`); `judge` gives every stage its status and finds the origins, `unread` tells what was captured and never read, `coverage` counts, `health` looks
 //! for what no correct model does. `spread`, `elements`, `attention` and `logits` keep what charts are drawn from.
 
 mod apply;
@@ -22,6 +22,7 @@ mod judge;
 mod linear;
 mod local;
 mod logits;
+mod measured;
 mod operands;
 mod orders;
 mod probe;
@@ -48,10 +49,11 @@ pub use global::{Global, compare as compare_rows};
 pub(crate) use grain::settle_all;
 pub use health::Symptom;
 pub(crate) use inside::{Inside, Otherwise, Rows};
-pub use judge::{StageResult, Status, TokenCheck, Verdict, judge};
+pub use judge::{StageResult, Status, TokenCheck, Verdict, judge, put_together};
 pub(crate) use local::Row;
 pub use local::{Element, Local, residuals};
 pub use logits::{Choice, LogitsRow};
+pub use measured::{Measured, measure};
 pub use operands::{Block, Side, Sink};
 pub use probe::{CheckMode, SEED};
 pub use repeat::{Race, Repeated};

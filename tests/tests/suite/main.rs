@@ -45,6 +45,7 @@ mod scope;
 mod score;
 mod screens;
 mod segments;
+mod shards;
 mod solved;
 mod synthetic;
 mod tap;

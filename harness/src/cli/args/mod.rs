@@ -14,6 +14,7 @@ use crate::tasks::check::CheckRequest;
 use crate::tasks::compare::CompareRequest;
 use crate::tasks::dequantise::DequantiseRequest;
 use crate::tasks::generate::GenerateRequest;
+use crate::tasks::judge::JudgeRequest;
 use crate::tasks::logits::LogitsRequest;
 use crate::tasks::prompts::PromptsRequest;
 use crate::tasks::record::RecordRequest;
@@ -116,6 +117,7 @@ impl Command {
                 }
             }
             Self::Compare(args) => args.request.tolerance.from = from,
+            Self::Judge(request) => request.captures.tolerance.from = from,
             Self::Sweep(args) => args.request.tolerance.from = from,
             _ => {}
         }
@@ -222,6 +224,18 @@ Examples:
 
 Without a model only how far the two are apart can be told.")]
     Compare(Box<Bisected<CompareRequest>>),
+    /// Judge a part of two captures, as one of several machines; `qdiff report` puts the parts together
+    #[command(
+        mut_arg("model", |option| option.help("GGUF file that the captures are of").required(true)),
+        after_help = "\
+Examples:
+  qdiff judge mine llama -m model.gguf --shard 1/2 --out part-1.json
+  qdiff judge mine llama -m model.gguf --shard 2/2 --out part-2.json
+  qdiff report part-1.json part-2.json
+
+Exit codes: 0 the part was judged, whatever it found; 2 trouble."
+    )]
+    Judge(Box<JudgeRequest>),
     /// Feed the same tokens in one batch, in parts and token by token: prefill against decode
     #[command(after_help = "\
 Examples:
@@ -237,7 +251,8 @@ Examples:
   qdiff record --runner cpu --out golden
   qdiff run --subject capture:golden
   qdiff record --runner llama --like golden --out theirs
-  qdiff compare golden theirs"
+  qdiff compare golden theirs
+  qdiff record --runner cpu --shards 2 --out in-parts"
     )]
     Record(RecordRequest),
     /// Let subject and reference speak freely, and say where their texts part and why

@@ -1,0 +1,82 @@
+//! A part of a verdict: what one machine of several judged. `qdiff report` puts the parts together.
+
+use super::{Document, Outcome, Screen};
+use crate::number::{Real, counted};
+use crate::shard::Shard;
+use crate::verdict::{CheckMode, Measured};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What one machine judged of two captures.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Part {
+    /// Version of qdiff.
+    pub qdiff: String,
+    /// Which part.
+    pub shard: Shard,
+    /// SHA-256 over all that the parts of one verdict have in common, in hexadecimal.
+    pub work: String,
+    /// What was asked.
+    pub asked: Asked,
+    /// What was found, stage by stage.
+    pub stages: Vec<Measured>,
+    /// Seconds that judging took.
+    #[serde(with = "Real")]
+    pub seconds: f64,
+}
+
+/// What was asked, and where it lies.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Asked {
+    /// The GGUF.
+    pub model: PathBuf,
+    /// Folder of the capture under suspicion.
+    pub subject: PathBuf,
+    /// Folder of the capture it is held against.
+    pub reference: PathBuf,
+    /// Names of the subject's arrays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub map: Option<PathBuf>,
+    /// Patterns of the stages asked for; all where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<String>,
+    /// Layers asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<String>,
+    /// Positions asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub positions: Option<String>,
+    /// Tolerances set by hand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tolerance: Vec<String>,
+    /// The file that set them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tolerance_from: Option<PathBuf>,
+    /// How linear layers are checked.
+    pub check: CheckMode,
+    /// Seconds that the search for causes may take.
+    #[serde(with = "Real")]
+    pub why_budget: f64,
+}
+
+impl Part {
+    /// What it holds, in a line.
+    pub fn line(&self) -> String {
+        let wrong = self.stages.iter().filter(|stage| !stage.ok()).count();
+        format!(
+            "part {} of a verdict: {} judged, {}",
+            self.shard,
+            counted(self.stages.len(), "stage"),
+            if wrong == 0 { "none is wrong".to_owned() } else { format!("{wrong} wrong or fed what is wrong") }
+        )
+    }
+}
+
+impl Document for Part {
+    const KIND: &'static str = "part";
+
+    fn screen(&self, _: bool) -> Screen {
+        Screen::new(format!("part {}", self.shard), Outcome::Incomplete, self.line())
+    }
+}

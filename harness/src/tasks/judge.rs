@@ -1,0 +1,177 @@
+//! Two captures judged on several machines: each judges the stages of some layers by themselves, and what they found is put
+//! together to the verdict that one machine gives.
+
+use super::Console;
+use super::compare::{CompareRequest, of_captures};
+use super::request::{FilterRequest, MemoryRequest, PositionsRequest, ThreadsRequest, ToleranceRequest};
+use super::run;
+use super::sides::{MapRequest, WhyRequest};
+use crate::capture::{BUDGET, Filter, Names, container};
+use crate::compare::{comparable, fed_otherwise};
+use crate::hash::sha256;
+use crate::input;
+use crate::loaded::LoadedModel;
+use crate::pair::{Pair, Settings};
+use crate::report::{Asked, Part, Report, Told as _, file};
+use crate::shard::Shard;
+use crate::verdict::measure;
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Which part of what to judge.
+#[derive(Clone, Debug, Args)]
+pub struct JudgeRequest {
+    #[command(flatten)]
+    pub captures: CompareRequest,
+    /// Which part of the stages, such as 1/4: whole layers
+    #[arg(long, value_name = "PART/PARTS", help_heading = "What is judged")]
+    pub shard: Shard,
+    /// File to write, which `qdiff report` puts together with those of the other parts
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub out: PathBuf,
+}
+
+/// Judges a part of the stages, each by itself. Of the captures no more is read than that takes.
+///
+/// # Errors
+/// Captures that cannot be read or judged together; a file that cannot be written.
+pub fn judge(request: &JudgeRequest, console: Console<'_>) -> Result<Part> {
+    let JudgeRequest { captures, shard, out } = request;
+    file::check(out, "--out")?;
+    let asked = asked(captures)?;
+    let opened = LoadedModel::new(&asked.model)?;
+    let work = work(&asked, shard.of, &opened)?;
+    let settings =
+        Settings { threads: captures.threads.apply()?, store: captures.memory.store(), ..Settings::default() };
+    let mut pair = Pair::new(&opened, settings, console.progress)?;
+    let graph = &pair.oracle.graph;
+    let own = shard.stages(graph).context("--shard")?;
+    pair.filter = captures.filter.filter(graph)?;
+    pair.policy = captures.tolerance.policy(graph, false)?;
+    let filter = pair.filter.part(own);
+    let names = match &asked.map {
+        Some(path) => Names::read(graph, path)?,
+        None => Names::of(graph),
+    };
+    let start = Instant::now();
+    let [subject, reference] =
+        [(&asked.subject, names), (&asked.reference, Names::of(graph))].map(|(folder, names)| {
+            let manifest = container::manifest(folder)?;
+            let names = needed(&pair, folder, names, (*shard, &filter))?;
+            pair.read(folder, &manifest, &names, "recorded")
+        });
+    let (subject, reference) = (subject?, reference?);
+    let (policy, progress) = (&pair.policy, pair.progress);
+    let stages = measure(&pair.oracle, subject.side(), reference.side(), &filter, policy, progress)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let part = Part { qdiff: env!("CARGO_PKG_VERSION").to_owned(), shard: *shard, work, asked, stages, seconds };
+    file::write(out, part.json()?.as_bytes())?;
+    Ok(part)
+}
+
+/// The names of what judging a part takes of the capture in `folder`.
+fn needed(pair: &Pair<'_>, folder: &Path, names: Names, (shard, filter): (Shard, &Filter)) -> Result<Names> {
+    let graph = &pair.oracle.graph;
+    let held = container::stages(folder)?;
+    let captured: Vec<usize> = held.iter().filter_map(|name| names.get(name)).flatten().map(|n| n.node).collect();
+    let taps = |node: &_| captured.iter().any(|&i| std::ptr::eq(&raw const graph.nodes[i], node));
+    let needed = filter.capture_set(graph, &taps);
+    Ok(names.only(graph, shard, &needed))
+}
+
+fn asked(request: &CompareRequest) -> Result<Asked> {
+    let CompareRequest { a, b, model, map, filter, tolerance, why, threads: _, memory: _ } = request;
+    let model = model.clone().context("judging takes the model that the captures are of: -m FILE.gguf")?;
+    let manifests = [container::manifest(a)?, container::manifest(b)?];
+    comparable((a, &manifests[0]), (b, &manifests[1]))?;
+    if fed_otherwise(&manifests[0], &manifests[1]) {
+        bail!("the captures have other steps, and are judged each by itself: use `qdiff compare`");
+    }
+    Ok(Asked {
+        model,
+        subject: a.clone(),
+        reference: b.clone(),
+        map: map.map.clone(),
+        stages: filter.stages.clone(),
+        layers: filter.layers.clone(),
+        positions: filter.positions.positions.clone(),
+        tolerance: tolerance.tolerance.clone(),
+        tolerance_from: tolerance.from.clone(),
+        check: tolerance.check,
+        why_budget: why.why_budget,
+    })
+}
+
+/// What all parts of a verdict have in common, wherever the files lie.
+fn work(asked: &Asked, of: usize, opened: &LoadedModel) -> Result<String> {
+    let mut told = vec![env!("CARGO_PKG_VERSION").to_owned(), of.to_string(), opened.sha256()];
+    for folder in [&asked.subject, &asked.reference] {
+        let manifest = container::manifest(folder)?;
+        manifest.check_model(folder, &opened.sha256())?;
+        told.push(serde_json::to_string(&manifest)?);
+    }
+    let map = asked
+        .map
+        .as_ref()
+        .map(|path| input::text(path, input::TEXT).with_context(|| format!("cannot read the map {}", path.display())));
+    let Asked { stages, layers, positions, tolerance, check, .. } = asked;
+    told.push(serde_json::to_string(&(map.transpose()?, stages, layers, positions, tolerance, check))?);
+    Ok(sha256(told.join("\n").as_bytes()))
+}
+
+/// What is put together of parts.
+pub struct Merged {
+    /// The report of one machine.
+    pub report: Report,
+    /// The parts that are not there.
+    pub absent: Vec<Shard>,
+}
+
+/// The verdict of the parts in these files. The captures and the model are where the first of them says.
+///
+/// # Errors
+/// Parts of different verdicts, or one part twice; captures or a model that are not those that were judged.
+pub fn merge(parts: Vec<(&Path, Part)>, console: Console<'_>) -> Result<Merged> {
+    let (first, Part { asked, work: common, shard: Shard { of, .. }, .. }) =
+        parts.first().map(|(path, part)| (*path, part.clone())).context("no part")?;
+    let mut there: BTreeMap<usize, &Path> = BTreeMap::new();
+    for (path, part) in &parts {
+        ensure!(
+            part.work == common,
+            "{} and {} are parts of different verdicts: of other captures, of another model or with other options",
+            first.display(),
+            path.display()
+        );
+        if let Some(other) = there.insert(part.shard.index, path) {
+            bail!("{} and {} are the same part, {}; leave one out", other.display(), path.display(), part.shard);
+        }
+    }
+    let problem = || format!("{} was judged on what it names", first.display());
+    ensure!(
+        work(&asked, of, &LoadedModel::new(&asked.model)?).with_context(problem)? == common,
+        "the model, the captures or the map that {} names are not those that were judged: judge the parts again",
+        first.display()
+    );
+    let absent = Shard::all(of).filter(|shard| !there.contains_key(&shard.index)).collect();
+    let measured = parts.into_iter().flat_map(|(_, part)| part.stages).collect();
+    let request = of_captures(&CompareRequest {
+        a: asked.subject,
+        b: asked.reference,
+        model: Some(asked.model),
+        map: MapRequest { map: asked.map },
+        filter: FilterRequest {
+            stages: asked.stages,
+            layers: asked.layers,
+            positions: PositionsRequest { positions: asked.positions },
+        },
+        tolerance: ToleranceRequest { tolerance: asked.tolerance, check: asked.check, from: asked.tolerance_from },
+        why: WhyRequest { why_budget: asked.why_budget },
+        threads: ThreadsRequest::default(),
+        memory: MemoryRequest { memory: BUDGET >> 20, ..MemoryRequest::default() },
+    });
+    let report = run::judged(&request, Some(measured), console)?.reports.pop().context("nothing was judged")?;
+    Ok(Merged { report, absent })
+}
