@@ -68,7 +68,7 @@ impl Part {
             "part {} of a verdict: {} judged, {}",
             self.shard,
             counted(self.stages.len(), "stage"),
-            if wrong == 0 { "none is wrong".to_owned() } else { format!("{wrong} wrong or fed what is wrong") }
+            if wrong == 0 { "none is wrong".to_owned() } else { format!("{wrong} beyond what they are allowed") }
         )
     }
 }
