@@ -27,6 +27,7 @@ use setup::console;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// Parses the command line, runs it, and gives the exit code.
 pub fn main() -> ExitCode {
@@ -66,9 +67,13 @@ fn work(cli: Cli) -> u8 {
     }
     QUIET.store(cli.quiet, Ordering::Relaxed);
     // A panic is a bug of ours; to a script it must not look like a verdict.
+    let start = Instant::now();
     let result = std::panic::catch_unwind(|| dispatch(&cli.command)).unwrap_or_else(|_| {
         Err(anyhow::anyhow!("a bug in qdiff itself, see above; please report it with the command"))
     });
+    if result.is_ok() {
+        setup::took(start.elapsed());
+    }
     result.unwrap_or_else(|e| {
         complain(&format!("{e:#}"));
         trouble()

@@ -21,8 +21,22 @@ const TICK: Duration = Duration::from_millis(200);
 /// How often a line tells of long work where no bar is seen.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// When something was last told where no bar is seen.
-static TOLD: Mutex<Option<Instant>> = Mutex::new(None);
+/// A phase that took as long is told of when it ends, where no bar was seen; and so is the whole.
+const LONG: Duration = Duration::from_secs(10);
+
+/// The same of the whole where a bar was seen.
+const SEEN: Duration = Duration::from_secs(1);
+
+/// What is being done.
+struct Phase {
+    what: String,
+    since: Instant,
+    /// When something was last told of it.
+    told: Instant,
+}
+
+/// The phase that lasts, where no bar is seen.
+static PHASE: Mutex<Option<Phase>> = Mutex::new(None);
 
 /// `done` of `total` of `what`; the line goes once all is done.
 fn progress(what: &str, done: usize, total: usize) {
@@ -34,17 +48,45 @@ fn progress(what: &str, done: usize, total: usize) {
     }
     bar.set_length(total as u64);
     bar.set_position(done as u64);
+    if bar.is_hidden() {
+        if !QUIET.load(Ordering::Relaxed) {
+            unseen(what, done, total);
+        }
+    } else if done < total {
+        bar.enable_steady_tick(TICK);
+    }
     if done == total {
         bar.finish_and_clear();
-    } else if bar.is_hidden() {
-        let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = *told.get_or_insert_with(Instant::now);
-        if since.elapsed() >= SILENCE && !QUIET.load(Ordering::Relaxed) {
-            *told = Some(Instant::now());
+    }
+}
+
+/// Tells how far long work is, and what it took, in lines.
+fn unseen(what: &str, done: usize, total: usize) {
+    let mut phase = PHASE.lock().unwrap_or_else(PoisonError::into_inner);
+    if phase.as_ref().is_none_or(|phase| phase.what != what) {
+        let now = Instant::now();
+        *phase = Some(Phase { what: what.to_owned(), since: now, told: now });
+    }
+    match phase.as_mut() {
+        Some(Phase { since, .. }) if done == total => {
+            if since.elapsed() >= LONG {
+                complain(&format!("{what}: done in {:.0} s", since.elapsed().as_secs_f64()));
+            }
+            *phase = None;
+        }
+        Some(Phase { told, .. }) if told.elapsed() >= SILENCE => {
+            *told = Instant::now();
             complain(&format!("{what}: {} %", 100 * done / total.max(1)));
         }
-    } else {
-        bar.enable_steady_tick(TICK);
+        _ => {}
+    }
+}
+
+/// Tells what all of it took, if it was long.
+pub(super) fn took(time: Duration) {
+    let long = if BAR.is_hidden() { LONG } else { SEEN };
+    if time >= long && !QUIET.load(Ordering::Relaxed) {
+        complain(&format!("took {:.1} s", time.as_secs_f64()));
     }
 }
 
