@@ -35,6 +35,8 @@ pub struct Measured {
     passed: [Rows; 2],
     /// Checksums of what either gave.
     values: [Option<u32>; 2],
+    /// Checksums of the number formats that it was held to be stored and computed in, with those of what it reads.
+    formats: [u32; 2],
     /// Seconds that it took.
     #[serde(skip)]
     seconds: f64,
@@ -93,6 +95,7 @@ pub(super) fn stages(
             subject: of_subject,
             reference: of_reference,
             values: [None; 2],
+            formats: [0; 2],
             seconds: start.elapsed().as_secs_f64(),
         }
     };
@@ -110,7 +113,10 @@ pub fn measure(
     let sides = [subject, reference];
     let asked = super::judge::asked(&oracle.graph, filter, &sides);
     let mut all = stages(oracle, &asked, &sides, filter, policy, progress);
-    all.par_iter_mut().for_each(|measured| measured.values = values(&sides, measured.stage));
+    all.par_iter_mut().zip(&asked).for_each(|(measured, node)| {
+        measured.values = values(&sides, node.id);
+        measured.formats = formats(&oracle.graph, &sides, node);
+    });
     for side in sides {
         side.capture.store.trouble()?;
     }
@@ -122,6 +128,19 @@ fn values(sides: &[Side<'_>; 2], id: StageId) -> [Option<u32>; 2] {
         let given: Vec<u32> =
             capture.steps.iter().filter_map(|step| step.stages.get(&id)).map(crate::capture::Stored::digest).collect();
         (!given.is_empty()).then(|| crc32fast::hash(bytemuck::cast_slice(&given)))
+    };
+    [of(sides[0].capture), of(sides[1].capture)]
+}
+
+/// Formats that are seen in values are seen in all that were read: fewer may show others.
+fn formats(graph: &Graph, sides: &[Side<'_>; 2], node: &Node) -> [u32; 2] {
+    let of = |capture: &Capture| {
+        let captured = |i: usize| capture.steps.iter().any(|step| step.stages.contains_key(&graph.nodes[i].id));
+        let reads = graph.index(node.id).map(|i| graph.before(i, &captured)).unwrap_or_default();
+        let ids = reads.iter().map(|&i| graph.nodes[i].id).chain([node.id]);
+        let rounding = &capture.rounding;
+        let told: Vec<_> = ids.map(|id| (rounding.output(id), rounding.stored(id))).collect();
+        crc32fast::hash(format!("{} {told:?}", rounding.plain()).as_bytes())
     };
     [of(sides[0].capture), of(sides[1].capture)]
 }
@@ -151,6 +170,12 @@ pub(super) fn results(
         ensure!(
             measured.values == values(sides, node.id),
             "{} was judged on other values than the captures hold now: judge that part again",
+            node.id
+        );
+        ensure!(
+            measured.formats == formats(graph, sides, node),
+            "{} was judged as of other number formats than all of the capture shows: say in its manifest, as `storage`, what \
+             it was rounded to where it was stored, and judge the parts again",
             node.id
         );
         Ok((*measured).clone().result(graph, node, false))
