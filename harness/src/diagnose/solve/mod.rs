@@ -6,17 +6,24 @@
 //! within the bound of rounding, those of the other half too; right elements that it would change must then be told from
 //! the wrong ones by a condition (`when`). Nothing is concluded from the size of an error, and nothing from NaN.
 
+mod accumulated;
 mod altered;
 mod approximate;
 mod combine;
+mod counted;
 mod elsewhere;
 mod fields;
 mod functions;
+mod gated;
+mod indexed;
 mod keys;
+mod maps;
 mod norm;
 mod operands;
 mod rounded;
 mod scene;
+mod slots;
+mod splits;
 mod structure;
 mod terms;
 #[cfg(test)]
@@ -113,14 +120,20 @@ const SOLVERS: &[Solver] = &[
     elsewhere::laws,
     combine::laws,
     functions::laws,
+    gated::laws,
     norm::laws,
     operands::laws,
+    maps::laws,
+    slots::laws,
     keys::laws,
     tiles::laws,
+    splits::laws,
     elsewhere::columns,
     rounded::laws,
     terms::laws,
+    counted::laws,
     within::laws,
+    accumulated::laws,
     approximate::laws,
     fields::laws,
     altered::laws,
