@@ -13,6 +13,7 @@ use super::terms::Sums;
 use super::{Law, Row, allowed, keys, norm};
 use crate::verdict::RowAt;
 use qdiff_engine::ops::{Op, UNIT};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 /// How the sums of the lanes become one.
@@ -32,11 +33,23 @@ enum Kept {
     Parts,
 }
 
+/// Which factors of the products are rounded before.
+#[derive(Clone, Copy, PartialEq)]
+enum Factors {
+    Neither,
+    Left,
+    Right,
+    Both,
+}
+
 /// One way to accumulate.
 #[derive(Clone, Copy)]
 struct Way {
     format: (&'static str, fn(f64) -> f64),
     kept: Kept,
+    factors: Factors,
+    /// Terms of a run that is summed so by itself; the runs are added exactly. All of them where there is one.
+    chunk: usize,
     /// Lanes, and terms in a row that one of them takes.
     lanes: usize,
     run: usize,
@@ -54,12 +67,13 @@ const OFF: f64 = 2.0 * UNIT;
 const TRIED: usize = 10;
 const GIVEN: usize = 6;
 
-/// Error over size that such rounding makes, beyond which no way is tried.
-const SIZES: std::ops::Range<f64> = 1e-6..0.3;
-
 impl Way {
-    /// The sum, and how far it may go the other way where a rounding was decided by less than f32 arithmetic is off: NaN.
+    /// The sum; NaN where a rounding was decided by less than f32 arithmetic is off.
     fn sum(&self, terms: &[f64]) -> f64 {
+        terms.chunks(self.chunk).map(|chunk| self.sum_of(chunk)).sum()
+    }
+
+    fn sum_of(&self, terms: &[f64]) -> f64 {
         let round = self.format.1;
         let mut sure = true;
         let mut kept = |x: f64, size: f64| {
@@ -103,49 +117,87 @@ impl Way {
         if sure { total } else { f64::NAN }
     }
 
-    /// The ways to add up so many terms.
-    fn all(terms: usize) -> Vec<Self> {
+    /// The ways to add up so many terms, of products or not.
+    fn all(terms: usize, formats: &[(&'static str, fn(f64) -> f64)], products: bool) -> Vec<Self> {
         let powers = |top: usize| (0..=8).map(|b| 1usize << b).filter(move |n| *n <= top);
+        // What is long is tried in fewer ways: it takes as much longer.
+        let rounded: &[Factors] = match products {
+            true if terms <= 1024 => &[Factors::Neither, Factors::Both, Factors::Left, Factors::Right],
+            true => &[Factors::Neither, Factors::Both],
+            false => &[Factors::Neither],
+        };
         let mut all = Vec::new();
-        for format in HALVES {
-            let way = Self { format, kept: Kept::Running, lanes: 1, run: 1, at_once: 1, joined: Joined::Exactly, terms: false };
-            for lanes in powers(terms / 2) {
-                let each = terms.div_ceil(lanes);
-                let sizes = || powers(each - 1).chain([each]);
-                for run in [1, 2, 4, 8, 16, 32].into_iter().filter(|run| if lanes == 1 { *run == 1 } else { run * lanes <= terms }) {
-                    for at_once in sizes() {
-                        let joins: &[Joined] = match lanes {
-                            1 => &[Joined::Exactly],
-                            _ => &[Joined::Exactly, Joined::InTurn, Joined::InATree],
-                        };
-                        for &joined in joins {
-                            let way = Self { lanes, run, at_once, joined, ..way };
-                            all.push(way);
-                            all.extend((at_once < each).then_some(Self { terms: true, ..way }));
+        for (&format, &factors) in formats.iter().flat_map(|f| rounded.iter().map(move |r| (f, r))) {
+            let way = Self {
+                format,
+                kept: Kept::Running,
+                factors,
+                chunk: usize::MAX,
+                lanes: 1,
+                run: 1,
+                at_once: 1,
+                joined: Joined::Exactly,
+                terms: false,
+            };
+            let chunks = [16, 32, 64, 128, 256, 512].into_iter().filter(|n| *n < terms);
+            for chunk in std::iter::once(terms).chain(chunks) {
+                let top = if chunk == terms { chunk / 2 } else { 4.min(chunk / 2) };
+                for lanes in powers(top) {
+                    let each = chunk.div_ceil(lanes);
+                    let runs = [1, 2, 4, 8, 16, 32].into_iter().filter(|run| match lanes {
+                        1 => *run == 1,
+                        _ => run * lanes <= chunk && (chunk == terms || *run == 1),
+                    });
+                    // Parts as long as each other, of which the last is shorter.
+                    let split = Some(each).filter(|n| lanes > 1 && !(n.is_power_of_two() && *n <= 32) && chunk == terms);
+                    for run in runs.chain(split) {
+                        for at_once in powers(each - 1).chain([each]) {
+                            let joins: &[Joined] = match lanes {
+                                1 => &[Joined::Exactly],
+                                _ => &[Joined::Exactly, Joined::InTurn, Joined::InATree],
+                            };
+                            for &joined in joins {
+                                let chunk = if chunk == terms { usize::MAX } else { chunk };
+                                let way = Self { chunk, lanes, run, at_once, joined, ..way };
+                                all.push(way);
+                                all.extend((at_once < each).then_some(Self { terms: true, ..way }));
+                            }
                         }
                     }
-                }
-                // Each part of a run of its own: split sums.
-                let run = terms.div_ceil(lanes);
-                if lanes > 1 && !run.is_power_of_two() {
-                    all.extend([Joined::Exactly, Joined::InTurn, Joined::InATree].map(|joined| Self { lanes, run, at_once: run, joined, ..way }));
                 }
             }
             // What is added is rounded, and the sum is not.
             all.extend(powers(terms - 1).map(|at_once| Self { kept: Kept::Parts, at_once, ..way }));
         }
+        // The simpler first.
+        all.sort_by_key(|way| (way.factors != Factors::Neither, way.chunk != usize::MAX, way.terms, way.lanes > 1));
         all
     }
 
     /// In words, of sums of these terms.
-    fn told(&self, sum: &str, many: &str) -> String {
+    fn told(&self, sum: &str, many: &str, factors: [&str; 2], terms: usize) -> String {
         let name = self.format.0;
+        let [left, right] = factors;
+        let factors = match self.factors {
+            Factors::Neither => String::new(),
+            Factors::Left => format!(", and {left} are rounded to it before they are multiplied"),
+            Factors::Right => format!(", and {right} are rounded to it before they are multiplied"),
+            Factors::Both => format!(", and {left} and {right} are rounded to it before they are multiplied"),
+        };
         if self.kept == Kept::Parts {
             return match self.at_once {
-                1 => format!("each term of {sum} is rounded to {name} before it is added"),
-                n => format!("each sum of {n} {many} is rounded to {name} before it is added to {sum}"),
+                // A single number of either is one of the other too.
+                1 => {
+                    let name = if name == "f16" { "f16 or TF32, which have as many bits," } else { name };
+                    format!("each term of {sum} is rounded to {name} before it is added{factors}")
+                }
+                n => format!("each sum of {n} {many} is rounded to {name} before it is added to {sum}{factors}"),
             };
         }
+        let chunk = match self.chunk {
+            n if n >= terms => String::new(),
+            n => format!(", each {n} {many} by themselves and exactly added up,"),
+        };
         let lanes = match (self.lanes, self.run) {
             (1, _) => String::new(),
             (n, 1) => format!(", in {n} lanes, {many} modulo {n},"),
@@ -161,13 +213,14 @@ impl Way {
             Joined::InTurn => ", and the lanes' sums are added in it one after the other",
             Joined::InATree => ", and the lanes' sums are added in it as a tree",
         };
-        let terms = if self.terms { ", and so is each term" } else { "" };
-        format!("{sum} is accumulated in {name}{lanes} rounded {when}{of}{joined}{terms}")
+        let each_term = if self.terms { ", and so is each term" } else { "" };
+        let lanes = format!("{chunk}{lanes}").replace(",,", ",");
+        format!("{sum} is accumulated in {name}{lanes} rounded {when}{of}{joined}{each_term}{factors}")
     }
 }
 
-/// The terms of the sum that element `i` of a row is made of.
-type Terms<'a> = Rc<dyn Fn(&RowAt, usize) -> Option<Vec<f64>> + 'a>;
+/// The terms of the sum that element `i` of a row is made of, factors rounded or not.
+type Terms<'a> = Rc<dyn Fn(&RowAt, usize, (Factors, fn(f64) -> f64)) -> Option<Vec<f64>> + 'a>;
 
 /// The element that such a sum makes, given the exact one.
 type Made<'a> = Rc<dyn Fn(&RowAt, usize, f64) -> Option<f64> + 'a>;
@@ -178,49 +231,67 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     };
     let elements: Vec<(f64, f64, f32)> = scene.fit.iter().map(|&at| scene.element(at)).collect();
     let squares = |f: fn(&(f64, f64, f32)) -> f64| elements.iter().map(|e| f(e).powi(2)).sum::<f64>();
-    if !SIZES.contains(&(squares(|(g, w, _)| g - w) / squares(|(_, w, _)| *w)).sqrt()) {
+    let size = (squares(|(g, w, _)| g - w) / squares(|(_, w, _)| *w)).sqrt();
+    // Half a step of the format, a few or many times.
+    let likely = |(name, _): &(&str, fn(f64) -> f64)| {
+        let unit = if *name == "f16" { 0.5f64.powi(11) } else { 0.5f64.powi(8) };
+        (unit / 64.0..unit * 64.0).contains(&size)
+    };
+    let formats: Vec<_> = HALVES.into_iter().filter(likely).collect();
+    if formats.is_empty() {
         return Vec::new();
     }
     // Long sums show most; of several rows.
     let step = (scene.fit.len() / (2 * TRIED)).max(1);
-    let mut tried: Vec<((usize, usize), Vec<f64>)> = scene
+    let exactly = (Factors::Neither, (|x| x) as fn(f64) -> f64);
+    let mut tried: Vec<((usize, usize), usize)> = scene
         .fit
         .iter()
         .rev()
         .step_by(step)
-        .filter_map(|&(r, i)| Some(((r, i), terms(&scene.e.rows[r], i)?)))
+        .filter_map(|&(r, i)| Some(((r, i), terms(&scene.e.rows[r], i, exactly)?.len())))
         .take(2 * TRIED)
         .collect();
-    tried.sort_by_key(|(_, t)| std::cmp::Reverse(t.len()));
+    tried.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
     tried.truncate(TRIED);
-    let Some(longest) = tried.first().map(|(_, t)| t.len()).filter(|n| *n >= 2 && tried.len() >= GIVEN) else {
+    let Some(longest) = tried.first().map(|(_, n)| *n).filter(|n| *n >= 2 && tried.len() >= GIVEN) else {
         return Vec::new();
     };
-    let gives = |way: &Way| {
+    // A term each, as each format and choice of factors makes it.
+    let mut known: HashMap<(&str, usize), Vec<Vec<f64>>> = HashMap::new();
+    let products = matches!(scene.node().op, Op::Linear | Op::AttnScores(_) | Op::AttnContext(_));
+    let mut gives = |way: &Way| {
+        let (name, round) = way.format;
+        let of = known.entry((name, way.factors as usize)).or_insert_with(|| {
+            let of = |((r, i), _): &((usize, usize), usize)| terms(&scene.e.rows[*r], *i, (way.factors, round));
+            tried.iter().filter_map(of).collect()
+        });
         let mut missed = 0;
-        for ((r, i), terms) in &tried {
+        for (((r, i), _), terms) in tried.iter().zip(of.iter()) {
             let (row, (got, _, bound)) = (&scene.e.rows[*r], scene.element((*r, *i)));
-            let given = made(row, *i, way.sum(terms));
-            missed += usize::from(given.is_none_or(|v| {
-                v.is_nan() || (got - v).abs() > allowed(v, bound) + scene.e.grain.reach(got as f32)
-            }));
+            let off = |v: f64| (got - v).abs() > allowed(v, bound) + scene.e.grain.reach(got as f32);
+            missed += usize::from(made(row, *i, way.sum(terms)).is_none_or(|v| v.is_nan() || off(v)));
             if missed > tried.len() - GIVEN {
                 return false;
             }
         }
         true
     };
-    let ways = Way::all(longest).into_iter().filter(gives);
-    ways.map(|way| {
-        let (terms, made) = (terms.clone(), made.clone());
-        Law::new(way.told(sum, many), 2, move |row: &RowAt| {
-            let (_, want, bound) = scene.e.row(row);
-            let value = |i: usize| Some(made(row, i, way.sum(&terms(row, i)?))?);
-            let value: Vec<f64> = (0..want.len()).map(|i| value(i).unwrap_or(f64::NAN)).collect();
-            Some(Row { value, bound: bound.to_vec() })
+    let ways: Vec<Way> = Way::all(longest, &formats, products).into_iter().filter(|way| gives(way)).collect();
+    ways.into_iter()
+        .map(|way| {
+            let (terms, made) = (terms.clone(), made.clone());
+            let what = way.told(sum, many, super::altered::factors(&scene.node().op), longest);
+            let law = Law::new(what, 2, move |row: &RowAt| {
+                let (_, want, bound) = scene.e.row(row);
+                // Of rows of fewer terms all are one run.
+                let value = |i: usize| made(row, i, way.sum(&terms(row, i, (way.factors, way.format.1))?));
+                let value: Vec<f64> = (0..want.len()).map(|i| value(i).unwrap_or(f64::NAN)).collect();
+                Some(Row { value, bound: bound.to_vec() })
+            });
+            Law { halves: way.format.0 == "f16", ..law }
         })
-    })
-    .collect()
+        .collect()
 }
 
 /// What the sum is called, and its terms; these, and what is made of it.
@@ -229,9 +300,11 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Te
     match &scene.node().op {
         op @ (Op::Linear | Op::AttnScores(_) | Op::AttnContext(_)) => {
             let sums = Sums::new(scene)?;
-            let terms = move |row: &RowAt, i: usize| {
+            let terms = move |row: &RowAt, i: usize, (factors, round): (Factors, fn(f64) -> f64)| {
                 let (a, b) = sums.factors(row, i)?;
-                Some(a.iter().zip(&b).map(|(a, b)| a * b).collect())
+                let left = |a: f64| if matches!(factors, Factors::Left | Factors::Both) { round(a) } else { a };
+                let right = |b: f64| if matches!(factors, Factors::Right | Factors::Both) { round(b) } else { b };
+                Some(a.iter().zip(&b).map(|(a, b)| left(*a) * right(*b)).collect())
             };
             let (_, many) = super::terms::term(op);
             Some(("the sum", many, Rc::new(terms), itself))
@@ -242,7 +315,7 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Te
             let part = move |row: &RowAt, i: usize| -> Option<Vec<f64>> {
                 Some(norm::operand(scene, row, 0)?.get(i / run * run..)?.get(..run)?.to_vec())
             };
-            let terms = move |row: &RowAt, i: usize| Some(part(row, i)?.iter().map(|v| v * v).collect());
+            let terms = move |row: &RowAt, i: usize, _: (Factors, fn(f64) -> f64)| Some(part(row, i)?.iter().map(|v| v * v).collect());
             let eps = rms.eps;
             let made = move |row: &RowAt, i: usize, sum: f64| {
                 Some(norm::operand(scene, row, 0)?.get(i)? / (sum / run as f64 + eps).sqrt() * f64::from(own[i % run]))
@@ -259,7 +332,7 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Te
                 };
                 Some(keys::weights(scene, scale, row, of)?.value)
             };
-            let terms = move |row: &RowAt, _: usize| {
+            let terms = move |row: &RowAt, _: usize, _: (Factors, fn(f64) -> f64)| {
                 exponentials(row).map(|mut e| {
                     e.truncate(row.place.position + 1);
                     e

@@ -261,6 +261,11 @@ fn names(op: &Op) -> [(&'static str, &'static str); 2] {
     }
 }
 
+/// What the first factors are called, and the second.
+pub(super) fn factors(op: &Op) -> [&'static str; 2] {
+    names(op).map(|(_, many)| many)
+}
+
 pub(super) fn products(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a * b).collect()
 }

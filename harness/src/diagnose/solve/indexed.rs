@@ -3,10 +3,10 @@
 
 use super::altered::{Other, products};
 use super::maps::{TILES, maps, transposed};
-use super::scene::Scene;
+use super::scene::{Layout, Scene};
 use super::terms::{Sums, grouped};
 use crate::verdict::RowAt;
-use qdiff_engine::model::WeightSource as _;
+use qdiff_engine::model::{Axis, Node, WeightSource as _};
 use qdiff_engine::ops::{Attention, Op};
 use std::rc::Rc;
 
@@ -129,6 +129,49 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, attention: &'a At
                 let own = head(row, i);
                 let other = own % g * (h / g) + own / g;
                 Some(products(&sums.left(row, i, scene.token(row).0 as i64, (other + h - own) % h)?, b))
+            }),
+        ));
+    }
+    // Other buffers of the shape: of the layers beside it, not yet rotated, keys for values.
+    let graph = &scene.e.oracle.graph;
+    let near = |n: &&Node| match (n.id.layer, scene.node().id.layer) {
+        (Some(a), Some(b)) => a.abs_diff(b) <= 1,
+        _ => true,
+    };
+    let [first, cache] = [0, 1].map(|i| &graph.nodes[scene.node().inputs[i]]);
+    let fixed = |n: &Node| -> usize {
+        n.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(*n) } else { None }).product()
+    };
+    let others = || graph.nodes.iter().filter(|n| n.id != scene.node().id && !scene.follows(n.id)).filter(near);
+    for other in others().filter(|n| n.op.has_state() && n.id != cache.id && fixed(n) == fixed(cache)) {
+        let id = other.id;
+        all.push((
+            format!("{id} is read in the place of {}", cache.id),
+            Rc::new(move |row: &RowAt, i, a: &[f64], _: &[f64]| {
+                let tensor = scene.tensor(row.step, id)?;
+                let value = |k: usize| {
+                    let (key, at) = if of_scores { (i, k) } else { (k, (scene.token(row).1 + i) % d) };
+                    let index = (key * attention.n_kv_heads + group(row, i)) * d + at;
+                    tensor.data.get(index).map(|v| f64::from(*v))
+                };
+                Some(products(a, &(0..a.len()).map(value).collect::<Option<Vec<f64>>>()?))
+            }),
+        ));
+    }
+    let wide = |n: &&Node| match of_scores {
+        true => n.token_axis() == Some(0) && !n.shape.contains(&Axis::Keys) && fixed(n) == fixed(first),
+        false => n.op.name() == first.op.name(),
+    };
+    for other in others().filter(|n| n.id != first.id).filter(wide) {
+        let (id, layout) = (other.id, Layout::of(other));
+        all.push((
+            format!("{id} is read in the place of {}", first.id),
+            Rc::new(move |row: &RowAt, i, a: &[f64], b: &[f64]| {
+                let tensor = scene.tensor(row.step, id)?;
+                let run = if of_scores { d } else { *tensor.shape.last()? };
+                let at = |k: usize| layout.at(&tensor.shape, scene.token(row).0, head(row, i) * run + k);
+                let value = |k: usize| tensor.data.get(at(k)).map(|v| f64::from(*v));
+                Some(products(&(0..a.len()).map(value).collect::<Option<Vec<f64>>>()?, b))
             }),
         ));
     }

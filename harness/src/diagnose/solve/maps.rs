@@ -17,10 +17,11 @@ pub(super) fn maps(one: &str, t: &str) -> Vec<Map> {
     let mut all: Vec<Map> = Vec::new();
     for m in [2usize, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 128] {
         all.push((format!("{one} {t} mod {m} for {one} {t}"), Rc::new(move |i, _| i % m)));
-        all.push((format!("first {one} of each {m}"), Rc::new(move |i, _| i / m * m)));
-        all.push((format!("last {one} of each {m}"), Rc::new(move |i, n| (i / m * m + m - 1).min(n - 1))));
         all.push((format!("{one} {t}/{m} for {one} {t}"), Rc::new(move |i, _| i / m)));
+        // Of pairs it is the one before, or after, of every second.
         if m > 2 {
+            all.push((format!("first {one} of each {m}"), Rc::new(move |i, _| i / m * m)));
+            all.push((format!("last {one} of each {m}"), Rc::new(move |i, n| (i / m * m + m - 1).min(n - 1))));
             all.push((
                 format!("{one} at the other end of each {m}"),
                 Rc::new(move |i, n| (i / m * m + m - 1 - i % m).min(n - 1)),
@@ -48,8 +49,8 @@ pub(super) fn maps(one: &str, t: &str) -> Vec<Map> {
     all
 }
 
-/// Tiles on a side.
-pub(super) const TILES: [usize; 6] = [2, 4, 8, 16, 32, 64];
+/// Tiles on a side, the larger first: part of one looks like a smaller one.
+pub(super) const TILES: [usize; 6] = [64, 32, 16, 8, 4, 2];
 
 /// The place that a transposed tile of so many on a side has for `(row, column)`, where both are within; its own elsewhere.
 pub(super) fn transposed((row, column): (usize, usize), tile: usize, (rows, columns): (usize, usize)) -> (usize, usize) {
@@ -139,13 +140,13 @@ fn places<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .collect();
     let width = scene.width().unwrap_or(0);
     for stride in strides(scene, width) {
-        let what = format!("rows are read {stride} elements apart, not {width}");
+        let what = format!("rows are read with a stride of {stride} elements instead of {width}");
         let read = move |(t, j), (tokens, width)| {
             let at: usize = t * stride + j;
             Some((at / width, at % width)).filter(|(t, _): &(usize, usize)| *t < tokens)
         };
         all.push(moved(scene, what, read));
-        let what = format!("rows are written {stride} elements apart, not {width}");
+        let what = format!("rows are written with a stride of {stride} elements instead of {width}");
         let written = move |(t, j): (usize, usize), (tokens, width): (usize, usize)| {
             let at = t * width + j;
             let last = (at / stride).min(tokens - 1);

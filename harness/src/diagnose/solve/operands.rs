@@ -119,9 +119,10 @@ fn ways(scene: &Scene<'_>, i: usize) -> Option<(StageId, Vec<Displaced>)> {
     all.extend(in_its_place);
     let left = Displaced { before: true, ..Displaced::token("the step before: not written in this step", |t, _| t) };
     all.push(left);
+    all.push(Displaced { before: true, ..Displaced::token("the last token of the step before", |_, n| n - 1) });
     let width = fixed(node);
     all.extend(strides(scene, width).into_iter().map(|stride| {
-        let what = format!("rows {stride} elements apart, not {width}");
+        let what = format!("rows with a stride of {stride} elements instead of {width}");
         Displaced::new(what, move |(t, c), (_, width)| Some(((t * stride + c) / width, (t * stride + c) % width)))
     }));
     Some((node.id, all))
@@ -300,7 +301,39 @@ fn embeddings<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Scene::exact(values.into_iter().map(f64::from).collect()))
         })
     };
-    others.into_iter().map(law).collect()
+    let mut all: Vec<Law<'a>> = others.into_iter().map(law).collect();
+    all.extend(found(scene, &weight.name, (n, rows)));
+    all
+}
+
+/// Embeddings of other ids, without a rule: each is looked up in the table.
+fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) -> Option<Law<'a>> {
+    let id = move |row: &RowAt| -> Option<usize> {
+        let step = &scene.e.side.capture.steps[row.step];
+        Some(*step.tokens.get(row.place.position.checked_sub(step.first)?)? as usize)
+    };
+    let bad = || scene.e.bad_rows().filter(|row| row.range.len() == n);
+    let mut values = vec![0f32; n];
+    let mut other: BTreeMap<usize, usize> = BTreeMap::new();
+    for candidate in 0..rows {
+        scene.e.oracle.weights.rows(table, candidate, &mut values);
+        for row in bad() {
+            if scene.e.row(row).0 == values {
+                other.entry(id(row)?).or_insert(candidate);
+            }
+        }
+    }
+    let pairs: Vec<String> = other.iter().take(4).map(|(own, other)| format!("of {other} for {own}")).collect();
+    let more = if other.len() > 4 { format!(" and {} more", other.len() - 4) } else { String::new() };
+    (!other.is_empty()).then(|| {
+        let what = format!("the embedding of another id stands there: {}{more}", pairs.join(", "));
+        Law::new(what, 1, move |row: &RowAt| {
+            let own = id(row)?;
+            let mut values = vec![0f32; n];
+            scene.e.oracle.weights.rows(table, *other.get(&own).unwrap_or(&own), &mut values);
+            Some(Scene::exact(values.into_iter().map(f64::from).collect()))
+        })
+    })
 }
 
 /// What a cache should hold in another slot, cut to a row.

@@ -29,10 +29,10 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     if let (Some(first), Some(last)) = (moved.first(), moved.iter().next_back()) {
         let positions: BTreeSet<usize> = moved.iter().map(|(p, _)| *p).collect();
         let holds = |f: &Slot| moved.iter().all(|(p, s)| f(*p, part(scene, *p)) == Some(*s));
-        for (rule, f) in rules(*first, *last).into_iter().filter(|(_, f)| holds(f)) {
+        for (seen, rule, f) in rules(*first, *last).into_iter().filter(|(.., f)| holds(f)) {
             for (whose, of) in domains(scene, &positions) {
                 for (as_well, told) in [(false, ", and its own keeps what it held"), (true, " as well as to its own")] {
-                    let what = format!("each row{whose} is written {}{told}", rule.trim_end_matches(','));
+                    let what = format!("{seen}: each row{whose} is written {}{told}", rule.trim_end_matches(','));
                     let (f, of) = (f.clone(), of.clone());
                     all.push(Law::new(what, 2, move |row: &RowAt| written(scene, row, &f, &of, as_well)));
                 }
@@ -72,9 +72,10 @@ fn expected(scene: &Scene<'_>, row: &RowAt, slot: usize) -> Option<Row> {
     super::elsewhere::expected(scene, row, slot as i64, scene.token(row).1 as i64)
 }
 
-/// Rules that may give these two pairs of a position and its slot.
-fn rules((p0, s0): (usize, usize), (p1, s1): (usize, usize)) -> Vec<(String, Slot)> {
-    let mut all: Vec<(String, Slot)> = Vec::new();
+/// Rules that may give these two pairs of a position and its slot: what is then seen, and what is done.
+fn rules((p0, s0): (usize, usize), (p1, s1): (usize, usize)) -> Vec<(String, String, Slot)> {
+    let mut rules: Vec<(String, Slot)> = Vec::new();
+    let all = &mut rules;
     let by = s0 as i64 - p0 as i64;
     let count = if by.abs() == 1 { "slot" } else { "slots" };
     let what = format!("{} {count} {} its own", by.abs(), if by < 0 { "before" } else { "after" });
@@ -117,7 +118,17 @@ fn rules((p0, s0): (usize, usize), (p1, s1): (usize, usize)) -> Vec<(String, Slo
             all.push((what, Rc::new(of)));
         }
     }
-    all
+    // What is seen of it.
+    let seen = match by {
+        1.. => format!("the row {by} before stands there"),
+        _ => format!("the row {} after stands there", -by),
+    };
+    let told = |(rule, f): (String, Slot)| match rule.strip_prefix("to slot p mod ").and_then(|m| m.split_once(',')) {
+        Some((m, _)) => (format!("slots are counted modulo {m}"), rule.clone(), f),
+        None if rule.starts_with("to slot ") => (format!("row {p0} stands in slot {s0}"), rule, f),
+        None => (seen.clone(), rule, f),
+    };
+    rules.into_iter().map(told).collect()
 }
 
 /// Positions that may be all that are moved, if these are seen to be.
@@ -194,7 +205,7 @@ fn places<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         ways.push((what, Rc::new(move |at, rows| Some(transposed(at, tile, (rows, width))))));
     }
     for stride in strides(scene, width) {
-        let what = format!("rows are written {stride} elements apart, not {width}");
+        let what = format!("rows are written with a stride of {stride} elements instead of {width}");
         let last = move |(slot, j): Place, rows: usize| {
             let at = slot * width + j;
             let p = (at / stride).min(rows - 1);

@@ -116,7 +116,7 @@ const MAKES: &[(&str, Make)] = &[
         }
         all
     }),
-    ("exponentials are of the distance from the largest score so far, and are not rescaled when it moves", |s, len, _| {
+    ("exponentials so far are not rescaled when the maximum moves: the factor e^(m_old − m_new) is missing, and not in the sum", |s, len, _| {
         let (mut top, sum, mut all) = (f64::NEG_INFINITY, total(s, largest(s)), Vec::with_capacity(s.len()));
         for part in s.chunks(len) {
             top = top.max(largest(part));
@@ -124,7 +124,7 @@ const MAKES: &[(&str, Make)] = &[
         }
         all
     }),
-    ("exponentials and sum are of the distance from the largest score so far, and not rescaled when it moves", |s, len, _| {
+    ("neither exponentials nor sum so far are rescaled when the maximum moves: the factor e^(m_old − m_new) is missing", |s, len, _| {
         let (mut top, mut all) = (f64::NEG_INFINITY, Vec::with_capacity(s.len()));
         for part in s.chunks(len) {
             top = top.max(largest(part));

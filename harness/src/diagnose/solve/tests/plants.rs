@@ -155,8 +155,8 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
             |t, _| t,
             |c, n| n - 1 - c,
         ),
-        moved("rows t mod 8", "token t mod 8|the token 8 before|the token 16 before|of the token", |t, _| t % 8, |c, _| c),
-        moved("the first row of each 4", "first token of each 4|first token of its", |t, _| t / 4 * 4, |c, _| c),
+        moved("rows t mod 8", "token t mod 8|the token 8 before|the token 16 before|the token 32 before", |t, _| t % 8, |c, _| c),
+        moved("the first row of each 4", "first token of each 4|the token 1 before", |t, _| t / 4 * 4, |c, _| c),
         moved("one column", "the value of column 5 stands there", |t, _| t, |_, _| 5),
         Plant::new("a factor of the column", "each wrong column is multiplied by a factor of its own", |s, at| {
             s.own(at) * (1.0 + 0.3 * drawn(at.column, 5))

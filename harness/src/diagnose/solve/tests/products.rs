@@ -72,10 +72,10 @@ pub(super) fn groups(stage: &Stage) -> Vec<Plant> {
                 "the keys that the last 8 share with whole tiles of 8 are taken twice".into(),
                 |i, n| 1.0 + f64::from(n > 8 && i + 8 >= n && i < n / 8 * 8),
             ),
-            plant("a key of two tiles", "the first key of every tile of 16 but the first is taken twice".into(), |i, _| {
+            plant("a key of two tiles", "the first key of every tile of 16 but the first is taken twice|keys 16, 32 are taken twice|key 16 is taken twice".into(), |i, _| {
                 1.0 + f64::from(i > 0 && i % 16 == 0)
             }),
-            Plant::new("weights of row t mod 8", "the weights of the part's token t mod 8 for token t is taken", |s, at| {
+            Plant::new("weights of row t mod 8", "the weights of the part's token t mod 8 for token t is taken|token t mod 8|before in the part stands", |s, at| {
                 s.moved_query(at, at.token % 8, |at| terms(s, at).iter().sum())
             }),
         ]);
@@ -169,7 +169,8 @@ type Coarse = fn(&mut [f64]);
 pub(super) fn operands(stage: &Stage) -> Vec<Plant> {
     if !matches!(stage.node.op, Op::Linear) {
         let of = |name: &'static str, round: fn(f64) -> f64| {
-            Plant::new(format!("operands in {name}"), format!("rounded to&{name}&multiplied"), move |s, at| {
+            let words = format!("rounded to&{name}&multiplied|each term of the sum is rounded to&{name}");
+            Plant::new(format!("operands in {name}"), words, move |s, at| {
                 let half = |v: &[f32]| -> Vec<f64> { v.iter().map(|v| round(f64::from(*v))).collect() };
                 match &s.node.op {
                     Op::AttnScores(a) => {
