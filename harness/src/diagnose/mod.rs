@@ -301,7 +301,19 @@ impl Searcher<'_> {
             }
             None => {
                 let confidence = Confidence::Proved;
-                (None, Some(Solution { what, when: None, confidence, coarser: false, halves: false, elements, held_out, used }))
+                (
+                    None,
+                    Some(Solution {
+                        what,
+                        when: None,
+                        confidence,
+                        coarser: false,
+                        halves: false,
+                        elements,
+                        held_out,
+                        used,
+                    }),
+                )
             }
         };
         Some(Finding { id: e.node.id, inside: found.stages, unread: false, cause, solution, shape: String::new() })

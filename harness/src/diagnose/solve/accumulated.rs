@@ -86,7 +86,9 @@ impl Way {
         let mut sums = vec![0f64; self.lanes];
         let mut open = vec![(0f64, 0usize, 0f64); self.lanes];
         let mut add = |sum: &mut f64, (part, _, size): (f64, usize, f64)| match self.kept {
-            Kept::Running => *sum = kept(*sum + part, if self.at_once == 1 { (*sum + part).abs() } else { sum.abs() + size }),
+            Kept::Running => {
+                *sum = kept(*sum + part, if self.at_once == 1 { (*sum + part).abs() } else { sum.abs() + size })
+            }
             Kept::Parts => *sum += kept(part, size),
         };
         for (i, p) in terms.iter().enumerate() {
@@ -149,7 +151,8 @@ impl Way {
                         _ => run * lanes <= chunk && (chunk == terms || *run == 1),
                     });
                     // Parts as long as each other, of which the last is shorter.
-                    let split = Some(each).filter(|n| lanes > 1 && !(n.is_power_of_two() && *n <= 32) && chunk == terms);
+                    let split =
+                        Some(each).filter(|n| lanes > 1 && !(n.is_power_of_two() && *n <= 32) && chunk == terms);
                     for run in runs.chain(split) {
                         for at_once in powers(each - 1).chain([each]) {
                             let joins: &[Joined] = match lanes {
@@ -315,7 +318,9 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Te
             let part = move |row: &RowAt, i: usize| -> Option<Vec<f64>> {
                 Some(norm::operand(scene, row, 0)?.get(i / run * run..)?.get(..run)?.to_vec())
             };
-            let terms = move |row: &RowAt, i: usize, _: (Factors, fn(f64) -> f64)| Some(part(row, i)?.iter().map(|v| v * v).collect());
+            let terms = move |row: &RowAt, i: usize, _: (Factors, fn(f64) -> f64)| {
+                Some(part(row, i)?.iter().map(|v| v * v).collect())
+            };
             let eps = rms.eps;
             let made = move |row: &RowAt, i: usize, sum: f64| {
                 Some(norm::operand(scene, row, 0)?.get(i)? / (sum / run as f64 + eps).sqrt() * f64::from(own[i % run]))

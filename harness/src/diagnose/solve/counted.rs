@@ -47,15 +47,24 @@ fn bounds() -> Vec<Which> {
         ));
         for odd in [0, 1] {
             let which = if odd == 1 { "second" } else { "other" };
-            let what = format!("the keys of every {which} tile of {t}{} are", if odd == 1 { "" } else { ", from the first on," });
+            let what = format!(
+                "the keys of every {which} tile of {t}{} are",
+                if odd == 1 { "" } else { ", from the first on," }
+            );
             all.push((what, Rc::new(move |k, _| k / t % 2 == odd)));
         }
     }
     for s in 2..=8usize {
         let chunk = move |n: usize| n.div_ceil(s);
-        all.push((format!("the keys of the last of {s} splits are"), Rc::new(move |k, n| k / chunk(n) == (n - 1) / chunk(n))));
+        all.push((
+            format!("the keys of the last of {s} splits are"),
+            Rc::new(move |k, n| k / chunk(n) == (n - 1) / chunk(n)),
+        ));
         all.push((format!("the keys of the first of {s} splits are"), Rc::new(move |k, n| k < chunk(n))));
-        all.push((format!("the keys that {s} splits of as many keys leave over are"), Rc::new(move |k, n| k >= n / s * s)));
+        all.push((
+            format!("the keys that {s} splits of as many keys leave over are"),
+            Rc::new(move |k, n| k >= n / s * s),
+        ));
         all.push((
             format!("the first key of each of {s} splits but the first is"),
             Rc::new(move |k, n| k > 0 && k % chunk(n) == 0),
@@ -185,16 +194,21 @@ fn fitted_sums<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
         let Some(taken) = terms::fitted(&products, &errors, kind, seen) else { continue };
         let what = format!("of the sum that weights are divided by, {}", terms::told(scene, kind, &taken, seen));
         let parameters = taken.iter().filter(|c| **c != 0.0).count();
-        all.push(Law::new(what.replace(" in every sum", "").replace(" from every sum", ""), parameters, move |row: &RowAt| {
-            let e = exponentials(row)?;
-            let n = e.len();
-            let sum: f64 = e.iter().enumerate().map(|(k, e)| (1.0 + taken[kind.of(k, n)]) * e).sum();
-            let (_, want, bound) = scene.e.row(row);
-            let value: Vec<f64> = (0..want.len()).map(|k| e.get(k).map_or(0.0, |e| e / sum)).collect();
-            let bound = value.iter().zip(want).zip(bound);
-            let bound = bound.map(|((v, w), b)| if *w == 0.0 { *b } else { b * (v / w).abs().max(1.0) as f32 }).collect();
-            Some(Row { value, bound })
-        }));
+        all.push(Law::new(
+            what.replace(" in every sum", "").replace(" from every sum", ""),
+            parameters,
+            move |row: &RowAt| {
+                let e = exponentials(row)?;
+                let n = e.len();
+                let sum: f64 = e.iter().enumerate().map(|(k, e)| (1.0 + taken[kind.of(k, n)]) * e).sum();
+                let (_, want, bound) = scene.e.row(row);
+                let value: Vec<f64> = (0..want.len()).map(|k| e.get(k).map_or(0.0, |e| e / sum)).collect();
+                let bound = value.iter().zip(want).zip(bound);
+                let bound =
+                    bound.map(|((v, w), b)| if *w == 0.0 { *b } else { b * (v / w).abs().max(1.0) as f32 }).collect();
+                Some(Row { value, bound })
+            },
+        ));
     }
     all
 }

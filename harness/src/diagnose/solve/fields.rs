@@ -251,7 +251,9 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
                 Rc::new(move |a, k| round(a.scale[k]) * a.quant[k] + round(a.offset[k])),
             );
             add(
-                format!("weights are made in {name}: scale and offset, their product with the quants and the sum are rounded"),
+                format!(
+                    "weights are made in {name}: scale and offset, their product with the quants and the sum are rounded"
+                ),
                 Rc::new(move |a, k| round(round(round(a.scale[k]) * a.quant[k]) + round(a.offset[k]))),
             );
         }

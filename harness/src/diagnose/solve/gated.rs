@@ -56,7 +56,8 @@ fn made(pairs: impl Iterator<Item = (f64, f64)>, f: &dyn Fn(f64, f64) -> f64) ->
 
 fn functions(scene: &Scene<'_>) -> Vec<(String, Function)> {
     let mut all: Vec<(String, Function)> = Vec::new();
-    let mut limits: Vec<f64> = vec![0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0, 20.0, 32.0];
+    let mut limits: Vec<f64> =
+        vec![0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0, 20.0, 32.0];
     limits.extend(read_off(scene));
     for limit in limits {
         let l = short(limit);
@@ -71,9 +72,14 @@ fn functions(scene: &Scene<'_>) -> Vec<(String, Function)> {
         add(format!("up is cut off at −{l} from below"), |g, u, l| silu(g) * u.max(-l));
         add(format!("SiLU of the gate is cut off at {l} from above"), |g, u, l| silu(g).min(l) * u);
         add(format!("gate and up are cut off at ±{l}"), |g, u, l| silu(g.clamp(-l, l)) * u.clamp(-l, l));
-        add(format!("the gate is cut off at {l} from above and up at ±{l}"), |g, u, l| silu(g.min(l)) * u.clamp(-l, l));
+        add(format!("the gate is cut off at {l} from above and up at ±{l}"), |g, u, l| {
+            silu(g.min(l)) * u.clamp(-l, l)
+        });
         add(format!("SiLU of the gate is 0 below −{l}"), |g, u, l| if g < -l { 0.0 } else { silu(g) * u });
-        add(format!("SiLU of the gate is the gate itself from {l} on"), |g, u, l| if g > l { g * u } else { silu(g) * u });
+        add(
+            format!("SiLU of the gate is the gate itself from {l} on"),
+            |g, u, l| if g > l { g * u } else { silu(g) * u },
+        );
         add(format!("the exponent of SiLU is cut off at ±{l}"), |g, u, l| g / (1.0 + (-g).clamp(-l, l).exp()) * u);
         add(format!("the exponent of SiLU is cut off at {l} from above"), |g, u, l| g / (1.0 + (-g).min(l).exp()) * u);
     }
@@ -143,8 +149,12 @@ fn shared<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let both = runs.flat_map(|run| [true, false].map(|in_turn| (run, in_turn)));
     both.map(|(run, in_turn)| {
         let what = match in_turn {
-            true => format!("gate and up are read as if they stood in runs of {run} in turn, where they stand one after the other"),
-            false => format!("gate and up are read as if they stood one after the other, where they stand in runs of {run} in turn"),
+            true => format!(
+                "gate and up are read as if they stood in runs of {run} in turn, where they stand one after the other"
+            ),
+            false => format!(
+                "gate and up are read as if they stood one after the other, where they stand in runs of {run} in turn"
+            ),
         };
         Law::new(what, 1, move |row: &RowAt| {
             let (gate, up) = (scene.operand(row.step, 0)?, scene.operand(row.step, 1)?);

@@ -59,7 +59,8 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, attention: &'a At
         let index = (key * attention.n_kv_heads + group(row, i)) * attention.head_dim + at;
         cache.data.get(index).map(|v| f64::from(*v))
     };
-    let keys = move |row: &RowAt| Some(scene.operand(row.step, 1)?.data.len() / (attention.n_kv_heads * attention.head_dim));
+    let keys =
+        move |row: &RowAt| Some(scene.operand(row.step, 1)?.data.len() / (attention.n_kv_heads * attention.head_dim));
     let d = attention.head_dim;
     // The second factors when the cache is read in another place.
     let second = move |row: &RowAt, i: usize, n: usize, place: &dyn Fn((usize, usize)) -> (usize, usize)| {
@@ -177,7 +178,10 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, attention: &'a At
     }
     // What the buffer of queries, or of weights, held in the step before.
     all.push((
-        format!("the {query} of the step before {} taken: not written in this step", if of_scores { "is" } else { "are" }),
+        format!(
+            "the {query} of the step before {} taken: not written in this step",
+            if of_scores { "is" } else { "are" }
+        ),
         Rc::new(move |row: &RowAt, i, a: &[f64], b: &[f64]| {
             let before = scene.operand(row.step.checked_sub(1)?, 0)?;
             let index = match of_scores {

@@ -34,14 +34,20 @@ pub(super) fn maps(one: &str, t: &str) -> Vec<Map> {
                 format!("{one} one before, round the end of each {m}"),
                 Rc::new(move |i, _| i / m * m + (i % m + m - 1) % m),
             ));
-            all.push((format!("{one} {t} for {t} < {m}, and {one} {} from there on", m - 1), Rc::new(move |i, _| i.min(m - 1))));
+            all.push((
+                format!("{one} {t} for {t} < {m}, and {one} {} from there on", m - 1),
+                Rc::new(move |i, _| i.min(m - 1)),
+            ));
         }
         if m > 1 && m.is_power_of_two() {
             all.push((format!("{one} {m} apart, in pairs"), Rc::new(move |i, n| if i ^ m < n { i ^ m } else { i })));
             for rows in [2usize, 4, 8].into_iter().filter(|rows| m > *rows && m / rows >= 2) {
                 let columns = m / rows;
                 let turned = move |i: usize, _: usize| i / m * m + i % m % rows * columns + i % m / rows;
-                all.push((format!("{one} of the transposed place in each {m}, read as {rows} by {columns}"), Rc::new(turned)));
+                all.push((
+                    format!("{one} of the transposed place in each {m}, read as {rows} by {columns}"),
+                    Rc::new(turned),
+                ));
             }
         }
     }
@@ -53,7 +59,9 @@ pub(super) fn maps(one: &str, t: &str) -> Vec<Map> {
 pub(super) const TILES: [usize; 6] = [64, 32, 16, 8, 4, 2];
 
 /// The place that a transposed tile of so many on a side has for `(row, column)`, where both are within; its own elsewhere.
-pub(super) fn transposed((row, column): (usize, usize), tile: usize, (rows, columns): (usize, usize)) -> (usize, usize) {
+pub(super) fn transposed(
+    (row, column): (usize, usize), tile: usize, (rows, columns): (usize, usize),
+) -> (usize, usize) {
     let other = (row / tile * tile + column % tile, column / tile * tile + row % tile);
     if other.0 < rows && other.1 < columns { other } else { (row, column) }
 }

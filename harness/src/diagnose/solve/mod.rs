@@ -114,7 +114,15 @@ struct Law<'a> {
 
 impl<'a> Law<'a> {
     fn new(what: impl Into<String>, parameters: usize, row: impl Fn(&RowAt) -> Option<Row> + 'a) -> Self {
-        Self { what: what.into(), coarser: false, halves: false, parameters, row: Box::new(row), parts: false, twin: None }
+        Self {
+            what: what.into(),
+            coarser: false,
+            halves: false,
+            parameters,
+            row: Box::new(row),
+            parts: false,
+            twin: None,
+        }
     }
 }
 

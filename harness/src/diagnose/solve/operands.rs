@@ -196,7 +196,8 @@ fn weights<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     for weight in scene.e.oracle.graph.weights().iter().filter(|w| w.extent.len() == 1 && w.name != weight.name) {
         let near = |name: &str| scene.node().id.layer.is_none_or(|l| name.starts_with(&format!("blk.{l}.")));
         let kin = weight.name.split_once('.').map(|(_, rest)| rest.split_once('.').map(|(_, rest)| rest));
-        let own_kin = scene.node().weights[0].name.split_once('.').map(|(_, rest)| rest.split_once('.').map(|(_, r)| r));
+        let own_kin =
+            scene.node().weights[0].name.split_once('.').map(|(_, rest)| rest.split_once('.').map(|(_, r)| r));
         let long = weight.extent[0];
         if long < width || !(near(&weight.name) || kin == own_kin) {
             continue;

@@ -190,8 +190,7 @@ impl Levels {
             Self::Symmetric(n) => (largest.abs() / n, 0.0),
             Self::Signed(n) => (-largest / n, 0.0),
             Self::Between(n) => {
-                let (low, high) =
-                    x.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(*v), b.max(*v)));
+                let (low, high) = x.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(*v), b.max(*v)));
                 ((high - low) / n, low)
             }
         }
@@ -208,8 +207,11 @@ impl Levels {
 }
 
 /// Ways to a whole number.
-const WHOLE: [(&str, fn(f64) -> f64); 3] =
-    [("", f64::round), (", cut off instead of rounded", f64::trunc), (", the one below instead of the nearest", f64::floor)];
+const WHOLE: [(&str, fn(f64) -> f64); 3] = [
+    ("", f64::round),
+    (", cut off instead of rounded", f64::trunc),
+    (", the one below instead of the nearest", f64::floor),
+];
 
 /// Rows of a cache, quantised with a scale for so many elements.
 fn quantised<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
@@ -223,30 +225,31 @@ fn quantised<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     runs.dedup();
     type Scale = (&'static str, fn(f64) -> f64);
     let scales: [Scale; 3] = [("", |x| x), (" kept in f16", HALVES[1].1), (" kept in bf16", HALVES[0].1)];
-    let of = |run: usize, (name, levels): (&str, Levels), (kept, scale_of): Scale, (how, whole): (&str, fn(f64) -> f64)| {
-        let what = format!("rows are quantised to {name}{how}, one scale{kept} for {run} elements");
-        Law::new(what, 1, move |row: &RowAt| {
-            let (value, _) = scene.e.expected[row.step].as_ref()?;
-            let (layout, (token, from)) = (scene.layout(), scene.token(row));
-            let x: Vec<f64> = (0..width).map(|j| value.data[layout.at(&value.shape, token, j)]).collect();
-            let (mut out, mut bound) = (Vec::with_capacity(width), Vec::with_capacity(width));
-            for part in x.chunks(run) {
-                let (exact, first) = levels.scale(part);
-                let kept = scale_of(exact);
-                for v in part {
-                    // By the scale as it is, not as it is kept.
-                    let at = if exact == 0.0 { 0.0 } else { (v - first) / exact };
-                    let quant = |at: f64| levels.limit(whole(at));
-                    out.push(scale_of(first) + quant(at) * kept);
-                    // In the middle it goes either way.
-                    let either = quant(at - 1e-4) != quant(at + 1e-4);
-                    bound.push((if either { kept.abs() } else { 8.0 * UNIT * (v.abs() + first.abs()) }) as f32);
+    let of =
+        |run: usize, (name, levels): (&str, Levels), (kept, scale_of): Scale, (how, whole): (&str, fn(f64) -> f64)| {
+            let what = format!("rows are quantised to {name}{how}, one scale{kept} for {run} elements");
+            Law::new(what, 1, move |row: &RowAt| {
+                let (value, _) = scene.e.expected[row.step].as_ref()?;
+                let (layout, (token, from)) = (scene.layout(), scene.token(row));
+                let x: Vec<f64> = (0..width).map(|j| value.data[layout.at(&value.shape, token, j)]).collect();
+                let (mut out, mut bound) = (Vec::with_capacity(width), Vec::with_capacity(width));
+                for part in x.chunks(run) {
+                    let (exact, first) = levels.scale(part);
+                    let kept = scale_of(exact);
+                    for v in part {
+                        // By the scale as it is, not as it is kept.
+                        let at = if exact == 0.0 { 0.0 } else { (v - first) / exact };
+                        let quant = |at: f64| levels.limit(whole(at));
+                        out.push(scale_of(first) + quant(at) * kept);
+                        // In the middle it goes either way.
+                        let either = quant(at - 1e-4) != quant(at + 1e-4);
+                        bound.push((if either { kept.abs() } else { 8.0 * UNIT * (v.abs() + first.abs()) }) as f32);
+                    }
                 }
-            }
-            let all = from..from + row.range.len();
-            Some(Row { value: out.get(all.clone())?.to_vec(), bound: bound.get(all)?.to_vec() })
-        })
-    };
+                let all = from..from + row.range.len();
+                Some(Row { value: out.get(all.clone())?.to_vec(), bound: bound.get(all)?.to_vec() })
+            })
+        };
     let mut all = Vec::new();
     for run in runs {
         for levels in Levels::ALL {

@@ -58,9 +58,8 @@ fn moved(scene: &Scene<'_>) -> BTreeSet<(usize, usize)> {
         let (Some((value, _)), slot) = (e.expected[row.step].as_ref(), scene.token(row).0) else { continue };
         let (slots, ..) = scene.layout().extents(&value.shape);
         let stands = |p: &usize| {
-            expected(scene, row, *p).is_some_and(|other| {
-                (0..got.len()).all(|i| right(got[i], other.value[i], other.bound[i]))
-            })
+            expected(scene, row, *p)
+                .is_some_and(|other| (0..got.len()).all(|i| right(got[i], other.value[i], other.bound[i])))
         };
         all.extend((0..slots).filter(|p| *p != slot).find(stands).map(|p| (p, slot)));
     }
@@ -109,7 +108,10 @@ fn rules((p0, s0): (usize, usize), (p1, s1): (usize, usize)) -> Vec<(String, Str
     all.push((format!("to slot {s0}"), Rc::new(move |_, _| Some(s0))));
     all.push(("to the slot of the part's first row".to_owned(), Rc::new(|_, step| Some(step.first))));
     all.push(("to the slot of the part's last row".to_owned(), Rc::new(|_, step| Some(step.keys() - 1))));
-    all.push(("in reverse order within its part".to_owned(), Rc::new(|p, step| Some(step.first + step.keys() - 1 - p))));
+    all.push((
+        "in reverse order within its part".to_owned(),
+        Rc::new(|p, step| Some(step.first + step.keys() - 1 - p)),
+    ));
     // No rule but the pairs themselves.
     if (p0, s0) != (p1, s1) {
         let what = format!("to the other's slot, of positions {p0} and {p1}");

@@ -89,10 +89,13 @@ const MAKES: &[(&str, Make)] = &[
     ("each part's sum is added as it is, not rescaled from its own maximum to the row's", |s, len, _| {
         over(s, s.chunks(len).map(|part| total(part, largest(part))).sum())
     }),
-    ("exponentials are of the distance from their own part's maximum, and the sum of that from the row's", |s, len, _| {
-        let sum = total(s, largest(s));
-        by_part(s, len, |part, s| (s - largest(part)).exp() / sum)
-    }),
+    (
+        "exponentials are of the distance from their own part's maximum, and the sum of that from the row's",
+        |s, len, _| {
+            let sum = total(s, largest(s));
+            by_part(s, len, |part, s| (s - largest(part)).exp() / sum)
+        },
+    ),
     ("nothing is rescaled from a part's own maximum to the row's, exponentials and sum alike", |s, len, _| {
         let sum: f64 = s.chunks(len).map(|part| total(part, largest(part))).sum();
         by_part(s, len, |part, s| (s - largest(part)).exp() / sum)
@@ -116,23 +119,29 @@ const MAKES: &[(&str, Make)] = &[
         }
         all
     }),
-    ("exponentials so far are not rescaled when the maximum moves: the factor e^(m_old − m_new) is missing, and not in the sum", |s, len, _| {
-        let (mut top, sum, mut all) = (f64::NEG_INFINITY, total(s, largest(s)), Vec::with_capacity(s.len()));
-        for part in s.chunks(len) {
-            top = top.max(largest(part));
-            all.extend(part.iter().map(|s| (s - top).exp() / sum));
-        }
-        all
-    }),
-    ("neither exponentials nor sum so far are rescaled when the maximum moves: the factor e^(m_old − m_new) is missing", |s, len, _| {
-        let (mut top, mut all) = (f64::NEG_INFINITY, Vec::with_capacity(s.len()));
-        for part in s.chunks(len) {
-            top = top.max(largest(part));
-            all.extend(part.iter().map(|s| (s - top).exp()));
-        }
-        let sum: f64 = all.iter().sum();
-        all.into_iter().map(|e| e / sum).collect()
-    }),
+    (
+        "exponentials so far are not rescaled when the maximum moves: the factor e^(m_old − m_new) is missing, and not in the sum",
+        |s, len, _| {
+            let (mut top, sum, mut all) = (f64::NEG_INFINITY, total(s, largest(s)), Vec::with_capacity(s.len()));
+            for part in s.chunks(len) {
+                top = top.max(largest(part));
+                all.extend(part.iter().map(|s| (s - top).exp() / sum));
+            }
+            all
+        },
+    ),
+    (
+        "neither exponentials nor sum so far are rescaled when the maximum moves: the factor e^(m_old − m_new) is missing",
+        |s, len, _| {
+            let (mut top, mut all) = (f64::NEG_INFINITY, Vec::with_capacity(s.len()));
+            for part in s.chunks(len) {
+                top = top.max(largest(part));
+                all.extend(part.iter().map(|s| (s - top).exp()));
+            }
+            let sum: f64 = all.iter().sum();
+            all.into_iter().map(|e| e / sum).collect()
+        },
+    ),
     ("the sum is that of the last part alone, with its own maximum", |s, len, _| {
         over(s, s.chunks(len).last().map_or(f64::NAN, |part| total(part, largest(part))))
     }),
@@ -175,15 +184,18 @@ const MAKES: &[(&str, Make)] = &[
     ("the sum so far is rescaled by maxima that are scaled twice", |s, len, scale| {
         over(s, rescaled(s, len, |by| (by * scale).exp()))
     }),
-    ("the factor by which the sum so far is rescaled is taken of the part's own maximum, not of the largest so far", |s, len, _| {
-        let (mut before, mut sum) = (f64::NEG_INFINITY, 0.0);
-        for part in s.chunks(len) {
-            let own = largest(part);
-            sum = if before == f64::NEG_INFINITY { 0.0 } else { sum * (before - own).exp() } + total(part, own);
-            before = own;
-        }
-        over(s, sum)
-    }),
+    (
+        "the factor by which the sum so far is rescaled is taken of the part's own maximum, not of the largest so far",
+        |s, len, _| {
+            let (mut before, mut sum) = (f64::NEG_INFINITY, 0.0);
+            for part in s.chunks(len) {
+                let own = largest(part);
+                sum = if before == f64::NEG_INFINITY { 0.0 } else { sum * (before - own).exp() } + total(part, own);
+                before = own;
+            }
+            over(s, sum)
+        },
+    ),
     ("a part's sum is rescaled, and what came before it is not", |s, len, _| {
         let (mut top, mut sum) = (f64::NEG_INFINITY, 0.0);
         for part in s.chunks(len) {

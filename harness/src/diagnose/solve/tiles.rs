@@ -47,7 +47,6 @@ const JOINED: [(Joined, &str); 9] = [
     (Joined::WithoutFirst, "the first tile is left out of sum and result"),
 ];
 
-
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let (Op::AttnContext(attention), Some(sums)) = (&scene.node().op, Sums::new(scene)) else {
         return Vec::new();
@@ -83,7 +82,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             let sums = sums.clone();
             let tiles = if tile == usize::MAX { String::new() } else { format!(", in tiles of {tile} keys") };
             let sum = if of_sum { ", as in their sum" } else { ", and not in their sum" };
-            let what = format!("exponentials are rounded to {name} before they are multiplied with the values{sum}{tiles}");
+            let what =
+                format!("exponentials are rounded to {name} before they are multiplied with the values{sum}{tiles}");
             Law::new(what, 1, move |row: &RowAt| {
                 context(scene, attention, &sums, row, |s, v| rounded(s, v, tile, round, of_sum))
             })

@@ -112,21 +112,32 @@ fn softmaxes() -> Vec<Plant> {
         Plant::new(
             "a tile twice in the sum",
             "second tile of 8 are taken twice in the sum|keys 8..15 are taken twice",
-            divided(|s, _| total(s) + if s.len() > 8 {
-                let top = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                s[8..s.len().min(16)].iter().map(|v| (v - top).exp()).sum()
-            } else {
-                0.0
+            divided(|s, _| {
+                total(s)
+                    + if s.len() > 8 {
+                        let top = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                        s[8..s.len().min(16)].iter().map(|v| (v - top).exp()).sum()
+                    } else {
+                        0.0
+                    }
             }),
         ),
-        Plant::new("three keys more in the sum", "of the sum that weights are divided by, keys", divided(|s, _| {
-            let top = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            total(s) + s.iter().take(6).skip(4).map(|v| (v - top).exp()).sum::<f64>()
-        })),
-        Plant::new("the sum in bf16", "accumulated in bf16", divided(|s, _| {
-            let top = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            s.iter().fold(0.0, |sum, v| FORMATS[0].1(sum + (v - top).exp()))
-        })),
+        Plant::new(
+            "three keys more in the sum",
+            "of the sum that weights are divided by, keys",
+            divided(|s, _| {
+                let top = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                total(s) + s.iter().take(6).skip(4).map(|v| (v - top).exp()).sum::<f64>()
+            }),
+        ),
+        Plant::new(
+            "the sum in bf16",
+            "accumulated in bf16",
+            divided(|s, _| {
+                let top = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                s.iter().fold(0.0, |sum, v| FORMATS[0].1(sum + (v - top).exp()))
+            }),
+        ),
         Plant::new("each tile its own maximum", "own part's maximum&in tiles of 8", |s, at| {
             let seen = &scores(s, at)[..=at.position];
             let largest = |s: &[f64]| s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -276,7 +287,9 @@ fn activations() -> Vec<Plant> {
             0.5 * g * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (g + 0.044715 * g.powi(3))).tanh()) * u
         }),
         of("the quick form of GELU", "quick form of GELU", |g, u| g * sigmoid(1.702 * g) * u),
-        of("the gate cut off", "the gate is cut off at 0.35 from above|cut off at 0.3500 from above", |g, u| g.min(0.35) * sigmoid(g.min(0.35)) * u),
+        of("the gate cut off", "the gate is cut off at 0.35 from above|cut off at 0.3500 from above", |g, u| {
+            g.min(0.35) * sigmoid(g.min(0.35)) * u
+        }),
         of("softplus", "softplus", |g, u| (1.0 + g.exp()).ln() * u),
         of("powers of two", "2^(−g) stands in the place of e^(−g)|approximat", |g, u| g / (1.0 + (-g).exp2()) * u),
         Plant::new("gate and up in turn", "read as if they stood in runs of 8 in turn", |s, at| {

@@ -155,7 +155,7 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
             |t, _| t,
             |c, n| n - 1 - c,
         ),
-        moved("rows t mod 8", "token t mod 8|the token 8 before|the token 16 before|the token 32 before", |t, _| t % 8, |c, _| c),
+        moved("rows of each 8 reversed", "token at the other end of each 8", |t, _| t / 8 * 8 + 7 - t % 8, |c, _| c),
         moved("the first row of each 4", "first token of each 4|the token 1 before", |t, _| t / 4 * 4, |c, _| c),
         moved("one column", "the value of column 5 stands there", |t, _| t, |_, _| 5),
         Plant::new("a factor of the column", "each wrong column is multiplied by a factor of its own", |s, at| {
@@ -166,7 +166,9 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
         }),
     ];
     for tile in [8, 16] {
-        let words = format!("each tile of {tile} tokens by {tile} columns is transposed|transposed place in each tile of {tile}");
+        let words = format!(
+            "each tile of {tile} tokens by {tile} columns is transposed|transposed place in each tile of {tile}"
+        );
         all.push(Plant::new(format!("tiles of {tile} transposed"), words, move |s, at| {
             let token = at.token / tile * tile + at.column % tile;
             let column = at.column / tile * tile + at.token % tile;

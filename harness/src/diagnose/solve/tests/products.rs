@@ -98,18 +98,22 @@ pub(super) fn groups(stage: &Stage) -> Vec<Plant> {
         more.push(Plant::new("queries of row t mod 8", "the query of the part's token t mod 8", |s, at| {
             s.moved_query(at, at.token % 8, |at| terms(s, at).iter().sum())
         }));
-        more.push(Plant::new("a tile of keys transposed", "each tile of 16 keys by 16 elements of the cache is transposed", |s, at| {
-            let (d, group) = (s.head_dim(), at.head * s.graph.config.n_kv_heads / s.graph.config.n_heads);
-            let (q, keys) = (s.x(0, at, 0).unwrap(), &s.inputs[1][at.step]);
-            let of = |k: usize| {
-                let (key, k) = match at.column / 16 * 16 + k % 16 {
-                    key if key < keys.shape[0] => (key, k / 16 * 16 + at.column % 16),
-                    _ => (at.column, k),
+        more.push(Plant::new(
+            "a tile of keys transposed",
+            "each tile of 16 keys by 16 elements of the cache is transposed",
+            |s, at| {
+                let (d, group) = (s.head_dim(), at.head * s.graph.config.n_kv_heads / s.graph.config.n_heads);
+                let (q, keys) = (s.x(0, at, 0).unwrap(), &s.inputs[1][at.step]);
+                let of = |k: usize| {
+                    let (key, k) = match at.column / 16 * 16 + k % 16 {
+                        key if key < keys.shape[0] => (key, k / 16 * 16 + at.column % 16),
+                        _ => (at.column, k),
+                    };
+                    f64::from(keys.row(key)[group * d + k])
                 };
-                f64::from(keys.row(key)[group * d + k])
-            };
-            (0..d).map(|k| f64::from(q[at.head * d + k]) * of(k)).sum()
-        }));
+                (0..d).map(|k| f64::from(q[at.head * d + k]) * of(k)).sum()
+            },
+        ));
     }
     let tail = |k: usize| format!("{many} {}..{}, the tail,|the last {k} {many}", n - k, n - 1);
     more.extend([
@@ -231,15 +235,19 @@ pub(super) fn operands(stage: &Stage) -> Vec<Plant> {
         let Some(x) = s.x(0, at, -1) else { return s.own(at) };
         s.matrix[at.column].iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
     }));
-    all.push(Plant::new("each tile of the weight transposed", "each tile of 16 outputs by 16 inputs of the weight is transposed", |s, at| {
-        let x = s.x(0, at, 0).unwrap();
-        let (r, c) = (at.column / 16 * 16, at.column % 16);
-        let weight = |k: usize| match s.matrix.get(r + k % 16).filter(|_| k / 16 * 16 + c < x.len()) {
-            Some(row) => row[k / 16 * 16 + c],
-            None => s.matrix[at.column][k],
-        };
-        (0..x.len()).map(|k| f64::from(weight(k)) * f64::from(x[k])).sum()
-    }));
+    all.push(Plant::new(
+        "each tile of the weight transposed",
+        "each tile of 16 outputs by 16 inputs of the weight is transposed",
+        |s, at| {
+            let x = s.x(0, at, 0).unwrap();
+            let (r, c) = (at.column / 16 * 16, at.column % 16);
+            let weight = |k: usize| match s.matrix.get(r + k % 16).filter(|_| k / 16 * 16 + c < x.len()) {
+                Some(row) => row[k / 16 * 16 + c],
+                None => s.matrix[at.column][k],
+            };
+            (0..x.len()).map(|k| f64::from(weight(k)) * f64::from(x[k])).sum()
+        },
+    ));
     if let Some((id, values)) = stage.another.clone() {
         let input = stage.graph.nodes[stage.node.inputs[0]].id;
         all.push(Plant::new(

@@ -19,13 +19,19 @@ pub(super) fn plants() -> Vec<Plant> {
     let plant = |name: &str, words: &str, f: Slot| Plant::new(name, words, move |s, at| written(s, at, f));
     let mut all = vec![
         plant("slots modulo 16", "slots are counted modulo 16|to slot p mod 16|16 before|32 before", |p, _| p % 16),
-        plant("one slot on in decode steps", "each row of a decode step is written 1 slot after its own, and its own keeps", |p, part| {
-            p + usize::from(part.1 == 1)
-        }),
+        plant(
+            "one slot on in decode steps",
+            "each row of a decode step is written 1 slot after its own, and its own keeps",
+            |p, part| p + usize::from(part.1 == 1),
+        ),
         plant("by the row in the part", "to the slot of its number in the part", |p, part| p - part.0),
-        plant("one row lost in another slot", "each row, that of position 20 alone, is written|row 20 stands there|to slot", |p, _| {
-            if p == 20 { 4 } else { p }
-        }),
+        plant(
+            "one row lost in another slot",
+            "each row, that of position 20 alone, is written|row 20 stands there|to slot",
+            |p, _| {
+                if p == 20 { 4 } else { p }
+            },
+        ),
         plant("every 8th a slot on", "each row where position mod 8 = 7 is written 1 slot before its own", |p, _| {
             if p % 8 == 7 { p - 1 } else { p }
         }),
