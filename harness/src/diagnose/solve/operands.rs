@@ -326,6 +326,19 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
     }
     let pairs: Vec<String> = other.iter().take(4).map(|(own, other)| format!("of {other} for {own}")).collect();
     let more = if other.len() > 4 { format!(" and {} more", other.len() - 4) } else { String::new() };
+    // All of one id, below those it stands for: a limit.
+    let limit = other.values().next().copied().filter(|one| other.iter().all(|(own, o)| o == one && own > one));
+    if let Some(limit) = limit.filter(|_| other.len() > 1) {
+        return Some(Law::new(
+            format!("the embedding of the id, at most {limit}, stands there"),
+            1,
+            move |row: &RowAt| {
+                let mut values = vec![0f32; n];
+                scene.e.oracle.weights.rows(table, id(row)?.min(limit), &mut values);
+                Some(Scene::exact(values.into_iter().map(f64::from).collect()))
+            },
+        ));
+    }
     (!other.is_empty()).then(|| {
         let what = format!("the embedding of another id stands there: {}{more}", pairs.join(", "));
         Law::new(what, 1, move |row: &RowAt| {

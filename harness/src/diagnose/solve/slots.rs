@@ -28,10 +28,12 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut all = Vec::new();
     if let (Some(first), Some(last)) = (moved.first(), moved.iter().next_back()) {
         let positions: BTreeSet<usize> = moved.iter().map(|(p, _)| *p).collect();
+        let own =
+            if known(scene) { ", and its own keeps what it held" } else { ", and its own holds no row of this run" };
         let holds = |f: &Slot| moved.iter().all(|(p, s)| f(*p, part(scene, *p)) == Some(*s));
         for (seen, rule, f) in rules(*first, *last).into_iter().filter(|(.., f)| holds(f)) {
             for (whose, of) in domains(scene, &positions) {
-                for (as_well, told) in [(false, ", and its own keeps what it held"), (true, " as well as to its own")] {
+                for (as_well, told) in [(false, own), (true, " as well as to its own")] {
                     let what = format!("{seen}: each row{whose} is written {}{told}", rule.trim_end_matches(','));
                     let (f, of) = (f.clone(), of.clone());
                     all.push(Law::new(what, 2, move |row: &RowAt| written(scene, row, &f, &of, as_well)));
@@ -49,19 +51,45 @@ fn part<'a>(scene: &'a Scene<'_>, position: usize) -> &'a Step {
     steps.iter().find(|s| (s.first..s.keys()).contains(&position)).unwrap_or(&steps[0])
 }
 
+/// Whether what wrong slots hold that have no row is what stood there after the step before, or zero.
+fn known(scene: &Scene<'_>) -> bool {
+    let e = scene.e;
+    scene.rows.iter().map(|&r| &e.rows[r]).filter(|row| row.bad).all(|row| {
+        let (got, ..) = e.row(row);
+        let (_, from) = scene.token(row);
+        let before = row.step.checked_sub(1).and_then(|before| scene.tensor(before, scene.node().id));
+        let slot = scene.token(row).0;
+        let stood = before.is_some_and(|tensor| {
+            let (slots, ..) = scene.layout().extents(&tensor.shape);
+            slot < slots
+                && (0..got.len()).all(|j| tensor.data[scene.layout().at(&tensor.shape, slot, from + j)] == got[j])
+        });
+        stood || got.iter().all(|v| *v == 0.0) || holds_a_row(scene, row)
+    })
+}
+
+/// Whether a wrong row is that of some position.
+fn holds_a_row(scene: &Scene<'_>, row: &RowAt) -> bool {
+    let Some((value, _)) = scene.e.expected[row.step].as_ref() else { return false };
+    (0..scene.layout().extents(&value.shape).0).any(|p| stands(scene, row, p))
+}
+
+/// Whether a wrong row is that of a position.
+fn stands(scene: &Scene<'_>, row: &RowAt, position: usize) -> bool {
+    let (got, ..) = scene.e.row(row);
+    expected(scene, row, position)
+        .is_some_and(|other| (0..got.len()).all(|i| right(got[i], other.value[i], other.bound[i])))
+}
+
 /// Which position's row stands in which wrong slot.
 fn moved(scene: &Scene<'_>) -> BTreeSet<(usize, usize)> {
     let e = scene.e;
     let mut all = BTreeSet::new();
     for &r in scene.rows.iter().filter(|&&r| e.rows[r].bad) {
-        let (row, (got, ..)) = (&e.rows[r], e.row(&e.rows[r]));
+        let row = &e.rows[r];
         let (Some((value, _)), slot) = (e.expected[row.step].as_ref(), scene.token(row).0) else { continue };
         let (slots, ..) = scene.layout().extents(&value.shape);
-        let stands = |p: &usize| {
-            expected(scene, row, *p)
-                .is_some_and(|other| (0..got.len()).all(|i| right(got[i], other.value[i], other.bound[i])))
-        };
-        all.extend((0..slots).filter(|p| *p != slot).find(stands).map(|p| (p, slot)));
+        all.extend((0..slots).filter(|p| *p != slot).find(|p| stands(scene, row, *p)).map(|p| (p, slot)));
     }
     all
 }

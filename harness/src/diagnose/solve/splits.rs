@@ -120,7 +120,7 @@ const MAKES: &[(&str, Make)] = &[
         all
     }),
     (
-        "exponentials so far are not rescaled when the maximum moves: the factor e^(m_old − m_new) is missing, and not in the sum",
+        "exponentials are of the largest score up to their own part and not rescaled when the maximum moves, as their sum is: the factor e^(m_old − m_new) is missing",
         |s, len, _| {
             let (mut top, sum, mut all) = (f64::NEG_INFINITY, total(s, largest(s)), Vec::with_capacity(s.len()));
             for part in s.chunks(len) {

@@ -21,7 +21,7 @@ pub(super) fn plants() -> Vec<Plant> {
         plant("slots modulo 16", "slots are counted modulo 16|to slot p mod 16|16 before|32 before", |p, _| p % 16),
         plant(
             "one slot on in decode steps",
-            "each row of a decode step is written 1 slot after its own, and its own keeps",
+            "each row of a decode step is written 1 slot after its own, and its own",
             |p, part| p + usize::from(part.1 == 1),
         ),
         plant("by the row in the part", "to the slot of its number in the part", |p, part| p - part.0),
