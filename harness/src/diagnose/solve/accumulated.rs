@@ -7,7 +7,7 @@
 //! must then give all. A sum so near the middle between two numbers of the format that f32 arithmetic may decide either way
 //! says nothing. Sums of products are of this kind, the mean of squares of a norm, and the sum that weights are divided by.
 
-use super::rounded::HALVES;
+use super::rounded::{HALVES, Rounding};
 use super::scene::Scene;
 use super::terms::Sums;
 use super::{Law, Row, allowed, keys, norm};
@@ -45,7 +45,7 @@ enum Factors {
 /// One way to accumulate.
 #[derive(Clone, Copy)]
 struct Way {
-    format: (&'static str, fn(f64) -> f64),
+    format: Rounding,
     kept: Kept,
     factors: Factors,
     /// Terms of a run that is summed so by itself; the runs are added exactly. All of them where there is one.
@@ -120,7 +120,7 @@ impl Way {
     }
 
     /// The ways to add up so many terms, of products or not.
-    fn all(terms: usize, formats: &[(&'static str, fn(f64) -> f64)], products: bool) -> Vec<Self> {
+    fn all(terms: usize, formats: &[Rounding], products: bool) -> Vec<Self> {
         let powers = |top: usize| (0..=8).map(|b| 1usize << b).filter(move |n| *n <= top);
         // What is long is tried in fewer ways: it takes as much longer.
         let rounded: &[Factors] = match products {
@@ -236,7 +236,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let squares = |f: fn(&(f64, f64, f32)) -> f64| elements.iter().map(|e| f(e).powi(2)).sum::<f64>();
     let size = (squares(|(g, w, _)| g - w) / squares(|(_, w, _)| *w)).sqrt();
     // Half a step of the format, a few or many times.
-    let likely = |(name, _): &(&str, fn(f64) -> f64)| {
+    let likely = |(name, _): &Rounding| {
         let unit = if *name == "f16" { 0.5f64.powi(11) } else { 0.5f64.powi(8) };
         (unit / 64.0..unit * 64.0).contains(&size)
     };

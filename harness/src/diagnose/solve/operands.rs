@@ -179,20 +179,20 @@ fn weights<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         })
     };
     let mut all: Vec<Law<'a>> = columns(width, scene.e.oracle.graph.config.head_dim).into_iter().map(law).collect();
-    let fixed = |what: String, at: Rc<dyn Fn(&RowAt) -> Option<usize> + 'a>| {
+    let fixed = |what: &str, at: fn(&Scene<'_>, &RowAt) -> usize| {
         let (vector, own) = (vector.clone(), own.clone());
         Law::new(what, 1, move |row: &RowAt| {
             let (x, from) = (vector_of(scene, input, row, &own)?, scene.token(row).1);
-            let by = f64::from(*vector.get(at(row)? % vector.len())?);
+            let by = f64::from(vector[at(scene, row) % vector.len()]);
             let value: Vec<f64> = (from..from + row.range.len()).map(|c| f64::from(x[c]) + by).collect();
             let bound = value.iter().map(|v| (2.0 * UNIT * v.abs()) as f32).collect();
             Some(Row { value, bound })
         })
     };
     let what = "the bias is read by row in place of column: that of the token's number in the part is added";
-    all.push(fixed(what.to_owned(), Rc::new(|row| Some(scene.token(row).0))));
+    all.push(fixed(what, |scene, row| scene.token(row).0));
     let what = "the bias is read by row in place of column: that of the token's position is added";
-    all.push(fixed(what.to_owned(), Rc::new(|row| Some(row.place.position))));
+    all.push(fixed(what, |_, row| row.place.position));
     for weight in scene.e.oracle.graph.weights().iter().filter(|w| w.extent.len() == 1 && w.name != weight.name) {
         let near = |name: &str| scene.node().id.layer.is_none_or(|l| name.starts_with(&format!("blk.{l}.")));
         let kin = weight.name.split_once('.').map(|(_, rest)| rest.split_once('.').map(|(_, rest)| rest));

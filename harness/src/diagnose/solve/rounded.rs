@@ -88,8 +88,11 @@ pub(super) static FORMATS: [&Format; 8] = [
     &Format { name: "fp8 (e5m2)", round: |x| eight(x, 2, -14, 57344.0), unit: 1.0 / 8.0, twin: None },
 ];
 
+/// A name, and what becomes of a number.
+pub(super) type Rounding = (&'static str, fn(f64) -> f64);
+
 /// The formats of half as many bits as f32, as numbers of f64 are rounded to them.
-pub(super) const HALVES: [(&str, fn(f64) -> f64); 2] =
+pub(super) const HALVES: [Rounding; 2] =
     [("bf16", |x| bf16::from_f64(x).to_f64()), ("f16", |x| f16::from_f64(x).to_f64())];
 
 /// Rows of a scale: quantised together.
@@ -207,7 +210,7 @@ impl Levels {
 }
 
 /// Ways to a whole number.
-const WHOLE: [(&str, fn(f64) -> f64); 3] = [
+const WHOLE: [Rounding; 3] = [
     ("", f64::round),
     (", cut off instead of rounded", f64::trunc),
     (", the one below instead of the nearest", f64::floor),
@@ -223,33 +226,31 @@ fn quantised<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     runs.retain(|run| width.is_multiple_of(*run));
     runs.sort_unstable();
     runs.dedup();
-    type Scale = (&'static str, fn(f64) -> f64);
-    let scales: [Scale; 3] = [("", |x| x), (" kept in f16", HALVES[1].1), (" kept in bf16", HALVES[0].1)];
-    let of =
-        |run: usize, (name, levels): (&str, Levels), (kept, scale_of): Scale, (how, whole): (&str, fn(f64) -> f64)| {
-            let what = format!("rows are quantised to {name}{how}, one scale{kept} for {run} elements");
-            Law::new(what, 1, move |row: &RowAt| {
-                let (value, _) = scene.e.expected[row.step].as_ref()?;
-                let (layout, (token, from)) = (scene.layout(), scene.token(row));
-                let x: Vec<f64> = (0..width).map(|j| value.data[layout.at(&value.shape, token, j)]).collect();
-                let (mut out, mut bound) = (Vec::with_capacity(width), Vec::with_capacity(width));
-                for part in x.chunks(run) {
-                    let (exact, first) = levels.scale(part);
-                    let kept = scale_of(exact);
-                    for v in part {
-                        // By the scale as it is, not as it is kept.
-                        let at = if exact == 0.0 { 0.0 } else { (v - first) / exact };
-                        let quant = |at: f64| levels.limit(whole(at));
-                        out.push(scale_of(first) + quant(at) * kept);
-                        // In the middle it goes either way.
-                        let either = quant(at - 1e-4) != quant(at + 1e-4);
-                        bound.push((if either { kept.abs() } else { 8.0 * UNIT * (v.abs() + first.abs()) }) as f32);
-                    }
+    let scales: [Rounding; 3] = [("", |x| x), (" kept in f16", HALVES[1].1), (" kept in bf16", HALVES[0].1)];
+    let of = |run: usize, (name, levels): (&str, Levels), (kept, scale_of): Rounding, (how, whole): Rounding| {
+        let what = format!("rows are quantised to {name}{how}, one scale{kept} for {run} elements");
+        Law::new(what, 1, move |row: &RowAt| {
+            let (value, _) = scene.e.expected[row.step].as_ref()?;
+            let (layout, (token, from)) = (scene.layout(), scene.token(row));
+            let x: Vec<f64> = (0..width).map(|j| value.data[layout.at(&value.shape, token, j)]).collect();
+            let (mut out, mut bound) = (Vec::with_capacity(width), Vec::with_capacity(width));
+            for part in x.chunks(run) {
+                let (exact, first) = levels.scale(part);
+                let kept = scale_of(exact);
+                for v in part {
+                    // By the scale as it is, not as it is kept.
+                    let at = if exact == 0.0 { 0.0 } else { (v - first) / exact };
+                    let quant = |at: f64| levels.limit(whole(at));
+                    out.push(scale_of(first) + quant(at) * kept);
+                    // In the middle it goes either way.
+                    let either = quant(at - 1e-4) != quant(at + 1e-4);
+                    bound.push((if either { kept.abs() } else { 8.0 * UNIT * (v.abs() + first.abs()) }) as f32);
                 }
-                let all = from..from + row.range.len();
-                Some(Row { value: out.get(all.clone())?.to_vec(), bound: bound.get(all)?.to_vec() })
-            })
-        };
+            }
+            let all = from..from + row.range.len();
+            Some(Row { value: out.get(all.clone())?.to_vec(), bound: bound.get(all)?.to_vec() })
+        })
+    };
     let mut all = Vec::new();
     for run in runs {
         for levels in Levels::ALL {

@@ -18,7 +18,10 @@ use std::rc::Rc;
 type Slot = Rc<dyn Fn(usize, &Step) -> Option<usize>>;
 
 /// Positions that a rule is about, in words after "each row"; with the part that a position is of.
-type Domain = (String, Rc<dyn Fn(usize, &Step) -> bool>);
+type Domain = (String, Moves);
+
+/// Whether a rule is about a position, given the part that it is of.
+type Moves = Rc<dyn Fn(usize, &Step) -> bool>;
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     if !matches!(scene.node().op, Op::KvCache(_)) {
@@ -169,7 +172,7 @@ fn domains(scene: &Scene<'_>, moved: &BTreeSet<usize>) -> Vec<Domain> {
         (" of a decode step".to_owned(), Rc::new(|_, step| step.index > 0)),
         (" of the prefill".to_owned(), Rc::new(|_, step| step.index == 0)),
     ];
-    let mut add = |words: String, of: Rc<dyn Fn(usize, &Step) -> bool>| all.push((words, of));
+    let mut add = |words: String, of: Moves| all.push((words, of));
     if low == high {
         add(format!(", that of position {low} alone,"), Rc::new(move |p, _| p == low));
     }
@@ -193,9 +196,7 @@ fn domains(scene: &Scene<'_>, moved: &BTreeSet<usize>) -> Vec<Domain> {
 }
 
 /// A row of the cache after its step, if rows of some positions go to the slots of a rule.
-fn written(
-    scene: &Scene<'_>, row: &RowAt, f: &Slot, of: &Rc<dyn Fn(usize, &Step) -> bool>, as_well: bool,
-) -> Option<Row> {
+fn written(scene: &Scene<'_>, row: &RowAt, f: &Slot, of: &Moves, as_well: bool) -> Option<Row> {
     let (slot, steps) = (scene.token(row).0, &scene.e.side.capture.steps);
     let mut holds = None;
     for step in &steps[..=row.step] {

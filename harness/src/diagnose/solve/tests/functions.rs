@@ -132,7 +132,7 @@ fn softmaxes() -> Vec<Plant> {
         ),
         Plant::new(
             "the sum in bf16",
-            "accumulated in bf16",
+            "accumulated in bf16|the sum that weights are divided by is wrong",
             divided(|s, _| {
                 let top = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 s.iter().fold(0.0, |sum, v| FORMATS[0].1(sum + (v - top).exp()))

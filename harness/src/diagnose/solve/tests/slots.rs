@@ -10,8 +10,8 @@ type Slot = fn(usize, (usize, usize)) -> usize;
 /// wrote it.
 fn written(s: &Stage, at: &At, f: Slot) -> f64 {
     let parts = &s.steps[..=at.step];
-    let written = parts.iter().flat_map(|part| (part.0..part.0 + part.1).map(|p| (p, f(p, *part))));
-    let holds = written.filter(|(_, slot)| *slot == at.token).last();
+    let mut written = parts.iter().flat_map(|part| (part.0..part.0 + part.1).map(|p| (p, f(p, *part))));
+    let holds = written.rfind(|(_, slot)| *slot == at.token);
     holds.map_or(0.125, |(p, _)| s.elsewhere(at, p as i64, at.column as i64).unwrap())
 }
 
