@@ -14,9 +14,6 @@ use std::collections::BTreeMap;
 /// Elements of a row that share a factor, at least.
 const RUN: usize = 16;
 
-/// Keys that share a sum, at least: nothing is said of rows of fewer, which prompts begin with.
-const KEYS: usize = 4;
-
 /// Rows that a column's factor is read off, at least.
 const ROWS: usize = 3;
 
@@ -59,9 +56,9 @@ fn of_rows<'a>(scene: &'a Scene<'a>) -> Law<'a> {
                 continue;
             }
             let told = part.clone().filter(|&i| want[i].abs() > 8.0 * f64::from(bound[i])).count();
-            if ww > 0.0 && told >= if scene.of_pairs() { KEYS } else { RUN } {
+            if ww > 0.0 && told >= RUN {
                 part.skip(1).step_by(2).for_each(|i| value[i] = want[i] * gw / ww);
-            } else if row.bad && !scene.of_pairs() {
+            } else if row.bad {
                 return None;
             }
         }
