@@ -262,7 +262,7 @@ impl Searcher<'_> {
         let names = |c: &Cause| match c.kind {
             // Of some of the stage: what is told of it is where.
             Explains::Place | Explains::Value => true,
-            Explains::Rounding => solution.as_ref().is_some_and(coarser),
+            Explains::Rounding => solution.as_ref().is_some_and(|s| coarser(s) || s.halves),
         };
         let cause = cause.filter(|c| solution.is_none() || names(c));
         let unknown = !cause.as_ref().is_some_and(all_of_it) && !solution.as_ref().is_some_and(proved);
@@ -301,7 +301,19 @@ impl Searcher<'_> {
             }
             None => {
                 let confidence = Confidence::Proved;
-                (None, Some(Solution { what, when: None, confidence, coarser: false, elements, held_out, used }))
+                (
+                    None,
+                    Some(Solution {
+                        what,
+                        when: None,
+                        confidence,
+                        coarser: false,
+                        halves: false,
+                        elements,
+                        held_out,
+                        used,
+                    }),
+                )
             }
         };
         Some(Finding { id: e.node.id, inside: found.stages, unread: false, cause, solution, shape: String::new() })

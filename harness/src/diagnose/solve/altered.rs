@@ -7,7 +7,7 @@
 use super::rounded::{FORMATS, QUANTISED};
 use super::scene::{Layout, Scene};
 use super::terms::{Groups, Sums, grouped, least_squares, which};
-use super::{At, Law, Row, fields};
+use super::{At, Law, Row, fields, indexed};
 use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, WeightSource as _};
 use qdiff_engine::ops::Op;
@@ -31,10 +31,10 @@ const LEFT: f64 = 0.25;
 const ROUGH: usize = 32;
 
 /// The terms of element `i` of a row, given their right factors.
-type Terms<'a> = Rc<dyn Fn(&RowAt, usize, &[f64], &[f64]) -> Option<Vec<f64>> + 'a>;
+pub(super) type Terms<'a> = Rc<dyn Fn(&RowAt, usize, &[f64], &[f64]) -> Option<Vec<f64>> + 'a>;
 
 /// Another way to make the terms, in words.
-type Other<'a> = (String, Terms<'a>);
+pub(super) type Other<'a> = (String, Terms<'a>);
 
 /// Index `k` of so many, moved.
 type Order = Box<dyn Fn(usize, usize) -> usize>;
@@ -261,7 +261,12 @@ fn names(op: &Op) -> [(&'static str, &'static str); 2] {
     }
 }
 
-fn products(a: &[f64], b: &[f64]) -> Vec<f64> {
+/// What the first factors are called, and the second.
+pub(super) fn factors(op: &Op) -> [&'static str; 2] {
+    names(op).map(|(_, many)| many)
+}
+
+pub(super) fn products(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
@@ -339,6 +344,7 @@ fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
         Op::Linear => of_layer(scene, sums, &mut all),
         _ => of_attention(scene, sums, &mut all),
     }
+    all.extend(indexed::ways(scene, sums));
     all
 }
 

@@ -4,6 +4,7 @@
 //! A weight of a block format is `scale · quant + offset`. Which these are follows from the format's own decoder: it is
 //! given the block with all quants 0, and with all quants 1.
 
+use super::rounded::HALVES;
 use super::scene::Scene;
 use super::{Law, Row};
 use crate::verdict::RowAt;
@@ -230,6 +231,32 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
         let sign = if matches!(quants.offset, Offset::PerSubBlock) { -1.0 } else { 1.0 };
         let value = move |a: &Apart, k: usize| sign * (a.offset[k] * a.quant[k] + a.scale[k]);
         add("scale and offset are exchanged".to_owned(), Rc::new(value));
+    }
+    for (name, round) in HALVES {
+        add(
+            format!("the scale is rounded to {name} before the quants are multiplied with it"),
+            Rc::new(move |a, k| round(a.scale[k]) * a.quant[k] + a.offset[k]),
+        );
+        add(
+            format!("scale times quant is rounded to {name} before the offset is added"),
+            Rc::new(move |a, k| round(a.scale[k] * a.quant[k]) + a.offset[k]),
+        );
+        if quants.offset != Offset::None {
+            add(
+                format!("the offset is rounded to {name}"),
+                Rc::new(move |a, k| a.scale[k] * a.quant[k] + round(a.offset[k])),
+            );
+            add(
+                format!("scale and offset are rounded to {name} before the quants are multiplied"),
+                Rc::new(move |a, k| round(a.scale[k]) * a.quant[k] + round(a.offset[k])),
+            );
+            add(
+                format!(
+                    "weights are made in {name}: scale and offset, their product with the quants and the sum are rounded"
+                ),
+                Rc::new(move |a, k| round(round(round(a.scale[k]) * a.quant[k]) + round(a.offset[k]))),
+            );
+        }
     }
     for by in [-1.0f64, 1.0, -0.5, 0.5, -2.0, 2.0, -4.0, 4.0, -8.0, 8.0, -16.0, 16.0, -32.0, 32.0] {
         let side = if by < 0.0 { "less" } else { "more" };

@@ -6,17 +6,24 @@
 //! within the bound of rounding, those of the other half too; right elements that it would change must then be told from
 //! the wrong ones by a condition (`when`). Nothing is concluded from the size of an error, and nothing from NaN.
 
+mod accumulated;
 mod altered;
 mod approximate;
 mod combine;
+mod counted;
 mod elsewhere;
 mod fields;
 mod functions;
+mod gated;
+mod indexed;
 mod keys;
+mod maps;
 mod norm;
 mod operands;
 mod rounded;
 mod scene;
+mod slots;
+mod splits;
 mod structure;
 mod terms;
 #[cfg(test)]
@@ -58,6 +65,9 @@ pub struct Solution {
     /// Whether the output is the right one in a coarser format, and nothing else.
     #[serde(default)]
     pub coarser: bool,
+    /// Whether it is a sum kept in f16.
+    #[serde(skip)]
+    pub(super) halves: bool,
     /// Wrong elements that it gives.
     pub elements: usize,
     /// Those of them that nothing was fitted on.
@@ -91,6 +101,8 @@ struct Law<'a> {
     what: String,
     /// Whether it is the right output in a coarser format.
     coarser: bool,
+    /// Whether it is a sum kept in f16.
+    halves: bool,
     /// Numbers that were read off the wrong elements.
     parameters: usize,
     row: Alternative<'a>,
@@ -102,7 +114,15 @@ struct Law<'a> {
 
 impl<'a> Law<'a> {
     fn new(what: impl Into<String>, parameters: usize, row: impl Fn(&RowAt) -> Option<Row> + 'a) -> Self {
-        Self { what: what.into(), coarser: false, parameters, row: Box::new(row), parts: false, twin: None }
+        Self {
+            what: what.into(),
+            coarser: false,
+            halves: false,
+            parameters,
+            row: Box::new(row),
+            parts: false,
+            twin: None,
+        }
     }
 }
 
@@ -113,14 +133,20 @@ const SOLVERS: &[Solver] = &[
     elsewhere::laws,
     combine::laws,
     functions::laws,
+    gated::laws,
     norm::laws,
     operands::laws,
+    maps::laws,
+    slots::laws,
     keys::laws,
     tiles::laws,
+    splits::laws,
     elsewhere::columns,
     rounded::laws,
     terms::laws,
+    counted::laws,
     within::laws,
+    accumulated::laws,
     approximate::laws,
     fields::laws,
     altered::laws,
@@ -130,13 +156,18 @@ const SOLVERS: &[Solver] = &[
 /// What explains every wrong element, if a solver finds it before the deadline.
 pub(super) fn solve(e: &Evidence<'_>, deadline: Instant) -> Option<Solution> {
     let scene = Scene::new(e)?;
+    let mut consistent = None;
     for solver in SOLVERS {
         if Instant::now() >= deadline {
-            return None;
+            break;
         }
         let laws = solver(&scene);
-        let (mut proved, mut consistent) = (None, None);
+        let mut proved = None;
         for law in &laws {
+            // What is known of each part alone says less than what gives values.
+            if law.parts && consistent.is_some() {
+                continue;
+            }
             match weigh(&scene, law) {
                 // What holds everywhere says more than what holds of a part.
                 Some(found) if found.confidence == Confidence::Proved && found.when.is_none() => return Some(found),
@@ -144,11 +175,11 @@ pub(super) fn solve(e: &Evidence<'_>, deadline: Instant) -> Option<Solution> {
                 found => consistent = consistent.or(found),
             }
         }
-        if proved.is_some() || consistent.is_some() {
-            return proved.or(consistent);
+        if proved.is_some() {
+            return proved;
         }
     }
-    None
+    consistent
 }
 
 /// Bits by which a law must say more of the elements that it was not fitted on than that they are wrong: chance gives one
@@ -160,6 +191,9 @@ fn short(x: f64) -> String {
     let exact = x.to_string();
     if exact.len() <= 6 { exact } else { format!("{:.*}", (3 - x.abs().log10().floor() as i32).max(0) as usize, x) }
 }
+
+/// Wrong elements that a law says nothing of, as many as a condition is held against.
+const UNSAID: usize = 4096;
 
 /// An element by the index of its row in the evidence, and its own in the row.
 type At = (usize, usize);
@@ -185,6 +219,8 @@ fn survives(scene: &Scene<'_>, law: &Law<'_>) -> bool {
 fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
     let e = scene.e;
     let (mut wrong, mut spared): (Vec<At>, Vec<At>) = (Vec::new(), Vec::new());
+    // Wrong ones of which the law does not say what they would be: a condition must hold of them as well.
+    let mut unsaid: Vec<At> = Vec::new();
     let (mut used, mut held_out, mut bits) = (0f64, 0, 0f64);
     if scene.node().op == Op::Linear && !survives(scene, law) {
         return None;
@@ -202,6 +238,9 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
         for i in 0..got.len() {
             let (alternative, reach) = (other.value[i], other.bound[i]);
             if alternative.is_nan() {
+                if !right(got[i], want[i], bound[i]) && unsaid.len() < UNSAID {
+                    unsaid.push((r, i));
+                }
                 continue;
             }
             if right(got[i], want[i], bound[i]) {
@@ -232,7 +271,11 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
     let (when, confidence) = if spared.is_empty() {
         (None, Confidence::Proved)
     } else {
-        match when::separates(scene, &wrong, &spared) {
+        let given = wrong.len();
+        wrong.append(&mut unsaid);
+        let separates = when::separates(scene, &wrong, &spared);
+        wrong.truncate(given);
+        match separates {
             Some(when) => (Some(when), Confidence::Proved),
             None if law.parts => (None, Confidence::Proved),
             None => {
@@ -253,6 +296,6 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
             _ => {}
         }
     }
-    let coarser = law.coarser;
-    Some(Solution { what, when, confidence, coarser, elements: wrong.len(), held_out, used })
+    let (coarser, halves) = (law.coarser, law.halves);
+    Some(Solution { what, when, confidence, coarser, halves, elements: wrong.len(), held_out, used })
 }

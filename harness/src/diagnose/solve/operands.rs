@@ -1,30 +1,39 @@
 //! The right operation on a displaced operand: of another token, column, head or id, or of another stage.
 
+use super::maps::{TILES, maps, strides, transposed};
 use super::scene::{Layout, Scene};
 use super::terms::Sums;
 use super::{Law, Row};
 use crate::verdict::{RowAt, right};
-use qdiff_engine::model::{Axis, StageId, WeightSource as _};
+use qdiff_engine::model::{Axis, Node, StageId, WeightSource as _};
 use qdiff_engine::ops::{Op, UNIT};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Where an operand is read instead: what that is called, and the token and column for its own, of so many.
+/// A token and a column of it; or how many there are of each.
+type Place = (usize, usize);
+
+/// Where an operand is read instead: what that is called, and the place for its own.
 struct Displaced {
     what: String,
-    token: Box<dyn Fn(i64, i64) -> i64>,
-    column: Box<dyn Fn(usize, usize) -> usize>,
+    place: Box<dyn Fn(Place, Place) -> Option<Place>>,
     /// Another stage in its place.
     stage: Option<StageId>,
+    /// Whether it is what stood there after the step before.
+    before: bool,
 }
 
 impl Displaced {
+    fn new(what: impl Into<String>, place: impl Fn(Place, Place) -> Option<Place> + 'static) -> Self {
+        Self { what: what.into(), place: Box::new(place), stage: None, before: false }
+    }
+
     fn token(what: impl Into<String>, token: impl Fn(i64, i64) -> i64 + 'static) -> Self {
-        Self { what: what.into(), token: Box::new(token), column: Box::new(|c, _| c), stage: None }
+        Self::new(what, move |(t, c), (tokens, _)| Some((usize::try_from(token(t as i64, tokens as i64)).ok()?, c)))
     }
 
     fn column(what: impl Into<String>, column: impl Fn(usize, usize) -> usize + 'static) -> Self {
-        Self { what: what.into(), token: Box::new(|t, _| t), column: Box::new(column), stage: None }
+        Self::new(what, move |(t, c), (_, columns)| Some((t, column(c, columns))))
     }
 }
 
@@ -52,6 +61,13 @@ fn displacements(width: usize, head: usize) -> Vec<Displaced> {
         all.push(Displaced::column("the head after, round the end", move |c, n| (c + head) % n));
     }
     all.push(Displaced::column("the columns in reverse order", |c, n| n - 1 - c));
+    all.extend(maps("token", "t").into_iter().map(|(which, map)| {
+        Displaced::token(format!("the part's {which}"), move |t, n| map(t as usize, n as usize) as i64)
+    }));
+    all.extend(TILES.map(|tile| {
+        let what = format!("the transposed place in each tile of {tile} tokens by {tile} columns");
+        Displaced::new(what, move |place, extents| Some(transposed(place, tile, extents)))
+    }));
     all
 }
 
@@ -70,19 +86,24 @@ fn vector_of(scene: &Scene<'_>, id: StageId, row: &RowAt, d: &Displaced) -> Opti
     let graph = &scene.e.oracle.graph;
     let id = d.stage.unwrap_or(id);
     let layout = Layout::of(&graph.nodes[graph.index(id)?]);
-    let tensor = scene.tensor(row.step, id)?;
+    let tensor = scene.tensor(row.step.checked_sub(usize::from(d.before))?, id)?;
     let (tokens, _, width) = layout.extents(&tensor.shape);
-    let token = (d.token)(scene.token(row).0 as i64, tokens as i64);
-    let token = usize::try_from(token).ok().filter(|t| *t < tokens)?;
-    Some((0..width).map(|c| tensor.data[layout.at(&tensor.shape, token, (d.column)(c, width))]).collect())
+    let token = scene.token(row).0;
+    let value = |c: usize| {
+        let (token, c) = (d.place)((token, c), (tokens, width)).filter(|(t, c)| *t < tokens && *c < width)?;
+        Some(tensor.data[layout.at(&tensor.shape, token, c)])
+    };
+    (0..width).map(value).collect()
 }
 
 /// Operand `i`, and ways to read it: displaced, or of a stage that is as wide.
 fn ways(scene: &Scene<'_>, i: usize) -> Option<(StageId, Vec<Displaced>)> {
     let graph = &scene.e.oracle.graph;
     let node = &graph.nodes[*scene.node().inputs.get(i)?];
-    let fixed = node.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(*n) } else { None });
-    let mut all = displacements(fixed.product(), graph.config.head_dim);
+    let fixed = |n: &Node| -> usize {
+        n.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(*n) } else { None }).product()
+    };
+    let mut all = displacements(fixed(node), graph.config.head_dim);
     let alike = graph.nodes.iter().filter(|other| {
         let near = match (other.id.layer, node.id.layer) {
             (Some(a), Some(b)) => a.abs_diff(b) <= 1,
@@ -96,6 +117,14 @@ fn ways(scene: &Scene<'_>, i: usize) -> Option<(StageId, Vec<Displaced>)> {
     let in_its_place =
         alike.map(|other| Displaced { stage: Some(other.id), ..Displaced::token(other.id.to_string(), |t, _| t) });
     all.extend(in_its_place);
+    let left = Displaced { before: true, ..Displaced::token("the step before: not written in this step", |t, _| t) };
+    all.push(left);
+    all.push(Displaced { before: true, ..Displaced::token("the last token of the step before", |_, n| n - 1) });
+    let width = fixed(node);
+    all.extend(strides(scene, width).into_iter().map(|stride| {
+        let what = format!("rows with a stride of {stride} elements instead of {width}");
+        Displaced::new(what, move |(t, c), (_, width)| Some(((t * stride + c) / width, (t * stride + c) % width)))
+    }));
     Some((node.id, all))
 }
 
@@ -149,7 +178,41 @@ fn weights<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { value, bound })
         })
     };
-    columns(width, scene.e.oracle.graph.config.head_dim).into_iter().map(law).collect()
+    let mut all: Vec<Law<'a>> = columns(width, scene.e.oracle.graph.config.head_dim).into_iter().map(law).collect();
+    let fixed = |what: &str, at: fn(&Scene<'_>, &RowAt) -> usize| {
+        let (vector, own) = (vector.clone(), own.clone());
+        Law::new(what, 1, move |row: &RowAt| {
+            let (x, from) = (vector_of(scene, input, row, &own)?, scene.token(row).1);
+            let by = f64::from(vector[at(scene, row) % vector.len()]);
+            let value: Vec<f64> = (from..from + row.range.len()).map(|c| f64::from(x[c]) + by).collect();
+            let bound = value.iter().map(|v| (2.0 * UNIT * v.abs()) as f32).collect();
+            Some(Row { value, bound })
+        })
+    };
+    let what = "the bias is read by row in place of column: that of the token's number in the part is added";
+    all.push(fixed(what, |scene, row| scene.token(row).0));
+    let what = "the bias is read by row in place of column: that of the token's position is added";
+    all.push(fixed(what, |_, row| row.place.position));
+    for weight in scene.e.oracle.graph.weights().iter().filter(|w| w.extent.len() == 1 && w.name != weight.name) {
+        let near = |name: &str| scene.node().id.layer.is_none_or(|l| name.starts_with(&format!("blk.{l}.")));
+        let kin = weight.name.split_once('.').map(|(_, rest)| rest.split_once('.').map(|(_, rest)| rest));
+        let own_kin =
+            scene.node().weights[0].name.split_once('.').map(|(_, rest)| rest.split_once('.').map(|(_, r)| r));
+        let long = weight.extent[0];
+        if long < width || !(near(&weight.name) || kin == own_kin) {
+            continue;
+        }
+        let (own, other) = (own.clone(), scene.vector(&weight.name, long));
+        let what = format!("{} is added in the place of {}", weight.name, scene.node().weights[0].name);
+        all.push(Law::new(what, 1, move |row: &RowAt| {
+            let (x, from) = (vector_of(scene, input, row, &own)?, scene.token(row).1);
+            let all = from..from + row.range.len();
+            let value: Vec<f64> = all.map(|c| f64::from(x[c]) + f64::from(other[c])).collect();
+            let bound = value.iter().map(|v| (2.0 * UNIT * v.abs()) as f32).collect();
+            Some(Row { value, bound })
+        }));
+    }
+    all
 }
 
 /// Bias, residual and SwiGLU with one operand displaced.
@@ -239,7 +302,52 @@ fn embeddings<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Scene::exact(values.into_iter().map(f64::from).collect()))
         })
     };
-    others.into_iter().map(law).collect()
+    let mut all: Vec<Law<'a>> = others.into_iter().map(law).collect();
+    all.extend(found(scene, &weight.name, (n, rows)));
+    all
+}
+
+/// Embeddings of other ids, without a rule: each is looked up in the table.
+fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) -> Option<Law<'a>> {
+    let id = move |row: &RowAt| -> Option<usize> {
+        let step = &scene.e.side.capture.steps[row.step];
+        Some(*step.tokens.get(row.place.position.checked_sub(step.first)?)? as usize)
+    };
+    let bad = || scene.e.bad_rows().filter(|row| row.range.len() == n);
+    let mut values = vec![0f32; n];
+    let mut other: BTreeMap<usize, usize> = BTreeMap::new();
+    for candidate in 0..rows {
+        scene.e.oracle.weights.rows(table, candidate, &mut values);
+        for row in bad() {
+            if scene.e.row(row).0 == values {
+                other.entry(id(row)?).or_insert(candidate);
+            }
+        }
+    }
+    let pairs: Vec<String> = other.iter().take(4).map(|(own, other)| format!("of {other} for {own}")).collect();
+    let more = if other.len() > 4 { format!(" and {} more", other.len() - 4) } else { String::new() };
+    // All of one id, below those it stands for: a limit.
+    let limit = other.values().next().copied().filter(|one| other.iter().all(|(own, o)| o == one && own > one));
+    if let Some(limit) = limit.filter(|_| other.len() > 1) {
+        return Some(Law::new(
+            format!("the embedding of the id, at most {limit}, stands there"),
+            1,
+            move |row: &RowAt| {
+                let mut values = vec![0f32; n];
+                scene.e.oracle.weights.rows(table, id(row)?.min(limit), &mut values);
+                Some(Scene::exact(values.into_iter().map(f64::from).collect()))
+            },
+        ));
+    }
+    (!other.is_empty()).then(|| {
+        let what = format!("the embedding of another id stands there: {}{more}", pairs.join(", "));
+        Law::new(what, 1, move |row: &RowAt| {
+            let own = id(row)?;
+            let mut values = vec![0f32; n];
+            scene.e.oracle.weights.rows(table, *other.get(&own).unwrap_or(&own), &mut values);
+            Some(Scene::exact(values.into_iter().map(f64::from).collect()))
+        })
+    })
 }
 
 /// What a cache should hold in another slot, cut to a row.

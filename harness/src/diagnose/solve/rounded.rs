@@ -88,6 +88,13 @@ pub(super) static FORMATS: [&Format; 8] = [
     &Format { name: "fp8 (e5m2)", round: |x| eight(x, 2, -14, 57344.0), unit: 1.0 / 8.0, twin: None },
 ];
 
+/// A name, and what becomes of a number.
+pub(super) type Rounding = (&'static str, fn(f64) -> f64);
+
+/// The formats of half as many bits as f32, as numbers of f64 are rounded to them.
+pub(super) const HALVES: [Rounding; 2] =
+    [("bf16", |x| bf16::from_f64(x).to_f64()), ("f16", |x| f16::from_f64(x).to_f64())];
+
 /// Rows of a scale: quantised together.
 #[derive(Clone, Copy)]
 pub(super) struct Quantised {
@@ -154,35 +161,105 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     all
 }
 
+/// How values that share a scale become whole numbers and back: by the largest size and the largest and least value.
+#[derive(Clone, Copy)]
+enum Levels {
+    /// From −n to n.
+    Symmetric(f64),
+    /// The value of largest size becomes −n, as in ggml's formats of a few bits.
+    Signed(f64),
+    /// From the least to the largest in n steps.
+    Between(f64),
+}
+
+impl Levels {
+    const ALL: [(&str, Self); 10] = [
+        ("int8", Self::Symmetric(127.0)),
+        ("int4", Self::Symmetric(7.0)),
+        ("int8 (128 levels on a side)", Self::Symmetric(128.0)),
+        ("int4 (8 levels on a side)", Self::Symmetric(8.0)),
+        ("int4 by the value of largest size", Self::Signed(8.0)),
+        ("int5 by the value of largest size", Self::Signed(16.0)),
+        ("int6", Self::Symmetric(31.0)),
+        ("int8 between least and largest", Self::Between(255.0)),
+        ("int4 between least and largest", Self::Between(15.0)),
+        ("int5 between least and largest", Self::Between(31.0)),
+    ];
+
+    /// Step and first value.
+    fn scale(self, x: &[f64]) -> (f64, f64) {
+        let largest = x.iter().fold(0f64, |m, v| if v.abs() > m.abs() { *v } else { m });
+        match self {
+            Self::Symmetric(n) => (largest.abs() / n, 0.0),
+            Self::Signed(n) => (-largest / n, 0.0),
+            Self::Between(n) => {
+                let (low, high) = x.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(*v), b.max(*v)));
+                ((high - low) / n, low)
+            }
+        }
+    }
+
+    fn limit(self, quant: f64) -> f64 {
+        match self {
+            Self::Symmetric(128.0) => quant.clamp(-128.0, 127.0),
+            Self::Symmetric(8.0) => quant.clamp(-8.0, 7.0),
+            Self::Signed(n) => quant.clamp(-n, n - 1.0),
+            Self::Symmetric(_) | Self::Between(_) => quant,
+        }
+    }
+}
+
+/// Ways to a whole number.
+const WHOLE: [Rounding; 3] = [
+    ("", f64::round),
+    (", cut off instead of rounded", f64::trunc),
+    (", the one below instead of the nearest", f64::floor),
+];
+
 /// Rows of a cache, quantised with a scale for so many elements.
 fn quantised<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(width) = scene.width().filter(|_| scene.node().has_state()) else {
         return Vec::new();
     };
     let d = scene.e.oracle.graph.config.head_dim;
-    let runs = [width, d, 8, 16, 32, 64, 128].into_iter().filter(|run| width.is_multiple_of(*run));
-    let of = |run: usize, levels: f32| {
-        let name = if levels > 100.0 { "int8" } else { "int4" };
-        Law::new(format!("rows are quantised to {name}, one scale for {run} elements"), 1, move |row: &RowAt| {
+    let mut runs = vec![width, d, 8, 16, 32, 64, 128];
+    runs.retain(|run| width.is_multiple_of(*run));
+    runs.sort_unstable();
+    runs.dedup();
+    let scales: [Rounding; 3] = [("", |x| x), (" kept in f16", HALVES[1].1), (" kept in bf16", HALVES[0].1)];
+    let of = |run: usize, (name, levels): (&str, Levels), (kept, scale_of): Rounding, (how, whole): Rounding| {
+        let what = format!("rows are quantised to {name}{how}, one scale{kept} for {run} elements");
+        Law::new(what, 1, move |row: &RowAt| {
             let (value, _) = scene.e.expected[row.step].as_ref()?;
             let (layout, (token, from)) = (scene.layout(), scene.token(row));
             let x: Vec<f64> = (0..width).map(|j| value.data[layout.at(&value.shape, token, j)]).collect();
             let (mut out, mut bound) = (Vec::with_capacity(width), Vec::with_capacity(width));
             for part in x.chunks(run) {
-                let scale = part.iter().fold(0f64, |m, v| m.max(v.abs())) / f64::from(levels);
+                let (exact, first) = levels.scale(part);
+                let kept = scale_of(exact);
                 for v in part {
-                    let at = if scale > 0.0 { v / scale } else { 0.0 };
-                    out.push(at.round() * scale);
+                    // By the scale as it is, not as it is kept.
+                    let at = if exact == 0.0 { 0.0 } else { (v - first) / exact };
+                    let quant = |at: f64| levels.limit(whole(at));
+                    out.push(scale_of(first) + quant(at) * kept);
                     // In the middle it goes either way.
-                    let either = (at - at.trunc()).abs() - 0.5;
-                    bound.push((if either.abs() < 1e-4 { scale } else { 8.0 * UNIT * v.abs() }) as f32);
+                    let either = quant(at - 1e-4) != quant(at + 1e-4);
+                    bound.push((if either { kept.abs() } else { 8.0 * UNIT * (v.abs() + first.abs()) }) as f32);
                 }
             }
             let all = from..from + row.range.len();
             Some(Row { value: out.get(all.clone())?.to_vec(), bound: bound.get(all)?.to_vec() })
         })
     };
-    runs.flat_map(|run| [127.0, 7.0].map(|levels| of(run, levels))).collect()
+    let mut all = Vec::new();
+    for run in runs {
+        for levels in Levels::ALL {
+            for scale in scales {
+                all.extend(WHOLE.map(|whole| of(run, levels, scale, whole)));
+            }
+        }
+    }
+    all
 }
 
 /// Outputs that all are numbers of a format.

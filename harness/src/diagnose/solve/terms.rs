@@ -303,7 +303,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 }
 
 /// How many times more each group is taken, if that is a whole number of times, or one factor for all that are.
-fn fitted(products: &[Vec<f64>], errors: &[(f64, f64)], kind: Groups, terms: usize) -> Option<Vec<f64>> {
+pub(super) fn fitted(products: &[Vec<f64>], errors: &[(f64, f64)], kind: Groups, terms: usize) -> Option<Vec<f64>> {
     let g = kind.count(terms);
     let rows: Vec<Vec<f64>> = products
         .iter()
@@ -389,7 +389,7 @@ fn period(same: &[usize], groups: usize) -> Option<usize> {
 /// What a term is called: one, and many.
 pub(super) fn term(op: &Op) -> (&'static str, &'static str) {
     match op {
-        Op::AttnContext(_) => ("key", "keys"),
+        Op::AttnContext(_) | Op::AttnWeights(_) => ("key", "keys"),
         Op::AttnScores(_) => ("element of the head", "elements of the head"),
         _ => ("input", "inputs"),
     }
@@ -441,7 +441,7 @@ pub(super) fn which(scene: &Scene<'_>, kind: Groups, same: &[usize], terms: usiz
 }
 
 /// What became of groups of terms, in words.
-fn told(scene: &Scene<'_>, kind: Groups, taken: &[f64], terms: usize) -> String {
+pub(super) fn told(scene: &Scene<'_>, kind: Groups, taken: &[f64], terms: usize) -> String {
     let (one, many) = term(&scene.node().op);
     let factor = taken.iter().copied().find(|c| *c != 0.0).unwrap_or(0.0);
     let same: Vec<usize> = (0..taken.len()).filter(|&g| taken[g] == factor).collect();

@@ -38,6 +38,18 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     if points.len() > 2 {
         chosen.push(("every number on the way is".to_owned(), (0..points.len()).collect()));
     }
+    // Any others, the fewer first.
+    let mut sets: Vec<Vec<Point>> = (1usize..(1 << points.len()) - 1)
+        .map(|set| (0..points.len()).filter(|p| set >> p & 1 == 1).collect())
+        .filter(|set: &Vec<Point>| set.len() > 1 && *set != [0, 1])
+        .collect();
+    sets.sort_by_key(Vec::len);
+    chosen.extend(sets.into_iter().map(|set| {
+        // Without the verb and what goes with it.
+        let names: Vec<&str> = set.iter().map(|&p| points[p].split(" is").next().unwrap_or(points[p])).collect();
+        let (last, rest) = names.split_last().expect("a set of two or more");
+        (format!("{} and {last} are", rest.join(", ")), set)
+    }));
     for (name, at) in chosen {
         let (name, at) = (Rc::<str>::from(name), Rc::<[Point]>::from(at));
         let told = |format: &str| format!("{name} rounded to {}", format.trim_end_matches(','));
@@ -45,7 +57,9 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             let (evaluate, at) = (evaluate.clone(), at.clone());
             Law::new(what, 1, move |row: &RowAt| rounded(scene, row, &evaluate, &at, format))
         };
-        all.extend(FORMATS.iter().map(|format| format.law(told, law)));
+        // Of several numbers it is a kernel in half precision.
+        let formats = FORMATS.iter().filter(|f| at.len() < 3 || f.name == "bf16" || f.name == "f16");
+        all.extend(formats.map(|format| format.law(told, law)));
     }
     all
 }
@@ -139,7 +153,8 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
                 let (gate, up) = (gate.data.get(row.range.clone())?, up.data.get(row.range.clone())?);
                 let element = |(g, u): (&f32, &f32)| {
                     let (g, u) = (round(0, f64::from(*g)), round(1, f64::from(*u)));
-                    round(4, g * round(3, 1.0 / (1.0 + round(2, (-g).exp())))) * u
+                    let sigmoid = round(3, 1.0 / round(5, 1.0 + round(2, (-g).exp())));
+                    round(6, round(4, g * sigmoid) * u)
                 };
                 Some(gate.iter().zip(up).map(element).collect())
             };
@@ -149,6 +164,8 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
                 "the exponential is",
                 "the sigmoid of the gate is",
                 "SiLU of the gate is, before it is multiplied with up,",
+                "1 plus the exponential is",
+                "the product with up is",
             ];
             (points, Rc::new(of))
         }

@@ -149,7 +149,7 @@ impl Stage {
 
     /// Whether its elements are pairs of tokens.
     pub(super) fn of_pairs(&self) -> bool {
-        self.node.shape.contains(&Axis::Keys)
+        self.node.shape.contains(&Axis::Keys) && !self.node.op.has_state()
     }
 
     /// Elements of a token; of attention scores and weights all keys there are.
@@ -163,7 +163,9 @@ impl Stage {
         let (row, column) = (index / width, index % width);
         let (token, head) =
             if self.of_pairs() { (row % tokens, row / tokens) } else { (row, column / self.head_dim()) };
-        At { step, token, position: first + token, head, column, index }
+        // A cache has the rows of all positions.
+        let position = if self.node.op.has_state() { token } else { first + token };
+        At { step, token, position, head, column, index }
     }
 
     /// What it gave there.
@@ -173,10 +175,16 @@ impl Stage {
 
     /// What it gave in another token and column of the step, if there is one.
     pub(super) fn elsewhere(&self, at: &At, token: i64, column: i64) -> Option<f64> {
-        let (tokens, width) = (self.steps[at.step].1 as i64, self.width(at.step) as i64);
+        let tokens = if self.node.op.has_state() { self.given[at.step].shape[0] } else { self.steps[at.step].1 } as i64;
+        let width = self.width(at.step) as i64;
         let inside = (0..tokens).contains(&token) && (0..width).contains(&column);
         let row = if self.of_pairs() { at.head as i64 * tokens + token } else { token };
         inside.then(|| f64::from(self.given[at.step].data[(row * width + column) as usize]))
+    }
+
+    /// What `f` makes of the element as if its query were that of another token of the step, with as many keys as its own.
+    pub(super) fn moved_query(&self, at: &At, token: usize, f: impl Fn(&At) -> f64) -> f64 {
+        f(&At { token, ..*at })
     }
 
     /// Operand `i`'s vector of the element's token, or of one so many tokens on.

@@ -92,6 +92,61 @@ fn softmaxes() -> Vec<Plant> {
                 sum
             }),
         ),
+        Plant::new(
+            "sums of splits as they are",
+            "each part's sum is added as it is&in 4 splits|not rescaled",
+            divided(|s, _| {
+                let largest = |s: &[f64]| s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let of = |part: &[f64]| part.iter().map(|v| (v - largest(part)).exp()).sum::<f64>();
+                s.chunks(s.len().div_ceil(4)).map(of).sum()
+            }),
+        ),
+        Plant::new(
+            "the sum forgets the last split",
+            "the last of 3 splits are missing from the sum",
+            divided(|s, _| {
+                let (top, n) = (s.iter().copied().fold(f64::NEG_INFINITY, f64::max), s.len().div_ceil(3));
+                s[..(s.len() - 1) / n * n].iter().map(|v| (v - top).exp()).sum()
+            }),
+        ),
+        Plant::new(
+            "a tile twice in the sum",
+            "second tile of 8 are taken twice in the sum|keys 8..15 are taken twice",
+            divided(|s, _| {
+                total(s)
+                    + if s.len() > 8 {
+                        let top = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                        s[8..s.len().min(16)].iter().map(|v| (v - top).exp()).sum()
+                    } else {
+                        0.0
+                    }
+            }),
+        ),
+        Plant::new(
+            "three keys more in the sum",
+            "of the sum that weights are divided by, keys",
+            divided(|s, _| {
+                let top = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                total(s) + s.iter().take(6).skip(4).map(|v| (v - top).exp()).sum::<f64>()
+            }),
+        ),
+        Plant::new(
+            "the sum in bf16",
+            "accumulated in bf16|the sum that weights are divided by is wrong",
+            divided(|s, _| {
+                let top = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                s.iter().fold(0.0, |sum, v| FORMATS[0].1(sum + (v - top).exp()))
+            }),
+        ),
+        Plant::new("each tile its own maximum", "own part's maximum&in tiles of 8", |s, at| {
+            let seen = &scores(s, at)[..=at.position];
+            let largest = |s: &[f64]| s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            if at.column > at.position {
+                return 0.0;
+            }
+            let tile = &seen[at.column / 8 * 8..seen.len().min(at.column / 8 * 8 + 8)];
+            (seen[at.column] - largest(tile)).exp() / total(seen)
+        }),
         with("powers of two", "powers of two instead of e", f64::exp2),
         with("all alike", "all keys weigh the same", |_| 1.0),
         with("scores scaled twice as much", "scores are multiplied by 0.", |x| (2.0 * x).exp()),
@@ -124,6 +179,15 @@ fn norms() -> Vec<Plant> {
         factor("a lane not in the mean", "elements ≡ 5 mod 8 are missing from the mean of squares", |x, e| {
             let kept = x.iter().enumerate().filter(|(i, _)| i % 8 != 5);
             1.0 / (kept.map(|(_, v)| v * v).sum::<f64>() / x.len() as f64 + e).sqrt()
+        }),
+        factor("squares in bf16", "the sum of squares is accumulated in bf16|a factor of its own", |x, e| {
+            let sum = x.chunks(4).fold(0.0, |sum, x| FORMATS[0].1(sum + x.iter().map(|v| v * v).sum::<f64>()));
+            1.0 / (sum / x.len() as f64 + e).sqrt()
+        }),
+        factor("squares in f16 in lanes", "the sum of squares is accumulated in f16|a factor of its own", |x, e| {
+            let mut lanes = [0f64; 32];
+            x.iter().enumerate().for_each(|(i, v)| lanes[i % 32] = FORMATS[2].1(lanes[i % 32] + v * v));
+            1.0 / (lanes.iter().sum::<f64>() / x.len() as f64 + e).sqrt()
         }),
         factor("no root", "the square root is left out", |x, e| {
             1.0 / (x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64 + e)
@@ -223,6 +287,18 @@ fn activations() -> Vec<Plant> {
             0.5 * g * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (g + 0.044715 * g.powi(3))).tanh()) * u
         }),
         of("the quick form of GELU", "quick form of GELU", |g, u| g * sigmoid(1.702 * g) * u),
+        of("the gate cut off", "the gate is cut off at 0.35 from above|cut off at 0.3500 from above", |g, u| {
+            g.min(0.35) * sigmoid(g.min(0.35)) * u
+        }),
+        of("softplus", "softplus", |g, u| (1.0 + g.exp()).ln() * u),
+        of("powers of two", "2^(−g) stands in the place of e^(−g)|approximat", |g, u| g / (1.0 + (-g).exp2()) * u),
+        Plant::new("gate and up in turn", "read as if they stood in runs of 8 in turn", |s, at| {
+            let width = s.width(at.step);
+            let x = |place: usize| f64::from(s.x(place / width, at, 0).unwrap()[place % width]);
+            let first = at.column / 8 * 16 + at.column % 8;
+            let (g, u) = (x(first), x(first + 8));
+            g * sigmoid(g) * u
+        }),
         of("added", "gate plus up", |g, u| g * sigmoid(g) + u),
         of("exp of an argument in f16", "approximat", |g, u| g / (1.0 + FORMATS[2].1(-g).exp()) * u),
         of("tanh in f16", "approximat", |g, u| 0.5 * g * (1.0 + FORMATS[2].1((0.5 * g).tanh())) * u),
@@ -265,6 +341,11 @@ fn sums(stage: &Stage, bias: bool) -> Vec<Plant> {
         with("half of it", format!("-0.5 times {added} is added"), |a, b| a + 0.5 * b, 0),
         with("multiplied", String::new(), |a, b| a * b, 0),
     ];
+    if bias {
+        all.push(Plant::new("by row", "the bias is read by row in place of column|position", |s, at| {
+            f64::from(s.x(0, at, 0).unwrap()[at.column]) + f64::from(s.matrix[0][at.token])
+        }));
+    }
     if !bias {
         let words = format!("{added} is added as it is of the token 1 before");
         all.push(with("of the row before", words, |a, b| a + b, -1));

@@ -6,6 +6,7 @@ mod bench;
 mod functions;
 mod plants;
 mod products;
+mod slots;
 
 use super::{Confidence, Solution};
 use bench::{At, Bench, Judged, Stage};
@@ -158,7 +159,8 @@ fn planted(stage: &Stage, plant: &Plant, condition: &Condition) -> Vec<Tensor<f3
 /// The stages that are tried: each op once, linear ones by what they are for.
 fn stages(nodes: &[Node]) -> Vec<Node> {
     let wanted = |n: &&Node| match &n.op {
-        Op::Embed | Op::KvCache(_) => false,
+        Op::Embed => false,
+        Op::KvCache(_) => n.role == Role::Key,
         Op::Linear => matches!(n.role, Role::Query | Role::FfnOutput),
         Op::Bias => n.role == Role::Key,
         Op::RmsNorm(_) => n.role != Role::Key && n.role != Role::HeadInput && n.role != Role::FfnInput,
@@ -214,7 +216,8 @@ fn cases(seed: u64, take: impl Fn(usize) -> bool) -> Vec<Case> {
         let mut bench = Bench::new(&model, &bytes, tokens);
         for node in stages(&bench.oracle.graph.nodes) {
             let stage = bench.stage(&node);
-            let mut plants = plants::common(&stage);
+            let of_cache = node.op.has_state();
+            let mut plants = if of_cache { slots::plants() } else { plants::common(&stage) };
             plants.extend(plants::nothing(model.seed));
             if matches!(node.op, Op::Linear | Op::AttnScores(_) | Op::AttnContext(_)) {
                 plants.extend(products::groups(&stage));
@@ -222,7 +225,7 @@ fn cases(seed: u64, take: impl Fn(usize) -> bool) -> Vec<Case> {
             }
             plants.extend(functions::plants(&stage));
             for plant in &plants {
-                for condition in CONDITIONS.iter().filter(|c| (c.fits)(&stage)) {
+                for condition in CONDITIONS.iter().filter(|c| (c.fits)(&stage) && (!of_cache || c.name.is_empty())) {
                     number += 1;
                     if !take(number) {
                         continue;

@@ -155,6 +155,8 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
             |t, _| t,
             |c, n| n - 1 - c,
         ),
+        moved("rows of each 8 reversed", "token at the other end of each 8", |t, _| t / 8 * 8 + 7 - t % 8, |c, _| c),
+        moved("the first row of each 4", "first token of each 4|the token 1 before", |t, _| t / 4 * 4, |c, _| c),
         moved("one column", "the value of column 5 stands there", |t, _| t, |_, _| 5),
         Plant::new("a factor of the column", "each wrong column is multiplied by a factor of its own", |s, at| {
             s.own(at) * (1.0 + 0.3 * drawn(at.column, 5))
@@ -163,6 +165,16 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
             s.own(at) + 0.3 * drawn(at.column, 6)
         }),
     ];
+    for tile in [8, 16] {
+        let words = format!(
+            "each tile of {tile} tokens by {tile} columns is transposed|transposed place in each tile of {tile}"
+        );
+        all.push(Plant::new(format!("tiles of {tile} transposed"), words, move |s, at| {
+            let token = at.token / tile * tile + at.column % tile;
+            let column = at.column / tile * tile + at.token % tile;
+            s.elsewhere(at, token as i64, column as i64).unwrap_or_else(|| s.own(at))
+        }));
+    }
     for (id, values) in stage.alike.iter().take(2).cloned() {
         all.push(Plant::new("another stage", format!("{id} stand there|input {id} stands there"), move |_, at| {
             f64::from(values[at.step].data[at.index])

@@ -59,6 +59,26 @@ pub(super) fn groups(stage: &Stage) -> Vec<Plant> {
                 context(s, at, at.head * s.graph.config.n_kv_heads / s.graph.config.n_heads, 1).iter().sum()
             }),
         ];
+        all.extend(narrow("keys"));
+        all.extend([
+            plant("a split dropped", "the keys of the last of 4 splits are missing".into(), |i, n| {
+                f64::from(i / n.div_ceil(4) != (n - 1) / n.div_ceil(4))
+            }),
+            plant("the tail of 16 left out", "the keys after the last whole tile of 16 are missing".into(), |i, n| {
+                f64::from(i < n / 16 * 16)
+            }),
+            plant(
+                "the last 8 keys a tile of their own",
+                "the keys that the last 8 share with whole tiles of 8 are taken twice".into(),
+                |i, n| 1.0 + f64::from(n > 8 && i + 8 >= n && i < n / 8 * 8),
+            ),
+            plant("a key of two tiles", "the first key of every tile of 16 but the first is taken twice|keys 16, 32 are taken twice|key 16 is taken twice".into(), |i, _| {
+                1.0 + f64::from(i > 0 && i % 16 == 0)
+            }),
+            Plant::new("weights of row t mod 8", "the weights of the part's token t mod 8 for token t is taken|token t mod 8|before in the part stands", |s, at| {
+                s.moved_query(at, at.token % 8, |at| terms(s, at).iter().sum())
+            }),
+        ]);
         if grouped(stage) {
             all.push(Plant::new("heads dealt out in turn", "head", |s, at| {
                 context(s, at, at.head % s.graph.config.n_kv_heads, 0).iter().sum()
@@ -73,8 +93,30 @@ pub(super) fn groups(stage: &Stage) -> Vec<Plant> {
     } else {
         ("element of the head", "elements of the head")
     };
+    let mut more = narrow(many);
+    if let Op::AttnScores(_) = stage.node.op {
+        more.push(Plant::new("queries of row t mod 8", "the query of the part's token t mod 8", |s, at| {
+            s.moved_query(at, at.token % 8, |at| terms(s, at).iter().sum())
+        }));
+        more.push(Plant::new(
+            "a tile of keys transposed",
+            "each tile of 16 keys by 16 elements of the cache is transposed",
+            |s, at| {
+                let (d, group) = (s.head_dim(), at.head * s.graph.config.n_kv_heads / s.graph.config.n_heads);
+                let (q, keys) = (s.x(0, at, 0).unwrap(), &s.inputs[1][at.step]);
+                let of = |k: usize| {
+                    let (key, k) = match at.column / 16 * 16 + k % 16 {
+                        key if key < keys.shape[0] => (key, k / 16 * 16 + at.column % 16),
+                        _ => (at.column, k),
+                    };
+                    f64::from(keys.row(key)[group * d + k])
+                };
+                (0..d).map(|k| f64::from(q[at.head * d + k]) * of(k)).sum()
+            },
+        ));
+    }
     let tail = |k: usize| format!("{many} {}..{}, the tail,|the last {k} {many}", n - k, n - 1);
-    vec![
+    more.extend([
         plant("the tail of 16 left out", tail(16).replace('|', " are missing|") + " are missing", |i, n| {
             f64::from(i + 16 < n)
         }),
@@ -98,6 +140,29 @@ pub(super) fn groups(stage: &Stage) -> Vec<Plant> {
             format!("the last {one} is missing|{one} {}, the tail,&missing", n - 1),
             |i, n| f64::from(i + 1 != n),
         ),
+    ]);
+    more
+}
+
+/// Sums kept in few bits.
+fn narrow(many: &'static str) -> Vec<Plant> {
+    type Kept = fn(&[f64]) -> f64;
+    let plant = |name: &str, words: String, kept: Kept| Plant::new(name, words, move |s, at| kept(&terms(s, at)));
+    vec![
+        plant("sums in bf16", format!("accumulated in bf16 rounded after every 8 {many}|accumulated in bf16"), |t| {
+            t.chunks(8).fold(0.0, |sum, t| FORMATS[0].1(sum + t.iter().sum::<f64>()))
+        }),
+        plant("sums in f16", "accumulated in f16".to_owned(), |t| {
+            t.chunks(2).fold(0.0, |sum, t| FORMATS[2].1(sum + t.iter().sum::<f64>()))
+        }),
+        plant("lanes in f16", "accumulated in f16, in 8 lanes|accumulated in f16".to_owned(), |t| {
+            let mut lanes = [0f64; 8];
+            t.iter().enumerate().for_each(|(i, t)| lanes[i % 8] = FORMATS[2].1(lanes[i % 8] + t));
+            lanes.iter().sum()
+        }),
+        plant("parts in bf16", format!("each sum of 16 {many} is rounded to bf16|in bf16"), |t| {
+            t.chunks(16).map(|t| FORMATS[0].1(t.iter().sum())).sum()
+        }),
     ]
 }
 
@@ -108,7 +173,8 @@ type Coarse = fn(&mut [f64]);
 pub(super) fn operands(stage: &Stage) -> Vec<Plant> {
     if !matches!(stage.node.op, Op::Linear) {
         let of = |name: &'static str, round: fn(f64) -> f64| {
-            Plant::new(format!("operands in {name}"), format!("rounded to&{name}&multiplied"), move |s, at| {
+            let words = format!("rounded to&{name}&multiplied|each term of the sum is rounded to&{name}");
+            Plant::new(format!("operands in {name}"), words, move |s, at| {
                 let half = |v: &[f32]| -> Vec<f64> { v.iter().map(|v| round(f64::from(*v))).collect() };
                 match &s.node.op {
                     Op::AttnScores(a) => {
@@ -169,12 +235,19 @@ pub(super) fn operands(stage: &Stage) -> Vec<Plant> {
         let Some(x) = s.x(0, at, -1) else { return s.own(at) };
         s.matrix[at.column].iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
     }));
-    all.push(Plant::new("sums in bf16", "", |s, at| {
-        terms(s, at).chunks(8).fold(0.0, |sum, t| FORMATS[0].1(sum + t.iter().sum::<f64>()))
-    }));
-    all.push(Plant::new("sums in f16", "", |s, at| {
-        terms(s, at).chunks(2).fold(0.0, |sum, t| FORMATS[2].1(sum + t.iter().sum::<f64>()))
-    }));
+    all.push(Plant::new(
+        "each tile of the weight transposed",
+        "each tile of 16 outputs by 16 inputs of the weight is transposed",
+        |s, at| {
+            let x = s.x(0, at, 0).unwrap();
+            let (r, c) = (at.column / 16 * 16, at.column % 16);
+            let weight = |k: usize| match s.matrix.get(r + k % 16).filter(|_| k / 16 * 16 + c < x.len()) {
+                Some(row) => row[k / 16 * 16 + c],
+                None => s.matrix[at.column][k],
+            };
+            (0..x.len()).map(|k| f64::from(weight(k)) * f64::from(x[k])).sum()
+        },
+    ));
     if let Some((id, values)) = stage.another.clone() {
         let input = stage.graph.nodes[stage.node.inputs[0]].id;
         all.push(Plant::new(

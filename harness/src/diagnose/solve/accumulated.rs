@@ -1,0 +1,351 @@
+//! What was accumulated in fewer bits: a running sum that is rounded to bf16 or f16 whenever something is added to it, or
+//! partial sums that are.
+//!
+//! A sum `Σ p_i` is dealt out to lanes, runs of so many terms in turn, as the threads of a warp or the registers of a tile
+//! take them. A lane adds so many terms at a time to its sum, which is rounded each time; the sums of the lanes are added
+//! up exactly, or rounded again one after the other or in a tree. Which way is tried on a few of the wrong elements, and
+//! must then give all. A sum so near the middle between two numbers of the format that f32 arithmetic may decide either way
+//! says nothing. Sums of products are of this kind, the mean of squares of a norm, and the sum that weights are divided by.
+
+use super::rounded::{HALVES, Rounding};
+use super::scene::Scene;
+use super::terms::Sums;
+use super::{Law, Row, allowed, keys, norm};
+use crate::verdict::RowAt;
+use qdiff_engine::ops::{Op, UNIT};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// How the sums of the lanes become one.
+#[derive(Clone, Copy, PartialEq)]
+enum Joined {
+    Exactly,
+    InTurn,
+    InATree,
+}
+
+/// What is rounded.
+#[derive(Clone, Copy, PartialEq)]
+enum Kept {
+    /// The running sum, each time.
+    Running,
+    /// What is added to it, and not the sum itself.
+    Parts,
+}
+
+/// Which factors of the products are rounded before.
+#[derive(Clone, Copy, PartialEq)]
+enum Factors {
+    Neither,
+    Left,
+    Right,
+    Both,
+}
+
+/// One way to accumulate.
+#[derive(Clone, Copy)]
+struct Way {
+    format: Rounding,
+    kept: Kept,
+    factors: Factors,
+    /// Terms of a run that is summed so by itself; the runs are added exactly. All of them where there is one.
+    chunk: usize,
+    /// Lanes, and terms in a row that one of them takes.
+    lanes: usize,
+    run: usize,
+    /// Terms of a lane that are added up before its sum is rounded.
+    at_once: usize,
+    joined: Joined,
+    /// Whether each term is rounded too.
+    terms: bool,
+}
+
+/// How far f32 arithmetic may be off the exact sum before it is rounded, relative to all that was added.
+const OFF: f64 = 2.0 * UNIT;
+
+/// Elements that a way is tried on, and how many of them it must give: others may be near the middle.
+const TRIED: usize = 10;
+const GIVEN: usize = 6;
+
+impl Way {
+    /// The sum; NaN where a rounding was decided by less than f32 arithmetic is off.
+    fn sum(&self, terms: &[f64]) -> f64 {
+        terms.chunks(self.chunk).map(|chunk| self.sum_of(chunk)).sum()
+    }
+
+    fn sum_of(&self, terms: &[f64]) -> f64 {
+        let round = self.format.1;
+        let mut sure = true;
+        let mut kept = |x: f64, size: f64| {
+            let (low, high) = (round(x - OFF * size), round(x + OFF * size));
+            sure &= low == high;
+            round(x)
+        };
+        let term = |p: f64| if self.terms { round(p) } else { p };
+        // The running sum of each lane, what it has not yet added, and of how many terms and what size that is.
+        let mut sums = vec![0f64; self.lanes];
+        let mut open = vec![(0f64, 0usize, 0f64); self.lanes];
+        let mut add = |sum: &mut f64, (part, _, size): (f64, usize, f64)| match self.kept {
+            Kept::Running => {
+                *sum = kept(*sum + part, if self.at_once == 1 { (*sum + part).abs() } else { sum.abs() + size })
+            }
+            Kept::Parts => *sum += kept(part, size),
+        };
+        for (i, p) in terms.iter().enumerate() {
+            let lane = i / self.run % self.lanes;
+            let p = term(*p);
+            let part = &mut open[lane];
+            *part = (part.0 + p, part.1 + 1, part.2 + p.abs());
+            if part.1 == self.at_once {
+                add(&mut sums[lane], std::mem::take(part));
+            }
+        }
+        for (sum, part) in sums.iter_mut().zip(open).filter(|(_, part)| part.1 > 0) {
+            add(sum, part);
+        }
+        let both = |a: f64, b: f64| round(a + b);
+        let total = match self.joined {
+            Joined::Exactly => sums.iter().sum(),
+            Joined::InTurn => sums.iter().copied().reduce(both).unwrap_or(0.0),
+            Joined::InATree => {
+                let mut left = sums;
+                while left.len() > 1 {
+                    let half = left.len() / 2;
+                    left = (0..half).map(|i| both(left[i], left[i + half])).collect();
+                }
+                left[0]
+            }
+        };
+        if sure { total } else { f64::NAN }
+    }
+
+    /// The ways to add up so many terms, of products or not.
+    fn all(terms: usize, formats: &[Rounding], products: bool) -> Vec<Self> {
+        let powers = |top: usize| (0..=8).map(|b| 1usize << b).filter(move |n| *n <= top);
+        // What is long is tried in fewer ways: it takes as much longer.
+        let rounded: &[Factors] = match products {
+            true if terms <= 1024 => &[Factors::Neither, Factors::Both, Factors::Left, Factors::Right],
+            true => &[Factors::Neither, Factors::Both],
+            false => &[Factors::Neither],
+        };
+        let mut all = Vec::new();
+        for (&format, &factors) in formats.iter().flat_map(|f| rounded.iter().map(move |r| (f, r))) {
+            let way = Self {
+                format,
+                kept: Kept::Running,
+                factors,
+                chunk: usize::MAX,
+                lanes: 1,
+                run: 1,
+                at_once: 1,
+                joined: Joined::Exactly,
+                terms: false,
+            };
+            let chunks = [16, 32, 64, 128, 256, 512].into_iter().filter(|n| *n < terms);
+            for chunk in std::iter::once(terms).chain(chunks) {
+                let top = if chunk == terms { chunk / 2 } else { 4.min(chunk / 2) };
+                for lanes in powers(top) {
+                    let each = chunk.div_ceil(lanes);
+                    let runs = [1, 2, 4, 8, 16, 32].into_iter().filter(|run| match lanes {
+                        1 => *run == 1,
+                        _ => run * lanes <= chunk && (chunk == terms || *run == 1),
+                    });
+                    // Parts as long as each other, of which the last is shorter.
+                    let split =
+                        Some(each).filter(|n| lanes > 1 && !(n.is_power_of_two() && *n <= 32) && chunk == terms);
+                    for run in runs.chain(split) {
+                        for at_once in powers(each - 1).chain([each]) {
+                            let joins: &[Joined] = match lanes {
+                                1 => &[Joined::Exactly],
+                                _ => &[Joined::Exactly, Joined::InTurn, Joined::InATree],
+                            };
+                            for &joined in joins {
+                                let chunk = if chunk == terms { usize::MAX } else { chunk };
+                                let way = Self { chunk, lanes, run, at_once, joined, ..way };
+                                all.push(way);
+                                all.extend((at_once < each).then_some(Self { terms: true, ..way }));
+                            }
+                        }
+                    }
+                }
+            }
+            // What is added is rounded, and the sum is not.
+            all.extend(powers(terms - 1).map(|at_once| Self { kept: Kept::Parts, at_once, ..way }));
+        }
+        // The simpler first.
+        all.sort_by_key(|way| (way.factors != Factors::Neither, way.chunk != usize::MAX, way.terms, way.lanes > 1));
+        all
+    }
+
+    /// In words, of sums of these terms.
+    fn told(&self, sum: &str, many: &str, factors: [&str; 2], terms: usize) -> String {
+        let name = self.format.0;
+        let [left, right] = factors;
+        let factors = match self.factors {
+            Factors::Neither => String::new(),
+            Factors::Left => format!(", and {left} are rounded to it before they are multiplied"),
+            Factors::Right => format!(", and {right} are rounded to it before they are multiplied"),
+            Factors::Both => format!(", and {left} and {right} are rounded to it before they are multiplied"),
+        };
+        if self.kept == Kept::Parts {
+            return match self.at_once {
+                // A single number of either is one of the other too.
+                1 => {
+                    let name = if name == "f16" { "f16 or TF32, which have as many bits," } else { name };
+                    format!("each term of {sum} is rounded to {name} before it is added{factors}")
+                }
+                n => format!("each sum of {n} {many} is rounded to {name} before it is added to {sum}{factors}"),
+            };
+        }
+        let chunk = match self.chunk {
+            n if n >= terms => String::new(),
+            n => format!(", each {n} {many} by themselves and exactly added up,"),
+        };
+        let lanes = match (self.lanes, self.run) {
+            (1, _) => String::new(),
+            (n, 1) => format!(", in {n} lanes, {many} modulo {n},"),
+            (n, run) => format!(", in {n} lanes of {run} {many} in turn,"),
+        };
+        let when = match self.at_once {
+            1 => format!("after every one of the {many}"),
+            n => format!("after every {n} {many}"),
+        };
+        let of = if self.lanes == 1 { "" } else { " of a lane" };
+        let joined = match self.joined {
+            Joined::Exactly => "",
+            Joined::InTurn => ", and the lanes' sums are added in it one after the other",
+            Joined::InATree => ", and the lanes' sums are added in it as a tree",
+        };
+        let each_term = if self.terms { ", and so is each term" } else { "" };
+        let lanes = format!("{chunk}{lanes}").replace(",,", ",");
+        format!("{sum} is accumulated in {name}{lanes} rounded {when}{of}{joined}{each_term}{factors}")
+    }
+}
+
+/// The terms of the sum that element `i` of a row is made of, factors rounded or not.
+type Terms<'a> = Rc<dyn Fn(&RowAt, usize, (Factors, fn(f64) -> f64)) -> Option<Vec<f64>> + 'a>;
+
+/// The element that such a sum makes, given the exact one.
+type Made<'a> = Rc<dyn Fn(&RowAt, usize, f64) -> Option<f64> + 'a>;
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let Some((sum, many, terms, made)) = operation(scene) else {
+        return Vec::new();
+    };
+    let elements: Vec<(f64, f64, f32)> = scene.fit.iter().map(|&at| scene.element(at)).collect();
+    let squares = |f: fn(&(f64, f64, f32)) -> f64| elements.iter().map(|e| f(e).powi(2)).sum::<f64>();
+    let size = (squares(|(g, w, _)| g - w) / squares(|(_, w, _)| *w)).sqrt();
+    // Half a step of the format, a few or many times.
+    let likely = |(name, _): &Rounding| {
+        let unit = if *name == "f16" { 0.5f64.powi(11) } else { 0.5f64.powi(8) };
+        (unit / 64.0..unit * 64.0).contains(&size)
+    };
+    let formats: Vec<_> = HALVES.into_iter().filter(likely).collect();
+    if formats.is_empty() {
+        return Vec::new();
+    }
+    // Long sums show most; of several rows.
+    let step = (scene.fit.len() / (2 * TRIED)).max(1);
+    let exactly = (Factors::Neither, (|x| x) as fn(f64) -> f64);
+    let mut tried: Vec<((usize, usize), usize)> = scene
+        .fit
+        .iter()
+        .rev()
+        .step_by(step)
+        .filter_map(|&(r, i)| Some(((r, i), terms(&scene.e.rows[r], i, exactly)?.len())))
+        .take(2 * TRIED)
+        .collect();
+    tried.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    tried.truncate(TRIED);
+    let Some(longest) = tried.first().map(|(_, n)| *n).filter(|n| *n >= 2 && tried.len() >= GIVEN) else {
+        return Vec::new();
+    };
+    // A term each, as each format and choice of factors makes it.
+    let mut known: HashMap<(&str, usize), Vec<Vec<f64>>> = HashMap::new();
+    let products = matches!(scene.node().op, Op::Linear | Op::AttnScores(_) | Op::AttnContext(_));
+    let mut gives = |way: &Way| {
+        let (name, round) = way.format;
+        let of = known.entry((name, way.factors as usize)).or_insert_with(|| {
+            let of = |((r, i), _): &((usize, usize), usize)| terms(&scene.e.rows[*r], *i, (way.factors, round));
+            tried.iter().filter_map(of).collect()
+        });
+        let mut missed = 0;
+        for (((r, i), _), terms) in tried.iter().zip(of.iter()) {
+            let (row, (got, _, bound)) = (&scene.e.rows[*r], scene.element((*r, *i)));
+            let off = |v: f64| (got - v).abs() > allowed(v, bound) + scene.e.grain.reach(got as f32);
+            missed += usize::from(made(row, *i, way.sum(terms)).is_none_or(|v| v.is_nan() || off(v)));
+            if missed > tried.len() - GIVEN {
+                return false;
+            }
+        }
+        true
+    };
+    let ways: Vec<Way> = Way::all(longest, &formats, products).into_iter().filter(|way| gives(way)).collect();
+    ways.into_iter()
+        .map(|way| {
+            let (terms, made) = (terms.clone(), made.clone());
+            let what = way.told(sum, many, super::altered::factors(&scene.node().op), longest);
+            let law = Law::new(what, 2, move |row: &RowAt| {
+                let (_, want, bound) = scene.e.row(row);
+                // Of rows of fewer terms all are one run.
+                let value = |i: usize| made(row, i, way.sum(&terms(row, i, (way.factors, way.format.1))?));
+                let value: Vec<f64> = (0..want.len()).map(|i| value(i).unwrap_or(f64::NAN)).collect();
+                Some(Row { value, bound: bound.to_vec() })
+            });
+            Law { halves: way.format.0 == "f16", ..law }
+        })
+        .collect()
+}
+
+/// What the sum is called, and its terms; these, and what is made of it.
+fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Terms<'a>, Made<'a>)> {
+    let itself: Made<'a> = Rc::new(|_, _, sum| Some(sum));
+    match &scene.node().op {
+        op @ (Op::Linear | Op::AttnScores(_) | Op::AttnContext(_)) => {
+            let sums = Sums::new(scene)?;
+            let terms = move |row: &RowAt, i: usize, (factors, round): (Factors, fn(f64) -> f64)| {
+                let (a, b) = sums.factors(row, i)?;
+                let left = |a: f64| if matches!(factors, Factors::Left | Factors::Both) { round(a) } else { a };
+                let right = |b: f64| if matches!(factors, Factors::Right | Factors::Both) { round(b) } else { b };
+                Some(a.iter().zip(&b).map(|(a, b)| left(*a) * right(*b)).collect())
+            };
+            let (_, many) = super::terms::term(op);
+            Some(("the sum", many, Rc::new(terms), itself))
+        }
+        Op::RmsNorm(rms) => {
+            let run = scene.width()? / rms.groups;
+            let own = scene.vector(&scene.node().weights[0].name, run);
+            let part = move |row: &RowAt, i: usize| -> Option<Vec<f64>> {
+                Some(norm::operand(scene, row, 0)?.get(i / run * run..)?.get(..run)?.to_vec())
+            };
+            let terms = move |row: &RowAt, i: usize, _: (Factors, fn(f64) -> f64)| {
+                Some(part(row, i)?.iter().map(|v| v * v).collect())
+            };
+            let eps = rms.eps;
+            let made = move |row: &RowAt, i: usize, sum: f64| {
+                Some(norm::operand(scene, row, 0)?.get(i)? / (sum / run as f64 + eps).sqrt() * f64::from(own[i % run]))
+            };
+            Some(("the sum of squares", "elements", Rc::new(terms), Rc::new(made)))
+        }
+        Op::AttnWeights(softmax) => {
+            let scale = softmax.scale;
+            let exponentials = move |row: &RowAt| -> Option<Vec<f64>> {
+                let of = |s: &[f64], p: usize, n: usize| {
+                    let seen = &s[..(p + 1).min(n)];
+                    let top = seen.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    seen.iter().map(|s| (s - top).exp()).chain(std::iter::repeat(0.0)).take(n).collect()
+                };
+                Some(keys::weights(scene, scale, row, of)?.value)
+            };
+            let terms = move |row: &RowAt, _: usize, _: (Factors, fn(f64) -> f64)| {
+                exponentials(row).map(|mut e| {
+                    e.truncate(row.place.position + 1);
+                    e
+                })
+            };
+            let made = move |row: &RowAt, i: usize, sum: f64| Some(exponentials(row)?.get(i)? / sum);
+            Some(("the sum that weights are divided by", "keys", Rc::new(terms), Rc::new(made)))
+        }
+        Op::Embed | Op::Bias | Op::Rope(_) | Op::KvCache(_) | Op::Residual | Op::SwiGlu => None,
+    }
+}
