@@ -85,7 +85,7 @@ impl TypedValueParser for SourceParser {
         match Source::of(&text) {
             Some(Source::Live(kind)) if kind.command().is_some() && !self.command => {
                 let text =
-                    format!("`{kind}` is a command, which can be the subject of run, logits, sweep and generate");
+                    format!("`{kind}` is a command, which can be the subject of run, check, logits, sweep and generate");
                 return Err(command.clone().error(ErrorKind::ValueValidation, text));
             }
             Some(source @ (Source::Auto | Source::Live(_))) => return Ok(source),

@@ -127,28 +127,31 @@ const SOLVERS: &[Solver] = &[
     structure::laws,
 ];
 
-/// What explains every wrong element, if a solver finds it before the deadline.
-pub(super) fn solve(e: &Evidence<'_>, deadline: Instant) -> Option<Solution> {
+/// What explains every wrong element, if a solver finds it before the deadline. What is `known`, as proved of the same stage
+/// in other layers, needs no number of elements to be shown.
+pub(super) fn solve(e: &Evidence<'_>, known: &[String], deadline: Instant) -> Option<Solution> {
     let scene = Scene::new(e)?;
+    // What cannot say why others are right is told if no solver can.
+    let mut consistent = None;
     for solver in SOLVERS {
         if Instant::now() >= deadline {
-            return None;
+            break;
         }
         let laws = solver(&scene);
-        let (mut proved, mut consistent) = (None, None);
+        let mut proved = None;
         for law in &laws {
-            match weigh(&scene, law) {
+            match weigh(&scene, law, known) {
                 // What holds everywhere says more than what holds of a part.
                 Some(found) if found.confidence == Confidence::Proved && found.when.is_none() => return Some(found),
                 Some(found) if found.confidence == Confidence::Proved => proved = proved.or(Some(found)),
                 found => consistent = consistent.or(found),
             }
         }
-        if proved.is_some() || consistent.is_some() {
-            return proved.or(consistent);
+        if proved.is_some() {
+            return proved;
         }
     }
-    None
+    consistent
 }
 
 /// Bits by which a law must say more of the elements that it was not fitted on than that they are wrong: chance gives one
@@ -182,7 +185,7 @@ fn survives(scene: &Scene<'_>, law: &Law<'_>) -> bool {
 }
 
 /// Holds a law against every row of the scene.
-fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
+fn weigh(scene: &Scene<'_>, law: &Law<'_>, known: &[String]) -> Option<Solution> {
     let e = scene.e;
     let (mut wrong, mut spared): (Vec<At>, Vec<At>) = (Vec::new(), Vec::new());
     let (mut used, mut held_out, mut bits) = (0f64, 0, 0f64);
@@ -226,7 +229,8 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
             }
         }
     }
-    if wrong.len() < FEW + law.parameters || held_out < FEW.min(wrong.len() / 2) || bits < BITS {
+    let thin = wrong.len() < FEW + law.parameters || held_out < FEW.min(wrong.len() / 2) || bits < BITS;
+    if wrong.is_empty() || thin && known.is_empty() {
         return None;
     }
     let (when, confidence) = if spared.is_empty() {
@@ -244,7 +248,7 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
     };
     let mut what = law.what.clone();
     if let Some((twin, both)) = &law.twin
-        && let Some(other) = weigh(scene, twin)
+        && let Some(other) = weigh(scene, twin, known)
     {
         match (&when, &other.when) {
             // One of them holds everywhere, and the other where they are the same.
@@ -254,5 +258,6 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
         }
     }
     let coarser = law.coarser;
-    Some(Solution { what, when, confidence, coarser, elements: wrong.len(), held_out, used })
+    let found = Solution { what, when, confidence, coarser, elements: wrong.len(), held_out, used };
+    (!thin || confidence == Confidence::Proved && known.contains(&found.told())).then_some(found)
 }
