@@ -255,7 +255,8 @@ impl Searcher<'_> {
             ties: ties(&found),
         });
         let all_of_it = |c: &Cause| c.kind == Explains::Value && c.whole;
-        let solution = if cause.as_ref().is_some_and(all_of_it) { None } else { solve::solve(&e, &solved, self.deadline) };
+        let solution =
+            if cause.as_ref().is_some_and(all_of_it) { None } else { solve::solve(&e, &solved, self.deadline) };
         // What gives the values, and tells where, goes before what gives their size, or some of the stage alone.
         let partial = |c: &Cause| c.kind == Explains::Value;
         let proved = |s: &Solution| s.confidence == Confidence::Proved;
