@@ -24,6 +24,10 @@ def expectations(bugs):
     return found
 
 
+def stages(path):
+    return {finding["stage"] for finding in json.loads(path.read_text())["verdict"]["findings"]}
+
+
 def row(dtype, path, expected):
     report = json.loads(path.read_text())
     verdict, coverage = report["verdict"], report["verdict"]["coverage"]
@@ -32,10 +36,13 @@ def row(dtype, path, expected):
     said = [finding["cause"] and finding["cause"]["name"] or (finding.get("solution") or {}).get("what") for finding in findings]
     causes = [cause or "none known" for cause in said]
     stage, cause = expected.get(dtype if path.stem == "clean" else path.stem, (None, None))
-    right = not findings if stage is None else (
-        bool(findings) and findings[0]["stage"] == stage and causes[0].split(":")[0] == cause)
+    # What the engine has as it is is none of the bug.
+    own = stages(path.with_name("clean.json")) if path.stem != "clean" else set()
+    first = next((i for i, finding in enumerate(findings) if finding["stage"] not in own), None)
+    told = "" if first is None else findings[first]["stage"]
+    right = not findings if stage is None else told == stage and causes[first].split(":")[0] == cause
     rows = f"{100 * coverage['judged'] / coverage['asked']:.4g} % of {coverage['asked']}"
-    cells = [f"{dtype}, {path.stem.replace('-', ' ')}", report["outcome"].upper(), findings[0]["stage"] if findings else "",
+    cells = [f"{dtype}, {path.stem.replace('-', ' ')}", report["outcome"].upper(), told,
              "; ".join(f"{cause}, {causes.count(cause)} times" for cause in dict.fromkeys(causes)), rows]
     return right, "| " + " | ".join(cells) + " |"
 
