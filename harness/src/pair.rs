@@ -175,7 +175,7 @@ impl<'a> Pair<'a> {
         let stages = capture.steps.iter().flat_map(|step| &step.stages);
         capture.elements = stages.filter_map(|(id, stored)| Some((*id, stored.element().rounded()?))).collect();
         if !capture.elements.is_empty() {
-            manifest.stored = capture.settle_formats(&self.oracle.graph, &manifest.arithmetic.outputs, None)?;
+            manifest.stored = capture.settle_formats(&self.oracle.graph, &manifest.arithmetic, None)?;
         }
         Ok(Recording { capture, manifest, fed, seconds })
     }
@@ -247,7 +247,7 @@ impl<'a> Pair<'a> {
         let mut capture =
             container::read(folder, manifest, (&self.oracle.graph, names), Shapes::Known, &self.settings.store)?;
         let stored = capture
-            .settle_formats(&self.oracle.graph, &arithmetic.outputs, manifest.storage.as_ref())
+            .settle_formats(&self.oracle.graph, &arithmetic, manifest.storage.as_ref())
             .with_context(|| format!("number formats of {}", folder.display()))?;
         let declared = if manifest.arithmetic.is_some() { "" } else { ", arithmetic not declared: f32 assumed" };
         Ok(Recording {

@@ -1,5 +1,7 @@
 """Captures mlx-lm as it is, and with each of the bugs below planted in its code: to OUT/clean, OUT/NAME, ...
 
+In f16 as it is: L03.ffn_act the exponential is rounded to f16
+
 Usage: mlx_bugs.py MODEL.gguf LIKE OUT DTYPE
 """
 

@@ -5,8 +5,9 @@
 //! where it happens is what transformers' Qwen2 does.
 
 use half::{bf16, f16};
-use qdiff::arithmetic::Named;
-use qdiff::capture::{Capture, Store, steps};
+use qdiff::arithmetic::{Arithmetic, Named};
+use qdiff::capture::{Capture, Filter, Store, steps};
+use qdiff::diagnose::{Diagnosis, explain};
 use qdiff::formats::{Format, Formats};
 use qdiff::oracle::Oracle;
 use qdiff::progress::silent;
@@ -15,6 +16,7 @@ use qdiff_engine::model::{Graph, Node, Role};
 use qdiff_engine::ops::{Op, Pairing, Tensor};
 use qdiff_engine::quant::WeightSource;
 use std::collections::HashMap;
+use std::time::Duration;
 
 /// What an engine does wrong, in its layer 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,6 +25,8 @@ pub enum Bug {
     Head(f32),
     /// Queries are rotated with half the base.
     Base,
+    /// Queries of decoded tokens are rotated as those of the position after.
+    Late,
     /// The bias of the queries is not added.
     Bias,
     /// Two outputs of the up projection stand in each other's place.
@@ -32,7 +36,7 @@ pub enum Bug {
 }
 
 /// One of every kind with a place of its own.
-pub const BUGS: [Bug; 4] = [Bug::Head(0.9), Bug::Base, Bug::Bias, Bug::Swapped];
+pub const BUGS: [Bug; 5] = [Bug::Head(0.9), Bug::Base, Bug::Late, Bug::Bias, Bug::Swapped];
 
 /// The layer of bugs.
 const LAYER: u16 = 1;
@@ -47,7 +51,7 @@ impl Bug {
                 layer
                     && match self {
                         Self::Head(_) => matches!(node.op, Op::AttnContext(_)),
-                        Self::Base => matches!(node.op, Op::Rope(_)) && node.role == Role::Query,
+                        Self::Base | Self::Late => matches!(node.op, Op::Rope(_)) && node.role == Role::Query,
                         Self::Bias => node.op == Op::Bias && node.role == Role::Query,
                         Self::Swapped => node.op == Op::Linear && node.role == Role::Up,
                         Self::Scaled(..) => false,
@@ -158,9 +162,10 @@ impl<'a> Engine<'a> {
                 let (d, half) = (rope.head_dim, rope.rotated / 2);
                 let base = if bug == Some(Bug::Base) { rope.base / 2.0 } else { rope.base } as f32;
                 let mut y = Tensor { shape: vec![x[0].rows(), x[0].row_len() / d, d], data: x[0].data.clone() };
+                let late = usize::from(bug == Some(Bug::Late) && positions[0] > 0);
                 for (row, p) in y.data.chunks_mut(x[0].row_len()).zip(positions) {
                     for i in 0..half {
-                        let angle = *p as f32 * (1.0 / base.powf(2.0 * i as f32 / rope.rotated as f32));
+                        let angle = (p + late) as f32 * (1.0 / base.powf(2.0 * i as f32 / rope.rotated as f32));
                         let (cos, sin) = (self.r(angle.cos()), self.r(angle.sin()));
                         for head in row.chunks_mut(d) {
                             let (a, b) = (head[i], head[i + half]);
@@ -255,6 +260,25 @@ impl Run {
     pub fn judge(
         &self, oracle: &Oracle<'_>, (declared, storage): (Named, Option<Format>), left_out: &[&str],
     ) -> Verdict {
+        let (capture, arithmetic) = self.capture(oracle, (declared, storage), left_out);
+        let side = Side { capture: &capture, arithmetic: &arithmetic };
+        judge(oracle, side, None, &Default::default(), &Policy::default(), &silent).expect("the capture is judged")
+    }
+
+    /// The same with what explains its origins.
+    ///
+    /// # Panics
+    /// If it cannot be judged at all.
+    pub fn explain(&self, oracle: &Oracle<'_>, declared: Named, storage: Option<Format>) -> Diagnosis {
+        let (capture, arithmetic) = self.capture(oracle, (declared, storage), &[]);
+        let (side, filter) = (Side { capture: &capture, arithmetic: &arithmetic }, Filter::default());
+        let verdict = self.judge(oracle, (declared, storage), &[]);
+        explain(oracle, &side, verdict, (&filter, &Policy::default()), Duration::from_secs(60), &silent)
+    }
+
+    fn capture(
+        &self, oracle: &Oracle<'_>, (declared, storage): (Named, Option<Format>), left_out: &[&str],
+    ) -> (Capture, Arithmetic) {
         let graph = &oracle.graph;
         let mut capture = Capture::new(Store::usual(None));
         capture.steps = steps(&self.tokens.0, self.tokens.0.len(), &self.tokens.1);
@@ -264,8 +288,7 @@ impl Run {
             }
         }
         let (arithmetic, storage) = (declared.arithmetic(), Formats::All(storage.unwrap_or_default()));
-        capture.settle_formats(graph, &arithmetic.outputs, Some(&storage)).expect("formats of stages");
-        let side = Side { capture: &capture, arithmetic: &arithmetic };
-        judge(oracle, side, None, &Default::default(), &Policy::default(), &silent).expect("the capture is judged")
+        capture.settle_formats(graph, &arithmetic, Some(&storage)).expect("formats of stages");
+        (capture, arithmetic)
     }
 }

@@ -107,6 +107,17 @@ pub fn propagate_error(rope: &Rope, dx: &[f32], width: usize, positions: &[f64])
     out
 }
 
+/// What uncertain operands may make of either element of a plane that is turned by an angle which nobody knows: as much as
+/// both have together.
+pub fn spread(rope: &Rope, dx: &mut [f32]) {
+    for head in dx.chunks_mut(rope.head_dim) {
+        for (a, b) in (0..rope.rotated / 2).map(|i| rope.pair(i)) {
+            let both = head[a].hypot(head[b]);
+            (head[a], head[b]) = (both, both);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,10 +2,11 @@
 //! stored.
 
 use super::{Capture, matches, stages_like};
+use crate::arithmetic::Arithmetic;
 use crate::formats::{Format, Formats, OfStages};
 use anyhow::{Result, bail};
 use qdiff_engine::model::{Graph, StageId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Values whose mantissa says something that must be there before a format is seen in them: a value of f32 is one of f16
 /// by chance once in 8,192 times.
@@ -63,24 +64,27 @@ impl Rounding {
 }
 
 impl Capture {
-    /// Notes what the values were rounded to: by the engine to `outputs`, and where they were stored to what was `declared`
-    /// of it, else to what is seen. Says the latter in words, where there is anything to say.
+    /// Notes what the values were rounded to: by the engine, and where they were stored to what was `declared` of it, else to
+    /// what is seen. Says the latter in words, where there is anything to say.
     ///
     /// # Errors
     /// As [`Rounding::new`]; a value that is none of its stage's format.
     pub fn settle_formats(
-        &mut self, graph: &Graph, outputs: &Formats, declared: Option<&Formats>,
+        &mut self, graph: &Graph, arithmetic: &Arithmetic, declared: Option<&Formats>,
     ) -> Result<Option<String>> {
-        self.rounding = Rounding::new(graph, outputs, declared.unwrap_or(&Formats::default()))?;
+        self.rounding = Rounding::new(graph, &arithmetic.outputs, declared.unwrap_or(&Formats::default()))?;
         self.rounding.check(graph, self)?;
         let said = declared.filter(|d| !d.plain()).map(ToString::to_string);
+        // What the engine itself rounds to, the rows of its caches too, is not coarser for being stored so.
+        let caches: HashSet<StageId> = graph.nodes.iter().filter(|n| n.has_state()).map(|n| n.id).collect();
+        let own = |id| if caches.contains(&id) { arithmetic.kv.into() } else { self.rounding.output(id) };
+        let coarser = self.elements.iter().filter(|(id, element)| !own(**id).within(**element));
+        let coarser: Vec<(StageId, Format)> = coarser.map(|(id, element)| (*id, *element)).collect();
         // Whatever is said: an array of f16 holds no more.
-        for (id, element) in &self.elements {
+        for (id, element) in &coarser {
             self.rounding.stored.entry(*id).or_insert(*element);
         }
-        // What the engine itself rounds to is not coarser for being stored so.
-        let coarser = |f: &Format| self.elements.iter().any(|(id, e)| e == f && !self.rounding.output(*id).within(*e));
-        let elements = Format::NARROW.iter().filter(|f| coarser(f));
+        let elements = Format::NARROW.iter().filter(|f| coarser.iter().any(|(_, element)| element == *f));
         let elements: Vec<String> = elements.map(ToString::to_string).collect();
         let elements = (!elements.is_empty()).then(|| format!("{}: the elements of its arrays", elements.join(", ")));
         let known: Vec<String> = said.into_iter().chain(elements).collect();
@@ -88,7 +92,7 @@ impl Capture {
             return Ok((!known.is_empty()).then(|| known.join("; ")));
         }
         // What an engine rounds its own values to shows in all of them, and is none of the storage.
-        let Some(format) = seen(self).filter(|_| outputs.plain()) else { return Ok(None) };
+        let Some(format) = seen(self).filter(|_| arithmetic.outputs.plain()) else { return Ok(None) };
         self.rounding.stored = graph.nodes.iter().map(|n| (n.id, format)).collect();
         Ok(Some(format!("{format}: seen in all values")))
     }

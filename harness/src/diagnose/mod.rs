@@ -155,6 +155,8 @@ type Known = (&'static str, Explanation);
 enum Explanation {
     Here(Candidate),
     Inside(through::Key),
+    /// What was solved for, proved and told in these words.
+    Solved(String),
 }
 
 /// Looks for a cause of every origin, in no more time than `budget`. The whole catalogue is tried on the first origin
@@ -201,15 +203,16 @@ pub fn explain(
 
 impl Searcher<'_> {
     /// What is known to explain stages of this name.
-    fn known(&self, name: &str) -> (Vec<Candidate>, Vec<through::Key>) {
-        let (mut here, mut inside) = (Vec::new(), Vec::new());
+    fn known(&self, name: &str) -> (Vec<Candidate>, Vec<through::Key>, Vec<String>) {
+        let (mut here, mut inside, mut solved) = (Vec::new(), Vec::new(), Vec::new());
         for (_, known) in self.list().iter().filter(|(stage, _)| *stage == name) {
             match known.clone() {
                 Explanation::Here(candidate) => here.push(candidate),
                 Explanation::Inside(key) => inside.push(key),
+                Explanation::Solved(words) => solved.push(words),
             }
         }
-        (here, inside)
+        (here, inside, solved)
     }
 
     fn cut_short(&self, id: StageId) {
@@ -232,7 +235,7 @@ impl Searcher<'_> {
         let numbers = origin.subject.as_ref().filter(|l| l.non_finite.is_none());
         let before = numbers.map_or(f64::NAN, |l| l.residual);
 
-        let (known, known_inside) = self.known(origin.id.name);
+        let (known, known_inside, solved) = self.known(origin.id.name);
         let again = known.iter().find_map(|c| Some((c.clone(), self.test(&e, None, c).filter(|f| f.whole)?)));
         let found = again.map_or_else(|| self.search(&e), |one| vec![one]);
         let whole = found.first().is_some_and(|(_, fit)| fit.whole);
@@ -252,16 +255,23 @@ impl Searcher<'_> {
             ties: ties(&found),
         });
         let all_of_it = |c: &Cause| c.kind == Explains::Value && c.whole;
-        let solution = if cause.as_ref().is_some_and(all_of_it) { None } else { solve::solve(&e, self.deadline) };
+        let solution =
+            if cause.as_ref().is_some_and(all_of_it) { None } else { solve::solve(&e, &solved, self.deadline) };
         // What gives the values, and tells where, goes before what gives their size, or some of the stage alone.
         let partial = |c: &Cause| c.kind == Explains::Value;
         let proved = |s: &Solution| s.confidence == Confidence::Proved;
         let solution = solution.filter(|s| proved(s) || !cause.as_ref().is_some_and(partial));
+        if let Some(new) = solution.as_ref().filter(|s| proved(s)).map(Solution::told).filter(|s| !solved.contains(s)) {
+            self.list().push((origin.id.name, Explanation::Solved(new)));
+        }
+        // Of what is solved for and holds everywhere, where it shows is no cause.
+        let everywhere = |s: &Solution| proved(s) && s.when.is_none();
         // Scores that are kept in f16 are just that: the known fault is its name.
         let coarser = |s: &Solution| s.coarser && matches!(node.op, Op::AttnScores(_));
         let names = |c: &Cause| match c.kind {
             // Of some of the stage: what is told of it is where.
-            Explains::Place | Explains::Value => true,
+            Explains::Place => !solution.as_ref().is_some_and(everywhere),
+            Explains::Value => true,
             Explains::Rounding => solution.as_ref().is_some_and(|s| coarser(s) || s.halves),
         };
         let cause = cause.filter(|c| solution.is_none() || names(c));

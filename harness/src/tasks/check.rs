@@ -11,6 +11,7 @@ use crate::loaded::LoadedModel;
 use crate::pair::Pair;
 use crate::report::check::{Case, CheckReport, Fared};
 use crate::runners::Source;
+use crate::runners::command::CommandLine;
 use anyhow::Result;
 use clap::Args;
 
@@ -23,7 +24,7 @@ pub struct CheckRequest {
     #[arg(long, help_heading = "What to run")]
     pub quick: bool,
     /// The runner under suspicion
-    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE,
+    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE_SUBJECT,
           help_heading = "Sides")]
     pub subject: Source,
     /// The runner it is held against
@@ -68,6 +69,8 @@ struct Plan {
     tokens: usize,
     ubatch: usize,
     decode: usize,
+    /// Whether it is the decode steps that it is about.
+    decodes: bool,
 }
 
 /// The built-in prompt that the texts are cut from.
@@ -76,6 +79,9 @@ const TEXT: &str = "long";
 /// Tokens fed at once where a case is not about parts.
 const WHOLE: usize = 512;
 
+/// Decode steps of a case that is about others.
+const USUAL: usize = 2;
+
 /// The first id that needs more than 17 bits.
 const HIGH: usize = 1 << 17;
 
@@ -83,26 +89,26 @@ const HIGH: usize = 1 << 17;
 const LONG: usize = 128;
 
 const fn plan(name: &'static str, about: &'static str, kind: Kind, [tokens, ubatch, decode]: [usize; 3]) -> Plan {
-    Plan { name, about, kind, tokens, ubatch, decode }
+    Plan { name, about, kind, tokens, ubatch, decode, decodes: decode > USUAL }
 }
 
 /// The battery. Decode goes over the boundaries of the last two by three positions.
 const PLANS: [Plan; 10] = [
     plan("one-token", "a prompt of one token, then decode steps", Kind::Text, [1, WHOLE, 3]),
-    plan("odd", "7 tokens in one part", Kind::Text, [7, WHOLE, 2]),
-    plan("odd-longer", "45 tokens in one part", Kind::Text, [45, WHOLE, 2]),
-    plan("two-parts", "24 tokens in parts of 16 and 8", Kind::Text, [24, 16, 2]),
-    plan("parts", "37 tokens in parts of 8, the last of 5", Kind::Text, [37, 8, 2]),
-    plan("one-by-one", "6 tokens one by one", Kind::Text, [6, 1, 2]),
-    plan("repeated", "one token 17 times", Kind::Repeated, [17, WHOLE, 2]),
-    plan("high-ids", "9 ids from 131,072 on", Kind::High, [9, WHOLE, 2]),
+    plan("odd", "7 tokens in one part", Kind::Text, [7, WHOLE, USUAL]),
+    plan("odd-longer", "45 tokens in one part", Kind::Text, [45, WHOLE, USUAL]),
+    plan("two-parts", "24 tokens in parts of 16 and 8", Kind::Text, [24, 16, USUAL]),
+    plan("parts", "37 tokens in parts of 8, the last of 5", Kind::Text, [37, 8, USUAL]),
+    plan("one-by-one", "6 tokens one by one", Kind::Text, [6, 1, USUAL]),
+    plan("repeated", "one token 17 times", Kind::Repeated, [17, WHOLE, USUAL]),
+    plan("high-ids", "9 ids from 131,072 on", Kind::High, [9, WHOLE, USUAL]),
     plan("boundary-256", "decode from position 253 to 258", Kind::Text, [253, WHOLE, 6]),
     plan("boundary-4096", "decode from position 4,093 to 4,098", Kind::Text, [4093, WHOLE, 6]),
 ];
 
 impl Plan {
     /// Why it cannot be run, or is not to be.
-    fn left_out(&self, opened: &LoadedModel, quick: bool) -> Option<String> {
+    fn left_out(&self, opened: &LoadedModel, command: Option<CommandLine>, quick: bool) -> Option<String> {
         let config = &opened.model.graph().config;
         let (ids, places) = (opened.llama.n_tokens().min(config.n_vocab), self.tokens + self.decode);
         if matches!(self.kind, Kind::High) && ids < HIGH + self.tokens {
@@ -111,7 +117,12 @@ impl Plan {
         if places > config.context {
             return Some(format!("it takes {places} tokens, and the model's context is {}", config.context));
         }
-        (quick && self.tokens > LONG).then(|| "--quick".to_owned())
+        let untold = |what: &str, needed: &str| format!("the subject's command is told no {what}: it needs {needed}");
+        match command {
+            Some(command) if self.tokens > self.ubatch && !command.parts() => Some(untold("parts", "{ubatch}")),
+            Some(command) if self.decodes && !command.decodes() => Some(untold("decode steps", "{decoded} or {n}")),
+            _ => (quick && self.tokens > LONG).then(|| "--quick".to_owned()),
+        }
     }
 
     /// As `qdiff run` would be asked for it.
@@ -158,8 +169,9 @@ impl Plan {
 /// Whatever keeps all of it from being run. What keeps a single case from it stands in its place.
 pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport> {
     let opened = request.model.open()?;
+    let command = if let Source::Live(kind) = &request.subject { kind.command() } else { None };
     let plans: Vec<(&Plan, Option<String>)> =
-        PLANS.iter().map(|plan| (plan, plan.left_out(&opened, request.quick))).collect();
+        PLANS.iter().map(|plan| (plan, plan.left_out(&opened, command, request.quick))).collect();
     let requests = plans.iter().map(|(plan, left)| match left {
         Some(_) => Ok(None),
         None => plan.request(&opened, request).map(Some),
@@ -192,6 +204,7 @@ fn one<'a>(runs: &mut Runs<'a>, request: &'a RunRequest) -> Result<crate::report
     let TokensRequest { prompt, decode } = &request.sides.tokens;
     runs.pair.filter = request.filter.filter(&runs.pair.oracle.graph)?;
     let input = Input::new(prompt.ready(runs.pair.opened, *decode)?, *decode, request.sides.capture.ubatch);
+    let input = runs.sides.chosen.taken(input);
     input.check(&runs.pair)?;
     runs.judge(input, &prompt.prompt)
 }

@@ -129,7 +129,7 @@ pub(super) struct Runs<'a> {
     /// What is asked of the prompt that is judged next.
     pub(super) request: &'a RunRequest,
     pub(super) pair: Pair<'a>,
-    sides: Sides<'a>,
+    pub(super) sides: Sides<'a>,
     pub(super) model: ModelInfo,
     weights: WeightCheck,
     /// Seconds that comparing them took.

@@ -84,8 +84,9 @@ impl TypedValueParser for SourceParser {
         let text = value.to_string_lossy();
         match Source::of(&text) {
             Some(Source::Live(kind)) if kind.command().is_some() && !self.command => {
-                let text =
-                    format!("`{kind}` is a command, which can be the subject of run, logits, sweep and generate");
+                let text = format!(
+                    "`{kind}` is a command, which can be the subject of run, check, logits, sweep and generate"
+                );
                 return Err(command.clone().error(ErrorKind::ValueValidation, text));
             }
             Some(source @ (Source::Auto | Source::Live(_))) => return Ok(source),

@@ -6,10 +6,10 @@
 //! rounds the values themselves reads what stands there.
 
 use super::evaluate::Expected;
-use super::operands::{Operand, Side};
+use super::operands::{Operand, Side, propagate_error};
 use crate::formats::Format;
 use qdiff_engine::model::{Graph, Node};
-use qdiff_engine::ops::{Context, Op, Tensor, propagate_error};
+use qdiff_engine::ops::{Context, Op, Tensor};
 use qdiff_engine::quant::{Stored, WeightSource};
 use std::borrow::Cow;
 
@@ -71,9 +71,10 @@ impl Grain {
 /// the same in both places.
 pub(super) fn copied(cache: &Node, graph: &Graph, side: Side<'_>) -> bool {
     let (rounding, kv) = (&side.capture.rounding, Format::from(side.arithmetic.kv));
-    let stored = rounding.stored(cache.id);
-    let alike = |&i: &usize| rounding.stored(graph.nodes[i].id) == stored;
-    cache.inputs.first().is_some_and(alike) && (kv == Format::F32 || kv == stored)
+    // A cache that is stored as the engine has it says no format of its own.
+    let held = if rounding.stored(cache.id) == Format::F32 { kv } else { rounding.stored(cache.id) };
+    let alike = |&i: &usize| rounding.stored(graph.nodes[i].id) == held;
+    cache.inputs.first().is_some_and(alike) && (kv == Format::F32 || kv == held)
 }
 
 /// What a stage should be, with the rounding of its own values read off what was `given` of it.
@@ -120,7 +121,7 @@ pub(super) fn inside(
     node: &Node, format: Format, inputs: &[&Tensor<f64>], value: &Tensor<f64>, context: &Context<'_>,
 ) -> Option<Vec<f32>> {
     let step = |v: f64| format.half_step(v);
-    let of_operand = |delta: Vec<f32>| propagate_error(&node.op, inputs, &[Some(&delta)], value, context);
+    let of_operand = |delta: Vec<f32>| propagate_error(node, inputs, &[Some(&delta)], value, context);
     match &node.op {
         _ if format == Format::F32 || node.faults.left_out => None,
         Op::RmsNorm(_) => {

@@ -8,7 +8,7 @@ use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Filter, Step, Stored};
 use crate::formats::Format;
 use qdiff_engine::model::{Graph, Node, WeightSource};
-use qdiff_engine::ops::{self, Context, Tensor, UNIT};
+use qdiff_engine::ops::{self, Context, Op, Tensor, UNIT, rope};
 use qdiff_engine::quant::{self, ActivationFormat};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -228,13 +228,20 @@ pub(super) fn widen(bound: &mut [f32], by: impl IntoIterator<Item = f32>) {
 }
 
 /// How uncertain operands make what the node computes: see
-/// [`ops::propagate_error`]. A fault in the op's place carries errors as the op.
+/// [`ops::propagate_error`]. A fault in the op's place carries errors as the op; what stands in a rotation's, as one by any
+/// angle.
 pub(super) fn propagate_error(
     node: &Node, operands: &[&Tensor<f64>], deltas: &[Option<&[f32]>], value: &Tensor<f64>, context: &Context<'_>,
 ) -> Vec<f32> {
     match deltas.first() {
         Some(delta) if node.faults.left_out => delta.map_or_else(|| vec![0.0; value.data.len()], <[f32]>::to_vec),
-        _ => ops::propagate_error(&node.op, operands, deltas, value, context),
+        _ => {
+            let mut carried = ops::propagate_error(&node.op, operands, deltas, value, context);
+            if let (Op::Rope(turn), Some(_)) = (&node.op, &node.faults.compute) {
+                rope::spread(turn, &mut carried);
+            }
+            carried
+        }
     }
 }
 

@@ -4,7 +4,8 @@
 //! Every captured stage that reads such a one, also through stages that were not captured, looks wrong by itself, for it is
 //! held against operands that it never read. It is judged once more as if the stage had not been captured, from the operands
 //! before it. Only where that brings all of them within what is allowed, at all rows, and where that is small beside what
-//! they were off by before, the stage is said to be unread. Of a state nothing is said: what reads it may have kept the
+//! they were off by before, the stage is said to be unread. Two that the same stages read are judged together too: an exporter
+//! that exchanges their names is wrong in both, and neither alone brings the readers in order. Of a state nothing is said: what reads it may have kept the
 //! values of this step, and a later step reads the state. Nor is anything said where a path to the end was not captured.
 
 use super::evidence::part;
@@ -29,19 +30,24 @@ pub(super) fn mark(
 ) -> bool {
     let nodes = &oracle.graph.nodes;
     let found = |index: usize, stages: &[StageResult]| stages.iter().position(|s| s.id == nodes[index].id);
+    let captured = |i: usize| subject.capture.steps.iter().any(|step| step.stages.contains_key(&nodes[i].id));
+    let wrong = |at: &usize, stages: &[StageResult]| {
+        stages[*at].origin && stages[*at].status == Status::Diverged && !stages[*at].unread
+    };
+    let told = |&i: &usize| {
+        let of = found(i, stages).filter(|at| wrong(at, stages));
+        of.is_some() && !nodes[i].has_state() && seen_to_the_end(&oracle.graph, i, &captured)
+    };
+    let alone_or_two = groups(&oracle.graph, &(0..nodes.len()).filter(told).collect::<Vec<_>>(), &captured);
     let mut any = false;
-    for index in 0..nodes.len() {
-        let wrong = |at: &usize| stages[*at].origin && stages[*at].status == Status::Diverged;
-        let Some(at) = found(index, stages).filter(wrong) else { continue };
-        let captured = |i: usize| subject.capture.steps.iter().any(|step| step.stages.contains_key(&nodes[i].id));
-        if nodes[index].has_state() || !seen_to_the_end(&oracle.graph, index, &captured) {
-            continue;
-        }
-        let readers: Vec<usize> = oracle.graph.after(index, &captured).into_iter().collect();
+    for (group, readers) in alone_or_two {
+        let wrong = |at: &usize| wrong(at, stages);
+        let members: Option<Vec<usize>> = group.iter().map(|&i| found(i, stages).filter(wrong)).collect();
         let places: Option<Vec<usize>> = readers.iter().map(|&i| found(i, stages).filter(wrong)).collect();
-        let Some(places) = places else { continue };
-        let of_stage = stages[at].subject.as_ref().map_or_else(BTreeSet::new, |l| l.bad_positions.clone());
-        let known = |i: usize| i != index && captured(i);
+        let (Some(members), Some(places)) = (members, places) else { continue };
+        let of_member = |&at: &usize| stages[at].subject.iter().flat_map(|l| l.bad_positions.iter().copied());
+        let of_stage: BTreeSet<usize> = members.iter().flat_map(of_member).collect();
+        let known = |i: usize| !group.contains(&i) && captured(i);
         let right = |reader: usize, place: usize, positions: Option<&BTreeSet<usize>>| {
             let before = stages[place].subject.as_ref()?;
             let local = without(oracle, subject, (filter, policy), reader, (&known, positions))?;
@@ -60,7 +66,7 @@ pub(super) fn mark(
         let judged: Option<Vec<Local>> = judged.collect();
         if let Some(judged) = judged.filter(|judged| !judged.is_empty()) {
             any = true;
-            stages[at].unread = true;
+            members.into_iter().for_each(|at| stages[at].unread = true);
             for (place, local) in places.into_iter().zip(judged) {
                 let stage = &mut stages[place];
                 stage.status = own_status(Some(&local), stage.reference.as_ref(), alone);
@@ -69,6 +75,18 @@ pub(super) fn mark(
         }
     }
     any
+}
+
+/// Each of these nodes, then each two of them that the same captured nodes read, which an exporter may have exchanged; with
+/// their readers.
+fn groups(graph: &Graph, of: &[usize], captured: &dyn Fn(usize) -> bool) -> Vec<(Vec<usize>, Vec<usize>)> {
+    let readers: Vec<Vec<usize>> = of.iter().map(|&i| graph.after(i, captured).into_iter().collect()).collect();
+    let alone = (0..of.len()).map(|a| (vec![of[a]], readers[a].clone()));
+    let alike =
+        |a: usize| (a + 1..of.len()).filter(move |&b| graph.nodes[of[a]].id.layer == graph.nodes[of[b]].id.layer);
+    let pairs = (0..of.len()).flat_map(|a| alike(a).map(move |b| (a, b))).filter(|&(a, b)| readers[a] == readers[b]);
+    let two = pairs.map(|(a, b)| (vec![of[a], of[b]], readers[a].clone()));
+    alone.chain(two).collect()
 }
 
 /// Whether every path from a node on comes to one that was captured.

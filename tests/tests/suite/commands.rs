@@ -94,6 +94,37 @@ fn an_engine_that_stays_up_is_driven_step_by_step() {
     assert!(said.exits(2).stderr.contains("is told of no parts of the prompt: it needs {ubatch}"));
 }
 
+/// The battery runs a command in each case that it can be told of, and says which it cannot.
+#[test]
+fn a_command_is_put_through_the_battery() {
+    let (folder, numpy) = (folder_with(&exact()), Numpy::new());
+    let cases = |subject: String, code: u8| {
+        let line = format!("check -m model.gguf --quick {subject} --timeout 60 --tmp . --json check.json");
+        let said = numpy.qdiff(&folder, &line);
+        assert_eq!(said.code, i32::from(code), "{said}");
+        let cases = folder.json("check.json")["cases"].as_array().unwrap().clone();
+        let fared = |wanted: &str| -> Vec<String> {
+            let of = cases.iter().filter(|case| case["fared"] == wanted);
+            of.map(|case| format!("{}: {}", case["name"].as_str().unwrap(), case["why"].as_str().unwrap_or("")))
+                .collect()
+        };
+        assert_eq!(fared("failed"), [""; 0], "{said}");
+        (fared("run").len(), fared("left-out"), said)
+    };
+    let (all, _, said) = cases(subject("cmd", WHOLE), 0);
+    assert!(all > 5 && headline(&said.stdout).starts_with(&format!("MATCH: {all} of {all} cases match")), "{said}");
+    // Of a command that runs a prompt and nothing else, no case is passed that it was not told of.
+    let (ran, left, said) = cases(subject("cmd", "--tokens {tokens}"), 0);
+    for why in
+        ["one-token: the subject's command is told no decode steps", "parts: the subject's command is told no parts"]
+    {
+        assert!(left.iter().any(|case| case.starts_with(why)), "{left:?}");
+    }
+    assert!(ran + 4 == all && headline(&said.stdout).contains("two-parts was left out"), "{ran} of {all}: {said}");
+    let (_, _, said) = cases(format!("{} --why-budget 0", subject("serve", "--serve --bug cache")), 1);
+    assert!(headline(&said.stdout).contains("one-token DIVERGED at L00.attn_norm..L00.layer_out"), "{said}");
+}
+
 /// How engines fail: each is told in one line, with what they said last, and nothing is left.
 #[test]
 fn engines_that_fail_are_told_of() {

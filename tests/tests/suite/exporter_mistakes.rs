@@ -63,6 +63,38 @@ fn a_wrong_dump_of_one_stage_is_no_fault_of_the_engine() {
     }
 }
 
+/// The same where an exporter gives two stages each other's names: neither alone makes what reads them right.
+#[test]
+fn two_names_that_were_exchanged_are_no_fault_of_the_engine() {
+    let folder = folder();
+    folder.record("right", "--prompt haiku -n 1");
+    let pair = ["ffn_gate", "ffn_up"];
+    npz::revalue(&folder.join("right/capture.npz"), |all| {
+        let right = std::mem::take(all);
+        all.extend(right.into_iter().map(|(name, values)| {
+            let other = pair.iter().position(|own| name.ends_with(&format!(".{own}"))).map(|i| (pair[i], pair[1 - i]));
+            (other.map_or_else(|| name.clone(), |(own, other)| name.replace(own, other)), values)
+        }));
+    });
+    let (code, report, text) = folder.told("run -m model.gguf --subject capture:right");
+    assert_eq!(code, 1, "{text}");
+    let findings = report["verdict"]["findings"].as_array().unwrap();
+    let found: Vec<&str> = findings.iter().map(|f| f["stage"].as_str().unwrap()).collect();
+    assert_eq!(found, ["L00.ffn_gate", "L00.ffn_up", "L01.ffn_gate", "L01.ffn_up"], "{text}");
+    assert!(findings.iter().all(|f| f["unread"] == true), "{text}");
+    assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains("wrong in the capture alone"), "{text}");
+    // Of both sides alike it is said as well: they come from one exporter.
+    std::fs::create_dir(folder.join("other")).unwrap();
+    for file in ["capture.npz", "manifest.json"] {
+        std::fs::copy(folder.join("right").join(file), folder.join("other").join(file)).unwrap();
+    }
+    let said = folder.qdiff("compare -m model.gguf right other").exits(1);
+    assert!(
+        said.stdout.split_whitespace().collect::<Vec<_>>().join(" ").contains("wrong in the capture alone"),
+        "{said}"
+    );
+}
+
 /// A fault of the engine is none of its exporter: what follows is made of the wrong values.
 #[test]
 fn a_fault_of_the_engine_is_its_own() {

@@ -5,6 +5,7 @@ use qdiff::formats::Format;
 use qdiff::loaded::LoadedModel;
 use qdiff::oracle::Oracle;
 use qdiff::verdict::Status;
+use qdiff_engine::model::Role;
 use qdiff_engine::ops::Op;
 use qdiff_engine::quant::GgmlType;
 use qdiff_tests::false_alarms::write_model;
@@ -13,7 +14,7 @@ use qdiff_tests::npz::revalue;
 use qdiff_tests::synth::{Synth, base_vocab};
 use qdiff_tests::{Folder, empty, folder, headline};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Rounds every value of a recorded capture.
 fn round(folder: &Folder, capture: &str, format: impl Fn(&str) -> Format) {
@@ -143,6 +144,60 @@ fn faults_of_an_engine_of_a_declared_arithmetic_are_found() {
             let planted: Vec<_> = nodes.filter(|n| bug.at(*n)).map(|(_, n)| n.id).collect();
             assert_eq!(wrong, planted, "model {m}, {named}, {bug:?}");
         }
+    }
+}
+
+/// What a hypothesis may be off by in a narrow format is what its own rotation rounds, not what the right one does.
+#[test]
+fn a_wrong_rotation_in_a_narrow_format_is_named() {
+    let folder = empty();
+    let ids: Vec<u32> = (0..24).map(|i| 1 + i * 37 % 80).collect();
+    for (m, opened) in models(&folder).iter().enumerate() {
+        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
+        for ((named, stored), prompt) in FORMS.into_iter().flat_map(|form| [5, 17].map(|n| (form, n))) {
+            let run = Run::new(&oracle, (named, Some(Bug::Late)), (&ids[..prompt], &ids[prompt..])).stored(stored);
+            let found = run.explain(&oracle, named, Some(stored)).findings;
+            let [finding] = found.as_slice() else { panic!("model {m}, {named}, {stored}, {prompt}: {found:?}") };
+            let cause = finding.cause.as_ref().map(|cause| cause.name.to_string());
+            assert_eq!(cause.as_deref(), Some("decode-offset:by=1"), "model {m}, {named}, {stored}, {prompt}");
+        }
+    }
+}
+
+/// An exponential that overflows f16 is told as that, also in layers where few gates are so low. Gates of a run are made lower
+/// than they are, and what follows of them is what an engine gives that computes 1/(1 + e^−g) in f16 throughout.
+#[test]
+fn an_overflow_within_silu_is_told() {
+    let folder = empty();
+    let opened = &models(&folder)[1];
+    let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
+    let mut run = Run::new(&oracle, (Named::F16, None), PROMPTS[0]);
+    let (mut gate, mut up, mut low) = (Vec::new(), Vec::new(), BTreeMap::<String, usize>::new());
+    run.change(&oracle.graph, |node, values| {
+        let r = |x: f32| Format::F16.round(x);
+        match (&node.op, node.role) {
+            (Op::Linear, Role::Gate) => {
+                let by = if node.id.layer == Some(0) { 24.0 } else { 12.0 };
+                values.iter_mut().for_each(|v| *v = r(*v * by));
+                gate = values.to_vec();
+            }
+            (Op::Linear, Role::Up) => up = values.to_vec(),
+            (Op::SwiGlu, _) => {
+                for (y, (g, u)) in values.iter_mut().zip(gate.iter().zip(&up)) {
+                    *y = r(r(g * r(1.0 / r(1.0 + r((-g).exp())))) * u);
+                }
+                *low.entry(node.id.to_string()).or_default() += gate.iter().filter(|g| **g < -11.1).count();
+            }
+            _ => {}
+        }
+    });
+    let found = run.explain(&oracle, Named::F16, None).findings;
+    let told: Vec<_> = found.iter().filter(|f| low.contains_key(&f.id.to_string())).collect();
+    assert_eq!(told.len(), low.values().filter(|n| **n > 0).count());
+    for finding in told {
+        let what = finding.solution.as_ref().map(|s| s.what.as_str());
+        assert_eq!(what, Some("the exponential is rounded to f16"), "{}", finding.id);
+        assert!(finding.cause.is_none(), "{:?}", finding.cause);
     }
 }
 

@@ -159,20 +159,19 @@ Examples:
   qdiff run --tolerance 'L*.ffn_down=1e-3' --report report.html --report junit.xml")]
     Run(Bisected<RunRequest>),
     /// Run a battery of token sequences, each of which exercises what others leave out, for one verdict
-    #[command(
-        mut_arg("timeout", unheard),
-        after_help = "\
+    #[command(after_help = "\
 The cases: one token; lengths that 8 does not divide; a prompt in two and more parts, and token
 by token; one token over and over; ids from 131,072 on; decode over positions 256 and 4,096.
-A case that the model is too small for is left out, and named in the verdict.
+A case that the model is too small for, or that the subject's command cannot be told of, is left
+out, and named in the verdict.
 
 Exit codes: 0 every case that was run matches; 1 a case diverged; 2 trouble; 3 no divergence, but
 a case could not be judged whole.
 
 Examples:
   qdiff check
-  qdiff check -m model.gguf --subject cpu --quick --json check.json"
-    )]
+  qdiff check -m model.gguf --subject cpu --quick --json check.json
+  qdiff check --subject 'cmd: ./engine {model} {tokens} {decoded} {ubatch}'")]
     Check(Reported<CheckRequest>),
     /// Say what a GGUF file is and what the graph will use of it
     #[command(

@@ -153,9 +153,11 @@ const SOLVERS: &[Solver] = &[
     structure::laws,
 ];
 
-/// What explains every wrong element, if a solver finds it before the deadline.
-pub(super) fn solve(e: &Evidence<'_>, deadline: Instant) -> Option<Solution> {
+/// What explains every wrong element, if a solver finds it before the deadline. What is `known`, as proved of the same stage
+/// in other layers, needs no number of elements to be shown.
+pub(super) fn solve(e: &Evidence<'_>, known: &[String], deadline: Instant) -> Option<Solution> {
     let scene = Scene::new(e)?;
+    // What cannot say why others are right is told if no solver can.
     let mut consistent = None;
     for solver in SOLVERS {
         if Instant::now() >= deadline {
@@ -168,7 +170,7 @@ pub(super) fn solve(e: &Evidence<'_>, deadline: Instant) -> Option<Solution> {
             if law.parts && consistent.is_some() {
                 continue;
             }
-            match weigh(&scene, law) {
+            match weigh(&scene, law, known) {
                 // What holds everywhere says more than what holds of a part.
                 Some(found) if found.confidence == Confidence::Proved && found.when.is_none() => return Some(found),
                 Some(found) if found.confidence == Confidence::Proved => proved = proved.or(Some(found)),
@@ -216,7 +218,7 @@ fn survives(scene: &Scene<'_>, law: &Law<'_>) -> bool {
 }
 
 /// Holds a law against every row of the scene.
-fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
+fn weigh(scene: &Scene<'_>, law: &Law<'_>, known: &[String]) -> Option<Solution> {
     let e = scene.e;
     let (mut wrong, mut spared): (Vec<At>, Vec<At>) = (Vec::new(), Vec::new());
     // Wrong ones of which the law does not say what they would be: a condition must hold of them as well.
@@ -265,7 +267,8 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
             }
         }
     }
-    if wrong.len() < FEW + law.parameters || held_out < FEW.min(wrong.len() / 2) || bits < BITS {
+    let thin = wrong.len() < FEW + law.parameters || held_out < FEW.min(wrong.len() / 2) || bits < BITS;
+    if wrong.is_empty() || thin && known.is_empty() {
         return None;
     }
     let (when, confidence) = if spared.is_empty() {
@@ -287,7 +290,7 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
     };
     let mut what = law.what.clone();
     if let Some((twin, both)) = &law.twin
-        && let Some(other) = weigh(scene, twin)
+        && let Some(other) = weigh(scene, twin, known)
     {
         match (&when, &other.when) {
             // One of them holds everywhere, and the other where they are the same.
@@ -297,5 +300,6 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>) -> Option<Solution> {
         }
     }
     let (coarser, halves) = (law.coarser, law.halves);
-    Some(Solution { what, when, confidence, coarser, halves, elements: wrong.len(), held_out, used })
+    let found = Solution { what, when, confidence, coarser, halves, elements: wrong.len(), held_out, used };
+    (!thin || confidence == Confidence::Proved && known.contains(&found.told())).then_some(found)
 }
