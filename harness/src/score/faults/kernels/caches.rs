@@ -105,6 +105,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["token 1 before", "prefill"],
             &["token 1 before", "up to position"],
             &["slot too late"],
+            &["row 1 before stands there", "each row of the prefill is written 1 slot after its own"],
         ],
         both,
         slot_late,

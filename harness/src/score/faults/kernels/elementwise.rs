@@ -263,7 +263,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "embed-row-clamped",
         "ids beyond a third of the vocabulary read the row at a third",
-        &[&["170", "token id"], &["50645", "token id"]],
+        &[
+            &["170", "token id"],
+            &["50645", "token id"],
+            &["the embedding of the id, at most 170, stands there"],
+            &["the embedding of the id, at most 50645, stands there"],
+        ],
         embed,
         |s| {
             let (_, count) = s.extent(s.weight());

@@ -123,7 +123,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "online-softmax-weights-not-rescaled",
         "when the maximum moves from one tile of four keys to the next, what came before is not rescaled",
-        &[&["weights", "not rescaled", "tiles of 4"]],
+        &[
+            &["weights", "not rescaled", "tiles of 4"],
+            &["exponentials are of the largest score up to", "not rescaled", "as their sum is", "in tiles of 4 keys"],
+        ],
         all,
         |s| rows(s, weights_not_rescaled),
     ),
