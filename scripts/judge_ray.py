@@ -53,7 +53,7 @@ def judged(part, of, asked):
                    *asked["options"]]
         said = subprocess.run(command, capture_output=True, text=True, check=False)
         if said.returncode != 0:
-            raise RuntimeError(f"part {part}/{of}: exit {said.returncode}: {said.stderr.strip()}")
+            raise RuntimeError(" ".join(f"part {part}/{of}: exit {said.returncode}: {said.stderr}".split()))
         return out.read_text()
 
 
@@ -98,9 +98,9 @@ def main():
     parser.add_argument("subject")
     parser.add_argument("reference")
     parser.add_argument("--model", required=True)
-    parser.add_argument("--shards", type=int, required=True, help="as many as the captures were recorded in")
+    parser.add_argument("--shards", type=int, choices=range(1, 4097), metavar="N", required=True, help="as many as the captures were recorded in")
     parser.add_argument("--address", help="of the Ray cluster, such as auto; without it, this machine alone")
-    parser.add_argument("--cpus", type=float, default=1, help="cores that a task takes [default: 1]")
+    parser.add_argument("--cpus", type=float, default=1, help="cores that a task takes [default: 1]; they are the threads of `qdiff judge`")
     parser.add_argument("--retries", type=int, default=3, help="times that a part is run again whose machine dies [default: 3]")
     parser.add_argument("--qdiff", default="qdiff", help="the program, where every machine finds it [default: qdiff]")
     parser.add_argument("--parts", type=pathlib.Path, default=pathlib.Path("parts"), help="folder for the files of the parts [default: parts]")

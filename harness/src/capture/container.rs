@@ -12,7 +12,7 @@ use crate::input;
 use crate::shard::Shard;
 use anyhow::{Context as _, Result, bail, ensure};
 use qdiff_engine::model::Graph;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,12 @@ use std::sync::Arc;
 
 /// Most bytes of a manifest: a million tokens with ids of seven digits take half of it.
 const LONGEST: u64 = 16 << 20;
+
+/// Most parts of a capture: more than a model has layers.
+const MOST: usize = 4096;
+
+/// Missing parts that are named.
+const NAMED: usize = 3;
 
 /// What a capture is, where something else was named.
 const CAPTURE: &str = "a capture is a folder with manifest.json and capture.npz, or with another container of arrays \
@@ -92,26 +98,32 @@ impl Container {
     }
 }
 
-/// Those archives of `folder` in which the arrays stand that are read: the part's own, where the capture was recorded in as
-/// many parts as the work has, for it holds all that the part needs; else all of them.
+/// The archives of `folder` that are read: all of them, or the part's own, where that is all that was fetched of a capture that
+/// was recorded in as many parts as the work has.
 ///
 /// # Errors
 /// An archive that is not there.
 fn archives<'a>(folder: &Path, all: &'a [(Option<Shard>, PathBuf)], names: &Names) -> Result<Vec<&'a Path>> {
     let of = all.iter().find_map(|(part, _)| *part).map_or(0, |shard| shard.of);
-    let own = names.part().filter(|shard| shard.of == of);
-    let wanted = |shard: &Shard| own.is_none_or(|own| own == *shard);
-    let absent: Vec<String> = Shard::all(of)
-        .filter(|shard| wanted(shard) && all.iter().all(|(part, _)| *part != Some(*shard)))
-        .map(npz::name_of)
-        .collect();
+    ensure!(of <= MOST, "{} holds archives of {of} parts; {MOST} are as many as are read", folder.display());
+    ensure!(
+        of < 2 || !names.mapped,
+        "{} is a capture in parts, which qdiff writes and calls as the graph does; --map is of other containers",
+        folder.display()
+    );
+    let there = |shard: &Shard| all.iter().any(|(part, _)| *part == Some(*shard));
+    if names.part().is_some_and(|own| own.of == of && there(&own)) {
+        return Ok(all.iter().map(|(_, path)| path.as_path()).collect());
+    }
+    let absent: Vec<String> = Shard::all(of).filter(|shard| !there(shard)).map(npz::name_of).collect();
+    let more = if absent.len() > NAMED { format!(" and {} more", absent.len() - NAMED) } else { String::new() };
     ensure!(
         absent.is_empty(),
-        "{} lacks {}, of the {of} parts that it was recorded in: fetch what is missing, or record it again",
+        "{} lacks {}{more}, of the {of} parts that it was recorded in: fetch what is missing, or record it again",
         folder.display(),
-        absent.join(" and ")
+        absent[..absent.len().min(NAMED)].join(", ")
     );
-    Ok(all.iter().filter(|(part, _)| part.is_none_or(|shard| wanted(&shard))).map(|(_, path)| path.as_path()).collect())
+    Ok(all.iter().map(|(_, path)| path.as_path()).collect())
 }
 
 /// Reads the manifest of the capture in `folder`, and no arrays. A raw container may do without manifest.json.
@@ -135,8 +147,20 @@ pub fn manifest(folder: &Path) -> Result<Manifest> {
 /// # Errors
 /// What is no container, or cannot be read.
 pub fn stages(folder: &Path) -> Result<Vec<String>> {
-    let mut all = BTreeSet::new();
-    let mut add = |full: &str| all.extend(full.split_once('/').map(|(_, stage)| stage.to_owned()));
+    Ok(held(folder)?.into_keys().collect())
+}
+
+/// The same with the labels of the steps; without any where only reading all of the container would tell them.
+///
+/// # Errors
+/// As [`stages`].
+pub fn held(folder: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut add = |full: &str| {
+        if let Some((step, stage)) = full.split_once('/') {
+            all.entry(stage.to_owned()).or_default().insert(step.to_owned());
+        }
+    };
     match Container::of(folder)? {
         Container::Npz(archives) => {
             for (_, path) in archives {
@@ -152,9 +176,9 @@ pub fn stages(folder: &Path) -> Result<Vec<String>> {
                 Opened::new(&path)?.names().for_each(&mut add);
             }
         }
-        Container::Raw => all.extend(Lines::open(folder)?.names().map(str::to_owned)),
+        Container::Raw => all.extend(Lines::open(folder)?.names().map(|name| (name.to_owned(), BTreeSet::new()))),
     }
-    Ok(all.into_iter().collect())
+    Ok(all)
 }
 
 /// Reads the arrays of the capture in `folder` that belong to stages of `graph` into `store`.

@@ -14,8 +14,6 @@ pub struct Filter {
     pub(super) positions: Option<HashSet<usize>>,
     /// No position before this one.
     since: usize,
-    /// No other stages than these, whatever the patterns say: a part of the work.
-    part: Option<HashSet<StageId>>,
 }
 
 impl Filter {
@@ -50,11 +48,6 @@ impl Filter {
         Ok(())
     }
 
-    /// The same, but of none but these stages.
-    pub fn part(&self, stages: HashSet<StageId>) -> Self {
-        Self { part: Some(stages), ..self.clone() }
-    }
-
     /// Whether the stage is asked for.
     pub fn stage(&self, id: StageId) -> bool {
         let layer = match (&self.layers, id.layer) {
@@ -63,8 +56,7 @@ impl Filter {
             // Asking for layers leaves out what stands outside them, unless named.
             (Some(_), None) => !self.stages.is_empty(),
         };
-        let part = self.part.as_ref().is_none_or(|part| part.contains(&id));
-        part && layer && (self.stages.is_empty() || self.stages.iter().any(|m| matches(m, id)))
+        layer && (self.stages.is_empty() || self.stages.iter().any(|m| matches(m, id)))
     }
 
     /// Whether the position is asked for.

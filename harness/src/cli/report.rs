@@ -75,7 +75,8 @@ fn parts(args: &ReportArgs, saved: Vec<Saved>) -> Result<u8> {
     });
     let Merged { report, absent } = merge(parts.collect::<Result<_>>()?, console())?;
     let names: Vec<String> = absent.iter().map(ToString::to_string).collect();
-    let gap = format!("the parts {} are not there: their stages count as not judged", names.join(", "));
+    let (s, are, their) = if names.len() == 1 { ("", "is", "its") } else { ("s", "are", "their") };
+    let gap = format!("the part{s} {} {are} not there: {their} stages count as not judged", names.join(", "));
     let absent: Vec<String> = absent.first().map(|_| gap).into_iter().collect();
     absent.iter().for_each(|gap| complain(gap));
     output.serve(&[&report], &absent, None)?;

@@ -63,9 +63,11 @@ pub struct Asked {
 impl Part {
     /// What it holds, in a line.
     pub fn line(&self) -> String {
-        let wrong = self.stages.iter().filter(|stage| !stage.ok()).count();
+        let count = |which: fn(&Measured) -> bool| self.stages.iter().filter(|stage| which(stage)).count();
+        let (judged, wrong) = (count(Measured::judged), count(Measured::wrong));
+        let by_itself = if judged < self.stages.len() { " by themselves on both sides" } else { "" };
         format!(
-            "part {} of a verdict: {} judged, {}",
+            "part {} of a verdict: {judged} of {} judged{by_itself}, {}",
             self.shard,
             counted(self.stages.len(), "stage"),
             if wrong == 0 { "none is wrong".to_owned() } else { format!("{wrong} beyond what they are allowed") }

@@ -6,7 +6,8 @@ use super::compare::{CompareRequest, of_captures};
 use super::request::{FilterRequest, MemoryRequest, PositionsRequest, ThreadsRequest, ToleranceRequest};
 use super::run;
 use super::sides::{MapRequest, WhyRequest};
-use crate::capture::{BUDGET, Filter, Names, container};
+use crate::capture::npz::Manifest;
+use crate::capture::{BUDGET, Names, container};
 use crate::compare::{comparable, fed_otherwise};
 use crate::hash::sha256;
 use crate::input;
@@ -14,10 +15,11 @@ use crate::loaded::LoadedModel;
 use crate::pair::{Pair, Settings};
 use crate::report::{Asked, Part, Report, Told as _, file};
 use crate::shard::Shard;
-use crate::verdict::measure;
+use crate::verdict::{measure, read_for};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use std::collections::BTreeMap;
+use qdiff_engine::model::{Graph, StageId};
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -51,7 +53,6 @@ pub fn judge(request: &JudgeRequest, console: Console<'_>) -> Result<Part> {
     let own = shard.stages(graph).context("--shard")?;
     pair.filter = captures.filter.filter(graph)?;
     pair.policy = captures.tolerance.policy(graph, false)?;
-    let filter = pair.filter.part(own);
     let names = match &asked.map {
         Some(path) => Names::read(graph, path)?,
         None => Names::of(graph),
@@ -60,25 +61,37 @@ pub fn judge(request: &JudgeRequest, console: Console<'_>) -> Result<Part> {
     let [subject, reference] =
         [(&asked.subject, names), (&asked.reference, Names::of(graph))].map(|(folder, names)| {
             let manifest = container::manifest(folder)?;
-            let names = needed(&pair, folder, names, (*shard, &filter))?;
+            let names = needed(graph, (folder, &manifest), names, (*shard, &own))?;
+            opened.check(&[manifest.tokens.as_slice(), &manifest.decoded].concat(), 0)?;
             pair.read(folder, &manifest, &names, "recorded")
         });
     let (subject, reference) = (subject?, reference?);
     let (policy, progress) = (&pair.policy, pair.progress);
-    let stages = measure(&pair.oracle, subject.side(), reference.side(), &filter, policy, progress)?;
+    let asked_of = (&pair.filter, &own);
+    let stages = measure(&pair.oracle, subject.side(), reference.side(), asked_of, policy, progress)?;
     let seconds = start.elapsed().as_secs_f64();
     let part = Part { qdiff: env!("CARGO_PKG_VERSION").to_owned(), shard: *shard, work, asked, stages, seconds };
     file::write(out, part.json()?.as_bytes())?;
     Ok(part)
 }
 
-/// The names of what judging a part takes of the capture in `folder`.
-fn needed(pair: &Pair<'_>, folder: &Path, names: Names, (shard, filter): (Shard, &Filter)) -> Result<Names> {
-    let graph = &pair.oracle.graph;
-    let held = container::stages(folder)?;
-    let captured: Vec<usize> = held.iter().filter_map(|name| names.get(name)).flatten().map(|n| n.node).collect();
-    let taps = |node: &_| captured.iter().any(|&i| std::ptr::eq(&raw const graph.nodes[i], node));
-    let needed = filter.capture_set(graph, &taps);
+/// The names of what judging these stages takes of the capture in `folder`.
+fn needed(
+    graph: &Graph, (folder, manifest): (&Path, &Manifest), names: Names, (shard, own): (Shard, &HashSet<StageId>),
+) -> Result<Names> {
+    let steps = manifest.steps().len();
+    let (mut any, mut all) = (HashSet::new(), HashSet::new());
+    for (name, held) in container::held(folder)? {
+        for named in names.get(&name).unwrap_or_default() {
+            any.insert(named.node);
+            if held.len() >= steps {
+                all.insert(named.node);
+            }
+        }
+    }
+    let part = (0..graph.nodes.len()).filter(|i| any.contains(i) && own.contains(&graph.nodes[*i].id));
+    let needed = part.flat_map(|i| read_for(graph, i, &|i| any.contains(&i), &|i| all.contains(&i)));
+    let needed = needed.map(|i| graph.nodes[i].id).collect();
     Ok(names.only(graph, shard, &needed))
 }
 
@@ -117,8 +130,9 @@ fn work(asked: &Asked, of: usize, opened: &LoadedModel) -> Result<String> {
         .map
         .as_ref()
         .map(|path| input::text(path, input::TEXT).with_context(|| format!("cannot read the map {}", path.display())));
-    let Asked { stages, layers, positions, tolerance, check, .. } = asked;
-    told.push(serde_json::to_string(&(map.transpose()?, stages, layers, positions, tolerance, check))?);
+    let Asked { stages, layers, positions, tolerance, tolerance_from, check, why_budget, .. } = asked;
+    let rules = (tolerance, tolerance_from, check, why_budget);
+    told.push(serde_json::to_string(&(map.transpose()?, stages, layers, positions, rules))?);
     Ok(sha256(told.join("\n").as_bytes()))
 }
 
@@ -140,6 +154,13 @@ pub fn merge(parts: Vec<(&Path, Part)>, console: Console<'_>) -> Result<Merged> 
     let mut there: BTreeMap<usize, &Path> = BTreeMap::new();
     for (path, part) in &parts {
         ensure!(
+            part.shard.of == of && (1..=of).contains(&part.shard.index),
+            "{} says that it is part {}, and {} is one of {of}",
+            path.display(),
+            part.shard,
+            first.display()
+        );
+        ensure!(
             part.work == common,
             "{} and {} are parts of different verdicts: of other captures, of another model or with other options",
             first.display(),
@@ -150,12 +171,27 @@ pub fn merge(parts: Vec<(&Path, Part)>, console: Console<'_>) -> Result<Merged> 
         }
     }
     let problem = || format!("{} was judged on what it names", first.display());
+    let opened = LoadedModel::new(&asked.model).with_context(problem)?;
     ensure!(
-        work(&asked, of, &LoadedModel::new(&asked.model)?).with_context(problem)? == common,
+        work(&asked, of, &opened).with_context(problem)? == common,
         "the model, the captures or the map that {} names are not those that were judged: judge the parts again",
         first.display()
     );
-    let absent = Shard::all(of).filter(|shard| !there.contains_key(&shard.index)).collect();
+    let graph = opened.model.graph();
+    for (path, part) in &parts {
+        let own = part.shard.stages(graph)?;
+        let mut once = HashSet::new();
+        for measured in &part.stages {
+            let id = measured.stage;
+            ensure!(
+                own.contains(&id) && once.insert(id),
+                "{}: {id} is none of its part, or stands there twice",
+                path.display()
+            );
+            ensure!(!measured.contradicts_itself(), "{}: what it says of {id} contradicts itself", path.display());
+        }
+    }
+    let absent: Vec<Shard> = Shard::all(of).filter(|shard| !there.contains_key(&shard.index)).collect();
     let measured = parts.into_iter().flat_map(|(_, part)| part.stages).collect();
     let request = of_captures(&CompareRequest {
         a: asked.subject,
@@ -173,5 +209,14 @@ pub fn merge(parts: Vec<(&Path, Part)>, console: Console<'_>) -> Result<Merged> 
         memory: MemoryRequest { memory: BUDGET >> 20, ..MemoryRequest::default() },
     });
     let report = run::judged(&request, Some(measured), console)?.reports.pop().context("nothing was judged")?;
+    if let Some(what) = report.miscounts() {
+        bail!("the parts say of {what} that it has more rows in a part than in all");
+    }
+    // A part of which nothing was asked is not missed.
+    let missed = |shard: &Shard| {
+        let own = shard.stages(graph).unwrap_or_default();
+        report.diagnosis.verdict.stages.iter().any(|stage| own.contains(&stage.id))
+    };
+    let absent: Vec<Shard> = absent.into_iter().filter(missed).collect();
     Ok(Merged { report, absent })
 }

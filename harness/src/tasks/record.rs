@@ -10,6 +10,7 @@ use crate::formats::Formats;
 use crate::pair::Pair;
 use crate::runners::Source;
 use crate::shard::Shard;
+use crate::verdict::read_for;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use std::collections::BTreeMap;
@@ -83,8 +84,12 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
     let mut runner = pair.runner(kind, what, faults.stages)?;
     let graph = &pair.oracle.graph;
     let parts = Shard::all(request.shards.unwrap_or(0)).map(|shard| {
-        let own = pair.filter.part(shard.stages(graph).context("--shards")?);
-        Ok(own.capture_set(graph, &|node| runner.taps(node)))
+        let own = shard.stages(graph).context("--shards")?;
+        let all = pair.filter.capture_set(graph, &|node| runner.taps(node));
+        let recorded = |i: usize| all.contains(&graph.nodes[i].id);
+        let part = (0..graph.nodes.len()).filter(|&i| recorded(i) && own.contains(&graph.nodes[i].id));
+        let needed = part.flat_map(|i| read_for(graph, i, &recorded, &recorded));
+        Ok(needed.map(|i| graph.nodes[i].id).collect())
     });
     let mut writer = npz::Writer::create(&request.out, request.compress, parts.collect::<Result<_>>()?)?;
     let fed = pair.steps(runner.as_mut(), what, |step| writer.step(&step))?;

@@ -13,7 +13,7 @@ use anyhow::Result;
 use qdiff_engine::model::{Graph, Node, StageId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// What is said of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -158,7 +158,7 @@ pub fn judge(
     let asked = asked(&oracle.graph, filter, if alone { &sides[..1] } else { &sides });
     let measured = measured::stages(oracle, &asked, &sides, filter, policy, progress);
     let stages = measured::own(&oracle.graph, &asked, measured, alone);
-    conclude(oracle, &asked, sides, (filter, policy), (stages, alone))
+    conclude(oracle, &asked, sides, (filter, policy), (stages, alone), &HashSet::new())
 }
 
 /// The verdict of stages that were judged elsewhere, each by itself: the one that [`judge`] gives. A stage that was not is
@@ -173,17 +173,19 @@ pub fn put_together(
     let sides = [subject, reference];
     let asked = asked(&oracle.graph, filter, &sides);
     let stages = measured::results(&oracle.graph, &asked, &sides, measured)?;
-    conclude(oracle, &asked, sides, (filter, policy), (stages, false))
+    let there: HashSet<StageId> = measured.iter().map(|m| m.stage).collect();
+    let absent = asked.iter().map(|node| node.id).filter(|id| !there.contains(id)).collect();
+    conclude(oracle, &asked, sides, (filter, policy), (stages, false), &absent)
 }
 
-/// What follows of the stages, each judged by itself, together.
+/// What follows of the stages, each judged by itself, together. Of those that are `absent` nobody knows whether they were wrong.
 fn conclude(
     oracle: &Oracle<'_>, asked: &[&Node], [subject, reference]: [Side<'_>; 2], (filter, policy): (&Filter, &Policy),
-    (mut stages, alone): (Vec<StageResult>, bool),
+    (mut stages, alone): (Vec<StageResult>, bool), absent: &HashSet<StageId>,
 ) -> Result<Verdict> {
     let graph = &oracle.graph;
     let within = within(graph, &mut stages, alone);
-    mark_origins(oracle, &mut stages);
+    mark_origins(oracle, &mut stages, absent);
     if unread::mark(oracle, subject, (filter, policy), (&mut stages, alone)) {
         for stage in &mut stages {
             stage.origin = false;
@@ -191,7 +193,7 @@ fn conclude(
                 stage.status = Status::Match;
             }
         }
-        mark_origins(oracle, &mut stages);
+        mark_origins(oracle, &mut stages, absent);
     }
     let last = graph.nodes.last().filter(|n| filter.stage(n.id));
     let (coverage, unjudged) = coverage::count(graph, asked, &stages, (&within, alone), subject, filter);
@@ -284,7 +286,7 @@ pub(super) fn own_status(subject: Option<&Local>, reference: Option<&Local>, alo
 }
 
 /// Tells origins from what follows from them.
-fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult]) {
+fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult], absent: &HashSet<StageId>) {
     let graph = &oracle.graph;
     let mut tainted = vec![false; graph.nodes.len()];
     let mut poisoned = vec![false; graph.nodes.len()];
@@ -298,6 +300,8 @@ fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult]) {
             // What nobody saw passes on what reaches it.
             Status::Covered => poisoned[index] = node.inputs.iter().any(|&i| poisoned[i]),
             Status::Diverged => stage.origin = true,
+            // NaN may have begun there.
+            Status::Missing if absent.contains(&stage.id) => poisoned[index] = true,
             Status::Poisoned => {
                 // Inherited only from a stage that was judged and is poisoned
                 // itself; from one outside the filter, this is the first seen.

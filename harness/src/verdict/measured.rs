@@ -4,7 +4,7 @@
 
 use super::judge::own_status;
 use super::{Global, Local, Policy, Side, StageResult, Status, global, residuals, rows};
-use crate::capture::{Capture, Filter};
+use crate::capture::{Capture, Filter, Stored};
 use crate::oracle::Oracle;
 use crate::progress::Progress;
 use anyhow::{Result, ensure};
@@ -12,7 +12,7 @@ use qdiff_engine::model::{Graph, Node, StageId};
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ pub struct Measured {
     /// Rows of either that probes passed.
     #[serde(default, skip_serializing_if = "none_passed")]
     passed: [Rows; 2],
-    /// Checksums of what either gave.
+    /// Checksums of what either gave, and of what that was judged on.
     values: [Option<u32>; 2],
     /// Checksums of the number formats that it was held to be stored and computed in, with those of what it reads.
     formats: [u32; 2],
@@ -47,9 +47,19 @@ fn none_passed(passed: &[Rows; 2]) -> bool {
 }
 
 impl Measured {
-    /// Whether neither side was found wrong there.
-    pub fn ok(&self) -> bool {
-        self.subject.iter().chain(&self.reference).all(Local::ok)
+    /// Whether both sides were judged there.
+    pub fn judged(&self) -> bool {
+        [&self.subject, &self.reference].iter().all(|local| local.as_ref().is_some_and(|l| l.inconclusive == 0))
+    }
+
+    /// Whether a side was found wrong there.
+    pub fn wrong(&self) -> bool {
+        self.subject.iter().chain(&self.reference).any(|local| !local.ok())
+    }
+
+    /// Whether it holds what no judging gives: rows beyond what is allowed, of which none is.
+    pub fn contradicts_itself(&self) -> bool {
+        self.subject.iter().chain(&self.reference).any(|l| l.ok() && (l.bad_rows > 0 || l.first_bad.is_some()))
     }
 
     /// As the verdict has it, before anything is concluded.
@@ -102,20 +112,23 @@ pub(super) fn stages(
     asked.par_iter().map(one).collect()
 }
 
-/// Those of the stages that are asked for, each by itself, with checksums of what was judged.
+/// Those of the stages of a part of the work that are asked for, each by itself, with checksums of what it was judged on.
 ///
 /// # Errors
 /// If a captured tensor could not be kept or read back.
 pub fn measure(
-    oracle: &Oracle<'_>, subject: Side<'_>, reference: Side<'_>, filter: &Filter, policy: &Policy,
-    progress: Progress<'_>,
+    oracle: &Oracle<'_>, subject: Side<'_>, reference: Side<'_>, (filter, own): (&Filter, &HashSet<StageId>),
+    policy: &Policy, progress: Progress<'_>,
 ) -> Result<Vec<Measured>> {
     let sides = [subject, reference];
-    let asked = super::judge::asked(&oracle.graph, filter, &sides);
+    // What was not read counts as not captured here, so that more is judged than is asked for, and nothing less.
+    let mut asked = super::judge::asked(&oracle.graph, filter, &sides);
+    asked.retain(|node| own.contains(&node.id));
     let mut all = stages(oracle, &asked, &sides, filter, policy, progress);
+    let digests = sides.map(|side| Digests::of(&oracle.graph, side.capture));
     all.par_iter_mut().zip(&asked).for_each(|(measured, node)| {
-        measured.values = values(&sides, node.id);
-        measured.formats = formats(&oracle.graph, &sides, node);
+        measured.values = [0, 1].map(|i| digests[i].values(&oracle.graph, sides[i].capture, node));
+        measured.formats = sides.map(|side| formats(&oracle.graph, side.capture, node));
     });
     for side in sides {
         side.capture.store.trouble()?;
@@ -123,27 +136,65 @@ pub fn measure(
     Ok(all)
 }
 
-fn values(sides: &[Side<'_>; 2], id: StageId) -> [Option<u32>; 2] {
-    let of = |capture: &Capture| {
-        let given: Vec<u32> =
-            capture.steps.iter().filter_map(|step| step.stages.get(&id)).map(crate::capture::Stored::digest).collect();
-        (!given.is_empty()).then(|| crc32fast::hash(bytemuck::cast_slice(&given)))
-    };
-    [of(sides[0].capture), of(sides[1].capture)]
+/// What a stage may be judged on, itself among it: of the stages that are captured in `any` step those from which it can be
+/// evaluated in some step, going back to stages that are captured in `all` of them.
+pub fn read_for(
+    graph: &Graph, index: usize, any: &dyn Fn(usize) -> bool, all: &dyn Fn(usize) -> bool,
+) -> BTreeSet<usize> {
+    let (mut found, mut seen, mut open) = (BTreeSet::from([index]), BTreeSet::new(), vec![index]);
+    while let Some(at) = open.pop() {
+        for input in graph.nodes[at].reads() {
+            if !seen.insert(input) {
+                continue;
+            }
+            if any(input) {
+                found.insert(input);
+            }
+            if !all(input) {
+                open.push(input);
+            }
+        }
+    }
+    found
+}
+
+/// The same in a capture.
+fn read_of(graph: &Graph, capture: &Capture, node: &Node) -> Vec<StageId> {
+    let id = |i: usize| graph.nodes[i].id;
+    let any = |i: usize| capture.steps.iter().any(|step| step.stages.contains_key(&id(i)));
+    let all = |i: usize| capture.steps.iter().all(|step| step.stages.contains_key(&id(i)));
+    graph.index(node.id).map_or_else(Vec::new, |i| read_for(graph, i, &any, &all).into_iter().map(id).collect())
+}
+
+/// Checksums of what a capture holds of each stage, step by step.
+struct Digests(HashMap<StageId, Vec<u32>>);
+
+impl Digests {
+    fn of(graph: &Graph, capture: &Capture) -> Self {
+        let steps = |id: StageId| capture.steps.iter().map(move |step| step.stages.get(&id));
+        let captured = graph.nodes.par_iter().filter(|node| steps(node.id).any(|stored| stored.is_some()));
+        let digest = |stored: Option<&Stored>| stored.map_or(0, Stored::digest);
+        Self(captured.map(|node| (node.id, steps(node.id).map(digest).collect())).collect())
+    }
+
+    /// Of all that a stage may be judged on; `None` where it was not captured itself.
+    fn values(&self, graph: &Graph, capture: &Capture, node: &Node) -> Option<u32> {
+        let all = read_of(graph, capture, node).into_iter().filter_map(|id| self.0.get(&id)).flatten();
+        let all: Vec<u32> = all.copied().collect();
+        self.0.contains_key(&node.id).then(|| crc32fast::hash(bytemuck::cast_slice(&all)))
+    }
 }
 
 /// Formats that are seen in values are seen in all that were read: fewer may show others.
-fn formats(graph: &Graph, sides: &[Side<'_>; 2], node: &Node) -> [u32; 2] {
-    let of = |capture: &Capture| {
-        let captured = |i: usize| capture.steps.iter().any(|step| step.stages.contains_key(&graph.nodes[i].id));
-        let reads = graph.index(node.id).map(|i| graph.before(i, &captured)).unwrap_or_default();
-        let ids = reads.iter().map(|&i| graph.nodes[i].id).chain([node.id]);
-        let rounding = &capture.rounding;
-        let told: Vec<_> = ids.map(|id| (rounding.output(id), rounding.stored(id))).collect();
-        crc32fast::hash(format!("{} {told:?}", rounding.plain()).as_bytes())
-    };
-    [of(sides[0].capture), of(sides[1].capture)]
+fn formats(graph: &Graph, capture: &Capture, node: &Node) -> u32 {
+    let rounding = &capture.rounding;
+    let ids = read_of(graph, capture, node);
+    let told: Vec<_> = ids.iter().map(|id| (rounding.output(*id), rounding.stored(*id))).collect();
+    crc32fast::hash(format!("{} {told:?}", rounding.plain()).as_bytes())
 }
+
+/// How messages call the sides.
+const SIDES: [&str; 2] = ["the subject", "the reference"];
 
 /// The stages as the verdict has them before anything is concluded, of what was measured elsewhere; what was not is missing.
 ///
@@ -152,6 +203,7 @@ fn formats(graph: &Graph, sides: &[Side<'_>; 2], node: &Node) -> [u32; 2] {
 pub(super) fn results(
     graph: &Graph, asked: &[&Node], sides: &[Side<'_>; 2], measured: &[Measured],
 ) -> Result<Vec<StageResult>> {
+    let digests = [0, 1].map(|i| Digests::of(graph, sides[i].capture));
     let by_stage: HashMap<StageId, &Measured> = measured.iter().map(|m| (m.stage, m)).collect();
     let one = |node: &&Node| {
         let Some(measured) = by_stage.get(&node.id) else {
@@ -167,17 +219,22 @@ pub(super) fn results(
                 seconds: 0.0,
             });
         };
-        ensure!(
-            measured.values == values(sides, node.id),
-            "{} was judged on other values than the captures hold now: judge that part again",
-            node.id
-        );
-        ensure!(
-            measured.formats == formats(graph, sides, node),
-            "{} was judged as of other number formats than all of the capture shows: say in its manifest, as `storage`, what \
-             it was rounded to where it was stored, and judge the parts again",
-            node.id
-        );
+        for (i, side) in sides.iter().enumerate() {
+            ensure!(
+                measured.values[i] == digests[i].values(graph, side.capture, node),
+                "{} was judged on other values than the capture of {} holds now, of itself or of what it reads: judge all \
+                 parts again",
+                node.id,
+                SIDES[i]
+            );
+            ensure!(
+                measured.formats[i] == formats(graph, side.capture, node),
+                "{} was judged as of other number formats than all of the capture of {} shows: a part of it shows others \
+                 by chance; declare them in its manifest (`storage`, or `arithmetic`), and judge the parts again",
+                node.id,
+                SIDES[i]
+            );
+        }
         Ok((*measured).clone().result(graph, node, false))
     };
     // The first in graph order is told, whichever is looked at first.

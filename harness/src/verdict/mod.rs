@@ -53,7 +53,7 @@ pub use judge::{StageResult, Status, TokenCheck, Verdict, judge, put_together};
 pub(crate) use local::Row;
 pub use local::{Element, Local, residuals};
 pub use logits::{Choice, LogitsRow};
-pub use measured::{Measured, measure};
+pub use measured::{Measured, measure, read_for};
 pub use operands::{Block, Side, Sink};
 pub use probe::{CheckMode, SEED};
 pub use repeat::{Race, Repeated};

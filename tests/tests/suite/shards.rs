@@ -1,6 +1,6 @@
 //! One verdict by several machines: each judges some layers, and what they found makes the verdict of one.
 
-use qdiff_tests::{Folder, folder};
+use qdiff_tests::{Folder, folder, npz};
 use serde_json::Value;
 
 const PARTS: usize = 3;
@@ -83,6 +83,136 @@ fn a_part_reads_no_more_than_it_needs() {
     assert_eq!(code, 1);
 }
 
+/// The verdict of one machine and of three, with these options: exit code, outcome and findings.
+fn both(folder: &Folder, options: &str) -> [(i32, Value, Value); 2] {
+    let told = |(code, report, _): (i32, Value, String)| {
+        (code, report["outcome"].clone(), report["verdict"]["findings"].clone())
+    };
+    let one = told(folder.told(&format!("compare mine llama -m model.gguf {options}")));
+    let files = judged(folder, &[3, 2, 1], options);
+    [one, told(folder.told(&format!("report{files}")))]
+}
+
+/// Takes arrays out of every file of a capture, or changes their values.
+fn edit(folder: &Folder, capture: &str, is: impl Fn(&str) -> bool, factor: Option<f32>) {
+    for part in 1..=PARTS {
+        let path = folder.join(capture).join(format!("capture-{part:05}-of-{PARTS:05}.npz"));
+        npz::rewrite(&path, |name, mut npy| {
+            if !is(name) {
+                return Some(npy);
+            }
+            let start = npz::data(&npy);
+            for value in npy[start..].as_chunks_mut::<4>().0 {
+                *value = (f32::from_le_bytes(*value) * factor?).to_le_bytes();
+            }
+            Some(npy)
+        });
+    }
+}
+
+/// Segments that cross a cut: what stands before the stage at its end, in every step, is read by the part that judges it.
+#[test]
+fn stages_that_were_not_captured_before_a_cut() {
+    for (gone, options) in [
+        ("/L00.layer_out", ""),
+        ("/L00.layer_out", "--layers 0"),
+        ("/L00.layer_out", "--stages layer_out"),
+        ("step1/L00.layer_out", ""),
+        ("step1/L00.layer_out", "--stages attn_norm"),
+    ] {
+        let folder = recorded("--inject scaled:by=1.00001@L01.attn_norm");
+        edit(&folder, "mine", |name| name.ends_with(gone), None);
+        let [one, three] = both(&folder, options);
+        assert_eq!(one, three, "{gone} {options}");
+    }
+}
+
+/// A part is of the operands that it was judged on.
+#[test]
+fn parts_of_operands_that_changed_are_refused() {
+    let folder = recorded("");
+    let files = judged(&folder, &[1, 2, 3], "--layers 1");
+    edit(&folder, "mine", |name| name.ends_with("L00.layer_out"), Some(1.05));
+    folder.refuses(
+        &format!("report{files}"),
+        &["L01.attn_norm", "of itself or of what it reads", "judge all parts again"],
+    );
+}
+
+/// NaN that comes from a part that is not there begins nowhere that was judged.
+#[test]
+fn what_comes_from_a_missing_part_is_no_origin() {
+    let folder = recorded("");
+    let since = |name: &str| {
+        name.ends_with("L00.layer_out") || ["/L01.", "/final_norm", "/logits"].iter().any(|n| name.contains(n))
+    };
+    edit(&folder, "mine", since, Some(f32::NAN));
+    let [one, three] = both(&folder, "");
+    assert_eq!((one.0, one.2[0]["stage"].as_str()), (1, Some("L00.layer_out")));
+    assert_eq!(one, three);
+    let files = judged(&folder, &[2, 3], "");
+    let (code, report, text) = folder.told(&format!("report{files}"));
+    assert_eq!((code, report["verdict"]["findings"].as_array().unwrap().len()), (3, 0), "{text}");
+    // Where nothing of it was asked, it is not missed.
+    let folder = recorded("");
+    let files = judged(&folder, &[2], "--layers 1");
+    let (code, _, text) = folder.told(&format!("report{files}"));
+    assert_eq!(code, 0, "{text}");
+}
+
+/// What no judging wrote.
+#[test]
+fn parts_that_were_edited_are_refused() {
+    let folder = recorded("--inject scaled:by=1.5@L00.ffn_down");
+    judged(&folder, &[1, 2, 3], "");
+    let mut wrong = folder.json("part-1.json");
+    let stages = wrong["stages"].as_array_mut().unwrap();
+    let at = stages.iter().position(|s| s["stage"] == "L00.ffn_down").unwrap();
+    let stage = stages[at].clone();
+    stages[at]["subject"]["used"] = 0.into();
+    folder.write("wrong.json", wrong.to_string());
+    folder.refuses("report wrong.json part-2.json part-3.json", &["wrong.json", "L00.ffn_down contradicts itself"]);
+    let mut other = folder.json("part-2.json");
+    other["stages"].as_array_mut().unwrap().push(stage);
+    folder.write("other.json", other.to_string());
+    folder.refuses("report part-1.json other.json part-3.json", &["other.json", "L00.ffn_down is none of its part"]);
+    let mut index = folder.json("part-2.json");
+    index["shard"]["index"] = 9.into();
+    folder.write("index.json", index.to_string());
+    folder.refuses("report part-1.json index.json", &["index.json says that it is part 9/3"]);
+}
+
+/// Folders that are no captures in parts.
+#[test]
+fn what_is_no_capture_in_parts_is_refused() {
+    let folder = recorded("");
+    folder.write("maps.map", "query.{L} = q_rope");
+    folder.refuses(
+        "judge mine llama -m model.gguf --shard 1/2 --map maps.map --out x.json",
+        &["mine is a capture in parts", "--map is of other containers"],
+    );
+    std::fs::rename(
+        folder.join("mine/capture-00002-of-00003.npz"),
+        folder.join("mine/capture-00002-of-18446744073709551615.npz"),
+    )
+    .unwrap();
+    folder.refuses("compare mine llama -m model.gguf", &["mine holds archives of two captures"]);
+    for part in [1, 3] {
+        std::fs::remove_file(folder.join(format!("mine/capture-{part:05}-of-00003.npz"))).unwrap();
+    }
+    folder.refuses("compare mine llama -m model.gguf", &["18446744073709551615 parts", "4096"]);
+    let folder = recorded("");
+    for side in ["mine", "llama"] {
+        folder.edit(&format!("{side}/manifest.json"), |text| {
+            let manifest = String::from_utf8(std::mem::take(text)).unwrap();
+            let mut manifest: Value = serde_json::from_str(&manifest).unwrap();
+            manifest["tokens"][0] = 4_000_000.into();
+            *text = manifest.to_string().into_bytes();
+        });
+    }
+    folder.refuses("judge mine llama -m model.gguf --shard 1/3 --out x.json", &["token 4000000 does not exist"]);
+}
+
 /// What a machine that died did not judge is not judged: never a match.
 #[test]
 fn a_missing_part_is_no_pass() {
@@ -93,7 +223,7 @@ fn a_missing_part_is_no_pass() {
     let coverage = &report["verdict"]["coverage"];
     assert!(coverage["judged"].as_u64() < coverage["asked"].as_u64(), "{coverage}");
     let said = folder.qdiff(&format!("report{files}")).exits(3);
-    assert!(said.stderr.contains("the parts 2/3 are not there"), "{said}");
+    assert!(said.stderr.contains("the part 2/3 is not there"), "{said}");
 }
 
 #[test]
@@ -109,7 +239,7 @@ fn parts_that_do_not_belong_together_are_refused() {
     // The engine was mended and recorded again after its first part was judged.
     std::fs::remove_dir_all(folder.join("mine")).unwrap();
     alike(&folder, "mine", &format!("--shards {PARTS} --inject scaled:by=1.01@L00.ffn_down"));
-    folder.refuses(&format!("report{files}"), &["L00.ffn_down", "other values", "judge that part again"]);
+    folder.refuses(&format!("report{files}"), &["L00.ffn_down", "other values", "judge all parts again"]);
     // A capture of which a file is gone is none.
     std::fs::remove_file(folder.join("mine/capture-00002-of-00003.npz")).unwrap();
     folder.refuses("compare mine llama -m model.gguf", &["mine lacks capture-00002-of-00003.npz", "record it again"]);

@@ -105,7 +105,10 @@ fn passed_over(name: &str, of: &ArgMatches) -> Option<(&'static str, &'static st
         (typed(&["tokens"]).and(typed(&["prompt"])), "token ids take the place of a prompt"),
         (typed(&["tokens"]).and(typed(OF_A_TEXT)), "token ids have no text"),
         (typed(OF_A_TEXT).filter(|_| recorded && typed(&["prompt"]).is_none()), "a capture has its own tokens"),
-        (typed(&["map"]).filter(|_| name != "compare" && !dumped), "it names the arrays of a capture"),
+        (
+            typed(&["map"]).filter(|_| !matches!(name, "compare" | "judge") && !dumped),
+            "it names the arrays of a capture",
+        ),
         (typed(&["gemm"]).filter(|_| !sides.is_empty() && !sides.iter().any(own)), "it is about the CUDA engine"),
         (typed(&["timeout"]).filter(|_| !side("subject").as_ref().is_some_and(command)), "it bounds a command"),
         (typed(OF_A_DRAW).filter(|_| cold), "without --temp nothing is drawn"),
