@@ -289,8 +289,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
             &["every column has a number of its own added", "the bias is wrong, at head 1;"],
             &["each wrong column has a number of its own added", "the bias is wrong, from head 1 on"],
             &["each wrong column has a number of its own added", "the bias is wrong, at head 1 (or from column 64 on"],
-            &["the bias of the column modulo 64 is added (one-tile-wrong:row=0,", "column=64,columns=192)"],
-            &["the bias of the column modulo 64 is added (one-head-wrong:head=1)"],
+            &["the bias of the column modulo 64 is added"],
         ],
         |_, n, _| bias(n, &[Role::Key, Role::Query]),
         |s| {
