@@ -3,7 +3,7 @@
 //! concludes.
 
 use super::judge::own_status;
-use super::{Global, Local, Policy, Side, StageResult, Status, global, residuals, rows};
+use super::{Global, Local, Policy, Side, StageResult, global, residuals, rows};
 use crate::capture::{Capture, Filter, Stored};
 use crate::oracle::Oracle;
 use crate::progress::Progress;
@@ -62,11 +62,22 @@ impl Measured {
         self.subject.iter().chain(&self.reference).any(|l| l.ok() && (l.bad_rows > 0 || l.first_bad.is_some()))
     }
 
-    /// As the verdict has it, before anything is concluded.
-    fn result(mut self, graph: &Graph, node: &Node, alone: bool) -> StageResult {
-        for (local, passed) in [&mut self.subject, &mut self.reference].into_iter().zip(self.passed) {
-            local.iter_mut().for_each(|local| local.passed.clone_from(&passed));
+    /// Of a stage that was not judged.
+    fn nothing(stage: StageId) -> Self {
+        Self {
+            stage,
+            subject: None,
+            reference: None,
+            global: None,
+            passed: Default::default(),
+            values: [None; 2],
+            formats: [0; 2],
+            seconds: 0.0,
         }
+    }
+
+    /// As the verdict has it, before anything is concluded.
+    fn result(self, graph: &Graph, node: &Node, alone: bool) -> StageResult {
         StageResult {
             id: node.id,
             status: own_status(self.subject.as_ref(), self.reference.as_ref(), alone),
@@ -97,16 +108,12 @@ pub(super) fn stages(
         }
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
         progress("judging against f64", done, asked.len());
-        let passed = |local: &Option<Local>| local.as_ref().map(|l| l.passed.clone()).unwrap_or_default();
         Measured {
-            stage: node.id,
-            passed: [passed(&of_subject), passed(&of_reference)],
             global: global::compare(node, subject.capture, reference.capture, filter),
             subject: of_subject,
             reference: of_reference,
-            values: [None; 2],
-            formats: [0; 2],
             seconds: start.elapsed().as_secs_f64(),
+            ..Measured::nothing(node.id)
         }
     };
     asked.par_iter().map(one).collect()
@@ -127,6 +134,8 @@ pub fn measure(
     let mut all = stages(oracle, &asked, &sides, filter, policy, progress);
     let digests = sides.map(|side| Digests::of(&oracle.graph, side.capture));
     all.par_iter_mut().zip(&asked).for_each(|(measured, node)| {
+        let passed = |local: &Option<Local>| local.as_ref().map(|l| l.passed.clone()).unwrap_or_default();
+        measured.passed = [passed(&measured.subject), passed(&measured.reference)];
         measured.values = [0, 1].map(|i| digests[i].values(&oracle.graph, sides[i].capture, node));
         measured.formats = sides.map(|side| formats(&oracle.graph, side.capture, node));
     });
@@ -207,17 +216,7 @@ pub(super) fn results(
     let by_stage: HashMap<StageId, &Measured> = measured.iter().map(|m| (m.stage, m)).collect();
     let one = |node: &&Node| {
         let Some(measured) = by_stage.get(&node.id) else {
-            return Ok(StageResult {
-                id: node.id,
-                status: Status::Missing,
-                inputs: node.reads().map(|i| graph.nodes[i].id).collect(),
-                origin: false,
-                unread: false,
-                subject: None,
-                reference: None,
-                global: None,
-                seconds: 0.0,
-            });
+            return Ok(Measured::nothing(node.id).result(graph, node, false));
         };
         for (i, side) in sides.iter().enumerate() {
             ensure!(
@@ -235,7 +234,12 @@ pub(super) fn results(
                 SIDES[i]
             );
         }
-        Ok((*measured).clone().result(graph, node, false))
+        let mut measured = (*measured).clone();
+        // A report does not tell them, so that they stand beside it.
+        for (local, passed) in [&mut measured.subject, &mut measured.reference].into_iter().zip(&measured.passed) {
+            local.iter_mut().for_each(|local| local.passed.clone_from(passed));
+        }
+        Ok(measured.result(graph, node, false))
     };
     // The first in graph order is told, whichever is looked at first.
     asked.par_iter().map(one).collect::<Vec<_>>().into_iter().collect()
