@@ -3,7 +3,7 @@
 use crate::formats::{Format, Formats, OfStages, name_or_map};
 use anyhow::{Result, ensure};
 use qdiff_engine::model::{Graph, Weight, WeightSource};
-use qdiff_engine::ops::{Op, half_sum};
+use qdiff_engine::ops::{Attention, Op, Softmax, half_sum};
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -72,30 +72,45 @@ pub enum Named {
     Bf16,
     /// The same, with the residual stream in f32.
     Bf16ResidualF32,
+    /// That of vLLM and SGLang in f16: as PyTorch's, but the residual is summed in f32, and so is all that flash attention
+    /// computes, save for the weights, which become f16 before they are divided by their sum.
+    F16Flash,
+    /// The same in bf16.
+    Bf16Flash,
 }
 
 impl Named {
     /// Every one of them.
-    pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::Bf16ResidualF32];
+    pub const ALL: [Self; 6] =
+        [Self::F32, Self::F16, Self::Bf16, Self::Bf16ResidualF32, Self::F16Flash, Self::Bf16Flash];
 
     /// Spelled out: tensors, results and cache in the format; sums in f32, or in what tensor cores have for it.
     pub fn arithmetic(self) -> Arithmetic {
-        let (number, residual) = match self {
+        // Of these ops the names alone are meant.
+        let scores = Op::AttnScores(Attention { n_heads: 1, n_kv_heads: 1, head_dim: 1 });
+        let of_flash = [Op::Residual, scores, Op::AttnWeights(Softmax { scale: 1.0 })];
+        let residual = [Op::Embed, Op::Residual];
+        let (number, wide): (_, &[Op]) = match self {
             Self::F32 => return Arithmetic::default(),
-            Self::F16 => (Number::F16, Number::F16),
-            Self::Bf16 => (Number::Bf16, Number::Bf16),
-            Self::Bf16ResidualF32 => (Number::Bf16, Number::F32),
+            Self::F16 => (Number::F16, &[]),
+            Self::Bf16 => (Number::Bf16, &[]),
+            Self::Bf16ResidualF32 => (Number::Bf16, &residual),
+            Self::F16Flash => (Number::F16, &of_flash),
+            Self::Bf16Flash => (Number::Bf16, &of_flash),
         };
-        let outputs = if residual == number {
+        let outputs = if wide.is_empty() {
             Formats::All(number.into())
         } else {
-            let stream = [Op::Embed, Op::Residual].map(|op| (op.name().to_owned(), residual.into()));
-            Formats::Each(OfStages { default: number.into(), ops: stream.into(), ..OfStages::default() })
+            let ops = wide.iter().map(|op| (op.name().to_owned(), Format::F32)).collect();
+            Formats::Each(OfStages { default: number.into(), ops, ..OfStages::default() })
         };
         let accumulation = Accumulation::TensorCores;
+        let flash = matches!(self, Self::F16Flash | Self::Bf16Flash);
+        let context = if flash { number.format() } else { ActivationFormat::F32 };
+        let attention = AttentionRule { context, accumulation, flash, ..AttentionRule::default() };
         Arithmetic {
             linear: vec![LinearRule { accumulation, ..LinearRule::default() }],
-            attention: vec![AttentionRule { accumulation, ..AttentionRule::default() }],
+            attention: vec![attention],
             kv: number,
             functions: Functions::Precise,
             parameters: number.into(),
@@ -111,6 +126,8 @@ impl fmt::Display for Named {
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
             Self::Bf16ResidualF32 => "bf16-residual-f32",
+            Self::F16Flash => "f16-flash",
+            Self::Bf16Flash => "bf16-flash",
         })
     }
 }
@@ -152,6 +169,10 @@ pub struct AttentionRule {
     pub context: ActivationFormat,
     /// What both products are summed in.
     pub accumulation: Accumulation,
+    /// Whether the weights become that before they are divided by their sum, as in flash attention: then how each is
+    /// rounded does not follow from its own value.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub flash: bool,
 }
 
 /// A number type for storing.

@@ -1,4 +1,5 @@
-//! Engines that compute in bf16 or f16 as PyTorch does: every operation's result is rounded, sums are f32. With faults of
+//! Engines that compute in bf16 or f16: as PyTorch does, where every operation's result is rounded and sums
+//! are f32, or with a flash attention. With faults of
 //! their own, on request.
 //!
 //! As [`crate::variants`], it shares no arithmetic with the engine or the checks: rounding is that of the crate `half`, and
@@ -80,9 +81,14 @@ impl<'a> Engine<'a> {
     fn r(&self, x: f32) -> f32 {
         match self.named {
             Named::F32 => x,
-            Named::F16 => f16::from_f32(x).to_f32(),
-            Named::Bf16 | Named::Bf16ResidualF32 => bf16::from_f32(x).to_f32(),
+            Named::F16 | Named::F16Flash => f16::from_f32(x).to_f32(),
+            Named::Bf16 | Named::Bf16ResidualF32 | Named::Bf16Flash => bf16::from_f32(x).to_f32(),
         }
+    }
+
+    /// Whether scores and weights are f32, and the weights are rounded before they are divided by their sum.
+    fn flash(&self) -> bool {
+        matches!(self.named, Named::F16Flash | Named::Bf16Flash)
     }
 
     fn row(&self, node: &Node, row: usize) -> Vec<f32> {
@@ -181,7 +187,8 @@ impl<'a> Engine<'a> {
                 let mut y = Tensor::zeros(vec![a.n_heads, tokens, keys]);
                 for (i, s) in y.data.iter_mut().enumerate() {
                     let (h, t, n) = (i / (tokens * keys), i / keys % tokens, i % keys);
-                    *s = out(dot(&x[0].row(t)[h * d..][..d], &x[1].row(n)[a.kv_head(h) * d..][..d]));
+                    let sum = dot(&x[0].row(t)[h * d..][..d], &x[1].row(n)[a.kv_head(h) * d..][..d]);
+                    *s = if self.flash() { sum * by } else { out(sum) };
                 }
                 y
             }
@@ -190,11 +197,12 @@ impl<'a> Engine<'a> {
                 let mut y = Tensor::zeros(x[0].shape.clone());
                 for (r, (y, s)) in y.data.chunks_mut(keys).zip(x[0].data.chunks(keys)).enumerate() {
                     let seen = positions[r % tokens] + 1;
-                    let z: Vec<f32> = s[..seen].iter().map(|s| self.r(s * softmax.scale as f32)).collect();
+                    let scaled = s[..seen].iter().map(|s| s * softmax.scale as f32);
+                    let z: Vec<f32> = scaled.map(|z| if self.flash() { z } else { self.r(z) }).collect();
                     let top = z.iter().fold(f32::NEG_INFINITY, |m, z| m.max(*z));
                     let e: Vec<f32> = z.iter().map(|z| (z - top).exp()).collect();
                     let sum: f32 = e.iter().sum();
-                    y.iter_mut().zip(e).for_each(|(y, e)| *y = out(e / sum));
+                    y.iter_mut().zip(e).for_each(|(y, e)| *y = if self.flash() { e / sum * by } else { out(e / sum) });
                 }
                 y
             }
@@ -204,7 +212,15 @@ impl<'a> Engine<'a> {
                 for (i, y) in y.data.iter_mut().enumerate() {
                     let (t, h, at) = (i / (a.n_heads * d), i / d % a.n_heads, i % d);
                     let v: Vec<f32> = (0..keys).map(|n| x[1].row(n)[a.kv_head(h) * d + at]).collect();
-                    let sum = dot(&x[0].data[(h * tokens + t) * keys..][..keys], &v);
+                    let weights = &x[0].data[(h * tokens + t) * keys..][..keys];
+                    let sum = if self.flash() {
+                        // The largest is the reciprocal of the sum of the exponentials.
+                        let most = weights.iter().fold(0f32, |m, w| m.max(*w));
+                        let powers: Vec<f32> = weights.iter().map(|w| self.r(w / most)).collect();
+                        dot(&powers, &v) * most
+                    } else {
+                        dot(weights, &v)
+                    };
                     *y = out(match bug {
                         Some(Bug::Head(by)) if h == 0 => sum * by,
                         _ => sum,
@@ -214,7 +230,7 @@ impl<'a> Engine<'a> {
             }
             Op::Residual => {
                 let sums = x[0].data.iter().zip(&x[1].data).map(|(a, b)| a + b);
-                let plain = self.named == Named::Bf16ResidualF32;
+                let plain = self.named == Named::Bf16ResidualF32 || self.flash();
                 like(x[0], sums.map(|s| if plain { s * by } else { out(s) }).collect())
             }
             Op::SwiGlu => {

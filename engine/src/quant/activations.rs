@@ -51,6 +51,26 @@ pub enum ActivationFormat {
 }
 
 impl ActivationFormat {
+    /// Most that becoming it changes a value by, as a share of the value; `None` where nothing is changed, or where values
+    /// share a scale.
+    pub fn unit(self) -> Option<f64> {
+        let bits = match self {
+            Self::F16 | Self::Tf32 => 11,
+            Self::Tf32Truncated => 10,
+            Self::Bf16 => 8,
+            Self::F32
+            | Self::Q8_0
+            | Self::Q8_0Ref
+            | Self::Q8_1
+            | Self::Q8K
+            | Self::Q8KAway
+            | Self::Q8_1Mmvq
+            | Self::Q8_1MmqD4
+            | Self::Q8_1MmqDs4 => return None,
+        };
+        Some(f64::powi(2.0, -bits))
+    }
+
     /// Elements that share a scale (1 where there is none); the length of an activation row must be a multiple of it.
     pub fn block_size(self) -> usize {
         match self {

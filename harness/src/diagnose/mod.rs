@@ -6,7 +6,7 @@ mod solve;
 mod sums;
 mod through;
 
-pub use solve::{Confidence, Solution};
+pub use solve::{Confidence, Solution, UNEXPLAINED};
 
 use crate::capture::{Capture, Filter};
 use crate::mutations::{CauseId, Explains, Mutation, catalogue, told};

@@ -74,7 +74,13 @@ fn rules(format: &Format) -> Vec<LinearRule> {
 fn attention(kv: Number) -> Vec<AttentionRule> {
     use Accumulation::TensorCores;
     use ActivationFormat::{Bf16, F16, F32, Tf32, Tf32Truncated};
-    let rule = |up_to, scores, context, accumulation| AttentionRule { up_to, scores, context, accumulation };
+    let rule = |up_to, scores, context, accumulation| AttentionRule {
+        up_to,
+        scores,
+        context,
+        accumulation,
+        ..AttentionRule::default()
+    };
     match kv {
         Number::F32 => vec![
             rule(Some(MMVF_F32), F32, F32, Accumulation::F32),

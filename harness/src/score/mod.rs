@@ -9,12 +9,14 @@
 #[cfg(feature = "faults")]
 mod cuda;
 pub mod faults;
+mod regrade;
 mod run;
 mod sampling;
 mod source;
 
 #[cfg(feature = "faults")]
 pub use cuda::{CUDA, CUDA_FAST, CUDA_KERNELS, FUSED_KERNELS};
+pub use regrade::regrade;
 pub use run::ScoreRun;
 pub use sampling::Sampling;
 pub use source::{FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT};

@@ -275,14 +275,23 @@ fn told(finding: &Finding) -> String {
 
 /// What that is worth, where a right explanation has all fragments of one of these sets.
 fn worth(finding: &Finding, right: &[&[&str]]) -> Worth {
-    let text = told(finding).to_lowercase();
-    let is_right = right.iter().any(|set| set.iter().all(|fragment| text.contains(fragment)));
     let by_value = finding.cause.as_ref().filter(|c| c.kind != Explains::Place);
     match (&finding.solution, by_value) {
         (None, None) => Worth::Location,
-        (Some(s), _) if s.confidence == Confidence::Consistent && is_right => Worth::Consistent,
-        _ if is_right => Worth::Right,
-        _ => Worth::False,
+        (solution, _) => {
+            let proved = solution.as_ref().is_none_or(|s| s.confidence == Confidence::Proved);
+            graded(&told(finding), proved, right)
+        }
+    }
+}
+
+/// What a sentence on a cause is worth.
+pub(super) fn graded(told: &str, proved: bool, right: &[&[&str]]) -> Worth {
+    let text = told.to_lowercase();
+    match (right.iter().any(|set| set.iter().all(|fragment| text.contains(fragment))), proved) {
+        (true, true) => Worth::Right,
+        (true, false) => Worth::Consistent,
+        (false, _) => Worth::False,
     }
 }
 

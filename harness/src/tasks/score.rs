@@ -4,12 +4,15 @@ use super::Console;
 use super::request::ThreadsRequest;
 use super::values;
 use crate::arithmetic::Number;
+use crate::input;
 use crate::loaded::LoadedModel;
 use crate::machine::Machine;
 use crate::prompts::{self, Style};
-use crate::score::{Clean, FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun};
+use crate::score::{
+    Clean, FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun, regrade,
+};
 use crate::verdict::CheckMode;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use qdiff_engine::model::{Node, Role};
 use qdiff_engine::ops::Op;
@@ -44,6 +47,9 @@ pub struct ScoreRequest {
     /// How linear layers are checked: `probe` shows what probes lose, of prompts too short to need them
     #[arg(long, value_name = "MODE", value_enum, default_value_t = CheckMode::Full, help_heading = "What is judged")]
     pub check: CheckMode,
+    /// Run nothing: grade again what an earlier score (its JSON) tells of bugs that stand in no catalogue
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "quick"], help_heading = "What is judged")]
+    pub regrade: Option<PathBuf>,
     #[command(flatten)]
     pub threads: ThreadsRequest,
 }
@@ -74,6 +80,11 @@ impl ScoreSubject {
 /// # Errors
 /// Whatever keeps a model from being run; a card or a build that lacks the CUDA engine's faults.
 pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
+    if let Some(path) = &request.regrade {
+        let mut score = earlier(path)?;
+        regrade(&mut score);
+        return Ok(score);
+    }
     let threads = request.threads.apply()?;
     let start = Instant::now();
     let mut tally = Tally {
@@ -99,6 +110,13 @@ pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
     }
     (console.progress)("score", 1, 1);
     Ok(Score { seconds: start.elapsed().as_secs_f64(), ..tally.score })
+}
+
+fn earlier(path: &Path) -> Result<Score> {
+    let shown = path.display();
+    let bytes = input::bytes(path, input::REPORT).with_context(|| format!("cannot read {shown}"))?;
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("{shown} is no score that `qdiff mutations score --json` wrote"))
 }
 
 /// What kind of models the faults are planted in, and on which card.

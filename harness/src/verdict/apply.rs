@@ -97,7 +97,12 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
             source: &parameters,
             weights: &node.weights,
         };
-        let rounded: Vec<_> = operands.iter().map(|x| x.rounded(format)).collect();
+        let flash = attention.flash && matches!(node.op, Op::AttnContext(_));
+        let rounded = operands.iter().enumerate().map(|(i, x)| match i {
+            0 if flash => x.rounded_at_a_scale(format),
+            _ => x.rounded(format),
+        });
+        let rounded: Vec<_> = rounded.collect();
         let inputs: Vec<&Tensor<f64>> = rounded.iter().map(|(x, _)| x).collect();
         let narrow = source.side.capture.rounding.output(node.id);
         let mut deltas: Vec<Option<&[f32]>> = rounded.iter().map(|(_, d)| d.as_deref()).collect();

@@ -169,6 +169,18 @@ impl Operand<'_> {
         let delta = delta.map(|d| quant::uncertainty(format, &narrow, Some(d)));
         (value, delta)
     }
+
+    /// Where it becomes `format` at a scale that is not its own, such as the weights of flash attention, which are divided
+    /// by their sum later: as it is, uncertain by half a step of the format.
+    pub(super) fn rounded_at_a_scale(&self, format: ActivationFormat) -> (Tensor<f64>, Option<Vec<f32>>) {
+        let Some(unit) = format.unit() else { return self.rounded(format) };
+        let (shape, value) = (self.shape().to_vec(), self.wide().into_owned());
+        let mut delta: Vec<f32> = value.iter().map(|v| (v.abs() * unit) as f32).collect();
+        if let Some(own) = self.delta() {
+            widen(&mut delta, own.to_vec());
+        }
+        (Tensor { shape, data: value }, Some(delta))
+    }
 }
 
 impl<'a> Source<'a> {

@@ -15,14 +15,10 @@ def named(package, name):
 
 
 def arithmetic(dtype):
-    """What an engine of this dtype of torch computes in, as a manifest declares it. The fused norms read the sum of the
-    residual in f32, before it is rounded to the one that they give."""
+    """The name of what an engine of this dtype of torch computes in. The fused norms read the sum of the residual in f32, before it
+    is rounded to the one that they give; scores are f32, and weights are rounded before they are divided by their sum."""
     held = FORMATS[str(dtype).removeprefix("torch.")]
-    if held == "f32":
-        return held
-    accumulation = [{"accumulation": "tensor_cores"}]
-    return {"linear": accumulation, "attention": accumulation, "kv": held, "parameters": held,
-            "outputs": {"default": held, "ops": {"residual": "f32"}}}
+    return held if held == "f32" else f"{held}-flash"
 
 
 class Batches:

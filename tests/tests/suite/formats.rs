@@ -57,7 +57,7 @@ fn a_right_capture_in_a_narrow_format_matches() {
 const PROMPTS: [(&[u32], &[u32]); 2] = [(&[1, 39, 68, 75, 75, 78, 90, 3, 41], &[12, 13]), (&[17, 60, 21], &[])];
 
 /// The arithmetics narrower than f32 that have names.
-const NARROW: [Named; 3] = [Named::F16, Named::Bf16, Named::Bf16ResidualF32];
+const NARROW: [Named; 5] = [Named::F16, Named::Bf16, Named::Bf16ResidualF32, Named::F16Flash, Named::Bf16Flash];
 
 /// The models of these tests: small ones of several seeds and head widths, and one with massive activations.
 fn models(folder: &Folder) -> Vec<LoadedModel> {

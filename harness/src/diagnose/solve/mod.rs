@@ -41,6 +41,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
+/// How a sentence ends that gives the wrong elements and does not say why others are right.
+pub const UNEXPLAINED: &str = "elements that it would change";
+
 /// How far a solution is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -283,7 +286,7 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>, known: &[String]) -> Option<Solution>
             None if law.parts => (None, Confidence::Proved),
             None => {
                 let all = wrong.len() + spared.len();
-                let when = format!("in {} of the {all} elements that it would change", wrong.len());
+                let when = format!("in {} of the {all} {UNEXPLAINED}", wrong.len());
                 (Some(when), Confidence::Consistent)
             }
         }
