@@ -89,7 +89,10 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "powers-keep-the-old-maximum",
         "when the maximum moves from one tile of 32 keys to the next, what came before is not rescaled",
-        &[&["weights", "not rescaled", "tiles of 32"]],
+        &[
+            &["weights", "not rescaled", "tiles of 32"],
+            &["exponentials are of the largest score up to", "not rescaled", "as their sum is", "in tiles of 32 keys"],
+        ],
     ),
     bug(
         "power-in-half",
@@ -145,7 +148,12 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "value-ring-of-128-keys",
         "keys from 128 on are weighted with the value 128 before",
-        &[&["value", "128 before"], &["modulo 128"], &["value", "key 128"]],
+        &[
+            &["value", "128 before"],
+            &["modulo 128"],
+            &["value", "key 128"],
+            &["the value of the key k mod 128 for key k is taken"],
+        ],
     ),
     bug(
         "third-accumulator-lost",
