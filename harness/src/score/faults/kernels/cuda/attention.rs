@@ -37,10 +37,10 @@ pub(super) const BUGS: &[CudaBug] = &[
         "key-tail-takes-the-query-before",
         "keys beyond the last whole 8 meet the query of the token before",
         &[
-            &["query of the token before", "144"],
-            &["query", "token 1 before"],
+            &["query", "before in the part", "144"],
+            &["query", "token before", "144", "prefill only"],
+            &["query", "token 1 before", "144", "prefill only"],
             &["query", "row before", "144"],
-            &["token 1 before", "key 144"],
         ],
     ),
     bug(
@@ -102,7 +102,12 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "odd-rows-divide-by-the-sum-before",
         "in odd rows of a step the sum is that of the row before",
-        &[&["sum", "token 1 before", "odd"], &["sum", "token before", "odd"], &["sum", "row before", "odd"]],
+        &[
+            &["sum", "before in the part", "odd"],
+            &["sum", "token before", "odd", "prefill only"],
+            &["sum", "token 1 before", "odd", "prefill only"],
+            &["sum", "row before", "odd"],
+        ],
     ),
     bug(
         "scale-of-wider-heads",
