@@ -37,10 +37,10 @@ pub(super) const BUGS: &[CudaBug] = &[
         "key-tail-takes-the-query-before",
         "keys beyond the last whole 8 meet the query of the token before",
         &[
-            &["query of the token before", "144"],
-            &["query", "token 1 before"],
+            &["query", "before in the part", "144"],
+            &["query", "token before", "144", "prefill only"],
+            &["query", "token 1 before", "144", "prefill only"],
             &["query", "row before", "144"],
-            &["token 1 before", "key 144"],
         ],
     ),
     bug(
@@ -89,7 +89,10 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "powers-keep-the-old-maximum",
         "when the maximum moves from one tile of 32 keys to the next, what came before is not rescaled",
-        &[&["weights", "not rescaled", "tiles of 32"]],
+        &[
+            &["weights", "not rescaled", "tiles of 32"],
+            &["exponentials are of the largest score up to", "not rescaled", "as their sum is", "in tiles of 32 keys"],
+        ],
     ),
     bug(
         "power-in-half",
@@ -99,7 +102,12 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "odd-rows-divide-by-the-sum-before",
         "in odd rows of a step the sum is that of the row before",
-        &[&["sum", "token 1 before", "odd"], &["sum", "token before", "odd"], &["sum", "row before", "odd"]],
+        &[
+            &["sum", "before in the part", "odd"],
+            &["sum", "token before", "odd", "prefill only"],
+            &["sum", "token 1 before", "odd", "prefill only"],
+            &["sum", "row before", "odd"],
+        ],
     ),
     bug(
         "scale-of-wider-heads",
@@ -145,7 +153,12 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "value-ring-of-128-keys",
         "keys from 128 on are weighted with the value 128 before",
-        &[&["value", "128 before"], &["modulo 128"], &["value", "key 128"]],
+        &[
+            &["value", "128 before"],
+            &["modulo 128"],
+            &["value", "key 128"],
+            &["the value of the key k mod 128 for key k is taken"],
+        ],
     ),
     bug(
         "third-accumulator-lost",

@@ -74,7 +74,13 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "keys-beyond-whole-fours-left-out",
         "in decode steps keys of a split beyond its last whole four are left out",
-        &[&["missing", "148"], &["missing", "tiles of 4"], &["missing", "whole 4"], &["missing", "last", "mod 4"]],
+        &[
+            &["missing", "148"],
+            &["missing", "tiles of 4"],
+            &["missing", "whole 4"],
+            &["missing", "last", "mod 4"],
+            &["the keys after the last whole tile of 4 are missing", "decode steps"],
+        ],
     ),
     bug(
         "factors-of-the-other-head",
@@ -100,7 +106,13 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "groups-added-in-half",
         "in decode steps the sums of 32 products are rounded to f16",
-        &[&["sums", " in f16"], &["sums", " to f16"], &["sums of 32", "f16"], &["accumulat", "f16"]],
+        &[
+            &["sums", " in f16"],
+            &["sums", " to f16"],
+            &["sums of 32", "f16"],
+            &["accumulat", "f16"],
+            &["each sum of 32 inputs is rounded to f16", "decode steps"],
+        ],
     ),
     bug(
         "last-lane-of-four-lost",
