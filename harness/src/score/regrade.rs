@@ -10,15 +10,21 @@ use crate::diagnose::UNEXPLAINED;
 /// does a bug that is not known any more.
 pub fn regrade(score: &mut Score) {
     for case in score.groups.iter_mut().filter(|g| g.unlisted).flat_map(|g| &mut g.cases) {
-        let name = &case.fault.mutation;
-        let listed = kernels::all().find(|bug| bug.name == *name).map(|bug| bug.told);
-        let Some(right) = listed.or_else(|| kernels::cuda::find(name).map(|bug| bug.told)) else { continue };
+        let Some(right) = right(&case.fault.mutation) else { continue };
         let Some(told) = case.told.as_ref().filter(|_| case.worth.is_some_and(|w| w != Worth::Location)) else {
             continue;
         };
         let worth = graded(told, !told.contains(UNEXPLAINED), right);
         (case.worth, case.cause_right) = (Some(worth), worth == Worth::Right);
     }
+}
+
+/// What a right explanation of a bug has; of bugs of CUDA kernels only a build with the feature `faults` knows.
+fn right(name: &str) -> Option<kernels::Told> {
+    let listed = kernels::all().find(|bug| bug.name == name).map(|bug| bug.told);
+    #[cfg(feature = "faults")]
+    let listed = listed.or_else(|| kernels::cuda::find(name).map(|bug| bug.told));
+    listed
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use qdiff::formats::Format;
 use qdiff::loaded::LoadedModel;
 use qdiff::oracle::Oracle;
 use qdiff::verdict::Status;
-use qdiff_engine::model::Role;
+use qdiff_engine::model::{Node, Role};
 use qdiff_engine::ops::Op;
 use qdiff_engine::quant::GgmlType;
 use qdiff_tests::false_alarms::write_model;
@@ -105,6 +105,26 @@ fn a_right_engine_of_a_declared_arithmetic_matches() {
         }
     }
     println!("worst share used {:.2} ({}); {inconclusive} rows inconclusive, {rows} judged", worst.0, worst.1);
+}
+
+/// Of a flash attention there is nothing between rotated queries and its result to be had; all of it is judged.
+#[test]
+fn flash_attention_is_judged_without_what_it_never_writes() {
+    let folder = empty();
+    let inside = |n: &&Node| matches!(n.op, Op::KvCache(_) | Op::AttnScores(_) | Op::AttnWeights(_));
+    for (m, opened) in models(&folder).iter().enumerate() {
+        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
+        let left_out: Vec<&str> = oracle.graph.nodes.iter().filter(inside).map(|n| n.id.name).collect();
+        for (named, tokens) in [Named::F16Flash, Named::Bf16Flash].into_iter().flat_map(|n| PROMPTS.map(|p| (n, p))) {
+            let judged = |bug| Run::new(&oracle, (named, bug), tokens).judge(&oracle, (named, None), &left_out);
+            let right = judged(None);
+            assert!(right.origins().is_empty(), "model {m}, {named}: {:?}", right.origins()[0].id);
+            assert_eq!(right.coverage.judged, right.coverage.asked, "model {m}, {named}");
+            let wrong: Vec<_> = judged(Some(Bug::Head(0.9))).origins().iter().map(|s| s.id).collect();
+            let planted = oracle.graph.nodes.iter().enumerate().filter(|n| Bug::Head(0.9).at(*n));
+            assert_eq!(wrong, planted.map(|(_, n)| n.id).collect::<Vec<_>>(), "model {m}, {named}");
+        }
+    }
 }
 
 /// The same of an engine of f32 whose values are stored in a narrow format.
