@@ -14,7 +14,7 @@ use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::progress::Progress;
 use crate::verdict::{
-    DESCRIBED, Evidence, Expected, Policy, Side, StageResult, TRIED, Verdict, assembled, describe, excerpt,
+    DESCRIBED, Evidence, Expected, Policy, Segment, Side, StageResult, TRIED, Verdict, assembled, describe, excerpt,
     products_beyond, settle_all, written,
 };
 use fit::{Fit, Scope, fit};
@@ -295,6 +295,7 @@ impl Searcher<'_> {
 
     /// What explains a segment by stages that were not captured.
     fn inside(&self, e: &Evidence<'_>, (before, part): (f64, bool), known: &[through::Key]) -> Option<Finding> {
+        Segment::of(e.node, &e.oracle.graph, self.subject.capture)?;
         // Attention takes all rows before.
         let whole = part.then(|| self.evidence(e.node, self.subject.capture));
         let found = through::through(self, whole.as_ref().unwrap_or(e), known)?;

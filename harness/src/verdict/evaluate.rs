@@ -100,9 +100,9 @@ pub(crate) fn outputs(
 }
 
 /// Some rows of every weight.
-struct SomeOutputs<'a> {
-    source: &'a dyn WeightSource,
-    outputs: Range<usize>,
+pub(super) struct SomeOutputs<'a> {
+    pub(super) source: &'a dyn WeightSource,
+    pub(super) outputs: Range<usize>,
 }
 
 impl WeightSource for SomeOutputs<'_> {

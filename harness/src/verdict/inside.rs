@@ -4,7 +4,7 @@
 //! differs: on all tokens as far as tokens see each other, and after that on as few rows as are asked for.
 
 use super::apply::{State, apply};
-use super::evaluate::{Expected, Valued, put};
+use super::evaluate::{Expected, SomeOutputs, Valued, put};
 use super::evidence::part;
 use super::operands::{Computed, Side, Source, Stage};
 use super::segment::{Plan, plan};
@@ -14,8 +14,9 @@ use crate::oracle::Oracle;
 use qdiff_engine::model::fault::FaultyWeights;
 use qdiff_engine::model::{Node, WeightSource};
 use qdiff_engine::ops::{Op, Tensor};
+use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 /// Elements that a segment may have.
 const ELEMENTS: usize = 1 << 25;
@@ -108,45 +109,124 @@ impl<'a> Inside<'a> {
         self.rest(node, &rest, &rows.capture, few)
     }
 
-    /// Whether nodes differ only up to the last that sees other tokens: what follows is then evaluated for many ways at
-    /// once, by [`Self::many`].
-    pub(crate) fn is_early(&self, others: &Otherwise) -> bool {
-        let end = self.nodes().filter(|&i| crosses(&self.oracle.graph.nodes[i])).max();
-        end.is_some_and(|end| Some(end) != self.nodes().max() && others.keys().all(|&i| i <= end))
+    /// The last node that sees other tokens.
+    fn end(&self) -> Option<usize> {
+        self.nodes().filter(|&i| crosses(&self.oracle.graph.nodes[i])).max()
     }
 
-    /// What the last node gives in one row, of step `step`, for each of several ways that are early: a row each.
-    pub(crate) fn many(&self, ways: &[&Otherwise], (step, row): (usize, usize)) -> Option<Valued> {
+    /// Whether the last node sees one token alone, so that [`Self::many`] tells what it gives.
+    pub(crate) fn ends_token_by_token(&self) -> bool {
+        !crosses(self.node)
+    }
+
+    /// Whether nodes differ only up to the last that sees other tokens.
+    pub(crate) fn is_early(&self, others: &Otherwise) -> bool {
+        self.ends_token_by_token() && self.end().is_some_and(|end| others.keys().all(|&i| i <= end))
+    }
+
+    /// What the last node gives in one row, of step `step`, for each of several ways; nothing of those that need what is
+    /// not at hand. Nodes that ways leave as they are take one pass over their weights for all of these ways. Of `some`
+    /// columns alone, where these are asked for: then nothing of ways that make the last layer by themselves.
+    pub(crate) fn many(
+        &self, ways: &[&Otherwise], (step, row): (usize, usize), some: Option<&Range<usize>>,
+    ) -> Vec<Option<Valued>> {
         let graph = &self.oracle.graph;
-        let end = self.nodes().filter(|&i| crosses(&graph.nodes[i])).max()?;
-        let rest: Vec<usize> = self.nodes().filter(|&i| i > end).collect();
+        let end = self.end();
+        let rest: Vec<usize> = self.nodes().filter(|&i| Some(i) > end).collect();
         let of = &self.capture.steps[step];
-        let mut one = Step { index: of.index, ..Step::new(of.first, of.tokens.clone()) };
-        one.kept = Some(vec![of.offset(row); ways.len()]);
-        let mut stacked: HashMap<usize, Valued> = HashMap::new();
-        for i in self.read_by(&rest) {
-            if let Some(given) = of.stages.get(&graph.nodes[i].id) {
-                let ranges = vec![row..row + 1; ways.len()];
-                one.stages.insert(graph.nodes[i].id, self.capture.store.keep(given.parts(0, &ranges)));
-            }
-        }
-        for others in ways {
-            let differ = self.differ(others);
-            let values = self.up_to(others, differ.into_iter().filter(|&i| i <= end));
-            for i in self.read_by(&rest).filter(|&i| !one.stages.contains_key(&graph.nodes[i].id)) {
+        let read: Vec<usize> = self.read_by(&rest).filter(|&i| !of.stages.contains_key(&graph.nodes[i].id)).collect();
+        let before = |others: &Otherwise| -> Option<HashMap<usize, Valued>> {
+            let values = self.up_to(others, self.differ(others).into_iter().filter(|&i| Some(i) <= end));
+            let cut = |&i: &usize| {
                 let (value, bound) = values.get(i)?[step].as_ref()?;
                 let width = value.row_len();
-                let (all, bounds) = stacked.entry(i).or_default();
-                all.shape = vec![all.data.len() / width + 1, width];
-                all.data.extend_from_slice(value.data.get(row * width..(row + 1) * width)?);
-                bounds.extend_from_slice(&bound[row * width..(row + 1) * width]);
+                let at = row * width..(row + 1) * width;
+                let value = Tensor { shape: vec![1, width], data: value.data.get(at.clone())?.to_vec() };
+                Some((i, (value, bound[at].to_vec())))
+            };
+            read.iter().map(cut).collect()
+        };
+        let by_columns = some.map_or_else(Vec::new, |_| self.by_columns(&rest));
+        let told =
+            |others: &Otherwise| by_columns.iter().all(|i| others.get(i).is_none_or(|n| n.faults.compute.is_none()));
+        let mut known: Vec<Option<HashMap<usize, Valued>>> =
+            ways.iter().map(|others| told(others).then(|| before(others)).flatten()).collect();
+        for i in rest {
+            // Of ways that know all that the node is made of.
+            let going: Vec<usize> = (0..ways.len()).filter(|&w| known[w].is_some()).collect();
+            let (own, usual): (Vec<usize>, Vec<usize>) = going.into_iter().partition(|&w| ways[w].contains_key(&i));
+            let at = |w: usize| known[w].as_ref().expect("it goes on");
+            let some = some.filter(|_| by_columns.contains(&i));
+            let all = self.rows_of(&graph.nodes[i], (of, row), &usual.iter().map(|&w| at(w)).collect::<Vec<_>>(), some);
+            let each = own.par_iter().map(|&w| self.rows_of(&ways[w][&i], (of, row), &[at(w)], some)?.pop());
+            let each: Vec<Option<Valued>> = each.collect();
+            let all = all.map_or_else(|| vec![None; usual.len()], |all| all.into_iter().map(Some).collect());
+            for (w, made) in usual.into_iter().zip(all).chain(own.into_iter().zip(each)) {
+                match (made, &mut known[w]) {
+                    (Some(made), Some(known)) => drop(known.insert(i, made)),
+                    (None, known) => *known = None,
+                    (Some(_), None) => {}
+                }
             }
+        }
+        let last = graph.index(self.node.id);
+        known.into_iter().map(|known| known?.remove(&last?)).collect()
+    }
+
+    /// Nodes at the end of `rest` of which a column is made by itself: the last layer, and a sum that it goes into.
+    fn by_columns(&self, rest: &[usize]) -> Vec<usize> {
+        let nodes = &self.oracle.graph.nodes;
+        let of_layer = |i: &&usize| nodes[**i].op == Op::Linear;
+        match rest {
+            [.., last] if nodes[*last].op == Op::Linear => vec![*last],
+            [before @ .., last] if nodes[*last].op == Op::Residual => {
+                let read = nodes[*last].inputs.iter().filter(|i| before.last() == Some(i)).find(of_layer);
+                read.into_iter().chain([last]).copied().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// What a node gives of one row of a step, where operands that were not captured are each of `known`: a row for each.
+    /// Of `some` columns alone, where its operands may be of these alone as well.
+    fn rows_of(
+        &self, node: &Node, (of, row): (&Step, usize), known: &[&HashMap<usize, Valued>], some: Option<&Range<usize>>,
+    ) -> Option<Vec<Valued>> {
+        let mut one = Step { index: of.index, ..Step::new(of.first, of.tokens.clone()) };
+        one.kept = Some(vec![of.offset(row); known.len()]);
+        let mut own: HashMap<usize, Expected> = HashMap::new();
+        let cut = some.filter(|_| node.op != Op::Linear);
+        for &i in &node.inputs {
+            let input = &self.oracle.graph.nodes[i];
+            if let Some(given) = of.stages.get(&input.id) {
+                input.token_axis().filter(|axis| *axis == 0)?;
+                let mut given = given.parts(0, &vec![row..row + 1; known.len()]);
+                if let Some(some) = cut {
+                    let rows = given.data.chunks(given.row_len());
+                    let data = rows.flat_map(|row| row[some.clone()].iter().copied()).collect();
+                    given = Tensor { shape: vec![known.len(), some.len()], data };
+                }
+                one.stages.insert(input.id, self.capture.store.keep(given));
+                continue;
+            }
+            let (mut all, mut bounds): Valued = Default::default();
+            for known in known {
+                let (value, bound) = known.get(&i)?;
+                let of = cut.filter(|some| value.data.len() != some.len()).cloned().unwrap_or(0..value.data.len());
+                all.data.extend_from_slice(&value.data[of.clone()]);
+                bounds.extend_from_slice(&bound[of]);
+            }
+            all.shape = vec![known.len(), all.data.len() / known.len().max(1)];
+            own.insert(i, vec![Some((all, bounds))]);
         }
         let mut capture = self.capture.sibling();
         capture.steps.push(one);
-        let own = stacked.into_iter().map(|(i, known)| (i, vec![Some(known)])).collect();
-        let few = Computed { own, beneath: None };
-        self.rest(|i| &graph.nodes[i], &rest, &capture, few).pop()?
+        let computed = Computed { own, beneath: None };
+        let some = some.filter(|_| node.op == Op::Linear);
+        let (value, bound) = self.evaluated_in(node, vec![0], &capture, &computed, some).pop()??;
+        let width = value.row_len();
+        let rows = value.data.chunks(width).zip(bound.chunks(width));
+        Some(rows.map(|(v, b)| (Tensor { shape: vec![1, width], data: v.to_vec() }, b.to_vec())).collect())
     }
 
     /// Nodes that differ with `others`: these, and those made of them.
@@ -203,10 +283,19 @@ impl<'a> Inside<'a> {
     }
 
     fn evaluated(&self, node: &Node, steps: Vec<usize>, capture: &Capture, computed: &Computed<'_>) -> Expected {
+        self.evaluated_in(node, steps, capture, computed, None)
+    }
+
+    /// The same, of a layer in some columns alone.
+    fn evaluated_in(
+        &self, node: &Node, steps: Vec<usize>, capture: &Capture, computed: &Computed<'_>, some: Option<&Range<usize>>,
+    ) -> Expected {
         let mut values: Expected = capture.steps.iter().map(|_| None).collect();
         let source: &dyn WeightSource = &self.oracle.weights;
         let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source, fault: fault.as_ref() });
-        let stage = Stage { node, graph: &self.oracle.graph, weights: faulty.as_ref().map_or(source, |m| m) };
+        let source = faulty.as_ref().map_or(source, |m| m);
+        let some = some.map(|outputs| SomeOutputs { source, outputs: outputs.clone() });
+        let stage = Stage { node, graph: &self.oracle.graph, weights: some.as_ref().map_or(source, |s| s) };
         let side = Side { capture, arithmetic: self.arithmetic };
         let source = Source {
             index: 0,

@@ -41,7 +41,7 @@ pub use batches::largest_difference;
 pub use coverage::{Coverage, Probed};
 pub use elements::{ElementMap, Elements};
 pub use evaluate::{Expected, evaluate};
-pub(crate) use evaluate::{assembled, outputs, written};
+pub(crate) use evaluate::{Valued, assembled, outputs, written};
 pub(crate) use evidence::right;
 pub use evidence::{DESCRIBED, Evidence, RowAt, TRIED, Wrong, excerpt};
 pub use gap::{Gap, Unjudged};

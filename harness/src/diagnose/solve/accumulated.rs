@@ -13,6 +13,7 @@ use super::terms::Sums;
 use super::{Law, Row, allowed, keys, norm};
 use crate::verdict::RowAt;
 use qdiff_engine::ops::{Op, UNIT};
+use rayon::prelude::*;
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -34,7 +35,7 @@ enum Kept {
 }
 
 /// Which factors of the products are rounded before.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Factors {
     Neither,
     Left,
@@ -69,57 +70,82 @@ const GIVEN: usize = 6;
 
 impl Way {
     /// The sum; NaN where a rounding was decided by less than f32 arithmetic is off.
-    fn sum(&self, terms: &[f64]) -> f64 {
-        terms.chunks(self.chunk).map(|chunk| self.sum_of(chunk)).sum()
+    fn sum(&self, mut terms: Vec<f64>) -> f64 {
+        if self.terms {
+            terms.iter_mut().for_each(|p| *p = self.format.1(*p));
+        }
+        self.sums(&terms, &[self.joined]).map_or(f64::NAN, |sums| sums[0])
     }
 
-    fn sum_of(&self, terms: &[f64]) -> f64 {
+    /// The sums of terms, which are rounded where they should be, with the lanes' sums joined in each of these ways.
+    fn sums(&self, terms: &[f64], joined: &[Joined]) -> Option<Vec<f64>> {
+        let mut sums = vec![0f64; joined.len()];
+        for chunk in terms.chunks(self.chunk) {
+            let lanes = self.lanes(chunk)?;
+            sums.iter_mut().zip(joined).for_each(|(sum, joined)| *sum += self.join(&lanes, *joined));
+        }
+        Some(sums)
+    }
+
+    /// The sum of each lane.
+    fn lanes(&self, terms: &[f64]) -> Option<Vec<f64>> {
         let round = self.format.1;
-        let mut sure = true;
-        let mut kept = |x: f64, size: f64| {
+        let kept = |x: f64, size: f64| {
             let (low, high) = (round(x - OFF * size), round(x + OFF * size));
-            sure &= low == high;
-            round(x)
+            (low == high).then_some(low)
         };
-        let term = |p: f64| if self.terms { round(p) } else { p };
-        // The running sum of each lane, what it has not yet added, and of how many terms and what size that is.
-        let mut sums = vec![0f64; self.lanes];
-        let mut open = vec![(0f64, 0usize, 0f64); self.lanes];
-        let mut add = |sum: &mut f64, (part, _, size): (f64, usize, f64)| match self.kept {
-            Kept::Running => {
-                *sum = kept(*sum + part, if self.at_once == 1 { (*sum + part).abs() } else { sum.abs() + size })
-            }
-            Kept::Parts => *sum += kept(part, size),
+        let add = |sum: f64, part: f64, size: f64| match self.kept {
+            Kept::Running => kept(sum + part, if self.at_once == 1 { (sum + part).abs() } else { sum.abs() + size }),
+            Kept::Parts => Some(sum + kept(part, size)?),
         };
-        for (i, p) in terms.iter().enumerate() {
-            let lane = i / self.run % self.lanes;
-            let p = term(*p);
-            let part = &mut open[lane];
-            *part = (part.0 + p, part.1 + 1, part.2 + p.abs());
-            if part.1 == self.at_once {
-                add(&mut sums[lane], std::mem::take(part));
+        let lane = |lane: usize| {
+            let mut sum = 0f64;
+            // What it has not yet added, and of how many terms and what size that is.
+            let (mut part, mut count, mut size) = (0f64, 0, 0f64);
+            for first in (lane * self.run..terms.len()).step_by(self.run.saturating_mul(self.lanes)) {
+                for p in &terms[first..terms.len().min(first + self.run)] {
+                    (part, count, size) = (part + p, count + 1, size + p.abs());
+                    if count == self.at_once {
+                        sum = add(sum, part, size)?;
+                        (part, count, size) = (0.0, 0, 0.0);
+                    }
+                }
             }
-        }
-        for (sum, part) in sums.iter_mut().zip(open).filter(|(_, part)| part.1 > 0) {
-            add(sum, part);
-        }
-        let both = |a: f64, b: f64| round(a + b);
-        let total = match self.joined {
-            Joined::Exactly => sums.iter().sum(),
-            Joined::InTurn => sums.iter().copied().reduce(both).unwrap_or(0.0),
+            if count > 0 { add(sum, part, size) } else { Some(sum) }
+        };
+        (0..self.lanes).map(lane).collect()
+    }
+
+    fn join(&self, lanes: &[f64], joined: Joined) -> f64 {
+        let both = |a: f64, b: f64| self.format.1(a + b);
+        match joined {
+            Joined::Exactly => lanes.iter().sum(),
+            Joined::InTurn => lanes.iter().copied().reduce(both).unwrap_or(0.0),
             Joined::InATree => {
-                let mut left = sums;
+                let mut left = lanes.to_vec();
                 while left.len() > 1 {
                     let half = left.len() / 2;
                     left = (0..half).map(|i| both(left[i], left[i + half])).collect();
                 }
                 left[0]
             }
-        };
-        if sure { total } else { f64::NAN }
+        }
     }
 
-    /// The ways to add up so many terms, of products or not.
+    /// What makes its terms what they are.
+    fn takes(&self) -> (&'static str, Factors, bool) {
+        (self.format.0, self.factors, self.terms)
+    }
+
+    /// Ways to join its lanes.
+    fn joins(&self) -> &'static [Joined] {
+        match self.lanes {
+            1 => &[Joined::Exactly],
+            _ => &[Joined::Exactly, Joined::InTurn, Joined::InATree],
+        }
+    }
+
+    /// The ways to add up so many terms, of products or not, but for how lanes are joined.
     fn all(terms: usize, formats: &[Rounding], products: bool) -> Vec<Self> {
         let powers = |top: usize| (0..=8).map(|b| 1usize << b).filter(move |n| *n <= top);
         // What is long is tried in fewer ways: it takes as much longer.
@@ -155,16 +181,10 @@ impl Way {
                         Some(each).filter(|n| lanes > 1 && !(n.is_power_of_two() && *n <= 32) && chunk == terms);
                     for run in runs.chain(split) {
                         for at_once in powers(each - 1).chain([each]) {
-                            let joins: &[Joined] = match lanes {
-                                1 => &[Joined::Exactly],
-                                _ => &[Joined::Exactly, Joined::InTurn, Joined::InATree],
-                            };
-                            for &joined in joins {
-                                let chunk = if chunk == terms { usize::MAX } else { chunk };
-                                let way = Self { chunk, lanes, run, at_once, joined, ..way };
-                                all.push(way);
-                                all.extend((at_once < each).then_some(Self { terms: true, ..way }));
-                            }
+                            let chunk = if chunk == terms { usize::MAX } else { chunk };
+                            let way = Self { chunk, lanes, run, at_once, ..way };
+                            all.push(way);
+                            all.extend((at_once < each).then_some(Self { terms: true, ..way }));
                         }
                     }
                 }
@@ -225,8 +245,9 @@ impl Way {
 /// The terms of the sum that element `i` of a row is made of, factors rounded or not.
 type Terms<'a> = Rc<dyn Fn(&RowAt, usize, (Factors, fn(f64) -> f64)) -> Option<Vec<f64>> + 'a>;
 
-/// The element that such a sum makes, given the exact one.
-type Made<'a> = Rc<dyn Fn(&RowAt, usize, f64) -> Option<f64> + 'a>;
+/// What an element is, given the sum that it is made of.
+type Made<'a> = Rc<dyn Fn(&RowAt, usize) -> Option<OfSum> + 'a>;
+type OfSum = Box<dyn Fn(f64) -> f64 + Send + Sync>;
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some((sum, many, terms, made)) = operation(scene) else {
@@ -260,35 +281,52 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(longest) = tried.first().map(|(_, n)| *n).filter(|n| *n >= 2 && tried.len() >= GIVEN) else {
         return Vec::new();
     };
-    // A term each, as each format and choice of factors makes it.
-    let mut known: HashMap<(&str, usize), Vec<Vec<f64>>> = HashMap::new();
     let products = matches!(scene.node().op, Op::Linear | Op::AttnScores(_) | Op::AttnContext(_));
-    let mut gives = |way: &Way| {
-        let (name, round) = way.format;
-        let of = known.entry((name, way.factors as usize)).or_insert_with(|| {
-            let of = |((r, i), _): &((usize, usize), usize)| terms(&scene.e.rows[*r], *i, (way.factors, round));
+    let all = Way::all(longest, &formats, products);
+    // Each element's terms, as each format and choice of factors makes them.
+    let mut known: HashMap<_, Vec<Vec<f64>>> = HashMap::new();
+    for way in &all {
+        known.entry(way.takes()).or_insert_with(|| {
+            let of = |((r, i), _): &((usize, usize), usize)| {
+                let mut terms = terms(&scene.e.rows[*r], *i, (way.factors, way.format.1))?;
+                if way.terms {
+                    terms.iter_mut().for_each(|p| *p = way.format.1(*p));
+                }
+                Some(terms)
+            };
             tried.iter().filter_map(of).collect()
         });
-        let mut missed = 0;
-        for (((r, i), _), terms) in tried.iter().zip(of.iter()) {
-            let (row, (got, _, bound)) = (&scene.e.rows[*r], scene.element((*r, *i)));
-            let off = |v: f64| (got - v).abs() > allowed(v, bound) + scene.e.grain.reach(got as f32);
-            missed += usize::from(made(row, *i, way.sum(terms)).is_none_or(|v| v.is_nan() || off(v)));
-            if missed > tried.len() - GIVEN {
-                return false;
+    }
+    let wanted = |((r, i), _): &((usize, usize), usize)| {
+        let (got, _, bound) = scene.element((*r, *i));
+        (made(&scene.e.rows[*r], *i), got, bound, scene.e.grain.reach(got as f32))
+    };
+    let wanted: Vec<_> = tried.iter().map(wanted).collect();
+    let giving = |way: &Way| {
+        let mut joins: Vec<(Joined, usize)> = way.joins().iter().map(|joined| (*joined, 0)).collect();
+        for ((made, got, bound, grain), terms) in wanted.iter().zip(&known[&way.takes()]) {
+            let off = |v: f64| v.is_nan() || (got - v).abs() > allowed(v, *bound) + grain;
+            let sums = way.sums(terms, &joins.iter().map(|(joined, _)| *joined).collect::<Vec<_>>());
+            for (k, (_, missed)) in joins.iter_mut().enumerate() {
+                let sum = sums.as_ref().map(|sums| sums[k]);
+                *missed += usize::from(sum.zip(made.as_ref()).is_none_or(|(sum, made)| off(made(sum))));
+            }
+            joins.retain(|(_, missed)| *missed <= wanted.len() - GIVEN);
+            if joins.is_empty() {
+                break;
             }
         }
-        true
+        joins.into_iter().map(|(joined, _)| Way { joined, ..*way }).collect::<Vec<_>>()
     };
-    let ways: Vec<Way> = Way::all(longest, &formats, products).into_iter().filter(|way| gives(way)).collect();
+    let ways: Vec<Way> = all.par_iter().flat_map_iter(giving).collect();
     ways.into_iter()
         .map(|way| {
             let (terms, made) = (terms.clone(), made.clone());
-            let what = way.told(sum, many, super::altered::factors(&scene.node().op), longest);
+            let what = way.told(sum, many, super::factors::called(&scene.node().op), longest);
             let law = Law::new(what, 2, move |row: &RowAt| {
                 let (_, want, bound) = scene.e.row(row);
                 // Of rows of fewer terms all are one run.
-                let value = |i: usize| made(row, i, way.sum(&terms(row, i, (way.factors, way.format.1))?));
+                let value = |i: usize| Some(made(row, i)?(way.sum(terms(row, i, (way.factors, way.format.1))?)));
                 let value: Vec<f64> = (0..want.len()).map(|i| value(i).unwrap_or(f64::NAN)).collect();
                 Some(Row { value, bound: bound.to_vec() })
             });
@@ -299,7 +337,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 
 /// What the sum is called, and its terms; these, and what is made of it.
 fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Terms<'a>, Made<'a>)> {
-    let itself: Made<'a> = Rc::new(|_, _, sum| Some(sum));
+    let itself: Made<'a> = Rc::new(|_, _| Some(Box::new(|sum| sum)));
     match &scene.node().op {
         op @ (Op::Linear | Op::AttnScores(_) | Op::AttnContext(_)) => {
             let sums = Sums::new(scene)?;
@@ -309,7 +347,7 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Te
                 let right = |b: f64| if matches!(factors, Factors::Right | Factors::Both) { round(b) } else { b };
                 Some(a.iter().zip(&b).map(|(a, b)| left(*a) * right(*b)).collect())
             };
-            let (_, many) = super::terms::term(op);
+            let (_, many) = super::groups::term(op);
             Some(("the sum", many, Rc::new(terms), itself))
         }
         Op::RmsNorm(rms) => {
@@ -322,8 +360,9 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Te
                 Some(part(row, i)?.iter().map(|v| v * v).collect())
             };
             let eps = rms.eps;
-            let made = move |row: &RowAt, i: usize, sum: f64| {
-                Some(norm::operand(scene, row, 0)?.get(i)? / (sum / run as f64 + eps).sqrt() * f64::from(own[i % run]))
+            let made = move |row: &RowAt, i: usize| -> Option<OfSum> {
+                let (x, weight) = (*norm::operand(scene, row, 0)?.get(i)?, f64::from(own[i % run]));
+                Some(Box::new(move |sum| x / (sum / run as f64 + eps).sqrt() * weight))
             };
             Some(("the sum of squares", "elements", Rc::new(terms), Rc::new(made)))
         }
@@ -343,7 +382,10 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Te
                     e
                 })
             };
-            let made = move |row: &RowAt, i: usize, sum: f64| Some(exponentials(row)?.get(i)? / sum);
+            let made = move |row: &RowAt, i: usize| -> Option<OfSum> {
+                let e = *exponentials(row)?.get(i)?;
+                Some(Box::new(move |sum| e / sum))
+            };
             Some(("the sum that weights are divided by", "keys", Rc::new(terms), Rc::new(made)))
         }
         Op::Embed | Op::Bias | Op::Rope(_) | Op::KvCache(_) | Op::Residual | Op::SwiGlu => None,

@@ -5,8 +5,9 @@
 //! `c·e^s / Σ c·e^s`, or only the sum that weights are divided by has these. Where a rule of tiles does not tell, groups of
 //! the keys in that sum are fitted, as `terms` does for products.
 
+use super::groups::{Groups, told};
 use super::scene::Scene;
-use super::terms::{self, Groups, Sums};
+use super::terms::{Sums, fitted};
 use super::{Law, Row, keys};
 use crate::verdict::RowAt;
 use qdiff_engine::ops::{Op, UNIT};
@@ -191,8 +192,8 @@ fn fitted_sums<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
     kinds.sort_by_key(|k| k.count(seen));
     let mut all = Vec::new();
     for kind in kinds {
-        let Some(taken) = terms::fitted(&products, &errors, kind, seen) else { continue };
-        let what = format!("of the sum that weights are divided by, {}", terms::told(scene, kind, &taken, seen));
+        let Some(taken) = fitted(&products, &errors, kind, seen) else { continue };
+        let what = format!("of the sum that weights are divided by, {}", told(scene, kind, &taken, seen));
         let parameters = taken.iter().filter(|c| **c != 0.0).count();
         all.push(Law::new(
             what.replace(" in every sum", "").replace(" from every sum", ""),

@@ -1,7 +1,7 @@
 //! Factors of products read under another index: of another query, key or head by a rule of tiles, or of a tile that is
 //! transposed when it is loaded.
 
-use super::altered::{Other, products};
+use super::factors::{Other, products};
 use super::maps::{TILES, maps, transposed};
 use super::scene::{Layout, Scene};
 use super::terms::{Sums, grouped};

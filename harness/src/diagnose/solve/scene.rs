@@ -33,7 +33,7 @@ pub(super) struct Scene<'a> {
     /// Stages that this one is an input of, or of an input of theirs.
     after: BTreeSet<StageId>,
     /// Elements of a token's vector that alone are asked for at the moment.
-    glance: RefCell<Option<BTreeSet<usize>>>,
+    glance: RefCell<Option<Vec<usize>>>,
     tensors: RefCell<Tensors>,
 }
 
@@ -149,7 +149,8 @@ impl<'a> Scene<'a> {
 
     /// Whether this element of a token's vector is asked for.
     pub(super) fn asks(&self, element: usize) -> bool {
-        self.glance.borrow().as_ref().is_none_or(|some| some.contains(&element))
+        let within = |some: &Vec<usize>| some.last() >= Some(&element) && some.contains(&element);
+        self.glance.borrow().as_ref().is_none_or(within)
     }
 
     /// Whether a bad row has wrong elements, and is not only off as a whole.

@@ -1,12 +1,12 @@
 //! Which terms: least squares of the error of a sum on the partial sums of groups of its terms.
 //!
 //! A stage that is a sum of products, `y = Σ p_i`, errs by `Σ_g c_g · Σ_{i in g} p_i` if the terms of group g are taken
-//! 1 + c_g times: left out (−1), taken twice (1), scaled. The groups are runs of terms, terms modulo a power of two (lanes of
-//! a warp or of a vector), and of attention also keys by their distance from the query. The c_g are fitted on the error of
+//! 1 + c_g times: left out (−1), taken twice (1), scaled (`groups`). The c_g are fitted on the error of
 //! half of the wrong elements, each in units of its bound; they must be whole numbers, or one number, to be told.
 
+use super::groups::{Groups, told};
 use super::scene::{Layout, Scene};
-use super::{At, Law, Row, short};
+use super::{At, Law, Row};
 use crate::verdict::RowAt;
 use qdiff_engine::model::WeightSource as _;
 use qdiff_engine::ops::{Attention, Op};
@@ -74,7 +74,7 @@ impl<'a> Sums<'a> {
 
     /// Whether an output of a linear layer is looked at.
     pub(super) fn looks_at(&self, output: usize) -> bool {
-        self.outputs.contains(&output) && self.scene.asks(output)
+        self.scene.asks(output) && self.outputs.contains(&output)
     }
 
     /// The weights of one output.
@@ -226,42 +226,6 @@ pub(super) fn grouped(a: &Attention, head: usize) -> usize {
     head / (a.n_heads / a.n_kv_heads)
 }
 
-/// A way to sort the terms of a sum into groups.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Groups {
-    /// Runs of so many terms.
-    Runs(usize),
-    /// Terms modulo a number.
-    Lanes(usize),
-    /// Terms counted from the last one, up to so many; the rest is one group.
-    FromEnd(usize),
-    /// Runs within a stretch of terms; the rest is the first group.
-    Near { from: usize, len: usize, run: usize },
-}
-
-impl Groups {
-    pub(super) fn of(self, term: usize, terms: usize) -> usize {
-        match self {
-            Self::Runs(n) => term / n,
-            Self::Lanes(n) => term % n,
-            Self::FromEnd(n) => (terms - 1 - term).min(n),
-            Self::Near { from, len, run } => match term.checked_sub(from) {
-                Some(at) if at < len => 1 + at / run,
-                _ => 0,
-            },
-        }
-    }
-
-    pub(super) fn count(self, terms: usize) -> usize {
-        match self {
-            Self::Runs(n) => terms.div_ceil(n),
-            Self::Lanes(n) => n.min(terms),
-            Self::FromEnd(n) => n + 1,
-            Self::Near { len, run, .. } => 1 + len.div_ceil(run),
-        }
-    }
-}
-
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(sums) = Sums::new(scene).map(Rc::new) else {
         return Vec::new();
@@ -309,10 +273,8 @@ pub(super) fn fitted(products: &[Vec<f64>], errors: &[(f64, f64)], kind: Groups,
         .iter()
         .zip(errors)
         .map(|(p, (_, weight))| {
-            let mut sums = vec![0f64; g];
-            for (k, term) in p.iter().enumerate() {
-                sums[kind.of(k, p.len())] += term * weight;
-            }
+            let mut sums = kind.sums(p, g);
+            sums.iter_mut().for_each(|sum| *sum *= weight);
             sums
         })
         .collect();
@@ -377,89 +339,4 @@ pub(super) fn least_squares(rows: &[Vec<f64>], target: &[f64]) -> Option<Vec<f64
         b[i] = (b[i] - dot) / a[i * g + i];
     }
     Some(b)
-}
-
-/// After how many groups the next of these comes, where that is always as many and none of so many groups is left out.
-fn period(same: &[usize], groups: usize) -> Option<usize> {
-    let step = same.get(1)? - same[0];
-    let even = same.windows(2).all(|pair| pair[1] - pair[0] == step);
-    (even && same[0] < step && same[same.len() - 1] + step >= groups).then_some(step)
-}
-
-/// What a term is called: one, and many.
-pub(super) fn term(op: &Op) -> (&'static str, &'static str) {
-    match op {
-        Op::AttnContext(_) | Op::AttnWeights(_) => ("key", "keys"),
-        Op::AttnScores(_) => ("element of the head", "elements of the head"),
-        _ => ("input", "inputs"),
-    }
-}
-
-/// These groups in words, as the author of a kernel calls them.
-pub(super) fn which(scene: &Scene<'_>, kind: Groups, same: &[usize], terms: usize) -> String {
-    let (one, many) = term(&scene.node().op);
-    let (first, last) = (same[0], same[same.len() - 1]);
-    let run = last - first + 1 == same.len();
-    let list = || {
-        let shown: Vec<String> = same.iter().take(6).map(ToString::to_string).collect();
-        let more = same.len().saturating_sub(6);
-        shown.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
-    };
-    match kind {
-        Groups::Near { from, run: n, .. } if run && first > 0 => {
-            let (a, b) = (from + (first - 1) * n, (from + last * n).min(terms) - 1);
-            if a == b { format!("{one} {a}") } else { format!("{many} {a}..{b}") }
-        }
-        Groups::Near { from, run: n, .. } => {
-            let shown = same.iter().take(6).map(|g| match (g.checked_sub(1), n) {
-                (None, _) => "all others".to_owned(),
-                (Some(g), 1) => (from + g).to_string(),
-                (Some(g), n) => format!("{}..{}", from + g * n, from + (g + 1) * n - 1),
-            });
-            let more = same.len().saturating_sub(6);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            format!("{many} {}{more}", shown.collect::<Vec<_>>().join(", "))
-        }
-        Groups::Runs(n) if run => {
-            let (a, b) = (first * n, ((last + 1) * n).min(terms) - 1);
-            let tail = if b + 1 == terms { ", the tail," } else { "" };
-            if a == b { format!("{one} {a}{tail}") } else { format!("{many} {a}..{b}{tail}") }
-        }
-        Groups::Runs(1) => format!("{many} {}", list()),
-        Groups::Runs(n) => match period(same, terms.div_ceil(n)) {
-            Some(m) => format!("{many} ≡ {}..{} mod {}", first * n, (first + 1) * n - 1, m * n),
-            None => format!("runs {} of {n} {many} each", list()),
-        },
-        Groups::Lanes(n) if run && first == last => format!("every {n}th of the {many}, those ≡ {first} mod {n},"),
-        Groups::Lanes(n) if run => format!("{many} ≡ {first}..{last} mod {n}"),
-        Groups::Lanes(n) => format!("{many} ≡ {} mod {n}", list()),
-        Groups::FromEnd(n) if *same == [0] && n > 0 => format!("the last {one}"),
-        Groups::FromEnd(n) if run && first == 0 && last < n => format!("the last {} {many}", last + 1),
-        Groups::FromEnd(n) if run && last == n => format!("all {many} but the last {first}"),
-        Groups::FromEnd(_) => format!("{many} {} before the last", list()),
-    }
-}
-
-/// What became of groups of terms, in words.
-pub(super) fn told(scene: &Scene<'_>, kind: Groups, taken: &[f64], terms: usize) -> String {
-    let (one, many) = term(&scene.node().op);
-    let factor = taken.iter().copied().find(|c| *c != 0.0).unwrap_or(0.0);
-    let same: Vec<usize> = (0..taken.len()).filter(|&g| taken[g] == factor).collect();
-    let which = which(scene, kind, &same, terms);
-    let verb = match factor {
-        -1.0 => "missing from every sum".to_owned(),
-        1.0 => "taken twice in every sum".to_owned(),
-        c if c.fract() == 0.0 && c > 0.0 => format!("taken {} times in every sum", c + 1.0),
-        -2.0 => "subtracted instead of added in every sum".to_owned(),
-        c => format!("taken times {} in every sum", short(1.0 + c)),
-    };
-    let others = taken.iter().filter(|c| **c != 0.0 && **c != factor).count();
-    let more = if others > 0 {
-        format!("; and {} otherwise", crate::number::counted(others, "other group"))
-    } else {
-        String::new()
-    };
-    let single = which.starts_with(one) && !which.starts_with(many) || which == format!("the last {one}");
-    let is = if single { "is" } else { "are" };
-    format!("{which} {is} {verb}{more}")
 }

@@ -15,10 +15,11 @@ use super::solve::{ACTIVATIONS, BITS};
 use super::{Searcher, named};
 use crate::mutations::{CauseId, Explains, FaultSite, Mutation, catalogue, find, to_digits, told};
 use crate::verdict::{
-    Evidence, Expected, Inside, Otherwise, RowAt, Rows, right, settle_all, tolerance::ELEMENT_FACTOR,
+    Evidence, Expected, Inside, Otherwise, RowAt, Rows, Valued, right, settle_all, tolerance::ELEMENT_FACTOR,
 };
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource as _};
 use qdiff_engine::ops::{self, Op, Softmax, Tensor, UNIT};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -28,8 +29,9 @@ const LEFT: f64 = 0.125;
 /// Wrong rows that a way is tried on first.
 const FEW: usize = 3;
 
-/// Ways that are evaluated together on one of them.
+/// Ways that are evaluated together on one of them, and the columns of it that are looked at first.
 const AT_ONCE: usize = 64;
+const COLUMNS: usize = 64;
 
 /// Steps in which a number is looked for: coarsely from one end of its range to the other, then ever closer.
 const COARSE: usize = 24;
@@ -204,27 +206,27 @@ fn otherwise(e: &Evidence<'_>, node: &Node) -> impl Iterator<Item = (String, Nod
 }
 
 /// A number that is looked for in a range, and the way with that number.
-struct Range<'a> {
+struct Number<'a> {
     way: Box<dyn Fn(f64) -> Option<Way> + 'a>,
     range: (f64, f64),
 }
 
 /// Ways with a number.
-fn fitted<'a>(e: &'a Evidence<'a>, inside: &Inside<'_>) -> Vec<Range<'a>> {
+fn fitted<'a>(e: &'a Evidence<'a>, inside: &Inside<'_>) -> Vec<Number<'a>> {
     let graph = &e.oracle.graph;
-    let mut all: Vec<Range<'a>> = Vec::new();
+    let mut all: Vec<Number<'a>> = Vec::new();
     for index in inside.nodes() {
         let node = &graph.nodes[index];
         let Op::AttnWeights(Softmax { scale }) = node.op else { continue };
         if let Some(m) = find(SCALE) {
             let way = Box::new(move |scale: f64| Way::known(m, &[scale], &[index], graph));
-            all.push(Range { way, range: (scale / 64.0, scale * 64.0) });
+            all.push(Number { way, range: (scale / 64.0, scale * 64.0) });
         }
         let capped = move |cap: f64| {
             let what = format!("a soft cap is applied to the scaled scores: c·tanh(x/c) with c = {cap}");
             Some(Way { what: What::Else(what), others: [(index, capped(node, scale, cap))].into() })
         };
-        all.push(Range { way: Box::new(capped), range: (1.0, 1e3) });
+        all.push(Number { way: Box::new(capped), range: (1.0, 1e3) });
     }
     all
 }
@@ -276,35 +278,36 @@ struct Tried<'a> {
 }
 
 impl Tried<'_> {
-    /// Those of some ways that give the first wrong elements of one row, as far as this is soon told.
+    /// Those of some ways that give the wrong elements of one row, as far as this is soon told.
     fn likely<'w>(&self, ways: &[&'w Way]) -> impl Iterator<Item = &'w Way> + use<'w> {
         let (early, late): (Vec<&Way>, Vec<&Way>) = ways.iter().partition(|way| self.inside.is_early(&way.others));
-        let given = self.of_one(&early);
+        let ways: Vec<&Way> = early.into_iter().chain(late).collect();
         let (got, want, bound) = self.e.row(self.one);
-        let wrong: Vec<usize> = (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i])).collect();
+        let is_wrong = |i: &usize| !right(got[*i], want[*i], bound[*i]);
+        let wrong = |columns: Range<usize>| columns.filter(is_wrong);
+        let runs = (0..got.len()).step_by(COLUMNS).map(|first| first..got.len().min(first + COLUMNS));
+        let some = runs.max_by_key(|run| wrong(run.clone()).count()).unwrap_or(0..got.len());
+        let given = self.of_one(&ways, Some(&some)).unwrap_or_else(|| vec![None; ways.len()]);
         let grain = self.e.grain;
-        let gives = move |(value, reach): (&[f64], &[f32])| {
-            wrong.iter().all(|&i| right(got[i], grain.settle(got[i], value[i]), reach[i]))
+        let gives = |(value, reach): &Valued| {
+            // Of these columns alone, or of all.
+            let from = if value.data.len() == some.len() { some.start } else { 0 };
+            wrong(some.clone()).all(|i| right(got[i], grain.settle(got[i], value.data[i - from]), reach[i - from]))
         };
-        let likely: Vec<&Way> = match &given {
-            Some((value, reach)) => {
-                let rows = value.data.chunks(value.row_len()).zip(reach.chunks(value.row_len()));
-                early.into_iter().zip(rows).filter(|(_, row)| gives(*row)).map(|(way, _)| way).collect()
-            }
-            None => early,
-        };
-        likely.into_iter().chain(late)
+        let likely = ways.into_iter().zip(given).filter(|(_, given)| given.as_ref().is_none_or(gives));
+        likely.map(|(way, _)| way).collect::<Vec<_>>().into_iter()
     }
 
-    /// What each of some early ways gives in one row.
-    fn of_one(&self, ways: &[&Way]) -> Option<(Tensor<f64>, Vec<f32>)> {
+    /// What each of some ways gives in one row; in some columns, where these are soon told alone.
+    fn of_one(&self, ways: &[&Way], some: Option<&Range<usize>>) -> Option<Vec<Option<Valued>>> {
         // A row that is a head's is part of its token's.
-        if ways.is_empty() || self.one.place.head.is_some() || Instant::now() >= self.searcher.deadline {
+        let by_token = self.inside.ends_token_by_token() && self.one.place.head.is_none();
+        if !by_token || Instant::now() >= self.searcher.deadline {
             return None;
         }
         self.searcher.tried.fetch_add(ways.len(), Ordering::Relaxed);
         let others: Vec<&Otherwise> = ways.iter().map(|way| &way.others).collect();
-        self.inside.many(&others, self.at)
+        Some(self.inside.many(&others, self.at, some))
     }
 
     /// What the way leaves of all rows, if it explains them.
@@ -352,7 +355,7 @@ impl Tried<'_> {
     }
 
     /// The ways with the number that leaves least of one row, in few digits first.
-    fn best(&self, range: &Range<'_>) -> Vec<Way> {
+    fn best(&self, range: &Number<'_>) -> Vec<Way> {
         let (low, high) = (range.range.0.ln(), range.range.1.ln());
         let at = |i: usize| low + (high - low) * i as f64 / COARSE as f64;
         // The right number is no way to be otherwise.
@@ -386,12 +389,12 @@ impl Tried<'_> {
 
     /// How far each of some ways is from one row; of as many as there is time for.
     fn distances(&self, ways: &[&Way]) -> Vec<f64> {
-        if !ways.iter().all(|way| self.inside.is_early(&way.others)) {
+        if !self.inside.ends_token_by_token() {
             return ways.iter().map_while(|way| self.distance_of_late(way)).collect();
         }
-        let Some((value, reach)) = self.of_one(ways) else { return Vec::new() };
-        let rows = value.data.chunks(value.row_len()).zip(reach.chunks(value.row_len()));
-        rows.map(|(value, reach)| self.distance(value, reach)).collect()
+        let given = self.of_one(ways, None).unwrap_or_default();
+        let far = |given: &Option<Valued>| given.as_ref().map_or(f64::INFINITY, |(v, b)| self.distance(&v.data, b));
+        given.iter().map(far).collect()
     }
 
     /// That of a way in a segment that ends in what sees other tokens: all rows are evaluated for one.

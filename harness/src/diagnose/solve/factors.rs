@@ -1,0 +1,291 @@
+//! What the factors of a sum's terms may be instead: read in the wrong place, rounded, decoded otherwise, of another token,
+//! key, head or stage.
+
+use super::rounded::{FORMATS, QUANTISED};
+use super::scene::{Layout, Scene};
+use super::terms::{Sums, grouped};
+use super::{fields, indexed};
+use crate::verdict::RowAt;
+use qdiff_engine::model::{Axis, WeightSource as _};
+use qdiff_engine::ops::Op;
+use std::rc::Rc;
+
+/// The terms of element `i` of a row, given their right factors.
+pub(super) type Terms<'a> = Rc<dyn Fn(&RowAt, usize, &[f64], &[f64]) -> Option<Vec<f64>> + 'a>;
+
+/// Another way to make the terms, in words.
+pub(super) type Other<'a> = (String, Terms<'a>);
+
+/// Index `k` of so many, moved.
+type Order = Box<dyn Fn(usize, usize) -> usize>;
+
+/// Orders in which factors may be read instead, and what is then read.
+fn orders(terms: usize) -> Vec<(String, Order)> {
+    let mut all: Vec<(String, Order)> = Vec::new();
+    let mut by = 1;
+    while by < terms.min(512) {
+        all.push((format!("{by} after, round the end"), Box::new(move |k, n| (k + by) % n)));
+        all.push((format!("{by} before, round the end"), Box::new(move |k, n| (k + n - by % n) % n)));
+        all.push((format!("{by} apart, in pairs"), Box::new(move |k, n| if k ^ by < n { k ^ by } else { k })));
+        if by > 1 {
+            all.push((format!("that is the first of each {by}"), Box::new(move |k, _| k / by * by)));
+            all.push((
+                format!("that is the last of each {by}"),
+                Box::new(move |k, n| (k / by * by + by - 1).min(n - 1)),
+            ));
+        }
+        if by > 2 {
+            let reversed = move |k: usize, n: usize| (k / by * by + by - 1 - k % by).min(n - 1);
+            all.push((format!("at the other end of each {by}"), Box::new(reversed)));
+            let half = by / 2;
+            let apart = move |k: usize, n: usize| (k / by * by + k % by % 2 * half + k % by / 2).min(n - 1);
+            all.push((format!("as if each {by} stood in two halves, one in turn of each"), Box::new(apart)));
+            let together = move |k: usize, n: usize| (k / by * by + k % by % half * 2 + k % by / half).min(n - 1);
+            all.push((format!("as if each {by} stood in pairs, not in halves"), Box::new(together)));
+        }
+        by *= 2;
+    }
+    all.push(("at the other end".to_owned(), Box::new(|k, n| n - 1 - k)));
+    all.push(("that is the first".to_owned(), Box::new(|_, _| 0)));
+    all.push(("that is the last".to_owned(), Box::new(|_, n| n - 1)));
+    all
+}
+
+/// Index `k` of so many, moved for output `r`.
+type OfOutput = Box<dyn Fn(usize, usize, usize) -> usize>;
+
+/// What the two factors of a term are called: one and many of each.
+fn names(op: &Op) -> [(&'static str, &'static str); 2] {
+    match op {
+        Op::AttnScores(_) => [("element of the query", "queries"), ("element of the key", "keys")],
+        Op::AttnContext(_) => [("weight", "weights"), ("value", "values")],
+        _ => [("weight", "weights"), ("input", "inputs")],
+    }
+}
+
+/// What the first factors are called, and the second.
+pub(super) fn called(op: &Op) -> [&'static str; 2] {
+    names(op).map(|(_, many)| many)
+}
+
+pub(super) fn products(a: &[f64], b: &[f64]) -> Vec<f64> {
+    a.iter().zip(b).map(|(a, b)| a * b).collect()
+}
+
+/// Every other way.
+pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
+    let op = &scene.node().op;
+    let [(left, lefts), (right, rights)] = names(op);
+    let mut all: Vec<Other<'a>> = Vec::new();
+    let terms = scene.fit.first().and_then(|&(r, i)| sums.factors(&scene.e.rows[r], i)).map_or(0, |(a, _)| a.len());
+    for (place, order) in orders(terms) {
+        // As a rule all sums are of as many terms.
+        let usual: Rc<[usize]> = (0..terms).map(|k| order(k, terms)).collect();
+        let order = Rc::new(move |n: usize| -> Rc<[usize]> {
+            if n == usual.len() { usual.clone() } else { (0..n).map(|k| order(k, n)).collect() }
+        });
+        let again = order.clone();
+        all.push((
+            format!("each {left} is multiplied with the {right} {place}"),
+            Rc::new(move |_, _, a, b| Some(a.iter().zip(&*order(b.len())).map(|(a, k)| a * b[*k]).collect())),
+        ));
+        all.push((
+            format!("each {right} is multiplied with the {left} {place}"),
+            Rc::new(move |_, _, a, b| Some(b.iter().zip(&*again(a.len())).map(|(b, k)| a[*k] * b).collect())),
+        ));
+    }
+    // Ways of shared memory: an order that depends on the output, or the key.
+    let strides = (0..8).map(|b| 1usize << b).flat_map(|by| [2usize, 4, 8, 16, 32].map(|m| (by, m)));
+    for (by, m) in strides.filter(|(by, m)| *by < terms && by * m <= 256) {
+        let swizzled = move |k: usize, n: usize, r: usize| Some(k ^ (r % m * by)).filter(|k| *k < n).unwrap_or(k);
+        let rotated = move |k: usize, n: usize, r: usize| (k + r % m * by) % n;
+        let ways: [(&str, OfOutput); 2] =
+            [("exclusive-ored with", Box::new(swizzled)), ("moved on by", Box::new(rotated))];
+        for (how, place) in ways {
+            let factor = if by == 1 { String::new() } else { format!(" times {by}") };
+            let what = format!(
+                "each {left} is multiplied with the {right} whose number is {how} the output's mod {m}{factor}"
+            );
+            let of = move |row: &RowAt, i: usize, a: &[f64], b: &[f64]| {
+                let r = scene.token(row).1 + i;
+                Some((0..a.len()).map(|k| a[k] * b[place(k, b.len(), r)]).collect())
+            };
+            all.push((what, Rc::new(of)));
+        }
+    }
+    let narrow = |v: &[f64]| v.iter().map(|v| *v as f32).collect::<Vec<f32>>();
+    let wide = |v: Vec<f32>| v.into_iter().map(f64::from).collect::<Vec<f64>>();
+    type Change = Rc<dyn Fn(&mut [f32])>;
+    let formats = FORMATS.iter().map(|f| -> (&str, Change) {
+        // Most numbers are the same in its twin, which comes after it.
+        let name = if f.twin.is_some() { "f16 or TF32, which have as many bits," } else { f.name };
+        (name, Rc::new(|row: &mut [f32]| row.iter_mut().for_each(|v| *v = (f.round)(*v))))
+    });
+    let quantised = QUANTISED.iter().map(|q| -> (&str, Change) { (q.name, Rc::new(|row: &mut [f32]| q.apply(row))) });
+    for (name, change) in formats.chain(quantised) {
+        for (of_left, of_right) in [(true, false), (false, true), (true, true)] {
+            let what = match (of_left, of_right) {
+                (true, false) => lefts.to_owned(),
+                (false, true) => rights.to_owned(),
+                _ => format!("{lefts} and {rights}"),
+            };
+            let change = change.clone();
+            let of = move |v: &[f64], yes: bool| {
+                if !yes {
+                    return v.to_vec();
+                }
+                let mut row = narrow(v);
+                change(&mut row);
+                wide(row)
+            };
+            let what = format!("{what} are rounded to {} before they are multiplied", name.trim_end_matches(','));
+            all.push((what, Rc::new(move |_, _, a, b| Some(products(&of(a, of_left), &of(b, of_right))))));
+        }
+    }
+    match op {
+        Op::Linear => of_layer(scene, sums, &mut all),
+        _ => of_attention(scene, sums, &mut all),
+    }
+    all.extend(indexed::ways(scene, sums));
+    all
+}
+
+/// Weights decoded otherwise, and inputs of other tokens and stages.
+fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
+    for (what, decoded) in fields::ways(scene, &scene.node().weights[0].name) {
+        all.push((
+            what,
+            Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| Some(products(&decoded(scene.token(row).1 + i)?, b))),
+        ));
+    }
+    let graph = &scene.e.oracle.graph;
+    other_rows(scene, all);
+    let input = &graph.nodes[scene.node().inputs[0]];
+    let fixed = |n: &qdiff_engine::model::Node| {
+        let axes = n.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(*n) } else { None });
+        axes.product::<usize>()
+    };
+    let near = |n: &&qdiff_engine::model::Node| match (n.id.layer, input.id.layer) {
+        (Some(a), Some(b)) => a.abs_diff(b) <= 1,
+        _ => true,
+    };
+    let wide = |n: &&qdiff_engine::model::Node| {
+        n.token_axis() == Some(0) && !n.shape.contains(&Axis::Keys) && fixed(n) == fixed(input)
+    };
+    let stages =
+        graph.nodes.iter().filter(|n| n.id != scene.node().id && !scene.follows(n.id)).filter(near).filter(wide);
+    let mut places: Vec<(String, usize, i64, usize)> = Vec::new();
+    for node in stages {
+        let index = graph.index(node.id).expect("a node of the graph");
+        match node.id == input.id {
+            true => places.extend([-1, 1].map(|by| {
+                let side = if by < 0 { "before" } else { "after" };
+                (format!("{} of the token {side} is multiplied", node.id), index, by, 0)
+            })),
+            false => places.push((format!("{} is multiplied in the place of {}", node.id, input.id), index, 0, 0)),
+        }
+        places.push((format!("{} of the step before is multiplied", node.id), index, 0, 1));
+    }
+    for (what, index, by, before) in places {
+        let sums = sums.clone();
+        all.push((
+            what,
+            Rc::new(move |row: &RowAt, _, a: &[f64], _: &[f64]| {
+                let node = &scene.e.oracle.graph.nodes[index];
+                let tensor = scene.tensor(row.step.checked_sub(before)?, node.id)?;
+                let (tokens, _, width) = Layout::of(node).extents(&tensor.shape);
+                let token = usize::try_from(scene.token(row).0 as i64 + by).ok().filter(|t| *t < tokens)?;
+                Some(products(a, &sums.rounded(row, tensor.data.get(token * width..(token + 1) * width)?)))
+            }),
+        ));
+    }
+}
+
+/// Rows of other weights that are as long, and rows of its own that others should have.
+fn other_rows<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
+    let own = &scene.node().weights[0].name;
+    let weights = &scene.e.oracle.weights;
+    let (n, m) = weights.extent(own);
+    let first = scene.fit.iter().map(|&(r, i)| scene.token(&scene.e.rows[r]).1 + i).min().unwrap_or(0);
+    let near = |node: &&qdiff_engine::model::Node| match (node.id.layer, scene.node().id.layer) {
+        (Some(a), Some(b)) => a.abs_diff(b) <= 1,
+        _ => true,
+    };
+    let linear = scene.e.oracle.graph.nodes.iter().filter(|n| n.op == Op::Linear).filter(near);
+    for name in linear.map(|node| &node.weights[0].name).filter(|name| weights.extent(name).0 == n) {
+        let rows = weights.extent(name).1;
+        let mut starts = vec![(0i64, "the same number")];
+        if name == own {
+            starts = vec![(-1, "the number one less"), (1, "the number one more")];
+            starts.extend([
+                (-(m as i64) / 2, "the number half the outputs less"),
+                (m as i64 / 2, "the number half the outputs more"),
+            ]);
+        } else if first > 0 {
+            starts.push((-(first as i64), "as many rows on as outputs are wrong before it"));
+        }
+        for (by, which) in starts {
+            let what = match by {
+                by if by == -(first as i64) && name != own && first > 0 => {
+                    format!("from output {first} on, rows of {name} from its first on are multiplied")
+                }
+                _ => format!("the row of {name} of {which} is multiplied"),
+            };
+            all.push((
+                what,
+                Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| {
+                    let at = usize::try_from((scene.token(row).1 + i) as i64 + by).ok().filter(|at| *at < rows)?;
+                    let mut values = vec![0f32; n];
+                    weights.rows(name, at, &mut values);
+                    Some(values.iter().zip(b).map(|(w, x)| f64::from(*w) * x).collect())
+                }),
+            ));
+        }
+    }
+}
+
+/// Factors of other tokens, keys and heads.
+fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
+    let (Op::AttnScores(attention) | Op::AttnContext(attention)) = &scene.node().op else { return };
+    let of_scores = matches!(scene.node().op, Op::AttnScores(_));
+    let side = |by: i64| if by < 0 { "before" } else { "after" };
+    let (query, key) = if of_scores { ("the query", "the key") } else { ("the weights", "the value") };
+    for by in [-1i64, 1] {
+        let of_token = sums.clone();
+        all.push((
+            format!("{query} of the token {} is taken", side(by)),
+            Rc::new(move |row, i, _, b| Some(products(&of_token.left(row, i, scene.token(row).0 as i64 + by, 0)?, b))),
+        ));
+    }
+    let what = if of_scores { "key" } else { "element of the values" };
+    for (place, order) in orders(if of_scores { 128 } else { attention.head_dim }) {
+        let sums = sums.clone();
+        let what = format!("the {what} {place} is taken");
+        all.push((what, Rc::new(move |row, i, a, _| Some(products(a, &sums.right(row, i, grouped, &*order)?)))));
+    }
+    let (h, g) = (attention.n_heads, attention.n_kv_heads);
+    for by in 1..h.min(17) {
+        let sums = sums.clone();
+        let what = format!("{query} of the head {by} further on, round the end, is taken");
+        all.push((
+            what,
+            Rc::new(move |row, i, _, b| Some(products(&sums.left(row, i, scene.token(row).0 as i64, by)?, b))),
+        ));
+    }
+    type Map = Box<dyn Fn(usize) -> usize>;
+    // Of a single head a rule says no more than which it takes.
+    let mut maps: Vec<(String, Map)> = (0..g)
+        .map(|fixed| -> (String, Map) { (format!("head {fixed} of the cache"), Box::new(move |_| fixed)) })
+        .collect();
+    maps.push((format!("head h mod {g} of the cache, for head h"), Box::new(move |head| head % g)));
+    maps.extend((1..g).map(|by| -> (String, Map) {
+        (format!("the cache's head {by} further on, round the end,"), Box::new(move |head| (head / (h / g) + by) % g))
+    }));
+    for (name, map) in maps {
+        let sums = sums.clone();
+        all.push((
+            format!("{key} of {name} is taken"),
+            Rc::new(move |row, i, a, _| Some(products(a, &sums.right(row, i, |_, head| map(head), |at, _| at)?))),
+        ));
+    }
+}
