@@ -191,7 +191,7 @@ fn told(scene: &Scene<'_>, other: &Other, a: f64, b: f64) -> String {
         Other::Before => "what the step before left in the buffer".to_owned(),
         Other::Stage(id, 0) => id.to_string(),
         Other::Stage(id, by) => {
-            format!("{id} of the token {} {}", by.abs(), if *by < 0 { "before" } else { "after" })
+            format!("{id} of the token {} {} in the part", by.abs(), if *by < 0 { "before" } else { "after" })
         }
     };
     let own_weight = scene.node().weights.iter().any(|w| w.name == name);

@@ -253,7 +253,7 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
     for by in [-1i64, 1] {
         let of_token = sums.clone();
         all.push((
-            format!("{query} of the token {} is taken", side(by)),
+            format!("{query} of the token {} in the part is taken", side(by)),
             Rc::new(move |row, i, _, b| Some(products(&of_token.left(row, i, scene.token(row).0 as i64 + by, 0)?, b))),
         ));
     }

@@ -236,7 +236,7 @@ fn slopes<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
 fn divisors<'a>(scene: &'a Scene<'a>, scale: f64) -> impl Iterator<Item = Law<'a>> {
     let heads = scene.e.rows.iter().filter_map(|r| r.place.head).max().unwrap_or(0) + 1;
     let side = |by: i64| if by < 0 { "before" } else { "after" };
-    let of_token = [-1i64, 1].map(|by| (format!("of the token {}", side(by)), by, 0));
+    let of_token = [-1i64, 1].map(|by| (format!("of the token {} in the part", side(by)), by, 0));
     let of_head = (1..heads).map(|by| (format!("of the head {by} further on, round the end"), 0, by));
     of_token.into_iter().chain(of_head).map(move |(of, token_by, head_by)| {
         Law::new(format!("weights are divided by the sum {of}"), 1, move |row: &RowAt| {

@@ -91,7 +91,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     }
     for by in [-1i64, 1] {
         let own = own.clone();
-        let what = format!("the mean is over this token and the one {}", if by < 0 { "before" } else { "after" });
+        let what =
+            format!("the mean is over this token and the one {} in the part", if by < 0 { "before" } else { "after" });
         all.push(Law::new(what, 0, move |row: &RowAt| {
             let other = operand(scene, row, by)?;
             let scale = move |at: usize, x: &[f64]| {
@@ -103,7 +104,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     }
     for by in [-1i64, 1] {
         let (own, eps) = (own.clone(), norm.eps);
-        let what = format!("the mean is that of the token {}", if by < 0 { "before" } else { "after" });
+        let what = format!("the mean is that of the token {} in the part", if by < 0 { "before" } else { "after" });
         all.push(Law::new(what, 0, move |row: &RowAt| {
             let other = operand(scene, row, by)?;
             let scale = move |at: usize| {

@@ -41,7 +41,8 @@ impl Displaced {
 fn displacements(width: usize, head: usize) -> Vec<Displaced> {
     let side = |by: i64| if by < 0 { "before" } else { "after" };
     let tokens = [-1i64, 1, -2, 2, -3, 3, -4, 4];
-    let shifted = |by: i64| Displaced::token(format!("the token {} {}", by.abs(), side(by)), move |t, _| t + by);
+    let shifted =
+        |by: i64| Displaced::token(format!("the token {} {} in the part", by.abs(), side(by)), move |t, _| t + by);
     let mut all: Vec<Displaced> = tokens.map(shifted).into();
     all.push(Displaced::token("the part's first token", |_, _| 0));
     all.push(Displaced::token("the part's last token", |_, n| n - 1));
