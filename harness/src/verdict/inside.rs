@@ -17,6 +17,7 @@ use qdiff_engine::ops::{Op, Tensor};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
+use std::time::Instant;
 
 /// Elements that a segment may have.
 const ELEMENTS: usize = 1 << 25;
@@ -126,9 +127,10 @@ impl<'a> Inside<'a> {
 
     /// What the last node gives in one row, of step `step`, for each of several ways; nothing of those that need what is
     /// not at hand. Nodes that ways leave as they are take one pass over their weights for all of these ways. Of `some`
-    /// columns alone, where these are asked for: then nothing of ways that make the last layer by themselves.
+    /// columns alone, where these are asked for: then nothing of ways that make the last layer by themselves. Nothing either of
+    /// those that come too late, after `until`.
     pub(crate) fn many(
-        &self, ways: &[&Otherwise], (step, row): (usize, usize), some: Option<&Range<usize>>,
+        &self, ways: &[&Otherwise], (step, row): (usize, usize), some: Option<&Range<usize>>, until: Instant,
     ) -> Vec<Option<Valued>> {
         let graph = &self.oracle.graph;
         let end = self.end();
@@ -149,8 +151,9 @@ impl<'a> Inside<'a> {
         let by_columns = some.map_or_else(Vec::new, |_| self.by_columns(&rest));
         let told =
             |others: &Otherwise| by_columns.iter().all(|i| others.get(i).is_none_or(|n| n.faults.compute.is_none()));
+        let in_time = || Instant::now() < until;
         let mut known: Vec<Option<HashMap<usize, Valued>>> =
-            ways.iter().map(|others| told(others).then(|| before(others)).flatten()).collect();
+            ways.iter().map(|others| (told(others) && in_time()).then(|| before(others)).flatten()).collect();
         for i in rest {
             // Of ways that know all that the node is made of.
             let going: Vec<usize> = (0..ways.len()).filter(|&w| known[w].is_some()).collect();
@@ -158,8 +161,8 @@ impl<'a> Inside<'a> {
             let at = |w: usize| known[w].as_ref().expect("it goes on");
             let some = some.filter(|_| by_columns.contains(&i));
             let all = self.rows_of(&graph.nodes[i], (of, row), &usual.iter().map(|&w| at(w)).collect::<Vec<_>>(), some);
-            let each = own.par_iter().map(|&w| self.rows_of(&ways[w][&i], (of, row), &[at(w)], some)?.pop());
-            let each: Vec<Option<Valued>> = each.collect();
+            let alone = |w: usize| self.rows_of(&ways[w][&i], (of, row), &[at(w)], some)?.pop();
+            let each: Vec<Option<Valued>> = own.par_iter().map(|&w| in_time().then(|| alone(w)).flatten()).collect();
             let all = all.map_or_else(|| vec![None; usual.len()], |all| all.into_iter().map(Some).collect());
             for (w, made) in usual.into_iter().zip(all).chain(own.into_iter().zip(each)) {
                 match (made, &mut known[w]) {
@@ -192,6 +195,9 @@ impl<'a> Inside<'a> {
     fn rows_of(
         &self, node: &Node, (of, row): (&Step, usize), known: &[&HashMap<usize, Valued>], some: Option<&Range<usize>>,
     ) -> Option<Vec<Valued>> {
+        if known.is_empty() {
+            return None;
+        }
         let mut one = Step { index: of.index, ..Step::new(of.first, of.tokens.clone()) };
         one.kept = Some(vec![of.offset(row); known.len()]);
         let mut own: HashMap<usize, Expected> = HashMap::new();
@@ -216,7 +222,7 @@ impl<'a> Inside<'a> {
                 all.data.extend_from_slice(&value.data[of.clone()]);
                 bounds.extend_from_slice(&bound[of]);
             }
-            all.shape = vec![known.len(), all.data.len() / known.len().max(1)];
+            all.shape = vec![known.len(), all.data.len() / known.len()];
             own.insert(i, vec![Some((all, bounds))]);
         }
         let mut capture = self.capture.sibling();

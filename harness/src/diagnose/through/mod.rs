@@ -290,9 +290,11 @@ impl Tried<'_> {
         let given = self.of_one(&ways, Some(&some)).unwrap_or_else(|| vec![None; ways.len()]);
         let grain = self.e.grain;
         let gives = |(value, reach): &Valued| {
-            // Of these columns alone, or of all.
+            // Of these columns alone, or of all; what has another extent is not soon told.
             let from = if value.data.len() == some.len() { some.start } else { 0 };
-            wrong(some.clone()).all(|i| right(got[i], grain.settle(got[i], value.data[i - from]), reach[i - from]))
+            value.data.len() + from < some.end
+                || wrong(some.clone())
+                    .all(|i| right(got[i], grain.settle(got[i], value.data[i - from]), reach[i - from]))
         };
         let likely = ways.into_iter().zip(given).filter(|(_, given)| given.as_ref().is_none_or(gives));
         likely.map(|(way, _)| way).collect::<Vec<_>>().into_iter()
@@ -307,7 +309,7 @@ impl Tried<'_> {
         }
         self.searcher.tried.fetch_add(ways.len(), Ordering::Relaxed);
         let others: Vec<&Otherwise> = ways.iter().map(|way| &way.others).collect();
-        Some(self.inside.many(&others, self.at, some))
+        Some(self.inside.many(&others, self.at, some, self.searcher.deadline))
     }
 
     /// What the way leaves of all rows, if it explains them.
