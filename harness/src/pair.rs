@@ -105,7 +105,7 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// As [`Oracle::new`].
     pub fn new(opened: &'a LoadedModel, settings: Settings, progress: Progress<'a>) -> Result<Self> {
-        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
+        let oracle = opened.oracle()?;
         let (filter, policy) = (Filter::default(), Policy::default());
         let names = Names::of(&oracle.graph);
         Ok(Self { opened, oracle, filter, policy, names, measured: None, settings, progress })

@@ -9,6 +9,7 @@ mod image;
 mod kv;
 mod quantize;
 mod rng;
+mod split;
 mod vocab;
 
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod tests;
 
 pub use image::{patch, tensor_range};
 pub use kv::Kv;
+pub use split::part_name;
 pub use vocab::symbol;
 
 use qdiff_engine::model::{self, Metadata, Role, Weight, qwen2, qwen3};
@@ -157,15 +159,38 @@ impl Synth {
     ///
     /// As [`Synth::to_bytes`].
     pub fn to_bytes_with(&self, change: impl FnOnce(&mut Kv)) -> Vec<u8> {
-        self.check();
-        let tensors = self.tensors();
-        for (name, _) in &self.overrides {
-            assert!(tensors.iter().any(|t| t.name == *name), "override for unknown tensor {name:?}");
-        }
-        let data: Vec<Vec<u8>> = tensors.iter().map(|t| quantize(t, &self.draw(t))).collect();
         let mut metadata = self.metadata();
         change(&mut metadata);
-        metadata.file(&tensors.into_iter().zip(data).collect::<Vec<_>>())
+        metadata.file(&self.drawn(self.tensors()))
+    }
+
+    /// The model as the bytes of `count` files, as llama.cpp's `llama-gguf-split` splits one: see [`part_name`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Synth::to_bytes`].
+    pub fn to_parts(&self, count: usize) -> Vec<Vec<u8>> {
+        self.to_parts_with(count, |_, _| ())
+    }
+
+    /// As [`Synth::to_parts`], with the metadata of each part, numbered from 0 on, as `change` leaves them.
+    ///
+    /// # Panics
+    ///
+    /// As [`Synth::to_bytes`].
+    pub fn to_parts_with(&self, count: usize, mut change: impl FnMut(usize, &mut Kv)) -> Vec<Vec<u8>> {
+        let parts = split::parts(self.metadata(), self.tensors(), count);
+        let file = |(no, (mut metadata, tensors)): (usize, (Kv, Vec<Tensor>))| {
+            change(no, &mut metadata);
+            metadata.file(&self.drawn(tensors))
+        };
+        parts.into_iter().enumerate().map(file).collect()
+    }
+
+    /// Tensors with their data.
+    fn drawn(&self, tensors: Vec<Tensor>) -> Vec<(Tensor, Vec<u8>)> {
+        let data: Vec<_> = tensors.iter().map(|t| quantize(t, &self.draw(t))).collect();
+        tensors.into_iter().zip(data).collect()
     }
 
     fn check(&self) {
@@ -180,6 +205,7 @@ impl Synth {
     }
 
     fn tensors(&self) -> Vec<Tensor> {
+        self.check();
         // Logits with a spread of about 3, so that one token tends to stand out.
         let (head, matrix) = (Fill::Matrix { gain: 3.0 }, Fill::Matrix { gain: 1.0 });
         let large = (self.head_dim / 32).max(1);
@@ -200,6 +226,9 @@ impl Synth {
                 let ty = own.map_or(usual, |o| o.1);
                 list.push(Tensor { ty, name: name.clone(), ne: extent.clone(), fill });
             }
+        }
+        for (name, _) in &self.overrides {
+            assert!(list.iter().any(|t| t.name == *name), "override for unknown tensor {name:?}");
         }
         list
     }

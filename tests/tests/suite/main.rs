@@ -47,6 +47,7 @@ mod screens;
 mod segments;
 mod shards;
 mod solved;
+mod split;
 mod synthetic;
 mod tap;
 mod tokenizer_vs_llama;
