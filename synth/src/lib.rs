@@ -7,6 +7,7 @@
 
 mod image;
 mod kv;
+mod large;
 mod quantize;
 mod rng;
 mod split;
@@ -20,7 +21,7 @@ pub use kv::Kv;
 pub use split::part_name;
 pub use vocab::symbol;
 
-use qdiff_engine::model::{self, Metadata, Role, Weight, qwen2, qwen3};
+use qdiff_engine::model::{self, Graph, Metadata, Role, Weight, qwen2, qwen3};
 use qdiff_engine::ops::Op;
 use qdiff_engine::quant::GgmlType;
 use quantize::quantize;
@@ -209,7 +210,7 @@ impl Synth {
         // Logits with a spread of about 3, so that one token tends to stand out.
         let (head, matrix) = (Fill::Matrix { gain: 3.0 }, Fill::Matrix { gain: 1.0 });
         let large = (self.head_dim / 32).max(1);
-        let graph = model::build(self).expect("the description is one of a model");
+        let graph = self.graph();
         let mut list: Vec<Tensor> = Vec::new();
         for node in graph.nodes.iter().filter(|n| !(self.tied && n.role == Role::Logits)) {
             let fill = match (&node.op, node.role) {
@@ -231,6 +232,10 @@ impl Synth {
             assert!(list.iter().any(|t| t.name == *name), "override for unknown tensor {name:?}");
         }
         list
+    }
+
+    fn graph(&self) -> Graph {
+        model::build(self).expect("the description is one of a model")
     }
 
     fn draw(&self, t: &Tensor) -> Vec<f32> {
@@ -282,6 +287,26 @@ impl Synth {
     }
 
     fn metadata(&self) -> Kv {
+        let mut kv = self.described();
+        let mut vocab = vocab::Vocab::build();
+        vocab.pad_to(self.n_vocab);
+        kv.string("tokenizer.ggml.model", "gpt2");
+        kv.string("tokenizer.ggml.pre", "qwen2");
+        kv.strings(vocab::TOKENS, &vocab.tokens);
+        kv.i32s(vocab::TYPES, &vocab.types);
+        kv.strings("tokenizer.ggml.merges", &vocab.merges);
+        kv.u32("tokenizer.ggml.eos_token_id", vocab.im_end);
+        kv.u32("tokenizer.ggml.padding_token_id", vocab.endoftext);
+        kv.u32("tokenizer.ggml.bos_token_id", vocab.endoftext);
+        kv.bool("tokenizer.ggml.add_bos_token", false);
+        if !self.chat_template.is_empty() {
+            kv.string("tokenizer.chat_template", &self.chat_template);
+        }
+        kv
+    }
+
+    /// Metadata without a vocabulary.
+    fn described(&self) -> Kv {
         let mut kv = Kv::default();
         kv.string("general.architecture", self.arch);
         kv.string("general.name", &format!("synthetic {}", self.arch));
@@ -293,21 +318,6 @@ impl Synth {
         }
         for (name, value) in self.reals() {
             kv.f32(&key(name), value);
-        }
-
-        let mut vocab = vocab::Vocab::build();
-        vocab.pad_to(self.n_vocab);
-        kv.string("tokenizer.ggml.model", "gpt2");
-        kv.string("tokenizer.ggml.pre", "qwen2");
-        kv.strings("tokenizer.ggml.tokens", &vocab.tokens);
-        kv.i32s("tokenizer.ggml.token_type", &vocab.types);
-        kv.strings("tokenizer.ggml.merges", &vocab.merges);
-        kv.u32("tokenizer.ggml.eos_token_id", vocab.im_end);
-        kv.u32("tokenizer.ggml.padding_token_id", vocab.endoftext);
-        kv.u32("tokenizer.ggml.bos_token_id", vocab.endoftext);
-        kv.bool("tokenizer.ggml.add_bos_token", false);
-        if !self.chat_template.is_empty() {
-            kv.string("tokenizer.chat_template", &self.chat_template);
         }
         kv
     }

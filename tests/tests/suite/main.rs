@@ -29,6 +29,7 @@ mod house;
 mod html;
 mod interrupts;
 mod kernels;
+mod large;
 mod layouts;
 mod llama_says;
 mod locate;
