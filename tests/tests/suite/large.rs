@@ -2,8 +2,8 @@
 
 use qdiff_engine::gguf::Gguf;
 use qdiff_engine::quant::GgmlType;
-use qdiff_tests::empty;
 use qdiff_tests::synth::Synth;
+use qdiff_tests::{empty, folder_with};
 
 /// Qwen2.5-7B with a little of its width.
 fn narrow() -> Synth {
@@ -32,4 +32,24 @@ fn the_generator_writes_what_runs() {
     let fewer = Synth { n_vocab: 512, ..narrow() };
     let refused = fewer.write_like(&Gguf::open(&paths[0]).unwrap(), 1, &folder, "none").unwrap_err().to_string();
     assert!(refused.contains("600 tokens, more than 512"), "{refused}");
+}
+
+/// What stays in memory of captured stages is bounded, so that depth costs nothing but room on disk.
+#[test]
+fn memory_does_not_grow_with_layers() {
+    let took = |layers: usize, memory: &str| {
+        let folder = folder_with(&Synth { n_layers: layers, n_heads: 8, head_dim: 32, n_ff: 256, ..Synth::default() });
+        let run = format!("--prompt one-token --length 128 -n 0 --memory {memory}");
+        let (code, told, screen) = folder.judged(&run);
+        assert_eq!(code, 0, "{screen}");
+        let of = |key: &str| told["memory"][key].as_u64().expect("it is told") >> 20;
+        assert_eq!(screen.contains("what is computed at a time does not fit"), of("peak") > of("allowed"), "{screen}");
+        (of("peak"), of("on_disk"))
+    };
+    let [(few, few_on_disk), (many, many_on_disk)] = [1, 12].map(|layers| took(layers, "0"));
+    let (everything, nothing_on_disk) = took(12, "8G");
+    assert!(many_on_disk > few_on_disk + 40 && nothing_on_disk == 0, "{few_on_disk} {many_on_disk} {nothing_on_disk}");
+    assert!(many < few + 20, "{few} MiB of 1 layer, {many} MiB of 12");
+    // What is on disk would be in memory otherwise: the figures are those of this process.
+    assert!(everything > many + 25, "{many} MiB with a bound, {everything} MiB without");
 }
