@@ -90,7 +90,7 @@ impl Synth {
         for _ in 0..rows {
             row.clear();
             for _ in 0..n / tensor.ty.block_size() {
-                let at = (rng.next() >> 32) as usize * count >> 32;
+                let at = ((rng.next() >> 32) as usize * count) >> 32;
                 row.extend_from_slice(&blocks[at * size..][..size]);
             }
             out.write_all(&row)?;

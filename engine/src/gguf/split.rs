@@ -42,14 +42,14 @@ pub(super) fn join(mut whole: Gguf, path: &Path) -> Result<Gguf, GgufError> {
     for no in 1..count {
         let path = name(prefix, no, count);
         let refused = |problem| GgufError { file: Some(path.clone()), problem };
-        if !path.exists() {
+        if matches!(path.try_exists(), Ok(false)) {
             let what = format!("no such file; it is part {} of {count} of the model: fetch it too", no + 1);
             return Err(refused(Problem::Parts(what)));
         }
         let part = Gguf::open_one(&path)?;
         let found = number(&part, NO).map_err(refused)?;
         if found != no {
-            let what = format!("is part {} of a model, expected part {}; fetch it again", found + 1, no + 1);
+            let what = format!("is part {} of a model, expected part {}; fetch it again", u32::from(found) + 1, no + 1);
             return Err(refused(Problem::Parts(what)));
         }
         let shared = part.metadata.iter().filter(|(key, _)| !OWN.contains(&key.as_str()));

@@ -277,9 +277,14 @@ impl Sides<'_> {
     pub(super) fn record(&self, pair: &Pair<'_>, input: &Input) -> Result<(Recording, Option<Recording>)> {
         // Of what is read, dumped, or tapped by kernels that not every stage leaves, nothing is known yet.
         let known = |side: &Side| matches!(side, Side::Live(kind) if kind.command().is_none() && !kind.device);
-        let taps: [(&Side, &dyn Fn(&Node) -> bool); 2] =
-            [(&self.chosen.reference, &|_| true), (&self.chosen.subject, &|node| self.taps.stage(node.id))];
-        let live: Vec<_> = taps.into_iter().filter(|(side, _)| known(side)).map(|(_, taps)| taps).collect();
+        let of_subject = |node: &Node| self.taps.stage(node.id);
+        let mut live: Vec<&dyn Fn(&Node) -> bool> = Vec::new();
+        if known(&self.chosen.reference) {
+            live.push(&|_| true);
+        }
+        if known(&self.chosen.subject) {
+            live.push(&of_subject);
+        }
         pair.make_room(input.tokens(None), &live)?;
         // An engine that is not told which tokens to decode chooses them, and the reference is fed these.
         let chooses = |kind: &RunnerKind| input.decode > 0 && kind.command().is_some_and(|command| !command.forced());

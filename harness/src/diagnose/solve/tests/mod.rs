@@ -11,6 +11,7 @@ mod slots;
 use super::{Confidence, Solution};
 use bench::{At, Bench, Judged, Stage};
 use plants::Plant;
+use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::{Node, Role, qwen2, qwen3};
 use qdiff_engine::ops::{Op, Tensor};
 use qdiff_engine::quant::GgmlType;
