@@ -1,5 +1,7 @@
 //! The SHA-256 of a model, read anew only where the file may have changed: hashing gigabytes takes longer than a prompt.
 
+use qdiff_engine::gguf::{Gguf, Part};
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,33 +14,40 @@ const GRAIN: i64 = 2;
 
 /// SHA-256 of the bytes in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
-    use sha2::Digest as _;
-    let digest = sha2::Sha256::digest(bytes);
-    digest.iter().map(|b| format!("{b:02x}")).collect()
+    sha256_of([bytes])
 }
 
-/// SHA-256 of `bytes`, the content of the file at `path`, in hexadecimal: from the cache if the file system says that the
-/// file is the one hashed before (device, inode, size, and times of the last change to content and to inode, which no
-/// program sets back). A cache that cannot be used is no error.
-pub fn of_file(path: &Path, bytes: &[u8]) -> String {
-    kept_or(path, || Some(sha256(bytes))).unwrap_or_default()
+/// SHA-256 of what these make one after the other, in hexadecimal.
+fn sha256_of<'a>(all: impl IntoIterator<Item = &'a [u8]>) -> String {
+    use sha2::Digest as _;
+    let mut digest = sha2::Sha256::new();
+    all.into_iter().for_each(|bytes| digest.update(bytes));
+    digest.finalize().iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// SHA-256 of a model's files one after the other, in hexadecimal, as `cat MODEL*.gguf | sha256sum` prints it: from the
+/// cache if the file system says that the files are those hashed before (device, inode, size, and times of the last
+/// change to content and to inode, which no program sets back). A cache that cannot be used is no error.
+pub fn of_model(model: &Gguf) -> String {
+    let paths: Vec<&Path> = model.parts().iter().filter_map(|part| part.path.as_deref()).collect();
+    kept_or(&paths, || Some(sha256_of(model.parts().iter().map(Part::bytes)))).unwrap_or_default()
 }
 
 /// The same of the file that this program was started from; `None` where it cannot be read.
 pub fn of_program() -> Option<String> {
     let path = std::env::current_exe().ok()?;
-    kept_or(&path, || Some(sha256(&std::fs::read(&path).ok()?)))
+    kept_or(&[&path], || Some(sha256(&std::fs::read(&path).ok()?)))
 }
 
-fn kept_or(path: &Path, hash: impl FnOnce() -> Option<String>) -> Option<String> {
-    let Some((line, changed)) = identity(path) else { return hash() };
+fn kept_or(paths: &[&Path], hash: impl FnOnce() -> Option<String>) -> Option<String> {
+    let Some((line, changed)) = identity(paths) else { return hash() };
     let Some(kept) = folder().map(|folder| folder.join(&sha256(line.as_bytes())[..32])) else { return hash() };
     if let Some(hash) = std::fs::read_to_string(&kept).ok().and_then(|text| read(&text, &line)) {
         return Some(hash);
     }
     let hash = hash()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs() as i64);
-    if changed + GRAIN < now && identity(path).is_some_and(|(after, _)| after == line) {
+    if changed + GRAIN < now && identity(paths).is_some_and(|(after, _)| after == line) {
         // Written beside and renamed: a reader never sees half a line.
         let part = kept.with_extension(format!("{}.part", std::process::id()));
         let _ = std::fs::write(&part, format!("{hash} {line}\n")).and_then(|()| std::fs::rename(&part, &kept));
@@ -52,20 +61,24 @@ fn read(text: &str, line: &str) -> Option<String> {
     (of == line && hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit())).then(|| hash.to_owned())
 }
 
-/// What the file system says of a file that is worth a place in the cache, and when it changed last.
-fn identity(path: &Path) -> Option<(String, i64)> {
-    let m = std::fs::metadata(path).ok().filter(|m| m.len() >= LEAST)?;
-    let line = format!(
-        "{} {} {} {}.{:09} {}.{:09}",
-        m.dev(),
-        m.ino(),
-        m.len(),
-        m.mtime(),
-        m.mtime_nsec(),
-        m.ctime(),
-        m.ctime_nsec()
-    );
-    Some((line, m.ctime()))
+/// What the file system says of files that are worth a place in the cache together, and when one of them changed last.
+fn identity(paths: &[&Path]) -> Option<(String, i64)> {
+    let all: Vec<_> = paths.iter().map(|path| std::fs::metadata(path).ok()).collect::<Option<_>>()?;
+    let changed = all.iter().map(|m| m.ctime()).max()?;
+    let line = |m: &Metadata| {
+        format!(
+            "{} {} {} {}.{:09} {}.{:09}",
+            m.dev(),
+            m.ino(),
+            m.len(),
+            m.mtime(),
+            m.mtime_nsec(),
+            m.ctime(),
+            m.ctime_nsec()
+        )
+    };
+    let lines: Vec<String> = all.iter().map(line).collect();
+    (all.iter().map(Metadata::len).sum::<u64>() >= LEAST).then(|| (lines.join(", "), changed))
 }
 
 fn folder() -> Option<PathBuf> {
@@ -94,10 +107,15 @@ mod tests {
         // Sparse: the sizes matter, not the bytes.
         let identity_at = |length| {
             file.as_file().set_len(length).expect("the file grows");
-            identity(file.path()).map(|(line, _)| line)
+            identity(&[file.path()]).map(|(line, _)| line)
         };
         assert_eq!(identity_at(LEAST - 1), None);
         let (one, other) = (identity_at(LEAST), identity_at(LEAST + 1));
         assert!(one.is_some() && other.is_some() && one != other, "{one:?} {other:?}");
+        // Of several files each counts, and their order.
+        let second = tempfile::NamedTempFile::new().expect("a file");
+        let (a, b) = (file.path(), second.path());
+        let both = |paths: [&Path; 2]| identity(&paths).map(|(line, _)| line);
+        assert!(both([a, b]).is_some() && both([a, b]) != both([b, a]) && both([a, b]) != other);
     }
 }

@@ -22,6 +22,7 @@ pub mod loaded;
 mod log;
 pub mod logits;
 pub mod machine;
+pub mod memory;
 pub mod metrics;
 pub mod mutations;
 pub mod nearest;

@@ -1,6 +1,7 @@
 //! A model open on both sides: the engine's reader and llama.cpp's.
 
 use crate::number::counted;
+use crate::oracle::Oracle;
 use crate::{hash, llama};
 use anyhow::{Context as _, Result, bail};
 use qdiff_engine::gguf::NotFinite;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 /// A model open on both sides.
 pub struct LoadedModel {
-    /// The file.
+    /// The file, or the first of several.
     pub path: PathBuf,
     /// The engine's side.
     pub model: Model,
@@ -45,14 +46,17 @@ impl LoadedModel {
         most.map_or_else(String::new, |(format, _)| format)
     }
 
-    /// The whole file.
-    pub fn bytes(&self) -> &[u8] {
-        self.model.gguf().bytes()
+    /// What the oracle reads of it.
+    ///
+    /// # Errors
+    /// As [`Oracle::new`].
+    pub fn oracle(&self) -> Result<Oracle<'_>> {
+        Oracle::new(self.model.gguf(), &self.llama)
     }
 
-    /// SHA-256 of the file in hexadecimal.
+    /// SHA-256 of the file in hexadecimal; of several, of all bytes one file after the other.
     pub fn sha256(&self) -> String {
-        hash::of_file(&self.path, self.bytes())
+        hash::of_model(self.model.gguf())
     }
 
     /// Refuses tokens that the model does not have.

@@ -3,8 +3,8 @@
 use crate::llama::Model;
 use crate::llama::gguf::GgmlWeights;
 use anyhow::{Context as _, Result, bail};
+use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::{self, Graph, Metadata, Weight, same_extent};
-use std::path::Path;
 
 /// The graph as llama.cpp's metadata describe it, with ggml's weights.
 pub struct Oracle<'a> {
@@ -35,12 +35,12 @@ impl Metadata for Described<'_> {
 }
 
 impl<'a> Oracle<'a> {
-    /// Reads the model at `path`, whose mapped bytes are `bytes`.
+    /// Reads the files that `gguf` has mapped; `model` is llama.cpp's of them.
     ///
     /// # Errors
-    /// If ggml refuses the file, or its metadata describe no known graph.
-    pub fn new(path: &Path, bytes: &'a [u8], model: &Model) -> Result<Self> {
-        let weights = GgmlWeights::open(path, bytes)?;
+    /// If ggml refuses one, or their metadata describe no known graph.
+    pub fn new(gguf: &'a Gguf, model: &Model) -> Result<Self> {
+        let weights = GgmlWeights::open(gguf)?;
         let described = Described { model, weights: &weights };
         let graph = model::build(&described).context("llama.cpp's view of the metadata")?;
         for Weight { name, extent } in graph.weights() {

@@ -8,6 +8,7 @@ use crate::capture::npz::Manifest as CaptureManifest;
 use crate::capture::{Capture, Filter, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{BUDGET, Diagnosis, explain};
 use crate::loaded::LoadedModel;
+use crate::memory::{self, Size};
 use crate::oracle::Oracle;
 use crate::progress::Progress;
 use crate::room::Room;
@@ -35,6 +36,8 @@ pub struct Settings {
     pub kv: Number,
     /// Where captured tensors stay.
     pub store: Arc<Store>,
+    /// Memory that all may take together, where captured tensors share it with the rest.
+    pub memory: Option<Size>,
     /// Time that the search for causes may take.
     pub budget: Duration,
     /// Time that an engine behind a command may take, for all it is told to do or for one step.
@@ -51,6 +54,7 @@ impl Default for Settings {
             gemm: Gemm::Own,
             kv: Number::F32,
             store: Store::usual(None),
+            memory: None,
             budget: BUDGET,
             timeout: TIMEOUT,
         }
@@ -105,7 +109,7 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// As [`Oracle::new`].
     pub fn new(opened: &'a LoadedModel, settings: Settings, progress: Progress<'a>) -> Result<Self> {
-        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
+        let oracle = opened.oracle()?;
         let (filter, policy) = (Filter::default(), Policy::default());
         let names = Names::of(&oracle.graph);
         Ok(Self { opened, oracle, filter, policy, names, measured: None, settings, progress })
@@ -143,6 +147,25 @@ impl<'a> Pair<'a> {
                 Ok(Box::new(Engine::new(command, &self.opened.path, graph, &store.folder, *timeout)?))
             }
         }
+    }
+
+    /// Leaves to captured stages what memory the rest of a run does not take: of each side that runs, those that `taps` says.
+    ///
+    /// # Errors
+    /// If there is too little room on disk for what does not fit.
+    pub fn make_room(&self, tokens: Tokens<'_>, sides: &[&dyn Fn(&Node) -> bool]) -> Result<()> {
+        let (graph, Settings { store, memory, .. }) = (&self.oracle.graph, &self.settings);
+        let Some(Size(allowed)) = *memory else { return Ok(()) };
+        let steps = tokens.extents();
+        store.limit(usize::try_from(allowed).unwrap_or(usize::MAX).saturating_sub(memory::beside(graph, &steps)));
+        if !self.filter.every_position() {
+            return Ok(());
+        }
+        let of_side = |taps: &&dyn Fn(&Node) -> bool| {
+            let kept = self.filter.capture_set(graph, taps);
+            memory::of_stages(graph, |node| kept.contains(&node.id), &steps)
+        };
+        store.check_room(sides.iter().map(of_side).sum())
     }
 
     /// Room for `tokens`.

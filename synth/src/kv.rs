@@ -56,6 +56,16 @@ impl Kv {
         self.entry(key, sys::GGUF_TYPE_UINT32, &value.to_le_bytes());
     }
 
+    /// An unsigned integer of two bytes.
+    pub fn u16(&mut self, key: &str, value: u16) {
+        self.entry(key, sys::GGUF_TYPE_UINT16, &value.to_le_bytes());
+    }
+
+    /// A signed integer.
+    pub fn i32(&mut self, key: &str, value: i32) {
+        self.entry(key, sys::GGUF_TYPE_INT32, &value.to_le_bytes());
+    }
+
     /// A float.
     pub fn f32(&mut self, key: &str, value: f32) {
         self.entry(key, sys::GGUF_TYPE_FLOAT32, &value.to_le_bytes());
@@ -89,6 +99,21 @@ impl Kv {
 
     /// A file of this metadata and of `tensors` with their data.
     pub(crate) fn file(&self, tensors: &[(Tensor, Vec<u8>)]) -> Vec<u8> {
+        let mut out = self.header(tensors.iter().map(|(tensor, data)| (tensor, data.len())));
+        for (_, data) in tensors {
+            out.extend_from_slice(data);
+            out.resize(self.padded(out.len()), 0);
+        }
+        out
+    }
+
+    /// `bytes`, up to where the next tensor begins.
+    pub(crate) fn padded(&self, bytes: usize) -> usize {
+        bytes.next_multiple_of(self.alignment as usize)
+    }
+
+    /// The start of a file of this metadata and of `tensors` with so many bytes of data: all before the data.
+    pub(crate) fn header<'a>(&self, tensors: impl ExactSizeIterator<Item = (&'a Tensor, usize)>) -> Vec<u8> {
         let mut out = b"GGUF\x03\0\0\0".to_vec();
         put_u64(&mut out, tensors.len());
         put_u64(&mut out, self.entries.len());
@@ -96,9 +121,8 @@ impl Kv {
             put_str(&mut out, key.as_bytes());
             out.extend_from_slice(value);
         }
-        let alignment = self.alignment as usize;
         let mut offset = 0;
-        for (tensor, data) in tensors {
+        for (tensor, bytes) in tensors {
             put_str(&mut out, tensor.name.as_bytes());
             put_u32(&mut out, tensor.ne.len() as u32);
             for &n in &tensor.ne {
@@ -106,12 +130,9 @@ impl Kv {
             }
             put_u32(&mut out, tensor.ty.id());
             put_u64(&mut out, offset);
-            offset += data.len().next_multiple_of(alignment);
+            offset += self.padded(bytes);
         }
-        for data in std::iter::once(&Vec::new()).chain(tensors.iter().map(|(_, data)| data)) {
-            out.extend_from_slice(data);
-            out.resize(out.len().next_multiple_of(alignment), 0);
-        }
+        out.resize(self.padded(out.len()), 0);
         out
     }
 

@@ -7,8 +7,10 @@
 
 mod image;
 mod kv;
+mod large;
 mod quantize;
 mod rng;
+mod split;
 mod vocab;
 
 #[cfg(test)]
@@ -16,9 +18,10 @@ mod tests;
 
 pub use image::{patch, tensor_range};
 pub use kv::Kv;
+pub use split::part_name;
 pub use vocab::symbol;
 
-use qdiff_engine::model::{self, Metadata, Role, Weight, qwen2, qwen3};
+use qdiff_engine::model::{self, Graph, Metadata, Role, Weight, qwen2, qwen3};
 use qdiff_engine::ops::Op;
 use qdiff_engine::quant::GgmlType;
 use quantize::quantize;
@@ -157,15 +160,38 @@ impl Synth {
     ///
     /// As [`Synth::to_bytes`].
     pub fn to_bytes_with(&self, change: impl FnOnce(&mut Kv)) -> Vec<u8> {
-        self.check();
-        let tensors = self.tensors();
-        for (name, _) in &self.overrides {
-            assert!(tensors.iter().any(|t| t.name == *name), "override for unknown tensor {name:?}");
-        }
-        let data: Vec<Vec<u8>> = tensors.iter().map(|t| quantize(t, &self.draw(t))).collect();
         let mut metadata = self.metadata();
         change(&mut metadata);
-        metadata.file(&tensors.into_iter().zip(data).collect::<Vec<_>>())
+        metadata.file(&self.drawn(self.tensors()))
+    }
+
+    /// The model as the bytes of `count` files, as llama.cpp's `llama-gguf-split` splits one: see [`part_name`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Synth::to_bytes`].
+    pub fn to_parts(&self, count: usize) -> Vec<Vec<u8>> {
+        self.to_parts_with(count, |_, _| ())
+    }
+
+    /// As [`Synth::to_parts`], with the metadata of each part, numbered from 0 on, as `change` leaves them.
+    ///
+    /// # Panics
+    ///
+    /// As [`Synth::to_bytes`].
+    pub fn to_parts_with(&self, count: usize, mut change: impl FnMut(usize, &mut Kv)) -> Vec<Vec<u8>> {
+        let parts = split::parts(self.metadata(), self.tensors(), count);
+        let file = |(no, (mut metadata, tensors)): (usize, (Kv, Vec<Tensor>))| {
+            change(no, &mut metadata);
+            metadata.file(&self.drawn(tensors))
+        };
+        parts.into_iter().enumerate().map(file).collect()
+    }
+
+    /// Tensors with their data.
+    fn drawn(&self, tensors: Vec<Tensor>) -> Vec<(Tensor, Vec<u8>)> {
+        let data: Vec<_> = tensors.iter().map(|t| quantize(t, &self.draw(t))).collect();
+        tensors.into_iter().zip(data).collect()
     }
 
     fn check(&self) {
@@ -180,10 +206,11 @@ impl Synth {
     }
 
     fn tensors(&self) -> Vec<Tensor> {
+        self.check();
         // Logits with a spread of about 3, so that one token tends to stand out.
         let (head, matrix) = (Fill::Matrix { gain: 3.0 }, Fill::Matrix { gain: 1.0 });
         let large = (self.head_dim / 32).max(1);
-        let graph = model::build(self).expect("the description is one of a model");
+        let graph = self.graph();
         let mut list: Vec<Tensor> = Vec::new();
         for node in graph.nodes.iter().filter(|n| !(self.tied && n.role == Role::Logits)) {
             let fill = match (&node.op, node.role) {
@@ -201,7 +228,14 @@ impl Synth {
                 list.push(Tensor { ty, name: name.clone(), ne: extent.clone(), fill });
             }
         }
+        for (name, _) in &self.overrides {
+            assert!(list.iter().any(|t| t.name == *name), "override for unknown tensor {name:?}");
+        }
         list
+    }
+
+    fn graph(&self) -> Graph {
+        model::build(self).expect("the description is one of a model")
     }
 
     fn draw(&self, t: &Tensor) -> Vec<f32> {
@@ -253,6 +287,26 @@ impl Synth {
     }
 
     fn metadata(&self) -> Kv {
+        let mut kv = self.described();
+        let mut vocab = vocab::Vocab::build();
+        vocab.pad_to(self.n_vocab);
+        kv.string("tokenizer.ggml.model", "gpt2");
+        kv.string("tokenizer.ggml.pre", "qwen2");
+        kv.strings(vocab::TOKENS, &vocab.tokens);
+        kv.i32s(vocab::TYPES, &vocab.types);
+        kv.strings("tokenizer.ggml.merges", &vocab.merges);
+        kv.u32("tokenizer.ggml.eos_token_id", vocab.im_end);
+        kv.u32("tokenizer.ggml.padding_token_id", vocab.endoftext);
+        kv.u32("tokenizer.ggml.bos_token_id", vocab.endoftext);
+        kv.bool("tokenizer.ggml.add_bos_token", false);
+        if !self.chat_template.is_empty() {
+            kv.string("tokenizer.chat_template", &self.chat_template);
+        }
+        kv
+    }
+
+    /// Metadata without a vocabulary.
+    fn described(&self) -> Kv {
         let mut kv = Kv::default();
         kv.string("general.architecture", self.arch);
         kv.string("general.name", &format!("synthetic {}", self.arch));
@@ -264,21 +318,6 @@ impl Synth {
         }
         for (name, value) in self.reals() {
             kv.f32(&key(name), value);
-        }
-
-        let mut vocab = vocab::Vocab::build();
-        vocab.pad_to(self.n_vocab);
-        kv.string("tokenizer.ggml.model", "gpt2");
-        kv.string("tokenizer.ggml.pre", "qwen2");
-        kv.strings("tokenizer.ggml.tokens", &vocab.tokens);
-        kv.i32s("tokenizer.ggml.token_type", &vocab.types);
-        kv.strings("tokenizer.ggml.merges", &vocab.merges);
-        kv.u32("tokenizer.ggml.eos_token_id", vocab.im_end);
-        kv.u32("tokenizer.ggml.padding_token_id", vocab.endoftext);
-        kv.u32("tokenizer.ggml.bos_token_id", vocab.endoftext);
-        kv.bool("tokenizer.ggml.add_bos_token", false);
-        if !self.chat_template.is_empty() {
-            kv.string("tokenizer.chat_template", &self.chat_template);
         }
         kv
     }

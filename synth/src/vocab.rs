@@ -2,6 +2,11 @@
 
 use qdiff_engine::tokenizer::alphabet;
 use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Keys of the tokens and of their types.
+pub const TOKENS: &str = "tokenizer.ggml.tokens";
+pub const TYPES: &str = "tokenizer.ggml.token_type";
 
 /// Token types of llama.cpp.
 const NORMAL: i32 = 1;
@@ -56,11 +61,15 @@ impl Vocab {
 
     /// Fills up with padding tokens `[PADn]` to `count` tokens.
     pub fn pad_to(&mut self, count: usize) {
-        for id in self.tokens.len()..count {
-            self.tokens.push(format!("[PAD{id}]"));
-            self.types.push(UNUSED);
-        }
+        let (tokens, types) = padding(self.tokens.len()..count);
+        self.tokens.extend(tokens);
+        self.types.extend(types);
     }
+}
+
+/// Padding tokens of these ids, with their types.
+pub fn padding(ids: Range<usize>) -> (Vec<String>, Vec<i32>) {
+    (ids.clone().map(|id| format!("[PAD{id}]")).collect(), vec![UNUSED; ids.len()])
 }
 
 /// The symbol of a byte in GPT-2's alphabet.

@@ -105,7 +105,7 @@ impl<'a> Bench<'a> {
     /// # Panics
     /// If its metadata describe none.
     pub fn new(opened: &'a LoadedModel) -> Self {
-        Self { oracle: Oracle::new(&opened.path, opened.bytes(), &opened.llama).expect("a model that is known") }
+        Self { oracle: opened.oracle().expect("a model that is known") }
     }
 
     /// Names of the stages that may be left out: all whose values follow from others.

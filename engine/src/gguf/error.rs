@@ -38,6 +38,9 @@ pub enum Problem {
     /// A file that does not hold what was written: in what.
     #[error("{0}; fetch it again")]
     Damaged(String),
+    /// A model in several files that do not make one: in what, and the remedy.
+    #[error("{0}")]
+    Parts(String),
     /// Something that is no GGUF file: what it is, and the remedy.
     #[error("{0}")]
     NotGguf(String),

@@ -21,6 +21,9 @@ pub struct NotFinite {
     pub field: String,
     /// Where the field begins, in bytes from the start of the file.
     pub offset: u64,
+    /// That file, where the model is in several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
     /// The block's first weight that is not finite: `NaN`, `inf` or `-inf`.
     pub weight: String,
     /// How many blocks.
@@ -29,9 +32,9 @@ pub struct NotFinite {
 
 impl fmt::Display for NotFinite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { tensor, format, row, block, field, offset, weight, blocks } = self;
+        let Self { tensor, format, row, block, field, offset, file, weight, blocks } = self;
         write!(f, "tensor `{tensor}` ({format}): row {row}, block {block} holds a weight of {weight} ")?;
-        write!(f, "(`{field}` at byte {offset} of the file)")?;
+        write!(f, "(`{field}` at byte {offset} of {})", file.as_deref().unwrap_or("the file"))?;
         if *blocks > 1 { write!(f, "; so do others, {blocks} blocks in all") } else { Ok(()) }
     }
 }
@@ -54,7 +57,8 @@ impl Gguf {
                 row: at / a_row,
                 block: at % a_row,
                 field: field.name.to_owned(),
-                offset: self.data_offset + info.offset + (at * size + field.bytes.start) as u64,
+                offset: self.parts[info.part].data_offset + info.offset + (at * size + field.bytes.start) as u64,
+                file: self.file_of(info),
                 weight: weight.to_string(),
                 blocks: 1 + blocks.count(),
             });

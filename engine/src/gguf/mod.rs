@@ -11,6 +11,8 @@
 //!   overflow happens (llama.cpp's `ggml_nbytes` wraps around at a row of 2^56
 //!   elements or more).
 //!
+//! A model in several files is opened by naming the first of them ([`split`]).
+//!
 //! As there, a bool is true if its byte is not zero, and a string value may hold any bytes.
 //!
 //! Source of the layout: `gguf_init_from_reader` in gguf.cpp, and
@@ -20,6 +22,7 @@ mod error;
 mod finite;
 mod parse;
 mod reader;
+pub mod split;
 mod value;
 
 #[cfg(test)]
@@ -28,7 +31,7 @@ pub(crate) mod tests;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use error::{GgufError, Problem};
 pub use finite::NotFinite;
@@ -46,7 +49,9 @@ pub struct TensorInfo {
     pub dims: Vec<u64>,
     /// The format of its elements.
     pub ggml_type: GgmlType,
-    /// Bytes from the start of the data section.
+    /// Which of the model's files it is in, from 0 on.
+    pub part: usize,
+    /// Bytes from the start of that file's data section.
     pub offset: u64,
     /// Bytes, without padding.
     pub size: u64,
@@ -70,47 +75,86 @@ impl TensorInfo {
     }
 }
 
-/// A GGUF file, parsed and checked; its tensor data stays where it is.
-pub struct Gguf {
-    /// The format's version: 2 or 3.
-    pub version: u32,
+/// One file of a model; most have one.
+pub struct Part {
+    /// Where it stands, unless it was read from memory.
+    pub path: Option<PathBuf>,
     /// The alignment of tensor data, in bytes: a power of two.
     pub alignment: u64,
     /// Where the data section starts, in bytes from the start of the file.
     pub data_offset: u64,
-    /// All keys and values, in the file's order.
+    /// Mapped or in memory.
+    bytes: Box<dyn AsRef<[u8]> + Send + Sync>,
+}
+
+impl Part {
+    /// The whole file.
+    pub fn bytes(&self) -> &[u8] {
+        (*self.bytes).as_ref()
+    }
+}
+
+/// A GGUF model, parsed and checked; its tensor data stays where it is, in one file or several.
+pub struct Gguf {
+    /// The format's version: 2 or 3.
+    pub version: u32,
+    /// All keys and values, in the file's order; of several files, those of the first.
     pub metadata: Vec<(String, Value)>,
-    /// All tensors, in the file's order.
+    /// All tensors, in the order of files and within each.
     pub tensors: Vec<TensorInfo>,
     /// Where each key stands.
     keys: HashMap<String, usize>,
     /// Where each tensor stands.
     names: HashMap<String, usize>,
-    /// Mapped or in memory.
-    bytes: Box<dyn AsRef<[u8]> + Send + Sync>,
+    parts: Vec<Part>,
 }
 
 impl Gguf {
-    /// Maps the file at `path` into memory, read-only, and parses it.
+    /// Maps the file at `path` into memory, read-only, and parses it; and all others, where it is the first of several.
     ///
     /// # Errors
     /// [`GgufError`], naming the file, if it cannot be read or is refused.
     pub fn open(path: &Path) -> Result<Self, GgufError> {
-        let parsed = map(path).and_then(|map| parse::parse(Box::new(map)));
+        Self::open_one(path).and_then(|first| split::join(first, path))
+    }
+
+    /// The same of this file alone.
+    fn open_one(path: &Path) -> Result<Self, GgufError> {
+        let parsed = map(path).and_then(|map| parse::parse(Box::new(map), Some(path)));
         parsed.map_err(|problem| GgufError { file: Some(path.to_owned()), problem })
     }
 
-    /// Parses a file that is already in memory.
+    /// Parses a file that is already in memory: if it is one of several, that one alone.
     ///
     /// # Errors
     /// [`GgufError`] if it is refused.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, GgufError> {
-        parse::parse(Box::new(bytes)).map_err(|problem| GgufError { file: None, problem })
+        parse::parse(Box::new(bytes), None).map_err(|problem| GgufError { file: None, problem })
     }
 
-    /// The whole file.
-    pub fn bytes(&self) -> &[u8] {
-        (*self.bytes).as_ref()
+    /// The files, in their order; at least one.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Bytes of all files.
+    pub fn size(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes().len() as u64).sum()
+    }
+
+    /// The names of the files, in their order, where there are several.
+    pub fn files(&self) -> Vec<String> {
+        (0..self.parts.len()).filter_map(|part| self.file(part)).collect()
+    }
+
+    /// The name of the file that a tensor is in, where there are several.
+    pub fn file_of(&self, t: &TensorInfo) -> Option<String> {
+        self.file(t.part)
+    }
+
+    fn file(&self, part: usize) -> Option<String> {
+        let path = self.parts.get(part).filter(|_| self.parts.len() > 1)?.path.as_ref()?;
+        Some(path.file_name()?.to_string_lossy().into_owned())
     }
 
     /// The value of `key`.
@@ -123,13 +167,14 @@ impl Gguf {
         self.names.get(name).map(|i| &self.tensors[*i])
     }
 
-    /// The bytes of one of this file's tensors: [`TensorInfo::size`] of them.
+    /// The bytes of one of this model's tensors: [`TensorInfo::size`] of them.
     ///
     /// # Panics
-    /// If `t` is of another file and does not fit into this one.
+    /// If `t` is of another model and does not fit into this one.
     pub fn data(&self, t: &TensorInfo) -> &[u8] {
-        let start = (self.data_offset + t.offset) as usize;
-        &self.bytes()[start..][..t.size as usize]
+        let part = &self.parts[t.part];
+        let start = (part.data_offset + t.offset) as usize;
+        &part.bytes()[start..][..t.size as usize]
     }
 }
 
@@ -159,6 +204,7 @@ impl std::fmt::Debug for Gguf {
             .field("version", &self.version)
             .field("metadata", &self.metadata.len())
             .field("tensors", &self.tensors.len())
+            .field("parts", &self.parts.len())
             .finish_non_exhaustive()
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::path::Path;
 
 use super::error::{Problem, remedy};
 use super::reader::{MAX_LENGTH, Reader};
 use super::value::{ArrayValue, StringArray, Value};
-use super::{Gguf, TensorInfo};
+use super::{Gguf, Part, TensorInfo};
 use crate::quant::GgmlType;
 
 /// Bytes of a tensor name, with the NUL that C adds (`GGML_MAX_NAME`).
@@ -18,8 +19,8 @@ const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 const LAST_TYPE: u32 = 12;
 
-/// Parses a whole file.
-pub(super) fn parse(file: Box<dyn AsRef<[u8]> + Send + Sync>) -> Result<Gguf, Problem> {
+/// Parses a whole file, which was read from `path`.
+pub(super) fn parse(file: Box<dyn AsRef<[u8]> + Send + Sync>, path: Option<&Path>) -> Result<Gguf, Problem> {
     let bytes = (*file).as_ref();
     if bytes.is_empty() {
         return Err(Problem::Damaged("is empty".to_owned()));
@@ -69,7 +70,8 @@ pub(super) fn parse(file: Box<dyn AsRef<[u8]> + Send + Sync>) -> Result<Gguf, Pr
         r.check("the start of the tensor data", data_offset)?;
     }
     check_data(&r, data_offset, alignment, &tensors)?;
-    Ok(Gguf { version, alignment, data_offset, metadata, tensors, keys, names, bytes: file })
+    let part = Part { path: path.map(Path::to_owned), alignment, data_offset, bytes: file };
+    Ok(Gguf { version, metadata, tensors, keys, names, parts: vec![part] })
 }
 
 /// Tensors must follow each other without gaps but padding, inside the file.
@@ -195,7 +197,7 @@ fn tensor(r: &mut Reader<'_>) -> Result<TensorInfo, Problem> {
         return Err(Problem::Overflow(name));
     };
     let offset = r.u64("a tensor's offset")?;
-    Ok(TensorInfo { name, dims, ggml_type: ty, offset, size })
+    Ok(TensorInfo { name, dims, ggml_type: ty, part: 0, offset, size })
 }
 
 /// A key or a tensor name as text.

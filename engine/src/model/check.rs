@@ -2,7 +2,7 @@
 //! some of this, and computes otherwise over some; each refusal names the key or the tensor, and what is expected.
 
 use super::{ConfigError, Graph, LoadError, architecture, config, same_extent};
-use crate::gguf::{Gguf, TensorInfo, Value};
+use crate::gguf::{Gguf, TensorInfo};
 use crate::ops::Weight;
 use crate::quant::GgmlType;
 use std::collections::HashSet;
@@ -26,15 +26,9 @@ const FIXED: &[(&str, &[f64])] = &[
 /// Refuses metadata of a model that no graph describes.
 pub(super) fn metadata(gguf: &Gguf) -> Result<(), ConfigError> {
     let (arch, _) = architecture(gguf)?;
-    if gguf.alignment < ALIGNMENT {
+    if let Some(part) = gguf.parts().iter().find(|part| part.alignment < ALIGNMENT) {
         let why = "llama.cpp maps weights at multiples of 32 bytes; expected 32 or a greater power of 2";
-        return Err(config::invalid("general.alignment", gguf.alignment, why));
-    }
-    if let Some(parts) = gguf.get("split.count").and_then(Value::as_u64).filter(|n| *n > 1) {
-        return Err(ConfigError::Invalid(format!(
-            "the file is one of {parts} that a model was split into (`split.count`); put them together with llama.cpp's \
-             llama-gguf-split --merge"
-        )));
+        return Err(config::invalid("general.alignment", part.alignment, why));
     }
     for (suffix, neutral) in FIXED {
         let key = format!("{arch}.{suffix}");

@@ -59,6 +59,11 @@ impl Filter {
         layer && (self.stages.is_empty() || self.stages.iter().any(|m| matches(m, id)))
     }
 
+    /// Whether every position is asked for.
+    pub fn every_position(&self) -> bool {
+        self.positions.is_none()
+    }
+
     /// Whether the position is asked for.
     pub fn position(&self, position: usize) -> bool {
         position >= self.since && self.positions.as_ref().is_none_or(|p| p.contains(&position))

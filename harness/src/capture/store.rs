@@ -2,6 +2,7 @@
 //! that has no name and goes with the process.
 
 use super::Element;
+use crate::memory::Size;
 use qdiff_engine::ops::Tensor;
 use std::borrow::Cow;
 use std::fs::File;
@@ -17,6 +18,10 @@ use std::sync::{Arc, OnceLock};
 /// read back one stage at a time.
 pub const BUDGET: usize = 768 << 20;
 
+/// What helps where a folder has no room.
+const ELSEWHERE: &str = "free some space, name another folder with --tmp, allow more memory with --memory, or capture \
+                         less with --stages, --layers or --positions";
+
 /// Bytes of a tensor that are read from a capture at once; a larger one goes to the file part by part.
 const PART: usize = 64 << 20;
 
@@ -28,7 +33,7 @@ const PART: usize = 64 << 20;
 pub struct Store {
     /// Where temporary files go.
     pub folder: PathBuf,
-    budget: usize,
+    budget: AtomicUsize,
     used: AtomicUsize,
     file: OnceLock<Option<File>>,
     end: AtomicU64,
@@ -40,7 +45,7 @@ impl Store {
     pub fn new(folder: PathBuf, budget: usize) -> Arc<Self> {
         Arc::new(Self {
             folder,
-            budget,
+            budget: AtomicUsize::new(budget),
             used: AtomicUsize::new(0),
             file: OnceLock::new(),
             end: AtomicU64::new(0),
@@ -53,11 +58,43 @@ impl Store {
         Self::new(folder.map_or_else(std::env::temp_dir, Path::to_path_buf), BUDGET)
     }
 
+    /// Bytes that stay in memory from now on.
+    pub fn limit(&self, budget: usize) {
+        self.budget.store(budget, Ordering::Relaxed);
+    }
+
+    fn budget(&self) -> usize {
+        self.budget.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were put into the file.
+    pub fn on_disk(&self) -> u64 {
+        self.end.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is room for so many bytes more, in memory and in the folder.
+    ///
+    /// # Errors
+    /// What they take beyond memory, and how much the folder has.
+    pub fn check_room(&self, bytes: u64) -> anyhow::Result<()> {
+        let in_memory = self.budget().saturating_sub(self.used.load(Ordering::Relaxed));
+        let beyond = Size(bytes.saturating_sub(in_memory as u64));
+        // A folder of which nothing is known may have room.
+        let Ok(of_folder) = rustix::fs::statvfs(&self.folder) else { return Ok(()) };
+        let free = Size(of_folder.f_bavail.saturating_mul(of_folder.f_frsize));
+        anyhow::ensure!(
+            beyond.0 <= free.0,
+            "captured stages take {beyond} beyond what stays in memory, and {} has {free} left; {ELSEWHERE}",
+            self.folder.display()
+        );
+        Ok(())
+    }
+
     /// Keeps a tensor.
     pub fn keep(self: &Arc<Self>, tensor: Tensor<f32>) -> Stored {
         let bytes = size_of_val(tensor.data.as_slice());
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
-        let place = if before + bytes <= self.budget {
+        let place = if before + bytes <= self.budget() {
             Place::Memory(tensor)
         } else {
             self.used.fetch_sub(bytes, Ordering::Relaxed);
@@ -107,7 +144,7 @@ impl Store {
     fn note(&self, what: &str, e: &io::Error) {
         self.trouble.get_or_init(|| {
             format!(
-                "the temporary file for captured stages in {} cannot be {what}: {e}; free some space, name another folder with --tmp, or capture less with --stages, --layers or --positions",
+                "the temporary file for captured stages in {} cannot be {what}: {e}; {ELSEWHERE}",
                 self.folder.display()
             )
         });
@@ -271,5 +308,15 @@ mod tests {
         assert!(kept.get().data[0].is_nan());
         let why = store.trouble().unwrap_err().to_string();
         assert!(why.contains("--tmp"), "{why}");
+    }
+
+    #[test]
+    fn too_little_room_is_told_before_anything_is_kept() {
+        let store = Store::new(std::env::temp_dir(), 1 << 20);
+        assert!(store.check_room(1 << 20).is_ok());
+        let why = store.check_room(1 << 60).unwrap_err().to_string();
+        assert!(why.contains("1073741824.0 GiB beyond") && why.contains("--tmp"), "{why}");
+        store.limit(usize::MAX);
+        assert!(store.check_room(1 << 60).is_ok());
     }
 }

@@ -27,12 +27,13 @@ pub(super) fn run(args: &Reported<ModelRequest, JsonArgs>) -> Result<u8> {
 
 fn file(found: &Inspection) -> String {
     let mut out = format!(
-        "{}: GGUF version {}, {} metadata keys, {} tensors, {} bytes\n\nmetadata\n",
+        "{}: GGUF version {}, {} metadata keys, {} tensors, {} bytes{}\n\nmetadata\n",
         found.path,
         found.version,
         found.metadata.len(),
         found.tensors.len(),
-        found.bytes
+        found.bytes,
+        if found.files.is_empty() { String::new() } else { format!(" in {} files", found.files.len()) }
     );
     for entry in &found.metadata {
         let _ = writeln!(out, "  {} = {}", entry.key, brief(entry));

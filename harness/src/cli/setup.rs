@@ -2,6 +2,7 @@
 
 use super::{CI, QUIET, complain, remark};
 use crate::log::{self, Level};
+use crate::memory;
 use crate::tasks::Console;
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -86,7 +87,8 @@ fn unseen(what: &str, done: usize, total: usize) {
 pub(super) fn took(time: Duration) {
     let long = if BAR.is_hidden() { LONG } else { SEEN };
     if time >= long && !QUIET.load(Ordering::Relaxed) {
-        complain(&format!("took {:.1} s", time.as_secs_f64()));
+        let memory = memory::peak().map_or_else(String::new, |peak| format!(", {peak} of memory at its peak"));
+        complain(&format!("took {:.1} s{memory}", time.as_secs_f64()));
     }
 }
 

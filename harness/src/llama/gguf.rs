@@ -1,8 +1,9 @@
 //! A GGUF file as ggml itself reads it: the oracle's weights.
 
 use crate::supervisor;
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use llama_cpp_sys_2 as sys;
+use qdiff_engine::gguf::{Gguf, split};
 use qdiff_engine::model::WeightSource;
 use qdiff_engine::quant::{GgmlType, Stored};
 use std::collections::HashMap;
@@ -12,32 +13,46 @@ use std::path::Path;
 struct Entry {
     dims: Vec<u64>,
     ty: GgmlType,
+    part: usize,
     start: usize,
     row_bytes: usize,
 }
 
 /// Tensor index and values by ggml: `gguf_*` for the index, `to_float` for
-/// the values. Shares nothing with the engine's reader but the mapped bytes.
+/// the values. Shares nothing with the engine's reader but the mapped bytes, and which files a model in several has.
 pub struct GgmlWeights<'a> {
-    bytes: &'a [u8],
+    /// Each file, and what is mapped of it.
+    parts: Vec<(&'a Path, &'a [u8])>,
     entries: HashMap<String, Entry>,
     reals: HashMap<String, f32>,
 }
 
 impl<'a> GgmlWeights<'a> {
-    /// Reads the index of `path`, whose bytes are `bytes`.
+    /// Reads the index of every file of `model`.
     ///
     /// # Errors
-    /// If ggml refuses the file.
-    pub fn open(path: &Path, bytes: &'a [u8]) -> Result<Self> {
+    /// If the model was read from memory, or ggml refuses a file.
+    pub fn open(model: &'a Gguf) -> Result<Self> {
         super::start();
-        let mut entries = HashMap::new();
-        let mut reals = HashMap::new();
-        let _doing = supervisor::doing(|| format!("ggml was reading {}", path.display()));
+        let mut weights = Self { parts: Vec::new(), entries: HashMap::new(), reals: HashMap::new() };
+        for part in model.parts() {
+            let path = part.path.as_deref().context("ggml reads files alone")?;
+            let _doing = supervisor::doing(|| format!("ggml was reading {}", path.display()));
+            weights.read(path)?;
+            weights.parts.push((path, part.bytes()));
+        }
+        Ok(weights)
+    }
+
+    /// Reads the index of the next file: its tensors, and of the first the metadata.
+    fn read(&mut self, path: &Path) -> Result<()> {
+        let Self { parts, entries, reals } = self;
+        let part = parts.len();
         // SAFETY: plain C calls; the context is freed below and nothing of it is kept.
         unsafe {
             let ctx = index(path)?;
-            for i in 0..sys::gguf_get_n_kv(ctx) {
+            let keys = if part == 0 { sys::gguf_get_n_kv(ctx) } else { 0 };
+            for i in 0..keys {
                 if sys::gguf_get_kv_type(ctx, i) == sys::GGUF_TYPE_FLOAT32 {
                     let key = CStr::from_ptr(sys::gguf_get_key(ctx, i));
                     let value = sys::gguf_get_val_f32(ctx, i);
@@ -60,6 +75,7 @@ impl<'a> GgmlWeights<'a> {
                     name.to_string_lossy().into_owned(),
                     Entry {
                         ty,
+                        part,
                         start: base + sys::gguf_get_tensor_offset(ctx, i),
                         row_bytes: sys::ggml_row_size(raw_type, ne[0]),
                         dims,
@@ -68,7 +84,7 @@ impl<'a> GgmlWeights<'a> {
             }
             sys::gguf_free(ctx);
         }
-        Ok(Self { bytes, entries, reals })
+        Ok(())
     }
 
     /// Extent in ggml order, trailing ones dropped.
@@ -76,7 +92,7 @@ impl<'a> GgmlWeights<'a> {
         self.entries.get(tensor).map(|e| e.dims.as_slice())
     }
 
-    /// First byte of a tensor in the file.
+    /// First byte of a tensor in its file.
     ///
     /// # Panics
     /// If there is no such tensor.
@@ -84,10 +100,10 @@ impl<'a> GgmlWeights<'a> {
         self.entry(tensor).start as u64
     }
 
-    /// All tensors, in the order of the file.
+    /// All tensors, in the order of files and within each.
     pub fn names(&self) -> Vec<&str> {
         let mut all: Vec<_> = self.entries.iter().collect();
-        all.sort_by_key(|(name, e)| (e.start, name.as_str()));
+        all.sort_by_key(|(name, e)| (e.part, e.start, name.as_str()));
         all.into_iter().map(|(name, _)| name.as_str()).collect()
     }
 
@@ -103,15 +119,15 @@ impl<'a> GgmlWeights<'a> {
 
 impl WeightSource for GgmlWeights<'_> {
     fn stored(&self, tensor: &str) -> Stored<'_> {
-        let &Entry { ty, ref dims, start, row_bytes, .. } = self.entry(tensor);
+        let &Entry { ty, ref dims, part, start, row_bytes } = self.entry(tensor);
         let rows = dims[1..].iter().product::<u64>() as usize;
-        Stored { ty, extent: (dims[0] as usize, rows), bytes: &self.bytes[start..start + rows * row_bytes] }
+        Stored { ty, extent: (dims[0] as usize, rows), bytes: &self.parts[part].1[start..start + rows * row_bytes] }
     }
 
     fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
         let entry = self.entry(tensor);
         let count = out.len() / entry.dims[0] as usize;
-        let bytes = &self.bytes[entry.start + first * entry.row_bytes..][..count * entry.row_bytes];
+        let bytes = &self.parts[entry.part].1[entry.start + first * entry.row_bytes..][..count * entry.row_bytes];
         to_float(entry.ty.id() as _, bytes, out);
     }
 }
@@ -153,12 +169,12 @@ pub enum CopyType {
     F16,
 }
 
-/// Writes a copy of the model at `source` with every matrix as `ty` and every vector as F32: the same metadata, the
+/// Writes a copy of a model with every matrix as `ty` and every vector as F32: one file of the same metadata and the
 /// values of `weights`. Tensors of a format that `weights` does not know are left out.
 ///
 /// # Errors
-/// If ggml refuses the source, or the copy cannot be written.
-pub fn write_copy(source: &Path, weights: &GgmlWeights<'_>, ty: CopyType, target: &Path) -> Result<()> {
+/// If ggml refuses the model, or the copy cannot be written.
+pub fn write_copy(weights: &GgmlWeights<'_>, ty: CopyType, target: &Path) -> Result<()> {
     let half = |rows: usize| ty == CopyType::F16 && rows > 1;
     use std::io::Write as _;
     let mut order: Vec<&String> = weights.entries.keys().collect();
@@ -166,9 +182,12 @@ pub fn write_copy(source: &Path, weights: &GgmlWeights<'_>, ty: CopyType, target
     // SAFETY: contexts made here are freed here; tensors live in `tensors`,
     // which outlives the writing of the header; the buffer has the size asked for.
     let header = unsafe {
-        let from = index(source)?;
+        let from = index(weights.parts[0].0)?;
         let to = sys::gguf_init_empty();
         sys::gguf_set_kv(to, from);
+        for key in [split::NO, split::COUNT, split::TENSORS] {
+            sys::gguf_remove_key(to, CString::new(key)?.as_ptr());
+        }
         sys::gguf_set_val_u32(to, c"general.alignment".as_ptr(), ALIGNMENT as u32);
         // LLAMA_FTYPE_ALL_F32 and LLAMA_FTYPE_MOSTLY_F16.
         let file_type = u32::from(ty == CopyType::F16);

@@ -56,6 +56,20 @@ pub struct Report {
     /// How long it took.
     #[serde(default)]
     pub seconds: Seconds,
+    /// What memory it took; absent where nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+}
+
+/// Memory of a run, in bytes, without what is mapped of files, as a model's weights are.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Memory {
+    /// The most that was taken.
+    pub peak: u64,
+    /// What might be taken.
+    pub allowed: u64,
+    /// Captured stages that were kept in a file.
+    pub on_disk: u64,
 }
 
 impl Report {

@@ -7,6 +7,7 @@ use super::{Outcome, Report};
 use crate::arithmetic::{Accumulation, Arithmetic, Functions, Number};
 use crate::diagnose::{EXPORTER, Finding};
 use crate::formats::Format;
+use crate::memory::Size;
 use crate::metrics::largest;
 use crate::number::{counted, number, percent};
 use crate::tokens::TokensCheck;
@@ -287,6 +288,11 @@ fn facts(report: &Report) -> Vec<Line> {
     facts.extend(origin::injected(&report.subject.injected, &run.inert));
     facts.extend(run.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
     facts.push(("coverage", coverage(report)));
+    if let Some(memory) = report.memory.filter(|memory| memory.peak > memory.allowed) {
+        let (peak, allowed) = (Size(memory.peak), Size(memory.allowed));
+        let text = format!("{peak} were taken, and {allowed} allowed: what is computed at a time does not fit");
+        facts.push(("memory", text));
+    }
     if !run.unexercised.is_empty() {
         let what = run.unexercised.join(", ");
         let text = format!("not exercised here: {what}; `qdiff check` tries what a model has room for");

@@ -111,7 +111,8 @@ fn differs(m: &Mismatch) -> String {
 fn tensor(m: &Mismatch) -> Vec<Line> {
     let mut lines = Vec::new();
     if let Some(first) = m.located.first() {
-        lines.push((if m.blocks == 1 { "block" } else { "first" }, place(first)));
+        let file = m.file.as_deref().unwrap_or("the file");
+        lines.push((if m.blocks == 1 { "block" } else { "first" }, place(first, file)));
         lines.extend(first.fields.iter().map(|field| ("field", self::field(field))));
         if first.fields.is_empty() {
             lines.push(("field", "no single field: the values follow no rule of one".to_owned()));
@@ -134,9 +135,9 @@ fn tensor(m: &Mismatch) -> Vec<Line> {
     lines
 }
 
-fn place(b: &BlockDiff) -> String {
+fn place(b: &BlockDiff, file: &str) -> String {
     format!(
-        "row {}, block {}, at byte {} of the file; {} of it differ",
+        "row {}, block {}, at byte {} of {file}; {} of it differ",
         b.row,
         b.block,
         b.offset,

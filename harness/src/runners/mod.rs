@@ -15,6 +15,7 @@ pub use source::{Create, Faults, RUNNERS, RunnerKind, Source, Start};
 
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Filter, Step, Store, Want};
+use crate::memory::Extent;
 use crate::metrics::argmax;
 use anyhow::Result;
 use qdiff_engine::model::Node;
@@ -128,6 +129,17 @@ impl Tokens<'_> {
     /// Steps of the run: parts of the prompt, and decode steps.
     pub fn steps(&self) -> usize {
         self.prompt.len().div_ceil(self.ubatch.max(1)) + self.decode
+    }
+
+    /// What its steps are made of.
+    pub fn extents(&self) -> Vec<Extent> {
+        let prompt = self.prompt.chunks(self.ubatch.max(1)).map(<[u32]>::len);
+        let mut keys = 0;
+        let mut extent = |tokens| {
+            keys += tokens;
+            Extent { tokens, keys }
+        };
+        prompt.chain(std::iter::repeat_n(1, self.decode)).map(&mut extent).collect()
     }
 
     /// Tokens of its longest step.

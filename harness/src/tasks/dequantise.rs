@@ -3,7 +3,6 @@
 use super::request::ModelRequest;
 use crate::cleanup;
 use crate::llama::gguf::{CopyType, write_copy};
-use crate::oracle::Oracle;
 use crate::report::file;
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -29,12 +28,12 @@ pub struct DequantiseRequest {
 pub fn dequantise(request: &DequantiseRequest) -> Result<u64> {
     file::check(&request.out, "--out")?;
     let opened = request.model.open()?;
-    let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
+    let oracle = opened.oracle()?;
     let problem = || format!("cannot write {}; choose a folder with room", request.out.display());
     // Written beside, under a name of nobody else, and renamed.
     let part = file::temporary(&request.out)?;
     let _cleanup = cleanup::guard(part.path());
-    write_copy(&opened.path, &oracle.weights, request.to, part.path()).with_context(problem)?;
+    write_copy(&oracle.weights, request.to, part.path()).with_context(problem)?;
     part.persist(&request.out).map_err(|e| e.error).with_context(problem)?;
     Ok(std::fs::metadata(&request.out)?.len())
 }

@@ -14,13 +14,16 @@ use std::collections::{BTreeMap, HashSet};
 /// Entries given of an array at most.
 const SHOWN: usize = 8;
 
-/// A file.
+/// A model's file, or files.
 #[derive(Debug, Serialize)]
 pub struct Inspection {
     pub path: String,
     /// Version of the format.
     pub version: u32,
     pub bytes: u64,
+    /// The names of its files, in their order, where it is in several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
     /// Its metadata, in the file's order.
     pub metadata: Vec<Entry>,
     /// Tensors and bytes of each type.
@@ -53,6 +56,9 @@ pub struct Tensor {
     /// Its extents, the contiguous one first.
     pub dims: Vec<u64>,
     pub bytes: u64,
+    /// The file that it is in, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
 }
 
 /// What a graph uses of a file.
@@ -85,11 +91,13 @@ pub fn inspect(request: &ModelRequest) -> Result<(Inspection, Option<anyhow::Err
         of: t.ggml_type.to_string(),
         dims: t.dims.clone(),
         bytes: t.size,
+        file: gguf.file_of(t),
     };
     let inspection = Inspection {
         path: path.display().to_string(),
         version: gguf.version,
-        bytes: gguf.bytes().len() as u64,
+        bytes: gguf.size(),
+        files: gguf.files(),
         metadata: gguf.metadata.iter().map(|(key, value)| entry(key, value)).collect(),
         types,
         tensors: gguf.tensors.iter().map(tensor).collect(),

@@ -7,7 +7,7 @@ use super::request::{FilterRequest, MemoryRequest, PositionsRequest, ThreadsRequ
 use super::run;
 use super::sides::{MapRequest, WhyRequest};
 use crate::capture::npz::Manifest;
-use crate::capture::{BUDGET, Names, container};
+use crate::capture::{Names, container};
 use crate::compare::{comparable, fed_otherwise};
 use crate::hash::sha256;
 use crate::input;
@@ -206,7 +206,7 @@ pub fn merge(parts: Vec<(&Path, Part)>, console: Console<'_>) -> Result<Merged> 
         tolerance: ToleranceRequest { tolerance: asked.tolerance, check: asked.check, from: asked.tolerance_from },
         why: WhyRequest { why_budget: asked.why_budget },
         threads: ThreadsRequest::default(),
-        memory: MemoryRequest { memory: BUDGET >> 20, ..MemoryRequest::default() },
+        memory: MemoryRequest::default(),
     });
     let report = run::judged(&request, Some(measured), console)?.reports.pop().context("nothing was judged")?;
     if let Some(what) = report.miscounts() {

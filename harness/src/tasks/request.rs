@@ -2,8 +2,9 @@
 
 use super::values;
 use crate::arithmetic::Number;
-use crate::capture::{BUDGET, Filter, Store};
+use crate::capture::{Filter, Store};
 use crate::loaded::LoadedModel;
+use crate::memory::Size;
 use crate::pair::{Settings, TIMEOUT};
 use crate::prompts::{self, Ready, Style, Template};
 use crate::verdict::{CheckMode, Policy};
@@ -168,18 +169,24 @@ pub struct TmpRequest {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct MemoryRequest {
-    /// Memory for captured stages, in MiB; what exceeds it goes to an unlinked temporary file
-    #[arg(long, value_name = "MIB", default_value_t = BUDGET >> 20, env = "QDIFF_MEMORY")]
-    pub memory: usize,
+    /// Memory that qdiff may take, such as 6G or 512M: captured stages that have no room in it go to an unlinked
+    /// temporary file. What is mapped of model files counts for nothing [default: half of what is free]
+    #[arg(long, value_name = "SIZE", env = "QDIFF_MEMORY")]
+    pub memory: Option<Size>,
     #[command(flatten)]
     pub tmp: TmpRequest,
 }
 
 impl MemoryRequest {
-    /// Where captured stages go.
+    /// What may be taken.
+    pub fn allowed(&self) -> Size {
+        self.memory.unwrap_or_else(Size::usual)
+    }
+
+    /// Where captured stages go: half of it is theirs, until it is known what else a run takes.
     pub fn store(&self) -> Arc<Store> {
         let folder = self.tmp.tmp.clone().unwrap_or_else(std::env::temp_dir);
-        Store::new(folder, self.memory.saturating_mul(1 << 20))
+        Store::new(folder, usize::try_from(self.allowed().0 / 2).unwrap_or(usize::MAX))
     }
 }
 
@@ -204,7 +211,8 @@ impl RunnerRequest {
     pub fn settings(&self) -> Result<Settings> {
         let threads = self.threads.apply()?;
         let (gemm, store, timeout) = (self.gemm.gemm, self.memory.store(), Duration::from_secs(self.timeout));
-        Ok(Settings { threads, gemm, store, timeout, ..Settings::default() })
+        let memory = Some(self.memory.allowed());
+        Ok(Settings { threads, gemm, store, memory, timeout, ..Settings::default() })
     }
 }
 

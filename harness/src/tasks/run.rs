@@ -9,11 +9,12 @@ use crate::ends;
 use crate::exercise;
 use crate::loaded::LoadedModel;
 use crate::machine::Machine;
+use crate::memory;
 use crate::mutations::FaultSite;
 use crate::pair::Pair;
 use crate::progress::silent;
 use crate::prompts::Ready;
-use crate::report::{Failure, ModelInfo, Outcome, Report, RunInfo, Seconds, Told as _, file};
+use crate::report::{Failure, Memory, ModelInfo, Outcome, Report, RunInfo, Seconds, Told as _, file};
 use crate::runners::Manifest;
 use crate::shard::Shard;
 use crate::tokens;
@@ -220,6 +221,11 @@ impl<'a> Runs<'a> {
             doubt,
             gap,
             seconds,
+            memory: memory::peak().zip(pair.settings.memory).map(|(peak, allowed)| Memory {
+                peak: peak.0,
+                allowed: allowed.0,
+                on_disk: pair.settings.store.on_disk(),
+            }),
         };
         report.outcome = report.comes_to();
         Ok(report)

@@ -13,7 +13,7 @@ use crate::prompts::Ready;
 use crate::runners::{Faults, RunnerKind, Source, TapFiltered};
 use anyhow::{Result, bail};
 use clap::Args;
-use qdiff_engine::model::Graph;
+use qdiff_engine::model::{Graph, Node};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -275,6 +275,17 @@ impl<'a> SideChoice<'a> {
 impl Sides<'_> {
     /// Runs or reads the reference, then the subject on the same tokens.
     pub(super) fn record(&self, pair: &Pair<'_>, input: &Input) -> Result<(Recording, Option<Recording>)> {
+        // Of what is read, dumped, or tapped by kernels that not every stage leaves, nothing is known yet.
+        let known = |side: &Side| matches!(side, Side::Live(kind) if kind.command().is_none() && !kind.device);
+        let of_subject = |node: &Node| self.taps.stage(node.id);
+        let mut live: Vec<&dyn Fn(&Node) -> bool> = Vec::new();
+        if known(&self.chosen.reference) {
+            live.push(&|_| true);
+        }
+        if known(&self.chosen.subject) {
+            live.push(&of_subject);
+        }
+        pair.make_room(input.tokens(None), &live)?;
         // An engine that is not told which tokens to decode chooses them, and the reference is fed these.
         let chooses = |kind: &RunnerKind| input.decode > 0 && kind.command().is_some_and(|command| !command.forced());
         if let (Side::Live(subject), Side::Live(reference)) = (&self.chosen.subject, &self.chosen.reference)

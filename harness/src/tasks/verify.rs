@@ -11,7 +11,6 @@ use crate::capture::Store;
 use crate::cleanup;
 use crate::llama::gguf::{CopyType, write_copy};
 use crate::loaded::LoadedModel;
-use crate::oracle::Oracle;
 use crate::pair::{Pair, Recording, Settings};
 use crate::progress::Progress;
 use crate::report::{Doubt, OracleReport, OracleStage, Suspect};
@@ -83,8 +82,8 @@ fn on_f32(
             format!("cannot write the dequantised copy to {}: name a folder with --tmp", folder.display())
         })?;
     let _cleanup = cleanup::guard(copy.path());
-    let source = Oracle::new(&opened.path, opened.bytes(), &opened.llama)?;
-    write_copy(&opened.path, &source.weights, CopyType::F32, copy.path()).with_context(|| {
+    let source = opened.oracle()?;
+    write_copy(&source.weights, CopyType::F32, copy.path()).with_context(|| {
         format!("writing the dequantised copy to {} (--tmp names another folder)", folder.display())
     })?;
     let plain = LoadedModel::new(copy.path())?;

@@ -5,7 +5,6 @@ use super::{Console, faults, values};
 use crate::llama::gguf::GgmlWeights;
 use crate::loaded::LoadedModel;
 use crate::mutations::Injection;
-use crate::oracle::Oracle;
 use crate::progress::Progress;
 use crate::report::weights::WeightsReport;
 use crate::runners::Source;
@@ -63,7 +62,7 @@ pub fn weights(request: &WeightsRequest, console: Console<'_>) -> Result<Weights
 /// What the engine reads, or holds on the device, against ggml.
 fn against_ggml(path: &Path, injections: &[Injection], device: bool, progress: Progress<'_>) -> Result<WeightsReport> {
     let opened = LoadedModel::new(path)?;
-    let oracle = Oracle::new(path, opened.bytes(), &opened.llama)?;
+    let oracle = opened.oracle()?;
     let (read, injected) = weights::misread(&opened.model, injections)?;
     let (subject, check) = if device {
         // Room for one token: only the weights are looked at.
@@ -82,8 +81,7 @@ fn against_ggml(path: &Path, injections: &[Injection], device: bool, progress: P
 /// the first is, decoding errors are looked for as well.
 fn against(path: &Path, other: &Path, progress: Progress<'_>) -> Result<WeightsReport> {
     let (ours, theirs) = (Gguf::open(path)?, Gguf::open(other)?);
-    let subject = GgmlWeights::open(path, ours.bytes())?;
-    let reference = GgmlWeights::open(other, theirs.bytes())?;
+    let (subject, reference) = (GgmlWeights::open(&ours)?, GgmlWeights::open(&theirs)?);
     let model = Model::open(path).ok();
     Ok(WeightsReport {
         model: path.display().to_string(),

@@ -101,6 +101,7 @@ pub(super) fn compare(c: &Compared<'_>, graph: Option<&Graph>) -> Option<Mismatc
         blocks: differing.iter().map(|(_, blocks)| blocks.len()).sum(),
         blocks_total: rows * n.div_ceil(ty.block_size()),
         bytes_differ,
+        file: c.file.clone(),
         cause: graph.and_then(|graph| cause::find(c, graph, &of_rows)),
         located,
     })

@@ -1,6 +1,6 @@
 //! The metadata of two files, key by key.
 
-use qdiff_engine::gguf::{ArrayValue, Gguf, Value};
+use qdiff_engine::gguf::{ArrayValue, Gguf, Value, split};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -39,9 +39,11 @@ impl fmt::Display for KeyDiff {
     }
 }
 
-/// Whether a key describes the file and nothing is computed by it. The alignment of the data is no property of them.
+/// Whether a key describes the file and nothing is computed by it. The alignment of the data is no property of them, nor
+/// is into how many files they were split.
 fn describes(key: &str) -> bool {
-    key.starts_with("general.") && key != "general.architecture"
+    let split = [split::NO, split::COUNT, split::TENSORS].contains(&key);
+    split || key.starts_with("general.") && key != "general.architecture"
 }
 
 /// Every key that differs, those by which something is computed first, else in the files' order.

@@ -69,6 +69,9 @@ pub struct Mismatch {
     /// Whether the stored bytes differ, and not only what is made of them.
     #[serde(default)]
     pub bytes_differ: bool,
+    /// The file that it is in, where the model is in several: what offsets count in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
     /// The first blocks that differ.
     #[serde(default)]
     pub located: Vec<BlockDiff>,
@@ -123,6 +126,8 @@ pub(crate) struct Compared<'a> {
     pub(crate) reference: &'a dyn WeightSource,
     /// Where the tensor begins in the file that is spoken of.
     pub(crate) start: u64,
+    /// That file, where the model is in several.
+    pub(crate) file: Option<String>,
     /// Whether both sides decode alike, so that equal bytes are equal values.
     pub(crate) one_reader: bool,
 }
@@ -158,7 +163,8 @@ fn check_used<E>(
         progress(DOING, done, used.len());
         let start = reference.start(tensor);
         let against_ggml = |subject: &dyn WeightSource| {
-            let compared = Compared { tensor, subject, reference, start, one_reader: false };
+            let file = file_of(model.gguf(), tensor);
+            let compared = Compared { tensor, subject, reference, start, file, one_reader: false };
             blocks::compare(&compared, Some(model.graph()))
         };
         check.count(model.extent(tensor), compare(tensor, &against_ggml)?);
@@ -177,11 +183,11 @@ pub fn check_files(
     // What reads NaN out of a damaged block decodes it rightly: no cause is looked for.
     let damaged: HashSet<String> = not_finite.iter().cloned().chain(theirs.not_finite()).map(|t| t.tensor).collect();
     let mut check = WeightCheck { metadata, not_finite, ..WeightCheck::default() };
-    let ours = subject.names();
+    let names = subject.names();
     let only_theirs = reference.names().into_iter().filter(|t| subject.dims(t).is_none());
     check.unpaired = only_theirs.map(|t| format!("{t}: only in the file it is held against")).collect();
-    for (done, tensor) in ours.iter().enumerate() {
-        progress(DOING, done, ours.len());
+    for (done, tensor) in names.iter().enumerate() {
+        progress(DOING, done, names.len());
         match reference.dims(tensor) {
             None => check.unpaired.push(format!("{tensor}: only in the file under suspicion")),
             Some(dims) if Some(dims) != subject.dims(tensor) => check.unpaired.push(format!(
@@ -189,12 +195,18 @@ pub fn check_files(
                 subject.dims(tensor).unwrap_or_default()
             )),
             Some(_) => {
-                let compared = Compared { tensor, subject, reference, start: subject.start(tensor), one_reader: true };
+                let (start, file) = (subject.start(tensor), file_of(ours, tensor));
+                let compared = Compared { tensor, subject, reference, start, file, one_reader: true };
                 let sound = graph.filter(|_| !damaged.contains(*tensor));
                 check.count(subject.extent(tensor), blocks::compare(&compared, sound));
             }
         }
     }
-    progress(DOING, ours.len(), ours.len());
+    progress(DOING, names.len(), names.len());
     check
+}
+
+/// The file that a tensor is in, where there are several.
+fn file_of(model: &Gguf, tensor: &str) -> Option<String> {
+    model.tensor(tensor).and_then(|info| model.file_of(info))
 }

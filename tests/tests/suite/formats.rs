@@ -83,7 +83,7 @@ fn a_right_engine_of_a_declared_arithmetic_matches() {
     let folder = empty();
     let (mut worst, mut inconclusive, mut rows) = ((0.0, String::new()), 0, 0);
     for (m, opened) in models(&folder).iter().enumerate() {
-        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
+        let oracle = opened.oracle().unwrap();
         let names = oracle.graph.stage_names();
         let singles = names[..names.len() - 1].iter().skip(m).step_by(8).map(|name| vec![*name]);
         let left_out: Vec<Vec<&str>> = std::iter::once(vec![]).chain(singles).collect();
@@ -132,7 +132,7 @@ fn flash_attention_is_judged_without_what_it_never_writes() {
 fn a_right_engine_is_right_in_every_storage() {
     let folder = empty();
     for (m, opened) in models(&folder).iter().enumerate() {
-        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
+        let oracle = opened.oracle().unwrap();
         for tokens in PROMPTS {
             let run = Run::new(&oracle, (Named::F32, None), tokens);
             for format in Format::NARROW {
@@ -155,7 +155,7 @@ fn a_right_engine_is_right_in_every_storage() {
 fn faults_of_an_engine_of_a_declared_arithmetic_are_found() {
     let folder = empty();
     for (m, opened) in models(&folder).iter().enumerate() {
-        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
+        let oracle = opened.oracle().unwrap();
         for (named, bug) in NARROW.into_iter().flat_map(|n| BUGS.map(|b| (n, b))) {
             let run = Run::new(&oracle, (named, Some(bug)), PROMPTS[0]);
             let verdict = run.judge(&oracle, (named, None), &[]);
@@ -173,7 +173,7 @@ fn a_wrong_rotation_in_a_narrow_format_is_named() {
     let folder = empty();
     let ids: Vec<u32> = (0..24).map(|i| 1 + i * 37 % 80).collect();
     for (m, opened) in models(&folder).iter().enumerate() {
-        let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
+        let oracle = opened.oracle().unwrap();
         for ((named, stored), prompt) in FORMS.into_iter().flat_map(|form| [5, 17].map(|n| (form, n))) {
             let run = Run::new(&oracle, (named, Some(Bug::Late)), (&ids[..prompt], &ids[prompt..])).stored(stored);
             let found = run.explain(&oracle, named, Some(stored)).findings;
@@ -190,7 +190,7 @@ fn a_wrong_rotation_in_a_narrow_format_is_named() {
 fn an_overflow_within_silu_is_told() {
     let folder = empty();
     let opened = &models(&folder)[1];
-    let oracle = Oracle::new(&opened.path, opened.bytes(), &opened.llama).unwrap();
+    let oracle = opened.oracle().unwrap();
     let mut run = Run::new(&oracle, (Named::F16, None), PROMPTS[0]);
     let (mut gate, mut up, mut low) = (Vec::new(), Vec::new(), BTreeMap::<String, usize>::new());
     run.change(&oracle.graph, |node, values| {
@@ -244,7 +244,7 @@ fn finds(oracle: &Oracle<'_>, index: usize, (named, format): (Named, Format), k:
 fn table_of_the_smallest_faults() {
     let folder = empty();
     let models = models(&folder);
-    let oracle = Oracle::new(&models[1].path, models[1].bytes(), &models[1].llama).unwrap();
+    let oracle = models[1].oracle().unwrap();
     println!(
         "| stage | f32 | stored as f16 | stored as bf16 | f16 arithmetic | bf16 arithmetic |\n| --- | --- | --- | --- | --- | --- |"
     );
@@ -263,7 +263,7 @@ fn table_of_the_smallest_faults() {
 fn small_faults_are_found_in_every_format() {
     let folder = empty();
     let models = models(&folder);
-    let oracle = Oracle::new(&models[1].path, models[1].bytes(), &models[1].llama).unwrap();
+    let oracle = models[1].oracle().unwrap();
     let node = |ops: fn(&Op) -> bool| oracle.graph.nodes.iter().rposition(|n| ops(&n.op)).unwrap();
     for index in
         [node(|op| matches!(op, Op::AttnContext(_))), node(|op| *op == Op::SwiGlu), node(|op| *op == Op::Linear)]
@@ -280,7 +280,7 @@ fn small_faults_are_found_in_every_format() {
 fn an_arithmetic_that_is_not_the_engines_own_excuses_nothing() {
     let folder = empty();
     let models = models(&folder);
-    let oracle = Oracle::new(&models[0].path, models[0].bytes(), &models[0].llama).unwrap();
+    let oracle = models[0].oracle().unwrap();
     for (own, declared) in [(Named::Bf16, Named::F16), (Named::F32, Named::Bf16), (Named::F32, Named::F16)] {
         let verdict = Run::new(&oracle, (own, None), PROMPTS[0]).judge(&oracle, (declared, None), &[]);
         assert!(verdict.diverged(), "{own} as {declared}");
@@ -293,7 +293,7 @@ fn an_arithmetic_that_is_not_the_engines_own_excuses_nothing() {
 fn no_format_excuses_what_is_wrong() {
     let folder = empty();
     let models = models(&folder);
-    let oracle = Oracle::new(&models[1].path, models[1].bytes(), &models[1].llama).unwrap();
+    let oracle = models[1].oracle().unwrap();
     let clean = Run::new(&oracle, (Named::F32, None), PROMPTS[0]);
     let forms = [(Named::F32, Format::F8E4m3), (Named::F32, Format::F8E5m2), (Named::Bf16, Format::F32)];
     let mut before: HashMap<&str, Vec<Vec<f32>>> = HashMap::new();

@@ -16,6 +16,9 @@ const DIR: &str = "QDIFF_GGUF_CHILD_DIR";
 const FIRST: &str = "QDIFF_GGUF_CHILD_FIRST";
 const ASKED: &str = "QDIFF_GGUF_CHILD_ASKED";
 
+/// The file in a folder that names the one asked about.
+const NAME: &str = "asked";
+
 /// What is asked of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
@@ -64,23 +67,40 @@ fn child() {
     let first: usize = std::env::var(FIRST).expect("set with the folder").parse().expect("a number");
     let header = std::env::var(ASKED).is_ok_and(|asked| asked == format!("{:?}", Asked::Header));
     for i in first.. {
-        let path = file(Path::new(&dir), i);
-        let Ok(bytes) = std::fs::read(&path) else {
+        let folder = folder(Path::new(&dir), i);
+        let Ok(asked) = std::fs::read_to_string(folder.join(NAME)) else {
             return;
         };
-        println!("\nverdict {i} {}", if header { reads(&bytes) } else { runs(&path) });
+        let path = folder.join(asked);
+        let read = || std::fs::read(&path).is_ok_and(|bytes| reads(&bytes));
+        println!("\nverdict {i} {}", if header { read() } else { runs(&path) });
     }
 }
 
-fn file(dir: &Path, i: usize) -> PathBuf {
-    dir.join(format!("{i}.gguf"))
+fn folder(dir: &Path, i: usize) -> PathBuf {
+    dir.join(i.to_string())
+}
+
+/// Files by name, beside each other; the first is asked about.
+pub type Beside = Vec<(String, Vec<u8>)>;
+
+/// Writes them.
+pub fn write(folder: &Path, files: &Beside) {
+    std::fs::create_dir_all(folder).expect("a temporary folder");
+    files.iter().for_each(|(name, bytes)| std::fs::write(folder.join(name), bytes).expect("a temporary file"));
 }
 
 /// Which of `files` llama.cpp loads: none at which it dies.
 pub fn loaded(files: &[Vec<u8>], asked: Asked) -> Vec<bool> {
+    loaded_beside(&files.iter().map(|bytes| vec![("model.gguf".to_owned(), bytes.clone())]).collect::<Vec<_>>(), asked)
+}
+
+/// The same of files that stand beside others.
+pub fn loaded_beside(files: &[Beside], asked: Asked) -> Vec<bool> {
     let dir = empty();
-    for (i, bytes) in files.iter().enumerate() {
-        std::fs::write(file(&dir, i), bytes).expect("a temporary file");
+    for (i, files) in files.iter().enumerate() {
+        write(&folder(&dir, i), files);
+        std::fs::write(folder(&dir, i).join(NAME), &files[0].0).expect("a temporary file");
     }
     let mut out = Vec::new();
     while out.len() < files.len() {

@@ -33,6 +33,7 @@ fn judged(folder: &Folder, parts: &[usize], options: &str) -> String {
 /// A report without what differs from run to run.
 fn timeless(mut report: Value) -> Value {
     report["seconds"] = Value::Null;
+    report["memory"] = Value::Null;
     report["verdict"]["search"]["seconds"] = Value::Null;
     report
 }

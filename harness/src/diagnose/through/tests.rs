@@ -9,6 +9,7 @@ use crate::oracle::Oracle;
 use crate::progress::silent;
 use crate::verdict::{Policy, Side, judge};
 use qdiff_engine::cpu::CpuEngine;
+use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::{Graph, Node, Role};
 use qdiff_engine::ops::{Attention, Context, Op, Tensor};
 use qdiff_engine::quant::GgmlType;
@@ -210,11 +211,11 @@ fn diagnosis(oracle: &Oracle<'_>, bug: Bug, shown: fn(&Graph, &Node) -> bool) ->
 #[test]
 fn what_leaves_a_segment_tells_what_is_wrong_inside() {
     let model = Synth { n_layers: 3, weight_type: GgmlType::F32, n_vocab: 600, ..Synth::default() };
-    let bytes = model.to_bytes();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    std::fs::write(&path, &bytes).unwrap();
-    let oracle = Oracle::new(&path, &bytes, &Model::load(&path, Load::Vocabulary).unwrap()).unwrap();
+    model.write(&path).unwrap();
+    let gguf = Gguf::open(&path).unwrap();
+    let oracle = Oracle::new(&gguf, &Model::load(&path, Load::Vocabulary).unwrap()).unwrap();
     let within_attention = BUGS[..4].iter().map(|case| (case, fused as fn(&Graph, &Node) -> bool));
     let within_layer = BUGS.iter().map(|case| (case, leaves as fn(&Graph, &Node) -> bool));
     for ((name, bug, told), shown) in within_layer.chain(within_attention) {

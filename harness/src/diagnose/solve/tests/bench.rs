@@ -7,6 +7,7 @@ use crate::llama::{Load, Model};
 use crate::oracle::Oracle;
 use crate::verdict::{Evidence, Policy, Side};
 use qdiff_engine::cpu::CpuEngine;
+use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::{Axis, Graph, Node, StageId, WeightSource as _};
 use qdiff_engine::ops::Tensor;
 use qdiff_synth::Synth;
@@ -31,12 +32,10 @@ pub(super) struct Judged {
 }
 
 impl<'a> Bench<'a> {
-    /// Runs the model of these bytes: a prompt of so many tokens in parts of `ubatch`, and three decode steps.
-    pub(super) fn new(model: &Synth, bytes: &'a [u8], (prompt, ubatch): (usize, usize)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("model.gguf");
-        std::fs::write(&path, bytes).unwrap();
-        let oracle = Oracle::new(&path, bytes, &Model::load(&path, Load::Vocabulary).unwrap()).unwrap();
+    /// Runs the model in this file: a prompt of so many tokens in parts of `ubatch`, and three decode steps.
+    pub(super) fn new(model: &Synth, file: &'a Gguf, (prompt, ubatch): (usize, usize)) -> Self {
+        let path = file.parts()[0].path.as_deref().unwrap();
+        let oracle = Oracle::new(file, &Model::load(path, Load::Vocabulary).unwrap()).unwrap();
         let filter = Filter::default();
         let store = Store::usual(None);
         // Ids whose parity is not that of their position.

@@ -11,6 +11,7 @@ mod slots;
 use super::{Confidence, Solution};
 use bench::{At, Bench, Judged, Stage};
 use plants::Plant;
+use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::{Node, Role, qwen2, qwen3};
 use qdiff_engine::ops::{Op, Tensor};
 use qdiff_engine::quant::GgmlType;
@@ -212,8 +213,11 @@ struct Case {
 fn cases(seed: u64, take: impl Fn(usize) -> bool) -> Vec<Case> {
     let (mut all, mut number) = (Vec::new(), 0);
     for (model, tokens) in models(seed) {
-        let bytes = model.to_bytes();
-        let mut bench = Bench::new(&model, &bytes, tokens);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        model.write(&path).unwrap();
+        let file = Gguf::open(&path).unwrap();
+        let mut bench = Bench::new(&model, &file, tokens);
         for node in stages(&bench.oracle.graph.nodes) {
             let stage = bench.stage(&node);
             let of_cache = node.op.has_state();

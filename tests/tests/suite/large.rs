@@ -1,0 +1,55 @@
+//! Models of real shapes, as they are generated, and what running them takes.
+
+use qdiff_engine::gguf::Gguf;
+use qdiff_engine::quant::GgmlType;
+use qdiff_tests::synth::Synth;
+use qdiff_tests::{empty, folder_with};
+
+/// Qwen2.5-7B with a little of its width.
+fn narrow() -> Synth {
+    Synth { n_embd: 256, n_heads: 4, n_kv_heads: 2, head_dim: 64, n_ff: 256, n_vocab: 600, ..Synth::qwen2_5_7b() }
+        .q4_k_m()
+}
+
+#[test]
+fn the_generator_writes_what_runs() {
+    let folder = empty();
+    let like = Gguf::from_bytes(Synth::default().to_bytes()).unwrap();
+    let paths = narrow().write_like(&like, 3, &folder, "model").unwrap();
+    let model = Gguf::open(&paths[0]).unwrap();
+    // As llama-quantize makes a Q4_K_M of a model of 28 layers.
+    let of = |ty| model.tensors.iter().filter(|t| t.ggml_type == ty).count();
+    assert_eq!((model.parts().len(), of(GgmlType::Q4_K), of(GgmlType::Q6_K)), (3, 169, 29));
+    assert_eq!(model.get("tokenizer.ggml.tokens").and_then(|v| v.as_strings()).map(|all| all.len()), Some(600));
+    // The same bytes from the same seed, in however many files.
+    let again = narrow().write_like(&like, 1, &folder, "again").unwrap();
+    let again = Gguf::open(&again[0]).unwrap();
+    for t in &model.tensors {
+        assert_eq!(model.data(t), again.data(again.tensor(&t.name).unwrap()), "{}", t.name);
+    }
+    let (code, told, _) = folder.told("run -m model-00001-of-00003.gguf --tokens 1,2,3 -n 1");
+    assert_eq!((code, told["model"]["layers"].as_u64()), (0, Some(28)));
+    let fewer = Synth { n_vocab: 512, ..narrow() };
+    let refused = fewer.write_like(&Gguf::open(&paths[0]).unwrap(), 1, &folder, "none").unwrap_err().to_string();
+    assert!(refused.contains("600 tokens, more than 512"), "{refused}");
+}
+
+/// What stays in memory of captured stages is bounded, so that depth costs nothing but room on disk.
+#[test]
+fn memory_does_not_grow_with_layers() {
+    let took = |layers: usize, memory: &str| {
+        let folder = folder_with(&Synth { n_layers: layers, n_heads: 8, head_dim: 32, n_ff: 256, ..Synth::default() });
+        let run = format!("--prompt one-token --length 128 -n 0 --memory {memory}");
+        let (code, told, screen) = folder.judged(&run);
+        assert_eq!(code, 0, "{screen}");
+        let of = |key: &str| told["memory"][key].as_u64().expect("it is told") >> 20;
+        assert_eq!(screen.contains("what is computed at a time does not fit"), of("peak") > of("allowed"), "{screen}");
+        (of("peak"), of("on_disk"))
+    };
+    let [(few, few_on_disk), (many, many_on_disk)] = [1, 12].map(|layers| took(layers, "0"));
+    let (everything, nothing_on_disk) = took(12, "8G");
+    assert!(many_on_disk > few_on_disk + 40 && nothing_on_disk == 0, "{few_on_disk} {many_on_disk} {nothing_on_disk}");
+    assert!(many < few + 20, "{few} MiB of 1 layer, {many} MiB of 12");
+    // What is on disk would be in memory otherwise: the figures are those of this process.
+    assert!(everything > many + 25, "{many} MiB with a bound, {everything} MiB without");
+}
