@@ -20,8 +20,9 @@ const LEAST: u64 = 1 << 30;
 /// What is taken before any stage is: the program, the vocabulary on both sides.
 const BASE: usize = 128 << 20;
 
-/// The most that was taken since [`watch`].
+/// The most that was taken since [`watch`], and since [`begin`].
 static PEAK: AtomicU64 = AtomicU64::new(0);
+static OF_RUN: AtomicU64 = AtomicU64::new(0);
 
 /// A number of bytes as people write it: `6G`, `512M`, or MiB without a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,7 @@ pub fn watch() {
         let look = || {
             while let Some(taken) = taken() {
                 PEAK.fetch_max(taken, Ordering::Relaxed);
+                OF_RUN.fetch_max(taken, Ordering::Relaxed);
                 thread::sleep(LOOK);
             }
         };
@@ -76,6 +78,16 @@ pub fn watch() {
 /// The most that was taken since [`watch`], as far as it was looked; `None` where nothing is known.
 pub fn peak() -> Option<Size> {
     Some(PEAK.load(Ordering::Relaxed)).filter(|peak| *peak > 0).map(Size)
+}
+
+/// Begins a run: of what was taken before, what is still there counts for it.
+pub fn begin() {
+    OF_RUN.store(taken().unwrap_or_default(), Ordering::Relaxed);
+}
+
+/// The most that was taken since [`begin`].
+pub fn peak_of_run() -> Option<Size> {
+    Some(OF_RUN.load(Ordering::Relaxed)).filter(|peak| *peak > 0).map(Size)
 }
 
 /// Bytes that are resident now, but for those of files.

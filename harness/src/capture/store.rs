@@ -10,8 +10,8 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bytes of captured tensors that stay in memory. A short prompt fits with all
 /// its stages (the haiku and 8 steps take 0.3 GB a side); what does not fit is
@@ -36,7 +36,7 @@ pub struct Store {
     budget: AtomicUsize,
     used: AtomicUsize,
     file: OnceLock<Option<File>>,
-    end: AtomicU64,
+    spilled: Mutex<Spilled>,
     trouble: OnceLock<String>,
 }
 
@@ -48,7 +48,7 @@ impl Store {
             budget: AtomicUsize::new(budget),
             used: AtomicUsize::new(0),
             file: OnceLock::new(),
-            end: AtomicU64::new(0),
+            spilled: Mutex::default(),
             trouble: OnceLock::new(),
         })
     }
@@ -67,9 +67,29 @@ impl Store {
         self.budget.load(Ordering::Relaxed)
     }
 
-    /// Bytes that were put into the file.
+    /// Bytes in the file, those of tensors that are gone included as long as others are not.
     pub fn on_disk(&self) -> u64 {
-        self.end.load(Ordering::Relaxed)
+        self.spilled().end
+    }
+
+    /// Whether the folder of the file is memory itself.
+    pub fn is_memory(&self) -> bool {
+        // Of tmpfs and ramfs, as linux/magic.h has them.
+        rustix::fs::statfs(&self.folder).is_ok_and(|of| matches!(of.f_type as u32, 0x0102_1994 | 0x8584_58F6))
+    }
+
+    fn spilled(&self) -> MutexGuard<'_, Spilled> {
+        self.spilled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Room in the file for a tensor of this shape.
+    fn in_file(self: &Arc<Self>, shape: Vec<usize>) -> Stored {
+        let bytes = 4 * shape.iter().product::<usize>() as u64;
+        let mut spilled = self.spilled();
+        let offset = spilled.end;
+        spilled.end += bytes;
+        spilled.tensors += 1;
+        Stored { place: Place::File { shape, offset }, element: Element::F32, store: self.clone() }
     }
 
     /// Whether there is room for so many bytes more, in memory and in the folder.
@@ -94,15 +114,13 @@ impl Store {
     pub fn keep(self: &Arc<Self>, tensor: Tensor<f32>) -> Stored {
         let bytes = size_of_val(tensor.data.as_slice());
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
-        let place = if before + bytes <= self.budget() {
-            Place::Memory(tensor)
-        } else {
-            self.used.fetch_sub(bytes, Ordering::Relaxed);
-            let offset = self.end.fetch_add(bytes as u64, Ordering::Relaxed);
-            self.write(offset, &tensor.data);
-            Place::File { shape: tensor.shape, offset }
-        };
-        Stored { place, element: Element::F32, store: self.clone() }
+        if before + bytes <= self.budget() {
+            return Stored { place: Place::Memory(tensor), element: Element::F32, store: self.clone() };
+        }
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        let stored = self.in_file(tensor.shape);
+        stored.write(0, &tensor.data);
+        stored
     }
 
     /// Keeps a tensor of this shape that `fill` gives part by part, without
@@ -119,14 +137,14 @@ impl Store {
             fill(&mut tensor.data)?;
             return Ok(self.keep(tensor));
         }
-        let offset = self.end.fetch_add(4 * elements as u64, Ordering::Relaxed);
+        let stored = self.in_file(shape);
         let mut part = vec![0f32; PART / 4];
         for from in (0..elements).step_by(PART / 4) {
             let part = &mut part[..(elements - from).min(PART / 4)];
             fill(part)?;
-            self.write(offset + 4 * from as u64, part);
+            stored.write(from, part);
         }
-        Ok(Stored { place: Place::File { shape, offset }, element: Element::F32, store: self.clone() })
+        Ok(stored)
     }
 
     /// Says what went wrong with the file, if anything did: no verdict may rest on tensors that were not kept.
@@ -169,6 +187,15 @@ impl Store {
     }
 }
 
+/// What is in the file.
+#[derive(Debug, Default)]
+struct Spilled {
+    /// Bytes up to the end of the last tensor.
+    end: u64,
+    /// Tensors that are still there.
+    tensors: usize,
+}
+
 /// A tensor in a [`Store`].
 #[derive(Debug)]
 pub struct Stored {
@@ -184,6 +211,13 @@ enum Place {
 }
 
 impl Stored {
+    /// Puts elements from a flat index on into the file, where that is their place.
+    fn write(&self, from: usize, data: &[f32]) {
+        if let Place::File { offset, .. } = self.place {
+            self.store.write(offset + 4 * from as u64, data);
+        }
+    }
+
     /// The number format in which it stood in a file; f32 of what was computed here.
     pub fn element(&self) -> Element {
         self.element
@@ -260,9 +294,19 @@ pub(super) fn parts(
 
 impl Drop for Stored {
     fn drop(&mut self) {
-        if let Place::Memory(tensor) = &self.place {
-            let bytes = size_of_val(tensor.data.as_slice());
-            self.store.used.fetch_sub(bytes, Ordering::Relaxed);
+        match &self.place {
+            Place::Memory(tensor) => {
+                self.store.used.fetch_sub(size_of_val(tensor.data.as_slice()), Ordering::Relaxed);
+            }
+            Place::File { .. } => {
+                let mut spilled = self.store.spilled();
+                spilled.tensors -= 1;
+                // Prompt after prompt takes the same room. A file that keeps its length has it for the next as well.
+                if spilled.tensors == 0 {
+                    spilled.end = 0;
+                    let _ = self.store.file().map(|file| file.set_len(0));
+                }
+            }
         }
     }
 }
@@ -298,6 +342,7 @@ mod tests {
             prop_assert!(store.trouble().is_ok());
             drop(kept);
             prop_assert_eq!(store.used.load(Ordering::Relaxed), 0);
+            prop_assert_eq!(store.on_disk(), 0);
         }
     }
 

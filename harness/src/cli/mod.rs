@@ -66,9 +66,9 @@ fn work(cli: Cli) -> u8 {
         return trouble();
     }
     QUIET.store(cli.quiet, Ordering::Relaxed);
-    // A panic is a bug of ours; to a script it must not look like a verdict.
     crate::memory::watch();
     let start = Instant::now();
+    // A panic is a bug of ours; to a script it must not look like a verdict.
     let result = std::panic::catch_unwind(|| dispatch(&cli.command)).unwrap_or_else(|_| {
         Err(anyhow::anyhow!("a bug in qdiff itself, see above; please report it with the command"))
     });

@@ -7,7 +7,6 @@ use super::{Outcome, Report};
 use crate::arithmetic::{Accumulation, Arithmetic, Functions, Number};
 use crate::diagnose::{EXPORTER, Finding};
 use crate::formats::Format;
-use crate::memory::Size;
 use crate::metrics::largest;
 use crate::number::{counted, number, percent};
 use crate::tokens::TokensCheck;
@@ -289,8 +288,8 @@ fn facts(report: &Report) -> Vec<Line> {
     facts.extend(run.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
     facts.push(("coverage", coverage(report)));
     if let Some(memory) = report.memory.filter(|memory| memory.peak > memory.allowed) {
-        let (peak, allowed) = (Size(memory.peak), Size(memory.allowed));
-        let text = format!("{peak} were taken, and {allowed} allowed: what is computed at a time does not fit");
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        let text = format!("{} MiB were taken, more than the {} MiB allowed", mib(memory.peak), memory.allowed >> 20);
         facts.push(("memory", text));
     }
     if !run.unexercised.is_empty() {

@@ -9,7 +9,7 @@ use crate::ends;
 use crate::exercise;
 use crate::loaded::LoadedModel;
 use crate::machine::Machine;
-use crate::memory;
+use crate::memory::{self, Size};
 use crate::mutations::FaultSite;
 use crate::pair::Pair;
 use crate::progress::silent;
@@ -221,10 +221,10 @@ impl<'a> Runs<'a> {
             doubt,
             gap,
             seconds,
-            memory: memory::peak().zip(pair.settings.memory).map(|(peak, allowed)| Memory {
-                peak: peak.0,
-                allowed: allowed.0,
-                on_disk: pair.settings.store.on_disk(),
+            memory: memory::peak_of_run().zip(pair.settings.memory).map(|(Size(peak), Size(allowed))| {
+                let on_disk = pair.settings.store.on_disk();
+                let in_memory = if pair.settings.store.is_memory() { on_disk } else { 0 };
+                Memory { peak: peak + in_memory, allowed, on_disk }
             }),
         };
         report.outcome = report.comes_to();

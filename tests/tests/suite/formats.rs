@@ -113,7 +113,7 @@ fn flash_attention_is_judged_without_what_it_never_writes() {
     let folder = empty();
     let inside = |n: &&Node| matches!(n.op, Op::KvCache(_) | Op::AttnScores(_) | Op::AttnWeights(_));
     for (m, opened) in models(&folder).iter().enumerate() {
-        let oracle = Oracle::new(&opened.gguf, &opened.llama).unwrap();
+        let oracle = opened.oracle().unwrap();
         let left_out: Vec<&str> = oracle.graph.nodes.iter().filter(inside).map(|n| n.id.name).collect();
         for (named, tokens) in [Named::F16Flash, Named::Bf16Flash].into_iter().flat_map(|n| PROMPTS.map(|p| (n, p))) {
             let judged = |bug| Run::new(&oracle, (named, bug), tokens).judge(&oracle, (named, None), &left_out);
