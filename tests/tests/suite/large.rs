@@ -34,7 +34,8 @@ fn the_generator_writes_what_runs() {
     assert!(refused.contains("600 tokens, more than 512"), "{refused}");
 }
 
-/// What stays in memory of captured stages is bounded, so that depth costs nothing but room on disk.
+/// What stays in memory of captured stages is bounded, so that depth costs nothing but room on disk. The margin is what a look
+/// every 20 ms may miss of a short run.
 #[test]
 fn memory_does_not_grow_with_layers() {
     let took = |layers: usize, memory: &str| {
@@ -46,10 +47,10 @@ fn memory_does_not_grow_with_layers() {
         assert_eq!(screen.contains("MiB were taken, more than the"), of("peak") > of("allowed"), "{screen}");
         (of("peak") >> 20, of("on_disk") >> 20)
     };
-    let [(few, few_on_disk), (many, many_on_disk)] = [1, 12].map(|layers| took(layers, "0"));
-    let (everything, nothing_on_disk) = took(12, "8G");
-    assert!(many_on_disk > few_on_disk + 40 && nothing_on_disk == 0, "{few_on_disk} {many_on_disk} {nothing_on_disk}");
-    assert!(many < few + 20, "{few} MiB of 1 layer, {many} MiB of 12");
+    let [(few, few_on_disk), (many, many_on_disk)] = [4, 24].map(|layers| took(layers, "0"));
+    let (everything, nothing_on_disk) = took(24, "8G");
+    assert!(many_on_disk > few_on_disk + 75 && nothing_on_disk == 0, "{few_on_disk} {many_on_disk} {nothing_on_disk}");
+    assert!(many < few + 40, "{few} MiB of 4 layers, {many} MiB of 24");
     // What is on disk would be in memory otherwise: the figures are those of this process.
-    assert!(everything > many + 25, "{many} MiB with a bound, {everything} MiB without");
+    assert!(everything > many + 45, "{many} MiB with a bound, {everything} MiB without");
 }
