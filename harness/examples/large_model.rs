@@ -16,8 +16,8 @@ struct Args {
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// In how many files
-    #[arg(long, default_value_t = 1)]
-    parts: usize,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    parts: u16,
     /// Layers
     #[arg(long, default_value_t = Synth::qwen2_5_7b().n_layers)]
     layers: usize,
@@ -25,8 +25,8 @@ struct Args {
     #[arg(long, default_value_t = Synth::qwen2_5_7b().n_embd)]
     width: usize,
     /// Query heads; they share the width
-    #[arg(long, default_value_t = Synth::qwen2_5_7b().n_heads)]
-    heads: usize,
+    #[arg(long, default_value_t = Synth::qwen2_5_7b().n_heads as u32, value_parser = clap::value_parser!(u32).range(1..))]
+    heads: u32,
     /// Key and value heads
     #[arg(long, default_value_t = Synth::qwen2_5_7b().n_kv_heads)]
     kv_heads: usize,
@@ -43,14 +43,14 @@ fn main() -> Result<()> {
     let model = Synth {
         n_layers: args.layers,
         n_embd: args.width,
-        n_heads: args.heads,
+        n_heads: args.heads as usize,
         n_kv_heads: args.kv_heads,
-        head_dim: args.width / args.heads,
+        head_dim: args.width / args.heads as usize,
         n_ff: args.feed_forward,
         n_vocab: args.vocabulary,
         ..Synth::qwen2_5_7b()
     };
-    let written = model.q4_k_m().write_like(&Gguf::open(&args.like)?, args.parts, &args.out, "model")?;
+    let written = model.q4_k_m().write_like(&Gguf::open(&args.like)?, args.parts.into(), &args.out, "model")?;
     println!("{}", written[0].display());
     Ok(())
 }

@@ -29,25 +29,28 @@ fn sha256_of<'a>(all: impl IntoIterator<Item = &'a [u8]>) -> String {
 /// cache if the file system says that the files are those hashed before (device, inode, size, and times of the last
 /// change to content and to inode, which no program sets back). A cache that cannot be used is no error.
 pub fn of_model(model: &Gguf) -> String {
-    let paths: Vec<&Path> = model.parts().iter().filter_map(|part| part.path.as_deref()).collect();
-    kept_or(&paths, || Some(sha256_of(model.parts().iter().map(Part::bytes)))).unwrap_or_default()
+    let files: Vec<_> = model.parts().iter().filter_map(|part| part.path.as_deref().zip(part.opened())).collect();
+    kept_or(&files, || Some(sha256_of(model.parts().iter().map(Part::bytes)))).unwrap_or_default()
 }
 
 /// The same of the file that this program was started from; `None` where it cannot be read.
 pub fn of_program() -> Option<String> {
     let path = std::env::current_exe().ok()?;
-    kept_or(&[&path], || Some(sha256(&std::fs::read(&path).ok()?)))
+    let before = std::fs::metadata(&path).ok()?;
+    kept_or(&[(&path, &before)], || Some(sha256(&std::fs::read(&path).ok()?)))
 }
 
-fn kept_or(paths: &[&Path], hash: impl FnOnce() -> Option<String>) -> Option<String> {
-    let Some((line, changed)) = identity(paths) else { return hash() };
+/// The hash of these files as the file system described them when they were opened.
+fn kept_or(files: &[(&Path, &Metadata)], hash: impl FnOnce() -> Option<String>) -> Option<String> {
+    let Some((line, changed)) = identity(files.iter().map(|(_, opened)| *opened)) else { return hash() };
     let Some(kept) = folder().map(|folder| folder.join(&sha256(line.as_bytes())[..32])) else { return hash() };
     if let Some(hash) = std::fs::read_to_string(&kept).ok().and_then(|text| read(&text, &line)) {
         return Some(hash);
     }
     let hash = hash()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs() as i64);
-    if changed + GRAIN < now && identity(paths).is_some_and(|(after, _)| after == line) {
+    let after: Option<Vec<Metadata>> = files.iter().map(|(path, _)| std::fs::metadata(path).ok()).collect();
+    if changed + GRAIN < now && after.and_then(|all| identity(all.iter())).is_some_and(|(after, _)| after == line) {
         // Written beside and renamed: a reader never sees half a line.
         let part = kept.with_extension(format!("{}.part", std::process::id()));
         let _ = std::fs::write(&part, format!("{hash} {line}\n")).and_then(|()| std::fs::rename(&part, &kept));
@@ -62,9 +65,8 @@ fn read(text: &str, line: &str) -> Option<String> {
 }
 
 /// What the file system says of files that are worth a place in the cache together, and when one of them changed last.
-fn identity(paths: &[&Path]) -> Option<(String, i64)> {
-    let all: Vec<_> = paths.iter().map(|path| std::fs::metadata(path).ok()).collect::<Option<_>>()?;
-    let changed = all.iter().map(|m| m.ctime()).max()?;
+fn identity<'a>(all: impl Iterator<Item = &'a Metadata> + Clone) -> Option<(String, i64)> {
+    let changed = all.clone().map(|m| m.ctime()).max()?;
     let line = |m: &Metadata| {
         format!(
             "{} {} {} {}.{:09} {}.{:09}",
@@ -77,8 +79,8 @@ fn identity(paths: &[&Path]) -> Option<(String, i64)> {
             m.ctime_nsec()
         )
     };
-    let lines: Vec<String> = all.iter().map(line).collect();
-    (all.iter().map(Metadata::len).sum::<u64>() >= LEAST).then(|| (lines.join(", "), changed))
+    let lines: Vec<String> = all.clone().map(line).collect();
+    (all.map(Metadata::len).sum::<u64>() >= LEAST).then(|| (lines.join(", "), changed))
 }
 
 fn folder() -> Option<PathBuf> {
@@ -107,7 +109,7 @@ mod tests {
         // Sparse: the sizes matter, not the bytes.
         let identity_at = |length| {
             file.as_file().set_len(length).expect("the file grows");
-            identity(&[file.path()]).map(|(line, _)| line)
+            identity(file.path().metadata().iter()).map(|(line, _)| line)
         };
         assert_eq!(identity_at(LEAST - 1), None);
         let (one, other) = (identity_at(LEAST), identity_at(LEAST + 1));
@@ -115,7 +117,8 @@ mod tests {
         // Of several files each counts, and their order.
         let second = tempfile::NamedTempFile::new().expect("a file");
         let (a, b) = (file.path(), second.path());
-        let both = |paths: [&Path; 2]| identity(&paths).map(|(line, _)| line);
+        let of = |path: &Path| path.metadata().expect("it is there");
+        let both = |paths: [&Path; 2]| identity(paths.map(of).iter()).map(|(line, _)| line);
         assert!(both([a, b]).is_some() && both([a, b]) != both([b, a]) && both([a, b]) != other);
     }
 }

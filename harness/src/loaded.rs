@@ -32,8 +32,10 @@ impl LoadedModel {
             let damaged = scope.spawn(|| model.gguf().not_finite());
             (llama::Model::load(path, llama::Load::Cpu), damaged.join().expect("looking at weights does not panic"))
         });
+        let opened = Self { path: path.to_path_buf(), llama: Arc::new(llama?), model };
+        opened.is_unchanged()?;
         refuse_damaged(&damaged).with_context(|| path.display().to_string())?;
-        Ok(Self { path: path.to_path_buf(), model, llama: Arc::new(llama?) })
+        Ok(opened)
     }
 
     /// The weight format of most bytes.
@@ -51,7 +53,17 @@ impl LoadedModel {
     /// # Errors
     /// As [`Oracle::new`].
     pub fn oracle(&self) -> Result<Oracle<'_>> {
-        Oracle::new(self.model.gguf(), &self.llama)
+        let oracle = Oracle::new(self.model.gguf(), &self.llama)?;
+        self.is_unchanged()?;
+        Ok(oracle)
+    }
+
+    /// Refuses a file that llama.cpp or ggml, which open it by its name, may have read other bytes of than the engine has.
+    fn is_unchanged(&self) -> Result<()> {
+        match self.model.gguf().changed() {
+            Some(path) => bail!("{} was changed while it was being opened; run again", path.display()),
+            None => Ok(()),
+        }
     }
 
     /// SHA-256 of the file in hexadecimal; of several, of all bytes one file after the other.

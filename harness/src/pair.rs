@@ -8,7 +8,7 @@ use crate::capture::npz::Manifest as CaptureManifest;
 use crate::capture::{Capture, Filter, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{BUDGET, Diagnosis, explain};
 use crate::loaded::LoadedModel;
-use crate::memory::{self, Size};
+use crate::memory::{self, Extent, Size};
 use crate::oracle::Oracle;
 use crate::progress::Progress;
 use crate::room::Room;
@@ -154,18 +154,23 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// If there is too little room on disk for what does not fit.
     pub fn make_room(&self, tokens: Tokens<'_>, sides: &[&dyn Fn(&Node) -> bool]) -> Result<()> {
-        let (graph, Settings { store, memory, .. }) = (&self.oracle.graph, &self.settings);
-        let Some(Size(allowed)) = *memory else { return Ok(()) };
-        let steps = tokens.extents();
-        store.limit(usize::try_from(allowed).unwrap_or(usize::MAX).saturating_sub(memory::beside(graph, &steps)));
-        if !self.filter.every_position() {
+        let (graph, steps) = (&self.oracle.graph, tokens.extents());
+        if !self.limit(&steps) || !self.filter.every_position() {
             return Ok(());
         }
         let of_side = |taps: &&dyn Fn(&Node) -> bool| {
             let kept = self.filter.capture_set(graph, taps);
             memory::of_stages(graph, |node| kept.contains(&node.id), &steps)
         };
-        store.check_room(sides.iter().map(of_side).sum())
+        self.settings.store.check_room(sides.iter().map(of_side).sum())
+    }
+
+    /// Leaves to captured stages what the rest of a run in these steps does not take, where that is bounded.
+    fn limit(&self, steps: &[Extent]) -> bool {
+        let Settings { store, memory: Some(Size(allowed)), .. } = &self.settings else { return false };
+        let beside = memory::beside(&self.oracle.graph, steps);
+        store.limit(usize::try_from(*allowed).unwrap_or(usize::MAX).saturating_sub(beside));
+        true
     }
 
     /// Room for `tokens`.
@@ -211,6 +216,7 @@ impl<'a> Pair<'a> {
     pub fn steps(
         &self, runner: &mut dyn Runner, tokens: Tokens<'_>, mut each: impl FnMut(Step) -> Result<()>,
     ) -> Result<Vec<u32>> {
+        self.limit(&tokens.extents());
         let taps = |node: &Node| runner.taps(node);
         let want = Want::new(&self.oracle.graph, &self.filter, &taps, &self.settings.store);
         let what = format!("running {}", runner.manifest().name);

@@ -29,8 +29,9 @@ mod value;
 pub(crate) mod tests;
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 pub use error::{GgufError, Problem};
@@ -85,9 +86,16 @@ pub struct Part {
     pub data_offset: u64,
     /// Mapped or in memory.
     bytes: Box<dyn AsRef<[u8]> + Send + Sync>,
+    /// What the file system said of it when it was opened.
+    opened: Option<Metadata>,
 }
 
 impl Part {
+    /// What the file system said of it when it was opened; nothing of what was read from memory.
+    pub fn opened(&self) -> Option<&Metadata> {
+        self.opened.as_ref()
+    }
+
     /// The whole file.
     pub fn bytes(&self) -> &[u8] {
         (*self.bytes).as_ref()
@@ -120,7 +128,11 @@ impl Gguf {
 
     /// The same of this file alone.
     fn open_one(path: &Path) -> Result<Self, GgufError> {
-        let parsed = map(path).and_then(|map| parse::parse(Box::new(map), Some(path)));
+        let parsed = map(path).and_then(|(map, opened)| {
+            let mut gguf = parse::parse(Box::new(map), Some(path))?;
+            gguf.parts.iter_mut().for_each(|part| part.opened = Some(opened.clone()));
+            Ok(gguf)
+        });
         parsed.map_err(|problem| GgufError { file: Some(path.to_owned()), problem })
     }
 
@@ -135,6 +147,16 @@ impl Gguf {
     /// The files, in their order; at least one.
     pub fn parts(&self) -> &[Part] {
         &self.parts
+    }
+
+    /// A file that is another one by now, or was written to: who opens it by its name reads other bytes.
+    pub fn changed(&self) -> Option<&Path> {
+        let is_other = |part: &&Part| {
+            let (Some(path), Some(opened)) = (&part.path, &part.opened) else { return false };
+            let of = |m: &Metadata| (m.dev(), m.ino(), m.len(), m.mtime(), m.mtime_nsec());
+            std::fs::metadata(path).map_or(true, |now| of(&now) != of(opened))
+        };
+        self.parts.iter().find(is_other)?.path.as_deref()
     }
 
     /// Bytes of all files.
@@ -178,8 +200,8 @@ impl Gguf {
     }
 }
 
-/// Maps the whole file at `path`.
-fn map(path: &Path) -> Result<Mmap, Problem> {
+/// Maps the whole file at `path`, with what the file system says of it.
+fn map(path: &Path) -> Result<(Mmap, Metadata), Problem> {
     let unreadable = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => Problem::NotGguf("no such file; check the path".to_owned()),
         _ => Problem::NotGguf(format!("cannot be read: {error}")),
@@ -195,7 +217,8 @@ fn map(path: &Path) -> Result<Mmap, Problem> {
     // SAFETY: the mapping is only ever read, as plain bytes, for which every value is valid. That nobody changes or
     // cuts the file while it is open cannot be enforced; as with every program that maps its models, cutting it ends
     // the process (SIGBUS).
-    unsafe { Mmap::map(&file) }.map_err(unreadable)
+    let map = unsafe { Mmap::map(&file) }.map_err(unreadable)?;
+    Ok((map, file.metadata().map_err(unreadable)?))
 }
 
 impl std::fmt::Debug for Gguf {

@@ -70,7 +70,7 @@ pub(super) fn parse(file: Box<dyn AsRef<[u8]> + Send + Sync>, path: Option<&Path
         r.check("the start of the tensor data", data_offset)?;
     }
     check_data(&r, data_offset, alignment, &tensors)?;
-    let part = Part { path: path.map(Path::to_owned), alignment, data_offset, bytes: file };
+    let part = Part { path: path.map(Path::to_owned), alignment, data_offset, bytes: file, opened: None };
     Ok(Gguf { version, metadata, tensors, keys, names, parts: vec![part] })
 }
 

@@ -167,6 +167,7 @@ impl<'a> Runs<'a> {
             None => tokens::check(opened, &input.ready, self.sides.faults.tokenizer)?,
         };
         let tokenizing = tokenizing.elapsed().as_secs_f64();
+        memory::begin();
         let (mut subject, reference) = self.sides.record(pair, &input)?;
         subject.manifest.injected.extend(self.sides.faults.beside());
         let repeating = Instant::now();

@@ -3,7 +3,7 @@
 use qdiff_engine::gguf::Gguf;
 use qdiff_engine::quant::GgmlType;
 use qdiff_tests::synth::Synth;
-use qdiff_tests::{empty, folder_with};
+use qdiff_tests::{empty, files, folder_with};
 
 /// Qwen2.5-7B with a little of its width.
 fn narrow() -> Synth {
@@ -53,4 +53,21 @@ fn memory_does_not_grow_with_layers() {
     assert!(many < few + 40, "{few} MiB of 4 layers, {many} MiB of 24");
     // What is on disk would be in memory otherwise: the figures are those of this process.
     assert!(everything > many + 45, "{many} MiB with a bound, {everything} MiB without");
+}
+
+/// A prompt takes the room on disk of the one before, and what it takes is told of it alone.
+#[test]
+fn prompts_take_the_same_room_one_after_the_other() {
+    let folder = folder_with(&Synth { n_layers: 4, ..Synth::default() });
+    folder.write("prompts.txt", "long\nlong\none-token\n");
+    folder.qdiff("run -m model.gguf --subject cpu --prompts prompts.txt -n 0 --memory 0 --json-dir all").exits(0);
+    let on_disk = |name: &String| {
+        let report = folder.json(&format!("all/{name}"));
+        (
+            report["run"]["prompt"]["tokens"].as_array().map_or(0, Vec::len),
+            report["memory"]["on_disk"].as_u64().unwrap(),
+        )
+    };
+    let told: Vec<_> = files(&folder.join("all")).iter().map(on_disk).collect();
+    assert!(told[0] == told[1] && told[0].1 > 4 * told[2].1 && told[2].1 > 0, "{told:?}");
 }

@@ -2,7 +2,7 @@
 //! told of the file in which it is.
 
 use super::llama_says::{Asked, Beside, loaded_beside, write};
-use qdiff_engine::gguf::split;
+use qdiff_engine::gguf::{Gguf, split};
 use qdiff_engine::model::Model;
 use qdiff_tests::synth::{Kv, Synth, part_name, patch};
 use qdiff_tests::{Folder, empty};
@@ -232,4 +232,23 @@ fn damage_is_told_of_the_file_it_is_in() {
     let made = Command::new("mkfifo").arg(folder.join(last)).status().unwrap();
     assert!(made.success());
     folder.refuses(&format!("run -m {FIRST}"), &[last, "not a regular file"]);
+}
+
+/// What llama.cpp opens by its name later must be the file that was mapped.
+#[test]
+fn a_part_in_the_place_of_one_that_was_opened_is_seen() {
+    let folder = empty();
+    let named: Vec<_> = parts(2).into_iter().map(|(name, bytes)| (folder.join(&name), bytes)).collect();
+    named.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+    let [(first, _), (second, bytes)] = &named[..] else { unreachable!("there are two") };
+    let opened = Gguf::open(first).unwrap();
+    assert_eq!(opened.changed(), None);
+    let other = folder.join("other");
+    std::fs::write(&other, bytes).unwrap();
+    std::fs::rename(&other, second).unwrap();
+    assert_eq!(opened.changed(), Some(second.as_path()));
+    assert_eq!(Gguf::open(first).unwrap().changed(), None);
+    std::fs::remove_file(first).unwrap();
+    assert_eq!(opened.changed(), Some(first.as_path()));
+    assert_eq!(Gguf::from_bytes(bytes.clone()).unwrap().changed(), None);
 }
