@@ -281,7 +281,10 @@ fn an_arithmetic_that_is_not_the_engines_own_excuses_nothing() {
     let folder = empty();
     let models = models(&folder);
     let oracle = models[0].oracle().unwrap();
-    for (own, declared) in [(Named::Bf16, Named::F16), (Named::F32, Named::Bf16), (Named::F32, Named::F16)] {
+    let (f32, bf16, flash) = (Named::F32, Named::Bf16, Named::Bf16Flash);
+    for (own, declared) in
+        [(bf16, Named::F16), (f32, bf16), (f32, Named::F16), (bf16, flash), (flash, bf16), (f32, flash)]
+    {
         let verdict = Run::new(&oracle, (own, None), PROMPTS[0]).judge(&oracle, (declared, None), &[]);
         assert!(verdict.diverged(), "{own} as {declared}");
     }
