@@ -220,11 +220,7 @@ impl Number {
 
     /// Unit roundoff beside f32's own; nothing for f32.
     pub fn unit(self) -> f64 {
-        match self {
-            Self::F32 => 0.0,
-            Self::F16 => f64::powi(2.0, -11),
-            Self::Bf16 => f64::powi(2.0, -8),
-        }
+        self.format().unit().unwrap_or(0.0)
     }
 }
 

@@ -301,7 +301,7 @@ impl Drop for Stored {
             Place::File { .. } => {
                 let mut spilled = self.store.spilled();
                 spilled.tensors -= 1;
-                // Prompt after prompt takes the same room. A file that keeps its length has it for the next as well.
+                // Prompt after prompt takes the same room; a file that cannot be cut is written over from its beginning.
                 if spilled.tensors == 0 {
                     spilled.end = 0;
                     let _ = self.store.file().map(|file| file.set_len(0));

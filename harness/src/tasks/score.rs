@@ -83,6 +83,7 @@ pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
     if let Some(path) = &request.regrade {
         let mut score = earlier(path)?;
         regrade(&mut score);
+        score.command.push_str(" (graded again)");
         return Ok(score);
     }
     let threads = request.threads.apply()?;

@@ -177,7 +177,7 @@ impl Operand<'_> {
         let (shape, value) = (self.shape().to_vec(), self.wide().into_owned());
         let mut delta: Vec<f32> = value.iter().map(|v| (v.abs() * unit) as f32).collect();
         if let Some(own) = self.delta() {
-            widen(&mut delta, own.to_vec());
+            widen(&mut delta, own.iter().copied());
         }
         (Tensor { shape, data: value }, Some(delta))
     }
