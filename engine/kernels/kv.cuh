@@ -12,6 +12,8 @@ struct KvF32 {
         out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
         out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
     }
+    // Four, likewise.
+    static __device__ __forceinline__ float4 get4(const float *from) { return *(const float4 *)from; }
 };
 
 struct KvF16 { // rounded to the nearest even half
@@ -34,5 +36,10 @@ struct KvF16 { // rounded to the nearest even half
             out[2 * i] = get((unsigned short)words[i]);
             out[2 * i + 1] = get((unsigned short)(words[i] >> 16));
         }
+    }
+    static __device__ __forceinline__ float4 get4(const unsigned short *from) {
+        const uint2 v = *(const uint2 *)from;
+        return make_float4(get((unsigned short)v.x), get((unsigned short)(v.x >> 16)), get((unsigned short)v.y),
+                           get((unsigned short)(v.y >> 16)));
     }
 };

@@ -1,10 +1,7 @@
-// y = a + W x of one token: attn_out with attn_residual, ffn_down with
-// layer_out. A team of warps makes a row; block (32 * team, rows), THREADS at
-// most, grid (ceil(m / rows)). x [n], W [m, n] in blocks, a, y [m].
+// y = a + W x of one token: ffn_down with layer_out. A block makes a tile of rows.
+// Grid (ceil(m / TILE)). x [n], W [m, n] in blocks, a, y [m].
 
-#include "fused/decode.cuh"
-
-constexpr int THREADS = 512;
+#include "fused/tile.cuh"
 
 struct LinearResidualParams {
     const float *x;
@@ -12,29 +9,25 @@ struct LinearResidualParams {
     const float *a;
     float *y;
     float *product_tap, *y_tap; // null where not wanted
+    Walk walk;
     int n, m;
 };
 
 template <typename Format>
-__global__ void __launch_bounds__(THREADS) linear_residual(const __grid_constant__ LinearResidualParams p) {
-    extern __shared__ __align__(16) float shared[];
-    __shared__ float partial[THREADS / 32];
-    const int row = blockIdx.x * blockDim.y + threadIdx.y, groups = p.n / 32;
-    const int lane = threadIdx.x, lanes = blockDim.x;
-    RowDot<Format> dot;
-    if (row < p.m) dot.start(p.w, row, groups, lane);
-    wait_for_previous();
-    for (int i = threadIdx.y * lanes + lane; i < p.n / 4; i += lanes * blockDim.y) {
-        *(float4 *)(shared + padded(4 * i)) = ((const float4 *)p.x)[i];
-    }
-    __syncthreads();
-    float sum = row < p.m ? warp_sum(dot.finish(p.w, row, groups, lane, lanes, shared)) : 0.0f;
-    const int team = lanes / 32;
-    if (team > 1) {
-        if (lane % 32 == 0) partial[threadIdx.y * team + lane / 32] = sum;
-        __syncthreads();
-        sum = 0.0f;
-        for (int i = 0; i < team; i++) sum += partial[threadIdx.y * team + i];
-    }
-    if (lane == 0 && row < p.m) p.y[row] = tap(p.y_tap, row, p.a[row] + tap(p.product_tap, row, sum));
+__global__ void __launch_bounds__(32 * MOST_WARPS, 1) linear_residual(const __grid_constant__ LinearResidualParams p) {
+    extern __shared__ __align__(16) u8 shared[];
+    begin_next();
+    const int row = blockIdx.x * TILE + threadIdx.x;
+    const bool mine = threadIdx.x < TILE && row < p.m;
+    float a = 0.0f;
+    auto rows_of = [&](int, int) { return Rows{&p.w, (int)blockIdx.x * TILE, p.m}; };
+    auto ready = [&] {
+        wait_for_previous();
+        if (mine) a = __ldcg(p.a + row);
+        return prepare_both<Format, Format>(shared, p.n, [&](int i) { return __ldcg((const float4 *)p.x + i); });
+    };
+    auto done = [&](int, const float *sums) {
+        if (mine) p.y[row] = tap(p.y_tap, row, a + tap(p.product_tap, row, sums[threadIdx.x]));
+    };
+    walk_rows<Format, Format>(p.walk, p.n / 32, shared + vector_bytes<Format, Format>(p.n), rows_of, ready, done);
 }

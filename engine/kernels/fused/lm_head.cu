@@ -1,35 +1,35 @@
-// final_norm and logits of one token. Blocks stay and take row after row, so
-// that the norm is made once a block. Grid (blocks), block THREADS.
+// final_norm and logits of one token. Blocks stay and take set after set of
+// tiles, so that the norm is made once a block. Grid (blocks).
 // x [n], W [V, n] in blocks, logits [V].
 
-#include "fused/decode.cuh"
-
-constexpr int THREADS = 256;
+#include "fused/tile.cuh"
 
 struct LmHeadParams {
     const float *x, *norm;
     Weights w;
     float *logits;
     float *norm_tap; // null where not wanted
+    Walk walk;
     int n, m;
     float eps;
 };
 
-// No grid constant here: with one, NVRTC gave the kernel fewer registers, and it
-// was slower (`qdiff bench --measure cuda` tells the time of each kernel).
 template <typename Format>
-__global__ void __launch_bounds__(THREADS) lm_head(const LmHeadParams p) {
-    extern __shared__ __align__(16) float shared[];
-    const int lane = threadIdx.x % 32, groups = p.n / 32, step = gridDim.x * (THREADS / 32);
-    int row = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
-    RowDot<Format> dot;
-    if (row < p.m) dot.start(p.w, row, groups, lane);
-    wait_for_previous();
-    norm_to_shared(p.x, p.norm, p.eps, p.n, shared, p.norm_tap);
-    for (; row < p.m; row += step) {
-        RowDot<Format> current = dot;
-        if (row + step < p.m) dot.start(p.w, row + step, groups, lane);
-        const float sum = warp_sum(current.finish(p.w, row, groups, lane, 32, shared));
-        if (lane == 0) p.logits[row] = sum;
-    }
+__global__ void __launch_bounds__(32 * MOST_WARPS, 1) lm_head(const __grid_constant__ LmHeadParams p) {
+    extern __shared__ __align__(16) u8 shared[];
+    begin_next();
+    Norm norm(p.x, p.norm, p.norm_tap, p.n);
+    // Sets go round the blocks, so that at any time they read one piece of memory together.
+    auto first_of = [&](int set) { return (set * gridDim.x + blockIdx.x) * p.walk.tiles * TILE; };
+    auto rows_of = [&](int set, int tile) { return Rows{&p.w, (int)first_of(set) + tile * TILE, p.m}; };
+    auto ready = [&] {
+        wait_for_previous();
+        norm.measure(p.n, p.eps);
+        return prepare_both<Format, Format>(shared, p.n, norm);
+    };
+    auto done = [&](int set, const float *sums) {
+        const int row = first_of(set) + threadIdx.x;
+        if (threadIdx.x < p.walk.tiles * TILE && row < p.m) p.logits[row] = sums[threadIdx.x];
+    };
+    walk_rows<Format, Format>(p.walk, p.n / 32, shared + vector_bytes<Format, Format>(p.n), rows_of, ready, done);
 }

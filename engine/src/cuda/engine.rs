@@ -364,8 +364,9 @@ impl CudaEngine {
         self.stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .doing("capturing a decode step")?;
-        for call in &calls {
-            self.launch(call, true)?;
+        for (i, call) in calls.iter().enumerate() {
+            // The second waits for the first to end: what comes after reads the step's position before it waits.
+            self.launch(call, i != 1)?;
         }
         let graph = self
             .stream

@@ -10,30 +10,23 @@ use super::kernels::*;
 use super::launch::{Call, Ptr};
 use super::memory::{SPLITS, Weight};
 use super::schedule::Launch;
+use super::tiles::{self, TILE, Walked};
 use crate::model::{Graph, Node};
 use crate::ops::{Op, Pairing};
 
 /// Threads of a block, each where the kernel says so.
-const QKV_THREADS: u32 = constant!("fused/attn_qkv.cu", "THREADS");
 const ATTENTION_THREADS: u32 = constant!("fused/attention.cu", "THREADS");
 const PREFILL_THREADS: u32 = constant!("fused/attn_prefill.cu", "THREADS");
-const FFN_THREADS: u32 = constant!("fused/ffn_act.cu", "THREADS");
-const HEAD_THREADS: u32 = constant!("fused/lm_head.cu", "THREADS");
 const ARGMAX_THREADS: u32 = constant!("fused/argmax.cu", "THREADS");
 const EMBED_THREADS: u32 = 256;
-/// Warps of a block of `linear_residual` at most.
-const TEAM_WARPS: u32 = constant!("fused/linear_residual.cu", "THREADS") / 32;
-/// Floats that a group of 32 takes in shared memory.
-const PADDED_GROUP: usize = constant!("fused/decode.cuh", "PADDED_GROUP") as usize;
+/// Keys of a tile of `attention`.
+const KEYS: usize = constant!("fused/shares.cuh", "KEYS") as usize;
 /// Queries that a block of `attn_prefill` takes at a time.
 const PREFILL_QUERIES: usize = constant!("fused/attn_prefill.cu", "TEAMS") as usize;
-/// Weights of a row that a warp takes: longer rows get more warps.
-const ROW_PER_WARP: usize = 1024;
-
-/// Shared memory of a vector of `n` floats, padded as `decode.cuh` does.
-fn padded_bytes(n: usize) -> u32 {
-    (n / 32 * PADDED_GROUP * 4) as u32
-}
+/// Bytes of shared memory that the kernels have besides what their launches ask for.
+const STATIC_BYTES: usize = 4 << 10;
+/// Bytes of tiles for which a block stands ready beside those of other kernels.
+const BESIDE_OTHERS: usize = 64 << 10;
 
 /// What of the model the fused kernels are not made for.
 ///
@@ -110,13 +103,20 @@ impl Fused<'_> {
         Launch { jobs: vec![Job::Kernel(call)], nodes, span, keeps: false }
     }
 
-    /// The launch of a warp per row in no more than twice the blocks that the card holds at once, each with as many rows
-    /// as another, so that a block makes its norm once for all of them. On an H200 Qwen2.5 0.5B gets 608 blocks of
-    /// `ffn_act` in Q5_0 (of which 528 are held) and 1,056 of `lm_head` in Q8_0 (528), in F16 304 (264) and 792 (396).
-    fn shared_out(&self, mut call: Call) -> Call {
-        let rounds = call.grid.0.div_ceil(2 * self.calls.functions.resident(&call));
-        call.grid.0 = call.grid.0.div_ceil(rounds);
-        call
+    /// A walk through rows of these weights, with `besides` bytes of shared memory for other things.
+    fn walk(&self, weights: &[&Weight], tiles: usize, sets: usize, besides: usize) -> Walked {
+        let formats: Vec<_> = weights.iter().map(|w| w.ty).collect();
+        tiles::walk(&formats, weights[0].n, tiles, sets, besides, self.limit())
+    }
+
+    /// Bytes of shared memory that a launch may ask for.
+    fn limit(&self) -> usize {
+        (self.calls.functions.shared as usize).saturating_sub(STATIC_BYTES)
+    }
+
+    /// Blocks that share the keys of a head of the cache.
+    fn splits(&self) -> u32 {
+        (self.calls.functions.processors / self.calls.graph.config.n_kv_heads as u32).clamp(1, SPLITS)
     }
 
     /// Every launch of a decode step.
@@ -127,18 +127,11 @@ impl Fused<'_> {
         let mut all = vec![self.launch(self.embed_token(token, position), vec![x], span)];
         let mut add = |call, nodes| all.push(self.launch(call, nodes, span));
         for layer in &d.layers {
-            let attention = vec![layer.scores, layer.weights, layer.context];
             add(self.attn_qkv(layer, x), layer.up_to_caches());
-            add(self.attention(layer), attention);
-            add(
-                self.linear_residual(layer.attn_out, layer.context, x, layer.attn_residual),
-                vec![layer.attn_out, layer.attn_residual],
-            );
+            add(self.attention(layer), vec![layer.scores]);
+            add(self.attn_out(layer, x), vec![layer.weights, layer.context, layer.attn_out, layer.attn_residual]);
             add(self.ffn_act(layer), vec![layer.ffn_norm, layer.gate, layer.up, layer.act]);
-            add(
-                self.linear_residual(layer.down, layer.act, layer.attn_residual, layer.out),
-                vec![layer.down, layer.out],
-            );
+            add(self.linear_residual(layer), vec![layer.down, layer.out]);
             x = layer.out;
         }
         add(self.lm_head(x), vec![d.final_norm, d.logits]);
@@ -167,6 +160,10 @@ impl Fused<'_> {
         let [q, k, v] = layer.proj.map(|i| self.weight(i));
         let tap_some = |i: Option<usize>| i.map_or(0, |i| self.tap(i));
         let vector_some = |i: Option<usize>| i.map_or(0, |i| self.vector(i));
+        // A block normalises whole heads.
+        let (half, head_norm) = (config.head_dim / 2, layer.normed[0].is_some());
+        let pairs = if head_norm { half / TILE } else { 1 };
+        let walked = self.walk(&[q, k, v], 2 * pairs, 1, 0);
         let params = AttnQkvParams {
             x: self.at(x),
             norm: self.vector(layer.attn_norm),
@@ -183,22 +180,19 @@ impl Fused<'_> {
             biased_tap: layer.biased.map(tap_some),
             normed_tap: layer.normed.map(tap_some),
             rope_tap: layer.rope.map(|i| self.tap(i)),
+            walk: walked.walk,
             n: q.n as i32,
             heads: config.n_heads as i32,
             kv_heads: config.n_kv_heads as i32,
             eps: self.eps(layer.attn_norm),
         };
-        // A block normalises whole heads; without norms a warp makes one pair.
-        let (half, warps) = (config.head_dim / 2, QKV_THREADS as usize / 32);
-        let head_norm = layer.normed[0].is_some();
-        let pairs_of_warp = if head_norm { half / warps } else { 1 };
-        let pairs = (config.n_heads + 2 * config.n_kv_heads) * half;
-        Call::new(params, ((pairs / (warps * pairs_of_warp)) as u32, 1, 1), QKV_THREADS)
-            .of(&[&q.ty, &k.ty, &v.ty, &self.calls.options.kv.kernel(), &config.head_dim, &pairs_of_warp, &head_norm])
-            .shared(padded_bytes(q.n))
+        let blocks = (config.n_heads + 2 * config.n_kv_heads) * half / (TILE * pairs);
+        Call::new(params, (blocks as u32, 1, 1), walked.threads)
+            .of(&[&q.ty, &k.ty, &v.ty, &self.calls.options.kv.kernel(), &config.head_dim, &pairs, &head_norm])
+            .shared(walked.shared)
     }
 
-    /// Scores, softmax and context of one token.
+    /// Scores of one token, and the shares of softmax and context.
     fn attention(&self, layer: &Layer) -> Call {
         let config = &self.calls.graph.config;
         let memory = self.calls.memory;
@@ -207,43 +201,81 @@ impl Fused<'_> {
             k: self.at(layer.cache[0]),
             v: self.at(layer.cache[1]),
             partial: memory.partial,
-            arrived: memory.arrived,
-            out: self.at(layer.context),
             position_at: memory.position,
             scores_tap: self.tap(layer.scores),
             weights_tap: self.tap(layer.weights),
-            out_tap: self.tap(layer.context),
             scale: self.scale(layer),
         };
         let group = config.n_heads / config.n_kv_heads;
-        let kv = self.calls.options.kv.kernel();
-        Call::new(params, (config.n_kv_heads as u32, SPLITS, 1), ATTENTION_THREADS).of(&[&kv, &config.head_dim, &group])
+        let kv = self.calls.options.kv;
+        // Two tiles of keys and values, and at the end what the threads have summed.
+        let tiles = 2 * 2 * KEYS * config.head_dim * kv.bytes();
+        let sums = ATTENTION_THREADS as usize * 16 * group;
+        Call::new(params, (config.n_kv_heads as u32, self.splits(), 1), ATTENTION_THREADS)
+            .of(&[&kv.kernel(), &config.head_dim, &group])
+            .shared(tiles.max(sums) as u32)
     }
 
-    /// `out = a + W x`, the product itself tapped.
-    fn linear_residual(&self, linear: usize, x: usize, a: usize, out: usize) -> Call {
-        let w = self.weight(linear);
-        let params = LinearResidualParams {
-            x: self.at(x),
+    /// The shares put together, and `attn_residual = x + W context`.
+    fn attn_out(&self, layer: &Layer, x: usize) -> Call {
+        let config = &self.calls.graph.config;
+        let memory = self.calls.memory;
+        let w = self.weight(layer.attn_out);
+        let besides = (config.n_heads * (SPLITS as usize + 1) * 4).next_multiple_of(16);
+        let walked = self.walk(&[w], 1, 1, besides);
+        let params = AttnOutParams {
+            partial: memory.partial,
             w: w.planes,
-            a: self.at(a),
-            y: self.at(out),
-            product_tap: self.tap(linear),
-            y_tap: self.tap(out),
+            a: self.at(x),
+            y: self.at(layer.attn_residual),
+            position_at: memory.position,
+            weights_tap: self.tap(layer.weights),
+            context_tap: self.tap(layer.context),
+            product_tap: self.tap(layer.attn_out),
+            y_tap: self.tap(layer.attn_residual),
+            walk: walked.walk,
+            n: w.n as i32,
+            m: w.m as i32,
+            heads: config.n_heads as i32,
+            splits: self.splits() as i32,
+        };
+        Call::new(params, (w.m.div_ceil(TILE) as u32, 1, 1), walked.threads)
+            .of(&[&w.ty, &config.head_dim])
+            .shared(walked.shared)
+    }
+
+    /// `layer_out = attn_residual + W act`.
+    fn linear_residual(&self, layer: &Layer) -> Call {
+        let w = self.weight(layer.down);
+        let walked = self.walk(&[w], 1, 1, 0);
+        let params = LinearResidualParams {
+            x: self.at(layer.act),
+            w: w.planes,
+            a: self.at(layer.attn_residual),
+            y: self.at(layer.out),
+            product_tap: self.tap(layer.down),
+            y_tap: self.tap(layer.out),
+            walk: walked.walk,
             n: w.n as i32,
             m: w.m as i32,
         };
-        let team = (w.n.div_ceil(ROW_PER_WARP) as u32).clamp(1, TEAM_WARPS);
-        // Rows share a copy of x; two blocks to a multiprocessor keep it busy.
-        let rows = (w.m as u32).div_ceil(2 * self.calls.functions.processors).clamp(1, TEAM_WARPS / team);
-        let mut call = Call::new(params, ((w.m as u32).div_ceil(rows), 1, 1), 32 * team);
-        call.block.1 = rows;
-        call.of(&[&w.ty]).shared(padded_bytes(w.n))
+        Call::new(params, (w.m.div_ceil(TILE) as u32, 1, 1), walked.threads).of(&[&w.ty]).shared(walked.shared)
     }
 
     /// Norm, gate, up and their product.
     fn ffn_act(&self, layer: &Layer) -> Call {
         let (gate, up) = (self.weight(layer.gate), self.weight(layer.up));
+        // A block to a multiprocessor makes its norm once; where its rows would take much memory it has fewer, so that
+        // blocks overlap.
+        let pairs_in_all = gate.m.div_ceil(TILE);
+        let even = pairs_in_all.div_ceil(self.calls.functions.processors as usize);
+        let walk = |pairs: usize| self.walk(&[gate, up], 2 * pairs, 1, 0);
+        let fits = |&pairs: &usize| {
+            let walked = walk(pairs);
+            walked.walk.stages == 1 && walked.shared as usize <= BESIDE_OTHERS
+        };
+        let pairs = (1..=even.min(8)).rev().find(fits).unwrap_or(1);
+        let walked = walk(pairs);
         let params = FfnActParams {
             x: self.at(layer.attn_residual),
             norm: self.vector(layer.ffn_norm),
@@ -254,28 +286,36 @@ impl Fused<'_> {
             gate_tap: self.tap(layer.gate),
             up_tap: self.tap(layer.up),
             y_tap: self.tap(layer.act),
+            walk: walked.walk,
             n: gate.n as i32,
             m: gate.m as i32,
             eps: self.eps(layer.ffn_norm),
         };
-        self.shared_out(Call::rows(params, gate.m, FFN_THREADS).of(&[&gate.ty, &up.ty]).shared(padded_bytes(gate.n)))
+        Call::new(params, (pairs_in_all.div_ceil(pairs) as u32, 1, 1), walked.threads)
+            .of(&[&gate.ty, &up.ty])
+            .shared(walked.shared)
     }
 
     /// The last norm and the output projection.
     fn lm_head(&self, x: usize) -> Call {
         let (norm, logits) = (self.decoder.final_norm, self.decoder.logits);
         let w = self.weight(logits);
+        let tiles = tiles::streamed(w.ty, w.n, self.limit());
+        let sets_in_all = w.m.div_ceil(TILE * tiles);
+        let sets = sets_in_all.div_ceil(self.calls.functions.processors as usize);
+        let walked = self.walk(&[w], tiles, sets, 0);
         let params = LmHeadParams {
             x: self.at(x),
             norm: self.vector(norm),
             w: w.planes,
             logits: self.at(logits),
             norm_tap: self.tap(norm),
+            walk: walked.walk,
             n: w.n as i32,
             m: w.m as i32,
             eps: self.eps(norm),
         };
-        self.shared_out(Call::rows(params, w.m, HEAD_THREADS).of(&[&w.ty]).shared(padded_bytes(w.n)))
+        Call::new(params, (sets_in_all.div_ceil(sets) as u32, 1, 1), walked.threads).of(&[&w.ty]).shared(walked.shared)
     }
 
     /// The next token, into host memory.

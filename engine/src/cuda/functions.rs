@@ -21,6 +21,8 @@ pub struct Functions {
     pub processors: u32,
     /// Threads that a multiprocessor holds at most.
     threads: u32,
+    /// Bytes of shared memory that a block may have.
+    pub shared: u32,
     loaded: HashMap<Kernel, CudaFunction>,
 }
 
@@ -44,12 +46,14 @@ impl Functions {
         Ok(Self::bare(
             about(About::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
             about(About::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)? as u32,
+            about(About::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32,
         ))
     }
 
-    /// None, for a card with this many multiprocessors that hold `threads` threads each.
-    pub fn bare(processors: u32, threads: u32) -> Self {
-        Self { processors, threads, loaded: HashMap::new() }
+    /// None, for a card with this many multiprocessors that hold `threads` threads each, and blocks of `shared` bytes
+    /// of shared memory.
+    pub fn bare(processors: u32, threads: u32, shared: u32) -> Self {
+        Self { processors, threads, shared, loaded: HashMap::new() }
     }
 
     /// Blocks of a launch that the card holds at once. Of a kernel that is not loaded, as many as its threads alone
@@ -94,15 +98,13 @@ impl Functions {
                 self.loaded.insert(kernel.clone(), function);
             }
         }
-        let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-        let most = context.attribute(attribute).doing("asking what the device has")?;
         for (kernel, bytes) in shared {
-            if bytes as i32 > most {
+            if bytes > self.shared {
                 return Err(CudaError::Unsupported(format!(
                     "the kernel {kernel} needs {} KiB of shared memory a block for rows as long as this model's, and \
                      this GPU has {}; use --subject cuda",
                     bytes.div_ceil(1024),
-                    most / 1024
+                    self.shared / 1024
                 )));
             }
             let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;

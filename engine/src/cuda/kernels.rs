@@ -7,6 +7,7 @@
 #[cfg(any(test, feature = "faults"))]
 use super::faults::Bug;
 use super::launch::Ptr;
+use super::tiles::Walk;
 use super::weights::Planes;
 use std::ffi::c_void;
 use std::fmt;
@@ -138,25 +139,28 @@ kernels! {
     AttnQkv(AttnQkvParams) "fused/attn_qkv.cu" {
         x: Ptr, norm: Ptr, bias: [Ptr; 3], head_norm: [Ptr; 2], frequency: Ptr, w: [Planes; 3], position_at: Ptr,
         q: Ptr, k_cache: Ptr, v_cache: Ptr, norm_tap: Ptr, proj_tap: [Ptr; 3], biased_tap: [Ptr; 3],
-        normed_tap: [Ptr; 2], rope_tap: [Ptr; 2], n: i32, heads: i32, kv_heads: i32, eps: f32,
+        normed_tap: [Ptr; 2], rope_tap: [Ptr; 2], walk: Walk, n: i32, heads: i32, kv_heads: i32, eps: f32,
     }
     Attention(AttentionParams) "fused/attention.cu" {
-        q: Ptr, k: Ptr, v: Ptr, partial: Ptr, arrived: Ptr, out: Ptr, position_at: Ptr, scores_tap: Ptr,
-        weights_tap: Ptr, out_tap: Ptr, scale: f32,
+        q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32,
+    }
+    AttnOut(AttnOutParams) "fused/attn_out.cu" {
+        partial: [Ptr; 2], w: Planes, a: Ptr, y: Ptr, position_at: Ptr, weights_tap: Ptr, context_tap: Ptr,
+        product_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32, m: i32, heads: i32, splits: i32,
     }
     AttnPrefill(AttnPrefillParams) "fused/attn_prefill.cu" {
         q: Ptr, k: Ptr, v: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, kv_heads: i32, first: i32,
         tokens: i32, scale: f32,
     }
     LinearResidual(LinearResidualParams) "fused/linear_residual.cu" {
-        x: Ptr, w: Planes, a: Ptr, y: Ptr, product_tap: Ptr, y_tap: Ptr, n: i32, m: i32,
+        x: Ptr, w: Planes, a: Ptr, y: Ptr, product_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32, m: i32,
     }
     FfnAct(FfnActParams) "fused/ffn_act.cu" {
         x: Ptr, norm: Ptr, gate: Planes, up: Planes, y: Ptr, norm_tap: Ptr, gate_tap: Ptr, up_tap: Ptr, y_tap: Ptr,
-        n: i32, m: i32, eps: f32,
+        walk: Walk, n: i32, m: i32, eps: f32,
     }
     LmHead(LmHeadParams) "fused/lm_head.cu" {
-        x: Ptr, norm: Ptr, w: Planes, logits: Ptr, norm_tap: Ptr, n: i32, m: i32, eps: f32,
+        x: Ptr, norm: Ptr, w: Planes, logits: Ptr, norm_tap: Ptr, walk: Walk, n: i32, m: i32, eps: f32,
     }
     Argmax(ArgmaxParams) "fused/argmax.cu" { logits: Ptr, best: Ptr, arrived: Ptr, token: Ptr, m: i32, }
     #[cfg(any(test, feature = "faults"))]
@@ -184,11 +188,13 @@ kernels! {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 4] = [
+const HEADERS: [(&str, &str); 6] = [
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
     ("kv.cuh", include_str!("../../kernels/kv.cuh")),
     ("reduce.cuh", include_str!("../../kernels/reduce.cuh")),
     ("fused/decode.cuh", include_str!("../../kernels/fused/decode.cuh")),
+    ("fused/shares.cuh", include_str!("../../kernels/fused/shares.cuh")),
+    ("fused/tile.cuh", include_str!("../../kernels/fused/tile.cuh")),
 ];
 
 /// Every file that an `#include` may name, with its text.

@@ -54,10 +54,8 @@ pub struct Memory {
     pub ring: Ptr,
     /// For the fused kernels, as all that follows, which starts as zero: position of the step's token.
     pub position: Ptr,
-    /// Shares of the attention.
-    pub partial: Ptr,
-    /// Counters of blocks that are done, one per head of the cache.
-    pub arrived: Ptr,
+    /// Shares of the attention: sums of values, and measures of weights.
+    pub partial: [Ptr; 2],
     /// Counter of the blocks of `argmax` that are done.
     pub argmax_arrived: Ptr,
     /// Largest logit so far.
@@ -68,7 +66,7 @@ pub struct Memory {
 pub const PARTS: usize = 4 << 20;
 
 /// Shares of the keys that the fused attention makes at most.
-pub const SPLITS: u32 = constant!("fused/attention.cu", "SPLITS");
+pub const SPLITS: u32 = constant!("fused/shares.cuh", "SPLITS");
 
 impl Memory {
     /// Where everything would stand from address `start` on: needs no device. `source` tells the tensors' extents and
@@ -116,8 +114,7 @@ impl Memory {
             cache_f32: take(4 * options.context * config.n_kv_heads * config.head_dim),
             ring: take(readback::RING_BYTES),
             position: take(8),
-            partial: take(4 * SPLITS as usize * config.n_heads * (config.head_dim + 2)),
-            arrived: take(4 * config.n_kv_heads),
+            partial: [config.head_dim, 2].map(|each| take(4 * SPLITS as usize * config.n_heads * each)),
             argmax_arrived: take(4),
             best: take(8),
             bytes: plan.bytes(),

@@ -23,6 +23,7 @@ mod memory;
 mod options;
 mod readback;
 mod schedule;
+mod tiles;
 #[cfg(test)]
 mod testing;
 mod weights;

@@ -24,7 +24,7 @@ pub fn graphs() -> [Graph; 2] {
 pub fn with_calls<T>(graph: &Graph, options: &Options, f: impl FnOnce(Calls<'_>) -> T) -> T {
     let extents = Extents(graph.weights().into_iter().cloned().collect());
     let memory = Memory::at(1 << 20, graph, &extents, options).expect("a layout");
-    let functions = Functions::bare(100, 2048);
+    let functions = Functions::bare(100, 2048, 227 << 10);
     f(Calls { graph, memory: &memory, options, functions: &functions })
 }
 

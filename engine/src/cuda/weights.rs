@@ -32,6 +32,11 @@ fn ranges(ty: GgmlType) -> Vec<Range<usize>> {
     planes
 }
 
+/// Bytes of a block in each plane.
+pub fn plane_lengths(ty: GgmlType) -> impl Iterator<Item = usize> {
+    ranges(ty).into_iter().map(|field| field.len())
+}
+
 /// The planes of a tensor of `blocks` blocks, each a part of the plan.
 pub fn plan(ty: GgmlType, blocks: usize, plan: &mut Plan) -> Vec<Part> {
     ranges(ty).iter().map(|field| plan.take(field.len() * blocks)).collect()
