@@ -23,8 +23,8 @@ __device__ __forceinline__ unsigned long long key_of(float v, u32 id) {
 
 __global__ void __launch_bounds__(THREADS) argmax(const __grid_constant__ ArgmaxParams p) {
     __shared__ unsigned long long warps[THREADS / 32];
-    begin_next();
-    wait_for_previous();
+    Turn turn;
+    turn.wait();
     unsigned long long most = 0;
     for (int i = blockIdx.x * THREADS + threadIdx.x; i < p.m; i += gridDim.x * THREADS) {
         const unsigned long long k = key_of(p.logits[i], i);

@@ -23,17 +23,18 @@ struct AttentionParams {
 };
 
 template <typename Kv, int D, int GROUP>
-__global__ void __launch_bounds__(THREADS, 1) attention(const __grid_constant__ AttentionParams p) {
+__global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __grid_constant__ AttentionParams p) {
     typedef typename Kv::Type Type;
     constexpr int LANES = D / 8;            // threads that share a key when scores are made
     constexpr int COLUMNS = D / 4;          // threads that share a key when values are summed, four elements each
     constexpr int PARTS = THREADS / COLUMNS; // of the keys of a tile, then
+    constexpr int HEADS = GROUP > 8 ? 16 : GROUP > 4 ? 8 : GROUP > 2 ? 4 : GROUP; // a power of two
     constexpr int STAGE = 2 * KEYS * D;     // elements of a tile of keys and values
     constexpr int ROW = D * sizeof(Type) / 16; // copies of a row
-    extern __shared__ __align__(16) u8 shared[]; // two stages, which the parts' sums [PARTS, GROUP, D] use at the end
+    extern __shared__ __align__(16) u8 shared[]; // two stages; at the end the second holds the parts' sums [PARTS, GROUP, D]
     __shared__ __align__(16) float prob[GROUP][KEYS];
     __shared__ float largest[GROUP], total[GROUP], rescale[GROUP];
-    begin_next();
+    Turn turn;
     const Shares of(*p.position_at + 1, gridDim.y);
     const int keys = of.keys, begin = blockIdx.y * of.share, end = min(keys, begin + of.share);
     if (begin >= keys) return;
@@ -53,16 +54,24 @@ __global__ void __launch_bounds__(THREADS, 1) attention(const __grid_constant__ 
             copy16(to + KEYS * D + place, (const Type *)p.v + from);
         }
     };
-    auto weights_of = [&](int h) { return p.weights_tap ? p.weights_tap + (kv_head * GROUP + h) * keys : nullptr; };
+    // A rehearsal before the block's turn, of the first tile (see tile.cuh).
+    bool live = false;
+    auto weights_of = [&](int h) { return p.weights_tap && live ? p.weights_tap + (kv_head * GROUP + h) * keys : nullptr; };
     // The rows of earlier steps can be fetched before the kernel that writes this step's is done.
     const int newest = keys - 1;
     fetch(begin, newest);
+    end_copies();
+    const int part = threadIdx.x % LANES, at0 = threadIdx.x / LANES;
+    const int column = threadIdx.x % COLUMNS, keys_of = threadIdx.x / COLUMNS;
+#pragma unroll 1
+    for (int round = 0; round < 2; round++) {
+    live = round == 1;
+    if (live) turn.wait();
+    turn.mark(live, 0);
     if (threadIdx.x < GROUP) {
         largest[threadIdx.x] = -3.402823466e38f;
         total[threadIdx.x] = 0.0f;
     }
-    wait_for_previous();
-    const int part = threadIdx.x % LANES, at0 = threadIdx.x / LANES;
     float4 query[GROUP][2];
 #pragma unroll
     for (int h = 0; h < GROUP; h++) {
@@ -70,66 +79,99 @@ __global__ void __launch_bounds__(THREADS, 1) attention(const __grid_constant__ 
         query[h][0] = __ldcg(from);
         query[h][1] = __ldcg(from + 1);
     }
-    if (newest < begin + KEYS && newest < end && threadIdx.x < ROW) {
+    if (live && newest < begin + KEYS && newest < end && threadIdx.x < ROW) {
         const size_t from = ((size_t)newest * kv_heads + kv_head) * D + threadIdx.x * (16 / sizeof(Type));
         Type *to = stage_of(begin) + (newest - begin) * D + threadIdx.x * (16 / sizeof(Type));
         copy16(to, (const Type *)p.k + from);
         copy16(to + KEYS * D, (const Type *)p.v + from);
     }
     end_copies();
-    const int column = threadIdx.x % COLUMNS, keys_of = threadIdx.x / COLUMNS;
     float4 sum[GROUP];
 #pragma unroll
     for (int h = 0; h < GROUP; h++) sum[h] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 
-    for (int tile = begin; tile < end; tile += KEYS) {
+    float *scores_tap = live ? p.scores_tap : nullptr;
+    const int last = live ? end : min(end, begin + KEYS);
+    for (int tile = begin; tile < last; tile += KEYS) {
         const int here = min(KEYS, end - tile);
-        if (tile + KEYS < end) fetch(tile + KEYS, -1);
+        if (tile + KEYS < last) fetch(tile + KEYS, -1);
         end_copies();
+        turn.mark(live, 1);
         wait_for_copies<1>();
         __syncthreads();
+        turn.mark(live, 2);
         const Type *k = stage_of(tile), *v = k + KEYS * D;
-#pragma unroll
-        for (int at = at0; at < KEYS; at += THREADS / LANES) {
-            float key[8];
+        // Whole warps, 32 / LANES keys each.
+        for (int at = at0; at - at0 % (32 / LANES) < here; at += THREADS / LANES) {
+            float key[8], s[HEADS] = {};
             Kv::get8(k + at * D + 8 * part, key);
 #pragma unroll
             for (int h = 0; h < GROUP; h++) {
                 const float4 x0 = query[h][0], x1 = query[h][1];
-                float s = key[0] * x0.x;
-                s = fmaf(key[1], x0.y, s);
-                s = fmaf(key[2], x0.z, s);
-                s = fmaf(key[3], x0.w, s);
-                s = fmaf(key[4], x1.x, s);
-                s = fmaf(key[5], x1.y, s);
-                s = fmaf(key[6], x1.z, s);
-                s = fmaf(key[7], x1.w, s);
+                s[h] = key[0] * x0.x;
+                s[h] = fmaf(key[1], x0.y, s[h]);
+                s[h] = fmaf(key[2], x0.z, s[h]);
+                s[h] = fmaf(key[3], x0.w, s[h]);
+                s[h] = fmaf(key[4], x1.x, s[h]);
+                s[h] = fmaf(key[5], x1.y, s[h]);
+                s[h] = fmaf(key[6], x1.z, s[h]);
+                s[h] = fmaf(key[7], x1.w, s[h]);
+            }
+            // The lanes of a key share out the heads while they add: at each step a lane
+            // keeps half of what it has, as long as that is more than one.
+            int first = 0, have = HEADS;
+            bool owns = true;
 #pragma unroll
-                for (int lanes = LANES / 2; lanes > 0; lanes /= 2) s += __shfl_xor_sync(0xffffffffu, s, lanes);
-                if (part == 0 && at < here) {
-                    s = tap(p.scores_tap, (kv_head * GROUP + h) * keys + tile + at, s);
-                    prob[h][at] = __fmul_rn(s, p.scale);
+            for (int bit = LANES / 2; bit > 0; bit /= 2) {
+                const bool upper = part & bit;
+                if (have > 1) {
+                    have /= 2;
+#pragma unroll
+                    for (int i = 0; i < HEADS / 2; i++) {
+                        if (i >= have) break;
+                        const float send = upper ? s[i] : s[i + have], keep = upper ? s[i + have] : s[i];
+                        s[i] = keep + __shfl_xor_sync(0xffffffffu, send, bit);
+                    }
+                    first += upper ? have : 0;
+                } else {
+                    s[0] += __shfl_xor_sync(0xffffffffu, s[0], bit);
+                    owns = owns && !upper;
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < HEADS; i++) {
+                if (i >= have) break;
+                const int h = first + i;
+                if (owns && h < GROUP && at < here) {
+                    s[i] = tap(scores_tap, (kv_head * GROUP + h) * keys + tile + at, s[i]);
+                    prob[h][at] = __fmul_rn(s[i], p.scale);
                 }
             }
         }
         __syncthreads();
+        turn.mark(live, 3);
         for (int h = warp; h < GROUP; h += WARPS) {
-            float most = largest[h];
-            for (int i = lane; i < here; i += 32) most = fmaxf(most, prob[h][i]);
+            float score[KEYS / 32], before = largest[h], most = before;
+#pragma unroll
+            for (int i = 0; i < KEYS / 32; i++) {
+                score[i] = lane + 32 * i < here ? prob[h][lane + 32 * i] : -3.402823466e38f;
+                most = fmaxf(most, score[i]);
+            }
             most = warp_max(most);
-            const float less = expf(largest[h] - most);
+            const float less = expf(before - most);
             float *weights = weights_of(h);
             if (weights && less != 1.0f) {
                 for (int n = begin + lane; n < tile; n += 32) weights[n] *= less;
             }
             float e = 0.0f;
-            for (int i = lane; i < KEYS; i += 32) {
-                const float w = i < here ? tap(weights, tile + i, expf(prob[h][i] - most)) : 0.0f;
-                prob[h][i] = w;
+#pragma unroll
+            for (int i = 0; i < KEYS / 32; i++) {
+                const bool is = lane + 32 * i < here;
+                const float w = tap(is ? weights : nullptr, tile + lane + 32 * i, is ? expf(score[i] - most) : 0.0f);
+                prob[h][lane + 32 * i] = w;
                 e += w;
             }
             e = warp_sum(e);
-            __syncwarp();
             if (lane == 0) {
                 rescale[h] = less;
                 total[h] = total[h] * less + e;
@@ -137,6 +179,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention(const __grid_constant__ 
             }
         }
         __syncthreads();
+        turn.mark(live, 4);
         if (tile > begin) {
 #pragma unroll
             for (int h = 0; h < GROUP; h++) {
@@ -167,20 +210,25 @@ __global__ void __launch_bounds__(THREADS, 1) attention(const __grid_constant__ 
         }
         __syncthreads();
     }
+    turn.mark(live, 5);
     wait_for_copies<0>();
-    float4 *sums = (float4 *)shared;
+    float *sums = (float *)((Type *)shared + STAGE);
 #pragma unroll
-    for (int h = 0; h < GROUP; h++) sums[(keys_of * GROUP + h) * COLUMNS + column] = sum[h];
+    for (int h = 0; h < GROUP; h++) ((float4 *)sums)[(keys_of * GROUP + h) * COLUMNS + column] = sum[h];
     __syncthreads();
+    turn.mark(live, 6);
     for (int i = threadIdx.x; i < GROUP * D; i += THREADS) {
         float s = 0.0f;
 #pragma unroll
-        for (int part = 0; part < PARTS; part++) s += ((const float *)shared)[part * GROUP * D + i];
+        for (int part = 0; part < PARTS; part++) s += sums[part * GROUP * D + i];
         const int head = kv_head * GROUP + i / D;
-        p.partial.sums[((size_t)head * SPLITS + blockIdx.y) * D + i % D] = s;
+        if (live) p.partial.sums[((size_t)head * SPLITS + blockIdx.y) * D + i % D] = s;
     }
-    if (threadIdx.x < GROUP) {
+    if (threadIdx.x < GROUP && live) {
         p.partial.measures[(kv_head * GROUP + threadIdx.x) * SPLITS + blockIdx.y] =
             make_float2(largest[threadIdx.x], total[threadIdx.x]);
+    }
+    __syncthreads();
+    turn.mark(live, 7);
     }
 }

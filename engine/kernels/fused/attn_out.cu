@@ -1,15 +1,18 @@
 // attn_weights and attn_context put together of their shares, attn_out and
 // attn_residual of one token. A block makes a tile of rows; each puts the whole
-// context together for itself. A warp measures a head at a time.
-// Grid (ceil(m / TILE)). sums and measures as `attention` leaves them, W [m, H*D] in blocks, a, y [m].
+// context together for itself, D / 4 lanes a head.
+// Grid (blocks: a tile each, and at least H). sums and measures as `attention`
+// leaves them, W [m, H*D] in blocks, y [m].
 
 #include "fused/shares.cuh"
 #include "fused/tile.cuh"
 
+constexpr int EARLY = 16; // shares whose sums a thread asks for at once
+
 struct AttnOutParams {
     Partial partial;
     Weights w;
-    const float *a;
+    Stream a;
     float *y;
     const int *position_at;
     float *weights_tap, *context_tap, *product_tap, *y_tap; // null where not wanted
@@ -17,60 +20,98 @@ struct AttnOutParams {
     int n, m, heads, splits;
 };
 
-template <typename Format, int D>
-__global__ void __launch_bounds__(32 * MOST_WARPS, 1) attn_out(const __grid_constant__ AttnOutParams p) {
-    extern __shared__ __align__(16) u8 shared[]; // factors [H, SPLITS] and totals [H], x, stages
-    float *factors = (float *)shared, *totals = factors + p.heads * SPLITS;
-    u8 *vector = shared + (p.heads * (SPLITS + 1) + 3) / 4 * 16;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    begin_next();
+// Puts the context together from the shares of a token's attention.
+template <int D>
+struct Context {
+    static constexpr int LANES = D / 4;         // of a head
+    static constexpr int EACH = SPLITS / LANES; // shares that a lane measures
+    const Partial &partial;
+    int live;           // shares
+    float *tapped_by;   // what the tapped weights of one head are multiplied with, by share; null where not wanted
+    float *context_tap; // null where not wanted
+    // Elements 4i .. 4i + 3; past the last i a thread has its share of the last head again.
+    __device__ __forceinline__ float4 operator()(int i) const {
+        const int h = i / LANES, lane = threadIdx.x % LANES;
+        const float4 *sums = (const float4 *)partial.sums + (size_t)h * SPLITS * LANES + lane;
+        float4 early[EARLY];
+#pragma unroll
+        for (int k = 0; k < EARLY; k++) {
+            early[k] = k < live ? __ldcg(sums + k * LANES) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+        float2 measure[EACH];
+        float most = -3.402823466e38f;
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const int at = k * LANES + lane;
+            measure[k] = at < live ? __ldcg(partial.measures + h * SPLITS + at) : make_float2(-3.402823466e38f, 0.0f);
+        }
+#pragma unroll
+        for (int k = 0; k < EACH; k++) most = fmaxf(most, measure[k].x);
+#pragma unroll
+        for (int step = LANES / 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+        float factor[EACH], total = 0.0f;
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            factor[k] = expf(measure[k].x - most);
+            total = fmaf(measure[k].y, factor[k], total);
+        }
+#pragma unroll
+        for (int step = LANES / 2; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffffu, total, step);
+        const float by = 1.0f / total;
+        if (tapped_by && h == blockIdx.x) {
+#pragma unroll
+            for (int k = 0; k < EACH; k++) tapped_by[k * LANES + lane] = factor[k] * by;
+        }
+        float4 s = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        auto add = [&](float4 v, float f) {
+            s.x = fmaf(v.x, f, s.x), s.y = fmaf(v.y, f, s.y), s.z = fmaf(v.z, f, s.z), s.w = fmaf(v.w, f, s.w);
+        };
+        // A share that is not there adds zeros.
+#pragma unroll
+        for (int k = 0; k < EARLY; k++) add(early[k], __shfl_sync(0xffffffffu, factor[k / LANES], k % LANES, LANES));
+#pragma unroll
+        for (int each = 0; each < EACH; each++) {
+#pragma unroll 4
+            for (int k = max(EARLY, each * LANES); k < min(live, (each + 1) * LANES); k++) {
+                add(__ldcg(sums + k * LANES), __shfl_sync(0xffffffffu, factor[each], k % LANES, LANES));
+            }
+        }
+        return tap4(context_tap, 4 * (h * LANES + lane), make_float4(s.x * by, s.y * by, s.z * by, s.w * by));
+    }
+};
+
+template <typename Format, int D, int HELD>
+__global__ void __launch_bounds__(32 * MOST_WARPS, 2) attn_out(const __grid_constant__ AttnOutParams p) {
+    typedef ResultsOf<1, HELD> Sums;
+    extern __shared__ __align__(16) u8 shared[];
+    __shared__ float tapped_by[SPLITS];
+    Turn turn;
     const Shares of(*p.position_at + 1, p.splits);
     const int row = blockIdx.x * TILE + threadIdx.x;
     const bool mine = threadIdx.x < TILE && row < p.m;
     float a = 0.0f;
-    auto rows_of = [&](int, int) { return Rows{&p.w, (int)blockIdx.x * TILE, p.m}; };
-    auto ready = [&] {
-        wait_for_previous();
-        if (mine) a = __ldcg(p.a + row);
-        for (int h = warp; h < p.heads; h += warps) {
-            const float2 *measures = p.partial.measures + h * SPLITS;
-            const float2 none = make_float2(-3.402823466e38f, 0.0f);
-            const float2 first = lane < of.live ? __ldcg(measures + lane) : none;
-            const float2 second = 32 + lane < of.live ? __ldcg(measures + 32 + lane) : none;
-            const float most = warp_max(fmaxf(first.x, second.x));
-            const float f = expf(first.x - most), s = expf(second.x - most);
-            factors[h * SPLITS + lane] = f;
-            factors[h * SPLITS + 32 + lane] = s;
-            const float sum = warp_sum(fmaf(first.y, f, second.y * s));
-            if (lane == 0) totals[h] = sum;
-        }
-        __syncthreads();
-        if (p.weights_tap) {
-            for (int h = blockIdx.x; h < p.heads; h += gridDim.x) {
-                float *weights = p.weights_tap + h * of.keys;
-                for (int n = threadIdx.x; n < of.keys; n += blockDim.x) {
-                    weights[n] = __ldcg(weights + n) * factors[h * SPLITS + n / of.share] / totals[h];
-                }
+    auto rows_of = [&](int) { return Rows{&p.w, (int)blockIdx.x * TILE, p.m}; };
+    auto ready = [&](bool live) {
+        if (mine) a = p.a.one(row);
+        const Context<D> context{p.partial, of.live, p.weights_tap && live ? tapped_by : nullptr,
+                                 blockIdx.x == 0 && live ? p.context_tap : nullptr};
+        return prepare_both<Format, Format, 1>(shared, p.n, context);
+    };
+    auto done = [&](Sums sums, bool live) {
+        if (mine && live) p.y[row] = tap(p.y_tap, row, a + tap(p.product_tap, row, sums(0, threadIdx.x)));
+        if (p.weights_tap && live && blockIdx.x < p.heads) {
+            float *weights = p.weights_tap + (size_t)blockIdx.x * of.keys;
+            for (int n = threadIdx.x; n < of.keys; n += blockDim.x) {
+                weights[n] = __ldcg(weights + n) * tapped_by[n / of.share];
             }
         }
-        return prepare_both<Format, Format>(vector, p.n, [&](int i) {
-            const int h = 4 * i / D;
-            const float *factor = factors + h * SPLITS;
-            const float4 *sums = (const float4 *)(p.partial.sums + (size_t)h * SPLITS * D + 4 * i % D);
-            float4 s = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 8
-            for (int k = 0; k < of.live; k++) {
-                const float4 v = __ldcg(sums + k * (D / 4));
-                const float f = factor[k];
-                s.x = fmaf(v.x, f, s.x), s.y = fmaf(v.y, f, s.y), s.z = fmaf(v.z, f, s.z), s.w = fmaf(v.w, f, s.w);
-            }
-            const float total = totals[h];
-            return tap4(blockIdx.x == 0 ? p.context_tap : nullptr, 4 * i,
-                        make_float4(s.x / total, s.y / total, s.z / total, s.w / total));
-        });
     };
-    auto done = [&](int, const float *sums) {
-        if (mine) p.y[row] = tap(p.y_tap, row, a + tap(p.product_tap, row, sums[threadIdx.x]));
-    };
-    walk_rows<Format, Format>(p.walk, p.n / 32, vector + vector_bytes<Format, Format>(p.n), rows_of, ready, done);
+    u8 *stages = shared + vector_bytes<Format, Format>(p.n);
+    if constexpr (HELD > 0) {
+        hold_rows<Format, 1, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of,
+                                   [&](bool live) { return ready(live).a; }, done);
+    } else {
+        walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, [&](int, int) { return rows_of(0); }, ready,
+                                  [&](int, Sums sums, bool live) { done(sums, live); });
+    }
 }

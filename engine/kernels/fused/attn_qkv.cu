@@ -8,7 +8,8 @@
 #include "kv.cuh"
 
 struct AttnQkvParams { // of three or two: q, k, v in this order
-    const float *x, *norm;
+    Stream x;
+    const float *norm;
     const float *bias[3], *head_norm[2]; // null where there is none
     const float *frequency;
     Weights w[3];
@@ -21,8 +22,10 @@ struct AttnQkvParams { // of three or two: q, k, v in this order
     float eps;
 };
 
-template <typename Format, typename Kv, int D, int PAIRS, bool HEAD_NORM>
-__device__ __forceinline__ void project(const AttnQkvParams &p, int part, int head, int pair0, u8 *shared) {
+template <typename Format, typename Kv, int D, int PAIRS, bool HEAD_NORM, int HELD>
+__device__ __forceinline__ void project(const AttnQkvParams &p, int part, int head, int pair0, u8 *shared,
+                                        Turn &turn) {
+    typedef ResultsOf<2 * PAIRS, HELD> Sums;
     const bool mine = threadIdx.x < TILE * PAIRS;
     const int i = pair0 + threadIdx.x; // of the head, where this thread is one of those that finish pairs
     const int a_at = head * D + i, b_at = a_at + D / 2, position = *p.position_at;
@@ -33,36 +36,40 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, int part, int he
         if (bias) bias_a = bias[a_at], bias_b = bias[b_at];
         if (head_norm) norm_a = head_norm[i], norm_b = head_norm[i + D / 2];
         if (part < 2) sincosf((float)position * p.frequency[i], &sine, &cosine);
+        // Here and not where they are first used.
+        asm volatile("" : "+f"(bias_a), "+f"(bias_b), "+f"(norm_a), "+f"(norm_b), "+f"(sine), "+f"(cosine));
     };
+    constants();
     Norm norm(p.x, p.norm, p.norm_tap, p.n);
-    auto rows_of = [&](int, int tile) {
+    auto rows_of = [&](int tile) {
         return Rows{&p.w[part], head * D + pair0 + tile / 2 * TILE + tile % 2 * (D / 2), (head + 1) * D};
     };
-    auto ready = [&] {
-        constants();
-        wait_for_previous();
-        norm.measure(p.n, p.eps);
-        return prepare_both<Format, Format>(shared, p.n, norm);
+    auto ready = [&](bool live) {
+        norm.measure(p.n, p.eps, live);
+        turn.mark(live, 1);
+        return prepare_both<Format, Format, 1>(shared, p.n, norm);
     };
-    auto done = [&](int, const float *sums) {
+    auto done = [&](Sums sums, bool live) {
         float a = 0.0f, b = 0.0f;
         if (mine) {
-            const float *low = sums + threadIdx.x / TILE * 2 * TILE + threadIdx.x % TILE;
-            a = tap(p.proj_tap[part], a_at, low[0]);
-            b = tap(p.proj_tap[part], b_at, low[TILE]);
+            const int tile = threadIdx.x / TILE * 2, row = threadIdx.x % TILE;
+            float *proj_tap = live ? p.proj_tap[part] : nullptr, *biased_tap = live ? p.biased_tap[part] : nullptr;
+            a = tap(proj_tap, a_at, sums(tile, row));
+            b = tap(proj_tap, b_at, sums(tile + 1, row));
             if (bias) {
-                a = tap(p.biased_tap[part], a_at, a + bias_a);
-                b = tap(p.biased_tap[part], b_at, b + bias_b);
+                a = tap(biased_tap, a_at, a + bias_a);
+                b = tap(biased_tap, b_at, b + bias_b);
             }
         }
         if (HEAD_NORM && part < 2) {
             const float scale = 1.0f / sqrtf(reduce_sum(fmaf(a, a, b * b)) / (float)D + p.eps);
             if (mine) {
-                a = tap(p.normed_tap[part], a_at, a * scale * norm_a);
-                b = tap(p.normed_tap[part], b_at, b * scale * norm_b);
+                float *normed_tap = live ? p.normed_tap[part] : nullptr;
+                a = tap(normed_tap, a_at, a * scale * norm_a);
+                b = tap(normed_tap, b_at, b * scale * norm_b);
             }
         }
-        if (!mine) return;
+        if (!mine || !live) return;
         if (part < 2) {
             const float turned = a * cosine - b * sine;
             b = a * sine + b * cosine;
@@ -78,21 +85,28 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, int part, int he
             cache[b_at] = Kv::put(tap(rope_tap, b_at, b));
         }
     };
-    walk_rows<Format, Format>(p.walk, p.n / 32, shared + vector_bytes<Format, Format>(p.n), rows_of, ready, done);
+    u8 *stages = shared + vector_bytes<Format, Format>(p.n);
+    if constexpr (HELD > 0) {
+        hold_rows<Format, 2 * PAIRS, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of,
+                                           [&](bool live) { return ready(live).a; }, done);
+    } else {
+        walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, [&](int, int tile) { return rows_of(tile); },
+                                  ready, [&](int, Sums sums, bool live) { done(sums, live); });
+    }
 }
 
-template <typename Q, typename K, typename V, typename Kv, int D, int PAIRS, bool HEAD_NORM>
-__global__ void __launch_bounds__(32 * MOST_WARPS, 1) attn_qkv(const __grid_constant__ AttnQkvParams p) {
+template <typename Q, typename K, typename V, typename Kv, int D, int PAIRS, bool HEAD_NORM, int HELD_Q, int HELD_K, int HELD_V>
+__global__ void __launch_bounds__(32 * MOST_WARPS, 2) attn_qkv(const __grid_constant__ AttnQkvParams p) {
     static_assert(!HEAD_NORM || TILE * PAIRS == D / 2, "a block must hold the head that it normalises");
     extern __shared__ __align__(16) u8 shared[];
-    begin_next();
+    Turn turn;
     const int at = blockIdx.x * TILE * PAIRS; // pair, over the heads of q, then k, then v
     const int head_all = at / (D / 2), pair0 = at % (D / 2);
     if (head_all < p.heads) {
-        project<Q, Kv, D, PAIRS, HEAD_NORM>(p, 0, head_all, pair0, shared);
+        project<Q, Kv, D, PAIRS, HEAD_NORM, HELD_Q>(p, 0, head_all, pair0, shared, turn);
     } else if (head_all < p.heads + p.kv_heads) {
-        project<K, Kv, D, PAIRS, HEAD_NORM>(p, 1, head_all - p.heads, pair0, shared);
+        project<K, Kv, D, PAIRS, HEAD_NORM, HELD_K>(p, 1, head_all - p.heads, pair0, shared, turn);
     } else {
-        project<V, Kv, D, PAIRS, HEAD_NORM>(p, 2, head_all - p.heads - p.kv_heads, pair0, shared);
+        project<V, Kv, D, PAIRS, HEAD_NORM, HELD_V>(p, 2, head_all - p.heads - p.kv_heads, pair0, shared, turn);
     }
 }

@@ -13,19 +13,59 @@
 // was written before the step and the step's position, and nothing else: the
 // first kernel after the one that writes the position begins when that has ended.
 
-// Lets the next kernel begin.
-__device__ __forceinline__ void begin_next() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
+// When a block began, had waited, and ended, in ns: what a benchmark has compiled in to be told.
+#ifdef STAMPS
+struct Stamp {
+    unsigned long long began, waited, ended;
+    long long marks[2][8]; // in cycles, of a rehearsal and of the turn
+};
+__device__ Stamp *stamps;
+__device__ unsigned stamped;
+__device__ __forceinline__ unsigned long long now() {
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)::"memory");
+    return t;
 }
+#endif
 
-// Waits until all kernels before this one are done and their writes seen.
-__device__ __forceinline__ void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+// A kernel's turn in the row.
+struct Turn {
+#ifdef STAMPS
+    Stamp stamp;
 #endif
-}
+    // Lets the next kernel begin.
+    __device__ __forceinline__ Turn() {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("griddepcontrol.launch_dependents;");
+#endif
+#ifdef STAMPS
+        stamp = {now(), 0, 0, {}};
+#endif
+    }
+    // Waits until all kernels before this one are done and their writes seen.
+    __device__ __forceinline__ void wait() {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+#ifdef STAMPS
+        stamp.waited = now();
+#endif
+    }
+    // Where a block has come to, for the benchmark.
+    __device__ __forceinline__ void mark([[maybe_unused]] bool live, [[maybe_unused]] int i) {
+#ifdef STAMPS
+        stamp.marks[live][i] = clock64();
+#endif
+    }
+#ifdef STAMPS
+    __device__ __forceinline__ ~Turn() {
+        if (stamp.waited == 0) return;
+        __syncthreads();
+        stamp.ended = now();
+        if (threadIdx.x == 0) stamps[atomicAdd(&stamped, 1)] = stamp;
+    }
+#endif
+};
 
 // Writes v out where it is asked for and gives it on, opaque to the compiler, so
 // that no later operation is fused with the one that made it: what is tapped is
@@ -37,7 +77,9 @@ __device__ __forceinline__ float tap(float *to, size_t i, float v) {
 }
 
 __device__ __forceinline__ float4 tap4(float *to, size_t i, float4 v) {
-    return make_float4(tap(to, i, v.x), tap(to, i + 1, v.y), tap(to, i + 2, v.z), tap(to, i + 3, v.w));
+    asm("" : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w));
+    if (to) to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
+    return v;
 }
 
 __device__ __forceinline__ float warp_sum(float v) {

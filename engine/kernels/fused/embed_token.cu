@@ -16,7 +16,8 @@ struct EmbedTokenParams {
 
 template <typename Format>
 __global__ void embed_token(const __grid_constant__ EmbedTokenParams p) {
-    wait_for_previous();
+    Turn turn;
+    turn.wait();
     const int groups = p.width / 32;
     if (threadIdx.x == 0) *p.position_at = p.position;
     for (int g = threadIdx.x; g < groups; g += blockDim.x) {

@@ -5,7 +5,8 @@
 #include "fused/tile.cuh"
 
 struct FfnActParams {
-    const float *x, *norm;
+    Stream x;
+    const float *norm;
     Weights gate, up;
     float *y;
     float *norm_tap, *gate_tap, *up_tap, *y_tap; // null where not wanted
@@ -14,26 +15,35 @@ struct FfnActParams {
     float eps;
 };
 
-template <typename Gate, typename Up>
-__global__ void __launch_bounds__(32 * MOST_WARPS, 1) ffn_act(const __grid_constant__ FfnActParams p) {
+template <typename Gate, typename Up, int TILES, int HELD>
+__global__ void __launch_bounds__(32 * MOST_WARPS, 2) ffn_act(const __grid_constant__ FfnActParams p) {
+    typedef ResultsOf<TILES, HELD> Sums;
     extern __shared__ __align__(16) u8 shared[];
-    begin_next();
-    const int pairs = p.walk.tiles / 2, row0 = blockIdx.x * TILE * pairs;
+    Turn turn;
+    constexpr int pairs = TILES / 2;
+    const int row0 = blockIdx.x * TILE * pairs;
     Norm norm(p.x, p.norm, p.norm_tap, p.n);
-    auto rows_of = [&](int, int tile) {
+    auto rows_of = [&](int tile) {
         return Rows{tile % 2 == 0 ? &p.gate : &p.up, row0 + tile / 2 * TILE, p.m};
     };
-    auto ready = [&] {
-        wait_for_previous();
-        norm.measure(p.n, p.eps);
-        return prepare_both<Gate, Up>(shared, p.n, norm);
+    auto ready = [&](bool live) {
+        norm.measure(p.n, p.eps, live);
+        turn.mark(live, 1);
+        return prepare_both<Gate, Up, 1>(shared, p.n, norm);
     };
-    auto done = [&](int, const float *sums) {
+    auto done = [&](Sums sums, bool live) {
         const int row = row0 + threadIdx.x;
-        if (threadIdx.x >= TILE * pairs || row >= p.m) return;
-        const float *gate = sums + threadIdx.x / TILE * 2 * TILE + threadIdx.x % TILE;
-        const float g = tap(p.gate_tap, row, gate[0]), u = tap(p.up_tap, row, gate[TILE]);
+        if (threadIdx.x >= TILE * pairs || row >= p.m || !live) return;
+        const int tile = threadIdx.x / TILE * 2, of = threadIdx.x % TILE;
+        const float g = tap(p.gate_tap, row, sums(tile, of)), u = tap(p.up_tap, row, sums(tile + 1, of));
         p.y[row] = tap(p.y_tap, row, g / (1.0f + expf(-g)) * u);
     };
-    walk_rows<Gate, Up>(p.walk, p.n / 32, shared + vector_bytes<Gate, Up>(p.n), rows_of, ready, done);
+    u8 *stages = shared + vector_bytes<Gate, Up>(p.n);
+    if constexpr (HELD > 0) {
+        hold_rows<Gate, TILES, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of,
+                                     [&](bool live) { return ready(live).a; }, done);
+    } else {
+        walk_rows<Gate, Up>(p.walk, Span::whole(p.n), stages, turn, [&](int, int tile) { return rows_of(tile); }, ready,
+                            [&](int, Sums sums, bool live) { done(sums, live); });
+    }
 }

@@ -5,7 +5,8 @@
 #include "fused/tile.cuh"
 
 struct LmHeadParams {
-    const float *x, *norm;
+    Stream x;
+    const float *norm;
     Weights w;
     float *logits;
     float *norm_tap; // null where not wanted
@@ -15,21 +16,22 @@ struct LmHeadParams {
 };
 
 template <typename Format>
-__global__ void __launch_bounds__(32 * MOST_WARPS, 1) lm_head(const __grid_constant__ LmHeadParams p) {
+__global__ void __launch_bounds__(32 * MOST_WARPS, 2) lm_head(const __grid_constant__ LmHeadParams p) {
     extern __shared__ __align__(16) u8 shared[];
-    begin_next();
+    Turn turn;
     Norm norm(p.x, p.norm, p.norm_tap, p.n);
     // Sets go round the blocks, so that at any time they read one piece of memory together.
     auto first_of = [&](int set) { return (set * gridDim.x + blockIdx.x) * p.walk.tiles * TILE; };
     auto rows_of = [&](int set, int tile) { return Rows{&p.w, (int)first_of(set) + tile * TILE, p.m}; };
-    auto ready = [&] {
-        wait_for_previous();
-        norm.measure(p.n, p.eps);
-        return prepare_both<Format, Format>(shared, p.n, norm);
+    auto ready = [&](bool live) {
+        norm.measure(p.n, p.eps, live);
+        turn.mark(live, 1);
+        return prepare_both<Format, Format, 1>(shared, p.n, norm);
     };
-    auto done = [&](int set, const float *sums) {
+    auto done = [&](int set, Results<1> sums, bool live) {
         const int row = first_of(set) + threadIdx.x;
-        if (threadIdx.x < p.walk.tiles * TILE && row < p.m) p.logits[row] = sums[threadIdx.x];
+        if (threadIdx.x < p.walk.tiles * TILE && row < p.m && live) p.logits[row] = sums(0, threadIdx.x);
     };
-    walk_rows<Format, Format>(p.walk, p.n / 32, shared + vector_bytes<Format, Format>(p.n), rows_of, ready, done);
+    walk_rows<Format, Format>(p.walk, Span::whole(p.n), shared + vector_bytes<Format, Format>(p.n), turn, rows_of, ready,
+                              done);
 }

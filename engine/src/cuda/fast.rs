@@ -208,12 +208,12 @@ impl Fused<'_> {
         };
         let group = config.n_heads / config.n_kv_heads;
         let kv = self.calls.options.kv;
-        // Two tiles of keys and values, and at the end what the threads have summed.
-        let tiles = 2 * 2 * KEYS * config.head_dim * kv.bytes();
+        // Two tiles of keys and values; at the end what the threads have summed stands in the second.
+        let tile = 2 * KEYS * config.head_dim * kv.bytes();
         let sums = ATTENTION_THREADS as usize * 16 * group;
         Call::new(params, (config.n_kv_heads as u32, self.splits(), 1), ATTENTION_THREADS)
             .of(&[&kv.kernel(), &config.head_dim, &group])
-            .shared(tiles.max(sums) as u32)
+            .shared((tile + tile.max(sums)) as u32)
     }
 
     /// The shares put together, and `attn_residual = x + W context`.

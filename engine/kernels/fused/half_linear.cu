@@ -1,0 +1,37 @@
+// Half of y = W x of one token, for ffn_down: a block makes a tile of rows over one
+// half of their length; who reads them adds the halves (Stream in tile.cuh).
+// Grid (ceil(m / TILE), 2). x [n], W [m, n] in blocks, y [2, m].
+
+#include "fused/tile.cuh"
+
+struct HalfLinearParams {
+    const float *x;
+    Weights w;
+    float *y[2];
+    Walk walk;
+    int n, m, first; // groups of the first half
+};
+
+template <typename Format, int HELD>
+__global__ void __launch_bounds__(32 * MOST_WARPS, 2) half_linear(const __grid_constant__ HalfLinearParams p) {
+    typedef ResultsOf<1, HELD> Sums;
+    extern __shared__ __align__(16) u8 shared[];
+    Turn turn;
+    const int row = blockIdx.x * TILE + threadIdx.x, all = p.n / 32;
+    const Span span = blockIdx.y == 0 ? Span{0, p.first, all} : Span{p.first, all - p.first, all};
+    const float4 *x = (const float4 *)p.x + span.first * 8;
+    auto rows_of = [&](int) { return Rows{&p.w, (int)blockIdx.x * TILE, p.m}; };
+    auto ready = [&](bool) {
+        return prepare_both<Format, Format, 3>(shared, 32 * span.groups, [&](int i) { return __ldcg(x + i); });
+    };
+    auto done = [&](Sums sums, bool live) {
+        if (threadIdx.x < TILE && row < p.m && live) p.y[blockIdx.y][row] = sums(0, threadIdx.x);
+    };
+    u8 *stages = shared + vector_bytes<Format, Format>(32 * p.first);
+    if constexpr (HELD > 0) {
+        hold_rows<Format, 1, HELD>(p.walk, span, stages, turn, rows_of, [&](bool live) { return ready(live).a; }, done);
+    } else {
+        walk_rows<Format, Format>(p.walk, span, stages, turn, [&](int, int) { return rows_of(0); }, ready,
+                                  [&](int, Sums sums, bool live) { done(sums, live); });
+    }
+}
