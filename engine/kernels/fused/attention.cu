@@ -67,7 +67,6 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
     for (int round = 0; round < 2; round++) {
     live = round == 1;
     if (live) turn.wait();
-    turn.mark(live, 0);
     if (threadIdx.x < GROUP) {
         largest[threadIdx.x] = -3.402823466e38f;
         total[threadIdx.x] = 0.0f;
@@ -96,11 +95,9 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
         const int here = min(KEYS, end - tile);
         if (tile + KEYS < last) fetch(tile + KEYS, -1);
         end_copies();
-        turn.mark(live, 1);
-        wait_for_copies<1>();
+            wait_for_copies<1>();
         __syncthreads();
-        turn.mark(live, 2);
-        const Type *k = stage_of(tile), *v = k + KEYS * D;
+            const Type *k = stage_of(tile), *v = k + KEYS * D;
         // Whole warps, 32 / LANES keys each.
         for (int at = at0; at - at0 % (32 / LANES) < here; at += THREADS / LANES) {
             float key[8], s[HEADS] = {};
@@ -149,8 +146,7 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
             }
         }
         __syncthreads();
-        turn.mark(live, 3);
-        for (int h = warp; h < GROUP; h += WARPS) {
+            for (int h = warp; h < GROUP; h += WARPS) {
             float score[KEYS / 32], before = largest[h], most = before;
 #pragma unroll
             for (int i = 0; i < KEYS / 32; i++) {
@@ -179,8 +175,7 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
             }
         }
         __syncthreads();
-        turn.mark(live, 4);
-        if (tile > begin) {
+            if (tile > begin) {
 #pragma unroll
             for (int h = 0; h < GROUP; h++) {
                 const float by = rescale[h];
@@ -210,13 +205,11 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
         }
         __syncthreads();
     }
-    turn.mark(live, 5);
     wait_for_copies<0>();
     float *sums = (float *)((Type *)shared + STAGE);
 #pragma unroll
     for (int h = 0; h < GROUP; h++) ((float4 *)sums)[(keys_of * GROUP + h) * COLUMNS + column] = sum[h];
     __syncthreads();
-    turn.mark(live, 6);
     for (int i = threadIdx.x; i < GROUP * D; i += THREADS) {
         float s = 0.0f;
 #pragma unroll
@@ -229,6 +222,5 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
             make_float2(largest[threadIdx.x], total[threadIdx.x]);
     }
     __syncthreads();
-    turn.mark(live, 7);
     }
 }

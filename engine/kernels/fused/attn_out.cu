@@ -5,9 +5,9 @@
 // leaves them, W [m, H*D] in blocks, y [m].
 
 #include "fused/shares.cuh"
-#include "fused/tile.cuh"
+#include "fused/stream.cuh"
 
-constexpr int EARLY = 16; // shares whose sums a thread asks for at once
+constexpr int EARLY = 12; // shares whose sums a thread asks for at once
 
 struct AttnOutParams {
     Partial partial;
@@ -91,15 +91,15 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 2) attn_out(const __grid_cons
     const bool mine = threadIdx.x < TILE && row < p.m;
     float a = 0.0f;
     auto rows_of = [&](int) { return Rows{&p.w, (int)blockIdx.x * TILE, p.m}; };
-    auto ready = [&](bool live) {
+    auto ready = [&] {
         if (mine) a = p.a.one(row);
-        const Context<D> context{p.partial, of.live, p.weights_tap && live ? tapped_by : nullptr,
-                                 blockIdx.x == 0 && live ? p.context_tap : nullptr};
+        const Context<D> context{p.partial, of.live, p.weights_tap ? tapped_by : nullptr,
+                                 blockIdx.x == 0 ? p.context_tap : nullptr};
         return prepare_both<Format, Format, 1>(shared, p.n, context);
     };
-    auto done = [&](Sums sums, bool live) {
-        if (mine && live) p.y[row] = tap(p.y_tap, row, a + tap(p.product_tap, row, sums(0, threadIdx.x)));
-        if (p.weights_tap && live && blockIdx.x < p.heads) {
+    auto done = [&](Sums sums) {
+        if (mine) p.y[row] = tap(p.y_tap, row, a + tap(p.product_tap, row, sums(0, threadIdx.x)));
+        if (p.weights_tap && blockIdx.x < p.heads) {
             float *weights = p.weights_tap + (size_t)blockIdx.x * of.keys;
             for (int n = threadIdx.x; n < of.keys; n += blockDim.x) {
                 weights[n] = __ldcg(weights + n) * tapped_by[n / of.share];
@@ -109,9 +109,9 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 2) attn_out(const __grid_cons
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
     if constexpr (HELD > 0) {
         hold_rows<Format, 1, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of,
-                                   [&](bool live) { return ready(live).a; }, done);
+                                   [&] { return ready().a; }, done);
     } else {
         walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, [&](int, int) { return rows_of(0); }, ready,
-                                  [&](int, Sums sums, bool live) { done(sums, live); });
+                                  [&](int, Sums sums) { done(sums); });
     }
 }

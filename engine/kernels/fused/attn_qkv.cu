@@ -4,7 +4,7 @@
 // Grid ((H + 2G) * d/2 / (TILE * PAIRS)).
 // x [E], q [H, d], caches [capacity, G, d]; wq [H*d, E], wk and wv [G*d, E].
 
-#include "fused/tile.cuh"
+#include "fused/stream.cuh"
 #include "kv.cuh"
 
 struct AttnQkvParams { // of three or two: q, k, v in this order
@@ -44,32 +44,30 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, int part, int he
     auto rows_of = [&](int tile) {
         return Rows{&p.w[part], head * D + pair0 + tile / 2 * TILE + tile % 2 * (D / 2), (head + 1) * D};
     };
-    auto ready = [&](bool live) {
-        norm.measure(p.n, p.eps, live);
-        turn.mark(live, 1);
+    auto ready = [&] {
+        norm.measure(p.n, p.eps);
+        turn.mark(1);
         return prepare_both<Format, Format, 1>(shared, p.n, norm);
     };
-    auto done = [&](Sums sums, bool live) {
+    auto done = [&](Sums sums) {
         float a = 0.0f, b = 0.0f;
         if (mine) {
             const int tile = threadIdx.x / TILE * 2, row = threadIdx.x % TILE;
-            float *proj_tap = live ? p.proj_tap[part] : nullptr, *biased_tap = live ? p.biased_tap[part] : nullptr;
-            a = tap(proj_tap, a_at, sums(tile, row));
-            b = tap(proj_tap, b_at, sums(tile + 1, row));
+            a = tap(p.proj_tap[part], a_at, sums(tile, row));
+            b = tap(p.proj_tap[part], b_at, sums(tile + 1, row));
             if (bias) {
-                a = tap(biased_tap, a_at, a + bias_a);
-                b = tap(biased_tap, b_at, b + bias_b);
+                a = tap(p.biased_tap[part], a_at, a + bias_a);
+                b = tap(p.biased_tap[part], b_at, b + bias_b);
             }
         }
         if (HEAD_NORM && part < 2) {
             const float scale = 1.0f / sqrtf(reduce_sum(fmaf(a, a, b * b)) / (float)D + p.eps);
             if (mine) {
-                float *normed_tap = live ? p.normed_tap[part] : nullptr;
-                a = tap(normed_tap, a_at, a * scale * norm_a);
-                b = tap(normed_tap, b_at, b * scale * norm_b);
+                a = tap(p.normed_tap[part], a_at, a * scale * norm_a);
+                b = tap(p.normed_tap[part], b_at, b * scale * norm_b);
             }
         }
-        if (!mine || !live) return;
+        if (!mine) return;
         if (part < 2) {
             const float turned = a * cosine - b * sine;
             b = a * sine + b * cosine;
@@ -88,10 +86,10 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, int part, int he
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
     if constexpr (HELD > 0) {
         hold_rows<Format, 2 * PAIRS, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of,
-                                           [&](bool live) { return ready(live).a; }, done);
+                                           [&] { return ready().a; }, done);
     } else {
         walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, [&](int, int tile) { return rows_of(tile); },
-                                  ready, [&](int, Sums sums, bool live) { done(sums, live); });
+                                  ready, [&](int, Sums sums) { done(sums); });
     }
 }
 

@@ -17,7 +17,7 @@
 #ifdef STAMPS
 struct Stamp {
     unsigned long long began, waited, ended;
-    long long marks[2][8]; // in cycles, of a rehearsal and of the turn
+    long long marks[8]; // of its turn, in cycles
 };
 __device__ Stamp *stamps;
 __device__ unsigned stamped;
@@ -52,9 +52,9 @@ struct Turn {
 #endif
     }
     // Where a block has come to, for the benchmark.
-    __device__ __forceinline__ void mark([[maybe_unused]] bool live, [[maybe_unused]] int i) {
+    __device__ __forceinline__ void mark([[maybe_unused]] int i) {
 #ifdef STAMPS
-        stamp.marks[live][i] = clock64();
+        stamp.marks[i] = clock64();
 #endif
     }
 #ifdef STAMPS

@@ -1,8 +1,8 @@
 // ffn_norm, ffn_gate, ffn_up and ffn_act of one token. A block makes pairs of
-// tiles: rows of gate and the same rows of up.
-// Grid (ceil(m / (TILE * pairs))). x [n], gate and up [m, n] in blocks, y [m].
+// tiles: rows of gate and the same rows of up; sets of them go round the blocks.
+// Grid (blocks). x [n], gate and up [m, n] in blocks, y [m].
 
-#include "fused/tile.cuh"
+#include "fused/stream.cuh"
 
 struct FfnActParams {
     Stream x;
@@ -20,30 +20,29 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 2) ffn_act(const __grid_const
     typedef ResultsOf<TILES, HELD> Sums;
     extern __shared__ __align__(16) u8 shared[];
     Turn turn;
-    constexpr int pairs = TILES / 2;
-    const int row0 = blockIdx.x * TILE * pairs;
+    constexpr int PAIRS = TILES / 2;
+    auto first_of = [&](int set) { return (int)(set * gridDim.x + blockIdx.x) * TILE * PAIRS; };
     Norm norm(p.x, p.norm, p.norm_tap, p.n);
-    auto rows_of = [&](int tile) {
-        return Rows{tile % 2 == 0 ? &p.gate : &p.up, row0 + tile / 2 * TILE, p.m};
+    auto rows_of = [&](int set, int tile) {
+        return Rows{tile % 2 == 0 ? &p.gate : &p.up, first_of(set) + tile / 2 * TILE, p.m};
     };
-    auto ready = [&](bool live) {
-        norm.measure(p.n, p.eps, live);
-        turn.mark(live, 1);
+    auto ready = [&] {
+        norm.measure(p.n, p.eps);
+        turn.mark(1);
         return prepare_both<Gate, Up, 1>(shared, p.n, norm);
     };
-    auto done = [&](Sums sums, bool live) {
-        const int row = row0 + threadIdx.x;
-        if (threadIdx.x >= TILE * pairs || row >= p.m || !live) return;
+    auto done = [&](int set, Sums sums) {
+        const int row = first_of(set) + threadIdx.x;
+        if (threadIdx.x >= TILE * PAIRS || row >= p.m) return;
         const int tile = threadIdx.x / TILE * 2, of = threadIdx.x % TILE;
         const float g = tap(p.gate_tap, row, sums(tile, of)), u = tap(p.up_tap, row, sums(tile + 1, of));
         p.y[row] = tap(p.y_tap, row, g / (1.0f + expf(-g)) * u);
     };
     u8 *stages = shared + vector_bytes<Gate, Up>(p.n);
     if constexpr (HELD > 0) {
-        hold_rows<Gate, TILES, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of,
-                                     [&](bool live) { return ready(live).a; }, done);
+        hold_rows<Gate, TILES, HELD>(p.walk, Span::whole(p.n), stages, turn, [&](int tile) { return rows_of(0, tile); },
+                                     [&] { return ready().a; }, [&](Sums sums) { done(0, sums); });
     } else {
-        walk_rows<Gate, Up>(p.walk, Span::whole(p.n), stages, turn, [&](int, int tile) { return rows_of(tile); }, ready,
-                            [&](int, Sums sums, bool live) { done(sums, live); });
+        walk_rows<Gate, Up>(p.walk, Span::whole(p.n), stages, turn, rows_of, ready, done);
     }
 }

@@ -1,8 +1,8 @@
 // Half of y = W x of one token, for ffn_down: a block makes a tile of rows over one
-// half of their length; who reads them adds the halves (Stream in tile.cuh).
+// half of their length; who reads them adds the halves (Stream in stream.cuh).
 // Grid (ceil(m / TILE), 2). x [n], W [m, n] in blocks, y [2, m].
 
-#include "fused/tile.cuh"
+#include "fused/rows.cuh"
 
 struct HalfLinearParams {
     const float *x;
@@ -21,17 +21,17 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 2) half_linear(const __grid_c
     const Span span = blockIdx.y == 0 ? Span{0, p.first, all} : Span{p.first, all - p.first, all};
     const float4 *x = (const float4 *)p.x + span.first * 8;
     auto rows_of = [&](int) { return Rows{&p.w, (int)blockIdx.x * TILE, p.m}; };
-    auto ready = [&](bool) {
+    auto ready = [&] {
         return prepare_both<Format, Format, 3>(shared, 32 * span.groups, [&](int i) { return __ldcg(x + i); });
     };
-    auto done = [&](Sums sums, bool live) {
-        if (threadIdx.x < TILE && row < p.m && live) p.y[blockIdx.y][row] = sums(0, threadIdx.x);
+    auto done = [&](Sums sums) {
+        if (threadIdx.x < TILE && row < p.m) p.y[blockIdx.y][row] = sums(0, threadIdx.x);
     };
     u8 *stages = shared + vector_bytes<Format, Format>(32 * p.first);
     if constexpr (HELD > 0) {
-        hold_rows<Format, 1, HELD>(p.walk, span, stages, turn, rows_of, [&](bool live) { return ready(live).a; }, done);
+        hold_rows<Format, 1, HELD>(p.walk, span, stages, turn, rows_of, [&] { return ready().a; }, done);
     } else {
         walk_rows<Format, Format>(p.walk, span, stages, turn, [&](int, int) { return rows_of(0); }, ready,
-                                  [&](int, Sums sums, bool live) { done(sums, live); });
+                                  [&](int, Sums sums) { done(sums); });
     }
 }

@@ -2,7 +2,7 @@
 // tiles, so that the norm is made once a block. Grid (blocks).
 // x [n], W [V, n] in blocks, logits [V].
 
-#include "fused/tile.cuh"
+#include "fused/stream.cuh"
 
 struct LmHeadParams {
     Stream x;
@@ -23,14 +23,14 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 2) lm_head(const __grid_const
     // Sets go round the blocks, so that at any time they read one piece of memory together.
     auto first_of = [&](int set) { return (set * gridDim.x + blockIdx.x) * p.walk.tiles * TILE; };
     auto rows_of = [&](int set, int tile) { return Rows{&p.w, (int)first_of(set) + tile * TILE, p.m}; };
-    auto ready = [&](bool live) {
-        norm.measure(p.n, p.eps, live);
-        turn.mark(live, 1);
+    auto ready = [&] {
+        norm.measure(p.n, p.eps);
+        turn.mark(1);
         return prepare_both<Format, Format, 1>(shared, p.n, norm);
     };
-    auto done = [&](int set, Results<1> sums, bool live) {
+    auto done = [&](int set, Results<1> sums) {
         const int row = first_of(set) + threadIdx.x;
-        if (threadIdx.x < p.walk.tiles * TILE && row < p.m && live) p.logits[row] = sums(0, threadIdx.x);
+        if (threadIdx.x < p.walk.tiles * TILE && row < p.m) p.logits[row] = sums(0, threadIdx.x);
     };
     walk_rows<Format, Format>(p.walk, Span::whole(p.n), shared + vector_bytes<Format, Format>(p.n), turn, rows_of, ready,
                               done);

@@ -3,14 +3,13 @@
 // How the keys of a token are shared out to blocks of `attention`, and what each
 // leaves for `attn_out` to put together.
 
-constexpr int KEYS = 64;   // of a tile
-constexpr int FEWEST = 32; // of a share
+constexpr int KEYS = 64;   // of a tile, and of a share at least
 constexpr int SPLITS = 64; // shares of a head of the cache at most
 
 struct Shares {
     int keys, share, live;
     __device__ __forceinline__ Shares(int keys, int splits) : keys(keys) {
-        share = max((keys + splits - 1) / splits, FEWEST);
+        share = max((keys + splits - 1) / splits, KEYS);
         live = (keys + share - 1) / share;
     }
 };

@@ -10,7 +10,7 @@ use super::kernels::*;
 use super::launch::{Call, Ptr};
 use super::memory::{SPLITS, Weight};
 use super::schedule::Launch;
-use super::tiles::{self, TILE, Walked};
+use super::tiles::{Stream, TILE, THREADS, Task, Walk};
 use crate::model::{Graph, Node};
 use crate::ops::{Op, Pairing};
 
@@ -25,8 +25,6 @@ const KEYS: usize = constant!("fused/shares.cuh", "KEYS") as usize;
 const PREFILL_QUERIES: usize = constant!("fused/attn_prefill.cu", "TEAMS") as usize;
 /// Bytes of shared memory that the kernels have besides what their launches ask for.
 const STATIC_BYTES: usize = 4 << 10;
-/// Bytes of tiles for which a block stands ready beside those of other kernels.
-const BESIDE_OTHERS: usize = 64 << 10;
 
 /// What of the model the fused kernels are not made for.
 ///
@@ -103,15 +101,37 @@ impl Fused<'_> {
         Launch { jobs: vec![Job::Kernel(call)], nodes, span, keeps: false }
     }
 
-    /// A walk through rows of these weights, with `besides` bytes of shared memory for other things.
-    fn walk(&self, weights: &[&Weight], tiles: usize, sets: usize, besides: usize) -> Walked {
-        let formats: Vec<_> = weights.iter().map(|w| w.ty).collect();
-        tiles::walk(&formats, weights[0].n, tiles, sets, besides, self.limit())
+    /// Rows of these weights, `groups` groups of each, by `tiles` tiles.
+    fn task(&self, weights: &[&Weight], groups: usize, tiles: usize) -> Task {
+        let limit = (self.calls.functions.shared as usize).saturating_sub(STATIC_BYTES);
+        Task { formats: weights.iter().map(|w| w.ty).collect(), groups, tiles, limit }
     }
 
-    /// Bytes of shared memory that a launch may ask for.
-    fn limit(&self) -> usize {
-        (self.calls.functions.shared as usize).saturating_sub(STATIC_BYTES)
+    /// The launch with as many blocks as the card holds at once, each of which goes through as many sets of tiles as
+    /// another, of `sets` in all. `with` puts the walk where the launch has it.
+    fn streamed(&self, task: &Task, sets: usize, with: impl Fn(Walk) -> Call) -> Call {
+        let call = |each: usize| {
+            let (walk, shared) = task.walk(each);
+            let mut call = with(walk).shared(shared);
+            call.grid.0 = sets.div_ceil(each) as u32;
+            call
+        };
+        let resident = self.calls.functions.resident(&call(2)) as usize;
+        call(sets.div_ceil(resident))
+    }
+
+    /// What layer `index` is given: the embedding, or what the layer before it left.
+    fn stream(&self, index: usize, taps: bool) -> Stream {
+        let Some(before) = index.checked_sub(1).map(|i| &self.decoder.layers[i]) else {
+            return Stream { base: self.at(self.decoder.embed), ..Stream::default() };
+        };
+        let tap = |i| if taps { self.tap(i) } else { 0 };
+        Stream {
+            base: self.at(before.attn_residual),
+            halves: self.calls.memory.halves,
+            product_tap: tap(before.down),
+            sum_tap: tap(before.out),
+        }
     }
 
     /// Blocks that share the keys of a head of the cache.
@@ -123,18 +143,21 @@ impl Fused<'_> {
     pub fn decode(&self, token: u32, position: usize) -> Vec<Launch> {
         let d = self.decoder;
         let span = Span { tokens: 1, first: position };
-        let mut x = d.embed;
-        let mut all = vec![self.launch(self.embed_token(token, position), vec![x], span)];
+        let mut all = vec![self.launch(self.embed_token(token, position), vec![d.embed], span)];
         let mut add = |call, nodes| all.push(self.launch(call, nodes, span));
-        for layer in &d.layers {
-            add(self.attn_qkv(layer, x), layer.up_to_caches());
+        // The end of a layer, which the kernel after it puts together.
+        let mut end = Vec::new();
+        for (i, layer) in d.layers.iter().enumerate() {
+            end.extend(layer.up_to_caches());
+            add(self.attn_qkv(i, layer), std::mem::take(&mut end));
             add(self.attention(layer), vec![layer.scores]);
-            add(self.attn_out(layer, x), vec![layer.weights, layer.context, layer.attn_out, layer.attn_residual]);
+            add(self.attn_out(i, layer), vec![layer.weights, layer.context, layer.attn_out, layer.attn_residual]);
             add(self.ffn_act(layer), vec![layer.ffn_norm, layer.gate, layer.up, layer.act]);
-            add(self.linear_residual(layer), vec![layer.down, layer.out]);
-            x = layer.out;
+            add(self.half_linear(layer), Vec::new());
+            end = vec![layer.down, layer.out];
         }
-        add(self.lm_head(x), vec![d.final_norm, d.logits]);
+        end.extend([d.final_norm, d.logits]);
+        add(self.lm_head(), end);
         add(self.argmax(), Vec::new());
         all
     }
@@ -155,7 +178,7 @@ impl Fused<'_> {
     }
 
     /// Norm, the three projections, biases or norms of heads, RoPE, both caches.
-    fn attn_qkv(&self, layer: &Layer, x: usize) -> Call {
+    fn attn_qkv(&self, index: usize, layer: &Layer) -> Call {
         let config = &self.calls.graph.config;
         let [q, k, v] = layer.proj.map(|i| self.weight(i));
         let tap_some = |i: Option<usize>| i.map_or(0, |i| self.tap(i));
@@ -163,9 +186,11 @@ impl Fused<'_> {
         // A block normalises whole heads.
         let (half, head_norm) = (config.head_dim / 2, layer.normed[0].is_some());
         let pairs = if head_norm { half / TILE } else { 1 };
-        let walked = self.walk(&[q, k, v], 2 * pairs, 1, 0);
+        let task = self.task(&[q, k, v], q.n / 32, 2 * pairs);
+        let held = [q, k, v].map(|w| task.held(w.ty));
+        let (walk, shared) = task.walk(1);
         let params = AttnQkvParams {
-            x: self.at(x),
+            x: self.stream(index, true),
             norm: self.vector(layer.attn_norm),
             bias: layer.biased.map(vector_some),
             head_norm: layer.normed.map(vector_some),
@@ -180,16 +205,18 @@ impl Fused<'_> {
             biased_tap: layer.biased.map(tap_some),
             normed_tap: layer.normed.map(tap_some),
             rope_tap: layer.rope.map(|i| self.tap(i)),
-            walk: walked.walk,
+            walk,
             n: q.n as i32,
             heads: config.n_heads as i32,
             kv_heads: config.n_kv_heads as i32,
             eps: self.eps(layer.attn_norm),
         };
         let blocks = (config.n_heads + 2 * config.n_kv_heads) * half / (TILE * pairs);
-        Call::new(params, (blocks as u32, 1, 1), walked.threads)
-            .of(&[&q.ty, &k.ty, &v.ty, &self.calls.options.kv.kernel(), &config.head_dim, &pairs, &head_norm])
-            .shared(walked.shared)
+        let kv = self.calls.options.kv.kernel();
+        let [held_q, held_k, held_v] = held;
+        Call::new(params, (blocks as u32, 1, 1), THREADS)
+            .of(&[&q.ty, &k.ty, &v.ty, &kv, &config.head_dim, &pairs, &head_norm, &held_q, &held_k, &held_v])
+            .shared(shared)
     }
 
     /// Scores of one token, and the shares of softmax and context.
@@ -217,105 +244,113 @@ impl Fused<'_> {
     }
 
     /// The shares put together, and `attn_residual = x + W context`.
-    fn attn_out(&self, layer: &Layer, x: usize) -> Call {
+    fn attn_out(&self, index: usize, layer: &Layer) -> Call {
         let config = &self.calls.graph.config;
         let memory = self.calls.memory;
         let w = self.weight(layer.attn_out);
-        let besides = (config.n_heads * (SPLITS as usize + 1) * 4).next_multiple_of(16);
-        let walked = self.walk(&[w], 1, 1, besides);
+        let task = self.task(&[w], w.n / 32, 1);
+        let (walk, shared) = task.walk(1);
         let params = AttnOutParams {
             partial: memory.partial,
             w: w.planes,
-            a: self.at(x),
+            a: self.stream(index, false),
             y: self.at(layer.attn_residual),
             position_at: memory.position,
             weights_tap: self.tap(layer.weights),
             context_tap: self.tap(layer.context),
             product_tap: self.tap(layer.attn_out),
             y_tap: self.tap(layer.attn_residual),
-            walk: walked.walk,
+            walk,
             n: w.n as i32,
             m: w.m as i32,
             heads: config.n_heads as i32,
             splits: self.splits() as i32,
         };
-        Call::new(params, (w.m.div_ceil(TILE) as u32, 1, 1), walked.threads)
-            .of(&[&w.ty, &config.head_dim])
-            .shared(walked.shared)
+        let blocks = w.m.div_ceil(TILE).max(config.n_heads);
+        Call::new(params, (blocks as u32, 1, 1), THREADS)
+            .of(&[&w.ty, &config.head_dim, &task.held(w.ty)])
+            .shared(shared)
     }
 
-    /// `layer_out = attn_residual + W act`.
-    fn linear_residual(&self, layer: &Layer) -> Call {
+    /// The halves of `W act`, which the kernels after it add to `attn_residual`.
+    fn half_linear(&self, layer: &Layer) -> Call {
         let w = self.weight(layer.down);
-        let walked = self.walk(&[w], 1, 1, 0);
-        let params = LinearResidualParams {
+        let groups = w.n / 32;
+        // Whole blocks of weights.
+        let first = groups.div_ceil(2).next_multiple_of(w.ty.block_size().div_ceil(32)).min(groups);
+        let task = self.task(&[w], first, 1);
+        let (walk, shared) = task.walk(1);
+        let params = HalfLinearParams {
             x: self.at(layer.act),
             w: w.planes,
-            a: self.at(layer.attn_residual),
-            y: self.at(layer.out),
-            product_tap: self.tap(layer.down),
-            y_tap: self.tap(layer.out),
-            walk: walked.walk,
+            y: self.calls.memory.halves,
+            walk,
             n: w.n as i32,
             m: w.m as i32,
+            first: first as i32,
         };
-        Call::new(params, (w.m.div_ceil(TILE) as u32, 1, 1), walked.threads).of(&[&w.ty]).shared(walked.shared)
+        Call::new(params, (w.m.div_ceil(TILE) as u32, 2, 1), THREADS).of(&[&w.ty, &task.held(w.ty)]).shared(shared)
     }
 
     /// Norm, gate, up and their product.
     fn ffn_act(&self, layer: &Layer) -> Call {
         let (gate, up) = (self.weight(layer.gate), self.weight(layer.up));
-        // A block to a multiprocessor makes its norm once; where its rows would take much memory it has fewer, so that
-        // blocks overlap.
-        let pairs_in_all = gate.m.div_ceil(TILE);
-        let even = pairs_in_all.div_ceil(self.calls.functions.processors as usize);
-        let walk = |pairs: usize| self.walk(&[gate, up], 2 * pairs, 1, 0);
-        let fits = |&pairs: &usize| {
-            let walked = walk(pairs);
-            walked.walk.stages == 1 && walked.shared as usize <= BESIDE_OTHERS
+        let with = |tiles: usize, held: usize| {
+            move |walk| {
+                let params = FfnActParams {
+                    x: Stream { base: self.at(layer.attn_residual), ..Stream::default() },
+                    norm: self.vector(layer.ffn_norm),
+                    gate: gate.planes,
+                    up: up.planes,
+                    y: self.at(layer.act),
+                    norm_tap: self.tap(layer.ffn_norm),
+                    gate_tap: self.tap(layer.gate),
+                    up_tap: self.tap(layer.up),
+                    y_tap: self.tap(layer.act),
+                    walk,
+                    n: gate.n as i32,
+                    m: gate.m as i32,
+                    eps: self.eps(layer.ffn_norm),
+                };
+                Call::new(params, (1, 1, 1), THREADS).of(&[&gate.ty, &up.ty, &tiles, &held])
+            }
         };
-        let pairs = (1..=even.min(8)).rev().find(fits).unwrap_or(1);
-        let walked = walk(pairs);
-        let params = FfnActParams {
-            x: self.at(layer.attn_residual),
-            norm: self.vector(layer.ffn_norm),
-            gate: gate.planes,
-            up: up.planes,
-            y: self.at(layer.act),
-            norm_tap: self.tap(layer.ffn_norm),
-            gate_tap: self.tap(layer.gate),
-            up_tap: self.tap(layer.up),
-            y_tap: self.tap(layer.act),
-            walk: walked.walk,
-            n: gate.n as i32,
-            m: gate.m as i32,
-            eps: self.eps(layer.ffn_norm),
-        };
-        Call::new(params, (pairs_in_all.div_ceil(pairs) as u32, 1, 1), walked.threads)
-            .of(&[&gate.ty, &up.ty])
-            .shared(walked.shared)
+        // Two pairs of tiles or one to a block, if the card then holds all blocks at once, two to a multiprocessor.
+        let most = 2 * self.calls.functions.processors as usize;
+        for pairs in [2, 1] {
+            let task = self.task(&[gate, up], gate.n / 32, 2 * pairs);
+            let (blocks, held) = (gate.m.div_ceil(TILE * pairs), task.held(gate.ty));
+            if gate.ty == up.ty && held > 0 && blocks <= most {
+                let (walk, shared) = task.walk(1);
+                let mut call = with(2 * pairs, held)(walk).shared(shared);
+                call.grid.0 = blocks as u32;
+                return call;
+            }
+        }
+        let task = self.task(&[gate, up], gate.n / 32, 2);
+        self.streamed(&task, gate.m.div_ceil(TILE), with(2, 0))
     }
 
     /// The last norm and the output projection.
-    fn lm_head(&self, x: usize) -> Call {
+    fn lm_head(&self) -> Call {
         let (norm, logits) = (self.decoder.final_norm, self.decoder.logits);
         let w = self.weight(logits);
-        let tiles = tiles::streamed(w.ty, w.n, self.limit());
-        let sets_in_all = w.m.div_ceil(TILE * tiles);
-        let sets = sets_in_all.div_ceil(self.calls.functions.processors as usize);
-        let walked = self.walk(&[w], tiles, sets, 0);
-        let params = LmHeadParams {
-            x: self.at(x),
-            norm: self.vector(norm),
-            w: w.planes,
-            logits: self.at(logits),
-            norm_tap: self.tap(norm),
-            walk: walked.walk,
-            n: w.n as i32,
-            m: w.m as i32,
-            eps: self.eps(norm),
+        let tiles = 2;
+        let with = |walk| {
+            let params = LmHeadParams {
+                x: self.stream(self.decoder.layers.len(), true),
+                norm: self.vector(norm),
+                w: w.planes,
+                logits: self.at(logits),
+                norm_tap: self.tap(norm),
+                walk,
+                n: w.n as i32,
+                m: w.m as i32,
+                eps: self.eps(norm),
+            };
+            Call::new(params, (1, 1, 1), THREADS).of(&[&w.ty])
         };
-        Call::new(params, (sets_in_all.div_ceil(sets) as u32, 1, 1), walked.threads).of(&[&w.ty]).shared(walked.shared)
+        self.streamed(&self.task(&[w], w.n / 32, tiles), w.m.div_ceil(TILE * tiles), with)
     }
 
     /// The next token, into host memory.

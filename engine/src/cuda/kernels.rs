@@ -7,7 +7,7 @@
 #[cfg(any(test, feature = "faults"))]
 use super::faults::Bug;
 use super::launch::Ptr;
-use super::tiles::Walk;
+use super::tiles::{Stream, Walk};
 use super::weights::Planes;
 use std::ffi::c_void;
 use std::fmt;
@@ -137,7 +137,7 @@ kernels! {
         w: Planes, x: Ptr, position_at: Ptr, width: i32, token: u32, position: i32,
     }
     AttnQkv(AttnQkvParams) "fused/attn_qkv.cu" {
-        x: Ptr, norm: Ptr, bias: [Ptr; 3], head_norm: [Ptr; 2], frequency: Ptr, w: [Planes; 3], position_at: Ptr,
+        x: Stream, norm: Ptr, bias: [Ptr; 3], head_norm: [Ptr; 2], frequency: Ptr, w: [Planes; 3], position_at: Ptr,
         q: Ptr, k_cache: Ptr, v_cache: Ptr, norm_tap: Ptr, proj_tap: [Ptr; 3], biased_tap: [Ptr; 3],
         normed_tap: [Ptr; 2], rope_tap: [Ptr; 2], walk: Walk, n: i32, heads: i32, kv_heads: i32, eps: f32,
     }
@@ -145,22 +145,22 @@ kernels! {
         q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32,
     }
     AttnOut(AttnOutParams) "fused/attn_out.cu" {
-        partial: [Ptr; 2], w: Planes, a: Ptr, y: Ptr, position_at: Ptr, weights_tap: Ptr, context_tap: Ptr,
+        partial: [Ptr; 2], w: Planes, a: Stream, y: Ptr, position_at: Ptr, weights_tap: Ptr, context_tap: Ptr,
         product_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32, m: i32, heads: i32, splits: i32,
     }
     AttnPrefill(AttnPrefillParams) "fused/attn_prefill.cu" {
         q: Ptr, k: Ptr, v: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, kv_heads: i32, first: i32,
         tokens: i32, scale: f32,
     }
-    LinearResidual(LinearResidualParams) "fused/linear_residual.cu" {
-        x: Ptr, w: Planes, a: Ptr, y: Ptr, product_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32, m: i32,
+    HalfLinear(HalfLinearParams) "fused/half_linear.cu" {
+        x: Ptr, w: Planes, y: [Ptr; 2], walk: Walk, n: i32, m: i32, first: i32,
     }
     FfnAct(FfnActParams) "fused/ffn_act.cu" {
-        x: Ptr, norm: Ptr, gate: Planes, up: Planes, y: Ptr, norm_tap: Ptr, gate_tap: Ptr, up_tap: Ptr, y_tap: Ptr,
+        x: Stream, norm: Ptr, gate: Planes, up: Planes, y: Ptr, norm_tap: Ptr, gate_tap: Ptr, up_tap: Ptr, y_tap: Ptr,
         walk: Walk, n: i32, m: i32, eps: f32,
     }
     LmHead(LmHeadParams) "fused/lm_head.cu" {
-        x: Ptr, norm: Ptr, w: Planes, logits: Ptr, norm_tap: Ptr, walk: Walk, n: i32, m: i32, eps: f32,
+        x: Stream, norm: Ptr, w: Planes, logits: Ptr, norm_tap: Ptr, walk: Walk, n: i32, m: i32, eps: f32,
     }
     Argmax(ArgmaxParams) "fused/argmax.cu" { logits: Ptr, best: Ptr, arrived: Ptr, token: Ptr, m: i32, }
     #[cfg(any(test, feature = "faults"))]
@@ -188,13 +188,16 @@ kernels! {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 6] = [
+const HEADERS: [(&str, &str); 9] = [
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
     ("kv.cuh", include_str!("../../kernels/kv.cuh")),
     ("reduce.cuh", include_str!("../../kernels/reduce.cuh")),
     ("fused/decode.cuh", include_str!("../../kernels/fused/decode.cuh")),
     ("fused/shares.cuh", include_str!("../../kernels/fused/shares.cuh")),
+    ("fused/digits.cuh", include_str!("../../kernels/fused/digits.cuh")),
     ("fused/tile.cuh", include_str!("../../kernels/fused/tile.cuh")),
+    ("fused/rows.cuh", include_str!("../../kernels/fused/rows.cuh")),
+    ("fused/stream.cuh", include_str!("../../kernels/fused/stream.cuh")),
 ];
 
 /// Every file that an `#include` may name, with its text.

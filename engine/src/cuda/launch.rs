@@ -52,11 +52,6 @@ impl Call {
         Self::new(params, (blocks, 1, 1), FLAT_THREADS)
     }
 
-    /// A launch of one warp per row, in blocks of `threads`.
-    pub fn rows(params: impl Into<Params>, rows: usize, threads: u32) -> Self {
-        Self::new(params, ((rows as u32).div_ceil(threads / 32), 1, 1), threads)
-    }
-
     /// Of the template's kernel for these formats, types and numbers.
     #[must_use]
     pub fn of(mut self, arguments: &[&dyn Display]) -> Self {

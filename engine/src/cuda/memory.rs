@@ -56,6 +56,8 @@ pub struct Memory {
     pub position: Ptr,
     /// Shares of the attention: sums of values, and measures of weights.
     pub partial: [Ptr; 2],
+    /// Halves of a layer's last product.
+    pub halves: [Ptr; 2],
     /// Counter of the blocks of `argmax` that are done.
     pub argmax_arrived: Ptr,
     /// Largest logit so far.
@@ -114,6 +116,7 @@ impl Memory {
             cache_f32: take(4 * options.context * config.n_kv_heads * config.head_dim),
             ring: take(readback::RING_BYTES),
             position: take(8),
+            halves: [0, 1].map(|_| take(4 * config.n_embd)),
             partial: [config.head_dim, 2].map(|each| take(4 * SPLITS as usize * config.n_heads * each)),
             argmax_arrived: take(4),
             best: take(8),

@@ -1,23 +1,40 @@
 //! How the fused kernels of a decode step go through rows of weights: tiles of 16 rows in shared memory.
 //!
-//! What is laid out here is read by `fused/tile.cuh`.
+//! What is laid out here is read by `fused/rows.cuh`.
 
 use super::kernels::constant;
+use super::launch::Ptr;
 use super::weights;
 use crate::quant::GgmlType;
 use std::collections::HashSet;
 
 /// Rows of a tile.
 pub const TILE: usize = constant!("fused/tile.cuh", "TILE") as usize;
-/// Warps of a block at most.
-const MOST_WARPS: usize = constant!("fused/tile.cuh", "MOST_WARPS") as usize;
+/// Warps of a block.
+const WARPS: usize = constant!("fused/tile.cuh", "MOST_WARPS") as usize;
 /// Bytes of a group of 32 elements of the vector, for weights that are integers and for floats.
-const INTEGER_GROUP: usize = constant!("fused/tile.cuh", "INTEGER_GROUP") as usize;
-const FLOAT_GROUP: usize = constant!("fused/tile.cuh", "FLOAT_GROUP") as usize;
-/// Stages that hide the latency of memory behind the bytes on their way.
-const STAGES: usize = 3;
+const INTEGER_GROUP: usize = constant!("fused/digits.cuh", "INTEGER_GROUP") as usize;
+const FLOAT_GROUP: usize = constant!("fused/digits.cuh", "FLOAT_GROUP") as usize;
+/// Stages of shared memory, where rows come one set after another.
+const STAGES: usize = 2;
+/// Threads of a block.
+pub const THREADS: u32 = 32 * WARPS as u32;
 
-/// How a block goes through its rows: `struct Walk` of `tile.cuh`.
+/// `struct Stream` of `stream.cuh`: the residual stream, and where it is tapped.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stream {
+    /// What the halves are added to.
+    pub base: Ptr,
+    /// Halves of a product; none for the base alone.
+    pub halves: [Ptr; 2],
+    /// Where the product is tapped.
+    pub product_tap: Ptr,
+    /// Where the sum is tapped.
+    pub sum_tap: Ptr,
+}
+
+/// How a block goes through its rows: `struct Walk` of `rows.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Walk {
@@ -33,15 +50,17 @@ pub struct Walk {
     pub stride: i32,
 }
 
-/// A walk, with the threads and the shared memory of its block.
-#[derive(Clone, Copy, Debug)]
-pub struct Walked {
-    /// The walk.
-    pub walk: Walk,
-    /// Threads of a block.
-    pub threads: u32,
-    /// Bytes of shared memory of a block: the vector, then the stages.
-    pub shared: u32,
+/// Rows of weights that a block makes: of these formats in turn, `groups` groups of 32 long.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// Formats of the rows.
+    pub formats: Vec<GgmlType>,
+    /// Groups of a row.
+    pub groups: usize,
+    /// Tiles at a time.
+    pub tiles: usize,
+    /// Bytes of shared memory that a block may have.
+    pub limit: usize,
 }
 
 /// Bytes of a tile of rows of `groups` groups.
@@ -51,47 +70,68 @@ fn tile_bytes(ty: GgmlType, groups: usize) -> usize {
     weights::plane_lengths(ty).map(plane).sum()
 }
 
-/// Bytes of a vector of `n` elements, prepared for rows of all these formats.
-fn vector_bytes(formats: &[GgmlType], n: usize) -> usize {
-    let float = |&&ty: &&GgmlType| matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
-    let floats: HashSet<_> = formats.iter().filter(float).collect();
-    let integers = usize::from(!formats.iter().all(|ty| float(&ty)));
-    n / 32 * (integers * INTEGER_GROUP + floats.len() * FLOAT_GROUP)
+/// Groups that a warp takes together, and how often it may, if it unpacks them before its turn: `ATOM` of a format's
+/// tile in `tile.cuh`, and what fits the registers of a thread.
+fn atom(ty: GgmlType) -> (usize, usize) {
+    match ty {
+        GgmlType::F32 => (1, 3),
+        GgmlType::F16 | GgmlType::BF16 => (1, 7),
+        GgmlType::Q8_0 => (1, 12),
+        GgmlType::Q4_0 | GgmlType::Q5_0 => (2, 7),
+        GgmlType::Q4_1 | GgmlType::Q5_1 => (2, 5),
+        GgmlType::Q4_K | GgmlType::Q5_K => (2, 6),
+        GgmlType::Q6_K => (4, 3),
+        _ => unreachable!("{ty} is refused when a model is opened"),
+    }
 }
 
-/// A block's way through `sets` times `tiles` tiles of rows of `n` weights, of these formats, where it may have
-/// `limit` bytes of shared memory, `besides` of them for other things. Where no way is that small it is the smallest,
-/// which the card then refuses.
-pub fn walk(formats: &[GgmlType], n: usize, tiles: usize, sets: usize, besides: usize, limit: usize) -> Walked {
-    let groups = n / 32;
-    let vector = (besides + vector_bytes(formats, n)).next_multiple_of(16);
-    let stage = |chunk| tiles * formats.iter().map(|&ty| tile_bytes(ty, chunk)).max().unwrap_or(0);
-    let room = limit.saturating_sub(vector);
-    let whole = room / stage(groups);
-    let (chunk, stages) = match sets.min(STAGES) {
-        1 if whole >= 1 => (groups, 1),
-        several if several > 1 && whole >= 2 => (groups, whole.min(several)),
-        // Pieces of a row, two of them at once.
-        _ => {
-            let least = formats.iter().map(|ty| (ty.block_size() / 32).max(2)).max().unwrap_or(2);
-            let pieces = (2..=groups).map(|pieces| groups.div_ceil(pieces).next_multiple_of(least));
-            (pieces.into_iter().find(|&chunk| 2 * stage(chunk) <= room).unwrap_or(least), 2)
-        }
-    };
-    let team = (MOST_WARPS / tiles).clamp(1, groups.div_ceil(2));
-    let walk = Walk {
-        tiles: tiles as i32,
-        sets: sets as i32,
-        chunk: chunk as i32,
-        stages: stages as i32,
-        stride: (stage(chunk) / tiles) as i32,
-    };
-    Walked { walk, threads: (32 * tiles * team) as u32, shared: (vector + stages * stage(chunk)) as u32 }
-}
+impl Task {
+    /// Bytes of the vector, prepared for all formats.
+    fn vector(&self) -> usize {
+        let float = |&&ty: &&GgmlType| matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
+        let floats: HashSet<_> = self.formats.iter().filter(float).collect();
+        let integers = usize::from(!self.formats.iter().all(|ty| float(&ty)));
+        (self.groups * (integers * INTEGER_GROUP + floats.len() * FLOAT_GROUP)).next_multiple_of(16)
+    }
 
-/// Tiles at a time, up to as many as a block has warps, of which the card's shared memory holds enough on their way.
-pub fn streamed(format: GgmlType, n: usize, limit: usize) -> usize {
-    let room = limit.saturating_sub(vector_bytes(&[format], n));
-    let fits = |tiles: &usize| STAGES * tiles * tile_bytes(format, n / 32) <= room;
-    [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+    /// Bytes of a stage that holds `chunk` groups of every row.
+    fn stage(&self, chunk: usize) -> usize {
+        self.tiles * self.formats.iter().map(|&ty| tile_bytes(ty, chunk)).max().unwrap_or(0)
+    }
+
+    /// How many atoms of rows of format `ty` each warp unpacks before its turn: all, or none where they are too many.
+    pub fn held(&self, ty: GgmlType) -> usize {
+        let (groups, most) = atom(ty);
+        let needed = self.groups.div_ceil(groups).div_ceil(WARPS / self.tiles);
+        if needed <= most && self.whole() { needed } else { 0 }
+    }
+
+    /// Whether shared memory holds the rows whole.
+    fn whole(&self) -> bool {
+        self.vector() + self.stage(self.groups) <= self.limit
+    }
+
+    /// The way through `sets` sets of tiles, and the bytes of shared memory that it takes. Where no way is small enough
+    /// for the card it is the smallest, which the card then refuses.
+    pub fn walk(&self, sets: usize) -> (Walk, u32) {
+        let room = self.limit.saturating_sub(self.vector());
+        let (chunk, stages) = match room / self.stage(self.groups) {
+            1.. if sets == 1 => (self.groups, 1),
+            STAGES.. => (self.groups, STAGES),
+            // Pieces of a row.
+            _ => {
+                let least = self.formats.iter().map(|ty| (ty.block_size() / 32).max(2)).max().unwrap_or(2);
+                let pieces = (2..=self.groups).map(|pieces| self.groups.div_ceil(pieces).next_multiple_of(least));
+                (pieces.into_iter().find(|&chunk| STAGES * self.stage(chunk) <= room).unwrap_or(least), STAGES)
+            }
+        };
+        let walk = Walk {
+            tiles: self.tiles as i32,
+            sets: sets as i32,
+            chunk: chunk as i32,
+            stages: stages as i32,
+            stride: (self.stage(chunk) / self.tiles) as i32,
+        };
+        (walk, (self.vector() + stages * self.stage(chunk)) as u32)
+    }
 }

@@ -1,0 +1,152 @@
+#pragma once
+
+#include "fused/decode.cuh"
+
+// A vector as the tensor cores take it, to f32 accuracy: one column for each part of
+// its elements.
+//
+// For weights that are integers the elements of a group of 32 become integers of 31
+// bits, relative to the group's largest, and these four digits of 8 bits. For floats an
+// element is split into three parts. Both are exact but for what is below 2^-30 of a
+// group's largest.
+
+// Bytes of a group of x in shared memory: its four digits or three parts, and 8 of scale and sum.
+constexpr int INTEGER_GROUP = 136;
+constexpr int FLOAT_GROUP = 200;
+
+// 2^(bits - 127), of the exponent's bits alone.
+__device__ __forceinline__ float power(u32 bits) { return __uint_as_float(bits << 23); }
+
+// The power of two that takes a group whose largest magnitude has these bits to
+// below 2^(to + 1), and its inverse; NaN where the group holds no number.
+__device__ __forceinline__ void scale_of(u32 largest, int to, float &scale, float &inverse) {
+    const u32 bits = largest >> 23;
+    const u32 up = min(127u + to + 127u - bits, 253u);
+    scale = power(up);
+    inverse = bits >= 255 ? __uint_as_float(0x7fffffff) : power(254 - up);
+}
+
+// x in shared memory, prepared for a format.
+struct Vector {
+    u8 *groups;
+    float2 *scales; // per group: inverse scale, and sum of the elements
+};
+
+// x as digits. Of a group: four digits of 32 elements, those of elements 4w .. 4w + 3
+// as word w % 4 * 2 + w / 4, so that a lane's two words stand side by side.
+struct Digits {
+    static constexpr int GROUP = INTEGER_GROUP - 8;
+    // Elements 4w .. 4w + 3 of a group whose largest magnitude is given; the inverse scale.
+    static __device__ __forceinline__ float put(u8 *group, int w, float4 v, u32 largest) {
+        float scale, inverse;
+        scale_of(largest, 29, scale, inverse);
+        // Digits from -128 to 127: what a lower one is too large goes to the next.
+        auto digits = [&](float e) { return (u32)(__float2int_rn(e * scale) + 0x00808080) ^ 0x00808080u; };
+        const u32 a = digits(v.x), b = digits(v.y), c = digits(v.z), d = digits(v.w);
+        const u32 ab = __byte_perm(a, b, 0x5140), cd = __byte_perm(c, d, 0x5140);
+        const u32 ab2 = __byte_perm(a, b, 0x7362), cd2 = __byte_perm(c, d, 0x7362);
+        u32 *to = (u32 *)group + w % 4 * 2 + w / 4;
+        to[0] = __byte_perm(ab, cd, 0x5410);
+        to[8] = __byte_perm(ab, cd, 0x7632);
+        to[16] = __byte_perm(ab2, cd2, 0x5410);
+        to[24] = __byte_perm(ab2, cd2, 0x7632);
+        return inverse;
+    }
+    // This lane's words of group j.
+    static __device__ __forceinline__ uint2 at(const Vector &x, int j, int lane) {
+        return lane < 16 ? ((const uint2 *)(x.groups + j * GROUP))[lane] : make_uint2(0, 0);
+    }
+    // What the sums of a lane's two columns weigh: 1 and 256, and this.
+    static __device__ __forceinline__ float worth(int lane) {
+        return lane % 4 == 0 ? 1.0f : lane % 4 == 1 ? 65536.0f : 0.0f;
+    }
+    static __device__ __forceinline__ float value(int low, int high) { return (float)(low + 256 * high); }
+};
+
+// x as three parts. Of a group: part by part 32 elements of two bytes, in the order of WORDS.
+template <typename Part>
+struct Parts {
+    static constexpr int GROUP = FLOAT_GROUP - 8;
+    static __device__ __forceinline__ float put(u8 *group, int w, float4 v, u32 largest) {
+        float scale, inverse;
+        Part::scale(largest, scale, inverse);
+        float e[4] = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
+#pragma unroll
+        for (int part = 0; part < 3; part++) {
+            u16 *to = (u16 *)(group + 64 * part);
+#pragma unroll
+            for (int i = 0; i < 4; i++) to[Part::place(4 * w + i)] = Part::split(e[i]);
+        }
+        return inverse;
+    }
+    // This lane's words of step `step` of the two of group j.
+    static __device__ __forceinline__ uint2 at(const Vector &x, int j, int step, int lane) {
+        const u8 *group = x.groups + j * GROUP;
+        return lane < 12 ? ((const uint2 *)(group + lane / 4 * 64 + step * 32))[lane % 4] : make_uint2(0, 0);
+    }
+};
+
+// Where element k of a group stands: elements 2t, 2t + 1 and 2t + 8, 2t + 9 of a
+// step of 16 are lane t's.
+__device__ __forceinline__ int place_of_pairs(int k) {
+    return k / 16 * 16 + k % 8 / 2 * 4 + k % 16 / 8 * 2 + k % 2;
+}
+
+struct HalfPart { // of 11 bits each
+    static __device__ __forceinline__ void scale(u32 largest, float &scale, float &inverse) {
+        scale_of(largest, 14, scale, inverse);
+    }
+    static __device__ __forceinline__ u16 split(float &v) {
+        u16 bits;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+        v -= half_bits(bits);
+        return bits;
+    }
+    static __device__ __forceinline__ int place(int k) { return place_of_pairs(k); }
+};
+struct BrainPart { // of 8 bits each
+    static __device__ __forceinline__ void scale(u32, float &scale, float &inverse) { scale = inverse = 1.0f; }
+    static __device__ __forceinline__ u16 split(float &v) {
+        const u32 bits = __float_as_uint(v) & 0xffff0000u;
+        // What is no number has no rest.
+        v = (bits & 0x7f800000u) == 0x7f800000u ? 0.0f : v - __uint_as_float(bits);
+        return (u16)(bits >> 16);
+    }
+    static __device__ __forceinline__ int place(int k) { return place_of_pairs(k); }
+};
+struct SplitPart : BrainPart { // elements t, t + 4 and t + 8, t + 12 of a step are lane t's
+    static __device__ __forceinline__ int place(int k) { return k / 16 * 16 + k % 4 * 4 + k % 16 / 4; }
+};
+
+// Makes a vector: get(i) gives elements 4i .. 4i + 3 and is called by whole warps,
+// AT_ONCE times before the first is used. The group's largest and its sum, where SUMS
+// asks for it, come from the eight threads that hold it.
+template <typename X, int AT_ONCE, bool SUMS, typename Get>
+__device__ __forceinline__ Vector prepare(u8 *shared, int n, Get get) {
+    const Vector x = {shared, (float2 *)(shared + n / 32 * X::GROUP)};
+    const int items = n / 4;
+    for (int i0 = threadIdx.x; i0 - threadIdx.x % 32 < items; i0 += AT_ONCE * blockDim.x) {
+        float4 all[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) all[k] = get(min(i0 + k * (int)blockDim.x, items - 1));
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const int i = i0 + k * blockDim.x;
+            const float4 v = all[k];
+            auto magnitude = [](float e) { return __float_as_uint(e) & 0x7fffffffu; };
+            // As integers, NaN is the largest of all.
+            u32 largest = max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
+            float sum = SUMS ? (v.x + v.y) + (v.z + v.w) : 0.0f;
+#pragma unroll
+            for (int step = 1; step < 8; step *= 2) {
+                largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+                if (SUMS) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+            }
+            if (i < items) {
+                const float inverse = X::put(x.groups + i / 8 * X::GROUP, i % 8, v, largest);
+                if (i % 8 == 0) x.scales[i / 8] = make_float2(inverse, sum);
+            }
+        }
+    }
+    return x;
+}
