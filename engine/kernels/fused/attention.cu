@@ -54,7 +54,6 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
             copy16(to + KEYS * D + place, (const Type *)p.v + from);
         }
     };
-    // A rehearsal before the block's turn, of the first tile (see tile.cuh).
     bool live = false;
     auto weights_of = [&](int h) { return p.weights_tap && live ? p.weights_tap + (kv_head * GROUP + h) * keys : nullptr; };
     // The rows of earlier steps can be fetched before the kernel that writes this step's is done.
@@ -63,164 +62,166 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
     end_copies();
     const int part = threadIdx.x % LANES, at0 = threadIdx.x / LANES;
     const int column = threadIdx.x % COLUMNS, keys_of = threadIdx.x / COLUMNS;
+    // Before its turn a block goes through its first tile as a rehearsal that writes nothing: instructions
+    // met for the first time would take longer than all that is waited for.
 #pragma unroll 1
     for (int round = 0; round < 2; round++) {
-    live = round == 1;
-    if (live) turn.wait();
-    if (threadIdx.x < GROUP) {
-        largest[threadIdx.x] = -3.402823466e38f;
-        total[threadIdx.x] = 0.0f;
-    }
-    float4 query[GROUP][2];
+        live = round == 1;
+        if (live) turn.wait();
+        if (threadIdx.x < GROUP) {
+            largest[threadIdx.x] = -3.402823466e38f;
+            total[threadIdx.x] = 0.0f;
+        }
+        float4 query[GROUP][2];
 #pragma unroll
-    for (int h = 0; h < GROUP; h++) {
-        const float4 *from = (const float4 *)(p.q + (kv_head * GROUP + h) * D + 8 * part);
-        query[h][0] = __ldcg(from);
-        query[h][1] = __ldcg(from + 1);
-    }
-    if (live && newest < begin + KEYS && newest < end && threadIdx.x < ROW) {
-        const size_t from = ((size_t)newest * kv_heads + kv_head) * D + threadIdx.x * (16 / sizeof(Type));
-        Type *to = stage_of(begin) + (newest - begin) * D + threadIdx.x * (16 / sizeof(Type));
-        copy16(to, (const Type *)p.k + from);
-        copy16(to + KEYS * D, (const Type *)p.v + from);
-    }
-    end_copies();
-    float4 sum[GROUP];
-#pragma unroll
-    for (int h = 0; h < GROUP; h++) sum[h] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-
-    float *scores_tap = live ? p.scores_tap : nullptr;
-    const int last = live ? end : min(end, begin + KEYS);
-    for (int tile = begin; tile < last; tile += KEYS) {
-        const int here = min(KEYS, end - tile);
-        if (tile + KEYS < last) fetch(tile + KEYS, -1);
+        for (int h = 0; h < GROUP; h++) {
+            const float4 *from = (const float4 *)(p.q + (kv_head * GROUP + h) * D + 8 * part);
+            query[h][0] = __ldcg(from);
+            query[h][1] = __ldcg(from + 1);
+        }
+        if (live && newest < begin + KEYS && newest < end && threadIdx.x < ROW) {
+            const size_t from = ((size_t)newest * kv_heads + kv_head) * D + threadIdx.x * (16 / sizeof(Type));
+            Type *to = stage_of(begin) + (newest - begin) * D + threadIdx.x * (16 / sizeof(Type));
+            copy16(to, (const Type *)p.k + from);
+            copy16(to + KEYS * D, (const Type *)p.v + from);
+        }
         end_copies();
-            wait_for_copies<1>();
-        __syncthreads();
-            const Type *k = stage_of(tile), *v = k + KEYS * D;
-        // Whole warps, 32 / LANES keys each.
-        for (int at = at0; at - at0 % (32 / LANES) < here; at += THREADS / LANES) {
-            float key[8], s[HEADS] = {};
-            Kv::get8(k + at * D + 8 * part, key);
+        float4 sum[GROUP];
 #pragma unroll
-            for (int h = 0; h < GROUP; h++) {
-                const float4 x0 = query[h][0], x1 = query[h][1];
-                s[h] = key[0] * x0.x;
-                s[h] = fmaf(key[1], x0.y, s[h]);
-                s[h] = fmaf(key[2], x0.z, s[h]);
-                s[h] = fmaf(key[3], x0.w, s[h]);
-                s[h] = fmaf(key[4], x1.x, s[h]);
-                s[h] = fmaf(key[5], x1.y, s[h]);
-                s[h] = fmaf(key[6], x1.z, s[h]);
-                s[h] = fmaf(key[7], x1.w, s[h]);
-            }
-            // The lanes of a key share out the heads while they add: at each step a lane
-            // keeps half of what it has, as long as that is more than one.
-            int first = 0, have = HEADS;
-            bool owns = true;
+        for (int h = 0; h < GROUP; h++) sum[h] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+
+        float *scores_tap = live ? p.scores_tap : nullptr;
+        const int last = live ? end : min(end, begin + KEYS);
+        for (int tile = begin; tile < last; tile += KEYS) {
+            const int here = min(KEYS, end - tile);
+            if (tile + KEYS < last) fetch(tile + KEYS, -1);
+            end_copies();
+                wait_for_copies<1>();
+            __syncthreads();
+                const Type *k = stage_of(tile), *v = k + KEYS * D;
+            // Whole warps, 32 / LANES keys each.
+            for (int at = at0; at - at0 % (32 / LANES) < here; at += THREADS / LANES) {
+                float key[8], s[HEADS] = {};
+                Kv::get8(k + at * D + 8 * part, key);
 #pragma unroll
-            for (int bit = LANES / 2; bit > 0; bit /= 2) {
-                const bool upper = part & bit;
-                if (have > 1) {
-                    have /= 2;
+                for (int h = 0; h < GROUP; h++) {
+                    const float4 x0 = query[h][0], x1 = query[h][1];
+                    s[h] = key[0] * x0.x;
+                    s[h] = fmaf(key[1], x0.y, s[h]);
+                    s[h] = fmaf(key[2], x0.z, s[h]);
+                    s[h] = fmaf(key[3], x0.w, s[h]);
+                    s[h] = fmaf(key[4], x1.x, s[h]);
+                    s[h] = fmaf(key[5], x1.y, s[h]);
+                    s[h] = fmaf(key[6], x1.z, s[h]);
+                    s[h] = fmaf(key[7], x1.w, s[h]);
+                }
+                // The lanes of a key share out the heads while they add: at each step a lane
+                // keeps half of what it has, as long as that is more than one.
+                int first = 0, have = HEADS;
+                bool owns = true;
 #pragma unroll
-                    for (int i = 0; i < HEADS / 2; i++) {
-                        if (i >= have) break;
-                        const float send = upper ? s[i] : s[i + have], keep = upper ? s[i + have] : s[i];
-                        s[i] = keep + __shfl_xor_sync(0xffffffffu, send, bit);
+                for (int bit = LANES / 2; bit > 0; bit /= 2) {
+                    const bool upper = part & bit;
+                    if (have > 1) {
+                        have /= 2;
+#pragma unroll
+                        for (int i = 0; i < HEADS / 2; i++) {
+                            if (i >= have) break;
+                            const float send = upper ? s[i] : s[i + have], keep = upper ? s[i + have] : s[i];
+                            s[i] = keep + __shfl_xor_sync(0xffffffffu, send, bit);
+                        }
+                        first += upper ? have : 0;
+                    } else {
+                        s[0] += __shfl_xor_sync(0xffffffffu, s[0], bit);
+                        owns = owns && !upper;
                     }
-                    first += upper ? have : 0;
-                } else {
-                    s[0] += __shfl_xor_sync(0xffffffffu, s[0], bit);
-                    owns = owns && !upper;
+                }
+#pragma unroll
+                for (int i = 0; i < HEADS; i++) {
+                    if (i >= have) break;
+                    const int h = first + i;
+                    if (owns && h < GROUP && at < here) {
+                        s[i] = tap(scores_tap, (kv_head * GROUP + h) * keys + tile + at, s[i]);
+                        prob[h][at] = __fmul_rn(s[i], p.scale);
+                    }
                 }
             }
+            __syncthreads();
+                for (int h = warp; h < GROUP; h += WARPS) {
+                float score[KEYS / 32], before = largest[h], most = before;
 #pragma unroll
-            for (int i = 0; i < HEADS; i++) {
-                if (i >= have) break;
-                const int h = first + i;
-                if (owns && h < GROUP && at < here) {
-                    s[i] = tap(scores_tap, (kv_head * GROUP + h) * keys + tile + at, s[i]);
-                    prob[h][at] = __fmul_rn(s[i], p.scale);
+                for (int i = 0; i < KEYS / 32; i++) {
+                    score[i] = lane + 32 * i < here ? prob[h][lane + 32 * i] : -3.402823466e38f;
+                    most = fmaxf(most, score[i]);
+                }
+                most = warp_max(most);
+                const float less = expf(before - most);
+                float *weights = weights_of(h);
+                if (weights && less != 1.0f) {
+                    for (int n = begin + lane; n < tile; n += 32) weights[n] *= less;
+                }
+                float e = 0.0f;
+#pragma unroll
+                for (int i = 0; i < KEYS / 32; i++) {
+                    const bool is = lane + 32 * i < here;
+                    const float w = tap(is ? weights : nullptr, tile + lane + 32 * i, is ? expf(score[i] - most) : 0.0f);
+                    prob[h][lane + 32 * i] = w;
+                    e += w;
+                }
+                e = warp_sum(e);
+                if (lane == 0) {
+                    rescale[h] = less;
+                    total[h] = total[h] * less + e;
+                    largest[h] = most;
                 }
             }
-        }
-        __syncthreads();
-            for (int h = warp; h < GROUP; h += WARPS) {
-            float score[KEYS / 32], before = largest[h], most = before;
+            __syncthreads();
+                if (tile > begin) {
 #pragma unroll
-            for (int i = 0; i < KEYS / 32; i++) {
-                score[i] = lane + 32 * i < here ? prob[h][lane + 32 * i] : -3.402823466e38f;
-                most = fmaxf(most, score[i]);
+                for (int h = 0; h < GROUP; h++) {
+                    const float by = rescale[h];
+                    sum[h].x *= by, sum[h].y *= by, sum[h].z *= by, sum[h].w *= by;
+                }
             }
-            most = warp_max(most);
-            const float less = expf(before - most);
-            float *weights = weights_of(h);
-            if (weights && less != 1.0f) {
-                for (int n = begin + lane; n < tile; n += 32) weights[n] *= less;
-            }
-            float e = 0.0f;
-#pragma unroll
-            for (int i = 0; i < KEYS / 32; i++) {
-                const bool is = lane + 32 * i < here;
-                const float w = tap(is ? weights : nullptr, tile + lane + 32 * i, is ? expf(score[i] - most) : 0.0f);
-                prob[h][lane + 32 * i] = w;
-                e += w;
-            }
-            e = warp_sum(e);
-            if (lane == 0) {
-                rescale[h] = less;
-                total[h] = total[h] * less + e;
-                largest[h] = most;
-            }
-        }
-        __syncthreads();
-            if (tile > begin) {
-#pragma unroll
-            for (int h = 0; h < GROUP; h++) {
-                const float by = rescale[h];
-                sum[h].x *= by, sum[h].y *= by, sum[h].z *= by, sum[h].w *= by;
-            }
-        }
-        // Four keys next to each other at a time.
-        for (int at = 4 * keys_of; at < here; at += 4 * PARTS) {
-            float4 value[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                // What lies beyond the last key was never written.
-                value[i] = at + i < here ? Kv::get4(v + (at + i) * D + 4 * column) : make_float4(0, 0, 0, 0);
-            }
-#pragma unroll
-            for (int h = 0; h < GROUP; h++) {
-                const float4 w = *(const float4 *)(prob[h] + at);
-                const float by[4] = {w.x, w.y, w.z, w.w};
+            // Four keys next to each other at a time.
+            for (int at = 4 * keys_of; at < here; at += 4 * PARTS) {
+                float4 value[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    sum[h].x = fmaf(by[i], value[i].x, sum[h].x);
-                    sum[h].y = fmaf(by[i], value[i].y, sum[h].y);
-                    sum[h].z = fmaf(by[i], value[i].z, sum[h].z);
-                    sum[h].w = fmaf(by[i], value[i].w, sum[h].w);
+                    // What lies beyond the last key was never written.
+                    value[i] = at + i < here ? Kv::get4(v + (at + i) * D + 4 * column) : make_float4(0, 0, 0, 0);
+                }
+#pragma unroll
+                for (int h = 0; h < GROUP; h++) {
+                    const float4 w = *(const float4 *)(prob[h] + at);
+                    const float by[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        sum[h].x = fmaf(by[i], value[i].x, sum[h].x);
+                        sum[h].y = fmaf(by[i], value[i].y, sum[h].y);
+                        sum[h].z = fmaf(by[i], value[i].z, sum[h].z);
+                        sum[h].w = fmaf(by[i], value[i].w, sum[h].w);
+                    }
                 }
             }
+            __syncthreads();
+        }
+        wait_for_copies<0>();
+        float *sums = (float *)((Type *)shared + STAGE);
+#pragma unroll
+        for (int h = 0; h < GROUP; h++) ((float4 *)sums)[(keys_of * GROUP + h) * COLUMNS + column] = sum[h];
+        __syncthreads();
+        for (int i = threadIdx.x; i < GROUP * D; i += THREADS) {
+            float s = 0.0f;
+#pragma unroll
+            for (int part = 0; part < PARTS; part++) s += sums[part * GROUP * D + i];
+            const int head = kv_head * GROUP + i / D;
+            if (live) p.partial.sums[((size_t)head * SPLITS + blockIdx.y) * D + i % D] = s;
+        }
+        if (threadIdx.x < GROUP && live) {
+            p.partial.measures[(kv_head * GROUP + threadIdx.x) * SPLITS + blockIdx.y] =
+                make_float2(largest[threadIdx.x], total[threadIdx.x]);
         }
         __syncthreads();
-    }
-    wait_for_copies<0>();
-    float *sums = (float *)((Type *)shared + STAGE);
-#pragma unroll
-    for (int h = 0; h < GROUP; h++) ((float4 *)sums)[(keys_of * GROUP + h) * COLUMNS + column] = sum[h];
-    __syncthreads();
-    for (int i = threadIdx.x; i < GROUP * D; i += THREADS) {
-        float s = 0.0f;
-#pragma unroll
-        for (int part = 0; part < PARTS; part++) s += sums[part * GROUP * D + i];
-        const int head = kv_head * GROUP + i / D;
-        if (live) p.partial.sums[((size_t)head * SPLITS + blockIdx.y) * D + i % D] = s;
-    }
-    if (threadIdx.x < GROUP && live) {
-        p.partial.measures[(kv_head * GROUP + threadIdx.x) * SPLITS + blockIdx.y] =
-            make_float2(largest[threadIdx.x], total[threadIdx.x]);
-    }
-    __syncthreads();
     }
 }
