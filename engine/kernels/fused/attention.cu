@@ -55,15 +55,18 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
         }
     };
     bool live = false;
-    auto weights_of = [&](int h) { return p.weights_tap && live ? p.weights_tap + (kv_head * GROUP + h) * keys : nullptr; };
+    auto weights_of = [&](int h) {
+        return p.weights_tap && live ? p.weights_tap + (kv_head * GROUP + h) * keys : nullptr;
+    };
     // The rows of earlier steps can be fetched before the kernel that writes this step's is done.
     const int newest = keys - 1;
     fetch(begin, newest);
     end_copies();
     const int part = threadIdx.x % LANES, at0 = threadIdx.x / LANES;
     const int column = threadIdx.x % COLUMNS, keys_of = threadIdx.x / COLUMNS;
-    // Before its turn a block goes through its first tile as a rehearsal that writes nothing: instructions
-    // met for the first time would take longer than all that is waited for.
+    // Before its turn a block goes through its first tile as a rehearsal that writes
+    // nothing: instructions met for the first time would take longer than all that is
+    // waited for.
 #pragma unroll 1
     for (int round = 0; round < 2; round++) {
         live = round == 1;
@@ -96,9 +99,9 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
             const int here = min(KEYS, end - tile);
             if (tile + KEYS < last) fetch(tile + KEYS, -1);
             end_copies();
-                wait_for_copies<1>();
+            wait_for_copies<1>();
             __syncthreads();
-                const Type *k = stage_of(tile), *v = k + KEYS * D;
+            const Type *k = stage_of(tile), *v = k + KEYS * D;
             // Whole warps, 32 / LANES keys each.
             for (int at = at0; at - at0 % (32 / LANES) < here; at += THREADS / LANES) {
                 float key[8], s[HEADS] = {};
@@ -147,7 +150,7 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
                 }
             }
             __syncthreads();
-                for (int h = warp; h < GROUP; h += WARPS) {
+            for (int h = warp; h < GROUP; h += WARPS) {
                 float score[KEYS / 32], before = largest[h], most = before;
 #pragma unroll
                 for (int i = 0; i < KEYS / 32; i++) {
@@ -176,7 +179,7 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
                 }
             }
             __syncthreads();
-                if (tile > begin) {
+            if (tile > begin) {
 #pragma unroll
                 for (int h = 0; h < GROUP; h++) {
                     const float by = rescale[h];

@@ -240,6 +240,27 @@ impl CudaEngine {
         calls_of(launches).map(measure).collect()
     }
 
+    /// How long the captured graph of a decode step takes at this position, on the card alone: `repeats` times by itself,
+    /// then the mean of as many in a row, in seconds. Nothing for the tapped path. A full context forgets its last
+    /// token, to have a position to run at.
+    ///
+    /// # Errors
+    /// If CUDA fails.
+    pub fn time_steps(&mut self, repeats: usize) -> Result<Option<(Vec<f64>, f64)>, CudaError> {
+        self.rewind(self.position.min(self.options.context.saturating_sub(1)));
+        let Some(mut fast) = self.fast.take() else { return Ok(None) };
+        let none = vec![false; self.graph.nodes.len()];
+        let replayed = self.replay(&mut fast, 0, &none);
+        self.fast = Some(fast);
+        replayed?;
+        self.stream.synchronize().doing("running a step")?;
+        let Some(captured) = self.fast.as_ref().and_then(|fast| fast.captured.as_ref()) else { return Ok(None) };
+        let launch = || captured.graph.launch().doing("launching a decode step");
+        let alone = (0..repeats).map(|_| time(&self.context, &self.stream, launch)).collect::<Result<_, _>>()?;
+        let all = time(&self.context, &self.stream, || (0..repeats).try_for_each(|_| launch()))?;
+        Ok(Some((alone, all / repeats as f64)))
+    }
+
     /// The most probable next token after a decode step of the fast path.
     pub fn next_token(&self) -> Option<u32> {
         self.fast.as_ref()?.next_token.as_slice().ok().map(|token| token[0])

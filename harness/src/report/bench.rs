@@ -131,6 +131,30 @@ pub struct Bench {
     pub rows: Vec<BenchRow>,
     /// The kernels of a decode step of the fast path.
     pub kernels: Vec<Kernel>,
+    /// Tokens of context before the first decode step that is timed.
+    #[serde(default = "usual_depth")]
+    pub depth: usize,
+    /// Where the time of a decode step of the fast path goes.
+    #[serde(default)]
+    pub step: Option<DecodeStep>,
+}
+
+/// Tokens of context before the first timed decode step, where nothing is said of it.
+pub const fn usual_depth() -> usize {
+    512
+}
+
+/// A decode step of the fast path, in seconds.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct DecodeStep {
+    /// On the card, by events around the captured graph: shortest, median, and what 95 of 100 stay below.
+    pub device: [f64; 3],
+    /// The mean of as many in a row, the host not waiting between them.
+    pub in_a_row: f64,
+    /// As a caller has it, who waits for the token of each: the median.
+    pub waited_for: f64,
+    /// Layers of the model.
+    pub layers: usize,
 }
 
 /// A kernel of a decode step, over all its launches.
@@ -292,7 +316,8 @@ impl Bench {
             let each = 1e6 * k.seconds / k.launches as f64;
             vec![k.name.clone(), k.launches.to_string(), format!("{each:.2}"), format!("{:.1}", 1e6 * k.seconds)]
         });
-        let mut lines = vec![("model", format!("{} {}", self.model, self.format)), ("how", medians(self.rounds))];
+        let how = format!("{}; decode after {} tokens", medians(self.rounds), self.depth);
+        let mut lines = vec![("model", format!("{} {}", self.model, self.format)), ("how", how)];
         lines.extend(before.map(|b| ("baseline", format!("{}, {} {}", b.device, b.model, b.format))));
         measured(
             format!("the CUDA engine on {}", self.device),
@@ -304,11 +329,28 @@ impl Bench {
             vec![
                 Section::lines("", lines),
                 Section::table("Speed", Table::new(columns, &[2, 3, 4, 5], self.rows.iter().map(row))),
+                Section::lines("A decode step of cuda-fast", self.step.as_ref().map_or_else(Vec::new, |s| self.of_step(s))),
                 Section::table(
                     "Kernels of a decode step",
                     Table::new(&["kernel", "launches", "µs each", "µs a step"], &[1, 2, 3], kernels),
                 ),
             ],
         )
+    }
+
+    /// Where the time of a decode step goes.
+    fn of_step(&self, step: &DecodeStep) -> Vec<(&'static str, String)> {
+        let us = |seconds: f64| format!("{:.1} µs", 1e6 * seconds);
+        let [least, median, most] = step.device;
+        let floor = self.weight_bytes as f64 / self.bandwidth;
+        vec![
+            ("device", format!("{} (least {}, 95 of 100 below {})", us(median), us(least), us(most))),
+            ("in a row", format!("{} a step, {:.2} TB/s of weights", us(step.in_a_row), {
+                self.weight_bytes as f64 / step.in_a_row / 1e12
+            })),
+            ("waited for", format!("{}: the host takes {} of it", us(step.waited_for), us(step.waited_for - median))),
+            ("floor", format!("{}: the weights at the bandwidth of a copy", us(floor))),
+            ("a layer", format!("{} above the floor", us((median - floor) / step.layers as f64))),
+        ]
     }
 }

@@ -9,7 +9,7 @@ use super::request::{GemmRequest, PromptRequest, ThreadsRequest};
 use crate::capture::{Filter, Store, Want};
 use crate::llama::context::TappedContext;
 use crate::loaded::LoadedModel;
-use crate::report::bench::{BenchReport, Speed, SpeedRow, WholeRun};
+use crate::report::bench::{BenchReport, usual_depth, Speed, SpeedRow, WholeRun};
 use crate::room::Room;
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
@@ -38,6 +38,9 @@ pub struct BenchRequest {
     /// Rounds; both sides run in each, and the medians are printed
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..), help_heading = "How to run it")]
     pub rounds: u16,
+    /// Tokens of context before the first decode step that is timed (`--measure cuda`)
+    #[arg(long, value_name = "TOKENS", default_value_t = usual_depth(), env = "QDIFF_DEPTH", help_heading = "How to run it")]
+    pub depth: usize,
     /// Leave llama.cpp out, and so the ratios (`--measure cuda`)
     #[arg(long, env = "QDIFF_ALONE", help_heading = "How to run it")]
     pub alone: bool,
