@@ -135,3 +135,53 @@ impl Task {
         (walk, (self.vector() + stages * self.stage(chunk)) as u32)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn task() -> impl Strategy<Value = Task> {
+        let formats = prop::collection::vec(prop::sample::select(GgmlType::ALL_SUPPORTED), 1..3);
+        let tiles = prop::sample::select(vec![1, 2, 4, 8]);
+        (formats, 1usize..120, tiles, 90usize..230).prop_map(|(formats, blocks, tiles, limit)| {
+            let block = formats.iter().map(|ty| ty.block_size().div_ceil(32)).max().unwrap_or(1);
+            Task { formats, groups: blocks * block, tiles, limit: limit << 10 }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_walk_fits_the_card_or_is_the_smallest(task in task(), sets in 1usize..40) {
+            let (walk, shared) = task.walk(sets);
+            let least = task.formats.iter().map(|ty| (ty.block_size() / 32).max(2)).max().unwrap_or(2);
+            prop_assert!(shared as usize <= task.limit || walk.chunk as usize == least);
+            prop_assert_eq!(walk.stride % 16, 0);
+            prop_assert!(shared as usize >= task.vector() + (walk.stages * walk.tiles * walk.stride) as usize);
+            // Pieces end with a block of weights, or with the row.
+            let chunk = walk.chunk as usize;
+            prop_assert!(chunk >= task.groups || task.formats.iter().all(|ty| chunk * 32 % ty.block_size() == 0));
+        }
+
+        #[test]
+        fn a_tile_holds_all_bytes_of_its_rows(task in task()) {
+            for &ty in &task.formats {
+                let bytes = TILE * ty.row_bytes(32 * task.groups);
+                prop_assert!(tile_bytes(ty, task.groups) >= bytes);
+            }
+        }
+
+        #[test]
+        fn what_is_held_is_all_of_a_row(task in task()) {
+            for &ty in &task.formats {
+                let (held, (groups, most)) = (task.held(ty), atom(ty));
+                prop_assert!(held <= most);
+                if held > 0 {
+                    prop_assert!(held * groups * (WARPS / task.tiles) >= task.groups);
+                    let (walk, _) = task.walk(1);
+                    prop_assert_eq!((walk.chunk as usize, walk.stages), (task.groups, 1));
+                }
+            }
+        }
+    }
+}
