@@ -45,6 +45,7 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
     auto fetch = [&](int tile, int without) {
         const int here = min(KEYS, end - tile);
         Type *to = stage_of(tile);
+#pragma unroll 1
         for (int i = threadIdx.x; i < here * ROW; i += THREADS) {
             const int at = i / ROW, n = tile + at;
             if (n == without) continue;
@@ -103,6 +104,7 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
             __syncthreads();
             const Type *k = stage_of(tile), *v = k + KEYS * D;
             // Whole warps, 32 / LANES keys each.
+#pragma unroll 1
             for (int at = at0; at - at0 % (32 / LANES) < here; at += THREADS / LANES) {
                 float key[8], s[HEADS] = {};
                 Kv::get8(k + at * D + 8 * part, key);
@@ -150,6 +152,7 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
                 }
             }
             __syncthreads();
+#pragma unroll 1
             for (int h = warp; h < GROUP; h += WARPS) {
                 float score[KEYS / 32], before = largest[h], most = before;
 #pragma unroll
@@ -161,6 +164,7 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
                 const float less = expf(before - most);
                 float *weights = weights_of(h);
                 if (weights && less != 1.0f) {
+#pragma unroll 1
                     for (int n = begin + lane; n < tile; n += 32) weights[n] *= less;
                 }
                 float e = 0.0f;
@@ -187,6 +191,7 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
                 }
             }
             // Four keys next to each other at a time.
+#pragma unroll 1
             for (int at = 4 * keys_of; at < here; at += 4 * PARTS) {
                 float4 value[4];
 #pragma unroll
@@ -214,6 +219,7 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
 #pragma unroll
         for (int h = 0; h < GROUP; h++) ((float4 *)sums)[(keys_of * GROUP + h) * COLUMNS + column] = sum[h];
         __syncthreads();
+#pragma unroll 1
         for (int i = threadIdx.x; i < GROUP * D; i += THREADS) {
             float s = 0.0f;
 #pragma unroll

@@ -71,7 +71,7 @@ struct Context {
         for (int k = 0; k < EARLY; k++) add(early[k], __shfl_sync(0xffffffffu, factor[k / LANES], k % LANES, LANES));
 #pragma unroll
         for (int each = 0; each < EACH; each++) {
-#pragma unroll 4
+#pragma unroll 8
             for (int k = max(EARLY, each * LANES); k < min(live, (each + 1) * LANES); k++) {
                 add(__ldcg(sums + k * LANES), __shfl_sync(0xffffffffu, factor[each], k % LANES, LANES));
             }
@@ -101,6 +101,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 2) attn_out(const __grid_cons
         if (mine) p.y[row] = tap(p.y_tap, row, a + tap(p.product_tap, row, sums(0, threadIdx.x)));
         if (p.weights_tap && blockIdx.x < p.heads) {
             float *weights = p.weights_tap + (size_t)blockIdx.x * of.keys;
+#pragma unroll 1
             for (int n = threadIdx.x; n < of.keys; n += blockDim.x) {
                 weights[n] = __ldcg(weights + n) * tapped_by[n / of.share];
             }

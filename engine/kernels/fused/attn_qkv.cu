@@ -100,11 +100,14 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 2) attn_qkv(const __grid_cons
     Turn turn;
     const int at = blockIdx.x * TILE * PAIRS; // pair, over the heads of q, then k, then v
     const int head_all = at / (D / 2), pair0 = at % (D / 2);
-    if (head_all < p.heads) {
-        project<Q, Kv, D, PAIRS, HEAD_NORM, HELD_Q>(p, 0, head_all, pair0, shared, turn);
-    } else if (head_all < p.heads + p.kv_heads) {
-        project<K, Kv, D, PAIRS, HEAD_NORM, HELD_K>(p, 1, head_all - p.heads, pair0, shared, turn);
+    const int part = head_all < p.heads ? 0 : head_all < p.heads + p.kv_heads ? 1 : 2;
+    const int head = head_all - (part == 0 ? 0 : part == 1 ? p.heads : p.heads + p.kv_heads);
+    // Parts of one format share its code.
+    if (!same_type<V, Q> && part == 2) {
+        project<V, Kv, D, PAIRS, HEAD_NORM, HELD_V>(p, part, head, pair0, shared, turn);
+    } else if (!same_type<K, Q> && part == 1) {
+        project<K, Kv, D, PAIRS, HEAD_NORM, HELD_K>(p, part, head, pair0, shared, turn);
     } else {
-        project<V, Kv, D, PAIRS, HEAD_NORM, HELD_V>(p, 2, head_all - p.heads - p.kv_heads, pair0, shared, turn);
+        project<Q, Kv, D, PAIRS, HEAD_NORM, HELD_Q>(p, part, head, pair0, shared, turn);
     }
 }

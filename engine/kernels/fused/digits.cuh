@@ -125,6 +125,7 @@ template <typename X, int AT_ONCE, bool SUMS, typename Get>
 __device__ __forceinline__ Vector prepare(u8 *shared, int n, Get get) {
     const Vector x = {shared, (float2 *)(shared + n / 32 * X::GROUP)};
     const int items = n / 4;
+#pragma unroll 1
     for (int i0 = threadIdx.x; i0 - threadIdx.x % 32 < items; i0 += AT_ONCE * blockDim.x) {
         float4 all[AT_ONCE];
 #pragma unroll

@@ -92,6 +92,7 @@ __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage
     constexpr int TEAM = MOST_WARPS / TILES;
     __shared__ float parts[MOST_WARPS * TILE];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = warp / TEAM, member = warp % TEAM;
+#pragma unroll 1
     for (int i = 0; i < TILES; i++) {
         fetch_tile<Format>(rows_of(i), span.all, span.first, span.groups, stage + i * walk.stride);
     }
@@ -100,10 +101,16 @@ __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage
     __syncthreads();
     const int atoms = (span.groups + T::ATOM - 1) / T::ATOM;
     const int begin = atoms * member / TEAM, end = atoms * (member + 1) / TEAM;
+    const u8 *at = stage + tile * walk.stride;
     typename T::Held held[HELD] = {}; // zeros where there are fewer
-#pragma unroll
+    // A rolled loop, through which what is held moves up: unrolled, its code would take
+    // longer to be fetched than to be run.
+#pragma unroll 1
     for (int i = 0; i < HELD; i++) {
-        if (begin + i < end) held[i] = T::hold(stage + tile * walk.stride, span.groups, (begin + i) * T::ATOM, lane);
+#pragma unroll
+        for (int k = 0; k + 1 < HELD; k++) held[k] = held[k + 1];
+        held[HELD - 1] = {};
+        if (begin + i < end) held[HELD - 1] = T::hold(at, span.groups, (begin + i) * T::ATOM, lane);
     }
     turn.wait();
     turn.mark(0);

@@ -59,6 +59,7 @@ struct Norm {
     __device__ __forceinline__ void measure(int n, float eps) {
         float squares = 0.0f;
         first = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 1
         for (int i = threadIdx.x; i < n / 4; i += blockDim.x) {
             const float4 v = x.at(i, blockIdx.x == 0);
             if (i == threadIdx.x) first = v;

@@ -21,19 +21,25 @@ constexpr int MOST_WARPS = 8; // of a block, of which a multiprocessor holds two
 __device__ __forceinline__ int pitch_of(int width) { return width % 16 == 0 ? (width / 16 | 1) * 16 : width; }
 __device__ __forceinline__ int plane_bytes(int width) { return (TILE * pitch_of(width) + 15) / 16 * 16; }
 
-// Bytes from `offset` on of `rows` rows of a plane, all threads together.
+// Bytes from `offset` on of `rows` rows of a plane, all threads together. Loops are left
+// rolled here and elsewhere before a turn: what is fetched of a kernel's code counts too.
 __device__ __forceinline__ void fetch_plane(const u8 *plane, size_t row_bytes, int row0, int rows, size_t offset,
                                             int width, u8 *to) {
     const u8 *from = plane + row0 * row_bytes + offset;
     const int pitch = pitch_of(width), lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     if (width % 16 == 0 && row_bytes % 16 == 0 && offset % 16 == 0) {
+#pragma unroll 1
         for (int row = warp; row < rows; row += warps) {
+#pragma unroll 1
             for (int i = 16 * lane; i < width; i += 16 * 32) copy16(to + row * pitch + i, from + row * row_bytes + i);
         }
     } else if (width == row_bytes) { // whole rows: their tile begins at a multiple of 16
+#pragma unroll 1
         for (int i = 16 * threadIdx.x; i < rows * width; i += 16 * blockDim.x) copy16(to + i, from + i);
     } else {
+#pragma unroll 1
         for (int row = warp; row < rows; row += warps) {
+#pragma unroll 1
             for (int i = 2 * lane; i < width; i += 64) {
                 *(u16 *)(to + row * pitch + i) = *(const u16 *)(from + row * row_bytes + i);
             }
