@@ -3,12 +3,15 @@
 //! concludes.
 
 use super::judge::own_status;
+use super::segment::products;
 use super::{Global, Local, Policy, Side, StageResult, global, residuals, rows};
 use crate::capture::{Capture, Filter, Stored};
 use crate::oracle::Oracle;
+use crate::products::{Evaluated, Work};
 use crate::progress::Progress;
 use anyhow::{Result, ensure};
-use qdiff_engine::model::{Graph, Node, StageId};
+use qdiff_engine::model::{Graph, Node, StageId, WeightSource as _};
+use qdiff_engine::ops::Op;
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -33,6 +36,9 @@ pub struct Measured {
     /// Rows of either that probes passed.
     #[serde(default, skip_serializing_if = "none_passed")]
     passed: [Rows; 2],
+    /// On what it was evaluated, if not as a matter of course on the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) evaluated: Option<Evaluated>,
     /// Checksums of what either gave, and of what that was judged on.
     values: [Option<u32>; 2],
     /// Checksums of the number formats that it was held to be stored and computed in, with those of what it reads.
@@ -70,6 +76,7 @@ impl Measured {
             reference: None,
             global: None,
             passed: Default::default(),
+            evaluated: None,
             values: [None; 2],
             formats: [0; 2],
             seconds: 0.0,
@@ -93,15 +100,24 @@ impl Measured {
 }
 
 /// Judges each of these stages by itself; `reference` holds nothing where there is none.
+///
+/// # Errors
+/// If a GPU that was asked for cannot be used, or gives other values than the CPU.
 pub(super) fn stages(
     oracle: &Oracle<'_>, asked: &[&Node], sides: &[Side<'_>; 2], filter: &Filter, policy: &Policy,
     progress: Progress<'_>,
-) -> Vec<Measured> {
+) -> Result<Vec<Measured>> {
+    oracle.products.begin(policy.oracle, &work(oracle, asked, sides))?;
     let done = AtomicUsize::new(0);
     let [subject, reference] = sides;
     let one = |node: &&Node| {
         let start = Instant::now();
-        let mut locals = residuals(node, oracle, sides, filter, policy).into_iter();
+        let mut locals = residuals(node, oracle, sides, filter, policy);
+        // A device alone convicts nobody.
+        if locals.iter().flatten().any(|local| !local.ok()) && oracle.products.hold(node.id) {
+            locals = residuals(node, oracle, sides, filter, policy);
+        }
+        let mut locals = locals.into_iter();
         let (mut of_subject, of_reference) = (locals.next().flatten(), locals.next().flatten());
         if let Some(local) = &mut of_subject {
             rows::add_other(node, local, reference.capture);
@@ -112,11 +128,25 @@ pub(super) fn stages(
             global: global::compare(node, subject.capture, reference.capture, filter),
             subject: of_subject,
             reference: of_reference,
+            evaluated: oracle.products.evaluated(node.id),
             seconds: start.elapsed().as_secs_f64(),
             ..Measured::nothing(node.id)
         }
     };
-    asked.par_iter().map(one).collect()
+    let measured = asked.par_iter().map(one).collect();
+    oracle.products.trouble()?;
+    Ok(measured)
+}
+
+/// The linear layers among the stages, and the products that they take.
+fn work(oracle: &Oracle<'_>, asked: &[&Node], sides: &[Side<'_>]) -> Vec<Work> {
+    let layers = asked.iter().filter(|node| matches!(node.op, Op::Linear));
+    let of = |node: &&&Node| {
+        let steps = sides.iter().flat_map(|side| &side.capture.steps);
+        let (n, m) = oracle.weights.extent(&node.weights[0].name);
+        Work { stage: node.id, products: steps.map(|step| products(node, step, &oracle.weights)).sum(), weights: n * m }
+    };
+    layers.map(|node| of(&node)).collect()
 }
 
 /// Those of the stages of a part of the work that are asked for, each by itself, with checksums of what it was judged on.
@@ -131,7 +161,7 @@ pub fn measure(
     // What was not read counts as not captured here, so that more is judged than is asked for, and nothing less.
     let mut asked = super::judge::asked(&oracle.graph, filter, &sides);
     asked.retain(|node| own.contains(&node.id));
-    let mut all = stages(oracle, &asked, &sides, filter, policy, progress);
+    let mut all = stages(oracle, &asked, &sides, filter, policy, progress)?;
     let digests = sides.map(|side| Digests::of(&oracle.graph, side.capture));
     all.par_iter_mut().zip(&asked).for_each(|(measured, node)| {
         let passed = |local: &Option<Local>| local.as_ref().map(|l| l.passed.clone()).unwrap_or_default();

@@ -111,7 +111,8 @@ pub(crate) fn products_beyond(node: &Node, than: &Node, oracle: &Oracle<'_>, cap
         .sum()
 }
 
-fn products(node: &Node, step: &Step, weights: &dyn WeightSource) -> usize {
+/// Products that evaluating `node` takes in a step.
+pub(super) fn products(node: &Node, step: &Step, weights: &dyn WeightSource) -> usize {
     let each = match &node.op {
         Op::Linear => weights.extent(&node.weights[0].name).0,
         Op::AttnScores(a) => a.head_dim,
