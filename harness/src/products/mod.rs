@@ -9,6 +9,7 @@ mod device;
 mod held;
 
 use crate::formats::Format;
+use crate::log::{self, Level};
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use device::{As, Device, Weights};
@@ -20,6 +21,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Where the products of linear layers are evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -160,8 +162,13 @@ impl Products {
             OracleChoice::Cuda | OracleChoice::Both => true,
         };
         if wanted && state.device.is_none() {
+            let start = Instant::now();
             match Device::open(room(work)) {
-                Ok(device) => state.device = Some(Arc::new(device)),
+                Ok(device) => {
+                    let took = start.elapsed().as_secs_f64();
+                    log::line(Level::Notable, &format!("the oracle opened {} in {took:.2} s", device.name));
+                    state.device = Some(Arc::new(device));
+                }
                 Err(e) if insisted => return Err(e.context("the oracle on the GPU; --oracle cpu needs none")),
                 Err(e) => state.refused = Some(format!("{e:#}")),
             }
