@@ -14,7 +14,9 @@ use cudarc::nvrtc::{self, Ptx};
 use qdiff_engine::cuda::compile::{Source, cached, target};
 use qdiff_engine::quant::WeightSource;
 use rayon::prelude::*;
+use std::panic::resume_unwind;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 /// Weights that are widened at once: enough to fill a GPU together with other lanes.
 const WIDENED: usize = 4 << 20;
@@ -106,12 +108,17 @@ pub(super) fn present() -> bool {
 }
 
 impl Device {
-    /// Opens the first GPU, which must have `room` bytes free besides what lanes take.
+    /// Opens the first GPU, which must have `room` bytes free besides what lanes take. In a thread of its own: opening leaves
+    /// the context current, and llama.cpp on CUDA, which runs in this one, takes whichever is current for its own.
     ///
     /// # Errors
     /// What is missing, with its remedy.
     pub(super) fn open(room: u64) -> Result<Self> {
         ready()?;
+        thread::scope(|scope| scope.spawn(|| Self::opened(room)).join()).unwrap_or_else(|e| resume_unwind(e))
+    }
+
+    fn opened(room: u64) -> Result<Self> {
         let context = CudaContext::new_non_primary(0, 0).map_err(|e| failed(e, "opening the device"))?;
         let free = context.mem_get_info().map_err(|e| failed(e, "asking for free memory"))?.0 as u64;
         let lanes = lanes() as u64 * LANE;

@@ -3,7 +3,8 @@
 //! A [`Layer`] gives the same quantities on both, from the same weights, but for the order of sums: y = W·x in f64,
 //! `u·√n·Σ|W·x|`, and `√Σ(W·dx)²` ([`qdiff_engine::ops::linear`]). What is made of them is decided elsewhere, and once. The device
 //! shares nothing with the engine's CUDA kernels but the compiler that kernels go through. What it gives is held against the
-//! CPU ([`held`]): of some stages in every run, and of those that turn out wrong, so that no finding is the device's alone.
+//! CPU ([`held`]): rows of some stages in every run, and every row of a stage that turns out wrong, so that no stage is
+//! found wrong by the device alone.
 
 mod device;
 mod held;
@@ -41,51 +42,46 @@ pub enum OracleChoice {
 /// device and cuBLAS take.
 const PAYS: usize = 1 << 32;
 
-/// Of so many layers one is evaluated on the CPU as well, and [`LEAST_HELD`] at least.
+/// Of so many stages one is evaluated on the CPU as well, and [`LEAST_HELD`] at least.
 const HELD: usize = 16;
 const LEAST_HELD: usize = 2;
 
-/// What the layers that are evaluated on the CPU as well are drawn from.
+/// What the stages that are evaluated on the CPU as well are drawn from.
 const SEED: u32 = 0x71d1_ff00;
 
-/// A linear layer that is going to be judged.
+/// A stage that is judged by linear layers: by itself, or by those of the segment that ends in it.
 pub struct Work {
-    /// Its stage.
+    /// The stage.
     pub stage: StageId,
-    /// Products that it takes, of all sides.
+    /// Products that its layers take, of all sides.
     pub products: usize,
-    /// Its weights.
+    /// Weights of the largest of them.
     pub weights: usize,
 }
 
-/// On what a layer was evaluated.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Evaluated {
-    /// On a GPU.
-    Device {
-        /// Its name.
-        name: String,
-        /// Whether it was held against the CPU.
-        held: bool,
-    },
-    /// On the CPU, in part at least, though a GPU was to do it.
-    Cpu {
-        /// Why.
-        because: String,
-    },
+/// On what the linear layers were evaluated that a stage is judged by.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Evaluated {
+    /// The GPU that evaluated them, or a part of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    device: Option<String>,
+    /// Whether the CPU was found to give the same, of some rows at least.
+    held: bool,
+    /// Why the CPU evaluated them, or a part of them, though a GPU was to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    because: Option<String>,
 }
 
-/// On what the layers of a verdict were evaluated.
+/// On what the linear layers of a verdict were evaluated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Evaluators {
     /// The GPUs; none where the CPU evaluated all.
     pub devices: BTreeSet<String>,
-    /// Layers evaluated there.
+    /// Stages whose layers were evaluated there, or a part of them.
     pub on_device: usize,
-    /// Of those, layers of which the CPU was found to give the same.
-    pub held: usize,
-    /// Layers that were to be evaluated there, and were on the CPU.
+    /// Those of which the CPU was found to give the same, of some rows at least.
+    pub held: Vec<StageId>,
+    /// Stages whose layers were to be evaluated there, and were on the CPU, or a part of them.
     pub on_cpu: usize,
     /// Why.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -93,21 +89,15 @@ pub struct Evaluators {
 }
 
 impl Evaluators {
-    /// Of these layers.
-    pub fn of<'a>(all: impl Iterator<Item = &'a Evaluated>) -> Self {
+    /// Of these stages.
+    pub fn of<'a>(all: impl Iterator<Item = (StageId, &'a Evaluated)>) -> Self {
         let mut evaluators = Self::default();
-        for evaluated in all {
-            match evaluated {
-                Evaluated::Device { name, held } => {
-                    evaluators.devices.insert(name.clone());
-                    evaluators.on_device += 1;
-                    evaluators.held += usize::from(*held);
-                }
-                Evaluated::Cpu { because } => {
-                    evaluators.on_cpu += 1;
-                    evaluators.because.insert(because.clone());
-                }
-            }
+        for (stage, Evaluated { device, held, because }) in all {
+            evaluators.on_device += usize::from(device.is_some());
+            evaluators.devices.extend(device.clone());
+            evaluators.held.extend(held.then_some(stage));
+            evaluators.on_cpu += usize::from(because.is_some());
+            evaluators.because.extend(because.clone());
         }
         evaluators
     }
@@ -120,13 +110,16 @@ pub struct Products(Mutex<State>);
 #[derive(Default)]
 struct State {
     choice: Option<OracleChoice>,
-    /// Whether layers are evaluated on it is told by `active`.
+    /// Open as long as it works.
     device: Option<Arc<Device>>,
+    /// Whether layers were to be evaluated on it when judging began.
     active: bool,
     /// Why a GPU that is there is not used.
     refused: Option<String>,
-    /// What is evaluated on the CPU as well.
+    /// Stages of which some rows are evaluated on the CPU as well.
     held: HashSet<StageId>,
+    /// Stages of which all rows are, because they were found wrong.
+    wrong: HashSet<StageId>,
     evaluated: HashMap<StageId, Evaluated>,
     /// What leaves no verdict.
     trouble: Option<String>,
@@ -145,7 +138,7 @@ pub fn ready(choice: OracleChoice) -> Result<()> {
 }
 
 impl Products {
-    /// Begins a verdict of these layers, and opens the GPU if it is to be used.
+    /// Begins a verdict of these stages, and opens the GPU if it is to be used.
     ///
     /// # Errors
     /// If the GPU was asked for and cannot be used.
@@ -179,26 +172,40 @@ impl Products {
             _ => drawn(work),
         };
         if let Some(because) = state.refused.clone().filter(|_| choice == OracleChoice::Auto && pays()) {
-            state.evaluated.extend(work.iter().map(|w| (w.stage, Evaluated::Cpu { because: because.clone() })));
+            let refused = Evaluated { because: Some(because), ..Evaluated::default() };
+            state.evaluated.extend(work.iter().map(|w| (w.stage, refused.clone())));
         }
         Ok(())
     }
 
     /// Whether layers are evaluated on a GPU.
     pub fn on_device(&self) -> bool {
-        self.state().active
+        let state = self.state();
+        state.active && state.device.is_some()
     }
 
-    /// On what the layer was evaluated since [`Self::begin`]; `None` where that is a matter of course.
-    pub fn evaluated(&self, stage: StageId) -> Option<Evaluated> {
-        self.state().evaluated.get(&stage).cloned()
+    /// On what the layers of the stage were evaluated since [`Self::begin`]; `None` where that is a matter of course.
+    pub fn evaluated(&self, judged: StageId) -> Option<Evaluated> {
+        self.state().evaluated.get(&judged).cloned()
     }
 
-    /// Has the layer evaluated on both the next time; false where that says nothing new.
-    pub fn hold(&self, stage: StageId) -> bool {
+    /// Has every row of the stage evaluated on the CPU as well until [`Self::end`]; false where that says nothing new.
+    pub fn hold(&self, judged: StageId) -> bool {
         let mut state = self.state();
-        let alone = matches!(state.evaluated.get(&stage), Some(Evaluated::Device { held: false, .. }));
-        alone && state.held.insert(stage)
+        let on_device = state.evaluated.get(&judged).is_some_and(|evaluated| evaluated.device.is_some());
+        on_device && state.choice != Some(OracleChoice::Both) && state.wrong.insert(judged)
+    }
+
+    /// Ends judging: of stages found wrong some rows are held while causes are looked for.
+    ///
+    /// # Errors
+    /// As [`Self::trouble`].
+    pub fn end(&self) -> Result<()> {
+        let mut state = self.state();
+        let wrong = std::mem::take(&mut state.wrong);
+        state.held.extend(wrong);
+        drop(state);
+        self.trouble()
     }
 
     /// # Errors
@@ -210,45 +217,58 @@ impl Products {
         }
     }
 
-    /// What evaluates the layer of this stage.
-    pub fn layer(&self, stage: StageId) -> Layer<'_> {
-        let state = self.state();
-        let device = state.device.clone().filter(|_| state.active);
-        let rows = match state.choice {
-            Some(OracleChoice::Both) => Some(usize::MAX),
-            _ => state.held.contains(&stage).then_some(held::ROWS),
-        };
-        Layer { products: self, stage, device, rows, there: Vec::new() }
+    /// What evaluates the layers that this stage is judged by.
+    pub fn judging(&self, judged: StageId) -> Judging<'_> {
+        Judging { products: self, judged }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, stage: StageId, evaluated: Evaluated) {
-        let mut state = self.state();
-        let noted = state.evaluated.entry(stage).or_insert_with(|| evaluated.clone());
-        match (&noted, &evaluated) {
-            (Evaluated::Cpu { .. }, _) | (_, Evaluated::Device { held: false, .. }) => {}
-            _ => *noted = evaluated,
-        }
+    fn note(&self, judged: StageId, note: impl FnOnce(&mut Evaluated)) {
+        note(self.state().evaluated.entry(judged).or_default());
     }
 
     /// The device is not used any more.
     fn failed(&self, stage: StageId, error: &anyhow::Error) {
+        let mut state = self.state();
         let because = format!("{error:#}");
-        {
-            let mut state = self.state();
-            state.active = false;
-            match state.choice {
-                Some(OracleChoice::Cuda | OracleChoice::Both) => {
-                    let trouble = format!("the oracle on the GPU: {because} at {stage}; --oracle cpu needs no GPU");
-                    state.trouble.get_or_insert(trouble);
-                }
-                _ => state.refused = Some(because.clone()),
+        state.device = None;
+        match state.choice {
+            Some(OracleChoice::Cuda | OracleChoice::Both) => {
+                let trouble = format!("the oracle on the GPU: {because} at {stage}; --oracle cpu needs no GPU");
+                state.trouble.get_or_insert(trouble);
             }
+            _ => state.refused = Some(because),
         }
-        self.note(stage, Evaluated::Cpu { because });
+    }
+}
+
+/// What evaluates the layers that a stage is judged by.
+#[derive(Clone, Copy)]
+pub struct Judging<'a> {
+    products: &'a Products,
+    judged: StageId,
+}
+
+impl<'a> Judging<'a> {
+    /// What evaluates the layer `stage`.
+    pub fn layer(self, stage: StageId) -> Layer<'a> {
+        let Self { products, judged } = self;
+        let state = products.state();
+        let device = state.device.clone().filter(|_| state.active);
+        // Another layer may have lost it.
+        let because = state.refused.clone().filter(|_| state.active && device.is_none());
+        let rows = match state.choice {
+            Some(OracleChoice::Both) => Some(usize::MAX),
+            _ if state.wrong.contains(&judged) => Some(usize::MAX),
+            _ => state.held.contains(&judged).then_some(held::ROWS),
+        };
+        drop(state);
+        let layer = Layer { products, judged, stage, device, rows, there: Vec::new() };
+        because.into_iter().for_each(|because| layer.on_cpu(because));
+        layer
     }
 }
 
@@ -259,7 +279,7 @@ fn room(work: &[Work]) -> u64 {
     sizes.iter().take(current_num_threads()).map(|weights| 4 * *weights as u64).sum()
 }
 
-/// The layers that are evaluated on the CPU as well: drawn by their names.
+/// The stages of which rows are evaluated on the CPU as well: drawn by their names.
 fn drawn(work: &[Work]) -> HashSet<StageId> {
     let mut all: Vec<(u32, StageId)> =
         work.iter().map(|w| (crc32fast::hash(format!("{SEED} {}", w.stage).as_bytes()), w.stage)).collect();
@@ -274,6 +294,7 @@ pub type Reading = (Format, ActivationFormat, bool);
 /// The products of one layer, whose weights stay on the device as long as this lives.
 pub struct Layer<'a> {
     products: &'a Products,
+    judged: StageId,
     stage: StageId,
     device: Option<Arc<Device>>,
     /// Of so many rows of each batch the CPU must give the same.
@@ -323,22 +344,29 @@ impl Layer<'_> {
     ) -> Option<R> {
         let device = self.device.clone()?;
         if !x.iter().all(|v| v.is_finite()) {
-            let because = "operands are not finite".to_owned();
-            self.products.note(self.stage, Evaluated::Cpu { because });
+            self.on_cpu("operands are not finite".to_owned());
             return None;
         }
         let given = self.weights(&device, context, reading).and_then(|weights| f(&device, weights));
         match given {
             Ok(given) => {
-                self.products.note(self.stage, Evaluated::Device { name: device.name.clone(), held: false });
+                self.products.note(self.judged, |evaluated| evaluated.device = Some(device.name.clone()));
                 Some(given)
             }
             Err(e) => {
                 (self.device, self.there) = (None, Vec::new());
                 self.products.failed(self.stage, &e);
+                self.on_cpu(format!("{e:#}"));
                 None
             }
         }
+    }
+
+    /// Notes why the CPU evaluates it; the first reason stays.
+    fn on_cpu(&self, because: String) {
+        self.products.note(self.judged, |evaluated| {
+            evaluated.because.get_or_insert(because);
+        });
     }
 
     fn weights(&mut self, device: &Device, context: &Context<'_>, reading: Reading) -> Result<&Weights> {
@@ -357,7 +385,7 @@ impl Layer<'_> {
     fn held(&self, differs: impl FnOnce(usize) -> Option<String>) {
         let (Some(rows), Some(device)) = (self.rows, &self.device) else { return };
         match differs(rows) {
-            None => self.products.note(self.stage, Evaluated::Device { name: device.name.clone(), held: true }),
+            None => self.products.note(self.judged, |evaluated| evaluated.held = true),
             Some(what) => {
                 let trouble = format!(
                     "the oracle on the GPU ({}) and the one on the CPU disagree at {}: {what}; nothing is said of this run: \

@@ -16,6 +16,7 @@ impl WeightSource for Matrix {
 }
 
 const STAGE: StageId = StageId { layer: Some(0), name: "a_layer" };
+const OTHER: StageId = StageId { layer: Some(0), name: "what_it_ends_in" };
 
 /// A layer of m outputs, and T rows of n, of any size from 1e-30 to 1e10.
 fn layer() -> impl Strategy<Value = (Matrix, Tensor<f64>)> {
@@ -45,7 +46,7 @@ proptest! {
         let weights = [Weight { name: "w".to_owned(), extent: vec![matrix.0, matrix.1] }];
         let context = Context { tokens: &[], positions: &[], source: &matrix, weights: &weights };
         let products = Products::default();
-        let mut layer = products.layer(STAGE);
+        let mut layer = products.judging(STAGE).layer(STAGE);
         let reading = (Format::F32, ActivationFormat::F32, false);
         let given = layer.with_bound(&x, &context, reading);
         let dx = x.map(|v| v.abs() as f32);
@@ -88,7 +89,7 @@ fn rows_are_held_all_over_a_batch() {
 }
 
 #[test]
-fn of_any_model_some_layers_are_held() {
+fn of_any_model_some_stages_are_held() {
     let work = |count: u16| -> Vec<Work> {
         (0..count).map(|l| Work { stage: StageId::layer(l, "a_layer"), products: 1, weights: 1 }).collect()
     };
@@ -97,36 +98,66 @@ fn of_any_model_some_layers_are_held() {
     }
 }
 
-/// A layer is the device's alone only if all of it was, and the first reason stays.
+fn on(device: Option<&str>, held: bool, because: Option<&str>) -> Evaluated {
+    Evaluated { device: device.map(str::to_owned), held, because: because.map(str::to_owned) }
+}
+
+/// Of each stage it is told what the GPU and what the CPU did, and the first reason stays.
 #[test]
-fn what_evaluated_a_layer_is_told() {
+fn what_evaluated_a_stage_is_told() {
     let products = Products::default();
-    let device = |held| Evaluated::Device { name: "a GPU".to_owned(), held };
-    let cpu = |because: &str| Evaluated::Cpu { because: because.to_owned() };
-    for (noted, told) in [(device(false), device(false)), (device(true), device(true)), (device(false), device(true))] {
-        products.note(STAGE, noted);
-        assert_eq!(products.evaluated(STAGE), Some(told));
+    let layer = products.judging(OTHER).layer(STAGE);
+    assert_eq!(products.evaluated(OTHER), None);
+    layer.on_cpu("first".to_owned());
+    layer.on_cpu("second".to_owned());
+    products.note(OTHER, |evaluated| evaluated.device = Some("a GPU".to_owned()));
+    // Of the stage that is judged, wherever in its segment the layer stands.
+    assert_eq!(products.evaluated(STAGE), None);
+    let both = on(Some("a GPU"), false, Some("first"));
+    assert_eq!(products.evaluated(OTHER), Some(both.clone()));
+    let (device, cpu) = (on(Some("a GPU"), true, None), on(None, false, Some("another")));
+    let told = Evaluators::of([(STAGE, &both), (OTHER, &device), (STAGE, &cpu)].into_iter());
+    assert_eq!((told.on_device, told.held, told.on_cpu), (2, vec![OTHER], 2));
+    assert_eq!(Vec::from_iter(told.because), ["another", "first"]);
+}
+
+/// What the device found wrong is evaluated once more, and every row of it on the CPU, whether rows of it were before.
+#[test]
+fn what_turns_out_wrong_is_held_in_every_row() {
+    for (held, chosen, again) in
+        [(false, OracleChoice::Cuda, true), (true, OracleChoice::Auto, true), (false, OracleChoice::Both, false)]
+    {
+        let products = Products::default();
+        products.state().choice = Some(chosen);
+        assert!(!products.hold(STAGE), "of what the CPU evaluated");
+        products.state().held.extend(held.then_some(STAGE));
+        products.note(STAGE, |evaluated| *evaluated = on(Some("a GPU"), held, Some("a part on the CPU")));
+        assert_eq!(products.hold(STAGE), again);
+        assert!(!products.hold(STAGE), "once is enough");
+        let rows = |stage| products.judging(stage).layer(STAGE).rows;
+        assert_eq!(rows(STAGE), Some(usize::MAX));
+        assert_eq!(rows(OTHER), (chosen == OracleChoice::Both).then_some(usize::MAX));
+        products.end().unwrap();
+        assert_eq!(rows(STAGE), Some(if again { held::ROWS } else { usize::MAX }));
     }
-    for noted in [cpu("first"), device(true), cpu("second")] {
-        products.note(STAGE, noted);
-        assert_eq!(products.evaluated(STAGE), Some(cpu("first")));
-    }
-    let all = [device(true), device(false), cpu("first")];
-    let told = Evaluators::of(all.iter());
-    assert_eq!((told.on_device, told.held, told.on_cpu), (2, 1, 1));
 }
 
 /// Where a GPU was asked for, its failure leaves no verdict; where it was chosen, the CPU goes on and it is told.
 #[test]
 fn a_device_that_fails_is_told() {
-    let error = anyhow::anyhow!("CUDA: CUDA_ERROR_OUT_OF_MEMORY in taking device memory for weights");
+    let because = "CUDA: CUDA_ERROR_OUT_OF_MEMORY in taking device memory for weights";
+    let error = anyhow::anyhow!(because);
     for (choice, goes_on) in [(OracleChoice::Auto, true), (OracleChoice::Cuda, false), (OracleChoice::Both, false)] {
         let products = Products::default();
         products.state().choice = Some(choice);
+        products.state().active = true;
         products.failed(STAGE, &error);
-        assert_eq!(products.trouble().is_ok(), goes_on);
+        assert_eq!((products.trouble().is_ok(), products.end().is_ok()), (goes_on, goes_on));
         assert!(!products.on_device());
-        assert_eq!(products.evaluated(STAGE), Some(Evaluated::Cpu { because: format!("{error:#}") }));
+        // Stages that are judged after it as well.
+        let layer = products.judging(OTHER).layer(OTHER);
+        assert!(layer.device.is_none());
+        assert_eq!(products.evaluated(OTHER), goes_on.then(|| on(None, false, Some(because))));
     }
 }
 

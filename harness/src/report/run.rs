@@ -308,12 +308,15 @@ fn oracle(evaluators: &Evaluators) -> Option<String> {
     let Evaluators { devices, on_device, held, on_cpu, because } = evaluators;
     let list = |words: &BTreeSet<String>| words.iter().cloned().collect::<Vec<_>>().join(", ");
     let on_device = (*on_device > 0).then(|| {
-        let devices = list(devices);
-        let layers = counted(*on_device, "linear layer");
-        format!("{layers} evaluated on {devices}, rows of {held} of them on the CPU too, with the same result but for rounding")
+        let (stages, devices, held) = (counted(*on_device, "stage"), list(devices), held.len());
+        format!(
+            "linear layers of {stages} evaluated on {devices}; rows of {held} of them on the CPU too, with the same result \
+             but for rounding"
+        )
     });
-    let on_cpu =
-        (*on_cpu > 0).then(|| format!("{} on the CPU instead: {}", counted(*on_cpu, "linear layer"), list(because)));
+    let on_cpu = (*on_cpu > 0).then(|| {
+        format!("linear layers of {}, or a part of them, on the CPU: {}", counted(*on_cpu, "stage"), list(because))
+    });
     let both: Vec<String> = on_device.into_iter().chain(on_cpu).collect();
     (!both.is_empty()).then(|| both.join("; "))
 }

@@ -1,13 +1,16 @@
 //! A run as a command line, so that a report says how to repeat it.
 
-use super::request::TokensRequest;
+use super::request::{TokensRequest, ToleranceRequest};
 use super::run::RunRequest;
 use super::sides::SidesRequest;
 use crate::arithmetic::Number;
+use crate::products::OracleChoice;
 use crate::prompts::Template;
 use crate::runners::{LLAMA, Source};
 use crate::shown::unseen;
+use crate::verdict::CheckMode;
 use clap::ValueEnum as _;
+use clap::builder::PossibleValue;
 use qdiff_engine::cuda::Gemm;
 use std::fmt::Display;
 
@@ -15,12 +18,14 @@ use std::fmt::Display;
 pub(super) fn command(args: &RunRequest, given: &str) -> String {
     let SidesRequest { tokens: TokensRequest { prompt, decode }, capture, subject, reference, map, faults, .. } =
         &args.sides;
+    let ToleranceRequest { tolerance, check, oracle, .. } = &args.tolerance;
     let recorded = [subject, reference].iter().any(|s| matches!(s, Source::Recorded(_)));
     // Then the capture names the tokens.
     let unnamed = recorded && !prompt.typed;
     let ids: Vec<String> = prompt.tokens.iter().map(ToString::to_string).collect();
-    let kv = capture.kv_type.filter(|kv| *kv != Number::F32).and_then(|kv| kv.to_possible_value());
+    let kv = capture.kv_type.filter(|kv| *kv != Number::F32 && !recorded);
     let option = |name: &str, value: &dyn Display| format!("{name} {}", quote(&value.to_string()));
+    let one_of = |name: &str, value: Option<PossibleValue>| value.map(|value| option(name, &value.get_name()));
     let words = [
         model(args).map(|m| option("-m", &m)),
         (!unnamed && ids.is_empty()).then(|| option("--prompt", &given)),
@@ -31,16 +36,18 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
         (prompt.template != Template::Bare).then(|| "--template model".to_owned()),
         (*decode != 8 && !recorded).then(|| option("-n", decode)),
         (capture.ubatch != 512 && !recorded).then(|| option("--ubatch", &capture.ubatch)),
-        kv.filter(|_| !recorded).map(|kv| option("--kv-type", &kv.get_name())),
+        kv.and_then(|kv| one_of("--kv-type", kv.to_possible_value())),
         (capture.runner.gemm.gemm != Gemm::Own && !recorded).then(|| "--gemm cublas".to_owned()),
         (*subject != Source::Auto).then(|| option("--subject", subject)),
         (*reference != Source::Live(&LLAMA)).then(|| option("--reference", reference)),
         map.map.as_ref().map(|path| option("--map", &path.display())),
         (!args.taps.is_empty()).then(|| option("--taps", &args.taps.join(","))),
         (args.repeat > 1).then(|| option("--repeat", &args.repeat)),
+        one_of("--check", check.to_possible_value()).filter(|_| *check != CheckMode::default()),
+        one_of("--oracle", oracle.to_possible_value()).filter(|_| *oracle != OracleChoice::default()),
     ];
     let injected = faults.inject.iter().map(|i| option("--inject", i));
-    let allowed = args.tolerance.tolerance.iter().map(|t| option("--tolerance", t));
+    let allowed = tolerance.iter().map(|t| option("--tolerance", t));
     let words = words.into_iter().flatten().chain(injected).chain(allowed);
     ["qdiff run".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }

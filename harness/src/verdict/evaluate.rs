@@ -51,7 +51,7 @@ fn exactly(
     let (graph, source): (_, &dyn WeightSource) = (&oracle.graph, &oracle.weights);
     let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source, fault: fault.as_ref() });
     let weights = faulty.as_ref().map_or(source, |m| m);
-    let stage = Stage { node, graph, weights, products: &oracle.products };
+    let stage = Stage { node, graph, weights, products: oracle.products.judging(node.id) };
     let plans: Vec<Plan> = sides.iter().map(|side| segment::plan(node, graph, side.capture)).collect();
     let captured = |index: usize| {
         let side = sides[index];
@@ -83,7 +83,7 @@ pub(super) fn probed(
             Source { index, side, steps, computed: None, resumes: false, filter: Some(filter), passed: None }
         })
         .collect();
-    let stage = Stage { node, graph, weights: &oracle.weights, products: &oracle.products };
+    let stage = Stage { node, graph, weights: &oracle.weights, products: oracle.products.judging(node.id) };
     probe::passed(stage, &sources, mode)
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn outputs(
     let steps = (0..side.capture.steps.len()).collect();
     let source = Source { index: 0, side, steps, computed: None, resumes: false, filter: Some(filter), passed: None };
     let mut all: Expected = side.capture.steps.iter().map(|_| None).collect();
-    let stage = Stage { node, graph, weights: &some, products: &oracle.products };
+    let stage = Stage { node, graph, weights: &some, products: oracle.products.judging(node.id) };
     // Nothing breaks it off.
     let _ = apply(stage, &[source], &mut State::new(), &mut |block| {
         put(node, block, &mut all);

@@ -302,7 +302,8 @@ impl<'a> Inside<'a> {
         let source = faulty.as_ref().map_or(source, |m| m);
         let some = some.map(|outputs| SomeOutputs { source, outputs: outputs.clone() });
         let weights = some.as_ref().map_or(source, |s| s);
-        let stage = Stage { node, graph: &self.oracle.graph, weights, products: &self.oracle.products };
+        let stage =
+            Stage { node, graph: &self.oracle.graph, weights, products: self.oracle.products.judging(self.node.id) };
         let side = Side { capture, arithmetic: self.arithmetic };
         let source = Source {
             index: 0,

@@ -161,7 +161,7 @@ pub fn judge(
     let sides = [subject, reference.unwrap_or(Side { capture: &nobody, arithmetic: subject.arithmetic })];
     let asked = asked(&oracle.graph, filter, if alone { &sides[..1] } else { &sides });
     let measured = measured::stages(oracle, &asked, &sides, filter, policy, progress)?;
-    let evaluators = Evaluators::of(measured.iter().filter_map(|m| m.evaluated.as_ref()));
+    let evaluators = Evaluators::of(measured.iter().filter_map(Measured::evaluated));
     let stages = measured::own(&oracle.graph, &asked, measured, alone);
     let verdict = conclude(oracle, &asked, sides, (filter, policy), (stages, alone), &HashSet::new())?;
     // What follows of the stages evaluates some again.
@@ -182,7 +182,7 @@ pub fn put_together(
     let asked = asked(&oracle.graph, filter, &sides);
     let stages = measured::results(&oracle.graph, &asked, &sides, measured)?;
     let there: HashSet<StageId> = measured.iter().map(|m| m.stage).collect();
-    let evaluators = Evaluators::of(measured.iter().filter_map(|m| m.evaluated.as_ref()));
+    let evaluators = Evaluators::of(measured.iter().filter_map(Measured::evaluated));
     let absent = asked.iter().map(|node| node.id).filter(|id| !there.contains(id)).collect();
     let verdict = conclude(oracle, &asked, sides, (filter, policy), (stages, false), &absent)?;
     Ok(Verdict { evaluators, ..verdict })

@@ -3,15 +3,14 @@
 //! concludes.
 
 use super::judge::own_status;
-use super::segment::products;
+use super::segment::work;
 use super::{Global, Local, Policy, Side, StageResult, global, residuals, rows};
 use crate::capture::{Capture, Filter, Stored};
 use crate::oracle::Oracle;
-use crate::products::{Evaluated, Work};
+use crate::products::Evaluated;
 use crate::progress::Progress;
 use anyhow::{Result, ensure};
-use qdiff_engine::model::{Graph, Node, StageId, WeightSource as _};
-use qdiff_engine::ops::Op;
+use qdiff_engine::model::{Graph, Node, StageId};
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -36,9 +35,9 @@ pub struct Measured {
     /// Rows of either that probes passed.
     #[serde(default, skip_serializing_if = "none_passed")]
     passed: [Rows; 2],
-    /// On what it was evaluated, if not as a matter of course on the CPU.
+    /// On what its linear layers were evaluated, if not as a matter of course on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) evaluated: Option<Evaluated>,
+    evaluated: Option<Evaluated>,
     /// Checksums of what either gave, and of what that was judged on.
     values: [Option<u32>; 2],
     /// Checksums of the number formats that it was held to be stored and computed in, with those of what it reads.
@@ -66,6 +65,11 @@ impl Measured {
     /// Whether it holds what no judging gives: rows beyond what is allowed, of which none is.
     pub fn contradicts_itself(&self) -> bool {
         self.subject.iter().chain(&self.reference).any(|l| l.ok() && (l.bad_rows > 0 || l.first_bad.is_some()))
+    }
+
+    /// On what the linear layers were evaluated that it was judged by.
+    pub(super) fn evaluated(&self) -> Option<(StageId, &Evaluated)> {
+        Some((self.stage, self.evaluated.as_ref()?))
     }
 
     /// Of a stage that was not judged.
@@ -107,13 +111,18 @@ pub(super) fn stages(
     oracle: &Oracle<'_>, asked: &[&Node], sides: &[Side<'_>; 2], filter: &Filter, policy: &Policy,
     progress: Progress<'_>,
 ) -> Result<Vec<Measured>> {
-    oracle.products.begin(policy.oracle, &work(oracle, asked, sides))?;
+    let work: Vec<_> = asked.iter().filter_map(|node| work(node, oracle, sides)).collect();
+    oracle.products.begin(policy.oracle, &work)?;
     let done = AtomicUsize::new(0);
     let [subject, reference] = sides;
     let one = |node: &&Node| {
         let start = Instant::now();
+        // Then there is no verdict, and nobody waits for the rest.
+        if oracle.products.trouble().is_err() {
+            return Measured::nothing(node.id);
+        }
         let mut locals = residuals(node, oracle, sides, filter, policy);
-        // A device alone convicts nobody.
+        // A device alone convicts nobody: where it differs from the CPU, that is the error.
         if locals.iter().flatten().any(|local| !local.ok()) && oracle.products.hold(node.id) {
             locals = residuals(node, oracle, sides, filter, policy);
         }
@@ -134,19 +143,8 @@ pub(super) fn stages(
         }
     };
     let measured = asked.par_iter().map(one).collect();
-    oracle.products.trouble()?;
+    oracle.products.end()?;
     Ok(measured)
-}
-
-/// The linear layers among the stages, and the products that they take.
-fn work(oracle: &Oracle<'_>, asked: &[&Node], sides: &[Side<'_>]) -> Vec<Work> {
-    let layers = asked.iter().filter(|node| matches!(node.op, Op::Linear));
-    let of = |node: &&&Node| {
-        let steps = sides.iter().flat_map(|side| &side.capture.steps);
-        let (n, m) = oracle.weights.extent(&node.weights[0].name);
-        Work { stage: node.id, products: steps.map(|step| products(node, step, &oracle.weights)).sum(), weights: n * m }
-    };
-    layers.map(|node| of(&node)).collect()
 }
 
 /// Those of the stages of a part of the work that are asked for, each by itself, with checksums of what it was judged on.

@@ -18,6 +18,7 @@ use super::operands::{Computed, Side, Sink, Source, Stage, widen};
 use crate::capture::{Capture, Step};
 use crate::formats::Format;
 use crate::oracle::Oracle;
+use crate::products::Work;
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource};
 use qdiff_engine::ops::Op;
 use schemars::JsonSchema;
@@ -111,8 +112,28 @@ pub(crate) fn products_beyond(node: &Node, than: &Node, oracle: &Oracle<'_>, cap
         .sum()
 }
 
+/// What the linear layers take that `node` is judged by on these sides; `None` where there are none.
+pub(super) fn work(node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>]) -> Option<Work> {
+    let mut work = Work { stage: node.id, products: 0, weights: 0 };
+    for Side { capture, .. } in sides {
+        let mut plan = plan(node, &oracle.graph, capture);
+        let own = capture.steps.iter().map(|step| step.stages.contains_key(&node.id)).collect();
+        plan.insert(oracle.graph.index(node.id)?, own);
+        for (index, wanted) in plan {
+            let node = &oracle.graph.nodes[index];
+            let steps = capture.steps.iter().zip(wanted).filter(|(_, wanted)| *wanted);
+            if let (Op::Linear, Some(weight)) = (&node.op, node.weights.first()) {
+                let (n, m) = oracle.weights.extent(&weight.name);
+                work.products += steps.map(|(step, _)| products(node, step, &oracle.weights)).sum::<usize>();
+                work.weights = work.weights.max(n * m);
+            }
+        }
+    }
+    (work.products > 0).then_some(work)
+}
+
 /// Products that evaluating `node` takes in a step.
-pub(super) fn products(node: &Node, step: &Step, weights: &dyn WeightSource) -> usize {
+fn products(node: &Node, step: &Step, weights: &dyn WeightSource) -> usize {
     let each = match &node.op {
         Op::Linear => weights.extent(&node.weights[0].name).0,
         Op::AttnScores(a) => a.head_dim,
