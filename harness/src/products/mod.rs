@@ -162,7 +162,7 @@ impl Products {
                     log::line(Level::Notable, &format!("the oracle opened {} in {took:.2} s", device.name));
                     state.device = Some(Arc::new(device));
                 }
-                Err(e) if insisted => return Err(e.context("the oracle on the GPU; --oracle cpu needs none")),
+                Err(e) if insisted => return Err(e.context("the oracle on the GPU (--oracle cpu needs none)")),
                 Err(e) => state.refused = Some(format!("{e:#}")),
             }
         }
