@@ -1,9 +1,10 @@
 use super::held::{errors, rows_of, spread, values};
 use super::*;
+use crate::formats::Format;
 use proptest::prelude::*;
 use qdiff_engine::cuda::compile::cached;
-use qdiff_engine::ops::Weight;
-use qdiff_engine::quant::{GgmlType, Stored, WeightSource};
+use qdiff_engine::ops::{Context, Tensor, Weight, linear};
+use qdiff_engine::quant::{ActivationFormat, GgmlType, Stored, WeightSource};
 
 /// Weights in f32.
 #[derive(Debug)]
@@ -88,13 +89,20 @@ fn rows_are_held_all_over_a_batch() {
     assert_eq!(rows_of(&x, &[0, 2]).data, [0, 1, 4, 5]);
 }
 
+/// One of every size among them: what is wrong with a large one alone does not show in others.
 #[test]
 fn of_any_model_some_stages_are_held() {
-    let work = |count: u16| -> Vec<Work> {
-        (0..count).map(|l| Work { stage: StageId::layer(l, "a_layer"), products: 1, weights: 1 }).collect()
+    let work = |count: u16, weights: fn(u16) -> usize| -> Vec<Work> {
+        (0..count).map(|l| Work { stage: StageId::layer(l, "a_layer"), products: 1, weights: weights(l) }).collect()
     };
     for (layers, held) in [(0, 0), (1, 1), (3, 2), (64, 4), (160, 10)] {
-        assert_eq!(drawn(&work(layers)).len(), held, "of {layers}");
+        assert_eq!(drawn(&work(layers, |_| 1)).len(), held, "of {layers}");
+    }
+    for odd in 0..64 {
+        let mut all = work(64, |_| 1);
+        all[odd].weights = 2;
+        let held = drawn(&all);
+        assert!(held.contains(&all[odd].stage) && (4..=5).contains(&held.len()), "{odd}: {held:?}");
     }
 }
 
