@@ -3,7 +3,7 @@
 //! A [`Layer`] gives the same quantities on both, from the same weights, but for the order of sums: y = W·x in f64,
 //! `u·√n·Σ|W·x|`, and `√Σ(W·dx)²` ([`qdiff_engine::ops::linear`]). What is made of them is decided elsewhere, and once. The device
 //! shares nothing with the engine's CUDA kernels but the compiler that kernels go through. What it gives is held against the
-//! CPU ([`held`]): rows of some stages in every run, and every row of a stage that turns out wrong, so that no stage is
+//! CPU (`held.rs`): rows of some stages in every run, and every row of a stage that turns out wrong, so that no stage is
 //! found wrong by the device alone.
 
 mod device;
