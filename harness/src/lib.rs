@@ -30,6 +30,7 @@ pub mod nonce;
 pub mod number;
 pub mod oracle;
 pub mod pair;
+pub mod products;
 pub mod progress;
 pub mod prompts;
 pub mod report;

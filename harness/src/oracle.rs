@@ -2,6 +2,7 @@
 
 use crate::llama::Model;
 use crate::llama::gguf::GgmlWeights;
+use crate::products::Products;
 use anyhow::{Context as _, Result, bail};
 use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::{self, Graph, Metadata, Weight, same_extent};
@@ -12,6 +13,8 @@ pub struct Oracle<'a> {
     pub graph: Graph,
     /// Weights, by ggml's `to_float`.
     pub weights: GgmlWeights<'a>,
+    /// What evaluates products with them.
+    pub products: Products,
 }
 
 struct Described<'a> {
@@ -49,6 +52,6 @@ impl<'a> Oracle<'a> {
                 bail!("tensor `{name}`: ggml reads shape {found:?}, its metadata say {extent:?}");
             }
         }
-        Ok(Self { graph, weights })
+        Ok(Self { graph, weights, products: Products::default() })
     }
 }

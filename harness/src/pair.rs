@@ -326,6 +326,7 @@ impl<'a> Pair<'a> {
             _ => judge(&self.oracle, side, other, rules.0, rules.1, self.progress)?,
         };
         let diagnosis = explain(&self.oracle, &side, verdict, rules, budget, self.progress);
+        self.oracle.products.trouble()?;
         subject.capture.store.trouble()?;
         Ok(diagnosis)
     }

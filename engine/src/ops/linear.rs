@@ -49,9 +49,9 @@ pub fn propagate_error(dx: &Tensor<f32>, c: &Context<'_>) -> Vec<f32> {
     let mut squares = dx.clone();
     let mut largest = Vec::with_capacity(dx.rows());
     for row in squares.data.chunks_mut(n.max(1)) {
-        // In units of the row's largest, so that no square is lost in f32.
-        let unit = row.iter().fold(0f32, |m, d| m.max(*d));
-        row.iter_mut().for_each(|d| *d = if unit > 0.0 { (*d / unit).powi(2) } else { 0.0 });
+        // In units of the row's largest, so that no square is lost in f32. A row without one is zeros and NaN.
+        let unit = row.iter().fold(0f32, |m, d| m.max(d.abs()));
+        row.iter_mut().filter(|_| unit > 0.0).for_each(|d| *d = (*d / unit).powi(2));
         largest.push(unit);
     }
     let by_output = products(&columns(&squares), c, |rows, columns, out| {
@@ -133,6 +133,19 @@ mod tests {
     use crate::ops::testing::Matrix;
     use proptest::prelude::*;
 
+    /// What is not a number is no error of zero.
+    #[test]
+    fn an_unknown_error_stays_unknown() {
+        let w = Matrix(2, 1, vec![1.0, 1.0]);
+        let weights = [w.weight()];
+        let c = Context { tokens: &[], positions: &[], source: &w, weights: &weights };
+        let of = |dx: [f32; 2]| propagate_error(&Tensor { shape: vec![1, 2], data: dx.to_vec() }, &c)[0];
+        assert_eq!((of([0.0, 0.0]), of([-3.0, -4.0])), (0.0, 5.0));
+        for dx in [[f32::NAN, f32::NAN], [f32::NAN, 0.0], [f32::NAN, -1.0], [f32::NEG_INFINITY, 1.0]] {
+            assert!(!of(dx).is_finite(), "{dx:?}");
+        }
+    }
+
     proptest! {
         /// The definition, for any shape; and the bound holds for the f32 evaluation.
         #[test]
@@ -153,6 +166,16 @@ mod tests {
             let f = forward(&x.narrow(), &c);
             for ((f, y), b) in f.data.iter().zip(&y.data).zip(&bound) {
                 prop_assert!((f64::from(*f) - y).abs() <= 4.0 * f64::from(*b));
+            }
+            // An error says how far, and not to which side.
+            let dx = Tensor { shape: vec![tokens, n], data: x.data.iter().map(|v| v.abs() as f32).collect() };
+            let either = dx.map(|d| if seed % 3 == 0 { -d } else { d });
+            let carried = propagate_error(&dx, &c);
+            prop_assert_eq!(&propagate_error(&either, &c), &carried);
+            let squares = |o: usize, t: usize| (0..n).map(|i| (f64::from(w.2[o * n + i]) * x.row(t)[i]).powi(2)).sum::<f64>();
+            for (at, error) in carried.iter().enumerate() {
+                let exact = squares(at % m, at / m).sqrt();
+                prop_assert!((f64::from(*error) - exact).abs() <= 1e-5 * exact);
             }
         }
     }

@@ -9,11 +9,13 @@ use crate::diagnose::{EXPORTER, Finding};
 use crate::formats::Format;
 use crate::metrics::largest;
 use crate::number::{counted, number, percent};
+use crate::products::Evaluators;
 use crate::tokens::TokensCheck;
 use crate::verdict::{Element, Gap, Local, StageResult, Status, Unjudged};
 use crate::weights::{Mismatch, WeightCheck};
 use serde::Serialize;
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// Findings listed; what follows is counted.
 const FINDINGS: usize = 20;
@@ -287,6 +289,7 @@ fn facts(report: &Report) -> Vec<Line> {
     facts.extend(origin::injected(&report.subject.injected, &run.inert));
     facts.extend(run.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
     facts.push(("coverage", coverage(report)));
+    facts.extend(oracle(&report.diagnosis.verdict.evaluators).map(|text| ("oracle", text)));
     if let Some(memory) = report.memory.filter(|memory| memory.peak > memory.allowed) {
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
         let text = format!("{} MiB were taken, more than the {} MiB allowed", mib(memory.peak), memory.allowed >> 20);
@@ -298,6 +301,24 @@ fn facts(report: &Report) -> Vec<Line> {
         facts.push(("untested", text));
     }
     facts
+}
+
+/// On what linear layers were evaluated, where a GPU had a part in it or was to have one.
+fn oracle(evaluators: &Evaluators) -> Option<String> {
+    let Evaluators { devices, on_device, held, on_cpu, because } = evaluators;
+    let list = |words: &BTreeSet<String>| words.iter().cloned().collect::<Vec<_>>().join(", ");
+    let on_device = (*on_device > 0).then(|| {
+        let (stages, devices, held) = (counted(*on_device, "stage"), list(devices), held.len());
+        format!(
+            "linear layers of {stages} evaluated on {devices}; rows of {held} of them on the CPU too, with the same result \
+             but for rounding"
+        )
+    });
+    let on_cpu = (*on_cpu > 0).then(|| {
+        format!("linear layers of {}, or a part of them, on the CPU: {}", counted(*on_cpu, "stage"), list(because))
+    });
+    let both: Vec<String> = on_device.into_iter().chain(on_cpu).collect();
+    (!both.is_empty()).then(|| both.join("; "))
 }
 
 fn coverage(report: &Report) -> String {

@@ -203,7 +203,12 @@ pub fn merge(parts: Vec<(&Path, Part)>, console: Console<'_>) -> Result<Merged> 
             layers: asked.layers,
             positions: PositionsRequest { positions: asked.positions },
         },
-        tolerance: ToleranceRequest { tolerance: asked.tolerance, check: asked.check, from: asked.tolerance_from },
+        tolerance: ToleranceRequest {
+            tolerance: asked.tolerance,
+            check: asked.check,
+            from: asked.tolerance_from,
+            ..ToleranceRequest::default()
+        },
         why: WhyRequest { why_budget: asked.why_budget },
         threads: ThreadsRequest::default(),
         memory: MemoryRequest::default(),

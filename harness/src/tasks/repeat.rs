@@ -1,26 +1,33 @@
 //! A run as a command line, so that a report says how to repeat it.
 
-use super::request::TokensRequest;
+use super::request::{TokensRequest, ToleranceRequest};
 use super::run::RunRequest;
 use super::sides::SidesRequest;
 use crate::arithmetic::Number;
+use crate::diagnose::BUDGET;
+use crate::pair::TIMEOUT;
+use crate::products::OracleChoice;
 use crate::prompts::Template;
 use crate::runners::{LLAMA, Source};
 use crate::shown::unseen;
+use crate::verdict::CheckMode;
 use clap::ValueEnum as _;
+use clap::builder::PossibleValue;
 use qdiff_engine::cuda::Gemm;
 use std::fmt::Display;
 
 /// The command that repeats the run of the prompt `given`.
 pub(super) fn command(args: &RunRequest, given: &str) -> String {
-    let SidesRequest { tokens: TokensRequest { prompt, decode }, capture, subject, reference, map, faults, .. } =
+    let SidesRequest { tokens: TokensRequest { prompt, decode }, subject, map, reference, faults, capture, why } =
         &args.sides;
+    let ToleranceRequest { tolerance, check, oracle, .. } = &args.tolerance;
     let recorded = [subject, reference].iter().any(|s| matches!(s, Source::Recorded(_)));
     // Then the capture names the tokens.
     let unnamed = recorded && !prompt.typed;
     let ids: Vec<String> = prompt.tokens.iter().map(ToString::to_string).collect();
-    let kv = capture.kv_type.filter(|kv| *kv != Number::F32).and_then(|kv| kv.to_possible_value());
+    let kv = capture.kv_type.filter(|kv| *kv != Number::F32 && !recorded);
     let option = |name: &str, value: &dyn Display| format!("{name} {}", quote(&value.to_string()));
+    let one_of = |name: &str, value: Option<PossibleValue>| value.map(|value| option(name, &value.get_name()));
     let words = [
         model(args).map(|m| option("-m", &m)),
         (!unnamed && ids.is_empty()).then(|| option("--prompt", &given)),
@@ -31,16 +38,21 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
         (prompt.template != Template::Bare).then(|| "--template model".to_owned()),
         (*decode != 8 && !recorded).then(|| option("-n", decode)),
         (capture.ubatch != 512 && !recorded).then(|| option("--ubatch", &capture.ubatch)),
-        kv.filter(|_| !recorded).map(|kv| option("--kv-type", &kv.get_name())),
+        kv.and_then(|kv| one_of("--kv-type", kv.to_possible_value())),
         (capture.runner.gemm.gemm != Gemm::Own && !recorded).then(|| "--gemm cublas".to_owned()),
         (*subject != Source::Auto).then(|| option("--subject", subject)),
         (*reference != Source::Live(&LLAMA)).then(|| option("--reference", reference)),
         map.map.as_ref().map(|path| option("--map", &path.display())),
         (!args.taps.is_empty()).then(|| option("--taps", &args.taps.join(","))),
         (args.repeat > 1).then(|| option("--repeat", &args.repeat)),
+        (capture.runner.timeout != TIMEOUT.as_secs() && !recorded)
+            .then(|| option("--timeout", &capture.runner.timeout)),
+        (why.why_budget != BUDGET.as_secs_f64()).then(|| option("--why-budget", &why.why_budget)),
+        one_of("--check", check.to_possible_value()).filter(|_| *check != CheckMode::default()),
+        one_of("--oracle", oracle.to_possible_value()).filter(|_| *oracle != OracleChoice::default()),
     ];
     let injected = faults.inject.iter().map(|i| option("--inject", i));
-    let allowed = args.tolerance.tolerance.iter().map(|t| option("--tolerance", t));
+    let allowed = tolerance.iter().map(|t| option("--tolerance", t));
     let words = words.into_iter().flatten().chain(injected).chain(allowed);
     ["qdiff run".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
@@ -76,4 +88,49 @@ pub(super) fn filters(args: &RunRequest) -> String {
     words.extend(args.filter.layers.iter().map(|l| format!("--layers {}", quote(l))));
     words.extend(args.filter.positions.positions.iter().map(|p| format!("--positions {}", quote(p))));
     words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory as _, Parser};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        request: RunRequest,
+    }
+
+    /// Options that change what a run finds.
+    const REPEATED: [&str; 22] = [
+        "-m other.gguf", "--prompt code", "--tokens 1,2", "--length 5", "--raw", "--system 'be brief'",
+        "--template model", "-n 3", "--ubatch 4", "--kv-type f16", "--gemm cublas", "--subject cpu",
+        "--reference none", "--map names.map", "--taps logits", "--repeat 2", "--timeout 7", "--why-budget 90",
+        "--check probe", "--oracle cuda", "--inject rope-base@L01", "--tolerance logits=0.5",
+    ];
+
+    /// Others: filters, which stand beside the command; what a run may take of the machine; the prompts, of which it is one.
+    const LEFT_OUT: [&str; 9] =
+        ["stages", "layers", "positions", "threads", "memory", "tmp", "prompts", "shard", "json_dir"];
+
+    #[test]
+    fn a_command_asks_for_the_same_again() {
+        let options = Line::command();
+        let mut seen: Vec<String> = LEFT_OUT.map(str::to_owned).into();
+        for option in REPEATED {
+            let (name, value) = option.split_once(' ').map_or((option, None), |(name, value)| (name, Some(value)));
+            let words = ["run", name].into_iter().chain(value.map(|value| value.trim_matches('\'')));
+            let line = Line::try_parse_from(words).unwrap_or_else(|e| panic!("{option}: {e}"));
+            let told = command(&line.request, "code");
+            assert!(format!("{told} ").contains(&format!(" {option} ")), "{option}: {told}");
+            let named = options.get_arguments().find(|arg| {
+                name == format!("--{}", arg.get_long().unwrap_or_default())
+                    || name == format!("-{}", arg.get_short().unwrap_or_default())
+            });
+            seen.extend(named.map(|arg| arg.get_id().to_string()));
+        }
+        for arg in options.get_arguments() {
+            assert!(seen.contains(&arg.get_id().to_string()), "{arg} is neither repeated nor left out on purpose");
+        }
+    }
 }

@@ -6,6 +6,7 @@ use crate::capture::{Filter, Store};
 use crate::loaded::LoadedModel;
 use crate::memory::Size;
 use crate::pair::{Settings, TIMEOUT};
+use crate::products::{self, OracleChoice};
 use crate::prompts::{self, Ready, Style, Template};
 use crate::verdict::{CheckMode, Policy};
 use anyhow::{Context as _, Result, bail};
@@ -278,6 +279,9 @@ pub struct ToleranceRequest {
     /// leave those to be computed that are doubtful
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub check: CheckMode,
+    /// Where linear layers are evaluated in f64
+    #[arg(long, value_name = "WHERE", value_enum, default_value_t)]
+    pub oracle: OracleChoice,
     /// The file that set them, where it was not the command line.
     #[arg(skip)]
     pub from: Option<PathBuf>,
@@ -287,10 +291,11 @@ impl ToleranceRequest {
     /// What is allowed, and how it is checked. Whether an injected fault acts is told of rows that are computed.
     ///
     /// # Errors
-    /// As [`Policy::new`].
+    /// As [`Policy::new`] and [`products::ready`].
     pub fn policy(&self, graph: &Graph, injected: bool) -> Result<Policy> {
         let mode = if injected && self.check == CheckMode::Auto { CheckMode::Full } else { self.check };
-        Policy::new(graph, &self.tolerance, mode)
+        products::ready(self.oracle)?;
+        Policy::new(graph, &self.tolerance, mode, self.oracle)
     }
 
     /// The rules as reports tell them, with the file that set them.

@@ -50,7 +50,8 @@ fn exactly(
 ) {
     let (graph, source): (_, &dyn WeightSource) = (&oracle.graph, &oracle.weights);
     let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source, fault: fault.as_ref() });
-    let stage = Stage { node, graph, weights: faulty.as_ref().map_or(source, |m| m) };
+    let weights = faulty.as_ref().map_or(source, |m| m);
+    let stage = Stage { node, graph, weights, products: oracle.products.judging(node.id) };
     let plans: Vec<Plan> = sides.iter().map(|side| segment::plan(node, graph, side.capture)).collect();
     let captured = |index: usize| {
         let side = sides[index];
@@ -71,6 +72,10 @@ pub(super) fn probed(
     node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter, mode: CheckMode,
 ) -> Option<Passed> {
     let graph = &oracle.graph;
+    // There they save nothing: weights are read once, and products cost little.
+    if mode == CheckMode::Auto && oracle.products.on_device() {
+        return None;
+    }
     let direct = sides.iter().enumerate().filter(|(_, side)| segment::plan(node, graph, side.capture).is_empty());
     let sources: Vec<Source<'_>> = direct
         .map(|(index, &side)| {
@@ -78,7 +83,8 @@ pub(super) fn probed(
             Source { index, side, steps, computed: None, resumes: false, filter: Some(filter), passed: None }
         })
         .collect();
-    probe::passed(Stage { node, graph, weights: &oracle.weights }, &sources, mode)
+    let stage = Stage { node, graph, weights: &oracle.weights, products: oracle.products.judging(node.id) };
+    probe::passed(stage, &sources, mode)
 }
 
 /// Of a linear layer whose operands were captured these outputs alone, of which the capture must hold no others.
@@ -91,8 +97,9 @@ pub(crate) fn outputs(
     let steps = (0..side.capture.steps.len()).collect();
     let source = Source { index: 0, side, steps, computed: None, resumes: false, filter: Some(filter), passed: None };
     let mut all: Expected = side.capture.steps.iter().map(|_| None).collect();
+    let stage = Stage { node, graph, weights: &some, products: oracle.products.judging(node.id) };
     // Nothing breaks it off.
-    let _ = apply(Stage { node, graph, weights: &some }, &[source], &mut State::new(), &mut |block| {
+    let _ = apply(stage, &[source], &mut State::new(), &mut |block| {
         put(node, block, &mut all);
         ControlFlow::Continue(())
     });

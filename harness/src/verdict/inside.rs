@@ -301,7 +301,9 @@ impl<'a> Inside<'a> {
         let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source, fault: fault.as_ref() });
         let source = faulty.as_ref().map_or(source, |m| m);
         let some = some.map(|outputs| SomeOutputs { source, outputs: outputs.clone() });
-        let stage = Stage { node, graph: &self.oracle.graph, weights: some.as_ref().map_or(source, |s| s) };
+        let weights = some.as_ref().map_or(source, |s| s);
+        let stage =
+            Stage { node, graph: &self.oracle.graph, weights, products: self.oracle.products.judging(self.node.id) };
         let side = Side { capture, arithmetic: self.arithmetic };
         let source = Source {
             index: 0,

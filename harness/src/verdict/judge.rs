@@ -8,6 +8,7 @@ use crate::capture::Filter;
 use crate::metrics::{argmax, largest_difference, margin};
 use crate::number::Real;
 use crate::oracle::Oracle;
+use crate::products::Evaluators;
 use crate::progress::Progress;
 use anyhow::Result;
 use qdiff_engine::model::{Graph, Node, StageId};
@@ -102,6 +103,9 @@ pub struct Verdict {
     /// What was not, in graph order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unjudged: Vec<Unjudged>,
+    /// On what linear layers were evaluated.
+    #[serde(default)]
+    pub evaluators: Evaluators,
     /// Choices of the next token.
     pub tokens: Vec<TokenCheck>,
     /// The logits at every position judged; empty where they were not captured.
@@ -156,9 +160,13 @@ pub fn judge(
     let (alone, nobody) = (reference.is_none(), subject.capture.blank());
     let sides = [subject, reference.unwrap_or(Side { capture: &nobody, arithmetic: subject.arithmetic })];
     let asked = asked(&oracle.graph, filter, if alone { &sides[..1] } else { &sides });
-    let measured = measured::stages(oracle, &asked, &sides, filter, policy, progress);
+    let measured = measured::stages(oracle, &asked, &sides, filter, policy, progress)?;
+    let evaluators = Evaluators::of(measured.iter().filter_map(Measured::evaluated));
     let stages = measured::own(&oracle.graph, &asked, measured, alone);
-    conclude(oracle, &asked, sides, (filter, policy), (stages, alone), &HashSet::new())
+    let verdict = conclude(oracle, &asked, sides, (filter, policy), (stages, alone), &HashSet::new())?;
+    // What follows of the stages evaluates some again.
+    oracle.products.trouble()?;
+    Ok(Verdict { evaluators, ..verdict })
 }
 
 /// The verdict of stages that were judged elsewhere, each by itself: the one that [`judge`] gives. A stage that was not is
@@ -174,8 +182,10 @@ pub fn put_together(
     let asked = asked(&oracle.graph, filter, &sides);
     let stages = measured::results(&oracle.graph, &asked, &sides, measured)?;
     let there: HashSet<StageId> = measured.iter().map(|m| m.stage).collect();
+    let evaluators = Evaluators::of(measured.iter().filter_map(Measured::evaluated));
     let absent = asked.iter().map(|node| node.id).filter(|id| !there.contains(id)).collect();
-    conclude(oracle, &asked, sides, (filter, policy), (stages, false), &absent)
+    let verdict = conclude(oracle, &asked, sides, (filter, policy), (stages, false), &absent)?;
+    Ok(Verdict { evaluators, ..verdict })
 }
 
 /// What follows of the stages, each judged by itself, together. Of those that are `absent` nobody knows whether they were wrong.
@@ -207,6 +217,7 @@ fn conclude(
         stages,
         coverage,
         unjudged,
+        evaluators: Evaluators::default(),
     };
     subject.capture.store.trouble()?;
     reference.capture.store.trouble()?;

@@ -2,12 +2,13 @@
 //! does, and the weights as its kernels see them.
 
 use super::grain::Parameters;
-use super::operands::{Block, Operand, Sink, Source, Stage, forward, uncancelled, widen};
+use super::operands::{Block, Operand, Sink, Source, Stage, uncancelled, widen};
 use super::ties::{self, Undecided};
 use crate::arithmetic::LinearRule;
 use crate::formats::Format;
-use qdiff_engine::ops::{Context, Tensor, UNIT, linear};
-use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, WithoutOffsets};
+use crate::products::{Layer, Reading};
+use qdiff_engine::ops::{Context, Tensor, UNIT};
+use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, GgmlType, WithoutOffsets};
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -22,6 +23,8 @@ const HALF_STEP: f64 = 1.0 / 1024.0;
 /// A batch of rows of any steps and sides, of one arithmetic, for one pass over the weights.
 struct Batch<'a> {
     stage: Stage<'a>,
+    /// What multiplies.
+    layer: Layer<'a>,
     /// Of the layer's weight.
     name: &'a str,
     rule: LinearRule,
@@ -45,6 +48,7 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
     let (ty, extent) = (stage.weights.ggml_type(name), stage.weights.extent(name));
     let mut batch = Batch {
         stage,
+        layer: stage.products.layer(stage.node.id),
         name,
         rule: LinearRule::default(),
         parameters: Format::F32,
@@ -196,17 +200,22 @@ impl<'a> Batch<'a> {
         let context = Context { tokens: &[], positions: &[], source: &source, weights: &node.weights };
         let shape = vec![self.rows.len() / n, n];
         let x = Tensor { shape: shape.clone(), data: std::mem::take(&mut self.rows) };
-        let (mut y, mut bound) = forward(node, &[&x], &context);
+        let (all, some) = self.readings();
+        let layer = &mut self.layer;
+        let (mut y, mut bound) = match &node.faults.compute {
+            Some(fault) => fault(&[&x], &context),
+            None => layer.with_bound(&x, &context, all),
+        };
         let terms = self.parts.iter().any(|part| part.terms.is_some()).then(|| uncancelled(&bound, n));
         self.rule.accumulation.widen(&mut bound, n, &y.data, || {
             // As uncertain operands do that are uncertain by all they are.
-            linear::propagate_error(&x.map(|v| v.abs() as f32), &context)
+            layer.propagate_error(&x.map(|v| v.abs() as f32), &context, all)
         });
         let deltas = std::mem::take(&mut self.deltas);
         if deltas.iter().any(|d| *d > 0.0) {
             let dx = Tensor { shape, data: deltas };
             let context = Context { source: &by_element, ..context };
-            widen(&mut bound, linear::propagate_error(&dx, &context));
+            widen(&mut bound, layer.propagate_error(&dx, &context, some));
         }
         self.add_sums(&x, &mut y.data, &mut bound);
         let undecided = std::mem::take(&mut self.undecided);
@@ -228,6 +237,14 @@ impl<'a> Batch<'a> {
             })?;
         }
         ControlFlow::Continue(())
+    }
+
+    /// How weights are read, with the offsets that meet stored sums and without. Few are read otherwise than they are.
+    fn readings(&self) -> (Reading, Reading) {
+        let (ty, format) = (self.stage.weights.ggml_type(self.name), self.rule.activations);
+        let offsets = quant::takes_sums(ty, format);
+        let format = if offsets || ty == GgmlType::F32 { format } else { ActivationFormat::F32 };
+        ((self.parameters, format, false), (self.parameters, format, offsets))
     }
 
     /// Kernels take the offsets of the weights times the block's stored sum of

@@ -3,9 +3,11 @@
 //! concludes.
 
 use super::judge::own_status;
+use super::segment::work;
 use super::{Global, Local, Policy, Side, StageResult, global, residuals, rows};
 use crate::capture::{Capture, Filter, Stored};
 use crate::oracle::Oracle;
+use crate::products::Evaluated;
 use crate::progress::Progress;
 use anyhow::{Result, ensure};
 use qdiff_engine::model::{Graph, Node, StageId};
@@ -33,6 +35,9 @@ pub struct Measured {
     /// Rows of either that probes passed.
     #[serde(default, skip_serializing_if = "none_passed")]
     passed: [Rows; 2],
+    /// On what its linear layers were evaluated, if not as a matter of course on the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    evaluated: Option<Evaluated>,
     /// Checksums of what either gave, and of what that was judged on.
     values: [Option<u32>; 2],
     /// Checksums of the number formats that it was held to be stored and computed in, with those of what it reads.
@@ -62,6 +67,11 @@ impl Measured {
         self.subject.iter().chain(&self.reference).any(|l| l.ok() && (l.bad_rows > 0 || l.first_bad.is_some()))
     }
 
+    /// On what the linear layers were evaluated that it was judged by.
+    pub(super) fn evaluated(&self) -> Option<(StageId, &Evaluated)> {
+        Some((self.stage, self.evaluated.as_ref()?))
+    }
+
     /// Of a stage that was not judged.
     fn nothing(stage: StageId) -> Self {
         Self {
@@ -70,6 +80,7 @@ impl Measured {
             reference: None,
             global: None,
             passed: Default::default(),
+            evaluated: None,
             values: [None; 2],
             formats: [0; 2],
             seconds: 0.0,
@@ -93,15 +104,29 @@ impl Measured {
 }
 
 /// Judges each of these stages by itself; `reference` holds nothing where there is none.
+///
+/// # Errors
+/// If a GPU that was asked for cannot be used, or gives other values than the CPU.
 pub(super) fn stages(
     oracle: &Oracle<'_>, asked: &[&Node], sides: &[Side<'_>; 2], filter: &Filter, policy: &Policy,
     progress: Progress<'_>,
-) -> Vec<Measured> {
+) -> Result<Vec<Measured>> {
+    let work: Vec<_> = asked.iter().filter_map(|node| work(node, oracle, sides)).collect();
+    oracle.products.begin(policy.oracle, &work)?;
     let done = AtomicUsize::new(0);
     let [subject, reference] = sides;
     let one = |node: &&Node| {
         let start = Instant::now();
-        let mut locals = residuals(node, oracle, sides, filter, policy).into_iter();
+        // Then there is no verdict, and nobody waits for the rest.
+        if oracle.products.trouble().is_err() {
+            return Measured::nothing(node.id);
+        }
+        let mut locals = residuals(node, oracle, sides, filter, policy);
+        // A device alone convicts nobody: where it differs from the CPU, that is the error.
+        if locals.iter().flatten().any(|local| !local.ok()) && oracle.products.hold(node.id) {
+            locals = residuals(node, oracle, sides, filter, policy);
+        }
+        let mut locals = locals.into_iter();
         let (mut of_subject, of_reference) = (locals.next().flatten(), locals.next().flatten());
         if let Some(local) = &mut of_subject {
             rows::add_other(node, local, reference.capture);
@@ -112,11 +137,14 @@ pub(super) fn stages(
             global: global::compare(node, subject.capture, reference.capture, filter),
             subject: of_subject,
             reference: of_reference,
+            evaluated: oracle.products.evaluated(node.id),
             seconds: start.elapsed().as_secs_f64(),
             ..Measured::nothing(node.id)
         }
     };
-    asked.par_iter().map(one).collect()
+    let measured = asked.par_iter().map(one).collect();
+    oracle.products.end()?;
+    Ok(measured)
 }
 
 /// Those of the stages of a part of the work that are asked for, each by itself, with checksums of what it was judged on.
@@ -131,7 +159,7 @@ pub fn measure(
     // What was not read counts as not captured here, so that more is judged than is asked for, and nothing less.
     let mut asked = super::judge::asked(&oracle.graph, filter, &sides);
     asked.retain(|node| own.contains(&node.id));
-    let mut all = stages(oracle, &asked, &sides, filter, policy, progress);
+    let mut all = stages(oracle, &asked, &sides, filter, policy, progress)?;
     let digests = sides.map(|side| Digests::of(&oracle.graph, side.capture));
     all.par_iter_mut().zip(&asked).for_each(|(measured, node)| {
         let passed = |local: &Option<Local>| local.as_ref().map(|l| l.passed.clone()).unwrap_or_default();

@@ -7,6 +7,7 @@ use super::probe::Passed;
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Filter, Step, Stored};
 use crate::formats::Format;
+use crate::products::Judging;
 use qdiff_engine::model::{Graph, Node, WeightSource};
 use qdiff_engine::ops::{self, Context, Op, Tensor, UNIT, rope};
 use qdiff_engine::quant::{self, ActivationFormat};
@@ -90,6 +91,8 @@ pub(super) struct Stage<'a> {
     pub(super) graph: &'a Graph,
     /// As it reads them.
     pub(super) weights: &'a dyn WeightSource,
+    /// What evaluates products with them, wherever in a segment.
+    pub(super) products: Judging<'a>,
 }
 
 /// Where the operands of one side come from.

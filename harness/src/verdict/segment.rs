@@ -18,6 +18,7 @@ use super::operands::{Computed, Side, Sink, Source, Stage, widen};
 use crate::capture::{Capture, Step};
 use crate::formats::Format;
 use crate::oracle::Oracle;
+use crate::products::Work;
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource};
 use qdiff_engine::ops::Op;
 use schemars::JsonSchema;
@@ -111,6 +112,27 @@ pub(crate) fn products_beyond(node: &Node, than: &Node, oracle: &Oracle<'_>, cap
         .sum()
 }
 
+/// What the linear layers take that `node` is judged by on these sides; `None` where there are none.
+pub(super) fn work(node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>]) -> Option<Work> {
+    let mut work = Work { stage: node.id, products: 0, weights: 0 };
+    for Side { capture, .. } in sides {
+        let mut plan = plan(node, &oracle.graph, capture);
+        let own = capture.steps.iter().map(|step| step.stages.contains_key(&node.id)).collect();
+        plan.insert(oracle.graph.index(node.id)?, own);
+        for (index, wanted) in plan {
+            let node = &oracle.graph.nodes[index];
+            let steps = capture.steps.iter().zip(wanted).filter(|(_, wanted)| *wanted);
+            if let (Op::Linear, Some(weight)) = (&node.op, node.weights.first()) {
+                let (n, m) = oracle.weights.extent(&weight.name);
+                work.products += steps.map(|(step, _)| products(node, step, &oracle.weights)).sum::<usize>();
+                work.weights = work.weights.max(n * m);
+            }
+        }
+    }
+    (work.products > 0).then_some(work)
+}
+
+/// Products that evaluating `node` takes in a step.
 fn products(node: &Node, step: &Step, weights: &dyn WeightSource) -> usize {
     let each = match &node.op {
         Op::Linear => weights.extent(&node.weights[0].name).0,
@@ -195,4 +217,47 @@ fn groups(capture: &Capture) -> Vec<Vec<usize>> {
         }
     }
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arithmetic::Arithmetic;
+    use crate::capture::{Collector, Filter, Store, Want};
+    use crate::llama::{Load, Model};
+    use qdiff_engine::cpu::CpuEngine;
+    use qdiff_engine::gguf::Gguf;
+    use qdiff_engine::model::Role;
+    use qdiff_synth::Synth;
+
+    /// A stage counts with the layers of its segment, of which none is judged by itself: together they take as much.
+    #[test]
+    fn the_layers_of_a_segment_are_work_of_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        Synth::default().write(&path).unwrap();
+        let (gguf, model) = (Gguf::open(&path).unwrap(), Model::load(&path, Load::Vocabulary).unwrap());
+        let oracle = Oracle::new(&gguf, &model).unwrap();
+        let (graph, arithmetic, store) = (&oracle.graph, Arithmetic::default(), Store::usual(None));
+        let of = |shown: fn(&Node) -> bool| {
+            let filter = Filter::default();
+            let want = Want::new(graph, &filter, &shown, &store);
+            let mut capture = Capture::new(store.clone());
+            let mut engine = CpuEngine::new(graph.clone(), &oracle.weights);
+            for tokens in [&[1, 2, 3][..], &[4]] {
+                let mut taps = Collector::new(&want, engine.position(), tokens);
+                engine.step(tokens, &mut taps);
+                capture.steps.push(taps.finish());
+            }
+            let side = Side { capture: &capture, arithmetic: &arithmetic };
+            graph.nodes.iter().filter_map(|node| work(node, &oracle, &[side, side])).collect::<Vec<Work>>()
+        };
+        let (each, end) = (of(|_| true), of(|node| matches!(node.role, Role::Embedding | Role::Logits)));
+        let linear = |node: &&Node| matches!(node.op, Op::Linear);
+        assert_eq!(each.len(), graph.nodes.iter().filter(linear).count());
+        let of_all: usize = each.iter().map(|work| work.products).sum();
+        let largest = each.iter().map(|work| work.weights).max().unwrap();
+        let end = end.iter().map(|work| (work.products, work.weights)).collect::<Vec<_>>();
+        assert_eq!(end, [(of_all, largest)]);
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::probe::CheckMode;
 use crate::capture::{matches, stages_like};
+use crate::products::OracleChoice;
 use globset::GlobMatcher;
 use qdiff_engine::model::{Graph, StageId};
 
@@ -56,22 +57,24 @@ pub struct Policy {
     rules: Vec<(GlobMatcher, f64)>,
     /// How linear layers are checked of which no rule speaks.
     pub mode: CheckMode,
+    /// Where their products are evaluated.
+    pub oracle: OracleChoice,
 }
 
 impl Default for Policy {
-    /// No rules, and everything computed.
+    /// No rules, and everything computed, on the CPU.
     fn default() -> Self {
-        Self { rules: Vec::new(), mode: CheckMode::Full }
+        Self { rules: Vec::new(), mode: CheckMode::Full, oracle: OracleChoice::Cpu }
     }
 }
 
 impl Policy {
-    /// Reads rules `GLOB=VALUE`; the last that matches a stage wins. Linear layers are checked in this mode.
+    /// Reads rules `GLOB=VALUE`; the last that matches a stage wins. Linear layers are checked in this mode, and evaluated there.
     ///
     /// # Errors
     /// A rule that cannot be read, or matches no stage.
-    pub fn new(graph: &Graph, rules: &[String], mode: CheckMode) -> anyhow::Result<Self> {
-        let mut policy = Self { mode, ..Self::default() };
+    pub fn new(graph: &Graph, rules: &[String], mode: CheckMode, oracle: OracleChoice) -> anyhow::Result<Self> {
+        let mut policy = Self { mode, oracle, ..Self::default() };
         for text in rules {
             let (pattern, value) = rule(text)?;
             policy.rules.push((stages_like(graph, pattern)?, value));

@@ -35,6 +35,7 @@ mod llama_says;
 mod locate;
 mod manual;
 mod model_files;
+mod oracle;
 mod positions;
 mod probes;
 mod project;
