@@ -208,6 +208,29 @@ macro_rules! real {
 real!(f32, f32_avx512, f32_avx2, 16);
 real!(f64, f64_avx512, f64_avx2, 8);
 
+/// A loop that gains from wide registers. `run` is `#[inline(always)]`, so that it is compiled for each instruction set.
+pub trait Vectorised {
+    /// What it gives.
+    type Output;
+    /// Runs it.
+    fn run(self) -> Self::Output;
+}
+
+/// Runs a loop as the best that this processor can.
+pub fn vectorised<V: Vectorised>(v: V) -> V::Output {
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx2,fma")]
+    fn avx512<V: Vectorised>(v: V) -> V::Output {
+        v.run()
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma")]
+    fn avx2<V: Vectorised>(v: V) -> V::Output {
+        v.run()
+    }
+    by_isa!(avx512(v), avx2(v), v.run())
+}
+
 /// Terms that one level of [`sum`] adds up in lanes.
 const SUM_BLOCK: usize = 256;
 

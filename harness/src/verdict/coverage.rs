@@ -82,7 +82,7 @@ pub(super) fn count(
                     .iter()
                     .any(|s| s.index == *step && s.last_row.is_none_or(|(_, at)| at == *position))
         };
-        let count = passed.into_iter().filter(asked).count();
+        let count = passed.into_iter().filter(asked).count() * rows::of_token(node);
         if count > 0 {
             let of = coverage.probed.get_or_insert(Probed { rows: 0, sees: Real(0.0), seed: SEED });
             of.rows += count;

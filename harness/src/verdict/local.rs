@@ -4,7 +4,7 @@ use super::evaluate::{evaluate_but, probed};
 use super::grain::Grain;
 use super::operands::{Block, Side, rows_of};
 use super::probe::Passed;
-use super::rows::rows;
+use super::rows::{of_token, rows};
 use super::spread::Bins;
 use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, of_row, vacuous};
 use super::{Place, Policy, Segment, Spread};
@@ -193,14 +193,15 @@ impl Check<'_> {
         }
     }
 
-    /// Counts a row that was not evaluated.
+    /// Counts the rows of a token that were not evaluated.
     fn pass(&mut self, step: &Step, row: usize, sees: f64) {
         let position = step.first + step.offset(row);
         if step.has_row(self.node.id, position) && self.filter.position(position) {
+            let rows = of_token(self.node);
             self.seen = true;
-            self.local.rows += 1;
-            self.local.prefill_rows += usize::from(step.index == 0);
-            self.local.probed += 1;
+            self.local.rows += rows;
+            self.local.prefill_rows += if step.index == 0 { rows } else { 0 };
+            self.local.probed += rows;
             self.local.sees = Some(Real(sees));
             self.local.passed.insert((step.index, position));
         }

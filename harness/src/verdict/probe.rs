@@ -18,6 +18,8 @@
 //! with the size of their weights, is computed. Errors of several outputs of a block may cancel: r is drawn from a
 //! continuum, so that no two are equal, and twice; and neighbours, of which faults take several at once, share no block.
 
+mod attention;
+
 use super::operands::{Source, Stage};
 use crate::arithmetic::{Accumulation, Number};
 use crate::formats::Format;
@@ -62,6 +64,9 @@ const BLOCKS_AT_ONCE: usize = 64;
 
 /// Products, of rows and weights, from which on probes save time.
 const PAYS: usize = 1 << 27;
+
+/// Queries times keys of a step from which on they do.
+const PAYS_PAIRS: usize = 1 << 16;
 
 /// Rows from which on they do: the weights are read three times.
 const PAYS_ROWS: usize = 128;
@@ -121,22 +126,68 @@ struct Block {
     numbers: [Vec<f64>; PROBES],
 }
 
+/// By side, share of what is allowed, step and row.
+type Shares = Vec<Vec<(f64, usize, usize)>>;
+
 /// The rows that need not be computed; `None` where that saves nothing.
 pub(super) fn passed(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode) -> Option<Passed> {
     let node = stage.node;
-    let weight = node.weights.first().filter(|_| matches!(node.op, Op::Linear) && node.faults.none())?;
+    if mode == CheckMode::Full || !node.faults.none() {
+        return None;
+    }
+    let count = sides.iter().map(|source| source.index + 1).max()?;
+    let (mut shares, sees) = match &node.op {
+        Op::Linear => layers(stage, sides, mode, count)?,
+        Op::AttnScores(_) | Op::AttnWeights(_) | Op::AttnContext(_) => attended(stage, sides, mode, count)?,
+        Op::Embed | Op::RmsNorm(_) | Op::Bias | Op::Rope(_) | Op::KvCache(_) | Op::Residual | Op::SwiGlu => return None,
+    };
+    let mut passed = Passed { rows: vec![Vec::new(); count], sees };
+    for source in sides {
+        let steps = &source.side.capture.steps;
+        passed.rows[source.index] = steps.iter().map(|step| vec![false; step.rows()]).collect();
+        let of_side = &mut shares[source.index];
+        of_side.retain(|(_, index, row)| {
+            let step = source.step(*index);
+            source.asked(step, &(*row..*row + 1)) && step.has_row(node.id, step.first + step.offset(*row))
+        });
+        of_side.sort_by(|a, b| b.0.total_cmp(&a.0));
+        for (share, step, row) in of_side.iter().skip(COMPUTED) {
+            passed.rows[source.index][*step][*row] = *share <= DOUBT;
+        }
+    }
+    Some(passed)
+}
+
+/// Those of the stages of attention.
+fn attended(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode, count: usize) -> Option<(Shares, f64)> {
+    let (mut all, mut sees) = (vec![Vec::new(); count], 0f64);
+    for source in sides {
+        for &index in &source.steps {
+            let step = source.step(index);
+            if mode == CheckMode::Auto && (step.rows() < PAYS_ROWS || step.rows() * step.keys() < PAYS_PAIRS) {
+                continue;
+            }
+            if let Some((shares, of_step)) = attention::shares(stage, source, index) {
+                sees = sees.max(of_step);
+                all[source.index].extend((0..).zip(shares).map(|(row, share)| (share, index, row)));
+            }
+        }
+    }
+    all.iter().any(|shares| !shares.is_empty()).then_some((all, sees))
+}
+
+/// Those of a linear layer.
+fn layers(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode, count: usize) -> Option<(Shares, f64)> {
+    let weight = stage.node.weights.first()?;
     let (n, m) = stage.weights.extent(&weight.name);
     let parts: Vec<Part<'_>> = sides.iter().flat_map(|source| parts(stage, source, &weight.name)).collect();
     let total: usize = parts.iter().map(|part| part.rows.len()).sum();
     match mode {
-        CheckMode::Full => return None,
         CheckMode::Auto if total < PAYS_ROWS || total * n * m < PAYS => return None,
-        CheckMode::Auto | CheckMode::Probe if total == 0 => return None,
-        CheckMode::Auto | CheckMode::Probe => {}
+        _ if total == 0 => return None,
+        _ => {}
     }
-    let count = sides.iter().map(|source| source.index + 1).max()?;
-    let mut passed = Passed { rows: vec![Vec::new(); count], sees: 0.0 };
-    let mut shares: Vec<Vec<(f64, usize, usize)>> = vec![Vec::new(); count];
+    let (mut shares, mut sees): (Shares, _) = (vec![Vec::new(); count], 0f64);
     let mut formats: Vec<ActivationFormat> = Vec::new();
     for part in &parts {
         if !formats.contains(&part.format) {
@@ -145,8 +196,8 @@ pub(super) fn passed(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode) ->
     }
     for format in formats {
         let weights = AsMultiplied(stage.weights, format);
-        let (blocks, sees) = blocks(&weights, &weight.name);
-        passed.sees = passed.sees.max(sees);
+        let (blocks, of_format) = blocks(&weights, &weight.name);
+        sees = sees.max(of_format);
         let mut rest = parts.iter().filter(|part| part.format == format).peekable();
         while rest.peek().is_some() {
             let mut room = ROWS_AT_ONCE;
@@ -158,26 +209,12 @@ pub(super) fn passed(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode) ->
             .collect();
             let mut of_rows = probed(stage, &weights, &batch, &blocks).into_iter();
             for part in batch {
-                let step = part.source.step(part.step);
-                let asked = |row: usize| {
-                    let position = step.first + step.offset(row);
-                    part.source.asked(step, &(row..row + 1)) && step.has_row(node.id, position)
-                };
-                let with_place = part.rows.clone().zip(of_rows.by_ref()).map(|(row, share)| (share, part.step, row));
-                shares[part.source.index].extend(with_place.filter(|(_, _, row)| asked(*row)));
+                let with_place = part.rows.clone().zip(of_rows.by_ref());
+                shares[part.source.index].extend(with_place.map(|(row, share)| (share, part.step, row)));
             }
         }
     }
-    for source in sides {
-        let steps = &source.side.capture.steps;
-        passed.rows[source.index] = steps.iter().map(|step| vec![false; step.rows()]).collect();
-        let of_side = &mut shares[source.index];
-        of_side.sort_by(|a, b| b.0.total_cmp(&a.0));
-        for (share, step, row) in of_side.iter().skip(COMPUTED) {
-            passed.rows[source.index][*step][*row] = *share <= DOUBT;
-        }
-    }
-    Some(passed)
+    Some((shares, sees))
 }
 
 /// What of a side can be probed: rows asked for, in an arithmetic whose errors the bound of the sums holds alone.

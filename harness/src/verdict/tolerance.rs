@@ -33,6 +33,11 @@ pub(super) fn of_row(bound: &[f32]) -> f64 {
         squares += square;
         fourths += square * square;
     }
+    of_sums(squares, fourths)
+}
+
+/// The same by `Σb²` and `Σb⁴`.
+pub(super) fn of_sums(squares: f64, fourths: f64) -> f64 {
     if squares == 0.0 {
         return 0.0;
     }
