@@ -24,7 +24,7 @@ pub struct Coverage {
     /// Whether the subject gave the logits of the prompt's last token alone: the other positions are not asked for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub last_row: bool,
-    /// Of the rows judged, those that probes passed on one side at least: their values were not computed.
+    /// Of the rows judged, those that probes passed on one side at least: what they should be was not put together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probed: Option<Probed>,
     /// Whether there was no reference: then nothing is a full match.

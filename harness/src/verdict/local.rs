@@ -83,7 +83,7 @@ pub struct Local {
     /// Rows judged that are known only as what operands within the rounding of their storage give.
     #[serde(default)]
     pub by_operands: usize,
-    /// Rows judged that were not evaluated, because probes have no doubt of them.
+    /// Rows judged of which probes have no doubt: what they should be was not put together.
     #[serde(default, skip_serializing_if = "none")]
     pub probed: usize,
     /// About how many of its bounds a single element of those must be off by to be doubted, whatever rounding adds.

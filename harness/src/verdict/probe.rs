@@ -31,13 +31,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// How linear layers are checked.
+/// How linear layers and attention are checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckMode {
     /// Every row is computed
     Full,
-    /// Rows of linear layers are computed where random combinations of their outputs are doubtful
+    /// Rows of linear layers and of attention are computed where random combinations of their outputs are doubtful
     Probe,
     /// Probes where they save time: for long prompts
     #[default]
@@ -120,10 +120,10 @@ struct Part<'a> {
     format: ActivationFormat,
 }
 
-/// Outputs of a block, and the random number of each in each combination.
+/// Outputs of a block, and the random numbers of each, of each combination one.
 struct Block {
     outputs: Vec<usize>,
-    numbers: [Vec<f64>; PROBES],
+    numbers: Vec<[f64; PROBES]>,
 }
 
 /// By side, share of what is allowed, step and row.
@@ -271,7 +271,7 @@ fn blocks(weights: &dyn WeightSource, name: &str) -> (Vec<Block>, f64) {
         let (outputs, more) = rest.split_at(count);
         rest = more;
         seen = seen.max(sees(outputs.iter().map(|o| f64::from(sizes[*o]))));
-        let numbers = std::array::from_fn(|_| outputs.iter().map(|_| random.number()).collect());
+        let numbers = outputs.iter().map(|_| std::array::from_fn(|_| random.number())).collect();
         blocks.push(Block { outputs: outputs.to_vec(), numbers });
     }
     (blocks, seen)
@@ -400,18 +400,19 @@ fn combinations(stage: Stage<'_>, part: &Part<'_>, blocks: &[Block], given: &mut
     // A few rows at a time: of a vocabulary they are long.
     for from in part.rows.clone().step_by(16) {
         let y = stored.slice(0, from..part.rows.end.min(from + 16));
-        let of_rows: Vec<Vec<f64>> = (0..y.rows())
-            .into_par_iter()
-            .map(|row| {
-                let y = y.row(row);
-                let combination = |block: &Block, probe: usize| -> f64 {
-                    let pairs = block.outputs.iter().zip(&block.numbers[probe]);
-                    pairs.map(|(output, number)| number * f64::from(y[*output])).sum()
-                };
-                blocks.iter().flat_map(|block| (0..PROBES).map(move |probe| combination(block, probe))).collect()
-            })
-            .collect();
-        given.extend(of_rows.into_iter().flatten());
+        let of_row = |row: usize| {
+            let y = y.row(row);
+            let of_block = |block: &Block| {
+                let pairs = block.outputs.iter().zip(&block.numbers);
+                pairs.fold([0f64; PROBES], |sums, (output, numbers)| {
+                    let y = f64::from(y[*output]);
+                    std::array::from_fn(|probe| sums[probe] + numbers[probe] * y)
+                })
+            };
+            blocks.iter().map(of_block).collect::<Vec<_>>()
+        };
+        let of_rows: Vec<Vec<[f64; PROBES]>> = (0..y.rows()).into_par_iter().map(of_row).collect();
+        of_rows.iter().for_each(|row| given.extend_from_slice(row.as_flattened()));
     }
 }
 
@@ -424,8 +425,7 @@ fn combine(weights: &dyn WeightSource, name: &str, n: usize, blocks: &[Block]) -
         let (mut row, mut sums) = (vec![0f32; n], vec![0f64; PROBES * n]);
         for (i, output) in block.outputs.iter().enumerate() {
             weights.rows(name, *output, &mut row);
-            for (sums, numbers) in sums.chunks_exact_mut(n).zip(&block.numbers) {
-                let number = numbers[i];
+            for (sums, number) in sums.chunks_exact_mut(n).zip(block.numbers[i]) {
                 sums.iter_mut().zip(&row).for_each(|(sum, w)| *sum += number * f64::from(*w));
             }
             absolute.iter_mut().zip(&row).for_each(|(sum, w)| *sum += w.abs());

@@ -59,7 +59,7 @@ pub fn rule(text: &str) -> anyhow::Result<(&str, f64)> {
 #[derive(Clone, Debug)]
 pub struct Policy {
     rules: Vec<(GlobMatcher, f64)>,
-    /// How linear layers are checked of which no rule speaks.
+    /// How linear layers and attention are checked of which no rule speaks.
     pub mode: CheckMode,
 }
 
@@ -71,7 +71,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Reads rules `GLOB=VALUE`; the last that matches a stage wins. Linear layers are checked in this mode.
+    /// Reads rules `GLOB=VALUE`; the last that matches a stage wins. Linear layers and attention are checked in this mode.
     ///
     /// # Errors
     /// A rule that cannot be read, or matches no stage.

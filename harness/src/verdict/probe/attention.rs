@@ -8,7 +8,7 @@
 //! *Weights, context.* Every element is evaluated, and held to half of what it is allowed, in tiles that stay in registers
 //! and caches: nothing is kept of it but the largest share of a row.
 
-use super::{BLOCK, LARGEST, PROBES, Random, SEED, SMALLEST, sees, worse};
+use super::{BLOCK, DOUBT, LARGEST, PROBES, Random, SEED, SMALLEST, sees, worse};
 use crate::arithmetic::Accumulation;
 use crate::capture::Stored;
 use crate::formats::Format;
@@ -29,6 +29,9 @@ const ROWS_AT_ONCE: usize = 256;
 
 /// Queries of which it is looked up how the bounds of a block differ.
 const SAMPLED: usize = 32;
+
+/// Bounds from which on an element raises doubt that is evaluated itself.
+const EXACT: f64 = DOUBT * ELEMENT_FACTOR;
 
 /// Distance of a scaled score from the largest at which its weight still is a normal f64.
 const NORMAL: f64 = 700.0;
@@ -242,7 +245,7 @@ impl Look<'_> {
             let of = (0..a.n_heads).map(|h| uneven(&q.data[h * d..][..d], &combined[a.kv_head(h)], seen, |n| &k.row(n)[a.kv_head(h) * d..][..d]));
             of.fold(0.0, f64::max)
         });
-        Some((shares, seen.fold(0.0, f64::max)))
+        Some((shares, seen.fold(EXACT, f64::max)))
     }
 
     /// The shares of rows of one head.
@@ -337,8 +340,7 @@ impl Look<'_> {
             let of_heads: Vec<Vec<f64>> = (0..heads).into_par_iter().map(one).collect();
             largest(&mut shares[rows.clone()], &of_heads);
         }
-        // Half of what an element is allowed raises doubt.
-        Some((shares, super::DOUBT * ELEMENT_FACTOR))
+        Some((shares, EXACT))
     }
 
     fn context(&self, a: &Attention) -> Option<Shares> {
@@ -379,7 +381,7 @@ impl Look<'_> {
                 *share = all.share();
             }
         }
-        Some((shares, super::DOUBT * ELEMENT_FACTOR))
+        Some((shares, EXACT))
     }
 
     /// What one head adds to the rows of its weights.
@@ -547,4 +549,57 @@ fn exp(x: f64) -> f64 {
     let r = (x - n * HIGH) - n * LOW;
     let series = SERIES.iter().fold(0.0, |sum, c| sum * r + c) * r + 1.0;
     series * f64::from_bits((shifted.to_bits() << 52).wrapping_add(1023 << 52))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn looked_at(scores: &[f32], given: &[f32], scale: f64, keys: usize) -> Row {
+        let seen = scores.len();
+        let padded = |values: &[f32], by: f32| {
+            let mut values = values.to_vec();
+            values.resize(seen.next_multiple_of(LANES), by);
+            values
+        };
+        let (scores, given) = (padded(scores, scores[0]), padded(given, 0.0));
+        let mut exponentials = vec![0f64; scores.len()];
+        let (scores, given) = (scores.as_chunks().0, given.as_chunks().0);
+        let exponentials = exponentials.as_mut_slice();
+        vectorised(Weights { scores, given, seen, scale, keys, functions: 1.0, exponentials })
+    }
+
+    proptest! {
+        #[test]
+        fn exponentials_are_those_of_the_library(x in -NORMAL..0.0) {
+            prop_assert!((exp(x) / x.exp() - 1.0).abs() < 2e-15, "{x}");
+        }
+
+        /// What is looked at in lanes is what the op says of its value and bound.
+        #[test]
+        fn a_row_of_weights_is_held_to_the_op(
+            scores in prop::collection::vec(-60f32..60.0, 1..40), off in prop::collection::vec(-1e-6f32..1e-6, 40),
+            ahead in 0usize..9,
+        ) {
+            let (softmax, keys) = (Softmax { scale: 0.25 }, scores.len() + ahead);
+            let mut all: Vec<f64> = scores.iter().map(|s| f64::from(*s)).collect();
+            all.resize(keys, 3.0);
+            let all = Tensor { shape: vec![1, 1, keys], data: all };
+            let y = attn_weights::forward(&softmax, &all, &[scores.len() as u32 - 1]);
+            let bound = attn_weights::bound(&softmax, &all, &y);
+            let given: Vec<f32> = y.data[..scores.len()].iter().zip(&off).map(|(y, off)| *y as f32 * (1.0 + off)).collect();
+            let row = looked_at(&scores, &given, softmax.scale, keys);
+            let mut expected = Row::default();
+            for ((g, y), b) in given.iter().zip(&y.data).zip(&bound) {
+                expected.element(f64::from(*g) - y, f64::from(*b));
+            }
+            prop_assert!((row.share() / expected.share() - 1.0).abs() < 1e-4, "{} {}", row.share(), expected.share());
+            for wrong in [f32::NAN, f32::INFINITY] {
+                let mut scores = scores.clone();
+                scores[off.len() % given.len()] = wrong;
+                prop_assert_eq!(looked_at(&scores, &given, softmax.scale, keys).share(), f64::INFINITY);
+            }
+        }
+    }
 }
