@@ -304,7 +304,8 @@ impl VerdictBench {
             }
             None => "no length twice another was probed, so that no growth is told".to_owned(),
         };
-        let how = format!("both sides on the CPU, {}, {}", counted(self.threads, "thread"), medians(self.rounds.into()));
+        let how =
+            format!("both sides on the CPU, {}, {}", counted(self.threads, "thread"), medians(self.rounds.into()));
         measured(
             "what a verdict takes".to_owned(),
             headline,

@@ -139,7 +139,9 @@ pub(super) fn passed(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode) ->
     let (mut shares, sees) = match &node.op {
         Op::Linear => layers(stage, sides, mode, count)?,
         Op::AttnScores(_) | Op::AttnWeights(_) | Op::AttnContext(_) => attended(stage, sides, mode, count)?,
-        Op::Embed | Op::RmsNorm(_) | Op::Bias | Op::Rope(_) | Op::KvCache(_) | Op::Residual | Op::SwiGlu => return None,
+        Op::Embed | Op::RmsNorm(_) | Op::Bias | Op::Rope(_) | Op::KvCache(_) | Op::Residual | Op::SwiGlu => {
+            return None;
+        }
     };
     let mut passed = Passed { rows: vec![Vec::new(); count], sees };
     for source in sides {

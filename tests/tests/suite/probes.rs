@@ -145,10 +145,32 @@ fn a_single_element_of_attention_is_seen() {
         let (full, text) = judged(&changed(1.0), "full", stage);
         let worst = &full["subject"]["worst"];
         assert_eq!((&full["status"], &worst["index"]), (&json!("diverged"), &json!(2)), "{text}");
-        // Four bounds are allowed of one element.
-        let off = (sees + 1.0) * worst["allowed"].as_f64().unwrap() / 4.0;
+        // Four bounds are allowed of one element, which may well raise doubt earlier.
+        let off = (sees.max(4.0) + 1.0) * worst["allowed"].as_f64().unwrap() / 4.0;
         let (probed, text) = judged(&changed(off), "probe", stage);
         let found = (&probed["status"], &probed["subject"]["bad_positions"]);
         assert_eq!(found, (&json!("diverged"), &json!([tokens - 1])), "{stage} {off}: {text}");
     }
+}
+
+#[test]
+fn verdicts_are_timed_by_tokens_layers_models_and_check() {
+    let folder = folder();
+    let (code, report, text) =
+        folder.told("bench -m model.gguf --measure verdict --also model.gguf --lengths 8,16 --rounds 1");
+    assert_eq!(code, 0, "{text}");
+    // Two models, two lengths, two checks; of the shorter one layer and both.
+    for (of, cells) in [("verdicts", ["tokens", "elements"]), ("layers", ["tokens", "layers"])] {
+        let rows = report[of].as_array().unwrap();
+        assert_eq!(rows.len(), 8, "{of}: {text}");
+        for row in rows {
+            assert!(
+                cells.iter().all(|cell| row[cell].as_u64() > Some(0)) && row["judging"].as_f64() > Some(0.0),
+                "{row}"
+            );
+        }
+    }
+    assert!(text.contains("from 8 to 16 tokens judging with probes grows"), "{text}");
+    folder.refuses_options("bench -m model.gguf --lengths 8", &["'--lengths' says nothing about what"]);
+    folder.refuses("bench -m model.gguf --measure verdict --lengths 0", &["--lengths"]);
 }

@@ -37,7 +37,8 @@ pub(super) fn measure(request: &BenchRequest, progress: Progress<'_>) -> Result<
 
 /// Measures a prompt of so many tokens; for the first also what fewer layers take.
 fn of_length(
-    request: &BenchRequest, opened: &LoadedModel, (tokens, threads): (usize, usize), first: bool, bench: &mut VerdictBench,
+    request: &BenchRequest, opened: &LoadedModel, (tokens, threads): (usize, usize), first: bool,
+    bench: &mut VerdictBench,
 ) -> Result<()> {
     let prompt = request.cycled(opened, tokens)?;
     let config = &opened.model.graph().config;
@@ -48,7 +49,8 @@ fn of_length(
         request.check.iter().copied().filter(|check| *check != CheckMode::Full || tokens <= FULL).collect();
     let parts: Vec<usize> = [layers / 4, layers / 2, layers].into_iter().filter(|l| first && *l > 0).collect();
     let (mut reference, mut subject, mut elements) = (Vec::new(), Vec::new(), 0);
-    let (mut judging, mut of_layers) = (vec![Vec::new(); checks.len()], vec![vec![Vec::new(); parts.len()]; checks.len()]);
+    let (mut judging, mut of_layers) =
+        (vec![Vec::new(); checks.len()], vec![vec![Vec::new(); parts.len()]; checks.len()]);
     for _ in 0..request.rounds {
         let theirs = pair.run(&LLAMA, taken, Faults::default())?;
         let ours = pair.run(&CPU, taken, Faults::default())?;

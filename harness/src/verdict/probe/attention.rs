@@ -85,8 +85,8 @@ pub(super) fn shares(stage: Stage<'_>, source: &Source<'_>, step: usize) -> Opti
     let (node, side) = (stage.node, source.side);
     let (rounding, at) = (&side.capture.rounding, source.step(step));
     let inputs = node.inputs.iter().map(|i| stage.graph.nodes[*i].id);
-    let exact = rounding.output(node.id) == Format::F32
-        && inputs.chain([node.id]).all(|id| rounding.stored(id) == Format::F32);
+    let exact =
+        rounding.output(node.id) == Format::F32 && inputs.chain([node.id]).all(|id| rounding.stored(id) == Format::F32);
     let rule = side.arithmetic.attention(at.tokens.len());
     let given = at.stages.get(&node.id)?;
     // What is prepared of keys serves the rows of a step together.
@@ -97,9 +97,7 @@ pub(super) fn shares(stage: Stage<'_>, source: &Source<'_>, step: usize) -> Opti
     let look = |format| Look { stage, source, step, given, positions: at.positions(), format };
     match &node.op {
         Op::AttnScores(a) => look(rule.scores).scores(a),
-        Op::AttnWeights(softmax) => {
-            look(ActivationFormat::F32).weights(softmax, side.arithmetic.functions.factor())
-        }
+        Op::AttnWeights(softmax) => look(ActivationFormat::F32).weights(softmax, side.arithmetic.functions.factor()),
         Op::AttnContext(a) if !rule.flash => look(rule.context).context(a),
         Op::AttnContext(_) | Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias | Op::Rope(_) | Op::KvCache(_) => None,
         Op::Residual | Op::SwiGlu => None,
@@ -242,7 +240,9 @@ impl Look<'_> {
         }
         let seen = sampled.iter().zip(&some).map(|(t, q)| {
             let seen = attn_scores::causal(self.positions[*t], keys);
-            let of = (0..a.n_heads).map(|h| uneven(&q.data[h * d..][..d], &combined[a.kv_head(h)], seen, |n| &k.row(n)[a.kv_head(h) * d..][..d]));
+            let of = (0..a.n_heads).map(|h| {
+                uneven(&q.data[h * d..][..d], &combined[a.kv_head(h)], seen, |n| &k.row(n)[a.kv_head(h) * d..][..d])
+            });
             of.fold(0.0, f64::max)
         });
         Some((shares, seen.fold(EXACT, f64::max)))
@@ -332,7 +332,15 @@ impl Look<'_> {
                     room.1.resize(padded, 0.0);
                     exponentials.resize(padded, 0.0);
                     let (scores, given) = (room.0.as_chunks().0, room.1.as_chunks().0);
-                    let row = vectorised(Weights { scores, given, seen, scale: softmax.scale, keys, functions, exponentials });
+                    let row = vectorised(Weights {
+                        scores,
+                        given,
+                        seen,
+                        scale: softmax.scale,
+                        keys,
+                        functions,
+                        exponentials,
+                    });
                     if ahead == 0 { row.share() } else { f64::INFINITY }
                 };
                 pairs.map(share).collect::<Vec<f64>>()
@@ -350,7 +358,10 @@ impl Look<'_> {
         let of_weights = self.stage.graph.nodes[self.stage.node.inputs[0]].id;
         let of_weights = self.source.step(self.step).stages.get(&of_weights)?;
         let tokens = self.positions.len();
-        if v.shape != [keys, a.n_kv_heads, d] || *of_weights.shape() != [a.n_heads, tokens, keys] || !d.is_multiple_of(TILE) {
+        if v.shape != [keys, a.n_kv_heads, d]
+            || *of_weights.shape() != [a.n_heads, tokens, keys]
+            || !d.is_multiple_of(TILE)
+        {
             return None;
         }
         // Element by element the values of all keys, and their magnitudes.
