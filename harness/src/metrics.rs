@@ -3,7 +3,7 @@
 //! One rule everywhere: NaN is never dropped. A distance that has no value, since one side holds NaN or two infinities
 //! part, is infinite; so is the largest of any that includes one. Only a choice passes NaN over: no sampler draws it.
 
-use qdiff_engine::ops::real::{Vectorised, vectorised};
+use qdiff_engine::isa::{Vectorised, vectorised};
 
 /// Distance of one value from another: 0 of equals, infinities included.
 fn apart(a: f32, b: f32) -> f64 {

@@ -2,7 +2,7 @@
 
 use super::spread::Bins;
 use super::tolerance::{ELEMENT_FACTOR, of_row};
-use qdiff_engine::ops::real::{Vectorised, vectorised};
+use qdiff_engine::isa::{Vectorised, vectorised};
 
 pub(super) fn norm(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|v| v * v).sum::<f64>().sqrt()

@@ -24,7 +24,8 @@ use super::operands::{Source, Stage};
 use crate::arithmetic::{Accumulation, Number};
 use crate::formats::Format;
 use clap::ValueEnum;
-use qdiff_engine::ops::{Context, Op, Tensor, linear};
+use qdiff_engine::isa::{Vectorised, vectorised};
+use qdiff_engine::ops::{Context, Op, Real, Tensor, linear};
 use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, GgmlType, Stored, WeightSource};
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -259,7 +260,7 @@ fn blocks(weights: &dyn WeightSource, name: &str) -> (Vec<Block>, f64) {
     let (n, m) = weights.extent(name);
     let size = |row: &mut Vec<f32>, output: usize| {
         weights.rows(name, output, row);
-        row.iter().map(|w| w.abs()).sum::<f32>()
+        vectorised(Sums(row)).0 as f32
     };
     let sizes: Vec<f32> = (0..m).into_par_iter().map_init(|| vec![0f32; n], size).collect();
     let mut outputs: Vec<usize> = (0..m).collect();
@@ -388,13 +389,36 @@ fn operands(stage: Stage<'_>, part: &Part<'_>, n: usize, rows: &mut Vec<f64>, sh
     }
     for (x, values) in x.chunks_exact(n).zip(values.chunks_exact(n)) {
         let settled = plain || quant::ties(part.format, x).is_empty();
-        let (sum, squares) = values.iter().fold((0f64, 0f64), |(sum, squares), v| (sum + v.abs(), squares + v * v));
+        let (sum, squares) = vectorised(Sums(values));
         // Not of a row of zeros, and false of NaN.
         let carried = squares == 0.0 || sum * sum >= CARRIERS.min(n as f64 / 4.0) * squares;
-        let sure = settled && carried && values.iter().all(|v| v.is_finite());
+        let sure = settled && carried && squares.is_finite();
         shares.push(if sure { 0.0 } else { f64::INFINITY });
     }
 }
+
+/// The sums of magnitudes and of squares, in lanes.
+struct Sums<'a, T>(&'a [T]);
+
+impl<T: Copy + Into<f64>> Vectorised for Sums<'_, T> {
+    type Output = (f64, f64);
+
+    #[inline(always)]
+    fn run(self) -> (f64, f64) {
+        let (mut sums, mut squares) = ([0f64; LANES], [0f64; LANES]);
+        let (parts, rest) = self.0.as_chunks::<LANES>();
+        let mut add = |i: usize, v: f64| {
+            sums[i] += v.abs();
+            squares[i] += v * v;
+        };
+        parts.iter().for_each(|part| (0..LANES).for_each(|i| add(i, part[i].into())));
+        rest.iter().enumerate().for_each(|(i, v)| add(i, (*v).into()));
+        (sums.iter().sum(), squares.iter().sum())
+    }
+}
+
+/// Numbers that are added up side by side.
+const LANES: usize = 8;
 
 /// Appends what the runner's outputs are in each combination of each block, row by row.
 fn combinations(stage: Stage<'_>, part: &Part<'_>, blocks: &[Block], given: &mut Vec<f64>) {
@@ -424,11 +448,12 @@ fn combine(weights: &dyn WeightSource, name: &str, n: usize, blocks: &[Block]) -
     let (mut combined, mut absolute) = (vec![0f32; blocks.len() * PROBES * n], vec![0f32; blocks.len() * n]);
     let by_block = combined.par_chunks_mut(PROBES * n).zip(absolute.par_chunks_mut(n)).zip(blocks);
     by_block.for_each(|((combined, absolute), block)| {
-        let (mut row, mut sums) = (vec![0f32; n], vec![0f64; PROBES * n]);
+        let (mut row, mut wide, mut sums) = (vec![0f32; n], vec![0f64; n], vec![0f64; PROBES * n]);
         for (i, output) in block.outputs.iter().enumerate() {
             weights.rows(name, *output, &mut row);
+            f64::widen(&row, &mut wide);
             for (sums, number) in sums.chunks_exact_mut(n).zip(block.numbers[i]) {
-                sums.iter_mut().zip(&row).for_each(|(sum, w)| *sum += number * f64::from(*w));
+                f64::axpy(number, &wide, sums);
             }
             absolute.iter_mut().zip(&row).for_each(|(sum, w)| *sum += w.abs());
         }

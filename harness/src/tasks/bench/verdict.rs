@@ -3,6 +3,7 @@
 use super::{BenchRequest, median};
 use crate::capture::{Capture, Filter};
 use crate::loaded::LoadedModel;
+use crate::memory::Size;
 use crate::pair::{Pair, Settings, Tokens};
 use crate::progress::{Progress, silent};
 use crate::report::bench::{LayersRow, VerdictBench, VerdictRow};
@@ -43,8 +44,11 @@ fn of_length(
     let prompt = request.cycled(opened, tokens)?;
     let config = &opened.model.graph().config;
     let (model, layers) = (config.name.clone(), config.n_layers);
-    let mut pair = Pair::new(opened, Settings { threads, ..Settings::default() }, &silent)?;
+    let settings = Settings { threads, memory: Some(Size::usual()), ..Settings::default() };
+    let mut pair = Pair::new(opened, settings, &silent)?;
     let taken = Tokens { prompt: &prompt, ubatch: tokens, decode: 0, forced: None };
+    // As a run keeps them.
+    pair.make_room(taken, &[&|_| true, &|_| true])?;
     let checks: Vec<CheckMode> =
         request.check.iter().copied().filter(|check| *check != CheckMode::Full || tokens <= FULL).collect();
     let parts: Vec<usize> = [layers / 4, layers / 2, layers].into_iter().filter(|l| first && *l > 0).collect();

@@ -6,7 +6,7 @@
 mod scores;
 mod softmax;
 
-use super::{BLOCK, DOUBT, worse};
+use super::{BLOCK, DOUBT, LANES, worse};
 use crate::arithmetic::Accumulation;
 use crate::capture::Stored;
 use crate::formats::Format;
@@ -29,9 +29,6 @@ const ROWS_AT_ONCE: usize = 256;
 
 /// Bounds from which on an element raises doubt that is evaluated itself.
 const EXACT: f64 = DOUBT * ELEMENT_FACTOR;
-
-/// Lanes of a loop over f64.
-const LANES: usize = 8;
 
 /// What was seen of a row: the largest share of an element or block, and sums over the row of squared errors, and of
 /// squares and fourth powers of bounds.

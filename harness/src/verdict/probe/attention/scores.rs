@@ -5,7 +5,7 @@
 
 use super::{EXACT, LANES, Look, Row, Shares, TILE, fold, largest};
 use crate::verdict::probe::{BLOCK, LARGEST, PROBES, Random, SEED, SMALLEST, sees, worse};
-use qdiff_engine::ops::real::{Vectorised, vectorised};
+use qdiff_engine::isa::{Vectorised, vectorised};
 use qdiff_engine::ops::{Attention, Real, Tensor, attn_scores};
 use rayon::prelude::*;
 use std::ops::Range;

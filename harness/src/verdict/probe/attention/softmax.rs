@@ -2,7 +2,7 @@
 
 use super::{EXACT, LANES, Look, Row, Shares, fold, largest};
 use crate::verdict::tolerance::ELEMENT_FACTOR;
-use qdiff_engine::ops::real::{Vectorised, vectorised};
+use qdiff_engine::isa::{Vectorised, vectorised};
 use qdiff_engine::ops::{Softmax, TINY, UNIT, attn_scores, attn_weights};
 use rayon::prelude::*;
 
