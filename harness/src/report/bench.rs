@@ -86,7 +86,8 @@ pub struct WholeRun {
     pub rounds: u16,
 }
 
-/// What judging takes; on file, what REPORT.md tells.
+/// What judging takes; on file, what REPORT.md tells. Growth is by the same with half the tokens: of the whole, of a token,
+/// and of an element that both sides captured.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VerdictBench {
     /// Threads.
@@ -270,25 +271,36 @@ impl VerdictBench {
     /// What it tells.
     pub(super) fn screen(&self) -> Screen {
         let shown = |x: Option<f64>| x.map_or_else(|| NONE.to_owned(), |x| format!("{x:.2}"));
-        let rows = self.verdicts.iter().map(|r| {
-            let half = r.half(&self.verdicts);
-            let (whole, each) = half.map(|half| (r.judging / half.judging, r.of_element() / half.of_element())).unzip();
-            let mut cells = vec![r.model.clone(), r.tokens.to_string(), named(r.check), r.oracle.clone()];
-            cells.extend([r.reference, r.subject, r.judging, r.judging / r.reference].map(|x| shown(Some(x))));
-            cells.extend([shown(whole), shown(whole.map(|growth| growth / 2.0))]);
-            cells.extend([shown(Some(r.of_element())), shown(each)]);
-            cells
-        });
+        let rows = |model: &str| {
+            let own = self.verdicts.iter().filter(move |r| r.model == model);
+            own.map(|r| {
+                let half = r.half(&self.verdicts);
+                let growth = half.map(|half| r.judging / half.judging);
+                let mut cells = vec![r.tokens.to_string(), named(r.check), r.oracle.clone()];
+                cells.extend([r.reference, r.subject, r.judging, r.judging / r.reference].map(|x| shown(Some(x))));
+                cells.extend(
+                    [growth, growth.map(|g| g / 2.0), half.map(|half| r.of_element() / half.of_element())].map(shown),
+                );
+                cells
+            })
+            .collect::<Vec<_>>()
+        };
         let columns = [
-            "model", "tokens", "check", "oracle", "llama.cpp, tapped, s", "engine, s", "judging, s", "of llama.cpp",
-            "growth", "growth a token", "ns an element", "growth an element",
+            "tokens", "check", "oracle", "llama.cpp, tapped, s", "engine, s", "judging, s", "of llama.cpp", "growth",
+            "a token", "an element",
         ];
-        let by_layer = self.layers.iter().map(|r| {
-            let each = 1e3 * r.judging / r.layers as f64;
-            let cells = [r.model.clone(), r.tokens.to_string(), named(r.check), r.oracle.clone()];
-            cells.into_iter().chain([r.layers.to_string(), shown(Some(r.judging)), format!("{each:.1}")]).collect()
-        });
-        let of_layers = ["model", "tokens", "check", "oracle", "layers", "judging, s", "ms a layer"];
+        let by_layer = |model: &str| {
+            let own = self.layers.iter().filter(move |r| r.model == model);
+            own.map(|r| {
+                let each = 1e3 * r.judging / r.layers as f64;
+                let cells = [r.tokens.to_string(), named(r.check), r.oracle.clone(), r.layers.to_string()];
+                cells.into_iter().chain([shown(Some(r.judging)), format!("{each:.1}")]).collect()
+            })
+            .collect::<Vec<_>>()
+        };
+        let of_layers = ["tokens", "check", "oracle", "layers", "judging, s", "ms a layer"];
+        let mut models: Vec<&str> = self.verdicts.iter().map(|r| r.model.as_str()).collect();
+        models.dedup();
         let probed = self.verdicts.iter().rev().filter(|r| r.check == CheckMode::Probe);
         let last = probed.filter_map(|r| Some((r, r.half(&self.verdicts)?))).next();
         let headline = match last {
@@ -306,15 +318,14 @@ impl VerdictBench {
         };
         let how =
             format!("both sides on the CPU, {}, {}", counted(self.threads, "thread"), medians(self.rounds.into()));
-        measured(
-            "what a verdict takes".to_owned(),
-            headline,
-            vec![
-                Section::lines("", vec![("how", how)]),
-                Section::table("Judging", Table::new(&columns, &[1, 4, 5, 6, 7, 8, 9, 10, 11], rows)),
-                Section::table("Layers alone", Table::new(&of_layers, &[1, 4, 5, 6], by_layer)),
-            ],
-        )
+        let mut sections = vec![Section::lines("", vec![("how", how)])];
+        for model in models {
+            let (verdicts, layers) = (rows(model).into_iter(), by_layer(model).into_iter());
+            sections.push(Section::table(model, Table::new(&columns, &[0, 3, 4, 5, 6, 7, 8, 9], verdicts)));
+            let title = format!("{model}, its layers alone");
+            sections.push(Section::table(&title, Table::new(&of_layers, &[0, 3, 4, 5], layers)));
+        }
+        measured("what a verdict takes".to_owned(), headline, sections)
     }
 }
 
