@@ -6,6 +6,7 @@
 pub mod cpu;
 pub mod cuda;
 pub mod gguf;
+pub mod isa;
 pub mod model;
 pub mod ops;
 pub mod quant;

@@ -29,11 +29,15 @@ pub fn forward<F: Real>(a: &Attention, w: &Tensor<F>, v: &Tensor<F>) -> Tensor<F
 /// alike, as the values of repeated tokens are; then its roundings are not independent (measured: `u·N/8` at N = 3768,
 /// on four times this bound). A product below the smallest normal f32 may be flushed.
 pub fn bound(a: &Attention, w: &Tensor<f64>, v: &Tensor<f64>) -> Vec<f32> {
-    let n = v.rows() as f64;
-    let factor = UNIT * (n.sqrt() + n / 16.0).max(1.0);
     let size = |v: f64| v.abs() as f32;
     let reach = forward(a, &w.map(size), &v.map(size)).data;
-    reach.into_iter().map(|reach| (factor * f64::from(reach) + n * TINY) as f32).collect()
+    reach.into_iter().map(|reach| bound_of(reach, v.rows())).collect()
+}
+
+/// The bound of a sum over `keys` values of which `Σ|w·v|` is `reach`.
+pub fn bound_of(reach: f32, keys: usize) -> f32 {
+    let n = keys as f64;
+    (UNIT * (n.sqrt() + n / 16.0).max(1.0) * f64::from(reach) + n * TINY) as f32
 }
 
 #[cfg(test)]

@@ -64,9 +64,14 @@ const TILE: usize = 4;
 
 /// `u·√D·Σ|q·k|`: the probabilistic bound of an inner product of D terms in any order (Higham & Mary 2019).
 pub fn bound(a: &Attention, q: &Tensor<f64>, k: &Tensor<f64>) -> Vec<f32> {
-    let factor = (UNIT * (a.head_dim as f64).sqrt()) as f32;
+    let factor = bound_factor(a);
     let size = |v: f64| v.abs() as f32;
     forward(a, &q.map(size), &k.map(size)).data.iter().map(|reach| factor * reach).collect()
+}
+
+/// What the bound takes of `Σ|q·k|`.
+pub fn bound_factor(a: &Attention) -> f32 {
+    (UNIT * (a.head_dim as f64).sqrt()) as f32
 }
 
 #[cfg(test)]

@@ -38,8 +38,7 @@ pub fn forward<F: Real>(softmax: &Softmax, scores: &Tensor<F>, positions: &[u32]
 /// [`super::attn_context::bound`]).
 pub fn bound(softmax: &Softmax, scores: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f32> {
     let keys = scores.shape[2].max(1);
-    let n = keys as f64;
-    let few = 6.0 + n.sqrt() + n / 16.0;
+    let few = roundings(keys);
     let mut bound = Vec::with_capacity(y.data.len());
     for (s, y) in scores.data.chunks(keys).zip(y.data.chunks(keys)) {
         let visible = || s.iter().zip(y).filter(|(_, y)| **y > 0.0).map(|(s, _)| s * softmax.scale);
@@ -52,6 +51,12 @@ pub fn bound(softmax: &Softmax, scores: &Tensor<f64>, y: &Tensor<f64>) -> Vec<f3
         }));
     }
     bound
+}
+
+/// Units that a weight is off by besides those of its exponent, among so many keys: see [`bound`].
+pub fn roundings(keys: usize) -> f64 {
+    let n = keys as f64;
+    6.0 + n.sqrt() + n / 16.0
 }
 
 /// How uncertain scores make the weights: `dy_i = y_i·scale·(ds_i − Σ y_j·ds_j)`.

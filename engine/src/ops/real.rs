@@ -3,8 +3,8 @@
 //! The loops are plain Rust over fixed lanes; they are compiled three times
 //! (AVX-512, AVX2 with FMA, baseline) and chosen at run time.
 
+use crate::isa::by_isa;
 use num_traits::Float;
-use std::sync::OnceLock;
 
 /// f32 or f64.
 pub trait Real: Float + Default + Send + Sync + std::fmt::Debug + std::iter::Sum + 'static {
@@ -18,29 +18,6 @@ pub trait Real: Float + Default + Send + Sync + std::fmt::Debug + std::iter::Sum
     fn axpy(a: Self, x: &[Self], y: &mut [Self]);
     /// Copies f32 values, widening where needed.
     fn widen(from: &[f32], to: &mut [Self]);
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Isa {
-    Avx512,
-    Avx2,
-    Baseline,
-}
-
-fn isa() -> Isa {
-    static ISA: OnceLock<Isa> = OnceLock::new();
-    *ISA.get_or_init(|| {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {
-                return Isa::Avx512;
-            }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                return Isa::Avx2;
-            }
-        }
-        Isa::Baseline
-    })
 }
 
 /// Pairwise sum of the lanes, so that the error grows with their logarithm.
@@ -165,21 +142,6 @@ vectorised! { f32_avx2, f32, "avx2,fma", dot: 16, rows: 2, lanes: 8,
 _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps }
 vectorised! { f64_avx2, f64, "avx2,fma", dot: 8, rows: 2, lanes: 4,
 _mm256_setzero_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd }
-
-/// What this processor can run best of three.
-macro_rules! by_isa {
-    ($avx512:expr, $avx2:expr, $baseline:expr) => {
-        match isa() {
-            // SAFETY: `isa` saw the features on this processor.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { $avx512 },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { $avx2 },
-            _ => $baseline,
-        }
-    };
-}
 
 macro_rules! real {
     ($t:ty, $avx512:ident, $avx2:ident, $lanes:literal) => {

@@ -9,6 +9,7 @@
 //!
 //! Engines that follow ggml's code without its vector instructions, such as candle, round halves away from zero.
 
+use crate::isa::{Vectorised, vectorised};
 use half::{bf16, f16};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -118,20 +119,34 @@ pub fn emulate(fmt: ActivationFormat, x: &[f32], out: &mut [f64]) {
                 q8_k_block(x, out, nearest);
             }
         }
-        _ if fmt.block_size() == 32 => {
-            let (blocks, _) = x.as_chunks::<32>();
-            let (to, _) = out.as_chunks_mut::<32>();
-            for (x, out) in blocks.iter().zip(to) {
-                let (d, quants) = q8_block(fmt, x);
-                let d = stored(fmt, d);
-                for (o, q) in out.iter_mut().zip(quants) {
-                    *o = d * f64::from(q.clamp(-128, 127));
-                }
-            }
-        }
+        _ if fmt.block_size() == 32 => vectorised(Q8 { fmt, x, out }),
         _ => {
             for (o, v) in out.iter_mut().zip(x) {
                 *o = round(fmt, *v);
+            }
+        }
+    }
+}
+
+/// Blocks of 32 in 8 bits.
+struct Q8<'a> {
+    fmt: ActivationFormat,
+    x: &'a [f32],
+    out: &'a mut [f64],
+}
+
+impl Vectorised for Q8<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let (blocks, _) = self.x.as_chunks::<32>();
+        let (to, _) = self.out.as_chunks_mut::<32>();
+        for (x, out) in blocks.iter().zip(to) {
+            let (d, quants) = q8_block(self.fmt, x);
+            let d = stored(self.fmt, d);
+            for (o, q) in out.iter_mut().zip(quants) {
+                *o = d * f64::from(q.clamp(-128, 127));
             }
         }
     }
@@ -317,8 +332,13 @@ fn butterfly(mut lanes: Vec<f32>) -> f32 {
 }
 
 /// The scale, in f32 as before storing, and the quants of a block of 32, not yet saturated to 8 bits.
+#[inline(always)]
 fn q8_block(fmt: ActivationFormat, x: &[f32; 32]) -> (f32, [i32; 32]) {
-    let max = x.iter().fold(0.0_f32, |max, v| max.max(v.abs()));
+    let mut lanes = [0f32; 8];
+    for x in x.as_chunks::<8>().0 {
+        lanes.iter_mut().zip(x).for_each(|(max, v)| *max = max.max(v.abs()));
+    }
+    let max = lanes.into_iter().fold(0.0, f32::max);
     if max == 0.0 {
         return (0.0, [0; 32]);
     }
@@ -336,6 +356,7 @@ fn q8_block(fmt: ActivationFormat, x: &[f32; 32]) -> (f32, [i32; 32]) {
 }
 
 /// Rounds half to even, as `cvtps2dq`: what does not fit becomes `i32::MIN`.
+#[inline(always)]
 fn to_i32(v: f32) -> i32 {
     let rounded = v.round_ties_even();
     if (-2_147_483_648.0..2_147_483_648.0).contains(&rounded) { rounded as i32 } else { i32::MIN }

@@ -249,6 +249,22 @@ impl Stored {
         }
     }
 
+    /// Elements that follow each other, from a flat index on; only they are read.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn flat(&self, range: Range<usize>) -> Cow<'_, [f32]> {
+        match &self.place {
+            Place::Memory(tensor) => Cow::Borrowed(&tensor.data[range]),
+            Place::File { shape, offset } => {
+                assert!(range.end <= shape.iter().product(), "beyond the tensor");
+                let mut out = vec![0f32; range.len()];
+                self.store.read(*offset + 4 * range.start as u64, &mut out);
+                Cow::Owned(out)
+            }
+        }
+    }
+
     /// A checksum (CRC-32) of its values, bit for bit: tells by accident alone that two tensors are the same.
     pub fn digest(&self) -> u32 {
         crc32fast::hash(bytemuck::cast_slice(&self.get().data))
@@ -338,6 +354,8 @@ mod tests {
                 }
                 prop_assert_eq!(part.data, expected);
                 prop_assert_eq!(part.shape, vec![a, range.len(), c]);
+                let flat = range.start * c..range.end * c;
+                prop_assert_eq!(&*kept.flat(flat.clone()), &tensor(k).data[flat]);
             }
             prop_assert!(store.trouble().is_ok());
             drop(kept);

@@ -53,7 +53,7 @@ pub struct Asked {
     /// The file that set them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tolerance_from: Option<PathBuf>,
-    /// How linear layers are checked.
+    /// How linear layers and attention are checked.
     pub check: CheckMode,
     /// Seconds that the search for causes may take.
     #[serde(with = "Real")]

@@ -275,8 +275,8 @@ pub struct ToleranceRequest {
     /// Allow a stage this relative L2 per row instead of its bound; repeatable, the last rule that matches wins
     #[arg(long, value_name = "GLOB=NUMBER")]
     pub tolerance: Vec<String>,
-    /// How linear layers are checked: probes judge most rows of long prompts by random combinations of their outputs, and
-    /// leave those to be computed that are doubtful
+    /// How linear layers and attention are checked: probes judge most rows of long prompts by random combinations of their
+    /// outputs, and leave those to be computed that are doubtful
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub check: CheckMode,
     /// Where linear layers are evaluated in f64

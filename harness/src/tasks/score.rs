@@ -44,7 +44,7 @@ pub struct ScoreRequest {
     /// Pairs of faults at once, for each source of faults
     #[arg(long, default_value_t = 12, value_name = "NUMBER", help_heading = "What is judged")]
     pub pairs: usize,
-    /// How linear layers are checked: `probe` shows what probes lose, of prompts too short to need them
+    /// How linear layers and attention are checked: `probe` shows what probes lose, of prompts too short to need them
     #[arg(long, value_name = "MODE", value_enum, default_value_t = CheckMode::Full, help_heading = "What is judged")]
     pub check: CheckMode,
     /// Run nothing: grade again what an earlier score (its JSON) tells of bugs that stand in no catalogue

@@ -15,8 +15,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-/// Elements that a stage evaluates at once, unless one row has more.
-const ELEMENTS_AT_ONCE: usize = 4 << 20;
+/// Elements that a stage evaluates at once, unless one row has more: few enough that what becomes of them stays in the caches.
+const ELEMENTS_AT_ONCE: usize = 1 << 16;
 
 /// Of a cache, what every side has of it so far.
 pub(super) type State = HashMap<usize, CacheState>;
@@ -62,8 +62,13 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
     let arithmetic = source.side.arithmetic;
     let attention = arithmetic.attention(step.tokens.len());
     let (positions, tokens) = (step.positions(), step.kept_tokens());
-    for from in (0..all).step_by(at_once) {
-        let rows = from..all.min(from + at_once);
+    let mut from = 0;
+    while from < all {
+        let rows = source.next_rows(index, from, at_once);
+        from = rows.end;
+        if rows.is_empty() {
+            break;
+        }
         if !source.asked(step, &rows) {
             continue;
         }

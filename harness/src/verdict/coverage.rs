@@ -24,7 +24,7 @@ pub struct Coverage {
     /// Whether the subject gave the logits of the prompt's last token alone: the other positions are not asked for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub last_row: bool,
-    /// Of the rows judged, those that probes passed on one side at least: their values were not computed.
+    /// Of the rows judged, those that probes passed on one side at least: what they should be was not put together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probed: Option<Probed>,
     /// Whether there was no reference: then nothing is a full match.
@@ -82,7 +82,7 @@ pub(super) fn count(
                     .iter()
                     .any(|s| s.index == *step && s.last_row.is_none_or(|(_, at)| at == *position))
         };
-        let count = passed.into_iter().filter(asked).count();
+        let count = passed.into_iter().filter(asked).count() * rows::of_token(node);
         if count > 0 {
             let of = coverage.probed.get_or_insert(Probed { rows: 0, sees: Real(0.0), seed: SEED });
             of.rows += count;

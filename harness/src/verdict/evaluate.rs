@@ -67,7 +67,7 @@ fn exactly(
     }
 }
 
-/// The rows of a linear layer whose operands were captured that probes have no doubt of; `None` where they save nothing.
+/// The rows of a stage whose operands were captured that probes have no doubt of; `None` where they save nothing.
 pub(super) fn probed(
     node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter, mode: CheckMode,
 ) -> Option<Passed> {

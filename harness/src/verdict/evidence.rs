@@ -2,8 +2,8 @@
 
 use super::evaluate::{Expected, assembled};
 use super::grain::{Grain, settle_all};
+use super::held::Row;
 use super::inside::Rows;
-use super::local::Row;
 use super::operands::Side;
 use super::rows::rows_given;
 use super::tolerance::ELEMENT_FACTOR;

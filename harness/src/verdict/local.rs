@@ -2,9 +2,10 @@
 
 use super::evaluate::{evaluate_but, probed};
 use super::grain::Grain;
+use super::held::{Row, norm, share, size};
 use super::operands::{Block, Side, rows_of};
 use super::probe::Passed;
-use super::rows::rows;
+use super::rows::{of_token, rows};
 use super::spread::Bins;
 use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, of_row, vacuous};
 use super::{Place, Policy, Segment, Spread};
@@ -83,7 +84,7 @@ pub struct Local {
     /// Rows judged that are known only as what operands within the rounding of their storage give.
     #[serde(default)]
     pub by_operands: usize,
-    /// Rows judged that were not evaluated, because probes have no doubt of them.
+    /// Rows judged of which probes have no doubt: what they should be was not put together.
     #[serde(default, skip_serializing_if = "none")]
     pub probed: usize,
     /// About how many of its bounds a single element of those must be off by to be doubted, whatever rounding adds.
@@ -154,12 +155,16 @@ struct Check<'a> {
     seen: bool,
     /// Last step of another extent than it should have.
     short: Option<usize>,
+    /// Of all elements so far.
+    bins: Bins,
 }
 
 impl Check<'_> {
     /// The residual; `None` if the stage or its operands were captured in no step.
     fn finish(self) -> Option<Local> {
-        self.seen.then_some(self.local)
+        let Self { mut local, bins, .. } = self;
+        local.spread.elements(&bins);
+        self.seen.then_some(local)
     }
 
     /// Holds what the side gave against what it should have given.
@@ -193,14 +198,15 @@ impl Check<'_> {
         }
     }
 
-    /// Counts a row that was not evaluated.
+    /// Counts the rows of a token that were not evaluated.
     fn pass(&mut self, step: &Step, row: usize, sees: f64) {
         let position = step.first + step.offset(row);
         if step.has_row(self.node.id, position) && self.filter.position(position) {
+            let rows = of_token(self.node);
             self.seen = true;
-            self.local.rows += 1;
-            self.local.prefill_rows += usize::from(step.index == 0);
-            self.local.probed += 1;
+            self.local.rows += rows;
+            self.local.prefill_rows += if step.index == 0 { rows } else { 0 };
+            self.local.probed += rows;
             self.local.sees = Some(Real(sees));
             self.local.passed.insert((step.index, position));
         }
@@ -236,7 +242,7 @@ impl Check<'_> {
         let exceeded = !grain.exact() && got.iter().zip(want).any(|(g, w)| grain.exceeded(*g, *w));
         let within = |(g, w): (&f32, &f64)| if exceeded && grain.exceeded(*g, *w) { *w as f32 } else { *g };
         let got = &if exceeded { got.iter().zip(want).map(within).collect() } else { Cow::Borrowed(got) };
-        let mut row = Row::new(got, want, bound, self.rule, &mut local.spread);
+        let mut row = Row::new(got, want, bound, self.rule, &mut self.bins);
         let rounding = if grain.exact() { 0.0 } else { norm(got.iter().map(|g| grain.reach(*g))) };
         row.allowed += rounding / size(want);
         let open = match self.rule {
@@ -300,7 +306,7 @@ pub fn residuals(
     let rule = policy.rule(node.id);
     let check = |side: &Side<'_>| {
         let grain = Grain::of(node, &oracle.graph, *side);
-        Check { node, filter, rule, grain, local: Local::default(), seen: false, short: None }
+        Check { node, filter, rule, grain, local: Local::default(), seen: false, short: None, bins: Bins::default() }
     };
     let all = |passed: Option<&Passed>| {
         let mut checks: Vec<Check<'_>> = sides.iter().map(check).collect();
@@ -328,93 +334,4 @@ pub fn residuals(
         Some(Local { segment: Segment::of(node, &oracle.graph, side.capture), ..check.finish()? })
     });
     locals.collect()
-}
-
-fn norm(values: impl Iterator<Item = f64>) -> f64 {
-    values.map(|v| v * v).sum::<f64>().sqrt()
-}
-
-/// The norm that a row's errors are told in; 1 of a row of zeros.
-fn size(want: &[f64]) -> f64 {
-    let norm = norm(want.iter().copied());
-    if norm > 0.0 { norm } else { 1.0 }
-}
-
-/// One row held against what it should be.
-pub(crate) struct Row {
-    /// Share of what is allowed that the row or its worst element takes.
-    pub(crate) used: f64,
-    /// Relative L2 distance.
-    pub(crate) residual: f64,
-    allowed: f64,
-    worst: usize,
-    worst_allowed: f64,
-    rule: f64,
-}
-
-impl Row {
-    /// Judges a row; `rule` replaces the bounds where a user set one.
-    pub(crate) fn of(got: &[f32], want: &[f64], bound: &[f32], rule: Option<f64>) -> Self {
-        Self::new(got, want, bound, rule, &mut Spread::default())
-    }
-
-    fn new(got: &[f32], want: &[f64], bound: &[f32], rule: Option<f64>, spread: &mut Spread) -> Self {
-        let (mut d2, mut y2, mut largest) = (0f64, 0f64, 0f64);
-        for (g, w) in got.iter().zip(want) {
-            d2 += (f64::from(*g) - w).powi(2);
-            y2 += w * w;
-            largest = largest.max(w.abs());
-        }
-        let element_allowed = |b: f32| match rule {
-            Some(rule) => rule * largest,
-            None => ELEMENT_FACTOR * f64::from(b),
-        };
-        let row_allowed = match rule {
-            Some(rule) => rule * y2.sqrt(),
-            None => of_row(bound),
-        };
-        let (mut used, mut worst) = (share(d2.sqrt(), row_allowed), 0);
-        let (mut worst_share, mut furthest, mut bins) = (-1.0, 0f64, Bins::default());
-        let parts = got.chunks(LANES).zip(want.chunks(LANES)).zip(bound.chunks(LANES));
-        for (first, ((got, want), bound)) in (0..).step_by(LANES).zip(parts) {
-            // By themselves, so that they are divided together.
-            let (mut differences, mut shares) = ([0f64; LANES], [0f64; LANES]);
-            for (i, ((g, w), b)) in got.iter().zip(want).zip(bound).enumerate() {
-                differences[i] = (f64::from(*g) - w).abs();
-                shares[i] = share(differences[i], element_allowed(*b));
-            }
-            for (i, (s, difference)) in shares.into_iter().zip(differences).take(got.len()).enumerate() {
-                bins.count(s);
-                if s > worst_share {
-                    (worst_share, worst) = (s, first + i);
-                }
-                // Not `f64::max`, which passes over NaN.
-                furthest = if difference <= furthest { furthest } else { difference };
-            }
-        }
-        spread.elements(&bins);
-        let rule_needed = share(d2.sqrt(), y2.sqrt()).max(share(furthest, largest));
-        used = used.max(worst_share);
-        let scale = size(want);
-        Self {
-            used,
-            residual: d2.sqrt() / scale,
-            allowed: row_allowed / scale,
-            worst,
-            rule: rule_needed,
-            worst_allowed: bound.get(worst).map_or(0.0, |b| element_allowed(*b)),
-        }
-    }
-}
-
-/// Elements whose shares are computed together.
-const LANES: usize = 8;
-
-/// Share of what is allowed; nothing is allowed of nothing.
-fn share(difference: f64, allowed: f64) -> f64 {
-    // Infinite also of a finite value where f64, on operands that are not, has none. All is computed before it is chosen
-    // from, so that many are at once.
-    let quotient = if allowed > 0.0 { difference / allowed } else { f64::INFINITY };
-    let quotient = if difference == 0.0 { 0.0 } else { quotient };
-    if difference.is_finite() & allowed.is_finite() { quotient } else { f64::INFINITY }
 }

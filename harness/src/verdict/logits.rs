@@ -61,20 +61,24 @@ pub(super) fn compare(node: &Node, subject: &Capture, reference: &Capture, filte
             let b = rows_of(node, r.stages.get(&node.id)?, &(j..j + 1))?;
             let same = a.data.len() == b.data.len() && !a.data.is_empty();
             let given = s.has_row(node.id, position) && r.has_row(node.id, position);
-            (given && same && filter.position(position)).then(|| LogitsRow {
-                step: s.index,
-                position,
-                kl: divergence(&b.data, &a.data) as f32,
-                error: largest_difference(&a.data, &b.data) as f32,
-                subject: top(&a.data),
-                reference: top(&b.data),
+            (given && same && filter.position(position)).then(|| {
+                let (a, b) = (&a.data, &b.data);
+                let (of_a, of_b) = (log_sum_exp(a), log_sum_exp(b));
+                LogitsRow {
+                    step: s.index,
+                    position,
+                    kl: divergence((b, of_b), (a, of_a)) as f32,
+                    error: largest_difference(a, b) as f32,
+                    subject: top(a, of_a),
+                    reference: top(b, of_b),
+                }
             })
         })
         .collect()
 }
 
-/// The largest logits; among equals the lowest id first, NaN never.
-fn top(x: &[f32]) -> Vec<Choice> {
+/// The largest logits, whose [`log_sum_exp`] is `z`; among equals the lowest id first, NaN never.
+fn top(x: &[f32], z: f64) -> Vec<Choice> {
     let mut best: Vec<(usize, f32)> = Vec::with_capacity(TOP + 1);
     for (i, &v) in x.iter().enumerate() {
         if v.is_nan() || (best.len() == TOP && v <= best[TOP - 1].1) {
@@ -84,7 +88,6 @@ fn top(x: &[f32]) -> Vec<Choice> {
         best.insert(at, (i, v));
         best.truncate(TOP);
     }
-    let z = log_sum_exp(x);
     best.into_iter()
         .map(|(i, logit)| Choice { token: i as u32, logit, probability: (f64::from(logit) - z).exp() as f32 })
         .collect()
@@ -96,7 +99,7 @@ mod tests {
 
     #[test]
     fn equals_keep_the_lowest_id_first() {
-        let found = top(&[1.0, 3.0, f32::NAN, 3.0, 2.0, 0.5, -1.0, 2.5]);
+        let found = top(&[1.0, 3.0, f32::NAN, 3.0, 2.0, 0.5, -1.0, 2.5], 0.0);
         let ids: Vec<u32> = found.iter().map(|c| c.token).collect();
         assert_eq!(ids, [1, 3, 7, 4, 0]);
     }

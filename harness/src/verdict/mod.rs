@@ -2,7 +2,7 @@
 //!
 //! `evaluate` says what a stage should be on a runner's own `operands`: `apply` its op (`linear` in the runner's
 //! arithmetic, with `ties`, or `probe` without computing it; sums in the `orders` that are in use; `caches` as they grow), `segment` where some were not captured. `local` holds the stage to
-//! it, `global` compares the two runners, both for each stage by itself (`measured`); `judge` gives every stage its status and finds the origins, `unread` tells what was captured and never read, `coverage` counts, `health` looks
+//! it, row by row (`held`), `global` compares the two runners, both for each stage by itself (`measured`); `judge` gives every stage its status and finds the origins, `unread` tells what was captured and never read, `coverage` counts, `health` looks
 //! for what no correct model does. `spread`, `elements`, `attention` and `logits` keep what charts are drawn from.
 
 mod apply;
@@ -17,6 +17,7 @@ mod gap;
 mod global;
 mod grain;
 mod health;
+mod held;
 mod inside;
 mod judge;
 mod linear;
@@ -48,9 +49,9 @@ pub use gap::{Gap, Unjudged};
 pub use global::{Global, compare as compare_rows};
 pub(crate) use grain::settle_all;
 pub use health::Symptom;
+pub(crate) use held::Row;
 pub(crate) use inside::{Inside, Otherwise, Rows};
 pub use judge::{StageResult, Status, TokenCheck, Verdict, judge, put_together};
-pub(crate) use local::Row;
 pub use local::{Element, Local, residuals};
 pub use logits::{Choice, LogitsRow};
 pub use measured::{Measured, measure, read_for};

@@ -109,7 +109,7 @@ pub(super) struct Source<'a> {
     pub(super) resumes: bool,
     /// Whose positions alone are evaluated; all where `None`.
     pub(super) filter: Option<&'a Filter>,
-    /// Rows of a linear layer that are not evaluated: probes have no doubt of them.
+    /// Rows that are not evaluated: probes have no doubt of them.
     pub(super) passed: Option<&'a Passed>,
 }
 

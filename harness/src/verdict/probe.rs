@@ -18,24 +18,27 @@
 //! with the size of their weights, is computed. Errors of several outputs of a block may cancel: r is drawn from a
 //! continuum, so that no two are equal, and twice; and neighbours, of which faults take several at once, share no block.
 
+mod attention;
+
 use super::operands::{Source, Stage};
 use crate::arithmetic::{Accumulation, Number};
 use crate::formats::Format;
 use clap::ValueEnum;
-use qdiff_engine::ops::{Context, Op, Tensor, linear};
+use qdiff_engine::isa::{Vectorised, vectorised};
+use qdiff_engine::ops::{Context, Op, Real, Tensor, linear};
 use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, GgmlType, Stored, WeightSource};
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// How linear layers are checked.
+/// How linear layers and attention are checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckMode {
     /// Every row is computed
     Full,
-    /// Rows of linear layers are computed where random combinations of their outputs are doubtful
+    /// Rows of linear layers and of attention are computed where random combinations of their outputs are doubtful
     Probe,
     /// Probes where they save time: for long prompts
     #[default]
@@ -62,6 +65,9 @@ const BLOCKS_AT_ONCE: usize = 64;
 
 /// Products, of rows and weights, from which on probes save time.
 const PAYS: usize = 1 << 27;
+
+/// Queries times keys of a step from which on they do.
+const PAYS_PAIRS: usize = 1 << 16;
 
 /// Rows from which on they do: the weights are read three times.
 const PAYS_ROWS: usize = 128;
@@ -115,28 +121,76 @@ struct Part<'a> {
     format: ActivationFormat,
 }
 
-/// Outputs of a block, and the random number of each in each combination.
+/// Outputs of a block, and the random numbers of each, of each combination one.
 struct Block {
     outputs: Vec<usize>,
-    numbers: [Vec<f64>; PROBES],
+    numbers: Vec<[f64; PROBES]>,
 }
+
+/// By side, share of what is allowed, step and row.
+type Shares = Vec<Vec<(f64, usize, usize)>>;
 
 /// The rows that need not be computed; `None` where that saves nothing.
 pub(super) fn passed(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode) -> Option<Passed> {
     let node = stage.node;
-    let weight = node.weights.first().filter(|_| matches!(node.op, Op::Linear) && node.faults.none())?;
+    if mode == CheckMode::Full || !node.faults.none() {
+        return None;
+    }
+    let count = sides.iter().map(|source| source.index + 1).max()?;
+    let (mut shares, sees) = match &node.op {
+        Op::Linear => layers(stage, sides, mode, count)?,
+        Op::AttnScores(_) | Op::AttnWeights(_) | Op::AttnContext(_) => attended(stage, sides, mode, count)?,
+        Op::Embed | Op::RmsNorm(_) | Op::Bias | Op::Rope(_) | Op::KvCache(_) | Op::Residual | Op::SwiGlu => {
+            return None;
+        }
+    };
+    let mut passed = Passed { rows: vec![Vec::new(); count], sees };
+    for source in sides {
+        let steps = &source.side.capture.steps;
+        passed.rows[source.index] = steps.iter().map(|step| vec![false; step.rows()]).collect();
+        let of_side = &mut shares[source.index];
+        of_side.retain(|(_, index, row)| {
+            let step = source.step(*index);
+            source.asked(step, &(*row..*row + 1)) && step.has_row(node.id, step.first + step.offset(*row))
+        });
+        of_side.sort_by(|a, b| b.0.total_cmp(&a.0));
+        for (share, step, row) in of_side.iter().skip(COMPUTED) {
+            passed.rows[source.index][*step][*row] = *share <= DOUBT;
+        }
+    }
+    Some(passed)
+}
+
+/// Those of the stages of attention.
+fn attended(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode, count: usize) -> Option<(Shares, f64)> {
+    let (mut all, mut sees) = (vec![Vec::new(); count], 0f64);
+    for source in sides {
+        for &index in &source.steps {
+            let step = source.step(index);
+            if mode == CheckMode::Auto && (step.rows() < PAYS_ROWS || step.rows() * step.keys() < PAYS_PAIRS) {
+                continue;
+            }
+            if let Some((shares, of_step)) = attention::shares(stage, source, index) {
+                sees = sees.max(of_step);
+                all[source.index].extend((0..).zip(shares).map(|(row, share)| (share, index, row)));
+            }
+        }
+    }
+    all.iter().any(|shares| !shares.is_empty()).then_some((all, sees))
+}
+
+/// Those of a linear layer.
+fn layers(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode, count: usize) -> Option<(Shares, f64)> {
+    let weight = stage.node.weights.first()?;
     let (n, m) = stage.weights.extent(&weight.name);
     let parts: Vec<Part<'_>> = sides.iter().flat_map(|source| parts(stage, source, &weight.name)).collect();
     let total: usize = parts.iter().map(|part| part.rows.len()).sum();
     match mode {
-        CheckMode::Full => return None,
         CheckMode::Auto if total < PAYS_ROWS || total * n * m < PAYS => return None,
-        CheckMode::Auto | CheckMode::Probe if total == 0 => return None,
-        CheckMode::Auto | CheckMode::Probe => {}
+        _ if total == 0 => return None,
+        _ => {}
     }
-    let count = sides.iter().map(|source| source.index + 1).max()?;
-    let mut passed = Passed { rows: vec![Vec::new(); count], sees: 0.0 };
-    let mut shares: Vec<Vec<(f64, usize, usize)>> = vec![Vec::new(); count];
+    let (mut shares, mut sees): (Shares, _) = (vec![Vec::new(); count], 0f64);
     let mut formats: Vec<ActivationFormat> = Vec::new();
     for part in &parts {
         if !formats.contains(&part.format) {
@@ -145,8 +199,8 @@ pub(super) fn passed(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode) ->
     }
     for format in formats {
         let weights = AsMultiplied(stage.weights, format);
-        let (blocks, sees) = blocks(&weights, &weight.name);
-        passed.sees = passed.sees.max(sees);
+        let (blocks, of_format) = blocks(&weights, &weight.name);
+        sees = sees.max(of_format);
         let mut rest = parts.iter().filter(|part| part.format == format).peekable();
         while rest.peek().is_some() {
             let mut room = ROWS_AT_ONCE;
@@ -158,26 +212,12 @@ pub(super) fn passed(stage: Stage<'_>, sides: &[Source<'_>], mode: CheckMode) ->
             .collect();
             let mut of_rows = probed(stage, &weights, &batch, &blocks).into_iter();
             for part in batch {
-                let step = part.source.step(part.step);
-                let asked = |row: usize| {
-                    let position = step.first + step.offset(row);
-                    part.source.asked(step, &(row..row + 1)) && step.has_row(node.id, position)
-                };
-                let with_place = part.rows.clone().zip(of_rows.by_ref()).map(|(row, share)| (share, part.step, row));
-                shares[part.source.index].extend(with_place.filter(|(_, _, row)| asked(*row)));
+                let with_place = part.rows.clone().zip(of_rows.by_ref());
+                shares[part.source.index].extend(with_place.map(|(row, share)| (share, part.step, row)));
             }
         }
     }
-    for source in sides {
-        let steps = &source.side.capture.steps;
-        passed.rows[source.index] = steps.iter().map(|step| vec![false; step.rows()]).collect();
-        let of_side = &mut shares[source.index];
-        of_side.sort_by(|a, b| b.0.total_cmp(&a.0));
-        for (share, step, row) in of_side.iter().skip(COMPUTED) {
-            passed.rows[source.index][*step][*row] = *share <= DOUBT;
-        }
-    }
-    Some(passed)
+    Some((shares, sees))
 }
 
 /// What of a side can be probed: rows asked for, in an arithmetic whose errors the bound of the sums holds alone.
@@ -220,7 +260,7 @@ fn blocks(weights: &dyn WeightSource, name: &str) -> (Vec<Block>, f64) {
     let (n, m) = weights.extent(name);
     let size = |row: &mut Vec<f32>, output: usize| {
         weights.rows(name, output, row);
-        row.iter().map(|w| w.abs()).sum::<f32>()
+        vectorised(Sums(row)).0 as f32
     };
     let sizes: Vec<f32> = (0..m).into_par_iter().map_init(|| vec![0f32; n], size).collect();
     let mut outputs: Vec<usize> = (0..m).collect();
@@ -234,7 +274,7 @@ fn blocks(weights: &dyn WeightSource, name: &str) -> (Vec<Block>, f64) {
         let (outputs, more) = rest.split_at(count);
         rest = more;
         seen = seen.max(sees(outputs.iter().map(|o| f64::from(sizes[*o]))));
-        let numbers = std::array::from_fn(|_| outputs.iter().map(|_| random.number()).collect());
+        let numbers = outputs.iter().map(|_| std::array::from_fn(|_| random.number())).collect();
         blocks.push(Block { outputs: outputs.to_vec(), numbers });
     }
     (blocks, seen)
@@ -349,13 +389,36 @@ fn operands(stage: Stage<'_>, part: &Part<'_>, n: usize, rows: &mut Vec<f64>, sh
     }
     for (x, values) in x.chunks_exact(n).zip(values.chunks_exact(n)) {
         let settled = plain || quant::ties(part.format, x).is_empty();
-        let (sum, squares) = values.iter().fold((0f64, 0f64), |(sum, squares), v| (sum + v.abs(), squares + v * v));
+        let (sum, squares) = vectorised(Sums(values));
         // Not of a row of zeros, and false of NaN.
         let carried = squares == 0.0 || sum * sum >= CARRIERS.min(n as f64 / 4.0) * squares;
-        let sure = settled && carried && values.iter().all(|v| v.is_finite());
+        let sure = settled && carried && squares.is_finite();
         shares.push(if sure { 0.0 } else { f64::INFINITY });
     }
 }
+
+/// The sums of magnitudes and of squares, in lanes.
+struct Sums<'a, T>(&'a [T]);
+
+impl<T: Copy + Into<f64>> Vectorised for Sums<'_, T> {
+    type Output = (f64, f64);
+
+    #[inline(always)]
+    fn run(self) -> (f64, f64) {
+        let (mut sums, mut squares) = ([0f64; LANES], [0f64; LANES]);
+        let (parts, rest) = self.0.as_chunks::<LANES>();
+        let mut add = |i: usize, v: f64| {
+            sums[i] += v.abs();
+            squares[i] += v * v;
+        };
+        parts.iter().for_each(|part| (0..LANES).for_each(|i| add(i, part[i].into())));
+        rest.iter().enumerate().for_each(|(i, v)| add(i, (*v).into()));
+        (sums.iter().sum(), squares.iter().sum())
+    }
+}
+
+/// Numbers that are added up side by side.
+const LANES: usize = 8;
 
 /// Appends what the runner's outputs are in each combination of each block, row by row.
 fn combinations(stage: Stage<'_>, part: &Part<'_>, blocks: &[Block], given: &mut Vec<f64>) {
@@ -363,18 +426,19 @@ fn combinations(stage: Stage<'_>, part: &Part<'_>, blocks: &[Block], given: &mut
     // A few rows at a time: of a vocabulary they are long.
     for from in part.rows.clone().step_by(16) {
         let y = stored.slice(0, from..part.rows.end.min(from + 16));
-        let of_rows: Vec<Vec<f64>> = (0..y.rows())
-            .into_par_iter()
-            .map(|row| {
-                let y = y.row(row);
-                let combination = |block: &Block, probe: usize| -> f64 {
-                    let pairs = block.outputs.iter().zip(&block.numbers[probe]);
-                    pairs.map(|(output, number)| number * f64::from(y[*output])).sum()
-                };
-                blocks.iter().flat_map(|block| (0..PROBES).map(move |probe| combination(block, probe))).collect()
-            })
-            .collect();
-        given.extend(of_rows.into_iter().flatten());
+        let of_row = |row: usize| {
+            let y = y.row(row);
+            let of_block = |block: &Block| {
+                let pairs = block.outputs.iter().zip(&block.numbers);
+                pairs.fold([0f64; PROBES], |sums, (output, numbers)| {
+                    let y = f64::from(y[*output]);
+                    std::array::from_fn(|probe| sums[probe] + numbers[probe] * y)
+                })
+            };
+            blocks.iter().map(of_block).collect::<Vec<_>>()
+        };
+        let of_rows: Vec<Vec<[f64; PROBES]>> = (0..y.rows()).into_par_iter().map(of_row).collect();
+        of_rows.iter().for_each(|row| given.extend_from_slice(row.as_flattened()));
     }
 }
 
@@ -384,12 +448,12 @@ fn combine(weights: &dyn WeightSource, name: &str, n: usize, blocks: &[Block]) -
     let (mut combined, mut absolute) = (vec![0f32; blocks.len() * PROBES * n], vec![0f32; blocks.len() * n]);
     let by_block = combined.par_chunks_mut(PROBES * n).zip(absolute.par_chunks_mut(n)).zip(blocks);
     by_block.for_each(|((combined, absolute), block)| {
-        let (mut row, mut sums) = (vec![0f32; n], vec![0f64; PROBES * n]);
+        let (mut row, mut wide, mut sums) = (vec![0f32; n], vec![0f64; n], vec![0f64; PROBES * n]);
         for (i, output) in block.outputs.iter().enumerate() {
             weights.rows(name, *output, &mut row);
-            for (sums, numbers) in sums.chunks_exact_mut(n).zip(&block.numbers) {
-                let number = numbers[i];
-                sums.iter_mut().zip(&row).for_each(|(sum, w)| *sum += number * f64::from(*w));
+            f64::widen(&row, &mut wide);
+            for (sums, number) in sums.chunks_exact_mut(n).zip(block.numbers[i]) {
+                f64::axpy(number, &wide, sums);
             }
             absolute.iter_mut().zip(&row).for_each(|(sum, w)| *sum += w.abs());
         }

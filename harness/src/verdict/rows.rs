@@ -3,13 +3,19 @@
 use super::{Local, Place};
 use crate::capture::{Capture, Step};
 use crate::number::Real;
-use qdiff_engine::model::{Axis, Node};
+use qdiff_engine::model::{Axis, Graph, Node};
 use qdiff_engine::ops::Tensor;
 use std::ops::Range;
 
 /// Length of a row: a token's whole vector, or a head's part of it.
 pub(super) fn row_len(shape: &[usize]) -> usize {
     shape.last().copied().unwrap_or(0).max(1)
+}
+
+/// Rows that a token has of a stage: its heads, where they are judged one by one.
+pub(super) fn of_token(node: &Node) -> usize {
+    let one = Graph::extent(node, 1, 1);
+    one.iter().product::<usize>() / row_len(&one)
 }
 
 /// Where row `r` of a tensor of this shape belongs, in the step of number

@@ -45,9 +45,10 @@ impl Spread {
 
     /// Adds elements by their bins.
     pub(super) fn elements(&mut self, bins: &Bins) {
-        let used = bins.0.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+        let count = |bin: usize| bins.0.iter().map(|part| part[bin]).sum::<u64>();
+        let used = (0..BINS).rposition(|bin| count(bin) > 0).map_or(0, |last| last + 1);
         self.elements.resize(self.elements.len().max(used), 0);
-        self.elements.iter_mut().zip(bins.0).for_each(|(sum, count)| *sum += count);
+        self.elements.iter_mut().enumerate().for_each(|(bin, sum)| *sum += count(bin));
     }
 
     /// Keeps `element` if it is among the worst.
@@ -60,21 +61,28 @@ impl Spread {
     }
 }
 
-/// Counts of elements by the share that they use of what they are allowed.
-pub(super) struct Bins([u64; BINS]);
+/// Counts of elements by the share that they use of what they are allowed, in several parts, so that neighbours, most of
+/// which use about the same, do not wait for each other.
+#[derive(Clone)]
+pub(super) struct Bins([[u64; BINS]; PARTS]);
+
+/// Parts of the counts.
+const PARTS: usize = 4;
 
 impl Default for Bins {
     fn default() -> Self {
-        Self([0; BINS])
+        Self([[0; BINS]; PARTS])
     }
 }
 
 impl Bins {
-    /// Counts an element that uses `share`.
-    pub(super) fn count(&mut self, share: f64) {
+    /// Counts the element `at` that uses `share`.
+    #[inline(always)]
+    pub(super) fn count(&mut self, at: usize, share: f64) {
         // The exponent of an IEEE double is the floor of its binary logarithm.
         let exponent = (share.to_bits() >> 52) as i64 & 0x7ff;
-        self.0[(exponent - 1023 + BIN_OF_ONE as i64).clamp(0, BINS as i64 - 1) as usize] += 1;
+        let bin = (exponent - 1023 + BIN_OF_ONE as i64).clamp(0, BINS as i64 - 1);
+        self.0[at % PARTS][bin as usize] += 1;
     }
 }
 
@@ -89,13 +97,13 @@ mod tests {
     #[test]
     fn bins_are_powers_of_two() {
         let (mut spread, mut bins) = (Spread::default(), Bins::default());
-        for share in [0.0, 1e-30, 1.0, 1.99, 0.5, 2.0] {
-            bins.count(share);
+        for (at, share) in [0.0, 1e-30, 1.0, 1.99, 0.5, 2.0].into_iter().enumerate() {
+            bins.count(at, share);
         }
         spread.elements(&bins);
         assert_eq!(spread.elements.len(), BIN_OF_ONE + 2);
         let mut beyond = Bins::default();
-        beyond.count(f64::INFINITY);
+        beyond.count(0, f64::INFINITY);
         spread.elements(&beyond);
         assert_eq!(spread.elements[0], 2);
         assert_eq!(spread.elements[BIN_OF_ONE - 1..=BIN_OF_ONE + 1], [1, 2, 1]);

@@ -34,6 +34,11 @@ pub(super) fn of_row(bound: &[f32]) -> f64 {
         squares += square;
         fourths += square * square;
     }
+    of_sums(squares, fourths)
+}
+
+/// The same by `Σb²` and `Σb⁴`.
+pub(super) fn of_sums(squares: f64, fourths: f64) -> f64 {
     if squares == 0.0 {
         return 0.0;
     }
@@ -55,7 +60,7 @@ pub fn rule(text: &str) -> anyhow::Result<(&str, f64)> {
 #[derive(Clone, Debug)]
 pub struct Policy {
     rules: Vec<(GlobMatcher, f64)>,
-    /// How linear layers are checked of which no rule speaks.
+    /// How linear layers and attention are checked of which no rule speaks.
     pub mode: CheckMode,
     /// Where their products are evaluated.
     pub oracle: OracleChoice,
@@ -69,7 +74,8 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Reads rules `GLOB=VALUE`; the last that matches a stage wins. Linear layers are checked in this mode, and evaluated there.
+    /// Reads rules `GLOB=VALUE`; the last that matches a stage wins. Linear layers and attention are checked in this mode,
+    /// and the former evaluated there.
     ///
     /// # Errors
     /// A rule that cannot be read, or matches no stage.

@@ -1,4 +1,4 @@
-//! Linear layers judged by probes: nothing is found that is not there, and nothing lost that the full check finds.
+//! Linear layers and attention judged by probes: nothing is found that is not there, and nothing lost that the full check finds.
 
 use qdiff_tests::{folder, npz};
 use serde_json::{Value, json};
@@ -23,6 +23,11 @@ fn a_right_engine_is_right() {
     assert!(coverage(&full, "probed").is_null());
     assert!(coverage(&probed, "probed")["rows"].as_u64().unwrap() > 0, "{text}");
     assert!(text.contains("by probes"), "{text}");
+    for of in ["q_proj", "attn_scores", "attn_weights", "attn_context"] {
+        let stages = probed["verdict"]["stages"].as_array().unwrap().iter();
+        let mut stages = stages.filter(|s| s["stage"].as_str().unwrap().ends_with(of));
+        assert!(stages.all(|s| s["subject"]["probed"].as_u64() > Some(0)), "{of}");
+    }
     // Of so short a prompt every row is computed.
     let (_, auto, text) = folder.judged(PROMPT);
     assert!(coverage(&auto, "probed").is_null(), "{text}");
@@ -38,6 +43,11 @@ fn faults_are_found_as_by_the_full_check() {
         "one-column-wrong@L00.attn_out",
         "tail-skipped@L01.ffn_up",
         "one-row-wrong@logits",
+        "mask-off-by-one@L01.attn_weights",
+        "attn-scale-wrong@L00.attn_weights",
+        "gqa-head-map@L01.attn_scores",
+        "scaled:by=1.0001@L00.attn_scores",
+        "scaled:by=1.0001@L01.attn_context",
     ] {
         let judged = |mode: &str| {
             let (code, report, text) = folder.judged(&format!("{PROMPT} --inject {fault} --check {mode}"));
@@ -93,4 +103,74 @@ fn a_single_element_is_seen() {
         let of = of(&report, stage);
         assert_eq!((&of["status"], &of["subject"]["bad_positions"]), (&json!("diverged"), &json!([row])), "{text}");
     }
+}
+
+/// One element of one row of attention: what the full check allows it says how far off it is.
+#[test]
+fn a_single_element_of_attention_is_seen() {
+    let folder = folder();
+    folder.record("right", "--prompt haiku -n 0");
+    let judged = |of: &str, mode: &str, stage: &str| {
+        let (_, report, text) = folder.told(&format!("run -m model.gguf --subject capture:{of} --check {mode}"));
+        let stages = report["verdict"]["stages"].as_array().unwrap();
+        (stages.iter().find(|s| s["stage"] == stage).unwrap().clone(), text)
+    };
+    let (embed, _) = judged("right", "full", "embed");
+    let tokens = embed["subject"]["rows"].as_u64().unwrap() as usize;
+    for stage in ["L00.attn_scores", "L01.attn_weights", "L00.attn_context"] {
+        let (right, text) = judged("right", "probe", stage);
+        assert_eq!(right["status"], "match", "{text}");
+        let sees = right["subject"]["sees"].as_f64().unwrap();
+        // The third element of the second head, or of the only part, of the last token.
+        let heads = right["subject"]["rows"].as_u64().unwrap() as usize / tokens;
+        let row = if heads > 1 { 2 * tokens - 1 } else { tokens - 1 };
+        let changed = |off: f64| {
+            let to = folder.join(format!("{stage}-{off}"));
+            std::fs::create_dir(&to).unwrap();
+            for file in ["capture.npz", "manifest.json"] {
+                std::fs::copy(folder.join("right").join(file), to.join(file)).unwrap();
+            }
+            npz::rewrite(&to.join("capture.npz"), |name, mut npy| {
+                if name == format!("prefill/{stage}") {
+                    let start = npz::data(&npy);
+                    let width = (npy.len() - start) / 4 / (heads * tokens);
+                    let element = &mut npy[start + 4 * (row * width + 2)..][..4];
+                    let value = f32::from_le_bytes(element.try_into().unwrap());
+                    element.copy_from_slice(&((f64::from(value) + off) as f32).to_le_bytes());
+                }
+                Some(npy)
+            });
+            format!("{stage}-{off}")
+        };
+        let (full, text) = judged(&changed(1.0), "full", stage);
+        let worst = &full["subject"]["worst"];
+        assert_eq!((&full["status"], &worst["index"]), (&json!("diverged"), &json!(2)), "{text}");
+        // Four bounds are allowed of one element, which may well raise doubt earlier.
+        let off = (sees.max(4.0) + 1.0) * worst["allowed"].as_f64().unwrap() / 4.0;
+        let (probed, text) = judged(&changed(off), "probe", stage);
+        let found = (&probed["status"], &probed["subject"]["bad_positions"]);
+        assert_eq!(found, (&json!("diverged"), &json!([tokens - 1])), "{stage} {off}: {text}");
+    }
+}
+
+#[test]
+fn verdicts_are_timed_by_tokens_layers_models_and_check() {
+    let folder = folder();
+    let (code, report, text) =
+        folder.told("bench -m model.gguf --measure verdict --also model.gguf --lengths 8,16 --rounds 1");
+    assert_eq!(code, 0, "{text}");
+    // Two models, two lengths, two checks; of the shorter one layer and both.
+    for (of, cells) in [("verdicts", ["tokens", "elements"]), ("layers", ["tokens", "layers"])] {
+        let rows = report[of].as_array().unwrap();
+        assert_eq!(rows.len(), 8, "{of}: {text}");
+        for row in rows {
+            assert!(
+                cells.iter().all(|cell| row[cell].as_u64() > Some(0)) && row["judging"].as_f64() > Some(0.0),
+                "{row}"
+            );
+        }
+    }
+    assert!(text.contains("from 8 to 16 tokens judging with probes grows"), "{text}");
+    folder.refuses_options("bench -m model.gguf --lengths 8", &["'--lengths' says nothing about what"]);
+    folder.refuses("bench -m model.gguf --measure verdict --lengths 0", &["--lengths"]);
 }

@@ -68,7 +68,9 @@ fn unheard(command: &mut Command, of: &ArgMatches) -> Result<(), Error> {
         Measure::Soak => &["prompt", "raw", "system", "template", "tokens", "gemm"],
         Measure::Run => &["prompt", "length", "rounds"],
         Measure::TappedPrefill => &["prompt", "raw", "system", "template", "tokens", "length", "threads"],
-        Measure::Verdict => &["prompt", "raw", "system", "template", "tokens", "length", "threads", "rounds"],
+        Measure::Verdict => {
+            &["prompt", "raw", "system", "template", "tokens", "threads", "rounds", "also", "lengths", "check"]
+        }
     };
     let everywhere = ["measure", "model", "color", "quiet", "verbose", "log", "report", "ci"];
     let bench = command.get_subcommands().find(|c| c.get_name() == "bench");

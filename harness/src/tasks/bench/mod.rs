@@ -11,6 +11,7 @@ use crate::llama::context::TappedContext;
 use crate::loaded::LoadedModel;
 use crate::report::bench::{BenchReport, usual_depth, Speed, SpeedRow, WholeRun};
 use crate::room::Room;
+use crate::verdict::CheckMode;
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use qdiff_engine::cpu::CpuEngine;
@@ -44,6 +45,15 @@ pub struct BenchRequest {
     /// Leave llama.cpp out, and so the ratios (`--measure cuda`)
     #[arg(long, env = "QDIFF_ALONE", help_heading = "How to run it")]
     pub alone: bool,
+    /// Further models to measure (`--measure verdict`)
+    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "What to run")]
+    pub also: Vec<PathBuf>,
+    /// Tokens of the prompts (`--measure verdict`), each length twice the one before for the growth to be told
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [64, 128, 256, 512, 1024], help_heading = "What to run")]
+    pub lengths: Vec<usize>,
+    /// How the stages are checked (`--measure verdict`); of more than 512 tokens `full` is left out
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [CheckMode::Full, CheckMode::Probe], help_heading = "How to run it")]
+    pub check: Vec<CheckMode>,
     /// Print the change against the figures of an earlier --json file (`--measure cuda`)
     #[arg(long, value_name = "FILE", env = "QDIFF_BASELINE", help_heading = "Output", display_order = 99)]
     pub baseline: Option<PathBuf>,
@@ -70,8 +80,7 @@ pub enum Measure {
     Run,
     /// That tapped prefill alone: what `run` is measured against
     TappedPrefill,
-    /// Judging the CPU engine, with all layers computed and with probes, by the number of tokens (up to --length), against
-    /// llama.cpp's tapped prefill
+    /// Judging the CPU engine, by tokens, layers, models and check, against llama.cpp's tapped prefill
     Verdict,
 }
 

@@ -9,8 +9,9 @@ mod values;
 
 use crate::capture::Capture;
 use crate::formats::Format;
-use qdiff_engine::model::{Graph, StageId};
+use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Op;
+use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -56,39 +57,36 @@ fn unit(capture: &Capture, id: StageId) -> f64 {
 /// Looks at every captured stage; what is suspicious, first first. Of each
 /// stage the first step that shows something is told.
 pub fn check(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
-    let mut symptoms = Vec::new();
-    for node in &graph.nodes {
-        for (index, step) in capture.steps.iter().enumerate() {
-            let Some(stored) = step.stages.get(&node.id) else {
-                continue;
-            };
-            let t = match step.last_row {
-                Some((stage, _)) if stage == node.id => Cow::Owned(stored.slice(0, step.rows() - 1..step.rows())),
-                _ => stored.get(),
-            };
-            let before = |i: usize| step.get(graph.nodes[node.inputs[i]].id);
-            let unit = unit(capture, node.id);
-            let constant = |t: &_| values::constant(t).filter(|_| unit <= COARSE);
-            let seen: Option<Seen> = values::non_finite(&t).or_else(|| match &node.op {
-                Op::AttnWeights(_) => attention::check(&t, &step.positions(), unit),
-                Op::Rope(rope) => {
-                    let unit = unit + self::unit(capture, graph.nodes[node.inputs[0]].id);
-                    before(0).and_then(|x| values::rotation(&x, &t, (rope.head_dim, unit), &step.positions()))
-                }
-                Op::KvCache(_) => stream::cache(node.id, &t, capture, index),
-                Op::Residual => before(1).and_then(|x| stream::unchanged(&x, &t)).or_else(|| constant(&t)),
-                // Large scores that lie together may round to one.
-                Op::AttnScores(_) => constant(&t).filter(|_| unit == 0.0),
-                Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias => constant(&t),
-                Op::AttnContext(_) | Op::SwiGlu => constant(&t),
-            });
-            if let Some((what, input)) = seen {
-                let likely = input.map_or(node.id, |i| graph.nodes[node.inputs[i]].id);
-                symptoms.push(Symptom { stage: node.id, step: step.label(), what, likely, broken: true });
-                break;
-            }
-        }
-    }
+    let mut symptoms: Vec<Symptom> = graph.nodes.par_iter().filter_map(|node| of_stage(graph, capture, node)).collect();
     symptoms.extend(stream::tokens(graph, capture));
     symptoms
+}
+
+/// Looks at one of them.
+fn of_stage(graph: &Graph, capture: &Capture, node: &Node) -> Option<Symptom> {
+    capture.steps.iter().enumerate().find_map(|(index, step)| {
+        let stored = step.stages.get(&node.id)?;
+        let t = match step.last_row {
+            Some((stage, _)) if stage == node.id => Cow::Owned(stored.slice(0, step.rows() - 1..step.rows())),
+            _ => stored.get(),
+        };
+        let before = |i: usize| step.get(graph.nodes[node.inputs[i]].id);
+        let unit = unit(capture, node.id);
+        let constant = |t: &_| values::constant(t).filter(|_| unit <= COARSE);
+        let (what, input): Seen = values::non_finite(&t).or_else(|| match &node.op {
+            Op::AttnWeights(_) => attention::check(&t, &step.positions(), unit),
+            Op::Rope(rope) => {
+                let unit = unit + self::unit(capture, graph.nodes[node.inputs[0]].id);
+                before(0).and_then(|x| values::rotation(&x, &t, (rope.head_dim, unit), &step.positions()))
+            }
+            Op::KvCache(_) => stream::cache(node.id, &t, capture, index),
+            Op::Residual => before(1).and_then(|x| stream::unchanged(&x, &t)).or_else(|| constant(&t)),
+            // Large scores that lie together may round to one.
+            Op::AttnScores(_) => constant(&t).filter(|_| unit == 0.0),
+            Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias => constant(&t),
+            Op::AttnContext(_) | Op::SwiGlu => constant(&t),
+        })?;
+        let likely = input.map_or(node.id, |i| graph.nodes[node.inputs[i]].id);
+        Some(Symptom { stage: node.id, step: step.label(), what, likely, broken: true })
+    })
 }

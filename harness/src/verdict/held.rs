@@ -1,0 +1,147 @@
+//! One row of what a stage gave, held against what it should be.
+
+use super::spread::Bins;
+use super::tolerance::{ELEMENT_FACTOR, of_row};
+use qdiff_engine::isa::{Vectorised, vectorised};
+
+pub(super) fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|v| v * v).sum::<f64>().sqrt()
+}
+
+/// The norm that a row's errors are told in; 1 of a row of zeros.
+pub(super) fn size(want: &[f64]) -> f64 {
+    let norm = norm(want.iter().copied());
+    if norm > 0.0 { norm } else { 1.0 }
+}
+
+/// One row held against what it should be.
+pub(crate) struct Row {
+    /// Share of what is allowed that the row or its worst element takes.
+    pub(crate) used: f64,
+    /// Relative L2 distance.
+    pub(crate) residual: f64,
+    /// Relative L2 distance that it is allowed.
+    pub(super) allowed: f64,
+    /// The element that takes the largest share, and what it is allowed.
+    pub(super) worst: usize,
+    pub(super) worst_allowed: f64,
+    /// Smallest rule that would have let it pass.
+    pub(super) rule: f64,
+}
+
+impl Row {
+    /// Judges a row; `rule` replaces the bounds where a user set one.
+    pub(crate) fn of(got: &[f32], want: &[f64], bound: &[f32], rule: Option<f64>) -> Self {
+        Self::new(got, want, bound, rule, &mut Bins::default())
+    }
+
+    /// The same; counts the shares of its elements.
+    pub(super) fn new(got: &[f32], want: &[f64], bound: &[f32], rule: Option<f64>, bins: &mut Bins) -> Self {
+        let [d2, y2, largest] = vectorised(Norms { got, want });
+        let by_rule = rule.map(|rule| rule * largest);
+        let row_allowed = match rule {
+            Some(rule) => rule * y2.sqrt(),
+            None => of_row(bound),
+        };
+        let (worst_share, worst, furthest) = vectorised(Worst { got, want, bound, by_rule, bins });
+        let rule_needed = share(d2.sqrt(), y2.sqrt()).max(share(furthest, largest));
+        let scale = size(want);
+        Self {
+            used: share(d2.sqrt(), row_allowed).max(worst_share),
+            residual: d2.sqrt() / scale,
+            allowed: row_allowed / scale,
+            worst,
+            rule: rule_needed,
+            worst_allowed: bound.get(worst).map_or(0.0, |b| by_rule.unwrap_or(ELEMENT_FACTOR * f64::from(*b))),
+        }
+    }
+}
+
+/// Elements that are looked at side by side.
+const LANES: usize = 8;
+
+/// Of a row the sums of squares of the differences and of what they should be, and the largest of these.
+struct Norms<'a> {
+    got: &'a [f32],
+    want: &'a [f64],
+}
+
+impl Vectorised for Norms<'_> {
+    type Output = [f64; 3];
+
+    #[inline(always)]
+    fn run(self) -> [f64; 3] {
+        let mut lanes = [[0f64; LANES]; 3];
+        let add = |lanes: &mut [[f64; LANES]; 3], i: usize, got: f32, want: f64| {
+            let difference = f64::from(got) - want;
+            lanes[0][i] += difference * difference;
+            lanes[1][i] += want * want;
+            lanes[2][i] = if want.abs() > lanes[2][i] { want.abs() } else { lanes[2][i] };
+        };
+        let ((got, rest), (want, of_rest)) = (self.got.as_chunks::<LANES>(), self.want.as_chunks::<LANES>());
+        for (got, want) in got.iter().zip(want) {
+            for i in 0..LANES {
+                add(&mut lanes, i, got[i], want[i]);
+            }
+        }
+        for (i, (got, want)) in rest.iter().zip(of_rest).enumerate() {
+            add(&mut lanes, i, *got, *want);
+        }
+        let [d2, y2, largest] = lanes;
+        [d2.iter().sum(), y2.iter().sum(), largest.into_iter().fold(0.0, f64::max)]
+    }
+}
+
+/// Of a row the largest share that an element takes of what it is allowed, its place, and the largest difference. Counts
+/// the shares.
+struct Worst<'a> {
+    got: &'a [f32],
+    want: &'a [f64],
+    bound: &'a [f32],
+    /// What every element is allowed where a rule replaces the bounds.
+    by_rule: Option<f64>,
+    bins: &'a mut Bins,
+}
+
+impl Vectorised for Worst<'_> {
+    type Output = (f64, usize, f64);
+
+    #[inline(always)]
+    fn run(self) -> (f64, usize, f64) {
+        let (mut worst, mut furthest) = ((-1.0, 0), 0f64);
+        let parts = self.got.chunks(LANES).zip(self.want.chunks(LANES)).zip(self.bound.chunks(LANES));
+        for (first, ((got, want), bound)) in (0..).step_by(LANES).zip(parts) {
+            // By themselves, so that they are divided together.
+            let (mut differences, mut shares) = ([0f64; LANES], [0f64; LANES]);
+            let mut one = |i: usize| {
+                differences[i] = (f64::from(got[i]) - want[i]).abs();
+                shares[i] = share(differences[i], self.by_rule.unwrap_or(ELEMENT_FACTOR * f64::from(bound[i])));
+            };
+            // Of as many as there are most often.
+            if got.len() == LANES {
+                (0..LANES).for_each(&mut one);
+            } else {
+                (0..got.len()).for_each(&mut one);
+            }
+            for (i, (share, difference)) in shares.into_iter().zip(differences).take(got.len()).enumerate() {
+                self.bins.count(i, share);
+                if share > worst.0 {
+                    worst = (share, first + i);
+                }
+                // Not `f64::max`, which passes over NaN.
+                furthest = if difference <= furthest { furthest } else { difference };
+            }
+        }
+        (worst.0, worst.1, furthest)
+    }
+}
+
+/// Share of what is allowed; nothing is allowed of nothing.
+#[inline(always)]
+pub(super) fn share(difference: f64, allowed: f64) -> f64 {
+    // Infinite also of a finite value where f64, on operands that are not, has none. All is computed before it is chosen
+    // from, so that many are at once.
+    let quotient = if allowed > 0.0 { difference / allowed } else { f64::INFINITY };
+    let quotient = if difference == 0.0 { 0.0 } else { quotient };
+    if difference.is_finite() & allowed.is_finite() { quotient } else { f64::INFINITY }
+}
