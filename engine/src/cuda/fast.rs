@@ -10,7 +10,7 @@ use super::kernels::*;
 use super::launch::{Call, Ptr};
 use super::memory::{SPLITS, Weight};
 use super::schedule::Launch;
-use super::tiles::{Stream, TILE, THREADS, Task, Walk};
+use super::tiles::{Stream, THREADS, TILE, Task, Walk};
 use crate::model::{Graph, Node};
 use crate::ops::{Op, Pairing};
 

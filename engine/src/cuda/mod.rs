@@ -23,9 +23,9 @@ mod memory;
 mod options;
 mod readback;
 mod schedule;
-mod tiles;
 #[cfg(test)]
 mod testing;
+mod tiles;
 mod weights;
 
 pub use device::{CudaError, Device, bandwidth, devices, free_memory};

@@ -27,7 +27,7 @@ use std::time::Instant;
 /// Where the products of linear layers are evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OracleChoice {
-    /// On the first GPU, where there is one with room and it saves time; on the CPU otherwise
+    /// On the first GPU, where there is one with room and it saves time, which takes --check full; on the CPU otherwise
     #[default]
     Auto,
     /// On the CPU
@@ -38,8 +38,8 @@ pub enum OracleChoice {
     Both,
 }
 
-/// Products of a thread from which on a GPU saves time: what one core takes two seconds for, about twice what opening the
-/// device and cuBLAS take.
+/// Products of a thread from which on a GPU saves time: what one core takes two seconds for, several times what opening the
+/// device and cuBLAS take (`-v` says how long).
 const PAYS: usize = 1 << 32;
 
 /// Of so many stages one is evaluated on the CPU as well; [`LEAST_HELD`] at least, and one of every size.
@@ -138,17 +138,19 @@ pub fn ready(choice: OracleChoice) -> Result<()> {
 }
 
 impl Products {
-    /// Begins a verdict of these stages, and opens the GPU if it is to be used.
+    /// Begins a verdict of these stages, and opens the GPU if it is to be used. Where not every row is evaluated, probes
+    /// leave the CPU less to do than it takes to bring rows to a GPU and back.
     ///
     /// # Errors
     /// If the GPU was asked for and cannot be used.
-    pub fn begin(&self, choice: OracleChoice, work: &[Work]) -> Result<()> {
+    pub fn begin(&self, choice: OracleChoice, every_row: bool, work: &[Work]) -> Result<()> {
         let mut state = self.state();
         state.choice = Some(choice);
         state.evaluated.clear();
         state.trouble = None;
         let insisted = matches!(choice, OracleChoice::Cuda | OracleChoice::Both);
-        let pays = || work.iter().map(|w| w.products).sum::<usize>() / current_num_threads() >= PAYS;
+        let products = || work.iter().map(|w| w.products).sum::<usize>();
+        let pays = || every_row && products() / current_num_threads() >= PAYS;
         let wanted = match choice {
             OracleChoice::Cpu => false,
             OracleChoice::Auto => state.refused.is_none() && pays() && device::present(),

@@ -396,7 +396,10 @@ impl Bench {
             vec![
                 Section::lines("", lines),
                 Section::table("Speed", Table::new(columns, &[2, 3, 4, 5], self.rows.iter().map(row))),
-                Section::lines("A decode step of cuda-fast", self.step.as_ref().map_or_else(Vec::new, |s| self.of_step(s))),
+                Section::lines(
+                    "A decode step of cuda-fast",
+                    self.step.as_ref().map_or_else(Vec::new, |s| self.of_step(s)),
+                ),
                 Section::table(
                     "Kernels of a decode step",
                     Table::new(&["kernel", "launches", "µs each", "µs a step"], &[1, 2, 3], kernels),
@@ -412,9 +415,12 @@ impl Bench {
         let floor = self.weight_bytes as f64 / self.bandwidth;
         vec![
             ("device", format!("{} (least {}, 95 of 100 below {})", us(median), us(least), us(most))),
-            ("in a row", format!("{} a step, {:.2} TB/s of weights", us(step.in_a_row), {
-                self.weight_bytes as f64 / step.in_a_row / 1e12
-            })),
+            (
+                "in a row",
+                format!("{} a step, {:.2} TB/s of weights", us(step.in_a_row), {
+                    self.weight_bytes as f64 / step.in_a_row / 1e12
+                }),
+            ),
             ("waited for", format!("{}: the host takes {} of it", us(step.waited_for), us(step.waited_for - median))),
             ("floor", format!("{}: the weights at the bandwidth of a copy", us(floor))),
             ("a layer", format!("{} above the floor", us((median - floor) / step.layers as f64))),

@@ -3,6 +3,7 @@
 //! concludes.
 
 use super::judge::own_status;
+use super::probe::CheckMode;
 use super::segment::work;
 use super::{Global, Local, Policy, Side, StageResult, global, residuals, rows};
 use crate::capture::{Capture, Filter, Stored};
@@ -112,7 +113,7 @@ pub(super) fn stages(
     progress: Progress<'_>,
 ) -> Result<Vec<Measured>> {
     let work: Vec<_> = asked.iter().filter_map(|node| work(node, oracle, sides)).collect();
-    oracle.products.begin(policy.oracle, &work)?;
+    oracle.products.begin(policy.oracle, policy.mode == CheckMode::Full, &work)?;
     let done = AtomicUsize::new(0);
     let [subject, reference] = sides;
     let one = |node: &&Node| {

@@ -16,8 +16,8 @@ fn arguments(file: File) -> Vec<String> {
         }
         // With as much unpacked ahead as a kind of format may have, and with nothing.
         File::HalfLinear => listed(&[
-            "F32, 3", "F16, 7", "BF16, 0", "Q4_0, 7", "Q4_1, 5", "Q5_0, 7", "Q5_1, 5", "Q8_0, 12", "Q4_K, 6", "Q5_K, 6",
-            "Q6_K, 3", "Q6_K, 0", "Q4_K, 0",
+            "F32, 3", "F16, 7", "BF16, 0", "Q4_0, 7", "Q4_1, 5", "Q5_0, 7", "Q5_1, 5", "Q8_0, 12", "Q4_K, 6",
+            "Q5_K, 6", "Q6_K, 3", "Q6_K, 0", "Q4_K, 0",
         ]),
         File::AttnOut => listed(&["Q5_0, 64, 2", "Q4_K, 128, 3", "F16, 128, 0"]),
         File::KvCache | File::KvRead | File::AttnScores | File::AttnContext => listed(&["KvF32", "KvF16"]),
@@ -48,7 +48,8 @@ fn all_kernels_compile(arch: &str) {
         assert_eq!(compiled.names.len(), kernels.len(), "{} for {arch}", source.name);
         for line in compiled.log.lines().filter(|l| l.contains("registers") || l.contains("spill")) {
             println!("{} {arch}: {}", source.name, line.trim());
-            let spilled = line.split(", ").find_map(|part| part.strip_suffix(" bytes spill stores")?.parse::<usize>().ok());
+            let spilled =
+                line.split(", ").find_map(|part| part.strip_suffix(" bytes spill stores")?.parse::<usize>().ok());
             assert!(spilled.unwrap_or(0) <= MOST_SPILLED, "{} spills for {arch}: {line}", source.name);
         }
         assert!(compiled.log.contains("registers"), "ptxas said nothing of {}: {}", source.name, compiled.log);

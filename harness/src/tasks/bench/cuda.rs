@@ -185,7 +185,9 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
         }
     };
     let mut theirs = Times::new();
-    for entry in entries(request.gemm.gemm, KvType::F32, depth) {
+    // A long cache is kept in f16, as llama.cpp keeps any.
+    let kv = if depth > usual_depth() { KvType::F16 } else { KvType::F32 };
+    for entry in entries(request.gemm.gemm, kv, depth) {
         let ours = one(&opened, &prompt, &entry, rounds, &mut bench, || {
             if let (Some(plain), Taps::Off) = (&mut llama, entry.taps) {
                 theirs.push(time_llama(plain, &prompt)?);

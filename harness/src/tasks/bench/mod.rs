@@ -9,7 +9,7 @@ use super::request::{GemmRequest, PromptRequest, ThreadsRequest};
 use crate::capture::{Filter, Store, Want};
 use crate::llama::context::TappedContext;
 use crate::loaded::LoadedModel;
-use crate::report::bench::{BenchReport, usual_depth, Speed, SpeedRow, WholeRun};
+use crate::report::bench::{BenchReport, Speed, SpeedRow, WholeRun, usual_depth};
 use crate::room::Room;
 use crate::verdict::CheckMode;
 use anyhow::{Context as _, Result};
