@@ -66,10 +66,10 @@ pub(super) const BUGS: &[CudaBug] = &[
         "newest-value-is-its-key",
         "in decode steps the newest key stands in the place of its value",
         &[
-            &["own key", "k_cache"],
+            &["own key", ".k_cache"],
             &["own key", "in the place of"],
             &["own", "keys stand in the place of values"],
-            &["k_cache", "in the place of"],
+            &[".k_cache", "in the place of"],
             &["own", "value", "instead of"],
         ],
     ),
