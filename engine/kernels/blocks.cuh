@@ -37,51 +37,11 @@ __device__ __forceinline__ u32 byte_of(const uint4 &v, int i) {
     return (word >> (8 * (i % 4))) & 255;
 }
 
-// A format: Raw is what a thread loads of a group, load fetches it, unpack
-// makes 32 floats of it, dot multiplies it with 32 floats of x in shared memory.
-// Loads come first so that they overlap with waiting.
-//
-// dot sums the integers of a group times x and scales the sum, which spares a
-// rounding and a product per weight: scale and integer fit in 24 bits, so that
-// it is the same sum of the same weights in another order of operations.
-
-// Byte i of a word as a float, exactly, minus bias: the mantissa of 2^23 + byte.
-__device__ __forceinline__ float byte_float(u32 word, int i, float bias) {
-    return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 + i)) - (8388608.0f + bias);
-}
-
-// sum += (byte_float of the four bytes of word) . x
-__device__ __forceinline__ void dot4(u32 word, float bias, const float4 &x, float &sum) {
-    sum = fmaf(byte_float(word, 0, bias), x.x, sum);
-    sum = fmaf(byte_float(word, 1, bias), x.y, sum);
-    sum = fmaf(byte_float(word, 2, bias), x.z, sum);
-    sum = fmaf(byte_float(word, 3, bias), x.w, sum);
-}
-
-__device__ __forceinline__ float total(const float4 &x) { return (x.x + x.y) + (x.z + x.w); }
-
-__device__ __forceinline__ u32 word_of(const uint4 &v, int i) {
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
+// A format: Raw is what a thread loads of a group, load fetches it, unpack makes
+// 32 floats of it.
 
 // Bits first..first + 3 of v, each as 16 in a byte of its own.
 __device__ __forceinline__ u32 fifth_bits(u32 v, int first) { return (((v >> first) & 15) * 0x02040810u) & 0x10101010u; }
-
-// The plain way, for formats without integers.
-template <typename Format>
-__device__ __forceinline__ float dot_floats(const typename Format::Raw &r, int j, const float4 *x) {
-    float w[32], sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    Format::unpack(r, j, w);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const float4 v = x[i];
-        sum[i % 4] = fmaf(w[4 * i], v.x, sum[i % 4]);
-        sum[i % 4] = fmaf(w[4 * i + 1], v.y, sum[i % 4]);
-        sum[i % 4] = fmaf(w[4 * i + 2], v.z, sum[i % 4]);
-        sum[i % 4] = fmaf(w[4 * i + 3], v.w, sum[i % 4]);
-    }
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
-}
 
 struct F32 {
     static constexpr bool exact_in_tf32 = false; // whether every weight fits 11 bits
@@ -101,9 +61,6 @@ struct F32 {
             out[4 * i + 2] = __uint_as_float(r.v[i].z);
             out[4 * i + 3] = __uint_as_float(r.v[i].w);
         }
-    }
-    static __device__ __forceinline__ float dot(const Raw &r, int j, const float4 *x) {
-        return dot_floats<F32>(r, j, x);
     }
 };
 
@@ -129,9 +86,6 @@ struct TwoBytes {
                 out[8 * i + 2 * j + 1] = Convert::of((u16)(words[j] >> 16));
             }
         }
-    }
-    static __device__ __forceinline__ float dot(const Raw &r, int j, const float4 *x) {
-        return dot_floats<TwoBytes>(r, j, x);
     }
 };
 
@@ -160,12 +114,6 @@ struct Q8_0 { // planes: 32 x i8; f16 d
             out[i] = __fmul_rn(v, d);
         }
     }
-    static __device__ __forceinline__ float dot(const Raw &r, int, const float4 *x) {
-        float sum[2] = {0.0f, 0.0f};
-#pragma unroll
-        for (int i = 0; i < 8; i++) dot4(word_of(r.q[i / 4], i % 4) ^ 0x80808080u, 128.0f, x[i], sum[i % 2]);
-        return (sum[0] + sum[1]) * half_bits(r.d);
-    }
 };
 
 // Four bits a weight, the low nibbles the first 16, and HIGH a fifth bit; MIN
@@ -192,18 +140,6 @@ struct Nibbles { // planes: 16 bytes of nibbles; [u32 high bits;] f16 d [, f16 m
                 out[i] = __fmul_rn(small(q) - (HIGH ? 16.0f : 8.0f), d);
             }
         }
-    }
-    static __device__ __forceinline__ float dot(const Raw &r, int, const float4 *x) {
-        float sum[2] = {0.0f, 0.0f}, all = 0.0f;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            u32 q = (word_of(r.q, i % 4) >> (i < 4 ? 0 : 4)) & 0x0f0f0f0fu;
-            if (HIGH) q |= fifth_bits(r.high, 4 * i);
-            dot4(q, MIN ? 0.0f : HIGH ? 16.0f : 8.0f, x[i], sum[i % 2]);
-            if (MIN) all += total(x[i]);
-        }
-        const float scaled = (sum[0] + sum[1]) * half_bits((u16)r.dm);
-        return MIN ? fmaf(all, half_bits((u16)(r.dm >> 16)), scaled) : scaled;
     }
 };
 struct Q4_0 : Nibbles<false, false> {};
@@ -258,19 +194,6 @@ struct KNibbles { // planes: 128 bytes of nibbles; [32 bytes of high bits;] d, d
             out[i] = __fsub_rn(__fmul_rn(scale, small(q)), min);
         }
     }
-    static __device__ __forceinline__ float dot(const Raw &r, int j, const float4 *x) {
-        float scale, min, sum[2] = {0.0f, 0.0f}, all = 0.0f;
-        scale_min(r.head, j, scale, min);
-        const int shift = 4 * (j & 1);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            u32 q = (word_of(r.q[i / 4], i % 4) >> shift) & 0x0f0f0f0fu;
-            if (HIGH) q |= ((word_of(r.high[HIGH ? i / 4 : 0], i % 4) >> j) & 0x01010101u) << 4;
-            dot4(q, 0.0f, x[i], sum[i % 2]);
-            all += total(x[i]);
-        }
-        return fmaf(-min, all, scale * (sum[0] + sum[1]));
-    }
 };
 struct Q4_K : KNibbles<false> {};
 struct Q5_K : KNibbles<true> {};
@@ -302,18 +225,5 @@ struct Q6_K { // planes: 128 bytes of low nibbles; 64 of high pairs; 16 x i8 sca
             const u32 high = (byte_of(r.high[i / 16], i % 16) >> (2 * group)) & 3;
             out[i] = __fmul_rn(scale[i / 16], small(low | (high << 4)) - 32.0f);
         }
-    }
-    static __device__ __forceinline__ float dot(const Raw &r, int j, const float4 *x) {
-        const int group = j % 4, low_shift = group < 2 ? 0 : 4, high_shift = 2 * group;
-        float sum[2] = {0.0f, 0.0f};
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const u32 low = (word_of(r.low[i / 4], i % 4) >> low_shift) & 0x0f0f0f0fu;
-            const u32 high = ((word_of(r.high[i / 4], i % 4) >> high_shift) & 0x03030303u) << 4;
-            dot4(low | high, 32.0f, x[i], sum[i / 4]);
-        }
-        const float d = half_bits(r.d);
-        const float first = __fmul_rn(d, (float)(signed char)(r.scales & 255));
-        return fmaf(first, sum[0], __fmul_rn(d, (float)(signed char)(r.scales >> 8)) * sum[1]);
     }
 };

@@ -180,10 +180,6 @@ kernels! {
     #[cfg(any(test, feature = "faults"))]
     ZeroedHead(ZeroedHeadParams) "faults/zeroed_head.cu" { y: Ptr, heads: i32, d: i32, head: i32, count: i32, }
     #[cfg(any(test, feature = "faults"))]
-    LinearResidualEarly(LinearResidualEarlyParams) "faults/linear_residual_early.cu" {
-        x: Ptr, w: Planes, a: Ptr, y: Ptr, product_tap: Ptr, y_tap: Ptr, n: i32, m: i32,
-    }
-    #[cfg(any(test, feature = "faults"))]
     Copy(CopyParams) "faults/copy.cu" { x: Ptr, y: Ptr, count: i32, }
 }
 
@@ -266,7 +262,7 @@ impl Kernel {
     pub fn program(&self) -> String {
         #[cfg(any(test, feature = "faults"))]
         if let Some(bug) = self.bug {
-            return bug.program();
+            return bug.program(self.file);
         }
         format!("#include \"{}\"\n", self.file.path())
     }

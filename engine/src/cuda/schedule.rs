@@ -62,7 +62,7 @@ impl Schedule<'_> {
                 let mut all = fused.decode(*token, first);
                 #[cfg(any(test, feature = "faults"))]
                 if let Some(planted) = self.planted {
-                    all.iter_mut().for_each(|launch| planted.spoil_fused(&self.calls, launch));
+                    planted.spoil_fused(&self.calls, &mut all);
                 }
                 all
             }
@@ -81,7 +81,7 @@ impl Schedule<'_> {
                     let mut launch = fused.prefill_attention(layer, span);
                     #[cfg(any(test, feature = "faults"))]
                     if let Some(planted) = self.planted {
-                        planted.spoil_fused(&self.calls, &mut launch);
+                        planted.spoil_fused(&self.calls, std::slice::from_mut(&mut launch));
                     }
                     all.push(launch);
                 }

@@ -28,6 +28,9 @@ pub fn with_calls<T>(graph: &Graph, options: &Options, f: impl FnOnce(Calls<'_>)
     f(Calls { graph, memory: &memory, options, functions: &functions })
 }
 
+/// The format of the weights of these models.
+pub const FORMAT: GgmlType = GgmlType::Q8_0;
+
 /// The extents of a graph's weights, all of one format, and no bytes.
 struct Extents(Vec<Weight>);
 
@@ -35,6 +38,6 @@ impl WeightSource for Extents {
     fn stored(&self, tensor: &str) -> Stored<'_> {
         let weight = self.0.iter().find(|w| w.name == tensor).expect("a tensor of the graph");
         let extent = (weight.extent[0], weight.extent[1..].iter().product());
-        Stored { ty: GgmlType::Q8_0, extent, bytes: &[] }
+        Stored { ty: FORMAT, extent, bytes: &[] }
     }
 }

@@ -1,8 +1,9 @@
 //! Bugs written into the text of a kernel: `kernels/faults/*.diff`, one file a theme.
 //!
-//! A bug begins with `@@ name file.cu`, and the block format where it is of one. After that lines begin with `-` (they
-//! stand in the kernel's file or a header of it, once), `+` (they stand there instead) or a space (both); an empty line
-//! ends an edit, and another may follow. Lines before the first bug and those that begin with `#` are comments.
+//! A bug begins with `@@ name file.cu`, with more files where it is in a header that several kernels read, and the block
+//! format where it is of one. After that lines begin with `-` (they stand in the kernel's file or a header of it, once),
+//! `+` (they stand there instead) or a space (both); an empty line ends an edit, and another may follow. Lines before the
+//! first bug and those that begin with `#` are comments.
 
 use crate::cuda::kernels::{File, included};
 use crate::quant::GgmlType;
@@ -17,6 +18,7 @@ pub(super) const THEMES: &[(&str, &str)] = &[
     ("rows.diff", include_str!("../../../kernels/faults/rows.diff")),
     ("attention.diff", include_str!("../../../kernels/faults/attention.diff")),
     ("decode.diff", include_str!("../../../kernels/faults/decode.diff")),
+    ("digits.diff", include_str!("../../../kernels/faults/digits.diff")),
     ("prefill.diff", include_str!("../../../kernels/faults/prefill.diff")),
 ];
 
@@ -25,8 +27,8 @@ pub(super) const THEMES: &[(&str, &str)] = &[
 pub struct Bug {
     /// What it is called, in kebab case.
     pub name: &'static str,
-    /// The kernel's file.
-    pub file: File,
+    /// The files of the kernels that have it.
+    pub files: Vec<File>,
     /// The format of the weights that it is about, if of one.
     pub format: Option<GgmlType>,
     /// What stands in the text, and what shall stand there.
@@ -34,9 +36,9 @@ pub struct Bug {
 }
 
 impl Bug {
-    /// The text of the kernel and of its headers with the bug in it.
-    pub fn program(&self) -> String {
-        let right = flattened(self.file.path(), &mut HashSet::new());
+    /// The text of one of its kernels and of that one's headers with the bug in it.
+    pub fn program(&self, file: File) -> String {
+        let right = flattened(file.path(), &mut HashSet::new());
         self.edits.iter().fold(right, |text, (old, new)| text.replacen(old, new, 1))
     }
 }
@@ -96,10 +98,13 @@ fn parse(text: &'static str) -> Vec<Bug> {
 /// A bug without edits, of its first line.
 fn begun(head: &'static str) -> Bug {
     let mut words = head.split(' ');
-    let (name, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-    let file = File::ALL.iter().copied().find(|file| file.path() == path);
-    let file = file.unwrap_or_else(|| panic!("{head}: no such kernel"));
-    let format = words.next().map(|word| GgmlType::ALL_SUPPORTED.iter().copied().find(|ty| ty.to_string() == word));
-    let format = format.map(|ty| ty.unwrap_or_else(|| panic!("{head}: no such format")));
-    Bug { name, file, format, edits: Vec::new() }
+    let mut bug = Bug { name: words.next().unwrap_or(""), files: Vec::new(), format: None, edits: Vec::new() };
+    for word in words {
+        let file = File::ALL.iter().copied().find(|file| file.path() == word);
+        let format = GgmlType::ALL_SUPPORTED.iter().copied().find(|ty| ty.to_string() == word);
+        assert!(file.is_some() || format.is_some(), "{head}: {word} is no kernel and no format");
+        bug.files.extend(file);
+        bug.format = bug.format.or(format);
+    }
+    bug
 }

@@ -135,11 +135,16 @@ impl Planted {
         }
     }
 
-    /// Spoils a launch of the fused path, at each of its nodes.
-    pub fn spoil_fused(&self, calls: &Calls<'_>, launch: &mut Launch) {
-        for index in launch.nodes.clone() {
-            for fault in self.at(index) {
-                (fault.spoil)(&mut Site { cause: fault.cause, calls, index, extra: &self.extra, launch });
+    /// Spoils launches of the fused path that follow each other: that of each node, and the one before, which may have
+    /// left the node's output in parts.
+    pub fn spoil_fused(&self, calls: &Calls<'_>, launches: &mut [Launch]) {
+        for at in 0..launches.len() {
+            for index in launches[at].nodes.clone() {
+                for fault in self.at(index) {
+                    for launch in &mut launches[at.saturating_sub(1)..=at] {
+                        (fault.spoil)(&mut Site { cause: fault.cause, calls, index, extra: &self.extra, launch });
+                    }
+                }
             }
         }
     }

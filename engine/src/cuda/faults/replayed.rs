@@ -2,9 +2,10 @@
 
 use super::super::decoder::Decoder;
 use super::super::fast::Fused;
-use super::super::kernels::{EmbedTokenParams, LinearResidualEarlyParams, LinearResidualParams, Params};
+use super::super::kernels::{EmbedTokenParams, Params};
 use super::super::launch::Call;
 use super::super::schedule::calls_of;
+use super::bug;
 use crate::model::Graph;
 
 /// A bug of the captured graph.
@@ -22,8 +23,8 @@ pub struct Replayed {
 enum Spoil {
     /// Of the first launch, which takes token and position: given that of the step before.
     First(fn(&mut EmbedTokenParams, &EmbedTokenParams)),
-    /// The second product of the layer in the middle.
-    Product(fn(LinearResidualParams) -> Params),
+    /// Of the kernel of the layer in the middle that has the bug of its name.
+    Middle,
 }
 
 /// Every bug of the captured graph.
@@ -47,12 +48,9 @@ pub static REPLAYED: &[Replayed] = &[
     },
     Replayed {
         name: "replay-without-a-wait",
-        told: &[&["is multiplied in the place of"]],
-        at: |decoder| decoder.layers[decoder.layers.len() / 2].attn_out,
-        spoil: Spoil::Product(|p| {
-            let LinearResidualParams { x, w, a, y, product_tap, y_tap, n, m } = p;
-            LinearResidualEarlyParams { x, w, a, y, product_tap, y_tap, n, m }.into()
-        }),
+        told: &[&["is multiplied in the place of"], &["_rope", "in the place of"], &["quer", "layer before"]],
+        at: |decoder| decoder.layers[decoder.layers.len() / 2].scores,
+        spoil: Spoil::Middle,
     },
 ];
 
@@ -72,13 +70,12 @@ impl Replayed {
                     change(now, before);
                 }
             }
-            Spoil::Product(change) => {
-                let mut products = calls.iter_mut().filter(|c| matches!(c.params, Params::LinearResidual(_)));
-                // Two in a layer.
-                if let Some(call) = products.nth(decoder.layers.len() / 2 * 2)
-                    && let Params::LinearResidual(params) = call.params
-                {
-                    call.params = change(params);
+            Spoil::Middle => {
+                let of = bug(self.name);
+                let has = |call: &&mut Call| of.is_some_and(|bug| bug.files.contains(&call.params.file()));
+                // One in a layer.
+                if let Some(call) = calls.iter_mut().filter(has).nth(decoder.layers.len() / 2) {
+                    call.bug = of;
                 }
             }
         }

@@ -14,7 +14,7 @@ impl Site<'_> {
         let bug = bug(self.cause).unwrap_or_else(|| unreachable!("{} is no bug of a kernel", self.cause));
         for job in &mut self.launch.jobs {
             match job {
-                Job::Kernel(call) if call.params.file() == bug.file => call.bug = Some(bug),
+                Job::Kernel(call) if bug.files.contains(&call.params.file()) => call.bug = Some(bug),
                 Job::Kernel(_) | Job::Product(_) => {}
             }
         }

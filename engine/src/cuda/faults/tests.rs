@@ -8,7 +8,7 @@ use crate::cuda::kernels::{File, Kernel};
 use crate::cuda::launch::Call;
 use crate::cuda::options::{Options, Path};
 use crate::cuda::schedule::{Launch, Schedule, calls_of};
-use crate::cuda::testing::{graphs, with_calls};
+use crate::cuda::testing::{FORMAT, graphs, with_calls};
 use crate::model::Graph;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -110,14 +110,18 @@ fn every_bug_of_a_kernel_is_written_into_it_once() {
     for bug in bugs() {
         assert!(names.insert(bug.name), "{} twice", bug.name);
         assert!(!bug.edits.is_empty(), "{}", bug.name);
-        let text = flattened(bug.file.path(), &mut HashSet::new());
-        for (old, new) in &bug.edits {
-            assert_eq!(text.matches(old.as_str()).count(), 1, "{} has, in its file:\n{old}", bug.name);
-            assert_ne!(old, new, "{}", bug.name);
+        assert!(!bug.files.is_empty(), "{}", bug.name);
+        for file in &bug.files {
+            let text = flattened(file.path(), &mut HashSet::new());
+            for (old, new) in &bug.edits {
+                assert_eq!(text.matches(old.as_str()).count(), 1, "{} has, in {}:\n{old}", bug.name, file.path());
+                assert_ne!(old, new, "{}", bug.name);
+            }
         }
     }
-    let planted: HashSet<&str> = tapped().iter().chain(fused()).map(|fault| fault.cause).collect();
-    assert_eq!(planted.len(), tapped().len() + fused().len());
+    let listed = tapped().iter().chain(fused()).map(|fault| fault.cause);
+    let planted: HashSet<&str> = listed.chain(REPLAYED.iter().map(|fault| fault.name)).collect();
+    assert_eq!(planted.len(), tapped().len() + fused().len() + REPLAYED.len());
     let forgotten: Vec<_> = names.difference(&planted).collect();
     assert!(forgotten.is_empty(), "planted by no fault: {forgotten:?}");
 }
@@ -132,24 +136,27 @@ fn no_theme_of_bugs_is_forgotten() {
     }
 }
 
-/// The kernels with a bug that faults launch, each once; of a bug of a format, for that.
-fn kernels_with_bugs() -> BTreeMap<&'static str, Kernel> {
+/// The kernels with a bug that faults launch, each once; of a bug of a format, for that in the place of the graphs' own.
+fn kernels_with_bugs() -> BTreeMap<(&'static str, &'static str), Kernel> {
     let graphs = graphs();
     let cases = everywhere().into_iter().flat_map(|faults| graphs.iter().flat_map(move |graph| planted(graph, faults)));
-    let kernels = cases.flat_map(|(.., launches)| calls_of(launches)).map(|call| call.kernel());
+    let replayed = graphs.iter().flat_map(|graph| replayed(graph).concat());
+    let kernels = cases.flat_map(|(.., launches)| calls_of(launches)).chain(replayed).map(|call| call.kernel());
     let of = |bug: &'static Bug, kernel: Kernel| match bug.format {
-        Some(format) => Kernel { arguments: format.to_string(), ..kernel },
+        Some(format) => {
+            Kernel { arguments: kernel.arguments.replace(&FORMAT.to_string(), &format.to_string()), ..kernel }
+        }
         None => kernel,
     };
-    kernels.filter_map(|kernel| kernel.bug.map(|bug| (bug.name, of(bug, kernel)))).collect()
+    kernels.filter_map(|kernel| kernel.bug.map(|bug| ((bug.name, kernel.file.path()), of(bug, kernel)))).collect()
 }
 
 fn compile_bugs(arch: &str) {
     let kernels = kernels_with_bugs();
-    assert_eq!(kernels.len(), bugs().len());
-    let refused = kernels.into_iter().filter_map(|(name, kernel)| {
+    assert_eq!(kernels.len(), bugs().iter().map(|bug| bug.files.len()).sum::<usize>());
+    let refused = kernels.into_iter().filter_map(|((name, file), kernel)| {
         let compiled = cached(&Source::new(&kernel, [&kernel]), arch);
-        compiled.err().map(|e| format!("{name}: {e}"))
+        compiled.err().map(|e| format!("{name} in {file}: {e}"))
     });
     let refused: Vec<String> = refused.collect();
     assert!(refused.is_empty(), "{}", refused.join("\n"));

@@ -1,17 +1,21 @@
-//! The fused path: decode steps, and the attention and products of longer ones.
+//! The fused path: decode steps but for their products, and the attention and products of longer ones.
 
 use super::{CudaBug, bug};
 
 pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "norm-lacks-the-last-warp",
-        "in decode steps the sum of squares takes 7 of 8 warps: columns 224 to 255 are missing from it",
-        &[&["last 32 elements", "missing", "squares"], &["224..255", "missing", "squares"]],
+        "in decode steps the sum of squares lacks the last warp that has elements: columns 128 to 255",
+        &[
+            &["last 128 elements", "missing", "squares"],
+            &["128..255", "missing", "squares"],
+            &["second half", "missing", "squares"],
+        ],
     ),
     bug(
         "second-row-fetched-beside-the-first",
-        "in decode steps the second half of a head is made of the rows that follow the first half's, one further on",
-        &[&["31 before"], &["31 less"], &["thirty-one less"]],
+        "in decode steps the tile beside a tile of a head's first half takes the next 16 rows, and not those half a head on",
+        &[&["16 before"], &["16 less"], &["sixteen less"]],
     ),
     bug(
         "upper-half-takes-the-lower-bias",
@@ -48,10 +52,42 @@ pub(super) const BUGS: &[CudaBug] = &[
         &[&["32..63", "missing"]],
     ),
     bug(
-        "sum-of-the-last-split-lost",
-        "in decode steps the sum lacks the last split of 32 keys, from key 128 on",
+        "newest-row-of-the-first-head",
+        "in decode steps the newest key and value are those of the first head of the cache, in heads 2 and 3",
         &[
-            &["sum that weights are divided by", "before the query's own 32", "decode steps"],
+            &["own key", "head 0"],
+            &["newest", "head 0"],
+            &["own key", "first head"],
+            &["own key", "head 1 before"],
+            &["own key", "cache's head"],
+        ],
+    ),
+    bug(
+        "newest-value-is-its-key",
+        "in decode steps the newest key stands in the place of its value",
+        &[
+            &["own key", ".k_cache"],
+            &["own key", "in the place of"],
+            &["own", "keys stand in the place of values"],
+            &[".k_cache", "in the place of"],
+            &["own", "value", "instead of"],
+        ],
+    ),
+    bug(
+        "last-part-of-the-keys-lost",
+        "in decode steps the last four of every whole 64 keys are missing",
+        &[
+            &["60..63 mod 64", "missing"],
+            &["60..63", "124..127", "missing"],
+            &["last 4", "missing", "64"],
+            &["key mod 64", "60", "missing"],
+        ],
+    ),
+    bug(
+        "sum-of-the-last-split-lost",
+        "in decode steps the sum lacks the last share of 64 keys, from key 128 on",
+        &[
+            &["sum that weights are divided by", "before the query's own 64", "decode steps"],
             &["sum that weights are divided by", "keys 0..127"],
             &["sum", "split"],
             &["sum", "key 128"],
@@ -59,11 +95,21 @@ pub(super) const BUGS: &[CudaBug] = &[
         ],
     ),
     bug(
+        "shares-counted-without-factors",
+        "in decode steps the sums of shares of 64 keys are added without their factors",
+        &[
+            &["sum so far is not rescaled", "tiles of 64"],
+            &["sum", "not rescaled", "64"],
+            &["sum", "factor", "64"],
+            &["sum", "own maximum", "64"],
+        ],
+    ),
+    bug(
         "last-split-keeps-its-maximum",
-        "in decode steps the last split of 32 keys, from key 128 on, is added without its factor",
+        "in decode steps the last share of 64 keys, from key 128 on, is added without its factor",
         &[
             &["last split", "not rescaled"],
-            &["last 32", "not rescaled"],
+            &["last 64", "not rescaled"],
             &["last tile", "not rescaled"],
             &["keys 128", "not rescaled"],
             &["keys 128", "factor"],
@@ -73,7 +119,7 @@ pub(super) const BUGS: &[CudaBug] = &[
     ),
     bug(
         "keys-beyond-whole-fours-left-out",
-        "in decode steps keys of a split beyond its last whole four are left out",
+        "in decode steps keys of a share beyond its last whole four are left out",
         &[
             &["missing", "148"],
             &["missing", "tiles of 4"],
@@ -84,12 +130,12 @@ pub(super) const BUGS: &[CudaBug] = &[
     ),
     bug(
         "factors-of-the-other-head",
-        "in decode steps the first four splits of 32 keys have the factors of the group's first head",
+        "in decode steps shares of 64 keys have the factors of the head before, in odd heads",
         &[
             &["factor", "of the head"],
             &["factor", "of another head"],
-            &["put together", "tiles of 32"],
-            &["put together", "splits of 32"],
+            &["put together", "tiles of 64"],
+            &["put together", "shares of 64"],
             &["maximum", "head"],
         ],
     ),
@@ -99,25 +145,25 @@ pub(super) const BUGS: &[CudaBug] = &[
         &[&["column 1 apart"], &["columns 1 apart"]],
     ),
     bug(
-        "odd-vectors-not-loaded",
-        "in decode steps the second of every two fours of x is the first again",
-        &[&["input 4 before", "4..7 mod 8"], &["input 4 before"], &["4 before", "mod 8"]],
-    ),
-    bug(
-        "groups-added-in-half",
-        "in decode steps the sums of 32 products are rounded to f16",
+        "second-half-meets-the-first-inputs",
+        "in decode steps the second half of the weights meets the first half of the inputs",
         &[
-            &["sums", " in f16"],
-            &["sums", " to f16"],
-            &["sums of 32", "f16"],
-            &["accumulat", "f16"],
-            &["each sum of 32 inputs is rounded to f16", "decode steps"],
+            &["input 256 before"],
+            &["256 before", "256..511"],
+            &["256 less", "256..511"],
+            &["input modulo 256"],
+            &["inputs", "mod 256"],
         ],
     ),
     bug(
-        "last-lane-of-four-lost",
-        "in decode steps every fourth lane is lost, and with it 32 of every 128 inputs",
-        &[&["96..127 mod 128", "missing"], &["3, 7, 11, 15 of 32 ", "missing"]],
+        "first-half-added-twice",
+        "in decode steps the first half of the sum is added twice, and the second not",
+        &[
+            &["0..255", "taken twice"],
+            &["0..255", "2 times"],
+            &["0..255", "twice", "256..511"],
+            &["256..511", "missing", "times 2"],
+        ],
     ),
     bug(
         "up-fetched-from-the-gate",
@@ -133,11 +179,6 @@ pub(super) const BUGS: &[CudaBug] = &[
         "norm-weight-of-the-column-beside",
         "in decode steps a column is multiplied with the weight of the column beside, in pairs",
         &[&["weight", "1 apart"], &["its weight is wrong"], &["weight", "column beside"]],
-    ),
-    bug(
-        "odd-rows-prefetched-from-even-ones",
-        "in decode steps odd logits are made with the row of weights before",
-        &[&["column 1 before", "column is odd"], &["1 apart, in pairs", "column is odd"], &["id", "1 before", "odd"]],
     ),
     bug(
         "end-of-the-vocabulary-not-written",

@@ -2,6 +2,7 @@
 //! and what a right explanation says. Numbers are those of the score's synthetic models and its prompt of 150 tokens.
 
 mod attention;
+mod digits;
 mod fused;
 mod products;
 mod rows;
@@ -24,7 +25,7 @@ const fn bug(name: &'static str, what: &'static str, told: Told) -> CudaBug {
 
 /// Every bug.
 pub fn all() -> impl Iterator<Item = &'static CudaBug> {
-    [products::BUGS, rows::BUGS, attention::BUGS, fused::BUGS].into_iter().flatten()
+    [products::BUGS, rows::BUGS, attention::BUGS, fused::BUGS, digits::BUGS].into_iter().flatten()
 }
 
 /// The bug of a name.
