@@ -65,7 +65,7 @@ pub struct Task {
 
 /// Bytes of a tile of rows of `groups` groups.
 fn tile_bytes(ty: GgmlType, groups: usize) -> usize {
-    let pitch = |width: usize| if width.is_multiple_of(16) { (width / 16 | 1) * 16 } else { width };
+    let pitch = |width: usize| if width.is_multiple_of(16) { ((width / 16) | 1) * 16 } else { width };
     let plane = |len: usize| (TILE * pitch(len * (32 * groups) / ty.block_size())).next_multiple_of(16);
     weights::plane_lengths(ty).map(plane).sum()
 }
