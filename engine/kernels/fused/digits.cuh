@@ -92,13 +92,19 @@ __device__ __forceinline__ int place_of_pairs(int k) {
     return k / 16 * 16 + k % 8 / 2 * 4 + k % 16 / 8 * 2 + k % 2;
 }
 
+// To the nearest even half.
+__device__ __forceinline__ u16 bits_of_half(float v) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+    return bits;
+}
+
 struct HalfPart { // of 11 bits each
     static __device__ __forceinline__ void scale(u32 largest, float &scale, float &inverse) {
         scale_of(largest, 14, scale, inverse);
     }
     static __device__ __forceinline__ u16 split(float &v) {
-        u16 bits;
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+        const u16 bits = bits_of_half(v);
         v -= half_bits(bits);
         return bits;
     }
@@ -118,13 +124,21 @@ struct SplitPart : BrainPart { // elements t, t + 4 and t + 8, t + 12 of a step 
     static __device__ __forceinline__ int place(int k) { return k / 16 * 16 + k % 4 * 4 + k % 16 / 4; }
 };
 
+// Groups of a vector of n elements in shared memory: an even number.
+__device__ __forceinline__ int padded_groups(int n) { return (n / 32 + 1) / 2 * 2; }
+
 // Makes a vector: get(i) gives elements 4i .. 4i + 3 and is called by whole warps,
 // AT_ONCE times before the first is used. The group's largest and its sum, where SUMS
 // asks for it, come from the eight threads that hold it.
 template <typename X, int AT_ONCE, bool SUMS, typename Get>
 __device__ __forceinline__ Vector prepare(u8 *shared, int n, Get get) {
-    const Vector x = {shared, (float2 *)(shared + n / 32 * X::GROUP)};
-    const int items = n / 4;
+    const int groups = padded_groups(n), items = n / 4;
+    const Vector x = {shared, (float2 *)(shared + groups * X::GROUP)};
+    // Formats that take groups by two meet one of zeros after an odd number.
+    if (32 * groups != n) {
+        for (int i = threadIdx.x; i < X::GROUP / 4; i += blockDim.x) ((u32 *)(x.groups + (groups - 1) * X::GROUP))[i] = 0;
+        if (threadIdx.x == 0) x.scales[groups - 1] = make_float2(0.0f, 0.0f);
+    }
 #pragma unroll 1
     for (int i0 = threadIdx.x; i0 - threadIdx.x % 32 < items; i0 += AT_ONCE * blockDim.x) {
         float4 all[AT_ONCE];

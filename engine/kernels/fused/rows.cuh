@@ -197,7 +197,8 @@ template <typename A, typename B>
 __device__ __forceinline__ int vector_bytes(int n) {
     typedef typename Tile<A>::X XA;
     typedef typename Tile<B>::X XB;
-    return n / 32 * (XA::GROUP + 8 + (same_type<XA, XB> ? 0 : XB::GROUP + 8));
+    const int bytes = padded_groups(n) * (XA::GROUP + 8 + (same_type<XA, XB> ? 0 : XB::GROUP + 8));
+    return (bytes + 15) / 16 * 16; // what stands behind them is copied by 16 bytes
 }
 
 template <typename A, typename B, int AT_ONCE, typename Get>
@@ -207,5 +208,5 @@ __device__ __forceinline__ Vectors prepare_both(u8 *shared, int n, Get get) {
     constexpr bool SUMS = Tile<A>::SUMS || Tile<B>::SUMS;
     const Vector a = prepare<XA, AT_ONCE, SUMS>(shared, n, get);
     if constexpr (same_type<XA, XB>) return {a, a};
-    else return {a, prepare<XB, AT_ONCE, SUMS>(shared + n / 32 * (XA::GROUP + 8), n, get)};
+    else return {a, prepare<XB, AT_ONCE, SUMS>(shared + padded_groups(n) * (XA::GROUP + 8), n, get)};
 }

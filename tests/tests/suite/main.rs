@@ -9,6 +9,7 @@ mod casebook;
 mod commands;
 mod containers;
 mod documents;
+mod emulated;
 mod ends;
 mod errors;
 mod excuses;

@@ -1,0 +1,355 @@
+// The kernels of a decode step against their definitions in double precision, thread
+// by thread on a CPU. Weights are noise in every format, as `blocks.cuh` unpacks them;
+// vectors have elements 300 times as large as others.
+#include "machine.h"
+
+#include "fused/stream.cuh"
+#include "fused/shares.cuh"
+#include "kv.cuh"
+namespace qkv {
+#include "fused/attn_qkv.cu"
+}
+namespace shares {
+#include "fused/attention.cu"
+}
+namespace together {
+#include "fused/attn_out.cu"
+}
+namespace halves {
+#include "fused/half_linear.cu"
+}
+namespace gated {
+#include "fused/ffn_act.cu"
+}
+namespace head {
+#include "fused/lm_head.cu"
+}
+
+typedef std::vector<double> Doubles;
+static std::mt19937 noise(7);
+static int wrong = 0;
+
+// A format's name, the bytes of a block in each plane, the weights of a block, and its plane of halves that scale.
+struct Format {
+    const char *name;
+    std::vector<int> bytes;
+    int block, scales;
+};
+template <class F>
+static Format format();
+#define FORMAT(F, block, scales, ...)            \
+    template <>                                  \
+    Format format<F>() {                         \
+        return {#F, {__VA_ARGS__}, block, scales}; \
+    }
+FORMAT(F32, 1, -1, 4)
+FORMAT(F16, 1, 0, 2)
+FORMAT(BF16, 1, -1, 2)
+FORMAT(Q4_0, 32, 1, 16, 2)
+FORMAT(Q4_1, 32, 1, 16, 4)
+FORMAT(Q5_0, 32, 2, 16, 4, 2)
+FORMAT(Q5_1, 32, 2, 16, 4, 4)
+FORMAT(Q8_0, 32, 1, 32, 2)
+FORMAT(Q4_K, 256, 1, 128, 16)
+FORMAT(Q5_K, 256, 2, 128, 32, 16)
+FORMAT(Q6_K, 256, 3, 128, 64, 16, 2)
+
+template <class T>
+static T *room(size_t count) {
+    return (T *)std::aligned_alloc(256, (count * sizeof(T) / 256 + 1) * 256);
+}
+static float *unwritten(size_t count) {
+    float *at = room<float>(count);
+    std::fill(at, at + count, NAN);
+    return at;
+}
+static float *copied(const std::vector<float> &v) {
+    float *at = room<float>(v.size());
+    std::copy(v.begin(), v.end(), at);
+    return at;
+}
+static std::vector<float> vector_of(int n, float size = 1.0f) {
+    std::normal_distribution<float> normal;
+    std::vector<float> v(n);
+    for (float &e : v) e = normal(noise) * size * (noise() % 97 == 0 ? 300.0f : 1.0f);
+    return v;
+}
+
+struct Matrix {
+    Weights planes;
+    int n, m;
+    Doubles values;
+    // Products with x, and the sums of their magnitudes.
+    void times(const Doubles &x, Doubles &y, Doubles &size) const {
+        y.assign(m, 0), size.assign(m, 0);
+        for (int o = 0; o < m; o++) {
+            for (int i = 0; i < n; i++) {
+                const double product = values[(size_t)o * n + i] * x[i];
+                y[o] += product, size[o] += std::fabs(product);
+            }
+        }
+    }
+};
+template <class F>
+static Matrix matrix(int n, int m) {
+    const Format f = format<F>();
+    Matrix matrix{{}, n, m, {}};
+    const size_t blocks = (size_t)n * m / f.block;
+    auto small = [] { return float_to_half((0.002f + noise() % 1000 * 4e-6f) * (noise() % 2 ? 1 : -1)); };
+    for (size_t p = 0; p < f.bytes.size(); p++) {
+        u8 *plane = room<u8>(f.bytes[p] * blocks);
+        for (size_t i = 0; i < f.bytes[p] * blocks; i++) plane[i] = (u8)noise();
+        u16 *halves = (u16 *)plane;
+        if (f.block == 1 && f.bytes[p] == 4) {
+            for (size_t i = 0; i < blocks; i++) ((float *)plane)[i] = half_to_float(small()) * 1.0001f;
+        } else if (f.block == 1) {
+            for (size_t i = 0; i < blocks; i++) {
+                halves[i] = f.scales == 0 ? small() : (u16)(__float_as_uint(half_to_float(small())) >> 16);
+            }
+        } else if ((int)p == f.scales) {
+            // Of a block's head of scales the first two halves alone.
+            for (size_t i = 0; i < f.bytes[p] * blocks / 2; i++) {
+                if (f.bytes[p] < 16 || i % 8 < 2) halves[i] = small();
+            }
+        }
+        matrix.planes.plane[p] = plane;
+    }
+    float group[32];
+    for (size_t g = 0; g < (size_t)n * m / 32; g++) {
+        F::unpack(F::load(matrix.planes, g), (int)(g % 8), group);
+        matrix.values.insert(matrix.values.end(), group, group + 32);
+    }
+    return matrix;
+}
+
+// What a tile takes at most: `tile_bytes` of engine/src/cuda/tiles.rs.
+template <class F>
+static int tile_bytes(int groups) {
+    int sum = 0;
+    for (int bytes : format<F>().bytes) {
+        const int width = (bytes * 32 * groups + format<F>().block - 1) / format<F>().block;
+        sum += TILE * ((width + 15) / 16 | 1) * 16;
+    }
+    return sum;
+}
+template <class A, class B>
+static Walk walk(int tiles, int sets, int chunk, int stages) {
+    return {tiles, sets, chunk, stages, std::max(tile_bytes<A>(chunk), tile_bytes<B>(chunk))};
+}
+static size_t bytes_of(const Walk &walk) { return (size_t)walk.stages * walk.tiles * walk.stride; }
+
+static void compare(const char *what, const float *y, const Doubles &right, const Doubles &size, double allowed) {
+    double worst = 0;
+    int at = 0;
+    for (size_t i = 0; i < right.size(); i++) {
+        const double off = std::fabs(y[i] - right[i]) / (size[i] + 1e-30);
+        if (!(off <= worst)) worst = off, at = (int)i;
+    }
+    if (worst < allowed) return;
+    printf("  %s: element %d is %g and not %g\n", what, at, y[at], right[at]);
+    wrong++;
+}
+constexpr double PRODUCT = 1e-6; // of the sum of magnitudes: what f32 loses of it in any order
+
+static Doubles norm_of(const std::vector<float> &x, const std::vector<float> &weight) {
+    double squares = 0;
+    for (float v : x) squares += (double)v * v;
+    Doubles y;
+    for (size_t i = 0; i < x.size(); i++) y.push_back(x[i] / std::sqrt(squares / x.size() + 1e-6) * weight[i]);
+    return y;
+}
+static Doubles magnitudes(const Doubles &of) {
+    Doubles all;
+    for (double v : of) all.push_back(std::fabs(v));
+    return all;
+}
+
+template <class F, int HELD>
+static void half_linear(int n, int m, int piece = 1 << 30) {
+    printf("half_linear<%s, %d> of %d x %d\n", format<F>().name, HELD, n, m);
+    const Matrix w = matrix<F>(n, m);
+    const auto x = vector_of(n);
+    Doubles y, size;
+    w.times(Doubles(x.begin(), x.end()), y, size);
+    const int groups = n / 32, block = std::max(format<F>().block / 32, 1);
+    const int first = std::min(((groups + 1) / 2 + block - 1) / block * block, groups);
+    const Walk way = walk<F, F>(1, 1, std::min(first, piece), piece < first ? 2 : 1);
+    halves::HalfLinearParams p{copied(x), w.planes, {unwritten(m), unwritten(m)}, way, n, m, first};
+    launch({(unsigned)(m + 15) / 16, 2}, 32 * MOST_WARPS, vector_bytes<F, F>(32 * first) + bytes_of(way),
+           [&] { halves::half_linear<F, HELD>(p); });
+    std::vector<float> sum(m);
+    for (int i = 0; i < m; i++) sum[i] = p.y[0][i] + p.y[1][i];
+    compare("product", sum.data(), y, size, PRODUCT);
+}
+
+template <class A, class B, int TILES, int HELD>
+static void ffn_act(int n, int m, int blocks, int sets) {
+    printf("ffn_act<%s, %s, %d, %d> of %d x %d\n", format<A>().name, format<B>().name, TILES, HELD, n, m);
+    const Matrix gate = matrix<A>(n, m), up = matrix<B>(n, m);
+    const auto base = vector_of(n), first = vector_of(n), second = vector_of(n), weight = vector_of(n);
+    std::vector<float> x(n);
+    for (int i = 0; i < n; i++) x[i] = base[i] + (first[i] + second[i]);
+    const Doubles normed = norm_of(x, weight);
+    Doubles g, g_size, u, u_size, y;
+    gate.times(normed, g, g_size), up.times(normed, u, u_size);
+    const Walk way = walk<A, B>(TILES, sets, n / 32, sets > 1 ? 2 : 1);
+    const Stream stream{copied(base), {copied(first), copied(second)}, unwritten(n), unwritten(n)};
+    gated::FfnActParams p{stream, copied(weight), gate.planes, up.planes, unwritten(m), unwritten(n), unwritten(m),
+                          unwritten(m), nullptr, way, n, m, 1e-6f};
+    launch({(unsigned)blocks}, 32 * MOST_WARPS, vector_bytes<A, B>(n) + bytes_of(way),
+           [&] { gated::ffn_act<A, B, TILES, HELD>(p); });
+    compare("stream", stream.sum_tap, Doubles(x.begin(), x.end()), Doubles(n, 1e-3), 1e-9);
+    compare("norm", p.norm_tap, normed, magnitudes(normed), PRODUCT);
+    compare("gate", p.gate_tap, g, g_size, PRODUCT);
+    compare("up", p.up_tap, u, u_size, PRODUCT);
+    for (int i = 0; i < m; i++) y.push_back((double)p.gate_tap[i] / (1 + std::exp(-(double)p.gate_tap[i])) * p.up_tap[i]);
+    compare("act", p.y, y, magnitudes(y), 1e-5);
+}
+
+template <class F>
+static void lm_head(int n, int m, int tiles, int blocks) {
+    printf("lm_head<%s> of %d x %d\n", format<F>().name, n, m);
+    const Matrix w = matrix<F>(n, m);
+    const auto x = vector_of(n), weight = vector_of(n);
+    Doubles y, size;
+    w.times(norm_of(x, weight), y, size);
+    const int sets = ((m + TILE * tiles - 1) / (TILE * tiles) + blocks - 1) / blocks;
+    const Walk way = walk<F, F>(tiles, sets, n / 32, 2);
+    head::LmHeadParams p{Stream{copied(x), {}, nullptr, nullptr}, copied(weight), w.planes, unwritten(m), nullptr, way,
+                         n, m, 1e-6f};
+    launch({(unsigned)blocks}, 32 * MOST_WARPS, vector_bytes<F, F>(n) + bytes_of(way), [&] { head::lm_head<F>(p); });
+    compare("logits", p.logits, y, size, PRODUCT);
+}
+
+template <class Q, class K, class V, class Kv, int D, int PAIRS, bool NORM, int HELD_Q, int HELD_K, int HELD_V>
+static void attn_qkv(int n, int heads, int kv_heads, int position) {
+    printf("attn_qkv<%s, %s, %s> of %d heads of %d\n", format<Q>().name, format<K>().name, format<V>().name, heads, D);
+    const Matrix w[3] = {matrix<Q>(n, heads * D), matrix<K>(n, kv_heads * D), matrix<V>(n, kv_heads * D)};
+    const auto x = vector_of(n), weight = vector_of(n);
+    const Doubles normed = norm_of(x, weight);
+    std::vector<float> frequency, bias[3], head_norm[2] = {vector_of(D), vector_of(D)};
+    for (int i = 0; i < D / 2; i++) frequency.push_back((float)std::pow(1e6, -2.0 * i / D));
+    for (int i = 0; i < 3; i++) bias[i] = vector_of(w[i].m);
+    Walk way = walk<Q, K>(2 * PAIRS, 1, n / 32, 1);
+    way.stride = std::max(way.stride, tile_bytes<V>(n / 32));
+    const int capacity = position + 2;
+    qkv::AttnQkvParams p{};
+    p.x.base = copied(x), p.norm = copied(weight), p.frequency = copied(frequency), p.position_at = &position;
+    p.q = unwritten(heads * D), p.walk = way, p.n = n, p.heads = heads, p.kv_heads = kv_heads, p.eps = 1e-6f;
+    typename Kv::Type *cache[2];
+    for (auto &c : cache) c = room<typename Kv::Type>((size_t)capacity * kv_heads * D);
+    p.k_cache = cache[0], p.v_cache = cache[1];
+    for (int i = 0; i < 3; i++) {
+        p.w[i] = w[i].planes, p.proj_tap[i] = unwritten(w[i].m);
+        if (!NORM) p.bias[i] = copied(bias[i]);
+        else if (i < 2) p.head_norm[i] = copied(head_norm[i]);
+    }
+    const size_t vector = std::max({vector_bytes<Q, Q>(n), vector_bytes<K, K>(n), vector_bytes<V, V>(n)});
+    launch({(unsigned)((heads + 2 * kv_heads) * D / 2 / (TILE * PAIRS))}, 32 * MOST_WARPS, vector + bytes_of(way),
+           [&] { qkv::attn_qkv<Q, K, V, Kv, D, PAIRS, NORM, HELD_Q, HELD_K, HELD_V>(p); });
+    for (int part = 0; part < 3; part++) {
+        Doubles y, size;
+        w[part].times(normed, y, size);
+        compare("projection", p.proj_tap[part], y, size, PRODUCT);
+        // From what the kernel made of it on, so that each step is held by itself.
+        y.assign(p.proj_tap[part], p.proj_tap[part] + w[part].m);
+        for (int h = 0; h < w[part].m / D; h++) {
+            double *of = &y[h * D], squares = 0;
+            for (int i = 0; i < D; i++) of[i] += NORM ? 0 : bias[part][h * D + i], squares += of[i] * of[i];
+            if (part == 2) continue;
+            for (int i = 0; NORM && i < D; i++) of[i] *= head_norm[part][i] / std::sqrt(squares / D + 1e-6);
+            for (int i = 0; i < D / 2; i++) {
+                const double angle = (float)position * frequency[i], a = of[i], b = of[i + D / 2];
+                of[i] = a * std::cos(angle) - b * std::sin(angle);
+                of[i + D / 2] = a * std::sin(angle) + b * std::cos(angle);
+            }
+        }
+        std::vector<float> made(p.q, p.q + (part == 0 ? y.size() : 0));
+        for (size_t i = 0; part > 0 && i < y.size(); i++) {
+            made.push_back(Kv::get(cache[part - 1][(size_t)position * kv_heads * D + i]));
+        }
+        double largest = 0;
+        for (double v : y) largest = std::max(largest, std::fabs(v));
+        compare(part == 0 ? "q" : part == 1 ? "k" : "v", made.data(), y, Doubles(y.size(), largest),
+                sizeof(typename Kv::Type) == 4 ? PRODUCT : 1e-3);
+    }
+}
+
+template <class Kv, int D, int GROUP, class F, int HELD>
+static void attention(int kv_heads, int keys, int splits, int m) {
+    printf("attention<%d bytes, %d, %d> of %d keys, attn_out<%s, %d>\n", (int)sizeof(typename Kv::Type), D, GROUP, keys,
+           format<F>().name, HELD);
+    typedef typename Kv::Type Type;
+    const int heads = kv_heads * GROUP, n = heads * D, position = keys - 1;
+    const auto q = vector_of(n, 0.3f), a = vector_of(m);
+    const size_t count = (size_t)keys * kv_heads * D;
+    Type *cache[2];
+    std::vector<float> kept[2];
+    for (int c = 0; c < 2; c++) {
+        cache[c] = room<Type>(count);
+        std::normal_distribution<float> normal;
+        for (size_t i = 0; i < count; i++) kept[c].push_back(Kv::get(cache[c][i] = Kv::put(normal(noise))));
+    }
+    const Partial partial{unwritten((size_t)heads * SPLITS * D), (float2 *)unwritten(2 * (size_t)heads * SPLITS)};
+    shares::AttentionParams p{copied(q), cache[0], cache[1], partial, &position, unwritten((size_t)heads * keys),
+                              unwritten((size_t)heads * keys), 1.0f / std::sqrt((float)D)};
+    const size_t stage = 2 * KEYS * D * sizeof(Type), sums = (size_t)shares::THREADS * 16 * GROUP;
+    launch({(unsigned)kv_heads, (unsigned)splits}, shares::THREADS, stage + std::max(stage, sums),
+           [&] { shares::attention<Kv, D, GROUP>(p); });
+    Doubles context(n), weights, y, size;
+    for (int h = 0; h < heads; h++) {
+        Doubles score;
+        double total = 0;
+        auto at = [&](int c, int t) { return &kept[c][((size_t)t * kv_heads + h / GROUP) * D]; };
+        for (int t = 0; t < keys; t++) {
+            double s = 0;
+            for (int i = 0; i < D; i++) s += (double)q[h * D + i] * at(0, t)[i];
+            score.push_back(s * p.scale);
+        }
+        const double most = *std::max_element(score.begin(), score.end());
+        for (double &s : score) total += s = std::exp(s - most);
+        for (int t = 0; t < keys; t++) {
+            weights.push_back(score[t] / total);
+            for (int i = 0; i < D; i++) context[h * D + i] += weights.back() * at(1, t)[i];
+        }
+    }
+    const Matrix w = matrix<F>(n, m);
+    const Walk way = walk<F, F>(1, 1, n / 32, 1);
+    together::AttnOutParams o{partial, w.planes, Stream{copied(a), {}, nullptr, nullptr}, unwritten(m), &position,
+                              p.weights_tap, unwritten(n), unwritten(m), nullptr, way, n, m, heads, splits};
+    launch({(unsigned)std::max((m + TILE - 1) / TILE, heads)}, 32 * MOST_WARPS, vector_bytes<F, F>(n) + bytes_of(way),
+           [&] { together::attn_out<F, D, HELD>(o); });
+    // Scores of some tens, whose rounding the exponential turns into errors of weights.
+    compare("weights", p.weights_tap, weights, Doubles(weights.size(), 1), 2e-5);
+    compare("context", o.context_tap, context, Doubles(n, 1), 2e-5);
+    w.times(Doubles(o.context_tap, o.context_tap + n), y, size);
+    compare("product", o.product_tap, y, size, PRODUCT);
+    for (int i = 0; i < m; i++) y[i] = a[i] + (double)o.product_tap[i], size[i] = std::fabs(y[i]) + 1e-3;
+    compare("residual", o.y, y, size, PRODUCT);
+}
+
+int main() {
+    setvbuf(stdout, nullptr, _IOLBF, 0);
+    // Held or not, whole or in pieces, with an odd number of groups or tiles that are not full.
+    half_linear<Q6_K, 3>(2560, 40), half_linear<Q6_K, 0>(1280, 16, 8), half_linear<Q6_K, 3>(256, 16);
+    half_linear<Q5_K, 3>(2560, 16), half_linear<Q4_K, 5>(4864, 16), half_linear<Q4_K, 0>(8960, 16);
+    half_linear<Q8_0, 12>(1568, 24), half_linear<Q8_0, 0>(1568, 16, 8), half_linear<Q4_0, 7>(1024, 16);
+    half_linear<Q4_0, 0>(96, 16, 2), half_linear<Q4_1, 5>(96, 16), half_linear<Q5_0, 7>(1024, 24);
+    half_linear<Q5_1, 5>(544, 20), half_linear<F16, 7>(512, 16), half_linear<BF16, 0>(512, 33), half_linear<F32, 3>(704, 16);
+    ffn_act<Q5_0, Q5_0, 4, 7>(896, 72, 3, 1), ffn_act<Q4_K, Q4_K, 2, 6>(1536, 32, 2, 1);
+    ffn_act<Q4_K, Q4_K, 2, 0>(512, 200, 3, 5), ffn_act<F16, F16, 2, 7>(896, 16, 1, 1);
+    ffn_act<F16, Q8_0, 2, 0>(256, 80, 2, 3), ffn_act<Q4_K, Q6_K, 2, 0>(512, 48, 3, 1);
+    lm_head<Q8_0>(896, 97, 2, 3), lm_head<Q6_K>(1536, 72, 2, 2), lm_head<BF16>(128, 64, 1, 3);
+    attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, 64, 1, false, 4, 4, 7>(896, 2, 1, 640);
+    attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, 128, 1, false, 6, 6, 3>(1536, 1, 1, 5);
+    attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, 64, 1, false, 2, 2, 2>(416, 4, 2, 3);
+    attn_qkv<F16, F16, F16, KvF32, 128, 4, true, 0, 0, 0>(256, 2, 1, 17);
+    attn_qkv<Q8_0, Q8_0, Q8_0, KvF32, 32, 1, false, 1, 1, 1>(96, 4, 2, 9);
+    attn_qkv<Q8_0, Q4_0, F32, KvF32, 64, 2, true, 0, 0, 0>(128, 2, 2, 11);
+    attention<KvF32, 64, 7, Q5_0, 4>(2, 641, 64, 16), attention<KvF32, 64, 7, Q5_0, 4>(2, 16, 64, 32);
+    attention<KvF16, 128, 6, Q4_K, 0>(1, 300, 64, 16), attention<KvF32, 128, 6, Q8_0, 0>(1, 1, 64, 16);
+    attention<KvF32, 32, 2, Q8_0, 1>(2, 130, 64, 16), attention<KvF32, 64, 16, F16, 0>(1, 77, 3, 16);
+    attention<KvF32, 64, 1, F32, 0>(2, 700, 5, 16), attention<KvF16, 64, 7, Q5_0, 2>(1, 2500, 64, 16);
+    printf("%d wrong\n", wrong);
+    return wrong != 0;
+}

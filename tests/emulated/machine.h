@@ -1,0 +1,240 @@
+// A GPU's block of threads on a CPU, as far as the decode kernels ask for one: threads
+// are fibers that take turns at barriers and at what a warp does together. Blocks run
+// one after another, so shared memory is static.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <ucontext.h>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __shared__ static
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+struct dim3 {
+    unsigned x = 1, y = 1, z = 1;
+};
+static dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) uint4 {
+    uint32_t x, y, z, w;
+};
+struct alignas(8) uint2 {
+    uint32_t x, y;
+};
+static float4 make_float4(float a, float b, float c, float d) { return {a, b, c, d}; }
+static float2 make_float2(float a, float b) { return {a, b}; }
+static uint2 make_uint2(uint32_t a, uint32_t b) { return {a, b}; }
+
+static uint32_t __float_as_uint(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+static float __uint_as_float(uint32_t u) {
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+static float __fmul_rn(float a, float b) { return a * b; }
+static float __fadd_rn(float a, float b) { return a + b; }
+static float __fsub_rn(float a, float b) { return a - b; }
+static float __frsqrt_rn(float a) { return (float)(1.0 / std::sqrt((double)a)); }
+static int __float2int_rn(float a) { return a != a ? 0 : (int)std::nearbyint((double)a); }
+static uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t which) {
+    const uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++) r |= (uint32_t)(both >> (8 * ((which >> (4 * i)) & 7)) & 255) << (8 * i);
+    return r;
+}
+template <class T>
+static T __ldcg(const T *p) {
+    return *p;
+}
+static int max(int a, int b) { return a > b ? a : b; }
+static int min(int a, int b) { return a < b ? a : b; }
+static uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
+static uint32_t min(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+// Halves.
+static float half_to_float(uint16_t h) {
+    const int exponent = h >> 10 & 31, fraction = h & 1023;
+    float v = exponent == 31 ? (fraction ? NAN : INFINITY)
+              : exponent     ? std::ldexp(1024.0f + fraction, exponent - 25)
+                             : std::ldexp((float)fraction, -24);
+    return h & 0x8000 ? -v : v;
+}
+static uint16_t float_to_half(float v) { // to the nearest, ties to even
+    const uint16_t sign = __float_as_uint(v) >> 16 & 0x8000;
+    const float a = std::fabs(v);
+    if (a == 0) return sign;
+    if (a != a) return sign | 0x7e00;
+    if (a >= 65520.0f) return sign | 0x7c00;
+    int exponent;
+    std::frexp(a, &exponent);
+    const int unit = std::max(exponent - 11, -24); // of the last place
+    const float steps = std::nearbyint(std::ldexp(a, -unit));
+    if (unit == -24) return sign | (uint16_t)steps; // a carry makes the smallest normal
+    return sign | (uint16_t)(((exponent + 14) << 10) + ((int)steps - 1024));
+}
+static float brain_to_float(uint16_t h) { return __uint_as_float((uint32_t)h << 16); }
+
+// The block that runs.
+struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack;
+    bool done;
+};
+static std::vector<Fiber> fibers;
+static ucontext_t scheduler;
+static std::function<void()> kernel_body;
+static int current, alive, arrived_block, round_block, arrived_warp[32], round_warp[32];
+static uint8_t *shared_memory;
+
+static void give_way() { swapcontext(&fibers[current].context, &scheduler); }
+static void __syncthreads() {
+    const int round = round_block;
+    if (++arrived_block == alive) arrived_block = 0, round_block++;
+    else while (round_block == round) give_way();
+}
+static void __syncwarp() {
+    const int warp = current / 32, round = round_warp[warp];
+    if (++arrived_warp[warp] == 32) arrived_warp[warp] = 0, round_warp[warp]++;
+    else while (round_warp[warp] == round) give_way();
+}
+// What a lane lays open to its warp; two sets, as a lane is one round ahead at most.
+struct Shown {
+    uint32_t v[8];
+    const uint8_t *row;
+};
+static Shown shown[2][1024];
+static const Shown *show(const Shown &mine) {
+    Shown *all = shown[round_warp[current / 32] & 1];
+    all[current] = mine;
+    __syncwarp();
+    return all + current / 32 * 32;
+}
+template <class T>
+static T from_lane(T v, int lane) {
+    Shown s;
+    memcpy(s.v, &v, 4);
+    const Shown *all = show(s);
+    T r;
+    memcpy(&r, all[lane].v, 4);
+    return r;
+}
+template <class T>
+static T __shfl_xor_sync(unsigned, T v, int mask) {
+    return from_lane(v, current % 32 ^ mask);
+}
+template <class T>
+static T __shfl_sync(unsigned, T v, int lane, int width = 32) {
+    return from_lane(v, current % 32 / width * width + lane % width);
+}
+
+// The instructions of the tensor cores, by the tables of PTX.
+static void machine_load_matrices(uint32_t *r, const uint8_t *row) {
+    if ((uintptr_t)row % 16) printf("a row of ldmatrix at no multiple of 16\n"), abort();
+    Shown s;
+    s.row = row;
+    const Shown *all = show(s);
+    for (int m = 0; m < 4; m++) memcpy(&r[m], all[8 * m + current % 32 / 4].row + 4 * (current % 4), 4);
+    __syncwarp(); // the rows may be written afterwards
+}
+static int products_of_bytes(uint32_t a, uint32_t b) {
+    int sum = 0;
+    for (int i = 0; i < 4; i++) sum += (int8_t)(a >> (8 * i)) * (int8_t)(b >> (8 * i));
+    return sum;
+}
+template <class C, class F>
+static void machine_multiply(C *c, const Shown &mine, F product) {
+    const Shown *all = show(mine);
+    for (int i = 0; i < 4; i++) {
+        const int row = current % 32 / 4, column = 2 * (current % 4) + i % 2;
+        double sum = 0;
+        for (int t = 0; t < 4; t++) sum += product(all[4 * row + t].v, all[4 * column + t].v + 4, i / 2);
+        c[i] = (C)(c[i] + sum);
+    }
+}
+static void machine_multiply32(int *c, const uint32_t *a, uint2 b) {
+    machine_multiply(c, Shown{{a[0], a[1], a[2], a[3], b.x, b.y}}, [](const uint32_t *a, const uint32_t *b, int lower) {
+        return products_of_bytes(a[lower], b[0]) + products_of_bytes(a[2 + lower], b[1]);
+    });
+}
+static void machine_multiply16(int *c, uint32_t a0, uint32_t a1, uint32_t b) {
+    machine_multiply(c, Shown{{a0, a1, 0, 0, b}}, [](const uint32_t *a, const uint32_t *b, int lower) {
+        return products_of_bytes(a[lower], b[0]);
+    });
+}
+static void machine_multiply_floats(float *c, const uint32_t *a, uint2 b, float (*value)(uint16_t)) {
+    machine_multiply(c, Shown{{a[0], a[1], a[2], a[3], b.x, b.y}}, [=](const uint32_t *a, const uint32_t *b, int lower) {
+        double sum = 0;
+        for (int k = 0; k < 2; k++) {
+            for (int i = 0; i < 32; i += 16) {
+                sum += (double)value((uint16_t)(a[2 * k + lower] >> i)) * value((uint16_t)(b[k] >> i));
+            }
+        }
+        return sum;
+    });
+}
+
+static void thread_of_block() {
+    kernel_body();
+    fibers[current].done = true;
+    alive--;
+    if (alive > 0 && arrived_block == alive) arrived_block = 0, round_block++;
+    swapcontext(&fibers[current].context, &scheduler);
+}
+// Runs a kernel: block after block, `shared` bytes of shared memory each.
+static void launch(dim3 grid, int threads, size_t shared, std::function<void()> kernel) {
+    constexpr size_t STACK = 256 << 10;
+    while ((int)fibers.size() < threads) fibers.push_back({{}, std::make_unique<char[]>(STACK), true});
+    kernel_body = kernel, gridDim = grid, blockDim = {(unsigned)threads, 1, 1};
+    for (unsigned y = 0; y < grid.y; y++) {
+        for (unsigned x = 0; x < grid.x; x++) {
+            blockIdx = {x, y, 0};
+            // To the byte, so that a sanitizer sees who writes beyond; its begin as a card has it.
+            shared_memory = (uint8_t *)std::aligned_alloc(16, (shared + 15) / 16 * 16);
+            memset(shared_memory, 0xff, shared);
+            alive = threads, arrived_block = 0;
+            std::fill(std::begin(arrived_warp), std::end(arrived_warp), 0);
+            for (int i = 0; i < threads; i++) {
+                Fiber &fiber = fibers[i];
+                getcontext(&fiber.context);
+                fiber.context.uc_stack.ss_sp = fiber.stack.get();
+                fiber.context.uc_stack.ss_size = STACK;
+                fiber.context.uc_link = &scheduler;
+                fiber.done = false;
+                makecontext(&fiber.context, thread_of_block, 0);
+            }
+            for (long turns = 0; alive > 0; turns++) {
+                if (turns > 1000000) printf("threads wait for each other\n"), abort();
+                for (int i = 0; i < threads; i++) {
+                    if (fibers[i].done) continue;
+                    current = i, threadIdx.x = i;
+                    swapcontext(&scheduler, &fibers[i].context);
+                }
+            }
+            free(shared_memory);
+        }
+    }
+}
