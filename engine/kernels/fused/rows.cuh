@@ -119,8 +119,10 @@ __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage
     __syncthreads();
     turn.mark(3);
     Sums sums;
+    if (atoms > 0) { // else there is no group to meet
 #pragma unroll
-    for (int i = 0; i < HELD; i++) T::add(held[i], x, max(min(begin + i, end - 1), 0) * T::ATOM, lane, sums);
+        for (int i = 0; i < HELD; i++) T::add(held[i], x, max(min(begin + i, end - 1), 0) * T::ATOM, lane, sums);
+    }
     turn.mark(4);
     sums.write(parts + warp * TILE, lane);
     __syncthreads();
