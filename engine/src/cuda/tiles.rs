@@ -163,7 +163,7 @@ mod tests {
             prop_assert!(shared as usize >= task.vector() + (walk.stages * walk.tiles * walk.stride) as usize);
             // Pieces end with a block of weights, or with the row.
             let chunk = walk.chunk as usize;
-            prop_assert!(chunk >= task.groups || task.formats.iter().all(|ty| chunk * 32 % ty.block_size() == 0));
+            prop_assert!(chunk >= task.groups || task.formats.iter().all(|ty| (chunk * 32).is_multiple_of(ty.block_size())));
         }
 
         #[test]
