@@ -17,7 +17,7 @@ constexpr int TILE = 16;
 constexpr int MOST_WARPS = 8; // of a block, of which a multiprocessor holds two
 // Bytes from row to row of a plane in shared memory: an odd number of 16, so that
 // the rows which ldmatrix reads at once share no bank; as they are where they are no
-// multiple of 16. `tile_bytes` in engine/src/cuda/tiles.rs says the same.
+// multiple of 16. `tile_bytes` in engine/src/cuda/tiles.rs takes no less.
 __device__ __forceinline__ int pitch_of(int width) { return width % 16 == 0 ? (width / 16 | 1) * 16 : width; }
 __device__ __forceinline__ int plane_bytes(int width) { return (TILE * pitch_of(width) + 15) / 16 * 16; }
 
