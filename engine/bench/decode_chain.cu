@@ -155,7 +155,7 @@ int main(int argc, char **argv) {
         {
             att::AttentionParams p = {q, cache[0], cache[1], partial, position_at, nullptr, nullptr, 0.125f};
             const int stage = 2 * KEYS * D * 4, shared = stage + std::max(stage, att::THREADS * 16 * (H / G));
-            launch("attention", att::attention<KvF32, D, H / G>, p, dim3(G, splits), att::THREADS, shared, G * live);
+            launch("attention", att::attention<KvF32, D, H / G, KEYS>, p, dim3(G, splits), att::THREADS, shared, G * live);
         }
         {
             const Walked w = walk({Q5}, E, 1, 1, 0);

@@ -277,7 +277,7 @@ static void attn_qkv(int n, int heads, int kv_heads, int position) {
     }
 }
 
-template <class Kv, int D, int GROUP, class F, int HELD>
+template <class Kv, int D, int GROUP, class F, int HELD, int TILE_KEYS = KEYS>
 static void attention(int kv_heads, int keys, int splits, int m) {
     printf("attention<%d bytes, %d, %d> of %d keys, attn_out<%s, %d>\n", (int)sizeof(typename Kv::Type), D, GROUP, keys,
            format<F>().name, HELD);
@@ -295,9 +295,9 @@ static void attention(int kv_heads, int keys, int splits, int m) {
     const Partial partial{unwritten((size_t)heads * SPLITS * D), (float2 *)unwritten(2 * (size_t)heads * SPLITS)};
     shares::AttentionParams p{copied(q), cache[0], cache[1], partial, &position, unwritten((size_t)heads * keys),
                               unwritten((size_t)heads * keys), 1.0f / std::sqrt((float)D)};
-    const size_t stage = 2 * KEYS * D * sizeof(Type), sums = (size_t)shares::THREADS * 16 * GROUP;
+    const size_t stage = 2 * TILE_KEYS * D * sizeof(Type), sums = (size_t)shares::THREADS * 16 * GROUP;
     launch({(unsigned)kv_heads, (unsigned)splits}, shares::THREADS, stage + std::max(stage, sums),
-           [&] { shares::attention<Kv, D, GROUP>(p); });
+           [&] { shares::attention<Kv, D, GROUP, TILE_KEYS>(p); });
     Doubles context(n), weights, y, size;
     for (int h = 0; h < heads; h++) {
         Doubles score;
@@ -350,6 +350,7 @@ int main() {
     attn_qkv<Q8_0, Q4_0, F32, KvF32, 64, 2, true, 0, 0, 0>(128, 2, 2, 11);
     attention<KvF32, 64, 7, Q5_0, 4>(2, 641, 64, 16), attention<KvF32, 64, 7, Q5_0, 4>(2, 16, 64, 32);
     attention<KvF16, 128, 6, Q4_K, 0>(1, 300, 64, 16), attention<KvF32, 128, 6, Q8_0, 0>(1, 1, 64, 16);
+    attention<KvF32, 128, 6, Q8_0, 0, 32>(1, 150, 2, 16);
     attention<KvF32, 32, 2, Q8_0, 1>(2, 130, 64, 16), attention<KvF32, 64, 16, F16, 0>(1, 77, 3, 16);
     attention<KvF32, 64, 1, F32, 0>(2, 700, 5, 16), attention<KvF16, 64, 7, Q5_0, 2>(1, 2500, 64, 16);
     printf("%d wrong\n", wrong);

@@ -1,6 +1,6 @@
 // attn_scores of one token, and the shares of attn_weights and attn_context. A
 // block takes one head of the cache, the GROUP query heads that share it, and a
-// share of the keys, 64 at a time; `attn_out` puts the shares together.
+// share of the keys, KEYS at a time; `attn_out` puts the shares together.
 // A tapped weight goes the way of the sums: it is written as it is multiplied with
 // its value, and rescaled, put together and divided by the total as they are.
 // Grid (G, splits), block THREADS.
@@ -22,7 +22,8 @@ struct AttentionParams {
     float scale;
 };
 
-template <typename Kv, int D, int GROUP>
+// KEYS of a tile: as many as make a share at least, or 32 where shared memory is small.
+template <typename Kv, int D, int GROUP, int KEYS>
 __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __grid_constant__ AttentionParams p) {
     typedef typename Kv::Type Type;
     constexpr int LANES = D / 8;            // threads that share a key when scores are made

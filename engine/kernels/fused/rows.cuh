@@ -15,7 +15,7 @@ struct Walk {
     int tiles;  // at a time, one of a warp or more warps to one
     int sets;   // of so many tiles, one after another
     int chunk;  // groups of a row at a time
-    int stages; // of shared memory: chunks on their way at once
+    int stages; // of shared memory, one or two: chunks on their way at once
     int stride; // bytes of a tile in a stage
 };
 
@@ -163,11 +163,8 @@ __device__ __forceinline__ void walk_rows(const Walk &walk, Span span, u8 *stage
     int set = 0, chunk = 0, stage = 0;
 #pragma unroll 1
     for (int pass = 0; pass < passes; pass++) {
-        switch (walk.stages) {
-        case 1: wait_for_copies<0>(); break;
-        case 2: wait_for_copies<1>(); break;
-        default: wait_for_copies<2>();
-        }
+        if (walk.stages == 1) wait_for_copies<0>();
+        else wait_for_copies<1>();
         __syncthreads();
         const int j0 = chunk * walk.chunk, here = min(walk.chunk, groups - j0);
         const u8 *at = stages + stage * stage_bytes + tile * walk.stride;

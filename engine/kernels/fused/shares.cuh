@@ -3,7 +3,7 @@
 // How the keys of a token are shared out to blocks of `attention`, and what each
 // leaves for `attn_out` to put together.
 
-constexpr int KEYS = 64;   // of a tile, and of a share at least
+constexpr int KEYS = 64;   // of a share at least, and of a tile
 constexpr int SPLITS = 64; // shares of a head of the cache at most
 
 struct Shares {

@@ -24,7 +24,7 @@ const KEYS: usize = constant!("fused/shares.cuh", "KEYS") as usize;
 /// Queries that a block of `attn_prefill` takes at a time.
 const PREFILL_QUERIES: usize = constant!("fused/attn_prefill.cu", "TEAMS") as usize;
 /// Bytes of shared memory that the kernels have besides what their launches ask for.
-const STATIC_BYTES: usize = 4 << 10;
+const STATIC_BYTES: usize = 5 << 10;
 
 /// What of the model the fused kernels are not made for.
 ///
@@ -103,20 +103,25 @@ impl Fused<'_> {
 
     /// Rows of these weights, `groups` groups of each, by `tiles` tiles.
     fn task(&self, weights: &[&Weight], groups: usize, tiles: usize) -> Task {
-        let limit = (self.calls.functions.shared as usize).saturating_sub(STATIC_BYTES);
-        Task { formats: weights.iter().map(|w| w.ty).collect(), groups, tiles, limit }
+        Task { formats: weights.iter().map(|w| w.ty).collect(), groups, tiles, limit: self.limit() }
+    }
+
+    /// Bytes of shared memory that a launch may ask for.
+    fn limit(&self) -> usize {
+        (self.calls.functions.shared as usize).saturating_sub(STATIC_BYTES)
     }
 
     /// The launch with as many blocks as the card holds at once, each of which goes through as many sets of tiles as
-    /// another, of `sets` in all. `with` puts the walk where the launch has it.
+    /// another, of `sets` in all. `with` puts the walk where the launch has it. Its shared memory does not depend on how
+    /// many that are: it is asked for before that is known.
     fn streamed(&self, task: &Task, sets: usize, with: impl Fn(Walk) -> Call) -> Call {
+        let (walk, shared) = task.walk(sets.max(2));
         let call = |each: usize| {
-            let (walk, shared) = task.walk(each);
-            let mut call = with(walk).shared(shared);
+            let mut call = with(Walk { sets: each as i32, ..walk }).shared(shared);
             call.grid.0 = sets.div_ceil(each) as u32;
             call
         };
-        let resident = self.calls.functions.resident(&call(2)) as usize;
+        let resident = self.calls.functions.resident(&call(1)) as usize;
         call(sets.div_ceil(resident))
     }
 
@@ -236,11 +241,15 @@ impl Fused<'_> {
         let group = config.n_heads / config.n_kv_heads;
         let kv = self.calls.options.kv;
         // Two tiles of keys and values; at the end what the threads have summed stands in the second.
-        let tile = 2 * KEYS * config.head_dim * kv.bytes();
         let sums = ATTENTION_THREADS as usize * 16 * group;
+        let shared = |keys: usize| {
+            let tile = 2 * keys * config.head_dim * kv.bytes();
+            tile + tile.max(sums)
+        };
+        let keys = if shared(KEYS) <= self.limit() { KEYS } else { KEYS / 2 };
         Call::new(params, (config.n_kv_heads as u32, self.splits(), 1), ATTENTION_THREADS)
-            .of(&[&kv.kernel(), &config.head_dim, &group])
-            .shared((tile + tile.max(sums)) as u32)
+            .of(&[&kv.kernel(), &config.head_dim, &group, &keys])
+            .shared(shared(keys) as u32)
     }
 
     /// The shares put together, and `attn_residual = x + W context`.
@@ -397,6 +406,7 @@ impl Fused<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::functions::Functions;
     use crate::cuda::options::{Options, Path};
     use crate::cuda::schedule::calls_of;
     use crate::cuda::testing::{graphs, with_calls};
@@ -405,6 +415,27 @@ mod tests {
     fn numbers(calls: impl Iterator<Item = Call>) -> Vec<u64> {
         let told: String = calls.map(|call| format!("{:?}", call.params)).collect();
         told.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+    }
+
+    #[test]
+    fn a_launch_asks_for_the_same_shared_memory_however_many_blocks_the_card_holds() {
+        for graph in &graphs() {
+            let options = Options { step: 8, context: 16, path: Path::Fast, ..Options::default() };
+            // Before its kernels are loaded a card's blocks are guessed by its threads.
+            let asked = |threads| {
+                with_calls(graph, &options, |calls| {
+                    let functions = Functions::bare(1, threads, 227 << 10);
+                    let decoder = decoder_of(graph).expect("a decoder");
+                    let calls = Calls { functions: &functions, ..calls };
+                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false };
+                    let kept = |call: Call| (call.kernel(), call.shared, call.grid);
+                    calls_of(fused.decode(7, 5)).map(kept).collect::<Vec<_>>()
+                })
+            };
+            let (many, few) = (asked(2048), asked(256));
+            assert!(std::iter::zip(&many, &few).any(|(a, b)| a.2 != b.2), "the card plays no part");
+            assert!(std::iter::zip(&many, &few).all(|(a, b)| (&a.0, a.1) == (&b.0, b.1)));
+        }
     }
 
     #[test]

@@ -421,7 +421,10 @@ impl Bench {
                     self.weight_bytes as f64 / step.in_a_row / 1e12
                 }),
             ),
-            ("waited for", format!("{}: the host takes {} of it", us(step.waited_for), us(step.waited_for - median))),
+            (
+                "waited for",
+                format!("{}: the host takes {} of it", us(step.waited_for), us((step.waited_for - median).max(0.0))),
+            ),
             ("floor", format!("{}: the weights at the bandwidth of a copy", us(floor))),
             ("a layer", format!("{} above the floor", us((median - floor) / step.layers as f64))),
         ]

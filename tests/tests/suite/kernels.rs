@@ -26,7 +26,7 @@ fn arguments(file: File) -> Vec<String> {
             "Q4_K, Q4_K, Q6_K, KvF16, 128, 1, false, 6, 6, 3",
             "F16, F16, F16, KvF32, 128, 4, true, 0, 0, 0",
         ]),
-        File::Attention => listed(&["KvF32, 64, 7", "KvF16, 128, 7", "KvF32, 128, 2"]),
+        File::Attention => listed(&["KvF32, 64, 7, 64", "KvF16, 128, 7, 64", "KvF32, 128, 2, 32"]),
         File::AttnPrefill => listed(&["KvF32, 64, 2", "KvF16, 128, 1"]),
         File::FfnAct => listed(&["Q5_0, Q5_0, 4, 7", "Q4_K, Q4_K, 2, 6", "F16, F16, 2, 7", "Q4_K, Q6_K, 2, 0"]),
         _ => listed(&[""]),
