@@ -1,6 +1,7 @@
 #pragma once
 
 #include "blocks.cuh"
+#include "matrices.cuh"
 #include "reduce.cuh"
 
 // What the fused kernels of a decode step share. All run one token; its
@@ -90,16 +91,4 @@ __device__ __forceinline__ float warp_sum(float v) {
 __device__ __forceinline__ float warp_max(float v) {
     for (int step = 16; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, step));
     return v;
-}
-
-// Copies of 16 bytes into shared memory that run on while the thread goes on.
-__device__ __forceinline__ void copy16(void *to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from)
-                 : "memory");
-}
-__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits for this thread's copies but the LATER last groups.
-template <int LATER>
-__device__ __forceinline__ void wait_for_copies() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 }

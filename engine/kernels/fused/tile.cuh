@@ -47,35 +47,6 @@ __device__ __forceinline__ void fetch_plane(const u8 *plane, size_t row_bytes, i
     }
 }
 
-// Four matrices of 8 rows of 16 bytes; this lane names one of the 32 rows.
-__device__ __forceinline__ void load_matrices(u32 *r, const u8 *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((u32)__cvta_generic_to_shared(row))
-                 : "memory");
-}
-
-__device__ __forceinline__ void multiply32(int *c, const u32 *a, uint2 b) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
-}
-__device__ __forceinline__ void multiply16(int *c, u32 a0, u32 a1, u32 b) {
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a0), "r"(a1), "r"(b));
-}
-__device__ __forceinline__ void multiply_f16(float *c, const u32 *a, uint2 b) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
-}
-__device__ __forceinline__ void multiply_bf16(float *c, const u32 *a, uint2 b) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
-}
-
 // One of two halves as a float, made where it stands: unpacked ahead of time, all that is
 // held would take twice the registers.
 __device__ __forceinline__ float half_of(u32 two, int which) {
@@ -99,13 +70,6 @@ struct Sums {
         }
     }
 };
-
-// The row of a tile whose 16 bytes this lane names to load_matrices, and which 16 of two:
-// rows 0 to 7 first, or halves of all rows first.
-__device__ __forceinline__ int row_by_halves(int lane) { return lane % 8 + lane / 16 * 8; }
-__device__ __forceinline__ int half_by_halves(int lane) { return lane / 8 % 2; }
-__device__ __forceinline__ int row_by_rows(int lane) { return lane % 8 + lane / 8 % 2 * 8; }
-__device__ __forceinline__ int half_by_rows(int lane) { return lane / 16; }
 
 // How a format's tiles are multiplied: `width` bytes of a plane for a row of so
 // many groups; ATOM groups at a time; whether the sums of x's groups are needed (SUMS). `hold` unpacks those from group j of a tile

@@ -318,7 +318,8 @@ impl CudaEngine {
             }
             for job in &launch.jobs {
                 match job {
-                    Job::Kernel(call) => self.launch(call, false)?,
+                    // Those that wait for the kernel before them themselves may begin while it ends.
+                    Job::Kernel(call) => self.launch(call, call.params.file().waits() && !self.apart)?,
                     Job::Product(product) => {
                         let blas = self.blas.as_ref().expect("made for --gemm cublas");
                         // SAFETY: the addresses are buffers of the extents of the graph.

@@ -16,13 +16,10 @@ use crate::ops::{Op, Pairing};
 
 /// Threads of a block, each where the kernel says so.
 const ATTENTION_THREADS: u32 = constant!("fused/attention.cu", "THREADS");
-const PREFILL_THREADS: u32 = constant!("fused/attn_prefill.cu", "THREADS");
 const ARGMAX_THREADS: u32 = constant!("fused/argmax.cu", "THREADS");
 const EMBED_THREADS: u32 = 256;
 /// Keys of a tile of `attention`.
 const KEYS: usize = constant!("fused/shares.cuh", "KEYS") as usize;
-/// Queries that a block of `attn_prefill` takes at a time.
-const PREFILL_QUERIES: usize = constant!("fused/attn_prefill.cu", "TEAMS") as usize;
 /// Bytes of shared memory that the kernels have besides what their launches ask for.
 const STATIC_BYTES: usize = 5 << 10;
 
@@ -68,7 +65,7 @@ impl Fused<'_> {
         &self.calls.graph.nodes[i]
     }
 
-    fn at(&self, i: usize) -> Ptr {
+    pub(super) fn at(&self, i: usize) -> Ptr {
         self.calls.memory.outputs[i].at
     }
 
@@ -77,20 +74,20 @@ impl Fused<'_> {
         if (self.wants)(i) { self.calls.memory.slots[i] } else { 0 }
     }
 
-    fn weight(&self, i: usize) -> &Weight {
+    pub(super) fn weight(&self, i: usize) -> &Weight {
         self.calls.memory.weight(self.node(i))
     }
 
-    fn vector(&self, i: usize) -> Ptr {
+    pub(super) fn vector(&self, i: usize) -> Ptr {
         self.weight(i).planes[0]
     }
 
-    fn eps(&self, i: usize) -> f32 {
+    pub(super) fn eps(&self, i: usize) -> f32 {
         let Op::RmsNorm(norm) = &self.node(i).op else { unreachable!("the decoder's norms are RMSNorms") };
         norm.eps as f32
     }
 
-    fn scale(&self, layer: &Layer) -> f32 {
+    pub(super) fn scale(&self, layer: &Layer) -> f32 {
         let Op::AttnWeights(softmax) = &self.node(layer.weights).op else {
             unreachable!("the decoder's weights are a softmax")
         };
@@ -107,7 +104,7 @@ impl Fused<'_> {
     }
 
     /// Bytes of shared memory that a launch may ask for.
-    fn limit(&self) -> usize {
+    pub(super) fn limit(&self) -> usize {
         (self.calls.functions.shared as usize).saturating_sub(STATIC_BYTES)
     }
 
@@ -374,32 +371,6 @@ impl Fused<'_> {
         };
         // Each ends in an atomic operation on one number, so few: 66 on an H200.
         Call::new(params, (self.calls.functions.processors.div_ceil(2), 1, 1), ARGMAX_THREADS)
-    }
-
-    /// The fused attention of many tokens, for the three nodes that end in `layer.context`.
-    pub fn prefill_attention(&self, layer: &Layer, span: Span) -> Launch {
-        let config = &self.calls.graph.config;
-        // In the node's own buffer: a longer step walks launch by launch.
-        let tap = |i| if (self.wants)(i) { self.at(i) } else { 0 };
-        let params = AttnPrefillParams {
-            q: self.at(layer.rope[0]),
-            k: self.at(layer.cache[0]),
-            v: self.at(layer.cache[1]),
-            out: self.at(layer.context),
-            scores_tap: tap(layer.scores),
-            weights_tap: tap(layer.weights),
-            heads: config.n_heads as i32,
-            kv_heads: config.n_kv_heads as i32,
-            first: span.first as i32,
-            tokens: span.tokens as i32,
-            scale: self.scale(layer),
-        };
-        // More would not fit the registers of a thread.
-        let rows = if config.head_dim <= 64 { 2 } else { 1 };
-        let grid = (span.tokens.div_ceil(PREFILL_QUERIES * rows) as u32, config.n_heads as u32, 1);
-        let kv = self.calls.options.kv.kernel();
-        let call = Call::new(params, grid, PREFILL_THREADS).of(&[&kv, &config.head_dim, &rows]);
-        self.launch(call, vec![layer.scores, layer.weights, layer.context], span)
     }
 }
 

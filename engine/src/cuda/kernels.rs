@@ -7,6 +7,7 @@
 #[cfg(any(test, feature = "faults"))]
 use super::faults::Bug;
 use super::launch::Ptr;
+use super::prefill::{Operand, Shared};
 use super::tiles::{Stream, Walk};
 use super::weights::Planes;
 use std::ffi::c_void;
@@ -152,6 +153,28 @@ kernels! {
         q: Ptr, k: Ptr, v: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, kv_heads: i32, first: i32,
         tokens: i32, scale: f32,
     }
+    NormRows(NormRowsParams) "prefill/norm_rows.cu" {
+        base: Ptr, product: Shared, sum: Ptr, weight: Ptr, to: Operand, product_tap: Ptr, norm_tap: Ptr, n: i32, eps: f32,
+    }
+    Products(ProductsParams) "prefill/products.cu" {
+        x: Operand, w: [Planes; 3], y: [Ptr; 3], m: [i32; 3], n: i32, tokens: i32,
+    }
+    HeadRows(HeadRowsParams) "prefill/head_rows.cu" {
+        product: [Shared; 3], bias: [Ptr; 3], head_norm: [Ptr; 2], frequency: Ptr, q: Ptr, k_cache: Ptr, v_cache: Ptr,
+        proj_tap: [Ptr; 3], biased_tap: [Ptr; 3], normed_tap: [Ptr; 2], k_tap: Ptr, heads: i32, kv_heads: i32,
+        first: i32, eps: f32,
+    }
+    CacheTiles(CacheTilesParams) "prefill/cache_tiles.cu" {
+        k: Ptr, v: Ptr, tiles: Ptr, scales: Ptr, kv_heads: i32, keys: i32,
+    }
+    AttentionRows(AttentionRowsParams) "prefill/attention_rows.cu" {
+        q: Ptr, tiles: Ptr, scales: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, kv_heads: i32,
+        first: i32, tokens: i32, scale: f32,
+    }
+    PrepareRows(PrepareRowsParams) "prefill/prepare_rows.cu" { x: Ptr, to: Operand, n: i32, }
+    ActRows(ActRowsParams) "prefill/act_rows.cu" {
+        gate: Shared, up: Shared, to: Operand, gate_tap: Ptr, up_tap: Ptr, tap: Ptr, n: i32,
+    }
     HalfLinear(HalfLinearParams) "fused/half_linear.cu" {
         x: Ptr, w: Planes, y: [Ptr; 2], walk: Walk, n: i32, m: i32, first: i32,
     }
@@ -184,9 +207,10 @@ kernels! {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 9] = [
+const HEADERS: [(&str, &str); 14] = [
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
     ("kv.cuh", include_str!("../../kernels/kv.cuh")),
+    ("matrices.cuh", include_str!("../../kernels/matrices.cuh")),
     ("reduce.cuh", include_str!("../../kernels/reduce.cuh")),
     ("fused/decode.cuh", include_str!("../../kernels/fused/decode.cuh")),
     ("fused/shares.cuh", include_str!("../../kernels/fused/shares.cuh")),
@@ -194,6 +218,10 @@ const HEADERS: [(&str, &str); 9] = [
     ("fused/tile.cuh", include_str!("../../kernels/fused/tile.cuh")),
     ("fused/rows.cuh", include_str!("../../kernels/fused/rows.cuh")),
     ("fused/stream.cuh", include_str!("../../kernels/fused/stream.cuh")),
+    ("prefill/operand.cuh", include_str!("../../kernels/prefill/operand.cuh")),
+    ("prefill/shares.cuh", include_str!("../../kernels/prefill/shares.cuh")),
+    ("prefill/pieces.cuh", include_str!("../../kernels/prefill/pieces.cuh")),
+    ("prefill/cache.cuh", include_str!("../../kernels/prefill/cache.cuh")),
 ];
 
 /// Every file that an `#include` may name, with its text.
@@ -206,6 +234,11 @@ impl File {
     pub fn name(self) -> &'static str {
         let path = self.path();
         path.rsplit('/').next().unwrap_or(path).trim_end_matches(".cu")
+    }
+
+    /// Whether the kernel, where it is launched node by node, waits for the one before it itself (`Turn` of `decode.cuh`).
+    pub fn waits(self) -> bool {
+        self.path().starts_with("prefill/")
     }
 
     /// What the compiler must find true of the kernel's parameters: the size of the struct, and the offset, size and
@@ -346,7 +379,7 @@ mod tests {
     #[test]
     fn no_kernel_file_is_forgotten() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
-        for sub in ["", "fused", "faults"] {
+        for sub in ["", "fused", "prefill", "faults"] {
             for entry in std::fs::read_dir(folder.join(sub)).expect("a folder of kernels") {
                 let path = entry.expect("an entry").path();
                 let known = included().any(|(known, _)| folder.join(known) == path);

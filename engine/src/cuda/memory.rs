@@ -5,6 +5,7 @@ use super::device::Doing as _;
 use super::kernels::constant;
 use super::launch::Ptr;
 use super::options::{Gemm, Options, Path};
+use super::prefill::{Operand, Part as Split, SHARED, cache_tile};
 use super::weights::{self, Planes};
 use super::{CudaError, readback};
 use crate::model::{Axis, Graph, Model, Node, Role, StageId, WeightSource};
@@ -48,6 +49,12 @@ pub struct Memory {
     pub dequantised: Ptr,
     /// Shares of the sums of a product on the tensor cores.
     pub parts: Ptr,
+    /// The rows of a product of many tokens, prepared.
+    pub operand: Operand,
+    /// A layer's caches in tiles, and what their sums are multiplied with.
+    pub cache_tiles: Ptr,
+    /// See `cache_tiles`.
+    pub tile_scales: Ptr,
     /// A cache as f32, for taps.
     pub cache_f32: Ptr,
     /// The ring of taps.
@@ -63,9 +70,6 @@ pub struct Memory {
     /// Largest logit so far.
     pub best: Ptr,
 }
-
-/// Elements of all shares of a product on the tensor cores: few outputs are shared out, many need no sharing.
-pub const PARTS: usize = 4 << 20;
 
 /// Shares of the keys that the fused attention makes at most.
 pub const SPLITS: u32 = constant!("fused/shares.cuh", "SPLITS");
@@ -100,11 +104,23 @@ impl Memory {
             Gemm::Own => 0,
         };
         let parts = match options.path {
-            Path::Fast => 4 * PARTS,
+            Path::Fast => 4 * SHARED,
             Path::Tapped => 0,
         };
+        // What longer steps of the fast path take.
+        let longer = |bytes: usize| if options.path == Path::Fast { bytes } else { 0 };
+        let row = weights.values().map(|w| w.n).max().unwrap_or(0);
+        let (tile_keys, tile_bytes) = cache_tile(config.head_dim);
+        let tiles = config.n_kv_heads * options.context.div_ceil(tile_keys);
         let mut take = |bytes| plan.take(bytes).at;
         Ok(Self {
+            operand: Operand {
+                parts: take(longer(options.step * Split::Brain.row_bytes(row))),
+                inverse: take(longer(4 * options.step)),
+                sums: take(longer(4 * options.step * (row / 32))),
+            },
+            cache_tiles: take(longer(tiles * tile_bytes)),
+            tile_scales: take(longer(8 * tiles)),
             weights,
             outputs,
             slots,

@@ -21,6 +21,7 @@ mod launch;
 mod load;
 mod memory;
 mod options;
+pub mod prefill;
 mod readback;
 mod schedule;
 #[cfg(test)]

@@ -5,6 +5,7 @@ use super::fast::Fused;
 #[cfg(any(test, feature = "faults"))]
 use super::faults::Planted;
 use super::launch::Call;
+use super::options::Gemm;
 use crate::model::row_len;
 
 /// What is queued together, and the nodes whose outputs it makes.
@@ -66,7 +67,23 @@ impl Schedule<'_> {
                 }
                 all
             }
-            _ => self.walk(Span { tokens: tokens.len(), first }),
+            _ => self.longer(Span { tokens: tokens.len(), first }),
+        }
+    }
+
+    /// A step of many tokens. Products by cuBLAS are made a node at a time.
+    fn longer(&self, span: Span) -> Vec<Launch> {
+        match &self.fused {
+            Some(fused) if self.calls.options.gemm == Gemm::Own => {
+                #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
+                let mut all = fused.prefill(span);
+                #[cfg(any(test, feature = "faults"))]
+                if let Some(planted) = self.planted {
+                    planted.spoil_fused(&self.calls, &mut all);
+                }
+                all
+            }
+            _ => self.walk(span),
         }
     }
 
@@ -78,7 +95,12 @@ impl Schedule<'_> {
             match attention {
                 Some((fused, layer)) if layer.context == index => {
                     #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
-                    let mut launch = fused.prefill_attention(layer, span);
+                    let mut launch = Launch {
+                        jobs: fused.attention_rows(layer, span),
+                        nodes: vec![layer.scores, layer.weights, layer.context],
+                        span,
+                        keeps: false,
+                    };
                     #[cfg(any(test, feature = "faults"))]
                     if let Some(planted) = self.planted {
                         planted.spoil_fused(&self.calls, std::slice::from_mut(&mut launch));
@@ -118,7 +140,10 @@ impl Schedule<'_> {
         let nodes = self.calls.graph.nodes.iter();
         let caches = nodes.filter(|n| n.op.has_state());
         let read = caches.filter_map(|n| self.calls.read_cache(0, row_len(n)));
-        calls_of(self.step(&[0], 0)).chain(calls_of(self.walk(one))).chain(read).collect()
+        // Some are others where something is tapped.
+        let tapped = Self { fused: self.fused.map(|fused| Fused { wants: &|_| true, ..fused }), ..*self };
+        let longer = calls_of(self.longer(one)).chain(calls_of(tapped.longer(one)));
+        calls_of(self.step(&[0], 0)).chain(longer).chain(read).collect()
     }
 }
 

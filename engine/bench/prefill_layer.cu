@@ -1,0 +1,303 @@
+// The kernels of a layer of a prefill, each many times in a row, on weights that are noise: microseconds, TFLOP/s of what
+// is asked (the tensor cores do two or three times as much), and how far the products are from their definition in f64.
+//
+// nvcc -O3 -std=c++17 -arch=sm_90a -I engine/kernels engine/bench/prefill_layer.cu -o prefill_layer
+// prefill_layer [TOKENS]
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "prefill/products.cu"
+#include "prefill/norm_rows.cu"
+#include "prefill/act_rows.cu"
+#include "prefill/prepare_rows.cu"
+#include "kv.cuh"
+#include "prefill/head_rows.cu"
+#include "prefill/cache_tiles.cu"
+namespace rows {
+#include "prefill/attention_rows.cu"
+}
+
+#define CK(x)                                                                                    \
+    do {                                                                                         \
+        cudaError_t e_ = (x);                                                                    \
+        if (e_) {                                                                                \
+            printf("%s:%d %s\n", __FILE__, __LINE__, cudaGetErrorString(e_));                    \
+            exit(1);                                                                             \
+        }                                                                                        \
+    } while (0)
+
+static std::mt19937_64 noise(7);
+static int processors;
+
+template <typename T>
+static T *room(size_t count) {
+    void *at;
+    CK(cudaMalloc(&at, count * sizeof(T) + 256));
+    CK(cudaMemset(at, 0, count * sizeof(T) + 256));
+    return (T *)at;
+}
+static float *normal(size_t count, float size) {
+    std::normal_distribution<float> d;
+    std::vector<float> v(count);
+    for (float &e : v) e = d(noise) * size * (noise() % 997 == 0 ? 100.0f : 1.0f);
+    float *at = room<float>(count);
+    CK(cudaMemcpy(at, v.data(), 4 * count, cudaMemcpyHostToDevice));
+    return at;
+}
+
+// Bytes of a block by plane, its weights, and which planes are halves.
+template <typename F> struct About;
+#define ABOUT(F, block, scales, ...)                       \
+    template <> struct About<F> {                          \
+        static constexpr int BLOCK = block, SCALES = scales; \
+        static std::vector<int> bytes() { return {__VA_ARGS__}; } \
+        static const char *name() { return #F; }           \
+    };
+ABOUT(F32, 1, -1, 4) ABOUT(F16, 1, 0, 2) ABOUT(BF16, 1, -1, 2) ABOUT(Q4_0, 32, 1, 16, 2) ABOUT(Q4_1, 32, 1, 16, 4)
+ABOUT(Q5_0, 32, 2, 16, 4, 2) ABOUT(Q5_1, 32, 2, 16, 4, 4) ABOUT(Q8_0, 32, 1, 32, 2) ABOUT(Q4_K, 256, 1, 128, 16)
+ABOUT(Q5_K, 256, 2, 128, 32, 16) ABOUT(Q6_K, 256, 3, 128, 64, 16, 2)
+
+template <typename F>
+static Weights matrix(int n, int m) {
+    Weights w = {};
+    auto bytes = About<F>::bytes();
+    for (size_t i = 0; i < bytes.size(); i++) {
+        std::vector<uint64_t> raw(((size_t)n * m / About<F>::BLOCK * bytes[i] + 7) / 8);
+        for (auto &r : raw) r = noise();
+        u16 *halves = (u16 *)raw.data();
+        const size_t count = raw.size() * 4;
+        if ((int)i == About<F>::SCALES) {
+            const bool head = bytes[i] == 16;
+            for (size_t k = 0; k < count; k++) if (!head || k % 8 < 2) halves[k] = (halves[k] & 0x83ff) | 0x2000;
+        } else if (About<F>::SCALES < 0) { // floats of about 1
+            const int each = bytes[i] / 2;
+            for (size_t k = each - 1; k < count; k += each) halves[k] = (halves[k] & 0x80ff) | 0x3f00;
+        }
+        u8 *at = room<u8>(raw.size() * 8);
+        CK(cudaMemcpy(at, raw.data(), raw.size() * 8, cudaMemcpyHostToDevice));
+        w.plane[i] = at;
+    }
+    return w;
+}
+
+template <typename F>
+__global__ void defined(Weights w, const float *x, int n, int m, int tokens, const int *rows, int count, double *y, double *all) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= count * tokens) return;
+    const int t = i / count, o = rows[i % count];
+    double sum = 0, abs = 0;
+    for (int g = 0; g < n / 32; g++) {
+        float v[32];
+        F::unpack(F::load(w, (size_t)o * (n / 32) + g), g % 8, v);
+        for (int k = 0; k < 32; k++) {
+            const double p = (double)v[k] * x[(size_t)t * n + 32 * g + k];
+            sum += p, abs += fabs(p);
+        }
+    }
+    y[i] = sum, all[i] = abs;
+}
+
+template <typename Run>
+static double time_of(Run run) {
+    cudaEvent_t a, b;
+    CK(cudaEventCreate(&a));
+    CK(cudaEventCreate(&b));
+    for (int i = 0; i < 3; i++) run();
+    CK(cudaEventRecord(a));
+    for (int i = 0; i < 50; i++) run();
+    CK(cudaEventRecord(b));
+    CK(cudaEventSynchronize(b));
+    CK(cudaGetLastError());
+    float ms;
+    CK(cudaEventElapsedTime(&ms, a, b));
+    return ms / 50 * 1e3;
+}
+
+template <typename F, typename Part>
+static void products_of(const char *what, int n, int m, int copies, int tokens) {
+    const int groups = n / 32;
+    float *x = normal((size_t)tokens * n, 1.0f);
+    Operand to = {room<u8>((size_t)tokens * groups * PartsOf<Part>::COUNT * PART_BYTES), room<float>(tokens),
+                  room<float>((size_t)tokens * groups)};
+    PrepareRowsParams prepare = {x, to, n};
+    prepare_rows<Part><<<tokens, 256>>>(prepare);
+    constexpr int STAGES = 3, EACH = Stage<Piece<F, Part>, Part>::BYTES;
+    auto *kernel = products<Part, F, F, F, EACH, STAGES>;
+    const int bytes = STAGES * EACH;
+    CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    int blocks = 0;
+    CK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, THREADS, bytes));
+    cudaFuncAttributes about;
+    CK(cudaFuncGetAttributes(&about, kernel));
+    ProductsParams p = {};
+    p.x = to, p.n = n, p.tokens = tokens;
+    int tiles = 0;
+    for (int i = 0; i < copies; i++) {
+        p.w[i] = matrix<F>(n, m);
+        p.m[i] = m;
+        tiles += (m + OUTPUTS - 1) / OUTPUTS;
+    }
+    const int of_tokens = (tokens + TOKENS - 1) / TOKENS, slots = blocks * processors;
+    // As many as end soonest: in so many rounds of so many pieces each, and what begins and ends a share.
+    const int pieces = (groups + PIECE - 1) / PIECE;
+    int shares = 1, least = 1 << 30;
+    for (int s = 1; s <= std::min(8, (pieces + 2) / 3); s++) {
+        const int rounds = (tiles * of_tokens * s + slots - 1) / slots, cost = rounds * ((pieces + s - 1) / s + 4);
+        if (cost < least) least = cost, shares = s;
+    }
+    if (const char *asked = getenv("SHARES")) shares = atoi(asked);
+    const size_t stride = (size_t)tokens * m;
+    for (int i = 0; i < copies; i++) p.y[i] = room<float>(stride * shares);
+    dim3 grid(of_tokens, tiles, shares);
+    auto run = [&] { kernel<<<grid, THREADS, bytes>>>(p); };
+    run();
+    CK(cudaDeviceSynchronize());
+    std::vector<int> rows = {0, 1, 7, 8, 15, 16, 63, 100, m / 2, m - 2, m - 1};
+    for (int &row : rows) row %= m;
+    int *at = room<int>(rows.size());
+    CK(cudaMemcpy(at, rows.data(), 4 * rows.size(), cudaMemcpyHostToDevice));
+    const size_t count = rows.size() * tokens;
+    double *want = room<double>(count), *all = room<double>(count), worst = 0, squares = 0;
+    defined<F><<<(count + 127) / 128, 128>>>(p.w[0], x, n, m, tokens, at, rows.size(), want, all);
+    std::vector<double> w(count), a(count);
+    std::vector<float> y(stride * shares);
+    CK(cudaMemcpy(w.data(), want, 8 * count, cudaMemcpyDeviceToHost));
+    CK(cudaMemcpy(a.data(), all, 8 * count, cudaMemcpyDeviceToHost));
+    CK(cudaMemcpy(y.data(), p.y[0], 4 * y.size(), cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < count; i++) {
+        float sum = 0;
+        for (int s = 0; s < shares; s++) sum += y[s * stride + i / rows.size() * m + rows[i % rows.size()]];
+        const double off = fabs(sum - w[i]) / a[i] * 16777216.0;
+        worst = std::max(worst, std::isnan(off) ? INFINITY : off);
+        squares += off * off;
+    }
+    const double us = time_of(run);
+    printf("%-9s %-5s %5d x %6d x%d  %4d tiles x %d shares, %d blocks a multiprocessor, %3d registers, %4zu spilt  %8.1f us  %6.1f "
+           "TFLOP/s  off by %.3f u of the sum of magnitudes at most, %.3f in the mean\n",
+           what, About<F>::name(), n, m, copies, tiles * of_tokens, shares, blocks, about.numRegs, about.localSizeBytes, us,
+           2.0 * n * m * copies * tokens / us / 1e6, worst, sqrt(squares / count));
+}
+
+template <int D>
+static void attention_of(int heads, int kv_heads, int tokens, int first) {
+    const int keys = first + tokens, tiles = (keys + CacheTile<D>::KEYS - 1) / CacheTile<D>::KEYS, group = heads / kv_heads;
+    float *q = normal((size_t)tokens * heads * D, 1), *k = normal((size_t)keys * kv_heads * D, 1);
+    float *v = normal((size_t)keys * kv_heads * D, 1);
+    CacheTilesParams cut = {k, v, room<u8>((size_t)kv_heads * tiles * CacheTile<D>::BYTES), room<float>(2 * kv_heads * tiles), kv_heads, keys};
+    auto prepare = [&] { cache_tiles<KvF32, D><<<dim3(tiles, kv_heads), 256>>>(cut); };
+    rows::AttentionRowsParams p = {q, cut.tiles, cut.scales, room<float>((size_t)tokens * heads * D), nullptr, nullptr,
+                                   heads, kv_heads, first, tokens, 0.125f};
+    if (first == 0 || tokens < 64) p.scores_tap = room<float>((size_t)heads * tokens * keys), p.weights_tap = room<float>((size_t)heads * tokens * keys);
+    const int bytes = 2 * CacheTile<D>::BYTES;
+    CK(cudaFuncSetAttribute(rows::attention_rows<D, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    CK(cudaFuncSetAttribute(rows::attention_rows<D, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    auto run = [&] { (p.scores_tap ? rows::attention_rows<D, true> : rows::attention_rows<D, false>)<<<dim3((tokens * group + rows::ROWS - 1) / rows::ROWS, kv_heads), rows::THREADS, bytes>>>(p); };
+    prepare();
+    run();
+    CK(cudaDeviceSynchronize());
+    auto host = [&](const float *at, size_t count) {
+        std::vector<float> h(count);
+        CK(cudaMemcpy(h.data(), at, 4 * count, cudaMemcpyDeviceToHost));
+        return h;
+    };
+    auto hq = host(q, (size_t)tokens * heads * D), hk = host(k, (size_t)keys * kv_heads * D), hv = host(v, (size_t)keys * kv_heads * D);
+    auto out = host(p.out, (size_t)tokens * heads * D);
+    std::vector<float> st, wt;
+    if (p.scores_tap) st = host(p.scores_tap, (size_t)heads * tokens * keys), wt = host(p.weights_tap, (size_t)heads * tokens * keys);
+    double off_s = 0, off_w = 0, off_c = 0;
+    auto worst = [](double &most, double v) { most = std::max(most, std::isnan(v) ? INFINITY : v * 16777216.0); };
+    for (int t : {0, 1, tokens / 2, tokens - 1}) {
+        for (int h = 0; h < heads; h += 3) {
+            const int seen = first + t + 1;
+            std::vector<double> s(seen), w(seen);
+            double most = -1e300, total = 0;
+            for (int n = 0; n < seen; n++) {
+                double sum = 0, all = 0;
+                for (int d = 0; d < D; d++) {
+                    const double x = (double)hq[((size_t)t * heads + h) * D + d] * hk[((size_t)n * kv_heads + h / group) * D + d];
+                    sum += x, all += fabs(x);
+                }
+                if (p.scores_tap) worst(off_s, fabs(st[((size_t)h * tokens + t) * keys + n] - sum) / all);
+                s[n] = (p.scores_tap ? st[((size_t)h * tokens + t) * keys + n] : sum) * 0.125;
+                most = std::max(most, s[n]);
+            }
+            for (int n = 0; n < seen; n++) total += w[n] = exp(s[n] - most);
+            for (int n = 0; n < seen; n++) {
+                w[n] /= total;
+                if (p.weights_tap) {
+                    const double shown = wt[((size_t)h * tokens + t) * keys + n];
+                    worst(off_w, fabs(shown - w[n]) / (w[n] + 1e-12));
+                    w[n] = shown;
+                }
+            }
+            for (int d = 0; d < D; d++) {
+                double sum = 0, all = 0;
+                for (int n = 0; n < seen; n++) {
+                    const double x = w[n] * hv[((size_t)n * kv_heads + h / group) * D + d];
+                    sum += x, all += fabs(x);
+                }
+                worst(off_c, fabs(out[((size_t)t * heads + h) * D + d] - sum) / all);
+            }
+        }
+    }
+    cudaFuncAttributes about;
+    CK(cudaFuncGetAttributes(&about, rows::attention_rows<D, false>));
+    const double tapped = p.scores_tap ? time_of(run) : 0;
+    p.scores_tap = p.weights_tap = nullptr;
+    printf("attention    %d x %d heads of %d, %d tokens after %d: %3d registers, %zu spilt, %8.1f us, tapped %8.1f, tiles %6.1f; off by u: scores "
+           "%.2f, weights %.2f, context %.2f\n", heads, kv_heads, D, tokens, first, about.numRegs, about.localSizeBytes,
+           time_of(run), tapped, time_of(prepare), off_s, off_w, off_c);
+}
+
+int main(int count, char **words) {
+    const int T = count > 1 ? atoi(words[1]) : 512;
+    CK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
+    products_of<Q5_0, HalfPart>("qkv", 896, 1152, 1, T);
+    products_of<Q5_0, HalfPart>("out", 896, 896, 1, T);
+    products_of<Q5_0, HalfPart>("gate, up", 896, 4864, 2, T);
+    products_of<Q6_K, HalfPart>("down", 4864, 896, 1, T);
+    products_of<Q4_K, HalfPart>("down", 4864, 896, 1, T);
+    products_of<Q8_0, HalfPart>("down", 4864, 896, 1, T);
+    products_of<Q4_K, HalfPart>("gate, up", 1536, 8960, 2, T);
+    products_of<Q6_K, HalfPart>("down", 8960, 1536, 1, T);
+    products_of<F16, HalfPart>("gate, up", 896, 4864, 2, T);
+    if (getenv("ALL")) {
+        products_of<Q4_0, HalfPart>("odd", 96, 130, 1, 67);
+        products_of<Q4_1, HalfPart>("odd", 96, 130, 1, 67);
+        products_of<Q5_0, HalfPart>("odd", 32, 70, 1, 3);
+        products_of<Q5_1, HalfPart>("odd", 96, 130, 1, 67);
+        products_of<Q8_0, HalfPart>("odd", 96, 130, 1, 67);
+        products_of<Q5_K, HalfPart>("odd", 256, 130, 1, 67);
+        products_of<F16, HalfPart>("odd", 96, 130, 1, 67);
+        products_of<BF16, BrainPart>("gate, up", 896, 4864, 2, T);
+        products_of<F32, BrainPart>("gate, up", 896, 4864, 2, T);
+        products_of<F16, BrainPart>("odd", 96, 130, 1, 67);
+        products_of<Q6_K, BrainPart>("odd", 256, 130, 1, 67);
+        products_of<Q8_0, BrainPart>("odd", 96, 130, 1, 67);
+    }
+    const int n = 896, f = 4864, H = 14, G = 2, D = 64;
+    Operand to = {room<u8>((size_t)T * f * 4), room<float>(T), room<float>((size_t)T * f / 32)};
+    float *base = normal((size_t)T * n, 1), *shares = normal((size_t)8 * T * n, 1), *sum = room<float>((size_t)T * n);
+    NormRowsParams norm = {base, {shares, (unsigned long long)T * n, 4}, sum, normal(n, 1), to, nullptr, nullptr, n, 1e-6f};
+    printf("norm_rows    %8.1f us\n", time_of([&] { norm_rows<HalfPart><<<T, 256>>>(norm); }));
+    ActRowsParams act = {{normal((size_t)T * f, 1), 0, 1}, {normal((size_t)T * f, 1), 0, 1}, to, nullptr, nullptr, nullptr, f};
+    printf("act_rows     %8.1f us\n", time_of([&] { act_rows<HalfPart><<<T, 256>>>(act); }));
+    PrepareRowsParams prepare = {base, to, n};
+    printf("prepare_rows %8.1f us\n", time_of([&] { prepare_rows<HalfPart><<<T, 256>>>(prepare); }));
+    float *q = room<float>((size_t)T * H * D), *k = room<float>((size_t)T * G * D), *v = room<float>((size_t)T * G * D);
+    HeadRowsParams heads = {};
+    const float *p[3] = {normal((size_t)4 * T * H * D, 1), normal((size_t)4 * T * G * D, 1), normal((size_t)4 * T * G * D, 1)};
+    for (int i = 0; i < 3; i++) heads.product[i] = {p[i], (unsigned long long)T * D * (i ? G : H), 4}, heads.bias[i] = normal(H * D, 1);
+    heads.frequency = normal(D / 2, 0.1f), heads.q = q, heads.k_cache = k, heads.v_cache = v;
+    heads.heads = H, heads.kv_heads = G;
+    printf("head_rows    %8.1f us\n", time_of([&] { head_rows<KvF32, 64><<<T, 256>>>(heads); }));
+    attention_of<64>(14, 2, T, 0);
+    attention_of<64>(14, 2, T, 8192 - T);
+    attention_of<128>(12, 2, T, 0);
+    attention_of<32>(4, 4, 37, 50);
+}

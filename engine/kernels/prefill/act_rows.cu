@@ -1,0 +1,29 @@
+// gate / (1 + exp(-gate)) up, as an operand of `products.cu`. A block a token, grid (T).
+// gate, up [shares, T, n].
+
+#include "prefill/operand.cuh"
+#include "prefill/shares.cuh"
+
+struct ActRowsParams {
+    Shared gate, up;
+    Operand to;
+    float *gate_tap, *up_tap, *tap; // null where not wanted
+    int n;
+};
+
+template <typename Part>
+__global__ void act_rows(const __grid_constant__ ActRowsParams p) {
+    Turn turn;
+    turn.wait();
+    const size_t at = (size_t)blockIdx.x * p.n;
+    auto one = [](float gate, float up) { return gate / (1.0f + expf(-gate)) * up; };
+    auto get = [&](int i) {
+        const float4 g = tap4(p.gate_tap, at + 4 * i, p.gate.four(at + 4 * i));
+        const float4 u = tap4(p.up_tap, at + 4 * i, p.up.four(at + 4 * i));
+        return tap4(p.tap, at + 4 * i, make_float4(one(g.x, u.x), one(g.y, u.y), one(g.z, u.z), one(g.w, u.w)));
+    };
+    Row<decltype(get)> row = {get, p.n};
+    u32 largest = 0;
+    row.make([&](int, float4 v) { largest = max(largest, largest_of(v)); });
+    write_row<Part>(p.to, blockIdx.x, row, block_largest(largest), [](int, float4 v) { return v; });
+}

@@ -1,0 +1,257 @@
+// attn_scores, attn_weights and attn_context of many tokens, on the tensor cores to f32
+// accuracy: q, keys, values and weights as two halves each, of whose products the smallest
+// is left out. A row is a token's query of one of the heads that share a head of the cache;
+// a block walks over the keys that its rows see, tile by tile (`cache.cuh`). A warp takes
+// 16 rows and half the keys of each tile, with a running maximum and sum, so that scores
+// need no memory unless they are tapped; what the two warps of a row have is put together
+// at the end. A tapped weight goes the way of the sums: it is written as it is multiplied
+// with its value, and rescaled and divided by the total as they are.
+// Grid (ceil(T H / G / ROWS), G), block THREADS.
+// q [T, H, D], out [T, H, D]; taps [H, T, N].
+
+#include "prefill/cache.cuh"
+
+constexpr int ROWS = 64;
+constexpr int THREADS = 4 * ROWS;
+constexpr int SPAN = 32; // of elements, or keys, that the tensor cores sum at once: they round towards zero
+
+struct AttentionRowsParams {
+    const float *q;
+    const u8 *tiles;
+    const float *scales;
+    float *out;
+    float *scores_tap, *weights_tap; // null where not wanted
+    int heads, kv_heads, first, tokens;
+    float scale;
+};
+
+// Of matrices of 8 rows, transposed.
+__device__ __forceinline__ void load_transposed(u32 *r, const u8 *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((u32)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+// Two numbers as two pairs of halves.
+__device__ __forceinline__ void split_two(float a, float b, u32 &high, u32 &low) {
+    high = HalfPart::split(a) | (u32)HalfPart::split(b) << 16;
+    low = bits_of_half(a) | (u32)bits_of_half(b) << 16;
+}
+
+template <int D, bool TAPPED>
+__global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant__ AttentionRowsParams p) {
+    constexpr int KEYS = CacheTile<D>::KEYS, MINE = KEYS / 2, PLANE = KEYS * D * 2, BYTES = CacheTile<D>::BYTES;
+    constexpr int AT_ONCE = MINE < SPAN ? MINE : SPAN;
+    constexpr float WEIGHT = 16384.0f; // what weights are multiplied with, to be halves of full accuracy
+    extern __shared__ __align__(16) u8 shared[];
+    Turn turn;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % (ROWS / 16), kv_head = blockIdx.y, group = p.heads / p.kv_heads;
+    const int keys = p.first + p.tokens, tiles = (keys + KEYS - 1) / KEYS;
+    const int half = threadIdx.x / (2 * ROWS), key0 = half * MINE; // of each tile
+    // The longest first: the last tokens see the most keys.
+    const int row0 = (gridDim.x - 1 - blockIdx.x) * ROWS + 16 * warp;
+    const int block_end = min((int)(gridDim.x - blockIdx.x) * ROWS, p.tokens * group);
+    const int walked = (p.first + (block_end - 1) / group) / KEYS + 1; // tiles
+    int token[2], head[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = row0 + lane / 4 + 8 * r;
+        token[r] = row / group;
+        head[r] = kv_head * group + row % group;
+    }
+    turn.wait();
+    const u8 *from = p.tiles + (size_t)kv_head * tiles * BYTES;
+    auto fetch = [&](int tile) {
+        u8 *to = shared + tile % 2 * BYTES;
+        for (int i = 16 * threadIdx.x; i < BYTES; i += 16 * THREADS) copy16(to + i, from + (size_t)tile * BYTES + i);
+        end_copies();
+    };
+    fetch(0);
+
+    // q: of rows g and g + 8 elements 2t, 2t + 1 and 2t + 8, 2t + 9 of every 16, as halves of numbers below 2^15.
+    u32 q[2][D / 16][4];
+    float inverse[2];
+    {
+        float of[2][D / 16][4];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            u32 largest = 0;
+#pragma unroll
+            for (int k = 0; k < D / 16; k++) {
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    float2 two = make_float2(0.0f, 0.0f);
+                    const size_t at = ((size_t)token[r] * p.heads + head[r]) * D + 16 * k + 8 * h + lane % 4 * 2;
+                    if (token[r] < p.tokens) two = *(const float2 *)(p.q + at);
+                    of[r][k][2 * h] = two.x, of[r][k][2 * h + 1] = two.y;
+                    largest = max(largest, max(magnitude(two.x), magnitude(two.y)));
+                }
+            }
+            largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+            largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+            float scale;
+            HalfPart::scale(largest, scale, inverse[r]);
+#pragma unroll
+            for (int k = 0; k < D / 16; k++) {
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    split_two(of[r][k][2 * h] * scale, of[r][k][2 * h + 1] * scale, q[0][k][2 * h + r], q[1][k][2 * h + r]);
+                }
+            }
+        }
+    }
+    float largest[2] = {-3.402823466e38f, -3.402823466e38f}, total[2] = {0.0f, 0.0f};
+    float sum[D / 8][4] = {};
+    auto row_of = [&](int r) { return ((size_t)head[r] * p.tokens + token[r]) * keys; };
+    for (int tile = 0; tile < walked; tile++) {
+        if (tile + 1 < walked) fetch(tile + 1);
+        else end_copies();
+        wait_for_copies<1>();
+        __syncthreads();
+        const u8 *k_tile = shared + tile % 2 * BYTES, *v_tile = k_tile + 2 * PLANE;
+        const float2 of_tile = ((const float2 *)p.scales)[kv_head * tiles + tile];
+        const int n0 = tile * KEYS + key0;
+        float s[MINE / 8][4] = {};
+#pragma unroll
+        for (int j = 0; j < MINE / 8; j++) {
+#pragma unroll
+            for (int d0 = 0; d0 < D; d0 += SPAN) {
+                u32 k[2][4]; // elements d0 .. d0 + 31 of key 8 j + g
+#pragma unroll
+                for (int part = 0; part < 2; part++) {
+                    load_matrices(k[part], k_tile + part * PLANE + place_in_tile(D, key0 + 8 * j + lane % 8, d0 / 8 + lane / 8));
+                }
+                float c[4] = {};
+#pragma unroll
+                for (int h = 0; h < 2; h++) multiply_f16(c, q[1][d0 / 16 + h], make_uint2(k[0][2 * h], k[0][2 * h + 1]));
+#pragma unroll
+                for (int h = 0; h < 2; h++) multiply_f16(c, q[0][d0 / 16 + h], make_uint2(k[1][2 * h], k[1][2 * h + 1]));
+#pragma unroll
+                for (int h = 0; h < 2; h++) multiply_f16(c, q[0][d0 / 16 + h], make_uint2(k[0][2 * h], k[0][2 * h + 1]));
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[j][e] += c[e];
+            }
+        }
+        u32 weights[2][MINE / 16][4];
+        float rescale[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int t = token[r], last = p.first + t; // the last key that it sees
+            const float of = inverse[r] * of_tile.x;
+            float most = largest[r];
+#pragma unroll
+            for (int j = 0; j < MINE / 8; j++) {
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const int n = n0 + 8 * j + lane % 4 * 2 + e;
+                    const bool visible = n <= last && t < p.tokens;
+                    float &v = s[j][2 * r + e];
+                    v *= of;
+                    if (TAPPED) v = tap(visible ? p.scores_tap : nullptr, row_of(r) + n, v);
+                    v = n <= last ? __fmul_rn(v, p.scale) : __int_as_float(0xff800000);
+                    most = fmaxf(most, v);
+                }
+            }
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+            rescale[r] = expf(largest[r] - most);
+            if (TAPPED && p.weights_tap && rescale[r] != 1.0f && t < p.tokens) {
+                for (int n = lane % 4; n < n0; n += 4) {
+                    if (n % KEYS / MINE == half) p.weights_tap[row_of(r) + n] *= rescale[r];
+                }
+            }
+            float e_sum = 0.0f;
+#pragma unroll
+            for (int j = 0; j < MINE / 8; j++) {
+                float w[2];
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const int n = n0 + 8 * j + lane % 4 * 2 + e;
+                    const bool visible = n <= last && t < p.tokens;
+                    w[e] = expf(s[j][2 * r + e] - most);
+                    if (TAPPED) w[e] = tap(visible ? p.weights_tap : nullptr, row_of(r) + n, w[e]);
+                    e_sum += w[e];
+                }
+                const int at = j % 2 * 2 + r;
+                split_two(w[0] * WEIGHT, w[1] * WEIGHT, weights[0][j / 2][at], weights[1][j / 2][at]);
+            }
+            e_sum += __shfl_xor_sync(0xffffffffu, e_sum, 1);
+            e_sum += __shfl_xor_sync(0xffffffffu, e_sum, 2);
+            total[r] = total[r] * rescale[r] + e_sum;
+            largest[r] = most;
+        }
+        __syncwarp();
+        const float of = of_tile.y * (1.0f / WEIGHT);
+#pragma unroll
+        for (int j = 0; j < D / 8; j++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) sum[j][e] *= rescale[e / 2];
+#pragma unroll
+            for (int k0 = 0; k0 < MINE; k0 += AT_ONCE) {
+                // Elements 8 j + g of so many keys: a second half of 16 is not used where there are no more.
+                u32 v[2][4];
+#pragma unroll
+                for (int part = 0; part < 2; part++) {
+                    load_transposed(v[part], v_tile + part * PLANE + place_in_tile(D, key0 + k0 + lane % AT_ONCE, j));
+                }
+                float c[4] = {};
+                constexpr int STEPS = AT_ONCE / 16;
+#pragma unroll
+                for (int h = 0; h < STEPS; h++) multiply_f16(c, weights[1][k0 / 16 + h], make_uint2(v[0][2 * h], v[0][2 * h + 1]));
+#pragma unroll
+                for (int h = 0; h < STEPS; h++) multiply_f16(c, weights[0][k0 / 16 + h], make_uint2(v[1][2 * h], v[1][2 * h + 1]));
+#pragma unroll
+                for (int h = 0; h < STEPS; h++) multiply_f16(c, weights[0][k0 / 16 + h], make_uint2(v[0][2 * h], v[0][2 * h + 1]));
+#pragma unroll
+                for (int e = 0; e < 4; e++) sum[j][e] = fmaf(c[e], of, sum[j][e]);
+            }
+        }
+        __syncthreads();
+    }
+    // Both halves put together, where the tiles stood.
+    constexpr int PAIR = THREADS / 2; // of the threads of two warps that share rows
+    float4 *measured = (float4 *)shared;
+    float *sums = (float *)(measured + THREADS) + threadIdx.x % PAIR;
+    static_assert(16 * THREADS + 4 * PAIR * D / 2 <= 2 * BYTES, "what the halves leave must fit where the tiles stood");
+    measured[threadIdx.x] = make_float4(largest[0], largest[1], total[0], total[1]);
+#pragma unroll
+    for (int k = 0; k < D / 2; k++) {
+        if (half == 1) sums[k * PAIR] = sum[k / 4][k % 4];
+    }
+    __syncthreads();
+    const float4 theirs = measured[threadIdx.x ^ PAIR];
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float their_largest = r == 0 ? theirs.x : theirs.y, most = fmaxf(largest[r], their_largest);
+        const float their_factor = expf(their_largest - most);
+        factor[r] = expf(largest[r] - most);
+        total[r] = total[r] * factor[r] + (r == 0 ? theirs.z : theirs.w) * their_factor;
+#pragma unroll
+        for (int k = 0; k < D / 2; k++) {
+            if (half == 0 && k % 4 / 2 == r) sum[k / 4][k % 4] = sum[k / 4][k % 4] * factor[r] + sums[k * PAIR] * their_factor;
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        if (token[r] >= p.tokens) continue;
+        if (half == 0) {
+            float *out = p.out + ((size_t)token[r] * p.heads + head[r]) * D + lane % 4 * 2;
+#pragma unroll
+            for (int j = 0; j < D / 8; j++) {
+                *(float2 *)(out + 8 * j) = make_float2(sum[j][2 * r] / total[r], sum[j][2 * r + 1] / total[r]);
+            }
+        }
+        if (!TAPPED) continue;
+        for (int n = lane % 4; n < keys; n += 4) {
+            if (n % KEYS / MINE != half) continue;
+            const bool visible = n <= p.first + token[r];
+            if (p.scores_tap && !visible) p.scores_tap[row_of(r) + n] = 0.0f;
+            if (p.weights_tap) {
+                float &w = p.weights_tap[row_of(r) + n];
+                w = visible ? w * factor[r] / total[r] : 0.0f;
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+// x as an operand of `products.cu`. A block a token, grid (T). x [T, n].
+
+#include "prefill/operand.cuh"
+
+struct PrepareRowsParams {
+    const float *x;
+    Operand to;
+    int n;
+};
+
+template <typename Part>
+__global__ void prepare_rows(const __grid_constant__ PrepareRowsParams p) {
+    Turn turn;
+    turn.wait();
+    const float4 *x = (const float4 *)(p.x + (size_t)blockIdx.x * p.n);
+    auto get = [&](int i) { return x[i]; };
+    Row<decltype(get)> row = {get, p.n};
+    u32 largest = 0;
+    row.make([&](int, float4 v) { largest = max(largest, largest_of(v)); });
+    write_row<Part>(p.to, blockIdx.x, row, block_largest(largest), [](int, float4 v) { return v; });
+}

@@ -1,0 +1,371 @@
+//! The launches of a step of many tokens by the fast path: products on the tensor cores whose operands stand prepared, and
+//! between them kernels that take a token's row at a time.
+//!
+//! A product whose tiles are too few for the card is made in shares of its sums, which the kernel after it adds up.
+
+use super::calls::{Job, Span};
+use super::decoder::Layer;
+use super::fast::Fused;
+use super::kernels::*;
+use super::launch::{Call, Ptr};
+use super::memory::Weight;
+use super::schedule::Launch;
+use super::weights::Planes;
+use crate::quant::GgmlType;
+use std::fmt;
+
+/// Threads of a block of the kernels that take a row at a time.
+const ROW_THREADS: u32 = 256;
+const PRODUCT_THREADS: u32 = constant!("prefill/products.cu", "THREADS");
+/// Edges of a tile of a product.
+const OUTPUTS: usize = constant!("prefill/products.cu", "OUTPUTS") as usize;
+const TOKENS: usize = constant!("prefill/products.cu", "TOKENS") as usize;
+/// Groups of a piece, of which so many are on their way at once, or two.
+const PIECE: usize = constant!("prefill/pieces.cuh", "PIECE") as usize;
+const STAGES: usize = 3;
+/// Bytes of a part of a group of an operand.
+const PART_BYTES: usize = constant!("prefill/operand.cuh", "PART_BYTES") as usize;
+const ATTENTION_THREADS: u32 = constant!("prefill/attention_rows.cu", "THREADS");
+const ATTENTION_ROWS: usize = constant!("prefill/attention_rows.cu", "ROWS") as usize;
+/// Elements of all shares of a product: few outputs are shared out, many need no sharing.
+pub const SHARED: usize = 4 << 20;
+/// What a share costs besides its pieces, in pieces, and the most shares that its reader adds up fast.
+const SHARE_COST: usize = 4;
+const MOST_SHARES: usize = 8;
+
+/// `struct Operand` of `operand.cuh`: where rows stand prepared for the tensor cores.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Operand {
+    /// Their parts.
+    pub parts: Ptr,
+    /// What a token's sums are multiplied with.
+    pub inverse: Ptr,
+    /// Sums of groups.
+    pub sums: Ptr,
+}
+
+/// `struct Shared` of `shares.cuh`: a product that stands in shares.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Shared {
+    /// The first; none where there is no product.
+    pub at: Ptr,
+    /// Elements from share to share.
+    pub stride: u64,
+    /// How many.
+    pub shares: i32,
+}
+
+/// What the elements of an operand are split into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Two halves, for weights that are integers or halves.
+    Half,
+    /// Three bfloat16, for weights of which one has an exponent of 8 bits.
+    Brain,
+}
+
+impl Part {
+    /// For these formats.
+    pub fn of(formats: &[GgmlType]) -> Self {
+        if formats.iter().any(|&ty| matches!(ty, GgmlType::F32 | GgmlType::BF16)) { Self::Brain } else { Self::Half }
+    }
+
+    fn count(self) -> usize {
+        match self {
+            Self::Half => 2,
+            Self::Brain => 3,
+        }
+    }
+
+    /// Bytes of a token's row of `n` elements.
+    pub fn row_bytes(self, n: usize) -> usize {
+        n / 32 * self.count() * PART_BYTES
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Half => "HalfPart",
+            Self::Brain => "BrainPart",
+        })
+    }
+}
+
+/// Keys of a tile of the caches, and its bytes: `struct CacheTile` of `cache.cuh`.
+pub fn cache_tile(head_dim: usize) -> (usize, usize) {
+    let keys = if head_dim <= 64 { 64 } else { 32 };
+    (keys, 4 * keys * head_dim * 2)
+}
+
+/// Bytes of a stage of `products.cu` for a format: the tokens, and of every row of weights the pitches of its planes
+/// (`pieces.cuh`) and its scales. The kernel is told and checks it.
+fn stage_bytes(ty: GgmlType, part: Part) -> usize {
+    // Pitches; whether sums of x count; numbers that scale a group.
+    let (pitches, sums, scales) = match ty {
+        GgmlType::Q4_0 => (48, false, 1),
+        GgmlType::Q5_0 => (48 + 8, false, 1),
+        GgmlType::Q4_1 | GgmlType::Q4_K => (48, true, 2),
+        GgmlType::Q5_1 => (48 + 8, true, 2),
+        GgmlType::Q5_K => (48 + 48, true, 2),
+        GgmlType::Q6_K => (48 + 48, false, 2),
+        GgmlType::Q8_0 => (80, false, 1),
+        GgmlType::F16 | GgmlType::BF16 => (160, false, 1),
+        GgmlType::F32 => (320, false, 1),
+        _ => unreachable!("{ty} is refused when a model is opened"),
+    };
+    let of_token = PIECE * (part.count() * PART_BYTES + if sums { 4 } else { 0 });
+    (TOKENS * of_token + OUTPUTS * (pitches + 4 * scales * PIECE)).next_multiple_of(128)
+}
+
+/// Arguments of the template of `products.cu` for matrices of these formats, and the shared memory that it takes, of
+/// `limit` bytes if it can.
+pub fn product_of(formats: &[GgmlType], limit: usize) -> (String, u32) {
+    let part = Part::of(formats);
+    let stage = formats.iter().map(|&ty| stage_bytes(ty, part)).max().unwrap_or(0);
+    let stages = if STAGES * stage <= limit { STAGES } else { 2 };
+    let [a, b, c] = std::array::from_fn(|i| *formats.get(i).unwrap_or(&formats[0]));
+    (format!("{part}, {a}, {b}, {c}, {stage}, {stages}"), (stages * stage) as u32)
+}
+
+/// How a product is made: in how many shares, and where each of its matrices' stand.
+struct Made {
+    jobs: Vec<Job>,
+    at: Vec<Shared>,
+}
+
+impl Fused<'_> {
+    /// Every launch of a step of many tokens.
+    pub fn prefill(&self, span: Span) -> Vec<Launch> {
+        let d = self.decoder;
+        let launch = |jobs, nodes, span| Launch { jobs, nodes, span, keeps: false };
+        let mut all = vec![launch(self.calls.of(d.embed, span), vec![d.embed], span)];
+        let mut add = |jobs, nodes| all.push(launch(jobs, nodes, span));
+        let mut base = self.at(d.embed);
+        let (mut jobs, mut nodes, mut product) = (Vec::new(), Vec::new(), Shared::default());
+        for (i, layer) in d.layers.iter().enumerate() {
+            let before = i.checked_sub(1).map(|i| &d.layers[i]);
+            let ends = before.map(|before| (before.down, before.out));
+            jobs.push(self.norm_rows(base, product, ends, layer.attn_norm, &layer.proj, span));
+            nodes.push(layer.attn_norm);
+            add(std::mem::take(&mut jobs), std::mem::take(&mut nodes));
+            base = before.map_or(base, |before| self.at(before.out));
+
+            let made = self.products(&layer.proj, span);
+            let heads = self.head_rows(layer, &made, span);
+            add([made.jobs, vec![Job::Kernel(heads)]].concat(), layer.up_to_caches()[1..].to_vec());
+            add(self.attention_rows(layer, span), vec![layer.scores, layer.weights, layer.context]);
+
+            let prepare = self.prepare_rows(layer.context, &[layer.attn_out], span);
+            let made = self.products(&[layer.attn_out], span);
+            let ends = Some((layer.attn_out, layer.attn_residual));
+            let norm = self.norm_rows(base, made.at[0], ends, layer.ffn_norm, &[layer.gate, layer.up], span);
+            add(
+                [vec![prepare], made.jobs, vec![norm]].concat(),
+                vec![layer.attn_out, layer.attn_residual, layer.ffn_norm],
+            );
+            base = self.at(layer.attn_residual);
+
+            let made = self.products(&[layer.gate, layer.up], span);
+            let act = self.act_rows(layer, &made, span);
+            add([made.jobs, vec![Job::Kernel(act)]].concat(), vec![layer.gate, layer.up, layer.act]);
+
+            let made = self.products(&[layer.down], span);
+            (jobs, product) = (made.jobs, made.at[0]);
+            nodes = vec![layer.down, layer.out];
+        }
+        let ends = d.layers.last().map(|last| (last.down, last.out));
+        jobs.push(self.norm_rows(base, product, ends, d.final_norm, &[d.logits], span));
+        nodes.push(d.final_norm);
+        all.push(launch(jobs, nodes, span));
+        let (jobs, span) = self.logits(span);
+        all.push(launch(jobs, vec![d.logits], span));
+        all
+    }
+
+    /// The logits of all tokens, or of the last alone.
+    fn logits(&self, span: Span) -> (Vec<Job>, Span) {
+        let node = self.decoder.logits;
+        let (w, y, formats) = (self.weight(node), self.at(node), [self.weight(node).ty]);
+        let (tokens, skipped) = if self.calls.options.last_logits { (1, span.tokens - 1) } else { (span.tokens, 0) };
+        let part = Part::of(&formats);
+        let x = self.calls.memory.operand;
+        let x = Operand {
+            parts: x.parts + (skipped * part.row_bytes(w.n)) as u64,
+            inverse: x.inverse + 4 * skipped as u64,
+            sums: x.sums + (4 * skipped * (w.n / 32)) as u64,
+        };
+        let call = self.product(x, &[w], &[y], tokens);
+        (vec![Job::Kernel(call)], Span { tokens, first: span.first + skipped })
+    }
+
+    /// Where the output of a node goes if it is wanted: its own buffer, for a longer step goes launch by launch.
+    fn wanted(&self, i: usize) -> Ptr {
+        if (self.wants)(i) { self.at(i) } else { 0 }
+    }
+
+    fn formats(&self, nodes: &[usize]) -> Vec<GgmlType> {
+        nodes.iter().map(|&i| self.weight(i).ty).collect()
+    }
+
+    /// The products of these nodes, which have one input, that stands prepared.
+    fn products(&self, nodes: &[usize], span: Span) -> Made {
+        let weights: Vec<&Weight> = nodes.iter().map(|&i| self.weight(i)).collect();
+        let own: Vec<Ptr> = nodes.iter().map(|&i| self.at(i)).collect();
+        let mut call = self.product(self.calls.memory.operand, &weights, &own, span.tokens);
+        let outputs = span.tokens * weights.iter().map(|w| w.m).sum::<usize>();
+        let most = (SHARED / outputs).min(MOST_SHARES);
+        let shares = self.shares(&call, weights[0].n, most);
+        let mut free = self.calls.memory.parts;
+        let mut place = |(w, own): (&&Weight, &Ptr)| {
+            let stride = w.m * span.tokens;
+            let here = free;
+            free += (4 * shares * stride) as u64;
+            Shared { at: if shares == 1 { *own } else { here }, stride: stride as u64, shares: shares as i32 }
+        };
+        let at: Vec<Shared> = std::iter::zip(&weights, &own).map(&mut place).collect();
+        if let Params::Products(params) = &mut call.params {
+            params.y = std::array::from_fn(|i| at.get(i).map_or(0, |shared| shared.at));
+        }
+        call.grid.2 = shares as u32;
+        Made { jobs: vec![Job::Kernel(call)], at }
+    }
+
+    /// The shares, of `most` at most, that a product of rows of `n` elements ends soonest with: each round of blocks that
+    /// the card holds at once takes as long as a share has pieces, and what begins and ends one.
+    fn shares(&self, call: &Call, n: usize, most: usize) -> usize {
+        let (tiles, slots) = (call.grid.0 * call.grid.1, self.calls.functions.resident(call));
+        let pieces = (n / 32).div_ceil(PIECE);
+        let cost = |&shares: &usize| (tiles * shares as u32).div_ceil(slots) as usize * (pieces.div_ceil(shares) + SHARE_COST);
+        (1..=most.min(pieces.div_ceil(SHARE_COST))).min_by_key(cost).unwrap_or(1)
+    }
+
+    /// The product of x with up to three matrices, each sum at once.
+    fn product(&self, x: Operand, weights: &[&Weight], y: &[Ptr], tokens: usize) -> Call {
+        let formats: Vec<GgmlType> = weights.iter().map(|w| w.ty).collect();
+        let (arguments, shared) = product_of(&formats, self.limit());
+        let params = ProductsParams {
+            x,
+            w: std::array::from_fn(|i| weights.get(i).map_or(Planes::default(), |w| w.planes)),
+            y: std::array::from_fn(|i| y.get(i).copied().unwrap_or(0)),
+            m: std::array::from_fn(|i| weights.get(i).map_or(0, |w| w.m as i32)),
+            n: weights[0].n as i32,
+            tokens: tokens as i32,
+        };
+        let tiles: usize = weights.iter().map(|w| w.m.div_ceil(OUTPUTS)).sum();
+        Call::new(params, (tokens.div_ceil(TOKENS) as u32, tiles as u32, 1), PRODUCT_THREADS)
+            .of(&[&arguments])
+            .shared(shared)
+    }
+
+    /// The residual stream with a product added, if `ends` names the nodes of product and sum, and its norm as operand of
+    /// the products of `readers`.
+    fn norm_rows(
+        &self, base: Ptr, product: Shared, ends: Option<(usize, usize)>, norm: usize, readers: &[usize], span: Span,
+    ) -> Job {
+        let params = NormRowsParams {
+            base,
+            product,
+            sum: ends.map_or(0, |(_, sum)| self.at(sum)),
+            weight: self.vector(norm),
+            to: self.calls.memory.operand,
+            product_tap: ends.map_or(0, |(product, _)| self.wanted(product)),
+            norm_tap: self.wanted(norm),
+            n: self.weight(norm).n as i32,
+            eps: self.eps(norm),
+        };
+        self.rows(params, readers, span)
+    }
+
+    /// The output of a node as operand.
+    fn prepare_rows(&self, node: usize, readers: &[usize], span: Span) -> Job {
+        let n = self.weight(readers[0]).n as i32;
+        self.rows(PrepareRowsParams { x: self.at(node), to: self.calls.memory.operand, n }, readers, span)
+    }
+
+    /// A kernel that makes an operand of the products of `readers`, a block a token.
+    fn rows(&self, params: impl Into<Params>, readers: &[usize], span: Span) -> Job {
+        let part = Part::of(&self.formats(readers));
+        Job::Kernel(Call::new(params, (span.tokens as u32, 1, 1), ROW_THREADS).of(&[&part]))
+    }
+
+    /// Biases or norms of heads, RoPE, both caches.
+    fn head_rows(&self, layer: &Layer, made: &Made, span: Span) -> Call {
+        let config = &self.calls.graph.config;
+        let some = |i: Option<usize>, of: &dyn Fn(usize) -> Ptr| i.map_or(0, of);
+        let params = HeadRowsParams {
+            product: std::array::from_fn(|i| made.at[i]),
+            bias: layer.biased.map(|i| some(i, &|i| self.vector(i))),
+            head_norm: layer.normed.map(|i| some(i, &|i| self.vector(i))),
+            frequency: self.calls.memory.frequencies[&layer.rope[0]],
+            q: self.at(layer.rope[0]),
+            k_cache: self.at(layer.cache[0]),
+            v_cache: self.at(layer.cache[1]),
+            proj_tap: layer.proj.map(|i| self.wanted(i)),
+            biased_tap: layer.biased.map(|i| some(i, &|i| self.wanted(i))),
+            normed_tap: layer.normed.map(|i| some(i, &|i| self.wanted(i))),
+            k_tap: self.wanted(layer.rope[1]),
+            heads: config.n_heads as i32,
+            kv_heads: config.n_kv_heads as i32,
+            first: span.first as i32,
+            eps: layer.normed[0].map_or(0.0, |i| self.eps(i)),
+        };
+        Call::new(params, (span.tokens as u32, 1, 1), ROW_THREADS)
+            .of(&[&self.calls.options.kv.kernel(), &config.head_dim])
+    }
+
+    /// Gate and up together, as operand of the last product of a layer.
+    fn act_rows(&self, layer: &Layer, made: &Made, span: Span) -> Call {
+        let params = ActRowsParams {
+            gate: made.at[0],
+            up: made.at[1],
+            to: self.calls.memory.operand,
+            gate_tap: self.wanted(layer.gate),
+            up_tap: self.wanted(layer.up),
+            tap: self.wanted(layer.act),
+            n: self.weight(layer.down).n as i32,
+        };
+        let part = Part::of(&self.formats(&[layer.down]));
+        Call::new(params, (span.tokens as u32, 1, 1), ROW_THREADS).of(&[&part])
+    }
+
+    /// The fused attention of many tokens, for the three nodes that end in `layer.context`: the caches in tiles, and then
+    /// all at once.
+    pub fn attention_rows(&self, layer: &Layer, span: Span) -> Vec<Job> {
+        let config = &self.calls.graph.config;
+        let memory = self.calls.memory;
+        let (keys, bytes) = cache_tile(config.head_dim);
+        let kv_heads = config.n_kv_heads;
+        let cut = CacheTilesParams {
+            k: self.at(layer.cache[0]),
+            v: self.at(layer.cache[1]),
+            tiles: memory.cache_tiles,
+            scales: memory.tile_scales,
+            kv_heads: kv_heads as i32,
+            keys: span.keys() as i32,
+        };
+        let cut = Call::new(cut, (span.keys().div_ceil(keys) as u32, kv_heads as u32, 1), ROW_THREADS)
+            .of(&[&self.calls.options.kv.kernel(), &config.head_dim]);
+        let params = AttentionRowsParams {
+            q: self.at(layer.rope[0]),
+            tiles: memory.cache_tiles,
+            scales: memory.tile_scales,
+            out: self.at(layer.context),
+            scores_tap: self.wanted(layer.scores),
+            weights_tap: self.wanted(layer.weights),
+            heads: config.n_heads as i32,
+            kv_heads: kv_heads as i32,
+            first: span.first as i32,
+            tokens: span.tokens as i32,
+            scale: self.scale(layer),
+        };
+        let tapped = params.scores_tap != 0 || params.weights_tap != 0;
+        let rows = span.tokens * config.n_heads / kv_heads;
+        let attention = Call::new(params, (rows.div_ceil(ATTENTION_ROWS) as u32, kv_heads as u32, 1), ATTENTION_THREADS)
+            .of(&[&config.head_dim, &tapped])
+            .shared(2 * bytes as u32);
+        vec![Job::Kernel(cut), Job::Kernel(attention)]
+    }
+}
