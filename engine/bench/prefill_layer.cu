@@ -126,7 +126,7 @@ static void products_of(const char *what, int n, int m, int copies, int tokens) 
                   room<float>((size_t)tokens * groups)};
     PrepareRowsParams prepare = {x, to, n};
     prepare_rows<Part><<<tokens, 256>>>(prepare);
-    constexpr int STAGES = 3, EACH = Stage<Piece<F, Part>, Part>::BYTES;
+    constexpr int EACH = Stage<Piece<F, Part>, Part>::BYTES, STAGES = 2 * (4 * EACH + 1024) <= 222 << 10 ? 4 : 3;
     auto *kernel = products<Part, F, F, F, EACH, STAGES>;
     const int bytes = STAGES * EACH;
     CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
@@ -284,11 +284,11 @@ int main(int count, char **words) {
     Operand to = {room<u8>((size_t)T * f * 4), room<float>(T), room<float>((size_t)T * f / 32)};
     float *base = normal((size_t)T * n, 1), *shares = normal((size_t)8 * T * n, 1), *sum = room<float>((size_t)T * n);
     NormRowsParams norm = {base, {shares, (unsigned long long)T * n, 4}, sum, normal(n, 1), to, nullptr, nullptr, n, 1e-6f};
-    printf("norm_rows    %8.1f us\n", time_of([&] { norm_rows<HalfPart><<<T, 256>>>(norm); }));
+    printf("norm_rows    %8.1f us\n", time_of([&] { norm_rows<HalfPart><<<T, 128>>>(norm); }));
     ActRowsParams act = {{normal((size_t)T * f, 1), 0, 1}, {normal((size_t)T * f, 1), 0, 1}, to, nullptr, nullptr, nullptr, f};
-    printf("act_rows     %8.1f us\n", time_of([&] { act_rows<HalfPart><<<T, 256>>>(act); }));
+    printf("act_rows     %8.1f us\n", time_of([&] { act_rows<HalfPart><<<T, 608>>>(act); }));
     PrepareRowsParams prepare = {base, to, n};
-    printf("prepare_rows %8.1f us\n", time_of([&] { prepare_rows<HalfPart><<<T, 256>>>(prepare); }));
+    printf("prepare_rows %8.1f us\n", time_of([&] { prepare_rows<HalfPart><<<T, 128>>>(prepare); }));
     float *q = room<float>((size_t)T * H * D), *k = room<float>((size_t)T * G * D), *v = room<float>((size_t)T * G * D);
     HeadRowsParams heads = {};
     const float *p[3] = {normal((size_t)4 * T * H * D, 1), normal((size_t)4 * T * G * D, 1), normal((size_t)4 * T * G * D, 1)};

@@ -8,10 +8,10 @@
 // exponent has 8 bits (`digits.cuh`). What is left out is below 2^-24 of an element, or
 // 2^-40 of the token's largest.
 //
-// Of each token and group of 32 elements, part by part, a lane's eight stand together:
-// elements 4t, 4t + 2, 4t + 1, 4t + 3 of the lower 16, which are the columns of one
-// matrix instruction, and of the upper 16. So four weights that stand in one word, byte
-// by byte, become two pairs of halves.
+// Of each token and group of 32 elements, part by part, there stand the even and then the
+// odd ones of the lower 16, and so those of the upper 16. So elements 4t, 4t + 2 and
+// 4t + 1, 4t + 3 meet a lane's two pairs of a matrix instruction, and four weights that
+// stand in one word, byte by byte, become two pairs of halves.
 
 template <typename Part>
 struct PartsOf {
@@ -54,7 +54,7 @@ __device__ __forceinline__ u32 block_largest(u32 v) {
 // anew each time.
 template <typename Get>
 struct Row {
-    static constexpr int KEPT = 6;
+    static constexpr int KEPT = 2;
     Get get; // get(i) makes elements 4i .. 4i + 3
     int n;
     float4 kept[KEPT];
@@ -99,13 +99,14 @@ __device__ __forceinline__ void write_row(const Operand &to, size_t t, Row<Get> 
         if (!there) return;
         if (i % 8 == 0) to.sums[t * groups + i / 8] = sum * scale;
         float e[4] = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
-        u8 *lane = row + (size_t)(i / 8) * (PARTS * PART_BYTES) + i % 4 * 16 + i % 8 / 4 * 8;
+        u8 *pair = row + (size_t)(i / 8) * (PARTS * PART_BYTES) + i % 8 / 4 * 32 + i % 4 * 4;
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
             u32 bits[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) bits[k] = Part::split(e[k]);
-            *(uint2 *)(lane + part * PART_BYTES) = make_uint2(bits[0] | bits[2] << 16, bits[1] | bits[3] << 16);
+            *(u32 *)(pair + part * PART_BYTES) = bits[0] | bits[2] << 16;
+            *(u32 *)(pair + part * PART_BYTES + 16) = bits[1] | bits[3] << 16;
         }
     });
 }

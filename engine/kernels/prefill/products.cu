@@ -3,20 +3,19 @@
 // (`operand.cuh`), and what is summed of a group of 32 is scaled and added in f32, so that
 // the tensor cores' sums, which round towards zero, end with the group.
 //
-// A block makes OUTPUTS outputs of TOKENS tokens of one share of the sum, a warp a quarter
-// of the outputs. Pieces of two groups come into shared memory, STAGES of STAGE_BYTES at once.
+// A block makes OUTPUTS outputs of TOKENS tokens of one share of the sum, a warp 16 of each 64
+// outputs. Pieces of two groups come into shared memory, STAGES of STAGE_BYTES at once.
 // Grid (ceil(T / TOKENS), sum of ceil(m / OUTPUTS), shares), block THREADS.
 // W [m, n] in blocks, y [shares, T, m].
 
 #include "prefill/pieces.cuh"
 #include "fused/rows.cuh"
+#include "prefill/warpgroups.cuh"
 
 constexpr int THREADS = 128;
 constexpr int ROWS = 2; // sets of 16 of a warp
-constexpr int OUTPUTS = 4 * 16 * ROWS;
-constexpr int TOKENS = 64;
+constexpr int OUTPUTS = 64 * ROWS;
 constexpr int BLOCKS = 2; // of a multiprocessor
-constexpr int AT_ONCE = 2;
 
 struct ProductsParams {
     Operand x;
@@ -29,12 +28,14 @@ struct ProductsParams {
 // A stage of shared memory.
 template <typename P, typename Part>
 struct Stage {
-    static constexpr int X = PIECE * PartsOf<Part>::COUNT * PART_BYTES; // of a token
-    static constexpr int SUMS = TOKENS * X, SCALES = SUMS + (P::SUMS ? 4 * TOKENS * PIECE : 0);
+    // Of a group of a token, whose sixteen bytes are so turned that eight tokens, which are read at once, share no bank.
+    static constexpr bool TURNED = PartsOf<Part>::COUNT == 2;
+    static constexpr int X = PartsOf<Part>::COUNT * PART_BYTES + (TURNED ? 0 : 16);
+    static constexpr int SUMS = PIECE * TOKENS * X, SCALES = SUMS + (P::SUMS ? 4 * TOKENS * PIECE : 0);
     static constexpr bool PAIRS = P::SUMS || P::HALVES; // two numbers a group and row
     static constexpr int QUANTS = SCALES + (PAIRS ? 8 : 4) * OUTPUTS * PIECE;
     static constexpr int HIGH = QUANTS + OUTPUTS * P::PITCH;
-    static constexpr int BYTES = (HIGH + OUTPUTS * P::HIGH_PITCH + 127) / 128 * 128;
+    static constexpr int BYTES = (HIGH + OUTPUTS * P::HIGH_PITCH + 1023) / 1024 * 1024;
 };
 
 template <typename Part>
@@ -59,14 +60,15 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
     const int share = (pieces + gridDim.z - 1) / gridDim.z;
     const int begin = blockIdx.z * share, end = min(pieces, begin + share);
 
-    // Where four units of a token's piece stand that a warp reads at once: tokens by two share no bank.
-    auto place = [](int token, int four) { return token * S::X + 64 * (four ^ (token % 2)); };
+    // Where sixteen bytes of a token's group stand.
+    auto place = [](int i, int token, int unit) {
+        return (i * TOKENS + token) * S::X + 16 * (S::TURNED ? unit ^ (token % 8) : unit);
+    };
     auto fetch = [&](int piece, u8 *to) {
         const int here = min(PIECE, groups - PIECE * piece), first = P::group(piece, 0), second = P::group(piece, PIECE - 1);
 #pragma unroll
-        for (int k = 0; k < (TOKENS + THREADS / 4 - 1) / (THREADS / 4); k++) {
+        for (int k = 0; k < TOKENS / (THREADS / 4); k++) {
             const int token = tid / 4 + k * (THREADS / 4);
-            if (TOKENS % (THREADS / 4) && token >= TOKENS) break;
             const bool there = token0 + token < p.tokens;
             const u8 *from = p.x.parts + (size_t)(token0 + token) * groups * (PARTS * PART_BYTES) + 16 * (tid % 4);
 #pragma unroll
@@ -74,8 +76,7 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
                 const u8 *group = from + (i == 0 ? first : second) * (PARTS * PART_BYTES);
 #pragma unroll
                 for (int part = 0; part < PARTS; part++) {
-                    copy16_or_zeros(to + place(token, i * PARTS + part) + 16 * (tid % 4), group + part * PART_BYTES,
-                                    there && i < here);
+                    copy16_or_zeros(to + place(i, token, 4 * part + tid % 4), group + part * PART_BYTES, there && i < here);
                 }
             }
         }
@@ -131,68 +132,105 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
     };
     auto stage = [&](int piece) { return shared + (piece - begin) % STAGES * STAGE_BYTES; };
 
-    // A warp's weights of a group, and what scales their sums: made while those before are multiplied.
+    // A warp's weights of a group, and what scales their sums.
     struct Group {
         u32 a[ROWS][P::PARTS][2][4];
         float2 scale[ROWS][2];
     };
-    auto take = [&](int piece, int i, Group &to) {
+    auto take = [&](int piece, int i) {
         const u8 *from = stage(piece);
+        Group group;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const int row = 16 * (ROWS * warp + r);
-            P::make(from + S::QUANTS + row * P::PITCH, from + S::HIGH + row * P::HIGH_PITCH, piece, i, lane, to.a[r]);
+            const int row = 64 * r + 16 * warp;
+            P::make(from + S::QUANTS + row * P::PITCH, from + S::HIGH + row * P::HIGH_PITCH, piece, i, lane, group.a[r]);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int at = i * OUTPUTS + row + lane / 4 + 8 * half;
-                if (S::PAIRS) to.scale[r][half] = ((const float2 *)(from + S::SCALES))[at];
-                else to.scale[r][half] = make_float2(((const float *)(from + S::SCALES))[at], 0.0f);
+                if (S::PAIRS) group.scale[r][half] = ((const float2 *)(from + S::SCALES))[at];
+                else group.scale[r][half] = make_float2(((const float *)(from + S::SCALES))[at], 0.0f);
             }
         }
+        return group;
     };
     float c[ROWS][TOKENS / 8][4] = {};
-    auto add = [&](const u8 *from, int i, const Group &w) {
-        // Sums that do not wait for each other in turns: those of AT_ONCE times 8 tokens.
+    // Adds the sums of a group, or of half of one, to those of 8 tokens.
+    auto scaled = [&](const u8 *from, int i, int step, const float2 *scale, const float *s, int j, float *c) {
+        float2 sums = make_float2(0.0f, 0.0f);
+        if (P::SUMS) sums = ((const float2 *)(from + S::SUMS))[(i * TOKENS + 8 * j) / 2 + lane % 4];
 #pragma unroll
-        for (int j0 = 0; j0 < TOKENS / 8; j0 += AT_ONCE) {
-            uint4 b[AT_ONCE][PARTS];
-            float s[AT_ONCE][ROWS][1 + P::HALVES][4] = {};
+        for (int e = 0; e < 4; e++) {
+            const float2 of = scale[e / 2];
+            c[e] = fmaf(s[e], P::HALVES && step == 1 ? of.y : of.x, c[e]);
+            if (P::SUMS) c[e] = fmaf(e % 2 ? sums.y : sums.x, of.y, c[e]);
+        }
+    };
+    auto add = [&](int piece) {
+        const u8 *from = stage(piece);
+#if WARPGROUPS
+        if constexpr (S::TURNED && P::PARTS == 1) {
+            // One after another into two sets of sums: one is multiplied while the other is scaled.
+            constexpr int STEPS = P::HALVES ? 1 : 2, PHASES = 2 / STEPS * ROWS; // of a group
+            float s[2][TOKENS / 2];
+            Group made[PIECE];
 #pragma unroll
-            for (int j = 0; j < AT_ONCE; j++) {
+            for (int at = 0; at <= PIECE * PHASES; at++) {
+                if (at < PIECE * PHASES) {
+                    const int i = at / PHASES, phase = at % PHASES, step0 = phase / ROWS * STEPS;
+                    if (phase == 0) made[i] = take(piece, i);
+                    begin_products(s[at % 2]);
 #pragma unroll
-                for (int part = 0; part < PARTS; part++) {
-                    const int token = 8 * (j0 + j) + lane / 4;
-                    b[j][part] = *(const uint4 *)(from + place(token, i * PARTS + part) + 16 * (lane % 4));
+                    for (int k = 0; k < 2 * STEPS; k++) { // the small products first
+                        const int part = 1 - k / STEPS, step = step0 + k % STEPS;
+                        const u8 *rows = from + i * TOKENS * S::X + part * 64 + step * 32;
+                        multiply_group(s[at % 2], made[i].a[phase % ROWS][0][step], rows, k > 0);
+                    }
+                    end_products();
+                }
+                if (at == 0) continue;
+                const int before = at - 1, i = before / PHASES, phase = before % PHASES, r = phase % ROWS;
+                if (at < PIECE * PHASES) wait_for_products<1>(s[before % 2]);
+                else wait_for_products<0>(s[before % 2]);
+#pragma unroll
+                for (int j = 0; j < TOKENS / 8; j++) {
+                    scaled(from, i, phase / ROWS * STEPS, made[i].scale[r], s[before % 2] + 4 * j, j, c[r][j]);
                 }
             }
-            // The small products first.
+            return;
+        }
+#endif
 #pragma unroll
-            for (int wp = P::PARTS - 1; wp >= 0; wp--) {
+        for (int i = 0; i < PIECE; i++) {
+            const Group group = take(piece, i);
 #pragma unroll
-                for (int part = PARTS - 1; part >= 0; part--) {
+            for (int j = 0; j < TOKENS / 8; j++) {
+                u32 b[PARTS][4];
 #pragma unroll
-                    for (int step = 0; step < 2; step++) {
+                for (int part = 0; part < PARTS; part++) {
+                    load_matrices(b[part], from + place(i, 8 * j + lane % 8, 4 * part + lane / 8));
+                }
+                float s[ROWS][1 + P::HALVES][4] = {};
+                // The small products first.
 #pragma unroll
-                        for (int at = 0; at < AT_ONCE * ROWS; at++) {
-                            const uint4 all = b[at / ROWS][part];
-                            multiply<Part>(s[at / ROWS][at % ROWS][step * P::HALVES], w.a[at % ROWS][wp][step],
-                                           step == 0 ? make_uint2(all.x, all.y) : make_uint2(all.z, all.w));
+                for (int wp = P::PARTS - 1; wp >= 0; wp--) {
+#pragma unroll
+                    for (int part = PARTS - 1; part >= 0; part--) {
+#pragma unroll
+                        for (int step = 0; step < 2; step++) {
+#pragma unroll
+                            for (int r = 0; r < ROWS; r++) {
+                                multiply<Part>(s[r][step * P::HALVES], group.a[r][wp][step],
+                                               make_uint2(b[part][2 * step], b[part][2 * step + 1]));
+                            }
                         }
                     }
                 }
-            }
 #pragma unroll
-            for (int j = 0; j < AT_ONCE; j++) {
-                float2 sums = make_float2(0.0f, 0.0f);
-                if (P::SUMS) sums = ((const float2 *)(from + S::SUMS))[(i * TOKENS + 8 * (j0 + j)) / 2 + lane % 4];
+                for (int r = 0; r < ROWS; r++) {
 #pragma unroll
-                for (int at = 0; at < 4 * ROWS; at++) {
-                    const int r = at / 4, e = at % 4;
-                    const float2 of = w.scale[r][e / 2];
-                    float &sum = c[r][j0 + j][e];
-                    sum = fmaf(s[j][r][0][e], of.x, sum);
-                    if (P::HALVES) sum = fmaf(s[j][r][P::HALVES][e], of.y, sum);
-                    if (P::SUMS) sum = fmaf(e % 2 ? sums.y : sums.x, of.y, sum);
+                    for (int half = 0; half <= P::HALVES; half++) {
+                        scaled(from, i, half, group.scale[r], s[r][half], j, c[r][j]);
+                    }
                 }
             }
         }
@@ -208,10 +246,9 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
         }
         end_copies();
     }
-    // A piece is here when the one before it is multiplied.
-    Group now, later;
     for (int piece = begin; piece < end; piece++) {
-        wait_for_copies<STAGES - 3>();
+        wait_for_copies<STAGES - 2>();
+        show_to_products();
         __syncthreads();
         const int next = piece + STAGES - 1;
         if (next < end) {
@@ -219,11 +256,7 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
             load_scales(next);
         }
         end_copies();
-        if (piece == begin) take(piece, 0, now);
-        take(piece, 1, later);
-        add(stage(piece), 0, now);
-        if (piece + 1 < end) take(piece + 1, 0, now);
-        add(stage(piece), 1, later);
+        add(piece);
         if (next < end) put_scales(next, stage(next));
     }
     y += (size_t)blockIdx.z * p.tokens * m;
@@ -238,7 +271,7 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
             for (int r = 0; r < ROWS; r++) {
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    const int o = out0 + 16 * ROWS * warp + 16 * r + 8 * half + lane / 4;
+                    const int o = out0 + 64 * r + 16 * warp + 8 * half + lane / 4;
                     if (o < m) y[(size_t)t * m + o] = c[r][j][2 * half + e] * inverse;
                 }
             }
@@ -248,7 +281,7 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
 
 template <typename Part, typename A, typename B, typename C, int STAGE_BYTES, int STAGES>
 __global__ void __launch_bounds__(THREADS, BLOCKS) products(const __grid_constant__ ProductsParams p) {
-    extern __shared__ __align__(16) u8 shared[];
+    extern __shared__ __align__(1024) u8 shared[];
     Turn turn;
     turn.wait();
     int which = 0, tile = blockIdx.y;

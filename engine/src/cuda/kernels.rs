@@ -207,7 +207,7 @@ kernels! {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 14] = [
+const HEADERS: [(&str, &str); 15] = [
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
     ("kv.cuh", include_str!("../../kernels/kv.cuh")),
     ("matrices.cuh", include_str!("../../kernels/matrices.cuh")),
@@ -221,6 +221,7 @@ const HEADERS: [(&str, &str); 14] = [
     ("prefill/operand.cuh", include_str!("../../kernels/prefill/operand.cuh")),
     ("prefill/shares.cuh", include_str!("../../kernels/prefill/shares.cuh")),
     ("prefill/pieces.cuh", include_str!("../../kernels/prefill/pieces.cuh")),
+    ("prefill/warpgroups.cuh", include_str!("../../kernels/prefill/warpgroups.cuh")),
     ("prefill/cache.cuh", include_str!("../../kernels/prefill/cache.cuh")),
 ];
 

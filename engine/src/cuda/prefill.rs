@@ -14,15 +14,20 @@ use super::weights::Planes;
 use crate::quant::GgmlType;
 use std::fmt;
 
-/// Threads of a block of the kernels that take a row at a time.
-const ROW_THREADS: u32 = 256;
+/// Threads of a block of the kernels that take the heads of a token, or a tile of a cache.
+const HEAD_THREADS: u32 = 256;
+/// Elements of a row that a thread keeps of those that it makes an operand of (`Row` of `operand.cuh`).
+const KEPT: usize = 8;
 const PRODUCT_THREADS: u32 = constant!("prefill/products.cu", "THREADS");
 /// Edges of a tile of a product.
 const OUTPUTS: usize = constant!("prefill/products.cu", "OUTPUTS") as usize;
-const TOKENS: usize = constant!("prefill/products.cu", "TOKENS") as usize;
-/// Groups of a piece, of which so many are on their way at once, or two.
+const TOKENS: usize = constant!("prefill/warpgroups.cuh", "TOKENS") as usize;
+/// Groups of a piece.
 const PIECE: usize = constant!("prefill/pieces.cuh", "PIECE") as usize;
-const STAGES: usize = 3;
+/// Blocks of a product that a multiprocessor is to hold.
+const BLOCKS: usize = constant!("prefill/products.cu", "BLOCKS") as usize;
+/// Bytes of shared memory that CUDA takes for itself for each block.
+const RESERVED: usize = 1 << 10;
 /// Bytes of a part of a group of an operand.
 const PART_BYTES: usize = constant!("prefill/operand.cuh", "PART_BYTES") as usize;
 const ATTENTION_THREADS: u32 = constant!("prefill/attention_rows.cu", "THREADS");
@@ -116,8 +121,9 @@ fn stage_bytes(ty: GgmlType, part: Part) -> usize {
         GgmlType::F32 => (320, false, 1),
         _ => unreachable!("{ty} is refused when a model is opened"),
     };
-    let of_token = PIECE * (part.count() * PART_BYTES + if sums { 4 } else { 0 });
-    (TOKENS * of_token + OUTPUTS * (pitches + 4 * scales * PIECE)).next_multiple_of(128)
+    let apart = if part == Part::Half { 0 } else { 16 };
+    let of_token = PIECE * (part.count() * PART_BYTES + apart + if sums { 4 } else { 0 });
+    (TOKENS * of_token + OUTPUTS * (pitches + 4 * scales * PIECE)).next_multiple_of(1024)
 }
 
 /// Arguments of the template of `products.cu` for matrices of these formats, and the shared memory that it takes, of
@@ -125,7 +131,9 @@ fn stage_bytes(ty: GgmlType, part: Part) -> usize {
 pub fn product_of(formats: &[GgmlType], limit: usize) -> (String, u32) {
     let part = Part::of(formats);
     let stage = formats.iter().map(|&ty| stage_bytes(ty, part)).max().unwrap_or(0);
-    let stages = if STAGES * stage <= limit { STAGES } else { 2 };
+    // More wait for less, as long as a multiprocessor holds its blocks.
+    let fits = |&stages: &usize| BLOCKS * (stages * stage + RESERVED) <= limit || stages == 3 && stages * stage <= limit;
+    let stages = [4, 3].into_iter().find(fits).unwrap_or(2);
     let [a, b, c] = std::array::from_fn(|i| *formats.get(i).unwrap_or(&formats[0]));
     (format!("{part}, {a}, {b}, {c}, {stage}, {stages}"), (stages * stage) as u32)
 }
@@ -170,7 +178,7 @@ impl Fused<'_> {
 
             let made = self.products(&[layer.gate, layer.up], span);
             let act = self.act_rows(layer, &made, span);
-            add([made.jobs, vec![Job::Kernel(act)]].concat(), vec![layer.gate, layer.up, layer.act]);
+            add([made.jobs, vec![act]].concat(), vec![layer.gate, layer.up, layer.act]);
 
             let made = self.products(&[layer.down], span);
             (jobs, product) = (made.jobs, made.at[0]);
@@ -288,7 +296,8 @@ impl Fused<'_> {
     /// A kernel that makes an operand of the products of `readers`, a block a token.
     fn rows(&self, params: impl Into<Params>, readers: &[usize], span: Span) -> Job {
         let part = Part::of(&self.formats(readers));
-        Job::Kernel(Call::new(params, (span.tokens as u32, 1, 1), ROW_THREADS).of(&[&part]))
+        let threads = self.weight(readers[0]).n.div_ceil(KEPT).next_multiple_of(32).clamp(32, 1024);
+        Job::Kernel(Call::new(params, (span.tokens as u32, 1, 1), threads as u32).of(&[&part]))
     }
 
     /// Biases or norms of heads, RoPE, both caches.
@@ -312,12 +321,12 @@ impl Fused<'_> {
             first: span.first as i32,
             eps: layer.normed[0].map_or(0.0, |i| self.eps(i)),
         };
-        Call::new(params, (span.tokens as u32, 1, 1), ROW_THREADS)
+        Call::new(params, (span.tokens as u32, 1, 1), HEAD_THREADS)
             .of(&[&self.calls.options.kv.kernel(), &config.head_dim])
     }
 
     /// Gate and up together, as operand of the last product of a layer.
-    fn act_rows(&self, layer: &Layer, made: &Made, span: Span) -> Call {
+    fn act_rows(&self, layer: &Layer, made: &Made, span: Span) -> Job {
         let params = ActRowsParams {
             gate: made.at[0],
             up: made.at[1],
@@ -327,8 +336,7 @@ impl Fused<'_> {
             tap: self.wanted(layer.act),
             n: self.weight(layer.down).n as i32,
         };
-        let part = Part::of(&self.formats(&[layer.down]));
-        Call::new(params, (span.tokens as u32, 1, 1), ROW_THREADS).of(&[&part])
+        self.rows(params, &[layer.down], span)
     }
 
     /// The fused attention of many tokens, for the three nodes that end in `layer.context`: the caches in tiles, and then
@@ -346,7 +354,7 @@ impl Fused<'_> {
             kv_heads: kv_heads as i32,
             keys: span.keys() as i32,
         };
-        let cut = Call::new(cut, (span.keys().div_ceil(keys) as u32, kv_heads as u32, 1), ROW_THREADS)
+        let cut = Call::new(cut, (span.keys().div_ceil(keys) as u32, kv_heads as u32, 1), HEAD_THREADS)
             .of(&[&self.calls.options.kv.kernel(), &config.head_dim]);
         let params = AttentionRowsParams {
             q: self.at(layer.rope[0]),
