@@ -28,10 +28,14 @@ enum Group {
     ThirtyTwo(Packed<16, 2>),
 }
 
-/// `S` times `L` vectors: element by element the values of all, and their magnitudes.
-struct Packed<const L: usize, const S: usize> {
-    values: Vec<[[f64; L]; S]>,
-    magnitudes: Vec<[[f32; L]; S]>,
+/// `S` times `L` vectors, element by element.
+struct Packed<const L: usize, const S: usize>(Vec<Elements<L, S>>);
+
+/// An element of each of `S` times `L` vectors, and its magnitude.
+#[derive(Clone)]
+struct Elements<const L: usize, const S: usize> {
+    values: [[f64; L]; S],
+    magnitudes: [[f32; L]; S],
 }
 
 /// Sums of rows with `S` times `L` vectors: of products in f64, and of their magnitudes in f32.
@@ -71,14 +75,18 @@ impl Columns {
                 }
             };
             match group {
-                Group::Eight(packed) => packed.multiply(rows, n, &mut put, |rows, x, m, sums| {
-                    by_isa!(avx2::add(rows, x, m, sums), avx2::add(rows, x, m, sums), add(rows, x, m, sums));
+                Group::Eight(packed) => packed.multiply(rows, n, &mut put, |rows, piece, x, sums| {
+                    by_isa!(
+                        avx2::add(rows, piece, x, sums),
+                        avx2::add(rows, piece, x, sums),
+                        add(rows, piece, x, sums)
+                    );
                 }),
-                Group::Sixteen(packed) => packed.multiply(rows, n, &mut put, |rows, x, m, sums| {
-                    by_isa!(avx512::add(rows, x, m, sums), add(rows, x, m, sums), add(rows, x, m, sums));
+                Group::Sixteen(packed) => packed.multiply(rows, n, &mut put, |rows, piece, x, sums| {
+                    by_isa!(avx512::add(rows, piece, x, sums), add(rows, piece, x, sums), add(rows, piece, x, sums));
                 }),
-                Group::ThirtyTwo(packed) => packed.multiply(rows, n, &mut put, |rows, x, m, sums| {
-                    by_isa!(avx512::add(rows, x, m, sums), add(rows, x, m, sums), add(rows, x, m, sums));
+                Group::ThirtyTwo(packed) => packed.multiply(rows, n, &mut put, |rows, piece, x, sums| {
+                    by_isa!(avx512::add(rows, piece, x, sums), add(rows, piece, x, sums), add(rows, piece, x, sums));
                 }),
             }
             first += group.width();
@@ -99,32 +107,31 @@ impl Group {
 impl<const L: usize, const S: usize> Packed<L, S> {
     /// The rows of `x` from `first` on.
     fn new(x: &Tensor<f64>, first: usize) -> Self {
-        let n = x.row_len();
-        let (mut values, mut magnitudes) = (vec![[[0f64; L]; S]; n], vec![[[0f32; L]; S]; n]);
+        let zero = Elements { values: [[0.0; L]; S], magnitudes: [[0.0; L]; S] };
+        let mut all = vec![zero; x.row_len()];
         for column in 0..(L * S).min(x.rows() - first) {
-            let at = |(value, magnitude): (&mut [[f64; L]; S], &mut [[f32; L]; S]), x: f64| {
-                value.as_flattened_mut()[column] = x;
-                magnitude.as_flattened_mut()[column] = x.abs() as f32;
-            };
-            values.iter_mut().zip(&mut magnitudes).zip(x.row(first + column)).for_each(|(to, x)| at(to, *x));
+            for (elements, &x) in all.iter_mut().zip(x.row(first + column)) {
+                elements.values.as_flattened_mut()[column] = x;
+                elements.magnitudes.as_flattened_mut()[column] = x.abs() as f32;
+            }
         }
-        Self { values, magnitudes }
+        Self(all)
     }
 
     /// As [`Columns::multiply`], piece by piece with `add`.
     fn multiply(
         &self, rows: &[f32], n: usize, put: &mut impl FnMut(usize, usize, f64, f32),
-        add: impl Fn([&[f32]; ROWS], &[[[f64; L]; S]], &[[[f32; L]; S]], &mut Sums<L, S>),
+        add: impl Fn([&[f32]; ROWS], &mut Piece, &[Elements<L, S>], &mut Sums<L, S>),
     ) {
         let zero = Sums { products: [[[0.0; L]; S]; ROWS], magnitudes: [[[0.0; L]; S]; ROWS] };
         let mut sums = vec![zero; (rows.len() / n).div_ceil(ROWS)];
+        let mut scratch = Piece { wide: [[0.0; DEPTH]; ROWS], magnitudes: [[0.0; DEPTH]; ROWS] };
         for from in (0..n).step_by(DEPTH) {
             let piece = from..n.min(from + DEPTH);
-            let (values, magnitudes) = (&self.values[piece.clone()], &self.magnitudes[piece.clone()]);
             for (rows, sums) in rows.chunks(ROWS * n).zip(&mut sums) {
                 // Of rows that are not there the sums are not looked at.
                 let row = |r: usize| &rows[(r * n).min(rows.len() - n)..][piece.clone()];
-                add(std::array::from_fn(row), values, magnitudes, sums);
+                add(std::array::from_fn(row), &mut scratch, &self.0[piece.clone()], sums);
             }
         }
         for row in 0..rows.len() / n {
@@ -135,39 +142,47 @@ impl<const L: usize, const S: usize> Packed<L, S> {
     }
 }
 
-/// Rows in both types, the second of their magnitudes.
-#[inline(always)]
-fn widened(rows: [&[f32]; ROWS]) -> ([[f64; DEPTH]; ROWS], [[f32; DEPTH]; ROWS]) {
-    let (mut wide, mut magnitudes) = ([[0f64; DEPTH]; ROWS], [[0f32; DEPTH]; ROWS]);
-    for ((row, wide), magnitudes) in rows.iter().zip(&mut wide).zip(&mut magnitudes) {
-        for ((w, wide), magnitude) in row.iter().zip(wide).zip(magnitudes) {
-            (*wide, *magnitude) = (f64::from(*w), w.abs());
-        }
-    }
-    (wide, magnitudes)
+/// A piece of rows in f64, and its magnitudes.
+struct Piece {
+    wide: [[f64; DEPTH]; ROWS],
+    magnitudes: [[f32; DEPTH]; ROWS],
 }
 
-/// Adds the products of at most [`DEPTH`] elements.
+impl Piece {
+    #[inline(always)]
+    fn fill(&mut self, rows: [&[f32]; ROWS]) {
+        for ((row, wide), magnitudes) in rows.iter().zip(&mut self.wide).zip(&mut self.magnitudes) {
+            for ((w, wide), magnitude) in row.iter().zip(wide).zip(magnitudes) {
+                (*wide, *magnitude) = (f64::from(*w), w.abs());
+            }
+        }
+    }
+}
+
+/// Adds the products of at most [`DEPTH`] elements; `piece` is room for them.
 fn add<const L: usize, const S: usize>(
-    rows: [&[f32]; ROWS], values: &[[[f64; L]; S]], magnitudes: &[[[f32; L]; S]], sums: &mut Sums<L, S>,
+    rows: [&[f32]; ROWS], piece: &mut Piece, x: &[Elements<L, S>], sums: &mut Sums<L, S>,
 ) {
-    let (wide, reach) = widened(rows);
-    for (k, (x, m)) in values.iter().zip(magnitudes).enumerate() {
+    piece.fill(rows);
+    for (k, Elements { values, magnitudes }) in x.iter().enumerate() {
         for r in 0..ROWS {
-            let (products, magnitudes) = (&mut sums.products[r], &mut sums.magnitudes[r]);
-            products.as_flattened_mut().iter_mut().zip(x.as_flattened()).for_each(|(sum, x)| *sum += wide[r][k] * x);
-            magnitudes.as_flattened_mut().iter_mut().zip(m.as_flattened()).for_each(|(sum, m)| *sum += reach[r][k] * m);
+            let (of_values, of_magnitudes) = (&mut sums.products[r], &mut sums.magnitudes[r]);
+            let (w, of_w) = (piece.wide[r][k], piece.magnitudes[r][k]);
+            of_values.as_flattened_mut().iter_mut().zip(values.as_flattened()).for_each(|(sum, x)| *sum += w * x);
+            let both = of_magnitudes.as_flattened_mut().iter_mut().zip(magnitudes.as_flattened());
+            both.for_each(|(sum, x)| *sum += of_w * x);
         }
     }
 }
 
 /// The same with every sum in a register. Written in intrinsics because the optimiser does not keep them there by itself.
 macro_rules! vectorised {
-    ($name:ident, $feature:literal, f64: $wide:literal, $load_pd:ident, $store_pd:ident, $set_pd:ident, $fma_pd:ident,
-     f32: $narrow:literal, $load_ps:ident, $store_ps:ident, $set_ps:ident, $fma_ps:ident) => {
+    ($name:ident, $feature:literal, f64: $wide:literal, $load_pd:ident, $store_pd:ident, $set_pd:ident,
+     $add_pd:ident, $fma_pd:ident,
+     f32: $narrow:literal, $load_ps:ident, $store_ps:ident, $set_ps:ident, $add_ps:ident, $fma_ps:ident) => {
         #[cfg(target_arch = "x86_64")]
         mod $name {
-            use super::{DEPTH, ROWS, Sums, widened};
+            use super::{DEPTH, Elements, Piece, ROWS, Sums};
             use std::arch::x86_64::*;
 
             /// Two vectors of f64, and one of f32.
@@ -175,44 +190,38 @@ macro_rules! vectorised {
 
             #[target_feature(enable = $feature)]
             pub fn add<const S: usize>(
-                rows: [&[f32]; ROWS], values: &[[Lanes<f64>; S]], magnitudes: &[[Lanes<f32>; S]],
-                sums: &mut Sums<$narrow, S>,
+                rows: [&[f32]; ROWS], piece: &mut Piece, x: &[Elements<$narrow, S>], sums: &mut Sums<$narrow, S>,
             ) {
-                let (wide, reach) = widened(rows);
+                piece.fill(rows);
                 // SAFETY: an array of lanes is two vectors of f64.
                 let load = |from: &Lanes<f64>| unsafe { [$load_pd(from.as_ptr()), $load_pd(from[$wide..].as_ptr())] };
                 // SAFETY: one of f32.
                 let load_narrow = |from: &Lanes<f32>| unsafe { $load_ps(from.as_ptr()) };
-                let mut of_products = [[[$set_pd(0.0); 2]; S]; ROWS];
+                let mut of_values = [[[$set_pd(0.0); 2]; S]; ROWS];
                 let mut of_magnitudes = [[$set_ps(0.0); S]; ROWS];
-                for r in 0..ROWS {
-                    for s in 0..S {
-                        of_products[r][s] = load(&sums.products[r][s]);
-                        of_magnitudes[r][s] = load_narrow(&sums.magnitudes[r][s]);
-                    }
-                }
-                for (k, (values, magnitudes)) in values.iter().zip(magnitudes).enumerate().take(DEPTH) {
+                for (k, Elements { values, magnitudes }) in x.iter().enumerate().take(DEPTH) {
                     let (mut x, mut m) = ([[$set_pd(0.0); 2]; S], [$set_ps(0.0); S]);
                     for s in 0..S {
                         (x[s], m[s]) = (load(&values[s]), load_narrow(&magnitudes[s]));
                     }
                     for r in 0..ROWS {
-                        let (w, of_w) = ($set_pd(wide[r][k]), $set_ps(reach[r][k]));
+                        let (w, of_w) = ($set_pd(piece.wide[r][k]), $set_ps(piece.magnitudes[r][k]));
                         for s in 0..S {
-                            of_products[r][s][0] = $fma_pd(w, x[s][0], of_products[r][s][0]);
-                            of_products[r][s][1] = $fma_pd(w, x[s][1], of_products[r][s][1]);
+                            of_values[r][s][0] = $fma_pd(w, x[s][0], of_values[r][s][0]);
+                            of_values[r][s][1] = $fma_pd(w, x[s][1], of_values[r][s][1]);
                             of_magnitudes[r][s] = $fma_ps(of_w, m[s], of_magnitudes[r][s]);
                         }
                     }
                 }
                 for r in 0..ROWS {
                     for s in 0..S {
-                        let to = &mut sums.products[r][s];
+                        let (to, narrow) = (&mut sums.products[r][s], &mut sums.magnitudes[r][s]);
+                        let before = load(to);
                         // SAFETY: an array of lanes is two vectors of f64, and one of f32.
                         unsafe {
-                            $store_pd(to.as_mut_ptr(), of_products[r][s][0]);
-                            $store_pd(to[$wide..].as_mut_ptr(), of_products[r][s][1]);
-                            $store_ps(sums.magnitudes[r][s].as_mut_ptr(), of_magnitudes[r][s]);
+                            $store_pd(to.as_mut_ptr(), $add_pd(before[0], of_values[r][s][0]));
+                            $store_pd(to[$wide..].as_mut_ptr(), $add_pd(before[1], of_values[r][s][1]));
+                            $store_ps(narrow.as_mut_ptr(), $add_ps(load_narrow(narrow), of_magnitudes[r][s]));
                         }
                     }
                 }
@@ -222,8 +231,46 @@ macro_rules! vectorised {
 }
 
 vectorised! { avx512, "avx512f,avx2,fma",
-f64: 8, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_set1_pd, _mm512_fmadd_pd,
-f32: 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps }
+f64: 8, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_set1_pd, _mm512_add_pd, _mm512_fmadd_pd,
+f32: 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_add_ps, _mm512_fmadd_ps }
 vectorised! { avx2, "avx2,fma",
-f64: 4, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_set1_pd, _mm256_fmadd_pd,
-f32: 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps }
+f64: 4, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_set1_pd, _mm256_add_pd, _mm256_fmadd_pd,
+f32: 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_add_ps, _mm256_fmadd_ps }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The sums of `rows` with `x`, of length `n`, by the loop for every processor and by the one for this.
+    fn both<const L: usize, const S: usize>(
+        (rows, n): (&[f32], usize), x: &Tensor<f64>,
+        own: impl Fn([&[f32]; ROWS], &mut Piece, &[Elements<L, S>], &mut Sums<L, S>),
+    ) -> [Vec<(f64, f32)>; 2] {
+        let packed = Packed::<L, S>::new(x, 0);
+        let (mut plain, mut fast) = (Vec::new(), Vec::new());
+        packed.multiply(rows, n, &mut |_, _, y, m| plain.push((y, m)), add);
+        packed.multiply(rows, n, &mut |_, _, y, m| fast.push((y, m)), own);
+        [plain, fast]
+    }
+
+    proptest! {
+        /// Whatever a processor has, the sums are the same but for rounding.
+        #[test]
+        fn every_instruction_set_gives_the_same(n in 1usize..200, m in 1usize..9, tokens in 1usize..40, seed in 1u32..1000) {
+            let value = |i: usize| ((i as u32).wrapping_mul(2_654_435_761).wrapping_add(seed) >> 8) as f32 / 8e6 - 1.0;
+            let rows: Vec<f32> = (0..n * m).map(value).collect();
+            let x = Tensor { shape: vec![tokens, n], data: (0..n * tokens).map(|i| f64::from(value(i + 77))).collect() };
+            let of = (rows.as_slice(), n);
+            let eight = both::<8, 1>(of, &x, |r, p, x, s| by_isa!(avx2::add(r, p, x, s), avx2::add(r, p, x, s), add(r, p, x, s)));
+            let more = both::<16, 1>(of, &x, |r, p, x, s| by_isa!(avx512::add(r, p, x, s), add(r, p, x, s), add(r, p, x, s)));
+            let most = both::<16, 2>(of, &x, |r, p, x, s| by_isa!(avx512::add(r, p, x, s), add(r, p, x, s), add(r, p, x, s)));
+            for [plain, fast] in [eight, more, most] {
+                prop_assert_eq!(plain.len(), fast.len());
+                for ((a, m), (b, o)) in plain.into_iter().zip(fast) {
+                    prop_assert!((a - b).abs() <= 1e-12 && (m - o).abs() <= 1e-4 * m, "{} {}, {} {}", a, b, m, o);
+                }
+            }
+        }
+    }
+}
