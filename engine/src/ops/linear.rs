@@ -14,9 +14,7 @@ const ROWS_PER_TASK: usize = 32;
 /// Applies the layer to every row of `x`.
 pub fn forward<F: Real>(x: &Tensor<F>, c: &Context<'_>) -> Tensor<F> {
     let by_output = products(&columns(x), c, |rows, columns, out| {
-        let mut wide = vec![F::zero(); rows.len()];
-        F::widen(rows, &mut wide);
-        dots(&wide, columns, |r, t, v| out[r * columns.len() + t] = v);
+        dots(&F::wide(rows), columns, |r, t, v| out[r * columns.len() + t] = v);
     });
     transpose(by_output, x.rows())
 }
@@ -35,15 +33,16 @@ pub fn forward_with_bound(x: &Tensor<f64>, c: &Context<'_>) -> (Tensor<f64>, Vec
         tasks.iter_mut().zip(parts).for_each(|(task, part)| task.push(part));
     }
     let (columns, by_row) = (Columns::new(x), x.map(|v| v.abs() as f32));
-    tasks.into_par_iter().enumerate().for_each(|(task, mut out)| {
-        let mut rows = vec![0f32; n * out.first().map_or(0, |(y, _)| y.len())];
-        c.rows(0, task * ROWS_PER_TASK, &mut rows);
+    let room = || vec![0f32; n * ROWS_PER_TASK];
+    tasks.into_par_iter().enumerate().for_each_init(room, |rows, (task, mut out)| {
+        let rows = &mut rows[..n * out.first().map_or(0, |(y, _)| y.len())];
+        c.rows(0, task * ROWS_PER_TASK, rows);
         let mut put = |row: usize, token: usize, value: f64, reach: f32| {
             let (y, bound) = &mut out[token];
             (y[row], bound[row]) = (value, factor * reach);
         };
         match &columns {
-            Some(columns) => columns.multiply(&rows, n, put),
+            Some(columns) => columns.multiply(rows, n, put),
             None => {
                 let (mut wide, mut reach) = (vec![0f64; n], vec![0f32; n]);
                 for (r, row) in rows.chunks_exact(n).enumerate() {

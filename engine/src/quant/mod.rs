@@ -56,8 +56,11 @@ macro_rules! formats {
                     const TY: GgmlType = $module::FORMAT.ty;
                     let (from, _) = bytes.as_chunks::<{ TY.type_size() }>();
                     let (to, _) = out.as_chunks_mut::<{ TY.block_size() }>();
-                    // A call of its own, and not handed on, so that it is compiled as the caller is.
-                    return from.iter().zip(to).for_each(|(b, w)| $module::dequantize_block(b, w));
+                    // Called here and not handed on, so that it is compiled as the caller is.
+                    for (b, w) in from.iter().zip(to) {
+                        $module::dequantize_block(b, w);
+                    }
+                    return;
                 }
             )*
         }
