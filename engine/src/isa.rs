@@ -30,9 +30,10 @@ pub(crate) fn isa() -> Isa {
     })
 }
 
-/// What this processor can run best of three.
+/// What this processor can run best of three, of which the last may stand for another.
 macro_rules! by_isa {
     ($avx512:expr, $avx2:expr, $baseline:expr) => {
+        #[allow(unused_unsafe, reason = "the loop for every processor may stand for another")]
         match $crate::isa::isa() {
             // SAFETY: `isa` saw the features on this processor.
             #[cfg(target_arch = "x86_64")]

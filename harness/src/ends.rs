@@ -7,7 +7,6 @@ use crate::mutations::{CatalogueEntry, Mutation, catalogue};
 use crate::number::counted;
 use crate::tokens::{NamedToken, named};
 use anyhow::{Result, bail};
-use qdiff_engine::tokenizer::Tokenizer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -111,12 +110,12 @@ impl Ends {
     /// A fault of a vocabulary that the engine cannot read, or one that changes nothing.
     pub fn of_engine(opened: &LoadedModel, fault: Option<&Mutation>) -> Result<Self> {
         let right = right(opened);
-        let tokenizer = match (Tokenizer::new(opened.model.gguf()), fault) {
+        let tokenizer = match (&opened.tokenizer, fault) {
             (Ok(tokenizer), _) => tokenizer,
             (Err(e), None) => return Ok(Self { tokens: right, unlisted: Some(e.to_string()) }),
             (Err(e), Some(m)) => bail!("`{}` changes which tokens end a text, and these cannot be told: {e}", m.name),
         };
-        let Some((fault, ends)) = fault.and_then(|m| Some((m, m.ends?(&tokenizer)))) else {
+        let Some((fault, ends)) = fault.and_then(|m| Some((m, m.ends?(tokenizer)))) else {
             // Where the file does not say which it is, llama.cpp's choice is as good as any.
             let settled = tokenizer.ends().difference(tokenizer.unsettled_ends());
             let unsettled = tokenizer.unsettled_ends().intersection(&right);
@@ -138,8 +137,8 @@ impl Ends {
             (stopped != right.contains(id)).then(|| WrongEnd { index, token: name(id), stopped })
         });
         let differs = self.tokens != right;
-        let tokenizer = Tokenizer::new(opened.model.gguf()).ok().filter(|_| differs);
-        let makes = |m: &&Mutation| tokenizer.as_ref().zip(m.ends).is_some_and(|(t, ends)| ends(t) == self.tokens);
+        let tokenizer = opened.tokenizer.as_ref().ok().filter(|_| differs);
+        let makes = |m: &&Mutation| tokenizer.zip(m.ends).is_some_and(|(t, ends)| ends(t) == self.tokens);
         EndCheck {
             ends: right.len(),
             missed: right.difference(&self.tokens).map(name).collect(),

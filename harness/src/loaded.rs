@@ -1,11 +1,13 @@
 //! A model open on both sides: the engine's reader and llama.cpp's.
 
+use crate::llama::gguf::{GgmlWeights, Index};
 use crate::number::counted;
 use crate::oracle::Oracle;
 use crate::{hash, llama};
 use anyhow::{Context as _, Result, bail};
 use qdiff_engine::gguf::NotFinite;
 use qdiff_engine::model::{LoadError, Model};
+use qdiff_engine::tokenizer::{Tokenizer, VocabError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +20,10 @@ pub struct LoadedModel {
     pub model: Model,
     /// llama.cpp's side.
     pub llama: Arc<llama::Model>,
+    /// The engine's tokenizer, or why there is none.
+    pub tokenizer: Result<Tokenizer, VocabError>,
+    /// The oracle's index of the file.
+    index: Arc<Index>,
 }
 
 impl LoadedModel {
@@ -28,11 +34,13 @@ impl LoadedModel {
     pub fn new(path: &Path) -> Result<Self> {
         let model = load(path)?;
         // While llama.cpp reads the file, at no cost in time.
-        let (llama, damaged) = std::thread::scope(|scope| {
-            let damaged = scope.spawn(|| model.gguf().not_finite());
-            (llama::Model::load(path, llama::Load::Cpu), damaged.join().expect("looking at weights does not panic"))
+        let (llama, (damaged, index, tokenizer)) = std::thread::scope(|scope| {
+            let gguf = model.gguf();
+            let read = scope.spawn(|| (gguf.not_finite(), Index::read(gguf), Tokenizer::new(gguf)));
+            (llama::Model::load(path, llama::Load::Cpu), read.join().expect("reading a file does not panic"))
         });
-        let opened = Self { path: path.to_path_buf(), llama: Arc::new(llama?), model };
+        let (llama, index) = (Arc::new(llama?), Arc::new(index?));
+        let opened = Self { path: path.to_path_buf(), llama, tokenizer, index, model };
         opened.is_unchanged()?;
         refuse_damaged(&damaged).with_context(|| path.display().to_string())?;
         Ok(opened)
@@ -53,7 +61,8 @@ impl LoadedModel {
     /// # Errors
     /// As [`Oracle::new`].
     pub fn oracle(&self) -> Result<Oracle<'_>> {
-        let oracle = Oracle::new(self.model.gguf(), &self.llama)?;
+        let weights = GgmlWeights::new(self.model.gguf(), self.index.clone());
+        let oracle = Oracle::new(weights, &self.llama)?;
         self.is_unchanged()?;
         Ok(oracle)
     }

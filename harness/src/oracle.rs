@@ -4,7 +4,6 @@ use crate::llama::Model;
 use crate::llama::gguf::GgmlWeights;
 use crate::products::Products;
 use anyhow::{Context as _, Result, bail};
-use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::{self, Graph, Metadata, Weight, same_extent};
 
 /// The graph as llama.cpp's metadata describe it, with ggml's weights.
@@ -38,12 +37,11 @@ impl Metadata for Described<'_> {
 }
 
 impl<'a> Oracle<'a> {
-    /// Reads the files that `gguf` has mapped; `model` is llama.cpp's of them.
+    /// On the weights of these files; `model` is llama.cpp's of them.
     ///
     /// # Errors
-    /// If ggml refuses one, or their metadata describe no known graph.
-    pub fn new(gguf: &'a Gguf, model: &Model) -> Result<Self> {
-        let weights = GgmlWeights::open(gguf)?;
+    /// If their metadata describe no known graph.
+    pub fn new(weights: GgmlWeights<'a>, model: &Model) -> Result<Self> {
         let described = Described { model, weights: &weights };
         let graph = model::build(&described).context("llama.cpp's view of the metadata")?;
         for Weight { name, extent } in graph.weights() {

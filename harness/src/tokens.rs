@@ -115,15 +115,15 @@ pub fn check(opened: &LoadedModel, prompt: &Ready, fault: Option<&Mutation>) -> 
             None => Ok(None),
         };
     }
-    let tokenizer = match Tokenizer::new(opened.model.gguf()) {
+    let tokenizer = match &opened.tokenizer {
         Ok(tokenizer) => tokenizer,
         Err(e) => return Ok(Some(unchecked(e.to_string()))),
     };
     let ours = match fault {
         None => tokenizer.encode(&prompt.text, true),
-        Some(m) => m.tokens(&tokenizer, prompt).with_context(|| {
+        Some(m) => m.tokens(tokenizer, prompt).with_context(|| {
             let hint = match &m.splitting {
-                Some(s) if s.shows(&tokenizer, s.shown_by) => {
+                Some(s) if s.shows(tokenizer, s.shown_by) => {
                     format!("it is untested there; {:?} shows it", s.shown_by)
                 }
                 Some(s) => format!("it is untested there, as by {:?}: this vocabulary does not show it", s.shown_by),
@@ -133,15 +133,15 @@ pub fn check(opened: &LoadedModel, prompt: &Ready, fault: Option<&Mutation>) -> 
         })?,
     };
     Ok(Some(match opened.llama.tokenize(prompt.text.as_bytes(), true) {
-        Ok(theirs) => compare(&tokenizer, prompt, &ours, &theirs, pieces(opened)),
+        Ok(theirs) => compare(tokenizer, prompt, &ours, &theirs, pieces(opened)),
         Err(e) => unchecked(format!("{e:#}")),
     }))
 }
 
 /// Recorded tokens against those of the prompt that they are said to be of.
 pub fn recorded(opened: &LoadedModel, prompt: &Ready, tokens: &[u32]) -> TokensCheck {
-    match Tokenizer::new(opened.model.gguf()) {
-        Ok(tokenizer) => compare(&tokenizer, prompt, tokens, &prompt.tokens, pieces(opened)),
+    match &opened.tokenizer {
+        Ok(tokenizer) => compare(tokenizer, prompt, tokens, &prompt.tokens, pieces(opened)),
         Err(e) => unchecked(e.to_string()),
     }
 }

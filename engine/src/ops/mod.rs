@@ -9,6 +9,7 @@ pub mod attn_context;
 pub mod attn_scores;
 pub mod attn_weights;
 pub mod bias;
+mod bounded;
 pub mod embed;
 pub mod kv_cache;
 pub mod linear;

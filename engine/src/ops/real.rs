@@ -5,6 +5,7 @@
 
 use crate::isa::by_isa;
 use num_traits::Float;
+use std::borrow::Cow;
 
 /// f32 or f64.
 pub trait Real: Float + Default + Send + Sync + std::fmt::Debug + std::iter::Sum + 'static {
@@ -16,6 +17,8 @@ pub trait Real: Float + Default + Send + Sync + std::fmt::Debug + std::iter::Sum
     fn dot(w: &[Self], x: &[Self]) -> Self;
     /// `y += a·x`.
     fn axpy(a: Self, x: &[Self], y: &mut [Self]);
+    /// f32 values, widened where needed.
+    fn wide(from: &[f32]) -> Cow<'_, [Self]>;
     /// Copies f32 values, widening where needed.
     fn widen(from: &[f32], to: &mut [Self]);
 }
@@ -144,7 +147,7 @@ vectorised! { f64_avx2, f64, "avx2,fma", dot: 8, rows: 2, lanes: 4,
 _mm256_setzero_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd }
 
 macro_rules! real {
-    ($t:ty, $avx512:ident, $avx2:ident, $lanes:literal) => {
+    ($t:ty, $avx512:ident, $avx2:ident, $lanes:literal, $wide:expr) => {
         impl Real for $t {
             fn of(x: f64) -> Self {
                 x as $t
@@ -158,6 +161,9 @@ macro_rules! real {
             fn axpy(a: Self, x: &[Self], y: &mut [Self]) {
                 by_isa!($avx512::axpy(a, x, y), $avx2::axpy(a, x, y), axpy_body::<$t, false>(a, x, y))
             }
+            fn wide(from: &[f32]) -> Cow<'_, [Self]> {
+                $wide(from)
+            }
             fn widen(from: &[f32], to: &mut [Self]) {
                 for (to, &from) in to.iter_mut().zip(from) {
                     *to = <$t>::from(from);
@@ -167,8 +173,8 @@ macro_rules! real {
     };
 }
 
-real!(f32, f32_avx512, f32_avx2, 16);
-real!(f64, f64_avx512, f64_avx2, 8);
+real!(f32, f32_avx512, f32_avx2, 16, Cow::Borrowed);
+real!(f64, f64_avx512, f64_avx2, 8, |from: &[f32]| from.iter().map(|&v| f64::from(v)).collect());
 
 /// Terms that one level of [`sum`] adds up in lanes.
 const SUM_BLOCK: usize = 256;

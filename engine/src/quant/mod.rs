@@ -54,7 +54,13 @@ macro_rules! formats {
             $(
                 if ty == $module::FORMAT.ty {
                     const TY: GgmlType = $module::FORMAT.ty;
-                    return blocks::<{ TY.type_size() }, { TY.block_size() }>(bytes, out, $module::dequantize_block);
+                    let (from, _) = bytes.as_chunks::<{ TY.type_size() }>();
+                    let (to, _) = out.as_chunks_mut::<{ TY.block_size() }>();
+                    // Called here and not handed on, so that it is compiled as the caller is.
+                    for (b, w) in from.iter().zip(to) {
+                        $module::dequantize_block(b, w);
+                    }
+                    return;
                 }
             )*
         }
@@ -95,14 +101,4 @@ pub fn dequantize(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
 #[target_feature(enable = "avx2,f16c")]
 fn unpack_avx2(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
     unpack(ty, bytes, out);
-}
-
-/// Applies `block` to each block of `B` bytes and `W` weights.
-#[inline(always)]
-fn blocks<const B: usize, const W: usize>(bytes: &[u8], out: &mut [f32], block: impl Fn(&[u8; B], &mut [f32; W])) {
-    let (from, _) = bytes.as_chunks::<B>();
-    let (to, _) = out.as_chunks_mut::<W>();
-    for (b, w) in from.iter().zip(to) {
-        block(b, w);
-    }
 }

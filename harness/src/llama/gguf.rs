@@ -9,6 +9,7 @@ use qdiff_engine::quant::{GgmlType, Stored};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::path::Path;
+use std::sync::Arc;
 
 struct Entry {
     dims: Vec<u64>,
@@ -23,31 +24,35 @@ struct Entry {
 pub struct GgmlWeights<'a> {
     /// Each file, and what is mapped of it.
     parts: Vec<(&'a Path, &'a [u8])>,
+    index: Arc<Index>,
+}
+
+/// What ggml reads of a model's files besides the weights.
+#[derive(Default)]
+pub struct Index {
     entries: HashMap<String, Entry>,
     reals: HashMap<String, f32>,
 }
 
-impl<'a> GgmlWeights<'a> {
-    /// Reads the index of every file of `model`.
+impl Index {
+    /// Of every file of `model`.
     ///
     /// # Errors
-    /// If the model was read from memory, or ggml refuses a file.
-    pub fn open(model: &'a Gguf) -> Result<Self> {
+    /// As [`GgmlWeights::open`].
+    pub fn read(model: &Gguf) -> Result<Self> {
         super::start();
-        let mut weights = Self { parts: Vec::new(), entries: HashMap::new(), reals: HashMap::new() };
-        for part in model.parts() {
+        let mut index = Self::default();
+        for (number, part) in model.parts().iter().enumerate() {
             let path = part.path.as_deref().context("ggml reads files alone")?;
             let _doing = supervisor::doing(|| format!("ggml was reading {}", path.display()));
-            weights.read(path)?;
-            weights.parts.push((path, part.bytes()));
+            index.add(number, path)?;
         }
-        Ok(weights)
+        Ok(index)
     }
 
-    /// Reads the index of the next file: its tensors, and of the first the metadata.
-    fn read(&mut self, path: &Path) -> Result<()> {
-        let Self { parts, entries, reals } = self;
-        let part = parts.len();
+    /// The tensors of a file, and of the first the metadata.
+    fn add(&mut self, part: usize, path: &Path) -> Result<()> {
+        let Self { entries, reals } = self;
         // SAFETY: plain C calls; the context is freed below and nothing of it is kept.
         unsafe {
             let ctx = index(path)?;
@@ -86,10 +91,26 @@ impl<'a> GgmlWeights<'a> {
         }
         Ok(())
     }
+}
+
+impl<'a> GgmlWeights<'a> {
+    /// Reads the index of every file of `model`.
+    ///
+    /// # Errors
+    /// If the model was read from memory, or ggml refuses a file.
+    pub fn open(model: &'a Gguf) -> Result<Self> {
+        Ok(Self::new(model, Arc::new(Index::read(model)?)))
+    }
+
+    /// The weights of `model`, whose index was read.
+    pub fn new(model: &'a Gguf, index: Arc<Index>) -> Self {
+        let parts = model.parts().iter().filter_map(|part| Some((part.path.as_deref()?, part.bytes()))).collect();
+        Self { parts, index }
+    }
 
     /// Extent in ggml order, trailing ones dropped.
     pub fn dims(&self, tensor: &str) -> Option<&[u64]> {
-        self.entries.get(tensor).map(|e| e.dims.as_slice())
+        self.index.entries.get(tensor).map(|e| e.dims.as_slice())
     }
 
     /// First byte of a tensor in its file.
@@ -102,18 +123,18 @@ impl<'a> GgmlWeights<'a> {
 
     /// All tensors, in the order of files and within each.
     pub fn names(&self) -> Vec<&str> {
-        let mut all: Vec<_> = self.entries.iter().collect();
+        let mut all: Vec<_> = self.index.entries.iter().collect();
         all.sort_by_key(|(name, e)| (e.part, e.start, name.as_str()));
         all.into_iter().map(|(name, _)| name.as_str()).collect()
     }
 
     /// A real metadata value to its last digit; llama.cpp itself prints six decimals, too few for an epsilon.
     pub fn real(&self, key: &str) -> Option<f32> {
-        self.reals.get(key).copied()
+        self.index.reals.get(key).copied()
     }
 
     fn entry(&self, tensor: &str) -> &Entry {
-        self.entries.get(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"))
+        self.index.entries.get(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"))
     }
 }
 
@@ -177,7 +198,7 @@ pub enum CopyType {
 pub fn write_copy(weights: &GgmlWeights<'_>, ty: CopyType, target: &Path) -> Result<()> {
     let half = |rows: usize| ty == CopyType::F16 && rows > 1;
     use std::io::Write as _;
-    let mut order: Vec<&String> = weights.entries.keys().collect();
+    let mut order: Vec<&String> = weights.index.entries.keys().collect();
     order.sort();
     // SAFETY: contexts made here are freed here; tensors live in `tensors`,
     // which outlives the writing of the header; the buffer has the size asked for.
@@ -198,7 +219,7 @@ pub fn write_copy(weights: &GgmlWeights<'_>, ty: CopyType, target: &Path) -> Res
             no_alloc: true,
         });
         for tensor in &order {
-            let mut ne: Vec<i64> = weights.entries[*tensor].dims.iter().map(|&d| d as i64).collect();
+            let mut ne: Vec<i64> = weights.index.entries[*tensor].dims.iter().map(|&d| d as i64).collect();
             let t = sys::ggml_new_tensor(
                 tensors,
                 if half(weights.extent(tensor).1) { sys::GGML_TYPE_F16 } else { sys::GGML_TYPE_F32 },

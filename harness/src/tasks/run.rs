@@ -23,6 +23,7 @@ use crate::weights::{self, WeightCheck};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -108,7 +109,8 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
         bail!("--taps is about qdiff's own runners; what a command dumps is told to it");
     }
     let settings = chosen.settings()?;
-    let opened = request.sides.tokens.prompt.model.open()?;
+    // The process ends after its verdicts, and the system takes a model back faster than llama.cpp frees it.
+    let opened = ManuallyDrop::new(request.sides.tokens.prompt.model.open()?);
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
     pair.policy = request.tolerance.policy(&pair.oracle.graph, !request.sides.faults.inject.is_empty())?;

@@ -1,7 +1,7 @@
 //! One row of what a stage gave, held against what it should be.
 
 use super::spread::Bins;
-use super::tolerance::{ELEMENT_FACTOR, of_row};
+use super::tolerance::{ELEMENT_FACTOR, of_sums};
 use qdiff_engine::isa::{Vectorised, vectorised};
 
 pub(super) fn norm(values: impl Iterator<Item = f64>) -> f64 {
@@ -37,15 +37,15 @@ impl Row {
 
     /// The same; counts the shares of its elements.
     pub(super) fn new(got: &[f32], want: &[f64], bound: &[f32], rule: Option<f64>, bins: &mut Bins) -> Self {
-        let [d2, y2, largest] = vectorised(Norms { got, want });
+        let [d2, y2, largest, squares, fourths] = vectorised(Norms { got, want, bound });
         let by_rule = rule.map(|rule| rule * largest);
         let row_allowed = match rule {
             Some(rule) => rule * y2.sqrt(),
-            None => of_row(bound),
+            None => of_sums(squares, fourths),
         };
         let (worst_share, worst, furthest) = vectorised(Worst { got, want, bound, by_rule, bins });
         let rule_needed = share(d2.sqrt(), y2.sqrt()).max(share(furthest, largest));
-        let scale = size(want);
+        let scale = if y2 > 0.0 { y2.sqrt() } else { 1.0 };
         Self {
             used: share(d2.sqrt(), row_allowed).max(worst_share),
             residual: d2.sqrt() / scale,
@@ -60,35 +60,41 @@ impl Row {
 /// Elements that are looked at side by side.
 const LANES: usize = 8;
 
-/// Of a row the sums of squares of the differences and of what they should be, and the largest of these.
+/// Of a row the sums of squares of the differences and of what they should be, the largest of these, and the sums of the
+/// squares and of the fourth powers of the bounds.
 struct Norms<'a> {
     got: &'a [f32],
     want: &'a [f64],
+    bound: &'a [f32],
 }
 
 impl Vectorised for Norms<'_> {
-    type Output = [f64; 3];
+    type Output = [f64; 5];
 
     #[inline(always)]
-    fn run(self) -> [f64; 3] {
-        let mut lanes = [[0f64; LANES]; 3];
-        let add = |lanes: &mut [[f64; LANES]; 3], i: usize, got: f32, want: f64| {
-            let difference = f64::from(got) - want;
+    fn run(self) -> [f64; 5] {
+        let mut lanes = [[0f64; LANES]; 5];
+        let add = |lanes: &mut [[f64; LANES]; 5], i: usize, got: f32, want: f64, bound: f32| {
+            let (difference, square) = (f64::from(got) - want, f64::from(bound) * f64::from(bound));
             lanes[0][i] += difference * difference;
             lanes[1][i] += want * want;
             lanes[2][i] = if want.abs() > lanes[2][i] { want.abs() } else { lanes[2][i] };
+            lanes[3][i] += square;
+            lanes[4][i] += square * square;
         };
         let ((got, rest), (want, of_rest)) = (self.got.as_chunks::<LANES>(), self.want.as_chunks::<LANES>());
-        for (got, want) in got.iter().zip(want) {
+        let (bound, bounds_of_rest) = self.bound.as_chunks::<LANES>();
+        for ((got, want), bound) in got.iter().zip(want).zip(bound) {
             for i in 0..LANES {
-                add(&mut lanes, i, got[i], want[i]);
+                add(&mut lanes, i, got[i], want[i], bound[i]);
             }
         }
-        for (i, (got, want)) in rest.iter().zip(of_rest).enumerate() {
-            add(&mut lanes, i, *got, *want);
+        for (i, ((got, want), bound)) in rest.iter().zip(of_rest).zip(bounds_of_rest).enumerate() {
+            add(&mut lanes, i, *got, *want, *bound);
         }
-        let [d2, y2, largest] = lanes;
-        [d2.iter().sum(), y2.iter().sum(), largest.into_iter().fold(0.0, f64::max)]
+        let [d2, y2, largest, squares, fourths] = lanes;
+        let sum = |lanes: [f64; LANES]| lanes.iter().sum();
+        [sum(d2), sum(y2), largest.into_iter().fold(0.0, f64::max), sum(squares), sum(fourths)]
     }
 }
 
@@ -109,21 +115,21 @@ impl Vectorised for Worst<'_> {
     #[inline(always)]
     fn run(self) -> (f64, usize, f64) {
         let (mut worst, mut furthest) = ((-1.0, 0), 0f64);
-        let parts = self.got.chunks(LANES).zip(self.want.chunks(LANES)).zip(self.bound.chunks(LANES));
-        for (first, ((got, want), bound)) in (0..).step_by(LANES).zip(parts) {
+        let ((got, rest), (want, of_rest)) = (self.got.as_chunks::<LANES>(), self.want.as_chunks::<LANES>());
+        let (bound, bounds_of_rest) = self.bound.as_chunks::<LANES>();
+        let whole = got.iter().zip(want).zip(bound).map(|((got, want), bound)| (*got, *want, *bound, LANES));
+        let mut last = ([0f32; LANES], [0f64; LANES], [0f32; LANES], rest.len());
+        for (i, ((got, want), bound)) in rest.iter().zip(of_rest).zip(bounds_of_rest).enumerate() {
+            (last.0[i], last.1[i], last.2[i]) = (*got, *want, *bound);
+        }
+        for (first, (got, want, bound, count)) in (0..).step_by(LANES).zip(whole.chain([last])) {
             // By themselves, so that they are divided together.
             let (mut differences, mut shares) = ([0f64; LANES], [0f64; LANES]);
-            let mut one = |i: usize| {
+            for i in 0..LANES {
                 differences[i] = (f64::from(got[i]) - want[i]).abs();
                 shares[i] = share(differences[i], self.by_rule.unwrap_or(ELEMENT_FACTOR * f64::from(bound[i])));
-            };
-            // Of as many as there are most often.
-            if got.len() == LANES {
-                (0..LANES).for_each(&mut one);
-            } else {
-                (0..got.len()).for_each(&mut one);
             }
-            for (i, (share, difference)) in shares.into_iter().zip(differences).take(got.len()).enumerate() {
+            for (i, (share, difference)) in shares.into_iter().zip(differences).take(count).enumerate() {
                 self.bins.count(i, share);
                 if share > worst.0 {
                     worst = (share, first + i);

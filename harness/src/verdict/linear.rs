@@ -7,6 +7,7 @@ use super::ties::{self, Undecided};
 use crate::arithmetic::LinearRule;
 use crate::formats::Format;
 use crate::products::{Layer, Reading};
+use qdiff_engine::model::Node;
 use qdiff_engine::ops::{Context, Tensor, UNIT};
 use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, GgmlType, WithoutOffsets};
 use rayon::prelude::*;
@@ -20,23 +21,29 @@ pub(super) const ROWS_AT_ONCE: usize = 64;
 /// One step of f16, relative.
 const HALF_STEP: f64 = 1.0 / 1024.0;
 
-/// A batch of rows of any steps and sides, of one arithmetic, for one pass over the weights.
+/// A batch of rows of any steps and sides, for one pass over the weights.
 struct Batch<'a> {
     stage: Stage<'a>,
     /// What multiplies.
     layer: Layer<'a>,
     /// Of the layer's weight.
     name: &'a str,
-    rule: LinearRule,
-    /// What the weights were rounded to.
-    parameters: Format,
     /// Inputs and outputs of the layer.
     extent: (usize, usize),
     rows: Vec<f64>,
+    /// Rows of one arithmetic after those of another, which all read the weights alike.
+    lots: Vec<Lot<'a>>,
+}
+
+/// Rows of one arithmetic.
+struct Lot<'a> {
+    rule: LinearRule,
+    /// What the weights were rounded to.
+    parameters: Format,
     deltas: Vec<f32>,
     /// Per row, what its blocks' stored sums are more than their elements, and how uncertain the sums are.
     sums: Vec<(Vec<f64>, Vec<f64>)>,
-    /// Rows of which a rounding must be read off the outputs.
+    /// Rows of it of which a rounding must be read off the outputs.
     undecided: Vec<Undecided>,
     /// Where the rows come from: blocks that wait for their values.
     parts: Vec<Block<'a>>,
@@ -46,19 +53,8 @@ struct Batch<'a> {
 pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>) -> ControlFlow<()> {
     let name = stage.node.weights[0].name.as_str();
     let (ty, extent) = (stage.weights.ggml_type(name), stage.weights.extent(name));
-    let mut batch = Batch {
-        stage,
-        layer: stage.products.layer(stage.node.id),
-        name,
-        rule: LinearRule::default(),
-        parameters: Format::F32,
-        extent,
-        rows: Vec::new(),
-        deltas: Vec::new(),
-        sums: Vec::new(),
-        undecided: Vec::new(),
-        parts: Vec::new(),
-    };
+    let mut batch =
+        Batch { stage, layer: stage.products.layer(stage.node.id), name, extent, rows: Vec::new(), lots: Vec::new() };
     for of in sides {
         for &index in &of.steps {
             let step = of.step(index);
@@ -70,13 +66,9 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
             }
             let rule = of.side.arithmetic.linear(ty, step.tokens.len());
             let parameters = of.side.arithmetic.parameters;
-            if (&rule, parameters) != (&batch.rule, batch.parameters) {
-                batch.flush(sink)?;
-                (batch.rule, batch.parameters) = (rule, parameters);
-            }
             let narrow = of.side.capture.rounding.output(stage.node.id);
             let poisoned = !x.finite();
-            let coarse = batch.rule.coarse() || x.delta().is_some() || narrow != Format::F32;
+            let coarse = rule.coarse() || x.delta().is_some() || narrow != Format::F32;
             let mut from = 0;
             while from < step.rows() {
                 let rows = of.next_rows(index, from, batch.room());
@@ -90,7 +82,7 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
                 let (side, segment) = (of.index, of.computed.is_some());
                 let (value, bound) = (Cow::Owned(Tensor::default()), Cow::Owned(Vec::new()));
                 // Filled in with the values.
-                let terms = (coarse && !batch.rule.coarse() && !segment).then(|| Cow::Owned(Vec::new()));
+                let terms = (coarse && !rule.coarse() && !segment).then(|| Cow::Owned(Vec::new()));
                 let (known, by_operands) = (None, Vec::new());
                 let block = Block {
                     side,
@@ -106,7 +98,10 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
                     terms,
                     by_operands,
                 };
-                batch.add(&x, block);
+                if !batch.takes(&rule, parameters) {
+                    batch.flush(sink)?;
+                }
+                batch.add(&x, block, (&rule, parameters));
                 if batch.room() == 0 {
                     batch.flush(sink)?;
                 }
@@ -121,16 +116,30 @@ impl<'a> Batch<'a> {
         ROWS_AT_ONCE - self.rows.len() / self.extent.0
     }
 
-    fn add(&mut self, x: &Operand<'_>, part: Block<'a>) {
+    /// Whether rows of this arithmetic read the weights as those do that are there.
+    fn takes(&self, rule: &LinearRule, parameters: Format) -> bool {
+        self.lots.last().is_none_or(|lot| {
+            let alike = || self.readings(lot.parameters, &lot.rule).0 == self.readings(parameters, rule).0;
+            // A fault in the place of the product may depend on how weights are read in any way.
+            (&lot.rule, lot.parameters) == (rule, parameters) || self.stage.node.faults.compute.is_none() && alike()
+        })
+    }
+
+    fn add(&mut self, x: &Operand<'_>, part: Block<'a>, (rule, parameters): (&LinearRule, Format)) {
+        if self.lots.last().is_none_or(|lot| (&lot.rule, lot.parameters) != (rule, parameters)) {
+            let (deltas, sums, undecided, parts) = Default::default();
+            self.lots.push(Lot { rule: rule.clone(), parameters, deltas, sums, undecided, parts });
+        }
+        let Some(lot) = self.lots.last_mut() else { return };
         let n = self.extent.0;
         let range = part.rows.start * n..part.rows.end * n;
-        let format = self.rule.activations;
+        let format = rule.activations;
         let (narrow, delta) = (x.narrow(), x.delta().map(|d| &d[range.clone()]));
         let narrow = &narrow[range.clone()];
         let from = self.rows.len();
         if format == ActivationFormat::F32 {
-            self.parts.push(part);
-            self.deltas.extend(quant::uncertainty(format, narrow, delta));
+            lot.parts.push(part);
+            lot.deltas.extend(quant::uncertainty(format, narrow, delta));
             match x {
                 Operand::Captured(_) | Operand::Stored(..) => self.rows.extend(narrow.iter().map(|&v| f64::from(v))),
                 Operand::Computed(value, _) => self.rows.extend_from_slice(&value.data[range]),
@@ -139,9 +148,9 @@ impl<'a> Batch<'a> {
         }
         self.rows.resize(from + narrow.len(), 0.0);
         quant::emulate(format, narrow, &mut self.rows[from..]);
-        let settled = delta.is_none() && self.settles(&part, narrow);
-        self.parts.push(part);
-        self.deltas.extend(if settled {
+        let settled = delta.is_none() && lot.settles(self.stage.node, self.extent, &part, narrow);
+        lot.parts.push(part);
+        lot.deltas.extend(if settled {
             quant::settled(format, &self.rows[from..])
         } else {
             quant::uncertainty(format, narrow, delta)
@@ -163,74 +172,72 @@ impl<'a> Batch<'a> {
                     .collect(),
                 _ => vec![0.0; residuals.len()],
             };
-            self.sums.push((residuals, uncertain));
+            lot.sums.push((residuals, uncertain));
         }
-    }
-
-    /// Notes the ties of exact rows `x` together with what the runner made of them, where that was captured.
-    fn settles(&mut self, part: &Block<'_>, x: &[f32]) -> bool {
-        let (n, m) = self.extent;
-        let first = self.rows.len() / n - part.rows.len();
-        let given = part.step.stages.get(&self.stage.node.id);
-        let given = given.filter(|g| *g.shape() == [part.step.rows(), m]);
-        // What a tie would change is known of the layer itself alone.
-        let Some(given) = given.filter(|_| self.stage.node.faults.compute.is_none()) else {
-            return false;
-        };
-        for (r, x) in x.chunks_exact(n).enumerate() {
-            let ties = quant::ties(self.rule.activations, x);
-            if !ties.is_empty() {
-                let at = part.rows.start + r;
-                self.undecided.push(Undecided { row: first + r, ties, given: given.slice(0, at..at + 1).data });
-            }
-        }
-        true
     }
 
     fn flush(&mut self, sink: &mut Sink<'_>) -> ControlFlow<()> {
         let (n, m) = self.extent;
-        if self.parts.is_empty() {
-            return ControlFlow::Continue(());
-        }
+        let lots = std::mem::take(&mut self.lots);
+        let Some(first) = lots.first() else { return ControlFlow::Continue(()) };
         let Stage { node, weights, .. } = self.stage;
-        let weights = &Parameters(weights, self.parameters);
-        let source = AsMultiplied(weights, self.rule.activations);
-        // A doubt about an element does not reach the sum stored before.
-        let by_element = WithoutOffsets(AsMultiplied(weights, self.rule.activations));
+        let rounded = Parameters(weights, first.parameters);
+        let source = AsMultiplied(&rounded, first.rule.activations);
         let context = Context { tokens: &[], positions: &[], source: &source, weights: &node.weights };
         let shape = vec![self.rows.len() / n, n];
-        let x = Tensor { shape: shape.clone(), data: std::mem::take(&mut self.rows) };
-        let (all, some) = self.readings();
-        let layer = &mut self.layer;
+        let x = Tensor { shape, data: std::mem::take(&mut self.rows) };
         let (mut y, mut bound) = match &node.faults.compute {
             Some(fault) => fault(&[&x], &context),
-            None => layer.with_bound(&x, &context, all),
+            None => self.layer.with_bound(&x, &context, self.readings(first.parameters, &first.rule).0),
         };
-        let terms = self.parts.iter().any(|part| part.terms.is_some()).then(|| uncancelled(&bound, n));
-        self.rule.accumulation.widen(&mut bound, n, &y.data, || {
-            // As uncertain operands do that are uncertain by all they are.
-            layer.propagate_error(&x.map(|v| v.abs() as f32), &context, all)
-        });
-        let deltas = std::mem::take(&mut self.deltas);
-        if deltas.iter().any(|d| *d > 0.0) {
-            let dx = Tensor { shape, data: deltas };
-            let context = Context { source: &by_element, ..context };
-            widen(&mut bound, layer.propagate_error(&dx, &context, some));
+        let mut done = 0;
+        for lot in lots {
+            let count = lot.rows();
+            let (rows, outputs) = (done * n..(done + count) * n, done * m..(done + count) * m);
+            self.give(lot, &x.data[rows], &mut y.data[outputs.clone()], &mut bound[outputs], sink)?;
+            done += count;
         }
-        self.add_sums(&x, &mut y.data, &mut bound);
-        let undecided = std::mem::take(&mut self.undecided);
-        ties::settle(&undecided, (&by_element, self.name), &mut y.data);
-        let unit = self.rule.output.unit();
+        ControlFlow::Continue(())
+    }
+
+    /// Gives a lot, whose rows are `x`, with what they become.
+    fn give(
+        &mut self, lot: Lot<'a>, x: &[f64], y: &mut [f64], bound: &mut [f32], sink: &mut Sink<'_>,
+    ) -> ControlFlow<()> {
+        let ((n, m), Lot { rule, parameters, deltas, .. }) = (self.extent, &lot);
+        let Stage { node, weights, .. } = self.stage;
+        let (all, some) = self.readings(*parameters, rule);
+        let weights = &Parameters(weights, *parameters);
+        let source = AsMultiplied(weights, rule.activations);
+        // A doubt about an element does not reach the sum stored before.
+        let by_element = WithoutOffsets(AsMultiplied(weights, rule.activations));
+        let context = Context { tokens: &[], positions: &[], source: &source, weights: &node.weights };
+        let shape = || vec![x.len() / n, n];
+        let terms = lot.parts.iter().any(|part| part.terms.is_some()).then(|| uncancelled(bound, n));
+        let layer = &mut self.layer;
+        rule.accumulation.widen(bound, n, y, || {
+            // As uncertain operands do that are uncertain by all they are.
+            let x = Tensor { shape: shape(), data: x.iter().map(|v| v.abs() as f32).collect() };
+            layer.propagate_error(&x, &context, all)
+        });
+        if deltas.iter().any(|d| *d > 0.0) {
+            let dx = Tensor { shape: shape(), data: deltas.clone() };
+            let context = Context { source: &by_element, ..context };
+            widen(bound, layer.propagate_error(&dx, &context, some));
+        }
+        self.add_sums(&lot, x, y, bound);
+        ties::settle(&lot.undecided, (&by_element, self.name), y);
+        let unit = rule.output.unit();
         if unit > 0.0 {
-            widen(&mut bound, y.data.iter().map(|y| (unit * y.abs()) as f32));
+            widen(bound, y.iter().map(|y| (unit * y.abs()) as f32));
         }
         let mut done = 0;
-        for part in self.parts.drain(..) {
+        for part in lot.parts {
             let count = part.rows.len();
             let range = done * m..(done + count) * m;
             done += count;
             sink(Block {
-                value: Cow::Owned(Tensor { shape: vec![count, m], data: y.data[range.clone()].to_vec() }),
+                value: Cow::Owned(Tensor { shape: vec![count, m], data: y[range.clone()].to_vec() }),
                 bound: Cow::Borrowed(&bound[range.clone()]),
                 terms: part.terms.and_then(|_| Some(Cow::Borrowed(&terms.as_ref()?[range]))),
                 ..part
@@ -240,18 +247,17 @@ impl<'a> Batch<'a> {
     }
 
     /// How weights are read, with the offsets that meet stored sums and without. Few are read otherwise than they are.
-    fn readings(&self) -> (Reading, Reading) {
-        let (ty, format) = (self.stage.weights.ggml_type(self.name), self.rule.activations);
+    fn readings(&self, parameters: Format, rule: &LinearRule) -> (Reading, Reading) {
+        let (ty, format) = (self.stage.weights.ggml_type(self.name), rule.activations);
         let offsets = quant::takes_sums(ty, format);
         let format = if offsets || ty == GgmlType::F32 { format } else { ActivationFormat::F32 };
-        ((self.parameters, format, false), (self.parameters, format, offsets))
+        ((parameters, format, false), (parameters, format, offsets))
     }
 
     /// Kernels take the offsets of the weights times the block's stored sum of
     /// activations, not times the sum of what the activations became.
-    fn add_sums(&mut self, x: &Tensor<f64>, y: &mut [f64], bound: &mut [f32]) {
-        let sums = std::mem::take(&mut self.sums);
-        let ((n, m), format) = (self.extent, self.rule.activations);
+    fn add_sums(&self, Lot { rule, sums, .. }: &Lot<'_>, x: &[f64], y: &mut [f64], bound: &mut [f32]) {
+        let ((n, m), format) = (self.extent, rule.activations);
         let weights = self.stage.weights;
         let ty = weights.ggml_type(self.name);
         if !quant::takes_sums(ty, format) {
@@ -263,7 +269,7 @@ impl<'a> Batch<'a> {
                 let bytes = weights.row_bytes(self.name, o);
                 let mut offsets = Vec::new();
                 quant::block_offsets(ty, format, bytes, &mut offsets);
-                let rows = sums.iter().zip(x.data.chunks_exact(n));
+                let rows = sums.iter().zip(x.chunks_exact(n));
                 rows.map(|((residuals, uncertain), values)| {
                     let (mut extra, mut reach) = (0f64, 0f64);
                     let mut stored = Vec::with_capacity(residuals.len());
@@ -289,5 +295,32 @@ impl<'a> Batch<'a> {
                 *b = b.hypot(reach.sqrt() as f32);
             }
         }
+    }
+}
+
+impl Lot<'_> {
+    /// How many rows there are.
+    fn rows(&self) -> usize {
+        self.parts.iter().map(|part| part.rows.len()).sum()
+    }
+
+    /// Notes the ties of exact rows `x` together with what the runner made of them, where that was captured. `n` and `m`
+    /// are inputs and outputs of the layer.
+    fn settles(&mut self, node: &Node, (n, m): (usize, usize), part: &Block<'_>, x: &[f32]) -> bool {
+        let first = self.rows();
+        let given = part.step.stages.get(&node.id);
+        let given = given.filter(|g| *g.shape() == [part.step.rows(), m]);
+        // What a tie would change is known of the layer itself alone.
+        let Some(given) = given.filter(|_| node.faults.compute.is_none()) else {
+            return false;
+        };
+        for (r, x) in x.chunks_exact(n).enumerate() {
+            let ties = quant::ties(self.rule.activations, x);
+            if !ties.is_empty() {
+                let at = part.rows.start + r;
+                self.undecided.push(Undecided { row: first + r, ties, given: given.slice(0, at..at + 1).data });
+            }
+        }
+        true
     }
 }

@@ -244,7 +244,9 @@ impl Check<'_> {
         let got = &if exceeded { got.iter().zip(want).map(within).collect() } else { Cow::Borrowed(got) };
         let mut row = Row::new(got, want, bound, self.rule, &mut self.bins);
         let rounding = if grain.exact() { 0.0 } else { norm(got.iter().map(|g| grain.reach(*g))) };
-        row.allowed += rounding / size(want);
+        if rounding > 0.0 {
+            row.allowed += rounding / size(want);
+        }
         let open = match self.rule {
             Some(rule) => vacuous(rule),
             None => {

@@ -143,7 +143,9 @@ pub(super) fn stages(
             ..Measured::nothing(node.id)
         }
     };
-    let measured = asked.par_iter().map(one).collect();
+    // The last ones, the logits, take longest, and the others fill the cores while they are judged.
+    let mut measured: Vec<Measured> = asked.par_iter().rev().map(one).collect();
+    measured.reverse();
     oracle.products.end()?;
     Ok(measured)
 }

@@ -224,6 +224,7 @@ mod tests {
     use super::*;
     use crate::arithmetic::Arithmetic;
     use crate::capture::{Collector, Filter, Store, Want};
+    use crate::llama::gguf::GgmlWeights;
     use crate::llama::{Load, Model};
     use qdiff_engine::cpu::CpuEngine;
     use qdiff_engine::gguf::Gguf;
@@ -237,7 +238,7 @@ mod tests {
         let path = folder.path().join("model.gguf");
         Synth::default().write(&path).unwrap();
         let (gguf, model) = (Gguf::open(&path).unwrap(), Model::load(&path, Load::Vocabulary).unwrap());
-        let oracle = Oracle::new(&gguf, &model).unwrap();
+        let oracle = Oracle::new(GgmlWeights::open(&gguf).unwrap(), &model).unwrap();
         let (graph, arithmetic, store) = (&oracle.graph, Arithmetic::default(), Store::usual(None));
         let of = |shown: fn(&Node) -> bool| {
             let filter = Filter::default();

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 /// A row with ties, and what the runner made of it.
 pub(super) struct Undecided {
-    /// Which row of the batch.
+    /// Which row of the outputs.
     pub row: usize,
     /// Its ties.
     pub ties: Vec<Tie>,

@@ -4,6 +4,7 @@
 use super::super::{BUDGET, Diagnosis, explain};
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Collector, Filter, Store, Want, steps};
+use crate::llama::gguf::GgmlWeights;
 use crate::llama::{Load, Model};
 use crate::oracle::Oracle;
 use crate::progress::silent;
@@ -215,7 +216,8 @@ fn what_leaves_a_segment_tells_what_is_wrong_inside() {
     let path = folder.path().join("model.gguf");
     model.write(&path).unwrap();
     let gguf = Gguf::open(&path).unwrap();
-    let oracle = Oracle::new(&gguf, &Model::load(&path, Load::Vocabulary).unwrap()).unwrap();
+    let oracle =
+        Oracle::new(GgmlWeights::open(&gguf).unwrap(), &Model::load(&path, Load::Vocabulary).unwrap()).unwrap();
     let within_attention = BUGS[..4].iter().map(|case| (case, fused as fn(&Graph, &Node) -> bool));
     let within_layer = BUGS.iter().map(|case| (case, leaves as fn(&Graph, &Node) -> bool));
     for ((name, bug, told), shown) in within_layer.chain(within_attention) {

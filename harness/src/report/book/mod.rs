@@ -2,12 +2,14 @@
 //! the JSON files of its folders and of nothing else.
 
 mod alarms;
+mod cost;
 mod field;
 mod matrix;
 mod runs;
 mod verdicts;
 
 pub use alarms::{FalseAlarms, RightEngine};
+pub use cost::{Long, Taken, VerdictCost};
 pub use field::{Field, FieldFinding, Judgement};
 pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
 
@@ -31,6 +33,7 @@ pub struct Book {
     alarms: Vec<FalseAlarms>,
     scores: Vec<Score>,
     benches: Vec<OnFile>,
+    costs: Vec<VerdictCost>,
 }
 
 /// What `qdiff bench` measured.
@@ -80,6 +83,7 @@ impl Book {
             "false-alarms" => self.alarms.push(serde_json::from_slice(&bytes).with_context(whole)?),
             "score" => self.scores.push(serde_json::from_slice(&bytes).with_context(whole)?),
             "bench" => self.benches.push(serde_json::from_slice(&bytes).with_context(whole)?),
+            "cost" => self.costs.push(serde_json::from_slice(&bytes).with_context(whole)?),
             kind => bail!("{name} is of kind `{kind}`, which no section tells"),
         }
         Ok(())
@@ -109,6 +113,7 @@ impl Book {
             out = out + "\n" + &markdown::screen(&screen, 3);
         }
         missing("bench", self.benches.is_empty(), &mut out);
+        cost::render(&self.costs, &mut out);
         verdicts::render(&self.runs, &mut out);
         out
     }

@@ -3,6 +3,7 @@
 use super::super::{Solution, solve};
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Collector, Filter, Store, Want, steps};
+use crate::llama::gguf::GgmlWeights;
 use crate::llama::{Load, Model};
 use crate::oracle::Oracle;
 use crate::verdict::{Evidence, Policy, Side};
@@ -35,7 +36,8 @@ impl<'a> Bench<'a> {
     /// Runs the model in this file: a prompt of so many tokens in parts of `ubatch`, and three decode steps.
     pub(super) fn new(model: &Synth, file: &'a Gguf, (prompt, ubatch): (usize, usize)) -> Self {
         let path = file.parts()[0].path.as_deref().unwrap();
-        let oracle = Oracle::new(file, &Model::load(path, Load::Vocabulary).unwrap()).unwrap();
+        let oracle =
+            Oracle::new(GgmlWeights::open(file).unwrap(), &Model::load(path, Load::Vocabulary).unwrap()).unwrap();
         let filter = Filter::default();
         let store = Store::usual(None);
         // Ids whose parity is not that of their position.
