@@ -206,3 +206,50 @@ impl VerdictBench {
 fn named(check: CheckMode) -> String {
     check.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::markdown;
+
+    fn row(tokens: usize, check: CheckMode, oracle: &str, judging: f64) -> VerdictRow {
+        let (model, oracle, products, elements) = ("m".to_owned(), oracle.to_owned(), tokens * 1_000_000_000, tokens);
+        VerdictRow {
+            model,
+            layers: 4,
+            tokens,
+            check,
+            oracle,
+            reference: 1.0,
+            subject: 1.0,
+            judging,
+            elements,
+            products,
+        }
+    }
+
+    /// Growth is told of each oracle against itself, and a GPU pays from where it saves what opening it takes.
+    #[test]
+    fn each_oracle_by_itself() {
+        let verdicts = vec![
+            row(8, CheckMode::Full, "cpu", 3.0),
+            row(8, CheckMode::Probe, "cpu", 1.0),
+            row(16, CheckMode::Probe, "cpu", 1.5),
+            row(8, CheckMode::Full, "cuda", 1.0),
+            row(8, CheckMode::Probe, "cuda", 1.0),
+            row(16, CheckMode::Full, "cuda", 2.0),
+            row(16, CheckMode::Probe, "cuda", 3.0),
+        ];
+        let gpu = Some(Gpu { device: "a card".to_owned(), opening: 0.5, pays: 1 << 32 });
+        let told =
+            markdown::screen(&VerdictBench { threads: 2, rounds: 1, gpu, verdicts, layers: Vec::new() }.screen(), 1);
+        for words in
+            ["probes by --oracle cpu grows 1.50 times", "probes by --oracle cuda grows 3.00 times", "a card", "0.50 s"]
+        {
+            assert!(told.contains(words), "{words}: {told}");
+        }
+        // 8e9 products in 3 and in 1 second: of two threads, one has 1e9 when the half second is saved.
+        assert!(told.contains("| m | 8 | 8.00e9 | 2.67e9 | 8.00e9 | 2.00 | 1.00e9 |"), "{told}");
+        assert!(told.contains("| 16 | full | cuda | 1.00 | 1.00 | 2.00 | 2.00 | 2.00 | 1.00 | 1.00 |"), "{told}");
+    }
+}

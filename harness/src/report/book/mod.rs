@@ -3,12 +3,14 @@
 
 mod alarms;
 mod field;
+mod large;
 mod matrix;
 mod runs;
 mod verdicts;
 
 pub use alarms::{FalseAlarms, RightEngine};
 pub use field::{Field, FieldFinding, Judgement};
+pub use large::{LargeMachine, LargeModel, LargeRun, LargeSeconds};
 pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
 
 use super::bench::{Bench, VerdictBench};
@@ -31,6 +33,7 @@ pub struct Book {
     alarms: Vec<FalseAlarms>,
     scores: Vec<Score>,
     benches: Vec<OnFile>,
+    large: Vec<LargeModel>,
 }
 
 /// What `qdiff bench` measured.
@@ -80,6 +83,7 @@ impl Book {
             "false-alarms" => self.alarms.push(serde_json::from_slice(&bytes).with_context(whole)?),
             "score" => self.scores.push(serde_json::from_slice(&bytes).with_context(whole)?),
             "bench" => self.benches.push(serde_json::from_slice(&bytes).with_context(whole)?),
+            "large-model" => self.large.push(serde_json::from_slice(&bytes).with_context(whole)?),
             kind => bail!("{name} is of kind `{kind}`, which no section tells"),
         }
         Ok(())
@@ -109,6 +113,7 @@ impl Book {
             out = out + "\n" + &markdown::screen(&screen, 3);
         }
         missing("bench", self.benches.is_empty(), &mut out);
+        large::render(&self.large, &mut out);
         verdicts::render(&self.runs, &mut out);
         out
     }
