@@ -92,7 +92,7 @@ pub struct LargeSeconds {
     pub weights: f64,
     /// llama.cpp's run.
     pub reference: f64,
-    /// The engine's.
+    /// The engine's; on a GPU those beyond llama.cpp's on the CPU, beside which it runs.
     pub subject: f64,
     /// Judging.
     pub judging: f64,
@@ -115,8 +115,9 @@ pub(super) fn render(all: &[LargeModel], out: &mut String) {
             out,
             "\n### A model of {} GiB and {}\n\n\
              `scripts/large-model`{options}: {} and {}, on {}, {}{gpu}. Of {} rows of stages {} were judged, {} of them by \
-             probes; a full cache holds what an earlier run found of the file, and compiled kernels; memory is without mapped \
-             files, of {} GiB allowed, with {} GiB of captured stages on disk (the first run).",
+             probes; a full cache holds what an earlier run found of the file, and compiled kernels; an engine on the GPU runs \
+             while llama.cpp does on the CPU, and its seconds are those beyond that; memory is without mapped files, of {} GiB \
+             allowed, with {} GiB of captured stages on disk (the first run).",
             gib(*bytes),
             counted(first.layers, "layer"),
             counted(first.tokens, "token"),
