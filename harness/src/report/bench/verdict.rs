@@ -1,6 +1,7 @@
 //! What a verdict takes: by tokens, layers, models, by how stages are checked and where linear layers are evaluated.
 
 use super::{measured, medians};
+use crate::machine::Machine;
 use crate::number::counted;
 use crate::report::screen::{Screen, Section, Table};
 use crate::report::stages::NONE;
@@ -17,6 +18,9 @@ pub struct VerdictBench {
     pub threads: usize,
     /// Rounds; every figure is a median over them.
     pub rounds: u16,
+    /// Where it was measured, if that is on file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
     /// The GPU that evaluated linear layers, where one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
@@ -127,8 +131,9 @@ impl VerdictBench {
         let of_layers = ["tokens", "check", "oracle", "layers", "judging, s", "ms a layer"];
         let mut models: Vec<&str> = self.verdicts.iter().map(|r| r.model.as_str()).collect();
         models.dedup();
+        let cpu = self.machine.as_ref().map_or_else(String::new, |machine| format!(" ({})", machine.cpu));
         let how =
-            format!("both sides on the CPU, {}, {}", counted(self.threads, "thread"), medians(self.rounds.into()));
+            format!("both sides on the CPU{cpu}, {}, {}", counted(self.threads, "thread"), medians(self.rounds.into()));
         let mut sections = vec![Section::lines("", vec![("how", how)])];
         for model in models {
             let (verdicts, layers) = (rows(model).into_iter(), by_layer(model).into_iter());
@@ -137,7 +142,8 @@ impl VerdictBench {
             sections.push(Section::table(&title, Table::new(&of_layers, &[0, 3, 4, 5], layers)));
         }
         sections.extend(self.gpu.iter().flat_map(|gpu| self.of_gpu(gpu)));
-        measured("what a verdict takes".to_owned(), self.growth(), sections)
+        let title = if self.gpu.is_some() { "what a verdict takes with a GPU" } else { "what a verdict takes" };
+        measured(title.to_owned(), self.growth(), sections)
     }
 
     /// By how much judging with probes grows from half the tokens to the most that were measured, by each oracle.
@@ -241,8 +247,10 @@ mod tests {
             row(16, CheckMode::Probe, "cuda", 3.0),
         ];
         let gpu = Some(Gpu { device: "a card".to_owned(), opening: 0.5, pays: 1 << 32 });
-        let told =
-            markdown::screen(&VerdictBench { threads: 2, rounds: 1, gpu, verdicts, layers: Vec::new() }.screen(), 1);
+        let told = markdown::screen(
+            &VerdictBench { threads: 2, rounds: 1, machine: None, gpu, verdicts, layers: Vec::new() }.screen(),
+            1,
+        );
         for words in
             ["probes by --oracle cpu grows 1.50 times", "probes by --oracle cuda grows 3.00 times", "a card", "0.50 s"]
         {

@@ -3,6 +3,7 @@
 use super::{BenchRequest, median};
 use crate::capture::{Capture, Filter};
 use crate::loaded::LoadedModel;
+use crate::machine::Machine;
 use crate::memory::Size;
 use crate::pair::{Pair, Settings, Tokens};
 use crate::products::{self, OracleChoice, PAYS};
@@ -40,8 +41,14 @@ pub(super) fn measure(request: &BenchRequest, progress: Progress<'_>) -> Result<
     let threads = request.threads.apply()?;
     ensure!(!request.lengths.contains(&0), "--lengths: a prompt has at least one token");
     request.oracle.iter().try_for_each(|oracle| products::ready(*oracle))?;
-    let mut bench =
-        VerdictBench { threads, rounds: request.rounds, gpu: None, verdicts: Vec::new(), layers: Vec::new() };
+    let mut bench = VerdictBench {
+        threads,
+        rounds: request.rounds,
+        machine: Some(Machine::this()),
+        gpu: None,
+        verdicts: Vec::new(),
+        layers: Vec::new(),
+    };
     let first = request.prompt.model.path()?.to_path_buf();
     let models: Vec<_> = std::iter::once(&first).chain(&request.also).collect();
     let all = models.len() * request.lengths.len();
