@@ -14,13 +14,17 @@ use crate::progress::Progress;
 use crate::room::Room;
 pub use crate::runners::Tokens;
 use crate::runners::command::Engine;
-use crate::runners::{self, Faults, Manifest, Runner, RunnerKind, Start};
+use crate::runners::{self, Faults, Forced, Manifest, Runner, RunnerKind, Start};
+use crate::supervisor;
 use crate::verdict::{Measured, Policy, Race, Repeated, Side, judge, put_together};
 use anyhow::{Context as _, Result, ensure};
 use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Node;
+use std::cell::OnceCell;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -131,7 +135,7 @@ impl<'a> Pair<'a> {
     pub fn decode(&self, kind: &RunnerKind, tokens: Tokens<'_>) -> Result<Vec<u32>> {
         let mut runner = self.runner(kind, tokens, Faults::default())?;
         let want = Want::choice(&self.oracle.graph, &self.settings.store);
-        runners::run(runner.as_mut(), tokens, &want, |_| Ok(()))
+        runners::run(runner.as_mut(), tokens, &|| Ok(tokens.forced), &want, |_| Ok(()))
     }
 
     /// Makes a runner with room for `tokens`.
@@ -189,12 +193,62 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// As [`Runner::step`].
     pub fn record(&self, runner: &mut dyn Runner, tokens: Tokens<'_>) -> Result<Recording> {
+        self.recorded(runner, tokens, &|| Ok(tokens.forced), self.progress)
+    }
+
+    /// Runs the reference, and beside it the subject that `make` makes, whose decode steps wait for the tokens that the
+    /// reference chose: one of them leaves the CPU to the other. Of the subject's time what it took beyond the reference
+    /// counts.
+    ///
+    /// # Errors
+    /// As [`Self::run`], of the reference first.
+    pub fn run_beside<'r>(
+        &self, reference: &RunnerKind, tokens: Tokens<'_>, make: &(dyn Fn() -> Result<Box<dyn Runner + 'r>> + Sync),
+    ) -> Result<(Recording, Recording)> {
+        let (chose, choices) = mpsc::channel::<Vec<u32>>();
+        let ended = AtomicBool::new(false);
+        let progress = |what: &str, done: usize, total: usize| {
+            // One of them tells of itself at a time.
+            if ended.load(Ordering::Relaxed) {
+                (self.progress)(what, done, total);
+            }
+        };
+        let subject = || {
+            let choices = choices;
+            let _doing = supervisor::doing(|| "the subject was running".to_owned());
+            let mut runner = make()?;
+            let forced = OnceCell::new();
+            let wait = || {
+                let chosen = choices.recv().context("the reference chose no tokens")?;
+                Ok(Some(forced.get_or_init(|| chosen).as_slice()))
+            };
+            self.recorded(runner.as_mut(), tokens, &wait, &progress)
+        };
+        thread::scope(|scope| {
+            let subject = scope.spawn(subject);
+            // Dropped where the reference fails, so that nobody waits for it.
+            let chose = chose;
+            let reference = self.run(reference, tokens, Faults::default());
+            let since = Instant::now();
+            ended.store(true, Ordering::Relaxed);
+            // Nobody takes them where the subject failed.
+            reference.iter().for_each(|reference| drop(chose.send(reference.fed.clone())));
+            drop(chose);
+            let subject = subject.join().unwrap_or_else(|e| resume_unwind(e));
+            let (reference, subject) = (reference?, subject?);
+            Ok((Recording { seconds: since.elapsed().as_secs_f64(), ..subject }, reference))
+        })
+    }
+
+    fn recorded(
+        &self, runner: &mut dyn Runner, tokens: Tokens<'_>, forced: Forced<'_>, progress: Progress<'_>,
+    ) -> Result<Recording> {
         let (start, mut capture) = (Instant::now(), Capture::new(self.settings.store.clone()));
-        (self.progress)(&format!("running {}", runner.manifest().name), 0, 1);
+        progress(&format!("running {}", runner.manifest().name), 0, 1);
         if let Some(folder) = runner.dump(tokens, &self.settings.store)? {
             return Ok(Recording { seconds: start.elapsed().as_secs_f64(), ..self.dumped(&folder, tokens)? });
         }
-        let fed = self.steps(runner, tokens, |step| {
+        let fed = self.stepped(runner, tokens, forced, progress, &mut |step| {
             capture.steps.push(step);
             Ok(())
         })?;
@@ -216,6 +270,13 @@ impl<'a> Pair<'a> {
     pub fn steps(
         &self, runner: &mut dyn Runner, tokens: Tokens<'_>, mut each: impl FnMut(Step) -> Result<()>,
     ) -> Result<Vec<u32>> {
+        self.stepped(runner, tokens, &|| Ok(tokens.forced), self.progress, &mut each)
+    }
+
+    fn stepped(
+        &self, runner: &mut dyn Runner, tokens: Tokens<'_>, forced: Forced<'_>, progress: Progress<'_>,
+        each: &mut dyn FnMut(Step) -> Result<()>,
+    ) -> Result<Vec<u32>> {
         self.limit(&tokens.extents());
         let taps = |node: &Node| runner.taps(node);
         let want = Want::new(&self.oracle.graph, &self.filter, &taps, &self.settings.store);
@@ -227,15 +288,15 @@ impl<'a> Pair<'a> {
             scope.spawn(|| {
                 let end = end;
                 while end.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                    (self.progress)(&what, want.taken().0.min(total - 1), total);
+                    progress(&what, want.taken().0.min(total - 1), total);
                 }
             });
-            (self.progress)(&what, 0, total);
-            let fed = runners::run(runner, tokens, &want, &mut each);
+            progress(&what, 0, total);
+            let fed = runners::run(runner, tokens, forced, &want, each);
             drop(ended);
             fed
         })
-        .inspect(|_| (self.progress)(&what, total, total))
+        .inspect(|_| progress(&what, total, total))
     }
 
     /// Reads what an engine dumped that was told to run `tokens`.

@@ -40,7 +40,7 @@ pub enum OracleChoice {
 
 /// Products of a thread from which on a GPU saves time: what one core takes two seconds for, several times what opening the
 /// device and cuBLAS take (`-v` says how long).
-const PAYS: usize = 1 << 32;
+pub const PAYS: usize = 1 << 32;
 
 /// Of so many stages one is evaluated on the CPU as well; [`LEAST_HELD`] at least, and one of every size.
 const HELD: usize = 16;

@@ -108,7 +108,8 @@ pub struct Seconds {
     pub tokens: f64,
     /// Running or reading the reference.
     pub reference: f64,
-    /// Running or reading the subject, and its repetitions.
+    /// Running or reading the subject, and its repetitions; of one on a GPU that ran beside the reference, what it took
+    /// longer than that.
     pub subject: f64,
     /// Judging every stage, and looking for causes.
     pub judging: f64,

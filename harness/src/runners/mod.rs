@@ -148,13 +148,17 @@ impl Tokens<'_> {
     }
 }
 
-/// Runs the prompt and then the decode steps, and hands each step over when it is done. Where no tokens are forced, the
+/// Gives the tokens of decode steps, where they are forced; asked once the prompt has run.
+pub type Forced<'a> = &'a dyn Fn() -> Result<Option<&'a [u32]>>;
+
+/// Runs the prompt and then the decode steps, and hands each step over when it is done. Where no tokens are `forced`, the
 /// next is the runner's own greedy choice (lowest id among equals). Gives the token fed at each decode step.
 ///
 /// # Errors
-/// As [`Runner::step`] and `each`; captured tensors that could not be kept.
+/// As [`Runner::step`], `forced` and `each`; captured tensors that could not be kept.
 pub fn run(
-    runner: &mut dyn Runner, tokens: Tokens<'_>, want: &Arc<Want>, mut each: impl FnMut(Step) -> Result<()>,
+    runner: &mut dyn Runner, tokens: Tokens<'_>, forced: Forced<'_>, want: &Arc<Want>,
+    mut each: impl FnMut(Step) -> Result<()>,
 ) -> Result<Vec<u32>> {
     let mut fed: Vec<u32> = Vec::with_capacity(tokens.decode);
     let parts = tokens.prompt.chunks(tokens.ubatch.max(1));
@@ -171,8 +175,9 @@ pub fn run(
         }
         each(step)?;
     }
+    let forced = if tokens.decode > 0 { forced()? } else { None };
     for index in 0..tokens.decode {
-        let token = match tokens.forced {
+        let token = match forced {
             Some(forced) => forced[index],
             None => next.ok_or_else(|| anyhow::anyhow!("{} gave no logits to choose from", runner.manifest().name))?,
         };

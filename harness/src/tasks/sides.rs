@@ -295,6 +295,20 @@ impl Sides<'_> {
             let reference = pair.run(reference, input.tokens(Some(&subject.fed)), Faults::default())?;
             return Ok((subject, Some(reference)));
         }
+        let tapped = |kind: &RunnerKind, tokens: Tokens<'_>| {
+            let inner = pair.runner(kind, tokens, self.faults.stages.clone())?;
+            anyhow::Ok(TapFiltered { inner, taps: &self.taps })
+        };
+        // What computes on a GPU leaves the CPU to the other.
+        if let (Side::Live(subject), Side::Live(reference)) = (&self.chosen.subject, &self.chosen.reference)
+            && subject.device
+            && known(&self.chosen.reference)
+        {
+            let tokens = input.tokens(None);
+            let (subject, reference) =
+                pair.run_beside(reference, tokens, &|| Ok(Box::new(tapped(subject, tokens)?)))?;
+            return Ok((subject, Some(reference)));
+        }
         let reference = match &self.chosen.reference {
             Side::Recorded(folder, manifest) => {
                 Some(pair.read(folder, manifest, &Names::of(&pair.oracle.graph), RECORDED)?)
@@ -308,9 +322,7 @@ impl Sides<'_> {
             Side::Recorded(folder, manifest) => pair.read(folder, manifest, &pair.names, RECORDED)?,
             Side::Live(kind) => {
                 let tokens = input.tokens(forced);
-                let mut runner =
-                    TapFiltered { inner: pair.runner(kind, tokens, self.faults.stages.clone())?, taps: &self.taps };
-                pair.record(&mut runner, tokens)?
+                pair.record(&mut tapped(kind, tokens)?, tokens)?
             }
             Side::Nobody => bail!("without a subject there is nothing to judge; name a runner"),
         };

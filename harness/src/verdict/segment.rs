@@ -132,6 +132,11 @@ pub(super) fn work(node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>]) -> Opti
     (work.products > 0).then_some(work)
 }
 
+/// Products of the linear layers that judging every stage of these sides takes, each computed once.
+pub fn products_of(oracle: &Oracle<'_>, sides: &[Side<'_>]) -> usize {
+    oracle.graph.nodes.iter().filter_map(|node| work(node, oracle, sides)).map(|work| work.products).sum()
+}
+
 /// Products that evaluating `node` takes in a step.
 fn products(node: &Node, step: &Step, weights: &dyn WeightSource) -> usize {
     let each = match &node.op {

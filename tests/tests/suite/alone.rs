@@ -4,7 +4,7 @@
 use qdiff::loaded::LoadedModel;
 use qdiff::pair::{Pair, Settings, Tokens};
 use qdiff::progress::silent;
-use qdiff::runners::{CPU, Faults};
+use qdiff::runners::{CPU, Faults, LLAMA, RunnerKind, Start};
 use qdiff::verdict::Race;
 use qdiff_tests::folder;
 use serde_json::Value;
@@ -93,6 +93,31 @@ fn runs_that_differ_are_located() {
     assert_eq!((race.at.step, race.at.position, race.index), (1, 3, 5));
     assert_eq!((race.elements, race.stages), (1, 1));
     assert!(race.words().starts_with("nondeterministic at L01.ffn_act, p3 step1: element 5"));
+}
+
+/// Beside each other both sides run as one after the other; what fails is told, and nobody waits for it.
+#[test]
+fn sides_that_run_beside_each_other() {
+    const NO_ENGINE: RunnerKind =
+        RunnerKind { start: Start::Own(|_, _, _, _| Err(std::io::Error::other("no engine").into())), ..CPU };
+    let folder = folder();
+    let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
+    let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
+    let tokens = Tokens { prompt: &[1, 2, 3], ubatch: 2, decode: 2, forced: None };
+    let reference = pair.run(&LLAMA, tokens, Faults::default()).unwrap();
+    let after = Tokens { forced: Some(&reference.fed), ..tokens };
+    let subject = pair.run(&CPU, after, Faults::default()).unwrap();
+    let beside = |reference: &RunnerKind, subject: &RunnerKind| {
+        pair.run_beside(reference, tokens, &|| pair.runner(subject, tokens, Faults::default()))
+    };
+    let both = beside(&LLAMA, &CPU).unwrap();
+    for (apart, beside) in [(&subject, &both.0), (&reference, &both.1)] {
+        assert_eq!((apart.capture.steps.len(), &apart.fed), (4, &beside.fed));
+        assert!(Race::between(&pair.oracle.graph, &apart.capture, &beside.capture, 2).is_none());
+    }
+    for (reference, subject) in [(&NO_ENGINE, &CPU), (&LLAMA, &NO_ENGINE), (&NO_ENGINE, &NO_ENGINE)] {
+        assert_eq!(beside(reference, subject).err().unwrap().to_string(), "no engine");
+    }
 }
 
 #[test]

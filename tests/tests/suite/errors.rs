@@ -171,6 +171,24 @@ fn options_that_say_nothing_about_what_is_measured() {
         let expected = format!("'{option}' says nothing about what");
         empty().refuses_options(&format!("bench -m absent.gguf {option} {others}"), &[&expected]);
     }
+    // And those that the help says are about a measure are heard with it.
+    let heard = [
+        ("cuda", "--depth 9"),
+        ("cuda", "--alone"),
+        ("cuda", "--baseline x.json"),
+        ("verdict", "--also absent.gguf"),
+        ("verdict", "--lengths 8"),
+        ("verdict", "--check full"),
+        ("verdict", "--oracle cpu"),
+    ];
+    for (measure, option) in heard {
+        let said = empty().qdiff(&format!("bench -m absent.gguf --measure {measure} {option}")).exits(2);
+        assert!(!said.stderr.contains("says nothing"), "{option}: {}", said.stderr);
+    }
+    let help = empty().qdiff("bench -h").exits(0).stdout;
+    let told =
+        help.split("\n      --").filter(|text| text.split_whitespace().collect::<String>().contains("(`--measure"));
+    assert_eq!(told.count(), heard.len(), "{help}");
     empty().refuses_options("bench -n 2", &["unexpected argument '-n'"]);
     empty().refuses_options("mutations score --prompt code", &["--model"]);
 }

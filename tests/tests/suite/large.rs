@@ -3,7 +3,9 @@
 use qdiff_engine::gguf::Gguf;
 use qdiff_engine::quant::GgmlType;
 use qdiff_tests::synth::Synth;
-use qdiff_tests::{empty, files, folder_with};
+use qdiff_tests::{Said, binary, empty, files, folder, folder_with, markdown};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 /// Qwen2.5-7B with a little of its width.
 fn narrow() -> Synth {
@@ -70,4 +72,23 @@ fn prompts_take_the_same_room_one_after_the_other() {
     };
     let told: Vec<_> = files(&folder.join("all")).iter().map(on_disk).collect();
     assert!(told[0] == told[1] && told[0].1 > 4 * told[2].1 && told[2].1 > 0, "{told:?}");
+}
+
+/// What `scripts/large-model` writes is what REPORT.md tells: every way by itself, the first also with an empty cache.
+#[test]
+fn what_a_large_model_takes_is_told_whole() {
+    let folder = folder();
+    folder.create("results");
+    folder.write("generate", "#!/bin/sh\ncp \"$2\" \"$4/model.gguf\" && echo \"$4/model.gguf\"\n");
+    std::fs::set_permissions(folder.join("generate"), PermissionsExt::from_mode(0o755)).unwrap();
+    let mut script = Command::new(markdown::root().join("scripts/large-model"));
+    script.current_dir(&*folder).args(["./generate", binary().to_str().unwrap(), "model.gguf", "--tmp", "."]);
+    script.args(["--oracle", "auto,cpu", "--run", "--length 4 --memory 1G", "--json", "results/large.json"]);
+    let said = Said::from(script.output().unwrap()).exits(0).stdout;
+    assert_eq!(said.matches("\nrun        match: 4 + 2 tokens, 2 layers").count(), 3, "{said}");
+    let told = folder.qdiff("report results").exits(0).stdout;
+    let rows: Vec<_> = told.lines().filter(|line| line.starts_with("| cpu | llama.cpp (cpu) | ")).collect();
+    let begins = ["auto | empty | match | ", "auto | full | match | ", "cpu | full | match | "];
+    assert!(rows.len() == 3 && rows.iter().zip(begins).all(|(row, ways)| row.contains(ways)), "{told}");
+    assert!(told.contains("of 1.00 GiB allowed") && told.contains("--length 4 --memory 1G"), "{told}");
 }

@@ -42,6 +42,24 @@ fn a_gpu_that_is_asked_for() {
     }
 }
 
+/// A row of the bench is of the oracle that it says, or there is an error.
+#[test]
+fn verdicts_are_timed_by_each_oracle() {
+    let folder = folder();
+    let bench = "bench -m model.gguf --measure verdict --lengths 8 --check full --rounds 1 --oracle cpu,cuda";
+    match qdiff_engine::cuda::devices() {
+        Ok(_) => {
+            let (code, report, text) = folder.told(bench);
+            let rows = report["verdicts"].as_array().unwrap();
+            let oracles: Vec<_> = rows.iter().filter_map(|row| row["oracle"].as_str()).collect();
+            assert_eq!((code, oracles), (0, vec!["cpu", "cuda"]), "{text}");
+            assert!(report["gpu"]["opening"].as_f64() >= Some(0.0) && text.contains("Every row computed"), "{text}");
+        }
+        Err(_) => folder.refuses(bench, &["--oracle cuda", "--oracle cpu needs no GPU"]),
+    }
+    folder.refuses_options("bench -m model.gguf --oracle cpu", &["'--oracle' says nothing about what"]);
+}
+
 #[test]
 fn a_choice_that_there_is_not() {
     let folder = folder();

@@ -64,13 +64,15 @@ fn unheard(command: &mut Command, of: &ArgMatches) -> Result<(), Error> {
     let Some(measure) = of.get_one::<Measure>("measure") else { return Ok(()) };
     let heard: &[&str] = match measure {
         Measure::Speed => &["prompt", "raw", "system", "template", "tokens", "threads", "rounds"],
-        Measure::Cuda => &["prompt", "raw", "system", "template", "tokens", "gemm", "rounds", "alone", "baseline"],
+        Measure::Cuda => {
+            &["prompt", "raw", "system", "template", "tokens", "gemm", "rounds", "depth", "alone", "baseline"]
+        }
         Measure::Soak => &["prompt", "raw", "system", "template", "tokens", "gemm"],
         Measure::Run => &["prompt", "length", "rounds"],
         Measure::TappedPrefill => &["prompt", "raw", "system", "template", "tokens", "length", "threads"],
-        Measure::Verdict => {
-            &["prompt", "raw", "system", "template", "tokens", "threads", "rounds", "also", "lengths", "check"]
-        }
+        Measure::Verdict => &[
+            "prompt", "raw", "system", "template", "tokens", "threads", "rounds", "also", "lengths", "check", "oracle",
+        ],
     };
     let everywhere = ["measure", "model", "color", "quiet", "verbose", "log", "report", "ci"];
     let bench = command.get_subcommands().find(|c| c.get_name() == "bench");

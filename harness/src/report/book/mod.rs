@@ -4,6 +4,7 @@
 mod alarms;
 mod cost;
 mod field;
+mod large;
 mod matrix;
 mod runs;
 mod verdicts;
@@ -11,6 +12,7 @@ mod verdicts;
 pub use alarms::{FalseAlarms, RightEngine};
 pub use cost::{Long, Taken, VerdictCost};
 pub use field::{Field, FieldFinding, Judgement};
+pub use large::{LargeMachine, LargeModel, LargeRun, LargeSeconds};
 pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
 
 use super::bench::{Bench, VerdictBench};
@@ -34,6 +36,7 @@ pub struct Book {
     scores: Vec<Score>,
     benches: Vec<OnFile>,
     costs: Vec<VerdictCost>,
+    large: Vec<LargeModel>,
 }
 
 /// What `qdiff bench` measured.
@@ -84,6 +87,7 @@ impl Book {
             "score" => self.scores.push(serde_json::from_slice(&bytes).with_context(whole)?),
             "bench" => self.benches.push(serde_json::from_slice(&bytes).with_context(whole)?),
             "cost" => self.costs.push(serde_json::from_slice(&bytes).with_context(whole)?),
+            "large-model" => self.large.push(serde_json::from_slice(&bytes).with_context(whole)?),
             kind => bail!("{name} is of kind `{kind}`, which no section tells"),
         }
         Ok(())
@@ -114,6 +118,7 @@ impl Book {
         }
         missing("bench", self.benches.is_empty(), &mut out);
         cost::render(&self.costs, &mut out);
+        large::render(&self.large, &mut out);
         verdicts::render(&self.runs, &mut out);
         out
     }

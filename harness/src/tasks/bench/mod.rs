@@ -9,6 +9,7 @@ use super::request::{GemmRequest, PromptRequest, ThreadsRequest};
 use crate::capture::{Filter, Store, Want};
 use crate::llama::context::TappedContext;
 use crate::loaded::LoadedModel;
+use crate::products::OracleChoice;
 use crate::report::bench::{BenchReport, Speed, SpeedRow, WholeRun, usual_depth};
 use crate::room::Room;
 use crate::verdict::CheckMode;
@@ -51,9 +52,12 @@ pub struct BenchRequest {
     /// Tokens of the prompts (`--measure verdict`), each length twice the one before for the growth to be told
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [64, 128, 256, 512, 1024], help_heading = "What to run")]
     pub lengths: Vec<usize>,
-    /// How the stages are checked (`--measure verdict`); of more than 512 tokens `full` is left out
+    /// How the stages are checked (`--measure verdict`); of more than 512 tokens `full` is left out where the CPU computes it
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [CheckMode::Full, CheckMode::Probe], help_heading = "How to run it")]
     pub check: Vec<CheckMode>,
+    /// Where linear layers are evaluated in f64 (`--measure verdict`)
+    #[arg(long, value_name = "WHERE", value_enum, value_delimiter = ',', default_values_t = [OracleChoice::Cpu], help_heading = "How to run it")]
+    pub oracle: Vec<OracleChoice>,
     /// Print the change against the figures of an earlier --json file (`--measure cuda`)
     #[arg(long, value_name = "FILE", env = "QDIFF_BASELINE", help_heading = "Output", display_order = 99)]
     pub baseline: Option<PathBuf>,
@@ -80,7 +84,7 @@ pub enum Measure {
     Run,
     /// That tapped prefill alone: what `run` is measured against
     TappedPrefill,
-    /// Judging the CPU engine, by tokens, layers, models and check, against llama.cpp's tapped prefill
+    /// Judging the CPU engine, by tokens, layers, models, check and oracle, against llama.cpp's tapped prefill
     Verdict,
 }
 
