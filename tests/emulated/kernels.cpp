@@ -319,7 +319,7 @@ static void attention(int kv_heads, int keys, int splits, int m) {
     const Walk way = walk<F, F>(1, 1, n / 32, 1);
     together::AttnOutParams o{partial, w.planes, Stream{copied(a), {}, nullptr, nullptr}, unwritten(m), &position,
                               p.weights_tap, unwritten(n), unwritten(m), nullptr, way, n, m, heads, splits};
-    launch({(unsigned)std::max((m + TILE - 1) / TILE, heads)}, 32 * MOST_WARPS, vector_bytes<F, F>(n) + bytes_of(way),
+    launch({(unsigned)((m + TILE - 1) / TILE + heads * (1 + keys / 1000))}, 32 * MOST_WARPS, vector_bytes<F, F>(n) + bytes_of(way),
            [&] { together::attn_out<F, D, HELD>(o); });
     // Scores of some tens, whose rounding the exponential turns into errors of weights.
     compare("weights", p.weights_tap, weights, Doubles(weights.size(), 1), 2e-5);

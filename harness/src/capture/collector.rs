@@ -4,7 +4,7 @@ use super::store::parts;
 use super::{Filter, Step, Store, Stored};
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Tensor;
-use qdiff_engine::tap::TapSink;
+use qdiff_engine::tap::{Part, TapSink};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -72,6 +72,8 @@ impl Want {
 pub struct Collector {
     want: Arc<Want>,
     step: Step,
+    /// Of a stage that comes in parts, those that came.
+    parts: Vec<f32>,
 }
 
 impl Collector {
@@ -81,7 +83,7 @@ impl Collector {
         if let Some(positions) = &want.positions {
             step.keep_only(|p| positions.contains(&p));
         }
-        Self { step, want: want.clone() }
+        Self { step, want: want.clone(), parts: Vec::new() }
     }
 
     /// The step, with all that was tapped.
@@ -142,6 +144,16 @@ impl TapSink for Collector {
 
     fn tap(&mut self, id: StageId, value: Tensor<f32>) {
         self.take(id, value);
+    }
+
+    fn part(&mut self, part: Part<'_>) {
+        let len: usize = part.shape.iter().product();
+        self.parts.reserve_exact(len - part.first);
+        self.parts.extend_from_slice(part.values);
+        if self.parts.len() == len {
+            let data = std::mem::take(&mut self.parts);
+            self.take(part.id, Tensor { shape: part.shape.to_vec(), data });
+        }
     }
 }
 
