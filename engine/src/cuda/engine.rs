@@ -22,7 +22,7 @@ use super::readback::Readback;
 use super::replay::{Fast, clear};
 use super::schedule::Schedule;
 use super::{CudaError, devices};
-use crate::model::{Graph, Model, Node};
+use crate::model::{Graph, Model, Node, row_len};
 use crate::ops::Op;
 use crate::quant::GgmlType;
 use crate::tap::TapSink;
@@ -223,6 +223,12 @@ impl CudaEngine {
             rows * weight.ty.row_bytes(weight.n)
         };
         self.graph.nodes.iter().filter(|node| !node.weights.is_empty()).map(read).sum()
+    }
+
+    /// Bytes of the caches' rows that the last step read.
+    pub fn cache_bytes(&self) -> usize {
+        let caches = self.graph.nodes.iter().filter(|node| node.op.has_state());
+        caches.map(|node| self.options.kv.bytes() * row_len(node) * self.position).sum()
     }
 
     /// The most probable next token after a decode step of the fast path.

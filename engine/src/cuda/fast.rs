@@ -19,7 +19,9 @@ const ATTENTION_THREADS: u32 = constant!("fused/attention.cu", "THREADS");
 const PREFILL_THREADS: u32 = constant!("fused/attn_prefill.cu", "THREADS");
 const ARGMAX_THREADS: u32 = constant!("fused/argmax.cu", "THREADS");
 const EMBED_THREADS: u32 = 256;
-const CACHE_THREADS: u32 = 512;
+const CACHE_THREADS: u32 = constant!("fused/cache_rows.cu", "THREADS");
+/// Rows of a cache that a block of `cache_rows` takes.
+const CACHE_ROWS: usize = constant!("fused/cache_rows.cu", "ROWS") as usize;
 /// Keys of a tile of `attention`.
 const KEYS: usize = constant!("fused/shares.cuh", "KEYS") as usize;
 /// Tapped weights of a head that one block of `attn_out` scales at most.
@@ -405,7 +407,8 @@ impl Fused<'_> {
     pub fn cache_rows(&self, caches: Ptr, count: usize, out: Ptr, width: usize, known: usize, newest: usize) -> Call {
         let params = CacheRowsParams { caches, out, width: width as i32, newest: newest as i32, known: known as i32 };
         let kv = self.calls.options.kv.kernel();
-        Call::new(params, (count as u32, 1, 1), CACHE_THREADS).of(&[&kv])
+        let pieces = (newest + 1).div_ceil(CACHE_ROWS) as u32;
+        Call::new(params, (count as u32, pieces, 1), CACHE_THREADS).of(&[&kv])
     }
 
     /// The fused attention of many tokens, for the three nodes that end in `layer.context`.

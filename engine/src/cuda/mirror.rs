@@ -60,3 +60,23 @@ impl Mirror {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_grows_by_its_newest_row_and_forgets_what_came_after() {
+        let mut mirror = Mirror::default();
+        let mut take = |newest: usize, value: f32| {
+            let row = [value, -value];
+            let rows = mirror.take(7, 0, KvType::F32, &row, newest, u32::MAX as usize).expect("no device is asked");
+            rows.to_vec()
+        };
+        assert_eq!(take(0, 1.0), [1.0, -1.0]);
+        assert_eq!(take(1, 2.0), [1.0, -1.0, 2.0, -2.0]);
+        assert_eq!(take(2, 3.0).len(), 6);
+        assert_eq!(take(1, 4.0), [1.0, -1.0, 4.0, -4.0]);
+        assert!(take(3, 5.0)[4].is_nan(), "a row that was never brought");
+    }
+}

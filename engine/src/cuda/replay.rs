@@ -152,7 +152,8 @@ impl CudaEngine {
                 // addresses in slots, which have room for what is written there.
                 unsafe { call.update(function, captured.graph.cu_graph_exec(), node)? };
             }
-            captured.given = given.to_vec();
+            captured.given.clear();
+            captured.given.extend_from_slice(given);
             captured.graph.launch().doing("launching a decode step")?;
         }
         let turn = fast.turn;

@@ -162,6 +162,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_comes_in_parts_is_kept_as_what_comes_whole() {
+        let (a, b) = (StageId::global("a"), StageId::global("b"));
+        let want =
+            Want { stages: [(a, Some(0)), (b, None)].into(), ..Arc::into_inner(Want::nothing()).expect("its own") };
+        let mut collector = Collector::new(&Arc::new(want), 0, &[1, 2]);
+        let values: Vec<f32> = (0..6).map(|i| i as f32).collect();
+        for (id, at) in [(a, 0..1), (a, 1..4), (a, 4..6), (b, 0..6)] {
+            collector.part(Part { id, shape: &[2, 3], first: at.start, values: &values[at] });
+        }
+        let step = collector.finish();
+        for id in [a, b] {
+            let kept = step.stages[&id].get();
+            assert_eq!((&kept.shape[..], &kept.data), (&[2, 3][..], &values));
+        }
+    }
+
+    #[test]
     fn rows_are_selected_along_any_axis() {
         let t = Tensor { shape: vec![2, 3, 2], data: (0..12).map(|i| i as f32).collect() };
         let part = select(&t, 1, &[0, 2]);

@@ -31,6 +31,9 @@ pub struct Bench {
     /// Those of a prefill of it, each launch by itself.
     #[serde(default)]
     pub prefill_kernels: Vec<Kernel>,
+    /// What the card was at.
+    #[serde(default)]
+    pub card: Vec<CardState>,
     /// What taps cost.
     #[serde(default)]
     pub taps: Vec<TapRow>,
@@ -61,6 +64,9 @@ pub struct DecodeStep {
     pub waited_for: f64,
     /// Layers of the model.
     pub layers: usize,
+    /// Bytes of the caches' rows that it reads.
+    #[serde(default)]
+    pub cache_bytes: usize,
     /// On the card, where its blocks say when they began and ended.
     #[serde(default)]
     pub stamped: Option<f64>,
@@ -78,6 +84,23 @@ pub struct Kernel {
     /// How much of that lies between the end of the launch before and the first block that goes on.
     #[serde(default)]
     pub handover: Option<f64>,
+}
+
+/// What the card is at.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct CardState {
+    /// Who runs on it.
+    pub who: String,
+    /// Clock of its multiprocessors in MHz.
+    pub clock: u32,
+    /// The highest.
+    pub most: u32,
+    /// Why it is no higher: bits, as `nvidia-smi` has them (`clocks_event_reasons.active`).
+    pub slowed: u64,
+    /// Power in W.
+    pub watts: f64,
+    /// Temperature in °C.
+    pub degrees: f64,
 }
 
 /// What taps cost.
@@ -115,6 +138,9 @@ pub struct BenchRow {
     pub who: String,
     /// Tokens per second.
     pub tokens_per_second: f64,
+    /// In the fastest measurement, and of 95 in 100 at least.
+    #[serde(default)]
+    pub spread: Option<[f64; 2]>,
     /// Of the bytes per second that the card copies, those of the weights of a decode step; for prefill nothing.
     pub of_bandwidth: Option<f64>,
     /// Against llama.cpp on the same card in the same run.
@@ -133,6 +159,7 @@ impl Bench {
                 r.of_bandwidth.map_or_else(none, |x| format!("{:.1} %", 100.0 * x)),
                 r.ratio.map_or_else(none, |x| format!("{x:.2}")),
             ];
+            cells.extend(r.spread.map(|[most, least]| format!("{least:.1}, {most:.1}")));
             cells.extend(before.map(|b| {
                 let old = b.rows.iter().find(|old| old.what == r.what && old.who == r.who);
                 let change = old.map(|old| 100.0 * (r.tokens_per_second / old.tokens_per_second - 1.0));
@@ -140,8 +167,9 @@ impl Bench {
             }));
             cells
         };
-        let columns = ["what", "who", "tok/s", "of bandwidth", "of llama.cpp", "against the baseline"];
-        let columns = &columns[..if before.is_some() { 6 } else { 5 }];
+        let mut columns = vec!["what", "who", "tok/s", "of bandwidth", "of llama.cpp"];
+        columns.extend(self.rows.iter().any(|r| r.spread.is_some()).then_some("95 of 100 above, best"));
+        columns.extend(before.map(|_| "against the baseline"));
         let how = format!("{}; decode after {} tokens", medians(self.rounds), self.depth);
         let mut lines = vec![("model", format!("{} {}", self.model, self.format)), ("how", how)];
         lines.extend(before.map(|b| ("baseline", format!("{}, {} {}", b.device, b.model, b.format))));
@@ -154,7 +182,10 @@ impl Bench {
             ),
             vec![
                 Section::lines("", lines),
-                Section::table("Speed", Table::new(columns, &[2, 3, 4, 5], self.rows.iter().map(row))),
+                Section::table(
+                    "Speed",
+                    Table::new(&columns, &(2..columns.len()).collect::<Vec<_>>(), self.rows.iter().map(row)),
+                ),
                 Section::lines(
                     "A decode step of cuda-fast",
                     self.step.as_ref().map_or_else(Vec::new, |s| self.of_step(s)),
@@ -176,6 +207,23 @@ impl Bench {
                         self.stages.iter().map(|s| {
                             let (prefill, decode) = (s.prefill as f64 / 1e6, s.decode as f64 / 1e3);
                             vec![s.stage.clone(), format!("{prefill:.1}"), format!("{decode:.1}")]
+                        }),
+                    ),
+                ),
+                Section::table(
+                    "The card",
+                    Table::new(
+                        &["who", "MHz", "at most", "slowed by (bits)", "W", "°C"],
+                        &[1, 2, 3, 4, 5],
+                        self.card.iter().map(|c| {
+                            vec![
+                                c.who.clone(),
+                                c.clock.to_string(),
+                                c.most.to_string(),
+                                format!("{:#x}", c.slowed),
+                                format!("{:.0}", c.watts),
+                                format!("{:.0}", c.degrees),
+                            ]
                         }),
                     ),
                 ),
@@ -201,20 +249,17 @@ impl Bench {
     fn of_step(&self, step: &DecodeStep) -> Vec<(&'static str, String)> {
         let us = |seconds: f64| format!("{:.1} µs", 1e6 * seconds);
         let [least, median, most] = step.device;
-        let floor = self.weight_bytes as f64 / self.bandwidth;
+        let bytes = (self.weight_bytes + step.cache_bytes) as f64;
+        let floor = bytes / self.bandwidth;
+        let what = if step.cache_bytes > 0 { "weights and caches" } else { "weights" };
         let mut lines = vec![
             ("device", format!("{} (least {}, 95 of 100 below {})", us(median), us(least), us(most))),
-            (
-                "in a row",
-                format!("{} a step, {:.2} TB/s of weights", us(step.in_a_row), {
-                    self.weight_bytes as f64 / step.in_a_row / 1e12
-                }),
-            ),
+            ("in a row", format!("{} a step, {:.2} TB/s of {what}", us(step.in_a_row), bytes / step.in_a_row / 1e12)),
             (
                 "waited for",
                 format!("{}: the host takes {} of it", us(step.waited_for), us((step.waited_for - median).max(0.0))),
             ),
-            ("floor", format!("{}: the weights at the bandwidth of a copy", us(floor))),
+            ("floor", format!("{}: the {what} at the bandwidth of a copy", us(floor))),
             ("a layer", format!("{} above the floor", us((median - floor) / step.layers as f64))),
         ];
         lines.extend(step.stamped.map(|stamped| {
@@ -236,7 +281,7 @@ fn kernels(title: &str, kernels: &[Kernel]) -> Section {
         cells.extend([of(k.seconds, k.launches), format!("{:.1}", 1e6 * k.seconds)]);
         cells
     });
-    let columns = ["kernel", "launches", "µs handed over", "µs each", "µs in all"];
+    let columns = ["kernel", "launches", "µs handed over", "µs each", "µs a step"];
     let columns: Vec<&str> = columns.into_iter().filter(|&c| inside || c != columns[2]).collect();
     Section::table(title, Table::new(&columns, if inside { &[1, 2, 3, 4] } else { &[1, 2, 3] }, rows))
 }

@@ -11,7 +11,7 @@ use clap::ValueEnum as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use cuda::{Bench, BenchRow, DecodeStep, Kernel, StageBytes, TapRow, usual_depth};
+pub use cuda::{Bench, BenchRow, CardState, DecodeStep, Kernel, StageBytes, TapRow, usual_depth};
 
 /// What was measured.
 #[derive(Debug, Serialize, JsonSchema)]

@@ -6,7 +6,7 @@ use crate::input;
 use crate::llama::context::Plain;
 use crate::llama::{Load, Model};
 use crate::loaded::LoadedModel;
-use crate::report::bench::{Bench, BenchRow as Row, DecodeStep, Kernel, StageBytes, TapRow, usual_depth};
+use crate::report::bench::{Bench, BenchRow as Row, CardState, DecodeStep, Kernel, StageBytes, TapRow, usual_depth};
 use anyhow::{Context as _, Result};
 use qdiff_engine::cuda::{CudaEngine, KvType, Options, Path as PathOf, bandwidth, link};
 use qdiff_engine::model::{Graph, Node, Role, StageId};
@@ -14,6 +14,7 @@ use qdiff_engine::ops::{Op, Tensor};
 use qdiff_engine::tap::{NoTaps, Part, TapSink};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -175,6 +176,7 @@ fn step(engine: &mut CudaEngine, times: &Times, layers: usize) -> Result<Option<
         waited_for: median(times.iter().flat_map(|t| t.steps.clone()).collect()),
         layers,
         stamped: None,
+        cache_bytes: engine.cache_bytes(),
     }))
 }
 
@@ -200,6 +202,31 @@ pub(super) fn read(path: &Path) -> Result<Bench> {
         .with_context(|| format!("{shown} is no file that `qdiff bench --measure cuda --json` wrote"))
 }
 
+/// What the card is at while it does `run` again and again, as its own tool tells; nothing where that is not installed.
+fn card_state(who: &str, mut run: impl FnMut() -> Result<()>) -> Result<Option<CardState>> {
+    const ASKED: &str = "clocks.sm,clocks.max.sm,clocks_event_reasons.active,power.draw,temperature.gpu";
+    let mut asked = Command::new("nvidia-smi");
+    asked.args([&format!("--query-gpu={ASKED}"), "--format=csv,noheader,nounits", "--id=0"]);
+    let Ok(mut told) = asked.stdout(Stdio::piped()).stderr(Stdio::null()).spawn() else { return Ok(None) };
+    while told.try_wait()?.is_none() {
+        run()?;
+    }
+    let told = String::from_utf8(told.wait_with_output()?.stdout)?;
+    Ok(read_state(who, &told))
+}
+
+fn read_state(who: &str, told: &str) -> Option<CardState> {
+    let [clock, most, slowed, watts, degrees] = told.trim().split(", ").collect::<Vec<_>>().try_into().ok()?;
+    Some(CardState {
+        who: who.to_owned(),
+        clock: clock.parse().ok()?,
+        most: most.parse().ok()?,
+        slowed: u64::from_str_radix(slowed.trim_start_matches("0x"), 16).ok()?,
+        watts: watts.parse().ok()?,
+        degrees: degrees.parse().ok()?,
+    })
+}
+
 /// Times everything. Every engine runs between two runs of llama.cpp, round by round.
 pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
     let opened = request.prompt.model.open()?;
@@ -217,6 +244,7 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
         rows: Vec::new(),
         kernels: Vec::new(),
         prefill_kernels: Vec::new(),
+        card: Vec::new(),
         taps: Vec::new(),
         stages: Vec::new(),
         depth,
@@ -231,10 +259,11 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
             Some(plain)
         }
     };
-    let mut theirs = Times::new();
+    let mut beside: Vec<(&str, Times)> = Vec::new();
     // A long cache is kept in f16, as llama.cpp keeps any.
     let kv = if depth > usual_depth() { KvType::F16 } else { KvType::F32 };
     for entry in entries(opened.model.graph(), request, kv, depth)? {
+        let mut theirs = Times::new();
         let ours = one(&opened, &prompt, &entry, rounds, &mut bench, || {
             if let Some(plain) = llama.as_mut().filter(|_| !entry.tapped()) {
                 theirs.push(time_llama(plain, &prompt)?);
@@ -242,16 +271,13 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
             Ok(())
         })
         .with_context(|| format!("timing {}", entry.name))?;
-        bench.add(entry.name, &ours);
-    }
-    if !theirs.is_empty() {
-        bench.add("llama.cpp (cuda)", &theirs);
-        // Its own two rows are the last.
-        let (rows, theirs) = bench.rows.split_last_chunk_mut::<2>().context("llama.cpp was not timed")?;
-        for row in rows {
-            let other = theirs.iter().find(|t| t.what == row.what);
-            row.ratio = other.map(|t| row.tokens_per_second / t.tokens_per_second);
+        bench.add(entry.name, &ours, &theirs);
+        if !theirs.is_empty() {
+            beside.push((entry.name, theirs));
         }
+    }
+    for (who, theirs) in &beside {
+        bench.add(&format!("llama.cpp (cuda), beside {who}"), theirs, &[]);
     }
     Ok(bench)
 }
@@ -265,6 +291,7 @@ fn one(
     bench.weight_bytes = engine.weight_bytes();
     // Once unmeasured: modules load and the graph is captured at first use.
     time(&mut engine, prompt, entry)?;
+    bench.card.extend(card_state(entry.name, || time(&mut engine, prompt, entry).map(drop))?);
     let mut times = Times::new();
     // Of the path that is slow with taps, one.
     let rounds = if entry.steps == TAPPED { 1 } else { rounds };
@@ -323,17 +350,39 @@ impl Bench {
         }
     }
 
-    fn add(&mut self, who: &str, times: &Times) {
-        for (what, seconds) in medians(times) {
-            let per_second = 1.0 / seconds;
+    /// `theirs` were timed in turns with `times`, round by round.
+    fn add(&mut self, who: &str, times: &Times, theirs: &[Timed]) {
+        let ratio = |of: fn(&Timed) -> f64| {
+            let ratios: Vec<f64> = times.iter().zip(theirs).map(|(a, b)| of(b) / of(a)).collect();
+            (!ratios.is_empty()).then(|| median(ratios))
+        };
+        let prefill: Vec<f64> = times.iter().map(|t| t.prefill).collect();
+        let decode: Vec<f64> = times.iter().flat_map(|t| t.steps.clone()).collect();
+        let all = [("prefill", prefill, ratio(|t| t.prefill)), ("decode", decode, ratio(|t| median(t.steps.clone())))];
+        for (what, seconds, ratio) in all {
+            let spread = [0, 95].map(|which| 1.0 / percentile(seconds.clone(), which));
+            let per_second = 1.0 / median(seconds);
             let share = self.weight_bytes as f64 * per_second / self.bandwidth;
             self.rows.push(Row {
                 what: what.to_owned(),
                 who: who.to_owned(),
                 tokens_per_second: per_second,
                 of_bandwidth: (what == "decode").then_some(share),
-                ratio: None,
+                spread: Some(spread),
+                ratio,
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::read_state;
+
+    #[test]
+    fn the_state_of_a_card_is_read_as_its_tool_tells_it() {
+        let state = read_state("x", "1980, 1980, 0x0000000000000004, 312.45, 41\n").expect("a state");
+        assert_eq!((state.clock, state.most, state.slowed), (1980, 1980, 4));
+        assert!(read_state("x", "[N/A], 1980, 0x0, 3, 4").is_none() && read_state("x", "").is_none());
     }
 }

@@ -107,7 +107,7 @@ pub fn bench(request: &BenchRequest, console: Console<'_>) -> Result<BenchReport
 
 fn median(mut x: Vec<f64>) -> f64 {
     x.sort_by(f64::total_cmp);
-    x[x.len() / 2]
+    (x[(x.len() - 1) / 2] + x[x.len() / 2]) / 2.0
 }
 
 fn speed(request: &BenchRequest) -> Result<Speed> {
