@@ -178,12 +178,19 @@ static void half_linear(int n, int m, int piece = 1 << 30) {
     const int groups = n / 32, block = std::max(format<F>().block / 32, 1);
     const int first = std::min(((groups + 1) / 2 + block - 1) / block * block, groups);
     const Walk way = walk<F, F>(1, 1, std::min(first, piece), piece < first ? 2 : 1);
-    halves::HalfLinearParams p{copied(x), w.planes, {unwritten(m), unwritten(m)}, way, n, m, first};
+    std::vector<Stamp> stamps((m + 15) / 16 * 2 + 1);
+    halves::HalfLinearParams p{copied(x), w.planes, {unwritten(m), unwritten(m)}, way, n, m, first, stamps.data()};
     launch({(unsigned)(m + 15) / 16, 2}, 32 * MOST_WARPS, vector_bytes<F, F>(32 * first) + bytes_of(way),
            [&] { halves::half_linear<F, HELD>(p); });
     std::vector<float> sum(m);
     for (int i = 0; i < m; i++) sum[i] = p.y[0][i] + p.y[1][i];
     compare("product", sum.data(), y, size, PRODUCT);
+    // Every block has said when, and none for another.
+    for (size_t i = 0; i < stamps.size(); i++) {
+        const unsigned long long said = i + 1 < stamps.size();
+        if (stamps[i].began == said && stamps[i].waited == said && stamps[i].ended == said) continue;
+        printf("  stamp %zu is another's\n", i), wrong++;
+    }
 }
 
 template <class A, class B, int TILES, int HELD>

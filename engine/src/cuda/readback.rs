@@ -259,6 +259,13 @@ impl Readback {
     }
 }
 
+impl Drop for Readback {
+    fn drop(&mut self) {
+        // Nothing may arrive in memory that is given back. An error has no one to be told to, and nothing arrives then.
+        let _ = self.copies.synchronize();
+    }
+}
+
 /// Where `len` elements may stand in the ring, `next` being the end of the newest parcel and `oldest` the begin of the
 /// oldest.
 fn place(next: usize, oldest: Option<usize>, len: usize) -> Option<usize> {

@@ -7,15 +7,17 @@ use super::CudaError;
 use super::calls::Span;
 use super::decoder::Decoder;
 use super::device::Doing as _;
-use super::engine::CudaEngine;
+use super::engine::{CudaEngine, receiving};
 #[cfg(any(test, feature = "faults"))]
 use super::faults::Replayed;
 #[cfg(any(test, feature = "faults"))]
 use super::kernels::Params;
 use super::launch::{Call, Ptr};
+use super::mirror::Mirror;
 use super::schedule::calls_of;
-use super::slots::{Slots, taken};
+use super::slots::{Place, Slots, taken};
 use crate::model::{Graph, row_len};
+use crate::tap::TapSink;
 use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, PinnedHostSlice, result, sys};
 use std::sync::Arc;
 
@@ -170,11 +172,12 @@ impl CudaEngine {
     fn next_slot(&mut self, fast: &mut Fast, wanted: &[bool]) -> Result<(), CudaError> {
         let keys = self.position + 1;
         if !fast.slots.fit(wanted, keys) {
-            if !fast.slots.are_of(wanted) {
-                self.mirror = Default::default();
-            }
             let slots = Slots::new(&self.graph, wanted, keys, self.options.context);
-            self.list_caches(&slots)?;
+            // The caches stand first, wherever the keys leave the others.
+            if !fast.slots.are_of(wanted) {
+                self.mirror = Mirror::default();
+                self.list_caches(&slots)?;
+            }
             for turn in &mut fast.turns {
                 (turn.addresses, turn.clear) = (slots.addresses(turn.start), false);
             }
@@ -207,7 +210,7 @@ impl CudaEngine {
 
     /// Tells `cache_rows` where the caches are, their checksums, and their places in a slot.
     fn list_caches(&self, slots: &Slots) -> Result<(), CudaError> {
-        let entry = |(i, place): (usize, &super::slots::Place)| {
+        let entry = |(i, place): (usize, &Place)| {
             let sums = self.memory.row_sums + (8 * i * self.options.context) as u64;
             [self.memory.outputs[place.node].at, sums, place.at as u64]
         };
@@ -222,7 +225,7 @@ impl CudaEngine {
     }
 
     /// Sends what is wanted of the decode step that was launched last.
-    pub(super) fn send_slots(&mut self, wanted: &[bool], taps: &mut dyn crate::tap::TapSink) -> Result<(), CudaError> {
+    pub(super) fn send_slots(&mut self, wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
         // What stays on the device stands where it shall.
         let Some(fast) = self.fast.as_ref().filter(|_| !self.options.keep_taps && wanted.contains(&true)) else {
             return Ok(());
@@ -250,7 +253,7 @@ impl CudaEngine {
             (Some(call), Some(function)) => unsafe { call.launch(function, stream, false) },
             _ => Ok(()),
         };
-        let (readback, mut receiver) = super::engine::receiving!(self, taps);
+        let (readback, mut receiver) = receiving!(self, taps);
         readback.send_slot(&slots, slot, span, &mut receiver, before)
     }
 
