@@ -1,11 +1,11 @@
 // The kernels of a decode step in a row, as the engine captures them, on weights
 // that are noise: where the time of a step goes, kernel by kernel, inside the replay.
 //
-// nvcc -O3 -std=c++17 -arch=sm_90a -DSTAMPS -I engine/kernels engine/bench/decode_chain.cu -o decode_chain
+// nvcc -O3 -std=c++17 -arch=sm_90a -DMARKS -I engine/kernels engine/bench/decode_chain.cu -o decode_chain
 // decode_chain [LAYERS [POSITION]]
 //
-// The shape is that of Qwen2.5 0.5B in Q4_K_M. Without -DSTAMPS only the step is timed: the stamps themselves
-// take about a microsecond a kernel.
+// The shape is that of Qwen2.5 0.5B in Q4_K_M. Without -DMARKS only the step is timed. What `qdiff bench --measure cuda`
+// tells of a real model this tells in more detail: where a block is in its turn, too.
 
 #include <algorithm>
 #include <cstdio>
@@ -92,7 +92,6 @@ static Walked walk(std::vector<Format> formats, int n, int tiles, int sets, int 
 struct Launch {
     std::string name;
     int blocks;
-    int counted;
 };
 
 int main(int argc, char **argv) {
@@ -121,7 +120,18 @@ int main(int argc, char **argv) {
     cudaStream_t s;
     CK(cudaStreamCreate(&s));
     std::vector<Launch> launches;
-    auto launch = [&](const char *name, auto kernel, auto params, dim3 grid, int threads, int shared, int counted = 0) {
+#ifdef MARKS
+    constexpr int MOST_BLOCKS = 1 << 17;
+    Stamp *stamps;
+    int blocks = 0;
+    CK(cudaMalloc(&stamps, sizeof(Stamp) * MOST_BLOCKS));
+#endif
+    auto launch = [&](const char *name, auto kernel, auto params, dim3 grid, int threads, int shared) {
+#ifdef MARKS
+        params.stamps = stamps + blocks;
+        blocks += grid.x * grid.y;
+        if (blocks > MOST_BLOCKS) exit(1);
+#endif
         CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
         cudaLaunchConfig_t c = {};
         c.gridDim = grid, c.blockDim = dim3(threads), c.stream = s, c.dynamicSmemBytes = shared;
@@ -130,10 +140,9 @@ int main(int argc, char **argv) {
         early[0].val.programmaticStreamSerializationAllowed = 1;
         c.attrs = early, c.numAttrs = launches.empty() ? 0 : 1;
         CK(cudaLaunchKernelEx(&c, kernel, params));
-        launches.push_back({name, (int)(grid.x * grid.y), counted ? counted : (int)(grid.x * grid.y)});
+        launches.push_back({name, (int)(grid.x * grid.y)});
     };
-    const int splits = std::min(processors / G, (int)SPLITS), keys = position + 1;
-    const int share = std::max((keys + splits - 1) / splits, KEYS), live = (keys + share - 1) / share;
+    const int splits = std::min(processors / G, (int)SPLITS);
     size_t step_bytes = 0;
     CK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
     for (int l = 0; l < layers; l++) {
@@ -155,7 +164,7 @@ int main(int argc, char **argv) {
         {
             att::AttentionParams p = {q, cache[0], cache[1], partial, position_at, nullptr, nullptr, 0.125f};
             const int stage = 2 * KEYS * D * 4, shared = stage + std::max(stage, att::THREADS * 16 * (H / G));
-            launch("attention", att::attention<KvF32, D, H / G, KEYS>, p, dim3(G, splits), att::THREADS, shared, G * live);
+            launch("attention", att::attention<KvF32, D, H / G, KEYS>, p, dim3(G, splits), att::THREADS, shared);
         }
         {
             const Walked w = walk({Q5}, E, 1, 1, 0);
@@ -189,25 +198,17 @@ int main(int argc, char **argv) {
     cudaGraphExec_t e;
     CK(cudaStreamEndCapture(s, &g));
     CK(cudaGraphInstantiate(&e, g, 0));
-#ifdef STAMPS
-    int blocks = 0;
-    for (auto &l : launches) blocks += l.counted;
-    Stamp *at;
-    CK(cudaMalloc(&at, sizeof(Stamp) * blocks));
-    CK(cudaMemcpyToSymbol(stamps, &at, sizeof(at)));
-#endif
     cudaEvent_t a, b;
     CK(cudaEventCreate(&a));
     CK(cudaEventCreate(&b));
     std::vector<float> us;
     std::map<std::string, std::vector<double>> spent, marked;
     for (int i = 0; i < 24; i++) {
-#ifdef STAMPS
-        const unsigned none = 0;
-        CK(cudaMemcpyToSymbol(stamped, &none, 4));
+#ifdef MARKS
+        CK(cudaMemset(stamps, 0, sizeof(Stamp) * blocks));
 #endif
         const int replays =
-#ifdef STAMPS
+#ifdef MARKS
             1;
 #else
             20;
@@ -220,15 +221,16 @@ int main(int argc, char **argv) {
         float ms;
         CK(cudaEventElapsedTime(&ms, a, b));
         if (i >= 4) us.push_back(ms * 1e3f / replays);
-#ifdef STAMPS
+#ifdef MARKS
         if (i < 4) continue;
         std::vector<Stamp> all(blocks);
-        CK(cudaMemcpy(all.data(), at, sizeof(Stamp) * blocks, cudaMemcpyDeviceToHost));
+        CK(cudaMemcpy(all.data(), stamps, sizeof(Stamp) * blocks, cudaMemcpyDeviceToHost));
         int first = 0;
         unsigned long long before = 0;
         for (auto &l : launches) {
             unsigned long long began = ~0ull, began_last = 0, waited = ~0ull, waited_last = 0, ended = 0, ended_first = ~0ull;
-            for (int k = first; k < first + l.counted; k++) {
+            for (int k = first; k < first + l.blocks; k++) {
+                if (!all[k].waited) continue; // it had nothing to do
                 began = std::min(began, all[k].began), began_last = std::max(began_last, all[k].began);
                 waited = std::min(waited, all[k].waited), waited_last = std::max(waited_last, all[k].waited);
                 ended = std::max(ended, all[k].ended), ended_first = std::min(ended_first, all[k].ended);
@@ -236,7 +238,7 @@ int main(int argc, char **argv) {
             if (before) {
                 for (int m = 0; m < 7; m++) {
                     std::vector<double> cycles;
-                    for (int k = first; k < first + l.counted; k++) {
+                    for (int k = first; k < first + l.blocks; k++) {
                         const auto *at = all[k].marks;
                         int next = m + 1;
                         while (next < 7 && !at[next]) next++;
@@ -247,7 +249,7 @@ int main(int argc, char **argv) {
                     marked[l.name + ", mark " + (char)('0' + m)].push_back(cycles[cycles.size() / 2]);
                 }
             }
-            first += l.counted;
+            first += l.blocks;
             if (before) {
                 auto add = [&](const char *what, double v) { spent[l.name + " " + what].push_back(v * 1e-3); };
                 add("1 whole (from end to end)", (double)ended - (double)before);

@@ -11,6 +11,23 @@ pub trait TapSink {
 
     /// One stage's output. Entries of attention scores beyond the diagonal carry no meaning.
     fn tap(&mut self, id: StageId, value: Tensor<f32>);
+
+    /// The same, part by part, where the values stand only for the length of the call. The parts of a stage come in their
+    /// order, one after another.
+    fn part(&mut self, part: Part<'_>);
+}
+
+/// Elements of a stage's output that follow each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// The stage.
+    pub id: StageId,
+    /// Shape of the whole.
+    pub shape: &'a [usize],
+    /// Flat index of the first.
+    pub first: usize,
+    /// They.
+    pub values: &'a [f32],
 }
 
 /// A sink that wants nothing.
@@ -21,6 +38,7 @@ impl TapSink for NoTaps {
         false
     }
     fn tap(&mut self, _: StageId, _: Tensor<f32>) {}
+    fn part(&mut self, _: Part<'_>) {}
 }
 
 /// A stage that has just been computed and that nothing has read yet.

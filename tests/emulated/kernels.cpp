@@ -25,6 +25,10 @@ namespace head {
 #include "fused/lm_head.cu"
 }
 
+namespace newest {
+#include "fused/cache_rows.cu"
+}
+
 typedef std::vector<double> Doubles;
 static std::mt19937 noise(7);
 static int wrong = 0;
@@ -174,12 +178,19 @@ static void half_linear(int n, int m, int piece = 1 << 30) {
     const int groups = n / 32, block = std::max(format<F>().block / 32, 1);
     const int first = std::min(((groups + 1) / 2 + block - 1) / block * block, groups);
     const Walk way = walk<F, F>(1, 1, std::min(first, piece), piece < first ? 2 : 1);
-    halves::HalfLinearParams p{copied(x), w.planes, {unwritten(m), unwritten(m)}, way, n, m, first};
+    std::vector<Stamp> stamps((m + 15) / 16 * 2 + 1);
+    halves::HalfLinearParams p{copied(x), w.planes, {unwritten(m), unwritten(m)}, way, n, m, first, stamps.data()};
     launch({(unsigned)(m + 15) / 16, 2}, 32 * MOST_WARPS, vector_bytes<F, F>(32 * first) + bytes_of(way),
            [&] { halves::half_linear<F, HELD>(p); });
     std::vector<float> sum(m);
     for (int i = 0; i < m; i++) sum[i] = p.y[0][i] + p.y[1][i];
     compare("product", sum.data(), y, size, PRODUCT);
+    // Every block has said when, and none for another.
+    for (size_t i = 0; i < stamps.size(); i++) {
+        const unsigned long long said = i + 1 < stamps.size();
+        if (stamps[i].began == said && stamps[i].waited == said && stamps[i].ended == said) continue;
+        printf("  stamp %zu is another's\n", i), wrong++;
+    }
 }
 
 template <class A, class B, int TILES, int HELD>
@@ -319,7 +330,7 @@ static void attention(int kv_heads, int keys, int splits, int m) {
     const Walk way = walk<F, F>(1, 1, n / 32, 1);
     together::AttnOutParams o{partial, w.planes, Stream{copied(a), {}, nullptr, nullptr}, unwritten(m), &position,
                               p.weights_tap, unwritten(n), unwritten(m), nullptr, way, n, m, heads, splits};
-    launch({(unsigned)std::max((m + TILE - 1) / TILE, heads)}, 32 * MOST_WARPS, vector_bytes<F, F>(n) + bytes_of(way),
+    launch({(unsigned)((m + TILE - 1) / TILE + heads * (1 + keys / 1000))}, 32 * MOST_WARPS, vector_bytes<F, F>(n) + bytes_of(way),
            [&] { together::attn_out<F, D, HELD>(o); });
     // Scores of some tens, whose rounding the exponential turns into errors of weights.
     compare("weights", p.weights_tap, weights, Doubles(weights.size(), 1), 2e-5);
@@ -328,6 +339,54 @@ static void attention(int kv_heads, int keys, int splits, int m) {
     compare("product", o.product_tap, y, size, PRODUCT);
     for (int i = 0; i < m; i++) y[i] = a[i] + (double)o.product_tap[i], size[i] = std::fabs(y[i]) + 1e-3;
     compare("residual", o.y, y, size, PRODUCT);
+}
+
+// The newest row travels, and the first earlier one that changed is told, whichever element it is.
+template <class Kv>
+static void cache_rows(int width, int rows) {
+    printf("cache_rows<%d bytes> of %d x %d\n", (int)sizeof(typename Kv::Type), rows, width);
+    typedef typename Kv::Type Type;
+    std::vector<newest::TappedCache> table;
+    std::vector<Type *> caches;
+    const int count = 2, room_of = width + 3;
+    float *out = unwritten(count * room_of);
+    for (int c = 0; c < count; c++) {
+        caches.push_back(room<Type>((size_t)rows * width));
+        for (int i = 0; i < rows * width; i++) caches[c][i] = Kv::put((float)(noise() % 1000) / 8);
+        auto *sums = room<unsigned long long>(rows);
+        table.push_back({caches[c], sums, (unsigned long long)c * room_of});
+    }
+    // What is told of the last cache.
+    auto told = [&](int at, int known) {
+        newest::CacheRowsParams p{table.data(), out, width, at, known};
+        for (int c = 0; c < count; c++) {
+            memset(out + c * room_of, 0xff, room_of * 4);
+            launch({1, (unsigned)(at / newest::ROWS + 1)}, newest::THREADS, 0, [&] {
+                blockIdx.x = c;
+                newest::cache_rows<Kv>(p);
+            });
+            for (int i = 0; i < width; i++) wrong += out[c * room_of + i] != Kv::get(caches[c][(size_t)at * width + i]);
+        }
+        return __float_as_uint(out[(count - 1) * room_of + width]);
+    };
+    auto expect = [&](const char *what, uint32_t is, uint32_t right) {
+        if (is != right) printf("  %s: %u and not %u\n", what, is, right), wrong++;
+    };
+    const uint32_t none = 0xffffffffu;
+    const int last = rows - 1;
+    expect("no row is known", told(last - 1, 0), none);
+    expect("none changed", told(last, last), none);
+    for (int element = 0; element < width; element += 7) {
+        Type &one = caches[1][(size_t)(element % last) * width + element];
+        one = Kv::put(Kv::get(one) + 0.125f);
+        expect("one changed", told(last, last), element % last);
+        expect("it is known now", told(last, last), none);
+    }
+    std::swap(caches[1][0], caches[1][width - 1]);
+    caches[1][2 * width] = Kv::put(-1.0f);
+    expect("two rows changed", told(last, last), caches[1][0] == caches[1][width - 1] ? 2 : 0);
+    caches[1][0] = Kv::put(-2.0f);
+    expect("the newest may change", told(last, 0), none);
 }
 
 int main() {
@@ -353,6 +412,7 @@ int main() {
     attention<KvF32, 128, 6, Q8_0, 0, 32>(1, 150, 2, 16);
     attention<KvF32, 32, 2, Q8_0, 1>(2, 130, 64, 16), attention<KvF32, 64, 16, F16, 0>(1, 77, 3, 16);
     attention<KvF32, 64, 1, F32, 0>(2, 700, 5, 16), attention<KvF16, 64, 7, Q5_0, 2>(1, 2500, 64, 16);
+    cache_rows<KvF32>(128, 6), cache_rows<KvF16>(96, 130), cache_rows<KvF32>(1024, 3);
     printf("%d wrong\n", wrong);
     return wrong != 0;
 }

@@ -75,6 +75,8 @@ static int min(int a, int b) { return a < b ? a : b; }
 static uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
 static uint32_t min(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
+static void atomicMin(uint32_t *at, uint32_t v) { *at = std::min(*at, v); }
+
 // Halves.
 static float half_to_float(uint16_t h) {
     const int exponent = h >> 10 & 31, fraction = h & 1023;
@@ -136,10 +138,10 @@ static const Shown *show(const Shown &mine) {
 template <class T>
 static T from_lane(T v, int lane) {
     Shown s;
-    memcpy(s.v, &v, 4);
+    memcpy(s.v, &v, sizeof(T));
     const Shown *all = show(s);
     T r;
-    memcpy(&r, all[lane].v, 4);
+    memcpy(&r, all[lane].v, sizeof(T));
     return r;
 }
 template <class T>

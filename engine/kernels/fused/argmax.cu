@@ -11,6 +11,7 @@ struct ArgmaxParams {
     unsigned long long *best;
     u32 *arrived, *token;
     int m;
+    Stamp *stamps; // null where it is not timed
 };
 
 // A logit and its id as one number that orders as they do: larger logits above
@@ -23,7 +24,7 @@ __device__ __forceinline__ unsigned long long key_of(float v, u32 id) {
 
 __global__ void __launch_bounds__(THREADS) argmax(const __grid_constant__ ArgmaxParams p) {
     __shared__ unsigned long long warps[THREADS / 32];
-    Turn turn;
+    Turn turn(p.stamps);
     turn.wait();
     unsigned long long most = 0;
     for (int i = blockIdx.x * THREADS + threadIdx.x; i < p.m; i += gridDim.x * THREADS) {

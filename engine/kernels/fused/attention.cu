@@ -20,6 +20,7 @@ struct AttentionParams {
     const int *position_at;
     float *scores_tap, *weights_tap; // null where not wanted; [H, N]
     float scale;
+    Stamp *stamps; // null where it is not timed
 };
 
 // KEYS of a tile: as many as make a share at least, or 32 where shared memory is small.
@@ -35,8 +36,8 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
     extern __shared__ __align__(16) u8 shared[]; // two stages; at the end the second holds the parts' sums [PARTS, GROUP, D]
     __shared__ __align__(16) float prob[GROUP][KEYS];
     __shared__ float largest[GROUP], total[GROUP], rescale[GROUP];
-    Turn turn;
-    const Shares of(*p.position_at + 1, gridDim.y);
+    Turn turn(p.stamps);
+    const Shares of(__ldcg(p.position_at) + 1, gridDim.y);
     const int keys = of.keys, begin = blockIdx.y * of.share, end = min(keys, begin + of.share);
     if (begin >= keys) return;
     const int kv_head = blockIdx.x, kv_heads = gridDim.x;

@@ -1,13 +1,15 @@
 // attn_weights and attn_context put together of their shares, attn_out and
 // attn_residual of one token. A block makes a tile of rows; each puts the whole
-// context together for itself, D / 4 lanes a head.
-// Grid (blocks: a tile each, and at least H). sums and measures as `attention`
-// leaves them, W [m, H*D] in blocks, y [m].
+// context together for itself, D / 4 lanes a head. Where weights are tapped, blocks
+// behind these bring them to their total, so that no product waits for it.
+// Grid (ceil(m / TILE), and where weights are tapped a multiple of H more). sums and
+// measures as `attention` leaves them, W [m, H*D] in blocks, y [m].
 
 #include "fused/shares.cuh"
 #include "fused/stream.cuh"
 
-constexpr int EARLY = 12; // shares whose sums a thread asks for at once
+constexpr int EARLY = 12;  // shares whose sums a thread asks for at once
+constexpr int WEIGHTS = 4; // tapped weights that it asks for at once
 
 struct AttnOutParams {
     Partial partial;
@@ -18,6 +20,7 @@ struct AttnOutParams {
     float *weights_tap, *context_tap, *product_tap, *y_tap; // null where not wanted
     Walk walk;
     int n, m, heads, splits;
+    Stamp *stamps; // null where it is not timed
 };
 
 // Puts the context together from the shares of a token's attention.
@@ -27,7 +30,7 @@ struct Context {
     static constexpr int EACH = SPLITS / LANES; // shares that a lane measures
     const Partial &partial;
     int live;           // shares
-    float *tapped_by;   // what the tapped weights of one head are multiplied with, by share; null where not wanted
+    float *tapped_by;   // what the tapped weights of the head are multiplied with, by share; null where not wanted
     float *context_tap; // null where not wanted
     // Elements 4i .. 4i + 3; past the last i a thread has its share of the last head again.
     __device__ __forceinline__ float4 operator()(int i) const {
@@ -58,7 +61,7 @@ struct Context {
 #pragma unroll
         for (int step = LANES / 2; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffffu, total, step);
         const float by = 1.0f / total;
-        if (tapped_by && h == blockIdx.x) {
+        if (tapped_by) {
 #pragma unroll
             for (int k = 0; k < EACH; k++) tapped_by[k * LANES + lane] = factor[k] * by;
         }
@@ -80,32 +83,59 @@ struct Context {
     }
 };
 
+// Brings tapped weights, which stand relative to the largest score of their share, to
+// their total. `index` counts the blocks that do, of `blocks`; they share out the heads.
+template <int D>
+__device__ __forceinline__ void scale_weights(const AttnOutParams &p, const Shares &of, int index, int blocks, Turn &turn) {
+    __shared__ float by[SPLITS];
+    const int head = index % p.heads, stride = blocks / p.heads * blockDim.x;
+    float *weights = p.weights_tap + (size_t)head * of.keys;
+    int at = index / p.heads * blockDim.x + threadIdx.x;
+    float weight[WEIGHTS];
+    auto ask = [&] {
+#pragma unroll
+        for (int k = 0; k < WEIGHTS; k++) weight[k] = at + k * stride < of.keys ? __ldcg(weights + at + k * stride) : 0.0f;
+    };
+    turn.wait();
+    ask();
+    if (threadIdx.x < 32) {
+        Context<D>{p.partial, of.live, by, nullptr}(head * Context<D>::LANES + threadIdx.x % Context<D>::LANES);
+    }
+    __syncthreads();
+#pragma unroll 1
+    while (at < of.keys) {
+#pragma unroll
+        for (int k = 0; k < WEIGHTS; k++) {
+            const int n = at + k * stride;
+            if (n < of.keys) weights[n] = weight[k] * by[n / of.share];
+        }
+        at += WEIGHTS * stride;
+        ask();
+    }
+}
+
 template <typename Format, int D, int HELD>
 __global__ void __launch_bounds__(32 * MOST_WARPS, 2) attn_out(const __grid_constant__ AttnOutParams p) {
     typedef ResultsOf<1, HELD> Sums;
     extern __shared__ __align__(16) u8 shared[];
-    __shared__ float tapped_by[SPLITS];
-    Turn turn;
-    const Shares of(*p.position_at + 1, p.splits);
+    Turn turn(p.stamps);
+    const Shares of(__ldcg(p.position_at) + 1, p.splits);
+    const int tiles = (p.m + TILE - 1) / TILE;
+    if (p.weights_tap && (int)blockIdx.x >= tiles) {
+        scale_weights<D>(p, of, blockIdx.x - tiles, gridDim.x - tiles, turn);
+        return;
+    }
     const int row = blockIdx.x * TILE + threadIdx.x;
     const bool mine = threadIdx.x < TILE && row < p.m;
     float a = 0.0f;
     auto rows_of = [&](int) { return Rows{&p.w, (int)blockIdx.x * TILE, p.m}; };
     auto ready = [&] {
         if (mine) a = p.a.one(row);
-        const Context<D> context{p.partial, of.live, p.weights_tap ? tapped_by : nullptr,
-                                 blockIdx.x == 0 ? p.context_tap : nullptr};
+        const Context<D> context{p.partial, of.live, nullptr, blockIdx.x == 0 ? p.context_tap : nullptr};
         return prepare_both<Format, Format, 1>(shared, p.n, context);
     };
     auto done = [&](Sums sums) {
         if (mine) p.y[row] = tap(p.y_tap, row, a + tap(p.product_tap, row, sums(0, threadIdx.x)));
-        if (p.weights_tap && blockIdx.x < p.heads) {
-            float *weights = p.weights_tap + (size_t)blockIdx.x * of.keys;
-#pragma unroll 1
-            for (int n = threadIdx.x; n < of.keys; n += blockDim.x) {
-                weights[n] = __ldcg(weights + n) * tapped_by[n / of.share];
-            }
-        }
     };
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
     if constexpr (HELD > 0) {

@@ -20,6 +20,7 @@ struct AttnQkvParams { // of three or two: q, k, v in this order
     Walk walk;
     int n, heads, kv_heads;
     float eps;
+    Stamp *stamps; // null where it is not timed
 };
 
 template <typename Format, typename Kv, int D, int PAIRS, bool HEAD_NORM, int HELD>
@@ -28,7 +29,7 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, int part, int he
     typedef ResultsOf<2 * PAIRS, HELD> Sums;
     const bool mine = threadIdx.x < TILE * PAIRS;
     const int i = pair0 + threadIdx.x; // of the head, where this thread is one of those that finish pairs
-    const int a_at = head * D + i, b_at = a_at + D / 2, position = *p.position_at;
+    const int a_at = head * D + i, b_at = a_at + D / 2, position = __ldcg(p.position_at);
     float bias_a = 0.0f, bias_b = 0.0f, norm_a = 0.0f, norm_b = 0.0f, sine = 0.0f, cosine = 0.0f;
     const float *bias = p.bias[part], *head_norm = HEAD_NORM && part < 2 ? p.head_norm[part] : nullptr;
     auto constants = [&] {
@@ -97,7 +98,7 @@ template <typename Q, typename K, typename V, typename Kv, int D, int PAIRS, boo
 __global__ void __launch_bounds__(32 * MOST_WARPS, 2) attn_qkv(const __grid_constant__ AttnQkvParams p) {
     static_assert(!HEAD_NORM || TILE * PAIRS == D / 2, "a block must hold the head that it normalises");
     extern __shared__ __align__(16) u8 shared[];
-    Turn turn;
+    Turn turn(p.stamps);
     const int at = blockIdx.x * TILE * PAIRS; // pair, over the heads of q, then k, then v
     const int head_all = at / (D / 2), pair0 = at % (D / 2);
     const int part = head_all < p.heads ? 0 : head_all < p.heads + p.kv_heads ? 1 : 2;

@@ -14,58 +14,56 @@
 // was written before the step and the step's position, and nothing else: the
 // first kernel after the one that writes the position begins when that has ended.
 
-// When a block began, had waited, and ended, in ns: what a benchmark has compiled in to be told.
-#ifdef STAMPS
+// When a block's first thread began, had waited, and ended, in ns; 0 where it did not.
 struct Stamp {
     unsigned long long began, waited, ended;
-    long long marks[8]; // of its turn, in cycles
+#ifdef MARKS
+    long long marks[8]; // of its turn, in cycles: what a benchmark has compiled in
+#endif
 };
-__device__ Stamp *stamps;
-__device__ unsigned stamped;
+
 __device__ __forceinline__ unsigned long long now() {
     unsigned long long t;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)::"memory");
     return t;
 }
+
+// Lets the next kernel begin.
+__device__ __forceinline__ void let_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
 #endif
+}
+
+// Waits until all kernels before this one are done and their writes seen.
+__device__ __forceinline__ void wait_for_turn() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // A kernel's turn in the row.
 struct Turn {
-#ifdef STAMPS
-    Stamp stamp;
-#endif
-    // Lets the next kernel begin.
-    __device__ __forceinline__ Turn() {
-#if __CUDA_ARCH__ >= 900
-        asm volatile("griddepcontrol.launch_dependents;");
-#endif
-#ifdef STAMPS
-        stamp = {now(), 0, 0, {}};
-#endif
+    Stamp *const stamps; // of the launch, a block each; null where nobody asks
+    __device__ __forceinline__ Turn(Stamp *stamps) : stamps(stamps) {
+        let_begin();
+        if (asked()) mine().began = now();
     }
-    // Waits until all kernels before this one are done and their writes seen.
+    __device__ __forceinline__ bool asked() const { return stamps && threadIdx.x == 0; }
+    __device__ __forceinline__ Stamp &mine() const { return stamps[blockIdx.y * gridDim.x + blockIdx.x]; }
     __device__ __forceinline__ void wait() {
-#if __CUDA_ARCH__ >= 900
-        asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-#ifdef STAMPS
-        stamp.waited = now();
-#endif
+        wait_for_turn();
+        if (asked()) mine().waited = now();
     }
     // Where a block has come to, for the benchmark.
     __device__ __forceinline__ void mark([[maybe_unused]] int i) {
-#ifdef STAMPS
-        stamp.marks[i] = clock64();
+#ifdef MARKS
+        if (asked()) mine().marks[i] = clock64();
 #endif
     }
-#ifdef STAMPS
     __device__ __forceinline__ ~Turn() {
-        if (stamp.waited == 0) return;
-        __syncthreads();
-        stamp.ended = now();
-        if (threadIdx.x == 0) stamps[atomicAdd(&stamped, 1)] = stamp;
+        if (asked()) mine().ended = now();
     }
-#endif
 };
 
 // Writes v out where it is asked for and gives it on, opaque to the compiler, so
@@ -77,9 +75,10 @@ __device__ __forceinline__ float tap(float *to, size_t i, float v) {
     return v;
 }
 
+// Four, at a multiple of four.
 __device__ __forceinline__ float4 tap4(float *to, size_t i, float4 v) {
     asm("" : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w));
-    if (to) to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
+    if (to) *(float4 *)(to + i) = v;
     return v;
 }
 

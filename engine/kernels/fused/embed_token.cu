@@ -12,11 +12,12 @@ struct EmbedTokenParams {
     int width;
     u32 token;
     int position;
+    Stamp *stamps; // null where it is not timed
 };
 
 template <typename Format>
 __global__ void embed_token(const __grid_constant__ EmbedTokenParams p) {
-    Turn turn;
+    Turn turn(p.stamps);
     turn.wait();
     const int groups = p.width / 32;
     if (threadIdx.x == 0) *p.position_at = p.position;

@@ -13,13 +13,14 @@ struct FfnActParams {
     Walk walk;
     int n, m;
     float eps;
+    Stamp *stamps; // null where it is not timed
 };
 
 template <typename Gate, typename Up, int TILES, int HELD>
 __global__ void __launch_bounds__(32 * MOST_WARPS, 2) ffn_act(const __grid_constant__ FfnActParams p) {
     typedef ResultsOf<TILES, HELD> Sums;
     extern __shared__ __align__(16) u8 shared[];
-    Turn turn;
+    Turn turn(p.stamps);
     constexpr int PAIRS = TILES / 2;
     auto first_of = [&](int set) { return (int)(set * gridDim.x + blockIdx.x) * TILE * PAIRS; };
     Norm norm(p.x, p.norm, p.norm_tap, p.n);

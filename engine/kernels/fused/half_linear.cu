@@ -10,13 +10,14 @@ struct HalfLinearParams {
     float *y[2];
     Walk walk;
     int n, m, first; // groups of the first half
+    Stamp *stamps; // null where it is not timed
 };
 
 template <typename Format, int HELD>
 __global__ void __launch_bounds__(32 * MOST_WARPS, 2) half_linear(const __grid_constant__ HalfLinearParams p) {
     typedef ResultsOf<1, HELD> Sums;
     extern __shared__ __align__(16) u8 shared[];
-    Turn turn;
+    Turn turn(p.stamps);
     const int row = blockIdx.x * TILE + threadIdx.x, all = p.n / 32;
     const Span span = blockIdx.y == 0 ? Span{0, p.first, all} : Span{p.first, all - p.first, all};
     const float4 *x = (const float4 *)p.x + span.first * 8;

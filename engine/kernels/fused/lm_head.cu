@@ -13,12 +13,13 @@ struct LmHeadParams {
     Walk walk;
     int n, m;
     float eps;
+    Stamp *stamps; // null where it is not timed
 };
 
 template <typename Format>
 __global__ void __launch_bounds__(32 * MOST_WARPS, 2) lm_head(const __grid_constant__ LmHeadParams p) {
     extern __shared__ __align__(16) u8 shared[];
-    Turn turn;
+    Turn turn(p.stamps);
     Norm norm(p.x, p.norm, p.norm_tap, p.n);
     // Sets go round the blocks, so that at any time they read one piece of memory together.
     auto first_of = [&](int set) { return (set * gridDim.x + blockIdx.x) * p.walk.tiles * TILE; };

@@ -6,8 +6,8 @@ use super::functions::Functions;
 use super::kernels::*;
 use super::launch::{Call, Ptr};
 use super::memory::{Memory, Weight};
-use super::prefill::SHARED as PARTS;
 use super::options::{Gemm, KvType, Options, Path};
+use super::prefill::SHARED as PARTS;
 use crate::model::{Graph, Node, row_len};
 use crate::ops::{KvCache, Op, Pairing, RmsNorm, Rope, Softmax};
 

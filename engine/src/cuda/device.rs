@@ -120,6 +120,27 @@ pub fn bandwidth() -> Result<f64, CudaError> {
     Ok(2.0 * BYTES as f64 / best)
 }
 
+/// What the link from the first GPU to the host gives: bytes per second of a copy of 256 MiB to pinned memory, best of
+/// several.
+///
+/// # Errors
+/// If CUDA fails.
+pub fn link() -> Result<f64, CudaError> {
+    const BYTES: usize = 256 << 20;
+    let device = devices()?.swap_remove(0);
+    let context = CudaContext::new(device.ordinal).doing("opening the device")?;
+    let stream = context.new_stream().doing("making a stream")?;
+    let from = stream.alloc_zeros::<u8>(BYTES).doing("taking device memory")?;
+    // SAFETY: written by the copies alone, and never read.
+    let mut to = unsafe { context.alloc_pinned_with_flags::<u8>(BYTES, 0) }.doing("taking pinned memory")?;
+    let mut best = f64::INFINITY;
+    for _ in 0..4 {
+        let copy = || stream.memcpy_dtoh(&from, &mut to).doing("copying to the host");
+        best = best.min(time(&context, &stream, copy)?);
+    }
+    Ok(BYTES as f64 / best)
+}
+
 /// Seconds that `stream` takes for what `queue` gives it to do.
 pub(super) fn time(
     context: &Arc<CudaContext>, stream: &CudaStream, queue: impl FnOnce() -> Result<(), CudaError>,

@@ -135,19 +135,19 @@ kernels! {
     Residual(ResidualParams) "residual.cu" { a: Ptr, b: Ptr, y: Ptr, count: i32, }
     SwiGlu(SwiGluParams) "swiglu.cu" { gate: Ptr, up: Ptr, y: Ptr, count: i32, }
     EmbedToken(EmbedTokenParams) "fused/embed_token.cu" {
-        w: Planes, x: Ptr, position_at: Ptr, width: i32, token: u32, position: i32,
+        w: Planes, x: Ptr, position_at: Ptr, width: i32, token: u32, position: i32, stamps: Ptr,
     }
     AttnQkv(AttnQkvParams) "fused/attn_qkv.cu" {
         x: Stream, norm: Ptr, bias: [Ptr; 3], head_norm: [Ptr; 2], frequency: Ptr, w: [Planes; 3], position_at: Ptr,
         q: Ptr, k_cache: Ptr, v_cache: Ptr, norm_tap: Ptr, proj_tap: [Ptr; 3], biased_tap: [Ptr; 3],
-        normed_tap: [Ptr; 2], rope_tap: [Ptr; 2], walk: Walk, n: i32, heads: i32, kv_heads: i32, eps: f32,
+        normed_tap: [Ptr; 2], rope_tap: [Ptr; 2], walk: Walk, n: i32, heads: i32, kv_heads: i32, eps: f32, stamps: Ptr,
     }
     Attention(AttentionParams) "fused/attention.cu" {
-        q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32,
+        q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32, stamps: Ptr,
     }
     AttnOut(AttnOutParams) "fused/attn_out.cu" {
         partial: [Ptr; 2], w: Planes, a: Stream, y: Ptr, position_at: Ptr, weights_tap: Ptr, context_tap: Ptr,
-        product_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32, m: i32, heads: i32, splits: i32,
+        product_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32, m: i32, heads: i32, splits: i32, stamps: Ptr,
     }
     AttnPrefill(AttnPrefillParams) "fused/attn_prefill.cu" {
         q: Ptr, k: Ptr, v: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, kv_heads: i32, first: i32,
@@ -176,16 +176,19 @@ kernels! {
         gate: Shared, up: Shared, to: Operand, gate_tap: Ptr, up_tap: Ptr, tap: Ptr, n: i32,
     }
     HalfLinear(HalfLinearParams) "fused/half_linear.cu" {
-        x: Ptr, w: Planes, y: [Ptr; 2], walk: Walk, n: i32, m: i32, first: i32,
+        x: Ptr, w: Planes, y: [Ptr; 2], walk: Walk, n: i32, m: i32, first: i32, stamps: Ptr,
     }
     FfnAct(FfnActParams) "fused/ffn_act.cu" {
         x: Stream, norm: Ptr, gate: Planes, up: Planes, y: Ptr, norm_tap: Ptr, gate_tap: Ptr, up_tap: Ptr, y_tap: Ptr,
-        walk: Walk, n: i32, m: i32, eps: f32,
+        walk: Walk, n: i32, m: i32, eps: f32, stamps: Ptr,
     }
     LmHead(LmHeadParams) "fused/lm_head.cu" {
-        x: Stream, norm: Ptr, w: Planes, logits: Ptr, norm_tap: Ptr, walk: Walk, n: i32, m: i32, eps: f32,
+        x: Stream, norm: Ptr, w: Planes, logits: Ptr, norm_tap: Ptr, walk: Walk, n: i32, m: i32, eps: f32, stamps: Ptr,
     }
-    Argmax(ArgmaxParams) "fused/argmax.cu" { logits: Ptr, best: Ptr, arrived: Ptr, token: Ptr, m: i32, }
+    Argmax(ArgmaxParams) "fused/argmax.cu" {
+        logits: Ptr, best: Ptr, arrived: Ptr, token: Ptr, m: i32, stamps: Ptr,
+    }
+    CacheRows(CacheRowsParams) "fused/cache_rows.cu" { caches: Ptr, out: Ptr, width: i32, newest: i32, known: i32, }
     #[cfg(any(test, feature = "faults"))]
     LinearTransposed(LinearTransposedParams) "faults/linear_transposed.cu" {
         w: Ptr, x: Ptr, y: Ptr, n: i32, m: i32,
@@ -204,6 +207,23 @@ kernels! {
     ZeroedHead(ZeroedHeadParams) "faults/zeroed_head.cu" { y: Ptr, heads: i32, d: i32, head: i32, count: i32, }
     #[cfg(any(test, feature = "faults"))]
     Copy(CopyParams) "faults/copy.cu" { x: Ptr, y: Ptr, count: i32, }
+}
+
+impl Params {
+    /// Of the kernels of a decode step, where the blocks of a launch say when they began, had waited, and ended.
+    pub fn stamps(&mut self) -> Option<&mut Ptr> {
+        Some(match self {
+            Self::EmbedToken(params) => &mut params.stamps,
+            Self::AttnQkv(params) => &mut params.stamps,
+            Self::Attention(params) => &mut params.stamps,
+            Self::AttnOut(params) => &mut params.stamps,
+            Self::HalfLinear(params) => &mut params.stamps,
+            Self::FfnAct(params) => &mut params.stamps,
+            Self::LmHead(params) => &mut params.stamps,
+            Self::Argmax(params) => &mut params.stamps,
+            _ => return None,
+        })
+    }
 }
 
 /// What kernels include, by path below `engine/kernels`.

@@ -6,6 +6,7 @@ use super::kernels::constant;
 use super::launch::Ptr;
 use super::options::{Gemm, Options, Path};
 use super::prefill::{Operand, Part as Split, SHARED, cache_tile};
+use super::slots::{Slots, taken};
 use super::weights::{self, Planes};
 use super::{CudaError, readback};
 use crate::model::{Axis, Graph, Model, Node, Role, StageId, WeightSource};
@@ -36,11 +37,13 @@ pub struct Memory {
     pub weights: HashMap<String, Weight>,
     /// Per node, the buffer it writes: one per stage name, which the layers share; caches have one each.
     pub outputs: Vec<Part>,
-    /// Per node, where the captured graph of a decode step writes its output besides: 0 where it stands in `outputs`
-    /// until the step ends, or is no tap.
+    /// Where decode steps write what is tapped of them (`slots.rs`).
+    pub slot_memory: Ptr,
+    /// Per node, where the next of them does: 0 for a cache, which stands where it is, and where it is no tap.
     pub slots: Vec<Ptr>,
-    /// All slots.
-    pub slot_memory: Part,
+    /// Where the caches are that `cache_rows.cu` reads, and their rows' checksums.
+    pub cache_table: Ptr,
+    pub row_sums: Ptr,
     /// Per rotating node, `base^(−2i/d)` of each plane.
     pub frequencies: HashMap<usize, Ptr>,
     /// Token ids of a step.
@@ -89,7 +92,6 @@ impl Memory {
             weights.insert(weight.name.clone(), planned);
         }
         let outputs = plan_outputs(graph, options, &mut plan);
-        let (slots, slot_memory) = plan_slots(graph, options, &mut plan);
         let mut frequencies = HashMap::new();
         for (index, node) in graph.nodes.iter().enumerate() {
             if let Op::Rope(rope) = &node.op {
@@ -112,7 +114,15 @@ impl Memory {
         let row = weights.values().map(|w| w.n).max().unwrap_or(0);
         let (tile_keys, tile_bytes) = cache_tile(config.head_dim);
         let tiles = config.n_kv_heads * options.context.div_ceil(tile_keys);
+        let (slot_bytes, caches) = match options.path == Path::Fast && options.taps {
+            true => {
+                let (count, bytes) = taken(graph, options.context);
+                (count * bytes, graph.nodes.iter().filter(|n| n.op.has_state()).count())
+            }
+            false => (0, 0),
+        };
         let mut take = |bytes| plan.take(bytes).at;
+        let slot_memory = take(slot_bytes);
         Ok(Self {
             operand: Operand {
                 parts: take(longer(options.step * Split::Brain.row_bytes(row))),
@@ -123,8 +133,11 @@ impl Memory {
             tile_scales: take(longer(8 * tiles)),
             weights,
             outputs,
-            slots,
+            slots: Slots::new(graph, &vec![options.taps; graph.nodes.len()], options.context, options.context)
+                .addresses(slot_memory),
             slot_memory,
+            cache_table: take(24 * caches),
+            row_sums: take(8 * caches * options.context),
             frequencies,
             tokens: take(4 * options.step.max(1)),
             dequantised: take(dequantised),
@@ -215,23 +228,6 @@ fn plan_outputs(graph: &Graph, options: &Options, plan: &mut Plan) -> Vec<Part> 
         *by_name.entry(key).or_insert_with(|| plan.take(output_bytes(node, options)))
     };
     graph.nodes.iter().map(part_of).collect()
-}
-
-/// Slots of the nodes whose buffers several of them share, one after the other.
-fn plan_slots(graph: &Graph, options: &Options, plan: &mut Plan) -> (Vec<Ptr>, Part) {
-    let shares = |node: &Node| node.id.layer.is_some() && !node.op.has_state() || node.role == Role::HeadInput;
-    let bytes = |node: &Node| match options.path == Path::Fast && options.taps && shares(node) {
-        true => 4 * Graph::extent(node, 1, options.context).iter().product::<usize>(),
-        false => 0,
-    };
-    let all = plan.take(graph.nodes.iter().map(bytes).sum());
-    let mut at = all.at;
-    let mut slot = |node| {
-        let here = at;
-        at += bytes(node) as u64;
-        if at > here { here } else { 0 }
-    };
-    (graph.nodes.iter().map(&mut slot).collect(), all)
 }
 
 fn output_bytes(node: &Node, options: &Options) -> usize {

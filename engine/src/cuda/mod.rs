@@ -3,7 +3,8 @@
 //! `device` finds out what there is and says what is missing; `kernels` declares the `.cu` files of `engine/kernels` with
 //! their parameters, `compile` has NVRTC compile them, `functions` loads them; `memory` lays out one `arena` and brings
 //! the weights, taken apart by `weights`; `calls` makes the launches of single nodes, `fast` those of the fused path,
-//! `schedule` puts them in order; `engine` runs them and `readback` brings taps to the host.
+//! `schedule` puts them in order; `engine` runs them, decode steps of the fast path as `replay` captures them; taps of
+//! these stand in `slots`, and `readback` brings taps to the host, where `mirror` has the caches; `timing` tells where the time of a step goes.
 
 mod arena;
 mod blas;
@@ -20,15 +21,20 @@ pub mod kernels;
 mod launch;
 mod load;
 mod memory;
+mod mirror;
 mod options;
 pub mod prefill;
 mod readback;
+mod replay;
 mod schedule;
+mod slots;
 #[cfg(test)]
 mod testing;
 mod tiles;
+mod timing;
 mod weights;
 
-pub use device::{CudaError, Device, bandwidth, devices, free_memory};
+pub use device::{CudaError, Device, bandwidth, devices, free_memory, link};
 pub use engine::CudaEngine;
 pub use options::{Circumstances, Gemm, KvType, Options, Path};
+pub use timing::{Timed, TimedStep};

@@ -132,7 +132,8 @@ pub fn product_of(formats: &[GgmlType], limit: usize) -> (String, u32) {
     let part = Part::of(formats);
     let stage = formats.iter().map(|&ty| stage_bytes(ty, part)).max().unwrap_or(0);
     // More wait for less, as long as a multiprocessor holds its blocks.
-    let fits = |&stages: &usize| BLOCKS * (stages * stage + RESERVED) <= limit || stages == 3 && stages * stage <= limit;
+    let fits =
+        |&stages: &usize| BLOCKS * (stages * stage + RESERVED) <= limit || stages == 3 && stages * stage <= limit;
     let stages = [4, 3].into_iter().find(fits).unwrap_or(2);
     let [a, b, c] = std::array::from_fn(|i| *formats.get(i).unwrap_or(&formats[0]));
     (format!("{part}, {a}, {b}, {c}, {stage}, {stages}"), (stages * stage) as u32)
@@ -246,7 +247,8 @@ impl Fused<'_> {
     fn shares(&self, call: &Call, n: usize, most: usize) -> usize {
         let (tiles, slots) = (call.grid.0 * call.grid.1, self.calls.functions.resident(call));
         let pieces = (n / 32).div_ceil(PIECE);
-        let cost = |&shares: &usize| (tiles * shares as u32).div_ceil(slots) as usize * (pieces.div_ceil(shares) + SHARE_COST);
+        let cost =
+            |&shares: &usize| (tiles * shares as u32).div_ceil(slots) as usize * (pieces.div_ceil(shares) + SHARE_COST);
         (1..=most.min(pieces.div_ceil(SHARE_COST))).min_by_key(cost).unwrap_or(1)
     }
 
@@ -371,9 +373,10 @@ impl Fused<'_> {
         };
         let tapped = params.scores_tap != 0 || params.weights_tap != 0;
         let rows = span.tokens * config.n_heads / kv_heads;
-        let attention = Call::new(params, (rows.div_ceil(ATTENTION_ROWS) as u32, kv_heads as u32, 1), ATTENTION_THREADS)
-            .of(&[&config.head_dim, &tapped])
-            .shared(2 * bytes as u32);
+        let attention =
+            Call::new(params, (rows.div_ceil(ATTENTION_ROWS) as u32, kv_heads as u32, 1), ATTENTION_THREADS)
+                .of(&[&config.head_dim, &tapped])
+                .shared(2 * bytes as u32);
         vec![Job::Kernel(cut), Job::Kernel(attention)]
     }
 }

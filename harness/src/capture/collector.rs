@@ -4,7 +4,7 @@ use super::store::parts;
 use super::{Filter, Step, Store, Stored};
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Tensor;
-use qdiff_engine::tap::TapSink;
+use qdiff_engine::tap::{Part, TapSink};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -72,6 +72,8 @@ impl Want {
 pub struct Collector {
     want: Arc<Want>,
     step: Step,
+    /// Of a stage that comes in parts, those that came.
+    parts: Vec<f32>,
 }
 
 impl Collector {
@@ -81,7 +83,7 @@ impl Collector {
         if let Some(positions) = &want.positions {
             step.keep_only(|p| positions.contains(&p));
         }
-        Self { step, want: want.clone() }
+        Self { step, want: want.clone(), parts: Vec::new() }
     }
 
     /// The step, with all that was tapped.
@@ -143,11 +145,38 @@ impl TapSink for Collector {
     fn tap(&mut self, id: StageId, value: Tensor<f32>) {
         self.take(id, value);
     }
+
+    fn part(&mut self, part: Part<'_>) {
+        let len: usize = part.shape.iter().product();
+        self.parts.reserve_exact(len - part.first);
+        self.parts.extend_from_slice(part.values);
+        if self.parts.len() == len {
+            let data = std::mem::take(&mut self.parts);
+            self.take(part.id, Tensor { shape: part.shape.to_vec(), data });
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_comes_in_parts_is_kept_as_what_comes_whole() {
+        let (a, b) = (StageId::global("a"), StageId::global("b"));
+        let want =
+            Want { stages: [(a, Some(0)), (b, None)].into(), ..Arc::into_inner(Want::nothing()).expect("its own") };
+        let mut collector = Collector::new(&Arc::new(want), 0, &[1, 2]);
+        let values: Vec<f32> = (0..6).map(|i| i as f32).collect();
+        for (id, at) in [(a, 0..1), (a, 1..4), (a, 4..6), (b, 0..6)] {
+            collector.part(Part { id, shape: &[2, 3], first: at.start, values: &values[at] });
+        }
+        let step = collector.finish();
+        for id in [a, b] {
+            let kept = step.stages[&id].get();
+            assert_eq!((&kept.shape[..], &kept.data), (&[2, 3][..], &values));
+        }
+    }
 
     #[test]
     fn rows_are_selected_along_any_axis() {

@@ -21,7 +21,9 @@ fn arguments(file: File) -> Vec<String> {
             "Q5_K, 6", "Q6_K, 3", "Q6_K, 0", "Q4_K, 0",
         ]),
         File::AttnOut => listed(&["Q5_0, 64, 2", "Q4_K, 128, 3", "F16, 128, 0"]),
-        File::KvCache | File::KvRead | File::AttnScores | File::AttnContext => listed(&["KvF32", "KvF16"]),
+        File::KvCache | File::KvRead | File::CacheRows | File::AttnScores | File::AttnContext => {
+            listed(&["KvF32", "KvF16"])
+        }
         File::AttnQkv => listed(&[
             "Q5_0, Q5_0, Q8_0, KvF32, 64, 1, false, 4, 4, 7",
             "Q4_K, Q4_K, Q6_K, KvF16, 128, 1, false, 6, 6, 3",

@@ -43,7 +43,7 @@ pub struct Book {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum OnFile {
-    Cuda(Bench),
+    Cuda(Box<Bench>),
     Verdict(VerdictBench),
 }
 

@@ -4,8 +4,8 @@ mod cuda;
 mod soak;
 mod verdict;
 
-use super::Console;
 use super::request::{GemmRequest, PromptRequest, ThreadsRequest};
+use super::{Console, values};
 use crate::capture::{Filter, Store, Want};
 use crate::llama::context::TappedContext;
 use crate::loaded::LoadedModel;
@@ -46,6 +46,11 @@ pub struct BenchRequest {
     /// Leave llama.cpp out, and so the ratios (`--measure cuda`)
     #[arg(long, env = "QDIFF_ALONE", help_heading = "How to run it")]
     pub alone: bool,
+    /// Stages that are tapped where some are (`--measure cuda`), such as 'L*.attn_*'; unless given, the residual stream
+    /// after each layer and the logits
+    #[arg(long, value_name = "GLOB", value_delimiter = ',', env = "QDIFF_TAPS", value_parser = values::STAGE,
+          hide_possible_values = true, help_heading = "What to run")]
+    pub taps: Vec<String>,
     /// Further models to measure (`--measure verdict`)
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "What to run")]
     pub also: Vec<PathBuf>,
@@ -106,7 +111,7 @@ pub fn bench(request: &BenchRequest, console: Console<'_>) -> Result<BenchReport
 
 fn median(mut x: Vec<f64>) -> f64 {
     x.sort_by(f64::total_cmp);
-    x[x.len() / 2]
+    (x[(x.len() - 1) / 2] + x[x.len() / 2]) / 2.0
 }
 
 fn speed(request: &BenchRequest) -> Result<Speed> {

@@ -1,0 +1,327 @@
+//! A decode step of the fast path as one captured graph, tapped or not: what is wanted of it is written to a slot of
+//! device memory, one of two that take turns, while the other travels to the host.
+//!
+//! A graph for each slot, since the addresses of a slot are parameters of its nodes.
+
+use super::CudaError;
+use super::calls::Span;
+use super::decoder::Decoder;
+use super::device::Doing as _;
+use super::engine::{CudaEngine, receiving};
+#[cfg(any(test, feature = "faults"))]
+use super::faults::Replayed;
+#[cfg(any(test, feature = "faults"))]
+use super::kernels::Params;
+use super::launch::{Call, Ptr};
+use super::mirror::Mirror;
+use super::schedule::calls_of;
+use super::slots::{Place, Slots, taken};
+use crate::model::{Graph, row_len};
+use crate::tap::TapSink;
+use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, PinnedHostSlice, result, sys};
+use std::sync::Arc;
+
+/// What the fast path takes.
+pub struct Fast {
+    /// Which node is which.
+    pub decoder: Decoder,
+    /// The token that the last decode step chose.
+    pub next_token: PinnedHostSlice<u32>,
+    /// What is tapped of a decode step, and where in a slot.
+    pub slots: Arc<Slots>,
+    /// The slots, as many as are taken.
+    turns: Vec<Turn>,
+    /// Which of them the last step wrote.
+    turn: usize,
+    /// The first launch of the step before.
+    #[cfg(any(test, feature = "faults"))]
+    before: Option<Call>,
+    #[cfg(any(test, feature = "faults"))]
+    planted: Option<&'static Replayed>,
+}
+
+/// A slot, and the graph that writes it.
+struct Turn {
+    /// Where it begins.
+    start: Ptr,
+    /// Addresses of the nodes in it, as it is laid out now.
+    addresses: Vec<Ptr>,
+    /// Whether nothing was written since it was cleared on the copy stream.
+    clear: bool,
+    /// When it had been.
+    cleared: CudaEvent,
+    captured: Option<Captured>,
+}
+
+/// A decode step as one graph. Its first node takes token and position, and its parameters say which stages are written
+/// to the slot.
+pub struct Captured {
+    pub graph: CudaGraph,
+    /// One after the other, as they were launched.
+    pub nodes: Vec<sys::CUgraphNode>,
+    /// The addresses that its nodes were given.
+    given: Vec<Ptr>,
+}
+
+impl Fast {
+    /// With slots of `bytes` each, one after another from `start` on.
+    pub fn new(
+        decoder: Decoder, context: &Arc<CudaContext>, graph: &Graph, length: usize, start: Ptr,
+    ) -> Result<Self, CudaError> {
+        let (count, bytes) = taken(graph, length);
+        let turn = |i| {
+            let untimed = Some(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
+            Ok(Turn {
+                start: start + (i * bytes) as u64,
+                addresses: Vec::new(),
+                clear: false,
+                cleared: context.new_event(untimed).doing("making an event")?,
+                captured: None,
+            })
+        };
+        Ok(Self {
+            decoder,
+            // SAFETY: written by `argmax` alone; not read before a step has ended.
+            next_token: unsafe { context.alloc_pinned_with_flags::<u32>(1, 0) }.doing("taking pinned memory")?,
+            slots: Arc::default(),
+            turns: (0..count).map(turn).collect::<Result<_, _>>()?,
+            turn: 0,
+            #[cfg(any(test, feature = "faults"))]
+            before: None,
+            #[cfg(any(test, feature = "faults"))]
+            planted: None,
+        })
+    }
+
+    /// The slot that the last step wrote.
+    pub fn slot(&self) -> Ptr {
+        self.turns[self.turn].start
+    }
+
+    /// The graph that ran last.
+    pub fn captured(&self) -> Option<&Captured> {
+        self.turns[self.turn].captured.as_ref()
+    }
+
+    /// Takes a bug into the graph; what was captured has none.
+    #[cfg(any(test, feature = "faults"))]
+    pub fn plant(&mut self, fault: &'static Replayed) {
+        self.planted = Some(fault);
+        self.turns.iter_mut().for_each(|turn| turn.captured = None);
+    }
+
+    /// The bug in it.
+    #[cfg(any(test, feature = "faults"))]
+    pub fn planted(&self) -> Option<&'static Replayed> {
+        self.planted
+    }
+}
+
+impl CudaEngine {
+    /// A decode step: one launch of a captured graph. What is wanted of it is written to the next slot.
+    pub(super) fn replay(&mut self, fast: &mut Fast, token: u32, wanted: &[bool]) -> Result<(), CudaError> {
+        let tapped = wanted.contains(&true);
+        if tapped {
+            self.next_slot(fast, wanted)?;
+        }
+        let mut captured = match fast.turns[fast.turn].captured.take() {
+            Some(captured) => captured,
+            None => self.capture(fast)?,
+        };
+        let wants = |i: usize| wanted[i];
+        if tapped {
+            self.memory.slots.clone_from(&fast.turns[fast.turn].addresses);
+        }
+        let given: &[Ptr] = if tapped { &self.memory.slots } else { &[] };
+        #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
+        let mut calls: Vec<Call> = if captured.given == given && !self.apart {
+            vec![self.fused(fast, &wants).embed_token(token, self.position)]
+        } else {
+            calls_of(self.schedule_of(Some(fast), &wants).step(&[token], self.position)).collect()
+        };
+        #[cfg(any(test, feature = "faults"))]
+        if let Some(planted) = fast.planted {
+            let before = fast.before.take().map(|call| writing_where(call, &calls[0]));
+            planted.spoil(&mut calls, before.as_ref(), &fast.decoder);
+            fast.before = calls.first().cloned();
+        }
+        if self.apart {
+            calls.iter().try_for_each(|call| self.launch(call, false))?;
+        } else {
+            for (call, &node) in calls.iter().zip(&captured.nodes) {
+                let function = self.functions.get(&call.kernel());
+                // SAFETY: the launch that was captured as this node, of this graph, but for numbers, blocks, and
+                // addresses in slots, which have room for what is written there.
+                unsafe { call.update(function, captured.graph.cu_graph_exec(), node)? };
+            }
+            captured.given.clear();
+            captured.given.extend_from_slice(given);
+            captured.graph.launch().doing("launching a decode step")?;
+        }
+        let turn = fast.turn;
+        fast.turns[turn].captured = Some(captured);
+        if tapped {
+            // The slot of the step before has been brought by then, or stays where it is.
+            self.clear_next(fast)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on to the next slot, laid out for what is wanted at this position, and free and clear in the compute stream's
+    /// time.
+    fn next_slot(&mut self, fast: &mut Fast, wanted: &[bool]) -> Result<(), CudaError> {
+        let keys = self.position + 1;
+        if !fast.slots.fit(wanted, keys) {
+            let slots = Slots::new(&self.graph, wanted, keys, self.options.context);
+            // The caches stand first, wherever the keys leave the others.
+            if !fast.slots.are_of(wanted) {
+                self.mirror = Mirror::default();
+                self.list_caches(&slots)?;
+            }
+            for turn in &mut fast.turns {
+                (turn.addresses, turn.clear) = (slots.addresses(turn.start), false);
+            }
+            fast.slots = Arc::new(slots);
+        }
+        fast.turn = (fast.turn + 1) % fast.turns.len();
+        let turn = &mut fast.turns[fast.turn];
+        if turn.clear {
+            self.stream.wait(&turn.cleared).doing("ordering a tap")?;
+        } else {
+            turn.cleared.record(&self.copies).doing("recording an event")?;
+            self.stream.wait(&turn.cleared).doing("ordering a tap")?;
+            clear(turn.start, 4 * fast.slots.len, &self.stream)?;
+        }
+        turn.clear = false;
+        Ok(())
+    }
+
+    /// Clears the slot of the next step while this one runs.
+    fn clear_next(&self, fast: &mut Fast) -> Result<(), CudaError> {
+        let (next, bytes) = ((fast.turn + 1) % fast.turns.len(), 4 * fast.slots.len);
+        if next != fast.turn && !fast.turns[next].clear {
+            let turn = &mut fast.turns[next];
+            clear(turn.start, bytes, &self.copies)?;
+            turn.cleared.record(&self.copies).doing("recording an event")?;
+            turn.clear = true;
+        }
+        Ok(())
+    }
+
+    /// Tells `cache_rows` where the caches are, their checksums, and their places in a slot.
+    fn list_caches(&self, slots: &Slots) -> Result<(), CudaError> {
+        let entry = |(i, place): (usize, &Place)| {
+            let sums = self.memory.row_sums + (8 * i * self.options.context) as u64;
+            [self.memory.outputs[place.node].at, sums, place.at as u64]
+        };
+        if slots.caches == 0 {
+            return Ok(());
+        }
+        let table: Vec<u64> = slots.places[..slots.caches].iter().enumerate().flat_map(entry).collect();
+        // A step before may still be read.
+        self.copies.synchronize().doing("reading a tap")?;
+        // SAFETY: the table has room for every cache.
+        unsafe { result::memcpy_htod_sync(self.memory.cache_table, &table) }.doing("copying a table to the device")
+    }
+
+    /// Sends what is wanted of the decode step that was launched last.
+    pub(super) fn send_slots(&mut self, wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
+        // What stays on the device stands where it shall.
+        let Some(fast) = self.fast.as_ref().filter(|_| !self.options.keep_taps && wanted.contains(&true)) else {
+            return Ok(());
+        };
+        let (slots, slot, span) = (fast.slots.clone(), fast.slot(), Span { tokens: 1, first: self.position });
+        let known = self.mirror.rows.min(span.first);
+        let gather = slots.places[..slots.caches].first().map(|place| {
+            let width = row_len(&self.graph.nodes[place.node]);
+            let fused = self.fused(fast, &|_| false);
+            fused.cache_rows(self.memory.cache_table, slots.caches, slot, width, known, span.first)
+        });
+        if gather.is_some() && known < span.first {
+            self.stream.synchronize().doing("running a step")?;
+            for place in &slots.places[..slots.caches] {
+                let (cache, width) = (self.memory.outputs[place.node].at, row_len(&self.graph.nodes[place.node]));
+                self.mirror.bring(place.node, cache, self.options.kv, width, known, span.first)?;
+            }
+        }
+        if gather.is_some() {
+            self.mirror.rows = span.keys();
+        }
+        let function = gather.as_ref().map(|call| self.functions.get(&call.kernel()));
+        let before = |stream: &CudaStream| match (&gather, function) {
+            // SAFETY: as `CudaEngine::launch`; the table lists caches with so many rows.
+            (Some(call), Some(function)) => unsafe { call.launch(function, stream, false) },
+            _ => Ok(()),
+        };
+        let (readback, mut receiver) = receiving!(self, taps);
+        readback.send_slot(&slots, slot, span, &mut receiver, before)
+    }
+
+    /// Captures a decode step that writes to no slot.
+    fn capture(&self, fast: &Fast) -> Result<Captured, CudaError> {
+        #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
+        let mut calls: Vec<Call> = calls_of(self.schedule_of(Some(fast), &|_| false).step(&[0], 0)).collect();
+        #[cfg(any(test, feature = "faults"))]
+        if let Some(planted) = fast.planted {
+            planted.spoil(&mut calls, None, &fast.decoder);
+        }
+        self.capture_of(&calls)
+    }
+
+    /// Captures these launches, each of which begins while the one before ends.
+    pub(super) fn capture_of(&self, calls: &[Call]) -> Result<Captured, CudaError> {
+        self.stream
+            .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            .doing("capturing a decode step")?;
+        for (i, call) in calls.iter().enumerate() {
+            // The second waits for the first to end: what comes after reads the step's position before it waits.
+            self.launch(call, i != 1)?;
+        }
+        let graph = self
+            .stream
+            .end_capture(sys::CUgraphInstantiate_flags(0))
+            .doing("capturing a decode step")?
+            .ok_or_else(|| CudaError::Unsupported("CUDA captured nothing".to_owned()))?;
+        let nodes = chain(&graph)?;
+        if nodes.len() != calls.len() {
+            let (nodes, calls) = (nodes.len(), calls.len());
+            return Err(CudaError::Unsupported(format!("CUDA captured {nodes} of {calls} launches in a row")));
+        }
+        Ok(Captured { graph, nodes, given: Vec::new() })
+    }
+}
+
+/// Fills memory with NaN, so that what a kernel leaves unwritten shows.
+pub fn clear(at: Ptr, bytes: usize, stream: &CudaStream) -> Result<(), CudaError> {
+    // SAFETY: a buffer's own address, and no more than its length; the stream orders it before the kernel that writes.
+    unsafe { result::memset_d8_async(at, 0xFF, bytes, stream.cu_stream()) }.doing("clearing a buffer")
+}
+
+/// The first launch of a step before, but for where it writes: that goes with the slot.
+#[cfg(any(test, feature = "faults"))]
+fn writing_where(mut before: Call, now: &Call) -> Call {
+    if let (Params::EmbedToken(before), Params::EmbedToken(now)) = (&mut before.params, &now.params) {
+        before.x = now.x;
+    }
+    before
+}
+
+/// The nodes of a graph that is one chain, first first.
+fn chain(graph: &CudaGraph) -> Result<Vec<sys::CUgraphNode>, CudaError> {
+    let doing = "reading a captured graph";
+    let (mut at, mut count) = (std::ptr::null_mut(), 1);
+    // SAFETY: a live graph, and room for the one node it begins with.
+    unsafe { sys::cuGraphGetRootNodes(graph.cu_graph(), &raw mut at, &raw mut count) }.result().doing(doing)?;
+    let mut nodes = Vec::new();
+    while count == 1 {
+        nodes.push(at);
+        // SAFETY: as above; an edge's data is asked for, since one of a programmatic launch is not told without.
+        unsafe {
+            let mut edge = std::mem::zeroed::<sys::CUgraphEdgeData>();
+            sys::cuGraphNodeGetDependentNodes_v2(nodes[nodes.len() - 1], &raw mut at, &raw mut edge, &raw mut count)
+        }
+        .result()
+        .doing(doing)?;
+    }
+    Ok(nodes)
+}
