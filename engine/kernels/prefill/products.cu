@@ -196,8 +196,7 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
                     scaled(from, i, phase / ROWS * STEPS, made[i].scale[r], s[before % 2] + 4 * j, j, c[r][j]);
                 }
             }
-            return;
-        }
+        } else
 #endif
 #pragma unroll
         for (int i = 0; i < PIECE; i++) {
@@ -282,8 +281,8 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
 template <typename Part, typename A, typename B, typename C, int STAGE_BYTES, int STAGES>
 __global__ void __launch_bounds__(THREADS, BLOCKS) products(const __grid_constant__ ProductsParams p) {
     extern __shared__ __align__(1024) u8 shared[];
-    Turn turn;
-    turn.wait();
+    let_begin();
+    wait_for_turn();
     int which = 0, tile = blockIdx.y;
     for (; which < 2 && tile >= (p.m[which] + OUTPUTS - 1) / OUTPUTS; which++) tile -= (p.m[which] + OUTPUTS - 1) / OUTPUTS;
     const Weights &w = p.w[which];
