@@ -48,7 +48,7 @@ fn arguments(file: File) -> Vec<String> {
 /// Bytes that a thread may keep in local memory: what two blocks of a multiprocessor's registers leave over of the
 /// attention of many heads, touched a few times a tile; and of the large tiles of a prefill.
 fn most_spilled(file: File) -> usize {
-    if matches!(file, File::Products | File::AttentionRows) { 288 } else { 64 }
+    if matches!(file, File::Products | File::AttentionRows) { 320 } else { 64 }
 }
 
 /// The compiler's words and machine code come from the cache where the same compiler has met the same text before, as
