@@ -178,6 +178,7 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
                     e += w;
                 }
                 e = warp_sum(e);
+                __syncwarp(); // all lanes have read what the first writes
                 if (lane == 0) {
                     rescale[h] = less;
                     total[h] = total[h] * less + e;
