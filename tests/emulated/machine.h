@@ -1,4 +1,4 @@
-// A GPU's block of threads on a CPU, as far as the decode kernels ask for one: threads
+// A GPU's block of threads on a CPU, as far as the kernels ask for one: threads
 // are fibers that take turns at barriers and at what a warp does together. Blocks run
 // one after another, so shared memory is static.
 #pragma once
@@ -100,6 +100,16 @@ static uint16_t float_to_half(float v) { // to the nearest, ties to even
 }
 static float brain_to_float(uint16_t h) { return __uint_as_float((uint32_t)h << 16); }
 
+static uint32_t machine_subtract_halves(uint32_t a, uint32_t b) {
+    uint32_t d = 0;
+    for (int i = 0; i < 32; i += 16) {
+        d |= (uint32_t)float_to_half(half_to_float((uint16_t)(a >> i)) - half_to_float((uint16_t)(b >> i))) << i;
+    }
+    return d;
+}
+static float __int_as_float(int i) { return __uint_as_float((uint32_t)i); }
+static uint32_t __cvta_generic_to_shared(const void *) { return 0; } // for instructions that are not emulated
+
 // The block that runs.
 struct Fiber {
     ucontext_t context;
@@ -162,6 +172,20 @@ static void machine_load_matrices(uint32_t *r, const uint8_t *row) {
     for (int m = 0; m < 4; m++) memcpy(&r[m], all[8 * m + current % 32 / 4].row + 4 * (current % 4), 4);
     __syncwarp(); // the rows may be written afterwards
 }
+// Of 8 rows of 16 bytes the elements of a column, two rows of each.
+static void machine_load_transposed(uint32_t *r, const uint8_t *row) {
+    if ((uintptr_t)row % 16) printf("a row of ldmatrix at no multiple of 16\n"), abort();
+    Shown s;
+    s.row = row;
+    const Shown *all = show(s);
+    const int lane = current % 32;
+    for (int m = 0; m < 4; m++) {
+        uint16_t two[2];
+        for (int i = 0; i < 2; i++) memcpy(&two[i], all[8 * m + 2 * (lane % 4) + i].row + 2 * (lane / 4), 2);
+        r[m] = two[0] | (uint32_t)two[1] << 16;
+    }
+    __syncwarp();
+}
 static int products_of_bytes(uint32_t a, uint32_t b) {
     int sum = 0;
     for (int i = 0; i < 4; i++) sum += (int8_t)(a >> (8 * i)) * (int8_t)(b >> (8 * i));
@@ -210,12 +234,13 @@ static void thread_of_block() {
 static void launch(dim3 grid, int threads, size_t shared, std::function<void()> kernel) {
     constexpr size_t STACK = 256 << 10;
     while ((int)fibers.size() < threads) fibers.push_back({{}, std::make_unique<char[]>(STACK), true});
+    constexpr size_t alignment = 1024;
     kernel_body = kernel, gridDim = grid, blockDim = {(unsigned)threads, 1, 1};
-    for (unsigned y = 0; y < grid.y; y++) {
+    for (unsigned z = 0; z < grid.z; z++) for (unsigned y = 0; y < grid.y; y++) {
         for (unsigned x = 0; x < grid.x; x++) {
-            blockIdx = {x, y, 0};
+            blockIdx = {x, y, z};
             // To the byte, so that a sanitizer sees who writes beyond; its begin as a card has it.
-            shared_memory = (uint8_t *)std::aligned_alloc(16, (shared + 15) / 16 * 16);
+            shared_memory = (uint8_t *)std::aligned_alloc(alignment, (shared + alignment - 1) / alignment * alignment);
             memset(shared_memory, 0xff, shared);
             alive = threads, arrived_block = 0;
             std::fill(std::begin(arrived_warp), std::end(arrived_warp), 0);

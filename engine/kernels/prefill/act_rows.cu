@@ -13,8 +13,8 @@ struct ActRowsParams {
 
 template <typename Part>
 __global__ void act_rows(const __grid_constant__ ActRowsParams p) {
-    Turn turn;
-    turn.wait();
+    let_begin();
+    wait_for_turn();
     const size_t at = (size_t)blockIdx.x * p.n;
     auto one = [](float gate, float up) { return gate / (1.0f + expf(-gate)) * up; };
     auto get = [&](int i) {

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant_
     constexpr int AT_ONCE = MINE < SPAN ? MINE : SPAN;
     constexpr float WEIGHT = 16384.0f; // what weights are multiplied with, to be halves of full accuracy
     extern __shared__ __align__(16) u8 shared[];
-    Turn turn;
+    let_begin();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % (ROWS / 16), kv_head = blockIdx.y, group = p.heads / p.kv_heads;
     const int keys = p.first + p.tokens, tiles = (keys + KEYS - 1) / KEYS;
     const int half = threadIdx.x / (2 * ROWS), key0 = half * MINE; // of each tile
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant_
         token[r] = row / group;
         head[r] = kv_head * group + row % group;
     }
-    turn.wait();
+    wait_for_turn();
     const u8 *from = p.tiles + (size_t)kv_head * tiles * BYTES;
     auto fetch = [&](int tile) {
         u8 *to = shared + tile % 2 * BYTES;
@@ -243,8 +243,7 @@ __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant_
                 *(float2 *)(out + 8 * j) = make_float2(sum[j][2 * r] / total[r], sum[j][2 * r + 1] / total[r]);
             }
         }
-        if (!TAPPED) continue;
-        for (int n = lane % 4; n < keys; n += 4) {
+        for (int n = lane % 4; TAPPED && n < keys; n += 4) {
             if (n % KEYS / MINE != half) continue;
             const bool visible = n <= p.first + token[r];
             if (p.scores_tap && !visible) p.scores_tap[row_of(r) + n] = 0.0f;

@@ -15,8 +15,8 @@ struct CacheTilesParams {
 template <typename Kv, int D>
 __global__ void cache_tiles(const __grid_constant__ CacheTilesParams p) {
     constexpr int KEYS = CacheTile<D>::KEYS;
-    Turn turn;
-    turn.wait();
+    let_begin();
+    wait_for_turn();
     const int tile = blockIdx.x, head = blockIdx.y;
     u8 *to = p.tiles + (size_t)(head * gridDim.x + tile) * CacheTile<D>::BYTES;
     for (int which = 0; which < 2; which++) {

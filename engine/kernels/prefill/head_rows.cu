@@ -20,7 +20,7 @@ struct HeadRowsParams { // of three or two: q, k, v in this order
 template <typename Kv, int D>
 __global__ void head_rows(const __grid_constant__ HeadRowsParams p) {
     constexpr int PAIRS = (D / 2 + 31) / 32; // of a lane: elements i and i + D / 2, which RoPE rotates together
-    Turn turn;
+    let_begin();
     const int lane = threadIdx.x % 32;
     const size_t t = blockIdx.x, position = p.first + t;
     float sine[PAIRS], cosine[PAIRS];
@@ -29,7 +29,7 @@ __global__ void head_rows(const __grid_constant__ HeadRowsParams p) {
         const int i = lane + 32 * j;
         sincosf((float)position * p.frequency[min(i, D / 2 - 1)], &sine[j], &cosine[j]);
     }
-    turn.wait();
+    wait_for_turn();
     for (int at = threadIdx.x / 32; at < p.heads + 2 * p.kv_heads; at += blockDim.x / 32) {
         const int part = at < p.heads ? 0 : at < p.heads + p.kv_heads ? 1 : 2;
         const int head = at - (part == 0 ? 0 : part == 1 ? p.heads : p.heads + p.kv_heads);

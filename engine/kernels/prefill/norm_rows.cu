@@ -18,8 +18,8 @@ struct NormRowsParams {
 
 template <typename Part>
 __global__ void norm_rows(const __grid_constant__ NormRowsParams p) {
-    Turn turn;
-    turn.wait();
+    let_begin();
+    wait_for_turn();
     const size_t t = blockIdx.x, at = t * p.n;
     const float4 *weight = (const float4 *)p.weight;
     auto get = [&](int i) {

@@ -10,8 +10,8 @@ struct PrepareRowsParams {
 
 template <typename Part>
 __global__ void prepare_rows(const __grid_constant__ PrepareRowsParams p) {
-    Turn turn;
-    turn.wait();
+    let_begin();
+    wait_for_turn();
     const float4 *x = (const float4 *)(p.x + (size_t)blockIdx.x * p.n);
     auto get = [&](int i) { return x[i]; };
     Row<decltype(get)> row = {get, p.n};

@@ -167,8 +167,7 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
     };
     auto add = [&](int piece) {
         const u8 *from = stage(piece);
-#if WARPGROUPS
-        if constexpr (S::TURNED && P::PARTS == 1) {
+        if constexpr (WARPGROUPS && S::TURNED && P::PARTS == 1) {
             // One after another into two sets of sums: one is multiplied while the other is scaled.
             constexpr int STEPS = P::HALVES ? 1 : 2, PHASES = 2 / STEPS * ROWS; // of a group
             float s[2][TOKENS / 2];
@@ -196,40 +195,39 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
                     scaled(from, i, phase / ROWS * STEPS, made[i].scale[r], s[before % 2] + 4 * j, j, c[r][j]);
                 }
             }
-            return;
-        }
-#endif
+        } else {
 #pragma unroll
-        for (int i = 0; i < PIECE; i++) {
-            const Group group = take(piece, i);
+            for (int i = 0; i < PIECE; i++) {
+                const Group group = take(piece, i);
 #pragma unroll
-            for (int j = 0; j < TOKENS / 8; j++) {
-                u32 b[PARTS][4];
+                for (int j = 0; j < TOKENS / 8; j++) {
+                    u32 b[PARTS][4];
 #pragma unroll
-                for (int part = 0; part < PARTS; part++) {
-                    load_matrices(b[part], from + place(i, 8 * j + lane % 8, 4 * part + lane / 8));
-                }
-                float s[ROWS][1 + P::HALVES][4] = {};
-                // The small products first.
+                    for (int part = 0; part < PARTS; part++) {
+                        load_matrices(b[part], from + place(i, 8 * j + lane % 8, 4 * part + lane / 8));
+                    }
+                    float s[ROWS][1 + P::HALVES][4] = {};
+                    // The small products first.
 #pragma unroll
-                for (int wp = P::PARTS - 1; wp >= 0; wp--) {
+                    for (int wp = P::PARTS - 1; wp >= 0; wp--) {
 #pragma unroll
-                    for (int part = PARTS - 1; part >= 0; part--) {
+                        for (int part = PARTS - 1; part >= 0; part--) {
 #pragma unroll
-                        for (int step = 0; step < 2; step++) {
+                            for (int step = 0; step < 2; step++) {
 #pragma unroll
-                            for (int r = 0; r < ROWS; r++) {
-                                multiply<Part>(s[r][step * P::HALVES], group.a[r][wp][step],
-                                               make_uint2(b[part][2 * step], b[part][2 * step + 1]));
+                                for (int r = 0; r < ROWS; r++) {
+                                    multiply<Part>(s[r][step * P::HALVES], group.a[r][wp][step],
+                                                   make_uint2(b[part][2 * step], b[part][2 * step + 1]));
+                                }
                             }
                         }
                     }
-                }
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) {
+                    for (int r = 0; r < ROWS; r++) {
 #pragma unroll
-                    for (int half = 0; half <= P::HALVES; half++) {
-                        scaled(from, i, half, group.scale[r], s[r][half], j, c[r][j]);
+                        for (int half = 0; half <= P::HALVES; half++) {
+                            scaled(from, i, half, group.scale[r], s[r][half], j, c[r][j]);
+                        }
                     }
                 }
             }
@@ -282,8 +280,8 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
 template <typename Part, typename A, typename B, typename C, int STAGE_BYTES, int STAGES>
 __global__ void __launch_bounds__(THREADS, BLOCKS) products(const __grid_constant__ ProductsParams p) {
     extern __shared__ __align__(1024) u8 shared[];
-    Turn turn;
-    turn.wait();
+    let_begin();
+    wait_for_turn();
     int which = 0, tile = blockIdx.y;
     for (; which < 2 && tile >= (p.m[which] + OUTPUTS - 1) / OUTPUTS; which++) tile -= (p.m[which] + OUTPUTS - 1) / OUTPUTS;
     const Weights &w = p.w[which];

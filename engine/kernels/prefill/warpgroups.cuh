@@ -9,19 +9,29 @@
 constexpr int TOKENS = 64;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define WARPGROUPS 1
+#define ON_HOPPER(instruction) instruction
+constexpr bool WARPGROUPS = true;
+#else
+#define ON_HOPPER(instruction)
+constexpr bool WARPGROUPS = false; // and nobody calls what follows
+#endif
+
 // What copies have brought is seen by the products that begin after the next barrier.
-__device__ __forceinline__ void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void show_to_products() {
+    ON_HOPPER(asm volatile("fence.proxy.async.shared::cta;" ::: "memory"));
+}
 // Sums s are made by the products that follow.
 __device__ __forceinline__ void begin_products(float *s) {
 #pragma unroll
     for (int i = 0; i < TOKENS / 2; i++) asm volatile("" : "+f"(s[i])::"memory");
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    ON_HOPPER(asm volatile("wgmma.fence.sync.aligned;" ::: "memory"));
 }
-__device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void end_products() {
+    ON_HOPPER(asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"));
+}
 template <int LATER>
 __device__ __forceinline__ void wait_for_products(float *s) {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATER) : "memory");
+    ON_HOPPER(asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATER) : "memory"));
 #pragma unroll
     for (int i = 0; i < TOKENS / 2; i++) asm volatile("" : "+f"(s[i])::"memory");
 }
@@ -29,7 +39,7 @@ __device__ __forceinline__ void wait_for_products(float *s) {
 __device__ __forceinline__ void multiply_group(float *s, const u32 *a, const u8 *rows, bool plus) {
     const unsigned long long eight = 1024 / 16, turned = 1; // bytes of eight rows; sixteens of 128 bytes are turned
     const unsigned long long at = (u32)__cvta_generic_to_shared(rows) / 16 % (1 << 14) | eight << 32 | turned << 62;
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0;\n"
+    ON_HOPPER(asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
                  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                  "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
@@ -39,9 +49,5 @@ __device__ __forceinline__ void multiply_group(float *s, const u32 *a, const u8 
                    "+f"(s[16]), "+f"(s[17]), "+f"(s[18]), "+f"(s[19]), "+f"(s[20]), "+f"(s[21]), "+f"(s[22]), "+f"(s[23]),
                    "+f"(s[24]), "+f"(s[25]), "+f"(s[26]), "+f"(s[27]), "+f"(s[28]), "+f"(s[29]), "+f"(s[30]), "+f"(s[31])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(at), "r"((int)plus)
-                 : "memory");
+                 : "memory"));
 }
-#else
-#define WARPGROUPS 0
-__device__ __forceinline__ void show_to_products() {}
-#endif

@@ -1,8 +1,8 @@
 //! The forward pass on the GPU.
 //!
 //! All device memory is taken at the start. The tapped path walks the graph, one launch a node, every stage
-//! materialised; the fast path replays a captured graph of fused kernels for a decode step, and for longer steps walks
-//! the graph with a matrix product on the tensor cores and the fused attention.
+//! materialised; the fast path replays a captured graph of fused kernels for a decode step, and launches those of
+//! `prefill` for longer steps.
 
 use super::arena::Arena;
 use super::blas::Blas;

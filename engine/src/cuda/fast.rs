@@ -1,5 +1,4 @@
-//! The fused forward pass: five kernels a layer for a decode step, replayed as one CUDA graph; the fused attention for
-//! longer steps.
+//! The fused decode step: five kernels a layer, replayed as one CUDA graph. Longer steps are in `prefill`.
 //!
 //! Position and token stand in device memory, so that the captured graph serves every step.
 

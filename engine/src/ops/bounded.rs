@@ -262,9 +262,15 @@ mod tests {
             let rows: Vec<f32> = (0..n * m).map(value).collect();
             let x = Tensor { shape: vec![tokens, n], data: (0..n * tokens).map(|i| f64::from(value(i + 77))).collect() };
             let of = (rows.as_slice(), n);
-            let eight = both::<8, 1>(of, &x, |r, p, x, s| { by_isa!(avx2::add(r, p, x, s), avx2::add(r, p, x, s), add(r, p, x, s)) });
-            let more = both::<16, 1>(of, &x, |r, p, x, s| { by_isa!(avx512::add(r, p, x, s), add(r, p, x, s), add(r, p, x, s)) });
-            let most = both::<16, 2>(of, &x, |r, p, x, s| { by_isa!(avx512::add(r, p, x, s), add(r, p, x, s), add(r, p, x, s)) });
+            let eight = both::<8, 1>(of, &x, |r, p, x, s| {
+                by_isa!(avx2::add(r, p, x, s), avx2::add(r, p, x, s), add(r, p, x, s));
+            });
+            let more = both::<16, 1>(of, &x, |r, p, x, s| {
+                by_isa!(avx512::add(r, p, x, s), add(r, p, x, s), add(r, p, x, s));
+            });
+            let most = both::<16, 2>(of, &x, |r, p, x, s| {
+                by_isa!(avx512::add(r, p, x, s), add(r, p, x, s), add(r, p, x, s));
+            });
             for [plain, fast] in [eight, more, most] {
                 prop_assert_eq!(plain.len(), fast.len());
                 for ((a, m), (b, o)) in plain.into_iter().zip(fast) {

@@ -1,4 +1,4 @@
-//! The kernels of a decode step run on a CPU, thread by thread, against their definitions: see `tests/emulated`. A GPU
+//! The kernels of the fast path run on a CPU, thread by thread, against their definitions: see `tests/emulated`. A GPU
 //! proves them faster and on real models (`scripts/gpu-round`); this proves them where there is none.
 
 use qdiff_engine::cuda::kernels::included;
@@ -6,10 +6,14 @@ use std::path::Path;
 use std::process::Command;
 
 /// Functions that are one instruction of the machine, and what stands in for it.
-const INSTRUCTIONS: [(&str, &str); 14] = [
+const INSTRUCTIONS: [(&str, &str); 18] = [
     ("unsigned long long now()", "return 1;"),
     ("float half_bits(u16 h)", "return half_to_float(h);"),
     ("void copy16(", "memcpy(to, from, 16);"),
+    ("void copy16_or_zeros(", "if (there) memcpy(to, from, 16); else memset(to, 0, 16);"),
+    ("void copy4(", "if (there) memcpy(to, from, 4); else memset(to, 0, 4);"),
+    ("u32 subtract_halves(", "return machine_subtract_halves(a, b);"),
+    ("void load_transposed(", "machine_load_transposed(r, row);"),
     ("void end_copies()", ""),
     ("void wait_for_copies()", ""),
     ("void load_matrices(", "machine_load_matrices(r, row);"),
@@ -36,7 +40,11 @@ fn with_body(text: &str, head: &str, body: &str) -> Option<String> {
 
 /// A kernel's file in plain C++.
 fn plain(text: &str, replaced: &mut Vec<&'static str>) -> String {
-    let mut text = text.replace("extern __shared__ __align__(16) u8 shared[];", "u8 *shared = shared_memory;");
+    let mut text = text.to_owned();
+    for alignment in [16, 1024] {
+        let declared = format!("extern __shared__ __align__({alignment}) u8 shared[];");
+        text = text.replace(&declared, "u8 *shared = shared_memory;");
+    }
     for (head, body) in INSTRUCTIONS {
         if let Some(changed) = with_body(&text, head, body) {
             text = changed;
@@ -47,14 +55,14 @@ fn plain(text: &str, replaced: &mut Vec<&'static str>) -> String {
     for opaque in ["asm(\"\" :", "asm volatile(\"\" :"] {
         while let Some(at) = text.find(opaque) {
             let end = at + text[at..].find(';').expect("a statement ends");
-            text.replace_range(at..=end, "");
+            text.replace_range(at..=end, ";");
         }
     }
     text.lines().filter(|line| !line.starts_with("#pragma unroll")).map(|line| format!("{line}\n")).collect()
 }
 
-#[test]
-fn the_kernels_of_a_decode_step_compute_their_definitions_on_a_cpu() {
+/// Runs one of the programs of `tests/emulated`.
+fn compute_their_definitions(source: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut replaced = Vec::new();
     for (path, text) in included() {
@@ -73,7 +81,7 @@ fn the_kernels_of_a_decode_step_compute_their_definitions_on_a_cpu() {
         .arg(folder.path())
         .arg("-I")
         .arg(&sources)
-        .arg(sources.join("kernels.cpp"))
+        .arg(sources.join(source))
         .arg("-o")
         .arg(&program)
         .output()
@@ -81,4 +89,14 @@ fn the_kernels_of_a_decode_step_compute_their_definitions_on_a_cpu() {
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let run = Command::new(&program).output().expect("it was compiled");
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
+}
+
+#[test]
+fn the_kernels_of_a_decode_step_compute_their_definitions_on_a_cpu() {
+    compute_their_definitions("decode.cpp");
+}
+
+#[test]
+fn the_kernels_of_a_prefill_compute_their_definitions_on_a_cpu() {
+    compute_their_definitions("prefill.cpp");
 }

@@ -45,8 +45,10 @@ fn arguments(file: File) -> Vec<String> {
 }
 
 /// Bytes that a thread may keep in local memory: what two blocks of a multiprocessor's registers leave over of the
-/// attention of many heads, touched a few times a tile.
-const MOST_SPILLED: usize = 64;
+/// attention of many heads, touched a few times a tile; and of the large tiles of a prefill.
+fn most_spilled(file: File) -> usize {
+    if matches!(file, File::Products | File::AttentionRows) { 320 } else { 64 }
+}
 
 /// The compiler's words and machine code come from the cache where the same compiler has met the same text before, as
 /// Cargo keeps what it has compiled.
@@ -61,7 +63,7 @@ fn all_kernels_compile(arch: &str) {
             println!("{} {arch}: {}", source.name, line.trim());
             let spilled =
                 line.split(", ").find_map(|part| part.strip_suffix(" bytes spill stores")?.parse::<usize>().ok());
-            assert!(spilled.unwrap_or(0) <= MOST_SPILLED, "{} spills for {arch}: {line}", source.name);
+            assert!(spilled.unwrap_or(0) <= most_spilled(file), "{} spills for {arch}: {line}", source.name);
         }
         assert!(compiled.log.contains("registers"), "ptxas said nothing of {}: {}", source.name, compiled.log);
     }

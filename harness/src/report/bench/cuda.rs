@@ -285,3 +285,48 @@ fn kernels(title: &str, kernels: &[Kernel]) -> Section {
     let columns: Vec<&str> = columns.into_iter().filter(|&c| inside || c != columns[2]).collect();
     Section::table(title, Table::new(&columns, if inside { &[1, 2, 3, 4] } else { &[1, 2, 3] }, rows))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn figures_of_today_and_of_before_are_told_with_a_cell_a_column_and_kernels_that_add_up() {
+        let old = json!({
+            "device": "card", "bandwidth": 4e12, "model": "m", "format": "F32", "weight_bytes": 4_000_000, "rounds": 1,
+            "rows": [{ "what": "decode", "who": "x", "tokens_per_second": 2.0, "of_bandwidth": 0.5, "ratio": null }],
+            "kernels": [{ "name": "k", "launches": 2, "seconds": 3e-6 }],
+        });
+        let mut new = old.clone();
+        new["link"] = json!(50e9);
+        new["rows"][0]["spread"] = json!([3.0, 1.0]);
+        new["kernels"] = json!([
+            { "name": "k", "launches": 2, "seconds": 3e-6, "handover": 1e-6 },
+            { "name": "l", "launches": 1, "seconds": 4e-6, "handover": 0.0 },
+        ]);
+        new["prefill_kernels"] = old["kernels"].clone();
+        new["taps"] = json!([
+            { "what": "decode", "who": "x", "slower": 0.05, "bytes": 5_000_000, "per_second": 10e9 },
+            { "what": "prefill", "who": "x", "slower": null, "bytes": 0, "per_second": null },
+        ]);
+        new["stages"] = json!([{ "stage": "s", "prefill": 1_000_000, "decode": 1_000 }]);
+        new["step"] = json!({
+            "device": [5e-6, 6e-6, 7e-6], "in_a_row": 5e-6, "waited_for": 9e-6, "layers": 2, "stamped": 8e-6,
+            "cache_bytes": 4_000_000,
+        });
+        let [old, new] = [old, new].map(|b| serde_json::from_value::<Bench>(b).expect("a measurement"));
+        for screen in [old.screen(None), new.screen(None), new.screen(Some(&old))] {
+            for table in screen.sections.iter().filter_map(|s| s.table.as_ref()) {
+                assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{:?}", table.columns);
+                assert!(table.numbers.iter().all(|&n| n < table.columns.len()), "{:?}", table.columns);
+            }
+        }
+        let told = |what: &str| new.of_step(new.step.as_ref().expect("a step")).into_iter().find(|l| l.0 == what);
+        assert!(told("stamped").is_some_and(|l| l.1.starts_with("8.0 µs, of which the kernels below are 7.0 µs")));
+        // 8 MB at 4 TB/s.
+        assert!(told("floor").is_some_and(|l| l.1 == "2.0 µs: the weights and caches at the bandwidth of a copy"));
+        assert_eq!(new.of_taps(&new.taps[0])[2..], ["5.0 %", "5.00", "10.00", "20.0 %"]);
+        assert_eq!(new.of_taps(&new.taps[1])[2..], [NONE; 4]);
+    }
+}

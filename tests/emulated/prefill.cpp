@@ -1,0 +1,232 @@
+// The kernels of a step of many tokens against their definitions in double precision,
+// thread by thread on a CPU. Hopper's own products are not emulated: what runs here is
+// what other cards run.
+#include "fixtures.h"
+
+#include "fused/rows.cuh"
+#include "prefill/cache.cuh"
+#include "prefill/pieces.cuh"
+#include "prefill/shares.cuh"
+#include "prefill/warpgroups.cuh"
+#include "prefill/act_rows.cu"
+#include "prefill/cache_tiles.cu"
+#include "prefill/head_rows.cu"
+#include "prefill/norm_rows.cu"
+#include "prefill/prepare_rows.cu"
+namespace made {
+#include "prefill/products.cu"
+}
+namespace attending {
+#include "prefill/attention_rows.cu"
+}
+
+template <class Part>
+static Operand operand(int tokens, int n) {
+    const size_t groups = (size_t)tokens * n / 32;
+    return {(u8 *)unwritten(groups * PartsOf<Part>::COUNT * PART_BYTES / 4), unwritten(tokens), unwritten(groups)};
+}
+
+// The shares of a product of prepared rows, added up.
+template <class F, class Part>
+static std::vector<float> product(const Operand &x, const Matrix &w, int tokens, int shares) {
+    constexpr int STAGE = made::Stage<Piece<F, Part>, Part>::BYTES, STAGES = 3;
+    made::ProductsParams p{};
+    p.x = x, p.w[0] = w.planes, p.m[0] = w.m, p.n = w.n, p.tokens = tokens;
+    const size_t count = (size_t)tokens * w.m;
+    p.y[0] = unwritten(count * shares);
+    launch({(unsigned)(tokens + TOKENS - 1) / TOKENS, (unsigned)(w.m + made::OUTPUTS - 1) / made::OUTPUTS, (unsigned)shares},
+           made::THREADS, STAGES * STAGE, [&] { made::products<Part, F, F, F, STAGE, STAGES>(p); });
+    std::vector<float> sum(count);
+    const Shared all{p.y[0], count, shares};
+    for (size_t i = 0; i < count; i++) sum[i] = all.one(i);
+    return sum;
+}
+
+static void compare_products(const char *what, const std::vector<float> &y, const Matrix &w, const Doubles &x, int tokens) {
+    Doubles right, size;
+    for (int t = 0; t < tokens; t++) {
+        Doubles y, s;
+        w.times(Doubles(x.begin() + (size_t)t * w.n, x.begin() + (size_t)(t + 1) * w.n), y, s);
+        right.insert(right.end(), y.begin(), y.end()), size.insert(size.end(), s.begin(), s.end());
+    }
+    compare(what, y.data(), right, size, PRODUCT);
+}
+
+template <class F, class Part>
+static void products(int n, int m, int tokens, int shares) {
+    printf("products<%s> of %d x %d, %d tokens, %d shares\n", format<F>().name, n, m, tokens, shares);
+    const Matrix w = matrix<F>(n, m);
+    const auto x = vector_of(tokens * n);
+    PrepareRowsParams p{copied(x), operand<Part>(tokens, n), n};
+    launch({(unsigned)tokens}, 64, 0, [&] { prepare_rows<Part>(p); });
+    compare_products("product", product<F, Part>(p.to, w, tokens, shares), w, Doubles(x.begin(), x.end()), tokens);
+}
+
+// Three matrices of two formats at once.
+static void three_products(int n, int tokens) {
+    printf("products<Q5_0, Q5_0, Q8_0>\n");
+    const Matrix w[3] = {matrix<Q5_0>(n, 130), matrix<Q5_0>(n, 40), matrix<Q8_0>(n, 200)};
+    const auto x = vector_of(tokens * n);
+    PrepareRowsParams prepare{copied(x), operand<HalfPart>(tokens, n), n};
+    launch({(unsigned)tokens}, 64, 0, [&] { prepare_rows<HalfPart>(prepare); });
+    constexpr int STAGE = made::Stage<Piece<Q8_0, HalfPart>, HalfPart>::BYTES;
+    made::ProductsParams p{};
+    p.x = prepare.to, p.n = n, p.tokens = tokens;
+    for (int i = 0; i < 3; i++) p.w[i] = w[i].planes, p.m[i] = w[i].m, p.y[i] = unwritten((size_t)tokens * w[i].m);
+    launch({(unsigned)(tokens + TOKENS - 1) / TOKENS, 5}, made::THREADS, 3 * STAGE,
+           [&] { made::products<HalfPart, Q5_0, Q5_0, Q8_0, STAGE, 3>(p); });
+    for (int i = 0; i < 3; i++) {
+        const std::vector<float> y(p.y[i], p.y[i] + (size_t)tokens * w[i].m);
+        compare_products("one of three", y, w[i], Doubles(x.begin(), x.end()), tokens);
+    }
+}
+
+// Rows that become operands: seen by what a product makes of them.
+template <class Part>
+static void rows(int n, int tokens, int shares, int threads) {
+    printf("norm_rows and act_rows of %d, %d shares\n", n, shares);
+    const Matrix w = matrix<Q8_0>(n, 24);
+    const size_t count = (size_t)tokens * n;
+    const auto base = vector_of(count), parts = vector_of(count * shares), second = vector_of(count * shares), weight = vector_of(n);
+    const Shared a{copied(parts), count, shares}, b{copied(second), count, shares};
+    NormRowsParams norm{copied(base), a, unwritten(count), copied(weight), operand<Part>(tokens, n), unwritten(count),
+                        unwritten(count), n, 1e-6f};
+    launch({(unsigned)tokens}, threads, 0, [&] { norm_rows<Part>(norm); });
+    Doubles normed, sums, product_of;
+    for (int t = 0; t < tokens; t++) {
+        std::vector<float> x(n);
+        for (int i = 0; i < n; i++) x[i] = base[t * n + i] + a.one(t * n + i), sums.push_back(x[i]), product_of.push_back(a.one(t * n + i));
+        const Doubles y = norm_of(x, weight);
+        normed.insert(normed.end(), y.begin(), y.end());
+    }
+    compare("product", norm.product_tap, product_of, magnitudes(product_of), 1e-9);
+    compare("sum", norm.sum, sums, Doubles(count, 1e-3), 1e-9);
+    compare("norm", norm.norm_tap, normed, magnitudes(normed), PRODUCT);
+    compare_products("of the norm", product<Q8_0, Part>(norm.to, w, tokens, 1), w, normed, tokens);
+
+    ActRowsParams act{a, b, operand<Part>(tokens, n), unwritten(count), unwritten(count), unwritten(count), n};
+    launch({(unsigned)tokens}, threads, 0, [&] { act_rows<Part>(act); });
+    Doubles y;
+    for (size_t i = 0; i < count; i++) y.push_back((double)act.gate_tap[i] / (1 + std::exp(-(double)act.gate_tap[i])) * act.up_tap[i]);
+    Doubles size = magnitudes(y);
+    for (double &s : size) s += 1e-20; // below it an exponential is infinite
+    compare("act", act.tap, y, size, 1e-5);
+    compare_products("of the act", product<Q8_0, Part>(act.to, w, tokens, 1), w, Doubles(act.tap, act.tap + count), tokens);
+}
+
+template <class Kv, int D, bool NORM>
+static void heads(int heads, int kv_heads, int tokens, int first, int shares) {
+    printf("head_rows<%d bytes, %d> of %d heads\n", (int)sizeof(typename Kv::Type), D, heads);
+    typedef typename Kv::Type Type;
+    HeadRowsParams p{};
+    std::vector<float> frequency, bias[3], head_norm[2] = {vector_of(D), vector_of(D)}, parts[3];
+    for (int i = 0; i < D / 2; i++) frequency.push_back((float)std::pow(1e6, -2.0 * i / D));
+    const int capacity = first + tokens + 1, width[3] = {heads * D, kv_heads * D, kv_heads * D};
+    Type *cache[2] = {room<Type>((size_t)capacity * width[1]), room<Type>((size_t)capacity * width[1])};
+    for (int i = 0; i < 3; i++) {
+        parts[i] = vector_of(tokens * width[i] * shares), bias[i] = vector_of(width[i]);
+        p.product[i] = {copied(parts[i]), (unsigned long long)tokens * width[i], shares};
+        p.proj_tap[i] = unwritten(tokens * width[i]);
+        if (!NORM) p.bias[i] = copied(bias[i]);
+        else if (i < 2) p.head_norm[i] = copied(head_norm[i]);
+    }
+    p.frequency = copied(frequency), p.q = unwritten(tokens * width[0]), p.k_cache = cache[0], p.v_cache = cache[1];
+    p.heads = heads, p.kv_heads = kv_heads, p.first = first, p.eps = 1e-6f;
+    launch({(unsigned)tokens}, 256, 0, [&] { head_rows<Kv, D>(p); });
+    for (int part = 0; part < 3; part++) {
+        Doubles y(p.proj_tap[part], p.proj_tap[part] + tokens * width[part]), size;
+        for (int h = 0; h < tokens * width[part] / D; h++) {
+            const int t = h / (width[part] / D), of_token = h % (width[part] / D);
+            double *of = &y[h * D], squares = 0;
+            for (int i = 0; i < D; i++) of[i] += NORM ? 0 : bias[part][of_token * D + i], squares += of[i] * of[i];
+            for (int i = 0; NORM && part < 2 && i < D; i++) of[i] *= head_norm[part][i] / std::sqrt(squares / D + 1e-6);
+            for (int i = 0; part < 2 && i < D / 2; i++) {
+                const double angle = (float)(first + t) * frequency[i], a = of[i], b = of[i + D / 2];
+                of[i] = a * std::cos(angle) - b * std::sin(angle);
+                of[i + D / 2] = a * std::sin(angle) + b * std::cos(angle);
+            }
+            double largest = 0;
+            for (int i = 0; i < D; i++) largest = std::max(largest, std::fabs(of[i]));
+            size.insert(size.end(), D, largest);
+        }
+        std::vector<float> made;
+        for (int i = 0; i < tokens * width[part]; i++) {
+            made.push_back(part == 0 ? p.q[i] : Kv::get(cache[part - 1][(size_t)first * width[part] + i]));
+        }
+        compare(part == 0 ? "q" : part == 1 ? "k" : "v", made.data(), y, size, sizeof(Type) == 4 ? PRODUCT : 1e-3);
+    }
+}
+
+template <class Kv, int D, bool TAPPED>
+static void attention(int heads, int kv_heads, int tokens, int first) {
+    printf("attention_rows<%d bytes, %d> of %d heads by %d, %d tokens after %d\n", (int)sizeof(typename Kv::Type), D, heads,
+           kv_heads, tokens, first);
+    typedef typename Kv::Type Type;
+    const int keys = first + tokens, group = heads / kv_heads, tiles = (keys + CacheTile<D>::KEYS - 1) / CacheTile<D>::KEYS;
+    const auto q = vector_of(tokens * heads * D, 0.3f);
+    std::normal_distribution<float> normal;
+    Type *cache[2];
+    std::vector<float> kept[2];
+    for (int c = 0; c < 2; c++) {
+        cache[c] = room<Type>((size_t)keys * kv_heads * D);
+        for (int i = 0; i < keys * kv_heads * D; i++) kept[c].push_back(Kv::get(cache[c][i] = Kv::put(normal(noise))));
+    }
+    CacheTilesParams cut{cache[0], cache[1], room<u8>((size_t)kv_heads * tiles * CacheTile<D>::BYTES), unwritten(2 * kv_heads * tiles), kv_heads, keys};
+    launch({(unsigned)tiles, (unsigned)kv_heads}, 256, 0, [&] { cache_tiles<Kv, D>(cut); });
+    const size_t pairs = (size_t)heads * tokens * keys;
+    attending::AttentionRowsParams p{copied(q), cut.tiles, cut.scales, unwritten(tokens * heads * D),
+                                     TAPPED ? unwritten(pairs) : nullptr, TAPPED ? unwritten(pairs) : nullptr,
+                                     heads, kv_heads, first, tokens, 1.0f / std::sqrt((float)D)};
+    launch({(unsigned)(tokens * group + attending::ROWS - 1) / attending::ROWS, (unsigned)kv_heads}, attending::THREADS,
+           2 * CacheTile<D>::BYTES, [&] { attending::attention_rows<D, TAPPED>(p); });
+    Doubles scores, score_size, weights, context;
+    for (int h = 0; h < heads; h++) {
+        for (int t = 0; t < tokens; t++) {
+            auto at = [&](int c, int n) { return &kept[c][((size_t)n * kv_heads + h / group) * D]; };
+            for (int n = 0; n < keys; n++) {
+                double s = 0, size = 1e-20;
+                for (int i = 0; n <= first + t && i < D; i++) {
+                    const double product = (double)q[(t * heads + h) * D + i] * at(0, n)[i];
+                    s += product, size += std::fabs(product);
+                }
+                scores.push_back(s), score_size.push_back(size);
+            }
+        }
+    }
+    context.assign(tokens * heads * D, 0);
+    for (int h = 0; h < heads; h++) {
+        for (int t = 0; t < tokens; t++) {
+            const double *row = &scores[((size_t)h * tokens + t) * keys];
+            double most = -INFINITY, total = 0;
+            for (int n = 0; n <= first + t; n++) most = std::max(most, row[n] * p.scale);
+            for (int n = 0; n < keys; n++) weights.push_back(n <= first + t ? std::exp(row[n] * p.scale - most) : 0), total += weights.back();
+            for (int n = 0; n < keys; n++) {
+                double &w = weights[weights.size() - keys + n];
+                w /= total;
+                for (int i = 0; i < D; i++) context[(t * heads + h) * D + i] += w * kept[1][((size_t)n * kv_heads + h / group) * D + i];
+            }
+        }
+    }
+    if (TAPPED) {
+        compare("scores", p.scores_tap, scores, score_size, PRODUCT);
+        compare("weights", p.weights_tap, weights, Doubles(pairs, 1), 2e-5);
+    }
+    compare("context", p.out, context, Doubles(context.size(), 1), 2e-5);
+}
+
+int main() {
+    setvbuf(stdout, nullptr, _IOLBF, 0);
+    // An odd number of groups, tiles that are not full, shares of which the last is shorter.
+    products<Q4_0, HalfPart>(96, 130, 5, 1), products<Q4_1, HalfPart>(160, 20, 65, 2), products<Q5_0, HalfPart>(224, 129, 9, 1);
+    products<Q5_1, HalfPart>(32, 40, 3, 1), products<Q8_0, HalfPart>(352, 24, 10, 3), products<Q4_K, HalfPart>(512, 33, 12, 1);
+    products<Q5_K, HalfPart>(256, 16, 70, 2), products<Q6_K, HalfPart>(768, 17, 6, 2), products<F16, HalfPart>(96, 40, 7, 1);
+    products<F16, BrainPart>(96, 24, 4, 1), products<BF16, BrainPart>(160, 24, 4, 2), products<F32, BrainPart>(96, 40, 5, 1);
+    products<Q6_K, BrainPart>(256, 16, 4, 1), products<Q8_0, BrainPart>(64, 16, 4, 1);
+    three_products(160, 6);
+    rows<HalfPart>(896, 2, 3, 128), rows<BrainPart>(96, 3, 1, 32), rows<HalfPart>(1568, 2, 2, 64);
+    heads<KvF32, 64, false>(4, 2, 3, 17, 2), heads<KvF16, 128, true>(2, 1, 2, 0, 1), heads<KvF32, 32, true>(3, 3, 2, 5, 3);
+    attention<KvF32, 64, true>(7, 1, 20, 50), attention<KvF32, 64, false>(2, 2, 3, 130), attention<KvF16, 128, true>(6, 1, 12, 40);
+    attention<KvF32, 128, false>(2, 1, 35, 0), attention<KvF32, 32, true>(4, 2, 33, 64), attention<KvF32, 64, true>(14, 2, 10, 0);
+    printf("%d wrong\n", wrong);
+    return wrong != 0;
+}
