@@ -44,8 +44,6 @@ __device__ __forceinline__ u32 byte_of(const uint4 &v, int i) {
 __device__ __forceinline__ u32 fifth_bits(u32 v, int first) { return (((v >> first) & 15) * 0x02040810u) & 0x10101010u; }
 
 struct F32 {
-    static constexpr bool exact_in_tf32 = false; // whether every weight fits 11 bits
-    static constexpr int lanes_per_group = 8;   // threads that may share a group, 16 bytes each
     struct Raw { uint4 v[8]; };
     static __device__ __forceinline__ Raw load(const Weights &w, size_t g) {
         Raw r;
@@ -67,8 +65,6 @@ struct F32 {
 // Two-byte floats; Convert makes a float of the bits.
 template <typename Convert>
 struct TwoBytes {
-    static constexpr bool exact_in_tf32 = true;
-    static constexpr int lanes_per_group = 4;
     struct Raw { uint4 v[4]; };
     static __device__ __forceinline__ Raw load(const Weights &w, size_t g) {
         Raw r;
@@ -99,8 +95,6 @@ struct F16 : TwoBytes<HalfToFloat> {};
 struct BF16 : TwoBytes<BrainToFloat> {};
 
 struct Q8_0 { // planes: 32 x i8; f16 d
-    static constexpr bool exact_in_tf32 = false;
-    static constexpr int lanes_per_group = 1;
     struct Raw { uint4 q[2]; u16 d; };
     static __device__ __forceinline__ Raw load(const Weights &w, size_t g) {
         return {{at128(w.plane[0], 2 * g), at128(w.plane[0], 2 * g + 1)}, at16(w.plane[1], g)};
@@ -120,8 +114,6 @@ struct Q8_0 { // planes: 32 x i8; f16 d
 // whether a minimum stands beside the scale, else the middle is subtracted.
 template <bool HIGH, bool MIN>
 struct Nibbles { // planes: 16 bytes of nibbles; [u32 high bits;] f16 d [, f16 m]
-    static constexpr bool exact_in_tf32 = false;
-    static constexpr int lanes_per_group = 1;
     struct Raw { uint4 q; u32 high; u32 dm; };
     static __device__ __forceinline__ Raw load(const Weights &w, size_t g) {
         const u8 *scales = w.plane[HIGH ? 2 : 1];
@@ -168,8 +160,6 @@ __device__ __forceinline__ void scale_min(const uint4 &head, int j, float &scale
 // 32 bytes; HIGH a fifth bit, bit j of 32 bytes for group j.
 template <bool HIGH>
 struct KNibbles { // planes: 128 bytes of nibbles; [32 bytes of high bits;] d, dmin, scales
-    static constexpr bool exact_in_tf32 = false;
-    static constexpr int lanes_per_group = 1;
     struct Raw { uint4 q[2]; uint4 high[HIGH ? 2 : 1]; uint4 head; };
     static __device__ __forceinline__ Raw load(const Weights &w, size_t g) {
         const size_t block = g / 8, pair = 8 * block + 2 * ((g % 8) / 2);
@@ -199,8 +189,6 @@ struct Q4_K : KNibbles<false> {};
 struct Q5_K : KNibbles<true> {};
 
 struct Q6_K { // planes: 128 bytes of low nibbles; 64 of high pairs; 16 x i8 scales; f16 d
-    static constexpr bool exact_in_tf32 = false;
-    static constexpr int lanes_per_group = 1;
     struct Raw { uint4 low[2]; uint4 high[2]; u16 scales; u16 d; };
     static __device__ __forceinline__ Raw load(const Weights &w, size_t g) {
         const size_t block = g / 8;

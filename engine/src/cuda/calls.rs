@@ -6,8 +6,7 @@ use super::functions::Functions;
 use super::kernels::*;
 use super::launch::{Call, Ptr};
 use super::memory::{Memory, Weight};
-use super::options::{Gemm, KvType, Options, Path};
-use super::prefill::SHARED as PARTS;
+use super::options::{Gemm, KvType, Options};
 use crate::model::{Graph, Node, row_len};
 use crate::ops::{KvCache, Op, Pairing, RmsNorm, Rope, Softmax};
 
@@ -21,12 +20,6 @@ const CONTEXT_THREADS: u32 = 64;
 const WARPS: usize = 8;
 /// Tokens that `linear.cu` takes at a time.
 const LINEAR_TOKENS: usize = constant!("linear.cu", "TOKENS") as usize;
-/// Edge of a tile of `gemm.cu`, and threads and shared memory of a block.
-const GEMM_TILE: usize = constant!("gemm.cu", "TILE") as usize;
-const GEMM_THREADS: u32 = constant!("gemm.cu", "THREADS");
-const GEMM_SHARED: u32 = constant!("gemm.cu", "SHARED_BYTES");
-/// Steps of 32 elements that make a share of a sum worth its while.
-const GEMM_STEPS: usize = 7;
 
 /// Tokens of a step at most: so many blocks CUDA takes along the second axis of a grid.
 const MOST_TOKENS: usize = 65_535 * LINEAR_TOKENS;
@@ -181,9 +174,6 @@ impl Calls<'_> {
             let plain = self.memory.dequantised;
             return vec![self.dequantise(weight), Job::Product(Product { w: plain, x, y, n, m, tokens })];
         }
-        if self.options.path == Path::Fast {
-            return self.gemm(weight, x, y, tokens);
-        }
         let params = LinearParams { x, w, y, n: n as i32, m: m as i32, tokens: tokens as i32 };
         let grid = (m.div_ceil(WARPS) as u32, tokens.div_ceil(LINEAR_TOKENS) as u32, 1);
         vec![Job::Kernel(Call::new(params, grid, 32 * WARPS as u32).of(&[ty]))]
@@ -194,37 +184,6 @@ impl Calls<'_> {
         let groups = weight.n * weight.m / 32;
         let params = DequantiseParams { w: weight.planes, y: self.memory.dequantised, groups: groups as i32 };
         Job::Kernel(Call::flat(params, groups).of(&[&weight.ty]))
-    }
-
-    /// The product on the tensor cores. Where its tiles are too few for the card, each sum is made in shares, which a
-    /// second kernel adds up.
-    fn gemm(&self, weight: &Weight, x: Ptr, y: Ptr, tokens: usize) -> Vec<Job> {
-        let (n, m) = (weight.n, weight.m);
-        let call = Self::tiles(weight, x, y, tokens);
-        let free = self.functions.resident(&call) as usize / (call.grid.0 * call.grid.1) as usize;
-        // Fewer with more tokens, so that whatever a step may need a step of one token does.
-        let shares = free.min(n / 32 / GEMM_STEPS).min(PARTS / (m * tokens));
-        if shares <= 1 {
-            return vec![Job::Kernel(call)];
-        }
-        Self::in_shares(shares, weight, x, y, tokens, self.memory.parts)
-    }
-
-    /// The product on the tensor cores, each sum at once.
-    pub(super) fn tiles(weight: &Weight, x: Ptr, y: Ptr, tokens: usize) -> Call {
-        let Weight { planes: w, n, m, ref ty, .. } = *weight;
-        let grid = (m.div_ceil(GEMM_TILE) as u32, tokens.div_ceil(GEMM_TILE) as u32, 1);
-        let params = GemmParams { x, w, y, n: n as i32, m: m as i32, tokens: tokens as i32 };
-        Call::new(params, grid, GEMM_THREADS).of(&[ty]).shared(GEMM_SHARED)
-    }
-
-    /// The product on the tensor cores, each sum in shares that stand at `parts` until they are added up.
-    pub(super) fn in_shares(shares: usize, weight: &Weight, x: Ptr, y: Ptr, tokens: usize, parts: Ptr) -> Vec<Job> {
-        let mut call = Self::tiles(weight, x, parts, tokens);
-        call.grid.2 = shares as u32;
-        let count = weight.m * tokens;
-        let sum = SumPartsParams { parts, y, shares: shares as i32, count: count as i32 };
-        vec![Job::Kernel(call), Job::Kernel(Call::flat(sum, count))]
     }
 
     /// Brings a cache of `elements` at `from` to where it stands as f32, if it is not f32 itself.

@@ -114,8 +114,6 @@ kernels! {
     Embed(EmbedParams) "embed.cu" { tokens: Ptr, w: Planes, y: Ptr, width: i32, }
     RmsNorm(RmsNormParams) "rms_norm.cu" { x: Ptr, w: Ptr, y: Ptr, n: i32, eps: f32, }
     Linear(LinearParams) "linear.cu" { x: Ptr, w: Planes, y: Ptr, n: i32, m: i32, tokens: i32, }
-    Gemm(GemmParams) "gemm.cu" { x: Ptr, w: Planes, y: Ptr, n: i32, m: i32, tokens: i32, }
-    SumParts(SumPartsParams) "sum_parts.cu" { parts: Ptr, y: Ptr, shares: i32, count: i32, }
     Dequantise(DequantiseParams) "dequantise.cu" { w: Planes, y: Ptr, groups: i32, }
     Bias(BiasParams) "bias.cu" { x: Ptr, b: Ptr, y: Ptr, n: i32, count: i32, }
     Rope(RopeParams) "rope.cu" {
@@ -148,10 +146,6 @@ kernels! {
     AttnOut(AttnOutParams) "fused/attn_out.cu" {
         partial: [Ptr; 2], w: Planes, a: Stream, y: Ptr, position_at: Ptr, weights_tap: Ptr, context_tap: Ptr,
         product_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32, m: i32, heads: i32, splits: i32, stamps: Ptr,
-    }
-    AttnPrefill(AttnPrefillParams) "fused/attn_prefill.cu" {
-        q: Ptr, k: Ptr, v: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, kv_heads: i32, first: i32,
-        tokens: i32, scale: f32,
     }
     NormRows(NormRowsParams) "prefill/norm_rows.cu" {
         base: Ptr, product: Shared, sum: Ptr, weight: Ptr, to: Operand, product_tap: Ptr, norm_tap: Ptr, n: i32, eps: f32,

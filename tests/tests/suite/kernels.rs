@@ -12,7 +12,7 @@ use qdiff_engine::quant::GgmlType;
 fn arguments(file: File) -> Vec<String> {
     let listed = |all: &[&str]| all.iter().map(|&a| a.to_owned()).collect();
     match file {
-        File::Embed | File::Linear | File::Gemm | File::Dequantise | File::EmbedToken | File::LmHead => {
+        File::Embed | File::Linear | File::Dequantise | File::EmbedToken | File::LmHead => {
             GgmlType::ALL_SUPPORTED.iter().map(ToString::to_string).collect()
         }
         // With as much unpacked ahead as a kind of format may have, and with nothing.
@@ -30,7 +30,6 @@ fn arguments(file: File) -> Vec<String> {
             "F16, F16, F16, KvF32, 128, 4, true, 0, 0, 0",
         ]),
         File::Attention => listed(&["KvF32, 64, 7, 64", "KvF16, 128, 7, 64", "KvF32, 128, 2, 32"]),
-        File::AttnPrefill => listed(&["KvF32, 64, 2", "KvF16, 128, 1"]),
         File::Products => {
             let alone = GgmlType::ALL_SUPPORTED.iter().map(|&ty| vec![ty]);
             let mixed = [GgmlType::Q5_0, GgmlType::Q5_0, GgmlType::Q8_0].to_vec();

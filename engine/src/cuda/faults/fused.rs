@@ -1,4 +1,4 @@
-//! Bugs of the fused path that stand in no catalogue, each at the first stage that it spoils.
+//! Bugs of the decode steps of the fused path that stand in no catalogue, each at the first stage that it spoils.
 
 use super::launches::faults;
 use super::{Fault, Site};
@@ -10,7 +10,6 @@ fn edited(site: &mut Site<'_>) {
 }
 
 pub(super) const FAULTS: &[Fault] = faults! {
-    // Of a decode step.
     "norm-lacks-the-last-warp", (Op::RmsNorm(_), Role::AttnInput, _) => edited;
     "second-row-fetched-beside-the-first", (Op::Linear, Role::Query, _) => edited;
     "upper-half-takes-the-lower-bias", (Op::Bias, Role::Query, _) => edited;
@@ -33,7 +32,7 @@ pub(super) const FAULTS: &[Fault] = faults! {
     "power-of-two-for-the-exponential", (Op::SwiGlu, ..) => edited;
     "norm-weight-of-the-column-beside", (Op::RmsNorm(_), Role::FfnInput, _) => edited;
     "end-of-the-vocabulary-not-written", (Op::Linear, Role::Logits, _) => edited;
-    // Of its products.
+    // Of the products.
     "second-word-of-a-lane-not-loaded", (Op::Linear, Role::AttnOutput, _) => edited;
     "carries-between-digits-left-out", (Op::Linear, Role::AttnOutput, _) => edited;
     "largest-of-half-a-group", (Op::Linear, Role::Logits, _) => edited;
@@ -49,14 +48,4 @@ pub(super) const FAULTS: &[Fault] = faults! {
     "scales-of-row-and-group-crossed", (Op::Linear, Role::Logits, _) => edited;
     "fifth-bits-of-the-first-groups", (Op::Linear, Role::AttnOutput, _) => edited;
     "scales-of-row-and-half-crossed", (Op::Linear, Role::FfnOutput, _) => edited;
-    // Of a longer one.
-    "running-sum-not-rescaled", (Op::AttnWeights(_), ..) => edited;
-    "fourth-column-not-rescaled", (Op::AttnContext(_), ..) => edited;
-    "value-tile-of-the-round-before", (Op::AttnContext(_), ..) => edited;
-    "last-queries-from-the-last-whole-tile", (Op::AttnScores(_), ..) => edited;
-    "mask-ends-with-four-queries", (Op::AttnWeights(_), ..) => edited;
-    "second-row-of-a-thread-shares-the-sum", (Op::AttnContext(_), ..) => edited;
-    "low-part-of-weights-left-out", (Op::Linear, Role::Up, _) => edited;
-    "share-begins-one-group-early", (Op::Linear, Role::FfnOutput, _) => edited;
-    "last-share-not-added", (Op::Linear, Role::FfnOutput, _) => edited;
 };

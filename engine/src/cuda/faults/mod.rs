@@ -2,11 +2,12 @@
 //!
 //! The diagnosis knows those of `launches` by their definition in f64. Nothing here shares code with that: a fault changes
 //! a parameter of a launch, leaves a launch out, takes another buffer, or runs a kernel of `kernels/faults` that has the
-//! bug in it. Those of `tapped` and `fused` stand in no catalogue: most are lines of a kernel that stand otherwise (`bugs`).
+//! bug in it. Those of `tapped`, `fused` and `prefill` stand in no catalogue: most are lines of a kernel that stand otherwise (`bugs`).
 
 mod bugs;
 mod fused;
 mod launches;
+mod prefill;
 mod replayed;
 mod tapped;
 #[cfg(test)]
@@ -24,10 +25,10 @@ use super::schedule::Launch;
 use crate::model::{Graph, Node};
 use crate::ops::Op;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// A bug that can be injected.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Fault {
     /// The mutation that a diagnosis should name, with its parameters; of one that stands in no catalogue, its own name.
     pub cause: &'static str,
@@ -47,9 +48,10 @@ pub fn tapped() -> &'static [Fault] {
     tapped::FAULTS
 }
 
-/// Every such bug of the fused path.
+/// Every such bug of the fused path: of its decode steps, then of longer ones.
 pub fn fused() -> &'static [Fault] {
-    fused::FAULTS
+    static BOTH: LazyLock<Vec<Fault>> = LazyLock::new(|| [fused::FAULTS, prefill::FAULTS].concat());
+    &BOTH
 }
 
 /// A launch in the hands of a fault.

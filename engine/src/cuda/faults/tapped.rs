@@ -3,7 +3,7 @@
 
 use super::launches::faults;
 use super::{Fault, Site, bug};
-use crate::cuda::calls::{Calls, Job};
+use crate::cuda::calls::Job;
 use crate::cuda::kernels::*;
 use crate::model::{Node, Role};
 use crate::ops::Op;
@@ -20,26 +20,6 @@ impl Site<'_> {
         }
     }
 
-    /// The product in tiles, as the fast path has it, with the bug.
-    fn tiled(&mut self) {
-        let call = Calls::tiles(self.weight(), self.input(0), self.output(), self.launch.span.tokens);
-        self.launch.jobs = vec![Job::Kernel(call)];
-        self.edited();
-    }
-
-    /// The product in tiles and in three shares of its sum, with no bug yet.
-    fn in_shares(&mut self) {
-        // Room for as many elements as the largest weight has.
-        let aside = self.calls.memory.dequantised;
-        let (weight, tokens) = (self.weight(), self.launch.span.tokens);
-        self.launch.jobs = Calls::in_shares(3, weight, self.input(0), self.output(), tokens, aside);
-    }
-
-    fn shared_out(&mut self) {
-        self.in_shares();
-        self.edited();
-    }
-
     /// Where the first stage stands of those that are `here`.
     fn output_of(&self, here: impl Fn(&Node) -> bool) -> Option<u64> {
         let index = self.calls.graph.nodes.iter().position(here)?;
@@ -49,20 +29,6 @@ impl Site<'_> {
 
 fn edited(site: &mut Site<'_>) {
     site.edited();
-}
-
-fn tiled(site: &mut Site<'_>) {
-    site.tiled();
-}
-
-fn shared_out(site: &mut Site<'_>) {
-    site.shared_out();
-}
-
-/// The kernel that adds up the shares runs before the one that makes them.
-fn sum_before_product(site: &mut Site<'_>) {
-    site.in_shares();
-    site.launch.jobs.reverse();
 }
 
 /// The grid is one block short.
@@ -125,19 +91,6 @@ pub(super) const FAULTS: &[Fault] = faults! {
     "single-token-stored-in-half", (Op::Linear, Role::Logits, _) => edited;
     "last-block-not-launched", (Op::Linear, Role::Gate, _) => block_short;
     "product-reads-the-gate", (Op::Linear, Role::FfnOutput, _) => reads_gate;
-
-    "last-tile-not-fetched", (Op::Linear, Role::Query, _) => tiled;
-    "tile-read-before-it-is-written", (Op::Linear, Role::Up, _) => tiled;
-    "fragment-halves-crossed", (Op::Linear, Role::Gate, _) => tiled;
-    "low-part-of-activations-left-out", (Op::Linear, Role::Gate, _) => tiled;
-    "tile-sums-not-cleared", (Op::Linear, Role::Key, _) => tiled;
-    "shares-rounded-down", (Op::Linear, Role::AttnOutput, _) => shared_out;
-    "columns-of-a-pair-crossed", (Op::Linear, Role::Up, _) => tiled;
-    "weight-tile-crossed", (Op::Linear, Role::Value, _) => tiled;
-    "first-share-counts-twice", (Op::Linear, Role::FfnOutput, _) => shared_out;
-    "shares-added-as-bf16", (Op::Linear, Role::AttnOutput, _) => shared_out;
-    "last-share-alone-for-a-single-row", (Op::Linear, Role::AttnOutput, _) => shared_out;
-    "sum-launched-before-its-shares", (Op::Linear, Role::AttnOutput, _) => sum_before_product;
 
     "nibbles-in-turns", (Op::Linear, Role::Query, _) => edited;
     "scale-and-minimum-exchanged", (Op::Linear, Role::FfnOutput, _) => edited;

@@ -7,6 +7,7 @@ use crate::cuda::fast::{Fused, decoder_of};
 use crate::cuda::kernels::{File, Kernel};
 use crate::cuda::launch::Call;
 use crate::cuda::options::{Options, Path};
+use crate::cuda::prefill::product_of;
 use crate::cuda::schedule::{Launch, Schedule, calls_of};
 use crate::cuda::testing::{FORMAT, graphs, with_calls};
 use crate::model::Graph;
@@ -143,6 +144,10 @@ fn kernels_with_bugs() -> BTreeMap<(&'static str, &'static str), Kernel> {
     let replayed = graphs.iter().flat_map(|graph| replayed(graph).concat());
     let kernels = cases.flat_map(|(.., launches)| calls_of(launches)).chain(replayed).map(|call| call.kernel());
     let of = |bug: &'static Bug, kernel: Kernel| match bug.format {
+        // A stage of shared memory is as large as the format asks for.
+        Some(format) if kernel.file == File::Products => {
+            Kernel { arguments: product_of(&[format; 3], 227 << 10).0, ..kernel }
+        }
         Some(format) => {
             Kernel { arguments: kernel.arguments.replace(&FORMAT.to_string(), &format.to_string()), ..kernel }
         }

@@ -1,4 +1,4 @@
-//! The fused path: decode steps but for their products, and the attention and products of longer ones.
+//! Decode steps of the fused path, but for their products.
 
 use super::{CudaBug, bug};
 
@@ -185,56 +185,4 @@ pub(super) const BUGS: &[CudaBug] = &[
         "in decode steps logits from 480 on are not written, and stay what the prefill left there",
         &[&["stand", "480"], &["not written"], &["stale"], &["step before", "480"]],
     ),
-    bug(
-        "running-sum-not-rescaled",
-        "in the prefill the sum is not rescaled when the maximum moves from one tile of 32 keys to the next",
-        &[&["sum so far is not rescaled", "tiles of 32"]],
-    ),
-    bug(
-        "fourth-column-not-rescaled",
-        "in the prefill every fourth column of a head is not rescaled when the maximum moves",
-        &[&["not rescaled", "mod 4 = 3"], &["not rescaled", "tiles of 32"]],
-    ),
-    bug(
-        "value-tile-of-the-round-before",
-        "in the prefill keys from 32 on are weighted with the value 32 before",
-        &[&["value", "32 before"]],
-    ),
-    bug(
-        "last-queries-from-the-last-whole-tile",
-        "in the prefill the last tile of 32 queries, which is not whole, reads those of 10 tokens before",
-        &[&["token 10 before"], &["row 10 before"], &["10 before", "128"]],
-    ),
-    bug(
-        "mask-ends-with-four-queries",
-        "in the prefill the sum counts keys up to the end of the query's own four",
-        &[
-            &["sum", "masked"],
-            &["all keys up to the end of the query's own 4"],
-            &["sum", "own 4"],
-            &["sum", "multiple of 4"],
-            &["sum", "tiles of 4"],
-        ],
-    ),
-    bug(
-        "second-row-of-a-thread-shares-the-sum",
-        "in the prefill the second 16 of 32 queries are divided by the sum of the query 16 before",
-        &[
-            &["sum", "16 before"],
-            &["mod 32 is 16 to 31"],
-            &["row", "multiplied by a factor of its own"],
-            &["head", "multiplied by a factor of its own"],
-        ],
-    ),
-    bug(
-        "low-part-of-weights-left-out",
-        "in the prefill only the first of two TF32 parts of the weights is multiplied",
-        &[&["the weights are rounded to", "tf32"]],
-    ),
-    bug(
-        "share-begins-one-group-early",
-        "in the prefill the second share of the sum begins 32 inputs early, and they count twice",
-        &[&["224..255", "taken twice"], &["224..255", "2 times"]],
-    ),
-    bug("last-share-not-added", "in the prefill the second half of the sum is not added", &[&["256..511", "missing"]]),
 ];

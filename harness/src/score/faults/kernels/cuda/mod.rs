@@ -4,8 +4,10 @@
 mod attention;
 mod digits;
 mod fused;
+mod prefill;
 mod products;
 mod rows;
+mod tiles;
 
 use super::Told;
 
@@ -25,7 +27,9 @@ const fn bug(name: &'static str, what: &'static str, told: Told) -> CudaBug {
 
 /// Every bug.
 pub fn all() -> impl Iterator<Item = &'static CudaBug> {
-    [products::BUGS, rows::BUGS, attention::BUGS, fused::BUGS, digits::BUGS].into_iter().flatten()
+    [products::BUGS, rows::BUGS, attention::BUGS, fused::BUGS, digits::BUGS, tiles::BUGS, prefill::BUGS]
+        .into_iter()
+        .flatten()
 }
 
 /// The bug of a name.

@@ -1,4 +1,4 @@
-//! Products: lanes, tails, addresses, tiles, shares, number types, block formats.
+//! Products of the tapped path: lanes, tails, addresses, number types, block formats.
 
 use super::{CudaBug, bug};
 
@@ -95,81 +95,6 @@ pub(super) const BUGS: &[CudaBug] = &[
         "product-reads-the-gate",
         "the second product of the feed-forward network reads the gate and not what the activation made of it",
         &[&["_gate is multiplied in the place of"], &["_gate", "in the place of"], &["_gate", "instead of"]],
-    ),
-    bug(
-        "last-tile-not-fetched",
-        "the last 32 inputs are not fetched, and the 32 before them are multiplied twice",
-        &[
-            &["192..223", "taken twice", "224..255"],
-            &["192..223", "taken twice", "missing"],
-            &["192..223 are taken twice", "other group"],
-            &["192..223", "2 times", "224..255"],
-        ],
-    ),
-    bug(
-        "tile-read-before-it-is-written",
-        "from the second tile of 32 inputs on, weights meet the inputs of the tile before",
-        &[
-            &["input 32 before", "32..255"],
-            &["input 32 before", "from input 32"],
-            &["32 before", "inputs 32"],
-            &["input 32 before"],
-        ],
-    ),
-    bug(
-        "fragment-halves-crossed",
-        "of a fragment of 16 tokens by 8 inputs the two quarters beside the diagonal change places",
-        &[&["token 8", "input 4"], &["quarters", "exchanged"], &["fragment"], &["4..7 mod 8", "token 8"]],
-    ),
-    bug(
-        "low-part-of-activations-left-out",
-        "of the activations only the first of two TF32 parts is multiplied",
-        &[&["the activations are rounded to", "tf32"]],
-    ),
-    bug(
-        "tile-sums-not-cleared",
-        "the sum of a tile of 32 inputs is not cleared before the next: the first counts 8 times, the last once",
-        &[
-            &["0..31", "8 times"],
-            &["32..63", "7 times"],
-            &["0..31", "by 8"],
-            &["192..223", "taken twice", "other groups"],
-        ],
-    ),
-    bug(
-        "shares-rounded-down",
-        "a third of 8 groups of 32 inputs is taken to be 2: the last 64 inputs are in no share",
-        &[&["192..255", "missing"]],
-    ),
-    bug(
-        "columns-of-a-pair-crossed",
-        "neighbouring columns change places when they are written",
-        &[&["columns 1 apart are exchanged"], &["column 1 apart"]],
-    ),
-    bug(
-        "weight-tile-crossed",
-        "tiles of 32 by 32 weights are read transposed",
-        &[&["tile", "transposed"], &["32 by 32", "transposed"]],
-    ),
-    bug(
-        "first-share-counts-twice",
-        "of three shares of the sum the first is added twice: of 512 inputs the first 192",
-        &[&["0..191", "taken twice"], &["0..191", "2 times"]],
-    ),
-    bug(
-        "shares-added-as-bf16",
-        "three shares of the sum are added up in bf16, the result included",
-        &[&["sums", " in bf16"], &["sums", " to bf16"], &["shares", "bf16"], &["accumulat", "bf16"]],
-    ),
-    bug(
-        "last-share-alone-for-a-single-row",
-        "when a single token is decoded, only the last of three shares is taken: inputs 0 to 191 are missing",
-        &[&["0..191", "missing", "decode steps"], &["0..191", "missing", "from position 150"]],
-    ),
-    bug(
-        "sum-launched-before-its-shares",
-        "shares are added up before they are made: zeros in the prefill, then what the step before left",
-        &[&["zeros stand there"], &["zero", "prefill"], &["step before"], &["all zero"], &["is 0"]],
     ),
     bug(
         "nibbles-in-turns",
