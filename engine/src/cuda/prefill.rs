@@ -380,3 +380,75 @@ impl Fused<'_> {
         vec![Job::Kernel(cut), Job::Kernel(attention)]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::fast::decoder_of;
+    use crate::cuda::options::{Options, Path};
+    use crate::cuda::schedule::calls_of;
+    use crate::cuda::testing::{graphs, with_calls};
+    use crate::model::Graph;
+
+    /// Of each launch its nodes, and the addresses and numbers that its kernels are given.
+    fn launches(graph: &Graph, tokens: usize, wants: &dyn Fn(usize) -> bool) -> Vec<(Vec<usize>, Vec<u64>)> {
+        let options = Options { step: 512, context: 600, path: Path::Fast, taps: true, ..Options::default() };
+        with_calls(graph, &options, |calls| {
+            let decoder = decoder_of(graph).expect("a decoder");
+            let fused = Fused { calls, decoder: &decoder, next_token: 0, wants };
+            let told = |launch: Launch| {
+                let nodes = launch.nodes.clone();
+                let told: String = calls_of(vec![launch]).map(|call| format!("{:?}", call.params)).collect();
+                let numbers = told.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
+                (nodes, numbers.collect())
+            };
+            fused.prefill(Span { tokens, first: 3 }).into_iter().map(told).collect()
+        })
+    }
+
+    #[test]
+    fn a_stage_that_is_wanted_of_a_prefill_is_written_by_the_launch_that_makes_it() {
+        for graph in &graphs() {
+            for tokens in [2, 70, 500] {
+                let all = launches(graph, tokens, &|_| true);
+                let options = Options { step: 512, context: 600, path: Path::Fast, taps: true, ..Options::default() };
+                for (nodes, numbers) in all {
+                    for i in nodes {
+                        let at = with_calls(graph, &options, |calls| calls.memory.outputs[i].at);
+                        assert!(numbers.contains(&at), "{} of {tokens} tokens", graph.nodes[i].id);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shares_of_a_product_fit_the_memory_for_them_and_are_what_its_reader_adds_up() {
+        for graph in &graphs() {
+            let options = Options { step: 512, context: 600, path: Path::Fast, ..Options::default() };
+            with_calls(graph, &options, |calls| {
+                let decoder = decoder_of(graph).expect("a decoder");
+                let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false };
+                for tokens in [1, 2, 65, 512] {
+                    let span = Span { tokens, first: 0 };
+                    let layer = &decoder.layers[0];
+                    for nodes in [&layer.proj[..], &[layer.attn_out], &[layer.gate, layer.up], &[layer.down]] {
+                        let made = fused.products(nodes, span);
+                        let [Job::Kernel(call)] = &made.jobs[..] else { panic!("{:?}", made.jobs) };
+                        let Params::Products(params) = call.params else { panic!("{call:?}") };
+                        let mut end = calls.memory.parts;
+                        for (i, shared) in made.at.iter().enumerate() {
+                            assert_eq!((params.y[i], call.grid.2), (shared.at, shared.shares as u32));
+                            assert_eq!(shared.stride, (params.m[i] * params.tokens) as u64);
+                            if shared.shares > 1 {
+                                assert_eq!(shared.at, end, "shares of one product begin where another's end");
+                                end += 4 * shared.stride * shared.shares as u64;
+                            }
+                        }
+                        assert!(end <= calls.memory.parts + 4 * SHARED as u64, "{tokens} tokens");
+                    }
+                }
+            });
+        }
+    }
+}
