@@ -261,7 +261,7 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "operand-prepared-after-its-product",
         "in the prefill the output projection takes the operand that stands there, the norm before the attention",
-        &[&["attn_norm", "in the place of"], &["norm", "in the place of"], &["attn_norm", "instead of"]],
+        &[&["_norm", "in the place of"], &["_norm", "instead of"]],
     ),
     bug(
         "last-tile-of-outputs-not-launched",
@@ -278,19 +278,19 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug(
         "outputs-of-key-and-value-exchanged",
         "in the prefill keys are made with the weights of the values, and values with those of the keys",
-        &[&["attn_v.weight"], &["weights of", "v_proj"], &["v_proj", "in the place of"], &["_v", "in the place of"]],
+        &[&["_v.weight"], &["weights of", ".v_proj"], &[".v_proj", "in the place of"], &["_v", "in the place of"]],
     ),
     bug(
         "sum-starts-before-the-attention",
         "in the prefill the feed-forward network's output is added to the stream as it was before the attention",
         &[
             &["before the attention"],
-            &["attn_residual", "missing"],
+            &["_residual", "missing"],
             &["layer's input"],
-            &["attn_out", "missing"],
-            &["in the place of", "residual"],
-            &["embed", "in the place of"],
-            &["layer_out", "in the place of"],
+            &["_out", "missing"],
+            &["in the place of", "_residual"],
+            &["_out", "in the place of"],
+            &[".embed", "in the place of"],
         ],
     ),
 ];
