@@ -176,6 +176,7 @@ fn options_that_say_nothing_about_what_is_measured() {
         ("cuda", "--depth 9"),
         ("cuda", "--alone"),
         ("cuda", "--baseline x.json"),
+        ("cuda", "--taps logits"),
         ("verdict", "--also absent.gguf"),
         ("verdict", "--lengths 8"),
         ("verdict", "--check full"),
