@@ -188,15 +188,15 @@ static void attention_of(int heads, int kv_heads, int tokens, int first) {
     const int keys = first + tokens, tiles = (keys + CacheTile<D>::KEYS - 1) / CacheTile<D>::KEYS, group = heads / kv_heads;
     float *q = normal((size_t)tokens * heads * D, 1), *k = normal((size_t)keys * kv_heads * D, 1);
     float *v = normal((size_t)keys * kv_heads * D, 1);
-    CacheTilesParams cut = {k, v, room<u8>((size_t)kv_heads * tiles * CacheTile<D>::BYTES), room<float>(2 * kv_heads * tiles), kv_heads, keys};
-    auto prepare = [&] { cache_tiles<KvF32, D><<<dim3(tiles, kv_heads), 256>>>(cut); };
-    rows::AttentionRowsParams p = {q, cut.tiles, cut.scales, room<float>((size_t)tokens * heads * D), nullptr, nullptr,
+    CacheTilesParams cut = {k, v, room<u8>((size_t)kv_heads * tiles * CacheTile<D>::BYTES), kv_heads, keys};
+    auto prepare = [&] { cache_tiles<KvF32, D, CacheTile<D>::KEYS><<<dim3(tiles, kv_heads), 256>>>(cut); };
+    rows::AttentionRowsParams p = {q, cut.tiles, room<float>((size_t)tokens * heads * D), nullptr, nullptr,
                                    heads, kv_heads, first, tokens, 0.125f};
     if (first == 0 || tokens < 64) p.scores_tap = room<float>((size_t)heads * tokens * keys), p.weights_tap = room<float>((size_t)heads * tokens * keys);
     const int bytes = 2 * CacheTile<D>::BYTES;
-    CK(cudaFuncSetAttribute(rows::attention_rows<D, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    CK(cudaFuncSetAttribute(rows::attention_rows<D, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    auto run = [&] { (p.scores_tap ? rows::attention_rows<D, true> : rows::attention_rows<D, false>)<<<dim3((tokens * group + rows::ROWS - 1) / rows::ROWS, kv_heads), rows::THREADS, bytes>>>(p); };
+    CK(cudaFuncSetAttribute(rows::attention_rows<D, false, CacheTile<D>::BYTES>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    CK(cudaFuncSetAttribute(rows::attention_rows<D, true, CacheTile<D>::BYTES>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    auto run = [&] { (p.scores_tap ? rows::attention_rows<D, true, CacheTile<D>::BYTES> : rows::attention_rows<D, false, CacheTile<D>::BYTES>)<<<dim3((tokens * group + rows::ROWS - 1) / rows::ROWS, kv_heads), rows::THREADS, bytes>>>(p); };
     prepare();
     run();
     CK(cudaDeviceSynchronize());
@@ -246,7 +246,7 @@ static void attention_of(int heads, int kv_heads, int tokens, int first) {
         }
     }
     cudaFuncAttributes about;
-    CK(cudaFuncGetAttributes(&about, rows::attention_rows<D, false>));
+    CK(cudaFuncGetAttributes(&about, rows::attention_rows<D, false, CacheTile<D>::BYTES>));
     const double tapped = p.scores_tap ? time_of(run) : 0;
     p.scores_tap = p.weights_tap = nullptr;
     printf("attention    %d x %d heads of %d, %d tokens after %d: %3d registers, %zu spilt, %8.1f us, tapped %8.1f, tiles %6.1f; off by u: scores "

@@ -70,6 +70,7 @@ template <class T>
 static T __ldcg(const T *p) {
     return *p;
 }
+static uint32_t atomicOr(uint32_t *at, uint32_t bits) { return *at |= bits; }
 static int max(int a, int b) { return a > b ? a : b; }
 static int min(int a, int b) { return a < b ? a : b; }
 static uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }

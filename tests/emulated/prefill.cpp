@@ -27,9 +27,9 @@ static Operand operand(int tokens, int n) {
 }
 
 // The shares of a product of prepared rows, added up.
-template <class F, class Part>
+template <class F, class Part, int STAGES = 3>
 static std::vector<float> product(const Operand &x, const Matrix &w, int tokens, int shares) {
-    constexpr int STAGE = made::Stage<Piece<F, Part>, Part>::BYTES, STAGES = 3;
+    constexpr int STAGE = made::Stage<Piece<F, Part>, Part>::BYTES;
     made::ProductsParams p{};
     p.x = x, p.w[0] = w.planes, p.m[0] = w.m, p.n = w.n, p.tokens = tokens;
     const size_t count = (size_t)tokens * w.m;
@@ -52,14 +52,14 @@ static void compare_products(const char *what, const std::vector<float> &y, cons
     compare(what, y.data(), right, size, PRODUCT);
 }
 
-template <class F, class Part>
+template <class F, class Part, int STAGES = 3>
 static void products(int n, int m, int tokens, int shares) {
     printf("products<%s> of %d x %d, %d tokens, %d shares\n", format<F>().name, n, m, tokens, shares);
     const Matrix w = matrix<F>(n, m);
     const auto x = vector_of(tokens * n);
     PrepareRowsParams p{copied(x), operand<Part>(tokens, n), n};
     launch({(unsigned)tokens}, 64, 0, [&] { prepare_rows<Part>(p); });
-    compare_products("product", product<F, Part>(p.to, w, tokens, shares), w, Doubles(x.begin(), x.end()), tokens);
+    compare_products("product", product<F, Part, STAGES>(p.to, w, tokens, shares), w, Doubles(x.begin(), x.end()), tokens);
 }
 
 // Three matrices of two formats at once.
@@ -157,8 +157,11 @@ static void heads(int heads, int kv_heads, int tokens, int first, int shares) {
     }
 }
 
+// `broken`: a key, or a value, that holds no number, or a key 1e9 times as large as others: it is seen by
+// its own and later tokens alone.
+enum Broken { NOTHING, KEY, VALUE, HUGE };
 template <class Kv, int D, bool TAPPED>
-static void attention(int heads, int kv_heads, int tokens, int first) {
+static void attention(int heads, int kv_heads, int tokens, int first, Broken broken = NOTHING) {
     printf("attention_rows<%d bytes, %d> of %d heads by %d, %d tokens after %d\n", (int)sizeof(typename Kv::Type), D, heads,
            kv_heads, tokens, first);
     typedef typename Kv::Type Type;
@@ -171,14 +174,20 @@ static void attention(int heads, int kv_heads, int tokens, int first) {
         cache[c] = room<Type>((size_t)keys * kv_heads * D);
         for (int i = 0; i < keys * kv_heads * D; i++) kept[c].push_back(Kv::get(cache[c][i] = Kv::put(normal(noise))));
     }
-    CacheTilesParams cut{cache[0], cache[1], room<u8>((size_t)kv_heads * tiles * CacheTile<D>::BYTES), unwritten(2 * kv_heads * tiles), kv_heads, keys};
-    launch({(unsigned)tiles, (unsigned)kv_heads}, 256, 0, [&] { cache_tiles<Kv, D>(cut); });
+    const int at = first + tokens / 2;
+    for (int h = 0; broken && h < kv_heads; h++) {
+        const int c = broken == VALUE, i = (at * kv_heads + h) * D + h % D;
+        const float v = broken == HUGE ? 1e9f : h % 2 ? INFINITY : NAN;
+        kept[c][i] = Kv::get(cache[c][i] = Kv::put(v));
+    }
+    CacheTilesParams cut{cache[0], cache[1], room<u8>((size_t)kv_heads * tiles * CacheTile<D>::BYTES), kv_heads, keys};
+    launch({(unsigned)tiles, (unsigned)kv_heads}, 256, 0, [&] { cache_tiles<Kv, D, CacheTile<D>::KEYS>(cut); });
     const size_t pairs = (size_t)heads * tokens * keys;
-    attending::AttentionRowsParams p{copied(q), cut.tiles, cut.scales, unwritten(tokens * heads * D),
+    attending::AttentionRowsParams p{copied(q), cut.tiles, unwritten(tokens * heads * D),
                                      TAPPED ? unwritten(pairs) : nullptr, TAPPED ? unwritten(pairs) : nullptr,
                                      heads, kv_heads, first, tokens, 1.0f / std::sqrt((float)D)};
     launch({(unsigned)(tokens * group + attending::ROWS - 1) / attending::ROWS, (unsigned)kv_heads}, attending::THREADS,
-           2 * CacheTile<D>::BYTES, [&] { attending::attention_rows<D, TAPPED>(p); });
+           2 * CacheTile<D>::BYTES, [&] { attending::attention_rows<D, TAPPED, CacheTile<D>::BYTES>(p); });
     Doubles scores, score_size, weights, context;
     for (int h = 0; h < heads; h++) {
         for (int t = 0; t < tokens; t++) {
@@ -207,6 +216,21 @@ static void attention(int heads, int kv_heads, int tokens, int first) {
             }
         }
     }
+    if (broken) { // before it all is as it was; from it on there is no number, or what is said of the huge one alone
+        for (int h = 0; h < heads; h++) {
+            for (int t = 0; t < tokens; t++) {
+                const bool before = first + t < at, number = broken == HUGE || before;
+                double worst = 0, most = 0;
+                for (int i = 0; i < D; i++) {
+                    const int k = (t * heads + h) * D + i;
+                    if (number != (p.out[k] == p.out[k])) printf("  token %d: %g\n", t, p.out[k]), wrong++, i = D;
+                    worst = std::max(worst, std::fabs(p.out[k] - context[k])), most = std::max(most, std::fabs(context[k]));
+                }
+                if (before && !(worst < 2e-5 * (most + 1))) printf("  token %d is off by %g\n", t, worst), wrong++;
+            }
+        }
+        return;
+    }
     if (TAPPED) {
         compare("scores", p.scores_tap, scores, score_size, PRODUCT);
         compare("weights", p.weights_tap, weights, Doubles(pairs, 1), 2e-5);
@@ -222,11 +246,15 @@ int main() {
     products<Q5_K, HalfPart>(256, 16, 70, 2), products<Q6_K, HalfPart>(768, 17, 6, 2), products<F16, HalfPart>(96, 40, 7, 1);
     products<F16, BrainPart>(96, 24, 4, 1), products<BF16, BrainPart>(160, 24, 4, 2), products<F32, BrainPart>(96, 40, 5, 1);
     products<Q6_K, BrainPart>(256, 16, 4, 1), products<Q8_0, BrainPart>(64, 16, 4, 1);
+    products<Q5_0, HalfPart, 4>(352, 24, 10, 4), products<BF16, BrainPart, 2>(160, 24, 4, 1);
     three_products(160, 6);
     rows<HalfPart>(896, 2, 3, 128), rows<BrainPart>(96, 3, 1, 32), rows<HalfPart>(1568, 2, 2, 64);
     heads<KvF32, 64, false>(4, 2, 3, 17, 2), heads<KvF16, 128, true>(2, 1, 2, 0, 1), heads<KvF32, 32, true>(3, 3, 2, 5, 3);
     attention<KvF32, 64, true>(7, 1, 20, 50), attention<KvF32, 64, false>(2, 2, 3, 130), attention<KvF16, 128, true>(6, 1, 12, 40);
     attention<KvF32, 128, false>(2, 1, 35, 0), attention<KvF32, 32, true>(4, 2, 33, 64), attention<KvF32, 64, true>(14, 2, 10, 0);
+    attention<KvF32, 64, true>(7, 1, 20, 50, KEY), attention<KvF32, 64, false>(4, 2, 20, 30, VALUE);
+    attention<KvF32, 128, false>(4, 2, 20, 10, VALUE), attention<KvF32, 64, true>(2, 1, 20, 50, HUGE);
+    attention<KvF16, 32, true>(16, 1, 40, 3, KEY), attention<KvF32, 32, false>(16, 1, 40, 3);
     printf("%d wrong\n", wrong);
     return wrong != 0;
 }

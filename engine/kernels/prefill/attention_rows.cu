@@ -1,6 +1,6 @@
 // attn_scores, attn_weights and attn_context of many tokens, on the tensor cores to f32
 // accuracy: q, keys, values and weights as two halves each, of whose products the smallest
-// is left out. A row is a token's query of one of the heads that share a head of the cache;
+// is left out, which is below 2^-22 of the largest. A row is a token's query of one of the heads that share a head of the cache;
 // a block walks over the keys that its rows see, tile by tile (`cache.cuh`). A warp takes
 // 16 rows and half the keys of each tile, with a running maximum and sum, so that scores
 // need no memory unless they are tapped; what the two warps of a row have is put together
@@ -18,7 +18,6 @@ constexpr int SPAN = 32; // of elements, or keys, that the tensor cores sum at o
 struct AttentionRowsParams {
     const float *q;
     const u8 *tiles;
-    const float *scales;
     float *out;
     float *scores_tap, *weights_tap; // null where not wanted
     int heads, kv_heads, first, tokens;
@@ -39,9 +38,11 @@ __device__ __forceinline__ void split_two(float a, float b, u32 &high, u32 &low)
     low = bits_of_half(a) | (u32)bits_of_half(b) << 16;
 }
 
-template <int D, bool TAPPED>
+template <int D, bool TAPPED, int TILE_BYTES>
 __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant__ AttentionRowsParams p) {
-    constexpr int KEYS = CacheTile<D>::KEYS, MINE = KEYS / 2, PLANE = KEYS * D * 2, BYTES = CacheTile<D>::BYTES;
+    typedef CacheTile<D> Tile;
+    static_assert(TILE_BYTES == Tile::BYTES, "bytes of a tile in engine/src/cuda/prefill.rs");
+    constexpr int KEYS = Tile::KEYS, MINE = KEYS / 2, PLANE = Tile::PLANE, BYTES = Tile::BYTES;
     constexpr int AT_ONCE = MINE < SPAN ? MINE : SPAN;
     constexpr float WEIGHT = 16384.0f; // what weights are multiplied with, to be halves of full accuracy
     extern __shared__ __align__(16) u8 shared[];
@@ -110,7 +111,9 @@ __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant_
         wait_for_copies<1>();
         __syncthreads();
         const u8 *k_tile = shared + tile % 2 * BYTES, *v_tile = k_tile + 2 * PLANE;
-        const float2 of_tile = ((const float2 *)p.scales)[kv_head * tiles + tile];
+        const float *of_keys = (const float *)(k_tile + Tile::SCALES) + key0;
+        const typename Tile::Last of_values = *(const typename Tile::Last *)(k_tile + Tile::LAST);
+        const u32 without = of_values.without[key0 / 32] >> (key0 % 32) & (MINE < 32 ? (1u << MINE % 32) - 1 : ~0u);
         const int n0 = tile * KEYS + key0;
         float s[MINE / 8][4] = {};
 #pragma unroll
@@ -138,7 +141,6 @@ __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant_
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int t = token[r], last = p.first + t; // the last key that it sees
-            const float of = inverse[r] * of_tile.x;
             float most = largest[r];
 #pragma unroll
             for (int j = 0; j < MINE / 8; j++) {
@@ -147,7 +149,7 @@ __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant_
                     const int n = n0 + 8 * j + lane % 4 * 2 + e;
                     const bool visible = n <= last && t < p.tokens;
                     float &v = s[j][2 * r + e];
-                    v *= of;
+                    v *= inverse[r] * of_keys[8 * j + lane % 4 * 2 + e];
                     if (TAPPED) v = tap(visible ? p.scores_tap : nullptr, row_of(r) + n, v);
                     v = n <= last ? __fmul_rn(v, p.scale) : __int_as_float(0xff800000);
                     most = fmaxf(most, v);
@@ -179,10 +181,13 @@ __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant_
             e_sum += __shfl_xor_sync(0xffffffffu, e_sum, 1);
             e_sum += __shfl_xor_sync(0xffffffffu, e_sum, 2);
             total[r] = total[r] * rescale[r] + e_sum;
+            // Keys of this warp that the row sees and that have a value that is no number.
+            const int seen = last - n0 + 1;
+            if (without & (seen <= 0 ? 0u : seen >= 32 ? ~0u : (1u << seen) - 1)) total[r] = __int_as_float(0x7fffffff);
             largest[r] = most;
         }
         __syncwarp();
-        const float of = of_tile.y * (1.0f / WEIGHT);
+        const float of = of_values.values * (1.0f / WEIGHT);
 #pragma unroll
         for (int j = 0; j < D / 8; j++) {
 #pragma unroll

@@ -5,12 +5,21 @@
 
 // How the caches stand in tiles.
 
-// A tile of heads of D elements: its keys, which are so few that two tiles fit the shared
-// memory of every card, and its bytes, of keys and values in two halves of two bytes each.
+// A tile of heads of D elements: keys and values in two halves of two bytes each, so many that
+// two tiles fit the shared memory of every card; then what a key's sums are multiplied
+// with, key by key, what those of the values are, and which keys have a value that is no
+// number: such a value stands as zero, and whoever sees its key has no number.
 template <int D>
 struct CacheTile {
-    static constexpr int KEYS = D <= 64 ? 64 : 32, BYTES = 4 * KEYS * D * 2;
+    static constexpr int KEYS = D <= 64 ? 64 : 32, PLANE = KEYS * D * 2;
+    static constexpr int SCALES = 4 * PLANE, LAST = SCALES + 4 * KEYS, BYTES = LAST + 16;
+    struct Last {
+        float values;
+        u32 reserved, without[2]; // of 32 keys each
+    };
+    static_assert(sizeof(Last) == 16, "what ends a tile");
 };
+
 // Where 16 bytes of a row of d halves stand: eight rows, which `ldmatrix` reads at once, share no bank.
 __device__ __forceinline__ int place_in_tile(int d, int row, int unit) {
     const int turn = d >= 64 ? row % 8 : row / 2 % 4;

@@ -1,48 +1,68 @@
-// The caches as `attention_rows.cu` takes them: by tiles of KEYS keys, keys first, then
-// values, each as two halves of 11 bits (`operand.cuh`), the tile's largest magnitude
-// brought to below 2^15. A block a tile of one head, grid (ceil(N / KEYS), G).
-// k, v [capacity, G, D]; tiles [G, ceil(N / KEYS), 4, KEYS, D], scales [G, ceil(N / KEYS), 2].
+// The caches as `attention_rows.cu` takes them: by tiles (`cache.cuh`), keys and values as two
+// halves of 11 bits (`operand.cuh`), the largest magnitude of a key, and of the values of
+// a tile, brought to below 2^15. A block a tile of one head, grid (ceil(N / KEYS), G).
+// k, v [capacity, G, D]; tiles [G, ceil(N / KEYS)].
 
 #include "prefill/cache.cuh"
 
 struct CacheTilesParams {
     const void *k, *v;
     u8 *tiles;
-    float *scales; // what a tile's sums are multiplied with
     int kv_heads, keys;
 };
 
-template <typename Kv, int D>
+__device__ __forceinline__ bool is_number(float v) { return magnitude(v) < 0x7f800000u; }
+
+template <typename Kv, int D, int TILE_KEYS>
 __global__ void cache_tiles(const __grid_constant__ CacheTilesParams p) {
-    constexpr int KEYS = CacheTile<D>::KEYS;
+    typedef CacheTile<D> Tile;
+    static_assert(TILE_KEYS == Tile::KEYS, "keys of a tile in engine/src/cuda/prefill.rs");
+    constexpr int FOURS = D / 4; // threads that share a key
+    __shared__ u32 without[2];
     let_begin();
+    if (threadIdx.x < 2) without[threadIdx.x] = 0;
+    __syncthreads();
     wait_for_turn();
     const int tile = blockIdx.x, head = blockIdx.y;
-    u8 *to = p.tiles + (size_t)(head * gridDim.x + tile) * CacheTile<D>::BYTES;
-    for (int which = 0; which < 2; which++) {
-        const auto *from = (const typename Kv::Type *)(which == 0 ? p.k : p.v);
-        auto four = [&](int i) {
-            const int key = tile * KEYS + i / (D / 4);
-            if (key >= p.keys) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            return Kv::get4(from + ((size_t)key * p.kv_heads + head) * D + i % (D / 4) * 4);
-        };
-        u32 largest = 0;
-        for (int i = threadIdx.x; i < KEYS * D / 4; i += blockDim.x) largest = max(largest, largest_of(four(i)));
-        float scale, inverse;
-        HalfPart::scale(block_largest(largest), scale, inverse);
-        if (threadIdx.x == 0) p.scales[2 * (head * gridDim.x + tile) + which] = inverse;
-        for (int i = threadIdx.x; i < KEYS * D / 4; i += blockDim.x) {
-            const float4 v = four(i);
-            float e[4] = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
-            const int key = i / (D / 4), at = i % (D / 4);
+    u8 *to = p.tiles + (size_t)(head * gridDim.x + tile) * Tile::BYTES;
+    auto four = [&](const void *cache, int i) {
+        const int key = tile * Tile::KEYS + i / FOURS;
+        if (key >= p.keys) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        const auto *from = (const typename Kv::Type *)cache;
+        return Kv::get4(from + ((size_t)key * p.kv_heads + head) * D + i % FOURS * 4);
+    };
+    auto put = [&](int plane, int i, float4 v, float scale) {
+        float e[4] = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
 #pragma unroll
-            for (int part = 0; part < 2; part++) {
-                u32 bits[4];
+        for (int part = 0; part < 2; part++) {
+            u32 bits[4];
 #pragma unroll
-                for (int k = 0; k < 4; k++) bits[k] = HalfPart::split(e[k]);
-                *(uint2 *)(to + (2 * which + part) * (KEYS * D * 2) + place_in_tile(D, key, at / 2) + at % 2 * 8) =
-                    make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
-            }
+            for (int k = 0; k < 4; k++) bits[k] = HalfPart::split(e[k]);
+            u8 *row = to + (plane + part) * Tile::PLANE + place_in_tile(D, i / FOURS, i % FOURS / 2);
+            *(uint2 *)(row + i % 2 * 8) = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
         }
+    };
+    float scale, inverse;
+    // Whole warps: a key belongs to FOURS of its threads.
+    for (int i = threadIdx.x; i < Tile::KEYS * FOURS; i += blockDim.x) {
+        const float4 v = four(p.k, i);
+        u32 largest = largest_of(v);
+        for (int step = 1; step < FOURS; step *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+        HalfPart::scale(largest, scale, inverse);
+        if (i % FOURS == 0) ((float *)(to + Tile::SCALES))[i / FOURS] = inverse;
+        put(0, i, v, scale);
     }
+    u32 largest = 0;
+    auto value = [&](int i) { // zero for what is no number
+        const float4 v = four(p.v, i);
+        auto number = [](float e) { return is_number(e) ? e : 0.0f; };
+        return make_float4(number(v.x), number(v.y), number(v.z), number(v.w));
+    };
+    for (int i = threadIdx.x; i < Tile::KEYS * FOURS; i += blockDim.x) {
+        if (largest_of(four(p.v, i)) >= 0x7f800000u) atomicOr(&without[i / FOURS / 32], 1u << (i / FOURS % 32));
+        largest = max(largest, largest_of(value(i)));
+    }
+    HalfPart::scale(block_largest(largest), scale, inverse);
+    for (int i = threadIdx.x; i < Tile::KEYS * FOURS; i += blockDim.x) put(2, i, value(i), scale);
+    if (threadIdx.x == 0) *(typename Tile::Last *)(to + Tile::LAST) = {inverse, 0, {without[0], without[1]}};
 }

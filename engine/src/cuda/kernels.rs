@@ -159,10 +159,10 @@ kernels! {
         first: i32, eps: f32,
     }
     CacheTiles(CacheTilesParams) "prefill/cache_tiles.cu" {
-        k: Ptr, v: Ptr, tiles: Ptr, scales: Ptr, kv_heads: i32, keys: i32,
+        k: Ptr, v: Ptr, tiles: Ptr, kv_heads: i32, keys: i32,
     }
     AttentionRows(AttentionRowsParams) "prefill/attention_rows.cu" {
-        q: Ptr, tiles: Ptr, scales: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, kv_heads: i32,
+        q: Ptr, tiles: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, kv_heads: i32,
         first: i32, tokens: i32, scale: f32,
     }
     PrepareRows(PrepareRowsParams) "prefill/prepare_rows.cu" { x: Ptr, to: Operand, n: i32, }
@@ -251,7 +251,7 @@ impl File {
         path.rsplit('/').next().unwrap_or(path).trim_end_matches(".cu")
     }
 
-    /// Whether the kernel, where it is launched node by node, waits for the one before it itself (`Turn` of `decode.cuh`).
+    /// Whether the kernel, where it is launched by itself, waits for the one before it (`wait_for_turn` of `decode.cuh`).
     pub fn waits(self) -> bool {
         self.path().starts_with("prefill/")
     }

@@ -54,10 +54,8 @@ pub struct Memory {
     pub parts: Ptr,
     /// The rows of a product of many tokens, prepared.
     pub operand: Operand,
-    /// A layer's caches in tiles, and what their sums are multiplied with.
+    /// A layer's caches in tiles.
     pub cache_tiles: Ptr,
-    /// See `cache_tiles`.
-    pub tile_scales: Ptr,
     /// A cache as f32, for taps.
     pub cache_f32: Ptr,
     /// The ring of taps.
@@ -112,6 +110,7 @@ impl Memory {
         // What longer steps of the fast path take.
         let longer = |bytes: usize| if options.path == Path::Fast { bytes } else { 0 };
         let row = weights.values().map(|w| w.n).max().unwrap_or(0);
+        let part = Split::of(&weights.values().filter(|w| w.m > 1).map(|w| w.ty).collect::<Vec<_>>());
         let (tile_keys, tile_bytes) = cache_tile(config.head_dim);
         let tiles = config.n_kv_heads * options.context.div_ceil(tile_keys);
         let (slot_bytes, caches) = match options.path == Path::Fast && options.taps {
@@ -125,12 +124,11 @@ impl Memory {
         let slot_memory = take(slot_bytes);
         Ok(Self {
             operand: Operand {
-                parts: take(longer(options.step * Split::Brain.row_bytes(row))),
+                parts: take(longer(options.step * part.row_bytes(row))),
                 inverse: take(longer(4 * options.step)),
                 sums: take(longer(4 * options.step * (row / 32))),
             },
             cache_tiles: take(longer(tiles * tile_bytes)),
-            tile_scales: take(longer(8 * tiles)),
             weights,
             outputs,
             slots: Slots::new(graph, &vec![options.taps; graph.nodes.len()], options.context, options.context)

@@ -99,10 +99,10 @@ impl fmt::Display for Part {
     }
 }
 
-/// Keys of a tile of the caches, and its bytes: `struct CacheTile` of `cache.cuh`.
+/// Keys of a tile of the caches, and its bytes: `struct CacheTile` of `cache.cuh`, which the kernels are told and check.
 pub fn cache_tile(head_dim: usize) -> (usize, usize) {
     let keys = if head_dim <= 64 { 64 } else { 32 };
-    (keys, 4 * keys * head_dim * 2)
+    (keys, 4 * keys * head_dim * 2 + 4 * keys + 16)
 }
 
 /// Bytes of a stage of `products.cu` for a format: the tokens, and of every row of weights the pitches of its planes
@@ -352,16 +352,14 @@ impl Fused<'_> {
             k: self.at(layer.cache[0]),
             v: self.at(layer.cache[1]),
             tiles: memory.cache_tiles,
-            scales: memory.tile_scales,
             kv_heads: kv_heads as i32,
             keys: span.keys() as i32,
         };
         let cut = Call::new(cut, (span.keys().div_ceil(keys) as u32, kv_heads as u32, 1), HEAD_THREADS)
-            .of(&[&self.calls.options.kv.kernel(), &config.head_dim]);
+            .of(&[&self.calls.options.kv.kernel(), &config.head_dim, &keys]);
         let params = AttentionRowsParams {
             q: self.at(layer.rope[0]),
             tiles: memory.cache_tiles,
-            scales: memory.tile_scales,
             out: self.at(layer.context),
             scores_tap: self.wanted(layer.scores),
             weights_tap: self.wanted(layer.weights),
@@ -375,7 +373,7 @@ impl Fused<'_> {
         let rows = span.tokens * config.n_heads / kv_heads;
         let attention =
             Call::new(params, (rows.div_ceil(ATTENTION_ROWS) as u32, kv_heads as u32, 1), ATTENTION_THREADS)
-                .of(&[&config.head_dim, &tapped])
+                .of(&[&config.head_dim, &tapped, &bytes])
                 .shared(2 * bytes as u32);
         vec![Job::Kernel(cut), Job::Kernel(attention)]
     }

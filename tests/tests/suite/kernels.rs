@@ -4,7 +4,7 @@
 use qdiff_engine::cuda::CudaError;
 use qdiff_engine::cuda::compile::{Source, cached, compile};
 use qdiff_engine::cuda::kernels::{File, Kernel};
-use qdiff_engine::cuda::prefill::product_of;
+use qdiff_engine::cuda::prefill::{cache_tile, product_of};
 use qdiff_engine::quant::GgmlType;
 
 /// What a file's kernel is made for: all formats and types; what is made per model, for the shapes of Qwen2.5-0.5B
@@ -34,11 +34,20 @@ fn arguments(file: File) -> Vec<String> {
             let alone = GgmlType::ALL_SUPPORTED.iter().map(|&ty| vec![ty]);
             let mixed = [GgmlType::Q5_0, GgmlType::Q5_0, GgmlType::Q8_0].to_vec();
             let brain = [GgmlType::F16, GgmlType::BF16].to_vec();
-            alone.chain([mixed, brain]).map(|formats| product_of(&formats, 227 << 10).0).collect()
+            // Of a card with much shared memory, and of one with little.
+            let large = alone.chain([mixed, brain]).map(|formats| product_of(&formats, 222 << 10).0);
+            large.chain([product_of(&[GgmlType::BF16], 94 << 10).0]).collect()
         }
         File::NormRows | File::PrepareRows | File::ActRows => listed(&["HalfPart", "BrainPart"]),
-        File::HeadRows | File::CacheTiles => listed(&["KvF32, 64", "KvF16, 128", "KvF32, 32"]),
-        File::AttentionRows => listed(&["64, false", "64, true", "128, false", "128, true", "32, true"]),
+        File::HeadRows => listed(&["KvF32, 64", "KvF16, 128", "KvF32, 32"]),
+        File::CacheTiles => {
+            let of = |(kv, d)| format!("{kv}, {d}, {}", cache_tile(d).0);
+            [("KvF32", 64), ("KvF16", 128), ("KvF32", 32)].map(of).to_vec()
+        }
+        File::AttentionRows => {
+            let of = |(d, tapped)| format!("{d}, {tapped}, {}", cache_tile(d).1);
+            [(64, false), (64, true), (128, false), (128, true), (32, true)].map(of).to_vec()
+        }
         File::FfnAct => listed(&["Q5_0, Q5_0, 4, 7", "Q4_K, Q4_K, 2, 6", "F16, F16, 2, 7", "Q4_K, Q6_K, 2, 0"]),
         _ => listed(&[""]),
     }
