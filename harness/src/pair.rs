@@ -96,7 +96,7 @@ pub struct Recording {
     pub manifest: Manifest,
     /// The token fed at each decode step.
     pub fed: Vec<u32>,
-    /// Seconds that running or reading it took.
+    /// Seconds that running or reading it took; of a subject that ran beside the reference, those beyond it.
     pub seconds: f64,
 }
 

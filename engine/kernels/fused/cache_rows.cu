@@ -28,7 +28,14 @@ struct CacheRowsParams {
 __device__ __forceinline__ unsigned long long bits_of(float v) { return __float_as_uint(v); }
 __device__ __forceinline__ unsigned long long bits_of(u16 v) { return v; }
 
-// Factors are odd, so that no element changes unseen.
+// Element i's share of its row's checksum: a mixture of bits and place that no change of one
+// element leaves as it is, and that changes of several undo as seldom as chance does.
+__device__ __forceinline__ unsigned long long mixed(unsigned long long bits, int i) {
+    unsigned long long h = (bits + 1) * 0x9e3779b97f4a7c15ull ^ (i + 1) * 0xc2b2ae3d27d4eb4full;
+    h = (h ^ h >> 29) * 0xbf58476d1ce4e5b9ull;
+    return h ^ h >> 32;
+}
+
 template <typename Kv>
 __global__ void __launch_bounds__(THREADS) cache_rows(const __grid_constant__ CacheRowsParams p) {
     const TappedCache of = p.caches[blockIdx.x];
@@ -43,7 +50,7 @@ __global__ void __launch_bounds__(THREADS) cache_rows(const __grid_constant__ Ca
             for (int k = 0; k < AT_ONCE; k++) {
                 // A row beyond the last is the last again.
                 const auto v = __ldcg(cache + (size_t)min(row + k, end - 1) * p.width + i);
-                sum[k] += (bits_of(v) + 1) * ((2 * i + 1) * 0x9e3779b97f4a7c15ull);
+                sum[k] += mixed(bits_of(v), i);
                 if (row + k == p.newest) out[i] = Kv::get(v);
             }
         }

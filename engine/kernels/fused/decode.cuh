@@ -4,7 +4,7 @@
 #include "matrices.cuh"
 #include "reduce.cuh"
 
-// What the fused kernels of a decode step share. All run one token; its
+// What the fused kernels share. Those of a decode step run one token; its
 // position stands in device memory, so that a captured graph stays valid.
 //
 // Kernels overlap (programmatic dependent launch): each lets the next begin as

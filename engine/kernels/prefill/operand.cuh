@@ -5,8 +5,9 @@
 // The rows x [T, n] of a product of many tokens, as the tensor cores take them, to f32
 // accuracy: an element is the sum of two halves of 11 bits each, its token's largest
 // magnitude brought to below 2^15, or of three bfloat16 of 8 bits each where a weight's
-// exponent has 8 bits (`digits.cuh`). What is left out is below 2^-24 of an element, or
-// 2^-40 of the token's largest.
+// exponent has 8 bits (`digits.cuh`). What is left out is at most 2^-23 of an element, or
+// 2^-39 of the token's largest. A row with an element that is no number, or infinite, gives
+// no numbers.
 //
 // Of each token and group of 32 elements, part by part, there stand the even and then the
 // odd ones of the lower 16, and so those of the upper 16. So elements 4t, 4t + 2 and

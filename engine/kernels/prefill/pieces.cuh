@@ -11,7 +11,6 @@
 
 constexpr int PIECE = 2; // groups
 
-// Integers of a word's four bytes less `less`, as pairs of bytes 0 and 2, and of 1 and 3.
 __device__ __forceinline__ u32 subtract_halves(u32 a, u32 b) {
     u32 d;
     asm("sub.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
@@ -20,6 +19,7 @@ __device__ __forceinline__ u32 subtract_halves(u32 a, u32 b) {
 __device__ __forceinline__ u32 halves_less(u32 pair, u32 less) { // 1024 + byte is a half's bits as they stand
     return subtract_halves(pair, (0x6400u + less) * 0x00010001u);
 }
+// Integers of a word's four bytes less `less`, as pairs of bytes 0 and 2, and of 1 and 3.
 template <typename Part>
 __device__ __forceinline__ void pairs_of_bytes(u32 bytes, u32 less, u32 &even, u32 &odd);
 template <>

@@ -81,6 +81,16 @@ macro_rules! receiving {
 }
 pub(super) use receiving;
 
+impl Drop for CudaEngine {
+    /// Nothing is given back while something that was queued may still write to it.
+    fn drop(&mut self) {
+        for stream in [&self.stream, &self.copies] {
+            // After an error there is nobody to tell of another.
+            let _ = stream.synchronize();
+        }
+    }
+}
+
 impl CudaEngine {
     /// Puts `model` on the first GPU.
     ///

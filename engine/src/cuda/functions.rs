@@ -101,8 +101,8 @@ impl Functions {
         for (kernel, bytes) in shared {
             if bytes > self.shared {
                 return Err(CudaError::Unsupported(format!(
-                    "the kernel {kernel} needs {} KiB of shared memory a block for rows as long as this model's, and \
-                     this GPU has {}; use --subject cuda",
+                    "the kernel {kernel} needs {} KiB of shared memory a block for this model, and this GPU has {}; use \
+                     --subject cuda",
                     bytes.div_ceil(1024),
                     self.shared / 1024
                 )));

@@ -91,7 +91,7 @@ pub struct Options {
 pub struct Circumstances {
     /// Another stream fills memory during each step.
     pub load: bool,
-    /// A decode step of the fast path launches each kernel after the one before has ended, in place of the captured
-    /// graph, in which they overlap.
+    /// The fast path launches each kernel after the one before has ended: a decode step in place of the captured graph,
+    /// in which they overlap, and a longer step too.
     pub apart: bool,
 }

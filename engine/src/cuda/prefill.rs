@@ -146,6 +146,13 @@ struct Made {
 }
 
 impl Fused<'_> {
+    /// Whether the card has the shared memory that the products of this model take: F32 matrices want 134 KiB a block.
+    pub fn prefill_fits(&self) -> bool {
+        let fits = |nodes: &[usize]| product_of(&self.formats(nodes), self.limit()).1 as usize <= self.limit();
+        let of_layer = |l: &Layer| fits(&l.proj) && fits(&[l.attn_out]) && fits(&[l.gate, l.up]) && fits(&[l.down]);
+        self.decoder.layers.iter().all(of_layer) && fits(&[self.decoder.logits])
+    }
+
     /// Every launch of a step of many tokens.
     pub fn prefill(&self, span: Span) -> Vec<Launch> {
         let d = self.decoder;
@@ -355,8 +362,11 @@ impl Fused<'_> {
             kv_heads: kv_heads as i32,
             keys: span.keys() as i32,
         };
-        let cut = Call::new(cut, (span.keys().div_ceil(keys) as u32, kv_heads as u32, 1), HEAD_THREADS)
-            .of(&[&self.calls.options.kv.kernel(), &config.head_dim, &keys]);
+        let cut = Call::new(cut, (span.keys().div_ceil(keys) as u32, kv_heads as u32, 1), HEAD_THREADS).of(&[
+            &self.calls.options.kv.kernel(),
+            &config.head_dim,
+            &keys,
+        ]);
         let params = AttentionRowsParams {
             q: self.at(layer.rope[0]),
             tiles: memory.cache_tiles,

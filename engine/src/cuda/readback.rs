@@ -202,7 +202,7 @@ impl Readback {
 
     /// Hands out the first so many parcels of all that were ever sent.
     pub fn land_up_to(&mut self, sent: usize, receiver: &mut Receiver<'_>) -> Result<(), CudaError> {
-        while self.landed < sent {
+        while self.landed < sent && !self.flying.is_empty() {
             self.land(receiver)?;
         }
         Ok(())
@@ -213,8 +213,8 @@ impl Readback {
         let Some(parcel) = self.flying.pop_front() else {
             return Ok(());
         };
+        self.landed += 1; // whatever becomes of it
         parcel.events.arrived.synchronize().doing("running a stage")?;
-        self.landed += 1;
         let arrived = &self.pinned.as_slice().doing("reading a tap")?[parcel.at..parcel.at + parcel.len];
         self.spare.push(parcel.events);
         let Receiver { graph, memory, kv, mirror, taps } = receiver;

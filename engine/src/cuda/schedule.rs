@@ -71,10 +71,11 @@ impl Schedule<'_> {
         }
     }
 
-    /// A step of many tokens. Products by cuBLAS are made a node at a time.
+    /// A step of many tokens: a node at a time where products are made by cuBLAS, or the card has too little shared memory
+    /// for them.
     fn longer(&self, span: Span) -> Vec<Launch> {
         match &self.fused {
-            Some(fused) if self.calls.options.gemm == Gemm::Own => {
+            Some(fused) if self.calls.options.gemm == Gemm::Own && fused.prefill_fits() => {
                 #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
                 let mut all = fused.prefill(span);
                 #[cfg(any(test, feature = "faults"))]

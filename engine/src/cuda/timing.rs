@@ -23,8 +23,8 @@ pub struct Timed {
     pub turn: f64,
 }
 
-/// A decode step, in seconds: launches add up to what lies between the first block's begin of the first of them and
-/// the last block's end of the last.
+/// A decode step, in seconds: launches add up to what lies between the time when the first block of the first of them
+/// goes on and the last block's end of the last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimedStep {
     /// The replay on the card, by events around it.
@@ -47,6 +47,7 @@ impl CudaEngine {
     /// # Errors
     /// If CUDA fails.
     pub fn time_launches(&mut self, replays: usize) -> Result<Option<TimedStep>, CudaError> {
+        let replays = replays.max(1);
         self.rewind(self.position.min(self.options.context.saturating_sub(1)));
         let Some(fast) = &self.fast else { return Ok(None) };
         let mut calls: Vec<Call> =
