@@ -210,6 +210,8 @@ impl CudaEngine {
     /// If it has not been there.
     pub fn rewind(&mut self, to: usize) {
         assert!(to <= self.position, "a position not yet seen");
+        // What is on its way to the host may still be read from rows that the next step writes.
+        let _ = self.copies.synchronize();
         self.position = to;
         self.mirror.rows = self.mirror.rows.min(to);
     }
