@@ -110,8 +110,8 @@ fn available() -> Option<u64> {
     Some(of_container.map_or(system, |most| most.min(system)))
 }
 
-/// About how many bytes a run in these steps takes besides what is kept of its stages: caches, and what is computed at a
-/// time. It grows with the width of a model and the tokens of a step; with its layers only as far as caches do.
+/// About how many bytes a run in these steps takes besides what is kept of its stages: the caches of both sides, which may
+/// run at once, and what is computed at a time. It grows with the width of a model and the tokens of a step; with its layers only as far as caches do.
 pub fn beside(graph: &Graph, steps: &[Extent]) -> usize {
     let longest = steps.iter().map(|step| step.tokens).max().unwrap_or_default();
     let keys = steps.last().map_or(0, |step| step.keys);
@@ -121,7 +121,7 @@ pub fn beside(graph: &Graph, steps: &[Extent]) -> usize {
     let mut stages: Vec<usize> = stages.into_iter().map(of_longest).collect();
     stages.sort_unstable_by(|a, b| b.cmp(a));
     let [largest, second] = [0, 1].map(|i| stages.get(i).copied().unwrap_or_default());
-    BASE + caches + 4 * largest + 3 * rayon::current_num_threads() * second
+    BASE + 2 * caches + 4 * largest + 3 * rayon::current_num_threads() * second
 }
 
 /// Bytes of all stages that are kept of a run in these steps.

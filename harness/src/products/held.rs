@@ -11,10 +11,10 @@ pub(super) const ROWS: usize = 8;
 /// Sums that are less are not told apart: f32 loses products on the way there.
 const NOTHING: f64 = f32::MIN_POSITIVE as f64;
 
-/// `count` of `rows`, all over them.
+/// `count` of `rows`, all over them, the first and the last among them.
 pub(super) fn spread(rows: usize, count: usize) -> Vec<usize> {
     let count = count.min(rows);
-    (0..count).map(|i| i * rows / count).collect()
+    (0..count).map(|i| i * (rows - 1) / (count - 1).max(1)).collect()
 }
 
 /// These rows of `x`.
