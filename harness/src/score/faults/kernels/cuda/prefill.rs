@@ -165,7 +165,7 @@ pub(super) const BUGS: &[CudaBug] = &[
     ),
     bug(
         "values-unscaled-as-the-keys",
-        "in the prefill sums of values are scaled back as those of keys: they are off by a power of two",
+        "in the prefill the sums of values of every 32 keys are scaled back as the first of these keys: they are off by a power of two, in each 32 its own",
         &[&["times 4"], &["times 8"], &["times 16"], &["power of two"], &["scale", "keys"]],
     ),
     bug(
