@@ -65,7 +65,7 @@ fn unheard(command: &mut Command, of: &ArgMatches) -> Result<(), Error> {
     let heard: &[&str] = match measure {
         Measure::Speed => &["prompt", "raw", "system", "template", "tokens", "threads", "rounds"],
         Measure::Cuda => {
-            &["prompt", "raw", "system", "template", "tokens", "gemm", "rounds", "depth", "alone", "baseline"]
+            &["prompt", "raw", "system", "template", "tokens", "gemm", "rounds", "depth", "alone", "baseline", "taps"]
         }
         Measure::Soak => &["prompt", "raw", "system", "template", "tokens", "gemm"],
         Measure::Run => &["prompt", "length", "rounds"],
