@@ -1,7 +1,8 @@
 // attn_scores, attn_weights and attn_context of many tokens, on the tensor cores to f32
 // accuracy: q, keys, values and weights as two halves each, of whose products the smallest
-// is left out, which is below 2^-22 of the largest. A row is a token's query of one of the heads that share a head of the cache;
-// a block walks over the keys that its rows see, tile by tile (`cache.cuh`). A warp takes
+// is left out, at most 2^-22 of the whole. A row is a token's query of one of the heads
+// that share a head of the cache; a block walks over the keys that its rows see, tile by
+// tile (`cache.cuh`). A warp takes
 // 16 rows and half the keys of each tile, with a running maximum and sum, so that scores
 // need no memory unless they are tapped; what the two warps of a row have is put together
 // at the end. A tapped weight goes the way of the sums: it is written as it is multiplied

@@ -206,8 +206,8 @@ struct Piece<Q6_K, Part> { // groups k and k + 2 of half a block share their byt
     }
 };
 
-// Floats: each in as many parts as it has bits for x's parts of 8, or in one.
-template <typename Format, int EACH, int COUNT, typename Part>
+// Floats of EACH bytes: in as many parts as it has bits for x's parts of 8, or in one.
+template <int EACH, int COUNT, typename Part>
 struct FloatPiece : PlainGroups {
     static constexpr int PARTS = COUNT, BYTES = 64 * EACH, PITCH = EACH == 2 ? 160 : 320, HIGH_BYTES = 0, HIGH_PITCH = 0;
     static constexpr int HIGH_UNIT = 4, GROUP = 32 * EACH, HIGH_GROUP = 0;
@@ -247,10 +247,10 @@ struct FloatPiece : PlainGroups {
     }
 };
 template <>
-struct Piece<F16, HalfPart> : FloatPiece<F16, 2, 1, HalfPart> {};
+struct Piece<F16, HalfPart> : FloatPiece<2, 1, HalfPart> {};
 template <>
-struct Piece<F16, BrainPart> : FloatPiece<F16, 2, 2, BrainPart> {};
+struct Piece<F16, BrainPart> : FloatPiece<2, 2, BrainPart> {};
 template <>
-struct Piece<BF16, BrainPart> : FloatPiece<BF16, 2, 1, BrainPart> {};
+struct Piece<BF16, BrainPart> : FloatPiece<2, 1, BrainPart> {};
 template <>
-struct Piece<F32, BrainPart> : FloatPiece<F32, 4, 3, BrainPart> {};
+struct Piece<F32, BrainPart> : FloatPiece<4, 3, BrainPart> {};
