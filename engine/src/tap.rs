@@ -9,8 +9,8 @@ pub trait TapSink {
     /// Whether the stage is wanted; an engine may skip the copy if not.
     fn wants(&self, id: StageId) -> bool;
 
-    /// One stage's output. Entries of attention scores beyond the diagonal carry no meaning.
-    fn tap(&mut self, id: StageId, value: Tensor<f32>);
+    /// One stage's output, which an engine may still read. Entries of attention scores beyond the diagonal carry no meaning.
+    fn tap(&mut self, id: StageId, value: Arc<Tensor<f32>>);
 
     /// The same, part by part, where the values stand only for the length of the call. The parts of a stage come in their
     /// order, one after another.
@@ -37,7 +37,7 @@ impl TapSink for NoTaps {
     fn wants(&self, _: StageId) -> bool {
         false
     }
-    fn tap(&mut self, _: StageId, _: Tensor<f32>) {}
+    fn tap(&mut self, _: StageId, _: Arc<Tensor<f32>>) {}
     fn part(&mut self, _: Part<'_>) {}
 }
 

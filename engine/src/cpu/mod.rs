@@ -86,7 +86,9 @@ impl<'a> CpuEngine<'a> {
                 self.kept[index] = keeps.then(|| value.clone());
             }
             if taps.wants(node.id) {
-                taps.tap(node.id, Tensor::clone(&value));
+                // A state is changed in place by the next step.
+                let given = if node.has_state() { Arc::new(Tensor::clone(&value)) } else { value.clone() };
+                taps.tap(node.id, given);
             }
             for input in node.reads() {
                 if self.last_use[input] == index {

@@ -334,16 +334,19 @@ impl CudaEngine {
         // SAFETY: the buffer holds `options.step` ids; the source outlives the copy, which the step waits for.
         unsafe { result::memcpy_htod_async(self.memory.tokens, tokens, self.stream.cu_stream()) }
             .doing("copying tokens to the device")?;
-        for launch in self.schedule(&|i| wanted[i]).step(tokens, self.position) {
-            let nodes = || launch.nodes.iter().copied().filter(|&i| wanted[i]);
-            if !launch.keeps {
-                self.poison(nodes(), launch.span)?;
-            }
-            for job in &launch.jobs {
-                self.run(job)?;
-            }
-            for i in nodes() {
-                self.send(i, launch.span, taps)?;
+        let parts = self.schedule(&|_| false).parts(tokens.len());
+        for part in 0..parts {
+            for launch in self.schedule(&|i| wanted[i]).part((part, parts), tokens, self.position) {
+                let nodes = || launch.nodes.iter().copied().filter(|&i| wanted[i]);
+                if !launch.keeps {
+                    self.poison(nodes(), launch.span)?;
+                }
+                for job in &launch.jobs {
+                    self.run(job)?;
+                }
+                for i in nodes() {
+                    self.send(i, launch.span, taps)?;
+                }
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use cudarc::driver::{CudaContext, CudaFunction, sys};
 use cudarc::nvrtc::Ptx;
 use rayon::prelude::*;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The driver that can say how large a kernel's parameters are, as CUDA counts versions.
 const FIRST_DRIVER: i32 = 12_040;
@@ -24,6 +24,8 @@ pub struct Functions {
     /// Bytes of shared memory that a block may have.
     pub shared: u32,
     loaded: HashMap<Kernel, CudaFunction>,
+    /// Blocks that a multiprocessor holds of a loaded kernel, by threads and shared memory of a block: asked for once.
+    held: Mutex<HashMap<(Kernel, u32, u32), u32>>,
 }
 
 impl Functions {
@@ -53,22 +55,24 @@ impl Functions {
     /// None, for a card with this many multiprocessors that hold `threads` threads each, and blocks of `shared` bytes
     /// of shared memory.
     pub fn bare(processors: u32, threads: u32, shared: u32) -> Self {
-        Self { processors, threads, shared, loaded: HashMap::new() }
+        Self { processors, threads, shared, loaded: HashMap::new(), held: Mutex::default() }
     }
 
     /// Blocks of a launch that the card holds at once. Of a kernel that is not loaded, as many as its threads alone
     /// would allow, which is never fewer.
     pub fn resident(&self, call: &Call) -> u32 {
         let threads = call.block.0 * call.block.1 * call.block.2;
-        let function = self.loaded.get(&call.kernel());
-        let asked =
-            function.map(|f| f.occupancy_max_active_blocks_per_multiprocessor(threads, call.shared as usize, None));
-        let blocks = match asked {
-            Some(Ok(blocks)) => blocks,
-            // A grid of any size is right, this one only fills the card.
-            Some(Err(_)) | None => self.threads / threads,
+        let kernel = call.kernel();
+        // A grid of any size is right, this one only fills the card.
+        let Some(function) = self.loaded.get(&kernel) else {
+            return self.processors * (self.threads / threads).max(1);
         };
-        self.processors * blocks.max(1)
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let blocks = held.entry((kernel, threads, call.shared)).or_insert_with(|| {
+            let asked = function.occupancy_max_active_blocks_per_multiprocessor(threads, call.shared as usize, None);
+            asked.unwrap_or(self.threads / threads)
+        });
+        self.processors * (*blocks).max(1)
     }
 
     /// Compiles and loads the kernels of `calls` that are not there yet, and allows each the most shared memory that
@@ -114,6 +118,8 @@ impl Functions {
                 function.set_attribute(attribute, bytes as i32).doing("asking for shared memory")?;
             }
         }
+        // What was asked before a kernel was allowed as much.
+        self.held = Mutex::default();
         Ok(())
     }
 

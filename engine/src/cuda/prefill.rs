@@ -155,49 +155,61 @@ impl Fused<'_> {
 
     /// Every launch of a step of many tokens.
     pub fn prefill(&self, span: Span) -> Vec<Launch> {
+        (0..self.prefill_parts()).flat_map(|part| self.prefill_part(part, span)).collect()
+    }
+
+    /// How many parts a step of many tokens has: its layers, and what comes after them.
+    pub fn prefill_parts(&self) -> usize {
+        self.decoder.layers.len() + 1
+    }
+
+    /// The launches of a part of it, which begin with the end of the layer before.
+    pub fn prefill_part(&self, part: usize, span: Span) -> Vec<Launch> {
         let d = self.decoder;
         let launch = |jobs, nodes, span| Launch { jobs, nodes, span, keeps: false };
-        let mut all = vec![launch(self.calls.of(d.embed, span), vec![d.embed], span)];
-        let mut add = |jobs, nodes| all.push(launch(jobs, nodes, span));
-        let mut base = self.at(d.embed);
-        let (mut jobs, mut nodes, mut product) = (Vec::new(), Vec::new(), Shared::default());
-        for (i, layer) in d.layers.iter().enumerate() {
-            let before = i.checked_sub(1).map(|i| &d.layers[i]);
-            let ends = before.map(|before| (before.down, before.out));
-            jobs.push(self.norm_rows(base, product, ends, layer.attn_norm, &layer.proj, span));
-            nodes.push(layer.attn_norm);
-            add(std::mem::take(&mut jobs), std::mem::take(&mut nodes));
-            base = before.map_or(base, |before| self.at(before.out));
-
-            let made = self.products(&layer.proj, span);
-            let heads = self.head_rows(layer, &made, span);
-            add([made.jobs, vec![Job::Kernel(heads)]].concat(), layer.up_to_caches()[1..].to_vec());
-            add(self.attention_rows(layer, span), vec![layer.scores, layer.weights, layer.context]);
-
-            let prepare = self.prepare_rows(layer.context, &[layer.attn_out], span);
-            let made = self.products(&[layer.attn_out], span);
-            let ends = Some((layer.attn_out, layer.attn_residual));
-            let norm = self.norm_rows(base, made.at[0], ends, layer.ffn_norm, &[layer.gate, layer.up], span);
-            add(
-                [vec![prepare], made.jobs, vec![norm]].concat(),
-                vec![layer.attn_out, layer.attn_residual, layer.ffn_norm],
-            );
-            base = self.at(layer.attn_residual);
-
-            let made = self.products(&[layer.gate, layer.up], span);
-            let act = self.act_rows(layer, &made, span);
-            add([made.jobs, vec![act]].concat(), vec![layer.gate, layer.up, layer.act]);
-
-            let made = self.products(&[layer.down], span);
-            (jobs, product) = (made.jobs, made.at[0]);
-            nodes = vec![layer.down, layer.out];
-        }
-        let ends = d.layers.last().map(|last| (last.down, last.out));
-        jobs.push(self.norm_rows(base, product, ends, d.final_norm, &[d.logits], span));
-        nodes.push(d.final_norm);
+        let before = part.checked_sub(1).map(|before| &d.layers[before]);
+        let mut all = Vec::new();
+        let (mut jobs, mut nodes, mut product, mut ends) = (Vec::new(), Vec::new(), Shared::default(), None);
+        let base = match before {
+            None => {
+                all.push(launch(self.calls.of(d.embed, span), vec![d.embed], span));
+                self.at(d.embed)
+            }
+            Some(before) => {
+                let made = self.products(&[before.down], span);
+                (jobs, product) = (made.jobs, made.at[0]);
+                (nodes, ends) = (vec![before.down, before.out], Some((before.down, before.out)));
+                self.at(before.attn_residual)
+            }
+        };
+        let Some(layer) = d.layers.get(part) else {
+            jobs.push(self.norm_rows(base, product, ends, d.final_norm, &[d.logits], span));
+            nodes.push(d.final_norm);
+            all.push(launch(jobs, nodes, span));
+            let (jobs, span) = self.logits(span);
+            all.push(launch(jobs, vec![d.logits], span));
+            return all;
+        };
+        jobs.push(self.norm_rows(base, product, ends, layer.attn_norm, &layer.proj, span));
+        nodes.push(layer.attn_norm);
         all.push(launch(jobs, nodes, span));
-        let (jobs, span) = self.logits(span);
-        all.push(launch(jobs, vec![d.logits], span));
+        let mut add = |jobs, nodes| all.push(launch(jobs, nodes, span));
+        let base = before.map_or(base, |before| self.at(before.out));
+
+        let made = self.products(&layer.proj, span);
+        let heads = self.head_rows(layer, &made, span);
+        add([made.jobs, vec![Job::Kernel(heads)]].concat(), layer.up_to_caches()[1..].to_vec());
+        add(self.attention_rows(layer, span), vec![layer.scores, layer.weights, layer.context]);
+
+        let prepare = self.prepare_rows(layer.context, &[layer.attn_out], span);
+        let made = self.products(&[layer.attn_out], span);
+        let ends = Some((layer.attn_out, layer.attn_residual));
+        let norm = self.norm_rows(base, made.at[0], ends, layer.ffn_norm, &[layer.gate, layer.up], span);
+        add([vec![prepare], made.jobs, vec![norm]].concat(), vec![layer.attn_out, layer.attn_residual, layer.ffn_norm]);
+
+        let made = self.products(&[layer.gate, layer.up], span);
+        let act = self.act_rows(layer, &made, span);
+        add([made.jobs, vec![act]].concat(), vec![layer.gate, layer.up, layer.act]);
         all
     }
 

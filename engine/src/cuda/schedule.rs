@@ -71,11 +71,34 @@ impl Schedule<'_> {
         }
     }
 
-    /// A step of many tokens: a node at a time where products are made by cuBLAS, or the card has too little shared memory
-    /// for them.
-    fn longer(&self, span: Span) -> Vec<Launch> {
+    /// In how many parts a step of so many tokens is made: while one is put together, the card runs those before it.
+    pub fn parts(&self, tokens: usize) -> usize {
+        // A fault may change the launch before its own.
+        #[cfg(any(test, feature = "faults"))]
+        if self.planted.is_some() {
+            return 1;
+        }
+        self.prefill().filter(|_| tokens > 1).map_or(1, Fused::prefill_parts)
+    }
+
+    /// A part of a step, of as many as [`Self::parts`] says.
+    pub fn part(&self, (part, parts): (usize, usize), tokens: &[u32], first: usize) -> Vec<Launch> {
         match &self.fused {
-            Some(fused) if self.calls.options.gemm == Gemm::Own && fused.prefill_fits() => {
+            Some(fused) if parts > 1 => fused.prefill_part(part, Span { tokens: tokens.len(), first }),
+            _ => self.step(tokens, first),
+        }
+    }
+
+    /// What has kernels of its own for steps of many tokens: not where products are made by cuBLAS, or the card has too
+    /// little shared memory for them.
+    fn prefill(&self) -> Option<&Fused<'_>> {
+        self.fused.as_ref().filter(|fused| self.calls.options.gemm == Gemm::Own && fused.prefill_fits())
+    }
+
+    /// A step of many tokens: a node at a time where it has no kernels of its own.
+    fn longer(&self, span: Span) -> Vec<Launch> {
+        match self.prefill() {
+            Some(fused) => {
                 #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
                 let mut all = fused.prefill(span);
                 #[cfg(any(test, feature = "faults"))]

@@ -3,7 +3,8 @@
 //! scores `[H, T, N]` -> `[H, T, N]`; every row sums to 1.
 
 use super::attn_scores::causal;
-use super::{Real, TINY, Tensor, UNIT, real};
+use super::{AT_ONCE, Real, TINY, Tensor, UNIT, real};
+use rayon::prelude::*;
 
 /// Parameters of the softmax.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +19,8 @@ pub fn forward<F: Real>(softmax: &Softmax, scores: &Tensor<F>, positions: &[u32]
     let tokens = scores.shape[1];
     let scale = F::of(softmax.scale);
     let mut y = Tensor::zeros(scores.shape.clone());
-    for (row, (out, s)) in y.data.chunks_mut(keys.max(1)).zip(scores.data.chunks(keys.max(1))).enumerate() {
+    let rows = y.data.par_chunks_mut(keys.max(1)).zip(scores.data.par_chunks(keys.max(1)));
+    rows.with_min_len(AT_ONCE.div_ceil(keys.max(1))).enumerate().for_each(|(row, (out, s))| {
         let seen = causal(positions[row % tokens], keys);
         let largest = s[..seen].iter().fold(F::neg_infinity(), |m, &s| m.max(s * scale));
         for (o, &s) in out[..seen].iter_mut().zip(s) {
@@ -28,7 +30,7 @@ pub fn forward<F: Real>(softmax: &Softmax, scores: &Tensor<F>, positions: &[u32]
         for o in &mut out[..seen] {
             *o = *o / total;
         }
-    }
+    });
     y
 }
 

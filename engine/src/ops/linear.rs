@@ -6,6 +6,7 @@
 use super::bounded::Columns;
 use super::{Context, Real, Tensor, UNIT};
 use rayon::prelude::*;
+use std::borrow::Cow;
 
 /// Output rows that one task computes: large enough to amortise the task,
 /// small enough to balance two cores on the smallest matrices.
@@ -13,10 +14,8 @@ const ROWS_PER_TASK: usize = 32;
 
 /// Applies the layer to every row of `x`.
 pub fn forward<F: Real>(x: &Tensor<F>, c: &Context<'_>) -> Tensor<F> {
-    let by_output = products(&columns(x), c, |rows, columns, out| {
-        dots(&F::wide(rows), columns, |r, t, v| out[r * columns.len() + t] = v);
-    });
-    transpose(by_output, x.rows())
+    let shape = vec![x.rows(), c.extent(0).1];
+    Tensor { shape, data: products(&columns(x), c, F::wide) }
 }
 
 /// In f64, with `u·√n·Σ|W·x|` per element: the probabilistic bound of an
@@ -25,21 +24,14 @@ pub fn forward_with_bound(x: &Tensor<f64>, c: &Context<'_>) -> (Tensor<f64>, Vec
     let ((n, m), tokens) = (c.extent(0), x.rows());
     let factor = bound_factor(n);
     let (mut y, mut bound) = (Tensor::zeros(vec![tokens, m]), vec![0f32; tokens * m]);
-    // What each task fills in of each row.
-    let mut tasks: Vec<Vec<(&mut [f64], &mut [f32])>> = Vec::new();
-    tasks.resize_with(m.div_ceil(ROWS_PER_TASK), || Vec::with_capacity(tokens));
-    for (y, bound) in y.data.chunks_mut(m.max(1)).zip(bound.chunks_mut(m.max(1))) {
-        let parts = y.chunks_mut(ROWS_PER_TASK).zip(bound.chunks_mut(ROWS_PER_TASK));
-        tasks.iter_mut().zip(parts).for_each(|(task, part)| task.push(part));
-    }
     let (columns, by_row) = (Columns::new(x), x.map(|v| v.abs() as f32));
     let room = || vec![0f32; n * ROWS_PER_TASK];
-    tasks.into_par_iter().enumerate().for_each_init(room, |rows, (task, mut out)| {
-        let rows = &mut rows[..n * out.first().map_or(0, |(y, _)| y.len())];
+    let both = tasks(&mut y.data, m).into_par_iter().zip(tasks(&mut bound, m));
+    both.enumerate().for_each_init(room, |rows, (task, (mut y, mut bound))| {
+        let rows = &mut rows[..n * y.first().map_or(0, |part| part.len())];
         c.rows(0, task * ROWS_PER_TASK, rows);
         let mut put = |row: usize, token: usize, value: f64, reach: f32| {
-            let (y, bound) = &mut out[token];
-            (y[row], bound[row]) = (value, factor * reach);
+            (y[token][row], bound[token][row]) = (value, factor * reach);
         };
         match &columns {
             Some(columns) => columns.multiply(rows, n, put),
@@ -72,12 +64,8 @@ pub fn propagate_error(dx: &Tensor<f32>, c: &Context<'_>) -> Vec<f32> {
         row.iter_mut().filter(|_| unit > 0.0).for_each(|d| *d = (*d / unit).powi(2));
         largest.push(unit);
     }
-    let by_output = products(&columns(&squares), c, |rows, columns, out| {
-        let wide: Vec<f32> = rows.iter().map(|w| w * w).collect();
-        dots(&wide, columns, |r, t, v| out[r * columns.len() + t] = v);
-    });
-    let sums = transpose(by_output, dx.rows());
-    let rows = sums.data.chunks(m.max(1)).zip(largest);
+    let sums = products(&columns(&squares), c, |rows| rows.iter().map(|w| w * w).collect());
+    let rows = sums.chunks(m.max(1)).zip(largest);
     rows.flat_map(|(row, unit)| row.iter().map(move |v| unit * v.sqrt())).collect()
 }
 
@@ -85,22 +73,30 @@ fn columns<F: Real>(x: &Tensor<F>) -> Vec<&[F]> {
     (0..x.rows()).map(|t| x.row(t)).collect()
 }
 
-/// Runs `f(weight rows, columns, out)` for up to four outputs at a time, in parallel. Gives `[m, T]`.
-fn products<F: Real, S: Copy + Default + Send>(
-    columns: &[&[F]], c: &Context<'_>, f: impl Fn(&[f32], &[&[F]], &mut [S]) + Sync,
-) -> Vec<S> {
+/// What each task fills in of each row of `y` `[T, m]`.
+fn tasks<S>(y: &mut [S], m: usize) -> Vec<Vec<&mut [S]>> {
+    let mut tasks: Vec<Vec<&mut [S]>> = Vec::new();
+    tasks.resize_with(m.div_ceil(ROWS_PER_TASK), || Vec::with_capacity(y.len() / m.max(1)));
+    for row in y.chunks_mut(m.max(1)) {
+        tasks.iter_mut().zip(row.chunks_mut(ROWS_PER_TASK)).for_each(|(task, part)| task.push(part));
+    }
+    tasks
+}
+
+/// Inner products of every column with every row of the weights as `read` gives them, in parallel: `[T, m]`.
+fn products<F: Real>(columns: &[&[F]], c: &Context<'_>, read: impl Fn(&[f32]) -> Cow<'_, [F]> + Sync) -> Vec<F> {
     let (n, m) = c.extent(0);
-    let tokens = columns.len().max(1);
-    let mut out = vec![S::default(); m * tokens];
-    out.par_chunks_mut(tokens * ROWS_PER_TASK).enumerate().for_each(|(task, out)| {
-        let mut rows = vec![0f32; n * TILE];
-        for (i, out) in out.chunks_mut(tokens * TILE).enumerate() {
-            let rows = &mut rows[..out.len() / tokens * n];
-            c.rows(0, task * ROWS_PER_TASK + i * TILE, rows);
-            f(rows, columns, out);
+    let mut y = vec![F::zero(); columns.len() * m];
+    let room = || vec![0f32; n * TILE];
+    tasks(&mut y, m).into_par_iter().enumerate().for_each_init(room, |rows, (task, mut out)| {
+        let count = out.first().map_or(0, |part| part.len());
+        for first in (0..count).step_by(TILE) {
+            let rows = &mut rows[..n * TILE.min(count - first)];
+            c.rows(0, task * ROWS_PER_TASK + first, rows);
+            dots(&read(rows), columns, |row, token, value| out[token][first + row] = value);
         }
     });
-    out
+    y
 }
 
 /// Rows and columns of a tile.
@@ -130,19 +126,6 @@ fn dots<F: Real>(w: &[F], columns: &[&[F]], mut put: impl FnMut(usize, usize, F)
             put(r, t, F::dot(row, column));
         }
     }
-}
-
-fn transpose<S: Copy>(by_output: Vec<S>, tokens: usize) -> Tensor<S> {
-    let m = by_output.len() / tokens.max(1);
-    let shape = vec![tokens, m];
-    if tokens == 1 {
-        return Tensor { shape, data: by_output };
-    }
-    let mut data = Vec::with_capacity(by_output.len());
-    for t in 0..tokens {
-        data.extend((0..m).map(|o| by_output[o * tokens + t]));
-    }
-    Tensor { shape, data }
 }
 
 #[cfg(test)]

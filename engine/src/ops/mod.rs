@@ -32,6 +32,9 @@ pub use crate::rounding::{TINY, UNIT, half_sum};
 
 use crate::quant::WeightSource;
 
+/// Elements that a thread makes at least: fewer are not worth handing out.
+const AT_ONCE: usize = 1 << 15;
+
 /// A dense row-major tensor.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tensor<F> {

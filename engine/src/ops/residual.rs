@@ -1,10 +1,14 @@
 //! `y = a + b`, element by element: the residual stream.
 
-use super::{Real, Tensor, UNIT};
+use super::{AT_ONCE, Real, Tensor, UNIT};
+use rayon::prelude::*;
 
 /// Adds two tensors of one shape.
 pub fn forward<F: Real>(a: &Tensor<F>, b: &Tensor<F>) -> Tensor<F> {
-    Tensor { shape: a.shape.clone(), data: a.data.iter().zip(&b.data).map(|(&a, &b)| a + b).collect() }
+    Tensor {
+        shape: a.shape.clone(),
+        data: a.data.par_iter().zip(&b.data).with_min_len(AT_ONCE).map(|(&a, &b)| a + b).collect(),
+    }
 }
 
 /// One rounding of the sum.

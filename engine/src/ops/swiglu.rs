@@ -2,7 +2,8 @@
 //!
 //! gate g and up u `[T, F]` -> `[T, F]`.
 
-use super::{Real, TINY, Tensor, UNIT};
+use super::{AT_ONCE, Real, TINY, Tensor, UNIT};
+use rayon::prelude::*;
 
 fn silu<F: Real>(g: F) -> F {
     g / (F::one() + (-g).exp())
@@ -10,7 +11,7 @@ fn silu<F: Real>(g: F) -> F {
 
 /// Multiplies the gate, through SiLU, with up.
 pub fn forward<F: Real>(gate: &Tensor<F>, up: &Tensor<F>) -> Tensor<F> {
-    let pairs = gate.data.iter().zip(&up.data);
+    let pairs = gate.data.par_iter().zip(&up.data).with_min_len(AT_ONCE);
     Tensor { shape: gate.shape.clone(), data: pairs.map(|(&g, &u)| silu(g) * u).collect() }
 }
 

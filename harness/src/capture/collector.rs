@@ -111,7 +111,7 @@ impl Collector {
     }
 
     /// Keeps what is wanted of a stage's tensor; gives false if it was given before.
-    pub fn take(&mut self, id: StageId, tensor: Tensor<f32>) -> bool {
+    pub fn take(&mut self, id: StageId, tensor: Arc<Tensor<f32>>) -> bool {
         if Some(id) == self.want.choice && tensor.rows() > 0 {
             let row = tensor.row(tensor.rows() - 1);
             self.step.choice = Some(self.want.store.keep(Tensor { shape: vec![row.len()], data: row.to_vec() }));
@@ -122,7 +122,7 @@ impl Collector {
         self.want.taken.fetch_add(1, Ordering::Relaxed);
         let tensor = match (&self.step.kept, axis) {
             (Some(kept), _) if kept.is_empty() => return true,
-            (Some(kept), Some(axis)) => select(&tensor, *axis, kept),
+            (Some(kept), Some(axis)) => Arc::new(select(&tensor, *axis, kept)),
             _ => tensor,
         };
         let stored: Stored = self.want.store.keep(tensor);
@@ -142,7 +142,7 @@ impl TapSink for Collector {
         rows && self.want.stages.contains_key(&id) || Some(id) == self.want.choice
     }
 
-    fn tap(&mut self, id: StageId, value: Tensor<f32>) {
+    fn tap(&mut self, id: StageId, value: Arc<Tensor<f32>>) {
         self.take(id, value);
     }
 
@@ -152,7 +152,7 @@ impl TapSink for Collector {
         self.parts.extend_from_slice(part.values);
         if self.parts.len() == len {
             let data = std::mem::take(&mut self.parts);
-            self.take(part.id, Tensor { shape: part.shape.to_vec(), data });
+            self.take(part.id, Arc::new(Tensor { shape: part.shape.to_vec(), data }));
         }
     }
 }

@@ -110,15 +110,16 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps a tensor.
-    pub fn keep(self: &Arc<Self>, tensor: Tensor<f32>) -> Stored {
+    /// Keeps a tensor, which others may hold as well.
+    pub fn keep(self: &Arc<Self>, tensor: impl Into<Arc<Tensor<f32>>>) -> Stored {
+        let tensor = tensor.into();
         let bytes = size_of_val(tensor.data.as_slice());
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes <= self.budget() {
             return Stored { place: Place::Memory(tensor), element: Element::F32, store: self.clone() };
         }
         self.used.fetch_sub(bytes, Ordering::Relaxed);
-        let stored = self.in_file(tensor.shape);
+        let stored = self.in_file(tensor.shape.clone());
         stored.write(0, &tensor.data);
         stored
     }
@@ -206,7 +207,7 @@ pub struct Stored {
 
 #[derive(Debug)]
 enum Place {
-    Memory(Tensor<f32>),
+    Memory(Arc<Tensor<f32>>),
     File { shape: Vec<usize>, offset: u64 },
 }
 

@@ -10,12 +10,17 @@ use llama_cpp_sys_2 as sys;
 use qdiff_engine::model::{EmittedLayout, Graph, Node};
 use qdiff_engine::ops::Tensor;
 use qdiff_engine::tap::TapSink as _;
+use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 /// Nodes the scheduler skips reach the callback with junk; those it computes carry this flag.
 const COMPUTED: i32 = sys::GGML_TENSOR_FLAG_COMPUTE as i32;
+
+/// Elements of a tensor that a thread copies at least.
+const AT_ONCE: usize = 1 << 18;
 
 /// What the callback needs; its address is handed to llama.cpp.
 pub(super) struct Taps {
@@ -115,7 +120,7 @@ impl Taps {
         let shape = Graph::extent(node, step.tokens.len(), step.keys());
         // SAFETY: as the caller's.
         let data = unsafe { copy(t, node, &shape, step.first)? };
-        if collector.take(node.id, Tensor { shape, data }) {
+        if collector.take(node.id, Arc::new(Tensor { shape, data })) {
             Ok(())
         } else {
             Err(format!("{}: llama.cpp emits it twice in a step", node.id))
@@ -161,9 +166,11 @@ unsafe fn copy(t: *const sys::ggml_tensor, node: &Node, shape: &[usize], first: 
         let ne: Vec<usize> = t.ne.iter().map(|&n| n as usize).collect();
         let want: usize = shape.iter().product();
         let mut out = Vec::with_capacity(want);
+        let bytes = std::slice::from_raw_parts(data, sys::ggml_nbytes(t));
+        let strides = t.nb;
         let row = |i1: usize, i2: usize, i3: usize, n: usize| {
-            let start = i1 * t.nb[1] + i2 * t.nb[2] + i3 * t.nb[3];
-            std::slice::from_raw_parts(data.add(start).cast::<f32>(), n)
+            let start = i1 * strides[1] + i2 * strides[2] + i3 * strides[3];
+            bytemuck::cast_slice::<u8, f32>(&bytes[start..][..4 * n])
         };
         let mismatch = || format!("{}: llama.cpp gives shape {ne:?}, the graph says {shape:?}", node.id);
         match node.emission.layout {
@@ -175,13 +182,16 @@ unsafe fn copy(t: *const sys::ggml_tensor, node: &Node, shape: &[usize], first: 
                 if !fits || t.nb[0] != 4 {
                     return Err(mismatch());
                 }
-                for i in 0..ne[1..].iter().product() {
+                let rows = out.spare_capacity_mut()[..want].par_chunks_mut(n.max(1));
+                rows.with_min_len(AT_ONCE.div_ceil(n.max(1))).enumerate().for_each(|(i, to)| {
                     let (i1, i2, i3) = (i % ne[1], i / ne[1] % ne[2], i / ne[1] / ne[2]);
                     // Scores beyond the diagonal carry no meaning; weights do.
                     let seen = node.op.meaningful((first + i1) as u32, n);
-                    out.extend_from_slice(row(i1, i2, i3, seen));
-                    out.resize(out.len() + n - seen, 0.0);
-                }
+                    let (to, beyond) = to.split_at_mut(seen);
+                    std::iter::zip(to, row(i1, i2, i3, seen)).for_each(|(to, v)| _ = to.write(*v));
+                    beyond.iter_mut().for_each(|to| _ = to.write(0.0));
+                });
+                out.set_len(want);
             }
             EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed => {
                 let (rows, width) = (shape[0], shape[1] * shape[2]);
@@ -190,7 +200,6 @@ unsafe fn copy(t: *const sys::ggml_tensor, node: &Node, shape: &[usize], first: 
                 if cells < rows || !elements.is_multiple_of(width) {
                     return Err(mismatch());
                 }
-                let bytes = std::slice::from_raw_parts(data, sys::ggml_nbytes(t));
                 // Only what is there is converted: the rest holds anything.
                 let values = |from: usize, count: usize, out: &mut [f32]| {
                     let size = sys::ggml_type_size(t.type_);

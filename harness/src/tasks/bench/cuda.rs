@@ -35,7 +35,7 @@ impl TapSink for Reader {
     fn wants(&self, id: StageId) -> bool {
         self.0.as_ref().is_none_or(|wanted| wanted.contains(&id))
     }
-    fn tap(&mut self, _: StageId, _: Tensor<f32>) {}
+    fn tap(&mut self, _: StageId, _: Arc<Tensor<f32>>) {}
     fn part(&mut self, _: Part<'_>) {}
 }
 
