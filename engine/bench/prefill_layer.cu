@@ -123,12 +123,13 @@ static void products_of(const char *what, int n, int m, int copies, int tokens) 
     const int groups = n / 32;
     float *x = normal((size_t)tokens * n, 1.0f);
     Operand to = {room<u8>((size_t)tokens * groups * PartsOf<Part>::COUNT * PART_BYTES), room<float>(tokens),
-                  room<float>((size_t)tokens * groups)};
+                  room<u8>((size_t)tokens * ((groups + 7) / 8) * EIGHT_SUMS)};
     PrepareRowsParams prepare = {x, to, n};
     prepare_rows<Part><<<tokens, 256>>>(prepare);
-    constexpr int EACH = Stage<Piece<F, Part>, Part>::BYTES, STAGES = 2 * (4 * EACH + 1024) <= 222 << 10 ? 4 : 3;
+    typedef Stage<Piece<F, Part>, Part> S;
+    constexpr int EACH = S::BYTES, MORE = S::EIGHTS ? 2 * MINIMA : 0, STAGES = 2 * (4 * EACH + MORE + 1024) <= 222 << 10 ? 4 : 3;
     auto *kernel = products<Part, F, F, F, EACH, STAGES>;
-    const int bytes = STAGES * EACH;
+    const int bytes = STAGES * EACH + MORE;
     CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     int blocks = 0;
     CK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, THREADS, bytes));
@@ -281,7 +282,7 @@ int main(int count, char **words) {
         products_of<Q8_0, BrainPart>("odd", 96, 130, 1, 67);
     }
     const int n = 896, f = 4864, H = 14, G = 2, D = 64;
-    Operand to = {room<u8>((size_t)T * f * 4), room<float>(T), room<float>((size_t)T * f / 32)};
+    Operand to = {room<u8>((size_t)T * f * 4), room<float>(T), room<u8>((size_t)T * ((f + 255) / 256) * EIGHT_SUMS)};
     float *base = normal((size_t)T * n, 1), *shares = normal((size_t)8 * T * n, 1), *sum = room<float>((size_t)T * n);
     NormRowsParams norm = {base, {shares, (unsigned long long)T * n, 4}, sum, normal(n, 1), to, nullptr, nullptr, n, 1e-6f};
     printf("norm_rows    %8.1f us\n", time_of([&] { norm_rows<HalfPart><<<T, 128>>>(norm); }));

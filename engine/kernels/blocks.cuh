@@ -147,13 +147,17 @@ __device__ __forceinline__ u32 head_byte(const uint4 &v, int i) {
 
 // Scale and minimum of group j of 8: 6 bits each, packed in 12 bytes after the
 // two halves that scale them.
+__device__ __forceinline__ u32 min_of(const uint4 &head, int j) {
+    const u32 mid = head_byte(head, 8 + (j & 3)), top = head_byte(head, 12 + (j & 3));
+    return j < 4 ? mid & 63 : (top >> 4) | ((mid >> 6) << 4);
+}
+__device__ __forceinline__ u32 scale_of_group(const uint4 &head, int j) {
+    const u32 low = head_byte(head, 4 + (j & 3)), top = head_byte(head, 12 + (j & 3));
+    return j < 4 ? low & 63 : (top & 15) | ((low >> 6) << 4);
+}
 __device__ __forceinline__ void scale_min(const uint4 &head, int j, float &scale, float &min) {
-    const u32 low = head_byte(head, 4 + (j & 3)), mid = head_byte(head, 8 + (j & 3));
-    const u32 top = head_byte(head, 12 + (j & 3));
-    const u32 sc = j < 4 ? low & 63 : (top & 15) | ((low >> 6) << 4);
-    const u32 mn = j < 4 ? mid & 63 : (top >> 4) | ((mid >> 6) << 4);
-    scale = __fmul_rn(half_bits((u16)head.x), small(sc));
-    min = __fmul_rn(half_bits((u16)(head.x >> 16)), small(mn));
+    scale = __fmul_rn(half_bits((u16)head.x), small(scale_of_group(head, j)));
+    min = __fmul_rn(half_bits((u16)(head.x >> 16)), small(min_of(head, j)));
 }
 
 // Blocks of 256: groups 2k and 2k + 1 are the low and high nibbles of the same

@@ -108,6 +108,13 @@ static uint32_t machine_subtract_halves(uint32_t a, uint32_t b) {
     }
     return d;
 }
+static uint32_t machine_multiply_halves(uint32_t a, uint32_t b) {
+    uint32_t d = 0;
+    for (int i = 0; i < 32; i += 16) {
+        d |= (uint32_t)float_to_half(half_to_float((uint16_t)(a >> i)) * half_to_float((uint16_t)(b >> i))) << i;
+    }
+    return d;
+}
 static float __int_as_float(int i) { return __uint_as_float((uint32_t)i); }
 static uint32_t __cvta_generic_to_shared(const void *) { return 0; } // for instructions that are not emulated
 
@@ -222,6 +229,21 @@ static void machine_multiply_floats(float *c, const uint32_t *a, uint2 b, float 
         }
         return sum;
     });
+}
+
+// What four warps make of 16 halves of each of 64 tokens, 128 bytes apart: a warp's 16 rows at once. Of 128 bytes the sixteens
+// are turned by the three bits of their address above.
+static void machine_multiply_group(float *s, const uint32_t *a, const uint8_t *rows, bool plus) {
+    const int lane = current % 32;
+    auto word = [&](int token, int byte) {
+        const uintptr_t at = (uintptr_t)rows + 128 * token + byte;
+        return *(const uint32_t *)(at ^ (at >> 7 & 7) << 4);
+    };
+    for (int j = 0; j < 8; j++) {
+        const int token = 8 * j + lane / 4, byte = lane % 4 * 4;
+        for (int e = 0; !plus && e < 4; e++) s[4 * j + e] = 0;
+        machine_multiply_floats(s + 4 * j, a, {word(token, byte), word(token, 16 + byte)}, half_to_float);
+    }
 }
 
 static void thread_of_block() {

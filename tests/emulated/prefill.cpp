@@ -1,6 +1,6 @@
 // The kernels of a step of many tokens against their definitions in double precision,
-// thread by thread on a CPU. Hopper's own products are not emulated: what runs here is
-// what other cards run.
+// thread by thread on a CPU: what other cards than Hopper run, or (__CUDA_ARCH_FEAT_SM90_ALL)
+// products as Hopper makes them.
 #include "fixtures.h"
 
 #include "fused/rows.cuh"
@@ -23,19 +23,21 @@ namespace attending {
 template <class Part>
 static Operand operand(int tokens, int n) {
     const size_t groups = (size_t)tokens * n / 32;
-    return {(u8 *)unwritten(groups * PartsOf<Part>::COUNT * PART_BYTES / 4), unwritten(tokens), unwritten(groups)};
+    const size_t sums = (size_t)tokens * ((n + 255) / 256) * EIGHT_SUMS;
+    return {(u8 *)unwritten(groups * PartsOf<Part>::COUNT * PART_BYTES / 4), unwritten(tokens), (u8 *)unwritten(sums / 4)};
 }
 
 // The shares of a product of prepared rows, added up.
 template <class F, class Part, int STAGES = 3>
 static std::vector<float> product(const Operand &x, const Matrix &w, int tokens, int shares) {
-    constexpr int STAGE = made::Stage<Piece<F, Part>, Part>::BYTES;
+    typedef made::Stage<Piece<F, Part>, Part> S;
+    constexpr int STAGE = S::BYTES, SHARED = STAGES * STAGE + (S::EIGHTS ? 2 * made::MINIMA : 0);
     made::ProductsParams p{};
     p.x = x, p.w[0] = w.planes, p.m[0] = w.m, p.n = w.n, p.tokens = tokens;
     const size_t count = (size_t)tokens * w.m;
     p.y[0] = unwritten(count * shares);
     launch({(unsigned)(tokens + TOKENS - 1) / TOKENS, (unsigned)(w.m + made::OUTPUTS - 1) / made::OUTPUTS, (unsigned)shares},
-           made::THREADS, STAGES * STAGE, [&] { made::products<Part, F, F, F, STAGE, STAGES>(p); });
+           made::THREADS, SHARED, [&] { made::products<Part, F, F, F, STAGE, STAGES>(p); });
     std::vector<float> sum(count);
     const Shared all{p.y[0], count, shares};
     for (size_t i = 0; i < count; i++) sum[i] = all.one(i);
@@ -246,8 +248,12 @@ int main() {
     products<Q5_K, HalfPart>(256, 16, 70, 2), products<Q6_K, HalfPart>(768, 17, 6, 2), products<F16, HalfPart>(96, 40, 7, 1);
     products<F16, BrainPart>(96, 24, 4, 1), products<BF16, BrainPart>(160, 24, 4, 2), products<F32, BrainPart>(96, 40, 5, 1);
     products<Q6_K, BrainPart>(256, 16, 4, 1), products<Q8_0, BrainPart>(64, 16, 4, 1);
+    // Shares that end within eight groups, and minima of which there are more stages than one.
+    products<Q4_K, HalfPart, 4>(1280, 20, 66, 7), products<Q5_1, HalfPart, 2>(864, 20, 5, 5), products<Q5_K, HalfPart, 4>(768, 130, 4, 1);
+    products<Q4_K, BrainPart>(512, 16, 4, 3), products<Q4_1, BrainPart>(352, 16, 66, 2);
     products<Q5_0, HalfPart, 4>(352, 24, 10, 4), products<BF16, BrainPart, 2>(160, 24, 4, 1);
     three_products(160, 6);
+#ifndef PRODUCTS_ALONE
     rows<HalfPart>(896, 2, 3, 128), rows<BrainPart>(96, 3, 1, 32), rows<HalfPart>(1568, 2, 2, 64);
     heads<KvF32, 64, false>(4, 2, 3, 17, 2), heads<KvF16, 128, true>(2, 1, 2, 0, 1), heads<KvF32, 32, true>(3, 3, 2, 5, 3);
     attention<KvF32, 64, true>(7, 1, 20, 50), attention<KvF32, 64, false>(2, 2, 3, 130), attention<KvF16, 128, true>(6, 1, 12, 40);
@@ -255,6 +261,7 @@ int main() {
     attention<KvF32, 64, true>(7, 1, 20, 50, KEY), attention<KvF32, 64, false>(4, 2, 20, 30, VALUE);
     attention<KvF32, 128, false>(4, 2, 20, 10, VALUE), attention<KvF32, 64, true>(2, 1, 20, 50, HUGE);
     attention<KvF16, 32, true>(16, 1, 40, 3, KEY), attention<KvF32, 32, false>(16, 1, 40, 3);
+#endif
     printf("%d wrong\n", wrong);
     return wrong != 0;
 }

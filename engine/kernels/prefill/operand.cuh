@@ -24,13 +24,26 @@ struct PartsOf<BrainPart> {
 };
 
 constexpr int PART_BYTES = 64; // of a group of 32 elements
+constexpr int EIGHT_SUMS = 32; // bytes of the sums of eight groups
 
 // Where it stands in memory.
 struct Operand {
     u8 *parts;      // [T, n / 32, parts, PART_BYTES]
     float *inverse; // [T]: what a token's sums are multiplied with
-    float *sums;    // [T, n / 32]: of the elements of a group, scaled as they are
+    u8 *sums;       // [T, ceil(n / 256), EIGHT_SUMS]: of the elements of each group, scaled as they are
 };
+template <typename Part>
+__device__ __forceinline__ void put_sum(u8 *row, int group, float sum) {
+    ((float *)row)[group] = sum;
+}
+// A 32nd of it, which is below 2^15 as they are, as two halves: of two groups the first halves, then the second.
+template <>
+__device__ __forceinline__ void put_sum<HalfPart>(u8 *row, int group, float sum) {
+    u16 *at = (u16 *)row + group / 2 * 4 + group % 2;
+    sum *= 0.03125f;
+    at[0] = HalfPart::split(sum);
+    at[2] = HalfPart::split(sum);
+}
 
 __device__ __forceinline__ u32 magnitude(float v) { return __float_as_uint(v) & 0x7fffffffu; }
 // As integers, NaN is the largest of all.
@@ -88,17 +101,19 @@ struct Row {
 template <typename Part, typename Get, typename Change>
 __device__ __forceinline__ void write_row(const Operand &to, size_t t, Row<Get> &from, u32 largest, Change change) {
     constexpr int PARTS = PartsOf<Part>::COUNT;
-    const int groups = from.n / 32;
+    const int groups = from.n / 32, eights = (groups + 7) / 8;
+    u8 *sums = to.sums + t * eights * EIGHT_SUMS;
     u8 *row = to.parts + t * groups * (PARTS * PART_BYTES);
     float scale, inverse;
     Part::scale(largest, scale, inverse);
     if (threadIdx.x == 0) to.inverse[t] = inverse;
+    for (int g = groups + threadIdx.x; g < 8 * eights; g += blockDim.x) put_sum<Part>(sums, g, 0.0f);
     from.again([&](int i, float4 v, bool there) {
         if (there) v = change(i, v);
         float sum = there ? (v.x + v.y) + (v.z + v.w) : 0.0f;
         for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
         if (!there) return;
-        if (i % 8 == 0) to.sums[t * groups + i / 8] = sum * scale;
+        if (i % 8 == 0) put_sum<Part>(sums, i / 8, sum * scale);
         float e[4] = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
         u8 *pair = row + (size_t)(i / 8) * (PARTS * PART_BYTES) + i % 8 / 4 * 32 + i % 4 * 4;
 #pragma unroll

@@ -6,14 +6,21 @@
 //
 // A piece is copied into shared memory as it stands, and each warp makes of it what the
 // matrix instructions want: weights that are integers become halves, exactly, and what
-// scales a group is applied to its sums. Lane 4g + t holds of rows g and g + 8 the
-// elements that it holds of x (`operand.cuh`).
+// scales a group is applied to its sums; where it is an integer of so few bits that the
+// product with a weight is one of 11, to the weights, and the block's scale to the sums of
+// a piece. Lane 4g + t holds of rows g and g + 8 the elements that it holds of x
+// (`operand.cuh`).
 
 constexpr int PIECE = 2; // groups
 
 __device__ __forceinline__ u32 subtract_halves(u32 a, u32 b) {
     u32 d;
     asm("sub.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+__device__ __forceinline__ u32 multiply_halves(u32 a, u32 b) {
+    u32 d;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
     return d;
 }
 __device__ __forceinline__ u32 halves_less(u32 pair, u32 less) { // 1024 + byte is a half's bits as they stand
@@ -40,7 +47,10 @@ __device__ __forceinline__ void pairs_of_bytes<BrainPart>(u32 bytes, u32 less, u
 // in shared memory PITCH bytes apart; bytes of a group in a plane, and where in its row a
 // unit stands; the groups of a piece; its weights as PARTS parts; and factor and summand
 // of a group's sums (`scales`), or two factors for 16 elements each (HALVES); SUMS whether
-// the summand counts, with the sum of x. Groups that are not there meet an x of zeros.
+// the summand counts, with the sum of x: it is `minima`, as halves, times `factors`' first,
+// which is the same for eight groups; FOLDED whether weights are made as 2^-24 of integers,
+// to be multiplied with `integers`, which makes 2^-14 of the products, and their sums with
+// 2^14 times the second. Groups that are not there meet an x of zeros.
 template <typename Format, typename Part>
 struct Piece;
 
@@ -50,7 +60,7 @@ __device__ __forceinline__ u32 word_of(const u8 *tile, int pitch, int r, int six
 }
 
 struct PlainGroups {
-    static constexpr bool HALVES = false;
+    static constexpr bool HALVES = false, FOLDED = false;
     static __device__ __forceinline__ int group(int piece, int i) { return PIECE * piece + i; }
 };
 
@@ -80,6 +90,8 @@ struct NibblesPiece : PlainGroups {
     static __device__ __forceinline__ float2 scales(const Raw &raw, int, int i) {
         return make_float2(half_bits((u16)raw.of[i]), MIN ? half_bits((u16)(raw.of[i] >> 16)) : 0.0f);
     }
+    static __device__ __forceinline__ u32 minima(const Raw &raw, int) { return __byte_perm(raw.of[0], raw.of[1], 0x7632); }
+    static __device__ __forceinline__ float2 factors(const Raw &) { return make_float2(1.0f, 0.0f); }
     static __device__ __forceinline__ void make(const u8 *tile, const u8 *high, int, int i, int lane, u32 (*a)[2][4]) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -140,7 +152,7 @@ struct KNibblesPiece : PlainGroups { // its groups are the low and the high nibb
     static constexpr int PARTS = 1, BYTES = 32, PITCH = 48, HIGH_BYTES = HIGH ? 32 : 0, HIGH_PITCH = HIGH ? 48 : 0;
     static constexpr int HIGH_UNIT = 16;
     static constexpr int GROUP = 16, HIGH_GROUP = 4;
-    static constexpr bool SUMS = true;
+    static constexpr bool SUMS = true, FOLDED = PartsOf<Part>::COUNT == 2;
     static __device__ __forceinline__ int at(int, int piece, int unit) { return 16 * (PIECE * piece + unit); }
     static __device__ __forceinline__ int high_at(int, int piece, int unit) { return piece / 4 * 32 + 16 * unit; }
     struct Raw {
@@ -154,6 +166,17 @@ struct KNibblesPiece : PlainGroups { // its groups are the low and the high nibb
         scale_min(raw.head, (PIECE * piece + i) % 8, scale, min);
         return make_float2(scale, -min);
     }
+    static __device__ __forceinline__ u32 minima(const Raw &raw, int piece) {
+        const u32 first = min_of(raw.head, PIECE * piece % 8), second = min_of(raw.head, (PIECE * piece + 1) % 8);
+        return halves_less(first | second << 16 | 0x64006400u, 0);
+    }
+    static __device__ __forceinline__ float2 factors(const Raw &raw) {
+        return make_float2(-half_bits((u16)(raw.head.x >> 16)), half_bits((u16)raw.head.x));
+    }
+    static __device__ __forceinline__ u32 integers(const Raw &raw, int piece, int i) { // 1024 times, twice the same
+        const u32 scale = halves_less(scale_of_group(raw.head, (PIECE * piece + i) % 8) * 0x00010001u | 0x64006400u, 0);
+        return multiply_halves(scale, 0x64006400u);
+    }
     static __device__ __forceinline__ void make(const u8 *tile, const u8 *high, int piece, int i, int lane, u32 (*a)[2][4]) {
 #pragma unroll
         for (int step = 0; step < 2; step++) {
@@ -161,7 +184,12 @@ struct KNibblesPiece : PlainGroups { // its groups are the low and the high nibb
             for (int r = 0; r < 2; r++) {
                 u32 bytes = (word_of(tile, PITCH, r, step, lane) >> (4 * i)) & 0x0f0f0f0fu;
                 if (HIGH) bytes |= ((word_of(high, HIGH_PITCH, r, step, lane) >> ((PIECE * piece + i) % 8)) & 0x01010101u) << 4;
-                pairs_of_bytes<Part>(bytes, 0, a[0][step][r], a[0][step][2 + r]);
+                if (FOLDED) { // a half of these bits alone is 2^-24 of the integer
+                    a[0][step][r] = __byte_perm(bytes, 0, 0x4240);
+                    a[0][step][2 + r] = __byte_perm(bytes, 0, 0x4341);
+                } else {
+                    pairs_of_bytes<Part>(bytes, 0, a[0][step][r], a[0][step][2 + r]);
+                }
             }
         }
     }
@@ -175,7 +203,7 @@ template <typename Part>
 struct Piece<Q6_K, Part> { // groups k and k + 2 of half a block share their bytes
     static constexpr int PARTS = 1, BYTES = 32, PITCH = 48, HIGH_BYTES = 32, HIGH_PITCH = 48, HIGH_UNIT = 16;
     static constexpr int GROUP = 16, HIGH_GROUP = 8;
-    static constexpr bool SUMS = false, HALVES = true;
+    static constexpr bool SUMS = false, HALVES = true, FOLDED = false;
     static __device__ __forceinline__ int group(int piece, int i) { return piece / 2 * 4 + piece % 2 + 2 * i; }
     static __device__ __forceinline__ int at(int, int piece, int unit) { return 16 * (PIECE * piece + unit); }
     static __device__ __forceinline__ int high_at(int, int piece, int unit) { return piece / 2 * 32 + 16 * unit; }

@@ -1,7 +1,8 @@
 // y[t, o] = W[o, :] . x[t, :] of up to three matrices with the same x, on the tensor
 // cores, to f32 accuracy: weights that are integers are exact halves, x comes in parts
 // (`operand.cuh`), and what is summed of a group of 32 is scaled and added in f32, so that
-// the tensor cores' sums, which round towards zero, end with the group.
+// the tensor cores' sums, which round towards zero, end with the group. Minima of a format
+// are a matrix of their own, of eight groups at a time, that meets the sums of x.
 //
 // A block makes OUTPUTS outputs of TOKENS tokens of one share of the sum, a warp 16 of each 64
 // outputs. Pieces of two groups come into shared memory, STAGES of STAGE_BYTES at once.
@@ -16,6 +17,7 @@ constexpr int THREADS = 128;
 constexpr int ROWS = 2; // sets of 16 of a warp
 constexpr int OUTPUTS = 64 * ROWS;
 constexpr int BLOCKS = 2; // of a multiprocessor
+constexpr int MINIMA = 5120; // bytes of shared memory for what eight groups' minima are multiplied from
 
 struct ProductsParams {
     Operand x;
@@ -31,8 +33,10 @@ struct Stage {
     // Of a group of a token, whose sixteen bytes are so turned that eight tokens, which are read at once, share no bank.
     static constexpr bool TURNED = PartsOf<Part>::COUNT == 2;
     static constexpr int X = PartsOf<Part>::COUNT * PART_BYTES + (TURNED ? 0 : 16);
-    static constexpr int SUMS = PIECE * TOKENS * X, SCALES = SUMS + (P::SUMS ? 4 * TOKENS * PIECE : 0);
-    static constexpr bool PAIRS = P::SUMS || P::HALVES; // two numbers a group and row
+    static constexpr bool EIGHTS = P::SUMS && PartsOf<Part>::COUNT == 2; // minima are multiplied as matrices
+    static constexpr bool SINGLY = P::SUMS && !EIGHTS;
+    static constexpr int SUMS = PIECE * TOKENS * X, SCALES = SUMS + (SINGLY ? 4 * TOKENS * PIECE : 0);
+    static constexpr bool PAIRS = SINGLY || P::HALVES; // two numbers a group and row
     static constexpr int QUANTS = SCALES + (PAIRS ? 8 : 4) * OUTPUTS * PIECE;
     static constexpr int HIGH = QUANTS + OUTPUTS * P::PITCH;
     static constexpr int BYTES = (HIGH + OUTPUTS * P::HIGH_PITCH + 1023) / 1024 * 1024;
@@ -56,10 +60,15 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
     static_assert(S::BYTES <= STAGE_BYTES, "bytes of a stage in engine/src/cuda/prefill.rs");
     constexpr int PARTS = PartsOf<Part>::COUNT;
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, token0 = blockIdx.x * TOKENS;
-    const int groups = p.n / 32, pieces = (groups + PIECE - 1) / PIECE;
+    const int groups = p.n / 32, eights = (groups + 7) / 8, pieces = (groups + PIECE - 1) / PIECE;
     const int share = (pieces + gridDim.z - 1) / gridDim.z;
     const int begin = blockIdx.z * share, end = min(pieces, begin + share);
 
+    // Where what the minima of a piece's eight groups are multiplied from stands, while the next eight's come: the sums of
+    // x (`operand.cuh`), pairs of minima, and factors of their rows.
+    constexpr int FOUR = 8 / PIECE, PAIRS_OF_MINIMA = TOKENS * EIGHT_SUMS, FACTORS = PAIRS_OF_MINIMA + 4 * FOUR * OUTPUTS;
+    static_assert(MINIMA == FACTORS + 8 * OUTPUTS && THREADS * 16 == TOKENS * EIGHT_SUMS, "all of it, and a copy a thread");
+    auto minima = [&](int piece) { return shared + STAGES * STAGE_BYTES + (u32)piece / FOUR % 2 * MINIMA; };
     // Where sixteen bytes of a token's group stand.
     auto place = [](int i, int token, int unit) {
         return (i * TOKENS + token) * S::X + 16 * (S::TURNED ? unit ^ (token % 8) : unit);
@@ -80,13 +89,19 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
                 }
             }
         }
-        if (P::SUMS) {
+        if (S::SINGLY) {
 #pragma unroll
             for (int at = tid; at < PIECE * TOKENS; at += THREADS) {
                 const int i = at / TOKENS;
                 const size_t t = token0 + at % TOKENS;
-                copy4(to + S::SUMS + 4 * at, p.x.sums + t * groups + (i == 0 ? first : second), i < here && t < p.tokens);
+                copy4(to + S::SUMS + 4 * at, p.x.sums + t * eights * EIGHT_SUMS + 4 * (i == 0 ? first : second),
+                      i < here && t < p.tokens);
             }
+        }
+        if (S::EIGHTS && (piece == begin || (u32)piece % FOUR == 0)) {
+            const size_t t = token0 + tid / 2;
+            copy16_or_zeros(minima(piece) + 16 * tid, p.x.sums + (t * eights + (u32)piece / FOUR) * EIGHT_SUMS + 16 * (tid % 2),
+                            t < p.tokens);
         }
         constexpr int EACH = P::BYTES / 16;
         const u8 *from = w.plane[0] + (size_t)(out0 + tid / EACH) * groups * P::GROUP + P::at(groups, piece, tid % EACH);
@@ -123,14 +138,24 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
         for (int k = 0; k < EACH; k++) {
 #pragma unroll
             for (int i = 0; i < PIECE; i++) {
-                const float2 v = P::scales(raw[k], piece, i);
                 const int at = i * OUTPUTS + tid + k * THREADS;
+                if constexpr (P::FOLDED) {
+                    ((u32 *)(to + S::SCALES))[at] = P::integers(raw[k], piece, i);
+                    continue;
+                }
+                const float2 v = P::scales(raw[k], piece, i);
                 if (S::PAIRS) ((float2 *)(to + S::SCALES))[at] = v;
                 else ((float *)(to + S::SCALES))[at] = v.x;
             }
+            if constexpr (S::EIGHTS) {
+                const int row = tid + k * THREADS;
+                ((u32 *)(minima(piece) + PAIRS_OF_MINIMA))[FOUR * row + (u32)piece % FOUR] = P::minima(raw[k], piece);
+                const float2 v = P::factors(raw[k]);
+                ((float2 *)(minima(piece) + FACTORS))[row] = make_float2(32.0f * v.x, 16384.0f * v.y);
+            }
         }
     };
-    auto stage = [&](int piece) { return shared + (piece - begin) % STAGES * STAGE_BYTES; };
+    auto stage = [&](int piece) { return shared + (u32)(piece - begin) % STAGES * STAGE_BYTES; };
 
     // A warp's weights of a group, and what scales their sums.
     struct Group {
@@ -146,7 +171,17 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
             P::make(from + S::QUANTS + row * P::PITCH, from + S::HIGH + row * P::HIGH_PITCH, piece, i, lane, group.a[r]);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int at = i * OUTPUTS + row + lane / 4 + 8 * half;
+                const int of_tile = row + lane / 4 + 8 * half, at = i * OUTPUTS + of_tile;
+                if constexpr (P::FOLDED) {
+                    const u32 integers = ((const u32 *)(from + S::SCALES))[at];
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        u32 &a = group.a[r][0][k / 2][k % 2 * 2 + half];
+                        a = multiply_halves(a, integers);
+                    }
+                    group.scale[r][half] = make_float2(((const float2 *)(minima(piece) + FACTORS))[of_tile].y, 0.0f);
+                    continue;
+                }
                 if (S::PAIRS) group.scale[r][half] = ((const float2 *)(from + S::SCALES))[at];
                 else group.scale[r][half] = make_float2(((const float *)(from + S::SCALES))[at], 0.0f);
             }
@@ -157,38 +192,41 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
     // Adds the sums of a group, or of half of one, to those of 8 tokens.
     auto scaled = [&](const u8 *from, int i, int step, const float2 *scale, const float *s, int j, float *c) {
         float2 sums = make_float2(0.0f, 0.0f);
-        if (P::SUMS) sums = ((const float2 *)(from + S::SUMS))[(i * TOKENS + 8 * j) / 2 + lane % 4];
+        if (S::SINGLY) sums = ((const float2 *)(from + S::SUMS))[(i * TOKENS + 8 * j) / 2 + lane % 4];
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const float2 of = scale[e / 2];
             c[e] = fmaf(s[e], P::HALVES && step == 1 ? of.y : of.x, c[e]);
-            if (P::SUMS) c[e] = fmaf(e % 2 ? sums.y : sums.x, of.y, c[e]);
+            if (S::SINGLY) c[e] = fmaf(e % 2 ? sums.y : sums.x, of.y, c[e]);
         }
     };
     auto add = [&](int piece) {
         const u8 *from = stage(piece);
+        // Groups that are summed before they are scaled.
+        constexpr int SUMMED = P::FOLDED ? PIECE : 1;
         if constexpr (WARPGROUPS && S::TURNED && P::PARTS == 1) {
             // One after another into two sets of sums: one is multiplied while the other is scaled.
-            constexpr int STEPS = P::HALVES ? 1 : 2, PHASES = 2 / STEPS * ROWS; // of a group
+            constexpr int STEPS = P::HALVES ? 1 : 2, PHASES = 2 / STEPS * ROWS, ALL = PIECE / SUMMED * PHASES;
             float s[2][TOKENS / 2];
             Group made[PIECE];
 #pragma unroll
-            for (int at = 0; at <= PIECE * PHASES; at++) {
-                if (at < PIECE * PHASES) {
-                    const int i = at / PHASES, phase = at % PHASES, step0 = phase / ROWS * STEPS;
-                    if (phase == 0) made[i] = take(piece, i);
+            for (int at = 0; at <= ALL; at++) {
+                if (at < ALL) {
+                    const int first = at / PHASES * SUMMED, phase = at % PHASES, step0 = phase / ROWS * STEPS;
+#pragma unroll
+                    for (int i = first; phase == 0 && i < first + SUMMED; i++) made[i] = take(piece, i);
                     begin_products(s[at % 2]);
 #pragma unroll
-                    for (int k = 0; k < 2 * STEPS; k++) { // the small products first
-                        const int part = 1 - k / STEPS, step = step0 + k % STEPS;
-                        const u8 *rows = from + i * TOKENS * S::X + part * 64 + step * 32;
-                        multiply_group(s[at % 2], made[i].a[phase % ROWS][0][step], rows, k > 0);
+                    for (int k = 0; k < 2 * STEPS * SUMMED; k++) { // the small products first
+                        const int part = 1 - k / (STEPS * SUMMED), i = first + k / STEPS % SUMMED, step = step0 + k % STEPS;
+                        const int rows = i * TOKENS * S::X + part * 64 + step * 32;
+                        multiply_group(s[at % 2], made[i].a[phase % ROWS][0][step], from, rows, k > 0);
                     }
                     end_products();
                 }
                 if (at == 0) continue;
-                const int before = at - 1, i = before / PHASES, phase = before % PHASES, r = phase % ROWS;
-                if (at < PIECE * PHASES) wait_for_products<1>(s[before % 2]);
+                const int before = at - 1, i = before / PHASES * SUMMED, phase = before % PHASES, r = phase % ROWS;
+                if (at < ALL) wait_for_products<1>(s[before % 2]);
                 else wait_for_products<0>(s[before % 2]);
 #pragma unroll
                 for (int j = 0; j < TOKENS / 8; j++) {
@@ -197,27 +235,32 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
             }
         } else {
 #pragma unroll
-            for (int i = 0; i < PIECE; i++) {
-                const Group group = take(piece, i);
+            for (int first = 0; first < PIECE; first += SUMMED) {
+                Group made[SUMMED];
+#pragma unroll
+                for (int i = 0; i < SUMMED; i++) made[i] = take(piece, first + i);
 #pragma unroll
                 for (int j = 0; j < TOKENS / 8; j++) {
-                    u32 b[PARTS][4];
-#pragma unroll
-                    for (int part = 0; part < PARTS; part++) {
-                        load_matrices(b[part], from + place(i, 8 * j + lane % 8, 4 * part + lane / 8));
-                    }
                     float s[ROWS][1 + P::HALVES][4] = {};
-                    // The small products first.
 #pragma unroll
-                    for (int wp = P::PARTS - 1; wp >= 0; wp--) {
+                    for (int i = 0; i < SUMMED; i++) {
+                        u32 b[PARTS][4];
 #pragma unroll
-                        for (int part = PARTS - 1; part >= 0; part--) {
+                        for (int part = 0; part < PARTS; part++) {
+                            load_matrices(b[part], from + place(first + i, 8 * j + lane % 8, 4 * part + lane / 8));
+                        }
+                        // The small products first.
 #pragma unroll
-                            for (int step = 0; step < 2; step++) {
+                        for (int wp = P::PARTS - 1; wp >= 0; wp--) {
 #pragma unroll
-                                for (int r = 0; r < ROWS; r++) {
-                                    multiply<Part>(s[r][step * P::HALVES], group.a[r][wp][step],
-                                                   make_uint2(b[part][2 * step], b[part][2 * step + 1]));
+                            for (int part = PARTS - 1; part >= 0; part--) {
+#pragma unroll
+                                for (int step = 0; step < 2; step++) {
+#pragma unroll
+                                    for (int r = 0; r < ROWS; r++) {
+                                        multiply<Part>(s[r][step * P::HALVES], made[i].a[r][wp][step],
+                                                       make_uint2(b[part][2 * step], b[part][2 * step + 1]));
+                                    }
                                 }
                             }
                         }
@@ -226,10 +269,41 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
                     for (int r = 0; r < ROWS; r++) {
 #pragma unroll
                         for (int half = 0; half <= P::HALVES; half++) {
-                            scaled(from, i, half, group.scale[r], s[r][half], j, c[r][j]);
+                            scaled(from, first, half, made[0].scale[r], s[r][half], j, c[r][j]);
                         }
                     }
                 }
+            }
+        }
+    };
+
+    // Adds the minima times the sums of x, of eight groups of which this piece has the last two: both halves of the sums
+    // at once, as the second eight of sixteen elements.
+    auto add_minima = [&](int piece) {
+        const u8 *from = minima(piece);
+        const int of_lane = (int)((u32)piece / FOUR * FOUR) + lane % 4;
+        const bool there = begin <= of_lane && of_lane <= piece;
+        u32 a[ROWS][4];
+        float factor[ROWS][2];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int row = 64 * r + 16 * warp + lane / 4 + 8 * half;
+                const u32 pair = ((const u32 *)(from + PAIRS_OF_MINIMA))[FOUR * row + lane % 4];
+                a[r][half] = a[r][2 + half] = there ? pair : 0;
+                factor[r][half] = ((const float2 *)(from + FACTORS))[row].x;
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < TOKENS / 8; j++) {
+            const uint2 sums = ((const uint2 *)from)[4 * (8 * j + lane / 4) + lane % 4];
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                float s[4] = {};
+                multiply_f16(s, a[r], sums);
+#pragma unroll
+                for (int e = 0; e < 4; e++) c[r][j][e] = fmaf(s[e], factor[r][e / 2], c[r][j][e]);
             }
         }
     };
@@ -255,6 +329,7 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
         }
         end_copies();
         add(piece);
+        if (S::EIGHTS && ((u32)piece % FOUR == FOUR - 1 || piece == end - 1)) add_minima(piece);
         if (next < end) put_scales(next, stage(next));
     }
     y += (size_t)blockIdx.z * p.tokens * m;

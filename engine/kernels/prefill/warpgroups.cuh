@@ -35,10 +35,13 @@ __device__ __forceinline__ void wait_for_products(float *s) {
 #pragma unroll
     for (int i = 0; i < TOKENS / 2; i++) asm volatile("" : "+f"(s[i])::"memory");
 }
-// s = a times 16 halves of each of 64 rows of 128 bytes, of which sixteen are turned by the row, or s plus that.
-__device__ __forceinline__ void multiply_group(float *s, const u32 *a, const u8 *rows, bool plus) {
+// s = a times 16 halves of each of 64 rows of 128 bytes, of which sixteen are turned by the row, or s plus that. The first
+// stands `offset` bytes after `stage`.
+__device__ __forceinline__ void multiply_group(float *s, const u32 *a, const u8 *stage, int offset, bool plus) {
     const unsigned long long eight = 1024 / 16, turned = 1; // bytes of eight rows; sixteens of 128 bytes are turned
-    const unsigned long long at = (u32)__cvta_generic_to_shared(rows) / 16 % (1 << 14) | eight << 32 | turned << 62;
+    // Shared memory has fewer sixteens than the place has bits: no carry.
+    const u32 place = (u32)__cvta_generic_to_shared(stage) / 16 + offset / 16;
+    const unsigned long long at = place | eight << 32 | turned << 62;
     ON_HOPPER(asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
                  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"

@@ -5,7 +5,7 @@ use super::device::Doing as _;
 use super::kernels::constant;
 use super::launch::Ptr;
 use super::options::{Gemm, Options, Path};
-use super::prefill::{Operand, Part as Split, SHARED, cache_tile};
+use super::prefill::{Operand, Part as Split, SHARED, cache_tile, sums_bytes};
 use super::slots::{Slots, taken};
 use super::weights::{self, Planes};
 use super::{CudaError, readback};
@@ -126,7 +126,7 @@ impl Memory {
             operand: Operand {
                 parts: take(longer(options.step * part.row_bytes(row))),
                 inverse: take(longer(4 * options.step)),
-                sums: take(longer(4 * options.step * (row / 32))),
+                sums: take(longer(options.step * sums_bytes(row))),
             },
             cache_tiles: take(longer(tiles * tile_bytes)),
             weights,

@@ -28,8 +28,11 @@ const PIECE: usize = constant!("prefill/pieces.cuh", "PIECE") as usize;
 const BLOCKS: usize = constant!("prefill/products.cu", "BLOCKS") as usize;
 /// Bytes of shared memory that CUDA takes for itself for each block.
 const RESERVED: usize = 1 << 10;
-/// Bytes of a part of a group of an operand.
+/// Bytes of a part of a group of an operand, and of the sums of eight groups.
 const PART_BYTES: usize = constant!("prefill/operand.cuh", "PART_BYTES") as usize;
+const EIGHT_SUMS: usize = constant!("prefill/operand.cuh", "EIGHT_SUMS") as usize;
+/// Bytes of shared memory for eight groups' minima.
+const MINIMA: usize = constant!("prefill/products.cu", "MINIMA") as usize;
 const ATTENTION_THREADS: u32 = constant!("prefill/attention_rows.cu", "THREADS");
 const ATTENTION_ROWS: usize = constant!("prefill/attention_rows.cu", "ROWS") as usize;
 /// Elements of all shares of a product: few outputs are shared out, many need no sharing.
@@ -90,6 +93,11 @@ impl Part {
     }
 }
 
+/// Bytes of the sums of a token's row of `n` elements.
+pub fn sums_bytes(n: usize) -> usize {
+    n.div_ceil(256) * EIGHT_SUMS
+}
+
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -121,8 +129,12 @@ fn stage_bytes(ty: GgmlType, part: Part) -> usize {
         GgmlType::F32 => (320, false, 1),
         _ => unreachable!("{ty} is refused when a model is opened"),
     };
-    let apart = if part == Part::Half { 0 } else { 16 };
-    let of_token = PIECE * (part.count() * PART_BYTES + apart + if sums { 4 } else { 0 });
+    // Minima that stand in shared memory of their own need no sums of x here, and leave one number that scales.
+    let (apart, sums, scales) = match part {
+        Part::Half => (0, 0, if sums { 1 } else { scales }),
+        Part::Brain => (16, if sums { 4 } else { 0 }, scales),
+    };
+    let of_token = PIECE * (part.count() * PART_BYTES + apart + sums);
     (TOKENS * of_token + OUTPUTS * (pitches + 4 * scales * PIECE)).next_multiple_of(1024)
 }
 
@@ -131,12 +143,15 @@ fn stage_bytes(ty: GgmlType, part: Part) -> usize {
 pub fn product_of(formats: &[GgmlType], limit: usize) -> (String, u32) {
     let part = Part::of(formats);
     let stage = formats.iter().map(|&ty| stage_bytes(ty, part)).max().unwrap_or(0);
+    let with_minima = |ty: &GgmlType| matches!(*ty, GgmlType::Q4_1 | GgmlType::Q5_1 | GgmlType::Q4_K | GgmlType::Q5_K);
+    // Those of eight groups while the next eight's come.
+    let minima = if part == Part::Half && formats.iter().any(with_minima) { 2 * MINIMA } else { 0 };
+    let bytes = |stages: usize| stages * stage + minima;
     // More wait for less, as long as a multiprocessor holds its blocks.
-    let fits =
-        |&stages: &usize| BLOCKS * (stages * stage + RESERVED) <= limit || stages == 3 && stages * stage <= limit;
+    let fits = |&stages: &usize| BLOCKS * (bytes(stages) + RESERVED) <= limit || stages == 3 && bytes(stages) <= limit;
     let stages = [4, 3].into_iter().find(fits).unwrap_or(2);
     let [a, b, c] = std::array::from_fn(|i| *formats.get(i).unwrap_or(&formats[0]));
-    (format!("{part}, {a}, {b}, {c}, {stage}, {stages}"), (stages * stage) as u32)
+    (format!("{part}, {a}, {b}, {c}, {stage}, {stages}"), bytes(stages) as u32)
 }
 
 /// How a product is made: in how many shares, and where each of its matrices' stand.
@@ -223,7 +238,7 @@ impl Fused<'_> {
         let x = Operand {
             parts: x.parts + (skipped * part.row_bytes(w.n)) as u64,
             inverse: x.inverse + 4 * skipped as u64,
-            sums: x.sums + (4 * skipped * (w.n / 32)) as u64,
+            sums: x.sums + (skipped * sums_bytes(w.n)) as u64,
         };
         let call = self.product(x, &[w], &[y], tokens);
         (vec![Job::Kernel(call)], Span { tokens, first: span.first + skipped })

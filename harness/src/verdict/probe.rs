@@ -24,9 +24,10 @@ use super::operands::{Source, Stage};
 use crate::arithmetic::{Accumulation, Number};
 use crate::formats::Format;
 use clap::ValueEnum;
+use ndarray::{ArrayView1, ArrayView2};
 use qdiff_engine::isa::{Vectorised, vectorised};
-use qdiff_engine::ops::{Context, Op, Real, Tensor, linear};
-use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, GgmlType, Stored, WeightSource};
+use qdiff_engine::ops::{Op, Real, linear};
+use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, WeightSource};
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -58,7 +59,7 @@ const DOUBT: f64 = 0.5;
 const COMPUTED: usize = 4;
 
 /// Rows that are taken through the weights together.
-const ROWS_AT_ONCE: usize = 256;
+const ROWS_AT_ONCE: usize = 512;
 
 /// Blocks whose combinations are held at once.
 const BLOCKS_AT_ONCE: usize = 64;
@@ -310,19 +311,6 @@ impl Random {
     }
 }
 
-/// Rows of numbers as a layer's weights.
-struct Combined<'a> {
-    rows: &'a [f32],
-    width: usize,
-}
-
-impl WeightSource for Combined<'_> {
-    fn stored(&self, _: &str) -> Stored<'_> {
-        let extent = (self.width, self.rows.len() / self.width);
-        Stored { ty: GgmlType::F32, extent, bytes: bytemuck::cast_slice(self.rows) }
-    }
-}
-
 /// Row by row of the parts, the largest share that an error takes of what is allowed; infinity where nothing can be said.
 fn probed(stage: Stage<'_>, weights: &dyn WeightSource, parts: &[&Part<'_>], blocks: &[Block]) -> Vec<f64> {
     let node = stage.node;
@@ -333,36 +321,43 @@ fn probed(stage: Stage<'_>, weights: &dyn WeightSource, parts: &[&Part<'_>], blo
         operands(stage, part, n, &mut rows, &mut shares);
         combinations(stage, part, blocks, &mut given);
     }
-    let total = shares.len();
-    let x = Tensor { shape: vec![total, n], data: rows };
-    let magnitudes = x.map(|v| v.abs() as f32);
+    let magnitudes: Vec<f32> = rows.iter().map(|v| v.abs() as f32).collect();
+    let (x, magnitudes) = (matrix(&rows, n), matrix(&magnitudes, n));
     let factor = f64::from(linear::bound_factor(n));
-    // Squares over all blocks, of the errors and of what is allowed.
-    let mut sums = vec![(0f64, 0f64); total];
-    for (chunk, first) in blocks.chunks(BLOCKS_AT_ONCE).zip((0..).step_by(BLOCKS_AT_ONCE)) {
-        let (combined, absolute) = combine(weights, name, n, chunk);
-        let expected = linear::forward(&x, &context(&Combined { rows: &combined, width: n }, stage));
-        let reach = linear::forward(&magnitudes, &context(&Combined { rows: &absolute, width: n }, stage));
-        let by_row = shares.par_iter_mut().zip(&mut sums).enumerate();
-        by_row.for_each(|(row, (share, (errors, allowances)))| {
-            for (b, block) in chunk.iter().enumerate() {
-                let allowed = factor * f64::from(reach.row(row)[b]) / (block.outputs.len() as f64).sqrt();
-                for probe in 0..PROBES {
-                    let given = given[row * blocks.len() * PROBES + (first + b) * PROBES + probe];
-                    let error = (given - expected.row(row)[b * PROBES + probe]).abs();
-                    *share = worse(*share, error, allowed);
-                    *errors += error * error / PROBES as f64;
+    // Of some blocks, row by row: the largest share, and squares of the errors and of what is allowed.
+    let of_some = |(chunk, blocks_of): (usize, &[Block])| {
+        let (combined, absolute) = combine(weights, name, n, blocks_of);
+        let expected = x.dot(&matrix(&combined, n).t());
+        let reach = magnitudes.dot(&matrix(&absolute, n).t());
+        let of_row = |(row, (expected, reach)): (usize, (ArrayView1<'_, f64>, ArrayView1<'_, f32>))| {
+            let first = (row * blocks.len() + chunk * BLOCKS_AT_ONCE) * PROBES;
+            let mut of_row = (0f64, 0f64, 0f64);
+            for (b, block) in blocks_of.iter().enumerate() {
+                let allowed = factor * f64::from(reach[b]) / (block.outputs.len() as f64).sqrt();
+                for probe in b * PROBES..(b + 1) * PROBES {
+                    let error = (given[first + probe] - expected[probe]).abs();
+                    of_row.0 = worse(of_row.0, error, allowed);
+                    of_row.1 += error * error / PROBES as f64;
                 }
-                *allowances += allowed * allowed;
+                of_row.2 += allowed * allowed;
             }
-        });
-    }
-    let with_sums = shares.into_iter().zip(sums);
-    with_sums.map(|(share, (errors, allowances))| worse(share, errors.sqrt(), allowances.sqrt())).collect()
+            of_row
+        };
+        expected.rows().into_iter().zip(reach.rows()).enumerate().map(of_row).collect::<Vec<_>>()
+    };
+    let of_all: Vec<Vec<(f64, f64, f64)>> = blocks.par_chunks(BLOCKS_AT_ONCE).enumerate().map(of_some).collect();
+    let together = |(row, share): (usize, f64)| {
+        let of_row = of_all.iter().map(|of_some| of_some[row]);
+        let (largest, errors, allowances) =
+            of_row.fold((share, 0.0, 0.0), |all, some| (all.0.max(some.0), all.1 + some.1, all.2 + some.2));
+        worse(largest, errors.sqrt(), allowances.sqrt())
+    };
+    shares.into_iter().enumerate().map(together).collect()
 }
 
-fn context<'a>(source: &'a Combined<'a>, stage: Stage<'a>) -> Context<'a> {
-    Context { tokens: &[], positions: &[], source, weights: &stage.node.weights }
+/// Rows of `n` numbers.
+fn matrix<F>(numbers: &[F], n: usize) -> ArrayView2<'_, F> {
+    ArrayView2::from_shape((numbers.len() / n.max(1), n), numbers).expect("whole rows")
 }
 
 /// The larger of two shares; infinite of what is not finite.
@@ -442,22 +437,20 @@ fn combinations(stage: Stage<'_>, part: &Part<'_>, blocks: &[Block], given: &mut
     }
 }
 
-/// Of each block the combinations of its weights, and the sum of their magnitudes. f32 holds them well enough: what it
-/// rounds is as small beside what is allowed as one term is beside the whole sum.
-fn combine(weights: &dyn WeightSource, name: &str, n: usize, blocks: &[Block]) -> (Vec<f32>, Vec<f32>) {
-    let (mut combined, mut absolute) = (vec![0f32; blocks.len() * PROBES * n], vec![0f32; blocks.len() * n]);
+/// Of each block the combinations of its weights, and the sum of their magnitudes.
+fn combine(weights: &dyn WeightSource, name: &str, n: usize, blocks: &[Block]) -> (Vec<f64>, Vec<f32>) {
+    let (mut combined, mut absolute) = (vec![0f64; blocks.len() * PROBES * n], vec![0f32; blocks.len() * n]);
     let by_block = combined.par_chunks_mut(PROBES * n).zip(absolute.par_chunks_mut(n)).zip(blocks);
-    by_block.for_each(|((combined, absolute), block)| {
-        let (mut row, mut wide, mut sums) = (vec![0f32; n], vec![0f64; n], vec![0f64; PROBES * n]);
+    let room = || (vec![0f32; n], vec![0f64; n]);
+    by_block.for_each_init(room, |(row, wide), ((combined, absolute), block)| {
         for (i, output) in block.outputs.iter().enumerate() {
-            weights.rows(name, *output, &mut row);
-            f64::widen(&row, &mut wide);
-            for (sums, number) in sums.chunks_exact_mut(n).zip(block.numbers[i]) {
-                f64::axpy(number, &wide, sums);
+            weights.rows(name, *output, row);
+            f64::widen(row, wide);
+            for (sums, number) in combined.chunks_exact_mut(n).zip(block.numbers[i]) {
+                f64::axpy(number, wide, sums);
             }
-            absolute.iter_mut().zip(&row).for_each(|(sum, w)| *sum += w.abs());
+            absolute.iter_mut().zip(&*row).for_each(|(sum, w)| *sum += w.abs());
         }
-        combined.iter_mut().zip(sums).for_each(|(c, sum)| *c = sum as f32);
     });
     (combined, absolute)
 }

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::process::Command;
 
 /// Functions that are one instruction of the machine, and what stands in for it.
-const INSTRUCTIONS: [(&str, &str); 18] = [
+const INSTRUCTIONS: [(&str, &str); 24] = [
     ("unsigned long long now()", "return 1;"),
     ("float half_bits(u16 h)", "return half_to_float(h);"),
     ("void copy16(", "memcpy(to, from, 16);"),
     ("void copy16_or_zeros(", "if (there) memcpy(to, from, 16); else memset(to, 0, 16);"),
     ("void copy4(", "if (there) memcpy(to, from, 4); else memset(to, 0, 4);"),
     ("u32 subtract_halves(", "return machine_subtract_halves(a, b);"),
+    ("u32 multiply_halves(", "return machine_multiply_halves(a, b);"),
     ("void load_transposed(", "machine_load_transposed(r, row);"),
     ("void end_copies()", ""),
     ("void wait_for_copies()", ""),
@@ -21,6 +22,11 @@ const INSTRUCTIONS: [(&str, &str); 18] = [
     ("void multiply16(", "machine_multiply16(c, a0, a1, b);"),
     ("void multiply_f16(", "machine_multiply_floats(c, a, b, half_to_float);"),
     ("void multiply_bf16(", "machine_multiply_floats(c, a, b, brain_to_float);"),
+    ("void show_to_products()", ""),
+    ("void begin_products(", ""),
+    ("void end_products()", ""),
+    ("void wait_for_products(", ""),
+    ("void multiply_group(", "machine_multiply_group(s, a, stage + offset, plus);"),
     ("float half_of(u32 two, int which)", "return half_to_float((u16)(two >> (16 * which)));"),
     ("u16 bits_of_half(float v)", "return float_to_half(v);"),
     ("float get(unsigned short bits)", "return half_to_float(bits);"),
@@ -61,8 +67,8 @@ fn plain(text: &str, replaced: &mut Vec<&'static str>) -> String {
     text.lines().filter(|line| !line.starts_with("#pragma unroll")).map(|line| format!("{line}\n")).collect()
 }
 
-/// Runs one of the programs of `tests/emulated`.
-fn compute_their_definitions(source: &str) {
+/// Runs one of the programs of `tests/emulated`, compiled with these options.
+fn compute_their_definitions(source: &str, options: &[&str]) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut replaced = Vec::new();
     for (path, text) in included() {
@@ -77,6 +83,7 @@ fn compute_their_definitions(source: &str) {
     let program = folder.path().join("kernels");
     let compiled = Command::new("c++")
         .args(["-std=c++17", "-O1", "-w"])
+        .args(options)
         .arg("-I")
         .arg(folder.path())
         .arg("-I")
@@ -93,10 +100,15 @@ fn compute_their_definitions(source: &str) {
 
 #[test]
 fn the_kernels_of_a_decode_step_compute_their_definitions_on_a_cpu() {
-    compute_their_definitions("decode.cpp");
+    compute_their_definitions("decode.cpp", &[]);
 }
 
 #[test]
 fn the_kernels_of_a_prefill_compute_their_definitions_on_a_cpu() {
-    compute_their_definitions("prefill.cpp");
+    compute_their_definitions("prefill.cpp", &[]);
+}
+
+#[test]
+fn products_of_hopper_compute_their_definitions_on_a_cpu() {
+    compute_their_definitions("prefill.cpp", &["-D__CUDA_ARCH_FEAT_SM90_ALL", "-DPRODUCTS_ALONE"]);
 }
