@@ -1,7 +1,8 @@
 //! Memory that this process takes, and may take. What is mapped of files, as a model's weights are, is the system's cache,
 //! which it takes back when it must: it counts for nothing here.
 
-use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::model::{Graph, Node, row_len};
+use qdiff_engine::ops::Op;
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -19,6 +20,10 @@ const LEAST: u64 = 1 << 30;
 
 /// What is taken before any stage is: the program, the vocabulary on both sides.
 const BASE: usize = 128 << 20;
+
+/// Bytes that probes take for each input of a linear layer: of a batch of rows, and of the combinations that a thread makes.
+const PROBED_ROWS: usize = 6 << 10;
+const PROBED_WEIGHTS: usize = 1280;
 
 /// The most that was taken since [`watch`], and since [`begin`].
 static PEAK: AtomicU64 = AtomicU64::new(0);
@@ -121,7 +126,10 @@ pub fn beside(graph: &Graph, steps: &[Extent]) -> usize {
     let mut stages: Vec<usize> = stages.into_iter().map(of_longest).collect();
     stages.sort_unstable_by(|a, b| b.cmp(a));
     let [largest, second] = [0, 1].map(|i| stages.get(i).copied().unwrap_or_default());
-    BASE + 2 * caches + 4 * largest + 3 * rayon::current_num_threads() * second
+    let inputs =
+        graph.nodes.iter().filter(|node| node.op == Op::Linear).map(|node| row_len(&graph.nodes[node.inputs[0]]));
+    let probes = inputs.max().unwrap_or_default() * (PROBED_ROWS + PROBED_WEIGHTS * rayon::current_num_threads());
+    BASE + 2 * caches + 4 * largest + 3 * rayon::current_num_threads() * second + probes
 }
 
 /// Bytes of all stages that are kept of a run in these steps.

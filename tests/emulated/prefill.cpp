@@ -64,19 +64,21 @@ static void products(int n, int m, int tokens, int shares) {
     compare_products("product", product<F, Part, STAGES>(p.to, w, tokens, shares), w, Doubles(x.begin(), x.end()), tokens);
 }
 
-// Three matrices of two formats at once.
+// Three matrices of two formats at once, of which the second's stages are the larger.
+template <class A, class B>
 static void three_products(int n, int tokens) {
-    printf("products<Q5_0, Q5_0, Q8_0>\n");
-    const Matrix w[3] = {matrix<Q5_0>(n, 130), matrix<Q5_0>(n, 40), matrix<Q8_0>(n, 200)};
+    printf("products<%s, %s, %s>\n", format<A>().name, format<A>().name, format<B>().name);
+    const Matrix w[3] = {matrix<A>(n, 130), matrix<A>(n, 40), matrix<B>(n, 200)};
     const auto x = vector_of(tokens * n);
     PrepareRowsParams prepare{copied(x), operand<HalfPart>(tokens, n), n};
     launch({(unsigned)tokens}, 64, 0, [&] { prepare_rows<HalfPart>(prepare); });
-    constexpr int STAGE = made::Stage<Piece<Q8_0, HalfPart>, HalfPart>::BYTES;
+    typedef made::Stage<Piece<A, HalfPart>, HalfPart> First;
+    constexpr int STAGE = made::Stage<Piece<B, HalfPart>, HalfPart>::BYTES;
     made::ProductsParams p{};
     p.x = prepare.to, p.n = n, p.tokens = tokens;
     for (int i = 0; i < 3; i++) p.w[i] = w[i].planes, p.m[i] = w[i].m, p.y[i] = unwritten((size_t)tokens * w[i].m);
-    launch({(unsigned)(tokens + TOKENS - 1) / TOKENS, 5}, made::THREADS, 3 * STAGE,
-           [&] { made::products<HalfPart, Q5_0, Q5_0, Q8_0, STAGE, 3>(p); });
+    launch({(unsigned)(tokens + TOKENS - 1) / TOKENS, 5}, made::THREADS, 3 * STAGE + (First::EIGHTS ? 2 * made::MINIMA : 0),
+           [&] { made::products<HalfPart, A, A, B, STAGE, 3>(p); });
     for (int i = 0; i < 3; i++) {
         const std::vector<float> y(p.y[i], p.y[i] + (size_t)tokens * w[i].m);
         compare_products("one of three", y, w[i], Doubles(x.begin(), x.end()), tokens);
@@ -252,7 +254,7 @@ int main() {
     products<Q4_K, HalfPart, 4>(1280, 20, 66, 7), products<Q5_1, HalfPart, 2>(864, 20, 5, 5), products<Q5_K, HalfPart, 4>(768, 130, 4, 1);
     products<Q4_K, BrainPart>(512, 16, 4, 3), products<Q4_1, BrainPart>(352, 16, 66, 2);
     products<Q5_0, HalfPart, 4>(352, 24, 10, 4), products<BF16, BrainPart, 2>(160, 24, 4, 1);
-    three_products(160, 6);
+    three_products<Q5_0, Q8_0>(160, 6), three_products<Q4_K, Q6_K>(512, 5);
 #ifndef PRODUCTS_ALONE
     rows<HalfPart>(896, 2, 3, 128), rows<BrainPart>(96, 3, 1, 32), rows<HalfPart>(1568, 2, 2, 64);
     heads<KvF32, 64, false>(4, 2, 3, 17, 2), heads<KvF16, 128, true>(2, 1, 2, 0, 1), heads<KvF32, 32, true>(3, 3, 2, 5, 3);

@@ -1,8 +1,9 @@
 // y[t, o] = W[o, :] . x[t, :] of up to three matrices with the same x, on the tensor
 // cores, to f32 accuracy: weights that are integers are exact halves, x comes in parts
-// (`operand.cuh`), and what is summed of a group of 32 is scaled and added in f32, so that
-// the tensor cores' sums, which round towards zero, end with the group. Minima of a format
-// are a matrix of their own, of eight groups at a time, that meets the sums of x.
+// (`operand.cuh`), and what is summed of a group of 32, or of a piece where its groups'
+// scales are in the weights, is scaled and added in f32, so that the tensor cores' sums,
+// which round towards zero, end with it. Minima of a format are a matrix of their own, of
+// eight groups at a time, that meets the sums of x.
 //
 // A block makes OUTPUTS outputs of TOKENS tokens of one share of the sum, a warp 16 of each 64
 // outputs. Pieces of two groups come into shared memory, STAGES of STAGE_BYTES at once.
@@ -69,6 +70,7 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
     constexpr int FOUR = 8 / PIECE, PAIRS_OF_MINIMA = TOKENS * EIGHT_SUMS, FACTORS = PAIRS_OF_MINIMA + 4 * FOUR * OUTPUTS;
     static_assert(MINIMA == FACTORS + 8 * OUTPUTS && THREADS * 16 == TOKENS * EIGHT_SUMS, "all of it, and a copy a thread");
     auto minima = [&](int piece) { return shared + STAGES * STAGE_BYTES + (u32)piece / FOUR % 2 * MINIMA; };
+    auto begins_eight = [&](int piece) { return piece == begin || (u32)piece % FOUR == 0; };
     // Where sixteen bytes of a token's group stand.
     auto place = [](int i, int token, int unit) {
         return (i * TOKENS + token) * S::X + 16 * (S::TURNED ? unit ^ (token % 8) : unit);
@@ -98,7 +100,7 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
                       i < here && t < p.tokens);
             }
         }
-        if (S::EIGHTS && (piece == begin || (u32)piece % FOUR == 0)) {
+        if (S::EIGHTS && begins_eight(piece)) {
             const size_t t = token0 + tid / 2;
             copy16_or_zeros(minima(piece) + 16 * tid, p.x.sums + (t * eights + (u32)piece / FOUR) * EIGHT_SUMS + 16 * (tid % 2),
                             t < p.tokens);
@@ -150,8 +152,11 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
             if constexpr (S::EIGHTS) {
                 const int row = tid + k * THREADS;
                 ((u32 *)(minima(piece) + PAIRS_OF_MINIMA))[FOUR * row + (u32)piece % FOUR] = P::minima(raw[k], piece);
-                const float2 v = P::factors(raw[k]);
-                ((float2 *)(minima(piece) + FACTORS))[row] = make_float2(32.0f * v.x, 16384.0f * v.y);
+                // Once, for warps that are behind read them of the pieces before.
+                if (begins_eight(piece)) {
+                    const float2 v = P::factors(raw[k]);
+                    ((float2 *)(minima(piece) + FACTORS))[row] = make_float2(32.0f * v.x, 16384.0f * v.y);
+                }
             }
         }
     };
@@ -277,8 +282,8 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
         }
     };
 
-    // Adds the minima times the sums of x, of eight groups of which this piece has the last two: both halves of the sums
-    // at once, as the second eight of sixteen elements.
+    // Adds the minima times the sums of x, of those of eight groups that end with this piece and are of this share: both
+    // halves of the sums at once, as the second eight of sixteen elements.
     auto add_minima = [&](int piece) {
         const u8 *from = minima(piece);
         const int of_lane = (int)((u32)piece / FOUR * FOUR) + lane % 4;

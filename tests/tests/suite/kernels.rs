@@ -33,9 +33,10 @@ fn arguments(file: File) -> Vec<String> {
         File::Products => {
             let alone = GgmlType::ALL_SUPPORTED.iter().map(|&ty| vec![ty]);
             let mixed = [GgmlType::Q5_0, GgmlType::Q5_0, GgmlType::Q8_0].to_vec();
+            let minima = [GgmlType::Q4_K, GgmlType::Q4_K, GgmlType::Q6_K].to_vec();
             let brain = [GgmlType::F16, GgmlType::BF16].to_vec();
             // Of a card with much shared memory, and of one with little.
-            let large = alone.chain([mixed, brain]).map(|formats| product_of(&formats, 222 << 10).0);
+            let large = alone.chain([mixed, minima, brain]).map(|formats| product_of(&formats, 222 << 10).0);
             large.chain([product_of(&[GgmlType::BF16], 94 << 10).0]).collect()
         }
         File::NormRows | File::PrepareRows | File::ActRows => listed(&["HalfPart", "BrainPart"]),
