@@ -36,8 +36,12 @@ impl LoadedModel {
         // While llama.cpp reads the file, at no cost in time.
         let (llama, (damaged, index, tokenizer)) = std::thread::scope(|scope| {
             let gguf = model.gguf();
-            let read = scope.spawn(|| (gguf.not_finite(), Index::read(gguf), Tokenizer::new(gguf)));
-            (llama::Model::load(path, llama::Load::Cpu), read.join().expect("reading a file does not panic"))
+            let read = || (gguf.not_finite(), Index::read(gguf), Tokenizer::new(gguf));
+            let beside = std::thread::Builder::new().spawn_scoped(scope, read);
+            let llama = llama::Model::load(path, llama::Load::Cpu);
+            // Where there is no memory for a thread, after it.
+            let read = beside.map_or_else(|_| read(), |beside| beside.join().expect("reading a file does not panic"));
+            (llama, read)
         });
         let (llama, index) = (Arc::new(llama?), Arc::new(index?));
         let opened = Self { path: path.to_path_buf(), llama, tokenizer, index, model };
