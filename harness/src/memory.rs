@@ -22,8 +22,8 @@ const LEAST: u64 = 1 << 30;
 const BASE: usize = 128 << 20;
 
 /// Bytes that probes take for each input of a linear layer: of a batch of rows, and of the combinations that a thread makes.
-const PROBED_ROWS: usize = 6 << 10;
-const PROBED_WEIGHTS: usize = 1280;
+pub(crate) const PROBED_ROWS: usize = 6 << 10;
+pub(crate) const PROBED_WEIGHTS: usize = 1280;
 
 /// The most that was taken since [`watch`], and since [`begin`].
 static PEAK: AtomicU64 = AtomicU64::new(0);

@@ -255,7 +255,9 @@ int main() {
     products<Q4_K, BrainPart>(512, 16, 4, 3), products<Q4_1, BrainPart>(352, 16, 66, 2);
     products<Q5_0, HalfPart, 4>(352, 24, 10, 4), products<BF16, BrainPart, 2>(160, 24, 4, 1);
     three_products<Q5_0, Q8_0>(160, 6), three_products<Q4_K, Q6_K>(512, 5);
-#ifndef PRODUCTS_ALONE
+#ifdef PRODUCTS_ALONE
+    static_assert(WARPGROUPS, "products as Hopper makes them");
+#else
     rows<HalfPart>(896, 2, 3, 128), rows<BrainPart>(96, 3, 1, 32), rows<HalfPart>(1568, 2, 2, 64);
     heads<KvF32, 64, false>(4, 2, 3, 17, 2), heads<KvF16, 128, true>(2, 1, 2, 0, 1), heads<KvF32, 32, true>(3, 3, 2, 5, 3);
     attention<KvF32, 64, true>(7, 1, 20, 50), attention<KvF32, 64, false>(2, 2, 3, 130), attention<KvF16, 128, true>(6, 1, 12, 40);

@@ -113,11 +113,10 @@ pub fn cache_tile(head_dim: usize) -> (usize, usize) {
     (keys, 4 * keys * head_dim * 2 + 4 * keys + 16)
 }
 
-/// Bytes of a stage of `products.cu` for a format: the tokens, and of every row of weights the pitches of its planes
-/// (`pieces.cuh`) and its scales. The kernel is told and checks it.
-fn stage_bytes(ty: GgmlType, part: Part) -> usize {
-    // Pitches; whether sums of x count; numbers that scale a group.
-    let (pitches, sums, scales) = match ty {
+/// Of a format: the pitches of its planes in a stage (`pieces.cuh`), whether its minima meet sums of x, and how many numbers
+/// scale a group.
+fn piece_of(ty: GgmlType) -> (usize, bool, usize) {
+    match ty {
         GgmlType::Q4_0 => (48, false, 1),
         GgmlType::Q5_0 => (48 + 8, false, 1),
         GgmlType::Q4_1 | GgmlType::Q4_K => (48, true, 2),
@@ -128,7 +127,13 @@ fn stage_bytes(ty: GgmlType, part: Part) -> usize {
         GgmlType::F16 | GgmlType::BF16 => (160, false, 1),
         GgmlType::F32 => (320, false, 1),
         _ => unreachable!("{ty} is refused when a model is opened"),
-    };
+    }
+}
+
+/// Bytes of a stage of `products.cu` for a format: the tokens, and of every row of weights its planes and its scales. The
+/// kernel is told and checks it.
+fn stage_bytes(ty: GgmlType, part: Part) -> usize {
+    let (pitches, sums, scales) = piece_of(ty);
     // Minima that stand in shared memory of their own need no sums of x here, and leave one number that scales.
     let (apart, sums, scales) = match part {
         Part::Half => (0, 0, if sums { 1 } else { scales }),
@@ -143,9 +148,8 @@ fn stage_bytes(ty: GgmlType, part: Part) -> usize {
 pub fn product_of(formats: &[GgmlType], limit: usize) -> (String, u32) {
     let part = Part::of(formats);
     let stage = formats.iter().map(|&ty| stage_bytes(ty, part)).max().unwrap_or(0);
-    let with_minima = |ty: &GgmlType| matches!(*ty, GgmlType::Q4_1 | GgmlType::Q5_1 | GgmlType::Q4_K | GgmlType::Q5_K);
     // Those of eight groups while the next eight's come.
-    let minima = if part == Part::Half && formats.iter().any(with_minima) { 2 * MINIMA } else { 0 };
+    let minima = if part == Part::Half && formats.iter().any(|&ty| piece_of(ty).1) { 2 * MINIMA } else { 0 };
     let bytes = |stages: usize| stages * stage + minima;
     // More wait for less, as long as a multiprocessor holds its blocks.
     let fits = |&stages: &usize| BLOCKS * (bytes(stages) + RESERVED) <= limit || stages == 3 && bytes(stages) <= limit;

@@ -23,6 +23,7 @@ mod attention;
 use super::operands::{Source, Stage};
 use crate::arithmetic::{Accumulation, Number};
 use crate::formats::Format;
+use crate::memory::{PROBED_ROWS, PROBED_WEIGHTS};
 use clap::ValueEnum;
 use ndarray::{ArrayView1, ArrayView2};
 use qdiff_engine::isa::{Vectorised, vectorised};
@@ -61,8 +62,11 @@ const COMPUTED: usize = 4;
 /// Rows that are taken through the weights together.
 const ROWS_AT_ONCE: usize = 512;
 
-/// Blocks whose combinations are held at once.
+/// Blocks whose combinations a thread holds at once.
 const BLOCKS_AT_ONCE: usize = 64;
+
+/// Rows are held as f64 and their magnitudes as f32, and so are combinations of weights and sums of magnitudes.
+const _: () = assert!(12 * ROWS_AT_ONCE == PROBED_ROWS && (8 * PROBES + 4) * BLOCKS_AT_ONCE == PROBED_WEIGHTS);
 
 /// Products, of rows and weights, from which on probes save time.
 const PAYS: usize = 1 << 27;

@@ -217,3 +217,23 @@ fn stages_and_tensors_are_spelled_in_the_model_alone() {
     }
     assert!(spelled.is_empty(), "{}", spelled.join("\n"));
 }
+
+/// `scripts/fuzz` builds with the versions of its own lock file, which no other build reads.
+#[test]
+fn what_is_fuzzed_is_locked_with_all_that_it_needs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let lock = read("fuzz/Cargo.lock");
+    for (folder, name) in [("engine", "qdiff-engine"), ("harness", "qdiff"), ("synth", "qdiff-synth")] {
+        let manifest = read(&format!("{folder}/Cargo.toml"));
+        let needed = manifest.split("\n[dependencies]\n").nth(1).and_then(|text| text.split("\n[").next()).unwrap();
+        let locked = lock.split(&format!("\nname = \"{name}\"\n")).nth(1).and_then(|text| text.split("\n\n").next());
+        let locked = locked.unwrap_or_else(|| panic!("fuzz/Cargo.lock has no {name}"));
+        for needed in
+            needed.lines().filter_map(|line| line.split(['.', ' ']).next()).filter(|needed| !needed.is_empty())
+        {
+            let has = [format!("\"{needed}\""), format!("\"{needed} ")].iter().any(|entry| locked.contains(entry));
+            assert!(has, "{needed} of {name}: run `cargo update -w --manifest-path fuzz/Cargo.toml`");
+        }
+    }
+}

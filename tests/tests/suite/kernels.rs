@@ -36,8 +36,8 @@ fn arguments(file: File) -> Vec<String> {
             let minima = [GgmlType::Q4_K, GgmlType::Q4_K, GgmlType::Q6_K].to_vec();
             let brain = [GgmlType::F16, GgmlType::BF16].to_vec();
             // Of a card with much shared memory, and of one with little.
-            let large = alone.chain([mixed, minima, brain]).map(|formats| product_of(&formats, 222 << 10).0);
-            large.chain([product_of(&[GgmlType::BF16], 94 << 10).0]).collect()
+            let large = alone.chain([mixed, minima.clone(), brain]).map(|formats| product_of(&formats, 222 << 10).0);
+            large.chain([vec![GgmlType::BF16], minima].map(|formats| product_of(&formats, 94 << 10).0)).collect()
         }
         File::NormRows | File::PrepareRows | File::ActRows => listed(&["HalfPart", "BrainPart"]),
         File::HeadRows => listed(&["KvF32, 64", "KvF16, 128", "KvF32, 32"]),
