@@ -6,10 +6,15 @@
  *     QDIFF_TAP(qd, "q_rope", 7, q, QDIFF_BF16, 3, dims, strides);
  *     QDIFF_END(qd);
  *
- * The folder that QDIFF_DUMP names is made, and must not hold a capture yet. `qdiff run -m MODEL --subject capture:FOLDER`
- * judges it; docs/bring-your-own-engine.md says which names and shapes the stages have. Layers count from 0, and what
- * stands in no layer has layer -1. Strides are in elements; NULL says row-major. Values are copied before a call returns.
- * Taps may come from several threads; a step begins when all taps of the one before have returned.
+ * The folder that QDIFF_DUMP names is made. A new dump replaces an old one there. Where a process cannot dump, it leaves the
+ * reason in the folder, and qdiff refuses the folder. Two processes cannot dump to one folder at the same time, and a process
+ * that was forked after QDIFF_BEGIN cannot tap. `qdiff run -m MODEL --subject capture:FOLDER` judges the dump;
+ * docs/bring-your-own-engine.md says which names and shapes the stages have. QDIFF_END writes the line that says that the
+ * dump is whole: qdiff does not pass a dump without it.
+ *
+ * Layers count from 0; the layer of a stage outside of layers is -1. Strides are in elements; NULL means row-major. Values are
+ * copied before a call returns. Taps may come from several threads; a step begins when all taps of the one before have
+ * returned.
  *
  * C99 and C++11; Linux, macOS, Windows; nothing but the C library, and -pthread where the platform's threads want it.
  *
@@ -28,12 +33,14 @@
 #define QDIFF_TAP_H
 
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #ifdef _WIN32
 #ifndef WIN32_LEAN_AND_MEAN
@@ -43,6 +50,7 @@
 #define NOMINMAX
 #endif
 #include <direct.h>
+#include <share.h>
 #include <windows.h>
 #ifdef _MSC_VER
 #pragma warning(push)
@@ -54,14 +62,19 @@ typedef SRWLOCK qdiff_mutex;
 #define QDIFF_LOCK(m) AcquireSRWLockExclusive(m)
 #define QDIFF_UNLOCK(m) ReleaseSRWLockExclusive(m)
 #define QDIFF_MKDIR(path) _mkdir(path)
+#define QDIFF_PID() ((long)GetCurrentProcessId())
 #else
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/file.h>
+#include <unistd.h>
 typedef pthread_mutex_t qdiff_mutex;
 #define QDIFF_MUTEX_INIT(m) ((void)pthread_mutex_init(m, NULL))
 #define QDIFF_MUTEX_FREE(m) ((void)pthread_mutex_destroy(m))
 #define QDIFF_LOCK(m) ((void)pthread_mutex_lock(m))
 #define QDIFF_UNLOCK(m) ((void)pthread_mutex_unlock(m))
 #define QDIFF_MKDIR(path) mkdir(path, 0777)
+#define QDIFF_PID() ((long)getpid())
 #endif
 
 /* Number format of an array's elements. */
@@ -72,7 +85,7 @@ enum { QDIFF_MOST_AXES = 8 };
 /* An array: which, and how its elements lie. */
 typedef struct {
     char name[96]; /* with its layer: L07.q_rope */
-    qdiff_dtype dtype;
+    int dtype;     /* a qdiff_dtype */
     int ndim;
     int64_t dims[QDIFF_MOST_AXES];
     int64_t strides[QDIFF_MOST_AXES];
@@ -83,8 +96,11 @@ typedef struct {
 
 /* A capture while it is written. */
 typedef struct {
+    long pid; /* of the process that began it: one that is forked from it has no part in it */
+    char *folder;
     qdiff_mutex lock;
-    FILE *bin, *lines;
+    FILE *bin, *lines; /* without buffers: a process that is forked has nothing to write again when it ends */
+    int held;          /* keeps other processes from dumping to the folder */
     uint64_t offset;
     long step; /* of the current one, or of the last; -1 before the first */
     int open;  /* whether a step has begun and not ended */
@@ -117,11 +133,118 @@ typedef struct {
 
 /* --- how it is done ------------------------------------------------------------------------------------------------- */
 
-/* Says that the dump is not what it should be: on stderr, and in the dump, which qdiff then refuses with these words. */
-static inline void qdiff_trouble(qdiff_tap *ctx, const char *format, ...) {
+/* Text that is put together and then written at once. */
+typedef struct {
+    char *at;
+    size_t used, room;
+    int lost; /* for want of memory */
+} qdiff_text;
+
+static inline void qdiff_add(qdiff_text *text, const char *bytes, size_t n) {
+    if (!text->lost && text->room - text->used < n) {
+        size_t room = text->room * 2 + n + 256;
+        char *larger = (char *)realloc(text->at, room);
+        if (larger) {
+            text->at = larger;
+            text->room = room;
+        } else {
+            text->lost = 1;
+        }
+    }
+    if (!text->lost && n) {
+        memcpy(text->at + text->used, bytes, n);
+        text->used += n;
+    }
+}
+
+/* Adds what printf makes of it, of no more than 255 letters. */
+static inline void qdiff_say(qdiff_text *text, const char *format, ...) {
     char words[256];
     va_list args;
-    char *c;
+    va_start(args, format);
+    (void)vsnprintf(words, sizeof words, format, args);
+    va_end(args);
+    qdiff_add(text, words, strlen(words));
+}
+
+/* Adds `string` as a string of JSON. */
+static inline void qdiff_string(qdiff_text *text, const char *string) {
+    qdiff_add(text, "\"", 1);
+    for (; *string; string++) {
+        unsigned char c = (unsigned char)*string;
+        if (c == '"' || c == '\\') {
+            qdiff_say(text, "\\%c", c);
+        } else if (c < ' ') {
+            qdiff_say(text, "\\u%04x", c);
+        } else {
+            qdiff_add(text, string, 1);
+        }
+    }
+    qdiff_add(text, "\"", 1);
+}
+
+/* Writes the text as a line, and frees it; gives 0 where that failed. */
+static inline int qdiff_line(FILE *out, qdiff_text *text) {
+    int whole;
+    qdiff_add(text, "\n", 1);
+    whole = !text->lost && fwrite(text->at, 1, text->used, out) == text->used;
+    free(text->at);
+    return whole;
+}
+
+/* FOLDER/NAME, or NULL without memory; the caller frees it. */
+static inline char *qdiff_path(const char *folder, const char *name) {
+    size_t room = strlen(folder) + strlen(name) + 2;
+    char *path = (char *)malloc(room);
+    if (path) {
+        (void)snprintf(path, room, "%s/%s", folder, name);
+    }
+    return path;
+}
+
+static inline FILE *qdiff_file(const char *folder, const char *name, const char *mode) {
+    char *path = qdiff_path(folder, name);
+    FILE *file = path ? fopen(path, mode) : NULL;
+    free(path);
+    return file;
+}
+
+static inline int qdiff_is_there(const char *folder, const char *name) {
+    FILE *file = qdiff_file(folder, name, "r");
+    if (file) {
+        fclose(file);
+    }
+    return file != NULL;
+}
+
+/* Removes FOLDER/NAME; gives 0 where it is still there. */
+static inline int qdiff_removed(const char *folder, const char *name) {
+    char *path = qdiff_path(folder, name);
+    int gone = path && (remove(path) == 0 || errno == ENOENT);
+    free(path);
+    return gone;
+}
+
+/* Says that nothing is dumped: on stderr, and in the folder, which qdiff then refuses with these words. What is in the folder
+ * is of an earlier run. */
+static inline void qdiff_refuse(const char *folder, const char *words) {
+    FILE *file = qdiff_file(folder, "capture.trouble", "wb");
+    int told = file && fprintf(file, "%s\n", words) > 0;
+    told = file && fclose(file) == 0 && told;
+    fprintf(stderr, "qdiff_tap: %s; nothing is dumped to QDIFF_DUMP=%s\n", words, folder);
+    if (!told && !qdiff_removed(folder, "capture.jsonl") &&
+        (qdiff_is_there(folder, "capture.jsonl") || qdiff_is_there(folder, "manifest.json"))) {
+        /* Whoever judges the folder next would take the values of an earlier run for those of this one. */
+        fprintf(stderr, "qdiff_tap: the capture in the folder is of an earlier run and cannot be removed: the engine ends here\n");
+        exit(EXIT_FAILURE);
+    }
+}
+
+/* Says that the dump is not what it should be: on stderr, and in the dump, which qdiff then refuses with these words. */
+static inline void qdiff_trouble(qdiff_tap *ctx, const char *format, ...) {
+    qdiff_text line = {NULL, 0, 0, 0};
+    char words[256];
+    va_list args;
     if (ctx->failed) {
         return;
     }
@@ -129,95 +252,196 @@ static inline void qdiff_trouble(qdiff_tap *ctx, const char *format, ...) {
     va_start(args, format);
     (void)vsnprintf(words, sizeof words, format, args);
     va_end(args);
-    for (c = words; *c; c++) {
-        *c = *c == '"' || *c == '\\' || (unsigned char)*c < ' ' ? '\'' : *c;
-    }
     fprintf(stderr, "qdiff_tap: %s\n", words);
-    fprintf(ctx->lines, "{\"trouble\":\"%s\"}\n", words);
-    fflush(ctx->lines);
+    qdiff_say(&line, "{\"trouble\":");
+    qdiff_string(&line, words);
+    qdiff_say(&line, "}");
+    if (!qdiff_line(ctx->lines, &line)) {
+        qdiff_refuse(ctx->folder, words);
+    }
 }
 
-/* Writes `text` as a string of JSON. */
-static inline void qdiff_string(FILE *out, const char *text) {
-    fputc('"', out);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') {
-            fprintf(out, "\\%c", c);
-        } else if (c < ' ') {
-            fprintf(out, "\\u%04x", c);
-        } else {
-            fputc(c, out);
+/* Whether another process began the dump; says so once. Before the lock is taken, which that process may have held. */
+static inline int qdiff_forked(qdiff_tap *ctx) {
+    char words[192];
+    if (ctx->pid == QDIFF_PID()) {
+        return 0;
+    }
+    if (!ctx->failed) {
+        ctx->failed = 1;
+        (void)snprintf(words, sizeof words,
+                       "process %ld taps the dump that process %ld began before it forked; call QDIFF_BEGIN after the fork, and "
+                       "give each process a folder of its own",
+                       QDIFF_PID(), ctx->pid);
+        qdiff_refuse(ctx->folder, words);
+    }
+    return 1;
+}
+
+/* Keeps other processes from dumping to the folder: holds its file of elements. Gives 0 where another process does (EBUSY), or
+ * the file cannot be written. */
+static inline int qdiff_own(qdiff_tap *ctx, const char *path) {
+#ifdef _WIN32
+    ctx->bin = _fsopen(path, "wb", _SH_DENYWR);
+    errno = !ctx->bin && errno == EACCES ? EBUSY : errno;
+    return ctx->bin != NULL;
+#else
+    int held = open(path, O_WRONLY | O_CREAT, 0666);
+    if (held < 0) {
+        return 0;
+    }
+    (void)fcntl(held, F_SETFD, FD_CLOEXEC);
+    /* On a file system without locks, whoever comes last has the folder. */
+    if (flock(held, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
+        close(held);
+        errno = EBUSY;
+        return 0;
+    }
+    ctx->held = held;
+    return 1;
+#endif
+}
+
+static inline void qdiff_let_go(int held) {
+#ifndef _WIN32
+    if (held >= 0) {
+        close(held); /* and the lock with it */
+    }
+#else
+    (void)held;
+#endif
+}
+
+/* A word that no other dump has, but by accident. */
+static inline unsigned long long qdiff_nonce(const void *somewhere) {
+    static unsigned long long dumps = 0;
+    unsigned long long parts[5], hash = 14695981039346656037ULL;
+    const unsigned char *bytes = (const unsigned char *)parts;
+    size_t i;
+    parts[0] = (unsigned long long)time(NULL);
+    parts[1] = (unsigned long long)clock();
+    parts[2] = (unsigned long long)QDIFF_PID();
+    parts[3] = (unsigned long long)(uintptr_t)somewhere;
+    parts[4] = ++dumps;
+    for (i = 0; i < sizeof parts; i++) {
+        hash = (hash ^ bytes[i]) * 1099511628211ULL;
+    }
+    return hash;
+}
+
+/* The first line: what the manifest says, and which dump this is. */
+static inline int qdiff_head(qdiff_tap *ctx, const char *engine, const char *fields) {
+    const char *run = getenv("QDIFF_RUN");
+    qdiff_text line = {NULL, 0, 0, 0};
+    qdiff_say(&line, "{\"schema_version\":3,\"dump\":{\"nonce\":\"%016llx\",\"started\":%lld,\"pid\":%ld,\"closes\":true",
+              qdiff_nonce(ctx), (long long)time(NULL), ctx->pid);
+    if (run && *run) {
+        qdiff_say(&line, ",\"run\":");
+        qdiff_string(&line, run);
+    }
+    qdiff_say(&line, "},\"engine\":");
+    qdiff_string(&line, engine);
+    if (fields && *fields) {
+        qdiff_say(&line, ",");
+        for (; *fields; fields++) {
+            /* JSON may be on several lines, and the first line of a capture may not. */
+            qdiff_add(&line, *fields == '\n' || *fields == '\r' ? " " : fields, 1);
         }
     }
-    fputc('"', out);
+    qdiff_say(&line, "}");
+    return qdiff_line(ctx->lines, &line);
 }
 
-static inline FILE *qdiff_file(const char *folder, const char *name, const char *mode) {
-    size_t room = strlen(folder) + strlen(name) + 2;
-    char *path = (char *)malloc(room);
-    FILE *file = NULL;
-    if (path) {
-        (void)snprintf(path, room, "%s/%s", folder, name);
-        file = fopen(path, mode);
-        free(path);
+/* Takes the folder for this dump; gives NULL, or why it cannot be taken. */
+static inline const char *qdiff_take(qdiff_tap *ctx) {
+    char *path = qdiff_path(ctx->folder, "capture.bin");
+    const int why = path && qdiff_own(ctx, path) ? 0 : errno;
+    free(path);
+    if (why) {
+        return why == EBUSY ? "another dump to the folder has not ended; give each process a folder of its own"
+                            : "capture.bin cannot be written";
     }
-    return file;
+    /* Without its lines an old capture cannot be judged, even if this process ends now. A manifest.json, which no tap writes,
+     * is not removed. */
+    if (qdiff_is_there(ctx->folder, "capture.jsonl") && qdiff_is_there(ctx->folder, "manifest.json")) {
+        return "the folder holds a capture of an earlier run, with a manifest.json; remove the folder, or name another one";
+    }
+    if (!qdiff_removed(ctx->folder, "capture.jsonl")) {
+        return "the capture of an earlier run cannot be removed";
+    }
+#ifndef _WIN32
+    ctx->bin = qdiff_file(ctx->folder, "capture.bin", "wb");
+#endif
+    ctx->lines = qdiff_file(ctx->folder, "capture.jsonl", "wb");
+    if (!ctx->bin || !ctx->lines) {
+        return "its files cannot be written";
+    }
+    setvbuf(ctx->bin, NULL, _IONBF, 0);
+    setvbuf(ctx->lines, NULL, _IONBF, 0);
+    return NULL;
 }
 
 static inline qdiff_tap *qdiff_begin(const char *engine, const char *fields) {
-    const char *folder = getenv("QDIFF_DUMP");
+    const char *folder = getenv("QDIFF_DUMP"), *why;
     qdiff_tap *ctx;
-    FILE *before;
     if (!folder || !*folder) {
         return NULL;
     }
-    before = qdiff_file(folder, "capture.jsonl", "r");
-    if (before) {
-        fclose(before);
-        fprintf(stderr, "qdiff_tap: QDIFF_DUMP=%s holds a capture already; nothing is dumped\n", folder);
-        return NULL;
-    }
-    ctx = (qdiff_tap *)calloc(1, sizeof *ctx);
-    if (!ctx) {
-        fprintf(stderr, "qdiff_tap: no memory; nothing is dumped\n");
-        return NULL;
-    }
     (void)QDIFF_MKDIR(folder); /* if it is there, all the better; if it cannot be made, no file can */
-    ctx->bin = qdiff_file(folder, "capture.bin", "wb");
-    ctx->lines = ctx->bin ? qdiff_file(folder, "capture.jsonl", "wb") : NULL;
-    if (!ctx->lines) {
-        fprintf(stderr, "qdiff_tap: cannot write in QDIFF_DUMP=%s: %s; nothing is dumped\n", folder, strerror(errno));
+    ctx = (qdiff_tap *)calloc(1, sizeof *ctx);
+    if (ctx) {
+        ctx->pid = QDIFF_PID();
+        ctx->step = ctx->held = -1;
+        ctx->tail = &ctx->head;
+        ctx->folder = (char *)malloc(strlen(folder) + 1);
+    }
+    if (!ctx || !ctx->folder) {
+        why = "there is no memory";
+    } else {
+        strcpy(ctx->folder, folder);
+        why = engine ? qdiff_take(ctx) : "QDIFF_BEGIN has no name for the engine";
+    }
+    if (!why && !qdiff_head(ctx, engine, fields)) {
+        why = "capture.jsonl cannot be written";
+    }
+    /* Until here the folder has no values, and until the end of this line qdiff refuses it. */
+    if (!why && !qdiff_removed(folder, "capture.trouble")) {
+        why = "capture.trouble cannot be removed";
+    }
+    if (!why) {
+        QDIFF_MUTEX_INIT(&ctx->lock);
+        return ctx;
+    }
+    qdiff_refuse(folder, why);
+    if (ctx) {
+        if (ctx->lines) {
+            fclose(ctx->lines);
+        }
         if (ctx->bin) {
             fclose(ctx->bin);
         }
+        qdiff_let_go(ctx->held);
+        free(ctx->folder);
         free(ctx);
-        return NULL;
     }
-    ctx->step = -1;
-    ctx->tail = &ctx->head;
-    QDIFF_MUTEX_INIT(&ctx->lock);
-    fprintf(ctx->lines, "{\"schema_version\":3,\"engine\":");
-    qdiff_string(ctx->lines, engine);
-    fprintf(ctx->lines, "%s%s}\n", fields && *fields ? "," : "", fields ? fields : "");
-    fflush(ctx->lines);
-    return ctx;
+    return NULL;
 }
 
 /* Says that the current step is whole. With the lock held, as all that follow. */
 static inline void qdiff_close_step(qdiff_tap *ctx) {
+    qdiff_text line = {NULL, 0, 0, 0};
     size_t i;
     if (ctx->open && !ctx->failed) {
-        fprintf(ctx->lines, "{\"end\":%ld", ctx->step);
+        qdiff_say(&line, "{\"end\":%ld", ctx->step);
         if (ctx->tokens) {
-            fprintf(ctx->lines, ",\"first\":%lld,\"tokens\":[", ctx->first);
+            qdiff_say(&line, ",\"first\":%lld,\"tokens\":[", ctx->first);
             for (i = 0; i < ctx->n; i++) {
-                fprintf(ctx->lines, "%s%ld", i ? "," : "", (long)ctx->tokens[i]);
+                qdiff_say(&line, "%s%ld", i ? "," : "", (long)ctx->tokens[i]);
             }
-            fputc(']', ctx->lines);
+            qdiff_say(&line, "]");
         }
-        fprintf(ctx->lines, "}\n");
-        if (fflush(ctx->lines)) {
+        qdiff_say(&line, "}");
+        if (!qdiff_line(ctx->lines, &line)) {
             qdiff_trouble(ctx, "the end of step %ld cannot be written: %s", ctx->step, strerror(errno));
         }
     }
@@ -237,29 +461,64 @@ static inline void qdiff_open_step(qdiff_tap *ctx, long long first, int32_t *tok
 }
 
 /* A copy of the tokens; on failure NULL, and trouble is told. */
-static inline int32_t *qdiff_tokens(qdiff_tap *ctx, const int32_t *tokens, size_t n) {
-    int32_t *copy = n ? (int32_t *)malloc(n * sizeof *copy) : NULL;
+static inline int32_t *qdiff_tokens(qdiff_tap *ctx, long long first, const int32_t *tokens, size_t n) {
+    int32_t *copy = NULL;
+    size_t i;
+    if (!tokens || n < 1 || n > INT32_MAX) {
+        /* A negative count is a large one here. */
+        qdiff_trouble(ctx, "a step of %lld tokens%s", (long long)n, tokens ? "" : ", which are NULL");
+        return NULL;
+    }
+    if (first < 0) {
+        qdiff_trouble(ctx, "a step at position %lld", first);
+        return NULL;
+    }
+    for (i = 0; i < n; i++) {
+        if (tokens[i] < 0) {
+            qdiff_trouble(ctx, "a step whose token %lld is %ld", (long long)i, (long)tokens[i]);
+            return NULL;
+        }
+    }
+    copy = n <= SIZE_MAX / sizeof *copy ? (int32_t *)malloc(n * sizeof *copy) : NULL;
     if (copy) {
         memcpy(copy, tokens, n * sizeof *copy);
     } else {
-        qdiff_trouble(ctx, n ? "no memory for the tokens of a step" : "a step without tokens");
+        qdiff_trouble(ctx, "no memory for the tokens of a step");
     }
     return copy;
 }
 
-static inline size_t qdiff_size(qdiff_dtype dtype) {
-    return dtype == QDIFF_F64 ? 8 : dtype == QDIFF_F32 ? 4 : dtype == QDIFF_F16 || dtype == QDIFF_BF16 ? 2 : 1;
+/* Bytes of an element; 0 of a number format that is none. */
+static inline size_t qdiff_size(int dtype) {
+    return dtype == QDIFF_F64                          ? 8
+           : dtype == QDIFF_F32                        ? 4
+           : dtype == QDIFF_F16 || dtype == QDIFF_BF16 ? 2
+           : dtype == QDIFF_F8_E4M3 || dtype == QDIFF_F8_E5M2;
+}
+
+/* *product = *product * by + add; gives 0 where that has more bytes of `size` each than memory can have. */
+static inline int qdiff_times(size_t *product, uint64_t by, size_t add, size_t size) {
+    const size_t most = (size_t)(SIZE_MAX / 2) / size;
+    if (add > most || (by && *product > (most - add) / by)) {
+        return 0;
+    }
+    *product = (size_t)(*product * by) + add;
+    return 1;
 }
 
 /* Describes an array; gives 0, and tells trouble, where it cannot be one. */
-static inline int qdiff_describe(qdiff_tap *ctx, qdiff_array *array, const char *name, int layer, qdiff_dtype dtype,
-                                 int ndim, const int64_t *dims, const int64_t *strides) {
+static inline int qdiff_describe(qdiff_tap *ctx, qdiff_array *array, const char *name, int layer, const void *data,
+                                 int dtype, int ndim, const int64_t *dims, const int64_t *strides) {
+    const size_t size = qdiff_size(dtype);
     int axis;
-    int64_t apart = 1;
     memset(array, 0, sizeof *array);
-    if (ndim < 1 || ndim > QDIFF_MOST_AXES || strlen(name) > sizeof array->name - 16) {
-        qdiff_trouble(ctx, "%.64s: arrays have 1 to %d axes, and names up to %d letters", name, (int)QDIFF_MOST_AXES,
+    if (!name || !*name || strlen(name) > sizeof array->name - 16) {
+        qdiff_trouble(ctx, "a stage called `%.64s`: names have 1 to %d letters", name ? name : "NULL",
                       (int)sizeof array->name - 16);
+        return 0;
+    }
+    if (layer < -1) {
+        qdiff_trouble(ctx, "%s: there is no layer %d; -1 means that it is in no layer", name, layer);
         return 0;
     }
     if (layer >= 0) {
@@ -267,31 +526,75 @@ static inline int qdiff_describe(qdiff_tap *ctx, qdiff_array *array, const char 
     } else {
         (void)snprintf(array->name, sizeof array->name, "%s", name);
     }
+    if (!data || !dims) {
+        qdiff_trouble(ctx, "%s: its %s are NULL", array->name, data ? "extents" : "elements");
+        return 0;
+    }
+    if (!size) {
+        qdiff_trouble(ctx, "%s: there is no number format %d", array->name, dtype);
+        return 0;
+    }
+    if (ndim < 1 || ndim > QDIFF_MOST_AXES) {
+        qdiff_trouble(ctx, "%s: it has %d axes; arrays have 1 to %d", array->name, ndim, (int)QDIFF_MOST_AXES);
+        return 0;
+    }
     array->dtype = dtype;
     array->ndim = ndim;
     array->reach = array->count = array->row_major = 1;
     for (axis = ndim - 1; axis >= 0; axis--) {
-        int64_t stride = strides ? strides[axis] : apart;
+        /* Of what came so far, which is row-major up to here. */
+        const size_t apart = array->count;
+        const int64_t stride = strides ? strides[axis] : (int64_t)apart;
+        size_t reach = 1;
         if (dims[axis] < 1 || stride < 0) {
-            qdiff_trouble(ctx, "%s: axis %d has %lld elements, %lld apart", name, axis, (long long)dims[axis],
+            qdiff_trouble(ctx, "%s: axis %d has %lld elements, %lld apart", array->name, axis, (long long)dims[axis],
                           (long long)stride);
+            return 0;
+        }
+        if (!qdiff_times(&array->count, (uint64_t)dims[axis], 0, size) ||
+            !qdiff_times(&reach, (uint64_t)dims[axis] - 1, 0, size) ||
+            !qdiff_times(&reach, (uint64_t)stride, array->reach, size)) {
+            qdiff_trouble(ctx, "%s: with axis %d, of %lld elements %lld apart, it is larger than memory", array->name, axis,
+                          (long long)dims[axis], (long long)stride);
             return 0;
         }
         array->dims[axis] = dims[axis];
         array->strides[axis] = stride;
-        array->row_major = array->row_major && (stride == apart || dims[axis] == 1);
-        array->reach += (size_t)(dims[axis] - 1) * (size_t)stride;
-        array->count *= (size_t)dims[axis];
-        apart *= dims[axis];
+        array->row_major = array->row_major && ((uint64_t)stride == apart || dims[axis] == 1);
+        array->reach = reach;
     }
     return 1;
+}
+
+/* The elements of an array whose first one is at `data`, row-major; NULL without memory. The caller frees them. */
+static inline char *qdiff_packed(const qdiff_array *array, const char *data) {
+    const size_t size = qdiff_size(array->dtype);
+    char *packed = (char *)malloc(array->count * size);
+    int64_t index[QDIFF_MOST_AXES] = {0};
+    size_t at = 0, done;
+    int axis;
+    for (done = 0; packed && done < array->count; done++) {
+        memcpy(packed + done * size, data + at * size, size);
+        for (axis = array->ndim - 1; axis >= 0; axis--) {
+            if (++index[axis] < array->dims[axis]) {
+                at += (size_t)array->strides[axis];
+                break;
+            }
+            at -= (size_t)array->strides[axis] * (size_t)(array->dims[axis] - 1);
+            index[axis] = 0;
+        }
+    }
+    return packed;
 }
 
 /* Writes an array whose first element stands at `data`. `packed`: without what lies between its elements. */
 static inline void qdiff_write(qdiff_tap *ctx, const qdiff_array *array, const char *data, int packed) {
     static const char *const names[] = {"f32", "f64", "f16", "bf16", "f8_e4m3", "f8_e5m2"};
-    const size_t size = qdiff_size(array->dtype);
-    size_t written, wanted;
+    const int gaps = !array->row_major;
+    const size_t bytes = (gaps && !packed ? array->reach : array->count) * qdiff_size(array->dtype);
+    qdiff_text line = {NULL, 0, 0, 0};
+    char *gathered = NULL;
+    size_t written;
     int axis;
     if (ctx->failed) {
         return;
@@ -300,46 +603,37 @@ static inline void qdiff_write(qdiff_tap *ctx, const qdiff_array *array, const c
         qdiff_trouble(ctx, "%s was tapped before a step began", array->name);
         return;
     }
-    if (array->row_major || !packed) {
-        wanted = array->row_major ? array->count : array->reach;
-        written = fwrite(data, size, wanted, ctx->bin);
-    } else {
-        int64_t index[QDIFF_MOST_AXES] = {0};
-        size_t at = 0;
-        wanted = array->count;
-        for (written = 0; written < wanted && fwrite(data + at * size, size, 1, ctx->bin) == 1; written++) {
-            for (axis = array->ndim - 1; axis >= 0; axis--) {
-                at += (size_t)array->strides[axis];
-                if (++index[axis] < array->dims[axis]) {
-                    break;
-                }
-                at -= (size_t)array->strides[axis] * (size_t)array->dims[axis];
-                index[axis] = 0;
-            }
+    if (gaps && packed) {
+        gathered = qdiff_packed(array, data);
+        if (!gathered) {
+            qdiff_trouble(ctx, "no memory for %s of step %ld", array->name, ctx->step);
+            return;
         }
     }
     /* The line that names the elements comes when they are in the file. */
-    if (written != wanted || fflush(ctx->bin)) {
+    written = fwrite(gathered ? gathered : data, 1, bytes, ctx->bin);
+    free(gathered);
+    if (written != bytes) {
         qdiff_trouble(ctx, "%s of step %ld cannot be written: %s", array->name, ctx->step, strerror(errno));
         return;
     }
-    fprintf(ctx->lines, "{\"step\":%ld,\"name\":", ctx->step);
-    qdiff_string(ctx->lines, array->name);
-    fprintf(ctx->lines, ",\"dtype\":\"%s\",\"shape\":[", names[array->dtype]);
+    qdiff_say(&line, "{\"step\":%ld,\"name\":", ctx->step);
+    qdiff_string(&line, array->name);
+    qdiff_say(&line, ",\"dtype\":\"%s\",\"shape\":[", names[array->dtype]);
     for (axis = 0; axis < array->ndim; axis++) {
-        fprintf(ctx->lines, "%s%lld", axis ? "," : "", (long long)array->dims[axis]);
+        qdiff_say(&line, "%s%lld", axis ? "," : "", (long long)array->dims[axis]);
     }
-    if (!array->row_major && !packed) {
-        fprintf(ctx->lines, "],\"strides\":[");
+    if (gaps && !packed) {
+        qdiff_say(&line, "],\"strides\":[");
         for (axis = 0; axis < array->ndim; axis++) {
-            fprintf(ctx->lines, "%s%lld", axis ? "," : "", (long long)array->strides[axis]);
+            qdiff_say(&line, "%s%lld", axis ? "," : "", (long long)array->strides[axis]);
         }
     }
-    fprintf(ctx->lines, "],\"file\":\"capture.bin\",\"offset\":%llu}\n", (unsigned long long)ctx->offset);
-    if (fflush(ctx->lines)) {
+    qdiff_say(&line, "],\"file\":\"capture.bin\",\"offset\":%llu}", (unsigned long long)ctx->offset);
+    if (!qdiff_line(ctx->lines, &line)) {
         qdiff_trouble(ctx, "the line of %s cannot be written: %s", array->name, strerror(errno));
     }
-    ctx->offset += (uint64_t)(wanted * size);
+    ctx->offset += (uint64_t)bytes;
 }
 
 /* --- GPUs ------------------------------------------------------------------------------------------------------------ */
@@ -553,13 +847,16 @@ static inline void qdiff_enqueue(qdiff_tap *ctx, const qdiff_array *array, const
     }
 }
 
-static inline void qdiff_tap_on(qdiff_tap *ctx, const char *name, int layer, const void *data, qdiff_dtype dtype,
-                                int ndim, const int64_t *dims, const int64_t *strides,
+static inline void qdiff_tap_on(qdiff_tap *ctx, const char *name, int layer, const void *data, int dtype, int ndim,
+                                const int64_t *dims, const int64_t *strides,
                                 QDIFF_GPU(Stream_t) stream) {
     qdiff_array array;
     int fits;
+    if (qdiff_forked(ctx)) {
+        return;
+    }
     QDIFF_LOCK(&ctx->lock);
-    fits = qdiff_describe(ctx, &array, name, layer, dtype, ndim, dims, strides) && !ctx->failed;
+    fits = qdiff_describe(ctx, &array, name, layer, data, dtype, ndim, dims, strides) && !ctx->failed;
     QDIFF_UNLOCK(&ctx->lock);
     if (fits) {
         qdiff_enqueue(ctx, &array, data, array.reach * qdiff_size(dtype), 0, NULL, 0, stream);
@@ -569,8 +866,11 @@ static inline void qdiff_tap_on(qdiff_tap *ctx, const char *name, int layer, con
 static inline void qdiff_step_on(qdiff_tap *ctx, long long first, const int32_t *tokens, size_t n,
                                  QDIFF_GPU(Stream_t) stream) {
     int32_t *copy;
+    if (qdiff_forked(ctx)) {
+        return;
+    }
     QDIFF_LOCK(&ctx->lock);
-    copy = qdiff_tokens(ctx, tokens, n);
+    copy = qdiff_tokens(ctx, first, tokens, n);
     QDIFF_UNLOCK(&ctx->lock);
     if (copy) {
         qdiff_enqueue(ctx, NULL, NULL, 0, first, copy, n, stream);
@@ -607,24 +907,30 @@ static inline int qdiff_free_slots(qdiff_tap *ctx) {
 
 static inline void qdiff_step(qdiff_tap *ctx, long long first, const int32_t *tokens, size_t n) {
     int32_t *copy;
+    if (qdiff_forked(ctx)) {
+        return;
+    }
     qdiff_settle(ctx, 0);
-    copy = qdiff_tokens(ctx, tokens, n);
+    copy = qdiff_tokens(ctx, first, tokens, n);
     qdiff_open_step(ctx, first, copy, n);
     QDIFF_UNLOCK(&ctx->lock);
 }
 
-static inline void qdiff_tap_host(qdiff_tap *ctx, const char *name, int layer, const void *data, qdiff_dtype dtype,
-                                  int ndim, const int64_t *dims, const int64_t *strides) {
+static inline void qdiff_tap_host(qdiff_tap *ctx, const char *name, int layer, const void *data, int dtype, int ndim,
+                                  const int64_t *dims, const int64_t *strides) {
     qdiff_array array;
+    if (qdiff_forked(ctx)) {
+        return;
+    }
     qdiff_settle(ctx, 0);
-    if (qdiff_describe(ctx, &array, name, layer, dtype, ndim, dims, strides)) {
+    if (qdiff_describe(ctx, &array, name, layer, data, dtype, ndim, dims, strides)) {
         qdiff_write(ctx, &array, (const char *)data, 1);
     }
     QDIFF_UNLOCK(&ctx->lock);
 }
 
-static inline void qdiff_tap_rows(qdiff_tap *ctx, const char *name, int layer, const void *data, qdiff_dtype dtype,
-                                  int64_t rows, int64_t width) {
+static inline void qdiff_tap_rows(qdiff_tap *ctx, const char *name, int layer, const void *data, int dtype, int64_t rows,
+                                  int64_t width) {
     int64_t dims[2];
     dims[0] = rows;
     dims[1] = width;
@@ -632,22 +938,39 @@ static inline void qdiff_tap_rows(qdiff_tap *ctx, const char *name, int layer, c
 }
 
 static inline void qdiff_step_end(qdiff_tap *ctx) {
+    if (qdiff_forked(ctx)) {
+        return;
+    }
     qdiff_settle(ctx, 1);
     qdiff_close_step(ctx);
     QDIFF_UNLOCK(&ctx->lock);
 }
 
 static inline void qdiff_end(qdiff_tap *ctx) {
+    qdiff_text line = {NULL, 0, 0, 0};
     int freed;
+    if (ctx->pid != QDIFF_PID()) {
+        return; /* a process that was forked may end as its parent does */
+    }
     qdiff_settle(ctx, 1);
     qdiff_close_step(ctx);
-    fclose(ctx->bin);
+    if (fclose(ctx->bin)) {
+        qdiff_trouble(ctx, "capture.bin cannot be written: %s", strerror(errno));
+    }
+    if (!ctx->failed) {
+        qdiff_say(&line, "{\"closed\":%ld}", ctx->step + 1);
+        if (!qdiff_line(ctx->lines, &line)) {
+            qdiff_trouble(ctx, "the closing line cannot be written: %s", strerror(errno));
+        }
+    }
     fclose(ctx->lines);
+    qdiff_let_go(ctx->held);
     ctx->failed = 1; /* a graph that is replayed after the end writes nothing */
     freed = qdiff_free_slots(ctx);
     QDIFF_UNLOCK(&ctx->lock);
     if (freed) {
         QDIFF_MUTEX_FREE(&ctx->lock);
+        free(ctx->folder);
         free(ctx);
     }
 }

@@ -57,7 +57,7 @@ def loaded(path, dtype):
 
 
 def captured(model, path, dtype, like, out):
-    """Runs the model on the tokens of the capture `like`, and writes what it computes to `out`, which must not exist."""
+    """Runs the model on the tokens of the capture `like`, and writes what it computes to `out`."""
     like = json.loads((like / "manifest.json").read_text())
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -72,7 +72,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=pathlib.Path, help="GGUF of a Qwen2 or Qwen3 model")
     parser.add_argument("--like", type=pathlib.Path, required=True, help="capture whose tokens are run")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder to write; it must not exist")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder to write; an older dump in it is replaced")
     parser.add_argument("--dtype", choices=DTYPES, default="f32", help="what it computes in, and declares")
     args = parser.parse_args()
     captured(loaded(args.model, args.dtype), args.model, args.dtype, args.like, args.out)

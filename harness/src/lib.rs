@@ -16,6 +16,7 @@ pub mod exercise;
 pub mod formats;
 pub mod generate;
 pub mod hash;
+mod home;
 pub mod input;
 pub mod llama;
 pub mod loaded;

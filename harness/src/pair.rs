@@ -9,6 +9,7 @@ use crate::capture::{Capture, Filter, Names, Shapes, Step, Store, Want, containe
 use crate::diagnose::{BUDGET, Diagnosis, explain};
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
+use crate::number::counted;
 use crate::oracle::Oracle;
 use crate::progress::Progress;
 use crate::room::Room;
@@ -340,10 +341,15 @@ impl<'a> Pair<'a> {
             .settle_formats(&self.oracle.graph, &arithmetic, manifest.storage.as_ref())
             .with_context(|| format!("number formats of {}", folder.display()))?;
         let declared = if manifest.arithmetic.is_some() { "" } else { ", arithmetic not declared: f32 assumed" };
+        let unmatched = match capture.unmatched.as_slice() {
+            [] => String::new(),
+            [line] => format!("; {line}, fits no array"),
+            [first, more @ ..] => format!("; {first}, and {} fit no array", counted(more.len(), "more line")),
+        };
         Ok(Recording {
             capture,
             manifest: Manifest {
-                name: format!("{} ({how}{declared})", manifest.name()),
+                name: format!("{} ({how}{declared}{unmatched})", manifest.name()),
                 arithmetic,
                 injected: Vec::new(),
                 stored,

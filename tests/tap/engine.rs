@@ -27,5 +27,5 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ => return Err(format!("no line of values.txt: {line}").into()),
         }
     }
-    Ok(tap.end()?)
+    Ok(tap.close()?)
 }

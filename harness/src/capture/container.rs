@@ -2,6 +2,7 @@
 //! parts), files `STEP/STAGE.npy`, `*.safetensors`, or `capture.jsonl` with `*.bin`.
 
 use super::array::Shapes;
+use super::dump::{self, Expected};
 use super::intake::Intake;
 use super::names::Names;
 use super::npz::{self, Manifest};
@@ -96,6 +97,33 @@ impl Container {
             () => bail!("{shown} holds no arrays: {CAPTURE}"),
         })
     }
+
+    /// The files that hold it.
+    fn files(&self, folder: &Path) -> Result<Vec<PathBuf>> {
+        Ok(match self {
+            Self::Npz(archives) => archives.iter().map(|(_, path)| path.clone()).collect(),
+            Self::Npy(arrays) => arrays.iter().map(|(_, path)| path.clone()).collect(),
+            Self::Safetensors(files) => files.clone(),
+            Self::Raw => {
+                let lines = Lines::open(folder)?;
+                lines.files().into_iter().chain([raw::LINES]).map(|name| folder.join(name)).collect()
+            }
+        })
+    }
+}
+
+/// Refuses what is in the folder where another run than the expected one wrote it.
+///
+/// # Errors
+/// That; trouble that the tap had; a folder that holds no capture.
+pub fn check_run(folder: &Path, expected: &Expected) -> Result<()> {
+    dump::check_trouble(folder)?;
+    let container = Container::of(folder)?;
+    let raw = matches!(container, Container::Raw);
+    // What does not read as a manifest is told by whoever reads it as one.
+    let dump =
+        if raw { Lines::open(folder)?.dump()? } else { manifest(folder).ok().and_then(|manifest| manifest.dump) };
+    expected.check(dump.as_ref(), &container.files(folder)?, raw)
 }
 
 /// The archives of `folder` that are read: all of them, or the part's own, where that is all that was fetched of a capture that
@@ -131,6 +159,7 @@ fn archives<'a>(folder: &Path, all: &'a [(Option<Shard>, PathBuf)], names: &Name
 /// # Errors
 /// If it is missing, no manifest, or of another version.
 pub fn manifest(folder: &Path) -> Result<Manifest> {
+    dump::check_trouble(folder)?;
     let path = folder.join("manifest.json");
     let name = path.display().to_string();
     let lines = folder.join(raw::LINES);
@@ -191,11 +220,22 @@ pub fn read(
     folder: &Path, manifest: &Manifest, stages: (&Graph, &Names), shapes: Shapes, store: &Arc<Store>,
 ) -> Result<Capture> {
     let container = Container::of(folder)?;
-    let name = match &container {
+    if let (Some(dump), false) = (&manifest.dump, matches!(container, Container::Raw)) {
+        dump::check_one_run(dump, &container.files(folder)?)?;
+    }
+    let capture = taken(&container, folder, manifest, stages, shapes, store)?;
+    Ok(Capture { cut: manifest.cut.is_some(), ..capture })
+}
+
+fn taken(
+    container: &Container, folder: &Path, manifest: &Manifest, stages: (&Graph, &Names), shapes: Shapes,
+    store: &Arc<Store>,
+) -> Result<Capture> {
+    let name = match container {
         Container::Npz(archives) if archives.len() == 1 => archives[0].1.display().to_string(),
         _ => folder.display().to_string(),
     };
-    if let Container::Npz(all) = &container {
+    if let Container::Npz(all) = container {
         let mut intake = Intake::new(&name, manifest, stages, shapes, store)?;
         let archives = archives(folder, all, stages.1)?;
         intake.repeats = archives.len() > 1;
@@ -206,7 +246,7 @@ pub fn read(
     }
     let mut intake = Intake::new(&name, manifest, stages, shapes, store)?;
     for pass in intake.passes() {
-        match &container {
+        match container {
             Container::Npz(_) => {}
             Container::Npy(files) => {
                 for (full, path) in files {

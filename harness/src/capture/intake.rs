@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use globset::{Glob, GlobMatcher};
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::Tensor;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ pub(super) struct Intake<'a> {
     tables: HashMap<(usize, String), Entries>,
     /// Of stages that several arrays come to, by step and node.
     parts: BTreeMap<(usize, usize), (Named, Parts)>,
+    /// The lines of the map that some array fits.
+    fitting: HashSet<usize>,
     /// Whether an array may stand in several files of the capture, the same in all of them.
     pub(super) repeats: bool,
 }
@@ -85,6 +87,7 @@ impl<'a> Intake<'a> {
             elements: Vec::new(),
             tables: HashMap::new(),
             parts: BTreeMap::new(),
+            fitting: HashSet::new(),
             repeats: false,
         }
     }
@@ -135,6 +138,7 @@ impl<'a> Intake<'a> {
                 self.graph.nodes[1.min(self.graph.nodes.len() - 1)].id
             );
         };
+        self.fitting.extend(all.iter().filter_map(|named| named.rule));
         if !names.wants(all) {
             return Ok(());
         }
@@ -263,7 +267,9 @@ impl<'a> Intake<'a> {
     /// Arrays that could not be kept; stages of which not all arrays are there, or fit each other.
     pub(super) fn finish(mut self) -> Result<Capture> {
         self.assemble()?;
-        let Self { mut capture, graph, .. } = self;
+        let Self { mut capture, graph, names, fitting, .. } = self;
+        let unfit = names.rules.iter().enumerate().filter(|(i, _)| !fitting.contains(i));
+        capture.unmatched = unfit.map(|(_, rule)| rule.said.clone()).collect();
         // An engine that computes the logits of the prompt's last token alone gives none for the parts before.
         let prefill = capture.steps.iter().rposition(|s| s.index == 0);
         if let Some((stage, at)) = prefill.and_then(|last| capture.steps[last].last_row) {

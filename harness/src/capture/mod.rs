@@ -3,6 +3,7 @@
 mod array;
 mod collector;
 pub mod container;
+pub mod dump;
 mod element;
 mod exporter;
 mod filter;
@@ -145,6 +146,10 @@ pub struct Capture {
     pub rounding: Rounding,
     /// The number formats, narrower than f32, of arrays that stages were read from.
     pub elements: HashMap<StageId, Format>,
+    /// Whether the run was cut short, so that steps may be missing of which nothing is known.
+    pub cut: bool,
+    /// Lines of the map that fit no array, as errors call them.
+    pub unmatched: Vec<String>,
 }
 
 impl Capture {
@@ -160,7 +165,8 @@ impl Capture {
 
     /// A capture without steps.
     pub fn new(store: Arc<Store>) -> Self {
-        Self { steps: Vec::new(), store, rounding: Rounding::default(), elements: HashMap::new() }
+        let (elements, unmatched) = (HashMap::new(), Vec::new());
+        Self { steps: Vec::new(), store, rounding: Rounding::default(), elements, cut: false, unmatched }
     }
 
     /// A capture without steps, for some of what this one holds.

@@ -6,12 +6,13 @@
 //! `prefill`, `prefill@512`, `prefill@1024`, by the position of the first token.
 
 use super::array::Shapes;
+use super::dump::Dump;
 use super::intake::Intake;
 use super::names::Names;
 use super::{Capture, Element, Step, Store, npy, quoted, steps};
 use crate::arithmetic::{Declared, Number};
-use crate::cleanup;
 use crate::formats::Formats;
+use crate::home::Home;
 use crate::input;
 use crate::shard::Shard;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -24,7 +25,6 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tempfile::TempDir;
 use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
 
 /// Version of the folder's layout; raised when a field changes its meaning.
@@ -71,9 +71,15 @@ pub struct Manifest {
     /// their names such as `*` and `*/L07.*`; where several fit, the first in the alphabet decides.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub elements: BTreeMap<String, Element>,
-    /// What is to be said of a run that ended before its last step did; seen from the container.
+    /// Which dump it is, as a tap says; absent where another program wrote the capture.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dump: Option<Dump>,
+    /// Why the run is known to be cut short; seen from the container.
     #[serde(skip)]
     pub cut: Option<String>,
+    /// Whether neither the container nor a manifest.json says how many steps there were; seen from the container.
+    #[serde(skip)]
+    pub open_end: bool,
 }
 
 /// What an engine says of the end of its text.
@@ -105,6 +111,13 @@ impl Manifest {
     /// What computed it, and whether it was cut short.
     pub fn name(&self) -> String {
         self.cut.as_ref().map_or_else(|| self.engine.clone(), |cut| format!("{}, cut short: {cut}", self.engine))
+    }
+
+    /// How a capture in a folder came about, in a few words.
+    pub fn how(&self) -> String {
+        let when = self.dump.as_ref().and_then(Dump::when).map_or_else(String::new, |when| format!(" {when}"));
+        let end = if self.open_end { ", without a closing line: later steps may be missing" } else { "" };
+        format!("recorded{when}{end}")
     }
 
     /// Type of its KV cache.
@@ -156,8 +169,7 @@ pub(super) fn archive(name: &str) -> Option<Option<Shard>> {
 /// Writes a capture step by step. The folder appears whole under its name when it is finished, or not at all.
 pub struct Writer {
     target: PathBuf,
-    part: TempDir,
-    _cleanup: cleanup::Guard,
+    part: Home,
     archives: Vec<Archive>,
     options: SimpleFileOptions,
     arrays: usize,
@@ -180,7 +192,7 @@ impl Writer {
         let parent = target.parent().filter(|p| !p.as_os_str().is_empty());
         let parent = parent.unwrap_or_else(|| Path::new("."));
         let problem = || format!("cannot write in {}", parent.display());
-        let part = tempfile::Builder::new().prefix(".qdiff-capture-").tempdir_in(parent).with_context(problem)?;
+        let part = Home::new(".qdiff-capture-", parent).with_context(problem)?;
         let archive = |(name, stages): (String, _)| {
             let file = File::create(part.path().join(name)).with_context(problem)?;
             Ok(Archive { zip: ZipWriter::new(BufWriter::with_capacity(1 << 20, file)), stages })
@@ -193,7 +205,6 @@ impl Writer {
         let method = if compress { CompressionMethod::Deflated } else { CompressionMethod::Stored };
         Ok(Self {
             target: target.to_path_buf(),
-            _cleanup: cleanup::guard(part.path()),
             part,
             archives,
             options: SimpleFileOptions::default().compression_method(method).large_file(true),
@@ -239,9 +250,7 @@ impl Writer {
             }
             let text = serde_json::to_string_pretty(manifest)? + "\n";
             std::fs::write(self.part.path().join("manifest.json"), text)?;
-            std::fs::rename(self.part.path(), &self.target)?;
-            // The folder has its name now; nothing is left to delete under the old one.
-            let _ = self.part.keep();
+            self.part.keep_as(&self.target)?;
             Ok(self.arrays)
         };
         inner().context(problem)

@@ -3,6 +3,7 @@
 //! last step that it ended.
 
 use super::array::Format;
+use super::dump::Dump;
 use super::intake::{Intake, Pass};
 use super::located::Source;
 use super::npz::{Manifest, SCHEMA_VERSION};
@@ -13,7 +14,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 /// The file of lines.
@@ -21,6 +22,10 @@ pub const LINES: &str = "capture.jsonl";
 
 /// Most bytes of it: a million arrays.
 const LONGEST: u64 = 256 << 20;
+
+/// What is missing of a run that was ended after a step, or never says that it has ended.
+const UNCLOSED: &str =
+    "there is no closing line after its last step; end the dump with QDIFF_END, Tap::close or Capture.close";
 
 /// A line of `capture.jsonl`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -30,6 +35,8 @@ pub enum Line {
     Array(Place),
     /// That a step is whole.
     End(End),
+    /// That nothing follows: the last line of a run that ended as it should.
+    Closed(Closed),
     /// Why the arrays are not what they should be, as whoever wrote them noticed: they are not judged then.
     Trouble {
         /// In words.
@@ -80,6 +87,14 @@ pub struct End {
     tokens: Option<Vec<u32>>,
 }
 
+/// The closing line.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Closed {
+    /// How many steps there are.
+    closed: usize,
+}
+
 /// What the lines say.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
@@ -87,6 +102,8 @@ pub(super) struct Lines {
     /// Arrays of steps that are whole.
     places: Vec<Place>,
     ends: Vec<End>,
+    /// Whether the closing line has come.
+    closed: bool,
     /// What stands after the last end of a step.
     cut: Option<String>,
 }
@@ -144,6 +161,10 @@ impl Lines {
 
     fn add(&mut self, line: Line) -> Result<()> {
         let now = self.ends.len();
+        ensure!(
+            !self.closed,
+            "a line after the closing one: two runs wrote to the folder; dump each to a folder of its own"
+        );
         match line {
             Line::Array(place) => {
                 ensure!(place.step >= now, "an array of step {}, which has ended already", place.step);
@@ -153,6 +174,10 @@ impl Lines {
             Line::End(end) => {
                 ensure!(end.end == now, "step {} ends where step {now} should; steps end in order, from 0 on", end.end);
                 self.ends.push(end);
+            }
+            Line::Closed(Closed { closed }) => {
+                ensure!(closed == now, "{} were closed, and {now} ended: lines are missing", counted(closed, "step"));
+                self.closed = true;
             }
             Line::Trouble { trouble } => bail!("the engine says of its own arrays: {}", quoted(&trouble)),
             Line::Head { schema_version, fields } => {
@@ -168,6 +193,7 @@ impl Lines {
     /// # Errors
     /// No tokens, or others than the manifest's; steps that no prefill and decode have.
     pub(super) fn manifest(self, given: Option<Vec<u8>>, name: &str) -> Result<Manifest> {
+        let alone = given.is_none();
         let mut manifest = match given.map(|bytes| serde_json::from_slice(&bytes)) {
             Some(Ok(Value::Object(given))) => {
                 let mut fields = self.head.clone();
@@ -194,7 +220,12 @@ impl Lines {
             );
         }
         let missing = steps.get(self.ends.len()).map(|step| format!("it ends before {} is whole", step.label()));
-        manifest.cut = self.cut.or(missing);
+        // A manifest.json names all steps; without one, only the closing line says that there were no more.
+        let unclosed = alone && !self.closed;
+        let closes = manifest.dump.as_ref().is_some_and(|dump| dump.closes);
+        let no_end = (unclosed && closes).then(|| UNCLOSED.to_owned());
+        manifest.cut = self.cut.or(missing).or(no_end);
+        manifest.open_end = unclosed && manifest.cut.is_none();
         Ok(manifest)
     }
 
@@ -236,6 +267,20 @@ impl Lines {
             fields.insert("ubatch".to_owned(), ubatch.into());
         }
         parse(fields, name)
+    }
+
+    /// Which dump it is, as the first line says.
+    ///
+    /// # Errors
+    /// If that is not what [`Dump`] is.
+    pub(super) fn dump(&self) -> Result<Option<Dump>> {
+        let dump = self.head.get("dump").map(|dump| serde_json::from_value(dump.clone()));
+        dump.transpose().with_context(|| format!("`dump` in the first line of {LINES}"))
+    }
+
+    /// The files of the elements.
+    pub(super) fn files(&self) -> BTreeSet<&str> {
+        self.places.iter().map(|place| place.file.as_str()).collect()
     }
 
     /// The names of the arrays, without their step.

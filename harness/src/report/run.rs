@@ -112,6 +112,7 @@ fn incomplete(report: &Report) -> String {
     let unjudged = format!("{} of {} stage rows", coverage.asked - coverage.judged, coverage.asked);
     let lacking = match verdict.unjudged.as_slice() {
         _ if coverage.asked == 0 => "there was nothing to judge".to_owned(),
+        [] if coverage.cut => "the run was cut short, and later steps may be missing".to_owned(),
         [] => String::new(),
         [only] => format!("{unjudged} could not be judged: {only}"),
         [first, .., last] => {

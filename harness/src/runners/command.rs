@@ -4,9 +4,10 @@
 use super::process::Process;
 use super::{Manifest, Runner, RunnerKind, Start, Tokens};
 use crate::arithmetic::Arithmetic;
+use crate::capture::dump::Expected;
 use crate::capture::npz::SCHEMA_VERSION;
 use crate::capture::{Names, Step, Store, Want, container, raw};
-use crate::cleanup;
+use crate::home::Home;
 use crate::metrics::argmax;
 use anyhow::{Context as _, Result, bail, ensure};
 use qdiff_engine::model::Graph;
@@ -14,7 +15,6 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tempfile::TempDir;
 
 /// What stands before a command that runs once.
 pub const RUN: &str = "cmd:";
@@ -106,8 +106,7 @@ pub struct Engine {
     names: Names,
     manifest: Manifest,
     /// Holds the dump and the files of ids, each run in a folder of its own.
-    home: TempDir,
-    _cleanup: cleanup::Guard,
+    home: Home,
     /// Where it dumps.
     dump: PathBuf,
     steps: usize,
@@ -120,7 +119,7 @@ impl Engine {
     /// # Errors
     /// A folder that cannot be written.
     pub fn new(command: CommandLine, model: &Path, graph: &Graph, tmp: &Path, timeout: Duration) -> Result<Self> {
-        let home = tempfile::Builder::new().prefix(".qdiff-command-").tempdir_in(tmp);
+        let home = Home::new(".qdiff-command-", tmp);
         let home =
             home.with_context(|| format!("cannot write in {}; name another folder with --tmp", tmp.display()))?;
         let dump = home.path().join("dump");
@@ -133,7 +132,6 @@ impl Engine {
             graph: graph.clone(),
             names: Names::of(graph),
             manifest: Manifest { name, arithmetic: Arithmetic::default(), injected: Vec::new(), stored: None },
-            _cleanup: cleanup::guard(home.path()),
             home,
             dump,
             running: None,
@@ -184,17 +182,29 @@ impl Engine {
             ("decoded_ids", ids(forced)),
             ("ubatch", tokens.ubatch.to_string()),
         ];
-        Process::start(&self.line(&values), &self.dump)?.finish(self.timeout)
+        let expected = self.begins()?;
+        Process::start(&self.line(&values), &self.dump, &expected.run)?.finish(self.timeout)?;
+        container::check_run(&self.dump, &expected).context("what the engine dumped")
+    }
+
+    /// The run that is about to begin: what the engine dumps must be of it.
+    fn begins(&self) -> Result<Expected> {
+        let since = self.home.path().join("begun");
+        std::fs::write(&since, "").with_context(|| format!("cannot write {}", since.display()))?;
+        Ok(Expected::now(&since))
     }
 
     /// Has the next tokens run by a command that stays up; gives the number of the step.
     fn feed(&mut self, tokens: &[u32]) -> Result<usize> {
         let step = self.steps;
+        let mut begun = None;
         let running = match &mut self.running {
             Some(running) => running,
             None => {
-                let line = self.line(&[]);
-                self.running.insert(Process::start(&line, &self.dump)?)
+                let (line, expected) = (self.line(&[]), self.begins()?);
+                let running = Process::start(&line, &self.dump, &expected.run)?;
+                begun = Some(expected);
+                self.running.insert(running)
             }
         };
         let told = json!({ "step": step, "first": self.position, "tokens": tokens });
@@ -206,6 +216,9 @@ impl Engine {
             bail!("`{}` says of step {step}: {error}", self.manifest.name);
         }
         ensure!(answer["step"] == step, "`{}` answers {answer}, and step {step} was asked for", self.manifest.name);
+        if let Some(expected) = begun {
+            container::check_run(&self.dump, &expected).context("what the engine dumped")?;
+        }
         self.steps += 1;
         self.position += tokens.len();
         Ok(step)

@@ -1,6 +1,7 @@
 //! A program that somebody else wrote, while qdiff waits for it: its output is read, its time is bounded, and nothing of it
 //! outlives qdiff.
 
+use crate::capture::dump::RUN;
 use crate::{cleanup, supervisor};
 use anyhow::{Context as _, Result, bail};
 use std::io::{BufRead as _, BufReader, Read, Write as _};
@@ -37,13 +38,13 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts `line` in a shell and a process group of its own, with QDIFF_DUMP naming `folder`.
+    /// Starts `line` in a shell and a process group of its own, with QDIFF_DUMP naming `folder` and QDIFF_RUN the `run`.
     ///
     /// # Errors
     /// If there is no shell.
-    pub(super) fn start(line: &str, folder: &Path) -> Result<Self> {
+    pub(super) fn start(line: &str, folder: &Path, run: &str) -> Result<Self> {
         let mut command = Command::new("sh");
-        command.arg("-c").arg(line).env("QDIFF_DUMP", folder).process_group(0);
+        command.arg("-c").arg(line).env("QDIFF_DUMP", folder).env(RUN, run).process_group(0);
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -86,7 +86,7 @@ fn agreed(request: &CompareRequest, manifests: &[Manifest; 2], console: Console<
             manifest.check_model(folder, &opened.sha256())?;
         }
         opened.check(&[manifest.tokens.as_slice(), &manifest.decoded].concat(), 0)?;
-        recordings.push((manifest, pair.read(folder, manifest, &names, "recorded")?));
+        recordings.push((manifest, pair.read(folder, manifest, &names, &manifest.how())?));
     }
     let engines = recordings.iter().map(|(_, r)| r.manifest.name.clone()).collect::<Vec<_>>().join(" and ");
     let tokens = manifests[0].tokens.len() + manifests[0].decoded.len();

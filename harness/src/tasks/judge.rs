@@ -63,7 +63,7 @@ pub fn judge(request: &JudgeRequest, console: Console<'_>) -> Result<Part> {
             let manifest = container::manifest(folder)?;
             let names = needed(graph, (folder, &manifest), names, (*shard, &own))?;
             opened.check(&[manifest.tokens.as_slice(), &manifest.decoded].concat(), 0)?;
-            pair.read(folder, &manifest, &names, "recorded")
+            pair.read(folder, &manifest, &names, &manifest.how())
         });
     let (subject, reference) = (subject?, reference?);
     let (policy, progress) = (&pair.policy, pair.progress);

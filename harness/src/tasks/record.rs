@@ -107,7 +107,9 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
         storage: Some(Formats::default()),
         end: None,
         elements: BTreeMap::new(),
+        dump: None,
         cut: None,
+        open_end: false,
     };
     Ok(Recorded { arrays: writer.finish(&manifest)?, steps, engine, inert })
 }

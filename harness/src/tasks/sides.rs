@@ -39,9 +39,6 @@ pub struct SidesRequest {
     pub why: WhyRequest,
 }
 
-/// How a capture on disk came about.
-const RECORDED: &str = "recorded";
-
 /// Two sides that run.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sides")]
@@ -311,7 +308,7 @@ impl Sides<'_> {
         }
         let reference = match &self.chosen.reference {
             Side::Recorded(folder, manifest) => {
-                Some(pair.read(folder, manifest, &Names::of(&pair.oracle.graph), RECORDED)?)
+                Some(pair.read(folder, manifest, &Names::of(&pair.oracle.graph), &manifest.how())?)
             }
             Side::Nobody => None,
             Side::Live(kind) => Some(pair.run(kind, input.tokens(None), Faults::default())?),
@@ -319,7 +316,7 @@ impl Sides<'_> {
         // Without a reference the subject goes on with its own choices.
         let forced = reference.as_ref().map(|r| r.fed.as_slice());
         let subject = match &self.chosen.subject {
-            Side::Recorded(folder, manifest) => pair.read(folder, manifest, &pair.names, RECORDED)?,
+            Side::Recorded(folder, manifest) => pair.read(folder, manifest, &pair.names, &manifest.how())?,
             Side::Live(kind) => {
                 let tokens = input.tokens(forced);
                 pair.record(&mut tapped(kind, tokens)?, tokens)?

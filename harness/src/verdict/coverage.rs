@@ -30,6 +30,9 @@ pub struct Coverage {
     /// Whether there was no reference: then nothing is a full match.
     #[serde(default)]
     pub alone: bool,
+    /// Whether the subject's run was cut short, so that steps may be missing of which nothing is known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
 }
 
 /// What probes passed.
@@ -46,7 +49,7 @@ pub struct Probed {
 impl Coverage {
     /// Whether all that was asked for was judged.
     pub fn complete(&self) -> bool {
-        self.asked > 0 && self.asked == self.judged && !self.alone
+        self.asked > 0 && self.asked == self.judged && !self.alone && !self.cut
     }
 }
 
@@ -56,6 +59,7 @@ pub(super) fn count(
     filter: &Filter,
 ) -> (Coverage, Vec<Unjudged>) {
     let mut coverage = Coverage { stages: asked.len(), stages_total: graph.nodes.len(), alone, ..Coverage::default() };
+    coverage.cut = subject.capture.cut;
     let mut unjudged = Vec::new();
     let only_last = for_last_row(graph, subject.capture);
     coverage.last_row = only_last.contains(&true);

@@ -11,8 +11,8 @@
 
     qdiff run -m model.gguf --subject capture:mine
 
-The folder is written while the engine runs: elements, and a line of JSON for each array and for the end of each step. Of a
-run that is killed the steps that had ended are judged.
+The folder is written while the engine runs: elements, a line of JSON for each array and for the end of each step, and a last
+line that says that the dump is whole. qdiff judges the steps that had ended when a run was killed, and does not pass them.
 """
 
 import contextlib
@@ -22,6 +22,8 @@ import pathlib
 import sys
 
 import numpy as np
+
+from qdiff_capture import _folder
 
 __all__ = ["Capture"]
 
@@ -33,19 +35,37 @@ SIZES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "f8_e4m3": 1, "f8_e5m2": 1, "i
 
 class Capture:
     def __init__(self, folder=None, *, engine, **manifest):
-        """`folder` must not exist; without one, the environment's QDIFF_DUMP names it, and where that is not set nothing is
-        written. `manifest` may add `model_sha256` (checked), `arithmetic` or `end`: `qdiff schema capture` describes them."""
-        folder = folder if folder is not None else os.environ.get("QDIFF_DUMP")
+        """A new dump replaces an older one in `folder`. Without `folder` the environment's QDIFF_DUMP names it, and where that
+        is not set nothing is written. `manifest` may add `model_sha256` (checked), `arithmetic` or `end`: `qdiff schema
+        capture` describes them.
+
+        Where the folder cannot be written, another process dumps to it, or the older capture in it has a manifest.json, that
+        is an error, and the folder then holds the reason, with which qdiff refuses it."""
+        self._begin(folder if folder is not None else os.environ.get("QDIFF_DUMP"), True, {"engine": engine, **manifest})
+
+    @classmethod
+    def _endless(cls, folder, **manifest):
+        """One of an engine that never says when it has ended."""
+        self = cls.__new__(cls)
+        self._begin(folder, False, manifest)
+        return self
+
+    def _begin(self, folder, closes, manifest):
         self._lines = self._elements = None
         self._steps = self._offset = 0
         self.position = 0  # tokens in the steps that have ended
         self._names = None
+        self._closes, self._closed, self._process = closes, False, os.getpid()
         if folder:
-            folder = pathlib.Path(folder)
-            folder.mkdir(parents=True)
-            self._elements = open(folder / "elements.bin", "wb")
-            self._lines = open(folder / "capture.jsonl", "w")
-            self._line({"schema_version": 3, "engine": engine, **manifest})
+            self._folder = pathlib.Path(folder)
+            try:
+                self._lines, self._elements = _folder.take(self._folder)
+                self._line({"schema_version": 3, "dump": _folder.dump(closes), **manifest})
+                _folder.ready(self._folder)
+            except Exception as why:
+                self._drop()
+                _folder.refuse(self._folder, str(why))
+                raise
 
     @property
     def writes(self):
@@ -54,6 +74,9 @@ class Capture:
 
     def begin(self, tokens):
         """Begins a forward pass of these token ids: the prompt, or a part of it, and later one token each."""
+        self._check_process()
+        if self._closed:
+            raise RuntimeError("a step was begun after the capture was closed")
         if self._names is not None:
             raise RuntimeError("a step was begun before the last one ended")
         self._names, self._tokens = set(), [int(token) for token in tokens]
@@ -64,14 +87,15 @@ class Capture:
         `dtype` names the number format where the array has no word for it: "bf16" of the bits in uint16."""
         if not self.writes:
             return
+        self._check_process()
         if self._names is None:
             raise RuntimeError(f"{stage} was added outside a step")
         name = stage if layer is None else f"L{layer:02}.{stage}"
         if name in self._names:
             raise ValueError(f"{name} was added to this step before")
         held, shape, elements = _elements(name, array, dtype)
-        self._elements.write(elements)
-        self._line({"step": self._steps, "name": name, "dtype": held, "shape": shape, "file": "elements.bin",
+        self._write(self._elements, elements)
+        self._line({"step": self._steps, "name": name, "dtype": held, "shape": shape, "file": _folder.ELEMENTS,
                     "offset": self._offset})
         self._offset += len(elements)
         self._names.add(name)
@@ -81,10 +105,8 @@ class Capture:
         if self._names is None:
             raise RuntimeError("no step was begun")
         if self.writes:
-            # What a line speaks of is in the files before it.
-            self._elements.flush()
+            self._check_process()
             self._line({"end": self._steps, "first": self.position, "tokens": self._tokens})
-            self._lines.flush()
         self._steps += 1
         self.position += len(self._tokens)
         self._names = None
@@ -97,19 +119,44 @@ class Capture:
         self.end()
 
     def close(self):
-        """Closes the files; a step that was begun is left as it is."""
-        for file in (self._elements, self._lines):
-            if file is not None:
-                file.close()
+        """Says that the dump is whole, and closes the files; a step that was begun is left as it is, and the dump is not
+        whole."""
+        if self.writes and self._closes and self._names is None and self._process == os.getpid():
+            self._line({"closed": self._steps})
+        self._drop()
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        self.close()
+    def __exit__(self, error, *_):
+        """After an error the dump is not whole."""
+        if error is None:
+            self.close()
+        else:
+            self._drop()
+
+    def _drop(self):
+        for file in (self._elements, self._lines):
+            if file is not None:
+                file.close()
+                self._closed = True
+        self._lines = self._elements = None
+
+    def _check_process(self):
+        if self.writes and self._process != os.getpid():
+            raise RuntimeError(_folder.refuse(
+                self._folder, f"process {os.getpid()} taps the dump that process {self._process} began before it forked; make "
+                "the Capture after the fork, and give each process a folder of its own"))
 
     def _line(self, fields):
-        self._lines.write(json.dumps(fields) + "\n")
+        self._write(self._lines, (json.dumps(fields) + "\n").encode())
+
+    def _write(self, file, data):
+        try:
+            _folder.write(file, data)
+        except OSError as why:
+            _folder.refuse(self._folder, f"{file.name} cannot be written: {why}")
+            raise
 
 
 def _elements(name, array, dtype):

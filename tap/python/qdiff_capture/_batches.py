@@ -5,7 +5,7 @@ import pathlib
 import re
 import sys
 
-from qdiff_capture import FORMATS, Capture
+from qdiff_capture import FORMATS, Capture, _folder
 
 
 def named(package, name):
@@ -22,10 +22,14 @@ def arithmetic(dtype):
 
 
 class Batches:
-    """Writes a folder for each request beneath `folder`; `manifest` as for `Capture`."""
+    """Writes a folder for each request beneath `folder`; `manifest` as for `Capture`. `closes`: whether `close` is called in the
+    end. Captures of an earlier run beneath `folder` are refused from here on."""
 
-    def __init__(self, folder, **manifest):
-        self.folder, self.manifest, self.captures, self.held = pathlib.Path(folder), manifest, {}, {}
+    def __init__(self, folder, closes, **manifest):
+        self.folder, self.closes, self.manifest = pathlib.Path(folder), closes, manifest
+        self.captures, self.held, self.failed = {}, {}, False
+        for lines in self.folder.glob(f"*/{_folder.LINES}"):
+            _folder.refuse(lines.parent, "a later run began, and has dumped no request of this name")
 
     def see(self, module, out):
         """Keeps a copy of what a module gave: later modules write over it."""
@@ -41,6 +45,13 @@ class Batches:
         """Writes the step of each request. `decoder` is what has the layers; `requests` are ids with the numbers of their
         tokens, in their order; `tokens` and `positions` are lists, which may go on with padding; `logits` are those of the
         last token of each request, [requests, vocabulary]."""
+        try:
+            self._end(decoder, requests, tokens, positions, logits)
+        except BaseException:
+            self.failed = True  # what comes later is no whole capture
+            raise
+
+    def _end(self, decoder, requests, tokens, positions, logits):
         stages = [stage for stage in self.stages(decoder) if stage[2] is not None]
         self.held.clear()
         for stage, layer, x in stages:
@@ -64,12 +75,13 @@ class Batches:
 
     def capture(self, request):
         if request not in self.captures:
-            self.captures[request] = Capture(self.folder / re.sub(r"[^\w.-]", "_", request), **self.manifest)
+            made = Capture if self.closes else Capture._endless
+            self.captures[request] = made(self.folder / re.sub(r"[^\w.-]", "_", request), **self.manifest)
         return self.captures[request]
 
     def close(self):
         for capture in self.captures.values():
-            capture.close()
+            capture.__exit__(RuntimeError if self.failed else None)
 
     def gave(self, module, part=0, call=0, calls=1):
         """A part of what a module gave at one of its calls in this forward pass; None where it was not called, or gave

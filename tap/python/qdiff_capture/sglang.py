@@ -40,7 +40,7 @@ def hook(config):
 
 class _Sglang:
     def __init__(self, folder, manifest):
-        self.batches = Batches(folder, **{"engine": named("sglang", "SGLang"), **manifest})
+        self.batches = Batches(folder, False, **{"engine": named("sglang", "SGLang"), **manifest})
         self.decoder = None
 
     def see(self, module, args, out):

@@ -34,7 +34,7 @@ class Extension:
 
 class _Vllm:
     def __init__(self, runner, folder, **manifest):
-        self.runner, self.batches, self.undo = runner, Batches(folder, **manifest), []
+        self.runner, self.batches, self.undo = runner, Batches(folder, True, **manifest), []
         self.scheduled = self.batch = self.step = None
         self.model = runner.get_model()
         for module in modules(self.model.model):

@@ -11,16 +11,19 @@
 //!     tap.rows("layer_out", layer, x, n_embd)?;
 //! }
 //! tap.rows("logits", None, &logits, n_vocab)?;
-//! tap.end()?; //                                     after the last forward pass
+//! tap.close()?; //                                   after the last forward pass
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! The folder that the environment's `QDIFF_DUMP` names is made, and must not hold a capture yet. `qdiff run -m MODEL --subject
-//! capture:FOLDER` judges it; docs/bring-your-own-engine.md says which names and shapes the stages have. Layers count from 0.
+//! The folder that the environment's `QDIFF_DUMP` names is made. A new dump replaces an old one there. A process that cannot dump
+//! leaves the reason in the folder, and qdiff refuses the folder. Two processes cannot dump to one folder at the same time, and a
+//! process that was forked after [`Tap::begin`] cannot tap. `qdiff run -m MODEL --subject capture:FOLDER` judges the dump;
+//! docs/bring-your-own-engine.md says which names and shapes the stages have. Layers count from 0.
 //!
 //! An array and the line that names it are in their files when a call returns, and a step counts once it has ended: of a run
-//! that is killed the steps that had ended are judged. Taps may come from several threads.
+//! that is killed the steps that had ended are judged. [`Tap::close`] writes the line that says that the dump is whole: qdiff does
+//! not pass a dump without it. Taps may come from several threads.
 //!
 //! | feature | what can be tapped |
 //! | --- | --- |
@@ -32,12 +35,14 @@
 mod array;
 #[cfg(feature = "candle")]
 mod candle;
+mod folder;
 
 pub use array::{Array, Element, Elements, Rows, Strided};
 
+use folder::{ELEMENTS, LINES};
 use std::collections::HashSet;
 use std::fmt::{self, Write as _};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -62,14 +67,23 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// The first error is written into the capture as well, which qdiff then refuses with the same words, and every call after
 /// it gives it again: what is judged is whole, whatever an engine makes of errors.
 #[derive(Debug)]
-pub struct Tap(Option<Mutex<Dump>>);
+pub struct Tap(Option<Own>);
+
+/// A capture, and the process that writes it: one that is forked from it has no part in it.
+#[derive(Debug)]
+struct Own {
+    process: u32,
+    folder: PathBuf,
+    dump: Mutex<Dump>,
+}
 
 impl Tap {
     /// Begins a capture in the folder that `QDIFF_DUMP` names. Where that is not set every call is one branch, and does
     /// nothing. `engine` is the name that reports give the engine.
     ///
     /// # Errors
-    /// A folder that cannot be made or written in, or that holds a capture already.
+    /// A folder that cannot be made or written in, to which another process dumps now, or that holds an older capture with a
+    /// `manifest.json`. Other captures of lines are replaced. What is left in the folder says why, and is no capture.
     pub fn begin(engine: &str) -> Result<Self> {
         Self::begin_with(engine, "")
     }
@@ -91,7 +105,8 @@ impl Tap {
     /// # Errors
     /// As [`Tap::begin`].
     pub fn in_folder(folder: &Path, engine: &str, fields: &str) -> Result<Self> {
-        Dump::new(folder, engine, fields).map(|dump| Self(Some(Mutex::new(dump))))
+        let dump = Dump::new(folder, engine, fields).map_err(|why| folder::refused(folder, &why))?;
+        Ok(Self(Some(Own { process: std::process::id(), folder: folder.to_owned(), dump: Mutex::new(dump) })))
     }
 
     /// Whether anything is written.
@@ -133,8 +148,7 @@ impl Tap {
         })
     }
 
-    /// Ends the step at once, so that whoever waits for it can read it; else the next one does. The last step counts only
-    /// after this call: a run that fails within it has not computed it.
+    /// Ends the step at once, so that whoever waits for it can read it; else the next one does, or [`Tap::close`].
     ///
     /// # Errors
     /// What cannot be written.
@@ -142,16 +156,35 @@ impl Tap {
         self.with(Dump::end)
     }
 
+    /// Ends the step, and says that the dump is whole: nothing can be tapped after it. Without this call the last step does not
+    /// count, and qdiff takes the run for one that was cut short.
+    ///
+    /// # Errors
+    /// What cannot be written.
+    pub fn close(&self) -> Result<()> {
+        self.with(Dump::close)
+    }
+
     /// Does this to the capture, if there is one and it is still right; tells the first error in the capture too.
     fn with(&self, act: impl FnOnce(&mut Dump) -> std::result::Result<(), String>) -> Result<()> {
-        let Some(dump) = &self.0 else { return Ok(()) };
+        let Some(Own { process, folder, dump }) = &self.0 else { return Ok(()) };
+        let this = std::process::id();
+        // Before the lock, which a thread of the other process may have held.
+        if this != *process {
+            let why = format!(
+                "process {this} taps the dump that process {process} began before it forked; call Tap::begin after the fork, and \
+                 give each process a folder of its own"
+            );
+            return Err(folder::refused(folder, &why));
+        }
         let dump = &mut *dump.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = &dump.failed {
             return Err(error.clone());
         }
         act(dump).map_err(|why| {
-            // Where this cannot be written either, the step has no end, and does not count.
-            let _ = dump.line(&format!("{{\"trouble\":{}}}", quoted(&why)));
+            if dump.line(&format!("{{\"trouble\":{}}}", quoted(&why))).is_err() {
+                folder::refused(folder, &why);
+            }
             dump.failed.insert(Error(why)).clone()
         })
     }
@@ -169,35 +202,29 @@ struct Dump {
     step: usize,
     /// The current step: the position of its first token, its tokens, and the arrays that it has.
     open: Option<(usize, Vec<u32>, HashSet<String>)>,
+    closed: bool,
     failed: Option<Error>,
 }
 
-const LINES: &str = "capture.jsonl";
-const ELEMENTS: &str = "capture.bin";
-
 impl Dump {
-    fn new(folder: &Path, engine: &str, fields: &str) -> Result<Self> {
-        let shown = folder.display();
-        std::fs::create_dir_all(folder).map_err(|e| Error(format!("cannot make the folder {shown}: {e}")))?;
-        let open = |name: &str| {
-            OpenOptions::new().write(true).create_new(true).open(folder.join(name)).map_err(|e| match e.kind() {
-                std::io::ErrorKind::AlreadyExists => Error(format!("{shown} holds a capture already: {name}")),
-                _ => Error(format!("cannot write {name} in {shown}: {e}")),
-            })
-        };
-        let (lines, elements) = (open(LINES)?, open(ELEMENTS)?);
-        let mut dump =
-            Self { folder: folder.to_owned(), elements, lines, offset: 0, step: 0, open: None, failed: None };
+    fn new(folder: &Path, engine: &str, fields: &str) -> std::result::Result<Self, String> {
+        let (lines, elements) = folder::taken(folder)?;
+        let folder = folder.to_owned();
+        let mut dump = Self { folder, elements, lines, offset: 0, step: 0, open: None, closed: false, failed: None };
         let comma = if fields.trim().is_empty() { "" } else { "," };
-        // JSON may stand on several lines, and the capture's head may not.
+        // JSON may be on several lines, and the first line of a capture may not.
         let fields = fields.replace(['\n', '\r'], " ");
-        let head = format!("{{\"schema_version\":3,\"engine\":{}{comma}{fields}}}", quoted(engine));
-        dump.line(&head).map_err(Error)?;
+        let (which, engine) = (folder::dump(), quoted(engine));
+        dump.line(&format!("{{\"schema_version\":3,\"dump\":{which},\"engine\":{engine}{comma}{fields}}}"))?;
+        folder::ready(&dump.folder)?;
         Ok(dump)
     }
 
     fn step(&mut self, first: usize, tokens: &[u32]) -> std::result::Result<(), String> {
         self.end()?;
+        if self.closed {
+            return Err("a step was begun after the dump was closed".to_owned());
+        }
         if tokens.is_empty() {
             return Err(format!("step {} has no tokens", self.step));
         }
@@ -210,6 +237,14 @@ impl Dump {
         let step = self.step;
         self.step += 1;
         self.line(&format!("{{\"end\":{step},\"first\":{first},\"tokens\":{tokens:?}}}"))
+    }
+
+    fn close(&mut self) -> std::result::Result<(), String> {
+        self.end()?;
+        if !std::mem::replace(&mut self.closed, true) {
+            self.line(&format!("{{\"closed\":{}}}", self.step))?;
+        }
+        Ok(())
     }
 
     fn array(&mut self, name: &str, array: &Elements) -> std::result::Result<(), String> {

@@ -5,6 +5,7 @@ use qdiff_tap::{Array, Element, Elements, Rows, Strided, Tap};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
+use std::time::SystemTime;
 
 /// The lines of a dump, and the bytes of its elements.
 fn read(folder: &Path) -> (Vec<Value>, Vec<u8>) {
@@ -32,8 +33,15 @@ fn lines_name_the_elements_and_the_ends_of_steps() {
     tap.step(2, &[9]).unwrap();
     let narrow = Elements { format: "f8_e4m3", shape: vec![1, 3], bytes: vec![1, 2, 3] };
     tap.add("logits", None, narrow).unwrap();
-    tap.end().unwrap();
-    let (lines, elements) = read(&folder);
+    tap.close().unwrap();
+    tap.close().unwrap();
+    assert!(tap.step(3, &[1]).unwrap_err().to_string().contains("after the dump was closed"));
+    let (mut lines, elements) = read(&folder);
+    let dump = lines[0].as_object_mut().unwrap().remove("dump").unwrap();
+    assert_eq!((&dump["closes"], &dump["pid"]), (&json!(true), &json!(std::process::id())));
+    let age =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() - dump["started"].as_u64().unwrap();
+    assert!(age < 3600 && dump["nonce"].as_str().unwrap().len() == 16, "{dump}");
     let array = |step: usize, name: &str, dtype: &str, shape: [usize; 2], offset: usize| {
         let file = "capture.bin";
         json!({"step": step, "name": name, "dtype": dtype, "shape": shape, "file": file, "offset": offset})
@@ -45,6 +53,8 @@ fn lines_name_the_elements_and_the_ends_of_steps() {
         json!({"end": 0, "first": 0, "tokens": [7, 8]}),
         array(1, "logits", "f8_e4m3", [1, 3], 48),
         json!({"end": 1, "first": 2, "tokens": [9]}),
+        json!({"closed": 2}),
+        json!({"trouble": "a step was begun after the dump was closed"}),
     ];
     assert_eq!(lines, expected);
     assert_eq!(elements, [bytes(&[1f32, 2.0, 3.0, 4.0]), bytes(&[1f64, 2.0, 3.0, 4.0]), vec![1, 2, 3]].concat());
@@ -78,19 +88,48 @@ fn what_cannot_be_dumped_rightly_is_said() {
         before.iter().for_each(|act| act(&tap).unwrap());
         let error = last(&tap).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
-        assert_eq!(tap.end(), Err(error.clone()), "what came before is not said to be whole");
+        assert_eq!(tap.close(), Err(error.clone()), "what came before is not said to be whole");
         let (lines, _) = read(work.path());
         let said = lines.last().unwrap()["trouble"].as_str().unwrap();
         assert_eq!(format!("qdiff_tap: {said}"), error.to_string());
     }
 }
 
+/// Whatever an earlier dump left is gone before a new one writes, or the folder says why it is no capture.
 #[test]
-fn a_folder_that_holds_a_capture_is_not_written_over() {
+fn an_earlier_dump_is_replaced_or_refused() {
     let work = tempfile::tempdir().unwrap();
-    drop(Tap::in_folder(work.path(), "mine", "").unwrap());
-    let again = Tap::in_folder(work.path(), "mine", "").unwrap_err().to_string();
-    assert!(again.contains("holds a capture already") && again.contains(work.path().to_str().unwrap()), "{again}");
+    let (folder, trouble) = (work.path(), work.path().join("capture.trouble"));
+    let dump = |value: f32| -> qdiff_tap::Result<()> {
+        let tap = Tap::in_folder(folder, "mine", "")?;
+        tap.step(0, &[1])?;
+        tap.rows("embed", None, &[value], 1)?;
+        tap.close()
+    };
+    dump(1.0).unwrap();
+    dump(2.0).unwrap();
+    assert_eq!(read(folder).1, bytes(&[2f32]));
+    let refused = |words: &str| {
+        let why = dump(3.0).unwrap_err().to_string();
+        assert!(why.contains(words) && why.contains(folder.to_str().unwrap()), "{why}");
+        assert_eq!(format!("qdiff_tap: {}", std::fs::read_to_string(&trouble).unwrap()), why + "\n");
+        assert_eq!(read(folder).1, bytes(&[2f32]), "what another one writes stays");
+    };
+    let open = std::fs::File::options().append(true).open(folder.join("capture.bin")).unwrap();
+    open.try_lock().unwrap();
+    refused("another dump to");
+    drop(open);
+    std::fs::write(folder.join("manifest.json"), "{}").unwrap();
+    refused("a capture of an earlier run, with a manifest.json");
+    std::fs::remove_file(folder.join("manifest.json")).unwrap();
+    dump(4.0).unwrap();
+    assert!(!trouble.exists() && read(folder).1 == bytes(&[4f32]));
+    // Not even the reason can be left: then the old lines go.
+    std::fs::create_dir(&trouble).unwrap();
+    dump(5.0).unwrap_err();
+    assert!(!folder.join("capture.jsonl").exists());
+    let work = tempfile::tempdir().unwrap();
+    std::fs::write(work.path().join("capture.bin"), "").unwrap();
     let file = work.path().join("capture.bin/below");
     let nowhere = Tap::in_folder(&file, "mine", "").unwrap_err().to_string();
     assert!(nowhere.contains("cannot make the folder") && nowhere.contains("capture.bin/below"), "{nowhere}");

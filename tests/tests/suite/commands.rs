@@ -1,7 +1,9 @@
 //! Commands as subjects: `cmd:` and `serve:` on an engine in numpy (`tests/tap/engine.py`), and how they fail.
 
+use qdiff_tests::containers::{arrays, write_npy, write_raw, write_safetensors};
 use qdiff_tests::markdown::root;
 use qdiff_tests::{Folder, Said, exact, files, folder_with, headline};
+use serde_json::json;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -92,6 +94,39 @@ fn an_engine_that_stays_up_is_driven_step_by_step() {
     let said =
         numpy.qdiff(&folder, &format!("sweep -m model.gguf -n 0 --sizes 8 {}", subject("cmd", "--tokens {tokens}")));
     assert!(said.exits(2).stderr.contains("is told of no parts of the prompt: it needs {ubatch}"));
+}
+
+/// A command that leaves what an earlier run wrote, in any container, is refused; written anew, the same values are judged.
+#[test]
+fn what_an_earlier_run_left_is_not_judged_as_a_commands() {
+    let folder = folder_with(&exact());
+    folder.record("npz", "-n 0 --stages embed,layer_out,logits");
+    let (all, manifest) = (arrays(&folder.join("npz")), folder.json("npz/manifest.json"));
+    write_npy(&folder.join("npy"), &all);
+    write_safetensors(&folder.join("safetensors"), &all);
+    let whole = json!({"end": 0, "first": 0, "tokens": manifest["tokens"]});
+    write_raw(&folder.join("raw"), &all, |_| whole.clone());
+    for name in ["npy", "safetensors", "raw"] {
+        folder.write(&format!("{name}/manifest.json"), manifest.to_string());
+    }
+    let run = |command: &str| format!("run -m model.gguf --subject 'cmd: {command}; : {{ids}}'");
+    for name in ["npz", "npy", "safetensors", "raw"] {
+        folder.refuses(&run(&format!("cp -rp {name}/. {{dir}}")), &["is older than the run", "QDIFF_DUMP names"]);
+        folder.qdiff(&run(&format!("cp -r {name}/. {{dir}}"))).exits(0);
+        // A tap that could not dump says so, whatever else is there.
+        folder.refuses(&run(&format!("cp -r {name}/. {{dir}}; echo no room > {{dir}}/capture.trouble")), &["no room"]);
+    }
+    // A tap repeats the name of the run, which no clock can change.
+    folder.write("lines", folder.text("raw/capture.jsonl"));
+    for (name, code) in [("$QDIFF_RUN", 0), ("another", 2)] {
+        let head = format!(r#"{{\"schema_version\":3,\"dump\":{{\"run\":\"{name}\"}}}}"#);
+        let lines = format!("(echo \"{head}\"; cat lines) > $QDIFF_DUMP/capture.jsonl");
+        let script =
+            format!("cp raw/*.bin raw/manifest.json $QDIFF_DUMP\n{lines}\ntouch -d 2001-01-01 $QDIFF_DUMP/*\n");
+        folder.write("dump.sh", script);
+        let said = folder.qdiff(&run("sh dump.sh")).exits(code);
+        assert_eq!(said.stderr.contains("of another run than the one just made"), code == 2, "{said}");
+    }
 }
 
 /// The battery runs a command in each case that it can be told of, and says which it cannot.

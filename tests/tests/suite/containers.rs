@@ -46,7 +46,9 @@ fn every_container_gets_the_verdict_of_the_npz() {
         let said = folder.qdiff(&format!("compare {name} npz")).exits(3);
         assert!(said.stdout.starts_with("INCOMPLETE: without the model"), "{said}");
     }
-    assert_eq!(folder.judged("--subject capture:alone").1["subject"]["name"], "mine (recorded)");
+    // Nothing says that these are all of its steps.
+    let name = "mine (recorded, without a closing line: later steps may be missing)";
+    assert_eq!(folder.judged("--subject capture:alone").1["subject"]["name"], name);
 }
 
 /// A run that was killed: whole steps are judged, the rest is said, and what the manifest promised is missing.
@@ -69,7 +71,11 @@ fn what_a_killed_run_left_is_judged_up_to_its_last_whole_step() {
     folder
         .write("cut/capture.jsonl", format!("{{\"schema_version\":3,\"engine\":\"mine\"}}\n{}", &lines[..after + 300]));
     let (code, report, text) = folder.judged("--subject capture:cut");
-    assert_eq!(code, 0, "{text}");
+    assert_eq!(code, 3, "{text}");
+    assert!(
+        text.starts_with("INCOMPLETE: no divergence, but the run was cut short, and later steps may be missing"),
+        "{text}"
+    );
     let name = report["subject"]["name"].as_str().unwrap();
     assert!(name.starts_with("mine, cut short: ") && name.contains("of step 2 stand there without its end"), "{name}");
     assert_eq!(report["run"]["decoded"].as_array().unwrap().len(), 1);
@@ -93,6 +99,48 @@ fn what_a_killed_run_left_is_judged_up_to_its_last_whole_step() {
             }
             Err(why) => assert!(whole == 0 && why.to_string().contains("no step that is whole"), "at {at}: {why}"),
         }
+    }
+}
+
+/// A stream that was cut just after a step's end looks whole: a tap's last line says that it is, and without that line the
+/// run is no pass.
+#[test]
+fn a_stream_that_is_cut_at_the_end_of_a_step_is_no_pass() {
+    let folder = folder();
+    folder.record("npz", "-n 1 --stages embed,layer_out,logits");
+    let (all, manifest) = (arrays(&folder.join("npz")), folder.json("npz/manifest.json"));
+    let tokens = manifest["tokens"].as_array().unwrap();
+    write_raw(&folder.join("dump"), &all, |step| match step {
+        0 => json!({"end": 0, "first": 0, "tokens": tokens}),
+        _ => json!({"end": 1, "first": tokens.len(), "tokens": manifest["decoded"]}),
+    });
+    let lines = folder.text("dump/capture.jsonl");
+    let head = json!({"schema_version": 3, "engine": "mine", "arithmetic": manifest["arithmetic"],
+                      "dump": {"nonce": "a", "started": 1_700_000_000, "pid": 7, "closes": true}});
+    let judged = |lines: String| {
+        folder.write("dump/capture.jsonl", lines);
+        folder.judged("--subject capture:dump")
+    };
+    let (code, report, text) = judged(format!("{head}\n{lines}{{\"closed\":2}}\n"));
+    assert_eq!((code, &report["subject"]["name"]), (0, &json!("mine (recorded 2023-11-14 22:13:20 UTC)")), "{text}");
+    let first = lines.find("\"end\":0").map(|at| at + lines[at..].find('\n').unwrap() + 1).unwrap();
+    for cut in [&lines[..], &lines[..first]] {
+        let (code, report, text) = judged(format!("{head}\n{cut}"));
+        assert_eq!(code, 3, "{text}");
+        assert!(report["subject"]["name"].as_str().unwrap().contains("cut short: there is no closing line"), "{text}");
+        assert!(text.starts_with("INCOMPLETE: no divergence, but the run was cut short"), "{text}");
+    }
+    // A manifest.json names all steps: then they are counted.
+    folder.write("dump/manifest.json", manifest.to_string());
+    assert_eq!(judged(format!("{head}\n{lines}")).0, 0);
+    assert_eq!(judged(format!("{head}\n{}", &lines[..first])).0, 3);
+    std::fs::remove_file(folder.join("dump/manifest.json")).unwrap();
+    for (more, why) in [
+        ("{\"closed\":3}\n", "3 steps were closed, and 2 ended: lines are missing"),
+        ("{\"closed\":2}\n{\"end\":2}\n", "a line after the closing one: two runs wrote to the folder"),
+    ] {
+        folder.write("dump/capture.jsonl", format!("{head}\n{lines}{more}"));
+        folder.refuses("run -m model.gguf --subject capture:dump", &[why]);
     }
 }
 

@@ -72,8 +72,18 @@ fn numpy_reads_and_writes_captures() {
     assert!(said.stdout.starts_with("MATCH"), "{said}");
     assert!(said.stdout.contains("numpy (recorded"), "{said}");
 
-    // A wrong order of axes is another tensor, and is found at its stage.
+    // Lines that fit no array are reported.
     let map = folder.text("map");
+    let (line, written) = (map.lines().count() + 1, "typing.{L}.error = attn_out");
+    for (more, words) in [("", "fits no array)"), ("\nanother = logits", "and 1 more line fit no array)")] {
+        folder.write("map", format!("{map}{written}{more}\n"));
+        let said = folder.qdiff(JUDGE).exits(0);
+        let words = format!("; line {line} of the map, `{written}`, {words}");
+        let told: Vec<&str> = said.stdout.split_whitespace().collect();
+        assert!(told.join(" ").contains(&words), "{said}");
+    }
+
+    // A wrong order of axes is another tensor, and is found at its stage.
     folder.write("map", map.replace("q_rope : 0,2,1,3", "q_rope : 0,1,2,3"));
     let said = folder.qdiff(JUDGE).exits(1);
     assert!(said.stdout.contains("L00.q_rope"), "{said}");
@@ -137,6 +147,8 @@ assert "qdiff reads f32" in refused(TypeError, lambda: capture.add("embed", np.z
 assert "has elements of 4 bytes, and bf16 has 2" in refused(TypeError, lambda: capture.add("embed", np.zeros(1, "f4"), dtype="bf16"))
 capture.add("embed", np.zeros((1, 256), "f4"))
 assert "before" in refused(ValueError, lambda: capture.add("embed", np.zeros((1, 256), "f4")))
+import shutil
+shutil.copytree("refused", "begun")
 assert refused(FileExistsError, lambda: Capture("refused", engine="refused"))
 "#;
 
@@ -152,8 +164,11 @@ fn the_package_writes_every_number_format() {
     assert!(folder.text("bf16/capture.jsonl").contains("\"name\": \"embed\", \"dtype\": \"bf16\""));
     folder.judged("--subject capture:bf16");
     // A step that was begun and did not end is none.
-    let said = folder.qdiff("run -m model.gguf --subject capture:refused").exits(2);
-    assert!(said.stderr.contains("no step that is whole"), "{said}");
+    folder.refuses("run -m model.gguf --subject capture:begun", &["no step that is whole"]);
+    folder.refuses(
+        "run -m model.gguf --subject capture:refused",
+        &["could not dump", "another dump to refused has not ended"],
+    );
 }
 
 /// The wheel is built without a network and without setuptools, and is what the sources are.
@@ -185,6 +200,73 @@ with qdiff_capture.Capture("mine", engine="a wheel") as capture, capture.step(ma
     let (code, report, text) = folder.judged("--subject capture:mine");
     assert_eq!(code, 0, "{text}");
     assert!(report["subject"]["name"].as_str().unwrap().starts_with("a wheel (recorded"), "{text}");
+}
+
+/// An engine in Python, dumped as the documentation shows and started by the command that it shows.
+#[test]
+fn the_recipe_for_a_command_in_python_works() {
+    let document = markdown::read("docs/bring-your-own-engine.md");
+    let (_, recipe) = document.split_once("### A command in Python\n").unwrap();
+    let engine = recipe.split_once("```python\n").unwrap().1.split_once("```").unwrap().0;
+    let folder = folder();
+    folder.record("recorded", "-n 0 --stages embed,layer_out,logits");
+    folder.write("engine.py", engine);
+    // What the recipe leaves to the reader: an engine.
+    folder.write("my_engine.py", MY_ENGINE);
+    let numpy = Said::from(Command::new(markdown::root().join("scripts/fetch-numpy")).output().unwrap()).exits(0);
+    let path = format!("{}:{}", numpy.stdout.trim(), markdown::root().join("tap/python").display());
+    let line = recipe.lines().find_map(|line| line.strip_prefix("qdiff ")).unwrap();
+    let said = folder.qdiff_with(&[("PYTHONPATH", &path)], line).exits(0);
+    assert!(said.stdout.starts_with("MATCH") && said.stdout.contains("my engine (run by its command"), "{said}");
+}
+
+const MY_ENGINE: &str = r#"
+import json
+import numpy as np
+
+def forward(model, tokens):
+    assert tokens == json.load(open("recorded/manifest.json"))["tokens"]
+    arrays = np.load("recorded/capture.npz")
+    return [arrays["prefill/" + name] for name in ["embed", "L00.layer_out", "L01.layer_out", "logits"]]
+"#;
+
+/// A folder that was used before, a process that is forked between two arrays and ends as Python does, and an error: nothing
+/// is there twice, and what is not whole does not say that it is.
+#[test]
+fn the_package_dumps_the_values_of_one_process_and_one_run() {
+    let script = r#"
+import os, sys
+import numpy as np
+from qdiff_capture import Capture
+def dump(fork):
+    with Capture("twice", engine="mine") as capture, capture.step([1]):
+        capture.add("embed", np.zeros((1, 2), "f4"))
+        if fork:
+            child = os.fork()
+            if child == 0:
+                if fork == "tap":
+                    try:
+                        capture.add("logits", np.zeros((1, 2), "f4"))
+                    except RuntimeError as why:
+                        assert "before it forked" in str(why), why
+                sys.exit()
+            assert os.waitpid(child, 0)[1] == 0
+        capture.add("logits", np.ones((1, 2), "f4"))
+    return open("twice/capture.jsonl").read().splitlines()[1:], open("twice/capture.bin", "rb").read()
+first = dump(None)
+assert len(first[1]) == 16 and first[0][-1] == '{"closed": 1}', first
+assert dump("end") == first and not os.path.exists("twice/capture.trouble")
+assert dump("tap") == first and "before it forked" in open("twice/capture.trouble").read()
+assert dump(None) == first and not os.path.exists("twice/capture.trouble")
+try:
+    with Capture("twice", engine="mine") as capture:
+        with capture.step([1]):
+            capture.add("embed", np.zeros((1, 2), "f4"))
+        raise KeyError
+except KeyError:
+    assert "closed" not in open("twice/capture.jsonl").read()
+"#;
+    python(&qdiff_tests::empty(), script);
 }
 
 /// An engine that serves several requests in one batch, by modules with the names and calls of vLLM and SGLang.

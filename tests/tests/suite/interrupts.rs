@@ -156,8 +156,8 @@ fn a_worker_does_not_outlive_its_supervisor() {
     }
 }
 
-/// Nothing can be cleaned up where both are killed; but nothing has the name that was asked for, and what is left is no
-/// capture.
+/// Nothing can be cleaned up where both are killed; but nothing has the name that was asked for, what is left is no capture,
+/// and the next recording removes it.
 #[test]
 fn a_killed_recording_is_no_capture() {
     let folder = folder();
@@ -166,12 +166,14 @@ fn a_killed_recording_is_no_capture() {
     send_to(worker(&child), libc::SIGKILL);
     send(&child, libc::SIGKILL);
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
-    let left = left(&folder);
-    let [part] = left.as_slice() else {
-        panic!("{left:?}");
+    let parts = left(&folder);
+    let [part] = parts.as_slice() else {
+        panic!("{parts:?}");
     };
     assert_ne!(part, "out");
     folder.refuses(&format!("run -m model.gguf --subject capture:{part}"), &[]);
+    folder.record("next", "-n 0 --stages embed");
+    assert_eq!(left(&folder), ["next"]);
 }
 
 /// Files may grow to `bytes` and no further, as on a disk that is full.

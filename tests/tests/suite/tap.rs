@@ -84,11 +84,10 @@ fn an_engine_in_c_is_judged() {
         compiled(&folder, compiler, &options, "engine.c");
         let said = runs(&folder, "", Some(&format!("dump{i}"))).exits(0);
         assert_eq!(said.to_string(), "", "{compiler}");
-        for file in ["capture.jsonl", "capture.bin"] {
-            let same = std::fs::read(folder.join("dump0").join(file)).unwrap()
-                == std::fs::read(folder.join(format!("dump{i}")).join(file)).unwrap();
-            assert!(same, "{compiler}: another {file}");
-        }
+        // The first line says which dump it is.
+        let lines = |i: usize| folder.text(&format!("dump{i}/capture.jsonl")).split_once('\n').unwrap().1.to_owned();
+        let elements = |i: usize| std::fs::read(folder.join(format!("dump{i}/capture.bin"))).unwrap();
+        assert!(lines(0) == lines(i) && elements(0) == elements(i), "{compiler}: another dump");
     }
     let (code, report, text) = folder.judged("--subject capture:dump0");
     assert_eq!(code, 0, "{text}");
@@ -97,12 +96,10 @@ fn an_engine_in_c_is_judged() {
     let rows = |of: &str| report["verdict"]["coverage"][of].as_u64().unwrap();
     assert_eq!(rows("judged"), rows("asked"), "{text}");
 
-    // Where nobody asks for a dump there is none; where there is one already it is not written over.
+    // Where QDIFF_DUMP is not set there is no dump.
     assert_eq!(runs(&folder, "", None).exits(0).to_string(), "");
-    let again = runs(&folder, "", Some("dump0")).exits(0);
-    assert!(again.stderr.contains("dump0 holds a capture already; nothing is dumped"), "{again}");
     let nowhere = runs(&folder, "", Some("no/such/folder")).exits(0);
-    assert!(nowhere.stderr.contains("cannot write in QDIFF_DUMP="), "{nowhere}");
+    assert!(nowhere.stderr.contains("capture.bin cannot be written; nothing is dumped to QDIFF_DUMP="), "{nowhere}");
 
     // One value of one layer at one step.
     let wrong = all.iter_mut().find(|a| a.name == "step2/L01.layer_out").unwrap();
@@ -113,6 +110,114 @@ fn an_engine_in_c_is_judged() {
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("L01.") && text.contains("at decode step 2"), "{text}");
     assert_eq!(report["verdict"]["findings"][0]["stage"], "L01.layer_out", "{text}");
+}
+
+/// An engine dumps into a folder that was used before: whatever happens, what the earlier run left there is not judged.
+#[test]
+fn values_of_an_earlier_run_are_not_judged() {
+    let (folder, mut all) = with_values();
+    compiled(&folder, "gcc", "-std=c99", "engine.c");
+    runs(&folder, "", Some("dump")).exits(0);
+    let judge = "run -m model.gguf --subject capture:dump";
+    let said = folder.qdiff(judge).exits(0);
+    let recorded = |said: &Said| said.stdout.contains("an engine in C (recorded 20") && said.stdout.contains(" UTC");
+    assert!(recorded(&said), "{said}");
+    // The engine is broken and run again: its new values are judged.
+    all.iter_mut().find(|a| a.name == "step2/L01.layer_out").unwrap().values[7] += 1.0;
+    write_values(&folder, "recorded", &all);
+    runs(&folder, "", Some("dump")).exits(0);
+    assert_eq!(folder.qdiff(judge).exits(1).stdout.split_once("DIVERGED at L01.").unwrap().0, "");
+    // Another process dumps to the folder: neither's values are judged, until one dumps there alone.
+    let other = std::fs::File::options().append(true).open(folder.join("dump/capture.bin")).unwrap();
+    other.try_lock().unwrap();
+    let said = runs(&folder, "", Some("dump")).exits(0);
+    let words = "another dump to the folder has not ended; give each process a folder of its own";
+    assert!(said.stderr.contains(words), "{said}");
+    folder.refuses(judge, &["dump: the engine could not dump its values here", words, "run the engine again"]);
+    drop(other);
+    runs(&folder, "", Some("dump")).exits(0);
+    folder.qdiff(judge).exits(1);
+    // What is not the engine's own is not removed, and nothing is judged with it.
+    folder.write("dump/manifest.json", folder.text("recorded/manifest.json"));
+    let said = runs(&folder, "", Some("dump")).exits(0);
+    assert!(said.stderr.contains("a capture of an earlier run, with a manifest.json"), "{said}");
+    folder.refuses(judge, &["a capture of an earlier run, with a manifest.json"]);
+    std::fs::remove_file(folder.join("dump/manifest.json")).unwrap();
+    // Its files cannot be written.
+    std::fs::remove_file(folder.join("dump/capture.bin")).unwrap();
+    folder.create("dump/capture.bin");
+    runs(&folder, "", Some("dump")).exits(0);
+    folder.refuses(judge, &["capture.bin cannot be written"]);
+    // Not even the reason can be left: then the old lines go, or, where they cannot, the engine ends.
+    std::fs::remove_file(folder.join("dump/capture.trouble")).unwrap();
+    folder.create("dump/capture.trouble");
+    runs(&folder, "", Some("dump")).exits(0);
+    assert!(!folder.join("dump/capture.jsonl").exists());
+    folder.create("dump/capture.jsonl/below");
+    let said = runs(&folder, "", Some("dump")).exits(1);
+    assert!(said.stderr.contains("of an earlier run and cannot be removed: the engine ends here"), "{said}");
+}
+
+/// What a header is given by mistake is an error that qdiff repeats; no memory is touched that is not the array's.
+#[test]
+fn what_the_header_is_given_by_mistake_is_refused() {
+    let folder = folder_with(&exact());
+    compiled(&folder, "gcc", "-std=c99 -fsanitize=address,undefined -fno-sanitize-recover=all", "misuse.c");
+    for (way, words) in [
+        ("tokens", "a step of 2 tokens, which are NULL"),
+        ("count", "a step of -1 tokens"),
+        ("position", "a step at position -1"),
+        ("token", "a step whose token 1 is -1"),
+        ("data", "x: its elements are NULL"),
+        ("extents", "x: its extents are NULL"),
+        ("unnamed", "a stage called `NULL`"),
+        ("dtype", "x: there is no number format 6"),
+        ("dtype-below", "x: there is no number format -1"),
+        ("axes", "x: it has 9 axes"),
+        ("large", "with axis 0, of 9223372036854775807 elements 4 apart, it is larger than memory"),
+        ("many", "it is larger than memory"),
+        ("none", "x: axis 1 has 0 elements"),
+        ("far", "of 2 elements 4611686018427387903 apart, it is larger than memory"),
+        ("repeated", "it is larger than memory"),
+        ("back", "x: axis 0 has 2 elements, -4 apart"),
+        ("rows", "x: axis 0 has -2 elements"),
+        ("layer", "x: there is no layer -2"),
+        ("engine", "QDIFF_BEGIN has no name for the engine"),
+    ] {
+        let said = runs(&folder, way, Some("dump")).exits(0);
+        assert!(said.stderr.contains(words), "{way}: {said}");
+        folder.refuses("run -m model.gguf --subject capture:dump", &[words]);
+    }
+}
+
+/// A process that is forked from the engine ends as it likes: no array is there twice or at another's place. One that taps
+/// is reported.
+#[test]
+fn a_process_that_is_forked_changes_no_dump() {
+    let folder = folder_with(&exact());
+    compiled(&folder, "clang", "-std=c99", "misuse.c");
+    let dump = |way: &str| {
+        runs(&folder, way, Some(way)).exits(0);
+        let lines = folder.text(&format!("{way}/capture.jsonl")).split_once('\n').unwrap().1.to_owned();
+        (lines, std::fs::read(folder.join(format!("{way}/capture.bin"))).unwrap())
+    };
+    let plain = dump("plain");
+    assert_eq!(plain.0.matches("\"offset\":0}").count(), 1);
+    assert_eq!((dump("fork"), dump("fork-taps")), (plain.clone(), plain));
+    folder.refuses(
+        "run -m model.gguf --subject capture:fork-taps",
+        &["before it forked", "call QDIFF_BEGIN after the fork"],
+    );
+    // Where the engine is killed after its first step began, the dump has no end.
+    runs_into(&folder, "killed");
+    folder.refuses("run -m model.gguf --subject capture:killed", &["no step that is whole"]);
+}
+
+/// The engine, which ends by a signal, dumps to a folder of the name of its way.
+fn runs_into(folder: &Folder, way: &str) {
+    let mut command = Command::new(folder.join("engine"));
+    let status = command.arg(way).env("QDIFF_DUMP", folder.join(way)).status().unwrap();
+    assert_eq!(status.code(), None, "{status}");
 }
 
 /// Compiles the crate of `tap/rust`, which needs no other, and with it this program, in `folder`.
@@ -153,6 +258,25 @@ fn an_engine_in_rust_is_judged() {
     assert!(said.stderr.contains("embed of step 0: was tapped in this step before"), "{said}");
     let words = "the engine says of its own arrays: embed of step 0: was tapped in this step before";
     folder.refuses("run -m model.gguf --subject capture:twice", &[words]);
+}
+
+/// As [`a_process_that_is_forked_changes_no_dump`], by way of the crate.
+#[test]
+fn a_process_that_is_forked_changes_no_dump_of_the_crate() {
+    let folder = folder_with(&exact());
+    compiled_rust(&folder, &root().join("tests/tap/fork.rs"));
+    for way in ["", "taps"] {
+        runs(&folder, way, Some("dump")).exits(0);
+        let elements = std::fs::read(folder.join("dump/capture.bin")).unwrap();
+        let values: Vec<f32> = elements.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        assert_eq!(values, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let lines = folder.text("dump/capture.jsonl");
+        assert_eq!((lines.lines().count(), lines.matches("\"offset\":16}").count()), (5, 1), "{lines}");
+        assert!(lines.ends_with("{\"closed\":1}\n"), "{lines}");
+        assert_eq!(folder.join("dump/capture.trouble").exists(), way == "taps");
+    }
+    let words = ["before it forked", "call Tap::begin after the fork"];
+    folder.refuses("run -m model.gguf --subject capture:dump", &words);
 }
 
 /// What the header cannot dump rightly it says, and qdiff refuses the dump with its words.

@@ -81,5 +81,5 @@ fn main() -> Result<()> {
         weights.forward(&Tensor::new(tokens.as_slice(), &Device::Cpu)?.unsqueeze(0)?, first)?;
         first += tokens.len();
     }
-    tap.end().map_err(candle::Error::wrap)
+    tap.close().map_err(candle::Error::wrap)
 }
