@@ -9,6 +9,9 @@ use qdiff_engine::gguf::Value;
 use qdiff_engine::tokenizer::chat::{Conversation, Message, chatml};
 use std::path::Path;
 
+/// What a prompt is called that was typed as text, was read from standard input, or was given as tokens.
+pub const UNNAMED: [&str; 3] = ["text", "standard input", "tokens"];
+
 /// How the text of a built-in prompt becomes tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -130,7 +133,7 @@ pub fn resolve(opened: &LoadedModel, given: &str, style: Style<'_>) -> Result<Re
     if given == "-" {
         let bytes =
             input::whole(std::io::stdin(), input::TEXT).context("cannot read the prompt from standard input")?;
-        return ready(opened, "standard input", text_of("standard input", bytes)?, style);
+        return ready(opened, UNNAMED[1], text_of("standard input", bytes)?, style);
     }
     match given.strip_prefix('@') {
         Some(path) => from_file(opened, Path::new(path), style),
@@ -140,7 +143,7 @@ pub fn resolve(opened: &LoadedModel, given: &str, style: Style<'_>) -> Result<Re
             let otherwise = "`qdiff prompts` lists them; with --raw one word is text";
             bail!("no built-in prompt is called `{given}`{}", hint(given, known, otherwise))
         }
-        None => ready(opened, "text", given.to_owned(), style),
+        None => ready(opened, UNNAMED[0], given.to_owned(), style),
     }
 }
 

@@ -62,9 +62,9 @@ pub fn headline(screen: &str) -> String {
     lines.map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
-/// A screen but for the lines that name the reports written.
+/// A screen but for the lines that name the reports written, which end it.
 pub fn without_reports(screen: &str) -> Vec<&str> {
-    screen.lines().filter(|l| !l.starts_with("report ")).collect()
+    screen.lines().take_while(|l| !l.starts_with("report ")).collect()
 }
 
 /// Strikes out of a screen what is not the same on every machine: figures,

@@ -14,7 +14,8 @@ mod run;
 mod setup;
 mod stages;
 
-use crate::report::{Told, inert as inert_of, terminal};
+use crate::report::terminal::{self, Terminal};
+use crate::report::{Told, inert as inert_of};
 use crate::shown::shown;
 use crate::supervisor::{self, Ended};
 use crate::tasks::{Console, bench, check, dequantise, generate, judge, logits, record, score, sweep, verify, weights};
@@ -26,8 +27,10 @@ use output::Output;
 use setup::console;
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+use terminal_size::terminal_size_of as size_of;
 
 /// Parses the command line, runs it, and gives the exit code.
 pub fn main() -> ExitCode {
@@ -162,6 +165,19 @@ static CI: AtomicBool = AtomicBool::new(false);
 /// Whether only the verdict is printed.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
+/// Whether standard output is one report and nothing else: the screen goes to standard error.
+static PIPED: AtomicBool = AtomicBool::new(false);
+
+/// Where screens are printed, as wide as whoever reads says, or as it is.
+fn terminal() -> Terminal {
+    static TERMINAL: LazyLock<Terminal> = LazyLock::new(|| {
+        let set = std::env::var("COLUMNS").ok().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
+        let size = if PIPED.load(Ordering::Relaxed) { size_of(std::io::stderr()) } else { size_of(std::io::stdout()) };
+        Terminal::of(set.or(size.map(|(columns, _)| columns.0.into())).unwrap_or(terminal::WIDTH))
+    });
+    *TERMINAL
+}
+
 /// Prints a line to standard error.
 fn complain(text: &str) {
     let line = format!("qdiff: {}", shown(text));
@@ -192,7 +208,16 @@ fn say(text: &str) -> anyhow::Result<()> {
 
 /// Prints as it is.
 fn put(text: &str) -> anyhow::Result<()> {
+    if PIPED.load(Ordering::Relaxed) {
+        return unless_closed(anstream::stderr().write_all(text.as_bytes())).context("cannot write to standard error");
+    }
     unless_closed(anstream::stdout().write_all(text.as_bytes())).context("cannot write to standard output")
+}
+
+/// Prints what was written in the place of a file.
+fn pipe(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    unless_closed(out.write_all(text.as_bytes()).and_then(|()| out.flush())).context("cannot write to standard output")
 }
 
 /// A reader that went away is not an error.

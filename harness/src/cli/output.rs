@@ -1,24 +1,46 @@
 //! Where a report goes: checked before anything runs, served at the end.
 
 use super::args::{Ci, FileArgs, JsonArgs, OutputArgs};
-use super::{CI, complain, exit, put, remark, tell};
-use crate::report::{self, Format, Told, file, github::GitHub, json, terminal};
+use super::{CI, PIPED, complain, exit, pipe, put, remark, tell, terminal};
+use crate::report::{self, Format, Told, file, github::GitHub, json};
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
+/// What stands for standard output where a file is named.
+const STDOUT: &str = "-";
+
+/// Refuses a file that could not be written. Standard output holds one report, and then nothing else: the screen goes to
+/// standard error, where a pipe does not take it up and whoever waits still reads it.
+fn check(path: &Path, flag: &str) -> Result<()> {
+    if path.as_os_str() != STDOUT {
+        return file::check(path, &format!("--{flag}"));
+    }
+    if PIPED.swap(true, Ordering::Relaxed) {
+        bail!("--{flag} -: standard output already takes another report; write one of the two to a file");
+    }
+    Ok(())
+}
+
+/// Writes a report to where [`check`] found room for it, and says so.
+fn write(path: &Path, text: &str) -> Result<()> {
+    if path.as_os_str() == STDOUT {
+        return pipe(text);
+    }
+    file::write(path, text.as_bytes())?;
+    remark(&terminal().line("report", &path.display().to_string()))
+}
+
 impl JsonArgs {
     /// Refuses a file that could not be written, before anything runs.
     pub(super) fn check(&self) -> Result<()> {
-        self.json.as_ref().map_or(Ok(()), |path| file::check(path, "--json"))
+        self.json.as_ref().map_or(Ok(()), |path| check(path, "json"))
     }
 
     /// Writes `list`, and says so.
     pub(super) fn write(&self, list: &impl Serialize) -> Result<()> {
-        let Some(path) = &self.json else { return Ok(()) };
-        file::write(path, json::text(list)?.as_bytes())?;
-        remark(&terminal::line("report", &path.display().to_string()))
+        self.json.as_ref().map_or(Ok(()), |path| write(path, &json::text(list)?))
     }
 }
 
@@ -49,7 +71,7 @@ impl<'a> Output<'a> {
             files.push((name, path, report::format_named(name).context("an option without its format")?));
         }
         for (flag, path, format) in &files {
-            file::check(path, &format!("--{flag}"))?;
+            check(path, flag)?;
             if reports != 1 && !format.several {
                 bail!(
                     "{} would hold a report for each prompt or file, and its format holds one; write one file each",
@@ -70,19 +92,18 @@ impl<'a> Output<'a> {
     }
 
     /// Shows what is told and writes every file, with what is `absent` among it. `courtesy` is written where no file
-    /// was asked for, and fails with a remark only.
+    /// was asked for, into a folder, and fails with a remark only.
     pub(super) fn serve(&self, told: &[&dyn Told], absent: &[String], courtesy: Option<PathBuf>) -> Result<()> {
         if told.len() != 1 {
             let reports: Vec<_> = told.iter().filter_map(|t| t.run()).collect();
-            tell(&report::overview(&reports))?;
+            tell(&report::overview(&reports, terminal()))?;
         }
         if told.len() == 1 || self.full {
-            let screens = told.iter().map(|t| terminal::render(&t.screen(self.full)));
+            let screens = told.iter().map(|t| terminal().render(&t.screen(self.full)));
             tell(&screens.collect::<Vec<_>>().join("\n"))?;
         }
         for (path, format) in &self.files {
-            file::write(path, (format.render)(told, absent)?.as_bytes())?;
-            remark(&terminal::line("report", &path.display().to_string()))?;
+            write(path, &(format.render)(told, absent)?)?;
         }
         if let Some(github) = &self.github {
             put(&github.publish(told, absent)?)?;
@@ -94,15 +115,16 @@ impl<'a> Output<'a> {
     }
 }
 
-fn offer(told: &dyn Told, path: &Path) -> Result<()> {
-    let written = path
-        .parent()
-        .map_or(Ok(()), std::fs::create_dir_all)
-        .map_err(Into::into)
-        .and_then(|()| told.json())
-        .and_then(|text| file::write(path, text.as_bytes()));
-    match written {
-        Ok(()) => remark(&terminal::line("report", &path.display().to_string())),
+/// Writes a report that nobody asked for, and says how to have it as a page.
+fn offer(told: &dyn Told, folder: &Path) -> Result<()> {
+    let subject = told.run().map_or("report", |report| report.subject.name.as_str());
+    let written = std::fs::create_dir_all(folder).map_err(Into::into);
+    match written.and_then(|()| file::keep(folder, &file::name(subject), told.json()?.as_bytes())) {
+        Ok(path) => {
+            let (path, page) = (path.display(), path.with_extension("html"));
+            let command = format!("qdiff report {path} --html {}", page.display());
+            remark(&(terminal().line("report", &path.to_string()) + &terminal().shell("page", &command) + "\n"))
+        }
         Err(e) => {
             complain(&format!("no report file: {e:#}"));
             Ok(())

@@ -1,8 +1,7 @@
 //! `qdiff prompts`.
 
-use super::{exit, say};
+use super::{exit, say, terminal};
 use crate::number::counted;
-use crate::report::terminal::line;
 use crate::tasks::prompts::{PromptsRequest, prompts};
 use anyhow::Result;
 
@@ -17,12 +16,12 @@ pub(super) fn run(request: &PromptsRequest) -> Result<u8> {
             say(&format!("{}\n", ids.join(",")))?;
             continue;
         }
-        say(&line(prompt.name, prompt.about))?;
-        say(&line("", &format!("{:?}", prompt.text)))?;
+        say(&terminal().line(prompt.name, prompt.about))?;
+        say(&terminal().line("", &format!("{:?}", prompt.text)))?;
         if let Some(tokens) = tokens {
             let shown: Vec<String> = tokens.iter().take(SHOWN).map(ToString::to_string).collect();
             let more = if tokens.len() > SHOWN { ",…" } else { "" };
-            say(&line("", &format!("{}: {}{more}", counted(tokens.len(), "token"), shown.join(","))))?;
+            say(&terminal().line("", &format!("{}: {}{more}", counted(tokens.len(), "token"), shown.join(","))))?;
         }
     }
     Ok(exit::MATCH)

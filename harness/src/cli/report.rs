@@ -3,10 +3,10 @@
 use super::args::ReportArgs;
 use super::output::Output;
 use super::setup::console;
-use super::{complain, exit, say};
+use super::{complain, exit, say, terminal};
 use crate::report::book::{Book, Runs};
 use crate::report::json::{self, Saved};
-use crate::report::{Outcome, Report, Told, file, format_of, gaps, terminal};
+use crate::report::{Outcome, Report, Told, file, format_of, gaps};
 use crate::tasks::judge::{Merged, merge};
 use anyhow::{Result, bail};
 use std::collections::HashMap;
@@ -49,7 +49,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<u8> {
     }
     for gap in gaps {
         let word = Outcome::Incomplete.word();
-        say(&terminal::verdict(Outcome::Incomplete, word, &format!("{word}: {gap}")))?;
+        say(&terminal().verdict(Outcome::Incomplete, word, &format!("{word}: {gap}")))?;
         absent.push(gap);
     }
     if !reports.is_empty() {

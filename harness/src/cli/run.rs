@@ -3,8 +3,8 @@
 use super::args::Bisected;
 use super::output::Output;
 use super::setup::console;
-use super::{exit, remark};
-use crate::report::{Failure, Report, Told, terminal};
+use super::{exit, remark, terminal};
+use crate::report::{Failure, Report, Told, file};
 use crate::tasks::compare::{self, CompareRequest, Compared};
 use crate::tasks::run::{REPORTS, Ran, RunRequest, run as judge};
 use anyhow::Result;
@@ -23,7 +23,7 @@ pub(super) fn run(args: &Bisected<RunRequest>) -> Result<u8> {
         output.serve(&told, &absent, single.map(courtesy))?;
     }
     if let Some(folder) = batch.json_dir.as_ref().filter(|_| !reports.is_empty()) {
-        remark(&terminal::line("reports", &format!("{} files in {}", reports.len(), folder.display())))?;
+        remark(&terminal().line("reports", &format!("{} files in {}", reports.len(), folder.display())))?;
     }
     let codes = reports.iter().map(|r| exit::of(r.outcome)).chain(failures.iter().map(|_| exit::TROUBLE));
     Ok(exit::bisect(exit::worst(codes), args.bisect))
@@ -43,7 +43,7 @@ pub(super) fn compare(args: &Bisected<CompareRequest>) -> Result<u8> {
     Ok(exit::bisect(code, args.bisect))
 }
 
-/// The file that a report is written to where none is named.
+/// The folder that a report is written to where no file is named.
 fn courtesy(report: &Report) -> PathBuf {
-    Path::new(REPORTS).join(crate::report::file::name(&report.run.prompt)).join("report.json")
+    Path::new(REPORTS).join(file::of_prompt(&report.run.prompt, &report.run.tokens))
 }

@@ -92,16 +92,28 @@ pub(super) fn took(time: Duration) {
     }
 }
 
-/// A line on standard error. A CI system that asked for one engine must not be green for another.
-fn instead(text: &str) -> Result<()> {
+/// Why the CPU engine runs in the place of a GPU, until the work begins.
+static INSTEAD: Mutex<Option<String>> = Mutex::new(None);
+
+/// A CI system that asked for one engine must not be green for another.
+fn instead(why: &str) -> Result<()> {
     if CI.load(Ordering::Relaxed) {
-        bail!("{text}; with --ci the runner is named (--subject cpu)");
+        bail!("{why}: with --ci, name the CPU engine if it is meant (--subject cpu)");
     }
-    complain(text);
+    *INSTEAD.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
     Ok(())
+}
+
+/// Says on standard error which engine runs, now that nothing is refused any more: before an error it would read as the
+/// error's cause.
+fn begin() {
+    let held_back = INSTEAD.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(why) = held_back.filter(|_| !QUIET.load(Ordering::Relaxed)) {
+        complain(&format!("{why}: using the CPU engine"));
+    }
 }
 
 /// The terminal.
 pub(super) fn console() -> Console<'static> {
-    Console { progress: &progress, instead: &instead, note: &complain, say: &remark }
+    Console { progress: &progress, instead: &instead, begin: &begin, note: &complain, say: &remark }
 }

@@ -1,6 +1,7 @@
 //! Files that appear whole under their name, or not at all.
 
-use crate::cleanup;
+use crate::prompts::UNNAMED;
+use crate::{cleanup, hash};
 use anyhow::{Context as _, Result, bail};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ pub fn remove(path: &Path) -> Result<()> {
 /// As [`write()`]; and a device, a link or a directory, which renaming would replace.
 pub fn check(path: &Path, flag: &str) -> Result<()> {
     if path.as_os_str() == "-" {
-        bail!("{flag} takes a file; the report on standard output is the one for people");
+        bail!("{flag} takes a file, and no `-` for standard output");
     }
     match path.symlink_metadata() {
         Ok(found) if found.is_dir() => {
@@ -79,6 +80,33 @@ pub fn list(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     paths.retain(|path| path.extension().is_some_and(|e| e == extension) && path.is_file());
     paths.sort();
     Ok(paths)
+}
+
+/// Keeps a report in `folder` under a name that no other has, `NAME-TIME.json`, and as `report.json`, which is the newest
+/// of the folder; gives the path of the first.
+///
+/// # Errors
+/// As [`write()`].
+pub fn keep(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
+    let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
+    let named = |n: usize| if n == 1 { format!("{name}-{now}.json") } else { format!("{name}-{now}-{n}.json") };
+    let path =
+        (1..).map(|n| folder.join(named(n))).find(|p| p.symlink_metadata().is_err()).context("no name is free")?;
+    write(&path, content)?;
+    // A second name, not a second copy, where the file system has such.
+    let newest = folder.join("report.json");
+    remove(&newest)?;
+    std::fs::hard_link(&path, &newest).or_else(|_| std::fs::copy(&path, &newest).map(drop))?;
+    Ok(path)
+}
+
+/// The folder of a prompt's reports. A prompt that has no name of its own is known by its tokens.
+pub fn of_prompt(prompt: &str, tokens: &[u32]) -> String {
+    if !UNNAMED.contains(&prompt) {
+        return name(prompt);
+    }
+    let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+    format!("{}-{:.8}", name(prompt), hash::sha256(&bytes))
 }
 
 /// `name` as part of a file's name.

@@ -44,7 +44,7 @@ pub use screen::{Check, Document, Fate, Next, Screen, Section, Table, Told};
 pub use sweep::SweepReport;
 pub use weights::WeightsReport;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use std::path::Path;
 
 /// A way to lay out what is told in a file.
@@ -73,6 +73,10 @@ pub static FORMATS: [Format; 4] = [
 /// # Errors
 /// An extension that stands for none.
 pub fn format_of(path: &Path) -> Result<&'static Format> {
+    if path.as_os_str() == "-" {
+        let options = FORMATS.each_ref().map(|f| format!("--{} -", f.name)).join(", ");
+        bail!("standard output has no extension to tell the format from; say {options}");
+    }
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
     FORMATS.iter().find(|f| f.extension == extension).with_context(|| {
         let known = FORMATS.each_ref().map(|f| format!(".{}", f.extension)).join(", ");
@@ -87,6 +91,7 @@ pub fn format_named(name: &str) -> Option<&'static Format> {
 
 #[cfg(test)]
 mod tests {
+    use super::terminal::Terminal;
     use super::*;
     use crate::shown::unseen;
     use proptest::prelude::*;
@@ -103,7 +108,7 @@ mod tests {
 
         fn screen(&self, _: bool) -> Screen {
             let text = || self.text.clone();
-            let table = Table { columns: vec![text()], numbers: vec![], rows: vec![vec![text()]] };
+            let table = Table { columns: vec![text()], numbers: vec![], spare: vec![], rows: vec![vec![text()]] };
             let fates = [Fate::Passed(text()), Fate::of(Some(text())), Fate::Error(text()), Fate::Skipped(text())];
             Screen {
                 sections: vec![Section { lines: vec![("label", text())], ..Section::table(&text(), table) }],
@@ -144,7 +149,7 @@ mod tests {
             let told_there: String = read.into_iter().flat_map(|(key, value)| [key, value]).collect();
             prop_assert_eq!(hidden(&told_there.replace(['\t', '\r'], "")), None, "{}", page);
 
-            let screen = terminal::harmless(&terminal::render(&Told::screen(&document, true)));
+            let screen = terminal::harmless(&Terminal::of(terminal::WIDTH).render(&Told::screen(&document, true)));
             let screen = anstream::adapter::strip_str(&screen).to_string();
             prop_assert_eq!(hidden(&screen), None, "{}", screen);
             let order = screen.lines().find(|l| l.trim_start().starts_with("::") || l.contains("##["));

@@ -1,7 +1,8 @@
 //! Several reports on one screen: how many of each outcome, and a row per run, the worst first.
 
 use super::origin::UNKNOWN;
-use super::{Report, RunInfo, Table, terminal};
+use super::terminal::Terminal;
+use super::{Report, RunInfo, Table};
 use crate::ends::EndCheck;
 use crate::metrics::largest;
 use crate::number::{counted, percent};
@@ -20,9 +21,9 @@ pub(super) fn sorted<'a>(reports: &[&'a Report]) -> Vec<(usize, &'a Report)> {
 }
 
 /// The reports as text.
-pub fn render(reports: &[&Report]) -> String {
+pub fn render(reports: &[&Report], terminal: Terminal) -> String {
     let sorted = sorted(reports);
-    format!("{}\n\n{}\n", counts(&sorted), terminal::draw(&table(&sorted)))
+    format!("{}\n\n{}\n", counts(&sorted), terminal.draw(&table(&sorted)))
 }
 
 /// A row for each report.

@@ -102,6 +102,8 @@ pub struct Table {
     pub columns: Vec<String>,
     /// Columns that hold numbers, which stand to the right.
     pub numbers: Vec<usize>,
+    /// Columns that a narrow terminal leaves out, the first of them first.
+    pub spare: Vec<usize>,
     /// A cell per column.
     pub rows: Vec<Vec<String>>,
 }
@@ -110,7 +112,12 @@ impl Table {
     /// A table with these headings; the columns `numbers` stand to the right.
     pub fn new(columns: &[&str], numbers: &[usize], rows: impl Iterator<Item = Vec<String>>) -> Self {
         let columns = columns.iter().map(|&c| c.to_owned()).collect();
-        Self { columns, numbers: numbers.to_vec(), rows: rows.collect() }
+        Self { columns, numbers: numbers.to_vec(), spare: Vec::new(), rows: rows.collect() }
+    }
+
+    /// The same; a terminal that is too narrow leaves out the columns `spare`, the first of them first.
+    pub fn spare(self, spare: &[usize]) -> Self {
+        Self { spare: spare.to_vec(), ..self }
     }
 }
 

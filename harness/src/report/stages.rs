@@ -10,6 +10,9 @@ use qdiff_engine::model::StageId;
 const COLUMNS: &[&str] = &["stage", "local", "worst at", "allowed", "used", "ref.", "used", "global", "status"];
 const NUMBERS: &[usize] = &[1, 3, 4, 5, 6, 7];
 
+/// Columns that decide nothing: `global` first, then those of the reference.
+const SPARE: &[usize] = &[7, 6, 5];
+
 /// Why a row is inconclusive.
 pub(super) const OPEN: &str = "what they are allowed is as much as a fault may be";
 
@@ -20,7 +23,7 @@ pub(super) const NONE: &str = "-";
 pub(super) fn table(verdict: &Verdict, full: bool) -> Table {
     let key = |s: &&StageResult| if full { s.name() } else { s.id.name.to_owned() };
     let rows = grouped(&verdict.stages, key).into_iter().map(|(name, group)| row(name, &group, !full));
-    Table::new(COLUMNS, NUMBERS, rows)
+    Table::new(COLUMNS, NUMBERS, rows).spare(SPARE)
 }
 
 /// `items` by `key`, in the order in which the keys first occur.

@@ -5,6 +5,7 @@ use super::{Runner, cpu, cuda, llama};
 use crate::loaded::LoadedModel;
 use crate::room::Room;
 use anyhow::{Result, bail};
+use qdiff_engine::cuda::CudaError;
 use qdiff_engine::model::Graph;
 use std::path::PathBuf;
 
@@ -108,7 +109,11 @@ impl Source {
             Self::Auto if faults => Ok((&cpu::CPU, None)),
             Self::Auto => Ok(match (cuda::CUDA.ready)() {
                 Ok(()) => (&cuda::CUDA, None),
-                Err(e) => (&cpu::CPU, Some(e.to_string())),
+                // Most machines have none: that is no trouble with a remedy.
+                Err(e) => match e.downcast_ref() {
+                    Some(CudaError::NoDriver) => (&cpu::CPU, Some("no GPU".to_owned())),
+                    _ => (&cpu::CPU, Some(e.to_string())),
+                },
             }),
             Self::Live(kind) => {
                 kind.command().map_or(Ok(()), |command| command.check())?;

@@ -182,6 +182,7 @@ pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport
     let pair = Pair::new(&opened, first.sides.settings()?, console.progress)?;
     let injected = InjectedFaults::new(&opened, &super::faults::read(&request.faults.inject)?, &[])?.stages.words;
     let mut runs = Runs::new(&first, chosen, pair)?;
+    (console.begin)();
     let mut report = CheckReport::new(runs.model.clone(), injected);
     for ((plan, left), request) in plans.iter().zip(&requests) {
         let fared = match (request, left) {

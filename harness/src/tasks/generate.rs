@@ -72,6 +72,7 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
     };
     let check = tokens::check(&opened, &ready, injected.tokenizer)?;
 
+    (console.begin)();
     (console.say)(&generation::columns(reference, subject))?;
     let mut index = 0;
     let piece = |token: Option<u32>| token.map_or_else(String::new, |t| texts::shown(&opened.llama, t));

@@ -40,6 +40,7 @@ pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<LogitsRep
     let sides = chosen.on(&pair, &[])?;
     let hash = opened.sha256();
     sides.chosen.check_model(&hash)?;
+    (console.begin)();
     let (subject, reference) = sides.record(&pair, &input)?;
     let diagnosis = pair.judge(&subject, reference.as_ref())?;
     let study = study(&opened, &pair.oracle, &subject, reference.as_ref(), &pair.filter)?;

@@ -32,8 +32,10 @@ use anyhow::Result;
 pub struct Console<'a> {
     /// How much of it is done.
     pub progress: Progress<'a>,
-    /// Another engine takes the place of the one that was meant, and why; refused where nobody reads it.
+    /// The CPU engine takes the place of a GPU, and why; refused where nobody reads it, and told when the work begins.
     pub instead: &'a dyn Fn(&str) -> Result<()>,
+    /// All that is asked for could be checked, and the work begins.
+    pub begin: &'a dyn Fn(),
     /// What whoever asked must know at once: a line.
     pub note: &'a (dyn Fn(&str) + Sync),
     /// What is found, as soon as it is: whole lines.

@@ -80,6 +80,7 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
     input.check(&pair)?;
     let faults = InjectedFaults::new(&opened, &injections, &[])?;
     let what = input.tokens(None);
+    (console.begin)();
     let inert = faults.inert_on(&mut pair, kind, what)?;
     let mut runner = pair.runner(kind, what, faults.stages)?;
     let graph = &pair.oracle.graph;

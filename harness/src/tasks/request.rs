@@ -84,7 +84,12 @@ impl PromptRequest {
         let mut ready = if self.tokens.is_empty() {
             prompts::resolve(opened, &self.prompt, self.style())?
         } else {
-            Ready { name: "tokens".to_owned(), text: String::new(), message: None, tokens: self.tokens.clone() }
+            Ready {
+                name: prompts::UNNAMED[2].to_owned(),
+                text: String::new(),
+                message: None,
+                tokens: self.tokens.clone(),
+            }
         };
         if let Some(n) = self.length {
             let context = opened.model.graph().config.context;

@@ -118,6 +118,7 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
     pair.measured = measured;
     let single = batch.is_none().then(|| chosen.input(&pair)).transpose()?;
     let runs = Runs::new(request, chosen, pair)?;
+    (console.begin)();
     match single {
         Some(input) => {
             let report = runs.judge(input, &request.sides.tokens.prompt.prompt)?;

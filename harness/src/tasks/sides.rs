@@ -156,7 +156,7 @@ pub(super) fn subject(
     let injections = faults::read(&given.inject)?;
     let (kind, instead) = source.runner(faults::rewriting(&injections, source)?)?;
     if let Some(why) = instead {
-        (console.instead)(&format!("the subject is the CPU engine: {why}"))?;
+        (console.instead)(&why)?;
     }
     Ok((kind, injections))
 }

@@ -45,6 +45,7 @@ pub fn sweep(request: &SweepRequest, console: Console<'_>) -> Result<SweepReport
     let decode = request.tokens.decode;
     pair.filter.check(&pair.oracle.graph, prompt.tokens.len() + decode)?;
     let faults = InjectedFaults::new(&opened, &injections, &[])?;
+    (console.begin)();
     let what = Tokens { prompt: &prompt.tokens, ubatch: prompt.tokens.len(), decode, forced: None };
     let decoded = pair.decode(reference, what)?;
     let tokens = [prompt.tokens, decoded].concat();

@@ -299,9 +299,9 @@ fn github_is_told() {
     assert!(summary.contains("Cut here"));
 }
 
-/// The screen keeps within 100 columns, whatever is to be told.
+/// The screen keeps within the columns of its terminal, 100 where there is none, whatever is to be told.
 #[test]
-fn the_widest_screen_fits_100_columns() {
+fn the_widest_screen_fits_its_terminal() {
     let folder = folder();
     let (_, mut report, _) = folder.judged(FAULT);
     report["model"]["name"] = format!("{}ü", "A model of long name ".repeat(9)).into();
@@ -320,10 +320,67 @@ fn the_widest_screen_fits_100_columns() {
         });
     }
     folder.write("wide.json", report.to_string());
-    for full in ["", "--full"] {
-        let said = folder.qdiff(&format!("report wide.json {full}")).exits(1);
+    for (columns, full) in [("", ""), ("", "--full"), ("60", ""), ("79", "--full"), ("160", "--full")] {
+        let said = folder.qdiff_with(&[("COLUMNS", columns)], &format!("report wide.json {full}")).exits(1);
+        let most = columns.parse().unwrap_or(100);
         for line in said.stdout.lines() {
-            assert!(line.chars().count() <= 100, "{}: {line}", line.chars().count());
+            assert!(line.chars().count() <= most, "{}: {line}", line.chars().count());
         }
+        // How far the sides are apart is told where there is room, for it decides nothing.
+        let table = said.stdout.lines().find(|l| l.starts_with("stage ")).unwrap();
+        assert_eq!(table.contains("global"), most > 100, "{table}");
+        assert_eq!(said.stdout.contains("not shown in"), most <= 100, "{said}");
     }
+}
+
+/// A report for another program: standard output is that report and nothing else, and people read the screen on standard
+/// error. `-` was refused, and the JSON could not be piped.
+#[test]
+fn a_report_on_standard_output_stands_there_alone() {
+    let folder = folder();
+    run(&folder, FAULT);
+    let plain = folder.qdiff("report report.json").exits(1);
+    for (option, file) in [("json", "json"), ("markdown", "md"), ("html", "html"), ("junit", "xml")] {
+        let said = folder.qdiff(&format!("report report.json --{option} -")).exits(1);
+        assert_eq!(said.stdout, folder.text(&format!("report.{file}")), "{option}");
+        assert_eq!(said.stderr, plain.stdout, "{option}");
+    }
+    let quiet = folder.qdiff("run -m model.gguf -n 0 --subject cpu -q --json -").exits(0);
+    assert_eq!(serde_json::from_str::<Value>(&quiet.stdout).unwrap()["outcome"], "match", "{quiet}");
+    assert!(quiet.stderr.starts_with("MATCH: ") && !folder.join("qdiff-report").exists(), "{quiet}");
+    let list = folder.qdiff("mutations list --json -").exits(0);
+    assert!(serde_json::from_str::<Value>(&list.stdout).unwrap().is_array() && list.stderr.contains("rope-base"));
+    folder.refuses("report report.json --json - --junit -", &["--junit -", "another report"]);
+    folder.refuses("report report.json --report -", &["--json -", "--junit -"]);
+    folder.refuses("report report.json --digest -", &["--digest takes a file"]);
+}
+
+/// Every report that nobody named had one name for a prompt, and texts that were typed had one among them all.
+#[test]
+fn reports_that_nobody_named_do_not_replace_each_other() {
+    let folder = folder();
+    let mut written = Vec::new();
+    for (prompt, extra) in
+        [("haiku", ""), ("haiku", ""), ("haiku", "--reference cpu"), ("'a b'", "--raw"), ("'b a'", "--raw")]
+    {
+        let line = format!("run -m model.gguf -n 0 --stages embed --subject cpu --prompt {prompt} {extra}");
+        let screen = folder.qdiff(&line).exits(0).stdout;
+        let path = screen.lines().find_map(|l| l.strip_prefix("report ")).unwrap().trim().to_owned();
+        let page = screen.split_once("\npage ").unwrap().1.replace("\\\n", "");
+        let page: Vec<&str> = page.split_whitespace().collect();
+        assert_eq!(page[..3], ["qdiff", "report", path.as_str()], "{screen}");
+        folder.qdiff(&page[1..].join(" ")).exits(0);
+        assert!(folder.join(page[4]).is_file(), "{screen}");
+        // The newest of a prompt has a name that can be told before.
+        let newest = folder.join(&path).with_file_name("report.json");
+        assert_eq!(std::fs::read_to_string(newest).unwrap(), folder.text(&path));
+        written.push((path.clone(), folder.text(&path)));
+    }
+    assert!(written.iter().all(|(path, text)| folder.text(path) == *text), "a report was replaced");
+    let folders: Vec<&str> = written.iter().map(|(path, _)| path.split('/').nth(1).unwrap()).collect();
+    assert_eq!((folders[0], folders[1], folders[2]), ("haiku", "haiku", "haiku"));
+    assert!(
+        folders[3].starts_with("text-") && folders[4].starts_with("text-") && folders[3] != folders[4],
+        "{folders:?}"
+    );
 }

@@ -1,6 +1,7 @@
 //! What a verdict speaks of: the tokens that were run, the faults that could act, the options that were heard, the
 //! tolerances that were set; and the battery that runs what others leave out.
 
+use qdiff_engine::cuda::CudaError;
 use qdiff_tests::npz::tamper;
 use qdiff_tests::schema::Schema;
 use qdiff_tests::synth::Synth;
@@ -198,7 +199,8 @@ fn what_would_be_passed_over_is_refused() {
     folder.qdiff("run -m model.gguf --prompt hello --raw -n 0").exits(0);
 }
 
-/// Without a GPU the CPU engine stands in for it: that is said, and fails where nobody reads it.
+/// Without a GPU the CPU engine stands in for it: that is said, and fails where nobody reads it. It was said before every
+/// error as if it were the cause, with a driver to install, and with `-q`.
 #[test]
 fn another_engine_in_the_place_of_the_one_that_was_meant() {
     let folder = folder();
@@ -210,8 +212,12 @@ fn another_engine_in_the_place_of_the_one_that_was_meant() {
     match qdiff_engine::cuda::devices() {
         Ok(_) => assert_eq!((said.stderr.as_str(), told.code), ("", 0)),
         Err(missing) => {
-            assert_eq!(said.exits(0).stderr, format!("qdiff: the subject is the CPU engine: {missing}\n"));
-            assert!(told.exits(2).stderr.contains("with --ci the runner is named (--subject cpu)"));
+            let why = if let CudaError::NoDriver = missing { "no GPU".to_owned() } else { missing.to_string() };
+            assert_eq!(said.exits(0).stderr, format!("qdiff: {why}: using the CPU engine\n"));
+            assert_eq!(folder.qdiff("run -m model.gguf -n 0 -q").exits(0).stderr, "");
+            let error = folder.qdiff("run -m model.gguf -n 0 --stages no_such_stage").exits(2).stderr;
+            assert!(!error.contains(&why) && error.contains("no_such_stage"), "{error}");
+            assert!(told.exits(2).stderr.contains(&format!("{why}: with --ci, name the CPU engine")));
         }
     }
     folder.qdiff_with(&ci, "run -m model.gguf -n 0 --ci github --subject cpu").exits(0);

@@ -20,7 +20,7 @@ pub struct FileArgs {
     /// Also write the report; the extension says how: .md, .html, .json or .xml (JUnit); repeatable
     #[arg(long, value_name = "FILE", env = "QDIFF_REPORT")]
     pub report: Vec<PathBuf>,
-    /// Also write the report as JSON, whatever the name of the file
+    /// Also write the report as JSON, whatever the name of the file; `-` is standard output, and the screen goes to stderr
     #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
     pub json: Option<PathBuf>,
     /// The same as markdown
@@ -50,7 +50,7 @@ impl FileArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct JsonArgs {
-    /// Also write what is listed as JSON
+    /// Also write what is listed as JSON; `-` is standard output, and the list for people goes to stderr
     #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
     pub json: Option<PathBuf>,
 }
