@@ -18,6 +18,7 @@ mod junit;
 pub mod logits;
 mod markdown;
 mod model;
+mod next;
 mod oracle;
 mod origin;
 mod overview;

@@ -232,6 +232,9 @@ pub struct RunInfo {
     /// What these tokens do not exercise of any engine, whatever the verdict.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unexercised: Vec<String>,
+    /// Whether the subject's values are what an engine of its own dumped, and not what qdiff tapped.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dumped: bool,
     /// Command line that repeats the run without its filters.
     pub command: String,
     /// Filters in force, as on the command line; empty if everything was asked for.

@@ -1,9 +1,9 @@
 //! What a run tells.
 
 use super::origin::{self, inert, loosened, positions};
-use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
+use super::screen::{Check, Document, Fate, Line, Screen, Section, Table};
 use super::stages::{self, NONE, OPEN, grouped};
-use super::{Outcome, Report};
+use super::{Outcome, Report, next};
 use crate::arithmetic::{Accumulation, Arithmetic, Functions, Number};
 use crate::diagnose::{EXPORTER, Finding};
 use crate::formats::Format;
@@ -44,7 +44,7 @@ impl Document for Report {
         Screen {
             sections,
             checks: before.into_iter().chain(tokens).chain(end).chain(stages).collect(),
-            next: Some(next(self)),
+            next: Some(next::next(self)),
             repeat: self.run.repeat(),
             seconds: seconds.total(),
             ..Screen::new(format!("{}, {}", self.model.name, self.run.prompt), self.outcome, headline(self))
@@ -230,6 +230,7 @@ fn more(report: &Report) -> Vec<Line> {
         more.push(("also", end));
     }
     more.extend(origin::why(&report.diagnosis));
+    more.extend(next::dump(report));
     if findings.len() > 1 {
         more.push(("origins", origin::origins(findings)));
         let alone: Vec<String> = findings.iter().filter(|f| f.unread).map(|f| f.id.to_string()).collect();
@@ -449,17 +450,6 @@ fn tokens(report: &Report) -> String {
         number(t.margin),
         number(t.error)
     )
-}
-
-fn next(report: &Report) -> Next {
-    match report.diagnosis.findings.first() {
-        Some(f) => {
-            let layer = f.id.layer.map_or_else(String::new, |l| format!(" --layers {l}"));
-            let command = format!("{} --stages '{}'{layer} --full", report.run.command, f.id.name);
-            Next { command, why: "the first origin alone" }
-        }
-        None => Next { command: format!("{} --full", report.run.repeat()), why: "a row per layer" },
-    }
 }
 
 /// Every origin with its cause.

@@ -202,6 +202,7 @@ impl<'a> Runs<'a> {
             decoded: fed,
             text: BTreeMap::new(),
             tolerance: request.tolerance.words(),
+            dumped: self.sides.chosen.dumped(),
             command: repeat::command(request, given),
             filters: repeat::filters(request),
             inert: self.sides.faults.inert(&diagnosis.verdict, &pair.policy),

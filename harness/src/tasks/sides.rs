@@ -187,6 +187,15 @@ impl<'a> SideChoice<'a> {
         if let Side::Live(kind) = self.subject { Some(kind) } else { None }
     }
 
+    /// Whether the subject's values are what another engine dumped.
+    pub(super) fn dumped(&self) -> bool {
+        match self.subject {
+            Side::Live(kind) => kind.command().is_some(),
+            Side::Recorded(..) => true,
+            Side::Nobody => false,
+        }
+    }
+
     /// The folder and manifest of the capture whose tokens the run is about.
     pub(super) fn recorded(&self) -> Option<(&Path, &npz::Manifest)> {
         self.subject.recorded().or(self.reference.recorded())

@@ -2,7 +2,7 @@
 //! the nearest captured ones: clean runs pass, faults are found in the segment
 //! that holds them.
 
-use qdiff_tests::npz::rewrite;
+use qdiff_tests::npz::{rewrite, tamper};
 use qdiff_tests::{Folder, folder};
 
 /// Records a run, and leaves of its arrays those that `keep` accepts.
@@ -90,4 +90,50 @@ fn a_fault_is_found_in_its_segment() {
         let named: Vec<&str> = findings[0]["inside"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect();
         assert_eq!(named.join(" "), inside, "{fault}\n{text}");
     }
+}
+
+/// What to dump where the place is known and the cause is not: `next` named the command that had just been run.
+#[test]
+fn a_segment_without_a_cause_says_what_to_dump() {
+    let folder = folder();
+    let noise = |array: &str| {
+        tamper(&folder.join("noisy/capture.npz"), array, |values| {
+            values.iter_mut().enumerate().for_each(|(i, v)| *v *= 1.0 + 0.3 * (i as f32 * 12.9898).sin());
+        });
+    };
+    let judged = |kept: &[&str], array: &str| {
+        folder.record("noisy", "-n 0");
+        rewrite(&folder.join("noisy/capture.npz"), |name, npy| {
+            keeps(kept, name.rsplit('/').next().unwrap()).then_some(npy)
+        });
+        noise(array);
+        let screen = folder.judged("--subject capture:noisy --why-budget 1").2;
+        std::fs::remove_dir_all(folder.join("noisy")).unwrap();
+        screen.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    // Of one layer every stage that was not dumped, by its name, with a line to paste; then the same command again.
+    let screen = judged(&["layer_out", "logits"], "prefill/L01.layer_out");
+    assert!(
+        screen.starts_with("DIVERGED at L01.attn_norm..L01.layer_out") && screen.contains("no known cause"),
+        "{screen}"
+    );
+    let (_, told) = screen.split_once(" dump L01.attn_norm L01.q_proj ").unwrap_or_else(|| panic!("{screen}"));
+    assert!(told.contains(" L01.ffn_down: 2") && told.contains("QDIFF_TAP(qd, \"attn_norm\", 1, "), "{screen}");
+    assert!(told.contains("capture.add(\"attn_norm\", array, layer=1)"), "{screen}");
+    assert!(
+        told.contains("once the engine dumps these stages too: qdiff run -m model.gguf --subject capture:noisy"),
+        "{screen}"
+    );
+    // Of many layers, the last stage of each first.
+    let screen = judged(&["logits"], "prefill/logits");
+    assert!(screen.contains(" dump embed L00.layer_out L01.layer_out final_norm: 4 stages "), "{screen}");
+
+    // Of a subject that qdiff runs, `next` taps them; and that shows the stages.
+    let faults = "--inject scaled:by=0.9@L01.v_proj --inject scaled:by=1.1@L01.ffn_up --why-budget 0";
+    let screen = folder.judged(&format!("-n 0 --subject cpu --taps embed,L*.layer_out,logits {faults}")).2;
+    let (_, command) = screen.split_once("these stages tapped too:\n").unwrap_or_else(|| panic!("{screen}"));
+    let command = command.split("\n\n").next().unwrap().replace("\\\n", "");
+    let (_, command) = command.split_once("qdiff ").unwrap();
+    let command = command.lines().next().unwrap();
+    assert!(folder.qdiff(command).exits(1).stdout.starts_with("DIVERGED at L01.v_proj, "), "{command}");
 }

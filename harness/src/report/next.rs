@@ -1,0 +1,101 @@
+//! What to do after a run: the command to run next, and what an engine has to dump so that it tells more.
+
+use super::Report;
+use super::screen::{Line, Next};
+use crate::diagnose::Finding;
+use crate::mutations::Explains;
+use crate::number::counted;
+use qdiff_engine::model::StageId;
+
+/// Layers of a segment up to which every stage of it is asked for; of more, the last stage of each layer comes first.
+const WHOLE: usize = 2;
+
+/// Stages that are named one by one.
+const NAMED: usize = 24;
+
+/// The path of qdiff's own engine that does not hand out every stage, as a command names it.
+const FUSED: &str = "--subject cuda-fast";
+
+/// The command to run next.
+pub(super) fn next(report: &Report) -> Next {
+    let command = &report.run.command;
+    let Some(first) = report.diagnosis.findings.first() else {
+        return Next { command: format!("{} --full", report.run.repeat()), why: "a row per layer" };
+    };
+    let layer = first.id.layer.map_or_else(String::new, |l| format!(" --layers {l}"));
+    let alone = format!("{command} --stages '{}'{layer}", first.id.name);
+    let tapped = command.contains(" --taps ");
+    if known(first) {
+        return Next { command: format!("{alone} --full"), why: "the first origin alone" };
+    }
+    match wanted(report, first).as_slice() {
+        [] if report.run.dumped || tapped || report.repeated.is_some() => Next {
+            command: format!("{alone} --html origin.html"),
+            why: "the wrong elements of the first origin as a map",
+        },
+        [] => Next {
+            command: format!("{alone} --repeat 3"),
+            why: "whether the origin is wrong in the same way each time",
+        },
+        _ if report.run.dumped => {
+            Next { command: report.run.repeat(), why: "the same again, once the engine dumps these stages too" }
+        }
+        wanted if tapped => {
+            let names: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+            Next {
+                command: format!("{command} --taps {}", names.join(",")),
+                why: "the same with these stages tapped too",
+            }
+        }
+        // What a fused kernel keeps to itself, the other path of the engine hands out.
+        _ if command.contains(FUSED) => {
+            Next { command: command.replace(FUSED, "--subject cuda"), why: "the same without fused kernels" }
+        }
+        _ => Next { command: format!("{alone} --full"), why: "the first origin alone" },
+    }
+}
+
+/// What of the first origin was not dumped, where no cause is known: which of it to dump, and how.
+pub(super) fn dump(report: &Report) -> Vec<Line> {
+    let Some(first) = report.diagnosis.findings.first().filter(|f| !known(f)) else { return Vec::new() };
+    let wanted = wanted(report, first);
+    let [sample, ..] = wanted.as_slice() else { return Vec::new() };
+    let names: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+    let list = match names.as_slice() {
+        [from, .., to] if names.len() > NAMED => format!("{from} … {to}"),
+        all => all.join(" "),
+    };
+    let stages = counted(names.len(), "stage");
+    let mut lines = vec![(
+        "dump",
+        format!("{list}: {stages} of the segment that qdiff did not see; with them it says which is wrong"),
+    )];
+    if report.run.dumped {
+        let (name, layer) = (sample.name, sample.layer.map_or(-1, i32::from));
+        let python = sample.layer.map_or_else(String::new, |l| format!(", layer={l}"));
+        lines.push(("lines", format!(
+            "one for each of these, such as QDIFF_TAP(qd, \"{name}\", {layer}, data, QDIFF_F32, ndim, dims, strides); in C, \
+             and capture.add(\"{name}\", array{python}) in Python"
+        )));
+    }
+    lines
+}
+
+/// Whether it is known what is wrong, and not only where.
+fn known(finding: &Finding) -> bool {
+    let named = finding.cause.as_ref().is_some_and(|c| c.kind != Explains::Place);
+    named || finding.solution.is_some() || finding.unread
+}
+
+/// The stages of the segment that a finding was judged over and that were not captured: all of them, or, of a segment
+/// over many layers, the last of each layer.
+fn wanted(report: &Report, finding: &Finding) -> Vec<StageId> {
+    let stage = report.diagnosis.verdict.stages.iter().find(|s| s.id == finding.id);
+    let segment = stage.and_then(|s| s.subject.as_ref()?.segment.as_ref());
+    let inside: Vec<StageId> = segment.iter().flat_map(|s| &s.stages).copied().filter(|id| *id != finding.id).collect();
+    let by_layer: Vec<&[StageId]> = inside.chunk_by(|a, b| a.layer == b.layer).collect();
+    if by_layer.len() <= WHOLE {
+        return inside;
+    }
+    by_layer.into_iter().filter_map(|layer| layer.last().copied()).collect()
+}
