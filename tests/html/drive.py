@@ -40,8 +40,8 @@ def use(page, report, folder):
         positions: document.querySelectorAll('#positions td[data-key]').length,
         origins: document.querySelectorAll('#stages td.diverged, #stages td.poisoned').length,
         graph: Object.fromEntries([...document.querySelectorAll('#graph .node[data-key]:not(.outside)')].map(n => [n.dataset.key, n.getAttribute('aria-label')])),
-        elements: document.querySelectorAll('#elements canvas').length,
-        attention: document.querySelectorAll('#attention canvas').length,
+        elements: document.querySelectorAll('#elements .map canvas').length,
+        attention: document.querySelectorAll('#attention .map canvas').length,
         logits: document.querySelectorAll('#logits tbody tr').length,
         terms: document.querySelectorAll('#at-glossary dt').length,
         command: document.querySelector('#command').textContent,
@@ -82,6 +82,7 @@ def overview(page, runs, folder):
         badge: document.querySelector('.badge').textContent,
         headline: document.querySelector('h1').textContent,
         absent: [...document.querySelectorAll('header .absent')].map(p => p.textContent),
+        common: [...document.querySelectorAll('header .common')].map(p => p.textContent),
         rows: [...document.querySelectorAll('#runs tbody tr')].map(tr => tr.innerText),
         outcomes: [...document.querySelectorAll('#outcomes button')].map(b => b.textContent),
     })""")
@@ -267,6 +268,10 @@ def zooms(page, seen):
         return d.some((v, i) => i % 4 === 3 && v);
     })""")
     check(painted, "a heatmap is empty")
+    scales = page.value("[...document.querySelectorAll('#elements figure, #attention figure')].map(f => f.querySelector('.scale').textContent)")
+    check(all(any(c.isdigit() and c != "0" for c in scale) for scale in scales), f"the colours say {scales}")
+    lines = page.value("(c => [c.width, c.height])(document.querySelector('#elements canvas'))")
+    check(lines[1] > 1 or lines[0] <= 96, f"a row of {lines[0]} elements is a strip")
     size = "(c => [c.width, c.height])(document.querySelector('#elements canvas'))"
     index = page.value("document.querySelector('#elements h3').textContent").rsplit("[", 1)[1]
     readout = page.value("document.querySelector('#elements .readout').textContent")
@@ -341,6 +346,8 @@ def looks(page, seen, folder):
     letters = page.value(
         "Math.min(...[...document.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().width).map(s => 11 * s.getBoundingClientRect().width / s.viewBox.baseVal.width))"
     )
+    narrow = page.value("Math.min(...[...document.querySelectorAll('td[data-key]')].map(td => td.getBoundingClientRect().width))")
+    check(narrow >= 36, f"cells of {narrow} pixels on a phone")
     check(letters >= 9, f"text of {letters} pixels on a phone")
     check(width <= 390, f"a phone of 390 pixels has to scroll sideways: {width}")
     page.touch(True)

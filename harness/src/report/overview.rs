@@ -1,12 +1,14 @@
 //! Several reports on one screen: how many of each outcome, and a row per run, the worst first.
 
 use super::origin::UNKNOWN;
+use super::stages::grouped;
 use super::terminal::Terminal;
 use super::{Report, RunInfo, Table};
 use crate::ends::EndCheck;
 use crate::metrics::largest;
 use crate::number::{counted, percent};
 use crate::verdict::Verdict;
+use serde::Serialize;
 use std::fmt::Write as _;
 
 /// The reports, each with its index among those given: the worst outcome first, then the run that used most of what is
@@ -23,7 +25,34 @@ pub(super) fn sorted<'a>(reports: &[&'a Report]) -> Vec<(usize, &'a Report)> {
 /// The reports as text.
 pub fn render(reports: &[&Report], terminal: Terminal) -> String {
     let sorted = sorted(reports);
-    format!("{}\n\n{}\n", counts(&sorted), terminal.draw(&table(&sorted)))
+    let common: String = common(&sorted).iter().map(|c| terminal.line("cause", &c.text)).collect();
+    format!("{}\n{common}\n{}\n", counts(&sorted), terminal.draw(&table(&sorted)))
+}
+
+/// A cause that several runs have.
+#[derive(Serialize)]
+pub(super) struct Common {
+    /// In how many, what it is, and where it is seen first.
+    text: String,
+    /// Their indices among the reports given.
+    runs: Vec<usize>,
+}
+
+/// The causes of the first origins that more than one run has.
+pub(super) fn common(sorted: &[(usize, &Report)]) -> Vec<Common> {
+    let known = sorted.iter().filter_map(|(i, report)| {
+        let first = report.diagnosis.findings.first()?;
+        Some((first.told()?, *i, first.id))
+    });
+    let groups = grouped(known, |(cause, ..)| cause.clone()).into_iter().filter(|(_, runs)| runs.len() > 1);
+    let told = groups.map(|(cause, of)| {
+        // In the order of the model.
+        let first = of.iter().map(|(.., id)| *id).min_by_key(|id| (id.layer, id.name));
+        let at = first.map_or_else(String::new, |id| format!(", first at {id}"));
+        let text = format!("the same in {} of {}: {cause}{at}", of.len(), counted(sorted.len(), "run"));
+        Common { text, runs: of.iter().map(|(_, i, _)| *i).collect() }
+    });
+    told.collect()
 }
 
 /// A row for each report.

@@ -21,6 +21,9 @@ const ROWS: usize = 32;
 /// Cells that a whole row is shown in, at most.
 const CELLS: usize = 96;
 
+/// The same where there is one row: what is drawn of it is folded into lines.
+const CELLS_OF_ONE: usize = 64 * CELLS;
+
 /// Elements shown one by one around the worst.
 const NEAR: usize = 48;
 
@@ -84,7 +87,7 @@ pub(super) fn maps(
         let node = &oracle.graph.nodes[oracle.graph.index(stage.id)?];
         let rows = rows(oracle, node, at, subject, reference, filter);
         let width = rows.iter().map(|r| r.want.len()).max()?;
-        let pool = width.div_ceil(CELLS);
+        let pool = width.div_ceil(if rows.len() == 1 { CELLS_OF_ONE } else { CELLS });
         let whole = elements(&rows, 0..width, pool);
         let near = (pool > 1).then(|| {
             let first = index.saturating_sub(NEAR / 2).min(width - NEAR);

@@ -46,6 +46,8 @@ fn reports_open_and_drill_in() {
         ("last", "--inject lm-head-transposed", "DIVERGED", 1),
         ("poisoned", "--inject rope-base:base=nan@L01", "DIVERGED", 2),
         ("few", "--stages q_proj --positions 3", "MATCH", 0),
+        // One row, as of a decode step: it was drawn as a strip.
+        ("row", "--inject lm-head-transposed --positions 3", "DIVERGED", 1),
     ] {
         let report = run(&folder, name, extra);
         let seen = folder.browse(&format!("{name}.html"));
@@ -66,7 +68,15 @@ fn reports_open_and_drill_in() {
     assert_eq!(overview["headline"], "3 runs: 1 DIVERGED, 2 MATCH");
     assert_eq!(overview["rows"].as_array().unwrap().len(), 3);
     assert_eq!(overview["outcomes"], json!(["all 3", "diverged 1", "match 2"]));
+    assert_eq!(overview["common"], json!([]));
     check("the first of several", &seen, &worst);
+
+    // What is wrong with several of them is told once.
+    folder.qdiff("report last.json clean.json row.json --report common.html").exits(1);
+    let common = folder.browse("common.html")["overview"]["common"].clone();
+    let told = common[0].as_str().unwrap();
+    assert!(told.starts_with("One cause, the same in 2 of 3 runs: ") && told.contains(", first at logits: "), "{told}");
+    assert_eq!(common.as_array().unwrap().len(), 1, "{told}");
 
     // One run of two is no whole: the page begins with what is absent.
     let place = json!({ "batch": "b", "number": 1, "of": 1 });

@@ -38,6 +38,7 @@ pub(super) fn render(reports: &[&Report], absent: &[String]) -> Result<String> {
     let index = json!({
         "counts": counts,
         "absent": absent,
+        "common": overview::common(&sorted),
         "head": table.columns,
         "numbers": table.numbers,
         "rows": sorted.iter().zip(&table.rows).map(|((index, report), cells)| json!({

@@ -150,17 +150,20 @@ function positionGrid(side, name, choose) {
 
 // What the colours say; only of what is there.
 function legend() {
-  const sample = (words, status, share) => {
-    const td = el("td", {}, MARKS[status] || "");
-    td.classList.add("shade");
-    if (status) td.classList.add(status);
-    if (share !== undefined) tint(td, share);
-    return el("li", {}, el("table", { class: "grid", role: "presentation" }, el("tbody", {}, el("tr", {}, td))), words);
+  const sample = (words, status, ...shares) => {
+    const cells = (shares.length ? shares : [undefined]).map((share) => {
+      const td = el("td", {}, MARKS[status] || "");
+      td.classList.add("shade");
+      if (status) td.classList.add(status);
+      if (share !== undefined) tint(td, share);
+      return td;
+    });
+    return el("li", {}, el("table", { class: "grid", role: "presentation" }, el("tbody", {}, el("tr", {}, ...cells))), words);
   };
   const there = new Set(stages.map((s) => s.status));
   return [
-    sample("little of what is allowed", "", 0.05),
-    sample("all of it", "", 1),
+    sample("0, 25, 50, 75 and 100 % of what is allowed", "", 0, 0.25, 0.5, 0.75, 1),
+    ...(stages.some((s) => SIDES.some((side) => s[side] && shareOf(s[side]) > 1)) ? [sample("2, 100 and 10,000 times as much", "", 2, 1e2, 1e4)] : []),
     ...[
       ["diverged", "diverged: an origin", 1e3],
       ["poisoned", "poisoned: NaN or infinity", 1e9],

@@ -10,8 +10,8 @@ const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
 // colour `hue`, minus `full` all of `other`); rows: [label]; end: where a row ends;
 // levels: [{first, pool, count, cell(row, i)}], the finest last, each of `count`
 // cells of `pool` elements from the element `first` on; start: {row, index};
-// describe(row, index, cell) -> text.
-function mapView({ panes, rows, end, levels, start, describe, square }) {
+// describe(row, index, cell) -> text; lines: what a row is.
+function mapView({ panes, rows, end, levels, start, describe, square, lines = "rows" }) {
   const whole = levels[0];
   const all = { row: 0, rows: rows.length, first: whole.first, count: whole.count * whole.pool };
   let view = { ...all };
@@ -44,7 +44,7 @@ function mapView({ panes, rows, end, levels, start, describe, square }) {
     const cell = cellOf(levels.findLast((l) => holds(l, cursor.index)), cursor.row, cursor.index);
     readout.textContent = cell ? describe(cursor.row, cell.index, cell) : "";
     const last = Math.min(view.first + view.count, end) - 1;
-    where.textContent = `${view.rows} of ${rows.length} rows, ${view.first}–${last}` + (of.pool > 1 ? `; a cell shows the worst of ${of.pool}` : "");
+    where.textContent = `${view.rows} of ${rows.length} ${lines}, ${view.first}–${last}` + (of.pool > 1 ? `; a cell shows the worst of ${of.pool}` : "");
     buttons[0].disabled = view.rows <= LEAST && count <= LEAST;
     buttons[1].disabled = buttons[2].disabled = view.rows === all.rows && view.count === all.count;
   };
@@ -112,11 +112,19 @@ function mapView({ panes, rows, end, levels, start, describe, square }) {
       else return;
       e.preventDefault();
     });
-    return el("figure", {}, el("div", { class: "map" }, canvas, el("i", { class: "cross" })), el("figcaption", {}, pane.name));
+    return el("figure", {}, el("div", { class: "map" }, canvas, el("i", { class: "cross" })), el("figcaption", {}, pane.name), scale(pane));
   });
   draw();
   return el("div", { "--height": Math.max(60, Math.min(240, 12 * rows.length)), class: square ? "view square" : "view" },
     el("div", { class: "tools", role: "group", "aria-label": "Zoom" }, ...buttons, where), el("div", { class: "maps" }, ...figures), readout);
+}
+
+// The colours of a pane, from the least value to the largest.
+function scale(pane) {
+  const [least, cells] = [pane.other ? -pane.full : 0, 65];
+  const canvas = el("canvas", { width: cells, height: 1, role: "img", "aria-label": `colours from ${short(least)} to ${short(pane.full)}` });
+  paint(canvas, { ...pane, value: (cell) => cell.value }, (_, k) => ({ value: least + ((pane.full - least) * k) / (cells - 1) }));
+  return el("div", { class: "scale" }, short(least), canvas, short(pane.full));
 }
 
 function paint(canvas, pane, cell) {
@@ -150,8 +158,13 @@ function value(x) {
   return v !== 0 && Math.abs(v) < 1e-3 ? v.toExponential() : String(v);
 }
 
-// The elements of a stage where a fault begins: subject, f64, reference, difference.
+// Cells of a line, where one row is folded into lines.
+const FOLD = 64;
+
+// The elements of a stage where a fault begins: subject, f64, reference, difference. The one row of a decode step, which
+// would be a strip, is folded into lines.
 function elementMap(map) {
+  const folded = map.positions.length === 1 && map.whole.f64[0].length > FOLD;
   const levelOf = (part) => ({
     first: part.first,
     pool: part.pool,
@@ -165,6 +178,7 @@ function elementMap(map) {
       };
     },
   });
+  const fold = (level) => ({ ...level, count: FOLD, cell: (line, i) => level.cell(0, line * FOLD + i) });
   const known = [map.whole, map.near].filter(Boolean);
   const largest = (pick) => {
     const values = known.flatMap((part) => part.f64.flatMap((row, r) => row.map((_, i) => Math.abs(pick(part, r, i)))));
@@ -179,13 +193,21 @@ function elementMap(map) {
       pane("subject", (c) => c.subject, should),
       pane("f64, on the subject's operands", (c) => c.f64, should),
       alone ? null : pane("reference", (c) => c.reference, should),
-      { name: `difference of subject and f64, full colour at ${short(off)}`, value: (c) => Math.abs(c.subject - c.f64), full: off, hue: "--bad" },
+      { name: "difference of subject and f64", value: (c) => Math.abs(c.subject - c.f64), full: off, hue: "--bad" },
     ].filter(Boolean),
-    rows: map.positions,
-    end: map.width,
-    levels: known.map(levelOf),
-    start: { row: Math.max(0, map.positions.indexOf(map.at.position)), index: map.index },
-    describe: (r, i, c) => `${at(map.positions[r])} [${i}]: subject ${value(c.subject)}, f64 ${value(c.f64)}` +
+    ...(folded ? {
+      rows: Array.from({ length: Math.ceil(map.whole.f64[0].length / FOLD) }, (_, line) => line),
+      lines: `lines of ${FOLD * map.whole.pool} elements`,
+      end: FOLD * map.whole.pool,
+      levels: [fold(levelOf(map.whole))],
+      start: { row: Math.floor(map.index / map.whole.pool / FOLD), index: map.index % (FOLD * map.whole.pool) },
+    } : {
+      rows: map.positions,
+      end: map.width,
+      levels: known.map(levelOf),
+      start: { row: Math.max(0, map.positions.indexOf(map.at.position)), index: map.index },
+    }),
+    describe: (r, i, c) => `${at(map.positions[folded ? 0 : r])} [${i}]: subject ${value(c.subject)}, f64 ${value(c.f64)}` +
       (c.reference === undefined ? "" : `, reference ${value(c.reference)}`) + `; off by ${short(Math.abs(c.subject - c.f64))}`,
   });
 }

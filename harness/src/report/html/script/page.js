@@ -17,7 +17,9 @@ function overview() {
   put("banner",
     el("p", { class: "what" }, el("span", { class: "badge " + outcome }, outcome.toUpperCase())),
     el("h1", { tabindex: -1 }, index.counts),
-    ...index.absent.map((what) => el("p", { class: "absent" }, el("strong", {}, "Absent: "), what)));
+    ...index.absent.map((what) => el("p", { class: "absent" }, el("strong", {}, "Absent: "), what)),
+    ...index.common.map((cause) => el("p", { class: "common" }, el("strong", {}, "One cause, "), cause.text, ": ",
+      ...cause.runs.flatMap((run, i) => [i ? ", " : "", el("a", { href: "#run/" + run }, index.rows.find((r) => r.run === run).cells[0])]))));
   const outcomes = [...new Set(index.rows.map((r) => r.outcome))];
   const show = (shown) => {
     const of = (outcome) => index.rows.filter((r) => !outcome || r.outcome === outcome);
