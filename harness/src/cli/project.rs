@@ -57,8 +57,8 @@ impl Project {
             match Source::of(name) {
                 Some(Source::Recorded(capture)) => *name = Source::Recorded(folder.join(capture)).to_string(),
                 Some(Source::Live(kind)) if kind.command().is_some() => bail!(
-                    "{shown}: key `{key}`: `{kind}` is a command, and no file gives orders; name it with --{key} or \
-                     QDIFF_{}",
+                    "{shown}: key `{key}`: `{kind}` is a command, and a file in a checkout must not start one; name it with \
+                     --{key}, or set QDIFF_{}",
                     key.to_uppercase()
                 ),
                 Some(_) => {}

@@ -209,8 +209,12 @@ fn engines_that_fail_are_told_of() {
 fn a_project_file_names_no_command() {
     let folder = folder_with(&exact());
     folder.write("qdiff.toml", "subject = \"cmd: touch owned; {ids}\"\n");
-    let why = "is a command, and no file gives orders; name it with --subject or QDIFF_SUBJECT";
+    let why = "is a command, and a file in a checkout must not start one; name it with --subject, or set QDIFF_SUBJECT";
     folder.refuses("run -m model.gguf", &[why]);
+    // As the error says.
+    folder.write("qdiff.toml", "model = \"model.gguf\"\n");
+    folder.qdiff_with(&[("QDIFF_SUBJECT", "cmd: touch owned; {ids}")], "run --tokens 3 -n 0").exits(2);
+    assert!(folder.join("owned").is_file());
 }
 
 /// Whoever is interrupted takes the engine with him, and all that it started.

@@ -209,7 +209,7 @@ Examples:
     /// Show saved reports again, in any format
     #[command(after_help = "\
 Examples:
-  qdiff report qdiff-report/haiku/report.json --report haiku.html
+  qdiff report qdiff-report/haiku/report.json --html haiku.html
   qdiff report a.json b.json --report junit.xml
   qdiff report a.json b.json --digest results/cpu.json --title 'On the CPU'
   qdiff report results --report REPORT.md")]
