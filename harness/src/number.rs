@@ -22,6 +22,23 @@ pub fn number(x: f64) -> String {
     }
 }
 
+/// Values beside each other, in as few digits as tell those apart that are not the same: four where that is enough.
+pub fn apart<const N: usize>(values: [f64; N]) -> [String; N] {
+    let told = |digits: usize| {
+        values.map(|x| {
+            let rounded: f64 = format!("{x:.*e}", digits - 1).parse().unwrap_or(x);
+            let plain = rounded == 0.0 || !rounded.is_finite() || (1e-4..1e7).contains(&rounded.abs());
+            if plain { format!("{rounded}") } else { format!("{rounded:e}") }
+        })
+    };
+    let distinct = |texts: &[String; N]| {
+        let mut pairs = (0..N).flat_map(|i| (0..i).map(move |j| (i, j)));
+        pairs.all(|(i, j)| texts[i] != texts[j] || values[i] == values[j] || values[i].is_nan())
+    };
+    // No two doubles are the same in 17 digits.
+    (4..17).map(told).find(distinct).unwrap_or_else(|| told(17))
+}
+
 /// A share of what is allowed, rounded up; beyond 999 % how much is beside the point.
 pub fn percent(used: f64) -> String {
     if used <= 9.99 { format!("{:.0} %", (used * 100.0).ceil()) } else { ">999 %".to_owned() }
@@ -163,6 +180,17 @@ mod tests {
 
     #[derive(Serialize, Deserialize)]
     struct Box64(#[serde(with = "Real")] f64);
+
+    /// "subject 0.000000, f64 0.000000" was printed of two values of which one was wrong.
+    #[test]
+    fn values_that_differ_are_told_apart() {
+        assert_eq!(apart([0.412_700_01, 145.412_345_6]), ["0.4127", "145.4"]);
+        assert_eq!(apart([1.234e-9, 0.0]), ["1.234e-9", "0"]);
+        assert_eq!(apart([1e-9, 1.000_001e-9, 0.1 + 0.2]), ["1e-9", "1.000001e-9", "0.3"]);
+        assert_eq!(apart([0.3, 0.1 + 0.2]), ["0.3", "0.30000000000000004"]);
+        assert_eq!(apart([f64::NAN, f64::INFINITY, 1.5e30]), ["NaN", "inf", "1.5e30"]);
+        assert_eq!(apart([2.0, 2.0]), ["2", "2"]);
+    }
 
     #[test]
     fn every_number_comes_back() {

@@ -268,7 +268,7 @@ impl Mutation {
 
 /// `text` of a mutation as it reads of `node`, whose names stand in its placeholders.
 pub fn told(text: &str, node: &Node, graph: &Graph) -> String {
-    let mut told = text.replace("{stage}", &node.id.to_string());
+    let mut told = text.replace("{stage}", &node.id.to_string()).replace("<arch>", &graph.config.arch);
     if let Some(&input) = node.inputs.first() {
         told = told.replace("{input}", &graph.nodes[input].id.to_string());
     }

@@ -8,7 +8,7 @@ use crate::arithmetic::{Accumulation, Arithmetic, Functions, Number};
 use crate::diagnose::{EXPORTER, Finding};
 use crate::formats::Format;
 use crate::metrics::largest;
-use crate::number::{counted, number, percent};
+use crate::number::{apart, counted, number, percent};
 use crate::products::Evaluators;
 use crate::tokens::TokensCheck;
 use crate::verdict::{Element, Gap, Local, StageResult, Status, Unjudged};
@@ -406,9 +406,10 @@ fn of_origin(finding: &Finding, local: &Local, lines: &mut Vec<Line>) {
         lines.push(("extent", format!("{}: {extent}", finding.id)));
     }
     let told = |which: &str, e: &Element, allowed: String| {
-        let other = e.other.map_or_else(String::new, |v| format!(", reference {:.6}", v.0));
+        let [got, want, other] = values(e);
+        let other = if e.other.is_some() { format!(", reference {other}") } else { String::new() };
         let (id, at) = (finding.id, e.place);
-        format!("{which} of {id}: {at} [{}]: subject {:.6}, f64 {:.6}{other}{allowed}", e.index, e.got, e.want)
+        format!("{which} of {id}: {at} [{}]: subject {got}, f64 {want}{other}{allowed}", e.index)
     };
     match (&local.non_finite, &local.worst) {
         (Some(e), _) => lines.push(("element", told("first NaN or infinity", e, String::new()))),
@@ -439,11 +440,13 @@ fn tokens(report: &Report) -> String {
     let whole = report.run.filters.is_empty() && report.run.tolerance.is_empty();
     let kind = if report.outcome == Outcome::Match && whole {
         "a flip: every stage is correct on both sides, so rounding made it, that of quantised activations included"
+    } else if report.diagnosis.findings.is_empty() {
+        "not every stage was judged by its own bound, so this may be rounding or a fault"
     } else {
-        "not shown to be a flip"
+        "a stage is wrong, and this may be what it does"
     };
     format!(
-        "first other choice after step {}: {} for {} (margin {}, logits differ by {}): {kind}",
+        "first other choice after step {}: {} for {} (which it prefers by {}; the logits differ by up to {}): {kind}",
         t.step,
         report.run.name(t.subject),
         report.run.name(t.reference),
@@ -473,12 +476,20 @@ fn findings(report: &Report) -> Section {
     Section { lines: more.into_iter().collect(), ..Section::table("Origins", table).at_length() }
 }
 
+/// What the subject has of an element, what f64 gives, and what the reference has, if it has any.
+fn values(e: &Element) -> [String; 3] {
+    let Some(other) = e.other else {
+        let [got, want] = apart([e.got, e.want]);
+        return [got, want, NONE.to_owned()];
+    };
+    apart([e.got, e.want, other.0])
+}
+
 /// The worst elements of the first origin.
 fn elements(report: &Report) -> Option<Section> {
     let (first, local) = first_origin(report)?;
     let row = |e: &Element| {
-        let other = e.other.map_or_else(|| NONE.to_owned(), |v| format!("{:.6}", v.0));
-        let (got, want) = (format!("{:.6}", e.got), format!("{:.6}", e.want));
+        let [got, want, other] = values(e);
         vec![e.place.to_string(), e.index.to_string(), got, want, other, number(e.allowed)]
     };
     let table = Table::new(

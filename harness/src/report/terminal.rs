@@ -205,8 +205,9 @@ mod tests {
     /// A screen of 100 columns was printed whatever the terminal: in a narrower one every row of a table broke.
     #[test]
     fn a_screen_fits_its_terminal_and_spares_columns_first() {
-        let row =
-            |i: usize| vec![format!("stage_{i}"), "1.2e-8".into(), "L17 p12".into(), format!("3.4e-1 L{i:02} p0")];
+        let row = |i: usize| {
+            vec![format!("stage_of_a_long_name_{i}"), "1.2e-8".into(), "L17 p12".into(), format!("3.4e-1 L{i:02} p0")]
+        };
         let table = Table::new(&["stage", "local", "worst at", "global"], &[1, 3], (0..3).map(row)).spare(&[3, 2]);
         let mut screen =
             Screen::new("t", Outcome::Match, "all is well, and there are words enough to be wrapped. ".repeat(4));

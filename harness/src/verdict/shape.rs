@@ -3,7 +3,7 @@
 //! residual is.
 
 use super::evidence::{Evidence, Wrong, right};
-use crate::number::ordinal;
+use crate::number::{counted, ordinal};
 use qdiff_engine::model::{Node, Role, StageId};
 use qdiff_engine::ops::Op;
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ const ROWS: usize = 48;
 pub fn describe(e: &Evidence<'_>) -> String {
     if let Some(step) = e.misshapen.first() {
         let label = e.side.capture.steps[*step].label();
-        return format!("its extent is wrong in {} steps, from {label} on", e.misshapen.len());
+        return format!("its extent is wrong in {}, from {label} on", counted(e.misshapen.len(), "step"));
     }
     let wrong = e.wrong();
     if wrong.is_empty() {

@@ -85,6 +85,9 @@ fn a_fault_is_found_in_its_segment() {
         let stages: Vec<&str> = findings.iter().map(|f| f["stage"].as_str().unwrap()).collect();
         assert_eq!(stages, [last], "{fault}\n{text}");
         assert!(text.starts_with(&format!("DIVERGED at {segment}")), "{text}");
+        // What a remedy names can be looked for in the file as it stands.
+        let key = text.contains("read qwen2.rope.freq_base from the GGUF");
+        assert!(key == fault.starts_with("rope-base") && !text.contains("<arch>"), "{text}");
         let (name, _) = fault.split_once('@').unwrap();
         assert!(findings[0]["cause"]["name"].as_str().is_some_and(|n| n.starts_with(name)), "{fault}\n{text}");
         let named: Vec<&str> = findings[0]["inside"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect();

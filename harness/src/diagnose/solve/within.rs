@@ -24,6 +24,12 @@ type Evaluate<'a> = Rc<dyn Fn(&RowAt, Rounding<'_>) -> Option<Vec<f64>> + 'a>;
 /// How far a kernel's own number may be from the exact one before it is rounded, relative.
 const OFF: f64 = 8.0 * UNIT;
 
+/// The name of a point without its verb and what goes with it.
+fn noun(name: &str) -> &str {
+    let verb = [" is", " are"].iter().find_map(|verb| name.strip_suffix(verb));
+    verb.or(name.split_once(" is,").map(|(noun, _)| noun)).unwrap_or(name)
+}
+
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let (points, evaluate) = match operation(scene) {
         Some(operation) => operation,
@@ -45,8 +51,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .collect();
     sets.sort_by_key(Vec::len);
     chosen.extend(sets.into_iter().map(|set| {
-        // Without the verb and what goes with it.
-        let names: Vec<&str> = set.iter().map(|&p| points[p].split(" is").next().unwrap_or(points[p])).collect();
+        let names: Vec<&str> = set.iter().map(|&p| noun(points[p])).collect();
         let (last, rest) = names.split_last().expect("a set of two or more");
         (format!("{} and {last} are", rest.join(", ")), set)
     }));
@@ -194,4 +199,21 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
         // Products are evaluated with rounded factors (`rounded`, `altered`), and nothing happens to these inside.
         Op::Embed | Op::Linear | Op::KvCache(_) | Op::AttnScores(_) | Op::AttnContext(_) => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "sine and cosine are are rounded" was printed.
+    #[test]
+    fn several_points_have_one_verb() {
+        for (name, expected) in [
+            ("sine and cosine are", "sine and cosine"),
+            ("the angle is", "the angle"),
+            ("what is normed is, before it is multiplied with the weight,", "what is normed"),
+        ] {
+            assert_eq!(noun(name), expected);
+        }
+    }
 }
