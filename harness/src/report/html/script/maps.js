@@ -178,7 +178,14 @@ function elementMap(map) {
       };
     },
   });
-  const fold = (level) => ({ ...level, count: FOLD, cell: (line, i) => level.cell(0, line * FOLD + i) });
+  const long = FOLD * map.whole.pool;
+  // Single elements are known around the worst one alone: as far as its line goes.
+  const fold = (level) => {
+    if (level.pool === map.whole.pool) return { ...level, count: FOLD, cell: (line, i) => level.cell(0, line * FOLD + i) };
+    const line = Math.floor(map.index / long);
+    const [from, to] = [Math.max(level.first, line * long), Math.min(level.first + level.count, (line + 1) * long)];
+    return { first: from - line * long, pool: 1, count: to - from, cell: (at, i) => (at === line ? level.cell(0, from - level.first + i) : undefined) };
+  };
   const known = [map.whole, map.near].filter(Boolean);
   const largest = (pick) => {
     const values = known.flatMap((part) => part.f64.flatMap((row, r) => row.map((_, i) => Math.abs(pick(part, r, i)))));
@@ -197,10 +204,10 @@ function elementMap(map) {
     ].filter(Boolean),
     ...(folded ? {
       rows: Array.from({ length: Math.ceil(map.whole.f64[0].length / FOLD) }, (_, line) => line),
-      lines: `lines of ${FOLD * map.whole.pool} elements`,
-      end: FOLD * map.whole.pool,
-      levels: [fold(levelOf(map.whole))],
-      start: { row: Math.floor(map.index / map.whole.pool / FOLD), index: map.index % (FOLD * map.whole.pool) },
+      lines: `lines of ${long} elements`,
+      end: long,
+      levels: known.map((part) => fold(levelOf(part))),
+      start: { row: Math.floor(map.index / long), index: map.index % long },
     } : {
       rows: map.positions,
       end: map.width,
