@@ -35,6 +35,11 @@ impl Kv {
         value
     }
 
+    /// The keys, in the order of the file.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().map(|(key, _)| key.as_str())
+    }
+
     /// Takes a key out.
     ///
     /// # Panics

@@ -194,19 +194,43 @@ impl Synth {
         tensors.into_iter().zip(data).collect()
     }
 
-    fn check(&self) {
-        assert!([qwen2::ARCH, qwen3::ARCH].contains(&self.arch), "unknown architecture {:?}", self.arch);
-        assert!(self.n_vocab >= base_vocab(), "n_vocab must be at least {}", base_vocab());
-        assert!(self.n_heads.is_multiple_of(self.n_kv_heads), "n_heads must be a multiple of n_kv_heads");
-        assert!(self.head_dim.is_multiple_of(2), "head_dim must be even");
-        assert!(
+    /// Whether the description is one of a model that can be written.
+    ///
+    /// # Errors
+    /// The first thing that contradicts another, in words.
+    pub fn validate(&self) -> Result<(), String> {
+        let must = |holds: bool, problem: String| if holds { Ok(()) } else { Err(problem) };
+        let known: Vec<_> = model::ARCHITECTURES.iter().map(|(arch, _)| *arch).collect();
+        must(known.contains(&self.arch), format!("unknown architecture {:?}; known: {}", self.arch, known.join(", ")))?;
+        must(self.n_vocab >= base_vocab(), format!("the vocabulary needs at least {} tokens", base_vocab()))?;
+        let sizes = [self.n_embd, self.n_layers, self.n_heads, self.n_kv_heads, self.head_dim, self.n_ff, self.context];
+        must(sizes.iter().all(|&n| n > 0), "every size must be at least 1".to_owned())?;
+        must(self.n_heads.is_multiple_of(self.n_kv_heads), "heads must be a multiple of key-value heads".to_owned())?;
+        must(self.head_dim.is_multiple_of(2), "the head dimension must be even".to_owned())?;
+        must(
             self.arch != qwen2::ARCH || self.head_dim * self.n_heads == self.n_embd,
-            "qwen2 needs head_dim * n_heads = n_embd"
-        );
+            format!("{} needs heads * head dimension = embedding width", qwen2::ARCH),
+        )?;
+        let tensors = self.listed();
+        for (name, _) in &self.overrides {
+            must(tensors.iter().any(|t| t.name == *name), format!("there is no tensor {name:?} to store otherwise"))?;
+        }
+        for t in &tensors {
+            let block = t.ty.block_size();
+            let problem =
+                || format!("{}: a row of {} values is not whole blocks of {} ({block})", t.name, t.ne[0], t.ty.name());
+            must(t.ne[0].is_multiple_of(block), problem())?;
+        }
+        Ok(())
     }
 
     fn tensors(&self) -> Vec<Tensor> {
-        self.check();
+        self.validate().unwrap_or_else(|problem| panic!("{problem}"));
+        self.listed()
+    }
+
+    /// The tensors of a description that may still contradict itself.
+    fn listed(&self) -> Vec<Tensor> {
         // Logits with a spread of about 3, so that one token tends to stand out.
         let (head, matrix) = (Fill::Matrix { gain: 3.0 }, Fill::Matrix { gain: 1.0 });
         let large = (self.head_dim / 32).max(1);
@@ -227,9 +251,6 @@ impl Synth {
                 let ty = own.map_or(usual, |o| o.1);
                 list.push(Tensor { ty, name: name.clone(), ne: extent.clone(), fill });
             }
-        }
-        for (name, _) in &self.overrides {
-            assert!(list.iter().any(|t| t.name == *name), "override for unknown tensor {name:?}");
         }
         list
     }

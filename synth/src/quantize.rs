@@ -7,12 +7,6 @@ use llama_cpp_sys_2 as sys;
 pub(crate) fn quantize(t: &Tensor, values: &[f32]) -> Vec<u8> {
     let per_row = t.ne[0];
     let rows = values.len() / per_row;
-    assert!(
-        per_row.is_multiple_of(t.ty.block_size()),
-        "{}: rows of {per_row} values are not whole blocks of {:?}",
-        t.name,
-        t.ty
-    );
     // SAFETY: the type is one of ggml's, and rows are whole blocks.
     let size = unsafe { sys::ggml_row_size(t.ty.id(), per_row as i64) } * rows;
     // Of u64, so that the blocks' own fields are aligned.

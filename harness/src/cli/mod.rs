@@ -18,7 +18,9 @@ use crate::report::terminal::{self, Terminal};
 use crate::report::{Told, inert as inert_of};
 use crate::shown::shown;
 use crate::supervisor::{self, Ended};
-use crate::tasks::{Console, bench, check, dequantise, generate, judge, logits, record, score, sweep, verify, weights};
+use crate::tasks::{
+    Console, bench, check, dequantise, generate, judge, logits, record, score, sweep, synth, verify, weights,
+};
 use anyhow::Context as _;
 pub use args::Cli;
 use args::{ColorChoice, Command, MutationsCommand, Reported};
@@ -133,6 +135,10 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         Command::Sweep(args) => reported(sweep::sweep, args),
         Command::Dequantise(request) => {
             let bytes = dequantise::dequantise(request)?;
+            said(&format!("wrote {}, {bytes} bytes\n", request.out.display()))
+        }
+        Command::Synth(request) => {
+            let bytes = synth::synth(request)?;
             said(&format!("wrote {}, {bytes} bytes\n", request.out.display()))
         }
         Command::Prompts(request) => prompts::run(request),

@@ -20,6 +20,7 @@ pub mod run;
 pub mod score;
 mod sides;
 pub mod sweep;
+pub mod synth;
 pub mod values;
 pub mod verify;
 pub mod weights;

@@ -24,6 +24,7 @@ mod gguf_classes;
 mod gguf_files;
 mod gguf_vs_ggml;
 mod goldens;
+mod guard;
 mod hostile_captures;
 mod hostile_files;
 mod house;

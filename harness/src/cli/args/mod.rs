@@ -21,6 +21,7 @@ use crate::tasks::record::RecordRequest;
 use crate::tasks::request::{ModelRequest, PromptRequest};
 use crate::tasks::run::{REPORTS, RunRequest};
 use crate::tasks::sweep::SweepRequest;
+use crate::tasks::synth::SynthRequest;
 use crate::tasks::verify::VerifyRequest;
 use crate::tasks::weights::WeightsRequest;
 use clap::builder::{PossibleValuesParser, Resettable};
@@ -274,6 +275,18 @@ Examples:
   qdiff dequantise --to f16 --out model-f16.gguf
   qdiff dequantise -m model.gguf --to f32 --out model-f32.gguf")]
     Dequantise(DequantiseRequest),
+    /// Write a small model with random weights, for tests of an engine
+    #[command(after_help = "\
+The file is a GGUF that llama.cpp loads, with a vocabulary and a chat template: some hundred
+kilobytes, written in a second. Test an engine with several: tied and untied, head dimensions
+other than embedding / heads, each block format, without keys that are optional.
+
+Examples:
+  qdiff synth tiny.gguf
+  qdiff synth tied.gguf --arch qwen3 --tied --head-dim 128 --weights Q4_0
+  qdiff synth mixed.gguf --weights Q4_K --tensor blk.0.ffn_down.weight=Q6_K
+  qdiff run -m tiny.gguf --prompt haiku --subject 'cmd: ./engine {model} {tokens} {dir}'")]
+    Synth(SynthRequest),
     /// List the built-in prompts with their text
     #[command(after_help = "\
 Examples:
