@@ -1,15 +1,21 @@
 // The kernels of a decode step in a row, as the engine captures them, on weights
 // that are noise: where the time of a step goes, kernel by kernel, inside the replay.
 //
-// nvcc -O3 -std=c++17 -arch=sm_90a -DMARKS -I engine/kernels engine/bench/decode_chain.cu -o decode_chain
+// nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -DMARKS -I engine/kernels engine/bench/decode_chain.cu -o decode_chain
 // decode_chain [LAYERS [POSITION]]
 //
-// The shape is that of Qwen2.5 0.5B in Q4_K_M. Without -DMARKS only the step is timed. What `qdiff bench --measure cuda`
-// tells of a real model this tells in more detail: where a block is in its turn, too.
+// The shape is that of Qwen2.5 0.5B in Q4_K_M; with -DLARGE that of the 1.5B. Without -DMARKS only the step is timed. What
+// `qdiff bench --measure cuda` tells of a real model this tells in more detail: where a block is in its turn, too.
+//
+// First both kernels of attention are held against f64: their taps, and what they leave for attn_out, at which a tap changes
+// no bit; with LAYERS 0 that is all, of few keys (for compute-sanitizer). Then a step is timed by type of the cache and kernel
+// of attention. Where any of it is wrong, the program says so and fails.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <random>
 #include <string>
@@ -23,6 +29,9 @@ namespace qkv {
 }
 namespace att {
 #include "fused/attention.cu"
+}
+namespace halved {
+#include "fused/attention_halves.cu"
 }
 namespace out {
 #include "fused/attn_out.cu"
@@ -46,7 +55,15 @@ namespace head {
         }                                                                                        \
     } while (0)
 
-constexpr int E = 896, F = 4864, H = 14, G = 2, D = 64, V = 151936, CAPACITY = 33000;
+#ifndef LARGE
+constexpr int E = 896, F = 4864, H = 14, G = 2, D = 64, V = 151936, LAYERS = 24;
+#else
+constexpr int E = 1536, F = 8960, H = 12, G = 2, D = 128, V = 151936, LAYERS = 28;
+#endif
+constexpr int CAPACITY = 33000, GROUP = H / G;
+// How `attention_halves` is made for the shape: as `attention_halves` of engine/src/cuda/fast.rs says.
+constexpr int STAGES = 384 / D, CLUSTER = D > 64 ? 8 : 2;
+constexpr int HALVES_SHARED = halved::WARPS * STAGES * 4 * halved::CHUNK * D + halved::MEASURED;
 
 static char *arena;
 static size_t used;
@@ -61,7 +78,7 @@ struct Format {
     int planes;
     int bytes[4]; // of a plane for 8 groups
 };
-static const Format Q5{3, {128, 32, 16, 0}}, Q8{2, {256, 16, 0, 0}}, Q4K{2, {128, 16, 0, 0}}, Q6K{4, {128, 64, 16, 2}};
+[[maybe_unused]] static const Format Q5{3, {128, 32, 16, 0}}, Q8{2, {256, 16, 0, 0}}, Q4K{2, {128, 16, 0, 0}}, Q6K{4, {128, 64, 16, 2}};
 
 static Weights weights(const Format &f, int n, int m) {
     Weights w = {};
@@ -94,22 +111,173 @@ struct Launch {
     int blocks;
 };
 
-int main(int argc, char **argv) {
-    setvbuf(stdout, nullptr, _IONBF, 0);
-    const int layers = argc > 1 ? atoi(argv[1]) : 24, position = argc > 2 ? atoi(argv[2]) : 640;
-    cudaDeviceProp about;
-    CK(cudaGetDeviceProperties(&about, 0));
-    const int processors = about.multiProcessorCount;
-    const size_t bytes = (size_t)900 << 20;
-    CK(cudaMalloc(&arena, bytes + ((size_t)CAPACITY * G * D * 4 * 2 * layers)));
-    {
-        std::vector<unsigned short> noise(8 << 20);
-        std::mt19937 random(1);
-        for (auto &v : noise) v = random() & 0x3bff; // halves from 0 to 1, bytes of all kinds
-        for (size_t at = 0; at < bytes; at += noise.size() * 2) {
-            CK(cudaMemcpy(arena + at, noise.data(), std::min(noise.size() * 2, bytes - at), cudaMemcpyHostToDevice));
+// Of how many elements the caches are, and which kernel makes the attention.
+enum Way { FLOATS, HALVES, HALVES_ON_TENSOR_CORES };
+static const char *const WAYS[] = {"a cache of f32", "a cache of f16", "a cache of f16, attention_halves"};
+
+static int processors;
+struct Attended {
+    const float *q;
+    const void *k, *v;
+    Partial partial;
+    const int *position_at;
+    float *scores_tap, *weights_tap;
+};
+// Shares of a head of the cache.
+static int splits_of(Way way) {
+    if (way != HALVES_ON_TENSOR_CORES) return std::min(processors / G, SPLITS);
+    cudaLaunchConfig_t c = {};
+    c.gridDim = dim3(G, CLUSTER), c.blockDim = dim3(halved::THREADS), c.dynamicSmemBytes = HALVES_SHARED;
+    auto *kernel = halved::attention_halves<D, GROUP, STAGES, CLUSTER>;
+    CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, HALVES_SHARED));
+    int clusters;
+    CK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &c));
+    return std::min(std::max(clusters / G, 1), SPLITS);
+}
+// Launches attention, as `launch(name, kernel, parameters, grid, threads, shared memory)` does.
+template <class Launch>
+static void attend(Way way, const Attended &a, Launch launch) {
+    const float scale = 1.0f / std::sqrt((float)D);
+    const dim3 grid(G, splits_of(way));
+    const att::AttentionParams p = {a.q, a.k, a.v, a.partial, a.position_at, a.scores_tap, a.weights_tap, scale};
+    auto shared = [](int size) {
+        const int stage = 2 * KEYS * D * size;
+        return stage + std::max(stage, att::THREADS * 16 * GROUP);
+    };
+    if (way == FLOATS) launch("attention", att::attention<KvF32, D, GROUP, KEYS>, p, grid, att::THREADS, shared(4));
+    else if (way == HALVES) launch("attention", att::attention<KvF16, D, GROUP, KEYS>, p, grid, att::THREADS, shared(2));
+    else {
+        const halved::AttentionHalvesParams h = {a.q, (const u16 *)a.k, (const u16 *)a.v, a.partial, a.position_at, a.scores_tap,
+                                                 a.weights_tap, scale};
+        launch("attention", halved::attention_halves<D, GROUP, STAGES, CLUSTER>, h, dim3(G, grid.y * CLUSTER),
+               halved::THREADS, HALVES_SHARED);
+    }
+}
+
+static float float_of_half(u16 h) {
+    const int e = h >> 10 & 31, m = h & 1023;
+    const float v = e ? std::ldexp(1024.0f + m, e - 25) : std::ldexp((float)m, -24);
+    return h & 0x8000 ? -v : v;
+}
+static u16 half_of_float(float f) { // for numbers of moderate size
+    u32 b;
+    memcpy(&b, &f, 4);
+    const int e = (int)(b >> 23 & 255) - 112;
+    if (e <= 0) return (u16)(b >> 16 & 0x8000);
+    return (u16)((b >> 16 & 0x8000) | ((e << 10) + (((b & 0x7fffff) + 0xfff + (b >> 13 & 1)) >> 13)));
+}
+template <typename T>
+static std::vector<T> read(const T *at, size_t count) {
+    std::vector<T> v(count);
+    CK(cudaMemcpy(v.data(), at, count * sizeof(T), cudaMemcpyDeviceToHost));
+    return v;
+}
+
+static std::vector<u16> noise_of_halves(size_t count) {
+    std::mt19937 random(2);
+    std::normal_distribution<float> normal;
+    std::vector<u16> v(count);
+    for (u16 &h : v) h = half_of_float(normal(random) * (random() % 499 == 0 ? 6.0f : 1.0f));
+    return v;
+}
+
+// Attention of this many keys by each kernel against f64; whether it is right.
+static bool held(int keys, const std::vector<u16> &noise) {
+    used = 0;
+    std::mt19937 random(keys);
+    std::normal_distribution<float> normal;
+    const size_t count = (size_t)keys * G * D;
+    const u16 *host[2] = {noise.data(), noise.data() + noise.size() - count};
+    std::vector<float> q(H * D), floats[2];
+    for (float &f : q) f = normal(random);
+    for (int c = 0; c < 2; c++) {
+        for (size_t i = 0; i < count; i++) floats[c].push_back(float_of_half(host[c][i]));
+    }
+    const double scale = 1.0f / std::sqrt((float)D);
+    std::vector<double> score((size_t)H * keys), score_size(score), weight(score), context(H * D), context_size(H * D);
+    for (int h = 0; h < H; h++) {
+        double most = -1e300, total = 0;
+        double *s = &score[(size_t)h * keys], *w = &weight[(size_t)h * keys];
+        for (int n = 0; n < keys; n++) {
+            const float *k = &floats[0][((size_t)n * G + h / GROUP) * D];
+            for (int d = 0; d < D; d++) s[n] += (double)q[h * D + d] * k[d], score_size[(size_t)h * keys + n] += std::fabs((double)q[h * D + d] * k[d]);
+            most = std::max(most, s[n] * scale);
+        }
+        for (int n = 0; n < keys; n++) total += w[n] = std::exp(s[n] * scale - most);
+        for (int n = 0; n < keys; n++) {
+            w[n] /= total;
+            const float *v = &floats[1][((size_t)n * G + h / GROUP) * D];
+            for (int d = 0; d < D; d++) context[h * D + d] += w[n] * v[d], context_size[h * D + d] += std::fabs(w[n] * v[d]);
         }
     }
+    auto copied = [](const auto &v) {
+        auto *at = take<std::remove_const_t<std::remove_reference_t<decltype(v[0])>>>(v.size() * sizeof(v[0]));
+        CK(cudaMemcpy(at, v.data(), v.size() * sizeof(v[0]), cudaMemcpyHostToDevice));
+        return at;
+    };
+    const int position = keys - 1;
+    int *position_at = copied(std::vector<int>{position});
+    const float *q_at = copied(q), *as_floats[2] = {copied(floats[0]), copied(floats[1])};
+    const u16 *as_halves[2] = {copied(std::vector<u16>(host[0], host[0] + count)), copied(std::vector<u16>(host[1], host[1] + count))};
+    float *scores = take<float>(4 * score.size()), *weights = take<float>(4 * score.size());
+    const size_t sums_count = (size_t)H * SPLITS * D, measures_count = 2 * H * SPLITS;
+    bool right = true;
+    for (Way way : {FLOATS, HALVES, HALVES_ON_TENSOR_CORES}) {
+        std::vector<float> sums[2], measures[2];
+        const void *k = way == FLOATS ? (const void *)as_floats[0] : as_halves[0];
+        const void *v = way == FLOATS ? (const void *)as_floats[1] : as_halves[1];
+        const Partial partial = {take<float>(4 * sums_count), take<float2>(4 * measures_count)};
+        for (int tapped = 0; tapped < 2; tapped++) {
+            CK(cudaMemset(partial.sums, 0xff, 4 * sums_count)); CK(cudaMemset(partial.measures, 0xff, 4 * measures_count));
+            CK(cudaMemset(scores, 0xff, 4 * score.size())); CK(cudaMemset(weights, 0xff, 4 * score.size()));
+            const Attended a = {q_at, k, v, partial, position_at, tapped ? scores : nullptr, tapped ? weights : nullptr};
+            attend(way, a, [](const char *, auto kernel, auto params, dim3 grid, int threads, int shared) {
+                CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+                kernel<<<grid, threads, shared>>>(params);
+                CK(cudaGetLastError());
+            });
+            CK(cudaDeviceSynchronize());
+            sums[tapped] = read(partial.sums, sums_count);
+            measures[tapped] = read((float *)partial.measures, measures_count);
+        }
+        const bool same = !memcmp(sums[0].data(), sums[1].data(), 4 * sums_count) &&
+                          !memcmp(measures[0].data(), measures[1].data(), 4 * measures_count);
+        // As `Shares` has it.
+        const int shares = splits_of(way);
+        const int share = std::max((keys + shares - 1) / shares, KEYS), live = (keys + share - 1) / share;
+        const std::vector<float> s = read(scores, score.size()), w = read(weights, score.size());
+        double off[3] = {};
+        auto worse = [](double &worst, double by) { worst = std::max(worst, std::isnan(by) ? INFINITY : by * 16777216.0); };
+        for (int h = 0; h < H; h++) {
+            const float *measure = &measures[0][(size_t)2 * h * SPLITS];
+            double most = -1e300, total = 0;
+            for (int n = 0; n < live; n++) most = std::max(most, (double)measure[2 * n]);
+            for (int n = 0; n < live; n++) total += std::exp(measure[2 * n] - most) * measure[2 * n + 1];
+            for (int n = 0; n < keys; n++) {
+                const size_t i = (size_t)h * keys + n;
+                worse(off[0], std::fabs(s[i] - score[i]) / score_size[i]);
+                worse(off[1], std::fabs(w[i] * std::exp(measure[2 * (n / share)] - most) / total - weight[i]) / weight[i]);
+            }
+            for (int d = 0; d < D; d++) {
+                double sum = 0;
+                for (int n = 0; n < live; n++) sum += std::exp(measure[2 * n] - most) * sums[0][((size_t)h * SPLITS + n) * D + d];
+                worse(off[2], std::fabs(sum / total - context[h * D + d]) / context_size[h * D + d]);
+            }
+        }
+        // An error of a score of some tens is that of a weight.
+        const bool close = same && off[0] < 8 && off[1] < 500 && off[2] < 100;
+        printf("%6d keys, %-34s scores, weights, context off by %5.2f, %6.2f, %5.2f u%s%s\n", keys, WAYS[way], off[0], off[1],
+               off[2], same ? "" : ", another where tapped", close ? "" : "  WRONG");
+        right = right && close;
+    }
+    return right;
+}
+
+static const char *card;
+
+// Times a step.
+static void chain(int layers, int position, Way way, const std::vector<u16> &noise) {
+    used = 0;
     int *position_at = take<int>(4);
     CK(cudaMemcpy(position_at, &position, 4, cudaMemcpyHostToDevice));
     float *x[2] = {take<float>(4 * E), take<float>(4 * E)}, *q = take<float>(4 * E), *act = take<float>(4 * F);
@@ -117,6 +285,16 @@ int main(int argc, char **argv) {
     float *logits = take<float>(4 * V);
     float *halves[2] = {take<float>(4 * E), take<float>(4 * E)};
     Partial partial = {take<float>(4 * H * SPLITS * D), take<float2>(8 * H * SPLITS)};
+    const int cache_bytes = CAPACITY * G * D * (way == FLOATS ? 4 : 2);
+    std::vector<void *> caches;
+    for (int i = 0; i < 2 * layers; i++) {
+        CK(cudaMalloc(&caches.emplace_back(), cache_bytes));
+        // Floats of noise are two halves of it.
+        for (int at = 0; at < cache_bytes; at += 2 * noise.size()) {
+            CK(cudaMemcpy((char *)caches.back() + at, noise.data(), std::min((size_t)(cache_bytes - at), 2 * noise.size()),
+                          cudaMemcpyHostToDevice));
+        }
+    }
     cudaStream_t s;
     CK(cudaStreamCreate(&s));
     std::vector<Launch> launches;
@@ -142,57 +320,90 @@ int main(int argc, char **argv) {
         CK(cudaLaunchKernelEx(&c, kernel, params));
         launches.push_back({name, (int)(grid.x * grid.y)});
     };
-    const int splits = std::min(processors / G, (int)SPLITS);
     size_t step_bytes = 0;
     CK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
     for (int l = 0; l < layers; l++) {
         const size_t before = used;
-        const Format fv = l % 2 ? Q5 : Q8, fd = l % 2 ? Q4K : Q6K;
-        const Weights wq = weights(Q5, E, E), wk = weights(Q5, E, G * D), wv = weights(fv, E, G * D);
-        const Weights wo = weights(Q5, E, E), gate = weights(Q5, E, F), up = weights(Q5, E, F), wd = weights(fd, F, E);
+#ifndef LARGE
+        const Format fq = Q5, fv = l % 2 ? Q5 : Q8, fd = l % 2 ? Q4K : Q6K;
+#else
+        const Format fq = Q4K, fv = l % 2 ? Q4K : Q6K, fd = fv;
+#endif
+        const Weights wq = weights(fq, E, E), wk = weights(fq, E, G * D), wv = weights(fv, E, G * D);
+        const Weights wo = weights(fq, E, E), gate = weights(fq, E, F), up = weights(fq, E, F), wd = weights(fd, F, E);
         step_bytes += used - before;
-        float *cache[2] = {take<float>((size_t)CAPACITY * G * D * 4), take<float>((size_t)CAPACITY * G * D * 4)};
+        void *cache[2] = {caches[2 * l], caches[2 * l + 1]};
         const Stream stream = l == 0 ? Stream{x[0]} : Stream{x[1], {halves[0], halves[1]}};
         {
-            const Walked w = walk({Q5, fv}, E, 2, 1, 0);
+            const Walked w = walk({fq, fv}, E, 2, 1, 0);
             qkv::AttnQkvParams p = {stream, norm, {bias, bias, bias}, {}, frequency, {wq, wk, wv}, position_at, q,
                                     cache[0], cache[1], nullptr, {}, {}, {}, {}, w.walk, E, H, G, 1e-6f};
             const dim3 grid((H + 2 * G) * D / 2 / TILE);
-            if (l % 2) launch("attn_qkv", qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4>, p, grid, w.threads, w.shared);
-            else launch("attn_qkv", qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7>, p, grid, w.threads, w.shared);
+            auto project = [&](auto of_floats, auto of_halves) {
+                launch("attn_qkv", way == FLOATS ? of_floats : of_halves, p, grid, w.threads, w.shared);
+            };
+#ifndef LARGE
+            if (l % 2) project(qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4>, qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF16, D, 1, false, 4, 4, 4>);
+            else project(qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7>, qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF16, D, 1, false, 4, 4, 7>);
+#else
+            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, 6, 6, 6>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, 6, 6, 6>);
+            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 6, 6, 3>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 6, 6, 3>);
+#endif
         }
+        attend(way, {q, cache[0], cache[1], partial, position_at, nullptr, nullptr}, launch);
         {
-            att::AttentionParams p = {q, cache[0], cache[1], partial, position_at, nullptr, nullptr, 0.125f};
-            const int stage = 2 * KEYS * D * 4, shared = stage + std::max(stage, att::THREADS * 16 * (H / G));
-            launch("attention", att::attention<KvF32, D, H / G, KEYS>, p, dim3(G, splits), att::THREADS, shared);
-        }
-        {
-            const Walked w = walk({Q5}, E, 1, 1, 0);
-            out::AttnOutParams p = {partial, wo, stream, x[1], position_at, nullptr, nullptr, nullptr, nullptr, w.walk, E, E, H, splits};
+            const Walked w = walk({fq}, E, 1, 1, 0);
+            out::AttnOutParams p = {partial, wo, stream, x[1], position_at, nullptr, nullptr, nullptr, nullptr, w.walk, E, E, H,
+                                    splits_of(way)};
+#ifndef LARGE
             launch("attn_out", out::attn_out<Q5_0, D, 2>, p, dim3(E / TILE), w.threads, w.shared);
+#else
+            launch("attn_out", out::attn_out<Q4_K, D, 3>, p, dim3(E / TILE), w.threads, w.shared);
+#endif
         }
         {
-                        const int pairs = 2;
-            const Walked w = walk({Q5}, E, 2 * pairs, 1, 0);
+#ifndef LARGE
+            const int pairs = 2, blocks = (F / TILE + pairs - 1) / pairs;
+            const Walked w = walk({fq}, E, 2 * pairs, 1, 0);
+            auto *kernel = ffn::ffn_act<Q5_0, Q5_0, 4, 7>;
+#else
+            const int pairs = F / TILE, sets = (pairs + 3 * processors - 1) / (3 * processors), blocks = (pairs + sets - 1) / sets;
+            const Walked w = walk({fq}, E, 2, sets, 0, 2);
+            auto *kernel = ffn::ffn_act<Q4_K, Q4_K, 2, 0>;
+#endif
             ffn::FfnActParams p = {Stream{x[1]}, norm, gate, up, act, nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
-            launch("ffn_act", ffn::ffn_act<Q5_0, Q5_0, 4, 7>, p, dim3((F / TILE + pairs - 1) / pairs), w.threads, w.shared);
+            launch("ffn_act", kernel, p, dim3(blocks), w.threads, w.shared);
         }
         {
             const int first = (F / 256 + 1) / 2 * 8;
             const Walked w = walk({fd}, first * 32, 1, 1, 0);
             down::HalfLinearParams p = {act, wd, {halves[0], halves[1]}, w.walk, F, E, first};
             const dim3 grid(E / TILE, 2);
-            if (l % 2) launch("half_linear", down::half_linear<Q4_K, 5>, p, grid, w.threads, w.shared);
-            else launch("half_linear", down::half_linear<Q6_K, 3>, p, grid, w.threads, w.shared);
+#ifndef LARGE
+            auto *of_q4 = down::half_linear<Q4_K, 5>, *of_q6 = down::half_linear<Q6_K, 3>;
+#else
+            auto *of_q4 = down::half_linear<Q4_K, 0>, *of_q6 = down::half_linear<Q6_K, 0>;
+#endif
+            launch("half_linear", l % 2 ? of_q4 : of_q6, p, grid, w.threads, w.shared);
         }
     }
     {
-        const Weights w = weights(Q8, E, V);
-        step_bytes += (size_t)E * V / 32 * 34;
-                const int tiles = 2, sets_all = (V / TILE + tiles - 1) / tiles, sets = (sets_all + 3 * processors - 1) / (3 * processors);
-        const Walked k = walk({Q8}, E, tiles, sets, 0, 2);
+#ifndef LARGE
+        const Format f = Q8;
+        const int fit = 3;
+        auto *kernel = head::lm_head<Q8_0>;
+#else
+        const Format f = Q6K;
+        const int fit = 2;
+        auto *kernel = head::lm_head<Q6_K>;
+#endif
+        const size_t before = used;
+        const Weights w = weights(f, E, V);
+        step_bytes += used - before;
+        const int tiles = 2, sets_all = (V / TILE + tiles - 1) / tiles, sets = (sets_all + fit * processors - 1) / (fit * processors);
+        const Walked k = walk({f}, E, tiles, sets, 0, 2);
         head::LmHeadParams p = {Stream{x[1], {halves[0], halves[1]}}, norm, w, logits, nullptr, k.walk, E, V, 1e-6f};
-        launch("lm_head", head::lm_head<Q8_0>, p, dim3((sets_all + sets - 1) / sets), k.threads, k.shared);
+        launch("lm_head", kernel, p, dim3((sets_all + sets - 1) / sets), k.threads, k.shared);
     }
     cudaGraph_t g;
     cudaGraphExec_t e;
@@ -265,8 +476,8 @@ int main(int argc, char **argv) {
 #endif
     }
     std::sort(us.begin(), us.end());
-    printf("%s, %d layers at position %d: min %.1f median %.1f max %.1f us a step, %.1f MB, %.2f TB/s\n", about.name, layers,
-           position, us[0], us[us.size() / 2], us.back(), step_bytes * 1e-6, step_bytes / us[us.size() / 2] * 1e-6);
+    printf("%s, %d layers after %d, %s: min %.1f median %.1f max %.1f us a step, %.1f MB of weights\n", card, layers, position,
+           WAYS[way], us[0], us[us.size() / 2], us.back(), step_bytes * 1e-6);
     for (auto &[name, v] : spent) {
         std::sort(v.begin(), v.end());
         printf("  %-60s median %7.2f  p95 %7.2f us\n", name.c_str(), v[v.size() / 2], v[v.size() * 95 / 100]);
@@ -275,5 +486,37 @@ int main(int argc, char **argv) {
         std::sort(v.begin(), v.end());
         printf("  %-40s median %7.0f cycles\n", name.c_str(), v[v.size() / 2]);
     }
-    return 0;
+    CK(cudaGraphExecDestroy(e)); CK(cudaGraphDestroy(g)); CK(cudaStreamDestroy(s));
+#ifdef MARKS
+    CK(cudaFree(stamps));
+#endif
+    for (void *cache : caches) CK(cudaFree(cache));
+}
+
+int main(int argc, char **argv) {
+    setvbuf(stdout, nullptr, _IONBF, 0);
+    const int layers = argc > 1 ? atoi(argv[1]) : LAYERS;
+    cudaDeviceProp about;
+    CK(cudaGetDeviceProperties(&about, 0));
+    processors = about.multiProcessorCount, card = about.name;
+    printf("attention_halves: %d shares of %d blocks for each head of the cache\n", splits_of(HALVES_ON_TENSOR_CORES), CLUSTER);
+    const size_t bytes = (size_t)1500 << 20;
+    CK(cudaMalloc(&arena, bytes));
+    const std::vector<u16> rows = noise_of_halves((size_t)CAPACITY * G * D);
+    std::vector<int> depths = {1, 64, 65, 640, 2049};
+    if (layers > 0) depths.insert(depths.end(), {4999, 8192, 32000});
+    bool right = true;
+    for (int keys : depths) right = held(keys, rows) && right;
+    std::vector<u16> noise(8 << 20);
+    std::mt19937 random(1);
+    for (u16 &v : noise) v = random() & 0x3bff; // halves from 0 to 1, bytes of all kinds
+    for (size_t at = 0; at < bytes; at += noise.size() * 2) {
+        CK(cudaMemcpy(arena + at, noise.data(), std::min(noise.size() * 2, bytes - at), cudaMemcpyHostToDevice));
+    }
+    for (int position : {640, 3072, 8192, 32000}) {
+        if (layers == 0 || (argc > 2 && position != 640)) continue;
+        for (Way way : {FLOATS, HALVES, HALVES_ON_TENSOR_CORES}) chain(layers, argc > 2 ? atoi(argv[2]) : position, way, rows);
+    }
+    printf(right ? "all is right\n" : "something is WRONG\n");
+    return !right;
 }

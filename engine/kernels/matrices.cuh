@@ -12,6 +12,20 @@ __device__ __forceinline__ void load_matrices(u32 *r, const u8 *row) {
                  : "memory");
 }
 
+// Each of the four transposed.
+__device__ __forceinline__ void load_transposed(u32 *r, const u8 *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((u32)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+// Where 16 bytes of a row of d halves stand: eight rows, which `ldmatrix` reads at once, share no bank.
+__device__ __forceinline__ int place_in_tile(int d, int row, int unit) {
+    const int turn = d >= 64 ? row % 8 : row / 2 % 4;
+    return row * d * 2 + 16 * (unit ^ turn);
+}
+
 __device__ __forceinline__ void multiply32(int *c, const u32 *a, uint2 b) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])

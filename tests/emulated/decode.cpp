@@ -11,6 +11,9 @@ namespace qkv {
 namespace shares {
 #include "fused/attention.cu"
 }
+namespace halved {
+#include "fused/attention_halves.cu"
+}
 namespace together {
 #include "fused/attn_out.cu"
 }
@@ -164,57 +167,171 @@ static void attn_qkv(int n, int heads, int kv_heads, int position) {
     }
 }
 
-template <class Kv, int D, int GROUP, class F, int HELD, int TILE_KEYS = KEYS>
-static void attention(int kv_heads, int keys, int splits, int m) {
-    printf("attention<%d bytes, %d, %d> of %d keys, attn_out<%s, %d>\n", (int)sizeof(typename Kv::Type), D, GROUP, keys,
-           format<F>().name, HELD);
+// What stands where of the attention of one token.
+template <class Kv, int D, int GROUP>
+struct Attended {
     typedef typename Kv::Type Type;
-    const int heads = kv_heads * GROUP, n = heads * D, position = keys - 1;
-    const auto q = vector_of(n, 0.3f), a = vector_of(m);
-    const size_t count = (size_t)keys * kv_heads * D;
+    int kv_heads, keys, heads = kv_heads * GROUP, position = keys - 1;
+    std::vector<float> q;
     Type *cache[2];
-    std::vector<float> kept[2];
-    for (int c = 0; c < 2; c++) {
-        cache[c] = room<Type>(count);
+    Partial partial;
+    float *scores, *weights, scale = 1.0f / std::sqrt((float)D);
+    Attended(int kv_heads, int keys) : kv_heads(kv_heads), keys(keys), q(vector_of(heads * D, 0.3f)) {
         std::normal_distribution<float> normal;
-        for (size_t i = 0; i < count; i++) kept[c].push_back(Kv::get(cache[c][i] = Kv::put(normal(noise))));
-    }
-    const Partial partial{unwritten((size_t)heads * SPLITS * D), (float2 *)unwritten(2 * (size_t)heads * SPLITS)};
-    shares::AttentionParams p{copied(q), cache[0], cache[1], partial, &position, unwritten((size_t)heads * keys),
-                              unwritten((size_t)heads * keys), 1.0f / std::sqrt((float)D)};
-    const size_t stage = 2 * TILE_KEYS * D * sizeof(Type), sums = (size_t)shares::THREADS * 16 * GROUP;
-    launch({(unsigned)kv_heads, (unsigned)splits}, shares::THREADS, stage + std::max(stage, sums),
-           [&] { shares::attention<Kv, D, GROUP, TILE_KEYS>(p); });
-    Doubles context(n), weights, y, size;
-    for (int h = 0; h < heads; h++) {
-        Doubles score;
-        double total = 0;
-        auto at = [&](int c, int t) { return &kept[c][((size_t)t * kv_heads + h / GROUP) * D]; };
-        for (int t = 0; t < keys; t++) {
-            double s = 0;
-            for (int i = 0; i < D; i++) s += (double)q[h * D + i] * at(0, t)[i];
-            score.push_back(s * p.scale);
+        for (auto &c : cache) {
+            c = room<Type>(count());
+            for (size_t i = 0; i < count(); i++) c[i] = Kv::put(normal(noise));
         }
-        const double most = *std::max_element(score.begin(), score.end());
-        for (double &s : score) total += s = std::exp(s - most);
+        forget();
+    }
+    size_t count() const { return (size_t)keys * kv_heads * D; }
+    // Room for results that are not there yet.
+    void forget() {
+        partial = {unwritten((size_t)heads * SPLITS * D), (float2 *)unwritten(2 * (size_t)heads * SPLITS)};
+        scores = unwritten((size_t)heads * keys), weights = unwritten((size_t)heads * keys);
+    }
+    Type *row(int c, int head, int key) const { return cache[c] + ((size_t)key * kv_heads + head / GROUP) * D; }
+};
+
+// The kernel that takes every cache.
+template <int TILE_KEYS = KEYS, class Kv, int D, int GROUP>
+static void by_any(const Attended<Kv, D, GROUP> &of, int splits, bool taps = true) {
+    shares::AttentionParams p{copied(of.q), of.cache[0], of.cache[1], of.partial, &of.position, taps ? of.scores : nullptr,
+                              taps ? of.weights : nullptr, of.scale};
+    const size_t stage = 2 * TILE_KEYS * D * sizeof(typename Kv::Type), sums = (size_t)shares::THREADS * 16 * GROUP;
+    launch({(unsigned)of.kv_heads, (unsigned)splits}, shares::THREADS, stage + std::max(stage, sums),
+           [&] { shares::attention<Kv, D, GROUP, TILE_KEYS>(p); });
+}
+// The kernel for halves.
+template <int STAGES, int CLUSTER, int D, int GROUP>
+static void by_halves(const Attended<KvF16, D, GROUP> &of, int shares, bool taps = true) {
+    halved::AttentionHalvesParams p{copied(of.q), of.cache[0], of.cache[1], of.partial, &of.position,
+                                    taps ? of.scores : nullptr, taps ? of.weights : nullptr, of.scale};
+    launch({(unsigned)of.kv_heads, (unsigned)(shares * CLUSTER)}, halved::THREADS, halved::WARPS * STAGES * 4 * halved::CHUNK * D + halved::MEASURED,
+           [&] { halved::attention_halves<D, GROUP, STAGES, CLUSTER>(p); }, CLUSTER);
+}
+
+// attn_out of what a kernel of attention left.
+template <class F, int HELD, class Kv, int D, int GROUP>
+static together::AttnOutParams put_together(const Attended<Kv, D, GROUP> &of, int splits, const Matrix &w,
+                                            const std::vector<float> &a) {
+    const int n = w.n, m = w.m;
+    const Walk way = walk<F, F>(1, 1, n / 32, 1);
+    together::AttnOutParams o{of.partial, w.planes, Stream{copied(a), {}, nullptr, nullptr}, unwritten(m), &of.position,
+                              of.weights, unwritten(n), unwritten(m), nullptr, way, n, m, of.heads, splits};
+    const unsigned scaling = of.heads * (1 + of.keys / 1000);
+    launch({(unsigned)(m + TILE - 1) / TILE + scaling}, 32 * MOST_WARPS, vector_bytes<F, F>(n) + bytes_of(way),
+           [&] { together::attn_out<F, D, HELD>(o); });
+    return o;
+}
+
+// What is put together of what a kernel left, against its definition.
+template <class F, int HELD, class Kv, int D, int GROUP>
+static void attended(const Attended<Kv, D, GROUP> &of, int splits, int m) {
+    const int heads = of.heads, keys = of.keys, n = heads * D;
+    const auto a = vector_of(m);
+    Doubles score, score_size, context(n), weights, y, size;
+    for (int h = 0; h < heads; h++) {
+        double total = 0, most = -INFINITY;
         for (int t = 0; t < keys; t++) {
-            weights.push_back(score[t] / total);
-            for (int i = 0; i < D; i++) context[h * D + i] += weights.back() * at(1, t)[i];
+            double s = 0, magnitude = 0;
+            for (int i = 0; i < D; i++) {
+                const double product = (double)of.q[h * D + i] * Kv::get(of.row(0, h, t)[i]);
+                s += product, magnitude += std::fabs(product);
+            }
+            score.push_back(s), score_size.push_back(magnitude);
+            most = std::max(most, s * of.scale);
+        }
+        const double *scores = &score[(size_t)h * keys];
+        for (int t = 0; t < keys; t++) total += std::exp(scores[t] * of.scale - most);
+        for (int t = 0; t < keys; t++) {
+            weights.push_back(std::exp(scores[t] * of.scale - most) / total);
+            for (int i = 0; i < D; i++) context[h * D + i] += weights.back() * Kv::get(of.row(1, h, t)[i]);
         }
     }
     const Matrix w = matrix<F>(n, m);
-    const Walk way = walk<F, F>(1, 1, n / 32, 1);
-    together::AttnOutParams o{partial, w.planes, Stream{copied(a), {}, nullptr, nullptr}, unwritten(m), &position,
-                              p.weights_tap, unwritten(n), unwritten(m), nullptr, way, n, m, heads, splits};
-    launch({(unsigned)((m + TILE - 1) / TILE + heads * (1 + keys / 1000))}, 32 * MOST_WARPS, vector_bytes<F, F>(n) + bytes_of(way),
-           [&] { together::attn_out<F, D, HELD>(o); });
+    const auto o = put_together<F, HELD>(of, splits, w, a);
+    compare("scores", of.scores, score, score_size, PRODUCT);
     // Scores of some tens, whose rounding the exponential turns into errors of weights.
-    compare("weights", p.weights_tap, weights, Doubles(weights.size(), 1), 2e-5);
+    compare("weights", of.weights, weights, Doubles(weights.size(), 1), 2e-5);
     compare("context", o.context_tap, context, Doubles(n, 1), 2e-5);
     w.times(Doubles(o.context_tap, o.context_tap + n), y, size);
     compare("product", o.product_tap, y, size, PRODUCT);
     for (int i = 0; i < m; i++) y[i] = a[i] + (double)o.product_tap[i], size[i] = std::fabs(y[i]) + 1e-3;
     compare("residual", o.y, y, size, PRODUCT);
+}
+
+template <class Kv, int D, int GROUP, class F, int HELD, int TILE_KEYS = KEYS>
+static void attention(int kv_heads, int keys, int splits, int m) {
+    printf("attention<%d bytes, %d, %d> of %d keys, attn_out<%s, %d>\n", (int)sizeof(typename Kv::Type), D, GROUP, keys,
+           format<F>().name, HELD);
+    const Attended<Kv, D, GROUP> of(kv_heads, keys);
+    by_any<TILE_KEYS>(of, splits);
+    attended<F, HELD>(of, splits, m);
+}
+
+// Whether both have the same bits, of as many numbers.
+static bool same(const float *a, const float *b, size_t count) { return memcmp(a, b, 4 * count) == 0; }
+
+template <int D, int GROUP, int STAGES, int CLUSTER>
+static void attention_halves(int kv_heads, int keys, int shares_at_most) {
+    printf("attention_halves<%d, %d, %d, %d> of %d keys in %d shares\n", D, GROUP, STAGES, CLUSTER, keys, shares_at_most);
+    Attended<KvF16, D, GROUP> of(kv_heads, keys);
+    by_halves<STAGES, CLUSTER>(of, shares_at_most);
+    const auto before = of;
+    attended<Q8_0, 0>(of, shares_at_most, 16);
+    // Nothing is another where nothing is tapped.
+    of.forget();
+    by_halves<STAGES, CLUSTER>(of, shares_at_most, false);
+    const size_t shares = (size_t)of.heads * SPLITS;
+    if (!same(before.partial.sums, of.partial.sums, shares * D) ||
+        !same((float *)before.partial.measures, (float *)of.partial.measures, 2 * shares)) {
+        printf("  a tap changes what is left\n"), wrong++;
+    }
+}
+
+// What is no number, or huge, is seen by those who see it alone, as by the kernel that takes every cache.
+template <int D>
+static void what_is_no_number() {
+    printf("attention_halves<%d> of what is no number\n", D);
+    constexpr int GROUP = 3, KEY = 41, SHARES = 2;
+    constexpr u16 INFINITE = 0x7c00, NEGATIVE = 0xfc00, NONE = 0x7e00, LARGEST = 0x7bff;
+    struct Case {
+        const char *what;
+        int cache, element; // 2 for a query, of its second head
+        u16 is;
+    };
+    const Case cases[] = {{"an infinite key", 0, 3, INFINITE},  {"a key of less than all", 0, 3, NEGATIVE},
+                          {"a key of NaN", 0, 9, NONE},         {"a huge key", 0, 5, LARGEST},
+                          {"an infinite value", 1, 7, INFINITE}, {"a value of less than all", 1, 0, NEGATIVE},
+                          {"a value of NaN", 1, 31, NONE},      {"a huge value", 1, 30, LARGEST},
+                          {"an infinite query", 2, 2, INFINITE}, {"a query of NaN", 2, 2, NONE}};
+    for (const Case &c : cases) {
+        Attended<KvF16, D, GROUP> of(2, 130);
+        std::normal_distribution<float> normal; // an infinity stays one where its weight is no less than 2^-39
+        for (float &e : of.q) e = normal(noise);
+        if (c.cache < 2) of.row(c.cache, 0, KEY)[c.element] = c.is;
+        else of.q[D + c.element] = KvF16::get(c.is);
+        const Matrix w = matrix<F16>(of.heads * D, 16);
+        const auto a = vector_of(16);
+        by_any<>(of, SHARES);
+        const auto right = of;
+        const float *right_context = put_together<F16, 0>(right, SHARES, w, a).context_tap;
+        of.forget();
+        by_halves<2, 2>(of, SHARES);
+        const float *context = put_together<F16, 0>(of, SHARES, w, a).context_tap;
+        auto differ = [&](const char *which, const float *a, const float *b, size_t count) {
+            for (size_t i = 0; i < count; i++) {
+                const bool close = std::fabs((double)a[i] - b[i]) <= 1e-4 * std::max(1.0, std::fabs((double)b[i]));
+                if (close || a[i] == b[i] || (a[i] != a[i] && b[i] != b[i])) continue;
+                printf("  %s: %s %d is %g and not %g\n", c.what, which, (int)i, a[i], b[i]), wrong++;
+                return;
+            }
+        };
+        differ("score", of.scores, right.scores, (size_t)of.heads * of.keys);
+        differ("weight", of.weights, right.weights, (size_t)of.heads * of.keys);
+        differ("context", context, right_context, of.heads * D);
+    }
 }
 
 // The newest row travels, and the first earlier one that changed is told, whichever element it is.
@@ -288,6 +405,12 @@ int main() {
     attention<KvF32, 128, 6, Q8_0, 0, 32>(1, 150, 2, 16);
     attention<KvF32, 32, 2, Q8_0, 1>(2, 130, 64, 16), attention<KvF32, 64, 16, F16, 0>(1, 77, 3, 16);
     attention<KvF32, 64, 1, F32, 0>(2, 700, 5, 16), attention<KvF16, 64, 7, Q5_0, 2>(1, 2500, 64, 16);
+    // A ring that goes round and one that does not, a newest key in a chunk of its own, rows that are not there, shares and
+    // blocks of a cluster that are left without keys.
+    attention_halves<64, 7, 3, 4>(2, 641, 7), attention_halves<64, 7, 2, 1>(1, 1025, 2);
+    attention_halves<128, 6, 3, 2>(1, 300, 4), attention_halves<32, 1, 2, 1>(3, 1, 8);
+    attention_halves<64, 8, 2, 4>(1, 65, 64), attention_halves<64, 2, 2, 2>(1, 1153, 1);
+    what_is_no_number<64>(), what_is_no_number<128>();
     cache_rows<KvF32>(128, 6), cache_rows<KvF16>(96, 130), cache_rows<KvF32>(1024, 3);
     printf("%d wrong\n", wrong);
     return wrong != 0;

@@ -1,6 +1,7 @@
 // A GPU's block of threads on a CPU, as far as the kernels ask for one: threads
 // are fibers that take turns at barriers and at what a warp does together. Blocks run
-// one after another, so shared memory is static.
+// one after another, so shared memory is static; those of a cluster, whose shared memory
+// is all dynamic, run together.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -127,14 +128,25 @@ struct Fiber {
 static std::vector<Fiber> fibers;
 static ucontext_t scheduler;
 static std::function<void()> kernel_body;
-static int current, alive, arrived_block, round_block, arrived_warp[32], round_warp[32];
-static uint8_t *shared_memory;
+// A block, or those of a cluster: threads of one, and what counts for all.
+constexpr int MOST_BLOCKS = 8;
+static int current, threads_of_block, blocks_at_once, arrived_cluster, round_cluster;
+static int alive[MOST_BLOCKS], arrived_block[MOST_BLOCKS], round_block[MOST_BLOCKS], arrived_warp[32], round_warp[32];
+static uint8_t *shared_memory, *shared_memories[MOST_BLOCKS];
 
 static void give_way() { swapcontext(&fibers[current].context, &scheduler); }
 static void __syncthreads() {
-    const int round = round_block;
-    if (++arrived_block == alive) arrived_block = 0, round_block++;
-    else while (round_block == round) give_way();
+    const int block = current / threads_of_block, round = round_block[block];
+    if (++arrived_block[block] == alive[block]) arrived_block[block] = 0, round_block[block]++;
+    else while (round_block[block] == round) give_way();
+}
+static void machine_cluster_barrier() {
+    const int round = round_cluster;
+    if (++arrived_cluster == blocks_at_once * threads_of_block) arrived_cluster = 0, round_cluster++;
+    else while (round_cluster == round) give_way();
+}
+static float4 machine_of_rank(const float4 *mine, int rank) {
+    return *(const float4 *)((const uint8_t *)mine - shared_memory + shared_memories[rank]);
 }
 static void __syncwarp() {
     const int warp = current / 32, round = round_warp[warp];
@@ -249,25 +261,33 @@ static void machine_multiply_group(float *s, const uint32_t *a, const uint8_t *r
 static void thread_of_block() {
     kernel_body();
     fibers[current].done = true;
-    alive--;
-    if (alive > 0 && arrived_block == alive) arrived_block = 0, round_block++;
+    const int block = current / threads_of_block;
+    alive[block]--;
+    if (alive[block] > 0 && arrived_block[block] == alive[block]) arrived_block[block] = 0, round_block[block]++;
     swapcontext(&fibers[current].context, &scheduler);
 }
-// Runs a kernel: block after block, `shared` bytes of shared memory each.
-static void launch(dim3 grid, int threads, size_t shared, std::function<void()> kernel) {
+// Runs a kernel: block after block, `shared` bytes of shared memory each, or as many blocks along y at once as a cluster has.
+static void launch(dim3 grid, int threads, size_t shared, std::function<void()> kernel, int cluster = 1) {
     constexpr size_t STACK = 256 << 10;
-    while ((int)fibers.size() < threads) fibers.push_back({{}, std::make_unique<char[]>(STACK), true});
+    const int all = threads * cluster;
+    if (cluster > MOST_BLOCKS || all > 1024 || grid.y % cluster) printf("no such cluster\n"), abort();
+    while ((int)fibers.size() < all) fibers.push_back({{}, std::unique_ptr<char[]>(new char[STACK]), true});
     constexpr size_t alignment = 1024;
     kernel_body = kernel, gridDim = grid, blockDim = {(unsigned)threads, 1, 1};
-    for (unsigned z = 0; z < grid.z; z++) for (unsigned y = 0; y < grid.y; y++) {
+    threads_of_block = threads, blocks_at_once = cluster;
+    for (unsigned z = 0; z < grid.z; z++) for (unsigned y = 0; y < grid.y; y += cluster) {
         for (unsigned x = 0; x < grid.x; x++) {
             blockIdx = {x, y, z};
-            // To the byte, so that a sanitizer sees who writes beyond; its begin as a card has it.
-            shared_memory = (uint8_t *)std::aligned_alloc(alignment, (shared + alignment - 1) / alignment * alignment);
-            memset(shared_memory, 0xff, shared);
-            alive = threads, arrived_block = 0;
+            arrived_cluster = 0;
+            for (int block = 0; block < cluster; block++) {
+                // To the byte, so that a sanitizer sees who writes beyond; its begin as a card has it.
+                shared_memories[block] = (uint8_t *)std::aligned_alloc(alignment, (shared + alignment - 1) / alignment * alignment);
+                memset(shared_memories[block], 0xff, shared);
+                alive[block] = threads, arrived_block[block] = 0;
+            }
+            shared_memory = shared_memories[0];
             std::fill(std::begin(arrived_warp), std::end(arrived_warp), 0);
-            for (int i = 0; i < threads; i++) {
+            for (int i = 0; i < all; i++) {
                 Fiber &fiber = fibers[i];
                 getcontext(&fiber.context);
                 fiber.context.uc_stack.ss_sp = fiber.stack.get();
@@ -276,15 +296,17 @@ static void launch(dim3 grid, int threads, size_t shared, std::function<void()> 
                 fiber.done = false;
                 makecontext(&fiber.context, thread_of_block, 0);
             }
-            for (long turns = 0; alive > 0; turns++) {
+            auto left = [&] { return std::any_of(alive, alive + cluster, [](int threads) { return threads > 0; }); };
+            for (long turns = 0; left(); turns++) {
                 if (turns > 1000000) printf("threads wait for each other\n"), abort();
-                for (int i = 0; i < threads; i++) {
+                for (int i = 0; i < all; i++) {
                     if (fibers[i].done) continue;
-                    current = i, threadIdx.x = i;
+                    current = i, threadIdx.x = i % threads;
+                    if (cluster > 1) blockIdx.y = y + i / threads, shared_memory = shared_memories[i / threads];
                     swapcontext(&scheduler, &fibers[i].context);
                 }
             }
-            free(shared_memory);
+            for (int block = 0; block < cluster; block++) free(shared_memories[block]);
         }
     }
 }

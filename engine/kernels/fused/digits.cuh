@@ -110,6 +110,17 @@ struct HalfPart { // of 11 bits each
     }
     static __device__ __forceinline__ int place(int k) { return place_of_pairs(k); }
 };
+// Two numbers as halves in one word, the first in its lower bits.
+__device__ __forceinline__ u32 pair_of_halves(float a, float b) {
+    u32 bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(b), "f"(a));
+    return bits;
+}
+// Two numbers as two pairs of halves.
+__device__ __forceinline__ void split_two(float a, float b, u32 &high, u32 &low) {
+    high = pair_of_halves(a, b);
+    low = pair_of_halves(a - half_bits((u16)high), b - half_bits((u16)(high >> 16)));
+}
 struct BrainPart { // of 8 bits each
     static __device__ __forceinline__ void scale(u32, float &scale, float &inverse) { scale = inverse = 1.0f; }
     static __device__ __forceinline__ u16 split(float &v) {

@@ -25,20 +25,6 @@ struct AttentionRowsParams {
     float scale;
 };
 
-// Of matrices of 8 rows, transposed.
-__device__ __forceinline__ void load_transposed(u32 *r, const u8 *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((u32)__cvta_generic_to_shared(row))
-                 : "memory");
-}
-
-// Two numbers as two pairs of halves.
-__device__ __forceinline__ void split_two(float a, float b, u32 &high, u32 &low) {
-    high = HalfPart::split(a) | (u32)HalfPart::split(b) << 16;
-    low = bits_of_half(a) | (u32)bits_of_half(b) << 16;
-}
-
 template <int D, bool TAPPED, int TILE_BYTES>
 __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant__ AttentionRowsParams p) {
     typedef CacheTile<D> Tile;

@@ -19,9 +19,3 @@ struct CacheTile {
     };
     static_assert(sizeof(Last) == 16, "what ends a tile");
 };
-
-// Where 16 bytes of a row of d halves stand: eight rows, which `ldmatrix` reads at once, share no bank.
-__device__ __forceinline__ int place_in_tile(int d, int row, int unit) {
-    const int turn = d >= 64 ? row % 8 : row / 2 % 4;
-    return row * d * 2 + 16 * (unit ^ turn);
-}

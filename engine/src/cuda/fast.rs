@@ -7,21 +7,18 @@ use super::calls::{Calls, Job, Span};
 use super::decoder::{Decoder, Layer};
 use super::kernels::*;
 use super::launch::{Call, Ptr};
-use super::memory::{SPLITS, Weight};
+use super::memory::Weight;
 use super::schedule::Launch;
 use super::tiles::{Stream, THREADS, TILE, Task, Walk};
 use crate::model::{Graph, Node};
 use crate::ops::{Op, Pairing};
 
 /// Threads of a block, each where the kernel says so.
-const ATTENTION_THREADS: u32 = constant!("fused/attention.cu", "THREADS");
 const ARGMAX_THREADS: u32 = constant!("fused/argmax.cu", "THREADS");
 const EMBED_THREADS: u32 = 256;
 const CACHE_THREADS: u32 = constant!("fused/cache_rows.cu", "THREADS");
 /// Rows of a cache that a block of `cache_rows` takes.
 const CACHE_ROWS: usize = constant!("fused/cache_rows.cu", "ROWS") as usize;
-/// Keys of a tile of `attention`.
-const KEYS: usize = constant!("fused/shares.cuh", "KEYS") as usize;
 /// Tapped weights of a head that one block of `attn_out` scales at most.
 const SCALED: usize = 4096;
 /// Bytes of shared memory that the kernels have besides what their launches ask for.
@@ -74,7 +71,7 @@ impl Fused<'_> {
     }
 
     /// Where the output of a node of a decode step is to be written besides, if it is wanted.
-    fn tap(&self, i: usize) -> Ptr {
+    pub(super) fn tap(&self, i: usize) -> Ptr {
         if (self.wants)(i) { self.calls.memory.slots[i] } else { 0 }
     }
 
@@ -148,14 +145,10 @@ impl Fused<'_> {
         }
     }
 
-    /// Blocks that share the keys of a head of the cache.
-    fn splits(&self) -> u32 {
-        (self.calls.functions.processors / self.calls.graph.config.n_kv_heads as u32).clamp(1, SPLITS)
-    }
-
     /// Every launch of a decode step.
     pub fn decode(&self, token: u32, position: usize) -> Vec<Launch> {
         let d = self.decoder;
+        let deep = self.deep(position);
         let span = Span { tokens: 1, first: position };
         let mut all = vec![self.launch(self.embed_token(token, position), vec![d.embed], span)];
         let mut add = |call, nodes| all.push(self.launch(call, nodes, span));
@@ -164,8 +157,8 @@ impl Fused<'_> {
         for (i, layer) in d.layers.iter().enumerate() {
             end.extend(layer.up_to_caches());
             add(self.attn_qkv(i, layer), std::mem::take(&mut end));
-            add(self.attention(layer), vec![layer.scores]);
-            add(self.attn_out(i, layer), vec![layer.weights, layer.context, layer.attn_out, layer.attn_residual]);
+            add(self.attention(layer, deep), vec![layer.scores]);
+            add(self.attn_out(i, layer, deep), vec![layer.weights, layer.context, layer.attn_out, layer.attn_residual]);
             add(self.ffn_act(layer), vec![layer.ffn_norm, layer.gate, layer.up, layer.act]);
             add(self.half_linear(layer), Vec::new());
             end = vec![layer.down, layer.out];
@@ -235,37 +228,8 @@ impl Fused<'_> {
             .shared(shared)
     }
 
-    /// Scores of one token, and the shares of softmax and context.
-    fn attention(&self, layer: &Layer) -> Call {
-        let config = &self.calls.graph.config;
-        let memory = self.calls.memory;
-        let params = AttentionParams {
-            q: self.at(layer.rope[0]),
-            k: self.at(layer.cache[0]),
-            v: self.at(layer.cache[1]),
-            partial: memory.partial,
-            position_at: memory.position,
-            scores_tap: self.tap(layer.scores),
-            weights_tap: self.tap(layer.weights),
-            scale: self.scale(layer),
-            stamps: 0,
-        };
-        let group = config.n_heads / config.n_kv_heads;
-        let kv = self.calls.options.kv;
-        // Two tiles of keys and values; at the end what the threads have summed stands in the second.
-        let sums = ATTENTION_THREADS as usize * 16 * group;
-        let shared = |keys: usize| {
-            let tile = 2 * keys * config.head_dim * kv.bytes();
-            tile + tile.max(sums)
-        };
-        let keys = if shared(KEYS) <= self.limit() { KEYS } else { KEYS / 2 };
-        Call::new(params, (config.n_kv_heads as u32, self.splits(), 1), ATTENTION_THREADS)
-            .of(&[&kv.kernel(), &config.head_dim, &group, &keys])
-            .shared(shared(keys) as u32)
-    }
-
     /// The shares put together, and `attn_residual = x + W context`.
-    fn attn_out(&self, index: usize, layer: &Layer) -> Call {
+    fn attn_out(&self, index: usize, layer: &Layer, deep: bool) -> Call {
         let config = &self.calls.graph.config;
         let memory = self.calls.memory;
         let w = self.weight(layer.attn_out);
@@ -285,7 +249,7 @@ impl Fused<'_> {
             n: w.n as i32,
             m: w.m as i32,
             heads: config.n_heads as i32,
-            splits: self.splits() as i32,
+            splits: self.splits(deep) as i32,
             stamps: 0,
         };
         // Of a long context several blocks bring the tapped weights of a head to their total.

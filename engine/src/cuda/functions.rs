@@ -23,8 +23,11 @@ pub struct Functions {
     threads: u32,
     /// Bytes of shared memory that a block may have.
     pub shared: u32,
+    /// Whether blocks may be launched in clusters.
+    pub clusters: bool,
     loaded: HashMap<Kernel, CudaFunction>,
-    /// Blocks that a multiprocessor holds of a loaded kernel, by threads and shared memory of a block: asked for once.
+    /// Blocks that a multiprocessor holds of a loaded kernel, or clusters that the card does, by threads and shared memory
+    /// of a block: asked for once.
     held: Mutex<HashMap<(Kernel, u32, u32), u32>>,
 }
 
@@ -45,17 +48,19 @@ impl Functions {
             )));
         }
         let about = |what| context.attribute(what).doing("asking what the device has");
-        Ok(Self::bare(
+        let clusters = about(About::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)? != 0;
+        let bare = Self::bare(
             about(About::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
             about(About::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)? as u32,
             about(About::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32,
-        ))
+        );
+        Ok(Self { clusters, ..bare })
     }
 
-    /// None, for a card with this many multiprocessors that hold `threads` threads each, and blocks of `shared` bytes
-    /// of shared memory.
+    /// None, for a card with this many multiprocessors that hold `threads` threads each, blocks of `shared` bytes of
+    /// shared memory, and clusters.
     pub fn bare(processors: u32, threads: u32, shared: u32) -> Self {
-        Self { processors, threads, shared, loaded: HashMap::new(), held: Mutex::default() }
+        Self { processors, threads, shared, clusters: true, loaded: HashMap::new(), held: Mutex::default() }
     }
 
     /// Blocks of a launch that the card holds at once. Of a kernel that is not loaded, as many as its threads alone
@@ -73,6 +78,37 @@ impl Functions {
             asked.unwrap_or(self.threads / threads)
         });
         self.processors * (*blocks).max(1)
+    }
+
+    /// Clusters of `cluster` blocks that the card holds at once of a launch of one kernel that is made of them: fewer than
+    /// its multiprocessors would allow, which stand in groups. Of a kernel that is not loaded as many as these.
+    pub fn resident_clusters(&self, call: &Call, cluster: u32) -> u32 {
+        let kernel = call.kernel();
+        let Some(function) = self.loaded.get(&kernel) else {
+            return self.processors / cluster;
+        };
+        let threads = call.block.0 * call.block.1 * call.block.2;
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        *held.entry((kernel, threads, call.shared)).or_insert_with(|| {
+            let config = sys::CUlaunchConfig {
+                gridDimX: call.grid.0,
+                gridDimY: call.grid.1,
+                gridDimZ: call.grid.2,
+                blockDimX: call.block.0,
+                blockDimY: call.block.1,
+                blockDimZ: call.block.2,
+                sharedMemBytes: call.shared,
+                hStream: std::ptr::null_mut(),
+                attrs: std::ptr::null_mut(),
+                numAttrs: 0,
+            };
+            let mut clusters = 0;
+            // SAFETY: a live function, which says its clusters' size itself, and room for one number.
+            let asked = unsafe {
+                sys::cuOccupancyMaxActiveClusters(&raw mut clusters, function.cu_function(), &raw const config)
+            };
+            asked.result().map_or(self.processors / cluster, |()| clusters as u32)
+        })
     }
 
     /// Compiles and loads the kernels of `calls` that are not there yet, and allows each the most shared memory that

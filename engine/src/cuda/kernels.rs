@@ -143,6 +143,9 @@ kernels! {
     Attention(AttentionParams) "fused/attention.cu" {
         q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32, stamps: Ptr,
     }
+    AttentionHalves(AttentionHalvesParams) "fused/attention_halves.cu" {
+        q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32, stamps: Ptr,
+    }
     AttnOut(AttnOutParams) "fused/attn_out.cu" {
         partial: [Ptr; 2], w: Planes, a: Stream, y: Ptr, position_at: Ptr, weights_tap: Ptr, context_tap: Ptr,
         product_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32, m: i32, heads: i32, splits: i32, stamps: Ptr,
@@ -210,6 +213,7 @@ impl Params {
             Self::EmbedToken(params) => &mut params.stamps,
             Self::AttnQkv(params) => &mut params.stamps,
             Self::Attention(params) => &mut params.stamps,
+            Self::AttentionHalves(params) => &mut params.stamps,
             Self::AttnOut(params) => &mut params.stamps,
             Self::HalfLinear(params) => &mut params.stamps,
             Self::FfnAct(params) => &mut params.stamps,
@@ -221,12 +225,13 @@ impl Params {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 15] = [
+const HEADERS: [(&str, &str); 16] = [
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
     ("kv.cuh", include_str!("../../kernels/kv.cuh")),
     ("matrices.cuh", include_str!("../../kernels/matrices.cuh")),
     ("reduce.cuh", include_str!("../../kernels/reduce.cuh")),
     ("fused/decode.cuh", include_str!("../../kernels/fused/decode.cuh")),
+    ("fused/cluster.cuh", include_str!("../../kernels/fused/cluster.cuh")),
     ("fused/shares.cuh", include_str!("../../kernels/fused/shares.cuh")),
     ("fused/digits.cuh", include_str!("../../kernels/fused/digits.cuh")),
     ("fused/tile.cuh", include_str!("../../kernels/fused/tile.cuh")),

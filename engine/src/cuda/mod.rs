@@ -7,6 +7,7 @@
 //! these stand in `slots`, and `readback` brings taps to the host, where `mirror` has the caches; `timing` tells where the time of a step goes.
 
 mod arena;
+mod attend;
 mod blas;
 mod calls;
 pub mod compile;

@@ -61,6 +61,8 @@ pub struct Captured {
     pub nodes: Vec<sys::CUgraphNode>,
     /// The addresses that its nodes were given.
     given: Vec<Ptr>,
+    /// Whether its attention is that of a long context.
+    deep: bool,
 }
 
 impl Fast {
@@ -124,9 +126,10 @@ impl CudaEngine {
         if tapped {
             self.next_slot(fast, wanted)?;
         }
-        let mut captured = match fast.turns[fast.turn].captured.take() {
+        let deep = self.fused(fast, &|_| false).deep(self.position);
+        let mut captured = match fast.turns[fast.turn].captured.take().filter(|captured| captured.deep == deep) {
             Some(captured) => captured,
-            None => self.capture(fast)?,
+            None => Captured { deep, ..self.capture(fast)? },
         };
         let wants = |i: usize| wanted[i];
         if tapped {
@@ -260,7 +263,8 @@ impl CudaEngine {
     /// Captures a decode step that writes to no slot.
     fn capture(&self, fast: &Fast) -> Result<Captured, CudaError> {
         #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
-        let mut calls: Vec<Call> = calls_of(self.schedule_of(Some(fast), &|_| false).step(&[0], 0)).collect();
+        let mut calls: Vec<Call> =
+            calls_of(self.schedule_of(Some(fast), &|_| false).step(&[0], self.position)).collect();
         #[cfg(any(test, feature = "faults"))]
         if let Some(planted) = fast.planted {
             planted.spoil(&mut calls, None, &fast.decoder);
@@ -287,7 +291,7 @@ impl CudaEngine {
             let (nodes, calls) = (nodes.len(), calls.len());
             return Err(CudaError::Unsupported(format!("CUDA captured {nodes} of {calls} launches in a row")));
         }
-        Ok(Captured { graph, nodes, given: Vec::new() })
+        Ok(Captured { graph, nodes, given: Vec::new(), deep: false })
     }
 }
 

@@ -167,7 +167,10 @@ impl Schedule<'_> {
         // Some are others where something is tapped.
         let tapped = Self { fused: self.fused.map(|fused| Fused { wants: &|_| true, ..fused }), ..*self };
         let longer = calls_of(self.longer(one)).chain(calls_of(tapped.longer(one)));
-        calls_of(self.step(&[0], 0)).chain(longer).chain(read).collect()
+        // Of a long context attention is another kernel's.
+        let last = self.calls.options.context.saturating_sub(1);
+        let steps = [0, last].into_iter().flat_map(|first| calls_of(self.step(&[0], first)));
+        steps.chain(longer).chain(read).collect()
     }
 }
 
@@ -183,14 +186,14 @@ mod tests {
     fn every_step_makes_each_stage_once_of_kernels_that_are_known_before() {
         for graph in &graphs() {
             for (path, kv) in [(Path::Tapped, KvType::F32), (Path::Fast, KvType::F16)] {
-                let options = Options { step: 300, context: 400, path, kv, ..Options::default() };
+                let options = Options { step: 300, context: 9000, path, kv, ..Options::default() };
                 with_calls(graph, &options, |calls| {
                     let decoder = decoder_of(graph).expect("a decoder");
                     let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false };
                     let schedule = Schedule { calls, fused: (path == Path::Fast).then_some(fused), planted: None };
                     let known: HashSet<_> = schedule.kernels().iter().map(Call::kernel).collect();
-                    for tokens in [1, 2, 63, 300] {
-                        let launches = schedule.step(&vec![0; tokens], 100);
+                    for (tokens, first) in [(1, 100), (2, 100), (63, 100), (300, 100), (1, 8000)] {
+                        let launches = schedule.step(&vec![0; tokens], first);
                         let mut nodes: Vec<usize> = launches.iter().flat_map(|l| l.nodes.clone()).collect();
                         nodes.sort_unstable();
                         assert_eq!(nodes, (0..graph.nodes.len()).collect::<Vec<_>>(), "{path:?}, {tokens} tokens");

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Functions that are one instruction of the machine, and what stands in for it.
-const INSTRUCTIONS: [(&str, &str); 24] = [
+const INSTRUCTIONS: [(&str, &str); 28] = [
     ("unsigned long long now()", "return 1;"),
     ("float half_bits(u16 h)", "return half_to_float(h);"),
     ("void copy16(", "memcpy(to, from, 16);"),
@@ -15,6 +15,9 @@ const INSTRUCTIONS: [(&str, &str); 24] = [
     ("u32 subtract_halves(", "return machine_subtract_halves(a, b);"),
     ("u32 multiply_halves(", "return machine_multiply_halves(a, b);"),
     ("void load_transposed(", "machine_load_transposed(r, row);"),
+    ("void cluster_barrier()", "machine_cluster_barrier();"),
+    ("void cluster_meet()", "machine_cluster_barrier();"),
+    ("float4 of_rank(", "return machine_of_rank(mine, rank);"),
     ("void end_copies()", ""),
     ("void wait_for_copies()", ""),
     ("void load_matrices(", "machine_load_matrices(r, row);"),
@@ -28,6 +31,7 @@ const INSTRUCTIONS: [(&str, &str); 24] = [
     ("void wait_for_products(", ""),
     ("void multiply_group(", "machine_multiply_group(s, a, stage + offset, plus);"),
     ("float half_of(u32 two, int which)", "return half_to_float((u16)(two >> (16 * which)));"),
+    ("u32 pair_of_halves(float a, float b)", "return float_to_half(a) | (u32)float_to_half(b) << 16;"),
     ("u16 bits_of_half(float v)", "return float_to_half(v);"),
     ("float get(unsigned short bits)", "return half_to_float(bits);"),
     ("unsigned short put(float v)", "return float_to_half(v);"),

@@ -29,6 +29,7 @@ fn arguments(file: File) -> Vec<String> {
             "Q4_K, Q4_K, Q6_K, KvF16, 128, 1, false, 6, 6, 3",
             "F16, F16, F16, KvF32, 128, 4, true, 0, 0, 0",
         ]),
+        File::AttentionHalves => listed(&["64, 7, 6, 2", "128, 8, 3, 8", "32, 1, 12, 1"]),
         File::Attention => listed(&["KvF32, 64, 7, 64", "KvF16, 128, 7, 64", "KvF32, 128, 2, 32"]),
         File::Products => {
             let alone = GgmlType::ALL_SUPPORTED.iter().map(|&ty| vec![ty]);

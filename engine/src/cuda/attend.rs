@@ -1,0 +1,152 @@
+//! Which kernel makes the attention of a decode step, and in how many shares.
+
+use super::decoder::Layer;
+use super::fast::Fused;
+use super::kernels::*;
+use super::launch::Call;
+use super::memory::SPLITS;
+use super::options::KvType;
+
+/// Threads of a block of `attention`.
+const ATTENTION_THREADS: u32 = constant!("fused/attention.cu", "THREADS");
+/// Threads of a block of `attention_halves`, keys that a warp takes at a time, and bytes of shared memory behind the warps'
+/// rings.
+const HALVES_THREADS: u32 = constant!("fused/attention_halves.cu", "THREADS");
+const HALVES_CHUNK: usize = constant!("fused/attention_halves.cu", "CHUNK") as usize;
+const HALVES_MEASURED: usize = constant!("fused/attention_halves.cu", "MEASURED") as usize;
+/// Bytes of a warp's ring: eight of them are most of what a block of Hopper may have.
+const HALVES_RING: usize = 24 << 10;
+/// Query heads of a head of the cache that it is made for, at most.
+const HALVES_GROUP: usize = 8;
+/// Keys from which on it is no slower than `attention` (`engine/bench/decode_chain.cu`).
+const DEEP: usize = 3072;
+/// Keys of a tile of `attention`.
+const KEYS: usize = constant!("fused/shares.cuh", "KEYS") as usize;
+
+impl Fused<'_> {
+    /// Whether a decode step at `position` makes its attention with `attention_halves`: of a long context in a cache of
+    /// halves, where the card and the model are made for it.
+    pub fn deep(&self, position: usize) -> bool {
+        position + 1 >= DEEP && self.attention_halves(&self.decoder.layers[0]).is_some()
+    }
+
+    /// Shares of the keys of a head of the cache.
+    pub(super) fn splits(&self, deep: bool) -> u32 {
+        let (functions, heads) = (self.calls.functions, self.calls.graph.config.n_kv_heads as u32);
+        let whole = match self.attention_halves(&self.decoder.layers[0]).filter(|_| deep) {
+            Some((call, cluster)) => functions.resident_clusters(&call, cluster),
+            None => functions.processors,
+        };
+        (whole / heads).clamp(1, SPLITS)
+    }
+
+    /// Scores of one token, and the shares of softmax and context.
+    pub(super) fn attention(&self, layer: &Layer, deep: bool) -> Call {
+        if let Some((mut call, cluster)) = self.attention_halves(layer).filter(|_| deep) {
+            call.grid.1 = self.splits(deep) * cluster;
+            return call;
+        }
+        let config = &self.calls.graph.config;
+        let memory = self.calls.memory;
+        let params = AttentionParams {
+            q: self.at(layer.rope[0]),
+            k: self.at(layer.cache[0]),
+            v: self.at(layer.cache[1]),
+            partial: memory.partial,
+            position_at: memory.position,
+            scores_tap: self.tap(layer.scores),
+            weights_tap: self.tap(layer.weights),
+            scale: self.scale(layer),
+            stamps: 0,
+        };
+        let group = config.n_heads / config.n_kv_heads;
+        let kv = self.calls.options.kv;
+        // Two tiles of keys and values; at the end what the threads have summed stands in the second.
+        let sums = ATTENTION_THREADS as usize * 16 * group;
+        let shared = |keys: usize| {
+            let tile = 2 * keys * config.head_dim * kv.bytes();
+            tile + tile.max(sums)
+        };
+        let keys = if shared(KEYS) <= self.limit() { KEYS } else { KEYS / 2 };
+        Call::new(params, (config.n_kv_heads as u32, self.splits(deep), 1), ATTENTION_THREADS)
+            .of(&[&kv.kernel(), &config.head_dim, &group, &keys])
+            .shared(shared(keys) as u32)
+    }
+
+    /// The same of a cache of halves, one share of each head, and the blocks of a cluster, which make a share; nothing
+    /// where the kernel does not fit.
+    fn attention_halves(&self, layer: &Layer) -> Option<(Call, u32)> {
+        let (config, memory) = (&self.calls.graph.config, self.calls.memory);
+        let (d, group, heads) = (config.head_dim, config.n_heads / config.n_kv_heads, config.n_kv_heads as u32);
+        let stages = HALVES_RING / (2 * HALVES_CHUNK * d * KvType::F16.bytes());
+        let shared = HALVES_THREADS as usize / 32 * HALVES_RING + HALVES_MEASURED;
+        let made_for = self.calls.options.kv == KvType::F16 && group <= HALVES_GROUP;
+        if !made_for || !self.calls.functions.clusters || shared > self.limit() {
+            return None;
+        }
+        let params = AttentionHalvesParams {
+            q: self.at(layer.rope[0]),
+            k: self.at(layer.cache[0]),
+            v: self.at(layer.cache[1]),
+            partial: memory.partial,
+            position_at: memory.position,
+            scores_tap: self.tap(layer.scores),
+            weights_tap: self.tap(layer.weights),
+            scale: self.scale(layer),
+            stamps: 0,
+        };
+        // Large clusters leave few shares; small ones find room beside the kernel before, which is worth more where a share
+        // is small. Of all, a head shall have eight clusters.
+        let most = if d > 64 { 8 } else { 2 };
+        let fits = |&c: &u32| c <= most && 8 * heads * c <= self.calls.functions.processors;
+        let cluster = [8, 4, 2].into_iter().find(fits).unwrap_or(1);
+        let call = Call::new(params, (heads, cluster, 1), HALVES_THREADS)
+            .of(&[&d, &group, &stages, &cluster])
+            .shared(shared as u32);
+        Some((call, cluster))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::fast::decoder_of;
+    use crate::cuda::options::{Options, Path};
+    use crate::cuda::schedule::calls_of;
+    use crate::cuda::testing::{graphs, with_calls};
+
+    #[test]
+    fn a_long_context_in_halves_is_attended_to_in_clusters_whose_shares_are_put_together() {
+        for graph in &graphs() {
+            for (kv, context) in [(KvType::F16, DEEP), (KvType::F16, 2 * DEEP), (KvType::F32, 2 * DEEP)] {
+                let options = Options { step: 8, context, path: Path::Fast, kv, ..Options::default() };
+                with_calls(graph, &options, |calls| {
+                    let decoder = decoder_of(graph).expect("a decoder");
+                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false };
+                    for position in [0, DEEP - 2, DEEP - 1, context - 1] {
+                        // Shares that a block, or a cluster of them, leaves of a head, and those that are put together.
+                        let mut left = Vec::new();
+                        let mut put_together = Vec::new();
+                        for call in calls_of(fused.decode(7, position)) {
+                            match call.params {
+                                Params::Attention(_) => left.push((false, call.grid.1)),
+                                Params::AttentionHalves(_) => {
+                                    let cluster =
+                                        fused.attention_halves(&decoder.layers[0]).expect("a kernel for it").1;
+                                    assert_eq!((call.grid.1 % cluster, cluster), (0, 2), "{kv:?} at {position}");
+                                    left.push((true, call.grid.1 / cluster));
+                                }
+                                Params::AttnOut(params) => put_together.push(params.splits as u32),
+                                _ => {}
+                            }
+                        }
+                        let deep = kv == KvType::F16 && position + 1 >= DEEP;
+                        assert_eq!((left.len(), fused.deep(position)), (graph.config.n_layers, deep));
+                        assert!(left.iter().all(|&(halves, _)| halves == deep), "{kv:?} at {position}: {left:?}");
+                        assert_eq!(left.into_iter().map(|(_, shares)| shares).collect::<Vec<_>>(), put_together);
+                    }
+                });
+            }
+        }
+    }
+}
