@@ -77,7 +77,8 @@ pub(super) fn settle(
         // Beyond it first order says nothing: a weight and what it lacks to 1 change by no larger factor than this.
         let reach = 2.0 * row.reach.iter().copied().fold(0.0, f64::max);
         if reach > LINEAR {
-            let most = |value: &f64| (reach.exp_m1() * value.min(1.0 - value)) as f32;
+            // Nor is a weight off by more than 1, also where nothing is to be multiplied with what no f64 holds.
+            let most = |value: &f64| (reach.exp_m1() * value.min(1.0 - value)).min(1.0) as f32;
             more.iter_mut().zip(&*value).for_each(|(more, value)| *more = most(value));
         }
         let told = of_row(more) <= INCONCLUSIVE * value.iter().map(|v| v * v).sum::<f64>().sqrt();
@@ -91,6 +92,9 @@ pub(super) fn settle(
     by_operands
 }
 
+/// How uncertain an exponent may be of which anything is told: twice as much is still one of an f64.
+const FURTHEST: f64 = 350.0;
+
 /// What a query sees: scores as the exponential takes them, how uncertain they are, and its weights.
 struct Row<'a> {
     scores: Vec<f64>,
@@ -100,19 +104,21 @@ struct Row<'a> {
 
 impl Row<'_> {
     /// The weights nearest to those given that scores within their reach make; each may lie off them by what it has to
-    /// `spare`, its own rounding. `None` where the scores are exact, or a weight is no number.
+    /// `spare`, its own rounding. `None` where the scores are exact, tell nothing, or are no numbers, and where a weight is none.
     fn settle(&self, spare: &[f64]) -> Option<Vec<f64>> {
         let most = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let (top, reach) = (most(&self.scores), most(&self.reach));
-        if !reach.is_finite() || reach <= 0.0 || self.given.iter().any(|w| !w.is_finite()) {
+        let sum: f64 = self.scores.iter().map(|z| (z - top).exp()).sum();
+        let all: f64 = spare.iter().sum();
+        let told = reach > 0.0 && reach <= FURTHEST && sum.is_finite() && all.is_finite();
+        if !told || self.given.iter().any(|w| !w.is_finite()) {
             return None;
         }
-        let sum: f64 = self.scores.iter().map(|z| (z - top).exp()).sum();
         let within: Vec<(f64, f64)> = (self.scores.iter().zip(&self.reach))
             .map(|(z, reach)| ((z - top - reach).exp() / sum, (z - top + reach).exp() / sum))
             .collect();
         let given = || self.given.iter().map(|w| f64::from(*w));
-        let of = |scale: f64| given().zip(&within).map(move |(w, (low, high))| w.clamp(scale * low, scale * high));
+        let of = |scale: f64| given().zip(&within).map(move |(w, (low, high))| w.max(scale * low).min(scale * high));
         // The sum of the exponentials is as uncertain as they are: a larger scale gives larger weights.
         let ends = ((-2.0 * reach).exp(), (2.0 * reach).exp());
         let sums_to = |wanted: f64, (mut low, mut high): (f64, f64)| {
@@ -122,7 +128,6 @@ impl Row<'_> {
             }
             (low * high).sqrt()
         };
-        let all: f64 = spare.iter().sum();
         let wanted = given().sum::<f64>().clamp(1.0 - all, 1.0 + all);
         // Each weight bounds the scale: of no other one it is as near as its own rounding.
         let bounds = given().zip(spare).zip(&within);
@@ -145,6 +150,23 @@ mod tests {
     use qdiff_engine::ops::{Softmax, attn_weights};
 
     proptest! {
+        /// Scores of 1e30 in bf16 are uncertain by more than an exponential holds, and so may be those of any size.
+        #[test]
+        fn scores_of_any_size_give_weights_or_nothing(
+            scores in prop::collection::vec(prop_oneof![-1e30..1e30, -1e3..1e3, Just(0.0), Just(1e30)], 4),
+            uncertain in prop_oneof![Just(0.0), 0.0..1.0, 0.0..400.0, Just(1e28), Just(f64::INFINITY)],
+            given in prop::collection::vec(prop_oneof![Just(0f32), Just(448.0), 0f32..1.0], 4),
+            spare in prop_oneof![Just(0.0), 0.0..1.0, Just(f64::INFINITY)],
+        ) {
+            let row = Row { scores, reach: vec![uncertain; 4], given: &given };
+            if let Some(value) = row.settle(&[spare; 4]) {
+                prop_assert!(value.iter().all(|w| !w.is_nan()), "{:?}", value);
+            }
+            if uncertain > FURTHEST {
+                prop_assert!(row.settle(&[spare; 4]).is_none());
+            }
+        }
+
         /// Right weights of scores that were stored narrowly are their own; weights of which one is another, or that
         /// do not sum to one, are not.
         #[test]
