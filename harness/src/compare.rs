@@ -7,15 +7,12 @@ use crate::capture::npz::Manifest;
 use crate::capture::{Capture, Filter, Names, Shapes, Store, container};
 use crate::verdict::{Global, compare_rows};
 use anyhow::{Context as _, Result, bail, ensure};
-use qdiff_engine::model::{ARCHITECTURES, Graph, StageId, skeleton};
+use qdiff_engine::model::{ARCHITECTURES, Graph, MAX_LAYERS, StageId, skeleton};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Layers that a capture may have, for want of a model that says how many.
-const MOST_LAYERS: usize = 1000;
 
 /// What can be said of a stage.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -128,9 +125,14 @@ fn architecture(folders: &[&Path]) -> Result<Graph> {
         let number = name.strip_prefix('L')?.split_once('.')?.0;
         number.parse::<usize>().ok()
     };
-    let layers = stages.iter().filter_map(layer).max().map_or(1, |l| l + 1);
-    if layers > MOST_LAYERS {
-        bail!("a capture of {layers} layers is beyond any model");
+    let layers = stages.iter().filter_map(layer).max().map_or(1, |l| l.saturating_add(1));
+    if layers > MAX_LAYERS {
+        let shown = folders.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(" or ");
+        bail!(
+            "{shown} has arrays of layer {}, and a model has {MAX_LAYERS} layers at most: name its arrays by the layers of \
+             the model, L00 for the first",
+            layers - 1
+        );
     }
     let graphs = ARCHITECTURES.iter().map(|(_, build)| skeleton(*build, layers));
     let mut fitting = graphs.filter(|graph| {

@@ -41,6 +41,25 @@ fn edit(path: &Path, array: &str, change: impl Fn(&mut [u8])) {
     assert!(found, "no array {array}");
 }
 
+/// Gives the arrays of an archive other names.
+///
+/// # Panics
+/// If it is no archive, or cannot be written.
+pub fn rename(path: &Path, name: impl Fn(&str) -> String) {
+    let mut all = Vec::new();
+    rewrite(path, |old, npy| {
+        all.push((name(old), npy));
+        None
+    });
+    let mut to = ZipWriter::new(File::create(path).unwrap());
+    for (name, npy) in all {
+        let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+        to.start_file(format!("{name}.npy"), stored).unwrap();
+        to.write_all(&npy).unwrap();
+    }
+    to.finish().unwrap();
+}
+
 /// Replaces part of an array's numpy header by text of the same length.
 ///
 /// # Panics

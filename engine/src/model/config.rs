@@ -72,7 +72,7 @@ pub(super) fn absent(source: &dyn Metadata, key: &str, expected: &str) -> Config
 }
 
 /// Layers that llama.cpp has room for (`LLAMA_MAX_LAYERS`); with more it ends the process.
-const MAX_LAYERS: usize = 512;
+pub const MAX_LAYERS: usize = 512;
 
 /// Tensor of the embedding table, whose rows are the vocabulary of every model.
 pub(super) const EMBEDDING: &str = "token_embd.weight";

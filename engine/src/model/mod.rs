@@ -12,7 +12,7 @@ pub mod qwen3;
 mod stage;
 mod weights;
 
-pub use config::{Config, ConfigError, Metadata};
+pub use config::{Config, ConfigError, MAX_LAYERS, Metadata};
 pub use described::{Described, described, symbolic};
 pub use graph::{Axis, Before, Emission, EmittedLayout, Graph, Node, Role, row_len};
 pub use stage::{StageId, UnknownStage};
@@ -61,7 +61,7 @@ pub fn build(source: &dyn Metadata) -> Result<Graph, ConfigError> {
 /// layers: its stages in order, and extents that say nothing.
 ///
 /// # Panics
-/// If the architecture cannot be so small.
+/// If there are more than [`MAX_LAYERS`], or the architecture cannot be so small.
 pub fn skeleton(build: BuildGraph, n_layers: usize) -> Graph {
     let integer = |key: &str| if key == "block_count" { n_layers } else { SMALL };
     build(&Invented(integer)).expect("an architecture is there in any size")

@@ -1,7 +1,7 @@
 //! Captures on disk: recorded runs are judged like live ones, parts of one are
 //! judged honestly.
 
-use qdiff_tests::npz::tamper;
+use qdiff_tests::npz::{self, tamper};
 use qdiff_tests::{folder, headline, screen};
 use serde_json::Value;
 
@@ -258,4 +258,22 @@ fn runs_that_fed_the_same_tokens_otherwise_are_judged_each_by_itself() {
         "run -m model.gguf --subject capture:whole --reference capture:parts",
         &["`qdiff compare whole parts -m MODEL`"],
     );
+}
+
+/// Without a model nobody says how many layers there are; names of more than any model has ended in a panic.
+#[test]
+fn captures_of_more_layers_than_a_model_has_are_refused() {
+    let folder = folder();
+    for out in ["a", "b"] {
+        folder.record(out, "-n 0");
+    }
+    for (layer, refused) in [("511", false), ("512", true), ("18446744073709551615", true)] {
+        npz::rename(&folder.join("a/capture.npz"), |name| name.replace("/L01.", &format!("/L{layer}.")));
+        if refused {
+            folder.refuses("compare a b", &["a or b has arrays of layer", "512 layers at most"]);
+        } else {
+            folder.told("compare a b");
+        }
+        npz::rename(&folder.join("a/capture.npz"), |name| name.replace(&format!("/L{layer}."), "/L01."));
+    }
 }
