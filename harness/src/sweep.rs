@@ -135,7 +135,7 @@ fn judged(
         first_wrong: first.map(|f| f.0),
         position: first.map(|f| f.1),
         disputed: verdict.disputed().next().map(|s| s.id),
-        coverage: verdict.coverage,
+        coverage: verdict.coverage.clone(),
         subject: None,
         reference: None,
     })

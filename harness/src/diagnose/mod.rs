@@ -10,7 +10,7 @@ pub use solve::{Confidence, Solution, UNEXPLAINED};
 
 use crate::capture::{Capture, Filter};
 use crate::mutations::{CauseId, Explains, Mutation, catalogue, told};
-use crate::number::Real;
+use crate::number::{Real, counted};
 use crate::oracle::Oracle;
 use crate::progress::Progress;
 use crate::verdict::{
@@ -92,6 +92,9 @@ pub struct Finding {
     /// Whether the stages that read it were made of the right values: what was captured is wrong, and not the engine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unread: bool,
+    /// Whether what was captured there seems never to have been written, which is all that is wrong.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unwritten: bool,
     /// What explains it, if anything known does.
     pub cause: Option<Cause>,
     /// What was computed instead, solved for where nothing known explains it.
@@ -201,6 +204,15 @@ pub fn explain(
     Diagnosis { verdict, findings, search }
 }
 
+/// What an origin holds that nobody read, where all of it seems never to have been written.
+fn unwritten(origin: &StageResult) -> Option<String> {
+    let local = origin.subject.as_ref().filter(|local| origin.unread && local.never_written())?;
+    let held = local.non_finite.as_ref().or(local.worst.as_ref()).map(|element| element.got)?;
+    let rows = counted(local.unwritten, "row");
+    let s = if local.unwritten == 1 { "s" } else { "" };
+    Some(format!("as if never written: {rows} of the capture hold{s} {held} throughout"))
+}
+
 impl Searcher<'_> {
     /// What is known to explain stages of this name.
     fn known(&self, name: &str) -> (Vec<Candidate>, Vec<through::Key>, Vec<String>) {
@@ -227,6 +239,10 @@ impl Searcher<'_> {
     fn finding(&self, origin: &StageResult) -> Finding {
         let graph = &self.oracle.graph;
         let node = &graph.nodes[graph.index(origin.id).expect("an origin is a stage of the graph")];
+        if let Some(shape) = unwritten(origin) {
+            let (inside, cause, solution) = Default::default();
+            return Finding { id: origin.id, inside, unread: true, unwritten: true, cause, solution, shape };
+        }
         let bad = origin.subject.as_ref().map_or_else(BTreeSet::new, |l| l.bad_positions.clone());
         let capture = self.subject.capture;
         let part = |limit| excerpt(self.oracle, node, capture, &bad, limit);
@@ -290,7 +306,8 @@ impl Searcher<'_> {
             // More of it is looked at than each hypothesis is tried on.
             Some(_) => describe(&self.evidence(node, part(DESCRIBED).as_ref().unwrap_or(capture))),
         };
-        Finding { id: origin.id, inside: Vec::new(), unread: origin.unread, cause, solution, shape }
+        let inside = Vec::new();
+        Finding { id: origin.id, inside, unread: origin.unread, unwritten: false, cause, solution, shape }
     }
 
     /// What explains a segment by stages that were not captured.
@@ -327,7 +344,8 @@ impl Searcher<'_> {
                 )
             }
         };
-        Some(Finding { id: e.node.id, inside: found.stages, unread: false, cause, solution, shape: String::new() })
+        let (inside, shape) = (found.stages, String::new());
+        Some(Finding { id: e.node.id, inside, unread: false, unwritten: false, cause, solution, shape })
     }
 
     /// What the subject gave and should have given, as far as `capture` holds it.

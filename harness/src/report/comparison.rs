@@ -56,7 +56,7 @@ impl Document for Comparison {
 /// The stages of one name, with the worst of its layers.
 fn row(name: String, group: &[&Row]) -> Vec<String> {
     let errors = group.iter().filter_map(|r| Some((r.id, r.global?)));
-    let same = errors.clone().filter(|(_, g)| g.error == 0.0).count();
+    let same = errors.clone().filter(|(_, g)| g.identical).count();
     let worst = errors.max_by(|a, b| a.1.error.total_cmp(&b.1.error));
     let worst = worst.map_or_else(|| NONE.to_owned(), |(id, g)| format!("{} {id} {}", number(g.error), g.at));
     vec![name, group.len().to_string(), worst, same.to_string()]

@@ -1,6 +1,6 @@
 //! JSON: the report itself, with its schema (draft 2020-12), which follows from its type. Written with the lists of numbers on one line each, so that it can be read, and read back.
 
-use super::{Document, Failure, Part, Place, Report, SCHEMA_VERSION, Told};
+use super::{Document, Failure, Part, Place, Report, SCHEMA_VERSION, Told, part};
 use crate::capture::npz;
 use crate::input;
 use anyhow::{Context as _, Result, bail};
@@ -138,7 +138,15 @@ pub fn parse(bytes: &[u8], shown: &str) -> Result<Saved> {
             Saved::Report(report)
         }
         Some("failure") => Saved::Failure(serde_json::from_slice(bytes).with_context(whole)?),
-        Some("part") => Saved::Part(serde_json::from_slice(bytes).with_context(whole)?),
+        Some("part") => {
+            let part: Box<Part> = serde_json::from_slice(bytes).with_context(whole)?;
+            if part::checksum(bytes)? != part.checksum {
+                bail!(
+                    "{shown} is not what `qdiff judge` wrote: its checksum is of other content; judge that part again"
+                );
+            }
+            Saved::Part(part)
+        }
         Some(kind) => bail!("{shown} is of kind `{kind}`; a report of one run has kind `run`"),
     })
 }

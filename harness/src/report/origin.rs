@@ -67,6 +67,9 @@ pub(super) fn ended(outcome: Outcome, headline: String) -> Fate {
 
 /// What is wrong of a finding: the cause, and what the residual looks like where the cause does not say all of it.
 pub(super) fn story(finding: &Finding) -> String {
+    if finding.unwritten {
+        return format!("{}; {UNREAD}", finding.shape);
+    }
     let cause = finding.told().unwrap_or_else(|| UNKNOWN.to_owned());
     let what = if finding.shape.is_empty() { cause } else { format!("{cause}: {}", finding.shape) };
     if finding.unread { format!("{what}; {UNREAD}") } else { what }
@@ -198,7 +201,8 @@ fn causes(findings: &[Finding]) -> String {
     let mut unknown = 0;
     for f in findings {
         let named = f.cause.as_ref().filter(|c| c.kind != Explains::Place).map(|c| c.name.to_string());
-        match f.solution.as_ref().map(Solution::told).or(named) {
+        let unwritten = f.unwritten.then(|| f.shape.clone());
+        match f.solution.as_ref().map(Solution::told).or(named).or(unwritten) {
             Some(told) if known.contains(&told) => {}
             Some(told) => known.push(told),
             None => unknown += 1,

@@ -1,9 +1,11 @@
 //! A part of a verdict: what one machine of several judged. `qdiff report` puts the parts together.
 
-use super::{Document, Outcome, Screen};
+use super::{Document, Outcome, Screen, Told as _};
+use crate::hash::sha256;
 use crate::number::{Real, counted};
 use crate::shard::Shard;
-use crate::verdict::{CheckMode, Measured};
+use crate::verdict::{CheckMode, Measured, Seed};
+use anyhow::Result;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -24,6 +26,8 @@ pub struct Part {
     /// Seconds that judging took.
     #[serde(with = "Real")]
     pub seconds: f64,
+    /// SHA-256 of all the rest, in hexadecimal: against accidents, and edits of which somebody may not know what they change.
+    pub checksum: String,
 }
 
 /// What was asked, and where it lies.
@@ -55,12 +59,24 @@ pub struct Asked {
     pub tolerance_from: Option<PathBuf>,
     /// How linear layers and attention are checked.
     pub check: CheckMode,
+    /// What probes draw their random numbers from in the place of the values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe_seed: Option<Seed>,
     /// Seconds that the search for causes may take.
     #[serde(with = "Real")]
     pub why_budget: f64,
 }
 
 impl Part {
+    /// The file of it, with its checksum.
+    ///
+    /// # Errors
+    /// If it has no form in JSON.
+    pub fn sealed(&mut self) -> Result<String> {
+        self.checksum = checksum(self.json()?.as_bytes())?;
+        self.json()
+    }
+
     /// What it holds, in a line.
     pub fn line(&self) -> String {
         let count = |which: fn(&Measured) -> bool| self.stages.iter().filter(|stage| which(stage)).count();
@@ -73,6 +89,18 @@ impl Part {
             if wrong == 0 { "none is wrong".to_owned() } else { format!("{wrong} beyond what they are allowed") }
         )
     }
+}
+
+/// The checksum of the part that is written in these bytes, whatever it says of it and however it is laid out.
+///
+/// # Errors
+/// What is no JSON.
+pub fn checksum(written: &[u8]) -> Result<String> {
+    let mut value: serde_json::Value = serde_json::from_slice(written)?;
+    if let Some(object) = value.as_object_mut() {
+        object.shift_remove("checksum");
+    }
+    Ok(sha256(value.to_string().as_bytes()))
 }
 
 impl Document for Part {

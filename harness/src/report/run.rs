@@ -1,17 +1,17 @@
 //! What a run tells.
 
+use super::judged::{self, flip};
 use super::origin::{self, inert, loosened, positions};
 use super::screen::{Check, Document, Fate, Line, Screen, Section, Table};
-use super::stages::{self, NONE, OPEN, grouped};
+use super::stages::{self, NONE, grouped};
 use super::{Outcome, Report, next};
 use crate::arithmetic::{Accumulation, Arithmetic, Functions, Number};
 use crate::diagnose::{EXPORTER, Finding};
 use crate::formats::Format;
-use crate::metrics::largest;
 use crate::number::{apart, counted, number, percent};
 use crate::products::Evaluators;
 use crate::tokens::TokensCheck;
-use crate::verdict::{Element, Gap, Local, StageResult, Status, Unjudged};
+use crate::verdict::{Element, Gap, Local, Unjudged};
 use crate::weights::{Mismatch, WeightCheck};
 use serde::Serialize;
 use serde_json::Value;
@@ -61,75 +61,14 @@ fn headline(report: &Report) -> String {
             let reason = report.doubt.as_ref().map_or("", |d| d.reason.as_str());
             format!("{at}the subject meets f64, the reference does not: {reason}")
         }
-        Outcome::Incomplete => under(report) + &incomplete(report),
-        Outcome::Match => under(report) + &correct(report),
+        Outcome::Incomplete => under(report) + &judged::incomplete(report),
+        Outcome::Match => under(report) + &judged::correct(report),
     }
 }
 
 /// Under what a verdict holds that is no finding: the beginning of its headline.
 fn under(report: &Report) -> String {
     rounded(report) + &loosened(&report.run.tolerance) + &inert(&report.run.inert)
-}
-
-/// `all 531 stages are correct on both sides; …`.
-fn correct(report: &Report) -> String {
-    let verdict = &report.diagnosis.verdict;
-    let asked = if report.run.filters.is_empty() { "" } else { " asked for" };
-    let declared = match arithmetic(&report.subject.arithmetic) {
-        plain if plain == "f32" && report.subject.stored.is_some() => "f32 and rounded storage".to_owned(),
-        plain if plain == "f32" => plain,
-        other => format!("its arithmetic ({other})"),
-    };
-    let s = if declared.contains(" and ") { "" } else { "s" };
-    let used = |pick: fn(&StageResult) -> &Option<Local>| {
-        percent(largest(verdict.stages.iter().filter_map(|s| pick(s).as_ref()).map(|l| l.used)))
-    };
-    let computed = if verdict.coverage.probed.is_some() { " of the rows computed" } else { "" };
-    format!(
-        "all {}{asked} are correct on both sides{}; the worst error{computed} is {} of what {declared} allow{s}, the reference's {}",
-        counted(verdict.stages.len(), "stage"),
-        inside(report),
-        used(|s| &s.subject),
-        used(|s| &s.reference)
-    )
-}
-
-/// How many stages were judged with a later one.
-fn inside(report: &Report) -> String {
-    match count(report, Status::Covered) {
-        0 => String::new(),
-        n => format!(" ({n} not dumped, and checked as part of the next dumped stage)"),
-    }
-}
-
-fn count(report: &Report, status: Status) -> usize {
-    report.diagnosis.verdict.stages.iter().filter(|s| s.status == status).count()
-}
-
-fn incomplete(report: &Report) -> String {
-    let verdict = &report.diagnosis.verdict;
-    let coverage = &verdict.coverage;
-    let unjudged = format!("{} of {} stage rows", coverage.asked - coverage.judged, coverage.asked);
-    let lacking = match verdict.unjudged.as_slice() {
-        _ if coverage.asked == 0 => "there was nothing to judge".to_owned(),
-        [] if coverage.cut => "the run was cut short, and later steps may be missing".to_owned(),
-        [] => String::new(),
-        [only] => format!("{unjudged} could not be judged: {only}"),
-        [first, .., last] => {
-            let of = counted(verdict.unjudged.len(), "stage");
-            format!("{unjudged} could not be judged, of {of}: {first} to {last}")
-        }
-    };
-    if !coverage.alone {
-        return format!("no divergence, but {lacking}");
-    }
-    let judged = count(report, Status::Alone) + count(report, Status::Covered);
-    let but = if lacking.is_empty() { lacking } else { format!("; {lacking}") };
-    format!("no reference ran; {} correct against f64{}, and no invariant is broken{but}", are(judged), inside(report))
-}
-
-fn are(stages: usize) -> String {
-    format!("{} {}", counted(stages, "stage"), if stages == 1 { "is" } else { "are" })
 }
 
 /// That the subject declares to round what it computes: the beginning of a headline.
@@ -147,7 +86,7 @@ fn named(format: &impl Serialize, of: &str) -> String {
 }
 
 /// What the subject declares: f32 throughout, an arithmetic that has a name, or what differs from f32.
-fn arithmetic(a: &Arithmetic) -> String {
+pub(super) fn arithmetic(a: &Arithmetic) -> String {
     if let Some(name) = a.name() {
         return name.to_string();
     }
@@ -290,7 +229,11 @@ fn facts(report: &Report) -> Vec<Line> {
     }
     facts.extend(origin::injected(&report.subject.injected, &run.inert));
     facts.extend(run.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
-    facts.push(("coverage", coverage(report)));
+    facts.push(("coverage", judged::coverage(report)));
+    facts.extend(judged::segments(report).map(|text| ("segments", text)));
+    facts.extend(judged::identical(report).map(|text| ("identical", text)));
+    facts.extend(judged::parts(report).map(|text| ("parts", text)));
+    facts.extend(judged::seeds(report).map(|text| ("probes", text)));
     facts.extend(oracle(&report.diagnosis.verdict.evaluators).map(|text| ("oracle", text)));
     if let Some(memory) = report.memory.filter(|memory| memory.peak > memory.allowed) {
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
@@ -321,50 +264,6 @@ fn oracle(evaluators: &Evaluators) -> Option<String> {
     });
     let both: Vec<String> = on_device.into_iter().chain(on_cpu).collect();
     (!both.is_empty()).then(|| both.join("; "))
-}
-
-fn coverage(report: &Report) -> String {
-    let verdict = &report.diagnosis.verdict;
-    let c = &verdict.coverage;
-    let share = if c.asked == 0 { 0.0 } else { 100.0 * c.judged as f64 / c.asked as f64 };
-    // Rounded down: 100 % is said of nothing less.
-    let share = (share * 10.0).floor() / 10.0;
-    let what = if !report.run.filters.is_empty() {
-        format!("of {} out of {} stages: {}", c.stages, c.stages_total, report.run.filters)
-    } else if c.asked > 0 && c.asked == c.judged {
-        "every stage, layer, position; nothing skipped".to_owned()
-    } else {
-        "of every stage, layer, position".to_owned()
-    };
-    let within = match c.within {
-        0 => String::new(),
-        n => format!(", {n} of them not dumped and checked as part of the next dumped stage"),
-    };
-    let locals = verdict.stages.iter().filter_map(|s| s.subject.as_ref());
-    let inconclusive = match locals.map(|l| l.inconclusive).sum() {
-        0 => String::new(),
-        n => format!("; {n} inconclusive: {OPEN}"),
-    };
-    let last = if c.last_row { "; of the prompt's logits the last token's alone, as captured" } else { "" };
-    let rounded = rounded_scores(report);
-    let probed = c.probed.map_or_else(String::new, |p| {
-        format!(
-            "; {} of them by probes, which see a single element from about {} of its bounds on (--check full computes them)",
-            p.rows,
-            p.sees.0.ceil()
-        )
-    });
-    format!("{share} % ({what}); {} of {} stage rows{within}{probed}{last}{inconclusive}{rounded}", c.judged, c.asked)
-}
-
-/// Rows that were judged by what operands within their rounding give, and no more is known of them.
-fn rounded_scores(report: &Report) -> String {
-    let stages = report.diagnosis.verdict.stages.iter().filter_map(|s| Some((s.id, s.subject.as_ref()?.by_operands)));
-    let known: Vec<_> = stages.filter(|(_, rows)| *rows > 0).collect();
-    let Some((first, _)) = known.first() else { return String::new() };
-    let rows = counted(known.iter().map(|(_, rows)| rows).sum(), "row");
-    let more = if known.len() == 1 { "" } else { " and after it" };
-    format!("; {rows} of {first}{more} known only as far as the rounded scores are")
 }
 
 fn evidence(report: &Report) -> Vec<Line> {
@@ -436,15 +335,7 @@ fn tokens(report: &Report) -> String {
     let Some(t) = verdict.tokens.iter().find(|t| t.subject != t.reference) else {
         return format!("the same choice after {}", counted(verdict.tokens.len(), "step"));
     };
-    // By itself a margin proves nothing; with every stage right, within its own bounds, it does.
-    let whole = report.run.filters.is_empty() && report.run.tolerance.is_empty();
-    let kind = if report.outcome == Outcome::Match && whole {
-        "a flip: every stage is correct on both sides, so rounding made it, that of quantised activations included"
-    } else if report.diagnosis.findings.is_empty() {
-        "not every stage was judged by its own bound, so this may be rounding or a fault"
-    } else {
-        "a stage is wrong, and this may be what it does"
-    };
+    let kind = flip(report);
     format!(
         "first other choice after step {}: {} for {} (which it prefers by {}; the logits differ by up to {}): {kind}",
         t.step,

@@ -13,7 +13,7 @@ use crate::hash::sha256;
 use crate::input;
 use crate::loaded::LoadedModel;
 use crate::pair::{Pair, Settings};
-use crate::report::{Asked, Part, Report, Told as _, file};
+use crate::report::{Asked, Part, Report, file};
 use crate::shard::Shard;
 use crate::verdict::{measure, read_for};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -70,8 +70,9 @@ pub fn judge(request: &JudgeRequest, console: Console<'_>) -> Result<Part> {
     let asked_of = (&pair.filter, &own);
     let stages = measure(&pair.oracle, subject.side(), reference.side(), asked_of, policy, progress)?;
     let seconds = start.elapsed().as_secs_f64();
-    let part = Part { qdiff: env!("CARGO_PKG_VERSION").to_owned(), shard: *shard, work, asked, stages, seconds };
-    file::write(out, part.json()?.as_bytes())?;
+    let (qdiff, checksum) = (env!("CARGO_PKG_VERSION").to_owned(), String::new());
+    let mut part = Part { qdiff, shard: *shard, work, asked, stages, seconds, checksum };
+    file::write(out, part.sealed()?.as_bytes())?;
     Ok(part)
 }
 
@@ -114,6 +115,7 @@ fn asked(request: &CompareRequest) -> Result<Asked> {
         tolerance: tolerance.tolerance.clone(),
         tolerance_from: tolerance.from.clone(),
         check: tolerance.check,
+        probe_seed: tolerance.probe_seed,
         why_budget: why.why_budget,
     })
 }
@@ -130,8 +132,8 @@ fn work(asked: &Asked, of: usize, opened: &LoadedModel) -> Result<String> {
         .map
         .as_ref()
         .map(|path| input::text(path, input::TEXT).with_context(|| format!("cannot read the map {}", path.display())));
-    let Asked { stages, layers, positions, tolerance, tolerance_from, check, why_budget, .. } = asked;
-    let rules = (tolerance, tolerance_from, check, why_budget);
+    let Asked { stages, layers, positions, tolerance, tolerance_from, check, probe_seed, why_budget, .. } = asked;
+    let rules = (tolerance, tolerance_from, check, probe_seed, why_budget);
     told.push(serde_json::to_string(&(map.transpose()?, stages, layers, positions, rules))?);
     Ok(sha256(told.join("\n").as_bytes()))
 }
@@ -206,6 +208,7 @@ pub fn merge(parts: Vec<(&Path, Part)>, console: Console<'_>) -> Result<Merged> 
         tolerance: ToleranceRequest {
             tolerance: asked.tolerance,
             check: asked.check,
+            probe_seed: asked.probe_seed,
             from: asked.tolerance_from,
             ..ToleranceRequest::default()
         },

@@ -20,7 +20,7 @@ use std::fmt::Display;
 pub(super) fn command(args: &RunRequest, given: &str) -> String {
     let SidesRequest { tokens: TokensRequest { prompt, decode }, subject, map, reference, faults, capture, why } =
         &args.sides;
-    let ToleranceRequest { tolerance, check, oracle, .. } = &args.tolerance;
+    let ToleranceRequest { tolerance, check, probe_seed, oracle, from: _ } = &args.tolerance;
     let recorded = [subject, reference].iter().any(|s| matches!(s, Source::Recorded(_)));
     // Then the capture names the tokens.
     let unnamed = recorded && !prompt.typed;
@@ -49,6 +49,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
             .then(|| option("--timeout", &capture.runner.timeout)),
         (why.why_budget != BUDGET.as_secs_f64()).then(|| option("--why-budget", &why.why_budget)),
         one_of("--check", check.to_possible_value()).filter(|_| *check != CheckMode::default()),
+        probe_seed.map(|seed| option("--probe-seed", &seed)),
         one_of("--oracle", oracle.to_possible_value()).filter(|_| *oracle != OracleChoice::default()),
     ];
     let injected = faults.inject.iter().map(|i| option("--inject", i));
@@ -102,11 +103,12 @@ mod tests {
     }
 
     /// Options that change what a run finds.
-    const REPEATED: [&str; 22] = [
+    const REPEATED: [&str; 23] = [
         "-m other.gguf", "--prompt code", "--tokens 1,2", "--length 5", "--raw", "--system 'be brief'",
         "--template model", "-n 3", "--ubatch 4", "--kv-type f16", "--gemm cublas", "--subject cpu",
         "--reference none", "--map names.map", "--taps logits", "--repeat 2", "--timeout 7", "--why-budget 90",
-        "--check probe", "--oracle cuda", "--inject rope-base@L01", "--tolerance logits=0.5",
+        "--check probe", "--probe-seed 00000000000000ff", "--oracle cuda", "--inject rope-base@L01",
+        "--tolerance logits=0.5",
     ];
 
     /// Others: filters, which stand beside the command; what a run may take of the machine; the prompts, of which it is one.

@@ -8,7 +8,7 @@ use crate::memory::Size;
 use crate::pair::{Settings, TIMEOUT};
 use crate::products::{self, OracleChoice};
 use crate::prompts::{self, Ready, Style, Template};
-use crate::verdict::{CheckMode, Policy};
+use crate::verdict::{CheckMode, Policy, Seed};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use qdiff_engine::cuda::Gemm;
@@ -284,6 +284,9 @@ pub struct ToleranceRequest {
     /// outputs, and leave those to be computed that are doubtful
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub check: CheckMode,
+    /// Draw the random numbers of probes from this, as a report tells it of a stage, and not from the values that are judged
+    #[arg(long, value_name = "HEX")]
+    pub probe_seed: Option<Seed>,
     /// Where linear layers are evaluated in f64
     #[arg(long, value_name = "WHERE", value_enum, default_value_t)]
     pub oracle: OracleChoice,
@@ -300,7 +303,9 @@ impl ToleranceRequest {
     pub fn policy(&self, graph: &Graph, injected: bool) -> Result<Policy> {
         let mode = if injected && self.check == CheckMode::Auto { CheckMode::Full } else { self.check };
         products::ready(self.oracle)?;
-        Policy::new(graph, &self.tolerance, mode, self.oracle)
+        let mut policy = Policy::new(graph, &self.tolerance, mode, self.oracle)?;
+        policy.seed = self.probe_seed;
+        Ok(policy)
     }
 
     /// The rules as reports tell them, with the file that set them.

@@ -1,6 +1,7 @@
 //! The same tokens in steps of different size: how far one run is from
 //! another, row by row, whatever step a row was computed in.
 
+use super::global::same_bits;
 use super::rows::row_len;
 use super::{Global, Place};
 use crate::capture::{Capture, Filter, Step};
@@ -21,16 +22,19 @@ pub fn largest_difference(graph: &Graph, a: &Capture, b: &Capture, filter: &Filt
 /// compared: that is what all steps together left in it.
 fn difference(node: &Node, a: &Capture, b: &Capture, filter: &Filter) -> Option<Global> {
     let mut worst: Option<Global> = None;
-    let mut note = |at: Place, error: f64| {
-        if filter.position(at.position) && worst.is_none_or(|w| error > w.error) {
-            worst = Some(Global { error, at });
+    let mut note = |at: Place, x: &[f32], y: &[f32]| {
+        if filter.position(at.position) {
+            let (error, same) = (distance(x, y), same_bits(x, y));
+            let identical = same && worst.is_none_or(|w| w.identical);
+            let before = worst.filter(|w| error <= w.error).unwrap_or(Global { error, at, identical });
+            worst = Some(Global { identical, ..before });
         }
     };
     let Some(axis) = node.token_axis() else {
         let (a, b) = (a.steps.last()?.get(node.id)?, b.steps.last()?.get(node.id)?);
         let n = a.row_len();
         for (position, (x, y)) in a.data.chunks(n).zip(b.data.chunks(n)).enumerate() {
-            note(Place { step: 0, position, head: None }, distance(x, y));
+            note(Place { step: 0, position, head: None }, x, y);
         }
         return worst;
     };
@@ -49,7 +53,7 @@ fn difference(node: &Node, a: &Capture, b: &Capture, filter: &Filter) -> Option<
                 let judged = judged(node, position, n.min(m));
                 let head = (of_step.shape().len() == 3).then_some(head);
                 let at = Place { step: step.index, position, head };
-                note(at, distance(&x[..judged], &y[..judged]));
+                note(at, &x[..judged], &y[..judged]);
             }
         }
     }

@@ -1,15 +1,17 @@
 //! What was asked for, and how much of it was judged.
 
-use super::{Local, Place, SEED, Side, StageResult, Status, Unjudged, rows};
+use super::probe::MISSED;
+use super::{Local, Place, Policy, Seed, Side, StageResult, Status, Unjudged, rows};
 use crate::capture::{Capture, Filter, Step};
 use crate::number::Real;
 use qdiff_engine::model::{Axis, Graph, Node};
+use qdiff_engine::ops::Op;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// Rows that were to be judged and rows that were.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Coverage {
     /// Stage rows asked for.
     pub asked: usize,
@@ -27,6 +29,16 @@ pub struct Coverage {
     /// Of the rows judged, those that probes passed on one side at least: what they should be was not put together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probed: Option<Probed>,
+    /// Where positions stand in segments alone: what the stages are called that a shift of all positions would change, and of
+    /// which none was judged in any layer. Scores are those of a shift of all positions as well, but for rounding.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blind: Vec<String>,
+    /// Stages of which the subject's values are the reference's, bit by bit.
+    #[serde(default)]
+    pub identical: usize,
+    /// Stages of which the two were held against each other.
+    #[serde(default)]
+    pub compared: usize,
     /// Whether there was no reference: then nothing is a full match.
     #[serde(default)]
     pub alone: bool,
@@ -42,8 +54,13 @@ pub struct Probed {
     pub rows: usize,
     /// About how many of its bounds a single element of any of them must be off by to raise doubt, whatever rounding adds.
     pub sees: Real,
-    /// What the random numbers were drawn from.
-    pub seed: u64,
+    /// Chance at most that errors of several elements, which cancel, pass in a row, where the largest is 10 times that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missed: Option<Real>,
+    /// What the random numbers were drawn from, where that was given; else each stage's are drawn from its own values and
+    /// weights, and its residuals tell from what.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<Seed>,
 }
 
 impl Coverage {
@@ -56,10 +73,13 @@ impl Coverage {
 /// Counts what was asked for and judged, and tells what was not.
 pub(super) fn count(
     graph: &Graph, asked: &[&Node], stages: &[StageResult], (within, alone): (&[bool], bool), subject: Side<'_>,
-    filter: &Filter,
+    (filter, policy): (&Filter, &Policy),
 ) -> (Coverage, Vec<Unjudged>) {
     let mut coverage = Coverage { stages: asked.len(), stages_total: graph.nodes.len(), alone, ..Coverage::default() };
     coverage.cut = subject.capture.cut;
+    let globals = || stages.iter().filter_map(|stage| stage.global.as_ref());
+    (coverage.compared, coverage.identical) = (globals().count(), globals().filter(|g| g.identical).count());
+    coverage.blind = blind(graph, stages);
     let mut unjudged = Vec::new();
     let only_last = for_last_row(graph, subject.capture);
     coverage.last_row = only_last.contains(&true);
@@ -88,7 +108,12 @@ pub(super) fn count(
         };
         let count = passed.into_iter().filter(asked).count() * rows::of_token(node);
         if count > 0 {
-            let of = coverage.probed.get_or_insert(Probed { rows: 0, sees: Real(0.0), seed: SEED });
+            let of = coverage.probed.get_or_insert(Probed {
+                rows: 0,
+                sees: Real(0.0),
+                missed: Some(Real(MISSED)),
+                seed: policy.seed,
+            });
             of.rows += count;
             of.sees = Real(locals().filter_map(|l| l.sees).fold(of.sees.0, |most, sees| most.max(sees.0)));
         }
@@ -110,6 +135,27 @@ pub(super) fn count(
         }
     }
     (coverage, unjudged)
+}
+
+/// Names of the stages that take positions as they are, and not as distances, if a segment has some inside and none is judged.
+fn blind(graph: &Graph, stages: &[StageResult]) -> Vec<String> {
+    let turned = |node: &Node| matches!(node.op, Op::Rope(_));
+    // A cache of what was turned holds it as it is.
+    let copies = |node: &Node| node.op.has_state() && node.inputs.iter().any(|i| turned(&graph.nodes[*i]));
+    let shifted: Vec<&Node> = graph.nodes.iter().filter(|node| turned(node) || copies(node)).collect();
+    let of = |id| shifted.iter().any(|node| node.id == id);
+    let locals = || stages.iter().filter_map(|stage| Some((stage.id, stage.subject.as_ref()?)));
+    let inside = locals().flat_map(|(_, l)| &l.segment).any(|segment| segment.stages.iter().any(|id| of(*id)));
+    if !inside || locals().any(|(id, l)| l.rows > 0 && of(id)) {
+        return Vec::new();
+    }
+    let mut names: Vec<String> = Vec::new();
+    for node in shifted {
+        if !names.iter().any(|name| name == node.id.name) {
+            names.push(node.id.name.to_owned());
+        }
+    }
+    names
 }
 
 /// The nodes of which nothing but the stage whose last row alone was given tells, row by row: what they are at other

@@ -6,6 +6,7 @@ use super::grain::{Grain, settled};
 use super::operands::{Block, Side, Sink, Source, Stage, rows_of};
 use super::probe::{self, CheckMode, Passed};
 use super::segment::{self, Plan};
+use super::tolerance::Policy;
 use crate::capture::Filter;
 use crate::oracle::Oracle;
 use qdiff_engine::model::fault::{FaultyWeights, Output};
@@ -69,11 +70,11 @@ fn exactly(
 
 /// The rows of a stage whose operands were captured that probes have no doubt of; `None` where they save nothing.
 pub(super) fn probed(
-    node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter, mode: CheckMode,
+    node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>], filter: &Filter, policy: &Policy,
 ) -> Option<Passed> {
     let graph = &oracle.graph;
     // There they save nothing: weights are read once, and products cost little.
-    if mode == CheckMode::Auto && oracle.products.on_device() {
+    if policy.mode == CheckMode::Auto && oracle.products.on_device() {
         return None;
     }
     let direct = sides.iter().enumerate().filter(|(_, side)| segment::plan(node, graph, side.capture).is_empty());
@@ -84,7 +85,7 @@ pub(super) fn probed(
         })
         .collect();
     let stage = Stage { node, graph, weights: &oracle.weights, products: oracle.products.judging(node.id) };
-    probe::passed(stage, &sources, mode)
+    probe::passed(stage, &sources, (policy.mode, policy.seed))
 }
 
 /// Of a linear layer whose operands were captured these outputs alone, of which the capture must hold no others.

@@ -22,11 +22,14 @@ pub struct Global {
     pub error: f64,
     /// That row.
     pub at: Place,
+    /// Whether all rows that were compared are the reference's bit by bit.
+    #[serde(default)]
+    pub identical: bool,
 }
 
 /// Compares a stage of two captures; `None` where no step has it in one shape on both sides.
 pub fn compare(node: &Node, subject: &Capture, reference: &Capture, filter: &Filter) -> Option<Global> {
-    let mut worst: Option<Global> = None;
+    let (mut worst, mut identical): (Option<Global>, _) = (None, true);
     for (s, r) in subject.steps.iter().zip(&reference.steps) {
         let (Some(a), Some(b)) = (s.stages.get(&node.id), r.stages.get(&node.id)) else {
             continue;
@@ -41,15 +44,22 @@ pub fn compare(node: &Node, subject: &Capture, reference: &Capture, filter: &Fil
             for (at, range) in rows(node, &a.shape, s.index, s.positions()[of_a].to_vec()) {
                 let given = s.has_row(node.id, at.position) && r.has_row(node.id, at.position);
                 if given && filter.position(at.position) {
-                    let error = distance(&a.data[range.clone()], &b.data[range]);
+                    let (a, b) = (&a.data[range.clone()], &b.data[range]);
+                    let error = distance(a, b);
+                    identical &= same_bits(a, b);
                     if worst.is_none_or(|w| error > w.error) {
-                        worst = Some(Global { error, at });
+                        worst = Some(Global { error, at, identical });
                     }
                 }
             }
         }
     }
-    worst
+    worst.map(|worst| Global { identical, ..worst })
+}
+
+/// Whether two rows are the same bit by bit.
+pub(super) fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    bytemuck::cast_slice::<f32, u32>(a) == bytemuck::cast_slice::<f32, u32>(b)
 }
 
 /// Ranges of rows that both steps kept, and that lie side by side in both.

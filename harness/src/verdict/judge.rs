@@ -1,8 +1,8 @@
 //! From residuals to statuses, origins and one verdict.
 
 use super::{
-    AttentionMap, Coverage, ElementMap, Global, Local, LogitsRow, Measured, Policy, Segment, Side, Symptom, Unjudged,
-    attention, coverage, elements, health, logits, measured, unread,
+    AttentionMap, Coverage, ElementMap, Global, Local, LogitsRow, Measured, Parts, Policy, Segment, Side, Symptom,
+    Unjudged, again, attention, coverage, elements, health, logits, measured, unread,
 };
 use crate::capture::Filter;
 use crate::metrics::{argmax, largest_difference, margin};
@@ -106,6 +106,9 @@ pub struct Verdict {
     /// On what linear layers were evaluated.
     #[serde(default)]
     pub evaluators: Evaluators,
+    /// What was taken from parts that were judged elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<Parts>,
     /// Choices of the next token.
     pub tokens: Vec<TokenCheck>,
     /// The logits at every position judged; empty where they were not captured.
@@ -181,11 +184,12 @@ pub fn put_together(
     let sides = [subject, reference];
     let asked = asked(&oracle.graph, filter, &sides);
     let stages = measured::results(&oracle.graph, &asked, &sides, measured)?;
+    let parts = again::sample(oracle, &asked, &sides, (filter, policy), measured)?;
     let there: HashSet<StageId> = measured.iter().map(|m| m.stage).collect();
     let evaluators = Evaluators::of(measured.iter().filter_map(Measured::evaluated));
     let absent = asked.iter().map(|node| node.id).filter(|id| !there.contains(id)).collect();
     let verdict = conclude(oracle, &asked, sides, (filter, policy), (stages, false), &absent)?;
-    Ok(Verdict { evaluators, ..verdict })
+    Ok(Verdict { evaluators, parts: Some(parts), ..verdict })
 }
 
 /// What follows of the stages, each judged by itself, together. Of those that are `absent` nobody knows whether they were wrong.
@@ -206,7 +210,7 @@ fn conclude(
         mark_origins(oracle, &mut stages, absent);
     }
     let last = graph.nodes.last().filter(|n| filter.stage(n.id));
-    let (coverage, unjudged) = coverage::count(graph, asked, &stages, (&within, alone), subject, filter);
+    let (coverage, unjudged) = coverage::count(graph, asked, &stages, (&within, alone), subject, (filter, policy));
 
     let verdict = Verdict {
         tokens: tokens(subject, reference),
@@ -218,6 +222,7 @@ fn conclude(
         coverage,
         unjudged,
         evaluators: Evaluators::default(),
+        parts: None,
     };
     subject.capture.store.trouble()?;
     reference.capture.store.trouble()?;
@@ -319,7 +324,8 @@ fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult], absent: &HashSe
                 let inherited = stage.subject.as_ref().is_some_and(|l| l.poisoned_input)
                     && node.inputs.iter().any(|&i| poisoned[i]);
                 stage.origin = !inherited;
-                poisoned[index] = true;
+                // What was captured there went nowhere.
+                poisoned[index] = !stage.unread;
             }
             Status::Match if upstream => {
                 let allowed = stage.subject.as_ref().map_or(0.0, |l| l.allowed);

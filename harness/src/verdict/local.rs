@@ -8,7 +8,7 @@ use super::probe::Passed;
 use super::rows::{of_token, rows};
 use super::spread::Bins;
 use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, of_row, vacuous};
-use super::{Place, Policy, Segment, Spread};
+use super::{Place, Policy, Seed, Segment, Spread};
 use crate::capture::{Filter, Step};
 use crate::number::Real;
 use crate::oracle::Oracle;
@@ -63,6 +63,10 @@ pub struct Local {
     /// Relative L2 distance that row is allowed.
     #[serde(with = "Real")]
     pub allowed: f64,
+    /// Largest relative L2 distance that a row is allowed of those computed: an error that is a smaller share of a row's norm
+    /// may not show.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shows: Option<Real>,
     /// The worst row.
     pub at: Option<Place>,
     /// The worst element.
@@ -90,9 +94,18 @@ pub struct Local {
     /// About how many of its bounds a single element of those must be off by to be doubted, whatever rounding adds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sees: Option<Real>,
+    /// What the random numbers of those probes were drawn from, where any were drawn: a hash of the values and weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<Seed>,
     /// Their steps and positions.
     #[serde(skip)]
     pub(super) passed: BTreeSet<(usize, usize)>,
+    /// Of a state, which rows are beyond what is allowed in which step: steps and positions.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) bad_at: BTreeSet<(usize, usize)>,
+    /// Rows beyond what is allowed of which all elements are the same bit by bit, as of memory that nobody wrote to.
+    #[serde(default, skip_serializing_if = "none")]
+    pub unwritten: usize,
     /// Rows beyond what is allowed.
     pub bad_rows: usize,
     /// Rows judged of the prefill.
@@ -129,6 +142,11 @@ impl Local {
         possible.then_some(self.rule * 1.06).filter(|rule| !vacuous(*rule))
     }
 
+    /// Whether all that is wrong are rows that seem never to have been written.
+    pub fn never_written(&self) -> bool {
+        self.bad_rows > 0 && self.unwritten == self.bad_rows
+    }
+
     /// Counts a row that is beyond what is allowed.
     fn note_bad(&mut self, at: Place) {
         self.bad_rows += 1;
@@ -139,6 +157,20 @@ impl Local {
             self.first_bad = Some(at);
         }
     }
+}
+
+/// Elements of a row that are hardly the same by chance.
+const SHORTEST: usize = 16;
+
+/// Whether all elements are one, bit by bit; of a few that tells only where they are no numbers.
+fn uniform(row: &[f32]) -> bool {
+    let first = row.first().copied().unwrap_or_default();
+    (first.is_nan() || row.len() >= SHORTEST) && row.iter().all(|v| v.to_bits() == first.to_bits())
+}
+
+/// Whether a row is beyond what is allowed, or holds what is no number.
+fn wrong_row(row: &Row, got: &[f32]) -> bool {
+    row.used > 1.0 || got.iter().any(|v| !v.is_finite())
 }
 
 fn none(count: &usize) -> bool {
@@ -199,7 +231,7 @@ impl Check<'_> {
     }
 
     /// Counts the rows of a token that were not evaluated.
-    fn pass(&mut self, step: &Step, row: usize, sees: f64) {
+    fn pass(&mut self, step: &Step, row: usize, by: &Passed) {
         let position = step.first + step.offset(row);
         if step.has_row(self.node.id, position) && self.filter.position(position) {
             let rows = of_token(self.node);
@@ -207,7 +239,7 @@ impl Check<'_> {
             self.local.rows += rows;
             self.local.prefill_rows += if step.index == 0 { rows } else { 0 };
             self.local.probed += rows;
-            self.local.sees = Some(Real(sees));
+            (self.local.sees, self.local.seed) = (Some(Real(by.sees)), by.seed);
             self.local.passed.insert((step.index, position));
         }
     }
@@ -272,6 +304,12 @@ impl Check<'_> {
         }
         local.rows += 1;
         local.prefill_rows += usize::from(at.step == 0);
+        if wrong_row(&row, got) {
+            local.unwritten += usize::from(uniform(got));
+            if self.node.has_state() {
+                local.bad_at.insert((at.step, at.position));
+            }
+        }
         if let Some(index) = got.iter().position(|v| !v.is_finite()) {
             // Of the first that is not finite, the operands tell where it began.
             if local.non_finite.is_none() {
@@ -283,6 +321,7 @@ impl Check<'_> {
             return;
         }
         local.rule = local.rule.max(row.rule);
+        local.shows = Some(Real(local.shows.map_or(row.allowed, |shows| shows.0.max(row.allowed))));
         let of_worst = got[row.worst];
         let exactly = grain.unsettle(of_worst, want[row.worst]);
         let element = Element::of(at, row.worst, of_worst, exactly, row.worst_allowed + grain.reach(of_worst));
@@ -318,7 +357,7 @@ pub fn residuals(
         });
         checks
     };
-    let passed = rule.map_or_else(|| probed(node, oracle, sides, filter, policy.mode), |_| None);
+    let passed = rule.map_or_else(|| probed(node, oracle, sides, filter, policy), |_| None);
     let mut checks = all(passed.as_ref());
     if let Some(mut passed) = passed {
         let open = |check: &Check<'_>| check.seen && (!check.local.ok() || check.local.inconclusive > 0);
@@ -328,9 +367,7 @@ pub fn residuals(
             wrong.into_iter().for_each(|side| passed.clear(side));
             checks = all(Some(&passed));
         }
-        passed
-            .rows()
-            .for_each(|(side, step, row)| checks[side].pass(&sides[side].capture.steps[step], row, passed.sees));
+        passed.rows().for_each(|(side, step, row)| checks[side].pass(&sides[side].capture.steps[step], row, &passed));
     }
     let locals = checks.into_iter().zip(sides).map(|(check, side)| {
         Some(Local { segment: Segment::of(node, &oracle.graph, side.capture), ..check.finish()? })

@@ -5,7 +5,7 @@
 use super::judge::own_status;
 use super::probe::CheckMode;
 use super::segment::work;
-use super::{Global, Local, Policy, Side, StageResult, global, residuals, rows};
+use super::{Global, Local, Policy, Side, StageResult, again, global, residuals, rows};
 use crate::capture::{Capture, Filter, Stored};
 use crate::oracle::Oracle;
 use crate::products::Evaluated;
@@ -66,6 +66,13 @@ impl Measured {
     /// Whether it holds what no judging gives: rows beyond what is allowed, of which none is.
     pub fn contradicts_itself(&self) -> bool {
         self.subject.iter().chain(&self.reference).any(|l| l.ok() && (l.bad_rows > 0 || l.first_bad.is_some()))
+    }
+
+    /// Whether another judging found the same.
+    pub(super) fn same(&self, other: &Self) -> bool {
+        let sides = [(&self.subject, &other.subject), (&self.reference, &other.reference)];
+        let errors = [self, other].map(|m| m.global.map(|g| (g.error.to_bits(), g.identical)));
+        errors[0] == errors[1] && sides.into_iter().all(|(a, b)| again::same(a.as_ref(), b.as_ref()))
     }
 
     /// On what the linear layers were evaluated that it was judged by.

@@ -2,9 +2,10 @@
 //!
 //! `evaluate` says what a stage should be on a runner's own `operands`: `apply` its op (`linear` in the runner's
 //! arithmetic, with `ties`, or `probe` without computing it; sums in the `orders` that are in use; `caches` as they grow), `segment` where some were not captured. `local` holds the stage to
-//! it, row by row (`held`), `global` compares the two runners, both for each stage by itself (`measured`); `judge` gives every stage its status and finds the origins, `unread` tells what was captured and never read, `coverage` counts, `health` looks
+//! it, row by row (`held`), `global` compares the two runners, both for each stage by itself (`measured`); `judge` gives every stage its status and finds the origins, `unread` tells what was captured and never read, `coverage` counts, `again` judges some stages again that parts told of, `health` looks
 //! for what no correct model does. `spread`, `elements`, `attention` and `logits` keep what charts are drawn from.
 
+mod again;
 mod apply;
 mod attention;
 mod batches;
@@ -37,6 +38,7 @@ mod ties;
 pub mod tolerance;
 mod unread;
 
+pub use again::Parts;
 pub use attention::AttentionMap;
 pub use batches::largest_difference;
 pub use coverage::{Coverage, Probed};
@@ -56,7 +58,7 @@ pub use local::{Element, Local, residuals};
 pub use logits::{Choice, LogitsRow};
 pub use measured::{Measured, measure, read_for};
 pub use operands::{Block, Side, Sink};
-pub use probe::{CheckMode, SEED};
+pub use probe::{CheckMode, SEVERAL, Seed};
 pub use repeat::{Race, Repeated};
 pub(crate) use rows::rows_given;
 pub(crate) use segment::products_beyond;

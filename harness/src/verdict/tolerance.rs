@@ -1,6 +1,6 @@
 //! What is allowed: one table of factors, and the user's own rules.
 
-use super::probe::CheckMode;
+use super::probe::{CheckMode, Seed};
 use crate::capture::{matches, stages_like};
 use crate::products::OracleChoice;
 use globset::GlobMatcher;
@@ -62,6 +62,8 @@ pub struct Policy {
     rules: Vec<(GlobMatcher, f64)>,
     /// How linear layers and attention are checked of which no rule speaks.
     pub mode: CheckMode,
+    /// What probes draw their random numbers from in the place of the values.
+    pub seed: Option<Seed>,
     /// Where their products are evaluated.
     pub oracle: OracleChoice,
 }
@@ -69,7 +71,7 @@ pub struct Policy {
 impl Default for Policy {
     /// No rules, and everything computed, on the CPU.
     fn default() -> Self {
-        Self { rules: Vec::new(), mode: CheckMode::Full, oracle: OracleChoice::Cpu }
+        Self { rules: Vec::new(), mode: CheckMode::Full, seed: None, oracle: OracleChoice::Cpu }
     }
 }
 

@@ -5,15 +5,16 @@
 //! held against operands that it never read. It is judged once more as if the stage had not been captured, from the operands
 //! before it. Only where that brings all of them within what is allowed, at all rows, and where that is small beside what
 //! they were off by before, the stage is said to be unread. Two that the same stages read are judged together too: an exporter
-//! that exchanges their names is wrong in both, and neither alone brings the readers in order. Of a state nothing is said: what reads it may have kept the
-//! values of this step, and a later step reads the state. Nor is anything said where a path to the end was not captured.
+//! that exchanges their names is wrong in both, and neither alone brings the readers in order. What reads a state may have kept
+//! the values of this step, and a later step reads the state: rows of a state are said to be unread where a later step read
+//! them, or its state holds them rightly. Nothing is said where a path to the end was not captured.
 
 use super::evidence::part;
 use super::judge::own_status;
 use super::{Local, Policy, Side, StageResult, Status, residuals};
-use crate::capture::Filter;
+use crate::capture::{Capture, Filter};
 use crate::oracle::Oracle;
-use qdiff_engine::model::{Axis, Graph};
+use qdiff_engine::model::{Axis, Graph, StageId};
 use std::collections::BTreeSet;
 
 /// How much further a reader must be from what it would be of the captured values than it may be from what it would be of
@@ -32,11 +33,14 @@ pub(super) fn mark(
     let found = |index: usize, stages: &[StageResult]| stages.iter().position(|s| s.id == nodes[index].id);
     let captured = |i: usize| subject.capture.steps.iter().any(|step| step.stages.contains_key(&nodes[i].id));
     let wrong = |at: &usize, stages: &[StageResult]| {
-        stages[*at].origin && stages[*at].status == Status::Diverged && !stages[*at].unread
+        let stage = &stages[*at];
+        stage.origin && matches!(stage.status, Status::Diverged | Status::Poisoned) && !stage.unread
     };
     let told = |&i: &usize| {
         let of = found(i, stages).filter(|at| wrong(at, stages));
-        of.is_some() && !nodes[i].has_state() && seen_to_the_end(&oracle.graph, i, &captured)
+        let of = of.and_then(|at| stages[at].subject.as_ref());
+        let read = |local: &Local| !nodes[i].has_state() || read_later(local, nodes[i].id, subject.capture);
+        of.is_some_and(read) && seen_to_the_end(&oracle.graph, i, &captured)
     };
     let alone_or_two = groups(&oracle.graph, &(0..nodes.len()).filter(told).collect::<Vec<_>>(), &captured);
     let mut any = false;
@@ -46,6 +50,7 @@ pub(super) fn mark(
         let places: Option<Vec<usize>> = readers.iter().map(|&i| found(i, stages).filter(wrong)).collect();
         let (Some(members), Some(places)) = (members, places) else { continue };
         let of_member = |&at: &usize| stages[at].subject.iter().flat_map(|l| l.bad_positions.iter().copied());
+        let of_state = group.iter().any(|&i| nodes[i].has_state());
         let of_stage: BTreeSet<usize> = members.iter().flat_map(of_member).collect();
         let known = |i: usize| !group.contains(&i) && captured(i);
         let right = |reader: usize, place: usize, positions: Option<&BTreeSet<usize>>| {
@@ -53,7 +58,10 @@ pub(super) fn mark(
             let local = without(oracle, subject, (filter, policy), reader, (&known, positions))?;
             let all = positions.is_some() || local.rows >= before.rows;
             let right = local.ok() && local.inconclusive == 0 && local.rows > 0 && all;
-            let telling = before.residual > TELLING * local.allowed && before.bad_positions.is_superset(&of_stage);
+            // Of what is no number a reader gave one.
+            let far = before.residual.is_nan() || before.residual > TELLING * local.allowed;
+            // The rows of a state are no rows of what reads it.
+            let telling = far && (of_state || before.bad_positions.is_superset(&of_stage));
             (right && telling).then_some(local)
         };
         let few: BTreeSet<usize> = of_stage.iter().copied().take(FIRST).collect();
@@ -87,6 +95,20 @@ fn groups(graph: &Graph, of: &[usize], captured: &dyn Fn(usize) -> bool) -> Vec<
     let pairs = (0..of.len()).flat_map(|a| alike(a).map(move |b| (a, b))).filter(|&(a, b)| readers[a] == readers[b]);
     let two = pairs.map(|(a, b)| (vec![of[a], of[b]], readers[a].clone()));
     alone.chain(two).collect()
+}
+
+/// Whether later steps tell of every wrong row of a state what the engine has there: the row is older than the step in which
+/// it is wrong, so that this step read it; or a later step's state holds it rightly. Of the last step's own rows nothing
+/// tells but what became of those before.
+fn read_later(local: &Local, id: StageId, capture: &Capture) -> bool {
+    let with_it = || capture.steps.iter().filter(|step| step.stages.contains_key(&id));
+    let bad = &local.bad_at;
+    let older = |step: usize, p: usize| with_it().any(|s| s.index == step && p < s.first);
+    let mended = |step, p| with_it().any(|s| s.index > step && p < s.keys() && !bad.contains(&(s.index, p)));
+    let last = with_it().map(|step| step.index).max();
+    let any = bad.iter().any(|&(step, p)| !older(step, p) && mended(step, p));
+    let told = |&(step, p): &(usize, usize)| older(step, p) || mended(step, p) || any && Some(step) == last;
+    !bad.is_empty() && bad.iter().all(told)
 }
 
 /// Whether every path from a node on comes to one that was captured.

@@ -95,6 +95,59 @@ fn two_names_that_were_exchanged_are_no_fault_of_the_engine() {
     );
 }
 
+/// Rows that were never written, and caches that were dumped before the step wrote to them or hold an old row otherwise than
+/// the engine does: what reads them tells, and is not accused.
+#[test]
+fn rows_that_nobody_wrote_are_wrong_in_the_capture_alone() {
+    let folder = folder();
+    folder.record("right", "-n 2");
+    let tokens = folder.json("right/manifest.json")["tokens"].as_array().unwrap().len();
+    // Changes some rows of a tensor of so many, in a step.
+    type Change = fn(step: usize, row: usize, tokens: usize) -> Option<fn(f32) -> f32>;
+    let cases: [(&str, Change, bool, &str); 5] = [
+        ("L01.ffn_norm", |_, row, _| (row == 2 || row == 5).then_some(|_| f32::NAN), true, "hold NaN throughout"),
+        ("L01.k_cache", |step, row, n| (row + 1 == n + step && step > 0).then_some(|_| f32::NAN), true, "hold NaN"),
+        ("L01.v_cache", |step, row, n| (row + 1 == n + step && step > 0).then_some(|_| 0.0), true, "hold 0 throughout"),
+        ("L00.k_cache", |step, row, _| (step == 2 && row == 3).then_some(|v| 1.5 * v), false, "1.5"),
+        ("L00.v_cache", |step, row, n| (step == 1 && row + 2 == n).then_some(|v| -v), false, ""),
+    ];
+    for (i, (stage, change, unwritten, told)) in cases.into_iter().enumerate() {
+        let dump = format!("dump-{i}");
+        std::fs::create_dir(folder.join(&dump)).unwrap();
+        for file in ["capture.npz", "manifest.json"] {
+            std::fs::copy(folder.join("right").join(file), folder.join(&dump).join(file)).unwrap();
+        }
+        npz::revalue(&folder.join(&dump).join("capture.npz"), |all| {
+            for (name, values) in all.iter_mut().filter(|(name, _)| name.ends_with(&format!("/{stage}"))) {
+                let step = name.strip_prefix("step").map_or(0, |n| n.split_once('/').unwrap().0.parse().unwrap());
+                let rows = match stage.ends_with("_cache") {
+                    true => tokens + step,
+                    false if step == 0 => tokens,
+                    false => 1,
+                };
+                let width = values.len() / rows;
+                for (row, values) in values.chunks_exact_mut(width).enumerate() {
+                    if let Some(change) = change(step, row, tokens) {
+                        values.iter_mut().for_each(|v| *v = change(*v));
+                    }
+                }
+            }
+        });
+        let (code, report, text) = folder.told(&format!("run -m model.gguf --subject capture:{dump}"));
+        assert_eq!(code, 1, "{stage}: {text}");
+        let findings = report["verdict"]["findings"].as_array().unwrap();
+        let found: Vec<&Value> = findings.iter().map(|f| &f["stage"]).collect();
+        assert_eq!(found, [&json!(stage)], "{text}");
+        assert_eq!((&findings[0]["unread"], findings[0]["unwritten"] == true), (&json!(true), unwritten), "{text}");
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("wrong in the capture alone") && words.contains(told), "{stage}: {text}");
+        assert_eq!(words.contains("as if never written"), unwritten, "{stage}: {text}");
+        let stages = report["verdict"]["stages"].as_array().unwrap();
+        let others = stages.iter().filter(|s| s["stage"] != stage && s["status"] != "match");
+        assert_eq!(others.count(), 0, "{stage}: {text}");
+    }
+}
+
 /// A fault of the engine is none of its exporter: what follows is made of the wrong values.
 #[test]
 fn a_fault_of_the_engine_is_its_own() {
@@ -104,6 +157,7 @@ fn a_fault_of_the_engine_is_its_own() {
         "rope-not-on-q@L01.q_rope",
         "residual-missing@L01.attn_residual",
         "zeroed@L00.v_cache",
+        "zeroed@L01.k_cache",
     ] {
         let (code, report, text) = folder.judged(&format!("--prompt haiku -n 1 --inject {fault}"));
         assert_eq!(code, 1, "{fault}: {text}");

@@ -38,13 +38,79 @@ fn a_clean_run_passes_over_segments() {
             let coverage = &report["verdict"]["coverage"];
             assert_eq!(coverage["judged"], coverage["asked"], "{text}");
             assert!(coverage["within"].as_u64() > Some(0), "{text}");
-            assert!(text.contains("checked as part of the next dumped stage"), "{text}");
+            assert!(words(&text).contains("checked as part of the next dumped stage"), "{text}");
             for stage in report["verdict"]["stages"].as_array().unwrap() {
                 let status = stage["status"].as_str().unwrap();
                 assert!(["match", "covered"].contains(&status), "{stage}");
             }
         }
     }
+}
+
+/// A text in one line.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Of logits alone an error of a thousandth was once no less than "all 531 stages are correct on both sides"; an engine that
+/// begins at position 1 was as well.
+#[test]
+fn a_weak_check_does_not_sound_like_a_strong_one() {
+    let folder = folder();
+    let shift = "nor would a shift of all positions, for no q_rope, k_rope or k_cache was dumped";
+    for (taps, told, shifted) in [
+        (&["logits"][..], "logits alone, one segment of 47 stages, is correct on both sides; an error below ", true),
+        (
+            &["embed", "layer_out", "logits"],
+            "4 stages, and the 3 segments between them (43 stages not dumped), are correct on both sides; an error below ",
+            true,
+        ),
+        (
+            &["embed", "k_cache", "layer_out", "logits"],
+            "6 stages, and the 5 segments between them (41 stages not dumped), are correct on both sides; an error below ",
+            false,
+        ),
+    ] {
+        let name = taps.join("-");
+        thin(&folder, &name, "", |s| keeps(taps, s));
+        let (code, report, text) = folder.judged(&format!("--subject capture:{name}"));
+        assert_eq!(code, 0, "{text}");
+        let text = words(&text);
+        assert!(text.starts_with(&format!("MATCH: {told}")), "{text}");
+        assert!(
+            text.contains("of a row may not show") && text.contains("segments an error is sure to show in"),
+            "{text}"
+        );
+        assert!(!text.contains("all 47 stages") && text.contains(shift) == shifted, "{text}");
+        let verdict = &report["verdict"];
+        assert_eq!(verdict["coverage"]["blind"].is_null(), !shifted, "{text}");
+        let stages = verdict["stages"].as_array().unwrap();
+        let logits = stages.iter().find(|s| s["stage"] == "logits").unwrap();
+        let shows = logits["subject"]["shows"].as_f64().unwrap();
+        let used = ["residual", "allowed"].map(|key| logits["subject"][key].as_f64().unwrap());
+        assert!(used[0] < used[1] && used[1] <= shows && shows < 0.1, "{logits}");
+        // A choice that differs proves nothing of an error that may be there.
+        assert!(!text.contains("a flip"), "{text}");
+    }
+}
+
+/// Values of the reference under another engine's name are right, and say nothing of that engine.
+#[test]
+fn values_that_are_the_references_are_said_to_be() {
+    let folder = folder();
+    folder.record("copied", "--runner llama");
+    folder.record("own", "--runner cpu");
+    let judged = |of: &str| {
+        let (code, report, text) = folder.judged(&format!("--subject capture:{of}"));
+        assert_eq!(code, 0, "{text}");
+        let of = ["identical", "compared"].map(|key| report["verdict"]["coverage"][key].as_u64().unwrap());
+        (of, words(&text))
+    };
+    let (of, text) = judged("copied");
+    let told = "both sides; bit-identical to the reference in 47 of 47 stages; the worst error";
+    assert!(of == [47, 47] && text.contains(told), "{text}");
+    let ([identical, compared], text) = judged("own");
+    assert!(identical < compared && compared == 47 && !text.contains(told), "{text}");
 }
 
 /// The same of a live subject of which little is tapped.

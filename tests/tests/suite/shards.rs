@@ -1,5 +1,6 @@
 //! One verdict by several machines: each judges some layers, and what they found makes the verdict of one.
 
+use qdiff::report::part::checksum;
 use qdiff_tests::{Folder, folder, npz};
 use serde_json::Value;
 
@@ -34,6 +35,7 @@ fn judged(folder: &Folder, parts: &[usize], options: &str) -> String {
 fn timeless(mut report: Value) -> Value {
     report["seconds"] = Value::Null;
     report["memory"] = Value::Null;
+    report["verdict"]["parts"] = Value::Null;
     report["verdict"]["search"]["seconds"] = Value::Null;
     report
 }
@@ -54,7 +56,15 @@ fn parts_give_the_very_verdict_of_one_machine() {
         assert_eq!(code, i32::from(!fault.is_empty()), "{text}");
         assert_eq!(merged_code, code, "{fault} {options}: {merged_text}");
         assert_eq!(timeless(merged), timeless(whole), "{fault} {options}");
-        let screen = |text: &str| text.lines().filter(|l| !l.contains(" s")).map(str::to_owned).collect::<Vec<_>>();
+        // But for seconds, and for what it says of parts, up to the next word at the edge.
+        let screen = |text: &str| {
+            let mut of_parts = false;
+            let own = |line: &&str| {
+                of_parts = line.trim_start().starts_with("parts ") || of_parts && line.starts_with("  ");
+                !of_parts && !line.contains(" s")
+            };
+            text.lines().filter(own).map(str::to_owned).collect::<Vec<_>>()
+        };
         assert_eq!(screen(&merged_text), screen(&text), "{fault} {options}");
     }
 }
@@ -161,26 +171,61 @@ fn what_comes_from_a_missing_part_is_no_origin() {
     assert_eq!(code, 0, "{text}");
 }
 
+/// Changes a part, and writes it with the checksum of what it then is.
+fn sealed(folder: &Folder, from: &str, to: &str, change: impl Fn(&mut Value)) {
+    let mut part = folder.json(from);
+    change(&mut part);
+    part["checksum"] = checksum(part.to_string().as_bytes()).unwrap().into();
+    folder.write(to, part.to_string());
+}
+
 /// What no judging wrote.
 #[test]
 fn parts_that_were_edited_are_refused() {
     let folder = recorded("--inject scaled:by=1.5@L00.ffn_down");
     judged(&folder, &[1, 2, 3], "");
+    let at = |part: &Value, stage: &str| {
+        part["stages"].as_array().unwrap().iter().position(|s| s["stage"] == stage).unwrap()
+    };
+    let stage = folder.json("part-1.json")["stages"][at(&folder.json("part-1.json"), "L00.ffn_down")].clone();
+    let unsaid = |part: &mut Value| {
+        let at = at(part, "L00.ffn_down");
+        part["stages"][at]["subject"]["used"] = 0.into();
+    };
     let mut wrong = folder.json("part-1.json");
-    let stages = wrong["stages"].as_array_mut().unwrap();
-    let at = stages.iter().position(|s| s["stage"] == "L00.ffn_down").unwrap();
-    let stage = stages[at].clone();
-    stages[at]["subject"]["used"] = 0.into();
+    unsaid(&mut wrong);
     folder.write("wrong.json", wrong.to_string());
+    folder.refuses(
+        "report wrong.json part-2.json part-3.json",
+        &["wrong.json is not what `qdiff judge` wrote", "checksum"],
+    );
+    sealed(&folder, "part-1.json", "wrong.json", unsaid);
     folder.refuses("report wrong.json part-2.json part-3.json", &["wrong.json", "L00.ffn_down contradicts itself"]);
-    let mut other = folder.json("part-2.json");
-    other["stages"].as_array_mut().unwrap().push(stage);
-    folder.write("other.json", other.to_string());
+    sealed(&folder, "part-2.json", "other.json", |part| part["stages"].as_array_mut().unwrap().push(stage.clone()));
     folder.refuses("report part-1.json other.json part-3.json", &["other.json", "L00.ffn_down is none of its part"]);
-    let mut index = folder.json("part-2.json");
-    index["shard"]["index"] = 9.into();
-    folder.write("index.json", index.to_string());
+    sealed(&folder, "part-2.json", "index.json", |part| part["shard"]["index"] = 9.into());
     folder.refuses("report part-1.json index.json", &["index.json says that it is part 9/3"]);
+}
+
+/// A part whose every stage was made right by hand, checksum and all, was a match.
+#[test]
+fn a_part_that_says_what_judging_does_not_give_is_refused() {
+    let folder = recorded("--inject scaled:by=1.5@logits");
+    let judge = |part: usize| {
+        let options = "--stages logits";
+        let command = format!("judge mine llama -m model.gguf --shard {part}/{PARTS} --out part-{part}.json {options}");
+        folder.qdiff(&command).exits(0);
+    };
+    judge(3);
+    let said = folder.qdiff("report part-3.json").exits(1);
+    assert!(said.stdout.contains("judged again here"), "{said}");
+    sealed(&folder, "part-3.json", "part-3.json", |part| {
+        let local = &mut part["stages"][0]["subject"];
+        (local["used"], local["residual"], local["bad_rows"]) = (0.5.into(), 1e-7.into(), 0.into());
+        (local["bad_positions"], local["bad_prefill_rows"]) = (Value::Array(Vec::new()), 0.into());
+        local["first_bad"] = Value::Null;
+    });
+    folder.refuses("report part-3.json", &["the parts say of logits", "judge all parts again"]);
 }
 
 /// Folders that are no captures in parts.

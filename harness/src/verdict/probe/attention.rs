@@ -6,7 +6,7 @@
 mod scores;
 mod softmax;
 
-use super::{BLOCK, DOUBT, LANES, worse};
+use super::{BLOCK, DOUBT, LANES, Seed, worse};
 use crate::arithmetic::Accumulation;
 use crate::capture::Stored;
 use crate::formats::Format;
@@ -72,7 +72,7 @@ struct Look<'a> {
 }
 
 /// `None` where it must be computed, or is another stage.
-pub(super) fn shares(stage: Stage<'_>, source: &Source<'_>, step: usize) -> Option<Shares> {
+pub(super) fn shares(stage: Stage<'_>, source: &Source<'_>, step: usize, seed: &dyn Fn() -> Seed) -> Option<Shares> {
     let (node, side) = (stage.node, source.side);
     let (rounding, at) = (&side.capture.rounding, source.step(step));
     let inputs = node.inputs.iter().map(|i| stage.graph.nodes[*i].id);
@@ -87,7 +87,7 @@ pub(super) fn shares(stage: Stage<'_>, source: &Source<'_>, step: usize) -> Opti
     }
     let look = |format| Look { stage, source, step, given, positions: at.positions(), format };
     match &node.op {
-        Op::AttnScores(a) => look(rule.scores).scores(a),
+        Op::AttnScores(a) => look(rule.scores).scores(a, seed()),
         Op::AttnWeights(softmax) => look(ActivationFormat::F32).weights(softmax, side.arithmetic.functions.factor()),
         Op::AttnContext(a) if !rule.flash => look(rule.context).context(a),
         Op::AttnContext(_) | Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias | Op::Rope(_) | Op::KvCache(_) => None,

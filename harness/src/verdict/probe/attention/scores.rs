@@ -4,7 +4,7 @@
 //! whose scores are evaluated one by one, and what stands beyond them is not looked at.
 
 use super::{EXACT, LANES, Look, Row, Shares, TILE, fold, largest};
-use crate::verdict::probe::{BLOCK, LARGEST, PROBES, Random, SEED, SMALLEST, sees, worse};
+use crate::verdict::probe::{BLOCK, LARGEST, PROBES, Random, SMALLEST, Seed, sees, worse};
 use qdiff_engine::isa::{Vectorised, vectorised};
 use qdiff_engine::ops::{Attention, Real, Tensor, attn_scores};
 use rayon::prelude::*;
@@ -28,11 +28,10 @@ struct Keys {
 impl Keys {
     /// `keys` are rows of as many elements as `typical` has, which says how large those of queries are. `None` if a key is
     /// nothing, or no number.
-    fn new(keys: &[&[f64]], typical: &[f64]) -> Option<Self> {
+    fn new(keys: &[&[f64]], typical: &[f64], mut random: Random) -> Option<Self> {
         let d = typical.len();
         let size = |key: &&[f64]| key.iter().zip(typical).map(|(k, q)| k.abs() * q).sum::<f64>();
         let own: Vec<f64> = keys.iter().map(size).collect();
-        let mut random = Random(SEED);
         let numbers = std::array::from_fn(|_| own.iter().map(|size| random.number() / size).collect::<Vec<f64>>());
         // Whole tiles of them.
         let blocks = (keys.len() / BLOCK).next_multiple_of(TILE);
@@ -92,7 +91,7 @@ impl Vectorised for Combinations<'_> {
 
 impl Look<'_> {
     /// The shares of attention scores.
-    pub(super) fn scores(&self, a: &Attention) -> Option<Shares> {
+    pub(super) fn scores(&self, a: &Attention, seed: Seed) -> Option<Shares> {
         let d = a.head_dim;
         let k = self.operand(1, &(0..self.positions.len()))?;
         let keys = k.rows();
@@ -113,7 +112,7 @@ impl Look<'_> {
                     typical.iter_mut().zip(q).for_each(|(sum, q)| *sum += q.abs());
                 }
                 let rows: Vec<&[f64]> = (0..keys).map(|n| &k.row(n)[g * d..][..d]).collect();
-                Keys::new(&rows, &typical)
+                Keys::new(&rows, &typical, seed.random(g))
             })
             .collect::<Option<_>>()?;
         let k = with_sizes(k);

@@ -1,0 +1,222 @@
+//! What was judged, and how fine: a check of few stages must not sound like one of all.
+
+use super::run::arithmetic;
+use super::stages::{NONE, OPEN};
+use super::{Outcome, Report};
+use crate::metrics::largest;
+use crate::number::{counted, number, percent};
+use crate::verdict::{Local, Parts, SEVERAL, Segment, StageResult, Status};
+
+/// Segments told of by name.
+const NAMED: usize = 3;
+
+/// `all 531 stages are correct on both sides; …`, or what was judged in their place.
+pub(super) fn correct(report: &Report) -> String {
+    let verdict = &report.diagnosis.verdict;
+    let declared = match arithmetic(&report.subject.arithmetic) {
+        plain if plain == "f32" && report.subject.stored.is_some() => "f32 and rounded storage".to_owned(),
+        plain if plain == "f32" => plain,
+        other => format!("its arithmetic ({other})"),
+    };
+    let s = if declared.contains(" and ") { "" } else { "s" };
+    let used = |pick: fn(&StageResult) -> &Option<Local>| {
+        percent(largest(verdict.stages.iter().filter_map(|s| pick(s).as_ref()).map(|l| l.used)))
+    };
+    let computed = if verdict.coverage.probed.is_some() { " of the rows computed" } else { "" };
+    let same = identical(report).filter(|_| verdict.coverage.identical == verdict.coverage.compared);
+    let same = same.map_or_else(String::new, |same| format!("; {same}"));
+    format!(
+        "{} correct on both sides{same}{}; the worst error{computed} is {} of what {declared} allow{s}, the reference's {}",
+        stages(report, Status::Match),
+        unseen(report),
+        used(|s| &s.subject),
+        used(|s| &s.reference)
+    )
+}
+
+/// `all 531 stages are`; where some were judged within segments, which were not: `5 stages, and the 4 segments between them
+/// (64 stages that were not dumped), are`.
+fn stages(report: &Report, status: Status) -> String {
+    let verdict = &report.diagnosis.verdict;
+    let asked = if report.run.filters.is_empty() { "" } else { " asked for" };
+    let covered = count(report, Status::Covered);
+    let dumped: Vec<&StageResult> = verdict.stages.iter().filter(|s| s.status == status).collect();
+    let are = |n: usize| if n == 1 { "is" } else { "are" };
+    if covered == 0 {
+        let all = if status == Status::Match { "all " } else { "" };
+        return format!("{all}{}{asked} {}", counted(dumped.len(), "stage"), are(dumped.len()));
+    }
+    if let [only] = dumped.as_slice() {
+        return format!("{} alone, one segment of {}{asked}, is", only.id, counted(covered + 1, "stage"));
+    }
+    let segments = dumped.iter().filter(|s| segment(s).is_some()).count();
+    let between = if segments == 1 { "segment".to_owned() } else { format!("{segments} segments") };
+    let not_dumped = format!("{} not dumped", counted(covered, "stage"));
+    format!("{}{asked}, and the {between} between them ({not_dumped}), are", counted(dumped.len(), "stage"))
+}
+
+/// The residual over a segment that a stage is judged by, the subject's where it has one.
+fn segment(stage: &StageResult) -> Option<(&Segment, &Local)> {
+    [&stage.subject, &stage.reference].into_iter().flatten().find_map(|l| Some((l.segment.as_ref()?, l)))
+}
+
+/// Segments, with the smallest share of a row that is sure to show; the coarsest first.
+fn coarsest(report: &Report) -> Vec<(&Segment, f64)> {
+    let of = |s| segment(s).and_then(|(segment, local)| Some((segment, local.shows?.0)));
+    let mut all: Vec<_> = report.diagnosis.verdict.stages.iter().filter_map(of).collect();
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    all
+}
+
+/// What would not show in segments.
+fn unseen(report: &Report) -> String {
+    let all = coarsest(report);
+    let error = all.first().map_or_else(String::new, |(segment, shows)| {
+        let within = if all.len() == 1 { String::new() } else { format!(" in {segment}") };
+        format!("; an error below {} of a row may not show{within}", number(*shows))
+    });
+    error + &shift(report)
+}
+
+/// That a shift of all positions would not show.
+fn shift(report: &Report) -> String {
+    let blind = &report.diagnosis.verdict.coverage.blind;
+    match blind.as_slice() {
+        [] => String::new(),
+        names => {
+            let (last, first) = names.split_last().map_or((NONE, &[][..]), |(last, first)| (last.as_str(), first));
+            let or = if first.is_empty() { "" } else { " or " };
+            format!("; nor would a shift of all positions, for no {}{or}{last} was dumped", first.join(", "))
+        }
+    }
+}
+
+/// Each segment with what shows in it.
+pub(super) fn segments(report: &Report) -> Option<String> {
+    let all = coarsest(report);
+    let told = |(segment, shows): &(&Segment, f64)| {
+        format!("{segment} ({}): from {} of a row on", counted(segment.stages.len(), "stage"), number(*shows))
+    };
+    let named: Vec<String> = all.iter().take(NAMED).map(told).collect();
+    let more = match all.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        n => format!("; finer in {n} more"),
+    };
+    (!all.is_empty()).then(|| format!("an error is sure to show in {}{more}{}", named.join("; "), shift(report)))
+}
+
+/// That the subject's values are the reference's, where most of them are.
+pub(super) fn identical(report: &Report) -> Option<String> {
+    let c = &report.diagnosis.verdict.coverage;
+    let told = 2 * c.identical > c.compared;
+    told.then(|| format!("bit-identical to the reference in {} of {}", c.identical, counted(c.compared, "stage")))
+}
+
+/// What the first other choice is, where one differs. By itself a margin proves nothing; with every stage right, within its
+/// own bounds, it does. What a segment is allowed may hide an error.
+pub(super) fn flip(report: &Report) -> &'static str {
+    let whole = report.run.filters.is_empty() && report.run.tolerance.is_empty();
+    if report.outcome == Outcome::Match && whole && report.diagnosis.verdict.coverage.within == 0 {
+        "a flip: every stage is correct on both sides, so rounding made it, that of quantised activations included"
+    } else if report.diagnosis.findings.is_empty() {
+        "not every stage was judged by its own bound, so this may be rounding or a fault"
+    } else {
+        "a stage is wrong, and this may be what it does"
+    }
+}
+
+fn count(report: &Report, status: Status) -> usize {
+    report.diagnosis.verdict.stages.iter().filter(|s| s.status == status).count()
+}
+
+/// What was not judged, of a verdict that is no match and finds nothing.
+pub(super) fn incomplete(report: &Report) -> String {
+    let verdict = &report.diagnosis.verdict;
+    let coverage = &verdict.coverage;
+    let unjudged = format!("{} of {} stage rows", coverage.asked - coverage.judged, coverage.asked);
+    let lacking = match verdict.unjudged.as_slice() {
+        _ if coverage.asked == 0 => "there was nothing to judge".to_owned(),
+        [] if coverage.cut => "the run was cut short, and later steps may be missing".to_owned(),
+        [] => String::new(),
+        [only] => format!("{unjudged} could not be judged: {only}"),
+        [first, .., last] => {
+            let of = counted(verdict.unjudged.len(), "stage");
+            format!("{unjudged} could not be judged, of {of}: {first} to {last}")
+        }
+    };
+    if !coverage.alone {
+        return format!("no divergence, but {lacking}");
+    }
+    let but = if lacking.is_empty() { lacking } else { format!("; {lacking}") };
+    let right = stages(report, Status::Alone);
+    format!("no reference ran; {right} correct against f64{}, and no invariant is broken{but}", unseen(report))
+}
+
+/// How much was judged.
+pub(super) fn coverage(report: &Report) -> String {
+    let verdict = &report.diagnosis.verdict;
+    let c = &verdict.coverage;
+    let share = if c.asked == 0 { 0.0 } else { 100.0 * c.judged as f64 / c.asked as f64 };
+    // Rounded down: 100 % is said of nothing less.
+    let share = (share * 10.0).floor() / 10.0;
+    let what = if !report.run.filters.is_empty() {
+        format!("of {} out of {} stages: {}", c.stages, c.stages_total, report.run.filters)
+    } else if c.asked > 0 && c.asked == c.judged {
+        "every stage, layer, position; nothing skipped".to_owned()
+    } else {
+        "of every stage, layer, position".to_owned()
+    };
+    let within = match c.within {
+        0 => String::new(),
+        n => format!(", {n} of them not dumped and checked as part of the next dumped stage"),
+    };
+    let locals = verdict.stages.iter().filter_map(|s| s.subject.as_ref());
+    let inconclusive = match locals.map(|l| l.inconclusive).sum() {
+        0 => String::new(),
+        n => format!("; {n} inconclusive: {OPEN}"),
+    };
+    let last = if c.last_row { "; of the prompt's logits the last token's alone, as captured" } else { "" };
+    let rounded = rounded_scores(report);
+    let probed = c.probed.map_or_else(String::new, |p| {
+        let sees = format!("see a single element from about {} of its bounds on", p.sees.0.ceil());
+        let missed = p.missed.map_or_else(String::new, |missed| {
+            let several = format!(", and miss several that cancel, the largest {SEVERAL} times that, with a chance of");
+            format!("{several} {} at most", number(missed.0))
+        });
+        format!("; {} of them by probes, which {sees}{missed} (--check full computes them)", p.rows)
+    });
+    format!("{share} % ({what}); {} of {} stage rows{within}{probed}{last}{inconclusive}{rounded}", c.judged, c.asked)
+}
+
+/// What probes drew their random numbers from, where there were any.
+pub(super) fn seeds(report: &Report) -> Option<String> {
+    let verdict = &report.diagnosis.verdict;
+    if let Some(seed) = verdict.coverage.probed?.seed {
+        return Some(format!("their random numbers are drawn from the seed {seed}, and not from the values"));
+    }
+    let drawn = |s: &StageResult| Some((s.id, s.subject.as_ref().or(s.reference.as_ref())?.seed?));
+    let (first, seed) = verdict.stages.iter().find_map(drawn)?;
+    Some(format!(
+        "their random numbers are drawn from the values and weights that they judge: seed {seed} for {first}, and in the \
+         JSON for each stage; --probe-seed {seed} draws them from it again"
+    ))
+}
+
+/// That parts are taken at their word, but for a sample.
+pub(super) fn parts(report: &Report) -> Option<String> {
+    let Parts { stages, again } = report.diagnosis.verdict.parts.as_ref()?;
+    let stages = counted(*stages, "stage");
+    Some(format!(
+        "of {stages} that parts tell of, {again} drawn at random were judged again here, with the same result; the others are taken from the parts as they are"
+    ))
+}
+
+/// Rows that were judged by what operands within their rounding give, and no more is known of them.
+fn rounded_scores(report: &Report) -> String {
+    let stages = report.diagnosis.verdict.stages.iter().filter_map(|s| Some((s.id, s.subject.as_ref()?.by_operands)));
+    let known: Vec<_> = stages.filter(|(_, rows)| *rows > 0).collect();
+    let Some((first, _)) = known.first() else { return String::new() };
+    let rows = counted(known.iter().map(|(_, rows)| rows).sum(), "row");
+    let more = if known.len() == 1 { "" } else { " and after it" };
+    format!("; {rows} of {first}{more} known only as far as the rounded scores are")
+}
