@@ -305,7 +305,8 @@ static inline int qdiff_own(qdiff_tap *ctx, const char *path) {
 static inline void qdiff_let_go(int held) {
 #ifndef _WIN32
     if (held >= 0) {
-        close(held); /* and the lock with it */
+        (void)flock(held, LOCK_UN); /* else a process that was forked and goes on would keep it */
+        close(held);
     }
 #else
     (void)held;

@@ -129,6 +129,9 @@ fn headline(report: &LogitsReport) -> String {
     match (report.outcome, &report.doubt) {
         (_, Some(doubt)) => format!("the subject meets f64, the reference does not: {}", doubt.reason),
         (Outcome::Incomplete, None) if verdict.coverage.alone => format!("{inert}{right}; no reference ran"),
+        (Outcome::Incomplete, None) if verdict.coverage.cut && verdict.unjudged.is_empty() => {
+            format!("{inert}{right}; the run was cut short, and later steps may be missing")
+        }
         (Outcome::Incomplete, None) => format!("{inert}{right}; not every one could be judged on both sides"),
         (_, None) => inert + &right,
     }

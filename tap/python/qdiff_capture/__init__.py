@@ -136,6 +136,8 @@ class Capture:
             self._drop()
 
     def _drop(self):
+        if self._elements is not None and self._process == os.getpid():
+            _folder.let_go(self._elements)
         for file in (self._elements, self._lines):
             if file is not None:
                 file.close()

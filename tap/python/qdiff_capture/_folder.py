@@ -49,6 +49,15 @@ def take(folder):
         raise
 
 
+def let_go(elements):
+    """Frees the folder, even where a process that was forked goes on."""
+    try:
+        if fcntl is not None:
+            fcntl.flock(elements, fcntl.LOCK_UN)
+    except OSError:
+        pass
+
+
 def ready(folder):
     """Says that the first line of a dump is written: until then qdiff refuses a folder in which an earlier one failed."""
     (folder / TROUBLE).unlink(missing_ok=True)

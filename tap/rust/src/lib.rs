@@ -243,6 +243,8 @@ impl Dump {
         self.end()?;
         if !std::mem::replace(&mut self.closed, true) {
             self.line(&format!("{{\"closed\":{}}}", self.step))?;
+            // The folder is free, even where a forked process goes on. A file system without locks has nothing to unlock.
+            let _ = self.elements.unlock();
         }
         Ok(())
     }

@@ -258,6 +258,15 @@ assert len(first[1]) == 16 and first[0][-1] == '{"closed": 1}', first
 assert dump("end") == first and not os.path.exists("twice/capture.trouble")
 assert dump("tap") == first and "before it forked" in open("twice/capture.trouble").read()
 assert dump(None) == first and not os.path.exists("twice/capture.trouble")
+# One that goes on keeps the folder from nobody.
+ended, end = os.pipe()
+with Capture("twice", engine="mine"):
+    if os.fork() == 0:
+        os.close(end)
+        os._exit(len(os.read(ended, 1)))
+assert dump(None) == first
+os.close(end)
+assert os.wait()[1] == 0
 try:
     with Capture("twice", engine="mine") as capture:
         with capture.step([1]):
