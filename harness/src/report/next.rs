@@ -66,17 +66,16 @@ pub(super) fn dump(report: &Report) -> Vec<Line> {
         all => all.join(" "),
     };
     let stages = counted(names.len(), "stage");
-    let mut lines = vec![(
-        "dump",
-        format!("{list}: {stages} of the segment that qdiff did not see; with them it says which is wrong"),
-    )];
+    let text = format!("{list}: {stages} that qdiff did not see; with their values it finds the wrong one");
+    let mut lines = vec![("dump", text)];
     if report.run.dumped {
         let (name, layer) = (sample.name, sample.layer.map_or(-1, i32::from));
         let python = sample.layer.map_or_else(String::new, |l| format!(", layer={l}"));
-        lines.push(("lines", format!(
-            "one for each of these, such as QDIFF_TAP(qd, \"{name}\", {layer}, data, QDIFF_F32, ndim, dims, strides); in C, \
-             and capture.add(\"{name}\", array{python}) in Python"
-        )));
+        let text = format!(
+            "one for each stage; in C: QDIFF_TAP(qd, \"{name}\", {layer}, data, QDIFF_F32, ndim, dims, strides); \
+             in Python: capture.add(\"{name}\", array{python})"
+        );
+        lines.push(("lines", text));
     }
     lines
 }

@@ -37,7 +37,7 @@ use std::path::PathBuf;
     version,
     after_help = "\
 Exit codes: 0 match, 1 diverged, 2 trouble, 3 no divergence but coverage incomplete. With
-tolerances set by hand 0 means no more than that they were kept; the verdict says so.
+--tolerance, exit code 0 means only that your tolerances were kept; the verdict says so.
 
 Examples:
   qdiff run --prompt haiku
@@ -161,10 +161,10 @@ Examples:
     Run(Bisected<RunRequest>),
     /// Run a battery of token sequences, each of which exercises what others leave out, for one verdict
     #[command(after_help = "\
-The cases: one token; lengths that 8 does not divide; a prompt in two and more parts, and token
-by token; one token over and over; ids from 131,072 on; decode over positions 256 and 4,096.
-A case that the model is too small for, or that the subject's command cannot be told of, is left
-out, and named in the verdict.
+The cases: one token; lengths not divisible by 8; a prompt in two and more parts, and token by
+token; one token repeated; ids from 131,072 on; decode over positions 256 and 4,096. qdiff leaves
+out a case that the model is too small for, or that the subject's command takes no option for; the
+verdict names it.
 
 Exit codes: 0 every case that was run matches; 1 a case diverged; 2 trouble; 3 no divergence, but
 a case could not be judged whole.

@@ -17,22 +17,22 @@ pub struct OutputArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct FileArgs {
-    /// Also write the report; the extension says how: .md, .html, .json or .xml (JUnit); repeatable
+    /// Also write the report to a file; its extension chooses the format: .md, .html, .json or .xml (JUnit); repeatable
     #[arg(long, value_name = "FILE", env = "QDIFF_REPORT")]
     pub report: Vec<PathBuf>,
-    /// Also write the report as JSON, whatever the name of the file; `-` is standard output, and the screen goes to stderr
+    /// Also write the report as JSON; `-` writes it to standard output, and the screen to stderr
     #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
     pub json: Option<PathBuf>,
-    /// The same as markdown
+    /// Also write the report as markdown, or `-`
     #[arg(long, value_name = "FILE", env = "QDIFF_MARKDOWN")]
     pub markdown: Option<PathBuf>,
-    /// The same as an HTML page
+    /// Also write the report as an HTML page, or `-`
     #[arg(long, value_name = "FILE", env = "QDIFF_HTML")]
     pub html: Option<PathBuf>,
-    /// The same as JUnit XML
+    /// Also write the report as JUnit XML, or `-`
     #[arg(long, value_name = "FILE", env = "QDIFF_JUNIT")]
     pub junit: Option<PathBuf>,
-    /// Also tell a CI system
+    /// Also report to a CI system
     #[arg(long, value_enum, value_name = "SYSTEM", env = "QDIFF_CI")]
     pub ci: Option<Ci>,
 }
@@ -50,7 +50,7 @@ impl FileArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct JsonArgs {
-    /// Also write what is listed as JSON; `-` is standard output, and the list for people goes to stderr
+    /// Also write the list as JSON; `-` writes it to standard output, and the text to stderr
     #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
     pub json: Option<PathBuf>,
 }
