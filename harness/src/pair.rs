@@ -6,7 +6,7 @@
 use crate::arithmetic::{Arithmetic, Declared, Number};
 use crate::capture::npz::Manifest as CaptureManifest;
 use crate::capture::{Capture, Filter, Names, Shapes, Step, Store, Want, container};
-use crate::diagnose::{BUDGET, Diagnosis, explain};
+use crate::diagnose::{Diagnosis, explain};
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
 use crate::number::counted;
@@ -43,8 +43,8 @@ pub struct Settings {
     pub store: Arc<Store>,
     /// Memory that all may take together, where captured tensors share it with the rest.
     pub memory: Option<Size>,
-    /// Time that the search for causes may take.
-    pub budget: Duration,
+    /// Work that the search for causes may take, as a multiple of the usual.
+    pub budget: f64,
     /// Time that an engine behind a command may take, for all it is told to do or for one step.
     pub timeout: Duration,
 }
@@ -60,7 +60,7 @@ impl Default for Settings {
             kv: Number::F32,
             store: Store::usual(None),
             memory: None,
-            budget: BUDGET,
+            budget: 1.0,
             timeout: TIMEOUT,
         }
     }
@@ -87,6 +87,8 @@ pub struct Pair<'a> {
     pub settings: Settings,
     /// Where progress is told.
     pub progress: Progress<'a>,
+    /// Where is told which stages are wrong before it is known why: a line.
+    pub told: &'a (dyn Fn(&str) + Sync),
 }
 
 /// One runner's part.
@@ -117,7 +119,7 @@ impl<'a> Pair<'a> {
         let oracle = opened.oracle()?;
         let (filter, policy) = (Filter::default(), Policy::default());
         let names = Names::of(&oracle.graph);
-        Ok(Self { opened, oracle, filter, policy, names, measured: None, settings, progress })
+        Ok(Self { opened, oracle, filter, policy, names, measured: None, settings, progress, told: &|_| {} })
     }
 
     /// Makes a runner and runs it.
@@ -392,6 +394,11 @@ impl<'a> Pair<'a> {
             (Some(measured), Some(other)) => put_together(&self.oracle, side, other, rules.0, rules.1, measured)?,
             _ => judge(&self.oracle, side, other, rules.0, rules.1, self.progress)?,
         };
+        if let [first, others @ ..] = verdict.origins().as_slice() {
+            let more =
+                if others.is_empty() { String::new() } else { format!(", {} more", counted(others.len(), "stage")) };
+            (self.told)(&format!("wrong by itself: {}{more}; looking for causes", verdict.name(first.id)));
+        }
         let diagnosis = explain(&self.oracle, &side, verdict, rules, budget, self.progress);
         self.oracle.products.trouble()?;
         subject.capture.store.trouble()?;

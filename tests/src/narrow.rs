@@ -17,7 +17,6 @@ use qdiff_engine::model::{Graph, Node, Role};
 use qdiff_engine::ops::{Op, Pairing, Tensor};
 use qdiff_engine::quant::WeightSource;
 use std::collections::HashMap;
-use std::time::Duration;
 
 /// What an engine does wrong, in its layer 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -289,7 +288,7 @@ impl Run {
         let (capture, arithmetic) = self.capture(oracle, (declared, storage), &[]);
         let (side, filter) = (Side { capture: &capture, arithmetic: &arithmetic }, Filter::default());
         let verdict = self.judge(oracle, (declared, storage), &[]);
-        explain(oracle, &side, verdict, (&filter, &Policy::default()), Duration::from_secs(60), &silent)
+        explain(oracle, &side, verdict, (&filter, &Policy::default()), 1.0, &silent)
     }
 
     fn capture(

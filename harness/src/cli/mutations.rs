@@ -21,7 +21,7 @@ pub(super) fn list(json: Option<&JsonArgs>) -> anyhow::Result<u8> {
             FaultSite::Elsewhere => "not a stage's".to_owned(),
             FaultSite::Stage => stages(m),
         };
-        let _ = writeln!(out, "{:width$}  {} ({stages})", m.name, generic(m, m.story));
+        let _ = writeln!(out, "{:width$}  {} ({stages})", m.name, generic(m, &m.choices()));
     }
     json.map_or(Ok(()), JsonArgs::check)?;
     say(&out)?;
@@ -71,7 +71,7 @@ pub(super) fn show(name: &str, json: &JsonArgs) -> anyhow::Result<u8> {
 }
 
 fn page(m: &Mutation) -> String {
-    let mut out = format!("{}\n\n  what       {}\n", m.name, generic(m, m.story));
+    let mut out = format!("{}\n\n  what       {}\n", m.name, generic(m, &m.choices()));
     if m.fits.is_some() {
         let _ = writeln!(out, "  stages     {}", stages(m));
     }
@@ -96,7 +96,7 @@ fn described(m: &Mutation) -> serde_json::Value {
     let params = m.params.iter().map(|p| json!({"name": p.name, "default": p.default, "about": p.help}));
     json!({
         "name": m.name,
-        "about": generic(m, m.story),
+        "about": generic(m, &m.choices()),
         "stages": stages(m),
         "params": params.collect::<Vec<_>>(),
         "seen": generic(m, m.seen),

@@ -113,7 +113,14 @@ fn begin() {
     }
 }
 
+/// A line on standard error, but where only the verdict is asked for.
+fn found(text: &str) {
+    if !QUIET.load(Ordering::Relaxed) {
+        complain(text);
+    }
+}
+
 /// The terminal.
 pub(super) fn console() -> Console<'static> {
-    Console { progress: &progress, instead: &instead, begin: &begin, note: &complain, say: &remark }
+    Console { progress: &progress, instead: &instead, begin: &begin, note: &complain, found: &found, say: &remark }
 }

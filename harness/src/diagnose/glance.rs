@@ -1,6 +1,6 @@
 //! A few outputs of a large layer: what does not explain these does not explain the layer.
 
-use super::heavy;
+use super::searcher::heavy;
 use crate::capture::{Capture, Filter, Step};
 use crate::verdict::{Evidence, Side, outputs, right, settle_all};
 use qdiff_engine::model::Node;
@@ -12,6 +12,8 @@ const OUTPUTS: usize = 64;
 /// Some outputs of some rows.
 pub(super) struct Glance {
     outputs: Range<usize>,
+    /// How many there are.
+    all: usize,
     capture: Capture,
 }
 
@@ -43,7 +45,12 @@ impl Glance {
             }
             capture.steps.push(less);
         }
-        Some(Self { outputs, capture })
+        Some(Self { outputs, all: e.node.weights[0].extent[1], capture })
+    }
+
+    /// The part of the work of all outputs that these take.
+    pub(super) fn share(&self, work: u64) -> u64 {
+        work / self.all.div_ceil(self.outputs.len()).max(1) as u64
     }
 
     /// Whether the layer as `node` says would give every wrong element of these outputs, as far as that is a number.

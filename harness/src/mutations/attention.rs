@@ -255,6 +255,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let named = scale == 0.0 || (scale - 1.0).abs() < 1e-3;
             if named { None } else { scaled(node, scale) }
         },
+        of_model: true,
         propose: Some(|e| each(fitted_scale(e).map(digits).into_iter().flatten())),
         ..Mutation::PLAIN
     },

@@ -1,6 +1,6 @@
 //! The name of a cause: which mutation, with which parameters, from where on.
 
-use super::Mutation;
+use super::{Mutation, to_digits};
 use anyhow::{Context as _, Result};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,32 @@ impl CauseId {
     pub fn new(mutation: &Mutation, values: &[f64]) -> Self {
         let parameters = mutation.params.iter().zip(values).map(|(p, v)| (p.name.to_owned(), *v));
         Self { mutation: mutation.name.to_owned(), parameters: parameters.collect(), since: None }
+    }
+}
+
+/// Values of a parameter as near as this are one, which fits do not tell better.
+const ONE: f64 = 1e-6;
+
+impl CauseId {
+    /// Whether it is the same but for what a fit may be off.
+    pub fn is_near(&self, other: &Self) -> bool {
+        let near = |((a, x), (b, y)): (&(String, f64), &(String, f64))| {
+            a == b && (x == y || (x - y).abs() <= ONE * x.abs().max(y.abs()))
+        };
+        self.mutation == other.mutation
+            && self.since == other.since
+            && self.parameters.len() == other.parameters.len()
+            && self.parameters.iter().zip(&other.parameters).all(near)
+    }
+
+    /// The same with its parameters in the fewest digits, three or more, in which it is none of `others`.
+    pub fn shortest(&self, others: &[&Self]) -> Self {
+        let short = |id: &Self, digits: usize| {
+            let parameters = id.parameters.iter().map(|(name, x)| (name.clone(), to_digits(*x, digits))).collect();
+            Self { parameters, ..id.clone() }
+        };
+        let told = |digits: &usize| others.iter().all(|other| short(other, *digits) != short(self, *digits));
+        (2..17).find(told).map_or_else(|| self.clone(), |digits| short(self, digits))
     }
 }
 

@@ -55,6 +55,12 @@ impl Param {
         Self { name, help, default, search: &[] }
     }
 
+    /// What its help says of each value, of one that stands for a choice.
+    fn words(&self) -> impl Iterator<Item = (f64, &'static str)> {
+        let choices = self.help.split(", ").filter_map(|choice| choice.split_once(": "));
+        choices.filter_map(|(number, word)| Some((number.parse().ok()?, word)))
+    }
+
     const fn searched(self, search: &'static [f64]) -> Self {
         Self { search, ..self }
     }
@@ -160,6 +166,8 @@ pub struct Mutation {
     pub recurs: bool,
     /// Whether it says something of all of the stage, such as an exchange, which a part alone does not show.
     pub entire: bool,
+    /// Whether its parameter is one number of the model, the same in all layers.
+    pub of_model: bool,
     /// Of a fault of the samplers: what becomes of them.
     pub chain: Option<fn(&mut Chain)>,
     /// Of a fault of what ends a text: the tokens that do.
@@ -190,6 +198,7 @@ impl Mutation {
         decode: None,
         recurs: true,
         entire: false,
+        of_model: false,
         chain: None,
         ends: None,
         encode: None,
@@ -244,6 +253,25 @@ impl Mutation {
         }
     }
 
+    /// What is wrong where its parameters have these values. The name of a parameter in braces stands for what its help says
+    /// of the value: `{kind}` of `0: GELU, 1: quick GELU` for GELU.
+    pub fn story(&self, values: &[f64]) -> String {
+        let filled = |story: String, (param, value): (&Param, &f64)| match param.words().find(|(v, _)| v == value) {
+            Some((_, word)) => story.replace(&format!("{{{}}}", param.name), word),
+            None => story,
+        };
+        self.params.iter().zip(values).fold(self.story.to_owned(), filled)
+    }
+
+    /// What is wrong, whatever the values: what parameters stand for is told beside them.
+    pub fn choices(&self) -> String {
+        let all = |story: String, param: &Param| {
+            let words: Vec<&str> = param.words().map(|(_, word)| word).collect();
+            story.replace(&format!("{{{}}}", param.name), &words.join(" or "))
+        };
+        self.params.iter().fold(self.story.to_owned(), all)
+    }
+
     /// The values of its parameters where none are given.
     pub fn defaults(&self) -> Vec<f64> {
         self.params.iter().map(|p| p.default).collect()
@@ -291,7 +319,7 @@ pub struct CatalogueEntry {
 
 impl From<&Mutation> for CatalogueEntry {
     fn from(m: &Mutation) -> Self {
-        Self { name: m.name.to_owned(), story: m.story.to_owned(), remedy: m.remedy.to_owned() }
+        Self { name: m.name.to_owned(), story: m.choices(), remedy: m.remedy.to_owned() }
     }
 }
 

@@ -128,6 +128,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let (eps, own) = (values[0], norm(node)?);
             (own.eps != eps).then(|| node.with(Op::RmsNorm(RmsNorm { eps, ..own.clone() })))
         },
+        of_model: true,
         propose: Some(|e| {
             let mut all = vec![1e-5, 1e-6, 0.0];
             if let Some(eps) = fitted_eps(e) {
@@ -140,7 +141,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "gelu-for-silu",
         fits: Some(activation),
-        story: "another activation stands in the place of SiLU (0: GELU, 1: quick GELU, 2: ReLU)",
+        story: "{kind} stands in the place of SiLU",
         seen: "right for large gates, wrong for small ones",
         remedy: "compute gate * sigmoid(gate) * up",
         params: &[Param::new("kind", "0: GELU, 1: quick GELU, 2: ReLU", 0.0).searched(&[1.0, 2.0])],
@@ -186,3 +187,21 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use crate::mutations::{find, told};
+    use qdiff_engine::model::{qwen3, skeleton};
+
+    /// The headline said "another activation stands in the place of SiLU (0: GELU, 1: quick GELU, 2: ReLU)", and the remedy
+    /// "read <arch>.rope.freq_base".
+    #[test]
+    fn a_choice_and_the_architecture_are_told_by_name() {
+        let mutation = find("gelu-for-silu").unwrap();
+        assert_eq!(mutation.story(&[2.0]), "ReLU stands in the place of SiLU");
+        assert_eq!(mutation.choices(), "GELU or quick GELU or ReLU stands in the place of SiLU");
+        let graph = skeleton(qwen3::graph, 1);
+        let remedy = told(find("rope-base").unwrap().remedy, &graph.nodes[0], &graph);
+        assert_eq!(remedy, "read qwen3.rope.freq_base from the GGUF");
+    }
+}

@@ -229,6 +229,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         remedy: "read <arch>.rope.freq_base from the GGUF",
         params: &[Param::new("base", "base of the rotary frequencies", 10_000.0).searched(&[1e6, 5e5, 1e5])],
         apply: |node, values, _| rotating(node, |r| r.base = values[0]),
+        of_model: true,
         propose: Some(|e| {
             let mut bases = vec![10_000.0];
             if let Some(base) = fitted_base(e) {

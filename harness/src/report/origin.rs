@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::screen::{Check, Fate, Line};
 use super::stages::grouped;
-use crate::diagnose::{Cause, Confidence, Diagnosis, EXPORTER, Finding, Search, Solution};
+use crate::diagnose::{Cause, Confidence, Diagnosis, EXPORTER, Finding, Search, Solution, anywhere};
 use crate::ends::EndCheck;
 use crate::mutations::{CauseId, Explains};
 use crate::number::{counted, number};
@@ -91,11 +91,14 @@ pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
     if unread && !lines.iter().any(|(name, _)| *name == "remedy") {
         lines.push(("remedy", EXPORTER.to_owned()));
     }
-    let Search { seconds, unfinished, .. } = diagnosis.search;
+    let Search { budget, unfinished, .. } = diagnosis.search;
     if unfinished > 0 {
         let origins = counted(unfinished, "origin");
-        let seconds = number(seconds);
-        let text = format!("stopped after {seconds} s with {origins} unfinished; --why-budget gives it more");
+        let text = if budget > 0.0 {
+            format!("ended with {origins} unfinished; --why-budget {} gives it four times the work", 4.0 * budget)
+        } else {
+            format!("left out for {origins}; --why-budget 1 gives it the usual work")
+        };
         lines.push(("search", text));
     }
     lines
@@ -195,23 +198,93 @@ pub(super) fn origins(findings: &[Finding]) -> String {
     format!("{}: {}: {}", findings.len(), places.join("; "), causes(findings))
 }
 
-/// `one cause, NAME`; where nothing fits, or where it is known and no more, that is no cause.
+/// `one cause, NAME`; where nothing fits, or where it is known and no more, that is no cause. Causes that differ in the
+/// number of the layer alone are one, and so are those whose numbers differ by no more than fits do.
 fn causes(findings: &[Finding]) -> String {
-    let mut known: Vec<String> = Vec::new();
+    let mut solved: Vec<(String, Vec<String>)> = Vec::new();
+    let mut named: Vec<(&CauseId, bool)> = Vec::new();
     let mut unknown = 0;
     for f in findings {
-        let named = f.cause.as_ref().filter(|c| c.kind != Explains::Place).map(|c| c.name.to_string());
-        let unwritten = f.unwritten.then(|| f.shape.clone());
-        match f.solution.as_ref().map(Solution::told).or(named).or(unwritten) {
-            Some(told) if known.contains(&told) => {}
-            Some(told) => known.push(told),
-            None => unknown += 1,
+        let cause = f.cause.as_ref().filter(|c| c.kind != Explains::Place).map(|c| &c.name);
+        let unwritten = || f.unwritten.then(|| f.shape.clone());
+        match (f.solution.as_ref().map(Solution::told).or_else(unwritten), cause) {
+            (Some(told), _) => {
+                let key = anywhere(&told, f.id.layer);
+                match solved.iter_mut().find(|(known, _)| *known == key) {
+                    Some((_, all)) => all.push(told),
+                    None => solved.push((key, vec![told])),
+                }
+            }
+            (None, Some(name)) => match named.iter_mut().find(|(known, _)| known.is_near(name)) {
+                Some((known, exact)) => *exact &= *known == name,
+                None => named.push((name, true)),
+            },
+            (None, None) => unknown += 1,
         }
     }
+    let words = |(key, all): &(String, Vec<String>)| {
+        let one = all.iter().all(|told| *told == all[0]);
+        if one { all[0].clone() } else { key.clone() }
+    };
+    let short = |(name, exact): &(&CauseId, bool)| {
+        let others: Vec<&CauseId> = named.iter().map(|(other, _)| *other).filter(|other| other != name).collect();
+        if *exact { name.to_string() } else { name.shortest(&others).to_string() }
+    };
+    let known: Vec<String> = named.iter().map(short).chain(solved.iter().map(words)).collect();
     match (known.len(), unknown) {
         (0, _) => UNKNOWN.to_owned(),
         (1, 0) => format!("one cause, {}", known[0]),
         (n, 0) => format!("{n} causes: {}", known.join("; ")),
         (n, _) => format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "cause"), known.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnose::Cause;
+    use qdiff_engine::model::StageId;
+
+    fn named(layer: u16, name: &str) -> Finding {
+        let cause = Cause {
+            name: name.parse().unwrap(),
+            story: String::new(),
+            remedy: String::new(),
+            kind: Explains::Value,
+            before: 1.0,
+            after: 0.0,
+            used: 0.5,
+            whole: true,
+            ties: Vec::new(),
+        };
+        located(layer, Some(cause), None)
+    }
+
+    fn located(layer: u16, cause: Option<Cause>, solution: Option<Solution>) -> Finding {
+        let id = StageId::layer(layer, "stage");
+        let (inside, shape) = Default::default();
+        Finding { id, inside, unread: false, unwritten: false, cause, solution, shape }
+    }
+
+    fn solved(layer: u16, what: &str) -> Finding {
+        located(layer, None, Some(Solution::of_words(what)))
+    }
+
+    /// Two numbers that differ by what a fit is off were told as two causes, and one tensor in 24 layers as 24.
+    #[test]
+    fn causes_that_differ_in_the_last_digit_or_the_layer_alone_are_one() {
+        let fitted = [named(0, "scaled:by=1.138629437"), named(1, "scaled:by=1.138629435")];
+        assert_eq!(causes(&fitted), "one cause, scaled:by=1.14");
+        let apart = [named(0, "scaled:by=1.5"), named(1, "scaled:by=1.25")];
+        assert_eq!(causes(&apart), "2 causes: scaled:by=1.5; scaled:by=1.25");
+        let close: Vec<Finding> = ["1.138629437", "1.138629435", "1.14001", "1.14002", "1.14001"]
+            .iter()
+            .map(|by| named(0, &format!("scaled:by={by}")))
+            .collect();
+        assert_eq!(causes(&close), "3 causes: scaled:by=1.139; scaled:by=1.14001; scaled:by=1.14002");
+        let layers: Vec<Finding> =
+            (1..24).map(|l| solved(l, &format!("blk.{l}.a.weight is added to L{:02}.b", l - 1))).collect();
+        assert_eq!(causes(&layers), "one cause, blk.N.a.weight is added to LN−1.b");
+        assert_eq!(causes(&layers[2..3]), "one cause, blk.3.a.weight is added to L02.b");
     }
 }

@@ -62,7 +62,7 @@ pub struct Asked {
     /// What probes draw their random numbers from in the place of the values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe_seed: Option<Seed>,
-    /// Seconds that the search for causes may take.
+    /// Work that the search for causes may take, as a multiple of the usual.
     #[serde(with = "Real")]
     pub why_budget: f64,
 }

@@ -19,7 +19,7 @@ pub use cuda::{CUDA, CUDA_FAST, CUDA_KERNELS, FUSED_KERNELS};
 pub use regrade::regrade;
 pub use run::ScoreRun;
 pub use sampling::Sampling;
-pub use source::{FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT};
+pub use source::{FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, of_real_models};
 
 use crate::machine::Machine;
 use crate::mutations::CauseId;

@@ -11,6 +11,8 @@ pub struct Sampling {
     pub all_three: bool,
     /// Pairs of faults.
     pub pairs: usize,
+    /// One of so many of all these plants is taken.
+    pub every: usize,
 }
 
 impl Sampling {
@@ -31,7 +33,7 @@ impl Sampling {
             }
             chosen.extend(of_key.into_iter().cloned());
         }
-        chosen
+        chosen.into_iter().step_by(self.every).collect()
     }
 
     /// Pairs of plants in different stages, drawn by a fixed rule.

@@ -6,7 +6,7 @@ use crate::loaded::LoadedModel;
 use crate::mutations::{CauseId, Injection, Mutation, catalogue, find};
 use crate::room::Room;
 use crate::runners::{Runner, cpu::Cpu};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use qdiff_engine::model::{Graph, Model, Node, StageId};
 
 /// A fault and the stage it is planted in.
@@ -74,8 +74,25 @@ pub(super) fn in_stages(
     stages.map(move |stage| Plant { fault, cause: cause.clone(), stage, of_format })
 }
 
+/// Of these the sources whose faults can be planted in a real model.
+///
+/// # Errors
+/// If there is none: bugs that take a long prompt are told with the numbers of small models.
+pub fn of_real_models(mut sources: Vec<&'static FaultSource>) -> Result<Vec<&'static FaultSource>> {
+    let all: Vec<&str> = sources.iter().map(|source| source.name).collect();
+    sources.retain(|source| source.independent && source.prompt == SHORT);
+    ensure!(
+        !sources.is_empty(),
+        "{}: these take prompts and numbers of small models, and none is planted in a real one; leave --model out",
+        all.join(", ")
+    );
+    Ok(sources)
+}
+
 /// The CPU engine's independent faults.
-pub static INDEPENDENT: FaultSource = FaultSource {
+pub static INDEPENDENT: FaultSource = FAULTS;
+
+const FAULTS: FaultSource = FaultSource {
     name: "independent faults (cpu)",
     independent: true,
     told: None,
@@ -146,8 +163,20 @@ pub static ROUND_TRIPS: FaultSource = FaultSource {
 
 #[cfg(test)]
 mod tests {
-    use super::planted;
+    use super::{FAULTS, FaultSource, INDEPENDENT, KERNELS, ROUND_TRIPS, of_real_models, planted};
     use qdiff_engine::model::{qwen2, skeleton};
+
+    /// A score planted nothing in a real model, said "of 0 faults" after all of its runs, and failed.
+    #[test]
+    fn a_score_that_can_plant_nothing_is_refused() {
+        static LONG: FaultSource = FaultSource { name: "bugs of tiles", prompt: 150, ..FAULTS };
+        let told = of_real_models(vec![&LONG]).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(told.starts_with("bugs of tiles") && told.contains("leave --model out"), "{told}");
+        let names = |sources: Vec<&'static FaultSource>| {
+            of_real_models(sources).map(|some| some.iter().map(|s| s.name).collect::<Vec<_>>()).unwrap_or_default()
+        };
+        assert_eq!(names(vec![&INDEPENDENT, &KERNELS, &ROUND_TRIPS, &LONG]), [INDEPENDENT.name, KERNELS.name]);
+    }
 
     /// What a contributor misspelt is told, and where the right names stand; it is no panic.
     #[test]

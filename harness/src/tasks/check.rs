@@ -179,7 +179,8 @@ pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport
     let requests: Vec<Option<RunRequest>> = requests.collect::<Result<_>>()?;
     let first = PLANS[0].request(&opened, request)?;
     let chosen = SideChoice::new(&first.sides, console)?;
-    let pair = Pair::new(&opened, first.sides.settings()?, console.progress)?;
+    let mut pair = Pair::new(&opened, first.sides.settings()?, console.progress)?;
+    pair.told = console.found;
     let injected = InjectedFaults::new(&opened, &super::faults::read(&request.faults.inject)?, &[])?.stages.words;
     let mut runs = Runs::new(&first, chosen, pair)?;
     (console.begin)();

@@ -39,6 +39,8 @@ pub struct Console<'a> {
     pub begin: &'a dyn Fn(),
     /// What whoever asked must know at once: a line.
     pub note: &'a (dyn Fn(&str) + Sync),
+    /// Which stages are wrong, before it is known why: a line.
+    pub found: &'a (dyn Fn(&str) + Sync),
     /// What is found, as soon as it is: whole lines.
     pub say: &'a dyn Fn(&str) -> Result<()>,
 }

@@ -4,7 +4,6 @@ use super::request::{TokensRequest, ToleranceRequest};
 use super::run::RunRequest;
 use super::sides::SidesRequest;
 use crate::arithmetic::Number;
-use crate::diagnose::BUDGET;
 use crate::pair::TIMEOUT;
 use crate::products::OracleChoice;
 use crate::prompts::Template;
@@ -47,7 +46,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
         (args.repeat > 1).then(|| option("--repeat", &args.repeat)),
         (capture.runner.timeout != TIMEOUT.as_secs() && !recorded)
             .then(|| option("--timeout", &capture.runner.timeout)),
-        (why.why_budget != BUDGET.as_secs_f64()).then(|| option("--why-budget", &why.why_budget)),
+        (why.why_budget != 1.0).then(|| option("--why-budget", &why.why_budget)),
         one_of("--check", check.to_possible_value()).filter(|_| *check != CheckMode::default()),
         probe_seed.map(|seed| option("--probe-seed", &seed)),
         one_of("--oracle", oracle.to_possible_value()).filter(|_| *oracle != OracleChoice::default()),
@@ -106,7 +105,7 @@ mod tests {
     const REPEATED: [&str; 23] = [
         "-m other.gguf", "--prompt code", "--tokens 1,2", "--length 5", "--raw", "--system 'be brief'",
         "--template model", "-n 3", "--ubatch 4", "--kv-type f16", "--gemm cublas", "--subject cpu",
-        "--reference none", "--map names.map", "--taps logits", "--repeat 2", "--timeout 7", "--why-budget 90",
+        "--reference none", "--map names.map", "--taps logits", "--repeat 2", "--timeout 7", "--why-budget 4",
         "--check probe", "--probe-seed 00000000000000ff", "--oracle cuda", "--inject rope-base@L01",
         "--tolerance logits=0.5",
     ];

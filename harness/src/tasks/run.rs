@@ -116,6 +116,7 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
     pair.policy = request.tolerance.policy(&pair.oracle.graph, !request.sides.faults.inject.is_empty())?;
     pair.names = chosen.names(&pair.oracle.graph)?;
     pair.measured = measured;
+    pair.told = console.found;
     let single = batch.is_none().then(|| chosen.input(&pair)).transpose()?;
     let runs = Runs::new(request, chosen, pair)?;
     (console.begin)();

@@ -9,7 +9,8 @@ use crate::loaded::LoadedModel;
 use crate::machine::Machine;
 use crate::prompts::{self, Style};
 use crate::score::{
-    Clean, FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun, regrade,
+    Clean, FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun, of_real_models,
+    regrade,
 };
 use crate::verdict::CheckMode;
 use anyhow::{Context as _, Result};
@@ -41,6 +42,10 @@ pub struct ScoreRequest {
     /// One layer for each fault instead of first, middle and last
     #[arg(long, help_heading = "What is judged")]
     pub quick: bool,
+    /// Plant every Nth fault alone
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
+          help_heading = "What is judged")]
+    pub every: u16,
     /// Pairs of faults at once, for each source of faults
     #[arg(long, default_value_t = 12, value_name = "NUMBER", help_heading = "What is judged")]
     pub pairs: usize,
@@ -86,10 +91,14 @@ pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
         score.command.push_str(" (graded again)");
         return Ok(score);
     }
+    let mut sources = sources(request.subject)?;
+    if request.model.is_some() {
+        sources = of_real_models(sources)?;
+    }
     let threads = request.threads.apply()?;
     let start = Instant::now();
     let mut tally = Tally {
-        sources: sources(request.subject)?,
+        sources,
         score: Score {
             subject: request.subject.name().to_owned(),
             on: on(request)?,
@@ -137,6 +146,7 @@ fn command(request: &ScoreRequest) -> String {
         (request.subject != ScoreSubject::Cpu).then(|| format!("--subject {}", request.subject.name())),
         name.map(|name| format!("--model {} --prompt {}", name.display(), request.prompt)),
         request.quick.then(|| "--quick".to_owned()),
+        (request.every > 1).then(|| format!("--every {}", request.every)),
         (request.check == CheckMode::Probe).then(|| "--check probe".to_owned()),
         Some(format!("--pairs {}", request.pairs)),
     ];
@@ -214,13 +224,14 @@ impl Tally<'_> {
             model.write(&path)?;
             LoadedModel::new(&path)
         };
-        let sampling = Sampling { all_three: !request.quick, pairs: request.pairs };
+        let every = request.every.into();
+        let sampling = Sampling { all_three: !request.quick, pairs: request.pairs, every };
 
         let main = open("main", &Synth { n_layers: 3, ..Synth::default() })?;
         self.planted("qwen2 Q8_0, 3 layers", &main, sampling, &|_, _| true)?;
         self.score.graded = self.run("qwen2 Q8_0, 3 layers", &main, &some_tokens(SHORT))?.graded()?;
 
-        let alone = Sampling { all_three: false, pairs: 0 };
+        let alone = Sampling { all_three: false, pairs: 0, every };
         let qwen3 = open("qwen3", &Synth { arch: "qwen3", ..Synth::default() })?;
         self.planted("qwen3 Q8_0, 2 layers", &qwen3, alone, &|p, n| {
             matches!((&n.op, n.role), (Op::RmsNorm(_), Role::Query | Role::Key))
@@ -269,14 +280,12 @@ impl Tally<'_> {
     /// Each independent fault in one layer of a real model, and clean runs of
     /// its prompts. Round trips say nothing more there than on small models.
     fn real(&mut self, path: &Path, request: &ScoreRequest) -> Result<()> {
-        // Bugs that take a long prompt are told with the numbers of small models.
-        self.sources.retain(|s| s.independent && s.prompt == SHORT);
         let opened = LoadedModel::new(path)?;
         let prompt = prompts::resolve(&opened, &request.prompt, Style::default())?.tokens;
         opened.check(&prompt, DECODE)?;
         let name = opened.model.graph().config.name.clone();
         let run = self.run(&name, &opened, &prompt)?;
-        let sampling = Sampling { all_three: false, pairs: request.pairs };
+        let sampling = Sampling { all_three: false, pairs: request.pairs, every: request.every.into() };
         self.groups(&run, sampling, &|_| true, &|_, _| true)?;
         self.score.graded = run.graded()?;
         for ubatch in [prompt.len(), 8] {

@@ -6,16 +6,14 @@ use super::request::{CaptureRequest, FaultRequest, TokensRequest};
 use super::values;
 use crate::capture::{Filter, Names, container, npz};
 use crate::compare::comparable;
-use crate::diagnose::BUDGET;
 use crate::mutations::{FaultSite, Injection};
 use crate::pair::{Pair, Recording, Settings, Tokens};
 use crate::prompts::Ready;
 use crate::runners::{Faults, RunnerKind, Source, TapFiltered};
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use qdiff_engine::model::{Graph, Node};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// The two sides, on which tokens.
 #[derive(Clone, Debug, Default, Args)]
@@ -72,23 +70,30 @@ pub struct MapRequest {
     pub map: Option<PathBuf>,
 }
 
-/// How long causes are looked for.
-#[derive(Clone, Debug, Default, Args)]
+/// With how much work causes are looked for.
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct WhyRequest {
-    /// Seconds that the search for causes may take
-    #[arg(long, value_name = "SECONDS", default_value_t = BUDGET.as_secs_f64(), env = "QDIFF_WHY_BUDGET")]
+    /// Work that the search for causes may take, as a multiple of the usual: 4 is four times as much, 0 leaves the search
+    /// out. It is counted and not timed, so that the same cause is found on every machine
+    #[arg(long, value_name = "N TIMES", default_value_t = 1.0, env = "QDIFF_WHY_BUDGET")]
     pub why_budget: f64,
+}
+
+impl Default for WhyRequest {
+    fn default() -> Self {
+        Self { why_budget: 1.0 }
+    }
 }
 
 impl SidesRequest {
     /// As both runners take it.
     ///
     /// # Errors
-    /// No threads, or a budget that is no time.
+    /// No threads, or a budget that is no amount of work.
     pub fn settings(&self) -> Result<Settings> {
-        let budget = Duration::try_from_secs_f64(self.why.why_budget)
-            .map_err(|_| anyhow::anyhow!("--why-budget must be a number of seconds, zero or more"))?;
+        let budget = self.why.why_budget;
+        ensure!((0.0..=1e9).contains(&budget), "--why-budget must be a factor from 0 to 1e9, such as 4");
         Ok(Settings { budget, ..self.capture.settings()? })
     }
 }

@@ -32,7 +32,7 @@ pub const FAULT: Known = Known(|| mutations(|m| m.site() != FaultSite::Elsewhere
 pub const MUTATION: Known = Known(|| mutations(|_| true));
 
 fn mutations(wanted: fn(&Mutation) -> bool) -> Vec<PossibleValue> {
-    catalogue().filter(|m| wanted(m)).map(|m| PossibleValue::new(m.name).help(m.story)).collect()
+    catalogue().filter(|m| wanted(m)).map(|m| PossibleValue::new(m.name).help(m.choices())).collect()
 }
 
 /// Stages, by name or pattern.

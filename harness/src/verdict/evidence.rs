@@ -1,7 +1,7 @@
 //! One origin laid open: what its stage gave and what it should have given, row by row, for those who ask why.
 
 use super::evaluate::{Expected, assembled};
-use super::grain::{Grain, settle_all};
+use super::grain::{Grain, Parameters, settle_all};
 use super::held::Row;
 use super::inside::Rows;
 use super::operands::Side;
@@ -120,6 +120,11 @@ impl<'a> Evidence<'a> {
     /// What it should have given, as f64 has it.
     pub fn exactly(&self) -> &Expected {
         self.exactly.as_ref().unwrap_or(&self.expected)
+    }
+
+    /// The model's tensors as the runner says that it holds them.
+    pub(crate) fn parameters(&self) -> Parameters<'a> {
+        Parameters(&self.oracle.weights, self.side.arithmetic.parameters)
     }
 
     /// The same of some of its rows.

@@ -146,7 +146,8 @@ pub(super) fn inside(
 }
 
 /// The model's tensors as an engine holds them that rounds them when it loads them.
-pub(super) struct Parameters<'a>(pub(super) &'a dyn WeightSource, pub(super) Format);
+#[derive(Clone, Copy)]
+pub(crate) struct Parameters<'a>(pub(super) &'a dyn WeightSource, pub(super) Format);
 
 impl WeightSource for Parameters<'_> {
     fn stored(&self, tensor: &str) -> Stored<'_> {

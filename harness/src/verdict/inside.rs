@@ -4,6 +4,7 @@
 //! differs: on all tokens as far as tokens see each other, and after that on as few rows as are asked for.
 
 use super::apply::{State, apply};
+use super::counted::work_in;
 use super::evaluate::{Expected, SomeOutputs, Valued, put};
 use super::evidence::part;
 use super::operands::{Computed, Side, Source, Stage};
@@ -17,7 +18,6 @@ use qdiff_engine::ops::{Op, Tensor};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
-use std::time::Instant;
 
 /// Elements that a segment may have.
 const ELEMENTS: usize = 1 << 25;
@@ -115,6 +115,25 @@ impl<'a> Inside<'a> {
         self.nodes().filter(|&i| crosses(&self.oracle.graph.nodes[i])).max()
     }
 
+    /// Multiply-adds that evaluating a way takes, on all tokens.
+    pub(crate) fn work(&self, others: &Otherwise) -> u64 {
+        let steps: Vec<&Step> = self.capture.steps.iter().collect();
+        let nodes = &self.oracle.graph.nodes;
+        self.differ(others).iter().map(|&i| work_in(&nodes[i], self.oracle, &steps)).sum()
+    }
+
+    /// The same of one row, up to the last node that sees other tokens on all of them.
+    pub(crate) fn work_of_one(&self, others: &Otherwise) -> u64 {
+        let (end, nodes) = (self.end(), &self.oracle.graph.nodes);
+        let steps: Vec<&Step> = self.capture.steps.iter().collect();
+        let rows = steps.iter().map(|step| step.rows() as u64).sum::<u64>().max(1);
+        let of = |&i: &usize| match work_in(&nodes[i], self.oracle, &steps) {
+            all if Some(i) <= end => all,
+            all => all / rows,
+        };
+        self.differ(others).iter().map(of).sum()
+    }
+
     /// Whether the last node sees one token alone, so that [`Self::many`] tells what it gives.
     pub(crate) fn ends_token_by_token(&self) -> bool {
         !crosses(self.node)
@@ -127,10 +146,9 @@ impl<'a> Inside<'a> {
 
     /// What the last node gives in one row, of step `step`, for each of several ways; nothing of those that need what is
     /// not at hand. Nodes that ways leave as they are take one pass over their weights for all of these ways. Of `some`
-    /// columns alone, where these are asked for: then nothing of ways that make the last layer by themselves. Nothing either of
-    /// those that come too late, after `until`.
+    /// columns alone, where these are asked for: then nothing of ways that make the last layer by themselves.
     pub(crate) fn many(
-        &self, ways: &[&Otherwise], (step, row): (usize, usize), some: Option<&Range<usize>>, until: Instant,
+        &self, ways: &[&Otherwise], (step, row): (usize, usize), some: Option<&Range<usize>>,
     ) -> Vec<Option<Valued>> {
         let graph = &self.oracle.graph;
         let end = self.end();
@@ -151,9 +169,8 @@ impl<'a> Inside<'a> {
         let by_columns = some.map_or_else(Vec::new, |_| self.by_columns(&rest));
         let told =
             |others: &Otherwise| by_columns.iter().all(|i| others.get(i).is_none_or(|n| n.faults.compute.is_none()));
-        let in_time = || Instant::now() < until;
         let mut known: Vec<Option<HashMap<usize, Valued>>> =
-            ways.iter().map(|others| (told(others) && in_time()).then(|| before(others)).flatten()).collect();
+            ways.iter().map(|others| told(others).then(|| before(others)).flatten()).collect();
         for i in rest {
             // Of ways that know all that the node is made of.
             let going: Vec<usize> = (0..ways.len()).filter(|&w| known[w].is_some()).collect();
@@ -162,7 +179,7 @@ impl<'a> Inside<'a> {
             let some = some.filter(|_| by_columns.contains(&i));
             let all = self.rows_of(&graph.nodes[i], (of, row), &usual.iter().map(|&w| at(w)).collect::<Vec<_>>(), some);
             let alone = |w: usize| self.rows_of(&ways[w][&i], (of, row), &[at(w)], some)?.pop();
-            let each: Vec<Option<Valued>> = own.par_iter().map(|&w| in_time().then(|| alone(w)).flatten()).collect();
+            let each: Vec<Option<Valued>> = own.par_iter().map(|&w| alone(w)).collect();
             let all = all.map_or_else(|| vec![None; usual.len()], |all| all.into_iter().map(Some).collect());
             for (w, made) in usual.into_iter().zip(all).chain(own.into_iter().zip(each)) {
                 match (made, &mut known[w]) {

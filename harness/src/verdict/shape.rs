@@ -14,6 +14,9 @@ const FITTED: f64 = 1e-3;
 /// Wrong elements that a rule must hold of to be one.
 pub(crate) const FEW: usize = 4;
 
+/// Columns that are told as those that are right: no more than these.
+const FEWEST: usize = 3;
+
 /// Rows that are compared with rows from elsewhere, and whose rank is taken.
 const ROWS: usize = 48;
 
@@ -62,6 +65,10 @@ pub(crate) fn pattern(columns: &[usize], width: usize) -> String {
         _ if columns.len() == width => "in every column".to_owned(),
         _ if contiguous && last + 1 == width => format!("a tail, columns {first} to {last}"),
         _ if contiguous => format!("a run of {} columns, {first} to {last}", columns.len()),
+        _ if width - columns.len() <= FEWEST => {
+            let right: Vec<usize> = (0..width).filter(|c| columns.binary_search(c).is_err()).collect();
+            format!("in every column but {}", list(&right))
+        }
         _ => {
             let step = columns[1] - columns[0];
             if columns.len() > 2 && columns.windows(2).all(|w| w[1] - w[0] == step) {
@@ -301,6 +308,9 @@ mod tests {
         assert_eq!(pattern(&[3, 35, 67, 99], 100), "every 32nd column from 3 on");
         assert_eq!(pattern(&[1, 12, 23], 100), "every 11th column from 1 on");
         assert_eq!(pattern(&[3, 5, 67], 100), "3 columns of 100, scattered");
+        // It said "4863 columns of 4864, scattered".
+        let all_but = |right: usize| (0..4864).filter(|c| *c != right).collect::<Vec<_>>();
+        assert_eq!(pattern(&all_but(17), 4864), "in every column but 17");
     }
 
     #[test]

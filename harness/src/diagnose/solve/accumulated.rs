@@ -302,6 +302,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         (made(&scene.e.rows[*r], *i), got, bound, scene.e.grain.reach(got as f32))
     };
     let wanted: Vec<_> = tried.iter().map(wanted).collect();
+    scene.count(all.len() * tried.len() * longest / 2);
     let giving = |way: &Way| {
         let mut joins: Vec<(Joined, usize)> = way.joins().iter().map(|joined| (*joined, 0)).collect();
         for ((made, got, bound, grain), terms) in wanted.iter().zip(&known[&way.takes()]) {

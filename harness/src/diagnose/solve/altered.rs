@@ -8,7 +8,7 @@ use super::factors::{Terms, others};
 use super::groups::{Groups, which};
 use super::scene::Scene;
 use super::terms::{Sums, least_squares};
-use super::{At, Law, Row};
+use super::{At, EACH, Law, Row};
 use crate::verdict::RowAt;
 use std::cell::LazyCell;
 use std::rc::Rc;
@@ -40,6 +40,9 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let closely = LazyCell::new(|| Known::all(&sums, CLOSELY.min(TERMS / longest).max(FIRST)));
     let (mut whole, mut some) = (Vec::new(), Vec::new());
     for (what, terms) in others(scene, &sums) {
+        if scene.over() {
+            break;
+        }
         let Some(fit) = Fit::new(scene, &terms, &first) else { continue };
         let law = |what: String, taken: Option<(Groups, Vec<bool>)>| {
             let (sums, terms) = (sums.clone(), terms.clone());
@@ -98,24 +101,26 @@ impl Known {
 }
 
 /// Errors of elements, in units of their bounds, and what another way to make the terms would change of each term.
-struct Fit {
+struct Fit<'a> {
+    scene: &'a Scene<'a>,
     errors: Vec<f64>,
     changes: Vec<Vec<f64>>,
 }
 
-impl Fit {
-    fn new(scene: &Scene<'_>, terms: &Terms<'_>, of: &[Known]) -> Option<Self> {
+impl<'a> Fit<'a> {
+    fn new(scene: &'a Scene<'a>, terms: &Terms<'_>, of: &[Known]) -> Option<Self> {
         let (mut errors, mut changes) = (Vec::new(), Vec::new());
         for Known { at: (r, i), factors: (a, b) } in of {
             let (got, want, bound) = scene.element((*r, *i));
             let weight = 1.0 / f64::from(bound).max(f64::MIN_POSITIVE);
             // Where another token is asked for there may be none.
+            scene.count(EACH * b.len());
             let Some(mut other) = terms(&scene.e.rows[*r], *i, a, b) else { continue };
             errors.push((got - want) * weight);
             other.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (a, b))| *o = (*o - a * b) * weight);
             changes.push(other);
         }
-        (errors.len() * 2 >= of.len() && errors.len() >= 4).then_some(Self { errors, changes })
+        (errors.len() * 2 >= of.len() && errors.len() >= 4).then_some(Self { scene, errors, changes })
     }
 
     fn longest(&self) -> usize {
@@ -135,6 +140,8 @@ impl Fit {
     /// The sums of the changes in each group.
     fn rows(&self, kind: Groups, terms: usize) -> Vec<Vec<f64>> {
         let count = kind.count(terms);
+        // The sums, and what fitting them takes.
+        self.scene.count(self.changes.len() * (2 * terms + count * count));
         self.changes.iter().map(|changes| kind.sums(changes, count)).collect()
     }
 

@@ -204,7 +204,7 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
 /// Rows of other weights that are as long, and rows of its own that others should have.
 fn other_rows<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
     let own = &scene.node().weights[0].name;
-    let weights = &scene.e.oracle.weights;
+    let weights = scene.weights();
     let (n, m) = weights.extent(own);
     let first = scene.fit.iter().map(|&(r, i)| scene.token(&scene.e.rows[r]).1 + i).min().unwrap_or(0);
     let near = |node: &&qdiff_engine::model::Node| match (node.id.layer, scene.node().id.layer) {

@@ -55,7 +55,7 @@ fn limits<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         }
         for c in [high.round(), high] {
             let what = format!("a soft cap is applied: c·tanh(x/c) with c = {c}");
-            all.push(through(scene, what, move |w| c * (w / c).tanh()));
+            all.push(through(scene, what, move |w| c * (w / c).tanh()).of_model("soft cap", c));
         }
     }
     all

@@ -186,7 +186,8 @@ fn others<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
             over(&scaled, |_| true)
         };
         let what = format!("scores are multiplied by {} instead of {}", short(scale * by), short(scale));
-        all.push(Law::new(what, 1, move |row: &RowAt| padded(row, &make)));
+        let law = Law::new(what, 1, move |row: &RowAt| padded(row, &make));
+        all.push(law.of_model("factor of the scores", scale * by));
     }
     all
 }

@@ -31,9 +31,11 @@ mod terms;
 #[cfg(test)]
 mod tests;
 mod tiles;
+mod undeclared;
 mod when;
 mod within;
 
+use super::work::Meter;
 use crate::number::Real;
 use crate::verdict::{Evidence, FEW, RowAt, right, tolerance::ELEMENT_FACTOR};
 pub(super) use functions::ACTIVATIONS;
@@ -41,7 +43,6 @@ use qdiff_engine::ops::{Op, UNIT};
 use scene::Scene;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::time::Instant;
 
 /// How a sentence ends that gives the wrong elements and does not say why others are right.
 pub const UNEXPLAINED: &str = "elements that it would change";
@@ -73,6 +74,12 @@ pub struct Solution {
     /// Whether it is a sum kept in f16.
     #[serde(skip)]
     pub(super) halves: bool,
+    /// The solver that found it, and the law in its words.
+    #[serde(skip)]
+    pub(super) law: (usize, String),
+    /// The number of the model that stands otherwise: what it is called, and what it would be.
+    #[serde(skip)]
+    pub(super) of_model: Option<(&'static str, f64)>,
     /// Wrong elements that it gives.
     pub elements: usize,
     /// Those of them that nothing was fitted on.
@@ -90,6 +97,49 @@ impl Solution {
             None => self.what.clone(),
         }
     }
+
+    /// One that is proved everywhere, in these words.
+    #[cfg(test)]
+    pub(crate) fn of_words(what: &str) -> Self {
+        Self {
+            what: what.to_owned(),
+            when: None,
+            confidence: Confidence::Proved,
+            coarser: false,
+            halves: false,
+            law: (0, String::new()),
+            of_model: None,
+            elements: 1,
+            held_out: 1,
+            used: 0.0,
+        }
+    }
+
+    /// The same as it is looked for in other layers; it was found in `layer`.
+    pub(super) fn known(&self, layer: Option<u16>) -> Known {
+        let (solver, what) = &self.law;
+        Known { solver: *solver, what: anywhere(what, layer), told: anywhere(&self.told(), layer) }
+    }
+}
+
+/// What is proved of a stage, as it is looked for in other layers.
+#[derive(Clone, PartialEq)]
+pub(super) struct Known {
+    solver: usize,
+    what: String,
+    told: String,
+}
+
+/// What is said of a stage in `layer` as it may be said of any layer: names of tensors and stages of the layer, and of those
+/// beside it, without its number.
+pub fn anywhere(text: &str, layer: Option<u16>) -> String {
+    let Some(layer) = layer else { return text.to_owned() };
+    let near = [(layer.checked_sub(1), "N−1"), (Some(layer), "N"), (layer.checked_add(1), "N+1")];
+    let near = near.into_iter().filter_map(|(layer, word)| Some((layer?, word)));
+    near.fold(text.to_owned(), |text, (layer, word)| {
+        text.replace(&format!("blk.{layer}."), &format!("blk.{word}."))
+            .replace(&format!("L{layer:02}."), &format!("L{word}."))
+    })
 }
 
 /// What the elements of a row would be; NaN where a law does not say. With the bound of each.
@@ -111,6 +161,8 @@ struct Law<'a> {
     /// Numbers that were read off the wrong elements.
     parameters: usize,
     row: Alternative<'a>,
+    /// The number of the model that it says is another: what it is called, and what it would be.
+    of_model: Option<(&'static str, f64)>,
     /// Whether it has a number of its own for each part: then it may be of any of them.
     parts: bool,
     /// One that often comes to the same, and what is told where it holds as well.
@@ -125,9 +177,15 @@ impl<'a> Law<'a> {
             halves: false,
             parameters,
             row: Box::new(row),
+            of_model: None,
             parts: false,
             twin: None,
         }
+    }
+
+    /// The same as the law of another number of the model.
+    fn of_model(self, name: &'static str, value: f64) -> Self {
+        Self { of_model: Some((name, value)), ..self }
     }
 }
 
@@ -135,6 +193,7 @@ type Solver = for<'a> fn(&'a Scene<'a>) -> Vec<Law<'a>>;
 
 /// The simpler first: of two laws that hold, the first is told.
 const SOLVERS: &[Solver] = &[
+    undeclared::laws,
     elsewhere::laws,
     combine::laws,
     functions::laws,
@@ -158,14 +217,23 @@ const SOLVERS: &[Solver] = &[
     structure::laws,
 ];
 
-/// What explains every wrong element, if a solver finds it before the deadline. What is `known`, as proved of the same stage
-/// in other layers, needs no number of elements to be shown.
-pub(super) fn solve(e: &Evidence<'_>, known: &[String], deadline: Instant) -> Option<Solution> {
-    let scene = Scene::new(e)?;
+/// What explains every wrong element, if a solver finds it with the work that is left. What is `known`, as proved of the
+/// same stage in other layers, is tried first, whatever work is left, and needs no number of elements to be shown.
+pub(super) fn solve(e: &Evidence<'_>, known: &[Known], meter: &Meter) -> Option<Solution> {
+    let scene = Scene::new(e, meter)?;
+    let again = |known_law: &Known| {
+        let laws = SOLVERS.get(known_law.solver)?(&scene);
+        let alike = laws.iter().filter(|law| anywhere(&law.what, e.node.id.layer) == known_law.what);
+        let mut found = alike.filter_map(|law| weigh(&scene, (known_law.solver, law), known));
+        found.find(|found| found.known(e.node.id.layer).told == known_law.told)
+    };
+    if let Some(found) = known.iter().find_map(again) {
+        return Some(found);
+    }
     // What cannot say why others are right is told if no solver can.
     let mut consistent = None;
-    for solver in SOLVERS {
-        if Instant::now() >= deadline {
+    for (number, solver) in SOLVERS.iter().enumerate() {
+        if meter.over() {
             break;
         }
         let laws = solver(&scene);
@@ -175,7 +243,10 @@ pub(super) fn solve(e: &Evidence<'_>, known: &[String], deadline: Instant) -> Op
             if law.parts && consistent.is_some() {
                 continue;
             }
-            match weigh(&scene, law, known) {
+            if meter.over() {
+                break;
+            }
+            match weigh(&scene, (number, law), known) {
                 // What holds everywhere says more than what holds of a part.
                 Some(found) if found.confidence == Confidence::Proved && found.when.is_none() => return Some(found),
                 Some(found) if found.confidence == Confidence::Proved => proved = proved.or(Some(found)),
@@ -198,6 +269,9 @@ fn short(x: f64) -> String {
     let exact = x.to_string();
     if exact.len() <= 6 { exact } else { format!("{:.*}", (3 - x.abs().log10().floor() as i32).max(0) as usize, x) }
 }
+
+/// The work of holding a law against an element, without products that its sum is made of.
+const EACH: usize = 16;
 
 /// Wrong elements that a law says nothing of, as many as a condition is held against.
 const UNSAID: usize = 4096;
@@ -223,7 +297,7 @@ fn survives(scene: &Scene<'_>, law: &Law<'_>) -> bool {
 }
 
 /// Holds a law against every row of the scene.
-fn weigh(scene: &Scene<'_>, law: &Law<'_>, known: &[String]) -> Option<Solution> {
+fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -> Option<Solution> {
     let e = scene.e;
     let (mut wrong, mut spared): (Vec<At>, Vec<At>) = (Vec::new(), Vec::new());
     // Wrong ones of which the law does not say what they would be: a condition must hold of them as well.
@@ -235,6 +309,7 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>, known: &[String]) -> Option<Solution>
     // A sample first, which most laws do not survive; then all rows, so that none that is right is overlooked.
     for &r in scene.rows.iter().chain(&scene.others) {
         let row = &e.rows[r];
+        scene.count(EACH * row.range.len());
         let Some(other) = (law.row)(row) else {
             if row.bad && scene.wrong_in(r) {
                 return None;
@@ -295,7 +370,7 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>, known: &[String]) -> Option<Solution>
     };
     let mut what = law.what.clone();
     if let Some((twin, both)) = &law.twin
-        && let Some(other) = weigh(scene, twin, known)
+        && let Some(other) = weigh(scene, (solver, twin), known)
     {
         match (&when, &other.when) {
             // One of them holds everywhere, and the other where they are the same.
@@ -305,6 +380,10 @@ fn weigh(scene: &Scene<'_>, law: &Law<'_>, known: &[String]) -> Option<Solution>
         }
     }
     let (coarser, halves) = (law.coarser, law.halves);
-    let found = Solution { what, when, confidence, coarser, halves, elements: wrong.len(), held_out, used };
-    (!thin || confidence == Confidence::Proved && known.contains(&found.told())).then_some(found)
+    let (law, of_model) = ((solver, law.what.clone()), law.of_model);
+    let elements = wrong.len();
+    let found = Solution { what, when, confidence, coarser, halves, law, of_model, elements, held_out, used };
+    let layer = e.node.id.layer;
+    let is_known = || known.iter().any(|known| known.told == found.known(layer).told);
+    (!thin || confidence == Confidence::Proved && is_known()).then_some(found)
 }

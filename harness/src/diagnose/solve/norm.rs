@@ -20,6 +20,15 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let own = own.clone();
         all.push(Law::new(what, 1, move |row: &RowAt| normed(scene, row, run, &|x| scale(x), &|i| f64::from(own[i]))));
     }
+    for other in
+        [0.0, 1e-5, 1e-6, 1e-8, 1e-12, 1e-3].into_iter().filter(|other| (other - norm.eps).abs() > 1e-3 * norm.eps)
+    {
+        let (own, scale) = (own.clone(), move |x: &[f64]| 1.0 / (mean(x) + other).sqrt());
+        let law = Law::new(format!("ε is {other:e}"), 1, move |row: &RowAt| {
+            normed(scene, row, run, &scale, &|i| f64::from(own[i]))
+        });
+        all.push(law.of_model("ε", other));
+    }
     let right = |x: &[f64]| 1.0 / (mean(x) + norm.eps).sqrt();
     let mut weights: Vec<(String, Weight)> = vec![("the weight is not applied".to_owned(), Rc::new(|_| 1.0))];
     let of_own = |f: fn(f64) -> f64| -> Weight {
@@ -43,7 +52,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Rc::new(move |i| f64::from(own[place(i, by) % own.len()])),
         ));
     }
-    for (name, vector) in scene.vectors() {
+    let of_others = scene.vectors().into_iter().filter(|(name, _)| *name != scene.node().weights[0].name);
+    for (name, vector) in of_others {
         weights.push((format!("the weight is {name}"), Rc::new(move |i| f64::from(vector[i % vector.len()]))));
     }
     for (what, weight) in weights {
@@ -158,11 +168,6 @@ fn scales(norm: &RmsNorm, run: usize) -> Vec<(String, Scale)> {
         ),
         ("nothing is normalised: the factor is 1".to_owned(), Box::new(|_| 1.0)),
     ];
-    for other in [0.0, 1e-5, 1e-6, 1e-8, 1e-12, 1e-3] {
-        if (other - eps).abs() > 1e-3 * eps {
-            all.push((format!("ε is {other:e}"), Box::new(move |x| 1.0 / (mean(x) + other).sqrt())));
-        }
-    }
     type Chosen = Box<dyn Fn(usize) -> bool>;
     let mut parts: Vec<(String, Chosen)> = Vec::new();
     let mut lost = 1;

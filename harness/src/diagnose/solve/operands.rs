@@ -3,7 +3,7 @@
 use super::maps::{TILES, maps, strides, transposed};
 use super::scene::{Layout, Scene};
 use super::terms::Sums;
-use super::{Law, Row};
+use super::{EACH, Law, Row};
 use crate::verdict::{RowAt, right};
 use qdiff_engine::model::{Axis, Node, StageId, WeightSource as _};
 use qdiff_engine::ops::{Op, UNIT};
@@ -90,6 +90,7 @@ fn vector_of(scene: &Scene<'_>, id: StageId, row: &RowAt, d: &Displaced) -> Opti
     let tensor = scene.tensor(row.step.checked_sub(usize::from(d.before))?, id)?;
     let (tokens, _, width) = layout.extents(&tensor.shape);
     let token = scene.token(row).0;
+    scene.count(EACH * width);
     let value = |c: usize| {
         let (token, c) = (d.place)((token, c), (tokens, width)).filter(|(t, c)| *t < tokens && *c < width)?;
         Some(tensor.data[layout.at(&tensor.shape, token, c)])
@@ -263,6 +264,8 @@ fn products<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             let x = sums.rounded(row, &vector_of(scene, id, row, &d)?);
             let (_, _, bound) = scene.e.row(row);
             let from = scene.token(row).1;
+            let looked_at = (0..row.range.len()).filter(|i| sums.looks_at(from + i)).count();
+            scene.count(looked_at * x.len());
             let value = |i: usize| match sums.looks_at(from + i) {
                 true => sums.weight(from + i).iter().zip(&x).map(|(w, x)| f64::from(*w) * x).sum(),
                 false => f64::NAN,
@@ -288,7 +291,8 @@ fn embeddings<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         ("half the id".to_owned(), Box::new(|id| id / 2)),
         ("twice the id".to_owned(), Box::new(|id| id * 2)),
     ];
-    for m in (3..20).map(|bits| 1usize << bits) {
+    // Of a table as small every id is its own.
+    for m in (3..20).map(|bits| 1usize << bits).filter(|m| *m < rows) {
         others.push((format!("the id modulo {m}"), Box::new(move |id| id % m)));
         others.push((format!("the id rounded down to a multiple of {m}"), Box::new(move |id| id / m * m)));
         others.push((format!("the id, at most {}", m - 1), Box::new(move |id| id.min(m - 1))));
@@ -299,7 +303,7 @@ fn embeddings<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             let id = *step.tokens.get(row.place.position.checked_sub(step.first)?)? as usize;
             let other = Some(other(id)).filter(|id| *id < rows)?;
             let mut values = vec![0f32; n];
-            scene.e.oracle.weights.rows(&weight.name, other, &mut values);
+            scene.weights().rows(&weight.name, other, &mut values);
             Some(Scene::exact(values.into_iter().map(f64::from).collect()))
         })
     };
@@ -317,8 +321,9 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
     let bad = || scene.e.bad_rows().filter(|row| row.range.len() == n);
     let mut values = vec![0f32; n];
     let mut other: BTreeMap<usize, usize> = BTreeMap::new();
+    scene.count(2 * n * rows);
     for candidate in 0..rows {
-        scene.e.oracle.weights.rows(table, candidate, &mut values);
+        scene.weights().rows(table, candidate, &mut values);
         for row in bad() {
             if scene.e.row(row).0 == values {
                 other.entry(id(row)?).or_insert(candidate);
@@ -335,7 +340,7 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
             1,
             move |row: &RowAt| {
                 let mut values = vec![0f32; n];
-                scene.e.oracle.weights.rows(table, id(row)?.min(limit), &mut values);
+                scene.weights().rows(table, id(row)?.min(limit), &mut values);
                 Some(Scene::exact(values.into_iter().map(f64::from).collect()))
             },
         ));
@@ -345,7 +350,7 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
         Law::new(what, 1, move |row: &RowAt| {
             let own = id(row)?;
             let mut values = vec![0f32; n];
-            scene.e.oracle.weights.rows(table, *other.get(&own).unwrap_or(&own), &mut values);
+            scene.weights().rows(table, *other.get(&own).unwrap_or(&own), &mut values);
             Some(Scene::exact(values.into_iter().map(f64::from).collect()))
         })
     })

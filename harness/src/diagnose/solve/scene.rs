@@ -1,7 +1,8 @@
 //! What solvers look at: some rows of the stage, its wrong elements, and the values that may stand in their place.
 
+use super::super::work::Meter;
 use super::{At, Law, Row};
-use crate::verdict::{Evidence, RowAt, right};
+use crate::verdict::{Evidence, Parameters, RowAt, right};
 use qdiff_engine::model::{Axis, Node, Role, StageId};
 use qdiff_engine::ops::{Op, Tensor};
 use std::borrow::Cow;
@@ -21,6 +22,7 @@ const GLANCE: usize = 8;
 /// One origin with what surrounds it.
 pub(super) struct Scene<'a> {
     pub(super) e: &'a Evidence<'a>,
+    meter: &'a Meter,
     /// Rows of the evidence, the wrong ones first.
     pub(super) rows: Vec<usize>,
     /// All other rows.
@@ -88,7 +90,7 @@ fn followers(e: &Evidence<'_>) -> BTreeSet<StageId> {
 
 impl<'a> Scene<'a> {
     /// `None` where there is no wrong element that is a number, or the extent itself is wrong.
-    pub(super) fn new(e: &'a Evidence<'a>) -> Option<Self> {
+    pub(super) fn new(e: &'a Evidence<'a>, meter: &'a Meter) -> Option<Self> {
         if !e.misshapen.is_empty() {
             return None;
         }
@@ -109,6 +111,7 @@ impl<'a> Scene<'a> {
         let fitted: BTreeSet<usize> = bad.iter().copied().step_by(2).collect();
         let mut scene = Self {
             e,
+            meter,
             rows: bad.iter().chain(&good).copied().collect(),
             others: (0..e.rows.len()).filter(|r| !looked_at.contains(r)).collect(),
             fit: Vec::new(),
@@ -157,6 +160,21 @@ impl<'a> Scene<'a> {
     pub(super) fn wrong_in(&self, row: usize) -> bool {
         let (got, want, bound) = self.e.row(&self.e.rows[row]);
         got.iter().zip(want).zip(bound).any(|((g, w), b)| !right(*g, *w, *b))
+    }
+
+    /// Counts so many multiply-adds.
+    pub(super) fn count(&self, work: usize) {
+        self.meter.count(work as u64);
+    }
+
+    /// Whether the work is used up.
+    pub(super) fn over(&self) -> bool {
+        self.meter.over()
+    }
+
+    /// The model's tensors as the runner says that it holds them.
+    pub(super) fn weights(&self) -> Parameters<'a> {
+        self.e.parameters()
     }
 
     pub(super) fn node(&self) -> &'a Node {
@@ -253,7 +271,7 @@ impl<'a> Scene<'a> {
     pub(super) fn vector(&self, name: &str, width: usize) -> Vec<f32> {
         use qdiff_engine::model::WeightSource as _;
         let mut values = vec![0f32; width];
-        self.e.oracle.weights.rows(name, 0, &mut values);
+        self.weights().rows(name, 0, &mut values);
         values
     }
 

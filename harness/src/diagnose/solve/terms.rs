@@ -82,7 +82,8 @@ impl<'a> Sums<'a> {
         let name = &self.scene.node().weights[0].name;
         let read = || {
             let mut row = vec![0f32; self.scene.e.oracle.weights.extent(name).0];
-            self.scene.e.oracle.weights.rows(name, output, &mut row);
+            self.scene.count(4 * row.len());
+            self.scene.weights().rows(name, output, &mut row);
             Rc::new(row)
         };
         self.weights.borrow_mut().entry(output).or_insert_with(read).clone()
@@ -116,6 +117,7 @@ impl<'a> Sums<'a> {
     /// The products that make element `i` of a row, where it is looked at.
     fn terms(&self, row: &RowAt, i: usize) -> Option<Vec<f64>> {
         let (a, b) = self.factors(row, i)?;
+        self.scene.count(a.len());
         Some(a.iter().zip(&b).map(|(a, b)| a * b).collect())
     }
 
@@ -128,6 +130,7 @@ impl<'a> Sums<'a> {
                 return None;
             }
             let weights = self.weight(from + i);
+            self.scene.count(2 * weights.len());
             return Some((weights.iter().map(|w| f64::from(*w)).collect(), self.activations(row)?.to_vec()));
         }
         Some((self.left(row, i, token as i64, 0)?, self.right(row, i, grouped, |at, _| at)?))
@@ -141,7 +144,10 @@ impl<'a> Sums<'a> {
         let layout = Layout::of(&graph.nodes[scene.node().inputs[0]]);
         let (tokens, ..) = layout.extents(&first.shape);
         let token = usize::try_from(token).ok().filter(|t| *t < tokens)?;
-        let wide = |part: &[f32]| part.iter().map(|v| f64::from(*v)).collect();
+        let wide = |part: &[f32]| -> Vec<f64> {
+            scene.count(2 * part.len());
+            part.iter().map(|v| f64::from(*v)).collect()
+        };
         match &scene.node().op {
             Op::AttnScores(a) => {
                 let head = (row.place.head? + head_by) % a.n_heads;
@@ -151,6 +157,7 @@ impl<'a> Sums<'a> {
                 let head = ((from + i) / a.head_dim + head_by) % a.n_heads;
                 let (keys, n) = (row.place.position + 1, *first.shape.last()?);
                 let weight = |key| f64::from(first.data[layout.at(&first.shape, token, head * n + key)]);
+                scene.count(4 * keys);
                 (keys <= n).then(|| (0..keys).map(weight).collect())
             }
             _ => None,
@@ -178,6 +185,7 @@ impl<'a> Sums<'a> {
                 let group = head_of(a, column / a.head_dim);
                 let at = moved(column % a.head_dim, a.head_dim)?;
                 let value = |key: usize| cache.data.get((key * a.n_kv_heads + group) * a.head_dim + at);
+                scene.count(4 * row.place.position);
                 (0..=row.place.position).map(|key| value(key).map(|v| f64::from(*v))).collect()
             }
             _ => None,
@@ -199,8 +207,7 @@ impl<'a> Sums<'a> {
     pub(super) fn kinds(&self, longest: usize, elements: usize) -> (usize, Vec<Groups>) {
         let of_keys = matches!(self.scene.node().op, Op::AttnContext(_));
         // Rows that nothing is fitted on may have more keys.
-        let rows = self.scene.rows.iter();
-        let keys = rows.map(|&r| self.scene.e.rows[r].place.position + 1).filter(|_| of_keys);
+        let keys = self.scene.e.rows.iter().map(|row| row.place.position + 1).filter(|_| of_keys);
         let terms = keys.max().unwrap_or(0).max(longest);
         // As many lanes as terms are single terms.
         let mut kinds: Vec<Groups> =
@@ -245,6 +252,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     // Of laws that hold that which is about the fewest terms: nobody sees a term that is nearly 0.
     let mut all: Vec<(usize, Law<'a>)> = Vec::new();
     for kind in kinds {
+        let count = kind.count(terms);
+        scene.count(products.len() * (2 * longest + count * count));
         let Some(taken) = fitted(&products, &errors, kind, terms) else { continue };
         let what = told(scene, kind, &taken, terms);
         let parameters = taken.iter().filter(|c| **c != 0.0).count();

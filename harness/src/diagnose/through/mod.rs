@@ -11,8 +11,8 @@
 mod tests;
 
 use super::fit::{Fit, Scope, fit};
+use super::searcher::{Searcher, named};
 use super::solve::{ACTIVATIONS, BITS};
-use super::{Searcher, named};
 use crate::mutations::{CauseId, Explains, FaultSite, Mutation, catalogue, find, to_digits, told};
 use crate::verdict::{
     Evidence, Expected, Inside, Otherwise, RowAt, Rows, Valued, right, settle_all, tolerance::ELEMENT_FACTOR,
@@ -20,8 +20,6 @@ use crate::verdict::{
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource as _};
 use qdiff_engine::ops::{self, Op, Softmax, Tensor, UNIT};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// The share of the residual that may be left.
 const LEFT: f64 = 0.125;
@@ -103,12 +101,13 @@ pub(super) fn through(searcher: &Searcher<'_>, e: &Evidence<'_>, known: &[Key]) 
     let graph = &e.oracle.graph;
     let again = |way: &&Way| known.contains(&way.key(graph));
     let (first, rest): (Vec<&Way>, Vec<&Way>) = all.iter().partition(again);
-    let known = first.into_iter().find_map(|way| segment.told(way, &[]));
-    let looked = || rest.chunks(AT_ONCE).find_map(|ways| segment.likely(ways).find_map(|way| segment.told(way, &all)));
+    let known = first.into_iter().find_map(|way| segment.told(way, &[], true));
+    let looked =
+        || rest.chunks(AT_ONCE).find_map(|ways| segment.likely(ways).find_map(|way| segment.told(way, &all, false)));
     if let Some(found) = known.or_else(looked) {
         return Some(found);
     }
-    fitted(e, &inside).iter().flat_map(|range| segment.best(range)).find_map(|way| segment.told(&way, &[]))
+    fitted(e, &inside).iter().flat_map(|range| segment.best(range)).find_map(|way| segment.told(&way, &[], false))
 }
 
 impl Way {
@@ -304,20 +303,23 @@ impl Tried<'_> {
     fn of_one(&self, ways: &[&Way], some: Option<&Range<usize>>) -> Option<Vec<Option<Valued>>> {
         // A row that is a head's is part of its token's.
         let by_token = self.inside.ends_token_by_token() && self.one.place.head.is_none();
-        if !by_token || Instant::now() >= self.searcher.deadline {
+        if !by_token || self.searcher.meter.over() {
             return None;
         }
-        self.searcher.tried.fetch_add(ways.len(), Ordering::Relaxed);
+        let ways = self.searcher.meter.affordable(ways, |way| self.inside.work_of_one(&way.others));
+        self.searcher.meter.count_tried(ways.len());
         let others: Vec<&Otherwise> = ways.iter().map(|way| &way.others).collect();
-        Some(self.inside.many(&others, self.at, some, self.searcher.deadline))
+        Some(self.inside.many(&others, self.at, some))
     }
 
     /// What the way leaves of all rows, if it explains them.
-    fn fits(&self, way: &Way) -> Option<Fit> {
-        if Instant::now() >= self.searcher.deadline {
+    fn fits(&self, way: &Way, again: bool) -> Option<Fit> {
+        if self.searcher.meter.over() && !again {
             return None;
         }
-        self.searcher.tried.fetch_add(1, Ordering::Relaxed);
+        self.searcher.meter.count_tried(1);
+        let work = self.inside.work(&way.others);
+        self.searcher.meter.count(work / (self.e.rows.len() / FEW).max(1) as u64);
         let explains = |fit: &Fit| fit.whole && fit.explains() && fit.after <= LEFT * fit.before;
         let settled = |e: &Evidence<'_>, mut assumed: Expected| {
             settle_all(e.node, &e.oracle.graph, e.side, &mut assumed);
@@ -325,28 +327,31 @@ impl Tried<'_> {
         };
         let few = settled(self.few, self.inside.with(&way.others, Some(self.rows)));
         fit(self.few, &few, Scope::Rows).filter(explains)?;
+        self.searcher.meter.count(work);
         let whole = settled(self.e, self.inside.with(&way.others, None));
         let fit = fit(self.e, &whole, Scope::Rows).filter(explains)?;
         (bits(self.e, &whole) >= BITS).then_some(fit)
     }
 
     /// The way with what it is in words, and with others of its kind that give the same.
-    fn told(&self, way: &Way, all: &[Way]) -> Option<Found> {
+    fn told(&self, way: &Way, all: &[Way], again: bool) -> Option<Found> {
         let graph = &self.e.oracle.graph;
-        let fit = self.fits(way)?;
+        let fit = self.fits(way, again)?;
         let stages = way.stages(graph);
         let at = &graph.nodes[*way.others.keys().next()?];
         let (mut story, remedy, known) = match &way.what {
-            What::Known(m, values) => {
-                (told(m.story, at, graph), told(m.remedy, at, graph), Some((named(m, values, &fit), m.explains)))
-            }
+            What::Known(m, values) => (
+                told(&m.story(values), at, graph),
+                told(m.remedy, at, graph),
+                Some((named(m, values, &fit), m.explains)),
+            ),
             What::Else(what) => (what.clone(), String::new(), None),
         };
         let alike = |other: &&Way| match (&way.what, &other.what) {
             (What::Known(a, _), What::Known(b, _)) => a.name == b.name && way.key(graph) != other.key(graph),
             _ => false,
         };
-        for other in all.iter().filter(alike).filter(|other| self.fits(other).is_some()) {
+        for other in all.iter().filter(alike).filter(|other| self.fits(other, false).is_some()) {
             let key = other.key(graph);
             story += &format!("; {} in {} gives the same", key.what, list(&other.stages(graph)));
         }
@@ -401,10 +406,11 @@ impl Tried<'_> {
 
     /// That of a way in a segment that ends in what sees other tokens: all rows are evaluated for one.
     fn distance_of_late(&self, way: &Way) -> Option<f64> {
-        if Instant::now() >= self.searcher.deadline {
+        if self.searcher.meter.over() {
             return None;
         }
-        self.searcher.tried.fetch_add(1, Ordering::Relaxed);
+        self.searcher.meter.count_tried(1);
+        self.searcher.meter.count(self.inside.work(&way.others));
         let all = self.inside.with(&way.others, None);
         let (value, reach) = all[self.one.step].as_ref()?;
         let range = self.one.range.clone();
@@ -421,7 +427,7 @@ impl Tried<'_> {
 }
 
 /// Bits that what is assumed says of the wrong elements beyond that they are wrong.
-fn bits(e: &Evidence<'_>, assumed: &Expected) -> f64 {
+pub(super) fn bits(e: &Evidence<'_>, assumed: &Expected) -> f64 {
     let of_row = |row: &RowAt| {
         let (got, want, bound) = e.row(row);
         let Some((_, reach)) = &assumed[row.step] else { return 0.0 };

@@ -1,7 +1,7 @@
 //! Engines that show nothing but what leaves a layer, or nothing of what is within their attention, and what is told of the
 //! bugs in them. None of these is in the catalogue, or they are written once more.
 
-use super::super::{BUDGET, Diagnosis, explain};
+use super::super::{Diagnosis, explain};
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Collector, Filter, Store, Want, steps};
 use crate::llama::gguf::GgmlWeights;
@@ -206,7 +206,7 @@ fn diagnosis(oracle: &Oracle<'_>, bug: Bug, shown: fn(&Graph, &Node) -> bool) ->
     }
     let subject = Side { capture: &capture, arithmetic: &arithmetic };
     let verdict = judge(oracle, subject, None, &filter, &policy, &silent).unwrap();
-    explain(oracle, &subject, verdict, (&filter, &policy), BUDGET, &silent)
+    explain(oracle, &subject, verdict, (&filter, &policy), 1.0, &silent)
 }
 
 #[test]

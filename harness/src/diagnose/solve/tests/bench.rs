@@ -1,5 +1,6 @@
 //! A small model that has been run, and one stage of it into which other values are put.
 
+use super::super::super::work::Meter;
 use super::super::{Solution, solve};
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Collector, Filter, Store, Want, steps};
@@ -13,7 +14,6 @@ use qdiff_engine::model::{Axis, Graph, Node, StageId, WeightSource as _};
 use qdiff_engine::ops::Tensor;
 use qdiff_synth::Synth;
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
 /// A model that the engine has run twice, on other tokens each time.
 pub(super) struct Bench<'a> {
@@ -99,10 +99,22 @@ impl<'a> Bench<'a> {
         let positions: BTreeSet<usize> = e.wrong().iter().map(|w| e.rows[w.row].place.position).collect();
         let solution = match positions.is_empty() {
             true => None,
-            false => solve(&e, &[], Instant::now() + Duration::from_secs(60)),
+            false => solve(&e, &[], &Meter::new(u64::MAX)),
         };
         self.put(stage, stage.given.clone());
         Judged { positions, solution }
+    }
+
+    /// What `of` makes of the evidence with these values in the place of a stage.
+    pub(super) fn seen<T>(
+        &mut self, stage: &Stage, values: Vec<Tensor<f32>>, of: impl FnOnce(&Evidence<'_>) -> T,
+    ) -> T {
+        self.put(stage, values);
+        let node = &self.oracle.graph.nodes[self.oracle.graph.index(stage.node.id).unwrap()];
+        let side = Side { capture: &self.capture, arithmetic: &self.arithmetic };
+        let made = of(&Evidence::new(&self.oracle, node, side, &self.filter, &self.policy));
+        self.put(stage, stage.given.clone());
+        made
     }
 
     fn put(&mut self, stage: &Stage, values: Vec<Tensor<f32>>) {

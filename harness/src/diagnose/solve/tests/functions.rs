@@ -343,7 +343,7 @@ fn sums(stage: &Stage, bias: bool) -> Vec<Plant> {
     ];
     if bias {
         all.push(Plant::new("by row", "the bias is read by row in place of column|position", |s, at| {
-            f64::from(s.x(0, at, 0).unwrap()[at.column]) + f64::from(s.matrix[0][at.token])
+            f64::from(s.x(0, at, 0).unwrap()[at.column]) + f64::from(s.matrix[0][at.token % s.matrix[0].len()])
         }));
     }
     if !bias {

@@ -1,8 +1,15 @@
 //! What may be computed instead of a sum of products: other terms, other operands, operands of fewer bits.
 
-use super::bench::{At, Stage};
+use super::super::super::work::Meter;
+use super::super::scene::Scene;
+use super::super::terms::Sums;
+use super::bench::{At, Bench, Stage};
 use super::plants::{FORMATS, Plant, rounded};
+use qdiff_engine::gguf::Gguf;
+use qdiff_engine::model::Node;
 use qdiff_engine::ops::Op;
+use qdiff_engine::quant::GgmlType;
+use qdiff_synth::Synth;
 
 /// How often a term is taken: `(term, terms)`.
 type Taken = fn(usize, usize) -> f64;
@@ -270,4 +277,35 @@ fn scaled(part: &mut [f64], levels: f64) {
     let largest = part.iter().fold(0f64, |m, v| m.max(v.abs()));
     let inverse = if largest > 0.0 { levels / largest } else { 0.0 };
     part.iter_mut().for_each(|v| *v = if inverse > 0.0 { (*v * inverse).round_ties_even() / inverse } else { 0.0 });
+}
+
+/// Of a long prompt some rows alone are looked at, and one behind them has more keys: a law of groups of keys had no number
+/// for its last group, and the search ended in a panic.
+#[test]
+fn every_row_has_groups_that_were_fitted() {
+    let model = Synth { weight_type: GgmlType::F32, ..Synth::default() };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    model.write(&path).unwrap();
+    let file = Gguf::open(&path).unwrap();
+    let mut bench = Bench::new(&model, &file, (131, 131));
+    let of_context = |n: &&Node| matches!(n.op, Op::AttnContext(_)) && n.id.layer == Some(1);
+    let node = bench.oracle.graph.nodes.iter().find(of_context).unwrap().clone();
+    let stage = bench.stage(&node);
+    let wrong = stage.given.iter().map(|t| t.map(|v| v * 1.5)).collect();
+    bench.seen(&stage, wrong, |e| {
+        let meter = Meter::new(u64::MAX);
+        let scene = Scene::new(e, &meter).unwrap();
+        let last = e.rows.iter().map(|row| row.place.position).max().unwrap();
+        assert!(scene.rows.iter().all(|&r| e.rows[r].place.position < last), "the last row is looked at");
+        let sums = Sums::new(&scene).unwrap();
+        let (terms, kinds) = sums.kinds(2, 768);
+        assert!(!kinds.is_empty());
+        for kind in kinds {
+            for row in &e.rows {
+                let n = row.place.position + 1;
+                assert!((0..n).all(|k| kind.of(k, n) < kind.count(terms)), "{n} keys");
+            }
+        }
+    });
 }

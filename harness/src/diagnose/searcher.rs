@@ -1,0 +1,387 @@
+//! The search for what explains one origin.
+
+use super::fit::{Fit, Scope, fit};
+use super::glance::Glance;
+use super::solve::{self, Confidence, Solution};
+use super::work::Meter;
+use super::{Cause, Finding, sums, through};
+use crate::capture::{Capture, Filter};
+use crate::mutations::{CauseId, Explains, Mutation, catalogue, find, told};
+use crate::number::counted;
+use crate::oracle::Oracle;
+use crate::verdict::{
+    DESCRIBED, Evidence, Expected, Policy, Segment, Side, StageResult, TRIED, assembled, describe, excerpt,
+    products_beyond, settle_all, work_of, written,
+};
+use qdiff_engine::model::Node;
+use qdiff_engine::ops::Op;
+use rayon::prelude::*;
+use std::collections::BTreeSet;
+
+/// Weights of a linear stage from which on its hypotheses are tried one by one.
+const HEAVY: usize = 1 << 24;
+
+/// Products of f64 that operands of a hypothesis may take which the stage does not read: a fraction of a second.
+const BEYOND: usize = 1 << 28;
+
+/// A mutation with values of its parameters.
+pub(super) type Candidate = (&'static Mutation, Vec<f64>);
+
+/// A few rows of a layer, and of a large one some outputs of them.
+type Sample<'a> = (Option<Glance>, Evidence<'a>);
+
+/// What the search for one origin works with.
+pub(super) struct Searcher<'a> {
+    pub(super) oracle: &'a Oracle<'a>,
+    pub(super) subject: Side<'a>,
+    pub(super) filter: &'a Filter,
+    pub(super) policy: &'a Policy,
+    /// What explains other origins.
+    pub(super) known: &'a [Known],
+    /// The work that is left.
+    pub(super) meter: &'a Meter,
+}
+
+/// What explains a stage, by the stage's name.
+#[derive(Clone, PartialEq)]
+pub(super) struct Known {
+    stage: &'static str,
+    explanation: Explanation,
+}
+
+/// A hypothesis about a stage, or about stages of the segment that ends in it.
+#[derive(Clone, PartialEq)]
+enum Explanation {
+    Here(&'static str, Vec<f64>),
+    Inside(through::Key),
+    Solved(solve::Known),
+}
+
+impl Searcher<'_> {
+    /// What is known to explain stages of this name, and what gives the values of others.
+    fn known(&self, name: &str) -> (Vec<Candidate>, Vec<through::Key>, Vec<solve::Known>) {
+        let (mut here, mut inside, mut solved) = (Vec::new(), Vec::new(), Vec::new());
+        let (own, others): (Vec<&Known>, Vec<&Known>) = self.known.iter().partition(|known| known.stage == name);
+        for known in own {
+            match &known.explanation {
+                Explanation::Here(name, values) => here.extend(find(name).map(|m| (m, values.clone()))),
+                Explanation::Inside(key) => inside.push(key.clone()),
+                Explanation::Solved(law) => solved.push(law.clone()),
+            }
+        }
+        for known in others {
+            if let Explanation::Here(name, values) = &known.explanation {
+                let of_values = find(name).filter(|m| m.explains == Explains::Value);
+                here.extend(of_values.map(|m| (m, values.clone())));
+            }
+        }
+        (here, inside, solved)
+    }
+
+    /// The finding of one origin, and what of it may explain others. What explains others is tried first, whatever work is
+    /// left.
+    pub(super) fn finding(&self, origin: &StageResult) -> (Finding, Vec<Known>) {
+        let graph = &self.oracle.graph;
+        let node = &graph.nodes[graph.index(origin.id).expect("an origin is a stage of the graph")];
+        if let Some(shape) = unwritten(origin) {
+            let (inside, cause, solution) = Default::default();
+            let finding = Finding { id: origin.id, inside, unread: true, unwritten: true, cause, solution, shape };
+            return (finding, Vec::new());
+        }
+        let capture = self.subject.capture;
+        let tried = self.part(origin, TRIED);
+        let e = self.evidence(node, tried.as_ref().unwrap_or(capture));
+        let before = residual(origin);
+
+        let mut new: Vec<Explanation> = Vec::new();
+        let (known, known_inside, solved) = self.known(origin.id.name);
+        let again = known.iter().find_map(|c| Some((c.clone(), self.test(&e, None, c).filter(|f| f.whole)?)));
+        let found = again.map_or_else(|| self.search(&e), |one| vec![one]);
+        let whole = found.first().is_some_and(|(_, fit)| fit.whole);
+        new.extend(found.first().map(|((m, values), _)| Explanation::Here(m.name, values.clone())));
+        let cause = found.first().map(|(candidate, fit)| self.cause(node, candidate, fit, before, ties(&found)));
+        let all_of_it = |c: &Cause| c.kind == Explains::Value && c.whole;
+        let solution = if cause.as_ref().is_some_and(all_of_it) { None } else { solve::solve(&e, &solved, self.meter) };
+        // What gives the values, and tells where, goes before what gives their size, or some of the stage alone.
+        let partial = |c: &Cause| c.kind == Explains::Value;
+        let proved = |s: &Solution| s.confidence == Confidence::Proved;
+        let solution = solution.filter(|s| proved(s) || !cause.as_ref().is_some_and(partial));
+        new.extend(solution.as_ref().filter(|s| proved(s)).map(|s| Explanation::Solved(s.known(origin.id.layer))));
+        // Of what is solved for and holds everywhere, where it shows is no cause.
+        let everywhere = |s: &Solution| proved(s) && s.when.is_none();
+        // Scores that are kept in f16 are just that: the known fault is its name.
+        let coarser = |s: &Solution| s.coarser && matches!(node.op, Op::AttnScores(_));
+        let names = |c: &Cause| match c.kind {
+            // Of some of the stage: what is told of it is where.
+            Explains::Place => !solution.as_ref().is_some_and(everywhere),
+            Explains::Value => true,
+            Explains::Rounding => solution.as_ref().is_some_and(|s| coarser(s) || s.halves),
+        };
+        let cause = cause.filter(|c| solution.is_none() || names(c));
+        let unknown = !cause.as_ref().is_some_and(all_of_it) && !solution.as_ref().is_some_and(proved);
+        let within = unknown.then(|| self.inside(&e, (before, tried.is_some()), &known_inside)).flatten();
+        let finding = if let Some((finding, key)) = within {
+            new.push(Explanation::Inside(key));
+            Finding { unread: origin.unread, ..finding }
+        } else {
+            let explained = solution.is_some() || whole && cause.as_ref().is_none_or(|c| c.kind == Explains::Value);
+            let shape = match &tried {
+                _ if explained => String::new(),
+                None => describe(&e),
+                Some(_) => self.shape(origin),
+            };
+            let inside = Vec::new();
+            Finding { id: origin.id, inside, unread: origin.unread, unwritten: false, cause, solution, shape }
+        };
+        let stage = origin.id.name;
+        (finding, new.into_iter().map(|explanation| Known { stage, explanation }).collect())
+    }
+
+    /// What this mutation explains of an origin, if it explains all of it.
+    pub(super) fn again(&self, origin: &StageResult, candidate: &Candidate) -> Option<Cause> {
+        let graph = &self.oracle.graph;
+        let node = &graph.nodes[graph.index(origin.id)?];
+        let tried = self.part(origin, TRIED);
+        let e = self.evidence(node, tried.as_ref().unwrap_or(self.subject.capture));
+        let fit = self.test(&e, None, candidate).filter(|fit| fit.whole)?;
+        Some(self.cause(node, candidate, &fit, residual(origin), Vec::new()))
+    }
+
+    /// What the residual of an origin looks like. More of it is looked at than hypotheses are tried on.
+    pub(super) fn shape(&self, origin: &StageResult) -> String {
+        let graph = &self.oracle.graph;
+        let Some(node) = graph.index(origin.id).map(|i| &graph.nodes[i]) else { return String::new() };
+        describe(&self.evidence(node, self.part(origin, DESCRIBED).as_ref().unwrap_or(self.subject.capture)))
+    }
+
+    /// Some of the rows of an origin, where it has more than `limit` elements.
+    fn part(&self, origin: &StageResult, limit: usize) -> Option<Capture> {
+        let graph = &self.oracle.graph;
+        let bad = origin.subject.as_ref().map_or_else(BTreeSet::new, |l| l.bad_positions.clone());
+        excerpt(self.oracle, &graph.nodes[graph.index(origin.id)?], self.subject.capture, &bad, limit)
+    }
+
+    fn cause(&self, node: &Node, (m, values): &Candidate, fit: &Fit, before: f64, ties: Vec<CauseId>) -> Cause {
+        let graph = &self.oracle.graph;
+        Cause {
+            name: named(m, values, fit),
+            story: told(&m.story(values), node, graph),
+            remedy: told(m.remedy, node, graph),
+            kind: m.explains,
+            before,
+            after: fit.after,
+            used: fit.used,
+            whole: fit.whole,
+            ties,
+        }
+    }
+
+    /// What explains a segment by stages that were not captured.
+    fn inside(
+        &self, e: &Evidence<'_>, (before, part): (f64, bool), known: &[through::Key],
+    ) -> Option<(Finding, through::Key)> {
+        Segment::of(e.node, &e.oracle.graph, self.subject.capture)?;
+        // Attention takes all rows before.
+        let whole = part.then(|| self.evidence(e.node, self.subject.capture));
+        let found = through::through(self, whole.as_ref().unwrap_or(e), known)?;
+        let (after, used) = (found.fit.after, found.fit.used);
+        let (elements, held_out) = found.elements;
+        let what = found.story;
+        let (cause, solution) = match found.known {
+            Some((name, kind)) => {
+                let (story, remedy) = (what, found.remedy);
+                (Some(Cause { name, story, remedy, kind, before, after, used, whole: true, ties: Vec::new() }), None)
+            }
+            None => {
+                let confidence = Confidence::Proved;
+                (
+                    None,
+                    Some(Solution {
+                        what,
+                        when: None,
+                        confidence,
+                        coarser: false,
+                        halves: false,
+                        law: (0, String::new()),
+                        of_model: None,
+                        elements,
+                        held_out,
+                        used,
+                    }),
+                )
+            }
+        };
+        let (inside, shape) = (found.stages, String::new());
+        let finding = Finding { id: e.node.id, inside, unread: false, unwritten: false, cause, solution, shape };
+        Some((finding, found.key))
+    }
+
+    /// What the subject gave and should have given, as far as `capture` holds it.
+    fn evidence<'c>(&'c self, node: &'c Node, capture: &'c Capture) -> Evidence<'c> {
+        let side = Side { capture, ..self.subject };
+        Evidence::new(self.oracle, node, side, self.filter, self.policy)
+    }
+
+    /// Everything that fits, best first.
+    fn search(&self, e: &Evidence<'_>) -> Vec<(Candidate, Fit)> {
+        let sample = e.sample();
+        let small = sample.as_ref().map(|s| self.evidence(e.node, s));
+        let small = small.map(|small| (Glance::of(&small), small));
+        let try_one = |(order, candidate): &(usize, Candidate)| {
+            let fit = self.test(e, small.as_ref(), candidate)?;
+            Some((*order, candidate.clone(), fit))
+        };
+        let all = candidates(e).into_iter().enumerate();
+        // What takes what was computed as it is takes no pass over the weights.
+        let cheap = |(m, values): &Candidate| {
+            let node = || m.applied(e.node, values, &self.oracle.graph);
+            !heavy(e) || node().is_some_and(|node| as_computed(&node, e))
+        };
+        let (cheap, costly): (Vec<_>, Vec<_>) = all.partition(|(_, c)| cheap(c));
+        // What survives the sample counts its own work.
+        let elements = e.rows.iter().map(|row| row.range.len() as u64).sum::<u64>();
+        let (kept, all) = (4 * elements, work_of(e.node, self.oracle, e.side.capture));
+        let evaluated = small.as_ref().map_or(all, |(glance, small)| match glance {
+            Some(glance) => glance.share(work_of(e.node, self.oracle, small.side.capture)),
+            None => work_of(e.node, self.oracle, small.side.capture),
+        });
+        let each = |(_, (m, values)): &(usize, Candidate)| match m.applied(e.node, values, &self.oracle.graph) {
+            Some(node) if !as_computed(&node, e) => evaluated,
+            Some(_) => kept,
+            None => 0,
+        };
+        let mut found: Vec<(usize, Candidate, Fit)> =
+            self.meter.affordable(&cheap, each).par_iter().filter_map(try_one).collect();
+        let explained = |f: &(usize, Candidate, Fit)| f.1.0.explains == Explains::Value && f.2.whole;
+        // Each takes a pass over the weights: the first that explains all ends it.
+        for candidate in costly {
+            if found.iter().any(explained) || self.meter.over() {
+                break;
+            }
+            self.meter.count(evaluated);
+            found.extend(try_one(&candidate));
+        }
+        // What reproduces the values goes before what reproduces their size;
+        // what holds of the whole stage before what holds of a part of it.
+        found.sort_by_key(|(order, (m, _), fit)| (m.explains, !fit.whole, fit.since.is_some(), *order));
+        found.into_iter().map(|(_, c, fit)| (c, fit)).collect()
+    }
+
+    /// What the hypothesis leaves of the evidence; first of the sample of it, where there is one.
+    fn test(&self, e: &Evidence<'_>, sample: Option<&Sample<'_>>, (mutation, values): &Candidate) -> Option<Fit> {
+        let node = mutation.applied(e.node, values, &self.oracle.graph)?;
+        // Another operand that was not captured may have to be evaluated from far
+        // away, which takes long and proves little.
+        let others = node.inputs != e.node.inputs;
+        if others && products_beyond(&node, e.node, self.oracle, e.side.capture) > BEYOND {
+            return None;
+        }
+        self.meter.count_tried(1);
+        let scope = match node.weights != e.node.weights || node.faults.read.is_some() {
+            _ if mutation.whole_run => Scope::Run,
+            true => Scope::Steps,
+            false => Scope::Rows,
+        };
+        let unwritten = node.faults.write.is_none();
+        if mutation.explains == Explains::Rounding && !sums::of_halves(e) {
+            return None;
+        }
+        if let Some((glance, small)) = sample.filter(|_| unwritten && !others) {
+            if glance.as_ref().is_some_and(|glance| !glance.survives(small, &node, self.filter)) {
+                return None;
+            }
+            if glance.is_some() {
+                self.meter.count(work_of(e.node, self.oracle, small.side.capture));
+            }
+            fit(small, &assume(&node, small), scope)?;
+        }
+        if sample.is_some() && !as_computed(&node, e) {
+            self.meter.count(work_of(e.node, self.oracle, e.side.capture));
+        }
+        let assumed = assume(&node, e);
+        let fit = fit(e, &assumed, scope)?;
+        // One number that is fitted gives some elements near their bounds by chance.
+        if mutation.of_model && through::bits(e, &assumed) < solve::BITS {
+            return None;
+        }
+        let plausible = match mutation.explains {
+            _ if mutation.entire && (!fit.whole || fit.since.is_some()) => false,
+            Explains::Value => fit.explains(),
+            Explains::Rounding => true,
+            Explains::Place => fit.encloses(),
+        };
+        plausible.then_some(fit)
+    }
+}
+
+/// The stage under the hypothesis. One that only writes otherwise needs no second evaluation.
+fn assume(node: &Node, e: &Evidence<'_>) -> Expected {
+    let mut expected = if as_computed(node, e) {
+        let mut expected = e.exactly().clone();
+        written(node, e.side, &mut expected);
+        expected
+    } else {
+        assembled(node, e.oracle, e.side, e.filter)
+    };
+    settle_all(e.node, &e.oracle.graph, e.side, &mut expected);
+    expected
+}
+
+/// Whether a node computes what the stage should.
+fn as_computed(node: &Node, e: &Evidence<'_>) -> bool {
+    node.op == e.node.op
+        && node.inputs == e.node.inputs
+        && node.weights == e.node.weights
+        && !node.faults.left_out
+        && node.faults.read.is_none()
+        && node.faults.compute.is_none()
+}
+
+/// What an origin holds that nobody read, where all of it seems never to have been written.
+fn unwritten(origin: &StageResult) -> Option<String> {
+    let local = origin.subject.as_ref().filter(|local| origin.unread && local.never_written())?;
+    let held = local.non_finite.as_ref().or(local.worst.as_ref()).map(|element| element.got)?;
+    let rows = counted(local.unwritten, "row");
+    let s = if local.unwritten == 1 { "s" } else { "" };
+    Some(format!("as if never written: {rows} of the capture hold{s} {held} throughout"))
+}
+
+/// The residual of an origin; NaN where it is not finite.
+fn residual(origin: &StageResult) -> f64 {
+    origin.subject.as_ref().filter(|l| l.non_finite.is_none()).map_or(f64::NAN, |l| l.residual)
+}
+
+/// Whether one evaluation of the stage takes a noticeable time.
+pub(super) fn heavy(e: &Evidence<'_>) -> bool {
+    let products: usize = e.node.weights.iter().map(|w| w.extent.iter().product::<usize>()).sum();
+    e.node.op == Op::Linear && products > HEAVY
+}
+
+/// The cause that a candidate is where it fits so.
+pub(super) fn named(mutation: &Mutation, values: &[f64], fit: &Fit) -> CauseId {
+    // From a position on is only what holds of every row from there on.
+    CauseId { since: fit.since.filter(|_| fit.whole), ..CauseId::new(mutation, values) }
+}
+
+/// Others that fit as well as the best: by value, and of as much of the stage.
+fn ties(found: &[(Candidate, Fit)]) -> Vec<CauseId> {
+    let Some(((best, _), fit)) = found.first() else {
+        return Vec::new();
+    };
+    let mut names: Vec<CauseId> = Vec::new();
+    for ((m, values), other) in &found[1..] {
+        let alike =
+            m.explains == best.explains && other.whole == fit.whole && other.since == fit.since && m.name != best.name;
+        if alike && !names.iter().any(|n| n.mutation == m.name) {
+            names.push(named(m, values, other));
+        }
+    }
+    names
+}
+
+/// All hypotheses for a stage with the values to try, the likelier first.
+fn candidates(e: &Evidence<'_>) -> Vec<Candidate> {
+    let values = |m: &Mutation| m.propose.map_or_else(|| m.usual(), |propose| propose(e));
+    let fitting = catalogue().filter(|m| m.may_explain(&e.oracle.graph, e.node));
+    fitting.flat_map(|m| values(m).into_iter().map(move |values| (m, values))).collect()
+}

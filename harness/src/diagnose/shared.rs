@@ -1,0 +1,76 @@
+//! What is one number of the model, such as its epsilon, and comes out different from layer to layer: then it is none of
+//! them, and each was fitted to something else.
+
+use super::Finding;
+use super::searcher::{Candidate, Searcher};
+use crate::mutations::{Explains, find};
+use crate::verdict::StageResult;
+use std::collections::BTreeMap;
+
+/// Numbers as near as this are one that is not known better.
+const ONE: f64 = 1e-6;
+
+/// Numbers that are solved for as near as this are one: they are told in a few digits.
+const SOLVED: f64 = 1e-3;
+
+/// Values that are tried on all stages that one of them was found of.
+const TRIED: usize = 4;
+
+/// Of each number of the model, what explains stages by it: by the same value in all of them, or in none.
+pub(super) fn of_one_model(searcher: &Searcher<'_>, origins: &[&StageResult], findings: &mut [Finding]) {
+    let mut by_name: BTreeMap<String, Vec<(usize, f64)>> = BTreeMap::new();
+    for (i, finding) in findings.iter().enumerate() {
+        let of_values = finding.cause.as_ref().filter(|c| c.kind == Explains::Value);
+        if let Some((name, [(_, value)])) = of_values.map(|c| (&c.name.mutation, c.name.parameters.as_slice()))
+            && find(name).is_some_and(|m| m.of_model)
+        {
+            by_name.entry(name.clone()).or_default().push((i, *value));
+        }
+    }
+    for (name, found) in by_name.iter().filter(|(_, found)| !is_one(found, ONE)) {
+        let mut values: Vec<f64> = Vec::new();
+        for (_, value) in found {
+            if !values.iter().any(|known| near(*known, *value, ONE)) {
+                values.push(*value);
+            }
+        }
+        let shared = values.into_iter().take(TRIED).find_map(|value| {
+            let candidate: Candidate = (find(name)?, vec![value]);
+            let causes = found.iter().map(|&(i, own)| match near(own, value, ONE) {
+                true => findings[i].cause.clone(),
+                false if findings[i].inside.is_empty() => searcher.again(origins[i], &candidate),
+                false => None,
+            });
+            causes.collect::<Option<Vec<_>>>()
+        });
+        match shared {
+            Some(causes) => {
+                found.iter().zip(causes).for_each(|((i, _), cause)| findings[*i].cause = Some(cause));
+            }
+            None => found.iter().for_each(|(i, _)| located(searcher, origins[*i], &mut findings[*i])),
+        }
+    }
+    let mut by_law: BTreeMap<&'static str, Vec<(usize, f64)>> = BTreeMap::new();
+    for (i, finding) in findings.iter().enumerate() {
+        if let Some((name, value)) = finding.solution.as_ref().and_then(|s| s.of_model) {
+            by_law.entry(name).or_default().push((i, value));
+        }
+    }
+    for found in by_law.into_values().filter(|found| !is_one(found, SOLVED)) {
+        found.iter().for_each(|(i, _)| located(searcher, origins[*i], &mut findings[*i]));
+    }
+}
+
+fn near(a: f64, b: f64, within: f64) -> bool {
+    a == b || (a - b).abs() <= within * a.abs().max(b.abs())
+}
+
+fn is_one(found: &[(usize, f64)], within: f64) -> bool {
+    found.iter().all(|(_, value)| near(*value, found[0].1, within))
+}
+
+/// Leaves of a finding where it is, and what it looks like.
+fn located(searcher: &Searcher<'_>, origin: &StageResult, finding: &mut Finding) {
+    let shape = searcher.shape(origin);
+    *finding = Finding { inside: Vec::new(), cause: None, solution: None, shape, ..finding.clone() };
+}
