@@ -300,8 +300,9 @@ impl Searcher<'_> {
         }
         let assumed = assume(&node, e);
         let fit = fit(e, &assumed, scope)?;
-        // One number that is fitted gives some elements near their bounds by chance.
-        if mutation.of_model && through::bits(e, &assumed) < solve::BITS {
+        // A number that is fitted gives some elements near their bounds by chance; one that others use does not.
+        let is_fitted = mutation.of_model && !mutation.usual().contains(values);
+        if is_fitted && through::bits(e, &assumed) < solve::BITS {
             return None;
         }
         let plausible = match mutation.explains {
