@@ -15,10 +15,31 @@ pub mod sampler;
 pub mod tap;
 pub mod tokenizer;
 
+use std::ffi::OsString;
+use std::path::PathBuf;
+
 /// Where compiled kernels and the like are kept between runs: `qdiff` in the user's folder for caches. `None` without a
 /// home.
-pub fn cache_folder() -> Option<std::path::PathBuf> {
-    let home = || std::env::var_os("HOME").map(|home| std::path::PathBuf::from(home).join(".cache"));
-    let base = std::env::var_os("XDG_CACHE_HOME").map(std::path::PathBuf::from).or_else(home)?;
-    Some(base.join("qdiff"))
+pub fn cache_folder() -> Option<PathBuf> {
+    cache_of(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))
+}
+
+/// The same of these variables. A home that is not there is nobody's, and nothing is made below it.
+fn cache_of(cache: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let home = || home.map(PathBuf::from).filter(|home| home.is_dir()).map(|home| home.join(".cache"));
+    Some(cache.map(PathBuf::from).or_else(home)?.join("qdiff"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_home_that_is_not_there_has_no_cache() {
+        let home = std::env::temp_dir();
+        assert_eq!(cache_of(None, Some(home.clone().into())), Some(home.join(".cache/qdiff")));
+        assert_eq!(cache_of(None, Some(home.join("qdiff-no-such-home").into())), None);
+        assert_eq!(cache_of(None, None), None);
+        assert_eq!(cache_of(Some("/a".into()), None), Some(PathBuf::from("/a/qdiff")));
+    }
 }

@@ -30,6 +30,7 @@ pub mod nearest;
 pub mod nonce;
 pub mod number;
 pub mod oracle;
+pub mod own;
 pub mod pair;
 pub mod products;
 pub mod progress;

@@ -367,7 +367,8 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_not_there_is_trouble_and_no_value() {
-        let store = Store::new(PathBuf::from("/nonexistent"), 0);
+        let home = tempfile::tempdir().expect("a folder");
+        let store = Store::new(home.path().join("not there"), 0);
         let kept = store.keep(Tensor { shape: vec![1], data: vec![1.0] });
         assert!(kept.get().data[0].is_nan());
         let why = store.trouble().unwrap_err().to_string();

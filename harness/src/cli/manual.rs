@@ -21,7 +21,13 @@ pub(super) fn schemas() -> [(PossibleValue, fn() -> Schema); 13] {
     let of = |name: &'static str, about: &'static str| PossibleValue::new(name).help(about);
     [
         (of("run", "What `run --json` writes").alias("report"), json::schema::<Report>),
-        (of("failure", "What `run --prompts` writes for a prompt that failed"), json::schema::<Failure>),
+        (
+            of(
+                "failure",
+                "What is written in the place of a report where a command, or a prompt of `run --prompts`, failed",
+            ),
+            json::schema::<Failure>,
+        ),
         (of("check", "What `check --json` writes"), json::schema::<CheckReport>),
         (of("generate", "What `generate --json` writes").alias("generation"), json::schema::<GenerationReport>),
         (of("logits", "What `logits --json` writes"), json::schema::<LogitsReport>),

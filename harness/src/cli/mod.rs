@@ -15,9 +15,10 @@ mod setup;
 mod stages;
 
 use crate::report::terminal::{self, Terminal};
-use crate::report::{Told, inert as inert_of};
+use crate::report::{Failure, Told, inert as inert_of};
+use crate::runners::EngineTrouble;
 use crate::shown::shown;
-use crate::supervisor::{self, Ended};
+use crate::supervisor::{self, Ended, keeper};
 use crate::tasks::{
     Console, bench, check, dequantise, generate, judge, logits, record, score, sweep, synth, verify, weights,
 };
@@ -36,8 +37,11 @@ use terminal_size::terminal_size_of as size_of;
 
 /// Parses the command line, runs it, and gives the exit code.
 pub fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|a| a == crate::chat::COMMAND) {
-        return ExitCode::from(crate::chat::serve());
+    let mut words = std::env::args_os().skip(1);
+    match words.next() {
+        Some(word) if word == crate::chat::COMMAND => return ExitCode::from(crate::chat::serve()),
+        Some(word) if word == keeper::COMMAND => return ExitCode::from(keeper::serve(words)),
+        _ => {}
     }
     let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
@@ -58,13 +62,13 @@ pub fn main() -> ExitCode {
     if let Some(ended) = (!cli.unsupervised).then(supervisor::split).flatten() {
         return after(ended);
     }
-    let code = work(cli);
+    let code = work(&cli);
     supervisor::ends(code);
     ExitCode::from(code)
 }
 
 /// Does what is asked, and gives the exit code.
-fn work(cli: Cli) -> u8 {
+fn work(cli: &Cli) -> u8 {
     crate::cleanup::on_interrupt();
     if let Err(e) = crate::log::start(cli.verbose, cli.log.as_deref()) {
         complain(&format!("{e:#}"));
@@ -82,14 +86,30 @@ fn work(cli: Cli) -> u8 {
     }
     result.unwrap_or_else(|e| {
         complain(&format!("{e:#}"));
-        trouble()
+        // What was refused before anything ran leaves the report of an earlier run as it is.
+        if !e.is::<EngineTrouble>() {
+            return trouble();
+        }
+        failed(cli, &e);
+        exit::bisect(exit::TROUBLE, bisects(), true)
     })
+}
+
+/// Tells whoever reads reports that the command failed.
+fn failed(cli: &Cli, e: &anyhow::Error) {
+    if let Some(asked) = cli.command.asked() {
+        output::failed(&asked, &Failure::new(asked.command, e));
+    }
 }
 
 /// The exit code where a command cannot say anything.
 fn trouble() -> u8 {
-    let bisect = std::env::args_os().any(|word| word == "--bisect");
-    exit::bisect(exit::TROUBLE, bisect)
+    exit::bisect(exit::TROUBLE, bisects(), false)
+}
+
+/// Whether the exit code is for `git bisect run`, as far as words say that could not be read.
+fn bisects() -> bool {
+    std::env::args_os().any(|word| word == "--bisect")
 }
 
 /// What the process that waited for the work has left to do.

@@ -1,12 +1,13 @@
 //! Where a report goes: checked before anything runs, served at the end.
 
-use super::args::{Ci, FileArgs, JsonArgs, OutputArgs};
+use super::args::{Asked, Ci, FileArgs, JsonArgs, OutputArgs};
 use super::{CI, PIPED, complain, exit, pipe, put, remark, tell, terminal};
-use crate::report::{self, Format, Told, file, github::GitHub, json};
+use crate::own;
+use crate::report::{self, Failure, Format, Told, file, github::GitHub, json};
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What stands for standard output where a file is named.
 const STDOUT: &str = "-";
@@ -43,6 +44,9 @@ impl JsonArgs {
         self.json.as_ref().map_or(Ok(()), |path| write(path, &json::text(list)?))
     }
 }
+
+/// Whether reports are being written, so that an error is of that.
+static SERVED: AtomicBool = AtomicBool::new(false);
 
 /// Every place that a report goes to.
 pub(super) struct Output<'a> {
@@ -91,6 +95,15 @@ impl<'a> Output<'a> {
         Ok(exit::of(told.screen(false).outcome))
     }
 
+    /// Writes every file, and tells the CI system.
+    pub(super) fn write(&self, told: &[&dyn Told], absent: &[String]) -> Result<()> {
+        SERVED.store(true, Ordering::Relaxed);
+        for (path, format) in &self.files {
+            write(path, &(format.render)(told, absent)?)?;
+        }
+        self.github.as_ref().map_or(Ok(()), |github| put(&github.publish(told, absent)?))
+    }
+
     /// Shows what is told and writes every file, with what is `absent` among it. `courtesy` is written where no file
     /// was asked for, into a folder, and fails with a remark only.
     pub(super) fn serve(&self, told: &[&dyn Told], absent: &[String], courtesy: Option<PathBuf>) -> Result<()> {
@@ -102,12 +115,7 @@ impl<'a> Output<'a> {
             let screens = told.iter().map(|t| terminal().render(&t.screen(self.full)));
             tell(&screens.collect::<Vec<_>>().join("\n"))?;
         }
-        for (path, format) in &self.files {
-            write(path, &(format.render)(told, absent)?)?;
-        }
-        if let Some(github) = &self.github {
-            put(&github.publish(told, absent)?)?;
-        }
+        self.write(told, absent)?;
         match (courtesy, told) {
             (Some(path), [one]) if self.files.is_empty() => offer(*one, &path),
             _ => Ok(()),
@@ -115,10 +123,25 @@ impl<'a> Output<'a> {
     }
 }
 
+/// Writes in the place of a report that a command failed, to every place that `asked` for one: what an earlier run left there
+/// must not pass for this one. Places that cannot be written to were refused before.
+pub(super) fn failed(asked: &Asked<'_>, failure: &Failure) {
+    if SERVED.load(Ordering::Relaxed) {
+        return;
+    }
+    // Standard output was set aside for this very report.
+    PIPED.store(false, Ordering::Relaxed);
+    if let Ok(output) = Output::files(asked.files, asked.reports)
+        && let Err(e) = output.write(&[failure], &[])
+    {
+        complain(&format!("{e:#}"));
+    }
+}
+
 /// Writes a report that nobody asked for, and says how to have it as a page.
 fn offer(told: &dyn Told, folder: &Path) -> Result<()> {
     let subject = told.run().map_or("report", |report| report.subject.name.as_str());
-    let written = std::fs::create_dir_all(folder).map_err(Into::into);
+    let written = own::make(folder);
     match written.and_then(|()| file::keep(folder, &file::name(subject), told.json()?.as_bytes())) {
         Ok(path) => {
             let (path, page) = (path.display(), path.with_extension("html"));

@@ -21,12 +21,16 @@ pub(super) fn run(args: &Bisected<RunRequest>) -> Result<u8> {
     if !reports.is_empty() {
         let told: Vec<&dyn Told> = reports.iter().map(|r| r as &dyn Told).collect();
         output.serve(&told, &absent, single.map(courtesy))?;
+    } else {
+        output.write(&[], &absent)?;
     }
     if let Some(folder) = batch.json_dir.as_ref().filter(|_| !reports.is_empty()) {
         remark(&terminal().line("reports", &format!("{} files in {}", reports.len(), folder.display())))?;
     }
     let codes = reports.iter().map(|r| exit::of(r.outcome)).chain(failures.iter().map(|_| exit::TROUBLE));
-    Ok(exit::bisect(exit::worst(codes), args.bisect))
+    let doubtful = reports.iter().any(|r| exit::of(r.outcome) == exit::TROUBLE);
+    let engine = !doubtful && failures.iter().all(|failure| failure.engine);
+    Ok(exit::bisect(exit::worst(codes), args.bisect, engine))
 }
 
 /// With a model, as `run` judges two captures; without, only their distance.
@@ -40,7 +44,7 @@ pub(super) fn compare(args: &Bisected<CompareRequest>) -> Result<u8> {
         Compared::Agreed(sweep) => output.tell(&sweep)?,
         Compared::Apart(comparison) => output.tell(&comparison)?,
     };
-    Ok(exit::bisect(code, args.bisect))
+    Ok(exit::bisect(code, args.bisect, false))
 }
 
 /// The folder that a report is written to where no file is named.

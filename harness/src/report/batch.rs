@@ -2,6 +2,7 @@
 //! which of how many it is, so that one that is not there is missed.
 
 use super::{Check, Document, Fate, Outcome, Screen};
+use crate::runners::EngineTrouble;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -20,18 +21,27 @@ pub struct Place {
     pub of: usize,
 }
 
-/// What stands in the place of a report where the run failed.
+/// What stands in the place of a report where a command failed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
-    /// Its place in the batch.
-    pub batch: Place,
-    /// Name of the prompt.
+    /// Its place in the batch; absent where it is none of a batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Place>,
+    /// Name of the prompt; outside of a batch, of the command of qdiff.
     pub prompt: String,
     /// Why it failed.
     pub error: String,
+    /// Whether it is trouble of building or running the engine.
+    #[serde(skip)]
+    pub engine: bool,
 }
 
 impl Failure {
+    /// Of a prompt, or a command of qdiff, that failed so.
+    pub fn new(prompt: &str, e: &anyhow::Error) -> Self {
+        Self { batch: None, prompt: prompt.to_owned(), error: format!("{e:#}"), engine: e.is::<EngineTrouble>() }
+    }
+
     /// As it is told in a line.
     pub fn line(&self) -> String {
         format!("{}: {}", self.prompt, self.error)
@@ -43,7 +53,7 @@ impl Document for Failure {
 
     fn screen(&self, _: bool) -> Screen {
         Screen {
-            word: Outcome::Incomplete.word(),
+            word: "FAILED",
             checks: vec![Check::new("batch", self.prompt.as_str(), Fate::Error(self.error.clone()))],
             ..Screen::new(self.prompt.clone(), Outcome::Incomplete, self.error.clone())
         }

@@ -1,6 +1,6 @@
 //! GitHub Actions: the job summary, and an annotation for the first origin.
 
-use super::{Outcome, Screen, Told, markdown};
+use super::{Fate, Outcome, Screen, Told, markdown};
 use crate::shown::shown;
 use anyhow::{Context as _, Result};
 use std::fs::File;
@@ -68,8 +68,9 @@ pub(super) fn annotations(told: &[&dyn Told], absent: &[String]) -> String {
 fn annotation(screen: &Screen) -> String {
     let level = match screen.outcome {
         Outcome::Match => return String::new(),
-        Outcome::Diverged | Outcome::ReferenceSuspect | Outcome::OracleSuspect => "error",
-        Outcome::Incomplete => "warning",
+        // Of what could not be run at all more is unknown than of what was judged in part.
+        Outcome::Incomplete if !screen.checks.iter().any(|check| matches!(check.fate, Fate::Error(_))) => "warning",
+        _ => "error",
     };
     format!("::{level} title={}::{}\n", property(&format!("qdiff: {}", screen.title)), data(&screen.line()))
 }

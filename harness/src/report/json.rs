@@ -86,7 +86,7 @@ impl Saved {
     pub fn place(&self) -> Option<&Place> {
         match self {
             Self::Report(report) => report.batch.as_ref(),
-            Self::Failure(failure) => Some(&failure.batch),
+            Self::Failure(failure) => failure.batch.as_ref(),
             Self::Part(_) => None,
         }
     }

@@ -9,10 +9,12 @@ use crate::capture::npz::SCHEMA_VERSION;
 use crate::capture::{Names, Step, Store, Want, container, raw};
 use crate::home::Home;
 use crate::metrics::argmax;
+use crate::own::OwnFolder;
 use anyhow::{Context as _, Result, bail, ensure};
 use qdiff_engine::model::Graph;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +23,15 @@ pub const RUN: &str = "cmd:";
 
 /// What stands before a command that stays up.
 pub const SERVE: &str = "serve:";
+
+/// The folder that a command dumps to, in the one of its run.
+const DUMP: &str = "dump";
+
+/// A file that is as old as the run.
+const BEGUN: &str = "begun";
+
+/// What says of a dump which tokens it is of.
+const MANIFEST: &str = "manifest.json";
 
 /// A command line with placeholders in braces: `model`, the GGUF file; `dir`, the folder to dump to, which QDIFF_DUMP names
 /// too; `tokens`, a file with the ids of the prompt, one a line, or `ids`, these with commas between them; `n`, how many
@@ -52,7 +63,7 @@ impl CommandLine {
         self.takes("ubatch")
     }
 
-    /// Refuses a command that is told no tokens.
+    /// Refuses a command that is told no tokens, or begins with a program that is not there.
     ///
     /// # Errors
     /// What is missing.
@@ -62,7 +73,26 @@ impl CommandLine {
             "`{RUN} {}` is told no tokens: it needs {{tokens}}, a file of ids, or {{ids}}",
             self.line
         );
+        let Some(program) = self.program() else { return Ok(()) };
+        let asked = Command::new("sh").args(["-c", "command -v \"$0\" >/dev/null", program]).status();
+        ensure!(
+            asked.context("cannot start sh, which runs commands")?.success(),
+            "`{} {}` begins with {program}, and there is no such program; build it, or mend its path",
+            self.kind(),
+            self.line
+        );
         Ok(())
+    }
+
+    /// What stands before it.
+    fn kind(&self) -> &'static str {
+        if self.serves { SERVE } else { RUN }
+    }
+
+    /// The first word, where the shell takes it for a program or a command of its own whatever comes behind it.
+    fn program(&self) -> Option<&str> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+        self.line.split_whitespace().next().filter(|word| word.chars().all(plain))
     }
 }
 
@@ -107,10 +137,14 @@ pub struct Engine {
     manifest: Manifest,
     /// Holds the dump and the files of ids, each run in a folder of its own.
     home: Home,
+    /// The same, whatever the command makes of its path.
+    own: OwnFolder,
     /// Where it dumps.
     dump: PathBuf,
     steps: usize,
     position: usize,
+    /// Whether the prompt was run before the rest of the tokens was known.
+    begun: bool,
 }
 
 impl Engine {
@@ -122,9 +156,9 @@ impl Engine {
         let home = Home::new(".qdiff-command-", tmp);
         let home =
             home.with_context(|| format!("cannot write in {}; name another folder with --tmp", tmp.display()))?;
-        let dump = home.path().join("dump");
+        let (dump, own) = (home.path().join(DUMP), OwnFolder::open(home.path())?);
         std::fs::create_dir(&dump).context("cannot make the folder to dump to")?;
-        let name = format!("{} {}", if command.serves { SERVE } else { RUN }, command.line);
+        let name = format!("{} {}", command.kind(), command.line);
         Ok(Self {
             command,
             model: std::path::absolute(model)?,
@@ -133,10 +167,12 @@ impl Engine {
             names: Names::of(graph),
             manifest: Manifest { name, arithmetic: Arithmetic::default(), injected: Vec::new(), stored: None },
             home,
+            own,
             dump,
             running: None,
             steps: 0,
             position: 0,
+            begun: false,
         })
     }
 
@@ -152,10 +188,9 @@ impl Engine {
     }
 
     fn file(&self, name: &str, ids: &[u32]) -> Result<String> {
-        let path = self.home.path().join(name);
         let text: String = ids.iter().map(|id| format!("{id}\n")).collect();
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(path.display().to_string())
+        self.own.write(name, &text)?;
+        Ok(self.home.path().join(name).display().to_string())
     }
 
     /// Runs the command once, for all tokens.
@@ -183,14 +218,14 @@ impl Engine {
             ("ubatch", tokens.ubatch.to_string()),
         ];
         let expected = self.begins()?;
-        Process::start(&self.line(&values), &self.dump, &expected.run)?.finish(self.timeout)?;
+        Process::start(&self.line(&values), &self.dump, &expected.run, false)?.finish(self.timeout)?;
         container::check_run(&self.dump, &expected).context("what the engine dumped")
     }
 
     /// The run that is about to begin: what the engine dumps must be of it.
     fn begins(&self) -> Result<Expected> {
-        let since = self.home.path().join("begun");
-        std::fs::write(&since, "").with_context(|| format!("cannot write {}", since.display()))?;
+        let since = self.home.path().join(BEGUN);
+        self.own.write(BEGUN, "")?;
         Ok(Expected::now(&since))
     }
 
@@ -202,7 +237,7 @@ impl Engine {
             Some(running) => running,
             None => {
                 let (line, expected) = (self.line(&[]), self.begins()?);
-                let running = Process::start(&line, &self.dump, &expected.run)?;
+                let running = Process::start(&line, &self.dump, &expected.run, true)?;
                 begun = Some(expected);
                 self.running.insert(running)
             }
@@ -224,6 +259,11 @@ impl Engine {
         Ok(step)
     }
 
+    /// Has the prompt run by a command that stays up.
+    fn prefill(&mut self, tokens: Tokens<'_>) -> Result<()> {
+        tokens.prompt.chunks(tokens.ubatch.max(1)).try_for_each(|part| self.feed(part).map(drop))
+    }
+
     /// What was dumped of a step of `tokens` that was fed.
     fn fed(&self, index: usize, tokens: &[u32], store: &Arc<Store>) -> Result<Step> {
         let step = Step::new(self.position - tokens.len(), tokens.to_vec());
@@ -232,10 +272,10 @@ impl Engine {
 
     /// Writes the manifest for an engine that wrote none: it ran what it was told.
     fn complete(&self, tokens: Tokens<'_>, decoded: &[u32]) -> Result<()> {
-        let path = self.dump.join("manifest.json");
+        let there = self.dump.join(MANIFEST).symlink_metadata().is_ok();
         // Which tokens it chose by itself, it says by itself.
         let chose = !self.command.serves && tokens.forced.is_none() && tokens.decode > 0;
-        if path.exists() || chose {
+        if there || chose {
             return Ok(());
         }
         let mut manifest = json!({ "schema_version": SCHEMA_VERSION, "tokens": tokens.prompt, "decoded": decoded });
@@ -245,7 +285,13 @@ impl Engine {
         if !self.dump.join(raw::LINES).exists() {
             manifest["engine"] = self.manifest.name.as_str().into();
         }
-        std::fs::write(&path, manifest.to_string()).with_context(|| format!("cannot write {}", path.display()))
+        let dump = self.own.folder(DUMP).with_context(|| {
+            format!(
+                "`{}` put something else in the place of {{dir}}; it must dump into that folder",
+                self.manifest.name
+            )
+        })?;
+        dump.write(MANIFEST, &manifest.to_string())
     }
 }
 
@@ -254,16 +300,25 @@ impl Runner for Engine {
         &self.manifest
     }
 
+    fn begin(&mut self, tokens: Tokens<'_>) -> Result<()> {
+        if self.command.serves {
+            self.prefill(tokens)?;
+            self.begun = true;
+        }
+        Ok(())
+    }
+
     fn dump(&mut self, tokens: Tokens<'_>, store: &Arc<Store>) -> Result<Option<PathBuf>> {
         if !self.command.serves {
             self.run(tokens)?;
             self.complete(tokens, tokens.forced.unwrap_or_default())?;
             return Ok(Some(self.dump.clone()));
         }
-        let mut last = (0, tokens.prompt);
-        for part in tokens.prompt.chunks(tokens.ubatch.max(1)) {
-            last = (self.feed(part)?, part);
+        if !std::mem::take(&mut self.begun) {
+            self.prefill(tokens)?;
         }
+        let part = tokens.prompt.chunks(tokens.ubatch.max(1)).next_back().unwrap_or_default();
+        let mut last = (self.steps.saturating_sub(1), part);
         let mut decoded: Vec<u32> = Vec::with_capacity(tokens.decode);
         for index in 0..tokens.decode {
             let before = decoded.last().copied();

@@ -45,6 +45,37 @@ impl Manifest {
     }
 }
 
+/// Trouble of building or running an engine, as another commit of it may have none.
+#[derive(Debug)]
+pub struct EngineTrouble(String);
+
+impl EngineTrouble {
+    /// What went wrong while an engine ran, or with what it dumped, as the engine's; but for a program that is not there.
+    pub fn of(e: anyhow::Error) -> anyhow::Error {
+        if e.is::<NoProgram>() { e } else { Self(format!("{e:#}")).into() }
+    }
+}
+
+impl std::fmt::Display for EngineTrouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for EngineTrouble {}
+
+/// A command names a program that is not there, or is none.
+#[derive(Debug)]
+struct NoProgram(String);
+
+impl std::fmt::Display for NoProgram {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoProgram {}
+
 /// Runs a model step by step with taps.
 pub trait Runner {
     /// What it is.
@@ -61,6 +92,15 @@ pub trait Runner {
     /// # Errors
     /// Whatever keeps the step from finishing or a wanted stage from being seen.
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step>;
+
+    /// Runs what of `tokens` waits for nobody's choice, where the engine writes its dump itself and is told one step after the
+    /// other; [`Self::dump`] goes on from there.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from running these tokens.
+    fn begin(&mut self, _tokens: Tokens<'_>) -> Result<()> {
+        Ok(())
+    }
 
     /// Runs all of `tokens` where the engine writes its dump itself; gives the folder, which is there until this is dropped.
     /// `None` where it is driven step by step.
@@ -101,6 +141,10 @@ impl Runner for TapFiltered<'_> {
 
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
         self.inner.step(tokens, want)
+    }
+
+    fn begin(&mut self, tokens: Tokens<'_>) -> Result<()> {
+        self.inner.begin(tokens)
     }
 
     fn dump(&mut self, tokens: Tokens<'_>, store: &Arc<Store>) -> Result<Option<PathBuf>> {

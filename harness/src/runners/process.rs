@@ -1,15 +1,17 @@
 //! A program that somebody else wrote, while qdiff waits for it: its output is read, its time is bounded, and nothing of it
 //! outlives qdiff.
 
+use super::NoProgram;
 use crate::capture::dump::RUN;
-use crate::{cleanup, supervisor};
+use crate::cleanup;
+use crate::supervisor::keeper::{self, Line, State};
 use anyhow::{Context as _, Result, bail};
 use std::io::{BufRead as _, BufReader, Read, Write as _};
-use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::process::{Child, ChildStdin, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes that are kept of what it says last.
@@ -24,44 +26,57 @@ const LINE: u64 = 1 << 16;
 /// How long its output is waited for once it has ended.
 const DRAIN: Duration = Duration::from_millis(200);
 
-/// A running program and all that it started.
+/// A running program and all that it started. Threads feed and empty its pipes, so that nothing here waits for a program that
+/// does not read, or stops one that says much.
 pub(super) struct Process {
     /// As errors call it.
     line: String,
-    child: Child,
-    stdin: Option<ChildStdin>,
-    said: Arc<Mutex<Vec<u8>>>,
-    lines: Receiver<String>,
-    /// How it ended, once that was asked; before that its number is its own.
+    /// The process above it, which ends it.
+    keeper: Child,
+    link: Line,
+    _guard: cleanup::Guard,
+    /// How it ended, once that is known.
     status: Option<ExitStatus>,
-    _group: cleanup::Guard,
+    said: Arc<Mutex<Vec<u8>>>,
+    /// Closed when its standard error is.
+    silent: Receiver<()>,
+    talk: Option<Talk>,
+}
+
+/// What a program is told that stays up, and its answers.
+struct Talk {
+    tell: Sender<String>,
+    lines: Receiver<String>,
 }
 
 impl Process {
-    /// Starts `line` in a shell and a process group of its own, with QDIFF_DUMP naming `folder` and QDIFF_RUN the `run`.
+    /// Starts `line` in a shell and a process group of its own, with QDIFF_DUMP naming `folder` and QDIFF_RUN the
+    /// `run`. One that is not `asked` anything has an empty standard input, and nobody hears its standard output.
     ///
     /// # Errors
-    /// If there is no shell.
-    pub(super) fn start(line: &str, folder: &Path, run: &str) -> Result<Self> {
-        let mut command = Command::new("sh");
-        command.arg("-c").arg(line).env("QDIFF_DUMP", folder).env(RUN, run).process_group(0);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start `{line}`"))?;
-        let group = cleanup::guard_group(child.id());
+    /// If the system gives no process.
+    pub(super) fn start(line: &str, folder: &Path, run: &str, asked: bool) -> Result<Self> {
+        let stream = || if asked { Stdio::piped() } else { Stdio::null() };
+        let started = keeper::start(line, |keeper| {
+            keeper.env("QDIFF_DUMP", folder).env(RUN, run);
+            keeper.stdin(stream()).stdout(stream()).stderr(Stdio::piped());
+        });
+        let (mut keeper, link) = started.with_context(|| format!("cannot start `{line}`"))?;
+        let guard = cleanup::guard_command(link.clone());
         let said = Arc::new(Mutex::new(Vec::new()));
-        let (sender, lines) = sync_channel(64);
-        if let Some(out) = child.stdout.take() {
-            std::thread::spawn(move || hear(out, &sender));
-        }
-        if let Some(err) = child.stderr.take() {
+        let (silence, silent) = sync_channel(0);
+        if let Some(err) = keeper.stderr.take() {
             let said = said.clone();
-            std::thread::spawn(move || keep_tail(err, &said));
+            thread::spawn(move || keep_tail(err, &said, silence));
         }
-        Ok(Self { line: line.to_owned(), stdin: child.stdin.take(), child, said, lines, status: None, _group: group })
+        let talk = keeper.stdin.take().zip(keeper.stdout.take()).map(|(stdin, stdout)| {
+            let (tell, told) = channel();
+            thread::spawn(move || feed(stdin, &told));
+            let (sender, lines) = sync_channel(64);
+            thread::spawn(move || hear(stdout, &sender));
+            Talk { tell, lines }
+        });
+        Ok(Self { line: line.to_owned(), keeper, link, _guard: guard, status: None, said, silent, talk })
     }
 
     /// Waits until it ends by itself, for `most` at the longest.
@@ -69,18 +84,10 @@ impl Process {
     /// # Errors
     /// If it takes longer, or ends otherwise than with exit code 0; with the last of what it said.
     pub(super) fn finish(mut self, most: Duration) -> Result<()> {
-        self.stdin = None;
-        let start = Instant::now();
-        loop {
-            // What it prints is nobody's: a full pipe must not keep it from ending.
-            while self.lines.try_recv().is_ok() {}
-            if let Some(status) = self.ending() {
-                return if status.success() { Ok(()) } else { Err(self.ended(status)) };
-            }
-            if start.elapsed() > most {
-                bail!("{}", self.late(most));
-            }
-            std::thread::sleep(Duration::from_millis(5).min(start.elapsed() / 8 + Duration::from_micros(200)));
+        match self.ending(most)? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(self.ended(status)),
+            None => Err(self.late(most)),
         }
     }
 
@@ -90,73 +97,81 @@ impl Process {
     /// # Errors
     /// If it ends, or does not answer within `most`.
     pub(super) fn ask<T>(&mut self, line: &str, most: Duration, is_answer: impl Fn(&str) -> Option<T>) -> Result<T> {
-        // That it reads no more is told by how it ended, below.
-        let _ = self.stdin.as_mut().map(|stdin| stdin.write_all(line.as_bytes()).and_then(|()| stdin.flush()));
         let start = Instant::now();
+        let talk = self.talk.as_ref().context("it was started to be asked nothing")?;
+        // That it reads no more is told by how it ended, below.
+        let _ = talk.tell.send(line.to_owned());
         loop {
-            match self.lines.recv_timeout(most.saturating_sub(start.elapsed())) {
+            // Asked here: of one that never stops talking there is always a line.
+            let left = most.saturating_sub(start.elapsed());
+            match if left.is_zero() { Err(RecvTimeoutError::Timeout) } else { talk.lines.recv_timeout(left) } {
                 Ok(line) => {
                     if let Some(answer) = is_answer(&line) {
                         return Ok(answer);
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => bail!("{}", self.late(most)),
-                Err(RecvTimeoutError::Disconnected) => {
-                    std::thread::sleep(DRAIN);
-                    match self.ending() {
-                        Some(status) => return Err(self.ended(status)),
-                        None => bail!("`{}` closed its standard output{}", self.line, self.last_words()),
-                    }
-                }
+                Err(RecvTimeoutError::Timeout) => return Err(self.late(most)),
+                Err(RecvTimeoutError::Disconnected) => match self.ending(DRAIN)? {
+                    Some(status) => return Err(self.ended(status)),
+                    None => bail!("`{}` closed its standard output{}", self.line.clone(), self.last_words()),
+                },
             }
         }
     }
 
-    /// How it ended, if it did; what it started is killed then.
-    fn ending(&mut self) -> Option<ExitStatus> {
-        if self.status.is_none() && supervisor::has_ended(self.child.id()) {
-            supervisor::kill_group(self.child.id());
-            self.status = self.child.wait().ok();
-        }
-        self.status
-    }
-
-    fn late(&self, most: Duration) -> String {
-        let seconds = most.as_secs_f64();
-        format!("`{}` took longer than {seconds} s (see --timeout){}", self.line, self.last_words())
-    }
-
-    fn ended(&self, status: ExitStatus) -> anyhow::Error {
-        anyhow::anyhow!("`{}` ended with {status}{}", self.line, self.last_words())
-    }
-
-    /// The last lines of its standard error, as one.
-    fn last_words(&self) -> String {
-        let start = Instant::now();
-        let mut words = String::new();
-        // It may have ended before the last of it was read.
-        while start.elapsed() < DRAIN {
-            let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let text = String::from_utf8_lossy(&said).into_owned();
-            let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-            let now = lines[lines.len().saturating_sub(LINES)..].join(" / ");
-            if !now.is_empty() && now == words {
-                break;
+    /// How it ended, if it did within `most`; what it started is gone then.
+    fn ending(&mut self, most: Duration) -> Result<Option<ExitStatus>> {
+        if self.status.is_none() {
+            let state = keeper::state(&self.link, most);
+            // Else the error of a command that an interrupt ended is told, and not the interrupt.
+            cleanup::wait_if_interrupted();
+            match state {
+                State::Runs => {}
+                State::Ended(status) => self.status = Some(status),
+                State::Lost => bail!("`{}` was lost: something ended the process of qdiff that keeps it", self.line),
             }
-            words = now;
-            std::thread::sleep(DRAIN / 10);
         }
+        Ok(self.status)
+    }
+
+    fn late(&mut self, most: Duration) -> anyhow::Error {
+        let words = self.last_words();
+        anyhow::anyhow!("`{}` took longer than {} s (see --timeout){words}", self.line, most.as_secs_f64())
+    }
+
+    fn ended(&mut self, status: ExitStatus) -> anyhow::Error {
+        let words = self.last_words();
+        let how = format!("`{}` ended with {status}{words}", self.line);
+        // What a shell says of a program that is not there, or cannot be executed.
+        if let Some(126 | 127) = status.code() { NoProgram(how).into() } else { anyhow::anyhow!(how) }
+    }
+
+    /// Ends it, and gives the last lines of its standard error, as one.
+    fn last_words(&mut self) -> String {
+        keeper::end(&self.link);
+        // Whoever has it open still is nobody that could be ended.
+        let _ = self.silent.recv_timeout(DRAIN);
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = String::from_utf8_lossy(&said);
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let words = lines[lines.len().saturating_sub(LINES)..].join(" / ");
         if words.is_empty() { "; it said nothing on stderr".to_owned() } else { format!(": {words}") }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Told first by the end of its input; whatever it started goes with it.
-        self.stdin = None;
-        if self.status.is_none() {
-            supervisor::kill_group(self.child.id());
-            let _ = self.child.wait();
+        // Whatever it started goes with it.
+        keeper::end(&self.link);
+        let _ = self.keeper.wait();
+    }
+}
+
+/// Hands to `stdin` what it is told.
+fn feed(mut stdin: ChildStdin, told: &Receiver<String>) {
+    for line in told {
+        if stdin.write_all(line.as_bytes()).and_then(|()| stdin.flush()).is_err() {
+            return;
         }
     }
 }
@@ -177,8 +192,8 @@ fn hear(out: impl Read, to: &SyncSender<String>) {
     }
 }
 
-/// Keeps the end of `from`.
-fn keep_tail(mut from: impl Read, said: &Mutex<Vec<u8>>) {
+/// Keeps the end of `from`, and `until` the end of that.
+fn keep_tail(mut from: impl Read, said: &Mutex<Vec<u8>>, until: SyncSender<()>) {
     let mut piece = [0; TAIL];
     while let Ok(read @ 1..) = from.read(&mut piece) {
         let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -186,4 +201,5 @@ fn keep_tail(mut from: impl Read, said: &Mutex<Vec<u8>>) {
         let beyond = said.len().saturating_sub(TAIL);
         said.drain(..beyond);
     }
+    drop(until);
 }

@@ -41,7 +41,6 @@ impl Slot {
 pub(super) struct Board {
     doing: [Slot; 8],
     paths: [Slot; 16],
-    groups: [Slot; 4],
     words: Slot,
     /// 0, or one more than the exit code with which the process is about to end.
     code: AtomicU32,
@@ -83,11 +82,6 @@ impl Board {
         post(&self.paths, path)
     }
 
-    /// Names a group of processes that must not outlive the process.
-    pub(super) fn group(&'static self, group: u32) -> Posted {
-        post(&self.groups, group.to_string().as_bytes())
-    }
-
     /// The last words of the process; the first that are said stay.
     pub(super) fn words(&self, text: &[u8]) {
         self.words.claim(text);
@@ -111,12 +105,6 @@ impl Board {
     /// The paths that were left.
     pub(super) fn left(&self) -> Vec<Vec<u8>> {
         self.paths.iter().filter_map(Slot::read).collect()
-    }
-
-    /// The groups of processes that were left.
-    pub(super) fn left_groups(&self) -> Vec<u32> {
-        let numbers = self.groups.iter().filter_map(Slot::read);
-        numbers.filter_map(|text| String::from_utf8(text).ok()?.parse().ok()).collect()
     }
 
     /// The last words, if there were any.

@@ -4,14 +4,18 @@
 //! half written, and ends as the command promises.
 //!
 //! The two share a board of memory, to which the worker posts what it is doing before it calls into C, and the
-//! paths it is writing. Nothing else passes between them, so supervision costs one `fork` at the start.
+//! paths it is writing. Beside it there is a pipe that says when the last keeper of a command has ended (see [`keeper`]). Nothing
+//! else passes between them, so supervision costs one `fork` at the start.
 
 mod board;
+pub mod keeper;
 
 use board::Board;
 pub use board::Posted;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::ffi::OsStr;
+use std::io::{PipeReader, PipeWriter};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -22,6 +26,9 @@ use std::sync::OnceLock;
 pub(crate) const TOLD_TO_END: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
 
 static BOARD: OnceLock<&'static Board> = OnceLock::new();
+
+/// What each keeper has a copy of: the supervisor sees when there is none any more.
+static ALIVE: OnceLock<PipeWriter> = OnceLock::new();
 
 /// How the work ended.
 pub enum Ended {
@@ -37,6 +44,7 @@ pub enum Ended {
 /// called before any thread is started. Where the system gives no second process, the first does the work unsupervised.
 pub fn split() -> Option<Ended> {
     let board = Board::new()?;
+    let (keepers, alive) = std::io::pipe().ok()?;
     // SAFETY: no thread has been started, so the child has the whole state of its parent. Where whoever started this
     // process ignores the death of children, so would it, and never learn how the work ended.
     let (parent, child) = unsafe {
@@ -47,6 +55,7 @@ pub fn split() -> Option<Ended> {
         -1 => None,
         0 => {
             let _ = BOARD.set(board);
+            let _ = ALIVE.set(alive);
             // SAFETY: plain calls; there is one thread, so nobody reads the environment meanwhile.
             unsafe {
                 // Told to end with its supervisor, however that ends.
@@ -59,12 +68,15 @@ pub fn split() -> Option<Ended> {
             }
             None
         }
-        child => Some(ended(board, wait(child))),
+        child => {
+            drop(alive);
+            Some(ended(board, wait(child, &keepers)))
+        }
     }
 }
 
-/// Waits for the child, and passes on what tells this process to end.
-fn wait(child: libc::pid_t) -> ExitStatus {
+/// Waits for the child and its keepers, and passes on what tells this process to end.
+fn wait(child: libc::pid_t, keepers: &PipeReader) -> ExitStatus {
     if let Ok(mut signals) = signal_hook::iterator::Signals::new(TOLD_TO_END) {
         std::thread::spawn(move || {
             for signal in signals.forever() {
@@ -80,6 +92,7 @@ fn wait(child: libc::pid_t) -> ExitStatus {
     unsafe {
         let wait = || libc::waitid(libc::P_PID, child as u32, information.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT);
         again(wait);
+        keeper::wait_for_all(keepers);
         again(|| libc::waitpid(child, &raw mut status, 0));
     }
     ExitStatus::from_raw(status)
@@ -95,7 +108,6 @@ fn ended(board: &Board, status: ExitStatus) -> Ended {
     if let Some(code) = board.code().filter(|code| status.code() == Some((*code).into())) {
         return Ended::Code(code);
     }
-    board.left_groups().into_iter().for_each(kill_group);
     for path in board.left() {
         remove(Path::new(OsStr::from_bytes(&path)));
     }
@@ -130,26 +142,6 @@ pub(crate) fn remove(path: &Path) {
     let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
 }
 
-/// Whether a child of this process has ended. It is not waited for: its number stays its own.
-pub(crate) fn has_ended(child: u32) -> bool {
-    let mut information = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
-    let how = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
-    // SAFETY: a plain call that fills what it is given, and zeros are what it leaves of a child that runs.
-    unsafe {
-        again(|| libc::waitid(libc::P_PID, child, information.as_mut_ptr(), how));
-        information.assume_init().si_pid() != 0
-    }
-}
-
-/// Kills the processes of a group that this process, or the one below it, made.
-pub(crate) fn kill_group(group: u32) {
-    if let Some(group) = i32::try_from(group).ok().filter(|group| *group > 1) {
-        // SAFETY: a plain call. The group keeps its number for as long as a process of it is there, or its first one has
-        // not been waited for.
-        unsafe { libc::kill(-group, libc::SIGKILL) };
-    }
-}
-
 /// Says what this process is about to do, until the result is dropped: for whoever must tell of its death.
 pub fn doing(text: impl FnOnce() -> String) -> Option<Posted> {
     BOARD.get().map(|board| board.doing(&text()))
@@ -160,9 +152,9 @@ pub(crate) fn path(path: &Path) -> Option<Posted> {
     BOARD.get().map(|board| board.path(path.as_os_str().as_bytes()))
 }
 
-/// Names a group of processes that must not outlive this process, until the result is dropped.
-pub(crate) fn group(group: u32) -> Option<Posted> {
-    BOARD.get().map(|board| board.group(group))
+/// The descriptor that a keeper is given a copy of.
+fn alive() -> Option<RawFd> {
+    ALIVE.get().map(|alive| alive.as_raw_fd())
 }
 
 /// Says with which exit code this process is about to end: no other is believed.

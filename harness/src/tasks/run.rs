@@ -11,11 +11,12 @@ use crate::loaded::LoadedModel;
 use crate::machine::Machine;
 use crate::memory::{self, Size};
 use crate::mutations::FaultSite;
+use crate::own;
 use crate::pair::Pair;
 use crate::progress::silent;
 use crate::prompts::Ready;
 use crate::report::{Failure, Memory, ModelInfo, Outcome, Report, RunInfo, Seconds, Told as _, file};
-use crate::runners::Manifest;
+use crate::runners::{EngineTrouble, Manifest};
 use crate::shard::Shard;
 use crate::tokens;
 use crate::verdict::Measured;
@@ -24,7 +25,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Folder of reports where none is named.
@@ -179,7 +180,8 @@ impl<'a> Runs<'a> {
             (1, _) | (_, None) => None,
             (runs, Some(kind)) => {
                 let tokens = input.tokens(Some(&subject.fed));
-                Some(pair.repeat(kind, tokens, &self.sides.faults.stages, &subject, runs.into())?)
+                let again = pair.repeat(kind, tokens, &self.sides.faults.stages, &subject, runs.into());
+                Some(again.map_err(EngineTrouble::of)?)
             }
         };
         let (repeating, judging) = (repeating.elapsed(), Instant::now());
@@ -241,7 +243,10 @@ impl<'a> Runs<'a> {
     fn batch(&self, batch: &Batch, console: Console<'_>) -> Result<Ran> {
         let folder = self.request.batch.json_dir.as_deref();
         if let Some(folder) = folder {
-            std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+            // Where nobody named it, a link in its place is nobody's wish.
+            let made =
+                if folder == Path::new(REPORTS) { own::make(folder) } else { Ok(std::fs::create_dir_all(folder)?) };
+            made.with_context(|| format!("cannot make the folder {}", folder.display()))?;
         }
         let write = |entry: &batch::Entry, text: String| {
             folder.map_or(Ok(()), |folder| file::write(&folder.join(entry.file()), text.as_bytes()))
@@ -260,7 +265,7 @@ impl<'a> Runs<'a> {
                     ran.reports.push(report);
                 }
                 Err(e) => {
-                    let failure = Failure { batch: place, prompt: entry.name.clone(), error: format!("{e:#}") };
+                    let failure = Failure { batch: Some(place), ..Failure::new(&entry.name, &e) };
                     (console.note)(&failure.line());
                     write(entry, failure.json()?)?;
                     ran.failures.push(failure);

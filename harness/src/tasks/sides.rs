@@ -9,11 +9,12 @@ use crate::compare::comparable;
 use crate::mutations::{FaultSite, Injection};
 use crate::pair::{Pair, Recording, Settings, Tokens};
 use crate::prompts::Ready;
-use crate::runners::{Faults, RunnerKind, Source, TapFiltered};
+use crate::runners::{EngineTrouble, Faults, Runner as _, RunnerKind, Source, TapFiltered};
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use qdiff_engine::model::{Graph, Node};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// The two sides, on which tokens.
 #[derive(Clone, Debug, Default, Args)]
@@ -284,7 +285,11 @@ impl<'a> SideChoice<'a> {
 }
 
 impl Sides<'_> {
-    /// Runs or reads the reference, then the subject on the same tokens.
+    /// Runs or reads the reference and the subject on the same tokens. What of the subject can fail without the reference comes
+    /// first: a capture is read, and a command is run as far as it need not be told what the reference chose.
+    ///
+    /// # Errors
+    /// What keeps a side from running or being read; of the subject as [`EngineTrouble`].
     pub(super) fn record(&self, pair: &Pair<'_>, input: &Input) -> Result<(Recording, Option<Recording>)> {
         // Of what is read, dumped, or tapped by kernels that not every stage leaves, nothing is known yet.
         let known = |side: &Side| matches!(side, Side::Live(kind) if kind.command().is_none() && !kind.device);
@@ -297,19 +302,20 @@ impl Sides<'_> {
             live.push(&of_subject);
         }
         pair.make_room(input.tokens(None), &live)?;
-        // An engine that is not told which tokens to decode chooses them, and the reference is fed these.
-        let chooses = |kind: &RunnerKind| input.decode > 0 && kind.command().is_some_and(|command| !command.forced());
-        if let (Side::Live(subject), Side::Live(reference)) = (&self.chosen.subject, &self.chosen.reference)
-            && chooses(subject)
-        {
-            let subject = pair.run(subject, input.tokens(None), Faults::default())?;
-            let reference = pair.run(reference, input.tokens(Some(&subject.fed)), Faults::default())?;
-            return Ok((subject, Some(reference)));
-        }
         let tapped = |kind: &RunnerKind, tokens: Tokens<'_>| {
             let inner = pair.runner(kind, tokens, self.faults.stages.clone())?;
             anyhow::Ok(TapFiltered { inner, taps: &self.taps })
         };
+        // An engine that is not told which tokens to decode chooses them, and the reference is fed these.
+        let alone = |kind: &RunnerKind| kind.command().is_some_and(|command| input.decode == 0 || !command.forced());
+        if let (Side::Live(subject), Side::Live(reference)) = (&self.chosen.subject, &self.chosen.reference)
+            && alone(subject)
+        {
+            let tokens = input.tokens(None);
+            let subject = pair.record(&mut tapped(subject, tokens)?, tokens).map_err(EngineTrouble::of)?;
+            let reference = pair.run(reference, input.tokens(Some(&subject.fed)), Faults::default())?;
+            return Ok((subject, Some(reference)));
+        }
         // What computes on a GPU leaves the CPU to the other.
         if let (Side::Live(subject), Side::Live(reference)) = (&self.chosen.subject, &self.chosen.reference)
             && subject.device
@@ -320,6 +326,21 @@ impl Sides<'_> {
                 pair.run_beside(reference, tokens, &|| Ok(Box::new(tapped(subject, tokens)?)))?;
             return Ok((subject, Some(reference)));
         }
+        let mut begun = None;
+        let (mut recorded, since) = (None, Instant::now());
+        match &self.chosen.subject {
+            Side::Recorded(folder, manifest) => {
+                recorded = Some(pair.read(folder, manifest, &pair.names, &manifest.how()).map_err(EngineTrouble::of)?);
+            }
+            Side::Live(kind) if kind.command().is_some() => {
+                let mut runner = tapped(kind, input.tokens(None))?;
+                (pair.progress)(&format!("running {kind}"), 0, 1);
+                runner.begin(input.tokens(None)).map_err(EngineTrouble::of)?;
+                begun = Some(runner);
+            }
+            Side::Live(_) | Side::Nobody => {}
+        }
+        let before = since.elapsed().as_secs_f64();
         let reference = match &self.chosen.reference {
             Side::Recorded(folder, manifest) => {
                 Some(pair.read(folder, manifest, &Names::of(&pair.oracle.graph), &manifest.how())?)
@@ -329,13 +350,15 @@ impl Sides<'_> {
         };
         // Without a reference the subject goes on with its own choices.
         let forced = reference.as_ref().map(|r| r.fed.as_slice());
-        let subject = match &self.chosen.subject {
-            Side::Recorded(folder, manifest) => pair.read(folder, manifest, &pair.names, &manifest.how())?,
-            Side::Live(kind) => {
-                let tokens = input.tokens(forced);
-                pair.record(&mut tapped(kind, tokens)?, tokens)?
+        let tokens = input.tokens(forced);
+        let subject = match (&self.chosen.subject, recorded, begun) {
+            (_, Some(recorded), _) => recorded,
+            (_, _, Some(mut runner)) => {
+                let subject = pair.record(&mut runner, tokens).map_err(EngineTrouble::of)?;
+                Recording { seconds: before + subject.seconds, ..subject }
             }
-            Side::Nobody => bail!("without a subject there is nothing to judge; name a runner"),
+            (Side::Live(kind), ..) => pair.record(&mut tapped(kind, tokens)?, tokens).map_err(EngineTrouble::of)?,
+            _ => bail!("without a subject there is nothing to judge; name a runner"),
         };
         Ok((subject, reference))
     }

@@ -134,11 +134,26 @@ fn a_report_is_written_whole_or_not_at_all() {
     assert_eq!(files(&folder), ["model.gguf", "report.json"]);
 }
 
-/// `git bisect run` must not take trouble for a bad commit.
+/// `git bisect run` takes no trouble for a bad commit. It skips a commit whose engine cannot be run, and stops at what no commit
+/// would change: a slip, a model or a program that is not there.
 #[test]
-fn bisect_skips_what_cannot_be_judged() {
-    for args in ["-m absent.gguf", "--no-such-flag", "--subject nonsense"] {
-        empty().qdiff(&format!("run --bisect {args}")).exits(125);
+fn bisect_skips_an_engine_and_stops_at_a_mistake() {
+    let folder = folder();
+    for (code, args) in [
+        (128, "-m absent.gguf"),
+        (128, "--no-such-flag"),
+        (128, "--subject nonsense"),
+        (128, "-m model.gguf --subject 'cmd: ./absent {ids}'"),
+        (128, "-m model.gguf --subject 'cmd: true && ./absent {ids}'"),
+        (125, "-m model.gguf --subject 'cmd: exit 1; {ids}'"),
+        (125, "-m model.gguf --subject 'cmd: kill -9 $$; {ids}'"),
+        (125, "-m model.gguf --subject 'cmd: true {ids}'"),
+    ] {
+        folder.qdiff(&format!("run --bisect -n 0 {args}")).exits(code);
+    }
+    folder.write("prompts", "haiku\nThe sky is\n");
+    for (code, command) in [(125, "cmd: exit 1; {ids}"), (128, "cmd: true && ./absent {ids}")] {
+        folder.qdiff(&format!("run --bisect -m model.gguf -n 0 --prompts prompts --subject '{command}'")).exits(code);
     }
 }
 

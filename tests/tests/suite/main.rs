@@ -40,6 +40,7 @@ mod model_files;
 mod oracle;
 mod positions;
 mod probes;
+mod processes;
 mod project;
 mod quant_vs_ggml;
 mod real_model;

@@ -217,7 +217,8 @@ fn junit_of_an_incomplete_run_is_not_all_green() {
     folder.qdiff("run -m model.gguf -n 0 --reference none --junit report.xml").exits(3);
     let text = folder.text("report.xml");
     let document = roxmltree::Document::parse(&text).unwrap();
-    assert_eq!(document.root_element().attribute("skipped"), Some("1"), "{text}");
+    assert_eq!(document.root_element().attribute("failures"), Some("1"), "{text}");
+    assert!(text.contains(r#"<failure message="INCOMPLETE: no reference ran"#), "{text}");
     assert!(text.contains(r#"<testcase name="INCOMPLETE" classname="verdict">"#), "{text}");
 }
 

@@ -5,7 +5,7 @@ mod mutations;
 mod output;
 
 pub use mutations::MutationsCommand;
-pub use output::{Bisected, Ci, FileArgs, JsonArgs, OutputArgs, ReportArgs, Reported};
+pub use output::{Asked, Bisected, Ci, FileArgs, JsonArgs, OutputArgs, ReportArgs, Reported};
 
 use super::manual::schemas;
 use super::project::Project;
@@ -104,6 +104,25 @@ impl Command {
             Self::VerifyOracle(args) => &mut args.request.tokens.prompt,
             _ => return None,
         })
+    }
+
+    /// Where the report of a command goes that makes one.
+    pub(in crate::cli) fn asked(&self) -> Option<Asked<'_>> {
+        let (command, files) = match self {
+            Self::Run(args) => ("run", &args.output.files),
+            Self::Check(args) => ("check", &args.output),
+            Self::Weights(args) => ("weights", &args.output),
+            Self::Logits(args) => ("logits", &args.output),
+            Self::VerifyOracle(args) => ("verify-oracle", &args.output.files),
+            Self::Compare(args) => ("compare", &args.output.files),
+            Self::Sweep(args) => ("sweep", &args.output),
+            Self::Generate(args) => ("generate", &args.output),
+            Self::Bench(args) => ("bench", &args.output),
+            Self::Mutations { command: Some(MutationsCommand::Score(args)) } => ("mutations score", &args.output),
+            _ => return None,
+        };
+        let several = matches!(self, Self::Run(args) if args.request.batch.prompts.is_some());
+        Some(Asked { command, files, reports: if several { 2 } else { 1 } })
     }
 
     /// Takes what a project sets that no argument's default can say.

@@ -46,6 +46,17 @@ impl FileArgs {
     }
 }
 
+/// Where the report of a command goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// What the command is called.
+    pub command: &'static str,
+    /// The places.
+    pub files: &'a FileArgs,
+    /// How many reports there will be; more than one counts as two.
+    pub reports: usize,
+}
+
 /// What a list holds, as JSON.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Output")]
@@ -78,7 +89,8 @@ pub struct Bisected<R: Args> {
     pub request: R,
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Exit with 125 instead of 2 and 3, for `git bisect run`
+    /// Exit as `git bisect run` takes it: 125, which skips the commit, where the engine could not be built or run, or not all
+    /// could be judged; 128, which ends the bisect, for all other trouble
     #[arg(long, help_heading = "Output")]
     pub bisect: bool,
 }
