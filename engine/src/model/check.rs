@@ -37,7 +37,7 @@ pub(super) fn metadata(gguf: &Gguf) -> Result<(), ConfigError> {
         if !number.is_some_and(|n| neutral.contains(&n)) {
             let value = value.json(4);
             return Err(ConfigError::Invalid(format!(
-                "metadata key `{key}` is {value}: llama.cpp computes by it, and qdiff knows no such model; use one without it"
+                "metadata key `{key}` is {value}: llama.cpp computes by it, and such models are not supported yet; use one without it"
             )));
         }
     }
@@ -52,7 +52,15 @@ pub(super) fn tensors(gguf: &Gguf, graph: &Graph) -> Result<(), LoadError> {
     let weights = graph.weights();
     for Weight { name, extent } in &weights {
         let Some(TensorInfo { dims, ggml_type, .. }) = gguf.tensor(name) else {
-            return refuse(name, format!("is missing, and a {arch} model needs it; convert the model again"));
+            // llama.cpp does without biases, and takes fused projections.
+            let what = if extent.len() == 1 && name.ends_with(".bias") {
+                format!("is missing; a {arch} model without it is not supported yet")
+            } else if let Some(fused) = gguf.tensors.iter().find(|t| t.name.contains(".attn_qkv.")) {
+                format!("is missing, and `{}` is there; fused projections are not supported yet", fused.name)
+            } else {
+                format!("is missing, and a {arch} model needs it; convert the model again")
+            };
+            return refuse(name, what);
         };
         if !same_extent(dims, extent) {
             return refuse(
@@ -78,8 +86,9 @@ pub(super) fn tensors(gguf: &Gguf, graph: &Graph) -> Result<(), LoadError> {
     match gguf.tensors.iter().find(|t| !used.contains(t.name.as_str())) {
         Some(TensorInfo { name, .. }) => {
             let layers = graph.config.n_layers;
-            let what = "llama.cpp refuses it, or computes with it; convert the model again";
-            refuse(name, format!("is none of a {arch} model of {layers} layers: {what}"))
+            let what = "if llama.cpp loads the file, it computes with that tensor, and this is not supported yet; if \
+                        not, convert the model again";
+            refuse(name, format!("is none that qdiff knows of a {arch} model of {layers} layers: {what}"))
         }
         None => Ok(()),
     }

@@ -61,9 +61,18 @@ pub(super) fn invalid(key: &str, value: impl Display, why: &str) -> ConfigError 
     ConfigError::Invalid(format!("metadata key `{key}` is {value}: {why}; convert the model again"))
 }
 
+/// `key` has a value that a right file may have, and that no graph describes.
+pub(super) fn unsupported(key: &str, value: impl Display, what: &str) -> ConfigError {
+    ConfigError::Invalid(format!("metadata key `{key}` is {value}: {what} not supported yet; use another model"))
+}
+
 /// `key` has no value of the type `expected`.
 pub(super) fn absent(source: &dyn Metadata, key: &str, expected: &str) -> ConfigError {
     match source.type_name(key) {
+        Some(found @ "arr") if BY_LAYER.iter().any(|suffix| key.ends_with(suffix)) => {
+            let what = format!("expected {expected}; a value for each layer is");
+            unsupported(key, format_args!("of type {found}"), &what)
+        }
         Some(found) => ConfigError::Invalid(format!(
             "metadata key `{key}` is of type {found}, expected {expected}; convert the model again"
         )),
@@ -73,6 +82,9 @@ pub(super) fn absent(source: &dyn Metadata, key: &str, expected: &str) -> Config
 
 /// Layers that llama.cpp has room for (`LLAMA_MAX_LAYERS`); with more it ends the process.
 pub const MAX_LAYERS: usize = 512;
+
+/// Keys that hold a number for each layer where the layers of a model differ.
+const BY_LAYER: [&str; 3] = [".attention.head_count", ".attention.head_count_kv", ".feed_forward_length"];
 
 /// Tensor of the embedding table, whose rows are the vocabulary of every model.
 pub(super) const EMBEDDING: &str = "token_embd.weight";
@@ -146,9 +158,8 @@ impl Config {
         if let Some(kind) = source.text(&key("rope.scaling.type"))
             && kind != "none"
         {
-            return Err(ConfigError::Invalid(format!(
-                "rope scaling `{kind}` is not supported; use a model without context extension"
-            )));
+            let what = "context extension by rope scaling is";
+            return Err(unsupported(&key("rope.scaling.type"), format_args!("`{kind}`"), what));
         }
         let n_embd = integer("embedding_length")?;
         let n_heads = integer("attention.head_count")?;
@@ -172,11 +183,18 @@ impl Config {
                 None => refused("attention.head_count", n_heads, &why),
             };
         }
-        for suffix in ["attention.value_length", "rope.dimension_count"] {
-            let found = or(suffix, head_dim)?;
-            if found != head_dim {
-                return refused(suffix, found, &format!("expected {head_dim}, the length of a head"));
-            }
+        let (value_length, rotated) = ("attention.value_length", "rope.dimension_count");
+        let found = or(value_length, head_dim)?;
+        if found != head_dim {
+            let what = format!("keys have {head_dim}; values of another length than keys are");
+            return Err(unsupported(&key(value_length), found, &what));
+        }
+        let found = or(rotated, head_dim)?;
+        if found < head_dim && found % 2 == 0 {
+            let what = format!("a head has {head_dim} elements; RoPE that rotates a part of each head is");
+            return Err(unsupported(&key(rotated), found, &what));
+        } else if found != head_dim {
+            return refused(rotated, found, &format!("expected {head_dim}, the length of a head"));
         }
         let table = source.extent(EMBEDDING).ok_or_else(|| {
             ConfigError::Invalid(format!(

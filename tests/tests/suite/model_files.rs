@@ -113,6 +113,8 @@ const SCORES: &str = "tokenizer.ggml.scores";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const EPS: &str = "qwen2.attention.layer_norm_rms_epsilon";
 const BASE: &str = "qwen2.rope.freq_base";
+const PARTLY_ROTATED: &[&str] =
+    &["metadata key `qwen2.rope.dimension_count` is", "RoPE that rotates a part of each head is not supported yet"];
 const NO_ALIGNMENT: &[&str] = &["`general.alignment` is", "32 or a greater power of 2"];
 const NAN: &str = "no engine can be right with it";
 const NOT_QWEN: &str = "what it makes of one depends on its entries";
@@ -197,11 +199,14 @@ classes! {
         refused(&["tensor `blk.0.attn_k.weight` has shape"], integer("qwen2.attention.head_count_kv", 2)),
         refused(&["tensor `blk.0.attn_q.weight` has shape"], integer("qwen2.attention.key_length", 16)),
     ];
-    rope_dimensions: [0, 2, 16, 33, 64, u32::MAX].map(|n| {
-        refused(&["metadata key `qwen2.rope.dimension_count` is"], integer("qwen2.rope.dimension_count", n))
+    rope_dimensions: [0, 33, 64, u32::MAX].map(|n| {
+        refused(&["metadata key `qwen2.rope.dimension_count` is", "convert the model again"], integer("qwen2.rope.dimension_count", n))
+    });
+    heads_that_are_rotated_in_part: [2, 16].map(|n| {
+        refused(PARTLY_ROTATED, integer("qwen2.rope.dimension_count", n))
     });
     value_heads_of_another_length: [
-        refused(&["`qwen2.attention.value_length` is 16", "expected 32"], integer("qwen2.attention.value_length", 16)),
+        refused(&["`qwen2.attention.value_length` is 16", "not supported yet"], integer("qwen2.attention.value_length", 16)),
     ];
     experts: [
         refused(&["`qwen2.expert_used_count` is 2"], integer("qwen2.expert_used_count", 2)),
@@ -215,7 +220,7 @@ classes! {
         stricter(NOT_THIS, &["`qwen2.rope.scaling.factor` is 4.0"], real("qwen2.rope.scaling.factor", 4.0)),
         stricter(NOT_THIS, &["`qwen2.rope.scale_linear` is \"NaN\""], real("qwen2.rope.scale_linear", f32::NAN)),
         stricter(NOT_THIS, &["`qwen2.rope.scaling.attn_factor` is 2.0"], real("qwen2.rope.scaling.attn_factor", 2.0)),
-        stricter(NOT_THIS, &["rope scaling `yarn`"], with(|kv| kv.string("qwen2.rope.scaling.type", "yarn"))),
+        stricter(NOT_THIS, &["`qwen2.rope.scaling.type` is `yarn`", "not supported yet"], with(|kv| kv.string("qwen2.rope.scaling.type", "yarn"))),
         taken(real("qwen2.rope.scaling.factor", 1.0)),
     ];
 
@@ -235,7 +240,7 @@ classes! {
         refused(&["qwen2.block_count", "is of type f32, expected u32"], real("qwen2.block_count", 2.0)),
         refused(&["qwen2.attention.head_count_kv", "is of type str"], with(|kv| kv.string("qwen2.attention.head_count_kv", "1"))),
         refused(&["general.architecture", "is of type u32"], integer("general.architecture", 2)),
-        stricter("one number a layer: no graph has it", &["qwen2.attention.head_count", "is of type arr, expected u32"],
+        stricter("one number a layer: no graph has it", &["qwen2.attention.head_count", "is of type arr: expected u32; a value for each layer is not supported yet"],
             with(|kv| kv.i32s("qwen2.attention.head_count", &[2, 2]))),
     ];
     hyperparameters_that_are_missing: [
@@ -255,10 +260,10 @@ classes! {
         refused(&["tensor `blk.0.attn_q.bias` is stored as Q8_0, expected F32"], stored("blk.0.attn_q.bias", GgmlType::Q8_0)),
     ];
     tensors_that_are_missing_or_too_many: [
-        refused(&["tensor `blk.0.attn_k.bias` is missing"], renamed("blk.0.attn_k.bias", "blk.0.attn_k.bits")),
+        refused(&["tensor `blk.0.attn_k.bias` is missing", "without it is not supported yet"], renamed("blk.0.attn_k.bias", "blk.0.attn_k.bits")),
         refused(&["tensor `blk.1.ffn_up.weight` is missing"], renamed("blk.1.ffn_up.weight", "blk.1.ffn_xp.weight")),
         refused(&["tensor `token_embd.weight` is missing"], renamed("token_embd.weight", "tokem_embd.weight")),
-        refused(&["tensor `outpux.weight` is none of a qwen2 model of 2 layers"], renamed("\0output.weight", "\0outpux.weight")),
+        refused(&["tensor `outpux.weight` is none that qdiff knows of a qwen2 model of 2 layers"], renamed("\0output.weight", "\0outpux.weight")),
     ];
 
     /// A block whose scale or offset is NaN or infinite is the file's own fault, named with tensor, block and byte; so is a number.
