@@ -121,13 +121,28 @@ pub struct Ready {
     pub tokens: Vec<u32>,
 }
 
+/// The built-in prompt of this name; nothing where it is `@FILE`, `-` or text.
+///
+/// # Errors
+/// A word that looks like a name and is none: judged as a text of one word it would pass for the prompt that was meant.
+pub fn named(given: &str, raw: bool) -> Result<Option<&'static Prompt>> {
+    let known = BUILT_IN.iter().find(|p| p.name == given);
+    let word = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '-');
+    if known.is_none() && !raw && !given.is_empty() && given != "-" && given.chars().all(word) {
+        let otherwise = "`qdiff prompts` lists them; with --raw one word is text";
+        let names = BUILT_IN.iter().map(|p| p.name);
+        bail!("no built-in prompt is called `{given}`{}", hint(given, names, otherwise))
+    }
+    Ok(known)
+}
+
 /// Reads `--prompt`: a built-in name, `@FILE`, `-` for standard input, or text.
 ///
 /// # Errors
-/// A file that cannot be read, an empty prompt, a chat template that is absent
-/// or fails, a system prompt for what is no turn; a word that looks like a name and is none.
+/// As [`named`]; a file that cannot be read, an empty prompt, a chat template that is absent or fails, a system prompt for
+/// what is no turn.
 pub fn resolve(opened: &LoadedModel, given: &str, style: Style<'_>) -> Result<Ready> {
-    if let Some(prompt) = BUILT_IN.iter().find(|p| p.name == given) {
+    if let Some(prompt) = named(given, style.raw)? {
         return built_in(opened, prompt, style);
     }
     if given == "-" {
@@ -137,12 +152,6 @@ pub fn resolve(opened: &LoadedModel, given: &str, style: Style<'_>) -> Result<Re
     }
     match given.strip_prefix('@') {
         Some(path) => from_file(opened, Path::new(path), style),
-        // Judged as a text of one word it would pass for the prompt that was meant.
-        None if !style.raw && !given.is_empty() && given.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '-')) => {
-            let known = BUILT_IN.iter().map(|p| p.name);
-            let otherwise = "`qdiff prompts` lists them; with --raw one word is text";
-            bail!("no built-in prompt is called `{given}`{}", hint(given, known, otherwise))
-        }
         None => ready(opened, UNNAMED[0], given.to_owned(), style),
     }
 }

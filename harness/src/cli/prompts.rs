@@ -8,17 +8,17 @@ use anyhow::Result;
 /// Token ids shown of a prompt at most.
 const SHOWN: usize = 64;
 
-/// Lists the built-in prompts, or prints the tokens of one.
+/// Lists the built-in prompts, or prints the tokens of any.
 pub(super) fn run(request: &PromptsRequest) -> Result<u8> {
-    for (prompt, tokens) in prompts(request)? {
+    for prompt in prompts(request)? {
         if request.tokens {
-            let ids: Vec<String> = tokens.iter().flatten().map(ToString::to_string).collect();
+            let ids: Vec<String> = prompt.tokens.iter().flatten().map(ToString::to_string).collect();
             say(&format!("{}\n", ids.join(",")))?;
             continue;
         }
-        say(&terminal().line(prompt.name, prompt.about))?;
+        say(&terminal().line(&prompt.name, prompt.about))?;
         say(&terminal().line("", &format!("{:?}", prompt.text)))?;
-        if let Some(tokens) = tokens {
+        if let Some(tokens) = prompt.tokens {
             let shown: Vec<String> = tokens.iter().take(SHOWN).map(ToString::to_string).collect();
             let more = if tokens.len() > SHOWN { ",…" } else { "" };
             say(&terminal().line("", &format!("{}: {}{more}", counted(tokens.len(), "token"), shown.join(","))))?;

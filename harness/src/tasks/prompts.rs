@@ -1,16 +1,15 @@
-//! The built-in prompts, and their tokens in a model's vocabulary.
+//! The built-in prompts, and the tokens of any prompt in a model's vocabulary.
 
 use crate::loaded::LoadedModel;
-use crate::nearest::hint;
-use crate::prompts::{BUILT_IN, Prompt, Style, resolve};
-use anyhow::{Result, bail, ensure};
+use crate::prompts::{BUILT_IN, Style, Template, named, resolve};
+use anyhow::{Result, ensure};
 use clap::Args;
 use std::path::PathBuf;
 
-/// Which of the built-in prompts, and whose tokens of them.
+/// Which prompts, and whose tokens of them.
 #[derive(Clone, Debug, Args)]
 pub struct PromptsRequest {
-    /// One of them [default: all]
+    /// One of them, text, @FILE, or - for standard input [default: all built-in ones]
     pub name: Option<String>,
     /// GGUF file whose vocabulary gives the token ids
     #[arg(short, long)]
@@ -18,26 +17,49 @@ pub struct PromptsRequest {
     /// Print nothing but the token ids, in one line
     #[arg(long, requires = "name")]
     pub tokens: bool,
+    /// Take the text as it stands instead of as a user turn
+    #[arg(long, requires = "name")]
+    pub raw: bool,
+    /// A system prompt before the user turn
+    #[arg(long, value_name = "TEXT", requires = "name")]
+    pub system: Option<String>,
+    /// What makes a turn of the text
+    #[arg(long, value_enum, default_value_t = Template::Bare)]
+    pub template: Template,
 }
 
-/// A built-in prompt, with its tokens where there is a model.
-pub type Shown = (&'static Prompt, Option<Vec<u32>>);
+/// A prompt.
+pub struct Shown {
+    /// Its name.
+    pub name: String,
+    /// What it is good for; of one that is not built in, nothing.
+    pub about: &'static str,
+    /// The text.
+    pub text: String,
+    /// Its tokens, where there is a model.
+    pub tokens: Option<Vec<u32>>,
+}
 
-/// The built-in prompt that is named, or all of them.
+/// The prompt that is named, or all that are built in.
 ///
 /// # Errors
-/// A name that none has; a model that cannot be read, or that tokens are asked of and nobody named.
+/// As [`resolve`]; a model that cannot be read, or that tokens are asked of and nobody named.
 pub fn prompts(request: &PromptsRequest) -> Result<Vec<Shown>> {
-    let chosen = |prompt: &&Prompt| request.name.as_ref().is_none_or(|name| name == prompt.name);
-    let chosen: Vec<&Prompt> = BUILT_IN.iter().filter(chosen).collect();
-    if let (Some(name), true) = (&request.name, chosen.is_empty()) {
-        bail!(
-            "no built-in prompt is called `{name}`{}",
-            hint(name, BUILT_IN.iter().map(|p| p.name), "`qdiff prompts` lists them")
-        );
-    }
-    ensure!(!request.tokens || request.model.is_some(), "name the model whose tokens they are with -m");
+    let known = request.name.as_deref().map(|given| named(given, request.raw)).transpose()?;
+    let listed = !matches!(known, Some(None));
+    ensure!(request.model.is_some() || listed && !request.tokens, "name the model whose tokens they are with -m");
     let opened = request.model.as_deref().map(LoadedModel::new).transpose()?;
-    let ready = |prompt: &Prompt| opened.as_ref().map(|o| resolve(o, prompt.name, Style::default())).transpose();
-    chosen.into_iter().map(|prompt| Ok((prompt, ready(prompt)?.map(|ready| ready.tokens)))).collect()
+    let style = Style { raw: request.raw, system: request.system.as_deref(), template: request.template };
+    let ready = |given: &str| opened.as_ref().map(|opened| resolve(opened, given, style)).transpose();
+    if let Some(given) = request.name.as_deref().filter(|_| !listed) {
+        let own =
+            ready(given)?.map(|own| Shown { name: own.name, about: "", text: own.text, tokens: Some(own.tokens) });
+        return Ok(own.into_iter().collect());
+    }
+    let chosen = BUILT_IN.iter().filter(|prompt| known.flatten().is_none_or(|known| known.name == prompt.name));
+    let shown = chosen.map(|prompt| {
+        let tokens = ready(prompt.name)?.map(|ready| ready.tokens);
+        Ok(Shown { name: prompt.name.to_owned(), about: prompt.about, text: prompt.text.to_owned(), tokens })
+    });
+    shown.collect()
 }

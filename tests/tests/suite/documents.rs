@@ -278,6 +278,17 @@ fn the_tokens_of_a_prompt_are_one_line() {
     folder.record("haiku", "-n 0 --prompt haiku --stages embed");
     assert_eq!(folder.json("haiku/manifest.json")["tokens"], serde_json::json!(ids));
     folder.refuses("prompts haiku --tokens", &["name the model", "-m"]);
+    // Of a text of one's own as well: those that a run of it is fed.
+    folder.write("own.txt", "a text of my own");
+    for given in ["@own.txt", "'a text of my own'", "@own.txt --raw", "@own.txt --system 'be brief'"] {
+        let ids = folder.qdiff(&format!("prompts {given} --tokens -m model.gguf")).exits(0).stdout;
+        let (_, report, _) = folder.told(&format!("run -m model.gguf -n 0 --subject cpu --prompt {given}"));
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&format!("[{}]", ids.trim())).unwrap(),
+            report["run"]["tokens"]
+        );
+    }
+    folder.refuses("prompts @own.txt --tokens", &["name the model", "-m"]);
     folder.refuses("prompts haikku", &["no built-in prompt is called `haikku`; did you mean `haiku`?"]);
     folder.refuses_options("prompts --tokens", &["<NAME>"]);
 }

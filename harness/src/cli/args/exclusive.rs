@@ -107,7 +107,7 @@ fn passed_over(name: &str, of: &ArgMatches) -> Option<(&'static str, &'static st
     let cold = of.try_get_one::<f32>("temp").ok().flatten().is_some_and(|t| *t == 0.0);
     let found = [
         (typed(&["tokens"]).and(typed(&["prompt"])), "token ids take the place of a prompt"),
-        (typed(&["tokens"]).and(typed(OF_A_TEXT)), "token ids have no text"),
+        (typed(&["tokens"]).and(typed(OF_A_TEXT)).filter(|_| name != "prompts"), "token ids have no text"),
         (typed(OF_A_TEXT).filter(|_| recorded && typed(&["prompt"]).is_none()), "a capture has its own tokens"),
         (
             typed(&["map"]).filter(|_| !matches!(name, "compare" | "judge") && !dumped),
