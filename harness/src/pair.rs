@@ -4,9 +4,9 @@
 //! commands, the score of the mutations, tests.
 
 use crate::arithmetic::{Arithmetic, Declared, Number};
-use crate::capture::npz::Manifest as CaptureManifest;
+use crate::capture::npz::{Manifest as CaptureManifest, Sampler};
 use crate::capture::{Capture, Filter, Names, Shapes, Step, Store, Want, container};
-use crate::diagnose::{Diagnosis, explain};
+use crate::diagnose::{Confidence, Diagnosis, explain};
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
 use crate::number::counted;
@@ -17,7 +17,7 @@ pub use crate::runners::Tokens;
 use crate::runners::command::Engine;
 use crate::runners::{self, Faults, Forced, Manifest, Runner, RunnerKind, Start};
 use crate::supervisor;
-use crate::verdict::{Measured, Policy, Race, Repeated, Side, judge, put_together};
+use crate::verdict::{Measured, Policy, Race, Repeated, Side, Verdict, judge, put_together};
 use anyhow::{Context as _, Result, ensure};
 use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Node;
@@ -99,8 +99,19 @@ pub struct Recording {
     pub manifest: Manifest,
     /// The token fed at each decode step.
     pub fed: Vec<u32>,
+    /// How it chose these, where it did and not qdiff.
+    pub chose: Option<Chose>,
     /// Seconds that running or reading it took; of a subject that ran beside the reference, those beyond it.
     pub seconds: f64,
+}
+
+/// How an engine chose the tokens that it fed.
+#[derive(Clone, Copy, Debug)]
+pub struct Chose {
+    /// As its manifest says.
+    pub sampler: Option<Sampler>,
+    /// Whether it is known to have chosen by itself: of a capture it is not.
+    pub alone: bool,
 }
 
 impl Recording {
@@ -249,7 +260,9 @@ impl<'a> Pair<'a> {
         let (start, mut capture) = (Instant::now(), Capture::new(self.settings.store.clone()));
         progress(&format!("running {}", runner.manifest().name), 0, 1);
         if let Some(folder) = runner.dump(tokens, &self.settings.store)? {
-            return Ok(Recording { seconds: start.elapsed().as_secs_f64(), ..self.dumped(&folder, tokens)? });
+            let dumped = self.dumped(&folder, tokens)?;
+            let chose = dumped.chose.filter(|_| runner.chooses(tokens)).map(|chose| Chose { alone: true, ..chose });
+            return Ok(Recording { seconds: start.elapsed().as_secs_f64(), chose, ..dumped });
         }
         let fed = self.stepped(runner, tokens, forced, progress, &mut |step| {
             capture.steps.push(step);
@@ -262,7 +275,7 @@ impl<'a> Pair<'a> {
         if !capture.elements.is_empty() {
             manifest.stored = capture.settle_formats(&self.oracle.graph, &manifest.arithmetic, None)?;
         }
-        Ok(Recording { capture, manifest, fed, seconds })
+        Ok(Recording { capture, manifest, fed, chose: None, seconds })
     }
 
     /// Runs `runner`, from where it stands, and hands over each step when it is
@@ -357,30 +370,33 @@ impl<'a> Pair<'a> {
                 stored,
             },
             fed: manifest.decoded.clone(),
+            chose: Some(Chose { sampler: manifest.sampler, alone: false }),
             seconds: start.elapsed().as_secs_f64(),
         })
     }
 
-    /// Runs `kind` again, `runs` times in all, and compares with `first` bit by bit. Stops at the first difference.
+    /// Runs what `make` makes again, `runs` times in all, and compares with `first` bit by bit. Stops at the first difference.
     ///
     /// # Errors
     /// As [`Self::run`].
-    pub fn repeat(
-        &self, kind: &RunnerKind, tokens: Tokens<'_>, faults: &Faults, first: &Recording, runs: usize,
+    pub fn repeat<'r>(
+        &self, make: &dyn Fn() -> Result<Box<dyn Runner + 'r>>, tokens: Tokens<'_>, first: &Recording, runs: usize,
     ) -> Result<Repeated> {
         let mut varied = Vec::new();
         for run in 2..=runs {
-            let mut runner = self.runner(kind, tokens, faults.clone())?;
+            let mut runner = make()?;
             let words = runner.vary(run)?.map(str::to_owned);
-            let again = self.record(runner.as_mut(), tokens)?;
+            // One that chooses cannot be told which tokens to take: as far as it takes the same, it is compared.
+            let forced = tokens.forced.filter(|_| !runner.chooses(tokens));
+            let again = self.record(runner.as_mut(), Tokens { forced, ..tokens })?;
             let graph = &self.oracle.graph;
             if let Some(race) = Race::between(graph, &first.capture, &again.capture, run) {
                 let race = Some(Race { under: words, ..race });
-                return Ok(Repeated { runs: run, varied, race });
+                return Ok(Repeated { runs: run, varied, race, failed: None });
             }
             varied.extend(words.filter(|words| !varied.contains(words)));
         }
-        Ok(Repeated { runs, varied, race: None })
+        Ok(Repeated { runs, varied, race: None, failed: None })
     }
 
     /// Judges the one against the other, or by itself where there is none, and looks for what explains it.
@@ -388,6 +404,17 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// As [`judge`]; captured tensors that could not be read back.
     pub fn judge(&self, subject: &Recording, reference: Option<&Recording>) -> Result<Diagnosis> {
+        self.judge_repeated(subject, reference, |_| Ok(false))
+    }
+
+    /// The same of a subject that may run again: `varies` is given the verdict, and says whether the subject gave other
+    /// values on the same tokens. What explains one run is proved of none then.
+    ///
+    /// # Errors
+    /// As [`Self::judge`] and `varies`.
+    pub fn judge_repeated(
+        &self, subject: &Recording, reference: Option<&Recording>, varies: impl FnOnce(&Verdict) -> Result<bool>,
+    ) -> Result<Diagnosis> {
         let (side, other) = (subject.side(), reference.map(Recording::side));
         let (rules, budget) = ((&self.filter, &self.policy), self.settings.budget);
         let verdict = match (&self.measured, other) {
@@ -399,7 +426,12 @@ impl<'a> Pair<'a> {
                 if others.is_empty() { String::new() } else { format!(", {} more", counted(others.len(), "stage")) };
             (self.told)(&format!("wrong by itself: {}{more}; looking for causes", verdict.name(first.id)));
         }
-        let diagnosis = explain(&self.oracle, &side, verdict, rules, budget, self.progress);
+        let varies = varies(&verdict)?;
+        let mut diagnosis = explain(&self.oracle, &side, verdict, rules, budget, self.progress);
+        if varies {
+            let solutions = diagnosis.findings.iter_mut().filter_map(|f| f.solution.as_mut());
+            solutions.for_each(|solution| solution.confidence = Confidence::Varying);
+        }
         self.oracle.products.trouble()?;
         subject.capture.store.trouble()?;
         Ok(diagnosis)

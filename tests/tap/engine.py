@@ -4,6 +4,8 @@ Usage: engine.py MODEL --tokens FILE [-n N] [--decoded FILE] [--ubatch N]     on
        engine.py MODEL --serve                                              a line of JSON for each step
        --bug base      the rotary base is another
        --bug cache     a decoded token overwrites the last row of the cache
+       --bug argmin    the next token is that of the smallest logit
+       --bug random    L01 ends in other values each time
 """
 
 import argparse
@@ -127,12 +129,14 @@ class Engine:
         self.dump.add("embed", x)
         for l in range(self.layers):
             x = self.layer(x, l, positions)
+            if self.bug == "random" and l == 1:
+                x = x + np.random.default_rng().normal(size=x.shape).astype("f4")
             self.dump.add(f"L{l:02}.layer_out", x)
         logits = self.norm(x, "output_norm.weight") @ self.w.get("output.weight", self.w["token_embd.weight"]).T
         self.dump.add("logits", logits)
         self.dump.end(self.position, tokens)
         self.position += len(tokens)
-        return int(np.argmax(logits[-1]))
+        return int((np.argmin if self.bug == "argmin" else np.argmax)(logits[-1]))
 
 
 parser = argparse.ArgumentParser()

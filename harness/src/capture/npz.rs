@@ -64,6 +64,9 @@ pub struct Manifest {
     /// is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Formats>,
+    /// How it chose `decoded`; where it is not given, as the largest of its logits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampler: Option<Sampler>,
     /// How its text ended; only of an engine that generated `decoded` by its own choices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<RecordedEnd>,
@@ -80,6 +83,20 @@ pub struct Manifest {
     /// Whether neither the container nor a manifest.json says how many steps there were; seen from the container.
     #[serde(skip)]
     pub open_end: bool,
+}
+
+/// How an engine chose the tokens that it fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Sampler {
+    /// The largest logit.
+    Greedy,
+    /// Any of so many largest logits.
+    TopK(usize),
+    /// In another way, by which it may take any token.
+    Drawn,
+    /// It did not: the tokens were given to it.
+    Told,
 }
 
 /// What an engine says of the end of its text.

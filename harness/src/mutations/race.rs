@@ -1,4 +1,4 @@
-//! A result that changes from run to run. It cannot be recognised by evaluating it; `--repeat` sees it.
+//! A result that changes from run to run. It cannot be recognised by evaluating it; running again sees it.
 
 use super::Mutation;
 use qdiff_engine::model::fault::Output;
@@ -18,7 +18,7 @@ fn unordered(out: Output<'_>, times: &AtomicUsize) {
 pub(super) const MUTATIONS: &[Mutation] = &[Mutation {
     name: "race",
     story: "the result changes from run to run",
-    seen: "`qdiff run --repeat`: tested before any other verdict",
+    seen: "`qdiff run` runs a subject that diverges once more, and tells this before all else",
     remedy: "compute-sanitizer --tool racecheck; look for a missing barrier or an atomic sum",
     recurs: false,
     apply: |node, _, _| {

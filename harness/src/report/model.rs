@@ -1,10 +1,12 @@
 //! What a report tells, whatever its format.
 
 use super::Place;
+use crate::decoded::DecodedCheck;
 use crate::diagnose::Diagnosis;
 use crate::ends::EndCheck;
 use crate::machine::Machine;
 use crate::runners::Manifest;
+use crate::severity::Severity;
 use crate::tokens::TokensCheck;
 use crate::verdict::{Gap, Repeated, Verdict};
 use crate::weights::WeightCheck;
@@ -42,12 +44,18 @@ pub struct Report {
     pub weights: WeightCheck,
     /// The engine's tokenizer against llama.cpp's; absent where tokens were given.
     pub tokens: Option<TokensCheck>,
+    /// What the subject fed at its decode steps, against what its own logits choose; absent where it chose nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decoded: Option<DecodedCheck>,
     /// Where a recorded subject ended its text, against what the file says; absent where it does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndCheck>,
     /// What was found, and what explains it.
     #[serde(rename = "verdict")]
     pub diagnosis: Diagnosis,
+    /// How grave that is; absent where nothing was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub severity: Option<Severity>,
     /// Who is wrong where only the reference misses f64.
     pub doubt: Option<Doubt>,
     /// What was not judged, and what to capture so that it is.
@@ -92,7 +100,8 @@ impl Report {
     /// The outcome that follows from what was found.
     pub fn comes_to(&self) -> Outcome {
         let race = self.repeated.as_ref().is_some_and(|r| r.race.is_some());
-        match race || self.end.as_ref().is_some_and(EndCheck::diverged) {
+        let decoded = self.decoded.as_ref().is_some_and(DecodedCheck::diverged);
+        match race || decoded || self.end.as_ref().is_some_and(EndCheck::diverged) {
             true => Outcome::Diverged,
             false => Outcome::of(&self.weights, self.tokens.as_ref(), &self.diagnosis.verdict, self.doubt.as_ref()),
         }

@@ -114,6 +114,11 @@ fn shown(s: &Solution) -> String {
     let held_out = format!("{} of them not used to find it", s.held_out);
     match s.confidence {
         Confidence::Proved => format!("proved: it gives all {elements} within rounding, {held_out}"),
+        Confidence::Varying => {
+            format!(
+                "not proved: it gives all {elements} of this run within rounding, and another run gave other values"
+            )
+        }
         Confidence::Consistent => format!(
             "consistent, not proved: it gives all {elements} within rounding, {held_out}; why others are right is not known"
         ),

@@ -4,6 +4,7 @@ use super::origin::UNKNOWN;
 use super::stages::grouped;
 use super::terminal::Terminal;
 use super::{Report, RunInfo, Table};
+use crate::decoded::DecodedCheck;
 use crate::ends::EndCheck;
 use crate::metrics::largest;
 use crate::number::{counted, percent};
@@ -97,6 +98,7 @@ fn cells(report: &Report) -> Vec<String> {
             let cause = solved.or_else(named).unwrap_or_else(|| UNKNOWN.to_owned());
             format!("{} {cause}", f.id)
         }
+        (None, _, None) if report.decoded.as_ref().is_some_and(DecodedCheck::diverged) => "decoded tokens".to_owned(),
         (None, _, None) if report.end.as_ref().is_some_and(EndCheck::diverged) => "end of generation".to_owned(),
         (None, _, None) => String::new(),
     };

@@ -6,6 +6,7 @@ use super::screen::{Check, Document, Fate, Line, Screen, Section, Table};
 use super::stages::{self, NONE, grouped};
 use super::{Outcome, Report, next};
 use crate::arithmetic::{Accumulation, Arithmetic, Functions, Number};
+use crate::decoded::DecodedCheck;
 use crate::diagnose::{EXPORTER, Finding};
 use crate::formats::Format;
 use crate::number::{apart, counted, number, percent};
@@ -39,11 +40,12 @@ impl Document for Report {
         let before = [Check::new("model", "weights", Fate::of(weights(&self.weights))).took(seconds.weights)];
         let tokens = self.tokens.as_ref().map(|check| tokens_check(check).took(seconds.tokens));
         let end = self.end.as_ref().map(origin::end_check);
+        let decoded = self.decoded.as_ref().map(decoded_check);
         let stages = stages::checks(self).enumerate();
         let stages = stages.map(|(i, check)| check.took(seconds.stages.get(i).copied().unwrap_or_default()));
         Screen {
             sections,
-            checks: before.into_iter().chain(tokens).chain(end).chain(stages).collect(),
+            checks: before.into_iter().chain(tokens).chain(decoded).chain(end).chain(stages).collect(),
             next: Some(next::next(self)),
             repeat: self.run.repeat(),
             seconds: seconds.total(),
@@ -127,8 +129,34 @@ fn diverged(report: &Report) -> String {
     match (report.diagnosis.findings.first(), verdict.ailment()) {
         (Some(first), _) => origin::headline(verdict, first),
         (None, Some(symptom)) => format!("at {symptom} (an invariant is broken; no reference ran)"),
-        (None, None) => wrong_end(report).unwrap_or_default(),
+        (None, None) => beside(report).into_iter().next().unwrap_or_default(),
     }
+}
+
+/// What is wrong with the tokens that the subject fed, if anything is.
+fn wrong_choice(report: &Report) -> Option<String> {
+    let decoded = report.decoded.as_ref().filter(|decoded| decoded.diverged())?;
+    Some(format!("at the decoded tokens: {}", decoded.words()))
+}
+
+/// What is wrong of tokens and not of stages, the first first.
+fn beside(report: &Report) -> Vec<String> {
+    let chosen = report.decoded.as_ref().and_then(|decoded| decoded.first.as_ref()).map(|first| first.step);
+    let ended = report.end.as_ref().and_then(|end| end.wrong.as_ref()).map(|wrong| wrong.index);
+    let mut all = [wrong_choice(report), wrong_end(report)];
+    // Of one token both say what is wrong, and that it ended the text says more.
+    if ended.is_some() && ended <= chosen {
+        all.reverse();
+    }
+    all.into_iter().flatten().collect()
+}
+
+fn decoded_check(check: &DecodedCheck) -> Check {
+    let fate = match (check.diverged(), check.checked) {
+        (false, 0) => Fate::Skipped(check.words()),
+        (wrong, _) => Fate::of(wrong.then(|| check.words())),
+    };
+    Check::new("model", "decoded tokens", fate)
 }
 
 /// What is wrong with the end of the subject's text, if anything is.
@@ -165,9 +193,7 @@ fn more(report: &Report) -> Vec<Line> {
             more.push(("then", origin::headline(&report.diagnosis.verdict, first)));
         }
     }
-    if let Some(end) = wrong_end(report).filter(|end| *end != diverged(report)) {
-        more.push(("also", end));
-    }
+    more.extend(beside(report).into_iter().filter(|wrong| *wrong != diverged(report)).map(|wrong| ("also", wrong)));
     more.extend(origin::why(&report.diagnosis));
     more.extend(next::dump(report));
     if findings.len() > 1 {
@@ -276,12 +302,23 @@ fn evidence(report: &Report) -> Vec<Line> {
         lines.push(("tokenizer", check.words()));
         lines.extend(check.cause.iter().map(|c| ("remedy", c.remedy.clone())));
     }
+    if let Some(decoded) = &report.decoded {
+        lines.push(("decoded", decoded.words()));
+        lines.extend(decoded.remedy().map(|remedy| ("remedy", remedy)));
+    }
     lines.extend(report.end.iter().flat_map(origin::end));
+    if let Some(severity) = &report.severity {
+        lines.extend(severity.alone().map(|words| ("size", words)));
+        lines.extend(severity.words().map(|words| ("effect", words)));
+    }
     lines.push(("tokens", tokens(report)));
     if let Some(repeated) = report.repeated.as_ref().filter(|r| r.race.is_none()) {
         let varied = repeated.varied.join(", one ");
         let varied = if varied.is_empty() { varied } else { format!("; one {varied}") };
-        let words = format!("{} of the subject, bit for bit the same{varied}", counted(repeated.runs, "run"));
+        let words = match &repeated.failed {
+            Some(error) => format!("the subject could not run again: {error}"),
+            None => format!("{} of the subject, bit for bit the same{varied}", counted(repeated.runs, "run")),
+        };
         lines.push(("repeat", words));
     }
     let health = match verdict.health.as_slice() {
@@ -333,7 +370,11 @@ fn tokens(report: &Report) -> String {
         return "no choice to compare: a side's logits were not captured".to_owned();
     }
     let Some(t) = verdict.tokens.iter().find(|t| t.subject != t.reference) else {
-        return format!("the same choice after {}", counted(verdict.tokens.len(), "step"));
+        let steps = counted(verdict.tokens.len(), "step");
+        return match report.decoded.as_ref().is_some_and(DecodedCheck::diverged) {
+            true => format!("the logits of both sides choose the same after {steps}; the subject chose otherwise"),
+            false => format!("the same choice after {steps}"),
+        };
     };
     let kind = flip(report);
     format!(
@@ -353,8 +394,12 @@ fn findings(report: &Report) -> Section {
     let row = |f: &Finding| {
         let (before, after, remedy) = match &f.cause {
             Some(c) => (number(c.before), number(c.after), c.remedy.clone()),
-            None if f.unread => (NONE.to_owned(), NONE.to_owned(), EXPORTER.to_owned()),
-            None => (NONE.to_owned(), NONE.to_owned(), String::new()),
+            None => {
+                let stage = verdict.stages.iter().find(|stage| stage.id == f.id);
+                let local = stage.and_then(|stage| stage.subject.as_ref()).filter(|local| local.non_finite.is_none());
+                let before = local.map_or_else(|| NONE.to_owned(), |local| number(local.residual));
+                (before, NONE.to_owned(), if f.unread { EXPORTER.to_owned() } else { String::new() })
+            }
         };
         vec![verdict.name(f.id), positions(verdict, f), origin::story(f), before, after, remedy]
     };

@@ -274,8 +274,7 @@ impl Engine {
     fn complete(&self, tokens: Tokens<'_>, decoded: &[u32]) -> Result<()> {
         let there = self.dump.join(MANIFEST).symlink_metadata().is_ok();
         // Which tokens it chose by itself, it says by itself.
-        let chose = !self.command.serves && tokens.forced.is_none() && tokens.decode > 0;
-        if there || chose {
+        if there || self.chooses(tokens) {
             return Ok(());
         }
         let mut manifest = json!({ "schema_version": SCHEMA_VERSION, "tokens": tokens.prompt, "decoded": decoded });
@@ -334,6 +333,11 @@ impl Runner for Engine {
         }
         self.complete(tokens, &decoded)?;
         Ok(Some(self.dump.clone()))
+    }
+
+    fn chooses(&self, tokens: Tokens<'_>) -> bool {
+        let told = tokens.forced.is_some() && self.command.forced();
+        !self.command.serves && !told && tokens.decode > 0
     }
 
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {

@@ -111,6 +111,11 @@ pub trait Runner {
         Ok(None)
     }
 
+    /// Whether it chooses by itself what it decodes of `tokens`.
+    fn chooses(&self, _tokens: Tokens<'_>) -> bool {
+        false
+    }
+
     /// Changes something for the run of this number, counted from 1, that must change no bit of it: what else the
     /// machine does, or how launches overlap. Gives what was changed, if anything can be.
     ///
@@ -149,6 +154,10 @@ impl Runner for TapFiltered<'_> {
 
     fn dump(&mut self, tokens: Tokens<'_>, store: &Arc<Store>) -> Result<Option<PathBuf>> {
         self.inner.dump(tokens, store)
+    }
+
+    fn chooses(&self, tokens: Tokens<'_>) -> bool {
+        self.inner.chooses(tokens)
     }
 
     fn vary(&mut self, run: usize) -> Result<Option<&'static str>> {

@@ -157,7 +157,7 @@ impl Plan {
                 ..SidesRequest::default()
             },
             filter: FilterRequest { positions: PositionsRequest { positions: some }, ..FilterRequest::default() },
-            repeat: 1,
+            repeat: None,
             ..RunRequest::default()
         })
     }

@@ -98,7 +98,7 @@ fn agreed(request: &CompareRequest, manifests: &[Manifest; 2], console: Console<
 
 /// The run that judges them: everything about tokens and steps is the captures'.
 pub(super) fn of_captures(request: &CompareRequest) -> RunRequest {
-    let mut run = RunRequest { repeat: 1, ..RunRequest::default() };
+    let mut run = RunRequest::default();
     run.filter.clone_from(&request.filter);
     run.tolerance.clone_from(&request.tolerance);
     run.sides.subject = Source::Recorded(request.a.clone());

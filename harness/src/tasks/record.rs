@@ -5,7 +5,8 @@ use super::request::{CaptureRequest, FaultRequest, FilterRequest, TokensRequest}
 use super::sides::{self, Input};
 use super::{Console, values};
 use crate::arithmetic::Declared;
-use crate::capture::{container, npz};
+use crate::capture::container;
+use crate::capture::npz::{self, Sampler};
 use crate::formats::Formats;
 use crate::pair::Pair;
 use crate::runners::Source;
@@ -106,6 +107,7 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
         decoded: fed,
         arithmetic: Some(Declared::Explicit(of.arithmetic.clone())),
         storage: Some(Formats::default()),
+        sampler: Some(if request.like.is_some() { Sampler::Told } else { Sampler::Greedy }),
         end: None,
         elements: BTreeMap::new(),
         dump: None,

@@ -43,7 +43,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
         (*reference != Source::Live(&LLAMA)).then(|| option("--reference", reference)),
         map.map.as_ref().map(|path| option("--map", &path.display())),
         (!args.taps.is_empty()).then(|| option("--taps", &args.taps.join(","))),
-        (args.repeat > 1).then(|| option("--repeat", &args.repeat)),
+        args.repeat.map(|runs| option("--repeat", &runs)),
         (capture.runner.timeout != TIMEOUT.as_secs() && !recorded)
             .then(|| option("--timeout", &capture.runner.timeout)),
         (why.why_budget != 1.0).then(|| option("--why-budget", &why.why_budget)),

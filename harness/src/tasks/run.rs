@@ -5,6 +5,7 @@ use super::request::{FilterRequest, ToleranceRequest};
 use super::sides::{Input, SideChoice, Sides, SidesRequest};
 use super::{Console, repeat, values, verify};
 use crate::capture::Filter;
+use crate::decoded;
 use crate::ends;
 use crate::exercise;
 use crate::loaded::LoadedModel;
@@ -17,19 +18,23 @@ use crate::progress::silent;
 use crate::prompts::Ready;
 use crate::report::{Failure, Memory, ModelInfo, Outcome, Report, RunInfo, Seconds, Told as _, file};
 use crate::runners::{EngineTrouble, Manifest};
+use crate::severity;
 use crate::shard::Shard;
 use crate::tokens;
-use crate::verdict::Measured;
+use crate::verdict::{Measured, Repeated};
 use crate::weights::{self, WeightCheck};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Folder of reports where none is named.
 pub const REPORTS: &str = "qdiff-report";
+
+/// How long a subject may take that runs once more where it diverges.
+const AGAIN: Duration = Duration::from_secs(30);
 
 /// What to run and judge.
 #[derive(Clone, Debug, Default, Args)]
@@ -48,10 +53,10 @@ pub struct RunRequest {
     #[arg(long, value_name = "GLOB", value_delimiter = ',', conflicts_with = "repeat", env = "QDIFF_TAPS",
           value_parser = values::STAGE, hide_possible_values = true)]
     pub taps: Vec<String>,
-    /// Run the subject so often first, and compare the runs bit by bit: a race shows before all else
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
-          env = "QDIFF_REPEAT")]
-    pub repeat: u16,
+    /// Run the subject so often, and compare the runs bit by bit: a race shows before all else. Left out, a subject that
+    /// diverges runs once more where it took less than 30 s; 0 leaves that out
+    #[arg(long, value_name = "N", env = "QDIFF_REPEAT")]
+    pub repeat: Option<u16>,
 }
 
 /// Many prompts, with the model loaded once.
@@ -100,7 +105,7 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
         bail!("a recorded capture has its own tokens; leave --prompts out");
     }
     let live = chosen.live_subject();
-    if live.is_none() && request.repeat > 1 {
+    if live.is_none() && request.repeat.is_some_and(|runs| runs > 1) {
         bail!("--repeat runs the subject again, and a recorded capture cannot; leave it out");
     }
     if live.is_none() && !request.taps.is_empty() {
@@ -175,28 +180,44 @@ impl<'a> Runs<'a> {
         memory::begin();
         let (mut subject, reference) = self.sides.record(pair, &input)?;
         subject.manifest.injected.extend(self.sides.faults.beside());
-        let repeating = Instant::now();
-        let repeated = match (request.repeat, self.sides.chosen.live_subject()) {
-            (1, _) | (_, None) => None,
-            (runs, Some(kind)) => {
-                let tokens = input.tokens(Some(&subject.fed));
-                let again = pair.repeat(kind, tokens, &self.sides.faults.stages, &subject, runs.into());
-                Some(again.map_err(EngineTrouble::of)?)
-            }
+        let live = self.sides.chosen.live_subject();
+        let again = |runs: u16| {
+            let since = Instant::now();
+            let repeated = self.sides.repeat(pair, &input, &subject, runs.into());
+            (repeated, since.elapsed())
         };
-        let (repeating, judging) = (repeating.elapsed(), Instant::now());
-        let diagnosis = pair.judge(&subject, reference.as_ref())?;
+        let asked = request.repeat.filter(|runs| *runs > 1 && live.is_some());
+        let (mut repeated, mut repeating) = (None, Duration::ZERO);
+        if let Some(runs) = asked {
+            let (found, took) = again(runs);
+            (repeated, repeating) = (Some(found.map_err(EngineTrouble::of)?), took);
+        }
+        let judging = Instant::now();
+        let mut late = Duration::ZERO;
+        let diagnosis = pair.judge_repeated(&subject, reference.as_ref(), |verdict| {
+            let short = subject.seconds < AGAIN.as_secs_f64();
+            if request.repeat.is_none() && live.is_some() && short && verdict.diverged() {
+                let (found, took) = again(2);
+                late = took;
+                // What was found in the first run stands, whatever became of the second.
+                let failed = |e: anyhow::Error| Repeated { failed: Some(format!("{e:#}")), ..Repeated::default() };
+                repeated = Some(found.unwrap_or_else(failed));
+            }
+            Ok(repeated.as_ref().is_some_and(|repeated| repeated.race.is_some()))
+        })?;
         let doubt = reference.as_ref().and_then(|reference| verify::doubt(pair, &diagnosis.verdict, reference, tokens));
         let seconds = Seconds {
             weights: self.weights_took,
             tokens: tokenizing,
             reference: reference.as_ref().map_or(0.0, |r| r.seconds),
-            subject: subject.seconds + repeating.as_secs_f64(),
-            judging: judging.elapsed().as_secs_f64(),
+            subject: subject.seconds + (repeating + late).as_secs_f64(),
+            judging: judging.elapsed().saturating_sub(late).as_secs_f64(),
             stages: diagnosis.verdict.stages.iter().map(|s| s.seconds).collect(),
         };
         let graph = &pair.oracle.graph;
         let gap = diagnosis.verdict.gap(graph, &subject.capture, reference.as_ref().map(|r| &r.capture));
+        let end = self.sides.chosen.recorded_end().and_then(|(end, _)| end.at);
+        let decoded = decoded::check(opened, &subject, end, reference.as_ref());
         let fed = subject.fed;
         let manifest = reference.map_or_else(Manifest::nobody, |r| r.manifest);
         let mut run = RunInfo {
@@ -224,7 +245,9 @@ impl<'a> Runs<'a> {
             repeated,
             weights: self.weights.clone(),
             tokens: same_tokens,
+            decoded,
             end: self.sides.chosen.recorded_end().map(|(end, decoded)| ends::recorded(opened, end, decoded)),
+            severity: severity::of(graph, &diagnosis, &self.weights.mismatches),
             diagnosis,
             doubt,
             gap,

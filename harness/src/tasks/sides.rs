@@ -10,7 +10,8 @@ use crate::mutations::{FaultSite, Injection};
 use crate::pair::{Pair, Recording, Settings, Tokens};
 use crate::prompts::Ready;
 use crate::runners::{EngineTrouble, Faults, Runner as _, RunnerKind, Source, TapFiltered};
-use anyhow::{Result, bail, ensure};
+use crate::verdict::Repeated;
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use qdiff_engine::model::{Graph, Node};
 use std::path::{Path, PathBuf};
@@ -302,10 +303,7 @@ impl Sides<'_> {
             live.push(&of_subject);
         }
         pair.make_room(input.tokens(None), &live)?;
-        let tapped = |kind: &RunnerKind, tokens: Tokens<'_>| {
-            let inner = pair.runner(kind, tokens, self.faults.stages.clone())?;
-            anyhow::Ok(TapFiltered { inner, taps: &self.taps })
-        };
+        let tapped = |kind: &RunnerKind, tokens: Tokens<'_>| self.tapped(pair, kind, tokens);
         // An engine that is not told which tokens to decode chooses them, and the reference is fed these.
         let alone = |kind: &RunnerKind| kind.command().is_some_and(|command| input.decode == 0 || !command.forced());
         if let (Side::Live(subject), Side::Live(reference)) = (&self.chosen.subject, &self.chosen.reference)
@@ -361,6 +359,21 @@ impl Sides<'_> {
             _ => bail!("without a subject there is nothing to judge; name a runner"),
         };
         Ok((subject, reference))
+    }
+
+    fn tapped<'r>(&'r self, pair: &Pair<'r>, kind: &RunnerKind, tokens: Tokens<'_>) -> Result<TapFiltered<'r>> {
+        let inner = pair.runner(kind, tokens, self.faults.stages.clone())?;
+        Ok(TapFiltered { inner, taps: &self.taps })
+    }
+
+    /// Runs the subject again as it ran `first`, `runs` times in all, and compares the runs.
+    ///
+    /// # Errors
+    /// A subject that is recorded; as [`Pair::repeat`].
+    pub(super) fn repeat(&self, pair: &Pair<'_>, input: &Input, first: &Recording, runs: usize) -> Result<Repeated> {
+        let kind = self.chosen.live_subject().context("a recorded capture cannot run again")?;
+        let tokens = input.tokens(Some(&first.fed));
+        pair.repeat(&|| Ok(Box::new(self.tapped(pair, kind, tokens)?)), tokens, first, runs)
     }
 }
 

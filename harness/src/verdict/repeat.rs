@@ -4,7 +4,7 @@
 use super::Place;
 use super::rows::{place, row_len};
 use crate::capture::Capture;
-use crate::number::Real;
+use crate::number::{Real, counted};
 use qdiff_engine::model::{Graph, StageId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 const NAMED: usize = 4;
 
 /// What repeating the subject showed.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Repeated {
     /// How often it ran.
     pub runs: usize,
@@ -22,6 +22,9 @@ pub struct Repeated {
     pub varied: Vec<String>,
     /// Where runs first differ, if they do.
     pub race: Option<Race>,
+    /// Why the subject did not run again, where it diverged and was to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
 }
 
 /// The first difference between two runs of one runner.
@@ -56,11 +59,12 @@ pub struct Race {
 }
 
 impl Race {
-    /// Compares run `run` with the first, bit by bit.
+    /// Compares run `run` with the first, bit by bit, as far as both were fed the same tokens.
     pub fn between(graph: &Graph, first: &Capture, other: &Capture, run: usize) -> Option<Self> {
         let mut race: Option<Self> = None;
         let mut stages: Vec<StageId> = Vec::new();
-        for (a, b) in first.steps.iter().zip(&other.steps) {
+        let same = first.steps.iter().zip(&other.steps).take_while(|(a, b)| a.tokens == b.tokens);
+        for (a, b) in same {
             for node in &graph.nodes {
                 let (Some(x), Some(y)) = (a.get(node.id), b.get(node.id)) else {
                     continue;
@@ -103,9 +107,17 @@ impl Race {
         let more = if self.differing.len() > NAMED { ", …" } else { "" };
         let stages = if named.len() > 1 { format!(" ({}{more})", named.join(", ")) } else { String::new() };
         format!(
-            "nondeterministic at {}, {}: element {} is {} in run 1 and {} in run {}{under} on the same tokens; \
-             {} of {} elements differ there, and {} stages in all{stages}: a race, or memory that is not written",
-            self.stage, self.at, self.index, self.first, self.other, self.run, self.elements, self.of, self.stages
+            "not the same twice at {}, {}: a race, or memory that was never written; element {} is {} in run 1 and {} in \
+             run {}{under} on the same tokens; {} of {} elements differ there, and {} in all{stages}",
+            self.stage,
+            self.at,
+            self.index,
+            self.first,
+            self.other,
+            self.run,
+            self.elements,
+            self.of,
+            counted(self.stages, "stage")
         )
     }
 }

@@ -64,13 +64,49 @@ fn a_race_is_told_first() {
     assert_eq!(report["repeated"]["runs"], 3);
     assert!(text.contains("3 runs of the subject, bit for bit the same"), "{text}");
 
-    let (code, report, text) = folder.judged("--subject cpu -n 2 --repeat 2 --inject race@L01.ffn_act");
-    assert_eq!(code, 1, "{text}");
-    assert_eq!(report["repeated"]["race"]["stage"], "L01.ffn_act", "{text}");
-    assert!(text.starts_with("DIVERGED: nondeterministic at L01.ffn_act"), "{text}");
+    // Where it diverges it runs again by itself.
+    for repeat in ["", "--repeat 2"] {
+        let (code, report, text) = folder.judged(&format!("--subject cpu -n 2 {repeat} --inject race@L01.ffn_act"));
+        assert_eq!(code, 1, "{text}");
+        assert_eq!(report["repeated"]["race"]["stage"], "L01.ffn_act", "{text}");
+        assert!(text.starts_with("DIVERGED: not the same twice at L01.ffn_act"), "{text}");
+        for finding in report["verdict"]["findings"].as_array().unwrap() {
+            assert!(finding["solution"].is_null() || finding["solution"]["confidence"] == "varying", "{finding}");
+        }
+    }
+    let (code, report, text) = folder.judged("--subject cpu -n 2 --repeat 0 --inject race@L01.ffn_act");
+    assert_eq!((code, &report["repeated"]), (1, &Value::Null), "{text}");
+    let (code, report, text) = folder.judged("--subject cpu -n 1 --inject rope-base@L01");
+    assert_eq!((code, &report["repeated"]["runs"]), (1, &Value::from(2)), "{text}");
+    let (code, report, _) = folder.judged("--subject cpu -n 1");
+    assert_eq!((code, &report["repeated"]), (0, &Value::Null));
+
+    let (_, report, _) = folder.judged("--subject cpu -n 2 --inject race@L01.ffn_act");
     let race = &report["repeated"]["race"];
     assert_eq!(race["differing"].as_array().map(Vec::len), race["stages"].as_u64().map(|n| n as usize), "{race}");
     assert_eq!(race["differing"][0], "L01.ffn_act", "{race}");
+}
+
+/// A finding says how far its stage is off, and what all of them do to the logits and to the choice of tokens.
+#[test]
+fn how_grave_a_fault_is_is_told() {
+    let folder = folder();
+    let fault = "--subject cpu -n 2 --inject scaled:by=0.5@L01.ffn_down";
+    let (_, report, text) = folder.judged(fault);
+    let (severity, rows) = (&report["severity"], report["verdict"]["logits"].as_array().unwrap());
+    assert_eq!(severity["origins"][0]["stage"], "L01.ffn_down", "{text}");
+    assert!((severity["origins"][0]["by"].as_f64().unwrap() - 0.5).abs() < 1e-3, "{text}");
+    let together = &severity["together"];
+    let largest = rows.iter().map(|row| row["kl"].as_f64().unwrap()).fold(0.0, f64::max);
+    assert!((together["kl"].as_f64().unwrap() - largest).abs() <= 1e-6 * largest && largest > 0.0, "{text}");
+    let changed = rows.iter().filter(|row| row["subject"][0]["token"] != row["reference"][0]["token"]).count();
+    assert_eq!((&together["changed"], &together["positions"]), (&changed.into(), &rows.len().into()), "{text}");
+    assert!(text.contains("L01.ffn_down is off by 0.50 of a row's norm") && text.contains("KL at most"), "{text}");
+    // Where nobody knows the logits of the other side, nothing is told of them.
+    let (_, report, text) = folder.judged(&format!("{fault} --reference none"));
+    assert_eq!((&report["severity"]["together"], text.contains("KL at most")), (&Value::Null, false), "{text}");
+    let (_, report, _) = folder.judged("--subject cpu -n 1");
+    assert_eq!(report["severity"], Value::Null);
 }
 
 /// Two runs that differ in one bit: the first difference by step and stage.
@@ -92,7 +128,7 @@ fn runs_that_differ_are_located() {
     assert_eq!(race.stage.to_string(), "L01.ffn_act");
     assert_eq!((race.at.step, race.at.position, race.index), (1, 3, 5));
     assert_eq!((race.elements, race.stages), (1, 1));
-    assert!(race.words().starts_with("nondeterministic at L01.ffn_act, p3 step1: element 5"));
+    assert!(race.words().starts_with("not the same twice at L01.ffn_act, p3 step1: a race"));
 }
 
 /// Beside each other both sides run as one after the other; what fails is told, and nobody waits for it.

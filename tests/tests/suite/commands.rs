@@ -71,6 +71,33 @@ fn a_command_is_judged_as_a_runner_is() {
     assert!(!left.iter().any(|file| file.starts_with(".qdiff-command-")), "{left:?}");
 }
 
+/// Random values looked like a bug of the layer, and an engine that took the smallest logit like no bug at all.
+#[test]
+fn what_stages_do_not_show_of_a_command_is_told() {
+    let (folder, numpy) = (folder_with(&exact()), Numpy::new());
+    let run = |kind: &str, options: &str, more: &str| {
+        let line = format!("run -m model.gguf -n 2 {} {more} --json told.json", subject(kind, options));
+        (headline(&numpy.qdiff(&folder, &line).exits(1).stdout), folder.json("told.json"))
+    };
+    for (kind, options) in [("cmd", format!("{WHOLE} --bug random")), ("serve", "--serve --bug random".to_owned())] {
+        let (line, report) = run(kind, &options, "");
+        assert!(line.starts_with("DIVERGED: not the same twice at L01.layer_out, p0: a race"), "{kind}: {line}");
+        assert_eq!(report["repeated"]["race"]["run"], 2, "{line}");
+    }
+    let (line, report) = run("cmd", &format!("{WHOLE} --bug random"), "--repeat 0");
+    assert!(line.starts_with("DIVERGED at ") && report["repeated"].is_null(), "{line}");
+    // It chooses by itself, other tokens each time.
+    let (line, _) = run("cmd", "--tokens {tokens} -n {n} --bug random", "");
+    assert!(line.starts_with("DIVERGED: not the same twice at L01.layer_out, p0: a race"), "{line}");
+    let (line, report) = run("cmd", "--tokens {tokens} -n {n} --bug argmin", "");
+    assert!(line.starts_with("DIVERGED at the decoded tokens: after the prompt the engine chose "), "{line}");
+    assert_eq!(
+        (&report["decoded"]["others"], &report["decoded"]["pattern"]),
+        (&2.into(), &"smallest".into()),
+        "{line}"
+    );
+}
+
 #[test]
 fn an_engine_that_stays_up_is_driven_step_by_step() {
     let (folder, numpy) = (folder_with(&exact()), Numpy::new());

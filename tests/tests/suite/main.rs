@@ -8,6 +8,7 @@ mod captures;
 mod casebook;
 mod commands;
 mod containers;
+mod decoded;
 mod documents;
 mod emulated;
 mod ends;

@@ -311,8 +311,7 @@ Examples:
 Examples:
   qdiff prompts
   qdiff prompts -m model.gguf
-  qdiff prompts haiku --tokens -m model.gguf
-  qdiff prompts @my.txt --tokens -m model.gguf")]
+  qdiff prompts haiku --tokens -m model.gguf")]
     Prompts(PromptsRequest),
     /// List every stage: what it is, its shape, and where it is in other engines
     #[command(after_help = "\

@@ -3,6 +3,7 @@
 use super::{Seen, Symptom};
 use crate::capture::Capture;
 use crate::metrics::argmax;
+use crate::number::counted;
 use qdiff_engine::model::{Graph, StageId};
 use qdiff_engine::ops::Tensor;
 
@@ -18,13 +19,38 @@ pub(super) fn unchanged(before: &Tensor<f32>, after: &Tensor<f32>) -> Option<See
 /// Whether the cache does not grow by the step's tokens, or the rows of different tokens are all alike.
 pub(super) fn cache(id: StageId, t: &Tensor<f32>, capture: &Capture, index: usize) -> Option<Seen> {
     let step = &capture.steps[index];
+    let before = index.checked_sub(1).and_then(|i| capture.steps[i].get(id));
     if t.rows() != step.keys() {
         let (rows, tokens) = (t.rows(), step.keys());
-        return Some((format!("it holds {rows} rows after {tokens} tokens: the position does not advance"), None));
+        let what = extent(t, before.as_deref(), tokens);
+        return Some((format!("it holds {rows} rows after {tokens} tokens: {what}"), None));
     }
-    let before = capture.steps[index.checked_sub(1)?].get(id)?;
+    let before = before?;
     let kept = t.data.get(..before.data.len()) == Some(before.data.as_slice());
     (!kept).then(|| ("rows of earlier tokens are no longer what they were".to_owned(), None))
+}
+
+/// What is wrong of a cache `t` that does not hold a row for each of `tokens`, with the one of the step before.
+fn extent(t: &Tensor<f32>, before: Option<&Tensor<f32>>, tokens: usize) -> String {
+    let (rows, earlier) = (t.rows(), before.map_or(0, Tensor::rows));
+    let Some(lacking) = tokens.checked_sub(rows) else {
+        return format!("{} more than there are tokens", counted(rows - tokens, "row"));
+    };
+    if rows <= earlier {
+        return "the position does not advance".to_owned();
+    }
+    // Behind the rows that are as they were, those of later positions follow.
+    let same = |of: &Tensor<f32>, i: usize, j: usize| t.row(i) == of.row(j);
+    let gap = before.and_then(|of| {
+        let first = (0..earlier).find(|&i| !same(of, i, i))?;
+        let follow = first + lacking <= earlier && (first + lacking..earlier).all(|j| same(of, j - lacking, j));
+        follow.then_some(first)
+    });
+    match gap {
+        Some(first) if lacking == 1 => format!("the row of position {first} is missing"),
+        Some(first) => format!("rows {first}..{} of its positions are missing", first + lacking - 1),
+        None => format!("{} missing", if lacking == 1 { "1 is".to_owned() } else { format!("{lacking} are") }),
+    }
 }
 
 /// What shows over several tokens or steps: a hidden state that knows no
@@ -69,4 +95,31 @@ fn repeated(graph: &Graph, capture: &Capture) -> Option<Symptom> {
         likely: logits,
         broken: false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ops::Range;
+
+    /// Rows of a cache that were lost between two steps passed for a position that does not advance.
+    #[test]
+    fn rows_that_a_cache_lacks_are_named() {
+        let cache = |positions: &[usize]| {
+            let data = positions.iter().flat_map(|p| [*p as f32, 0.5]).collect();
+            Tensor { shape: vec![positions.len(), 1, 2], data }
+        };
+        let lost = |lost: Range<usize>, end: usize| cache(&(0..end).filter(|p| !lost.contains(p)).collect::<Vec<_>>());
+        let before = lost(0..0, 20);
+        for (cache, tokens, said) in [
+            (lost(10..13, 26), 26, "rows 10..12 of its positions are missing"),
+            (lost(19..20, 26), 26, "the row of position 19 is missing"),
+            (lost(0..0, 20), 26, "the position does not advance"),
+            (lost(20..21, 26), 26, "1 is missing"),
+            (lost(0..0, 26), 24, "2 rows more than there are tokens"),
+        ] {
+            assert_eq!(extent(&cache, Some(&before), tokens), said);
+        }
+        assert_eq!(extent(&before, None, 22), "2 are missing");
+    }
 }
