@@ -1,13 +1,17 @@
 // The kernels of a layer of a prefill, each many times in a row, on weights that are noise: microseconds, TFLOP/s of what
 // is asked (the tensor cores do two or three times as much), and how far the products are from their definition in f64.
+// Of products both kernels, in turns: that of the blocks as they are, and that of halves; weights come from memory, for
+// copies of them take turns.
 //
 // nvcc -O3 -std=c++17 -arch=sm_90a -I engine/kernels engine/bench/prefill_layer.cu -o prefill_layer
-// prefill_layer [TOKENS]
+// prefill_layer [TOKENS]; with ALL in the environment every format as well; with ODD alone shapes that are not whole, for
+// compute-sanitizer. Fails where a product is wrong.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -18,6 +22,10 @@
 #include "kv.cuh"
 #include "prefill/head_rows.cu"
 #include "prefill/cache_tiles.cu"
+#include "prefill/widen.cu"
+namespace halved {
+#include "prefill/wide_products.cu"
+}
 namespace rows {
 #include "prefill/attention_rows.cu"
 }
@@ -118,12 +126,124 @@ static double time_of(Run run) {
     return ms / 50 * 1e3;
 }
 
+static Operand operand_of(int tokens, int n, int parts) {
+    const size_t rows = (tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS * OPERAND_TOKENS;
+    return {room<u8>(rows * (n + 63) / 64 * 2 * parts * PART_BYTES), room<float>(tokens), room<u8>(rows * ((n + 255) / 256) * EIGHT_SUMS)};
+}
+static int shares_of(int tiles, int slots, int pieces) {
+    // As many as end soonest: in so many rounds of so many pieces each, and what begins and ends a share.
+    int shares = 1, least = 1 << 30;
+    for (int s = 1; s <= std::min(8, (pieces + 2) / 3); s++) {
+        const int rounds = (tiles * s + slots - 1) / slots, cost = rounds * ((pieces + s - 1) / s + 4);
+        if (cost < least) least = cost, shares = s;
+    }
+    if (const char *asked = getenv("SHARES")) shares = atoi(asked);
+    return shares;
+}
+static int wrong = 0;
+// How far shares that are added up are from their definition, in u of the sum of magnitudes.
+struct Off {
+    double most = 0, mean = 0;
+};
+static Off off_of(const float *at, size_t stride, int shares, int m, const std::vector<int> &rows, const std::vector<double> &want,
+                  const std::vector<double> &all) {
+    std::vector<float> y(stride * shares);
+    CK(cudaMemcpy(y.data(), at, 4 * y.size(), cudaMemcpyDeviceToHost));
+    Off off;
+    for (size_t i = 0; i < want.size(); i++) {
+        float sum = 0;
+        for (int s = 0; s < shares; s++) sum += y[s * stride + i / rows.size() * m + rows[i % rows.size()]];
+        const double u = fabs(sum - want[i]) / all[i] * 16777216.0;
+        off.most = std::max(off.most, std::isnan(u) ? INFINITY : u), off.mean += u * u;
+    }
+    off.mean = sqrt(off.mean / want.size());
+    if (!(off.most < 16)) wrong++, printf("WRONG: ");
+    return off;
+}
+template <typename F>
+static size_t plane_bytes(int plane, int n, int m) {
+    return ((size_t)n * m / About<F>::BLOCK * About<F>::bytes()[plane] + 7) / 8 * 8;
+}
+template <typename F>
+static Weights copy_of(const Weights &w, int n, int m) {
+    Weights copy = {};
+    for (size_t i = 0; i < About<F>::bytes().size(); i++) {
+        u8 *at = room<u8>(plane_bytes<F>(i, n, m));
+        CK(cudaMemcpy(at, w.plane[i], plane_bytes<F>(i, n, m), cudaMemcpyDeviceToDevice));
+        copy.plane[i] = at;
+    }
+    return copy;
+}
+static void forget(const void *at) { CK(cudaFree((void *)at)); }
+
+// The same from halves: microseconds.
+template <typename F>
+static double wide_of(const char *what, const Operand &x, const std::vector<ProductsParams> &turns, int copies, double before,
+                      const std::vector<int> &rows, const std::vector<double> &want, const std::vector<double> &all, bool same) {
+    typedef ImageOf<Piece<F, HalfPart>> I;
+    auto *kernel = halved::wide_products<I, I, I>;
+    const ProductsParams &first = turns[0];
+    const int n = first.n, m = first.m[0], tokens = first.tokens, pieces = (n / 32 + 1) / 2, tiles = (m + WIDE_ROWS - 1) / WIDE_ROWS;
+    std::vector<halved::WideProductsParams> wide;
+    for (const ProductsParams &turn : turns) {
+        halved::WideProductsParams p = {};
+        p.x = x, p.n = n, p.tokens = tokens;
+        for (int i = 0; i < copies; i++) {
+            WidenParams made = {turn.w[i], room<u8>((size_t)tiles * pieces * I::BYTES),
+                                room<u8>((size_t)tiles * ((n / 32 + 7) / 8) * WIDE_MINIMA), n, m};
+            widen<F><<<dim3(pieces, tiles), WIDE_ROWS>>>(made);
+            p.images[i] = made.images, p.minima[i] = made.minima, p.m[i] = m;
+        }
+        wide.push_back(p);
+    }
+    const int bytes = WIDE_STAGES * (WIDE_STAGE + WIDE_EIGHT), of_tokens = (tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS;
+    CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    const int shares = same ? 1 : shares_of(copies * tiles * of_tokens, processors, pieces);
+    const size_t stride = (size_t)tokens * m;
+    for (int i = 0; i < copies; i++) {
+        float *y = room<float>(stride * shares);
+        for (auto &p : wide) p.y[i] = y, p.shares = shares;
+    }
+    const int grid = std::min(copies * tiles * of_tokens * shares, processors);
+    size_t turn = 0;
+    auto run = [&] { kernel<<<grid, halved::THREADS, bytes>>>(wide[turn++ % wide.size()]); };
+    run();
+    CK(cudaDeviceSynchronize());
+    double us = 0;
+    if (same) { // one share of either
+        std::vector<float> y[2] = {std::vector<float>(stride), std::vector<float>(stride)};
+        CK(cudaMemcpy(y[0].data(), wide[0].y[0], 4 * stride, cudaMemcpyDeviceToHost));
+        CK(cudaMemcpy(y[1].data(), first.y[0], 4 * stride, cudaMemcpyDeviceToHost));
+        size_t others = 0;
+        for (size_t i = 0; i < stride; i++) others += memcmp(&y[0][i], &y[1][i], 4) != 0;
+        printf("%-9s %-5s %5d x %6d, %d tokens: %zu of %zu bits of one share are others than from blocks\n", what, About<F>::name(), n, m,
+               tokens, others, stride);
+    } else {
+        const Off off = off_of(wide[0].y[0], stride, shares, m, rows, want, all);
+        us = time_of(run);
+        cudaFuncAttributes about;
+        CK(cudaFuncGetAttributes(&about, kernel));
+        printf("%-9s %-5s %5d x %6d x%d  %4d tiles x %d shares, of halves,              %3d registers, %4zu spilt  %8.1f us  %6.1f "
+               "TFLOP/s  off by %.3f u of the sum of magnitudes at most, %.3f in the mean; %.2f times as fast\n",
+               what, About<F>::name(), n, m, copies, copies * tiles * of_tokens, shares, about.numRegs, about.localSizeBytes, us,
+               2.0 * n * m * copies * tokens / us / 1e6, off.most, off.mean, before / us);
+    }
+    for (int i = 0; i < copies; i++) {
+        forget(wide[0].y[i]);
+        for (auto &p : wide) forget(p.images[i]), forget(p.minima[i]);
+    }
+    return us;
+}
+
+// Microseconds of both kernels.
+struct Took {
+    double blocks = 0, halves = 0;
+};
 template <typename F, typename Part>
-static void products_of(const char *what, int n, int m, int copies, int tokens) {
+static Took products_of(const char *what, int n, int m, int copies, int tokens) {
     const int groups = n / 32;
     float *x = normal((size_t)tokens * n, 1.0f);
-    Operand to = {room<u8>((size_t)tokens * groups * PartsOf<Part>::COUNT * PART_BYTES), room<float>(tokens),
-                  room<u8>((size_t)tokens * ((groups + 7) / 8) * EIGHT_SUMS)};
+    const Operand to = operand_of(tokens, n, PartsOf<Part>::COUNT);
     PrepareRowsParams prepare = {x, to, n};
     prepare_rows<Part><<<tokens, 256>>>(prepare);
     typedef Stage<Piece<F, Part>, Part> S;
@@ -135,53 +255,63 @@ static void products_of(const char *what, int n, int m, int copies, int tokens) 
     CK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, THREADS, bytes));
     cudaFuncAttributes about;
     CK(cudaFuncGetAttributes(&about, kernel));
-    ProductsParams p = {};
-    p.x = to, p.n = n, p.tokens = tokens;
-    int tiles = 0;
-    for (int i = 0; i < copies; i++) {
-        p.w[i] = matrix<F>(n, m);
-        p.m[i] = m;
-        tiles += (m + OUTPUTS - 1) / OUTPUTS;
-    }
-    const int of_tokens = (tokens + TOKENS - 1) / TOKENS, slots = blocks * processors;
-    // As many as end soonest: in so many rounds of so many pieces each, and what begins and ends a share.
-    const int pieces = (groups + PIECE - 1) / PIECE;
-    int shares = 1, least = 1 << 30;
-    for (int s = 1; s <= std::min(8, (pieces + 2) / 3); s++) {
-        const int rounds = (tiles * of_tokens * s + slots - 1) / slots, cost = rounds * ((pieces + s - 1) / s + 4);
-        if (cost < least) least = cost, shares = s;
-    }
-    if (const char *asked = getenv("SHARES")) shares = atoi(asked);
+    size_t all_bytes = 0;
+    for (size_t i = 0; i < About<F>::bytes().size(); i++) all_bytes += copies * plane_bytes<F>(i, n, m);
+    std::vector<ProductsParams> turns(std::min<size_t>(16, (128u << 20) / all_bytes + 1));
+    const int tiles = copies * ((m + OUTPUTS - 1) / OUTPUTS);
+    const int of_tokens = (tokens + TOKENS - 1) / TOKENS, slots = blocks * processors, pieces = (groups + PIECE - 1) / PIECE;
+    const int shares = shares_of(tiles * of_tokens, slots, pieces);
     const size_t stride = (size_t)tokens * m;
-    for (int i = 0; i < copies; i++) p.y[i] = room<float>(stride * shares);
+    for (int i = 0; i < copies; i++) {
+        const Weights w = matrix<F>(n, m);
+        float *y = room<float>(stride * shares);
+        for (ProductsParams &p : turns) {
+            p.x = to, p.n = n, p.tokens = tokens;
+            p.w[i] = &p == &turns[0] ? w : copy_of<F>(w, n, m), p.m[i] = m, p.y[i] = y;
+        }
+    }
     dim3 grid(of_tokens, tiles, shares);
-    auto run = [&] { kernel<<<grid, THREADS, bytes>>>(p); };
+    size_t turn = 0;
+    auto run = [&] { kernel<<<grid, THREADS, bytes>>>(turns[turn++ % turns.size()]); };
     run();
     CK(cudaDeviceSynchronize());
-    std::vector<int> rows = {0, 1, 7, 8, 15, 16, 63, 100, m / 2, m - 2, m - 1};
+    std::vector<int> rows = {0, 1, 7, 8, 15, 16, 63, 64, 100, 127, m / 2, m - 2, m - 1};
     for (int &row : rows) row %= m;
     int *at = room<int>(rows.size());
     CK(cudaMemcpy(at, rows.data(), 4 * rows.size(), cudaMemcpyHostToDevice));
     const size_t count = rows.size() * tokens;
-    double *want = room<double>(count), *all = room<double>(count), worst = 0, squares = 0;
-    defined<F><<<(count + 127) / 128, 128>>>(p.w[0], x, n, m, tokens, at, rows.size(), want, all);
+    double *want = room<double>(count), *all = room<double>(count);
+    defined<F><<<(count + 127) / 128, 128>>>(turns[0].w[0], x, n, m, tokens, at, rows.size(), want, all);
     std::vector<double> w(count), a(count);
-    std::vector<float> y(stride * shares);
     CK(cudaMemcpy(w.data(), want, 8 * count, cudaMemcpyDeviceToHost));
     CK(cudaMemcpy(a.data(), all, 8 * count, cudaMemcpyDeviceToHost));
-    CK(cudaMemcpy(y.data(), p.y[0], 4 * y.size(), cudaMemcpyDeviceToHost));
-    for (size_t i = 0; i < count; i++) {
-        float sum = 0;
-        for (int s = 0; s < shares; s++) sum += y[s * stride + i / rows.size() * m + rows[i % rows.size()]];
-        const double off = fabs(sum - w[i]) / a[i] * 16777216.0;
-        worst = std::max(worst, std::isnan(off) ? INFINITY : off);
-        squares += off * off;
-    }
-    const double us = time_of(run);
+    const Off off = off_of(turns[0].y[0], stride, shares, m, rows, w, a);
+    Took took;
+    took.blocks = took.halves = time_of(run);
     printf("%-9s %-5s %5d x %6d x%d  %4d tiles x %d shares, %d blocks a multiprocessor, %3d registers, %4zu spilt  %8.1f us  %6.1f "
            "TFLOP/s  off by %.3f u of the sum of magnitudes at most, %.3f in the mean\n",
-           what, About<F>::name(), n, m, copies, tiles * of_tokens, shares, blocks, about.numRegs, about.localSizeBytes, us,
-           2.0 * n * m * copies * tokens / us / 1e6, worst, sqrt(squares / count));
+           what, About<F>::name(), n, m, copies, tiles * of_tokens, shares, blocks, about.numRegs, about.localSizeBytes, took.blocks,
+           2.0 * n * m * copies * tokens / took.blocks / 1e6, off.most, off.mean);
+    if constexpr (same_type<Part, HalfPart>) {
+        took.halves = wide_of<F>(what, to, turns, copies, took.blocks, rows, w, a, false);
+        kernel<<<dim3(of_tokens, tiles), THREADS, bytes>>>(turns[0]);
+        wide_of<F>(what, to, {turns[0]}, copies, took.blocks, rows, w, a, true);
+    }
+    for (const void *p : {(const void *)x, (const void *)to.parts, (const void *)to.inverse, (const void *)to.sums, (const void *)at,
+                          (const void *)want, (const void *)all}) forget(p);
+    for (int i = 0; i < copies; i++) {
+        forget(turns[0].y[i]);
+        for (ProductsParams &p : turns) for (size_t k = 0; k < About<F>::bytes().size(); k++) forget(p.w[i].plane[k]);
+    }
+    return took;
+}
+// Products of a whole prefill, whose matrix of the feed-forward network's end is of one format in half of the layers.
+static void prefill_of(const char *model, int layers, int tokens, std::vector<Took> of_layer, Took down, Took other_down) {
+    Took sum;
+    for (const Took &took : of_layer) sum.blocks += layers * took.blocks, sum.halves += layers * took.halves;
+    sum.blocks += layers / 2.0 * (down.blocks + other_down.blocks), sum.halves += layers / 2.0 * (down.halves + other_down.halves);
+    printf("%s, %d tokens: products of %d layers %.3f ms from blocks, %.3f ms from halves: %.2f times as fast\n", model, tokens, layers,
+           sum.blocks * 1e-3, sum.halves * 1e-3, sum.blocks / sum.halves);
 }
 
 template <int D>
@@ -258,31 +388,42 @@ static void attention_of(int heads, int kv_heads, int tokens, int first) {
 int main(int count, char **words) {
     const int T = count > 1 ? atoi(words[1]) : 512;
     CK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
-    products_of<Q5_0, HalfPart>("qkv", 896, 1152, 1, T);
-    products_of<Q5_0, HalfPart>("out", 896, 896, 1, T);
-    products_of<Q5_0, HalfPart>("gate, up", 896, 4864, 2, T);
-    products_of<Q6_K, HalfPart>("down", 4864, 896, 1, T);
-    products_of<Q4_K, HalfPart>("down", 4864, 896, 1, T);
-    products_of<Q8_0, HalfPart>("down", 4864, 896, 1, T);
-    products_of<Q4_K, HalfPart>("gate, up", 1536, 8960, 2, T);
-    products_of<Q6_K, HalfPart>("down", 8960, 1536, 1, T);
-    products_of<F16, HalfPart>("gate, up", 896, 4864, 2, T);
-    if (getenv("ALL")) {
+    auto odd = [&] {
         products_of<Q4_0, HalfPart>("odd", 96, 130, 1, 67);
         products_of<Q4_1, HalfPart>("odd", 96, 130, 1, 67);
         products_of<Q5_0, HalfPart>("odd", 32, 70, 1, 3);
-        products_of<Q5_1, HalfPart>("odd", 96, 130, 1, 67);
+        products_of<Q5_0, HalfPart>("odd", 608, 130, 2, 131);
+        products_of<Q5_1, HalfPart>("odd", 352, 130, 1, 67);
         products_of<Q8_0, HalfPart>("odd", 96, 130, 1, 67);
+        products_of<Q4_K, HalfPart>("odd", 1280, 130, 3, 131);
         products_of<Q5_K, HalfPart>("odd", 256, 130, 1, 67);
+        products_of<Q6_K, HalfPart>("odd", 768, 130, 1, 67);
         products_of<F16, HalfPart>("odd", 96, 130, 1, 67);
-        products_of<BF16, BrainPart>("gate, up", 896, 4864, 2, T);
-        products_of<F32, BrainPart>("gate, up", 896, 4864, 2, T);
         products_of<F16, BrainPart>("odd", 96, 130, 1, 67);
         products_of<Q6_K, BrainPart>("odd", 256, 130, 1, 67);
         products_of<Q8_0, BrainPart>("odd", 96, 130, 1, 67);
+    };
+    if (getenv("ODD")) {
+        odd();
+        return wrong != 0;
+    }
+    const Took small[] = {products_of<Q5_0, HalfPart>("qkv", 896, 1152, 1, T), products_of<Q5_0, HalfPart>("out", 896, 896, 1, T),
+                          products_of<Q5_0, HalfPart>("gate, up", 896, 4864, 2, T)};
+    const Took small_down[] = {products_of<Q6_K, HalfPart>("down", 4864, 896, 1, T), products_of<Q4_K, HalfPart>("down", 4864, 896, 1, T)};
+    prefill_of("0.5B", 24, T, {small[0], small[1], small[2]}, small_down[0], small_down[1]);
+    const Took large[] = {products_of<Q4_K, HalfPart>("qkv", 1536, 2048, 1, T), products_of<Q4_K, HalfPart>("out", 1536, 1536, 1, T),
+                          products_of<Q4_K, HalfPart>("gate, up", 1536, 8960, 2, T)};
+    const Took large_down[] = {products_of<Q6_K, HalfPart>("down", 8960, 1536, 1, T), products_of<Q4_K, HalfPart>("down", 8960, 1536, 1, T)};
+    prefill_of("1.5B", 28, T, {large[0], large[1], large[2]}, large_down[0], large_down[1]);
+    products_of<Q8_0, HalfPart>("down", 4864, 896, 1, T);
+    products_of<F16, HalfPart>("gate, up", 896, 4864, 2, T);
+    if (getenv("ALL")) {
+        odd();
+        products_of<BF16, BrainPart>("gate, up", 896, 4864, 2, T);
+        products_of<F32, BrainPart>("gate, up", 896, 4864, 2, T);
     }
     const int n = 896, f = 4864, H = 14, G = 2, D = 64;
-    Operand to = {room<u8>((size_t)T * f * 4), room<float>(T), room<u8>((size_t)T * ((f + 255) / 256) * EIGHT_SUMS)};
+    const Operand to = operand_of(T, f, 2);
     float *base = normal((size_t)T * n, 1), *shares = normal((size_t)8 * T * n, 1), *sum = room<float>((size_t)T * n);
     NormRowsParams norm = {base, {shares, (unsigned long long)T * n, 4}, sum, normal(n, 1), to, nullptr, nullptr, n, 1e-6f};
     printf("norm_rows    %8.1f us\n", time_of([&] { norm_rows<HalfPart><<<T, 128>>>(norm); }));
@@ -301,4 +442,6 @@ int main(int count, char **words) {
     attention_of<64>(14, 2, T, 8192 - T);
     attention_of<128>(12, 2, T, 0);
     attention_of<32>(4, 4, 37, 50);
+    printf(wrong ? "%d products are WRONG\n" : "all products are right\n", wrong);
+    return wrong != 0;
 }

@@ -258,6 +258,51 @@ static void machine_multiply_group(float *s, const uint32_t *a, const uint8_t *r
     }
 }
 
+// Of weights in shared memory, turned alike: this warp's 16 of 64 rows, by 128 tokens.
+static void machine_multiply_wide(float *s, const uint8_t *a, const uint8_t *b, bool plus) {
+    const int lane = current % 32, warp = current / 32 % 4;
+    uint32_t of[4];
+    for (int i = 0; i < 4; i++) {
+        const uintptr_t at = (uintptr_t)a + 128 * (16 * warp + lane / 4 + 8 * (i % 2)) + 16 * (i / 2) + lane % 4 * 4;
+        of[i] = *(const uint32_t *)(at ^ (at >> 7 & 7) << 4);
+    }
+    for (int half = 0; half < 2; half++) machine_multiply_group(s + 32 * half, of, b + 64 * 128 * half, plus);
+}
+
+// A barrier that counts: arrivals of a round, those to come, bytes to come, and the round's parity.
+struct MachineBarrier {
+    uint16_t arrivals, left;
+    int32_t bytes : 24;
+    uint32_t parity : 1, made : 7;
+    void over() {
+        if (left == 0 && bytes == 0) parity ^= 1, left = arrivals;
+    }
+};
+static MachineBarrier *machine_barrier(unsigned long long *at) {
+    if (((MachineBarrier *)at)->made != 1) printf("a barrier that was not made\n"), abort();
+    return (MachineBarrier *)at;
+}
+static void machine_make_barrier(unsigned long long *at, uint32_t arrivals) {
+    const MachineBarrier made = {(uint16_t)arrivals, (uint16_t)arrivals, 0, 0, 1};
+    static_assert(sizeof(made) == 8, "as large as a barrier");
+    memcpy(at, &made, 8);
+}
+static void machine_arrive(unsigned long long *at, uint32_t bytes) {
+    MachineBarrier *barrier = machine_barrier(at);
+    if (barrier->left == 0) printf("more arrive at a barrier than it counts\n"), abort();
+    barrier->left--, barrier->bytes += (int32_t)bytes, barrier->over();
+}
+static bool machine_is_over(unsigned long long *at, uint32_t parity) {
+    const bool over = machine_barrier(at)->parity != parity;
+    if (!over) give_way();
+    return over;
+}
+static void machine_copy_in_bulk(uint8_t *to, const uint8_t *from, uint32_t bytes, unsigned long long *at) {
+    if (((uintptr_t)to | (uintptr_t)from | bytes) % 16) printf("a copy in bulk at no multiple of 16\n"), abort();
+    memcpy(to, from, bytes);
+    machine_barrier(at)->bytes -= (int32_t)bytes, machine_barrier(at)->over();
+}
+
 static void thread_of_block() {
     kernel_body();
     fibers[current].done = true;

@@ -13,6 +13,10 @@
 #include "prefill/head_rows.cu"
 #include "prefill/norm_rows.cu"
 #include "prefill/prepare_rows.cu"
+#include "prefill/widen.cu"
+namespace halved {
+#include "prefill/wide_products.cu"
+}
 namespace made {
 #include "prefill/products.cu"
 }
@@ -22,8 +26,8 @@ namespace attending {
 
 template <class Part>
 static Operand operand(int tokens, int n) {
-    const size_t groups = (size_t)tokens * n / 32;
-    const size_t sums = (size_t)tokens * ((n + 255) / 256) * EIGHT_SUMS;
+    const size_t rows = (tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS * OPERAND_TOKENS, groups = rows * padded_groups(n);
+    const size_t sums = rows * ((n + 255) / 256) * EIGHT_SUMS;
     return {(u8 *)unwritten(groups * PartsOf<Part>::COUNT * PART_BYTES / 4), unwritten(tokens), (u8 *)unwritten(sums / 4)};
 }
 
@@ -82,6 +86,47 @@ static void three_products(int n, int tokens) {
     for (int i = 0; i < 3; i++) {
         const std::vector<float> y(p.y[i], p.y[i] + (size_t)tokens * w[i].m);
         compare_products("one of three", y, w[i], Doubles(x.begin(), x.end()), tokens);
+    }
+}
+
+// A matrix as halves.
+template <class F>
+static WidenParams widened(const Matrix &w) {
+    typedef ImageOf<Piece<F, HalfPart>> I;
+    const unsigned pieces = padded_groups(w.n) / PIECE, tiles = (w.m + WIDE_ROWS - 1) / WIDE_ROWS;
+    const size_t minima = (size_t)tiles * ((w.n / 32 + 7) / 8) * WIDE_MINIMA;
+    WidenParams p{w.planes, (u8 *)unwritten(tiles * pieces * I::BYTES / 4), (u8 *)unwritten(minima / 4), w.n, w.m};
+    launch({pieces, tiles}, WIDE_ROWS, 0, [&] { widen<F>(p); });
+    return p;
+}
+// Products of up to three matrices as halves; of a step whose tokens' parts of the last tile nobody wrote.
+template <class A, class B, class C>
+static void wide_products(int n, std::vector<int> m, int tokens, int shares) {
+    printf("wide_products<%s, %s, %s> of %d, %d tokens, %d shares\n", format<A>().name, format<B>().name, format<C>().name, n, tokens, shares);
+    const auto x = vector_of(tokens * n);
+    PrepareRowsParams prepare{copied(x), operand<HalfPart>(tokens, n), n};
+    launch({(unsigned)tokens}, 64, 0, [&] { prepare_rows<HalfPart>(prepare); });
+    halved::WideProductsParams p{};
+    p.x = prepare.to, p.n = n, p.tokens = tokens;
+    std::vector<Matrix> w = {matrix<A>(n, m[0])};
+    if (m.size() > 1) w.push_back(matrix<B>(n, m[1]));
+    if (m.size() > 2) w.push_back(matrix<C>(n, m[2]));
+    unsigned tiles = 0;
+    for (int i = 0; i < (int)w.size(); i++) {
+        const WidenParams made = i == 0 ? widened<A>(w[i]) : i == 1 ? widened<B>(w[i]) : widened<C>(w[i]);
+        p.images[i] = made.images, p.minima[i] = made.minima, p.m[i] = m[i], p.y[i] = unwritten((size_t)shares * tokens * m[i]);
+        tiles += (m[i] + WIDE_ROWS - 1) / WIDE_ROWS;
+    }
+    p.shares = shares;
+    const unsigned items = tiles * ((tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS) * shares;
+    launch({std::min(items, 2u)}, halved::THREADS, WIDE_STAGES * (WIDE_STAGE + WIDE_EIGHT),
+           [&] { halved::wide_products<ImageOf<Piece<A, HalfPart>>, ImageOf<Piece<B, HalfPart>>, ImageOf<Piece<C, HalfPart>>>(p); });
+    for (int i = 0; i < (int)w.size(); i++) {
+        const size_t count = (size_t)tokens * m[i];
+        const Shared all{p.y[i], count, shares};
+        std::vector<float> y(count);
+        for (size_t k = 0; k < count; k++) y[k] = all.one(k);
+        compare_products("wide product", y, w[i], Doubles(x.begin(), x.end()), tokens);
     }
 }
 
@@ -257,6 +302,13 @@ int main() {
     three_products<Q5_0, Q8_0>(160, 6), three_products<Q4_K, Q6_K>(512, 5);
 #ifdef PRODUCTS_ALONE
     static_assert(WARPGROUPS, "products as Hopper makes them");
+    // Odd numbers of groups, two tiles of rows and of tokens, more pieces than stages, shares that end within eight groups,
+    // and more of all these than blocks.
+    wide_products<Q4_0, Q4_0, Q4_0>(96, {130}, 5, 1), wide_products<Q5_0, Q5_0, Q8_0>(352, {40, 20, 24}, 130, 1);
+    wide_products<Q8_0, Q8_0, Q8_0>(1120, {24}, 9, 3), wide_products<F16, F16, F16>(160, {40}, 7, 1);
+    wide_products<Q6_K, Q6_K, Q6_K>(768, {17}, 6, 2), wide_products<Q4_K, Q4_K, Q6_K>(512, {33, 16, 16}, 12, 1);
+    wide_products<Q4_K, Q4_K, Q4_K>(1280, {20}, 131, 7), wide_products<Q5_K, Q6_K, Q4_1>(768, {130, 9, 9}, 4, 1);
+    wide_products<Q5_1, Q5_1, Q5_1>(864, {20}, 5, 5), wide_products<Q4_1, Q5_0, Q5_1>(160, {20, 20, 20}, 3, 1);
 #else
     rows<HalfPart>(896, 2, 3, 128), rows<BrainPart>(96, 3, 1, 32), rows<HalfPart>(1568, 2, 2, 64);
     heads<KvF32, 64, false>(4, 2, 3, 17, 2), heads<KvF16, 128, true>(2, 1, 2, 0, 1), heads<KvF32, 32, true>(3, 3, 2, 5, 3);

@@ -13,6 +13,10 @@
 // odd ones of the lower 16, and so those of the upper 16. So elements 4t, 4t + 2 and
 // 4t + 1, 4t + 3 meet a lane's two pairs of a matrix instruction, and four weights that
 // stand in one word, byte by byte, become two pairs of halves.
+//
+// In halves, OPERAND_TOKENS tokens of a group stand together, 128 bytes each, their sixteens
+// turned by the token: as they are multiplied from shared memory, whoever brings them there,
+// and an odd number of groups ends with one of zeros. So do the sums of eight groups.
 
 template <typename Part>
 struct PartsOf {
@@ -25,21 +29,38 @@ struct PartsOf<BrainPart> {
 
 constexpr int PART_BYTES = 64; // of a group of 32 elements
 constexpr int EIGHT_SUMS = 32; // bytes of the sums of eight groups
+constexpr int OPERAND_TOKENS = 128; // of a tile of an operand in halves
 
 // Where it stands in memory.
 struct Operand {
-    u8 *parts;      // [T, n / 32, parts, PART_BYTES]
+    u8 *parts;      // [T, n / 32, parts, PART_BYTES], or [tiles, padded groups, OPERAND_TOKENS, parts, PART_BYTES]
     float *inverse; // [T]: what a token's sums are multiplied with
-    u8 *sums;       // [T, ceil(n / 256), EIGHT_SUMS]: of the elements of each group, scaled as they are
+    u8 *sums;       // [T, ceil(n / 256), EIGHT_SUMS], or [tiles, ceil(n / 256), OPERAND_TOKENS, EIGHT_SUMS]: of the elements of
+                    // each group, scaled as they are
 };
+// Where 16 bytes of group g of token t of a row of n elements stand.
 template <typename Part>
-__device__ __forceinline__ void put_sum(u8 *row, int group, float sum) {
-    ((float *)row)[group] = sum;
+__device__ __forceinline__ size_t place_in_operand(int n, size_t t, int g, int unit) {
+    constexpr int BYTES = PartsOf<Part>::COUNT * PART_BYTES;
+    if (PartsOf<Part>::COUNT != 2) return (t * (n / 32) + g) * BYTES + 16 * unit;
+    const size_t row = (t / OPERAND_TOKENS * padded_groups(n) + g) * OPERAND_TOKENS + t % OPERAND_TOKENS;
+    return row * BYTES + 16 * (unit ^ (int)(t % 8));
+}
+// Where the sums of the eight groups from 8 * eight on do.
+template <typename Part>
+__device__ __forceinline__ size_t place_of_sums(int n, size_t t, int eight) {
+    const int eights = (n / 32 + 7) / 8;
+    if (PartsOf<Part>::COUNT != 2) return (t * eights + eight) * EIGHT_SUMS;
+    return ((t / OPERAND_TOKENS * eights + eight) * OPERAND_TOKENS + t % OPERAND_TOKENS) * EIGHT_SUMS;
+}
+template <typename Part>
+__device__ __forceinline__ void put_sum(u8 *eight, int group, float sum) {
+    ((float *)eight)[group] = sum;
 }
 // A 32nd of it, which is below 2^15 as they are, as two halves: of two groups the first halves, then the second.
 template <>
-__device__ __forceinline__ void put_sum<HalfPart>(u8 *row, int group, float sum) {
-    u16 *at = (u16 *)row + group / 2 * 4 + group % 2;
+__device__ __forceinline__ void put_sum<HalfPart>(u8 *eight, int group, float sum) {
+    u16 *at = (u16 *)eight + group / 2 * 4 + group % 2;
     sum *= 0.03125f;
     at[0] = HalfPart::split(sum);
     at[2] = HalfPart::split(sum);
@@ -101,28 +122,33 @@ struct Row {
 template <typename Part, typename Get, typename Change>
 __device__ __forceinline__ void write_row(const Operand &to, size_t t, Row<Get> &from, u32 largest, Change change) {
     constexpr int PARTS = PartsOf<Part>::COUNT;
-    const int groups = from.n / 32, eights = (groups + 7) / 8;
-    u8 *sums = to.sums + t * eights * EIGHT_SUMS;
-    u8 *row = to.parts + t * groups * (PARTS * PART_BYTES);
+    const int n = from.n, groups = n / 32;
+    auto sums = [&](int g, float sum) { put_sum<Part>(to.sums + place_of_sums<Part>(n, t, g / 8), g % 8, sum); };
     float scale, inverse;
     Part::scale(largest, scale, inverse);
     if (threadIdx.x == 0) to.inverse[t] = inverse;
-    for (int g = groups + threadIdx.x; g < 8 * eights; g += blockDim.x) put_sum<Part>(sums, g, 0.0f);
+    for (int g = groups + threadIdx.x; g < (groups + 7) / 8 * 8; g += blockDim.x) sums(g, 0.0f);
+    if (PARTS == 2 && groups % 2 == 1 && threadIdx.x < 8) { // the group that makes their number even
+        *(uint4 *)(to.parts + place_in_operand<Part>(n, t, groups, threadIdx.x)) = uint4{0, 0, 0, 0};
+    }
     from.again([&](int i, float4 v, bool there) {
         if (there) v = change(i, v);
         float sum = there ? (v.x + v.y) + (v.z + v.w) : 0.0f;
         for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
         if (!there) return;
-        if (i % 8 == 0) put_sum<Part>(sums, i / 8, sum * scale);
+        if (i % 8 == 0) sums(i / 8, sum * scale);
         float e[4] = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
-        u8 *pair = row + (size_t)(i / 8) * (PARTS * PART_BYTES) + i % 8 / 4 * 32 + i % 4 * 4;
+        auto pair = [&](int part, int odd) {
+            const int unit = 4 * part + i % 8 / 4 * 2 + odd;
+            return (u32 *)(to.parts + place_in_operand<Part>(n, t, i / 8, unit) + i % 4 * 4);
+        };
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
             u32 bits[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) bits[k] = Part::split(e[k]);
-            *(u32 *)(pair + part * PART_BYTES) = bits[0] | bits[2] << 16;
-            *(u32 *)(pair + part * PART_BYTES + 16) = bits[1] | bits[3] << 16;
+            *pair(part, 0) = bits[0] | bits[2] << 16;
+            *pair(part, 1) = bits[1] | bits[3] << 16;
         }
     });
 }

@@ -25,7 +25,7 @@ struct ProductsParams {
     Weights w[3];
     float *y[3];
     int m[3]; // 0 where there is none
-    int n, tokens;
+    int n, tokens, first; // of so many tokens from this of the operand on
 };
 
 // A stage of shared memory.
@@ -61,7 +61,7 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
     static_assert(S::BYTES <= STAGE_BYTES, "bytes of a stage in engine/src/cuda/prefill.rs");
     constexpr int PARTS = PartsOf<Part>::COUNT;
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, token0 = blockIdx.x * TOKENS;
-    const int groups = p.n / 32, eights = (groups + 7) / 8, pieces = (groups + PIECE - 1) / PIECE;
+    const int groups = p.n / 32, pieces = (groups + PIECE - 1) / PIECE;
     const int share = (pieces + gridDim.z - 1) / gridDim.z;
     const int begin = blockIdx.z * share, end = min(pieces, begin + share);
 
@@ -81,13 +81,13 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
         for (int k = 0; k < TOKENS / (THREADS / 4); k++) {
             const int token = tid / 4 + k * (THREADS / 4);
             const bool there = token0 + token < p.tokens;
-            const u8 *from = p.x.parts + (size_t)(token0 + token) * groups * (PARTS * PART_BYTES) + 16 * (tid % 4);
 #pragma unroll
             for (int i = 0; i < PIECE; i++) {
-                const u8 *group = from + (i == 0 ? first : second) * (PARTS * PART_BYTES);
 #pragma unroll
                 for (int part = 0; part < PARTS; part++) {
-                    copy16_or_zeros(to + place(i, token, 4 * part + tid % 4), group + part * PART_BYTES, there && i < here);
+                    const int unit = 4 * part + tid % 4;
+                    const size_t at = place_in_operand<Part>(p.n, p.first + token0 + token, i == 0 ? first : second, unit);
+                    copy16_or_zeros(to + place(i, token, unit), p.x.parts + at, there && i < here);
                 }
             }
         }
@@ -95,15 +95,15 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
 #pragma unroll
             for (int at = tid; at < PIECE * TOKENS; at += THREADS) {
                 const int i = at / TOKENS;
-                const size_t t = token0 + at % TOKENS;
-                copy4(to + S::SUMS + 4 * at, p.x.sums + t * eights * EIGHT_SUMS + 4 * (i == 0 ? first : second),
+                const int t = token0 + at % TOKENS, g = i == 0 ? first : second;
+                copy4(to + S::SUMS + 4 * at, p.x.sums + place_of_sums<Part>(p.n, p.first + t, g / 8) + 4 * (g % 8),
                       i < here && t < p.tokens);
             }
         }
         if (S::EIGHTS && begins_eight(piece)) {
-            const size_t t = token0 + tid / 2;
-            copy16_or_zeros(minima(piece) + 16 * tid, p.x.sums + (t * eights + (u32)piece / FOUR) * EIGHT_SUMS + 16 * (tid % 2),
-                            t < p.tokens);
+            const int t = token0 + tid / 2;
+            const size_t at = place_of_sums<Part>(p.n, p.first + t, (u32)piece / FOUR) + 16 * (tid % 2);
+            copy16_or_zeros(minima(piece) + 16 * tid, p.x.sums + at, t < p.tokens);
         }
         constexpr int EACH = P::BYTES / 16;
         const u8 *from = w.plane[0] + (size_t)(out0 + tid / EACH) * groups * P::GROUP + P::at(groups, piece, tid % EACH);
@@ -344,7 +344,7 @@ __device__ __forceinline__ void product(const ProductsParams &p, const Weights &
         for (int e = 0; e < 2; e++) {
             const int t = token0 + 8 * j + 2 * (lane % 4) + e;
             if (t >= p.tokens) continue;
-            const float inverse = p.x.inverse[t];
+            const float inverse = p.x.inverse[p.first + t];
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
 #pragma unroll

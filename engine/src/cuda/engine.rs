@@ -21,7 +21,7 @@ use super::options::{Circumstances, Gemm, Options, Path};
 use super::readback::Readback;
 use super::replay::{Fast, clear};
 use super::schedule::Schedule;
-use super::{CudaError, devices};
+use super::{CudaError, devices, wide};
 use crate::model::{Graph, Model, Node, row_len};
 use crate::ops::Op;
 use crate::quant::GgmlType;
@@ -109,8 +109,14 @@ impl CudaEngine {
             Path::Tapped => None,
             Path::Fast => Some(decoder_of(&graph)?),
         };
-        let arena = Arena::take(Memory::at(0, &graph, model, &options)?.bytes, &context, &stream)?;
-        let memory = Memory::at(arena.start, &graph, model, &options)?;
+        let bytes = |wide| Memory::at(0, &graph, model, &options, wide).map(|memory| memory.bytes);
+        // Halves of the matrices, as far as others find a quarter of the memory free.
+        let (free, _) = context.mem_get_info().doing("asking for free memory")?;
+        let kept = (options.path, options.gemm) == (Path::Fast, Gemm::Own)
+            && wide::keeps_halves(&device)
+            && bytes(true)? <= free / 4 * 3;
+        let arena = Arena::take(bytes(kept)?, &context, &stream)?;
+        let memory = Memory::at(arena.start, &graph, model, &options, kept)?;
         memory.fill(model)?;
         let fast = fast
             .map(|decoder| Fast::new(decoder, &context, &graph, options.context, memory.slot_memory))
@@ -140,12 +146,15 @@ impl CudaEngine {
             context,
         };
         engine.load_kernels()?;
+        engine.memory.widening().iter().try_for_each(|call| engine.launch(call, false))?;
+        engine.stream.synchronize().doing("making halves of weights")?;
         Ok(engine)
     }
 
     /// Loads every kernel that a step may launch.
     fn load_kernels(&mut self) -> Result<(), CudaError> {
         let mut calls = self.schedule(&|_| false).kernels();
+        calls.extend(self.memory.widening());
         calls.extend(self.fast.as_ref().map(|fast| self.fused(fast, &|_| false).cache_rows(0, 1, 0, 1, 0, 0)));
         #[cfg(any(test, feature = "faults"))]
         if let Some((fast, planted)) = self.fast.as_ref().and_then(|fast| Some((fast, fast.planted()?))) {
@@ -370,7 +379,7 @@ impl CudaEngine {
 
     pub(super) fn fused<'a>(&'a self, fast: &'a Fast, wants: &'a dyn Fn(usize) -> bool) -> Fused<'a> {
         let next_token = fast.next_token.as_slice().map_or(0, |s| s.as_ptr() as u64);
-        Fused { calls: self.calls(), decoder: &fast.decoder, next_token, wants }
+        Fused { calls: self.calls(), decoder: &fast.decoder, next_token, wants, narrow: false }
     }
 
     fn schedule<'a>(&'a self, wants: &'a dyn Fn(usize) -> bool) -> Schedule<'a> {

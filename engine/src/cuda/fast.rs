@@ -59,6 +59,8 @@ pub struct Fused<'a> {
     pub next_token: Ptr,
     /// Which nodes' outputs are to be written besides those that later kernels read.
     pub wants: &'a dyn Fn(usize) -> bool,
+    /// Whether longer steps go as on a card that keeps no matrix as halves: for bugs in what runs there.
+    pub narrow: bool,
 }
 
 impl Fused<'_> {
@@ -326,15 +328,20 @@ impl Fused<'_> {
 
     /// The last norm and the output projection.
     fn lm_head(&self) -> Call {
+        self.lm_head_of(self.stream(self.decoder.layers.len(), true), self.made(self.decoder.logits))
+    }
+
+    /// Both of one token, from this stream to these logits.
+    pub(super) fn lm_head_of(&self, x: Stream, made: Ptr) -> Call {
         let (norm, logits) = (self.decoder.final_norm, self.decoder.logits);
         let w = self.weight(logits);
         let tiles = 2;
         let with = |walk| {
             let params = LmHeadParams {
-                x: self.stream(self.decoder.layers.len(), true),
+                x,
                 norm: self.vector(norm),
                 w: w.planes,
-                logits: self.made(logits),
+                logits: made,
                 norm_tap: self.tap(norm),
                 walk,
                 n: w.n as i32,
@@ -397,7 +404,7 @@ mod tests {
                     let functions = Functions::bare(1, threads, 227 << 10);
                     let decoder = decoder_of(graph).expect("a decoder");
                     let calls = Calls { functions: &functions, ..calls };
-                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false };
+                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false, narrow: false };
                     let kept = |call: Call| (call.kernel(), call.shared, call.grid);
                     calls_of(fused.decode(7, 5)).map(kept).collect::<Vec<_>>()
                 })
@@ -415,7 +422,7 @@ mod tests {
             with_calls(graph, &options, |calls| {
                 let decoder = decoder_of(graph).expect("a decoder");
                 let launch = |wants: &dyn Fn(usize) -> bool| {
-                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants };
+                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants, narrow: false };
                     numbers(calls_of(fused.decode(7, 5)))
                 };
                 let untapped = launch(&|_| false);

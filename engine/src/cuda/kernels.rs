@@ -154,8 +154,12 @@ kernels! {
         base: Ptr, product: Shared, sum: Ptr, weight: Ptr, to: Operand, product_tap: Ptr, norm_tap: Ptr, n: i32, eps: f32,
     }
     Products(ProductsParams) "prefill/products.cu" {
-        x: Operand, w: [Planes; 3], y: [Ptr; 3], m: [i32; 3], n: i32, tokens: i32,
+        x: Operand, w: [Planes; 3], y: [Ptr; 3], m: [i32; 3], n: i32, tokens: i32, first: i32,
     }
+    WideProducts(WideProductsParams) "prefill/wide_products.cu" {
+        x: Operand, images: [Ptr; 3], minima: [Ptr; 3], y: [Ptr; 3], m: [i32; 3], n: i32, tokens: i32, shares: i32,
+    }
+    Widen(WidenParams) "prefill/widen.cu" { w: Planes, images: Ptr, minima: Ptr, n: i32, m: i32, }
     HeadRows(HeadRowsParams) "prefill/head_rows.cu" {
         product: [Shared; 3], bias: [Ptr; 3], head_norm: [Ptr; 2], frequency: Ptr, q: Ptr, k_cache: Ptr, v_cache: Ptr,
         proj_tap: [Ptr; 3], biased_tap: [Ptr; 3], normed_tap: [Ptr; 2], k_tap: Ptr, heads: i32, kv_heads: i32,
@@ -225,7 +229,7 @@ impl Params {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 16] = [
+const HEADERS: [(&str, &str); 17] = [
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
     ("kv.cuh", include_str!("../../kernels/kv.cuh")),
     ("matrices.cuh", include_str!("../../kernels/matrices.cuh")),
@@ -241,6 +245,7 @@ const HEADERS: [(&str, &str); 16] = [
     ("prefill/shares.cuh", include_str!("../../kernels/prefill/shares.cuh")),
     ("prefill/pieces.cuh", include_str!("../../kernels/prefill/pieces.cuh")),
     ("prefill/warpgroups.cuh", include_str!("../../kernels/prefill/warpgroups.cuh")),
+    ("prefill/wide.cuh", include_str!("../../kernels/prefill/wide.cuh")),
     ("prefill/cache.cuh", include_str!("../../kernels/prefill/cache.cuh")),
 ];
 

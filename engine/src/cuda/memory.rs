@@ -3,11 +3,12 @@
 use super::arena::{Part, Plan};
 use super::device::Doing as _;
 use super::kernels::constant;
-use super::launch::Ptr;
+use super::launch::{Call, Ptr};
 use super::options::{Gemm, Options, Path};
 use super::prefill::{Operand, Part as Split, SHARED, cache_tile, sums_bytes};
 use super::slots::{Slots, taken};
 use super::weights::{self, Planes};
+use super::wide::Wide;
 use super::{CudaError, readback};
 use crate::model::{Axis, Graph, Model, Node, Role, StageId, WeightSource};
 use crate::ops::{Op, Rope};
@@ -27,6 +28,8 @@ pub struct Weight {
     pub n: usize,
     /// Rows.
     pub m: usize,
+    /// Its halves, where they are kept.
+    pub wide: Option<Wide>,
 }
 
 /// Where everything of an engine stands on the device.
@@ -77,17 +80,24 @@ pub const SPLITS: u32 = constant!("fused/shares.cuh", "SPLITS");
 
 impl Memory {
     /// Where everything would stand from address `start` on: needs no device. `source` tells the tensors' extents and
-    /// formats.
+    /// formats, `wide` whether the layers' matrices are kept as halves besides.
     ///
     /// # Errors
     /// A tensor the kernels cannot read.
-    pub fn at(start: u64, graph: &Graph, source: &dyn WeightSource, options: &Options) -> Result<Self, CudaError> {
+    pub fn at(
+        start: u64, graph: &Graph, source: &dyn WeightSource, options: &Options, wide: bool,
+    ) -> Result<Self, CudaError> {
         let config = &graph.config;
         let mut plan = Plan::from(start);
         let mut weights = HashMap::new();
         for weight in graph.weights() {
             let planned = plan_weight(source, &weight.name, &mut plan)?;
             weights.insert(weight.name.clone(), planned);
+        }
+        for name in layer_matrices(graph).filter(|_| wide) {
+            if let Some(weight) = weights.get_mut(name) {
+                weight.wide = Wide::plan(weight.ty, weight.n, weight.m, &mut plan);
+            }
         }
         let outputs = plan_outputs(graph, options, &mut plan);
         let mut frequencies = HashMap::new();
@@ -124,9 +134,9 @@ impl Memory {
         let slot_memory = take(slot_bytes);
         Ok(Self {
             operand: Operand {
-                parts: take(longer(options.step * part.row_bytes(row))),
+                parts: take(longer(part.bytes(options.step, row))),
                 inverse: take(longer(4 * options.step)),
-                sums: take(longer(options.step * sums_bytes(row))),
+                sums: take(longer(sums_bytes(options.step, row))),
             },
             cache_tiles: take(longer(tiles * tile_bytes)),
             weights,
@@ -169,6 +179,11 @@ impl Memory {
         Ok(())
     }
 
+    /// What makes the halves of matrices that are kept so, from their blocks.
+    pub fn widening(&self) -> Vec<Call> {
+        self.weights.values().filter_map(|weight| Some(weight.wide?.make(weight))).collect()
+    }
+
     /// The tensor of a node, of which every op here takes one at most.
     ///
     /// # Panics
@@ -204,7 +219,13 @@ fn plan_weight(source: &dyn WeightSource, name: &str, plan: &mut Plan) -> Result
     }
     let parts = weights::plan(ty, n * m / ty.block_size(), plan);
     let planes = std::array::from_fn(|i| parts.get(i).map_or(0, |part: &Part| part.at));
-    Ok(Weight { planes, parts, ty, n, m })
+    Ok(Weight { planes, parts, ty, n, m, wide: None })
+}
+
+/// The names of the matrices of linear layers that a prefill multiplies with rows of all tokens: not that of the logits.
+fn layer_matrices(graph: &Graph) -> impl Iterator<Item = &str> {
+    let linear = graph.nodes.iter().filter(|node| node.op == Op::Linear && node.role != Role::Logits);
+    linear.map(|node| node.weights[0].name.as_str())
 }
 
 /// The planes of a tensor; a vector is one plane of f32.

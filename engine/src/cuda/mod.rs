@@ -34,6 +34,7 @@ mod testing;
 mod tiles;
 mod timing;
 mod weights;
+pub mod wide;
 
 pub use device::{CudaError, Device, bandwidth, devices, free_memory, link};
 pub use engine::CudaEngine;

@@ -10,7 +10,9 @@ use super::kernels::*;
 use super::launch::{Call, Ptr};
 use super::memory::Weight;
 use super::schedule::Launch;
+use super::tiles::Stream;
 use super::weights::Planes;
+use super::wide::{self, Wide};
 use crate::quant::GgmlType;
 use std::fmt;
 
@@ -23,7 +25,7 @@ const PRODUCT_THREADS: u32 = constant!("prefill/products.cu", "THREADS");
 const OUTPUTS: usize = constant!("prefill/products.cu", "OUTPUTS") as usize;
 const TOKENS: usize = constant!("prefill/warpgroups.cuh", "TOKENS") as usize;
 /// Groups of a piece.
-const PIECE: usize = constant!("prefill/pieces.cuh", "PIECE") as usize;
+pub(super) const PIECE: usize = constant!("prefill/pieces.cuh", "PIECE") as usize;
 /// Blocks of a product that a multiprocessor is to hold.
 const BLOCKS: usize = constant!("prefill/products.cu", "BLOCKS") as usize;
 /// Bytes of shared memory that CUDA takes for itself for each block.
@@ -31,6 +33,8 @@ const RESERVED: usize = 1 << 10;
 /// Bytes of a part of a group of an operand, and of the sums of eight groups.
 const PART_BYTES: usize = constant!("prefill/operand.cuh", "PART_BYTES") as usize;
 const EIGHT_SUMS: usize = constant!("prefill/operand.cuh", "EIGHT_SUMS") as usize;
+/// Tokens that stand together in an operand of halves.
+const OPERAND_TOKENS: usize = constant!("prefill/operand.cuh", "OPERAND_TOKENS") as usize;
 /// Bytes of shared memory for eight groups' minima.
 const MINIMA: usize = constant!("prefill/products.cu", "MINIMA") as usize;
 const ATTENTION_THREADS: u32 = constant!("prefill/attention_rows.cu", "THREADS");
@@ -87,15 +91,16 @@ impl Part {
         }
     }
 
-    /// Bytes of a token's row of `n` elements.
-    pub fn row_bytes(self, n: usize) -> usize {
-        n / 32 * self.count() * PART_BYTES
+    /// Bytes of an operand of so many tokens' rows of `n` elements.
+    pub fn bytes(self, tokens: usize, n: usize) -> usize {
+        // An even number of groups.
+        tokens.next_multiple_of(OPERAND_TOKENS) * n.div_ceil(64) * 2 * self.count() * PART_BYTES
     }
 }
 
-/// Bytes of the sums of a token's row of `n` elements.
-pub fn sums_bytes(n: usize) -> usize {
-    n.div_ceil(256) * EIGHT_SUMS
+/// Bytes of the sums of so many tokens' rows of `n` elements.
+pub fn sums_bytes(tokens: usize, n: usize) -> usize {
+    tokens.next_multiple_of(OPERAND_TOKENS) * n.div_ceil(256) * EIGHT_SUMS
 }
 
 impl fmt::Display for Part {
@@ -115,7 +120,7 @@ pub fn cache_tile(head_dim: usize) -> (usize, usize) {
 
 /// Of a format: the pitches of its planes in a stage (`pieces.cuh`), whether its minima meet sums of x, and how many numbers
 /// scale a group.
-fn piece_of(ty: GgmlType) -> (usize, bool, usize) {
+pub(super) fn piece_of(ty: GgmlType) -> (usize, bool, usize) {
     match ty {
         GgmlType::Q4_0 => (48, false, 1),
         GgmlType::Q5_0 => (48 + 8, false, 1),
@@ -234,17 +239,20 @@ impl Fused<'_> {
 
     /// The logits of all tokens, or of the last alone.
     fn logits(&self, span: Span) -> (Vec<Job>, Span) {
-        let node = self.decoder.logits;
-        let (w, y, formats) = (self.weight(node), self.at(node), [self.weight(node).ty]);
+        let (node, last) = (self.decoder.logits, &self.decoder.layers[self.decoder.layers.len() - 1]);
+        // Of the one row that is asked for as a decode step makes it: from the stream, where nobody looks at the norm.
+        if self.calls.options.last_logits && !self.narrow && !(self.wants)(self.decoder.final_norm) {
+            let of_token = (4 * self.weight(node).n * (span.tokens - 1)) as u64;
+            let x = Stream { base: self.at(last.out) + of_token, ..Stream::default() };
+            let span = Span { tokens: 1, first: span.first + span.tokens - 1 };
+            return (vec![Job::Kernel(self.lm_head_of(x, self.at(node)))], span);
+        }
+        let (w, y) = (self.weight(node), self.at(node));
         let (tokens, skipped) = if self.calls.options.last_logits { (1, span.tokens - 1) } else { (span.tokens, 0) };
-        let part = Part::of(&formats);
-        let x = self.calls.memory.operand;
-        let x = Operand {
-            parts: x.parts + (skipped * part.row_bytes(w.n)) as u64,
-            inverse: x.inverse + 4 * skipped as u64,
-            sums: x.sums + (skipped * sums_bytes(w.n)) as u64,
-        };
-        let call = self.product(x, &[w], &[y], tokens);
+        let mut call = self.product(&[w], &[y], tokens);
+        if let Params::Products(params) = &mut call.params {
+            params.first = skipped as i32;
+        }
         (vec![Job::Kernel(call)], Span { tokens, first: span.first + skipped })
     }
 
@@ -261,7 +269,10 @@ impl Fused<'_> {
     fn products(&self, nodes: &[usize], span: Span) -> Made {
         let weights: Vec<&Weight> = nodes.iter().map(|&i| self.weight(i)).collect();
         let own: Vec<Ptr> = nodes.iter().map(|&i| self.at(i)).collect();
-        let mut call = self.product(self.calls.memory.operand, &weights, &own, span.tokens);
+        let mut call = match self.wide(&weights) {
+            Some(wide) => wide::products(self.calls.memory.operand, &weights, &wide, span.tokens),
+            None => self.product(&weights, &own, span.tokens),
+        };
         let outputs = span.tokens * weights.iter().map(|w| w.m).sum::<usize>();
         let most = (SHARED / outputs).min(MOST_SHARES);
         let shares = self.shares(&call, weights[0].n, most);
@@ -273,10 +284,20 @@ impl Fused<'_> {
             Shared { at: if shares == 1 { *own } else { here }, stride: stride as u64, shares: shares as i32 }
         };
         let at: Vec<Shared> = std::iter::zip(&weights, &own).map(&mut place).collect();
-        if let Params::Products(params) = &mut call.params {
-            params.y = std::array::from_fn(|i| at.get(i).map_or(0, |shared| shared.at));
+        let y = std::array::from_fn(|i| at.get(i).map_or(0, |shared| shared.at));
+        let (tiles, most) = (call.grid.0 * call.grid.1, self.calls.functions.resident(&call));
+        match &mut call.params {
+            Params::Products(params) => {
+                params.y = y;
+                call.grid.2 = shares as u32;
+            }
+            // Its blocks stay, and take one tile after another.
+            Params::WideProducts(params) => {
+                (params.y, params.shares) = (y, shares as i32);
+                call.grid = ((tiles * shares as u32).min(most), 1, 1);
+            }
+            other => unreachable!("{other:?} is no product"),
         }
-        call.grid.2 = shares as u32;
         Made { jobs: vec![Job::Kernel(call)], at }
     }
 
@@ -290,17 +311,23 @@ impl Fused<'_> {
         (1..=most.min(pieces.div_ceil(SHARE_COST))).min_by_key(cost).unwrap_or(1)
     }
 
-    /// The product of x with up to three matrices, each sum at once.
-    fn product(&self, x: Operand, weights: &[&Weight], y: &[Ptr], tokens: usize) -> Call {
+    /// The matrices as halves, where all of them stand so and no bug is to be planted in the other kernel.
+    fn wide(&self, weights: &[&Weight]) -> Option<Vec<Wide>> {
+        weights.iter().map(|w| w.wide).collect::<Option<_>>().filter(|_| !self.narrow)
+    }
+
+    /// The product of the operand with up to three matrices, each sum at once.
+    fn product(&self, weights: &[&Weight], y: &[Ptr], tokens: usize) -> Call {
         let formats: Vec<GgmlType> = weights.iter().map(|w| w.ty).collect();
         let (arguments, shared) = product_of(&formats, self.limit());
         let params = ProductsParams {
-            x,
+            x: self.calls.memory.operand,
             w: std::array::from_fn(|i| weights.get(i).map_or(Planes::default(), |w| w.planes)),
             y: std::array::from_fn(|i| y.get(i).copied().unwrap_or(0)),
             m: std::array::from_fn(|i| weights.get(i).map_or(0, |w| w.m as i32)),
             n: weights[0].n as i32,
             tokens: tokens as i32,
+            first: 0,
         };
         let tiles: usize = weights.iter().map(|w| w.m.div_ceil(OUTPUTS)).sum();
         Call::new(params, (tokens.div_ceil(TOKENS) as u32, tiles as u32, 1), PRODUCT_THREADS)
@@ -426,7 +453,7 @@ mod tests {
     use crate::cuda::fast::decoder_of;
     use crate::cuda::options::{Options, Path};
     use crate::cuda::schedule::calls_of;
-    use crate::cuda::testing::{graphs, with_calls};
+    use crate::cuda::testing::{graphs, with_calls, with_calls_where};
     use crate::model::Graph;
 
     /// Of each launch its nodes, and the addresses and numbers that its kernels are given.
@@ -434,7 +461,7 @@ mod tests {
         let options = Options { step: 512, context: 600, path: Path::Fast, taps: true, ..Options::default() };
         with_calls(graph, &options, |calls| {
             let decoder = decoder_of(graph).expect("a decoder");
-            let fused = Fused { calls, decoder: &decoder, next_token: 0, wants };
+            let fused = Fused { calls, decoder: &decoder, next_token: 0, wants, narrow: false };
             let told = |launch: Launch| {
                 let nodes = launch.nodes.clone();
                 let told: String = calls_of(vec![launch]).map(|call| format!("{:?}", call.params)).collect();
@@ -463,22 +490,28 @@ mod tests {
 
     #[test]
     fn shares_of_a_product_fit_the_memory_for_them_and_are_what_its_reader_adds_up() {
-        for graph in &graphs() {
+        for (graph, wide) in graphs().iter().flat_map(|graph| [(graph, false), (graph, true)]) {
             let options = Options { step: 512, context: 600, path: Path::Fast, ..Options::default() };
-            with_calls(graph, &options, |calls| {
+            with_calls_where(graph, &options, wide, |calls| {
                 let decoder = decoder_of(graph).expect("a decoder");
-                let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false };
+                let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false, narrow: false };
                 for tokens in [1, 2, 65, 512] {
                     let span = Span { tokens, first: 0 };
                     let layer = &decoder.layers[0];
                     for nodes in [&layer.proj[..], &[layer.attn_out], &[layer.gate, layer.up], &[layer.down]] {
                         let made = fused.products(nodes, span);
                         let [Job::Kernel(call)] = &made.jobs[..] else { panic!("{:?}", made.jobs) };
-                        let Params::Products(params) = call.params else { panic!("{call:?}") };
+                        let (y, m, tokens, shares) = match call.params {
+                            Params::Products(params) if !wide => {
+                                (params.y, params.m, params.tokens, call.grid.2 as i32)
+                            }
+                            Params::WideProducts(params) if wide => (params.y, params.m, params.tokens, params.shares),
+                            _ => panic!("{call:?}"),
+                        };
                         let mut end = calls.memory.parts;
                         for (i, shared) in made.at.iter().enumerate() {
-                            assert_eq!((params.y[i], call.grid.2), (shared.at, shared.shares as u32));
-                            assert_eq!(shared.stride, (params.m[i] * params.tokens) as u64);
+                            assert_eq!((y[i], shares), (shared.at, shared.shares));
+                            assert_eq!(shared.stride, (m[i] * tokens) as u64);
                             if shared.shares > 1 {
                                 assert_eq!(shared.at, end, "shares of one product begin where another's end");
                                 end += 4 * shared.stride * shared.shares as u64;

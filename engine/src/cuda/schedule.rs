@@ -78,7 +78,7 @@ impl Schedule<'_> {
         if self.planted.is_some() {
             return 1;
         }
-        self.prefill().filter(|_| tokens > 1).map_or(1, Fused::prefill_parts)
+        self.prefill().filter(|_| tokens > 1).map_or(1, |fused| fused.prefill_parts())
     }
 
     /// A part of a step, of as many as [`Self::parts`] says.
@@ -91,8 +91,11 @@ impl Schedule<'_> {
 
     /// What has kernels of its own for steps of many tokens: not where products are made by cuBLAS, or the card has too
     /// little shared memory for them.
-    fn prefill(&self) -> Option<&Fused<'_>> {
-        self.fused.as_ref().filter(|fused| self.calls.options.gemm == Gemm::Own && fused.prefill_fits())
+    fn prefill(&self) -> Option<Fused<'_>> {
+        let fused = self.fused.filter(|fused| self.calls.options.gemm == Gemm::Own && fused.prefill_fits());
+        #[cfg(any(test, feature = "faults"))]
+        let fused = fused.map(|fused| Fused { narrow: self.planted.is_some_and(Planted::narrow), ..fused });
+        fused
     }
 
     /// A step of many tokens: a node at a time where it has no kernels of its own.
@@ -189,7 +192,7 @@ mod tests {
                 let options = Options { step: 300, context: 9000, path, kv, ..Options::default() };
                 with_calls(graph, &options, |calls| {
                     let decoder = decoder_of(graph).expect("a decoder");
-                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false };
+                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false, narrow: false };
                     let schedule = Schedule { calls, fused: (path == Path::Fast).then_some(fused), planted: None };
                     let known: HashSet<_> = schedule.kernels().iter().map(Call::kernel).collect();
                     for (tokens, first) in [(1, 100), (2, 100), (63, 100), (300, 100), (1, 8000)] {

@@ -22,8 +22,13 @@ pub fn graphs() -> [Graph; 2] {
 
 /// Gives `f` what makes the launches of single nodes, on a card that is not there.
 pub fn with_calls<T>(graph: &Graph, options: &Options, f: impl FnOnce(Calls<'_>) -> T) -> T {
+    with_calls_where(graph, options, false, f)
+}
+
+/// As [`with_calls`], with the layers' matrices kept as halves if they are to be `wide`.
+pub fn with_calls_where<T>(graph: &Graph, options: &Options, wide: bool, f: impl FnOnce(Calls<'_>) -> T) -> T {
     let extents = Extents(graph.weights().into_iter().cloned().collect());
-    let memory = Memory::at(1 << 20, graph, &extents, options).expect("a layout");
+    let memory = Memory::at(1 << 20, graph, &extents, options, wide).expect("a layout");
     let functions = Functions::bare(100, 2048, 227 << 10);
     f(Calls { graph, memory: &memory, options, functions: &functions })
 }

@@ -7,7 +7,8 @@ use crate::room::Room;
 use crate::runners::Runner;
 use crate::runners::cuda::Cuda;
 use anyhow::Result;
-use qdiff_engine::cuda::{Options, Path, faults};
+use qdiff_engine::cuda::wide::keeps_halves;
+use qdiff_engine::cuda::{Options, Path, devices, faults};
 use qdiff_engine::model::{Graph, Model, WeightSource as _};
 
 /// Tokens of a prompt in which tiles, splits and tails show: more than 128, and no whole number of tiles of 4 or more.
@@ -68,7 +69,12 @@ pub static FUSED_KERNELS: FaultSource = FaultSource {
     told: Some(|fault| told(faults::fused(), fault)),
     several: true,
     prompt: LONG,
-    plants: |graph, model| Ok(bugs(faults::fused(), graph, model)),
+    plants: |graph, model| {
+        // Cards that keep no matrix as halves have no place for bugs in their products.
+        let halves = devices().is_ok_and(|devices| devices.first().is_some_and(keeps_halves));
+        let all = bugs(faults::fused(), graph, model).into_iter();
+        Ok(all.filter(|plant| halves || !faults::fused()[plant.fault].is_of_halves()).collect())
+    },
     subject: |opened, plants, room| subject(opened, plants, room, Path::Fast, faults::fused()),
 };
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Functions that are one instruction of the machine, and what stands in for it.
-const INSTRUCTIONS: [(&str, &str); 28] = [
+const INSTRUCTIONS: [(&str, &str); 37] = [
     ("unsigned long long now()", "return 1;"),
     ("float half_bits(u16 h)", "return half_to_float(h);"),
     ("void copy16(", "memcpy(to, from, 16);"),
@@ -30,6 +30,15 @@ const INSTRUCTIONS: [(&str, &str); 28] = [
     ("void end_products()", ""),
     ("void wait_for_products(", ""),
     ("void multiply_group(", "machine_multiply_group(s, a, stage + offset, plus);"),
+    ("void make_barrier(", "machine_make_barrier(at, arrivals);"),
+    ("void show_barriers()", ""),
+    ("void arrive(Barrier", "machine_arrive(at, 0);"),
+    ("void arrive_and_expect(", "machine_arrive(at, bytes);"),
+    ("bool is_over(", "return machine_is_over(at, parity);"),
+    ("void copy_in_bulk(", "machine_copy_in_bulk(to, from, bytes, at);"),
+    ("void begin_wide(", ""),
+    ("void wait_for_wide(", ""),
+    ("void multiply_wide(", "machine_multiply_wide(s, a, b, plus);"),
     ("float half_of(u32 two, int which)", "return half_to_float((u16)(two >> (16 * which)));"),
     ("u32 pair_of_halves(float a, float b)", "return float_to_half(a) | (u32)float_to_half(b) << 16;"),
     ("u16 bits_of_half(float v)", "return float_to_half(v);"),

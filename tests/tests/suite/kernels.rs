@@ -4,7 +4,8 @@
 use qdiff_engine::cuda::CudaError;
 use qdiff_engine::cuda::compile::{Source, cached, compile};
 use qdiff_engine::cuda::kernels::{File, Kernel};
-use qdiff_engine::cuda::prefill::{cache_tile, product_of};
+use qdiff_engine::cuda::prefill::{Part, cache_tile, product_of};
+use qdiff_engine::cuda::wide::image_of;
 use qdiff_engine::quant::GgmlType;
 
 /// What a file's kernel is made for: all formats and types; what is made per model, for the shapes of Qwen2.5-0.5B
@@ -39,6 +40,15 @@ fn arguments(file: File) -> Vec<String> {
             // Of a card with much shared memory, and of one with little.
             let large = alone.chain([mixed, minima.clone(), brain]).map(|formats| product_of(&formats, 222 << 10).0);
             large.chain([vec![GgmlType::BF16], minima].map(|formats| product_of(&formats, 94 << 10).0)).collect()
+        }
+        File::WideProducts => {
+            let of = |formats: [GgmlType; 3]| formats.map(image_of).join(", ");
+            let alone = [GgmlType::Q5_0, GgmlType::Q6_K, GgmlType::Q4_K, GgmlType::Q4_1].map(|ty| of([ty; 3]));
+            alone.into_iter().chain([of([GgmlType::Q4_K, GgmlType::Q4_K, GgmlType::Q6_K])]).collect()
+        }
+        File::Widen => {
+            let formats = GgmlType::ALL_SUPPORTED.iter().filter(|&&ty| Part::of(&[ty]) == Part::Half);
+            formats.map(ToString::to_string).collect()
         }
         File::NormRows | File::PrepareRows | File::ActRows => listed(&["HalfPart", "BrainPart"]),
         File::HeadRows => listed(&["KvF32, 64", "KvF16, 128", "KvF32, 32"]),

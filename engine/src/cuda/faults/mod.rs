@@ -19,7 +19,7 @@ pub use replayed::{REPLAYED, Replayed};
 use super::CudaError;
 use super::calls::Calls;
 use super::device::Doing as _;
-use super::kernels::{AttnContextParams, AttnWeightsParams};
+use super::kernels::{AttnContextParams, AttnWeightsParams, File};
 use super::launch::Ptr;
 use super::schedule::Launch;
 use crate::model::{Graph, Node};
@@ -36,6 +36,13 @@ pub struct Fault {
     pub fits: fn(&Graph, &Node) -> bool,
     /// Does it.
     spoil: fn(&mut Site<'_>),
+}
+
+impl Fault {
+    /// Whether it is in products of matrices that are kept as halves: a card that keeps none has no place for it.
+    pub fn is_of_halves(&self) -> bool {
+        bug(self.cause).is_some_and(|bug| bug.files.contains(&File::WideProducts))
+    }
 }
 
 /// Every fault.
@@ -95,6 +102,12 @@ impl Planted {
         let memory = vec![bring(&table)?, bring(&ones)?];
         let at = |i: usize| memory[i].device_ptr(stream).0;
         Ok(Self { places, extra: Extra { frequencies: at(0), ones: at(1), _memory: memory } })
+    }
+
+    /// Whether they are none of products of matrices that are kept as halves: the longer steps of the fused path then go as
+    /// on a card that keeps none.
+    pub fn narrow(&self) -> bool {
+        !self.places.iter().any(|(_, fault)| fault.is_of_halves())
     }
 
     fn at(&self, index: usize) -> impl Iterator<Item = &'static Fault> {

@@ -48,6 +48,10 @@ fn in_three_shares(site: &mut Site<'_>) {
                 params.y[0] = parts;
                 call.grid.2 = 3;
             }
+            Params::WideProducts(params) => {
+                params.y[0] = parts;
+                params.shares = 3;
+            }
             Params::NormRows(params) => {
                 params.product.at = parts;
                 params.product.shares = 3;
@@ -137,6 +141,15 @@ pub(super) const FAULTS: &[Fault] = faults! {
     "pairs-of-the-operand-in-natural-order", (Op::Linear, Role::AttnOutput, _) => edited;
     "kept-elements-of-the-first-round", (Op::Linear, Role::FfnOutput, _) => edited;
     "largest-of-each-warp-for-itself", (Op::Linear, Role::FfnOutput, _) => edited;
+    // Of products of matrices that are kept as halves.
+    "second-warpgroup-multiplies-the-first-rows", (Op::Linear, Role::Gate, _) => product;
+    "low-part-not-multiplied-with-halves", (Op::Linear, Role::FfnOutput, _) => product;
+    "halves-of-both-groups-meet-the-first-of-x", (Op::Linear, Role::Query, _) => product;
+    "upper-rows-of-halves-scaled-as-the-lower", (Op::Linear, Role::AttnOutput, _) => product;
+    "second-sixteen-of-halves-takes-the-first-scale", (Op::Linear, Role::FfnOutput, _) => product;
+    "rows-of-halves-crossed", (Op::Linear, Role::Query, _) => product;
+    "minima-of-halves-meet-the-token-beside", (Op::Linear, Role::Gate, _) => product;
+    "share-of-halves-begins-one-piece-early", (Op::Linear, Role::FfnOutput, _) => in_three_shares;
     "shares-rounded-down", (Op::Linear, Role::AttnOutput, _) => in_three_shares;
     "share-begins-one-piece-early", (Op::Linear, Role::FfnOutput, _) => product;
     "shares-stand-in-whole-tiles", (Op::Linear, Role::FfnOutput, _) => product;

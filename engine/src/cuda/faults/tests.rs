@@ -9,16 +9,19 @@ use crate::cuda::launch::Call;
 use crate::cuda::options::{Options, Path};
 use crate::cuda::prefill::product_of;
 use crate::cuda::schedule::{Launch, Schedule, calls_of};
-use crate::cuda::testing::{FORMAT, graphs, with_calls};
+use crate::cuda::testing::{FORMAT, graphs, with_calls, with_calls_where};
+use crate::cuda::wide::image_of;
 use crate::model::Graph;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// The launches of a prefill of five tokens and of a decode step, with faults.
 fn launches(graph: &Graph, path: Path, planted: Option<&Planted>) -> Vec<Launch> {
     let options = Options { step: 8, context: 16, path, taps: true, ..Options::default() };
-    with_calls(graph, &options, |calls| {
+    let wide = path == Path::Fast;
+    with_calls_where(graph, &options, wide, |calls| {
         let decoder = decoder_of(graph).expect("a decoder");
-        let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| true };
+        let narrow = planted.is_none_or(Planted::narrow);
+        let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| true, narrow };
         let schedule = Schedule { calls, fused: (path == Path::Fast).then_some(fused), planted };
         [schedule.step(&[0; 5], 0), schedule.step(&[0], 5)].concat()
     })
@@ -65,7 +68,7 @@ fn replayed(graph: &Graph) -> Vec<Vec<Call>> {
     let options = Options { step: 8, context: 16, path: Path::Fast, taps: true, ..Options::default() };
     with_calls(graph, &options, |calls| {
         let decoder = decoder_of(graph).expect("a decoder");
-        let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| true };
+        let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| true, narrow: false };
         let clean: Vec<Call> = calls_of(fused.decode(7, 5)).collect();
         let before = fused.embed_token(3, 4);
         let spoiled = REPLAYED.iter().map(|fault| {
@@ -147,6 +150,9 @@ fn kernels_with_bugs() -> BTreeMap<(&'static str, &'static str), Kernel> {
         // A stage of shared memory is as large as the format asks for.
         Some(format) if kernel.file == File::Products => {
             Kernel { arguments: product_of(&[format; 3], 227 << 10).0, ..kernel }
+        }
+        Some(format) if kernel.file == File::WideProducts => {
+            Kernel { arguments: [format; 3].map(image_of).join(", "), ..kernel }
         }
         Some(format) => {
             Kernel { arguments: kernel.arguments.replace(&FORMAT.to_string(), &format.to_string()), ..kernel }

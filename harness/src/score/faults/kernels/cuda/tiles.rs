@@ -293,4 +293,66 @@ pub(super) const BUGS: &[CudaBug] = &[
             &[".embed", "in the place of"],
         ],
     ),
+    bug(
+        "second-warpgroup-multiplies-the-first-rows",
+        "in the prefill, of matrices kept as halves, the second 64 of 128 columns have the quants of the first, and their own scales",
+        &[
+            &["column", "mod 64", "quants"],
+            &["column", "modulo 64"],
+            &["row of weights", "mod 64"],
+            &["weights", "64 before"],
+        ],
+    ),
+    bug(
+        "low-part-not-multiplied-with-halves",
+        "in the prefill, of matrices kept as halves, only the first of two halves of an activation is multiplied: 11 bits",
+        &[&["the activations are rounded to", "f16"], &["activations", " 11 bits"], &["inputs are rounded to f16"]],
+    ),
+    bug(
+        "halves-of-both-groups-meet-the-first-of-x",
+        "in the prefill, of matrices kept as halves, the second 32 of 64 weights meet the inputs of the first",
+        &[&["input 32 before"], &["32 before", "32..63"], &["input", "mod 32"]],
+    ),
+    bug(
+        "upper-rows-of-halves-scaled-as-the-lower",
+        "in the prefill, of matrices kept as halves, the second 8 of 16 columns have the scales of the first",
+        &[&["scale", "8 before"], &["scale", "mod 16"], &["scale", "column 8"], &["scale", "row 8"]],
+    ),
+    bug(
+        "second-sixteen-of-halves-takes-the-first-scale",
+        "in the prefill, of matrices kept as halves, Q6_K: the second 16 of 32 weights have the scale of the first",
+        &[
+            &["scale", "16 weights before"],
+            &["scale", "16 before"],
+            &["scale", "16..31 mod 32"],
+            &["scale of the 16"],
+            &["the scale of the first 16 of each 32 weights is taken"],
+        ],
+    ),
+    bug(
+        "rows-of-halves-crossed",
+        "in the prefill, of matrices kept as halves, columns 8 apart change places when they are written",
+        &[
+            &["columns 8 apart are exchanged"],
+            &["column 8 apart"],
+            &["8 apart, in pairs"],
+            &["column", "in the bits of 8"],
+        ],
+    ),
+    bug(
+        "minima-of-halves-meet-the-token-beside",
+        "in the prefill, of matrices kept as halves, Q4_1: the minimum of a group meets the sum of the inputs of the token beside, in pairs",
+        &[
+            &["minimum", "token 1 apart"],
+            &["minimum", "token beside"],
+            &["minimum", "another token"],
+            &["minimum", "row 1 apart"],
+            &["offset", "token 1 apart"],
+        ],
+    ),
+    bug(
+        "share-of-halves-begins-one-piece-early",
+        "in the prefill, of matrices kept as halves, shares of the sum begin 64 inputs early, and these count twice",
+        &[&["taken twice"], &["2 times"]],
+    ),
 ];
