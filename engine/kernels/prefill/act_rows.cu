@@ -12,7 +12,7 @@ struct ActRowsParams {
 };
 
 template <typename Part>
-__global__ void act_rows(const __grid_constant__ ActRowsParams p) {
+__global__ void __launch_bounds__(MOST_ROW_THREADS) act_rows(const __grid_constant__ ActRowsParams p) {
     let_begin();
     wait_for_turn();
     const size_t at = (size_t)blockIdx.x * p.n;

@@ -17,7 +17,7 @@ struct NormRowsParams {
 };
 
 template <typename Part>
-__global__ void norm_rows(const __grid_constant__ NormRowsParams p) {
+__global__ void __launch_bounds__(MOST_ROW_THREADS) norm_rows(const __grid_constant__ NormRowsParams p) {
     let_begin();
     wait_for_turn();
     const size_t t = blockIdx.x, at = t * p.n;

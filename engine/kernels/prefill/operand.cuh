@@ -87,6 +87,7 @@ __device__ __forceinline__ u32 block_largest(u32 v) {
 // A token's row of n elements, by all threads of a block, a multiple of 32: four elements
 // of each at a time, of which a thread keeps the first so many. What it has besides is made
 // anew each time.
+constexpr int MOST_ROW_THREADS = 1024; // of a block that makes a row
 template <typename Get>
 struct Row {
     static constexpr int KEPT = 2;

@@ -9,7 +9,7 @@ struct PrepareRowsParams {
 };
 
 template <typename Part>
-__global__ void prepare_rows(const __grid_constant__ PrepareRowsParams p) {
+__global__ void __launch_bounds__(MOST_ROW_THREADS) prepare_rows(const __grid_constant__ PrepareRowsParams p) {
     let_begin();
     wait_for_turn();
     const float4 *x = (const float4 *)(p.x + (size_t)blockIdx.x * p.n);

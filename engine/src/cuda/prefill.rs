@@ -28,6 +28,8 @@ const TOKENS: usize = constant!("prefill/warpgroups.cuh", "TOKENS") as usize;
 pub(super) const PIECE: usize = constant!("prefill/pieces.cuh", "PIECE") as usize;
 /// Blocks of a product that a multiprocessor is to hold.
 const BLOCKS: usize = constant!("prefill/products.cu", "BLOCKS") as usize;
+/// Threads of a block that makes a row, at most.
+const ROW_THREADS: usize = constant!("prefill/operand.cuh", "MOST_ROW_THREADS") as usize;
 /// Bytes of shared memory that CUDA takes for itself for each block.
 const RESERVED: usize = 1 << 10;
 /// Bytes of a part of a group of an operand, and of the sums of eight groups.
@@ -363,7 +365,7 @@ impl Fused<'_> {
     /// A kernel that makes an operand of the products of `readers`, a block a token.
     fn rows(&self, params: impl Into<Params>, readers: &[usize], span: Span) -> Job {
         let part = Part::of(&self.formats(readers));
-        let threads = self.weight(readers[0]).n.div_ceil(KEPT).next_multiple_of(32).clamp(32, 1024);
+        let threads = self.weight(readers[0]).n.div_ceil(KEPT).next_multiple_of(32).clamp(32, ROW_THREADS);
         Job::Kernel(Call::new(params, (span.tokens as u32, 1, 1), threads as u32).of(&[&part]))
     }
 
