@@ -122,7 +122,7 @@ mod tests {
                 let options = Options { step: 8, context, path: Path::Fast, kv, ..Options::default() };
                 with_calls(graph, &options, |calls| {
                     let decoder = decoder_of(graph).expect("a decoder");
-                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false };
+                    let fused = Fused { calls, decoder: &decoder, next_token: 0, narrow: false, wants: &|_| false };
                     for position in [0, DEEP - 2, DEEP - 1, context - 1] {
                         // Shares that a block, or a cluster of them, leaves of a head, and those that are put together.
                         let mut left = Vec::new();

@@ -304,7 +304,7 @@ Examples:
   qdiff synth tiny.gguf
   qdiff synth tied.gguf --arch qwen3 --tied --head-dim 128 --weights Q4_0
   qdiff synth mixed.gguf --weights Q4_K --tensor blk.0.ffn_down.weight=Q6_K
-  qdiff run -m tiny.gguf --prompt haiku --subject 'cmd: ./engine {model} {tokens} {dir}'")]
+  qdiff run -m tiny.gguf --prompt haiku --inject rope-base@L01")]
     Synth(SynthRequest),
     /// List the built-in prompts with their text
     #[command(after_help = "\
