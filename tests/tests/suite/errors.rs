@@ -105,7 +105,6 @@ fn requests_that_select_nothing() {
         ("--inject rope-base:theta=3", &["base=NUMBER"]),
         ("--json absent/report.json", &["absent/report.json", "folder you can write to"]),
         ("--json .", &["directory"]),
-        ("--json -", &["standard output"]),
         ("--json /dev/null", &["no plain file"]),
         ("--tokens 1,2 -n 0 --positions 999", &["select nothing", "0 to 1"]),
         ("--stages L01.* --layers 0", &["select nothing"]),

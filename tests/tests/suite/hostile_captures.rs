@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 fn what_is_no_capture_is_refused() {
     let folder = folder();
     folder.record("good", "--stages logits");
-    let run = "run -m model.gguf --json none.json --subject";
+    let run = "run -m model.gguf --subject";
     let refused = |subject: &str, expected: &[&str]| folder.refuses(&format!("{run} {subject}"), expected);
     refused("capture:absent", &["absent", "manifest.json and capture.npz"]);
     let runners = "possible values: auto, cpu, cuda, cuda-fast, llama, llama-cuda, capture:DIR";
