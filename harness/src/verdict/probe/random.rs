@@ -17,7 +17,7 @@ pub(super) const LARGEST: f64 = 1.25;
 /// Values that are hashed in one piece.
 const PIECE: usize = 1 << 18;
 
-/// How many times as far as a single element that is seen the largest of several is off, of which [`MISSED`] tells.
+/// How many times as far as a single element that is seen the largest of several is off, of which `MISSED` tells.
 pub const SEVERAL: f64 = 10.0;
 
 /// Chance at most that the errors of several outputs of a block cancel so that a row passes, where the largest of them is
