@@ -150,7 +150,7 @@ fn f32_tensor_holds_the_values() {
 }
 
 #[test]
-#[should_panic(expected = "unknown tensor")]
+#[should_panic(expected = "no tensor \"blk.9.attn_q.weight\"")]
 fn override_of_an_unknown_tensor_panics() {
     let overrides = vec![("blk.9.attn_q.weight".into(), GgmlType::F16)];
     Synth { overrides, ..Synth::default() }.to_bytes();
