@@ -165,6 +165,10 @@ for file, names in [('twice', ['logits', 'logits']), ('mapped', ['mine', 'yours'
     with zipfile.ZipFile(file + '/capture.npz', 'w') as z:
         for name in names: z.writestr('prefill/' + name + '.npy', a.getvalue())",
     );
-    folder.refuses("run -m model.gguf --subject capture:twice --json none.json", &["two arrays of one name"]);
-    folder.refuses("run -m model.gguf --subject capture:mapped --map map --json none.json", &["there already"]);
+    for (args, expected) in [("twice", "two arrays of one name"), ("mapped --map map", "there already")] {
+        let said = folder.qdiff(&format!("run -m model.gguf --subject capture:{args} --json failed.json")).exits(2);
+        assert!(said.stderr.contains(expected), "{said}");
+        let report = folder.json("failed.json");
+        assert!(report["verdict"].is_null() && report.to_string().contains(expected), "{report}");
+    }
 }

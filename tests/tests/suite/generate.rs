@@ -187,7 +187,6 @@ fn wrong_arguments() {
         ("-n 99999", "context"),
         ("--system x --raw --prompt Hi", "--system"),
         ("--system x --prompt code", "--system"),
-        ("--json -", "--json"),
     ] {
         folder.refuses(&format!("generate -m model.gguf {args}"), &[expected]);
     }
