@@ -301,7 +301,7 @@ impl Arithmetic {
                 rule.context
             );
         }
-        let linear = graph.nodes.iter().filter(|n| n.op == Op::Linear);
+        let linear = graph.nodes.iter().filter(|n| n.op.anatomy().is_layer());
         for Weight { name, .. } in linear.flat_map(|n| &n.weights) {
             let (n, ty) = (weights.extent(name).0, weights.ggml_type(name));
             for rule in &self.linear {

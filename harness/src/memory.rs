@@ -2,7 +2,6 @@
 //! which it takes back when it must: it counts for nothing here.
 
 use qdiff_engine::model::{Graph, Node, row_len};
-use qdiff_engine::ops::Op;
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -126,8 +125,11 @@ pub fn beside(graph: &Graph, steps: &[Extent]) -> usize {
     let mut stages: Vec<usize> = stages.into_iter().map(of_longest).collect();
     stages.sort_unstable_by(|a, b| b.cmp(a));
     let [largest, second] = [0, 1].map(|i| stages.get(i).copied().unwrap_or_default());
-    let inputs =
-        graph.nodes.iter().filter(|node| node.op == Op::Linear).map(|node| row_len(&graph.nodes[node.inputs[0]]));
+    let inputs = graph
+        .nodes
+        .iter()
+        .filter(|node| node.op.anatomy().is_layer())
+        .map(|node| row_len(&graph.nodes[node.inputs[0]]));
     let probes = inputs.max().unwrap_or_default() * (PROBED_ROWS + PROBED_WEIGHTS * rayon::current_num_threads());
     BASE + 2 * caches + 4 * largest + 3 * rayon::current_num_threads() * second + probes
 }

@@ -2,7 +2,6 @@
 
 use anyhow::{Result, ensure};
 use qdiff_engine::model::{Graph, StageId};
-use qdiff_engine::ops::Op;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -81,7 +80,7 @@ fn layers(graph: &Graph) -> Vec<Range<usize>> {
 fn products(graph: &Graph, index: usize) -> u64 {
     let width = |i: usize| Graph::extent(&graph.nodes[i], 1, 1).iter().product::<usize>() as u64;
     let node = &graph.nodes[index];
-    if node.op == Op::Linear { width(index) * width(node.inputs[0]) } else { width(index) }
+    if node.op.anatomy().is_layer() { width(index) * width(node.inputs[0]) } else { width(index) }
 }
 
 /// `costs` in `of` runs, none of them empty, of which the dearest is as cheap as can be.

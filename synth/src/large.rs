@@ -6,7 +6,6 @@
 use crate::{Fill, Kv, Synth, Tensor, part_name, quantize::quantize, rng::Rng, split, vocab};
 use qdiff_engine::gguf::{ArrayValue, Gguf, Value};
 use qdiff_engine::model::Role;
-use qdiff_engine::ops::Op;
 use qdiff_engine::quant::GgmlType;
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -38,7 +37,7 @@ impl Synth {
             let eighth = self.n_layers / 8;
             layer < eighth || layer >= 7 * self.n_layers / 8 || (layer - eighth) % 3 == 2
         };
-        let linear = self.graph().nodes.into_iter().filter(|node| node.op == Op::Linear);
+        let linear = self.graph().nodes.into_iter().filter(|node| node.op.anatomy().is_layer());
         let chosen = linear.filter(|node| match node.role {
             Role::Logits => true,
             Role::Value | Role::FfnOutput => node.id.layer.is_some_and(|layer| more_bits(layer.into())),

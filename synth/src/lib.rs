@@ -21,8 +21,9 @@ pub use kv::Kv;
 pub use split::part_name;
 pub use vocab::symbol;
 
-use qdiff_engine::model::{self, Graph, Metadata, Role, Weight, qwen2, qwen3};
-use qdiff_engine::ops::Op;
+use qdiff_engine::model::{self, ARCHITECTURES, Architecture, Graph, Metadata, Role, Weight, qwen2, qwen3};
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::{Elementwise, Gather};
 use qdiff_engine::quant::GgmlType;
 use quantize::quantize;
 use rng::Rng;
@@ -31,8 +32,12 @@ use std::path::Path;
 /// The description of a synthetic model. Every field has a default.
 #[derive(Clone, Debug)]
 pub struct Synth {
-    /// `qwen2` (biases on Q, K and V) or `qwen3` (norms on Q and K, no bias).
+    /// `qwen2` (biases on Q, K and V) or `qwen3` (norms on Q and K, no bias), or another of `known`.
     pub arch: &'static str,
+    /// The architectures that there are.
+    pub known: &'static [Architecture],
+    /// Further integers of the architecture, whose name stands before theirs.
+    pub integers: Vec<(&'static str, usize)>,
     /// Width of the residual stream.
     pub n_embd: usize,
     /// Number of layers.
@@ -70,6 +75,8 @@ impl Default for Synth {
     fn default() -> Self {
         Self {
             arch: qwen2::ARCH,
+            known: ARCHITECTURES,
+            integers: Vec::new(),
             n_embd: 256,
             n_layers: 2,
             n_heads: 4,
@@ -200,7 +207,7 @@ impl Synth {
     /// The first thing that contradicts another, in words.
     pub fn validate(&self) -> Result<(), String> {
         let must = |holds: bool, problem: String| if holds { Ok(()) } else { Err(problem) };
-        let known: Vec<_> = model::ARCHITECTURES.iter().map(|(arch, _)| *arch).collect();
+        let known: Vec<_> = self.known.iter().map(|(arch, _)| *arch).collect();
         must(known.contains(&self.arch), format!("unknown architecture {:?}; known: {}", self.arch, known.join(", ")))?;
         must(self.n_vocab >= base_vocab(), format!("the vocabulary needs at least {} tokens", base_vocab()))?;
         let sizes = [self.n_embd, self.n_layers, self.n_heads, self.n_kv_heads, self.head_dim, self.n_ff, self.context];
@@ -237,12 +244,16 @@ impl Synth {
         let graph = self.graph();
         let mut list: Vec<Tensor> = Vec::new();
         for node in graph.nodes.iter().filter(|n| !(self.tied && n.role == Role::Logits)) {
-            let fill = match (&node.op, node.role) {
-                (Op::Embed, _) | (Op::Linear, Role::Logits) => head,
-                (Op::RmsNorm(_), _) => Fill::Norm,
+            let fill = match (node.op.anatomy(), node.role) {
+                (Anatomy::Gather(Gather::Rows), _) | (Anatomy::Contraction(_), Role::Logits) => head,
+                (Anatomy::RowReduction(_), _) => Fill::Norm,
                 // Value biases stay moderate, as in Qwen: a large one would drown the content in a constant.
-                (Op::Bias, Role::Value) => Fill::Bias { head: self.head_dim, large: 1, lo: 2.0, hi: 4.0 },
-                (Op::Bias, _) => Fill::Bias { head: self.head_dim, large, lo: 10.0, hi: 30.0 },
+                (Anatomy::Elementwise(Elementwise::Offset), Role::Value) => {
+                    Fill::Bias { head: self.head_dim, large: 1, lo: 2.0, hi: 4.0 }
+                }
+                (Anatomy::Elementwise(Elementwise::Offset), _) => {
+                    Fill::Bias { head: self.head_dim, large, lo: 10.0, hi: 30.0 }
+                }
                 _ => matrix,
             };
             for Weight { name, extent } in &node.weights {
@@ -256,7 +267,7 @@ impl Synth {
     }
 
     fn graph(&self) -> Graph {
-        model::build(self).expect("the description is one of a model")
+        model::build_of(self.known, self).expect("the description is one of a model")
     }
 
     fn draw(&self, t: &Tensor) -> Vec<f32> {
@@ -300,6 +311,7 @@ impl Synth {
         if self.arch == qwen3::ARCH {
             all.extend([("attention.key_length", self.head_dim), ("attention.value_length", self.head_dim)]);
         }
+        all.extend(&self.integers);
         all
     }
 

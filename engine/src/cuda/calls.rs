@@ -71,6 +71,13 @@ pub fn check(graph: &Graph, options: &Options) -> Result<(), CudaError> {
             // Logits are counted in 64 bits, and so is what belongs to pairs of tokens; a cache is as wide as what
             // goes into it.
             Op::Linear | Op::KvCache(_) | Op::AttnScores(_) | Op::AttnWeights(_) => {}
+            Op::Defined(op) => {
+                return Err(CudaError::Unsupported(format!(
+                    "{} is a stage of the op `{}`, for which there is no CUDA kernel; use --subject cpu",
+                    node.id,
+                    op.name()
+                )));
+            }
         }
     }
     if options.step > most {
@@ -163,6 +170,7 @@ impl Calls<'_> {
                 Call::new(params, (span.tokens as u32, heads as u32, 1), CONTEXT_THREADS).of(&[&kv])
             }
             Op::Residual => Call::flat(ResidualParams { a: x(0), b: x(1), y, count }, elements),
+            Op::Defined(op) => unreachable!("{} is refused when the model is opened", op.name()),
             Op::SwiGlu => Call::flat(SwiGluParams { gate: x(0), up: x(1), y, count }, elements),
         })]
     }

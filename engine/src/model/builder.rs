@@ -6,30 +6,31 @@ use super::{Config, StageId};
 use crate::ops::{Op, Weight};
 
 /// Collects nodes in order.
-pub(super) struct Builder {
+pub struct Builder {
     config: Config,
     nodes: Vec<Node>,
     layer: Option<u16>,
 }
 
 /// A node under construction; [`NodeBuilder::add`] finishes it.
-pub(super) struct NodeBuilder<'a> {
+pub struct NodeBuilder<'a> {
     builder: &'a mut Builder,
     node: Node,
 }
 
 impl Builder {
-    pub(super) fn new(config: Config) -> Self {
+    /// No stages yet.
+    pub fn new(config: Config) -> Self {
         Self { config, nodes: Vec::new(), layer: None }
     }
 
     /// Stages declared from here on belong to `layer`.
-    pub(super) fn enter(&mut self, layer: Option<u16>) {
+    pub fn enter(&mut self, layer: Option<u16>) {
         self.layer = layer;
     }
 
     /// Begins a stage that reads `inputs` and gives `[T, width…]`.
-    pub(super) fn stage(
+    pub fn stage(
         &mut self, name: &'static str, role: Role, op: Op, inputs: &[usize], width: &[usize],
     ) -> NodeBuilder<'_> {
         let mut shape = vec![Axis::Tokens];
@@ -48,7 +49,8 @@ impl Builder {
         NodeBuilder { builder: self, node }
     }
 
-    pub(super) fn finish(self) -> Graph {
+    /// The graph of all stages.
+    pub fn finish(self) -> Graph {
         Graph { config: self.config, nodes: self.nodes }
     }
 }
@@ -56,7 +58,7 @@ impl Builder {
 impl NodeBuilder<'_> {
     /// Reads the GGUF tensor `blk.N.<suffix>`, or `<suffix>` outside layers, of
     /// this extent in ggml's order: the contiguous axis first, experts last.
-    pub(super) fn weight(mut self, suffix: &str, extent: &[usize]) -> Self {
+    pub fn weight(mut self, suffix: &str, extent: &[usize]) -> Self {
         let name = match self.builder.layer {
             Some(layer) => format!("blk.{layer}.{suffix}"),
             None => suffix.to_owned(),
@@ -66,7 +68,7 @@ impl NodeBuilder<'_> {
     }
 
     /// Of another symbolic shape, emitted in this layout.
-    pub(super) fn laid_out(mut self, shape: &[Axis], layout: EmittedLayout) -> Self {
+    pub fn laid_out(mut self, shape: &[Axis], layout: EmittedLayout) -> Self {
         self.node.shape = shape.to_vec();
         self.node.emission.layout = layout;
         self
@@ -74,7 +76,7 @@ impl NodeBuilder<'_> {
 
     /// Adds the stage to the graph and gives its index. llama.cpp announces it as `name`, with the layer's suffix, of
     /// operation `op`; an empty name stays empty.
-    pub(super) fn add(mut self, name: &str, op: &'static str) -> usize {
+    pub fn add(mut self, name: &str, op: &'static str) -> usize {
         let emission = &mut self.node.emission;
         emission.op = op;
         emission.name = match (self.builder.layer, emission.layout) {

@@ -1,7 +1,7 @@
 //! What a file must be so that llama.cpp can load it and computes what its graph says. llama.cpp ends the process over
 //! some of this, and computes otherwise over some; each refusal names the key or the tensor, and what is expected.
 
-use super::{ConfigError, Graph, LoadError, architecture, config, same_extent};
+use super::{Architecture, ConfigError, Graph, LoadError, architecture, config, same_extent};
 use crate::gguf::{Gguf, TensorInfo};
 use crate::ops::Weight;
 use crate::quant::GgmlType;
@@ -24,8 +24,8 @@ const FIXED: &[(&str, &[f64])] = &[
 ];
 
 /// Refuses metadata of a model that no graph describes.
-pub(super) fn metadata(gguf: &Gguf) -> Result<(), ConfigError> {
-    let (arch, _) = architecture(gguf)?;
+pub(super) fn metadata(gguf: &Gguf, known: &[Architecture]) -> Result<(), ConfigError> {
+    let (arch, _) = architecture(gguf, known)?;
     if let Some(part) = gguf.parts().iter().find(|part| part.alignment < ALIGNMENT) {
         let why = "llama.cpp maps weights at multiples of 32 bytes; expected 32 or a greater power of 2";
         return Err(config::invalid("general.alignment", part.alignment, why));

@@ -23,14 +23,19 @@ pub fn symbolic(node: &Node) -> String {
         (Role::Attention, _) => &["H"],
         (Role::Gate | Role::Up | Role::FfnHidden, _) => &["F"],
         (Role::Logits, _) => &["V"],
+        (Role::Router, _) => &[],
         (
             Role::Embedding | Role::AttnInput | Role::AttnOutput | Role::FfnInput | Role::FfnOutput | Role::HeadInput,
             _,
         ) => &["E"],
     };
     let fixed = node.shape.iter().filter(|a| matches!(a, Axis::Fixed(_))).count();
+    // Of an op of its own the axes are what they are.
+    let numbers = || node.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(n.to_string()) } else { None });
     // Heads and what is in them may stand in one axis.
-    let names = if fixed < symbols.len() {
+    let names = if fixed > symbols.len() {
+        numbers().collect()
+    } else if fixed < symbols.len() {
         vec![symbols.join("·")]
     } else {
         symbols.iter().map(|s| (*s).to_owned()).collect()
@@ -49,6 +54,7 @@ pub fn described(node: &Node) -> Described {
     let of = |what, transformers, vllm| Described { what, transformers, vllm };
     let fused = "in `qkv_proj`, its columns";
     match (&node.op, node.role) {
+        (Op::Defined(op), _) => of(op.about(), "", ""),
         (Op::Embed, _) => of("rows of the embedding table", "`embed_tokens`", "`embed_tokens`"),
         (Op::RmsNorm(_), Role::AttnInput) => of(
             "the residual stream, normed and times the norm's weight",

@@ -72,6 +72,8 @@ pub enum Role {
     Up,
     /// Their product.
     FfnHidden,
+    /// What chooses which of a model's parts a token takes, such as experts: scores, the choice, and its weights.
+    Router,
     /// What the feed-forward network adds to the residual stream, and the sum.
     FfnOutput,
     /// What the output projection reads: the normed residual stream.

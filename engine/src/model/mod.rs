@@ -12,6 +12,7 @@ pub mod qwen3;
 mod stage;
 mod weights;
 
+pub use builder::{Builder, NodeBuilder};
 pub use config::{Config, ConfigError, MAX_LAYERS, Metadata};
 pub use described::{Described, described, symbolic};
 pub use graph::{Axis, Before, Emission, EmittedLayout, Graph, Node, Role, row_len};
@@ -27,8 +28,11 @@ use std::sync::LazyLock;
 /// Builds the graph of the model that a file's metadata describe.
 pub type BuildGraph = fn(&dyn Metadata) -> Result<Graph, ConfigError>;
 
-/// Architectures that have a graph, with the function that builds it.
-pub const ARCHITECTURES: &[(&str, BuildGraph)] = &[(qwen2::ARCH, qwen2::graph), (qwen3::ARCH, qwen3::graph)];
+/// An architecture: its name in `general.architecture`, and the function that builds its graph.
+pub type Architecture = (&'static str, BuildGraph);
+
+/// The architectures that qdiff knows. Who knows more gives a list of its own to [`build_of`] and [`Model::of`].
+pub const ARCHITECTURES: &[Architecture] = &[(qwen2::ARCH, qwen2::graph), (qwen3::ARCH, qwen3::graph)];
 
 /// The stages that any architecture declares, those of a layer for layer 0.
 pub(crate) static STAGES: LazyLock<BTreeSet<StageId>> = LazyLock::new(|| {
@@ -36,12 +40,12 @@ pub(crate) static STAGES: LazyLock<BTreeSet<StageId>> = LazyLock::new(|| {
     nodes.map(|node| node.id).collect()
 });
 
-/// The architecture of whatever model `source` describes: its name, and the function that builds its graph.
-fn architecture(source: &dyn Metadata) -> Result<&'static (&'static str, BuildGraph), ConfigError> {
+/// The one of `known` of whatever model `source` describes.
+fn architecture(source: &dyn Metadata, known: &[Architecture]) -> Result<Architecture, ConfigError> {
     const KEY: &str = "general.architecture";
     let found = source.text(KEY).ok_or_else(|| config::absent(source, KEY, "UTF-8 text"))?;
-    ARCHITECTURES.iter().find(|(arch, _)| *arch == found).ok_or_else(|| {
-        let known = ARCHITECTURES.iter().map(|(arch, _)| *arch).collect::<Vec<_>>().join(", ");
+    known.iter().find(|(arch, _)| *arch == found).copied().ok_or_else(|| {
+        let known = known.iter().map(|(arch, _)| *arch).collect::<Vec<_>>().join(", ");
         ConfigError::Invalid(format!(
             "architecture `{found}` is not supported; qdiff knows {known}. Use a Qwen2, Qwen2.5 or Qwen3 (dense) model"
         ))
@@ -53,7 +57,15 @@ fn architecture(source: &dyn Metadata) -> Result<&'static (&'static str, BuildGr
 /// # Errors
 /// An architecture without a graph, or hyperparameters that are missing or impossible.
 pub fn build(source: &dyn Metadata) -> Result<Graph, ConfigError> {
-    let (_, graph) = architecture(source)?;
+    build_of(ARCHITECTURES, source)
+}
+
+/// As [`build`], of the architectures `known`.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_of(known: &[Architecture], source: &dyn Metadata) -> Result<Graph, ConfigError> {
+    let (_, graph) = architecture(source, known)?;
     graph(source)
 }
 

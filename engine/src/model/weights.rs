@@ -1,6 +1,6 @@
 //! The weights of a model file, checked against its graph.
 
-use super::{ConfigError, Graph, check};
+use super::{Architecture, ConfigError, Graph, check};
 use crate::gguf::{Gguf, GgufError};
 use crate::quant::{Stored, WeightSource};
 use crate::tokenizer::{self, VocabError};
@@ -51,8 +51,16 @@ impl Model {
     /// # Errors
     /// As [`Self::open`].
     pub fn new(gguf: Gguf) -> Result<Self, LoadError> {
-        check::metadata(&gguf)?;
-        let graph = super::build(&gguf)?;
+        Self::of(super::ARCHITECTURES, gguf)
+    }
+
+    /// As [`Self::new`], of the architectures `known`.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn of(known: &[Architecture], gguf: Gguf) -> Result<Self, LoadError> {
+        check::metadata(&gguf, known)?;
+        let graph = super::build_of(known, &gguf)?;
         check::tensors(&gguf, &graph)?;
         tokenizer::check(&gguf, graph.config.n_vocab)?;
         Ok(Self { gguf, graph })

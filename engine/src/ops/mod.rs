@@ -5,11 +5,13 @@
 //! the exact one on these very operands, element by element, in units of [`UNIT`] already applied. The verdict
 //! multiplies it by one factor; there are no constant floors.
 
+pub mod anatomy;
 pub mod attn_context;
 pub mod attn_scores;
 pub mod attn_weights;
 pub mod bias;
 mod bounded;
+mod definition;
 pub mod embed;
 pub mod kv_cache;
 pub mod linear;
@@ -21,8 +23,10 @@ pub mod swiglu;
 #[cfg(test)]
 mod testing;
 
+pub use anatomy::Anatomy;
 pub use attn_scores::Attention;
 pub use attn_weights::Softmax;
+pub use definition::{Defined, Definition};
 pub use kv_cache::KvCache;
 pub use real::Real;
 pub use rms_norm::RmsNorm;
@@ -31,6 +35,7 @@ pub use rope::{Pairing, Rope};
 pub use crate::rounding::{TINY, UNIT, half_sum};
 
 use crate::quant::WeightSource;
+use anatomy::{Activation, Contraction, Elementwise, Gather, RowReduction, State};
 
 /// Elements that a thread makes at least: fewer are not worth handing out.
 const AT_ONCE: usize = 1 << 15;
@@ -89,20 +94,6 @@ impl Tensor<f64> {
     }
 }
 
-/// How uncertain operands make sums of products of their elements, of which `sums` is the definition:
-/// `√Σ (b·da)² + (a·db)²`.
-fn error_of_products(
-    inputs: &[&Tensor<f64>], deltas: [&[f32]; 2], sums: impl Fn(&Tensor<f64>, &Tensor<f64>) -> Tensor<f64>,
-) -> Vec<f32> {
-    let square = |i: usize| inputs[i].map(|v| v * v);
-    let of_delta = |i: usize| Tensor {
-        shape: inputs[i].shape.clone(),
-        data: deltas[i].iter().map(|d| f64::from(*d).powi(2)).collect(),
-    };
-    let (of_a, of_b) = (sums(&of_delta(0), &square(1)), sums(&square(0), &of_delta(1)));
-    of_a.data.iter().zip(&of_b.data).map(|(a, b)| (a + b).sqrt() as f32).collect()
-}
-
 /// The mathematics of a stage, with its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
@@ -128,6 +119,8 @@ pub enum Op {
     Residual,
     /// The gate, through SiLU, times up.
     SwiGlu,
+    /// What a definition outside this folder says.
+    Defined(Defined),
 }
 
 impl Op {
@@ -145,25 +138,41 @@ impl Op {
             Op::AttnContext(_) => "attn_context",
             Op::Residual => "residual",
             Op::SwiGlu => "swiglu",
+            Op::Defined(op) => op.name(),
+        }
+    }
+
+    /// What an output is made of, by which everything outside this folder treats the op.
+    pub fn anatomy(&self) -> Anatomy<'_> {
+        match self {
+            Op::Embed => Anatomy::Gather(Gather::Rows),
+            Op::RmsNorm(norm) => Anatomy::RowReduction(RowReduction::MeanSquare(norm)),
+            Op::Linear => Anatomy::Contraction(Contraction::Weight(None)),
+            Op::Bias => Anatomy::Elementwise(Elementwise::Offset),
+            Op::Residual => Anatomy::Elementwise(Elementwise::Sum),
+            Op::Rope(rope) => Anatomy::Elementwise(Elementwise::Rotation(rope)),
+            Op::KvCache(cache) => Anatomy::State(State::Rows(cache)),
+            Op::AttnScores(a) => Anatomy::Contraction(Contraction::Scores(a)),
+            Op::AttnWeights(softmax) => Anatomy::RowReduction(RowReduction::Exponentials(softmax)),
+            Op::AttnContext(a) => Anatomy::Contraction(Contraction::Context(a)),
+            Op::SwiGlu => Anatomy::Elementwise(Elementwise::Gated(Activation::Silu)),
+            Op::Defined(op) => op.anatomy(),
         }
     }
 
     /// Whether its value is a state: what it gave a step before goes into what it gives next ([`advance`]). All other
     /// ops are functions of their inputs ([`forward`]).
     pub fn has_state(&self) -> bool {
-        match self {
-            Op::KvCache(_) => true,
-            Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias | Op::Rope(_) | Op::Residual | Op::SwiGlu => false,
-            Op::AttnScores(_) | Op::AttnWeights(_) | Op::AttnContext(_) => false,
-        }
+        matches!(self.anatomy(), Anatomy::State(_))
     }
 
     /// How many of the `n` elements of a row mean something, the first ones: all,
     /// but of attention scores at `position` those of keys it may see.
     pub fn meaningful(&self, position: u32, n: usize) -> usize {
-        match self {
-            Op::AttnScores(_) => attn_scores::causal(position, n),
-            _ => n,
+        match self.anatomy() {
+            Anatomy::Contraction(Contraction::Scores(_)) => attn_scores::causal(position, n),
+            Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => n,
+            Anatomy::Gather(_) | Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => n,
         }
     }
 }
@@ -232,6 +241,7 @@ pub fn forward<F: Real>(op: &Op, inputs: &[&Tensor<F>], c: &Context<'_>) -> Tens
         Op::AttnContext(a) => attn_context::forward(a, inputs[0], inputs[1]),
         Op::Residual => residual::forward(inputs[0], inputs[1]),
         Op::SwiGlu => swiglu::forward(inputs[0], inputs[1]),
+        Op::Defined(op) => F::defined(&**op, inputs, c),
     }
 }
 
@@ -241,8 +251,8 @@ pub fn forward<F: Real>(op: &Op, inputs: &[&Tensor<F>], c: &Context<'_>) -> Tens
 /// # Panics
 /// As [`forward`].
 pub fn advance<F: Real>(op: &Op, state: &mut Tensor<F>, inputs: &[&Tensor<F>]) {
-    let Op::KvCache(cache) = op else { unreachable!("{} has no state", op.name()) };
-    kv_cache::append(cache, state, inputs[0]);
+    let Anatomy::State(of) = op.anatomy() else { unreachable!("{} has no state", op.name()) };
+    anatomy::advance(of, state, inputs);
 }
 
 /// How far operands that are themselves uncertain by `deltas` (element by element; `None` where an operand is exact)
@@ -270,11 +280,18 @@ pub fn propagate_error(
         Op::Bias => d(0).to_vec(),
         Op::Rope(rope) => rope::propagate_error(rope, d(0), inputs[0].row_len(), &reals(c.positions)),
         Op::KvCache(_) => unreachable!("the uncertainty of a state is its caller's"),
-        Op::AttnScores(a) => error_of_products(inputs, [d(0), d(1)], |q, k| attn_scores::forward(a, q, k)),
         Op::AttnWeights(s) => attn_weights::propagate_error(s, y, d(0)),
-        Op::AttnContext(a) => error_of_products(inputs, [d(0), d(1)], |w, v| attn_context::forward(a, w, v)),
+        Op::AttnScores(_) | Op::AttnContext(_) => {
+            anatomy::propagate_error(op.anatomy(), inputs, deltas, y, c, &|inputs| forward(op, inputs, c))
+        }
         Op::Residual => d(0).iter().zip(d(1)).map(|(a, b)| a.hypot(*b)).collect(),
         Op::SwiGlu => swiglu::propagate_error((inputs[0], inputs[1]), (d(0), d(1))),
+        Op::Defined(op) => {
+            let mut carried = op.propagate_error(inputs, deltas, y, c);
+            // What cannot be said how uncertain it is may be anything.
+            carried.iter_mut().filter(|d| d.is_nan()).for_each(|d| *d = f32::INFINITY);
+            carried
+        }
     }
 }
 
@@ -297,6 +314,7 @@ pub fn forward_with_bound(op: &Op, inputs: &[&Tensor<f64>], c: &Context<'_>) -> 
         Op::AttnWeights(s) => attn_weights::bound(s, inputs[0], &y),
         Op::AttnContext(a) => attn_context::bound(a, inputs[0], inputs[1]),
         Op::SwiGlu => swiglu::bound((inputs[0], inputs[1]), &y),
+        Op::Defined(op) => op.bound(inputs, &y, c),
         Op::KvCache(_) | Op::Linear => unreachable!("evaluated before"),
     };
     (y, bound)

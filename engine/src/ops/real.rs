@@ -3,6 +3,7 @@
 //! The loops are plain Rust over fixed lanes; they are compiled three times
 //! (AVX-512, AVX2 with FMA, baseline) and chosen at run time.
 
+use super::{Context, Definition, Tensor};
 use crate::isa::by_isa;
 use num_traits::Float;
 use std::borrow::Cow;
@@ -21,6 +22,8 @@ pub trait Real: Float + Default + Send + Sync + std::fmt::Debug + std::iter::Sum
     fn wide(from: &[f32]) -> Cow<'_, [Self]>;
     /// Copies f32 values, widening where needed.
     fn widen(from: &[f32], to: &mut [Self]);
+    /// What a definition gives in this type.
+    fn defined(op: &dyn Definition, inputs: &[&Tensor<Self>], c: &Context<'_>) -> Tensor<Self>;
 }
 
 /// Pairwise sum of the lanes, so that the error grows with their logarithm.
@@ -147,7 +150,7 @@ vectorised! { f64_avx2, f64, "avx2,fma", dot: 8, rows: 2, lanes: 4,
 _mm256_setzero_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd }
 
 macro_rules! real {
-    ($t:ty, $avx512:ident, $avx2:ident, $lanes:literal, $wide:expr) => {
+    ($t:ty, $avx512:ident, $avx2:ident, $lanes:literal, $wide:expr, $forward:ident) => {
         impl Real for $t {
             fn of(x: f64) -> Self {
                 x as $t
@@ -169,12 +172,15 @@ macro_rules! real {
                     *to = <$t>::from(from);
                 }
             }
+            fn defined(op: &dyn Definition, inputs: &[&Tensor<Self>], c: &Context<'_>) -> Tensor<Self> {
+                op.$forward(inputs, c)
+            }
         }
     };
 }
 
-real!(f32, f32_avx512, f32_avx2, 16, Cow::Borrowed);
-real!(f64, f64_avx512, f64_avx2, 8, |from: &[f32]| from.iter().map(|&v| f64::from(v)).collect());
+real!(f32, f32_avx512, f32_avx2, 16, Cow::Borrowed, forward32);
+real!(f64, f64_avx512, f64_avx2, 8, |from: &[f32]| from.iter().map(|&v| f64::from(v)).collect(), forward64);
 
 /// Terms that one level of [`sum`] adds up in lanes.
 const SUM_BLOCK: usize = 256;

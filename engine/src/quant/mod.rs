@@ -32,7 +32,7 @@ mod tests;
 pub use activations::{ActivationFormat, Tie, emulate, settled, sum_residuals, ties, uncertainty};
 pub use format::{Content, Field, Format, Offset, Part, Quants};
 pub use products::{AsMultiplied, WithoutOffsets, block_offsets, half_products, takes_sums};
-pub use source::{Stored, WeightSource};
+pub use source::{SomeRows, Stored, WeightSource};
 pub use types::GgmlType;
 
 /// The formats by the modules that describe them.

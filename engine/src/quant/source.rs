@@ -1,6 +1,7 @@
 //! Where weights come from, whoever dequantises them.
 
 use super::GgmlType;
+use std::ops::Range;
 
 /// A tensor as it is stored.
 #[derive(Clone, Copy, Debug)]
@@ -45,5 +46,25 @@ pub trait WeightSource: Sync {
     fn row_bytes(&self, tensor: &str, row: usize) -> &[u8] {
         let Stored { ty, extent: (n, _), bytes } = self.stored(tensor);
         &bytes[row * ty.row_bytes(n)..][..ty.row_bytes(n)]
+    }
+}
+
+/// Some rows of every tensor, as if there were no others.
+pub struct SomeRows<'a> {
+    /// All of them.
+    pub source: &'a dyn WeightSource,
+    /// Which.
+    pub rows: Range<usize>,
+}
+
+impl WeightSource for SomeRows<'_> {
+    fn stored(&self, tensor: &str) -> Stored<'_> {
+        let Stored { ty, extent: (n, _), bytes } = self.source.stored(tensor);
+        let of = |rows: usize| rows * ty.row_bytes(n);
+        Stored { ty, extent: (n, self.rows.len()), bytes: &bytes[of(self.rows.start)..of(self.rows.end)] }
+    }
+
+    fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
+        self.source.rows(tensor, self.rows.start + first, out);
     }
 }

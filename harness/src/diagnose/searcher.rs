@@ -14,7 +14,8 @@ use crate::verdict::{
     products_beyond, settle_all, work_of, written,
 };
 use qdiff_engine::model::Node;
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::Contraction;
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 
@@ -110,7 +111,8 @@ impl Searcher<'_> {
         // Of what is solved for and holds everywhere, where it shows is no cause.
         let everywhere = |s: &Solution| proved(s) && s.when.is_none();
         // Scores that are kept in f16 are just that: the known fault is its name.
-        let coarser = |s: &Solution| s.coarser && matches!(node.op, Op::AttnScores(_));
+        let coarser =
+            |s: &Solution| s.coarser && matches!(node.op.anatomy(), Anatomy::Contraction(Contraction::Scores(_)));
         let names = |c: &Cause| match c.kind {
             // Of some of the stage: what is told of it is where.
             Explains::Place => !solution.as_ref().is_some_and(everywhere),
@@ -355,7 +357,7 @@ fn residual(origin: &StageResult) -> f64 {
 /// Whether one evaluation of the stage takes a noticeable time.
 pub(super) fn heavy(e: &Evidence<'_>) -> bool {
     let products: usize = e.node.weights.iter().map(|w| w.extent.iter().product::<usize>()).sum();
-    e.node.op == Op::Linear && products > HEAVY
+    e.node.op.anatomy().is_layer() && products > HEAVY
 }
 
 /// The cause that a candidate is where it fits so.

@@ -9,7 +9,8 @@
 use crate::verdict::{Evidence, RowAt};
 use half::f16;
 use qdiff_engine::model::WeightSource as _;
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::Contraction;
 use std::collections::BTreeSet;
 
 /// Rows that are looked at, and elements of each.
@@ -70,7 +71,7 @@ fn uniform(x: f64) -> f64 {
 
 /// Whether the rows that are wrong have the error of sums kept in f16.
 pub(super) fn of_halves(e: &Evidence<'_>) -> bool {
-    let scores = matches!(e.node.op, Op::AttnScores(_));
+    let scores = matches!(e.node.op.anatomy(), Anatomy::Contraction(Contraction::Scores(_)));
     let (mut halves, mut shorter, mut stored) = (true, true, scores);
     for row in e.bad_rows() {
         let (got, want, bound) = e.row(row);
@@ -155,8 +156,8 @@ fn sums(e: &Evidence<'_>) -> Vec<Sum> {
     let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).collect();
     let operand = |at: &RowAt| e.operand(at, 0);
     let mut all = Vec::new();
-    match &e.node.op {
-        Op::Linear => {
+    match e.node.op.anatomy() {
+        Anatomy::Contraction(Contraction::Weight(None)) => {
             let Some(weight) = e.node.weights.first() else { return all };
             let operands: Vec<_> = rows.iter().filter_map(|r| Some((*r, operand(r.1)?))).collect();
             let mut w = vec![0f32; e.oracle.weights.extent(&weight.name).0];
@@ -165,7 +166,7 @@ fn sums(e: &Evidence<'_>) -> Vec<Sum> {
                 all.extend(operands.iter().map(|(row, x)| sum(*row, i, product(x, &w))));
             }
         }
-        Op::AttnScores(a) => {
+        Anatomy::Contraction(Contraction::Scores(a)) => {
             for row in rows {
                 let key = e.oracle.graph.nodes[e.node.inputs[1]].id;
                 let (Some(head), Some(q), Some(k)) =
@@ -180,8 +181,8 @@ fn sums(e: &Evidence<'_>) -> Vec<Sum> {
             }
         }
         // No other stage is a sum that a mutation keeps in f16.
-        Op::Embed | Op::RmsNorm(_) | Op::Bias | Op::Rope(_) | Op::KvCache(_) | Op::AttnWeights(_) => {}
-        Op::AttnContext(_) | Op::Residual | Op::SwiGlu => {}
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => {}
+        Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => {}
     }
     all
 }

@@ -5,10 +5,15 @@ use super::places::{context, scores, softmax};
 use super::{Mutation, Param, each};
 use crate::verdict::Evidence;
 use qdiff_engine::model::{Graph, Node};
-use qdiff_engine::ops::{self, Attention, Context, Op, Softmax, TINY, Tensor, UNIT};
+use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
+use qdiff_engine::ops::{self, Anatomy, Attention, Context, Op, Softmax, TINY, Tensor, UNIT};
 
 fn own(node: &Node) -> Option<&Softmax> {
-    if let Op::AttnWeights(softmax) = &node.op { Some(softmax) } else { None }
+    if let Anatomy::RowReduction(RowReduction::Exponentials(softmax)) = node.op.anatomy() {
+        Some(softmax)
+    } else {
+        None
+    }
 }
 
 fn scaled(node: &Node, scale: f64) -> Option<Node> {
@@ -91,7 +96,11 @@ fn sees_as(node: &Node, other: fn(u32) -> u32) -> Option<Node> {
 }
 
 fn heads(op: &Op) -> Option<&Attention> {
-    if let Op::AttnScores(a) | Op::AttnContext(a) = op { Some(a) } else { None }
+    if let Anatomy::Contraction(Contraction::Scores(a) | Contraction::Context(a)) = op.anatomy() {
+        Some(a)
+    } else {
+        None
+    }
 }
 
 /// Scores or context, by `op`, over a cache `[N, G, D]` that is seen in another order: element i of
@@ -174,10 +183,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         remedy: "check that the scores read the keys, and the softmax the scores, with the stride they were written with",
         params: &[Param::new("read", "0: nothing is read; 1: the first key in the place of every other", 0.0)
             .searched(&[1.0])],
-        apply: |node, values, _| match (&node.op, values[0] as i64) {
-            (Op::AttnScores(_), 0) => reorder(node, node.op.clone(), |_, _, _| 0.0),
-            (Op::AttnScores(_), 1) => reorder(node, node.op.clone(), |cache, _, i| cache.data[i]),
-            (Op::AttnWeights(_), 0) => scaled(node, 0.0),
+        apply: |node, values, _| match (node.op.anatomy(), values[0] as i64) {
+            (Anatomy::Contraction(Contraction::Scores(_)), 0) => reorder(node, node.op.clone(), |_, _, _| 0.0),
+            (Anatomy::Contraction(Contraction::Scores(_)), 1) => {
+                reorder(node, node.op.clone(), |cache, _, i| cache.data[i])
+            }
+            (Anatomy::RowReduction(RowReduction::Exponentials(_)), 0) => scaled(node, 0.0),
             _ => None,
         },
         ..Mutation::PLAIN

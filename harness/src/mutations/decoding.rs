@@ -5,7 +5,8 @@ use super::{Apply, Fits, Mutation, Param};
 use crate::llama::gguf::to_float;
 use half::f16;
 use qdiff_engine::model::{Node, WeightSource};
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::{Contraction, Gather};
 use qdiff_engine::quant::{Content, Format, GgmlType, Offset, Part};
 
 /// Decodes a row wrongly into `out`, with a parameter; gives false where its format knows no such fault.
@@ -197,7 +198,9 @@ impl Mutation {
 
     /// The fault of decoding `by`.
     const fn decoding(name: &'static str, by: DecodeFault, story: &'static str, remedy: &'static str) -> Self {
-        let fits: Fits = |_, n| matches!(n.op, Op::Linear | Op::Embed);
+        let fits: Fits = |_, n| {
+            matches!(n.op.anatomy(), Anatomy::Contraction(Contraction::Weight(None)) | Anatomy::Gather(Gather::Rows))
+        };
         let apply: Apply = |node, _, _| Some(node.clone());
         Self { name, fits: Some(fits), story, seen: FOUND, remedy, apply, decode: Some(by), ..Self::PLAIN }
     }

@@ -4,7 +4,8 @@ use super::places::head;
 use super::{Mutation, Param, each};
 use crate::verdict::Evidence;
 use qdiff_engine::model::{Role, WeightSource};
-use qdiff_engine::ops::{Context, Op, Real, Tensor, linear};
+use qdiff_engine::ops::anatomy::{Contraction, Gather};
+use qdiff_engine::ops::{Anatomy, Context, Real, Tensor, linear};
 use rayon::prelude::*;
 
 /// A linear layer whose memory `[m, n]` is taken for `[n, m]`: weight (o, i) is read at i·m + o. For a square matrix
@@ -113,7 +114,12 @@ fn leading(e: &Evidence<'_>) -> Option<f64> {
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "qkv-weight-transposed",
-        fits: Some(|_, n| matches!((&n.op, n.role), (Op::Linear, Role::Query | Role::Key | Role::Value))),
+        fits: Some(|_, n| {
+            matches!(
+                (n.op.anatomy(), n.role),
+                (Anatomy::Contraction(Contraction::Weight(None)), Role::Query | Role::Key | Role::Value)
+            )
+        }),
         story: "the weight is read transposed: a GGUF row of n_in contiguous weights is taken for a column",
         seen: "Q, K or V look plausible in size and are wrong everywhere; a biased value held against an unbiased one hides it",
         remedy: "a GGUF weight is [out][in]; to cuBLAS it is column-major [in, out]: use OP_T with lda = n_in",
@@ -123,7 +129,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "linear-weight-transposed",
         fits: Some(|_, n| {
-            matches!((&n.op, n.role), (Op::Linear, Role::AttnOutput | Role::Gate | Role::Up | Role::FfnOutput))
+            matches!(
+                (n.op.anatomy(), n.role),
+                (
+                    Anatomy::Contraction(Contraction::Weight(None)),
+                    Role::AttnOutput | Role::Gate | Role::Up | Role::FfnOutput
+                )
+            )
         }),
         story: "the weight is read transposed: a GGUF row of n_in contiguous weights is taken for a column",
         seen: "plausible size, wrong everywhere, at every position",
@@ -156,7 +168,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "embed-transposed",
-        fits: Some(|_, n| n.op == Op::Embed),
+        fits: Some(|_, n| n.op.anatomy() == Anatomy::Gather(Gather::Rows)),
         story: "the embedding table is read across: element i of a token at i * vocab + token",
         seen: "wrong from the first tensor on, and alike for neighbouring ids",
         remedy: "{weight} is [vocab][n_embd]: a token's row is contiguous",

@@ -1,11 +1,12 @@
 //! The right operands, through the wrong function.
 
-use super::places::{activation, norms, residuals};
+use super::places::{activation, gates, norms, residuals};
 use super::position::rounded;
 use super::{Mutation, Param, each};
 use crate::verdict::Evidence;
 use qdiff_engine::model::{Node, WeightSource as _};
-use qdiff_engine::ops::{self, Context, Op, RmsNorm, TINY, Tensor, UNIT};
+use qdiff_engine::ops::anatomy::RowReduction;
+use qdiff_engine::ops::{self, Anatomy, Context, Op, RmsNorm, TINY, Tensor, UNIT};
 use std::f64::consts::PI;
 
 /// A norm whose weight is read as `scale · w + offset`.
@@ -54,7 +55,7 @@ fn activated(node: &Node, other: fn(f64) -> f64) -> Option<Node> {
 }
 
 fn norm(node: &Node) -> Option<&RmsNorm> {
-    if let Op::RmsNorm(norm) = &node.op { Some(norm) } else { None }
+    if let Anatomy::RowReduction(RowReduction::MeanSquare(norm)) = node.op.anatomy() { Some(norm) } else { None }
 }
 
 /// The epsilon that makes the scale of each run, weighted by how far it can be
@@ -155,10 +156,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "gate-up-operands-swapped",
-        fits: Some(activation),
-        story: "SiLU is applied to up instead of gate",
+        fits: Some(gates),
+        story: "the activation is applied to up instead of gate",
         seen: "gate and up are right and their product is not",
-        remedy: "compute silu(gate) * up",
+        remedy: "apply the activation to the gate, and multiply that with up",
         apply: |node, _, _| Some(Node { inputs: node.inputs.iter().rev().copied().collect(), ..node.clone() }),
         ..Mutation::PLAIN
     },

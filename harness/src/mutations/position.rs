@@ -5,7 +5,8 @@ use super::{Mutation, Param, each};
 use crate::verdict::Evidence;
 use qdiff_engine::model::fault::Output;
 use qdiff_engine::model::{Graph, Node, Role};
-use qdiff_engine::ops::{Op, Pairing, Rope, rope as op};
+use qdiff_engine::ops::anatomy::Elementwise;
+use qdiff_engine::ops::{Anatomy, Op, Pairing, Rope, rope as op};
 use std::collections::BTreeMap;
 use std::f64::consts::{PI, TAU};
 
@@ -13,7 +14,7 @@ use std::f64::consts::{PI, TAU};
 const REACH: i32 = 1024;
 
 fn rope(node: &Node) -> Option<&Rope> {
-    if let Op::Rope(rope) = &node.op { Some(rope) } else { None }
+    if let Anatomy::Elementwise(Elementwise::Rotation(rope)) = node.op.anatomy() { Some(rope) } else { None }
 }
 
 /// Other parameters of the rotation.
@@ -159,7 +160,9 @@ fn not_rotated(node: &Node, _: &[f64], _: &Graph) -> Option<Node> {
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "rope-not-on-q",
-        fits: Some(|_, n| matches!((&n.op, n.role), (Op::Rope(_), Role::Query))),
+        fits: Some(|_, n| {
+            matches!((n.op.anatomy(), n.role), (Anatomy::Elementwise(Elementwise::Rotation(_)), Role::Query))
+        }),
         story: "queries are not rotated",
         seen: "the output of RoPE equals its input at every position",
         remedy: "apply RoPE to q as well as to k",
@@ -168,7 +171,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "rope-not-on-k",
-        fits: Some(|_, n| matches!((&n.op, n.role), (Op::Rope(_), Role::Key))),
+        fits: Some(|_, n| {
+            matches!((n.op.anatomy(), n.role), (Anatomy::Elementwise(Elementwise::Rotation(_)), Role::Key))
+        }),
         story: "keys are not rotated",
         seen: "the output of RoPE equals its input at every position",
         remedy: "apply RoPE to k before it enters the cache",
@@ -260,7 +265,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "rope-on-v",
-        fits: Some(|_, n| matches!((&n.op, n.role), (Op::KvCache(_), Role::Value))),
+        fits: Some(|_, n| matches!((n.op.anatomy(), n.role), (Anatomy::State(_), Role::Value))),
         story: "values are rotated as if they were keys",
         seen: "row 0 of the value cache is right, every other is turned",
         remedy: "apply RoPE to q and k alone",
@@ -272,7 +277,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "kv-position-stuck",
-        fits: Some(|_, n| matches!(n.op, Op::KvCache(_))),
+        fits: Some(|_, n| matches!(n.op.anatomy(), Anatomy::State(_))),
         story: "the cache holds the rows of its own step alone: its length never advances, or the exporter dumped only new rows",
         seen: "every decode step alike, attention over one key; a single batched prefill hides it",
         remedy: "advance the cache position by the number of tokens after every step",

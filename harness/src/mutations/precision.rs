@@ -4,7 +4,8 @@ use super::places::scores;
 use super::{Explains, Mutation, Param};
 use half::f16;
 use qdiff_engine::model::{Node, Role};
-use qdiff_engine::ops::{self, Context, Op, Tensor, UNIT};
+use qdiff_engine::ops::anatomy::Contraction;
+use qdiff_engine::ops::{self, Anatomy, Context, Tensor, UNIT};
 use rayon::prelude::*;
 
 /// Terms that are summed before the sum is rounded: what one tensor-core instruction takes.
@@ -54,7 +55,7 @@ fn in_half(node: &Node, tokens: usize) -> Option<Node> {
         if tokens > 0 && !c.positions.is_empty() && c.positions.len() != tokens {
             return (y, bound);
         }
-        let terms = if let Op::AttnScores(a) = &op {
+        let terms = if let Anatomy::Contraction(Contraction::Scores(a)) = op.anatomy() {
             y.data.iter_mut().for_each(|v| *v = round(*v));
             a.head_dim
         } else {
@@ -89,7 +90,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "ffn-down-f16-overflow",
-        fits: Some(|_, n| matches!((&n.op, n.role), (Op::Linear, Role::FfnOutput))),
+        fits: Some(|_, n| {
+            matches!((n.op.anatomy(), n.role), (Anatomy::Contraction(Contraction::Weight(None)), Role::FfnOutput))
+        }),
         story: "the sums of the down projection are kept in f16, where they are coarse and overflow at 65504",
         seen: "infinity or coarse values, often at one batch size alone",
         remedy: "accumulate in f32, at every batch size",
@@ -100,7 +103,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "compute-16f",
-        fits: Some(|_, n| n.op == Op::Linear && n.role != Role::FfnOutput),
+        fits: Some(|_, n| n.op.anatomy().is_layer() && n.role != Role::FfnOutput),
         story: "sums are accumulated in f16 (COMPUTE_16F): small errors everywhere, larger in long sums",
         seen: "errors of 1e-3 in every product; FAST_16F only rounds the operands",
         remedy: "use CUBLAS_COMPUTE_32F, whatever the type of the operands",

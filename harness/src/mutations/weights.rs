@@ -3,7 +3,8 @@
 use super::places::{head, norms, rotations};
 use super::{Mutation, Param, each};
 use qdiff_engine::model::{Graph, Node, Role, StageId, Weight};
-use qdiff_engine::ops::{self, Context, Op, Tensor};
+use qdiff_engine::ops::anatomy::{Contraction, Elementwise, RowReduction};
+use qdiff_engine::ops::{self, Anatomy, Context, Tensor};
 
 /// Weights that `node` could take for its own first one: those of its layer
 /// that have the same extent, in the order of the graph.
@@ -57,7 +58,7 @@ fn others(graph: &Graph, node: &Node) -> Vec<Vec<f64>> {
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "qkv-bias-omitted",
-        fits: Some(|_, n| n.op == Op::Bias),
+        fits: Some(|_, n| n.op.anatomy() == Anatomy::Elementwise(Elementwise::Offset)),
         story: "the bias is not added",
         seen: "fluent nonsense, tokens repeated; the biases look too large to be real and are real",
         remedy: "add {weight} after the projection; its values are real, however large",
@@ -66,7 +67,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "qk-norm-omitted",
-        fits: Some(|_, n| matches!((&n.op, n.role), (Op::RmsNorm(_), Role::Query | Role::Key))),
+        fits: Some(|_, n| {
+            matches!(
+                (n.op.anatomy(), n.role),
+                (Anatomy::RowReduction(RowReduction::MeanSquare(_)), Role::Query | Role::Key)
+            )
+        }),
         story: "the norm over each head is left out",
         seen: "q and k of Qwen3 are far too large, attention is nearly one-hot",
         remedy: "apply RMSNorm with {weight} to every head before RoPE (Qwen3)",
@@ -84,7 +90,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "gate-up-weights-swapped",
-        fits: Some(|_, n| matches!((&n.op, n.role), (Op::Linear, Role::Gate | Role::Up))),
+        fits: Some(|_, n| {
+            matches!((n.op.anatomy(), n.role), (Anatomy::Contraction(Contraction::Weight(None)), Role::Gate | Role::Up))
+        }),
         story: "the weights of gate and up are taken for each other",
         seen: "both projections wrong, each equal to what the other should be",
         remedy: "load {weight} for {stage}, and for the other its own",
@@ -148,7 +156,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "tensor-not-loaded",
         // A bias of zeros is a bias left out.
-        fits: Some(|_, n| !n.weights.is_empty() && n.op != Op::Bias),
+        fits: Some(|_, n| !n.weights.is_empty() && n.op.anatomy() != Anatomy::Elementwise(Elementwise::Offset)),
         story: "the weight was never loaded: its buffer holds zeros",
         seen: "a projection that is zero throughout, or a norm that gives nothing",
         remedy: "check that {weight} is found and copied before the first step, as every tensor the graph names",

@@ -2,14 +2,18 @@
 //! so that a weight is read once, caches as they grow, all else row by row.
 
 use super::caches::{CacheState, caches};
+use super::choices;
 use super::grain::{Parameters, inside};
+use super::groups;
 use super::linear;
 use super::operands::{Block, Operand, Sink, Source, Stage, forward, propagate_error, rows_of, uncancelled, widen};
 use super::orders;
 use super::softmax;
 use crate::arithmetic::Accumulation;
 use crate::formats::Format;
-use qdiff_engine::ops::{Context, Op, Tensor};
+use qdiff_engine::model::row_len;
+use qdiff_engine::ops::anatomy::{Contraction, Gather, RowReduction};
+use qdiff_engine::ops::{Anatomy, Context, Tensor};
 use qdiff_engine::quant::ActivationFormat;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -32,25 +36,22 @@ pub(super) fn apply(stage: Stage<'_>, sides: &[Source<'_>], state: &mut State, s
     if stage.node.faults.left_out {
         return one_by_one();
     }
-    match &stage.node.op {
-        Op::Linear => linear::layers(stage, sides, sink),
-        Op::KvCache(_) => {
+    match stage.node.op.anatomy() {
+        Anatomy::Contraction(Contraction::Weight(None)) => linear::layers(stage, sides, sink),
+        Anatomy::Contraction(Contraction::Weight(Some(picked))) if stage.node.faults.compute.is_none() => {
+            groups::layers(stage, picked, sides, sink)
+        }
+        Anatomy::State(_) => {
             sides.iter().try_for_each(|side| caches(stage, side, state.entry(side.index).or_default(), sink))
         }
-        Op::Embed
-        | Op::RmsNorm(_)
-        | Op::Bias
-        | Op::Rope(_)
-        | Op::AttnScores(_)
-        | Op::AttnWeights(_)
-        | Op::AttnContext(_)
-        | Op::Residual
-        | Op::SwiGlu => one_by_one(),
+        Anatomy::Contraction(_) | Anatomy::Gather(_) | Anatomy::RowReduction(_) => one_by_one(),
+        Anatomy::Elementwise(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => one_by_one(),
     }
 }
 
 fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sink<'_>) -> ControlFlow<()> {
     let node = stage.node;
+    let anatomy = node.op.anatomy();
     let step = source.step(index);
     let all = step.rows();
     let width = step.extent(node).iter().product::<usize>() / all.max(1);
@@ -77,20 +78,33 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
             return ControlFlow::Continue(());
         };
         let shape = |i: usize| operands[i].shape();
-        let (plain, functions) = (ActivationFormat::F32, arithmetic.functions.factor());
-        // What operands become, the factor of functions, the terms of sums, and whether the operands fit each other.
-        let (format, factor, terms, shapes_fit) = match &node.op {
-            _ if node.faults.left_out => (plain, 1.0, None, true),
-            Op::AttnScores(a) => (attention.scores, 1.0, Some(a.head_dim), true),
-            Op::AttnContext(_) => {
-                let keys = shape(1).first();
-                (attention.context, 1.0, keys.copied(), shape(0).get(2) == keys)
-            }
-            Op::RmsNorm(_) | Op::Rope(_) | Op::AttnWeights(_) => (plain, functions, None, true),
-            Op::SwiGlu => (plain, functions, None, shape(0) == shape(1)),
-            Op::Residual => (plain, 1.0, None, shape(0) == shape(1)),
-            Op::Embed | Op::Linear | Op::Bias | Op::KvCache(_) => (plain, 1.0, None, true),
+        let plain = ActivationFormat::F32;
+        let whole = |i: usize| {
+            let rows = if source.computed.is_some() { all } else { rows.len() };
+            shape(i).iter().product::<usize>() == rows * row_len(&stage.graph.nodes[node.inputs[i]])
         };
+        // What operands become, the terms of sums, and whether the operands fit each other.
+        let (format, terms, shapes_fit) = match anatomy {
+            _ if node.faults.left_out => (plain, None, true),
+            Anatomy::Contraction(Contraction::Scores(a)) => (attention.scores, Some(a.head_dim), true),
+            Anatomy::Contraction(Contraction::Context(_)) => {
+                let keys = shape(1).first();
+                (attention.context, keys.copied(), shape(0).get(2) == keys)
+            }
+            Anatomy::Contraction(Contraction::Rows(terms)) => (plain, Some(terms), whole(0) && whole(1)),
+            Anatomy::Elementwise(_) => (plain, None, operands.windows(2).all(|two| two[0].shape() == two[1].shape())),
+            Anatomy::Contraction(Contraction::Weight(Some(_)))
+            | Anatomy::Gather(Gather::Elements)
+            | Anatomy::RowReduction(RowReduction::Other)
+            | Anatomy::Decision(_)
+            | Anatomy::Collective(_) => (plain, None, (0..operands.len()).all(whole)),
+            Anatomy::Gather(Gather::Rows)
+            | Anatomy::Contraction(Contraction::Weight(None))
+            | Anatomy::RowReduction(_)
+            | Anatomy::State(_) => (plain, None, true),
+        };
+        let calls_functions = anatomy.calls_functions() && !node.faults.left_out;
+        let factor = if calls_functions { arithmetic.functions.factor() } else { 1.0 };
         // An operand of a shape that the op cannot take has been reported at its own stage.
         if !shapes_fit {
             return ControlFlow::Continue(());
@@ -102,7 +116,7 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
             source: &parameters,
             weights: &node.weights,
         };
-        let flash = attention.flash && matches!(node.op, Op::AttnContext(_));
+        let flash = attention.flash && matches!(anatomy, Anatomy::Contraction(Contraction::Context(_)));
         let rounded = operands.iter().enumerate().map(|(i, x)| match i {
             0 if flash => x.rounded_at_a_scale(format),
             _ => x.rounded(format),
@@ -138,12 +152,13 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
             orders::settle(node, &operands, &given.data, &mut value.data);
         }
         let mut by_operands = Vec::new();
-        if uncertain {
+        // The runner's own choice is taken, and none behind it is uncertain by what another would be.
+        let taken = choices::take(node, given.as_deref(), (&inputs, &deltas), &mut value);
+        if uncertain && !taken {
             let mut more = propagate_error(node, &inputs, &deltas, &value, &context);
-            if let Some(given) = given.filter(|_| !source.side.capture.rounding.plain()) {
+            if let Some(given) = given.as_ref().filter(|_| !source.side.capture.rounding.plain()) {
                 let bounds = (bound.as_slice(), more.as_mut_slice());
-                by_operands =
-                    softmax::settle(stage, (source, &given), (&inputs, &deltas), &context, &mut value, bounds);
+                by_operands = softmax::settle(stage, (source, given), (&inputs, &deltas), &context, &mut value, bounds);
             }
             widen(&mut bound, more);
         }

@@ -5,7 +5,8 @@ use crate::capture::{Capture, Step, Stored};
 use crate::metrics::distance;
 use crate::number::{Real, rounded};
 use qdiff_engine::model::{Graph, StageId};
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::RowReduction;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -50,7 +51,9 @@ pub(super) fn maps(graph: &Graph, stages: &[StageResult], subject: &Capture, ref
     layers.dedup();
     layers.truncate(LAYERS);
     let of_layer = |layer: &u16| {
-        let node = graph.nodes.iter().find(|n| n.id.layer == Some(*layer) && matches!(n.op, Op::AttnWeights(_)))?;
+        let node = graph.nodes.iter().find(|n| {
+            n.id.layer == Some(*layer) && matches!(n.op.anatomy(), Anatomy::RowReduction(RowReduction::Exponentials(_)))
+        })?;
         let stage = stages.iter().find(|s| s.id == node.id);
         heads(node.id, stage, subject, reference, layers.len())
     };

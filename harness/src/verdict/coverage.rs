@@ -5,7 +5,8 @@ use super::{Local, Place, Policy, Seed, Side, StageResult, Status, Unjudged, row
 use crate::capture::{Capture, Filter, Step};
 use crate::number::Real;
 use qdiff_engine::model::{Axis, Graph, Node};
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::Elementwise;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -139,7 +140,7 @@ pub(super) fn count(
 
 /// Names of the stages that take positions as they are, and not as distances, if a segment has some inside and none is judged.
 fn blind(graph: &Graph, stages: &[StageResult]) -> Vec<String> {
-    let turned = |node: &Node| matches!(node.op, Op::Rope(_));
+    let turned = |node: &Node| matches!(node.op.anatomy(), Anatomy::Elementwise(Elementwise::Rotation(_)));
     // A cache of what was turned holds it as it is.
     let copies = |node: &Node| node.op.has_state() && node.inputs.iter().any(|i| turned(&graph.nodes[*i]));
     let shifted: Vec<&Node> = graph.nodes.iter().filter(|node| turned(node) || copies(node)).collect();

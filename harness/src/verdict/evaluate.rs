@@ -12,7 +12,7 @@ use crate::oracle::Oracle;
 use qdiff_engine::model::fault::{FaultyWeights, Output};
 use qdiff_engine::model::{Node, WeightSource};
 use qdiff_engine::ops::Tensor;
-use qdiff_engine::quant::Stored;
+use qdiff_engine::quant::SomeRows;
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
 
@@ -94,7 +94,7 @@ pub(crate) fn outputs(
 ) -> Expected {
     let (graph, source): (_, &dyn WeightSource) = (&oracle.graph, &oracle.weights);
     let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source, fault: fault.as_ref() });
-    let some = SomeOutputs { source: faulty.as_ref().map_or(source, |m| m), outputs };
+    let some = SomeRows { source: faulty.as_ref().map_or(source, |m| m), rows: outputs };
     let steps = (0..side.capture.steps.len()).collect();
     let source = Source { index: 0, side, steps, computed: None, resumes: false, filter: Some(filter), passed: None };
     let mut all: Expected = side.capture.steps.iter().map(|_| None).collect();
@@ -105,24 +105,6 @@ pub(crate) fn outputs(
         ControlFlow::Continue(())
     });
     all
-}
-
-/// Some rows of every weight.
-pub(super) struct SomeOutputs<'a> {
-    pub(super) source: &'a dyn WeightSource,
-    pub(super) outputs: Range<usize>,
-}
-
-impl WeightSource for SomeOutputs<'_> {
-    fn stored(&self, tensor: &str) -> Stored<'_> {
-        let Stored { ty, extent: (n, _), bytes } = self.source.stored(tensor);
-        let of = |rows: usize| rows * ty.row_bytes(n);
-        Stored { ty, extent: (n, self.outputs.len()), bytes: &bytes[of(self.outputs.start)..of(self.outputs.end)] }
-    }
-
-    fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
-        self.source.rows(tensor, self.outputs.start + first, out);
-    }
 }
 
 /// All blocks of one side put together, step by step, with what a fault of

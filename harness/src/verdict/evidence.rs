@@ -11,7 +11,7 @@ use super::{Place, Policy};
 use crate::capture::{Capture, Filter, Step};
 use crate::oracle::Oracle;
 use qdiff_engine::model::{Axis, Node};
-use qdiff_engine::ops::{Op, Tensor};
+use qdiff_engine::ops::Tensor;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -172,7 +172,7 @@ impl<'a> Evidence<'a> {
 
     /// For a linear stage: three of its bad rows alone, which is what a hypothesis is tried on first.
     pub fn sample(&self) -> Option<Capture> {
-        if self.node.op != Op::Linear || self.node.shape.first() != Some(&Axis::Tokens) {
+        if !self.node.op.anatomy().is_layer() || self.node.shape.first() != Some(&Axis::Tokens) {
             return None;
         }
         let bad: Vec<usize> = self.bad_rows().map(|r| r.place.position).collect();

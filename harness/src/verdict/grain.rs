@@ -9,7 +9,8 @@ use super::evaluate::Expected;
 use super::operands::{Operand, Side, propagate_error};
 use crate::formats::Format;
 use qdiff_engine::model::{Graph, Node};
-use qdiff_engine::ops::{Context, Op, Tensor};
+use qdiff_engine::ops::anatomy::{Elementwise, RowReduction};
+use qdiff_engine::ops::{Anatomy, Context, Tensor};
 use qdiff_engine::quant::{Stored, WeightSource};
 use std::borrow::Cow;
 
@@ -122,26 +123,26 @@ pub(super) fn inside(
 ) -> Option<Vec<f32>> {
     let step = |v: f64| format.half_step(v);
     let of_operand = |delta: Vec<f32>| propagate_error(node, inputs, &[Some(&delta)], value, context);
-    match &node.op {
+    match node.op.anatomy() {
         _ if format == Format::F32 || node.faults.left_out => None,
-        Op::RmsNorm(_) => {
+        Anatomy::RowReduction(RowReduction::MeanSquare(_) | RowReduction::Other) if !node.weights.is_empty() => {
             let w = context.vector::<f64>(0);
             let of = |(y, w): (&f64, &f64)| if *w == 0.0 { 0.0 } else { (step(y / w) * w).abs() as f32 };
             Some(value.data.iter().zip(w.iter().cycle()).map(of).collect())
         }
-        Op::Rope(_) => {
+        Anatomy::Elementwise(Elementwise::Rotation(_)) => {
             // Relative: the cosine, and the product with it. A product may be subnormal where its factors are not.
             let delta = inputs[0].data.iter().map(|x| (f64::sqrt(2.0) * format.unit() * x.abs()) as f32).collect();
             let least = (f64::sqrt(2.0) * step(0.0)) as f32;
             Some(of_operand(delta).into_iter().map(|d| d.hypot(least)).collect())
         }
-        Op::SwiGlu => {
+        Anatomy::Elementwise(Elementwise::Gated(_)) => {
             let of = |(y, u): (&f64, &f64)| if *u == 0.0 { 0.0 } else { (step(y / u) * u).abs() as f32 };
             Some(value.data.iter().zip(&inputs[1].data).map(of).collect())
         }
-        Op::Embed | Op::Linear | Op::Bias | Op::KvCache(_) => None,
         // The scaled scores of a softmax are operands: see `softmax`.
-        Op::AttnScores(_) | Op::AttnWeights(_) | Op::AttnContext(_) | Op::Residual => None,
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => None,
+        Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => None,
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::apply::{State, apply};
 use super::counted::work_in;
-use super::evaluate::{Expected, SomeOutputs, Valued, put};
+use super::evaluate::{Expected, Valued, put};
 use super::evidence::part;
 use super::operands::{Computed, Side, Source, Stage};
 use super::segment::{Plan, plan};
@@ -14,7 +14,9 @@ use crate::capture::{Capture, Step};
 use crate::oracle::Oracle;
 use qdiff_engine::model::fault::FaultyWeights;
 use qdiff_engine::model::{Node, WeightSource};
-use qdiff_engine::ops::{Op, Tensor};
+use qdiff_engine::ops::anatomy::Elementwise;
+use qdiff_engine::ops::{Anatomy, Tensor};
+use qdiff_engine::quant::SomeRows;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
@@ -45,7 +47,7 @@ pub(crate) struct Rows {
 
 /// Whether a token's values are made of other tokens'.
 fn crosses(node: &Node) -> bool {
-    matches!(node.op, Op::KvCache(_) | Op::AttnScores(_) | Op::AttnWeights(_) | Op::AttnContext(_))
+    node.op.anatomy().crosses_tokens()
 }
 
 impl<'a> Inside<'a> {
@@ -196,10 +198,12 @@ impl<'a> Inside<'a> {
     /// Nodes at the end of `rest` of which a column is made by itself: the last layer, and a sum that it goes into.
     fn by_columns(&self, rest: &[usize]) -> Vec<usize> {
         let nodes = &self.oracle.graph.nodes;
-        let of_layer = |i: &&usize| nodes[**i].op == Op::Linear;
+        let plain = |i: usize| nodes[i].op.anatomy().is_layer();
+        let of_layer = |i: &&usize| plain(**i);
+        let sum = |i: usize| nodes[i].op.anatomy() == Anatomy::Elementwise(Elementwise::Sum);
         match rest {
-            [.., last] if nodes[*last].op == Op::Linear => vec![*last],
-            [before @ .., last] if nodes[*last].op == Op::Residual => {
+            [.., last] if plain(*last) => vec![*last],
+            [before @ .., last] if sum(*last) => {
                 let read = nodes[*last].inputs.iter().filter(|i| before.last() == Some(i)).find(of_layer);
                 read.into_iter().chain([last]).copied().collect()
             }
@@ -218,7 +222,8 @@ impl<'a> Inside<'a> {
         let mut one = Step { index: of.index, ..Step::new(of.first, of.tokens.clone()) };
         one.kept = Some(vec![of.offset(row); known.len()]);
         let mut own: HashMap<usize, Expected> = HashMap::new();
-        let cut = some.filter(|_| node.op != Op::Linear);
+        let layer = node.op.anatomy().multiplies_weights();
+        let cut = some.filter(|_| !layer);
         for &i in &node.inputs {
             let input = &self.oracle.graph.nodes[i];
             if let Some(given) = of.stages.get(&input.id) {
@@ -245,7 +250,7 @@ impl<'a> Inside<'a> {
         let mut capture = self.capture.sibling();
         capture.steps.push(one);
         let computed = Computed { own, beneath: None };
-        let some = some.filter(|_| node.op == Op::Linear);
+        let some = some.filter(|_| layer);
         let (value, bound) = self.evaluated_in(node, vec![0], &capture, &computed, some).pop()??;
         let width = value.row_len();
         let rows = value.data.chunks(width).zip(bound.chunks(width));
@@ -317,7 +322,7 @@ impl<'a> Inside<'a> {
         let source: &dyn WeightSource = &self.oracle.weights;
         let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source, fault: fault.as_ref() });
         let source = faulty.as_ref().map_or(source, |m| m);
-        let some = some.map(|outputs| SomeOutputs { source, outputs: outputs.clone() });
+        let some = some.map(|outputs| SomeRows { source, rows: outputs.clone() });
         let weights = some.as_ref().map_or(source, |s| s);
         let stage =
             Stage { node, graph: &self.oracle.graph, weights, products: self.oracle.products.judging(self.node.id) };

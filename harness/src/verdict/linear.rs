@@ -12,7 +12,7 @@ use qdiff_engine::ops::{Context, Tensor, UNIT};
 use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, GgmlType, WithoutOffsets};
 use rayon::prelude::*;
 use std::borrow::Cow;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 /// Rows that a linear layer evaluates at once: enough to amortise
 /// dequantisation, few enough to bound memory for a vocabulary of 150,000.
@@ -22,7 +22,7 @@ pub(super) const ROWS_AT_ONCE: usize = 64;
 const HALF_STEP: f64 = 1.0 / 1024.0;
 
 /// A batch of rows of any steps and sides, for one pass over the weights.
-struct Batch<'a> {
+pub(super) struct Batch<'a> {
     stage: Stage<'a>,
     /// What multiplies.
     layer: Layer<'a>,
@@ -30,6 +30,8 @@ struct Batch<'a> {
     name: &'a str,
     /// Inputs and outputs of the layer.
     extent: (usize, usize),
+    /// Rows that it gives for each token.
+    lines: usize,
     rows: Vec<f64>,
     /// Rows of one arithmetic after those of another, which all read the weights alike.
     lots: Vec<Lot<'a>>,
@@ -49,12 +51,43 @@ struct Lot<'a> {
     parts: Vec<Block<'a>>,
 }
 
+/// Rows that a layer is applied to.
+#[derive(Clone, Copy)]
+pub(super) struct Lines<'a> {
+    /// As the runner holds them.
+    pub(super) narrow: &'a [f32],
+    /// Their values, where they were evaluated.
+    pub(super) computed: Option<&'a [f64]>,
+    /// How uncertain they are.
+    pub(super) delta: Option<&'a [f32]>,
+}
+
+impl<'a> Lines<'a> {
+    /// All rows of an operand, which are `narrow` as the runner holds them.
+    pub(super) fn of(x: &'a Operand<'_>, narrow: &'a [f32]) -> Self {
+        let computed = match x {
+            Operand::Captured(_) | Operand::Stored(..) => None,
+            Operand::Computed(value, _) => Some(value.data.as_slice()),
+        };
+        Self { narrow, computed, delta: x.delta() }
+    }
+
+    /// These elements.
+    pub(super) fn part(&self, range: &Range<usize>) -> Self {
+        let Self { narrow, computed, delta } = self;
+        Self {
+            narrow: &narrow[range.clone()],
+            computed: computed.map(|all| &all[range.clone()]),
+            delta: delta.map(|all| &all[range.clone()]),
+        }
+    }
+}
+
 /// Evaluates the layer on all rows of all sides.
 pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>) -> ControlFlow<()> {
     let name = stage.node.weights[0].name.as_str();
     let (ty, extent) = (stage.weights.ggml_type(name), stage.weights.extent(name));
-    let mut batch =
-        Batch { stage, layer: stage.products.layer(stage.node.id), name, extent, rows: Vec::new(), lots: Vec::new() };
+    let mut batch = Batch::new(stage, extent, 1);
     for of in sides {
         for &index in &of.steps {
             let step = of.step(index);
@@ -69,6 +102,8 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
             let narrow = of.side.capture.rounding.output(stage.node.id);
             let poisoned = !x.finite();
             let coarse = rule.coarse() || x.delta().is_some() || narrow != Format::F32;
+            let narrow_x = x.narrow();
+            let x = Lines::of(&x, &narrow_x);
             let mut from = 0;
             while from < step.rows() {
                 let rows = of.next_rows(index, from, batch.room());
@@ -80,6 +115,7 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
                     continue;
                 }
                 let (side, segment) = (of.index, of.computed.is_some());
+                let elements = rows.start * extent.0..rows.end * extent.0;
                 let (value, bound) = (Cow::Owned(Tensor::default()), Cow::Owned(Vec::new()));
                 // Filled in with the values.
                 let terms = (coarse && !rule.coarse() && !segment).then(|| Cow::Owned(Vec::new()));
@@ -101,7 +137,7 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
                 if !batch.takes(&rule, parameters) {
                     batch.flush(sink)?;
                 }
-                batch.add(&x, block, (&rule, parameters));
+                batch.add(x.part(&elements), block, (&rule, parameters));
                 if batch.room() == 0 {
                     batch.flush(sink)?;
                 }
@@ -112,12 +148,18 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
 }
 
 impl<'a> Batch<'a> {
-    fn room(&self) -> usize {
+    /// Of a layer of `extent` inputs and outputs that is applied to so many rows for each token.
+    pub(super) fn new(stage: Stage<'a>, extent: (usize, usize), lines: usize) -> Self {
+        let (layer, name) = (stage.products.layer(stage.node.id), stage.node.weights[0].name.as_str());
+        Self { stage, layer, name, extent, lines, rows: Vec::new(), lots: Vec::new() }
+    }
+
+    pub(super) fn room(&self) -> usize {
         ROWS_AT_ONCE - self.rows.len() / self.extent.0
     }
 
     /// Whether rows of this arithmetic read the weights as those do that are there.
-    fn takes(&self, rule: &LinearRule, parameters: Format) -> bool {
+    pub(super) fn takes(&self, rule: &LinearRule, parameters: Format) -> bool {
         self.lots.last().is_none_or(|lot| {
             let alike = || self.readings(lot.parameters, &lot.rule).0 == self.readings(parameters, rule).0;
             // A fault in the place of the product may depend on how weights are read in any way.
@@ -125,30 +167,29 @@ impl<'a> Batch<'a> {
         })
     }
 
-    fn add(&mut self, x: &Operand<'_>, part: Block<'a>, (rule, parameters): (&LinearRule, Format)) {
+    /// Adds the rows `x`, whose results are those that `part` counts: rows of the step, or lines of all its rows.
+    pub(super) fn add(&mut self, x: Lines<'_>, part: Block<'a>, (rule, parameters): (&LinearRule, Format)) {
         if self.lots.last().is_none_or(|lot| (&lot.rule, lot.parameters) != (rule, parameters)) {
             let (deltas, sums, undecided, parts) = Default::default();
             self.lots.push(Lot { rule: rule.clone(), parameters, deltas, sums, undecided, parts });
         }
         let Some(lot) = self.lots.last_mut() else { return };
         let n = self.extent.0;
-        let range = part.rows.start * n..part.rows.end * n;
         let format = rule.activations;
-        let (narrow, delta) = (x.narrow(), x.delta().map(|d| &d[range.clone()]));
-        let narrow = &narrow[range.clone()];
+        let Lines { narrow, computed, delta } = x;
         let from = self.rows.len();
         if format == ActivationFormat::F32 {
             lot.parts.push(part);
             lot.deltas.extend(quant::uncertainty(format, narrow, delta));
-            match x {
-                Operand::Captured(_) | Operand::Stored(..) => self.rows.extend(narrow.iter().map(|&v| f64::from(v))),
-                Operand::Computed(value, _) => self.rows.extend_from_slice(&value.data[range]),
+            match computed {
+                None => self.rows.extend(narrow.iter().map(|&v| f64::from(v))),
+                Some(values) => self.rows.extend_from_slice(values),
             }
             return;
         }
         self.rows.resize(from + narrow.len(), 0.0);
         quant::emulate(format, narrow, &mut self.rows[from..]);
-        let settled = delta.is_none() && lot.settles(self.stage.node, self.extent, &part, narrow);
+        let settled = delta.is_none() && lot.settles(self.stage.node, (self.extent, self.lines), &part, narrow);
         lot.parts.push(part);
         lot.deltas.extend(if settled {
             quant::settled(format, &self.rows[from..])
@@ -176,7 +217,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn flush(&mut self, sink: &mut Sink<'_>) -> ControlFlow<()> {
+    pub(super) fn flush(&mut self, sink: &mut Sink<'_>) -> ControlFlow<()> {
         let (n, m) = self.extent;
         let lots = std::mem::take(&mut self.lots);
         let Some(first) = lots.first() else { return ControlFlow::Continue(()) };
@@ -305,11 +346,14 @@ impl Lot<'_> {
     }
 
     /// Notes the ties of exact rows `x` together with what the runner made of them, where that was captured. `n` and `m`
-    /// are inputs and outputs of the layer.
-    fn settles(&mut self, node: &Node, (n, m): (usize, usize), part: &Block<'_>, x: &[f32]) -> bool {
+    /// are inputs and outputs of the layer, and `lines` what it gives for each token.
+    fn settles(&mut self, node: &Node, ((n, m), lines): ((usize, usize), usize), part: &Block<'_>, x: &[f32]) -> bool {
         let first = self.rows();
         let given = part.step.stages.get(&node.id);
-        let given = given.filter(|g| *g.shape() == [part.step.rows(), m]);
+        let width = lines * m;
+        let whole =
+            |shape: &[usize]| shape.first() == Some(&part.step.rows()) && shape[1..].iter().product::<usize>() == width;
+        let given = given.filter(|g| whole(g.shape()));
         // What a tie would change is known of the layer itself alone.
         let Some(given) = given.filter(|_| node.faults.compute.is_none()) else {
             return false;
@@ -317,8 +361,9 @@ impl Lot<'_> {
         for (r, x) in x.chunks_exact(n).enumerate() {
             let ties = quant::ties(self.rule.activations, x);
             if !ties.is_empty() {
-                let at = part.rows.start + r;
-                self.undecided.push(Undecided { row: first + r, ties, given: given.slice(0, at..at + 1).data });
+                let (token, line) = ((part.rows.start + r) / lines, (part.rows.start + r) % lines);
+                let given = given.slice(0, token..token + 1).data[line * m..(line + 1) * m].to_vec();
+                self.undecided.push(Undecided { row: first + r, ties, given });
             }
         }
         true

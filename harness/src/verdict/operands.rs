@@ -9,7 +9,8 @@ use crate::capture::{Capture, Filter, Step, Stored};
 use crate::formats::Format;
 use crate::products::Judging;
 use qdiff_engine::model::{Graph, Node, WeightSource};
-use qdiff_engine::ops::{self, Context, Op, Tensor, UNIT, rope};
+use qdiff_engine::ops::anatomy::Elementwise;
+use qdiff_engine::ops::{self, Anatomy, Context, Tensor, UNIT, rope};
 use qdiff_engine::quant::{self, ActivationFormat};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -252,7 +253,9 @@ pub(super) fn propagate_error(
         Some(delta) if node.faults.left_out => delta.map_or_else(|| vec![0.0; value.data.len()], <[f32]>::to_vec),
         _ => {
             let mut carried = ops::propagate_error(&node.op, operands, deltas, value, context);
-            if let (Op::Rope(turn), Some(_)) = (&node.op, &node.faults.compute) {
+            if let (Anatomy::Elementwise(Elementwise::Rotation(turn)), Some(_)) =
+                (node.op.anatomy(), &node.faults.compute)
+            {
                 rope::spread(turn, &mut carried);
             }
             carried

@@ -3,12 +3,14 @@
 
 use super::operands::{Operand, Source, Stage, widen};
 use qdiff_engine::model::Node;
-use qdiff_engine::ops::{Op, Tensor, UNIT, rms_norm};
+use qdiff_engine::ops::anatomy::{Contraction, Elementwise, RowReduction};
+use qdiff_engine::ops::{Anatomy, Tensor, UNIT, rms_norm};
 
 /// Gives `value`, what a norm makes of its captured operand in rows that the runner `given`, as that sum of squares makes
 /// it that is nearest to all of them: the exact one, or one of those term by term.
 pub(super) fn settle(node: &Node, operands: &[Operand<'_>], given: &[f32], value: &mut [f64]) {
-    let (Op::RmsNorm(norm), [Operand::Captured(x)]) = (&node.op, operands) else {
+    let (Anatomy::RowReduction(RowReduction::MeanSquare(norm)), [Operand::Captured(x)]) = (node.op.anatomy(), operands)
+    else {
         return;
     };
     // What a fault computes is summed as it says.
@@ -50,9 +52,11 @@ pub(super) fn allow(
     bound: &mut [f32],
 ) {
     let node = stage.node;
-    match &node.op {
-        Op::RmsNorm(norm) => widen(bound, rms_norm::bound_one_by_one(norm, inputs[0], value)),
-        Op::Bias | Op::Residual => {
+    match node.op.anatomy() {
+        Anatomy::RowReduction(RowReduction::MeanSquare(norm)) => {
+            widen(bound, rms_norm::bound_one_by_one(norm, inputs[0], value))
+        }
+        Anatomy::Elementwise(Elementwise::Sum | Elementwise::Offset) => {
             for (input, x) in node.inputs.iter().zip(inputs) {
                 let terms = terms(stage, (source, step), *input);
                 if terms > 0 {
@@ -61,14 +65,8 @@ pub(super) fn allow(
                 }
             }
         }
-        Op::Embed
-        | Op::Linear
-        | Op::Rope(_)
-        | Op::KvCache(_)
-        | Op::AttnScores(_)
-        | Op::AttnWeights(_)
-        | Op::AttnContext(_)
-        | Op::SwiGlu => {}
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => {}
+        Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => {}
     }
 }
 
@@ -78,16 +76,12 @@ fn terms(stage: Stage<'_>, (source, step): (&Source<'_>, usize), index: usize) -
     if source.step(step).stages.contains_key(&node.id) {
         return 0;
     }
-    match &node.op {
-        Op::Linear => stage.weights.extent(&node.weights[0].name).0,
-        Op::Bias | Op::Residual => node.inputs.iter().map(|&i| terms(stage, (source, step), i)).sum(),
-        Op::Embed
-        | Op::RmsNorm(_)
-        | Op::Rope(_)
-        | Op::KvCache(_)
-        | Op::AttnScores(_)
-        | Op::AttnWeights(_)
-        | Op::AttnContext(_)
-        | Op::SwiGlu => 0,
+    match node.op.anatomy() {
+        Anatomy::Contraction(Contraction::Weight(_)) => stage.weights.extent(&node.weights[0].name).0,
+        Anatomy::Elementwise(Elementwise::Sum | Elementwise::Offset) => {
+            node.inputs.iter().map(|&i| terms(stage, (source, step), i)).sum()
+        }
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => 0,
+        Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => 0,
     }
 }

@@ -35,7 +35,8 @@ use crate::memory::{PROBED_ROWS, PROBED_WEIGHTS};
 use clap::ValueEnum;
 use ndarray::{ArrayView1, ArrayView2};
 use qdiff_engine::isa::{Vectorised, vectorised};
-use qdiff_engine::ops::{Op, Real, linear};
+use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
+use qdiff_engine::ops::{Anatomy, Real, linear};
 use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, WeightSource};
 use random::{LARGEST, Random, SMALLEST};
 use rayon::prelude::*;
@@ -157,12 +158,14 @@ pub(super) fn passed(
     // Hashed once, where anything is looked at.
     let drawn = OnceCell::new();
     let seed = || *drawn.get_or_init(|| seed.unwrap_or_else(|| Seed::of(stage, sides)));
-    let (mut shares, sees) = match &node.op {
-        Op::Linear => layers(stage, sides, (mode, count), &seed)?,
-        Op::AttnScores(_) | Op::AttnWeights(_) | Op::AttnContext(_) => attended(stage, sides, (mode, count), &seed)?,
-        Op::Embed | Op::RmsNorm(_) | Op::Bias | Op::Rope(_) | Op::KvCache(_) | Op::Residual | Op::SwiGlu => {
+    let (mut shares, sees) = match node.op.anatomy() {
+        Anatomy::Contraction(Contraction::Weight(None)) => layers(stage, sides, (mode, count), &seed)?,
+        Anatomy::Contraction(Contraction::Scores(_) | Contraction::Context(_))
+        | Anatomy::RowReduction(RowReduction::Exponentials(_)) => attended(stage, sides, (mode, count), &seed)?,
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => {
             return None;
         }
+        Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => return None,
     };
     let mut passed = Passed { rows: vec![Vec::new(); count], sees, seed: drawn.get().copied() };
     for source in sides {

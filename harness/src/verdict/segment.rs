@@ -20,7 +20,6 @@ use crate::formats::Format;
 use crate::oracle::Oracle;
 use crate::products::Work;
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource};
-use qdiff_engine::ops::Op;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -122,7 +121,7 @@ pub(super) fn work(node: &Node, oracle: &Oracle<'_>, sides: &[Side<'_>]) -> Opti
         for (index, wanted) in plan {
             let node = &oracle.graph.nodes[index];
             let steps = capture.steps.iter().zip(wanted).filter(|(_, wanted)| *wanted);
-            if let (Op::Linear, Some(weight)) = (&node.op, node.weights.first()) {
+            if let (true, Some(weight)) = (node.op.anatomy().multiplies_weights(), node.weights.first()) {
                 let (n, m) = oracle.weights.extent(&weight.name);
                 work.products += steps.map(|(step, _)| products(node, step, &oracle.weights)).sum::<usize>();
                 work.weights = work.weights.max(n * m);
@@ -139,20 +138,8 @@ pub fn products_of(oracle: &Oracle<'_>, sides: &[Side<'_>]) -> usize {
 
 /// Products that evaluating `node` takes in a step.
 fn products(node: &Node, step: &Step, weights: &dyn WeightSource) -> usize {
-    let each = match &node.op {
-        Op::Linear => weights.extent(&node.weights[0].name).0,
-        Op::AttnScores(a) => a.head_dim,
-        Op::AttnContext(_) => step.keys(),
-        Op::Embed
-        | Op::RmsNorm(_)
-        | Op::Bias
-        | Op::Rope(_)
-        | Op::KvCache(_)
-        | Op::AttnWeights(_)
-        | Op::Residual
-        | Op::SwiGlu => 1,
-    };
-    each * step.extent(node).iter().product::<usize>()
+    let each = node.op.anatomy().terms(|| weights.extent(&node.weights[0].name).0, step.keys());
+    each.unwrap_or(1) * step.extent(node).iter().product::<usize>()
 }
 
 /// Evaluates the segment that ends in `stage`, some steps at a time.
@@ -259,7 +246,7 @@ mod tests {
             graph.nodes.iter().filter_map(|node| work(node, &oracle, &[side, side])).collect::<Vec<Work>>()
         };
         let (each, end) = (of(|_| true), of(|node| matches!(node.role, Role::Embedding | Role::Logits)));
-        let linear = |node: &&Node| matches!(node.op, Op::Linear);
+        let linear = |node: &&Node| node.op.anatomy().is_layer();
         assert_eq!(each.len(), graph.nodes.iter().filter(linear).count());
         let of_all: usize = each.iter().map(|work| work.products).sum();
         let largest = each.iter().map(|work| work.weights).max().unwrap();

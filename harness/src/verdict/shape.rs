@@ -5,7 +5,8 @@
 use super::evidence::{Evidence, Wrong, right};
 use crate::number::{counted, ordinal};
 use qdiff_engine::model::{Node, Role, StageId};
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::Contraction;
 use std::collections::BTreeSet;
 
 /// Share of a residual that a fit must leave at most to be mentioned.
@@ -128,7 +129,8 @@ fn heads(e: &Evidence<'_>, columns: &[usize], width: usize) -> Option<String> {
 
 /// Whether the rows of a stage are made of heads: what attention reads and gives, as it stands before the rotation.
 pub(crate) fn of_heads(node: &Node) -> bool {
-    matches!(node.op, Op::AttnContext(_)) || matches!(node.role, Role::Query | Role::Key | Role::Value)
+    matches!(node.op.anatomy(), Anatomy::Contraction(Contraction::Context(_)))
+        || matches!(node.role, Role::Query | Role::Key | Role::Value)
 }
 
 /// A filled rectangle of positions and columns that is neither all rows nor all columns.

@@ -12,7 +12,8 @@ use super::operands::{Source, Stage};
 use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, of_row};
 use crate::formats::Format;
 use qdiff_engine::model::Node;
-use qdiff_engine::ops::{Context, Op, Tensor, attn_scores};
+use qdiff_engine::ops::anatomy::RowReduction;
+use qdiff_engine::ops::{Anatomy, Context, Tensor, attn_scores};
 
 /// Halvings of what the sum may be off by.
 const HALVINGS: usize = 48;
@@ -29,7 +30,8 @@ const LINEAR: f64 = 0.25;
 pub(super) fn scaled(
     node: &Node, format: Format, scores: Option<&Tensor<f64>>, deltas: Option<&[f32]>,
 ) -> Option<Vec<f32>> {
-    let (Op::AttnWeights(softmax), Some(scores)) = (&node.op, scores) else { return None };
+    let Anatomy::RowReduction(RowReduction::Exponentials(softmax)) = node.op.anatomy() else { return None };
+    let scores = scores?;
     if format == Format::F32 || node.faults.left_out {
         return None;
     }
@@ -52,7 +54,9 @@ pub(super) fn settle(
     (bound, more): (&[f32], &mut [f32]),
 ) -> Vec<bool> {
     let faults = &stage.node.faults;
-    let (Op::AttnWeights(softmax), &[scores], &[Some(deltas)]) = (&stage.node.op, scores, deltas) else {
+    let (Anatomy::RowReduction(RowReduction::Exponentials(softmax)), &[scores], &[Some(deltas)]) =
+        (stage.node.op.anatomy(), scores, deltas)
+    else {
         return Vec::new();
     };
     if faults.left_out || faults.compute.is_some() || given.data.len() != value.data.len() {

@@ -126,6 +126,7 @@ impl Planted {
             // As many weights as there are scores.
             Op::AttnContext(_) => self.stuck(keys_of(node.inputs[0])),
             Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias | Op::Rope(_) | Op::Residual | Op::SwiGlu => false,
+            Op::Defined(_) => false,
         }
     }
 

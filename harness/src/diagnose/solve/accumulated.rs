@@ -12,7 +12,8 @@ use super::scene::Scene;
 use super::terms::Sums;
 use super::{Law, Row, allowed, keys, norm};
 use crate::verdict::RowAt;
-use qdiff_engine::ops::{Op, UNIT};
+use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
+use qdiff_engine::ops::{Anatomy, UNIT};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -281,7 +282,10 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(longest) = tried.first().map(|(_, n)| *n).filter(|n| *n >= 2 && tried.len() >= GIVEN) else {
         return Vec::new();
     };
-    let products = matches!(scene.node().op, Op::Linear | Op::AttnScores(_) | Op::AttnContext(_));
+    let products = matches!(
+        scene.node().op.anatomy(),
+        Anatomy::Contraction(Contraction::Weight(None) | Contraction::Scores(_) | Contraction::Context(_))
+    );
     let all = Way::all(longest, &formats, products);
     // Each element's terms, as each format and choice of factors makes them.
     let mut known: HashMap<_, Vec<Vec<f64>>> = HashMap::new();
@@ -323,7 +327,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     ways.into_iter()
         .map(|way| {
             let (terms, made) = (terms.clone(), made.clone());
-            let what = way.told(sum, many, super::factors::called(&scene.node().op), longest);
+            let what = way.told(sum, many, super::factors::called(scene.node().op.anatomy()), longest);
             let law = Law::new(what, 2, move |row: &RowAt| {
                 let (_, want, bound) = scene.e.row(row);
                 // Of rows of fewer terms all are one run.
@@ -339,8 +343,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 /// What the sum is called, and its terms; these, and what is made of it.
 fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Terms<'a>, Made<'a>)> {
     let itself: Made<'a> = Rc::new(|_, _| Some(Box::new(|sum| sum)));
-    match &scene.node().op {
-        op @ (Op::Linear | Op::AttnScores(_) | Op::AttnContext(_)) => {
+    match scene.node().op.anatomy() {
+        op @ Anatomy::Contraction(Contraction::Weight(None) | Contraction::Scores(_) | Contraction::Context(_)) => {
             let sums = Sums::new(scene)?;
             let terms = move |row: &RowAt, i: usize, (factors, round): (Factors, fn(f64) -> f64)| {
                 let (a, b) = sums.factors(row, i)?;
@@ -351,7 +355,7 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Te
             let (_, many) = super::groups::term(op);
             Some(("the sum", many, Rc::new(terms), itself))
         }
-        Op::RmsNorm(rms) => {
+        Anatomy::RowReduction(RowReduction::MeanSquare(rms)) => {
             let run = scene.width()? / rms.groups;
             let own = scene.vector(&scene.node().weights[0].name, run);
             let part = move |row: &RowAt, i: usize| -> Option<Vec<f64>> {
@@ -367,7 +371,7 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Te
             };
             Some(("the sum of squares", "elements", Rc::new(terms), Rc::new(made)))
         }
-        Op::AttnWeights(softmax) => {
+        Anatomy::RowReduction(RowReduction::Exponentials(softmax)) => {
             let scale = softmax.scale;
             let exponentials = move |row: &RowAt| -> Option<Vec<f64>> {
                 let of = |s: &[f64], p: usize, n: usize| {
@@ -389,6 +393,7 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Te
             };
             Some(("the sum that weights are divided by", "keys", Rc::new(terms), Rc::new(made)))
         }
-        Op::Embed | Op::Bias | Op::Rope(_) | Op::KvCache(_) | Op::Residual | Op::SwiGlu => None,
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => None,
+        Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => None,
     }
 }

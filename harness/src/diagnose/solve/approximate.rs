@@ -8,7 +8,8 @@ use super::functions::{frequency, operand, pair};
 use super::scene::Scene;
 use super::{Law, Row, keys, norm};
 use crate::verdict::RowAt;
-use qdiff_engine::ops::{Op, UNIT};
+use qdiff_engine::ops::anatomy::{Activation, Elementwise, RowReduction};
+use qdiff_engine::ops::{Anatomy, UNIT};
 use std::f64::consts::{LN_2, LOG2_E, TAU};
 use std::rc::Rc;
 
@@ -16,14 +17,13 @@ use std::rc::Rc;
 type Function = Rc<dyn Fn(f64) -> f64>;
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    match &scene.node().op {
-        Op::SwiGlu => activations(scene),
-        Op::AttnWeights(softmax) => softmaxes(scene, softmax.scale),
-        Op::Rope(_) => rotations(scene),
-        Op::RmsNorm(_) => norms(scene),
-        Op::Embed | Op::Linear | Op::Bias | Op::KvCache(_) | Op::AttnScores(_) | Op::AttnContext(_) | Op::Residual => {
-            Vec::new()
-        }
+    match scene.node().op.anatomy() {
+        Anatomy::Elementwise(Elementwise::Gated(Activation::Silu)) => activations(scene),
+        Anatomy::RowReduction(RowReduction::Exponentials(softmax)) => softmaxes(scene, softmax.scale),
+        Anatomy::Elementwise(Elementwise::Rotation(_)) => rotations(scene),
+        Anatomy::RowReduction(RowReduction::MeanSquare(_)) => norms(scene),
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => Vec::new(),
+        Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => Vec::new(),
     }
 }
 
@@ -162,7 +162,7 @@ fn softmaxes<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
 }
 
 fn rotations<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let Op::Rope(rope) = &scene.node().op else { return Vec::new() };
+    let Anatomy::Elementwise(Elementwise::Rotation(rope)) = scene.node().op.anatomy() else { return Vec::new() };
     type Turn = Rc<dyn Fn(f64) -> (f64, f64)>;
     let mut ways: Vec<(String, Turn)> = Vec::new();
     for bits in 6..=16 {
@@ -214,7 +214,9 @@ fn fast_root(x: f64, steps: usize) -> f64 {
 }
 
 fn norms<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let (Op::RmsNorm(rms), Some(width)) = (&scene.node().op, scene.width()) else {
+    let (Anatomy::RowReduction(RowReduction::MeanSquare(rms)), Some(width)) =
+        (scene.node().op.anatomy(), scene.width())
+    else {
         return Vec::new();
     };
     let run = width / rms.groups;

@@ -6,7 +6,8 @@ use super::scene::{Layout, Scene};
 use super::{Law, Row, short};
 use crate::verdict::RowAt;
 use qdiff_engine::model::StageId;
-use qdiff_engine::ops::{Op, UNIT};
+use qdiff_engine::ops::anatomy::Elementwise;
+use qdiff_engine::ops::{Anatomy, UNIT};
 use std::rc::Rc;
 
 /// Where the second vector of the sum comes from.
@@ -82,7 +83,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         others.extend(scene.head().into_iter().flat_map(|d| [Other::Column(d), Other::Column(width - d)]));
     }
     // A rotation of slow planes goes nearly straight on: what was given is then near any sum of input and output.
-    others.retain(|o| !matches!((o, &scene.node().op), (Other::Stage(id, _), Op::Rope(_)) if input(scene, *id)));
+    others.retain(|o| !matches!((o, scene.node().op.anatomy()), (Other::Stage(id, _), Anatomy::Elementwise(Elementwise::Rotation(_))) if input(scene, *id)));
     let mut all: Vec<(bool, Law<'a>)> = others.into_iter().filter_map(|other| law(scene, other)).collect();
     // Of two sums that are one, as w + x and 2w − y are where w = x + y, that which scales nothing.
     all.sort_by_key(|(scaled, _)| *scaled);

@@ -10,7 +10,8 @@ use super::scene::Scene;
 use super::terms::{Sums, fitted};
 use super::{Law, Row, keys};
 use crate::verdict::RowAt;
-use qdiff_engine::ops::{Op, UNIT};
+use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
+use qdiff_engine::ops::{Anatomy, UNIT};
 use std::rc::Rc;
 
 /// How often a key is taken, of so many that are seen.
@@ -91,22 +92,15 @@ fn ways(sum: &str) -> Vec<(String, Taken, f64)> {
 }
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    match &scene.node().op {
-        Op::AttnWeights(softmax) => {
+    match scene.node().op.anatomy() {
+        Anatomy::RowReduction(RowReduction::Exponentials(softmax)) => {
             let mut all = of_softmax(scene, softmax.scale);
             all.extend(fitted_sums(scene, softmax.scale));
             all
         }
-        Op::AttnContext(_) => of_context(scene),
-        Op::Embed
-        | Op::RmsNorm(_)
-        | Op::Linear
-        | Op::Bias
-        | Op::Rope(_)
-        | Op::KvCache(_)
-        | Op::AttnScores(_)
-        | Op::Residual
-        | Op::SwiGlu => Vec::new(),
+        Anatomy::Contraction(Contraction::Context(_)) => of_context(scene),
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => Vec::new(),
+        Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => Vec::new(),
     }
 }
 

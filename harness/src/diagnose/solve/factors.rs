@@ -7,7 +7,8 @@ use super::terms::{Sums, grouped};
 use super::{fields, indexed};
 use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, WeightSource as _};
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::Contraction;
 use std::rc::Rc;
 
 /// The terms of element `i` of a row, given their right factors.
@@ -55,16 +56,18 @@ fn orders(terms: usize) -> Vec<(String, Order)> {
 type OfOutput = Box<dyn Fn(usize, usize, usize) -> usize>;
 
 /// What the two factors of a term are called: one and many of each.
-fn names(op: &Op) -> [(&'static str, &'static str); 2] {
+fn names(op: Anatomy<'_>) -> [(&'static str, &'static str); 2] {
     match op {
-        Op::AttnScores(_) => [("element of the query", "queries"), ("element of the key", "keys")],
-        Op::AttnContext(_) => [("weight", "weights"), ("value", "values")],
+        Anatomy::Contraction(Contraction::Scores(_)) => {
+            [("element of the query", "queries"), ("element of the key", "keys")]
+        }
+        Anatomy::Contraction(Contraction::Context(_)) => [("weight", "weights"), ("value", "values")],
         _ => [("weight", "weights"), ("input", "inputs")],
     }
 }
 
 /// What the first factors are called, and the second.
-pub(super) fn called(op: &Op) -> [&'static str; 2] {
+pub(super) fn called(op: Anatomy<'_>) -> [&'static str; 2] {
     names(op).map(|(_, many)| many)
 }
 
@@ -74,7 +77,7 @@ pub(super) fn products(a: &[f64], b: &[f64]) -> Vec<f64> {
 
 /// Every other way.
 pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
-    let op = &scene.node().op;
+    let op = scene.node().op.anatomy();
     let [(left, lefts), (right, rights)] = names(op);
     let mut all: Vec<Other<'a>> = Vec::new();
     let terms = scene.fit.first().and_then(|&(r, i)| sums.factors(&scene.e.rows[r], i)).map_or(0, |(a, _)| a.len());
@@ -143,7 +146,7 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other
         }
     }
     match op {
-        Op::Linear => of_layer(scene, sums, &mut all),
+        Anatomy::Contraction(Contraction::Weight(None)) => of_layer(scene, sums, &mut all),
         _ => of_attention(scene, sums, &mut all),
     }
     all.extend(indexed::ways(scene, sums));
@@ -211,7 +214,7 @@ fn other_rows<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
         (Some(a), Some(b)) => a.abs_diff(b) <= 1,
         _ => true,
     };
-    let linear = scene.e.oracle.graph.nodes.iter().filter(|n| n.op == Op::Linear).filter(near);
+    let linear = scene.e.oracle.graph.nodes.iter().filter(|n| n.op.anatomy().is_layer()).filter(near);
     for name in linear.map(|node| &node.weights[0].name).filter(|name| weights.extent(name).0 == n) {
         let rows = weights.extent(name).1;
         let mut starts = vec![(0i64, "the same number")];
@@ -246,8 +249,12 @@ fn other_rows<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
 
 /// Factors of other tokens, keys and heads.
 fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
-    let (Op::AttnScores(attention) | Op::AttnContext(attention)) = &scene.node().op else { return };
-    let of_scores = matches!(scene.node().op, Op::AttnScores(_));
+    let Anatomy::Contraction(Contraction::Scores(attention) | Contraction::Context(attention)) =
+        scene.node().op.anatomy()
+    else {
+        return;
+    };
+    let of_scores = matches!(scene.node().op.anatomy(), Anatomy::Contraction(Contraction::Scores(_)));
     let side = |by: i64| if by < 0 { "before" } else { "after" };
     let (query, key) = if of_scores { ("the query", "the key") } else { ("the weights", "the value") };
     for by in [-1i64, 1] {

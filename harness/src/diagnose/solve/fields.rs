@@ -9,7 +9,8 @@ use super::scene::Scene;
 use super::{Law, Row};
 use crate::verdict::RowAt;
 use qdiff_engine::model::WeightSource;
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::Gather;
 use qdiff_engine::quant::{self, Field, Format, Offset, Part, Quants};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -336,7 +337,8 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
 
 /// Embeddings decoded otherwise; products are the affair of `altered`.
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let (Op::Embed, Some(weight)) = (&scene.node().op, scene.node().weights.first()) else {
+    let (Anatomy::Gather(Gather::Rows), Some(weight)) = (scene.node().op.anatomy(), scene.node().weights.first())
+    else {
         return Vec::new();
     };
     let law = |(what, decoded): (String, Decoded<'a>)| {

@@ -3,27 +3,21 @@
 use super::scene::{Layout, Scene};
 use super::{Law, Row, short};
 use crate::verdict::RowAt;
-use qdiff_engine::ops::{Op, Pairing, Rope, UNIT};
+use qdiff_engine::ops::anatomy::{self, Elementwise};
+use qdiff_engine::ops::{Anatomy, Pairing, Rope, UNIT};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut all = limits(scene);
-    match &scene.node().op {
-        Op::SwiGlu => all.extend(activations(scene)),
-        Op::Rope(rope) => {
+    match scene.node().op.anatomy() {
+        Anatomy::Elementwise(Elementwise::Gated(anatomy::Activation::Silu)) => all.extend(activations(scene)),
+        Anatomy::Elementwise(Elementwise::Rotation(rope)) => {
             all.extend(rotations(scene, rope));
             all.extend(planes(scene, rope));
         }
-        Op::Embed
-        | Op::RmsNorm(_)
-        | Op::Linear
-        | Op::Bias
-        | Op::KvCache(_)
-        | Op::AttnScores(_)
-        | Op::AttnWeights(_)
-        | Op::AttnContext(_)
-        | Op::Residual => {}
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => {}
+        Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => {}
     }
     all
 }

@@ -4,7 +4,8 @@
 use super::scene::Scene;
 use super::{Law, Row, short};
 use crate::verdict::RowAt;
-use qdiff_engine::ops::{Op, UNIT};
+use qdiff_engine::ops::anatomy::{Activation, Elementwise};
+use qdiff_engine::ops::{Anatomy, UNIT};
 use std::rc::Rc;
 
 /// A function of gate and up.
@@ -28,7 +29,7 @@ pub(super) fn below(x: f64) -> f64 {
 }
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    if scene.node().op != Op::SwiGlu {
+    if scene.node().op.anatomy() != Anatomy::Elementwise(Elementwise::Gated(Activation::Silu)) {
         return Vec::new();
     }
     let mut all: Vec<Law<'a>> = functions(scene).into_iter().map(|(what, f)| law(scene, what, f)).collect();

@@ -3,7 +3,8 @@
 
 use super::scene::Scene;
 use super::short;
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
 
 /// A way to sort the terms of a sum into groups.
 #[derive(Clone, Copy, PartialEq)]
@@ -64,17 +65,19 @@ fn period(same: &[usize], groups: usize) -> Option<usize> {
 }
 
 /// What a term is called: one, and many.
-pub(super) fn term(op: &Op) -> (&'static str, &'static str) {
+pub(super) fn term(op: Anatomy<'_>) -> (&'static str, &'static str) {
     match op {
-        Op::AttnContext(_) | Op::AttnWeights(_) => ("key", "keys"),
-        Op::AttnScores(_) => ("element of the head", "elements of the head"),
+        Anatomy::Contraction(Contraction::Context(_)) | Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
+            ("key", "keys")
+        }
+        Anatomy::Contraction(Contraction::Scores(_)) => ("element of the head", "elements of the head"),
         _ => ("input", "inputs"),
     }
 }
 
 /// These groups in words, as the author of a kernel calls them.
 pub(super) fn which(scene: &Scene<'_>, kind: Groups, same: &[usize], terms: usize) -> String {
-    let (one, many) = term(&scene.node().op);
+    let (one, many) = term(scene.node().op.anatomy());
     let (first, last) = (same[0], same[same.len() - 1]);
     let run = last - first + 1 == same.len();
     let list = || {
@@ -119,7 +122,7 @@ pub(super) fn which(scene: &Scene<'_>, kind: Groups, same: &[usize], terms: usiz
 
 /// What became of groups of terms, in words.
 pub(super) fn told(scene: &Scene<'_>, kind: Groups, taken: &[f64], terms: usize) -> String {
-    let (one, many) = term(&scene.node().op);
+    let (one, many) = term(scene.node().op.anatomy());
     let factor = taken.iter().copied().find(|c| *c != 0.0).unwrap_or(0.0);
     let same: Vec<usize> = (0..taken.len()).filter(|&g| taken[g] == factor).collect();
     let which = which(scene, kind, &same, terms);

@@ -7,22 +7,19 @@ use super::scene::{Layout, Scene};
 use super::terms::{Sums, grouped};
 use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, Node, WeightSource as _};
-use qdiff_engine::ops::{Attention, Op};
+use qdiff_engine::ops::anatomy::Contraction;
+use qdiff_engine::ops::{Anatomy, Attention};
 use std::rc::Rc;
 
 /// Ways to make the terms of the stage's sums.
 pub(super) fn ways<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
-    match &scene.node().op {
-        Op::Linear => of_weights(scene, sums),
-        Op::AttnScores(attention) | Op::AttnContext(attention) => of_attention(scene, sums, attention),
-        Op::Embed
-        | Op::RmsNorm(_)
-        | Op::Bias
-        | Op::Rope(_)
-        | Op::KvCache(_)
-        | Op::AttnWeights(_)
-        | Op::Residual
-        | Op::SwiGlu => Vec::new(),
+    match scene.node().op.anatomy() {
+        Anatomy::Contraction(Contraction::Weight(None)) => of_weights(scene, sums),
+        Anatomy::Contraction(Contraction::Scores(attention) | Contraction::Context(attention)) => {
+            of_attention(scene, sums, attention)
+        }
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => Vec::new(),
+        Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => Vec::new(),
     }
 }
 
@@ -47,7 +44,7 @@ fn of_weights<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
 }
 
 fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, attention: &'a Attention) -> Vec<Other<'a>> {
-    let of_scores = matches!(scene.node().op, Op::AttnScores(_));
+    let of_scores = matches!(scene.node().op.anatomy(), Anatomy::Contraction(Contraction::Scores(_)));
     let head = move |row: &RowAt, i: usize| match row.place.head {
         Some(head) => head,
         None => (scene.token(row).1 + i) / attention.head_dim,

@@ -5,14 +5,15 @@ use super::scene::{Layout, Scene};
 use super::{Law, Row, short};
 use crate::verdict::RowAt;
 use qdiff_engine::model::Node;
-use qdiff_engine::ops::{Op, UNIT};
+use qdiff_engine::ops::anatomy::RowReduction;
+use qdiff_engine::ops::{Anatomy, UNIT};
 use std::rc::Rc;
 
 /// Whether a key is taken: `(key, position of the query, keys there are)`.
 type Taken = Rc<dyn Fn(usize, usize, usize) -> bool>;
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let Op::AttnWeights(softmax) = &scene.node().op else {
+    let Anatomy::RowReduction(RowReduction::Exponentials(softmax)) = scene.node().op.anatomy() else {
         return Vec::new();
     };
     let scale = softmax.scale;

@@ -3,11 +3,12 @@
 use super::scene::{Layout, Scene};
 use super::{Law, Row};
 use crate::verdict::RowAt;
-use qdiff_engine::ops::{Op, RmsNorm, UNIT};
+use qdiff_engine::ops::anatomy::RowReduction;
+use qdiff_engine::ops::{Anatomy, RmsNorm, UNIT};
 use std::rc::Rc;
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let Op::RmsNorm(norm) = &scene.node().op else {
+    let Anatomy::RowReduction(RowReduction::MeanSquare(norm)) = scene.node().op.anatomy() else {
         return Vec::new();
     };
     let Some(width) = scene.width() else {

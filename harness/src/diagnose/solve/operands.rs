@@ -6,7 +6,8 @@ use super::terms::Sums;
 use super::{EACH, Law, Row};
 use crate::verdict::{RowAt, right};
 use qdiff_engine::model::{Axis, Node, StageId, WeightSource as _};
-use qdiff_engine::ops::{Op, UNIT};
+use qdiff_engine::ops::anatomy::{Contraction, Elementwise, Gather};
+use qdiff_engine::ops::{self, Anatomy, Context, Tensor, UNIT};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -73,12 +74,14 @@ fn displacements(width: usize, head: usize) -> Vec<Displaced> {
 }
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    match &scene.node().op {
-        Op::Embed => embeddings(scene),
-        Op::Linear => products(scene),
-        Op::Bias | Op::Residual | Op::SwiGlu => elementwise(scene).into_iter().chain(weights(scene)).collect(),
-        Op::KvCache(_) => slots(scene),
-        Op::RmsNorm(_) | Op::Rope(_) | Op::AttnScores(_) | Op::AttnWeights(_) | Op::AttnContext(_) => Vec::new(),
+    match scene.node().op.anatomy() {
+        Anatomy::Gather(Gather::Rows) => embeddings(scene),
+        Anatomy::Contraction(Contraction::Weight(None)) => products(scene),
+        Anatomy::Elementwise(Elementwise::Rotation(_)) => Vec::new(),
+        Anatomy::Elementwise(_) => elementwise(scene).into_iter().chain(weights(scene)).collect(),
+        Anatomy::State(_) => slots(scene),
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) => Vec::new(),
+        Anatomy::Decision(_) | Anatomy::Collective(_) => Vec::new(),
     }
 }
 
@@ -164,7 +167,9 @@ pub(super) fn columns(width: usize, head: usize) -> Vec<Column> {
 
 /// The vector of weights read in another column.
 fn weights<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let Some(weight) = scene.node().weights.first().filter(|_| scene.node().op == Op::Bias) else {
+    let Some(weight) =
+        scene.node().weights.first().filter(|_| scene.node().op.anatomy() == Anatomy::Elementwise(Elementwise::Offset))
+    else {
         return Vec::new();
     };
     let (width, input) = (weight.extent[0], scene.e.oracle.graph.nodes[scene.node().inputs[0]].id);
@@ -217,35 +222,43 @@ fn weights<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     all
 }
 
-/// Bias, residual and SwiGLU with one operand displaced.
+/// A sum or function of elements with one operand displaced.
 fn elementwise<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let op = &scene.node().op;
-    let done = if matches!(op, Op::SwiGlu) { "multiplied" } else { "added" };
+    let node = scene.node();
+    let done = match node.op.anatomy() {
+        Anatomy::Elementwise(Elementwise::Gated(_)) => "multiplied",
+        Anatomy::Elementwise(Elementwise::Function(_)) => "taken",
+        _ => "added",
+    };
     let own = Rc::new(Displaced::token("", |t, _| t));
-    let weight = scene.node().weights.first().map(|w| Rc::new(scene.vector(&w.name, w.extent[0])));
+    let weight = node.weights.first().map(|w| Rc::new(scene.vector(&w.name, w.extent[0])));
     let mut all = Vec::new();
-    for i in 0..scene.node().inputs.len() {
+    for i in 0..node.inputs.len() {
         let Some((id, ways)) = ways(scene, i) else { continue };
         for d in ways {
             let (own, weight) = (own.clone(), weight.clone());
             all.push(Law::new(told(id, &d, done), 0, move |row: &RowAt| {
-                let of = |k: usize| {
-                    let id = scene.e.oracle.graph.nodes[*scene.node().inputs.get(k)?].id;
-                    vector_of(scene, id, row, if k == i { &d } else { &own })
+                let from = scene.token(row).1;
+                let columns = from..from + row.range.len();
+                let operand = |k: usize| -> Option<Tensor<f64>> {
+                    let id = scene.e.oracle.graph.nodes[node.inputs[k]].id;
+                    let all = vector_of(scene, id, row, if k == i { &d } else { &own })?;
+                    let data = all.get(columns.clone())?.iter().map(|v| f64::from(*v)).collect();
+                    Some(Tensor { shape: vec![1, columns.len()], data })
                 };
-                let (a, from) = (of(0)?, scene.token(row).1);
-                let b = match &weight {
-                    Some(w) => w.to_vec(),
-                    None => of(1)?,
+                let operands: Vec<Tensor<f64>> = (0..node.inputs.len()).map(operand).collect::<Option<_>>()?;
+                let value = match &weight {
+                    Some(w) => {
+                        operands[0].data.iter().zip(w.get(columns.clone())?).map(|(x, w)| x + f64::from(*w)).collect()
+                    }
+                    None => {
+                        let (source, weights) = (&scene.e.oracle.weights, node.weights.as_slice());
+                        let context = Context { tokens: &[], positions: &[], source, weights };
+                        ops::forward(&node.op, &operands.iter().collect::<Vec<_>>(), &context).data
+                    }
                 };
-                let element = |c: usize| {
-                    let (a, b) = (f64::from(*a.get(c)?), f64::from(*b.get(c)?));
-                    let value = if matches!(op, Op::SwiGlu) { a / (1.0 + (-a).exp()) * b } else { a + b };
-                    // SiLU rounds several times; a sum once, to its own size.
-                    Some((value, (2.0 * UNIT * value.abs()) as f32))
-                };
-                let row: Option<Vec<(f64, f32)>> = (from..from + row.range.len()).map(element).collect();
-                let (value, bound) = row?.into_iter().unzip();
+                // A function rounds several times; a sum once, to its own size.
+                let bound = value.iter().map(|v| (2.0 * UNIT * v.abs()) as f32).collect();
                 Some(Row { value, bound })
             }));
         }

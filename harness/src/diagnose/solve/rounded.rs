@@ -9,7 +9,7 @@ use super::terms::Sums;
 use super::{Law, Row};
 use crate::verdict::RowAt;
 use half::{bf16, f16};
-use qdiff_engine::ops::{Op, UNIT};
+use qdiff_engine::ops::UNIT;
 use std::rc::Rc;
 
 /// A coarser way to keep numbers.
@@ -138,7 +138,7 @@ const OPERANDS: [(&str, (bool, bool)); 3] = [
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut all = outputs(scene);
     all.extend(quantised(scene));
-    if scene.node().op != Op::Linear {
+    if !scene.node().op.anatomy().is_layer() {
         return all;
     }
     let Some(sums) = Sums::new(scene).map(Rc::new) else {

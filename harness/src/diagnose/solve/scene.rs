@@ -4,7 +4,8 @@ use super::super::work::Meter;
 use super::{At, Law, Row};
 use crate::verdict::{Evidence, Parameters, RowAt, right};
 use qdiff_engine::model::{Axis, Node, Role, StageId};
-use qdiff_engine::ops::{Op, Tensor};
+use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
+use qdiff_engine::ops::{Anatomy, Tensor};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -223,7 +224,10 @@ impl<'a> Scene<'a> {
 
     /// Whether the elements of a row are keys.
     pub(super) fn of_pairs(&self) -> bool {
-        matches!(self.node().op, Op::AttnScores(_) | Op::AttnWeights(_))
+        matches!(
+            self.node().op.anatomy(),
+            Anatomy::Contraction(Contraction::Scores(_)) | Anatomy::RowReduction(RowReduction::Exponentials(_))
+        )
     }
 
     /// Whether a stage is made of this one: what stands there is made of what stands here, and explains nothing.

@@ -10,7 +10,7 @@ use super::scene::Scene;
 use super::{Law, Row};
 use crate::capture::Step;
 use crate::verdict::{RowAt, right};
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::Anatomy;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -24,7 +24,7 @@ type Domain = (String, Moves);
 type Moves = Rc<dyn Fn(usize, &Step) -> bool>;
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    if !matches!(scene.node().op, Op::KvCache(_)) {
+    if !matches!(scene.node().op.anatomy(), Anatomy::State(_)) {
         return Vec::new();
     }
     let moved = moved(scene);

@@ -6,7 +6,8 @@
 use super::scene::Scene;
 use super::{Law, keys};
 use crate::verdict::RowAt;
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::RowReduction;
 
 /// How the keys fall into parts.
 #[derive(Clone, Copy)]
@@ -225,7 +226,7 @@ const WHOLE: &[(&str, Make)] = &[
 ];
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let Op::AttnWeights(softmax) = &scene.node().op else {
+    let Anatomy::RowReduction(RowReduction::Exponentials(softmax)) = scene.node().op.anatomy() else {
         return Vec::new();
     };
     let scale = softmax.scale;

@@ -8,7 +8,8 @@
 use super::scene::Scene;
 use super::{Law, Row};
 use crate::verdict::RowAt;
-use qdiff_engine::ops::{Op, UNIT};
+use qdiff_engine::ops::anatomy::{Contraction, Elementwise, RowReduction};
+use qdiff_engine::ops::{Anatomy, UNIT};
 use std::collections::BTreeMap;
 
 /// Elements of a row that share a factor, at least.
@@ -30,11 +31,15 @@ fn changed(want: f64, bound: f32) -> f64 {
 
 /// A factor for each row, or for each head of it.
 fn of_rows<'a>(scene: &'a Scene<'a>) -> Law<'a> {
-    let divided = match &scene.node().op {
-        Op::RmsNorm(_) => ": what it is divided by is wrong, its weight is right",
-        Op::AttnWeights(_) => ": the sum that weights are divided by is wrong, their ratios are right",
-        Op::AttnContext(_) => ": the weights' common factor is wrong, or not divided out",
-        Op::Linear => ": what is common to the row is wrong, such as the scale of its activations",
+    let divided = match scene.node().op.anatomy() {
+        Anatomy::RowReduction(RowReduction::MeanSquare(_)) => ": what it is divided by is wrong, its weight is right",
+        Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
+            ": the sum that weights are divided by is wrong, their ratios are right"
+        }
+        Anatomy::Contraction(Contraction::Context(_)) => ": the weights' common factor is wrong, or not divided out",
+        Anatomy::Contraction(Contraction::Weight(None)) => {
+            ": what is common to the row is wrong, such as the scale of its activations"
+        }
         _ => "",
     };
     let head = scene.head();
@@ -90,12 +95,14 @@ fn of_columns<'a>(scene: &'a Scene<'a>, factor: bool) -> Option<Law<'a>> {
         .into_iter()
         .map(|(c, (dz, zz, _, wrong))| (c, wrong.then_some(if zz > 0.0 { dz / zz } else { 0.0 })))
         .collect();
-    let what = match (factor, &scene.node().op) {
-        (true, Op::RmsNorm(_)) => {
+    let what = match (factor, scene.node().op.anatomy()) {
+        (true, Anatomy::RowReduction(RowReduction::MeanSquare(_))) => {
             "each wrong column is multiplied by a factor of its own, the same in all rows: its weight is wrong"
         }
         (true, _) => "each wrong column is multiplied by a factor of its own, the same in all rows",
-        (false, Op::Bias) => "each wrong column has a number of its own added, the same in all rows: the bias is wrong",
+        (false, Anatomy::Elementwise(Elementwise::Offset)) => {
+            "each wrong column has a number of its own added, the same in all rows: the bias is wrong"
+        }
         (false, _) => "each wrong column has a number of its own added, the same in all rows",
     };
     Some(Law::new(what, ROWS, move |row: &RowAt| {

@@ -9,7 +9,8 @@ use super::scene::{Layout, Scene};
 use super::{At, Law, Row};
 use crate::verdict::RowAt;
 use qdiff_engine::model::WeightSource as _;
-use qdiff_engine::ops::{Attention, Op};
+use qdiff_engine::ops::anatomy::Contraction;
+use qdiff_engine::ops::{Anatomy, Attention};
 use qdiff_engine::quant::{self, ActivationFormat};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -44,8 +45,8 @@ pub(super) struct Sums<'a> {
 impl<'a> Sums<'a> {
     pub(super) fn new(scene: &'a Scene<'a>) -> Option<Self> {
         let mut outputs = BTreeSet::new();
-        match scene.node().op {
-            Op::Linear => {
+        match scene.node().op.anatomy() {
+            Anatomy::Contraction(Contraction::Weight(None)) => {
                 let wrong: BTreeSet<usize> = scene.fit.iter().map(|(_, i)| *i).collect();
                 let width = scene.width()?;
                 if width <= NARROW {
@@ -59,15 +60,11 @@ impl<'a> Sums<'a> {
                 }
                 scene.operand(0, 0).or_else(|| scene.operand(scene.e.rows.first()?.step, 0))?;
             }
-            Op::AttnScores(_) | Op::AttnContext(_) => {}
-            Op::Embed
-            | Op::RmsNorm(_)
-            | Op::Bias
-            | Op::Rope(_)
-            | Op::KvCache(_)
-            | Op::AttnWeights(_)
-            | Op::Residual
-            | Op::SwiGlu => return None,
+            Anatomy::Contraction(Contraction::Scores(_) | Contraction::Context(_)) => {}
+            Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => {
+                return None;
+            }
+            Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => return None,
         }
         Some(Self { scene, weights: RefCell::default(), rows: RefCell::default(), outputs })
     }
@@ -125,7 +122,7 @@ impl<'a> Sums<'a> {
     /// key, weights of keys and their values.
     pub(super) fn factors(&self, row: &RowAt, i: usize) -> Option<(Vec<f64>, Vec<f64>)> {
         let (token, from) = self.scene.token(row);
-        if self.scene.node().op == Op::Linear {
+        if self.scene.node().op.anatomy().is_layer() {
             if !self.looks_at(from + i) {
                 return None;
             }
@@ -148,12 +145,12 @@ impl<'a> Sums<'a> {
             scene.count(2 * part.len());
             part.iter().map(|v| f64::from(*v)).collect()
         };
-        match &scene.node().op {
-            Op::AttnScores(a) => {
+        match scene.node().op.anatomy() {
+            Anatomy::Contraction(Contraction::Scores(a)) => {
                 let head = (row.place.head? + head_by) % a.n_heads;
                 first.row(token).get(head * a.head_dim..(head + 1) * a.head_dim).map(wide)
             }
-            Op::AttnContext(a) => {
+            Anatomy::Contraction(Contraction::Context(a)) => {
                 let head = ((from + i) / a.head_dim + head_by) % a.n_heads;
                 let (keys, n) = (row.place.position + 1, *first.shape.last()?);
                 let weight = |key| f64::from(first.data[layout.at(&first.shape, token, head * n + key)]);
@@ -173,14 +170,14 @@ impl<'a> Sums<'a> {
         let scene = self.scene;
         let cache = scene.operand(row.step, 1)?;
         let moved = |at: usize, end: usize| Some(place(at, end)).filter(|at| *at < end);
-        match &scene.node().op {
-            Op::AttnScores(a) => {
+        match scene.node().op.anatomy() {
+            Anatomy::Contraction(Contraction::Scores(a)) => {
                 let group = head_of(a, row.place.head?);
                 let key = moved(i, cache.data.len() / (a.n_kv_heads * a.head_dim))?;
                 let part = cache.data.get((key * a.n_kv_heads + group) * a.head_dim..)?.get(..a.head_dim)?;
                 Some(part.iter().map(|v| f64::from(*v)).collect())
             }
-            Op::AttnContext(a) => {
+            Anatomy::Contraction(Contraction::Context(a)) => {
                 let column = scene.token(row).1 + i;
                 let group = head_of(a, column / a.head_dim);
                 let at = moved(column % a.head_dim, a.head_dim)?;
@@ -205,7 +202,7 @@ impl<'a> Sums<'a> {
 
     /// Terms of the longest sum, and ways to sort them into groups for a fit to so many elements.
     pub(super) fn kinds(&self, longest: usize, elements: usize) -> (usize, Vec<Groups>) {
-        let of_keys = matches!(self.scene.node().op, Op::AttnContext(_));
+        let of_keys = matches!(self.scene.node().op.anatomy(), Anatomy::Contraction(Contraction::Context(_)));
         // Rows that nothing is fitted on may have more keys.
         let keys = self.scene.e.rows.iter().map(|row| row.place.position + 1).filter(|_| of_keys);
         let terms = keys.max().unwrap_or(0).max(longest);

@@ -9,7 +9,8 @@ use super::splits::Parts;
 use super::terms::{Sums, grouped};
 use super::{Law, Row, keys};
 use crate::verdict::RowAt;
-use qdiff_engine::ops::{Attention, Op, UNIT};
+use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
+use qdiff_engine::ops::{Anatomy, Attention, UNIT};
 use std::rc::Rc;
 
 /// How a tile's share is put together with what came before.
@@ -48,7 +49,9 @@ const JOINED: [(Joined, &str); 9] = [
 ];
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let (Op::AttnContext(attention), Some(sums)) = (&scene.node().op, Sums::new(scene)) else {
+    let (Anatomy::Contraction(Contraction::Context(attention)), Some(sums)) =
+        (scene.node().op.anatomy(), Sums::new(scene))
+    else {
         return Vec::new();
     };
     let sums = Rc::new(sums);
@@ -99,7 +102,7 @@ fn context(
 ) -> Option<Row> {
     let graph = &scene.e.oracle.graph;
     let weights = &graph.nodes[scene.node().inputs[0]];
-    let Op::AttnWeights(softmax) = &weights.op else { return None };
+    let Anatomy::RowReduction(RowReduction::Exponentials(softmax)) = weights.op.anatomy() else { return None };
     let (got, _, bound) = scene.e.row(row);
     let (token, from) = scene.token(row);
     let mut value = vec![(f64::NAN, 0.0); got.len()];

@@ -6,7 +6,8 @@ use super::{Law, Row};
 use crate::arithmetic::{Arithmetic, Number};
 use crate::formats::Format;
 use crate::verdict::{Expected, RowAt, Side, assembled, settle_all, work_of};
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::Contraction;
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let (node, declared) = (scene.node(), scene.e.side.arithmetic);
@@ -18,13 +19,13 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         );
         all.push((what, Arithmetic { parameters: Format::F32, ..declared.clone() }));
     }
-    if declared.kv != Number::F32 && matches!(node.op, Op::KvCache(_)) {
+    if declared.kv != Number::F32 && matches!(node.op.anatomy(), Anatomy::State(_)) {
         let what = format!("rows of the cache are not rounded as declared: {} is declared", Format::from(declared.kv));
         all.push((what, Arithmetic { kv: Number::F32, ..declared.clone() }));
     }
-    let multiplies = match node.op {
-        Op::Linear => !declared.linear.is_empty(),
-        Op::AttnScores(_) | Op::AttnContext(_) => !declared.attention.is_empty(),
+    let multiplies = match node.op.anatomy() {
+        Anatomy::Contraction(Contraction::Weight(None)) => !declared.linear.is_empty(),
+        Anatomy::Contraction(Contraction::Scores(_) | Contraction::Context(_)) => !declared.attention.is_empty(),
         _ => false,
     };
     if multiplies {

@@ -9,7 +9,8 @@ use super::rounded::{FORMATS, Format};
 use super::scene::Scene;
 use super::{Law, Row, keys, norm};
 use crate::verdict::RowAt;
-use qdiff_engine::ops::{Op, UNIT};
+use qdiff_engine::ops::anatomy::{Activation, Elementwise, RowReduction};
+use qdiff_engine::ops::{Anatomy, UNIT};
 use std::rc::Rc;
 
 /// An intermediate number of an operation, by its place in the list of their names.
@@ -92,8 +93,8 @@ fn rounded(scene: &Scene<'_>, row: &RowAt, evaluate: &Evaluate<'_>, at: &[Point]
 
 /// The numbers of an operation that may be rounded, "is" with them, and its rows.
 fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evaluate<'a>)> {
-    Some(match &scene.node().op {
-        Op::RmsNorm(rms) => {
+    Some(match scene.node().op.anatomy() {
+        Anatomy::RowReduction(RowReduction::MeanSquare(rms)) => {
             let run = scene.width()? / rms.groups;
             let own = scene.vector(&scene.node().weights[0].name, run);
             let of = move |row: &RowAt, round: Rounding<'_>| {
@@ -114,7 +115,7 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
             ];
             (points, Rc::new(of))
         }
-        Op::Rope(rope) => {
+        Anatomy::Elementwise(Elementwise::Rotation(rope)) => {
             let of = move |row: &RowAt, round: Rounding<'_>| {
                 let mut x: Vec<f64> = operand(scene, row)?.iter().map(|v| round(0, f64::from(*v))).collect();
                 let position = round(1, row.place.position as f64);
@@ -129,7 +130,7 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
                 &["the input is", "the position is", "the frequency is", "the angle is", "sine and cosine are"];
             (points, Rc::new(of))
         }
-        Op::AttnWeights(softmax) => {
+        Anatomy::RowReduction(RowReduction::Exponentials(softmax)) => {
             let of = move |row: &RowAt, round: Rounding<'_>| {
                 let of = |s: &[f64], p: usize, n: usize| {
                     let seen: Vec<f64> = s[..(p + 1).min(n)]
@@ -152,7 +153,7 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
             ];
             (points, Rc::new(of))
         }
-        Op::SwiGlu => {
+        Anatomy::Elementwise(Elementwise::Gated(Activation::Silu)) => {
             let of = move |row: &RowAt, round: Rounding<'_>| {
                 let (gate, up) = (scene.operand(row.step, 0)?, scene.operand(row.step, 1)?);
                 let (gate, up) = (gate.data.get(row.range.clone())?, up.data.get(row.range.clone())?);
@@ -174,7 +175,7 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
             ];
             (points, Rc::new(of))
         }
-        Op::Residual => {
+        Anatomy::Elementwise(Elementwise::Sum) => {
             let of = move |row: &RowAt, round: Rounding<'_>| {
                 let (a, b) = (scene.operand(row.step, 0)?, scene.operand(row.step, 1)?);
                 let (a, b) = (a.data.get(row.range.clone())?, b.data.get(row.range.clone())?);
@@ -182,7 +183,7 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
             };
             (&["what is added is", "what it is added to is"], Rc::new(of))
         }
-        Op::Bias => {
+        Anatomy::Elementwise(Elementwise::Offset) => {
             let bias = scene.vector(&scene.node().weights[0].name, scene.width()?);
             let of = move |row: &RowAt, round: Rounding<'_>| {
                 let x = scene.operand(row.step, 0)?;
@@ -197,7 +198,10 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
             (&["the input is", "the bias is"], Rc::new(of))
         }
         // Products are evaluated with rounded factors (`rounded`, `altered`), and nothing happens to these inside.
-        Op::Embed | Op::Linear | Op::KvCache(_) | Op::AttnScores(_) | Op::AttnContext(_) => return None,
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => {
+            return None;
+        }
+        Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => return None,
     })
 }
 

@@ -18,7 +18,8 @@ use crate::verdict::{
     Evidence, Expected, Inside, Otherwise, RowAt, Rows, Valued, right, settle_all, tolerance::ELEMENT_FACTOR,
 };
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource as _};
-use qdiff_engine::ops::{self, Op, Softmax, Tensor, UNIT};
+use qdiff_engine::ops::anatomy::{Activation, Elementwise, RowReduction};
+use qdiff_engine::ops::{self, Anatomy, Softmax, Tensor, UNIT};
 use std::ops::Range;
 
 /// The share of the residual that may be left.
@@ -179,8 +180,8 @@ fn reads_otherwise(e: &Evidence<'_>, node: &Node) -> bool {
 /// Ways of a stage that are no mutations.
 fn otherwise(e: &Evidence<'_>, node: &Node) -> impl Iterator<Item = (String, Node)> + use<> {
     let mut all = Vec::new();
-    match &node.op {
-        Op::AttnWeights(_) => {
+    match node.op.anatomy() {
+        Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
             // Behind a window of w keys the first w positions are right.
             let first = e.bad_rows().map(|row| row.place.position).min().unwrap_or(0);
             if first > 0 {
@@ -188,18 +189,11 @@ fn otherwise(e: &Evidence<'_>, node: &Node) -> impl Iterator<Item = (String, Nod
                 all.push((what, windowed(node, first)));
             }
         }
-        Op::SwiGlu => {
+        Anatomy::Elementwise(Elementwise::Gated(Activation::Silu)) => {
             all.extend(ACTIVATIONS.iter().map(|(what, f)| (format!("{what} stands there"), activated(node, *f))));
         }
-        Op::Embed
-        | Op::RmsNorm(_)
-        | Op::Linear
-        | Op::Bias
-        | Op::Rope(_)
-        | Op::KvCache(_)
-        | Op::AttnScores(_)
-        | Op::AttnContext(_)
-        | Op::Residual => {}
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => {}
+        Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => {}
     }
     all.into_iter()
 }
@@ -216,7 +210,7 @@ fn fitted<'a>(e: &'a Evidence<'a>, inside: &Inside<'_>) -> Vec<Number<'a>> {
     let mut all: Vec<Number<'a>> = Vec::new();
     for index in inside.nodes() {
         let node = &graph.nodes[index];
-        let Op::AttnWeights(Softmax { scale }) = node.op else { continue };
+        let Anatomy::RowReduction(RowReduction::Exponentials(&Softmax { scale })) = node.op.anatomy() else { continue };
         if let Some(m) = find(SCALE) {
             let way = Box::new(move |scale: f64| Way::known(m, &[scale], &[index], graph));
             all.push(Number { way, range: (scale / 64.0, scale * 64.0) });

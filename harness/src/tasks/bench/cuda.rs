@@ -10,7 +10,8 @@ use crate::report::bench::{Bench, BenchRow as Row, CardState, DecodeStep, Kernel
 use anyhow::{Context as _, Result};
 use qdiff_engine::cuda::{CudaEngine, KvType, Options, Path as PathOf, bandwidth, link};
 use qdiff_engine::model::{Graph, Node, Role, StageId};
-use qdiff_engine::ops::{Op, Tensor};
+use qdiff_engine::ops::anatomy::Elementwise;
+use qdiff_engine::ops::{Anatomy, Tensor};
 use qdiff_engine::tap::{NoTaps, Part, TapSink};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -58,7 +59,9 @@ impl Entry {
 /// The stages of `--taps`; if it is not given, the residual stream after each layer, and the logits.
 fn chosen(graph: &Graph, request: &BenchRequest) -> Result<HashSet<StageId>> {
     let filter = Filter::new(graph, &request.taps, None, None).context("--taps")?;
-    let usual = |n: &&Node| n.role == Role::Logits || n.role == Role::FfnOutput && n.op == Op::Residual;
+    let usual = |n: &&Node| {
+        n.role == Role::Logits || n.role == Role::FfnOutput && n.op.anatomy() == Anatomy::Elementwise(Elementwise::Sum)
+    };
     let named = |n: &&Node| if request.taps.is_empty() { usual(n) } else { filter.stage(n.id) };
     Ok(graph.nodes.iter().filter(named).map(|n| n.id).collect())
 }

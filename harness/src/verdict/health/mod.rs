@@ -10,7 +10,8 @@ mod values;
 use crate::capture::Capture;
 use crate::formats::Format;
 use qdiff_engine::model::{Graph, Node, StageId};
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::{Contraction, Elementwise, Gather, RowReduction};
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -73,18 +74,22 @@ fn of_stage(graph: &Graph, capture: &Capture, node: &Node) -> Option<Symptom> {
         let before = |i: usize| step.get(graph.nodes[node.inputs[i]].id);
         let unit = unit(capture, node.id);
         let constant = |t: &_| values::constant(t).filter(|_| unit <= COARSE);
-        let (what, input): Seen = values::non_finite(&t).or_else(|| match &node.op {
-            Op::AttnWeights(_) => attention::check(&t, &step.positions(), unit),
-            Op::Rope(rope) => {
+        let (what, input): Seen = values::non_finite(&t).or_else(|| match node.op.anatomy() {
+            Anatomy::RowReduction(RowReduction::Exponentials(_)) => attention::check(&t, &step.positions(), unit),
+            Anatomy::Elementwise(Elementwise::Rotation(rope)) => {
                 let unit = unit + self::unit(capture, graph.nodes[node.inputs[0]].id);
                 before(0).and_then(|x| values::rotation(&x, &t, (rope.head_dim, unit), &step.positions()))
             }
-            Op::KvCache(_) => stream::cache(node.id, &t, capture, index),
-            Op::Residual => before(1).and_then(|x| stream::unchanged(&x, &t)).or_else(|| constant(&t)),
+            Anatomy::State(_) => stream::cache(node.id, &t, capture, index),
+            Anatomy::Elementwise(Elementwise::Sum) => {
+                before(1).and_then(|x| stream::unchanged(&x, &t)).or_else(|| constant(&t))
+            }
             // Large scores that lie together may round to one.
-            Op::AttnScores(_) => constant(&t).filter(|_| unit == 0.0),
-            Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias => constant(&t),
-            Op::AttnContext(_) | Op::SwiGlu => constant(&t),
+            Anatomy::Contraction(Contraction::Scores(_)) => constant(&t).filter(|_| unit == 0.0),
+            Anatomy::Gather(Gather::Rows) | Anatomy::Contraction(_) => constant(&t),
+            Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => constant(&t),
+            // A few values, and integers: they may well be one.
+            Anatomy::Gather(Gather::Elements) | Anatomy::Decision(_) | Anatomy::Collective(_) => None,
         })?;
         let likely = input.map_or(node.id, |i| graph.nodes[node.inputs[i]].id);
         Some(Symptom { stage: node.id, step: step.label(), what, likely, broken: true })

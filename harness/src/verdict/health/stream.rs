@@ -5,7 +5,9 @@ use crate::capture::Capture;
 use crate::metrics::argmax;
 use crate::number::counted;
 use qdiff_engine::model::{Graph, StageId};
+use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::Tensor;
+use qdiff_engine::ops::anatomy::Elementwise;
 
 /// The same token chosen so often in a row is odd.
 const REPEATED: usize = 4;
@@ -57,7 +59,7 @@ fn extent(t: &Tensor<f32>, before: Option<&Tensor<f32>>, tokens: usize) -> Strin
 /// difference between them, and one choice for ever.
 pub(super) fn tokens(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
     let mut symptoms = Vec::new();
-    let streams = graph.nodes.iter().filter(|n| n.op.name() == "residual");
+    let streams = graph.nodes.iter().filter(|n| n.op.anatomy() == Anatomy::Elementwise(Elementwise::Sum));
     for node in streams {
         let mut rows: Vec<(u32, String, Vec<f32>)> = Vec::new();
         for step in &capture.steps {

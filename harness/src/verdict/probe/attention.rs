@@ -12,7 +12,8 @@ use crate::capture::Stored;
 use crate::formats::Format;
 use crate::verdict::operands::{Source, Stage};
 use crate::verdict::tolerance::{ELEMENT_FACTOR, of_sums};
-use qdiff_engine::ops::{Attention, Op, Real, Tensor, attn_context};
+use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
+use qdiff_engine::ops::{Anatomy, Attention, Real, Tensor, attn_context};
 use qdiff_engine::quant::{self, ActivationFormat};
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -86,12 +87,14 @@ pub(super) fn shares(stage: Stage<'_>, source: &Source<'_>, step: usize, seed: &
         return None;
     }
     let look = |format| Look { stage, source, step, given, positions: at.positions(), format };
-    match &node.op {
-        Op::AttnScores(a) => look(rule.scores).scores(a, seed()),
-        Op::AttnWeights(softmax) => look(ActivationFormat::F32).weights(softmax, side.arithmetic.functions.factor()),
-        Op::AttnContext(a) if !rule.flash => look(rule.context).context(a),
-        Op::AttnContext(_) | Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias | Op::Rope(_) | Op::KvCache(_) => None,
-        Op::Residual | Op::SwiGlu => None,
+    match node.op.anatomy() {
+        Anatomy::Contraction(Contraction::Scores(a)) => look(rule.scores).scores(a, seed()),
+        Anatomy::RowReduction(RowReduction::Exponentials(softmax)) => {
+            look(ActivationFormat::F32).weights(softmax, side.arithmetic.functions.factor())
+        }
+        Anatomy::Contraction(Contraction::Context(a)) if !rule.flash => look(rule.context).context(a),
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => None,
+        Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => None,
     }
 }
 

@@ -59,7 +59,7 @@ proptest! {
         Synth::default().write(&path).unwrap();
         let (gguf, model) = (Gguf::open(&path).unwrap(), Model::load(&path, Load::Vocabulary).unwrap());
         let oracle = Oracle::new(GgmlWeights::open(&gguf).unwrap(), &model).unwrap();
-        let linear: Vec<&Node> = oracle.graph.nodes.iter().filter(|node| node.op == Op::Linear).collect();
+        let linear: Vec<&Node> = oracle.graph.nodes.iter().filter(|node| node.op.anatomy().is_layer()).collect();
         let node = linear[which % linear.len()];
         let arithmetic = Arithmetic::default();
         let passing = |capture: &Capture, seed: Option<Seed>| {

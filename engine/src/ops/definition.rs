@@ -1,0 +1,73 @@
+//! An op as its own file defines it.
+
+use super::anatomy::{self, Anatomy};
+use super::{Context, Tensor};
+use std::fmt::Debug;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// The mathematics of an op with its parameters: what it computes in f32 and in f64, how far f32 may be off, and its anatomy,
+/// by which everything else treats it. A gather, a contraction, a sum and a decision are defined by their anatomy alone;
+/// other definitions say what they compute, and a row reduction also how errors are carried through it.
+///
+/// Nothing of a definition may panic on operands of the shapes that the graph declares, whatever their values: captures hold
+/// anything.
+pub trait Definition: Debug + Send + Sync {
+    /// Its name: that of its kernel, and the one by which a capture says what ops were stored in.
+    fn name(&self) -> &'static str;
+
+    /// What it does, for people: a clause without a full stop.
+    fn about(&self) -> &'static str;
+
+    /// What an output is made of.
+    fn anatomy(&self) -> Anatomy<'_>;
+
+    /// The result in f32, in the shape of the stage.
+    fn forward32(&self, inputs: &[&Tensor<f32>], c: &Context<'_>) -> Tensor<f32> {
+        anatomy::forward(self.anatomy(), inputs, c)
+    }
+
+    /// The result in f64.
+    fn forward64(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> Tensor<f64> {
+        anatomy::forward(self.anatomy(), inputs, c)
+    }
+
+    /// How far a right evaluation in f32 may be off the exact result `y` on these very operands, element by element.
+    fn bound(&self, inputs: &[&Tensor<f64>], y: &Tensor<f64>, c: &Context<'_>) -> Vec<f32> {
+        anatomy::bound(self.anatomy(), inputs, y, c)
+    }
+
+    /// How far operands that are off by `deltas` make the result off, in the first order and in mean square: see
+    /// [`super::propagate_error`].
+    fn propagate_error(
+        &self, inputs: &[&Tensor<f64>], deltas: &[Option<&[f32]>], y: &Tensor<f64>, c: &Context<'_>,
+    ) -> Vec<f32> {
+        anatomy::propagate_error(self.anatomy(), inputs, deltas, y, c, &|inputs| self.forward64(inputs, c))
+    }
+}
+
+/// An op that a file outside this folder defines, such as a test's.
+#[derive(Clone, Debug)]
+pub struct Defined(Arc<dyn Definition>);
+
+impl Defined {
+    /// Of this definition.
+    pub fn new(definition: impl Definition + 'static) -> Self {
+        Self(Arc::new(definition))
+    }
+}
+
+impl Deref for Defined {
+    type Target = dyn Definition;
+
+    fn deref(&self) -> &Self::Target {
+        self.0.as_ref()
+    }
+}
+
+/// Alike where name and parameters are.
+impl PartialEq for Defined {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.name() == other.name() && format!("{self:?}") == format!("{other:?}")
+    }
+}
