@@ -39,6 +39,7 @@ mod locate;
 mod manual;
 mod model_files;
 mod oracle;
+mod own_ops;
 mod positions;
 mod probes;
 mod processes;
